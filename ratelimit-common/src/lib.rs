@@ -1,0 +1,2 @@
+//! Every decision of ratelimitd: pure, no clock, no maps, no logging.
+#![cfg_attr(not(test), no_std)]

@@ -1,0 +1,1 @@
+//! The daemon and command line of ratelimitd.

@@ -1,0 +1,3 @@
+//! `ratelimitd`.
+
+fn main() {}
