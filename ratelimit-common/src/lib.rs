@@ -1,2 +1,13 @@
-//! Every decision of ratelimitd: pure, no clock, no maps, no logging.
-#![cfg_attr(not(test), no_std)]
+//! Every decision of ratelimitd, the same in the kernel, in tests and on the host.
+//!
+//! Knows packets as bytes, windows as words, verdicts as values. Must not know a clock, a map, a
+//! logger, a float or an allocation: time and storage are arguments.
+#![cfg_attr(not(any(test, loom)), no_std)]
+
+pub mod flow;
+pub mod layout;
+pub mod packet;
+pub mod source;
+pub mod time;
+pub mod verdict;
+pub mod window;

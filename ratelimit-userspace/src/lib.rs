@@ -1,1 +1,5 @@
-//! The daemon and command line of ratelimitd.
+//! The daemon and command line of ratelimitd. ARCHITECTURE.md has the map: who may use whom.
+
+pub mod datapath;
+pub mod desired;
+pub mod snapshot;

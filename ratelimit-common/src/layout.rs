@@ -1,0 +1,376 @@
+//! What lies in the maps: names, capacities, keys and values, shared by both sides of the kernel boundary.
+//!
+//! Keys hold addresses in network order; counters and everything else are in host order. Nothing here has
+//! hidden padding, and each size is asserted beside its type. A change of any layout raises [`VERSION`], which
+//! is part of the pin path: pins of another version are refused, never reinterpreted.
+
+use crate::verdict::Reason;
+use crate::window::CELLS;
+
+/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v1`.
+pub const VERSION: u32 = 1;
+
+/// The XDP program's name.
+pub const PROGRAM: &str = "ratelimitd";
+
+/// Map names.
+pub mod map {
+    /// Array of one `u32`: which generation of the configuration packets read.
+    pub const ACTIVE: &str = "ACTIVE";
+    /// Array of [`super::Config`], one a generation.
+    pub const CONFIG: &str = "CONFIG";
+    /// Array of [`super::PortTable`], one a generation.
+    pub const PORTS: &str = "PORTS";
+    /// LPM trie of exempt IPv4 prefixes, [`super::ExemptKeyV4`] to `u8`.
+    pub const EXEMPT_V4: &str = "EXEMPT_V4";
+    /// LPM trie of exempt IPv6 prefixes, [`super::ExemptKeyV6`] to `u8`.
+    pub const EXEMPT_V6: &str = "EXEMPT_V6";
+    /// LRU hash of [`super::SourceKeyV4`] to [`super::Source`].
+    pub const SOURCES_V4: &str = "SOURCES_V4";
+    /// LRU hash of [`super::SourceKeyV6`] to [`super::Source`].
+    pub const SOURCES_V6: &str = "SOURCES_V6";
+    /// LRU hash of [`super::SourceKeyV6Wide`] to [`super::Source`].
+    pub const SOURCES_V6_WIDE: &str = "SOURCES_V6_WIDE";
+    /// LRU hash of [`super::FlowKeyV4`] to [`crate::flow::Flow`].
+    pub const FLOWS_V4: &str = "FLOWS_V4";
+    /// LRU hash of [`super::FlowKeyV6`] to [`crate::flow::Flow`].
+    pub const FLOWS_V6: &str = "FLOWS_V6";
+    /// Per-CPU array of [`super::Counters`], by [`super::counters_index`].
+    pub const COUNTERS: &str = "COUNTERS";
+    /// Per-CPU array of `u64`, by [`super::Fault`].
+    pub const FAULTS: &str = "FAULTS";
+    /// Array of one `u64`: the time in tests that inject it.
+    pub const INJECTED_NOW: &str = "INJECTED_NOW";
+}
+
+/// The read-only global that makes the program take its time from [`map::INJECTED_NOW`] (in [`crate::time::Nanos`]).
+pub const CLOCK_IS_INJECTED: &str = "CLOCK_IS_INJECTED";
+
+/// Generations of the configuration: one that packets read, one that the daemon writes.
+pub const GENERATIONS: u32 = 2;
+/// Interfaces that one daemon can protect.
+pub const INTERFACES_MAX: usize = 16;
+/// Rules in a configuration.
+pub const RULES_MAX: usize = 1;
+/// Limits on one rule.
+pub const LIMITS_MAX: usize = 4;
+/// Exempt prefixes of each family and generation.
+pub const EXEMPT_MAX: u32 = 65_536;
+/// UDP flows remembered where connections are counted. // 65536 x 80 B = 5 MB, 65536 x 96 B = 6 MB
+pub const FLOWS_CAPACITY: u32 = 65_536;
+/// Sources remembered of each family unless the daemon says otherwise. // 262144 x 128 B = 34 MB
+pub const SOURCES_CAPACITY: u32 = 262_144;
+/// Reasons that the counters have room for.
+pub const REASONS_MAX: usize = 16;
+
+const _: () = assert!(Reason::ALL.len() <= REASONS_MAX);
+
+/// Class of a port that no rule protects; class `r + 1` belongs to rule `r`.
+pub const CLASS_NONE: u8 = 0;
+
+/// One limit, as the packet path reads it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Limit {
+    /// Admitted in a window, in the limit's unit.
+    pub amount: u64,
+    /// Length of a bucket in nanoseconds.
+    pub bucket_ns: u64,
+    /// Which window of a source this limit counts in; part of the state's key, stable over reloads and restarts.
+    pub slot: u32,
+    /// A [`Unit`] code.
+    pub unit: u8,
+    /// Full buckets before the current one that the sum takes in, 0 to 7: B for the strict window, B - 1 for the lenient.
+    pub behind: u8,
+    /// Width of a cell's count, see [`crate::window::count_bits`].
+    pub count_bits: u8,
+    /// Zero.
+    pub reserved: u8,
+}
+
+const _: () = assert!(size_of::<Limit>() == 24);
+
+/// What one of a limit is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Unit {
+    /// A TCP SYN without ACK, or what opens a UDP flow (see [`crate::flow`]).
+    Connections = 1,
+    /// An IP packet, fragments included.
+    Packets = 2,
+    /// A byte of an IP packet, headers included.
+    Bytes = 3,
+}
+
+impl Unit {
+    /// The unit of a map's code.
+    #[inline(always)]
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            1 => Some(Self::Connections),
+            2 => Some(Self::Packets),
+            3 => Some(Self::Bytes),
+            _ => None,
+        }
+    }
+}
+
+/// One rule, as the packet path reads it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Rule {
+    /// The first `limits_len` of them hold, all at once.
+    pub limits: [Limit; LIMITS_MAX],
+    /// How many limits there are.
+    pub limits_len: u8,
+    /// 1: what would be dropped passes as [`Reason::DryRun`].
+    pub dry_run: u8,
+    /// 1: once over a limit, everything of the source to this rule's ports is dropped, counted or not.
+    pub refuse_all: u8,
+    /// Zero.
+    pub reserved: [u8; 5],
+}
+
+const _: () = assert!(size_of::<Rule>() == 24 * LIMITS_MAX + 8);
+
+/// One generation of what every packet reads first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Config {
+    /// Wall clock minus monotonic clock, nanoseconds, as it was when this state began. It never follows a step of the wall clock.
+    pub wall_offset_ns: u64,
+    /// [`crate::source::ipv6_mask`].
+    pub ipv6_mask: [u64; 2],
+    /// [`crate::source::ipv4_mask`].
+    pub ipv4_mask: u32,
+    /// Indexes of the protected interfaces; 0 is unused. The position is the row of an interface in the counters.
+    pub interfaces: [u32; INTERFACES_MAX],
+    /// How many exempt IPv4 prefixes there are; 0 saves the look-up.
+    pub exempt_v4: u32,
+    /// How many exempt IPv6 prefixes there are; 0 saves the look-up.
+    pub exempt_v6: u32,
+    /// 1: IPv6 sources are in [`map::SOURCES_V6_WIDE`].
+    pub ipv6_wide: u8,
+    /// Class of what has no port to read: fragments after the first, and header chains too long to walk.
+    pub portless_class: u8,
+    /// Class of other protocols: ICMP, GRE, ESP.
+    pub other_class: u8,
+    /// Zero.
+    pub reserved: u8,
+    /// The rules.
+    pub rules: [Rule; RULES_MAX],
+}
+
+const _: () = assert!(size_of::<Config>() == 8 + 16 + 4 + 4 * INTERFACES_MAX + 12 + size_of::<[Rule; RULES_MAX]>());
+
+/// The class of each destination port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct PortTable {
+    /// By TCP port, host order.
+    pub tcp: [u8; 65_536],
+    /// By UDP port, host order.
+    pub udp: [u8; 65_536],
+}
+
+const _: () = assert!(size_of::<PortTable>() == 131_072);
+
+/// Key of an IPv4 source in one window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct SourceKeyV4 {
+    /// The address cut to the prefix, network order.
+    pub prefix: [u8; 4],
+    /// [`Limit::slot`].
+    pub slot: u32,
+}
+
+const _: () = assert!(size_of::<SourceKeyV4>() == 8);
+
+/// Key of an IPv6 source of at most 64 bits in one window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct SourceKeyV6 {
+    /// The upper half of the address cut to the prefix, network order.
+    pub prefix: [u8; 8],
+    /// [`Limit::slot`].
+    pub slot: u32,
+}
+
+const _: () = assert!(size_of::<SourceKeyV6>() == 12);
+
+/// Key of an IPv6 source of more than 64 bits in one window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct SourceKeyV6Wide {
+    /// The address cut to the prefix, network order.
+    pub prefix: [[u8; 8]; 2],
+    /// [`Limit::slot`].
+    pub slot: u32,
+}
+
+const _: () = assert!(size_of::<SourceKeyV6Wide>() == 20);
+
+/// One window of one source.
+///
+/// The kernel puts 48 bytes of its own and the key before the value: with an 8-byte key an element is 128 bytes, two
+/// cache lines, and the cells are the whole of the second one (`struct htab_elem`, kernel/bpf/hashtab.c, Linux 6.18).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Source {
+    /// Packets that this window refused, dry run included.
+    pub refused: u64,
+    /// The window's cells, see [`crate::window`].
+    pub cells: [u64; CELLS],
+}
+
+const _: () = assert!(size_of::<Source>() == 72);
+
+/// Key of a UDP flow over IPv4. Addresses are whole, whatever the prefix of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct FlowKeyV4 {
+    /// Source address, network order.
+    pub address: [u8; 4],
+    /// Source port, host order.
+    pub source_port: u16,
+    /// Destination port, host order.
+    pub port: u16,
+}
+
+const _: () = assert!(size_of::<FlowKeyV4>() == 8);
+
+/// Key of a UDP flow over IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct FlowKeyV6 {
+    /// Source address, network order.
+    pub address: [u8; 16],
+    /// Source port, host order.
+    pub source_port: u16,
+    /// Destination port, host order.
+    pub port: u16,
+}
+
+const _: () = assert!(size_of::<FlowKeyV6>() == 20);
+
+/// Data of an exempt IPv4 prefix, behind the trie's own length. Its first byte is the generation, so a prefix of n bits has length 8 + n.
+pub type ExemptKeyV4 = [u8; 5];
+
+/// Data of an exempt IPv6 prefix, likewise.
+pub type ExemptKeyV6 = [u8; 17];
+
+/// What one reason has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Tally {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes of their frames, from the Ethernet header on, without the checksum.
+    pub bytes: u64,
+}
+
+/// The counters of one interface and rule on one CPU, by [`Reason`] code.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Counters {
+    /// By reason.
+    pub by_reason: [Tally; REASONS_MAX],
+}
+
+const _: () = assert!(size_of::<Counters>() == 256);
+
+/// Rows of counters of one interface: one a rule, and one for what no rule judged.
+pub const COUNTERS_PER_INTERFACE: usize = RULES_MAX + 1;
+
+/// The row of interfaces that the configuration does not list.
+pub const INTERFACE_UNKNOWN: usize = INTERFACES_MAX;
+
+/// Rows of counters in all.
+pub const COUNTERS_LEN: usize = (INTERFACES_MAX + 1) * COUNTERS_PER_INTERFACE;
+
+/// The row of [`map::COUNTERS`] for an interface's position and a rule; any rule that is none has the last row.
+#[inline(always)]
+pub const fn counters_index(interface: usize, rule: u8) -> u32 {
+    let row = if (rule as usize) < RULES_MAX { rule as usize } else { RULES_MAX };
+    #[expect(clippy::cast_possible_truncation, reason = "17 x 2 rows")]
+    let index = (interface * COUNTERS_PER_INTERFACE + row) as u32;
+    index
+}
+
+macro_rules! faults {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $map:expr, $op:literal;)*) => {
+        /// A map operation that failed in the packet path. Codes are stable and append-only: they index the counters.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Fault { $($(#[$doc])* $name = $code,)* }
+
+        impl Fault {
+            /// Every fault, by code.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The map and the operation, as in the metric `ratelimitd_map_errors_total`.
+            pub const fn labels(self) -> (&'static str, &'static str) {
+                match self { $(Self::$name => ($map, $op),)* }
+            }
+        }
+    };
+}
+
+faults! {
+    /// No active generation.
+    ActiveLookup = 0, map::ACTIVE, "lookup";
+    /// No configuration of the active generation.
+    ConfigLookup = 1, map::CONFIG, "lookup";
+    /// No port table of the active generation.
+    PortsLookup = 2, map::PORTS, "lookup";
+    /// No row for the interface and rule.
+    CountersLookup = 3, map::COUNTERS, "lookup";
+    /// A new IPv4 source was refused.
+    SourcesV4Insert = 4, map::SOURCES_V4, "insert";
+    /// A new IPv6 source was refused.
+    SourcesV6Insert = 5, map::SOURCES_V6, "insert";
+    /// A new IPv6 source by a long prefix was refused.
+    SourcesV6WideInsert = 6, map::SOURCES_V6_WIDE, "insert";
+    /// A new UDP flow over IPv4 was refused: its next datagram counts again.
+    FlowsV4Insert = 7, map::FLOWS_V4, "insert";
+    /// A new UDP flow over IPv6 was refused: its next datagram counts again.
+    FlowsV6Insert = 8, map::FLOWS_V6, "insert";
+}
+
+/// Cells of [`map::FAULTS`].
+pub const FAULTS_MAX: u32 = 16;
+
+const _: () = assert!(Fault::ALL.len() <= FAULTS_MAX as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_interface_and_rule_has_a_row_of_its_own() {
+        let mut rows: Vec<_> = (0..=INTERFACE_UNKNOWN)
+            .flat_map(|interface| [counters_index(interface, 0), counters_index(interface, u8::MAX)])
+            .collect();
+        assert!(rows.iter().all(|&row| (row as usize) < COUNTERS_LEN));
+        rows.sort_unstable();
+        rows.dedup();
+        assert_eq!(rows.len(), COUNTERS_LEN);
+    }
+
+    #[test]
+    fn fault_codes_are_the_positions_in_the_list() {
+        for (position, fault) in Fault::ALL.iter().enumerate() {
+            assert_eq!(*fault as usize, position);
+        }
+    }
+
+    #[test]
+    fn a_unit_survives_its_code() {
+        for unit in [Unit::Connections, Unit::Packets, Unit::Bytes] {
+            assert_eq!(Unit::from_code(unit as u8), Some(unit));
+        }
+        assert_eq!(Unit::from_code(0), None);
+        assert_eq!(Unit::from_code(4), None);
+    }
+}

@@ -1,0 +1,98 @@
+//! Who one client is: addresses cut to the configured prefix. Bytes stay in network order throughout.
+
+/// A source address as it stands in the packet, network order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// IPv4.
+    V4([u8; 4]),
+    /// IPv6.
+    V6([u8; 16]),
+}
+
+/// Which state map holds a source: the one with the smallest key that its prefix fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Family {
+    /// IPv4, 4 bytes of prefix.
+    V4 = 0,
+    /// IPv6 by /64 or shorter, 8 bytes of prefix.
+    V6 = 1,
+    /// IPv6 by longer prefixes, 16 bytes of prefix.
+    V6Wide = 2,
+}
+
+/// The longest IPv6 prefix that fits [`Family::V6`].
+pub const IPV6_NARROW_PREFIX_MAX: u8 = 64;
+
+impl Family {
+    /// The family that counts IPv6 sources of this prefix length.
+    pub const fn of_ipv6_prefix(prefix: u8) -> Self {
+        if prefix <= IPV6_NARROW_PREFIX_MAX { Self::V6 } else { Self::V6Wide }
+    }
+}
+
+/// The mask of an IPv4 prefix as a word whose bytes are in network order; lengths over 32 count as 32.
+pub const fn ipv4_mask(prefix: u8) -> u32 {
+    let ones = if prefix == 0 { 0 } else { u32::MAX << (32 - if prefix > 32 { 32 } else { prefix }) };
+    ones.to_be()
+}
+
+/// The mask of an IPv6 prefix as two words whose bytes are in network order; lengths over 128 count as 128.
+pub const fn ipv6_mask(prefix: u8) -> [u64; 2] {
+    let prefix = if prefix > 128 { 128 } else { prefix };
+    let ones = if prefix == 0 { 0 } else { u128::MAX << (128 - prefix) };
+    #[expect(clippy::cast_possible_truncation, reason = "the halves of the word, one at a time")]
+    let halves = [((ones >> 64) as u64).to_be(), (ones as u64).to_be()];
+    halves
+}
+
+/// An IPv4 address cut to `mask` (see [`ipv4_mask`]).
+#[inline(always)]
+pub const fn cut_ipv4(address: [u8; 4], mask: u32) -> [u8; 4] {
+    (u32::from_ne_bytes(address) & mask).to_ne_bytes()
+}
+
+/// The two words of an IPv6 address cut to `mask` (see [`ipv6_mask`]), bytes in network order.
+#[inline(always)]
+pub const fn cut_ipv6(address: [u8; 16], mask: [u64; 2]) -> [[u8; 8]; 2] {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = address;
+    [
+        (u64::from_ne_bytes([a, b, c, d, e, f, g, h]) & mask[0]).to_ne_bytes(),
+        (u64::from_ne_bytes([i, j, k, l, m, n, o, p]) & mask[1]).to_ne_bytes(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv4_prefix_keeps_its_leading_bits() {
+        for (prefix, expected) in [
+            (0, [0, 0, 0, 0]),
+            (8, [203, 0, 0, 0]),
+            (20, [203, 0, 112, 0]),
+            (24, [203, 0, 113, 0]),
+            (32, [203, 0, 113, 255]),
+        ] {
+            assert_eq!(cut_ipv4([203, 0, 113, 255], ipv4_mask(prefix)), expected, "/{prefix}");
+        }
+    }
+
+    #[test]
+    fn an_ipv6_prefix_keeps_its_leading_bits() {
+        let address = [0x20, 1, 0x0d, 0xb8, 0, 1, 0, 2, 0xff, 0xff, 0, 0, 0, 0, 0, 1];
+        let high = [0x20, 1, 0x0d, 0xb8, 0, 1, 0, 2];
+        assert_eq!(cut_ipv6(address, ipv6_mask(64)), [high, [0; 8]]);
+        assert_eq!(cut_ipv6(address, ipv6_mask(128)), [high, [0xff, 0xff, 0, 0, 0, 0, 0, 1]]);
+        assert_eq!(cut_ipv6(address, ipv6_mask(72)), [high, [0xff, 0, 0, 0, 0, 0, 0, 0]]);
+        assert_eq!(cut_ipv6(address, ipv6_mask(0)), [[0; 8], [0; 8]]);
+        assert_eq!(cut_ipv6(address, ipv6_mask(32)), [[0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0], [0; 8]]);
+    }
+
+    #[test]
+    fn sixty_four_bits_are_the_last_that_fit_the_small_key() {
+        assert_eq!(Family::of_ipv6_prefix(64), Family::V6);
+        assert_eq!(Family::of_ipv6_prefix(65), Family::V6Wide);
+    }
+}

@@ -1,0 +1,283 @@
+//! The window against the timelines and the text of the design, one thread at a time. Threads are in tests/loom.rs.
+
+use std::cell::Cell as StdCell;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::time::{Nanos, SECOND_NS};
+
+const MINUTE_NS: u64 = 60 * SECOND_NS;
+/// 10:00 of some day.
+const TEN_O_CLOCK: BucketIndex = BucketIndex(29_700_600);
+
+struct Ring([StdCell<u64>; CELLS]);
+
+impl Ring {
+    fn new() -> Self {
+        Self(std::array::from_fn(|_| StdCell::new(0)))
+    }
+}
+
+impl Cells for Ring {
+    fn load(&self, index: usize) -> u64 {
+        self.0[index].get()
+    }
+
+    fn compare_exchange(&self, index: usize, current: u64, new: u64) -> bool {
+        let same = self.0[index].get() == current;
+        if same {
+            self.0[index].set(new);
+        }
+        same
+    }
+}
+
+/// A ring that someone else always changes first.
+struct Overtaken;
+
+impl Cells for Overtaken {
+    fn load(&self, _: usize) -> u64 {
+        0
+    }
+
+    fn compare_exchange(&self, _: usize, _: u64, _: u64) -> bool {
+        false
+    }
+}
+
+fn limit(amount: u64, behind: u8) -> Limit {
+    Limit { amount, behind, count_bits: count_bits(MINUTE_NS) }
+}
+
+fn admitted(ring: &Ring, limit: Limit, minute: u64, tries: u64) -> u64 {
+    (0..tries)
+        .filter(|_| matches!(charge(ring, limit, BucketIndex(TEN_O_CLOCK.0 + minute), 1), Charge::Admitted(_)))
+        .count() as u64
+}
+
+#[test]
+fn the_classic_timeline_of_1000_in_5_minutes_holds_in_both_forms() {
+    for behind in [5, 4] {
+        for (last, expected) in [(100, 100), (300, 250)] {
+            let ring = Ring::new();
+            let limit = limit(1000, behind);
+            assert_eq!(admitted(&ring, limit, 0, 250), 250);
+            assert_eq!(admitted(&ring, limit, 2, 500), 500);
+            assert_eq!(admitted(&ring, limit, 4, 250), 250);
+            // 10:00 is out of the lenient window at 10:05, of the strict one at 10:06.
+            assert_eq!(admitted(&ring, limit, 6, last), expected, "behind {behind}");
+        }
+    }
+}
+
+#[test]
+fn the_classic_timeline_of_30_in_5_minutes_holds_in_both_forms() {
+    for behind in [5, 4] {
+        let ring = Ring::new();
+        let limit = limit(30, behind);
+        assert_eq!(admitted(&ring, limit, 45, 13), 13);
+        assert_eq!(admitted(&ring, limit, 46, 7), 7);
+        assert_eq!(admitted(&ring, limit, 47, 11), 10);
+    }
+}
+
+#[test]
+fn the_forms_differ_in_the_minute_that_strict_still_takes_in() {
+    let strict = Ring::new();
+    assert_eq!(admitted(&strict, limit(10, 5), 0, 10), 10);
+    assert_eq!(admitted(&strict, limit(10, 5), 5, 10), 0);
+    assert_eq!(admitted(&strict, limit(10, 5), 6, 11), 10);
+
+    let lenient = Ring::new();
+    assert_eq!(admitted(&lenient, limit(10, 4), 0, 10), 10);
+    assert_eq!(admitted(&lenient, limit(10, 4), 4, 10), 0);
+    assert_eq!(admitted(&lenient, limit(10, 4), 5, 11), 10);
+}
+
+#[test]
+fn the_limit_passes_and_one_more_does_not() {
+    for amount in [0, 1, 2, u64::from(u32::MAX)] {
+        let ring = Ring::new();
+        let limit = limit(amount, 5);
+        if amount > 0 {
+            assert!(matches!(charge(&ring, limit, TEN_O_CLOCK, amount), Charge::Admitted(_)));
+        }
+        assert_eq!(charge(&ring, limit, TEN_O_CLOCK, 1), Charge::Refused, "amount {amount}");
+    }
+}
+
+#[test]
+fn a_charge_that_overflows_is_refused() {
+    let ring = Ring::new();
+    assert!(matches!(charge(&ring, limit(10, 5), TEN_O_CLOCK, 1), Charge::Admitted(_)));
+    assert_eq!(charge(&ring, limit(10, 5), TEN_O_CLOCK, u64::MAX), Charge::Refused);
+}
+
+#[test]
+fn rejected_charges_are_not_added() {
+    let ring = Ring::new();
+    assert_eq!(admitted(&ring, limit(5, 5), 0, 500), 5);
+    assert_eq!(used(&ring, limit(5, 5), TEN_O_CLOCK), 5);
+    assert_eq!(admitted(&ring, limit(5, 5), 6, 1), 1);
+}
+
+#[test]
+fn a_source_idle_for_a_century_starts_empty() {
+    let ring = Ring::new();
+    assert_eq!(admitted(&ring, limit(7, 7), 0, 9), 7);
+    assert_eq!(admitted(&ring, limit(7, 7), 100 * 366 * 1440, 9), 7);
+    // A multiple of the ring's length, where the cell is in the same place.
+    assert_eq!(admitted(&ring, limit(7, 7), 100 * 366 * 1440 + 8 * 1000, 9), 7);
+}
+
+#[test]
+fn a_clock_that_lags_charges_the_bucket_that_is_already_open() {
+    let ring = Ring::new();
+    assert_eq!(admitted(&ring, limit(5, 5), 3, 4), 4);
+    assert_eq!(admitted(&ring, limit(5, 5), 2, 4), 1);
+    assert_eq!(
+        charge(&ring, limit(6, 5), BucketIndex(TEN_O_CLOCK.0 + 2), 1),
+        Charge::Admitted(BucketIndex(TEN_O_CLOCK.0 + 3))
+    );
+}
+
+#[test]
+fn a_charge_that_is_always_overtaken_ends() {
+    assert_eq!(charge(&Overtaken, limit(5, 5), TEN_O_CLOCK, 1), Charge::Contended);
+    refund(&Overtaken, limit(5, 5), BucketIndex(0), 1);
+}
+
+#[test]
+fn a_refund_gives_the_room_back_once() {
+    let ring = Ring::new();
+    let limit = limit(3, 5);
+    let Charge::Admitted(bucket) = charge(&ring, limit, TEN_O_CLOCK, 3) else { panic!("3 of 3 must fit") };
+    refund(&ring, limit, bucket, 2);
+    assert_eq!(admitted(&ring, limit, 0, 5), 2);
+    // Also after a later bucket has sealed it.
+    assert_eq!(admitted(&ring, limit, 1, 1), 0);
+    refund(&ring, limit, bucket, 1);
+    assert_eq!(admitted(&ring, limit, 1, 5), 1);
+    // And not where the cell holds another bucket by now.
+    assert_eq!(admitted(&ring, limit, 8, 5), 3);
+    refund(&ring, limit, bucket, 1);
+    assert_eq!(used(&ring, limit, BucketIndex(TEN_O_CLOCK.0 + 8)), 3);
+}
+
+#[test]
+fn an_opened_window_is_one_that_was_charged_once() {
+    for offset in 0..CELLS as u64 {
+        let now = BucketIndex(TEN_O_CLOCK.0 + offset);
+        let words = opened(limit(5, 7), now, 2).unwrap();
+        let ring = Ring::new();
+        assert_eq!(charge(&ring, limit(5, 7), now, 2), Charge::Admitted(now));
+        assert_eq!(words, std::array::from_fn(|at| ring.load(at)));
+    }
+    assert_eq!(opened(limit(5, 7), TEN_O_CLOCK, 6), None);
+}
+
+#[test]
+fn room_comes_with_the_bucket_that_frees_it() {
+    let ring = Ring::new();
+    let limit = limit(10, 5);
+    assert_eq!(admitted(&ring, limit, 0, 4), 4);
+    assert_eq!(admitted(&ring, limit, 2, 6), 6);
+    let now = BucketIndex(TEN_O_CLOCK.0 + 3);
+    assert_eq!(room_from(&ring, limit, now, 1), Some(BucketIndex(TEN_O_CLOCK.0 + 6)));
+    assert_eq!(room_from(&ring, limit, now, 5), Some(BucketIndex(TEN_O_CLOCK.0 + 8)));
+    assert_eq!(room_from(&ring, limit, now, 0), Some(now));
+    assert_eq!(room_from(&ring, limit, now, 11), None);
+}
+
+#[test]
+fn a_cell_lasts_a_century_and_counts_gigabits() {
+    for (bucket_ns, seconds_in_window) in
+        [(SECOND_NS / 5, 1), (2 * SECOND_NS, 10), (10 * SECOND_NS, 60), (MINUTE_NS, 300), (600 * SECOND_NS, 3600)]
+    {
+        let bits = count_bits(bucket_ns);
+        let last = Nanos(150 * 366 * 86_400 * SECOND_NS).bucket(bucket_ns);
+        let cell = Cell { bucket: last, sealed: true, count: amount_max(bucket_ns) };
+        assert_eq!(Cell::decode(cell.encode(bits), index(last), bits), cell);
+        let gigabits_per_second = amount_max(bucket_ns) * 8 / seconds_in_window / 1_000_000_000;
+        assert!(gigabits_per_second >= 7, "{bucket_ns} ns: {gigabits_per_second} Gbit/s");
+    }
+}
+
+/// The rule in the words of the design, over an exact log of what was admitted.
+struct Oracle {
+    log: Vec<(u64, u64)>,
+    amount: u64,
+    bucket_ns: u64,
+    behind: u64,
+}
+
+impl Oracle {
+    fn admits(&mut self, now_ns: u64, cost: u64) -> bool {
+        let current = now_ns / self.bucket_ns;
+        let first_ns = (current - self.behind) * self.bucket_ns;
+        let sum: u64 = self.log.iter().filter(|(at_ns, _)| *at_ns >= first_ns).map(|(_, cost)| cost).sum();
+        let admits = sum + cost <= self.amount;
+        if admits {
+            self.log.push((now_ns, cost));
+        }
+        admits
+    }
+}
+
+/// One step: how far the clock goes, in quarters of a bucket, and what is charged.
+fn steps() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    let advance = prop_oneof![8 => 0..3_u64, 2 => 3..40_u64, 1 => Just(4 * 8), 1 => Just(4 * 1_000)];
+    proptest::collection::vec((advance, 0..9_u64), 1..200)
+}
+
+proptest! {
+    #[test]
+    fn the_window_agrees_with_the_log_of_admissions(
+        steps in steps(), amount in 0..40_u64, behind in 0..=7_u8,
+        bucket_ns in prop_oneof![Just(MINUTE_NS), Just(SECOND_NS / 5), Just(600 * SECOND_NS)],
+    ) {
+        let limit = Limit { amount, behind, count_bits: count_bits(bucket_ns) };
+        let mut oracle = Oracle { log: Vec::new(), amount, bucket_ns, behind: behind.into() };
+        let ring = Ring::new();
+        let mut now_ns = 1_800_000_000 * SECOND_NS;
+        for (quarters, cost) in steps {
+            now_ns += quarters * bucket_ns / 4;
+            let room = has_room(&ring, limit, Nanos(now_ns).bucket(bucket_ns), cost);
+            let charged = charge(&ring, limit, Nanos(now_ns).bucket(bucket_ns), cost);
+            let expected = oracle.admits(now_ns, cost);
+            prop_assert_eq!(matches!(charged, Charge::Admitted(_)), expected);
+            prop_assert_eq!(room, expected);
+            prop_assert_ne!(charged, Charge::Contended);
+        }
+    }
+
+    #[test]
+    fn no_real_interval_of_the_windows_length_admits_more_than_the_limit(
+        steps in proptest::collection::vec((0..90_u64, 1..4_u64), 1..300), amount in 1..30_u64, buckets in 5..=7_u8,
+    ) {
+        let limit = Limit { amount, behind: buckets, count_bits: count_bits(SECOND_NS) };
+        let ring = Ring::new();
+        let mut now_ns = 1_800_000_000 * SECOND_NS;
+        let mut log: Vec<(u64, u64)> = Vec::new();
+        for (hundredths, cost) in steps {
+            now_ns += hundredths * SECOND_NS / 100;
+            if matches!(charge(&ring, limit, Nanos(now_ns).bucket(SECOND_NS), cost), Charge::Admitted(_)) {
+                log.push((now_ns, cost));
+            }
+        }
+        for (start, _) in &log {
+            let end = start + u64::from(buckets) * SECOND_NS;
+            let sum: u64 = log.iter().filter(|(at, _)| at >= start && *at < end).map(|(_, cost)| cost).sum();
+            prop_assert!(sum <= amount, "{sum} in the {buckets} s from {start}");
+        }
+    }
+
+    #[test]
+    fn any_words_are_read_without_panic(words in any::<[u64; CELLS]>(), amount in any::<u64>(), behind in any::<u8>(), count_bits in any::<u8>(), now in 0..u64::MAX >> 16, cost in any::<u64>()) {
+        let limit = Limit { amount, behind, count_bits };
+        let _ = used(&words, limit, BucketIndex(now));
+        let _ = room_from(&words, limit, BucketIndex(now), cost);
+        let _ = charge(&words, limit, BucketIndex(now), cost);
+    }
+}

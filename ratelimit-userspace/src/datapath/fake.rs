@@ -1,0 +1,1 @@
+//! A datapath without a kernel, for tests of what drives it.

@@ -1,0 +1,133 @@
+//! What the datapath should be doing, with every name resolved and every default filled in. Pure: no IO, no clock.
+//!
+//! Made from a [`Config`](crate::config::Config); compared by [`plan`](crate::plan); carried out by a [`Datapath`](crate::datapath::Datapath).
+
+use ipnet::IpNet;
+use ratelimit_common::layout::Unit;
+
+/// Everything that the daemon holds the kernel to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DesiredState {
+    /// Names of the interfaces to protect, sorted, each once; at most [`ratelimit_common::layout::INTERFACES_MAX`].
+    pub interfaces: Vec<String>,
+    /// What every packet is judged by.
+    pub policy: Policy,
+}
+
+/// What every packet is judged by, seen all or nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Length of the IPv4 prefix that is one client, 0 to 32.
+    pub ipv4_prefix: u8,
+    /// Length of the IPv6 prefix that is one client, 0 to 128.
+    pub ipv6_prefix: u8,
+    /// Prefixes that are never limited, sorted, each once.
+    pub exempt: Vec<IpNet>,
+    /// The rules, by index; at most [`ratelimit_common::layout::RULES_MAX`].
+    pub rules: Vec<Rule>,
+}
+
+/// One rule: some ports, and the limits that hold there all at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Its name, unique.
+    pub name: String,
+    /// Whether it drops.
+    pub mode: Mode,
+    /// What of a source over its limit is dropped.
+    pub refuse: Refuse,
+    /// Which packets it judges.
+    pub ports: Ports,
+    /// 1 to [`ratelimit_common::layout::LIMITS_MAX`] limits.
+    pub limits: Vec<Limit>,
+}
+
+/// Whether a rule drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Over the limit is dropped.
+    Enforce,
+    /// Over the limit is counted as what would have been dropped, and passes.
+    DryRun,
+}
+
+/// What of a source over its limit is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refuse {
+    /// What is counted: the excess connections, packets or bytes.
+    Excess,
+    /// Every packet to the rule's ports, until the window frees.
+    All,
+}
+
+/// Destination ports: inclusive ranges, sorted, not touching.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ports {
+    /// TCP ports.
+    pub tcp: Vec<(u16, u16)>,
+    /// UDP ports.
+    pub udp: Vec<(u16, u16)>,
+    /// Every other IP protocol too (`all`).
+    pub other_protocols: bool,
+}
+
+/// One limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Admitted in a window, in `unit`.
+    pub amount: u64,
+    /// What is counted.
+    pub unit: Unit,
+    /// Length of the window in nanoseconds: `buckets * bucket_ns`.
+    pub window_ns: u64,
+    /// Buckets to a window, 5 to 7.
+    pub buckets: u8,
+    /// Length of a bucket in nanoseconds.
+    pub bucket_ns: u64,
+    /// Which of the two windows.
+    pub form: WindowForm,
+    /// Identifies this limit's windows in the kernel. A function of the rule's name, the unit and the bucket's length alone,
+    /// so that a reload or restart that changes only the amount, the form or the number of buckets finds its counts again.
+    pub slot: u32,
+}
+
+/// Which buckets a window takes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowForm {
+    /// The current bucket and the B full ones before it.
+    Strict,
+    /// The current bucket and the B - 1 before it.
+    Lenient,
+}
+
+impl Limit {
+    /// Full buckets before the current one that the sum takes in.
+    pub fn behind(&self) -> u8 {
+        match self.form {
+            WindowForm::Strict => self.buckets,
+            WindowForm::Lenient => self.buckets.saturating_sub(1),
+        }
+    }
+
+    /// The limit as the packet path reads it.
+    pub fn layout(&self) -> ratelimit_common::layout::Limit {
+        ratelimit_common::layout::Limit {
+            amount: self.amount,
+            bucket_ns: self.bucket_ns,
+            slot: self.slot,
+            unit: self.unit as u8,
+            behind: self.behind(),
+            count_bits: ratelimit_common::window::count_bits(self.bucket_ns),
+            reserved: 0,
+        }
+    }
+
+    /// The limit's arithmetic, for reading a source's cells on this side of the kernel boundary.
+    pub fn arithmetic(&self) -> ratelimit_common::window::Limit {
+        ratelimit_common::window::Limit {
+            amount: self.amount,
+            behind: self.behind(),
+            count_bits: ratelimit_common::window::count_bits(self.bucket_ns),
+        }
+    }
+}

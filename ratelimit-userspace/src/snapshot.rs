@@ -1,0 +1,1 @@
+//! The read model: the one shape in which statistics are shown, exported and sent over the socket. Pure.
