@@ -13,13 +13,12 @@ use crate::maps::{self, Active, FlowKey, Inserted, SourceV4, SourceV6, SourceV6W
 
 /// Judges one packet, and charges it where it is admitted.
 #[inline(always)]
-pub(crate) fn verdict(active: Option<Active>, parsed: Parsed) -> Verdict {
+pub(crate) fn verdict(active: Active, parsed: Parsed) -> Verdict {
     let packet = match parsed {
         Parsed::NotIp => return Verdict::unruled(Reason::NotIp),
         Parsed::Malformed => return Verdict::unruled(Reason::Malformed),
         Parsed::Ip(packet) => packet,
     };
-    let Some(active) = active else { return Verdict::unruled(Reason::InternalError) };
     let class = class(active, packet.target);
     if class == CLASS_NONE {
         return Verdict::unruled(Reason::NotProtected);
