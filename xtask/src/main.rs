@@ -5,6 +5,8 @@
 mod pins;
 mod run;
 mod setup;
+mod test;
+mod tidy;
 mod workspace;
 
 use std::process::ExitCode;
@@ -22,11 +24,17 @@ struct Cli {
 enum Command {
     /// Find or install what the build and the tests need
     Setup(setup::Options),
+    /// Run every tier of tests, the privileged ones included
+    Test(test::Options),
+    /// Check the invariants that a grep can hold
+    Tidy,
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Setup(options) => setup::run(&options),
+        Command::Test(options) => test::run(&options),
+        Command::Tidy => tidy::run(),
     };
     match outcome {
         Ok(code) => code,
