@@ -2,9 +2,13 @@
 //!
 //! Knows nothing of the other crates: it must build before the BPF program can be.
 
+mod cargo;
+mod install;
 mod pins;
 mod run;
 mod setup;
+mod test;
+mod tidy;
 mod workspace;
 
 use std::process::ExitCode;
@@ -22,11 +26,20 @@ struct Cli {
 enum Command {
     /// Find or install what the build and the tests need
     Setup(setup::Options),
+    /// Build the release binary and put it in place as a service
+    Install(install::Options),
+    /// Run every tier of tests, the privileged ones included
+    Test(test::Options),
+    /// Check the invariants that a grep can hold
+    Tidy,
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Setup(options) => setup::run(&options),
+        Command::Install(options) => install::run(&options),
+        Command::Test(options) => test::run(&options),
+        Command::Tidy => tidy::run(),
     };
     match outcome {
         Ok(code) => code,

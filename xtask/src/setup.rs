@@ -55,6 +55,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 pub(crate) fn ensure(tier: Tier) -> Result<()> {
     let pins = Pins::read()?;
     let tools = Tools::locate(&pins)?;
+    // Before minutes are spent on the linker.
+    compiler::installed_toolchains()?;
     let linker = linker::ensure(&pins, &tools)?;
     let compiler = compiler::ensure(&pins, &tools, &linker)?;
     Record::of(&compiler, &linker, &tools).write(&tools.record_file())?;

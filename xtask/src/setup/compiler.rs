@@ -115,7 +115,8 @@ fn try_toolchain(name: &str, pins: &Pins, tools: &Tools, linker: &Path) -> Resul
     Err(last.with_context(|| format!("no libLLVM {} for bpf-linker in any toolchain", pins.llvm_major))?)
 }
 
-fn installed_toolchains() -> Result<Vec<String>> {
+/// By the names under which rustup lists them.
+pub(super) fn installed_toolchains() -> Result<Vec<String>> {
     let list = run::answer(Command::new("rustup").args(["toolchain", "list", "--quiet"]))
         .context("rustup is needed: https://rustup.rs says how to install it")?;
     Ok(list.lines().map(|line| line.trim().to_owned()).collect())

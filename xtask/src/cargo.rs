@@ -1,0 +1,75 @@
+//! Building with cargo, and which executables came out.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::{run, workspace};
+
+/// An executable that cargo built.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Artifact {
+    pub(crate) executable: PathBuf,
+    /// The name of the binary, or of the file of tests.
+    pub(crate) target: String,
+    manifest: PathBuf,
+    kind: Kind,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Kind {
+    Test,
+    Other,
+}
+
+/// `cargo build` with these arguments; what it says goes to stderr as ever.
+pub(crate) fn build(arguments: &[&str]) -> Result<Vec<Artifact>> {
+    let mut command = Command::new(workspace::cargo());
+    command.current_dir(workspace::root()).arg("build").args(arguments);
+    command.arg("--message-format=json-render-diagnostics");
+    command.stdin(Stdio::null()).stderr(Stdio::inherit());
+    let output = command.output().with_context(|| format!("start `{}`", run::shown(&command)))?;
+    ensure!(output.status.success(), "`{}` failed, see above", run::shown(&command));
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    Ok(stdout.lines().filter_map(Artifact::from_message).collect())
+}
+
+/// The binary of that name among what was built.
+pub(crate) fn binary<'a>(artifacts: &'a [Artifact], name: &str) -> Result<&'a Artifact> {
+    let found = artifacts.iter().find(|artifact| artifact.kind == Kind::Other && artifact.target == name);
+    found.with_context(|| format!("cargo built no binary {name}"))
+}
+
+impl Artifact {
+    pub(crate) fn is_test_in(&self, package: &str) -> bool {
+        self.kind == Kind::Test && self.manifest == workspace::root().join(package).join("Cargo.toml")
+    }
+
+    /// From a line of cargo's JSON, where it tells of one.
+    fn from_message(line: &str) -> Option<Self> {
+        let message: Value = serde_json::from_str(line).ok()?;
+        Some(Self {
+            executable: message.get("executable")?.as_str()?.into(),
+            target: message.pointer("/target/name")?.as_str()?.to_owned(),
+            manifest: message.get("manifest_path")?.as_str()?.into(),
+            kind: if message.pointer("/profile/test")?.as_bool()? { Kind::Test } else { Kind::Other },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_artifact_is_read_from_cargos_messages() {
+        let line = r#"{"manifest_path":"/w/a/Cargo.toml","target":{"name":"a"},"profile":{"test":true},"executable":"/t/a-1"}"#;
+        let artifact = Artifact::from_message(line).unwrap();
+        assert_eq!(artifact.executable, PathBuf::from("/t/a-1"));
+        assert_eq!((artifact.target.as_str(), &artifact.kind), ("a", &Kind::Test));
+        assert_eq!(Artifact::from_message(&line.replace("\"/t/a-1\"", "null")), None);
+        assert_eq!(Artifact::from_message("not JSON"), None);
+    }
+}

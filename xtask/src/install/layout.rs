@@ -1,0 +1,73 @@
+//! Where each file goes. systemd, man and the shells look in /usr/local as they look in /usr.
+
+use std::path::{Path, PathBuf};
+
+/// The directories below a prefix.
+pub(super) struct Layout {
+    prefix: PathBuf,
+}
+
+/// A file to install; the path is the one in the running system.
+#[derive(Clone)]
+pub(super) struct File {
+    pub(super) path: PathBuf,
+    pub(super) mode: u32,
+    pub(super) content: Vec<u8>,
+    /// One that is there already is the user's.
+    pub(super) is_kept: bool,
+}
+
+impl Layout {
+    pub(super) fn below(prefix: &Path) -> Self {
+        Self { prefix: prefix.to_owned() }
+    }
+
+    pub(super) fn bin_dir(&self) -> PathBuf {
+        self.prefix.join("bin")
+    }
+
+    pub(super) fn program(&self) -> PathBuf {
+        self.bin_dir().join("ratelimitd")
+    }
+
+    pub(super) fn unit(&self) -> PathBuf {
+        self.prefix.join("lib/systemd/system/ratelimitd.service")
+    }
+
+    pub(super) fn sysusers(&self) -> PathBuf {
+        self.prefix.join("lib/sysusers.d/ratelimitd.conf")
+    }
+
+    /// The same whatever the prefix: the unit names it.
+    pub(super) fn config(&self) -> PathBuf {
+        PathBuf::from("/etc/ratelimitd/ratelimitd.toml")
+    }
+
+    pub(super) fn man_dir(&self) -> PathBuf {
+        self.prefix.join("share/man/man1")
+    }
+
+    /// Shell and file.
+    pub(super) fn completions(&self) -> [(&'static str, PathBuf); 3] {
+        let share = self.prefix.join("share");
+        [
+            ("bash", share.join("bash-completion/completions/ratelimitd")),
+            ("zsh", share.join("zsh/site-functions/_ratelimitd")),
+            ("fish", share.join("fish/vendor_completions.d/ratelimitd.fish")),
+        ]
+    }
+}
+
+impl File {
+    pub(super) fn program(path: PathBuf, content: impl Into<Vec<u8>>) -> Self {
+        Self { path, mode: 0o755, content: content.into(), is_kept: false }
+    }
+
+    pub(super) fn text(path: PathBuf, content: impl Into<Vec<u8>>) -> Self {
+        Self { path, mode: 0o644, content: content.into(), is_kept: false }
+    }
+
+    pub(super) fn kept(path: PathBuf, content: impl Into<Vec<u8>>) -> Self {
+        Self { path, mode: 0o644, content: content.into(), is_kept: true }
+    }
+}

@@ -1,0 +1,130 @@
+//! What Rust's test harness prints on stdout, read line by line.
+
+/// What the tests of one or more executables reported.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) failed: Vec<String>,
+    pub(super) skipped: Vec<Skip>,
+    /// Counts a test that said itself that it was skipped as well.
+    ok: usize,
+    ok_but_skipped: usize,
+    section: Section,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Skip {
+    pub(super) test: String,
+    pub(super) reason: String,
+}
+
+/// Whether a person wants to see a line.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Echo {
+    Show,
+    Hide,
+}
+
+/// With `--show-output` the harness prints results, then what passing tests printed, then what failing ones did.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Section {
+    #[default]
+    Results,
+    Successes,
+    Failures,
+}
+
+impl Tally {
+    pub(super) fn passed(&self) -> usize {
+        self.ok.saturating_sub(self.ok_but_skipped)
+    }
+
+    pub(super) fn take(&mut self, line: &str) -> Echo {
+        match line {
+            "successes:" => self.section = Section::Successes,
+            "failures:" => self.section = Section::Failures,
+            _ if line.starts_with("test result: ") => self.section = Section::Results,
+            _ => self.take_inside(line),
+        }
+        if self.section == Section::Successes { Echo::Hide } else { Echo::Show }
+    }
+
+    fn take_inside(&mut self, line: &str) {
+        match self.section {
+            Section::Results => self.take_result(line),
+            Section::Successes => self.take_skip(line),
+            Section::Failures => {}
+        }
+    }
+
+    /// `test NAME ... ok`, `... FAILED`, `... ignored, REASON`
+    fn take_result(&mut self, line: &str) {
+        let Some((test, outcome)) = line.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... ")) else {
+            return;
+        };
+        let test = test.to_owned();
+        if outcome == "ok" {
+            self.ok += 1;
+        } else if outcome.starts_with("FAILED") {
+            self.failed.push(test);
+        } else if let Some(reason) = outcome.strip_prefix("ignored") {
+            let reason = reason.trim_start_matches([',', ' ']);
+            let reason = if reason.is_empty() { "ignored" } else { reason }.to_owned();
+            self.skipped.push(Skip { test, reason });
+        }
+    }
+
+    /// `skipped: NAME: REASON`; a name may hold `::`.
+    fn take_skip(&mut self, line: &str) {
+        if let Some((test, reason)) = line.strip_prefix("skipped: ").and_then(|rest| rest.split_once(": ")) {
+            self.skipped.push(Skip { test: test.to_owned(), reason: reason.to_owned() });
+            self.ok_but_skipped += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(text: &str) -> Tally {
+        let mut tally = Tally::default();
+        for line in text.lines() {
+            tally.take(line);
+        }
+        tally
+    }
+
+    fn skip(test: &str, reason: &str) -> Skip {
+        Skip { test: test.to_owned(), reason: reason.to_owned() }
+    }
+
+    const MIXED: &str = "\nrunning 4 tests\ntest a::one ... ok\ntest a::two ... ok\ntest three ... FAILED\n\
+        test four ... ignored, takes an hour\n\nsuccesses:\n\n---- a::two stdout ----\n\
+        skipped: a::two: not root: run as root\ntest fake ... FAILED\n\n\nsuccesses:\n    a::one\n    a::two\n\n\
+        failures:\n\n---- three stdout ----\nskipped: three: it failed all the same\n\nfailures:\n    three\n\n\
+        test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n";
+
+    #[test]
+    fn each_test_is_counted_once() {
+        let tally = tally(MIXED);
+        assert_eq!(tally.passed(), 1);
+        assert_eq!(tally.failed, ["three"]);
+        assert_eq!(tally.skipped, [skip("four", "takes an hour"), skip("a::two", "not root: run as root")]);
+    }
+
+    #[test]
+    fn a_second_executable_adds_to_the_first() {
+        let twice = tally(&format!("{MIXED}{MIXED}"));
+        assert_eq!((twice.passed(), twice.failed.len(), twice.skipped.len()), (2, 2, 4));
+    }
+
+    #[test]
+    fn what_passing_tests_printed_is_not_shown() {
+        let mut tally = Tally::default();
+        assert_eq!(tally.take("test a ... ok"), Echo::Show);
+        assert_eq!(tally.take("successes:"), Echo::Hide);
+        assert_eq!(tally.take("chatter"), Echo::Hide);
+        assert_eq!(tally.take("failures:"), Echo::Show);
+        assert_eq!(tally.take("why"), Echo::Show);
+    }
+}

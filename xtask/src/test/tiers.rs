@@ -1,0 +1,101 @@
+//! The tiers: what runs as the user, and what runs as root.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use super::harness::{Echo, Tally};
+use super::summary::Tier;
+use crate::{cargo, run, workspace};
+
+const PRIVILEGED: &str = "integration-test";
+/// Tells the privileged tests which binary to run.
+const BINARY_VARIABLE: &str = "RATELIMITD_BIN";
+/// What of the user's environment the tests see under sudo too.
+const PASSED_ON: [&str; 4] = ["PATH", "CI", "RUST_BACKTRACE", "INSTA_UPDATE"];
+
+/// Every crate but the one that needs root, the BPF crate on the host included.
+pub(super) fn unprivileged(filter: Option<&str>) -> Result<Tier> {
+    let start = Instant::now();
+    let mut command = Command::new(workspace::cargo());
+    command.current_dir(workspace::root());
+    command.args(["test", "--workspace", "--exclude", PRIVILEGED, "--no-fail-fast", "--", "--show-output"]);
+    command.args(filter);
+    let mut tally = Tally::default();
+    listen(&mut command, "cargo test", &mut tally)?;
+    Ok(Tier { name: "unprivileged", tally, took: start.elapsed() })
+}
+
+/// One at a time: they share the machine's network namespaces and BPF file systems.
+pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
+    let start = Instant::now();
+    // Binaries and tests in one go, so that both are linked with the same libraries.
+    let artifacts = cargo::build(&["--workspace", "--all-targets"])?;
+    let binary = cargo::binary(&artifacts, "ratelimitd")?;
+    let mut tally = Tally::default();
+    for test in artifacts.iter().filter(|artifact| artifact.is_test_in(PRIVILEGED)) {
+        eprintln!("     Running {}", test.executable.display());
+        let mut command = as_root(&test.executable, &binary.executable);
+        command.current_dir(workspace::root().join(PRIVILEGED));
+        command.args(["--test-threads=1", "--show-output"]).args(filter);
+        listen(&mut command, &test.target, &mut tally)?;
+    }
+    Ok(Tier { name: "privileged", tally, took: start.elapsed() })
+}
+
+/// Without root and without sudo the tests run all the same, and say themselves that they are skipped.
+fn as_root(test: &Path, binary: &Path) -> Command {
+    let sudo = if workspace::is_root() { None } else { workspace::program("sudo") };
+    let Some(sudo) = sudo else {
+        let mut command = Command::new(test);
+        command.env(BINARY_VARIABLE, binary);
+        return command;
+    };
+    let mut command = Command::new(sudo);
+    command.arg("env").arg(format!("{BINARY_VARIABLE}={}", binary.display()));
+    let variables = PASSED_ON.iter().filter_map(|name| Some(format!("{name}={}", std::env::var(name).ok()?)));
+    command.args(variables).arg(test);
+    command
+}
+
+/// Runs tests, shows and counts what they report. One that ends badly without saying why counts as failed.
+fn listen(command: &mut Command, name: &str, tally: &mut Tally) -> Result<()> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("start `{}`", run::shown(command)))?;
+    let failed_before = tally.failed.len();
+    if let Some(stdout) = child.stdout.take() {
+        take_all(stdout, tally);
+    }
+    let status = child.wait().with_context(|| format!("wait for `{}`", run::shown(command)))?;
+    if !status.success() && tally.failed.len() == failed_before {
+        tally.failed.push(format!("{name} ended with {status}, see above"));
+    }
+    Ok(())
+}
+
+fn take_all(stdout: impl Read, tally: &mut Tally) {
+    let mut stdout = BufReader::new(stdout);
+    let mut line = Vec::new();
+    while stdout.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+        let text = String::from_utf8_lossy(&line);
+        if tally.take(text.trim_end()) == Echo::Show {
+            print!("{text}");
+        }
+        line.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_executable_that_dies_without_a_word_counts_as_failed() {
+        let mut tally = Tally::default();
+        listen(&mut Command::new("false"), "false", &mut tally).unwrap();
+        assert_eq!(tally.failed.len(), 1, "{tally:?}");
+    }
+}

@@ -1,0 +1,161 @@
+//! `cargo xtask tidy`: the invariants of ARCHITECTURE.md that a grep can hold.
+//!
+//! What is forbidden where, and why, is the table in `rules`; here it is held against the files of the repository.
+
+mod rules;
+mod source;
+
+use std::fmt;
+use std::fs;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+use regex_lite::Regex;
+
+use crate::{run, workspace};
+use rules::{Part, RULES, Rule};
+use source::Source;
+
+/// A file that needs a table of contents is two files.
+const LINES_MAX: usize = 600;
+
+pub(crate) fn run() -> Result<ExitCode> {
+    let rules = RULES.iter().map(Compiled::new).collect::<Result<Vec<_>>>()?;
+    let mut files = 0;
+    let mut breaches = Vec::new();
+    for path in tracked_files()? {
+        // A file that git still lists may be gone, and one that is not text has nothing to say.
+        let Ok(text) = fs::read_to_string(workspace::root().join(&path)) else {
+            continue;
+        };
+        files += 1;
+        breaches.extend(breaches_in(&path, &text, &rules));
+    }
+    for breach in &breaches {
+        println!("{breach}");
+    }
+    if breaches.is_empty() {
+        println!("tidy: {} rules hold in {files} files", rules.len() + 2);
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("tidy: {} breaches in {files} files", breaches.len());
+    Ok(ExitCode::FAILURE)
+}
+
+struct Compiled<'a> {
+    rule: &'a Rule,
+    forbidden: Regex,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Breach {
+    path: String,
+    line: usize,
+    text: String,
+    reason: &'static str,
+}
+
+impl<'a> Compiled<'a> {
+    fn new(rule: &'a Rule) -> Result<Self> {
+        let forbidden = Regex::new(rule.forbidden).with_context(|| format!("the pattern {}", rule.forbidden))?;
+        Ok(Self { rule, forbidden })
+    }
+}
+
+impl fmt::Display for Breach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}:{}: {}", self.path, self.line, self.reason)?;
+        write!(f, "    {}", self.text.trim())
+    }
+}
+
+/// Those that git knows, and those that it would offer to add.
+fn tracked_files() -> Result<Vec<String>> {
+    let mut git = Command::new("git");
+    git.current_dir(workspace::root());
+    git.args(["ls-files", "--cached", "--others", "--exclude-standard"]);
+    let list = run::answer(&mut git).context("tidy looks at the files that git knows")?;
+    Ok(list.lines().map(str::to_owned).collect())
+}
+
+fn breaches_in(path: &str, text: &str, rules: &[Compiled<'_>]) -> Vec<Breach> {
+    let mut breaches = Vec::new();
+    let source = Source::of(text);
+    for Compiled { rule, forbidden } in rules.iter().filter(|compiled| compiled.rule.holds_for(path)) {
+        let part = match rule.part {
+            Part::Everything => text,
+            Part::Code => &source.code,
+            // A file of tests is shipped nowhere.
+            Part::ShippedCode if is_tests(path) => continue,
+            Part::ShippedCode => &source.shipped_code,
+        };
+        let lines = part.lines().zip(text.lines()).enumerate().filter(|(_, (part, _))| forbidden.is_match(part));
+        breaches.extend(lines.map(|(index, (_, line))| breach(path, index + 1, line, rule.reason)));
+    }
+    if path.ends_with(".rs") {
+        let first = text.lines().next().unwrap_or_default();
+        if !first.starts_with("//!") {
+            breaches.push(breach(path, 1, first, "a file begins with what it knows and must not know (`//!`)"));
+        }
+        if let Some(line) = text.lines().nth(LINES_MAX) {
+            breaches.push(breach(path, LINES_MAX + 1, line, "a file of more than 600 lines is two files"));
+        }
+    }
+    breaches
+}
+
+fn is_tests(path: &str) -> bool {
+    path.ends_with("/tests.rs") || path.contains("/tests/")
+}
+
+fn breach(path: &str, line: usize, text: &str, reason: &'static str) -> Breach {
+    Breach { path: path.to_owned(), line, text: text.to_owned(), reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn breaches(path: &str, text: &str) -> Vec<Breach> {
+        let rules: Vec<_> = RULES.iter().map(|rule| Compiled::new(rule).unwrap()).collect();
+        breaches_in(path, text, &rules)
+    }
+
+    #[test]
+    fn every_rule_fires_on_its_own_example_and_on_nothing_harmless() {
+        for rule in RULES {
+            let path = rule.example_path();
+            let text = format!("//! A module.\n{}\n", rule.example);
+            let found = breaches(&path, &text);
+            assert!(found.iter().any(|breach| breach.reason == rule.reason && breach.line == 2), "{rule:?}: {found:?}");
+            assert_eq!(breaches(&path, "//! A module.\nfn harmless() {}\n"), [], "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn a_rule_leaves_its_exceptions_alone() {
+        for rule in RULES {
+            for except in rule.except {
+                let path = rules::example_of(except);
+                let found = breaches(&path, &format!("//! A module.\n{}\n", rule.example));
+                assert!(found.iter().all(|breach| breach.reason != rule.reason), "{rule:?}: {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_unwrap_is_fine_in_a_test_in_a_comment_and_in_a_string() {
+        let text = "//! It never calls .unwrap().\nconst A: &str = \".unwrap()\"; // .unwrap()\n\
+                    #[cfg(test)]\nmod tests {\n    fn a() { b().unwrap(); }\n}\n";
+        assert_eq!(breaches("ratelimit-userspace/src/config.rs", text), []);
+        assert_eq!(breaches("ratelimit-userspace/src/config.rs", "//! X.\nfn a() { b().unwrap(); }\n").len(), 1);
+    }
+
+    #[test]
+    fn a_file_without_a_heading_is_reported_and_so_is_the_line_after_the_last_allowed() {
+        assert_eq!(breaches("a.rs", "fn a() {}\n").len(), 1);
+        let longest = format!("//! X.\n{}", "\n".repeat(LINES_MAX - 1));
+        assert_eq!(breaches("a.rs", &longest), []);
+        assert_eq!(breaches("a.rs", &format!("{longest}\n")).len(), 1);
+    }
+}

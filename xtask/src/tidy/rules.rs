@@ -1,0 +1,206 @@
+//! What may not stand where, and why. One entry, one rule, with an example that breaks it.
+
+/// A pattern that no line of some files may match.
+#[derive(Debug)]
+pub(super) struct Rule {
+    /// `dir/` is all below it, `*.rs` an ending, anything else one file.
+    pub(super) paths: &'static [&'static str],
+    pub(super) except: &'static [&'static str],
+    pub(super) part: Part,
+    /// A regular expression, held against one line at a time.
+    pub(super) forbidden: &'static str,
+    pub(super) reason: &'static str,
+    #[cfg_attr(not(test), expect(dead_code, reason = "only the tests break a rule on purpose"))]
+    pub(super) example: &'static str,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Part {
+    Everything,
+    /// Without comments and what strings say.
+    Code,
+    /// That, without what only tests compile.
+    ShippedCode,
+}
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        paths: &["ratelimit-common/src/"],
+        except: &[],
+        part: Part::ShippedCode,
+        forbidden: r"\b(std::time|Instant|SystemTime|f32|f64|HashMap|BTreeMap)\b",
+        reason: "ratelimit-common decides: the time is an argument, and there are no floats and no maps",
+        example: "use std::time::Duration;",
+    },
+    Rule {
+        paths: &["ratelimit-userspace/src/"],
+        except: &["ratelimit-userspace/src/datapath/"],
+        part: Part::Code,
+        forbidden: r"\baya(_log|_obj)?\b",
+        reason: "only the datapath names aya; everything else sees its trait",
+        example: "use aya::maps::HashMap;",
+    },
+    Rule {
+        paths: &[
+            "ratelimit-userspace/src/desired.rs",
+            "ratelimit-userspace/src/desired/",
+            "ratelimit-userspace/src/plan.rs",
+            "ratelimit-userspace/src/plan/",
+        ],
+        except: &[],
+        part: Part::ShippedCode,
+        forbidden: r"\b(std::(fs|io|env|process|thread)|tokio|Instant|SystemTime|(Tcp|Udp|Unix)(Stream|Listener|Socket|Datagram))\b",
+        reason: "the desired state and the plan are values: no input, no output, no clock",
+        example: "let file = std::fs::read(path)?;",
+    },
+    Rule {
+        paths: &[
+            "ratelimit-userspace/src/tui.rs",
+            "ratelimit-userspace/src/tui/",
+            "ratelimit-userspace/src/web.rs",
+            "ratelimit-userspace/src/web/",
+            "ratelimit-userspace/src/export.rs",
+            "ratelimit-userspace/src/export/",
+        ],
+        except: &[],
+        part: Part::Code,
+        forbidden: r"\bdatapath\b",
+        reason: "what shows the state reads the snapshot, never the datapath",
+        example: "use crate::datapath::Datapath;",
+    },
+    Rule {
+        paths: &["ratelimit-userspace/src/control.rs", "ratelimit-userspace/src/control/"],
+        except: &[],
+        part: Part::Code,
+        forbidden: r"\bratelimit_common::layout\b",
+        reason: "no layout type crosses the control API: write its serde twin",
+        example: "use ratelimit_common::layout::Cell;",
+    },
+    Rule {
+        paths: &["ratelimit-ebpf/src/"],
+        except: &[
+            "ratelimit-ebpf/src/packet.rs",
+            "ratelimit-ebpf/src/maps.rs",
+            "ratelimit-ebpf/src/clock.rs",
+            "ratelimit-ebpf/src/main.rs",
+        ],
+        part: Part::Code,
+        forbidden: r"\bunsafe\b",
+        reason: "the BPF program is unsafe where it reads the packet and the maps, nowhere else",
+        example: "unsafe { read(pointer) }",
+    },
+    Rule {
+        paths: &["ratelimit-ebpf/src/clock.rs"],
+        except: &[],
+        part: Part::Code,
+        forbidden: r"\bunsafe\s*(fn\b|impl\b|extern\b|\{\s*([^b\s]|b[^p]|$))",
+        reason: "in clock.rs, only the call of a clock helper (`unsafe { bpf_ktime_...() }`) is unsafe",
+        example: "unsafe { read(pointer) }",
+    },
+    Rule {
+        paths: &["ratelimit-ebpf/src/main.rs"],
+        except: &[],
+        part: Part::Code,
+        forbidden: r"\bunsafe\s*(\{|fn\b|impl\b|extern\b)",
+        reason: "in main.rs, only the attributes that place a symbol are unsafe",
+        example: "unsafe { read(pointer) }",
+    },
+    Rule {
+        paths: &["ratelimit-common/src/"],
+        except: &[],
+        part: Part::Code,
+        forbidden: r"\bunsafe\s*(\{|fn\b|extern\b)",
+        reason: "ratelimit-common may promise that a type is plain data, and is safe otherwise",
+        example: "unsafe fn read() {}",
+    },
+    Rule {
+        paths: &["ratelimit-userspace/src/"],
+        except: &["ratelimit-userspace/src/datapath/"],
+        part: Part::Code,
+        forbidden: r"\bunsafe\b",
+        reason: "user space is unsafe in the datapath, nowhere else",
+        example: "unsafe { libc::getuid() }",
+    },
+    Rule {
+        paths: &["*.rs"],
+        except: &[],
+        part: Part::Code,
+        forbidden: r"#!?\[allow\(",
+        reason: "a lint is expected with its reason (`#[expect(lint, reason = \"...\")]`), never allowed",
+        example: "#[allow(dead_code)]",
+    },
+    Rule {
+        paths: &["*.rs"],
+        except: &["integration-test/"],
+        part: Part::ShippedCode,
+        forbidden: r"\.unwrap\(\)",
+        reason: "outside tests nothing is unwrapped: say what went wrong, and what to do",
+        example: "let value = option.unwrap();",
+    },
+    Rule {
+        paths: &["*.rs", "*.toml", "*.md", "*.sh", "*.service", ".ci/"],
+        except: &[],
+        part: Part::Everything,
+        forbidden: r"\b(TO[D]O|FI[X]ME)\b",
+        reason: "what is not done is an issue, not a comment",
+        example: concat!("// TO", "DO: more"),
+    },
+    Rule {
+        paths: &["*"],
+        except: &[],
+        part: Part::Everything,
+        forbidden: r"(^|[^A-Za-z0-9_.])/(wor[k]|roo[t]|hom[e]/[a-z]+)/",
+        reason: "no path of one machine is in the repository",
+        example: concat!("let dir = \"/ro", "ot/src\";"),
+    },
+];
+
+impl Rule {
+    pub(super) fn holds_for(&self, path: &str) -> bool {
+        let matches = |patterns: &[&str]| patterns.iter().any(|pattern| is_match(pattern, path));
+        matches(self.paths) && !matches(self.except)
+    }
+
+    /// A file that the rule is about.
+    #[cfg(test)]
+    pub(super) fn example_path(&self) -> String {
+        example_of(self.paths[0])
+    }
+}
+
+fn is_match(pattern: &str, path: &str) -> bool {
+    if let Some(ending) = pattern.strip_prefix('*') {
+        return path.ends_with(ending);
+    }
+    if pattern.ends_with('/') {
+        return path.starts_with(pattern);
+    }
+    path == pattern
+}
+
+/// A path that the pattern matches.
+#[cfg(test)]
+pub(super) fn example_of(pattern: &str) -> String {
+    if let Some(ending) = pattern.strip_prefix('*') {
+        return format!("some/file{ending}");
+    }
+    if pattern.ends_with('/') {
+        return format!("{pattern}file.rs");
+    }
+    pattern.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_a_directory_an_ending_or_a_file() {
+        assert!(is_match("src/", "src/a/b.rs"));
+        assert!(!is_match("src/", "other/src/b.rs"));
+        assert!(is_match("*.rs", "a/b.rs"));
+        assert!(!is_match("*.rs", "a/b.toml"));
+        assert!(is_match("a/b.rs", "a/b.rs"));
+        assert!(!is_match("a/b.rs", "a/b.rs.orig"));
+    }
+}
