@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::config::{Config, OnExit, XdpModeChoice, amount, duration};
 use crate::desired::{Limit, Mode, Refuse, Rule, WindowForm, unit_label};
+use crate::error::{Diagnostic, Place};
 
 /// What the kernel adds to a key and a value of an LRU hash map, `struct htab_elem` in kernel/bpf/hashtab.c, Linux 6.18.
 const ELEMENT_OVERHEAD_BYTES: u64 = 48;
@@ -49,13 +50,14 @@ fn bound(limit: &Limit) -> String {
     };
     match limit.form {
         WindowForm::Strict => format!(
-            "never more than {} in any {window}; an admission may be held back up to {bucket} longer",
-            of_unit(limit.amount)
+            "never more than {} in any {}; an admission may be held back up to {bucket} longer",
+            of_unit(limit.amount),
+            // "any minute", but "any 5 minutes" and "any 1 hour 30 minutes".
+            window.strip_prefix("1 ").filter(|unit| !unit.contains(' ')).unwrap_or(&window)
         ),
-        WindowForm::Lenient => format!(
-            "up to {} in some {window}, where the end of one window and the start of the next meet",
-            of_unit(limit.amount.saturating_mul(2))
-        ),
+        WindowForm::Lenient => {
+            format!("up to {} in {window} where two windows meet", of_unit(limit.amount.saturating_mul(2)))
+        }
     }
 }
 
@@ -230,6 +232,34 @@ impl ConfigJson {
     }
 }
 
+/// What is wrong with a configuration, for programs.
+#[derive(Debug, Serialize)]
+pub struct InvalidJson {
+    schema: u32,
+    valid: bool,
+    problem: String,
+    line: Option<usize>,
+    column: Option<usize>,
+    help: Vec<String>,
+}
+
+impl From<&Diagnostic> for InvalidJson {
+    fn from(error: &Diagnostic) -> Self {
+        let excerpt = match &error.place {
+            Place::File { excerpt, .. } => excerpt.as_deref(),
+            Place::CommandLine | Place::Flag { .. } => None,
+        };
+        Self {
+            schema: 1,
+            valid: false,
+            problem: error.problem.clone(),
+            line: excerpt.map(|excerpt| excerpt.line),
+            column: excerpt.map(|excerpt| excerpt.column),
+            help: error.help.clone(),
+        }
+    }
+}
+
 impl From<&Rule> for RuleJson {
     fn from(rule: &Rule) -> Self {
         let limit_json = |limit: &Limit| LimitJson {
@@ -273,8 +303,7 @@ mod tests {
         );
         assert_eq!(
             limit_words(&limit(Unit::Bytes, WindowForm::Lenient)),
-            "1kB in 5 minutes (lenient; buckets of 1 minute: up to 2kB in some 5 minutes, where the end of one \
-             window and the start of the next meet)"
+            "1kB in 5 minutes (lenient; buckets of 1 minute: up to 2kB in 5 minutes where two windows meet)"
         );
         assert_eq!(quantity(1, Unit::Packets), "1 packet");
     }

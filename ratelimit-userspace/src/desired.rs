@@ -1,6 +1,6 @@
 //! What the datapath should be doing, with every name resolved and every default filled in. Pure: no IO, no clock.
 //!
-//! Made from a [`Config`](crate::config::Config); compared by [`plan`](crate::plan); carried out by a [`Datapath`](crate::datapath::Datapath).
+//! Made from a [`Config`]; compared by [`plan`](crate::plan); carried out by a [`Datapath`](crate::datapath::Datapath).
 
 use std::fmt;
 

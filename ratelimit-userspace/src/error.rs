@@ -92,6 +92,16 @@ pub struct NoDaemon {
     pub source: std::io::Error,
 }
 
+impl NoDaemon {
+    /// What to do.
+    fn help(&self) -> &'static str {
+        if self.source.kind() == std::io::ErrorKind::PermissionDenied {
+            return "the socket is for root and its group: use sudo, or join the group ratelimitd";
+        }
+        "start it with `systemctl start ratelimitd`, or say where its socket is: --socket PATH"
+    }
+}
+
 /// Something that the user wrote and that does not work: what, where, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
@@ -210,6 +220,10 @@ pub fn render(error: &anyhow::Error) -> String {
             Some(diagnostic) => push_diagnostic(&mut out, &title, diagnostic),
             None => push_line(&mut out, &title, &printable(&cause.to_string())),
         }
+    }
+    let no_daemon = error.chain().find_map(|cause| cause.downcast_ref::<NoDaemon>());
+    if let Some(help) = no_daemon.map(NoDaemon::help) {
+        push_line(&mut out, &format!("  {HELP}help{HELP:#}: "), help);
     }
     out
 }

@@ -1,6 +1,5 @@
 //! Where log lines go: to the journal where standard error is one, else to standard error.
 
-use std::io::IsTerminal as _;
 use std::os::unix::fs::MetadataExt as _;
 
 use tracing::level_filters::LevelFilter;
@@ -35,10 +34,9 @@ pub fn start(level: LevelFilter) {
     let layer = match journal {
         Some(journal) => journal.boxed(),
         None => {
-            let is_terminal = std::io::stderr().is_terminal();
-            let colours = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
+            let is_coloured = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
             let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
-            lines.with_ansi(is_terminal && colours).boxed()
+            lines.with_ansi(is_coloured).boxed()
         }
     };
     // It fails only where there is a subscriber already: in tests.

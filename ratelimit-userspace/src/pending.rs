@@ -30,7 +30,7 @@ pub mod client {
     use crate::error::{Exit, NoDaemon};
 
     fn no_daemon(socket: &Path) -> anyhow::Error {
-        NoDaemon { socket: socket.to_owned(), source: std::io::ErrorKind::NotFound.into() }.into()
+        NoDaemon { socket: socket.to_owned(), source: std::io::Error::other("this build has no client") }.into()
     }
 
     /// Prints what passes and what is blocked.

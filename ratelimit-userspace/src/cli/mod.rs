@@ -25,7 +25,7 @@ const STYLES: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default().bold())
     .placeholder(AnsiColor::Cyan.on_default());
 
-/// A per-source rate limiter at the network level: drops what is over the limit before the server sees it.
+/// Limits each source at the network level: what is over the limit is dropped before the server sees it
 #[derive(Debug, Parser)]
 #[command(
     name = "ratelimitd",
@@ -39,12 +39,12 @@ const STYLES: Styles = Styles::styled()
     after_long_help = texts::EXAMPLES,
 )]
 pub struct Cli {
-    /// What belongs to every command.
-    #[command(flatten)]
-    pub global: Global,
     /// What to limit, without a file.
     #[command(flatten)]
     pub limiter: Limiter,
+    /// What belongs to every command.
+    #[command(flatten)]
+    pub global: Global,
     /// A command other than limiting in the foreground.
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -54,14 +54,22 @@ pub struct Cli {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct Global {
-    /// How to print what was asked for
-    #[arg(short, long, value_enum, value_name = "FORMAT", global = true, default_value = "human")]
+    /// How to print what was asked for: human or json
+    #[arg(
+        short,
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        global = true,
+        default_value = "human",
+        hide_possible_values = true
+    )]
     pub output: OutputFormat,
     /// Short for --output json
     #[arg(long, global = true)]
     pub json: bool,
-    /// Whether to use colours; NO_COLOR is respected
-    #[arg(long, value_enum, value_name = "WHEN", global = true, default_value = "auto")]
+    /// When to use colours: auto, always or never; NO_COLOR is respected
+    #[arg(long, value_enum, value_name = "WHEN", global = true, default_value = "auto", hide_possible_values = true)]
     pub color: Color,
     /// Say more on standard error; twice for even more
     #[arg(short, long, action = ArgAction::Count, global = true)]
@@ -136,7 +144,7 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
-    /// Check a configuration file, or flags, and say in words what they mean; needs no privileges
+    /// Check a configuration file, or flags, and say in words what they mean
     #[command(override_usage = texts::CHECK_CONFIG_USAGE, after_help = texts::CHECK_CONFIG_EXAMPLES)]
     CheckConfig {
         /// The file; without one and without flags, /etc/ratelimitd/ratelimitd.toml
@@ -146,7 +154,7 @@ pub enum Command {
         #[command(flatten)]
         limiter: Box<Limiter>,
     },
-    /// Take the filter off an interface, or off all of them: nothing is limited there any more
+    /// Take the filter off an interface, or off all: nothing is limited there any more
     Detach {
         /// The interface; all of them without it
         #[arg(value_name = "IF")]

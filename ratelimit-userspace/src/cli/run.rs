@@ -88,15 +88,15 @@ fn parse_source(text: &str) -> anyhow::Result<IpAddr> {
 }
 
 fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> anyhow::Result<Exit> {
-    let config = match file {
-        Some(path) if limiter.is_empty() => file::load(&path)?,
-        Some(path) => {
-            let problem = "a file and flags cannot be checked together".to_owned();
-            let help = vec![format!("leave out the flags to check {}", path.display())];
-            return Err(Diagnostic { problem, place: Place::CommandLine, help }.into());
+    let file = file.or_else(|| limiter.is_empty().then(|| PathBuf::from(FILE_DEFAULT)));
+    let config = match read_config(file.as_deref(), limiter) {
+        Ok(config) => config,
+        Err(error) => {
+            if global.format() == OutputFormat::Json {
+                print_json(&describe::InvalidJson::from(&error))?;
+            }
+            return Err(error.into());
         }
-        None if limiter.is_empty() => file::load(Path::new(FILE_DEFAULT))?,
-        None => limiter.settings().config()?,
     };
     let mut warnings = lint::warnings(&config);
     let is_absent = |name: &&String| !Path::new("/sys/class/net").join(name).exists();
@@ -105,9 +105,22 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
     match global.format() {
         OutputFormat::Human => {
             warn(&warnings, global);
-            print(describe::config_words(&config).as_bytes())
+            let good = file.map_or_else(String::new, |path| format!("{}: good\n\n", path.display()));
+            print(format!("{good}{}", describe::config_words(&config)).as_bytes())
         }
         OutputFormat::Json => print_json(&describe::ConfigJson::new(&config, warnings)),
+    }
+}
+
+fn read_config(file: Option<&Path>, limiter: &Limiter) -> Result<Config, Diagnostic> {
+    match file {
+        None => limiter.settings().config(),
+        Some(path) if limiter.is_empty() => file::load(path),
+        Some(path) => Err(Diagnostic {
+            problem: "a file and flags cannot be checked together".to_owned(),
+            place: Place::CommandLine,
+            help: vec![format!("leave out the flags to check {}", path.display())],
+        }),
     }
 }
 
@@ -124,6 +137,14 @@ fn write_pages(dir: &Path) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+#[derive(serde::Serialize)]
+struct Version {
+    schema: u32,
+    version: &'static str,
+    layout: u32,
+    target: String,
+}
+
 fn version(format: OutputFormat) -> anyhow::Result<Exit> {
     let (version, layout) = (env!("CARGO_PKG_VERSION"), layout::VERSION);
     let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
@@ -131,9 +152,7 @@ fn version(format: OutputFormat) -> anyhow::Result<Exit> {
         OutputFormat::Human => {
             print(format!("ratelimitd {version}\nlayout     v{layout}\ntarget     {target}\n").as_bytes())
         }
-        OutputFormat::Json => {
-            print_json(&serde_json::json!({ "schema": 1, "version": version, "layout": layout, "target": target }))
-        }
+        OutputFormat::Json => print_json(&Version { schema: 1, version, layout, target }),
     }
 }
 

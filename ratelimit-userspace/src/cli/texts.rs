@@ -20,12 +20,13 @@ Examples:
   sudo ratelimitd --iface eth0 --limit 1000/5m             drop it
   ratelimitd stats --watch                                 watch it
 
-`ratelimitd --help` says more than `ratelimitd -h`, `ratelimitd COMMAND --help` most about one command.";
+More: ratelimitd --help, and ratelimitd COMMAND --help for one command";
 
 pub(super) const EXAMPLES: &str = "\
 Limits:
-  N/DUR: at most N in any DUR, for each source on its own. Counted are connections, unless --count or a word after
-  the limit says otherwise; a size counts bytes. DUR is 1s to 24h, in ms, s, m, h and d.
+  N/DUR: at most N in any DUR, for each source on its own. Counted are connections, unless --count
+  or a word after the limit says otherwise; a size counts bytes. DUR is 1s to 24h, written with the
+  units ms, s, m, h and d.
     1000/5m                  1000 connections in 5 minutes
     10/s                     10 connections in 1 second
     10/1m,60/1h              both at once
@@ -44,8 +45,9 @@ Examples:
     ratelimitd check-config --iface eth0 --limit 1000/5m --window lenient
 
 Exit codes:
-  0 done · 1 internal error · 2 usage · 3 check: blocked · 69 the kernel or driver cannot, or no daemon answers
-  75 the interface has another XDP program · 77 not privileged · 78 bad configuration file";
+  0 done · 1 internal error · 2 usage · 3 check: the source is blocked
+  69 the kernel or driver cannot, or no daemon answers · 75 the interface has another XDP program
+  77 not privileged · 78 bad configuration file";
 
 pub(super) const STATS_EXAMPLES: &str = "\
 Examples:

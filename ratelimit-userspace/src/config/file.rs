@@ -81,7 +81,12 @@ pub fn load(path: &Path) -> Result<Config, Diagnostic> {
         help: vec![help.to_owned()],
     };
     let bytes = std::fs::read(path).map_err(|error| {
-        nowhere(format!("cannot read the configuration file: {}", reason(&error)), "check the path and who may read it")
+        let help = if error.kind() == std::io::ErrorKind::NotFound {
+            "name another file, or do without: ratelimitd --iface IF --limit N/DUR"
+        } else {
+            "check the path and who may read it"
+        };
+        nowhere(format!("cannot read the configuration file: {}", reason(&error)), help)
     })?;
     let contents = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
@@ -147,7 +152,7 @@ fn structure(path: &Path, contents: &str, error: &toml::de::Error) -> Diagnostic
     let excerpt = error.span().map(|span| Box::new(Excerpt::of(contents, span)));
     let (problem, help) = match unknown_key(message) {
         Some((key, in_rule)) => (format!("unknown key `{key}`"), unknown_key_help(key, in_rule)),
-        None => (message.lines().collect::<Vec<_>>().join(": "), type_help(message)),
+        None => (plain(message), vec![structure_help(message).to_owned()]),
     };
     Diagnostic { problem, place: Place::File { path: path.to_owned(), excerpt }, help }
 }
@@ -178,8 +183,18 @@ fn unknown_key_help(key: &str, in_rule: bool) -> Vec<String> {
     vec![help]
 }
 
-fn type_help(message: &str) -> Vec<String> {
-    let help = if message.contains("expected a table") {
+/// TOML's and serde's words without those of Rust.
+fn plain(message: &str) -> String {
+    let message = message.lines().collect::<Vec<_>>().join(": ");
+    message
+        .replace("expected i64", "expected a whole number")
+        .replace("expected a sequence", "expected a list")
+        .replace("type: sequence", "type: list")
+        .replace("type: map", "type: table")
+}
+
+fn structure_help(message: &str) -> &'static str {
+    if message.contains("expected a table") {
         "there is one rule, written as a table: [rule]"
     } else if message.contains("expected a sequence") {
         "put it in brackets: [\"…\"]"
@@ -187,10 +202,11 @@ fn type_help(message: &str) -> Vec<String> {
         "put it in quotes: \"…\""
     } else if message.contains("expected i64") {
         "write the number without quotes"
+    } else if message.contains("duplicate key") {
+        "keep one of the two"
     } else {
-        return Vec::new();
-    };
-    vec![help.to_owned()]
+        "the file is TOML: key = value on a line, texts in quotes, lists in brackets"
+    }
 }
 
 #[cfg(test)]
@@ -212,9 +228,15 @@ mod tests {
             ("limits = []\n", "unknown key `limits`", 1, 1, "under [rule]"),
             ("[rule]\non-exit = \"keep\"\n", "unknown key `on-exit`", 2, 1, "above [rule]"),
             ("[rule]\nfoo = 1\n", "unknown key `foo`", 2, 1, "the keys here are name, limits"),
-            ("[[rule]]\n", "invalid type: sequence, expected a table", 1, 1, "[rule]"),
-            ("interfaces = \"eth0\"\n", "invalid type: string \"eth0\", expected a sequence", 1, 14, "brackets"),
-            ("max_sources = \"1000\"\n", "invalid type: string \"1000\", expected i64", 1, 15, "without quotes"),
+            ("[[rule]]\n", "invalid type: list, expected a table", 1, 1, "[rule]"),
+            ("interfaces = \"eth0\"\n", "invalid type: string \"eth0\", expected a list", 1, 14, "brackets"),
+            (
+                "max_sources = \"1000\"\n",
+                "invalid type: string \"1000\", expected a whole number",
+                1,
+                15,
+                "without quotes",
+            ),
             ("socket = 1\n", "invalid type: integer `1`, expected a string", 1, 10, "quotes"),
             (
                 "interfaces = [\"eth0\"]\n[rule]\nlimits = [\"10/1m\", \"60/1y\"]\n",

@@ -136,7 +136,8 @@ fn check_amount(amount: u64, unit: Unit, buckets: Buckets) -> Result<(), SyntaxE
     if amount > most {
         let length = duration::words(buckets.bucket_ns);
         let problem = format!("more {} than can be counted in buckets of {length}", unit_label(unit));
-        return Err(SyntaxError::new(0..0, problem).with_help(format!("the most for this window is {most}")));
+        return Err(SyntaxError::new(0..0, problem)
+            .with_help(format!("the most for this window is {most} {}", unit_label(unit))));
     }
     Ok(())
 }
