@@ -1,9 +1,13 @@
 //! What the datapath should be doing, with every name resolved and every default filled in. Pure: no IO, no clock.
 //!
-//! Made from a [`Config`](crate::config::Config); compared by [`plan`](crate::plan); carried out by a [`Datapath`](crate::datapath::Datapath).
+//! Made from a [`Config`]; compared by [`plan`](crate::plan); carried out by a [`Datapath`](crate::datapath::Datapath).
+
+use std::fmt;
 
 use ipnet::IpNet;
 use ratelimit_common::layout::Unit;
+
+use crate::config::{Config, amount, duration};
 
 /// Everything that the daemon holds the kernel to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +104,79 @@ pub enum WindowForm {
     Lenient,
 }
 
+impl From<&Config> for DesiredState {
+    fn from(config: &Config) -> Self {
+        Self { interfaces: config.interfaces.clone(), policy: config.policy.clone() }
+    }
+}
+
+/// The unit's name in flags, files, JSON and metrics: a plural.
+pub const fn unit_label(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Connections => "connections",
+        Unit::Packets => "packets",
+        Unit::Bytes => "bytes",
+    }
+}
+
+/// [`Limit::slot`]: FNV-1a, 32 bits, over the rule's name, a zero byte, the unit's code and the bucket's length (little
+/// endian). Pinned state is found again by it, so it changes only with [`ratelimit_common::layout::VERSION`].
+pub fn slot(rule: &str, unit: Unit, bucket_ns: u64) -> u32 {
+    const OFFSET_BASIS: u32 = 0x811c_9dc5;
+    const PRIME: u32 = 0x0100_0193;
+    rule.bytes()
+        .chain([0, unit as u8])
+        .chain(bucket_ns.to_le_bytes())
+        .fold(OFFSET_BASIS, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(PRIME))
+}
+
+impl Mode {
+    /// The mode's name in flags, files, JSON and metrics.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Enforce => "enforce",
+            Self::DryRun => "dry-run",
+        }
+    }
+}
+
+impl Refuse {
+    /// The name in flags and files.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Excess => "excess",
+            Self::All => "all",
+        }
+    }
+}
+
+impl WindowForm {
+    /// The name in flags and files.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Lenient => "lenient",
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    /// As flags and files have it, the unit always said: `1000/5m connections`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.rate(), unit_label(self.unit))
+    }
+}
+
 impl Limit {
+    /// As flags and files have it, without the unit: `1000/5m`, `50MB/1m`.
+    pub fn rate(&self) -> String {
+        let amount = match self.unit {
+            Unit::Connections | Unit::Packets => self.amount.to_string(),
+            Unit::Bytes => amount::size(self.amount),
+        };
+        format!("{amount}/{}", duration::short(self.window_ns))
+    }
+
     /// Full buckets before the current one that the sum takes in.
     pub fn behind(&self) -> u8 {
         match self.form {
@@ -129,5 +205,18 @@ impl Limit {
             behind: self.behind(),
             count_bits: ratelimit_common::window::count_bits(self.bucket_ns),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_of_earlier_versions_are_found_again() {
+        let minute = 60_000_000_000;
+        assert_eq!(slot("default", Unit::Connections, minute), 0xb3fa_4bf3);
+        assert_ne!(slot("default", Unit::Packets, minute), slot("default", Unit::Connections, minute));
+        assert_ne!(slot("other", Unit::Connections, minute), slot("default", Unit::Connections, minute));
     }
 }

@@ -5,6 +5,25 @@ use std::path::PathBuf;
 
 use crate::desired::Policy;
 
+pub mod amount;
+pub mod duration;
+pub mod file;
+pub mod limit;
+pub mod lint;
+pub mod network;
+pub mod ports;
+pub mod settings;
+pub mod syntax;
+
+/// Where the control socket is unless it is said.
+pub const SOCKET_DEFAULT: &str = "/run/ratelimitd/control.sock";
+/// Where the configuration file is unless it is said.
+pub const FILE_DEFAULT: &str = "/etc/ratelimitd/ratelimitd.toml";
+/// The fewest sources that can be remembered.
+pub const MAX_SOURCES_MIN: u32 = 256;
+/// The most sources that can be remembered. // 16777216 x 128 B = 2.1 GB
+pub const MAX_SOURCES_MAX: u32 = 16_777_216;
+
 /// The configuration of one daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -44,4 +63,25 @@ pub enum OnExit {
     Detach,
     /// Link and maps stay pinned and go on enforcing.
     Keep,
+}
+
+impl XdpModeChoice {
+    /// The name in flags and files.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Native => "native",
+            Self::Generic => "generic",
+        }
+    }
+}
+
+impl OnExit {
+    /// The name in flags and files.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Detach => "detach",
+            Self::Keep => "keep",
+        }
+    }
 }

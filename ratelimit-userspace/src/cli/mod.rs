@@ -1,0 +1,235 @@
+//! The command line: what there is to type, and what it says about itself. What is done about it is in [`run`].
+
+use std::path::PathBuf;
+
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::parser::ValueSource;
+use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum, ValueHint};
+
+use crate::config::{FILE_DEFAULT, SOCKET_DEFAULT};
+use crate::error::{Diagnostic, Place};
+
+pub use self::limiter::Limiter;
+pub use self::run::run;
+
+mod limiter;
+mod run;
+mod texts;
+
+#[cfg(test)]
+mod tests;
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// Limits each source at the network level: what is over the limit is dropped before the server sees it
+#[derive(Debug, Parser)]
+#[command(
+    name = "ratelimitd",
+    bin_name = "ratelimitd",
+    version,
+    styles = STYLES,
+    max_term_width = 100,
+    subcommand_help_heading = "Commands",
+    override_usage = texts::USAGE,
+    after_help = texts::EXAMPLES_SHORT,
+    after_long_help = texts::EXAMPLES,
+)]
+pub struct Cli {
+    /// What to limit, without a file.
+    #[command(flatten)]
+    pub limiter: Limiter,
+    /// What belongs to every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// A command other than limiting in the foreground.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+/// Options of every command.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub struct Global {
+    /// How to print what was asked for: human or json
+    #[arg(
+        short,
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        global = true,
+        default_value = "human",
+        hide_possible_values = true
+    )]
+    pub output: OutputFormat,
+    /// Short for --output json
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// When to use colours: auto, always or never; NO_COLOR is respected
+    #[arg(long, value_enum, value_name = "WHEN", global = true, default_value = "auto", hide_possible_values = true)]
+    pub color: Color,
+    /// Say more on standard error; twice for even more
+    #[arg(short, long, action = ArgAction::Count, global = true)]
+    pub verbose: u8,
+    /// Say less on standard error; twice for errors only
+    #[arg(short, long, action = ArgAction::Count, global = true)]
+    pub quiet: u8,
+}
+
+impl Global {
+    /// The format asked for by either flag.
+    pub fn format(&self) -> OutputFormat {
+        if self.json { OutputFormat::Json } else { self.output }
+    }
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// For people
+    Human,
+    /// For programs
+    Json,
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On terminals
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// Whether to print once, or again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// Once.
+    Once,
+    /// Every second until interrupted.
+    Watch,
+}
+
+/// Commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Limit as a configuration file says, in the foreground (what the systemd unit runs)
+    Run {
+        /// The configuration file; SIGHUP reads it again
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, default_value = FILE_DEFAULT)]
+        config: PathBuf,
+    },
+    /// Show what passes, what is blocked, and who is near or over a limit
+    #[command(after_help = texts::STATS_EXAMPLES)]
+    Stats {
+        /// Show it again every second until interrupted
+        #[arg(short, long)]
+        watch: bool,
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Say whether one source would be let in now, and why: exit code 0 if so, 3 if not
+    #[command(after_help = texts::CHECK_EXAMPLES)]
+    Check {
+        /// The source's address
+        #[arg(value_name = "IP")]
+        source: String,
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Check a configuration file, or flags, and say in words what they mean
+    #[command(override_usage = texts::CHECK_CONFIG_USAGE, after_help = texts::CHECK_CONFIG_EXAMPLES)]
+    CheckConfig {
+        /// The file; without one and without flags, /etc/ratelimitd/ratelimitd.toml
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: Option<PathBuf>,
+        /// Flags in place of a file.
+        #[command(flatten)]
+        limiter: Box<Limiter>,
+    },
+    /// Take the filter off an interface, or off all: nothing is limited there any more
+    Detach {
+        /// The interface; all of them without it
+        #[arg(value_name = "IF")]
+        interface: Option<String>,
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Make the daemon read its configuration file again; a bad file changes nothing
+    Reload {
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Print a completion script for a shell
+    #[command(after_help = texts::COMPLETIONS_EXAMPLES)]
+    Completions {
+        /// The shell
+        #[arg(value_enum, value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write those of all commands into a directory
+    Man {
+        /// Where to write the pages
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        dir: Option<PathBuf>,
+    },
+    /// Print the version, and that of the layout of what is pinned
+    Version,
+}
+
+/// Which daemon a command asks.
+#[derive(Clone, Debug, Args)]
+pub struct Socket {
+    /// Path of the daemon's control socket
+    #[arg(
+        long = "socket",
+        value_name = "PATH",
+        value_hint = ValueHint::FilePath,
+        env = "RATELIMITD_SOCKET",
+        hide_env_values = true,
+        default_value = SOCKET_DEFAULT
+    )]
+    pub path: PathBuf,
+}
+
+/// The command line as a whole, for completions, manual pages and tests.
+pub fn definition() -> clap::Command {
+    Cli::command()
+}
+
+/// Reads the command line. On `--help`, `--version` and what clap refuses, it prints and ends the process: 0, 0 and 2.
+pub fn parse() -> anyhow::Result<Cli> {
+    let matches = definition().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if let Some((command, _)) = matches.subcommand() {
+        let typed = |id: &clap::Id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+        let limiter = <Limiter as Args>::augment_args(clap::Command::new(""));
+        if let Some(flag) = limiter.get_arguments().find(|argument| typed(argument.get_id())) {
+            let flag = flag.get_long().unwrap_or_default();
+            return Err(misplaced(flag, command).into());
+        }
+    }
+    Ok(cli)
+}
+
+fn misplaced(flag: &str, command: &str) -> Diagnostic {
+    let help = match flag {
+        "socket" if command != "run" => format!("write it after the command: ratelimitd {command} --socket PATH"),
+        _ if command == "check-config" => format!("write it after the command: ratelimitd {command} --{flag} …"),
+        _ if command == "run" => {
+            "what `run` limits is in its file; to limit by flags, leave the command out".to_owned()
+        }
+        _ => format!("leave out one of the two; `ratelimitd {command} --help` has its options"),
+    };
+    let problem = format!("--{flag} does not go with the command {command}");
+    Diagnostic { problem, place: Place::CommandLine, help: vec![help] }
+}

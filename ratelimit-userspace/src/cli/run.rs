@@ -1,0 +1,172 @@
+//! What each command does: from the command line to the module that does it.
+
+use std::io::{self, Write as _};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use ratelimit_common::layout;
+use tracing::level_filters::LevelFilter;
+
+use super::{Cli, Color, Command, Global, Limiter, OutputFormat, Repeat, definition, texts};
+use crate::config::{Config, FILE_DEFAULT, file, lint};
+use crate::describe;
+use crate::error::{self, Diagnostic, Exit, Place};
+use crate::log;
+use crate::pending::client;
+use crate::pending::daemon::{self, ConfigSource};
+
+/// Does what was asked for.
+pub fn run(cli: Cli) -> anyhow::Result<Exit> {
+    let Cli { global, limiter, command } = cli;
+    colour(global.color);
+    let format = global.format();
+    match command {
+        None if limiter.is_empty() => {
+            // Where standard error is gone there is nobody to tell.
+            let _gone = anstream::stderr().write_all(texts::NOTHING.as_bytes());
+            Ok(Exit::Usage)
+        }
+        None => limit(limiter.settings().config()?, ConfigSource::Flags, &global),
+        Some(Command::Run { config }) => limit(file::load(&config)?, ConfigSource::File(config), &global),
+        Some(Command::Stats { watch, socket }) => {
+            let repeat = if watch { Repeat::Watch } else { Repeat::Once };
+            ask(&global, client::stats(&socket.path, format, repeat))
+        }
+        Some(Command::Check { source, socket }) => {
+            let source = parse_source(&source)?;
+            ask(&global, client::check(&socket.path, source, format))
+        }
+        Some(Command::Detach { interface, socket }) => ask(&global, client::detach(&socket.path, interface.as_deref())),
+        Some(Command::Reload { socket }) => ask(&global, client::reload(&socket.path)),
+        Some(Command::CheckConfig { file, limiter }) => check_config(file, &limiter, &global),
+        Some(Command::Completions { shell }) => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut definition(), "ratelimitd", &mut script);
+            print(&script)
+        }
+        Some(Command::Man { dir: None }) => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(definition()).render(&mut page)?;
+            print(&page)
+        }
+        Some(Command::Man { dir: Some(dir) }) => write_pages(&dir),
+        Some(Command::Version) => version(format),
+    }
+}
+
+fn colour(color: Color) {
+    match color {
+        Color::Auto => {}
+        Color::Always => anstream::ColorChoice::Always.write_global(),
+        Color::Never => anstream::ColorChoice::Never.write_global(),
+    }
+}
+
+fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Result<Exit> {
+    log::start(log::level(LevelFilter::INFO, global.verbose, global.quiet));
+    warn(&lint::warnings(&config), global);
+    tokio::runtime::Runtime::new().context("start the runtime")?.block_on(daemon::run(config, source))?;
+    Ok(Exit::Done)
+}
+
+fn ask(global: &Global, answer: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
+    log::start(log::level(LevelFilter::WARN, global.verbose, global.quiet));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("start the runtime")?.block_on(answer)
+}
+
+fn parse_source(text: &str) -> anyhow::Result<IpAddr> {
+    text.parse().map_err(|_| {
+        let help = match text.split_once('/') {
+            Some((address, _)) => format!("ask about one address: ratelimitd check {address}"),
+            None => "write an address, as in 198.51.100.7 or 2001:db8::7".to_owned(),
+        };
+        let place = Place::Flag { flag: "check", text: text.to_owned(), span: 0..text.len() };
+        Diagnostic { problem: format!("`{text}` is not an IP address"), place, help: vec![help] }.into()
+    })
+}
+
+fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> anyhow::Result<Exit> {
+    let file = file.or_else(|| limiter.is_empty().then(|| PathBuf::from(FILE_DEFAULT)));
+    let config = match read_config(file.as_deref(), limiter) {
+        Ok(config) => config,
+        Err(error) => {
+            if global.format() == OutputFormat::Json {
+                print_json(&describe::InvalidJson::from(&error))?;
+            }
+            return Err(error.into());
+        }
+    };
+    let mut warnings = lint::warnings(&config);
+    let is_absent = |name: &&String| !Path::new("/sys/class/net").join(name).exists();
+    let absent = config.interfaces.iter().filter(is_absent);
+    warnings.extend(absent.map(|name| format!("there is no interface {name} now; `ip -brief link` lists them")));
+    match global.format() {
+        OutputFormat::Human => {
+            warn(&warnings, global);
+            let good = file.map_or_else(String::new, |path| format!("{}: good\n\n", path.display()));
+            print(format!("{good}{}", describe::config_words(&config)).as_bytes())
+        }
+        OutputFormat::Json => print_json(&describe::ConfigJson::new(&config, warnings)),
+    }
+}
+
+fn read_config(file: Option<&Path>, limiter: &Limiter) -> Result<Config, Diagnostic> {
+    match file {
+        None => limiter.settings().config(),
+        Some(path) if limiter.is_empty() => file::load(path),
+        Some(path) => Err(Diagnostic {
+            problem: "a file and flags cannot be checked together".to_owned(),
+            place: Place::CommandLine,
+            help: vec![format!("leave out the flags to check {}", path.display())],
+        }),
+    }
+}
+
+fn warn(warnings: &[String], global: &Global) {
+    if global.quiet == 0 {
+        warnings.iter().for_each(|warning| error::warn(warning));
+    }
+}
+
+fn write_pages(dir: &Path) -> anyhow::Result<Exit> {
+    let failed = || format!("write manual pages to {}", dir.display());
+    std::fs::create_dir_all(dir).with_context(failed)?;
+    clap_mangen::generate_to(definition(), dir).with_context(failed)?;
+    Ok(Exit::Done)
+}
+
+#[derive(serde::Serialize)]
+struct Version {
+    schema: u32,
+    version: &'static str,
+    layout: u32,
+    target: String,
+}
+
+fn version(format: OutputFormat) -> anyhow::Result<Exit> {
+    let (version, layout) = (env!("CARGO_PKG_VERSION"), layout::VERSION);
+    let target = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
+    match format {
+        OutputFormat::Human => {
+            print(format!("ratelimitd {version}\nlayout     v{layout}\ntarget     {target}\n").as_bytes())
+        }
+        OutputFormat::Json => print_json(&Version { schema: 1, version, layout, target }),
+    }
+}
+
+fn print_json(value: &impl serde::Serialize) -> anyhow::Result<Exit> {
+    let mut text = serde_json::to_vec_pretty(value)?;
+    text.push(b'\n');
+    print(&text)
+}
+
+/// Prints to standard output. A reader that has seen enough is no error.
+fn print(text: &[u8]) -> anyhow::Result<Exit> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("write to standard output"),
+        _ => Ok(Exit::Done),
+    }
+}

@@ -1,0 +1,84 @@
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use clap::{Args as _, Parser as _};
+
+use super::*;
+use crate::config::{Config, file};
+
+/// Flag, its arguments, and the same in the file: above `[rule]`, and under it.
+type Row = (&'static str, &'static [&'static str], &'static str, &'static str);
+
+const SAME: &[Row] = &[
+    ("iface", &["--iface", "eth1", "--iface", "eth0"], "interfaces = [\"eth1\", \"eth0\"]", ""),
+    ("xdp-mode", &["--xdp-mode", "native"], "xdp_mode = \"native\"", ""),
+    ("on-exit", &["--on-exit", "keep"], "on_exit = \"keep\"", ""),
+    ("max-sources", &["--max-sources", "1024"], "max_sources = 1024", ""),
+    ("socket", &["--socket", "my.sock"], "socket = \"my.sock\"", ""),
+    ("listen", &["--listen", "[::1]:9464"], "listen = \"[::1]:9464\"", ""),
+    ("ipv4-prefix", &["--ipv4-prefix", "24"], "ipv4_prefix = 24", ""),
+    ("ipv6-prefix", &["--ipv6-prefix", "56"], "ipv6_prefix = 56", ""),
+    ("allow", &["--allow", "192.0.2.0/24", "--allow", "::1"], "allow = [\"::1\", \"192.0.2.0/24\"]", ""),
+    ("name", &["--name", "web"], "", "name = \"web\""),
+    ("limit", &["--limit", "10/1m,60/1h"], "", "limits = [\"10/1m\", \"60/1h\"]"),
+    ("count", &["--count", "packets"], "", "count = \"packets\""),
+    ("port", &["--port", "22/tcp,8000-8100"], "", "ports = \"8000-8100, 22/tcp\""),
+    ("dry-run", &["--dry-run"], "", "mode = \"dry-run\""),
+    ("window", &["--window", "lenient"], "", "window = \"lenient\""),
+    ("refuse", &["--refuse", "all"], "", "refuse = \"all\""),
+];
+
+fn key(line: &str) -> Option<&str> {
+    line.split_once(" =").map(|(key, _)| key)
+}
+
+fn from_flags(arguments: &[&str]) -> Config {
+    let cli = Cli::try_parse_from(["ratelimitd"].iter().chain(arguments)).expect("flags");
+    cli.limiter.settings().config().expect("a configuration")
+}
+
+fn from_file(top: &str, rule: &str) -> Config {
+    file::parse(Path::new("r.toml"), &format!("{top}\n[rule]\n{rule}\n")).expect("a configuration")
+}
+
+#[test]
+fn the_definition_is_sound() {
+    definition().debug_assert();
+}
+
+#[test]
+fn every_flag_has_a_key_and_every_key_a_flag() {
+    let limiter = Limiter::augment_args(clap::Command::new(""));
+    let flags: BTreeSet<_> = limiter.get_arguments().filter_map(|argument| argument.get_long()).collect();
+    assert_eq!(flags, SAME.iter().map(|row| row.0).collect());
+    let (top, rule) = file::KEYS;
+    assert_eq!(BTreeSet::from(top), SAME.iter().filter_map(|row| key(row.2)).collect());
+    assert_eq!(BTreeSet::from(rule), SAME.iter().filter_map(|row| key(row.3)).collect());
+}
+
+#[test]
+fn a_flag_and_its_key_mean_the_same() {
+    for (flag, arguments, top, rule) in SAME {
+        let mut all: Vec<&str> = arguments.to_vec();
+        let (mut top, mut rule) = ((*top).to_owned(), (*rule).to_owned());
+        if *flag != "iface" {
+            all.extend(["--iface", "eth0"]);
+            top.push_str("\ninterfaces = [\"eth0\"]");
+        }
+        if *flag != "limit" {
+            all.extend(["--limit", "1000/5m"]);
+            rule.push_str("\nlimits = [\"1000/5m\"]");
+        }
+        let config = from_flags(&all);
+        assert_eq!(config, from_file(&top, &rule), "--{flag}");
+        let plain = from_flags(&["--iface", "eth0", "--limit", "1000/5m"]);
+        assert_ne!(config, plain, "--{flag} does nothing");
+    }
+}
+
+#[test]
+fn all_flags_together_and_all_keys_together_mean_the_same() {
+    let arguments: Vec<&str> = SAME.iter().flat_map(|row| row.1.iter().copied()).collect();
+    let lines = |of: fn(&Row) -> &'static str| SAME.iter().map(of).collect::<Vec<_>>().join("\n");
+    assert_eq!(from_flags(&arguments), from_file(&lines(|row| row.2), &lines(|row| row.3)));
+}

@@ -1,0 +1,76 @@
+//! The longer texts of the help.
+
+pub(super) const USAGE: &str = "\
+ratelimitd --iface IF --limit N/DUR [OPTIONS]
+       ratelimitd <COMMAND> [OPTIONS]";
+
+/// What is printed where nothing was asked for.
+pub(super) const NOTHING: &str = "\
+Usage: ratelimitd --iface IF --limit N/DUR [OPTIONS]
+       ratelimitd <COMMAND> [OPTIONS]
+
+Try:   sudo ratelimitd --iface eth0 --limit 1000/5m
+       ratelimitd stats
+       ratelimitd --help
+";
+
+pub(super) const EXAMPLES_SHORT: &str = "\
+Examples:
+  sudo ratelimitd --iface eth0 --limit 1000/5m --dry-run   see what would be dropped
+  sudo ratelimitd --iface eth0 --limit 1000/5m             drop it
+  ratelimitd stats --watch                                 watch it
+
+More: ratelimitd --help, and ratelimitd COMMAND --help for one command";
+
+pub(super) const EXAMPLES: &str = "\
+Limits:
+  N/DUR: at most N in any DUR, for each source on its own. Counted are connections, unless --count
+  or a word after the limit says otherwise; a size counts bytes. DUR is 1s to 24h, written with the
+  units ms, s, m, h and d.
+    1000/5m                  1000 connections in 5 minutes
+    10/s                     10 connections in 1 second
+    10/1m,60/1h              both at once
+    50MB/1m                  50 000 000 bytes in 1 minute (KiB, MiB, GiB count by 1024)
+    \"100/1m packets\"         100 packets in 1 minute
+
+Examples:
+  See what would be dropped, and drop nothing:
+    sudo ratelimitd --iface eth0 --limit 1000/5m --dry-run
+  Drop it; a second terminal shows what happens:
+    sudo ratelimitd --iface eth0 --limit 1000/5m
+    ratelimitd stats --watch
+  A login port, with the office exempt:
+    sudo ratelimitd --iface eth0 --port 22/tcp --limit 5/1m,20/1h --allow 192.0.2.0/24
+  What do these flags mean, in words:
+    ratelimitd check-config --iface eth0 --limit 1000/5m --window lenient
+
+Exit codes:
+  0 done · 1 internal error · 2 usage · 3 check: the source is blocked
+  69 the kernel or driver cannot, or no daemon answers · 75 the interface has another XDP program
+  77 not privileged · 78 bad configuration file";
+
+pub(super) const STATS_EXAMPLES: &str = "\
+Examples:
+  ratelimitd stats
+  ratelimitd stats --watch
+  ratelimitd stats --json | jq .rules";
+
+pub(super) const CHECK_EXAMPLES: &str = "\
+Examples:
+  ratelimitd check 198.51.100.7
+  ratelimitd check 2001:db8:1:2::7 --json";
+
+pub(super) const CHECK_CONFIG_USAGE: &str = "\
+ratelimitd check-config [FILE]
+       ratelimitd check-config --iface IF --limit N/DUR [OPTIONS]";
+
+pub(super) const CHECK_CONFIG_EXAMPLES: &str = "\
+Examples:
+  ratelimitd check-config ratelimitd.toml
+  ratelimitd check-config --iface eth0 --limit 1000/5m --json";
+
+pub(super) const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  ratelimitd completions bash > /usr/share/bash-completion/completions/ratelimitd
+  ratelimitd completions zsh  > /usr/share/zsh/site-functions/_ratelimitd
+  ratelimitd completions fish > /usr/share/fish/vendor_completions.d/ratelimitd.fish";

@@ -1,0 +1,284 @@
+//! Limits: `1000/5m`, `10/s`, `"10/1m,60/1h"`, `50MB/1m`, `"100/1m connections"`; and how a window is cut into buckets. Pure.
+
+use std::ops::Range;
+
+use ratelimit_common::layout::Unit;
+use ratelimit_common::time::SECOND_NS;
+use ratelimit_common::window::amount_max;
+
+use super::amount::{self, Amount};
+use super::duration;
+use super::syntax::{Scanner, SyntaxError, items, near_miss};
+use crate::desired::unit_label;
+
+/// The shortest window.
+pub const WINDOW_NS_MIN: u64 = SECOND_NS;
+/// The longest window.
+pub const WINDOW_NS_MAX: u64 = 86_400 * SECOND_NS;
+
+/// Lengths that a person calls round, roundest first. Any window of whole nanoseconds that 5, 6 or 7 divides has one.
+const ROUND_NS: [u64; 13] = [
+    3_600 * SECOND_NS,
+    1_800 * SECOND_NS,
+    600 * SECOND_NS,
+    300 * SECOND_NS,
+    60 * SECOND_NS,
+    30 * SECOND_NS,
+    10 * SECOND_NS,
+    5 * SECOND_NS,
+    SECOND_NS,
+    SECOND_NS / 10,
+    SECOND_NS / 100,
+    SECOND_NS / 1_000,
+    1,
+];
+
+/// A limit as it was written: no form, no rule, no slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Admitted in a window.
+    pub amount: u64,
+    /// What is counted.
+    pub unit: Unit,
+    /// Length of the window.
+    pub window_ns: u64,
+    /// How it is cut.
+    pub buckets: Buckets,
+}
+
+/// How a window is cut: `count * bucket_ns` is the window, exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buckets {
+    /// 5 to 7.
+    pub count: u8,
+    /// Length of one.
+    pub bucket_ns: u64,
+}
+
+/// Cuts a window into 5, 6 or 7 equal buckets: of the numbers that divide it to the nanosecond, the one whose bucket is a
+/// multiple of the roundest length of: 1 h, 30 min, 10 min, 5 min, 1 min, 30 s, 10 s, 5 s, 1 s, 100 ms, 10 ms, 1 ms, 1 ns. Where two
+/// are as round, the shorter bucket wins: it holds admissions back for less.
+///
+/// So 5, 6 and 7 minutes have buckets of 1 minute, 1 minute has 6 of 10 s, 10 s has 5 of 2 s, 10 minutes have 5 of 2 minutes,
+/// 1 hour has 6 of 10 minutes and 1 s has 5 of 200 ms. A window of whole milliseconds always has an answer, as 5 divides it.
+pub fn buckets(window_ns: u64) -> Option<Buckets> {
+    (5_u8..=7)
+        .filter(|&count| window_ns > 0 && window_ns.is_multiple_of(u64::from(count)))
+        .map(|count| Buckets { count, bucket_ns: window_ns / u64::from(count) })
+        .min_by_key(|buckets| {
+            let roundness = ROUND_NS.iter().position(|round_ns| buckets.bucket_ns.is_multiple_of(*round_ns));
+            (roundness, buckets.bucket_ns)
+        })
+}
+
+/// Parses one or more limits, separated by commas; those that name no unit count `default_unit`. Each comes with its place.
+pub fn parse(text: &str, default_unit: Unit) -> Result<Vec<(Range<usize>, Rate)>, SyntaxError> {
+    items(text)
+        .map(|item| {
+            let (start, item) = item.map_err(|error| error.with_help("a limit is N/DUR, as in 1000/5m"))?;
+            let rate = parse_one(item, default_unit).map_err(|error| error.shifted(start))?;
+            Ok((start..start + item.len(), rate))
+        })
+        .collect()
+}
+
+fn parse_one(text: &str, default_unit: Unit) -> Result<Rate, SyntaxError> {
+    let Some(slash) = text.find('/') else {
+        let error = amount::parse(text).err().filter(|error| error.span.start == 0);
+        let missing = SyntaxError::new(text.len()..text.len(), "the window is missing");
+        return Err(error.unwrap_or(missing.with_help("say in how much time, after a slash, as in 1000/5m")));
+    };
+    let amount = amount::parse(&text[..slash])?;
+    let mut scanner = Scanner::new(text);
+    scanner.take_while(|c| c != '/');
+    scanner.take('/');
+    let window_at = scanner.at();
+    let window = scanner.take_while(|c| !c.is_whitespace());
+    let window_span = scanner.span_from(window_at);
+    let window_ns = duration::parse(window).map_err(|error| error.shifted(window_at))?;
+    scanner.take_while(char::is_whitespace);
+    let unit_at = scanner.at();
+    let word = scanner.rest();
+    let written = if word.is_empty() { None } else { Some(parse_unit(word).map_err(|error| error.shifted(unit_at))?) };
+
+    let (amount, unit) = match (amount, written) {
+        (Amount::Bytes(bytes), None | Some(Unit::Bytes)) => (bytes, Unit::Bytes),
+        (Amount::Bytes(_), Some(Unit::Connections | Unit::Packets)) => {
+            let problem = format!("`{}` is a size, and {word} have none", &text[..slash]);
+            return Err(SyntaxError::new(unit_at..text.len(), problem)
+                .with_help("leave the word out to count bytes, or the size's letters to count something else"));
+        }
+        (Amount::Plain(count), written) => (count, written.unwrap_or(default_unit)),
+    };
+    let buckets =
+        check_window(window_ns).map_err(|(problem, help)| SyntaxError::new(window_span, problem).with_help(help))?;
+    check_amount(amount, unit, buckets).map_err(|error| SyntaxError { span: 0..slash, ..error })?;
+    Ok(Rate { amount, unit, window_ns, buckets })
+}
+
+fn check_window(window_ns: u64) -> Result<Buckets, (String, String)> {
+    if window_ns < WINDOW_NS_MIN {
+        let per_second = "windows are 1s to 24h: write 10/100ms as 100/1s";
+        return Err(("the window is too short".into(), per_second.into()));
+    }
+    if window_ns > WINDOW_NS_MAX {
+        return Err(("the window is too long".into(), "windows are 1s to 24h".into()));
+    }
+    buckets(window_ns).ok_or_else(|| ("the window cannot be cut into buckets".into(), "use whole milliseconds".into()))
+}
+
+fn check_amount(amount: u64, unit: Unit, buckets: Buckets) -> Result<(), SyntaxError> {
+    if amount == 0 {
+        return Err(SyntaxError::new(0..0, "a limit of 0 would let nothing in at all")
+            .with_help("the smallest limit is 1; to close a port altogether, use the firewall"));
+    }
+    let most = amount_max(buckets.bucket_ns);
+    if amount > most {
+        let length = duration::words(buckets.bucket_ns);
+        let problem = format!("more {} than can be counted in buckets of {length}", unit_label(unit));
+        return Err(SyntaxError::new(0..0, problem)
+            .with_help(format!("the most for this window is {most} {}", unit_label(unit))));
+    }
+    Ok(())
+}
+
+/// Parses the name of a unit, in the singular too.
+pub fn parse_unit(text: &str) -> Result<Unit, SyntaxError> {
+    const UNITS: [Unit; 3] = [Unit::Connections, Unit::Packets, Unit::Bytes];
+    const HELP: &str = "units are connections (the default), packets and bytes";
+    let span = 0..text.len();
+    let named = |unit: &Unit| unit_label(*unit) == text || unit_label(*unit).strip_suffix('s') == Some(text);
+    if let Some(unit) = UNITS.into_iter().find(named) {
+        return Ok(unit);
+    }
+    if text == "requests" || text == "request" {
+        return Err(SyntaxError::new(span, "this version cannot count requests")
+            .with_help("count connections (the default), packets or bytes"));
+    }
+    let meant = near_miss(text, UNITS.map(unit_label));
+    let help = meant.map_or(HELP.to_owned(), |unit| format!("did you mean `{unit}`? {HELP}"));
+    let problem = if text.is_empty() { "the unit is missing".into() } else { format!("`{text}` is not a unit") };
+    Err(SyntaxError::new(span, problem).with_help(help))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn one(text: &str) -> Result<Rate, SyntaxError> {
+        parse(text, Unit::Connections).map(|rates| rates[0].1)
+    }
+
+    #[test]
+    fn a_window_has_the_buckets_of_the_design() {
+        for (window_s, count, bucket_ms) in [
+            (1, 5, 200),
+            (7, 7, 1_000),
+            (10, 5, 2_000),
+            (11, 5, 2_200),
+            (30, 6, 5_000),
+            (60, 6, 10_000),
+            (300, 5, 60_000),
+            (360, 6, 60_000),
+            (420, 7, 60_000),
+            (600, 5, 120_000),
+            (900, 5, 180_000),
+            (1_800, 6, 300_000),
+            (3_600, 6, 600_000),
+            (7_200, 6, 1_200_000),
+            (86_400, 6, 14_400_000),
+        ] {
+            let expected = Buckets { count, bucket_ns: bucket_ms * 1_000_000 };
+            assert_eq!(buckets(window_s * SECOND_NS), Some(expected), "{window_s} s");
+        }
+    }
+
+    #[test]
+    fn every_window_of_whole_seconds_is_cut_exactly() {
+        for window_s in 1..=86_400 {
+            let window_ns = window_s * SECOND_NS;
+            let cut = buckets(window_ns).expect("5 divides every whole second");
+            assert!((5..=7).contains(&cut.count));
+            assert_eq!(u64::from(cut.count) * cut.bucket_ns, window_ns);
+        }
+    }
+
+    #[test]
+    fn limits_read_as_documented() {
+        for (text, amount, unit, window_s) in [
+            ("1000/5m", 1_000, Unit::Connections, 300),
+            ("10/s", 10, Unit::Connections, 1),
+            ("50MB/1m", 50_000_000, Unit::Bytes, 60),
+            ("50MB/1m bytes", 50_000_000, Unit::Bytes, 60),
+            ("100/1m packets", 100, Unit::Packets, 60),
+            ("1/1h30m connection", 1, Unit::Connections, 5_400),
+            ("5/24h", 5, Unit::Connections, 86_400),
+            ("5/1d", 5, Unit::Connections, 86_400),
+        ] {
+            let rate = one(text).expect(text);
+            assert_eq!((rate.amount, rate.unit, rate.window_ns), (amount, unit, window_s * SECOND_NS), "{text}");
+        }
+    }
+
+    #[test]
+    fn several_limits_know_their_places() {
+        let rates = parse("10/1m, 60/1h", Unit::Packets).expect("both are right");
+        assert_eq!(rates.iter().map(|(span, _)| span.clone()).collect::<Vec<_>>(), [0..5, 7..12]);
+        assert!(rates.iter().all(|(_, rate)| rate.unit == Unit::Packets));
+    }
+
+    #[test]
+    fn an_error_points_at_the_character() {
+        for (text, span, problem) in [
+            ("", 0..0, "it is empty"),
+            ("10/1m,", 6..6, "there is nothing between the commas"),
+            ("1000", 4..4, "the window is missing"),
+            ("abc", 0..1, "`a` is not a digit"),
+            ("1000/", 5..5, "the time is missing"),
+            ("1000/5", 5..6, "`5` has no unit of time"),
+            ("1000/5x", 6..7, "`x` is not a unit of time"),
+            ("10/1m,60/1y", 10..11, "`y` is not a unit of time"),
+            ("/5m", 0..0, "the number is missing"),
+            ("0/5m", 0..1, "a limit of 0 would let nothing in at all"),
+            ("1000 /5m", 4..5, "` ` does not belong in a number"),
+            ("10/999ms", 3..8, "the window is too short"),
+            ("10/25h", 3..6, "the window is too long"),
+            ("10/1m conections", 6..16, "`conections` is not a unit"),
+            ("10/1m requests", 6..14, "this version cannot count requests"),
+            ("50MB/1m packets", 8..15, "`50MB` is a size, and packets have none"),
+        ] {
+            let error = one(text).expect_err(text);
+            assert_eq!((error.span, error.problem.as_str()), (span, problem), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_largest_amount_is_the_last_that_fits_a_cell() {
+        let most = amount_max(SECOND_NS / 5);
+        assert_eq!(one(&format!("{most}/1s")).map(|rate| rate.amount), Ok(most));
+        assert!(one(&format!("{}/1s", most + 1)).is_err());
+    }
+
+    #[test]
+    fn both_ends_of_the_windows_lengths_are_in() {
+        assert!(one("1/1s").is_ok());
+        assert!(one("1/24h").is_ok());
+        assert!(one("1/24h1ms").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "\\PC{0,16}|[0-9a-zA-Z/, ]{0,24}|[0-9]{1,4}[kMG]?i?B?/[0-9]{0,3}[smhd]?( [a-z]{0,11})?") {
+            if let Err(error) = parse(&text, Unit::Connections) {
+                prop_assert!(text.get(error.span).is_some());
+            }
+        }
+
+        #[test]
+        fn a_window_of_whole_milliseconds_is_cut_exactly(window_ms in 1_000_u64..=86_400_000) {
+            let cut = buckets(window_ms * 1_000_000).expect("5 divides it");
+            prop_assert_eq!(u64::from(cut.count) * cut.bucket_ns, window_ms * 1_000_000);
+        }
+    }
+}

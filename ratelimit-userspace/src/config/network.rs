@@ -1,0 +1,177 @@
+//! Prefixes and interface names. Pure: whether an interface exists is for whoever attaches.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::syntax::{Scanner, SyntaxError};
+
+/// The longest name of an interface: the kernel's `IFNAMSIZ` less the terminator.
+pub const INTERFACE_NAME_LEN_MAX: usize = 15;
+
+const CIDR_HELP: &str = "write an address, or a network with its length as in 192.0.2.0/24 or 2001:db8::/32";
+
+/// Parses a prefix; an address alone is a prefix of its full length. Bits beyond the length must be 0.
+pub fn parse_cidr(text: &str) -> Result<IpNet, SyntaxError> {
+    let (address_text, length_text) = match text.split_once('/') {
+        Some((address, length)) => (address, Some(length)),
+        None => (text, None),
+    };
+    let span = 0..address_text.len();
+    let address: IpAddr = address_text.parse().map_err(|_| {
+        let problem = if address_text.is_empty() {
+            "the address is missing".to_owned()
+        } else {
+            format!("`{address_text}` is not an IP address")
+        };
+        let has_port =
+            address_text.rsplit_once(':').is_some_and(|(host, _)| host.parse::<std::net::Ipv4Addr>().is_ok());
+        let help = if has_port { "leave the port out: a source is an address" } else { CIDR_HELP };
+        SyntaxError::new(span, problem).with_help(help)
+    })?;
+    let Some(length_text) = length_text else {
+        return Ok(IpNet::from(address));
+    };
+    let length_span = address_text.len() + 1..text.len();
+    let longest: u8 = if address.is_ipv4() { 32 } else { 128 };
+    let length = parse_number(length_text, 0, u64::from(longest))
+        .ok()
+        .and_then(|length| u8::try_from(length).ok())
+        .ok_or_else(|| {
+            let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+            let problem = if length_text.is_empty() {
+                "the prefix length is missing".to_owned()
+            } else {
+                format!("`{length_text}` is not the length of an {family} prefix")
+            };
+            SyntaxError::new(length_span, problem).with_help(format!("lengths are 0 to {longest}"))
+        })?;
+    let whole = IpNet::new(address, length)
+        .map_err(|_| SyntaxError::new(0..text.len(), "it is not a prefix").with_help(CIDR_HELP))?;
+    let network = whole.trunc();
+    if network != whole {
+        let problem = format!("{address} has bits set beyond /{length}");
+        return Err(SyntaxError::new(0..text.len(), problem)
+            .with_help(format!("did you mean {network}, or the one address {address}?")));
+    }
+    Ok(network)
+}
+
+/// Checks that `text` can be the name of an interface.
+pub fn check_interface(text: &str) -> Result<(), SyntaxError> {
+    const HELP: &str = "`ip -brief link` lists the interfaces";
+    if text.is_empty() {
+        return Err(SyntaxError::new(0..0, "the name is empty").with_help(HELP));
+    }
+    if text.len() > INTERFACE_NAME_LEN_MAX {
+        let cut = (0..=INTERFACE_NAME_LEN_MAX).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        let problem = format!("names of interfaces have at most {INTERFACE_NAME_LEN_MAX} bytes");
+        return Err(SyntaxError::new(cut..text.len(), problem).with_help(HELP));
+    }
+    // The kernel's own rule: dev_valid_name in net/core/dev.c. A comma is most likely meant as a separator.
+    let refused = |c: char| c == '/' || c == ':' || c == ',' || c.is_whitespace() || c.is_control();
+    if let Some((at, c)) = text.char_indices().find(|(_, c)| refused(*c)) {
+        let help = if c == ',' { "give --iface once for each interface" } else { HELP };
+        let problem = format!("an interface's name cannot hold {c:?}");
+        return Err(SyntaxError::new(at..at + c.len_utf8(), problem).with_help(help));
+    }
+    if text == "." || text == ".." {
+        return Err(SyntaxError::new(0..text.len(), "that is a directory, not an interface").with_help(HELP));
+    }
+    Ok(())
+}
+
+/// Parses a whole number from `least` to `most`.
+pub fn parse_number(text: &str, least: u64, most: u64) -> Result<u64, SyntaxError> {
+    let help = || format!("a whole number from {least} to {most} belongs here");
+    let mut scanner = Scanner::new(text);
+    let digits = scanner.take_while(|c| c.is_ascii_digit());
+    if digits.is_empty() || !scanner.is_done() {
+        let problem = scanner
+            .rest()
+            .chars()
+            .next()
+            .map_or_else(|| "the number is missing".to_owned(), |c| format!("`{c}` is not a digit"));
+        return Err(SyntaxError::new(scanner.next_span(), problem).with_help(help()));
+    }
+    match digits.parse::<u64>() {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        Ok(number) if number < least => {
+            Err(SyntaxError::new(0..text.len(), "the number is too small").with_help(help()))
+        }
+        _ => Err(SyntaxError::new(0..text.len(), "the number is too large").with_help(help())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn prefixes_read_as_written() {
+        for (text, printed) in [
+            ("192.0.2.0/24", "192.0.2.0/24"),
+            ("192.0.2.1", "192.0.2.1/32"),
+            ("192.0.2.1/32", "192.0.2.1/32"),
+            ("2001:db8::/32", "2001:db8::/32"),
+            ("2001:db8::1", "2001:db8::1/128"),
+            ("0.0.0.0/0", "0.0.0.0/0"),
+        ] {
+            assert_eq!(parse_cidr(text).expect(text).to_string(), printed, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_prefix_is_shown_the_right_one() {
+        for (text, span, problem, help) in [
+            ("", 0..0, "the address is missing", "write an address"),
+            ("192.0.2.1/24", 0..12, "192.0.2.1 has bits set beyond /24", "did you mean 192.0.2.0/24"),
+            ("2001:db8::1/64", 0..14, "2001:db8::1 has bits set beyond /64", "did you mean 2001:db8::/64"),
+            ("192.0.2.0/33", 10..12, "`33` is not the length of an IPv4 prefix", "0 to 32"),
+            ("2001:db8::/129", 11..14, "`129` is not the length of an IPv6 prefix", "0 to 128"),
+            ("192.0.2.0/", 10..10, "the prefix length is missing", "0 to 32"),
+            ("192.0.2.0/+8", 10..12, "`+8` is not the length of an IPv4 prefix", "0 to 32"),
+            ("192.0.2/24", 0..7, "`192.0.2` is not an IP address", "write an address"),
+            ("192.0.2.1:80", 0..12, "`192.0.2.1:80` is not an IP address", "leave the port out"),
+            ("example.org", 0..11, "`example.org` is not an IP address", "write an address"),
+        ] {
+            let error = parse_cidr(text).expect_err(text);
+            assert_eq!((error.span, error.problem.as_str()), (span, problem), "{text}");
+            assert!(error.help.unwrap_or_default().contains(help), "{text}");
+        }
+    }
+
+    #[test]
+    fn fifteen_bytes_are_the_longest_name() {
+        assert_eq!(check_interface("abcdefghijklmno"), Ok(()));
+        assert_eq!(check_interface("abcdefghijklmnop").expect_err("16").span, 15..16);
+        for name in ["eth0", "eth0.100", "wg-home", "br_lan", "enp0s31f6", "veth@x"] {
+            assert_eq!(check_interface(name), Ok(()), "{name}");
+        }
+        for (name, span) in
+            [("", 0..0), ("a/b", 1..2), ("a b", 1..2), ("eth0,eth1", 4..5), ("eth0:1", 4..5), ("..", 0..2)]
+        {
+            assert_eq!(check_interface(name).expect_err(name).span, span, "{name}");
+        }
+    }
+
+    #[test]
+    fn numbers_have_both_their_ends() {
+        assert_eq!(parse_number("256", 256, 300), Ok(256));
+        assert_eq!(parse_number("300", 256, 300), Ok(300));
+        for text in ["255", "301", "", "-1", "1e9", "99999999999999999999999"] {
+            assert!(parse_number(text, 256, 300).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "\\PC{0,20}|[0-9a-f.:/]{0,24}") {
+            let errors = [parse_cidr(&text).err(), check_interface(&text).err(), parse_number(&text, 0, 9).err()];
+            for error in errors.into_iter().flatten() {
+                prop_assert!(text.get(error.span).is_some());
+            }
+        }
+    }
+}

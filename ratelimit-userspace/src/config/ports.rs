@@ -1,0 +1,229 @@
+//! Lists of ports: `80,443`, `8000-8100`, `53/udp`, `443/tcp`, `all`. Pure.
+
+use std::fmt;
+
+use super::syntax::{Scanner, SyntaxError, items, near_miss};
+use crate::desired::Ports;
+
+const HELP: &str = "ports are 80,443 (TCP and UDP), ranges as in 8000-8100, one protocol as in 53/udp, or all";
+
+/// Every port.
+const EVERY: (u16, u16) = (0, u16::MAX);
+
+/// Parses a list of ports.
+pub fn parse(text: &str) -> Result<Ports, SyntaxError> {
+    let mut ports = Ports::default();
+    for item in items(text) {
+        let (start, item) = item.map_err(|error| error.with_help(HELP))?;
+        parse_one(item, &mut ports).map_err(|error| error.shifted(start))?;
+    }
+    ports.tcp = merged(ports.tcp);
+    ports.udp = merged(ports.udp);
+    Ok(ports)
+}
+
+fn parse_one(text: &str, ports: &mut Ports) -> Result<(), SyntaxError> {
+    if text == "all" {
+        ports.tcp.push(EVERY);
+        ports.udp.push(EVERY);
+        ports.other_protocols = true;
+        return Ok(());
+    }
+    let mut scanner = Scanner::new(text);
+    let first = parse_port(&mut scanner)?;
+    let last = if scanner.take('-') { parse_port(&mut scanner)? } else { first };
+    if last < first {
+        return Err(SyntaxError::new(scanner.span_from(0), "the range ends before it begins")
+            .with_help(format!("did you mean {last}-{first}?")));
+    }
+    let range = (first, last);
+    if scanner.is_done() {
+        ports.tcp.push(range);
+        ports.udp.push(range);
+        return Ok(());
+    }
+    if !scanner.take('/') {
+        let next = scanner.rest().chars().next().unwrap_or(' ');
+        return Err(
+            SyntaxError::new(scanner.next_span(), format!("`{next}` does not belong in a port")).with_help(HELP)
+        );
+    }
+    let protocol_at = scanner.at();
+    match scanner.rest() {
+        "tcp" => ports.tcp.push(range),
+        "udp" => ports.udp.push(range),
+        other => {
+            let problem = if other.is_empty() {
+                "the protocol is missing".to_owned()
+            } else {
+                format!("`{other}` is not a protocol with ports")
+            };
+            let help = near_miss(other, ["tcp", "udp"]).map_or_else(
+                || "the protocols are tcp and udp; without one, both".to_owned(),
+                |meant| format!("did you mean `{meant}`?"),
+            );
+            return Err(SyntaxError::new(protocol_at..text.len(), problem).with_help(help));
+        }
+    }
+    Ok(())
+}
+
+fn parse_port(scanner: &mut Scanner<'_>) -> Result<u16, SyntaxError> {
+    let start = scanner.at();
+    let digits = scanner.take_while(|c| c.is_ascii_digit());
+    if digits.is_empty() {
+        let word = scanner.take_while(|c| !c.is_whitespace());
+        let span = scanner.span_from(start);
+        let problem =
+            if word.is_empty() { "the port is missing".to_owned() } else { format!("`{word}` is not a port") };
+        let number = match word {
+            "http" => Some("did you mean 80?".to_owned()),
+            "https" => Some("did you mean 443?".to_owned()),
+            "any" | "*" | "ALL" => Some("did you mean `all`?".to_owned()),
+            _ => None,
+        };
+        return Err(SyntaxError::new(span, problem).with_help_if(number.or(Some(HELP.into()))));
+    }
+    match digits.parse::<u16>() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(SyntaxError::new(scanner.span_from(start), format!("{digits} is not a port"))
+            .with_help("ports are 1 to 65535")),
+    }
+}
+
+/// Sorts ranges and joins those that overlap or touch.
+fn merged(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
+    ranges.sort_unstable();
+    let mut joined: Vec<(u16, u16)> = Vec::with_capacity(ranges.len());
+    for (first, last) in ranges {
+        match joined.last_mut() {
+            Some(previous) if first <= previous.1.saturating_add(1) => previous.1 = previous.1.max(last),
+            _ => joined.push((first, last)),
+        }
+    }
+    joined
+}
+
+/// Both lists' common ports.
+fn common(a: &[(u16, u16)], b: &[(u16, u16)]) -> Vec<(u16, u16)> {
+    let overlaps = a.iter().flat_map(|x| b.iter().map(move |y| (x.0.max(y.0), x.1.min(y.1))));
+    merged(overlaps.filter(|(first, last)| first <= last).collect())
+}
+
+/// What of `ranges` is not in `taken`; both sorted and merged.
+fn without(ranges: &[(u16, u16)], taken: &[(u16, u16)]) -> Vec<(u16, u16)> {
+    let mut left = Vec::new();
+    for &(first, last) in ranges {
+        let mut from = Some(first);
+        for &(taken_first, taken_last) in taken {
+            let Some(start) = from.filter(|start| taken_last >= *start && taken_first <= last) else { continue };
+            if start < taken_first {
+                left.push((start, taken_first - 1));
+            }
+            from = taken_last.checked_add(1).filter(|next| *next <= last);
+        }
+        left.extend(from.map(|start| (start, last)));
+    }
+    left
+}
+
+impl fmt::Display for Ports {
+    /// The list as [`parse`] reads it, in the order of the ports: `53/udp,80,443`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.other_protocols {
+            return f.write_str("all");
+        }
+        let both = common(&self.tcp, &self.udp);
+        let mut parts: Vec<((u16, u16), &str)> = both.iter().map(|range| (*range, "")).collect();
+        parts.extend(without(&self.tcp, &both).into_iter().map(|range| (range, "/tcp")));
+        parts.extend(without(&self.udp, &both).into_iter().map(|range| (range, "/udp")));
+        parts.sort_unstable();
+        for (position, ((first, last), protocol)) in parts.into_iter().enumerate() {
+            let comma = if position > 0 { "," } else { "" };
+            if first == last {
+                write!(f, "{comma}{first}{protocol}")?;
+            } else {
+                write!(f, "{comma}{first}-{last}{protocol}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn lists_are_merged_sorted_and_printed_again() {
+        for (text, printed) in [
+            ("80,443", "80,443"),
+            ("443, 80", "80,443"),
+            ("80/tcp,80/udp", "80"),
+            ("53/udp,443/tcp", "53/udp,443/tcp"),
+            ("80,80-90,91", "80-91"),
+            ("80-90,85/udp", "80-90"),
+            ("80-90/tcp,85-95/udp", "80-84/tcp,85-90,91-95/udp"),
+            ("80-90/tcp,82,84", "80-81/tcp,82,83/tcp,84,85-90/tcp"),
+            ("1-65535", "1-65535"),
+            ("65535/udp,65534/udp", "65534-65535/udp"),
+            ("all", "all"),
+            ("80,all", "all"),
+        ] {
+            assert_eq!(parse(text).expect(text).to_string(), printed, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_plain_number_is_both_protocols() {
+        let ports = parse("80,443").expect("a list");
+        assert_eq!(ports.tcp, [(80, 80), (443, 443)]);
+        assert_eq!(ports.udp, ports.tcp);
+        assert!(!ports.other_protocols);
+    }
+
+    #[test]
+    fn an_error_points_at_the_character() {
+        for (text, span, problem) in [
+            ("", 0..0, "it is empty"),
+            ("80,,443", 3..3, "there is nothing between the commas"),
+            ("0", 0..1, "0 is not a port"),
+            ("65536", 0..5, "65536 is not a port"),
+            ("80,https", 3..8, "`https` is not a port"),
+            ("80-", 3..3, "the port is missing"),
+            ("90-80", 0..5, "the range ends before it begins"),
+            ("53/ucp", 3..6, "`ucp` is not a protocol with ports"),
+            ("53/", 3..3, "the protocol is missing"),
+            ("80 443", 2..3, "` ` does not belong in a port"),
+            ("80;443", 2..3, "`;` does not belong in a port"),
+        ] {
+            let error = parse(text).expect_err(text);
+            assert_eq!((error.span, error.problem.as_str()), (span, problem), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "\\PC{0,16}|[0-9a-z/, -]{0,24}") {
+            if let Err(error) = parse(&text) {
+                prop_assert!(text.get(error.span).is_some());
+            }
+        }
+
+        #[test]
+        fn what_is_printed_is_read_again(
+            ranges in prop::collection::vec((1_u16.., 0_u16..300, 0_u8..3), 1..12),
+        ) {
+            let items: Vec<_> = ranges
+                .iter()
+                .map(|(first, more, protocol)| {
+                    let last = first.saturating_add(*more);
+                    format!("{first}-{last}{}", ["", "/tcp", "/udp"][usize::from(*protocol)])
+                })
+                .collect();
+            let ports = parse(&items.join(",")).expect("well-formed");
+            prop_assert_eq!(parse(&ports.to_string()), Ok(ports));
+        }
+    }
+}

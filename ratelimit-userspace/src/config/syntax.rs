@@ -1,0 +1,147 @@
+//! What the small grammars of flags and file share: an error that knows where in the text it is, a scanner, and near misses.
+//! Knows nothing of what is parsed.
+
+use std::ops::Range;
+
+/// What is wrong with a text, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyntaxError {
+    /// The offending bytes of the text, on character boundaries; empty at the place where something is missing.
+    pub span: Range<usize>,
+    /// What is wrong, a clause without a full stop.
+    pub problem: String,
+    /// What to do, a clause without a full stop.
+    pub help: Option<String>,
+}
+
+impl SyntaxError {
+    /// An error at `span`.
+    pub fn new(span: Range<usize>, problem: impl Into<String>) -> Self {
+        Self { span, problem: problem.into(), help: None }
+    }
+
+    /// The same with what to do.
+    #[must_use]
+    pub fn with_help(self, help: impl Into<String>) -> Self {
+        Self { help: Some(help.into()), ..self }
+    }
+
+    /// The same with what to do, where there is something.
+    #[must_use]
+    pub fn with_help_if(self, help: Option<String>) -> Self {
+        Self { help: help.or(self.help), ..self }
+    }
+
+    /// The same in the larger text in which this one starts at `offset`.
+    #[must_use]
+    pub fn shifted(self, offset: usize) -> Self {
+        Self { span: self.span.start + offset..self.span.end + offset, ..self }
+    }
+}
+
+/// The candidate that `word` was most likely meant to be, if one is near enough: the spelling differs in at most a third.
+pub fn near_miss<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let word = word.to_ascii_lowercase();
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(&word, &candidate.to_ascii_lowercase()), candidate))
+        .filter(|(distance, candidate)| *distance <= 1.max(candidate.chars().count() / 3))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Reads a text from the left, by classes of characters.
+#[derive(Clone, Debug)]
+pub struct Scanner<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Scanner<'a> {
+    /// At the start of `text`.
+    pub fn new(text: &'a str) -> Self {
+        Self { text, at: 0 }
+    }
+
+    /// Bytes read.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// What is left.
+    pub fn rest(&self) -> &'a str {
+        self.text.get(self.at..).unwrap_or("")
+    }
+
+    /// Whether nothing is left.
+    pub fn is_done(&self) -> bool {
+        self.rest().is_empty()
+    }
+
+    /// Reads the characters that `belongs` takes in; maybe none.
+    pub fn take_while(&mut self, belongs: impl Fn(char) -> bool) -> &'a str {
+        let rest = self.rest();
+        let length = rest.find(|c| !belongs(c)).unwrap_or(rest.len());
+        self.at += length;
+        &rest[..length]
+    }
+
+    /// Reads `expected`, if it is next.
+    pub fn take(&mut self, expected: char) -> bool {
+        let is_next = self.rest().starts_with(expected);
+        if is_next {
+            self.at += expected.len_utf8();
+        }
+        is_next
+    }
+
+    /// Where the next character is; empty at the end.
+    pub fn next_span(&self) -> Range<usize> {
+        self.at..self.at + self.rest().chars().next().map_or(0, char::len_utf8)
+    }
+
+    /// From `start` to here.
+    pub fn span_from(&self, start: usize) -> Range<usize> {
+        start..self.at
+    }
+}
+
+/// The non-empty items of a list, each with its offset: trimmed, and the empty ones as errors.
+pub fn items(text: &str) -> impl Iterator<Item = Result<(usize, &str), SyntaxError>> {
+    let mut offset = 0;
+    text.split(',').map(move |item| {
+        let start = offset;
+        offset += item.len() + 1;
+        let trimmed = item.trim_start();
+        let start = start + (item.len() - trimmed.len());
+        let trimmed = trimmed.trim_end();
+        if trimmed.is_empty() {
+            let problem = if text.trim().is_empty() { "it is empty" } else { "there is nothing between the commas" };
+            return Err(SyntaxError::new(start..start, problem));
+        }
+        Ok((start, trimmed))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_near_miss_is_a_spelling_away() {
+        let words = ["limits", "ports", "name"];
+        assert_eq!(near_miss("limts", words), Some("limits"));
+        assert_eq!(near_miss("LIMITS", words), Some("limits"));
+        assert_eq!(near_miss("prots", words), Some("ports"));
+        assert_eq!(near_miss("sources", words), None);
+        assert_eq!(near_miss("", words), None);
+    }
+
+    #[test]
+    fn items_know_where_they_start() {
+        let found: Result<Vec<_>, _> = items("a, bc ,d").collect();
+        assert_eq!(found, Ok(vec![(0, "a"), (3, "bc"), (7, "d")]));
+        let missing: Vec<_> = items("a,,b").filter_map(Result::err).map(|error| error.span.start).collect();
+        assert_eq!(missing, [2]);
+    }
+}

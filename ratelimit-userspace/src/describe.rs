@@ -1,0 +1,316 @@
+//! Limits and configurations in words, the same everywhere, and as JSON. Pure.
+
+use std::fmt::Write as _;
+
+use ratelimit_common::layout::{SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Unit};
+use ratelimit_common::source::Family;
+use serde::Serialize;
+
+use crate::config::{Config, OnExit, XdpModeChoice, amount, duration};
+use crate::desired::{Limit, Mode, Refuse, Rule, WindowForm, unit_label};
+use crate::error::{Diagnostic, Place};
+
+/// What the kernel adds to a key and a value of an LRU hash map, `struct htab_elem` in kernel/bpf/hashtab.c, Linux 6.18.
+const ELEMENT_OVERHEAD_BYTES: u64 = 48;
+
+/// An amount with its unit: `1 connection`, `1000 packets`, `50MB`.
+pub fn quantity(amount: u64, unit: Unit) -> String {
+    match unit {
+        Unit::Bytes => amount::size(amount),
+        Unit::Connections | Unit::Packets if amount == 1 => {
+            format!("1 {}", unit_label(unit).trim_end_matches('s'))
+        }
+        Unit::Connections | Unit::Packets => format!("{amount} {}", unit_label(unit)),
+    }
+}
+
+/// A limit in a phrase: `1000 connections in 5 minutes`.
+pub fn limit_short(limit: &Limit) -> String {
+    format!("{} in {}", quantity(limit.amount, limit.unit), duration::words(limit.window_ns))
+}
+
+/// A limit in full: the phrase, the form of its window, its buckets, and what that promises.
+pub fn limit_words(limit: &Limit) -> String {
+    format!(
+        "{} ({}; buckets of {}: {})",
+        limit_short(limit),
+        limit.form.label(),
+        duration::words(limit.bucket_ns),
+        bound(limit)
+    )
+}
+
+/// What the form of the window promises.
+fn bound(limit: &Limit) -> String {
+    let window = duration::words(limit.window_ns);
+    let bucket = duration::words(limit.bucket_ns);
+    let of_unit = |amount: u64| match limit.unit {
+        Unit::Bytes => amount::size(amount),
+        Unit::Connections | Unit::Packets => amount.to_string(),
+    };
+    match limit.form {
+        WindowForm::Strict => format!(
+            "never more than {} in any {}; an admission may be held back up to {bucket} longer",
+            of_unit(limit.amount),
+            // "any minute", but "any 5 minutes" and "any 1 hour 30 minutes".
+            window.strip_prefix("1 ").filter(|unit| !unit.contains(' ')).unwrap_or(&window)
+        ),
+        WindowForm::Lenient => {
+            format!("up to {} in {window} where two windows meet", of_unit(limit.amount.saturating_mul(2)))
+        }
+    }
+}
+
+/// Bytes of kernel memory that remembering one source of this family in one limit takes.
+pub fn element_bytes(family: Family) -> u64 {
+    let key = match family {
+        Family::V4 => size_of::<SourceKeyV4>(),
+        Family::V6 => size_of::<SourceKeyV6>(),
+        Family::V6Wide => size_of::<SourceKeyV6Wide>(),
+    };
+    let value = size_of::<ratelimit_common::layout::Source>();
+    // Both are rounded up to 8 bytes.
+    ELEMENT_OVERHEAD_BYTES + ((key.next_multiple_of(8) + value.next_multiple_of(8)) as u64)
+}
+
+/// Kernel memory for the sources of one family.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// `ipv4` or `ipv6`.
+    pub family: &'static str,
+    /// Sources that can be remembered, each limit counting on its own.
+    pub sources: u64,
+    /// Limits that each source can be counted in.
+    pub limits: u64,
+    /// Bytes of one source in one limit.
+    pub element_bytes: u64,
+    /// All of it.
+    pub bytes: u64,
+}
+
+/// Kernel memory for the sources, IPv4 first.
+pub fn memory(config: &Config) -> [Memory; 2] {
+    let limits = config.policy.rules.iter().map(|rule| rule.limits.len() as u64).sum();
+    let of = |family: &'static str, key: Family| {
+        let (sources, element_bytes) = (u64::from(config.max_sources), element_bytes(key));
+        Memory { family, sources, limits, element_bytes, bytes: sources * element_bytes * limits }
+    };
+    [of("ipv4", Family::V4), of("ipv6", Family::of_ipv6_prefix(config.policy.ipv6_prefix))]
+}
+
+/// A configuration in words, lines ended.
+pub fn config_words(config: &Config) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, value: &str| {
+        // Writing to a String cannot fail.
+        let _infallible = writeln!(out, "{name:<12}{value}");
+    };
+    line("interfaces", &config.interfaces.join(", "));
+    line("XDP mode", xdp_words(config.xdp_mode));
+    line("on exit", exit_words(config.on_exit));
+    line("clients", &format!("IPv4 by /{}, IPv6 by /{}", config.policy.ipv4_prefix, config.policy.ipv6_prefix));
+    let exempt: Vec<String> = config.policy.exempt.iter().map(ToString::to_string).collect();
+    line("exempt", &if exempt.is_empty() { "none".to_owned() } else { exempt.join(", ") });
+    for rule in &config.policy.rules {
+        line("rule", &format!("{}: {}", rule.name, mode_words(rule.mode)));
+        line("  ports", &ports_words(rule));
+        for limit in &rule.limits {
+            line("  limit", &limit_words(limit));
+        }
+        line("  refuses", refuse_words(rule));
+    }
+    for (position, memory) in memory(config).iter().enumerate() {
+        let name = if position == 0 { "memory" } else { "" };
+        line(name, &memory_words(memory));
+    }
+    line("socket", &config.socket.display().to_string());
+    line("listen", &config.listen.map_or_else(|| "off".to_owned(), |listen| format!("http://{listen}")));
+    out
+}
+
+fn xdp_words(mode: XdpModeChoice) -> &'static str {
+    match mode {
+        XdpModeChoice::Auto => "auto: native where the driver can, else generic",
+        XdpModeChoice::Native => "native or not at all",
+        XdpModeChoice::Generic => "generic: works everywhere, costs several times as much",
+    }
+}
+
+fn exit_words(on_exit: OnExit) -> &'static str {
+    match on_exit {
+        OnExit::Detach => "detach: nothing is limited after the daemon ends",
+        OnExit::Keep => "keep: limits go on being enforced after the daemon ends, until `ratelimitd detach`",
+    }
+}
+
+fn mode_words(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Enforce => "enforce",
+        Mode::DryRun => "DRY RUN, nothing is dropped",
+    }
+}
+
+fn ports_words(rule: &Rule) -> String {
+    if rule.ports.other_protocols {
+        return "all ports of TCP and UDP, and every other protocol".to_owned();
+    }
+    let is_same = rule.ports.tcp == rule.ports.udp;
+    format!("{}{}", rule.ports, if is_same { " (TCP and UDP)" } else { "" })
+}
+
+fn refuse_words(rule: &Rule) -> &'static str {
+    match rule.refuse {
+        Refuse::Excess => "excess: what is over a limit; what was let in goes on",
+        Refuse::All => "all: everything from a source over a limit, until its window frees",
+    }
+}
+
+fn memory_words(memory: &Memory) -> String {
+    let family = if memory.family == "ipv4" { "IPv4" } else { "IPv6" };
+    let limits = if memory.limits == 1 { String::new() } else { format!(" x {} limits", memory.limits) };
+    let bytes = amount::rounded(memory.bytes);
+    format!("{family}: {} sources x {} B{limits} = {bytes}", memory.sources, memory.element_bytes)
+}
+
+/// [`config_words`] for programs.
+#[derive(Debug, Serialize)]
+pub struct ConfigJson {
+    schema: u32,
+    valid: bool,
+    warnings: Vec<String>,
+    interfaces: Vec<String>,
+    xdp_mode: &'static str,
+    on_exit: &'static str,
+    max_sources: u32,
+    socket: String,
+    listen: Option<String>,
+    ipv4_prefix: u8,
+    ipv6_prefix: u8,
+    allow: Vec<String>,
+    rules: Vec<RuleJson>,
+    memory: [Memory; 2],
+}
+
+#[derive(Debug, Serialize)]
+struct RuleJson {
+    name: String,
+    mode: &'static str,
+    refuse: &'static str,
+    ports: String,
+    limits: Vec<LimitJson>,
+}
+
+#[derive(Debug, Serialize)]
+struct LimitJson {
+    amount: u64,
+    window_seconds: f64,
+    unit: &'static str,
+    bucket_seconds: f64,
+    window: &'static str,
+    words: String,
+}
+
+impl ConfigJson {
+    /// A configuration with what there is to say about it, from [`crate::config::lint::warnings`] and elsewhere.
+    pub fn new(config: &Config, warnings: Vec<String>) -> Self {
+        Self {
+            schema: 1,
+            valid: true,
+            warnings,
+            interfaces: config.interfaces.clone(),
+            xdp_mode: config.xdp_mode.label(),
+            on_exit: config.on_exit.label(),
+            max_sources: config.max_sources,
+            socket: config.socket.display().to_string(),
+            listen: config.listen.map(|listen| listen.to_string()),
+            ipv4_prefix: config.policy.ipv4_prefix,
+            ipv6_prefix: config.policy.ipv6_prefix,
+            allow: config.policy.exempt.iter().map(ToString::to_string).collect(),
+            rules: config.policy.rules.iter().map(RuleJson::from).collect(),
+            memory: memory(config),
+        }
+    }
+}
+
+/// What is wrong with a configuration, for programs.
+#[derive(Debug, Serialize)]
+pub struct InvalidJson {
+    schema: u32,
+    valid: bool,
+    problem: String,
+    line: Option<usize>,
+    column: Option<usize>,
+    help: Vec<String>,
+}
+
+impl From<&Diagnostic> for InvalidJson {
+    fn from(error: &Diagnostic) -> Self {
+        let excerpt = match &error.place {
+            Place::File { excerpt, .. } => excerpt.as_deref(),
+            Place::CommandLine | Place::Flag { .. } => None,
+        };
+        Self {
+            schema: 1,
+            valid: false,
+            problem: error.problem.clone(),
+            line: excerpt.map(|excerpt| excerpt.line),
+            column: excerpt.map(|excerpt| excerpt.column),
+            help: error.help.clone(),
+        }
+    }
+}
+
+impl From<&Rule> for RuleJson {
+    fn from(rule: &Rule) -> Self {
+        let limit_json = |limit: &Limit| LimitJson {
+            amount: limit.amount,
+            window_seconds: seconds(limit.window_ns),
+            unit: unit_label(limit.unit),
+            bucket_seconds: seconds(limit.bucket_ns),
+            window: limit.form.label(),
+            words: limit_words(limit),
+        };
+        Self {
+            name: rule.name.clone(),
+            mode: rule.mode.label(),
+            refuse: rule.refuse.label(),
+            ports: rule.ports.to_string(),
+            limits: rule.limits.iter().map(limit_json).collect(),
+        }
+    }
+}
+
+/// A duration as JSON has it.
+pub fn seconds(duration_ns: u64) -> f64 {
+    std::time::Duration::from_nanos(duration_ns).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(unit: Unit, form: WindowForm) -> Limit {
+        let minute = 60_000_000_000;
+        Limit { amount: 1_000, unit, window_ns: 5 * minute, buckets: 5, bucket_ns: minute, form, slot: 0 }
+    }
+
+    #[test]
+    fn a_limit_says_what_it_promises() {
+        assert_eq!(
+            limit_words(&limit(Unit::Connections, WindowForm::Strict)),
+            "1000 connections in 5 minutes (strict; buckets of 1 minute: never more than 1000 in any 5 minutes; \
+             an admission may be held back up to 1 minute longer)"
+        );
+        assert_eq!(
+            limit_words(&limit(Unit::Bytes, WindowForm::Lenient)),
+            "1kB in 5 minutes (lenient; buckets of 1 minute: up to 2kB in 5 minutes where two windows meet)"
+        );
+        assert_eq!(quantity(1, Unit::Packets), "1 packet");
+    }
+
+    #[test]
+    fn a_source_takes_what_the_kernel_allocates() {
+        let bytes = [Family::V4, Family::V6, Family::V6Wide].map(element_bytes);
+        assert_eq!(bytes, [128, 136, 144]);
+    }
+}

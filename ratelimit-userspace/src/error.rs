@@ -1,0 +1,364 @@
+//! What is said when something fails, and the exit code that goes with it. The one place that prints an error.
+
+use std::fmt::{self, Write as _};
+use std::io::Write as _;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::builder::styling::{AnsiColor, Style};
+
+use crate::datapath::DatapathError;
+
+/// How the program ends. The numbers stay put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// Done.
+    Done = 0,
+    /// Something failed that the user did not cause.
+    Internal = 1,
+    /// A bad flag, a bad limit, no such interface.
+    Usage = 2,
+    /// `check`: the source is blocked.
+    Blocked = 3,
+    /// The kernel or driver cannot, or no daemon answers (`EX_UNAVAILABLE`).
+    Unavailable = 69,
+    /// The interface has another XDP program (`EX_TEMPFAIL`).
+    Occupied = 75,
+    /// Not privileged (`EX_NOPERM`).
+    NotPrivileged = 77,
+    /// A bad configuration file (`EX_CONFIG`).
+    Config = 78,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+impl From<&Diagnostic> for Exit {
+    fn from(diagnostic: &Diagnostic) -> Self {
+        match diagnostic.place {
+            Place::CommandLine | Place::Flag { .. } => Self::Usage,
+            Place::File { .. } => Self::Config,
+        }
+    }
+}
+
+impl From<&DatapathError> for Exit {
+    fn from(error: &DatapathError) -> Self {
+        match error {
+            DatapathError::NoSuchInterface { .. } => Self::Usage,
+            DatapathError::Occupied { .. } => Self::Occupied,
+            DatapathError::Unsupported { .. } => Self::Unavailable,
+            DatapathError::NotPrivileged { .. } => Self::NotPrivileged,
+            DatapathError::Pins { .. } | DatapathError::Other(_) => Self::Internal,
+        }
+    }
+}
+
+impl From<&anyhow::Error> for Exit {
+    /// By the outermost error of the chain that has a code of its own.
+    fn from(error: &anyhow::Error) -> Self {
+        // anyhow finds a typed context only through itself, and a typed cause only through the chain.
+        if error.is::<NoDaemon>() {
+            return Self::Unavailable;
+        }
+        if let Some(diagnostic) = error.downcast_ref::<Diagnostic>() {
+            return diagnostic.into();
+        }
+        if let Some(datapath) = error.downcast_ref::<DatapathError>() {
+            return datapath.into();
+        }
+        let coded = error.chain().find_map(|cause| {
+            let diagnostic = cause.downcast_ref::<Diagnostic>().map(Self::from);
+            let datapath = || cause.downcast_ref::<DatapathError>().map(Self::from);
+            let no_daemon = || cause.is::<NoDaemon>().then_some(Self::Unavailable);
+            diagnostic.or_else(datapath).or_else(no_daemon)
+        });
+        coded.unwrap_or(Self::Internal)
+    }
+}
+
+/// No daemon answers.
+#[derive(Debug, thiserror::Error)]
+#[error("no daemon answers on {}", socket.display())]
+pub struct NoDaemon {
+    /// The control socket that was tried.
+    pub socket: PathBuf,
+    /// What the system said.
+    pub source: std::io::Error,
+}
+
+impl NoDaemon {
+    /// What to do.
+    fn help(&self) -> &'static str {
+        if self.source.kind() == std::io::ErrorKind::PermissionDenied {
+            return "the socket is for root and its group: use sudo, or join the group ratelimitd";
+        }
+        "start it with `systemctl start ratelimitd`, or say where its socket is: --socket PATH"
+    }
+}
+
+/// Something that the user wrote and that does not work: what, where, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// What is wrong, a clause without a full stop.
+    pub problem: String,
+    /// Where.
+    pub place: Place,
+    /// What to do, one clause each.
+    pub help: Vec<String>,
+}
+
+/// Where something wrong was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The command line as a whole.
+    CommandLine,
+    /// The value of a flag or argument.
+    Flag {
+        /// The flag, `--limit`.
+        flag: &'static str,
+        /// Its value.
+        text: String,
+        /// The offending bytes of the value.
+        span: Range<usize>,
+    },
+    /// A file.
+    File {
+        /// Its path, as it was given.
+        path: PathBuf,
+        /// The place in it, where there is one.
+        excerpt: Option<Box<Excerpt>>,
+    },
+}
+
+/// A line of a file with a mark under part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excerpt {
+    /// Number of the line, from 1.
+    pub line: usize,
+    /// The mark's first character in the line, from 1.
+    pub column: usize,
+    /// The line.
+    pub text: String,
+    /// The marked bytes of the line.
+    pub span: Range<usize>,
+}
+
+impl Excerpt {
+    /// The line of `contents` in which `span` (bytes) begins; the mark ends with the line at the latest.
+    pub fn of(contents: &str, span: Range<usize>) -> Self {
+        let floor =
+            |at: usize| (0..=at.min(contents.len())).rev().find(|at| contents.is_char_boundary(*at)).unwrap_or(0);
+        let start = floor(span.start);
+        let line_start = contents[..start].rfind('\n').map_or(0, |newline| newline + 1);
+        let line_end = contents[line_start..].find('\n').map_or(contents.len(), |length| line_start + length);
+        let text = contents[line_start..line_end].trim_end_matches('\r');
+        let end = floor(span.end).clamp(start, line_start + text.len().max(start - line_start));
+        Self {
+            line: contents[..line_start].matches('\n').count() + 1,
+            column: contents[line_start..start].chars().count() + 1,
+            text: text.to_owned(),
+            span: start - line_start..end - line_start,
+        }
+    }
+}
+
+impl std::error::Error for Diagnostic {}
+
+impl fmt::Display for Diagnostic {
+    /// On one line, for logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Place::File { path, excerpt } = &self.place {
+            write!(f, "{}:", path.display())?;
+            if let Some(excerpt) = excerpt {
+                write!(f, "{}:{}:", excerpt.line, excerpt.column)?;
+            }
+            write!(f, " ")?;
+        }
+        write!(f, "{}", self.problem)?;
+        if !self.help.is_empty() {
+            write!(f, " ({})", self.help.join("; "))?;
+        }
+        Ok(())
+    }
+}
+
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+const HELP: Style = AnsiColor::Cyan.on_default().bold();
+const FAINT: Style = AnsiColor::Blue.on_default().bold();
+
+/// Prints an error with its whole chain of causes on standard error, and says how to exit.
+pub fn report(error: &anyhow::Error) -> Exit {
+    // Where standard error is gone there is nobody to tell.
+    let _gone = anstream::stderr().write_all(render(error).as_bytes());
+    Exit::from(error)
+}
+
+/// Prints a warning on standard error.
+pub fn warn(text: &str) {
+    let line = format!("{WARNING}warning{WARNING:#}: {}\n", printable(text));
+    let _gone = anstream::stderr().write_all(line.as_bytes());
+}
+
+/// An error as [`report`] prints it, with colour codes.
+pub fn render(error: &anyhow::Error) -> String {
+    let mut out = String::new();
+    for (position, cause) in error.chain().enumerate() {
+        if position > 0
+            && error.chain().nth(position - 1).is_some_and(|outer| outer.to_string().ends_with(&cause.to_string()))
+        {
+            continue;
+        }
+        let title = if position == 0 { format!("{ERROR}error{ERROR:#}: ") } else { "  because: ".to_owned() };
+        match cause.downcast_ref::<Diagnostic>() {
+            Some(diagnostic) => push_diagnostic(&mut out, &title, diagnostic),
+            None => push_line(&mut out, &title, &printable(&cause.to_string())),
+        }
+    }
+    let no_daemon = error.chain().find_map(|cause| cause.downcast_ref::<NoDaemon>());
+    if let Some(help) = no_daemon.map(NoDaemon::help) {
+        push_line(&mut out, &format!("  {HELP}help{HELP:#}: "), help);
+    }
+    out
+}
+
+fn push_diagnostic(out: &mut String, title: &str, diagnostic: &Diagnostic) {
+    push_line(out, title, &printable(&diagnostic.problem));
+    match &diagnostic.place {
+        Place::CommandLine => {}
+        Place::Flag { flag, text, span } => {
+            let quote = if text.is_empty() || text.contains(char::is_whitespace) { "\"" } else { "" };
+            let before = format!("  {flag} {quote}");
+            push_line(out, &before, &format!("{}{quote}", printable(text)));
+            push_line(out, &" ".repeat(before.chars().count()), &mark(text, span));
+        }
+        Place::File { path, excerpt: None } => {
+            push_line(out, &format!("  {FAINT}-->{FAINT:#} "), &path.display().to_string());
+        }
+        Place::File { path, excerpt: Some(excerpt) } => {
+            let margin = " ".repeat(excerpt.line.to_string().len());
+            let place = format!("{}:{}:{}", path.display(), excerpt.line, excerpt.column);
+            push_line(out, &format!("{margin}{FAINT}-->{FAINT:#} "), &place);
+            push_line(out, &format!("{margin} {FAINT}|{FAINT:#}"), "");
+            push_line(out, &format!("{FAINT}{} |{FAINT:#} ", excerpt.line), &printable(&excerpt.text));
+            push_line(out, &format!("{margin} {FAINT}|{FAINT:#} "), &mark(&excerpt.text, &excerpt.span));
+        }
+    }
+    for help in &diagnostic.help {
+        push_line(out, &format!("  {HELP}help{HELP:#}: "), &printable(help));
+    }
+}
+
+fn push_line(out: &mut String, start: &str, rest: &str) {
+    // Writing to a String cannot fail.
+    let _infallible = writeln!(out, "{start}{rest}");
+}
+
+/// Carets under `span` of `text`, at least one.
+fn mark(text: &str, span: &Range<usize>) -> String {
+    let characters = |part: Option<&str>| part.map_or(0, |part| part.chars().count());
+    let before = characters(text.get(..span.start));
+    let width = characters(text.get(span.clone())).max(1);
+    format!("{}{ERROR}{}{ERROR:#}", " ".repeat(before), "^".repeat(width))
+}
+
+/// One character for one, so that marks stay in place; nothing that a terminal would obey.
+fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| {
+            if c == '\t' {
+                ' '
+            } else if c.is_control() {
+                '\u{fffd}'
+            } else {
+                c
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn plain(error: &anyhow::Error) -> String {
+        anstream::adapter::strip_str(&render(error)).to_string()
+    }
+
+    #[test]
+    fn a_flag_is_shown_with_a_mark_under_the_character() {
+        let place = Place::Flag { flag: "--limit", text: "1000/5x".into(), span: 6..7 };
+        let error = Diagnostic { problem: "no".into(), place, help: vec!["do this".into()] };
+        assert_eq!(plain(&error.into()), "error: no\n  --limit 1000/5x\n                ^\n  help: do this\n");
+    }
+
+    #[test]
+    fn a_line_is_shown_with_a_mark_under_the_characters() {
+        let contents = "a = 1\nb = \"é\"\tx\n";
+        let excerpt = Excerpt::of(contents, 10..14);
+        assert_eq!((excerpt.line, excerpt.column), (2, 5));
+        let place = Place::File { path: "r.toml".into(), excerpt: Some(Box::new(excerpt)) };
+        let error = Diagnostic { problem: "no".into(), place, help: vec![] };
+        let expected = "error: no\n --> r.toml:2:5\n  |\n2 | b = \"é\" x\n  |     ^^^\n";
+        assert_eq!(plain(&error.into()), expected);
+    }
+
+    #[test]
+    fn every_cause_is_named_once() {
+        let error = anyhow::Error::from(std::io::Error::other("permission denied")).context("open map SOURCES");
+        assert_eq!(plain(&error), "error: open map SOURCES\n  because: permission denied\n");
+        let transparent = anyhow::Error::from(DatapathError::Other(anyhow::anyhow!("odd")));
+        assert_eq!(plain(&transparent), "error: odd\n");
+    }
+
+    #[test]
+    fn terminals_are_not_sent_what_was_typed() {
+        let error = anyhow::anyhow!("interface \u{1b}[31mred\u{7}");
+        assert!(!render(&error).contains("\u{1b}[31mred"));
+        assert!(!render(&error).contains('\u{7}'));
+    }
+
+    #[test]
+    fn each_failure_has_its_exit_code() {
+        let interface = || "eth0".to_owned();
+        let rows: [(DatapathError, u8); 6] = [
+            (DatapathError::NoSuchInterface { name: interface(), present: String::new() }, 2),
+            (DatapathError::Occupied { interface: interface(), owner: String::new() }, 75),
+            (DatapathError::Unsupported { what: interface(), why: String::new() }, 69),
+            (DatapathError::NotPrivileged { what: interface() }, 77),
+            (DatapathError::Pins { path: String::new(), why: String::new() }, 1),
+            (DatapathError::Other(anyhow::anyhow!("x")), 1),
+        ];
+        for (error, code) in rows {
+            let wrapped = anyhow::Error::from(error).context("while starting");
+            assert_eq!(Exit::from(&wrapped) as u8, code, "{wrapped:#}");
+        }
+        let flag = Diagnostic { problem: String::new(), place: Place::CommandLine, help: vec![] };
+        assert_eq!(Exit::from(&anyhow::Error::from(flag)), Exit::Usage);
+        let file = Place::File { path: "f".into(), excerpt: None };
+        let file = Diagnostic { problem: String::new(), place: file, help: vec![] };
+        assert_eq!(Exit::from(&anyhow::Error::from(file).context("reload")), Exit::Config);
+        let silent = NoDaemon { socket: "s".into(), source: std::io::Error::other("x") };
+        assert_eq!(Exit::from(&anyhow::Error::from(silent)), Exit::Unavailable);
+        let as_context = anyhow::anyhow!("x").context(DatapathError::NotPrivileged { what: interface() });
+        assert_eq!(Exit::from(&as_context), Exit::NotPrivileged);
+        assert_eq!(Exit::from(&anyhow::anyhow!("x")), Exit::Internal);
+    }
+
+    proptest! {
+        #[test]
+        fn no_span_panics(contents in "(\\PC|\n|\r){0,30}", start in 0_usize..60, length in 0_usize..60) {
+            let excerpt = Excerpt::of(&contents, start..start + length);
+            prop_assert!(excerpt.text.get(excerpt.span.clone()).is_some() || excerpt.span.is_empty());
+            let place = Place::File { path: "f".into(), excerpt: Some(Box::new(excerpt)) };
+            let _text = render(&Diagnostic { problem: String::new(), place, help: vec![] }.into());
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Where log lines go: to the journal where standard error is one, else to standard error.
+
+use std::os::unix::fs::MetadataExt as _;
+
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _};
+
+/// The variable that says what is logged, in `tracing`'s own syntax, whatever the flags.
+pub const VARIABLE: &str = "RATELIMITD_LOG";
+
+/// The level for so many `-v` and `-q`: each is a step up or down from `usual`.
+pub fn level(usual: LevelFilter, verbose: u8, quiet: u8) -> LevelFilter {
+    const LEVELS: [LevelFilter; 6] = [
+        LevelFilter::OFF,
+        LevelFilter::ERROR,
+        LevelFilter::WARN,
+        LevelFilter::INFO,
+        LevelFilter::DEBUG,
+        LevelFilter::TRACE,
+    ];
+    let usual = LEVELS.iter().position(|level| *level == usual).unwrap_or(0);
+    // Errors are said however quiet it is.
+    let wanted = (usual + usize::from(verbose)).saturating_sub(usize::from(quiet)).clamp(1, LEVELS.len() - 1);
+    LEVELS[wanted]
+}
+
+/// Starts logging at `level`. A second call changes nothing.
+pub fn start(level: LevelFilter) {
+    let from_flags = || EnvFilter::new(level.to_string());
+    let filter = std::env::var(VARIABLE).ok().and_then(|text| EnvFilter::try_new(text).ok()).unwrap_or_else(from_flags);
+    let journal = if is_journal() { tracing_journald::layer().ok() } else { None };
+    let layer = match journal {
+        Some(journal) => journal.boxed(),
+        None => {
+            let is_coloured = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
+            let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
+            lines.with_ansi(is_coloured).boxed()
+        }
+    };
+    // It fails only where there is a subscriber already: in tests.
+    let _second = tracing_subscriber::registry().with(filter).with(layer).try_init();
+}
+
+/// Whether standard error is the journal's stream: `$JOURNAL_STREAM` is its device and inode (systemd.exec(5)). The variable alone
+/// says little, as it is inherited by everything that a service starts.
+fn is_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    let Ok(own) = std::fs::metadata("/proc/self/fd/2") else { return false };
+    stream == format!("{}:{}", own.dev(), own.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_flag_is_one_step() {
+        for (verbose, quiet, expected) in [
+            (0, 0, LevelFilter::INFO),
+            (1, 0, LevelFilter::DEBUG),
+            (2, 0, LevelFilter::TRACE),
+            (9, 0, LevelFilter::TRACE),
+            (0, 1, LevelFilter::WARN),
+            (0, 2, LevelFilter::ERROR),
+            (0, 9, LevelFilter::ERROR),
+            (1, 1, LevelFilter::INFO),
+        ] {
+            assert_eq!(level(LevelFilter::INFO, verbose, quiet), expected, "-v x {verbose}, -q x {quiet}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! From what is to what is wanted: the difference, carried out by the daemon, and in words for its log. Pure.
+
+use crate::config::Config;
+use crate::desired::{DesiredState, Limit, Policy, Rule, unit_label};
+
+/// What to do, in this order: attach, change the policy, detach. So an interface that moves is never unfiltered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Interfaces to attach to, sorted.
+    pub attach: Vec<String>,
+    /// Interfaces to detach from, sorted.
+    pub detach: Vec<String>,
+    /// What packets are to be judged by from now on; none if that stays.
+    pub policy: Option<Policy>,
+}
+
+impl Plan {
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.attach.is_empty() && self.detach.is_empty() && self.policy.is_none()
+    }
+}
+
+/// What makes `wanted` of `current`.
+pub fn diff(current: &DesiredState, wanted: &DesiredState) -> Plan {
+    let missing = |from: &[String], of: &[String]| of.iter().filter(|name| !from.contains(name)).cloned().collect();
+    Plan {
+        attach: missing(&current.interfaces, &wanted.interfaces),
+        detach: missing(&wanted.interfaces, &current.interfaces),
+        policy: (current.policy != wanted.policy).then(|| wanted.policy.clone()),
+    }
+}
+
+/// What `current` is after `plan`.
+pub fn apply(current: &DesiredState, plan: &Plan) -> DesiredState {
+    let stays = |name: &&String| !plan.detach.contains(name);
+    let mut interfaces: Vec<String> = current.interfaces.iter().filter(stays).chain(&plan.attach).cloned().collect();
+    interfaces.sort_unstable();
+    interfaces.dedup();
+    DesiredState { interfaces, policy: plan.policy.clone().unwrap_or_else(|| current.policy.clone()) }
+}
+
+/// Keys whose change a running daemon cannot follow, in the file's order.
+pub fn restart_needed(running: &Config, wanted: &Config) -> Vec<&'static str> {
+    [
+        ("xdp_mode", running.xdp_mode != wanted.xdp_mode),
+        ("on_exit", running.on_exit != wanted.on_exit),
+        ("max_sources", running.max_sources != wanted.max_sources),
+        ("socket", running.socket != wanted.socket),
+        ("listen", running.listen != wanted.listen),
+    ]
+    .into_iter()
+    .filter_map(|(key, is_changed)| is_changed.then_some(key))
+    .collect()
+}
+
+/// The difference in words, a line each: `limit of rule default: 1000/5m -> 2000/5m connections`.
+pub fn changes(current: &DesiredState, wanted: &DesiredState) -> Vec<String> {
+    let plan = diff(current, wanted);
+    let mut lines = Vec::new();
+    lines.extend(plan.attach.iter().map(|name| format!("interface {name}: attach")));
+    lines.extend(plan.detach.iter().map(|name| format!("interface {name}: detach")));
+    let (old, new) = (&current.policy, &wanted.policy);
+    let mut changed = |what: String, from: String, to: String| {
+        if from != to {
+            lines.push(format!("{what}: {from} -> {to}"));
+        }
+    };
+    let prefix = |length: u8| format!("/{length}");
+    changed("IPv4 clients".into(), prefix(old.ipv4_prefix), prefix(new.ipv4_prefix));
+    changed("IPv6 clients".into(), prefix(old.ipv6_prefix), prefix(new.ipv6_prefix));
+    for rule in &new.rules {
+        if let Some(before) = old.rules.iter().find(|before| before.name == rule.name) {
+            let of = |what: &str| format!("{what} of rule {}", rule.name);
+            changed(of("mode"), before.mode.label().into(), rule.mode.label().into());
+            changed(of("refuse"), before.refuse.label().into(), rule.refuse.label().into());
+            changed(of("ports"), before.ports.to_string(), rule.ports.to_string());
+        }
+    }
+    let gone = |from: &Policy, of: &Policy| -> Vec<String> {
+        let missing = of.exempt.iter().filter(|prefix| !from.exempt.contains(prefix));
+        missing.map(ToString::to_string).collect()
+    };
+    lines.extend(gone(old, new).into_iter().map(|prefix| format!("exempt {prefix}: added")));
+    lines.extend(gone(new, old).into_iter().map(|prefix| format!("exempt {prefix}: removed")));
+    for rule in &new.rules {
+        match old.rules.iter().find(|before| before.name == rule.name) {
+            Some(before) => push_limits(&mut lines, before, rule),
+            None => lines.push(format!("rule {}: added", rule.name)),
+        }
+    }
+    let is_removed = |rule: &&Rule| !new.rules.iter().any(|after| after.name == rule.name);
+    lines.extend(old.rules.iter().filter(is_removed).map(|rule| format!("rule {}: removed", rule.name)));
+    if lines.is_empty() && !plan.is_empty() {
+        lines.push("order of rules or limits".to_owned());
+    }
+    lines
+}
+
+/// Limits are the same one while their slot is: then their counts stay.
+fn push_limits(lines: &mut Vec<String>, before: &Rule, after: &Rule) {
+    let what = format!("limit of rule {}", after.name);
+    let missing = |from: &Rule, of: &Rule| -> Vec<Limit> {
+        let is_missing = |limit: &&Limit| !from.limits.iter().any(|other| other.slot == limit.slot);
+        of.limits.iter().filter(is_missing).copied().collect()
+    };
+    for limit in &after.limits {
+        let Some(old) = before.limits.iter().find(|old| old.slot == limit.slot) else { continue };
+        let unit = unit_label(limit.unit);
+        if old.rate() != limit.rate() {
+            lines.push(format!("{what}: {} -> {} {unit}", old.rate(), limit.rate()));
+        }
+        if old.form != limit.form {
+            lines.push(format!("window of {}: {} -> {}", limit, old.form.label(), limit.form.label()));
+        }
+    }
+    let (added, removed) = (missing(before, after), missing(after, before));
+    match (added.as_slice(), removed.as_slice()) {
+        ([new], [old]) => lines.push(format!("{what}: {old} -> {new}, counted anew")),
+        _ => {
+            lines.extend(added.iter().map(|limit| format!("{what}: {limit} added")));
+            lines.extend(removed.iter().map(|limit| format!("{what}: {limit} removed")));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::settings::{Origin, Settings, Written};
+    use proptest::prelude::*;
+
+    fn written(text: &str) -> Written {
+        Written { text: text.into(), origin: Origin::Flag("--flag") }
+    }
+
+    fn settings(interfaces: &[&str], limits: &str) -> Settings {
+        Settings {
+            interfaces: interfaces.iter().map(|name| written(name)).collect(),
+            limits: vec![written(limits)],
+            ..Settings::default()
+        }
+    }
+
+    fn state(settings: &Settings) -> DesiredState {
+        DesiredState::from(&settings.config().expect("well-formed"))
+    }
+
+    #[test]
+    fn a_change_reads_as_one() {
+        let old = settings(&["eth0"], "1000/5m");
+        for (new, lines) in [
+            (settings(&["eth0"], "2000/5m"), vec!["limit of rule default: 1000/5m -> 2000/5m connections"]),
+            (settings(&["eth0"], "1000/6m"), vec!["limit of rule default: 1000/5m -> 1000/6m connections"]),
+            (
+                settings(&["eth0"], "60/1h"),
+                vec!["limit of rule default: 1000/5m connections -> 60/1h connections, counted anew"],
+            ),
+            (settings(&["eth0"], "1000/5m,5/s"), vec!["limit of rule default: 5/1s connections added"]),
+            (settings(&["eth1"], "1000/5m"), vec!["interface eth1: attach", "interface eth0: detach"]),
+            (
+                Settings {
+                    mode: Some(written("dry-run")),
+                    window: Some(written("lenient")),
+                    ports: Some(written("22/tcp")),
+                    refuse: Some(written("all")),
+                    ipv6_prefix: Some(written("56")),
+                    allow: vec![written("192.0.2.0/24")],
+                    ..old.clone()
+                },
+                vec![
+                    "IPv6 clients: /64 -> /56",
+                    "mode of rule default: enforce -> dry-run",
+                    "refuse of rule default: excess -> all",
+                    "ports of rule default: 80,443 -> 22/tcp",
+                    "exempt 192.0.2.0/24: added",
+                    "window of 1000/5m connections: strict -> lenient",
+                ],
+            ),
+            (Settings { name: Some(written("web")), ..old.clone() }, vec!["rule web: added", "rule default: removed"]),
+            (old.clone(), vec![]),
+        ] {
+            assert_eq!(changes(&state(&old), &state(&new)), lines);
+        }
+    }
+
+    #[test]
+    fn what_needs_a_restart_is_named() {
+        let old = settings(&["eth0"], "1000/5m");
+        let new = Settings {
+            xdp_mode: Some(written("native")),
+            on_exit: Some(written("keep")),
+            max_sources: Some(written("1000")),
+            socket: Some(written("s.sock")),
+            listen: Some(written("127.0.0.1:9464")),
+            ..settings(&["eth1"], "2000/5m")
+        };
+        let config = |settings: &Settings| settings.config().expect("well-formed");
+        let keys = ["xdp_mode", "on_exit", "max_sources", "socket", "listen"];
+        assert_eq!(restart_needed(&config(&old), &config(&new)), keys);
+        assert!(restart_needed(&config(&old), &config(&settings(&["eth1"], "5/s"))).is_empty());
+    }
+
+    fn states() -> impl Strategy<Value = DesiredState> {
+        let interfaces = prop::collection::btree_set(0_u8..6, 1..5);
+        let limit = prop::sample::select(vec!["10/5m", "20/5m", "10/6m", "5/s,60/1h", "60/1h,5/s", "1MB/1m"]);
+        let ports = prop::sample::select(vec!["80", "80,443", "53/udp", "all"]);
+        let name = prop::sample::select(vec!["default", "web"]);
+        let allow = prop::collection::vec(prop::sample::select(vec!["192.0.2.0/24", "::1", "10.0.0.0/8"]), 0..3);
+        let words = (prop::bool::ANY, prop::bool::ANY, prop::bool::ANY, 0_u8..=32);
+        (interfaces, limit, ports, name, allow, words).prop_map(|(interfaces, limit, ports, name, allow, words)| {
+            let names: Vec<String> = interfaces.into_iter().map(|number| format!("eth{number}")).collect();
+            state(&Settings {
+                interfaces: names.iter().map(|name| written(name)).collect(),
+                ports: Some(written(ports)),
+                name: Some(written(name)),
+                allow: allow.into_iter().map(written).collect(),
+                mode: words.0.then(|| written("dry-run")),
+                window: words.1.then(|| written("lenient")),
+                refuse: words.2.then(|| written("all")),
+                ipv4_prefix: Some(written(&words.3.to_string())),
+                ..settings(&[], limit)
+            })
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn applying_the_difference_gives_what_was_wanted(current in states(), wanted in states()) {
+            let plan = diff(&current, &wanted);
+            prop_assert_eq!(apply(&current, &plan), wanted.clone());
+            prop_assert_eq!(plan.is_empty(), current == wanted);
+            prop_assert_eq!(changes(&current, &wanted).is_empty(), current == wanted);
+        }
+
+        #[test]
+        fn nothing_differs_from_itself(state in states()) {
+            prop_assert!(diff(&state, &state).is_empty());
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The command line through the real binary. What it prints is in `snapshots/`; nothing here needs privileges or a daemon.
+#![expect(clippy::expect_used, reason = "a test that cannot run its program fails")]
+
+use std::path::Path;
+
+use assert_cmd::Command;
+use tempfile::TempDir;
+
+/// The binary in an environment that is the same everywhere, in a directory that has `files`.
+fn ratelimitd(arguments: &[&str], directory: &Path) -> Command {
+    let mut command = Command::cargo_bin("ratelimitd").expect("built with the tests");
+    command.args(arguments).current_dir(directory).env_clear().env("COLUMNS", "100").env("TERM", "dumb");
+    command
+}
+
+fn directory(files: &[(&str, &str)]) -> TempDir {
+    let directory = TempDir::new().expect("a directory for files");
+    for (name, contents) in files {
+        std::fs::write(directory.path().join(name), contents).expect("write a file");
+    }
+    directory
+}
+
+/// What a terminal would show, streams and exit code told apart.
+fn transcript(arguments: &[&str], files: &[(&str, &str)]) -> String {
+    let directory = directory(files);
+    let output = ratelimitd(arguments, directory.path()).output().expect("run");
+    let stream = |name: &str, bytes: &[u8]| match std::str::from_utf8(bytes).expect("UTF-8") {
+        "" => String::new(),
+        text => format!("--- {name}\n{text}"),
+    };
+    format!(
+        "$ ratelimitd {}\nexit code {}\n{}{}",
+        arguments.join(" "),
+        output.status.code().expect("ended by itself"),
+        stream("stdout", &output.stdout),
+        stream("stderr", &output.stderr)
+    )
+}
+
+macro_rules! transcripts {
+    ($($name:ident: $arguments:expr $(, $files:expr)?;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                let files: &[&[(&str, &str)]] = &[$(&$files)?];
+                let text = transcript(&$arguments, &files.concat());
+                insta::with_settings!({ omit_expression => true }, {
+                    insta::assert_snapshot!(stringify!($name), text);
+                });
+            }
+        )*
+    };
+}
+
+const GOOD: &str = r#"
+interfaces = ["lo"]
+on_exit = "keep"
+allow = ["2001:db8::/32", "192.0.2.0/24"]
+ipv6_prefix = 56
+listen = "127.0.0.1:9464"
+
+[rule]
+name = "login"
+limits = ["5/1m", "20/1h", "10MB/1m"]
+ports = "22/tcp"
+mode = "dry-run"
+refuse = "all"
+"#;
+
+transcripts! {
+    nothing_is_a_short_usage: [];
+    help_short: ["-h"];
+    help_long: ["--help"];
+    help_run: ["run", "--help"];
+    help_stats: ["stats", "--help"];
+    help_check: ["check", "--help"];
+    help_check_config: ["check-config", "-h"];
+    help_detach: ["detach", "--help"];
+    help_reload: ["reload", "-h"];
+    help_completions: ["completions", "-h"];
+    help_man: ["man", "-h"];
+
+    bad_unit_of_time: ["--iface", "lo", "--limit", "1000/5x"];
+    bad_second_limit: ["--iface", "lo", "--limit", "10/1m, 60/1hour"];
+    bad_limit_without_window: ["--iface", "lo", "--limit", "1000"];
+    bad_limit_of_nothing: ["--iface", "lo", "--limit", "0/5m"];
+    bad_limit_empty: ["--iface", "lo", "--limit", ""];
+    bad_limit_twice: ["--iface", "lo", "--limit", "1000/5m", "--limit", "900/5m"];
+    bad_limit_too_large: ["--iface", "lo", "--limit", "10GB/1s"];
+    bad_size: ["--iface", "lo", "--limit", "50mb/1m"];
+    bad_unit: ["--iface", "lo", "--limit", "10/1m", "--count", "conections"];
+    bad_unit_of_later_versions: ["--iface", "lo", "--limit", "10/1m", "--count", "requests"];
+    bad_port: ["--iface", "lo", "--limit", "10/1m", "--port", "80,https"];
+    bad_cidr: ["--iface", "lo", "--limit", "10/1m", "--allow", "192.0.2.1/24"];
+    bad_prefix: ["--iface", "lo", "--limit", "10/1m", "--ipv4-prefix", "33"];
+    bad_interface_name: ["--iface", "eth0,eth1", "--limit", "10/1m"];
+    bad_mode: ["--iface", "lo", "--limit", "10/1m", "--xdp-mode", "natve"];
+    bad_listen: ["--iface", "lo", "--limit", "10/1m", "--listen", "9464"];
+    missing_interface: ["--limit", "1000/5m"];
+    missing_limit: ["--iface", "lo"];
+    missing_value: ["--iface", "lo", "--limit"];
+    unknown_flag: ["--iface", "lo", "--limti", "1000/5m"];
+    unknown_command: ["stat"];
+    flag_of_the_one_liner_with_a_command: ["--iface", "lo", "stats"];
+    socket_before_the_command: ["--socket", "my.sock", "stats"];
+    flags_with_run: ["--dry-run", "run"];
+    bad_source: ["check", "198.51.100.0/24"];
+
+    file_missing: ["run", "--config", "ratelimitd.toml"];
+    file_is_a_directory: ["check-config", "."];
+    file_unknown_key: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\n\n[rule]\nlimts = [\"1000/5m\"]\n")];
+    file_key_of_the_other_table: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\nmode = \"dry-run\"\n")];
+    file_bad_limit: ["run", "--config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\n[rule]\nlimits = [\"10/1m\", \"60/1y\"]\n")];
+    file_bad_syntax: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"\n[rule]\n")];
+    file_bad_type: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\nmax_sources = \"many\"\n")];
+    file_two_rules: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\n[[rule]]\nlimits = [\"10/1m\"]\n")];
+    file_key_twice: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\ninterfaces = [\"eth0\"]\n")];
+    file_empty: ["check-config", "r.toml"], [("r.toml", "")];
+    file_bad_number: ["check-config", "r.toml"], [("r.toml", "ipv4_prefix = 33\n")];
+
+    check_config_of_flags: ["check-config", "--iface", "lo", "--limit", "1000/5m"];
+    check_config_lenient: ["check-config", "--iface", "lo", "--limit", "1000/1m", "--window", "lenient", "--dry-run"];
+    check_config_warns: ["check-config", "--iface", "nosuch0", "--limit", "1000/1m,1000/5m", "--port", "all"];
+    check_config_quietly: ["-q", "check-config", "--iface", "nosuch0", "--limit", "1000/5m"];
+    check_config_of_a_file: ["check-config", "r.toml"], [("r.toml", GOOD)];
+    check_config_json: ["check-config", "r.toml", "--json"], [("r.toml", GOOD)];
+    check_config_json_of_a_bad_file:
+        ["check-config", "r.toml", "--json"], [("r.toml", "interfaces = [\"lo\"]\n[rule]\nlimits = [\"0/1m\"]\n")];
+    check_config_of_both: ["check-config", "r.toml", "--limit", "10/1m"], [("r.toml", GOOD)];
+}
+
+#[test]
+fn the_version_is_that_of_the_package() {
+    let directory = directory(&[]);
+    for arguments in [&["version"][..], &["--version"], &["version", "--json"], &["-o", "json", "version"]] {
+        let output = ratelimitd(arguments, directory.path()).assert().success().get_output().stdout.clone();
+        let text = String::from_utf8(output).expect("UTF-8");
+        assert!(text.contains(env!("CARGO_PKG_VERSION")), "{arguments:?}: {text}");
+        if arguments.contains(&"json") || arguments.contains(&"--json") {
+            let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            assert_eq!((&json["schema"], &json["layout"]), (&1.into(), &ratelimit_common::layout::VERSION.into()));
+            assert!(json["target"].as_str().is_some_and(|target| target.ends_with("linux")));
+        }
+    }
+}
+
+#[test]
+fn every_shell_has_completions() {
+    let directory = directory(&[]);
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output =
+            ratelimitd(&["completions", shell], directory.path()).assert().success().get_output().stdout.clone();
+        let script = String::from_utf8(output).expect("UTF-8");
+        assert!(script.contains("check-config") && script.contains("lenient"), "{shell}");
+    }
+    ratelimitd(&["completions", "ksh"], directory.path()).assert().code(2);
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let directory = directory(&[]);
+    let page = ratelimitd(&["man"], directory.path()).assert().success().get_output().stdout.clone();
+    assert!(String::from_utf8(page).expect("UTF-8").contains(".TH ratelimitd 1"));
+    ratelimitd(&["man", "--dir", "pages"], directory.path()).assert().success();
+    for name in ["ratelimitd", "ratelimitd-run", "ratelimitd-stats", "ratelimitd-check", "ratelimitd-check-config"] {
+        assert!(directory.path().join(format!("pages/{name}.1")).is_file(), "{name}");
+    }
+    ratelimitd(&["man", "--dir", "pages/ratelimitd.1"], directory.path()).assert().code(1);
+}
+
+#[test]
+fn colours_are_for_terminals_unless_asked_for() {
+    let directory = directory(&[]);
+    let is_coloured = |arguments: &[&str], variable: Option<&str>| {
+        let mut command = ratelimitd(arguments, directory.path());
+        variable.map(|name| command.env(name, "1"));
+        command.output().expect("run").stderr.contains(&0x1b)
+    };
+    assert!(!is_coloured(&["--limit", "1/1s"], None));
+    assert!(is_coloured(&["--limit", "1/1s", "--color", "always"], None));
+    assert!(is_coloured(&["--limit", "1/1s"], Some("CLICOLOR_FORCE")));
+    assert!(!is_coloured(&["--limit", "1/1s"], Some("NO_COLOR")));
+    assert!(!is_coloured(&["--limit", "1/1s", "--color", "never"], Some("CLICOLOR_FORCE")));
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let directory = directory(&[]);
+    let binary = assert_cmd::cargo::cargo_bin("ratelimitd");
+    let script = format!("'{}' man | head -n 1 > /dev/null; exit ${{PIPESTATUS[0]}}", binary.display());
+    let output = std::process::Command::new("bash").args(["-c", &script]).current_dir(directory.path()).output();
+    let output = output.expect("run bash");
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &[][..]));
+}
