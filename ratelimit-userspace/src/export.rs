@@ -115,9 +115,10 @@ fn state(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
         out,
         "ratelimitd_attached",
         "Whether the program is attached to the interface, and in which XDP mode",
-        snapshot.interfaces.iter().map(|of| {
-            (vec![("iface", &*of.name), ("mode", attached_mode(of))], gauge(u64::from(of.attached)))
-        }),
+        snapshot
+            .interfaces
+            .iter()
+            .map(|of| (vec![("iface", &*of.name), ("mode", attached_mode(of))], gauge(u64::from(of.attached)))),
     )?;
     family(
         out,

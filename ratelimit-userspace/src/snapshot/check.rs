@@ -102,7 +102,8 @@ impl CheckReport {
         } else {
             Reason::WithinLimit
         };
-        let retry = limits.iter().map(|(_, _, _, of)| of.retry_after_ns).try_fold(0, |most, next| Some(most.max(next?)));
+        let retry =
+            limits.iter().map(|(_, _, _, of)| of.retry_after_ns).try_fold(0, |most, next| Some(most.max(next?)));
         Self {
             schema: SCHEMA,
             source: source_text(policy.client(address)),

@@ -176,7 +176,8 @@ impl TopSource {
             (false, true) => State::OverLimit,
             (false, false) => State::Ok,
         };
-        let retry_after = standings.iter().map(|(_, _, of)| of.retry_after_ns).try_fold(0, |most, next| Some(most.max(next?)));
+        let retry_after =
+            standings.iter().map(|(_, _, of)| of.retry_after_ns).try_fold(0, |most, next| Some(most.max(next?)));
         let refused: u64 = standings.iter().fold(0, |sum, (_, _, of)| of.refused.saturating_add(sum));
         let (dropped, would_drop) = match rule.mode {
             desired::Mode::Enforce => (refused, 0),

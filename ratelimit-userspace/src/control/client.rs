@@ -1,0 +1,212 @@
+//! The command line's end of the control API: one request a connection over the Unix socket.
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use super::proto::{
+    CHECK, DETACH, DetachReport, HEALTHZ, Health, METRICS, Problem, ProblemKind, RELOAD, ReloadReport, STATS,
+};
+use super::socket::GROUP;
+use crate::snapshot::{CheckReport, Snapshot};
+
+/// Where links and maps are pinned.
+pub const PINS: &str = "/sys/fs/bpf/ratelimitd";
+
+/// An answer is there by then: the server's own limit, and a little for the way.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(35);
+/// Sixteen interfaces with every counter are 100 kB.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error("no daemon answers at {path}: {why}; {}", advice(.pins.as_deref()))]
+    NoDaemon {
+        /// The socket.
+        path: PathBuf,
+        /// What connect(2) said.
+        why: io::Error,
+        /// Where a filter without a daemon is pinned, if one is.
+        pins: Option<PathBuf>,
+    },
+    /// The socket is not for this user.
+    #[error(
+        "permission denied on {path}: run it with sudo, or join the group {GROUP} \
+         (`sudo usermod -aG {GROUP} $USER`, then log in anew)"
+    )]
+    NotPermitted {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The daemon took too long.
+    #[error("the daemon at {path} did not answer within {} s", ANSWER_TIME_MAX.as_secs())]
+    TimedOut {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The answer is not what this version understands.
+    #[error("the daemon at {path} answered {what}; is it another version than this command?")]
+    Unintelligible {
+        /// The socket.
+        path: PathBuf,
+        /// What was wrong.
+        what: String,
+    },
+    /// The daemon said no, and why.
+    #[error(transparent)]
+    Refused(#[from] Problem),
+}
+
+impl ClientError {
+    /// The exit code that INTERFACE.md gives it.
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::NoDaemon { .. } | Self::TimedOut { .. } => 69,
+            Self::NotPermitted { .. } => 77,
+            Self::Unintelligible { .. } => 1,
+            Self::Refused(problem) => match problem.kind {
+                ProblemKind::BadRequest | ProblemKind::NotFound => 2,
+                ProblemKind::NotPermitted => 77,
+                ProblemKind::Config => 78,
+                ProblemKind::Datapath | ProblemKind::Stopping => 69,
+                ProblemKind::Internal => 1,
+            },
+        }
+    }
+}
+
+/// A daemon's address.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+    pins: PathBuf,
+}
+
+impl Client {
+    /// The daemon behind a socket. Connects to nothing yet.
+    pub fn new(socket: &Path) -> Self {
+        Self { socket: socket.to_owned(), pins: PINS.into() }
+    }
+
+    /// The same, looking elsewhere for what a dead daemon has left pinned.
+    #[must_use]
+    pub fn with_pins(self, pins: &Path) -> Self {
+        Self { pins: pins.to_owned(), ..self }
+    }
+
+    /// Statistics.
+    pub async fn stats(&self) -> Result<Snapshot, ClientError> {
+        self.json(Method::GET, STATS).await
+    }
+
+    /// One source.
+    pub async fn check(&self, address: IpAddr) -> Result<CheckReport, ClientError> {
+        self.json(Method::GET, &format!("{CHECK}/{address}")).await
+    }
+
+    /// Whether everything is attached and readable.
+    pub async fn health(&self) -> Result<Health, ClientError> {
+        let (_, body) = self.request(Method::GET, HEALTHZ).await?;
+        self.parse(&body)
+    }
+
+    /// Metrics, as text.
+    pub async fn metrics(&self) -> Result<String, ClientError> {
+        let (status, body) = self.request(Method::GET, METRICS).await?;
+        self.succeeded(status, &body)?;
+        String::from_utf8(body.to_vec()).map_err(|error| self.unintelligible(error))
+    }
+
+    /// Has the configuration file read anew.
+    pub async fn reload(&self) -> Result<ReloadReport, ClientError> {
+        self.json(Method::POST, RELOAD).await
+    }
+
+    /// Takes the filter off one interface, or off all, which ends the daemon.
+    pub async fn detach(&self, interface: Option<&str>) -> Result<DetachReport, ClientError> {
+        let path = interface.map_or(DETACH.to_owned(), |name| format!("{DETACH}?interface={}", escaped(name)));
+        self.json(Method::POST, &path).await
+    }
+
+    async fn json<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T, ClientError> {
+        let (status, body) = self.request(method, path).await?;
+        self.succeeded(status, &body)?;
+        self.parse(&body)
+    }
+
+    fn succeeded(&self, status: StatusCode, body: &[u8]) -> Result<(), ClientError> {
+        if status.is_success() {
+            return Ok(());
+        }
+        let problem = serde_json::from_slice::<Problem>(body).map_err(|_| self.unintelligible(status))?;
+        Err(problem.into())
+    }
+
+    fn parse<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, ClientError> {
+        serde_json::from_slice(body).map_err(|error| self.unintelligible(error))
+    }
+
+    async fn request(&self, method: Method, path: &str) -> Result<(StatusCode, Bytes), ClientError> {
+        let timed_out = |_| ClientError::TimedOut { path: self.socket.clone() };
+        tokio::time::timeout(ANSWER_TIME_MAX, self.exchange(method, path)).await.map_err(timed_out)?
+    }
+
+    async fn exchange(&self, method: Method, path: &str) -> Result<(StatusCode, Bytes), ClientError> {
+        let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(error))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| self.unintelligible(error))?;
+        let connection = tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, "ratelimitd")
+            .body(Empty::<Bytes>::new())
+            .map_err(|error| self.unintelligible(error))?;
+        let response = sender.send_request(request).await.map_err(|error| self.unintelligible(error))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        connection.abort();
+        Ok((status, body.map_err(|error| self.unintelligible(error))?.to_bytes()))
+    }
+
+    fn unreachable(&self, why: io::Error) -> ClientError {
+        if why.kind() == ErrorKind::PermissionDenied {
+            return ClientError::NotPermitted { path: self.socket.clone() };
+        }
+        let pins = std::fs::symlink_metadata(&self.pins).is_ok().then(|| self.pins.clone());
+        ClientError::NoDaemon { path: self.socket.clone(), why, pins }
+    }
+
+    fn unintelligible(&self, what: impl fmt::Display) -> ClientError {
+        ClientError::Unintelligible { path: self.socket.clone(), what: what.to_string() }
+    }
+}
+
+fn advice(pins: Option<&Path>) -> String {
+    match pins {
+        Some(pins) => format!(
+            "its filter is still pinned in {0} and goes on enforcing. Start the daemon again to look at it, \
+             or turn it off with `sudo ratelimitd detach` or `sudo rm -r {0}`",
+            pins.display()
+        ),
+        None => "start one with `sudo ratelimitd --iface IF --limit N/DUR`, or name its --socket".to_owned(),
+    }
+}
+
+/// A query's value: what is not plainly safe is percent-encoded.
+fn escaped(value: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+    value.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
