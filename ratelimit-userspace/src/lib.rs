@@ -6,6 +6,8 @@ pub mod daemon;
 pub mod datapath;
 pub mod desired;
 pub mod export;
+#[cfg(test)]
+mod fixture;
 mod netlink;
 pub mod pending;
 pub mod privileges;

@@ -35,9 +35,10 @@ fn duration(seconds: f64) -> String {
         clippy::cast_sign_loss,
         reason = "saturates, and no duration is below 0"
     )]
-    let mut left = seconds.ceil() as u64;
+    let whole = seconds.ceil() as u64;
+    let mut left = whole;
     let mut out = String::new();
-    for (length, unit) in UNITS.into_iter().skip_while(|(length, _)| *length > left).take(2) {
+    for (length, unit) in UNITS.into_iter().skip_while(|(length, _)| *length > whole).take(2) {
         if left >= length {
             let space = if out.is_empty() { "" } else { " " };
             // Writing to a String cannot fail.
