@@ -183,3 +183,92 @@ const fn enforcing(mode: Mode) -> u64 {
         Mode::DryRun => 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::fixture::snapshot;
+
+    /// Every metric that INTERFACE.md names and that there is something to say about.
+    const NAMES: [&str; 12] = [
+        "ratelimitd_build_info",
+        "ratelimitd_packets_total",
+        "ratelimitd_bytes_total",
+        "ratelimitd_sources_tracked",
+        "ratelimitd_sources_capacity",
+        "ratelimitd_sources_over_limit",
+        "ratelimitd_sources_not_admitted_total",
+        "ratelimitd_map_errors_total",
+        "ratelimitd_attached",
+        "ratelimitd_enforcing",
+        "ratelimitd_config_last_reload_successful",
+        "ratelimitd_config_last_reload_success_timestamp_seconds",
+    ];
+
+    #[test]
+    fn each_metric_has_help_and_type_under_the_name_of_its_samples() {
+        let text = metrics(Arc::new(snapshot())).unwrap();
+        let mut kinds = BTreeMap::new();
+        let mut helped = BTreeSet::new();
+        let mut series = BTreeSet::new();
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                assert!(helped.insert(rest.split(' ').next().unwrap()), "{line}");
+            } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').unwrap();
+                assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+                assert!(kinds.insert(name, kind).is_none(), "{line}");
+            } else {
+                let (labelled, value) = line.rsplit_once(' ').unwrap();
+                let name = labelled.split('{').next().unwrap();
+                assert!(kinds.contains_key(name) && helped.contains(name), "{line}");
+                assert!(value.parse::<f64>().is_ok(), "{line}");
+                assert!(series.insert(labelled), "twice: {line}");
+            }
+        }
+        assert_eq!(kinds.keys().copied().collect::<BTreeSet<_>>(), BTreeSet::from(NAMES));
+        assert!(!text.contains("# EOF"));
+    }
+
+    #[test]
+    fn no_label_holds_an_address() {
+        let snapshot = snapshot();
+        let named: Vec<_> = snapshot.top.iter().flatten().map(|of| of.source.clone()).collect();
+        assert!(!named.is_empty());
+        let text = metrics(Arc::new(snapshot)).unwrap();
+        assert!(named.iter().all(|source| !text.contains(source.as_str())), "{text}");
+    }
+
+    #[test]
+    fn values_are_those_of_the_snapshot() {
+        let text = metrics(Arc::new(snapshot())).unwrap();
+        for line in [
+            "ratelimitd_build_info{version=\"0.1.0\"} 1",
+            "ratelimitd_packets_total{iface=\"eth0\",rule=\"default\",verdict=\"drop\",reason=\"over_limit\"} 40",
+            "ratelimitd_packets_total{iface=\"eth0\",rule=\"\",verdict=\"pass\",reason=\"not_ip\"} 12",
+            "ratelimitd_sources_capacity 262144",
+            "ratelimitd_attached{iface=\"eth1\",mode=\"none\"} 0",
+            "ratelimitd_config_last_reload_success_timestamp_seconds 1767261600.0",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn promtool_has_nothing_to_object_to() {
+        let child =
+            Command::new("promtool").args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let Ok(mut child) = child else {
+            println!("skipped: there is no promtool here");
+            return;
+        };
+        let text = metrics(Arc::new(snapshot())).unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}

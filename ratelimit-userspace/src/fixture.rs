@@ -9,6 +9,7 @@ use ratelimit_common::time::SECOND_NS;
 use crate::config::{Config, OnExit, XdpModeChoice};
 use crate::datapath::fake::FakePacket;
 use crate::desired::{Limit, Mode, Policy, Ports, Refuse, Rule, WindowForm};
+use crate::snapshot::Snapshot;
 
 pub(crate) const MINUTE_NS: u64 = 60 * SECOND_NS;
 
@@ -62,4 +63,9 @@ pub(crate) fn opening(source: &str) -> FakePacket {
 
 pub(crate) fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
+}
+
+/// One snapshot with something in every corner.
+pub(crate) fn snapshot() -> Snapshot {
+    serde_json::from_str(include_str!("fixture/stats.json")).unwrap()
 }

@@ -104,3 +104,6 @@ impl Handle {
         answer.await.unwrap_or_else(|_| Err(stopping()))
     }
 }
+
+#[cfg(test)]
+mod tests;

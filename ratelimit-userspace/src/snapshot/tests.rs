@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use ratelimit_common::layout::{Fault, Source, Unit as Counted};
@@ -259,8 +260,6 @@ fn the_worst_of_many_sources_are_the_same_as_if_all_were_kept() {
     assert_eq!(tracked.sources, 5000);
     assert_eq!(tracked.leaders, expected);
 }
-
-use std::net::IpAddr;
 
 #[test]
 fn a_source_over_two_limits_is_let_in_when_both_have_room() {

@@ -24,3 +24,48 @@ fn numbers_have_their_thousands_apart() {
         assert_eq!(number(value), expected);
     }
 }
+
+#[test]
+fn stats_say_what_is_not_as_it_should_be_in_words() {
+    insta::assert_snapshot!(stats(&crate::fixture::snapshot()));
+}
+
+#[test]
+fn stats_of_a_quiet_dry_run_are_short() {
+    let mut snapshot = crate::fixture::snapshot();
+    snapshot.mode = crate::snapshot::Mode::DryRun;
+    snapshot.interfaces.truncate(1);
+    snapshot.rules[0].mode = crate::snapshot::Mode::DryRun;
+    snapshot.config.last_reload_successful = true;
+    snapshot.map_errors.clear();
+    snapshot.sources.not_admitted = 0;
+    snapshot.top = Some(Vec::new());
+    insta::assert_snapshot!(stats(&snapshot));
+}
+
+#[test]
+fn check_says_why_and_when_again() {
+    use crate::datapath::Datapath as _;
+    use crate::datapath::fake::FakeDatapath;
+    use crate::fixture::{MINUTE_NS, address, limit, opening, policy};
+
+    let policy = policy(vec![limit(20, ratelimit_common::layout::Unit::Connections)]);
+    let (mut datapath, kernel) = FakeDatapath::new(&["eth0"]);
+    datapath.apply(&policy).unwrap();
+    datapath.attach("eth0").unwrap();
+    let mut report = |count: u64| {
+        for _ in 0..count {
+            kernel.packet("eth0", opening("198.51.100.7"));
+        }
+        kernel.advance(MINUTE_NS);
+        let windows = datapath.source(address("198.51.100.7")).unwrap();
+        let now = datapath.read().unwrap().now;
+        crate::snapshot::CheckReport::build(&policy, now, address("198.51.100.7"), &windows)
+    };
+    let passing = report(13);
+    assert_eq!(check_exit_code(&passing), 0);
+    insta::assert_snapshot!("check_passing", check(&passing));
+    let blocked = report(10);
+    assert_eq!(check_exit_code(&blocked), 3);
+    insta::assert_snapshot!("check_blocked", check(&blocked));
+}
