@@ -68,4 +68,24 @@ mod tests {
         let quiet = tokio::time::timeout(std::time::Duration::from_millis(20), events.changed()).await;
         assert!(quiet.is_err() || quiet.is_ok_and(|changed| changed.is_ok()), "another's link may change meanwhile");
     }
+
+    /// In a network namespace of its own, so that no interface of the machine is touched.
+    #[test]
+    fn a_new_link_is_announced() {
+        let announced = std::thread::spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+            Some(runtime.block_on(async {
+                let mut events = LinkEvents::open().unwrap();
+                let add = ["link", "add", "v0", "type", "veth", "peer", "name", "v1"];
+                assert!(std::process::Command::new("ip").args(add).status().unwrap().success());
+                let announced = tokio::time::timeout(std::time::Duration::from_secs(5), events.changed()).await;
+                announced.is_ok_and(|changed| changed.is_ok())
+            }))
+        });
+        match announced.join().unwrap() {
+            Some(announced) => assert!(announced),
+            None => println!("skipped: not privileged to make a network namespace"),
+        }
+    }
 }

@@ -174,7 +174,7 @@ impl Client {
             .header(header::HOST, "ratelimitd")
             .body(Empty::<Bytes>::new())
             .map_err(|error| self.unintelligible(error))?;
-        let response = sender.send_request(request).await.map_err(|error| self.unintelligible(error))?;
+        let response = sender.send_request(request).await.map_err(|error| self.broken_off(error))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
         connection.abort();
@@ -187,6 +187,11 @@ impl Client {
         }
         let pins = std::fs::symlink_metadata(&self.pins).is_ok().then(|| self.pins.clone());
         ClientError::NoDaemon { path: self.socket.clone(), why, pins }
+    }
+
+    /// A daemon that ends meanwhile closes the connection.
+    fn broken_off(&self, error: hyper::Error) -> ClientError {
+        if error.is_parse() { self.unintelligible(error) } else { self.unreachable(io::Error::other(error)) }
     }
 
     fn unintelligible(&self, what: impl fmt::Display) -> ClientError {

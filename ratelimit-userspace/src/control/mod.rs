@@ -5,6 +5,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -29,8 +30,8 @@ pub type Reply<T> = oneshot::Sender<Result<T, Problem>>;
 pub enum Command {
     /// Reads everything.
     Stats {
-        /// When it was asked: a reading that began later answers it too.
-        asked: Instant,
+        /// A reading that began later than this will do.
+        since: Instant,
         /// Where the answer goes.
         reply: Reply<Arc<Snapshot>>,
     },
@@ -71,10 +72,11 @@ impl Handle {
         (Self(sender), receiver)
     }
 
-    /// Reads everything.
-    pub async fn stats(&self) -> Result<Arc<Snapshot>, Problem> {
-        let asked = Instant::now();
-        self.ask(|reply| Command::Stats { asked, reply }).await
+    /// Reads everything; what was read up to `age_max` before will do.
+    pub async fn stats(&self, age_max: Duration) -> Result<Arc<Snapshot>, Problem> {
+        let now = Instant::now();
+        let since = now.checked_sub(age_max).unwrap_or(now);
+        self.ask(|reply| Command::Stats { since, reply }).await
     }
 
     /// Looks at one source.

@@ -40,6 +40,8 @@ pub const CONNECTION_TIME_MAX: Duration = Duration::from_secs(30);
 const STOP_TIME_MAX: Duration = Duration::from_secs(1);
 /// After accept(2) has failed, for want of descriptors as a rule.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Statistics over TCP may be so old: whoever asks there is not known, and a reading visits every source.
+const TCP_AGE_MAX: Duration = Duration::from_secs(1);
 /// No request has a body that is read.
 const BODY_BYTES_MAX: usize = 4096;
 /// Bytes of a request's head. hyper takes no smaller buffer.
@@ -172,10 +174,17 @@ where
 }
 
 async fn metrics(State(service): State<Service>) -> Result<Response, Refusal> {
-    let snapshot = service.handle.stats().await?;
+    let snapshot = service.handle.stats(age_max(service.surface)).await?;
     let text = export::metrics(snapshot)
         .map_err(|error| problem(ProblemKind::Internal, &format!("write the metrics: {error}")))?;
     Ok(([(header::CONTENT_TYPE, export::CONTENT_TYPE)], text).into_response())
+}
+
+const fn age_max(surface: Surface) -> Duration {
+    match surface {
+        Surface::Socket => Duration::ZERO,
+        Surface::Tcp => TCP_AGE_MAX,
+    }
 }
 
 async fn healthz(State(service): State<Service>) -> Result<Response, Refusal> {
@@ -185,7 +194,7 @@ async fn healthz(State(service): State<Service>) -> Result<Response, Refusal> {
 }
 
 async fn stats(State(service): State<Service>) -> Result<Response, Refusal> {
-    let snapshot = service.handle.stats().await?;
+    let snapshot = service.handle.stats(age_max(service.surface)).await?;
     Ok(match service.surface {
         Surface::Socket => Json(&*snapshot).into_response(),
         Surface::Tcp => Json(Arc::unwrap_or_clone(snapshot).without_sources()).into_response(),

@@ -12,7 +12,7 @@ use super::carry_out::carry_out;
 use super::links::Links;
 use crate::config::{Config, OnExit};
 use crate::control::proto::{DetachReport, Health, Problem, ProblemKind, ReloadReport};
-use crate::datapath::{Datapath, DatapathError, Reading};
+use crate::datapath::{Datapath, DatapathError, InterfaceReading, Reading};
 use crate::desired::DesiredState;
 use crate::pending::diff;
 use crate::snapshot::{
@@ -131,7 +131,7 @@ impl<D: Datapath> Engine<D> {
             }
         }
         let problems = self.links.problems(moment.uptime);
-        let line = line(&reading, self.desired.interfaces.len(), &problems);
+        let line = line(&reading, &problems);
         Seen { problems, line }
     }
 
@@ -140,10 +140,10 @@ impl<D: Datapath> Engine<D> {
         self.links.hurry();
     }
 
-    /// Statistics from a reading that began after `asked`, so that however many wait, one reading answers them.
-    pub(super) fn stats(&mut self, asked: Instant, moment: Moment) -> Result<Arc<Snapshot>, Problem> {
+    /// Statistics from a reading that began after `since`, so that however many wait, one reading answers them.
+    pub(super) fn stats(&mut self, since: Instant, moment: Moment) -> Result<Arc<Snapshot>, Problem> {
         if let Some((began, snapshot)) = &self.newest
-            && *began > asked
+            && *began > since
         {
             return Ok(Arc::clone(snapshot));
         }
@@ -235,17 +235,14 @@ impl<D: Datapath> Engine<D> {
 
     /// Takes the filter off one interface, or off all. With the last one gone the daemon has nothing left to do.
     pub(super) fn detach(&mut self, interface: Option<&str>) -> Result<DetachReport, Problem> {
-        let Some(interface) = interface.filter(|name| self.desired.interfaces != [*name]) else {
-            if let Some(other) = interface.filter(|name| !self.desired.interfaces.iter().any(|known| known == name)) {
-                return Err(self.not_ours(other));
-            }
-            self.end(OnExit::Detach).map_err(Problem::datapath)?;
-            let detached = std::mem::take(&mut self.desired.interfaces);
-            tracing::info!("detached from {} and stopping, as told", detached.join(", "));
-            return Ok(DetachReport { schema: SCHEMA, detached, stopping: true });
-        };
+        let Some(interface) = interface else { return self.detach_all() };
         if !self.desired.interfaces.iter().any(|known| known == interface) {
-            return Err(self.not_ours(interface));
+            let ours = self.desired.interfaces.join(", ");
+            let why = format!("this daemon does not protect {interface}; it protects {ours}");
+            return Err(Problem::new(ProblemKind::NotFound, why));
+        }
+        if self.desired.interfaces.len() == 1 {
+            return self.detach_all();
         }
         self.datapath.detach(interface).map_err(Problem::datapath)?;
         self.desired.interfaces.retain(|known| known != interface);
@@ -255,9 +252,11 @@ impl<D: Datapath> Engine<D> {
         Ok(DetachReport { schema: SCHEMA, detached: vec![interface.to_owned()], stopping: false })
     }
 
-    fn not_ours(&self, interface: &str) -> Problem {
-        let ours = self.desired.interfaces.join(", ");
-        Problem::new(ProblemKind::NotFound, format!("this daemon does not protect {interface}; it protects {ours}"))
+    fn detach_all(&mut self) -> Result<DetachReport, Problem> {
+        self.end(OnExit::Detach).map_err(Problem::datapath)?;
+        let detached = std::mem::take(&mut self.desired.interfaces);
+        tracing::info!("detached from {} and stopping, as told", detached.join(", "));
+        Ok(DetachReport { schema: SCHEMA, detached, stopping: true })
     }
 
     /// Ends as the configuration says, unless everything is detached already.
@@ -314,7 +313,8 @@ fn needs_restart(from: &Config, to: &Config) -> Vec<&'static str> {
     .collect()
 }
 
-fn line(reading: &Reading, wanted: usize, problems: &[String]) -> String {
+/// How things are, as `systemctl status` shows it.
+fn line(reading: &Reading, problems: &[String]) -> String {
     if !problems.is_empty() {
         return format!("NOT PROTECTED: {}", problems.join("; "));
     }
@@ -325,8 +325,13 @@ fn line(reading: &Reading, wanted: usize, problems: &[String]) -> String {
         dropped: sum.dropped.saturating_add(of.dropped),
         would_drop: sum.would_drop.saturating_add(of.would_drop),
     });
+    let attached = |read: &InterfaceReading| read.attached.map(|mode| format!("{} ({})", read.name, mode.label()));
+    let attached: Vec<_> = reading.interfaces.iter().filter_map(attached).collect();
     format!(
-        "{wanted} interfaces attached; packets passed {}, dropped {}, would drop {}",
-        sum.passed, sum.dropped, sum.would_drop
+        "attached to {}; packets passed {}, dropped {}, would drop {}",
+        attached.join(", "),
+        sum.passed,
+        sum.dropped,
+        sum.would_drop
     )
 }

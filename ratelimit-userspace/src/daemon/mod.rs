@@ -270,8 +270,8 @@ impl<D: Datapath> Owner<D> {
     /// Carries out one command; true if the daemon has nothing left to do. A reply that nobody waits for is dropped.
     async fn answer(&mut self, command: Command, surroundings: &mut Surroundings) -> Result<bool, DaemonError> {
         match command {
-            Command::Stats { asked, reply } => {
-                let answer = self.on_datapath(move |engine, moment| engine.stats(asked, moment)).await?;
+            Command::Stats { since, reply } => {
+                let answer = self.on_datapath(move |engine, moment| engine.stats(since, moment)).await?;
                 let _ = reply.send(answer);
             }
             Command::Check { address, reply } => {

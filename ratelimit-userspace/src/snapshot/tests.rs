@@ -289,8 +289,11 @@ fn windows_of_an_older_policy_are_passed_over() {
 fn any_words_in_a_window_are_read_without_a_panic() {
     let policy = policy(vec![limit(1000, Counted::Connections), limit(1000, Counted::Bytes)]);
     for seed in 1..2000_u64 {
-        let cells =
-            std::array::from_fn(|at| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(seed as u32 + 9 * at as u32));
+        let mut word = seed;
+        let cells = std::array::from_fn(|_| {
+            word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+            word
+        });
         let window = Source { refused: u64::MAX, cells };
         let prefix = IpNet::from(address("198.51.100.7"));
         let windows = policy.rules[0].limits.iter().map(|limit| SourceReading { prefix, slot: limit.slot, window });
