@@ -28,7 +28,7 @@ pub struct Remaining {
     pub threads_with_more: usize,
 }
 
-/// Gives up all of this thread's capabilities but those in [`KEPT`] that it has, in every set, and sets no_new_privs.
+/// Gives up all of this thread's capabilities but CAP_BPF and CAP_NET_ADMIN, in every set, and sets no_new_privs.
 ///
 /// Called while the process has one thread, it holds for the whole process.
 pub fn give_up() -> Result<Remaining, PrivilegesError> {
