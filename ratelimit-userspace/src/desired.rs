@@ -4,7 +4,9 @@
 
 use std::fmt;
 
-use ipnet::IpNet;
+use std::net::IpAddr;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use ratelimit_common::layout::Unit;
 
 use crate::config::{Config, amount, duration};
@@ -29,6 +31,21 @@ pub struct Policy {
     pub exempt: Vec<IpNet>,
     /// The rules, by index; at most [`ratelimit_common::layout::RULES_MAX`].
     pub rules: Vec<Rule>,
+}
+
+impl Policy {
+    /// How many limits the rules have together: so many windows a source has.
+    pub fn limits(&self) -> usize {
+        self.rules.iter().map(|rule| rule.limits.len()).sum()
+    }
+
+    /// The prefix that is one client with `address`.
+    pub fn client(&self, address: IpAddr) -> IpNet {
+        match address {
+            IpAddr::V4(v4) => Ipv4Net::new(v4, self.ipv4_prefix).map_or(IpNet::from(address), |net| net.trunc().into()),
+            IpAddr::V6(v6) => Ipv6Net::new(v6, self.ipv6_prefix).map_or(IpNet::from(address), |net| net.trunc().into()),
+        }
+    }
 }
 
 /// One rule: some ports, and the limits that hold there all at once.

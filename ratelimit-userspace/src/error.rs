@@ -8,6 +8,8 @@ use std::process::ExitCode;
 
 use clap::builder::styling::{AnsiColor, Style};
 
+use crate::control::client::ClientError;
+use crate::daemon::DaemonError;
 use crate::datapath::DatapathError;
 
 /// How the program ends. The numbers stay put.
@@ -24,7 +26,7 @@ pub enum Exit {
     Blocked = 3,
     /// The kernel or driver cannot, or no daemon answers (`EX_UNAVAILABLE`).
     Unavailable = 69,
-    /// The interface has another XDP program (`EX_TEMPFAIL`).
+    /// The interface has another XDP program, or the socket another daemon (`EX_TEMPFAIL`).
     Occupied = 75,
     /// Not privileged (`EX_NOPERM`).
     NotPrivileged = 77,
@@ -52,9 +54,9 @@ impl From<&DatapathError> for Exit {
         match error {
             DatapathError::NoSuchInterface { .. } => Self::Usage,
             DatapathError::Occupied { .. } => Self::Occupied,
-            DatapathError::Unsupported { .. } => Self::Unavailable,
+            DatapathError::Unsupported { .. } | DatapathError::Pins { .. } => Self::Unavailable,
             DatapathError::NotPrivileged { .. } => Self::NotPrivileged,
-            DatapathError::Pins { .. } | DatapathError::Other(_) => Self::Internal,
+            DatapathError::Other(_) => Self::Internal,
         }
     }
 }
@@ -63,43 +65,21 @@ impl From<&anyhow::Error> for Exit {
     /// By the outermost error of the chain that has a code of its own.
     fn from(error: &anyhow::Error) -> Self {
         // anyhow finds a typed context only through itself, and a typed cause only through the chain.
-        if error.is::<NoDaemon>() {
-            return Self::Unavailable;
-        }
-        if let Some(diagnostic) = error.downcast_ref::<Diagnostic>() {
-            return diagnostic.into();
-        }
-        if let Some(datapath) = error.downcast_ref::<DatapathError>() {
-            return datapath.into();
-        }
-        let coded = error.chain().find_map(|cause| {
-            let diagnostic = cause.downcast_ref::<Diagnostic>().map(Self::from);
-            let datapath = || cause.downcast_ref::<DatapathError>().map(Self::from);
-            let no_daemon = || cause.is::<NoDaemon>().then_some(Self::Unavailable);
-            diagnostic.or_else(datapath).or_else(no_daemon)
-        });
-        coded.unwrap_or(Self::Internal)
+        let context = [
+            error.downcast_ref().map(|error: &Diagnostic| error.into()),
+            error.downcast_ref().map(|error: &DatapathError| error.into()),
+        ];
+        let outermost = context.into_iter().flatten().next();
+        outermost.or_else(|| error.chain().find_map(exit_of_cause)).unwrap_or(Self::Internal)
     }
 }
 
-/// No daemon answers.
-#[derive(Debug, thiserror::Error)]
-#[error("no daemon answers on {}", socket.display())]
-pub struct NoDaemon {
-    /// The control socket that was tried.
-    pub socket: PathBuf,
-    /// What the system said.
-    pub source: std::io::Error,
-}
-
-impl NoDaemon {
-    /// What to do.
-    fn help(&self) -> &'static str {
-        if self.source.kind() == std::io::ErrorKind::PermissionDenied {
-            return "the socket is for root and its group: use sudo, or join the group ratelimitd";
-        }
-        "start it with `systemctl start ratelimitd`, or say where its socket is: --socket PATH"
-    }
+fn exit_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
+    let diagnostic = cause.downcast_ref::<Diagnostic>().map(Exit::from);
+    let datapath = || cause.downcast_ref::<DatapathError>().map(Exit::from);
+    let daemon = || cause.downcast_ref::<DaemonError>().map(DaemonError::exit);
+    let client = || cause.downcast_ref::<ClientError>().map(ClientError::exit);
+    diagnostic.or_else(datapath).or_else(daemon).or_else(client)
 }
 
 /// Something that the user wrote and that does not work: what, where, and what to do.
@@ -221,9 +201,9 @@ pub fn render(error: &anyhow::Error) -> String {
             None => push_line(&mut out, &title, &printable(&cause.to_string())),
         }
     }
-    let no_daemon = error.chain().find_map(|cause| cause.downcast_ref::<NoDaemon>());
-    if let Some(help) = no_daemon.map(NoDaemon::help) {
-        push_line(&mut out, &format!("  {HELP}help{HELP:#}: "), help);
+    let unanswered = error.chain().find_map(|cause| cause.downcast_ref::<ClientError>());
+    for help in unanswered.map(ClientError::help).unwrap_or_default() {
+        push_line(&mut out, &format!("  {HELP}help{HELP:#}: "), &printable(&help));
     }
     out
 }
@@ -333,7 +313,7 @@ mod tests {
             (DatapathError::Occupied { interface: interface(), owner: String::new() }, 75),
             (DatapathError::Unsupported { what: interface(), why: String::new() }, 69),
             (DatapathError::NotPrivileged { what: interface() }, 77),
-            (DatapathError::Pins { path: String::new(), why: String::new() }, 1),
+            (DatapathError::Pins { path: String::new(), why: String::new() }, 69),
             (DatapathError::Other(anyhow::anyhow!("x")), 1),
         ];
         for (error, code) in rows {
@@ -345,8 +325,10 @@ mod tests {
         let file = Place::File { path: "f".into(), excerpt: None };
         let file = Diagnostic { problem: String::new(), place: file, help: vec![] };
         assert_eq!(Exit::from(&anyhow::Error::from(file).context("reload")), Exit::Config);
-        let silent = NoDaemon { socket: "s".into(), source: std::io::Error::other("x") };
+        let silent = ClientError::NoDaemon { path: "s".into(), why: std::io::Error::other("x"), pins: None };
         assert_eq!(Exit::from(&anyhow::Error::from(silent)), Exit::Unavailable);
+        let daemon = DaemonError::from(DatapathError::NotPrivileged { what: interface() });
+        assert_eq!(Exit::from(&anyhow::Error::from(daemon)), Exit::NotPrivileged);
         let as_context = anyhow::anyhow!("x").context(DatapathError::NotPrivileged { what: interface() });
         assert_eq!(Exit::from(&as_context), Exit::NotPrivileged);
         assert_eq!(Exit::from(&anyhow::anyhow!("x")), Exit::Internal);

@@ -2,11 +2,18 @@
 
 pub mod cli;
 pub mod config;
+pub mod control;
+pub mod daemon;
 pub mod datapath;
 pub mod describe;
 pub mod desired;
 pub mod error;
+pub mod export;
+#[cfg(test)]
+mod fixture;
 pub mod log;
-pub mod pending;
+mod netlink;
 pub mod plan;
+pub mod privileges;
 pub mod snapshot;
+pub mod view;

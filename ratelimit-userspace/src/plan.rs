@@ -1,5 +1,7 @@
 //! From what is to what is wanted: the difference, carried out by the daemon, and in words for its log. Pure.
 
+use ratelimit_common::source::Family;
+
 use crate::config::Config;
 use crate::desired::{DesiredState, Limit, Policy, Rule, unit_label};
 
@@ -40,14 +42,18 @@ pub fn apply(current: &DesiredState, plan: &Plan) -> DesiredState {
     DesiredState { interfaces, policy: plan.policy.clone().unwrap_or_else(|| current.policy.clone()) }
 }
 
-/// Keys whose change a running daemon cannot follow, in the file's order.
+/// What a running daemon cannot follow, in the file's order. The maps of sources are made once, with room for each source's
+/// windows and keys of one length.
 pub fn restart_needed(running: &Config, wanted: &Config) -> Vec<&'static str> {
+    let family = |config: &Config| Family::of_ipv6_prefix(config.policy.ipv6_prefix);
     [
         ("xdp_mode", running.xdp_mode != wanted.xdp_mode),
         ("on_exit", running.on_exit != wanted.on_exit),
         ("max_sources", running.max_sources != wanted.max_sources),
         ("socket", running.socket != wanted.socket),
         ("listen", running.listen != wanted.listen),
+        ("ipv6_prefix from up to /64 to a longer one or back", family(running) != family(wanted)),
+        ("the number of limits", running.policy.limits() != wanted.policy.limits()),
     ]
     .into_iter()
     .filter_map(|(key, is_changed)| is_changed.then_some(key))
@@ -199,6 +205,13 @@ mod tests {
         let keys = ["xdp_mode", "on_exit", "max_sources", "socket", "listen"];
         assert_eq!(restart_needed(&config(&old), &config(&new)), keys);
         assert!(restart_needed(&config(&old), &config(&settings(&["eth1"], "5/s"))).is_empty());
+        let more = settings(&["eth0"], "1000/5m,5/s");
+        assert_eq!(restart_needed(&config(&old), &config(&more)), ["the number of limits"]);
+        let prefix = |length: &str| config(&Settings { ipv6_prefix: Some(written(length)), ..old.clone() });
+        assert!(restart_needed(&prefix("64"), &prefix("48")).is_empty());
+        let across = ["ipv6_prefix from up to /64 to a longer one or back"];
+        assert_eq!(restart_needed(&prefix("64"), &prefix("65")), across);
+        assert_eq!(restart_needed(&prefix("128"), &prefix("64")), across);
     }
 
     fn states() -> impl Strategy<Value = DesiredState> {

@@ -12,6 +12,7 @@ use crate::error::{Diagnostic, Place};
 pub use self::limiter::Limiter;
 pub use self::run::run;
 
+mod ask;
 mod limiter;
 mod run;
 mod texts;

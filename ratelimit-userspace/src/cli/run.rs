@@ -8,13 +8,13 @@ use anyhow::Context as _;
 use ratelimit_common::layout;
 use tracing::level_filters::LevelFilter;
 
-use super::{Cli, Color, Command, Global, Limiter, OutputFormat, Repeat, definition, texts};
+use super::{Cli, Color, Command, Global, Limiter, OutputFormat, Repeat, ask, definition, texts};
 use crate::config::{Config, FILE_DEFAULT, file, lint};
+use crate::daemon::{self, ConfigSource};
+use crate::datapath::kernel::Kernel;
 use crate::describe;
 use crate::error::{self, Diagnostic, Exit, Place};
 use crate::log;
-use crate::pending::client;
-use crate::pending::daemon::{self, ConfigSource};
 
 /// Does what was asked for.
 pub fn run(cli: Cli) -> anyhow::Result<Exit> {
@@ -28,17 +28,23 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             Ok(Exit::Usage)
         }
         None => limit(limiter.settings().config()?, ConfigSource::Flags, &global),
-        Some(Command::Run { config }) => limit(file::load(&config)?, ConfigSource::File(config), &global),
+        Some(Command::Run { config }) => {
+            let path = config.clone();
+            let source = ConfigSource::file(path.clone(), move || Ok(file::load(&path)?));
+            limit(file::load(&config)?, source, &global)
+        }
         Some(Command::Stats { watch, socket }) => {
             let repeat = if watch { Repeat::Watch } else { Repeat::Once };
-            ask(&global, client::stats(&socket.path, format, repeat))
+            block_on(&global, ask::stats(&socket.path, format, repeat))
         }
         Some(Command::Check { source, socket }) => {
             let source = parse_source(&source)?;
-            ask(&global, client::check(&socket.path, source, format))
+            block_on(&global, ask::check(&socket.path, source, format))
         }
-        Some(Command::Detach { interface, socket }) => ask(&global, client::detach(&socket.path, interface.as_deref())),
-        Some(Command::Reload { socket }) => ask(&global, client::reload(&socket.path)),
+        Some(Command::Detach { interface, socket }) => {
+            block_on(&global, ask::detach(&socket.path, interface.as_deref(), format))
+        }
+        Some(Command::Reload { socket }) => block_on(&global, ask::reload(&socket.path, format)),
         Some(Command::CheckConfig { file, limiter }) => check_config(file, &limiter, &global),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
@@ -66,14 +72,18 @@ fn colour(color: Color) {
 fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Result<Exit> {
     log::start(log::level(LevelFilter::INFO, global.verbose, global.quiet));
     warn(&lint::warnings(&config), global);
-    tokio::runtime::Runtime::new().context("start the runtime")?.block_on(daemon::run(config, source))?;
+    runtime()?.block_on(daemon::run(config, source, Kernel::open))?;
     Ok(Exit::Done)
 }
 
-fn ask(global: &Global, answer: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
+fn block_on(global: &Global, answer: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
     log::start(log::level(LevelFilter::WARN, global.verbose, global.quiet));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.context("start the runtime")?.block_on(answer)
+    runtime()?.block_on(answer)
+}
+
+/// On this thread alone: capabilities belong to threads, and the daemon gives its own up before it starts others.
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")
 }
 
 fn parse_source(text: &str) -> anyhow::Result<IpAddr> {
@@ -156,14 +166,14 @@ fn version(format: OutputFormat) -> anyhow::Result<Exit> {
     }
 }
 
-fn print_json(value: &impl serde::Serialize) -> anyhow::Result<Exit> {
+pub(super) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<Exit> {
     let mut text = serde_json::to_vec_pretty(value)?;
     text.push(b'\n');
     print(&text)
 }
 
 /// Prints to standard output. A reader that has seen enough is no error.
-fn print(text: &[u8]) -> anyhow::Result<Exit> {
+pub(super) fn print(text: &[u8]) -> anyhow::Result<Exit> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("write to standard output"),

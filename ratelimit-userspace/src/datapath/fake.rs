@@ -1,1 +1,353 @@
-//! A datapath without a kernel, for tests of what drives it.
+//! A datapath without a kernel, for tests of what drives it. Judges packets with the real window arithmetic.
+//!
+//! [`FakeDatapath`] is what the daemon owns; its [`FakeKernel`] is what a test keeps, to send packets, to let time
+//! pass and to break things.
+
+use std::cell::Cell as Word;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::anyhow;
+use ipnet::IpNet;
+use ratelimit_common::layout::{Fault, Source, Tally, Unit};
+use ratelimit_common::time::Nanos;
+use ratelimit_common::verdict::{Action, Reason};
+use ratelimit_common::window::{self, CELLS, Charge};
+
+use super::{Datapath, DatapathError, InterfaceReading, Reading, SourceReading, Tallies, XdpMode};
+use crate::config::OnExit;
+use crate::desired::{Limit, Mode, Policy, Refuse, Rule};
+
+/// When a fake begins: 2026-01-01T10:00:00Z.
+pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
+
+/// A packet to a port that the first rule protects.
+#[derive(Clone, Copy, Debug)]
+pub struct FakePacket {
+    /// Who sends it.
+    pub source: IpAddr,
+    /// Whether it opens a connection.
+    pub opens: bool,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// The datapath that a daemon under test owns.
+#[derive(Debug)]
+pub struct FakeDatapath {
+    kernel: FakeKernel,
+}
+
+/// The other end of a [`FakeDatapath`].
+#[derive(Clone, Debug)]
+pub struct FakeKernel {
+    world: Arc<Mutex<World>>,
+}
+
+#[derive(Debug)]
+struct World {
+    now: Nanos,
+    present: BTreeMap<String, XdpMode>,
+    known: BTreeMap<String, Row>,
+    policy: Option<Policy>,
+    windows: BTreeMap<(IpNet, u32), Source>,
+    faults: BTreeMap<Fault, u64>,
+    refusing_attach: BTreeSet<String>,
+    refusing_apply: bool,
+    refusing_read: bool,
+    capacity: u64,
+    calls: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct Row {
+    attached: bool,
+    unruled: BTreeMap<Reason, Tally>,
+    ruled: BTreeMap<Reason, Tally>,
+}
+
+impl FakeDatapath {
+    /// A machine with these interfaces, all with native XDP.
+    pub fn new(interfaces: &[&str]) -> (Self, FakeKernel) {
+        let world = World {
+            now: START,
+            present: interfaces.iter().map(|name| ((*name).to_owned(), XdpMode::Native)).collect(),
+            known: BTreeMap::new(),
+            policy: None,
+            windows: BTreeMap::new(),
+            faults: BTreeMap::new(),
+            refusing_attach: BTreeSet::new(),
+            refusing_apply: false,
+            refusing_read: false,
+            capacity: u64::from(ratelimit_common::layout::SOURCES_CAPACITY),
+            calls: Vec::new(),
+        };
+        let kernel = FakeKernel { world: Arc::new(Mutex::new(world)) };
+        (Self { kernel: kernel.clone() }, kernel)
+    }
+}
+
+impl FakeKernel {
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets one packet arrive on an interface. None if nothing is attached there.
+    pub fn packet(&self, interface: &str, packet: FakePacket) -> Option<Reason> {
+        self.world().packet(interface, packet)
+    }
+
+    /// Counts packets that no rule judges.
+    pub fn unruled(&self, interface: &str, reason: Reason, tally: Tally) {
+        if let Some(row) = self.world().known.get_mut(interface) {
+            add(&mut row.unruled, reason, tally);
+        }
+    }
+
+    /// Counts a failed map operation.
+    pub fn fault(&self, fault: Fault) {
+        *self.world().faults.entry(fault).or_default() += 1;
+    }
+
+    /// Lets time pass.
+    pub fn advance(&self, nanoseconds: u64) {
+        let mut world = self.world();
+        world.now = Nanos(world.now.0.saturating_add(nanoseconds));
+    }
+
+    /// Takes an interface away, as `ip link delete` does.
+    pub fn remove(&self, interface: &str) {
+        let mut world = self.world();
+        world.present.remove(interface);
+        if let Some(row) = world.known.get_mut(interface) {
+            row.attached = false;
+        }
+    }
+
+    /// Adds an interface, or brings it back.
+    pub fn add(&self, interface: &str, mode: XdpMode) {
+        self.world().present.insert(interface.to_owned(), mode);
+    }
+
+    /// From now on attaching to this interface fails, though it exists.
+    pub fn refuse_attach(&self, interface: &str) {
+        self.world().refusing_attach.insert(interface.to_owned());
+    }
+
+    /// Attaching to this interface works again.
+    pub fn permit_attach(&self, interface: &str) {
+        self.world().refusing_attach.remove(interface);
+    }
+
+    /// From now on policies are refused.
+    pub fn refuse_apply(&self) {
+        self.world().refusing_apply = true;
+    }
+
+    /// From now on maps cannot be read.
+    pub fn refuse_read(&self) {
+        self.world().refusing_read = true;
+    }
+
+    /// Maps can be read again.
+    pub fn permit_read(&self) {
+        self.world().refusing_read = false;
+    }
+
+    /// The policy that packets are judged by.
+    pub fn policy(&self) -> Option<Policy> {
+        self.world().policy.clone()
+    }
+
+    /// Names of the interfaces that the program is attached to.
+    pub fn attached(&self) -> Vec<String> {
+        let world = self.world();
+        world.known.iter().filter(|(_, row)| row.attached).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// What was asked of the datapath so far, reads left out.
+    pub fn calls(&self) -> Vec<String> {
+        self.world().calls.clone()
+    }
+}
+
+impl Datapath for FakeDatapath {
+    fn apply(&mut self, policy: &Policy) -> Result<(), DatapathError> {
+        let mut world = self.kernel.world();
+        world.calls.push("apply".to_owned());
+        if world.refusing_apply {
+            return Err(anyhow!("write map CONFIG: told to fail").into());
+        }
+        world.policy = Some(policy.clone());
+        Ok(())
+    }
+
+    fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError> {
+        let mut world = self.kernel.world();
+        world.calls.push(format!("attach {interface}"));
+        let Some(mode) = world.present.get(interface).copied() else {
+            let present = world.present.keys().cloned().collect::<Vec<_>>().join(", ");
+            return Err(DatapathError::NoSuchInterface { name: interface.to_owned(), present });
+        };
+        if world.refusing_attach.contains(interface) {
+            let owner = "other (id 7)".to_owned();
+            return Err(DatapathError::Occupied { interface: interface.to_owned(), owner });
+        }
+        world.known.entry(interface.to_owned()).or_default().attached = true;
+        Ok(mode)
+    }
+
+    fn detach(&mut self, interface: &str) -> Result<(), DatapathError> {
+        let mut world = self.kernel.world();
+        world.calls.push(format!("detach {interface}"));
+        world.known.remove(interface);
+        Ok(())
+    }
+
+    fn read(&mut self) -> Result<Reading, DatapathError> {
+        let world = self.kernel.world();
+        if world.refusing_read {
+            return Err(anyhow!("read map COUNTERS: told to fail").into());
+        }
+        let rules = world.policy.as_ref().map_or(0, |policy| policy.rules.len());
+        let interfaces = world.known.iter().map(|(name, row)| InterfaceReading {
+            name: name.clone(),
+            attached: world.present.get(name).copied().filter(|_| row.attached),
+            unruled: tallies(&row.unruled),
+            rules: (0..rules).map(|_| tallies(&row.ruled)).take(1).collect(),
+        });
+        Ok(Reading {
+            now: world.now,
+            interfaces: interfaces.collect(),
+            unlisted: Tallies::default(),
+            faults: Fault::ALL.iter().map(|fault| (*fault, world.faults.get(fault).copied().unwrap_or(0))).collect(),
+            sources_capacity: world.capacity,
+        })
+    }
+
+    fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {
+        let world = self.kernel.world();
+        for (&(prefix, slot), &window) in &world.windows {
+            visit(SourceReading { prefix, slot, window });
+        }
+        Ok(())
+    }
+
+    fn source(&mut self, address: IpAddr) -> Result<Vec<SourceReading>, DatapathError> {
+        let world = self.kernel.world();
+        let Some(policy) = &world.policy else { return Ok(Vec::new()) };
+        let prefix = policy.client(address);
+        let windows = world.windows.iter().filter(|((other, _), _)| *other == prefix);
+        Ok(windows.map(|(&(prefix, slot), &window)| SourceReading { prefix, slot, window }).collect())
+    }
+
+    fn abandon(&mut self) -> Result<(), DatapathError> {
+        let mut world = self.kernel.world();
+        world.known.clear();
+        world.calls.push("abandon".to_owned());
+        Ok(())
+    }
+
+    fn shutdown(&mut self, on_exit: OnExit) -> Result<(), DatapathError> {
+        let mut world = self.kernel.world();
+        let word = match on_exit {
+            OnExit::Detach => {
+                world.known.clear();
+                "detach"
+            }
+            OnExit::Keep => "keep",
+        };
+        world.calls.push(format!("shutdown {word}"));
+        Ok(())
+    }
+}
+
+impl World {
+    fn packet(&mut self, interface: &str, packet: FakePacket) -> Option<Reason> {
+        let row = self.known.get_mut(interface).filter(|row| row.attached)?;
+        let policy = self.policy.as_ref()?;
+        let tally = Tally { packets: 1, bytes: packet.bytes };
+        if policy.exempt.iter().any(|exempt| exempt.contains(&packet.source)) {
+            add(&mut row.unruled, Reason::Exempt, tally);
+            return Some(Reason::Exempt);
+        }
+        let Some(rule) = policy.rules.first() else {
+            add(&mut row.unruled, Reason::NotProtected, tally);
+            return Some(Reason::NotProtected);
+        };
+        let reason = judge(&mut self.windows, rule, policy.client(packet.source), packet, self.now);
+        let reason = match (rule.mode, reason.action()) {
+            (Mode::DryRun, Action::Drop) => Reason::DryRun,
+            (Mode::DryRun, Action::Pass) | (Mode::Enforce, Action::Pass | Action::Drop) => reason,
+        };
+        add(&mut row.ruled, reason, tally);
+        Some(reason)
+    }
+}
+
+/// A window's words that can be changed in place.
+struct Words([Word<u64>; CELLS]);
+
+impl window::Cells for Words {
+    fn load(&self, index: usize) -> u64 {
+        self.0[index & (CELLS - 1)].get()
+    }
+
+    fn compare_exchange(&self, index: usize, current: u64, new: u64) -> bool {
+        let word = &self.0[index & (CELLS - 1)];
+        let unchanged = word.get() == current;
+        if unchanged {
+            word.set(new);
+        }
+        unchanged
+    }
+}
+
+fn judge(
+    windows: &mut BTreeMap<(IpNet, u32), Source>,
+    rule: &Rule,
+    client: IpNet,
+    packet: FakePacket,
+    now: Nanos,
+) -> Reason {
+    let counts = rule.limits.iter().any(|limit| units(limit, packet) > 0);
+    let probe = |limit: &Limit| match (counts, rule.refuse) {
+        (false, Refuse::All) => 1,
+        (true, Refuse::Excess | Refuse::All) | (false, Refuse::Excess) => units(limit, packet),
+    };
+    for limit in &rule.limits {
+        let window = windows.entry((client, limit.slot)).or_default();
+        if !window::has_room(&window.cells, limit.arithmetic(), now.bucket(limit.bucket_ns), probe(limit)) {
+            window.refused += 1;
+            return Reason::OverLimit;
+        }
+    }
+    for limit in &rule.limits {
+        let window = windows.entry((client, limit.slot)).or_default();
+        let words = Words(window.cells.map(Word::new));
+        match window::charge(&words, limit.arithmetic(), now.bucket(limit.bucket_ns), units(limit, packet)) {
+            Charge::Admitted(_) => window.cells = words.0.map(Word::into_inner),
+            Charge::Refused | Charge::Contended => return Reason::OverLimit,
+        }
+    }
+    if counts { Reason::WithinLimit } else { Reason::NotCounted }
+}
+
+fn units(limit: &Limit, packet: FakePacket) -> u64 {
+    match limit.unit {
+        Unit::Connections => u64::from(packet.opens),
+        Unit::Packets => 1,
+        Unit::Bytes => packet.bytes,
+    }
+}
+
+fn add(row: &mut BTreeMap<Reason, Tally>, reason: Reason, tally: Tally) {
+    let sum = row.entry(reason).or_default();
+    sum.packets += tally.packets;
+    sum.bytes += tally.bytes;
+}
+
+fn tallies(row: &BTreeMap<Reason, Tally>) -> Tallies {
+    Tallies(row.iter().map(|(reason, tally)| (*reason, *tally)).collect())
+}

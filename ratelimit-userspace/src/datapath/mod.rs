@@ -8,6 +8,7 @@ use ratelimit_common::layout::{Fault, Source, Tally};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 
+use crate::config::OnExit;
 use crate::desired::Policy;
 
 mod batch;
@@ -136,7 +137,8 @@ pub trait Datapath: Send + 'static {
     /// Replaces what packets are judged by, all at once. Counters and windows stay. On an error the old policy goes on.
     fn apply(&mut self, policy: &Policy) -> Result<(), DatapathError>;
 
-    /// Attaches to an interface, or takes over the pinned attachment of an earlier run without a gap.
+    /// Attaches to an interface, or takes over the pinned attachment of an earlier run without a gap. An interface that
+    /// was attached, went away and is back is attached anew: whatever is left of the old attachment is replaced.
     fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError>;
 
     /// Detaches from an interface and forgets it; its counters stay readable until it is gone from [`Datapath::read`].
@@ -150,4 +152,12 @@ pub trait Datapath: Send + 'static {
 
     /// The windows of the source that `address` belongs to under the applied policy.
     fn source(&mut self, address: IpAddr) -> Result<Vec<SourceReading>, DatapathError>;
+
+    /// Ends a run that could not start, called once and last: takes off what it has attached itself, and leaves in place
+    /// what it took over from an earlier run.
+    fn abandon(&mut self) -> Result<(), DatapathError>;
+
+    /// Ends the run, called once and last: [`OnExit::Detach`] takes off and unpins everything, pins of earlier runs
+    /// too; [`OnExit::Keep`] leaves link and maps pinned.
+    fn shutdown(&mut self, on_exit: OnExit) -> Result<(), DatapathError>;
 }

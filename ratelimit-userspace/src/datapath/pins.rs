@@ -96,6 +96,23 @@ impl Pins {
         &self.dir
     }
 
+    /// The interfaces whose filter is pinned here, sorted.
+    pub fn interfaces(&self) -> Vec<String> {
+        self.root().map_or_else(Vec::new, pinned_interfaces)
+    }
+
+    /// Removes everything, and with it every filter that nobody holds open.
+    ///
+    /// # Errors
+    /// Where a file cannot be removed.
+    pub fn remove_all(&self) -> Result<(), PinsError> {
+        self.root().map_or(Ok(()), |root| remove_pinned(root, None).map(drop))
+    }
+
+    fn root(&self) -> Option<&Path> {
+        self.dir.parent()
+    }
+
     /// Removes an interface's link, which detaches its filter once nobody holds it open.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! Attaching, taking over and letting go of interfaces. Never replaces a program that is not ours.
 
+use std::path::Path;
+
 use anyhow::{Context as _, anyhow};
 use aya::programs::ProgramError;
 use aya::programs::links::{FdLink, PinnedLink};
@@ -17,12 +19,22 @@ pub(super) struct Slot {
     name: String,
     index: u32,
     link: Option<FdLink>,
+    origin: Origin,
+}
+
+/// Who attached a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// This run.
+    Anew,
+    /// An earlier run, which left it pinned.
+    TakenOver,
 }
 
 impl Slot {
     /// An interface that nothing is attached to yet.
     pub(super) const fn known(name: String, index: u32) -> Self {
-        Self { name, index, link: None }
+        Self { name, index, link: None, origin: Origin::Anew }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -42,25 +54,51 @@ impl Slot {
     }
 }
 
+/// Whether the interfaces are there, each without a program or with one that `root` holds the link of.
+pub(super) fn look_at(names: &[String], root: Option<&Path>) -> Result<(), DatapathError> {
+    let present = interface::all().context("list the network interfaces")?;
+    let pinned = root.map_or_else(Vec::new, pins::pinned_interfaces);
+    for name in names {
+        let found = find(&present, name)?;
+        if !found.programs.is_empty() && !pinned.contains(name) {
+            return Err(occupied(found));
+        }
+    }
+    Ok(())
+}
+
+fn find<'a>(present: &'a [Interface], name: &str) -> Result<&'a Interface, DatapathError> {
+    present.iter().find(|interface| interface.name == name).ok_or_else(|| {
+        let names: Vec<_> = present.iter().map(|interface| interface.name.as_str()).collect();
+        DatapathError::NoSuchInterface { name: name.to_owned(), present: names.join(", ") }
+    })
+}
+
 impl Kernel {
+    /// The interfaces that this run has attached to without taking over a link.
+    pub(super) fn attached_anew(&self) -> Vec<String> {
+        let is_anew = |slot: &&Slot| slot.link.is_some() && slot.origin == Origin::Anew;
+        self.slots.iter().flatten().filter(is_anew).map(|slot| slot.name.clone()).collect()
+    }
+
     pub(super) fn attach_interface(&mut self, name: &str) -> Result<XdpMode, DatapathError> {
         let present = interface::all().context("list the network interfaces")?;
-        let Some(found) = present.iter().find(|interface| interface.name == name) else {
-            let names: Vec<_> = present.iter().map(|interface| interface.name.as_str()).collect();
-            return Err(DatapathError::NoSuchInterface { name: name.to_owned(), present: names.join(", ") });
-        };
+        let found = find(&present, name)?;
         let ours = self.program_id()?;
         if let Some(mode) = self.slot(name).and_then(|slot| slot.attached(&present, ours)) {
             return Ok(mode);
         }
         // The interface is listed before its first packet comes.
         self.list(found)?;
-        let (link, mode) = match self.pinned_link(found)? {
-            Some((link, mode)) => (self.replace_program(link)?, mode),
-            None => self.attach_new(found)?,
+        let (link, mode, origin) = match self.pinned_link(found)? {
+            Some((link, mode)) => (self.replace_program(link)?, mode, Origin::TakenOver),
+            None => {
+                let (link, mode) = self.attach_new(found)?;
+                (link, mode, Origin::Anew)
+            }
         };
         if let Some(slot) = self.slots.iter_mut().flatten().find(|slot| slot.name == name) {
-            slot.link = Some(link);
+            (slot.link, slot.origin) = (Some(link), origin);
         }
         Ok(mode)
     }
@@ -221,7 +259,7 @@ fn occupied(found: &Interface) -> DatapathError {
     };
     let programs: Vec<_> = found.programs.iter().map(describe).collect();
     let mut owner = programs.join("; ");
-    if pins::pinned_interfaces(std::path::Path::new(pins::ROOT)).contains(&found.name) {
+    if pins::pinned_interfaces(Path::new(pins::ROOT)).contains(&found.name) {
         owner.push_str(&format!(
             ". It is ratelimitd's own, kept by an earlier run: `ratelimitd detach {0}` takes it off, `--on-exit keep` takes it over",
             found.name

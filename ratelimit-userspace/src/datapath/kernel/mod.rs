@@ -5,6 +5,8 @@ mod encode;
 mod plain;
 mod state;
 mod testing;
+#[cfg(feature = "trace")]
+mod trace;
 
 use std::net::IpAddr;
 use std::os::fd::AsFd as _;
@@ -29,7 +31,7 @@ use self::plain::Plain;
 pub use self::testing::TestRun;
 use super::pins::Pins;
 use super::{Datapath, DatapathError, InterfaceReading, Reading, SourceReading, Tallies, XdpMode, batch, interface};
-use crate::config::XdpModeChoice;
+use crate::config::{Config, OnExit, XdpModeChoice};
 use crate::desired::Policy;
 
 /// How a [`Kernel`] is set up; none of it can be changed while it runs.
@@ -78,7 +80,36 @@ const LRU_SLACK_PER_CPU: u32 = 2 * 128;
 /// A map that is not used must have some room all the same.
 const ENTRIES_MIN: u32 = 1;
 
+impl From<&Config> for Options {
+    fn from(config: &Config) -> Self {
+        Self {
+            pins: pins_root(config.on_exit).map(Path::to_owned),
+            xdp_mode: config.xdp_mode,
+            max_sources: config.max_sources,
+            // A configuration has a handful of limits.
+            windows_per_source: u32::try_from(config.policy.limits()).unwrap_or(u32::MAX),
+            ipv6_family: Family::of_ipv6_prefix(config.policy.ipv6_prefix),
+            clock: Clock::Kernel,
+        }
+    }
+}
+
 impl Kernel {
+    /// What a daemon of this configuration drives: [`Kernel::load`], once it is certain that its interfaces can be had, so that
+    /// a daemon that cannot start changes nothing.
+    ///
+    /// # Errors
+    /// As [`Kernel::load`]; and where an interface is not there, or has another XDP program.
+    pub fn open(config: &Config) -> Result<Self, DatapathError> {
+        let options = Options::from(config);
+        attach::look_at(&config.interfaces, options.pins.as_deref())?;
+        #[cfg_attr(not(feature = "trace"), expect(unused_mut, reason = "the log is taken out of it"))]
+        let mut kernel = Self::load(&options)?;
+        #[cfg(feature = "trace")]
+        trace::forward(&mut kernel.ebpf)?;
+        Ok(kernel)
+    }
+
     /// Loads the program and makes its maps, or takes over pinned ones. Nothing is attached, and what pinned links
     /// enforce goes on, until [`Datapath::attach`].
     ///
@@ -109,7 +140,6 @@ impl Kernel {
         let mut ebpf = loader.load(object).map_err(|error| state::load_error("make the maps", error.into()))?;
         let program: &mut Xdp = program(&mut ebpf)?;
         program.load().map_err(|error| state::load_error("load the program", error.into()))?;
-        eprintln!("verified {:?}", program.info().unwrap().verified_instruction_count());
 
         let mut kernel = Self {
             ebpf,
@@ -382,6 +412,27 @@ impl Datapath for Kernel {
         }
         Ok(readings)
     }
+
+    fn shutdown(&mut self, on_exit: OnExit) -> Result<(), DatapathError> {
+        match on_exit {
+            OnExit::Detach => {
+                self.slots = Default::default();
+                self.pins.as_ref().map_or(Ok(()), Pins::remove_all)?;
+            }
+            OnExit::Keep => {}
+        }
+        Ok(())
+    }
+
+    fn abandon(&mut self) -> Result<(), DatapathError> {
+        for name in self.attached_anew() {
+            self.detach_interface(&name)?;
+        }
+        match &self.pins {
+            Some(pins) if pins.interfaces().is_empty() => Ok(pins.remove_all()?),
+            Some(_) | None => Ok(()),
+        }
+    }
 }
 
 fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, DatapathError> {
@@ -406,9 +457,9 @@ fn plain_box(table: Box<layout::PortTable>) -> Box<Plain<layout::PortTable>> {
 
 /// The directory of the pins, if there are any to speak of.
 #[must_use]
-pub fn pins_root(on_exit: crate::config::OnExit) -> Option<&'static Path> {
+pub fn pins_root(on_exit: OnExit) -> Option<&'static Path> {
     match on_exit {
-        crate::config::OnExit::Detach => None,
-        crate::config::OnExit::Keep => Some(Path::new(super::pins::ROOT)),
+        OnExit::Detach => None,
+        OnExit::Keep => Some(Path::new(super::pins::ROOT)),
     }
 }

@@ -162,6 +162,9 @@ impl From<PinsError> for DatapathError {
             PinsError::NoBpfFileSystem(_) => {
                 return Self::Unsupported { what: "keep the filter over restarts".into(), why: error.to_string() };
             }
+            PinsError::Io { what, path, source } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+                return Self::NotPrivileged { what: format!("{what} {}", path.display()) };
+            }
             PinsError::Locked(path) | PinsError::OtherVersion(path) | PinsError::Io { path, .. } => {
                 path.display().to_string()
             }

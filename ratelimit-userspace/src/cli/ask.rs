@@ -1,0 +1,111 @@
+//! The commands that ask a running daemon, and print its answer.
+
+use std::io::{self, IsTerminal as _};
+use std::net::IpAddr;
+use std::path::Path;
+
+use super::run::{print, print_json};
+use super::{OutputFormat, Repeat};
+use crate::control::client::{Client, ClientError};
+use crate::datapath::{DatapathError, pins};
+use crate::error::Exit;
+use crate::snapshot::Snapshot;
+use crate::view::{self, Screen, WatchError};
+
+/// What passes and what is blocked.
+pub(super) async fn stats(socket: &Path, format: OutputFormat, repeat: Repeat) -> anyhow::Result<Exit> {
+    let client = Client::new(socket);
+    match (repeat, format) {
+        (Repeat::Once, OutputFormat::Human) => print(view::stats(&client.stats().await?).as_bytes()),
+        (Repeat::Once, OutputFormat::Json) => print_json(&client.stats().await?),
+        (Repeat::Watch, OutputFormat::Human) => {
+            let screen = if io::stdout().is_terminal() { Screen::Terminal } else { Screen::Stream };
+            watch(&client, screen, view::stats).await
+        }
+        (Repeat::Watch, OutputFormat::Json) => watch(&client, Screen::Stream, json_line).await,
+    }
+}
+
+async fn watch(client: &Client, screen: Screen, render: impl Fn(&Snapshot) -> String) -> anyhow::Result<Exit> {
+    match view::watch(client, screen, &mut io::stdout(), render).await {
+        Ok(()) => Ok(Exit::Done),
+        Err(WatchError::Client(error)) => Err(error.into()),
+        Err(error @ WatchError::Output(_)) => Err(error.into()),
+    }
+}
+
+/// One snapshot a line, for programs that read on.
+fn json_line(snapshot: &Snapshot) -> String {
+    // A snapshot is numbers, strings and lists of them: it cannot fail.
+    serde_json::to_string(snapshot).map(|line| line + "\n").unwrap_or_default()
+}
+
+/// The verdict for one source.
+pub(super) async fn check(socket: &Path, source: IpAddr, format: OutputFormat) -> anyhow::Result<Exit> {
+    let report = Client::new(socket).check(source).await?;
+    match format {
+        OutputFormat::Human => print(view::check(&report).as_bytes())?,
+        OutputFormat::Json => print_json(&report)?,
+    };
+    Ok(view::check_exit(&report))
+}
+
+/// Has the daemon read its file again.
+pub(super) async fn reload(socket: &Path, format: OutputFormat) -> anyhow::Result<Exit> {
+    let report = Client::new(socket).reload().await?;
+    match format {
+        OutputFormat::Human if report.changes.is_empty() => print(b"reloaded: nothing has changed\n"),
+        OutputFormat::Human => print(format!("reloaded:\n  {}\n", report.changes.join("\n  ")).as_bytes()),
+        OutputFormat::Json => print_json(&report),
+    }
+}
+
+/// What took a filter off.
+#[derive(serde::Serialize)]
+struct Detached {
+    schema: u32,
+    detached: Vec<String>,
+    by: DetachedBy,
+}
+
+#[derive(Clone, Copy, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+enum DetachedBy {
+    /// The daemon, which goes on.
+    Daemon,
+    /// The daemon, which had nothing left to do.
+    DaemonThatEnds,
+    /// This command: no daemon answers.
+    Command,
+}
+
+/// Takes the filter off one interface, or all: by the daemon if one answers, else what an earlier one has left pinned.
+pub(super) async fn detach(socket: &Path, interface: Option<&str>, format: OutputFormat) -> anyhow::Result<Exit> {
+    let (detached, by) = match Client::new(socket).detach(interface).await {
+        Ok(report) if report.stopping => (report.detached, DetachedBy::DaemonThatEnds),
+        Ok(report) => (report.detached, DetachedBy::Daemon),
+        Err(error @ ClientError::NoDaemon { .. }) => (remove_pinned(interface, error)?, DetachedBy::Command),
+        Err(error) => return Err(error.into()),
+    };
+    match format {
+        OutputFormat::Human => {
+            let how = match by {
+                DetachedBy::Daemon => "nothing is limited there any more",
+                DetachedBy::DaemonThatEnds => "nothing is limited any more, and the daemon ends",
+                DetachedBy::Command => "no daemon answered, so what an earlier one had left pinned was removed",
+            };
+            print(format!("detached from {}: {how}\n", detached.join(", ")).as_bytes())
+        }
+        OutputFormat::Json => print_json(&Detached { schema: 1, detached, by }),
+    }
+}
+
+fn remove_pinned(interface: Option<&str>, no_daemon: ClientError) -> anyhow::Result<Vec<String>> {
+    let root = Path::new(pins::ROOT);
+    let is_hidden = std::fs::metadata(root).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    if is_hidden {
+        return Err(DatapathError::NotPrivileged { what: format!("look for a pinned filter in {}", pins::ROOT) }.into());
+    }
+    let removed = pins::remove_pinned(root, interface).map_err(DatapathError::from)?;
+    if removed.is_empty() { Err(no_daemon.into()) } else { Ok(removed) }
+}

@@ -1,0 +1,224 @@
+//! The command line's end of the control API: one request a connection over the Unix socket.
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use super::proto::{
+    CHECK, DETACH, DetachReport, HEALTHZ, Health, METRICS, Problem, ProblemKind, RELOAD, ReloadReport, STATS,
+};
+use super::socket::GROUP;
+use crate::datapath::pins;
+use crate::error::Exit;
+use crate::snapshot::{CheckReport, Snapshot};
+
+/// An answer is there by then: the server's own limit, and a little for the way.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(35);
+/// Sixteen interfaces with every counter are 100 kB.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error("no daemon answers at {path}: {why}")]
+    NoDaemon {
+        /// The socket.
+        path: PathBuf,
+        /// What connect(2) said.
+        why: io::Error,
+        /// Where a filter without a daemon is pinned, if one is.
+        pins: Option<PathBuf>,
+    },
+    /// The socket is not for this user.
+    #[error("the control socket {path} is not for this user")]
+    NotPermitted {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The daemon took too long.
+    #[error("the daemon at {path} did not answer within {} s", ANSWER_TIME_MAX.as_secs())]
+    TimedOut {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The answer is not what this version understands.
+    #[error("the daemon at {path} answered {what}")]
+    Unintelligible {
+        /// The socket.
+        path: PathBuf,
+        /// What was wrong.
+        what: String,
+    },
+    /// The daemon said no, and why.
+    #[error(transparent)]
+    Refused(#[from] Problem),
+}
+
+impl ClientError {
+    /// How a command that got no better answer ends.
+    pub const fn exit(&self) -> Exit {
+        match self {
+            Self::NoDaemon { .. } | Self::TimedOut { .. } => Exit::Unavailable,
+            Self::NotPermitted { .. } => Exit::NotPrivileged,
+            Self::Unintelligible { .. } => Exit::Internal,
+            Self::Refused(problem) => match problem.kind {
+                ProblemKind::BadRequest | ProblemKind::NotFound => Exit::Usage,
+                ProblemKind::NotPermitted => Exit::NotPrivileged,
+                ProblemKind::Config => Exit::Config,
+                ProblemKind::Datapath | ProblemKind::Stopping => Exit::Unavailable,
+                ProblemKind::Internal => Exit::Internal,
+            },
+        }
+    }
+
+    /// What to do, one clause each.
+    pub fn help(&self) -> Vec<String> {
+        match self {
+            Self::NoDaemon { pins: Some(pins), .. } => vec![
+                format!("its filter is still pinned in {} and goes on enforcing", pins.display()),
+                "start the daemon again to look at it, or turn it off: sudo ratelimitd detach".to_owned(),
+            ],
+            Self::NoDaemon { pins: None, .. } => vec![
+                "start one with `systemctl start ratelimitd` or `sudo ratelimitd --iface IF --limit N/DUR`, \
+                 or say where its socket is: --socket PATH"
+                    .to_owned(),
+            ],
+            Self::NotPermitted { .. } => {
+                vec![format!("use sudo, or join its group: sudo usermod -aG {GROUP} $USER, then log in anew")]
+            }
+            Self::TimedOut { .. } => vec!["`systemctl status ratelimitd` says what it is doing".to_owned()],
+            Self::Unintelligible { .. } => vec!["is it another version than this command?".to_owned()],
+            // The daemon has said what to do.
+            Self::Refused(_) => Vec::new(),
+        }
+    }
+}
+
+/// A daemon's address.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+    pins: PathBuf,
+}
+
+impl Client {
+    /// The daemon behind a socket. Connects to nothing yet.
+    pub fn new(socket: &Path) -> Self {
+        Self { socket: socket.to_owned(), pins: pins::ROOT.into() }
+    }
+
+    /// The same, looking elsewhere for what a dead daemon has left pinned.
+    #[must_use]
+    pub fn with_pins(self, pins: &Path) -> Self {
+        Self { pins: pins.to_owned(), ..self }
+    }
+
+    /// Statistics.
+    pub async fn stats(&self) -> Result<Snapshot, ClientError> {
+        self.json(Method::GET, STATS).await
+    }
+
+    /// One source.
+    pub async fn check(&self, address: IpAddr) -> Result<CheckReport, ClientError> {
+        self.json(Method::GET, &format!("{CHECK}/{address}")).await
+    }
+
+    /// Whether everything is attached and readable.
+    pub async fn health(&self) -> Result<Health, ClientError> {
+        let (_, body) = self.request(Method::GET, HEALTHZ).await?;
+        self.parse(&body)
+    }
+
+    /// Metrics, as text.
+    pub async fn metrics(&self) -> Result<String, ClientError> {
+        let (status, body) = self.request(Method::GET, METRICS).await?;
+        self.succeeded(status, &body)?;
+        String::from_utf8(body.to_vec()).map_err(|error| self.unintelligible(error))
+    }
+
+    /// Has the configuration file read anew.
+    pub async fn reload(&self) -> Result<ReloadReport, ClientError> {
+        self.json(Method::POST, RELOAD).await
+    }
+
+    /// Takes the filter off one interface, or off all, which ends the daemon.
+    pub async fn detach(&self, interface: Option<&str>) -> Result<DetachReport, ClientError> {
+        let path = interface.map_or(DETACH.to_owned(), |name| format!("{DETACH}?interface={}", escaped(name)));
+        self.json(Method::POST, &path).await
+    }
+
+    async fn json<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T, ClientError> {
+        let (status, body) = self.request(method, path).await?;
+        self.succeeded(status, &body)?;
+        self.parse(&body)
+    }
+
+    fn succeeded(&self, status: StatusCode, body: &[u8]) -> Result<(), ClientError> {
+        if status.is_success() {
+            return Ok(());
+        }
+        let problem = serde_json::from_slice::<Problem>(body).map_err(|_| self.unintelligible(status))?;
+        Err(problem.into())
+    }
+
+    fn parse<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, ClientError> {
+        serde_json::from_slice(body).map_err(|error| self.unintelligible(error))
+    }
+
+    async fn request(&self, method: Method, path: &str) -> Result<(StatusCode, Bytes), ClientError> {
+        let timed_out = |_| ClientError::TimedOut { path: self.socket.clone() };
+        tokio::time::timeout(ANSWER_TIME_MAX, self.exchange(method, path)).await.map_err(timed_out)?
+    }
+
+    async fn exchange(&self, method: Method, path: &str) -> Result<(StatusCode, Bytes), ClientError> {
+        let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(error))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| self.unintelligible(error))?;
+        let connection = tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, "ratelimitd")
+            .body(Empty::<Bytes>::new())
+            .map_err(|error| self.unintelligible(error))?;
+        let response = sender.send_request(request).await.map_err(|error| self.broken_off(error))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        connection.abort();
+        Ok((status, body.map_err(|error| self.unintelligible(error))?.to_bytes()))
+    }
+
+    fn unreachable(&self, why: io::Error) -> ClientError {
+        if why.kind() == ErrorKind::PermissionDenied {
+            return ClientError::NotPermitted { path: self.socket.clone() };
+        }
+        let pins = std::fs::symlink_metadata(&self.pins).is_ok().then(|| self.pins.clone());
+        ClientError::NoDaemon { path: self.socket.clone(), why, pins }
+    }
+
+    /// A daemon that ends meanwhile closes the connection.
+    fn broken_off(&self, error: hyper::Error) -> ClientError {
+        if error.is_parse() { self.unintelligible(error) } else { self.unreachable(io::Error::other(error)) }
+    }
+
+    fn unintelligible(&self, what: impl fmt::Display) -> ClientError {
+        ClientError::Unintelligible { path: self.socket.clone(), what: what.to_string() }
+    }
+}
+
+/// A query's value: what is not plainly safe is percent-encoded.
+fn escaped(value: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+    value.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}

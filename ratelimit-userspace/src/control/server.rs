@@ -1,0 +1,271 @@
+//! The control API's server: one router, two surfaces. Knows [`Handle`]; must not know the datapath.
+//!
+//! Over the socket everything, writing only for root and the daemon's own user. Over TCP nothing that writes and
+//! nothing that names a source. No client, however slow, holds a connection beyond [`CONNECTION_TIME_MAX`].
+
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Deserialize;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tower::ServiceExt;
+
+use super::Handle;
+use super::proto::{CHECK, DETACH, HEALTHZ, METRICS, Problem, ProblemKind, RELOAD, STATS};
+use crate::export;
+
+/// Connections of one surface at a time; more wait to be accepted.
+pub const CONNECTIONS_MAX: usize = 64;
+/// A request's head must be there by then.
+pub const HEADER_TIME_MAX: Duration = Duration::from_secs(5);
+/// A connection, which carries one request, is over by then.
+pub const CONNECTION_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long connections may go on while the daemon stops.
+const STOP_TIME_MAX: Duration = Duration::from_secs(1);
+/// After accept(2) has failed, for want of descriptors as a rule.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Statistics over TCP may be so old: whoever asks there is not known, and a reading visits every source.
+const TCP_AGE_MAX: Duration = Duration::from_secs(1);
+/// No request has a body that is read.
+const BODY_BYTES_MAX: usize = 4096;
+/// Bytes of a request's head. hyper takes no smaller buffer.
+const HEAD_BYTES_MAX: usize = 8192;
+
+/// Where a request comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Surface {
+    /// The Unix socket.
+    Socket,
+    /// `--listen`.
+    Tcp,
+}
+
+/// Who sent a request over the socket, by SO_PEERCRED.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// User of the process that connected; none if the kernel did not tell.
+    pub uid: Option<u32>,
+}
+
+#[derive(Clone, Debug)]
+struct Service {
+    handle: Handle,
+    surface: Surface,
+    own_uid: u32,
+}
+
+/// The API of a surface, for a daemon that runs as `own_uid`.
+pub fn router(handle: Handle, surface: Surface, own_uid: u32) -> Router {
+    let reading = Router::new()
+        .route(METRICS, get(metrics))
+        .route(HEALTHZ, get(healthz))
+        .route(STATS, get(stats))
+        .route(&format!("{CHECK}/{{ip}}"), get(check));
+    let routes = match surface {
+        Surface::Socket => reading.route(RELOAD, post(reload)).route(DETACH, post(detach)),
+        Surface::Tcp => reading,
+    };
+    routes
+        .fallback(|| async { problem(ProblemKind::NotFound, "no such path").into_response() })
+        .method_not_allowed_fallback(|| async { StatusCode::METHOD_NOT_ALLOWED })
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(Service { handle, surface, own_uid })
+}
+
+/// What connections come from.
+pub trait Listener: Send + Sync + 'static {
+    /// A connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// Waits for the next one.
+    fn next(&self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
+}
+
+impl Listener for UnixListener {
+    type Stream = UnixStream;
+
+    async fn next(&self) -> io::Result<(UnixStream, Peer)> {
+        let (stream, _) = self.accept().await?;
+        let uid = stream.peer_cred().ok().map(|peer| peer.uid());
+        Ok((stream, Peer { uid }))
+    }
+}
+
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+
+    async fn next(&self) -> io::Result<(TcpStream, Peer)> {
+        Ok((self.accept().await?.0, Peer { uid: None }))
+    }
+}
+
+/// Serves until `stop` changes, and then a moment longer for what is under way.
+pub async fn serve(listener: impl Listener, router: Router, mut stop: watch::Receiver<()>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut connections = JoinSet::new();
+    loop {
+        let next = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (place, listener.next().await)
+        };
+        let (place, accepted) = tokio::select! {
+            next = next => next,
+            Some(_) = connections.join_next() => continue,
+            _ = stop.changed() => break,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let connection = connection(stream, peer, router.clone());
+                connections.spawn(async move {
+                    // A connection that runs out of time is dropped, and so closed.
+                    let _ = tokio::time::timeout(CONNECTION_TIME_MAX, connection).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!("accept a connection: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    let finish = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(STOP_TIME_MAX, finish).await;
+}
+
+fn connection<S>(stream: S, peer: Peer, router: Router) -> impl Future<Output = ()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(move |request: Request<Incoming>| {
+        let router = router.clone();
+        async move {
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(peer);
+            router.oneshot(request).await
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIME_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service);
+    async move {
+        if let Err(error) = connection.await {
+            tracing::debug!("a control connection ended early: {error}");
+        }
+    }
+}
+
+async fn metrics(State(service): State<Service>) -> Result<Response, Refusal> {
+    let snapshot = service.handle.stats(age_max(service.surface)).await?;
+    let text = export::metrics(snapshot)
+        .map_err(|error| problem(ProblemKind::Internal, &format!("write the metrics: {error}")))?;
+    Ok(([(header::CONTENT_TYPE, export::CONTENT_TYPE)], text).into_response())
+}
+
+const fn age_max(surface: Surface) -> Duration {
+    match surface {
+        Surface::Socket => Duration::ZERO,
+        Surface::Tcp => TCP_AGE_MAX,
+    }
+}
+
+async fn healthz(State(service): State<Service>) -> Result<Response, Refusal> {
+    let health = service.handle.health().await?;
+    let status = if health.healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    Ok((status, Json(health)).into_response())
+}
+
+async fn stats(State(service): State<Service>) -> Result<Response, Refusal> {
+    let snapshot = service.handle.stats(age_max(service.surface)).await?;
+    Ok(match service.surface {
+        Surface::Socket => Json(&*snapshot).into_response(),
+        Surface::Tcp => Json(Arc::unwrap_or_clone(snapshot).without_sources()).into_response(),
+    })
+}
+
+async fn check(State(service): State<Service>, Path(address): Path<String>) -> Result<Response, Refusal> {
+    match service.surface {
+        Surface::Socket => {}
+        Surface::Tcp => {
+            let why = "single sources are not told over TCP; use `ratelimitd check`, or the control socket";
+            return Err(problem(ProblemKind::NotPermitted, why));
+        }
+    }
+    let address: IpAddr =
+        address.parse().map_err(|_| problem(ProblemKind::BadRequest, &format!("`{address}` is no IP address")))?;
+    Ok(Json(service.handle.check(address).await?).into_response())
+}
+
+async fn reload(State(service): State<Service>, Extension(peer): Extension<Peer>) -> Result<Response, Refusal> {
+    may_write(&service, peer)?;
+    Ok(Json(service.handle.reload().await?).into_response())
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DetachQuery {
+    interface: Option<String>,
+}
+
+async fn detach(
+    State(service): State<Service>,
+    Extension(peer): Extension<Peer>,
+    Query(query): Query<DetachQuery>,
+) -> Result<Response, Refusal> {
+    may_write(&service, peer)?;
+    Ok(Json(service.handle.detach(query.interface).await?).into_response())
+}
+
+fn may_write(service: &Service, peer: Peer) -> Result<(), Refusal> {
+    if peer.uid.is_some_and(|uid| uid == 0 || uid == service.own_uid) {
+        return Ok(());
+    }
+    let why = "only root and the daemon's own user may change anything; run it with sudo";
+    Err(problem(ProblemKind::NotPermitted, why))
+}
+
+/// A [`Problem`] as a response.
+#[derive(Debug)]
+struct Refusal(Problem);
+
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Self {
+        Self(problem)
+    }
+}
+
+fn problem(kind: ProblemKind, message: &str) -> Refusal {
+    Refusal(Problem::new(kind, message))
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = match self.0.kind {
+            ProblemKind::BadRequest => StatusCode::BAD_REQUEST,
+            ProblemKind::NotPermitted => StatusCode::FORBIDDEN,
+            ProblemKind::NotFound => StatusCode::NOT_FOUND,
+            ProblemKind::Config => StatusCode::UNPROCESSABLE_ENTITY,
+            ProblemKind::Datapath | ProblemKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            ProblemKind::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        (status, Json(self.0)).into_response()
+    }
+}

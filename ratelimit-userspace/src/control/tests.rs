@@ -1,0 +1,151 @@
+//! The two surfaces, over a stub in place of the datapath's owner.
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tower::ServiceExt;
+
+use super::proto::{DetachReport, Health, ReloadReport};
+use super::server::{Peer, Surface, router, serve};
+use super::*;
+use crate::datapath::Datapath;
+use crate::datapath::fake::FakeDatapath;
+use crate::fixture::{limit, opening, policy};
+use crate::snapshot::{Census, ConfigState, Parts, SCHEMA, Samples, TOP_DEFAULT, TopSource};
+
+const OWN_UID: u32 = 990;
+
+/// One source over its limit, so that there is an address to give away.
+fn snapshot() -> Snapshot {
+    let policy = policy(vec![limit(1, ratelimit_common::layout::Unit::Connections)]);
+    let (mut datapath, kernel) = FakeDatapath::new(&["eth0"]);
+    datapath.apply(&policy).unwrap();
+    datapath.attach("eth0").unwrap();
+    kernel.packet("eth0", opening("198.51.100.7"));
+    let reading = datapath.read().unwrap();
+    let mut census = Census::new(&policy, reading.now, TOP_DEFAULT);
+    datapath.visit_sources(&mut |source| census.visit(&source)).unwrap();
+    let tracked = census.finish();
+    let windows = datapath.source(tracked.leaders[0].addr()).unwrap();
+    Snapshot::build(Parts {
+        top: TopSource::of(&policy, reading.now, tracked.leaders[0], &windows).into_iter().collect(),
+        reading: &reading,
+        tracked,
+        policy: &policy,
+        samples: &Samples::default(),
+        uptime: std::time::Duration::ZERO,
+        version: "0.1.0",
+        config: ConfigState {
+            last_reload_successful: true,
+            last_reload_success_at: jiff::Timestamp::UNIX_EPOCH,
+            error: None,
+        },
+    })
+}
+
+fn stub() -> Handle {
+    let (handle, mut commands) = Handle::channel();
+    tokio::spawn(async move {
+        while let Some(command) = commands.recv().await {
+            match command {
+                Command::Stats { reply, .. } => drop(reply.send(Ok(Arc::new(snapshot())))),
+                Command::Check { reply, .. } => {
+                    drop(reply.send(Err(Problem::new(ProblemKind::Internal, "the stub checks nothing"))));
+                }
+                Command::Health { reply } => {
+                    drop(reply.send(Ok(Health { schema: SCHEMA, healthy: false, problems: vec!["gone".into()] })));
+                }
+                Command::Reload { reply } => drop(reply.send(Ok(ReloadReport { schema: SCHEMA, changes: vec![] }))),
+                Command::Detach { reply, interface } => {
+                    let detached = interface.into_iter().collect();
+                    drop(reply.send(Ok(DetachReport { schema: SCHEMA, detached, stopping: false })));
+                }
+            }
+        }
+    });
+    handle
+}
+
+async fn ask(surface: Surface, peer: Option<u32>, method: &str, path: &str) -> (StatusCode, String) {
+    let request =
+        Request::builder().method(method).uri(path).extension(Peer { uid: peer }).body(Body::empty()).unwrap();
+    let response = router(stub(), surface, OWN_UID).oneshot(request).await.unwrap();
+    let status = response.status();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn only_root_and_the_daemons_own_user_may_write() {
+    for path in ["/v1/reload", "/v1/detach", "/v1/detach?interface=eth0"] {
+        for (peer, expected) in [
+            (Some(0), StatusCode::OK),
+            (Some(OWN_UID), StatusCode::OK),
+            (Some(1000), StatusCode::FORBIDDEN),
+            (None, StatusCode::FORBIDDEN),
+        ] {
+            let (status, body) = ask(Surface::Socket, peer, "POST", path).await;
+            assert_eq!(status, expected, "{path} by {peer:?}: {body}");
+        }
+        assert_eq!(ask(Surface::Socket, Some(0), "GET", path).await.0, StatusCode::METHOD_NOT_ALLOWED);
+    }
+    let (status, _) = ask(Surface::Socket, Some(1000), "GET", "/api/v1/stats").await;
+    assert_eq!(status, StatusCode::OK, "whoever can connect may read");
+}
+
+#[tokio::test]
+async fn over_tcp_nothing_writes_and_nothing_names_a_source() {
+    for path in ["/v1/reload", "/v1/detach"] {
+        assert_eq!(ask(Surface::Tcp, Some(0), "POST", path).await.0, StatusCode::NOT_FOUND, "{path}");
+    }
+    let (status, body) = ask(Surface::Tcp, None, "GET", "/api/v1/check/198.51.100.7").await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+    assert!(body.contains("single sources are not told over TCP"), "{body}");
+    for path in ["/api/v1/stats", "/metrics"] {
+        let (status, body) = ask(Surface::Tcp, None, "GET", path).await;
+        assert_eq!(status, StatusCode::OK);
+        assert!(!body.contains("198.51.100"), "{path}: {body}");
+    }
+    let (_, body) = ask(Surface::Socket, Some(1000), "GET", "/api/v1/stats").await;
+    assert!(body.contains("198.51.100.7"), "{body}");
+}
+
+#[tokio::test]
+async fn what_is_asked_wrongly_is_answered_in_words() {
+    for (path, expected, words) in [
+        ("/api/v1/check/example.org", StatusCode::BAD_REQUEST, "`example.org` is no IP address"),
+        ("/api/v2/stats", StatusCode::NOT_FOUND, "no such path"),
+        ("/healthz", StatusCode::SERVICE_UNAVAILABLE, "gone"),
+    ] {
+        let (status, body) = ask(Surface::Socket, Some(0), "GET", path).await;
+        assert_eq!(status, expected, "{path}");
+        assert!(body.contains(words), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_tcp_port_serves_one_request_a_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = watch::channel(());
+    let server = tokio::spawn(serve(listener, router(stub(), Surface::Tcp, OWN_UID), stopped));
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    assert!(answer.contains("content-type: text/plain; version=0.0.4"), "{answer}");
+
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = format!("GET /metrics HTTP/1.1\r\nHost: here\r\nX: {}\r\n\r\n", "x".repeat(20_000));
+    // The server may close before it has taken everything.
+    let _ = stream.write_all(head.as_bytes()).await;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 4"), "{}", String::from_utf8_lossy(&answer));
+    drop(stop);
+    server.await.unwrap();
+}

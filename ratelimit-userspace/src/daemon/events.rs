@@ -1,0 +1,65 @@
+//! What reaches the daemon from outside other than by its API: signals, and links that change.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::netlink::LinkEvents;
+
+/// Events that wait. Another link change on top of them says nothing new; a signal waits for room.
+const EVENTS_MAX: usize = 8;
+
+/// A flapping link is looked at so often, no more.
+const LINKS_PAUSE: Duration = Duration::from_millis(200);
+
+/// Something that the daemon acts on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// SIGINT or SIGTERM.
+    Stop,
+    /// SIGHUP.
+    Reload,
+    /// Some interface came, went or changed.
+    LinksChanged,
+}
+
+/// Watches until the tasks are dropped.
+pub(super) fn watch() -> io::Result<(mpsc::Receiver<Event>, JoinSet<()>)> {
+    let (sender, receiver) = mpsc::channel(EVENTS_MAX);
+    let mut tasks = JoinSet::new();
+    for (kind, event) in [
+        (SignalKind::interrupt(), Event::Stop),
+        (SignalKind::terminate(), Event::Stop),
+        (SignalKind::hangup(), Event::Reload),
+    ] {
+        tasks.spawn(forward(signal(kind)?, event, sender.clone()));
+    }
+    match LinkEvents::open() {
+        Ok(links) => {
+            tasks.spawn(announce(links, sender));
+        }
+        Err(error) => tracing::warn!("watch links: {error}; looking at them every two seconds only"),
+    }
+    Ok((receiver, tasks))
+}
+
+async fn forward(mut signal: Signal, event: Event, sender: mpsc::Sender<Event>) {
+    while signal.recv().await.is_some() && sender.send(event).await.is_ok() {}
+}
+
+async fn announce(mut links: LinkEvents, sender: mpsc::Sender<Event>) {
+    loop {
+        if let Err(error) = links.changed().await {
+            tracing::warn!("watch links: {error}; looking at them every two seconds only");
+            return;
+        }
+        // Full means that the owner will look anyway.
+        if let Err(mpsc::error::TrySendError::Closed(_)) = sender.try_send(Event::LinksChanged) {
+            return;
+        }
+        tokio::time::sleep(LINKS_PAUSE).await;
+    }
+}

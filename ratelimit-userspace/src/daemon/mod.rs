@@ -1,0 +1,351 @@
+//! The daemon: one task owns the datapath, everything else sends it commands.
+//!
+//! Knows the configuration, the plan, the datapath's trait and the read model. Must not know the command line, a parser or
+//! the kernel. Anything that touches the datapath runs on a blocking thread, one at a time.
+
+use std::fmt;
+use std::future;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+
+use crate::config::Config;
+use crate::control::server::{Surface, router, serve};
+use crate::control::socket::{ControlSocket, SocketError};
+use crate::control::{Command, Handle};
+use crate::datapath::{Datapath, DatapathError};
+use crate::error::Exit;
+
+mod carry_out;
+mod engine;
+mod events;
+mod links;
+mod notify;
+
+use engine::{Engine, Moment};
+use events::Event;
+use notify::{Notifier, State};
+
+/// How often attachments and counters are looked at when nothing announces a change.
+const SUPERVISE_EVERY: Duration = Duration::from_secs(2);
+
+/// Where the configuration came from, and so whether it can be read anew.
+pub enum ConfigSource {
+    /// The command line: it stays as it is.
+    Flags,
+    /// A file.
+    File {
+        /// Its path, for messages.
+        path: PathBuf,
+        /// Reads and checks it.
+        load: Box<dyn Fn() -> anyhow::Result<Config> + Send>,
+    },
+}
+
+impl ConfigSource {
+    /// A file, and what reads it.
+    pub fn file(path: PathBuf, load: impl Fn() -> anyhow::Result<Config> + Send + 'static) -> Self {
+        Self::File { path, load: Box::new(load) }
+    }
+}
+
+impl fmt::Debug for ConfigSource {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flags => out.write_str("Flags"),
+            Self::File { path, .. } => out.debug_tuple("File").field(path).finish(),
+        }
+    }
+}
+
+/// Why the daemon did not start, or ended other than orderly.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// The control socket could not be had.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The kernel side failed.
+    #[error(transparent)]
+    Datapath(#[from] DatapathError),
+    /// The address of `--listen` could not be had.
+    #[error("listen on {address}: {source}; give another --listen ADDR:PORT")]
+    Listen {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// Something else of the system's.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// A fault of our own, with its message already printed.
+    #[error("internal error: the task that owns the datapath panicked")]
+    Panicked,
+}
+
+impl DaemonError {
+    /// How the program ends.
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::Socket(SocketError::Busy { .. }) => Exit::Occupied,
+            Self::Socket(SocketError::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+                Exit::NotPrivileged
+            }
+            Self::Socket(SocketError::NotASocket { .. } | SocketError::Io { .. }) | Self::Listen { .. } => Exit::Usage,
+            Self::Datapath(error) => error.into(),
+            Self::System { .. } | Self::Panicked => Exit::Internal,
+        }
+    }
+}
+
+/// Runs until a signal or `detach` ends it. `open` makes the datapath, once it is certain that no other daemon has the socket.
+///
+/// Call it on a current-thread runtime whose process has no other thread yet, so that the capabilities that it
+/// gives up after attaching are gone for the whole process.
+pub async fn run<D: Datapath>(
+    config: Config,
+    source: ConfigSource,
+    open: impl FnOnce(&Config) -> Result<D, DatapathError>,
+) -> Result<(), DaemonError> {
+    let (events, _tasks) = events::watch().map_err(|source| DaemonError::System { what: "watch signals", source })?;
+    drive(config, source, open, events, Surroundings::system()).await
+}
+
+/// What the daemon is run by, and on.
+struct Surroundings {
+    notifier: Box<dyn Notifier>,
+    /// How often the service manager wants to hear from us.
+    watchdog: Option<Duration>,
+    /// Called once everything is attached.
+    attached: fn(),
+    own_uid: u32,
+}
+
+impl Surroundings {
+    fn system() -> Self {
+        Self {
+            notifier: Box::new(notify::Systemd),
+            watchdog: sd_notify::watchdog_enabled(),
+            attached: give_up_privileges,
+            own_uid: nix::unistd::geteuid().as_raw(),
+        }
+    }
+}
+
+fn give_up_privileges() {
+    match crate::privileges::give_up() {
+        Ok(remaining) if remaining.threads_with_more == 0 => {
+            tracing::info!("kept {} and gave up every other capability", remaining.capabilities.join(" and "));
+        }
+        Ok(remaining) => {
+            tracing::warn!("{} threads keep more capabilities than are needed", remaining.threads_with_more);
+        }
+        Err(error) => tracing::warn!("{error}; going on with more capabilities than are needed"),
+    }
+}
+
+async fn drive<D: Datapath>(
+    config: Config,
+    source: ConfigSource,
+    open: impl FnOnce(&Config) -> Result<D, DatapathError>,
+    events: mpsc::Receiver<Event>,
+    mut surroundings: Surroundings,
+) -> Result<(), DaemonError> {
+    let started = Instant::now();
+    let socket = ControlSocket::bind(&config.socket)?;
+    let listeners = Listeners::open(&config, &socket).await?;
+    let datapath = open(&config)?;
+    // Not on a blocking thread: nothing is served yet, and threads that start later inherit what is given up here.
+    let engine = Engine::start(datapath, config, source, Moment::now(started))?;
+    (surroundings.attached)();
+    let (handle, commands) = Handle::channel();
+    let (stop, stopped) = watch::channel(());
+    let mut servers = listeners.serve(&handle, surroundings.own_uid, &stopped);
+    drop(handle);
+    let mut owner = Owner { engine: Some(Box::new(engine)), started };
+    eprintln!("ratelimitd: ready");
+    surroundings.notifier.tell(State::Ready);
+    let outcome = owner.serve(commands, events, &mut surroundings).await;
+    surroundings.notifier.tell(State::Stopping);
+    let ended = match outcome {
+        Ok(()) => owner.on_datapath(|engine, _| engine.shutdown()).await.and_then(|ended| Ok(ended?)),
+        Err(error) => Err(error),
+    };
+    drop(stop);
+    while servers.join_next().await.is_some() {}
+    drop(socket);
+    ended
+}
+
+struct Listeners {
+    socket: UnixListener,
+    tcp: Option<TcpListener>,
+}
+
+impl Listeners {
+    async fn open(config: &Config, socket: &ControlSocket) -> Result<Self, DaemonError> {
+        let system = |source| DaemonError::System { what: "listen on the control socket", source };
+        let socket = UnixListener::from_std(socket.listener().map_err(system)?).map_err(system)?;
+        let tcp = match config.listen {
+            Some(address) => {
+                let listen = |source| DaemonError::Listen { address, source };
+                Some(TcpListener::bind(address).await.map_err(listen)?)
+            }
+            None => None,
+        };
+        Ok(Self { socket, tcp })
+    }
+
+    fn serve(self, handle: &Handle, own_uid: u32, stopped: &watch::Receiver<()>) -> JoinSet<()> {
+        let mut servers = JoinSet::new();
+        let api = router(handle.clone(), Surface::Socket, own_uid);
+        servers.spawn(serve(self.socket, api, stopped.clone()));
+        if let Some(tcp) = self.tcp {
+            let api = router(handle.clone(), Surface::Tcp, own_uid);
+            servers.spawn(serve(tcp, api, stopped.clone()));
+        }
+        servers
+    }
+}
+
+/// The task that owns the datapath. It is lent to one blocking thread at a time; if that one panics, it is gone.
+struct Owner<D> {
+    engine: Option<Box<Engine<D>>>,
+    started: Instant,
+}
+
+impl<D: Datapath> Owner<D> {
+    async fn serve(
+        &mut self,
+        mut commands: mpsc::Receiver<Command>,
+        mut events: mpsc::Receiver<Event>,
+        surroundings: &mut Surroundings,
+    ) -> Result<(), DaemonError> {
+        let mut supervise = every(SUPERVISE_EVERY);
+        let mut watchdog = surroundings.watchdog.map(|period| every(period / 2));
+        loop {
+            tokio::select! {
+                event = events.recv() => match event {
+                    None | Some(Event::Stop) => return Ok(()),
+                    Some(Event::Reload) => self.reload(surroundings, |_| {}).await?,
+                    Some(Event::LinksChanged) => {
+                        self.on_datapath(|engine, moment| {
+                            engine.hurry();
+                            engine.supervise(moment)
+                        })
+                        .await?;
+                    }
+                },
+                Some(command) = commands.recv() => {
+                    if self.answer(command, surroundings).await? {
+                        return Ok(());
+                    }
+                }
+                _ = supervise.tick() => {
+                    let seen = self.on_datapath(Engine::supervise).await?;
+                    surroundings.notifier.tell(State::Line(&seen.line));
+                }
+                () = tick(&mut watchdog) => {
+                    let seen = self.on_datapath(Engine::supervise).await?;
+                    if seen.problems.is_empty() {
+                        surroundings.notifier.tell(State::Alive);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Carries out one command; true if the daemon has nothing left to do. A reply that nobody waits for is dropped.
+    async fn answer(&mut self, command: Command, surroundings: &mut Surroundings) -> Result<bool, DaemonError> {
+        match command {
+            Command::Stats { since, reply } => {
+                let answer = self.on_datapath(move |engine, moment| engine.stats(since, moment)).await?;
+                let _ = reply.send(answer);
+            }
+            Command::Check { address, reply } => {
+                let answer = self.on_datapath(move |engine, _| engine.check(address)).await?;
+                let _ = reply.send(answer);
+            }
+            Command::Health { reply } => {
+                let seen = self.on_datapath(Engine::supervise).await?;
+                let _ = reply.send(Ok(seen.health()));
+            }
+            Command::Reload { reply } => {
+                self.reload(surroundings, |answer| {
+                    let _ = reply.send(answer);
+                })
+                .await?;
+            }
+            Command::Detach { interface, reply } => {
+                let answer = self.on_datapath(move |engine, _| engine.detach(interface.as_deref())).await?;
+                let is_last = answer.as_ref().is_ok_and(|report| report.stopping);
+                let _ = reply.send(answer);
+                return Ok(is_last);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn reload(
+        &mut self,
+        surroundings: &mut Surroundings,
+        answer: impl FnOnce(engine::Reloaded),
+    ) -> Result<(), DaemonError> {
+        surroundings.notifier.tell(State::Reloading);
+        let reloaded = self.on_datapath(Engine::reload).await?;
+        surroundings.notifier.tell(State::Ready);
+        answer(reloaded);
+        Ok(())
+    }
+
+    async fn on_datapath<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut Engine<D>, Moment) -> T + Send + 'static,
+    ) -> Result<T, DaemonError> {
+        let moment = Moment::now(self.started);
+        let mut engine = self.engine.take().ok_or(DaemonError::Panicked)?;
+        let lent = spawn_blocking(move || {
+            let outcome = work(&mut engine, moment);
+            (engine, outcome)
+        });
+        let (engine, outcome) = lent.await.map_err(|_| DaemonError::Panicked)?;
+        self.engine = Some(engine);
+        Ok(outcome)
+    }
+}
+
+impl Moment {
+    fn now(started: Instant) -> Self {
+        let at = Instant::now();
+        Self { at, uptime: at.duration_since(started), wall: Timestamp::now() }
+    }
+}
+
+fn every(period: Duration) -> Interval {
+    let mut interval = tokio::time::interval(period.max(Duration::from_millis(1)));
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+async fn tick(interval: &mut Option<Interval>) {
+    match interval {
+        Some(interval) => {
+            interval.tick().await;
+        }
+        None => future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests;

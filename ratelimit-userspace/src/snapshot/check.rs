@@ -1,0 +1,167 @@
+//! What would become of one more unit of one source, and why: `ratelimitd check IP --json`. Pure.
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use ratelimit_common::layout::Source;
+use ratelimit_common::time::{BucketIndex, Nanos};
+use ratelimit_common::verdict::{Action, Reason};
+use ratelimit_common::window::{CELLS, Cell, index};
+use serde::{Deserialize, Serialize};
+
+use super::sources::{Standing, source_text};
+use super::{Mode, SCHEMA, Unit, WindowForm, seconds, timestamp};
+use crate::datapath::SourceReading;
+use crate::desired::{self, Limit, Policy};
+
+/// What is done with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It passes.
+    Pass,
+    /// It is dropped.
+    Drop,
+}
+
+/// How one source stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CheckReport {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Its address, or the prefix that is one client.
+    pub source: String,
+    /// When this was read, by the datapath's clock.
+    pub time: Timestamp,
+    /// What one more of what the limits count meets now.
+    pub verdict: Outcome,
+    /// Why, in the words of the counters.
+    pub reason: String,
+    /// When every limit has room again, if nothing else is admitted meanwhile; none if never.
+    pub retry_after_seconds: Option<f64>,
+    /// Every limit of every rule.
+    pub limits: Vec<CheckLimit>,
+}
+
+/// How one source stands with one limit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CheckLimit {
+    /// The limit's rule.
+    pub rule: String,
+    /// Whether that rule drops.
+    pub mode: Mode,
+    /// What is counted.
+    pub unit: Unit,
+    /// Used in the window.
+    pub used: u64,
+    /// Admitted in a window.
+    pub limit: u64,
+    /// What is left.
+    pub remaining: u64,
+    /// When one more fits, if nothing else is admitted meanwhile; none if never.
+    pub retry_after_seconds: Option<f64>,
+    /// Packets that this window refused since it is remembered.
+    pub refused: u64,
+    /// Length of the window.
+    pub window_seconds: f64,
+    /// Which of the two windows.
+    pub window: WindowForm,
+    /// Length of a bucket.
+    pub bucket_seconds: f64,
+    /// The window's buckets, oldest first, the current one last; their counts sum to `used`.
+    pub buckets: Vec<Bucket>,
+}
+
+/// One bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bucket {
+    /// When it began.
+    pub start: Timestamp,
+    /// Admitted in it.
+    pub count: u64,
+}
+
+impl CheckReport {
+    /// The report on `address` from its windows, at `now` by the datapath's clock.
+    pub fn build(policy: &Policy, now: Nanos, address: IpAddr, windows: &[SourceReading]) -> Self {
+        let limits = policy.rules.iter().flat_map(|rule| rule.limits.iter().map(move |limit| (rule, limit)));
+        let limits: Vec<_> = limits
+            .map(|(rule, limit)| {
+                let window = windows.iter().find(|reading| reading.slot == limit.slot);
+                let window = window.map_or(Source::default(), |reading| reading.window);
+                (rule, limit, window, Standing::of(limit, &window, now))
+            })
+            .collect();
+        let over = |mode: desired::Mode| limits.iter().any(|(rule, _, _, of)| rule.mode == mode && of.over);
+        let reason = if policy.exempt.iter().any(|exempt| exempt.contains(&address)) {
+            Reason::Exempt
+        } else if over(desired::Mode::Enforce) {
+            Reason::OverLimit
+        } else if over(desired::Mode::DryRun) {
+            Reason::DryRun
+        } else {
+            Reason::WithinLimit
+        };
+        let retry =
+            limits.iter().map(|(_, _, _, of)| of.retry_after_ns).try_fold(0, |most, next| Some(most.max(next?)));
+        Self {
+            schema: SCHEMA,
+            source: source_text(policy.client(address)),
+            time: timestamp(now),
+            verdict: reason.action().into(),
+            reason: reason.label().to_owned(),
+            retry_after_seconds: if reason == Reason::Exempt { Some(0.0) } else { retry.map(seconds) },
+            limits: limits.iter().map(|(rule, limit, window, of)| check_limit(rule, limit, window, of, now)).collect(),
+        }
+    }
+}
+
+impl From<Action> for Outcome {
+    fn from(action: Action) -> Self {
+        match action {
+            Action::Pass => Self::Pass,
+            Action::Drop => Self::Drop,
+        }
+    }
+}
+
+impl Outcome {
+    /// Its name.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Drop => "drop",
+        }
+    }
+}
+
+fn check_limit(rule: &desired::Rule, limit: &Limit, window: &Source, of: &Standing, now: Nanos) -> CheckLimit {
+    CheckLimit {
+        rule: rule.name.clone(),
+        mode: rule.mode.into(),
+        unit: limit.unit.into(),
+        used: of.used,
+        limit: limit.amount,
+        remaining: limit.amount.saturating_sub(of.used),
+        retry_after_seconds: of.retry_after_ns.map(seconds),
+        refused: of.refused,
+        window_seconds: seconds(limit.window_ns),
+        window: limit.form.into(),
+        bucket_seconds: seconds(limit.bucket_ns),
+        buckets: buckets(limit, window, now),
+    }
+}
+
+/// The buckets that the sum takes in, seen from the later of `now` and the newest cell, as the packet path looks.
+fn buckets(limit: &Limit, window: &Source, now: Nanos) -> Vec<Bucket> {
+    let bits = limit.arithmetic().count_bits;
+    let cells: [Cell; CELLS] = std::array::from_fn(|at| Cell::decode(window.cells[at], at, bits));
+    let newest = cells.iter().fold(now.bucket(limit.bucket_ns), |newest, cell| newest.max(cell.bucket));
+    let bucket = |back: u8| {
+        let bucket = BucketIndex(newest.0.saturating_sub(u64::from(back)));
+        let cell = cells[index(bucket)];
+        let count = if cell.bucket == bucket { cell.count } else { 0 };
+        Bucket { start: timestamp(bucket.start(limit.bucket_ns)), count }
+    };
+    (0..=limit.behind()).rev().map(bucket).collect()
+}

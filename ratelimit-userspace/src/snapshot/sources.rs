@@ -1,0 +1,238 @@
+//! What all the sources come to, in memory that does not grow with them. Pure.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use ipnet::IpNet;
+use ratelimit_common::layout::Source;
+use ratelimit_common::time::{BucketIndex, Nanos};
+use ratelimit_common::window;
+use serde::{Deserialize, Serialize};
+
+use super::{Unit, seconds};
+use crate::datapath::SourceReading;
+use crate::desired::{self, Limit, Policy};
+
+/// Sources in `top` unless asked otherwise.
+pub const TOP_DEFAULT: usize = 20;
+
+/// How a source stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// There is room for more.
+    Ok,
+    /// There is no room for one more unit now.
+    OverLimit,
+    /// Banned.
+    Banned,
+    /// Denied.
+    Denied,
+    /// Never limited.
+    Exempt,
+}
+
+/// One source near or over a limit: by the limit that is closest to refusing it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TopSource {
+    /// Its address, or the prefix that is one client.
+    pub source: String,
+    /// The limit's rule.
+    pub rule: String,
+    /// The limit's unit, which `used` and `limit` are in.
+    pub unit: Unit,
+    /// Used of the limit.
+    pub used: u64,
+    /// The limit.
+    pub limit: u64,
+    /// The limit's window.
+    pub window_seconds: f64,
+    /// Packets that this source's windows refused since they are remembered; 0 under a dry-run rule.
+    pub dropped: u64,
+    /// The same under a dry-run rule.
+    pub would_drop: u64,
+    /// How it stands.
+    pub state: State,
+    /// When every limit has room again, if nothing else is admitted meanwhile; none if never (a limit of 0).
+    pub retry_after_seconds: Option<f64>,
+}
+
+/// What the sources came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tracked {
+    /// Sources remembered, see [`super::Sources::tracked`].
+    pub sources: u64,
+    /// Sources without room, by rule.
+    pub over_limit: Vec<u64>,
+    /// The sources nearest to or over a limit, worst first.
+    pub leaders: Vec<IpNet>,
+}
+
+/// Counts windows as they are visited, in any order, and keeps the worst.
+///
+/// The windows of one source come apart, so the worst `top_max * limits` windows are kept: fewer than `top_max` sources can
+/// come before a source that belongs to the worst `top_max`, each with at most one window a limit, so none is missed.
+#[derive(Debug)]
+pub struct Census {
+    now: Nanos,
+    limits: Vec<LimitCensus>,
+    rules: usize,
+    top_max: usize,
+    worst: BinaryHeap<Reverse<Rank>>,
+}
+
+#[derive(Debug)]
+struct LimitCensus {
+    rule: usize,
+    limit: Limit,
+    windows: u64,
+    over: u64,
+}
+
+/// The order of `top`: over a limit before within, then by packets refused, then by how full the window is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    over: bool,
+    refused: u64,
+    fill: u128,
+    source: Reverse<IpNet>,
+}
+
+/// How one window stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Standing {
+    pub(super) used: u64,
+    pub(super) over: bool,
+    pub(super) refused: u64,
+    /// None: never.
+    pub(super) retry_after_ns: Option<u64>,
+}
+
+impl Census {
+    /// An empty one, at `now` by the datapath's clock.
+    pub fn new(policy: &Policy, now: Nanos, top_max: usize) -> Self {
+        let limits = policy.rules.iter().enumerate().flat_map(|(rule, of)| {
+            of.limits.iter().map(move |limit| LimitCensus { rule, limit: *limit, windows: 0, over: 0 })
+        });
+        Self { now, limits: limits.collect(), rules: policy.rules.len(), top_max, worst: BinaryHeap::new() }
+    }
+
+    /// Counts one window. Windows of no current limit are passed over: nothing judges by them.
+    pub fn visit(&mut self, reading: &SourceReading) {
+        let worst_max = self.top_max.saturating_mul(self.limits.len());
+        for of in self.limits.iter_mut().filter(|of| of.limit.slot == reading.slot) {
+            of.windows += 1;
+            let bucket = self.now.bucket(of.limit.bucket_ns);
+            let used = window::used(&reading.window.cells, of.limit.arithmetic(), bucket);
+            let over = used.checked_add(1).is_none_or(|next| next > of.limit.amount);
+            of.over += u64::from(over);
+            let refused = if over { reading.window.refused } else { 0 };
+            let rank = Rank { over, refused, fill: fill(used, of.limit.amount), source: Reverse(reading.prefix) };
+            if used == 0 && !over {
+                continue;
+            }
+            if self.worst.len() < worst_max {
+                self.worst.push(Reverse(rank));
+            } else if let Some(mut least) = self.worst.peek_mut()
+                && least.0 < rank
+            {
+                *least = Reverse(rank);
+            }
+        }
+    }
+
+    /// What it came to.
+    pub fn finish(self) -> Tracked {
+        let mut over_limit = vec![0; self.rules];
+        for of in &self.limits {
+            over_limit[of.rule] = over_limit[of.rule].max(of.over);
+        }
+        let mut leaders: Vec<IpNet> = Vec::new();
+        for Reverse(rank) in self.worst.into_sorted_vec() {
+            if leaders.len() < self.top_max && !leaders.contains(&rank.source.0) {
+                leaders.push(rank.source.0);
+            }
+        }
+        Tracked { sources: self.limits.iter().map(|of| of.windows).max().unwrap_or(0), over_limit, leaders }
+    }
+}
+
+impl TopSource {
+    /// One source, from all of its windows; none if nothing of it counts (any more).
+    pub fn of(policy: &Policy, now: Nanos, source: IpNet, windows: &[SourceReading]) -> Option<Self> {
+        let standings = policy.rules.iter().flat_map(|rule| rule.limits.iter().map(move |limit| (rule, limit)));
+        let standings: Vec<_> = standings
+            .flat_map(|(rule, limit)| {
+                let windows = windows.iter().filter(|reading| reading.slot == limit.slot);
+                windows.map(move |reading| (rule, limit, Standing::of(limit, &reading.window, now)))
+            })
+            .collect();
+        let &(rule, limit, nearest) = standings.iter().max_by_key(|(_, limit, standing)| {
+            (standing.over, standing.retry_after_ns.unwrap_or(u64::MAX), fill(standing.used, limit.amount))
+        })?;
+        let is_exempt = policy.exempt.iter().any(|exempt| exempt.contains(&source));
+        let state = match (is_exempt, nearest.over) {
+            (true, true | false) => State::Exempt,
+            (false, true) => State::OverLimit,
+            (false, false) => State::Ok,
+        };
+        let retry_after =
+            standings.iter().map(|(_, _, of)| of.retry_after_ns).try_fold(0, |most, next| Some(most.max(next?)));
+        let refused: u64 = standings.iter().fold(0, |sum, (_, _, of)| of.refused.saturating_add(sum));
+        let (dropped, would_drop) = match rule.mode {
+            desired::Mode::Enforce => (refused, 0),
+            desired::Mode::DryRun => (0, refused),
+        };
+        Some(Self {
+            source: source_text(source),
+            rule: rule.name.clone(),
+            unit: limit.unit.into(),
+            used: nearest.used,
+            limit: limit.amount,
+            window_seconds: seconds(limit.window_ns),
+            dropped,
+            would_drop,
+            state,
+            retry_after_seconds: if is_exempt { Some(0.0) } else { retry_after.map(seconds) },
+        })
+    }
+
+    /// Puts sources in the order of `top`: over a limit first, by packets refused, then by how full their window is.
+    pub fn rank(mut sources: Vec<Self>) -> Vec<Self> {
+        sources.sort_by_cached_key(|of| {
+            let over = of.state == State::OverLimit;
+            let refused = if over { of.dropped.saturating_add(of.would_drop) } else { 0 };
+            Reverse((over, refused, fill(of.used, of.limit), Reverse(of.source.clone())))
+        });
+        sources
+    }
+}
+
+impl Standing {
+    pub(super) fn of(limit: &Limit, source: &Source, now: Nanos) -> Self {
+        let arithmetic = limit.arithmetic();
+        let bucket = now.bucket(limit.bucket_ns);
+        let room = window::room_from(&source.cells, arithmetic, bucket, 1);
+        let over = !window::has_room(&source.cells, arithmetic, bucket, 1);
+        Self {
+            used: window::used(&source.cells, arithmetic, bucket),
+            over,
+            refused: source.refused,
+            retry_after_ns: if over { room.map(|from| until(from, limit.bucket_ns, now)) } else { Some(0) },
+        }
+    }
+}
+
+/// The source as JSON names it.
+pub(super) fn source_text(source: IpNet) -> String {
+    if source.prefix_len() == source.max_prefix_len() { source.addr().to_string() } else { source.to_string() }
+}
+
+fn until(bucket: BucketIndex, bucket_ns: u64, now: Nanos) -> u64 {
+    bucket.start(bucket_ns).0.saturating_sub(now.0)
+}
+
+/// Used of the limit, in 2^-32: counts have at most 47 bits, so nothing overflows.
+fn fill(used: u64, limit: u64) -> u128 {
+    (u128::from(used) << 32) / u128::from(limit.max(1))
+}

@@ -1,0 +1,336 @@
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use ratelimit_common::layout::{Fault, Source, Unit as Counted};
+use ratelimit_common::window;
+use serde_json::Value;
+
+use super::*;
+use crate::datapath::fake::{FakeDatapath, FakeKernel, FakePacket};
+use crate::datapath::{Datapath, SourceReading};
+use crate::desired::Mode as DesiredMode;
+use crate::fixture::{MINUTE_NS, address, limit, opening, policy};
+
+fn fake(policy: &Policy) -> (FakeDatapath, FakeKernel) {
+    let (mut datapath, kernel) = FakeDatapath::new(&["eth0", "eth1"]);
+    datapath.apply(policy).unwrap();
+    datapath.attach("eth0").unwrap();
+    datapath.attach("eth1").unwrap();
+    (datapath, kernel)
+}
+
+fn build(datapath: &mut FakeDatapath, policy: &Policy) -> Snapshot {
+    let reading = datapath.read().unwrap();
+    let mut census = Census::new(policy, reading.now, TOP_DEFAULT);
+    datapath.visit_sources(&mut |source| census.visit(&source)).unwrap();
+    let tracked = census.finish();
+    let top = tracked
+        .leaders
+        .iter()
+        .filter_map(|source| TopSource::of(policy, reading.now, *source, &datapath.source(source.addr()).unwrap()));
+    let top = TopSource::rank(top.collect());
+    Snapshot::build(Parts {
+        reading: &reading,
+        tracked,
+        top,
+        policy,
+        samples: &Samples::default(),
+        uptime: Duration::from_millis(12_500),
+        version: "0.1.0",
+        config: ConfigState {
+            last_reload_successful: true,
+            last_reload_success_at: timestamp(reading.now),
+            error: None,
+        },
+    })
+}
+
+#[test]
+fn received_is_passed_plus_dropped_on_every_interface_and_by_rule() {
+    let policy = policy(vec![limit(3, Counted::Connections)]);
+    let (mut datapath, kernel) = fake(&policy);
+    for _ in 0..5 {
+        kernel.packet("eth0", opening("198.51.100.7"));
+    }
+    kernel.packet("eth0", FakePacket { opens: false, ..opening("198.51.100.7") });
+    kernel.packet("eth1", opening("198.51.100.8"));
+    for reason in Reason::ALL {
+        kernel.unruled("eth1", *reason, Tally { packets: 2, bytes: 120 });
+    }
+
+    let snapshot = build(&mut datapath, &policy);
+    for of in &snapshot.interfaces {
+        assert_eq!(of.packets.received, of.packets.passed + of.packets.dropped, "{}", of.name);
+        assert_eq!(of.bytes.received, of.bytes.passed + of.bytes.dropped, "{}", of.name);
+        let counters = of.counters.iter().map(|counter| counter.packets).sum::<u64>();
+        assert_eq!(of.packets.received, counters, "{}", of.name);
+    }
+    let eth0 = &snapshot.interfaces[0];
+    assert_eq!(eth0.packets, Volume { received: 6, passed: 4, dropped: 2, would_drop: 0 });
+    assert_eq!(eth0.bytes, Volume { received: 600, passed: 400, dropped: 200, would_drop: 0 });
+    let all = snapshot.interfaces.iter().map(|of| of.packets.received).sum::<u64>();
+    assert_eq!(snapshot.reasons.values().sum::<u64>(), all);
+    let rule = &snapshot.rules[0];
+    assert_eq!((rule.admitted, rule.dropped, rule.would_drop, rule.not_counted), (4, 2, 0, 1));
+    assert_eq!(rule.sources_over_limit, 1);
+}
+
+#[test]
+fn a_dry_run_passes_what_it_would_drop() {
+    let mut policy = policy(vec![limit(1, Counted::Connections)]);
+    policy.rules[0].mode = DesiredMode::DryRun;
+    let (mut datapath, kernel) = fake(&policy);
+    kernel.packet("eth0", opening("198.51.100.7"));
+    kernel.packet("eth0", opening("198.51.100.7"));
+
+    let snapshot = build(&mut datapath, &policy);
+    assert_eq!(snapshot.mode, Mode::DryRun);
+    assert_eq!(snapshot.interfaces[0].packets, Volume { received: 2, passed: 2, dropped: 0, would_drop: 1 });
+    let top = &snapshot.top.unwrap()[0];
+    assert_eq!((top.state, top.dropped, top.would_drop), (State::OverLimit, 0, 1));
+    let windows = datapath.source(address("198.51.100.7")).unwrap();
+    let report = CheckReport::build(&policy, datapath.read().unwrap().now, address("198.51.100.7"), &windows);
+    assert_eq!((report.verdict, &*report.reason), (Outcome::Pass, "dry_run"));
+}
+
+/// The field names that INTERFACE.md fixes, literally.
+#[test]
+fn json_has_every_field_that_the_interface_fixes() {
+    let policy = policy(vec![limit(1, Counted::Connections)]);
+    let (mut datapath, kernel) = fake(&policy);
+    kernel.packet("eth0", opening("198.51.100.7"));
+    kernel.packet("eth0", opening("2001:db8:1:2::9"));
+    kernel.fault(Fault::SourcesV4Insert);
+    let snapshot = build(&mut datapath, &policy);
+    let json = serde_json::to_value(&snapshot).unwrap();
+
+    let fixed: Value = serde_json::from_str(
+        r#"{ "schema": 1, "version": "0.1.0", "mode": "enforce", "uptime_seconds": 12.5,
+          "interfaces": [ { "name": "eth0", "xdp_mode": "native", "attached": true,
+              "packets": { "received": 0, "passed": 0, "dropped": 0, "would_drop": 0 },
+              "bytes":   { "received": 0, "passed": 0, "dropped": 0, "would_drop": 0 } } ],
+          "rules": [ { "name": "default", "mode": "enforce", "ports": "80,443",
+              "limits": [ { "amount": 1000, "window_seconds": 300, "unit": "requests", "bucket_seconds": 60 } ],
+              "admitted": 0, "dropped": 0, "would_drop": 0, "sources_over_limit": 0 } ],
+          "sources": { "tracked": 0, "capacity": 262144, "banned": 0, "not_admitted": 0 },
+          "reasons": { "within_limit": 0, "over_limit": 0, "banned": 0, "denied": 0, "malformed": 0 },
+          "top": [ { "source": "198.51.100.7", "rule": "default", "unit": "requests", "used": 1000, "limit": 1000,
+              "dropped": 40, "state": "over_limit", "retry_after_seconds": 12.0 } ] }"#,
+    )
+    .unwrap();
+    assert_holds(&fixed, &json, "stats");
+    assert_eq!(json["schema"], 1);
+    assert_eq!(json["rules"][0]["ports"], "80,443");
+    assert_eq!(json["rules"][0]["limits"][0]["window_seconds"], 300.0);
+    assert_eq!(json["sources"]["tracked"], 2);
+    let named: BTreeSet<_> = json["top"].as_array().unwrap().iter().map(|of| of["source"].as_str().unwrap()).collect();
+    assert_eq!(named, BTreeSet::from(["198.51.100.7", "2001:db8:1:2::/64"]));
+    let back: Snapshot = serde_json::from_value(json).unwrap();
+    assert_eq!(back, snapshot);
+
+    let now = datapath.read().unwrap().now;
+    let windows = datapath.source(address("198.51.100.7")).unwrap();
+    let report = CheckReport::build(&policy, now, address("198.51.100.7"), &windows);
+    let fixed: Value = serde_json::from_str(
+        r#"{ "schema":1, "source":"…", "verdict":"pass|drop", "reason":"…", "limits":[ { "rule":"…", "unit":"…", "used":0,
+        "limit":0, "remaining":0, "retry_after_seconds":0.0, "buckets":[ { "start":"…", "count":0 } ] } ] }"#,
+    )
+    .unwrap();
+    assert_holds(&fixed, &serde_json::to_value(&report).unwrap(), "check");
+}
+
+/// Every field of `fixed` is in `actual`, with a value of the same type; of lists, the first elements.
+fn assert_holds(fixed: &Value, actual: &Value, path: &str) {
+    match (fixed, actual) {
+        (Value::Object(fixed), Value::Object(actual)) => {
+            for (name, value) in fixed {
+                let field = actual.get(name).unwrap_or_else(|| panic!("{path} lacks {name}"));
+                assert_holds(value, field, &format!("{path}.{name}"));
+            }
+        }
+        (Value::Array(fixed), Value::Array(actual)) => {
+            let first = actual.first().unwrap_or_else(|| panic!("{path} is empty"));
+            assert_holds(&fixed[0], first, &format!("{path}[0]"));
+        }
+        _ => assert_eq!(std::mem::discriminant(fixed), std::mem::discriminant(actual), "{path}: {fixed} and {actual}"),
+    }
+}
+
+#[test]
+fn without_sources_no_address_is_left() {
+    let policy = policy(vec![limit(1, Counted::Connections)]);
+    let (mut datapath, kernel) = fake(&policy);
+    kernel.packet("eth0", opening("198.51.100.7"));
+    let mut snapshot = build(&mut datapath, &policy);
+    snapshot.config.error = Some("line 3: 198.51.100.7/40".to_owned());
+    let json = serde_json::to_string(&snapshot.without_sources()).unwrap();
+    assert!(!json.contains("198.51.100") && !json.contains("\"top\""), "{json}");
+}
+
+#[test]
+fn the_strict_timeline_is_told_bucket_by_bucket_and_when_it_ends() {
+    let policy = policy(vec![limit(20, Counted::Connections)]);
+    let (mut datapath, kernel) = fake(&policy);
+    // 13 at 10:00, 7 at 10:01; at 10:02 the limit is reached until 10:00 leaves the strict window, at 10:06.
+    for (count, minutes) in [(13, 1), (7, 1), (0, 0)] {
+        for _ in 0..count {
+            assert_eq!(kernel.packet("eth0", opening("198.51.100.7")), Some(Reason::WithinLimit));
+        }
+        kernel.advance(minutes * MINUTE_NS);
+    }
+    kernel.advance(15 * SECOND_NS);
+    assert_eq!(kernel.packet("eth0", opening("198.51.100.7")), Some(Reason::OverLimit));
+
+    let now = datapath.read().unwrap().now;
+    let windows = datapath.source(address("198.51.100.7")).unwrap();
+    let report = CheckReport::build(&policy, now, address("198.51.100.7"), &windows);
+    assert_eq!((report.verdict, &*report.reason), (Outcome::Drop, "over_limit"));
+    let of = &report.limits[0];
+    assert_eq!((of.used, of.remaining, of.refused), (20, 0, 1));
+    assert_eq!(of.buckets.iter().map(|bucket| bucket.count).collect::<Vec<_>>(), [0, 0, 0, 13, 7, 0]);
+    assert_eq!(of.buckets[3].start.to_string(), "2026-01-01T10:00:00Z");
+    assert_eq!(of.retry_after_seconds, Some(225.0));
+
+    kernel.advance(225 * SECOND_NS - 1);
+    assert_eq!(kernel.packet("eth0", opening("198.51.100.7")), Some(Reason::OverLimit));
+    kernel.advance(1);
+    assert_eq!(kernel.packet("eth0", opening("198.51.100.7")), Some(Reason::WithinLimit));
+}
+
+#[test]
+fn a_source_that_was_never_seen_and_one_that_is_exempt_pass() {
+    let mut policy = policy(vec![limit(20, Counted::Connections)]);
+    policy.exempt = vec!["192.0.2.0/24".parse().unwrap()];
+    let now = crate::datapath::fake::START;
+    let unknown = CheckReport::build(&policy, now, address("198.51.100.7"), &[]);
+    assert_eq!((unknown.verdict, &*unknown.reason), (Outcome::Pass, "within_limit"));
+    assert_eq!((unknown.limits[0].used, unknown.limits[0].buckets.len()), (0, 6));
+    let exempt = CheckReport::build(&policy, now, address("192.0.2.9"), &[]);
+    assert_eq!((exempt.verdict, &*exempt.reason), (Outcome::Pass, "exempt"));
+}
+
+#[test]
+fn a_limit_of_zero_never_lets_anyone_in() {
+    let policy = policy(vec![limit(0, Counted::Connections)]);
+    let report = CheckReport::build(&policy, crate::datapath::fake::START, address("198.51.100.7"), &[]);
+    assert_eq!((report.verdict, report.retry_after_seconds), (Outcome::Drop, None));
+}
+
+fn window_of(limit: &desired::Limit, used: u64, now: Nanos) -> [u64; window::CELLS] {
+    window::opened(limit.arithmetic(), now.bucket(limit.bucket_ns), used).unwrap()
+}
+
+#[test]
+fn the_worst_of_many_sources_are_the_same_as_if_all_were_kept() {
+    let limits = vec![limit(1000, Counted::Connections), limit(2000, Counted::Packets)];
+    let policy = policy(limits.clone());
+    let now = crate::datapath::fake::START;
+    let mut census = Census::new(&policy, now, TOP_DEFAULT);
+    let mut all = Vec::new();
+    // A fixed sequence without order: multiples of a number prime to 1001.
+    for n in 1..=5000_u32 {
+        let prefix = IpNet::from(IpAddr::from(n.to_be_bytes()));
+        let used = [u64::from(n * 617 % 1001), u64::from(n * 389 % 2001)];
+        let windows = [0, 1].map(|at| SourceReading {
+            prefix,
+            slot: limits[at].slot,
+            window: Source { refused: used[at] % 7, cells: window_of(&limits[at], used[at], now) },
+        });
+        let over = used[0] == 1000 || used[1] == 2000;
+        let refused = [0, 1].into_iter().filter(|&at| used[at] == limits[at].amount).map(|at| used[at] % 7).max();
+        let fill = [0, 1].map(|at| (u128::from(used[at]) << 32) / u128::from(limits[at].amount));
+        let most = if over {
+            (
+                true,
+                refused.unwrap_or(0),
+                [0, 1].into_iter().filter(|&at| used[at] == limits[at].amount).map(|at| fill[at]).max().unwrap_or(0),
+            )
+        } else {
+            (false, 0, fill[0].max(fill[1]))
+        };
+        all.push((std::cmp::Reverse(most), prefix));
+        for window in &windows {
+            census.visit(window);
+        }
+    }
+    all.sort_unstable();
+    let expected: Vec<_> = all.into_iter().take(TOP_DEFAULT).map(|(_, prefix)| prefix).collect();
+    let tracked = census.finish();
+    assert_eq!(tracked.sources, 5000);
+    assert_eq!(tracked.leaders, expected);
+}
+
+#[test]
+fn a_source_over_two_limits_is_let_in_when_both_have_room() {
+    let mut short = limit(1, Counted::Packets);
+    (short.window_ns, short.bucket_ns) = (MINUTE_NS, 10 * SECOND_NS);
+    let limits = vec![short, limit(1, Counted::Connections)];
+    let policy = policy(limits);
+    let (mut datapath, kernel) = fake(&policy);
+    kernel.packet("eth0", opening("198.51.100.7"));
+    let top = build(&mut datapath, &policy).top.unwrap();
+    assert_eq!(top.len(), 1);
+    assert_eq!((top[0].state, top[0].retry_after_seconds), (State::OverLimit, Some(360.0)));
+}
+
+#[test]
+fn windows_of_an_older_policy_are_passed_over() {
+    let old = policy(vec![limit(1, Counted::Connections)]);
+    let (mut datapath, kernel) = fake(&old);
+    kernel.packet("eth0", opening("198.51.100.7"));
+    let new = policy(vec![limit(1, Counted::Bytes)]);
+    datapath.apply(&new).unwrap();
+    let snapshot = build(&mut datapath, &new);
+    assert_eq!((snapshot.sources.tracked, snapshot.top), (0, Some(vec![])));
+}
+
+#[test]
+fn any_words_in_a_window_are_read_without_a_panic() {
+    let policy = policy(vec![limit(1000, Counted::Connections), limit(1000, Counted::Bytes)]);
+    for seed in 1..2000_u64 {
+        let mut word = seed;
+        let cells = std::array::from_fn(|_| {
+            word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+            word
+        });
+        let window = Source { refused: u64::MAX, cells };
+        let prefix = IpNet::from(address("198.51.100.7"));
+        let windows = policy.rules[0].limits.iter().map(|limit| SourceReading { prefix, slot: limit.slot, window });
+        let windows: Vec<_> = windows.collect();
+        let now = crate::datapath::fake::START;
+        let mut census = Census::new(&policy, now, 1);
+        windows.iter().for_each(|window| census.visit(window));
+        let _tracked = census.finish();
+        let _report = CheckReport::build(&policy, now, address("198.51.100.7"), &windows);
+        let _top = TopSource::of(&policy, now, prefix, &windows);
+    }
+}
+
+#[test]
+fn ports_are_named_as_the_flag_takes_them() {
+    let of = |tcp: &[(u16, u16)], udp: &[(u16, u16)], other_protocols| {
+        ports(&desired::Ports { tcp: tcp.to_vec(), udp: udp.to_vec(), other_protocols })
+    };
+    assert_eq!(of(&[(80, 80), (443, 443)], &[(53, 53), (80, 80), (443, 443)], false), "53/udp,80,443");
+    assert_eq!(of(&[(22, 22), (8000, 8100)], &[(8000, 8100)], false), "22/tcp,8000-8100");
+    assert_eq!(of(&[(0, 65_535)], &[(0, 65_535)], true), "all");
+}
+
+#[test]
+fn a_rate_is_over_the_oldest_of_the_last_two_samples() {
+    let policy = policy(vec![limit(10, Counted::Connections)]);
+    let (mut datapath, kernel) = fake(&policy);
+    let mut samples = Samples::default();
+    let mut at = Duration::ZERO;
+    for packets in [100, 4, 6] {
+        samples.push(Sample::of(&datapath.read().unwrap(), at));
+        kernel.unruled("eth0", Reason::NotIp, Tally { packets, bytes: 0 });
+        at += Duration::from_secs(2);
+    }
+    let now = Traffic::on(&datapath.read().unwrap().interfaces[0]).packets;
+    let rates = samples.rates("eth0", now, at).unwrap();
+    assert!((rates.received - 2.5).abs() < f64::EPSILON, "{rates:?}");
+    assert_eq!(samples.rates("eth9", now, at), None);
+    assert_eq!(Samples::default().rates("eth0", now, at), None);
+}

@@ -1,0 +1,61 @@
+//! `ratelimitd check IP`.
+
+use super::{counted, duration, number, retry};
+use crate::error::Exit;
+use crate::snapshot::{CheckLimit, CheckReport, Mode, Outcome};
+
+/// One source for people, several lines.
+pub fn check(report: &CheckReport) -> String {
+    let mut out = format!("{} {}\n", report.source, verdict_in_words(report));
+    let is_held_back = report.limits.iter().any(|limit| limit.remaining == 0);
+    if is_held_back && report.reason != "exempt" {
+        let again = retry(report.retry_after_seconds);
+        out += &format!("There is room again {again}, if it sends nothing that is admitted meanwhile.\n");
+    }
+    for limit in &report.limits {
+        out += "\n";
+        out += &self::limit(limit);
+    }
+    out
+}
+
+/// What `check` ends with.
+pub const fn check_exit(report: &CheckReport) -> Exit {
+    match report.verdict {
+        Outcome::Pass => Exit::Done,
+        Outcome::Drop => Exit::Blocked,
+    }
+}
+
+fn verdict_in_words(report: &CheckReport) -> String {
+    match (report.verdict, report.reason.as_str()) {
+        (Outcome::Pass, "within_limit") => "passes: it is within every limit.".to_owned(),
+        (Outcome::Pass, "exempt") => "passes: it is exempt from every limit.".to_owned(),
+        (Outcome::Pass, "dry_run") => "passes, but only because of the dry run: it is over a limit.".to_owned(),
+        (Outcome::Drop, "over_limit") => "is blocked: it is over a limit.".to_owned(),
+        (Outcome::Pass, other) => format!("passes: {other}."),
+        (Outcome::Drop, other) => format!("is blocked: {other}."),
+    }
+}
+
+fn limit(limit: &CheckLimit) -> String {
+    let mode = match limit.mode {
+        Mode::Enforce => "",
+        Mode::DryRun => ", dry run",
+    };
+    let mut out = format!(
+        "Rule {}{mode}: {} of {} {} used in {}, {} left; {} refused\n",
+        limit.rule,
+        number(limit.used),
+        number(limit.limit),
+        limit.unit.label(),
+        duration(limit.window_seconds),
+        number(limit.remaining),
+        counted(limit.refused, "packet"),
+    );
+    let width = limit.buckets.iter().map(|bucket| number(bucket.count).len()).max().unwrap_or(0);
+    for bucket in &limit.buckets {
+        out += &format!("  {}  {:>width$}\n", bucket.start.strftime("%Y-%m-%d %H:%M:%S UTC"), number(bucket.count));
+    }
+    out
+}

@@ -1,0 +1,83 @@
+//! Statistics for people. Pure text from the read model; only `watch` asks a daemon for it.
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
+
+mod check;
+mod stats;
+mod watch;
+
+pub use check::{check, check_exit};
+pub use stats::stats;
+pub use watch::{Screen, WatchError, watch};
+
+use crate::snapshot::Limit;
+
+/// 1234567 as `1,234,567`.
+fn number(value: u64) -> String {
+    let digits = value.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Seconds as `2m 13s`: the two largest units, rounded up so that nothing is promised too early.
+fn duration(seconds: f64) -> String {
+    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "saturates, and no duration is below 0"
+    )]
+    let whole = seconds.ceil() as u64;
+    let mut left = whole;
+    let mut out = String::new();
+    for (length, unit) in UNITS.into_iter().skip_while(|(length, _)| *length > whole).take(2) {
+        if left >= length {
+            let space = if out.is_empty() { "" } else { " " };
+            // Writing to a String cannot fail.
+            let _ = write!(out, "{space}{}{unit}", left / length);
+        }
+        left %= length;
+    }
+    if out.is_empty() { "0s".to_owned() } else { out }
+}
+
+/// When a source is let in again.
+fn retry(seconds: Option<f64>) -> String {
+    seconds.map_or("never: the limit is 0".to_owned(), |seconds| format!("in {}", duration(seconds)))
+}
+
+/// `1,000 connections in 5m`.
+fn limit(limit: &Limit) -> String {
+    format!("{} {} in {}", number(limit.amount), limit.unit.label(), duration(limit.window_seconds))
+}
+
+/// `1 source`, `2 sources`.
+fn counted(count: u64, one: &str) -> String {
+    format!("{} {one}{}", number(count), if count == 1 { "" } else { "s" })
+}
+
+/// Columns without lines, as wide as their text whatever the terminal; those at `right` are numbers.
+fn table<const N: usize>(head: [&str; N], right: &[usize], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(head);
+    for row in rows {
+        table.add_row(row);
+    }
+    for &at in right {
+        if let Some(column) = table.column_mut(at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! `ratelimitd stats`.
+
+use super::{counted, duration, limit, number, retry, table};
+use crate::snapshot::{Interface, Mode, Rule, Snapshot, State, TopSource, WindowForm, XdpMode};
+
+/// A snapshot for people, several lines.
+pub fn stats(snapshot: &Snapshot) -> String {
+    let mut out = format!(
+        "ratelimitd {}, up {}: {}\n",
+        snapshot.version,
+        duration(snapshot.uptime_seconds),
+        mode_in_words(snapshot.mode)
+    );
+    if !snapshot.config.last_reload_successful {
+        let why = snapshot.config.error.as_deref().unwrap_or("see the log");
+        out += &format!("THE LAST RELOAD FAILED, and what held before goes on: {why}\n");
+    }
+    out += "\n";
+    out += &interfaces(snapshot);
+    for rule in &snapshot.rules {
+        out += "\n";
+        out += &self::rule(rule);
+    }
+    out += "\n";
+    out += &sources(snapshot);
+    for error in snapshot.map_errors.iter().filter(|error| error.count > 0) {
+        out += &format!("Map errors: {} {}, {}\n", error.map, error.op, counted(error.count, "time"));
+    }
+    out
+}
+
+const fn mode_in_words(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Enforce => "enforcing, what is over a limit is dropped",
+        Mode::DryRun => "dry run, nothing is dropped and what would be is counted",
+    }
+}
+
+fn interfaces(snapshot: &Snapshot) -> String {
+    let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), whole);
+    let row = |of: &Interface| {
+        [
+            of.name.clone(),
+            attachment(of).to_owned(),
+            rate(of.per_second.map(|rates| rates.received)),
+            rate(of.per_second.map(|rates| rates.dropped)),
+            number(of.packets.received),
+            number(of.packets.passed),
+            number(of.packets.dropped),
+            number(of.packets.would_drop),
+        ]
+    };
+    table(
+        ["INTERFACE", "XDP", "PACKETS/S", "DROPPED/S", "RECEIVED", "PASSED", "DROPPED", "WOULD DROP"],
+        &[2, 3, 4, 5, 6, 7],
+        snapshot.interfaces.iter().map(row),
+    )
+}
+
+fn attachment(interface: &Interface) -> &'static str {
+    match interface.xdp_mode {
+        Some(XdpMode::Native) => "native, in the driver",
+        Some(XdpMode::Generic) => "GENERIC, slow: behind the driver",
+        None => "NOT ATTACHED: not protected",
+    }
+}
+
+fn rule(rule: &Rule) -> String {
+    let mode = match rule.mode {
+        Mode::Enforce => "enforced",
+        Mode::DryRun => "dry run",
+    };
+    let mut out = format!("Rule {} ({mode}) on ports {}\n", rule.name, rule.ports);
+    for of in &rule.limits {
+        let form = match of.window {
+            WindowForm::Strict => "strict",
+            WindowForm::Lenient => "lenient",
+        };
+        out += &format!("  limit        {}, {form}, in buckets of {}\n", limit(of), duration(of.bucket_seconds));
+    }
+    out += &format!("  admitted     {}\n", counted(rule.admitted, "packet"));
+    out += &format!("  not counted  {}\n", counted(rule.not_counted, "packet"));
+    out += &format!("  dropped      {}\n", counted(rule.dropped, "packet"));
+    out += &format!("  would drop   {}\n", counted(rule.would_drop, "packet"));
+    out += &format!("  over limit   {} now\n", counted(rule.sources_over_limit, "source"));
+    out
+}
+
+fn sources(snapshot: &Snapshot) -> String {
+    let of = &snapshot.sources;
+    let mut out = format!("Sources: {} tracked of {} of each family\n", number(of.tracked), number(of.capacity));
+    if of.not_admitted > 0 {
+        out += &format!("  {} of sources that could not be remembered\n", counted(of.not_admitted, "packet"));
+    }
+    let top = snapshot.top.as_deref().unwrap_or_default();
+    if top.is_empty() {
+        return out;
+    }
+    let row = |of: &TopSource| {
+        let (state, again) = standing(of);
+        [
+            of.source.clone(),
+            of.rule.clone(),
+            format!(
+                "{} of {} {} in {}",
+                number(of.used),
+                number(of.limit),
+                of.unit.label(),
+                duration(of.window_seconds)
+            ),
+            number(of.dropped),
+            number(of.would_drop),
+            state.to_owned(),
+            again,
+        ]
+    };
+    out += "\n";
+    out += &table(
+        ["SOURCE", "RULE", "USED", "DROPPED", "WOULD DROP", "STATE", "LET IN AGAIN"],
+        &[3, 4],
+        top.iter().map(row),
+    );
+    out
+}
+
+fn standing(of: &TopSource) -> (&'static str, String) {
+    let again = || retry(of.retry_after_seconds);
+    match of.state {
+        State::Ok => ("ok", "-".to_owned()),
+        State::OverLimit => ("over the limit", again()),
+        State::Banned => ("banned", again()),
+        State::Denied => ("denied", again()),
+        State::Exempt => ("exempt", "-".to_owned()),
+    }
+}
+
+fn whole(rate: f64) -> String {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates, and no rate is below 0")]
+    let whole = rate.round() as u64;
+    number(whole)
+}
