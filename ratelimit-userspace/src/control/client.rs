@@ -87,6 +87,7 @@ impl ClientError {
             Self::NoDaemon { pins: Some(pins), .. } => vec![
                 format!("its filter is still pinned in {} and goes on enforcing", pins.display()),
                 "start the daemon again to look at it, or turn it off: sudo ratelimitd detach".to_owned(),
+                format!("without this program, it is off after: sudo rm -r {}", pins.display()),
             ],
             Self::NoDaemon { pins: None, .. } => vec![
                 "start one with `systemctl start ratelimitd` or `sudo ratelimitd --iface IF --limit N/DUR`, \

@@ -56,6 +56,8 @@ pub(super) struct Seen {
     pub(super) problems: Vec<String>,
     /// How things are.
     pub(super) line: String,
+    /// Every interface that there is is attached, and the maps can be read: a restart would mend nothing.
+    pub(super) is_sound: bool,
 }
 
 impl Seen {
@@ -121,7 +123,7 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn supervise(&mut self, moment: Moment) -> Seen {
         let reading = match self.read() {
             Ok(reading) => reading,
-            Err(problem) => return Seen { line: problem.clone(), problems: vec![problem] },
+            Err(problem) => return Seen { line: problem.clone(), problems: vec![problem], is_sound: false },
         };
         self.samples.push(Sample::of(&reading, moment.uptime));
         for interface in &self.desired.interfaces {
@@ -144,7 +146,7 @@ impl<D: Datapath> Engine<D> {
         }
         let problems = self.links.problems(moment.uptime);
         let line = line(&reading, &problems);
-        Seen { problems, line }
+        Seen { problems, line, is_sound: self.links.are_attached_where_present() }
     }
 
     /// The next look tries at once to attach what is away.

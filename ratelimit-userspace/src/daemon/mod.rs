@@ -258,7 +258,7 @@ impl<D: Datapath> Owner<D> {
                 }
                 () = tick(&mut watchdog) => {
                     let seen = self.on_datapath(Engine::supervise).await?;
-                    if seen.problems.is_empty() {
+                    if seen.is_sound {
                         surroundings.notifier.tell(State::Alive);
                     }
                 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::error::Exit;
 
 #[test]
 fn durations_have_two_units_and_never_promise_too_early() {
