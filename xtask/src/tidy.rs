@@ -105,7 +105,8 @@ fn breaches_in(path: &str, text: &str, rules: &[Compiled<'_>]) -> Vec<Breach> {
 }
 
 fn is_tests(path: &str) -> bool {
-    path.ends_with("/tests.rs") || path.contains("/tests/")
+    // A fixture is what unit tests share.
+    path.ends_with("/tests.rs") || path.contains("/tests/") || path.ends_with("/fixture.rs")
 }
 
 fn breach(path: &str, line: usize, text: &str, reason: &'static str) -> Breach {

@@ -1,3 +1,5 @@
+//! The command line against its own definition: what there is, and that all of it can be set.
+
 use std::collections::BTreeSet;
 use std::path::Path;
 

@@ -22,6 +22,7 @@ pub(super) struct Interface {
 }
 
 /// Every interface of this network namespace, by index.
+#[expect(clippy::wildcard_enum_match_arm, reason = "messages of other kinds come, and more are to come")]
 pub(super) fn all() -> io::Result<Vec<Interface>> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
@@ -62,6 +63,7 @@ pub(super) fn named(name: &str) -> io::Result<Option<Interface>> {
     Ok(all()?.into_iter().find(|interface| interface.name == name))
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "three of some sixty attributes matter")]
 fn interface(link: LinkMessage) -> Option<Interface> {
     let mut name = None;
     let mut mtu = 0;
@@ -77,6 +79,7 @@ fn interface(link: LinkMessage) -> Option<Interface> {
     Some(Interface { name: name?, index: link.header.index, mtu, programs })
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "the kernel may say more than is asked")]
 fn attached(xdp: &[LinkXdp]) -> Vec<(XdpMode, u32)> {
     let mut mode = None;
     let mut programs = Vec::new();

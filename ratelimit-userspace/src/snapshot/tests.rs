@@ -1,3 +1,5 @@
+//! The read model over the fake datapath: conservation, the JSON's names, the order of `top`.
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 

@@ -1,3 +1,5 @@
+//! What people are shown, from snapshots of every kind.
+
 use super::*;
 use crate::error::Exit;
 

@@ -71,7 +71,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         paths: &["ratelimit-userspace/src/control.rs", "ratelimit-userspace/src/control/"],
         except: &[],
-        part: Part::Code,
+        part: Part::ShippedCode,
         forbidden: r"\bratelimit_common::layout\b",
         reason: "no layout type crosses the control API: write its serde twin",
         example: "use ratelimit_common::layout::Cell;",

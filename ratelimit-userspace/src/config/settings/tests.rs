@@ -1,3 +1,5 @@
+//! From what was written to a configuration: the same words mean the same in flags and in a file.
+
 use super::*;
 
 fn flags(limits: &[&str]) -> Settings {

@@ -197,14 +197,14 @@ impl Kernel {
         }
         let config =
             encode::config(policy, interfaces, self.wall_offset_ns).context("the policy does not fit the maps")?;
-        let ports = encode::ports(policy);
+        let ports = plain_box(encode::ports(policy));
 
         let active = self.active_generation()?;
         let generation = (active + 1) % GENERATIONS;
         self.write_trie(map::EXEMPT_V4, generation, encode::exempt_v4(policy, generation))?;
         self.write_trie(map::EXEMPT_V6, generation, encode::exempt_v6(policy, generation))?;
         self.array::<Plain<layout::PortTable>>(map::PORTS)?
-            .set(generation, &*plain_box(ports), 0)
+            .set(generation, ports.as_ref(), 0)
             .with_context(|| format!("write {}", map::PORTS))?;
         self.array(map::CONFIG)?.set(generation, Plain(config), 0).with_context(|| format!("write {}", map::CONFIG))?;
         self.array::<u32>(map::ACTIVE)?.set(0, generation, 0).with_context(|| format!("write {}", map::ACTIVE))?;

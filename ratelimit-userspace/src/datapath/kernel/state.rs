@@ -73,6 +73,7 @@ fn trie_key_len(name: &str) -> usize {
 }
 
 /// The data of a map of any type that is iterated or pinned here.
+#[expect(clippy::wildcard_enum_match_arm, reason = "five types of some thirty, and aya adds more")]
 pub(super) fn data(map: &Map) -> Result<&MapData, DatapathError> {
     match map {
         Map::Array(data) | Map::HashMap(data) | Map::LpmTrie(data) | Map::LruHashMap(data) | Map::PerCpuArray(data) => {

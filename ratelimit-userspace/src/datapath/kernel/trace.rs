@@ -14,7 +14,9 @@ pub(super) fn forward(ebpf: &mut Ebpf) -> Result<(), DatapathError> {
         return Ok(());
     }
     let logger = EbpfLogger::init(ebpf).context("open the program's log")?;
-    let mut logger = AsyncFd::with_interest(logger, Interest::READABLE).context("watch the program's log")?;
+    // SAFETY: the logger owns its descriptor, gives it to nobody, and has the same one until it is dropped.
+    let registered = unsafe { AsyncFd::register_with_interest(logger, Interest::READABLE) };
+    let mut logger = registered.context("watch the program's log")?;
     tokio::spawn(async move {
         // It fails only when the runtime ends.
         while let Ok(mut guard) = logger.readable_mut().await {
