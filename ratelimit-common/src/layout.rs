@@ -247,7 +247,7 @@ const _: () = assert!(size_of::<FlowKeyV4>() == 8);
 #[repr(C)]
 pub struct FlowKeyV6 {
     /// Source address, network order.
-    pub address: [u8; 16],
+    pub address: [[u8; 8]; 2],
     /// Source port, host order.
     pub source_port: u16,
     /// Destination port, host order.

@@ -184,7 +184,7 @@ fn ipv4<F: Frame>(frame: &F, start: usize) -> Option<Network> {
         let is_fragment = fragment & IPV4_MORE_FRAGMENTS != 0;
         Payload::Transport { proto, span: Span { start: start + header_len, end, is_fragment } }
     };
-    Some(Network { source: Address::V4([s0, s1, s2, s3]), ip_bytes: total_len as u32, payload })
+    Some(Network { source: Address::v4([s0, s1, s2, s3]), ip_bytes: total_len as u32, payload })
 }
 
 #[inline(always)]
@@ -201,7 +201,7 @@ fn ipv6<F: Frame>(frame: &F, start: usize) -> Option<Network> {
     #[expect(clippy::cast_possible_truncation, reason = "a length field of 16 bits, or a frame's length")]
     let ip_bytes = (end - start) as u32;
     let payload = walk_extensions(frame, next, Span { start: first, end, is_fragment: false })?;
-    Some(Network { source: Address::V6(source), ip_bytes, payload })
+    Some(Network { source: Address::v6(source), ip_bytes, payload })
 }
 
 /// Part of a fragment header's second word: the offset, and whether there are more.
@@ -234,6 +234,7 @@ fn walk_extensions<F: Frame>(frame: &F, first: u8, span: Span) -> Option<Payload
             header_len = (len as usize + 2) * 4;
         }
         span.start = frame.forget(span.start + header_len);
+        span.end = frame.forget(span.end);
         if span.start > span.end {
             return None;
         }
@@ -255,7 +256,9 @@ const fn is_extension(next: u8) -> bool {
 }
 
 #[inline(always)]
-fn transport<F: Frame>(frame: &F, source: Address, proto: u8, span: Span) -> Option<Target> {
+fn transport<F: Frame>(frame: &F, source: Address, proto: u8, mut span: Span) -> Option<Target> {
+    span.start = frame.forget(span.start);
+    span.end = frame.forget(span.end);
     if proto == IpProto::Tcp as u8 {
         return tcp(frame, span);
     }
@@ -314,7 +317,7 @@ fn udp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
         return None;
     }
     let [source_high, source_low, high, low] = frame.bytes(span.start)?;
-    let quic_initial = span.holds(UdpHdr::LEN + 5)
+    let quic_initial = span.holds(UdpHdr::LEN + 6)
         && match frame.bytes(span.start + UdpHdr::LEN) {
             Some(start) => is_quic_initial(start),
             None => false,
@@ -328,8 +331,8 @@ fn udp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
 
 /// Long header, fixed bit, and the type of an Initial in version 1 (RFC 9000, section 17.2.2) or 2 (RFC 9369, section 3.2).
 #[inline(always)]
-const fn is_quic_initial(start: [u8; 5]) -> bool {
-    let [first, version @ ..] = start;
+const fn is_quic_initial(start: [u8; 6]) -> bool {
+    let [first, version @ .., _] = start;
     match u32::from_be_bytes(version) {
         0x0000_0001 => first & 0xf0 == 0xc0,
         0x6b33_43cf => first & 0xf0 == 0xd0,

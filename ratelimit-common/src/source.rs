@@ -1,12 +1,27 @@
 //! Who one client is: addresses cut to the configured prefix. Bytes stay in network order throughout.
 
-/// A source address as it stands in the packet, network order.
+/// A source address as it stands in the packet: words whose bytes in memory are in network order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// IPv4.
-    V4([u8; 4]),
+    V4(u32),
     /// IPv6.
-    V6([u8; 16]),
+    V6([u64; 2]),
+}
+
+impl Address {
+    /// The IPv4 address of these octets.
+    #[inline(always)]
+    pub const fn v4(octets: [u8; 4]) -> Self {
+        Self::V4(u32::from_ne_bytes(octets))
+    }
+
+    /// The IPv6 address of these octets.
+    #[inline(always)]
+    pub const fn v6(octets: [u8; 16]) -> Self {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = octets;
+        Self::V6([u64::from_ne_bytes([a, b, c, d, e, f, g, h]), u64::from_ne_bytes([i, j, k, l, m, n, o, p])])
+    }
 }
 
 /// Which state map holds a source: the one with the smallest key that its prefix fits.
@@ -48,18 +63,14 @@ pub const fn ipv6_mask(prefix: u8) -> [u64; 2] {
 
 /// An IPv4 address cut to `mask` (see [`ipv4_mask`]).
 #[inline(always)]
-pub const fn cut_ipv4(address: [u8; 4], mask: u32) -> [u8; 4] {
-    (u32::from_ne_bytes(address) & mask).to_ne_bytes()
+pub const fn cut_ipv4(address: u32, mask: u32) -> u32 {
+    address & mask
 }
 
-/// The two words of an IPv6 address cut to `mask` (see [`ipv6_mask`]), bytes in network order.
+/// An IPv6 address cut to `mask` (see [`ipv6_mask`]).
 #[inline(always)]
-pub const fn cut_ipv6(address: [u8; 16], mask: [u64; 2]) -> [[u8; 8]; 2] {
-    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = address;
-    [
-        (u64::from_ne_bytes([a, b, c, d, e, f, g, h]) & mask[0]).to_ne_bytes(),
-        (u64::from_ne_bytes([i, j, k, l, m, n, o, p]) & mask[1]).to_ne_bytes(),
-    ]
+pub const fn cut_ipv6(address: [u64; 2], mask: [u64; 2]) -> [u64; 2] {
+    [address[0] & mask[0], address[1] & mask[1]]
 }
 
 #[cfg(test)]
@@ -75,19 +86,23 @@ mod tests {
             (24, [203, 0, 113, 0]),
             (32, [203, 0, 113, 255]),
         ] {
-            assert_eq!(cut_ipv4([203, 0, 113, 255], ipv4_mask(prefix)), expected, "/{prefix}");
+            let address = u32::from_ne_bytes([203, 0, 113, 255]);
+            assert_eq!(cut_ipv4(address, ipv4_mask(prefix)).to_ne_bytes(), expected, "/{prefix}");
         }
     }
 
     #[test]
     fn an_ipv6_prefix_keeps_its_leading_bits() {
-        let address = [0x20, 1, 0x0d, 0xb8, 0, 1, 0, 2, 0xff, 0xff, 0, 0, 0, 0, 0, 1];
+        let Address::V6(address) = Address::v6([0x20, 1, 0x0d, 0xb8, 0, 1, 0, 2, 0xff, 0xff, 0, 0, 0, 0, 0, 1]) else {
+            panic!("an IPv6 address")
+        };
+        let cut = |prefix| cut_ipv6(address, ipv6_mask(prefix)).map(u64::to_ne_bytes);
         let high = [0x20, 1, 0x0d, 0xb8, 0, 1, 0, 2];
-        assert_eq!(cut_ipv6(address, ipv6_mask(64)), [high, [0; 8]]);
-        assert_eq!(cut_ipv6(address, ipv6_mask(128)), [high, [0xff, 0xff, 0, 0, 0, 0, 0, 1]]);
-        assert_eq!(cut_ipv6(address, ipv6_mask(72)), [high, [0xff, 0, 0, 0, 0, 0, 0, 0]]);
-        assert_eq!(cut_ipv6(address, ipv6_mask(0)), [[0; 8], [0; 8]]);
-        assert_eq!(cut_ipv6(address, ipv6_mask(32)), [[0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0], [0; 8]]);
+        assert_eq!(cut(64), [high, [0; 8]]);
+        assert_eq!(cut(128), [high, [0xff, 0xff, 0, 0, 0, 0, 0, 1]]);
+        assert_eq!(cut(72), [high, [0xff, 0, 0, 0, 0, 0, 0, 0]]);
+        assert_eq!(cut(0), [[0; 8], [0; 8]]);
+        assert_eq!(cut(32), [[0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0], [0; 8]]);
     }
 
     #[test]

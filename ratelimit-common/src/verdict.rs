@@ -25,6 +25,15 @@ macro_rules! reasons {
                 match self { $(Self::$name => $label,)* }
             }
 
+            /// The reason of a code; one that is none is an internal error.
+            #[inline(always)]
+            pub const fn from_code(code: u32) -> Self {
+                match code {
+                    $($code => Self::$name,)*
+                    _ => Self::InternalError,
+                }
+            }
+
             /// The one place where a reason becomes an action.
             #[inline(always)]
             pub const fn action(self) -> Action {
@@ -94,6 +103,7 @@ mod tests {
     fn codes_are_the_positions_in_the_list() {
         for (position, reason) in Reason::ALL.iter().enumerate() {
             assert_eq!(*reason as usize, position);
+            assert_eq!(Reason::from_code(*reason as u32), *reason);
         }
     }
 

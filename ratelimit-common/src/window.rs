@@ -21,11 +21,14 @@ use crate::time::BucketIndex;
 /// Cells of a window: the current bucket and at most 7 before it.
 pub const CELLS: usize = 8;
 
-/// The most full buckets before the current one that a window can take in.
+/// The fewest full buckets before the current one that a window takes in: a lenient one of 5 buckets.
+pub const BEHIND_MIN: u8 = 4;
+
+/// The most: a strict one of 7 buckets.
 pub const BEHIND_MAX: u8 = 7;
 
 /// Tries to charge a window before giving up. Each failed one means that another CPU changed this very source's cell in between.
-pub const TRIES_MAX: usize = 8;
+pub const TRIES_MAX: usize = 16;
 
 /// How long bucket numbers last: 200 years from 1970.
 const HORIZON_NS: u128 = 200 * 366 * 86_400 * 1_000_000_000;
@@ -45,6 +48,18 @@ pub trait Cells {
     fn forget(&self, value: u64) -> u64 {
         value
     }
+
+    /// Calls [`used_unsettled`]: where a verifier follows every path, from a function that it follows once.
+    #[inline(always)]
+    fn used_unsettled(&self, limit: Limit, bucket: BucketIndex) -> u64 {
+        used_unsettled(self, limit, bucket)
+    }
+
+    /// Calls [`settle`], likewise.
+    #[inline(always)]
+    fn settle(&self, limit: Limit, bucket: BucketIndex) -> BucketIndex {
+        settle(self, limit, bucket)
+    }
 }
 
 /// One limit's arithmetic.
@@ -52,7 +67,8 @@ pub trait Cells {
 pub struct Limit {
     /// Admitted while the sum stays at or below it.
     pub amount: u64,
-    /// Full buckets before the current one that the sum takes in, at most [`BEHIND_MAX`].
+    /// Full buckets before the current one that the sum takes in, [`BEHIND_MIN`] to [`BEHIND_MAX`]; what is outside counts as
+    /// the nearer of the two.
     pub behind: u8,
     /// Width of a cell's count, from [`count_bits`].
     pub count_bits: u8,
@@ -165,31 +181,46 @@ const fn count(word: u64, count_bits: u8) -> u64 {
 
 /// The full buckets before the current one.
 struct Before {
-    /// What was admitted in them, as far as is known: final where they are settled, else at least this.
+    /// What was admitted in them; of no meaning unless they are settled.
     used: u64,
     /// Whether all of them have their final count.
     is_settled: bool,
 }
 
-/// One pass, one branch a cell: the shape that the verifier walks in few steps.
+/// One pass without a branch but for the length: nearly always all are settled.
 #[inline(always)]
 fn before<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> Before {
     let mut used = 0_u64;
-    let mut unsettled = 0;
-    for back in 1..=BEHIND_MAX {
-        if back > limit.behind {
+    let mut difference = 0;
+    for back in 1..BEHIND_MAX + 1 {
+        if back > BEHIND_MIN && back > limit.behind {
             break;
         }
         let earlier = BucketIndex(bucket.0 - back as u64);
         let word = cells.load(index(earlier));
+        difference |= Prefix::of(word, limit.count_bits).0 ^ Prefix::sealed(earlier).0;
+        used = used.wrapping_add(count(word, limit.count_bits));
+    }
+    Before { used, is_settled: difference == 0 }
+}
+
+/// What was admitted in the full buckets before the current one, as far as is known: final where they are settled, else
+/// at least this.
+#[inline(always)]
+pub fn used_unsettled<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
+    let mut used = 0_u64;
+    for back in 1..BEHIND_MAX + 1 {
+        if back > BEHIND_MIN && back > limit.behind {
+            break;
+        }
+        let earlier = BucketIndex(bucket.0.wrapping_sub(back as u64));
+        let word = cells.load(index(earlier));
         // 0: sealed. 1: that bucket, still open. Else another bucket.
-        let difference = Prefix::of(word, limit.count_bits).0 ^ Prefix::sealed(earlier).0;
-        unsettled |= difference;
-        if difference <= 1 {
+        if Prefix::of(word, limit.count_bits).0 ^ Prefix::sealed(earlier).0 <= 1 {
             used = used.wrapping_add(count(word, limit.count_bits));
         }
     }
-    Before { used, is_settled: unsettled == 0 }
+    used
 }
 
 /// What was admitted in the current bucket.
@@ -202,17 +233,18 @@ fn current<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
 /// Gives each bucket before the current one its final count. A step that another CPU overtakes is left to the next
 /// try. Returns the current bucket, or a later one that is already there.
 #[inline(always)]
-fn settle<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> BucketIndex {
-    for back in 1..=BEHIND_MAX {
-        if back > limit.behind {
+pub fn settle<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) -> BucketIndex {
+    let mut newest = bucket;
+    for back in 1..BEHIND_MAX + 1 {
+        if back > BEHIND_MIN && back > limit.behind {
             break;
         }
-        let earlier = BucketIndex(bucket.0 - back as u64);
+        let earlier = BucketIndex(bucket.0.wrapping_sub(back as u64));
         let at = index(earlier);
         let word = cells.load(at);
         let (prefix, sealed) = (Prefix::of(word, limit.count_bits), Prefix::sealed(earlier));
         if prefix > sealed {
-            return prefix.bucket(at);
+            newest = prefix.bucket(at);
         }
         if prefix < sealed {
             let count = if prefix == Prefix::open(earlier) { count(word, limit.count_bits) } else { 0 };
@@ -220,7 +252,7 @@ fn settle<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> BucketIndex
             let _overtaken = cells.compare_exchange(at, word, settled);
         }
     }
-    bucket
+    newest
 }
 
 /// Bucket numbers start above the window's length, so that no bucket before the current one is negative.
@@ -246,12 +278,16 @@ pub fn charge<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) 
         }
         let count = if prefix == open { count(word, limit.count_bits) } else { 0 };
         let before = before(cells, limit, bucket);
+        if !before.is_settled {
+            // A certain refusal changes nothing, so that refusing stays cheap whatever the state.
+            if !fits(cells.used_unsettled(limit, bucket).wrapping_add(count), amount, limit.amount) {
+                return Charge::Refused;
+            }
+            bucket = cells.settle(limit, bucket);
+            continue;
+        }
         if !fits(before.used.wrapping_add(count), amount, limit.amount) {
             return Charge::Refused;
-        }
-        if !before.is_settled {
-            bucket = settle(cells, limit, bucket);
-            continue;
         }
         let charged = Cell { bucket, sealed: false, count: count + amount };
         if cells.compare_exchange(at, word, charged.encode(limit.count_bits)) {
@@ -287,32 +323,32 @@ pub fn refund<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u6
     }
 }
 
-/// The words of a window that nothing was charged to before, with `amount` charged at `now`; none if it does not fit.
+/// Writes the words of a window that nothing was charged to before, with `amount` charged at `now`. False, and
+/// nothing written, if it does not fit.
 #[inline(always)]
-pub fn opened(limit: Limit, now: BucketIndex, amount: u64) -> Option<[u64; CELLS]> {
+pub fn open(words: &mut [u64; CELLS], limit: Limit, now: BucketIndex, amount: u64) -> bool {
     if !fits(0, amount, limit.amount) {
-        return None;
+        return false;
     }
     let now = never_negative(now).0;
-    let mut words = [0; CELLS];
     for (at, word) in words.iter_mut().enumerate() {
         // The newest bucket at or before `now` whose place this is.
         let back = now.wrapping_sub(at as u64) & (CELLS as u64 - 1);
-        let cell = if back == 0 {
-            Cell { bucket: BucketIndex(now), sealed: false, count: amount }
-        } else {
-            Cell { bucket: BucketIndex(now - back), sealed: true, count: 0 }
-        };
-        *word = cell.encode(limit.count_bits);
+        let is_current = back == 0;
+        let bucket = BucketIndex(now - back);
+        *word =
+            Cell { bucket, sealed: !is_current, count: if is_current { amount } else { 0 } }.encode(limit.count_bits);
     }
-    Some(words)
+    true
 }
 
 /// Sum over the window at `now`.
 #[inline(always)]
 pub fn used<C: Cells>(cells: &C, limit: Limit, now: BucketIndex) -> u64 {
     let bucket = never_negative(now);
-    before(cells, limit, bucket).used.wrapping_add(current(cells, limit, bucket))
+    let before = before(cells, limit, bucket);
+    let full = if before.is_settled { before.used } else { cells.used_unsettled(limit, bucket) };
+    full.wrapping_add(current(cells, limit, bucket))
 }
 
 /// The first bucket, from `now` on, in which `amount` fits if nothing else is charged; none if it never does.

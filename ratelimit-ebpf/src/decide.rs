@@ -1,7 +1,7 @@
 //! From a parsed packet to its verdict: who judges it, what it costs, whether that fits. Arithmetic is in `ratelimit-common`.
 
 use ratelimit_common::flow::{self, Datagram};
-use ratelimit_common::layout::{self, CLASS_NONE, LIMITS_MAX, RULES_MAX, Rule, Source, Unit};
+use ratelimit_common::layout::{self, CLASS_NONE, LIMITS_MAX, RULES_MAX, Rule, Unit};
 use ratelimit_common::packet::{Packet, Parsed, Target};
 use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
 use ratelimit_common::time::BucketIndex;
@@ -28,7 +28,11 @@ pub(crate) fn verdict(active: Active, parsed: Parsed) -> Verdict {
         return Verdict::unruled(Reason::InternalError);
     }
     let rule = &active.config.rules[index as usize];
-    let reason = if is_exempt(active, packet.source) { Reason::Exempt } else { judge(active, rule, &packet) };
+    let reason = if is_exempt(active, packet.source) {
+        Reason::Exempt
+    } else {
+        judge(active, index as u32, rule.counts_connections != 0, &packet)
+    };
     match (reason.action(), rule.dry_run) {
         (Action::Pass, _) | (Action::Drop, 0) => Verdict { reason, rule: index },
         (Action::Drop, _) => Verdict { reason: Reason::DryRun, rule: index },
@@ -51,35 +55,16 @@ fn class(active: Active, target: Target) -> u8 {
 fn is_exempt(active: Active, source: Address) -> bool {
     match source {
         Address::V4(address) => active.config.exempt_v4 != 0 && maps::is_exempt_v4(active.generation, address),
-        Address::V6(address) => active.config.exempt_v6 != 0 && maps::is_exempt_v6(active.generation, address),
-    }
-}
-
-/// What a packet costs, by unit.
-#[derive(Clone, Copy)]
-struct Cost {
-    connections: u64,
-    bytes: u64,
-}
-
-impl Cost {
-    #[inline(always)]
-    fn of(self, unit: u8) -> u64 {
-        match Unit::from_code(unit) {
-            Some(Unit::Connections) => self.connections,
-            Some(Unit::Packets) => 1,
-            Some(Unit::Bytes) => self.bytes,
-            None => 0,
-        }
+        Address::V6([high, low]) => active.config.exempt_v6 != 0 && maps::is_exempt_v6(active.generation, high, low),
     }
 }
 
 #[inline(always)]
-fn judge(active: Active, rule: &Rule, packet: &Packet) -> Reason {
+fn judge(active: Active, rule: u32, counts_connections: bool, packet: &Packet) -> Reason {
     let (opening, datagram) = match packet.target {
         Target::Tcp { opening, .. } => (opening, None),
         Target::Unwalkable => (true, None),
-        Target::Udp { port, source_port, quic_initial } if rule.counts_connections != 0 => {
+        Target::Udp { port, source_port, quic_initial } if counts_connections => {
             let flow = FlowKey::new(packet.source, source_port, port);
             let now = Clock::new(active.config.wall_offset_ns).coarse();
             match flow::step(flow.known(), now, quic_initial) {
@@ -89,8 +74,7 @@ fn judge(active: Active, rule: &Rule, packet: &Packet) -> Reason {
         }
         Target::Udp { .. } | Target::Fragment | Target::Other | Target::Essential => (false, None),
     };
-    let cost = Cost { connections: opening as u64, bytes: packet.ip_bytes as u64 };
-    let reason = judge_cost(active, rule, packet.source, cost);
+    let reason = judge_source(active, rule, packet.source, Cost::new(opening, packet.ip_bytes));
     // A flow that is refused opens again with its next datagram.
     if let (Action::Pass, Some((flow, newest))) = (reason.action(), datagram) {
         flow.remember(&newest);
@@ -98,21 +82,215 @@ fn judge(active: Active, rule: &Rule, packet: &Packet) -> Reason {
     reason
 }
 
+/// Holds the source to the rule's limits, in the map of its family.
 #[inline(always)]
-fn judge_cost(active: Active, rule: &Rule, source: Address, cost: Cost) -> Reason {
-    let config = active.config;
-    let clock = Clock::new(config.wall_offset_ns);
-    match source {
-        Address::V4(address) => judge_source(&SourceV4(cut_ipv4(address, config.ipv4_mask)), rule, &cost, clock),
+fn judge_source(active: Active, rule: u32, source: Address, cost: Cost) -> Reason {
+    let Active { config, generation, .. } = active;
+    let code = match source {
+        Address::V4(address) => hold_v4(cut_ipv4(address, config.ipv4_mask), generation, rule, cost.0),
         Address::V6(address) => {
-            let prefix = cut_ipv6(address, config.ipv6_mask);
+            let [high, low] = cut_ipv6(address, config.ipv6_mask);
             if config.ipv6_wide == 0 {
-                judge_source(&SourceV6(prefix[0]), rule, &cost, clock)
+                hold_v6(high, generation, rule, cost.0)
             } else {
-                judge_source(&SourceV6Wide(prefix), rule, &cost, clock)
+                hold_v6_wide(high, low, generation, rule, cost.0)
+            }
+        }
+    };
+    Reason::from_code(code)
+}
+
+/// The verifier walks a global function once, whatever it is called with, as long as its arguments are plain numbers;
+/// inlined, the paths through these would multiply past the million instructions that it looks at. One of each for
+/// each family.
+macro_rules! families {
+    ($($hold:ident $room:ident $remember:ident $charge:ident $refund:ident ($($word:ident: $type:ty),*) = $source:expr;)*) => {
+        $(
+            /// [`hold`]; returns a reason's code.
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn $hold($($word: $type,)* generation: u32, rule: u32, cost: u64) -> u32 {
+                let call = Calls {
+                    room: |at, amount| $room($($word,)* generation, LimitIndex::new(rule, at).0, amount) != 0,
+                    charge: |at, amount| {
+                        let limit = LimitIndex::new(rule, at).0;
+                        match $charge($($word,)* generation, limit, amount) {
+                            charged::NOT_KNOWN => match $remember($($word,)* generation, limit, amount) {
+                                // Another CPU remembered it in between.
+                                charged::NOT_KNOWN => $charge($($word,)* generation, limit, amount),
+                                first => first,
+                            },
+                            code => code,
+                        }
+                    },
+                    refund: |at, amount, bucket: BucketIndex| {
+                        let _always_zero = $refund($($word,)* LimitIndex::new(rule, at).in_generation(generation), amount, bucket.0);
+                    },
+                };
+                match maps::rule(generation, rule) {
+                    Some(rule) => hold(rule, Cost(cost), &call) as u32,
+                    None => Reason::InternalError as u32,
+                }
+            }
+
+            /// [`has_room`]; returns 1 or 0.
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn $room($($word: $type,)* generation: u32, limit: u32, amount: u64) -> u32 {
+                has_room(&$source, generation, LimitIndex(limit), amount) as u32
+            }
+
+            /// [`remember`]; returns the same.
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn $remember($($word: $type,)* generation: u32, limit: u32, amount: u64) -> u64 {
+                remember(&$source, generation, LimitIndex(limit), amount)
+            }
+
+            /// [`charge`]; returns the bucket, or a code above all buckets.
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn $charge($($word: $type,)* generation: u32, limit: u32, amount: u64) -> u64 {
+                charge(&$source, generation, LimitIndex(limit), amount)
+            }
+
+            /// [`refund`]; returns 0.
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn $refund($($word: $type,)* limit: u32, amount: u64, bucket: u64) -> u32 {
+                refund(&$source, LimitIndex(limit), amount, BucketIndex(bucket));
+                0
+            }
+        )*
+    };
+}
+
+families! {
+    hold_v4 room_v4 remember_v4 charge_v4 refund_v4 (prefix: u32) = SourceV4(prefix.to_ne_bytes());
+    hold_v6 room_v6 remember_v6 charge_v6 refund_v6 (prefix: u64) = SourceV6(prefix.to_ne_bytes());
+    hold_v6_wide room_v6_wide remember_v6_wide charge_v6_wide refund_v6_wide (high: u64, low: u64)
+        = SourceV6Wide([high.to_ne_bytes(), low.to_ne_bytes()]);
+}
+
+/// What a packet costs, by unit: its bytes, and in the top bit whether it opens a connection. One word, as an argument must be.
+#[derive(Clone, Copy)]
+struct Cost(u64);
+
+const COST_OPENS: u32 = 63;
+
+impl Cost {
+    #[inline(always)]
+    const fn new(opening: bool, bytes: u32) -> Self {
+        Self((opening as u64) << COST_OPENS | bytes as u64)
+    }
+
+    #[inline(always)]
+    fn of(self, unit: u8) -> u64 {
+        match Unit::from_code(unit) {
+            Some(Unit::Connections) => self.0 >> COST_OPENS,
+            Some(Unit::Packets) => 1,
+            Some(Unit::Bytes) => self.0 & u64::from(u32::MAX),
+            None => 0,
+        }
+    }
+}
+
+/// Which limit of which rule, of which generation where that is not another argument. One word, likewise.
+#[derive(Clone, Copy)]
+struct LimitIndex(u32);
+
+impl LimitIndex {
+    #[inline(always)]
+    const fn new(rule: u32, at: usize) -> Self {
+        Self((rule & 0xff) << 8 | at as u32 & 0xff)
+    }
+
+    #[inline(always)]
+    const fn in_generation(self, generation: u32) -> u32 {
+        generation << 16 | self.0
+    }
+
+    #[inline(always)]
+    fn limit(self, generation: u32) -> Option<&'static layout::Limit> {
+        maps::rule(generation, self.0 >> 8 & 0xff)?.limits.get((self.0 & 0xff) as usize)
+    }
+}
+
+/// The steps of [`hold`] for one family of sources, each with the position of the limit in its rule.
+struct Calls<Room, Charge, Refund> {
+    room: Room,
+    charge: Charge,
+    refund: Refund,
+}
+
+/// What [`charge`] returns besides the number of the bucket that was charged.
+mod charged {
+    pub(super) const REFUSED: u64 = u64::MAX;
+    pub(super) const CONTENDED: u64 = u64::MAX - 1;
+    /// The source has no window yet, or not any more.
+    pub(super) const NOT_KNOWN: u64 = u64::MAX - 2;
+    /// Nor can it get one.
+    pub(super) const NOT_REMEMBERED: u64 = u64::MAX - 3;
+}
+
+/// Holds a source to every limit of the rule: all are looked at before any is charged, and a charge that one of them
+/// refuses after all, because another CPU was faster, is taken back from the others.
+#[inline(always)]
+fn hold<Room, Charge, Refund>(rule: &Rule, cost: Cost, calls: &Calls<Room, Charge, Refund>) -> Reason
+where
+    Room: Fn(usize, u64) -> bool,
+    Charge: Fn(usize, u64) -> u64,
+    Refund: Fn(usize, u64, BucketIndex),
+{
+    let mut is_counted = false;
+    for (at, limit) in rule.limits.iter().enumerate() {
+        if at >= rule.limits_len as usize {
+            break;
+        }
+        let amount = cost.of(limit.unit);
+        is_counted |= amount != 0;
+        // What is not counted itself is refused with the rest while not even one more would fit.
+        let wanted = if amount == 0 && rule.refuse_all != 0 { 1 } else { amount };
+        if wanted != 0 && !(calls.room)(at, wanted) {
+            return Reason::OverLimit;
+        }
+    }
+    if !is_counted {
+        return Reason::NotCounted;
+    }
+    let mut buckets = [BucketIndex(0); LIMITS_MAX];
+    let mut reason = Reason::WithinLimit;
+    for (at, limit) in rule.limits.iter().enumerate() {
+        if at >= rule.limits_len as usize {
+            break;
+        }
+        let amount = cost.of(limit.unit);
+        if amount == 0 {
+            continue;
+        }
+        reason = match (calls.charge)(at, amount) {
+            charged::NOT_KNOWN | charged::NOT_REMEMBERED => Reason::StateFull,
+            charged::REFUSED => Reason::OverLimit,
+            charged::CONTENDED => Reason::Contended,
+            bucket => {
+                buckets[at] = BucketIndex(bucket);
+                continue;
+            }
+        };
+        if let Reason::StateFull = reason {
+            continue;
+        }
+        break;
+    }
+    if let Action::Drop = reason.action() {
+        for (at, limit) in rule.limits.iter().enumerate() {
+            // Bucket 0 is none: this limit was not charged.
+            if buckets[at].0 != 0 {
+                (calls.refund)(at, cost.of(limit.unit), buckets[at]);
             }
         }
     }
+    reason
 }
 
 #[inline(always)]
@@ -120,121 +298,64 @@ fn arithmetic(limit: &layout::Limit) -> window::Limit {
     window::Limit { amount: limit.amount, behind: limit.behind, count_bits: limit.count_bits }
 }
 
-/// Holds a source to every limit of the rule: all are looked at before any is charged, and a charge that one of them
-/// refuses after all, because another CPU was faster, is taken back from the others.
-///
-/// A function of its own for each family: inlined, the program would be three times as long.
-#[inline(never)]
-fn judge_source<S: Sources>(source: &S, rule: &Rule, cost: &Cost, clock: Clock) -> Reason {
-    let mut is_counted = false;
-    let coarse = clock.coarse();
-    let mut known = None;
-    for (at, limit) in rule.limits.iter().enumerate() {
-        if at >= rule.limits_len as usize {
-            break;
-        }
-        let amount = cost.of(limit.unit);
-        is_counted |= amount != 0;
-        if amount == 0 && rule.refuse_all == 0 {
-            continue;
-        }
-        known = source.window(limit.slot);
-        if let Some(window) = known
-            // What is not counted itself is refused with the rest while not even one more would fit.
-            && !window::has_room(&window, arithmetic(limit), coarse.bucket(limit.bucket_ns), if amount == 0 { 1 } else { amount })
-        {
+/// Whether the source may have room in this limit's window. The coarse clock is never ahead, so what it refuses is over
+/// the limit, or was within the last tick. A source that is not remembered has room.
+#[inline(always)]
+fn has_room<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u64) -> bool {
+    let Some(limit) = limit.limit(generation) else { return true };
+    let Some(window) = source.window(limit.slot) else { return true };
+    let Some(now) = maps::clock(generation).map(Clock::coarse) else { return true };
+    if window::has_room(&window, arithmetic(limit), now.bucket(limit.bucket_ns), amount) {
+        return true;
+    }
+    window.count_refused();
+    false
+}
+
+/// Charges one limit's window of the source, if there is one.
+#[inline(always)]
+fn charge<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u64) -> u64 {
+    let Some(limit) = limit.limit(generation) else { return charged::NOT_REMEMBERED };
+    let Some(window) = source.window(limit.slot) else { return charged::NOT_KNOWN };
+    let Some(now) = maps::clock(generation).map(Clock::precise) else { return charged::NOT_REMEMBERED };
+    let now = now.bucket(limit.bucket_ns);
+    match window::charge(&window, arithmetic(limit), now, amount) {
+        Charge::Admitted(bucket) => bucket.0,
+        Charge::Refused => {
             window.count_refused();
-            return Reason::OverLimit;
+            charged::REFUSED
+        }
+        Charge::Contended => {
+            window.count_refused();
+            charged::CONTENDED
         }
     }
-    if !is_counted {
-        return Reason::NotCounted;
-    }
-
-    let now = clock.precise();
-    let mut charged = [BucketIndex(0); LIMITS_MAX];
-    let mut reason = Reason::WithinLimit;
-    for at in 0..LIMITS_MAX {
-        if at >= rule.limits_len as usize {
-            break;
-        }
-        let limit = &rule.limits[at];
-        let amount = cost.of(limit.unit);
-        if amount == 0 {
-            continue;
-        }
-        if rule.limits_len != 1 {
-            known = source.window(limit.slot);
-        }
-        match charge(source, known, limit, now.bucket(limit.bucket_ns), amount) {
-            Ok(Charge::Admitted(bucket)) => charged[at] = bucket,
-            Ok(Charge::Refused) => {
-                refund(source, rule, cost, &charged, at);
-                return Reason::OverLimit;
-            }
-            Ok(Charge::Contended) => {
-                refund(source, rule, cost, &charged, at);
-                return Reason::Contended;
-            }
-            Err(NotRemembered) => reason = Reason::StateFull,
-        }
-    }
-    reason
 }
 
-/// The map refused to remember the source.
-struct NotRemembered;
-
+/// Gives the source a window that is charged already: one insertion, and no second look.
 #[inline(always)]
-fn charge<S: Sources>(
-    source: &S,
-    known: Option<maps::SourceRef>,
-    limit: &layout::Limit,
-    now: BucketIndex,
-    amount: u64,
-) -> Result<Charge, NotRemembered> {
-    let arithmetic = arithmetic(limit);
-    let window = match known {
-        Some(window) => window,
-        None => {
-            // One that does not fit an empty window is not worth remembering.
-            let Some(cells) = window::opened(arithmetic, now, amount) else { return Ok(Charge::Refused) };
-            match source.insert(limit.slot, &Source { refused: 0, cells }) {
-                Inserted::New => return Ok(Charge::Admitted(now)),
-                Inserted::Refused => return Err(NotRemembered),
-                Inserted::Existed => match source.window(limit.slot) {
-                    Some(window) => window,
-                    None => return Err(NotRemembered),
-                },
-            }
-        }
-    };
-    let charge = charge_window(window, limit, now, amount);
-    if let Charge::Refused | Charge::Contended = charge {
-        window.count_refused();
+fn remember<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u64) -> u64 {
+    let Some(limit) = limit.limit(generation) else { return charged::NOT_REMEMBERED };
+    let Some(now) = maps::clock(generation).map(Clock::precise) else { return charged::NOT_REMEMBERED };
+    let now = now.bucket(limit.bucket_ns);
+    let Some(first) = maps::scratch() else { return charged::NOT_REMEMBERED };
+    // One that does not fit an empty window is not worth remembering.
+    if !window::open(&mut first.cells, arithmetic(limit), now, amount) {
+        return charged::REFUSED;
     }
-    Ok(charge)
+    first.refused = 0;
+    match source.insert(limit.slot, first) {
+        Inserted::New => now.0,
+        Inserted::Existed => charged::NOT_KNOWN,
+        Inserted::Refused => charged::NOT_REMEMBERED,
+    }
 }
 
-/// One function for all families: the tries are the longest part of the program, and the least often run.
-#[inline(never)]
-fn charge_window(window: maps::SourceRef, limit: &layout::Limit, now: BucketIndex, amount: u64) -> Charge {
-    window::charge(&window, arithmetic(limit), now, amount)
-}
-
-/// Takes back what the limits before `refused` were charged.
+/// Takes back what one limit's window was charged.
 #[inline(always)]
-fn refund<S: Sources>(source: &S, rule: &Rule, cost: &Cost, charged: &[BucketIndex; LIMITS_MAX], refused: usize) {
-    for at in 0..LIMITS_MAX {
-        if at >= refused {
-            break;
-        }
-        let limit = &rule.limits[at];
-        let amount = cost.of(limit.unit);
-        if amount != 0
-            && let Some(window) = source.window(limit.slot)
-        {
-            window::refund(&window, arithmetic(limit), charged[at], amount);
-        }
+fn refund<S: Sources>(source: &S, limit: LimitIndex, amount: u64, bucket: BucketIndex) {
+    let Some(limit) = limit.limit(limit.0 >> 16) else { return };
+    if let Some(window) = source.window(limit.slot) {
+        window::refund(&window, arithmetic(limit), bucket, amount);
     }
 }

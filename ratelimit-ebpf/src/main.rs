@@ -2,7 +2,7 @@
 //!
 //! On the host this crate is an empty program, so that the whole workspace checks, lints and tests there.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
-#![cfg_attr(target_arch = "bpf", feature(core_intrinsics))]
+#![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch, core_intrinsics))]
 #![cfg_attr(
     target_arch = "bpf",
     expect(internal_features, reason = "core::sync::atomic has no exchange for this target")

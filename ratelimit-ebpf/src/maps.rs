@@ -9,14 +9,15 @@ use aya_ebpf::maps::{Array, LruHashMap, PerCpuArray};
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{
     COUNTERS_LEN, Config, Counters, EXEMPT_GENERATION_BITS, EXEMPT_MAX, ExemptKeyV4, ExemptKeyV6, FAULTS_MAX,
-    FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6, GENERATIONS, PortTable, REASONS_MAX, SOURCES_CAPACITY, Source,
+    FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6, GENERATIONS, PortTable, REASONS_MAX, Rule, SOURCES_CAPACITY, Source,
     SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
 };
 use ratelimit_common::source::Address;
-use ratelimit_common::time::Nanos;
+use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::verdict::Reason;
-use ratelimit_common::window::{CELLS, Cells};
+use ratelimit_common::window::{self, CELLS, Cells};
 
+use crate::clock::Clock;
 use crate::packet::forget;
 
 #[map]
@@ -44,6 +45,8 @@ static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(COUNTERS_
 #[map]
 static FAULTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(FAULTS_MAX, 0);
 #[map]
+static SCRATCH: PerCpuArray<Source> = PerCpuArray::with_max_entries(1, 0);
+#[map]
 static INJECTED_NOW: Array<u64> = Array::with_max_entries(1, 0);
 
 /// 0 in production, where the verifier then drops what depends on it; tests set it when they load the program.
@@ -67,7 +70,13 @@ pub(crate) fn active() -> Option<Active> {
         return None;
     };
     // SAFETY: the element lives as long as the map. Volatile: it is read once, so that the packet keeps to one generation.
-    let generation = unsafe { active.read_volatile() } & (GENERATIONS - 1);
+    generation(unsafe { active.read_volatile() })
+}
+
+/// One generation of the configuration.
+#[inline(always)]
+pub(crate) fn generation(generation: u32) -> Option<Active> {
+    let generation = generation & (GENERATIONS - 1);
     let Some(config) = CONFIG.get(generation) else {
         fault(Fault::ConfigLookup);
         return None;
@@ -77,6 +86,18 @@ pub(crate) fn active() -> Option<Active> {
         return None;
     };
     Some(Active { config, ports, generation })
+}
+
+/// A rule of a generation.
+#[inline(always)]
+pub(crate) fn rule(generation: u32, rule: u32) -> Option<&'static Rule> {
+    CONFIG.get(generation & (GENERATIONS - 1))?.rules.get(rule as usize)
+}
+
+/// The clock of a generation.
+#[inline(always)]
+pub(crate) fn clock(generation: u32) -> Option<Clock> {
+    Some(Clock::new(CONFIG.get(generation & (GENERATIONS - 1))?.wall_offset_ns))
 }
 
 /// The time that a test injected; none in production.
@@ -89,43 +110,30 @@ pub(crate) fn injected_now() -> Option<Nanos> {
     INJECTED_NOW.get(0).map(|&now_ns| Nanos(now_ns))
 }
 
-/// A key on the stack, which the verifier wants accessed at multiples of the access's width. The compiler may merge
-/// stores, so it must see that the key's start is aligned.
-#[repr(C, align(8))]
-pub(crate) struct Aligned<T>(T);
-
 /// Whether a prefix that holds this IPv4 address is exempt. // a trie walk: call it only where there are any
 #[inline(always)]
-pub(crate) fn is_exempt_v4(generation: u32, address: [u8; 4]) -> bool {
-    let mut words = Aligned([0; 3]);
-    let key = trie_key(&mut words, [EXEMPT_GENERATION_BITS + 32, generation, u32::from_ne_bytes(address)]);
-    EXEMPT_V4.get(key).is_some()
+pub(crate) fn is_exempt_v4(generation: u32, address: u32) -> bool {
+    EXEMPT_V4.get(trie_key(&[EXEMPT_GENERATION_BITS + 32, generation, address])).is_some()
 }
 
 /// Whether a prefix that holds this IPv6 address is exempt.
 #[inline(always)]
-pub(crate) fn is_exempt_v6(generation: u32, address: [u8; 16]) -> bool {
-    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = address;
-    let [w0, w1, w2, w3] = [[a, b, c, d], [e, f, g, h], [i, j, k, l], [m, n, o, p]].map(u32::from_ne_bytes);
-    let mut words = Aligned([0; 6]);
-    let key = trie_key(&mut words, [EXEMPT_GENERATION_BITS + 128, generation, w0, w1, w2, w3]);
-    EXEMPT_V6.get(key).is_some()
+pub(crate) fn is_exempt_v6(generation: u32, high: u64, low: u64) -> bool {
+    let [high, low] = [high, low].map(u64::to_ne_bytes);
+    let words = |bytes: [u8; 8]| {
+        let [a, b, c, d, e, f, g, h] = bytes;
+        [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
+    };
+    let ([w0, w1], [w2, w3]) = (words(high), words(low));
+    EXEMPT_V6.get(trie_key(&[EXEMPT_GENERATION_BITS + 128, generation, w0, w1, w2, w3])).is_some()
 }
 
-/// A trie's key from its words: length in bits, then data. Stored one at a time, since the data lies 4 bytes off
-/// the alignment of the wider stores that the compiler would merge these into.
+/// A trie's key from its words: length in bits, then data. The key's own type is packed, which would be stored byte by byte.
 #[inline(always)]
-fn trie_key<const WORDS: usize, const DATA: usize>(
-    place: &mut Aligned<[u32; WORDS]>,
-    words: [u32; WORDS],
-) -> &Key<[u32; DATA]> {
+fn trie_key<const WORDS: usize, const DATA: usize>(words: &[u32; WORDS]) -> &Key<[u32; DATA]> {
     const { assert!(size_of::<Key<[u32; DATA]>>() == size_of::<[u32; WORDS]>()) };
-    for (slot, word) in place.0.iter_mut().zip(words) {
-        // SAFETY: a place on the stack that is borrowed here.
-        unsafe { core::ptr::from_mut(slot).write_volatile(word) };
-    }
     // SAFETY: a packed key of 32-bit words has the layout of that many words, as asserted, and no alignment.
-    unsafe { &*(&raw const place.0).cast() }
+    unsafe { &*core::ptr::from_ref(words).cast() }
 }
 
 /// Adds one packet to its row. Each CPU has its own cells and XDP is not preempted by itself there, so no atomic is needed.
@@ -160,6 +168,12 @@ pub(crate) fn fault(fault: Fault) {
 pub(crate) struct SourceRef(*mut Source);
 
 impl SourceRef {
+    /// The window at this pointer, which a look-up gave; none if it is null.
+    #[inline(always)]
+    pub(crate) fn new(source: *mut Source) -> Option<Self> {
+        if source.is_null() { None } else { Some(Self(source)) }
+    }
+
     /// Counts one packet that this window refused.
     #[inline(always)]
     pub(crate) fn count_refused(self) {
@@ -193,9 +207,50 @@ impl Cells for SourceRef {
     }
 
     #[inline(always)]
+    fn used_unsettled(&self, limit: window::Limit, bucket: BucketIndex) -> u64 {
+        out_of_line::used_unsettled(self.0, limit.behind.into(), limit.count_bits.into(), bucket.0)
+    }
+
+    #[inline(always)]
+    fn settle(&self, limit: window::Limit, bucket: BucketIndex) -> BucketIndex {
+        BucketIndex(out_of_line::settle(self.0, limit.behind.into(), limit.count_bits.into(), bucket.0))
+    }
+
+    #[inline(always)]
     fn forget(&self, value: u64) -> u64 {
         u64::from(forget(value as u32)) | u64::from(forget((value >> 32) as u32)) << 32
     }
+}
+
+/// The verifier walks a global function once, whatever it is called with. Null is not passed; the verifier wants to
+/// see that it would do no harm.
+mod out_of_line {
+    use super::{BucketIndex, Source, SourceRef, window};
+
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    pub(super) extern "C" fn used_unsettled(source: *mut Source, behind: u32, count_bits: u32, bucket: u64) -> u64 {
+        let Some(source) = SourceRef::new(source) else { return 0 };
+        window::used_unsettled(&source, limit(behind, count_bits), BucketIndex(bucket))
+    }
+
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    pub(super) extern "C" fn settle(source: *mut Source, behind: u32, count_bits: u32, bucket: u64) -> u64 {
+        let Some(source) = SourceRef::new(source) else { return bucket };
+        window::settle(&source, limit(behind, count_bits), BucketIndex(bucket)).0
+    }
+
+    const fn limit(behind: u32, count_bits: u32) -> window::Limit {
+        window::Limit { amount: 0, behind: behind as u8, count_bits: count_bits as u8 }
+    }
+}
+
+/// Room for one source, which would be a seventh of the stack. This CPU's, and nothing of it outlasts a packet.
+#[inline(always)]
+pub(crate) fn scratch() -> Option<&'static mut Source> {
+    // SAFETY: this CPU's element, which lives as long as the map; it is borrowed once a packet.
+    SCRATCH.get_ptr_mut(0).map(|source| unsafe { &mut *source })
 }
 
 /// What became of the insertion of a source or flow.
@@ -240,14 +295,12 @@ macro_rules! sources {
         impl Sources for $name {
             #[inline(always)]
             fn window(&self, slot: u32) -> Option<SourceRef> {
-                let key = Aligned($key { prefix: self.0, slot });
-                $map.get_ptr_mut(&key.0).map(SourceRef)
+                $map.get_ptr_mut($key { prefix: self.0, slot }).map(SourceRef)
             }
 
             #[inline(always)]
             fn insert(&self, slot: u32, source: &Source) -> Inserted {
-                let key = Aligned($key { prefix: self.0, slot });
-                inserted!($map.insert(&key.0, source, BPF_NOEXIST.into()), Fault::$fault)
+                inserted!($map.insert($key { prefix: self.0, slot }, source, BPF_NOEXIST.into()), Fault::$fault)
             }
         }
     };
@@ -259,16 +312,16 @@ sources!(/** An IPv6 source by a longer prefix. */ SourceV6Wide, [[u8; 8]; 2], S
 
 /// One UDP flow, in the map of its family.
 pub(crate) enum FlowKey {
-    V4(Aligned<FlowKeyV4>),
-    V6(Aligned<FlowKeyV6>),
+    V4(FlowKeyV4),
+    V6(FlowKeyV6),
 }
 
 impl FlowKey {
     #[inline(always)]
     pub(crate) fn new(source: Address, source_port: u16, port: u16) -> Self {
         match source {
-            Address::V4(address) => Self::V4(Aligned(FlowKeyV4 { address, source_port, port })),
-            Address::V6(address) => Self::V6(Aligned(FlowKeyV6 { address, source_port, port })),
+            Address::V4(address) => Self::V4(FlowKeyV4 { address: address.to_ne_bytes(), source_port, port }),
+            Address::V6(address) => Self::V6(FlowKeyV6 { address: address.map(u64::to_ne_bytes), source_port, port }),
         }
     }
 
@@ -289,16 +342,16 @@ impl FlowKey {
             return;
         }
         let _counted = match self {
-            Self::V4(key) => inserted!(FLOWS_V4.insert(&key.0, flow, BPF_NOEXIST.into()), Fault::FlowsV4Insert),
-            Self::V6(key) => inserted!(FLOWS_V6.insert(&key.0, flow, BPF_NOEXIST.into()), Fault::FlowsV6Insert),
+            Self::V4(key) => inserted!(FLOWS_V4.insert(key, flow, BPF_NOEXIST.into()), Fault::FlowsV4Insert),
+            Self::V6(key) => inserted!(FLOWS_V6.insert(key, flow, BPF_NOEXIST.into()), Fault::FlowsV6Insert),
         };
     }
 
     #[inline(always)]
     fn entry(&self) -> Option<*mut Flow> {
         match self {
-            Self::V4(key) => FLOWS_V4.get_ptr_mut(&key.0),
-            Self::V6(key) => FLOWS_V6.get_ptr_mut(&key.0),
+            Self::V4(key) => FLOWS_V4.get_ptr_mut(key),
+            Self::V6(key) => FLOWS_V6.get_ptr_mut(key),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The reader: a frame's bytes, each access checked against the frame's end as the verifier wants it. Decides nothing.
 
+use core::arch::asm;
 use core::cell::Cell;
-use core::mem::MaybeUninit;
 
 use aya_ebpf::helpers::generated::bpf_xdp_get_buff_len;
 use aya_ebpf::programs::XdpContext;
@@ -42,7 +42,7 @@ impl<'a> XdpFrame<'a> {
 impl Frame for XdpFrame<'_> {
     #[inline(always)]
     fn bytes<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
-        const { assert!(N >= 2) };
+        const { assert!(N >= 2 && N % 2 == 0) };
         if offset > OFFSET_MAX {
             return None;
         }
@@ -50,8 +50,23 @@ impl Frame for XdpFrame<'_> {
         if from + N > self.end {
             return None;
         }
-        // SAFETY: the N bytes lie between the packet's start and end, as just checked; bytes have no alignment.
-        Some(unsafe { (from as *const [u8; N]).read() })
+        let mut bytes = [0; N];
+        let mut at = 0;
+        while at + 8 <= N {
+            // SAFETY: the N bytes lie between the packet's start and end, as just checked.
+            bytes[at..at + 8].copy_from_slice(&unsafe { load_u64(from + at) }.to_ne_bytes());
+            at += 8;
+        }
+        if at + 4 <= N {
+            // SAFETY: as above.
+            bytes[at..at + 4].copy_from_slice(&unsafe { load_u32(from + at) }.to_ne_bytes());
+            at += 4;
+        }
+        if at + 2 <= N {
+            // SAFETY: as above.
+            bytes[at..at + 2].copy_from_slice(&unsafe { load_u16(from + at) }.to_ne_bytes());
+        }
+        Some(bytes)
     }
 
     #[inline(always)]
@@ -69,18 +84,40 @@ impl Frame for XdpFrame<'_> {
     }
 }
 
+/// One load of a whole word, wherever it lies: headers lie 2 bytes off the alignment of their words, and what Rust has for
+/// that is a load for each byte here. The kernel takes such loads from packets where the machine does.
+macro_rules! load {
+    ($name:ident, $word:ty, $class:ident, $instruction:literal) => {
+        #[inline(always)]
+        unsafe fn $name(address: usize) -> $word {
+            let word: $word;
+            // SAFETY: the caller has checked the packet's end; the instruction reads and does nothing else.
+            unsafe {
+                asm!($instruction, word = out($class) word, address = in(reg) address, options(pure, readonly, nostack));
+            }
+            word
+        }
+    };
+}
+
+load!(load_u16, u16, reg, "{word} = *(u16 *)({address} + 0)");
+load!(load_u32, u32, reg, "{word} = *(u32 *)({address} + 0)");
+load!(load_u64, u64, reg, "{word} = *(u64 *)({address} + 0)");
+
 /// Returns `value`, of which the verifier then knows nothing but its width: it tracks what is stored on the stack at
 /// multiples of 8 bytes, and calls the rest `STACK_MISC` (`check_stack_write_fixed_off`, kernel/bpf/verifier.c, Linux
-/// 6.18). // one store and one load
+/// 6.18). // two stores and one load
 #[inline(always)]
 pub(crate) fn forget(value: u32) -> u32 {
     #[repr(C, align(8))]
-    struct Place([MaybeUninit<u32>; 2]);
+    struct Place([u32; 2]);
 
-    let mut place = Place([MaybeUninit::uninit(); 2]);
-    let misc = place.0[1].as_mut_ptr();
-    // SAFETY: a place on the stack.
-    unsafe { misc.write_volatile(value) };
-    // SAFETY: the same place, which was just written.
-    unsafe { misc.read_volatile() }
+    let mut place = Place([0; 2]);
+    let [aligned, off] = &mut place.0;
+    // SAFETY: a place on the stack. Written only so that the compiler keeps the whole of it, and `off` where it is.
+    unsafe { core::ptr::from_mut(aligned).write_volatile(0) };
+    // SAFETY: likewise.
+    unsafe { core::ptr::from_mut(off).write_volatile(value) };
+    // SAFETY: likewise.
+    unsafe { core::ptr::from_ref(off).read_volatile() }
 }

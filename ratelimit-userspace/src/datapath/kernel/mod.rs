@@ -22,7 +22,7 @@ use ratelimit_common::layout::{
     self, COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, GENERATIONS, INTERFACE_UNKNOWN,
     INTERFACES_MAX, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Tally, counters_index, map,
 };
-use ratelimit_common::source::{Family, cut_ipv4, cut_ipv6, ipv4_mask, ipv6_mask};
+use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
 
@@ -389,16 +389,15 @@ impl Datapath for Kernel {
         for slot in policy.rules.iter().flat_map(|rule| &rule.limits).map(|limit| limit.slot) {
             let (prefix, window) = match address {
                 IpAddr::V4(address) => {
-                    let cut = cut_ipv4(address.octets(), ipv4_mask(policy.ipv4_prefix));
-                    let net = Ipv4Net::new(cut.into(), policy.ipv4_prefix).context("an IPv4 prefix")?;
+                    let net = Ipv4Net::new(address, policy.ipv4_prefix).context("an IPv4 prefix")?.trunc();
+                    let cut = net.network().octets();
                     (IpNet::V4(net), self.window(map::SOURCES_V4, SourceKeyV4 { prefix: cut, slot })?)
                 }
                 IpAddr::V6(address) => {
-                    let cut = cut_ipv6(address.octets(), ipv6_mask(policy.ipv6_prefix));
-                    let mut octets = [0; 16];
-                    octets[..8].copy_from_slice(&cut[0]);
-                    octets[8..].copy_from_slice(&cut[1]);
-                    let net = Ipv6Net::new(octets.into(), policy.ipv6_prefix).context("an IPv6 prefix")?;
+                    let net = Ipv6Net::new(address, policy.ipv6_prefix).context("an IPv6 prefix")?.trunc();
+                    let octets = net.network().octets();
+                    let (halves, _) = octets.as_chunks::<8>();
+                    let cut = [halves[0], halves[1]];
                     let window = match self.ipv6_family {
                         Family::V4 | Family::V6 => {
                             self.window(map::SOURCES_V6, SourceKeyV6 { prefix: cut[0], slot })?
