@@ -68,7 +68,7 @@ pub enum Target {
         port: u16,
         /// Source port.
         source_port: u16,
-        /// Whether it begins with a QUIC Initial packet of version 1 or 2.
+        /// Whether it begins with a QUIC Initial packet of version 1 or 2, or may do so behind what a fragment cuts off.
         quic_initial: bool,
     },
     /// A fragment after the first: its ports were in another packet.
@@ -210,7 +210,7 @@ fn ipv6_target<F: Frame>(frame: &F, first: u8, span: Span) -> Option<Target> {
             if fragment & IPV6_FRAGMENT_OFFSET != 0 {
                 return Some(Target::Fragment);
             }
-            span.is_fragment = fragment & IPV6_MORE_FRAGMENTS_OR_OFFSET != 0;
+            span.is_fragment |= fragment & IPV6_MORE_FRAGMENTS_OR_OFFSET != 0;
             FRAGMENT_HEADER_LEN
         } else if next == IpProto::Ah as u8 {
             (len as usize + 2) * 4
@@ -283,11 +283,12 @@ fn udp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
         return None;
     }
     let [source_high, source_low, high, low] = frame.bytes(span.start)?;
-    let quic_initial = span.holds(UdpHdr::LEN + 5)
-        && match frame.bytes(span.start + UdpHdr::LEN) {
-            Some(start) => is_quic_initial(start),
-            None => false,
-        };
+    let quic_initial = if span.holds(UdpHdr::LEN + QUIC_START_LEN) {
+        frame.bytes(span.start + UdpHdr::LEN).is_none_or(is_quic_initial)
+    } else {
+        // The rest of a fragment's datagram is in another packet.
+        span.is_fragment
+    };
     Some(Target::Udp {
         port: u16::from_be_bytes([high, low]),
         source_port: u16::from_be_bytes([source_high, source_low]),
@@ -295,9 +296,12 @@ fn udp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
     })
 }
 
+/// A QUIC packet's first byte and its version.
+const QUIC_START_LEN: usize = 5;
+
 /// Long header, fixed bit, and the type of an Initial in version 1 (RFC 9000, section 17.2.2) or 2 (RFC 9369, section 3.2).
 #[inline(always)]
-const fn is_quic_initial(start: [u8; 5]) -> bool {
+const fn is_quic_initial(start: [u8; QUIC_START_LEN]) -> bool {
     let [first, version @ ..] = start;
     match u32::from_be_bytes(version) {
         0x0000_0001 => first & 0xf0 == 0xc0,
