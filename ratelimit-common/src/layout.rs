@@ -127,8 +127,10 @@ pub struct Rule {
     pub dry_run: u8,
     /// 1: once over a limit, everything of the source to this rule's ports is dropped, counted or not.
     pub refuse_all: u8,
+    /// 1: some limit counts connections, so UDP flows are looked up.
+    pub counts_connections: u8,
     /// Zero.
-    pub reserved: [u8; 5],
+    pub reserved: [u8; 4],
 }
 
 const _: () = assert!(size_of::<Rule>() == 24 * LIMITS_MAX + 8);

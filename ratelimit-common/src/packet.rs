@@ -96,14 +96,24 @@ pub fn parse<F: Frame>(frame: &F) -> Parsed {
         ether_type = u16::from_ne_bytes(inner);
         offset += VlanHdr::LEN;
     }
-    if ether_type == EtherType::Ipv4 as u16 {
+    let network = if ether_type == EtherType::Ipv4 as u16 {
         ipv4(frame, offset)
     } else if ether_type == EtherType::Ipv6 as u16 {
         ipv6(frame, offset)
     } else if is_vlan(ether_type) {
-        Parsed::Malformed
+        None
     } else {
-        Parsed::NotIp
+        return Parsed::NotIp;
+    };
+    let Some(Network { source, ip_bytes, payload }) = network else { return Parsed::Malformed };
+    let target = match payload {
+        Payload::Fragment => Some(Target::Fragment),
+        Payload::Unwalkable => Some(Target::Unwalkable),
+        Payload::Transport { proto, span } => transport(frame, source, proto, span),
+    };
+    match target {
+        Some(target) => Parsed::Ip(Packet { source, ip_bytes, target }),
+        None => Parsed::Malformed,
     }
 }
 
@@ -114,60 +124,18 @@ const fn is_vlan(ether_type: u16) -> bool {
         || ether_type == EtherType::Ieee8021QinQ1 as u16
 }
 
-const IPV4_FRAGMENT_OFFSET: u16 = 0x1fff;
-const IPV4_MORE_FRAGMENTS: u16 = 0x2000;
-
-#[inline(always)]
-fn ipv4<F: Frame>(frame: &F, start: usize) -> Parsed {
-    let Some(header) = frame.bytes::<{ Ipv4Hdr::LEN }>(start) else { return Parsed::Malformed };
-    let [vihl, _, len_high, len_low, _, _, frags_high, frags_low, _, proto, _, _, s0, s1, s2, s3, ..] = header;
-    let header_len = (vihl & 0x0f) as usize * 4;
-    let total_len = u16::from_be_bytes([len_high, len_low]) as usize;
-    if vihl >> 4 != 4 || header_len < Ipv4Hdr::LEN || total_len < header_len {
-        return Parsed::Malformed;
-    }
-    let end = start + total_len;
-    if frame.len(end) < end {
-        return Parsed::Malformed;
-    }
-    let fragment = u16::from_be_bytes([frags_high, frags_low]);
-    let span = Span {
-        start: start + header_len,
-        end,
-        is_fragment: fragment & (IPV4_FRAGMENT_OFFSET | IPV4_MORE_FRAGMENTS) != 0,
-    };
-    let target = if fragment & IPV4_FRAGMENT_OFFSET != 0 {
-        Some(Target::Fragment)
-    } else if proto == IpProto::Icmp as u8 {
-        icmpv4(frame, span)
-    } else {
-        transport(frame, span, proto)
-    };
-    ip(Address::V4([s0, s1, s2, s3]), total_len, target)
+/// What the network layer says: who, how long, and what is inside. The parsers below give none where it is malformed.
+struct Network {
+    source: Address,
+    ip_bytes: u32,
+    payload: Payload,
 }
 
-#[inline(always)]
-fn ipv6<F: Frame>(frame: &F, start: usize) -> Parsed {
-    let Some(fixed) = frame.bytes::<8>(start) else { return Parsed::Malformed };
-    let Some(source) = frame.bytes::<16>(start + offset_of!(Ipv6Hdr, src_addr)) else { return Parsed::Malformed };
-    let [version, _, _, _, len_high, len_low, next, _] = fixed;
-    let payload_len = u16::from_be_bytes([len_high, len_low]) as usize;
-    let first = start + Ipv6Hdr::LEN;
-    // A payload length of 0 is a jumbogram's (RFC 2675): then the frame says how long it is.
-    let end = if payload_len == 0 { frame.len(usize::MAX) } else { first + payload_len };
-    if version >> 4 != 6 || end < first || frame.len(end) < end {
-        return Parsed::Malformed;
-    }
-    ip(Address::V6(source), end - start, ipv6_target(frame, next, Span { start: first, end, is_fragment: false }))
-}
-
-#[inline(always)]
-fn ip(source: Address, len: usize, target: Option<Target>) -> Parsed {
-    match target {
-        #[expect(clippy::cast_possible_truncation, reason = "a length field of 16 bits, or a frame's length")]
-        Some(target) => Parsed::Ip(Packet { source, ip_bytes: len as u32, target }),
-        None => Parsed::Malformed,
-    }
+/// What is inside an IP packet.
+enum Payload {
+    Fragment,
+    Unwalkable,
+    Transport { proto: u8, span: Span },
 }
 
 /// The part of an IP packet that is left to parse, as offsets into the frame.
@@ -187,48 +155,82 @@ impl Span {
     }
 }
 
-const IPV6_MORE_FRAGMENTS_OR_OFFSET: u16 = 0xfff9;
+const IPV4_FRAGMENT_OFFSET: u16 = 0x1fff;
+const IPV4_MORE_FRAGMENTS: u16 = 0x2000;
+
+#[inline(always)]
+fn ipv4<F: Frame>(frame: &F, start: usize) -> Option<Network> {
+    let [vihl, _, len_high, len_low, _, _, frags_high, frags_low, _, proto, _, _, s0, s1, s2, s3, ..] =
+        frame.bytes::<{ Ipv4Hdr::LEN }>(start)?;
+    let header_len = (vihl & 0x0f) as usize * 4;
+    let total_len = u16::from_be_bytes([len_high, len_low]);
+    let end = start + total_len as usize;
+    if vihl >> 4 != 4 || header_len < Ipv4Hdr::LEN || (total_len as usize) < header_len || frame.len(end) < end {
+        return None;
+    }
+    let fragment = u16::from_be_bytes([frags_high, frags_low]);
+    let payload = if fragment & IPV4_FRAGMENT_OFFSET != 0 {
+        Payload::Fragment
+    } else {
+        let is_fragment = fragment & IPV4_MORE_FRAGMENTS != 0;
+        Payload::Transport { proto, span: Span { start: start + header_len, end, is_fragment } }
+    };
+    Some(Network { source: Address::V4([s0, s1, s2, s3]), ip_bytes: total_len as u32, payload })
+}
+
+#[inline(always)]
+fn ipv6<F: Frame>(frame: &F, start: usize) -> Option<Network> {
+    let [version, _, _, _, len_high, len_low, next, _] = frame.bytes(start)?;
+    let source = frame.bytes(start + offset_of!(Ipv6Hdr, src_addr))?;
+    let payload_len = u16::from_be_bytes([len_high, len_low]) as usize;
+    let first = start + Ipv6Hdr::LEN;
+    // A payload length of 0 is a jumbogram's (RFC 2675): then the frame says how long it is.
+    let end = if payload_len == 0 { frame.len(usize::MAX) } else { first + payload_len };
+    if version >> 4 != 6 || end < first || frame.len(end) < end {
+        return None;
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "a length field of 16 bits, or a frame's length")]
+    let ip_bytes = (end - start) as u32;
+    let payload = walk_extensions(frame, next, Span { start: first, end, is_fragment: false })?;
+    Some(Network { source: Address::V6(source), ip_bytes, payload })
+}
+
+/// Part of a fragment header's second word: the offset, and whether there are more.
 const IPV6_FRAGMENT_OFFSET: u16 = 0xfff8;
+const IPV6_MORE_FRAGMENTS: u16 = 0x0001;
 const FRAGMENT_HEADER_LEN: usize = 8;
 
-/// Walks the chain of extension headers. None where it is malformed.
 #[inline(always)]
-fn ipv6_target<F: Frame>(frame: &F, first: u8, span: Span) -> Option<Target> {
-    let mut next = first;
+fn walk_extensions<F: Frame>(frame: &F, first: u8, span: Span) -> Option<Payload> {
+    let mut proto = first;
     let mut span = span;
     for _ in 0..EXTENSION_HEADERS_MAX {
-        if !is_extension(next) {
-            return behind_extensions(frame, next, span);
+        if !is_extension(proto) {
+            break;
         }
-        // Each is at least 8 bytes.
+        // Each is at least as long as a fragment header.
         if !span.holds(FRAGMENT_HEADER_LEN) {
             return None;
         }
-        let [following, len, offset_high, offset_low] = frame.bytes(span.start)?;
-        let header_len = if next == IpProto::Ipv6Frag as u8 {
+        let [next, len, offset_high, offset_low] = frame.bytes(span.start)?;
+        let mut header_len = (len as usize + 1) * 8;
+        if proto == IpProto::Ipv6Frag as u8 {
             let fragment = u16::from_be_bytes([offset_high, offset_low]);
             if fragment & IPV6_FRAGMENT_OFFSET != 0 {
-                return Some(Target::Fragment);
+                return Some(Payload::Fragment);
             }
-            span.is_fragment |= fragment & IPV6_MORE_FRAGMENTS_OR_OFFSET != 0;
-            FRAGMENT_HEADER_LEN
-        } else if next == IpProto::Ah as u8 {
-            (len as usize + 2) * 4
-        } else {
-            (len as usize + 1) * 8
-        };
+            span.is_fragment |= fragment & IPV6_MORE_FRAGMENTS != 0;
+            header_len = FRAGMENT_HEADER_LEN;
+        } else if proto == IpProto::Ah as u8 {
+            header_len = (len as usize + 2) * 4;
+        }
         span.start += header_len;
         if span.start > span.end {
             return None;
         }
-        next = following;
+        proto = next;
     }
-    if is_extension(next) { Some(Target::Unwalkable) } else { behind_extensions(frame, next, span) }
-}
-
-#[inline(always)]
-fn behind_extensions<F: Frame>(frame: &F, next: u8, span: Span) -> Option<Target> {
-    if next == IpProto::Ipv6Icmp as u8 { icmpv6(frame, span) } else { transport(frame, span, next) }
+    Some(if is_extension(proto) { Payload::Unwalkable } else { Payload::Transport { proto, span } })
 }
 
 #[inline(always)]
@@ -244,13 +246,34 @@ const fn is_extension(next: u8) -> bool {
 }
 
 #[inline(always)]
-fn transport<F: Frame>(frame: &F, span: Span, proto: u8) -> Option<Target> {
+fn transport<F: Frame>(frame: &F, source: Address, proto: u8, span: Span) -> Option<Target> {
     if proto == IpProto::Tcp as u8 {
-        tcp(frame, span)
-    } else if proto == IpProto::Udp as u8 {
-        udp(frame, span)
-    } else {
-        Some(Target::Other)
+        return tcp(frame, span);
+    }
+    if proto == IpProto::Udp as u8 {
+        return udp(frame, span);
+    }
+    let is_icmp = match source {
+        Address::V4(_) => proto == IpProto::Icmp as u8,
+        Address::V6(_) => proto == IpProto::Ipv6Icmp as u8,
+    };
+    if !is_icmp {
+        return Some(Target::Other);
+    }
+    if !span.holds(1) {
+        return None;
+    }
+    let [kind] = frame.bytes(span.start)?;
+    Some(if is_essential(source, kind) { Target::Essential } else { Target::Other })
+}
+
+#[inline(always)]
+const fn is_essential(source: Address, icmp_kind: u8) -> bool {
+    match source {
+        // Destination unreachable (with "fragmentation needed"), time exceeded, parameter problem.
+        Address::V4(_) => matches!(icmp_kind, 3 | 11 | 12),
+        // Errors (with "packet too big"), multicast listener reports, router and neighbour discovery.
+        Address::V6(_) => matches!(icmp_kind, 1..=4 | 130..=137 | 143),
     }
 }
 
@@ -263,8 +286,7 @@ const PORTS_LEN: usize = 8;
 
 #[inline(always)]
 fn tcp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
-    let whole = span.holds(TcpHdr::LEN);
-    if !whole && !(span.is_fragment && span.holds(PORTS_LEN)) {
+    if !span.holds(TcpHdr::LEN) && !(span.is_fragment && span.holds(PORTS_LEN)) {
         return None;
     }
     let port = u16::from_be_bytes(frame.bytes(span.start + offset_of!(TcpHdr, dest))?);
@@ -308,24 +330,4 @@ const fn is_quic_initial(start: [u8; QUIC_START_LEN]) -> bool {
         0x6b33_43cf => first & 0xf0 == 0xd0,
         _ => false,
     }
-}
-
-#[inline(always)]
-fn icmpv4<F: Frame>(frame: &F, span: Span) -> Option<Target> {
-    if !span.holds(1) {
-        return None;
-    }
-    let [kind] = frame.bytes(span.start)?;
-    // Destination unreachable (with "fragmentation needed"), time exceeded, parameter problem.
-    Some(if matches!(kind, 3 | 11 | 12) { Target::Essential } else { Target::Other })
-}
-
-#[inline(always)]
-fn icmpv6<F: Frame>(frame: &F, span: Span) -> Option<Target> {
-    if !span.holds(1) {
-        return None;
-    }
-    let [kind] = frame.bytes(span.start)?;
-    // Errors (with "packet too big"), multicast listener reports, router and neighbour discovery.
-    Some(if matches!(kind, 1..=4 | 130..=137 | 143) { Target::Essential } else { Target::Other })
 }

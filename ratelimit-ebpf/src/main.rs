@@ -1,20 +1,52 @@
-//! The XDP program: entry and action.
+//! The XDP program: four stages, one after the other. It decides nothing itself: every decision is in `ratelimit-common`.
+//!
+//! On the host this crate is an empty program, so that the whole workspace checks, lints and tests there.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
-
-#[cfg(not(target_arch = "bpf"))]
-fn main() {}
+#![cfg_attr(target_arch = "bpf", feature(core_intrinsics))]
+#![cfg_attr(
+    target_arch = "bpf",
+    expect(internal_features, reason = "core::sync::atomic has no exchange for this target")
+)]
 
 #[cfg(target_arch = "bpf")]
-mod bpf {
-    use aya_ebpf::{bindings::xdp_action, macros::xdp, programs::XdpContext};
+mod account;
+#[cfg(target_arch = "bpf")]
+mod clock;
+#[cfg(target_arch = "bpf")]
+mod decide;
+#[cfg(target_arch = "bpf")]
+mod maps;
+#[cfg(target_arch = "bpf")]
+mod packet;
 
+#[cfg(target_arch = "bpf")]
+mod entry {
+    use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
+    use aya_ebpf::macros::xdp;
+    use aya_ebpf::programs::XdpContext;
+    use ratelimit_common::packet::parse;
+    use ratelimit_common::verdict::Action;
+
+    use crate::{account, decide, maps, packet};
+
+    /// The whole of a packet's way. `frags`: frames of several buffers too, or jumbo frames could not be attached to.
     #[xdp(frags)]
-    pub(crate) fn ratelimitd(_: XdpContext) -> u32 {
-        xdp_action::XDP_PASS
+    fn ratelimitd(ctx: XdpContext) -> u32 {
+        let frame = packet::XdpFrame::new(&ctx);
+        let active = maps::active();
+        let verdict = decide::verdict(active, parse(&frame));
+        account::verdict(active, &frame, verdict);
+        #[cfg(feature = "trace")]
+        aya_log_ebpf::info!(&ctx, "{} rule {}", verdict.reason.label(), verdict.rule);
+        match verdict.reason.action() {
+            Action::Pass => XDP_PASS,
+            Action::Drop => XDP_DROP,
+        }
     }
 
     #[panic_handler]
     fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+        // No panic is reachable: the verifier takes no program with a loop that does not end.
         loop {}
     }
 
@@ -22,3 +54,6 @@ mod bpf {
     #[unsafe(no_mangle)]
     static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
 }
+
+#[cfg(not(target_arch = "bpf"))]
+fn main() {}

@@ -1,0 +1,45 @@
+//! The one place where a verdict is counted.
+
+use ratelimit_common::layout::{INTERFACE_UNKNOWN, counters_index};
+use ratelimit_common::packet::Frame as _;
+use ratelimit_common::verdict::{Reason, Verdict};
+
+use crate::maps::{self, Active};
+use crate::packet::XdpFrame;
+
+/// Counts the packet under its interface, rule and reason.
+#[inline(always)]
+pub(crate) fn verdict(active: Option<Active>, frame: &XdpFrame<'_>, verdict: Verdict) {
+    let bytes = match verdict.reason {
+        // The parser has not always asked for the whole length of these.
+        Reason::NotIp | Reason::Malformed => frame.len(usize::MAX),
+        Reason::NotProtected
+        | Reason::NotCounted
+        | Reason::WithinLimit
+        | Reason::Exempt
+        | Reason::DryRun
+        | Reason::StateFull
+        | Reason::InternalError
+        | Reason::OverLimit
+        | Reason::Contended
+        | Reason::Banned
+        | Reason::Denied
+        | Reason::NewSourceBudget => frame.known_len(),
+    };
+    let interface = match active {
+        Some(active) => position(active, frame.interface_index()),
+        None => INTERFACE_UNKNOWN,
+    };
+    maps::count(counters_index(interface, verdict.rule), verdict.reason, bytes as u64);
+}
+
+/// The interface's row. // the first comparison hits where one interface is protected
+#[inline(always)]
+fn position(active: Active, interface_index: u32) -> usize {
+    for (position, &index) in active.config.interfaces.iter().enumerate() {
+        if index == interface_index {
+            return position;
+        }
+    }
+    INTERFACE_UNKNOWN
+}

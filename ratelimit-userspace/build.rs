@@ -1,0 +1,113 @@
+//! Builds the BPF object, here and nowhere else, into `OUT_DIR/ratelimit-ebpf`.
+//!
+//! Which compiler and linker: `cargo xtask setup` has found them, tried them, and left a record of them.
+//! This file reads that record and knows nothing of how they came to be there.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow};
+use aya_build::{Package, Toolchain};
+
+/// What decides the object besides the BPF crate itself, relative to the workspace.
+const INPUTS: [&str; 5] =
+    ["bpf-toolchain.toml", "Cargo.toml", "Cargo.lock", "ratelimit-common/Cargo.toml", "ratelimit-common/src"];
+
+/// What `cargo xtask setup` leaves; xtask/src/setup/record.rs writes it.
+struct Record {
+    toolchain: String,
+    linker: String,
+    llvm_dir: String,
+}
+
+fn main() {
+    if let Err(error) = build() {
+        // Cargo fails on this line. A failing exit code would make it print all that the script said as well.
+        println!("cargo::error={error:#}");
+    }
+}
+
+fn build() -> Result<()> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("this package lies in a workspace")?;
+    for input in INPUTS {
+        println!("cargo::rerun-if-changed={}", workspace.join(input).display());
+    }
+    let pins = table(&workspace.join("bpf-toolchain.toml"))?;
+    let record_file = record_file(&pins)?;
+    println!("cargo::rerun-if-changed={}", record_file.display());
+    let record = read_record(&record_file).map_err(|reason| {
+        anyhow!("the compiler and linker for the BPF program are not set up ({reason:#}): run `cargo xtask setup`")
+    })?;
+
+    // The child cargo of aya-build inherits these.
+    set_env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", &record.linker);
+    set_env("CARGO_TARGET_BPFEB_UNKNOWN_NONE_LINKER", &record.linker);
+    set_env("LD_LIBRARY_PATH", &llvm_first(&record.llvm_dir));
+    set_env("RUSTC_BOOTSTRAP", &strings(&pins, "unstable_crates")?.join(","));
+    // Its progress would come out as warnings of this package.
+    set_env("CARGO_TERM_QUIET", "true");
+
+    let root_dir = workspace.join("ratelimit-ebpf");
+    let root_dir = root_dir.to_str().context("the path of the workspace is not UTF-8")?;
+    let features: &[&str] = if env::var_os("CARGO_FEATURE_TRACE").is_some() { &["trace"] } else { &[] };
+    let package = Package { name: "ratelimit-ebpf", root_dir, no_default_features: false, features };
+    aya_build::build_ebpf([package], Toolchain::Custom(&record.toolchain))
+        .context("building the BPF program failed; if the lines above do not explain it, run `cargo xtask setup`")
+}
+
+/// `$CARGO_HOME/ratelimitd/bpf-linker-VERSION/record.toml`
+fn record_file(pins: &toml::Table) -> Result<PathBuf> {
+    println!("cargo::rerun-if-env-changed=CARGO_HOME");
+    let cargo_home = match (env::var_os("CARGO_HOME"), env::var_os("HOME")) {
+        (Some(cargo_home), _) => PathBuf::from(cargo_home),
+        (None, Some(home)) => PathBuf::from(home).join(".cargo"),
+        (None, None) => return Err(anyhow!("neither CARGO_HOME nor HOME is set: set one")),
+    };
+    Ok(cargo_home.join("ratelimitd").join(format!("bpf-linker-{}", string(pins, "bpf_linker")?)).join("record.toml"))
+}
+
+fn read_record(file: &Path) -> Result<Record> {
+    if !file.exists() {
+        return Err(anyhow!("nothing is recorded"));
+    }
+    let record = table(file)?;
+    for path in strings(&record, "needs")? {
+        if !Path::new(path).exists() {
+            return Err(anyhow!("{path} is gone"));
+        }
+    }
+    Ok(Record {
+        toolchain: string(&record, "toolchain")?.to_owned(),
+        linker: string(&record, "linker")?.to_owned(),
+        llvm_dir: string(&record, "llvm_dir")?.to_owned(),
+    })
+}
+
+/// bpf-linker loads the first libLLVM that it meets on this path.
+fn llvm_first(llvm_dir: &str) -> String {
+    match env::var("LD_LIBRARY_PATH") {
+        Ok(rest) if !rest.is_empty() => format!("{llvm_dir}:{rest}"),
+        Ok(_) | Err(_) => llvm_dir.to_owned(),
+    }
+}
+
+fn set_env(name: &str, value: &str) {
+    // SAFETY: only main calls this, before anything could have started a second thread.
+    unsafe { env::set_var(name, value) }
+}
+
+fn table(file: &Path) -> Result<toml::Table> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    text.parse().with_context(|| format!("parse {}", file.display()))
+}
+
+fn string<'a>(table: &'a toml::Table, key: &str) -> Result<&'a str> {
+    table.get(key).and_then(toml::Value::as_str).with_context(|| format!("`{key}` is missing"))
+}
+
+fn strings<'a>(table: &'a toml::Table, key: &str) -> Result<Vec<&'a str>> {
+    let list = table.get(key).and_then(toml::Value::as_array).with_context(|| format!("`{key}` is missing"))?;
+    list.iter()
+        .map(|item| item.as_str().with_context(|| format!("`{key}` holds something that is no string")))
+        .collect()
+}

@@ -1,0 +1,93 @@
+//! `cargo xtask setup`: find, else install, what the build and the tests need, and try it.
+//!
+//! Changes no default of the user's: what it builds goes to its own directory under cargo's home, the compiler that it
+//! links in rustup has a name of its own, and a service that comes with a package stays off. The outcome is a record
+//! that ratelimit-userspace/build.rs reads.
+
+mod apt;
+mod compiler;
+mod linker;
+mod llvm;
+mod probe;
+mod programs;
+mod record;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+
+use crate::pins::Pins;
+use crate::workspace;
+use record::Record;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// How much to get ready
+    #[arg(long, value_enum, default_value_t = Tier::Test)]
+    tier: Tier,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Tier {
+    /// The compiler and linker of the BPF program
+    Build,
+    /// That, and the programs that the tests and the demo run
+    Test,
+}
+
+/// Where set-up keeps what is its own: `$CARGO_HOME/ratelimitd/bpf-linker-VERSION`, shared by all clones.
+struct Tools {
+    dir: PathBuf,
+}
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let start = Instant::now();
+    ensure(options.tier)?;
+    say(&format!("all there ({:.1} s)", start.elapsed().as_secs_f32()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What every other command calls before it builds; costs well under a second when all is there.
+pub(crate) fn ensure(tier: Tier) -> Result<()> {
+    let pins = Pins::read()?;
+    let tools = Tools::locate(&pins)?;
+    let linker = linker::ensure(&pins, &tools)?;
+    let compiler = compiler::ensure(&pins, &tools, &linker)?;
+    Record::of(&compiler, &linker, &tools).write(&tools.record_file())?;
+    match tier {
+        Tier::Build => Ok(()),
+        Tier::Test => programs::ensure(),
+    }
+}
+
+fn say(line: &str) {
+    eprintln!("setup: {line}");
+}
+
+impl Tools {
+    fn locate(pins: &Pins) -> Result<Self> {
+        let dir = workspace::cargo_home()?.join("ratelimitd").join(format!("bpf-linker-{}", pins.bpf_linker));
+        fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
+        Ok(Self { dir })
+    }
+
+    fn linker(&self) -> PathBuf {
+        self.dir.join("bin/bpf-linker")
+    }
+
+    fn llvm_dir(&self) -> PathBuf {
+        self.dir.join("llvm")
+    }
+
+    fn probe_target_dir(&self) -> PathBuf {
+        self.dir.join("probe")
+    }
+
+    fn record_file(&self) -> PathBuf {
+        self.dir.join("record.toml")
+    }
+}

@@ -1,0 +1,169 @@
+//! A Rust compiler for the BPF target: one that is there, else one that can be installed.
+//!
+//! Two kinds will do: a stable one that came with `core` compiled for BPF (Debian's rustc-web), and a nightly with
+//! rust-src, which compiles `core` itself. Either counts only once the probe has been built with it.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::record::Record;
+use super::{Tools, apt, llvm, probe, say};
+use crate::pins::Pins;
+use crate::run;
+
+/// Where Debian's packages put rustc.
+const DEBIAN_SYSROOT: &str = "/usr";
+
+pub(super) struct Compiler {
+    /// Its name in rustup.
+    pub(super) toolchain: String,
+    /// A nightly: cargo is asked for `-Zbuild-std=core`, as aya-build does.
+    pub(super) builds_core: bool,
+    /// The libLLVM that bpf-linker is to load.
+    pub(super) llvm: PathBuf,
+    /// What must not go away.
+    pub(super) needs: Vec<PathBuf>,
+}
+
+pub(super) fn ensure(pins: &Pins, tools: &Tools, linker: &Path) -> Result<Compiler> {
+    let installed = installed_toolchains()?;
+    let recorded = Record::read(&tools.record_file()).map(|record| record.toolchain);
+    let mut candidates: Vec<&str> = Vec::new();
+    for name in recorded.iter().map(String::as_str).chain([&*pins.linked_toolchain, &*pins.nightly, "nightly"]) {
+        let name = installed.iter().find(|known| is_same_toolchain(known, name));
+        candidates.extend(name.map(String::as_str).filter(|name| !candidates.contains(name)));
+    }
+
+    let mut failures = String::new();
+    for name in candidates {
+        match try_toolchain(name, pins, tools, linker) {
+            Ok(compiler) => return Ok(compiler),
+            Err(reason) => note(&mut failures, &format!("toolchain {name}"), &reason),
+        }
+    }
+    for (way, install) in [("Debian's packages", from_debian as Install), ("rustup", from_rustup)] {
+        match install(pins).and_then(|name| try_toolchain(&name, pins, tools, linker)) {
+            Ok(compiler) => return Ok(compiler),
+            Err(reason) => note(&mut failures, way, &reason),
+        }
+    }
+    bail!(
+        "no Rust compiler for the BPF target could be found or installed; tried:\n{failures}\
+         Either of these, then `cargo xtask setup` again, gives one:\n  \
+         apt-get install {packages}\n  \
+         rustup toolchain install {nightly} --profile minimal --component rust-src",
+        packages = pins.debian_packages.join(" "),
+        nightly = pins.nightly,
+    )
+}
+
+/// Gives the name of the toolchain that it installed.
+type Install = fn(&Pins) -> Result<String>;
+
+fn from_debian(pins: &Pins) -> Result<String> {
+    let packages: Vec<&str> = pins.debian_packages.iter().map(String::as_str).collect();
+    apt::install("compiler", &packages)?;
+    say(&format!("compiler: linking {DEBIAN_SYSROOT} in rustup as {}", pins.linked_toolchain));
+    run::answer(Command::new("rustup").args(["toolchain", "link", &pins.linked_toolchain, DEBIAN_SYSROOT]))?;
+    Ok(pins.linked_toolchain.clone())
+}
+
+fn from_rustup(pins: &Pins) -> Result<String> {
+    let mut command = Command::new("rustup");
+    command.args(["toolchain", "install", &pins.nightly, "--profile", "minimal", "--component", "rust-src"]);
+    command.arg("--no-self-update");
+    run::step(&format!("setup: compiler: installing {}", pins.nightly), &mut command)?;
+    Ok(pins.nightly.clone())
+}
+
+fn try_toolchain(name: &str, pins: &Pins, tools: &Tools, linker: &Path) -> Result<Compiler> {
+    let rustc = |argument: &[&str]| run::answer(Command::new("rustup").args(["run", name, "rustc"]).args(argument));
+    let about = rustc(&["--version", "--verbose"])?;
+    let sysroot = PathBuf::from(rustc(&["--print", "sysroot"])?);
+    let major = llvm_major(&about).context("rustc names no LLVM version")?;
+    ensure!(
+        major <= pins.llvm_major,
+        "its LLVM {major} is later than LLVM {}, which bpf-linker {} reads",
+        pins.llvm_major,
+        pins.bpf_linker
+    );
+    let builds_core = about.contains("-nightly");
+    let rustlib = sysroot.join("lib/rustlib");
+    let core = rustlib.join(if builds_core { "src/rust/library/core" } else { "bpfel-unknown-none/lib" });
+    ensure!(core.is_dir(), "it has no {}", core.display());
+
+    // Its own LLVM first: that reads what it writes. A toolchain of another release with the same major does too.
+    let mut sysroots = vec![sysroot.clone()];
+    sysroots.extend(other_sysroots(&sysroot)?);
+    let mut last = None;
+    for llvm in llvm::candidates(&sysroots, pins.llvm_major) {
+        llvm::offer(&llvm, tools)?;
+        let needs = vec![sysroot.join("bin/rustc"), core.clone(), toolchain_dir(name)?];
+        let compiler = Compiler { toolchain: name.to_owned(), builds_core, llvm, needs };
+        match probe::build(pins, &compiler, linker, tools) {
+            Ok(()) => {
+                let version = about.lines().next().unwrap_or_default();
+                say(&format!("compiler: {name} ({version}), its probe is a BPF object"));
+                return Ok(compiler);
+            }
+            Err(reason) => last = Some(reason),
+        }
+    }
+    Err(last.with_context(|| format!("no libLLVM {} for bpf-linker in any toolchain", pins.llvm_major))?)
+}
+
+fn installed_toolchains() -> Result<Vec<String>> {
+    let list = run::answer(Command::new("rustup").args(["toolchain", "list", "--quiet"]))
+        .context("rustup is needed: https://rustup.rs says how to install it")?;
+    Ok(list.lines().map(|line| line.trim().to_owned()).collect())
+}
+
+/// rustup lists `nightly-x86_64-unknown-linux-gnu` for what one calls `nightly`.
+fn is_same_toolchain(listed: &str, name: &str) -> bool {
+    let rest = listed.strip_prefix(name);
+    rest.is_some_and(|host| host.is_empty() || (host.starts_with('-') && !host.starts_with("-20")))
+}
+
+fn toolchain_dir(name: &str) -> Result<PathBuf> {
+    let home = run::answer(Command::new("rustup").args(["show", "home"]))?;
+    let toolchains = PathBuf::from(home).join("toolchains");
+    let full = installed_toolchains()?.into_iter().find(|listed| is_same_toolchain(listed, name));
+    Ok(toolchains.join(full.with_context(|| format!("rustup does not list {name}"))?))
+}
+
+fn other_sysroots(own: &Path) -> Result<Vec<PathBuf>> {
+    let dirs: Result<Vec<PathBuf>> = installed_toolchains()?.iter().map(|name| toolchain_dir(name)).collect();
+    Ok(dirs?.into_iter().filter(|dir| dir != own).collect())
+}
+
+/// From the line `LLVM version: 22.1.2` of `rustc -vV`.
+fn llvm_major(about: &str) -> Option<u32> {
+    about.lines().find_map(|line| line.strip_prefix("LLVM version: "))?.split('.').next()?.parse().ok()
+}
+
+fn note(failures: &mut String, way: &str, reason: &anyhow::Error) {
+    // Writing to a String cannot fail.
+    writeln!(failures, "  {way}: {reason:#}").ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_major_version_of_llvm_is_read_from_what_rustc_says() {
+        assert_eq!(llvm_major("rustc 1.96.0\nrelease: 1.96.0\nLLVM version: 22.1.8"), Some(22));
+        assert_eq!(llvm_major("rustc 1.96.0"), None);
+    }
+
+    #[test]
+    fn a_toolchain_is_known_by_its_name_with_and_without_the_host() {
+        assert!(is_same_toolchain("nightly-x86_64-unknown-linux-gnu", "nightly"));
+        assert!(is_same_toolchain("ratelimitd-bpf", "ratelimitd-bpf"));
+        assert!(!is_same_toolchain("nightly-2026-05-20-x86_64-unknown-linux-gnu", "nightly"));
+        assert!(!is_same_toolchain("stable-x86_64-unknown-linux-gnu", "nightly"));
+    }
+}

@@ -1,0 +1,41 @@
+//! The programs that the tests and the demo run, and the Debian packages that hold them.
+
+use anyhow::{Context, Result};
+
+use super::{apt, say};
+use crate::workspace;
+
+/// A program, its package, what it is for.
+const PROGRAMS: [(&str, &str, &str); 9] = [
+    ("nginx", "nginx-light", "the web server behind the limiter"),
+    ("curl", "curl", "a client"),
+    ("wrk", "wrk", "a client that sends as fast as it can"),
+    ("ip", "iproute2", "network namespaces"),
+    ("ethtool", "ethtool", "offloads of veth"),
+    ("nsenter", "util-linux", "the daemon in a namespace of the network alone"),
+    ("setpriv", "util-linux", "the daemon without root's capabilities"),
+    ("capsh", "libcap2-bin", "what capabilities a process has"),
+    ("systemd-analyze", "systemd", "the checks of the unit file"),
+];
+
+pub(super) fn ensure() -> Result<()> {
+    let missing: Vec<_> = PROGRAMS.iter().filter(|(program, ..)| workspace::program(program).is_none()).collect();
+    if missing.is_empty() {
+        say(&format!("programs: {}", PROGRAMS.map(|(program, ..)| program).join(" ")));
+        return Ok(());
+    }
+    let mut packages = Vec::new();
+    for (program, package, purpose) in &missing {
+        say(&format!("programs: {program} is missing ({purpose}), package {package}"));
+        if !packages.contains(package) {
+            packages.push(*package);
+        }
+    }
+    apt::install("programs", &packages).with_context(|| {
+        format!("the tests need programs that are missing; by the names of Debian's packages: {}", packages.join(" "))
+    })?;
+    if packages.contains(&"nginx-light") {
+        apt::disable_service("nginx");
+    }
+    Ok(())
+}

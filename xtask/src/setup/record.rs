@@ -1,0 +1,76 @@
+//! What set-up found, as ratelimit-userspace/build.rs reads it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::Tools;
+use super::compiler::Compiler;
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// The name under which rustup runs the compiler.
+    pub(super) toolchain: String,
+    pub(super) linker: PathBuf,
+    /// Holds the libLLVM that the linker loads, and nothing else.
+    pub(super) llvm_dir: PathBuf,
+    /// When one of these is gone, the record is worth nothing.
+    pub(super) needs: Vec<PathBuf>,
+}
+
+impl Record {
+    pub(super) fn of(compiler: &Compiler, linker: &Path, tools: &Tools) -> Self {
+        let mut needs = vec![linker.to_owned(), compiler.llvm.clone()];
+        needs.extend(compiler.needs.iter().cloned());
+        Self { toolchain: compiler.toolchain.clone(), linker: linker.to_owned(), llvm_dir: tools.llvm_dir(), needs }
+    }
+
+    /// `None` where there is none, or none that can be read.
+    pub(super) fn read(file: &Path) -> Option<Self> {
+        toml::from_str(&fs::read_to_string(file).ok()?).ok()
+    }
+
+    /// Leaves a file that says the same untouched: its time stamp makes cargo build the object again.
+    pub(super) fn write(&self, file: &Path) -> Result<()> {
+        if Self::read(file).as_ref() == Some(self) {
+            return Ok(());
+        }
+        let text = toml::to_string(self).context("write the record as TOML")?;
+        fs::write(file, text).with_context(|| format!("write {}", file.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        Record {
+            toolchain: "a-toolchain".into(),
+            linker: "/bin/linker".into(),
+            llvm_dir: "/lib/llvm".into(),
+            needs: vec!["/bin/linker".into()],
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("record.toml");
+        assert_eq!(Record::read(&file), None);
+        record().write(&file).unwrap();
+        assert_eq!(Record::read(&file), Some(record()));
+    }
+
+    #[test]
+    fn writing_the_same_again_leaves_the_time_stamp() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("record.toml");
+        record().write(&file).unwrap();
+        let written = fs::metadata(&file).unwrap().modified().unwrap();
+        record().write(&file).unwrap();
+        assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), written);
+    }
+}
