@@ -1,5 +1,6 @@
 //! The parser on the host: against the table of named frames, against each of them cut short, against anything at all,
 //! and against etherparse where the packet is sound.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use etherparse::{
     IpFragOffset, IpHeaders, IpNumber, Ipv4Extensions, Ipv4Header, Ipv6Extensions, Ipv6FlowLabel, Ipv6FragmentHeader,

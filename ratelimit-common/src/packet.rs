@@ -286,7 +286,7 @@ const PORTS_LEN: usize = 8;
 
 #[inline(always)]
 fn tcp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
-    if !span.holds(TcpHdr::LEN) && !(span.is_fragment && span.holds(PORTS_LEN)) {
+    if !(span.holds(TcpHdr::LEN) || span.is_fragment && span.holds(PORTS_LEN)) {
         return None;
     }
     let port = u16::from_be_bytes(frame.bytes(span.start + offset_of!(TcpHdr, dest))?);
