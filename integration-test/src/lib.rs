@@ -3,3 +3,4 @@
 
 pub mod fixtures;
 pub mod frames;
+pub mod oracle;
