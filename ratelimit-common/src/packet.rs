@@ -13,7 +13,7 @@ use network_types::vlan::VlanHdr;
 
 use crate::source::Address;
 
-/// VLAN tags that are looked behind: one, or two as in QinQ.
+/// VLAN tags that are looked behind: one, or two as in QinQ; see [`Parsed::TooManyTags`].
 pub const VLAN_TAGS_MAX: usize = 2;
 
 /// IPv6 extension headers that are looked behind. Linux itself takes more; see [`Target::Unwalkable`].
@@ -35,8 +35,11 @@ pub trait Frame {
 pub enum Parsed {
     /// No IP packet.
     NotIp,
-    /// Headers that contradict themselves, end too early, or lie behind too many tags.
+    /// Headers that contradict themselves or end too early.
     Malformed,
+    /// More than [`VLAN_TAGS_MAX`] tags. Not malformed: Linux takes off any number of priority tags (`__netif_receive_skb_core`,
+    /// net/core/dev.c, Linux 6.18), and whatever is behind them reaches the server.
+    TooManyTags,
     /// An IP packet.
     Ip(Packet),
 }
@@ -101,7 +104,7 @@ pub fn parse<F: Frame>(frame: &F) -> Parsed {
     } else if ether_type == EtherType::Ipv6 as u16 {
         ipv6(frame, offset)
     } else if is_vlan(ether_type) {
-        None
+        return Parsed::TooManyTags;
     } else {
         return Parsed::NotIp;
     };

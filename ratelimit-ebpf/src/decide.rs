@@ -17,10 +17,14 @@ pub(crate) fn verdict(active: Option<Active>, parsed: Parsed) -> Verdict {
     let packet = match parsed {
         Parsed::NotIp => return Verdict::unruled(Reason::NotIp),
         Parsed::Malformed => return Verdict::unruled(Reason::Malformed),
-        Parsed::Ip(packet) => packet,
+        Parsed::TooManyTags => None,
+        Parsed::Ip(packet) => Some(packet),
     };
     let Some(active) = active else { return Verdict::unruled(Reason::InternalError) };
-    let class = class(active, packet.target);
+    let class = match packet {
+        Some(packet) => class(active, packet.target),
+        None => active.config.portless_class,
+    };
     if class == CLASS_NONE {
         return Verdict::unruled(Reason::NotProtected);
     }
@@ -29,7 +33,11 @@ pub(crate) fn verdict(active: Option<Active>, parsed: Parsed) -> Verdict {
         return Verdict::unruled(Reason::InternalError);
     }
     let rule = &active.config.rules[index as usize];
-    let reason = if is_exempt(active, packet.source) { Reason::Exempt } else { judge(active, rule, &packet) };
+    let reason = match packet {
+        None => Reason::TooManyTags,
+        Some(packet) if is_exempt(active, packet.source) => Reason::Exempt,
+        Some(packet) => judge(active, rule, &packet),
+    };
     match (reason.action(), rule.dry_run) {
         (Action::Pass, _) | (Action::Drop, 0) => Verdict { reason, rule: index },
         (Action::Drop, _) => Verdict { reason: Reason::DryRun, rule: index },
