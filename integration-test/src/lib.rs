@@ -4,3 +4,12 @@
 pub mod fixtures;
 pub mod frames;
 pub mod oracle;
+
+/// Whether a test that needs root cannot run here; then it says so, with its name.
+pub fn is_skipped(name: &str) -> bool {
+    let obstacle = netlab::obstacle();
+    if let Some(reason) = obstacle {
+        println!("skipped: {name}: {reason}");
+    }
+    obstacle.is_some()
+}

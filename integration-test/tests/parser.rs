@@ -93,7 +93,7 @@ fn with_quic_initial(parsed: Parsed) -> Parsed {
         Parsed::Ip(Packet { source, ip_bytes, target: Target::Udp { port, source_port, quic_initial: _ } }) => {
             Parsed::Ip(Packet { source, ip_bytes, target: Target::Udp { port, source_port, quic_initial: true } })
         }
-        Parsed::Ip(_) | Parsed::NotIp | Parsed::Malformed => parsed,
+        Parsed::Ip(_) | Parsed::NotIp | Parsed::Malformed | Parsed::TooManyTags => parsed,
     }
 }
 
