@@ -4,6 +4,7 @@
 pub mod fixtures;
 pub mod frames;
 pub mod oracle;
+pub mod program;
 
 /// Whether a test that needs root cannot run here; then it says so, with its name.
 pub fn is_skipped(name: &str) -> bool {
