@@ -100,7 +100,8 @@ impl Program {
     pub fn counts(&mut self) -> Counts {
         let reading = self.kernel.read().expect("the counters are read");
         assert!(reading.faults.iter().all(|(_, count)| *count == 0), "{:?}", reading.faults);
-        let tallies = reading.interfaces.iter().flat_map(|interface| interface.rules.iter().chain([&interface.unruled]));
+        let tallies =
+            reading.interfaces.iter().flat_map(|interface| interface.rules.iter().chain([&interface.unruled]));
         let mut counts: Counts = Reason::ALL.iter().map(|reason| (reason.label(), 0)).collect();
         for (reason, tally) in tallies.chain([&reading.unlisted]).flat_map(|tallies| &tallies.0) {
             *counts.entry(reason.label()).or_default() += tally.packets;

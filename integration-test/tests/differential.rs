@@ -159,8 +159,7 @@ fn random_packet(random: &mut Random) -> (Vec<u8>, Packet) {
         (IpAddr::V4(Ipv4Addr::from(source)), IPV4, V4 { source, ..v4 }.around(payload))
     } else {
         // Two /64, one of them with two addresses.
-        let source: Ipv6Addr =
-            random.of(&["2001:db8:0:1::1", "2001:db8:0:1::2", "2001:db8:0:2::1"]).parse().unwrap();
+        let source: Ipv6Addr = random.of(&["2001:db8:0:1::1", "2001:db8:0:1::2", "2001:db8:0:2::1"]).parse().unwrap();
         (IpAddr::V6(source), IPV6, V6 { source: source.octets(), ..V6::of(v6) }.around(payload))
     };
     let tags = [(0x88a8, 5), (0x8100, 6)];

@@ -256,11 +256,15 @@ pub struct FlowKeyV6 {
 
 const _: () = assert!(size_of::<FlowKeyV6>() == 20);
 
-/// Data of an exempt IPv4 prefix, behind the trie's own length. Its first byte is the generation, so a prefix of n bits has length 8 + n.
-pub type ExemptKeyV4 = [u8; 5];
+/// Bits of an exempt prefix's key before its address: the generation, as a word.
+pub const EXEMPT_GENERATION_BITS: u32 = 32;
+
+/// Data of an exempt IPv4 prefix, behind the trie's own length: the generation, then the address in network order. A
+/// prefix of n bits has length [`EXEMPT_GENERATION_BITS`] + n.
+pub type ExemptKeyV4 = [u32; 2];
 
 /// Data of an exempt IPv6 prefix, likewise.
-pub type ExemptKeyV6 = [u8; 17];
+pub type ExemptKeyV6 = [u32; 5];
 
 /// What one reason has come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -21,13 +21,21 @@ pub const EXTENSION_HEADERS_MAX: usize = 8;
 
 /// A frame to read from, from its Ethernet header on.
 pub trait Frame {
-    /// The bytes at `offset`, if all of them are there to read.
+    /// The bytes at `offset`, if all of them are there to read. At least 2: the verifier does not follow how the
+    /// compiler compares the end of one byte alone (`find_good_pkt_pointers`, kernel/bpf/verifier.c, Linux 6.18).
     fn bytes<const N: usize>(&self, offset: usize) -> Option<[u8; N]>;
 
     /// The frame's length in bytes, with the parts that [`Frame::bytes`] cannot reach.
     ///
     /// `at_least` is what the headers claim: a cheaper answer will do where it settles that the claim is true.
     fn len(&self, at_least: usize) -> usize;
+
+    /// Returns `offset`. Where a verifier follows every path, this is where it forgets how the parser came there, so
+    /// that what follows is walked once and not once a path.
+    #[inline(always)]
+    fn forget(&self, offset: usize) -> usize {
+        offset
+    }
 }
 
 /// What a frame turned out to be.
@@ -99,6 +107,7 @@ pub fn parse<F: Frame>(frame: &F) -> Parsed {
         ether_type = u16::from_ne_bytes(inner);
         offset += VlanHdr::LEN;
     }
+    offset = frame.forget(offset);
     let network = if ether_type == EtherType::Ipv4 as u16 {
         ipv4(frame, offset)
     } else if ether_type == EtherType::Ipv6 as u16 {
@@ -227,7 +236,7 @@ fn walk_extensions<F: Frame>(frame: &F, first: u8, span: Span) -> Option<Payload
         } else if proto == IpProto::Ah as u8 {
             header_len = (len as usize + 2) * 4;
         }
-        span.start += header_len;
+        span.start = frame.forget(span.start + header_len);
         if span.start > span.end {
             return None;
         }
@@ -263,10 +272,10 @@ fn transport<F: Frame>(frame: &F, source: Address, proto: u8, span: Span) -> Opt
     if !is_icmp {
         return Some(Target::Other);
     }
-    if !span.holds(1) {
+    if !span.holds(2) {
         return None;
     }
-    let [kind] = frame.bytes(span.start)?;
+    let [kind, _] = frame.bytes(span.start)?;
     Some(if is_essential(source, kind) { Target::Essential } else { Target::Other })
 }
 
@@ -294,7 +303,7 @@ fn tcp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
     }
     let port = u16::from_be_bytes(frame.bytes(span.start + offset_of!(TcpHdr, dest))?);
     let opening = if span.holds(TCP_FLAGS + 1) {
-        let [flags] = frame.bytes(span.start + TCP_FLAGS)?;
+        let [_, flags] = frame.bytes(span.start + TCP_FLAGS - 1)?;
         flags & (TCP_FLAG_SYN | TCP_FLAG_ACK) == TCP_FLAG_SYN
     } else {
         true

@@ -11,8 +11,8 @@
 //! A charge is admitted only by a compare-and-exchange on the cell of the current bucket, and only while the
 //! `behind` buckets before it are all sealed. A sealed count never changes again, so their sum is exact, however stale the
 //! reads were; and whoever opens a later bucket seals this one first, which makes a late charge to it fail. So no order of
-//! any number of CPUs admits more than the limit, and none is needed of their loads. A refusal needs no atomic: counts of buckets in the
-//! window only grow, so a sum that leaves no room once leaves none later.
+//! any number of CPUs admits more than the limit, and none is needed of their loads. A refusal needs no atomic: counts of
+//! buckets in the window only grow (but for refunds), so a sum that leaves no room once leaves none later.
 //!
 //! Rejected charges are not added. Words of unused cells are 0, which reads as a bucket of 1970.
 
@@ -25,7 +25,7 @@ pub const CELLS: usize = 8;
 pub const BEHIND_MAX: u8 = 7;
 
 /// Tries to charge a window before giving up. Each failed one means that another CPU changed this very source's cell in between.
-pub const TRIES_MAX: usize = 16;
+pub const TRIES_MAX: usize = 8;
 
 /// How long bucket numbers last: 200 years from 1970.
 const HORIZON_NS: u128 = 200 * 366 * 86_400 * 1_000_000_000;
@@ -38,6 +38,13 @@ pub trait Cells {
     fn load(&self, index: usize) -> u64;
     /// Replaces the word at `index` if it still is `current`, and says whether it did.
     fn compare_exchange(&self, index: usize, current: u64, new: u64) -> bool;
+
+    /// Returns `value`. Where a verifier follows every path, this is where it forgets how it came by the number, so
+    /// that the paths through one try are the same for the next.
+    #[inline(always)]
+    fn forget(&self, value: u64) -> u64 {
+        value
+    }
 }
 
 /// One limit's arithmetic.
@@ -124,98 +131,131 @@ pub const fn index(bucket: BucketIndex) -> usize {
     low & (CELLS - 1)
 }
 
-/// One look at a window.
-struct View {
-    /// The bucket looked from: the caller's, or a later one that another CPU has already opened.
-    bucket: BucketIndex,
-    /// Sum over the window.
+/// A cell's word above its count, for comparisons: the tag and the sealed bit. Later buckets in one place compare greater.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Prefix(u64);
+
+impl Prefix {
+    #[inline(always)]
+    const fn of(word: u64, count_bits: u8) -> Self {
+        Self(word >> (count_bits & 63))
+    }
+
+    #[inline(always)]
+    const fn open(bucket: BucketIndex) -> Self {
+        Self(bucket.0 >> RING_BITS << 1)
+    }
+
+    #[inline(always)]
+    const fn sealed(bucket: BucketIndex) -> Self {
+        Self(bucket.0 >> RING_BITS << 1 | 1)
+    }
+
+    /// The bucket that the cell at `index` with this prefix holds.
+    #[inline(always)]
+    const fn bucket(self, index: usize) -> BucketIndex {
+        BucketIndex(self.0 >> 1 << RING_BITS | index as u64)
+    }
+}
+
+#[inline(always)]
+const fn count(word: u64, count_bits: u8) -> u64 {
+    word & ((1 << (count_bits & 63)) - 1)
+}
+
+/// The full buckets before the current one.
+struct Before {
+    /// What was admitted in them, as far as is known: final where they are settled, else at least this.
     used: u64,
-    /// Whether every bucket before the current one has its final count.
-    settled: bool,
-    /// The word in the current bucket's place, as it went into the sum.
-    word: u64,
+    /// Whether all of them have their final count.
+    is_settled: bool,
 }
 
+/// One pass, one branch a cell: the shape that the verifier walks in few steps.
 #[inline(always)]
-fn look<C: Cells>(cells: &C, limit: Limit, now: BucketIndex) -> View {
-    let mut words = [0_u64; CELLS];
-    // Bucket numbers start above the window's length, so that no bucket before the current one is negative.
-    let mut bucket = if now.0 < CELLS as u64 { BucketIndex(CELLS as u64) } else { now };
-    for (at, copy) in words.iter_mut().enumerate() {
-        *copy = cells.load(at);
-        let seen = Cell::decode(*copy, at, limit.count_bits).bucket;
-        if seen > bucket {
-            bucket = seen;
-        }
-    }
-    let behind = limit.behind & BEHIND_MAX;
-    let oldest = BucketIndex(bucket.0 - behind as u64);
-    let mut view = View { bucket, used: 0, settled: false, word: 0 };
-    let mut final_counts = 0;
-    for (at, &word) in words.iter().enumerate() {
-        let cell = Cell::decode(word, at, limit.count_bits);
-        if cell.bucket >= oldest {
-            view.used = view.used.wrapping_add(cell.count);
-            final_counts += (cell.sealed && cell.bucket < bucket) as u8;
-        }
-        if at == index(bucket) {
-            view.word = word;
-        }
-    }
-    view.settled = final_counts == behind;
-    view
-}
-
-/// Gives each bucket before the current one its final count. A step that another CPU overtakes is left to the next look.
-#[inline(always)]
-fn settle<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) {
-    let behind = (limit.behind & BEHIND_MAX) as u64;
-    for back in 1..=BEHIND_MAX as u64 {
-        if back > behind {
+fn before<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> Before {
+    let mut used = 0_u64;
+    let mut unsettled = 0;
+    for back in 1..=BEHIND_MAX {
+        if back > limit.behind {
             break;
         }
-        let earlier = BucketIndex(bucket.0 - back);
-        let at = index(earlier);
-        let word = cells.load(at);
-        let cell = Cell::decode(word, at, limit.count_bits);
-        let count = if cell.bucket == earlier { cell.count } else { 0 };
-        if cell.bucket < earlier || (cell.bucket == earlier && !cell.sealed) {
-            let _overtaken = cells.compare_exchange(
-                at,
-                word,
-                Cell { bucket: earlier, sealed: true, count }.encode(limit.count_bits),
-            );
+        let earlier = BucketIndex(bucket.0 - back as u64);
+        let word = cells.load(index(earlier));
+        // 0: sealed. 1: that bucket, still open. Else another bucket.
+        let difference = Prefix::of(word, limit.count_bits).0 ^ Prefix::sealed(earlier).0;
+        unsettled |= difference;
+        if difference <= 1 {
+            used = used.wrapping_add(count(word, limit.count_bits));
         }
     }
+    Before { used, is_settled: unsettled == 0 }
+}
+
+/// What was admitted in the current bucket.
+#[inline(always)]
+fn current<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
+    let word = cells.load(index(bucket));
+    if Prefix::of(word, limit.count_bits).0 ^ Prefix::open(bucket).0 <= 1 { count(word, limit.count_bits) } else { 0 }
+}
+
+/// Gives each bucket before the current one its final count. A step that another CPU overtakes is left to the next
+/// try. Returns the current bucket, or a later one that is already there.
+#[inline(always)]
+fn settle<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> BucketIndex {
+    for back in 1..=BEHIND_MAX {
+        if back > limit.behind {
+            break;
+        }
+        let earlier = BucketIndex(bucket.0 - back as u64);
+        let at = index(earlier);
+        let word = cells.load(at);
+        let (prefix, sealed) = (Prefix::of(word, limit.count_bits), Prefix::sealed(earlier));
+        if prefix > sealed {
+            return prefix.bucket(at);
+        }
+        if prefix < sealed {
+            let count = if prefix == Prefix::open(earlier) { count(word, limit.count_bits) } else { 0 };
+            let settled = Cell { bucket: earlier, sealed: true, count }.encode(limit.count_bits);
+            let _overtaken = cells.compare_exchange(at, word, settled);
+        }
+    }
+    bucket
+}
+
+/// Bucket numbers start above the window's length, so that no bucket before the current one is negative.
+#[inline(always)]
+const fn never_negative(bucket: BucketIndex) -> BucketIndex {
+    if bucket.0 < CELLS as u64 { BucketIndex(CELLS as u64) } else { bucket }
 }
 
 /// Charges `amount` at `now`, exactly: of any charges on any number of CPUs, those admitted never sum to more
 /// than the limit in the window of the last of them.
 #[inline(always)]
 pub fn charge<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> Charge {
-    let mut now = now;
+    let mut bucket = never_negative(now);
     for _ in 0..TRIES_MAX {
-        let view = look(cells, limit, now);
-        if !fits(view.used, amount, limit.amount) {
+        bucket = BucketIndex(cells.forget(bucket.0));
+        let at = index(bucket);
+        let word = cells.load(at);
+        let (prefix, open) = (Prefix::of(word, limit.count_bits), Prefix::open(bucket));
+        if prefix > open {
+            // Another CPU's clock is past this bucket: it is sealed, or its place holds a later one.
+            bucket = if prefix == Prefix::sealed(bucket) { BucketIndex(bucket.0 + 1) } else { prefix.bucket(at) };
+            continue;
+        }
+        let count = if prefix == open { count(word, limit.count_bits) } else { 0 };
+        let before = before(cells, limit, bucket);
+        if !fits(before.used.wrapping_add(count), amount, limit.amount) {
             return Charge::Refused;
         }
-        let at = index(view.bucket);
-        let current = Cell::decode(view.word, at, limit.count_bits);
-        let is_open = current.bucket == view.bucket;
-        if is_open && current.sealed {
-            // Another CPU's clock is past this bucket, so it is over.
-            now = BucketIndex(view.bucket.0 + 1);
+        if !before.is_settled {
+            bucket = settle(cells, limit, bucket);
             continue;
         }
-        now = view.bucket;
-        if !view.settled {
-            settle(cells, limit, view.bucket);
-            continue;
-        }
-        let count = if is_open { current.count } else { 0 };
-        let charged = Cell { bucket: view.bucket, sealed: false, count: count + amount };
-        if cells.compare_exchange(at, view.word, charged.encode(limit.count_bits)) {
-            return Charge::Admitted(view.bucket);
+        let charged = Cell { bucket, sealed: false, count: count + amount };
+        if cells.compare_exchange(at, word, charged.encode(limit.count_bits)) {
+            return Charge::Admitted(bucket);
         }
     }
     Charge::Contended
@@ -224,7 +264,7 @@ pub fn charge<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) 
 /// Whether `amount` would be admitted at `now`, without charging it. "No" is certain; "yes" another CPU may overtake.
 #[inline(always)]
 pub fn has_room<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> bool {
-    fits(look(cells, limit, now).used, amount, limit.amount)
+    fits(used(cells, limit, now), amount, limit.amount)
 }
 
 /// Takes back a charge that [`charge`] admitted to `bucket`, as far as the cell still holds that bucket. If
@@ -253,7 +293,7 @@ pub fn opened(limit: Limit, now: BucketIndex, amount: u64) -> Option<[u64; CELLS
     if !fits(0, amount, limit.amount) {
         return None;
     }
-    let now = if now.0 < CELLS as u64 { CELLS as u64 } else { now.0 };
+    let now = never_negative(now).0;
     let mut words = [0; CELLS];
     for (at, word) in words.iter_mut().enumerate() {
         // The newest bucket at or before `now` whose place this is.
@@ -268,17 +308,18 @@ pub fn opened(limit: Limit, now: BucketIndex, amount: u64) -> Option<[u64; CELLS
     Some(words)
 }
 
-/// Sum over the window at `now`, as [`charge`] would see it.
+/// Sum over the window at `now`.
+#[inline(always)]
 pub fn used<C: Cells>(cells: &C, limit: Limit, now: BucketIndex) -> u64 {
-    look(cells, limit, now).used
+    let bucket = never_negative(now);
+    before(cells, limit, bucket).used.wrapping_add(current(cells, limit, bucket))
 }
 
 /// The first bucket, from `now` on, in which `amount` fits if nothing else is charged; none if it never does.
 pub fn room_from<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> Option<BucketIndex> {
-    let first = look(cells, limit, now).bucket;
     (0..=CELLS as u64)
-        .map(|ahead| BucketIndex(first.0 + ahead))
-        .find(|&bucket| fits(look(cells, limit, bucket).used, amount, limit.amount))
+        .map(|ahead| BucketIndex(now.0.saturating_add(ahead)))
+        .find(|&bucket| has_room(cells, limit, bucket, amount))
 }
 
 #[inline(always)]

@@ -9,26 +9,34 @@ use crate::packet::XdpFrame;
 
 /// Counts the packet under its interface, rule and reason.
 #[inline(always)]
-pub(crate) fn verdict(active: Option<Active>, frame: &XdpFrame<'_>, verdict: Verdict) {
+pub(crate) fn listed(active: Active, frame: &XdpFrame<'_>, verdict: Verdict) {
+    count(position(active, frame.interface_index()), frame, verdict);
+}
+
+/// Counts a packet whose interface could not be looked up.
+#[inline(always)]
+pub(crate) fn unlisted(frame: &XdpFrame<'_>, verdict: Verdict) -> Verdict {
+    count(INTERFACE_UNKNOWN, frame, verdict);
+    verdict
+}
+
+#[inline(always)]
+fn count(interface: usize, frame: &XdpFrame<'_>, verdict: Verdict) {
     let bytes = match verdict.reason {
         // The parser has not always asked for the whole length of these.
-        Reason::NotIp | Reason::Malformed => frame.len(usize::MAX),
+        Reason::NotIp | Reason::Malformed | Reason::InternalError | Reason::TooManyTags | Reason::DryRun => {
+            frame.len(usize::MAX)
+        }
         Reason::NotProtected
         | Reason::NotCounted
         | Reason::WithinLimit
         | Reason::Exempt
-        | Reason::DryRun
         | Reason::StateFull
-        | Reason::InternalError
         | Reason::OverLimit
         | Reason::Contended
         | Reason::Banned
         | Reason::Denied
         | Reason::NewSourceBudget => frame.known_len(),
-    };
-    let interface = match active {
-        Some(active) => position(active, frame.interface_index()),
-        None => INTERFACE_UNKNOWN,
     };
     maps::count(counters_index(interface, verdict.rule), verdict.reason, bytes as u64);
 }

@@ -13,18 +13,14 @@ use crate::maps::{self, Active, FlowKey, Inserted, SourceV4, SourceV6, SourceV6W
 
 /// Judges one packet, and charges it where it is admitted.
 #[inline(always)]
-pub(crate) fn verdict(active: Option<Active>, parsed: Parsed) -> Verdict {
+pub(crate) fn verdict(active: Active, parsed: Parsed) -> Verdict {
     let packet = match parsed {
         Parsed::NotIp => return Verdict::unruled(Reason::NotIp),
         Parsed::Malformed => return Verdict::unruled(Reason::Malformed),
-        Parsed::TooManyTags => None,
-        Parsed::Ip(packet) => Some(packet),
+        Parsed::TooManyTags => return too_many_tags(active),
+        Parsed::Ip(packet) => packet,
     };
-    let Some(active) = active else { return Verdict::unruled(Reason::InternalError) };
-    let class = match packet {
-        Some(packet) => class(active, packet.target),
-        None => active.config.portless_class,
-    };
+    let class = class(active, packet.target);
     if class == CLASS_NONE {
         return Verdict::unruled(Reason::NotProtected);
     }
@@ -33,11 +29,22 @@ pub(crate) fn verdict(active: Option<Active>, parsed: Parsed) -> Verdict {
         return Verdict::unruled(Reason::InternalError);
     }
     let rule = &active.config.rules[index as usize];
-    let reason = match packet {
-        None => Reason::TooManyTags,
-        Some(packet) if is_exempt(active, packet.source) => Reason::Exempt,
-        Some(packet) => judge(active, rule, &packet),
-    };
+    let reason = if is_exempt(active, packet.source) { Reason::Exempt } else { judge(active, rule, &packet) };
+    enforced(rule, index, reason)
+}
+
+/// What is behind the tags cannot be told, so whoever has what has no port has this.
+#[inline(always)]
+fn too_many_tags(active: Active) -> Verdict {
+    let index = active.config.portless_class.wrapping_sub(1);
+    match active.config.rules.get(index as usize) {
+        Some(rule) => enforced(rule, index, Reason::TooManyTags),
+        None => Verdict::unruled(Reason::NotProtected),
+    }
+}
+
+#[inline(always)]
+fn enforced(rule: &Rule, index: u8, reason: Reason) -> Verdict {
     match (reason.action(), rule.dry_run) {
         (Action::Pass, _) | (Action::Drop, 0) => Verdict { reason, rule: index },
         (Action::Drop, _) => Verdict { reason: Reason::DryRun, rule: index },

@@ -25,7 +25,7 @@ mod entry {
     use aya_ebpf::macros::xdp;
     use aya_ebpf::programs::XdpContext;
     use ratelimit_common::packet::parse;
-    use ratelimit_common::verdict::Action;
+    use ratelimit_common::verdict::{Action, Reason, Verdict};
 
     use crate::{account, decide, maps, packet};
 
@@ -33,9 +33,14 @@ mod entry {
     #[xdp(frags)]
     fn ratelimitd(ctx: XdpContext) -> u32 {
         let frame = packet::XdpFrame::new(&ctx);
-        let active = maps::active();
-        let verdict = decide::verdict(active, parse(&frame));
-        account::verdict(active, &frame, verdict);
+        let verdict = match maps::active() {
+            Some(active) => {
+                let verdict = decide::verdict(active, parse(&frame));
+                account::listed(active, &frame, verdict);
+                verdict
+            }
+            None => account::unlisted(&frame, Verdict::unruled(Reason::InternalError)),
+        };
         #[cfg(feature = "trace")]
         aya_log_ebpf::info!(&ctx, "{} rule {}", verdict.reason.label(), verdict.rule);
         match verdict.reason.action() {

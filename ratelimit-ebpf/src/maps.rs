@@ -8,13 +8,16 @@ use aya_ebpf::maps::lpm_trie::{Key, LpmTrie};
 use aya_ebpf::maps::{Array, LruHashMap, PerCpuArray};
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{
-    COUNTERS_LEN, Config, Counters, EXEMPT_MAX, ExemptKeyV4, ExemptKeyV6, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4,
-    FlowKeyV6, GENERATIONS, PortTable, SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
+    COUNTERS_LEN, Config, Counters, EXEMPT_GENERATION_BITS, EXEMPT_MAX, ExemptKeyV4, ExemptKeyV6, FAULTS_MAX,
+    FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6, GENERATIONS, PortTable, REASONS_MAX, SOURCES_CAPACITY, Source,
+    SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
 };
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::window::{CELLS, Cells};
+
+use crate::packet::forget;
 
 #[map]
 static ACTIVE: Array<u32> = Array::with_max_entries(1, 0);
@@ -52,7 +55,7 @@ static CLOCK_IS_INJECTED: u8 = 0;
 pub(crate) struct Active {
     pub(crate) config: &'static Config,
     pub(crate) ports: &'static PortTable,
-    pub(crate) generation: u8,
+    pub(crate) generation: u32,
 }
 
 /// The active generation. The daemon writes only the other one, and waits for every packet that still reads a
@@ -73,7 +76,7 @@ pub(crate) fn active() -> Option<Active> {
         fault(Fault::PortsLookup);
         return None;
     };
-    Some(Active { config, ports, generation: generation as u8 })
+    Some(Active { config, ports, generation })
 }
 
 /// The time that a test injected; none in production.
@@ -86,30 +89,56 @@ pub(crate) fn injected_now() -> Option<Nanos> {
     INJECTED_NOW.get(0).map(|&now_ns| Nanos(now_ns))
 }
 
+/// A key on the stack, which the verifier wants accessed at multiples of the access's width. The compiler may merge
+/// stores, so it must see that the key's start is aligned.
+#[repr(C, align(8))]
+pub(crate) struct Aligned<T>(T);
+
 /// Whether a prefix that holds this IPv4 address is exempt. // a trie walk: call it only where there are any
 #[inline(always)]
-pub(crate) fn is_exempt_v4(generation: u8, address: [u8; 4]) -> bool {
-    let [a, b, c, d] = address;
-    EXEMPT_V4.get(Key::new(8 * 5, [generation, a, b, c, d])).is_some()
+pub(crate) fn is_exempt_v4(generation: u32, address: [u8; 4]) -> bool {
+    let mut words = Aligned([0; 3]);
+    let key = trie_key(&mut words, [EXEMPT_GENERATION_BITS + 32, generation, u32::from_ne_bytes(address)]);
+    EXEMPT_V4.get(key).is_some()
 }
 
 /// Whether a prefix that holds this IPv6 address is exempt.
 #[inline(always)]
-pub(crate) fn is_exempt_v6(generation: u8, address: [u8; 16]) -> bool {
-    let mut data: ExemptKeyV6 = [generation; 17];
-    data[1..].copy_from_slice(&address);
-    EXEMPT_V6.get(Key::new(8 * 17, data)).is_some()
+pub(crate) fn is_exempt_v6(generation: u32, address: [u8; 16]) -> bool {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = address;
+    let [w0, w1, w2, w3] = [[a, b, c, d], [e, f, g, h], [i, j, k, l], [m, n, o, p]].map(u32::from_ne_bytes);
+    let mut words = Aligned([0; 6]);
+    let key = trie_key(&mut words, [EXEMPT_GENERATION_BITS + 128, generation, w0, w1, w2, w3]);
+    EXEMPT_V6.get(key).is_some()
+}
+
+/// A trie's key from its words: length in bits, then data. Stored one at a time, since the data lies 4 bytes off
+/// the alignment of the wider stores that the compiler would merge these into.
+#[inline(always)]
+fn trie_key<const WORDS: usize, const DATA: usize>(
+    place: &mut Aligned<[u32; WORDS]>,
+    words: [u32; WORDS],
+) -> &Key<[u32; DATA]> {
+    const { assert!(size_of::<Key<[u32; DATA]>>() == size_of::<[u32; WORDS]>()) };
+    for (slot, word) in place.0.iter_mut().zip(words) {
+        // SAFETY: a place on the stack that is borrowed here.
+        unsafe { core::ptr::from_mut(slot).write_volatile(word) };
+    }
+    // SAFETY: a packed key of 32-bit words has the layout of that many words, as asserted, and no alignment.
+    unsafe { &*(&raw const place.0).cast() }
 }
 
 /// Adds one packet to its row. Each CPU has its own cells and XDP is not preempted by itself there, so no atomic is needed.
 #[inline(always)]
 pub(crate) fn count(row: u32, reason: Reason, bytes: u64) {
+    // Each row and reason would be another path to the end for the verifier.
+    let (row, reason) = (forget(row), forget(reason as u32) as usize & (REASONS_MAX - 1));
     let Some(counters) = COUNTERS.get_ptr_mut(row) else {
         fault(Fault::CountersLookup);
         return;
     };
     // SAFETY: this CPU's cells, which live as long as the map; nobody else writes them.
-    let tally = unsafe { &mut (*counters).by_reason[reason as usize] };
+    let tally = unsafe { &mut (*counters).by_reason[reason] };
     tally.packets = tally.packets.wrapping_add(1);
     tally.bytes = tally.bytes.wrapping_add(bytes);
 }
@@ -162,6 +191,11 @@ impl Cells for SourceRef {
         };
         exchanged
     }
+
+    #[inline(always)]
+    fn forget(&self, value: u64) -> u64 {
+        u64::from(forget(value as u32)) | u64::from(forget((value >> 32) as u32)) << 32
+    }
 }
 
 /// What became of the insertion of a source or flow.
@@ -206,12 +240,14 @@ macro_rules! sources {
         impl Sources for $name {
             #[inline(always)]
             fn window(&self, slot: u32) -> Option<SourceRef> {
-                $map.get_ptr_mut($key { prefix: self.0, slot }).map(SourceRef)
+                let key = Aligned($key { prefix: self.0, slot });
+                $map.get_ptr_mut(&key.0).map(SourceRef)
             }
 
             #[inline(always)]
             fn insert(&self, slot: u32, source: &Source) -> Inserted {
-                inserted!($map.insert($key { prefix: self.0, slot }, source, BPF_NOEXIST.into()), Fault::$fault)
+                let key = Aligned($key { prefix: self.0, slot });
+                inserted!($map.insert(&key.0, source, BPF_NOEXIST.into()), Fault::$fault)
             }
         }
     };
@@ -223,16 +259,16 @@ sources!(/** An IPv6 source by a longer prefix. */ SourceV6Wide, [[u8; 8]; 2], S
 
 /// One UDP flow, in the map of its family.
 pub(crate) enum FlowKey {
-    V4(FlowKeyV4),
-    V6(FlowKeyV6),
+    V4(Aligned<FlowKeyV4>),
+    V6(Aligned<FlowKeyV6>),
 }
 
 impl FlowKey {
     #[inline(always)]
     pub(crate) fn new(source: Address, source_port: u16, port: u16) -> Self {
         match source {
-            Address::V4(address) => Self::V4(FlowKeyV4 { address, source_port, port }),
-            Address::V6(address) => Self::V6(FlowKeyV6 { address, source_port, port }),
+            Address::V4(address) => Self::V4(Aligned(FlowKeyV4 { address, source_port, port })),
+            Address::V6(address) => Self::V6(Aligned(FlowKeyV6 { address, source_port, port })),
         }
     }
 
@@ -253,16 +289,16 @@ impl FlowKey {
             return;
         }
         let _counted = match self {
-            Self::V4(key) => inserted!(FLOWS_V4.insert(key, flow, BPF_NOEXIST.into()), Fault::FlowsV4Insert),
-            Self::V6(key) => inserted!(FLOWS_V6.insert(key, flow, BPF_NOEXIST.into()), Fault::FlowsV6Insert),
+            Self::V4(key) => inserted!(FLOWS_V4.insert(&key.0, flow, BPF_NOEXIST.into()), Fault::FlowsV4Insert),
+            Self::V6(key) => inserted!(FLOWS_V6.insert(&key.0, flow, BPF_NOEXIST.into()), Fault::FlowsV6Insert),
         };
     }
 
     #[inline(always)]
     fn entry(&self) -> Option<*mut Flow> {
         match self {
-            Self::V4(key) => FLOWS_V4.get_ptr_mut(key),
-            Self::V6(key) => FLOWS_V6.get_ptr_mut(key),
+            Self::V4(key) => FLOWS_V4.get_ptr_mut(&key.0),
+            Self::V6(key) => FLOWS_V6.get_ptr_mut(&key.0),
         }
     }
 }

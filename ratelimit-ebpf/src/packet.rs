@@ -1,6 +1,7 @@
 //! The reader: a frame's bytes, each access checked against the frame's end as the verifier wants it. Decides nothing.
 
 use core::cell::Cell;
+use core::mem::MaybeUninit;
 
 use aya_ebpf::helpers::generated::bpf_xdp_get_buff_len;
 use aya_ebpf::programs::XdpContext;
@@ -41,6 +42,7 @@ impl<'a> XdpFrame<'a> {
 impl Frame for XdpFrame<'_> {
     #[inline(always)]
     fn bytes<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        const { assert!(N >= 2) };
         if offset > OFFSET_MAX {
             return None;
         }
@@ -61,4 +63,24 @@ impl Frame for XdpFrame<'_> {
         }
         self.len.get()
     }
+    #[inline(always)]
+    fn forget(&self, offset: usize) -> usize {
+        forget(offset as u32) as usize
+    }
+}
+
+/// Returns `value`, of which the verifier then knows nothing but its width: it tracks what is stored on the stack at
+/// multiples of 8 bytes, and calls the rest `STACK_MISC` (`check_stack_write_fixed_off`, kernel/bpf/verifier.c, Linux
+/// 6.18). // one store and one load
+#[inline(always)]
+pub(crate) fn forget(value: u32) -> u32 {
+    #[repr(C, align(8))]
+    struct Place([MaybeUninit<u32>; 2]);
+
+    let mut place = Place([MaybeUninit::uninit(); 2]);
+    let misc = place.0[1].as_mut_ptr();
+    // SAFETY: a place on the stack.
+    unsafe { misc.write_volatile(value) };
+    // SAFETY: the same place, which was just written.
+    unsafe { misc.read_volatile() }
 }

@@ -10,7 +10,11 @@ use ratelimit_common::verdict::Reason;
 
 use crate::desired::Policy;
 
+mod batch;
 pub mod fake;
+mod interface;
+pub mod kernel;
+pub mod pins;
 
 /// How an XDP program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

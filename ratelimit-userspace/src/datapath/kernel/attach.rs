@@ -1,0 +1,233 @@
+//! Attaching, taking over and letting go of interfaces. Never replaces a program that is not ours.
+
+use anyhow::{Context as _, anyhow};
+use aya::programs::ProgramError;
+use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::xdp::{XdpLink, XdpMode as AyaMode};
+use aya::programs::{ProgramInfo, loaded_programs};
+
+use super::{Kernel, program};
+use crate::config::XdpModeChoice;
+use crate::datapath::interface::{self, Interface};
+use crate::datapath::pins::{self, Pins};
+use crate::datapath::{DatapathError, XdpMode};
+
+/// One interface that has a row in the counters.
+pub(super) struct Slot {
+    name: String,
+    index: u32,
+    link: Option<FdLink>,
+}
+
+impl Slot {
+    /// An interface that nothing is attached to yet.
+    pub(super) const fn known(name: String, index: u32) -> Self {
+        Self { name, index, link: None }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) const fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// How our program, `ours`, runs on the interface, by what the kernel says of it.
+    pub(super) fn attached(&self, present: &[Interface], ours: u32) -> Option<XdpMode> {
+        let interface =
+            present.iter().find(|interface| interface.index == self.index && interface.name == self.name)?;
+        self.link.as_ref()?;
+        interface.programs.iter().find(|(_, id)| *id == ours).map(|(mode, _)| *mode)
+    }
+}
+
+impl Kernel {
+    pub(super) fn attach_interface(&mut self, name: &str) -> Result<XdpMode, DatapathError> {
+        let present = interface::all().context("list the network interfaces")?;
+        let Some(found) = present.iter().find(|interface| interface.name == name) else {
+            let names: Vec<_> = present.iter().map(|interface| interface.name.as_str()).collect();
+            return Err(DatapathError::NoSuchInterface { name: name.to_owned(), present: names.join(", ") });
+        };
+        let ours = self.program_id()?;
+        if let Some(mode) = self.slot(name).and_then(|slot| slot.attached(&present, ours)) {
+            return Ok(mode);
+        }
+        // The interface is listed before its first packet comes.
+        self.list(found)?;
+        let (link, mode) = match self.pinned_link(found)? {
+            Some((link, mode)) => (self.replace_program(link)?, mode),
+            None => self.attach_new(found)?,
+        };
+        if let Some(slot) = self.slots.iter_mut().flatten().find(|slot| slot.name == name) {
+            slot.link = Some(link);
+        }
+        Ok(mode)
+    }
+
+    pub(super) fn detach_interface(&mut self, name: &str) -> Result<(), DatapathError> {
+        if let Some(pins) = &self.pins {
+            pins.remove_link(name)?;
+        }
+        for slot in &mut self.slots {
+            if slot.as_ref().is_some_and(|slot| slot.name == name) {
+                *slot = None;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn program_id(&mut self) -> Result<u32, DatapathError> {
+        Ok(program(&mut self.ebpf)?.info().context("look at the program")?.id())
+    }
+
+    fn slot(&self, name: &str) -> Option<&Slot> {
+        self.slots.iter().flatten().find(|slot| slot.name == name)
+    }
+
+    /// Gives an interface a row of counters: the one that it had, also under another index, else a free one.
+    fn list(&mut self, found: &Interface) -> Result<(), DatapathError> {
+        let known = self.slots.iter().position(|slot| slot.as_ref().is_some_and(|slot| slot.name == found.name));
+        let position = match known {
+            Some(position) => position,
+            None => {
+                let free = self.slots.iter().position(Option::is_none);
+                let free = free.with_context(|| format!("no room for more than {} interfaces", self.slots.len()))?;
+                self.clear_counters(free)?;
+                free
+            }
+        };
+        self.slots[position] = Some(Slot::known(found.name.clone(), found.index));
+        if let Some(policy) = self.policy.clone() {
+            self.write_generation(&policy)?;
+        }
+        Ok(())
+    }
+
+    /// The link that an earlier run pinned for this interface, if it still holds it.
+    fn pinned_link(&self, found: &Interface) -> Result<Option<(FdLink, XdpMode)>, DatapathError> {
+        let Some(pins) = &self.pins else { return Ok(None) };
+        let path = pins.link(&found.name);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let link: FdLink = PinnedLink::from_pin(&path).with_context(|| format!("open {}", path.display()))?.into();
+        let id = link.info().with_context(|| format!("look at {}", path.display()))?.program_id();
+        match found.programs.iter().find(|(_, on_interface)| *on_interface == id) {
+            Some((mode, _)) => Ok(Some((link, *mode))),
+            // It held an interface of that name that is gone.
+            None => {
+                pins.remove_link(&found.name)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Puts our program in the place of the one that the link holds, between two packets.
+    fn replace_program(&mut self, link: FdLink) -> Result<FdLink, DatapathError> {
+        let link = XdpLink::try_from(link).context("the pinned link is no XDP link")?;
+        let program = program(&mut self.ebpf)?;
+        let id = program.attach_to_link(link).context("replace the program of the pinned link")?;
+        fd_link(program.take_link(id).context("take the link")?)
+    }
+
+    fn attach_new(&mut self, found: &Interface) -> Result<(FdLink, XdpMode), DatapathError> {
+        if !found.programs.is_empty() {
+            return Err(occupied(found));
+        }
+        let modes: &[XdpMode] = match self.xdp_mode {
+            XdpModeChoice::Auto => &[XdpMode::Native, XdpMode::Generic],
+            XdpModeChoice::Native => &[XdpMode::Native],
+            XdpModeChoice::Generic => &[XdpMode::Generic],
+        };
+        let mut refusal = None;
+        for &mode in modes {
+            match self.attach_in(found, mode) {
+                Ok(link) => {
+                    if let Some(refusal) = refusal {
+                        tracing::warn!(
+                            "{}: native XDP refused ({refusal:#}); attached in GENERIC mode, which costs several times as much per packet",
+                            found.name
+                        );
+                    }
+                    return Ok((self.pin(link, &found.name)?, mode));
+                }
+                Err(error @ (DatapathError::Occupied { .. } | DatapathError::NotPrivileged { .. })) => {
+                    return Err(error);
+                }
+                Err(error) => refusal = Some(error),
+            }
+        }
+        Err(refusal.unwrap_or_else(|| anyhow!("no mode to attach in").into()))
+    }
+
+    fn attach_in(&mut self, found: &Interface, mode: XdpMode) -> Result<FdLink, DatapathError> {
+        let flags = match mode {
+            XdpMode::Native => AyaMode::Driver,
+            XdpMode::Generic => AyaMode::Skb,
+        };
+        let program = program(&mut self.ebpf)?;
+        let id = program.attach_to_if_index(found.index, flags).map_err(|error| refused(found, mode, error))?;
+        fd_link(program.take_link(id).context("take the link")?)
+    }
+
+    fn pin(&self, link: FdLink, name: &str) -> Result<FdLink, DatapathError> {
+        let Some(pins) = &self.pins else { return Ok(link) };
+        let path = Pins::link(pins, name);
+        Ok(link.pin(&path).with_context(|| format!("pin {}", path.display()))?.into())
+    }
+}
+
+fn fd_link(link: XdpLink) -> Result<FdLink, DatapathError> {
+    FdLink::try_from(link).map_err(|_| DatapathError::Unsupported {
+        what: "attach with a BPF link".into(),
+        why: "Linux 5.18 or later is needed".into(),
+    })
+}
+
+/// What the kernel's refusal to attach means, and what mends it.
+fn refused(found: &Interface, mode: XdpMode, error: ProgramError) -> DatapathError {
+    let error = anyhow::Error::from(error);
+    let errno =
+        error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>()).and_then(std::io::Error::raw_os_error);
+    let what = format!("attach to {} in {} mode", found.name, mode.label());
+    let unsupported = |why: String| DatapathError::Unsupported { what: what.clone(), why };
+    match errno {
+        Some(libc::EBUSY | libc::EEXIST) => {
+            let now = interface::named(&found.name).ok().flatten();
+            occupied(now.as_ref().unwrap_or(found))
+        }
+        Some(libc::EPERM | libc::EACCES) => DatapathError::NotPrivileged { what },
+        Some(libc::EOPNOTSUPP) => {
+            unsupported("its driver has no native XDP; `--xdp-mode auto` or `generic` does without".into())
+        }
+        Some(libc::ERANGE | libc::EINVAL) => unsupported(format!(
+            "its driver refuses ({error:#}); often the MTU of {} is too large, or LRO is on: try `ethtool -K {} lro off`, or a smaller MTU",
+            found.mtu, found.name
+        )),
+        _ => DatapathError::Other(error.context(what)),
+    }
+}
+
+/// Says who is there.
+fn occupied(found: &Interface) -> DatapathError {
+    let describe = |(mode, id): &(XdpMode, u32)| {
+        let name = loaded_programs()
+            .filter_map(Result::ok)
+            .find(|program| ProgramInfo::id(program) == *id)
+            .and_then(|program| program.name_as_str().map(str::to_owned))
+            .unwrap_or_default();
+        format!("{name:?}, id {id}, {}", mode.label())
+    };
+    let programs: Vec<_> = found.programs.iter().map(describe).collect();
+    let mut owner = programs.join("; ");
+    if pins::pinned_interfaces(std::path::Path::new(pins::ROOT)).contains(&found.name) {
+        owner.push_str(&format!(
+            ". It is ratelimitd's own, kept by an earlier run: `ratelimitd detach {0}` takes it off, `--on-exit keep` takes it over",
+            found.name
+        ));
+    } else {
+        owner.push_str(". It is left alone; take it off with the tool that put it there, and start again");
+    }
+    DatapathError::Occupied { interface: found.name.clone(), owner }
+}

@@ -1,0 +1,414 @@
+//! The datapath that is the Linux kernel's: loads the program, writes and reads its maps, attaches it. Nothing else names aya.
+
+mod attach;
+mod encode;
+mod plain;
+mod state;
+mod testing;
+
+use std::net::IpAddr;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use aya::maps::lpm_trie::{Key, LpmTrie};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
+use aya::programs::Xdp;
+use aya::{Ebpf, EbpfLoader};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ratelimit_common::layout::{
+    self, COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, GENERATIONS, INTERFACE_UNKNOWN,
+    INTERFACES_MAX, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Tally, counters_index, map,
+};
+use ratelimit_common::source::{Family, cut_ipv4, cut_ipv6, ipv4_mask, ipv6_mask};
+use ratelimit_common::time::Nanos;
+use ratelimit_common::verdict::{Reason, Verdict};
+
+use self::attach::Slot;
+use self::plain::Plain;
+pub use self::testing::TestRun;
+use super::pins::Pins;
+use super::{Datapath, DatapathError, InterfaceReading, Reading, SourceReading, Tallies, XdpMode, batch, interface};
+use crate::config::XdpModeChoice;
+use crate::desired::Policy;
+
+/// How a [`Kernel`] is set up; none of it can be changed while it runs.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where link and maps are pinned, so that they outlive the daemon; [`super::pins::ROOT`] on a host set up as usual.
+    pub pins: Option<PathBuf>,
+    /// How to attach.
+    pub xdp_mode: XdpModeChoice,
+    /// Sources remembered of each family at least.
+    pub max_sources: u32,
+    /// Windows of each source: how many limits the policy has.
+    pub windows_per_source: u32,
+    /// Whether IPv6 sources need the wide keys, see [`Family::of_ipv6_prefix`].
+    pub ipv6_family: Family,
+    /// Where the program takes its time from.
+    pub clock: Clock,
+}
+
+/// Where the program takes its time from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// The kernel's monotonic clock, set to the wall clock once.
+    Kernel,
+    /// [`Kernel::set_now`], for tests.
+    Injected,
+}
+
+/// The program in the kernel, with its maps and links. Dropped, it detaches what is not pinned.
+pub struct Kernel {
+    ebpf: Ebpf,
+    pins: Option<Pins>,
+    xdp_mode: XdpModeChoice,
+    clock: Clock,
+    slots: [Option<Slot>; INTERFACES_MAX],
+    policy: Option<Policy>,
+    wall_offset_ns: u64,
+    ipv6_family: Family,
+    sources_capacity: u64,
+}
+
+/// The LRU frees entries in runs of up to 128 on each CPU, so a map holds fewer than it has room for by as much
+/// (`LOCAL_FREE_TARGET`, kernel/bpf/bpf_lru_list.c, Linux 6.18); this is added to what is asked for.
+const LRU_SLACK_PER_CPU: u32 = 2 * 128;
+
+/// A map that is not used must have some room all the same.
+const ENTRIES_MIN: u32 = 1;
+
+impl Kernel {
+    /// Loads the program and makes its maps, or takes over pinned ones. Nothing is attached, and what pinned links
+    /// enforce goes on, until [`Datapath::attach`].
+    ///
+    /// # Errors
+    /// Where the kernel cannot, privileges are missing, or pinned maps are not of this layout.
+    pub fn load(options: &Options) -> Result<Self, DatapathError> {
+        let pins = options.pins.as_deref().map(Pins::open).transpose()?;
+        let slack = LRU_SLACK_PER_CPU * u32::try_from(aya::util::nr_cpus().unwrap_or(1)).unwrap_or(1);
+        let entries = options.max_sources.saturating_mul(options.windows_per_source.max(1)).saturating_add(slack);
+        let (v6, v6_wide) = match options.ipv6_family {
+            Family::V4 | Family::V6 => (entries, ENTRIES_MIN),
+            Family::V6Wide => (ENTRIES_MIN, entries),
+        };
+        let clock_is_injected = u8::from(options.clock == Clock::Injected);
+        let mut loader = EbpfLoader::new();
+        loader
+            .map_max_entries(map::SOURCES_V4, entries)
+            .map_max_entries(map::SOURCES_V6, v6)
+            .map_max_entries(map::SOURCES_V6_WIDE, v6_wide)
+            .override_global(layout::CLOCK_IS_INJECTED, &clock_is_injected, true);
+        if let Some(pins) = &pins {
+            for expected in state::EXPECTED {
+                state::check_pin(pins, expected)?;
+                loader.map_pin_path(expected.name, pins.map(expected.name));
+            }
+        }
+        let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ratelimit-ebpf"));
+        let mut ebpf = loader.load(object).map_err(|error| state::load_error("make the maps", error.into()))?;
+        let program: &mut Xdp = program(&mut ebpf)?;
+        program.load().map_err(|error| state::load_error("load the program", error.into()))?;
+        eprintln!("verified {:?}", program.info().unwrap().verified_instruction_count());
+
+        let mut kernel = Self {
+            ebpf,
+            pins,
+            xdp_mode: options.xdp_mode,
+            clock: options.clock,
+            slots: Default::default(),
+            policy: None,
+            wall_offset_ns: 0,
+            ipv6_family: options.ipv6_family,
+            sources_capacity: 0,
+        };
+        kernel.take_over(options, slack)?;
+        Ok(kernel)
+    }
+
+    /// Reads what earlier runs left: the time base, which interface has which row, how many sources fit.
+    fn take_over(&mut self, options: &Options, slack: u32) -> Result<(), DatapathError> {
+        let known = self.config_words()?;
+        self.wall_offset_ns = match (self.clock, known.wall_offset_ns) {
+            (Clock::Injected, _) => 0,
+            (Clock::Kernel, 0) => state::wall_offset_ns()?,
+            (Clock::Kernel, pinned) => pinned,
+        };
+        let present = interface::all().context("list the network interfaces")?;
+        for (slot, &index) in self.slots.iter_mut().zip(&known.interfaces) {
+            let name = present.iter().find(|interface| index != 0 && interface.index == index);
+            *slot = name.map(|interface| Slot::known(interface.name.clone(), index));
+        }
+        let entries = self.map(map::SOURCES_V4)?.max_entries();
+        self.sources_capacity = u64::from(entries.saturating_sub(slack) / options.windows_per_source.max(1));
+        let wide = self.map(map::SOURCES_V6_WIDE)?.max_entries() > ENTRIES_MIN;
+        if wide != (self.ipv6_family == Family::V6Wide) {
+            return Err(DatapathError::Pins {
+                path: self.pins.as_ref().map_or_else(String::new, |pins| pins.dir().display().to_string()),
+                why: "its IPv6 sources are kept by prefixes of another length; `ratelimitd detach`, then start again"
+                    .into(),
+            });
+        }
+        if self.sources_capacity != u64::from(options.max_sources) {
+            tracing::warn!(
+                "the pinned state remembers {} sources of each family, not {}: `ratelimitd detach` forgets it, then start again",
+                self.sources_capacity,
+                options.max_sources
+            );
+        }
+        Ok(())
+    }
+
+    /// Writes a whole generation that no packet reads, and then has every packet read that one.
+    fn write_generation(&mut self, policy: &Policy) -> Result<(), DatapathError> {
+        let mut interfaces = [0; INTERFACES_MAX];
+        for (index, slot) in interfaces.iter_mut().zip(&self.slots) {
+            *index = slot.as_ref().map_or(0, Slot::index);
+        }
+        let config =
+            encode::config(policy, interfaces, self.wall_offset_ns).context("the policy does not fit the maps")?;
+        let ports = encode::ports(policy);
+
+        let active = self.active_generation()?;
+        let generation = (active + 1) % GENERATIONS;
+        self.write_trie(map::EXEMPT_V4, generation, encode::exempt_v4(policy, generation))?;
+        self.write_trie(map::EXEMPT_V6, generation, encode::exempt_v6(policy, generation))?;
+        self.array::<Plain<layout::PortTable>>(map::PORTS)?
+            .set(generation, &*plain_box(ports), 0)
+            .with_context(|| format!("write {}", map::PORTS))?;
+        self.array(map::CONFIG)?.set(generation, Plain(config), 0).with_context(|| format!("write {}", map::CONFIG))?;
+        self.array::<u32>(map::ACTIVE)?.set(0, generation, 0).with_context(|| format!("write {}", map::ACTIVE))?;
+        // A packet may still be reading the other generation; the next call writes that one.
+        state::wait_for_packets()?;
+        Ok(())
+    }
+
+    /// Makes the keys of one generation in a trie exactly these.
+    fn write_trie<const N: usize>(
+        &mut self,
+        name: &'static str,
+        generation: u32,
+        wanted: impl Iterator<Item = (u32, [u32; N])>,
+    ) -> Result<(), DatapathError> {
+        let mut trie: LpmTrie<_, [u32; N], u8> =
+            LpmTrie::try_from(map_mut(&mut self.ebpf, name)?).with_context(|| format!("open {name}"))?;
+        let mut stale = Vec::new();
+        for key in trie.keys() {
+            let key = key.with_context(|| format!("list {name}"))?;
+            if key.data()[0] == generation {
+                stale.push(key);
+            }
+        }
+        for key in stale {
+            trie.remove(&key).with_context(|| format!("remove from {name}"))?;
+        }
+        for (bits, data) in wanted {
+            trie.insert(&Key::new(bits, data), 1, 0).with_context(|| format!("write {name}"))?;
+        }
+        Ok(())
+    }
+
+    fn active_generation(&mut self) -> Result<u32, DatapathError> {
+        Ok(self.array::<u32>(map::ACTIVE)?.get(&0, 0).with_context(|| format!("read {}", map::ACTIVE))? % GENERATIONS)
+    }
+
+    fn config_words(&mut self) -> Result<ConfigWords, DatapathError> {
+        let generation = self.active_generation()?;
+        let words = self.array::<Plain<ConfigWords>>(map::CONFIG)?.get(&generation, 0);
+        Ok(words.with_context(|| format!("read {}", map::CONFIG))?.0)
+    }
+
+    /// Sets the counters of one row of interfaces to 0.
+    fn clear_counters(&mut self, position: usize) -> Result<(), DatapathError> {
+        let mut counters: PerCpuArray<_, Plain<Counters>> =
+            PerCpuArray::try_from(map_mut(&mut self.ebpf, map::COUNTERS)?).context("open COUNTERS")?;
+        let zeros =
+            vec![Plain(Counters::default()); aya::util::nr_cpus().map_err(|(_, error)| error).context("count CPUs")?];
+        for rule in (0..COUNTERS_PER_INTERFACE).map(|row| u8::try_from(row).unwrap_or(Verdict::NO_RULE)) {
+            let values = aya::maps::PerCpuValues::try_from(zeros.clone()).context("a value for each CPU")?;
+            counters.set(counters_index(position, rule), values, 0).context("clear COUNTERS")?;
+        }
+        Ok(())
+    }
+
+    fn tallies(&self, position: usize, rule: u8) -> Result<Tallies, DatapathError> {
+        let counters: PerCpuArray<_, Plain<Counters>> =
+            PerCpuArray::try_from(map_ref(&self.ebpf, map::COUNTERS)?).context("open COUNTERS")?;
+        let row = counters.get(&counters_index(position, rule), 0).context("read COUNTERS")?;
+        let sum = |reason: Reason| {
+            row.iter().fold(Tally::default(), |sum, Plain(cpu)| {
+                let tally = cpu.by_reason[reason as usize];
+                Tally { packets: sum.packets.wrapping_add(tally.packets), bytes: sum.bytes.wrapping_add(tally.bytes) }
+            })
+        };
+        Ok(Tallies(Reason::ALL.iter().map(|&reason| (reason, sum(reason))).collect()))
+    }
+
+    fn faults(&self) -> Result<Vec<(Fault, u64)>, DatapathError> {
+        let faults: PerCpuArray<_, u64> =
+            PerCpuArray::try_from(map_ref(&self.ebpf, map::FAULTS)?).context("open FAULTS")?;
+        let sum = |&fault: &Fault| -> Result<_, MapError> {
+            Ok((fault, faults.get(&(fault as u32), 0)?.iter().fold(0, |sum: u64, cpu| sum.wrapping_add(*cpu))))
+        };
+        Ok(Fault::ALL.iter().map(sum).collect::<Result<_, _>>().context("read FAULTS")?)
+    }
+
+    fn now(&mut self) -> Result<Nanos, DatapathError> {
+        match self.clock {
+            Clock::Kernel => Ok(Nanos(state::monotonic_ns()?.wrapping_add(self.wall_offset_ns))),
+            Clock::Injected => {
+                Ok(Nanos(self.array::<u64>(map::INJECTED_NOW)?.get(&0, 0).context("read INJECTED_NOW")?))
+            }
+        }
+    }
+
+    /// One window, if it is remembered.
+    fn window<K>(&self, name: &'static str, key: K) -> Result<Option<Source>, DatapathError>
+    where
+        Plain<K>: aya::Pod,
+    {
+        let sources: HashMap<_, Plain<K>, Plain<Source>> =
+            HashMap::try_from(map_ref(&self.ebpf, name)?).with_context(|| format!("open {name}"))?;
+        match sources.get(&Plain(key), 0) {
+            Ok(Plain(source)) => Ok(Some(source)),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(error) => Err(anyhow::Error::from(error).context(format!("read {name}")).into()),
+        }
+    }
+
+    fn array<V: aya::Pod>(&mut self, name: &'static str) -> Result<Array<&mut MapData, V>, DatapathError> {
+        Ok(Array::try_from(map_mut(&mut self.ebpf, name)?).with_context(|| format!("open {name}"))?)
+    }
+
+    fn map(&self, name: &'static str) -> Result<aya::maps::MapInfo, DatapathError> {
+        Ok(state::data(map_ref(&self.ebpf, name)?)?.info().with_context(|| format!("look at {name}"))?)
+    }
+}
+
+impl Datapath for Kernel {
+    fn apply(&mut self, policy: &Policy) -> Result<(), DatapathError> {
+        if Family::of_ipv6_prefix(policy.ipv6_prefix) != self.ipv6_family {
+            return Err(DatapathError::Unsupported {
+                what: format!("count IPv6 sources by /{}", policy.ipv6_prefix),
+                why: "prefixes up to /64 and longer ones are kept apart; restart to change from one to the other"
+                    .into(),
+            });
+        }
+        self.write_generation(policy)?;
+        self.policy = Some(policy.clone());
+        Ok(())
+    }
+
+    fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError> {
+        self.attach_interface(interface)
+    }
+
+    fn detach(&mut self, interface: &str) -> Result<(), DatapathError> {
+        self.detach_interface(interface)
+    }
+
+    fn read(&mut self) -> Result<Reading, DatapathError> {
+        let rules = self.policy.as_ref().map_or(0, |policy| policy.rules.len());
+        let present = interface::all().context("list the network interfaces")?;
+        let ours = self.program_id()?;
+        let mut interfaces = Vec::new();
+        for (position, slot) in self.slots.iter().enumerate() {
+            let Some(slot) = slot else { continue };
+            interfaces.push(InterfaceReading {
+                name: slot.name().to_owned(),
+                attached: slot.attached(&present, ours),
+                unruled: self.tallies(position, Verdict::NO_RULE)?,
+                rules: (0..rules)
+                    .map(|rule| self.tallies(position, u8::try_from(rule).unwrap_or(Verdict::NO_RULE)))
+                    .collect::<Result<_, _>>()?,
+            });
+        }
+        interfaces.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Reading {
+            now: self.now()?,
+            interfaces,
+            unlisted: self.tallies(INTERFACE_UNKNOWN, Verdict::NO_RULE)?,
+            faults: self.faults()?,
+            sources_capacity: self.sources_capacity,
+        })
+    }
+
+    fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {
+        let Some(policy) = &self.policy else { return Ok(()) };
+        let (ipv4_prefix, ipv6_prefix) = (policy.ipv4_prefix, policy.ipv6_prefix);
+        let (v6_name, v6_len) = match self.ipv6_family {
+            Family::V4 | Family::V6 => (map::SOURCES_V6, size_of::<SourceKeyV6>()),
+            Family::V6Wide => (map::SOURCES_V6_WIDE, size_of::<SourceKeyV6Wide>()),
+        };
+        for (name, key_len) in [(map::SOURCES_V4, size_of::<SourceKeyV4>()), (v6_name, v6_len)] {
+            let data = state::data(map_ref(&self.ebpf, name)?)?;
+            let entries = self.map(name)?.max_entries();
+            batch::visit(data.fd().as_fd(), key_len, size_of::<Source>(), entries, |key, value| {
+                if let Some(reading) = state::source_reading(key, value, ipv4_prefix, ipv6_prefix) {
+                    visit(reading);
+                }
+            })
+            .with_context(|| format!("read {name}"))?;
+        }
+        Ok(())
+    }
+
+    fn source(&mut self, address: IpAddr) -> Result<Vec<SourceReading>, DatapathError> {
+        let Some(policy) = &self.policy else { return Ok(Vec::new()) };
+        let mut readings = Vec::new();
+        for slot in policy.rules.iter().flat_map(|rule| &rule.limits).map(|limit| limit.slot) {
+            let (prefix, window) = match address {
+                IpAddr::V4(address) => {
+                    let cut = cut_ipv4(address.octets(), ipv4_mask(policy.ipv4_prefix));
+                    let net = Ipv4Net::new(cut.into(), policy.ipv4_prefix).context("an IPv4 prefix")?;
+                    (IpNet::V4(net), self.window(map::SOURCES_V4, SourceKeyV4 { prefix: cut, slot })?)
+                }
+                IpAddr::V6(address) => {
+                    let cut = cut_ipv6(address.octets(), ipv6_mask(policy.ipv6_prefix));
+                    let mut octets = [0; 16];
+                    octets[..8].copy_from_slice(&cut[0]);
+                    octets[8..].copy_from_slice(&cut[1]);
+                    let net = Ipv6Net::new(octets.into(), policy.ipv6_prefix).context("an IPv6 prefix")?;
+                    let window = match self.ipv6_family {
+                        Family::V4 | Family::V6 => {
+                            self.window(map::SOURCES_V6, SourceKeyV6 { prefix: cut[0], slot })?
+                        }
+                        Family::V6Wide => self.window(map::SOURCES_V6_WIDE, SourceKeyV6Wide { prefix: cut, slot })?,
+                    };
+                    (IpNet::V6(net), window)
+                }
+            };
+            readings.extend(window.map(|window| SourceReading { prefix, slot, window }));
+        }
+        Ok(readings)
+    }
+}
+
+fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, DatapathError> {
+    let program = ebpf.program_mut(layout::PROGRAM).with_context(|| format!("find program {}", layout::PROGRAM))?;
+    Ok(program.try_into().context("the program is no XDP program")?)
+}
+
+fn map_ref<'a>(ebpf: &'a Ebpf, name: &'static str) -> Result<&'a Map, DatapathError> {
+    Ok(ebpf.map(name).with_context(|| format!("the object has no map {name}"))?)
+}
+
+fn map_mut<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Map, DatapathError> {
+    Ok(ebpf.map_mut(name).with_context(|| format!("the object has no map {name}"))?)
+}
+
+/// A boxed table as aya wants to see it, without a copy on the stack.
+fn plain_box(table: Box<layout::PortTable>) -> Box<Plain<layout::PortTable>> {
+    let raw = Box::into_raw(table).cast::<Plain<layout::PortTable>>();
+    // SAFETY: `Plain` is transparent, so the allocation has its layout; it was just released to us.
+    unsafe { Box::from_raw(raw) }
+}
+
+/// The directory of the pins, if there are any to speak of.
+#[must_use]
+pub fn pins_root(on_exit: crate::config::OnExit) -> Option<&'static Path> {
+    match on_exit {
+        crate::config::OnExit::Detach => None,
+        crate::config::OnExit::Keep => Some(Path::new(super::pins::ROOT)),
+    }
+}

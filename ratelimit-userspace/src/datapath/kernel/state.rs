@@ -1,0 +1,171 @@
+//! What the state in the maps is worth: whether pinned maps are ours, what time they mean, and their bytes as values.
+
+use std::net::Ipv6Addr;
+
+use anyhow::Context as _;
+use aya::maps::{Map, MapData, MapType};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use nix::time::{ClockId, clock_gettime};
+use ratelimit_common::flow::Flow;
+use ratelimit_common::layout::{self, Source, map};
+use ratelimit_common::time::SECOND_NS;
+use ratelimit_common::window::CELLS;
+
+use crate::datapath::pins::{Pins, PinsError};
+use crate::datapath::{DatapathError, SourceReading};
+
+/// What a pinned map must be. Capacities may differ: they are the user's.
+pub(super) struct Expected {
+    pub(super) name: &'static str,
+    kind: MapType,
+    key_len: usize,
+    value_len: usize,
+}
+
+const fn expected<K, V>(name: &'static str, kind: MapType) -> Expected {
+    Expected { name, kind, key_len: size_of::<K>(), value_len: size_of::<V>() }
+}
+
+/// Every map that is pinned: all that packets read and write. The injected clock is the tests' own.
+pub(super) const EXPECTED: &[Expected] = &[
+    expected::<u32, u32>(map::ACTIVE, MapType::Array),
+    expected::<u32, layout::Config>(map::CONFIG, MapType::Array),
+    expected::<u32, layout::PortTable>(map::PORTS, MapType::Array),
+    expected::<(u32, layout::ExemptKeyV4), u8>(map::EXEMPT_V4, MapType::LpmTrie),
+    expected::<(u32, layout::ExemptKeyV6), u8>(map::EXEMPT_V6, MapType::LpmTrie),
+    expected::<layout::SourceKeyV4, Source>(map::SOURCES_V4, MapType::LruHash),
+    expected::<layout::SourceKeyV6, Source>(map::SOURCES_V6, MapType::LruHash),
+    expected::<layout::SourceKeyV6Wide, Source>(map::SOURCES_V6_WIDE, MapType::LruHash),
+    expected::<layout::FlowKeyV4, Flow>(map::FLOWS_V4, MapType::LruHash),
+    expected::<layout::FlowKeyV6, Flow>(map::FLOWS_V6, MapType::LruHash),
+    expected::<u32, layout::Counters>(map::COUNTERS, MapType::PerCpuArray),
+    expected::<u32, u64>(map::FAULTS, MapType::PerCpuArray),
+];
+
+/// Whether the pin of a map, if there is one, is what this layout says.
+pub(super) fn check_pin(pins: &Pins, expected: &Expected) -> Result<(), DatapathError> {
+    let path = pins.map(expected.name);
+    if !path.exists() {
+        return Ok(());
+    }
+    let misfit = |why: String| DatapathError::Pins {
+        path: path.display().to_string(),
+        why: format!("{why}; what it enforces goes on. `ratelimitd detach` takes it off, then start again"),
+    };
+    let data = MapData::from_pin(&path).map_err(|error| misfit(format!("{:#}", anyhow::Error::from(error))))?;
+    let info = data.info().with_context(|| format!("look at {}", path.display()))?;
+    let kind = info.map_type().with_context(|| format!("look at {}", path.display()))?;
+    let (key_len, value_len) = (info.key_size() as usize, info.value_size() as usize);
+    // A trie's key is packed: its length in bits, then its data.
+    let wanted_key_len = if expected.kind == MapType::LpmTrie { trie_key_len(expected.name) } else { expected.key_len };
+    if kind != expected.kind || key_len != wanted_key_len || value_len != expected.value_len {
+        return Err(misfit(format!(
+            "it is a {kind:?} of {key_len} bytes to {value_len}, not a {:?} of {wanted_key_len} to {}",
+            expected.kind, expected.value_len
+        )));
+    }
+    Ok(())
+}
+
+fn trie_key_len(name: &str) -> usize {
+    let data = if name == map::EXEMPT_V4 { size_of::<layout::ExemptKeyV4>() } else { size_of::<layout::ExemptKeyV6>() };
+    size_of::<u32>() + data
+}
+
+/// The data of a map of any type that is iterated or pinned here.
+pub(super) fn data(map: &Map) -> Result<&MapData, DatapathError> {
+    match map {
+        Map::Array(data) | Map::HashMap(data) | Map::LpmTrie(data) | Map::LruHashMap(data) | Map::PerCpuArray(data) => {
+            Ok(data)
+        }
+        _ => Err(anyhow::anyhow!("a map of a type that this program does not have").into()),
+    }
+}
+
+/// One entry of a map of sources, from its bytes; none where they are no such entry.
+pub(super) fn source_reading(key: &[u8], value: &[u8], ipv4_prefix: u8, ipv6_prefix: u8) -> Option<SourceReading> {
+    let (prefix, slot) = key.split_at_checked(key.len().checked_sub(size_of::<u32>())?)?;
+    let prefix = match prefix.len() {
+        4 => IpNet::V4(Ipv4Net::new(<[u8; 4]>::try_from(prefix).ok()?.into(), ipv4_prefix).ok()?.trunc()),
+        len @ (8 | 16) => {
+            let mut octets = [0; 16];
+            octets[..len].copy_from_slice(prefix);
+            IpNet::V6(Ipv6Net::new(Ipv6Addr::from(octets), ipv6_prefix).ok()?.trunc())
+        }
+        _ => return None,
+    };
+    let mut words = value.chunks_exact(size_of::<u64>()).map(|word| word.try_into().map(u64::from_ne_bytes));
+    let refused = words.next()?.ok()?;
+    let mut cells = [0; CELLS];
+    for cell in &mut cells {
+        *cell = words.next()?.ok()?;
+    }
+    let slot = u32::from_ne_bytes(slot.try_into().ok()?);
+    Some(SourceReading { prefix, slot, window: Source { refused, cells } })
+}
+
+/// Wall clock minus monotonic clock, in nanoseconds.
+pub(super) fn wall_offset_ns() -> Result<u64, DatapathError> {
+    Ok(clock_ns(ClockId::CLOCK_REALTIME)?.saturating_sub(monotonic_ns()?))
+}
+
+/// The clock that `bpf_ktime_get_ns` reads.
+pub(super) fn monotonic_ns() -> Result<u64, DatapathError> {
+    clock_ns(ClockId::CLOCK_MONOTONIC)
+}
+
+fn clock_ns(clock: ClockId) -> Result<u64, DatapathError> {
+    let time = clock_gettime(clock).context("read the clock")?;
+    let seconds = u64::try_from(time.tv_sec()).context("the clock is before 1970")?;
+    let nanos = u64::try_from(time.tv_nsec()).context("the clock is before 1970")?;
+    Ok(seconds.saturating_mul(SECOND_NS).saturating_add(nanos))
+}
+
+/// Returns once every packet that was in the program when it was called has left it: a grace period of RCU, which
+/// `MEMBARRIER_CMD_GLOBAL` waits for (kernel/sched/membarrier.c, Linux 4.3), and BPF programs run inside of.
+pub(super) fn wait_for_packets() -> Result<(), DatapathError> {
+    // SAFETY: no pointer is passed.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    match error.raw_os_error() {
+        // With nohz_full CPUs there is none. A packet takes microseconds, and this is far longer.
+        Some(libc::EINVAL) => {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            Ok(())
+        }
+        _ => Err(anyhow::Error::from(error).context("wait for the packets under way").into()),
+    }
+}
+
+/// What the kernel's refusal to load means.
+pub(super) fn load_error(what: &str, error: anyhow::Error) -> DatapathError {
+    // EACCES is not among them: it is how the verifier refuses.
+    let is_unprivileged = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|cause| cause.raw_os_error() == Some(libc::EPERM));
+    if is_unprivileged {
+        return DatapathError::NotPrivileged { what: what.to_owned() };
+    }
+    DatapathError::Unsupported {
+        what: what.to_owned(),
+        why: format!("{error:#}; Linux 5.18 or later is needed, with BPF and its JIT compiler"),
+    }
+}
+
+impl From<PinsError> for DatapathError {
+    fn from(error: PinsError) -> Self {
+        let path = match &error {
+            PinsError::NoBpfFileSystem(_) => {
+                return Self::Unsupported { what: "keep the filter over restarts".into(), why: error.to_string() };
+            }
+            PinsError::Locked(path) | PinsError::OtherVersion(path) | PinsError::Io { path, .. } => {
+                path.display().to_string()
+            }
+        };
+        Self::Pins { path, why: error.to_string() }
+    }
+}

@@ -1,0 +1,160 @@
+//! What outlives a daemon: maps and links as files in a BPF file system, under a directory named after the layout's version.
+//!
+//! Knows paths and files. Removing a link's file is what takes a filter off where no daemon answers.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use ratelimit_common::layout;
+
+/// Where pins lie on a host that is set up as usual.
+pub const ROOT: &str = "/sys/fs/bpf/ratelimitd";
+
+/// Starts the names of the files that hold links; the interface's name follows.
+const LINK_PREFIX: &str = "link-";
+
+/// `BPF_FS_MAGIC` of linux/magic.h.
+const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+
+/// The directory of one layout's pins, locked: one daemon at a time.
+#[derive(Debug)]
+pub struct Pins {
+    dir: PathBuf,
+    _lock: Flock<fs::File>,
+}
+
+/// Why the pins cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum PinsError {
+    /// There is no BPF file system.
+    #[error("{0} is not in a BPF file system; mount one with `mount -t bpf bpf /sys/fs/bpf`")]
+    NoBpfFileSystem(PathBuf),
+    /// Another daemon has them.
+    #[error("{0} is in use by another ratelimitd; stop that one first")]
+    Locked(PathBuf),
+    /// There are pins of another layout.
+    #[error(
+        "{0} holds the state of another version, which this one does not read; `ratelimitd detach` with that version, or `rm -r {0}`, takes its filter off"
+    )]
+    OtherVersion(PathBuf),
+    /// Anything else.
+    #[error("{what} {path}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// With which path.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl Pins {
+    /// Makes the directory below `root` where it is missing, and locks it.
+    ///
+    /// # Errors
+    /// Where there is no BPF file system, where another daemon is first, and where pins of another layout lie beside.
+    pub fn open(root: &Path) -> Result<Self, PinsError> {
+        let parent = root.parent().unwrap_or(Path::new("/"));
+        let kind = nix::sys::statfs::statfs(parent).map_err(|errno| PinsError::Io {
+            what: "look at",
+            path: parent.to_owned(),
+            source: errno.into(),
+        })?;
+        if kind.filesystem_type().0 != BPF_FS_MAGIC {
+            return Err(PinsError::NoBpfFileSystem(root.to_owned()));
+        }
+        let dir = version_dir(root);
+        fs::create_dir_all(&dir).map_err(|source| PinsError::Io { what: "create", path: dir.clone(), source })?;
+        for other in entries(root)? {
+            if other != dir {
+                return Err(PinsError::OtherVersion(other));
+            }
+        }
+        let file = fs::File::open(&dir).map_err(|source| PinsError::Io { what: "open", path: dir.clone(), source })?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Self { dir, _lock: lock }),
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(PinsError::Locked(dir)),
+            Err((_, errno)) => Err(PinsError::Io { what: "lock", path: dir, source: errno.into() }),
+        }
+    }
+
+    /// The file of a map.
+    pub fn map(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The file of an interface's link.
+    pub fn link(&self, interface: &str) -> PathBuf {
+        self.dir.join(format!("{LINK_PREFIX}{interface}"))
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Removes an interface's link, which detaches its filter once nobody holds it open.
+    ///
+    /// # Errors
+    /// Where the file cannot be removed. One that is not there is no error.
+    pub fn remove_link(&self, interface: &str) -> Result<(), PinsError> {
+        remove(&self.link(interface))
+    }
+}
+
+/// The interfaces whose filter is pinned below `root`, sorted; none where nothing can be read.
+pub fn pinned_interfaces(root: &Path) -> Vec<String> {
+    let mut interfaces: Vec<_> = entries(&version_dir(root))
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|path| Some(path.file_name()?.to_str()?.strip_prefix(LINK_PREFIX)?.to_owned()))
+        .collect();
+    interfaces.sort_unstable();
+    interfaces
+}
+
+/// Takes pinned filters off without a daemon: that of one interface, or all, with their state. Returns the interfaces.
+///
+/// # Errors
+/// Where a file cannot be removed.
+pub fn remove_pinned(root: &Path, interface: Option<&str>) -> Result<Vec<String>, PinsError> {
+    let dir = version_dir(root);
+    let mut removed = Vec::new();
+    for pinned in pinned_interfaces(root) {
+        if interface.is_none_or(|interface| interface == pinned) {
+            remove(&dir.join(format!("{LINK_PREFIX}{pinned}")))?;
+            removed.push(pinned);
+        }
+    }
+    // The last link gone, the counts are of no use to anyone.
+    if pinned_interfaces(root).is_empty() && dir.exists() {
+        for path in entries(&dir)? {
+            remove(&path)?;
+        }
+        for dir in [dir.as_path(), root] {
+            fs::remove_dir(dir).map_err(|source| PinsError::Io { what: "remove", path: dir.to_owned(), source })?;
+        }
+    }
+    Ok(removed)
+}
+
+fn version_dir(root: &Path) -> PathBuf {
+    root.join(format!("v{}", layout::VERSION))
+}
+
+fn remove(path: &Path) -> Result<(), PinsError> {
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(PinsError::Io { what: "remove", path: path.to_owned(), source })
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn entries(dir: &Path) -> Result<Vec<PathBuf>, PinsError> {
+    let error = |source| PinsError::Io { what: "list", path: dir.to_owned(), source };
+    fs::read_dir(dir).map_err(error)?.map(|entry| Ok(entry.map_err(error)?.path())).collect()
+}
