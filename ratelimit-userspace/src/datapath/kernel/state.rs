@@ -8,6 +8,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use nix::time::{ClockId, clock_gettime};
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{self, Source, map};
+use ratelimit_common::refusals::Refusals;
 use ratelimit_common::time::SECOND_NS;
 use ratelimit_common::window::CELLS;
 
@@ -96,7 +97,7 @@ pub(super) fn source_reading(key: &[u8], value: &[u8], ipv4_prefix: u8, ipv6_pre
         _ => return None,
     };
     let mut words = value.chunks_exact(size_of::<u64>()).map(|word| word.try_into().map(u64::from_ne_bytes));
-    let refused = words.next()?.ok()?;
+    let refused = Refusals(words.next()?.ok()?).count();
     let mut cells = [0; CELLS];
     for cell in &mut cells {
         *cell = words.next()?.ok()?;
