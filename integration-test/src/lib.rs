@@ -1,1 +1,16 @@
-//! What the privileged tests share.
+//! What the tests share: frames as bytes, the table of named frames, and the naive oracle.
+#![expect(clippy::expect_used, reason = "all of this is test code: where it cannot go on, the test fails")]
+
+pub mod fixtures;
+pub mod frames;
+pub mod oracle;
+pub mod program;
+
+/// Whether a test that needs root cannot run here; then it says so, with its name.
+pub fn is_skipped(name: &str) -> bool {
+    let obstacle = netlab::obstacle();
+    if let Some(reason) = obstacle {
+        println!("skipped: {name}: {reason}");
+    }
+    obstacle.is_some()
+}

@@ -13,7 +13,7 @@ use network_types::vlan::VlanHdr;
 
 use crate::source::Address;
 
-/// VLAN tags that are looked behind: one, or two as in QinQ.
+/// VLAN tags that are looked behind: one, or two as in QinQ; see [`Parsed::TooManyTags`].
 pub const VLAN_TAGS_MAX: usize = 2;
 
 /// IPv6 extension headers that are looked behind. Linux itself takes more; see [`Target::Unwalkable`].
@@ -43,8 +43,11 @@ pub trait Frame {
 pub enum Parsed {
     /// No IP packet.
     NotIp,
-    /// Headers that contradict themselves, end too early, or lie behind too many tags.
+    /// Headers that contradict themselves or end too early.
     Malformed,
+    /// More than [`VLAN_TAGS_MAX`] tags. Not malformed: Linux takes off any number of priority tags (`__netif_receive_skb_core`,
+    /// net/core/dev.c, Linux 6.18), and whatever is behind them reaches the server.
+    TooManyTags,
     /// An IP packet.
     Ip(Packet),
 }
@@ -76,7 +79,7 @@ pub enum Target {
         port: u16,
         /// Source port.
         source_port: u16,
-        /// Whether it begins with a QUIC Initial packet of version 1 or 2.
+        /// Whether it begins with a QUIC Initial packet of version 1 or 2, or may do so behind what a fragment cuts off.
         quic_initial: bool,
     },
     /// A fragment after the first: its ports were in another packet.
@@ -110,7 +113,7 @@ pub fn parse<F: Frame>(frame: &F) -> Parsed {
     } else if ether_type == EtherType::Ipv6 as u16 {
         ipv6(frame, offset)
     } else if is_vlan(ether_type) {
-        None
+        return Parsed::TooManyTags;
     } else {
         return Parsed::NotIp;
     };
@@ -298,7 +301,7 @@ const PORTS_LEN: usize = 8;
 
 #[inline(always)]
 fn tcp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
-    if !span.holds(TcpHdr::LEN) && !(span.is_fragment && span.holds(PORTS_LEN)) {
+    if !(span.holds(TcpHdr::LEN) || span.is_fragment && span.holds(PORTS_LEN)) {
         return None;
     }
     let port = u16::from_be_bytes(frame.bytes(span.start + offset_of!(TcpHdr, dest))?);
@@ -317,11 +320,12 @@ fn udp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
         return None;
     }
     let [source_high, source_low, high, low] = frame.bytes(span.start)?;
-    let quic_initial = span.holds(UdpHdr::LEN + 6)
-        && match frame.bytes(span.start + UdpHdr::LEN) {
-            Some(start) => is_quic_initial(start),
-            None => false,
-        };
+    let quic_initial = if span.holds(UdpHdr::LEN + QUIC_START_LEN) {
+        frame.bytes(span.start + UdpHdr::LEN).is_none_or(is_quic_initial)
+    } else {
+        // The rest of a fragment's datagram is in another packet.
+        span.is_fragment
+    };
     Some(Target::Udp {
         port: u16::from_be_bytes([high, low]),
         source_port: u16::from_be_bytes([source_high, source_low]),
@@ -329,9 +333,12 @@ fn udp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
     })
 }
 
+/// A QUIC packet's first byte, its version, and the length of its destination's name.
+const QUIC_START_LEN: usize = 6;
+
 /// Long header, fixed bit, and the type of an Initial in version 1 (RFC 9000, section 17.2.2) or 2 (RFC 9369, section 3.2).
 #[inline(always)]
-const fn is_quic_initial(start: [u8; 6]) -> bool {
+const fn is_quic_initial(start: [u8; QUIC_START_LEN]) -> bool {
     let [first, version @ .., _] = start;
     match u32::from_be_bytes(version) {
         0x0000_0001 => first & 0xf0 == 0xc0,

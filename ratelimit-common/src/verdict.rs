@@ -72,6 +72,8 @@ reasons! {
     Denied = 12, "denied", Drop;
     /// From a source that could not be admitted: the budget of new sources was spent.
     NewSourceBudget = 13, "new_source_budget", Drop;
+    /// Behind more tags than are looked behind, where the network stack might still take it off them.
+    TooManyTags = 14, "too_many_tags", Drop;
 }
 
 /// What was decided about one packet.

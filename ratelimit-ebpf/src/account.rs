@@ -24,12 +24,13 @@ pub(crate) fn unlisted(frame: &XdpFrame<'_>, verdict: Verdict) -> Verdict {
 fn count(interface: usize, frame: &XdpFrame<'_>, verdict: Verdict) {
     let bytes = match verdict.reason {
         // The parser has not always asked for the whole length of these.
-        Reason::NotIp | Reason::Malformed | Reason::InternalError => frame.len(usize::MAX),
+        Reason::NotIp | Reason::Malformed | Reason::InternalError | Reason::TooManyTags | Reason::DryRun => {
+            frame.len(usize::MAX)
+        }
         Reason::NotProtected
         | Reason::NotCounted
         | Reason::WithinLimit
         | Reason::Exempt
-        | Reason::DryRun
         | Reason::StateFull
         | Reason::OverLimit
         | Reason::Contended

@@ -17,6 +17,7 @@ pub(crate) fn verdict(active: Active, parsed: Parsed) -> Verdict {
     let packet = match parsed {
         Parsed::NotIp => return Verdict::unruled(Reason::NotIp),
         Parsed::Malformed => return Verdict::unruled(Reason::Malformed),
+        Parsed::TooManyTags => return too_many_tags(active),
         Parsed::Ip(packet) => packet,
     };
     let class = class(active, packet.target);
@@ -33,6 +34,21 @@ pub(crate) fn verdict(active: Active, parsed: Parsed) -> Verdict {
     } else {
         judge(active, index as u32, rule.counts_connections != 0, &packet)
     };
+    enforced(rule, index, reason)
+}
+
+/// What is behind the tags cannot be told, so whoever has what has no port has this.
+#[inline(always)]
+fn too_many_tags(active: Active) -> Verdict {
+    let index = active.config.portless_class.wrapping_sub(1);
+    match active.config.rules.get(index as usize) {
+        Some(rule) => enforced(rule, index, Reason::TooManyTags),
+        None => Verdict::unruled(Reason::NotProtected),
+    }
+}
+
+#[inline(always)]
+fn enforced(rule: &Rule, index: u8, reason: Reason) -> Verdict {
     match (reason.action(), rule.dry_run) {
         (Action::Pass, _) | (Action::Drop, 0) => Verdict { reason, rule: index },
         (Action::Drop, _) => Verdict { reason: Reason::DryRun, rule: index },

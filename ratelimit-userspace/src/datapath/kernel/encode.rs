@@ -16,6 +16,8 @@ pub(super) enum EncodeError {
     Rules(usize),
     #[error("rule {0}: {1} limits; there is room for 1 to {LIMITS_MAX}")]
     Limits(String, usize),
+    #[error("rule {0}: two limits would count in one window, and every packet twice")]
+    SharedWindow(String),
     #[error("{0} exempt prefixes of one family; there is room for {EXEMPT_MAX}")]
     Exempt(usize),
 }
@@ -111,6 +113,12 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
     if count == 0 || count > LIMITS_MAX {
         return Err(EncodeError::Limits(rule.name.clone(), count));
     }
+    let mut slots: Vec<_> = rule.limits.iter().map(|limit| limit.slot).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    if slots.len() != count {
+        return Err(EncodeError::SharedWindow(rule.name.clone()));
+    }
     let mut limits = [Limit::default(); LIMITS_MAX];
     for (encoded, limit) in limits.iter_mut().zip(&rule.limits) {
         *encoded = limit.layout();
@@ -184,6 +192,13 @@ mod tests {
             config(&crowded, [0; INTERFACES_MAX], 0),
             Err(EncodeError::Limits("default".into(), LIMITS_MAX + 1))
         );
+    }
+
+    #[test]
+    fn two_limits_in_one_window_are_refused() {
+        let mut shared = policy();
+        shared.rules[0].limits = vec![shared.rules[0].limits[0]; 2];
+        assert_eq!(config(&shared, [0; INTERFACES_MAX], 0), Err(EncodeError::SharedWindow("default".into())));
     }
 
     #[test]

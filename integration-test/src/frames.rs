@@ -1,0 +1,332 @@
+//! Frames as bytes, built from what the RFCs say. Shares no code with the parser, and can build what no correct
+//! sender would: every length and flag can be set to a lie.
+
+/// EtherType of IPv4.
+pub const IPV4: u16 = 0x0800;
+/// EtherType of IPv6.
+pub const IPV6: u16 = 0x86dd;
+/// Tag protocol of a customer VLAN (802.1Q).
+pub const VLAN: u16 = 0x8100;
+/// Tag protocol of a service VLAN (802.1ad).
+pub const SERVICE_VLAN: u16 = 0x88a8;
+/// Tag protocol of a service VLAN before 802.1ad.
+pub const OLD_SERVICE_VLAN: u16 = 0x9100;
+
+/// Protocol numbers, as in an IPv4 protocol or IPv6 next-header field.
+pub mod proto {
+    #![expect(missing_docs, reason = "the IANA registry's names")]
+    pub const HOP_BY_HOP: u8 = 0;
+    pub const ICMP: u8 = 1;
+    pub const IPIP: u8 = 4;
+    pub const TCP: u8 = 6;
+    pub const UDP: u8 = 17;
+    pub const IPV6: u8 = 41;
+    pub const ROUTING: u8 = 43;
+    pub const FRAGMENT: u8 = 44;
+    pub const GRE: u8 = 47;
+    pub const ESP: u8 = 50;
+    pub const AH: u8 = 51;
+    pub const ICMPV6: u8 = 58;
+    pub const NONE: u8 = 59;
+    pub const DEST_OPTIONS: u8 = 60;
+    pub const SCTP: u8 = 132;
+    pub const MOBILITY: u8 = 135;
+    pub const HIP: u8 = 139;
+    pub const SHIM6: u8 = 140;
+    pub const EXPERIMENT: u8 = 253;
+}
+
+/// TCP flags.
+pub mod flag {
+    #![expect(missing_docs, reason = "the header's names")]
+    pub const FIN: u8 = 0x01;
+    pub const SYN: u8 = 0x02;
+    pub const RST: u8 = 0x04;
+    pub const PSH: u8 = 0x08;
+    pub const ACK: u8 = 0x10;
+    pub const URG: u8 = 0x20;
+    pub const ECE: u8 = 0x40;
+    pub const CWR: u8 = 0x80;
+}
+
+/// The source that frames have unless they say otherwise (TEST-NET-2).
+pub const SOURCE_V4: [u8; 4] = [198, 51, 100, 7];
+/// The destination of every IPv4 frame (TEST-NET-1).
+pub const DESTINATION_V4: [u8; 4] = [192, 0, 2, 1];
+/// The source that IPv6 frames have unless they say otherwise.
+pub const SOURCE_V6: [u8; 16] = [0x20, 0x01, 0x0d, 0xb8, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 7];
+/// The destination of every IPv6 frame.
+pub const DESTINATION_V6: [u8; 16] = [0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+/// Source port of every segment and datagram unless it says otherwise.
+pub const SOURCE_PORT: u16 = 40_000;
+
+/// An Ethernet frame of this type.
+pub fn frame(ether_type: u16, payload: impl AsRef<[u8]>) -> Vec<u8> {
+    tagged(&[], ether_type, payload)
+}
+
+/// An Ethernet frame behind tags, outermost first, each a tag protocol and the tag (priority and VLAN number).
+pub fn tagged(tags: &[(u16, u16)], ether_type: u16, payload: impl AsRef<[u8]>) -> Vec<u8> {
+    let mut bytes = vec![0x02, 0, 0, 0, 0, 0x01, 0x02, 0, 0, 0, 0, 0x02];
+    for (protocol, tag) in tags {
+        bytes.extend(protocol.to_be_bytes());
+        bytes.extend(tag.to_be_bytes());
+    }
+    bytes.extend(ether_type.to_be_bytes());
+    bytes.extend(payload.as_ref());
+    bytes
+}
+
+/// An IPv4 header. Fields that are `None` are what they should be.
+#[derive(Clone, Copy, Debug)]
+pub struct V4 {
+    /// Version field.
+    pub version: u8,
+    /// Header length in words, as claimed.
+    pub ihl: u8,
+    /// Bytes of options, really there.
+    pub options: usize,
+    /// Total length, as claimed.
+    pub total_len: Option<u16>,
+    /// Offset in units of 8 bytes.
+    pub fragment_offset: u16,
+    /// More fragments follow.
+    pub more_fragments: bool,
+    /// Don't fragment.
+    pub dont_fragment: bool,
+    /// Protocol number.
+    pub proto: u8,
+    /// Source address.
+    pub source: [u8; 4],
+}
+
+impl V4 {
+    /// A plain header for this protocol.
+    pub const fn of(proto: u8) -> Self {
+        Self {
+            version: 4,
+            ihl: 5,
+            options: 0,
+            total_len: None,
+            fragment_offset: 0,
+            more_fragments: false,
+            dont_fragment: false,
+            proto,
+            source: SOURCE_V4,
+        }
+    }
+
+    /// A header with this many words of options (no-operation, each).
+    pub const fn with_options(proto: u8, words: u8) -> Self {
+        let mut header = Self::of(proto);
+        header.ihl = 5 + words;
+        header.options = words as usize * 4;
+        header
+    }
+
+    /// A header that claims this many words, without the options.
+    pub const fn claiming_ihl(proto: u8, ihl: u8) -> Self {
+        let mut header = Self::of(proto);
+        header.ihl = ihl;
+        header
+    }
+
+    /// A header that claims this total length.
+    pub const fn claiming_len(proto: u8, total_len: u16) -> Self {
+        let mut header = Self::of(proto);
+        header.total_len = Some(total_len);
+        header
+    }
+
+    /// A fragment's header, offset in units of 8 bytes.
+    pub const fn fragment(proto: u8, offset: u16, more_fragments: bool) -> Self {
+        let mut header = Self::of(proto);
+        header.fragment_offset = offset;
+        header.more_fragments = more_fragments;
+        header
+    }
+
+    /// The IP packet around a payload.
+    pub fn around(self, payload: impl AsRef<[u8]>) -> Vec<u8> {
+        let payload = payload.as_ref();
+        let total_len = self.total_len.unwrap_or_else(|| length(20 + self.options + payload.len()));
+        let fragment =
+            self.fragment_offset | u16::from(self.more_fragments) << 13 | u16::from(self.dont_fragment) << 14;
+        let mut bytes = vec![self.version << 4 | self.ihl, 0];
+        bytes.extend(total_len.to_be_bytes());
+        bytes.extend([0x12, 0x34]);
+        bytes.extend(fragment.to_be_bytes());
+        bytes.extend([64, self.proto, 0, 0]);
+        bytes.extend(self.source);
+        bytes.extend(DESTINATION_V4);
+        bytes.resize(bytes.len() + self.options, 1);
+        let checksum = !ones_sum(0, &bytes);
+        bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+        bytes.extend(payload);
+        bytes
+    }
+}
+
+/// A plain IPv4 packet.
+pub fn v4(proto: u8, payload: impl AsRef<[u8]>) -> Vec<u8> {
+    V4::of(proto).around(payload)
+}
+
+/// An IPv6 header. Fields that are `None` are what they should be.
+#[derive(Clone, Copy, Debug)]
+pub struct V6 {
+    /// Version field.
+    pub version: u8,
+    /// Payload length, as claimed.
+    pub payload_len: Option<u16>,
+    /// Next header.
+    pub next: u8,
+    /// Source address.
+    pub source: [u8; 16],
+}
+
+impl V6 {
+    /// A plain header before this one.
+    pub const fn of(next: u8) -> Self {
+        Self { version: 6, payload_len: None, next, source: SOURCE_V6 }
+    }
+
+    /// A header that claims this payload length.
+    pub const fn claiming_len(next: u8, payload_len: u16) -> Self {
+        Self { version: 6, payload_len: Some(payload_len), next, source: SOURCE_V6 }
+    }
+
+    /// The IP packet around a payload.
+    pub fn around(self, payload: impl AsRef<[u8]>) -> Vec<u8> {
+        let payload = payload.as_ref();
+        let payload_len = self.payload_len.unwrap_or_else(|| length(payload.len()));
+        let mut bytes = vec![self.version << 4, 0, 0, 0];
+        bytes.extend(payload_len.to_be_bytes());
+        bytes.extend([self.next, 64]);
+        bytes.extend(self.source);
+        bytes.extend(DESTINATION_V6);
+        bytes.extend(payload);
+        bytes
+    }
+}
+
+/// A plain IPv6 packet.
+pub fn v6(next: u8, payload: impl AsRef<[u8]>) -> Vec<u8> {
+    V6::of(next).around(payload)
+}
+
+/// An extension header in units of 8 bytes (hop-by-hop, routing, destination options, mobility, HIP, shim6), with what follows it.
+pub fn extension(next: u8, units: u8, payload: impl AsRef<[u8]>) -> Vec<u8> {
+    // PadN over the whole header.
+    let padding = u8::try_from(u16::from(units) * 8 - 4).expect("at most 32 units");
+    let mut bytes = vec![next, units - 1, 1, padding];
+    bytes.resize(usize::from(units) * 8, 0);
+    bytes.extend(payload.as_ref());
+    bytes
+}
+
+/// A chain of this many destination-options headers of 8 bytes, with what follows it.
+pub fn chain(len: usize, next: u8, payload: impl AsRef<[u8]>) -> Vec<u8> {
+    let mut bytes = payload.as_ref().to_vec();
+    for position in 0..len {
+        let next = if position == 0 { next } else { proto::DEST_OPTIONS };
+        bytes = extension(next, 1, bytes);
+    }
+    bytes
+}
+
+/// An authentication header of this many words of 4 bytes (RFC 4302: its length field is two less), with what follows it.
+pub fn authentication(next: u8, words: u8, payload: impl AsRef<[u8]>) -> Vec<u8> {
+    let mut bytes = vec![next, words - 2, 0, 0];
+    bytes.resize(usize::from(words) * 4, 0xaa);
+    bytes.extend(payload.as_ref());
+    bytes
+}
+
+/// A fragment header, offset in units of 8 bytes, with what follows it.
+pub fn fragment(next: u8, offset: u16, more_fragments: bool, payload: impl AsRef<[u8]>) -> Vec<u8> {
+    let mut bytes = vec![next, 0];
+    bytes.extend((offset << 3 | u16::from(more_fragments)).to_be_bytes());
+    bytes.extend([0, 0, 0, 9]);
+    bytes.extend(payload.as_ref());
+    bytes
+}
+
+/// A TCP segment without options or data.
+pub fn tcp(port: u16, flags: u8) -> Vec<u8> {
+    tcp_with(port, flags, &[], &[])
+}
+
+/// A TCP segment with options (padded to words) and data.
+pub fn tcp_with(port: u16, flags: u8, options: &[u8], data: &[u8]) -> Vec<u8> {
+    let words = options.len().div_ceil(4);
+    let mut bytes = Vec::new();
+    bytes.extend(SOURCE_PORT.to_be_bytes());
+    bytes.extend(port.to_be_bytes());
+    bytes.extend([0, 0, 0, 1, 0, 0, 0, 2]);
+    bytes.extend([(5 + u8::try_from(words).expect("at most 10 words")) << 4, flags, 0xff, 0xff, 0, 0, 0, 0]);
+    bytes.extend(options);
+    bytes.resize(20 + words * 4, 1);
+    bytes.extend(data);
+    bytes
+}
+
+/// A UDP datagram.
+pub fn udp(port: u16, data: impl AsRef<[u8]>) -> Vec<u8> {
+    udp_from(SOURCE_PORT, port, data)
+}
+
+/// A UDP datagram from this port.
+pub fn udp_from(source_port: u16, port: u16, data: impl AsRef<[u8]>) -> Vec<u8> {
+    let data = data.as_ref();
+    let mut bytes = Vec::new();
+    bytes.extend(source_port.to_be_bytes());
+    bytes.extend(port.to_be_bytes());
+    bytes.extend(length(8 + data.len()).to_be_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend(data);
+    bytes
+}
+
+/// The start of a QUIC packet: its first byte, the version, and some connection number.
+pub fn quic(first: u8, version: u32) -> Vec<u8> {
+    let mut bytes = vec![first];
+    bytes.extend(version.to_be_bytes());
+    bytes.extend([8, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0]);
+    bytes
+}
+
+/// An ICMP or ICMPv6 message.
+pub fn icmp(kind: u8, code: u8) -> Vec<u8> {
+    vec![kind, code, 0, 0, 0, 0, 0, 0]
+}
+
+/// The frame padded with zeros to at least `len` bytes, as Ethernet pads to 60.
+pub fn padded(mut frame: Vec<u8>, len: usize) -> Vec<u8> {
+    frame.resize(frame.len().max(len), 0);
+    frame
+}
+
+/// The frame cut off after `len` bytes.
+pub fn cut(mut frame: Vec<u8>, len: usize) -> Vec<u8> {
+    frame.truncate(len);
+    frame
+}
+
+fn length(len: usize) -> u16 {
+    u16::try_from(len).expect("a packet of at most 65535 bytes")
+}
+
+/// The Internet checksum's sum (RFC 1071), not yet inverted.
+fn ones_sum(start: u32, bytes: &[u8]) -> u16 {
+    let mut sum = bytes
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)])))
+        .fold(start, |sum, word| sum + word);
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "folded to 16 bits above")]
+    let folded = sum as u16;
+    folded
+}

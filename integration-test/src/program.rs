@@ -1,0 +1,146 @@
+//! The real program, run on frames without an interface, at a time that the test sets.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use ratelimit_common::layout::Unit;
+use ratelimit_common::source::Family;
+use ratelimit_common::time::{Nanos, SECOND_NS};
+use ratelimit_common::verdict::Reason;
+use ratelimit_userspace::config::XdpModeChoice;
+use ratelimit_userspace::datapath::Datapath as _;
+use ratelimit_userspace::datapath::kernel::{Clock, Kernel, Options};
+use ratelimit_userspace::desired::{Limit, Mode, Policy, Ports, Refuse, Rule, WindowForm};
+
+/// 10:00 of some day in 2026.
+pub const TEN_O_CLOCK: Nanos = Nanos(29_700_600 * 60 * SECOND_NS);
+
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
+
+/// Packets by the word for what became of them.
+pub type Counts = BTreeMap<&'static str, u64>;
+
+/// The program in the kernel.
+pub struct Program {
+    kernel: Kernel,
+    now: Nanos,
+    runs: u64,
+}
+
+impl Program {
+    /// Loads it, at ten o'clock.
+    pub fn new(policy: &Policy) -> Self {
+        let mut kernel = Kernel::load(&Options {
+            pins: None,
+            xdp_mode: XdpModeChoice::Auto,
+            max_sources: 4096,
+            windows_per_source: 4,
+            ipv6_family: Family::of_ipv6_prefix(policy.ipv6_prefix),
+            clock: Clock::Injected,
+        })
+        .expect("the program loads");
+        // Frames seem to come in by the loopback interface; to it nothing is attached.
+        kernel.list_unattached("lo").expect("every namespace has a loopback interface");
+        let mut program = Self { kernel, now: TEN_O_CLOCK, runs: 0 };
+        program.set_now(TEN_O_CLOCK);
+        program.apply(policy);
+        program
+    }
+
+    /// Judges by another policy from now on.
+    pub fn apply(&mut self, policy: &Policy) {
+        self.kernel.apply(policy).expect("the policy is applied");
+    }
+
+    /// What time it is.
+    pub fn now(&self) -> Nanos {
+        self.now
+    }
+
+    /// Sets the time.
+    pub fn set_now(&mut self, now: Nanos) {
+        self.kernel.set_now(now).expect("the time is set");
+        self.now = now;
+    }
+
+    /// Lets time pass.
+    pub fn advance(&mut self, nanos: u64) {
+        self.set_now(Nanos(self.now.0 + nanos));
+    }
+
+    /// Sends one frame, and says whether it passed.
+    pub fn passes(&mut self, frame: &[u8]) -> bool {
+        self.runs += 1;
+        match self.kernel.test_run(frame, 1).expect("the frame is run").action {
+            XDP_PASS => true,
+            XDP_DROP => false,
+            other => panic!("the program returned {other}"),
+        }
+    }
+
+    /// Sends one frame many times, and says how often it passed.
+    pub fn passed(&mut self, frame: &[u8], times: u64) -> u64 {
+        (0..times).map(|_| u64::from(self.passes(frame))).sum()
+    }
+
+    /// Sends one frame, and says what became of it: the one counter that moved, which must agree with the action.
+    pub fn verdict(&mut self, frame: &[u8]) -> &'static str {
+        let before = self.counts();
+        let passes = self.passes(frame);
+        let after = self.counts();
+        let moved: Vec<_> = after.iter().filter(|(word, count)| before[*word] != **count).collect();
+        let [(word, count)] = moved[..] else { panic!("one packet moved {moved:?}") };
+        assert_eq!(*count, before[word] + 1);
+        assert_eq!(passes, is_pass(word), "{word}");
+        word
+    }
+
+    /// What has become of all packets so far. Every one is in there once.
+    pub fn counts(&mut self) -> Counts {
+        let reading = self.kernel.read().expect("the counters are read");
+        assert!(reading.faults.iter().all(|(_, count)| *count == 0), "{:?}", reading.faults);
+        let tallies =
+            reading.interfaces.iter().flat_map(|interface| interface.rules.iter().chain([&interface.unruled]));
+        let mut counts: Counts = Reason::ALL.iter().map(|reason| (reason.label(), 0)).collect();
+        for (reason, tally) in tallies.chain([&reading.unlisted]).flat_map(|tallies| &tallies.0) {
+            *counts.entry(reason.label()).or_default() += tally.packets;
+        }
+        assert_eq!(counts.values().sum::<u64>(), self.runs, "received is what passed and what was dropped: {counts:?}");
+        counts
+    }
+}
+
+/// Whether a packet with this word passed.
+pub fn is_pass(word: &str) -> bool {
+    !["over_limit", "contended", "banned", "denied", "new_source_budget", "too_many_tags"].contains(&word)
+}
+
+/// A policy for TCP and UDP 80 and 443 with these limits: strict unless they say otherwise, enforced, /32 and /64.
+pub fn policy(limits: &[Limit]) -> Policy {
+    let web = vec![(80, 80), (443, 443)];
+    Policy {
+        ipv4_prefix: 32,
+        ipv6_prefix: 64,
+        exempt: Vec::<IpNet>::new(),
+        rules: vec![Rule {
+            name: "default".into(),
+            mode: Mode::Enforce,
+            refuse: Refuse::Excess,
+            ports: Ports { tcp: web.clone(), udp: web, other_protocols: false },
+            limits: limits.to_vec(),
+        }],
+    }
+}
+
+/// A limit over five minutes in buckets of one.
+pub fn limit(amount: u64, unit: Unit, form: WindowForm) -> Limit {
+    limit_over(amount, unit, form, 5, 60 * SECOND_NS)
+}
+
+/// A limit over this many buckets.
+pub fn limit_over(amount: u64, unit: Unit, form: WindowForm, buckets: u8, bucket_ns: u64) -> Limit {
+    let seconds = u32::try_from(bucket_ns / (SECOND_NS / 10)).expect("a bucket of at most years");
+    let slot = seconds * 4 + u32::from(unit as u8);
+    Limit { amount, unit, window_ns: u64::from(buckets) * bucket_ns, buckets, bucket_ns, form, slot }
+}

@@ -1,0 +1,285 @@
+//! The real program against the naive oracle: random packets, clock steps and changes of policy.
+//!
+//! A run prints its seed; RATELIMITD_SEED repeats it.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use integration_test::frames::flag::{ACK, FIN, PSH, RST, SYN};
+use integration_test::frames::proto::{FRAGMENT, GRE, ICMP, ICMPV6, TCP, UDP};
+use integration_test::frames::{IPV4, IPV6, V4, V6, fragment, icmp, quic, tagged, tcp_with, udp_from};
+use integration_test::is_skipped;
+use integration_test::oracle::{self, Kind, Oracle, Outcome, Packet};
+use integration_test::program::{Program, limit_over, policy};
+use ratelimit_common::layout::Unit;
+use ratelimit_common::packet::{Frame, Parsed, Target, parse};
+use ratelimit_common::source::Address;
+use ratelimit_common::time::SECOND_NS;
+use ratelimit_userspace::desired::{Limit, Mode, Policy, Refuse, WindowForm};
+
+const STEPS: u32 = 120_000;
+/// After so many steps, the counters of the program are compared with the oracle's, which also shows that no packet is lost.
+const STEPS_BETWEEN_COUNTS: u32 = 500;
+const PORTS: [u16; 4] = [80, 443, 22, 8080];
+const BUCKETS_NS: [u64; 5] = [SECOND_NS / 5, 2 * SECOND_NS, 10 * SECOND_NS, 60 * SECOND_NS, 600 * SECOND_NS];
+
+/// SplitMix64: the same run for the same seed, on every machine.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+
+    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[usize::try_from(self.below(choices.len() as u64)).unwrap()]
+    }
+}
+
+/// The policy twice: as the program takes it, and as the oracle does.
+fn random_policy(random: &mut Random, prefixes: (u8, u8)) -> (Policy, oracle::Policy) {
+    let mut limits: Vec<Limit> = Vec::new();
+    for _ in 0..=random.below(4) {
+        let unit = random.of(&[Unit::Connections, Unit::Packets, Unit::Bytes]);
+        let form = random.of(&[WindowForm::Strict, WindowForm::Lenient]);
+        let amount = match unit {
+            Unit::Connections => random.below(12),
+            Unit::Packets => random.below(25),
+            Unit::Bytes => random.below(3000),
+        };
+        let buckets = u8::try_from(5 + random.below(3)).unwrap();
+        limits.push(limit_over(amount, unit, form, buckets, random.of(&BUCKETS_NS)));
+    }
+    // Two limits of one rule have a window in common only where configurations may say so; program.rs has that case.
+    limits.sort_by_key(|limit| limit.slot);
+    limits.dedup_by_key(|limit| limit.slot);
+    let mut wanted = policy(&limits);
+    (wanted.ipv4_prefix, wanted.ipv6_prefix) = prefixes;
+    let tcp: Vec<u16> = PORTS.into_iter().filter(|_| !random.one_in(3)).collect();
+    let udp: Vec<u16> = PORTS.into_iter().filter(|_| !random.one_in(3)).collect();
+    let exempt: Vec<(IpAddr, u8)> = if random.one_in(4) {
+        vec![("198.51.100.2".parse().unwrap(), 32), ("2001:db8:0:2::".parse().unwrap(), 64)]
+    } else {
+        Vec::new()
+    };
+    wanted.exempt = exempt.iter().map(|(address, len)| ipnet::IpNet::new(*address, *len).unwrap()).collect();
+    let rule = &mut wanted.rules[0];
+    rule.mode = if random.one_in(8) { Mode::DryRun } else { Mode::Enforce };
+    rule.refuse = if random.one_in(3) { Refuse::All } else { Refuse::Excess };
+    rule.ports.tcp = ranges(&tcp);
+    rule.ports.udp = ranges(&udp);
+    rule.ports.other_protocols = random.one_in(4);
+    let twin = oracle::Policy {
+        ipv4_prefix: prefixes.0,
+        ipv6_prefix: prefixes.1,
+        exempt,
+        tcp,
+        udp,
+        other_protocols: rule.ports.other_protocols,
+        limits: limits.iter().map(twin_of).collect(),
+        refuse: match rule.refuse {
+            Refuse::Excess => oracle::Refuse::Excess,
+            Refuse::All => oracle::Refuse::All,
+        },
+        mode: match rule.mode {
+            Mode::Enforce => oracle::Mode::Enforce,
+            Mode::DryRun => oracle::Mode::DryRun,
+        },
+    };
+    (wanted, twin)
+}
+
+fn ranges(ports: &[u16]) -> Vec<(u16, u16)> {
+    let mut ranges: Vec<_> = ports.iter().map(|&port| (port, port)).collect();
+    ranges.sort_unstable();
+    ranges
+}
+
+fn twin_of(limit: &Limit) -> oracle::Limit {
+    oracle::Limit {
+        amount: limit.amount,
+        unit: match limit.unit {
+            Unit::Connections => oracle::Unit::Connections,
+            Unit::Packets => oracle::Unit::Packets,
+            Unit::Bytes => oracle::Unit::Bytes,
+        },
+        bucket: limit.bucket_ns,
+        buckets: limit.buckets.into(),
+        form: match limit.form {
+            WindowForm::Strict => oracle::Form::Strict,
+            WindowForm::Lenient => oracle::Form::Lenient,
+        },
+    }
+}
+
+/// A packet twice: as a frame, and as the oracle sees it.
+fn random_packet(random: &mut Random) -> (Vec<u8>, Packet) {
+    let port = random.of(&PORTS);
+    let data = vec![0; usize::try_from(random.below(300)).unwrap()];
+    let source_port = 40_000 + u16::try_from(random.below(4)).unwrap();
+    let is_v4 = random.one_in(2);
+    let more = random.one_in(2);
+    let offset = 1 + u16::try_from(random.below(100)).unwrap();
+    // The kind; what carries it over IPv4, over IPv6; its payload.
+    let (kind, (v4, v6), payload) = match random.below(10) {
+        0..=3 => {
+            let flags = random.of(&[SYN, SYN, SYN, ACK, ACK, SYN | ACK, PSH | ACK, FIN | ACK, RST, 0]);
+            let opens = flags & (SYN | ACK) == SYN;
+            (Kind::Tcp { port, opens }, (V4::of(TCP), TCP), tcp_with(port, flags, &[], &data))
+        }
+        4..=5 => {
+            let payload = udp_from(source_port, port, &data);
+            (Kind::Udp { source_port, port, quic_initial: false }, (V4::of(UDP), UDP), payload)
+        }
+        6 => {
+            let payload = udp_from(source_port, port, quic(0xc0, 1));
+            (Kind::Udp { source_port, port, quic_initial: true }, (V4::of(UDP), UDP), payload)
+        }
+        7 if is_v4 => (Kind::Fragment, (V4::fragment(UDP, offset, more), FRAGMENT), data),
+        7 => (Kind::Fragment, (V4::of(UDP), FRAGMENT), fragment(UDP, offset, more, data)),
+        8 if random.one_in(2) => (Kind::Essential, (V4::of(ICMP), ICMPV6), icmp(3, 4)),
+        8 => (Kind::Other, (V4::of(ICMP), ICMPV6), icmp(if is_v4 { 8 } else { 128 }, 0)),
+        _ => (Kind::Other, (V4::of(GRE), GRE), data),
+    };
+    let (source, ether_type, packet) = if is_v4 {
+        // One /24 with two clients, another with one.
+        let source: [u8; 4] = random.of(&[[198, 51, 100, 1], [198, 51, 100, 2], [203, 0, 113, 1]]);
+        (IpAddr::V4(Ipv4Addr::from(source)), IPV4, V4 { source, ..v4 }.around(payload))
+    } else {
+        // Two /64, one of them with two addresses.
+        let source: Ipv6Addr = random.of(&["2001:db8:0:1::1", "2001:db8:0:1::2", "2001:db8:0:2::1"]).parse().unwrap();
+        (IpAddr::V6(source), IPV6, V6 { source: source.octets(), ..V6::of(v6) }.around(payload))
+    };
+    let tags = [(0x88a8, 5), (0x8100, 6)];
+    let first_tag = random.of(&[0, 1, 2, 2, 2]);
+    let bytes = packet.len() as u64;
+    (tagged(&tags[first_tag..], ether_type, packet), Packet { source, bytes, kind })
+}
+
+fn random_step_ns(random: &mut Random) -> u64 {
+    match random.below(100) {
+        0..70 => random.below(SECOND_NS / 50),
+        70..90 => random.below(3 * SECOND_NS),
+        90..97 => random.below(90 * SECOND_NS),
+        97..99 => random.below(20 * 60 * SECOND_NS),
+        // Exactly on an edge of every bucket.
+        _ => 0,
+    }
+}
+
+fn seed() -> u64 {
+    match std::env::var("RATELIMITD_SEED") {
+        Ok(seed) => seed.parse().unwrap(),
+        Err(_) => SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos().into(),
+    }
+}
+
+/// Runs both side by side.
+fn run(prefixes: (u8, u8), seed: u64) {
+    println!("RATELIMITD_SEED={seed} prefixes {prefixes:?}");
+    let mut random = Random(seed);
+    let (wanted, twin) = random_policy(&mut random, prefixes);
+    let mut program = Program::new(&wanted);
+    let mut oracle = Oracle::new(twin.clone());
+    let mut applied = twin;
+    let mut expected: BTreeMap<&str, u64> = BTreeMap::new();
+    for step in 0..STEPS {
+        if random.one_in(300) {
+            let (wanted, twin) = random_policy(&mut random, prefixes);
+            program.apply(&wanted);
+            oracle.apply(twin.clone());
+            applied = twin;
+        }
+        if random.one_in(2) {
+            let mut step_ns = random_step_ns(&mut random);
+            if random.one_in(200) {
+                step_ns = (600 * SECOND_NS) - program.now().0 % (600 * SECOND_NS);
+            } else if random.one_in(3000) {
+                step_ns = random.below(400 * 86_400 * SECOND_NS);
+            }
+            program.advance(step_ns);
+        }
+        let (frame, packet) = random_packet(&mut random);
+        let outcome = oracle.judge(&packet, program.now().0);
+        *expected.entry(outcome.word()).or_default() += 1;
+        let passes = program.passes(&frame);
+        assert_eq!(
+            passes,
+            outcome != Outcome::OverLimit,
+            "seed {seed}, step {step}: {packet:?} at {} is {outcome:?} to the oracle, under {applied:#?}",
+            program.now().0
+        );
+        if step % STEPS_BETWEEN_COUNTS == 0 || step == STEPS - 1 {
+            let mut counts = program.counts();
+            counts.retain(|_, count| *count > 0);
+            assert_eq!(counts, expected, "seed {seed}, step {step}");
+        }
+    }
+    println!("{STEPS} steps agree: {expected:?}");
+}
+
+struct InMemory<'a>(&'a [u8]);
+
+impl Frame for InMemory<'_> {
+    fn bytes<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        self.0.get(offset..)?.first_chunk().copied()
+    }
+
+    fn len(&self, _: usize) -> usize {
+        self.0.len()
+    }
+}
+
+#[test]
+fn a_random_packet_is_to_the_parser_what_it_is_to_the_oracle() {
+    let mut random = Random(seed());
+    for _ in 0..20_000 {
+        let (frame, packet) = random_packet(&mut random);
+        let Parsed::Ip(parsed) = parse(&InMemory(&frame)) else { panic!("{packet:?} is no IP: {frame:02x?}") };
+        let source = match parsed.source {
+            Address::V4(word) => IpAddr::from(word.to_ne_bytes()),
+            Address::V6(words) => {
+                let octets = words.map(u64::to_ne_bytes);
+                IpAddr::from(<[u8; 16]>::try_from(octets.as_flattened()).unwrap())
+            }
+        };
+        let kind = match parsed.target {
+            Target::Tcp { port, opening } => Kind::Tcp { port, opens: opening },
+            Target::Udp { port, source_port, quic_initial } => Kind::Udp { source_port, port, quic_initial },
+            Target::Fragment => Kind::Fragment,
+            Target::Essential => Kind::Essential,
+            Target::Unwalkable | Target::Other => Kind::Other,
+        };
+        assert_eq!(Packet { source, bytes: parsed.ip_bytes.into(), kind }, packet, "{frame:02x?}");
+    }
+}
+
+#[test]
+fn the_program_agrees_with_the_oracle_where_a_slash_64_is_one_client() {
+    if is_skipped("the_program_agrees_with_the_oracle_where_a_slash_64_is_one_client") {
+        return;
+    }
+    run((32, 64), seed());
+}
+
+#[test]
+fn the_program_agrees_with_the_oracle_where_other_prefixes_are_one_client() {
+    if is_skipped("the_program_agrees_with_the_oracle_where_other_prefixes_are_one_client") {
+        return;
+    }
+    run((24, 128), seed());
+}

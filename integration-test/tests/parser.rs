@@ -1,0 +1,299 @@
+//! The parser on the host: against the table of named frames, against each of them cut short, against anything at all,
+//! and against etherparse where the packet is sound.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use etherparse::{
+    IpFragOffset, IpHeaders, IpNumber, Ipv4Extensions, Ipv4Header, Ipv6Extensions, Ipv6FlowLabel, Ipv6FragmentHeader,
+    Ipv6Header, Ipv6RawExtHeader, NetSlice, PacketBuilder, SlicedPacket, TransportSlice, VlanId,
+};
+use integration_test::{fixtures, frames};
+use proptest::prelude::*;
+use ratelimit_common::packet::{Frame, Packet, Parsed, Target, parse};
+use ratelimit_common::source::Address;
+
+/// A frame in memory, of which only the first `readable` bytes can be read, as in a frame of several buffers.
+struct InMemory<'a> {
+    bytes: &'a [u8],
+    readable: usize,
+}
+
+impl Frame for InMemory<'_> {
+    fn bytes<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        self.bytes[..self.readable].get(offset..)?.first_chunk().copied()
+    }
+
+    fn len(&self, _: usize) -> usize {
+        self.bytes.len()
+    }
+}
+
+fn parse_bytes(bytes: &[u8]) -> Parsed {
+    parse(&InMemory { bytes, readable: bytes.len() })
+}
+
+#[test]
+fn every_named_frame_is_what_its_row_says() {
+    let mut wrong = Vec::new();
+    for fixture in fixtures::all() {
+        let parsed = parse_bytes(&fixture.frame);
+        if parsed != fixture.parsed {
+            wrong.push(format!("{}:\n  is       {parsed:?}\n  expected {:?}", fixture.name, fixture.parsed));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_table_has_eighty_rows_or_more_each_with_a_name_of_its_own() {
+    let mut names: Vec<_> = fixtures::all().iter().map(|fixture| fixture.name).collect();
+    assert!(names.len() >= 80, "{} rows", names.len());
+    names.sort_unstable();
+    let twice: Vec<_> = names.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+    assert_eq!(twice, Vec::<&str>::new());
+}
+
+/// What a frame that is cut short may still be: malformed, or exactly what it was. The one thing that may
+/// change is the length of a packet that leaves it to the frame (an IPv6 payload length of 0).
+fn is_no_less_strict(short: Parsed, whole: Parsed) -> bool {
+    match (short, whole) {
+        (Parsed::Malformed, _) => true,
+        (Parsed::Ip(short), Parsed::Ip(whole)) => short.source == whole.source && short.target == whole.target,
+        (short, whole) => short == whole,
+    }
+}
+
+#[test]
+fn a_frame_cut_short_at_any_length_is_malformed_or_what_it_was() {
+    for fixture in fixtures::all() {
+        for len in 0..fixture.frame.len() {
+            let short = parse_bytes(&fixture.frame[..len]);
+            assert!(is_no_less_strict(short, fixture.parsed), "{} cut to {len} bytes is {short:?}", fixture.name);
+        }
+    }
+}
+
+#[test]
+fn a_frame_of_which_only_a_part_can_be_read_is_malformed_or_what_it_is() {
+    for fixture in fixtures::all() {
+        for readable in 0..fixture.frame.len() {
+            let parsed = parse(&InMemory { bytes: &fixture.frame, readable });
+            // Whether a datagram that cannot be read is a QUIC Initial cannot be told: then it counts as one.
+            let is_stricter = parsed == with_quic_initial(fixture.parsed);
+            assert!(
+                parsed == Parsed::Malformed || parsed == fixture.parsed || is_stricter,
+                "{} read to {readable}: {parsed:?}",
+                fixture.name
+            );
+        }
+    }
+}
+
+fn with_quic_initial(parsed: Parsed) -> Parsed {
+    match parsed {
+        Parsed::Ip(Packet { source, ip_bytes, target: Target::Udp { port, source_port, quic_initial: _ } }) => {
+            Parsed::Ip(Packet { source, ip_bytes, target: Target::Udp { port, source_port, quic_initial: true } })
+        }
+        Parsed::Ip(_) | Parsed::NotIp | Parsed::Malformed | Parsed::TooManyTags => parsed,
+    }
+}
+
+#[test]
+fn one_tag_or_two_change_nothing() {
+    for fixture in fixtures::all() {
+        let is_untagged = fixture.frame.len() >= 14
+            && ![frames::VLAN, frames::SERVICE_VLAN, frames::OLD_SERVICE_VLAN]
+                .contains(&u16::from_be_bytes([fixture.frame[12], fixture.frame[13]]));
+        if !is_untagged {
+            continue;
+        }
+        for tags in [
+            &[0x81, 0x00, 0x00, 0x05][..],
+            &[0x81, 0x00, 0xe0, 0x00],
+            &[0x88, 0xa8, 0x00, 0x05],
+            &[0x91, 0x00, 0x00, 0x05],
+            &[0x88, 0xa8, 0x00, 0x05, 0x81, 0x00, 0x00, 0x06],
+            &[0x91, 0x00, 0x00, 0x05, 0x81, 0x00, 0x00, 0x06],
+            &[0x81, 0x00, 0x00, 0x05, 0x81, 0x00, 0x00, 0x06],
+        ] {
+            let tagged = [&fixture.frame[..12], tags, &fixture.frame[12..]].concat();
+            assert_eq!(parse_bytes(&tagged), fixture.parsed, "{} behind {tags:02x?}", fixture.name);
+        }
+    }
+}
+
+/// A named frame with a few bytes changed, so that the depths of the parser are reached.
+fn mutated() -> impl Strategy<Value = Vec<u8>> {
+    let frames: Vec<_> = fixtures::all().into_iter().map(|fixture| fixture.frame).filter(|f| f.len() < 512).collect();
+    let changes = proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
+    (prop::sample::select(frames), changes, 0..64_usize).prop_map(|(mut frame, changes, more)| {
+        for (index, byte) in changes {
+            if !frame.is_empty() {
+                let at = index.index(frame.len());
+                frame[at] = byte;
+            }
+        }
+        frame.resize(frame.len() + more / 8, 0x2c);
+        frame
+    })
+}
+
+/// A sound packet of any kind that etherparse can build.
+fn sound() -> impl Strategy<Value = Vec<u8>> {
+    let tags = proptest::collection::vec(0..4096_u16, 0..=2);
+    let ip = prop_oneof![sound_v4(), sound_v6()];
+    let transport = (0..4_u8, any::<u16>(), any::<u16>(), any::<u8>());
+    (tags, ip, transport, proptest::collection::vec(any::<u8>(), 0..40))
+        .prop_filter_map("etherparse builds no ICMPv6 in IPv4", build)
+}
+
+fn sound_v4() -> impl Strategy<Value = IpHeaders> {
+    (any::<[u8; 4]>(), 0..=10_usize, prop_oneof![3 => Just((0, false)), 1 => (0..8192_u16, any::<bool>())]).prop_map(
+        |(source, words, (offset, more))| {
+            let mut header = Ipv4Header::new(0, 64, IpNumber::TCP, source, [192, 0, 2, 1]).unwrap();
+            header.options = vec![1; words * 4].as_slice().try_into().unwrap();
+            header.fragment_offset = IpFragOffset::try_new(offset).unwrap();
+            header.more_fragments = more;
+            IpHeaders::Ipv4(header, Ipv4Extensions::default())
+        },
+    )
+}
+
+fn sound_v6() -> impl Strategy<Value = IpHeaders> {
+    let options = || proptest::option::of(0..4_usize);
+    let fragment = proptest::option::of((0..8192_u16, any::<bool>()));
+    (any::<[u8; 16]>(), options(), options(), fragment).prop_map(|(source, hop_by_hop, destination, fragment)| {
+        let raw = |units: usize| Ipv6RawExtHeader::new_raw(IpNumber::TCP, &vec![0; 6 + units * 8]).unwrap();
+        let extensions = Ipv6Extensions {
+            hop_by_hop_options: hop_by_hop.map(raw),
+            destination_options: destination.map(raw),
+            fragment: fragment.map(|(offset, more)| {
+                Ipv6FragmentHeader::new(IpNumber::TCP, IpFragOffset::try_new(offset).unwrap(), more, 9)
+            }),
+            ..Ipv6Extensions::default()
+        };
+        let header = Ipv6Header {
+            flow_label: Ipv6FlowLabel::ZERO,
+            source,
+            destination: [0xfd; 16],
+            hop_limit: 64,
+            ..Ipv6Header::default()
+        };
+        IpHeaders::Ipv6(header, extensions)
+    })
+}
+
+/// Tags; IP header; kind of transport, its ports and flags; data.
+type Parts = (Vec<u16>, IpHeaders, (u8, u16, u16, u8), Vec<u8>);
+
+fn build((tags, ip, (kind, source_port, port, flags), data): Parts) -> Option<Vec<u8>> {
+    let id = |tag: u16| VlanId::try_new(tag).unwrap();
+    let ethernet = PacketBuilder::ethernet2([2; 6], [4; 6]);
+    let ip = match tags[..] {
+        [] => ethernet.ip(ip),
+        [tag] => ethernet.single_vlan(id(tag)).ip(ip),
+        [outer, inner, ..] => ethernet.double_vlan(id(outer), id(inner)).ip(ip),
+    };
+    let mut bytes = Vec::new();
+    let written = match kind {
+        0 => {
+            let mut header = etherparse::TcpHeader::new(source_port, port, 1, 65_535);
+            header.syn = flags & 1 == 1;
+            header.ack = flags & 2 == 2;
+            header.fin = flags & 4 == 4;
+            ip.tcp_header(header).write(&mut bytes, &data)
+        }
+        1 => ip.udp(source_port, port).write(&mut bytes, &data),
+        2 => ip.icmpv4_raw(flags, 0, [0; 4]).write(&mut bytes, &data),
+        _ => ip.icmpv6_raw(flags, 0, [0; 4]).write(&mut bytes, &data),
+    };
+    written.ok().map(|()| bytes)
+}
+
+/// What etherparse's slices say that a packet is. None where it has no opinion.
+fn by_etherparse(bytes: &[u8]) -> Option<Parsed> {
+    let sliced = SlicedPacket::from_ethernet(bytes).ok()?;
+    let (source, ip_bytes, proto, payload) = match sliced.net.as_ref()? {
+        NetSlice::Ipv4(ip) => {
+            let header = ip.header();
+            (Address::v4(header.source()), u32::from(header.total_len()), header.protocol(), ip.payload())
+        }
+        NetSlice::Ipv6(ip) => {
+            let header = ip.header();
+            (
+                Address::v6(header.source()),
+                40 + u32::from(header.payload_length()),
+                ip.payload().ip_number,
+                ip.payload(),
+            )
+        }
+        NetSlice::Arp(_) => return None,
+    };
+    let is_v6 = matches!(source, Address::V6(_));
+    let target = match sliced.transport {
+        Some(TransportSlice::Tcp(tcp)) => {
+            Target::Tcp { port: tcp.destination_port(), opening: tcp.syn() && !tcp.ack() }
+        }
+        Some(TransportSlice::Udp(udp)) => Target::Udp {
+            port: udp.destination_port(),
+            source_port: udp.source_port(),
+            quic_initial: is_initial(udp.payload()),
+        },
+        Some(TransportSlice::Icmpv4(icmp)) if !is_v6 => essential(matches!(icmp.type_u8(), 3 | 11 | 12)),
+        Some(TransportSlice::Icmpv6(icmp)) if is_v6 => essential(matches!(icmp.type_u8(), 1..=4 | 130..=137 | 143)),
+        Some(TransportSlice::Icmpv4(_) | TransportSlice::Icmpv6(_) | TransportSlice::Igmp(_)) => Target::Other,
+        None if payload_is_later_fragment(&sliced) => Target::Fragment,
+        None if payload.fragmented || proto == IpNumber::TCP || proto == IpNumber::UDP => return None,
+        None => Target::Other,
+    };
+    Some(Parsed::Ip(Packet { source, ip_bytes, target }))
+}
+
+fn essential(yes: bool) -> Target {
+    if yes { Target::Essential } else { Target::Other }
+}
+
+fn is_initial(data: &[u8]) -> bool {
+    match data {
+        [first, 0, 0, 0, 1, ..] => first >> 4 == 0b1100,
+        [first, 0x6b, 0x33, 0x43, 0xcf, ..] => first >> 4 == 0b1101,
+        _ => false,
+    }
+}
+
+fn payload_is_later_fragment(sliced: &SlicedPacket) -> bool {
+    match sliced.net.as_ref() {
+        Some(NetSlice::Ipv4(ip)) => ip.header().fragments_offset().value() > 0,
+        Some(NetSlice::Ipv6(ip)) => ip.extensions().clone().into_iter().any(|extension| match extension {
+            etherparse::Ipv6ExtensionSlice::Fragment(fragment) => fragment.fragment_offset().value() > 0,
+            etherparse::Ipv6ExtensionSlice::HopByHop(_)
+            | etherparse::Ipv6ExtensionSlice::Routing(_)
+            | etherparse::Ipv6ExtensionSlice::DestinationOptions(_)
+            | etherparse::Ipv6ExtensionSlice::Authentication(_) => false,
+        }),
+        Some(NetSlice::Arp(_)) | None => false,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes_are_parsed_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = parse_bytes(&bytes);
+    }
+
+    #[test]
+    fn a_sound_frame_with_a_few_bytes_changed_is_parsed_without_panic(bytes in mutated()) {
+        let whole = parse_bytes(&bytes);
+        for len in 0..bytes.len() {
+            prop_assert!(is_no_less_strict(parse_bytes(&bytes[..len]), whole), "cut to {len}");
+        }
+    }
+
+    #[test]
+    fn a_sound_packet_is_what_etherparse_says_it_is(bytes in sound()) {
+        if let Some(expected) = by_etherparse(&bytes) {
+            prop_assert_eq!(parse_bytes(&bytes), expected);
+        }
+    }
+}

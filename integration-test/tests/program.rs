@@ -1,0 +1,318 @@
+//! The whole program in the kernel: every named frame, each cut short, the design's timelines, and both sides of each edge.
+
+use integration_test::fixtures::{self, Fate, Fixture};
+use integration_test::frames::flag::{ACK, SYN};
+use integration_test::frames::proto::{TCP, UDP};
+use integration_test::frames::{IPV4, IPV6, SOURCE_V4, SOURCE_V6, V4, V6, frame, tcp, udp};
+use integration_test::is_skipped;
+use integration_test::program::{Program, limit, policy};
+use ratelimit_common::layout::Unit;
+use ratelimit_common::time::{Nanos, SECOND_NS};
+use ratelimit_userspace::desired::{Mode, Refuse, WindowForm};
+
+const MINUTE_NS: u64 = 60 * SECOND_NS;
+/// Longer than any window here, and than a UDP flow is remembered.
+const AGE_NS: u64 = 3600 * SECOND_NS;
+/// BPF_PROG_TEST_RUN takes no shorter frame (`bpf_test_init`, net/bpf/test_run.c, Linux 6.18).
+const FRAME_MIN: usize = 14;
+
+fn runnable() -> impl Iterator<Item = Fixture> {
+    fixtures::all().into_iter().filter(|fixture| fixture.frame.len() >= FRAME_MIN)
+}
+
+fn syn_from(source: [u8; 4]) -> Vec<u8> {
+    frame(IPV4, V4 { source, ..V4::of(TCP) }.around(tcp(80, SYN)))
+}
+
+/// What becomes of a packet, by its fate; `counted` is for one that the limit counts.
+fn word(fate: Fate, unit: Unit, counted: &'static str) -> &'static str {
+    match (fate, unit) {
+        (Fate::NotIp, _) => "not_ip",
+        (Fate::Malformed, _) => "malformed",
+        (Fate::TooManyTags, _) => "too_many_tags",
+        (Fate::NotProtected, _) => "not_protected",
+        (Fate::GoesOn, Unit::Connections) => "not_counted",
+        (Fate::Opens, Unit::Connections) | (Fate::Opens | Fate::GoesOn, Unit::Packets | Unit::Bytes) => counted,
+    }
+}
+
+/// Runs each named frame `before` times at an hour of its own, and once more for its verdict.
+fn each_gets(program: &mut Program, unit: Unit, before: u64, counted: &'static str) {
+    let mut wrong = Vec::new();
+    for fixture in runnable() {
+        program.advance(AGE_NS);
+        program.passed(&fixture.frame, before);
+        let is = program.verdict(&fixture.frame);
+        let expected = word(fixture.fate, unit, counted);
+        if is != expected {
+            wrong.push(format!("{}: {is}, expected {expected}", fixture.name));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_named_frame_is_judged_as_its_row_says_where_connections_are_counted() {
+    if is_skipped("every_named_frame_is_judged_as_its_row_says_where_connections_are_counted") {
+        return;
+    }
+    let mut program = Program::new(&policy(&[limit(1, Unit::Connections, WindowForm::Strict)]));
+    each_gets(&mut program, Unit::Connections, 0, "within_limit");
+    program.apply(&policy(&[limit(0, Unit::Connections, WindowForm::Strict)]));
+    each_gets(&mut program, Unit::Connections, 0, "over_limit");
+}
+
+#[test]
+fn every_named_frame_is_judged_as_its_row_says_where_packets_are_counted() {
+    if is_skipped("every_named_frame_is_judged_as_its_row_says_where_packets_are_counted") {
+        return;
+    }
+    let mut program = Program::new(&policy(&[limit(1, Unit::Packets, WindowForm::Strict)]));
+    each_gets(&mut program, Unit::Packets, 0, "within_limit");
+    each_gets(&mut program, Unit::Packets, 1, "over_limit");
+}
+
+#[test]
+fn every_named_frame_is_judged_as_its_row_says_where_bytes_are_counted() {
+    if is_skipped("every_named_frame_is_judged_as_its_row_says_where_bytes_are_counted") {
+        return;
+    }
+    let mut program = Program::new(&policy(&[limit(9000, Unit::Bytes, WindowForm::Strict)]));
+    each_gets(&mut program, Unit::Bytes, 0, "within_limit");
+    program.apply(&policy(&[limit(19, Unit::Bytes, WindowForm::Strict)]));
+    each_gets(&mut program, Unit::Bytes, 0, "over_limit");
+}
+
+#[test]
+fn a_frame_cut_short_at_any_length_is_malformed_or_judged_as_it_was() {
+    if is_skipped("a_frame_cut_short_at_any_length_is_malformed_or_judged_as_it_was") {
+        return;
+    }
+    let mut program = Program::new(&policy(&[limit(u64::from(u32::MAX), Unit::Packets, WindowForm::Strict)]));
+    for fixture in runnable() {
+        let before = program.counts();
+        for len in FRAME_MIN..=fixture.frame.len() {
+            program.passes(&fixture.frame[..len]);
+        }
+        let expected = word(fixture.fate, Unit::Packets, "within_limit");
+        for (word, count) in program.counts() {
+            let is_allowed = word == "malformed" || word == expected;
+            assert!(is_allowed || count == before[word], "{} cut short is also {word}", fixture.name);
+        }
+    }
+}
+
+#[test]
+fn a_frame_is_judged_the_same_behind_one_tag_or_two() {
+    if is_skipped("a_frame_is_judged_the_same_behind_one_tag_or_two") {
+        return;
+    }
+    let mut program = Program::new(&policy(&[limit(1, Unit::Packets, WindowForm::Strict)]));
+    let tags = [&[0x81, 0, 0, 5][..], &[0x88, 0xa8, 0, 5, 0x81, 0, 0, 6]];
+    for fixture in runnable().filter(|fixture| ![0x81, 0x88, 0x91].contains(&fixture.frame[12])) {
+        for tags in tags {
+            program.advance(AGE_NS);
+            let tagged = [&fixture.frame[..12], tags, &fixture.frame[12..]].concat();
+            assert_eq!(program.verdict(&tagged), word(fixture.fate, Unit::Packets, "within_limit"), "{}", fixture.name);
+        }
+    }
+}
+
+#[test]
+fn the_classic_timeline_of_1000_in_5_minutes_holds_to_the_packet_in_both_forms() {
+    if is_skipped("the_classic_timeline_of_1000_in_5_minutes_holds_to_the_packet_in_both_forms") {
+        return;
+    }
+    for syn in [frame(IPV4, V4::of(TCP).around(tcp(80, SYN))), frame(IPV6, V6::of(TCP).around(tcp(443, SYN)))] {
+        for form in [WindowForm::Strict, WindowForm::Lenient] {
+            for (last, admitted) in [(100, 100), (300, 250)] {
+                let mut program = Program::new(&policy(&[limit(1000, Unit::Connections, form)]));
+                assert_eq!(program.passed(&syn, 250), 250);
+                program.advance(2 * MINUTE_NS);
+                assert_eq!(program.passed(&syn, 500), 500);
+                program.advance(2 * MINUTE_NS);
+                assert_eq!(program.passed(&syn, 250), 250);
+                program.advance(2 * MINUTE_NS);
+                assert_eq!(program.passed(&syn, last), admitted, "{form:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_classic_timeline_of_30_in_5_minutes_holds_to_the_packet_in_both_forms() {
+    if is_skipped("the_classic_timeline_of_30_in_5_minutes_holds_to_the_packet_in_both_forms") {
+        return;
+    }
+    for form in [WindowForm::Strict, WindowForm::Lenient] {
+        let mut program = Program::new(&policy(&[limit(30, Unit::Connections, form)]));
+        let syn = syn_from(SOURCE_V4);
+        for (tries, admitted) in [(13, 13), (7, 7), (11, 10)] {
+            assert_eq!(program.passed(&syn, tries), admitted, "{form:?}");
+            program.advance(MINUTE_NS);
+        }
+    }
+}
+
+#[test]
+fn strict_holds_back_one_bucket_longer_than_lenient() {
+    if is_skipped("strict_holds_back_one_bucket_longer_than_lenient") {
+        return;
+    }
+    for (form, freed_after) in [(WindowForm::Strict, 6), (WindowForm::Lenient, 5)] {
+        let mut program = Program::new(&policy(&[limit(10, Unit::Connections, form)]));
+        let syn = syn_from(SOURCE_V4);
+        let start = program.now();
+        assert_eq!(program.passed(&syn, 11), 10);
+        program.set_now(Nanos(start.0 + freed_after * MINUTE_NS - 1));
+        assert_eq!(program.passed(&syn, 1), 0, "{form:?}");
+        program.set_now(Nanos(start.0 + freed_after * MINUTE_NS));
+        assert_eq!(program.passed(&syn, 11), 10, "{form:?}");
+    }
+}
+
+#[test]
+fn the_limit_passes_one_more_drops_and_one_of_another_source_passes() {
+    if is_skipped("the_limit_passes_one_more_drops_and_one_of_another_source_passes") {
+        return;
+    }
+    for (unit, amount) in [(Unit::Connections, 5), (Unit::Packets, 5), (Unit::Bytes, 5 * 40 + 39)] {
+        let mut program = Program::new(&policy(&[limit(amount, unit, WindowForm::Strict)]));
+        assert_eq!(program.passed(&syn_from([198, 51, 100, 7]), 5), 5);
+        assert_eq!(program.verdict(&syn_from([198, 51, 100, 7])), "over_limit");
+        assert_eq!(program.verdict(&syn_from([198, 51, 100, 8])), "within_limit");
+        assert_eq!(program.verdict(&frame(IPV4, V4::of(TCP).around(tcp(22, SYN)))), "not_protected");
+    }
+}
+
+#[test]
+fn a_slash_64_is_one_client_and_its_neighbour_another() {
+    if is_skipped("a_slash_64_is_one_client_and_its_neighbour_another") {
+        return;
+    }
+    let mut program = Program::new(&policy(&[limit(2, Unit::Connections, WindowForm::Strict)]));
+    let mut from = |byte: usize, value: u8| {
+        let mut source = SOURCE_V6;
+        source[byte] = value;
+        program.verdict(&frame(IPV6, V6 { source, ..V6::of(TCP) }.around(tcp(80, SYN))))
+    };
+    assert_eq!(from(15, 1), "within_limit");
+    assert_eq!(from(8, 0xff), "within_limit");
+    assert_eq!(from(15, 2), "over_limit");
+    assert_eq!(from(7, 3), "within_limit");
+}
+
+#[test]
+fn what_is_counted_is_what_is_refused_unless_everything_is() {
+    if is_skipped("what_is_counted_is_what_is_refused_unless_everything_is") {
+        return;
+    }
+    let ack = frame(IPV4, V4::of(TCP).around(tcp(80, ACK)));
+    let mut excess = policy(&[limit(1, Unit::Connections, WindowForm::Strict)]);
+    let mut program = Program::new(&excess);
+    assert_eq!(program.passed(&syn_from(SOURCE_V4), 2), 1);
+    assert_eq!(program.verdict(&ack), "not_counted");
+    excess.rules[0].refuse = Refuse::All;
+    program.apply(&excess);
+    assert_eq!(program.verdict(&ack), "over_limit");
+    assert_eq!(program.verdict(&frame(IPV4, V4::of(TCP).around(tcp(22, ACK)))), "not_protected");
+    program.advance(AGE_NS);
+    assert_eq!(program.verdict(&ack), "not_counted");
+}
+
+#[test]
+fn dry_run_says_what_it_would_drop_and_drops_nothing() {
+    if is_skipped("dry_run_says_what_it_would_drop_and_drops_nothing") {
+        return;
+    }
+    let mut dry = policy(&[limit(1, Unit::Connections, WindowForm::Strict)]);
+    dry.rules[0].mode = Mode::DryRun;
+    let mut program = Program::new(&dry);
+    assert_eq!(program.verdict(&syn_from(SOURCE_V4)), "within_limit");
+    assert_eq!(program.verdict(&syn_from(SOURCE_V4)), "dry_run");
+    let tags = runnable().find(|fixture| fixture.fate == Fate::TooManyTags).expect("a row");
+    assert_eq!(program.verdict(&tags.frame), "dry_run");
+}
+
+#[test]
+fn an_exempt_prefix_is_never_limited_and_its_neighbour_is() {
+    if is_skipped("an_exempt_prefix_is_never_limited_and_its_neighbour_is") {
+        return;
+    }
+    let mut some = policy(&[limit(0, Unit::Packets, WindowForm::Strict)]);
+    let mut program = Program::new(&some);
+    assert_eq!(program.verdict(&syn_from([198, 51, 100, 7])), "over_limit");
+    some.exempt = ["198.51.100.0/28", "2001:db8:1:2::/64"].map(|net| net.parse().expect("a prefix")).to_vec();
+    program.apply(&some);
+    let syn_v6 = frame(IPV6, V6::of(TCP).around(tcp(80, SYN)));
+    assert_eq!(program.verdict(&syn_from([198, 51, 100, 15])), "exempt");
+    assert_eq!(program.verdict(&syn_from([198, 51, 100, 16])), "over_limit");
+    assert_eq!(program.verdict(&syn_v6), "exempt");
+    some.exempt.clear();
+    program.apply(&some);
+    assert_eq!(program.verdict(&syn_from([198, 51, 100, 15])), "over_limit");
+    assert_eq!(program.verdict(&syn_v6), "over_limit");
+}
+
+#[test]
+fn a_changed_limit_finds_its_counts_again() {
+    if is_skipped("a_changed_limit_finds_its_counts_again") {
+        return;
+    }
+    let mut program = Program::new(&policy(&[limit(5, Unit::Connections, WindowForm::Strict)]));
+    let syn = syn_from(SOURCE_V4);
+    assert_eq!(program.passed(&syn, 6), 5);
+    program.apply(&policy(&[limit(7, Unit::Connections, WindowForm::Lenient)]));
+    assert_eq!(program.passed(&syn, 6), 2);
+    program.apply(&policy(&[limit(3, Unit::Connections, WindowForm::Strict)]));
+    assert_eq!(program.passed(&syn, 6), 0);
+    program.apply(&policy(&[limit(10, Unit::Packets, WindowForm::Strict)]));
+    assert_eq!(program.passed(&syn, 11), 10);
+    program.apply(&policy(&[limit(8, Unit::Connections, WindowForm::Strict)]));
+    assert_eq!(program.passed(&syn, 6), 1);
+}
+
+#[test]
+fn a_packet_that_one_limit_refuses_is_charged_to_none() {
+    if is_skipped("a_packet_that_one_limit_refuses_is_charged_to_none") {
+        return;
+    }
+    let both = |packets, bytes| {
+        policy(&[limit(packets, Unit::Packets, WindowForm::Strict), limit(bytes, Unit::Bytes, WindowForm::Strict)])
+    };
+    let mut program = Program::new(&both(10, 100));
+    let syn = syn_from(SOURCE_V4);
+    assert_eq!(program.passed(&syn, 10), 2);
+    program.apply(&both(4, 1_000_000));
+    assert_eq!(program.passed(&syn, 10), 2);
+}
+
+#[test]
+fn the_first_datagram_of_a_flow_opens_and_the_rest_is_not_counted() {
+    if is_skipped("the_first_datagram_of_a_flow_opens_and_the_rest_is_not_counted") {
+        return;
+    }
+    let mut program = Program::new(&policy(&[limit(1, Unit::Connections, WindowForm::Strict)]));
+    let datagram = frame(IPV4, V4::of(UDP).around(udp(443, [0; 4])));
+    let other_flow = frame(IPV4, V4::of(UDP).around(udp(80, [0; 4])));
+    assert_eq!(program.verdict(&datagram), "within_limit");
+    assert_eq!(program.verdict(&datagram), "not_counted");
+    assert_eq!(program.verdict(&other_flow), "over_limit");
+    assert_eq!(program.verdict(&other_flow), "over_limit");
+    program.advance(AGE_NS);
+    assert_eq!(program.verdict(&other_flow), "within_limit");
+}
+
+#[test]
+fn a_source_idle_for_years_starts_empty() {
+    if is_skipped("a_source_idle_for_years_starts_empty") {
+        return;
+    }
+    let mut program = Program::new(&policy(&[limit(3, Unit::Packets, WindowForm::Strict)]));
+    let syn = syn_from(SOURCE_V4);
+    for years in [1, 3, 40] {
+        assert_eq!(program.passed(&syn, 5), 3);
+        program.advance(years * 365 * 24 * 60 * MINUTE_NS);
+    }
+    assert_eq!(program.passed(&syn, 5), 3);
+}

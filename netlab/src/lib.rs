@@ -1,0 +1,63 @@
+//! A network of namespaces on one machine, for tests and the demo.
+//!
+//! Knows `ip`, `nsenter`, `mount` and raw sockets; knows nothing of the limiter. Everything it makes carries the prefix
+//! [`PREFIX`] and its maker's process id, goes with the value that made it, and is swept by the next run where its
+//! maker was killed. It never touches an interface that it has not made.
+
+mod bpffs;
+mod child;
+mod namespace;
+mod packets;
+mod servers;
+
+pub use bpffs::Bpffs;
+pub use child::{Child, Output};
+pub use namespace::{End, Namespace, veth};
+pub use packets::PacketSocket;
+pub use servers::{HttpServer, UdpCounter, nginx};
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::Result;
+
+/// What the name of everything made here begins with.
+pub const PREFIX: &str = "rl-";
+
+/// A name that no one else uses: prefix, process id, number.
+fn unique_name() -> String {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    format!("{PREFIX}{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Whether a name is one of ours whose maker is gone.
+fn is_leftover(name: &str) -> bool {
+    let maker = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+    maker.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists())
+}
+
+/// Removes what runs that were killed have left behind, and says what that was.
+///
+/// # Errors
+/// If what there is cannot be listed, or something cannot be removed.
+pub fn sweep() -> Result<Vec<String>> {
+    Ok([namespace::sweep()?, bpffs::sweep()?].concat())
+}
+
+/// Why a test or the demo cannot make namespaces here; none if it can.
+pub fn obstacle() -> Option<&'static str> {
+    (!nix::unistd::geteuid().is_root()).then_some("needs root")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_dead_process_made_is_a_leftover() {
+        assert!(is_leftover("rl-4194305-0"));
+        assert!(!is_leftover(&unique_name()));
+        assert!(!is_leftover("rl-server"));
+        assert!(!is_leftover("server-4194305-0"));
+    }
+}

@@ -1,0 +1,197 @@
+//! Network namespaces, and veth pairs between them.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+
+use anyhow::{Context, Result, anyhow};
+use nix::sched::{CloneFlags, setns};
+
+use crate::bpffs::Bpffs;
+use crate::child::{self, Output, must};
+
+/// A network namespace with its loopback up, removed on drop.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// If `ip` cannot.
+    pub fn new() -> Result<Self> {
+        let name = crate::unique_name();
+        must("ip", &["netns", "add", &name])?;
+        let namespace = Self { name };
+        namespace.ip(&["link", "set", "lo", "up"])?;
+        Ok(namespace)
+    }
+
+    /// Its name, as `ip netns` has it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// `ip`, in here.
+    ///
+    /// # Errors
+    /// If it fails; the error has what it said.
+    pub fn ip(&self, args: &[&str]) -> Result<String> {
+        must("ip", &[&["-n", &self.name], args].concat())
+    }
+
+    /// Gives an interface an address (with its prefix length), at once usable.
+    ///
+    /// # Errors
+    /// If `ip` cannot.
+    pub fn add_address(&self, interface: &str, address: &str) -> Result<()> {
+        // Duplicate address detection would keep an IPv6 address unusable for a second.
+        let options: &[&str] = if address.contains(':') { &["nodad"] } else { &[] };
+        self.ip(&[&["addr", "add", address, "dev", interface], options].concat())?;
+        Ok(())
+    }
+
+    /// A command that runs in here, with the file systems of the machine: `ip netns exec` would hide /sys/fs/bpf.
+    /// It dies with the thread that starts it.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "nsenter"]).arg(self.net_argument()).arg("--").arg(program);
+        command
+    }
+
+    /// A command that runs in here and finds `bpffs` at /sys/fs/bpf.
+    pub fn command_with(&self, bpffs: &Bpffs, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", "nsenter"])
+            .arg(self.net_argument())
+            .args(["--", "unshare", "--mount", "--propagation", "private", "--", "sh", "-c"])
+            .arg(r#"mount --bind "$0" /sys/fs/bpf && exec "$@""#)
+            .arg(bpffs.path())
+            .arg(program);
+        command
+    }
+
+    /// Runs a command in here to its end.
+    ///
+    /// # Errors
+    /// If it cannot be started; not if it fails.
+    pub fn run(&self, argv: &[&str]) -> Result<Output> {
+        let [program, args @ ..] = argv else { return Err(anyhow!("no program to run")) };
+        let mut command = self.command(program);
+        command.args(args);
+        child::run(command)
+    }
+
+    /// Runs `work` on a thread of its own that is in here; sockets made there stay in here.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered, or from `work`.
+    pub fn inside<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                self.enter()?;
+                work()
+            });
+            inside.join().map_err(|_| anyhow!("the work in namespace {} panicked", self.name))?
+        })
+    }
+
+    /// Puts the calling thread in here for good.
+    pub(crate) fn enter(&self) -> Result<()> {
+        let path = self.path();
+        let file = File::open(&path).with_context(|| format!("open {}", path.display()))?;
+        setns(file, CloneFlags::CLONE_NEWNET).with_context(|| format!("enter namespace {}", self.name))
+    }
+
+    fn path(&self) -> PathBuf {
+        PathBuf::from("/run/netns").join(&self.name)
+    }
+
+    fn net_argument(&self) -> String {
+        format!("--net={}", self.path().display())
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // Nothing can be done about one that cannot be removed, but the next run sweeps it.
+        let _left = must("ip", &["netns", "del", &self.name]);
+    }
+}
+
+/// One end of a veth pair.
+#[derive(Clone, Copy, Debug)]
+pub struct End<'a> {
+    /// Where it is.
+    pub namespace: &'a Namespace,
+    /// Its name, at most 15 bytes.
+    pub interface: &'a str,
+    /// Its addresses, each with its prefix length.
+    pub addresses: &'a [&'a str],
+}
+
+/// Makes a veth pair, its ends made where they belong, up and addressed. Each end knows the other's link address, so that no
+/// resolution packet is between what is sent and what is counted.
+///
+/// # Errors
+/// If `ip` cannot.
+pub fn veth(one: End<'_>, other: End<'_>) -> Result<()> {
+    let (a, b) = (one.namespace, other.namespace);
+    must(
+        "ip",
+        &[
+            "link",
+            "add",
+            one.interface,
+            "netns",
+            &a.name,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            other.interface,
+            "netns",
+            &b.name,
+        ],
+    )?;
+    for end in [one, other] {
+        for address in end.addresses {
+            end.namespace.add_address(end.interface, address)?;
+        }
+        // No router solicitations, no multicast reports: only what a test sends is counted.
+        end.namespace.ip(&["link", "set", end.interface, "addrgenmode", "none", "up"])?;
+    }
+    for (end, peer) in [(one, other), (other, one)] {
+        let link = link_address(peer)?;
+        for address in peer.addresses {
+            let (host, _) = address.split_once('/').with_context(|| format!("{address} has no prefix length"))?;
+            host.parse::<IpAddr>().with_context(|| format!("{host} is no address"))?;
+            end.namespace.ip(&["neigh", "replace", host, "lladdr", &link, "dev", end.interface, "nud", "permanent"])?;
+        }
+    }
+    Ok(())
+}
+
+fn link_address(end: End<'_>) -> Result<String> {
+    let shown = end.namespace.ip(&["-br", "link", "show", "dev", end.interface])?;
+    let address = shown.split_whitespace().nth(2);
+    Ok(address.with_context(|| format!("{} has no link address", end.interface))?.to_owned())
+}
+
+pub(crate) fn sweep() -> Result<Vec<String>> {
+    let mut swept = Vec::new();
+    for line in must("ip", &["netns", "list"])?.lines() {
+        let Some(name) = line.split_whitespace().next() else { continue };
+        if crate::is_leftover(name) {
+            must("ip", &["netns", "del", name])?;
+            swept.push(format!("namespace {name}"));
+        }
+    }
+    Ok(swept)
+}

@@ -1,0 +1,96 @@
+//! Raw frames, sent as they are: tags, lies and all.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike, bind, recv, send, socket};
+
+use crate::Namespace;
+
+/// A packet socket on one interface of a namespace.
+#[derive(Debug)]
+pub struct PacketSocket {
+    socket: OwnedFd,
+    interface: String,
+}
+
+impl PacketSocket {
+    /// Opens one that only sends.
+    ///
+    /// # Errors
+    /// If there is no such interface in there, or without CAP_NET_RAW.
+    pub fn sender(namespace: &Namespace, interface: &str) -> Result<Self> {
+        Self::open(namespace, interface, 0)
+    }
+
+    /// Opens one that also hears everything.
+    ///
+    /// # Errors
+    /// As for [`PacketSocket::sender`].
+    pub fn listener(namespace: &Namespace, interface: &str) -> Result<Self> {
+        #[expect(clippy::cast_possible_truncation, reason = "an EtherType, 3")]
+        let all = (libc::ETH_P_ALL as u16).to_be();
+        Self::open(namespace, interface, all)
+    }
+
+    fn open(namespace: &Namespace, interface: &str, protocol: u16) -> Result<Self> {
+        namespace.inside(|| {
+            let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None)
+                .context("open a packet socket")?;
+            bind(socket.as_raw_fd(), &link(interface, protocol)?)
+                .with_context(|| format!("bind a packet socket to {interface}"))?;
+            Ok(Self { socket, interface: interface.to_owned() })
+        })
+    }
+
+    /// Sends a frame, waiting where the queue is full.
+    ///
+    /// # Errors
+    /// If the kernel refuses it.
+    pub fn send(&self, frame: &[u8]) -> Result<()> {
+        loop {
+            match send(self.socket.as_raw_fd(), frame, MsgFlags::empty()) {
+                Ok(_) => return Ok(()),
+                Err(Errno::ENOBUFS | Errno::EINTR | Errno::EAGAIN) => std::thread::yield_now(),
+                Err(errno) => return Err(errno).with_context(|| format!("send on {}", self.interface)),
+            }
+        }
+    }
+
+    /// Takes the next frame that was heard; none if there is none now.
+    ///
+    /// # Errors
+    /// If the socket fails.
+    pub fn receive(&self) -> Result<Option<Vec<u8>>> {
+        let mut frame = vec![0; 65_536];
+        match recv(self.socket.as_raw_fd(), &mut frame, MsgFlags::MSG_DONTWAIT) {
+            Ok(len) => {
+                frame.truncate(len);
+                Ok(Some(frame))
+            }
+            Err(Errno::EAGAIN) => Ok(None),
+            Err(errno) => Err(errno).with_context(|| format!("receive on {}", self.interface)),
+        }
+    }
+}
+
+/// The address of an interface of this thread's namespace.
+fn link(interface: &str, protocol: u16) -> Result<LinkAddr> {
+    let index = nix::net::if_::if_nametoindex(interface).with_context(|| format!("no interface {interface}"))?;
+    let address = libc::sockaddr_ll {
+        #[expect(clippy::cast_possible_truncation, reason = "an address family, 17")]
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: protocol,
+        sll_ifindex: i32::try_from(index).context("an interface index fits")?,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    let len = u32::try_from(size_of_val(&address)).context("a socket address is short")?;
+    // SAFETY: the pointer is to a whole sockaddr_ll of the family that it says, alive for the call; its bytes are copied.
+    let link = unsafe { LinkAddr::from_raw((&raw const address).cast(), Some(len)) };
+    link.context("a link address")
+}

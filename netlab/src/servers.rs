@@ -1,0 +1,151 @@
+//! Servers to put behind a limiter: a small one for HTTP, one that counts datagrams, and nginx.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::{Child, Namespace};
+
+/// How often a server looks whether it should stop.
+const TICK: Duration = Duration::from_millis(5);
+
+/// Counts by client.
+type Counts = Arc<Mutex<BTreeMap<IpAddr, u64>>>;
+
+fn lock(counts: &Counts) -> MutexGuard<'_, BTreeMap<IpAddr, u64>> {
+    counts.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A thread in a namespace that serves until it is dropped.
+#[derive(Debug)]
+struct Serving {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    counts: Counts,
+}
+
+impl Serving {
+    fn start(serve: impl FnOnce(&AtomicBool, &Counts) + Send + 'static) -> Self {
+        let (is_over, counts) = (Arc::new(AtomicBool::new(false)), Counts::default());
+        let (over, counted) = (Arc::clone(&is_over), Arc::clone(&counts));
+        let thread = thread::spawn(move || serve(&over, &counted));
+        Self { is_over, thread: Some(thread), counts }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A server that panicked has said so already.
+            let _panicked = thread.join();
+        }
+    }
+}
+
+/// Answers every connection with one short HTTP response, and counts connections by client.
+#[derive(Debug)]
+pub struct HttpServer(Serving);
+
+impl HttpServer {
+    /// Starts one on this address of the namespace.
+    ///
+    /// # Errors
+    /// If the address cannot be bound.
+    pub fn start(namespace: &Namespace, address: SocketAddr) -> Result<Self> {
+        let listener =
+            namespace.inside(|| TcpListener::bind(address).with_context(|| format!("listen on {address}")))?;
+        listener.set_nonblocking(true)?;
+        Ok(Self(Serving::start(move |is_over, counts| {
+            while !is_over.load(Ordering::Relaxed) {
+                match listener.accept() {
+                    Ok((stream, client)) => {
+                        *lock(counts).entry(client.ip()).or_default() += 1;
+                        thread::spawn(move || answer(stream));
+                    }
+                    Err(_) => thread::sleep(TICK),
+                }
+            }
+        })))
+    }
+
+    /// Connections so far, by client.
+    pub fn connections(&self) -> BTreeMap<IpAddr, u64> {
+        lock(&self.0.counts).clone()
+    }
+}
+
+/// A client that goes away meanwhile is none of the server's business.
+fn answer(mut stream: TcpStream) {
+    let mut request = [0; 4096];
+    let heard = stream.set_nonblocking(false).and_then(|()| stream.read(&mut request));
+    if heard.is_ok_and(|len| len > 0) {
+        let _gone = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n");
+    }
+}
+
+/// Counts datagrams by client.
+#[derive(Debug)]
+pub struct UdpCounter(Serving);
+
+impl UdpCounter {
+    /// Starts one on this address of the namespace.
+    ///
+    /// # Errors
+    /// If the address cannot be bound.
+    pub fn start(namespace: &Namespace, address: SocketAddr) -> Result<Self> {
+        let socket = namespace.inside(|| UdpSocket::bind(address).with_context(|| format!("listen on {address}")))?;
+        socket.set_read_timeout(Some(TICK))?;
+        Ok(Self(Serving::start(move |is_over, counts| {
+            let mut datagram = [0; 65_536];
+            while !is_over.load(Ordering::Relaxed) {
+                if let Ok((_, client)) = socket.recv_from(&mut datagram) {
+                    *lock(counts).entry(client.ip()).or_default() += 1;
+                }
+            }
+        })))
+    }
+
+    /// Datagrams so far, by client.
+    pub fn datagrams(&self) -> BTreeMap<IpAddr, u64> {
+        lock(&self.0.counts).clone()
+    }
+}
+
+/// Starts nginx in the namespace as one process, on these addresses, with its files and its access log (`access.log`) in `directory`.
+///
+/// # Errors
+/// If it is not installed, or does not answer within five seconds.
+pub fn nginx(namespace: &Namespace, directory: &Path, addresses: &[SocketAddr]) -> Result<Child> {
+    let root = directory.display();
+    let listen: String = addresses.iter().map(|address| format!("        listen {address};\n")).collect();
+    let config = format!(
+        "daemon off;\nmaster_process off;\npid {root}/nginx.pid;\nerror_log {root}/error.log;\n\
+         events {{ worker_connections 1024; }}\n\
+         http {{\n    access_log {root}/access.log;\n    keepalive_requests 1000000;\n\
+         \x20   client_body_temp_path {root}; proxy_temp_path {root}; fastcgi_temp_path {root};\n\
+         \x20   uwsgi_temp_path {root}; scgi_temp_path {root};\n\
+         \x20   server {{\n{listen}        location / {{ return 200 \"ok\\n\"; }}\n    }}\n}}\n"
+    );
+    let path = directory.join("nginx.conf");
+    fs::write(&path, config).with_context(|| format!("write {}", path.display()))?;
+    let mut command = namespace.command("nginx");
+    command.arg("-c").arg(&path).arg("-e").arg(directory.join("error.log"));
+    let server = Child::start(command)?;
+    let first = addresses.first().context("nginx needs an address")?;
+    for _ in 0..1000 {
+        if namespace.inside(|| Ok(TcpStream::connect(first).is_ok()))? {
+            return Ok(server);
+        }
+        thread::sleep(TICK);
+    }
+    Err(anyhow!("nginx does not answer on {first}: {}", server.stderr()))
+}

@@ -1,0 +1,186 @@
+//! The window's protocol under every order of two threads' loads and exchanges, and the common orders of three.
+//!
+//! Loads are relaxed, so that loom also gives every stale value that a CPU might see.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p ratelimit-common --test loom --release`; nothing is here without it.
+#![cfg(loom)]
+#![expect(clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::sync::Mutex;
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::thread;
+use ratelimit_common::time::BucketIndex;
+use ratelimit_common::window::{self, CELLS, Cells, Charge, Limit};
+
+/// A bucket whose place in the ring is the first.
+const NOW: u64 = 29_700_600;
+const COUNT_BITS: u8 = 39;
+
+struct Ring([AtomicU64; CELLS]);
+
+impl Ring {
+    /// A window in which `amount` was charged at `NOW`, as the packet path creates it.
+    fn opened(limit: Limit, amount: u64) -> Self {
+        let words = window::opened(limit, BucketIndex(NOW), amount).expect("fits");
+        Self(words.map(AtomicU64::new))
+    }
+}
+
+impl Cells for Ring {
+    fn load(&self, index: usize) -> u64 {
+        self.0[index].load(Ordering::Relaxed)
+    }
+
+    fn compare_exchange(&self, index: usize, current: u64, new: u64) -> bool {
+        self.0[index].compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+}
+
+fn limit(amount: u64, behind: u8) -> Limit {
+    Limit { amount, behind, count_bits: COUNT_BITS }
+}
+
+/// One charge that a thread makes.
+#[derive(Clone, Copy)]
+struct Demand {
+    bucket: u64,
+    amount: u64,
+    /// Takes it back, as a rule does when another of its limits refuses.
+    refunded: bool,
+}
+
+const fn charge(bucket: u64, amount: u64) -> Demand {
+    Demand { bucket, amount, refunded: false }
+}
+
+const fn charge_and_refund(bucket: u64, amount: u64) -> Demand {
+    Demand { bucket, amount, refunded: true }
+}
+
+/// What every order of the threads must give.
+struct Expected {
+    /// The least that is admitted in all, the amount that was there at the start included.
+    at_least: u64,
+    preemptions: Option<usize>,
+}
+
+/// Runs the threads in every order. In each, no window that ends with an admission holds more than the limit.
+fn in_every_order(limit: Limit, opened_with: u64, threads: &'static [&'static [Demand]], expected: Expected) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = expected.preemptions;
+    model.max_branches = 20_000;
+    model.check(move || {
+        let ring = Arc::new(Ring::opened(limit, opened_with));
+        let log = Arc::new(Mutex::new(vec![(NOW, opened_with)]));
+        let running: Vec<_> = threads
+            .iter()
+            .map(|demands| {
+                let (ring, log) = (Arc::clone(&ring), Arc::clone(&log));
+                thread::spawn(move || run(&ring, limit, demands, &log))
+            })
+            .collect();
+        for thread in running {
+            thread.join().expect("the thread does not panic");
+        }
+        let log = log.lock().expect("not poisoned").clone();
+        holds(limit, &log);
+        let admitted: u64 = log.iter().map(|(_, amount)| amount).sum();
+        assert!(admitted >= expected.at_least, "{admitted} of {} admitted: {log:?}", expected.at_least);
+    });
+}
+
+fn run(ring: &Ring, limit: Limit, demands: &[Demand], log: &Mutex<Vec<(u64, u64)>>) {
+    for demand in demands {
+        match window::charge(ring, limit, BucketIndex(demand.bucket), demand.amount) {
+            Charge::Admitted(bucket) if demand.refunded => window::refund(ring, limit, bucket, demand.amount),
+            Charge::Admitted(bucket) => log.lock().expect("not poisoned").push((bucket.0, demand.amount)),
+            Charge::Refused => {}
+            Charge::Contended => panic!("a handful of threads never overtake one charge so often"),
+        }
+    }
+}
+
+/// In the window that ends with each admission's bucket, the sum is within the limit.
+fn holds(limit: Limit, log: &[(u64, u64)]) {
+    for &(last, _) in log {
+        let sum: u64 = log
+            .iter()
+            .filter(|(bucket, _)| *bucket <= last && bucket + u64::from(limit.behind) >= last)
+            .map(|(_, amount)| amount)
+            .sum();
+        assert!(sum <= limit.amount, "{sum} of {} in the window that ends with {last}: {log:?}", limit.amount);
+    }
+}
+
+#[test]
+fn two_threads_at_the_edge_of_one_bucket_admit_exactly_the_limit() {
+    const THREADS: &[&[Demand]] = &[&[charge(NOW, 1), charge(NOW, 1)], &[charge(NOW, 1), charge(NOW, 1)]];
+    in_every_order(limit(3, 5), 1, THREADS, Expected { at_least: 3, preemptions: None });
+}
+
+#[test]
+fn two_threads_for_the_last_place_admit_one() {
+    const THREADS: &[&[Demand]] = &[&[charge(NOW, 1)], &[charge(NOW, 1)]];
+    in_every_order(limit(2, 5), 1, THREADS, Expected { at_least: 2, preemptions: None });
+}
+
+#[test]
+fn two_threads_with_different_amounts_never_exceed_the_limit() {
+    const THREADS: &[&[Demand]] = &[&[charge(NOW, 3), charge(NOW, 1)], &[charge(NOW, 2)]];
+    in_every_order(limit(5, 5), 1, THREADS, Expected { at_least: 4, preemptions: None });
+}
+
+#[test]
+fn three_threads_at_the_edge_of_one_bucket_admit_exactly_the_limit() {
+    const THREADS: &[&[Demand]] = &[&[charge(NOW, 1)], &[charge(NOW, 1)], &[charge(NOW, 1)]];
+    in_every_order(limit(3, 5), 1, THREADS, Expected { at_least: 3, preemptions: Some(3) });
+}
+
+#[test]
+fn while_the_bucket_turns_two_threads_never_exceed_the_limit() {
+    const THREADS: &[&[Demand]] = &[&[charge(NOW, 1), charge(NOW, 1)], &[charge(NOW + 1, 1)]];
+    in_every_order(limit(2, 2), 1, THREADS, Expected { at_least: 2, preemptions: None });
+}
+
+#[test]
+fn while_the_bucket_turns_the_last_place_goes_to_one() {
+    const THREADS: &[&[Demand]] = &[&[charge(NOW, 1)], &[charge(NOW + 1, 1)]];
+    in_every_order(limit(2, 5), 1, THREADS, Expected { at_least: 2, preemptions: Some(3) });
+}
+
+#[test]
+fn while_the_bucket_turns_three_threads_never_exceed_the_limit() {
+    const THREADS: &[&[Demand]] = &[&[charge(NOW, 1)], &[charge(NOW + 1, 1)], &[charge(NOW + 1, 1)]];
+    in_every_order(limit(2, 1), 1, THREADS, Expected { at_least: 2, preemptions: Some(2) });
+}
+
+#[test]
+fn a_thread_that_turns_two_buckets_meets_one_that_turns_one() {
+    const THREADS: &[&[Demand]] = &[&[charge(NOW + 1, 1)], &[charge(NOW + 2, 1)]];
+    in_every_order(limit(2, 2), 1, THREADS, Expected { at_least: 2, preemptions: None });
+}
+
+#[test]
+fn a_straggler_several_buckets_late_never_gets_past_the_limit() {
+    const THREADS: &[&[Demand]] = &[&[charge(NOW, 1)], &[charge(NOW + 3, 1)]];
+    in_every_order(limit(2, 3), 1, THREADS, Expected { at_least: 2, preemptions: None });
+}
+
+#[test]
+fn a_straggler_whose_place_in_the_ring_was_taken_never_gets_past_the_limit() {
+    const THREADS: &[&[Demand]] = &[&[charge(NOW, 1)], &[charge(NOW + CELLS as u64, 2)]];
+    in_every_order(limit(2, 2), 1, THREADS, Expected { at_least: 2, preemptions: Some(3) });
+}
+
+#[test]
+fn a_refund_in_the_same_bucket_never_makes_room_twice() {
+    const THREADS: &[&[Demand]] = &[&[charge_and_refund(NOW, 1), charge(NOW, 1)], &[charge(NOW, 1), charge(NOW, 1)]];
+    in_every_order(limit(2, 5), 1, THREADS, Expected { at_least: 2, preemptions: None });
+}
+
+#[test]
+fn a_refund_while_the_bucket_turns_never_makes_room_twice() {
+    const THREADS: &[&[Demand]] = &[&[charge_and_refund(NOW, 1)], &[charge(NOW + 1, 1), charge(NOW + 1, 1)]];
+    in_every_order(limit(2, 1), 1, THREADS, Expected { at_least: 1, preemptions: None });
+}
