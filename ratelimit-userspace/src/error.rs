@@ -191,7 +191,7 @@ pub fn render(error: &anyhow::Error) -> String {
     let mut out = String::new();
     for (position, cause) in error.chain().enumerate() {
         if position > 0
-            && error.chain().nth(position - 1).is_some_and(|outer| outer.to_string().ends_with(&cause.to_string()))
+            && error.chain().nth(position - 1).is_some_and(|outer| outer.to_string().contains(&cause.to_string()))
         {
             continue;
         }
