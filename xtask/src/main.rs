@@ -2,6 +2,7 @@
 //!
 //! Knows nothing of the other crates: it must build before the BPF program can be.
 
+mod bench;
 mod cargo;
 mod install;
 mod pins;
@@ -30,6 +31,8 @@ enum Command {
     Install(install::Options),
     /// Run every tier of tests, the privileged ones included
     Test(test::Options),
+    /// Measure what the program costs a packet
+    Bench(bench::Options),
     /// Check the invariants that a grep can hold
     Tidy,
 }
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         Command::Setup(options) => setup::run(&options),
         Command::Install(options) => install::run(&options),
         Command::Test(options) => test::run(&options),
+        Command::Bench(options) => bench::run(&options),
         Command::Tidy => tidy::run(),
     };
     match outcome {
