@@ -150,7 +150,7 @@ fn a_second_daemon_is_refused_and_the_first_goes_on() {
     let same_socket = lab.ratelimitd(&["--iface", "s1", "--limit", "9/1h"]);
     assert_refused(&same_socket, 75, &["control.sock"]);
     let same_pins = lab.ratelimitd(&["--iface", "s1", "--limit", "9/1h", "--on-exit", "keep", "--socket", elsewhere]);
-    assert_refused(&same_pins, 75, &["in use by another ratelimitd"]);
+    assert_refused(&same_pins, 75, &["belongs to another ratelimitd"]);
     let same_interface = lab.ratelimitd(&["--iface", "s0", "--limit", "9/1h", "--socket", elsewhere]);
     assert_refused(&same_interface, 75, &["s0 already has an XDP program"]);
     assert!(!lab.has_xdp("s1"));
@@ -224,13 +224,13 @@ fn pins_of_another_layout_are_refused_and_go_on_enforcing() {
     let arguments = [&["--iface", "s0"][..], &KEEP].concat();
 
     // A map that has another's name.
-    let (sources, flows) = (directory.join("SOURCES_V4"), directory.join("SOURCES_V4.real"));
-    fs::rename(&sources, &flows).unwrap();
+    let (sources, aside) = (directory.join("SOURCES_V4"), directory.join("SOURCES_V4_REAL"));
+    fs::rename(&sources, &aside).unwrap();
     fs::rename(directory.join("FAULTS"), &sources).unwrap();
     assert_refused(&lab.ratelimitd(&arguments), 69, &["SOURCES_V4"]);
     lab.assert_blocked(CLIENTS[0], 80);
     fs::rename(&sources, directory.join("FAULTS")).unwrap();
-    fs::rename(&flows, &sources).unwrap();
+    fs::rename(&aside, &sources).unwrap();
 
     // A directory of another version.
     let other = lab.pins().join("v999");

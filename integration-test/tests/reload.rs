@@ -3,7 +3,8 @@
 
 use std::fs;
 use std::net::TcpStream;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Daemon, Lab, SERVER, ask};
@@ -43,8 +44,13 @@ fn get(lab: &Lab, path: &str) -> String {
     ask(&mut stream, path)
 }
 
-fn has_metric(lab: &Lab, line: &str) -> bool {
-    get(lab, "/metrics").lines().any(|has| has == line)
+/// What is served over TCP is at most a second old.
+fn await_metric(lab: &Lab, line: &str) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !get(lab, "/metrics").lines().any(|has| has == line) {
+        assert!(Instant::now() < deadline, "no {line:?} in: {}", get(lab, "/metrics"));
+        thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]
@@ -67,7 +73,7 @@ fn a_new_limit_holds_from_now_on_and_nobody_is_forgotten() {
     lab.stats_once(|stats| stats.pointer("/rules/0/limits/0/amount").unwrap() == 4);
     lab.assert_blocked(CLIENTS[0], 80);
     lab.assert_admitted(CLIENTS[1], 80, 4);
-    assert!(has_metric(&lab, "ratelimitd_config_last_reload_successful 1"), "{}", get(&lab, "/metrics"));
+    await_metric(&lab, "ratelimitd_config_last_reload_successful 1");
 }
 
 #[test]
@@ -91,13 +97,13 @@ fn a_bad_file_changes_nothing_and_is_seen_in_the_metrics() {
         let refused = lab.ratelimitd(&["reload"]);
         assert_ne!(refused.code(), 0, "{text}");
         assert!(refused.stderr.contains(word), "no {word:?} in: {}", refused.stderr);
-        assert!(has_metric(&lab, "ratelimitd_config_last_reload_successful 0"), "{}", get(&lab, "/metrics"));
+        await_metric(&lab, "ratelimitd_config_last_reload_successful 0");
         lab.assert_blocked(CLIENTS[0], 80);
         assert_eq!(lab.stats().pointer("/rules/0/limits/0/amount").unwrap(), 2);
 
         write(&lab, &file(&lab, "2/1h", ""));
         assert_eq!(lab.ratelimitd(&["reload"]).code(), 0);
-        assert!(has_metric(&lab, "ratelimitd_config_last_reload_successful 1"), "{}", get(&lab, "/metrics"));
+        await_metric(&lab, "ratelimitd_config_last_reload_successful 1");
     }
     fs::remove_file(lab.directory().join("ratelimitd.toml")).unwrap();
     daemon.child.signal(Signal::SIGHUP).unwrap();

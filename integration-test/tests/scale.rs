@@ -13,10 +13,13 @@ use netlab::PacketSocket;
 
 const SOURCES: u32 = 1_000_000;
 const SENDERS: u32 = 2;
+/// For the optimised build a second is the promise; without optimisation the walk over the entries takes some five times
+/// as long, and only what is far off is noticed.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(if cfg!(debug_assertions) { 5 } else { 1 });
 
 #[test]
-fn statistics_of_a_million_sources_come_within_a_second() {
-    if is_skipped("statistics_of_a_million_sources_come_within_a_second") {
+fn statistics_of_a_million_sources_come_in_time() {
+    if is_skipped("statistics_of_a_million_sources_come_in_time") {
         return;
     }
     let lab = Lab::quiet();
@@ -49,5 +52,5 @@ fn statistics_of_a_million_sources_come_within_a_second() {
         .collect();
     times.sort_unstable();
     println!("{SOURCES} sources sent in {sent:?}; stats took {times:?}");
-    assert!(times[1] < Duration::from_secs(1), "stats took {times:?}");
+    assert!(times[1] < ANSWERS_WITHIN, "stats took {times:?}");
 }
