@@ -178,13 +178,15 @@ pub struct Oracle {
     policy: Policy,
     /// Admissions of each counter, oldest first: when, and how much.
     log: HashMap<Counter, Vec<(Nanos, u64)>>,
+    /// When each counter last refused something, if anything was ever admitted by it.
+    refused: HashMap<Counter, Nanos>,
     flows: HashMap<FlowKey, Flow>,
 }
 
 impl Oracle {
     /// An oracle that has seen nothing yet.
     pub fn new(policy: Policy) -> Self {
-        Self { policy, log: HashMap::new(), flows: HashMap::new() }
+        Self { policy, log: HashMap::new(), refused: HashMap::new(), flows: HashMap::new() }
     }
 
     /// Judges by another policy from now on. Nothing that was admitted is forgotten.
@@ -194,11 +196,7 @@ impl Oracle {
 
     /// What is charged to a client in the window that ends now.
     pub fn used(&self, source: IpAddr, limit: &Limit, now: Nanos) -> u64 {
-        let behind = match limit.form {
-            Form::Strict => limit.buckets,
-            Form::Lenient => limit.buckets - 1,
-        };
-        let first = (now / limit.bucket - behind) * limit.bucket;
+        let first = first_of_window(limit, now);
         let Some(log) = self.log.get(&self.counter(source, limit)) else { return 0 };
         log.iter().rev().take_while(|(at, _)| *at >= first).map(|(_, amount)| amount).sum()
     }
@@ -258,16 +256,21 @@ impl Oracle {
 
     fn charge(&mut self, source: IpAddr, cost: impl Fn(Unit) -> u64, now: Nanos) -> Outcome {
         let limits = self.policy.limits.clone();
-        let refuses = |limit: &Limit| {
+        let refuses = |limit: &&Limit| {
             let cost = match (cost(limit.unit), self.policy.refuse) {
                 (0, Refuse::Excess) => return false,
-                // What is not counted itself goes with the rest while not even one more would fit.
+                // What is not counted itself goes with the rest of a client that went over, while not even one more would fit.
+                (0, Refuse::All) if !self.went_over(source, limit, now) => return false,
                 (0, Refuse::All) => 1,
                 (cost, Refuse::Excess | Refuse::All) => cost,
             };
             self.used(source, limit, now) + cost > limit.amount
         };
-        if limits.iter().any(refuses) {
+        if let Some(limit) = limits.iter().find(refuses) {
+            let counter = self.counter(source, limit);
+            if self.log.contains_key(&counter) {
+                self.refused.insert(counter, now);
+            }
             return match self.policy.mode {
                 Mode::Enforce => Outcome::OverLimit,
                 Mode::DryRun => Outcome::DryRun,
@@ -284,6 +287,11 @@ impl Oracle {
         if charged.is_empty() { Outcome::NotCounted } else { Outcome::WithinLimit }
     }
 
+    /// Whether something was refused in the window that ends now.
+    fn went_over(&self, source: IpAddr, limit: &Limit, now: Nanos) -> bool {
+        self.refused.get(&self.counter(source, limit)).is_some_and(|at| *at >= first_of_window(limit, now))
+    }
+
     fn counter(&self, source: IpAddr, limit: &Limit) -> Counter {
         let len = match source {
             IpAddr::V4(_) => self.policy.ipv4_prefix,
@@ -291,6 +299,15 @@ impl Oracle {
         };
         (cut(source, len).unwrap_or(source), limit.unit, limit.bucket)
     }
+}
+
+/// When the window that ends now began.
+fn first_of_window(limit: &Limit, now: Nanos) -> Nanos {
+    let behind = match limit.form {
+        Form::Strict => limit.buckets,
+        Form::Lenient => limit.buckets - 1,
+    };
+    (now / limit.bucket - behind) * limit.bucket
 }
 
 /// The address with all bits behind the first `len` cleared; none if it has not as many.

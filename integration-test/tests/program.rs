@@ -221,6 +221,21 @@ fn what_is_counted_is_what_is_refused_unless_everything_is() {
 }
 
 #[test]
+fn where_everything_is_refused_the_last_connection_within_the_limit_goes_on() {
+    if is_skipped("where_everything_is_refused_the_last_connection_within_the_limit_goes_on") {
+        return;
+    }
+    let ack = frame(IPV4, V4::of(TCP).around(tcp(80, ACK)));
+    let mut all = policy(&[limit(2, Unit::Connections, WindowForm::Strict)]);
+    all.rules[0].refuse = Refuse::All;
+    let mut program = Program::new(&all);
+    assert_eq!(program.passed(&syn_from(SOURCE_V4), 2), 2);
+    assert_eq!(program.verdict(&ack), "not_counted");
+    assert_eq!(program.verdict(&syn_from(SOURCE_V4)), "over_limit");
+    assert_eq!(program.verdict(&ack), "over_limit");
+}
+
+#[test]
 fn dry_run_says_what_it_would_drop_and_drops_nothing() {
     if is_skipped("dry_run_says_what_it_would_drop_and_drops_nothing") {
         return;

@@ -220,7 +220,7 @@ const _: () = assert!(size_of::<SourceKeyV6Wide>() == 20);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Source {
-    /// Packets that this window refused, dry run included.
+    /// Packets that this window refused, dry run included: in the map a word of [`crate::refusals`].
     pub refused: u64,
     /// The window's cells, see [`crate::window`].
     pub cells: [u64; CELLS],

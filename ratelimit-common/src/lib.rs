@@ -7,6 +7,7 @@
 pub mod flow;
 pub mod layout;
 pub mod packet;
+pub mod refusals;
 pub mod source;
 pub mod time;
 pub mod verdict;

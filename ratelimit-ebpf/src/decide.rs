@@ -265,9 +265,7 @@ where
         }
         let amount = cost.of(limit.unit);
         is_counted |= amount != 0;
-        // What is not counted itself is refused with the rest while not even one more would fit.
-        let wanted = if amount == 0 && rule.refuse_all != 0 { 1 } else { amount };
-        if wanted != 0 && !(calls.room)(at, wanted) {
+        if (amount != 0 || rule.refuse_all != 0) && !(calls.room)(at, amount) {
             return Reason::OverLimit;
         }
     }
@@ -316,15 +314,22 @@ fn arithmetic(limit: &layout::Limit) -> window::Limit {
 
 /// Whether the source may have room in this limit's window. The coarse clock is never ahead, so what it refuses is over
 /// the limit, or was within the last tick. A source that is not remembered has room.
+///
+/// An amount of 0 is what no unit counts. It is refused with the rest of a source that went over its limit, while not
+/// even one more would fit.
 #[inline(always)]
 fn has_room<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u64) -> bool {
     let Some(limit) = limit.limit(generation) else { return true };
     let Some(window) = source.window(limit.slot) else { return true };
     let Some(now) = maps::clock(generation).map(Clock::coarse) else { return true };
-    if window::has_room(&window, arithmetic(limit), now.bucket(limit.bucket_ns), amount) {
+    let now = now.bucket(limit.bucket_ns);
+    if amount == 0 && !window.refusals().is_within(now, limit.behind) {
         return true;
     }
-    window.count_refused();
+    if window::has_room(&window, arithmetic(limit), now, if amount == 0 { 1 } else { amount }) {
+        return true;
+    }
+    window.count_refused(now);
     false
 }
 
@@ -338,11 +343,11 @@ fn charge<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u6
     match window::charge(&window, arithmetic(limit), now, amount) {
         Charge::Admitted(bucket) => bucket.0,
         Charge::Refused => {
-            window.count_refused();
+            window.count_refused(now);
             charged::REFUSED
         }
         Charge::Contended => {
-            window.count_refused();
+            window.count_refused(now);
             charged::CONTENDED
         }
     }

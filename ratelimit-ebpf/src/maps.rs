@@ -12,6 +12,7 @@ use ratelimit_common::layout::{
     FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6, GENERATIONS, PortTable, REASONS_MAX, Rule, SOURCES_CAPACITY, Source,
     SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
 };
+use ratelimit_common::refusals::Refusals;
 use ratelimit_common::source::Address;
 use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::verdict::Reason;
@@ -174,13 +175,39 @@ impl SourceRef {
         if source.is_null() { None } else { Some(Self(source)) }
     }
 
-    /// Counts one packet that this window refused.
+    /// What this window has refused.
     #[inline(always)]
-    pub(crate) fn count_refused(self) {
-        // SAFETY: the lookup gave a pointer to a whole element, valid for the run of the program.
-        let refused = unsafe { &raw mut (*self.0).refused };
-        // SAFETY: as above, and map values are aligned to 8 bytes.
-        unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(refused, 1) };
+    pub(crate) fn refusals(self) -> Refusals {
+        // SAFETY: the lookup gave a pointer to a whole element, valid for the run of the program. Volatile: other CPUs write it.
+        Refusals(unsafe { self.refused().read_volatile() })
+    }
+
+    /// Counts one packet that this window refused in `bucket`.
+    #[inline(always)]
+    pub(crate) fn count_refused(self, bucket: BucketIndex) {
+        let refusals = self.refusals();
+        if !refusals.is_in(bucket) {
+            let newer = refusals.and_one_in(bucket).0;
+            // SAFETY: as above, and map values are aligned to 8 bytes.
+            let (_, exchanged) = unsafe {
+                atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(
+                    self.refused(),
+                    refusals.0,
+                    newer,
+                )
+            };
+            if exchanged {
+                return;
+            }
+        }
+        // SAFETY: as above.
+        unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(self.refused(), 1) };
+    }
+
+    #[inline(always)]
+    fn refused(self) -> *mut u64 {
+        // SAFETY: a field of the element that the lookup gave.
+        unsafe { &raw mut (*self.0).refused }
     }
 
     #[inline(always)]

@@ -191,7 +191,7 @@ pub fn render(error: &anyhow::Error) -> String {
     let mut out = String::new();
     for (position, cause) in error.chain().enumerate() {
         if position > 0
-            && error.chain().nth(position - 1).is_some_and(|outer| outer.to_string().ends_with(&cause.to_string()))
+            && error.chain().nth(position - 1).is_some_and(|outer| outer.to_string().contains(&cause.to_string()))
         {
             continue;
         }
@@ -201,11 +201,17 @@ pub fn render(error: &anyhow::Error) -> String {
             None => push_line(&mut out, &title, &printable(&cause.to_string())),
         }
     }
-    let unanswered = error.chain().find_map(|cause| cause.downcast_ref::<ClientError>());
-    for help in unanswered.map(ClientError::help).unwrap_or_default() {
+    for help in error.chain().flat_map(help_of_cause) {
         push_line(&mut out, &format!("  {HELP}help{HELP:#}: "), &printable(&help));
     }
     out
+}
+
+/// What to do about a cause that says it apart from its message.
+fn help_of_cause(cause: &(dyn std::error::Error + 'static)) -> Vec<String> {
+    let client = cause.downcast_ref::<ClientError>().map(ClientError::help);
+    let daemon = || cause.downcast_ref::<DaemonError>().map(DaemonError::help);
+    client.or_else(daemon).unwrap_or_default()
 }
 
 fn push_diagnostic(out: &mut String, title: &str, diagnostic: &Diagnostic) {
@@ -266,6 +272,7 @@ fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::datapath::pins::Orphans;
     use proptest::prelude::*;
 
     fn plain(error: &anyhow::Error) -> String {
@@ -325,7 +332,8 @@ mod tests {
         let file = Place::File { path: "f".into(), excerpt: None };
         let file = Diagnostic { problem: String::new(), place: file, help: vec![] };
         assert_eq!(Exit::from(&anyhow::Error::from(file).context("reload")), Exit::Config);
-        let silent = ClientError::NoDaemon { path: "s".into(), why: std::io::Error::other("x"), pins: None };
+        let silent =
+            ClientError::NoDaemon { path: "s".into(), why: std::io::Error::other("x"), orphans: Orphans::Nothing };
         assert_eq!(Exit::from(&anyhow::Error::from(silent)), Exit::Unavailable);
         let daemon = DaemonError::from(DatapathError::NotPrivileged { what: interface() });
         assert_eq!(Exit::from(&anyhow::Error::from(daemon)), Exit::NotPrivileged);

@@ -28,7 +28,9 @@ pub fn level(usual: LevelFilter, verbose: u8, quiet: u8) -> LevelFilter {
 
 /// Starts logging at `level`. A second call changes nothing.
 pub fn start(level: LevelFilter) {
-    let from_flags = || EnvFilter::new(level.to_string());
+    // The loader tells of each relocation: hundreds of lines before the first of ours.
+    let loader = level.min(LevelFilter::INFO);
+    let from_flags = || EnvFilter::new(format!("{level},aya={loader},aya_obj={loader}"));
     let filter = std::env::var(VARIABLE).ok().and_then(|text| EnvFilter::try_new(text).ok()).unwrap_or_else(from_flags);
     let journal = if is_journal() { tracing_journald::layer().ok() } else { None };
     let layer = match journal {

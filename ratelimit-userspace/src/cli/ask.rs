@@ -7,7 +7,8 @@ use std::path::Path;
 use super::run::{print, print_json};
 use super::{OutputFormat, Repeat};
 use crate::control::client::{Client, ClientError};
-use crate::datapath::{DatapathError, pins};
+use crate::datapath::DatapathError;
+use crate::datapath::pins::{self, Orphans};
 use crate::error::Exit;
 use crate::snapshot::Snapshot;
 use crate::view::{self, Screen, WatchError};
@@ -102,8 +103,7 @@ pub(super) async fn detach(socket: &Path, interface: Option<&str>, format: Outpu
 
 fn remove_pinned(interface: Option<&str>, no_daemon: ClientError) -> anyhow::Result<Vec<String>> {
     let root = Path::new(pins::ROOT);
-    let is_hidden = std::fs::metadata(root).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
-    if is_hidden {
+    if let Orphans::Hidden(_) = pins::orphans(root) {
         return Err(DatapathError::NotPrivileged { what: format!("look for a pinned filter in {}", pins::ROOT) }.into());
     }
     let removed = pins::remove_pinned(root, interface).map_err(DatapathError::from)?;

@@ -17,7 +17,7 @@ use super::proto::{
     CHECK, DETACH, DetachReport, HEALTHZ, Health, METRICS, Problem, ProblemKind, RELOAD, ReloadReport, STATS,
 };
 use super::socket::GROUP;
-use crate::datapath::pins;
+use crate::datapath::pins::{self, Orphans};
 use crate::error::Exit;
 use crate::snapshot::{CheckReport, Snapshot};
 
@@ -25,6 +25,10 @@ use crate::snapshot::{CheckReport, Snapshot};
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(35);
 /// Sixteen interfaces with every counter are 100 kB.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+/// What to do where no daemon answers.
+const START: &str = "start one with `systemctl start ratelimitd` or `sudo ratelimitd --iface IF --limit N/DUR`, \
+                     or say where its socket is: --socket PATH";
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -36,8 +40,8 @@ pub enum ClientError {
         path: PathBuf,
         /// What connect(2) said.
         why: io::Error,
-        /// Where a filter without a daemon is pinned, if one is.
-        pins: Option<PathBuf>,
+        /// What an earlier daemon has left.
+        orphans: Orphans,
     },
     /// The socket is not for this user.
     #[error("the control socket {path} is not for this user")]
@@ -84,15 +88,15 @@ impl ClientError {
     /// What to do, one clause each.
     pub fn help(&self) -> Vec<String> {
         match self {
-            Self::NoDaemon { pins: Some(pins), .. } => vec![
-                format!("its filter is still pinned in {} and goes on enforcing", pins.display()),
+            Self::NoDaemon { orphans: Orphans::Enforcing(pins), .. } => vec![
+                format!("the filter of an earlier one is still pinned in {} and goes on enforcing", pins.display()),
                 "start the daemon again to look at it, or turn it off: sudo ratelimitd detach".to_owned(),
                 format!("without this program, it is off after: sudo rm -r {}", pins.display()),
             ],
-            Self::NoDaemon { pins: None, .. } => vec![
-                "start one with `systemctl start ratelimitd` or `sudo ratelimitd --iface IF --limit N/DUR`, \
-                 or say where its socket is: --socket PATH"
-                    .to_owned(),
+            Self::NoDaemon { orphans: Orphans::Nothing, .. } => vec![START.to_owned()],
+            Self::NoDaemon { orphans: Orphans::Hidden(pins), .. } => vec![
+                START.to_owned(),
+                format!("only root can see whether a filter is still pinned in {}: use sudo", pins.display()),
             ],
             Self::NotPermitted { .. } => {
                 vec![format!("use sudo, or join its group: sudo usermod -aG {GROUP} $USER, then log in anew")]
@@ -204,8 +208,7 @@ impl Client {
         if why.kind() == ErrorKind::PermissionDenied {
             return ClientError::NotPermitted { path: self.socket.clone() };
         }
-        let pins = std::fs::symlink_metadata(&self.pins).is_ok().then(|| self.pins.clone());
-        ClientError::NoDaemon { path: self.socket.clone(), why, pins }
+        ClientError::NoDaemon { path: self.socket.clone(), why, orphans: pins::orphans(&self.pins) }
     }
 
     /// A daemon that ends meanwhile closes the connection.

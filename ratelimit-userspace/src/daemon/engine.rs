@@ -284,6 +284,13 @@ impl<D: Datapath> Engine<D> {
     fn end(&mut self, on_exit: OnExit) -> Result<(), DatapathError> {
         self.datapath.shutdown(on_exit)?;
         self.is_shut_down = true;
+        match on_exit {
+            OnExit::Detach => {}
+            OnExit::Keep => tracing::info!(
+                "{} stays limited without the daemon; `ratelimitd detach` takes the filter off",
+                self.desired.interfaces.join(", ")
+            ),
+        }
         Ok(())
     }
 

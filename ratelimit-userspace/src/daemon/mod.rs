@@ -107,6 +107,19 @@ impl DaemonError {
             Self::System { .. } | Self::Panicked => Exit::Internal,
         }
     }
+
+    /// What to do, where the message does not say it.
+    pub fn help(&self) -> Vec<String> {
+        match self {
+            Self::Socket(_) if self.exit() == Exit::NotPrivileged => vec![
+                "run it as root, or with CAP_BPF and CAP_NET_ADMIN and a --socket PATH that this user may make"
+                    .to_owned(),
+            ],
+            Self::Socket(_) | Self::Datapath(_) | Self::Listen { .. } | Self::System { .. } | Self::Panicked => {
+                Vec::new()
+            }
+        }
+    }
 }
 
 /// Runs until a signal or `detach` ends it. `open` makes the datapath, once it is certain that no other daemon has the socket.

@@ -374,7 +374,9 @@ async fn without_a_daemon_the_client_says_so_and_how_to_turn_off_what_is_still_e
     assert_eq!(error.exit(), Exit::Unavailable);
     assert!(error.to_string().starts_with("no daemon answers at"), "{error}");
     assert!(!error.help().join("\n").contains("enforcing"));
-    std::fs::create_dir(&pins).unwrap();
+    std::fs::create_dir_all(pins.join("v1")).unwrap();
+    assert!(!client.stats().await.unwrap_err().help().join("\n").contains("enforcing"), "maps alone enforce nothing");
+    std::fs::write(pins.join("v1/link-eth0"), "").unwrap();
     let error = client.stats().await.unwrap_err();
     let help = error.help().join("\n");
     let ways_out = ["turn it off: sudo ratelimitd detach".to_owned(), format!("sudo rm -r {}", pins.display())];

@@ -133,6 +133,33 @@ pub fn pinned_interfaces(root: &Path) -> Vec<String> {
     interfaces
 }
 
+/// What can be said of filters that no daemon answers for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Orphans {
+    /// There are none.
+    Nothing,
+    /// Links of this or another layout's version are pinned below this directory, and go on enforcing.
+    Enforcing(PathBuf),
+    /// This user may not look into this directory.
+    Hidden(PathBuf),
+}
+
+/// Looks for pinned filters below `root`, whatever the layout's version.
+pub fn orphans(root: &Path) -> Orphans {
+    let is_denied = fs::metadata(root).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    let is_link = |path: &PathBuf| {
+        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(LINK_PREFIX))
+    };
+    let versions = entries(root).unwrap_or_default();
+    if is_denied {
+        Orphans::Hidden(root.to_owned())
+    } else if versions.iter().any(|version| entries(version).unwrap_or_default().iter().any(is_link)) {
+        Orphans::Enforcing(root.to_owned())
+    } else {
+        Orphans::Nothing
+    }
+}
+
 /// Takes pinned filters off without a daemon: that of one interface, or all, with their state. Returns the interfaces.
 ///
 /// # Errors

@@ -22,6 +22,7 @@ use ratelimit_common::layout::{
     self, COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, GENERATIONS, INTERFACE_UNKNOWN,
     INTERFACES_MAX, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Tally, counters_index, map,
 };
+use ratelimit_common::refusals::Refusals;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
@@ -117,30 +118,18 @@ impl Kernel {
     /// Where the kernel cannot, privileges are missing, or pinned maps are not of this layout.
     pub fn load(options: &Options) -> Result<Self, DatapathError> {
         let pins = options.pins.as_deref().map(Pins::open).transpose()?;
-        let slack = LRU_SLACK_PER_CPU * u32::try_from(aya::util::nr_cpus().unwrap_or(1)).unwrap_or(1);
-        let entries = options.max_sources.saturating_mul(options.windows_per_source.max(1)).saturating_add(slack);
-        let (v6, v6_wide) = match options.ipv6_family {
-            Family::V4 | Family::V6 => (entries, ENTRIES_MIN),
-            Family::V6Wide => (ENTRIES_MIN, entries),
-        };
-        let clock_is_injected = u8::from(options.clock == Clock::Injected);
-        let mut loader = EbpfLoader::new();
-        loader
-            .map_max_entries(map::SOURCES_V4, entries)
-            .map_max_entries(map::SOURCES_V6, v6)
-            .map_max_entries(map::SOURCES_V6_WIDE, v6_wide)
-            .override_global(layout::CLOCK_IS_INJECTED, &clock_is_injected, true);
-        if let Some(pins) = &pins {
-            for expected in state::EXPECTED {
-                state::check_pin(pins, expected)?;
-                loader.map_pin_path(expected.name, pins.map(expected.name));
+        let ebpf = match Self::load_object(options, pins.as_ref()) {
+            Ok(ebpf) => ebpf,
+            Err(error) => {
+                // Maps without a link enforce nothing, and whoever finds them would think otherwise.
+                if let Some(pins) = pins.filter(|pins| pins.interfaces().is_empty())
+                    && let Err(second) = pins.remove_all()
+                {
+                    tracing::warn!("after a failed start: {second}");
+                }
+                return Err(error);
             }
-        }
-        let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ratelimit-ebpf"));
-        let mut ebpf = loader.load(object).map_err(|error| state::load_error("make the maps", error.into()))?;
-        let program: &mut Xdp = program(&mut ebpf)?;
-        program.load().map_err(|error| state::load_error("load the program", error.into()))?;
-
+        };
         let mut kernel = Self {
             ebpf,
             pins,
@@ -152,8 +141,35 @@ impl Kernel {
             ipv6_family: options.ipv6_family,
             sources_capacity: 0,
         };
-        kernel.take_over(options, slack)?;
+        kernel.take_over(options, lru_slack())?;
         Ok(kernel)
+    }
+
+    fn load_object(options: &Options, pins: Option<&Pins>) -> Result<Ebpf, DatapathError> {
+        let windows = options.max_sources.saturating_mul(options.windows_per_source.max(1));
+        let entries = windows.saturating_add(lru_slack());
+        let (v6, v6_wide) = match options.ipv6_family {
+            Family::V4 | Family::V6 => (entries, ENTRIES_MIN),
+            Family::V6Wide => (ENTRIES_MIN, entries),
+        };
+        let clock_is_injected = u8::from(options.clock == Clock::Injected);
+        let mut loader = EbpfLoader::new();
+        loader
+            .map_max_entries(map::SOURCES_V4, entries)
+            .map_max_entries(map::SOURCES_V6, v6)
+            .map_max_entries(map::SOURCES_V6_WIDE, v6_wide)
+            .override_global(layout::CLOCK_IS_INJECTED, &clock_is_injected, true);
+        if let Some(pins) = pins {
+            for expected in state::EXPECTED {
+                state::check_pin(pins, expected)?;
+                loader.map_pin_path(expected.name, pins.map(expected.name));
+            }
+        }
+        let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ratelimit-ebpf"));
+        let mut ebpf = loader.load(object).map_err(|error| state::load_error("make the maps", error.into()))?;
+        let program: &mut Xdp = program(&mut ebpf)?;
+        program.load().map_err(|error| state::load_error("load the program", error.into()))?;
+        Ok(ebpf)
     }
 
     /// Reads what earlier runs left: the time base, which interface has which row, how many sources fit.
@@ -300,7 +316,7 @@ impl Kernel {
         let sources: HashMap<_, Plain<K>, Plain<Source>> =
             HashMap::try_from(map_ref(&self.ebpf, name)?).with_context(|| format!("open {name}"))?;
         match sources.get(&Plain(key), 0) {
-            Ok(Plain(source)) => Ok(Some(source)),
+            Ok(Plain(source)) => Ok(Some(Source { refused: Refusals(source.refused).count(), ..source })),
             Err(MapError::KeyNotFound) => Ok(None),
             Err(error) => Err(anyhow::Error::from(error).context(format!("read {name}")).into()),
         }
@@ -432,6 +448,10 @@ impl Datapath for Kernel {
             Some(_) | None => Ok(()),
         }
     }
+}
+
+fn lru_slack() -> u32 {
+    LRU_SLACK_PER_CPU * u32::try_from(aya::util::nr_cpus().unwrap_or(1)).unwrap_or(1)
 }
 
 fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, DatapathError> {

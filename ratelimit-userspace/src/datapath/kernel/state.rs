@@ -4,10 +4,12 @@ use std::net::Ipv6Addr;
 
 use anyhow::Context as _;
 use aya::maps::{Map, MapData, MapType};
+use aya::programs::ProgramError;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use nix::time::{ClockId, clock_gettime};
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{self, Source, map};
+use ratelimit_common::refusals::Refusals;
 use ratelimit_common::time::SECOND_NS;
 use ratelimit_common::window::CELLS;
 
@@ -96,7 +98,7 @@ pub(super) fn source_reading(key: &[u8], value: &[u8], ipv4_prefix: u8, ipv6_pre
         _ => return None,
     };
     let mut words = value.chunks_exact(size_of::<u64>()).map(|word| word.try_into().map(u64::from_ne_bytes));
-    let refused = words.next()?.ok()?;
+    let refused = Refusals(words.next()?.ok()?).count();
     let mut cells = [0; CELLS];
     for cell in &mut cells {
         *cell = words.next()?.ok()?;
@@ -142,6 +144,7 @@ pub(super) fn wait_for_packets() -> Result<(), DatapathError> {
 }
 
 /// What the kernel's refusal to load means.
+#[expect(clippy::wildcard_enum_match_arm, reason = "one of some thirty errors has a log")]
 pub(super) fn load_error(what: &str, error: anyhow::Error) -> DatapathError {
     // EACCES is not among them: it is how the verifier refuses.
     let is_unprivileged = error
@@ -151,10 +154,25 @@ pub(super) fn load_error(what: &str, error: anyhow::Error) -> DatapathError {
     if is_unprivileged {
         return DatapathError::NotPrivileged { what: what.to_owned() };
     }
+    let refusal = error.downcast_ref::<ProgramError>().and_then(|refused| match refused {
+        ProgramError::LoadError { io_error, verifier_log } => Some(verifier_words(io_error, &verifier_log.to_string())),
+        _ => None,
+    });
+    let why = refusal.unwrap_or_else(|| format!("{error:#}"));
     DatapathError::Unsupported {
         what: what.to_owned(),
-        why: format!("{error:#}; Linux 5.18 or later is needed, with BPF and its JIT compiler"),
+        why: format!("{why}; Linux 5.18 or later is needed, with BPF and its JIT compiler"),
     }
+}
+
+/// The end of what the verifier says, on one line: the reason is there. All of it, which may be megabytes, goes to the log.
+fn verifier_words(refusal: &std::io::Error, log: &str) -> String {
+    const LINES_MAX: usize = 3;
+    tracing::debug!("the verifier's log:\n{log}");
+    let is_summary = |line: &&str| line.starts_with("processed ") || line.trim().is_empty();
+    let mut last: Vec<_> = log.lines().rev().filter(|line| !is_summary(line)).take(LINES_MAX).collect();
+    last.reverse();
+    format!("the kernel's verifier refuses it ({refusal}): {} (-v shows all)", last.join(" / "))
 }
 
 impl From<PinsError> for DatapathError {

@@ -1,0 +1,93 @@
+//! What a window remembers of its refusals: how many there were, and in which bucket the newest was. One word.
+//!
+//! A source that is exactly at its limit is not over it: the connection that it was last admitted goes on, also where
+//! a rule refuses everything of those who are over. The bucket tells the two apart.
+//!
+//! ```text
+//!     63            48 47            0
+//!    [ bucket, low bits | refusals    ]
+//! ```
+
+use crate::time::BucketIndex;
+
+/// Width of the count. // 2^48 refusals at 10 M a second are 325 days
+const COUNT_BITS: u32 = 48;
+
+/// The word, see the module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Refusals(pub u64);
+
+impl Refusals {
+    /// How many packets the window has refused.
+    #[inline(always)]
+    pub const fn count(self) -> u64 {
+        self.0 & ((1 << COUNT_BITS) - 1)
+    }
+
+    /// Whether the newest refusal was in this bucket, so that adding 1 to the word counts one more.
+    #[inline(always)]
+    pub const fn is_in(self, bucket: BucketIndex) -> bool {
+        self.0 >> COUNT_BITS == low(bucket)
+    }
+
+    /// The word after one more refusal, in this bucket.
+    #[inline(always)]
+    pub const fn and_one_in(self, bucket: BucketIndex) -> Self {
+        Self(low(bucket) << COUNT_BITS | (self.count() + 1) & ((1 << COUNT_BITS) - 1))
+    }
+
+    /// Whether the newest refusal was in this bucket or one of the `behind` before it. A refusal 65 536 buckets ago looks
+    /// like a new one; what that may cost is one packet of a source that is at its limit anyway.
+    #[inline(always)]
+    pub const fn is_within(self, bucket: BucketIndex, behind: u8) -> bool {
+        let age = low(bucket).wrapping_sub(self.0 >> COUNT_BITS) & LOW;
+        self.count() != 0 && age <= behind as u64
+    }
+}
+
+const LOW: u64 = (1 << (64 - COUNT_BITS)) - 1;
+
+#[inline(always)]
+const fn low(bucket: BucketIndex) -> u64 {
+    bucket.0 & LOW
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: BucketIndex = BucketIndex(29_700_600);
+
+    #[test]
+    fn nothing_refused_is_within_no_window() {
+        assert!(!Refusals(0).is_within(BucketIndex(0), 7));
+        assert!(!Refusals(0).is_within(NOW, 7));
+    }
+
+    #[test]
+    fn a_refusal_stays_within_the_window_as_long_as_its_bucket_does() {
+        let refusals = Refusals(0).and_one_in(NOW);
+        assert_eq!(refusals.count(), 1);
+        assert!(refusals.is_in(NOW));
+        assert!(refusals.is_within(BucketIndex(NOW.0 + 5), 5));
+        assert!(!refusals.is_within(BucketIndex(NOW.0 + 6), 5));
+    }
+
+    #[test]
+    fn the_count_goes_on_in_the_next_bucket() {
+        let refusals = Refusals(Refusals(0).and_one_in(NOW).0 + 1);
+        let later = BucketIndex(NOW.0 + 1);
+        assert!(!refusals.is_in(later));
+        assert_eq!(refusals.and_one_in(later).count(), 3);
+        assert!(refusals.and_one_in(later).is_in(later));
+    }
+
+    #[test]
+    fn buckets_are_told_apart_where_their_low_bits_wrap() {
+        let last = BucketIndex(0xffff);
+        let refusals = Refusals(0).and_one_in(last);
+        assert!(refusals.is_within(BucketIndex(0x1_0000), 1));
+        assert!(!refusals.is_within(BucketIndex(0x1_0002), 1));
+    }
+}
