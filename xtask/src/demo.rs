@@ -91,11 +91,13 @@ fn show(binary: &Path, options: &Options) -> Result<ExitCode> {
     let before = leftovers::Before::look();
     let lab = Lab::build(options.server)?;
     introduce(&lab, options.seconds);
-    let phases = Phase::ALL.map(|phase| phase::run(phase, &lab, binary, options.seconds));
+    let mut phases = Vec::new();
+    for phase in Phase::ALL {
+        // A phase that fails drops the laboratory on the way out, and with it all there is.
+        phases.push(phase::run(phase, &lab, binary, options.seconds)?);
+    }
     let traces = lab.traces();
     drop(lab);
-    // Only now, so that a phase that fails leaves nothing either.
-    let phases = phases.into_iter().collect::<Result<Vec<_>>>()?;
     print!("\n{}", table::of(&phases));
     let limiters: Vec<u32> = phases.iter().filter_map(|measured| measured.limiter).collect();
     let promises = promises::of(&phases, &before.left(&traces, &limiters)?);
