@@ -190,7 +190,10 @@ fn an_interface_that_was_deleted_is_said_so_and_protected_again_when_it_is_back(
         let daemon = lab.limit(&["--limit", "2/1h", "--listen", "127.0.0.1:9464", "--on-exit", keep]);
         let health = || {
             let address = "127.0.0.1:9464".parse().unwrap();
-            let mut stream = lab.server.inside(|| Ok(std::net::TcpStream::connect_timeout(&address, Duration::from_secs(5))?)).unwrap();
+            let mut stream = lab
+                .server
+                .inside(|| Ok(std::net::TcpStream::connect_timeout(&address, Duration::from_secs(5))?))
+                .unwrap();
             ask(&mut stream, "/healthz")
         };
         assert!(health().starts_with("HTTP/1.1 200"), "{}", health());

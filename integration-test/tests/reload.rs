@@ -39,8 +39,7 @@ fn start(lab: &Lab, limit: &str) -> Daemon {
 
 fn get(lab: &Lab, path: &str) -> String {
     let address = LISTEN.parse().unwrap();
-    let mut stream =
-        lab.server.inside(|| Ok(TcpStream::connect_timeout(&address, Duration::from_secs(5))?)).unwrap();
+    let mut stream = lab.server.inside(|| Ok(TcpStream::connect_timeout(&address, Duration::from_secs(5))?)).unwrap();
     ask(&mut stream, path)
 }
 

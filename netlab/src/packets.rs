@@ -9,8 +9,8 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::socket::sockopt::{RcvBufForce, ReceiveTimestampns};
 use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike, bind, recv, recvmsg, send,
-    setsockopt, socket,
+    AddressFamily, ControlMessageOwned, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike, bind, recv, recvmsg,
+    send, setsockopt, socket,
 };
 use nix::sys::time::TimeSpec;
 
@@ -104,9 +104,8 @@ impl PacketSocket {
             Err(errno) => return Err(errno).with_context(|| format!("receive on {}", self.interface)),
         };
         let len = message.bytes;
-        let stamp = message.cmsgs()?.find_map(|control| match control {
-            ControlMessageOwned::ScmTimestampns(stamp) => Some(Duration::from(stamp)),
-            _ => None,
+        let stamp = message.cmsgs()?.find_map(|control| {
+            if let ControlMessageOwned::ScmTimestampns(stamp) = control { Some(Duration::from(stamp)) } else { None }
         });
         let at = stamp.context("the kernel stamps what a listener hears")?;
         frame.truncate(len);
