@@ -12,13 +12,13 @@ use serde::Deserialize;
 
 use crate::{cargo, run, setup, workspace};
 
-/// What a packet of a source over its limit may cost above the empty program.
+/// What a packet of a source over its limit, the only one of the rule, may cost above the empty program.
 const OVER_LIMIT_NS_MAX: i64 = 100;
 const REPORT: &str = "docs/PERFORMANCE.md";
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Fail where refusing a packet costs more than 100 ns above the empty program
+    /// Fail where refusing a packet by a rule's one limit costs more than 100 ns above the empty program
     #[arg(long)]
     check: bool,
     /// Print JSON instead of a table
@@ -52,6 +52,8 @@ struct Report {
 struct Row {
     name: String,
     verdict: String,
+    /// One limit, and no exempt prefix to look for first.
+    is_plain: bool,
     ns: Spread,
     above_bare_ns: Spread,
 }
@@ -93,7 +95,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 
 impl Row {
     fn is_too_slow(&self) -> bool {
-        self.verdict == "over_limit" && self.above_bare_ns.median > OVER_LIMIT_NS_MAX
+        self.is_plain && self.verdict == "over_limit" && self.above_bare_ns.median > OVER_LIMIT_NS_MAX
     }
 }
 
@@ -110,7 +112,7 @@ fn table(report: &Report) -> String {
     let bare = &report.bare_ns;
     let spread = format!("{}..{}", bare.min, bare.max);
     writeln!(text, "{:<44} {:<14} {:>6} {:>12} {spread:>16}", "the empty program", "", bare.median, "").ok();
-    for Row { name, verdict, ns, above_bare_ns: above } in &report.rows {
+    for Row { name, verdict, ns, above_bare_ns: above, .. } in &report.rows {
         let spread = format!("{}..{}", above.min, above.max);
         writeln!(text, "{name:<44} {verdict:<14} {:>6} {:>12} {spread:>16}", ns.median, above.median).ok();
     }
@@ -131,8 +133,9 @@ fn table(report: &Report) -> String {
 fn document(report: &Report) -> String {
     format!(
         "# Performance\n\n\
-         What the program costs a packet, in nanoseconds. Written by `cargo xtask bench --write`; `--check` fails where a\n\
-         packet over its limit costs more than {OVER_LIMIT_NS_MAX} ns above the empty program.\n\n\
+         What the program costs a packet, in nanoseconds. Written by `cargo xtask bench --write`; `--check` fails where\n\
+         refusing a packet by a rule's one limit costs more than {OVER_LIMIT_NS_MAX} ns above the empty program. A second limit is a\n\
+         second look-up, and exempt prefixes are one more: their rows are there to be seen, and have no limit yet.\n\n\
          ```text\n{}```\n\n\
          `BPF_PROG_TEST_RUN` runs the program on one frame again and again, at the kernel's own clock. In each round every row\n\
          is timed between two runs of an empty program (`XDP_DROP` at once) on the same frame; \"above bare\" is the median over\n\
@@ -151,8 +154,15 @@ mod tests {
     use super::*;
 
     fn row(verdict: &str, median: i64) -> Row {
+        let is_plain = true;
         let spread = |median| Spread { median, min: median - 1, max: median + 1 };
-        Row { name: "a row".into(), verdict: verdict.into(), ns: spread(median + 30), above_bare_ns: spread(median) }
+        Row {
+            name: "a row".into(),
+            verdict: verdict.into(),
+            is_plain,
+            ns: spread(median + 30),
+            above_bare_ns: spread(median),
+        }
     }
 
     #[test]
@@ -160,5 +170,6 @@ mod tests {
         assert!(!row("over_limit", OVER_LIMIT_NS_MAX).is_too_slow());
         assert!(row("over_limit", OVER_LIMIT_NS_MAX + 1).is_too_slow());
         assert!(!row("within_limit", OVER_LIMIT_NS_MAX + 1).is_too_slow());
+        assert!(!Row { is_plain: false, ..row("over_limit", OVER_LIMIT_NS_MAX + 1) }.is_too_slow());
     }
 }
