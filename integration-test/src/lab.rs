@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use netlab::{Bpffs, Child, End, Namespace, Output, PacketSocket, veth};
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
+};
 use nix::sys::time::{TimeVal, TimeValLike};
 use serde_json::Value;
 

@@ -190,7 +190,10 @@ fn an_interface_that_was_deleted_is_said_so_and_protected_again_when_it_is_back(
         let daemon = lab.limit(&["--limit", "2/1h", "--listen", "127.0.0.1:9464", "--on-exit", keep]);
         let health = || {
             let address = "127.0.0.1:9464".parse().unwrap();
-            let mut stream = lab.server.inside(|| Ok(std::net::TcpStream::connect_timeout(&address, Duration::from_secs(5))?)).unwrap();
+            let mut stream = lab
+                .server
+                .inside(|| Ok(std::net::TcpStream::connect_timeout(&address, Duration::from_secs(5))?))
+                .unwrap();
             ask(&mut stream, "/healthz")
         };
         assert!(health().starts_with("HTTP/1.1 200"), "{}", health());
@@ -238,12 +241,10 @@ fn pins_of_another_layout_are_refused_and_go_on_enforcing() {
     assert_refused(&lab.ratelimitd(&arguments), 69, &["v999"]);
     assert!(lab.has_xdp("s0"));
     lab.assert_blocked(CLIENTS[0], 80);
-    assert_refused(&lab.ratelimitd(&["--iface", "s0", "--limit", "3/1h"]), 75, &["s0 already has an XDP program"]);
+    assert_refused(&lab.ratelimitd(&["--iface", "s0", "--limit", "3/1h"]), 75, &["s0", "another version", "v999"]);
 
     // What fits is taken over.
-    if directory.exists() {
-        fs::remove_dir(&directory).unwrap();
-    }
+    assert!(!directory.exists(), "a start that is refused leaves no pins");
     fs::rename(&other, &directory).unwrap();
     let _daemon = lab.start(&arguments);
     lab.assert_blocked(CLIENTS[0], 80);

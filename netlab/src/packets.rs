@@ -9,8 +9,8 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::socket::sockopt::{RcvBufForce, ReceiveTimestampns};
 use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike, bind, recv, recvmsg, send,
-    setsockopt, socket,
+    AddressFamily, ControlMessageOwned, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike, bind, recv, recvmsg,
+    send, setsockopt, socket,
 };
 use nix::sys::time::TimeSpec;
 

@@ -70,7 +70,9 @@ pub enum DatapathError {
         what: String,
     },
     /// Another daemon has the pinned state.
-    #[error("the pinned state in {path} belongs to another ratelimitd that runs; stop that one first, or start without `--on-exit keep`")]
+    #[error(
+        "the pinned state in {path} belongs to another ratelimitd that runs; stop that one first, or start without `--on-exit keep`"
+    )]
     InUse {
         /// The directory.
         path: String,

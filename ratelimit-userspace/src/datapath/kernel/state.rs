@@ -185,9 +185,7 @@ impl From<PinsError> for DatapathError {
                 return Self::NotPrivileged { what: format!("{what} {}", path.display()) };
             }
             PinsError::Locked(path) => return Self::InUse { path: path.display().to_string() },
-            PinsError::OtherVersion(path) | PinsError::Io { path, .. } => {
-                path.display().to_string()
-            }
+            PinsError::OtherVersion(path) | PinsError::Io { path, .. } => path.display().to_string(),
         };
         Self::Pins { path, why: error.to_string() }
     }
