@@ -26,14 +26,24 @@ pub const PREFIX: &str = "rl-";
 
 /// A name that no one else uses: prefix, process id, number.
 fn unique_name() -> String {
+    format!("{PREFIX}{}", maker_and_number())
+}
+
+/// The same with a word in it that says what it is for.
+fn unique_name_of(role: &str) -> String {
+    format!("{PREFIX}{role}-{}", maker_and_number())
+}
+
+fn maker_and_number() -> String {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
-    format!("{PREFIX}{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
+    format!("{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Whether a name is one of ours whose maker is gone.
 fn is_leftover(name: &str) -> bool {
-    let maker = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
-    maker.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists())
+    // The first number is the maker; words that say what it is for may stand before.
+    let maker = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').find(|part| part.parse::<u32>().is_ok()));
+    maker.is_some_and(|pid| !Path::new("/proc").join(pid).exists())
 }
 
 /// Removes what runs that were killed have left behind, and says what that was.
@@ -57,6 +67,8 @@ mod tests {
     fn only_what_a_dead_process_made_is_a_leftover() {
         assert!(is_leftover("rl-4194305-0"));
         assert!(!is_leftover(&unique_name()));
+        assert!(is_leftover("rl-demo-server-4194305-0"));
+        assert!(!is_leftover(&unique_name_of("demo-server")));
         assert!(!is_leftover("rl-server"));
         assert!(!is_leftover("server-4194305-0"));
     }

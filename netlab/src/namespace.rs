@@ -25,7 +25,18 @@ impl Namespace {
     /// # Errors
     /// If `ip` cannot.
     pub fn new() -> Result<Self> {
-        let name = crate::unique_name();
+        Self::make(crate::unique_name())
+    }
+
+    /// Makes one whose name says what it is for: one or more words of letters, joined by `-`.
+    ///
+    /// # Errors
+    /// As for [`Namespace::new`].
+    pub fn named(role: &str) -> Result<Self> {
+        Self::make(crate::unique_name_of(role))
+    }
+
+    fn make(name: String) -> Result<Self> {
         must("ip", &["netns", "add", &name])?;
         let namespace = Self { name };
         namespace.ip(&["link", "set", "lo", "up"])?;

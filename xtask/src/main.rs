@@ -1,8 +1,10 @@
 //! The project's own commands, one module each.
 //!
-//! Knows nothing of the other crates: it must build before the BPF program can be.
+//! Of the other crates it knows only netlab: it must build before the BPF program can be.
 
+mod bench;
 mod cargo;
+mod demo;
 mod install;
 mod pins;
 mod run;
@@ -26,10 +28,14 @@ struct Cli {
 enum Command {
     /// Find or install what the build and the tests need
     Setup(setup::Options),
+    /// Show the limiter at work: a good client and a bad one, in namespaces of their own
+    Demo(demo::Options),
     /// Build the release binary and put it in place as a service
     Install(install::Options),
     /// Run every tier of tests, the privileged ones included
     Test(test::Options),
+    /// Measure what the program costs a packet
+    Bench(bench::Options),
     /// Check the invariants that a grep can hold
     Tidy,
 }
@@ -37,8 +43,10 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Setup(options) => setup::run(&options),
+        Command::Demo(options) => demo::run(&options),
         Command::Install(options) => install::run(&options),
         Command::Test(options) => test::run(&options),
+        Command::Bench(options) => bench::run(&options),
         Command::Tidy => tidy::run(),
     };
     match outcome {

@@ -39,6 +39,16 @@ pub(crate) enum Tier {
     Test,
 }
 
+/// What the demo needs besides the build. Without nginx it has a server of its own; says whether nginx is there.
+pub(crate) fn ensure_demo_programs() -> Result<bool> {
+    programs::ensure_some(&["ip", "nsenter", "setpriv"])?;
+    if let Err(error) = programs::ensure_some(&["nginx"]) {
+        say(&format!("{error:#}; the demo's own small server takes its place"));
+        return Ok(false);
+    }
+    Ok(true)
+}
+
 /// Where set-up keeps what is its own: `$CARGO_HOME/ratelimitd/bpf-linker-VERSION`, shared by all clones.
 struct Tools {
     dir: PathBuf,

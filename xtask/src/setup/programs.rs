@@ -19,9 +19,16 @@ const PROGRAMS: [(&str, &str, &str); 9] = [
 ];
 
 pub(super) fn ensure() -> Result<()> {
-    let missing: Vec<_> = PROGRAMS.iter().filter(|(program, ..)| workspace::program(program).is_none()).collect();
+    ensure_some(&PROGRAMS.map(|(program, ..)| program))
+}
+
+/// Those of the list that are named.
+pub(super) fn ensure_some(names: &[&str]) -> Result<()> {
+    let is_missing =
+        |(program, ..): &&(&str, &str, &str)| names.contains(program) && workspace::program(program).is_none();
+    let missing: Vec<_> = PROGRAMS.iter().filter(is_missing).collect();
     if missing.is_empty() {
-        say(&format!("programs: {}", PROGRAMS.map(|(program, ..)| program).join(" ")));
+        say(&format!("programs: {}", names.join(" ")));
         return Ok(());
     }
     let mut packages = Vec::new();

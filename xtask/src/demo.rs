@@ -1,0 +1,126 @@
+//! `cargo xtask demo`: a web server, a good client and a bad one, without the limiter and behind it.
+//!
+//! Everything happens in network namespaces that the demo makes and removes; no interface of the machine is touched. It is
+//! built as the user; only the part with the namespaces is run as root. At the end it checks its own promises, and one
+//! that does not hold fails it.
+
+mod client;
+mod interrupt;
+mod lab;
+mod leftovers;
+mod limiter;
+mod phase;
+mod promises;
+mod table;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+
+use crate::{cargo, run, setup, workspace};
+use lab::Lab;
+use phase::Phase;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// How long each of the three phases takes, in seconds
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=20))]
+    seconds: u32,
+    /// The part that needs root, with this binary: what the demo starts through sudo
+    #[arg(long, value_name = "PATH", hide = true)]
+    binary: Option<PathBuf>,
+    /// What serves
+    #[arg(long, value_enum, hide = true, default_value_t = Server::Nginx)]
+    server: Server,
+}
+
+/// What the clients ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Server {
+    Nginx,
+    /// The laboratory's, where nginx cannot be had.
+    Own,
+}
+
+/// How a phase limits. Connections, a minute's window: a phase is shorter, so the limit is exactly what gets in.
+const LIMIT: u64 = 100;
+const LIMIT_TEXT: &str = "100/1m";
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    interrupt::watch()?;
+    if let Some(binary) = &options.binary {
+        return show(binary, options);
+    }
+    setup::ensure(setup::Tier::Build)?;
+    let server = if setup::ensure_demo_programs()? { Server::Nginx } else { Server::Own };
+    eprintln!("demo: building the release binary");
+    let artifacts = cargo::build(&["--release", "--package", "ratelimit-userspace", "--bin", "ratelimitd"])?;
+    let binary = &cargo::binary(&artifacts, "ratelimitd")?.executable;
+    let options = Options { server, binary: Some(binary.clone()), ..*options };
+    if workspace::is_root() { show(binary, &options) } else { show_as_root(binary, &options) }
+}
+
+/// The same program once more, by way of sudo.
+fn show_as_root(binary: &Path, options: &Options) -> Result<ExitCode> {
+    let this = env::current_exe().context("find this very program")?;
+    let server = options.server.to_possible_value().context("a server has a name")?;
+    let mut arguments = vec!["demo".to_owned(), "--binary".to_owned(), binary.display().to_string()];
+    arguments.extend(["--server".to_owned(), server.get_name().to_owned()]);
+    arguments.extend(["--seconds".to_owned(), options.seconds.to_string()]);
+    let by_hand = format!("as root: {} {}", this.display(), arguments.join(" "));
+    let sudo = workspace::program("sudo")
+        .with_context(|| format!("network namespaces need root, and there is no sudo; {by_hand}"))?;
+    eprintln!(
+        "demo: network namespaces need root: sudo is about to start this part again; it may ask for your password"
+    );
+    let mut command = Command::new(sudo);
+    // Ctrl-C reaches both; this one waits until the other has cleaned up.
+    let status = command.arg(this).args(arguments).status();
+    let status = status.with_context(|| format!("start `{}`", run::shown(&command)))?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn show(binary: &Path, options: &Options) -> Result<ExitCode> {
+    ensure!(workspace::is_root(), "network namespaces need root");
+    for swept in netlab::sweep()? {
+        eprintln!("demo: removed what an earlier run has left: {swept}");
+    }
+    let before = leftovers::Before::look();
+    let lab = Lab::build(options.server)?;
+    introduce(&lab, options.seconds);
+    let mut phases = Vec::new();
+    for phase in Phase::ALL {
+        // A phase that fails drops the laboratory on the way out, and with it all there is.
+        phases.push(phase::run(phase, &lab, binary, options.seconds)?);
+    }
+    let traces = lab.traces();
+    drop(lab);
+    print!("\n{}", table::of(&phases));
+    let limiters: Vec<u32> = phases.iter().filter_map(|measured| measured.limiter).collect();
+    let promises = promises::of(&phases, &before.left(&traces, &limiters)?);
+    println!();
+    for promise in &promises {
+        println!("{promise}");
+    }
+    Ok(if promises.iter().all(|promise| promise.holds) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn introduce(lab: &Lab, seconds: u32) {
+    println!(
+        "A web server ({}) with two interfaces, a client on each, all in network namespaces of their own.\n\
+         good  {}  {} connections a second\n\
+         bad   {}  as many connections as {} threads can open\n\
+         The limit is {LIMIT} connections a minute for each source: ratelimitd --iface {} --iface {} --limit {LIMIT_TEXT}\n\
+         Three phases of {seconds} seconds each.",
+        lab.server_name(),
+        lab::GOOD.client,
+        client::GOOD_PER_SECOND,
+        lab::BAD.client,
+        client::BAD_THREADS,
+        lab::GOOD.interface,
+        lab::BAD.interface,
+    );
+}

@@ -1,0 +1,135 @@
+//! The two clients: connections opened, answers counted, time taken.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use netlab::Namespace;
+
+use super::interrupt;
+
+/// 50 connections in ten seconds: half of the limit.
+pub(super) const GOOD_PER_SECOND: u32 = 5;
+pub(super) const BAD_THREADS: usize = 64;
+
+/// A refused connection is given up before the kernel sends its SYN a second time, which it does after one second (RFC 6298): so
+/// one attempt is one SYN, and a lost one counts as lost.
+const GOOD_CONNECT: Duration = Duration::from_millis(900);
+const BAD_CONNECT: Duration = Duration::from_millis(400);
+/// Once connected, whatever the load.
+const ANSWER: Duration = Duration::from_secs(5);
+/// An upper bound of the bad client's attempts, for the sake of ports and of the access log.
+const BAD_PER_THREAD_MAX: usize = 5_000;
+
+/// What became of a client's connections.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) tried: u64,
+    /// From the first SYN to the end of the answer, of those that were answered; sorted.
+    latencies: Vec<Duration>,
+}
+
+impl Outcome {
+    pub(super) fn answered(&self) -> u64 {
+        self.latencies.len() as u64
+    }
+
+    pub(super) fn lost(&self) -> u64 {
+        self.tried.saturating_sub(self.answered())
+    }
+
+    /// The latency that `percent` of the answers do not exceed (nearest rank).
+    pub(super) fn latency(&self, percent: usize) -> Option<Duration> {
+        let rank = (self.latencies.len() * percent).div_ceil(100);
+        self.latencies.get(rank.max(1) - 1).copied()
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(tried: u64, answered: usize) -> Self {
+        Self { tried, latencies: vec![Duration::from_millis(1); answered] }
+    }
+
+    fn add(&mut self, latency: Option<Duration>) {
+        self.tried += 1;
+        self.latencies.extend(latency);
+    }
+
+    fn sum(parts: impl Iterator<Item = Self>) -> Self {
+        let mut sum = Self::default();
+        for part in parts {
+            sum.tried += part.tried;
+            sum.latencies.extend(part.latencies);
+        }
+        sum.latencies.sort_unstable();
+        sum
+    }
+}
+
+/// Connections at an even pace until the time is over.
+pub(super) fn good(namespace: &Namespace, target: SocketAddr, end: Instant) -> Result<Outcome> {
+    let pause = Duration::from_secs(1) / GOOD_PER_SECOND;
+    namespace.inside(|| {
+        let (start, mut outcome, mut turn) = (Instant::now(), Outcome::default(), 0);
+        while !interrupt::came() && start + pause * turn < end {
+            interrupt::sleep_until(start + pause * turn);
+            outcome.add(ask(target, GOOD_CONNECT));
+            turn += 1;
+        }
+        Ok(Outcome::sum([outcome].into_iter()))
+    })
+}
+
+/// Connections without a pause, on many threads, until the time is over.
+pub(super) fn bad(namespace: &Namespace, target: SocketAddr, end: Instant) -> Result<Outcome> {
+    // Threads are in the namespace of the one that starts them.
+    namespace.inside(|| {
+        let outcomes = thread::scope(|scope| {
+            let threads: Vec<_> = (0..BAD_THREADS).map(|_| scope.spawn(|| hammer(target, end))).collect();
+            // A thread that panicked has said so, and what it tried is missing from the sum.
+            threads.into_iter().filter_map(|thread| thread.join().ok()).collect::<Vec<_>>()
+        });
+        Ok(Outcome::sum(outcomes.into_iter()))
+    })
+}
+
+fn hammer(target: SocketAddr, end: Instant) -> Outcome {
+    let mut outcome = Outcome::default();
+    for _ in 0..BAD_PER_THREAD_MAX {
+        // A refused attempt is not begun where it could not be told from one that the end cut off.
+        if interrupt::came() || Instant::now() + BAD_CONNECT > end {
+            break;
+        }
+        outcome.add(ask(target, BAD_CONNECT));
+    }
+    outcome
+}
+
+/// One connection, one request; how long the answer took, if there was one.
+fn ask(target: SocketAddr, connect: Duration) -> Option<Duration> {
+    let start = Instant::now();
+    let mut stream = TcpStream::connect_timeout(&target, connect).ok()?;
+    stream.set_read_timeout(Some(ANSWER)).ok()?;
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: demo\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    // The server has closed its side first, so no port of this one waits.
+    let _closed = stream.shutdown(Shutdown::Both);
+    answer.starts_with(b"HTTP/1.1 200 ").then(|| start.elapsed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_the_nearest_rank() {
+        let latencies: Vec<_> = (1..=100).map(Duration::from_millis).collect();
+        let outcome = Outcome { tried: 120, latencies };
+        assert_eq!(outcome.latency(50), Some(Duration::from_millis(50)));
+        assert_eq!(outcome.latency(99), Some(Duration::from_millis(99)));
+        assert_eq!((outcome.answered(), outcome.lost()), (100, 20));
+        assert_eq!(Outcome::default().latency(50), None);
+    }
+}

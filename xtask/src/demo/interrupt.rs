@@ -1,0 +1,44 @@
+//! Ctrl-C: remembered here, looked at by whatever waits, so that everything is removed on the way out.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use nix::libc;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+const TICK: Duration = Duration::from_millis(50);
+
+/// From now on an interrupt no longer ends this process by itself.
+pub(super) fn watch() -> Result<()> {
+    let action = SigAction::new(SigHandler::Handler(remember), SaFlags::SA_RESTART, SigSet::empty());
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        // SAFETY: the handler only stores to an atomic, which may be done in a signal handler.
+        unsafe { sigaction(signal, &action) }.with_context(|| format!("watch for {signal}"))?;
+    }
+    Ok(())
+}
+
+extern "C" fn remember(_: libc::c_int) {
+    IS_INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+pub(super) fn came() -> bool {
+    IS_INTERRUPTED.load(Ordering::Relaxed)
+}
+
+/// Fails once an interrupt has come.
+pub(super) fn check() -> Result<()> {
+    ensure!(!came(), "interrupted; everything was removed");
+    Ok(())
+}
+
+/// Sleeps until then, or until an interrupt.
+pub(super) fn sleep_until(end: Instant) {
+    while !came() && Instant::now() < end {
+        thread::sleep(end.saturating_duration_since(Instant::now()).min(TICK));
+    }
+}

@@ -1,0 +1,140 @@
+//! Where it happens: three namespaces, two wires, a web server.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use netlab::{Child, End, HttpServer, Namespace, veth};
+
+use super::{Server, interrupt};
+
+/// A client's wire. Documentation addresses (RFC 5737), which are nobody's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wire {
+    /// The server's end.
+    pub(super) interface: &'static str,
+    pub(super) server: Ipv4Addr,
+    pub(super) client: Ipv4Addr,
+}
+
+pub(super) const GOOD: Wire =
+    Wire { interface: "good0", server: Ipv4Addr::new(192, 0, 2, 1), client: Ipv4Addr::new(192, 0, 2, 7) };
+pub(super) const BAD: Wire =
+    Wire { interface: "bad0", server: Ipv4Addr::new(198, 51, 100, 1), client: Ipv4Addr::new(198, 51, 100, 7) };
+
+impl Wire {
+    pub(super) fn target(self) -> SocketAddr {
+        SocketAddr::from((self.server, 80))
+    }
+}
+
+/// Fields drop in this order: the server ends before its namespace goes.
+pub(super) struct Lab {
+    web: Web,
+    pub(super) good: Namespace,
+    pub(super) bad: Namespace,
+    pub(super) server: Namespace,
+    pub(super) files: Files,
+}
+
+enum Web {
+    Nginx(Child),
+    Own([HttpServer; 2]),
+}
+
+/// A directory of this run's, removed on drop.
+pub(super) struct Files(PathBuf);
+
+/// What to look for once all is removed.
+pub(super) struct Traces {
+    pub(super) namespaces: Vec<String>,
+    pub(super) processes: Vec<u32>,
+    pub(super) directory: PathBuf,
+}
+
+impl Lab {
+    pub(super) fn build(server: Server) -> Result<Self> {
+        let files = Files::make()?;
+        let [behind, good, bad] = ["demo-server", "demo-good", "demo-bad"].map(Namespace::named);
+        let (behind, good, bad) = (behind?, good?, bad?);
+        for (wire, client) in [(GOOD, &good), (BAD, &bad)] {
+            let [near, far] = [wire.client, wire.server].map(|address| format!("{address}/24"));
+            veth(
+                End { namespace: client, interface: "eth0", addresses: &[&near] },
+                End { namespace: &behind, interface: wire.interface, addresses: &[&far] },
+            )?;
+            interrupt::check()?;
+        }
+        let addresses = [GOOD, BAD].map(Wire::target);
+        let web = match server {
+            Server::Nginx => Web::Nginx(netlab::nginx(&behind, files.path(), &addresses)?),
+            Server::Own => {
+                let [one, other] = addresses.map(|address| HttpServer::start(&behind, address));
+                Web::Own([one?, other?])
+            }
+        };
+        Ok(Self { web, good, bad, server: behind, files })
+    }
+
+    pub(super) fn server_name(&self) -> &'static str {
+        match self.web {
+            Web::Nginx(_) => "nginx",
+            Web::Own(_) => "the demo's own",
+        }
+    }
+
+    /// Processor time of the web server so far; none for a server that is no process of its own.
+    pub(super) fn web_cpu_time(&self) -> Result<Option<Duration>> {
+        match &self.web {
+            Web::Nginx(child) => child.cpu_time().map(Some),
+            Web::Own(_) => Ok(None),
+        }
+    }
+
+    /// What the web server has seen so far of a client, by its own account.
+    pub(super) fn seen_by_web(&self, client: Ipv4Addr) -> Result<u64> {
+        match &self.web {
+            Web::Nginx(_) => {
+                let path = self.files.path().join("access.log");
+                let log = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+                let start = format!("{client} ");
+                Ok(log.lines().filter(|line| line.starts_with(&start)).count() as u64)
+            }
+            Web::Own(servers) => {
+                let of = |counts: BTreeMap<IpAddr, u64>| counts.get(&IpAddr::V4(client)).copied().unwrap_or(0);
+                Ok(servers.iter().map(|server| of(server.connections())).sum())
+            }
+        }
+    }
+
+    pub(super) fn traces(&self) -> Traces {
+        let names = [&self.server, &self.good, &self.bad].map(|namespace| namespace.name().to_owned());
+        let processes = match &self.web {
+            Web::Nginx(child) => vec![child.id()],
+            Web::Own(_) => Vec::new(),
+        };
+        Traces { namespaces: names.into(), processes, directory: self.files.path().to_owned() }
+    }
+}
+
+impl Files {
+    fn make() -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("ratelimitd-demo-{}", std::process::id()));
+        fs::create_dir(&path).with_context(|| format!("make {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        // Looked for at the end, and told where it is still there.
+        let _left = fs::remove_dir_all(&self.0);
+    }
+}
