@@ -1,5 +1,4 @@
 //! As many sources as the design speaks of.
-#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -104,9 +104,8 @@ impl PacketSocket {
             Err(errno) => return Err(errno).with_context(|| format!("receive on {}", self.interface)),
         };
         let len = message.bytes;
-        let stamp = message.cmsgs()?.find_map(|control| match control {
-            ControlMessageOwned::ScmTimestampns(stamp) => Some(Duration::from(stamp)),
-            _ => None,
+        let stamp = message.cmsgs()?.find_map(|control| {
+            if let ControlMessageOwned::ScmTimestampns(stamp) = control { Some(Duration::from(stamp)) } else { None }
         });
         let at = stamp.context("the kernel stamps what a listener hears")?;
         frame.truncate(len);

@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn each_failure_has_its_exit_code() {
         let interface = || "eth0".to_owned();
-        let rows: [(DatapathError, u8); 6] = [
+        let rows: [(DatapathError, u8); 7] = [
             (DatapathError::NoSuchInterface { name: interface(), present: String::new() }, 2),
             (DatapathError::Occupied { interface: interface(), owner: String::new() }, 75),
             (DatapathError::Unsupported { what: interface(), why: String::new() }, 69),
