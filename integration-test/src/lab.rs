@@ -104,6 +104,13 @@ impl Lab {
         self.bpffs.path().join("ratelimitd")
     }
 
+    /// Puts a program that is not ours on an interface of the server, by netlink, without a link.
+    pub fn attach_foreign(&self, interface: &str) {
+        let program = self.bpffs.pin_passing_program("foreign").expect("a program");
+        let program = program.to_str().expect("a path of ASCII");
+        self.server.ip(&["link", "set", "dev", interface, "xdp", "pinned", program]).expect("it is attached");
+    }
+
     /// The control socket of daemons that are not told another.
     pub fn socket(&self) -> PathBuf {
         self.directory().join("control.sock")

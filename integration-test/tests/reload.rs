@@ -87,7 +87,7 @@ fn a_bad_file_changes_nothing_and_is_seen_in_the_metrics() {
     let bad = [
         ("interfaces = [\n".to_owned(), "ratelimitd.toml"),
         (file(&lab, "9/1h", "intrefaces = []"), "intrefaces"),
-        (file(&lab, "nine/1h", ""), "nine"),
+        (file(&lab, "nine/1h", ""), "rule.limits"),
         (file(&lab, "9/1h", "max_sources = 512"), "max_sources"),
         (file(&lab, "9/1h", "").replace("\"s0\"", "\"s0\", \"s7\""), "s7"),
     ];

@@ -234,7 +234,7 @@ fn a_dry_run_drops_nothing_and_says_what_it_would_drop() {
     assert_eq!(passed(&lab, &sender, &listener, &vec![frame(IPV4, syn()); 10]), 10);
     let stats = lab.stats();
     assert_eq!(packets(&stats), [10, 10, 0, 6], "{stats:#}");
-    assert_eq!(stats["mode"], "dry_run", "{stats:#}");
+    assert_eq!(stats["mode"], "dry-run", "{stats:#}");
 }
 
 #[test]

@@ -1,8 +1,13 @@
 //! A BPF file system of one's own, so that pins of a test are nobody else's.
 
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::libc;
 
 use crate::child::{directory, must, text_of};
 
@@ -25,6 +30,18 @@ impl Bpffs {
         Ok(bpffs)
     }
 
+    /// Loads an XDP program that passes every packet, pins it here as `name`, and gives its path, for `ip link set dev IF
+    /// xdp pinned PATH`.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn pin_passing_program(&self, name: &str) -> Result<PathBuf> {
+        let path = self.path.join(name);
+        pin(&load_passing_program().context("load a program")?, &path)
+            .with_context(|| format!("pin {}", path.display()))?;
+        Ok(path)
+    }
+
     /// Where it is for processes that are not told otherwise.
     pub fn path(&self) -> &Path {
         &self.path
@@ -36,6 +53,55 @@ impl Drop for Bpffs {
         // What cannot be removed now, the next run sweeps.
         let _left = remove(&self.path);
     }
+}
+
+/// The start of `union bpf_attr` for BPF_PROG_LOAD.
+#[repr(C)]
+#[derive(Default)]
+struct LoadAttr {
+    kind: u32,
+    instructions_len: u32,
+    instructions: u64,
+    license: u64,
+    /// Log, kernel version, flags and name, all left out.
+    rest: [u64; 6],
+}
+
+/// `union bpf_attr` for BPF_OBJ_PIN.
+#[repr(C)]
+struct PinAttr {
+    path: u64,
+    fd: u32,
+    flags: u32,
+}
+
+fn load_passing_program() -> Result<OwnedFd> {
+    const PROG_LOAD: libc::c_long = 5;
+    const KIND_XDP: u32 = 6;
+    // `r0 = XDP_PASS; exit`, as `struct bpf_insn`: code, registers, offset, immediate.
+    let instructions: [[u8; 8]; 2] = [[0xb7, 0, 0, 0, 2, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+    let attr = LoadAttr {
+        kind: KIND_XDP,
+        instructions_len: 2,
+        instructions: instructions.as_ptr() as u64,
+        license: c"GPL".as_ptr() as u64,
+        ..LoadAttr::default()
+    };
+    // SAFETY: what the attribute points to lives until the call returns, and is as long as it says.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const attr, size_of::<LoadAttr>()) };
+    let fd = i32::try_from(Errno::result(fd)?).context("a descriptor")?;
+    // SAFETY: the kernel has just made it, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn pin(program: &OwnedFd, path: &Path) -> Result<()> {
+    const OBJ_PIN: libc::c_long = 6;
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let attr = PinAttr { path: path.as_ptr() as u64, fd: program.as_raw_fd().unsigned_abs(), flags: 0 };
+    // SAFETY: the path lives until the call returns, and ends with a zero.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, OBJ_PIN, &raw const attr, size_of::<PinAttr>()) };
+    Errno::result(result)?;
+    Ok(())
 }
 
 fn remove(path: &Path) -> Result<()> {

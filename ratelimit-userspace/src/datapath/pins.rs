@@ -67,12 +67,8 @@ impl Pins {
             return Err(PinsError::NoBpfFileSystem(root.to_owned()));
         }
         let dir = version_dir(root);
+        refuse_other_versions(root)?;
         fs::create_dir_all(&dir).map_err(|source| PinsError::Io { what: "create", path: dir.clone(), source })?;
-        for other in entries(root)? {
-            if other != dir {
-                return Err(PinsError::OtherVersion(other));
-            }
-        }
         let file = fs::File::open(&dir).map_err(|source| PinsError::Io { what: "open", path: dir.clone(), source })?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(Self { dir, _lock: lock }),
@@ -120,6 +116,28 @@ impl Pins {
     pub fn remove_link(&self, interface: &str) -> Result<(), PinsError> {
         remove(&self.link(interface))
     }
+}
+
+/// Looks whether pins of another layout lie below `root`, and changes nothing.
+///
+/// # Errors
+/// Where they do, and where it cannot be told.
+pub fn refuse_other_versions(root: &Path) -> Result<(), PinsError> {
+    if !root.exists() {
+        return Ok(());
+    }
+    let own = version_dir(root);
+    match entries(root)?.into_iter().find(|dir| *dir != own) {
+        Some(other) => Err(PinsError::OtherVersion(other)),
+        None => Ok(()),
+    }
+}
+
+/// The directory of another layout below `root` that holds the filter of this interface.
+pub fn other_version_holding(root: &Path, interface: &str) -> Option<PathBuf> {
+    let own = version_dir(root);
+    let link = format!("{LINK_PREFIX}{interface}");
+    entries(root).ok()?.into_iter().find(|dir| *dir != own && dir.join(&link).exists())
 }
 
 /// The interfaces whose filter is pinned below `root`, sorted; none where nothing can be read.

@@ -57,6 +57,9 @@ impl Slot {
 /// Whether the interfaces are there, each without a program or with one that `root` holds the link of.
 pub(super) fn look_at(names: &[String], root: Option<&Path>) -> Result<(), DatapathError> {
     let present = interface::all().context("list the network interfaces")?;
+    if let Some(root) = root {
+        pins::refuse_other_versions(root)?;
+    }
     let pinned = root.map_or_else(Vec::new, pins::pinned_interfaces);
     for name in names {
         let found = find(&present, name)?;
@@ -263,6 +266,12 @@ fn occupied(found: &Interface) -> DatapathError {
         owner.push_str(&format!(
             ". It is ratelimitd's own, kept by an earlier run: `ratelimitd detach {0}` takes it off, `--on-exit keep` takes it over",
             found.name
+        ));
+    } else if let Some(dir) = pins::other_version_holding(Path::new(pins::ROOT), &found.name) {
+        owner.push_str(&format!(
+            ". It is ratelimitd's own, kept by another version: `ratelimitd detach {}` of that version, or `rm -r {}`, takes it off",
+            found.name,
+            dir.display()
         ));
     } else {
         owner.push_str(". It is left alone; take it off with the tool that put it there, and start again");
