@@ -1,8 +1,9 @@
-//! What the tests share: frames as bytes, the table of named frames, and the naive oracle.
+//! What the tests share: frames as bytes, the table of named frames, the naive oracle, and a laboratory of namespaces.
 #![expect(clippy::expect_used, reason = "all of this is test code: where it cannot go on, the test fails")]
 
 pub mod fixtures;
 pub mod frames;
+pub mod lab;
 pub mod oracle;
 pub mod program;
 

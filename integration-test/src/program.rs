@@ -1,6 +1,7 @@
 //! The real program, run on frames without an interface, at a time that the test sets.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use ratelimit_common::layout::Unit;
@@ -9,7 +10,7 @@ use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::Reason;
 use ratelimit_userspace::config::XdpModeChoice;
 use ratelimit_userspace::datapath::Datapath as _;
-use ratelimit_userspace::datapath::kernel::{Clock, Kernel, Options};
+use ratelimit_userspace::datapath::kernel::{Clock, Kernel, Options, ProgramSize};
 use ratelimit_userspace::desired::{Limit, Mode, Policy, Ports, Refuse, Rule, WindowForm};
 
 /// 10:00 of some day in 2026.
@@ -31,19 +32,29 @@ pub struct Program {
 impl Program {
     /// Loads it, at ten o'clock.
     pub fn new(policy: &Policy) -> Self {
+        let mut program = Self::with_clock(policy, Clock::Injected);
+        program.set_now(TEN_O_CLOCK);
+        program
+    }
+
+    /// Loads it with the clock that it has in production, whose reading takes its time.
+    pub fn on_the_kernels_clock(policy: &Policy) -> Self {
+        Self::with_clock(policy, Clock::Kernel)
+    }
+
+    fn with_clock(policy: &Policy, clock: Clock) -> Self {
         let mut kernel = Kernel::load(&Options {
             pins: None,
             xdp_mode: XdpModeChoice::Auto,
             max_sources: 4096,
             windows_per_source: 4,
             ipv6_family: Family::of_ipv6_prefix(policy.ipv6_prefix),
-            clock: Clock::Injected,
+            clock,
         })
         .expect("the program loads");
         // Frames seem to come in by the loopback interface; to it nothing is attached.
         kernel.list_unattached("lo").expect("every namespace has a loopback interface");
         let mut program = Self { kernel, now: TEN_O_CLOCK, runs: 0 };
-        program.set_now(TEN_O_CLOCK);
         program.apply(policy);
         program
     }
@@ -82,6 +93,17 @@ impl Program {
     /// Sends one frame many times, and says how often it passed.
     pub fn passed(&mut self, frame: &[u8], times: u64) -> u64 {
         (0..times).map(|_| u64::from(self.passes(frame))).sum()
+    }
+
+    /// Sends one frame many times in a row, and says how long one of them took.
+    pub fn time(&mut self, frame: &[u8], times: u32) -> Duration {
+        self.runs += u64::from(times);
+        self.kernel.test_run(frame, times).expect("the frame is run").duration
+    }
+
+    /// How large the program is.
+    pub fn size(&mut self) -> ProgramSize {
+        self.kernel.program_size().expect("the kernel tells")
     }
 
     /// Sends one frame, and says what became of it: the one counter that moved, which must agree with the action.

@@ -67,6 +67,11 @@ impl Namespace {
         Ok(())
     }
 
+    fn without_ipv6(&self, interface: &str) -> Result<()> {
+        let path = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
+        self.inside(|| std::fs::write(&path, "1").with_context(|| format!("write {path}")))
+    }
+
     /// A command that runs in here, with the file systems of the machine: `ip netns exec` would hide /sys/fs/bpf.
     /// It dies with the thread that starts it.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
@@ -148,7 +153,8 @@ pub struct End<'a> {
 }
 
 /// Makes a veth pair, its ends made where they belong, up and addressed. Each end knows the other's link address, so that no
-/// resolution packet is between what is sent and what is counted.
+/// resolution packet is between what is sent and what is counted. An end without IPv6 addresses has no IPv6; one with them
+/// reports its multicast groups at a time of its own choice.
 ///
 /// # Errors
 /// If `ip` cannot.
@@ -172,6 +178,9 @@ pub fn veth(one: End<'_>, other: End<'_>) -> Result<()> {
         ],
     )?;
     for end in [one, other] {
+        if !end.addresses.iter().any(|address| address.contains(':')) {
+            end.namespace.without_ipv6(end.interface)?;
+        }
         for address in end.addresses {
             end.namespace.add_address(end.interface, address)?;
         }

@@ -1,13 +1,23 @@
 //! Raw frames, sent as they are: tags, lies and all.
 
+use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike, bind, recv, send, socket};
+use nix::sys::socket::sockopt::{RcvBufForce, ReceiveTimestampns};
+use nix::sys::socket::{
+    AddressFamily, ControlMessageOwned, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike, bind, recv, recvmsg, send,
+    setsockopt, socket,
+};
+use nix::sys::time::TimeSpec;
 
 use crate::Namespace;
+
+/// What a listener holds until it is read: some hundred thousand short frames.
+const HEARD_BYTES_MAX: usize = 128 << 20;
 
 /// A packet socket on one interface of a namespace.
 #[derive(Debug)]
@@ -32,7 +42,10 @@ impl PacketSocket {
     pub fn listener(namespace: &Namespace, interface: &str) -> Result<Self> {
         #[expect(clippy::cast_possible_truncation, reason = "an EtherType, 3")]
         let all = (libc::ETH_P_ALL as u16).to_be();
-        Self::open(namespace, interface, all)
+        let listener = Self::open(namespace, interface, all)?;
+        setsockopt(&listener.socket, RcvBufForce, &HEARD_BYTES_MAX).context("make room for what is heard")?;
+        setsockopt(&listener.socket, ReceiveTimestampns, &true).context("ask for the time of each frame")?;
+        Ok(listener)
     }
 
     fn open(namespace: &Namespace, interface: &str, protocol: u16) -> Result<Self> {
@@ -73,6 +86,31 @@ impl PacketSocket {
             Err(Errno::EAGAIN) => Ok(None),
             Err(errno) => Err(errno).with_context(|| format!("receive on {}", self.interface)),
         }
+    }
+
+    /// Takes the next frame that was heard, and when the stack took it, by the wall clock since 1970.
+    ///
+    /// # Errors
+    /// If the socket fails.
+    pub fn receive_at(&self) -> Result<Option<(Duration, Vec<u8>)>> {
+        let mut frame = vec![0; 2048];
+        let mut control = nix::cmsg_space!(TimeSpec);
+        let mut parts = [IoSliceMut::new(&mut frame)];
+        let received =
+            recvmsg::<LinkAddr>(self.socket.as_raw_fd(), &mut parts, Some(&mut control), MsgFlags::MSG_DONTWAIT);
+        let message = match received {
+            Ok(message) => message,
+            Err(Errno::EAGAIN) => return Ok(None),
+            Err(errno) => return Err(errno).with_context(|| format!("receive on {}", self.interface)),
+        };
+        let len = message.bytes;
+        let stamp = message.cmsgs()?.find_map(|control| match control {
+            ControlMessageOwned::ScmTimestampns(stamp) => Some(Duration::from(stamp)),
+            _ => None,
+        });
+        let at = stamp.context("the kernel stamps what a listener hears")?;
+        frame.truncate(len);
+        Ok(Some((at, frame)))
     }
 }
 

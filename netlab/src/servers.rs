@@ -120,7 +120,8 @@ impl UdpCounter {
     }
 }
 
-/// Starts nginx in the namespace as one process, on these addresses, with its files and its access log (`access.log`) in `directory`.
+/// Starts nginx in the namespace as one process, on these addresses, with its files and its access log (`access.log`) in
+/// `directory`. It answers `ok`, and below `/files/` with what lies in `directory/files`.
 ///
 /// # Errors
 /// If it is not installed, or does not answer within five seconds.
@@ -133,7 +134,8 @@ pub fn nginx(namespace: &Namespace, directory: &Path, addresses: &[SocketAddr]) 
          http {{\n    access_log {root}/access.log;\n    keepalive_requests 1000000;\n\
          \x20   client_body_temp_path {root}; proxy_temp_path {root}; fastcgi_temp_path {root};\n\
          \x20   uwsgi_temp_path {root}; scgi_temp_path {root};\n\
-         \x20   server {{\n{listen}        location / {{ return 200 \"ok\\n\"; }}\n    }}\n}}\n"
+         \x20   server {{\n{listen}        location / {{ return 200 \"ok\\n\"; }}\n\
+         \x20       location /files/ {{ root {root}; }}\n    }}\n}}\n"
     );
     let path = directory.join("nginx.conf");
     fs::write(&path, config).with_context(|| format!("write {}", path.display()))?;

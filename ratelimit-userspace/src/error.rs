@@ -53,7 +53,7 @@ impl From<&DatapathError> for Exit {
     fn from(error: &DatapathError) -> Self {
         match error {
             DatapathError::NoSuchInterface { .. } => Self::Usage,
-            DatapathError::Occupied { .. } => Self::Occupied,
+            DatapathError::Occupied { .. } | DatapathError::InUse { .. } => Self::Occupied,
             DatapathError::Unsupported { .. } | DatapathError::Pins { .. } => Self::Unavailable,
             DatapathError::NotPrivileged { .. } => Self::NotPrivileged,
             DatapathError::Other(_) => Self::Internal,
@@ -320,6 +320,7 @@ mod tests {
             (DatapathError::Occupied { interface: interface(), owner: String::new() }, 75),
             (DatapathError::Unsupported { what: interface(), why: String::new() }, 69),
             (DatapathError::NotPrivileged { what: interface() }, 77),
+            (DatapathError::InUse { path: String::new() }, 75),
             (DatapathError::Pins { path: String::new(), why: String::new() }, 69),
             (DatapathError::Other(anyhow::anyhow!("x")), 1),
         ];

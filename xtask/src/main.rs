@@ -2,6 +2,7 @@
 //!
 //! Of the other crates it knows only netlab: it must build before the BPF program can be.
 
+mod bench;
 mod cargo;
 mod demo;
 mod install;
@@ -33,6 +34,8 @@ enum Command {
     Install(install::Options),
     /// Run every tier of tests, the privileged ones included
     Test(test::Options),
+    /// Measure what the program costs a packet
+    Bench(bench::Options),
     /// Check the invariants that a grep can hold
     Tidy,
 }
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::run(&options),
         Command::Install(options) => install::run(&options),
         Command::Test(options) => test::run(&options),
+        Command::Bench(options) => bench::run(&options),
         Command::Tidy => tidy::run(),
     };
     match outcome {

@@ -30,6 +30,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let filter = options.filter.as_deref();
     let mut summary = Summary::default();
     summary.add(tiers::unprivileged(filter)?);
+    summary.add(tiers::models(filter)?);
     summary.add(tiers::privileged(filter)?);
     print!("{summary}");
     Ok(if summary.failed() > 0 || (summary.skipped() > 0 && (options.no_skips || is_ci())) {

@@ -11,6 +11,11 @@ pub(crate) fn root() -> &'static Path {
     package.parent().unwrap_or(package)
 }
 
+/// Where cargo builds what it is not told to build elsewhere.
+pub(crate) fn target_dir() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
 /// The cargo that runs this, else the one on PATH.
 pub(crate) fn cargo() -> PathBuf {
     env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)

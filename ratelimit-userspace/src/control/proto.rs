@@ -94,6 +94,7 @@ impl Problem {
             DatapathError::Occupied { .. }
             | DatapathError::Unsupported { .. }
             | DatapathError::NotPrivileged { .. }
+            | DatapathError::InUse { .. }
             | DatapathError::Pins { .. }
             | DatapathError::Other(_) => ProblemKind::Datapath,
         };

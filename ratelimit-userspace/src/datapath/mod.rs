@@ -69,6 +69,12 @@ pub enum DatapathError {
         /// What was tried.
         what: String,
     },
+    /// Another daemon has the pinned state.
+    #[error("the pinned state in {path} belongs to another ratelimitd that runs; stop that one first, or start without `--on-exit keep`")]
+    InUse {
+        /// The directory.
+        path: String,
+    },
     /// The pinned state is not what this version writes.
     #[error("pinned state in {path} does not fit: {why}")]
     Pins {

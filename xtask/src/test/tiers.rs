@@ -1,4 +1,4 @@
-//! The tiers: what runs as the user, and what runs as root.
+//! The tiers: what runs as the user, what runs under every order of its threads, and what runs as root.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -27,6 +27,21 @@ pub(super) fn unprivileged(filter: Option<&str>) -> Result<Tier> {
     let mut tally = Tally::default();
     listen(&mut command, "cargo test", &mut tally)?;
     Ok(Tier { name: "unprivileged", tally, took: start.elapsed() })
+}
+
+/// The window's protocol in every order of its threads. Built with a flag of its own, so in a target directory of its own: the
+/// other tiers' builds stay what they were.
+pub(super) fn models(filter: Option<&str>) -> Result<Tier> {
+    let start = Instant::now();
+    let mut command = Command::new(workspace::cargo());
+    command.current_dir(workspace::root());
+    command.env("RUSTFLAGS", "--cfg loom").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    // Optimised, or they take minutes.
+    command.args(["test", "--release", "--package", "ratelimit-common", "--test", "loom", "--target-dir"]);
+    command.arg(workspace::target_dir().join("loom")).args(["--", "--show-output"]).args(filter);
+    let mut tally = Tally::default();
+    listen(&mut command, "cargo test --test loom", &mut tally)?;
+    Ok(Tier { name: "models", tally, took: start.elapsed() })
 }
 
 /// One at a time: they share the machine's network namespaces and BPF file systems.

@@ -29,7 +29,7 @@ use ratelimit_common::verdict::{Reason, Verdict};
 
 use self::attach::Slot;
 use self::plain::Plain;
-pub use self::testing::TestRun;
+pub use self::testing::{Bare, ProgramSize, TestRun};
 use super::pins::Pins;
 use super::{Datapath, DatapathError, InterfaceReading, Reading, SourceReading, Tallies, XdpMode, batch, interface};
 use crate::config::{Config, OnExit, XdpModeChoice};

@@ -184,7 +184,8 @@ impl From<PinsError> for DatapathError {
             PinsError::Io { what, path, source } if source.kind() == std::io::ErrorKind::PermissionDenied => {
                 return Self::NotPrivileged { what: format!("{what} {}", path.display()) };
             }
-            PinsError::Locked(path) | PinsError::OtherVersion(path) | PinsError::Io { path, .. } => {
+            PinsError::Locked(path) => return Self::InUse { path: path.display().to_string() },
+            PinsError::OtherVersion(path) | PinsError::Io { path, .. } => {
                 path.display().to_string()
             }
         };

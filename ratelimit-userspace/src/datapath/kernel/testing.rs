@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use aya::{TestRun as _, TestRunOptions};
+use aya::programs::Xdp;
+use aya::{Ebpf, TestRun as _, TestRunOptions};
 use ratelimit_common::layout::map;
 use ratelimit_common::time::Nanos;
 
@@ -20,7 +21,57 @@ pub struct TestRun {
     pub duration: Duration,
 }
 
+/// How large the loaded program is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgramSize {
+    /// Instructions that the verifier looked at, of a million that it will; 0 before Linux 5.16, which does not tell.
+    pub verified_instructions: u32,
+    /// The program as the kernel rewrote it, 8 bytes an instruction.
+    pub translated_bytes: u32,
+}
+
+/// The empty program, which drops every frame unseen: what a run costs without the work.
+pub struct Bare(Ebpf);
+
+impl Bare {
+    /// Loads it.
+    ///
+    /// # Errors
+    /// Where privileges are missing.
+    pub fn load() -> Result<Self, DatapathError> {
+        let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/bare"));
+        let mut bare = Self(Ebpf::load(object).context("read the empty program")?);
+        bare.program()?.load().context("load the empty program")?;
+        Ok(bare)
+    }
+
+    /// As [`Kernel::test_run`].
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn test_run(&mut self, frame: &[u8], repeat: u32) -> Result<TestRun, DatapathError> {
+        run(self.program()?, frame, repeat)
+    }
+
+    fn program(&mut self) -> Result<&mut Xdp, DatapathError> {
+        let program = self.0.program_mut("bare").context("find program bare")?;
+        Ok(program.try_into().context("the empty program is no XDP program")?)
+    }
+}
+
 impl Kernel {
+    /// How large the program is, as this kernel took it.
+    ///
+    /// # Errors
+    /// Where the kernel does not say.
+    pub fn program_size(&mut self) -> Result<ProgramSize, DatapathError> {
+        let info = program(&mut self.ebpf)?.info().context("look at the program")?;
+        Ok(ProgramSize {
+            verified_instructions: info.verified_instruction_count().unwrap_or(0),
+            translated_bytes: info.size_translated().unwrap_or(0),
+        })
+    }
+
     /// Sets the time of a program that was loaded with [`super::Clock::Injected`].
     ///
     /// # Errors
@@ -34,9 +85,7 @@ impl Kernel {
     /// # Errors
     /// Where the kernel refuses: frames are 14 bytes at least.
     pub fn test_run(&mut self, frame: &[u8], repeat: u32) -> Result<TestRun, DatapathError> {
-        let options = TestRunOptions { data_in: Some(frame), repeat, ..TestRunOptions::default() };
-        let result = program(&mut self.ebpf)?.test_run(options).context("run the program")?;
-        Ok(TestRun { action: result.return_value, duration: result.duration })
+        run(program(&mut self.ebpf)?, frame, repeat)
     }
 
     /// Gives an interface a row of counters without attaching to it.
@@ -52,4 +101,10 @@ impl Kernel {
         }
         Ok(())
     }
+}
+
+fn run(program: &Xdp, frame: &[u8], repeat: u32) -> Result<TestRun, DatapathError> {
+    let options = TestRunOptions { data_in: Some(frame), repeat, ..TestRunOptions::default() };
+    let result = program.test_run(options).context("run the program")?;
+    Ok(TestRun { action: result.return_value, duration: result.duration })
 }

@@ -1,0 +1,266 @@
+//! A server behind the limiter, a client with several addresses, and the real binary: all in namespaces of their own.
+//!
+//! Knows the command line, the JSON of `stats` and raw sockets. Must not know how the binary works inside.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netlab::{Bpffs, Child, End, Namespace, Output, PacketSocket, veth};
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
+use serde_json::Value;
+
+/// The server's addresses.
+pub const SERVER: [&str; 2] = ["10.9.0.1", "fd09::1"];
+/// The client's IPv4 addresses.
+pub const CLIENTS: [&str; 3] = ["10.9.0.2", "10.9.0.3", "10.9.0.4"];
+/// The client's IPv6 addresses: two in one /64, one in another.
+pub const CLIENTS_V6: [&str; 3] = ["fd09:0:0:a::2", "fd09:0:0:a::3", "fd09:0:0:b::2"];
+
+/// What passes is there by then, also where the machine is busy.
+const PASSES_WITHIN: Duration = Duration::from_secs(8);
+/// What is not there by then was dropped: less than TCP's first repetition, after a second.
+const BLOCKED_AFTER: Duration = Duration::from_millis(400);
+const STARTS_WITHIN: Duration = Duration::from_secs(30);
+
+/// Two namespaces joined by a veth pair, `c0` to `s0`, a BPF file system and a directory. Removed on drop.
+pub struct Lab {
+    /// Where the clients are.
+    pub client: Namespace,
+    /// Where the limiter and the servers are.
+    pub server: Namespace,
+    bpffs: Bpffs,
+    directory: tempfile::TempDir,
+}
+
+impl Default for Lab {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Lab {
+    /// Makes one with both families.
+    pub fn new() -> Self {
+        let lab = Self::without_ends();
+        lab.connect_ends();
+        lab
+    }
+
+    /// Makes one where nothing is on the wire but what the test sends: IPv4 alone, as IPv6 announces its groups.
+    pub fn quiet() -> Self {
+        let lab = Self::without_ends();
+        let clients = CLIENTS.map(|address| format!("{address}/24"));
+        lab.veth(["c0", "s0"], &clients.each_ref().map(String::as_str), &["10.9.0.1/24"]);
+        lab
+    }
+
+    fn without_ends() -> Self {
+        netlab::sweep().expect("what killed runs left is removed");
+        Self {
+            client: Namespace::new().expect("a namespace"),
+            server: Namespace::new().expect("a namespace"),
+            bpffs: Bpffs::mount().expect("a BPF file system"),
+            directory: tempfile::tempdir().expect("a directory"),
+        }
+    }
+
+    /// Makes the veth pair, also anew after its end was deleted.
+    pub fn connect_ends(&self) {
+        let v4 = CLIENTS.map(|address| format!("{address}/24"));
+        let v6 = CLIENTS_V6.map(|address| format!("{address}/48"));
+        let clients: Vec<&str> = v4.iter().chain(&v6).map(String::as_str).collect();
+        self.veth(["c0", "s0"], &clients, &["10.9.0.1/24", "fd09::1/48"]);
+    }
+
+    /// Makes another pair without addresses, `c1` to `s1`.
+    pub fn connect_second_ends(&self) {
+        self.veth(["c1", "s1"], &[], &[]);
+    }
+
+    fn veth(&self, [client, server]: [&str; 2], clients: &[&str], servers: &[&str]) {
+        veth(
+            End { namespace: &self.client, interface: client, addresses: clients },
+            End { namespace: &self.server, interface: server, addresses: servers },
+        )
+        .expect("a veth pair");
+    }
+
+    /// The laboratory's own directory.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Where the pins are, seen from outside.
+    pub fn pins(&self) -> PathBuf {
+        self.bpffs.path().join("ratelimitd")
+    }
+
+    /// The control socket of daemons that are not told another.
+    pub fn socket(&self) -> PathBuf {
+        self.directory().join("control.sock")
+    }
+
+    /// A command in the server's namespace that finds the BPF file system.
+    pub fn command(&self, program: impl AsRef<Path>) -> Command {
+        let mut command = self.server.command_with(&self.bpffs, program.as_ref());
+        command.env("RATELIMITD_SOCKET", self.socket());
+        command
+    }
+
+    /// The binary with these arguments, run to its end.
+    pub fn ratelimitd(&self, args: &[&str]) -> Output {
+        let mut command = self.command(binary());
+        command.args(args);
+        run(command)
+    }
+
+    /// The binary with these arguments, which must not end; returns once it is ready.
+    pub fn start(&self, args: &[&str]) -> Daemon {
+        self.start_copy(&binary(), args)
+    }
+
+    /// The same of another build.
+    pub fn start_copy(&self, binary: &Path, args: &[&str]) -> Daemon {
+        let mut command = self.command(binary);
+        command.args(args);
+        let child = Child::start(command).expect("the daemon starts");
+        child.wait_for_line("ratelimitd: ready", STARTS_WITHIN).expect("the daemon is ready");
+        Daemon { child }
+    }
+
+    /// The daemon on `s0` with these arguments.
+    pub fn limit(&self, args: &[&str]) -> Daemon {
+        self.start(&[&["--iface", "s0"], args].concat())
+    }
+
+    /// What `stats --json` prints.
+    pub fn stats(&self) -> Value {
+        let output = self.ratelimitd(&["stats", "--json"]);
+        assert_eq!(output.code(), 0, "{}", output.stderr);
+        serde_json::from_str(&output.stdout).expect("stats are JSON")
+    }
+
+    /// Statistics once they hold what is expected; packets that were sent may still be under way.
+    pub fn stats_once(&self, holds: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PASSES_WITHIN;
+        loop {
+            let stats = self.stats();
+            if holds(&stats) {
+                return stats;
+            }
+            assert!(Instant::now() < deadline, "it does not come to hold: {stats:#}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The XDP programs that `ip` sees on an interface of the server.
+    pub fn has_xdp(&self, interface: &str) -> bool {
+        self.server.ip(&["link", "show", "dev", interface]).expect("the interface is there").contains("xdp")
+    }
+
+    /// Opens a connection, which must come about.
+    pub fn open(&self, from: &str, port: u16) -> TcpStream {
+        self.try_open(from, port, PASSES_WITHIN).unwrap_or_else(|| panic!("{from} does not reach port {port}"))
+    }
+
+    /// Opens a connection, which must not come about.
+    pub fn assert_blocked(&self, from: &str, port: u16) {
+        assert!(self.try_open(from, port, BLOCKED_AFTER).is_none(), "{from} reaches port {port}");
+    }
+
+    /// This many connections come about, and not one more.
+    pub fn assert_admitted(&self, from: &str, port: u16, connections: usize) {
+        for _ in 0..connections {
+            self.open(from, port);
+        }
+        self.assert_blocked(from, port);
+    }
+
+    /// The answer of an HTTP server on this port, asked over a new connection.
+    pub fn http(&self, from: &str, port: u16) -> String {
+        ask(&mut self.open(from, port), "/")
+    }
+
+    fn try_open(&self, from: &str, port: u16, within: Duration) -> Option<TcpStream> {
+        let from: IpAddr = from.parse().expect("an address");
+        let to = SocketAddr::new(SERVER[usize::from(from.is_ipv6())].parse().expect("an address"), port);
+        let family = if from.is_ipv6() { AddressFamily::Inet6 } else { AddressFamily::Inet };
+        let opened = self.client.inside(|| {
+            let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+            let millis = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
+            setsockopt(&socket, sockopt::SendTimeout, &TimeVal::milliseconds(millis))?;
+            bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(from, 0)))?;
+            match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
+                Ok(()) => Ok(Some(TcpStream::from(socket))),
+                // The time is over.
+                Err(Errno::EINPROGRESS | Errno::ETIMEDOUT) => Ok(None),
+                Err(errno) => Err(errno.into()),
+            }
+        });
+        opened.expect("connect or time out")
+    }
+}
+
+/// A running daemon, killed on drop.
+pub struct Daemon {
+    /// Its process.
+    pub child: Child,
+}
+
+impl Daemon {
+    /// Sends a signal and gives the exit code; -1 where the signal ended it.
+    pub fn end(mut self, signal: nix::sys::signal::Signal) -> i32 {
+        self.child.signal(signal).expect("the daemon can be signalled");
+        self.child.wait(PASSES_WITHIN).expect("the daemon ends").code().unwrap_or(-1)
+    }
+}
+
+/// The binary under test: what `RATELIMITD_BIN` names, else what `cargo build` makes.
+pub fn binary() -> PathBuf {
+    std::env::var_os("RATELIMITD_BIN").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target").join("debug").join("ratelimitd"),
+        PathBuf::from,
+    )
+}
+
+/// Runs a command to its end.
+pub fn run(mut command: Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("run {command:?}: {error}"));
+    Output {
+        status: output.status,
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// Asks for a path over an open connection, and reads the answer to the end.
+pub fn ask(stream: &mut TcpStream, path: &str) -> String {
+    stream.set_read_timeout(Some(PASSES_WITHIN)).expect("a time limit");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").expect("the request is sent");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("the answer comes");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// A number in statistics: `/interfaces/0/packets/received`.
+pub fn number(stats: &Value, pointer: &str) -> u64 {
+    let number = stats.pointer(pointer).and_then(Value::as_u64);
+    number.unwrap_or_else(|| panic!("no number at {pointer} in {stats:#}"))
+}
+
+/// Packets of the first interface: received, passed, dropped, would drop.
+pub fn packets(stats: &Value) -> [u64; 4] {
+    ["received", "passed", "dropped", "would_drop"].map(|key| number(stats, &format!("/interfaces/0/packets/{key}")))
+}
+
+/// How many frames a listener has heard that it had not given before.
+pub fn heard(listener: &PacketSocket) -> usize {
+    std::iter::from_fn(|| listener.receive_at().expect("the listener hears")).count()
+}

@@ -1,0 +1,115 @@
+//! Two CPUs at the edge of one source's limit: as many are admitted as the limit says, neither one more nor one less.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use integration_test::frames::flag::SYN;
+use integration_test::frames::proto::TCP;
+use integration_test::frames::{IPV4, frame, tcp, v4};
+use integration_test::is_skipped;
+use integration_test::lab::{Daemon, Lab, heard, number};
+use netlab::PacketSocket;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// Whether a test cannot be what it says on this machine; then it says so.
+fn is_skipped_here(name: &str) -> bool {
+    if thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2) {
+        println!("skipped: {name}: needs two CPUs");
+        return true;
+    }
+    is_skipped(name)
+}
+
+/// One daemon on two interfaces that share the counts.
+fn two_wires(limit: &str) -> (Lab, Daemon) {
+    let lab = Lab::quiet();
+    lab.connect_second_ends();
+    let daemon = lab.start(&["--iface", "s0", "--iface", "s1", "--limit", limit]);
+    (lab, daemon)
+}
+
+fn listeners(lab: &Lab) -> [PacketSocket; 2] {
+    ["s0", "s1"].map(|interface| PacketSocket::listener(&lab.server, interface).unwrap())
+}
+
+/// A veth's receiving end runs where its sender does, so each of the two sends on a CPU and an interface of its own.
+fn on_both_cpus<T: Send>(lab: &Lab, send: impl Fn(&PacketSocket) -> T + Sync) -> [T; 2] {
+    let on = |cpu, interface| {
+        let mut only = CpuSet::new();
+        only.set(cpu).unwrap();
+        sched_setaffinity(Pid::from_raw(0), &only).unwrap();
+        send(&PacketSocket::sender(&lab.client, interface).unwrap())
+    };
+    thread::scope(|scope| {
+        let other = scope.spawn(|| on(1, "c1"));
+        let one = scope.spawn(|| on(0, "c0"));
+        [one.join().unwrap(), other.join().unwrap()]
+    })
+}
+
+fn syn() -> Vec<u8> {
+    frame(IPV4, v4(TCP, tcp(80, SYN)))
+}
+
+fn sum(stats: &serde_json::Value, key: &str) -> u64 {
+    [0, 1].iter().map(|interface| number(stats, &format!("/interfaces/{interface}/packets/{key}"))).sum()
+}
+
+#[test]
+fn two_cpus_admit_exactly_the_limit_of_one_source() {
+    if is_skipped_here("two_cpus_admit_exactly_the_limit_of_one_source") {
+        return;
+    }
+    const EACH: u64 = 30_000;
+    for limit in [1_u64, 1000, 20_000] {
+        let (lab, _daemon) = two_wires(&format!("{limit}/1h"));
+        let listeners = listeners(&lab);
+        on_both_cpus(&lab, |sender| (0..EACH).for_each(|_| sender.send(&syn()).unwrap()));
+        let stats = lab.stats_once(|stats| sum(stats, "received") == 2 * EACH);
+        assert_eq!([sum(&stats, "passed"), sum(&stats, "dropped")], [limit, 2 * EACH - limit], "{stats:#}");
+        assert_eq!(number(&stats, "/top/0/used"), limit, "{stats:#}");
+        let arrived: usize = listeners.iter().map(heard).sum();
+        assert_eq!(u64::try_from(arrived).unwrap(), limit);
+    }
+}
+
+#[test]
+fn no_window_in_real_time_has_more_than_the_limit_while_buckets_turn() {
+    if is_skipped_here("no_window_in_real_time_has_more_than_the_limit_while_buckets_turn") {
+        return;
+    }
+    const LIMIT: usize = 200;
+    const WINDOW: Duration = Duration::from_secs(1);
+    /// The packet path reads the coarse clock, a tick of at most 10 ms late; and the stamp is taken after the verdict.
+    const SLACK: Duration = Duration::from_millis(15);
+    let (lab, _daemon) = two_wires(&format!("{LIMIT}/1s"));
+    let listeners = listeners(&lab);
+    let start = Instant::now();
+    let sent = on_both_cpus(&lab, |sender| {
+        let mut sent = 0;
+        // At first what the limit lets through, so that admissions lie in every bucket; then as fast as it goes.
+        while start.elapsed() < Duration::from_millis(4500) {
+            sender.send(&syn()).unwrap();
+            sent += 1;
+            if start.elapsed() < Duration::from_millis(1500) {
+                thread::sleep(Duration::from_millis(8));
+            }
+        }
+        sent
+    });
+    let mut admitted: Vec<Duration> = listeners
+        .iter()
+        .flat_map(|listener| std::iter::from_fn(|| listener.receive_at().unwrap()))
+        .map(|(at, _)| at)
+        .collect();
+    admitted.sort_unstable();
+    let shortest = admitted.windows(LIMIT + 1).map(|run| run[LIMIT] - run[0]).min().unwrap();
+    assert!(shortest + SLACK >= WINDOW, "{} were admitted within {shortest:?}", LIMIT + 1);
+    let stats = lab.stats_once(|stats| sum(stats, "received") == sent.iter().sum::<u64>());
+    assert_eq!(sum(&stats, "passed"), u64::try_from(admitted.len()).unwrap(), "{stats:#}");
+    // Held back by at most one bucket of five more: nothing that is due is withheld for good.
+    assert!(admitted.len() >= LIMIT * 3, "only {} of some 800 were admitted", admitted.len());
+    println!("{} of {sent:?} admitted; {} within {shortest:?} at the least", admitted.len(), LIMIT + 1);
+}

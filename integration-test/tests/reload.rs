@@ -1,0 +1,153 @@
+//! Changing a running daemon by its file: what is good takes effect without forgetting anyone, what is bad changes nothing.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::fs;
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use integration_test::is_skipped;
+use integration_test::lab::{CLIENTS, Daemon, Lab, SERVER, ask};
+use netlab::HttpServer;
+use nix::sys::signal::Signal;
+
+const LISTEN: &str = "127.0.0.1:9464";
+
+fn web(lab: &Lab) -> HttpServer {
+    HttpServer::start(&lab.server, format!("{}:80", SERVER[0]).parse().unwrap()).unwrap()
+}
+
+fn write(lab: &Lab, text: &str) -> String {
+    let path = lab.directory().join("ratelimitd.toml");
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// A file with this limit, and more at its top.
+fn file(lab: &Lab, limit: &str, top: &str) -> String {
+    let socket = lab.socket();
+    format!(
+        "interfaces = [\"s0\"]\nsocket = \"{}\"\nlisten = \"{LISTEN}\"\n{top}\n[rule]\nlimits = [\"{limit}\"]\n",
+        socket.display()
+    )
+}
+
+fn start(lab: &Lab, limit: &str) -> Daemon {
+    let path = write(lab, &file(lab, limit, ""));
+    lab.start(&["run", "--config", &path])
+}
+
+fn get(lab: &Lab, path: &str) -> String {
+    let address = LISTEN.parse().unwrap();
+    let mut stream =
+        lab.server.inside(|| Ok(TcpStream::connect_timeout(&address, Duration::from_secs(5))?)).unwrap();
+    ask(&mut stream, path)
+}
+
+/// What is served over TCP is at most a second old.
+fn await_metric(lab: &Lab, line: &str) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !get(lab, "/metrics").lines().any(|has| has == line) {
+        assert!(Instant::now() < deadline, "no {line:?} in: {}", get(lab, "/metrics"));
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_new_limit_holds_from_now_on_and_nobody_is_forgotten() {
+    if is_skipped("a_new_limit_holds_from_now_on_and_nobody_is_forgotten") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    let daemon = start(&lab, "2/1h");
+    lab.assert_admitted(CLIENTS[0], 80, 2);
+
+    write(&lab, &file(&lab, "5/1h", ""));
+    let reloaded = lab.ratelimitd(&["reload"]);
+    assert_eq!(reloaded.code(), 0, "{}", reloaded.stderr);
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+
+    write(&lab, &file(&lab, "4/1h", ""));
+    daemon.child.signal(Signal::SIGHUP).unwrap();
+    lab.stats_once(|stats| stats.pointer("/rules/0/limits/0/amount").unwrap() == 4);
+    lab.assert_blocked(CLIENTS[0], 80);
+    lab.assert_admitted(CLIENTS[1], 80, 4);
+    await_metric(&lab, "ratelimitd_config_last_reload_successful 1");
+}
+
+#[test]
+fn a_bad_file_changes_nothing_and_is_seen_in_the_metrics() {
+    if is_skipped("a_bad_file_changes_nothing_and_is_seen_in_the_metrics") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    let daemon = start(&lab, "2/1h");
+    lab.assert_admitted(CLIENTS[0], 80, 2);
+    let bad = [
+        ("interfaces = [\n".to_owned(), "ratelimitd.toml"),
+        (file(&lab, "9/1h", "intrefaces = []"), "intrefaces"),
+        (file(&lab, "nine/1h", ""), "nine"),
+        (file(&lab, "9/1h", "max_sources = 512"), "max_sources"),
+        (file(&lab, "9/1h", "").replace("\"s0\"", "\"s0\", \"s7\""), "s7"),
+    ];
+    for (text, word) in bad {
+        write(&lab, &text);
+        let refused = lab.ratelimitd(&["reload"]);
+        assert_ne!(refused.code(), 0, "{text}");
+        assert!(refused.stderr.contains(word), "no {word:?} in: {}", refused.stderr);
+        await_metric(&lab, "ratelimitd_config_last_reload_successful 0");
+        lab.assert_blocked(CLIENTS[0], 80);
+        assert_eq!(lab.stats().pointer("/rules/0/limits/0/amount").unwrap(), 2);
+
+        write(&lab, &file(&lab, "2/1h", ""));
+        assert_eq!(lab.ratelimitd(&["reload"]).code(), 0);
+        await_metric(&lab, "ratelimitd_config_last_reload_successful 1");
+    }
+    fs::remove_file(lab.directory().join("ratelimitd.toml")).unwrap();
+    daemon.child.signal(Signal::SIGHUP).unwrap();
+    daemon.child.wait_for_line("everything goes on as it was", Duration::from_secs(5)).unwrap();
+    lab.assert_blocked(CLIENTS[0], 80);
+    lab.assert_admitted(CLIENTS[1], 80, 2);
+}
+
+#[test]
+fn over_tcp_nothing_names_a_source_and_nothing_writes() {
+    if is_skipped("over_tcp_nothing_names_a_source_and_nothing_writes") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    let _daemon = start(&lab, "2/1h");
+    lab.assert_admitted(CLIENTS[0], 80, 2);
+    assert!(lab.stats().to_string().contains(CLIENTS[0]), "over the socket it does");
+    for (path, word) in [
+        ("/metrics", "ratelimitd_packets_total"),
+        ("/healthz", "\"healthy\":true"),
+        ("/api/v1/stats", "\"sources_over_limit\""),
+    ] {
+        let answer = get(&lab, path);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+        assert!(answer.replace(": ", ":").contains(word), "{path}: {answer}");
+        assert!(!answer.contains(CLIENTS[0]) && !answer.contains("\"top\""), "{path}: {answer}");
+    }
+    let check = get(&lab, &format!("/api/v1/check/{}", CLIENTS[0]));
+    assert!(check.starts_with("HTTP/1.1 4"), "{check}");
+    let address = LISTEN.parse().unwrap();
+    for path in ["/api/v1/reload", "/api/v1/detach"] {
+        let answer = lab
+            .server
+            .inside(|| {
+                use std::io::{Read as _, Write as _};
+                let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+                write!(stream, "POST {path} HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer)?;
+                Ok(answer)
+            })
+            .unwrap();
+        assert!(answer.starts_with("HTTP/1.1 4"), "{path}: {answer}");
+    }
+    lab.assert_blocked(CLIENTS[0], 80);
+}

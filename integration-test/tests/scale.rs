@@ -1,0 +1,56 @@
+//! As many sources as the design speaks of.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use integration_test::frames::flag::SYN;
+use integration_test::frames::proto::TCP;
+use integration_test::frames::{IPV4, V4, frame, tcp};
+use integration_test::is_skipped;
+use integration_test::lab::{Lab, number, packets};
+use netlab::PacketSocket;
+
+const SOURCES: u32 = 1_000_000;
+const SENDERS: u32 = 2;
+/// For the optimised build a second is the promise; without optimisation the walk over the entries takes some five times
+/// as long, and only what is far off is noticed.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(if cfg!(debug_assertions) { 5 } else { 1 });
+
+#[test]
+fn statistics_of_a_million_sources_come_in_time() {
+    if is_skipped("statistics_of_a_million_sources_come_in_time") {
+        return;
+    }
+    let lab = Lab::quiet();
+    let _daemon = lab.limit(&["--limit", "10/1h", "--max-sources", "1048576"]);
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for part in 0..SENDERS {
+            let lab = &lab;
+            scope.spawn(move || {
+                let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+                let mut syn = frame(IPV4, V4::of(TCP).around(tcp(80, SYN)));
+                for source in (part..SOURCES).step_by(SENDERS as usize) {
+                    // 20.0.0.0 and on; nobody looks at the checksum.
+                    syn[26..30].copy_from_slice(&(0x1400_0000 + source).to_be_bytes());
+                    sender.send(&syn).unwrap();
+                }
+            });
+        }
+    });
+    let sent = start.elapsed();
+    lab.stats_once(|stats| packets(stats)[0] == u64::from(SOURCES));
+    let mut times: Vec<Duration> = (0..3)
+        .map(|_| {
+            let start = Instant::now();
+            let stats = lab.stats();
+            let took = start.elapsed();
+            assert_eq!(number(&stats, "/sources/tracked"), u64::from(SOURCES), "{stats:#}");
+            took
+        })
+        .collect();
+    times.sort_unstable();
+    println!("{SOURCES} sources sent in {sent:?}; stats took {times:?}");
+    assert!(times[1] < ANSWERS_WITHIN, "stats took {times:?}");
+}

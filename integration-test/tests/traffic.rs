@@ -1,0 +1,333 @@
+//! Real traffic through the real binary: both sides of each limit, in every unit and both families, and nothing lost in the counts.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
+use std::time::Duration;
+
+use integration_test::frames::flag::{ACK, SYN};
+use integration_test::frames::proto::{TCP, UDP};
+use integration_test::frames::{IPV4, IPV6, SERVICE_VLAN, V4, VLAN, frame, tagged, tcp, tcp_with, udp_from, v4, v6};
+use integration_test::is_skipped;
+use integration_test::lab::{CLIENTS, CLIENTS_V6, Daemon, Lab, SERVER, ask, heard, number, packets};
+use netlab::{Child, HttpServer, PacketSocket, UdpCounter, nginx};
+
+fn addresses(port: u16) -> Vec<SocketAddr> {
+    SERVER.iter().map(|address| SocketAddr::new(address.parse().unwrap(), port)).collect()
+}
+
+fn web(lab: &Lab) -> Child {
+    nginx(&lab.server, lab.directory(), &addresses(80)).unwrap()
+}
+
+fn http_on(lab: &Lab, port: u16) -> HttpServer {
+    HttpServer::start(&lab.server, addresses(port)[0]).unwrap()
+}
+
+/// A daemon on `s0`, a socket that sends to it, and one that hears what passes it.
+fn wire(lab: &Lab, args: &[&str]) -> (Daemon, PacketSocket, PacketSocket) {
+    let daemon = lab.limit(args);
+    let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+    (daemon, sender, PacketSocket::listener(&lab.server, "s0").unwrap())
+}
+
+/// Sends frames, and gives how many the server heard once all of them are in the statistics.
+fn passed(lab: &Lab, sender: &PacketSocket, listener: &PacketSocket, frames: &[Vec<u8>]) -> usize {
+    let before = packets(&lab.stats())[0];
+    for frame in frames {
+        sender.send(frame).unwrap();
+    }
+    let all = before + u64::try_from(frames.len()).unwrap();
+    lab.stats_once(|stats| packets(stats)[0] == all);
+    heard(listener)
+}
+
+fn syn() -> Vec<u8> {
+    v4(TCP, tcp(80, SYN))
+}
+
+#[test]
+fn nginx_gets_as_many_connections_of_each_source_as_the_limit_says() {
+    if is_skipped("nginx_gets_as_many_connections_of_each_source_as_the_limit_says") {
+        return;
+    }
+    let lab = Lab::new();
+    let _nginx = web(&lab);
+    let _daemon = lab.limit(&["--limit", "5/1h"]);
+    for from in [CLIENTS[0], CLIENTS_V6[0]] {
+        for _ in 0..5 {
+            assert!(lab.http(from, 80).ends_with("ok\n"));
+        }
+        lab.assert_blocked(from, 80);
+    }
+    assert!(lab.http(CLIENTS[1], 80).ends_with("ok\n"));
+    assert!(lab.http(CLIENTS_V6[2], 80).ends_with("ok\n"));
+    let log = fs::read_to_string(lab.directory().join("access.log")).unwrap();
+    for (from, requests) in [(CLIENTS[0], 5), (CLIENTS_V6[0], 5), (CLIENTS[1], 1), (CLIENTS_V6[2], 1)] {
+        assert_eq!(log.lines().filter(|line| line.starts_with(&format!("{from} "))).count(), requests, "{log}");
+    }
+    let stats = lab.stats();
+    assert_eq!(number(&stats, "/rules/0/sources_over_limit"), 2, "{stats:#}");
+    let top = stats.pointer("/top/0").unwrap();
+    assert_eq!((number(top, "/used"), number(top, "/limit")), (5, 5), "{stats:#}");
+    assert_eq!(top["state"], "over_limit", "{stats:#}");
+    assert_eq!(lab.ratelimitd(&["check", CLIENTS[0]]).code(), 3);
+    assert_eq!(lab.ratelimitd(&["check", CLIENTS[1]]).code(), 0);
+}
+
+#[test]
+fn two_addresses_of_one_ipv6_64_are_one_client() {
+    if is_skipped("two_addresses_of_one_ipv6_64_are_one_client") {
+        return;
+    }
+    let lab = Lab::new();
+    let _nginx = web(&lab);
+    let _daemon = lab.limit(&["--limit", "4/1h"]);
+    lab.open(CLIENTS_V6[0], 80);
+    lab.open(CLIENTS_V6[0], 80);
+    lab.assert_admitted(CLIENTS_V6[1], 80, 2);
+    lab.assert_blocked(CLIENTS_V6[0], 80);
+    lab.open(CLIENTS_V6[2], 80);
+}
+
+#[test]
+fn a_port_like_that_of_ssh_stays_open_while_its_neighbour_is_blocked() {
+    if is_skipped("a_port_like_that_of_ssh_stays_open_while_its_neighbour_is_blocked") {
+        return;
+    }
+    let lab = Lab::new();
+    let (_web, _ssh) = (http_on(&lab, 80), http_on(&lab, 22));
+    let _daemon = lab.limit(&["--limit", "2/1h", "--refuse", "all"]);
+    let mut shell = lab.open(CLIENTS[0], 22);
+    lab.assert_admitted(CLIENTS[0], 80, 2);
+    assert!(ask(&mut shell, "/").ends_with("ok\n"));
+    for _ in 0..10 {
+        assert!(lab.http(CLIENTS[0], 22).ends_with("ok\n"));
+    }
+    lab.assert_blocked(CLIENTS[0], 80);
+    let stats = lab.stats();
+    assert!(number(&stats, "/reasons/not_protected") > 0, "{stats:#}");
+}
+
+#[test]
+fn the_host_reaches_others_while_they_are_blocked() {
+    if is_skipped("the_host_reaches_others_while_they_are_blocked") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = http_on(&lab, 80);
+    let listener = lab.client.inside(|| Ok(TcpListener::bind((CLIENTS[0], 80))?)).unwrap();
+    let _daemon = lab.limit(&["--limit", "1/1h", "--refuse", "all"]);
+    lab.assert_admitted(CLIENTS[0], 80, 1);
+    let answering = thread::spawn(move || {
+        for stream in listener.incoming().take(3) {
+            drop(stream.unwrap());
+        }
+    });
+    for _ in 0..3 {
+        let address = format!("{}:80", CLIENTS[0]).parse().unwrap();
+        lab.server
+            .inside(|| Ok(std::net::TcpStream::connect_timeout(&address, Duration::from_secs(5))?))
+            .expect("what the host opens itself is answered");
+    }
+    answering.join().unwrap();
+}
+
+#[test]
+fn packets_are_counted_one_by_one() {
+    if is_skipped("packets_are_counted_one_by_one") {
+        return;
+    }
+    let lab = Lab::quiet();
+    let (_daemon, sender, listener) = wire(&lab, &["--limit", "7/1h", "--count", "packets"]);
+    let data = frame(IPV4, v4(TCP, tcp_with(80, ACK, &[], &[7; 400])));
+    assert_eq!(passed(&lab, &sender, &listener, &vec![data; 10]), 7);
+    let other = frame(IPV4, V4 { source: [198, 51, 100, 8], ..V4::of(TCP) }.around(tcp(80, ACK)));
+    assert_eq!(passed(&lab, &sender, &listener, &[other]), 1);
+}
+
+#[test]
+fn bytes_are_those_of_the_ip_packet() {
+    if is_skipped("bytes_are_those_of_the_ip_packet") {
+        return;
+    }
+    let lab = Lab::quiet();
+    // Ten packets of 20 + 20 + 60 bytes.
+    let (_daemon, sender, listener) = wire(&lab, &["--limit", "1000/1h", "--count", "bytes"]);
+    let hundred = frame(IPV4, v4(TCP, tcp_with(80, ACK, &[], &[7; 60])));
+    assert_eq!(passed(&lab, &sender, &listener, &vec![hundred; 9]), 9);
+    let too_long = frame(IPV4, v4(TCP, tcp_with(80, ACK, &[], &[7; 61])));
+    assert_eq!(passed(&lab, &sender, &listener, &[too_long]), 0);
+    let fits = frame(IPV4, v4(TCP, tcp_with(80, ACK, &[], &[7; 60])));
+    assert_eq!(passed(&lab, &sender, &listener, &[fits.clone(), fits]), 1);
+}
+
+#[test]
+fn a_connection_must_fit_every_limit() {
+    if is_skipped("a_connection_must_fit_every_limit") {
+        return;
+    }
+    let lab = Lab::quiet();
+    let (_daemon, sender, listener) = wire(&lab, &["--limit", "3/2s,5/1h"]);
+    let syns = |count| vec![frame(IPV4, syn()); count];
+    let first = passed(&lab, &sender, &listener, &syns(10));
+    // The two seconds over, with the bucket that the strict window adds; of the hour's five, two are left.
+    thread::sleep(Duration::from_millis(2800));
+    let second = passed(&lab, &sender, &listener, &syns(10));
+    assert_eq!((first, second), (3, 2));
+}
+
+#[test]
+fn a_download_under_way_goes_on_over_the_limit_unless_all_is_refused() {
+    if is_skipped("a_download_under_way_goes_on_over_the_limit_unless_all_is_refused") {
+        return;
+    }
+    const FILE_BYTES: usize = 8 << 20;
+    for (refuse, goes_on) in [("excess", true), ("all", false)] {
+        let lab = Lab::new();
+        fs::create_dir(lab.directory().join("files")).unwrap();
+        fs::write(lab.directory().join("files/large"), vec![b'x'; FILE_BYTES]).unwrap();
+        let _nginx = web(&lab);
+        let _daemon = lab.limit(&["--limit", "2/1h", "--refuse", refuse]);
+        let url = format!("http://{}/files/large", SERVER[0]);
+        let mut command = lab.client.command("curl");
+        command.args(["-sS", "--interface", CLIENTS[0], "--limit-rate", "4M", "--max-time", "6", "-o", "/dev/null"]);
+        command.args(["-w", "%{stderr}got %{size_download}\n", &url]);
+        let mut download = Child::start(command).unwrap();
+        lab.stats_once(|stats| packets(stats)[1] > 10);
+        lab.assert_admitted(CLIENTS[0], 80, 1);
+        let is_done = download.wait(Duration::from_secs(20)).unwrap().success();
+        assert_eq!(is_done, goes_on, "--refuse {refuse}: {}", download.stderr());
+        if goes_on {
+            download.wait_for_line(&format!("got {FILE_BYTES}"), Duration::from_secs(1)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_is_allowed_is_not_limited() {
+    if is_skipped("what_is_allowed_is_not_limited") {
+        return;
+    }
+    let lab = Lab::new();
+    let _nginx = web(&lab);
+    let _daemon = lab.limit(&["--limit", "1/1h", "--allow", "10.9.0.3", "--allow", "fd09:0:0:b::/64"]);
+    for from in [CLIENTS[1], CLIENTS_V6[2]] {
+        for _ in 0..4 {
+            lab.open(from, 80);
+        }
+    }
+    lab.assert_admitted(CLIENTS[0], 80, 1);
+    lab.assert_admitted(CLIENTS_V6[0], 80, 1);
+    let stats = lab.stats();
+    assert!(number(&stats, "/reasons/exempt") >= 8, "{stats:#}");
+}
+
+#[test]
+fn a_dry_run_drops_nothing_and_says_what_it_would_drop() {
+    if is_skipped("a_dry_run_drops_nothing_and_says_what_it_would_drop") {
+        return;
+    }
+    let lab = Lab::quiet();
+    let (_daemon, sender, listener) = wire(&lab, &["--limit", "4/1h", "--dry-run"]);
+    assert_eq!(passed(&lab, &sender, &listener, &vec![frame(IPV4, syn()); 10]), 10);
+    let stats = lab.stats();
+    assert_eq!(packets(&stats), [10, 10, 0, 6], "{stats:#}");
+    assert_eq!(stats["mode"], "dry_run", "{stats:#}");
+}
+
+#[test]
+fn only_the_listed_ports_are_protected() {
+    if is_skipped("only_the_listed_ports_are_protected") {
+        return;
+    }
+    let lab = Lab::quiet();
+    let datagrams = UdpCounter::start(&lab.server, addresses(53)[0]).unwrap();
+    let (_daemon, sender, listener) =
+        wire(&lab, &["--limit", "2/1h", "--count", "packets", "--port", "8000-8100,53/udp"]);
+    let to = |port| vec![frame(IPV4, v4(TCP, tcp(port, SYN))); 5];
+    for (port, passes) in [(80, 5), (7999, 5), (8101, 5), (53, 5), (8000, 2), (8100, 0)] {
+        assert_eq!(passed(&lab, &sender, &listener, &to(port)), passes, "port {port}");
+    }
+    let socket = lab.client.inside(|| Ok(std::net::UdpSocket::bind((CLIENTS[0], 0))?)).unwrap();
+    let before = packets(&lab.stats())[0];
+    for _ in 0..5 {
+        socket.send_to(b"x", addresses(53)[0]).unwrap();
+    }
+    lab.stats_once(|stats| packets(stats)[0] == before + 5);
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(datagrams.datagrams().get(&CLIENTS[0].parse().unwrap()), Some(&2));
+}
+
+#[test]
+fn tags_change_no_verdict() {
+    if is_skipped("tags_change_no_verdict") {
+        return;
+    }
+    let lab = Lab::quiet();
+    let (_daemon, sender, listener) = wire(&lab, &["--limit", "4/1h"]);
+    let forms: [&[(u16, u16)]; 4] = [&[], &[(VLAN, 100)], &[(SERVICE_VLAN, 7), (VLAN, 100)], &[(VLAN, 0xe000)]];
+    for (kind, packet) in [(IPV4, syn()), (IPV6, v6(TCP, tcp(80, SYN)))] {
+        let all = forms.map(|tags| tagged(tags, kind, &packet));
+        assert_eq!(passed(&lab, &sender, &listener, &all), 4, "one of each form: they share one count");
+        assert_eq!(passed(&lab, &sender, &listener, &all), 0, "one more of each form");
+    }
+}
+
+#[test]
+fn later_fragments_are_charged_as_packets() {
+    if is_skipped("later_fragments_are_charged_as_packets") {
+        return;
+    }
+    let lab = Lab::quiet();
+    let (_daemon, sender, listener) = wire(&lab, &["--limit", "3/1h", "--count", "packets"]);
+    let fragment = frame(IPV4, V4::fragment(UDP, 100, true).around([7; 64]));
+    assert_eq!(passed(&lab, &sender, &listener, &vec![fragment; 5]), 3);
+    assert_eq!(passed(&lab, &sender, &listener, &[frame(IPV4, syn())]), 0, "they used up the source's limit");
+}
+
+#[test]
+fn every_frame_that_was_sent_is_counted_once() {
+    if is_skipped("every_frame_that_was_sent_is_counted_once") {
+        return;
+    }
+    let lab = Lab::quiet();
+    let (_daemon, sender, listener) = wire(&lab, &["--limit", "100/1h", "--count", "packets"]);
+    let mix = [
+        frame(IPV4, syn()),
+        frame(IPV4, v4(UDP, udp_from(5000, 443, [0; 30]))),
+        frame(IPV4, v4(TCP, tcp(22, SYN))),
+        frame(IPV6, v6(TCP, tcp(443, ACK))),
+        frame(0x88b5, [0; 46]),
+        frame(IPV4, V4::claiming_ihl(TCP, 3).around(tcp(80, SYN))),
+        frame(IPV4, V4::fragment(UDP, 8, false).around([0; 32])),
+    ];
+    let frames: Vec<_> = mix.iter().cycle().take(7 * 1000).cloned().collect();
+    let heard = u64::try_from(passed(&lab, &sender, &listener, &frames)).unwrap();
+    let stats = lab.stats();
+    // IPv4's source and IPv6's send 100 each within the limit; of the seven, three are never limited.
+    assert_eq!(packets(&stats), [7000, 3200, 3800, 0], "{stats:#}");
+    assert_eq!(heard, 3200, "what is said to have passed is what the server hears");
+    let reasons = stats["reasons"].as_object().unwrap();
+    assert_eq!(reasons.values().filter_map(serde_json::Value::as_u64).sum::<u64>(), 7000, "{stats:#}");
+    let bytes = ["received", "passed", "dropped"].map(|key| number(&stats, &format!("/interfaces/0/bytes/{key}")));
+    assert_eq!(bytes[0], bytes[1] + bytes[2], "{stats:#}");
+}
+
+#[test]
+fn wrk_over_kept_connections_stays_below_a_limit_of_connections() {
+    if is_skipped("wrk_over_kept_connections_stays_below_a_limit_of_connections") {
+        return;
+    }
+    let lab = Lab::new();
+    let _nginx = web(&lab);
+    let _daemon = lab.limit(&["--limit", "16/1m"]);
+    let url = format!("http://{}/", SERVER[0]);
+    let output = lab.client.run(&["wrk", "-t", "1", "-c", "8", "-d", "1s", &url]).unwrap();
+    assert!(output.status.success() && !output.stdout.contains("Socket errors"), "{}", output.stdout);
+    let stats = lab.stats();
+    assert_eq!(number(&stats, "/interfaces/0/packets/dropped"), 0, "{stats:#}");
+    let log = fs::read_to_string(lab.directory().join("access.log")).unwrap();
+    assert!(log.lines().count() > 100, "wrk asked only {} times", log.lines().count());
+}

@@ -1,0 +1,27 @@
+//! The empty program: what a run costs where nothing is done. The benchmark subtracts it; nobody attaches it.
+#![cfg_attr(target_arch = "bpf", no_std, no_main)]
+
+#[cfg(target_arch = "bpf")]
+mod entry {
+    use aya_ebpf::bindings::xdp_action::XDP_DROP;
+    use aya_ebpf::macros::xdp;
+    use aya_ebpf::programs::XdpContext;
+
+    #[xdp(frags)]
+    fn bare(_: XdpContext) -> u32 {
+        XDP_DROP
+    }
+
+    #[panic_handler]
+    fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+        // Nothing here panics: the verifier takes no program with a loop that does not end.
+        loop {}
+    }
+
+    #[unsafe(link_section = "license")]
+    #[unsafe(no_mangle)]
+    static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+}
+
+#[cfg(not(target_arch = "bpf"))]
+fn main() {}
