@@ -123,6 +123,22 @@ mod tests {
     }
 
     #[test]
+    fn every_test_that_the_hostile_scenarios_name_is_there() {
+        let read = |path: &str| fs::read_to_string(workspace::root().join(path)).unwrap_or_default();
+        let sources: String =
+            tracked_files().unwrap().iter().filter(|path| path.ends_with(".rs")).map(|path| read(path)).collect();
+        let table = read("docs/HOSTILE.md");
+        // The last column, between backquotes; the text behind the last bar of a row is empty.
+        let columns = table.lines().filter_map(|line| line.rsplit('|').nth(1));
+        let is_name = |word: &&str| word.contains('_') && !word.contains(' ');
+        let names: Vec<_> = columns.flat_map(|column| column.split('`').filter(is_name)).collect();
+        assert!(names.len() > 40, "{names:?}");
+        for name in names {
+            assert!(sources.contains(&format!("fn {name}(")), "docs/HOSTILE.md names {name}, which is no test");
+        }
+    }
+
+    #[test]
     fn every_rule_fires_on_its_own_example_and_on_nothing_harmless() {
         for rule in RULES {
             let path = rule.example_path();
