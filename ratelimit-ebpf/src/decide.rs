@@ -143,7 +143,7 @@ macro_rules! families {
                         let _always_zero = $refund($($word,)* LimitIndex::new(rule, at).in_generation(generation), amount, bucket.0);
                     },
                 };
-                match maps::rule(generation, rule) {
+                match maps::config(generation).and_then(|config| config.rules.get(rule as usize)) {
                     Some(rule) => hold(rule, Cost(cost), &call) as u32,
                     None => Reason::InternalError as u32,
                 }
@@ -226,9 +226,12 @@ impl LimitIndex {
         generation << 16 | self.0
     }
 
+    /// The limit, and the clock to hold it by.
     #[inline(always)]
-    fn limit(self, generation: u32) -> Option<&'static layout::Limit> {
-        maps::rule(generation, self.0 >> 8 & 0xff)?.limits.get((self.0 & 0xff) as usize)
+    fn limit(self, generation: u32) -> Option<(&'static layout::Limit, Clock)> {
+        let config = maps::config(generation)?;
+        let limit = config.rules.get((self.0 >> 8 & 0xff) as usize)?.limits.get((self.0 & 0xff) as usize)?;
+        Some((limit, Clock::new(config.wall_offset_ns)))
     }
 }
 
@@ -319,10 +322,9 @@ fn arithmetic(limit: &layout::Limit) -> window::Limit {
 /// even one more would fit.
 #[inline(always)]
 fn has_room<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u64) -> bool {
-    let Some(limit) = limit.limit(generation) else { return true };
+    let Some((limit, clock)) = limit.limit(generation) else { return true };
     let Some(window) = source.window(limit.slot) else { return true };
-    let Some(now) = maps::clock(generation).map(Clock::coarse) else { return true };
-    let now = now.bucket(limit.bucket_ns);
+    let now = clock.coarse().bucket(limit.bucket_ns);
     if amount == 0 && !window.refusals().is_within(now, limit.behind) {
         return true;
     }
@@ -336,10 +338,9 @@ fn has_room<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: 
 /// Charges one limit's window of the source, if there is one.
 #[inline(always)]
 fn charge<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u64) -> u64 {
-    let Some(limit) = limit.limit(generation) else { return charged::NOT_REMEMBERED };
+    let Some((limit, clock)) = limit.limit(generation) else { return charged::NOT_REMEMBERED };
     let Some(window) = source.window(limit.slot) else { return charged::NOT_KNOWN };
-    let Some(now) = maps::clock(generation).map(Clock::precise) else { return charged::NOT_REMEMBERED };
-    let now = now.bucket(limit.bucket_ns);
+    let now = clock.precise().bucket(limit.bucket_ns);
     match window::charge(&window, arithmetic(limit), now, amount) {
         Charge::Admitted(bucket) => bucket.0,
         Charge::Refused => {
@@ -356,9 +357,8 @@ fn charge<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u6
 /// Gives the source a window that is charged already: one insertion, and no second look.
 #[inline(always)]
 fn remember<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u64) -> u64 {
-    let Some(limit) = limit.limit(generation) else { return charged::NOT_REMEMBERED };
-    let Some(now) = maps::clock(generation).map(Clock::precise) else { return charged::NOT_REMEMBERED };
-    let now = now.bucket(limit.bucket_ns);
+    let Some((limit, clock)) = limit.limit(generation) else { return charged::NOT_REMEMBERED };
+    let now = clock.precise().bucket(limit.bucket_ns);
     let Some(first) = maps::scratch() else { return charged::NOT_REMEMBERED };
     // One that does not fit an empty window is not worth remembering.
     if !window::open(&mut first.cells, arithmetic(limit), now, amount) {
@@ -375,7 +375,7 @@ fn remember<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: 
 /// Takes back what one limit's window was charged.
 #[inline(always)]
 fn refund<S: Sources>(source: &S, limit: LimitIndex, amount: u64, bucket: BucketIndex) {
-    let Some(limit) = limit.limit(limit.0 >> 16) else { return };
+    let Some((limit, _)) = limit.limit(limit.0 >> 16) else { return };
     if let Some(window) = source.window(limit.slot) {
         window::refund(&window, arithmetic(limit), bucket, amount);
     }

@@ -9,7 +9,7 @@ use aya_ebpf::maps::{Array, LruHashMap, PerCpuArray};
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{
     COUNTERS_LEN, Config, Counters, EXEMPT_GENERATION_BITS, EXEMPT_MAX, ExemptKeyV4, ExemptKeyV6, FAULTS_MAX,
-    FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6, GENERATIONS, PortTable, REASONS_MAX, Rule, SOURCES_CAPACITY, Source,
+    FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6, GENERATIONS, PortTable, REASONS_MAX, SOURCES_CAPACITY, Source,
     SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
 };
 use ratelimit_common::refusals::Refusals;
@@ -18,7 +18,6 @@ use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::window::{self, CELLS, Cells};
 
-use crate::clock::Clock;
 use crate::packet::forget;
 
 #[map]
@@ -89,16 +88,10 @@ pub(crate) fn generation(generation: u32) -> Option<Active> {
     Some(Active { config, ports, generation })
 }
 
-/// A rule of a generation.
+/// The configuration of a generation, without its ports.
 #[inline(always)]
-pub(crate) fn rule(generation: u32, rule: u32) -> Option<&'static Rule> {
-    CONFIG.get(generation & (GENERATIONS - 1))?.rules.get(rule as usize)
-}
-
-/// The clock of a generation.
-#[inline(always)]
-pub(crate) fn clock(generation: u32) -> Option<Clock> {
-    Some(Clock::new(CONFIG.get(generation & (GENERATIONS - 1))?.wall_offset_ns))
+pub(crate) fn config(generation: u32) -> Option<&'static Config> {
+    CONFIG.get(generation & (GENERATIONS - 1))
 }
 
 /// The time that a test injected; none in production.
