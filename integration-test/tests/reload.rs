@@ -140,7 +140,9 @@ fn over_tcp_nothing_names_a_source_and_nothing_writes() {
             .inside(|| {
                 use std::io::{Read as _, Write as _};
                 let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
-                write!(stream, "POST {path} HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")?;
+                let request =
+                    format!("POST {path} HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+                stream.write_all(request.as_bytes())?;
                 let mut answer = String::new();
                 stream.read_to_string(&mut answer)?;
                 Ok(answer)
