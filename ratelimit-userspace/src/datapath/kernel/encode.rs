@@ -7,7 +7,7 @@ use ratelimit_common::layout::{
 };
 use ratelimit_common::source::{Family, ipv4_mask, ipv6_mask};
 
-use crate::desired::{self, Mode, Policy, Refuse};
+use crate::desired::{self, Mode, Policy, Ports, Refuse};
 
 /// Why a policy does not fit the maps.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,8 +42,8 @@ pub(super) fn config(
     let mut other_class = CLASS_NONE;
     for (index, wanted) in policy.rules.iter().enumerate() {
         rules[index] = rule(wanted)?;
-        // The first rule has the packets that have no port.
-        if portless_class == CLASS_NONE {
+        // The first rule that has any packets has those without a port too.
+        if portless_class == CLASS_NONE && wanted.ports != Ports::default() {
             portless_class = class(index);
         }
         if wanted.ports.other_protocols && other_class == CLASS_NONE {
@@ -142,7 +142,7 @@ mod tests {
     use ratelimit_common::time::SECOND_NS;
 
     use super::*;
-    use crate::desired::{Ports, WindowForm};
+    use crate::desired::WindowForm;
 
     fn policy() -> Policy {
         let limit = desired::Limit {
@@ -202,9 +202,12 @@ mod tests {
     }
 
     #[test]
-    fn other_protocols_have_a_class_only_where_a_rule_asks_for_them() {
+    fn what_has_no_port_has_a_class_only_where_a_rule_asks_for_it() {
         let encoded = config(&policy(), [0; INTERFACES_MAX], 5).unwrap();
         assert_eq!((encoded.portless_class, encoded.other_class, encoded.wall_offset_ns), (1, 0, 5));
+        let mut none = policy();
+        none.rules[0].ports = Ports::default();
+        assert_eq!(config(&none, [0; INTERFACES_MAX], 5).unwrap().portless_class, 0);
         let mut all = policy();
         all.rules[0].ports.other_protocols = true;
         assert_eq!(config(&all, [0; INTERFACES_MAX], 5).unwrap().other_class, 1);
