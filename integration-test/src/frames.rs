@@ -216,10 +216,10 @@ pub fn v6(next: u8, payload: impl AsRef<[u8]>) -> Vec<u8> {
 }
 
 /// An extension header in units of 8 bytes (hop-by-hop, routing, destination options, mobility, HIP, shim6), with what follows it.
-pub fn extension(next: u8, units: u8, payload: impl AsRef<[u8]>) -> Vec<u8> {
-    // PadN over the whole header.
-    let padding = u8::try_from(u16::from(units) * 8 - 4).expect("at most 32 units");
-    let mut bytes = vec![next, units - 1, 1, padding];
+pub fn extension(next: u8, units: u16, payload: impl AsRef<[u8]>) -> Vec<u8> {
+    // PadN over the whole header, or as far as it goes, and then Pad1, which is 0.
+    let padding = u8::try_from(units * 8 - 4).unwrap_or(u8::MAX);
+    let mut bytes = vec![next, u8::try_from(units - 1).expect("at most 256 units"), 1, padding];
     bytes.resize(usize::from(units) * 8, 0);
     bytes.extend(payload.as_ref());
     bytes

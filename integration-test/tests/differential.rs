@@ -14,7 +14,7 @@ use integration_test::is_skipped;
 use integration_test::oracle::{self, Kind, Oracle, Outcome, Packet};
 use integration_test::program::{Program, limit_over, policy};
 use ratelimit_common::layout::Unit;
-use ratelimit_common::packet::{Frame, Parsed, Target, parse};
+use ratelimit_common::packet::{Parsed, Target, parse};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::SECOND_NS;
 use ratelimit_userspace::desired::{Limit, Mode, Policy, Refuse, WindowForm};
@@ -232,24 +232,12 @@ fn run(prefixes: (u8, u8), seed: u64) {
     println!("{STEPS} steps agree: {expected:?}");
 }
 
-struct InMemory<'a>(&'a [u8]);
-
-impl Frame for InMemory<'_> {
-    fn bytes<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
-        self.0.get(offset..)?.first_chunk().copied()
-    }
-
-    fn len(&self, _: usize) -> usize {
-        self.0.len()
-    }
-}
-
 #[test]
 fn a_random_packet_is_to_the_parser_what_it_is_to_the_oracle() {
     let mut random = Random(seed());
     for _ in 0..20_000 {
         let (frame, packet) = random_packet(&mut random);
-        let Parsed::Ip(parsed) = parse(&InMemory(&frame)) else { panic!("{packet:?} is no IP: {frame:02x?}") };
+        let Parsed::Ip(parsed) = parse(&frame.as_slice()) else { panic!("{packet:?} is no IP: {frame:02x?}") };
         let source = match parsed.source {
             Address::V4(word) => IpAddr::from(word.to_ne_bytes()),
             Address::V6(words) => {

@@ -2,8 +2,8 @@
 
 use integration_test::fixtures::{self, Fate, Fixture};
 use integration_test::frames::flag::{ACK, SYN};
-use integration_test::frames::proto::{TCP, UDP};
-use integration_test::frames::{IPV4, IPV6, SOURCE_V4, SOURCE_V6, V4, V6, frame, tcp, udp};
+use integration_test::frames::proto::{DEST_OPTIONS, TCP, UDP};
+use integration_test::frames::{IPV4, IPV6, SOURCE_V4, SOURCE_V6, V4, V6, extension, frame, tcp, udp};
 use integration_test::is_skipped;
 use integration_test::program::{Program, limit, policy};
 use ratelimit_common::layout::Unit;
@@ -100,6 +100,20 @@ fn a_frame_cut_short_at_any_length_is_malformed_or_judged_as_it_was() {
             assert!(is_allowed || count == before[word], "{} cut short is also {word}", fixture.name);
         }
     }
+}
+
+#[test]
+fn a_packet_whose_ports_are_behind_the_first_buffer_is_counted_as_one_that_opens() {
+    if is_skipped("a_packet_whose_ports_are_behind_the_first_buffer_is_counted_as_one_that_opens") {
+        return;
+    }
+    let behind = |len, packet| extension(DEST_OPTIONS, 256, extension(DEST_OPTIONS, len, packet));
+    let with_ports_at = |len| frame(IPV6, V6::of(DEST_OPTIONS).around(behind(len, extension(TCP, 1, tcp(22, ACK)))));
+    let mut program = Program::new(&policy(&[limit(1, Unit::Connections, WindowForm::Strict)]));
+    // The kernel puts about 3500 bytes of a test's frame into the first buffer.
+    assert_eq!(program.verdict(&with_ports_at(100)), "not_protected");
+    assert_eq!(program.verdict(&with_ports_at(256)), "within_limit");
+    assert_eq!(program.verdict(&with_ports_at(256)), "over_limit");
 }
 
 #[test]

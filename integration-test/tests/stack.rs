@@ -10,19 +10,7 @@ use integration_test::frames::proto::UDP;
 use integration_test::frames::{DESTINATION_V4, IPV4, SERVICE_VLAN, V4, VLAN, cut, frame, tagged, udp};
 use integration_test::is_skipped;
 use netlab::{End, Namespace, PacketSocket, UdpCounter, veth};
-use ratelimit_common::packet::{Frame, Parsed, parse};
-
-struct InMemory<'a>(&'a [u8]);
-
-impl Frame for InMemory<'_> {
-    fn bytes<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
-        self.0.get(offset..)?.first_chunk().copied()
-    }
-
-    fn len(&self, _: usize) -> usize {
-        self.0.len()
-    }
-}
+use ratelimit_common::packet::{Parsed, parse};
 
 /// Datagrams to a real server, each from an address of its own, which is how the server tells them apart.
 struct Stack {
@@ -127,7 +115,7 @@ fn what_is_malformed_or_no_ip_reaches_no_socket() {
     let reached = Stack::new().reached(&rows);
     let around: Vec<_> = rows
         .iter()
-        .filter(|(_, frame)| matches!(parse(&InMemory(frame)), Parsed::Malformed | Parsed::NotIp))
+        .filter(|(_, frame)| matches!(parse(&frame.as_slice()), Parsed::Malformed | Parsed::NotIp))
         .filter(|(name, _)| reached.iter().any(|reached| reached == name))
         .map(|(name, _)| *name)
         .collect();

@@ -25,7 +25,7 @@ pub trait Frame {
     /// compiler compares the end of one byte alone (`find_good_pkt_pointers`, kernel/bpf/verifier.c, Linux 6.18).
     fn bytes<const N: usize>(&self, offset: usize) -> Option<[u8; N]>;
 
-    /// The frame's length in bytes, with the parts that [`Frame::bytes`] cannot reach.
+    /// The frame's length in bytes, with the parts that [`Frame::bytes`] cannot reach: all buffers but the first.
     ///
     /// `at_least` is what the headers claim: a cheaper answer will do where it settles that the claim is true.
     fn len(&self, at_least: usize) -> usize;
@@ -35,6 +35,18 @@ pub trait Frame {
     #[inline(always)]
     fn forget(&self, offset: usize) -> usize {
         offset
+    }
+}
+
+impl Frame for &[u8] {
+    #[inline(always)]
+    fn bytes<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
+        self.get(offset..)?.first_chunk().copied()
+    }
+
+    #[inline(always)]
+    fn len(&self, _: usize) -> usize {
+        <[u8]>::len(self)
     }
 }
 
@@ -84,7 +96,8 @@ pub enum Target {
     },
     /// A fragment after the first: its ports were in another packet.
     Fragment,
-    /// A chain of more than [`EXTENSION_HEADERS_MAX`] extension headers: whatever is behind it, the network stack may take it.
+    /// A chain of more than [`EXTENSION_HEADERS_MAX`] extension headers, one that goes on behind what can be read, or a
+    /// first fragment that ends before its ports: whatever is there, a network stack may take it.
     Unwalkable,
     /// What a host needs to keep its link and its path MTU: neighbour discovery, router advertisements, multicast
     /// listener reports, and ICMP errors. Never counted.
@@ -121,7 +134,10 @@ pub fn parse<F: Frame>(frame: &F) -> Parsed {
     let target = match payload {
         Payload::Fragment => Some(Target::Fragment),
         Payload::Unwalkable => Some(Target::Unwalkable),
-        Payload::Transport { proto, span } => transport(frame, source, proto, span),
+        Payload::Transport { proto, span } => match transport(frame, source, proto, span) {
+            None if span.is_fragment => Some(Target::Unwalkable),
+            target => target,
+        },
     };
     match target {
         Some(target) => Parsed::Ip(Packet { source, ip_bytes, target }),
@@ -164,6 +180,14 @@ impl Span {
     #[inline(always)]
     const fn holds(self, len: usize) -> bool {
         self.start + len <= self.end
+    }
+
+    /// What it is where a header chain ends too early: malformed, unless the chain may go on in another packet. Linux
+    /// drops such a fragment (`ipv6frag_thdr_truncated`, include/net/ipv6_frag.h, Linux 5.18), as RFC 8200, section 4.5
+    /// asks; not every stack behind a forwarding host does.
+    #[inline(always)]
+    const fn cut_off(self) -> Option<Payload> {
+        if self.is_fragment { Some(Payload::Unwalkable) } else { None }
     }
 }
 
@@ -222,9 +246,11 @@ fn walk_extensions<F: Frame>(frame: &F, first: u8, span: Span) -> Option<Payload
         }
         // Each is at least as long as a fragment header.
         if !span.holds(FRAGMENT_HEADER_LEN) {
-            return None;
+            return span.cut_off();
         }
-        let [next, len, offset_high, offset_low] = frame.bytes(span.start)?;
+        let Some([next, len, offset_high, offset_low]) = frame.bytes(span.start) else {
+            return Some(Payload::Unwalkable);
+        };
         let mut header_len = (len as usize + 1) * 8;
         if proto == IpProto::Ipv6Frag as u8 {
             let fragment = u16::from_be_bytes([offset_high, offset_low]);
@@ -239,7 +265,7 @@ fn walk_extensions<F: Frame>(frame: &F, first: u8, span: Span) -> Option<Payload
         span.start = frame.forget(span.start + header_len);
         span.end = frame.forget(span.end);
         if span.start > span.end {
-            return None;
+            return span.cut_off();
         }
         proto = next;
     }
@@ -278,7 +304,7 @@ fn transport<F: Frame>(frame: &F, source: Address, proto: u8, mut span: Span) ->
     if !span.holds(2) {
         return None;
     }
-    let [kind, _] = frame.bytes(span.start)?;
+    let Some([kind, _]) = frame.bytes(span.start) else { return Some(Target::Unwalkable) };
     Some(if is_essential(source, kind) { Target::Essential } else { Target::Other })
 }
 
@@ -304,9 +330,10 @@ fn tcp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
     if !(span.holds(TcpHdr::LEN) || span.is_fragment && span.holds(PORTS_LEN)) {
         return None;
     }
-    let port = u16::from_be_bytes(frame.bytes(span.start + offset_of!(TcpHdr, dest))?);
+    let Some(port) = frame.bytes(span.start + offset_of!(TcpHdr, dest)) else { return Some(Target::Unwalkable) };
+    let port = u16::from_be_bytes(port);
     let opening = if span.holds(TCP_FLAGS + 1) {
-        let [_, flags] = frame.bytes(span.start + TCP_FLAGS - 1)?;
+        let Some([_, flags]) = frame.bytes(span.start + TCP_FLAGS - 1) else { return Some(Target::Unwalkable) };
         flags & (TCP_FLAG_SYN | TCP_FLAG_ACK) == TCP_FLAG_SYN
     } else {
         true
@@ -319,7 +346,7 @@ fn udp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
     if !span.holds(UdpHdr::LEN) {
         return None;
     }
-    let [source_high, source_low, high, low] = frame.bytes(span.start)?;
+    let Some([source_high, source_low, high, low]) = frame.bytes(span.start) else { return Some(Target::Unwalkable) };
     let quic_initial = if span.holds(UdpHdr::LEN + QUIC_START_LEN) {
         frame.bytes(span.start + UdpHdr::LEN).is_none_or(is_quic_initial)
     } else {
