@@ -257,10 +257,15 @@ impl Oracle {
     fn charge(&mut self, source: IpAddr, cost: impl Fn(Unit) -> u64, now: Nanos) -> Outcome {
         let limits = self.policy.limits.clone();
         let refuses = |limit: &&Limit| {
+            if self.policy.refuse == Refuse::All && self.was_refused_since(source, limit, bucket_start(limit, now)) {
+                return true;
+            }
             let cost = match (cost(limit.unit), self.policy.refuse) {
                 (0, Refuse::Excess) => return false,
                 // What is not counted itself goes with the rest of a client that went over, while not even one more would fit.
-                (0, Refuse::All) if !self.went_over(source, limit, now) => return false,
+                (0, Refuse::All) if !self.was_refused_since(source, limit, first_of_window(limit, now)) => {
+                    return false;
+                }
                 (0, Refuse::All) => 1,
                 (cost, Refuse::Excess | Refuse::All) => cost,
             };
@@ -287,9 +292,9 @@ impl Oracle {
         if charged.is_empty() { Outcome::NotCounted } else { Outcome::WithinLimit }
     }
 
-    /// Whether something was refused in the window that ends now.
-    fn went_over(&self, source: IpAddr, limit: &Limit, now: Nanos) -> bool {
-        self.refused.get(&self.counter(source, limit)).is_some_and(|at| *at >= first_of_window(limit, now))
+    /// Whether something was refused at or after this time.
+    fn was_refused_since(&self, source: IpAddr, limit: &Limit, since: Nanos) -> bool {
+        self.refused.get(&self.counter(source, limit)).is_some_and(|at| *at >= since)
     }
 
     fn counter(&self, source: IpAddr, limit: &Limit) -> Counter {
@@ -299,6 +304,11 @@ impl Oracle {
         };
         (cut(source, len).unwrap_or(source), limit.unit, limit.bucket)
     }
+}
+
+/// When the current bucket began.
+fn bucket_start(limit: &Limit, now: Nanos) -> Nanos {
+    now - now % limit.bucket
 }
 
 /// When the window that ends now began.

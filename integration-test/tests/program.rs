@@ -3,7 +3,7 @@
 use integration_test::fixtures::{self, Fate, Fixture};
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{DEST_OPTIONS, TCP, UDP};
-use integration_test::frames::{IPV4, IPV6, SOURCE_V4, SOURCE_V6, V4, V6, extension, frame, tcp, udp};
+use integration_test::frames::{IPV4, IPV6, SOURCE_V4, SOURCE_V6, V4, V6, extension, frame, tcp, tcp_with, udp};
 use integration_test::is_skipped;
 use integration_test::program::{Program, limit, policy};
 use ratelimit_common::layout::Unit;
@@ -247,6 +247,23 @@ fn where_everything_is_refused_the_last_connection_within_the_limit_goes_on() {
     assert_eq!(program.verdict(&ack), "not_counted");
     assert_eq!(program.verdict(&syn_from(SOURCE_V4)), "over_limit");
     assert_eq!(program.verdict(&ack), "over_limit");
+}
+
+#[test]
+fn where_everything_is_refused_a_small_packet_that_would_fit_is_too_until_the_next_bucket() {
+    if is_skipped("where_everything_is_refused_a_small_packet_that_would_fit_is_too_until_the_next_bucket") {
+        return;
+    }
+    let mut all = policy(&[limit(1100, Unit::Bytes, WindowForm::Strict)]);
+    all.rules[0].refuse = Refuse::All;
+    let (small, large) = (syn_from(SOURCE_V4), frame(IPV4, V4::of(TCP).around(tcp_with(80, ACK, &[], &[0; 900]))));
+    let mut program = Program::new(&all);
+    assert_eq!(program.verdict(&large), "within_limit");
+    assert_eq!(program.verdict(&small), "within_limit");
+    assert_eq!(program.verdict(&large), "over_limit");
+    assert_eq!(program.verdict(&small), "over_limit");
+    program.advance(MINUTE_NS);
+    assert_eq!(program.verdict(&small), "within_limit");
 }
 
 #[test]

@@ -103,31 +103,50 @@ fn judge(active: Active, rule: u32, counts_connections: bool, packet: &Packet) -
 fn judge_source(active: Active, rule: u32, source: Address, cost: Cost) -> Reason {
     let Active { config, generation, .. } = active;
     let code = match source {
-        Address::V4(address) => hold_v4(cut_ipv4(address, config.ipv4_mask), generation, rule, cost.0),
+        Address::V4(address) => {
+            let prefix = cut_ipv4(address, config.ipv4_mask);
+            hold(|| room_v4(prefix, generation, rule, cost.0), || charge_all_v4(prefix, generation, rule, cost.0))
+        }
         Address::V6(address) => {
             let [high, low] = cut_ipv6(address, config.ipv6_mask);
             if config.ipv6_wide == 0 {
-                hold_v6(high, generation, rule, cost.0)
+                hold(|| room_v6(high, generation, rule, cost.0), || charge_all_v6(high, generation, rule, cost.0))
             } else {
-                hold_v6_wide(high, low, generation, rule, cost.0)
+                hold(
+                    || room_v6_wide(high, low, generation, rule, cost.0),
+                    || charge_all_v6_wide(high, low, generation, rule, cost.0),
+                )
             }
         }
     };
     Reason::from_code(code)
 }
 
+/// All limits are looked at before any is charged: most of what is refused ends with the look.
+#[inline(always)]
+fn hold(room: impl FnOnce() -> u32, charge_all: impl FnOnce() -> u32) -> u32 {
+    let code = room();
+    if code == Reason::WithinLimit as u32 { charge_all() } else { code }
+}
+
 /// The verifier walks a global function once, whatever it is called with, as long as its arguments are plain numbers;
 /// inlined, the paths through these would multiply past the million instructions that it looks at. One of each for
 /// each family.
 macro_rules! families {
-    ($($hold:ident $room:ident $remember:ident $charge:ident $refund:ident ($($word:ident: $type:ty),*) = $source:expr;)*) => {
+    ($($room:ident $charge_all:ident $remember:ident $charge:ident $refund:ident ($($word:ident: $type:ty),*) = $source:expr;)*) => {
         $(
-            /// [`hold`]; returns a reason's code.
+            /// [`look`]; returns a reason's code.
             #[unsafe(no_mangle)]
             #[inline(never)]
-            extern "C" fn $hold($($word: $type,)* generation: u32, rule: u32, cost: u64) -> u32 {
+            extern "C" fn $room($($word: $type,)* generation: u32, rule: u32, cost: u64) -> u32 {
+                look(&$source, generation, rule, Cost(cost)) as u32
+            }
+
+            /// [`charge_all`]; returns a reason's code.
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn $charge_all($($word: $type,)* generation: u32, rule: u32, cost: u64) -> u32 {
                 let call = Calls {
-                    room: |at, amount| $room($($word,)* generation, LimitIndex::new(rule, at).0, amount) != 0,
                     charge: |at, amount| {
                         let limit = LimitIndex::new(rule, at).0;
                         match $charge($($word,)* generation, limit, amount) {
@@ -144,16 +163,9 @@ macro_rules! families {
                     },
                 };
                 match maps::config(generation).and_then(|config| config.rules.get(rule as usize)) {
-                    Some(rule) => hold(rule, Cost(cost), &call) as u32,
+                    Some(rule) => charge_all(rule, Cost(cost), &call) as u32,
                     None => Reason::InternalError as u32,
                 }
-            }
-
-            /// [`has_room`]; returns 1 or 0.
-            #[unsafe(no_mangle)]
-            #[inline(never)]
-            extern "C" fn $room($($word: $type,)* generation: u32, limit: u32, amount: u64) -> u32 {
-                has_room(&$source, generation, LimitIndex(limit), amount) as u32
             }
 
             /// [`remember`]; returns the same.
@@ -182,9 +194,9 @@ macro_rules! families {
 }
 
 families! {
-    hold_v4 room_v4 remember_v4 charge_v4 refund_v4 (prefix: u32) = SourceV4(prefix.to_ne_bytes());
-    hold_v6 room_v6 remember_v6 charge_v6 refund_v6 (prefix: u64) = SourceV6(prefix.to_ne_bytes());
-    hold_v6_wide room_v6_wide remember_v6_wide charge_v6_wide refund_v6_wide (high: u64, low: u64)
+    room_v4 charge_all_v4 remember_v4 charge_v4 refund_v4 (prefix: u32) = SourceV4(prefix.to_ne_bytes());
+    room_v6 charge_all_v6 remember_v6 charge_v6 refund_v6 (prefix: u64) = SourceV6(prefix.to_ne_bytes());
+    room_v6_wide charge_all_v6_wide remember_v6_wide charge_v6_wide refund_v6_wide (high: u64, low: u64)
         = SourceV6Wide([high.to_ne_bytes(), low.to_ne_bytes()]);
 }
 
@@ -235,9 +247,8 @@ impl LimitIndex {
     }
 }
 
-/// The steps of [`hold`] for one family of sources, each with the position of the limit in its rule.
-struct Calls<Room, Charge, Refund> {
-    room: Room,
+/// The steps of [`charge_all`] for one family of sources, each with the position of the limit in its rule.
+struct Calls<Charge, Refund> {
     charge: Charge,
     refund: Refund,
 }
@@ -252,29 +263,49 @@ mod charged {
     pub(super) const NOT_REMEMBERED: u64 = u64::MAX - 3;
 }
 
-/// Holds a source to every limit of the rule: all are looked at before any is charged, and a charge that one of them
-/// refuses after all, because another CPU was faster, is taken back from the others.
+/// Looks whether the packet may have room in every limit that counts it, and changes nothing but the count of what is
+/// refused: [`Reason::WithinLimit`] may be overtaken by another CPU, anything else stands.
+///
+/// By the coarse clock: it is never ahead, so what it refuses is over the limit, or was within the last tick.
 #[inline(always)]
-fn hold<Room, Charge, Refund>(rule: &Rule, cost: Cost, calls: &Calls<Room, Charge, Refund>) -> Reason
-where
-    Room: Fn(usize, u64) -> bool,
-    Charge: Fn(usize, u64) -> u64,
-    Refund: Fn(usize, u64, BucketIndex),
-{
-    let mut is_counted = false;
+fn look<S: Sources>(source: &S, generation: u32, rule: u32, cost: Cost) -> Reason {
+    let Some(config) = maps::config(generation) else { return Reason::InternalError };
+    let Some(rule) = config.rules.get(rule as usize) else { return Reason::InternalError };
+    let now = Clock::new(config.wall_offset_ns).coarse();
+    let mut reason = Reason::NotCounted;
     for (at, limit) in rule.limits.iter().enumerate() {
         if at >= rule.limits_len as usize {
             break;
         }
         let amount = cost.of(limit.unit);
-        is_counted |= amount != 0;
-        if (amount != 0 || rule.refuse_all != 0) && !(calls.room)(at, amount) {
+        if amount != 0 {
+            reason = Reason::WithinLimit;
+        } else if rule.refuse_all == 0 {
+            continue;
+        }
+        let Some(window) = source.window(limit.slot) else { continue };
+        let bucket = now.bucket(limit.bucket_ns);
+        let fits = || window::has_room(&window, arithmetic(limit), bucket, if amount == 0 { 1 } else { amount });
+        let has_room = match rule.refuse_all {
+            0 => fits(),
+            _ => window.refusals().lets_through(amount, bucket, limit.behind, fits),
+        };
+        if !has_room {
+            window.count_refused(bucket);
             return Reason::OverLimit;
         }
     }
-    if !is_counted {
-        return Reason::NotCounted;
-    }
+    reason
+}
+
+/// Charges every limit of the rule that counts the packet. A charge that one of them refuses after all, because
+/// another CPU was faster, is taken back from the others.
+#[inline(always)]
+fn charge_all<Charge, Refund>(rule: &Rule, cost: Cost, calls: &Calls<Charge, Refund>) -> Reason
+where
+    Charge: Fn(usize, u64) -> u64,
+    Refund: Fn(usize, u64, BucketIndex),
+{
     let mut buckets = [BucketIndex(0); LIMITS_MAX];
     let mut reason = Reason::WithinLimit;
     for (at, limit) in rule.limits.iter().enumerate() {
@@ -313,26 +344,6 @@ where
 #[inline(always)]
 fn arithmetic(limit: &layout::Limit) -> window::Limit {
     window::Limit { amount: limit.amount, behind: limit.behind, count_bits: limit.count_bits }
-}
-
-/// Whether the source may have room in this limit's window. The coarse clock is never ahead, so what it refuses is over
-/// the limit, or was within the last tick. A source that is not remembered has room.
-///
-/// An amount of 0 is what no unit counts. It is refused with the rest of a source that went over its limit, while not
-/// even one more would fit.
-#[inline(always)]
-fn has_room<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u64) -> bool {
-    let Some((limit, clock)) = limit.limit(generation) else { return true };
-    let Some(window) = source.window(limit.slot) else { return true };
-    let now = clock.coarse().bucket(limit.bucket_ns);
-    if amount == 0 && !window.refusals().is_within(now, limit.behind) {
-        return true;
-    }
-    if window::has_room(&window, arithmetic(limit), now, if amount == 0 { 1 } else { amount }) {
-        return true;
-    }
-    window.count_refused(now);
-    false
 }
 
 /// Charges one limit's window of the source, if there is one.

@@ -47,6 +47,8 @@ static FAULTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(FAULTS_MAX, 0);
 #[map]
 static SCRATCH: PerCpuArray<Source> = PerCpuArray::with_max_entries(1, 0);
 #[map]
+static READ_IN_TICK: PerCpuArray<ReadInTick> = PerCpuArray::with_max_entries(1, 0);
+#[map]
 static INJECTED_NOW: Array<u64> = Array::with_max_entries(1, 0);
 
 /// 0 in production, where the verifier then drops what depends on it; tests set it when they load the program.
@@ -102,6 +104,23 @@ pub(crate) fn injected_now() -> Option<Nanos> {
         return None;
     }
     INJECTED_NOW.get(0).map(|&now_ns| Nanos(now_ns))
+}
+
+/// The clock as it was read first in a timer tick.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct ReadInTick {
+    /// Which tick, by the kernel's count.
+    pub(crate) tick: u64,
+    /// What the clock said.
+    pub(crate) monotonic_ns: u64,
+}
+
+/// What this CPU has last read of the clock.
+#[inline(always)]
+pub(crate) fn read_in_tick() -> Option<&'static mut ReadInTick> {
+    // SAFETY: this CPU's element, which lives as long as the map; it is borrowed only while a clock is read.
+    READ_IN_TICK.get_ptr_mut(0).map(|last| unsafe { &mut *last })
 }
 
 /// Whether a prefix that holds this IPv4 address is exempt. // a trie walk: call it only where there are any
