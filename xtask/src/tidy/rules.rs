@@ -55,6 +55,14 @@ pub(super) const RULES: &[Rule] = &[
         examples: &["let file = std::fs::read(path)?;"],
     },
     Rule {
+        paths: &["ratelimit-userspace/src/plan.rs", "ratelimit-userspace/src/plan/"],
+        except: &[],
+        part: Part::ShippedCode,
+        forbidden: r"\b(config|Config|datapath|daemon|snapshot)\b",
+        reason: "the plan compares desired states, and knows nothing of where they come from or go to",
+        examples: &["use crate::config::Config;", "use crate::datapath::Datapath;"],
+    },
+    Rule {
         paths: &[
             "ratelimit-userspace/src/view.rs",
             "ratelimit-userspace/src/view/",
