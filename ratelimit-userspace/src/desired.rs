@@ -3,13 +3,14 @@
 //! Made from a [`Config`]; compared by [`plan`](crate::plan); carried out by a [`Datapath`](crate::datapath::Datapath).
 
 use std::fmt;
-
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use ratelimit_common::layout::Unit;
+use ratelimit_common::source::Family;
 
-use crate::config::{Config, amount, duration};
+use crate::config::{Config, OnExit, XdpModeChoice, amount, duration};
 
 /// Everything that the daemon holds the kernel to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,25 @@ pub struct DesiredState {
     pub interfaces: Vec<String>,
     /// What every packet is judged by.
     pub policy: Policy,
+}
+
+/// What a running daemon cannot change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fixed {
+    /// How to attach.
+    pub xdp_mode: XdpModeChoice,
+    /// What happens to the filter when the daemon ends.
+    pub on_exit: OnExit,
+    /// How many sources of each family are remembered.
+    pub max_sources: u32,
+    /// Path of the control socket.
+    pub socket: PathBuf,
+    /// Where metrics, health and the read-only API are served over HTTP.
+    pub listen: Option<SocketAddr>,
+    /// The keys of IPv6 sources: their map is made once.
+    pub ipv6_family: Family,
+    /// Windows of a source: the maps have room for so many.
+    pub limits: usize,
 }
 
 /// What every packet is judged by, seen all or nothing.
@@ -124,6 +144,20 @@ pub enum WindowForm {
 impl From<&Config> for DesiredState {
     fn from(config: &Config) -> Self {
         Self { interfaces: config.interfaces.clone(), policy: config.policy.clone() }
+    }
+}
+
+impl From<&Config> for Fixed {
+    fn from(config: &Config) -> Self {
+        Self {
+            xdp_mode: config.xdp_mode,
+            on_exit: config.on_exit,
+            max_sources: config.max_sources,
+            socket: config.socket.clone(),
+            listen: config.listen,
+            ipv6_family: Family::of_ipv6_prefix(config.policy.ipv6_prefix),
+            limits: config.policy.limits(),
+        }
     }
 }
 

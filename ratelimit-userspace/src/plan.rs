@@ -1,9 +1,6 @@
 //! From what is to what is wanted: the difference, carried out by the daemon, and in words for its log. Pure.
 
-use ratelimit_common::source::Family;
-
-use crate::config::Config;
-use crate::desired::{DesiredState, Limit, Policy, Rule, unit_label};
+use crate::desired::{DesiredState, Fixed, Limit, Policy, Rule, unit_label};
 
 /// What to do, in this order: attach, change the policy, detach. So an interface that moves is never unfiltered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,18 +39,17 @@ pub fn apply(current: &DesiredState, plan: &Plan) -> DesiredState {
     DesiredState { interfaces, policy: plan.policy.clone().unwrap_or_else(|| current.policy.clone()) }
 }
 
-/// What a running daemon cannot follow, in the file's order. The maps of sources are made once, with room for each source's
-/// windows and keys of one length.
-pub fn restart_needed(running: &Config, wanted: &Config) -> Vec<&'static str> {
-    let family = |config: &Config| Family::of_ipv6_prefix(config.policy.ipv6_prefix);
+/// What a running daemon cannot follow, in the file's order.
+pub fn restart_needed(running: impl Into<Fixed>, wanted: impl Into<Fixed>) -> Vec<&'static str> {
+    let (running, wanted) = (running.into(), wanted.into());
     [
         ("xdp_mode", running.xdp_mode != wanted.xdp_mode),
         ("on_exit", running.on_exit != wanted.on_exit),
         ("max_sources", running.max_sources != wanted.max_sources),
         ("socket", running.socket != wanted.socket),
         ("listen", running.listen != wanted.listen),
-        ("ipv6_prefix from up to /64 to a longer one or back", family(running) != family(wanted)),
-        ("the number of limits", running.policy.limits() != wanted.policy.limits()),
+        ("ipv6_prefix from up to /64 to a longer one or back", running.ipv6_family != wanted.ipv6_family),
+        ("the number of limits", running.limits != wanted.limits),
     ]
     .into_iter()
     .filter_map(|(key, is_changed)| is_changed.then_some(key))

@@ -34,6 +34,12 @@ fn key(line: &str) -> Option<&str> {
     line.split_once(" =").map(|(key, _)| key)
 }
 
+/// `rule.mode` for a line under `[rule]`.
+fn keys() -> impl Iterator<Item = (String, &'static str)> {
+    let top = SAME.iter().filter_map(|row| Some((key(row.2)?.to_owned(), row.0)));
+    top.chain(SAME.iter().filter_map(|row| Some((format!("rule.{}", key(row.3)?), row.0))))
+}
+
 fn from_flags(arguments: &[&str]) -> Config {
     let cli = Cli::try_parse_from(["ratelimitd"].iter().chain(arguments)).expect("flags");
     cli.limiter.settings().config().expect("a configuration")
@@ -83,4 +89,38 @@ fn all_flags_together_and_all_keys_together_mean_the_same() {
     let arguments: Vec<&str> = SAME.iter().flat_map(|row| row.1.iter().copied()).collect();
     let lines = |of: fn(&Row) -> &'static str| SAME.iter().map(of).collect::<Vec<_>>().join("\n");
     assert_eq!(from_flags(&arguments), from_file(&lines(|row| row.2), &lines(|row| row.3)));
+}
+
+#[test]
+fn the_documentation_has_a_row_for_every_key_and_no_other() {
+    let table = include_str!("../../../docs/CONFIG.md");
+    let cells =
+        |line: &'static str| -> Vec<&str> { line.split('|').map(|cell| cell.trim().trim_matches('`')).collect() };
+    let rows: BTreeSet<_> = table
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .map(|line| (cells(line)[1].to_owned(), cells(line)[2].trim_start_matches("--")))
+        .collect();
+    assert_eq!(rows, keys().collect());
+}
+
+#[test]
+fn the_file_that_is_installed_names_every_key_and_is_right_with_all_of_them() {
+    let shipped = include_str!("../../../dist/ratelimitd.toml");
+    let is_off =
+        |line: &&str| line.strip_prefix("# ").is_some_and(|rest| file::KEYS.0.contains(&key(rest).unwrap_or("")));
+    let whole: String = shipped
+        .lines()
+        .map(|line| if is_off(&line) { &line[2..] } else { line })
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let named: BTreeSet<_> = whole.lines().filter_map(key).collect();
+    let (top, rule) = file::KEYS;
+    // The name is for those who have reason to choose one.
+    assert_eq!(named, top.into_iter().chain(rule).filter(|key| *key != "name").collect());
+    let config = file::parse(Path::new("ratelimitd.toml"), &whole).expect("a configuration");
+    let limiter = Limiter::augment_args(clap::Command::new(""));
+    let listen = limiter.get_arguments().find(|argument| argument.get_long() == Some("listen"));
+    let help = listen.and_then(|argument| argument.get_help()).map(ToString::to_string).unwrap_or_default();
+    assert!(help.contains(&config.listen.expect("an address").to_string()), "{help}");
 }

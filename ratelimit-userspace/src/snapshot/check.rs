@@ -37,8 +37,11 @@ pub struct CheckReport {
     pub verdict: Outcome,
     /// Why, in the words of the counters.
     pub reason: String,
-    /// When every limit has room again, if nothing else is admitted meanwhile; none if never.
-    pub retry_after_seconds: Option<f64>,
+    /// When every limit has room again, if nothing else is admitted meanwhile.
+    pub retry_after_seconds: f64,
+    /// No wait is long enough, for one of the limits at least.
+    #[serde(default)]
+    pub never: bool,
     /// Every limit of every rule.
     pub limits: Vec<CheckLimit>,
 }
@@ -58,8 +61,12 @@ pub struct CheckLimit {
     pub limit: u64,
     /// What is left.
     pub remaining: u64,
-    /// When one more fits, if nothing else is admitted meanwhile; none if never.
-    pub retry_after_seconds: Option<f64>,
+    /// When one more fits, if nothing else is admitted meanwhile.
+    pub retry_after_seconds: f64,
+    /// No wait is long enough: the limit is below 1. Then `retry_after_seconds` is how long what is counted now takes to leave
+    /// the window.
+    #[serde(default)]
+    pub never: bool,
     /// Packets that this window refused since it is remembered.
     pub refused: u64,
     /// Length of the window.
@@ -102,15 +109,16 @@ impl CheckReport {
         } else {
             Reason::WithinLimit
         };
-        let retry =
-            limits.iter().map(|(_, _, _, of)| of.retry_after_ns).try_fold(0, |most, next| Some(most.max(next?)));
+        let retries = limits.iter().map(|(_, _, _, of)| of.retry);
+        let retry = retries.max().filter(|_| reason != Reason::Exempt).unwrap_or_default();
         Self {
             schema: SCHEMA,
             source: source_text(policy.client(address)),
             time: timestamp(now),
             verdict: reason.action().into(),
             reason: reason.label().to_owned(),
-            retry_after_seconds: if reason == Reason::Exempt { Some(0.0) } else { retry.map(seconds) },
+            retry_after_seconds: seconds(retry.after_ns),
+            never: retry.never,
             limits: limits.iter().map(|(rule, limit, window, of)| check_limit(rule, limit, window, of, now)).collect(),
         }
     }
@@ -143,7 +151,8 @@ fn check_limit(rule: &desired::Rule, limit: &Limit, window: &Source, of: &Standi
         used: of.used,
         limit: limit.amount,
         remaining: limit.amount.saturating_sub(of.used),
-        retry_after_seconds: of.retry_after_ns.map(seconds),
+        retry_after_seconds: seconds(of.retry.after_ns),
+        never: of.retry.never,
         refused: of.refused,
         window_seconds: seconds(limit.window_ns),
         window: limit.form.into(),

@@ -53,8 +53,11 @@ pub struct TopSource {
     pub would_drop: u64,
     /// How it stands.
     pub state: State,
-    /// When every limit has room again, if nothing else is admitted meanwhile; none if never (a limit of 0).
-    pub retry_after_seconds: Option<f64>,
+    /// When every limit has room again, if nothing else is admitted meanwhile.
+    pub retry_after_seconds: f64,
+    /// No wait is long enough, see [`super::CheckLimit::never`].
+    #[serde(default)]
+    pub never: bool,
 }
 
 /// What the sources came to.
@@ -104,8 +107,16 @@ pub(super) struct Standing {
     pub(super) used: u64,
     pub(super) over: bool,
     pub(super) refused: u64,
-    /// None: never.
-    pub(super) retry_after_ns: Option<u64>,
+    pub(super) retry: Retry,
+}
+
+/// When one more fits, if nothing else is admitted meanwhile. Of several, the greatest holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Retry {
+    /// No wait is long enough: the limit is below 1.
+    pub(super) never: bool,
+    /// Until then; if never, until all that is counted now has left the window, the longest wait that can be named.
+    pub(super) after_ns: u64,
 }
 
 impl Census {
@@ -167,17 +178,16 @@ impl TopSource {
                 windows.map(move |reading| (rule, limit, Standing::of(limit, &reading.window, now)))
             })
             .collect();
-        let &(rule, limit, nearest) = standings.iter().max_by_key(|(_, limit, standing)| {
-            (standing.over, standing.retry_after_ns.unwrap_or(u64::MAX), fill(standing.used, limit.amount))
-        })?;
+        let &(rule, limit, nearest) = standings
+            .iter()
+            .max_by_key(|(_, limit, standing)| (standing.over, standing.retry, fill(standing.used, limit.amount)))?;
         let is_exempt = policy.exempt.iter().any(|exempt| exempt.contains(&source));
         let state = match (is_exempt, nearest.over) {
             (true, true | false) => State::Exempt,
             (false, true) => State::OverLimit,
             (false, false) => State::Ok,
         };
-        let retry_after =
-            standings.iter().map(|(_, _, of)| of.retry_after_ns).try_fold(0, |most, next| Some(most.max(next?)));
+        let retry = standings.iter().map(|(_, _, of)| of.retry).max().filter(|_| !is_exempt).unwrap_or_default();
         let refused: u64 = standings.iter().fold(0, |sum, (_, _, of)| of.refused.saturating_add(sum));
         let (dropped, would_drop) = match rule.mode {
             desired::Mode::Enforce => (refused, 0),
@@ -193,7 +203,8 @@ impl TopSource {
             dropped,
             would_drop,
             state,
-            retry_after_seconds: if is_exempt { Some(0.0) } else { retry_after.map(seconds) },
+            retry_after_seconds: seconds(retry.after_ns),
+            never: retry.never,
         })
     }
 
@@ -212,14 +223,22 @@ impl Standing {
     pub(super) fn of(limit: &Limit, source: &Source, now: Nanos) -> Self {
         let arithmetic = limit.arithmetic();
         let bucket = now.bucket(limit.bucket_ns);
-        let room = window::room_from(&source.cells, arithmetic, bucket, 1);
         let over = !window::has_room(&source.cells, arithmetic, bucket, 1);
         Self {
             used: window::used(&source.cells, arithmetic, bucket),
             over,
             refused: source.refused,
-            retry_after_ns: if over { room.map(|from| until(from, limit.bucket_ns, now)) } else { Some(0) },
+            retry: if over { Retry::of(limit, source, now) } else { Retry::default() },
         }
+    }
+}
+
+impl Retry {
+    fn of(limit: &Limit, source: &Source, now: Nanos) -> Self {
+        let bucket = now.bucket(limit.bucket_ns);
+        let room = window::room_from(&source.cells, limit.arithmetic(), bucket, 1);
+        let empty = BucketIndex(bucket.0.saturating_add(u64::from(limit.behind()) + 1));
+        Self { never: room.is_none(), after_ns: until(room.unwrap_or(empty), limit.bucket_ns, now) }
     }
 }
 

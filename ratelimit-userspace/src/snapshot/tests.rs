@@ -192,7 +192,7 @@ fn the_strict_timeline_is_told_bucket_by_bucket_and_when_it_ends() {
     assert_eq!((of.used, of.remaining, of.refused), (20, 0, 1));
     assert_eq!(of.buckets.iter().map(|bucket| bucket.count).collect::<Vec<_>>(), [0, 0, 0, 13, 7, 0]);
     assert_eq!(of.buckets[3].start.to_string(), "2026-01-01T10:00:00Z");
-    assert_eq!(of.retry_after_seconds, Some(225.0));
+    assert_eq!((of.retry_after_seconds, of.never), (225.0, false));
 
     kernel.advance(225 * SECOND_NS - 1);
     assert_eq!(kernel.packet("eth0", opening("198.51.100.7")), Some(Reason::OverLimit));
@@ -216,7 +216,33 @@ fn a_source_that_was_never_seen_and_one_that_is_exempt_pass() {
 fn a_limit_of_zero_never_lets_anyone_in() {
     let policy = policy(vec![limit(0, Counted::Connections)]);
     let report = CheckReport::build(&policy, crate::datapath::fake::START, address("198.51.100.7"), &[]);
-    assert_eq!((report.verdict, report.retry_after_seconds), (Outcome::Drop, None));
+    // Five full buckets and the current one, which begins now.
+    assert_eq!((report.verdict, report.retry_after_seconds, report.never), (Outcome::Drop, 360.0, true));
+    insta::assert_json_snapshot!("check_of_a_limit_of_zero", report);
+}
+
+#[test]
+fn a_source_that_is_never_let_in_is_told_a_number_too() {
+    let mut other = limit(1, Counted::Packets);
+    (other.window_ns, other.bucket_ns) = (10 * MINUTE_NS, 2 * MINUTE_NS);
+    let policy = policy(vec![limit(0, Counted::Connections), other]);
+    let now = crate::datapath::fake::START;
+    let prefix = IpNet::from(address("198.51.100.7"));
+    let of = |limit: &desired::Limit| SourceReading {
+        prefix,
+        slot: limit.slot,
+        window: Source { refused: 1, cells: window_of(limit, limit.amount, now) },
+    };
+    let windows: Vec<_> = policy.rules[0].limits.iter().map(of).collect();
+    // Never, whatever the other limit's wait of twelve minutes.
+    let top = TopSource::of(&policy, now, prefix, &windows).unwrap();
+    assert_eq!((top.state, top.limit, top.retry_after_seconds, top.never), (State::OverLimit, 0, 360.0, true));
+    let report = CheckReport::build(&policy, now, prefix.addr(), &windows);
+    assert_eq!((report.retry_after_seconds, report.never), (360.0, true));
+    let each: Vec<_> = report.limits.iter().map(|of| (of.retry_after_seconds, of.never)).collect();
+    assert_eq!(each, [(360.0, true), (720.0, false)]);
+    let json = serde_json::to_value(&report).unwrap();
+    assert!(json["retry_after_seconds"].is_number() && json["limits"][0]["retry_after_seconds"].is_number(), "{json}");
 }
 
 fn window_of(limit: &desired::Limit, used: u64, now: Nanos) -> [u64; window::CELLS] {
@@ -275,7 +301,7 @@ fn a_source_over_two_limits_is_let_in_when_both_have_room() {
     kernel.packet("eth0", opening("198.51.100.7"));
     let top = build(&mut datapath, &policy).top.unwrap();
     assert_eq!(top.len(), 1);
-    assert_eq!((top[0].state, top[0].retry_after_seconds), (State::OverLimit, Some(360.0)));
+    assert_eq!((top[0].state, top[0].retry_after_seconds), (State::OverLimit, 360.0));
 }
 
 #[test]

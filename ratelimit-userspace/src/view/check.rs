@@ -1,6 +1,6 @@
 //! `ratelimitd check IP`.
 
-use super::{counted, duration, number, retry};
+use super::{counted, duration, number};
 use crate::error::Exit;
 use crate::snapshot::{CheckLimit, CheckReport, Mode, Outcome};
 
@@ -9,8 +9,12 @@ pub fn check(report: &CheckReport) -> String {
     let mut out = format!("{} {}\n", report.source, verdict_in_words(report));
     let is_held_back = report.limits.iter().any(|limit| limit.remaining == 0);
     if is_held_back && report.reason != "exempt" {
-        let again = retry(report.retry_after_seconds);
-        out += &format!("There is room again {again}, if it sends nothing that is admitted meanwhile.\n");
+        out += &if report.never {
+            "There is never room: a limit is 0.\n".to_owned()
+        } else {
+            let again = duration(report.retry_after_seconds);
+            format!("There is room again in {again}, if it sends nothing that is admitted meanwhile.\n")
+        };
     }
     for limit in &report.limits {
         out += "\n";

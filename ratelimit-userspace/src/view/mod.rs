@@ -49,11 +49,6 @@ fn duration(seconds: f64) -> String {
     if out.is_empty() { "0s".to_owned() } else { out }
 }
 
-/// When a source is let in again.
-fn retry(seconds: Option<f64>) -> String {
-    seconds.map_or("never: the limit is 0".to_owned(), |seconds| format!("in {}", duration(seconds)))
-}
-
 /// `1,000 connections in 5m`.
 fn limit(limit: &Limit) -> String {
     format!("{} {} in {}", number(limit.amount), limit.unit.label(), duration(limit.window_seconds))

@@ -1,6 +1,6 @@
 //! `ratelimitd stats`.
 
-use super::{counted, duration, limit, number, retry, table};
+use super::{counted, duration, limit, number, table};
 use crate::snapshot::{Interface, Mode, Rule, Snapshot, State, TopSource, WindowForm, XdpMode};
 
 /// A snapshot for people, several lines.
@@ -124,7 +124,9 @@ fn sources(snapshot: &Snapshot) -> String {
 }
 
 fn standing(of: &TopSource) -> (&'static str, String) {
-    let again = || retry(of.retry_after_seconds);
+    let again = || {
+        if of.never { "never: the limit is 0".to_owned() } else { format!("in {}", duration(of.retry_after_seconds)) }
+    };
     match of.state {
         State::Ok => ("ok", "-".to_owned()),
         State::OverLimit => ("over the limit", again()),

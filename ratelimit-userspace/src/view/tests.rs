@@ -72,3 +72,15 @@ fn check_says_why_and_when_again() {
     assert_eq!(check_exit(&blocked), Exit::Blocked);
     insta::assert_snapshot!("check_blocked", check(&blocked));
 }
+
+#[test]
+fn what_never_has_room_is_said_so() {
+    let policy = crate::fixture::policy(vec![crate::fixture::limit(0, ratelimit_common::layout::Unit::Connections)]);
+    let (source, now) = (crate::fixture::address("198.51.100.7"), crate::datapath::fake::START);
+    let report = crate::snapshot::CheckReport::build(&policy, now, source, &[]);
+    assert_eq!(check_exit(&report), Exit::Blocked);
+    insta::assert_snapshot!("check_never", check(&report));
+    let mut snapshot = crate::fixture::snapshot();
+    snapshot.top.iter_mut().flatten().for_each(|of| of.never = true);
+    assert!(stats(&snapshot).contains("over the limit  never: the limit is 0\n"), "{}", stats(&snapshot));
+}

@@ -10,8 +10,9 @@ pub(super) struct Rule {
     /// A regular expression, held against one line at a time.
     pub(super) forbidden: &'static str,
     pub(super) reason: &'static str,
+    /// Lines that break it.
     #[cfg_attr(not(test), expect(dead_code, reason = "only the tests break a rule on purpose"))]
-    pub(super) example: &'static str,
+    pub(super) examples: &'static [&'static str],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +31,7 @@ pub(super) const RULES: &[Rule] = &[
         part: Part::ShippedCode,
         forbidden: r"\b(std::time|Instant|SystemTime|f32|f64|HashMap|BTreeMap)\b",
         reason: "ratelimit-common decides: the time is an argument, and there are no floats and no maps",
-        example: "use std::time::Duration;",
+        examples: &["use std::time::Duration;"],
     },
     Rule {
         paths: &["ratelimit-userspace/src/"],
@@ -38,7 +39,7 @@ pub(super) const RULES: &[Rule] = &[
         part: Part::Code,
         forbidden: r"\baya(_log|_obj)?\b",
         reason: "only the datapath names aya; everything else sees its trait",
-        example: "use aya::maps::HashMap;",
+        examples: &["use aya::maps::HashMap;"],
     },
     Rule {
         paths: &[
@@ -51,10 +52,22 @@ pub(super) const RULES: &[Rule] = &[
         part: Part::ShippedCode,
         forbidden: r"\b(std::(fs|io|env|process|thread)|tokio|Instant|SystemTime|(Tcp|Udp|Unix)(Stream|Listener|Socket|Datagram))\b",
         reason: "the desired state and the plan are values: no input, no output, no clock",
-        example: "let file = std::fs::read(path)?;",
+        examples: &["let file = std::fs::read(path)?;"],
+    },
+    Rule {
+        paths: &["ratelimit-userspace/src/plan.rs", "ratelimit-userspace/src/plan/"],
+        except: &[],
+        part: Part::ShippedCode,
+        forbidden: r"\b(config|Config|datapath|daemon|snapshot)\b",
+        reason: "the plan compares desired states, and knows nothing of where they come from or go to",
+        examples: &["use crate::config::Config;", "use crate::datapath::Datapath;"],
     },
     Rule {
         paths: &[
+            "ratelimit-userspace/src/view.rs",
+            "ratelimit-userspace/src/view/",
+            "ratelimit-userspace/src/describe.rs",
+            "ratelimit-userspace/src/describe/",
             "ratelimit-userspace/src/tui.rs",
             "ratelimit-userspace/src/tui/",
             "ratelimit-userspace/src/web.rs",
@@ -63,18 +76,23 @@ pub(super) const RULES: &[Rule] = &[
             "ratelimit-userspace/src/export/",
         ],
         except: &[],
-        part: Part::Code,
+        // Their tests make a snapshot as the daemon does, with the fake datapath.
+        part: Part::ShippedCode,
         forbidden: r"\bdatapath\b",
         reason: "what shows the state reads the snapshot, never the datapath",
-        example: "use crate::datapath::Datapath;",
+        examples: &["use crate::datapath::Datapath;"],
     },
     Rule {
         paths: &["ratelimit-userspace/src/control.rs", "ratelimit-userspace/src/control/"],
         except: &[],
         part: Part::ShippedCode,
-        forbidden: r"\bratelimit_common::layout\b",
+        forbidden: r"\blayout\b",
         reason: "no layout type crosses the control API: write its serde twin",
-        example: "use ratelimit_common::layout::Cell;",
+        examples: &[
+            "use ratelimit_common::layout::Cell;",
+            "use ratelimit_common::{layout, verdict};",
+            "    unit: layout::Unit,",
+        ],
     },
     Rule {
         paths: &["ratelimit-ebpf/src/"],
@@ -88,7 +106,7 @@ pub(super) const RULES: &[Rule] = &[
         // Not `#[unsafe(no_mangle)]`: a function that the verifier is to walk by itself needs a name.
         forbidden: r"\bunsafe\s*(\{|fn\b|impl\b|extern\b|trait\b|$)",
         reason: "the BPF program is unsafe where it reads the packet and the maps, nowhere else",
-        example: "unsafe { read(pointer) }",
+        examples: &["unsafe { read(pointer) }"],
     },
     Rule {
         paths: &["ratelimit-ebpf/src/clock.rs"],
@@ -96,7 +114,7 @@ pub(super) const RULES: &[Rule] = &[
         part: Part::Code,
         forbidden: r"\bunsafe\s*(fn\b|impl\b|extern\b|\{\s*([^b\s]|b[^p]|$))",
         reason: "in clock.rs, only the call of a clock helper (`unsafe { bpf_ktime_...() }`) is unsafe",
-        example: "unsafe { read(pointer) }",
+        examples: &["unsafe { read(pointer) }"],
     },
     Rule {
         paths: &["ratelimit-ebpf/src/main.rs"],
@@ -104,7 +122,7 @@ pub(super) const RULES: &[Rule] = &[
         part: Part::Code,
         forbidden: r"\bunsafe\s*(\{|fn\b|impl\b|extern\b)",
         reason: "in main.rs, only the attributes that place a symbol are unsafe",
-        example: "unsafe { read(pointer) }",
+        examples: &["unsafe { read(pointer) }"],
     },
     Rule {
         paths: &["ratelimit-common/src/"],
@@ -112,7 +130,7 @@ pub(super) const RULES: &[Rule] = &[
         part: Part::Code,
         forbidden: r"\bunsafe\s*(\{|fn\b|extern\b)",
         reason: "ratelimit-common may promise that a type is plain data, and is safe otherwise",
-        example: "unsafe fn read() {}",
+        examples: &["unsafe fn read() {}"],
     },
     Rule {
         paths: &["ratelimit-userspace/src/"],
@@ -120,7 +138,7 @@ pub(super) const RULES: &[Rule] = &[
         part: Part::Code,
         forbidden: r"\bunsafe\b",
         reason: "user space is unsafe in the datapath, nowhere else",
-        example: "unsafe { libc::getuid() }",
+        examples: &["unsafe { libc::getuid() }"],
     },
     Rule {
         paths: &["*.rs"],
@@ -128,7 +146,7 @@ pub(super) const RULES: &[Rule] = &[
         part: Part::Code,
         forbidden: r"#!?\[allow\(",
         reason: "a lint is expected with its reason (`#[expect(lint, reason = \"...\")]`), never allowed",
-        example: "#[allow(dead_code)]",
+        examples: &["#[allow(dead_code)]"],
     },
     Rule {
         paths: &["*.rs"],
@@ -136,7 +154,7 @@ pub(super) const RULES: &[Rule] = &[
         part: Part::ShippedCode,
         forbidden: r"\.unwrap\(\)",
         reason: "outside tests nothing is unwrapped: say what went wrong, and what to do",
-        example: "let value = option.unwrap();",
+        examples: &["let value = option.unwrap();"],
     },
     Rule {
         paths: &["*.rs", "*.toml", "*.md", "*.sh", "*.service", ".ci/"],
@@ -144,7 +162,7 @@ pub(super) const RULES: &[Rule] = &[
         part: Part::Everything,
         forbidden: r"\b(TO[D]O|FI[X]ME)\b",
         reason: "what is not done is an issue, not a comment",
-        example: concat!("// TO", "DO: more"),
+        examples: &[concat!("// TO", "DO: more")],
     },
     Rule {
         paths: &["*"],
@@ -152,7 +170,7 @@ pub(super) const RULES: &[Rule] = &[
         part: Part::Everything,
         forbidden: r"(^|[^A-Za-z0-9_.])/(wor[k]|roo[t]|hom[e]/[a-z]+)/",
         reason: "no path of one machine is in the repository",
-        example: concat!("let dir = \"/ro", "ot/src\";"),
+        examples: &[concat!("let dir = \"/ro", "ot/src\";")],
     },
 ];
 
@@ -161,15 +179,9 @@ impl Rule {
         let matches = |patterns: &[&str]| patterns.iter().any(|pattern| is_match(pattern, path));
         matches(self.paths) && !matches(self.except)
     }
-
-    /// A file that the rule is about.
-    #[cfg(test)]
-    pub(super) fn example_path(&self) -> String {
-        example_of(self.paths[0])
-    }
 }
 
-fn is_match(pattern: &str, path: &str) -> bool {
+pub(super) fn is_match(pattern: &str, path: &str) -> bool {
     if let Some(ending) = pattern.strip_prefix('*') {
         return path.ends_with(ending);
     }
