@@ -39,6 +39,10 @@ pub mod map {
     pub const COUNTERS: &str = "COUNTERS";
     /// Per-CPU array of `u64`, by [`super::Fault`].
     pub const FAULTS: &str = "FAULTS";
+    /// Per-CPU array of one [`super::Source`], to build a new one in.
+    pub const SCRATCH: &str = "SCRATCH";
+    /// Per-CPU array of the clock's last reading.
+    pub const READ_IN_TICK: &str = "READ_IN_TICK";
     /// Array of one `u64`: the time in tests that inject it.
     pub const INJECTED_NOW: &str = "INJECTED_NOW";
 }
@@ -342,6 +346,10 @@ faults! {
     FlowsV4Insert = 7, map::FLOWS_V4, "insert";
     /// A new UDP flow over IPv6 was refused: its next datagram counts again.
     FlowsV6Insert = 8, map::FLOWS_V6, "insert";
+    /// No room to build a new source in.
+    ScratchLookup = 9, map::SCRATCH, "lookup";
+    /// No place for the clock's last reading: it is read again.
+    ReadInTickLookup = 10, map::READ_IN_TICK, "lookup";
 }
 
 /// Cells of [`map::FAULTS`].

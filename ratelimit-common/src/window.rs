@@ -122,13 +122,8 @@ impl Cell {
     /// The cell that `word` at `index` stands for.
     #[inline(always)]
     pub const fn decode(word: u64, index: usize, count_bits: u8) -> Self {
-        let bits = (count_bits & 63) as u32;
-        let tag = (word >> bits) >> 1;
-        Self {
-            bucket: BucketIndex(tag << RING_BITS | index as u64),
-            sealed: (word >> bits) & 1 == 1,
-            count: word & ((1 << bits) - 1),
-        }
+        let prefix = Prefix::of(word, count_bits);
+        Self { bucket: prefix.bucket(index), sealed: prefix.0 & 1 == 1, count: self::count(word, count_bits) }
     }
 
     /// The word for this cell.
@@ -243,7 +238,7 @@ pub fn settle<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) -
         let at = index(earlier);
         let word = cells.load(at);
         let (prefix, sealed) = (Prefix::of(word, limit.count_bits), Prefix::sealed(earlier));
-        if prefix > sealed {
+        if prefix > sealed && prefix.bucket(at) > newest {
             newest = prefix.bucket(at);
         }
         if prefix < sealed {

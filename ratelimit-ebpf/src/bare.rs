@@ -2,6 +2,9 @@
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 
 #[cfg(target_arch = "bpf")]
+mod object;
+
+#[cfg(target_arch = "bpf")]
 mod entry {
     use aya_ebpf::bindings::xdp_action::XDP_DROP;
     use aya_ebpf::macros::xdp;
@@ -11,16 +14,6 @@ mod entry {
     fn bare(_: XdpContext) -> u32 {
         XDP_DROP
     }
-
-    #[panic_handler]
-    fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-        // Nothing here panics: the verifier takes no program with a loop that does not end.
-        loop {}
-    }
-
-    #[unsafe(link_section = "license")]
-    #[unsafe(no_mangle)]
-    static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
 }
 
 #[cfg(not(target_arch = "bpf"))]

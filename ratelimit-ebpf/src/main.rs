@@ -17,6 +17,8 @@ mod decide;
 #[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]
+mod object;
+#[cfg(target_arch = "bpf")]
 mod packet;
 
 #[cfg(target_arch = "bpf")]
@@ -48,16 +50,6 @@ mod entry {
             Action::Drop => XDP_DROP,
         }
     }
-
-    #[panic_handler]
-    fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-        // No panic is reachable: the verifier takes no program with a loop that does not end.
-        loop {}
-    }
-
-    #[unsafe(link_section = "license")]
-    #[unsafe(no_mangle)]
-    static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
 }
 
 #[cfg(not(target_arch = "bpf"))]

@@ -72,17 +72,8 @@ pub(crate) fn active() -> Option<Active> {
         return None;
     };
     // SAFETY: the element lives as long as the map. Volatile: it is read once, so that the packet keeps to one generation.
-    generation(unsafe { active.read_volatile() })
-}
-
-/// One generation of the configuration.
-#[inline(always)]
-pub(crate) fn generation(generation: u32) -> Option<Active> {
-    let generation = generation & (GENERATIONS - 1);
-    let Some(config) = CONFIG.get(generation) else {
-        fault(Fault::ConfigLookup);
-        return None;
-    };
+    let generation = unsafe { active.read_volatile() } & (GENERATIONS - 1);
+    let config = config(generation)?;
     let Some(ports) = PORTS.get(generation) else {
         fault(Fault::PortsLookup);
         return None;
@@ -93,7 +84,11 @@ pub(crate) fn generation(generation: u32) -> Option<Active> {
 /// The configuration of a generation, without its ports.
 #[inline(always)]
 pub(crate) fn config(generation: u32) -> Option<&'static Config> {
-    CONFIG.get(generation & (GENERATIONS - 1))
+    let config = CONFIG.get(generation & (GENERATIONS - 1));
+    if config.is_none() {
+        fault(Fault::ConfigLookup);
+    }
+    config
 }
 
 /// The time that a test injected; none in production.
@@ -119,8 +114,12 @@ pub(crate) struct ReadInTick {
 /// What this CPU has last read of the clock.
 #[inline(always)]
 pub(crate) fn read_in_tick() -> Option<&'static mut ReadInTick> {
+    let Some(last) = READ_IN_TICK.get_ptr_mut(0) else {
+        fault(Fault::ReadInTickLookup);
+        return None;
+    };
     // SAFETY: this CPU's element, which lives as long as the map; it is borrowed only while a clock is read.
-    READ_IN_TICK.get_ptr_mut(0).map(|last| unsafe { &mut *last })
+    Some(unsafe { &mut *last })
 }
 
 /// Whether a prefix that holds this IPv4 address is exempt. // a trie walk: call it only where there are any
@@ -288,8 +287,12 @@ mod out_of_line {
 /// Room for one source, which would be a seventh of the stack. This CPU's, and nothing of it outlasts a packet.
 #[inline(always)]
 pub(crate) fn scratch() -> Option<&'static mut Source> {
+    let Some(source) = SCRATCH.get_ptr_mut(0) else {
+        fault(Fault::ScratchLookup);
+        return None;
+    };
     // SAFETY: this CPU's element, which lives as long as the map; it is borrowed once a packet.
-    SCRATCH.get_ptr_mut(0).map(|source| unsafe { &mut *source })
+    Some(unsafe { &mut *source })
 }
 
 /// What became of the insertion of a source or flow.
