@@ -213,6 +213,48 @@ fn an_interface_that_was_deleted_is_said_so_and_protected_again_when_it_is_back(
 }
 
 #[test]
+fn a_start_that_fails_leaves_what_an_earlier_run_keeps_as_it_was() {
+    if is_skipped("a_start_that_fails_leaves_what_an_earlier_run_keeps_as_it_was") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    lab.connect_second_ends();
+    // One that is tried before s0, one after it.
+    for bridge in ["a0", "z0"] {
+        lab.server.ip(&["link", "add", bridge, "type", "bridge"]).unwrap();
+    }
+    let daemon = lab.limit(&KEEP);
+    lab.open(CLIENTS[0], 80);
+    lab.open(CLIENTS[0], 80);
+    let before = packets(&lab.stats())[0];
+    kill(daemon);
+    let shown = lab.server.ip(&["link", "show", "dev", "s0"]).unwrap();
+
+    let other = ["--iface", "s0", "--limit", "9/1h", "--port", "81", "--allow", CLIENTS[2], "--on-exit", "keep"];
+    for refusing in ["a0", "z0"] {
+        let refused = lab.ratelimitd(&[&other[..], &["--iface", refusing, "--xdp-mode", "native"]].concat());
+        assert_refused(&refused, 69, &[refusing, "no native XDP"]);
+    }
+    let refused = lab.ratelimitd(&[&other[..], &["--iface", "s1", "--iface", "z0", "--xdp-mode", "native"]].concat());
+    assert_refused(&refused, 69, &["z0"]);
+    assert!(!lab.has_xdp("s1"), "what had been attached anew is taken off again");
+    lab.attach_foreign("s1");
+    let refused = lab.ratelimitd(&[&other[..], &["--iface", "s1"]].concat());
+    assert_refused(&refused, 75, &["s1 already has an XDP program"]);
+
+    assert_eq!(lab.server.ip(&["link", "show", "dev", "s0"]).unwrap(), shown, "the program is the one it was");
+    lab.assert_admitted(CLIENTS[0], 80, 1);
+    lab.assert_admitted(CLIENTS[1], 80, 3);
+    lab.assert_admitted(CLIENTS[2], 80, 3);
+    let _daemon = lab.limit(&KEEP);
+    lab.assert_blocked(CLIENTS[0], 80);
+    let after = packets(&lab.stats())[0];
+    // Seven handshakes, and four refusals.
+    assert!(after >= before + 7 * 2 + 4, "packets while no daemon ran are counted: {before}, {after}");
+}
+
+#[test]
 fn pins_of_another_layout_are_refused_and_go_on_enforcing() {
     if is_skipped("pins_of_another_layout_are_refused_and_go_on_enforcing") {
         return;

@@ -68,7 +68,7 @@ impl Seen {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Applies the policy, then attaches to every interface, so that no packet meets a program without a policy.
+    /// Attaches to every interface and puts the policy in force, or leaves everything as it was.
     pub(super) fn start(
         datapath: D,
         config: Config,
@@ -98,25 +98,38 @@ impl<D: Datapath> Engine<D> {
         Ok(engine)
     }
 
+    /// No packet meets a program without a policy: either ours is applied first, or an earlier run's is in force. That one
+    /// is replaced last, and the interfaces under it are taken over after the others, so that what fails changes neither.
     fn attach_all(&mut self) -> Result<(), DatapathError> {
-        self.datapath.apply(&self.desired.policy)?;
-        for interface in &self.desired.interfaces {
+        let kept = self.datapath.kept();
+        if kept.is_empty() {
+            self.datapath.apply(&self.desired.policy)?;
+        }
+        let (taken_over, anew): (Vec<_>, Vec<_>) =
+            self.desired.interfaces.iter().partition(|interface| kept.contains(interface));
+        for interface in anew.into_iter().chain(taken_over) {
             let mode = self.datapath.attach(interface)?;
             self.links.attached(interface, mode);
         }
-        self.let_go_of_others()
+        if !kept.is_empty() {
+            self.datapath.apply(&self.desired.policy)?;
+        }
+        self.let_go_of_others();
+        Ok(())
     }
 
-    /// An earlier run may have left more interfaces attached than are wanted now.
-    fn let_go_of_others(&mut self) -> Result<(), DatapathError> {
-        for read in self.datapath.read()?.interfaces {
-            if !self.desired.interfaces.contains(&read.name) {
-                self.datapath.detach(&read.name)?;
-                let interface = read.name;
-                tracing::info!(interface, "detached from {interface}, which an earlier run protected");
+    /// An earlier run may have left more interfaces attached than are wanted now. One that cannot be let go is no reason to fail:
+    /// our policy is in force there too.
+    fn let_go_of_others(&mut self) {
+        for interface in self.datapath.kept() {
+            match self.datapath.detach(&interface) {
+                Ok(()) => tracing::info!(interface, "detached from {interface}, which an earlier run protected"),
+                Err(error) => {
+                    let error = anyhow::Error::from(error);
+                    tracing::warn!(interface, "{interface}, which an earlier run protected, stays attached: {error:#}");
+                }
             }
         }
-        Ok(())
     }
 
     /// Looks whether everything is attached and readable, and attaches again what is back.

@@ -141,6 +141,40 @@ async fn a_failed_start_leaves_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_failed_start_leaves_what_an_earlier_run_keeps_under_its_old_policy() {
+    for refusing in ["eth0", "eth2"] {
+        let directory = tempfile::tempdir().unwrap();
+        let earlier = config(directory.path(), 3).policy;
+        let mut config = config(directory.path(), 9);
+        config.interfaces = vec!["eth0".into(), "eth1".into(), "eth2".into()];
+        let (datapath, kernel) = FakeDatapath::new(&["eth0", "eth1", "eth2"]);
+        kernel.keep(&["eth1"], &earlier);
+        kernel.refuse_attach(refusing);
+        let (_events, queue) = mpsc::channel(1);
+        let outcome = drive(config, ConfigSource::Flags, |_| Ok(datapath), queue, surroundings(None).0).await;
+        assert_eq!(outcome.unwrap_err().exit(), Exit::Occupied);
+        assert_eq!((kernel.policy(), kernel.attached()), (Some(earlier), vec!["eth1".to_owned()]));
+        let calls = kernel.calls();
+        assert!(!calls.iter().any(|call| call == "apply" || call == "attach eth1"), "{calls:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_run_keeps_is_taken_over_last_and_what_is_not_wanted_is_let_go() {
+    let directory = tempfile::tempdir().unwrap();
+    let (datapath, kernel) = FakeDatapath::new(&["eth0", "eth1", "eth2"]);
+    kernel.keep(&["eth0", "eth2"], &config(directory.path(), 3).policy);
+    let mut config = config(directory.path(), 9);
+    config.interfaces = vec!["eth0".into(), "eth1".into()];
+    let policy = config.policy.clone();
+    let (events, queue) = mpsc::channel(1);
+    events.send(Event::Stop).await.unwrap();
+    drive(config, ConfigSource::Flags, |_| Ok(datapath), queue, surroundings(None).0).await.unwrap();
+    assert_eq!(kernel.policy(), Some(policy));
+    assert_eq!(kernel.calls(), ["attach eth1", "attach eth0", "apply", "detach eth2", "shutdown detach"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_second_daemon_is_refused_before_it_touches_the_kernel() {
     let running = start_from_flags().await;
     let config = config(running.directory.path(), 9);

@@ -84,6 +84,13 @@ impl Kernel {
         self.slots.iter().flatten().filter(is_anew).map(|slot| slot.name.clone()).collect()
     }
 
+    /// The interfaces whose link is pinned and not taken over.
+    pub(super) fn kept_interfaces(&self) -> Vec<String> {
+        let is_ours = |name: &String| self.slot(name).is_some_and(|slot| slot.link.is_some());
+        let pinned = self.pins.as_ref().map_or_else(Vec::new, Pins::interfaces);
+        pinned.into_iter().filter(|name| !is_ours(name)).collect()
+    }
+
     pub(super) fn attach_interface(&mut self, name: &str) -> Result<XdpMode, DatapathError> {
         let present = interface::all().context("list the network interfaces")?;
         let found = find(&present, name)?;
@@ -91,31 +98,49 @@ impl Kernel {
         if let Some(mode) = self.slot(name).and_then(|slot| slot.attached(&present, ours)) {
             return Ok(mode);
         }
+        let is_known = self.slot(name).is_some();
         // The interface is listed before its first packet comes.
         self.list(found)?;
-        let (link, mode, origin) = match self.pinned_link(found)? {
-            Some((link, mode)) => (self.replace_program(link)?, mode, Origin::TakenOver),
+        match self.link(found) {
+            Ok((link, mode, origin)) => {
+                if let Some(slot) = self.slots.iter_mut().flatten().find(|slot| slot.name == name) {
+                    (slot.link, slot.origin) = (Some(link), origin);
+                }
+                Ok(mode)
+            }
+            Err(error) => {
+                if !is_known {
+                    self.forget(name);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn link(&mut self, found: &Interface) -> Result<(FdLink, XdpMode, Origin), DatapathError> {
+        match self.pinned_link(found)? {
+            Some((link, mode)) => Ok((self.replace_program(link)?, mode, Origin::TakenOver)),
             None => {
                 let (link, mode) = self.attach_new(found)?;
-                (link, mode, Origin::Anew)
+                Ok((link, mode, Origin::Anew))
             }
-        };
-        if let Some(slot) = self.slots.iter_mut().flatten().find(|slot| slot.name == name) {
-            (slot.link, slot.origin) = (Some(link), origin);
         }
-        Ok(mode)
     }
 
     pub(super) fn detach_interface(&mut self, name: &str) -> Result<(), DatapathError> {
         if let Some(pins) = &self.pins {
             pins.remove_link(name)?;
         }
+        self.forget(name);
+        Ok(())
+    }
+
+    fn forget(&mut self, name: &str) {
         for slot in &mut self.slots {
             if slot.as_ref().is_some_and(|slot| slot.name == name) {
                 *slot = None;
             }
         }
-        Ok(())
     }
 
     pub(super) fn program_id(&mut self) -> Result<u32, DatapathError> {
@@ -139,10 +164,7 @@ impl Kernel {
             }
         };
         self.slots[position] = Some(Slot::known(found.name.clone(), found.index));
-        if let Some(policy) = self.policy.clone() {
-            self.write_generation(&policy)?;
-        }
-        Ok(())
+        self.write_interfaces()
     }
 
     /// The link that an earlier run pinned for this interface, if it still holds it.

@@ -207,12 +207,8 @@ impl Kernel {
 
     /// Writes a whole generation that no packet reads, and then has every packet read that one.
     fn write_generation(&mut self, policy: &Policy) -> Result<(), DatapathError> {
-        let mut interfaces = [0; INTERFACES_MAX];
-        for (index, slot) in interfaces.iter_mut().zip(&self.slots) {
-            *index = slot.as_ref().map_or(0, Slot::index);
-        }
         let config =
-            encode::config(policy, interfaces, self.wall_offset_ns).context("the policy does not fit the maps")?;
+            encode::config(policy, self.listed(), self.wall_offset_ns).context("the policy does not fit the maps")?;
         let ports = plain_box(encode::ports(policy));
 
         let active = self.active_generation()?;
@@ -225,8 +221,24 @@ impl Kernel {
         self.array(map::CONFIG)?.set(generation, Plain(config), 0).with_context(|| format!("write {}", map::CONFIG))?;
         self.array::<u32>(map::ACTIVE)?.set(0, generation, 0).with_context(|| format!("write {}", map::ACTIVE))?;
         // A packet may still be reading the other generation; the next call writes that one.
-        state::wait_for_packets()?;
+        state::wait_for_packets();
         Ok(())
+    }
+
+    /// Lists the interfaces that have a row, in the generation that packets read. Every other word is written as it was. While the
+    /// index of an interface is written, its packets may count as unlisted: none where it is listed before it is attached.
+    fn write_interfaces(&mut self) -> Result<(), DatapathError> {
+        let generation = self.active_generation()?;
+        let config = ConfigWords { interfaces: self.listed(), ..self.config_words()? };
+        Ok(self
+            .array(map::CONFIG)?
+            .set(generation, Plain(config), 0)
+            .with_context(|| format!("write {}", map::CONFIG))?)
+    }
+
+    /// The index of the interface that has each row, 0 where none has it.
+    fn listed(&self) -> [u32; INTERFACES_MAX] {
+        self.slots.each_ref().map(|slot| slot.as_ref().map_or(0, Slot::index))
     }
 
     /// Makes the keys of one generation in a trie exactly these.
@@ -345,6 +357,10 @@ impl Datapath for Kernel {
         Ok(())
     }
 
+    fn kept(&self) -> Vec<String> {
+        self.kept_interfaces()
+    }
+
     fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError> {
         self.attach_interface(interface)
     }
@@ -445,7 +461,8 @@ impl Datapath for Kernel {
         }
         match &self.pins {
             Some(pins) if pins.interfaces().is_empty() => Ok(pins.remove_all()?),
-            Some(_) | None => Ok(()),
+            Some(_) => self.write_interfaces(),
+            None => Ok(()),
         }
     }
 }
