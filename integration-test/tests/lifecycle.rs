@@ -320,6 +320,26 @@ fn detach_takes_the_filter_off_with_a_daemon_and_without() {
 }
 
 #[test]
+fn detach_by_a_wrong_socket_is_refused_while_a_daemon_runs() {
+    if is_skipped("detach_by_a_wrong_socket_is_refused_while_a_daemon_runs") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    let daemon = lab.limit(&KEEP);
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+    let elsewhere = lab.directory().join("other.sock");
+    for interface in [&["s0"][..], &[]] {
+        let refused = lab.ratelimitd(&[&["detach", "--socket", elsewhere.to_str().unwrap()], interface].concat());
+        assert_refused(&refused, 75, &["belongs to another ratelimitd", "--socket PATH"]);
+    }
+    kill(daemon);
+    lab.assert_blocked(CLIENTS[0], 80);
+    assert_eq!(lab.ratelimitd(&["detach", "--socket", elsewhere.to_str().unwrap()]).code(), 0);
+    assert!(!lab.has_xdp("s0") && !lab.pins().exists());
+}
+
+#[test]
 fn an_interface_that_is_not_there_is_answered_with_those_that_are() {
     if is_skipped("an_interface_that_is_not_there_is_answered_with_those_that_are") {
         return;

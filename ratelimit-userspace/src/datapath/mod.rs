@@ -70,12 +70,12 @@ pub enum DatapathError {
         what: String,
     },
     /// Another daemon has the pinned state.
-    #[error(
-        "the pinned state in {path} belongs to another ratelimitd that runs; stop that one first, or start without `--on-exit keep`"
-    )]
+    #[error("the pinned state in {path} belongs to another ratelimitd that runs; {remedy}")]
     InUse {
         /// The directory.
         path: String,
+        /// What to do.
+        remedy: &'static str,
     },
     /// The pinned state is not what this version writes.
     #[error("pinned state in {path} does not fit: {why}")]

@@ -177,7 +177,12 @@ impl From<PinsError> for DatapathError {
             PinsError::Io { what, path, source } if source.kind() == std::io::ErrorKind::PermissionDenied => {
                 return Self::NotPrivileged { what: format!("{what} {}", path.display()) };
             }
-            PinsError::Locked(path) => return Self::InUse { path: path.display().to_string() },
+            PinsError::Locked(path) => {
+                return Self::InUse {
+                    path: path.display().to_string(),
+                    remedy: "stop that one first, or start without `--on-exit keep`",
+                };
+            }
             PinsError::OtherVersion(path) | PinsError::Io { path, .. } => path.display().to_string(),
         };
         Self::Pins { path, why: error.to_string() }
