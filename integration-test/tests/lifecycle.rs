@@ -401,6 +401,30 @@ fn generic_mode_limits_as_native_does() {
 }
 
 #[test]
+fn a_kept_filter_in_another_mode_than_asked_for_is_refused_and_goes_on() {
+    if is_skipped("a_kept_filter_in_another_mode_than_asked_for_is_refused_and_goes_on") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    for (kept, asked, client) in [("generic", "native", CLIENTS[0]), ("native", "generic", CLIENTS[1])] {
+        kill(lab.limit(&[&KEEP[..], &["--xdp-mode", kept]].concat()));
+        lab.assert_admitted(client, 80, 3);
+        let start = ["--iface", "s0", "--limit", "9/1h", "--on-exit", "keep", "--xdp-mode"];
+        let refused = lab.ratelimitd(&[&start[..], &[asked]].concat());
+        assert_refused(&refused, 69, &["s0", kept, asked, "ratelimitd detach s0"]);
+        lab.assert_blocked(client, 80);
+        for agreeing in [kept, "auto"] {
+            let daemon = lab.limit(&[&KEEP[..], &["--xdp-mode", agreeing]].concat());
+            assert_eq!(lab.stats().pointer("/interfaces/0/xdp_mode").unwrap(), kept);
+            lab.assert_blocked(client, 80);
+            kill(daemon);
+        }
+        assert_eq!(lab.ratelimitd(&["detach"]).code(), 0);
+    }
+}
+
+#[test]
 fn jumbo_frames_are_no_reason_to_give_up_native_mode() {
     if is_skipped("jumbo_frames_are_no_reason_to_give_up_native_mode") {
         return;

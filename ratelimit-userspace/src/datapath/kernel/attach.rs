@@ -177,11 +177,34 @@ impl Kernel {
         let link: FdLink = PinnedLink::from_pin(&path).with_context(|| format!("open {}", path.display()))?.into();
         let id = link.info().with_context(|| format!("look at {}", path.display()))?.program_id();
         match found.programs.iter().find(|(_, on_interface)| *on_interface == id) {
-            Some((mode, _)) => Ok(Some((link, *mode))),
+            Some((mode, _)) => {
+                self.agree(found, *mode)?;
+                Ok(Some((link, *mode)))
+            }
             // It held an interface of that name that is gone.
             None => {
                 pins.remove_link(&found.name)?;
                 Ok(None)
+            }
+        }
+    }
+
+    /// A link keeps its mode for life, so one that was asked for otherwise cannot be taken over.
+    fn agree(&self, found: &Interface, mode: XdpMode) -> Result<(), DatapathError> {
+        match (self.xdp_mode, mode) {
+            (XdpModeChoice::Auto, _)
+            | (XdpModeChoice::Native, XdpMode::Native)
+            | (XdpModeChoice::Generic, XdpMode::Generic) => Ok(()),
+            (asked @ (XdpModeChoice::Native | XdpModeChoice::Generic), XdpMode::Native | XdpMode::Generic) => {
+                Err(DatapathError::Unsupported {
+                    what: format!("take over {0} in {1} mode", found.name, asked.label()),
+                    why: format!(
+                        "an earlier run left it attached in {0} mode, and it goes on like that; `--xdp-mode {0}` takes it over, \
+                         or `ratelimitd detach {1}` takes it off, then start again",
+                        mode.label(),
+                        found.name
+                    ),
+                })
             }
         }
     }
