@@ -254,6 +254,96 @@ fn a_start_that_fails_leaves_what_an_earlier_run_keeps_as_it_was() {
     assert!(after >= before + 7 * 2 + 4, "packets while no daemon ran are counted: {before}, {after}");
 }
 
+fn rename(lab: &Lab, from: &str, to: &str) {
+    lab.server.ip(&["link", "set", from, "down"]).unwrap();
+    lab.server.ip(&["link", "set", from, "name", to]).unwrap();
+    lab.server.ip(&["link", "set", to, "up"]).unwrap();
+}
+
+/// Interfaces in the statistics, with what each has received.
+fn received(stats: &serde_json::Value) -> Vec<(String, u64)> {
+    let interfaces = stats.pointer("/interfaces").unwrap().as_array().unwrap();
+    let row = |of: &serde_json::Value| (of["name"].as_str().unwrap().to_owned(), number(of, "/packets/received"));
+    interfaces.iter().map(row).collect()
+}
+
+#[test]
+fn an_interface_that_is_renamed_while_no_daemon_runs_is_taken_over_under_its_new_name() {
+    if is_skipped("an_interface_that_is_renamed_while_no_daemon_runs_is_taken_over_under_its_new_name") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    lab.connect_second_ends();
+    let daemon = lab.start(&[&["--iface", "s0", "--iface", "s1"], &KEEP[..]].concat());
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+    let before = received(&lab.stats());
+    kill(daemon);
+    // They change names, so that the pin of each has the name of the other.
+    for (from, to) in [("s0", "aside"), ("s1", "s0"), ("aside", "s1")] {
+        rename(&lab, from, to);
+    }
+    let daemon = lab.start(&[&["--iface", "s0", "--iface", "s1"], &KEEP[..]].concat());
+    lab.assert_blocked(CLIENTS[0], 80);
+    let after = received(&lab.stats());
+    assert!(after[0].0 == "s0" && after[0].1 < before[0].1, "s1 was not counted much: {before:?} {after:?}");
+    assert!(after[1].0 == "s1" && after[1].1 > before[0].1, "the counts go with the interface: {before:?} {after:?}");
+    kill(daemon);
+    lab.assert_blocked(CLIENTS[0], 80);
+
+    rename(&lab, "s1", "s9");
+    let refused = lab.ratelimitd(&["--iface", "s9", "--limit", "9/1h"]);
+    assert_refused(&refused, 75, &["s9 already has an XDP program", "ratelimitd's own"]);
+    let daemon = lab.start(&[&["--iface", "s9"], &KEEP[..]].concat());
+    lab.assert_blocked(CLIENTS[0], 80);
+    lab.assert_admitted(CLIENTS[1], 80, 3);
+    assert_eq!(received(&lab.stats()).len(), 1);
+    assert!(!lab.has_xdp("s0"), "what is not wanted any more is let go");
+    kill(daemon);
+    let detached = lab.ratelimitd(&["detach", "s9"]);
+    assert_eq!(detached.code(), 0, "{}", detached.stderr);
+    assert!(!lab.has_xdp("s9") && !lab.pins().exists());
+}
+
+#[test]
+fn an_interface_that_has_the_index_of_one_that_is_gone_begins_to_count_anew() {
+    if is_skipped("an_interface_that_has_the_index_of_one_that_is_gone_begins_to_count_anew") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    let daemon = lab.limit(&KEEP);
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+    kill(daemon);
+    let shown = lab.server.ip(&["-o", "link", "show", "dev", "s0"]).unwrap();
+    let index = shown.split(':').next().unwrap().to_owned();
+    lab.client.ip(&["link", "del", "c0"]).unwrap();
+    lab.server.ip(&["link", "add", "s9", "index", &index, "type", "veth", "peer", "name", "s8"]).unwrap();
+    let _daemon = lab.start(&[&["--iface", "s9"], &KEEP[..]].concat());
+    assert_eq!(received(&lab.stats()), [("s9".to_owned(), 0)]);
+}
+
+#[test]
+fn an_interface_that_is_renamed_is_said_to_be_gone_and_protected_again_when_it_has_its_name_back() {
+    if is_skipped("an_interface_that_is_renamed_is_said_to_be_gone_and_protected_again_when_it_has_its_name_back") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    for keep in ["detach", "keep"] {
+        let daemon = lab.limit(&["--limit", "2/1h", "--on-exit", keep]);
+        let is_attached = |stats: &serde_json::Value| stats.pointer("/interfaces/0/attached").unwrap() == true;
+        rename(&lab, "s0", "s9");
+        lab.stats_once(|stats| !is_attached(stats));
+        daemon.child.wait_for_line("NOT PROTECTED: s0", Duration::from_secs(5)).unwrap();
+        rename(&lab, "s9", "s0");
+        lab.stats_once(is_attached);
+        lab.assert_admitted(CLIENTS[0], 80, 2);
+        assert_eq!(daemon.end(Signal::SIGTERM), 0);
+        assert_eq!(lab.has_xdp("s0"), keep == "keep");
+    }
+}
+
 #[test]
 fn pins_of_another_layout_are_refused_and_go_on_enforcing() {
     if is_skipped("pins_of_another_layout_are_refused_and_go_on_enforcing") {

@@ -112,6 +112,40 @@ fn a_bad_file_changes_nothing_and_is_seen_in_the_metrics() {
 }
 
 #[test]
+fn an_interface_that_was_renamed_is_protected_under_its_new_name_and_counts_in_a_row_of_its_own() {
+    if is_skipped("an_interface_that_was_renamed_is_protected_under_its_new_name_and_counts_in_a_row_of_its_own") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    for keep in ["", "on_exit = \"keep\""] {
+        let path = write(&lab, &file(&lab, "2/1h", keep));
+        let daemon = lab.start(&["run", "--config", &path]);
+        lab.assert_admitted(CLIENTS[0], 80, 2);
+        for arguments in [&["down"][..], &["name", "s9"]] {
+            lab.server.ip(&[&["link", "set", "s0"], arguments].concat()).unwrap();
+        }
+        lab.server.ip(&["link", "set", "s9", "up"]).unwrap();
+        write(&lab, &file(&lab, "2/1h", keep).replace("s0", "s9"));
+        let reloaded = lab.ratelimitd(&["reload"]);
+        assert_eq!(reloaded.code(), 0, "{}", reloaded.stderr);
+        lab.assert_blocked(CLIENTS[0], 80);
+        let stats = lab.stats();
+        let names: Vec<_> = stats["interfaces"].as_array().unwrap().iter().map(|of| &of["name"]).collect();
+        assert_eq!(names, ["s9"]);
+        assert!(lab.has_xdp("s9"));
+        assert_ne!(stats.pointer("/interfaces/0/packets/dropped").unwrap(), 0, "{stats:#}");
+        daemon.child.signal(Signal::SIGKILL).unwrap();
+        drop(daemon);
+        assert_eq!(lab.has_xdp("s9"), !keep.is_empty());
+        for arguments in [&["down"][..], &["name", "s0"]] {
+            lab.server.ip(&[&["link", "set", "s9"], arguments].concat()).unwrap();
+        }
+        lab.server.ip(&["link", "set", "s0", "up"]).unwrap();
+    }
+}
+
+#[test]
 fn over_tcp_nothing_names_a_source_and_nothing_writes() {
     if is_skipped("over_tcp_nothing_names_a_source_and_nothing_writes") {
         return;

@@ -15,6 +15,7 @@ mod batch;
 pub mod fake;
 mod interface;
 pub mod kernel;
+mod link_info;
 pub mod pins;
 
 /// How an XDP program is attached.

@@ -80,7 +80,7 @@ impl Pins {
 
     /// The file of an interface's link.
     pub fn link(&self, interface: &str) -> PathBuf {
-        self.dir.join(format!("{LINK_PREFIX}{interface}"))
+        link_in(&self.dir, interface)
     }
 
     /// The directory.
@@ -101,7 +101,8 @@ impl Pins {
         self.root().map_or(Ok(()), |root| remove_files(root, None).map(drop))
     }
 
-    fn root(&self) -> Option<&Path> {
+    /// The directory that it is below of.
+    pub fn root(&self) -> Option<&Path> {
         self.dir.parent()
     }
 
@@ -145,6 +146,11 @@ pub fn pinned_interfaces(root: &Path) -> Vec<String> {
         .collect();
     interfaces.sort_unstable();
     interfaces
+}
+
+/// The file of an interface's link, pinned below `root`.
+pub fn link_path(root: &Path, interface: &str) -> PathBuf {
+    link_in(&version_dir(root), interface)
 }
 
 /// What can be said of filters that no daemon answers for.
@@ -192,7 +198,7 @@ fn remove_files(root: &Path, interface: Option<&str>) -> Result<Vec<String>, Pin
     let mut removed = Vec::new();
     for pinned in pinned_interfaces(root) {
         if interface.is_none_or(|interface| interface == pinned) {
-            remove(&dir.join(format!("{LINK_PREFIX}{pinned}")))?;
+            remove(&link_in(&dir, &pinned))?;
             removed.push(pinned);
         }
     }
@@ -216,6 +222,10 @@ fn lock(dir: &Path) -> Result<Flock<fs::File>, PinsError> {
         Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(PinsError::Locked(dir.to_owned())),
         Err((_, errno)) => Err(io("lock", errno.into())),
     }
+}
+
+fn link_in(dir: &Path, interface: &str) -> PathBuf {
+    dir.join(format!("{LINK_PREFIX}{interface}"))
 }
 
 fn version_dir(root: &Path) -> PathBuf {

@@ -2,6 +2,7 @@
 
 mod attach;
 mod encode;
+mod held;
 mod plain;
 mod state;
 mod testing;
@@ -28,6 +29,7 @@ use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
 
 use self::attach::Slot;
+use self::held::Held;
 use self::plain::Plain;
 pub use self::testing::{Bare, ProgramSize, TestRun};
 use super::pins::Pins;
@@ -68,6 +70,8 @@ pub struct Kernel {
     xdp_mode: XdpModeChoice,
     clock: Clock,
     slots: [Option<Slot>; INTERFACES_MAX],
+    /// What earlier runs left pinned and this one has not taken over.
+    held: Vec<Held>,
     policy: Option<Policy>,
     wall_offset_ns: u64,
     ipv6_family: Family,
@@ -106,6 +110,7 @@ impl Kernel {
         attach::look_at(&config.interfaces, options.pins.as_deref())?;
         #[cfg_attr(not(feature = "trace"), expect(unused_mut, reason = "the log is taken out of it"))]
         let mut kernel = Self::load(&options)?;
+        kernel.look_at_modes(&config.interfaces)?;
         #[cfg(feature = "trace")]
         trace::forward(&mut kernel.ebpf)?;
         Ok(kernel)
@@ -136,6 +141,7 @@ impl Kernel {
             xdp_mode: options.xdp_mode,
             clock: options.clock,
             slots: Default::default(),
+            held: Vec::new(),
             policy: None,
             wall_offset_ns: 0,
             ipv6_family: options.ipv6_family,
@@ -180,11 +186,7 @@ impl Kernel {
             (Clock::Kernel, 0) => state::wall_offset_ns()?,
             (Clock::Kernel, pinned) => pinned,
         };
-        let present = interface::all().context("list the network interfaces")?;
-        for (slot, &index) in self.slots.iter_mut().zip(&known.interfaces) {
-            let name = present.iter().find(|interface| index != 0 && interface.index == index);
-            *slot = name.map(|interface| Slot::known(interface.name.clone(), index));
-        }
+        self.take_rows(&known)?;
         let entries = self.map(map::SOURCES_V4)?.max_entries();
         self.sources_capacity = u64::from(entries.saturating_sub(slack) / options.windows_per_source.max(1));
         let wide = self.map(map::SOURCES_V6_WIDE)?.max_entries() > ENTRIES_MIN;
@@ -202,6 +204,25 @@ impl Kernel {
                 options.max_sources
             );
         }
+        Ok(())
+    }
+
+    /// Which interface has which row: only a link that holds it tells, as another interface may have its index by now, or its name.
+    fn take_rows(&mut self, known: &ConfigWords) -> Result<(), DatapathError> {
+        let Some((pins, root)) = self.pins.as_ref().and_then(|pins| Some((pins, pins.root()?))) else { return Ok(()) };
+        let present = interface::all().context("list the network interfaces")?;
+        let held = held::take(pins, root, &present)?;
+        if self.clock == Clock::Kernel && known.wall_offset_ns == 0 && !held.is_empty() {
+            return Err(DatapathError::Pins {
+                path: pins.dir().display().to_string(),
+                why: "it has links but not the maps that they read; what they enforce goes on. `ratelimitd detach` takes it off, then start again"
+                    .into(),
+            });
+        }
+        for (slot, &index) in self.slots.iter_mut().zip(&known.interfaces) {
+            *slot = held.iter().find(|held| held.is_on(index)).map(|held| Slot::known(held.name.clone(), index));
+        }
+        self.held = held;
         Ok(())
     }
 
