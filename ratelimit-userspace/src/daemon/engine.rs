@@ -56,8 +56,9 @@ pub(super) struct Seen {
     pub(super) problems: Vec<String>,
     /// How things are.
     pub(super) line: String,
-    /// Every interface that there is is attached, and the maps can be read: a restart would mend nothing.
-    pub(super) is_sound: bool,
+    /// The maps can be read. Where they can, a restart would mend nothing: what is not attached is tried again all the time, and a
+    /// start that meets another's program ends for good.
+    pub(super) is_readable: bool,
 }
 
 impl Seen {
@@ -136,7 +137,7 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn supervise(&mut self, moment: Moment) -> Seen {
         let reading = match self.read() {
             Ok(reading) => reading,
-            Err(problem) => return Seen { line: problem.clone(), problems: vec![problem], is_sound: false },
+            Err(problem) => return Seen { line: problem.clone(), problems: vec![problem], is_readable: false },
         };
         self.samples.push(Sample::of(&reading, moment.uptime));
         for interface in &self.desired.interfaces {
@@ -159,7 +160,7 @@ impl<D: Datapath> Engine<D> {
         }
         let problems = self.links.problems(moment.uptime);
         let line = line(&reading, &problems);
-        Seen { problems, line, is_sound: self.links.are_attached_where_present() }
+        Seen { problems, line, is_readable: true }
     }
 
     /// The next look tries at once to attach what is away.

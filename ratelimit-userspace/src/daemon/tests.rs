@@ -340,8 +340,9 @@ async fn an_announced_change_is_looked_at_at_once_even_while_retries_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_watchdog_is_fed_while_the_maps_are_readable_and_every_interface_that_there_is_is_attached() {
-    let mut running = start(Some(Duration::from_secs(10)), |_| {}, |_| ConfigSource::Flags).await;
+async fn the_watchdog_is_fed_while_the_maps_are_readable_whatever_is_attached() {
+    let two = |config: &mut Config| config.interfaces.push("eth1".into());
+    let mut running = start(Some(Duration::from_secs(10)), two, |_| ConfigSource::Flags).await;
     let fed = async |running: &mut Running| {
         running.heard();
         sleep(Duration::from_secs(30)).await;
@@ -359,7 +360,12 @@ async fn the_watchdog_is_fed_while_the_maps_are_readable_and_every_interface_tha
     assert!(running.heard().iter().any(|told| told.contains("NOT PROTECTED: eth0")));
     running.kernel.refuse_attach("eth0");
     running.kernel.add("eth0", XdpMode::Native);
-    assert_eq!(fed(&mut running).await, 0);
+    assert_eq!(fed(&mut running).await, 6, "a restart would end with the other's program still there, and no daemon");
+    let health = running.client.health().await.unwrap();
+    assert!(!health.healthy && health.problems[0].contains("other (id 7)"), "{health:?}");
+    assert_eq!(running.kernel.attached(), ["eth1"]);
+    let attached: Vec<_> = running.client.stats().await.unwrap().interfaces.iter().map(|of| of.attached).collect();
+    assert_eq!(attached, [false, true]);
     running.stop().await;
 }
 
