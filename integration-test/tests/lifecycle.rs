@@ -474,7 +474,9 @@ fn a_device_without_native_xdp_is_said_to_be_slow_or_refused() {
     let refused = lab.ratelimitd(&["--iface", "br0", "--limit", "3/1h", "--xdp-mode", "native"]);
     assert_refused(&refused, 69, &["br0", "no native XDP"]);
     let daemon = lab.start(&["--iface", "br0", "--limit", "3/1h"]);
-    assert!(daemon.child.stderr().contains("GENERIC"), "{}", daemon.child.stderr());
+    let said = daemon.child.stderr();
+    assert_eq!(said.matches("GENERIC").count(), 1, "{said}");
+    assert!(said.contains("no native XDP"), "why it is generic: {said}");
     assert_eq!(lab.stats().pointer("/interfaces/0/xdp_mode").unwrap(), "generic");
 }
 

@@ -107,6 +107,10 @@ fn a_bad_file_changes_nothing_and_is_seen_in_the_metrics() {
     fs::remove_file(lab.directory().join("ratelimitd.toml")).unwrap();
     daemon.child.signal(Signal::SIGHUP).unwrap();
     daemon.child.wait_for_line("everything goes on as it was", Duration::from_secs(5)).unwrap();
+    let said = daemon.child.stderr();
+    for line in said.lines().filter(|line| line.contains("everything goes on as it was")) {
+        assert_eq!(line.matches("ratelimitd.toml").count(), 1, "{line}");
+    }
     lab.assert_blocked(CLIENTS[0], 80);
     lab.assert_admitted(CLIENTS[1], 80, 2);
 }

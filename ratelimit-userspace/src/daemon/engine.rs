@@ -228,7 +228,8 @@ impl<D: Datapath> Engine<D> {
                     ConfigState { last_reload_successful: true, last_reload_success_at: moment.wall, error: None };
             }
             Err(problem) => {
-                tracing::error!("reload {path}: {problem}; everything goes on as it was");
+                // It names the file itself.
+                tracing::error!("reload: {problem}; everything goes on as it was");
                 self.last_reload.last_reload_successful = false;
                 self.last_reload.error = Some(problem.message.clone());
             }
@@ -248,7 +249,10 @@ impl<D: Datapath> Engine<D> {
         for change in &changes {
             tracing::info!("reload: {change}");
         }
-        let attached = carry_out(&mut self.datapath, &self.desired.policy, &plan).map_err(Problem::datapath)?;
+        let attached = carry_out(&mut self.datapath, &self.desired.policy, &plan).map_err(|error| {
+            let problem = Problem::datapath(error);
+            Problem { message: format!("{path}: {}", problem.message), ..problem }
+        })?;
         for interface in &plan.detach {
             self.links.forget(interface);
         }

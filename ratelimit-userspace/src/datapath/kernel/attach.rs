@@ -9,7 +9,7 @@ use aya::programs::xdp::{XdpLink, XdpMode as AyaMode};
 use aya::programs::{ProgramInfo, loaded_programs};
 
 use super::held::{self, Held};
-use super::{Kernel, program};
+use super::{Kernel, program, state};
 use crate::config::XdpModeChoice;
 use crate::datapath::interface::{self, Interface};
 use crate::datapath::pins;
@@ -241,10 +241,8 @@ impl Kernel {
             match self.attach_in(found, mode) {
                 Ok(link) => {
                     if let Some(refusal) = refusal {
-                        tracing::warn!(
-                            "{}: native XDP refused ({refusal:#}); attached in GENERIC mode, which costs several times as much per packet",
-                            found.name
-                        );
+                        // What that means is said by whoever asked.
+                        tracing::info!("native XDP refused: {:#}", anyhow::Error::from(refusal));
                     }
                     return Ok((self.pin(link, &found.name)?, mode));
                 }
@@ -285,11 +283,9 @@ fn fd_link(link: XdpLink) -> Result<FdLink, DatapathError> {
 /// What the kernel's refusal to attach means, and what mends it.
 fn refused(found: &Interface, mode: XdpMode, error: ProgramError) -> DatapathError {
     let error = anyhow::Error::from(error);
-    let errno =
-        error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>()).and_then(std::io::Error::raw_os_error);
     let what = format!("attach to {} in {} mode", found.name, mode.label());
     let unsupported = |why: String| DatapathError::Unsupported { what: what.clone(), why };
-    match errno {
+    match state::errno(&error) {
         Some(libc::EBUSY | libc::EEXIST) => {
             let now = interface::named(&found.name).ok().flatten();
             occupied(now.as_ref().unwrap_or(found))

@@ -136,15 +136,16 @@ pub(super) fn wait_for_packets() {
     }
 }
 
+/// The kernel's answer among an error's causes.
+pub(super) fn errno(error: &anyhow::Error) -> Option<i32> {
+    error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>()?.raw_os_error())
+}
+
 /// What the kernel's refusal to load means.
 #[expect(clippy::wildcard_enum_match_arm, reason = "one of some thirty errors has a log")]
 pub(super) fn load_error(what: &str, error: anyhow::Error) -> DatapathError {
     // EACCES is not among them: it is how the verifier refuses.
-    let is_unprivileged = error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
-        .any(|cause| cause.raw_os_error() == Some(libc::EPERM));
-    if is_unprivileged {
+    if errno(&error) == Some(libc::EPERM) {
         return DatapathError::NotPrivileged { what: what.to_owned() };
     }
     let refusal = error.downcast_ref::<ProgramError>().and_then(|refused| match refused {
