@@ -9,7 +9,7 @@ use aya::programs::xdp::{XdpLink, XdpMode as AyaMode};
 use aya::programs::{ProgramInfo, loaded_programs};
 
 use super::held::{self, Held};
-use super::{Kernel, program, state};
+use super::{Clock, ConfigWords, Kernel, program, state};
 use crate::config::XdpModeChoice;
 use crate::datapath::interface::{self, Interface};
 use crate::datapath::pins;
@@ -82,6 +82,25 @@ fn find<'a>(present: &'a [Interface], name: &str) -> Result<&'a Interface, Datap
 }
 
 impl Kernel {
+    /// Which interface has which row: only a link that holds it tells, as another interface may have its index by now, or its name.
+    pub(super) fn take_rows(&mut self, known: &ConfigWords) -> Result<(), DatapathError> {
+        let Some((pins, root)) = self.pins.as_ref().and_then(|pins| Some((pins, pins.root()?))) else { return Ok(()) };
+        let present = interface::all().context("list the network interfaces")?;
+        let held = held::take(pins, root, &present)?;
+        if self.clock == Clock::Kernel && known.wall_offset_ns == 0 && !held.is_empty() {
+            return Err(DatapathError::Pins {
+                path: pins.dir().display().to_string(),
+                why: "it has links but not the maps that they read; what they enforce goes on. `ratelimitd detach` takes it off, then start again"
+                    .into(),
+            });
+        }
+        for (slot, &index) in self.slots.iter_mut().zip(&known.interfaces) {
+            *slot = held.iter().find(|held| held.is_on(index)).map(|held| Slot::known(held.name.clone(), index));
+        }
+        self.held = held;
+        Ok(())
+    }
+
     /// The interfaces that this run has attached to without taking over a link.
     pub(super) fn attached_anew(&self) -> Vec<String> {
         let is_anew = |slot: &&Slot| slot.link.is_some() && slot.origin == Origin::Anew;

@@ -207,25 +207,6 @@ impl Kernel {
         Ok(())
     }
 
-    /// Which interface has which row: only a link that holds it tells, as another interface may have its index by now, or its name.
-    fn take_rows(&mut self, known: &ConfigWords) -> Result<(), DatapathError> {
-        let Some((pins, root)) = self.pins.as_ref().and_then(|pins| Some((pins, pins.root()?))) else { return Ok(()) };
-        let present = interface::all().context("list the network interfaces")?;
-        let held = held::take(pins, root, &present)?;
-        if self.clock == Clock::Kernel && known.wall_offset_ns == 0 && !held.is_empty() {
-            return Err(DatapathError::Pins {
-                path: pins.dir().display().to_string(),
-                why: "it has links but not the maps that they read; what they enforce goes on. `ratelimitd detach` takes it off, then start again"
-                    .into(),
-            });
-        }
-        for (slot, &index) in self.slots.iter_mut().zip(&known.interfaces) {
-            *slot = held.iter().find(|held| held.is_on(index)).map(|held| Slot::known(held.name.clone(), index));
-        }
-        self.held = held;
-        Ok(())
-    }
-
     /// Writes a whole generation that no packet reads, and then has every packet read that one.
     fn write_generation(&mut self, policy: &Policy) -> Result<(), DatapathError> {
         let config =
