@@ -213,6 +213,138 @@ fn an_interface_that_was_deleted_is_said_so_and_protected_again_when_it_is_back(
 }
 
 #[test]
+fn a_start_that_fails_leaves_what_an_earlier_run_keeps_as_it_was() {
+    if is_skipped("a_start_that_fails_leaves_what_an_earlier_run_keeps_as_it_was") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    lab.connect_second_ends();
+    // One that is tried before s0, one after it.
+    for bridge in ["a0", "z0"] {
+        lab.server.ip(&["link", "add", bridge, "type", "bridge"]).unwrap();
+    }
+    let daemon = lab.limit(&KEEP);
+    lab.open(CLIENTS[0], 80);
+    lab.open(CLIENTS[0], 80);
+    let before = packets(&lab.stats())[0];
+    kill(daemon);
+    let shown = lab.server.ip(&["link", "show", "dev", "s0"]).unwrap();
+
+    let other = ["--iface", "s0", "--limit", "9/1h", "--port", "81", "--allow", CLIENTS[2], "--on-exit", "keep"];
+    for refusing in ["a0", "z0"] {
+        let refused = lab.ratelimitd(&[&other[..], &["--iface", refusing, "--xdp-mode", "native"]].concat());
+        assert_refused(&refused, 69, &[refusing, "no native XDP"]);
+    }
+    let refused = lab.ratelimitd(&[&other[..], &["--iface", "s1", "--iface", "z0", "--xdp-mode", "native"]].concat());
+    assert_refused(&refused, 69, &["z0"]);
+    assert!(!lab.has_xdp("s1"), "what had been attached anew is taken off again");
+    lab.attach_foreign("s1");
+    let refused = lab.ratelimitd(&[&other[..], &["--iface", "s1"]].concat());
+    assert_refused(&refused, 75, &["s1 already has an XDP program"]);
+
+    assert_eq!(lab.server.ip(&["link", "show", "dev", "s0"]).unwrap(), shown, "the program is the one it was");
+    lab.assert_admitted(CLIENTS[0], 80, 1);
+    lab.assert_admitted(CLIENTS[1], 80, 3);
+    lab.assert_admitted(CLIENTS[2], 80, 3);
+    let _daemon = lab.limit(&KEEP);
+    lab.assert_blocked(CLIENTS[0], 80);
+    let after = packets(&lab.stats())[0];
+    // Seven handshakes, and four refusals.
+    assert!(after >= before + 7 * 2 + 4, "packets while no daemon ran are counted: {before}, {after}");
+}
+
+fn rename(lab: &Lab, from: &str, to: &str) {
+    lab.server.ip(&["link", "set", from, "down"]).unwrap();
+    lab.server.ip(&["link", "set", from, "name", to]).unwrap();
+    lab.server.ip(&["link", "set", to, "up"]).unwrap();
+}
+
+/// Interfaces in the statistics, with what each has received.
+fn received(stats: &serde_json::Value) -> Vec<(String, u64)> {
+    let interfaces = stats.pointer("/interfaces").unwrap().as_array().unwrap();
+    let row = |of: &serde_json::Value| (of["name"].as_str().unwrap().to_owned(), number(of, "/packets/received"));
+    interfaces.iter().map(row).collect()
+}
+
+#[test]
+fn an_interface_that_is_renamed_while_no_daemon_runs_is_taken_over_under_its_new_name() {
+    if is_skipped("an_interface_that_is_renamed_while_no_daemon_runs_is_taken_over_under_its_new_name") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    lab.connect_second_ends();
+    let daemon = lab.start(&[&["--iface", "s0", "--iface", "s1"], &KEEP[..]].concat());
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+    let before = received(&lab.stats());
+    kill(daemon);
+    // They change names, so that the pin of each has the name of the other.
+    for (from, to) in [("s0", "aside"), ("s1", "s0"), ("aside", "s1")] {
+        rename(&lab, from, to);
+    }
+    let daemon = lab.start(&[&["--iface", "s0", "--iface", "s1"], &KEEP[..]].concat());
+    lab.assert_blocked(CLIENTS[0], 80);
+    let after = received(&lab.stats());
+    assert!(after[0].0 == "s0" && after[0].1 < before[0].1, "s1 was not counted much: {before:?} {after:?}");
+    assert!(after[1].0 == "s1" && after[1].1 > before[0].1, "the counts go with the interface: {before:?} {after:?}");
+    kill(daemon);
+    lab.assert_blocked(CLIENTS[0], 80);
+
+    rename(&lab, "s1", "s9");
+    let refused = lab.ratelimitd(&["--iface", "s9", "--limit", "9/1h"]);
+    assert_refused(&refused, 75, &["s9 already has an XDP program", "ratelimitd's own"]);
+    let daemon = lab.start(&[&["--iface", "s9"], &KEEP[..]].concat());
+    lab.assert_blocked(CLIENTS[0], 80);
+    lab.assert_admitted(CLIENTS[1], 80, 3);
+    assert_eq!(received(&lab.stats()).len(), 1);
+    assert!(!lab.has_xdp("s0"), "what is not wanted any more is let go");
+    kill(daemon);
+    let detached = lab.ratelimitd(&["detach", "s9"]);
+    assert_eq!(detached.code(), 0, "{}", detached.stderr);
+    assert!(!lab.has_xdp("s9") && !lab.pins().exists());
+}
+
+#[test]
+fn an_interface_that_has_the_index_of_one_that_is_gone_begins_to_count_anew() {
+    if is_skipped("an_interface_that_has_the_index_of_one_that_is_gone_begins_to_count_anew") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    let daemon = lab.limit(&KEEP);
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+    kill(daemon);
+    let shown = lab.server.ip(&["-o", "link", "show", "dev", "s0"]).unwrap();
+    let index = shown.split(':').next().unwrap().to_owned();
+    lab.client.ip(&["link", "del", "c0"]).unwrap();
+    lab.server.ip(&["link", "add", "s9", "index", &index, "type", "veth", "peer", "name", "s8"]).unwrap();
+    let _daemon = lab.start(&[&["--iface", "s9"], &KEEP[..]].concat());
+    assert_eq!(received(&lab.stats()), [("s9".to_owned(), 0)]);
+}
+
+#[test]
+fn an_interface_that_is_renamed_is_said_to_be_gone_and_protected_again_when_it_has_its_name_back() {
+    if is_skipped("an_interface_that_is_renamed_is_said_to_be_gone_and_protected_again_when_it_has_its_name_back") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    for keep in ["detach", "keep"] {
+        let daemon = lab.limit(&["--limit", "2/1h", "--on-exit", keep]);
+        let is_attached = |stats: &serde_json::Value| stats.pointer("/interfaces/0/attached").unwrap() == true;
+        rename(&lab, "s0", "s9");
+        lab.stats_once(|stats| !is_attached(stats));
+        daemon.child.wait_for_line("NOT PROTECTED: s0", Duration::from_secs(5)).unwrap();
+        rename(&lab, "s9", "s0");
+        lab.stats_once(is_attached);
+        lab.assert_admitted(CLIENTS[0], 80, 2);
+        assert_eq!(daemon.end(Signal::SIGTERM), 0);
+        assert_eq!(lab.has_xdp("s0"), keep == "keep");
+    }
+}
+
+#[test]
 fn pins_of_another_layout_are_refused_and_go_on_enforcing() {
     if is_skipped("pins_of_another_layout_are_refused_and_go_on_enforcing") {
         return;
@@ -278,6 +410,26 @@ fn detach_takes_the_filter_off_with_a_daemon_and_without() {
 }
 
 #[test]
+fn detach_by_a_wrong_socket_is_refused_while_a_daemon_runs() {
+    if is_skipped("detach_by_a_wrong_socket_is_refused_while_a_daemon_runs") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    let daemon = lab.limit(&KEEP);
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+    let elsewhere = lab.directory().join("other.sock");
+    for interface in [&["s0"][..], &[]] {
+        let refused = lab.ratelimitd(&[&["detach", "--socket", elsewhere.to_str().unwrap()], interface].concat());
+        assert_refused(&refused, 75, &["belongs to another ratelimitd", "--socket PATH"]);
+    }
+    kill(daemon);
+    lab.assert_blocked(CLIENTS[0], 80);
+    assert_eq!(lab.ratelimitd(&["detach", "--socket", elsewhere.to_str().unwrap()]).code(), 0);
+    assert!(!lab.has_xdp("s0") && !lab.pins().exists());
+}
+
+#[test]
 fn an_interface_that_is_not_there_is_answered_with_those_that_are() {
     if is_skipped("an_interface_that_is_not_there_is_answered_with_those_that_are") {
         return;
@@ -322,7 +474,9 @@ fn a_device_without_native_xdp_is_said_to_be_slow_or_refused() {
     let refused = lab.ratelimitd(&["--iface", "br0", "--limit", "3/1h", "--xdp-mode", "native"]);
     assert_refused(&refused, 69, &["br0", "no native XDP"]);
     let daemon = lab.start(&["--iface", "br0", "--limit", "3/1h"]);
-    assert!(daemon.child.stderr().contains("GENERIC"), "{}", daemon.child.stderr());
+    let said = daemon.child.stderr();
+    assert_eq!(said.matches("GENERIC").count(), 1, "{said}");
+    assert!(said.contains("no native XDP"), "why it is generic: {said}");
     assert_eq!(lab.stats().pointer("/interfaces/0/xdp_mode").unwrap(), "generic");
 }
 
@@ -336,6 +490,30 @@ fn generic_mode_limits_as_native_does() {
     let _daemon = lab.limit(&["--limit", "3/1h", "--xdp-mode", "generic"]);
     lab.assert_admitted(CLIENTS[0], 80, 3);
     lab.open(CLIENTS[1], 80);
+}
+
+#[test]
+fn a_kept_filter_in_another_mode_than_asked_for_is_refused_and_goes_on() {
+    if is_skipped("a_kept_filter_in_another_mode_than_asked_for_is_refused_and_goes_on") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    for (kept, asked, client) in [("generic", "native", CLIENTS[0]), ("native", "generic", CLIENTS[1])] {
+        kill(lab.limit(&[&KEEP[..], &["--xdp-mode", kept]].concat()));
+        lab.assert_admitted(client, 80, 3);
+        let start = ["--iface", "s0", "--limit", "9/1h", "--on-exit", "keep", "--xdp-mode"];
+        let refused = lab.ratelimitd(&[&start[..], &[asked]].concat());
+        assert_refused(&refused, 69, &["s0", kept, asked, "ratelimitd detach s0"]);
+        lab.assert_blocked(client, 80);
+        for agreeing in [kept, "auto"] {
+            let daemon = lab.limit(&[&KEEP[..], &["--xdp-mode", agreeing]].concat());
+            assert_eq!(lab.stats().pointer("/interfaces/0/xdp_mode").unwrap(), kept);
+            lab.assert_blocked(client, 80);
+            kill(daemon);
+        }
+        assert_eq!(lab.ratelimitd(&["detach"]).code(), 0);
+    }
 }
 
 #[test]

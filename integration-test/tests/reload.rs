@@ -107,8 +107,46 @@ fn a_bad_file_changes_nothing_and_is_seen_in_the_metrics() {
     fs::remove_file(lab.directory().join("ratelimitd.toml")).unwrap();
     daemon.child.signal(Signal::SIGHUP).unwrap();
     daemon.child.wait_for_line("everything goes on as it was", Duration::from_secs(5)).unwrap();
+    let said = daemon.child.stderr();
+    for line in said.lines().filter(|line| line.contains("everything goes on as it was")) {
+        assert_eq!(line.matches("ratelimitd.toml").count(), 1, "{line}");
+    }
     lab.assert_blocked(CLIENTS[0], 80);
     lab.assert_admitted(CLIENTS[1], 80, 2);
+}
+
+#[test]
+fn an_interface_that_was_renamed_is_protected_under_its_new_name_and_counts_in_a_row_of_its_own() {
+    if is_skipped("an_interface_that_was_renamed_is_protected_under_its_new_name_and_counts_in_a_row_of_its_own") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    for keep in ["", "on_exit = \"keep\""] {
+        let path = write(&lab, &file(&lab, "2/1h", keep));
+        let daemon = lab.start(&["run", "--config", &path]);
+        lab.assert_admitted(CLIENTS[0], 80, 2);
+        for arguments in [&["down"][..], &["name", "s9"]] {
+            lab.server.ip(&[&["link", "set", "s0"], arguments].concat()).unwrap();
+        }
+        lab.server.ip(&["link", "set", "s9", "up"]).unwrap();
+        write(&lab, &file(&lab, "2/1h", keep).replace("s0", "s9"));
+        let reloaded = lab.ratelimitd(&["reload"]);
+        assert_eq!(reloaded.code(), 0, "{}", reloaded.stderr);
+        lab.assert_blocked(CLIENTS[0], 80);
+        let stats = lab.stats();
+        let names: Vec<_> = stats["interfaces"].as_array().unwrap().iter().map(|of| &of["name"]).collect();
+        assert_eq!(names, ["s9"]);
+        assert!(lab.has_xdp("s9"));
+        assert_ne!(stats.pointer("/interfaces/0/packets/dropped").unwrap(), 0, "{stats:#}");
+        daemon.child.signal(Signal::SIGKILL).unwrap();
+        drop(daemon);
+        assert_eq!(lab.has_xdp("s9"), !keep.is_empty());
+        for arguments in [&["down"][..], &["name", "s0"]] {
+            lab.server.ip(&[&["link", "set", "s9"], arguments].concat()).unwrap();
+        }
+        lab.server.ip(&["link", "set", "s0", "up"]).unwrap();
+    }
 }
 
 #[test]

@@ -320,7 +320,7 @@ mod tests {
             (DatapathError::Occupied { interface: interface(), owner: String::new() }, 75),
             (DatapathError::Unsupported { what: interface(), why: String::new() }, 69),
             (DatapathError::NotPrivileged { what: interface() }, 77),
-            (DatapathError::InUse { path: String::new() }, 75),
+            (DatapathError::InUse { path: String::new(), remedy: "" }, 75),
             (DatapathError::Pins { path: String::new(), why: String::new() }, 69),
             (DatapathError::Other(anyhow::anyhow!("x")), 1),
         ];

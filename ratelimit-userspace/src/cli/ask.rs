@@ -8,7 +8,7 @@ use super::run::{print, print_json};
 use super::{OutputFormat, Repeat};
 use crate::control::client::{Client, ClientError};
 use crate::datapath::DatapathError;
-use crate::datapath::pins::{self, Orphans};
+use crate::datapath::pins::{self, Orphans, PinsError};
 use crate::error::Exit;
 use crate::snapshot::Snapshot;
 use crate::view::{self, Screen, WatchError};
@@ -106,6 +106,12 @@ fn remove_pinned(interface: Option<&str>, no_daemon: ClientError) -> anyhow::Res
     if let Orphans::Hidden(_) = pins::orphans(root) {
         return Err(DatapathError::NotPrivileged { what: format!("look for a pinned filter in {}", pins::ROOT) }.into());
     }
-    let removed = pins::remove_pinned(root, interface).map_err(DatapathError::from)?;
+    let removed = pins::remove_pinned(root, interface).map_err(|error| match error {
+        PinsError::Locked(path) => DatapathError::InUse {
+            path: path.display().to_string(),
+            remedy: "say where its socket is, `ratelimitd detach --socket PATH`, or stop it first",
+        },
+        error @ (PinsError::NoBpfFileSystem(_) | PinsError::OtherVersion(_) | PinsError::Io { .. }) => error.into(),
+    })?;
     if removed.is_empty() { Err(no_daemon.into()) } else { Ok(removed) }
 }

@@ -56,8 +56,9 @@ pub(super) struct Seen {
     pub(super) problems: Vec<String>,
     /// How things are.
     pub(super) line: String,
-    /// Every interface that there is is attached, and the maps can be read: a restart would mend nothing.
-    pub(super) is_sound: bool,
+    /// The maps can be read. Where they can, a restart would mend nothing: what is not attached is tried again all the time, and a
+    /// start that meets another's program ends for good.
+    pub(super) is_readable: bool,
 }
 
 impl Seen {
@@ -68,7 +69,7 @@ impl Seen {
 }
 
 impl<D: Datapath> Engine<D> {
-    /// Applies the policy, then attaches to every interface, so that no packet meets a program without a policy.
+    /// Attaches to every interface and puts the policy in force, or leaves everything as it was.
     pub(super) fn start(
         datapath: D,
         config: Config,
@@ -98,32 +99,45 @@ impl<D: Datapath> Engine<D> {
         Ok(engine)
     }
 
+    /// No packet meets a program without a policy: either ours is applied first, or an earlier run's is in force. That one
+    /// is replaced last, and the interfaces under it are taken over after the others, so that what fails changes neither.
     fn attach_all(&mut self) -> Result<(), DatapathError> {
-        self.datapath.apply(&self.desired.policy)?;
-        for interface in &self.desired.interfaces {
+        let kept = self.datapath.kept();
+        if kept.is_empty() {
+            self.datapath.apply(&self.desired.policy)?;
+        }
+        let (taken_over, anew): (Vec<_>, Vec<_>) =
+            self.desired.interfaces.iter().partition(|interface| kept.contains(interface));
+        for interface in anew.into_iter().chain(taken_over) {
             let mode = self.datapath.attach(interface)?;
             self.links.attached(interface, mode);
         }
-        self.let_go_of_others()
+        if !kept.is_empty() {
+            self.datapath.apply(&self.desired.policy)?;
+        }
+        self.let_go_of_others();
+        Ok(())
     }
 
-    /// An earlier run may have left more interfaces attached than are wanted now.
-    fn let_go_of_others(&mut self) -> Result<(), DatapathError> {
-        for read in self.datapath.read()?.interfaces {
-            if !self.desired.interfaces.contains(&read.name) {
-                self.datapath.detach(&read.name)?;
-                let interface = read.name;
-                tracing::info!(interface, "detached from {interface}, which an earlier run protected");
+    /// An earlier run may have left more interfaces attached than are wanted now. One that cannot be let go is no reason to fail:
+    /// our policy is in force there too.
+    fn let_go_of_others(&mut self) {
+        for interface in self.datapath.kept() {
+            match self.datapath.detach(&interface) {
+                Ok(()) => tracing::info!(interface, "detached from {interface}, which an earlier run protected"),
+                Err(error) => {
+                    let error = anyhow::Error::from(error);
+                    tracing::warn!(interface, "{interface}, which an earlier run protected, stays attached: {error:#}");
+                }
             }
         }
-        Ok(())
     }
 
     /// Looks whether everything is attached and readable, and attaches again what is back.
     pub(super) fn supervise(&mut self, moment: Moment) -> Seen {
         let reading = match self.read() {
             Ok(reading) => reading,
-            Err(problem) => return Seen { line: problem.clone(), problems: vec![problem], is_sound: false },
+            Err(problem) => return Seen { line: problem.clone(), problems: vec![problem], is_readable: false },
         };
         self.samples.push(Sample::of(&reading, moment.uptime));
         for interface in &self.desired.interfaces {
@@ -146,7 +160,7 @@ impl<D: Datapath> Engine<D> {
         }
         let problems = self.links.problems(moment.uptime);
         let line = line(&reading, &problems);
-        Seen { problems, line, is_sound: self.links.are_attached_where_present() }
+        Seen { problems, line, is_readable: true }
     }
 
     /// The next look tries at once to attach what is away.
@@ -214,7 +228,8 @@ impl<D: Datapath> Engine<D> {
                     ConfigState { last_reload_successful: true, last_reload_success_at: moment.wall, error: None };
             }
             Err(problem) => {
-                tracing::error!("reload {path}: {problem}; everything goes on as it was");
+                // It names the file itself.
+                tracing::error!("reload: {problem}; everything goes on as it was");
                 self.last_reload.last_reload_successful = false;
                 self.last_reload.error = Some(problem.message.clone());
             }
@@ -234,7 +249,10 @@ impl<D: Datapath> Engine<D> {
         for change in &changes {
             tracing::info!("reload: {change}");
         }
-        let attached = carry_out(&mut self.datapath, &self.desired.policy, &plan).map_err(Problem::datapath)?;
+        let attached = carry_out(&mut self.datapath, &self.desired.policy, &plan).map_err(|error| {
+            let problem = Problem::datapath(error);
+            Problem { message: format!("{path}: {}", problem.message), ..problem }
+        })?;
         for interface in &plan.detach {
             self.links.forget(interface);
         }

@@ -18,14 +18,7 @@ pub(super) struct Links(BTreeMap<String, Link>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Link {
     Attached,
-    Away {
-        since: Duration,
-        retry_at: Duration,
-        delay: Duration,
-        why: String,
-        /// There is no such interface.
-        is_absent: bool,
-    },
+    Away { since: Duration, retry_at: Duration, delay: Duration, why: String },
 }
 
 impl Links {
@@ -45,7 +38,7 @@ impl Links {
             Some(Link::Attached) | None => {
                 tracing::error!(interface, "NOT PROTECTED: {interface} is gone or was taken from us");
                 let why = "it is gone or was taken from us".to_owned();
-                let away = Link::Away { since: now, retry_at: now, delay: RETRY_FIRST, why, is_absent: false };
+                let away = Link::Away { since: now, retry_at: now, delay: RETRY_FIRST, why };
                 self.0.insert(interface.to_owned(), away);
                 true
             }
@@ -54,16 +47,13 @@ impl Links {
 
     /// Trying again failed. An interface that is not there is looked for at every look; one that refuses, ever more rarely.
     pub(super) fn failed(&mut self, interface: &str, now: Duration, reason: String, is_absent: bool) {
-        let Some(Link::Away { retry_at, delay, why, is_absent: was_absent, .. }) = self.0.get_mut(interface) else {
-            return;
-        };
+        let Some(Link::Away { retry_at, delay, why, .. }) = self.0.get_mut(interface) else { return };
         if !is_absent {
             tracing::warn!(interface, "attach again: {reason}; next try in {} s", delay.as_secs());
             *retry_at = now.saturating_add(*delay);
             *delay = delay.saturating_mul(2).min(RETRY_LAST);
         }
         *why = reason;
-        *was_absent = is_absent;
     }
 
     /// Something has changed: try at once.
@@ -79,11 +69,6 @@ impl Links {
     /// It is no longer wanted.
     pub(super) fn forget(&mut self, interface: &str) {
         self.0.remove(interface);
-    }
-
-    /// Whether every interface that there is is attached. For one that there is not, nothing can be done, by a restart neither.
-    pub(super) fn are_attached_where_present(&self) -> bool {
-        self.0.values().all(|link| matches!(link, Link::Attached | Link::Away { is_absent: true, .. }))
     }
 
     /// One sentence for each that is away.
@@ -128,7 +113,6 @@ mod tests {
                 if due {
                     links.failed("eth0", at(second), "occupied".into(), false);
                 }
-                assert!(!links.are_attached_where_present());
                 due
             })
             .collect();
@@ -142,7 +126,6 @@ mod tests {
         for second in 0..10 {
             assert!(links.away("eth0", at(second)));
             links.failed("eth0", at(second), "no interface eth0".into(), true);
-            assert!(links.are_attached_where_present());
         }
         assert_eq!(links.problems(at(9)), ["eth0 is not attached since 9 s: no interface eth0"]);
         assert!(links.attached("eth0", XdpMode::Native));

@@ -271,7 +271,7 @@ impl<D: Datapath> Owner<D> {
                 }
                 () = tick(&mut watchdog) => {
                     let seen = self.on_datapath(Engine::supervise).await?;
-                    if seen.is_sound {
+                    if seen.is_readable {
                         surroundings.notifier.tell(State::Alive);
                     }
                 }

@@ -141,6 +141,40 @@ async fn a_failed_start_leaves_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_failed_start_leaves_what_an_earlier_run_keeps_under_its_old_policy() {
+    for refusing in ["eth0", "eth2"] {
+        let directory = tempfile::tempdir().unwrap();
+        let earlier = config(directory.path(), 3).policy;
+        let mut config = config(directory.path(), 9);
+        config.interfaces = vec!["eth0".into(), "eth1".into(), "eth2".into()];
+        let (datapath, kernel) = FakeDatapath::new(&["eth0", "eth1", "eth2"]);
+        kernel.keep(&["eth1"], &earlier);
+        kernel.refuse_attach(refusing);
+        let (_events, queue) = mpsc::channel(1);
+        let outcome = drive(config, ConfigSource::Flags, |_| Ok(datapath), queue, surroundings(None).0).await;
+        assert_eq!(outcome.unwrap_err().exit(), Exit::Occupied);
+        assert_eq!((kernel.policy(), kernel.attached()), (Some(earlier), vec!["eth1".to_owned()]));
+        let calls = kernel.calls();
+        assert!(!calls.iter().any(|call| call == "apply" || call == "attach eth1"), "{calls:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_run_keeps_is_taken_over_last_and_what_is_not_wanted_is_let_go() {
+    let directory = tempfile::tempdir().unwrap();
+    let (datapath, kernel) = FakeDatapath::new(&["eth0", "eth1", "eth2"]);
+    kernel.keep(&["eth0", "eth2"], &config(directory.path(), 3).policy);
+    let mut config = config(directory.path(), 9);
+    config.interfaces = vec!["eth0".into(), "eth1".into()];
+    let policy = config.policy.clone();
+    let (events, queue) = mpsc::channel(1);
+    events.send(Event::Stop).await.unwrap();
+    drive(config, ConfigSource::Flags, |_| Ok(datapath), queue, surroundings(None).0).await.unwrap();
+    assert_eq!(kernel.policy(), Some(policy));
+    assert_eq!(kernel.calls(), ["attach eth1", "attach eth0", "apply", "detach eth2", "shutdown detach"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_second_daemon_is_refused_before_it_touches_the_kernel() {
     let running = start_from_flags().await;
     let config = config(running.directory.path(), 9);
@@ -306,8 +340,9 @@ async fn an_announced_change_is_looked_at_at_once_even_while_retries_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_watchdog_is_fed_while_the_maps_are_readable_and_every_interface_that_there_is_is_attached() {
-    let mut running = start(Some(Duration::from_secs(10)), |_| {}, |_| ConfigSource::Flags).await;
+async fn the_watchdog_is_fed_while_the_maps_are_readable_whatever_is_attached() {
+    let two = |config: &mut Config| config.interfaces.push("eth1".into());
+    let mut running = start(Some(Duration::from_secs(10)), two, |_| ConfigSource::Flags).await;
     let fed = async |running: &mut Running| {
         running.heard();
         sleep(Duration::from_secs(30)).await;
@@ -325,7 +360,12 @@ async fn the_watchdog_is_fed_while_the_maps_are_readable_and_every_interface_tha
     assert!(running.heard().iter().any(|told| told.contains("NOT PROTECTED: eth0")));
     running.kernel.refuse_attach("eth0");
     running.kernel.add("eth0", XdpMode::Native);
-    assert_eq!(fed(&mut running).await, 0);
+    assert_eq!(fed(&mut running).await, 6, "a restart would end with the other's program still there, and no daemon");
+    let health = running.client.health().await.unwrap();
+    assert!(!health.healthy && health.problems[0].contains("other (id 7)"), "{health:?}");
+    assert_eq!(running.kernel.attached(), ["eth1"]);
+    let attached: Vec<_> = running.client.stats().await.unwrap().interfaces.iter().map(|of| of.attached).collect();
+    assert_eq!(attached, [false, true]);
     running.stop().await;
 }
 

@@ -63,8 +63,19 @@ struct World {
 #[derive(Debug, Default)]
 struct Row {
     attached: bool,
+    origin: Origin,
     unruled: BTreeMap<Reason, Tally>,
     ruled: BTreeMap<Reason, Tally>,
+}
+
+/// Who attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Origin {
+    #[default]
+    Anew,
+    /// An earlier run, and this one has not asked for it.
+    Kept,
+    TakenOver,
 }
 
 impl FakeDatapath {
@@ -130,6 +141,16 @@ impl FakeKernel {
         self.world().present.insert(interface.to_owned(), mode);
     }
 
+    /// What an earlier run has left: the program on these interfaces, and what it judges by.
+    pub fn keep(&self, interfaces: &[&str], policy: &Policy) {
+        let mut world = self.world();
+        world.policy = Some(policy.clone());
+        for name in interfaces {
+            let row = Row { attached: true, origin: Origin::Kept, ..Row::default() };
+            world.known.insert((*name).to_owned(), row);
+        }
+    }
+
     /// From now on attaching to this interface fails, though it exists.
     pub fn refuse_attach(&self, interface: &str) {
         self.world().refusing_attach.insert(interface.to_owned());
@@ -183,6 +204,12 @@ impl Datapath for FakeDatapath {
         Ok(())
     }
 
+    fn kept(&self) -> Vec<String> {
+        let world = self.kernel.world();
+        let kept = world.known.iter().filter(|(_, row)| row.origin == Origin::Kept);
+        kept.map(|(name, _)| name.clone()).collect()
+    }
+
     fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError> {
         let mut world = self.kernel.world();
         world.calls.push(format!("attach {interface}"));
@@ -194,7 +221,12 @@ impl Datapath for FakeDatapath {
             let owner = "other (id 7)".to_owned();
             return Err(DatapathError::Occupied { interface: interface.to_owned(), owner });
         }
-        world.known.entry(interface.to_owned()).or_default().attached = true;
+        let row = world.known.entry(interface.to_owned()).or_default();
+        row.attached = true;
+        row.origin = match row.origin {
+            Origin::Anew => Origin::Anew,
+            Origin::Kept | Origin::TakenOver => Origin::TakenOver,
+        };
         Ok(mode)
     }
 
@@ -244,7 +276,7 @@ impl Datapath for FakeDatapath {
 
     fn abandon(&mut self) -> Result<(), DatapathError> {
         let mut world = self.kernel.world();
-        world.known.clear();
+        world.known.retain(|_, row| row.origin != Origin::Anew);
         world.calls.push("abandon".to_owned());
         Ok(())
     }

@@ -15,6 +15,7 @@ mod batch;
 pub mod fake;
 mod interface;
 pub mod kernel;
+mod link_info;
 pub mod pins;
 
 /// How an XDP program is attached.
@@ -70,12 +71,12 @@ pub enum DatapathError {
         what: String,
     },
     /// Another daemon has the pinned state.
-    #[error(
-        "the pinned state in {path} belongs to another ratelimitd that runs; stop that one first, or start without `--on-exit keep`"
-    )]
+    #[error("the pinned state in {path} belongs to another ratelimitd that runs; {remedy}")]
     InUse {
         /// The directory.
         path: String,
+        /// What to do.
+        remedy: &'static str,
     },
     /// The pinned state is not what this version writes.
     #[error("pinned state in {path} does not fit: {why}")]
@@ -145,6 +146,10 @@ pub trait Datapath: Send + 'static {
     /// Replaces what packets are judged by, all at once. Counters and windows stay. On an error the old policy goes on.
     fn apply(&mut self, policy: &Policy) -> Result<(), DatapathError>;
 
+    /// The interfaces that an earlier run left limited, by the policy that it applied, and that this run has not taken over;
+    /// sorted.
+    fn kept(&self) -> Vec<String>;
+
     /// Attaches to an interface, or takes over the pinned attachment of an earlier run without a gap. An interface that
     /// was attached, went away and is back is attached anew: whatever is left of the old attachment is replaced.
     fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError>;
@@ -161,8 +166,8 @@ pub trait Datapath: Send + 'static {
     /// The windows of the source that `address` belongs to under the applied policy.
     fn source(&mut self, address: IpAddr) -> Result<Vec<SourceReading>, DatapathError>;
 
-    /// Ends a run that could not start, called once and last: takes off what it has attached itself, and leaves in place
-    /// what it took over from an earlier run.
+    /// Ends a run that could not start, called once and last: takes off what it has attached itself. What it took over from
+    /// an earlier run goes on, under that run's policy if this one has applied none.
     fn abandon(&mut self) -> Result<(), DatapathError>;
 
     /// Ends the run, called once and last: [`OnExit::Detach`] takes off and unpins everything, pins of earlier runs

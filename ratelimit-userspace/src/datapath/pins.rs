@@ -69,12 +69,8 @@ impl Pins {
         let dir = version_dir(root);
         refuse_other_versions(root)?;
         fs::create_dir_all(&dir).map_err(|source| PinsError::Io { what: "create", path: dir.clone(), source })?;
-        let file = fs::File::open(&dir).map_err(|source| PinsError::Io { what: "open", path: dir.clone(), source })?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Self { dir, _lock: lock }),
-            Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(PinsError::Locked(dir)),
-            Err((_, errno)) => Err(PinsError::Io { what: "lock", path: dir, source: errno.into() }),
-        }
+        let lock = lock(&dir)?;
+        Ok(Self { dir, _lock: lock })
     }
 
     /// The file of a map.
@@ -84,7 +80,7 @@ impl Pins {
 
     /// The file of an interface's link.
     pub fn link(&self, interface: &str) -> PathBuf {
-        self.dir.join(format!("{LINK_PREFIX}{interface}"))
+        link_in(&self.dir, interface)
     }
 
     /// The directory.
@@ -102,10 +98,11 @@ impl Pins {
     /// # Errors
     /// Where a file cannot be removed.
     pub fn remove_all(&self) -> Result<(), PinsError> {
-        self.root().map_or(Ok(()), |root| remove_pinned(root, None).map(drop))
+        self.root().map_or(Ok(()), |root| remove_files(root, None).map(drop))
     }
 
-    fn root(&self) -> Option<&Path> {
+    /// The directory that it is below of.
+    pub fn root(&self) -> Option<&Path> {
         self.dir.parent()
     }
 
@@ -151,6 +148,11 @@ pub fn pinned_interfaces(root: &Path) -> Vec<String> {
     interfaces
 }
 
+/// The file of an interface's link, pinned below `root`.
+pub fn link_path(root: &Path, interface: &str) -> PathBuf {
+    link_in(&version_dir(root), interface)
+}
+
 /// What can be said of filters that no daemon answers for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Orphans {
@@ -181,13 +183,22 @@ pub fn orphans(root: &Path) -> Orphans {
 /// Takes pinned filters off without a daemon: that of one interface, or all, with their state. Returns the interfaces.
 ///
 /// # Errors
-/// Where a file cannot be removed.
+/// Where a daemon has them, as its links go on enforcing without their files; and where a file cannot be removed.
 pub fn remove_pinned(root: &Path, interface: Option<&str>) -> Result<Vec<String>, PinsError> {
+    let dir = version_dir(root);
+    if !dir.exists() {
+        return Ok(Vec::new());
+    }
+    let _lock = lock(&dir)?;
+    remove_files(root, interface)
+}
+
+fn remove_files(root: &Path, interface: Option<&str>) -> Result<Vec<String>, PinsError> {
     let dir = version_dir(root);
     let mut removed = Vec::new();
     for pinned in pinned_interfaces(root) {
         if interface.is_none_or(|interface| interface == pinned) {
-            remove(&dir.join(format!("{LINK_PREFIX}{pinned}")))?;
+            remove(&link_in(&dir, &pinned))?;
             removed.push(pinned);
         }
     }
@@ -201,6 +212,20 @@ pub fn remove_pinned(root: &Path, interface: Option<&str>) -> Result<Vec<String>
         }
     }
     Ok(removed)
+}
+
+fn lock(dir: &Path) -> Result<Flock<fs::File>, PinsError> {
+    let io = |what, source| PinsError::Io { what, path: dir.to_owned(), source };
+    let file = fs::File::open(dir).map_err(|source| io("open", source))?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(lock),
+        Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(PinsError::Locked(dir.to_owned())),
+        Err((_, errno)) => Err(io("lock", errno.into())),
+    }
+}
+
+fn link_in(dir: &Path, interface: &str) -> PathBuf {
+    dir.join(format!("{LINK_PREFIX}{interface}"))
 }
 
 fn version_dir(root: &Path) -> PathBuf {
@@ -219,4 +244,29 @@ fn remove(path: &Path) -> Result<(), PinsError> {
 fn entries(dir: &Path) -> Result<Vec<PathBuf>, PinsError> {
     let error = |source| PinsError::Io { what: "list", path: dir.to_owned(), source };
     fs::read_dir(dir).map_err(error)?.map(|entry| Ok(entry.map_err(error)?.path())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_that_a_daemon_holds_are_not_removed_by_another_process() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("ratelimitd");
+        let dir = version_dir(&root);
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("link-eth0"), "").unwrap();
+        let daemon = lock(&dir).unwrap();
+        for interface in [None, Some("eth0"), Some("eth1")] {
+            let error = remove_pinned(&root, interface).unwrap_err();
+            assert!(matches!(error, PinsError::Locked(_)), "{error}");
+        }
+        assert_eq!(pinned_interfaces(&root), ["eth0"]);
+        drop(daemon);
+        assert_eq!(remove_pinned(&root, Some("eth1")).unwrap(), Vec::<String>::new());
+        assert_eq!(remove_pinned(&root, None).unwrap(), ["eth0"]);
+        assert!(!root.exists());
+        assert_eq!(remove_pinned(&root, None).unwrap(), Vec::<String>::new());
+    }
 }

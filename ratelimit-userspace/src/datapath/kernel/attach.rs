@@ -4,14 +4,15 @@ use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
 use aya::programs::ProgramError;
-use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::links::FdLink;
 use aya::programs::xdp::{XdpLink, XdpMode as AyaMode};
 use aya::programs::{ProgramInfo, loaded_programs};
 
-use super::{Kernel, program};
+use super::held::{self, Held};
+use super::{Clock, ConfigWords, Kernel, program, state};
 use crate::config::XdpModeChoice;
 use crate::datapath::interface::{self, Interface};
-use crate::datapath::pins::{self, Pins};
+use crate::datapath::pins;
 use crate::datapath::{DatapathError, XdpMode};
 
 /// One interface that has a row in the counters.
@@ -30,6 +31,9 @@ enum Origin {
     /// An earlier run, which left it pinned.
     TakenOver,
 }
+
+/// A link, how it runs, and who attached it.
+type Linked = (FdLink, XdpMode, Origin);
 
 impl Slot {
     /// An interface that nothing is attached to yet.
@@ -60,10 +64,10 @@ pub(super) fn look_at(names: &[String], root: Option<&Path>) -> Result<(), Datap
     if let Some(root) = root {
         pins::refuse_other_versions(root)?;
     }
-    let pinned = root.map_or_else(Vec::new, pins::pinned_interfaces);
+    let held = root.map_or(Ok(Vec::new()), |root| held::all(root, &present))?;
     for name in names {
         let found = find(&present, name)?;
-        if !found.programs.is_empty() && !pinned.contains(name) {
+        if !found.programs.is_empty() && !held.iter().any(|held| held.is_on(found.index)) {
             return Err(occupied(found));
         }
     }
@@ -78,10 +82,36 @@ fn find<'a>(present: &'a [Interface], name: &str) -> Result<&'a Interface, Datap
 }
 
 impl Kernel {
+    /// Which interface has which row: only a link that holds it tells, as another interface may have its index by now, or its name.
+    pub(super) fn take_rows(&mut self, known: &ConfigWords) -> Result<(), DatapathError> {
+        let Some((pins, root)) = self.pins.as_ref().and_then(|pins| Some((pins, pins.root()?))) else { return Ok(()) };
+        let present = interface::all().context("list the network interfaces")?;
+        let held = held::take(pins, root, &present)?;
+        if self.clock == Clock::Kernel && known.wall_offset_ns == 0 && !held.is_empty() {
+            return Err(DatapathError::Pins {
+                path: pins.dir().display().to_string(),
+                why: "it has links but not the maps that they read; what they enforce goes on. `ratelimitd detach` takes it off, then start again"
+                    .into(),
+            });
+        }
+        for (slot, &index) in self.slots.iter_mut().zip(&known.interfaces) {
+            *slot = held.iter().find(|held| held.is_on(index)).map(|held| Slot::known(held.name.clone(), index));
+        }
+        self.held = held;
+        Ok(())
+    }
+
     /// The interfaces that this run has attached to without taking over a link.
     pub(super) fn attached_anew(&self) -> Vec<String> {
         let is_anew = |slot: &&Slot| slot.link.is_some() && slot.origin == Origin::Anew;
         self.slots.iter().flatten().filter(is_anew).map(|slot| slot.name.clone()).collect()
+    }
+
+    /// The interfaces whose link is pinned and not taken over.
+    pub(super) fn kept_interfaces(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.held.iter().map(|held| held.name.clone()).collect();
+        names.sort_unstable();
+        names
     }
 
     pub(super) fn attach_interface(&mut self, name: &str) -> Result<XdpMode, DatapathError> {
@@ -91,31 +121,70 @@ impl Kernel {
         if let Some(mode) = self.slot(name).and_then(|slot| slot.attached(&present, ours)) {
             return Ok(mode);
         }
+        let is_known = self.slot(name).is_some();
+        let before = self.take_own(found, ours)?;
         // The interface is listed before its first packet comes.
         self.list(found)?;
-        let (link, mode, origin) = match self.pinned_link(found)? {
-            Some((link, mode)) => (self.replace_program(link)?, mode, Origin::TakenOver),
-            None => {
-                let (link, mode) = self.attach_new(found)?;
-                (link, mode, Origin::Anew)
+        match before.map_or_else(|| self.link(found), Ok) {
+            Ok((link, mode, origin)) => {
+                // Whatever was pinned under this name has made room.
+                self.held.retain(|held| held.name != name);
+                if let Some(slot) = self.slots.iter_mut().flatten().find(|slot| slot.name == name) {
+                    (slot.link, slot.origin) = (Some(link), origin);
+                }
+                Ok(mode)
             }
-        };
-        if let Some(slot) = self.slots.iter_mut().flatten().find(|slot| slot.name == name) {
-            (slot.link, slot.origin) = (Some(link), origin);
+            Err(error) => {
+                if !is_known {
+                    self.forget(name);
+                }
+                Err(error)
+            }
         }
-        Ok(mode)
+    }
+
+    fn link(&mut self, found: &Interface) -> Result<Linked, DatapathError> {
+        let held = self.held.iter().position(|held| held.is_on(found.index)).map(|held| self.held.swap_remove(held));
+        match held {
+            Some(Held { link, mode: Some(mode), .. }) => Ok((self.replace_program(link)?, mode, Origin::TakenOver)),
+            Some(Held { mode: None, .. }) | None => {
+                let (link, mode) = self.attach_new(found)?;
+                Ok((link, mode, Origin::Anew))
+            }
+        }
+    }
+
+    /// The link that this run holds on the interface under the name that it had before.
+    fn take_own(&mut self, found: &Interface, ours: u32) -> Result<Option<Linked>, DatapathError> {
+        let Some((mode, _)) = found.programs.iter().find(|(_, id)| *id == ours) else { return Ok(None) };
+        let Some(slot) = self.slots.iter_mut().flatten().find(|slot| slot.index == found.index) else {
+            return Ok(None);
+        };
+        let (before, origin) = (slot.name.clone(), slot.origin);
+        let Some(link) = slot.link.take() else { return Ok(None) };
+        let link = self.pin(link, &found.name)?;
+        if let Some(pins) = &self.pins {
+            pins.remove_link(&before)?;
+        }
+        tracing::info!("{before} is called {} now", found.name);
+        Ok(Some((link, *mode, origin)))
     }
 
     pub(super) fn detach_interface(&mut self, name: &str) -> Result<(), DatapathError> {
         if let Some(pins) = &self.pins {
             pins.remove_link(name)?;
         }
+        self.held.retain(|held| held.name != name);
+        self.forget(name);
+        Ok(())
+    }
+
+    fn forget(&mut self, name: &str) {
         for slot in &mut self.slots {
             if slot.as_ref().is_some_and(|slot| slot.name == name) {
                 *slot = None;
             }
         }
-        Ok(())
     }
 
     pub(super) fn program_id(&mut self) -> Result<u32, DatapathError> {
@@ -138,28 +207,33 @@ impl Kernel {
                 free
             }
         };
+        // Packets count in the first row that has their index: that of an interface which had it before is no longer theirs.
+        self.slots.iter_mut().flatten().filter(|slot| slot.index == found.index).for_each(|slot| slot.index = 0);
         self.slots[position] = Some(Slot::known(found.name.clone(), found.index));
-        if let Some(policy) = self.policy.clone() {
-            self.write_generation(&policy)?;
-        }
-        Ok(())
+        self.write_interfaces()
     }
 
-    /// The link that an earlier run pinned for this interface, if it still holds it.
-    fn pinned_link(&self, found: &Interface) -> Result<Option<(FdLink, XdpMode)>, DatapathError> {
-        let Some(pins) = &self.pins else { return Ok(None) };
-        let path = pins.link(&found.name);
-        if !path.exists() {
-            return Ok(None);
-        }
-        let link: FdLink = PinnedLink::from_pin(&path).with_context(|| format!("open {}", path.display()))?.into();
-        let id = link.info().with_context(|| format!("look at {}", path.display()))?.program_id();
-        match found.programs.iter().find(|(_, on_interface)| *on_interface == id) {
-            Some((mode, _)) => Ok(Some((link, *mode))),
-            // It held an interface of that name that is gone.
-            None => {
-                pins.remove_link(&found.name)?;
-                Ok(None)
+    /// A link keeps its mode for life, so one that is asked for otherwise cannot be taken over.
+    pub(super) fn look_at_modes(&self, names: &[String]) -> Result<(), DatapathError> {
+        self.held.iter().filter(|held| names.contains(&held.name)).try_for_each(|held| self.agree(held))
+    }
+
+    fn agree(&self, held: &Held) -> Result<(), DatapathError> {
+        let Some(mode) = held.mode else { return Ok(()) };
+        match (self.xdp_mode, mode) {
+            (XdpModeChoice::Auto, _)
+            | (XdpModeChoice::Native, XdpMode::Native)
+            | (XdpModeChoice::Generic, XdpMode::Generic) => Ok(()),
+            (asked @ (XdpModeChoice::Native | XdpModeChoice::Generic), XdpMode::Native | XdpMode::Generic) => {
+                Err(DatapathError::Unsupported {
+                    what: format!("take over {0} in {1} mode", held.name, asked.label()),
+                    why: format!(
+                        "an earlier run left it attached in {0} mode, and it goes on like that; `--xdp-mode {0}` takes it over, \
+                         or `ratelimitd detach {1}` takes it off, then start again",
+                        mode.label(),
+                        held.name
+                    ),
+                })
             }
         }
     }
@@ -186,10 +260,8 @@ impl Kernel {
             match self.attach_in(found, mode) {
                 Ok(link) => {
                     if let Some(refusal) = refusal {
-                        tracing::warn!(
-                            "{}: native XDP refused ({refusal:#}); attached in GENERIC mode, which costs several times as much per packet",
-                            found.name
-                        );
+                        // What that means is said by whoever asked.
+                        tracing::info!("native XDP refused: {:#}", anyhow::Error::from(refusal));
                     }
                     return Ok((self.pin(link, &found.name)?, mode));
                 }
@@ -213,9 +285,10 @@ impl Kernel {
     }
 
     fn pin(&self, link: FdLink, name: &str) -> Result<FdLink, DatapathError> {
-        let Some(pins) = &self.pins else { return Ok(link) };
-        let path = Pins::link(pins, name);
-        Ok(link.pin(&path).with_context(|| format!("pin {}", path.display()))?.into())
+        match &self.pins {
+            Some(pins) => held::pin(pins, link, name),
+            None => Ok(link),
+        }
     }
 }
 
@@ -229,11 +302,9 @@ fn fd_link(link: XdpLink) -> Result<FdLink, DatapathError> {
 /// What the kernel's refusal to attach means, and what mends it.
 fn refused(found: &Interface, mode: XdpMode, error: ProgramError) -> DatapathError {
     let error = anyhow::Error::from(error);
-    let errno =
-        error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>()).and_then(std::io::Error::raw_os_error);
     let what = format!("attach to {} in {} mode", found.name, mode.label());
     let unsupported = |why: String| DatapathError::Unsupported { what: what.clone(), why };
-    match errno {
+    match state::errno(&error) {
         Some(libc::EBUSY | libc::EEXIST) => {
             let now = interface::named(&found.name).ok().flatten();
             occupied(now.as_ref().unwrap_or(found))
@@ -262,12 +333,14 @@ fn occupied(found: &Interface) -> DatapathError {
     };
     let programs: Vec<_> = found.programs.iter().map(describe).collect();
     let mut owner = programs.join("; ");
-    if pins::pinned_interfaces(Path::new(pins::ROOT)).contains(&found.name) {
+    let root = Path::new(pins::ROOT);
+    let held = held::all(root, std::slice::from_ref(found)).unwrap_or_default();
+    if held.iter().any(|held| held.is_on(found.index)) {
         owner.push_str(&format!(
             ". It is ratelimitd's own, kept by an earlier run: `ratelimitd detach {0}` takes it off, `--on-exit keep` takes it over",
             found.name
         ));
-    } else if let Some(dir) = pins::other_version_holding(Path::new(pins::ROOT), &found.name) {
+    } else if let Some(dir) = pins::other_version_holding(root, &found.name) {
         owner.push_str(&format!(
             ". It is ratelimitd's own, kept by another version: `ratelimitd detach {}` of that version, or `rm -r {}`, takes it off",
             found.name,

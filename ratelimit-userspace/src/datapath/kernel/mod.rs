@@ -2,6 +2,7 @@
 
 mod attach;
 mod encode;
+mod held;
 mod plain;
 mod state;
 mod testing;
@@ -28,6 +29,7 @@ use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
 
 use self::attach::Slot;
+use self::held::Held;
 use self::plain::Plain;
 pub use self::testing::{Bare, ProgramSize, TestRun};
 use super::pins::Pins;
@@ -68,6 +70,8 @@ pub struct Kernel {
     xdp_mode: XdpModeChoice,
     clock: Clock,
     slots: [Option<Slot>; INTERFACES_MAX],
+    /// What earlier runs left pinned and this one has not taken over.
+    held: Vec<Held>,
     policy: Option<Policy>,
     wall_offset_ns: u64,
     ipv6_family: Family,
@@ -106,6 +110,7 @@ impl Kernel {
         attach::look_at(&config.interfaces, options.pins.as_deref())?;
         #[cfg_attr(not(feature = "trace"), expect(unused_mut, reason = "the log is taken out of it"))]
         let mut kernel = Self::load(&options)?;
+        kernel.look_at_modes(&config.interfaces)?;
         #[cfg(feature = "trace")]
         trace::forward(&mut kernel.ebpf)?;
         Ok(kernel)
@@ -136,6 +141,7 @@ impl Kernel {
             xdp_mode: options.xdp_mode,
             clock: options.clock,
             slots: Default::default(),
+            held: Vec::new(),
             policy: None,
             wall_offset_ns: 0,
             ipv6_family: options.ipv6_family,
@@ -180,11 +186,7 @@ impl Kernel {
             (Clock::Kernel, 0) => state::wall_offset_ns()?,
             (Clock::Kernel, pinned) => pinned,
         };
-        let present = interface::all().context("list the network interfaces")?;
-        for (slot, &index) in self.slots.iter_mut().zip(&known.interfaces) {
-            let name = present.iter().find(|interface| index != 0 && interface.index == index);
-            *slot = name.map(|interface| Slot::known(interface.name.clone(), index));
-        }
+        self.take_rows(&known)?;
         let entries = self.map(map::SOURCES_V4)?.max_entries();
         self.sources_capacity = u64::from(entries.saturating_sub(slack) / options.windows_per_source.max(1));
         let wide = self.map(map::SOURCES_V6_WIDE)?.max_entries() > ENTRIES_MIN;
@@ -207,12 +209,8 @@ impl Kernel {
 
     /// Writes a whole generation that no packet reads, and then has every packet read that one.
     fn write_generation(&mut self, policy: &Policy) -> Result<(), DatapathError> {
-        let mut interfaces = [0; INTERFACES_MAX];
-        for (index, slot) in interfaces.iter_mut().zip(&self.slots) {
-            *index = slot.as_ref().map_or(0, Slot::index);
-        }
         let config =
-            encode::config(policy, interfaces, self.wall_offset_ns).context("the policy does not fit the maps")?;
+            encode::config(policy, self.listed(), self.wall_offset_ns).context("the policy does not fit the maps")?;
         let ports = plain_box(encode::ports(policy));
 
         let active = self.active_generation()?;
@@ -225,8 +223,24 @@ impl Kernel {
         self.array(map::CONFIG)?.set(generation, Plain(config), 0).with_context(|| format!("write {}", map::CONFIG))?;
         self.array::<u32>(map::ACTIVE)?.set(0, generation, 0).with_context(|| format!("write {}", map::ACTIVE))?;
         // A packet may still be reading the other generation; the next call writes that one.
-        state::wait_for_packets()?;
+        state::wait_for_packets();
         Ok(())
+    }
+
+    /// Lists the interfaces that have a row, in the generation that packets read. Every other word is written as it was. While the
+    /// index of an interface is written, its packets may count as unlisted: none where it is listed before it is attached.
+    fn write_interfaces(&mut self) -> Result<(), DatapathError> {
+        let generation = self.active_generation()?;
+        let config = ConfigWords { interfaces: self.listed(), ..self.config_words()? };
+        Ok(self
+            .array(map::CONFIG)?
+            .set(generation, Plain(config), 0)
+            .with_context(|| format!("write {}", map::CONFIG))?)
+    }
+
+    /// The index of the interface that has each row, 0 where none has it.
+    fn listed(&self) -> [u32; INTERFACES_MAX] {
+        self.slots.each_ref().map(|slot| slot.as_ref().map_or(0, Slot::index))
     }
 
     /// Makes the keys of one generation in a trie exactly these.
@@ -345,6 +359,10 @@ impl Datapath for Kernel {
         Ok(())
     }
 
+    fn kept(&self) -> Vec<String> {
+        self.kept_interfaces()
+    }
+
     fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError> {
         self.attach_interface(interface)
     }
@@ -445,7 +463,8 @@ impl Datapath for Kernel {
         }
         match &self.pins {
             Some(pins) if pins.interfaces().is_empty() => Ok(pins.remove_all()?),
-            Some(_) | None => Ok(()),
+            Some(_) => self.write_interfaces(),
+            None => Ok(()),
         }
     }
 }

@@ -125,33 +125,27 @@ fn clock_ns(clock: ClockId) -> Result<u64, DatapathError> {
 }
 
 /// Returns once every packet that was in the program when it was called has left it: a grace period of RCU, which
-/// `MEMBARRIER_CMD_GLOBAL` waits for (kernel/sched/membarrier.c, Linux 4.3), and BPF programs run inside of.
-pub(super) fn wait_for_packets() -> Result<(), DatapathError> {
+/// `MEMBARRIER_CMD_GLOBAL` waits for (kernel/sched/membarrier.c, Linux 4.3), and BPF programs run inside of. Cannot fail: what
+/// it is called after cannot be taken back.
+pub(super) fn wait_for_packets() {
     // SAFETY: no pointer is passed.
     let result = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
-    if result == 0 {
-        return Ok(());
+    if result != 0 {
+        // With nohz_full CPUs there is none, and a sandbox may forbid it. A packet takes microseconds, and this is far longer.
+        std::thread::sleep(std::time::Duration::from_millis(100));
     }
-    let error = std::io::Error::last_os_error();
-    match error.raw_os_error() {
-        // With nohz_full CPUs there is none. A packet takes microseconds, and this is far longer.
-        Some(libc::EINVAL) => {
-            std::thread::sleep(std::time::Duration::from_millis(100));
-            Ok(())
-        }
-        _ => Err(anyhow::Error::from(error).context("wait for the packets under way").into()),
-    }
+}
+
+/// The kernel's answer among an error's causes.
+pub(super) fn errno(error: &anyhow::Error) -> Option<i32> {
+    error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>()?.raw_os_error())
 }
 
 /// What the kernel's refusal to load means.
 #[expect(clippy::wildcard_enum_match_arm, reason = "one of some thirty errors has a log")]
 pub(super) fn load_error(what: &str, error: anyhow::Error) -> DatapathError {
     // EACCES is not among them: it is how the verifier refuses.
-    let is_unprivileged = error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
-        .any(|cause| cause.raw_os_error() == Some(libc::EPERM));
-    if is_unprivileged {
+    if errno(&error) == Some(libc::EPERM) {
         return DatapathError::NotPrivileged { what: what.to_owned() };
     }
     let refusal = error.downcast_ref::<ProgramError>().and_then(|refused| match refused {
@@ -184,7 +178,12 @@ impl From<PinsError> for DatapathError {
             PinsError::Io { what, path, source } if source.kind() == std::io::ErrorKind::PermissionDenied => {
                 return Self::NotPrivileged { what: format!("{what} {}", path.display()) };
             }
-            PinsError::Locked(path) => return Self::InUse { path: path.display().to_string() },
+            PinsError::Locked(path) => {
+                return Self::InUse {
+                    path: path.display().to_string(),
+                    remedy: "stop that one first, or start without `--on-exit keep`",
+                };
+            }
             PinsError::OtherVersion(path) | PinsError::Io { path, .. } => path.display().to_string(),
         };
         Self::Pins { path, why: error.to_string() }
