@@ -10,7 +10,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use netlab::{Bpffs, Child, End, Namespace, Output, PacketSocket, veth};
+use netlab::{Bpffs, Child, End, HttpServer, Namespace, Output, PacketSocket, veth};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket, sockopt,
@@ -169,6 +169,21 @@ impl Lab {
         }
     }
 
+    /// Starts a web server on the server's first address.
+    pub fn web(&self) -> HttpServer {
+        let address = format!("{}:80", SERVER[0]).parse().expect("an address");
+        HttpServer::start(&self.server, address).expect("a web server")
+    }
+
+    /// Gives one of the server's interfaces another name.
+    pub fn rename(&self, from: &str, to: &str) {
+        for args in
+            [["link", "set", from, "down"].as_slice(), &["link", "set", from, "name", to], &["link", "set", to, "up"]]
+        {
+            self.server.ip(args).expect("an interface takes its new name");
+        }
+    }
+
     /// The XDP programs that `ip` sees on an interface of the server.
     pub fn has_xdp(&self, interface: &str) -> bool {
         self.server.ip(&["link", "show", "dev", interface]).expect("the interface is there").contains("xdp")
@@ -224,10 +239,23 @@ pub struct Daemon {
 }
 
 impl Daemon {
+    /// Kills it, so that it can do nothing more.
+    pub fn kill(self) {
+        assert_eq!(self.end(nix::sys::signal::Signal::SIGKILL), -1);
+    }
+
     /// Sends a signal and gives the exit code; -1 where the signal ended it.
     pub fn end(mut self, signal: nix::sys::signal::Signal) -> i32 {
         self.child.signal(signal).expect("the daemon can be signalled");
         self.child.wait(PASSES_WITHIN).expect("the daemon ends").code().unwrap_or(-1)
+    }
+}
+
+/// A command failed with this code, and said all of this.
+pub fn assert_refused(output: &Output, code: i32, words: &[&str]) {
+    assert_eq!(output.code(), code, "{}", output.stderr);
+    for word in words {
+        assert!(output.stderr.contains(word), "no {word:?} in: {}", output.stderr);
     }
 }
 

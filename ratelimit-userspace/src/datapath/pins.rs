@@ -133,8 +133,7 @@ pub fn refuse_other_versions(root: &Path) -> Result<(), PinsError> {
 /// The directory of another layout below `root` that holds the filter of this interface.
 pub fn other_version_holding(root: &Path, interface: &str) -> Option<PathBuf> {
     let own = version_dir(root);
-    let link = format!("{LINK_PREFIX}{interface}");
-    entries(root).ok()?.into_iter().find(|dir| *dir != own && dir.join(&link).exists())
+    entries(root).ok()?.into_iter().find(|dir| *dir != own && link_in(dir, interface).exists())
 }
 
 /// The interfaces whose filter is pinned below `root`, sorted; none where nothing can be read.
@@ -142,7 +141,7 @@ pub fn pinned_interfaces(root: &Path) -> Vec<String> {
     let mut interfaces: Vec<_> = entries(&version_dir(root))
         .unwrap_or_default()
         .iter()
-        .filter_map(|path| Some(path.file_name()?.to_str()?.strip_prefix(LINK_PREFIX)?.to_owned()))
+        .filter_map(|path| Some(path.file_name()?.to_str()?.strip_prefix(LINK_PREFIX)?.replace(':', ".")))
         .collect();
     interfaces.sort_unstable();
     interfaces
@@ -224,8 +223,10 @@ fn lock(dir: &Path) -> Result<Flock<fs::File>, PinsError> {
     }
 }
 
+/// A BPF file system takes no dot in a name (`bpf_lookup`, kernel/bpf/inode.c, Linux 6.18), and no interface has a colon in
+/// its own (`dev_valid_name`, net/core/dev.c): so `eth0.100` is `link-eth0:100`.
 fn link_in(dir: &Path, interface: &str) -> PathBuf {
-    dir.join(format!("{LINK_PREFIX}{interface}"))
+    dir.join(format!("{LINK_PREFIX}{}", interface.replace('.', ":")))
 }
 
 fn version_dir(root: &Path) -> PathBuf {

@@ -1,0 +1,304 @@
+//! What an earlier run keeps: what goes on being enforced without a daemon, and what the next one makes of it.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use integration_test::frames::flag::SYN;
+use integration_test::frames::proto::TCP;
+use integration_test::frames::{IPV4, frame, tcp, v4};
+use integration_test::is_skipped;
+use integration_test::lab::{CLIENTS, Lab, assert_refused, binary, heard, number, packets};
+use netlab::PacketSocket;
+use nix::sys::signal::Signal;
+
+const KEEP: [&str; 4] = ["--limit", "3/1h", "--on-exit", "keep"];
+
+fn syn() -> Vec<u8> {
+    frame(IPV4, v4(TCP, tcp(80, SYN)))
+}
+
+/// Interfaces in the statistics, with what each has received.
+fn received(stats: &serde_json::Value) -> Vec<(String, u64)> {
+    let interfaces = stats.pointer("/interfaces").unwrap().as_array().unwrap();
+    let row = |of: &serde_json::Value| (of["name"].as_str().unwrap().to_owned(), number(of, "/packets/received"));
+    interfaces.iter().map(row).collect()
+}
+
+#[test]
+fn a_killed_daemon_leaves_its_filter_enforcing_and_the_next_one_its_counts() {
+    if is_skipped("a_killed_daemon_leaves_its_filter_enforcing_and_the_next_one_its_counts") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = lab.web();
+    let daemon = lab.limit(&KEEP);
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+    lab.open(CLIENTS[1], 80);
+    let before = lab.stats();
+    daemon.kill();
+    assert!(lab.has_xdp("s0"));
+    lab.assert_blocked(CLIENTS[0], 80);
+    assert_refused(&lab.ratelimitd(&["stats"]), 69, &["no daemon answers", "goes on enforcing", "ratelimitd detach"]);
+
+    let daemon = lab.limit(&KEEP);
+    lab.assert_blocked(CLIENTS[0], 80);
+    lab.assert_admitted(CLIENTS[1], 80, 2);
+    let after = lab.stats();
+    let dropped = |stats| number(stats, "/rules/0/dropped");
+    assert!(dropped(&after) > dropped(&before), "the counters go on: {before:#} {after:#}");
+    // Orderly too it is kept.
+    assert_eq!(daemon.end(Signal::SIGTERM), 0);
+    assert!(lab.has_xdp("s0"));
+    lab.assert_blocked(CLIENTS[0], 80);
+}
+
+#[test]
+fn no_packet_slips_through_while_the_daemon_is_killed_and_another_build_takes_over() {
+    if is_skipped("no_packet_slips_through_while_the_daemon_is_killed_and_another_build_takes_over") {
+        return;
+    }
+    let lab = Lab::quiet();
+    let copy = lab.directory().join("ratelimitd-new");
+    fs::copy(binary(), &copy).unwrap();
+    let arguments = [&["--iface", "s0"][..], &KEEP].concat();
+    let mut daemon = lab.start(&arguments);
+    let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+    (0..10).for_each(|_| sender.send(&syn()).unwrap());
+    lab.stats_once(|stats| packets(stats) == [10, 3, 7, 0]);
+    let listener = PacketSocket::listener(&lab.server, "s0").unwrap();
+    let (is_over, mut sent) = (AtomicBool::new(false), 0);
+    thread::scope(|scope| {
+        let flow = scope.spawn(|| {
+            let mut sent: u64 = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                sender.send(&syn()).unwrap();
+                sent += 1;
+                if sent.is_multiple_of(16) {
+                    thread::sleep(Duration::from_micros(200));
+                }
+            }
+            sent
+        });
+        for build in [&copy, &binary(), &copy] {
+            daemon.child.signal(Signal::SIGKILL).unwrap();
+            daemon.child.wait(Duration::from_secs(5)).unwrap();
+            daemon = lab.start_copy(build, &arguments);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        sent = flow.join().unwrap();
+    });
+    let stats = lab.stats_once(|stats| packets(stats)[0] == sent + 10);
+    assert_eq!(packets(&stats), [sent + 10, 3, sent + 7, 0], "{stats:#}");
+    assert_eq!(heard(&listener), 0, "of {sent}");
+    assert!(sent > 1000, "only {sent} were sent");
+}
+
+#[test]
+fn a_start_that_fails_leaves_what_an_earlier_run_keeps_as_it_was() {
+    if is_skipped("a_start_that_fails_leaves_what_an_earlier_run_keeps_as_it_was") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = lab.web();
+    lab.connect_second_ends();
+    // One that is tried before s0, one after it.
+    for bridge in ["a0", "z0"] {
+        lab.server.ip(&["link", "add", bridge, "type", "bridge"]).unwrap();
+    }
+    let daemon = lab.limit(&KEEP);
+    lab.open(CLIENTS[0], 80);
+    lab.open(CLIENTS[0], 80);
+    let before = packets(&lab.stats())[0];
+    daemon.kill();
+    let shown = lab.server.ip(&["link", "show", "dev", "s0"]).unwrap();
+
+    let other = ["--iface", "s0", "--limit", "9/1h", "--port", "81", "--allow", CLIENTS[2], "--on-exit", "keep"];
+    for refusing in ["a0", "z0"] {
+        let refused = lab.ratelimitd(&[&other[..], &["--iface", refusing, "--xdp-mode", "native"]].concat());
+        assert_refused(&refused, 69, &[refusing, "no native XDP"]);
+    }
+    let refused = lab.ratelimitd(&[&other[..], &["--iface", "s1", "--iface", "z0", "--xdp-mode", "native"]].concat());
+    assert_refused(&refused, 69, &["z0"]);
+    assert!(!lab.has_xdp("s1"), "what had been attached anew is taken off again");
+    lab.attach_foreign("s1");
+    let refused = lab.ratelimitd(&[&other[..], &["--iface", "s1"]].concat());
+    assert_refused(&refused, 75, &["s1 already has an XDP program"]);
+
+    assert_eq!(lab.server.ip(&["link", "show", "dev", "s0"]).unwrap(), shown, "the program is the one it was");
+    lab.assert_admitted(CLIENTS[0], 80, 1);
+    lab.assert_admitted(CLIENTS[1], 80, 3);
+    lab.assert_admitted(CLIENTS[2], 80, 3);
+    let _daemon = lab.limit(&KEEP);
+    lab.assert_blocked(CLIENTS[0], 80);
+    let after = packets(&lab.stats())[0];
+    // Seven handshakes, and four refusals.
+    assert!(after >= before + 7 * 2 + 4, "packets while no daemon ran are counted: {before}, {after}");
+}
+
+#[test]
+fn an_interface_that_is_renamed_while_no_daemon_runs_is_taken_over_under_its_new_name() {
+    if is_skipped("an_interface_that_is_renamed_while_no_daemon_runs_is_taken_over_under_its_new_name") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = lab.web();
+    lab.connect_second_ends();
+    let daemon = lab.start(&[&["--iface", "s0", "--iface", "s1"], &KEEP[..]].concat());
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+    let before = received(&lab.stats());
+    daemon.kill();
+    // They change names, so that the pin of each has the name of the other.
+    for (from, to) in [("s0", "aside"), ("s1", "s0"), ("aside", "s1")] {
+        lab.rename(from, to);
+    }
+    let daemon = lab.start(&[&["--iface", "s0", "--iface", "s1"], &KEEP[..]].concat());
+    lab.assert_blocked(CLIENTS[0], 80);
+    let after = received(&lab.stats());
+    assert!(after[0].0 == "s0" && after[0].1 < before[0].1, "s1 was not counted much: {before:?} {after:?}");
+    assert!(after[1].0 == "s1" && after[1].1 > before[0].1, "the counts go with the interface: {before:?} {after:?}");
+    daemon.kill();
+    lab.assert_blocked(CLIENTS[0], 80);
+
+    lab.rename("s1", "s9.100");
+    let refused = lab.ratelimitd(&["--iface", "s9.100", "--limit", "9/1h"]);
+    assert_refused(&refused, 75, &["s9.100 already has an XDP program", "ratelimitd's own"]);
+    let daemon = lab.start(&[&["--iface", "s9.100"], &KEEP[..]].concat());
+    lab.assert_blocked(CLIENTS[0], 80);
+    lab.assert_admitted(CLIENTS[1], 80, 3);
+    assert_eq!(received(&lab.stats()).len(), 1);
+    assert!(!lab.has_xdp("s0"), "what is not wanted any more is let go");
+    daemon.kill();
+    let detached = lab.ratelimitd(&["detach", "s9.100"]);
+    assert_eq!(detached.code(), 0, "{}", detached.stderr);
+    assert!(!lab.has_xdp("s9.100") && !lab.pins().exists());
+}
+
+#[test]
+fn an_interface_that_has_the_index_of_one_that_is_gone_begins_to_count_anew() {
+    if is_skipped("an_interface_that_has_the_index_of_one_that_is_gone_begins_to_count_anew") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = lab.web();
+    let daemon = lab.limit(&KEEP);
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+    daemon.kill();
+    let shown = lab.server.ip(&["-o", "link", "show", "dev", "s0"]).unwrap();
+    let index = shown.split(':').next().unwrap().to_owned();
+    lab.client.ip(&["link", "del", "c0"]).unwrap();
+    lab.server.ip(&["link", "add", "s9.100", "index", &index, "type", "veth", "peer", "name", "s8"]).unwrap();
+    let _daemon = lab.start(&[&["--iface", "s9.100"], &KEEP[..]].concat());
+    assert_eq!(received(&lab.stats()), [("s9.100".to_owned(), 0)]);
+}
+
+#[test]
+fn pins_of_another_layout_are_refused_and_go_on_enforcing() {
+    if is_skipped("pins_of_another_layout_are_refused_and_go_on_enforcing") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = lab.web();
+    let daemon = lab.limit(&KEEP);
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+    daemon.kill();
+    let directory = fs::read_dir(lab.pins()).unwrap().next().unwrap().unwrap().path();
+    let arguments = [&["--iface", "s0"][..], &KEEP].concat();
+
+    // A map that has another's name.
+    let (sources, aside) = (directory.join("SOURCES_V4"), directory.join("SOURCES_V4_REAL"));
+    fs::rename(&sources, &aside).unwrap();
+    fs::rename(directory.join("FAULTS"), &sources).unwrap();
+    assert_refused(&lab.ratelimitd(&arguments), 69, &["SOURCES_V4"]);
+    lab.assert_blocked(CLIENTS[0], 80);
+    fs::rename(&sources, directory.join("FAULTS")).unwrap();
+    fs::rename(&aside, &sources).unwrap();
+
+    // A directory of another version.
+    let other = lab.pins().join("v999");
+    fs::rename(&directory, &other).unwrap();
+    assert_refused(&lab.ratelimitd(&arguments), 69, &["v999"]);
+    assert!(lab.has_xdp("s0"));
+    lab.assert_blocked(CLIENTS[0], 80);
+    assert_refused(&lab.ratelimitd(&["--iface", "s0", "--limit", "3/1h"]), 75, &["s0", "another version", "v999"]);
+
+    // What fits is taken over.
+    assert!(!directory.exists(), "a start that is refused leaves no pins");
+    fs::rename(&other, &directory).unwrap();
+    let _daemon = lab.start(&arguments);
+    lab.assert_blocked(CLIENTS[0], 80);
+}
+
+#[test]
+fn detach_takes_the_filter_off_with_a_daemon_and_without() {
+    if is_skipped("detach_takes_the_filter_off_with_a_daemon_and_without") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = lab.web();
+    let mut daemon = lab.limit(&KEEP);
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+    let detached = lab.ratelimitd(&["detach"]);
+    assert_eq!((detached.code(), detached.stdout.contains("s0")), (0, true), "{}", detached.stderr);
+    assert_eq!(daemon.child.wait(Duration::from_secs(5)).unwrap().code(), Some(0));
+    assert!(!lab.has_xdp("s0") && !lab.pins().exists());
+    lab.open(CLIENTS[0], 80);
+
+    lab.limit(&KEEP).kill();
+    assert!(lab.has_xdp("s0"));
+    let detached = lab.ratelimitd(&["detach", "s0"]);
+    assert_eq!((detached.code(), detached.stdout.contains("s0")), (0, true), "{}", detached.stderr);
+    assert!(!lab.has_xdp("s0") && !lab.pins().exists());
+    assert_refused(&lab.ratelimitd(&["detach"]), 69, &["no daemon answers"]);
+
+    // The way that needs no program of ours.
+    lab.limit(&KEEP).kill();
+    fs::remove_dir_all(lab.pins()).unwrap();
+    assert!(!lab.has_xdp("s0"));
+}
+
+#[test]
+fn detach_by_a_wrong_socket_is_refused_while_a_daemon_runs() {
+    if is_skipped("detach_by_a_wrong_socket_is_refused_while_a_daemon_runs") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = lab.web();
+    let daemon = lab.limit(&KEEP);
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+    let elsewhere = lab.directory().join("other.sock");
+    for interface in [&["s0"][..], &[]] {
+        let refused = lab.ratelimitd(&[&["detach", "--socket", elsewhere.to_str().unwrap()], interface].concat());
+        assert_refused(&refused, 75, &["belongs to another ratelimitd", "--socket PATH"]);
+    }
+    daemon.kill();
+    lab.assert_blocked(CLIENTS[0], 80);
+    assert_eq!(lab.ratelimitd(&["detach", "--socket", elsewhere.to_str().unwrap()]).code(), 0);
+    assert!(!lab.has_xdp("s0") && !lab.pins().exists());
+}
+
+#[test]
+fn a_kept_filter_in_another_mode_than_asked_for_is_refused_and_goes_on() {
+    if is_skipped("a_kept_filter_in_another_mode_than_asked_for_is_refused_and_goes_on") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = lab.web();
+    for (kept, asked, client) in [("generic", "native", CLIENTS[0]), ("native", "generic", CLIENTS[1])] {
+        lab.limit(&[&KEEP[..], &["--xdp-mode", kept]].concat()).kill();
+        lab.assert_admitted(client, 80, 3);
+        let start = ["--iface", "s0", "--limit", "9/1h", "--on-exit", "keep", "--xdp-mode"];
+        let refused = lab.ratelimitd(&[&start[..], &[asked]].concat());
+        assert_refused(&refused, 69, &["s0", kept, asked, "ratelimitd detach s0"]);
+        lab.assert_blocked(client, 80);
+        for agreeing in [kept, "auto"] {
+            let daemon = lab.limit(&[&KEEP[..], &["--xdp-mode", agreeing]].concat());
+            assert_eq!(lab.stats().pointer("/interfaces/0/xdp_mode").unwrap(), kept);
+            lab.assert_blocked(client, 80);
+            daemon.kill();
+        }
+        assert_eq!(lab.ratelimitd(&["detach"]).code(), 0);
+    }
+}
