@@ -134,7 +134,7 @@ fn measured(row: &Row, times_ns: &[(u64, i64)]) -> serde_json::Value {
     json!({
         "name": row.name,
         "verdict": row.verdict,
-        "is_plain": row.policy.exempt.is_empty() && row.policy.rules[0].limits.len() == 1,
+        "limits": row.policy.rules[0].limits.len(),
         "ns": spread(times_ns.iter().map(|(time_ns, _)| time_ns.cast_signed()).collect()),
         "above_bare_ns": spread(times_ns.iter().map(|(_, above_ns)| *above_ns).collect()),
     })
