@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ipnet::IpNet;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::{Nanos, SECOND_NS};
@@ -11,7 +10,7 @@ use ratelimit_common::verdict::Reason;
 use ratelimit_userspace::config::XdpModeChoice;
 use ratelimit_userspace::datapath::Datapath as _;
 use ratelimit_userspace::datapath::kernel::{Clock, Kernel, Options, ProgramSize};
-use ratelimit_userspace::desired::{Limit, Mode, Policy, Ports, Refuse, Rule, WindowForm};
+use ratelimit_userspace::desired::{Limit, Policy, Ports, Rule, WindowForm};
 
 /// 10:00 of some day in 2026.
 pub const TEN_O_CLOCK: Nanos = Nanos(29_700_600 * 60 * SECOND_NS);
@@ -144,14 +143,12 @@ pub fn policy(limits: &[Limit]) -> Policy {
     Policy {
         ipv4_prefix: 32,
         ipv6_prefix: 64,
-        exempt: Vec::<IpNet>::new(),
-        rules: vec![Rule {
-            name: "default".into(),
-            mode: Mode::Enforce,
-            refuse: Refuse::Excess,
-            ports: Ports { tcp: web.clone(), udp: web, other_protocols: false },
-            limits: limits.to_vec(),
-        }],
+        access: Vec::new(),
+        rules: vec![Rule::new(
+            "default".into(),
+            Ports { tcp: web.clone(), udp: web, other_protocols: false },
+            limits.to_vec(),
+        )],
     }
 }
 
@@ -164,5 +161,5 @@ pub fn limit(amount: u64, unit: Unit, form: WindowForm) -> Limit {
 pub fn limit_over(amount: u64, unit: Unit, form: WindowForm, buckets: u8, bucket_ns: u64) -> Limit {
     let seconds = u32::try_from(bucket_ns / (SECOND_NS / 10)).expect("a bucket of at most years");
     let slot = seconds * 4 + u32::from(unit as u8);
-    Limit { amount, unit, window_ns: u64::from(buckets) * bucket_ns, buckets, bucket_ns, form, slot }
+    Limit { amount, unit, window_ns: u64::from(buckets) * bucket_ns, buckets, bucket_ns, form, burst: None, slot }
 }

@@ -17,7 +17,7 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::packet::{Parsed, Target, parse};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::SECOND_NS;
-use ratelimit_userspace::desired::{Limit, Mode, Policy, Refuse, WindowForm};
+use ratelimit_userspace::desired::{Access, Limit, Mode, Policy, Refuse, WindowForm};
 
 const STEPS: u32 = 120_000;
 /// After so many steps, the counters of the program are compared with the oracle's, which also shows that no packet is lost.
@@ -76,7 +76,8 @@ fn random_policy(random: &mut Random, prefixes: (u8, u8)) -> (Policy, oracle::Po
     } else {
         Vec::new()
     };
-    wanted.exempt = exempt.iter().map(|(address, len)| ipnet::IpNet::new(*address, *len).unwrap()).collect();
+    wanted.access =
+        exempt.iter().map(|(address, len)| Access::exempt(ipnet::IpNet::new(*address, *len).unwrap())).collect();
     let rule = &mut wanted.rules[0];
     rule.mode = if random.one_in(8) { Mode::DryRun } else { Mode::Enforce };
     rule.refuse = if random.one_in(3) { Refuse::All } else { Refuse::Excess };
@@ -122,6 +123,7 @@ fn twin_of(limit: &Limit) -> oracle::Limit {
         form: match limit.form {
             WindowForm::Strict => oracle::Form::Strict,
             WindowForm::Lenient => oracle::Form::Lenient,
+            WindowForm::Fixed | WindowForm::Gcra => unreachable!("not made here"),
         },
     }
 }

@@ -8,7 +8,7 @@ use integration_test::is_skipped;
 use integration_test::program::{Program, limit, policy};
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_userspace::desired::{Mode, Refuse, WindowForm};
+use ratelimit_userspace::desired::{Access, Mode, Refuse, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 /// Longer than any window here, and than a UDP flow is remembered.
@@ -288,13 +288,14 @@ fn an_exempt_prefix_is_never_limited_and_its_neighbour_is() {
     let mut some = policy(&[limit(0, Unit::Packets, WindowForm::Strict)]);
     let mut program = Program::new(&some);
     assert_eq!(program.verdict(&syn_from([198, 51, 100, 7])), "over_limit");
-    some.exempt = ["198.51.100.0/28", "2001:db8:1:2::/64"].map(|net| net.parse().expect("a prefix")).to_vec();
+    some.access =
+        ["198.51.100.0/28", "2001:db8:1:2::/64"].map(|net| Access::exempt(net.parse().expect("a prefix"))).to_vec();
     program.apply(&some);
     let syn_v6 = frame(IPV6, V6::of(TCP).around(tcp(80, SYN)));
     assert_eq!(program.verdict(&syn_from([198, 51, 100, 15])), "exempt");
     assert_eq!(program.verdict(&syn_from([198, 51, 100, 16])), "over_limit");
     assert_eq!(program.verdict(&syn_v6), "exempt");
-    some.exempt.clear();
+    some.access.clear();
     program.apply(&some);
     assert_eq!(program.verdict(&syn_from([198, 51, 100, 15])), "over_limit");
     assert_eq!(program.verdict(&syn_v6), "over_limit");

@@ -58,6 +58,10 @@ pub const INTERFACES_MAX: usize = 16;
 pub const RULES_MAX: usize = 1;
 /// Limits on one rule.
 pub const LIMITS_MAX: usize = 4;
+/// Shadow limits on one rule.
+pub const SHADOWS_MAX: usize = 8;
+/// Bans of growing length on one rule.
+pub const BAN_STEPS_MAX: usize = 4;
 /// Exempt prefixes of each family and generation.
 pub const EXEMPT_MAX: u32 = 65_536;
 /// UDP flows remembered where connections are counted. // 65536 x 80 B = 5 MB, 65536 x 96 B = 6 MB

@@ -7,7 +7,7 @@ use ratelimit_common::source::Family;
 use serde::Serialize;
 
 use crate::config::{Config, OnExit, XdpModeChoice, amount, duration};
-use crate::desired::{Limit, Mode, Refuse, Rule, WindowForm, unit_label};
+use crate::desired::{Grant, Limit, Mode, Refuse, Rule, WindowForm, unit_label};
 use crate::error::{Diagnostic, Place};
 
 /// What the kernel adds to a key and a value of an LRU hash map, `struct htab_elem` in kernel/bpf/hashtab.c, Linux 6.18.
@@ -58,6 +58,14 @@ fn bound(limit: &Limit) -> String {
         WindowForm::Lenient => {
             format!("up to {} in {window} where two windows meet", of_unit(limit.amount.saturating_mul(2)))
         }
+        WindowForm::Fixed => {
+            format!("up to {} in {window} where two windows meet", of_unit(limit.amount.saturating_mul(2)))
+        }
+        WindowForm::Gcra => format!(
+            "{} at once, and then {} in {window}, evenly",
+            of_unit(limit.burst.unwrap_or(limit.amount)),
+            of_unit(limit.amount)
+        ),
     }
 }
 
@@ -109,7 +117,7 @@ pub fn config_words(config: &Config) -> String {
     line("XDP mode", xdp_words(config.xdp_mode));
     line("on exit", exit_words(config.on_exit));
     line("clients", &format!("IPv4 by /{}, IPv6 by /{}", config.policy.ipv4_prefix, config.policy.ipv6_prefix));
-    let exempt: Vec<String> = config.policy.exempt.iter().map(ToString::to_string).collect();
+    let exempt: Vec<String> = config.policy.prefixes(Grant::Exempt).map(|prefix| prefix.to_string()).collect();
     line("exempt", &if exempt.is_empty() { "none".to_owned() } else { exempt.join(", ") });
     for rule in &config.policy.rules {
         line("rule", &format!("{}: {}", rule.name, mode_words(rule.mode)));
@@ -225,7 +233,7 @@ impl ConfigJson {
             listen: config.listen.map(|listen| listen.to_string()),
             ipv4_prefix: config.policy.ipv4_prefix,
             ipv6_prefix: config.policy.ipv6_prefix,
-            allow: config.policy.exempt.iter().map(ToString::to_string).collect(),
+            allow: config.policy.prefixes(Grant::Exempt).map(|prefix| prefix.to_string()).collect(),
             rules: config.policy.rules.iter().map(RuleJson::from).collect(),
             memory: memory(config),
         }
@@ -291,7 +299,7 @@ mod tests {
 
     fn limit(unit: Unit, form: WindowForm) -> Limit {
         let minute = 60_000_000_000;
-        Limit { amount: 1_000, unit, window_ns: 5 * minute, buckets: 5, bucket_ns: minute, form, slot: 0 }
+        Limit { amount: 1_000, unit, window_ns: 5 * minute, buckets: 5, bucket_ns: minute, form, burst: None, slot: 0 }
     }
 
     #[test]

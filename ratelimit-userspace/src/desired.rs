@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use ratelimit_common::layout::Unit;
 use ratelimit_common::source::Family;
+use ratelimit_common::time::Nanos;
 
 use crate::config::{Config, OnExit, XdpModeChoice, amount, duration};
 
@@ -47,16 +48,48 @@ pub struct Policy {
     pub ipv4_prefix: u8,
     /// Length of the IPv6 prefix that is one client, 0 to 128.
     pub ipv6_prefix: u8,
-    /// Prefixes that are never limited, sorted, each once.
-    pub exempt: Vec<IpNet>,
-    /// The rules, by index; at most [`ratelimit_common::layout::RULES_MAX`].
+    /// Who is let through or kept out whatever the limits say: sorted by prefix, each prefix once. The longest prefix
+    /// that holds an address decides; where its time is over, the next longest.
+    pub access: Vec<Access>,
+    /// The rules; the first that matches a packet judges it, alone. At most [`ratelimit_common::layout::RULES_MAX`].
     pub rules: Vec<Rule>,
 }
 
+/// What one prefix may do, whatever the limits say. It holds where a rule holds: what no rule judges passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Access {
+    /// Who.
+    pub prefix: IpNet,
+    /// What.
+    pub grant: Grant,
+    /// Until when, by the datapath's clock; none is for ever.
+    pub until: Option<Nanos>,
+}
+
+/// What is done with a prefix's packets before any limit is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Grant {
+    /// They pass, uncounted.
+    Exempt,
+    /// They are dropped.
+    Denied,
+}
+
 impl Policy {
+    /// The prefixes with this grant, in order.
+    pub fn prefixes(&self, grant: Grant) -> impl Iterator<Item = IpNet> {
+        self.access.iter().filter(move |access| access.grant == grant).map(|access| access.prefix)
+    }
+
     /// How many limits the rules have together: so many windows a source has.
     pub fn limits(&self) -> usize {
         self.rules.iter().map(|rule| rule.limits.len()).sum()
+    }
+
+    /// What the longest prefix that holds `address`, and whose time is not over at `now`, says of it.
+    pub fn grant(&self, address: IpAddr, now: Nanos) -> Option<Access> {
+        let holds = |access: &&Access| access.prefix.contains(&address) && access.until.is_none_or(|until| now < until);
+        self.access.iter().filter(holds).max_by_key(|access| access.prefix.prefix_len()).copied()
     }
 
     /// The prefix that is one client with `address`.
@@ -68,7 +101,7 @@ impl Policy {
     }
 }
 
-/// One rule: some ports, and the limits that hold there all at once.
+/// One rule: who sends to what, and the limits that hold there all at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Its name, unique.
@@ -77,10 +110,48 @@ pub struct Rule {
     pub mode: Mode,
     /// What of a source over its limit is dropped.
     pub refuse: Refuse,
-    /// Which packets it judges.
+    /// Whose packets it judges: those from these prefixes, sorted, each once; none is everyone's.
+    pub from: Vec<IpNet>,
+    /// Sent to which addresses: these prefixes, sorted, each once; none is to any.
+    pub to: Vec<IpNet>,
+    /// And to which ports.
     pub ports: Ports,
     /// 1 to [`ratelimit_common::layout::LIMITS_MAX`] limits.
     pub limits: Vec<Limit>,
+    /// At most [`ratelimit_common::layout::SHADOWS_MAX`] limits that are counted beside and never enforced.
+    pub shadow_limits: Vec<Limit>,
+    /// Whether exceeding a limit bans, and for how long.
+    pub bans: Option<Bans>,
+    /// When it ends, by the datapath's clock, and the rules after it judge instead; none is never.
+    pub until: Option<Nanos>,
+}
+
+impl Rule {
+    /// A rule for everyone's packets to these ports, which enforces these limits.
+    pub const fn new(name: String, ports: Ports, limits: Vec<Limit>) -> Self {
+        Self {
+            name,
+            mode: Mode::Enforce,
+            refuse: Refuse::Excess,
+            from: Vec::new(),
+            to: Vec::new(),
+            ports,
+            limits,
+            shadow_limits: Vec::new(),
+            bans: None,
+            until: None,
+        }
+    }
+}
+
+/// How long a source is banned that exceeds a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bans {
+    /// For the first time, the second, and so on, the last for all after it: nanoseconds, 1 to
+    /// [`ratelimit_common::layout::BAN_STEPS_MAX`].
+    pub steps_ns: Vec<u64>,
+    /// So long after the end of a ban the next is the first again.
+    pub forget_ns: u64,
 }
 
 /// Whether a rule drops.
@@ -125,20 +196,27 @@ pub struct Limit {
     pub buckets: u8,
     /// Length of a bucket in nanoseconds.
     pub bucket_ns: u64,
-    /// Which of the two windows.
+    /// How it is counted.
     pub form: WindowForm,
+    /// In a window of buckets: what fits into one bucket at most. By [`WindowForm::Gcra`]: what fits at once, and none is all
+    /// of the amount.
+    pub burst: Option<u64>,
     /// Identifies this limit's windows in the kernel. A function of the rule's name, the unit and the bucket's length alone,
     /// so that a reload or restart that changes only the amount, the form or the number of buckets finds its counts again.
     pub slot: u32,
 }
 
-/// Which buckets a window takes in.
+/// How a limit is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowForm {
     /// The current bucket and the B full ones before it.
     Strict,
     /// The current bucket and the B - 1 before it.
     Lenient,
+    /// One bucket as long as the window, aligned to the clock: up to 2N where two of them meet.
+    Fixed,
+    /// The generic cell rate algorithm: a leaky bucket that drains N in a window, evenly.
+    Gcra,
 }
 
 impl From<&Config> for DesiredState {
@@ -207,7 +285,33 @@ impl WindowForm {
         match self {
             Self::Strict => "strict",
             Self::Lenient => "lenient",
+            Self::Fixed => "fixed",
+            Self::Gcra => "gcra",
         }
+    }
+}
+
+impl Access {
+    /// An exemption for ever.
+    pub const fn exempt(prefix: IpNet) -> Self {
+        Self { prefix, grant: Grant::Exempt, until: None }
+    }
+}
+
+impl Grant {
+    /// The name in flags, files and JSON.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Exempt => "exempt",
+            Self::Denied => "denied",
+        }
+    }
+}
+
+impl fmt::Display for Access {
+    /// `exempt 192.0.2.0/24`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.grant.label(), self.prefix)
     }
 }
 
@@ -233,6 +337,7 @@ impl Limit {
         match self.form {
             WindowForm::Strict => self.buckets,
             WindowForm::Lenient => self.buckets.saturating_sub(1),
+            WindowForm::Fixed | WindowForm::Gcra => 0,
         }
     }
 

@@ -8,7 +8,7 @@ use ratelimit_common::time::SECOND_NS;
 
 use crate::config::{Config, OnExit, XdpModeChoice};
 use crate::datapath::fake::FakePacket;
-use crate::desired::{Limit, Mode, Policy, Ports, Refuse, Rule, WindowForm};
+use crate::desired::{Limit, Policy, Ports, Rule, WindowForm};
 use crate::snapshot::Snapshot;
 
 pub(crate) const MINUTE_NS: u64 = 60 * SECOND_NS;
@@ -22,6 +22,7 @@ pub(crate) fn limit(amount: u64, unit: Unit) -> Limit {
         buckets: 5,
         bucket_ns: MINUTE_NS,
         form: WindowForm::Strict,
+        burst: None,
         slot: 7 + unit as u32,
     }
 }
@@ -32,14 +33,12 @@ pub(crate) fn policy(limits: Vec<Limit>) -> Policy {
     Policy {
         ipv4_prefix: 32,
         ipv6_prefix: 64,
-        exempt: Vec::new(),
-        rules: vec![Rule {
-            name: "default".to_owned(),
-            mode: Mode::Enforce,
-            refuse: Refuse::Excess,
-            ports: Ports { tcp: ports.clone(), udp: ports, other_protocols: false },
+        access: Vec::new(),
+        rules: vec![Rule::new(
+            "default".to_owned(),
+            Ports { tcp: ports.clone(), udp: ports, other_protocols: false },
             limits,
-        }],
+        )],
     }
 }
 

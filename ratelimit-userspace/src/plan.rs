@@ -80,11 +80,11 @@ pub fn changes(current: &DesiredState, wanted: &DesiredState) -> Vec<String> {
         }
     }
     let gone = |from: &Policy, of: &Policy| -> Vec<String> {
-        let missing = of.exempt.iter().filter(|prefix| !from.exempt.contains(prefix));
+        let missing = of.access.iter().filter(|access| !from.access.contains(access));
         missing.map(ToString::to_string).collect()
     };
-    lines.extend(gone(old, new).into_iter().map(|prefix| format!("exempt {prefix}: added")));
-    lines.extend(gone(new, old).into_iter().map(|prefix| format!("exempt {prefix}: removed")));
+    lines.extend(gone(old, new).into_iter().map(|prefix| format!("{prefix}: added")));
+    lines.extend(gone(new, old).into_iter().map(|prefix| format!("{prefix}: removed")));
     for rule in &new.rules {
         match old.rules.iter().find(|before| before.name == rule.name) {
             Some(before) => push_limits(&mut lines, before, rule),

@@ -12,7 +12,7 @@ use integration_test::program::{Program, limit_over, policy};
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
 use ratelimit_userspace::datapath::kernel::Bare;
-use ratelimit_userspace::desired::{Limit, Policy, WindowForm};
+use ratelimit_userspace::desired::{Access, Limit, Policy, WindowForm};
 use serde_json::json;
 
 /// Enough that it admits while the benchmark lasts.
@@ -88,9 +88,9 @@ fn rows() -> Vec<Row> {
     let plenty = [limit(ENOUGH, Unit::Connections), limit(ENOUGH, Unit::Packets)];
     let connections = policy(&[one_connection]);
     let mut one_exempt = policy(&[one_connection]);
-    one_exempt.exempt = vec!["198.51.100.0/24".parse().expect("a prefix")];
+    one_exempt.access = vec![Access::exempt("198.51.100.0/24".parse().expect("a prefix"))];
     let mut other_exempt = policy(&[one_connection]);
-    other_exempt.exempt = vec!["203.0.113.0/24".parse().expect("a prefix")];
+    other_exempt.access = vec![Access::exempt("203.0.113.0/24".parse().expect("a prefix"))];
     let mut wide = policy(&[one_connection]);
     wide.ipv6_prefix = 128;
     let row = |name, frame: &[u8], policy: &Policy, verdict| Row {

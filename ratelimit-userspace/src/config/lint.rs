@@ -2,7 +2,7 @@
 
 use super::Config;
 use super::duration;
-use crate::desired::{Limit, Mode, Rule};
+use crate::desired::{Grant, Limit, Mode, Rule};
 
 /// Warnings, a sentence each without a full stop, in a fixed order.
 pub fn warnings(config: &Config) -> Vec<String> {
@@ -30,7 +30,7 @@ pub fn warnings(config: &Config) -> Vec<String> {
             config.policy.ipv6_prefix
         ));
     }
-    for prefix in config.policy.exempt.iter().filter(|prefix| prefix.prefix_len() == 0) {
+    for prefix in config.policy.prefixes(Grant::Exempt).filter(|prefix| prefix.prefix_len() == 0) {
         warnings.push(format!("{prefix} is exempt: no client of that family is limited"));
     }
     warnings

@@ -13,7 +13,7 @@ use super::limit::{self, Rate};
 use super::network::{check_interface, parse_cidr, parse_number};
 use super::syntax::{SyntaxError, near_miss};
 use super::{Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, XdpModeChoice, duration, ports};
-use crate::desired::{self, Limit, Mode, Policy, Refuse, Rule, WindowForm, unit_label};
+use crate::desired::{self, Access, Limit, Mode, Policy, Refuse, Rule, WindowForm, unit_label};
 use crate::error::{Diagnostic, Excerpt, Place};
 
 /// The rule's name unless it is said.
@@ -113,7 +113,7 @@ impl Settings {
         let policy = Policy {
             ipv4_prefix: self.prefix(self.ipv4_prefix.as_ref(), 32, IPV4_PREFIX_DEFAULT)?,
             ipv6_prefix: self.prefix(self.ipv6_prefix.as_ref(), 128, IPV6_PREFIX_DEFAULT)?,
-            exempt: self.exempt()?,
+            access: self.access()?,
             rules: vec![self.rule()?],
         };
         Ok(Config {
@@ -172,6 +172,11 @@ impl Settings {
             mode: self.choice(self.mode.as_ref(), [Mode::Enforce, Mode::DryRun], Mode::label)?,
             refuse: self.choice(self.refuse.as_ref(), [Refuse::Excess, Refuse::All], Refuse::label)?,
             ports,
+            from: Vec::new(),
+            to: Vec::new(),
+            shadow_limits: Vec::new(),
+            bans: None,
+            until: None,
             limits: self.checked_limits(&name, unit, form)?,
             name,
         })
@@ -201,7 +206,7 @@ impl Settings {
         Ok(limits)
     }
 
-    fn exempt(&self) -> Result<Vec<IpNet>, Diagnostic> {
+    fn access(&self) -> Result<Vec<Access>, Diagnostic> {
         let mut exempt =
             self.allow.iter().map(|written| self.read(written, parse_cidr)).collect::<Result<Vec<_>, _>>()?;
         exempt.sort_unstable();
@@ -214,7 +219,7 @@ impl Settings {
                 let error = SyntaxError::new(0..written.text.len(), problem);
                 Err(self.wrong(written, error.with_help("join neighbouring prefixes into shorter ones")))
             }
-            _ => Ok(exempt),
+            _ => Ok(exempt.into_iter().map(Access::exempt).collect()),
         }
     }
 
@@ -326,6 +331,7 @@ fn windowed(rate: Rate, rule: &str, form: WindowForm) -> Limit {
         buckets: rate.buckets.count,
         bucket_ns: rate.buckets.bucket_ns,
         form,
+        burst: None,
         slot: desired::slot(rule, rate.unit, rate.buckets.bucket_ns),
     }
 }

@@ -17,7 +17,7 @@ use ratelimit_common::window::{self, CELLS, Charge};
 
 use super::{Datapath, DatapathError, InterfaceReading, Reading, SourceReading, Tallies, XdpMode};
 use crate::config::OnExit;
-use crate::desired::{Limit, Mode, Policy, Refuse, Rule};
+use crate::desired::{Grant, Limit, Mode, Policy, Refuse, Rule};
 
 /// When a fake begins: 2026-01-01T10:00:00Z.
 pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
@@ -300,7 +300,7 @@ impl World {
         let row = self.known.get_mut(interface).filter(|row| row.attached)?;
         let policy = self.policy.as_ref()?;
         let tally = Tally { packets: 1, bytes: packet.bytes };
-        if policy.exempt.iter().any(|exempt| exempt.contains(&packet.source)) {
+        if policy.grant(packet.source, self.now).is_some_and(|access| access.grant == Grant::Exempt) {
             add(&mut row.unruled, Reason::Exempt, tally);
             return Some(Reason::Exempt);
         }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::sources::{Standing, source_text};
 use super::{Mode, SCHEMA, Unit, WindowForm, seconds, timestamp};
 use crate::datapath::SourceReading;
-use crate::desired::{self, Limit, Policy};
+use crate::desired::{self, Grant, Limit, Policy};
 
 /// What is done with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,7 +100,7 @@ impl CheckReport {
             })
             .collect();
         let over = |mode: desired::Mode| limits.iter().any(|(rule, _, _, of)| rule.mode == mode && of.over);
-        let reason = if policy.exempt.iter().any(|exempt| exempt.contains(&address)) {
+        let reason = if policy.grant(address, now).is_some_and(|access| access.grant == Grant::Exempt) {
             Reason::Exempt
         } else if over(desired::Mode::Enforce) {
             Reason::OverLimit

@@ -186,7 +186,7 @@ pub enum Unit {
     Bytes,
 }
 
-/// Which buckets a window takes in.
+/// How a limit is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WindowForm {
@@ -194,6 +194,10 @@ pub enum WindowForm {
     Strict,
     /// The sum of the last buckets.
     Lenient,
+    /// One bucket as long as the window.
+    Fixed,
+    /// A leaky bucket.
+    Gcra,
 }
 
 /// Sources remembered.
@@ -374,6 +378,8 @@ impl From<desired::WindowForm> for WindowForm {
         match form {
             desired::WindowForm::Strict => Self::Strict,
             desired::WindowForm::Lenient => Self::Lenient,
+            desired::WindowForm::Fixed => Self::Fixed,
+            desired::WindowForm::Gcra => Self::Gcra,
         }
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Unit, seconds};
 use crate::datapath::SourceReading;
-use crate::desired::{self, Limit, Policy};
+use crate::desired::{self, Grant, Limit, Policy};
 
 /// Sources in `top` unless asked otherwise.
 pub const TOP_DEFAULT: usize = 20;
@@ -181,7 +181,7 @@ impl TopSource {
         let &(rule, limit, nearest) = standings
             .iter()
             .max_by_key(|(_, limit, standing)| (standing.over, standing.retry, fill(standing.used, limit.amount)))?;
-        let is_exempt = policy.exempt.iter().any(|exempt| exempt.contains(&source));
+        let is_exempt = policy.grant(source.addr(), now).is_some_and(|access| access.grant == Grant::Exempt);
         let state = match (is_exempt, nearest.over) {
             (true, true | false) => State::Exempt,
             (false, true) => State::OverLimit,

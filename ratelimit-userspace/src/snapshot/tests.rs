@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::*;
 use crate::datapath::fake::{FakeDatapath, FakeKernel, FakePacket};
 use crate::datapath::{Datapath, SourceReading};
-use crate::desired::Mode as DesiredMode;
+use crate::desired::{Access, Mode as DesiredMode};
 use crate::fixture::{MINUTE_NS, address, limit, opening, policy};
 
 fn fake(policy: &Policy) -> (FakeDatapath, FakeKernel) {
@@ -203,7 +203,7 @@ fn the_strict_timeline_is_told_bucket_by_bucket_and_when_it_ends() {
 #[test]
 fn a_source_that_was_never_seen_and_one_that_is_exempt_pass() {
     let mut policy = policy(vec![limit(20, Counted::Connections)]);
-    policy.exempt = vec!["192.0.2.0/24".parse().unwrap()];
+    policy.access = vec![Access::exempt("192.0.2.0/24".parse().unwrap())];
     let now = crate::datapath::fake::START;
     let unknown = CheckReport::build(&policy, now, address("198.51.100.7"), &[]);
     assert_eq!((unknown.verdict, &*unknown.reason), (Outcome::Pass, "within_limit"));

@@ -73,10 +73,12 @@ fn rule(rule: &Rule) -> String {
     let mut out = format!("Rule {} ({mode}) on ports {}\n", rule.name, rule.ports);
     for of in &rule.limits {
         let form = match of.window {
-            WindowForm::Strict => "strict",
-            WindowForm::Lenient => "lenient",
+            WindowForm::Strict => format!("strict, in buckets of {}", duration(of.bucket_seconds)),
+            WindowForm::Lenient => format!("lenient, in buckets of {}", duration(of.bucket_seconds)),
+            WindowForm::Fixed => "in fixed windows".to_owned(),
+            WindowForm::Gcra => "as a leaky bucket".to_owned(),
         };
-        out += &format!("  limit        {}, {form}, in buckets of {}\n", limit(of), duration(of.bucket_seconds));
+        out += &format!("  limit        {}, {form}\n", limit(of));
     }
     out += &format!("  admitted     {}\n", counted(rule.admitted, "packet"));
     out += &format!("  not counted  {}\n", counted(rule.not_counted, "packet"));

@@ -28,7 +28,7 @@ fn defaults_are_those_of_the_documentation() {
     assert_eq!((config.max_sources, config.listen), (262_144, None));
     assert_eq!(config.socket, PathBuf::from("/run/ratelimitd/control.sock"));
     assert_eq!((config.policy.ipv4_prefix, config.policy.ipv6_prefix), (32, 64));
-    assert!(config.policy.exempt.is_empty());
+    assert!(config.policy.access.is_empty());
     assert_eq!((rule.name.as_str(), rule.mode, rule.refuse), ("default", Mode::Enforce, Refuse::Excess));
     assert_eq!(Ok(&rule.ports), ports::parse(PORTS_DEFAULT).as_ref());
     let limit = rule.limits[0];

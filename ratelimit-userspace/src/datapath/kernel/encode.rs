@@ -7,7 +7,7 @@ use ratelimit_common::layout::{
 };
 use ratelimit_common::source::{Family, ipv4_mask, ipv6_mask};
 
-use crate::desired::{self, Mode, Policy, Ports, Refuse};
+use crate::desired::{self, Grant, Mode, Policy, Ports, Refuse};
 
 /// Why a policy does not fit the maps.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -85,7 +85,7 @@ pub(super) fn ports(policy: &Policy) -> Box<PortTable> {
 
 /// The exempt IPv4 prefixes as keys of a trie: length in bits, and data.
 pub(super) fn exempt_v4(policy: &Policy, generation: u32) -> impl Iterator<Item = (u32, ExemptKeyV4)> {
-    policy.exempt.iter().filter_map(move |prefix| match prefix {
+    policy.prefixes(Grant::Exempt).filter_map(move |prefix| match prefix {
         IpNet::V4(net) => {
             let bits = EXEMPT_GENERATION_BITS + u32::from(net.prefix_len());
             Some((bits, [generation, u32::from_ne_bytes(net.network().octets())]))
@@ -96,7 +96,7 @@ pub(super) fn exempt_v4(policy: &Policy, generation: u32) -> impl Iterator<Item 
 
 /// The exempt IPv6 prefixes likewise.
 pub(super) fn exempt_v6(policy: &Policy, generation: u32) -> impl Iterator<Item = (u32, ExemptKeyV6)> {
-    policy.exempt.iter().filter_map(move |prefix| match prefix {
+    policy.prefixes(Grant::Exempt).filter_map(move |prefix| match prefix {
         IpNet::V4(_) => None,
         IpNet::V6(net) => {
             let mut data = [generation; 5];
@@ -142,7 +142,7 @@ mod tests {
     use ratelimit_common::time::SECOND_NS;
 
     use super::*;
-    use crate::desired::WindowForm;
+    use crate::desired::{Access, WindowForm};
 
     fn policy() -> Policy {
         let limit = desired::Limit {
@@ -152,16 +152,22 @@ mod tests {
             buckets: 5,
             bucket_ns: 60 * SECOND_NS,
             form: WindowForm::Strict,
+            burst: None,
             slot: 7,
         };
         Policy {
             ipv4_prefix: 24,
             ipv6_prefix: 64,
-            exempt: vec!["192.0.2.0/24".parse().unwrap(), "2001:db8::/32".parse().unwrap()],
+            access: ["192.0.2.0/24", "2001:db8::/32"].map(|prefix| Access::exempt(prefix.parse().unwrap())).to_vec(),
             rules: vec![desired::Rule {
                 name: "default".into(),
                 mode: Mode::Enforce,
                 refuse: Refuse::Excess,
+                from: Vec::new(),
+                to: Vec::new(),
+                shadow_limits: Vec::new(),
+                bans: None,
+                until: None,
                 ports: Ports { tcp: vec![(80, 80), (8000, 8002)], udp: vec![(65_535, 65_535)], other_protocols: false },
                 limits: vec![limit],
             }],
