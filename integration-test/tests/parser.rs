@@ -212,15 +212,22 @@ fn build((tags, ip, (kind, source_port, port, flags), data): Parts) -> Option<Ve
 /// What etherparse's slices say that a packet is. None where it has no opinion.
 fn by_etherparse(bytes: &[u8]) -> Option<Parsed> {
     let sliced = SlicedPacket::from_ethernet(bytes).ok()?;
-    let (source, ip_bytes, proto, payload) = match sliced.net.as_ref()? {
+    let (source, destination, ip_bytes, proto, payload) = match sliced.net.as_ref()? {
         NetSlice::Ipv4(ip) => {
             let header = ip.header();
-            (Address::v4(header.source()), u32::from(header.total_len()), header.protocol(), ip.payload())
+            (
+                Address::v4(header.source()),
+                Address::v4(header.destination()),
+                u32::from(header.total_len()),
+                header.protocol(),
+                ip.payload(),
+            )
         }
         NetSlice::Ipv6(ip) => {
             let header = ip.header();
             (
                 Address::v6(header.source()),
+                Address::v6(header.destination()),
                 40 + u32::from(header.payload_length()),
                 ip.payload().ip_number,
                 ip.payload(),
@@ -245,7 +252,7 @@ fn by_etherparse(bytes: &[u8]) -> Option<Parsed> {
         None if payload.fragmented || proto == IpNumber::TCP || proto == IpNumber::UDP => return None,
         None => Target::Other,
     };
-    Some(Parsed::Ip(Packet { source, ip_bytes, target }))
+    Some(Parsed::Ip(Packet { source, destination, ip_bytes, target }))
 }
 
 fn essential(yes: bool) -> Target {

@@ -4,11 +4,12 @@
 //! hidden padding, and each size is asserted beside its type. A change of any layout raises [`VERSION`], which
 //! is part of the pin path: pins of another version are refused, never reinterpreted.
 
+use crate::access;
 use crate::verdict::Reason;
 use crate::window::CELLS;
 
-/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v1`.
-pub const VERSION: u32 = 1;
+/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v2`.
+pub const VERSION: u32 = 2;
 
 /// The XDP program's name.
 pub const PROGRAM: &str = "ratelimitd";
@@ -21,16 +22,26 @@ pub mod map {
     pub const CONFIG: &str = "CONFIG";
     /// Array of [`super::PortTable`], one a generation.
     pub const PORTS: &str = "PORTS";
-    /// LPM trie of exempt IPv4 prefixes, [`super::ExemptKeyV4`] to `u8`.
-    pub const EXEMPT_V4: &str = "EXEMPT_V4";
-    /// LPM trie of exempt IPv6 prefixes, [`super::ExemptKeyV6`] to `u8`.
-    pub const EXEMPT_V6: &str = "EXEMPT_V6";
+    /// LPM trie of what is known of IPv4 sources, [`super::PrefixKeyV4`] to [`super::Prefix`].
+    pub const PREFIXES_V4: &str = "PREFIXES_V4";
+    /// LPM trie of what is known of IPv6 sources, [`super::PrefixKeyV6`] to [`super::Prefix`].
+    pub const PREFIXES_V6: &str = "PREFIXES_V6";
+    /// LPM trie of IPv4 destinations, [`super::PrefixKeyV4`] to the [`super::RuleSet`] that names them.
+    pub const TARGETS_V4: &str = "TARGETS_V4";
+    /// LPM trie of IPv6 destinations, [`super::PrefixKeyV6`] to the [`super::RuleSet`] that names them.
+    pub const TARGETS_V6: &str = "TARGETS_V6";
     /// LRU hash of [`super::SourceKeyV4`] to [`super::Source`].
     pub const SOURCES_V4: &str = "SOURCES_V4";
     /// LRU hash of [`super::SourceKeyV6`] to [`super::Source`].
     pub const SOURCES_V6: &str = "SOURCES_V6";
     /// LRU hash of [`super::SourceKeyV6Wide`] to [`super::Source`].
     pub const SOURCES_V6_WIDE: &str = "SOURCES_V6_WIDE";
+    /// Hash of [`super::SourceKeyV4`] to [`crate::ban::Ban`].
+    pub const BANS_V4: &str = "BANS_V4";
+    /// Hash of [`super::SourceKeyV6`] to [`crate::ban::Ban`].
+    pub const BANS_V6: &str = "BANS_V6";
+    /// Hash of [`super::SourceKeyV6Wide`] to [`crate::ban::Ban`].
+    pub const BANS_V6_WIDE: &str = "BANS_V6_WIDE";
     /// LRU hash of [`super::FlowKeyV4`] to [`crate::flow::Flow`].
     pub const FLOWS_V4: &str = "FLOWS_V4";
     /// LRU hash of [`super::FlowKeyV6`] to [`crate::flow::Flow`].
@@ -54,16 +65,20 @@ pub const CLOCK_IS_INJECTED: &str = "CLOCK_IS_INJECTED";
 pub const GENERATIONS: u32 = 2;
 /// Interfaces that one daemon can protect.
 pub const INTERFACES_MAX: usize = 16;
-/// Rules in a configuration.
-pub const RULES_MAX: usize = 1;
+/// Rules in a configuration: as many as a [`RuleSet`] has bits.
+pub const RULES_MAX: usize = 64;
 /// Limits on one rule.
 pub const LIMITS_MAX: usize = 4;
 /// Shadow limits on one rule.
 pub const SHADOWS_MAX: usize = 8;
 /// Bans of growing length on one rule.
-pub const BAN_STEPS_MAX: usize = 4;
-/// Exempt prefixes of each family and generation.
-pub const EXEMPT_MAX: u32 = 65_536;
+pub const BAN_STEPS_MAX: usize = crate::ban::STEPS_MAX;
+/// Bans of each family: running, or not yet forgotten. // 65536 x 96 B = 6 MB, in use or not
+pub const BANS_CAPACITY: u32 = 65_536;
+/// Prefixes of sources of each family and generation.
+pub const PREFIXES_MAX: u32 = 131_072;
+/// Prefixes of destinations of each family and generation.
+pub const TARGETS_MAX: u32 = 4_096;
 /// UDP flows remembered where connections are counted. // 65536 x 80 B = 5 MB, 65536 x 96 B = 6 MB
 pub const FLOWS_CAPACITY: u32 = 65_536;
 /// Sources remembered of each family unless the daemon says otherwise. // 262144 x 128 B = 34 MB
@@ -73,8 +88,13 @@ pub const REASONS_MAX: usize = 16;
 
 const _: () = assert!(Reason::ALL.len() <= REASONS_MAX);
 
-/// Class of a port that no rule protects; class `r + 1` belongs to rule `r`.
+/// Class of a port that no rule protects.
 pub const CLASS_NONE: u8 = 0;
+/// Classes of ports: ports of one class are protected by the same rules.
+pub const CLASSES_MAX: usize = 256;
+
+/// Rules, a bit each: the lowest is the first.
+pub type RuleSet = u64;
 
 /// One limit, as the packet path reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,15 +108,18 @@ pub struct Limit {
     pub slot: u32,
     /// A [`Unit`] code.
     pub unit: u8,
-    /// Full buckets before the current one that the sum takes in, 0 to 7: B for the strict window, B - 1 for the lenient.
+    /// Full buckets before the current one that the sum takes in: B for the strict window, B - 1 for the lenient, 0 for a
+    /// fixed one.
     pub behind: u8,
     /// Width of a cell's count, see [`crate::window::count_bits`].
     pub count_bits: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// 1: by [`crate::gcra`], with `bucket_ns` as the whole window. 0: by [`crate::window`].
+    pub is_gcra: u8,
+    /// At most so much in one bucket, see [`crate::window::BURST_ANY`]. With `is_gcra`: [`crate::gcra::Rate::burst_ns`].
+    pub burst: u64,
 }
 
-const _: () = assert!(size_of::<Limit>() == 24);
+const _: () = assert!(size_of::<Limit>() == 32);
 
 /// What one of a limit is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -137,11 +160,19 @@ pub struct Rule {
     pub refuse_all: u8,
     /// 1: some limit counts connections, so UDP flows are looked up.
     pub counts_connections: u8,
+    /// Its row of counters, which it keeps while its place among the rules changes.
+    pub row: u8,
     /// Zero.
-    pub reserved: [u8; 4],
+    pub reserved: [u8; 3],
+    /// A hash of its name, by which the next configuration finds its row.
+    pub name: u64,
+    /// When it ends, and the rules after it judge instead; 0 is never.
+    pub until_ns: u64,
+    /// How it bans.
+    pub bans: crate::ban::Rule,
 }
 
-const _: () = assert!(size_of::<Rule>() == 24 * LIMITS_MAX + 8);
+const _: () = assert!(size_of::<Rule>() == 32 * LIMITS_MAX + 8 + 8 + 8 + 48);
 
 /// One generation of what every packet reads first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,23 +186,36 @@ pub struct Config {
     pub ipv4_mask: u32,
     /// Indexes of the protected interfaces; 0 is unused. The position is the row of an interface in the counters.
     pub interfaces: [u32; INTERFACES_MAX],
-    /// How many exempt IPv4 prefixes there are; 0 saves the look-up.
-    pub exempt_v4: u32,
-    /// How many exempt IPv6 prefixes there are; 0 saves the look-up.
-    pub exempt_v6: u32,
+    /// Which generation the prefixes of sources have: they change more seldom than the rest.
+    pub prefixes_generation: u32,
+    /// 1: there are prefixes of IPv4 sources; 0 saves the look-up.
+    pub has_prefixes_v4: u8,
+    /// 1: there are prefixes of IPv6 sources; 0 saves the look-up.
+    pub has_prefixes_v6: u8,
+    /// 1: there are prefixes of destinations; 0 saves the look-up.
+    pub has_targets: u8,
     /// 1: IPv6 sources are in [`map::SOURCES_V6_WIDE`].
     pub ipv6_wide: u8,
-    /// Class of what has no port to read: fragments after the first, and header chains too long to walk.
-    pub portless_class: u8,
-    /// Class of other protocols: ICMP, GRE, ESP.
-    pub other_class: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// After this time packets read the other generation instead; 0 is never.
+    pub until_ns: u64,
+    /// Rules for what has no port to read: fragments after the first, and header chains too long to walk.
+    pub portless_rules: RuleSet,
+    /// Rules for other protocols: ICMP, GRE, ESP.
+    pub other_rules: RuleSet,
+    /// Rules for everyone's packets.
+    pub from_any: RuleSet,
+    /// Rules for packets to any address.
+    pub to_any: RuleSet,
+    /// Rules for the ports of each class.
+    pub class_rules: [RuleSet; CLASSES_MAX],
     /// The rules.
     pub rules: [Rule; RULES_MAX],
 }
 
-const _: () = assert!(size_of::<Config>() == 8 + 16 + 4 + 4 * INTERFACES_MAX + 12 + size_of::<[Rule; RULES_MAX]>());
+const _: () = assert!(
+    size_of::<Config>()
+        == 8 + 16 + 4 + 4 * INTERFACES_MAX + 12 + 8 * 5 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
+);
 
 /// The class of each destination port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,15 +308,27 @@ pub struct FlowKeyV6 {
 
 const _: () = assert!(size_of::<FlowKeyV6>() == 20);
 
-/// Bits of an exempt prefix's key before its address: the generation, as a word.
-pub const EXEMPT_GENERATION_BITS: u32 = 32;
+/// Bits of a prefix's key before its address: the generation, as a word.
+pub const GENERATION_BITS: u32 = 32;
 
-/// Data of an exempt IPv4 prefix, behind the trie's own length: the generation, then the address in network order. A
-/// prefix of n bits has length [`EXEMPT_GENERATION_BITS`] + n.
-pub type ExemptKeyV4 = [u32; 2];
+/// Data of an IPv4 prefix, behind the trie's own length: the generation, then the address in network order. A
+/// prefix of n bits has length [`GENERATION_BITS`] + n.
+pub type PrefixKeyV4 = [u32; 2];
 
-/// Data of an exempt IPv6 prefix, likewise.
-pub type ExemptKeyV6 = [u32; 5];
+/// Data of an IPv6 prefix, likewise.
+pub type PrefixKeyV6 = [u32; 5];
+
+/// What is known of the sources in one prefix, and in no longer one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Prefix {
+    /// Rules for the packets of these sources, beside those for everyone's.
+    pub rules: RuleSet,
+    /// What they are granted whatever the limits say.
+    pub access: [access::Step; access::STEPS],
+}
+
+const _: () = assert!(size_of::<Prefix>() == 8 + 8 * access::STEPS);
 
 /// What one reason has come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -294,8 +350,11 @@ pub struct Counters {
 
 const _: () = assert!(size_of::<Counters>() == 256);
 
-/// Rows of counters of one interface: one a rule, and one for what no rule judged.
-pub const COUNTERS_PER_INTERFACE: usize = RULES_MAX + 1;
+/// Rows of counters that rules can have: enough for those that packets read and those that take their place.
+pub const ROWS_MAX: usize = 2 * RULES_MAX;
+
+/// Rows of counters of one interface: those of rules, and one for what no rule judged.
+pub const COUNTERS_PER_INTERFACE: usize = ROWS_MAX + 1;
 
 /// The row of interfaces that the configuration does not list.
 pub const INTERFACE_UNKNOWN: usize = INTERFACES_MAX;
@@ -303,11 +362,11 @@ pub const INTERFACE_UNKNOWN: usize = INTERFACES_MAX;
 /// Rows of counters in all.
 pub const COUNTERS_LEN: usize = (INTERFACES_MAX + 1) * COUNTERS_PER_INTERFACE;
 
-/// The row of [`map::COUNTERS`] for an interface's position and a rule; any rule that is none has the last row.
+/// The row of [`map::COUNTERS`] for an interface's position and a rule's row; any that is none has the last.
 #[inline(always)]
 pub const fn counters_index(interface: usize, rule: u8) -> u32 {
-    let row = if (rule as usize) < RULES_MAX { rule as usize } else { RULES_MAX };
-    #[expect(clippy::cast_possible_truncation, reason = "17 x 2 rows")]
+    let row = if (rule as usize) < ROWS_MAX { rule as usize } else { ROWS_MAX };
+    #[expect(clippy::cast_possible_truncation, reason = "17 x 129 rows")]
     let index = (interface * COUNTERS_PER_INTERFACE + row) as u32;
     index
 }
@@ -354,6 +413,12 @@ faults! {
     ScratchLookup = 9, map::SCRATCH, "lookup";
     /// No place for the clock's last reading: it is read again.
     ReadInTickLookup = 10, map::READ_IN_TICK, "lookup";
+    /// A new ban of an IPv4 source was refused: it is limited, and not banned.
+    BansV4Insert = 11, map::BANS_V4, "insert";
+    /// A new ban of an IPv6 source was refused: it is limited, and not banned.
+    BansV6Insert = 12, map::BANS_V6, "insert";
+    /// A new ban of an IPv6 source by a long prefix was refused: it is limited, and not banned.
+    BansV6WideInsert = 13, map::BANS_V6_WIDE, "insert";
 }
 
 /// Cells of [`map::FAULTS`].
@@ -367,8 +432,9 @@ mod tests {
 
     #[test]
     fn every_interface_and_rule_has_a_row_of_its_own() {
+        let rules = || (0..u8::try_from(ROWS_MAX).unwrap()).chain([u8::MAX]);
         let mut rows: Vec<_> = (0..=INTERFACE_UNKNOWN)
-            .flat_map(|interface| [counters_index(interface, 0), counters_index(interface, u8::MAX)])
+            .flat_map(|interface| rules().map(move |rule| counters_index(interface, rule)))
             .collect();
         assert!(rows.iter().all(|&row| (row as usize) < COUNTERS_LEN));
         rows.sort_unstable();

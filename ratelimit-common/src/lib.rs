@@ -4,7 +4,10 @@
 //! logger, a float or an allocation: time and storage are arguments.
 #![cfg_attr(not(any(test, loom)), no_std)]
 
+pub mod access;
+pub mod ban;
 pub mod flow;
+pub mod gcra;
 pub mod layout;
 pub mod packet;
 pub mod refusals;

@@ -69,6 +69,8 @@ pub enum Parsed {
 pub struct Packet {
     /// Who sent it, or says so.
     pub source: Address,
+    /// Whom it is sent to.
+    pub destination: Address,
     /// Length of the IP packet in bytes, headers included.
     pub ip_bytes: u32,
     /// What it is sent to.
@@ -130,7 +132,7 @@ pub fn parse<F: Frame>(frame: &F) -> Parsed {
     } else {
         return Parsed::NotIp;
     };
-    let Some(Network { source, ip_bytes, payload }) = network else { return Parsed::Malformed };
+    let Some(Network { source, destination, ip_bytes, payload }) = network else { return Parsed::Malformed };
     let target = match payload {
         Payload::Fragment => Some(Target::Fragment),
         Payload::Unwalkable => Some(Target::Unwalkable),
@@ -140,7 +142,7 @@ pub fn parse<F: Frame>(frame: &F) -> Parsed {
         },
     };
     match target {
-        Some(target) => Parsed::Ip(Packet { source, ip_bytes, target }),
+        Some(target) => Parsed::Ip(Packet { source, destination, ip_bytes, target }),
         None => Parsed::Malformed,
     }
 }
@@ -155,6 +157,7 @@ const fn is_vlan(ether_type: u16) -> bool {
 /// What the network layer says: who, how long, and what is inside. The parsers below give none where it is malformed.
 struct Network {
     source: Address,
+    destination: Address,
     ip_bytes: u32,
     payload: Payload,
 }
@@ -196,7 +199,7 @@ const IPV4_MORE_FRAGMENTS: u16 = 0x2000;
 
 #[inline(always)]
 fn ipv4<F: Frame>(frame: &F, start: usize) -> Option<Network> {
-    let [vihl, _, len_high, len_low, _, _, frags_high, frags_low, _, proto, _, _, s0, s1, s2, s3, ..] =
+    let [vihl, _, len_high, len_low, _, _, frags_high, frags_low, _, proto, _, _, s0, s1, s2, s3, d0, d1, d2, d3] =
         frame.bytes::<{ Ipv4Hdr::LEN }>(start)?;
     let header_len = (vihl & 0x0f) as usize * 4;
     let total_len = u16::from_be_bytes([len_high, len_low]);
@@ -211,13 +214,15 @@ fn ipv4<F: Frame>(frame: &F, start: usize) -> Option<Network> {
         let is_fragment = fragment & IPV4_MORE_FRAGMENTS != 0;
         Payload::Transport { proto, span: Span { start: start + header_len, end, is_fragment } }
     };
-    Some(Network { source: Address::v4([s0, s1, s2, s3]), ip_bytes: total_len as u32, payload })
+    let (source, destination) = (Address::v4([s0, s1, s2, s3]), Address::v4([d0, d1, d2, d3]));
+    Some(Network { source, destination, ip_bytes: total_len as u32, payload })
 }
 
 #[inline(always)]
 fn ipv6<F: Frame>(frame: &F, start: usize) -> Option<Network> {
     let [version, _, _, _, len_high, len_low, next, _] = frame.bytes(start)?;
     let source = frame.bytes(start + offset_of!(Ipv6Hdr, src_addr))?;
+    let destination = frame.bytes(start + offset_of!(Ipv6Hdr, dst_addr))?;
     let payload_len = u16::from_be_bytes([len_high, len_low]) as usize;
     let first = start + Ipv6Hdr::LEN;
     // A payload length of 0 is a jumbogram's (RFC 2675): then the frame says how long it is.
@@ -228,7 +233,7 @@ fn ipv6<F: Frame>(frame: &F, start: usize) -> Option<Network> {
     #[expect(clippy::cast_possible_truncation, reason = "a length field of 16 bits, or a frame's length")]
     let ip_bytes = (end - start) as u32;
     let payload = walk_extensions(frame, next, Span { start: first, end, is_fragment: false })?;
-    Some(Network { source: Address::v6(source), ip_bytes, payload })
+    Some(Network { source: Address::v6(source), destination: Address::v6(destination), ip_bytes, payload })
 }
 
 /// Part of a fragment header's second word: the offset, and whether there are more.

@@ -51,11 +51,11 @@ impl Refusals {
     /// After a refusal nothing goes through before the next bucket begins, also what is smaller and would fit. Then
     /// what has room does; an amount of 0, which no unit counts, needs none until something is refused in the window.
     #[inline(always)]
-    pub fn lets_through(self, amount: u64, bucket: BucketIndex, behind: u8, fits: impl FnOnce() -> bool) -> bool {
+    pub const fn lets_through(self, amount: u64, bucket: BucketIndex, behind: u8, fits: bool) -> bool {
         if self.is_within(bucket, 0) {
             return false;
         }
-        amount == 0 && !self.is_within(bucket, behind) || fits()
+        amount == 0 && !self.is_within(bucket, behind) || fits
     }
 }
 
@@ -107,17 +107,17 @@ mod tests {
     #[test]
     fn after_a_refusal_nothing_goes_through_before_the_next_bucket() {
         let (refusals, next) = (Refusals(0).and_one_in(NOW), BucketIndex(NOW.0 + 1));
-        assert!(Refusals(0).lets_through(10, NOW, 5, || true));
-        assert!(!refusals.lets_through(10, NOW, 5, || true));
-        assert!(refusals.lets_through(10, next, 5, || true));
-        assert!(!refusals.lets_through(10, next, 5, || false));
+        assert!(Refusals(0).lets_through(10, NOW, 5, true));
+        assert!(!refusals.lets_through(10, NOW, 5, true));
+        assert!(refusals.lets_through(10, next, 5, true));
+        assert!(!refusals.lets_through(10, next, 5, false));
     }
 
     #[test]
     fn what_is_not_counted_goes_through_until_something_is_refused_in_the_window() {
         let refusals = Refusals(0).and_one_in(NOW);
-        assert!(Refusals(0).lets_through(0, NOW, 5, || false));
-        assert!(!refusals.lets_through(0, BucketIndex(NOW.0 + 5), 5, || false));
-        assert!(refusals.lets_through(0, BucketIndex(NOW.0 + 6), 5, || false));
+        assert!(Refusals(0).lets_through(0, NOW, 5, false));
+        assert!(!refusals.lets_through(0, BucketIndex(NOW.0 + 5), 5, false));
+        assert!(refusals.lets_through(0, BucketIndex(NOW.0 + 6), 5, false));
     }
 }

@@ -82,7 +82,7 @@ reasons! {
 pub struct Verdict {
     /// Why.
     pub reason: Reason,
-    /// Index of the rule that judged, or [`Verdict::NO_RULE`].
+    /// Row of the rule that judged, or [`Verdict::NO_RULE`].
     pub rule: u8,
 }
 

@@ -67,11 +67,24 @@ pub trait Cells {
 pub struct Limit {
     /// Admitted while the sum stays at or below it.
     pub amount: u64,
-    /// Full buckets before the current one that the sum takes in, [`BEHIND_MIN`] to [`BEHIND_MAX`]; what is outside counts as
-    /// the nearer of the two.
+    /// Full buckets before the current one that the sum takes in, [`BEHIND_MIN`] to [`BEHIND_MAX`], or 0: a fixed window, which
+    /// is its current bucket. What is outside counts as the nearest of these.
     pub behind: u8,
     /// Width of a cell's count, from [`count_bits`].
     pub count_bits: u8,
+    /// At most so much in one bucket; [`BURST_ANY`] where the sum alone decides.
+    pub burst: u64,
+}
+
+/// The burst of a limit that has none of its own.
+pub const BURST_ANY: u64 = u64::MAX;
+
+impl Limit {
+    /// Whether `amount` more fits where the current bucket has `current`, and those before it `before`.
+    #[inline(always)]
+    const fn fits(self, before: u64, current: u64, amount: u64) -> bool {
+        fits(before.wrapping_add(current), amount, self.amount) && fits(current, amount, self.burst)
+    }
 }
 
 /// What became of a charge.
@@ -187,6 +200,9 @@ struct Before {
 fn before<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> Before {
     let mut used = 0_u64;
     let mut difference = 0;
+    if limit.behind == 0 {
+        return Before { used, is_settled: true };
+    }
     for back in 1..BEHIND_MAX + 1 {
         if back > BEHIND_MIN && back > limit.behind {
             break;
@@ -275,13 +291,13 @@ pub fn charge<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) 
         let before = before(cells, limit, bucket);
         if !before.is_settled {
             // A certain refusal changes nothing, so that refusing stays cheap whatever the state.
-            if !fits(cells.used_unsettled(limit, bucket).wrapping_add(count), amount, limit.amount) {
+            if !limit.fits(cells.used_unsettled(limit, bucket), count, amount) {
                 return Charge::Refused;
             }
             bucket = cells.settle(limit, bucket);
             continue;
         }
-        if !fits(before.used.wrapping_add(count), amount, limit.amount) {
+        if !limit.fits(before.used, count, amount) {
             return Charge::Refused;
         }
         let charged = Cell { bucket, sealed: false, count: count + amount };
@@ -295,7 +311,8 @@ pub fn charge<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) 
 /// Whether `amount` would be admitted at `now`, without charging it. "No" is certain; "yes" another CPU may overtake.
 #[inline(always)]
 pub fn has_room<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> bool {
-    fits(used(cells, limit, now), amount, limit.amount)
+    let bucket = never_negative(now);
+    limit.fits(full(cells, limit, bucket), current(cells, limit, bucket), amount)
 }
 
 /// Takes back a charge that [`charge`] admitted to `bucket`, as far as the cell still holds that bucket. If
@@ -322,7 +339,7 @@ pub fn refund<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u6
 /// nothing written, if it does not fit.
 #[inline(always)]
 pub fn open(words: &mut [u64; CELLS], limit: Limit, now: BucketIndex, amount: u64) -> bool {
-    if !fits(0, amount, limit.amount) {
+    if !limit.fits(0, 0, amount) {
         return false;
     }
     let now = never_negative(now).0;
@@ -341,9 +358,14 @@ pub fn open(words: &mut [u64; CELLS], limit: Limit, now: BucketIndex, amount: u6
 #[inline(always)]
 pub fn used<C: Cells>(cells: &C, limit: Limit, now: BucketIndex) -> u64 {
     let bucket = never_negative(now);
+    full(cells, limit, bucket).wrapping_add(current(cells, limit, bucket))
+}
+
+/// What was admitted in the full buckets before the current one.
+#[inline(always)]
+fn full<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
     let before = before(cells, limit, bucket);
-    let full = if before.is_settled { before.used } else { cells.used_unsettled(limit, bucket) };
-    full.wrapping_add(current(cells, limit, bucket))
+    if before.is_settled { before.used } else { cells.used_unsettled(limit, bucket) }
 }
 
 /// The first bucket, from `now` on, in which `amount` fits if nothing else is charged; none if it never does.

@@ -11,7 +11,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use ratelimit_common::time::BucketIndex;
-use ratelimit_common::window::{self, BEHIND_MIN, CELLS, Cells, Charge, Limit};
+use ratelimit_common::window::{self, BEHIND_MIN, BURST_ANY, CELLS, Cells, Charge, Limit};
 
 /// A bucket whose place in the ring is the first.
 const NOW: u64 = 29_700_600;
@@ -39,7 +39,7 @@ impl Cells for Ring {
 }
 
 fn limit(amount: u64, behind: u8) -> Limit {
-    Limit { amount, behind, count_bits: COUNT_BITS }
+    Limit { amount, behind, count_bits: COUNT_BITS, burst: BURST_ANY }
 }
 
 /// One charge that a thread makes.

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use ratelimit_common::time::BucketIndex;
-use ratelimit_common::window::{self, CELLS, Cells, Charge, Limit, TRIES_MAX};
+use ratelimit_common::window::{self, BURST_ANY, CELLS, Cells, Charge, Limit, TRIES_MAX};
 
 const NOW: u64 = 29_700_600;
 const THREADS: usize = 2;
-const LIMIT: Limit = Limit { amount: 1000, behind: 5, count_bits: 39 };
+const LIMIT: Limit = Limit { amount: 1000, behind: 5, count_bits: 39, burst: BURST_ANY };
 
 struct Ring([AtomicU64; CELLS]);
 

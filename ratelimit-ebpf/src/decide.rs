@@ -1,15 +1,19 @@
 //! From a parsed packet to its verdict: who judges it, what it costs, whether that fits. Arithmetic is in `ratelimit-common`.
 
+use ratelimit_common::access::{self, Grant};
+use ratelimit_common::ban::{self, Ban};
 use ratelimit_common::flow::{self, Datagram};
-use ratelimit_common::layout::{self, CLASS_NONE, LIMITS_MAX, RULES_MAX, Rule, Unit};
+use ratelimit_common::gcra::{self, Rate};
+use ratelimit_common::layout::{self, LIMITS_MAX, Prefix, Rule, RuleSet, Unit};
 use ratelimit_common::packet::{Packet, Parsed, Target};
 use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
-use ratelimit_common::time::BucketIndex;
+use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::verdict::{Action, Reason, Verdict};
 use ratelimit_common::window::{self, Charge};
 
 use crate::clock::Clock;
 use crate::maps::{self, Active, FlowKey, Inserted, SourceV4, SourceV6, SourceV6Wide, Sources};
+use crate::packet::forget;
 
 /// Judges one packet, and charges it where it is admitted.
 #[inline(always)]
@@ -20,58 +24,109 @@ pub(crate) fn verdict(active: Active, parsed: Parsed) -> Verdict {
         Parsed::TooManyTags => return too_many_tags(active),
         Parsed::Ip(packet) => packet,
     };
-    let class = class(active, packet.target);
-    if class == CLASS_NONE {
+    let protecting = protecting(active, packet.target);
+    if protecting == 0 {
         return Verdict::unruled(Reason::NotProtected);
     }
-    let index = class - 1;
-    if index as usize >= RULES_MAX {
-        return Verdict::unruled(Reason::InternalError);
-    }
-    let rule = &active.config.rules[index as usize];
-    let reason = if is_exempt(active, packet.source) {
-        Reason::Exempt
-    } else {
-        judge(active, index as u32, rule.counts_connections != 0, &packet)
+    let prefix = prefix(active, packet.source);
+    let Some(index) = first(active, matching(active, &packet, protecting, prefix)) else {
+        return Verdict::unruled(Reason::NotProtected);
     };
-    enforced(rule, index, reason)
+    let Some(rule) = active.config.rules.get(index as usize) else { return Verdict::unruled(Reason::InternalError) };
+    let reason = match prefix.and_then(|prefix| granted(active, prefix)) {
+        Some(Grant::Exempt) => Reason::Exempt,
+        Some(Grant::Denied) => Reason::Denied,
+        None => judge(active, index, rule.counts_connections != 0, &packet),
+    };
+    enforced(rule, reason)
 }
 
 /// What is behind the tags cannot be told, so whoever has what has no port has this.
 #[inline(always)]
 fn too_many_tags(active: Active) -> Verdict {
-    let index = active.config.portless_class.wrapping_sub(1);
-    match active.config.rules.get(index as usize) {
-        Some(rule) => enforced(rule, index, Reason::TooManyTags),
+    match lowest(active.config.portless_rules) {
+        Some(index) => match active.config.rules.get(index as usize) {
+            Some(rule) => enforced(rule, Reason::TooManyTags),
+            None => Verdict::unruled(Reason::InternalError),
+        },
         None => Verdict::unruled(Reason::NotProtected),
     }
 }
 
+/// The rules for what the packet is sent to, by its port or protocol.
 #[inline(always)]
-fn enforced(rule: &Rule, index: u8, reason: Reason) -> Verdict {
-    match (reason.action(), rule.dry_run) {
-        (Action::Pass, _) | (Action::Drop, 0) => Verdict { reason, rule: index },
-        (Action::Drop, _) => Verdict { reason: Reason::DryRun, rule: index },
-    }
-}
-
-/// The class of what the packet is sent to.
-#[inline(always)]
-fn class(active: Active, target: Target) -> u8 {
-    match target {
+fn protecting(active: Active, target: Target) -> RuleSet {
+    let class = match target {
         Target::Tcp { port, .. } => active.ports.tcp[port as usize],
         Target::Udp { port, .. } => active.ports.udp[port as usize],
-        Target::Fragment | Target::Unwalkable => active.config.portless_class,
-        Target::Other => active.config.other_class,
-        Target::Essential => CLASS_NONE,
+        Target::Fragment | Target::Unwalkable => return active.config.portless_rules,
+        Target::Other => return active.config.other_rules,
+        Target::Essential => return 0,
+    };
+    active.config.class_rules[class as usize]
+}
+
+/// What is known of the packet's source, where anything is known of any of its family.
+#[inline(always)]
+fn prefix(active: Active, source: Address) -> Option<&'static Prefix> {
+    let Active { config, .. } = active;
+    let has_prefixes = match source {
+        Address::V4(_) => config.has_prefixes_v4,
+        Address::V6(_) => config.has_prefixes_v6,
+    };
+    if has_prefixes == 0 { None } else { maps::prefix(config.prefixes_generation, source) }
+}
+
+/// Which of these rules are for packets from this source to this address.
+#[inline(always)]
+fn matching(active: Active, packet: &Packet, protecting: RuleSet, prefix: Option<&'static Prefix>) -> RuleSet {
+    let Active { config, generation, .. } = active;
+    let from = config.from_any | prefix.map_or(0, |prefix| prefix.rules);
+    let to = match config.has_targets {
+        0 => RuleSet::MAX,
+        _ => config.to_any | maps::target_rules(generation, packet.destination),
+    };
+    protecting & from & to
+}
+
+/// Rules that have ended and still stand: the daemon takes them out within seconds. After so many the next judges.
+const ENDED_MAX: usize = 3;
+
+/// The first of these rules that has not ended.
+#[inline(always)]
+fn first(active: Active, rules: RuleSet) -> Option<u32> {
+    let mut rules = rules;
+    for _ in 0..ENDED_MAX {
+        let index = lowest(rules)?;
+        let until_ns = active.config.rules.get(index as usize)?.until_ns;
+        if until_ns == 0 || Clock::new(active.config.wall_offset_ns).coarse().0 < until_ns {
+            return Some(index);
+        }
+        rules &= rules - 1;
     }
+    lowest(rules)
+}
+
+/// The first of these rules. The verifier does not know what the compiler does, that there are no more than bits in a word.
+#[inline(always)]
+fn lowest(rules: RuleSet) -> Option<u32> {
+    if rules == 0 { None } else { Some(forget(rules.trailing_zeros())) }
+}
+
+/// What the source is granted whatever the limits say.
+#[inline(always)]
+fn granted(active: Active, prefix: &'static Prefix) -> Option<Grant> {
+    if prefix.access[0] == access::Step::default() {
+        return None;
+    }
+    access::grant(prefix.access, Clock::new(active.config.wall_offset_ns).coarse())
 }
 
 #[inline(always)]
-fn is_exempt(active: Active, source: Address) -> bool {
-    match source {
-        Address::V4(address) => active.config.exempt_v4 != 0 && maps::is_exempt_v4(active.generation, address),
-        Address::V6([high, low]) => active.config.exempt_v6 != 0 && maps::is_exempt_v6(active.generation, high, low),
+fn enforced(rule: &Rule, reason: Reason) -> Verdict {
+    match (reason.action(), rule.dry_run) {
+        (Action::Pass, _) | (Action::Drop, 0) => Verdict { reason, rule: rule.row },
+        (Action::Drop, _) => Verdict { reason: Reason::DryRun, rule: rule.row },
     }
 }
 
@@ -272,6 +327,13 @@ fn look<S: Sources>(source: &S, generation: u32, rule: u32, cost: Cost) -> Reaso
     let Some(config) = maps::config(generation) else { return Reason::InternalError };
     let Some(rule) = config.rules.get(rule as usize) else { return Reason::InternalError };
     let now = Clock::new(config.wall_offset_ns).coarse();
+    if rule.bans.steps_len != 0
+        && let Some(ban) = source.ban(rule.bans.slot)
+        && ban.holds(now)
+    {
+        ban.count_dropped();
+        return Reason::Banned;
+    }
     let mut reason = Reason::NotCounted;
     for (at, limit) in rule.limits.iter().enumerate() {
         if at >= rule.limits_len as usize {
@@ -285,17 +347,40 @@ fn look<S: Sources>(source: &S, generation: u32, rule: u32, cost: Cost) -> Reaso
         }
         let Some(window) = source.window(limit.slot) else { continue };
         let bucket = now.bucket(limit.bucket_ns);
-        let fits = || window::has_room(&window, arithmetic(limit), bucket, if amount == 0 { 1 } else { amount });
-        let has_room = match rule.refuse_all {
-            0 => fits(),
-            _ => window.refusals().lets_through(amount, bucket, limit.behind, fits),
+        let asked = if amount == 0 { 1 } else { amount };
+        let fits = match limit.is_gcra {
+            0 => window::has_room(&window, arithmetic(limit), bucket, asked),
+            _ => gcra::has_room(&window, rate(limit), now, asked),
+        };
+        let has_room = match (rule.refuse_all, limit.is_gcra) {
+            (0, _) => fits,
+            (_, 0) => window.refusals().lets_through(amount, bucket, limit.behind, fits),
+            // A leaky bucket frees at any time: what fits goes through.
+            _ => amount == 0 && !window.refusals().is_within(bucket, 1) || fits,
         };
         if !has_room {
             window.count_refused(bucket);
+            if rule.bans.steps_len != 0 && rule.dry_run == 0 {
+                ban(source, &rule.bans, now);
+            }
             return Reason::OverLimit;
         }
     }
     reason
+}
+
+/// Bans the source, or bans it again.
+#[inline(always)]
+fn ban<S: Sources>(source: &S, rule: &ban::Rule, now: Nanos) {
+    match source.ban(rule.slot) {
+        Some(newest) => {
+            let read = newest.read();
+            newest.replace(&read, &read.next(rule, now));
+        }
+        None => {
+            let _counted = source.insert_ban(rule.slot, &Ban::first(rule, now));
+        }
+    }
 }
 
 /// Charges every limit of the rule that counts the packet. A charge that one of them refuses after all, because
@@ -343,7 +428,12 @@ where
 
 #[inline(always)]
 fn arithmetic(limit: &layout::Limit) -> window::Limit {
-    window::Limit { amount: limit.amount, behind: limit.behind, count_bits: limit.count_bits }
+    window::Limit { amount: limit.amount, behind: limit.behind, count_bits: limit.count_bits, burst: limit.burst }
+}
+
+#[inline(always)]
+fn rate(limit: &layout::Limit) -> Rate {
+    Rate { amount: limit.amount, window_ns: limit.bucket_ns, burst_ns: limit.burst }
 }
 
 /// Charges one limit's window of the source, if there is one.
@@ -351,8 +441,13 @@ fn arithmetic(limit: &layout::Limit) -> window::Limit {
 fn charge<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u64) -> u64 {
     let Some((limit, clock)) = limit.limit(generation) else { return charged::NOT_REMEMBERED };
     let Some(window) = source.window(limit.slot) else { return charged::NOT_KNOWN };
-    let now = clock.precise().bucket(limit.bucket_ns);
-    match window::charge(&window, arithmetic(limit), now, amount) {
+    let precise = clock.precise();
+    let now = precise.bucket(limit.bucket_ns);
+    let charge = match limit.is_gcra {
+        0 => window::charge(&window, arithmetic(limit), now, amount),
+        _ => gcra::charge(&window, rate(limit), precise, amount),
+    };
+    match charge {
         Charge::Admitted(bucket) => bucket.0,
         Charge::Refused => {
             window.count_refused(now);
@@ -369,10 +464,15 @@ fn charge<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u6
 #[inline(always)]
 fn remember<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u64) -> u64 {
     let Some((limit, clock)) = limit.limit(generation) else { return charged::NOT_REMEMBERED };
-    let now = clock.precise().bucket(limit.bucket_ns);
+    let precise = clock.precise();
+    let now = precise.bucket(limit.bucket_ns);
     let Some(first) = maps::scratch() else { return charged::NOT_REMEMBERED };
+    let fits = match limit.is_gcra {
+        0 => window::open(&mut first.cells, arithmetic(limit), now, amount),
+        _ => gcra::open(&mut first.cells, rate(limit), precise, amount),
+    };
     // One that does not fit an empty window is not worth remembering.
-    if !window::open(&mut first.cells, arithmetic(limit), now, amount) {
+    if !fits {
         return charged::REFUSED;
     }
     first.refused = 0;
@@ -388,6 +488,9 @@ fn remember<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: 
 fn refund<S: Sources>(source: &S, limit: LimitIndex, amount: u64, bucket: BucketIndex) {
     let Some((limit, _)) = limit.limit(limit.0 >> 16) else { return };
     if let Some(window) = source.window(limit.slot) {
-        window::refund(&window, arithmetic(limit), bucket, amount);
+        match limit.is_gcra {
+            0 => window::refund(&window, arithmetic(limit), bucket, amount),
+            _ => gcra::refund(&window, rate(limit), amount),
+        }
     }
 }

@@ -5,12 +5,13 @@ use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd};
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::lpm_trie::{Key, LpmTrie};
-use aya_ebpf::maps::{Array, LruHashMap, PerCpuArray};
+use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
+use ratelimit_common::ban::Ban;
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{
-    COUNTERS_LEN, Config, Counters, EXEMPT_GENERATION_BITS, EXEMPT_MAX, ExemptKeyV4, ExemptKeyV6, FAULTS_MAX,
-    FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6, GENERATIONS, PortTable, REASONS_MAX, SOURCES_CAPACITY, Source,
-    SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
+    BANS_CAPACITY, COUNTERS_LEN, Config, Counters, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6,
+    GENERATION_BITS, GENERATIONS, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6, REASONS_MAX, RuleSet,
+    SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
 };
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::source::Address;
@@ -18,6 +19,7 @@ use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::window::{self, CELLS, Cells};
 
+use crate::clock::Clock;
 use crate::packet::forget;
 
 #[map]
@@ -27,15 +29,25 @@ static CONFIG: Array<Config> = Array::with_max_entries(GENERATIONS, 0);
 #[map]
 static PORTS: Array<PortTable> = Array::with_max_entries(GENERATIONS, 0);
 #[map]
-static EXEMPT_V4: LpmTrie<ExemptKeyV4, u8> = LpmTrie::with_max_entries(GENERATIONS * EXEMPT_MAX, 0);
+static PREFIXES_V4: LpmTrie<PrefixKeyV4, Prefix> = LpmTrie::with_max_entries(GENERATIONS * PREFIXES_MAX, 0);
 #[map]
-static EXEMPT_V6: LpmTrie<ExemptKeyV6, u8> = LpmTrie::with_max_entries(GENERATIONS * EXEMPT_MAX, 0);
+static PREFIXES_V6: LpmTrie<PrefixKeyV6, Prefix> = LpmTrie::with_max_entries(GENERATIONS * PREFIXES_MAX, 0);
+#[map]
+static TARGETS_V4: LpmTrie<PrefixKeyV4, RuleSet> = LpmTrie::with_max_entries(GENERATIONS * TARGETS_MAX, 0);
+#[map]
+static TARGETS_V6: LpmTrie<PrefixKeyV6, RuleSet> = LpmTrie::with_max_entries(GENERATIONS * TARGETS_MAX, 0);
 #[map]
 static SOURCES_V4: LruHashMap<SourceKeyV4, Source> = LruHashMap::with_max_entries(SOURCES_CAPACITY, 0);
 #[map]
 static SOURCES_V6: LruHashMap<SourceKeyV6, Source> = LruHashMap::with_max_entries(SOURCES_CAPACITY, 0);
 #[map]
 static SOURCES_V6_WIDE: LruHashMap<SourceKeyV6Wide, Source> = LruHashMap::with_max_entries(SOURCES_CAPACITY, 0);
+#[map]
+static BANS_V4: HashMap<SourceKeyV4, Ban> = HashMap::with_max_entries(BANS_CAPACITY, 0);
+#[map]
+static BANS_V6: HashMap<SourceKeyV6, Ban> = HashMap::with_max_entries(BANS_CAPACITY, 0);
+#[map]
+static BANS_V6_WIDE: HashMap<SourceKeyV6Wide, Ban> = HashMap::with_max_entries(BANS_CAPACITY, 0);
 #[map]
 static FLOWS_V4: LruHashMap<FlowKeyV4, Flow> = LruHashMap::with_max_entries(FLOWS_CAPACITY, 0);
 #[map]
@@ -72,8 +84,12 @@ pub(crate) fn active() -> Option<Active> {
         return None;
     };
     // SAFETY: the element lives as long as the map. Volatile: it is read once, so that the packet keeps to one generation.
-    let generation = unsafe { active.read_volatile() } & (GENERATIONS - 1);
-    let config = config(generation)?;
+    let mut generation = unsafe { active.read_volatile() } & (GENERATIONS - 1);
+    let mut config = config(generation)?;
+    if config.until_ns != 0 && config.until_ns <= Clock::new(config.wall_offset_ns).coarse().0 {
+        generation ^= 1;
+        config = self::config(generation)?;
+    }
     let Some(ports) = PORTS.get(generation) else {
         fault(Fault::PortsLookup);
         return None;
@@ -122,22 +138,39 @@ pub(crate) fn read_in_tick() -> Option<&'static mut ReadInTick> {
     Some(unsafe { &mut *last })
 }
 
-/// Whether a prefix that holds this IPv4 address is exempt. // a trie walk: call it only where there are any
+/// What is known of the longest prefix that holds this source. // a trie walk: call it only where there are any
 #[inline(always)]
-pub(crate) fn is_exempt_v4(generation: u32, address: u32) -> bool {
-    EXEMPT_V4.get(trie_key(&[EXEMPT_GENERATION_BITS + 32, generation, address])).is_some()
+pub(crate) fn prefix(generation: u32, source: Address) -> Option<&'static Prefix> {
+    match source {
+        Address::V4(address) => PREFIXES_V4.get(trie_key(&[GENERATION_BITS + 32, generation, address])),
+        Address::V6(address) => {
+            let [w0, w1, w2, w3] = words(address);
+            PREFIXES_V6.get(trie_key(&[GENERATION_BITS + 128, generation, w0, w1, w2, w3]))
+        }
+    }
 }
 
-/// Whether a prefix that holds this IPv6 address is exempt.
+/// The rules that name the longest prefix that holds this destination. // likewise
 #[inline(always)]
-pub(crate) fn is_exempt_v6(generation: u32, high: u64, low: u64) -> bool {
-    let [high, low] = [high, low].map(u64::to_ne_bytes);
-    let words = |bytes: [u8; 8]| {
-        let [a, b, c, d, e, f, g, h] = bytes;
+pub(crate) fn target_rules(generation: u32, destination: Address) -> RuleSet {
+    let rules = match destination {
+        Address::V4(address) => TARGETS_V4.get(trie_key(&[GENERATION_BITS + 32, generation, address])),
+        Address::V6(address) => {
+            let [w0, w1, w2, w3] = words(address);
+            TARGETS_V6.get(trie_key(&[GENERATION_BITS + 128, generation, w0, w1, w2, w3]))
+        }
+    };
+    rules.copied().unwrap_or(0)
+}
+
+#[inline(always)]
+fn words(address: [u64; 2]) -> [u32; 4] {
+    let halves = |half: u64| {
+        let [a, b, c, d, e, f, g, h] = half.to_ne_bytes();
         [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
     };
-    let ([w0, w1], [w2, w3]) = (words(high), words(low));
-    EXEMPT_V6.get(trie_key(&[EXEMPT_GENERATION_BITS + 128, generation, w0, w1, w2, w3])).is_some()
+    let ([w0, w1], [w2, w3]) = (halves(address[0]), halves(address[1]));
+    [w0, w1, w2, w3]
 }
 
 /// A trie's key from its words: length in bits, then data. The key's own type is packed, which would be stored byte by byte.
@@ -280,7 +313,7 @@ mod out_of_line {
     }
 
     const fn limit(behind: u32, count_bits: u32) -> window::Limit {
-        window::Limit { amount: 0, behind: behind as u8, count_bits: count_bits as u8 }
+        window::Limit { amount: 0, behind: behind as u8, count_bits: count_bits as u8, burst: window::BURST_ANY }
     }
 }
 
@@ -326,10 +359,62 @@ pub(crate) trait Sources {
     fn window(&self, slot: u32) -> Option<SourceRef>;
     /// Remembers it. Never an update: an existing entry stays as it is.
     fn insert(&self, slot: u32, source: &Source) -> Inserted;
+    /// Its newest ban in `slot`, if it is not forgotten.
+    fn ban(&self, slot: u32) -> Option<BanRef>;
+    /// Bans it for the first time.
+    fn insert_ban(&self, slot: u32, ban: &Ban) -> Inserted;
+}
+
+/// A ban in its map.
+#[derive(Clone, Copy)]
+pub(crate) struct BanRef(*mut Ban);
+
+impl BanRef {
+    /// Whether it holds.
+    #[inline(always)]
+    pub(crate) fn holds(self, now: Nanos) -> bool {
+        // SAFETY: as in `read`.
+        now.0 < unsafe { (&raw const (*self.0).until_ns).read_volatile() }
+    }
+
+    /// What it is. A copy: of what other CPUs change meanwhile, `until_ns` alone decides anything.
+    #[inline(always)]
+    pub(crate) fn read(self) -> Ban {
+        // SAFETY: the lookup gave a pointer to a whole element, valid for the run of the program. The kernel reuses an
+        // element that the daemon deletes; then one packet is judged by another's ban, in that instant only.
+        unsafe { self.0.read_volatile() }
+    }
+
+    /// Counts one packet that it dropped.
+    #[inline(always)]
+    pub(crate) fn count_dropped(self) {
+        // SAFETY: as above, and map values are aligned to 8 bytes.
+        unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(&raw mut (*self.0).dropped, 1) };
+    }
+
+    /// Puts `next` in its place, unless another CPU was first: so one excess makes one ban. Who reads between the writes sees
+    /// the new end with the old step, which nothing is decided by before that end.
+    #[inline(always)]
+    pub(crate) fn replace(self, read: &Ban, next: &Ban) {
+        // SAFETY: as above.
+        let (_, exchanged) = unsafe {
+            atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(
+                &raw mut (*self.0).until_ns,
+                read.until_ns,
+                next.until_ns,
+            )
+        };
+        if exchanged {
+            // SAFETY: as above.
+            unsafe { (&raw mut (*self.0).step).write_volatile(next.step) };
+            // SAFETY: as above.
+            unsafe { (&raw mut (*self.0).forgotten_ns).write_volatile(next.forgotten_ns) };
+        }
+    }
 }
 
 macro_rules! sources {
-    ($(#[$doc:meta])* $name:ident, $prefix:ty, $key:ident, $map:ident, $fault:ident) => {
+    ($(#[$doc:meta])* $name:ident, $prefix:ty, $key:ident, $map:ident, $fault:ident, $bans:ident, $ban_fault:ident) => {
         $(#[$doc])*
         #[derive(Clone, Copy)]
         pub(crate) struct $name(pub(crate) $prefix);
@@ -344,13 +429,23 @@ macro_rules! sources {
             fn insert(&self, slot: u32, source: &Source) -> Inserted {
                 inserted!($map.insert($key { prefix: self.0, slot }, source, BPF_NOEXIST.into()), Fault::$fault)
             }
+
+            #[inline(always)]
+            fn ban(&self, slot: u32) -> Option<BanRef> {
+                $bans.get_ptr_mut($key { prefix: self.0, slot }).map(BanRef)
+            }
+
+            #[inline(always)]
+            fn insert_ban(&self, slot: u32, ban: &Ban) -> Inserted {
+                inserted!($bans.insert($key { prefix: self.0, slot }, ban, BPF_NOEXIST.into()), Fault::$ban_fault)
+            }
         }
     };
 }
 
-sources!(/** An IPv4 source. */ SourceV4, [u8; 4], SourceKeyV4, SOURCES_V4, SourcesV4Insert);
-sources!(/** An IPv6 source by a prefix of at most 64 bits. */ SourceV6, [u8; 8], SourceKeyV6, SOURCES_V6, SourcesV6Insert);
-sources!(/** An IPv6 source by a longer prefix. */ SourceV6Wide, [[u8; 8]; 2], SourceKeyV6Wide, SOURCES_V6_WIDE, SourcesV6WideInsert);
+sources!(/** An IPv4 source. */ SourceV4, [u8; 4], SourceKeyV4, SOURCES_V4, SourcesV4Insert, BANS_V4, BansV4Insert);
+sources!(/** An IPv6 source by a prefix of at most 64 bits. */ SourceV6, [u8; 8], SourceKeyV6, SOURCES_V6, SourcesV6Insert, BANS_V6, BansV6Insert);
+sources!(/** An IPv6 source by a longer prefix. */ SourceV6Wide, [[u8; 8]; 2], SourceKeyV6Wide, SOURCES_V6_WIDE, SourcesV6WideInsert, BANS_V6_WIDE, BansV6WideInsert);
 
 /// One UDP flow, in the map of its family.
 pub(crate) enum FlowKey {

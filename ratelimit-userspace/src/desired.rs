@@ -7,9 +7,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+pub use ratelimit_common::access::Grant;
+use ratelimit_common::gcra::Rate;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
+use ratelimit_common::window::BURST_ANY;
 
 use crate::config::{Config, OnExit, XdpModeChoice, amount, duration};
 
@@ -64,15 +67,6 @@ pub struct Access {
     pub grant: Grant,
     /// Until when, by the datapath's clock; none is for ever.
     pub until: Option<Nanos>,
-}
-
-/// What is done with a prefix's packets before any limit is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Grant {
-    /// They pass, uncounted.
-    Exempt,
-    /// They are dropped.
-    Denied,
 }
 
 impl Policy {
@@ -251,12 +245,25 @@ pub const fn unit_label(unit: Unit) -> &'static str {
 /// [`Limit::slot`]: FNV-1a, 32 bits, over the rule's name, a zero byte, the unit's code and the bucket's length (little
 /// endian). Pinned state is found again by it, so it changes only with [`ratelimit_common::layout::VERSION`].
 pub fn slot(rule: &str, unit: Unit, bucket_ns: u64) -> u32 {
+    hash32(rule.bytes().chain([0, unit as u8]).chain(bucket_ns.to_le_bytes()))
+}
+
+fn hash32(bytes: impl Iterator<Item = u8>) -> u32 {
     const OFFSET_BASIS: u32 = 0x811c_9dc5;
     const PRIME: u32 = 0x0100_0193;
-    rule.bytes()
-        .chain([0, unit as u8])
-        .chain(bucket_ns.to_le_bytes())
-        .fold(OFFSET_BASIS, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(PRIME))
+    bytes.fold(OFFSET_BASIS, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(PRIME))
+}
+
+/// Identifies a rule's counters in the kernel: FNV-1a, 64 bits, over its name.
+pub fn name_hash(rule: &str) -> u64 {
+    const OFFSET_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    rule.bytes().fold(OFFSET_BASIS, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+}
+
+/// Identifies a rule's bans in the kernel: [`slot`] of no unit and no bucket.
+pub fn ban_slot(rule: &str) -> u32 {
+    hash32(rule.bytes().chain([0, 0]))
 }
 
 impl Mode {
@@ -295,16 +302,6 @@ impl Access {
     /// An exemption for ever.
     pub const fn exempt(prefix: IpNet) -> Self {
         Self { prefix, grant: Grant::Exempt, until: None }
-    }
-}
-
-impl Grant {
-    /// The name in flags, files and JSON.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Exempt => "exempt",
-            Self::Denied => "denied",
-        }
     }
 }
 
@@ -350,8 +347,27 @@ impl Limit {
             unit: self.unit as u8,
             behind: self.behind(),
             count_bits: ratelimit_common::window::count_bits(self.bucket_ns),
-            reserved: 0,
+            is_gcra: u8::from(self.form == WindowForm::Gcra),
+            burst: match self.form {
+                WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => self.burst.unwrap_or(BURST_ANY),
+                WindowForm::Gcra => self.leak().burst_ns,
+            },
         }
+    }
+
+    /// The arithmetic of [`WindowForm::Gcra`].
+    pub fn leak(&self) -> Rate {
+        let rate = Rate { amount: self.amount, window_ns: self.window_ns, burst_ns: 0 };
+        let burst = self.burst.unwrap_or(self.amount);
+        let burst_ns = match self.unit {
+            // As many as are said fit, one by one, each rounded up.
+            Unit::Connections | Unit::Packets => rate.cost_ns(1).saturating_mul(burst),
+            Unit::Bytes => {
+                u64::try_from((u128::from(burst) * u128::from(self.window_ns)).div_ceil(u128::from(self.amount.max(1))))
+                    .unwrap_or(u64::MAX)
+            }
+        };
+        Rate { burst_ns, ..rate }
     }
 
     /// The limit's arithmetic, for reading a source's cells on this side of the kernel boundary.
@@ -360,6 +376,7 @@ impl Limit {
             amount: self.amount,
             behind: self.behind(),
             count_bits: ratelimit_common::window::count_bits(self.bucket_ns),
+            burst: self.burst.unwrap_or(BURST_ANY),
         }
     }
 }

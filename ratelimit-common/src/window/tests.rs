@@ -47,7 +47,7 @@ impl Cells for Overtaken {
 }
 
 fn limit(amount: u64, behind: u8) -> Limit {
-    Limit { amount, behind, count_bits: count_bits(MINUTE_NS) }
+    Limit { amount, behind, count_bits: count_bits(MINUTE_NS), burst: BURST_ANY }
 }
 
 fn admitted(ring: &Ring, limit: Limit, minute: u64, tries: u64) -> u64 {
@@ -211,6 +211,7 @@ struct Oracle {
     amount: u64,
     bucket_ns: u64,
     behind: u64,
+    burst: u64,
 }
 
 impl Oracle {
@@ -218,7 +219,9 @@ impl Oracle {
         let current = now_ns / self.bucket_ns;
         let first_ns = (current - self.behind) * self.bucket_ns;
         let sum: u64 = self.log.iter().filter(|(at_ns, _)| *at_ns >= first_ns).map(|(_, cost)| cost).sum();
-        let admits = sum + cost <= self.amount;
+        let in_bucket = self.log.iter().filter(|(at_ns, _)| at_ns / self.bucket_ns == current);
+        let in_bucket: u64 = in_bucket.map(|(_, cost)| cost).sum();
+        let admits = sum + cost <= self.amount && in_bucket + cost <= self.burst;
         if admits {
             self.log.push((now_ns, cost));
         }
@@ -235,11 +238,12 @@ fn steps() -> impl Strategy<Value = Vec<(u64, u64)>> {
 proptest! {
     #[test]
     fn the_window_agrees_with_the_log_of_admissions(
-        steps in steps(), amount in 0..40_u64, behind in BEHIND_MIN..=BEHIND_MAX,
+        steps in steps(), amount in 0..40_u64, behind in prop_oneof![5 => BEHIND_MIN..=BEHIND_MAX, 1 => Just(0_u8)],
+        burst in prop_oneof![2 => Just(BURST_ANY), 1 => 0..20_u64],
         bucket_ns in prop_oneof![Just(MINUTE_NS), Just(SECOND_NS / 5), Just(600 * SECOND_NS)],
     ) {
-        let limit = Limit { amount, behind, count_bits: count_bits(bucket_ns) };
-        let mut oracle = Oracle { log: Vec::new(), amount, bucket_ns, behind: behind.into() };
+        let limit = Limit { amount, behind, count_bits: count_bits(bucket_ns), burst };
+        let mut oracle = Oracle { log: Vec::new(), amount, bucket_ns, behind: behind.into(), burst };
         let ring = Ring::new();
         let mut now_ns = 1_800_000_000 * SECOND_NS;
         for (quarters, cost) in steps {
@@ -257,7 +261,7 @@ proptest! {
     fn no_real_interval_of_the_windows_length_admits_more_than_the_limit(
         steps in proptest::collection::vec((0..90_u64, 1..4_u64), 1..300), amount in 1..30_u64, buckets in 5..=7_u8,
     ) {
-        let limit = Limit { amount, behind: buckets, count_bits: count_bits(SECOND_NS) };
+        let limit = Limit { amount, behind: buckets, count_bits: count_bits(SECOND_NS), burst: BURST_ANY };
         let ring = Ring::new();
         let mut now_ns = 1_800_000_000 * SECOND_NS;
         let mut log: Vec<(u64, u64)> = Vec::new();
@@ -276,7 +280,7 @@ proptest! {
 
     #[test]
     fn any_words_are_read_without_panic(words in any::<[u64; CELLS]>(), amount in any::<u64>(), behind in any::<u8>(), count_bits in any::<u8>(), now in 0..u64::MAX >> 16, cost in any::<u64>()) {
-        let limit = Limit { amount, behind, count_bits };
+        let limit = Limit { amount, behind, count_bits, burst: BURST_ANY };
         let _ = used(&words, limit, BucketIndex(now));
         let _ = room_from(&words, limit, BucketIndex(now), cost);
         let _ = charge(&words, limit, BucketIndex(now), cost);

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
-use ratelimit_common::layout::{EXEMPT_MAX, INTERFACES_MAX, LIMITS_MAX, SOURCES_CAPACITY, Unit};
+use ratelimit_common::layout::{INTERFACES_MAX, LIMITS_MAX, PREFIXES_MAX, SOURCES_CAPACITY, Unit};
 
 use super::limit::{self, Rate};
 use super::network::{check_interface, parse_cidr, parse_number};
@@ -212,10 +212,10 @@ impl Settings {
         exempt.sort_unstable();
         exempt.dedup();
         let (v4, v6): (Vec<IpNet>, Vec<IpNet>) = exempt.iter().partition(|prefix| prefix.addr().is_ipv4());
-        let most = usize::try_from(EXEMPT_MAX).unwrap_or(usize::MAX);
+        let most = usize::try_from(PREFIXES_MAX).unwrap_or(usize::MAX);
         match self.allow.last() {
             Some(written) if v4.len().max(v6.len()) > most => {
-                let problem = format!("there are more than {EXEMPT_MAX} prefixes of one family");
+                let problem = format!("there are more than {PREFIXES_MAX} prefixes of one family");
                 let error = SyntaxError::new(0..written.text.len(), problem);
                 Err(self.wrong(written, error.with_help("join neighbouring prefixes into shorter ones")))
             }

@@ -2,6 +2,7 @@
 
 mod attach;
 mod encode;
+mod generation;
 mod held;
 mod plain;
 mod state;
@@ -14,7 +15,6 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader};
@@ -29,6 +29,7 @@ use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
 
 use self::attach::Slot;
+use self::generation::Tries;
 use self::held::Held;
 use self::plain::Plain;
 pub use self::testing::{Bare, ProgramSize, TestRun};
@@ -73,6 +74,9 @@ pub struct Kernel {
     /// What earlier runs left pinned and this one has not taken over.
     held: Vec<Held>,
     policy: Option<Policy>,
+    /// The row of counters of each of the policy's rules.
+    rows: Vec<u8>,
+    tries: Tries,
     wall_offset_ns: u64,
     ipv6_family: Family,
     sources_capacity: u64,
@@ -143,6 +147,8 @@ impl Kernel {
             slots: Default::default(),
             held: Vec::new(),
             policy: None,
+            rows: Vec::new(),
+            tries: Tries::default(),
             wall_offset_ns: 0,
             ipv6_family: options.ipv6_family,
             sources_capacity: 0,
@@ -207,26 +213,6 @@ impl Kernel {
         Ok(())
     }
 
-    /// Writes a whole generation that no packet reads, and then has every packet read that one.
-    fn write_generation(&mut self, policy: &Policy) -> Result<(), DatapathError> {
-        let config =
-            encode::config(policy, self.listed(), self.wall_offset_ns).context("the policy does not fit the maps")?;
-        let ports = plain_box(encode::ports(policy));
-
-        let active = self.active_generation()?;
-        let generation = (active + 1) % GENERATIONS;
-        self.write_trie(map::EXEMPT_V4, generation, encode::exempt_v4(policy, generation))?;
-        self.write_trie(map::EXEMPT_V6, generation, encode::exempt_v6(policy, generation))?;
-        self.array::<Plain<layout::PortTable>>(map::PORTS)?
-            .set(generation, ports.as_ref(), 0)
-            .with_context(|| format!("write {}", map::PORTS))?;
-        self.array(map::CONFIG)?.set(generation, Plain(config), 0).with_context(|| format!("write {}", map::CONFIG))?;
-        self.array::<u32>(map::ACTIVE)?.set(0, generation, 0).with_context(|| format!("write {}", map::ACTIVE))?;
-        // A packet may still be reading the other generation; the next call writes that one.
-        state::wait_for_packets();
-        Ok(())
-    }
-
     /// Lists the interfaces that have a row, in the generation that packets read. Every other word is written as it was. While the
     /// index of an interface is written, its packets may count as unlisted: none where it is listed before it is attached.
     fn write_interfaces(&mut self) -> Result<(), DatapathError> {
@@ -243,31 +229,6 @@ impl Kernel {
         self.slots.each_ref().map(|slot| slot.as_ref().map_or(0, Slot::index))
     }
 
-    /// Makes the keys of one generation in a trie exactly these.
-    fn write_trie<const N: usize>(
-        &mut self,
-        name: &'static str,
-        generation: u32,
-        wanted: impl Iterator<Item = (u32, [u32; N])>,
-    ) -> Result<(), DatapathError> {
-        let mut trie: LpmTrie<_, [u32; N], u8> =
-            LpmTrie::try_from(map_mut(&mut self.ebpf, name)?).with_context(|| format!("open {name}"))?;
-        let mut stale = Vec::new();
-        for key in trie.keys() {
-            let key = key.with_context(|| format!("list {name}"))?;
-            if key.data()[0] == generation {
-                stale.push(key);
-            }
-        }
-        for key in stale {
-            trie.remove(&key).with_context(|| format!("remove from {name}"))?;
-        }
-        for (bits, data) in wanted {
-            trie.insert(&Key::new(bits, data), 1, 0).with_context(|| format!("write {name}"))?;
-        }
-        Ok(())
-    }
-
     fn active_generation(&mut self) -> Result<u32, DatapathError> {
         Ok(self.array::<u32>(map::ACTIVE)?.get(&0, 0).with_context(|| format!("read {}", map::ACTIVE))? % GENERATIONS)
     }
@@ -278,15 +239,25 @@ impl Kernel {
         Ok(words.with_context(|| format!("read {}", map::CONFIG))?.0)
     }
 
-    /// Sets the counters of one row of interfaces to 0.
+    /// Sets the counters of one interface to 0.
     fn clear_counters(&mut self, position: usize) -> Result<(), DatapathError> {
+        let rows = (0..COUNTERS_PER_INTERFACE).map(|row| u8::try_from(row).unwrap_or(Verdict::NO_RULE));
+        self.zero(rows.map(|row| counters_index(position, row)))
+    }
+
+    /// Sets the counters of one rule to 0, on every interface.
+    fn clear_row(&mut self, row: u8) -> Result<(), DatapathError> {
+        self.zero((0..=INTERFACE_UNKNOWN).map(|position| counters_index(position, row)))
+    }
+
+    fn zero(&mut self, indexes: impl Iterator<Item = u32>) -> Result<(), DatapathError> {
         let mut counters: PerCpuArray<_, Plain<Counters>> =
             PerCpuArray::try_from(map_mut(&mut self.ebpf, map::COUNTERS)?).context("open COUNTERS")?;
         let zeros =
             vec![Plain(Counters::default()); aya::util::nr_cpus().map_err(|(_, error)| error).context("count CPUs")?];
-        for rule in (0..COUNTERS_PER_INTERFACE).map(|row| u8::try_from(row).unwrap_or(Verdict::NO_RULE)) {
+        for index in indexes {
             let values = aya::maps::PerCpuValues::try_from(zeros.clone()).context("a value for each CPU")?;
-            counters.set(counters_index(position, rule), values, 0).context("clear COUNTERS")?;
+            counters.set(index, values, 0).context("clear COUNTERS")?;
         }
         Ok(())
     }
@@ -372,7 +343,6 @@ impl Datapath for Kernel {
     }
 
     fn read(&mut self) -> Result<Reading, DatapathError> {
-        let rules = self.policy.as_ref().map_or(0, |policy| policy.rules.len());
         let present = interface::all().context("list the network interfaces")?;
         let ours = self.program_id()?;
         let mut interfaces = Vec::new();
@@ -382,9 +352,7 @@ impl Datapath for Kernel {
                 name: slot.name().to_owned(),
                 attached: slot.attached(&present, ours),
                 unruled: self.tallies(position, Verdict::NO_RULE)?,
-                rules: (0..rules)
-                    .map(|rule| self.tallies(position, u8::try_from(rule).unwrap_or(Verdict::NO_RULE)))
-                    .collect::<Result<_, _>>()?,
+                rules: self.rows.iter().map(|&row| self.tallies(position, row)).collect::<Result<_, _>>()?,
             });
         }
         interfaces.sort_by(|a, b| a.name.cmp(&b.name));

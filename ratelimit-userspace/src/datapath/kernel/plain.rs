@@ -1,8 +1,11 @@
 //! Layout types as aya wants to see them.
 
 use aya::Pod;
+use ratelimit_common::ban::Ban;
 use ratelimit_common::flow::Flow;
-use ratelimit_common::layout::{Config, Counters, PortTable, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide};
+use ratelimit_common::layout::{
+    Config, Counters, PortTable, Prefix, RuleSet, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
+};
 
 /// A layout type whose bytes are all there is to it.
 #[derive(Clone, Copy, Debug)]
@@ -19,4 +22,4 @@ macro_rules! plain {
     };
 }
 
-plain!(Config, Counters, Flow, PortTable, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide);
+plain!(Ban, Config, Counters, Flow, PortTable, Prefix, RuleSet, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide);

@@ -7,6 +7,7 @@ use aya::maps::{Map, MapData, MapType};
 use aya::programs::ProgramError;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use nix::time::{ClockId, clock_gettime};
+use ratelimit_common::ban::Ban;
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{self, Source, map};
 use ratelimit_common::refusals::Refusals;
@@ -33,8 +34,13 @@ pub(super) const EXPECTED: &[Expected] = &[
     expected::<u32, u32>(map::ACTIVE, MapType::Array),
     expected::<u32, layout::Config>(map::CONFIG, MapType::Array),
     expected::<u32, layout::PortTable>(map::PORTS, MapType::Array),
-    expected::<(u32, layout::ExemptKeyV4), u8>(map::EXEMPT_V4, MapType::LpmTrie),
-    expected::<(u32, layout::ExemptKeyV6), u8>(map::EXEMPT_V6, MapType::LpmTrie),
+    expected::<(u32, layout::PrefixKeyV4), layout::Prefix>(map::PREFIXES_V4, MapType::LpmTrie),
+    expected::<(u32, layout::PrefixKeyV6), layout::Prefix>(map::PREFIXES_V6, MapType::LpmTrie),
+    expected::<(u32, layout::PrefixKeyV4), layout::RuleSet>(map::TARGETS_V4, MapType::LpmTrie),
+    expected::<(u32, layout::PrefixKeyV6), layout::RuleSet>(map::TARGETS_V6, MapType::LpmTrie),
+    expected::<layout::SourceKeyV4, Ban>(map::BANS_V4, MapType::Hash),
+    expected::<layout::SourceKeyV6, Ban>(map::BANS_V6, MapType::Hash),
+    expected::<layout::SourceKeyV6Wide, Ban>(map::BANS_V6_WIDE, MapType::Hash),
     expected::<layout::SourceKeyV4, Source>(map::SOURCES_V4, MapType::LruHash),
     expected::<layout::SourceKeyV6, Source>(map::SOURCES_V6, MapType::LruHash),
     expected::<layout::SourceKeyV6Wide, Source>(map::SOURCES_V6_WIDE, MapType::LruHash),
@@ -58,20 +64,13 @@ pub(super) fn check_pin(pins: &Pins, expected: &Expected) -> Result<(), Datapath
     let info = data.info().with_context(|| format!("look at {}", path.display()))?;
     let kind = info.map_type().with_context(|| format!("look at {}", path.display()))?;
     let (key_len, value_len) = (info.key_size() as usize, info.value_size() as usize);
-    // A trie's key is packed: its length in bits, then its data.
-    let wanted_key_len = if expected.kind == MapType::LpmTrie { trie_key_len(expected.name) } else { expected.key_len };
-    if kind != expected.kind || key_len != wanted_key_len || value_len != expected.value_len {
+    if kind != expected.kind || key_len != expected.key_len || value_len != expected.value_len {
         return Err(misfit(format!(
-            "it is a {kind:?} of {key_len} bytes to {value_len}, not a {:?} of {wanted_key_len} to {}",
-            expected.kind, expected.value_len
+            "it is a {kind:?} of {key_len} bytes to {value_len}, not a {:?} of {} to {}",
+            expected.kind, expected.key_len, expected.value_len
         )));
     }
     Ok(())
-}
-
-fn trie_key_len(name: &str) -> usize {
-    let data = if name == map::EXEMPT_V4 { size_of::<layout::ExemptKeyV4>() } else { size_of::<layout::ExemptKeyV6>() };
-    size_of::<u32>() + data
 }
 
 /// The data of a map of any type that is iterated or pinned here.
@@ -161,7 +160,7 @@ pub(super) fn load_error(what: &str, error: anyhow::Error) -> DatapathError {
 
 /// The end of what the verifier says, on one line: the reason is there. All of it, which may be megabytes, goes to the log.
 fn verifier_words(refusal: &std::io::Error, log: &str) -> String {
-    const LINES_MAX: usize = 3;
+    const LINES_MAX: usize = 40;
     tracing::debug!("the verifier's log:\n{log}");
     let is_summary = |line: &&str| line.starts_with("processed ") || line.trim().is_empty();
     let mut last: Vec<_> = log.lines().rev().filter(|line| !is_summary(line)).take(LINES_MAX).collect();

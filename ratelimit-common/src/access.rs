@@ -1,0 +1,81 @@
+//! Who passes or is dropped whatever the limits say, as the packet path reads it.
+//!
+//! A trie knows the longest prefix that holds an address, and no other. So each prefix carries what holds after its own
+//! time: a few steps, each a word of when it ends and what it grants. The daemon makes them of the prefixes around.
+
+use crate::time::Nanos;
+
+/// Steps of one prefix: its own, and those of up to two around it that outlast it.
+pub const STEPS: usize = 3;
+
+/// What is done with a prefix's packets before any limit is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Grant {
+    /// They pass, uncounted.
+    Exempt,
+    /// They are dropped.
+    Denied,
+}
+
+impl Grant {
+    /// The name in flags, files, JSON and metrics.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Exempt => "exempt",
+            Self::Denied => "denied",
+        }
+    }
+}
+
+/// What is granted until when: a word, of which 0 is nothing. The lowest bit is 1 where it is denied; the rest is the
+/// time, to two nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Step(pub u64);
+
+/// The end of what never ends.
+pub const FOR_EVER: Nanos = Nanos(u64::MAX);
+
+impl Step {
+    /// This, until then.
+    pub const fn new(grant: Grant, until: Nanos) -> Self {
+        match grant {
+            Grant::Exempt => Self(until.0 & !1),
+            Grant::Denied => Self(until.0 | 1),
+        }
+    }
+}
+
+/// What the first step that has not ended grants.
+#[inline(always)]
+pub fn grant(steps: [Step; STEPS], now: Nanos) -> Option<Grant> {
+    for step in steps {
+        if step.0 | 1 > now.0 | 1 {
+            return Some(if step.0 & 1 == 0 { Grant::Exempt } else { Grant::Denied });
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Nanos = Nanos(1_767_261_600_000_000_000);
+    const LATER: Nanos = Nanos(NOW.0 + 10);
+
+    #[test]
+    fn a_step_holds_until_its_end_and_then_the_next() {
+        let steps = [Step::new(Grant::Denied, LATER), Step::new(Grant::Exempt, FOR_EVER), Step(0)];
+        assert_eq!(grant(steps, NOW), Some(Grant::Denied));
+        assert_eq!(grant(steps, Nanos(LATER.0 - 2)), Some(Grant::Denied));
+        assert_eq!(grant(steps, LATER), Some(Grant::Exempt));
+        assert_eq!(grant(steps, Nanos(u64::MAX - 2)), Some(Grant::Exempt));
+    }
+
+    #[test]
+    fn no_step_grants_nothing() {
+        assert_eq!(grant([Step(0); STEPS], NOW), None);
+        assert_eq!(grant([Step::new(Grant::Denied, NOW), Step(0), Step(0)], LATER), None);
+    }
+}

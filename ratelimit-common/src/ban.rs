@@ -1,0 +1,105 @@
+//! Bans: how long the next one is. Knows no map.
+
+use crate::time::Nanos;
+
+/// Lengths that a rule's bans grow through.
+pub const STEPS_MAX: usize = 4;
+
+/// How a rule bans.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Rule {
+    /// The first ban's length, the second's, and so on; the last of `steps_len` for all after it. Nanoseconds.
+    pub steps_ns: [u64; STEPS_MAX],
+    /// So long after the end of a ban the next is the first again. Nanoseconds.
+    pub forget_ns: u64,
+    /// How many steps there are; 0 bans nobody.
+    pub steps_len: u32,
+    /// Part of the state's key, as a limit's slot is.
+    pub slot: u32,
+}
+
+const _: () = assert!(size_of::<Rule>() == 8 * STEPS_MAX + 16);
+
+/// One source's ban by one rule, the newest. It is kept after its end, until it is forgotten.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Ban {
+    /// When it ends.
+    pub until_ns: u64,
+    /// When it is forgotten.
+    pub forgotten_ns: u64,
+    /// How many there were before it that were not forgotten.
+    pub step: u64,
+    /// Packets that it has dropped.
+    pub dropped: u64,
+}
+
+const _: () = assert!(size_of::<Ban>() == 32);
+
+impl Ban {
+    /// Whether it holds.
+    #[inline(always)]
+    pub const fn holds(&self, now: Nanos) -> bool {
+        now.0 < self.until_ns
+    }
+
+    /// The ban that begins now, after this one.
+    #[inline(always)]
+    pub fn next(&self, rule: &Rule, now: Nanos) -> Self {
+        let step = if now.0 < self.forgotten_ns { self.step + 1 } else { 0 };
+        Self { dropped: self.dropped, ..Self::at(rule, step, now) }
+    }
+
+    /// The first ban, beginning now.
+    #[inline(always)]
+    pub fn first(rule: &Rule, now: Nanos) -> Self {
+        Self::at(rule, 0, now)
+    }
+
+    #[inline(always)]
+    fn at(rule: &Rule, step: u64, now: Nanos) -> Self {
+        let last = (rule.steps_len as u64).saturating_sub(1);
+        let at = if step < last { step } else { last };
+        #[expect(clippy::cast_possible_truncation, reason = "below STEPS_MAX")]
+        let length = rule.steps_ns[at as usize & (STEPS_MAX - 1)];
+        let until_ns = now.0.saturating_add(length);
+        Self { until_ns, forgotten_ns: until_ns.saturating_add(rule.forget_ns), step, dropped: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::SECOND_NS;
+
+    const MINUTE_NS: u64 = 60 * SECOND_NS;
+    const NOW: Nanos = Nanos(1_767_261_600_000_000_000);
+    const RULE: Rule = Rule {
+        steps_ns: [MINUTE_NS, 10 * MINUTE_NS, 60 * MINUTE_NS, 0],
+        forget_ns: 1440 * MINUTE_NS,
+        steps_len: 3,
+        slot: 7,
+    };
+
+    #[test]
+    fn bans_grow_up_to_the_last_step() {
+        let mut now = NOW;
+        let mut ban = Ban::first(&RULE, now);
+        let mut lengths = vec![ban.until_ns - now.0];
+        for _ in 0..4 {
+            assert!(ban.holds(Nanos(ban.until_ns - 1)) && !ban.holds(Nanos(ban.until_ns)));
+            now = Nanos(ban.until_ns);
+            ban = ban.next(&RULE, now);
+            lengths.push(ban.until_ns - now.0);
+        }
+        assert_eq!(lengths, [1, 10, 60, 60, 60].map(|minutes| minutes * MINUTE_NS));
+    }
+
+    #[test]
+    fn a_ban_that_is_forgotten_is_followed_by_the_first() {
+        let ban = Ban::first(&RULE, NOW);
+        assert_eq!(ban.next(&RULE, Nanos(ban.forgotten_ns - 1)).step, 1);
+        assert_eq!(ban.next(&RULE, Nanos(ban.forgotten_ns)).step, 0);
+    }
+}

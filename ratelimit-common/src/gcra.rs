@@ -1,0 +1,186 @@
+//! The generic cell rate algorithm: a leaky bucket that drains evenly, in one word.
+//!
+//! The word is the theoretical arrival time: when the bucket will be empty, if nothing more comes. What a charge costs
+//! is the time that its amount takes to drain; it is admitted while the bucket then is at most the burst deep. The word
+//! changes only by compare-and-exchange, and the count that decides is the one that was exchanged.
+//!
+//! Costs are rounded up to a nanosecond, so a rate is never exceeded, and missed by less than a nanosecond a charge.
+
+use crate::time::Nanos;
+use crate::window::{CELLS, Cells, Charge, TRIES_MAX};
+
+/// Where the word is among a window's.
+const WORD: usize = 0;
+
+/// The largest amount of one charge: longer than any packet. // 2^17 times a day of 2^46.3 ns fits a word
+pub const AMOUNT_MAX: u64 = (1 << 17) - 1;
+
+/// One limit's arithmetic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Drains in `window_ns`; 0 admits nothing.
+    pub amount: u64,
+    /// Nanoseconds, at most a day.
+    pub window_ns: u64,
+    /// Depth of the bucket, as the time that it takes to drain: nanoseconds.
+    pub burst_ns: u64,
+}
+
+impl Rate {
+    /// How long `amount`, of which [`AMOUNT_MAX`] count, takes to drain, rounded up; for ever where nothing drains.
+    #[inline(always)]
+    pub const fn cost_ns(self, amount: u64) -> u64 {
+        if self.amount == 0 {
+            return u64::MAX;
+        }
+        let amount = if amount > AMOUNT_MAX { AMOUNT_MAX } else { amount };
+        let product = amount.wrapping_mul(self.window_ns);
+        let quotient = product / self.amount;
+        if quotient * self.amount < product { quotient + 1 } else { quotient }
+    }
+
+    /// The word after `amount` more at `now`; none if that does not fit.
+    #[inline(always)]
+    pub const fn next(self, word: u64, now: Nanos, amount: u64) -> Option<u64> {
+        let start = if word > now.0 { word } else { now.0 };
+        let next = start.saturating_add(self.cost_ns(amount));
+        if next - now.0 <= self.burst_ns { Some(next) } else { None }
+    }
+
+    /// When `amount` fits, if nothing else is charged; none if it never does.
+    pub const fn room_from(self, word: u64, now: Nanos, amount: u64) -> Option<Nanos> {
+        let cost_ns = self.cost_ns(amount);
+        if cost_ns > self.burst_ns {
+            return None;
+        }
+        let from = word.saturating_add(cost_ns).saturating_sub(self.burst_ns);
+        Some(Nanos(if from > now.0 { from } else { now.0 }))
+    }
+
+    /// How much of the bucket is filled at `now`, in the limit's unit, rounded up.
+    pub fn used(self, word: u64, now: Nanos) -> u64 {
+        let left = u128::from(word.saturating_sub(now.0)) * u128::from(self.amount);
+        let used = left.div_ceil(u128::from(self.window_ns.max(1)));
+        u64::try_from(used).unwrap_or(u64::MAX)
+    }
+}
+
+/// Whether `amount` would be admitted at `now`. "No" is certain; "yes" another CPU may overtake.
+#[inline(always)]
+pub fn has_room<C: Cells>(cells: &C, rate: Rate, now: Nanos, amount: u64) -> bool {
+    rate.next(cells.load(WORD), now, amount).is_some()
+}
+
+/// Charges `amount` at `now`, exactly. The bucket that it is said to be admitted to is a whole window: nobody asks for it.
+#[inline(always)]
+pub fn charge<C: Cells>(cells: &C, rate: Rate, now: Nanos, amount: u64) -> Charge {
+    for _ in 0..TRIES_MAX {
+        let word = cells.load(WORD);
+        let Some(next) = rate.next(word, now, amount) else { return Charge::Refused };
+        if cells.compare_exchange(WORD, word, next) {
+            return Charge::Admitted(now.bucket(rate.window_ns));
+        }
+    }
+    Charge::Contended
+}
+
+/// Writes the words of a bucket that nothing was charged to before. False, and nothing written, if `amount` does not fit.
+#[inline(always)]
+pub fn open(words: &mut [u64; CELLS], rate: Rate, now: Nanos, amount: u64) -> bool {
+    let Some(next) = rate.next(0, now, amount) else { return false };
+    *words = [0; CELLS];
+    words[WORD] = next;
+    true
+}
+
+/// Takes back a charge. If [`TRIES_MAX`] tries are overtaken it stays charged: the error is on the side of refusing.
+#[inline(always)]
+pub fn refund<C: Cells>(cells: &C, rate: Rate, amount: u64) {
+    for _ in 0..TRIES_MAX {
+        let word = cells.load(WORD);
+        if cells.compare_exchange(WORD, word, word.saturating_sub(rate.cost_ns(amount))) {
+            return;
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::time::SECOND_NS;
+
+    struct Words([Cell<u64>; CELLS]);
+
+    impl Cells for Words {
+        fn load(&self, index: usize) -> u64 {
+            self.0[index].get()
+        }
+
+        fn compare_exchange(&self, index: usize, current: u64, new: u64) -> bool {
+            let is_current = self.0[index].get() == current;
+            if is_current {
+                self.0[index].set(new);
+            }
+            is_current
+        }
+    }
+
+    fn empty() -> Words {
+        Words(core::array::from_fn(|_| Cell::new(0)))
+    }
+
+    const TEN_O_CLOCK: u64 = 1_767_261_600 * SECOND_NS;
+    /// 6 in 30 seconds, and as many at once.
+    const SIX: Rate = Rate { amount: 6, window_ns: 30 * SECOND_NS, burst_ns: 30 * SECOND_NS };
+
+    fn admitted(words: &Words, rate: Rate, now: u64, tries: u64) -> u64 {
+        (0..tries).map(|_| u64::from(charge(words, rate, Nanos(now), 1) != Charge::Refused)).sum()
+    }
+
+    #[test]
+    fn six_in_thirty_seconds_are_six_at_once_and_then_one_every_five() {
+        let words = empty();
+        assert_eq!(admitted(&words, SIX, TEN_O_CLOCK, 10), 6);
+        assert_eq!(admitted(&words, SIX, TEN_O_CLOCK + 5 * SECOND_NS - 1, 10), 0);
+        assert_eq!(admitted(&words, SIX, TEN_O_CLOCK + 5 * SECOND_NS, 10), 1);
+        assert_eq!(admitted(&words, SIX, TEN_O_CLOCK + 16 * SECOND_NS, 10), 2);
+        assert_eq!(admitted(&words, SIX, TEN_O_CLOCK + 3600 * SECOND_NS, 10), 6);
+    }
+
+    #[test]
+    fn a_small_burst_holds_whatever_the_rate_allows() {
+        let words = empty();
+        let rate = Rate { burst_ns: 10 * SECOND_NS, ..SIX };
+        assert_eq!(admitted(&words, rate, TEN_O_CLOCK, 10), 2);
+        assert_eq!(admitted(&words, rate, TEN_O_CLOCK + 4 * SECOND_NS, 10), 0);
+        assert_eq!(admitted(&words, rate, TEN_O_CLOCK + 5 * SECOND_NS, 10), 1);
+    }
+
+    #[test]
+    fn the_wait_is_told_to_the_nanosecond() {
+        let words = empty();
+        assert_eq!(admitted(&words, SIX, TEN_O_CLOCK, 6), 6);
+        let from = SIX.room_from(words.load(WORD), Nanos(TEN_O_CLOCK), 1).expect("it frees");
+        assert_eq!(from.0, TEN_O_CLOCK + 5 * SECOND_NS);
+        assert_eq!(SIX.used(words.load(WORD), Nanos(TEN_O_CLOCK)), 6);
+        assert_eq!(SIX.used(words.load(WORD), Nanos(TEN_O_CLOCK + 5 * SECOND_NS)), 5);
+        assert_eq!(SIX.room_from(0, Nanos(TEN_O_CLOCK), 7), None);
+    }
+
+    #[test]
+    fn nothing_drains_from_a_limit_of_zero_and_nothing_is_admitted() {
+        let rate = Rate { amount: 0, ..SIX };
+        assert!(!has_room(&empty(), rate, Nanos(TEN_O_CLOCK), 1));
+        assert_eq!(charge(&empty(), rate, Nanos(TEN_O_CLOCK), 1), Charge::Refused);
+    }
+
+    #[test]
+    fn what_is_taken_back_fits_again() {
+        let words = empty();
+        assert_eq!(admitted(&words, SIX, TEN_O_CLOCK, 6), 6);
+        refund(&words, SIX, 1);
+        assert_eq!(admitted(&words, SIX, TEN_O_CLOCK, 6), 1);
+    }
+}
