@@ -10,6 +10,7 @@ use ratelimit_common::window::{self, Charge};
 
 use crate::clock::Clock;
 use crate::maps::{self, Active, FlowKey, Inserted, SourceV4, SourceV6, SourceV6Wide, Sources};
+use crate::packet::forget;
 
 /// Judges one packet, and charges it where it is admitted.
 #[inline(always)]
@@ -59,12 +60,19 @@ fn enforced(rule: &Rule, index: u8, reason: Reason) -> Verdict {
 #[inline(always)]
 fn class(active: Active, target: Target) -> u8 {
     match target {
-        Target::Tcp { port, .. } => active.ports.tcp[port as usize],
-        Target::Udp { port, .. } => active.ports.udp[port as usize],
+        Target::Tcp { port, .. } => active.ports.tcp[bounded(port)],
+        Target::Udp { port, .. } => active.ports.udp[bounded(port)],
         Target::Fragment | Target::Unwalkable => active.config.portless_class,
         Target::Other => active.config.other_class,
         Target::Essential => CLASS_NONE,
     }
+}
+
+/// A port as an index. The verifier of Linux 6.12 knows nothing of a number whose bytes were swapped, so its bound must be
+/// in the program, where the compiler leaves it out if it knows.
+#[inline(always)]
+fn bounded(port: u16) -> usize {
+    forget(port as u32) as usize & 0xffff
 }
 
 #[inline(always)]
@@ -77,25 +85,70 @@ fn is_exempt(active: Active, source: Address) -> bool {
 
 #[inline(always)]
 fn judge(active: Active, rule: u32, counts_connections: bool, packet: &Packet) -> Reason {
-    let (opening, datagram) = match packet.target {
-        Target::Tcp { opening, .. } => (opening, None),
-        Target::Unwalkable => (true, None),
+    let opening = match packet.target {
+        Target::Tcp { opening, .. } => opening,
+        Target::Unwalkable => true,
         Target::Udp { port, source_port, quic_initial } if counts_connections => {
-            let flow = FlowKey::new(packet.source, source_port, port);
-            let now = Clock::new(active.config.wall_offset_ns).coarse();
-            match flow::step(flow.known(), now, quic_initial) {
-                Datagram::Continues(newest) => (false, Some((flow, newest))),
-                Datagram::Opens(newest) => (true, Some((flow, newest))),
-            }
+            let ports = (source_port as u32) << 16 | port as u32;
+            return judge_datagram(active, rule, packet, ports, quic_initial as u32);
         }
-        Target::Udp { .. } | Target::Fragment | Target::Other | Target::Essential => (false, None),
+        Target::Udp { .. } | Target::Fragment | Target::Other | Target::Essential => false,
     };
-    let reason = judge_source(active, rule, packet.source, Cost::new(opening, packet.ip_bytes));
-    // A flow that is refused opens again with its next datagram.
-    if let (Action::Pass, Some((flow, newest))) = (reason.action(), datagram) {
-        flow.remember(&newest);
+    judge_source(active, rule, packet.source, Cost::new(opening, packet.ip_bytes))
+}
+
+/// Whether a datagram opens a connection depends on its flow. A flow that is refused opens again with its next datagram.
+#[inline(always)]
+fn judge_datagram(active: Active, rule: u32, packet: &Packet, ports: u32, quic_initial: u32) -> Reason {
+    let opens = match packet.source {
+        Address::V4(address) => flow_v4(address, ports, quic_initial, step::LOOK, active.generation),
+        Address::V6([high, low]) => flow_v6(high, low, ports, quic_initial | step::LOOK << 8, active.generation),
+    };
+    let reason = judge_source(active, rule, packet.source, Cost::new(opens != 0, packet.ip_bytes));
+    if let Action::Pass = reason.action() {
+        let _opens = match packet.source {
+            Address::V4(address) => flow_v4(address, ports, quic_initial, step::REMEMBER, active.generation),
+            Address::V6([high, low]) => {
+                flow_v6(high, low, ports, quic_initial | step::REMEMBER << 8, active.generation)
+            }
+        };
     }
     reason
+}
+
+/// What is done with a flow.
+mod step {
+    pub(super) const LOOK: u32 = 0;
+    pub(super) const REMEMBER: u32 = 1;
+}
+
+/// Functions of their own, whose stack is free again when the source is judged.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn flow_v4(address: u32, ports: u32, quic_initial: u32, step: u32, generation: u32) -> u32 {
+    flow(FlowKey::new(Address::V4(address), (ports >> 16) as u16, ports as u16), quic_initial, step, generation)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn flow_v6(high: u64, low: u64, ports: u32, initial_and_step: u32, generation: u32) -> u32 {
+    let flow_key = FlowKey::new(Address::V6([high, low]), (ports >> 16) as u16, ports as u16);
+    flow(flow_key, initial_and_step & 0xff, initial_and_step >> 8, generation)
+}
+
+/// Returns 1 where the datagram opens its flow, which is remembered if `step` says so.
+#[inline(always)]
+fn flow(flow: FlowKey, quic_initial: u32, step: u32, generation: u32) -> u32 {
+    let Some(config) = maps::config(generation) else { return 0 };
+    let now = Clock::new(config.wall_offset_ns).coarse();
+    let (opens, newest) = match flow::step(flow.known(), now, quic_initial != 0) {
+        Datagram::Continues(newest) => (0, newest),
+        Datagram::Opens(newest) => (1, newest),
+    };
+    if step == step::REMEMBER {
+        flow.remember(&newest);
+    }
+    opens
 }
 
 /// Holds the source to the rule's limits, in the map of its family.
