@@ -98,7 +98,7 @@ pub(super) fn source_reading(key: &[u8], value: &[u8], ipv4_prefix: u8, ipv6_pre
         _ => return None,
     };
     let mut words = value.chunks_exact(size_of::<u64>()).map(|word| word.try_into().map(u64::from_ne_bytes));
-    let refused = Refusals(words.next()?.ok()?).count();
+    let refused = Refusals(words.next()?.ok()?);
     let mut cells = [0; CELLS];
     for cell in &mut cells {
         *cell = words.next()?.ok()?;
