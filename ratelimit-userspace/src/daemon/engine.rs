@@ -203,8 +203,9 @@ impl<D: Datapath> Engine<D> {
         }))
     }
 
-    /// How one source stands.
+    /// How one source stands. An IPv4 address may come in its IPv6 form, which no packet has.
     pub(super) fn check(&mut self, address: IpAddr) -> Result<CheckReport, Problem> {
+        let address = address.to_canonical();
         let now = self.datapath.read().map_err(Problem::datapath)?.now;
         let windows = self.datapath.source(address).map_err(Problem::datapath)?;
         Ok(CheckReport::build(&self.desired.policy, now, address, &windows))

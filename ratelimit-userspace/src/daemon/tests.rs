@@ -332,6 +332,17 @@ async fn a_reload_logs_what_it_changed_and_only_once_it_has() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_ipv4_address_in_its_ipv6_form_is_checked_as_the_source_that_the_wire_has() {
+    let running = start_from_flags().await;
+    for _ in 0..4 {
+        running.kernel.packet("eth0", opening("198.51.100.7"));
+    }
+    let report = running.client.check(address("::ffff:198.51.100.7")).await.unwrap();
+    assert_eq!((report.source.as_str(), report.verdict), ("198.51.100.7", snapshot::Outcome::Drop));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn flags_have_nothing_to_reload() {
     let running = start_from_flags().await;
     let error = running.client.reload().await.unwrap_err();
