@@ -4,6 +4,7 @@
 //! hidden padding, and each size is asserted beside its type. A change of any layout raises [`VERSION`], which
 //! is part of the pin path: pins of another version are refused, never reinterpreted.
 
+use crate::refusals::Refusals;
 use crate::verdict::Reason;
 use crate::window::CELLS;
 
@@ -224,8 +225,8 @@ const _: () = assert!(size_of::<SourceKeyV6Wide>() == 20);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Source {
-    /// Packets that this window refused, dry run included: in the map a word of [`crate::refusals`].
-    pub refused: u64,
+    /// Packets that this window refused, dry run included, and in which bucket the newest.
+    pub refused: Refusals,
     /// The window's cells, see [`crate::window`].
     pub cells: [u64; CELLS],
 }

@@ -3,6 +3,7 @@
 use ratelimit_common::flow::{self, Datagram};
 use ratelimit_common::layout::{self, CLASS_NONE, LIMITS_MAX, RULES_MAX, Rule, Unit};
 use ratelimit_common::packet::{Packet, Parsed, Target};
+use ratelimit_common::refusals::Refusals;
 use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
 use ratelimit_common::time::BucketIndex;
 use ratelimit_common::verdict::{Action, Reason, Verdict};
@@ -428,7 +429,7 @@ fn remember<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: 
     if !window::open(&mut first.cells, arithmetic(limit), now, amount) {
         return charged::REFUSED;
     }
-    first.refused = 0;
+    first.refused = Refusals(0);
     match source.insert(limit.slot, first) {
         Inserted::New => now.0,
         Inserted::Existed => charged::NOT_KNOWN,

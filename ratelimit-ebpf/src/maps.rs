@@ -218,7 +218,7 @@ impl SourceRef {
     #[inline(always)]
     fn refused(self) -> *mut u64 {
         // SAFETY: a field of the element that the lookup gave.
-        unsafe { &raw mut (*self.0).refused }
+        unsafe { &raw mut (*self.0).refused.0 }
     }
 
     #[inline(always)]
