@@ -67,6 +67,23 @@ fn a_second_daemon_is_refused_and_the_first_goes_on() {
 }
 
 #[test]
+fn an_interface_of_a_daemon_with_another_socket_is_refused_with_the_command_that_takes_it_off() {
+    if is_skipped("an_interface_of_a_daemon_with_another_socket_is_refused_with_the_command_that_takes_it_off") {
+        return;
+    }
+    let lab = Lab::new();
+    let elsewhere = lab.directory().join("other.sock");
+    let elsewhere = elsewhere.to_str().unwrap();
+    let first = lab.limit(&["--limit", "3/1h", "--socket", elsewhere]);
+    let second = lab.ratelimitd(&["--iface", "s0", "--limit", "9/1h"]);
+    assert_refused(&second, 75, &["s0 already has an XDP program", "`ratelimitd detach --socket PATH s0`"]);
+    assert!(!second.stderr.contains("the tool that put it there"), "{}", second.stderr);
+    assert_eq!(lab.ratelimitd(&["detach", "--socket", elsewhere, "s0"]).code(), 0);
+    drop(first);
+    drop(lab.limit(&["--limit", "9/1h"]));
+}
+
+#[test]
 fn a_program_that_is_not_ours_is_left_where_it_is() {
     if is_skipped("a_program_that_is_not_ours_is_left_where_it_is") {
         return;
@@ -77,7 +94,7 @@ fn a_program_that_is_not_ours_is_left_where_it_is() {
     let shown = lab.server.ip(&["link", "show", "dev", "s0"]).unwrap();
     for mode in ["auto", "native", "generic"] {
         let refused = lab.ratelimitd(&["--iface", "s0", "--limit", "9/1h", "--xdp-mode", mode]);
-        assert_refused(&refused, 75, &["s0 already has an XDP program", "id "]);
+        assert_refused(&refused, 75, &["s0 already has an XDP program", "id ", "the tool that put it there"]);
         let kept = lab.ratelimitd(&["--iface", "s0", "--limit", "9/1h", "--xdp-mode", mode, "--on-exit", "keep"]);
         assert_refused(&kept, 75, &["s0 already has an XDP program"]);
     }

@@ -260,10 +260,14 @@ fn essential(yes: bool) -> Target {
 }
 
 fn is_initial(data: &[u8]) -> bool {
-    match data {
-        [first, 0, 0, 0, 1, ..] => first >> 4 == 0b1100,
-        [first, 0x6b, 0x33, 0x43, 0xcf, ..] => first >> 4 == 0b1101,
-        _ => false,
+    // A QUIC packet has at least the length of a name behind its version.
+    let Some((&[first, ref version @ ..], [_, ..])) = data.split_first_chunk::<5>() else { return false };
+    let (is_long, kind) = (first >> 7 == 1, first >> 4 & 0b11);
+    match (is_long, u32::from_be_bytes(*version)) {
+        (false, _) | (true, 0) => false,
+        (true, 1) => kind == 0,
+        (true, 0x6b33_43cf) => kind == 1,
+        (true, _) => true,
     }
 }
 

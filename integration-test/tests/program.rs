@@ -3,7 +3,7 @@
 use integration_test::fixtures::{self, Fate, Fixture};
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{DEST_OPTIONS, TCP, UDP};
-use integration_test::frames::{IPV4, IPV6, SOURCE_V4, SOURCE_V6, V4, V6, extension, frame, tcp, tcp_with, udp};
+use integration_test::frames::{IPV4, IPV6, SOURCE_V4, SOURCE_V6, V4, V6, extension, frame, quic, tcp, tcp_with, udp};
 use integration_test::is_skipped;
 use integration_test::program::{Program, limit, policy};
 use ratelimit_common::layout::Unit;
@@ -348,6 +348,18 @@ fn the_first_datagram_of_a_flow_opens_and_the_rest_is_not_counted() {
     assert_eq!(program.verdict(&other_flow), "over_limit");
     program.advance(AGE_NS);
     assert_eq!(program.verdict(&other_flow), "within_limit");
+}
+
+#[test]
+fn initials_of_any_version_from_one_port_open_a_connection_for_each_run_of_eight() {
+    if is_skipped("initials_of_any_version_from_one_port_open_a_connection_for_each_run_of_eight") {
+        return;
+    }
+    for (first, version) in [(0xc3, 1), (0x83, 1), (0xd3, 0x6b33_43cf), (0xcd, 0xff00_001d), (0xe0, 0x1a2a_3a4a)] {
+        let initial = frame(IPV4, V4::of(UDP).around(udp(443, quic(first, version))));
+        let mut program = Program::new(&policy(&[limit(2, Unit::Connections, WindowForm::Strict)]));
+        assert_eq!(program.passed(&initial, 100), 16, "first byte {first:#x} of version {version:#x}");
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Daemon, Lab, SERVER, ask};
 use netlab::HttpServer;
 use nix::sys::signal::Signal;
+use ratelimit_userspace::control::proto::{DETACH, RELOAD};
 
 const LISTEN: &str = "127.0.0.1:9464";
 
@@ -172,7 +173,7 @@ fn over_tcp_nothing_names_a_source_and_nothing_writes() {
     let check = get(&lab, &format!("/api/v1/check/{}", CLIENTS[0]));
     assert!(check.starts_with("HTTP/1.1 4"), "{check}");
     let address = LISTEN.parse().unwrap();
-    for path in ["/api/v1/reload", "/api/v1/detach"] {
+    for path in [RELOAD, DETACH] {
         let answer = lab
             .server
             .inside(|| {
@@ -186,7 +187,7 @@ fn over_tcp_nothing_names_a_source_and_nothing_writes() {
                 Ok(answer)
             })
             .unwrap();
-        assert!(answer.starts_with("HTTP/1.1 4"), "{path}: {answer}");
+        assert!(answer.starts_with("HTTP/1.1 404"), "{path}: {answer}");
     }
     lab.assert_blocked(CLIENTS[0], 80);
 }

@@ -164,6 +164,31 @@ fn bytes_are_those_of_the_ip_packet() {
 }
 
 #[test]
+fn a_source_that_a_limit_of_bytes_refuses_is_said_to_be_blocked() {
+    if is_skipped("a_source_that_a_limit_of_bytes_refuses_is_said_to_be_blocked") {
+        return;
+    }
+    for refuse in ["excess", "all"] {
+        let lab = Lab::quiet();
+        // Of a day, so that no bucket ends meanwhile. Seven packets of 20 + 20 + 1360 bytes, and 200 bytes are left.
+        let (_daemon, sender, listener) = wire(&lab, &["--limit", "10000/24h", "--count", "bytes", "--refuse", refuse]);
+        let source = "10.9.0.9";
+        let data = frame(IPV4, V4 { source: [10, 9, 0, 9], ..V4::of(TCP) }.around(tcp_with(80, ACK, &[], &[7; 1360])));
+        assert_eq!(passed(&lab, &sender, &listener, &vec![data.clone(); 7]), 7);
+        assert_eq!(lab.ratelimitd(&["check", source]).code(), 0, "--refuse {refuse}");
+        assert_eq!(passed(&lab, &sender, &listener, &vec![data; 193]), 0);
+        let check = lab.ratelimitd(&["check", source]);
+        assert_eq!(check.code(), 3, "--refuse {refuse}: {}", check.stdout);
+        let stats = lab.stats();
+        assert_eq!(number(&stats, "/rules/0/sources_over_limit"), 1, "{stats:#}");
+        let top = stats.pointer("/top/0").unwrap();
+        assert_eq!((number(top, "/used"), number(top, "/dropped")), (9800, 193), "{stats:#}");
+        assert_eq!(top["state"], "over_limit", "{stats:#}");
+        assert!(top["retry_after_seconds"].as_f64().unwrap() > 0.0, "{stats:#}");
+    }
+}
+
+#[test]
 fn a_connection_must_fit_every_limit() {
     if is_skipped("a_connection_must_fit_every_limit") {
         return;

@@ -5,6 +5,7 @@
 //! is part of the pin path: pins of another version are refused, never reinterpreted.
 
 use crate::access;
+use crate::refusals::Refusals;
 use crate::verdict::Reason;
 use crate::window::CELLS;
 
@@ -272,8 +273,8 @@ const _: () = assert!(size_of::<SourceKeyV6Wide>() == 20);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Source {
-    /// Packets that this window refused, dry run included: in the map a word of [`crate::refusals`].
-    pub refused: u64,
+    /// Packets that this window refused, dry run included, and in which bucket the newest.
+    pub refused: Refusals,
     /// The window's cells, see [`crate::window`].
     pub cells: [u64; CELLS],
 }

@@ -93,7 +93,8 @@ pub enum Target {
         port: u16,
         /// Source port.
         source_port: u16,
-        /// Whether it begins with a QUIC Initial packet of version 1 or 2, or may do so behind what a fragment cuts off.
+        /// Whether it begins with a QUIC Initial packet, or may do so: of a version that is not known here, or behind what
+        /// a fragment cuts off.
         quic_initial: bool,
     },
     /// A fragment after the first: its ports were in another packet.
@@ -368,13 +369,22 @@ fn udp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
 /// A QUIC packet's first byte, its version, and the length of its destination's name.
 const QUIC_START_LEN: usize = 6;
 
-/// Long header, fixed bit, and the type of an Initial in version 1 (RFC 9000, section 17.2.2) or 2 (RFC 9369, section 3.2).
+const QUIC_LONG_HEADER: u8 = 0x80;
+/// A long header and its type. The fixed bit beside them may be greased (RFC 9287), so it says nothing.
+const QUIC_LONG_TYPE: u8 = 0xb0;
+
+/// Whether it is an Initial of version 1 (RFC 9000, section 17.2.2) or 2 (RFC 9369, section 3.2), or a long header of a version
+/// whose types are not known here: a server may take that for an Initial, and else it would be a way around a limit of
+/// connections. Version 0 is a server's list of versions, which opens nothing.
+///
+/// Other protocols whose datagrams look so count one connection for each run of them, as QUIC does: more, never less.
 #[inline(always)]
 const fn is_quic_initial(start: [u8; QUIC_START_LEN]) -> bool {
     let [first, version @ .., _] = start;
     match u32::from_be_bytes(version) {
-        0x0000_0001 => first & 0xf0 == 0xc0,
-        0x6b33_43cf => first & 0xf0 == 0xd0,
-        _ => false,
+        0x0000_0000 => false,
+        0x0000_0001 => first & QUIC_LONG_TYPE == 0x80,
+        0x6b33_43cf => first & QUIC_LONG_TYPE == 0x90,
+        _ => first & QUIC_LONG_HEADER != 0,
     }
 }

@@ -55,10 +55,11 @@ pub trait Cells {
         used_unsettled(self, limit, bucket)
     }
 
-    /// Calls [`settle`], likewise.
+    /// Calls [`settle`]; or returns none, and has whoever charges do so and charge again, where a verifier counts the stack of
+    /// one function within another.
     #[inline(always)]
-    fn settle(&self, limit: Limit, bucket: BucketIndex) -> BucketIndex {
-        settle(self, limit, bucket)
+    fn settle(&self, limit: Limit, bucket: BucketIndex) -> Option<BucketIndex> {
+        Some(settle(self, limit, bucket))
     }
 }
 
@@ -97,6 +98,8 @@ pub enum Charge {
     Refused,
     /// [`TRIES_MAX`] tries were overtaken; nothing was added.
     Contended,
+    /// Nothing was added, and [`Cells::settle`] left it to the caller to settle what is before this bucket.
+    Unsettled(BucketIndex),
 }
 
 /// Bits of a cell's count for buckets of this length: what 200 years of bucket numbers leave of the word, at most 47.
@@ -290,11 +293,10 @@ pub fn charge<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) 
         let count = if prefix == open { count(word, limit.count_bits) } else { 0 };
         let before = before(cells, limit, bucket);
         if !before.is_settled {
-            // A certain refusal changes nothing, so that refusing stays cheap whatever the state.
-            if !limit.fits(cells.used_unsettled(limit, bucket), count, amount) {
-                return Charge::Refused;
+            match cells.settle(limit, bucket) {
+                Some(newest) => bucket = newest,
+                None => return Charge::Unsettled(bucket),
             }
-            bucket = cells.settle(limit, bucket);
             continue;
         }
         if !limit.fits(before.used, count, amount) {

@@ -97,6 +97,7 @@ fn run(ring: &Ring, limit: Limit, demands: &[Demand], log: &Mutex<Vec<(u64, u64)
             Charge::Admitted(bucket) if demand.refunded => window::refund(ring, limit, bucket, demand.amount),
             Charge::Admitted(bucket) => log.lock().expect("not poisoned").push((bucket.0, demand.amount)),
             Charge::Refused => {}
+            Charge::Unsettled(_) => panic!("these cells settle themselves"),
             Charge::Contended => panic!("a handful of threads never overtake one charge so often"),
         }
     }

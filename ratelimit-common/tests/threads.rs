@@ -70,6 +70,7 @@ fn hammer_alone(ring: &Ring, buckets: usize, clock: &impl Fn() -> Option<u64>) -
                 tally.admitted[usize::try_from(bucket.0 - NOW).expect("a bucket of the test")] += 1;
             }
             Charge::Refused => {}
+            Charge::Unsettled(_) => panic!("these cells settle themselves"),
             Charge::Contended => tally.contended += 1,
         }
     }

@@ -1,13 +1,14 @@
 //! From a parsed packet to its verdict: who judges it, what it costs, whether that fits. Arithmetic is in `ratelimit-common`.
 
 use ratelimit_common::access::{self, Grant};
-use ratelimit_common::ban::{self, Ban};
+use ratelimit_common::ban::Ban;
 use ratelimit_common::flow::{self, Datagram};
 use ratelimit_common::gcra::{self, Rate};
 use ratelimit_common::layout::{self, LIMITS_MAX, Prefix, Rule, RuleSet, Unit};
 use ratelimit_common::packet::{Packet, Parsed, Target};
+use ratelimit_common::refusals::Refusals;
 use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
-use ratelimit_common::time::{BucketIndex, Nanos};
+use ratelimit_common::time::BucketIndex;
 use ratelimit_common::verdict::{Action, Reason, Verdict};
 use ratelimit_common::window::{self, Charge};
 
@@ -36,7 +37,7 @@ pub(crate) fn verdict(active: Active, parsed: Parsed) -> Verdict {
     let reason = match prefix.and_then(|prefix| granted(active, prefix)) {
         Some(Grant::Exempt) => Reason::Exempt,
         Some(Grant::Denied) => Reason::Denied,
-        None => judge(active, index, rule.counts_connections != 0, &packet),
+        None => judge(active, Judging { index, rule }, &packet),
     };
     enforced(rule, reason)
 }
@@ -57,8 +58,8 @@ fn too_many_tags(active: Active) -> Verdict {
 #[inline(always)]
 fn protecting(active: Active, target: Target) -> RuleSet {
     let class = match target {
-        Target::Tcp { port, .. } => active.ports.tcp[port as usize],
-        Target::Udp { port, .. } => active.ports.udp[port as usize],
+        Target::Tcp { port, .. } => active.ports.tcp[bounded(port)],
+        Target::Udp { port, .. } => active.ports.udp[bounded(port)],
         Target::Fragment | Target::Unwalkable => return active.config.portless_rules,
         Target::Other => return active.config.other_rules,
         Target::Essential => return 0,
@@ -122,6 +123,13 @@ fn granted(active: Active, prefix: &'static Prefix) -> Option<Grant> {
     access::grant(prefix.access, Clock::new(active.config.wall_offset_ns).coarse())
 }
 
+/// A port as an index. The verifier of Linux 6.12 knows nothing of a number whose bytes were swapped, so its bound must be
+/// in the program, where the compiler leaves it out if it knows.
+#[inline(always)]
+fn bounded(port: u16) -> usize {
+    forget(port as u32) as usize & 0xffff
+}
+
 #[inline(always)]
 fn enforced(rule: &Rule, reason: Reason) -> Verdict {
     match (reason.action(), rule.dry_run) {
@@ -130,46 +138,111 @@ fn enforced(rule: &Rule, reason: Reason) -> Verdict {
     }
 }
 
+/// The rule that judges a packet.
+#[derive(Clone, Copy)]
+struct Judging {
+    index: u32,
+    rule: &'static Rule,
+}
+
 #[inline(always)]
-fn judge(active: Active, rule: u32, counts_connections: bool, packet: &Packet) -> Reason {
-    let (opening, datagram) = match packet.target {
-        Target::Tcp { opening, .. } => (opening, None),
-        Target::Unwalkable => (true, None),
-        Target::Udp { port, source_port, quic_initial } if counts_connections => {
-            let flow = FlowKey::new(packet.source, source_port, port);
-            let now = Clock::new(active.config.wall_offset_ns).coarse();
-            match flow::step(flow.known(), now, quic_initial) {
-                Datagram::Continues(newest) => (false, Some((flow, newest))),
-                Datagram::Opens(newest) => (true, Some((flow, newest))),
-            }
+fn judge(active: Active, judging: Judging, packet: &Packet) -> Reason {
+    let opening = match packet.target {
+        Target::Tcp { opening, .. } => opening,
+        Target::Unwalkable => true,
+        Target::Udp { port, source_port, quic_initial } if judging.rule.counts_connections != 0 => {
+            let ports = (source_port as u32) << 16 | port as u32;
+            return judge_datagram(active, judging, packet, ports, quic_initial as u32);
         }
-        Target::Udp { .. } | Target::Fragment | Target::Other | Target::Essential => (false, None),
+        Target::Udp { .. } | Target::Fragment | Target::Other | Target::Essential => false,
     };
-    let reason = judge_source(active, rule, packet.source, Cost::new(opening, packet.ip_bytes));
-    // A flow that is refused opens again with its next datagram.
-    if let (Action::Pass, Some((flow, newest))) = (reason.action(), datagram) {
-        flow.remember(&newest);
+    judge_source(active, judging, packet.source, Cost::new(opening, packet.ip_bytes))
+}
+
+/// Whether a datagram opens a connection depends on its flow. A flow that is refused opens again with its next datagram.
+#[inline(always)]
+fn judge_datagram(active: Active, judging: Judging, packet: &Packet, ports: u32, quic_initial: u32) -> Reason {
+    let opens = match packet.source {
+        Address::V4(address) => flow_v4(address, ports, quic_initial, step::LOOK, active.generation),
+        Address::V6([high, low]) => flow_v6(high, low, ports, quic_initial | step::LOOK << 8, active.generation),
+    };
+    let reason = judge_source(active, judging, packet.source, Cost::new(opens != 0, packet.ip_bytes));
+    if let Action::Pass = reason.action() {
+        let _opens = match packet.source {
+            Address::V4(address) => flow_v4(address, ports, quic_initial, step::REMEMBER, active.generation),
+            Address::V6([high, low]) => {
+                flow_v6(high, low, ports, quic_initial | step::REMEMBER << 8, active.generation)
+            }
+        };
     }
     reason
 }
 
-/// Holds the source to the rule's limits, in the map of its family.
+/// What is done with a flow.
+mod step {
+    pub(super) const LOOK: u32 = 0;
+    pub(super) const REMEMBER: u32 = 1;
+}
+
+/// Functions of their own, whose stack is free again when the source is judged.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn flow_v4(address: u32, ports: u32, quic_initial: u32, step: u32, generation: u32) -> u32 {
+    flow(FlowKey::new(Address::V4(address), (ports >> 16) as u16, ports as u16), quic_initial, step, generation)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn flow_v6(high: u64, low: u64, ports: u32, initial_and_step: u32, generation: u32) -> u32 {
+    let flow_key = FlowKey::new(Address::V6([high, low]), (ports >> 16) as u16, ports as u16);
+    flow(flow_key, initial_and_step & 0xff, initial_and_step >> 8, generation)
+}
+
+/// Returns 1 where the datagram opens its flow, which is remembered if `step` says so.
 #[inline(always)]
-fn judge_source(active: Active, rule: u32, source: Address, cost: Cost) -> Reason {
+fn flow(flow: FlowKey, quic_initial: u32, step: u32, generation: u32) -> u32 {
+    let Some(config) = maps::config(generation) else { return 0 };
+    let now = Clock::new(config.wall_offset_ns).coarse();
+    let (opens, newest) = match flow::step(flow.known(), now, quic_initial != 0) {
+        Datagram::Continues(newest) => (0, newest),
+        Datagram::Opens(newest) => (1, newest),
+    };
+    if step == step::REMEMBER {
+        flow.remember(&newest);
+    }
+    opens
+}
+
+/// Holds the source to the rule's limits, in the maps of its family.
+#[inline(always)]
+fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost) -> Reason {
     let Active { config, generation, .. } = active;
+    let Judging { index, rule } = judging;
     let code = match source {
         Address::V4(address) => {
             let prefix = cut_ipv4(address, config.ipv4_mask);
-            hold(|| room_v4(prefix, generation, rule, cost.0), || charge_all_v4(prefix, generation, rule, cost.0))
+            hold(
+                rule,
+                || room_v4(prefix, generation, index, cost.0),
+                || charge_all_v4(prefix, generation, index, cost.0),
+                || ban_v4(prefix, generation, index),
+            )
         }
         Address::V6(address) => {
             let [high, low] = cut_ipv6(address, config.ipv6_mask);
             if config.ipv6_wide == 0 {
-                hold(|| room_v6(high, generation, rule, cost.0), || charge_all_v6(high, generation, rule, cost.0))
+                hold(
+                    rule,
+                    || room_v6(high, generation, index, cost.0),
+                    || charge_all_v6(high, generation, index, cost.0),
+                    || ban_v6(high, generation, index),
+                )
             } else {
                 hold(
-                    || room_v6_wide(high, low, generation, rule, cost.0),
-                    || charge_all_v6_wide(high, low, generation, rule, cost.0),
+                    rule,
+                    || room_v6_wide(high, low, generation, index, cost.0),
+                    || charge_all_v6_wide(high, low, generation, index, cost.0),
+                    || ban_v6_wide(high, low, generation, index),
                 )
             }
         }
@@ -177,24 +250,39 @@ fn judge_source(active: Active, rule: u32, source: Address, cost: Cost) -> Reaso
     Reason::from_code(code)
 }
 
-/// All limits are looked at before any is charged: most of what is refused ends with the look.
+/// All limits are looked at before any is charged: most of what is refused ends with the look. Each is a function of its
+/// own, called from here, so that their stacks do not add up.
 #[inline(always)]
-fn hold(room: impl FnOnce() -> u32, charge_all: impl FnOnce() -> u32) -> u32 {
-    let code = room();
-    if code == Reason::WithinLimit as u32 { charge_all() } else { code }
+fn hold(rule: &Rule, room: impl FnOnce() -> u32, charge_all: impl FnOnce() -> u32, ban: impl FnOnce() -> u32) -> u32 {
+    let mut code = room();
+    if code == Reason::WithinLimit as u32 {
+        code = charge_all();
+    }
+    if code == Reason::OverLimit as u32 && rule.bans.steps_len != 0 && rule.dry_run == 0 {
+        let _always_zero = ban();
+    }
+    code
 }
 
 /// The verifier walks a global function once, whatever it is called with, as long as its arguments are plain numbers;
 /// inlined, the paths through these would multiply past the million instructions that it looks at. One of each for
 /// each family.
 macro_rules! families {
-    ($($room:ident $charge_all:ident $remember:ident $charge:ident $refund:ident ($($word:ident: $type:ty),*) = $source:expr;)*) => {
+    ($($room:ident $ban:ident $charge_all:ident $remember:ident $charge:ident $settle:ident $refund:ident ($($word:ident: $type:ty),*) = $source:expr;)*) => {
         $(
             /// [`look`]; returns a reason's code.
             #[unsafe(no_mangle)]
             #[inline(never)]
             extern "C" fn $room($($word: $type,)* generation: u32, rule: u32, cost: u64) -> u32 {
                 look(&$source, generation, rule, Cost(cost)) as u32
+            }
+
+            /// [`ban`]; returns 0.
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn $ban($($word: $type,)* generation: u32, rule: u32) -> u32 {
+                ban(&$source, generation, rule);
+                0
             }
 
             /// [`charge_all`]; returns a reason's code.
@@ -204,14 +292,19 @@ macro_rules! families {
                 let call = Calls {
                     charge: |at, amount| {
                         let limit = LimitIndex::new(rule, at).0;
-                        match $charge($($word,)* generation, limit, amount) {
-                            charged::NOT_KNOWN => match $remember($($word,)* generation, limit, amount) {
-                                // Another CPU remembered it in between.
-                                charged::NOT_KNOWN => $charge($($word,)* generation, limit, amount),
-                                first => first,
-                            },
-                            code => code,
+                        for _ in 0..ROUNDS_MAX {
+                            let mut code = $charge($($word,)* generation, limit, amount);
+                            if code == charged::NOT_KNOWN {
+                                code = $remember($($word,)* generation, limit, amount);
+                            }
+                            if code & charged::UNSETTLED_MASK == charged::UNSETTLED {
+                                let _always_zero = $settle($($word,)* generation, limit, code ^ charged::UNSETTLED);
+                            } else if code != charged::NOT_KNOWN {
+                                return code;
+                            }
+                            // Another CPU remembered it in between, or it is settled now.
                         }
+                        charged::CONTENDED
                     },
                     refund: |at, amount, bucket: BucketIndex| {
                         let _always_zero = $refund($($word,)* LimitIndex::new(rule, at).in_generation(generation), amount, bucket.0);
@@ -237,6 +330,14 @@ macro_rules! families {
                 charge(&$source, generation, LimitIndex(limit), amount)
             }
 
+            /// [`settle`]; returns 0.
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn $settle($($word: $type,)* generation: u32, limit: u32, bucket: u64) -> u32 {
+                settle(&$source, generation, LimitIndex(limit), BucketIndex(bucket));
+                0
+            }
+
             /// [`refund`]; returns 0.
             #[unsafe(no_mangle)]
             #[inline(never)]
@@ -249,9 +350,9 @@ macro_rules! families {
 }
 
 families! {
-    room_v4 charge_all_v4 remember_v4 charge_v4 refund_v4 (prefix: u32) = SourceV4(prefix.to_ne_bytes());
-    room_v6 charge_all_v6 remember_v6 charge_v6 refund_v6 (prefix: u64) = SourceV6(prefix.to_ne_bytes());
-    room_v6_wide charge_all_v6_wide remember_v6_wide charge_v6_wide refund_v6_wide (high: u64, low: u64)
+    room_v4 ban_v4 charge_all_v4 remember_v4 charge_v4 settle_v4 refund_v4 (prefix: u32) = SourceV4(prefix.to_ne_bytes());
+    room_v6 ban_v6 charge_all_v6 remember_v6 charge_v6 settle_v6 refund_v6 (prefix: u64) = SourceV6(prefix.to_ne_bytes());
+    room_v6_wide ban_v6_wide charge_all_v6_wide remember_v6_wide charge_v6_wide settle_v6_wide refund_v6_wide (high: u64, low: u64)
         = SourceV6Wide([high.to_ne_bytes(), low.to_ne_bytes()]);
 }
 
@@ -308,6 +409,9 @@ struct Calls<Charge, Refund> {
     refund: Refund,
 }
 
+/// Rounds of remembering, settling and charging: a bucket that turns, or a source that is evicted, in each of them.
+const ROUNDS_MAX: usize = 3;
+
 /// What [`charge`] returns besides the number of the bucket that was charged.
 mod charged {
     pub(super) const REFUSED: u64 = u64::MAX;
@@ -316,6 +420,10 @@ mod charged {
     pub(super) const NOT_KNOWN: u64 = u64::MAX - 2;
     /// Nor can it get one.
     pub(super) const NOT_REMEMBERED: u64 = u64::MAX - 3;
+    /// With the number of a bucket: those before it have no final counts yet.
+    pub(super) const UNSETTLED: u64 = 1 << 62;
+    /// Of the codes, only that one has these two bits so.
+    pub(super) const UNSETTLED_MASK: u64 = 3 << 62;
 }
 
 /// Looks whether the packet may have room in every limit that counts it, and changes nothing but the count of what is
@@ -360,9 +468,6 @@ fn look<S: Sources>(source: &S, generation: u32, rule: u32, cost: Cost) -> Reaso
         };
         if !has_room {
             window.count_refused(bucket);
-            if rule.bans.steps_len != 0 && rule.dry_run == 0 {
-                ban(source, &rule.bans, now);
-            }
             return Reason::OverLimit;
         }
     }
@@ -371,7 +476,10 @@ fn look<S: Sources>(source: &S, generation: u32, rule: u32, cost: Cost) -> Reaso
 
 /// Bans the source, or bans it again.
 #[inline(always)]
-fn ban<S: Sources>(source: &S, rule: &ban::Rule, now: Nanos) {
+fn ban<S: Sources>(source: &S, generation: u32, rule: u32) {
+    let Some(config) = maps::config(generation) else { return };
+    let Some(rule) = config.rules.get(rule as usize) else { return };
+    let (rule, now) = (&rule.bans, Clock::new(config.wall_offset_ns).coarse());
     match source.ban(rule.slot) {
         Some(newest) => {
             let read = newest.read();
@@ -457,6 +565,16 @@ fn charge<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u6
             window.count_refused(now);
             charged::CONTENDED
         }
+        Charge::Unsettled(bucket) => charged::UNSETTLED | bucket.0,
+    }
+}
+
+/// Gives the buckets before this one of one limit's window their final counts.
+#[inline(always)]
+fn settle<S: Sources>(source: &S, generation: u32, limit: LimitIndex, bucket: BucketIndex) {
+    let Some((limit, _)) = limit.limit(generation) else { return };
+    if let Some(window) = source.window(limit.slot) {
+        let _newest = window::settle(&window, arithmetic(limit), bucket);
     }
 }
 
@@ -475,7 +593,7 @@ fn remember<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: 
     if !fits {
         return charged::REFUSED;
     }
-    first.refused = 0;
+    first.refused = Refusals(0);
     match source.insert(limit.slot, first) {
         Inserted::New => now.0,
         Inserted::Existed => charged::NOT_KNOWN,

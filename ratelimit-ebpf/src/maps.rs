@@ -251,7 +251,7 @@ impl SourceRef {
     #[inline(always)]
     fn refused(self) -> *mut u64 {
         // SAFETY: a field of the element that the lookup gave.
-        unsafe { &raw mut (*self.0).refused }
+        unsafe { &raw mut (*self.0).refused.0 }
     }
 
     #[inline(always)]
@@ -283,8 +283,8 @@ impl Cells for SourceRef {
     }
 
     #[inline(always)]
-    fn settle(&self, limit: window::Limit, bucket: BucketIndex) -> BucketIndex {
-        BucketIndex(out_of_line::settle(self.0, limit.behind.into(), limit.count_bits.into(), bucket.0))
+    fn settle(&self, _: window::Limit, _: BucketIndex) -> Option<BucketIndex> {
+        None
     }
 
     #[inline(always)]
@@ -303,13 +303,6 @@ mod out_of_line {
     pub(super) extern "C" fn used_unsettled(source: *mut Source, behind: u32, count_bits: u32, bucket: u64) -> u64 {
         let Some(source) = SourceRef::new(source) else { return 0 };
         window::used_unsettled(&source, limit(behind, count_bits), BucketIndex(bucket))
-    }
-
-    #[unsafe(no_mangle)]
-    #[inline(never)]
-    pub(super) extern "C" fn settle(source: *mut Source, behind: u32, count_bits: u32, bucket: u64) -> u64 {
-        let Some(source) = SourceRef::new(source) else { return bucket };
-        window::settle(&source, limit(behind, count_bits), BucketIndex(bucket)).0
     }
 
     const fn limit(behind: u32, count_bits: u32) -> window::Limit {

@@ -43,6 +43,7 @@ impl Frame for XdpFrame<'_> {
     #[inline(always)]
     fn bytes<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
         const { assert!(N >= 2 && N % 2 == 0) };
+        let offset = one_register(offset);
         if offset > OFFSET_MAX {
             return None;
         }
@@ -82,6 +83,16 @@ impl Frame for XdpFrame<'_> {
     fn forget(&self, offset: usize) -> usize {
         forget(offset as u32) as usize
     }
+}
+
+/// Returns `value`, which the compiler then knows nothing of: so the register that it compares is the one that it adds to a
+/// pointer. Verifiers before Linux 6.11 do not carry what one register was found to be over to another that differs from it
+/// by a constant. // one instruction
+#[inline(always)]
+fn one_register(mut value: usize) -> usize {
+    // SAFETY: the instruction does nothing.
+    unsafe { asm!("{0} = {0}", inout(reg) value, options(pure, nomem, nostack, preserves_flags)) };
+    value
 }
 
 /// One load of a whole word, wherever it lies: headers lie 2 bytes off the alignment of their words, and what Rust has for

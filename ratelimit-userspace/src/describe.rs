@@ -169,7 +169,9 @@ fn ports_words(rule: &Rule) -> String {
 fn refuse_words(rule: &Rule) -> &'static str {
     match rule.refuse {
         Refuse::Excess => "excess: what is over a limit; what was let in goes on",
-        Refuse::All => "all: everything from a source over a limit, until its window frees",
+        Refuse::All => {
+            "all: everything from a source over a limit, until the bucket after its last refusal, and then until its window has room"
+        }
     }
 }
 

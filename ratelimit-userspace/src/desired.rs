@@ -162,7 +162,7 @@ pub enum Mode {
 pub enum Refuse {
     /// What is counted: the excess connections, packets or bytes.
     Excess,
-    /// Every packet to the rule's ports, until the window frees.
+    /// Every packet to the rule's ports, until the bucket after the last refusal, and then until the window has room.
     All,
 }
 

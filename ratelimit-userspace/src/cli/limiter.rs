@@ -40,7 +40,8 @@ pub struct Limiter {
     #[arg(long, help_heading = "What happens over the limit")]
     pub dry_run: bool,
     /// What is dropped of a source over a limit: excess, the connections, packets or bytes over it; all,
-    /// everything to the ports until the window frees [default: excess]
+    /// everything to the ports until the bucket after its last refusal, and then until the window has room
+    /// [default: excess]
     #[arg(long, value_name = "WHAT", help_heading = "What happens over the limit", value_parser = Suggested(&["excess", "all"]))]
     pub refuse: Option<String>,
     /// How the window is cut: strict, never more than N in any DUR; lenient, up to 2N where two windows

@@ -203,8 +203,9 @@ impl<D: Datapath> Engine<D> {
         }))
     }
 
-    /// How one source stands.
+    /// How one source stands. An IPv4 address may come in its IPv6 form, which no packet has.
     pub(super) fn check(&mut self, address: IpAddr) -> Result<CheckReport, Problem> {
+        let address = address.to_canonical();
         let now = self.datapath.read().map_err(Problem::datapath)?.now;
         let windows = self.datapath.source(address).map_err(Problem::datapath)?;
         Ok(CheckReport::build(&self.desired.policy, now, address, &windows))
@@ -246,13 +247,13 @@ impl<D: Datapath> Engine<D> {
         let desired = DesiredState::from(&config);
         let plan = diff(&self.desired, &desired);
         let changes = changes(&self.desired, &desired);
-        for change in &changes {
-            tracing::info!("reload: {change}");
-        }
         let attached = carry_out(&mut self.datapath, &self.desired.policy, &plan).map_err(|error| {
             let problem = Problem::datapath(error);
             Problem { message: format!("{path}: {}", problem.message), ..problem }
         })?;
+        for change in &changes {
+            tracing::info!("reload: {change}");
+        }
         for interface in &plan.detach {
             self.links.forget(interface);
         }

@@ -290,6 +290,58 @@ async fn a_policy_that_the_kernel_refuses_takes_the_new_interface_off_again() {
     running.stop().await;
 }
 
+/// What is logged at a level that is shown.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_logs_what_it_changed_and_only_once_it_has() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = config(directory.path(), 3);
+    let next = |amount| {
+        let mut next = config.clone();
+        next.policy.rules[0].limits[0].amount = amount;
+        Ok(next)
+    };
+    let (datapath, kernel) = FakeDatapath::new(&["eth0"]);
+    let moment = || Moment::now(Instant::now());
+    let mut engine = Engine::start(datapath, config.clone(), file([next(4), next(5)]), moment()).unwrap();
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let said = tracing::subscriber::with_default(subscriber, || {
+        engine.reload(moment()).unwrap();
+        let good = String::from_utf8(std::mem::take(&mut *lines.0.lock().unwrap())).unwrap();
+        kernel.refuse_apply();
+        engine.reload(moment()).unwrap_err();
+        [good, String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()]
+    });
+    assert!(said[0].contains("reload: ") && said[0].contains("-> 4"), "{}", said[0]);
+    assert!(said[1].contains("everything goes on as it was") && !said[1].contains("->"), "{}", said[1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ipv4_address_in_its_ipv6_form_is_checked_as_the_source_that_the_wire_has() {
+    let running = start_from_flags().await;
+    for _ in 0..4 {
+        running.kernel.packet("eth0", opening("198.51.100.7"));
+    }
+    let report = running.client.check(address("::ffff:198.51.100.7")).await.unwrap();
+    assert_eq!((report.source.as_str(), report.verdict), ("198.51.100.7", snapshot::Outcome::Drop));
+    running.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn flags_have_nothing_to_reload() {
     let running = start_from_flags().await;

@@ -344,14 +344,16 @@ fn judge(
     now: Nanos,
 ) -> Reason {
     let counts = rule.limits.iter().any(|limit| units(limit, packet) > 0);
-    let probe = |limit: &Limit| match (counts, rule.refuse) {
-        (false, Refuse::All) => 1,
-        (true, Refuse::Excess | Refuse::All) | (false, Refuse::Excess) => units(limit, packet),
-    };
     for limit in &rule.limits {
+        let (amount, bucket) = (units(limit, packet), now.bucket(limit.bucket_ns));
         let window = windows.entry((client, limit.slot)).or_default();
-        if !window::has_room(&window.cells, limit.arithmetic(), now.bucket(limit.bucket_ns), probe(limit)) {
-            window.refused += 1;
+        let fits = window::has_room(&window.cells, limit.arithmetic(), bucket, amount.max(1));
+        let has_room = match rule.refuse {
+            Refuse::Excess => amount == 0 || fits,
+            Refuse::All => window.refused.lets_through(amount, bucket, limit.behind(), fits),
+        };
+        if !has_room {
+            window.refused = window.refused.and_one_in(bucket);
             return Reason::OverLimit;
         }
     }
@@ -360,7 +362,7 @@ fn judge(
         let words = Words(window.cells.map(Word::new));
         match window::charge(&words, limit.arithmetic(), now.bucket(limit.bucket_ns), units(limit, packet)) {
             Charge::Admitted(_) => window.cells = words.0.map(Word::into_inner),
-            Charge::Refused | Charge::Contended => return Reason::OverLimit,
+            Charge::Refused | Charge::Contended | Charge::Unsettled(_) => return Reason::OverLimit,
         }
     }
     if counts { Reason::WithinLimit } else { Reason::NotCounted }

@@ -61,6 +61,10 @@ pub struct CheckLimit {
     pub limit: u64,
     /// What is left.
     pub remaining: u64,
+    /// Nothing is left, or it refused something in the current bucket and would again: what is left is too little for a packet of
+    /// many bytes, or everything is refused.
+    #[serde(default)]
+    pub over: bool,
     /// When one more fits, if nothing else is admitted meanwhile.
     pub retry_after_seconds: f64,
     /// No wait is long enough: the limit is below 1. Then `retry_after_seconds` is how long what is counted now takes to leave
@@ -96,7 +100,7 @@ impl CheckReport {
             .map(|(rule, limit)| {
                 let window = windows.iter().find(|reading| reading.slot == limit.slot);
                 let window = window.map_or(Source::default(), |reading| reading.window);
-                (rule, limit, window, Standing::of(limit, &window, now))
+                (rule, limit, window, Standing::of(rule, limit, &window, now))
             })
             .collect();
         let over = |mode: desired::Mode| limits.iter().any(|(rule, _, _, of)| rule.mode == mode && of.over);
@@ -151,6 +155,7 @@ fn check_limit(rule: &desired::Rule, limit: &Limit, window: &Source, of: &Standi
         used: of.used,
         limit: limit.amount,
         remaining: limit.amount.saturating_sub(of.used),
+        over: of.over,
         retry_after_seconds: seconds(of.retry.after_ns),
         never: of.retry.never,
         refused: of.refused,

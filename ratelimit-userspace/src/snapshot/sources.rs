@@ -4,14 +4,14 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use ipnet::IpNet;
-use ratelimit_common::layout::Source;
+use ratelimit_common::layout::{Source, Unit as Counted};
 use ratelimit_common::time::{BucketIndex, Nanos};
-use ratelimit_common::window;
+use ratelimit_common::window::{self, BEHIND_MAX};
 use serde::{Deserialize, Serialize};
 
 use super::{Unit, seconds};
 use crate::datapath::SourceReading;
-use crate::desired::{self, Grant, Limit, Policy};
+use crate::desired::{self, Grant, Limit, Policy, Refuse};
 
 /// Sources in `top` unless asked otherwise.
 pub const TOP_DEFAULT: usize = 20;
@@ -22,7 +22,7 @@ pub const TOP_DEFAULT: usize = 20;
 pub enum State {
     /// There is room for more.
     Ok,
-    /// There is no room for one more unit now.
+    /// There is no room for one more unit now, or what was refused in this bucket says that there is none for its packets.
     OverLimit,
     /// Banned.
     Banned,
@@ -87,6 +87,7 @@ pub struct Census {
 #[derive(Debug)]
 struct LimitCensus {
     rule: usize,
+    refuse: Refuse,
     limit: Limit,
     windows: u64,
     over: u64,
@@ -123,7 +124,8 @@ impl Census {
     /// An empty one, at `now` by the datapath's clock.
     pub fn new(policy: &Policy, now: Nanos, top_max: usize) -> Self {
         let limits = policy.rules.iter().enumerate().flat_map(|(rule, of)| {
-            of.limits.iter().map(move |limit| LimitCensus { rule, limit: *limit, windows: 0, over: 0 })
+            let census = move |&limit| LimitCensus { rule, refuse: of.refuse, limit, windows: 0, over: 0 };
+            of.limits.iter().map(census)
         });
         Self { now, limits: limits.collect(), rules: policy.rules.len(), top_max, worst: BinaryHeap::new() }
     }
@@ -135,9 +137,10 @@ impl Census {
             of.windows += 1;
             let bucket = self.now.bucket(of.limit.bucket_ns);
             let used = window::used(&reading.window.cells, of.limit.arithmetic(), bucket);
-            let over = used.checked_add(1).is_none_or(|next| next > of.limit.amount);
+            let is_full = used.checked_add(1).is_none_or(|next| next > of.limit.amount);
+            let over = is_full || is_shut(&of.limit, of.refuse, &reading.window, bucket);
             of.over += u64::from(over);
-            let refused = if over { reading.window.refused } else { 0 };
+            let refused = if over { reading.window.refused.count() } else { 0 };
             let rank = Rank { over, refused, fill: fill(used, of.limit.amount), source: Reverse(reading.prefix) };
             if used == 0 && !over {
                 continue;
@@ -175,7 +178,7 @@ impl TopSource {
         let standings: Vec<_> = standings
             .flat_map(|(rule, limit)| {
                 let windows = windows.iter().filter(|reading| reading.slot == limit.slot);
-                windows.map(move |reading| (rule, limit, Standing::of(limit, &reading.window, now)))
+                windows.map(move |reading| (rule, limit, Standing::of(rule, limit, &reading.window, now)))
             })
             .collect();
         let &(rule, limit, nearest) = standings
@@ -220,23 +223,38 @@ impl TopSource {
 }
 
 impl Standing {
-    pub(super) fn of(limit: &Limit, source: &Source, now: Nanos) -> Self {
+    pub(super) fn of(rule: &desired::Rule, limit: &Limit, source: &Source, now: Nanos) -> Self {
         let arithmetic = limit.arithmetic();
         let bucket = now.bucket(limit.bucket_ns);
-        let over = !window::has_room(&source.cells, arithmetic, bucket, 1);
+        let is_shut = is_shut(limit, rule.refuse, source, bucket);
+        let over = is_shut || !window::has_room(&source.cells, arithmetic, bucket, 1);
+        let first = if is_shut { BucketIndex(bucket.0.saturating_add(1)) } else { bucket };
         Self {
             used: window::used(&source.cells, arithmetic, bucket),
             over,
-            refused: source.refused,
-            retry: if over { Retry::of(limit, source, now) } else { Retry::default() },
+            refused: source.refused.count(),
+            retry: if over { Retry::from(first, limit, source, now) } else { Retry::default() },
         }
     }
 }
 
+/// Whether what it has refused in this bucket tells that the window refuses more until the next begins, though one more unit
+/// may have room: everything, where the rule says so, and packets of many units like the one that was refused.
+fn is_shut(limit: &Limit, refuse: Refuse, source: &Source, bucket: BucketIndex) -> bool {
+    // The clock was read before the window, whose newest bucket may be a later one.
+    let newest = BucketIndex(bucket.0.saturating_add(u64::from(BEHIND_MAX)));
+    let tells = match (limit.unit, refuse) {
+        (Counted::Connections | Counted::Packets, Refuse::Excess) => false,
+        (Counted::Bytes, Refuse::Excess | Refuse::All) | (Counted::Connections | Counted::Packets, Refuse::All) => true,
+    };
+    tells && source.refused.is_within(newest, BEHIND_MAX)
+}
+
 impl Retry {
-    fn of(limit: &Limit, source: &Source, now: Nanos) -> Self {
+    /// With room in bucket `first` at the earliest.
+    fn from(first: BucketIndex, limit: &Limit, source: &Source, now: Nanos) -> Self {
+        let room = window::room_from(&source.cells, limit.arithmetic(), first, 1);
         let bucket = now.bucket(limit.bucket_ns);
-        let room = window::room_from(&source.cells, limit.arithmetic(), bucket, 1);
         let empty = BucketIndex(bucket.0.saturating_add(u64::from(limit.behind()) + 1));
         Self { never: room.is_none(), after_ns: until(room.unwrap_or(empty), limit.bucket_ns, now) }
     }

@@ -5,13 +5,15 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use ratelimit_common::layout::{Fault, Source, Unit as Counted};
+use ratelimit_common::refusals::Refusals;
+use ratelimit_common::time::BucketIndex;
 use ratelimit_common::window;
 use serde_json::Value;
 
 use super::*;
 use crate::datapath::fake::{FakeDatapath, FakeKernel, FakePacket};
 use crate::datapath::{Datapath, SourceReading};
-use crate::desired::{Access, Mode as DesiredMode};
+use crate::desired::{Access, Mode as DesiredMode, Refuse};
 use crate::fixture::{MINUTE_NS, address, limit, opening, policy};
 
 fn fake(policy: &Policy) -> (FakeDatapath, FakeKernel) {
@@ -201,6 +203,74 @@ fn the_strict_timeline_is_told_bucket_by_bucket_and_when_it_ends() {
 }
 
 #[test]
+fn a_source_that_a_limit_of_bytes_refuses_is_over_it_until_the_next_bucket_begins() {
+    for refuse in [Refuse::Excess, Refuse::All] {
+        let mut policy = policy(vec![limit(1050, Counted::Bytes)]);
+        policy.rules[0].refuse = refuse;
+        let (mut datapath, kernel) = fake(&policy);
+        kernel.advance(15 * SECOND_NS);
+        let report = |datapath: &mut FakeDatapath| {
+            let windows = datapath.source(address("198.51.100.7")).unwrap();
+            CheckReport::build(&policy, datapath.read().unwrap().now, address("198.51.100.7"), &windows)
+        };
+        for _ in 0..10 {
+            assert_eq!(kernel.packet("eth0", opening("198.51.100.7")), Some(Reason::WithinLimit));
+        }
+        assert_eq!(report(&mut datapath).verdict, Outcome::Pass, "50 bytes are left, and nothing was refused");
+        assert_eq!(kernel.packet("eth0", opening("198.51.100.7")), Some(Reason::OverLimit));
+
+        let blocked = report(&mut datapath);
+        assert_eq!((blocked.verdict, &*blocked.reason), (Outcome::Drop, "over_limit"), "{refuse:?}");
+        assert_eq!((blocked.limits[0].remaining, blocked.limits[0].refused), (50, 1));
+        assert_eq!((blocked.retry_after_seconds, blocked.limits[0].retry_after_seconds), (45.0, 45.0));
+        let snapshot = build(&mut datapath, &policy);
+        assert_eq!(snapshot.rules[0].sources_over_limit, 1);
+        let top = &snapshot.top.unwrap()[0];
+        assert_eq!((top.state, top.dropped, top.retry_after_seconds), (State::OverLimit, 1, 45.0));
+
+        kernel.advance(45 * SECOND_NS - 1);
+        assert_eq!(report(&mut datapath).verdict, Outcome::Drop);
+        kernel.advance(1);
+        let free = report(&mut datapath);
+        assert_eq!((free.verdict, free.retry_after_seconds), (Outcome::Pass, 0.0));
+        assert_eq!(build(&mut datapath, &policy).rules[0].sources_over_limit, 0);
+    }
+}
+
+#[test]
+fn a_limit_that_was_raised_lets_in_at_once_unless_everything_is_refused() {
+    for (refuse, verdict, reason) in
+        [(Refuse::Excess, Outcome::Pass, Reason::WithinLimit), (Refuse::All, Outcome::Drop, Reason::OverLimit)]
+    {
+        let of = |amount| {
+            let mut policy = policy(vec![limit(amount, Counted::Connections)]);
+            policy.rules[0].refuse = refuse;
+            policy
+        };
+        let (mut datapath, kernel) = fake(&of(1));
+        kernel.packet("eth0", opening("198.51.100.7"));
+        assert_eq!(kernel.packet("eth0", opening("198.51.100.7")), Some(Reason::OverLimit));
+        datapath.apply(&of(5)).unwrap();
+        let (now, windows) = (datapath.read().unwrap().now, datapath.source(address("198.51.100.7")).unwrap());
+        let report = CheckReport::build(&of(5), now, address("198.51.100.7"), &windows);
+        assert_eq!(report.verdict, verdict, "{refuse:?}");
+        assert_eq!(kernel.packet("eth0", opening("198.51.100.7")), Some(reason), "{refuse:?}");
+    }
+}
+
+#[test]
+fn a_refusal_after_the_clock_was_read_is_seen() {
+    let limit = limit(1050, Counted::Bytes);
+    let policy = policy(vec![limit]);
+    let now = crate::datapath::fake::START;
+    let later = BucketIndex(now.bucket(MINUTE_NS).0 + 1);
+    let window = Source { refused: Refusals::default().and_one_in(later), cells: window_of(&limit, 1000, now) };
+    let source = SourceReading { prefix: IpNet::from(address("198.51.100.7")), slot: limit.slot, window };
+    let report = CheckReport::build(&policy, now, address("198.51.100.7"), &[source]);
+    assert_eq!(report.verdict, Outcome::Drop);
+}
+
+#[test]
 fn a_source_that_was_never_seen_and_one_that_is_exempt_pass() {
     let mut policy = policy(vec![limit(20, Counted::Connections)]);
     policy.access = vec![Access::exempt("192.0.2.0/24".parse().unwrap())];
@@ -231,7 +301,7 @@ fn a_source_that_is_never_let_in_is_told_a_number_too() {
     let of = |limit: &desired::Limit| SourceReading {
         prefix,
         slot: limit.slot,
-        window: Source { refused: 1, cells: window_of(limit, limit.amount, now) },
+        window: Source { refused: Refusals(1), cells: window_of(limit, limit.amount, now) },
     };
     let windows: Vec<_> = policy.rules[0].limits.iter().map(of).collect();
     // Never, whatever the other limit's wait of twelve minutes.
@@ -265,7 +335,7 @@ fn the_worst_of_many_sources_are_the_same_as_if_all_were_kept() {
         let windows = [0, 1].map(|at| SourceReading {
             prefix,
             slot: limits[at].slot,
-            window: Source { refused: used[at] % 7, cells: window_of(&limits[at], used[at], now) },
+            window: Source { refused: Refusals(used[at] % 7), cells: window_of(&limits[at], used[at], now) },
         });
         let over = used[0] == 1000 || used[1] == 2000;
         let refused = [0, 1].into_iter().filter(|&at| used[at] == limits[at].amount).map(|at| used[at] % 7).max();
@@ -324,7 +394,7 @@ fn any_words_in_a_window_are_read_without_a_panic() {
             word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
             word
         });
-        let window = Source { refused: u64::MAX, cells };
+        let window = Source { refused: Refusals(u64::MAX), cells };
         let prefix = IpNet::from(address("198.51.100.7"));
         let windows = policy.rules[0].limits.iter().map(|limit| SourceReading { prefix, slot: limit.slot, window });
         let windows: Vec<_> = windows.collect();

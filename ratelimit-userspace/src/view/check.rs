@@ -7,7 +7,7 @@ use crate::snapshot::{CheckLimit, CheckReport, Mode, Outcome};
 /// One source for people, several lines.
 pub fn check(report: &CheckReport) -> String {
     let mut out = format!("{} {}\n", report.source, verdict_in_words(report));
-    let is_held_back = report.limits.iter().any(|limit| limit.remaining == 0);
+    let is_held_back = report.limits.iter().any(|limit| limit.over);
     if is_held_back && report.reason != "exempt" {
         out += &if report.never {
             "There is never room: a limit is 0.\n".to_owned()
@@ -47,8 +47,9 @@ fn limit(limit: &CheckLimit) -> String {
         Mode::Enforce => "",
         Mode::DryRun => ", dry run",
     };
+    let newest = if limit.over && limit.remaining > 0 { ", the newest in this bucket" } else { "" };
     let mut out = format!(
-        "Rule {}{mode}: {} of {} {} used in {}, {} left; {} refused\n",
+        "Rule {}{mode}: {} of {} {} used in {}, {} left; {} refused{newest}\n",
         limit.rule,
         number(limit.used),
         number(limit.limit),

@@ -74,6 +74,30 @@ fn check_says_why_and_when_again() {
 }
 
 #[test]
+fn a_source_that_is_refused_though_something_is_left_is_told_so() {
+    use crate::datapath::Datapath as _;
+    use crate::datapath::fake::FakeDatapath;
+    use crate::fixture::{address, limit, opening, policy};
+
+    let policy = policy(vec![limit(250, ratelimit_common::layout::Unit::Bytes)]);
+    let (mut datapath, kernel) = FakeDatapath::new(&["eth0"]);
+    datapath.apply(&policy).unwrap();
+    datapath.attach("eth0").unwrap();
+    for _ in 0..5 {
+        kernel.packet("eth0", opening("198.51.100.7"));
+    }
+    let windows = datapath.source(address("198.51.100.7")).unwrap();
+    let now = datapath.read().unwrap().now;
+    let report = crate::snapshot::CheckReport::build(&policy, now, address("198.51.100.7"), &windows);
+    let said = check(&report);
+    assert!(said.contains("is blocked: it is over a limit.\nThere is room again in 1m,"), "{said}");
+    assert!(
+        said.contains("200 of 250 bytes used in 5m, 50 left; 3 packets refused, the newest in this bucket\n"),
+        "{said}"
+    );
+}
+
+#[test]
 fn what_never_has_room_is_said_so() {
     let policy = crate::fixture::policy(vec![crate::fixture::limit(0, ratelimit_common::layout::Unit::Connections)]);
     let (source, now) = (crate::fixture::address("198.51.100.7"), crate::datapath::fake::START);

@@ -7,6 +7,7 @@ use aya::programs::ProgramError;
 use aya::programs::links::FdLink;
 use aya::programs::xdp::{XdpLink, XdpMode as AyaMode};
 use aya::programs::{ProgramInfo, loaded_programs};
+use ratelimit_common::layout;
 
 use super::held::{self, Held};
 use super::{Clock, ConfigWords, Kernel, program, state};
@@ -321,33 +322,36 @@ fn refused(found: &Interface, mode: XdpMode, error: ProgramError) -> DatapathErr
     }
 }
 
-/// Says who is there.
+/// Says who is there, and how to take it off.
 fn occupied(found: &Interface) -> DatapathError {
-    let describe = |(mode, id): &(XdpMode, u32)| {
-        let name = loaded_programs()
+    let name_of = |id: u32| {
+        loaded_programs()
             .filter_map(Result::ok)
-            .find(|program| ProgramInfo::id(program) == *id)
+            .find(|program| ProgramInfo::id(program) == id)
             .and_then(|program| program.name_as_str().map(str::to_owned))
-            .unwrap_or_default();
-        format!("{name:?}, id {id}, {}", mode.label())
+            .unwrap_or_default()
     };
-    let programs: Vec<_> = found.programs.iter().map(describe).collect();
-    let mut owner = programs.join("; ");
+    let named: Vec<_> = found.programs.iter().map(|&(mode, id)| (name_of(id), id, mode)).collect();
+    let programs: Vec<_> =
+        named.iter().map(|(name, id, mode)| format!("{name:?}, id {id}, {}", mode.label())).collect();
     let root = Path::new(pins::ROOT);
     let held = held::all(root, std::slice::from_ref(found)).unwrap_or_default();
-    if held.iter().any(|held| held.is_on(found.index)) {
-        owner.push_str(&format!(
-            ". It is ratelimitd's own, kept by an earlier run: `ratelimitd detach {0}` takes it off, `--on-exit keep` takes it over",
-            found.name
-        ));
-    } else if let Some(dir) = pins::other_version_holding(root, &found.name) {
-        owner.push_str(&format!(
-            ". It is ratelimitd's own, kept by another version: `ratelimitd detach {}` of that version, or `rm -r {}`, takes it off",
-            found.name,
+    let interface = &found.name;
+    let remedy = if held.iter().any(|held| held.is_on(found.index)) {
+        format!(
+            "It is ratelimitd's own, kept by an earlier run: `ratelimitd detach {interface}` takes it off, `--on-exit keep` takes it over"
+        )
+    } else if let Some(dir) = pins::other_version_holding(root, interface) {
+        format!(
+            "It is ratelimitd's own, kept by another version: `ratelimitd detach {interface}` of that version, or `rm -r {}`, takes it off",
             dir.display()
-        ));
+        )
+    } else if named.iter().any(|(name, _, _)| name == layout::PROGRAM) {
+        format!(
+            "It is that of a ratelimitd with another socket, which keeps nothing: `ratelimitd detach --socket PATH {interface}` takes it off"
+        )
     } else {
-        owner.push_str(". It is left alone; take it off with the tool that put it there, and start again");
-    }
-    DatapathError::Occupied { interface: found.name.clone(), owner }
+        "It is left alone; take it off with the tool that put it there, and start again".to_owned()
+    };
+    DatapathError::Occupied { interface: interface.clone(), owner: format!("{}. {remedy}", programs.join("; ")) }
 }

@@ -23,7 +23,6 @@ use ratelimit_common::layout::{
     self, COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, GENERATIONS, INTERFACE_UNKNOWN,
     INTERFACES_MAX, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Tally, counters_index, map,
 };
-use ratelimit_common::refusals::Refusals;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
@@ -301,7 +300,7 @@ impl Kernel {
         let sources: HashMap<_, Plain<K>, Plain<Source>> =
             HashMap::try_from(map_ref(&self.ebpf, name)?).with_context(|| format!("open {name}"))?;
         match sources.get(&Plain(key), 0) {
-            Ok(Plain(source)) => Ok(Some(Source { refused: Refusals(source.refused).count(), ..source })),
+            Ok(Plain(source)) => Ok(Some(source)),
             Err(MapError::KeyNotFound) => Ok(None),
             Err(error) => Err(anyhow::Error::from(error).context(format!("read {name}")).into()),
         }

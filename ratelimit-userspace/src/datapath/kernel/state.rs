@@ -97,7 +97,7 @@ pub(super) fn source_reading(key: &[u8], value: &[u8], ipv4_prefix: u8, ipv6_pre
         _ => return None,
     };
     let mut words = value.chunks_exact(size_of::<u64>()).map(|word| word.try_into().map(u64::from_ne_bytes));
-    let refused = Refusals(words.next()?.ok()?).count();
+    let refused = Refusals(words.next()?.ok()?);
     let mut cells = [0; CELLS];
     for cell in &mut cells {
         *cell = words.next()?.ok()?;
@@ -147,6 +147,12 @@ pub(super) fn load_error(what: &str, error: anyhow::Error) -> DatapathError {
     if errno(&error) == Some(libc::EPERM) {
         return DatapathError::NotPrivileged { what: what.to_owned() };
     }
+    if errno(&error) == Some(libc::ENOMEM) {
+        // The maps of sources are nearly all that is asked for.
+        let why =
+            format!("{error:#}; there is not enough memory for so many sources, a smaller `--max-sources` needs less");
+        return DatapathError::Unsupported { what: what.to_owned(), why };
+    }
     let refusal = error.downcast_ref::<ProgramError>().and_then(|refused| match refused {
         ProgramError::LoadError { io_error, verifier_log } => Some(verifier_words(io_error, &verifier_log.to_string())),
         _ => None,
@@ -186,5 +192,31 @@ impl From<PinsError> for DatapathError {
             PinsError::OtherVersion(path) | PinsError::Io { path, .. } => path.display().to_string(),
         };
         Self::Pins { path, why: error.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use aya::EbpfError;
+    use aya::maps::MapError;
+
+    use super::*;
+
+    fn no_map(errno: i32) -> String {
+        let io_error = io::Error::from_raw_os_error(errno);
+        let error = EbpfError::MapError(MapError::CreateError { name: map::SOURCES_V4.to_owned(), io_error });
+        load_error("make the maps", error.into()).to_string()
+    }
+
+    #[test]
+    fn more_sources_than_there_is_memory_for_are_refused_with_the_flag_that_mends_it() {
+        let said = no_map(libc::ENOMEM);
+        for word in ["make the maps", map::SOURCES_V4, "not enough memory", "`--max-sources`"] {
+            assert!(said.contains(word), "no {word:?} in: {said}");
+        }
+        assert!(!said.contains("Linux 5.18"), "{said}");
+        assert!(no_map(libc::EINVAL).contains("Linux 5.18"));
     }
 }
