@@ -84,11 +84,11 @@ pub fn charge<C: Cells>(cells: &C, rate: Rate, now: Nanos, amount: u64) -> Charg
     Charge::Contended
 }
 
-/// Writes the words of a bucket that nothing was charged to before. False, and nothing written, if `amount` does not fit.
+/// Writes the word of a bucket that nothing was charged to before, and leaves the others, which nobody reads. False, and
+/// nothing written, if `amount` does not fit.
 #[inline(always)]
 pub fn open(words: &mut [u64; CELLS], rate: Rate, now: Nanos, amount: u64) -> bool {
     let Some(next) = rate.next(0, now, amount) else { return false };
-    *words = [0; CELLS];
     words[WORD] = next;
     true
 }

@@ -4,7 +4,7 @@ use ratelimit_common::access::{self, Grant};
 use ratelimit_common::ban::Ban;
 use ratelimit_common::flow::{self, Datagram};
 use ratelimit_common::gcra::{self, Rate};
-use ratelimit_common::layout::{self, LIMITS_MAX, Prefix, Rule, RuleSet, Unit};
+use ratelimit_common::layout::{self, LIMITS_MAX, Prefix, RULES_MAX, Rule, RuleSet, Unit};
 use ratelimit_common::packet::{Packet, Parsed, Target};
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
@@ -33,7 +33,7 @@ pub(crate) fn verdict(active: Active, parsed: Parsed) -> Verdict {
     let Some(index) = first(active, matching(active, &packet, protecting, prefix)) else {
         return Verdict::unruled(Reason::NotProtected);
     };
-    let Some(rule) = active.config.rules.get(index as usize) else { return Verdict::unruled(Reason::InternalError) };
+    let rule = &active.config.rules[index as usize];
     let reason = match prefix.and_then(|prefix| granted(active, prefix)) {
         Some(Grant::Exempt) => Reason::Exempt,
         Some(Grant::Denied) => Reason::Denied,
@@ -46,10 +46,7 @@ pub(crate) fn verdict(active: Active, parsed: Parsed) -> Verdict {
 #[inline(always)]
 fn too_many_tags(active: Active) -> Verdict {
     match lowest(active.config.portless_rules) {
-        Some(index) => match active.config.rules.get(index as usize) {
-            Some(rule) => enforced(rule, Reason::TooManyTags),
-            None => Verdict::unruled(Reason::InternalError),
-        },
+        Some(index) => enforced(&active.config.rules[index as usize], Reason::TooManyTags),
         None => Verdict::unruled(Reason::NotProtected),
     }
 }
@@ -99,7 +96,7 @@ fn first(active: Active, rules: RuleSet) -> Option<u32> {
     let mut rules = rules;
     for _ in 0..ENDED_MAX {
         let index = lowest(rules)?;
-        let until_ns = active.config.rules.get(index as usize)?.until_ns;
+        let until_ns = active.config.rules[index as usize].until_ns;
         if until_ns == 0 || Clock::new(active.config.wall_offset_ns).coarse().0 < until_ns {
             return Some(index);
         }
@@ -111,7 +108,7 @@ fn first(active: Active, rules: RuleSet) -> Option<u32> {
 /// The first of these rules. The verifier does not know what the compiler does, that there are no more than bits in a word.
 #[inline(always)]
 fn lowest(rules: RuleSet) -> Option<u32> {
-    if rules == 0 { None } else { Some(forget(rules.trailing_zeros())) }
+    if rules == 0 { None } else { Some(forget(rules.trailing_zeros()) & (RULES_MAX as u32 - 1)) }
 }
 
 /// What the source is granted whatever the limits say.

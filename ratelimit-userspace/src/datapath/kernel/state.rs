@@ -166,7 +166,7 @@ pub(super) fn load_error(what: &str, error: anyhow::Error) -> DatapathError {
 
 /// The end of what the verifier says, on one line: the reason is there. All of it, which may be megabytes, goes to the log.
 fn verifier_words(refusal: &std::io::Error, log: &str) -> String {
-    const LINES_MAX: usize = 40;
+    const LINES_MAX: usize = 3;
     tracing::debug!("the verifier's log:\n{log}");
     let is_summary = |line: &&str| line.starts_with("processed ") || line.trim().is_empty();
     let mut last: Vec<_> = log.lines().rev().filter(|line| !is_summary(line)).take(LINES_MAX).collect();
