@@ -129,7 +129,9 @@ fn push_limits(lines: &mut Vec<String>, before: &Rule, after: &Rule) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::settings::{Origin, Settings, Written};
+    use crate::config::rule::RuleSettings;
+    use crate::config::settings::Settings;
+    use crate::config::written::{Origin, Written};
     use proptest::prelude::*;
 
     fn written(text: &str) -> Written {
@@ -139,9 +141,15 @@ mod tests {
     fn settings(interfaces: &[&str], limits: &str) -> Settings {
         Settings {
             interfaces: interfaces.iter().map(|name| written(name)).collect(),
-            limits: vec![written(limits)],
+            rules: vec![RuleSettings { limits: vec![written(limits)], ..RuleSettings::default() }],
             ..Settings::default()
         }
+    }
+
+    fn of_rule(settings: &Settings, change: impl FnOnce(&mut RuleSettings)) -> Settings {
+        let mut settings = settings.clone();
+        change(&mut settings.rules[0]);
+        settings
     }
 
     fn state(settings: &Settings) -> DesiredState {
@@ -162,12 +170,15 @@ mod tests {
             (settings(&["eth1"], "1000/5m"), vec!["interface eth1: attach", "interface eth0: detach"]),
             (
                 Settings {
-                    mode: Some(written("dry-run")),
-                    window: Some(written("lenient")),
-                    ports: Some(written("22/tcp")),
-                    refuse: Some(written("all")),
                     ipv6_prefix: Some(written("56")),
                     allow: vec![written("192.0.2.0/24")],
+                    rules: vec![RuleSettings {
+                        mode: Some(written("dry-run")),
+                        window: Some(written("lenient")),
+                        ports: Some(written("22/tcp")),
+                        refuse: Some(written("all")),
+                        ..old.rules[0].clone()
+                    }],
                     ..old.clone()
                 },
                 vec![
@@ -179,7 +190,7 @@ mod tests {
                     "window of 1000/5m connections: strict -> lenient",
                 ],
             ),
-            (Settings { name: Some(written("web")), ..old.clone() }, vec!["rule web: added", "rule default: removed"]),
+            (of_rule(&old, |rule| rule.name = Some(written("web"))), vec!["rule web: added", "rule default: removed"]),
             (old.clone(), vec![]),
         ] {
             assert_eq!(changes(&state(&old), &state(&new)), lines);
@@ -221,14 +232,18 @@ mod tests {
             let names: Vec<String> = interfaces.into_iter().map(|number| format!("eth{number}")).collect();
             state(&Settings {
                 interfaces: names.iter().map(|name| written(name)).collect(),
-                ports: Some(written(ports)),
-                name: Some(written(name)),
                 allow: allow.into_iter().map(written).collect(),
-                mode: words.0.then(|| written("dry-run")),
-                window: words.1.then(|| written("lenient")),
-                refuse: words.2.then(|| written("all")),
                 ipv4_prefix: Some(written(&words.3.to_string())),
-                ..settings(&[], limit)
+                rules: vec![RuleSettings {
+                    limits: vec![written(limit)],
+                    ports: Some(written(ports)),
+                    name: Some(written(name)),
+                    mode: words.0.then(|| written("dry-run")),
+                    window: words.1.then(|| written("lenient")),
+                    refuse: words.2.then(|| written("all")),
+                    ..RuleSettings::default()
+                }],
+                ..Settings::default()
             })
         })
     }

@@ -5,7 +5,9 @@ use std::ffi::OsStr;
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Args, ValueHint};
 
-use crate::config::settings::{Origin, Settings, Source, Written};
+use crate::config::rule::RuleSettings;
+use crate::config::settings::Settings;
+use crate::config::written::{Origin, Source, Written};
 use crate::desired::Mode;
 
 /// What to limit and how: one field is one key of the configuration file.
@@ -84,6 +86,16 @@ impl Limiter {
     pub fn settings(&self) -> Settings {
         let one = |flag, text: &Option<String>| text.as_ref().map(|text| written(flag, text));
         let all = |flag, texts: &[String]| texts.iter().map(|text| written(flag, text)).collect();
+        let rule = RuleSettings {
+            of: None,
+            name: one("--name", &self.name),
+            limits: all("--limit", &self.limits),
+            count: one("--count", &self.count),
+            ports: one("--port", &self.ports),
+            mode: self.dry_run.then(|| written("--dry-run", Mode::DryRun.label())),
+            window: one("--window", &self.window),
+            refuse: one("--refuse", &self.refuse),
+        };
         Settings {
             source: Source::CommandLine,
             interfaces: all("--iface", &self.interfaces),
@@ -95,13 +107,7 @@ impl Limiter {
             ipv4_prefix: one("--ipv4-prefix", &self.ipv4_prefix),
             ipv6_prefix: one("--ipv6-prefix", &self.ipv6_prefix),
             allow: all("--allow", &self.allow),
-            name: one("--name", &self.name),
-            limits: all("--limit", &self.limits),
-            count: one("--count", &self.count),
-            ports: one("--port", &self.ports),
-            mode: self.dry_run.then(|| written("--dry-run", Mode::DryRun.label())),
-            window: one("--window", &self.window),
-            refuse: one("--refuse", &self.refuse),
+            rules: if rule == RuleSettings::default() { Vec::new() } else { vec![rule] },
         }
     }
 }

@@ -10,8 +10,10 @@ use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
 use super::Config;
-use super::settings::{Origin, Settings, Source, Written};
+use super::rule::RuleSettings;
+use super::settings::Settings;
 use super::syntax::near_miss;
+use super::written::{Origin, Source, Written};
 use crate::error::{Diagnostic, Excerpt, Place};
 
 type Text = Spanned<String>;
@@ -120,13 +122,16 @@ fn settings(path: &Path, contents: &str) -> Result<Settings, Diagnostic> {
         ipv4_prefix: number("ipv4_prefix", top.ipv4_prefix),
         ipv6_prefix: number("ipv6_prefix", top.ipv6_prefix),
         allow: texts("allow", top.allow),
-        name: text("rule.name", rule.name),
-        limits: texts("rule.limits", rule.limits),
-        count: text("rule.count", rule.count),
-        ports: text("rule.ports", rule.ports),
-        mode: text("rule.mode", rule.mode),
-        window: text("rule.window", rule.window),
-        refuse: text("rule.refuse", rule.refuse),
+        rules: vec![RuleSettings {
+            of: None,
+            name: text("rule.name", rule.name),
+            limits: texts("rule.limits", rule.limits),
+            count: text("rule.count", rule.count),
+            ports: text("rule.ports", rule.ports),
+            mode: text("rule.mode", rule.mode),
+            window: text("rule.window", rule.window),
+            refuse: text("rule.refuse", rule.refuse),
+        }],
     })
 }
 
@@ -143,7 +148,7 @@ fn number(key: &'static str, value: Option<Number>) -> Option<Written> {
 }
 
 fn written(key: &'static str, span: Range<usize>, text: String) -> Written {
-    Written { text, origin: Origin::Key { key, span } }
+    Written { text, origin: Origin::Key { key, of: None, span } }
 }
 
 /// An error of TOML itself, or of keys and types.

@@ -61,13 +61,15 @@ fn implied(rule: &Rule) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::settings::{Origin, Settings, Written};
+    use crate::config::rule::RuleSettings;
+    use crate::config::settings::Settings;
+    use crate::config::written::{Origin, Written};
 
     fn limited(limits: &str) -> Config {
         let written = |flag, text: &str| Written { text: text.into(), origin: Origin::Flag(flag) };
         let settings = Settings {
             interfaces: vec![written("--iface", "eth0")],
-            limits: vec![written("--limit", limits)],
+            rules: vec![RuleSettings { limits: vec![written("--limit", limits)], ..RuleSettings::default() }],
             ..Settings::default()
         };
         settings.config().expect("well-formed")

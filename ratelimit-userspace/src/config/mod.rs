@@ -12,8 +12,10 @@ pub mod limit;
 pub mod lint;
 pub mod network;
 pub mod ports;
+pub mod rule;
 pub mod settings;
 pub mod syntax;
+pub mod written;
 
 /// Where the control socket is unless it is said.
 pub const SOCKET_DEFAULT: &str = "/run/ratelimitd/control.sock";
