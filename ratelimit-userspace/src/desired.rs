@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use ratelimit_common::layout::Unit;
 use ratelimit_common::source::Family;
-use ratelimit_common::time::Nanos;
+use ratelimit_common::time::{Nanos, SECOND_NS};
 
 use crate::config::{Config, OnExit, XdpModeChoice, amount, duration};
 
@@ -122,6 +122,8 @@ pub struct Rule {
     pub shadow_limits: Vec<Limit>,
     /// Whether exceeding a limit bans, and for how long.
     pub bans: Option<Bans>,
+    /// A share of dropped packets that is too large does not turn it into a dry run.
+    pub under_attack_ok: bool,
     /// When it ends, by the datapath's clock, and the rules after it judge instead; none is never.
     pub until: Option<Nanos>,
 }
@@ -139,6 +141,7 @@ impl Rule {
             limits,
             shadow_limits: Vec::new(),
             bans: None,
+            under_attack_ok: false,
             until: None,
         }
     }
@@ -192,7 +195,7 @@ pub struct Limit {
     pub unit: Unit,
     /// Length of the window in nanoseconds: `buckets * bucket_ns`.
     pub window_ns: u64,
-    /// Buckets to a window, 5 to 7.
+    /// Buckets to a window: 5 to 7; by [`WindowForm::Fixed`] and [`WindowForm::Gcra`] 1.
     pub buckets: u8,
     /// Length of a bucket in nanoseconds.
     pub bucket_ns: u64,
@@ -201,8 +204,8 @@ pub struct Limit {
     /// In a window of buckets: what fits into one bucket at most. By [`WindowForm::Gcra`]: what fits at once, and none is all
     /// of the amount.
     pub burst: Option<u64>,
-    /// Identifies this limit's windows in the kernel. A function of the rule's name, the unit and the bucket's length alone,
-    /// so that a reload or restart that changes only the amount, the form or the number of buckets finds its counts again.
+    /// Identifies this limit's windows in the kernel. A function of the rule's name, the unit, the bucket's length and the
+    /// algorithm, of a shadow limit also of that and of the amount, so that a reload or restart that changes only the amount, the form or the number of buckets finds its counts again.
     pub slot: u32,
 }
 
@@ -259,6 +262,12 @@ pub fn slot(rule: &str, unit: Unit, bucket_ns: u64) -> u32 {
         .fold(OFFSET_BASIS, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(PRIME))
 }
 
+/// An instant as RFC 3339 has it, to the second, in UTC.
+pub fn date(at: Nanos) -> String {
+    let seconds = i64::try_from(at.0 / SECOND_NS).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(seconds).map_or_else(|_| "a far day".to_owned(), |instant| instant.to_string())
+}
+
 impl Mode {
     /// The mode's name in flags, files, JSON and metrics.
     pub const fn label(self) -> &'static str {
@@ -296,6 +305,11 @@ impl Access {
     pub const fn exempt(prefix: IpNet) -> Self {
         Self { prefix, grant: Grant::Exempt, until: None }
     }
+
+    /// A denial for ever.
+    pub const fn denied(prefix: IpNet) -> Self {
+        Self { prefix, grant: Grant::Denied, until: None }
+    }
 }
 
 impl Grant {
@@ -309,9 +323,10 @@ impl Grant {
 }
 
 impl fmt::Display for Access {
-    /// `exempt 192.0.2.0/24`.
+    /// `exempt 192.0.2.0/24`, `denied 192.0.2.7/32 until 2027-04-01T00:00:00Z`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.grant.label(), self.prefix)
+        write!(f, "{} {}", self.grant.label(), self.prefix)?;
+        self.until.map_or(Ok(()), |until| write!(f, " until {}", date(until)))
     }
 }
 

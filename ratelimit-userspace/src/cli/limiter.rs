@@ -45,6 +45,9 @@ pub struct Limiter {
     /// everything to the ports until the window frees [default: excess]
     #[arg(long, value_name = "WHAT", help_heading = "What happens over the limit", value_parser = Suggested(&["excess", "all"]))]
     pub refuse: Option<String>,
+    /// Ban a source for DUR once it exceeds a limit; growing, for each time again: 10m, "1m,10m,1h" [default: off]
+    #[arg(long, value_name = "DUR", help_heading = "What happens over the limit")]
+    pub block_for: Option<String>,
     /// How the window is cut: strict, never more than N in any DUR; lenient, up to 2N where two windows
     /// meet [default: strict]
     #[arg(long, value_name = "FORM", help_heading = "What happens over the limit", value_parser = Suggested(&["strict", "lenient"]))]
@@ -87,7 +90,6 @@ impl Limiter {
         let one = |flag, text: &Option<String>| text.as_ref().map(|text| written(flag, text));
         let all = |flag, texts: &[String]| texts.iter().map(|text| written(flag, text)).collect();
         let rule = RuleSettings {
-            of: None,
             name: one("--name", &self.name),
             limits: all("--limit", &self.limits),
             count: one("--count", &self.count),
@@ -95,6 +97,8 @@ impl Limiter {
             mode: self.dry_run.then(|| written("--dry-run", Mode::DryRun.label())),
             window: one("--window", &self.window),
             refuse: one("--refuse", &self.refuse),
+            block_for: self.block_for.as_ref().map(|text| written("--block-for", text)).into_iter().collect(),
+            ..RuleSettings::default()
         };
         Settings {
             source: Source::CommandLine,
@@ -108,6 +112,7 @@ impl Limiter {
             ipv6_prefix: one("--ipv6-prefix", &self.ipv6_prefix),
             allow: all("--allow", &self.allow),
             rules: if rule == RuleSettings::default() { Vec::new() } else { vec![rule] },
+            ..Settings::default()
         }
     }
 }

@@ -1,79 +1,20 @@
-//! The configuration file: TOML that can hold exactly what the flags can, to [`Settings`] with places.
+//! The configuration file: from TOML to [`Settings`] with places, and the list files that it names. The one module here that reads files.
 
-use std::fmt;
-use std::ops::Range;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
-use toml::Spanned;
-
+use self::shape::{OVERRIDE_KEYS, RULE_KEYS, SAFETY_KEYS, TABLES, TOP_KEYS, Top};
 use super::Config;
-use super::rule::RuleSettings;
+use super::lists::LIST_BYTES_MAX;
 use super::settings::Settings;
 use super::syntax::near_miss;
-use super::written::{Origin, Source, Written};
 use crate::error::{Diagnostic, Excerpt, Place};
 
-type Text = Spanned<String>;
-type Number = Spanned<i64>;
+pub mod shape;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Top {
-    #[serde(default)]
-    interfaces: Vec<Text>,
-    xdp_mode: Option<Text>,
-    on_exit: Option<Text>,
-    max_sources: Option<Number>,
-    socket: Option<Text>,
-    listen: Option<Text>,
-    ipv4_prefix: Option<Number>,
-    ipv6_prefix: Option<Number>,
-    #[serde(default)]
-    allow: Vec<Text>,
-    #[serde(default, deserialize_with = "table")]
-    rule: RuleTable,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RuleTable {
-    name: Option<Text>,
-    #[serde(default)]
-    limits: Vec<Text>,
-    count: Option<Text>,
-    ports: Option<Text>,
-    mode: Option<Text>,
-    window: Option<Text>,
-    refuse: Option<Text>,
-}
-
-/// A table and nothing else: serde by itself also takes an array, as values by position.
-fn table<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RuleTable, D::Error> {
-    struct Table;
-
-    impl<'de> Visitor<'de> for Table {
-        type Value = RuleTable;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a table")
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RuleTable, A::Error> {
-            RuleTable::deserialize(MapAccessDeserializer::new(map))
-        }
-    }
-
-    deserializer.deserialize_map(Table)
-}
-
-/// Keys of the top level, and those of `[rule]`.
-pub const KEYS: ([&str; 9], [&str; 7]) = (
-    ["interfaces", "xdp_mode", "on_exit", "max_sources", "socket", "listen", "ipv4_prefix", "ipv6_prefix", "allow"],
-    ["name", "limits", "count", "ports", "mode", "window", "refuse"],
-);
+/// The longest configuration file. Long lists are in files of their own.
+const BYTES_MAX: u64 = 1 << 20;
 
 /// Reads and parses the file at `path`.
 pub fn load(path: &Path) -> Result<Config, Diagnostic> {
@@ -82,7 +23,7 @@ pub fn load(path: &Path) -> Result<Config, Diagnostic> {
         place: Place::File { path: path.to_owned(), excerpt: None },
         help: vec![help.to_owned()],
     };
-    let bytes = std::fs::read(path).map_err(|error| {
+    let bytes = read(path, BYTES_MAX).map_err(|error| {
         let help = if error.kind() == std::io::ErrorKind::NotFound {
             "name another file, or do without: ratelimitd --iface IF --limit N/DUR"
         } else {
@@ -94,61 +35,48 @@ pub fn load(path: &Path) -> Result<Config, Diagnostic> {
         let at = error.utf8_error().valid_up_to();
         nowhere(format!("the configuration file is not UTF-8 text: byte {at} cannot be read"), "save it as UTF-8")
     })?;
-    parse(path, &contents)
+    parse(path, &contents, read_list)
+}
+
+/// The contents of a list file, or why there are none. What is not UTF-8 in it is a comment or a mistake, and is seen as such.
+pub fn read_list(path: &Path) -> Result<String, String> {
+    // A pipe would be waited for.
+    if !path.metadata().map_err(|error| reason(&error))?.is_file() {
+        return Err("it is not a file".to_owned());
+    }
+    let bytes = read(path, LIST_BYTES_MAX).map_err(|error| reason(&error))?;
+    Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+}
+
+fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(io::Error::other(format!("it is longer than {bytes_max} bytes")));
+    }
+    Ok(bytes)
 }
 
 /// What an IO error says, without the number that nobody knows by heart.
-fn reason(error: &std::io::Error) -> String {
+fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_lowercase()
 }
 
-/// Parses the contents of the file at `path`, which is only named in errors.
-pub fn parse(path: &Path, contents: &str) -> Result<Config, Diagnostic> {
-    settings(path, contents)?.config()
+/// Parses the contents of the file at `path`, which is only named in errors and the directory of list files. `read_list` reads those.
+pub fn parse(
+    path: &Path,
+    contents: &str,
+    read_list: impl Fn(&Path) -> Result<String, String>,
+) -> Result<Config, Diagnostic> {
+    let mut settings = settings(path, contents)?;
+    settings.read_lists(read_list)?;
+    settings.config()
 }
 
 fn settings(path: &Path, contents: &str) -> Result<Settings, Diagnostic> {
     let top: Top = toml::from_str(contents).map_err(|error| structure(path, contents, &error))?;
-    let rule = top.rule;
-    Ok(Settings {
-        source: Source::File { path: path.to_owned(), contents: contents.to_owned() },
-        interfaces: texts("interfaces", top.interfaces),
-        xdp_mode: text("xdp_mode", top.xdp_mode),
-        on_exit: text("on_exit", top.on_exit),
-        max_sources: number("max_sources", top.max_sources),
-        socket: text("socket", top.socket),
-        listen: text("listen", top.listen),
-        ipv4_prefix: number("ipv4_prefix", top.ipv4_prefix),
-        ipv6_prefix: number("ipv6_prefix", top.ipv6_prefix),
-        allow: texts("allow", top.allow),
-        rules: vec![RuleSettings {
-            of: None,
-            name: text("rule.name", rule.name),
-            limits: texts("rule.limits", rule.limits),
-            count: text("rule.count", rule.count),
-            ports: text("rule.ports", rule.ports),
-            mode: text("rule.mode", rule.mode),
-            window: text("rule.window", rule.window),
-            refuse: text("rule.refuse", rule.refuse),
-        }],
-    })
-}
-
-fn texts(key: &'static str, values: Vec<Text>) -> Vec<Written> {
-    values.into_iter().filter_map(|value| text(key, Some(value))).collect()
-}
-
-fn text(key: &'static str, value: Option<Text>) -> Option<Written> {
-    value.map(|value| written(key, value.span(), value.into_inner()))
-}
-
-fn number(key: &'static str, value: Option<Number>) -> Option<Written> {
-    value.map(|value| written(key, value.span(), value.into_inner().to_string()))
-}
-
-fn written(key: &'static str, span: Range<usize>, text: String) -> Written {
-    Written { text, origin: Origin::Key { key, of: None, span } }
+    Ok(top.settings(path, contents))
 }
 
 /// An error of TOML itself, or of keys and types.
@@ -156,36 +84,42 @@ fn structure(path: &Path, contents: &str, error: &toml::de::Error) -> Diagnostic
     let message = error.message().trim();
     let excerpt = error.span().map(|span| Box::new(Excerpt::of(contents, span)));
     let (problem, help) = match unknown_key(message) {
-        Some((key, in_rule)) => (format!("unknown key `{key}`"), unknown_key_help(key, in_rule)),
+        Some((key, table)) => (format!("unknown key `{key}`"), vec![unknown_key_help(key, table)]),
         None => (plain(message), vec![structure_help(message).to_owned()]),
     };
     Diagnostic { problem, place: Place::File { path: path.to_owned(), excerpt }, help }
 }
 
-/// The key of serde's "unknown field `key`, expected one of …", and whether it stands under `[rule]`.
-fn unknown_key(message: &str) -> Option<(&str, bool)> {
+/// A table in words, and its keys.
+type TableOf = (&'static str, &'static [&'static str]);
+
+const TABLES_OF_KEYS: [TableOf; 4] = [
+    ("at the top of the file, above the first [table]", TOP_KEYS),
+    ("under [rule]", RULE_KEYS),
+    ("under [[rule.override]]", OVERRIDE_KEYS),
+    ("under [safety]", SAFETY_KEYS),
+];
+
+/// The key of serde's "unknown field `key`, expected one of `a`, …", and the table that it stands in.
+fn unknown_key(message: &str) -> Option<(&str, TableOf)> {
     let (key, expected) = message.strip_prefix("unknown field `")?.split_once('`')?;
-    Some((key, expected.contains("`limits`")))
+    let expects = |key: &&str| expected.contains(&format!("`{key}`"));
+    TABLES_OF_KEYS.into_iter().find(|(_, keys)| keys.iter().all(|key| expects(&key))).map(|table| (key, table))
 }
 
-fn unknown_key_help(key: &str, in_rule: bool) -> Vec<String> {
-    let (top, rule) = KEYS;
-    let dashes_mended = key.replace('-', "_");
-    let key = dashes_mended.as_str();
-    let at_top: Vec<&str> = top.into_iter().chain(["rule"]).collect();
-    let (here, there, elsewhere) = if in_rule {
-        (rule.to_vec(), at_top, "at the top of the file, above [rule]")
-    } else {
-        (at_top, rule.to_vec(), "under [rule]")
-    };
-    let help = if let Some(meant) = near_miss(key, here.iter().copied()) {
-        format!("did you mean `{meant}`?")
-    } else if let Some(meant) = near_miss(key, there) {
-        format!("`{meant}` belongs {elsewhere}")
-    } else {
-        format!("the keys here are {}", here.join(", "))
-    };
-    vec![help]
+fn unknown_key_help(key: &str, (table, keys): TableOf) -> String {
+    let key = key.replace('-', "_");
+    let tables = if table == TABLES_OF_KEYS[0].0 { TABLES } else { &[] };
+    let here: Vec<&str> = keys.iter().chain(tables).copied().collect();
+    if let Some(meant) = near_miss(&key, here.iter().copied()) {
+        return format!("did you mean `{meant}`?");
+    }
+    let elsewhere = TABLES_OF_KEYS.into_iter().filter(|(other, _)| *other != table);
+    let mut found = elsewhere.filter_map(|(table, keys)| Some((near_miss(&key, keys.iter().copied())?, table)));
+    match found.next() {
+        Some((meant, table)) => format!("`{meant}` belongs {table}"),
+        None => format!("the keys here are {}", here.join(", ")),
+    }
 }
 
 /// TOML's and serde's words without those of Rust.
@@ -193,6 +127,8 @@ fn plain(message: &str) -> String {
     let message = message.lines().collect::<Vec<_>>().join(": ");
     message
         .replace("expected i64", "expected a whole number")
+        .replace("expected a boolean", "expected true or false")
+        .replace("a string or a sequence", "a string or a list")
         .replace("expected a sequence", "expected a list")
         .replace("type: sequence", "type: list")
         .replace("type: map", "type: table")
@@ -200,13 +136,17 @@ fn plain(message: &str) -> String {
 
 fn structure_help(message: &str) -> &'static str {
     if message.contains("expected a table") {
-        "there is one rule, written as a table: [rule]"
+        "write it as a table: [rule], or [[rule]] for each of several"
+    } else if message.contains("expected a string or a sequence") {
+        "write a text, \"…\", or a list of them, [\"…\"]"
     } else if message.contains("expected a sequence") {
         "put it in brackets: [\"…\"]"
     } else if message.contains("expected a string") {
         "put it in quotes: \"…\""
     } else if message.contains("expected i64") {
         "write the number without quotes"
+    } else if message.contains("expected a boolean") {
+        "write true or false, without quotes"
     } else if message.contains("duplicate key") {
         "keep one of the two"
     } else {
@@ -220,7 +160,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn wrong(contents: &str) -> (String, usize, usize, String) {
-        let error = parse(Path::new("r.toml"), contents).expect_err(contents);
+        let error = parse(Path::new("r.toml"), contents, |_| Err("no such file".into())).expect_err(contents);
         let Place::File { excerpt, .. } = error.place else { panic!("not in the file") };
         let (line, column) = excerpt.map_or((0, 0), |excerpt| (excerpt.line, excerpt.column));
         (error.problem, line, column, error.help.join("; "))
@@ -231,9 +171,9 @@ mod tests {
         for (contents, problem, line, column, help) in [
             ("interfaces = [\"eth0\"]\n[rule]\nlimts = []\n", "unknown key `limts`", 3, 1, "`limits`"),
             ("limits = []\n", "unknown key `limits`", 1, 1, "under [rule]"),
-            ("[rule]\non-exit = \"keep\"\n", "unknown key `on-exit`", 2, 1, "above [rule]"),
-            ("[rule]\nfoo = 1\n", "unknown key `foo`", 2, 1, "the keys here are name, limits"),
-            ("[[rule]]\n", "invalid type: list, expected a table", 1, 1, "[rule]"),
+            ("[rule]\non-exit = \"keep\"\n", "unknown key `on-exit`", 2, 1, "above the first [table]"),
+            ("[rule]\nfoo = 1\n", "unknown key `foo`", 2, 1, "the keys here are name, from"),
+            ("rule = 1\n", "invalid type: integer `1`, expected a table", 1, 8, "[rule]"),
             ("interfaces = \"eth0\"\n", "invalid type: string \"eth0\", expected a list", 1, 14, "brackets"),
             (
                 "max_sources = \"1000\"\n",
@@ -272,7 +212,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_file_panics(contents in "\\PC{0,80}|([a-z_]{1,11} ?= ?[\\[\"]{0,2}[0-9a-z/]{0,6}[\\]\"]{0,2}\n){0,4}(\\[rule\\]\nlimits = \\[\".{0,9}\"\\])?") {
-            let _either = parse(Path::new("r.toml"), &contents);
+            let _either = parse(Path::new("r.toml"), &contents, |_| Err("no such file".into()));
         }
     }
 }

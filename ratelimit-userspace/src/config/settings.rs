@@ -1,17 +1,22 @@
 //! What was written, flag by flag or key by key, each value with its place; and the one way from there to a [`Config`].
 //! Flags and file meet here, so that the same words mean the same thing. Pure.
 
+use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
-use ratelimit_common::layout::{EXEMPT_MAX, INTERFACES_MAX, SOURCES_CAPACITY};
+use ratelimit_common::layout::{INTERFACES_MAX, SOURCES_CAPACITY};
 
-use super::network::{check_interface, parse_cidr, parse_number};
-use super::rule::RuleSettings;
-use super::syntax::SyntaxError;
+use super::limits::Slots;
+use super::lists::{self, LIST_FILES_MAX, ListFiles, ListSettings, Lists};
+use super::network::{check_interface, parse_number};
+use super::rule::{Context, RuleSettings};
+use super::syntax::{SyntaxError, near_miss};
 use super::written::{Source, Written};
-use super::{Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, XdpModeChoice};
+use super::{
+    Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, RECEIVERS_MAX, RULES_MAX, SOCKET_DEFAULT, Safety, XdpModeChoice,
+};
 use crate::desired::{Access, Policy, Rule};
 use crate::error::Diagnostic;
 
@@ -46,19 +51,69 @@ pub struct Settings {
     pub ipv6_prefix: Option<Written>,
     /// `--allow`, `allow`.
     pub allow: Vec<Written>,
+    /// `deny`.
+    pub deny: Vec<Written>,
+    /// `deny_everyone`.
+    pub deny_everyone: Option<Written>,
+    /// `lists`.
+    pub lists: Vec<ListSettings>,
+    /// `safety`.
+    pub safety: SafetySettings,
     /// The rules, in order; flags make exactly one.
     pub rules: Vec<RuleSettings>,
+    /// What the list files hold that are named here.
+    pub list_files: ListFiles,
+}
+
+/// What can be set of [`Safety`], as it was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SafetySettings {
+    /// `safety.exempt_ssh_peer`.
+    pub exempt_ssh_peer: Option<Written>,
+    /// `safety.exempt_gateway`.
+    pub exempt_gateway: Option<Written>,
+    /// `safety.exempt_resolvers`.
+    pub exempt_resolvers: Option<Written>,
+    /// `safety.breaker`.
+    pub breaker: Option<Written>,
 }
 
 impl Settings {
+    /// Has every list file that is named read by `read`, which answers with the contents or why there are none.
+    pub fn read_lists(&mut self, read: impl Fn(&Path) -> Result<String, String>) -> Result<(), Diagnostic> {
+        let mut files = ListFiles::new();
+        let senders = |rule: &RuleSettings| -> Vec<Written> {
+            let of_overrides = rule.overrides.iter().flat_map(|of| of.from.clone());
+            rule.from.clone().into_iter().flatten().chain(of_overrides).collect()
+        };
+        let listed = self.lists.iter().flat_map(|list| list.entries.iter().cloned());
+        let entries = self.allow.iter().chain(&self.deny).cloned();
+        for entry in entries.chain(listed).chain(self.rules.iter().flat_map(senders)) {
+            let Some(path) = lists::path(&entry.text, &self.source) else { continue };
+            if files.contains_key(&path) {
+                continue;
+            }
+            if files.len() == LIST_FILES_MAX {
+                let problem = format!("there are more than {LIST_FILES_MAX} list files");
+                let error = SyntaxError::new(0..entry.text.len(), problem).with_help("put several into one");
+                return Err(self.source.wrong(&entry, error));
+            }
+            let contents = read(&path);
+            files.insert(path, contents);
+        }
+        self.list_files = files;
+        Ok(())
+    }
+
     /// The configuration that this means, defaults filled in; else the first thing wrong with it.
     pub fn config(&self) -> Result<Config, Diagnostic> {
-        let policy = Policy {
-            ipv4_prefix: self.prefix(self.ipv4_prefix.as_ref(), 32, IPV4_PREFIX_DEFAULT)?,
-            ipv6_prefix: self.prefix(self.ipv6_prefix.as_ref(), 128, IPV6_PREFIX_DEFAULT)?,
-            access: self.access()?,
-            rules: self.rules()?,
-        };
+        let ipv4_prefix = self.prefix(self.ipv4_prefix.as_ref(), 32, IPV4_PREFIX_DEFAULT)?;
+        let ipv6_prefix = self.prefix(self.ipv6_prefix.as_ref(), 128, IPV6_PREFIX_DEFAULT)?;
+        self.check_rules_number()?;
+        let lists = Lists::new(&self.source, &self.lists, &self.list_files)?;
+        let (access, overruled) = self.access(&lists)?;
+        let (rules, notes) = self.rules(&lists)?;
+        self.check_prefixes_number(&lists, &access, &rules)?;
         Ok(Config {
             interfaces: self.checked_interfaces()?,
             xdp_mode: self.source.choice(
@@ -70,7 +125,11 @@ impl Settings {
             max_sources: self.sources_capacity()?,
             socket: self.socket_path()?,
             listen: self.source.read_if(self.listen.as_ref(), parse_listen)?,
-            policy,
+            policy: Policy { ipv4_prefix, ipv6_prefix, access, rules },
+            safety: self.safety()?,
+            notes,
+            overruled,
+            list_files: self.list_files.keys().cloned().collect(),
         })
     }
 
@@ -100,28 +159,82 @@ impl Settings {
         }
     }
 
-    fn rules(&self) -> Result<Vec<Rule>, Diagnostic> {
-        if self.rules.is_empty() {
-            return Ok(vec![RuleSettings::default().rule(&self.source)?]);
+    fn check_rules_number(&self) -> Result<(), Diagnostic> {
+        let count: usize = self.rules.iter().map(RuleSettings::rules_len).sum();
+        let last = self.rules.iter().rev().find_map(|rule| rule.name.as_ref().or(rule.limits.first()));
+        match last {
+            Some(written) if count > RULES_MAX => {
+                let problem = format!("there are {count} rules, overrides counted, and {RULES_MAX} are the most");
+                Err(self.source.wrong(written, SyntaxError::new(0..written.text.len(), problem)))
+            }
+            _ => Ok(()),
         }
-        self.rules.iter().map(|rule| rule.rule(&self.source)).collect()
     }
 
-    fn access(&self) -> Result<Vec<Access>, Diagnostic> {
-        let mut exempt =
-            self.allow.iter().map(|written| self.source.read(written, parse_cidr)).collect::<Result<Vec<_>, _>>()?;
-        exempt.sort_unstable();
-        exempt.dedup();
-        let (v4, v6): (Vec<IpNet>, Vec<IpNet>) = exempt.iter().partition(|prefix| prefix.addr().is_ipv4());
-        let most = usize::try_from(EXEMPT_MAX).unwrap_or(usize::MAX);
-        match self.allow.last() {
-            Some(written) if v4.len().max(v6.len()) > most => {
-                let problem = format!("there are more than {EXEMPT_MAX} prefixes of one family");
-                let error = SyntaxError::new(0..written.text.len(), problem);
-                Err(self.source.wrong(written, error.with_help("join neighbouring prefixes into shorter ones")))
-            }
-            _ => Ok(exempt.into_iter().map(Access::exempt).collect()),
+    #[expect(clippy::type_complexity, reason = "rules, and their notes by name")]
+    fn rules(&self, lists: &Lists<'_>) -> Result<(Vec<Rule>, Vec<(String, String)>), Diagnostic> {
+        let (names, slots) = (HashSet::new(), Slots::default());
+        let mut context = Context { source: &self.source, lists, names, slots, notes: Vec::new() };
+        let default = [RuleSettings::default()];
+        let written = if self.rules.is_empty() { &default } else { self.rules.as_slice() };
+        let mut rules = Vec::new();
+        for rule in written {
+            rules.extend(rule.rules(&mut context)?);
         }
+        Ok((rules, context.notes))
+    }
+
+    /// Who is let through or kept out, and the prefixes that are said to be both.
+    fn access(&self, lists: &Lists<'_>) -> Result<(Vec<Access>, Vec<IpNet>), Diagnostic> {
+        let exempt = lists.prefixes(&self.allow)?;
+        let denied = lists.prefixes(&self.deny)?;
+        let is_everyone = |prefix: &IpNet| prefix.prefix_len() == 0;
+        let everyone = IpNet::aggregate(&denied.iter().copied().collect()).into_iter().find(is_everyone);
+        let is_meant = self.source.is_set(self.deny_everyone.as_ref(), false)?;
+        if let (Some(prefix), Some(last), false) = (everyone, self.deny.last(), is_meant) {
+            let named = self.deny.iter().find(|written| written.text == prefix.to_string()).unwrap_or(last);
+            let problem = format!("together these are {prefix}, so everybody would be kept out");
+            let error = SyntaxError::new(0..named.text.len(), problem);
+            return Err(self
+                .source
+                .wrong(named, error.with_help("if that is what you want, write deny_everyone = true")));
+        }
+        let overruled = denied.intersection(&exempt).copied().collect();
+        let denied = denied.difference(&exempt).map(|prefix| Access::denied(*prefix));
+        let mut access: Vec<Access> = exempt.iter().copied().map(Access::exempt).chain(denied).collect();
+        access.sort_unstable();
+        Ok((access, overruled))
+    }
+
+    /// The kernel has room for so many prefixes, whatever they are for.
+    fn check_prefixes_number(&self, lists: &Lists<'_>, access: &[Access], rules: &[Rule]) -> Result<(), Diagnostic> {
+        let senders = rules.iter().flat_map(|rule| rule.from.iter().copied());
+        let all: BTreeSet<IpNet> = access.iter().map(|access| access.prefix).chain(senders).collect();
+        let of_rules = self.rules.iter().filter_map(|rule| rule.from.as_ref()?.last());
+        if let Some(last) = self.deny.last().or(self.allow.last()).or(of_rules.last()) {
+            lists.check_number(last, &all)?;
+        }
+        let receivers: BTreeSet<IpNet> = rules.iter().flat_map(|rule| rule.to.iter().copied()).collect();
+        let last = self.rules.iter().filter_map(|rule| rule.to.as_ref()?.last()).last();
+        match last {
+            Some(written) if receivers.len() > RECEIVERS_MAX => {
+                let problem = format!("the rules name more than {RECEIVERS_MAX} destinations");
+                let error = SyntaxError::new(0..written.text.len(), problem);
+                Err(self.source.wrong(written, error.with_help("join neighbouring addresses into prefixes")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn safety(&self) -> Result<Safety, Diagnostic> {
+        let (written, default) = (&self.safety, Safety::default());
+        let is_set = |written: &Option<Written>, default| self.source.is_set(written.as_ref(), default);
+        Ok(Safety {
+            exempt_ssh_peer: is_set(&written.exempt_ssh_peer, default.exempt_ssh_peer)?,
+            exempt_gateway: is_set(&written.exempt_gateway, default.exempt_gateway)?,
+            exempt_resolvers: is_set(&written.exempt_resolvers, default.exempt_resolvers)?,
+            breaker: self.source.read_if(written.breaker.as_ref(), parse_breaker)?.unwrap_or(default.breaker),
+        })
     }
 
     fn prefix(&self, written: Option<&Written>, longest: u8, default: u8) -> Result<u8, Diagnostic> {
@@ -150,6 +263,20 @@ impl Settings {
             Ok(PathBuf::from(text))
         })
     }
+}
+
+fn parse_breaker(text: &str) -> Result<Option<u8>, SyntaxError> {
+    const HELP: &str = "write a share of the rule's packets, as in \"80%\", or \"off\"";
+    if text == "off" {
+        return Ok(None);
+    }
+    let Some(number) = text.strip_suffix('%') else {
+        let help = near_miss(text, ["off"]).map(|meant| format!("did you mean `{meant}`?"));
+        let error = SyntaxError::new(0..text.len(), format!("`{text}` is not a share"));
+        return Err(error.with_help(HELP).with_help_if(help));
+    };
+    let share = parse_number(number, 1, 99)?;
+    Ok(u8::try_from(share).ok())
 }
 
 fn parse_listen(text: &str) -> Result<SocketAddr, SyntaxError> {

@@ -125,26 +125,34 @@ impl Source {
         }
     }
 
-    /// A value that has to be there: the flag, the key and the rule that it would be of, why, and an example of it.
+    /// `true` or `false`.
+    pub(super) fn is_set(&self, written: Option<&Written>, default: bool) -> Result<bool, Diagnostic> {
+        match written {
+            Some(_) => self.choice(written, [true, false], |is_set| if is_set { "true" } else { "false" }),
+            None => Ok(default),
+        }
+    }
+
+    /// A value that has to be there: its flag, its key and the rule that it would be of, why, and an example as a file has it.
     pub(super) fn missing(&self, flag: &str, key: &str, of: Option<&OfRule>, why: &str, example: &str) -> Diagnostic {
         match self {
             Self::CommandLine => Diagnostic {
                 problem: format!("{flag} is missing"),
                 place: Place::CommandLine,
-                help: vec![format!("{why}, as in {flag} {example}")],
+                help: vec![format!("{why}, as in {flag} {}", example.trim_matches(['[', ']', '"']))],
             },
             Self::File { path, .. } => {
+                let (table, name) = key.rsplit_once('.').unwrap_or(("", key));
+                let place = match (table, of) {
+                    ("", _) => String::new(),
+                    ("rule", None) => " under [rule]".to_owned(),
+                    _ => format!(" under [[{table}]]"),
+                };
                 let of = of.map_or_else(String::new, |of| format!(" of {of}"));
                 Diagnostic {
                     problem: format!("`{key}`{of} is missing, or empty"),
                     place: Place::File { path: path.clone(), excerpt: None },
-                    help: vec![match key.rsplit_once('.') {
-                        Some((table, key)) if of.is_empty() => {
-                            format!("{why}, as in {key} = [\"{example}\"] under [{table}]")
-                        }
-                        Some((table, key)) => format!("{why}, as in {key} = [\"{example}\"] under [[{table}]]"),
-                        None => format!("{why}, as in {key} = [\"{example}\"]"),
-                    }],
+                    help: vec![format!("{why}, as in {name} = {example}{place}")],
                 }
             }
         }

@@ -167,6 +167,7 @@ mod tests {
                 to: Vec::new(),
                 shadow_limits: Vec::new(),
                 bans: None,
+                under_attack_ok: false,
                 until: None,
                 ports: Ports { tcp: vec![(80, 80), (8000, 8002)], udp: vec![(65_535, 65_535)], other_protocols: false },
                 limits: vec![limit],
