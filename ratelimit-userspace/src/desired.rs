@@ -330,6 +330,14 @@ impl fmt::Display for Access {
     }
 }
 
+impl fmt::Display for Bans {
+    /// `1m,10m, forgotten after 24h`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let steps: Vec<String> = self.steps_ns.iter().map(|step_ns| duration::short(*step_ns)).collect();
+        write!(f, "{}, forgotten after {}", steps.join(","), duration::short(self.forget_ns))
+    }
+}
+
 impl fmt::Display for Limit {
     /// As flags and files have it, the unit always said: `1000/5m connections`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

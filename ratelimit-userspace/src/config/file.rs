@@ -154,6 +154,34 @@ fn structure_help(message: &str) -> &'static str {
     }
 }
 
+/// What a fuzzer is to find no fault with: any bytes as the configuration file, which may name one list file of any bytes. Everything that
+/// is said of a configuration is said; whatever is wrong is marked within its text.
+pub fn exercise(contents: &[u8], list: &[u8]) {
+    let (contents, list) = (String::from_utf8_lossy(contents), String::from_utf8_lossy(list));
+    match parse(Path::new("ratelimitd.toml"), &contents, |_| Ok(list.clone().into_owned())) {
+        Ok(config) => {
+            assert!(config.policy.rules.len() <= super::RULES_MAX);
+            assert!(config.policy.access.is_sorted());
+            let _warnings = super::lint::warnings(&config, ratelimit_common::time::Nanos(0));
+            let _words = crate::describe::config_words(&config);
+        }
+        Err(error) => {
+            let _text = crate::error::render(&error.into());
+        }
+    }
+}
+
+/// The same for the bytes of a list file alone.
+pub fn exercise_list(list: &[u8]) {
+    let list = String::from_utf8_lossy(list);
+    match super::lists::parse(Path::new("list"), &list) {
+        Ok(prefixes) => assert!(prefixes.len() <= super::lists::LIST_ENTRIES_MAX),
+        Err(error) => {
+            let _text = crate::error::render(&error.into());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,10 +237,111 @@ mod tests {
         );
     }
 
+    #[test]
+    fn the_example_of_a_site_is_what_it_says() {
+        let contents = include_str!("../../../examples/site.toml");
+        let list = include_str!("../../../examples/deny.txt");
+        let config = parse(Path::new("site.toml"), contents, |path| {
+            assert_eq!(path, Path::new("deny.txt"));
+            Ok(list.to_owned())
+        });
+        let config = config.expect("a configuration");
+        let names: Vec<_> = config.policy.rules.iter().map(|rule| rule.name.as_str()).collect();
+        assert_eq!(names, ["premium", "login", "api:partner", "api", "web"]);
+        assert_eq!(config.policy.access.len(), 3);
+        let day = ratelimit_common::time::Nanos(1_800_000_000_000_000_000);
+        assert_eq!(
+            crate::config::lint::warnings(&config, day),
+            [
+                "rule login: port 22 is limited: mind your own SSH connections",
+                "rules premium and api have packets in common: premium judges those"
+            ]
+        );
+        let words = crate::describe::config_words(&config);
+        for part in [
+            "denied      198.51.100.128/25, 2001:db8:bad::/48",
+            "  from      203.0.113.64/26, 2001:db8:100::/40",
+            "  to        192.0.2.80/32, 2001:db8:2::80/128",
+            "  limit     6 connections in 30 seconds (gcra: 6 at once, and then 6 in 30 seconds, evenly)",
+            "  until     2036-04-01T00:00:00Z, and then the rules after it judge",
+            "  note      nightly import",
+            "  bans      1 minute, then 10 minutes, then 1 hour for each time after; forgotten 24 hours after a ban",
+            "  shadow    300 connections in 5 minutes: counted, never enforced",
+            "  breaker   leaves this rule alone",
+        ] {
+            assert!(words.contains(part), "{part}: {words}");
+        }
+    }
+
+    #[test]
+    fn a_list_file_is_read_beside_its_configuration_and_nothing_without_end_is() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("r.toml");
+        let write = |name: &str, contents: &[u8]| std::fs::write(directory.path().join(name), contents).expect("write");
+        write("r.toml", b"interfaces = [\"eth0\"]\ndeny = [\"file:drop.txt\"]\n[rule]\nlimits = [\"1/s\"]\n");
+        write("drop.txt", b"192.0.2.0/24 ; caf\xe9\n");
+        let config = load(&path).expect("a configuration");
+        assert_eq!(config.policy.access.len(), 1);
+        assert_eq!(config.list_files, [directory.path().join("drop.txt")]);
+        for (file, problem) in
+            [("/dev/zero", "it is not a file"), (".", "it is not a file"), ("no.txt", "no such file")]
+        {
+            let list = format!("interfaces = [\"eth0\"]\ndeny = [\"file:{file}\"]\n[rule]\nlimits = [\"1/s\"]\n");
+            write("r.toml", list.as_bytes());
+            assert!(load(&path).expect_err(file).problem.contains(problem), "{file}");
+        }
+        write("r.toml", &vec![b'#'; (1 << 20) + 1]);
+        assert!(load(&path).expect_err("too long").problem.contains("longer than 1048576 bytes"));
+    }
+
+    /// Lines that make sense in some table, in any order.
+    const LINES: [&str; 24] = [
+        "interfaces = [\"eth0\"]",
+        "allow = [\"@a\", \"192.0.2.0/24\"]",
+        "deny = [\"file:x\", \"::/0\"]",
+        "deny_everyone = true",
+        "[lists]",
+        "a = [\"10.0.0.0/8\", \"file:x\"]",
+        "b = \"file:x\"",
+        "[safety]",
+        "breaker = \"80%\"",
+        "[rule]",
+        "[[rule]]",
+        "[[rule]]\nname = \"a\"\nlimits = [\"10/1m\"]",
+        "[[rule]]\nname = \"b\"\nlimits = [\"10/1m\", \"1MB/s\"]",
+        "from = [\"@a\"]",
+        "to = [\"203.0.113.5\"]",
+        "ports = \"all\"",
+        "algorithm = \"gcra\"",
+        "algorithm = \"fixed\"",
+        "burst = 3",
+        "block_for = [\"1m\", \"2m\"]",
+        "shadow_limits = [\"5/1m\", \"6/1m\"]",
+        "[[rule.override]]\nfrom = [\"@b\"]\nlimits = [\"9/1h\"]",
+        "until = 2027-03-31",
+        "window = \"lenient\"",
+    ];
+
     proptest! {
         #[test]
         fn no_file_panics(contents in "\\PC{0,80}|([a-z_]{1,11} ?= ?[\\[\"]{0,2}[0-9a-z/]{0,6}[\\]\"]{0,2}\n){0,4}(\\[rule\\]\nlimits = \\[\".{0,9}\"\\])?") {
             let _either = parse(Path::new("r.toml"), &contents, |_| Err("no such file".into()));
+        }
+
+        #[test]
+        fn no_mix_of_keys_and_lists_panics(
+            lines in prop::collection::vec(prop::sample::select(LINES.to_vec()), 0..16),
+            list in "([0-9a-f.:/]{0,12}[ ;#\r]?\n){0,4}|192.0.2.0/24\n",
+        ) {
+            let mut contents = lines;
+            contents.insert(0, "interfaces = [\"eth0\"]");
+            exercise(contents.join("\n").as_bytes(), list.as_bytes());
+        }
+
+        #[test]
+        fn no_bytes_panic(contents in prop::collection::vec(any::<u8>(), 0..80), list in prop::collection::vec(any::<u8>(), 0..80)) {
+            exercise(&contents, &list);
+            exercise_list(&list);
         }
     }
 }
