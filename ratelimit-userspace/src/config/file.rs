@@ -104,7 +104,7 @@ const TABLES_OF_KEYS: [TableOf; 4] = [
 fn unknown_key(message: &str) -> Option<(&str, TableOf)> {
     let (key, expected) = message.strip_prefix("unknown field `")?.split_once('`')?;
     let expects = |key: &&str| expected.contains(&format!("`{key}`"));
-    TABLES_OF_KEYS.into_iter().find(|(_, keys)| keys.iter().all(|key| expects(&key))).map(|table| (key, table))
+    TABLES_OF_KEYS.into_iter().find(|(_, keys)| keys.iter().all(expects)).map(|table| (key, table))
 }
 
 fn unknown_key_help(key: &str, (table, keys): TableOf) -> String {

@@ -210,12 +210,12 @@ impl Settings {
     fn check_prefixes_number(&self, lists: &Lists<'_>, access: &[Access], rules: &[Rule]) -> Result<(), Diagnostic> {
         let senders = rules.iter().flat_map(|rule| rule.from.iter().copied());
         let all: BTreeSet<IpNet> = access.iter().map(|access| access.prefix).chain(senders).collect();
-        let of_rules = self.rules.iter().filter_map(|rule| rule.from.as_ref()?.last());
-        if let Some(last) = self.deny.last().or(self.allow.last()).or(of_rules.last()) {
+        let mut of_rules = self.rules.iter().filter_map(|rule| rule.from.as_ref()?.last());
+        if let Some(last) = self.deny.last().or(self.allow.last()).or(of_rules.next_back()) {
             lists.check_number(last, &all)?;
         }
         let receivers: BTreeSet<IpNet> = rules.iter().flat_map(|rule| rule.to.iter().copied()).collect();
-        let last = self.rules.iter().filter_map(|rule| rule.to.as_ref()?.last()).last();
+        let last = self.rules.iter().filter_map(|rule| rule.to.as_ref()?.last()).next_back();
         match last {
             Some(written) if receivers.len() > RECEIVERS_MAX => {
                 let problem = format!("the rules name more than {RECEIVERS_MAX} destinations");
