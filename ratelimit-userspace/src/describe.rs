@@ -6,9 +6,17 @@ use ratelimit_common::layout::{SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Unit};
 use ratelimit_common::source::Family;
 use serde::Serialize;
 
-use crate::config::{Config, OnExit, XdpModeChoice, amount, duration};
-use crate::desired::{Grant, Limit, Mode, Refuse, Rule, WindowForm, unit_label};
-use crate::error::{Diagnostic, Place};
+use ipnet::IpNet;
+
+use crate::config::{Config, OnExit, Safety, XdpModeChoice, amount, duration};
+use crate::desired::{Bans, Grant, Limit, Mode, Refuse, Rule, WindowForm, date, unit_label};
+
+pub use self::json::{ConfigJson, InvalidJson};
+
+mod json;
+
+/// Prefixes that are named one by one; of more, only these.
+const PREFIXES_NAMED_MAX: usize = 8;
 
 /// What the kernel adds to a key and a value of an LRU hash map, `struct htab_elem` in kernel/bpf/hashtab.c, Linux 6.18.
 const ELEMENT_OVERHEAD_BYTES: u64 = 48;
@@ -31,13 +39,21 @@ pub fn limit_short(limit: &Limit) -> String {
 
 /// A limit in full: the phrase, the form of its window, its buckets, and what that promises.
 pub fn limit_words(limit: &Limit) -> String {
-    format!(
-        "{} ({}; buckets of {}: {})",
-        limit_short(limit),
-        limit.form.label(),
-        duration::words(limit.bucket_ns),
-        bound(limit)
-    )
+    let form = limit.form.label();
+    let buckets = match limit.form {
+        WindowForm::Strict | WindowForm::Lenient => {
+            format!("{form}; buckets of {}", duration::words(limit.bucket_ns))
+        }
+        WindowForm::Fixed => format!("{form}; one bucket of {}", duration::words(limit.bucket_ns)),
+        WindowForm::Gcra => form.to_owned(),
+    };
+    let burst = match (limit.form, limit.burst) {
+        (WindowForm::Strict | WindowForm::Lenient, Some(burst)) => {
+            format!("; at most {} of it in one bucket", quantity(burst, limit.unit))
+        }
+        (WindowForm::Strict | WindowForm::Lenient, None) | (WindowForm::Fixed | WindowForm::Gcra, _) => String::new(),
+    };
+    format!("{} ({buckets}: {}{burst})", limit_short(limit), bound(limit))
 }
 
 /// What the form of the window promises.
@@ -117,15 +133,42 @@ pub fn config_words(config: &Config) -> String {
     line("XDP mode", xdp_words(config.xdp_mode));
     line("on exit", exit_words(config.on_exit));
     line("clients", &format!("IPv4 by /{}, IPv6 by /{}", config.policy.ipv4_prefix, config.policy.ipv6_prefix));
-    let exempt: Vec<String> = config.policy.prefixes(Grant::Exempt).map(|prefix| prefix.to_string()).collect();
-    line("exempt", &if exempt.is_empty() { "none".to_owned() } else { exempt.join(", ") });
+    let granted = |grant| some_of(&config.policy.prefixes(grant).collect::<Vec<_>>()).unwrap_or("none".to_owned());
+    line("exempt", &granted(Grant::Exempt));
+    if config.policy.prefixes(Grant::Denied).next().is_some() {
+        line("denied", &granted(Grant::Denied));
+    }
+    if config.safety != Safety::default() {
+        line("safety", &safety_words(config.safety));
+    }
     for rule in &config.policy.rules {
         line("rule", &format!("{}: {}", rule.name, mode_words(rule.mode)));
+        if let Some((_, note)) = config.notes.iter().find(|(name, _)| *name == rule.name) {
+            line("  note", note);
+        }
+        if let Some(until) = rule.until {
+            line("  until", &format!("{}, and then the rules after it judge", date(until)));
+        }
+        if let Some(from) = some_of(&rule.from) {
+            line("  from", &from);
+        }
+        if let Some(to) = some_of(&rule.to) {
+            line("  to", &to);
+        }
         line("  ports", &ports_words(rule));
         for limit in &rule.limits {
             line("  limit", &limit_words(limit));
         }
+        for limit in &rule.shadow_limits {
+            line("  shadow", &format!("{}: counted, never enforced", limit_short(limit)));
+        }
         line("  refuses", refuse_words(rule));
+        if let Some(bans) = &rule.bans {
+            line("  bans", &bans_words(bans));
+        }
+        if rule.under_attack_ok {
+            line("  breaker", "leaves this rule alone");
+        }
     }
     for (position, memory) in memory(config).iter().enumerate() {
         let name = if position == 0 { "memory" } else { "" };
@@ -134,6 +177,36 @@ pub fn config_words(config: &Config) -> String {
     line("socket", &config.socket.display().to_string());
     line("listen", &config.listen.map_or_else(|| "off".to_owned(), |listen| format!("http://{listen}")));
     out
+}
+
+/// These, the first of them where there are many; none if there are none.
+fn some_of(prefixes: &[IpNet]) -> Option<String> {
+    let named: Vec<String> = prefixes.iter().take(PREFIXES_NAMED_MAX).map(ToString::to_string).collect();
+    let more = prefixes.len() - named.len();
+    let and = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!named.is_empty()).then(|| format!("{}{and}", named.join(", ")))
+}
+
+/// How long a rule bans: `1 minute, then 10 minutes, then 1 hour for each time after; forgotten 24 hours after a ban`.
+pub fn bans_words(bans: &Bans) -> String {
+    let steps: Vec<String> = bans.steps_ns.iter().map(|step_ns| duration::words(*step_ns)).collect();
+    let after = if steps.len() > 1 { " for each time after" } else { "" };
+    format!("{}{after}; forgotten {} after a ban", steps.join(", then "), duration::words(bans.forget_ns))
+}
+
+fn safety_words(safety: Safety) -> String {
+    let is_exempt = |is_exempt: bool, who: &str| format!("{who} {}", if is_exempt { "exempt" } else { "NOT exempt" });
+    let breaker = safety.breaker.map_or_else(
+        || "no breaker".to_owned(),
+        |share| format!("a rule that drops more than {share}% of its packets for 30 s goes over to dry run"),
+    );
+    [
+        is_exempt(safety.exempt_ssh_peer, "SSH peer"),
+        is_exempt(safety.exempt_gateway, "gateways"),
+        is_exempt(safety.exempt_resolvers, "name servers"),
+        breaker,
+    ]
+    .join(", ")
 }
 
 fn xdp_words(mode: XdpModeChoice) -> &'static str {
@@ -180,114 +253,6 @@ fn memory_words(memory: &Memory) -> String {
     let limits = if memory.limits == 1 { String::new() } else { format!(" x {} limits", memory.limits) };
     let bytes = amount::rounded(memory.bytes);
     format!("{family}: {} sources x {} B{limits} = {bytes}", memory.sources, memory.element_bytes)
-}
-
-/// [`config_words`] for programs.
-#[derive(Debug, Serialize)]
-pub struct ConfigJson {
-    schema: u32,
-    valid: bool,
-    warnings: Vec<String>,
-    interfaces: Vec<String>,
-    xdp_mode: &'static str,
-    on_exit: &'static str,
-    max_sources: u32,
-    socket: String,
-    listen: Option<String>,
-    ipv4_prefix: u8,
-    ipv6_prefix: u8,
-    allow: Vec<String>,
-    rules: Vec<RuleJson>,
-    memory: [Memory; 2],
-}
-
-#[derive(Debug, Serialize)]
-struct RuleJson {
-    name: String,
-    mode: &'static str,
-    refuse: &'static str,
-    ports: String,
-    limits: Vec<LimitJson>,
-}
-
-#[derive(Debug, Serialize)]
-struct LimitJson {
-    amount: u64,
-    window_seconds: f64,
-    unit: &'static str,
-    bucket_seconds: f64,
-    window: &'static str,
-    words: String,
-}
-
-impl ConfigJson {
-    /// A configuration with what there is to say about it, from [`crate::config::lint::warnings`] and elsewhere.
-    pub fn new(config: &Config, warnings: Vec<String>) -> Self {
-        Self {
-            schema: 1,
-            valid: true,
-            warnings,
-            interfaces: config.interfaces.clone(),
-            xdp_mode: config.xdp_mode.label(),
-            on_exit: config.on_exit.label(),
-            max_sources: config.max_sources,
-            socket: config.socket.display().to_string(),
-            listen: config.listen.map(|listen| listen.to_string()),
-            ipv4_prefix: config.policy.ipv4_prefix,
-            ipv6_prefix: config.policy.ipv6_prefix,
-            allow: config.policy.prefixes(Grant::Exempt).map(|prefix| prefix.to_string()).collect(),
-            rules: config.policy.rules.iter().map(RuleJson::from).collect(),
-            memory: memory(config),
-        }
-    }
-}
-
-/// What is wrong with a configuration, for programs.
-#[derive(Debug, Serialize)]
-pub struct InvalidJson {
-    schema: u32,
-    valid: bool,
-    problem: String,
-    line: Option<usize>,
-    column: Option<usize>,
-    help: Vec<String>,
-}
-
-impl From<&Diagnostic> for InvalidJson {
-    fn from(error: &Diagnostic) -> Self {
-        let excerpt = match &error.place {
-            Place::File { excerpt, .. } => excerpt.as_deref(),
-            Place::CommandLine | Place::Flag { .. } => None,
-        };
-        Self {
-            schema: 1,
-            valid: false,
-            problem: error.problem.clone(),
-            line: excerpt.map(|excerpt| excerpt.line),
-            column: excerpt.map(|excerpt| excerpt.column),
-            help: error.help.clone(),
-        }
-    }
-}
-
-impl From<&Rule> for RuleJson {
-    fn from(rule: &Rule) -> Self {
-        let limit_json = |limit: &Limit| LimitJson {
-            amount: limit.amount,
-            window_seconds: seconds(limit.window_ns),
-            unit: unit_label(limit.unit),
-            bucket_seconds: seconds(limit.bucket_ns),
-            window: limit.form.label(),
-            words: limit_words(limit),
-        };
-        Self {
-            name: rule.name.clone(),
-            mode: rule.mode.label(),
-            refuse: rule.refuse.label(),
-            ports: rule.ports.to_string(),
-            limits: rule.limits.iter().map(limit_json).collect(),
-        }
-    }
 }
 
 /// A duration as JSON has it.

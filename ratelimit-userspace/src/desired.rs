@@ -11,7 +11,7 @@ pub use ratelimit_common::access::Grant;
 use ratelimit_common::gcra::Rate;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::source::Family;
-use ratelimit_common::time::Nanos;
+use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::window::BURST_ANY;
 
 use crate::config::{Config, OnExit, XdpModeChoice, amount, duration};
@@ -116,6 +116,8 @@ pub struct Rule {
     pub shadow_limits: Vec<Limit>,
     /// Whether exceeding a limit bans, and for how long.
     pub bans: Option<Bans>,
+    /// A share of dropped packets that is too large does not turn it into a dry run.
+    pub under_attack_ok: bool,
     /// When it ends, by the datapath's clock, and the rules after it judge instead; none is never.
     pub until: Option<Nanos>,
 }
@@ -133,6 +135,7 @@ impl Rule {
             limits,
             shadow_limits: Vec::new(),
             bans: None,
+            under_attack_ok: false,
             until: None,
         }
     }
@@ -186,7 +189,7 @@ pub struct Limit {
     pub unit: Unit,
     /// Length of the window in nanoseconds: `buckets * bucket_ns`.
     pub window_ns: u64,
-    /// Buckets to a window, 5 to 7.
+    /// Buckets to a window: 5 to 7; by [`WindowForm::Fixed`] and [`WindowForm::Gcra`] 1.
     pub buckets: u8,
     /// Length of a bucket in nanoseconds.
     pub bucket_ns: u64,
@@ -195,8 +198,8 @@ pub struct Limit {
     /// In a window of buckets: what fits into one bucket at most. By [`WindowForm::Gcra`]: what fits at once, and none is all
     /// of the amount.
     pub burst: Option<u64>,
-    /// Identifies this limit's windows in the kernel. A function of the rule's name, the unit and the bucket's length alone,
-    /// so that a reload or restart that changes only the amount, the form or the number of buckets finds its counts again.
+    /// Identifies this limit's windows in the kernel. A function of the rule's name, the unit, the bucket's length and the
+    /// algorithm, of a shadow limit also of that and of the amount, so that a reload or restart that changes only the amount, the form or the number of buckets finds its counts again.
     pub slot: u32,
 }
 
@@ -266,6 +269,12 @@ pub fn ban_slot(rule: &str) -> u32 {
     hash32(rule.bytes().chain([0, 0]))
 }
 
+/// An instant as RFC 3339 has it, to the second, in UTC.
+pub fn date(at: Nanos) -> String {
+    let seconds = i64::try_from(at.0 / SECOND_NS).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(seconds).map_or_else(|_| "a far day".to_owned(), |instant| instant.to_string())
+}
+
 impl Mode {
     /// The mode's name in flags, files, JSON and metrics.
     pub const fn label(self) -> &'static str {
@@ -303,12 +312,26 @@ impl Access {
     pub const fn exempt(prefix: IpNet) -> Self {
         Self { prefix, grant: Grant::Exempt, until: None }
     }
+
+    /// A denial for ever.
+    pub const fn denied(prefix: IpNet) -> Self {
+        Self { prefix, grant: Grant::Denied, until: None }
+    }
 }
 
 impl fmt::Display for Access {
-    /// `exempt 192.0.2.0/24`.
+    /// `exempt 192.0.2.0/24`, `denied 192.0.2.7/32 until 2027-04-01T00:00:00Z`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.grant.label(), self.prefix)
+        write!(f, "{} {}", self.grant.label(), self.prefix)?;
+        self.until.map_or(Ok(()), |until| write!(f, " until {}", date(until)))
+    }
+}
+
+impl fmt::Display for Bans {
+    /// `1m,10m, forgotten after 24h`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let steps: Vec<String> = self.steps_ns.iter().map(|step_ns| duration::short(*step_ns)).collect();
+        write!(f, "{}, forgotten after {}", steps.join(","), duration::short(self.forget_ns))
     }
 }
 

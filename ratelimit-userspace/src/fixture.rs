@@ -6,7 +6,7 @@ use std::path::Path;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
 
-use crate::config::{Config, OnExit, XdpModeChoice};
+use crate::config::{Config, OnExit, Safety, XdpModeChoice};
 use crate::datapath::fake::FakePacket;
 use crate::desired::{Limit, Policy, Ports, Rule, WindowForm};
 use crate::snapshot::Snapshot;
@@ -52,6 +52,10 @@ pub(crate) fn config(directory: &Path, amount: u64) -> Config {
         socket: directory.join("control.sock"),
         listen: None,
         policy: policy(vec![limit(amount, Unit::Connections)]),
+        safety: Safety::default(),
+        notes: Vec::new(),
+        overruled: Vec::new(),
+        list_files: Vec::new(),
     }
 }
 

@@ -1,6 +1,12 @@
 //! From what is to what is wanted: the difference, carried out by the daemon, and in words for its log. Pure.
 
-use crate::desired::{DesiredState, Fixed, Limit, Policy, Rule, unit_label};
+use ipnet::IpNet;
+use ratelimit_common::time::Nanos;
+
+use crate::desired::{Access, Bans, DesiredState, Fixed, Grant, Limit, Policy, Rule, date, unit_label};
+
+/// Prefixes that are named one by one; more are counted.
+const PREFIXES_NAMED_MAX: usize = 16;
 
 /// What to do, in this order: attach, change the policy, detach. So an interface that moves is never unfiltered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,14 +83,16 @@ pub fn changes(current: &DesiredState, wanted: &DesiredState) -> Vec<String> {
             changed(of("mode"), before.mode.label().into(), rule.mode.label().into());
             changed(of("refuse"), before.refuse.label().into(), rule.refuse.label().into());
             changed(of("ports"), before.ports.to_string(), rule.ports.to_string());
+            changed(of("from"), prefixes_or(&before.from, "everyone"), prefixes_or(&rule.from, "everyone"));
+            changed(of("to"), prefixes_or(&before.to, "any address"), prefixes_or(&rule.to, "any address"));
+            changed(of("end"), end(before.until), end(rule.until));
+            changed(of("bans"), bans(before.bans.as_ref()), bans(rule.bans.as_ref()));
+            let under_attack = |rule: &Rule| if rule.under_attack_ok { "off" } else { "on" }.to_owned();
+            changed(of("breaker"), under_attack(before), under_attack(rule));
         }
     }
-    let gone = |from: &Policy, of: &Policy| -> Vec<String> {
-        let missing = of.access.iter().filter(|access| !from.access.contains(access));
-        missing.map(ToString::to_string).collect()
-    };
-    lines.extend(gone(old, new).into_iter().map(|prefix| format!("{prefix}: added")));
-    lines.extend(gone(new, old).into_iter().map(|prefix| format!("{prefix}: removed")));
+    push_prefixes(&mut lines, &gone(&old.access, &new.access), "added");
+    push_prefixes(&mut lines, &gone(&new.access, &old.access), "removed");
     for rule in &new.rules {
         match old.rules.iter().find(|before| before.name == rule.name) {
             Some(before) => push_limits(&mut lines, before, rule),
@@ -94,9 +102,44 @@ pub fn changes(current: &DesiredState, wanted: &DesiredState) -> Vec<String> {
     let is_removed = |rule: &&Rule| !new.rules.iter().any(|after| after.name == rule.name);
     lines.extend(old.rules.iter().filter(is_removed).map(|rule| format!("rule {}: removed", rule.name)));
     if lines.is_empty() && !plan.is_empty() {
-        lines.push("order of rules or limits".to_owned());
+        lines.push("order of rules or limits, or some of many prefixes".to_owned());
     }
     lines
+}
+
+/// What of `of` is not in `from`; both sorted.
+fn gone(from: &[Access], of: &[Access]) -> Vec<Access> {
+    of.iter().filter(|access| from.binary_search(access).is_err()).copied().collect()
+}
+
+/// A line each while they are few; else one for all of a kind.
+fn push_prefixes(lines: &mut Vec<String>, access: &[Access], what: &str) {
+    if access.len() <= PREFIXES_NAMED_MAX {
+        lines.extend(access.iter().map(|access| format!("{access}: {what}")));
+        return;
+    }
+    for grant in [Grant::Exempt, Grant::Denied] {
+        let count = access.iter().filter(|access| access.grant == grant).count();
+        if count > 0 {
+            lines.push(format!("{} {count} prefixes: {what}", grant.label()));
+        }
+    }
+}
+
+fn prefixes_or(prefixes: &[IpNet], all: &str) -> String {
+    match prefixes {
+        [] => all.to_owned(),
+        few if few.len() <= PREFIXES_NAMED_MAX => few.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+        [first, ..] => format!("{} prefixes from {first} on", prefixes.len()),
+    }
+}
+
+fn end(until: Option<Nanos>) -> String {
+    until.map_or_else(|| "never".to_owned(), date)
+}
+
+fn bans(bans: Option<&Bans>) -> String {
+    bans.map_or_else(|| "none".to_owned(), ToString::to_string)
 }
 
 /// Limits are the same one while their slot is: then their counts stay.
@@ -115,6 +158,16 @@ fn push_limits(lines: &mut Vec<String>, before: &Rule, after: &Rule) {
         if old.form != limit.form {
             lines.push(format!("window of {}: {} -> {}", limit, old.form.label(), limit.form.label()));
         }
+        if old.burst != limit.burst {
+            let burst = |burst: Option<u64>| burst.map_or_else(|| "any".to_owned(), |burst| burst.to_string());
+            lines.push(format!("burst of {}: {} -> {}", limit, burst(old.burst), burst(limit.burst)));
+        }
+    }
+    let shadows = |rule: &Rule| -> Vec<String> { rule.shadow_limits.iter().map(ToString::to_string).collect() };
+    let (old, new) = (shadows(before), shadows(after));
+    if before.shadow_limits != after.shadow_limits {
+        let or_none = |limits: Vec<String>| if limits.is_empty() { "none".to_owned() } else { limits.join(", ") };
+        lines.push(format!("shadow limits of rule {}: {} -> {}", after.name, or_none(old), or_none(new)));
     }
     let (added, removed) = (missing(before, after), missing(after, before));
     match (added.as_slice(), removed.as_slice()) {
@@ -129,8 +182,11 @@ fn push_limits(lines: &mut Vec<String>, before: &Rule, after: &Rule) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::settings::{Origin, Settings, Written};
+    use crate::config::rule::RuleSettings;
+    use crate::config::settings::Settings;
+    use crate::config::written::{Origin, Written};
     use proptest::prelude::*;
+    use std::collections::BTreeMap;
 
     fn written(text: &str) -> Written {
         Written { text: text.into(), origin: Origin::Flag("--flag") }
@@ -139,9 +195,15 @@ mod tests {
     fn settings(interfaces: &[&str], limits: &str) -> Settings {
         Settings {
             interfaces: interfaces.iter().map(|name| written(name)).collect(),
-            limits: vec![written(limits)],
+            rules: vec![RuleSettings { limits: vec![written(limits)], ..RuleSettings::default() }],
             ..Settings::default()
         }
+    }
+
+    fn of_rule(settings: &Settings, change: impl FnOnce(&mut RuleSettings)) -> Settings {
+        let mut settings = settings.clone();
+        change(&mut settings.rules[0]);
+        settings
     }
 
     fn state(settings: &Settings) -> DesiredState {
@@ -162,12 +224,15 @@ mod tests {
             (settings(&["eth1"], "1000/5m"), vec!["interface eth1: attach", "interface eth0: detach"]),
             (
                 Settings {
-                    mode: Some(written("dry-run")),
-                    window: Some(written("lenient")),
-                    ports: Some(written("22/tcp")),
-                    refuse: Some(written("all")),
                     ipv6_prefix: Some(written("56")),
                     allow: vec![written("192.0.2.0/24")],
+                    rules: vec![RuleSettings {
+                        mode: Some(written("dry-run")),
+                        window: Some(written("lenient")),
+                        ports: Some(written("22/tcp")),
+                        refuse: Some(written("all")),
+                        ..old.rules[0].clone()
+                    }],
                     ..old.clone()
                 },
                 vec![
@@ -179,7 +244,7 @@ mod tests {
                     "window of 1000/5m connections: strict -> lenient",
                 ],
             ),
-            (Settings { name: Some(written("web")), ..old.clone() }, vec!["rule web: added", "rule default: removed"]),
+            (of_rule(&old, |rule| rule.name = Some(written("web"))), vec!["rule web: added", "rule default: removed"]),
             (old.clone(), vec![]),
         ] {
             assert_eq!(changes(&state(&old), &state(&new)), lines);
@@ -221,16 +286,95 @@ mod tests {
             let names: Vec<String> = interfaces.into_iter().map(|number| format!("eth{number}")).collect();
             state(&Settings {
                 interfaces: names.iter().map(|name| written(name)).collect(),
-                ports: Some(written(ports)),
-                name: Some(written(name)),
                 allow: allow.into_iter().map(written).collect(),
-                mode: words.0.then(|| written("dry-run")),
-                window: words.1.then(|| written("lenient")),
-                refuse: words.2.then(|| written("all")),
                 ipv4_prefix: Some(written(&words.3.to_string())),
-                ..settings(&[], limit)
+                rules: vec![RuleSettings {
+                    limits: vec![written(limit)],
+                    ports: Some(written(ports)),
+                    name: Some(written(name)),
+                    mode: words.0.then(|| written("dry-run")),
+                    window: words.1.then(|| written("lenient")),
+                    refuse: words.2.then(|| written("all")),
+                    ..RuleSettings::default()
+                }],
+                ..Settings::default()
             })
         })
+    }
+
+    fn access() -> impl Strategy<Value = Vec<Access>> {
+        let prefix =
+            prop::sample::select(vec!["192.0.2.0/24", "192.0.2.7/32", "10.0.0.0/8", "::1/128", "2001:db8::/32"]);
+        let grant = prop::sample::select(vec![Grant::Exempt, Grant::Denied]);
+        let until = prop::option::of((1_u64..4).prop_map(|day| Nanos(day * 86_400_000_000_000)));
+        let one = (prefix, grant, until).prop_map(|(prefix, grant, until)| {
+            let prefix: IpNet = prefix.parse().expect("a prefix");
+            (prefix, Access { prefix, grant, until })
+        });
+        prop::collection::vec(one, 0..5)
+            .prop_map(|access| access.into_iter().collect::<BTreeMap<_, _>>().into_values().collect())
+    }
+
+    fn rules() -> impl Strategy<Value = Vec<Rule>> {
+        let prefixes = || {
+            let prefix = prop::sample::select(vec!["192.0.2.0/24", "10.0.0.0/8", "2001:db8::/32"]);
+            let parsed = |text: &str| text.parse().expect("a prefix");
+            prop::collection::btree_set(prefix, 0..3).prop_map(move |texts| texts.into_iter().map(parsed).collect())
+        };
+        let bans = prop::option::of((1_u64..4, 1_u64..3).prop_map(|(minutes, days)| Bans {
+            steps_ns: vec![minutes * 60_000_000_000],
+            forget_ns: days * 86_400_000_000_000,
+        }));
+        let until = prop::option::of((1_u64..4).prop_map(|day| Nanos(day * 86_400_000_000_000)));
+        let more = (prefixes(), prefixes(), bans, until, prop::bool::ANY, prop::option::of(1_u64..4));
+        let one =
+            (states(), 0_usize..4, more).prop_map(|(state, name, (from, to, bans, until, under_attack_ok, burst))| {
+                let mut rule = state.policy.rules[0].clone();
+                rule.name = ["web", "login", "api", "api:partner"][name].to_owned();
+                rule.limits.iter_mut().for_each(|limit| limit.burst = burst);
+                let shadow_limits = burst.map(|_| rule.limits[0]).into_iter().collect();
+                (name, Rule { from, to, bans, until, under_attack_ok, shadow_limits, ..rule })
+            });
+        prop::collection::vec(one, 1..6)
+            .prop_map(|rules| rules.into_iter().collect::<BTreeMap<_, _>>().into_values().collect::<Vec<_>>())
+            .prop_shuffle()
+    }
+
+    /// Of several rules, with sources, destinations, bans and ends, and grants with and without an end.
+    fn large_states() -> impl Strategy<Value = DesiredState> {
+        (states(), access(), rules()).prop_map(|(state, access, rules)| DesiredState {
+            policy: Policy { access, rules, ..state.policy },
+            ..state
+        })
+    }
+
+    #[test]
+    fn what_changes_in_a_rule_of_many_keys_reads_as_it_is_written() {
+        let old = state(&settings(&["eth0"], "1000/5m"));
+        let mut new = old.clone();
+        let rule = &mut new.policy.rules[0];
+        rule.from = vec!["192.0.2.0/24".parse().expect("a prefix")];
+        rule.to = vec!["203.0.113.5/32".parse().expect("a prefix")];
+        rule.until = Some(Nanos(1_806_537_600_000_000_000));
+        rule.bans = Some(Bans { steps_ns: vec![60_000_000_000, 600_000_000_000], forget_ns: 86_400_000_000_000 });
+        rule.under_attack_ok = true;
+        rule.shadow_limits = vec![Limit { amount: 500, ..rule.limits[0] }];
+        rule.limits[0].burst = Some(100);
+        let many = (0..20).map(|last| Access::denied(IpNet::from(std::net::IpAddr::from([10, 0, 0, last]))));
+        new.policy.access = many.collect();
+        assert_eq!(
+            changes(&old, &new),
+            [
+                "from of rule default: everyone -> 192.0.2.0/24",
+                "to of rule default: any address -> 203.0.113.5/32",
+                "end of rule default: never -> 2027-04-01T00:00:00Z",
+                "bans of rule default: none -> 1m,10m, forgotten after 24h",
+                "breaker of rule default: on -> off",
+                "denied 20 prefixes: added",
+                "burst of 1000/5m connections: any -> 100",
+                "shadow limits of rule default: none -> 500/5m connections",
+            ]
+        );
     }
 
     proptest! {
@@ -243,7 +387,15 @@ mod tests {
         }
 
         #[test]
-        fn nothing_differs_from_itself(state in states()) {
+        fn the_same_holds_for_states_of_many_rules(current in large_states(), wanted in large_states()) {
+            let plan = diff(&current, &wanted);
+            prop_assert_eq!(apply(&current, &plan), wanted.clone());
+            prop_assert_eq!(plan.is_empty(), current == wanted);
+            prop_assert_eq!(changes(&current, &wanted).is_empty(), current == wanted);
+        }
+
+        #[test]
+        fn nothing_differs_from_itself(state in large_states()) {
             prop_assert!(diff(&state, &state).is_empty());
         }
     }

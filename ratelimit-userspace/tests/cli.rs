@@ -114,7 +114,11 @@ transcripts! {
     file_bad_limit: ["run", "--config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\n[rule]\nlimits = [\"10/1m\", \"60/1y\"]\n")];
     file_bad_syntax: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"\n[rule]\n")];
     file_bad_type: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\nmax_sources = \"many\"\n")];
-    file_two_rules: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\n[[rule]]\nlimits = [\"10/1m\"]\n")];
+    file_two_rules_without_a_name: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\n[[rule]]\nlimits = [\"10/1m\"]\n[[rule]]\nlimits = [\"10/1m\"]\n")];
+    file_bad_list_file: ["check-config", "r.toml"],
+        [("r.toml", "interfaces = [\"lo\"]\ndeny = [\"file:drop.txt\"]\n[rule]\nlimits = [\"10/1m\"]\n"), ("drop.txt", "; DROP\n192.0.2.0/24 ; a\n192.0.2.999 ; b\n")];
+    file_without_its_list_file: ["check-config", "r.toml"],
+        [("r.toml", "interfaces = [\"lo\"]\ndeny = [\"file:drop.txt\"]\n[rule]\nlimits = [\"10/1m\"]\n")];
     file_key_twice: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\ninterfaces = [\"eth0\"]\n")];
     file_empty: ["check-config", "r.toml"], [("r.toml", "")];
     file_bad_number: ["check-config", "r.toml"], [("r.toml", "ipv4_prefix = 33\n")];
@@ -127,6 +131,8 @@ transcripts! {
     check_config_json: ["check-config", "r.toml", "--json"], [("r.toml", GOOD)];
     check_config_json_of_a_bad_file:
         ["check-config", "r.toml", "--json"], [("r.toml", "interfaces = [\"lo\"]\n[rule]\nlimits = [\"0/1m\"]\n")];
+    check_config_of_a_site: ["check-config", "site.toml"],
+        [("site.toml", &include_str!("../../examples/site.toml").replace("eth0", "lo")), ("deny.txt", include_str!("../../examples/deny.txt"))];
     check_config_of_both: ["check-config", "r.toml", "--limit", "10/1m"], [("r.toml", GOOD)];
 }
 

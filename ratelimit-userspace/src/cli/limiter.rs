@@ -5,7 +5,9 @@ use std::ffi::OsStr;
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Args, ValueHint};
 
-use crate::config::settings::{Origin, Settings, Source, Written};
+use crate::config::rule::RuleSettings;
+use crate::config::settings::Settings;
+use crate::config::written::{Origin, Source, Written};
 use crate::desired::Mode;
 
 /// What to limit and how: one field is one key of the configuration file.
@@ -44,6 +46,9 @@ pub struct Limiter {
     /// [default: excess]
     #[arg(long, value_name = "WHAT", help_heading = "What happens over the limit", value_parser = Suggested(&["excess", "all"]))]
     pub refuse: Option<String>,
+    /// Ban a source for DUR once it exceeds a limit; growing, for each time again: 10m, "1m,10m,1h" [default: off]
+    #[arg(long, value_name = "DUR", help_heading = "What happens over the limit")]
+    pub block_for: Option<String>,
     /// How the window is cut: strict, never more than N in any DUR; lenient, up to 2N where two windows
     /// meet [default: strict]
     #[arg(long, value_name = "FORM", help_heading = "What happens over the limit", value_parser = Suggested(&["strict", "lenient"]))]
@@ -85,6 +90,17 @@ impl Limiter {
     pub fn settings(&self) -> Settings {
         let one = |flag, text: &Option<String>| text.as_ref().map(|text| written(flag, text));
         let all = |flag, texts: &[String]| texts.iter().map(|text| written(flag, text)).collect();
+        let rule = RuleSettings {
+            name: one("--name", &self.name),
+            limits: all("--limit", &self.limits),
+            count: one("--count", &self.count),
+            ports: one("--port", &self.ports),
+            mode: self.dry_run.then(|| written("--dry-run", Mode::DryRun.label())),
+            window: one("--window", &self.window),
+            refuse: one("--refuse", &self.refuse),
+            block_for: self.block_for.as_ref().map(|text| written("--block-for", text)).into_iter().collect(),
+            ..RuleSettings::default()
+        };
         Settings {
             source: Source::CommandLine,
             interfaces: all("--iface", &self.interfaces),
@@ -96,13 +112,8 @@ impl Limiter {
             ipv4_prefix: one("--ipv4-prefix", &self.ipv4_prefix),
             ipv6_prefix: one("--ipv6-prefix", &self.ipv6_prefix),
             allow: all("--allow", &self.allow),
-            name: one("--name", &self.name),
-            limits: all("--limit", &self.limits),
-            count: one("--count", &self.count),
-            ports: one("--port", &self.ports),
-            mode: self.dry_run.then(|| written("--dry-run", Mode::DryRun.label())),
-            window: one("--window", &self.window),
-            refuse: one("--refuse", &self.refuse),
+            rules: if rule == RuleSettings::default() { Vec::new() } else { vec![rule] },
+            ..Settings::default()
         }
     }
 }

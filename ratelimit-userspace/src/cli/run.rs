@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use jiff::Timestamp;
 use ratelimit_common::layout;
+use ratelimit_common::time::Nanos;
 use tracing::level_filters::LevelFilter;
 
 use super::{Cli, Color, Command, Global, Limiter, OutputFormat, Repeat, ask, definition, texts};
@@ -27,7 +29,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             let _gone = anstream::stderr().write_all(texts::NOTHING.as_bytes());
             Ok(Exit::Usage)
         }
-        None => limit(limiter.settings().config()?, ConfigSource::Flags, &global),
+        None => limit(from_flags(&limiter)?, ConfigSource::Flags, &global),
         Some(Command::Run { config }) => {
             let path = config.clone();
             let source = ConfigSource::file(path.clone(), move || Ok(file::load(&path)?));
@@ -71,7 +73,7 @@ fn colour(color: Color) {
 
 fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Result<Exit> {
     log::start(log::level(LevelFilter::INFO, global.verbose, global.quiet));
-    warn(&lint::warnings(&config), global);
+    warn(&lint::warnings(&config, now()), global);
     runtime()?.block_on(daemon::run(config, source, Kernel::open))?;
     Ok(Exit::Done)
 }
@@ -108,7 +110,7 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
             return Err(error.into());
         }
     };
-    let mut warnings = lint::warnings(&config);
+    let mut warnings = lint::warnings(&config, now());
     let is_absent = |name: &&String| !Path::new("/sys/class/net").join(name).exists();
     let absent = config.interfaces.iter().filter(is_absent);
     warnings.extend(absent.map(|name| format!("there is no interface {name} now; `ip -brief link` lists them")));
@@ -124,7 +126,7 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
 
 fn read_config(file: Option<&Path>, limiter: &Limiter) -> Result<Config, Diagnostic> {
     match file {
-        None => limiter.settings().config(),
+        None => from_flags(limiter),
         Some(path) if limiter.is_empty() => file::load(path),
         Some(path) => Err(Diagnostic {
             problem: "a file and flags cannot be checked together".to_owned(),
@@ -132,6 +134,16 @@ fn read_config(file: Option<&Path>, limiter: &Limiter) -> Result<Config, Diagnos
             help: vec![format!("leave out the flags to check {}", path.display())],
         }),
     }
+}
+
+fn now() -> Nanos {
+    Nanos(u64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(0))
+}
+
+fn from_flags(limiter: &Limiter) -> Result<Config, Diagnostic> {
+    let mut settings = limiter.settings();
+    settings.read_lists(file::read_list)?;
+    settings.config()
 }
 
 fn warn(warnings: &[String], global: &Global) {

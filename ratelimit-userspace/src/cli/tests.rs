@@ -1,11 +1,12 @@
 //! The command line against its own definition: what there is, and that all of it can be set.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use clap::{Args as _, Parser as _};
 
 use super::*;
+use crate::config::file::shape::{OVERRIDE_KEYS, RULE_KEYS, SAFETY_KEYS, TOP_KEYS};
 use crate::config::{Config, file};
 
 /// Flag, its arguments, and the same in the file: above `[rule]`, and under it.
@@ -28,7 +29,28 @@ const SAME: &[Row] = &[
     ("dry-run", &["--dry-run"], "", "mode = \"dry-run\""),
     ("window", &["--window", "lenient"], "", "window = \"lenient\""),
     ("refuse", &["--refuse", "all"], "", "refuse = \"all\""),
+    ("block-for", &["--block-for", "1m,10m"], "", "block_for = [\"1m\", \"10m\"]"),
 ];
+
+/// What only a file can say, beside the tables that are there only in a file.
+const FILE_ONLY: &[&str] = &[
+    "deny",
+    "deny_everyone",
+    "rule.from",
+    "rule.to",
+    "rule.algorithm",
+    "rule.burst",
+    "rule.forget_after",
+    "rule.shadow_limits",
+    "rule.under_attack_ok",
+];
+
+/// Every key with its table.
+fn every_key() -> BTreeSet<String> {
+    let of = |table: &str, keys: &[&str]| keys.iter().map(|key| format!("{table}{key}")).collect::<Vec<_>>();
+    let tables = [("", TOP_KEYS), ("rule.", RULE_KEYS), ("rule.override.", OVERRIDE_KEYS), ("safety.", SAFETY_KEYS)];
+    tables.into_iter().flat_map(|(table, keys)| of(table, keys)).collect()
+}
 
 fn key(line: &str) -> Option<&str> {
     line.split_once(" =").map(|(key, _)| key)
@@ -46,7 +68,11 @@ fn from_flags(arguments: &[&str]) -> Config {
 }
 
 fn from_file(top: &str, rule: &str) -> Config {
-    file::parse(Path::new("r.toml"), &format!("{top}\n[rule]\n{rule}\n")).expect("a configuration")
+    file::parse(Path::new("r.toml"), &format!("{top}\n[rule]\n{rule}\n"), no_lists).expect("a configuration")
+}
+
+fn no_lists(_: &Path) -> Result<String, String> {
+    Err("no list file belongs here".to_owned())
 }
 
 #[test]
@@ -55,13 +81,17 @@ fn the_definition_is_sound() {
 }
 
 #[test]
-fn every_flag_has_a_key_and_every_key_a_flag() {
+fn every_flag_has_a_key_and_every_key_a_flag_or_is_said_to_be_the_files_alone() {
     let limiter = Limiter::augment_args(clap::Command::new(""));
     let flags: BTreeSet<_> = limiter.get_arguments().filter_map(|argument| argument.get_long()).collect();
     assert_eq!(flags, SAME.iter().map(|row| row.0).collect());
-    let (top, rule) = file::KEYS;
-    assert_eq!(BTreeSet::from(top), SAME.iter().filter_map(|row| key(row.2)).collect());
-    assert_eq!(BTreeSet::from(rule), SAME.iter().filter_map(|row| key(row.3)).collect());
+    let with_flag: BTreeSet<_> = keys().map(|(key, _)| key).collect();
+    let is_of_the_file = |key: &&String| key.starts_with("safety.") || key.starts_with("rule.override.");
+    let (of_the_file, others): (BTreeSet<_>, BTreeSet<_>) =
+        every_key().difference(&with_flag).cloned().partition(|key| is_of_the_file(&key));
+    assert_eq!(of_the_file.len(), OVERRIDE_KEYS.len() + SAFETY_KEYS.len());
+    assert_eq!(others, FILE_ONLY.iter().map(|key| (*key).to_owned()).collect());
+    assert!(with_flag.is_subset(&every_key()));
 }
 
 #[test]
@@ -98,27 +128,29 @@ fn the_documentation_has_a_row_for_every_key_and_no_other() {
         |line: &'static str| -> Vec<&str> { line.split('|').map(|cell| cell.trim().trim_matches('`')).collect() };
     let rows: BTreeSet<_> = table
         .lines()
-        .filter(|line| line.starts_with("| `"))
+        .filter(|line| line.starts_with("| `") && !line.starts_with("| `lists.NAME`"))
         .map(|line| (cells(line)[1].to_owned(), cells(line)[2].trim_start_matches("--")))
         .collect();
-    assert_eq!(rows, keys().collect());
+    let flags: BTreeMap<_, _> = keys().collect();
+    let documented = |key: String| (key.clone(), flags.get(&key).copied().unwrap_or("–"));
+    assert_eq!(rows, every_key().into_iter().map(documented).collect());
 }
 
 #[test]
-fn the_file_that_is_installed_names_every_key_and_is_right_with_all_of_them() {
+fn the_file_that_is_installed_names_every_key_that_has_a_flag_and_is_right_with_all_of_them() {
     let shipped = include_str!("../../../dist/ratelimitd.toml");
     let is_off =
-        |line: &&str| line.strip_prefix("# ").is_some_and(|rest| file::KEYS.0.contains(&key(rest).unwrap_or("")));
+        |line: &&str| line.strip_prefix("# ").is_some_and(|rest| key(rest).is_some_and(|key| !key.contains(' ')));
     let whole: String = shipped
         .lines()
         .map(|line| if is_off(&line) { &line[2..] } else { line })
         .map(|line| format!("{line}\n"))
         .collect();
     let named: BTreeSet<_> = whole.lines().filter_map(key).collect();
-    let (top, rule) = file::KEYS;
     // The name is for those who have reason to choose one.
-    assert_eq!(named, top.into_iter().chain(rule).filter(|key| *key != "name").collect());
-    let config = file::parse(Path::new("ratelimitd.toml"), &whole).expect("a configuration");
+    let with_flag = SAME.iter().filter_map(|row| key(row.2).or(key(row.3))).filter(|key| *key != "name");
+    assert!(with_flag.collect::<BTreeSet<_>>().is_subset(&named));
+    let config = file::parse(Path::new("ratelimitd.toml"), &whole, no_lists).expect("a configuration");
     let limiter = Limiter::augment_args(clap::Command::new(""));
     let listen = limiter.get_arguments().find(|argument| argument.get_long() == Some("listen"));
     let help = listen.and_then(|argument| argument.get_help()).map(ToString::to_string).unwrap_or_default();

@@ -1,77 +1,20 @@
-//! The configuration file: TOML that can hold exactly what the flags can, to [`Settings`] with places.
+//! The configuration file: from TOML to [`Settings`] with places, and the list files that it names. The one module here that reads files.
 
-use std::fmt;
-use std::ops::Range;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
-use toml::Spanned;
-
+use self::shape::{OVERRIDE_KEYS, RULE_KEYS, SAFETY_KEYS, TABLES, TOP_KEYS, Top};
 use super::Config;
-use super::settings::{Origin, Settings, Source, Written};
+use super::lists::LIST_BYTES_MAX;
+use super::settings::Settings;
 use super::syntax::near_miss;
 use crate::error::{Diagnostic, Excerpt, Place};
 
-type Text = Spanned<String>;
-type Number = Spanned<i64>;
+pub mod shape;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Top {
-    #[serde(default)]
-    interfaces: Vec<Text>,
-    xdp_mode: Option<Text>,
-    on_exit: Option<Text>,
-    max_sources: Option<Number>,
-    socket: Option<Text>,
-    listen: Option<Text>,
-    ipv4_prefix: Option<Number>,
-    ipv6_prefix: Option<Number>,
-    #[serde(default)]
-    allow: Vec<Text>,
-    #[serde(default, deserialize_with = "table")]
-    rule: RuleTable,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RuleTable {
-    name: Option<Text>,
-    #[serde(default)]
-    limits: Vec<Text>,
-    count: Option<Text>,
-    ports: Option<Text>,
-    mode: Option<Text>,
-    window: Option<Text>,
-    refuse: Option<Text>,
-}
-
-/// A table and nothing else: serde by itself also takes an array, as values by position.
-fn table<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RuleTable, D::Error> {
-    struct Table;
-
-    impl<'de> Visitor<'de> for Table {
-        type Value = RuleTable;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a table")
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RuleTable, A::Error> {
-            RuleTable::deserialize(MapAccessDeserializer::new(map))
-        }
-    }
-
-    deserializer.deserialize_map(Table)
-}
-
-/// Keys of the top level, and those of `[rule]`.
-pub const KEYS: ([&str; 9], [&str; 7]) = (
-    ["interfaces", "xdp_mode", "on_exit", "max_sources", "socket", "listen", "ipv4_prefix", "ipv6_prefix", "allow"],
-    ["name", "limits", "count", "ports", "mode", "window", "refuse"],
-);
+/// The longest configuration file. Long lists are in files of their own.
+const BYTES_MAX: u64 = 1 << 20;
 
 /// Reads and parses the file at `path`.
 pub fn load(path: &Path) -> Result<Config, Diagnostic> {
@@ -80,7 +23,7 @@ pub fn load(path: &Path) -> Result<Config, Diagnostic> {
         place: Place::File { path: path.to_owned(), excerpt: None },
         help: vec![help.to_owned()],
     };
-    let bytes = std::fs::read(path).map_err(|error| {
+    let bytes = read(path, BYTES_MAX).map_err(|error| {
         let help = if error.kind() == std::io::ErrorKind::NotFound {
             "name another file, or do without: ratelimitd --iface IF --limit N/DUR"
         } else {
@@ -92,58 +35,48 @@ pub fn load(path: &Path) -> Result<Config, Diagnostic> {
         let at = error.utf8_error().valid_up_to();
         nowhere(format!("the configuration file is not UTF-8 text: byte {at} cannot be read"), "save it as UTF-8")
     })?;
-    parse(path, &contents)
+    parse(path, &contents, read_list)
+}
+
+/// The contents of a list file, or why there are none. What is not UTF-8 in it is a comment or a mistake, and is seen as such.
+pub fn read_list(path: &Path) -> Result<String, String> {
+    // A pipe would be waited for.
+    if !path.metadata().map_err(|error| reason(&error))?.is_file() {
+        return Err("it is not a file".to_owned());
+    }
+    let bytes = read(path, LIST_BYTES_MAX).map_err(|error| reason(&error))?;
+    Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+}
+
+fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(io::Error::other(format!("it is longer than {bytes_max} bytes")));
+    }
+    Ok(bytes)
 }
 
 /// What an IO error says, without the number that nobody knows by heart.
-fn reason(error: &std::io::Error) -> String {
+fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_lowercase()
 }
 
-/// Parses the contents of the file at `path`, which is only named in errors.
-pub fn parse(path: &Path, contents: &str) -> Result<Config, Diagnostic> {
-    settings(path, contents)?.config()
+/// Parses the contents of the file at `path`, which is only named in errors and the directory of list files. `read_list` reads those.
+pub fn parse(
+    path: &Path,
+    contents: &str,
+    read_list: impl Fn(&Path) -> Result<String, String>,
+) -> Result<Config, Diagnostic> {
+    let mut settings = settings(path, contents)?;
+    settings.read_lists(read_list)?;
+    settings.config()
 }
 
 fn settings(path: &Path, contents: &str) -> Result<Settings, Diagnostic> {
     let top: Top = toml::from_str(contents).map_err(|error| structure(path, contents, &error))?;
-    let rule = top.rule;
-    Ok(Settings {
-        source: Source::File { path: path.to_owned(), contents: contents.to_owned() },
-        interfaces: texts("interfaces", top.interfaces),
-        xdp_mode: text("xdp_mode", top.xdp_mode),
-        on_exit: text("on_exit", top.on_exit),
-        max_sources: number("max_sources", top.max_sources),
-        socket: text("socket", top.socket),
-        listen: text("listen", top.listen),
-        ipv4_prefix: number("ipv4_prefix", top.ipv4_prefix),
-        ipv6_prefix: number("ipv6_prefix", top.ipv6_prefix),
-        allow: texts("allow", top.allow),
-        name: text("rule.name", rule.name),
-        limits: texts("rule.limits", rule.limits),
-        count: text("rule.count", rule.count),
-        ports: text("rule.ports", rule.ports),
-        mode: text("rule.mode", rule.mode),
-        window: text("rule.window", rule.window),
-        refuse: text("rule.refuse", rule.refuse),
-    })
-}
-
-fn texts(key: &'static str, values: Vec<Text>) -> Vec<Written> {
-    values.into_iter().filter_map(|value| text(key, Some(value))).collect()
-}
-
-fn text(key: &'static str, value: Option<Text>) -> Option<Written> {
-    value.map(|value| written(key, value.span(), value.into_inner()))
-}
-
-fn number(key: &'static str, value: Option<Number>) -> Option<Written> {
-    value.map(|value| written(key, value.span(), value.into_inner().to_string()))
-}
-
-fn written(key: &'static str, span: Range<usize>, text: String) -> Written {
-    Written { text, origin: Origin::Key { key, span } }
+    Ok(top.settings(path, contents))
 }
 
 /// An error of TOML itself, or of keys and types.
@@ -151,36 +84,42 @@ fn structure(path: &Path, contents: &str, error: &toml::de::Error) -> Diagnostic
     let message = error.message().trim();
     let excerpt = error.span().map(|span| Box::new(Excerpt::of(contents, span)));
     let (problem, help) = match unknown_key(message) {
-        Some((key, in_rule)) => (format!("unknown key `{key}`"), unknown_key_help(key, in_rule)),
+        Some((key, table)) => (format!("unknown key `{key}`"), vec![unknown_key_help(key, table)]),
         None => (plain(message), vec![structure_help(message).to_owned()]),
     };
     Diagnostic { problem, place: Place::File { path: path.to_owned(), excerpt }, help }
 }
 
-/// The key of serde's "unknown field `key`, expected one of …", and whether it stands under `[rule]`.
-fn unknown_key(message: &str) -> Option<(&str, bool)> {
+/// A table in words, and its keys.
+type TableOf = (&'static str, &'static [&'static str]);
+
+const TABLES_OF_KEYS: [TableOf; 4] = [
+    ("at the top of the file, above the first [table]", TOP_KEYS),
+    ("under [rule]", RULE_KEYS),
+    ("under [[rule.override]]", OVERRIDE_KEYS),
+    ("under [safety]", SAFETY_KEYS),
+];
+
+/// The key of serde's "unknown field `key`, expected one of `a`, …", and the table that it stands in.
+fn unknown_key(message: &str) -> Option<(&str, TableOf)> {
     let (key, expected) = message.strip_prefix("unknown field `")?.split_once('`')?;
-    Some((key, expected.contains("`limits`")))
+    let expects = |key: &&str| expected.contains(&format!("`{key}`"));
+    TABLES_OF_KEYS.into_iter().find(|(_, keys)| keys.iter().all(expects)).map(|table| (key, table))
 }
 
-fn unknown_key_help(key: &str, in_rule: bool) -> Vec<String> {
-    let (top, rule) = KEYS;
-    let dashes_mended = key.replace('-', "_");
-    let key = dashes_mended.as_str();
-    let at_top: Vec<&str> = top.into_iter().chain(["rule"]).collect();
-    let (here, there, elsewhere) = if in_rule {
-        (rule.to_vec(), at_top, "at the top of the file, above [rule]")
-    } else {
-        (at_top, rule.to_vec(), "under [rule]")
-    };
-    let help = if let Some(meant) = near_miss(key, here.iter().copied()) {
-        format!("did you mean `{meant}`?")
-    } else if let Some(meant) = near_miss(key, there) {
-        format!("`{meant}` belongs {elsewhere}")
-    } else {
-        format!("the keys here are {}", here.join(", "))
-    };
-    vec![help]
+fn unknown_key_help(key: &str, (table, keys): TableOf) -> String {
+    let key = key.replace('-', "_");
+    let tables = if table == TABLES_OF_KEYS[0].0 { TABLES } else { &[] };
+    let here: Vec<&str> = keys.iter().chain(tables).copied().collect();
+    if let Some(meant) = near_miss(&key, here.iter().copied()) {
+        return format!("did you mean `{meant}`?");
+    }
+    let elsewhere = TABLES_OF_KEYS.into_iter().filter(|(other, _)| *other != table);
+    let mut found = elsewhere.filter_map(|(table, keys)| Some((near_miss(&key, keys.iter().copied())?, table)));
+    match found.next() {
+        Some((meant, table)) => format!("`{meant}` belongs {table}"),
+        None => format!("the keys here are {}", here.join(", ")),
+    }
 }
 
 /// TOML's and serde's words without those of Rust.
@@ -188,6 +127,8 @@ fn plain(message: &str) -> String {
     let message = message.lines().collect::<Vec<_>>().join(": ");
     message
         .replace("expected i64", "expected a whole number")
+        .replace("expected a boolean", "expected true or false")
+        .replace("a string or a sequence", "a string or a list")
         .replace("expected a sequence", "expected a list")
         .replace("type: sequence", "type: list")
         .replace("type: map", "type: table")
@@ -195,17 +136,49 @@ fn plain(message: &str) -> String {
 
 fn structure_help(message: &str) -> &'static str {
     if message.contains("expected a table") {
-        "there is one rule, written as a table: [rule]"
+        "write it as a table: [rule], or [[rule]] for each of several"
+    } else if message.contains("expected a string or a sequence") {
+        "write a text, \"…\", or a list of them, [\"…\"]"
     } else if message.contains("expected a sequence") {
         "put it in brackets: [\"…\"]"
     } else if message.contains("expected a string") {
         "put it in quotes: \"…\""
     } else if message.contains("expected i64") {
         "write the number without quotes"
+    } else if message.contains("expected a boolean") {
+        "write true or false, without quotes"
     } else if message.contains("duplicate key") {
         "keep one of the two"
     } else {
         "the file is TOML: key = value on a line, texts in quotes, lists in brackets"
+    }
+}
+
+/// What a fuzzer is to find no fault with: any bytes as the configuration file, which may name one list file of any bytes. Everything that
+/// is said of a configuration is said; whatever is wrong is marked within its text.
+pub fn exercise(contents: &[u8], list: &[u8]) {
+    let (contents, list) = (String::from_utf8_lossy(contents), String::from_utf8_lossy(list));
+    match parse(Path::new("ratelimitd.toml"), &contents, |_| Ok(list.clone().into_owned())) {
+        Ok(config) => {
+            assert!(config.policy.rules.len() <= ratelimit_common::layout::RULES_MAX);
+            assert!(config.policy.access.is_sorted());
+            let _warnings = super::lint::warnings(&config, ratelimit_common::time::Nanos(0));
+            let _words = crate::describe::config_words(&config);
+        }
+        Err(error) => {
+            let _text = crate::error::render(&error.into());
+        }
+    }
+}
+
+/// The same for the bytes of a list file alone.
+pub fn exercise_list(list: &[u8]) {
+    let list = String::from_utf8_lossy(list);
+    match super::lists::parse(Path::new("list"), &list) {
+        Ok(prefixes) => assert!(prefixes.len() <= super::lists::LIST_ENTRIES_MAX),
+        Err(error) => {
+            let _text = crate::error::render(&error.into());
+        }
     }
 }
 
@@ -215,7 +188,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn wrong(contents: &str) -> (String, usize, usize, String) {
-        let error = parse(Path::new("r.toml"), contents).expect_err(contents);
+        let error = parse(Path::new("r.toml"), contents, |_| Err("no such file".into())).expect_err(contents);
         let Place::File { excerpt, .. } = error.place else { panic!("not in the file") };
         let (line, column) = excerpt.map_or((0, 0), |excerpt| (excerpt.line, excerpt.column));
         (error.problem, line, column, error.help.join("; "))
@@ -226,9 +199,9 @@ mod tests {
         for (contents, problem, line, column, help) in [
             ("interfaces = [\"eth0\"]\n[rule]\nlimts = []\n", "unknown key `limts`", 3, 1, "`limits`"),
             ("limits = []\n", "unknown key `limits`", 1, 1, "under [rule]"),
-            ("[rule]\non-exit = \"keep\"\n", "unknown key `on-exit`", 2, 1, "above [rule]"),
-            ("[rule]\nfoo = 1\n", "unknown key `foo`", 2, 1, "the keys here are name, limits"),
-            ("[[rule]]\n", "invalid type: list, expected a table", 1, 1, "[rule]"),
+            ("[rule]\non-exit = \"keep\"\n", "unknown key `on-exit`", 2, 1, "above the first [table]"),
+            ("[rule]\nfoo = 1\n", "unknown key `foo`", 2, 1, "the keys here are name, from"),
+            ("rule = 1\n", "invalid type: integer `1`, expected a table", 1, 8, "[rule]"),
             ("interfaces = \"eth0\"\n", "invalid type: string \"eth0\", expected a list", 1, 14, "brackets"),
             (
                 "max_sources = \"1000\"\n",
@@ -264,10 +237,111 @@ mod tests {
         );
     }
 
+    #[test]
+    fn the_example_of_a_site_is_what_it_says() {
+        let contents = include_str!("../../../examples/site.toml");
+        let list = include_str!("../../../examples/deny.txt");
+        let config = parse(Path::new("site.toml"), contents, |path| {
+            assert_eq!(path, Path::new("deny.txt"));
+            Ok(list.to_owned())
+        });
+        let config = config.expect("a configuration");
+        let names: Vec<_> = config.policy.rules.iter().map(|rule| rule.name.as_str()).collect();
+        assert_eq!(names, ["premium", "login", "api:partner", "api", "web"]);
+        assert_eq!(config.policy.access.len(), 3);
+        let day = ratelimit_common::time::Nanos(1_800_000_000_000_000_000);
+        assert_eq!(
+            crate::config::lint::warnings(&config, day),
+            [
+                "rule login: port 22 is limited: mind your own SSH connections",
+                "rules premium and api have packets in common: premium judges those"
+            ]
+        );
+        let words = crate::describe::config_words(&config);
+        for part in [
+            "denied      198.51.100.128/25, 2001:db8:bad::/48",
+            "  from      203.0.113.64/26, 2001:db8:100::/40",
+            "  to        192.0.2.80/32, 2001:db8:2::80/128",
+            "  limit     6 connections in 30 seconds (gcra: 6 at once, and then 6 in 30 seconds, evenly)",
+            "  until     2036-04-01T00:00:00Z, and then the rules after it judge",
+            "  note      nightly import",
+            "  bans      1 minute, then 10 minutes, then 1 hour for each time after; forgotten 24 hours after a ban",
+            "  shadow    300 connections in 5 minutes: counted, never enforced",
+            "  breaker   leaves this rule alone",
+        ] {
+            assert!(words.contains(part), "{part}: {words}");
+        }
+    }
+
+    #[test]
+    fn a_list_file_is_read_beside_its_configuration_and_nothing_without_end_is() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("r.toml");
+        let write = |name: &str, contents: &[u8]| std::fs::write(directory.path().join(name), contents).expect("write");
+        write("r.toml", b"interfaces = [\"eth0\"]\ndeny = [\"file:drop.txt\"]\n[rule]\nlimits = [\"1/s\"]\n");
+        write("drop.txt", b"192.0.2.0/24 ; caf\xe9\n");
+        let config = load(&path).expect("a configuration");
+        assert_eq!(config.policy.access.len(), 1);
+        assert_eq!(config.list_files, [directory.path().join("drop.txt")]);
+        for (file, problem) in
+            [("/dev/zero", "it is not a file"), (".", "it is not a file"), ("no.txt", "no such file")]
+        {
+            let list = format!("interfaces = [\"eth0\"]\ndeny = [\"file:{file}\"]\n[rule]\nlimits = [\"1/s\"]\n");
+            write("r.toml", list.as_bytes());
+            assert!(load(&path).expect_err(file).problem.contains(problem), "{file}");
+        }
+        write("r.toml", &vec![b'#'; (1 << 20) + 1]);
+        assert!(load(&path).expect_err("too long").problem.contains("longer than 1048576 bytes"));
+    }
+
+    /// Lines that make sense in some table, in any order.
+    const LINES: [&str; 24] = [
+        "interfaces = [\"eth0\"]",
+        "allow = [\"@a\", \"192.0.2.0/24\"]",
+        "deny = [\"file:x\", \"::/0\"]",
+        "deny_everyone = true",
+        "[lists]",
+        "a = [\"10.0.0.0/8\", \"file:x\"]",
+        "b = \"file:x\"",
+        "[safety]",
+        "breaker = \"80%\"",
+        "[rule]",
+        "[[rule]]",
+        "[[rule]]\nname = \"a\"\nlimits = [\"10/1m\"]",
+        "[[rule]]\nname = \"b\"\nlimits = [\"10/1m\", \"1MB/s\"]",
+        "from = [\"@a\"]",
+        "to = [\"203.0.113.5\"]",
+        "ports = \"all\"",
+        "algorithm = \"gcra\"",
+        "algorithm = \"fixed\"",
+        "burst = 3",
+        "block_for = [\"1m\", \"2m\"]",
+        "shadow_limits = [\"5/1m\", \"6/1m\"]",
+        "[[rule.override]]\nfrom = [\"@b\"]\nlimits = [\"9/1h\"]",
+        "until = 2027-03-31",
+        "window = \"lenient\"",
+    ];
+
     proptest! {
         #[test]
         fn no_file_panics(contents in "\\PC{0,80}|([a-z_]{1,11} ?= ?[\\[\"]{0,2}[0-9a-z/]{0,6}[\\]\"]{0,2}\n){0,4}(\\[rule\\]\nlimits = \\[\".{0,9}\"\\])?") {
-            let _either = parse(Path::new("r.toml"), &contents);
+            let _either = parse(Path::new("r.toml"), &contents, |_| Err("no such file".into()));
+        }
+
+        #[test]
+        fn no_mix_of_keys_and_lists_panics(
+            lines in prop::collection::vec(prop::sample::select(LINES.to_vec()), 0..16),
+            list in "([0-9a-f.:/]{0,12}[ ;#\r]?\n){0,4}|192.0.2.0/24\n",
+        ) {
+            let mut contents = lines;
+            contents.insert(0, "interfaces = [\"eth0\"]");
+            exercise(contents.join("\n").as_bytes(), list.as_bytes());
+        }
+
+        #[test]
+        fn no_bytes_panic(contents in prop::collection::vec(any::<u8>(), 0..80), list in prop::collection::vec(any::<u8>(), 0..80)) {
+            exercise(&contents, &list);
+            exercise_list(&list);
         }
     }
 }

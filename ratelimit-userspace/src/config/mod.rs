@@ -3,17 +3,25 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use ipnet::IpNet;
+
 use crate::desired::Policy;
 
 pub mod amount;
 pub mod duration;
 pub mod file;
 pub mod limit;
+mod limits;
 pub mod lint;
+pub mod lists;
 pub mod network;
+mod overlap;
 pub mod ports;
+pub mod rule;
 pub mod settings;
 pub mod syntax;
+pub mod until;
+pub mod written;
 
 /// Where the control socket is unless it is said.
 pub const SOCKET_DEFAULT: &str = "/run/ratelimitd/control.sock";
@@ -41,6 +49,34 @@ pub struct Config {
     pub listen: Option<SocketAddr>,
     /// What packets are judged by.
     pub policy: Policy,
+    /// What keeps the administrator from locking himself out.
+    pub safety: Safety,
+    /// Of rules that have one, by the rule's name, in the rules' order.
+    pub notes: Vec<(String, String)>,
+    /// Prefixes of both `allow` and `deny`, sorted: they are exempt.
+    pub overruled: Vec<IpNet>,
+    /// The list files that were read for it, sorted.
+    pub list_files: Vec<PathBuf>,
+}
+
+/// What keeps the administrator from locking himself out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Safety {
+    /// The peer of the SSH session that the daemon or a command is started from is exempt.
+    pub exempt_ssh_peer: bool,
+    /// So are the default gateways.
+    pub exempt_gateway: bool,
+    /// And the name servers of this host.
+    pub exempt_resolvers: bool,
+    /// A rule that drops more than this share of its packets for 30 s, in percent, 1 to 99, goes over to dry run; none is never.
+    pub breaker: Option<u8>,
+}
+
+impl Default for Safety {
+    /// The breaker is off: what share is usual under attack, which is when the limits are needed, is for whoever runs the server to know.
+    fn default() -> Self {
+        Self { exempt_ssh_peer: true, exempt_gateway: true, exempt_resolvers: true, breaker: None }
+    }
 }
 
 /// How to attach.

@@ -13,6 +13,23 @@ const CIDR_HELP: &str = "write an address, or a network with its length as in 19
 
 /// Parses a prefix; an address alone is a prefix of its full length. Bits beyond the length must be 0.
 pub fn parse_cidr(text: &str) -> Result<IpNet, SyntaxError> {
+    let whole = parse_uncut(text)?;
+    let network = whole.trunc();
+    if network != whole {
+        let address = whole.addr();
+        let problem = format!("{address} has bits set beyond /{}", whole.prefix_len());
+        return Err(SyntaxError::new(0..text.len(), problem)
+            .with_help(format!("did you mean {network}, or the one address {address}?")));
+    }
+    Ok(network)
+}
+
+/// Parses a prefix likewise, and cuts off the bits beyond its length.
+pub fn parse_cidr_of_any_bits(text: &str) -> Result<IpNet, SyntaxError> {
+    Ok(parse_uncut(text)?.trunc())
+}
+
+fn parse_uncut(text: &str) -> Result<IpNet, SyntaxError> {
     let (address_text, length_text) = match text.split_once('/') {
         Some((address, length)) => (address, Some(length)),
         None => (text, None),
@@ -46,15 +63,7 @@ pub fn parse_cidr(text: &str) -> Result<IpNet, SyntaxError> {
             };
             SyntaxError::new(length_span, problem).with_help(format!("lengths are 0 to {longest}"))
         })?;
-    let whole = IpNet::new(address, length)
-        .map_err(|_| SyntaxError::new(0..text.len(), "it is not a prefix").with_help(CIDR_HELP))?;
-    let network = whole.trunc();
-    if network != whole {
-        let problem = format!("{address} has bits set beyond /{length}");
-        return Err(SyntaxError::new(0..text.len(), problem)
-            .with_help(format!("did you mean {network}, or the one address {address}?")));
-    }
-    Ok(network)
+    IpNet::new(address, length).map_err(|_| SyntaxError::new(0..text.len(), "it is not a prefix").with_help(CIDR_HELP))
 }
 
 /// Checks that `text` can be the name of an interface.

@@ -105,13 +105,13 @@ fn merged(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
 }
 
 /// Both lists' common ports.
-fn common(a: &[(u16, u16)], b: &[(u16, u16)]) -> Vec<(u16, u16)> {
+pub(super) fn common(a: &[(u16, u16)], b: &[(u16, u16)]) -> Vec<(u16, u16)> {
     let overlaps = a.iter().flat_map(|x| b.iter().map(move |y| (x.0.max(y.0), x.1.min(y.1))));
     merged(overlaps.filter(|(first, last)| first <= last).collect())
 }
 
 /// What of `ranges` is not in `taken`; both sorted and merged.
-fn without(ranges: &[(u16, u16)], taken: &[(u16, u16)]) -> Vec<(u16, u16)> {
+pub(super) fn without(ranges: &[(u16, u16)], taken: &[(u16, u16)]) -> Vec<(u16, u16)> {
     let mut left = Vec::new();
     for &(first, last) in ranges {
         let mut from = Some(first);

@@ -1,72 +1,30 @@
 //! What was written, flag by flag or key by key, each value with its place; and the one way from there to a [`Config`].
 //! Flags and file meet here, so that the same words mean the same thing. Pure.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;
-use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
-use ratelimit_common::layout::{INTERFACES_MAX, LIMITS_MAX, PREFIXES_MAX, SOURCES_CAPACITY, Unit};
+use ratelimit_common::layout::{INTERFACES_MAX, RULES_MAX, SOURCES_CAPACITY, TARGETS_MAX};
 
-use super::limit::{self, Rate};
-use super::network::{check_interface, parse_cidr, parse_number};
+use super::limits::Slots;
+use super::lists::{self, LIST_FILES_MAX, ListFiles, ListSettings, Lists};
+use super::network::{check_interface, parse_number};
+use super::rule::{Context, RuleSettings};
 use super::syntax::{SyntaxError, near_miss};
-use super::{Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, XdpModeChoice, duration, ports};
-use crate::desired::{self, Access, Limit, Mode, Policy, Refuse, Rule, WindowForm, unit_label};
-use crate::error::{Diagnostic, Excerpt, Place};
+use super::written::{Source, Written};
+use super::{Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, Safety, XdpModeChoice};
+use crate::desired::{Access, Policy, Rule};
+use crate::error::Diagnostic;
 
-/// The rule's name unless it is said.
-pub const RULE_NAME_DEFAULT: &str = "default";
-/// The ports that are protected unless it is said.
-pub const PORTS_DEFAULT: &str = "80,443";
 /// Length of the IPv4 prefix that is one client unless it is said.
 pub const IPV4_PREFIX_DEFAULT: u8 = 32;
 /// Length of the IPv6 prefix that is one client unless it is said.
 pub const IPV6_PREFIX_DEFAULT: u8 = 64;
 
-/// The longest name of a rule: it is a label in metrics and tables.
-const RULE_NAME_LEN_MAX: usize = 32;
 /// The longest path of a Unix socket: `sun_path` less the terminator.
 const SOCKET_PATH_LEN_MAX: usize = 107;
-
-/// A value as it was written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
-    /// The text.
-    pub text: String,
-    /// Where it stands.
-    pub origin: Origin,
-}
-
-/// Where a value stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// The value of a flag, `--limit`.
-    Flag(&'static str),
-    /// The value of a key of the file.
-    Key {
-        /// The key with its table, `rule.limits`.
-        key: &'static str,
-        /// The value's bytes in the file, quotes included.
-        span: Range<usize>,
-    },
-}
-
-/// Who wrote it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Source {
-    /// Whoever typed the command.
-    #[default]
-    CommandLine,
-    /// A file.
-    File {
-        /// Its path, as given.
-        path: PathBuf,
-        /// All of it.
-        contents: String,
-    },
-}
 
 /// Everything that can be set, as it was written. One field is one flag and one key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -91,146 +49,200 @@ pub struct Settings {
     pub ipv6_prefix: Option<Written>,
     /// `--allow`, `allow`.
     pub allow: Vec<Written>,
-    /// `--name`, `rule.name`.
-    pub name: Option<Written>,
-    /// `--limit`, `rule.limits`.
-    pub limits: Vec<Written>,
-    /// `--count`, `rule.count`.
-    pub count: Option<Written>,
-    /// `--port`, `rule.ports`.
-    pub ports: Option<Written>,
-    /// `--dry-run`, `rule.mode`.
-    pub mode: Option<Written>,
-    /// `--window`, `rule.window`.
-    pub window: Option<Written>,
-    /// `--refuse`, `rule.refuse`.
-    pub refuse: Option<Written>,
+    /// `deny`.
+    pub deny: Vec<Written>,
+    /// `deny_everyone`.
+    pub deny_everyone: Option<Written>,
+    /// `lists`.
+    pub lists: Vec<ListSettings>,
+    /// `safety`.
+    pub safety: SafetySettings,
+    /// The rules, in order; flags make exactly one.
+    pub rules: Vec<RuleSettings>,
+    /// What the list files hold that are named here.
+    pub list_files: ListFiles,
+}
+
+/// What can be set of [`Safety`], as it was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SafetySettings {
+    /// `safety.exempt_ssh_peer`.
+    pub exempt_ssh_peer: Option<Written>,
+    /// `safety.exempt_gateway`.
+    pub exempt_gateway: Option<Written>,
+    /// `safety.exempt_resolvers`.
+    pub exempt_resolvers: Option<Written>,
+    /// `safety.breaker`.
+    pub breaker: Option<Written>,
 }
 
 impl Settings {
+    /// Has every list file that is named read by `read`, which answers with the contents or why there are none.
+    pub fn read_lists(&mut self, read: impl Fn(&Path) -> Result<String, String>) -> Result<(), Diagnostic> {
+        let mut files = ListFiles::new();
+        let senders = |rule: &RuleSettings| -> Vec<Written> {
+            let of_overrides = rule.overrides.iter().flat_map(|of| of.from.clone());
+            rule.from.clone().into_iter().flatten().chain(of_overrides).collect()
+        };
+        let listed = self.lists.iter().flat_map(|list| list.entries.iter().cloned());
+        let entries = self.allow.iter().chain(&self.deny).cloned();
+        for entry in entries.chain(listed).chain(self.rules.iter().flat_map(senders)) {
+            let Some(path) = lists::path(&entry.text, &self.source) else { continue };
+            if files.contains_key(&path) {
+                continue;
+            }
+            if files.len() == LIST_FILES_MAX {
+                let problem = format!("there are more than {LIST_FILES_MAX} list files");
+                let error = SyntaxError::new(0..entry.text.len(), problem).with_help("put several into one");
+                return Err(self.source.wrong(&entry, error));
+            }
+            let contents = read(&path);
+            files.insert(path, contents);
+        }
+        self.list_files = files;
+        Ok(())
+    }
+
     /// The configuration that this means, defaults filled in; else the first thing wrong with it.
     pub fn config(&self) -> Result<Config, Diagnostic> {
-        let policy = Policy {
-            ipv4_prefix: self.prefix(self.ipv4_prefix.as_ref(), 32, IPV4_PREFIX_DEFAULT)?,
-            ipv6_prefix: self.prefix(self.ipv6_prefix.as_ref(), 128, IPV6_PREFIX_DEFAULT)?,
-            access: self.access()?,
-            rules: vec![self.rule()?],
-        };
+        let ipv4_prefix = self.prefix(self.ipv4_prefix.as_ref(), 32, IPV4_PREFIX_DEFAULT)?;
+        let ipv6_prefix = self.prefix(self.ipv6_prefix.as_ref(), 128, IPV6_PREFIX_DEFAULT)?;
+        self.check_rules_number()?;
+        let lists = Lists::new(&self.source, &self.lists, &self.list_files)?;
+        let (access, overruled) = self.access(&lists)?;
+        let (rules, notes) = self.rules(&lists)?;
+        self.check_prefixes_number(&lists, &access, &rules)?;
         Ok(Config {
             interfaces: self.checked_interfaces()?,
-            xdp_mode: self.choice(
+            xdp_mode: self.source.choice(
                 self.xdp_mode.as_ref(),
                 [XdpModeChoice::Auto, XdpModeChoice::Native, XdpModeChoice::Generic],
                 XdpModeChoice::label,
             )?,
-            on_exit: self.choice(self.on_exit.as_ref(), [OnExit::Detach, OnExit::Keep], OnExit::label)?,
+            on_exit: self.source.choice(self.on_exit.as_ref(), [OnExit::Detach, OnExit::Keep], OnExit::label)?,
             max_sources: self.sources_capacity()?,
             socket: self.socket_path()?,
-            listen: self.read_if(self.listen.as_ref(), parse_listen)?,
-            policy,
+            listen: self.source.read_if(self.listen.as_ref(), parse_listen)?,
+            policy: Policy { ipv4_prefix, ipv6_prefix, access, rules },
+            safety: self.safety()?,
+            notes,
+            overruled,
+            list_files: self.list_files.keys().cloned().collect(),
         })
     }
 
     fn checked_interfaces(&self) -> Result<Vec<String>, Diagnostic> {
         let mut names = Vec::new();
         for written in &self.interfaces {
-            self.read(written, check_interface)?;
+            self.source.read(written, check_interface)?;
             names.push(written.text.clone());
         }
         names.sort_unstable();
         names.dedup();
         if names.is_empty() {
-            return Err(self.missing("--iface", "interfaces", "name the interface that clients come in by", "eth0"));
+            return Err(self.source.missing(
+                "--iface",
+                "interfaces",
+                None,
+                "name the interface that clients come in by",
+                "eth0",
+            ));
         }
         match self.interfaces.get(INTERFACES_MAX) {
             Some(written) if names.len() > INTERFACES_MAX => {
                 let problem = format!("there are more than {INTERFACES_MAX} interfaces");
-                Err(self.wrong(written, SyntaxError::new(0..written.text.len(), problem)))
+                Err(self.source.wrong(written, SyntaxError::new(0..written.text.len(), problem)))
             }
             _ => Ok(names),
         }
     }
 
-    fn rule(&self) -> Result<Rule, Diagnostic> {
-        let name = match &self.name {
-            Some(written) => {
-                self.read(written, check_rule_name)?;
-                written.text.clone()
+    fn check_rules_number(&self) -> Result<(), Diagnostic> {
+        let count: usize = self.rules.iter().map(RuleSettings::rules_len).sum();
+        let last = self.rules.iter().rev().find_map(|rule| rule.name.as_ref().or(rule.limits.first()));
+        match last {
+            Some(written) if count > RULES_MAX => {
+                let problem = format!("there are {count} rules, overrides counted, and {RULES_MAX} are the most");
+                Err(self.source.wrong(written, SyntaxError::new(0..written.text.len(), problem)))
             }
-            None => RULE_NAME_DEFAULT.to_owned(),
-        };
-        let unit = self.read_if(self.count.as_ref(), limit::parse_unit)?.unwrap_or(Unit::Connections);
-        let form = self.choice(self.window.as_ref(), [WindowForm::Strict, WindowForm::Lenient], WindowForm::label)?;
-        let ports = match &self.ports {
-            Some(written) => self.read(written, ports::parse)?,
-            None => {
-                let plain = vec![(80, 80), (443, 443)];
-                desired::Ports { tcp: plain.clone(), udp: plain, other_protocols: false }
+            _ => Ok(()),
+        }
+    }
+
+    #[expect(clippy::type_complexity, reason = "rules, and their notes by name")]
+    fn rules(&self, lists: &Lists<'_>) -> Result<(Vec<Rule>, Vec<(String, String)>), Diagnostic> {
+        let (names, slots) = (HashSet::new(), Slots::default());
+        let mut context = Context { source: &self.source, lists, names, slots, notes: Vec::new() };
+        let default = [RuleSettings::default()];
+        let written = if self.rules.is_empty() { &default } else { self.rules.as_slice() };
+        let mut rules = Vec::new();
+        for rule in written {
+            rules.extend(rule.rules(&mut context)?);
+        }
+        Ok((rules, context.notes))
+    }
+
+    /// Who is let through or kept out, and the prefixes that are said to be both.
+    fn access(&self, lists: &Lists<'_>) -> Result<(Vec<Access>, Vec<IpNet>), Diagnostic> {
+        let exempt = lists.prefixes(&self.allow)?;
+        let denied = lists.prefixes(&self.deny)?;
+        let is_everyone = |prefix: &IpNet| prefix.prefix_len() == 0;
+        let everyone = IpNet::aggregate(&denied.iter().copied().collect()).into_iter().find(is_everyone);
+        let is_meant = self.source.is_set(self.deny_everyone.as_ref(), false)?;
+        if let (Some(prefix), Some(last), false) = (everyone, self.deny.last(), is_meant) {
+            let named = self.deny.iter().find(|written| written.text == prefix.to_string()).unwrap_or(last);
+            let problem = format!("together these are {prefix}, so everybody would be kept out");
+            let error = SyntaxError::new(0..named.text.len(), problem);
+            return Err(self
+                .source
+                .wrong(named, error.with_help("if that is what you want, write deny_everyone = true")));
+        }
+        let overruled = denied.intersection(&exempt).copied().collect();
+        let denied = denied.difference(&exempt).map(|prefix| Access::denied(*prefix));
+        let mut access: Vec<Access> = exempt.iter().copied().map(Access::exempt).chain(denied).collect();
+        access.sort_unstable();
+        Ok((access, overruled))
+    }
+
+    /// The kernel has room for so many prefixes, whatever they are for.
+    fn check_prefixes_number(&self, lists: &Lists<'_>, access: &[Access], rules: &[Rule]) -> Result<(), Diagnostic> {
+        let senders = rules.iter().flat_map(|rule| rule.from.iter().copied());
+        let all: BTreeSet<IpNet> = access.iter().map(|access| access.prefix).chain(senders).collect();
+        let mut of_rules = self.rules.iter().filter_map(|rule| rule.from.as_ref()?.last());
+        if let Some(last) = self.deny.last().or(self.allow.last()).or(of_rules.next_back()) {
+            lists.check_number(last, &all)?;
+        }
+        let receivers: BTreeSet<IpNet> = rules.iter().flat_map(|rule| rule.to.iter().copied()).collect();
+        let last = self.rules.iter().filter_map(|rule| rule.to.as_ref()?.last()).next_back();
+        match last {
+            Some(written) if receivers.len() > TARGETS_MAX as usize => {
+                let problem = format!("the rules name more than {TARGETS_MAX} destinations");
+                let error = SyntaxError::new(0..written.text.len(), problem);
+                Err(self.source.wrong(written, error.with_help("join neighbouring addresses into prefixes")))
             }
-        };
-        Ok(Rule {
-            mode: self.choice(self.mode.as_ref(), [Mode::Enforce, Mode::DryRun], Mode::label)?,
-            refuse: self.choice(self.refuse.as_ref(), [Refuse::Excess, Refuse::All], Refuse::label)?,
-            ports,
-            from: Vec::new(),
-            to: Vec::new(),
-            shadow_limits: Vec::new(),
-            bans: None,
-            until: None,
-            limits: self.checked_limits(&name, unit, form)?,
-            name,
+            _ => Ok(()),
+        }
+    }
+
+    fn safety(&self) -> Result<Safety, Diagnostic> {
+        let (written, default) = (&self.safety, Safety::default());
+        let is_set = |written: &Option<Written>, default| self.source.is_set(written.as_ref(), default);
+        Ok(Safety {
+            exempt_ssh_peer: is_set(&written.exempt_ssh_peer, default.exempt_ssh_peer)?,
+            exempt_gateway: is_set(&written.exempt_gateway, default.exempt_gateway)?,
+            exempt_resolvers: is_set(&written.exempt_resolvers, default.exempt_resolvers)?,
+            breaker: self.source.read_if(written.breaker.as_ref(), parse_breaker)?.unwrap_or(default.breaker),
         })
     }
 
-    fn checked_limits(&self, rule: &str, unit: Unit, form: WindowForm) -> Result<Vec<Limit>, Diagnostic> {
-        let mut limits: Vec<Limit> = Vec::new();
-        let mut slots: HashMap<u32, Limit> = HashMap::new();
-        for written in &self.limits {
-            for (span, rate) in self.read(written, |text| limit::parse(text, unit))? {
-                let limit = windowed(rate, rule, form);
-                if let Some(other) = slots.insert(limit.slot, limit) {
-                    return Err(self.wrong(written, shared_slot(span, other, limit)));
-                }
-                if limits.len() == LIMITS_MAX {
-                    let problem = format!("a rule has at most {LIMITS_MAX} limits");
-                    let error = SyntaxError::new(span, problem).with_help("keep those that matter most");
-                    return Err(self.wrong(written, error));
-                }
-                limits.push(limit);
-            }
-        }
-        if limits.is_empty() {
-            let help = "say how much one source may do in how much time";
-            return Err(self.missing("--limit", "rule.limits", help, "1000/5m"));
-        }
-        Ok(limits)
-    }
-
-    fn access(&self) -> Result<Vec<Access>, Diagnostic> {
-        let mut exempt =
-            self.allow.iter().map(|written| self.read(written, parse_cidr)).collect::<Result<Vec<_>, _>>()?;
-        exempt.sort_unstable();
-        exempt.dedup();
-        let (v4, v6): (Vec<IpNet>, Vec<IpNet>) = exempt.iter().partition(|prefix| prefix.addr().is_ipv4());
-        let most = usize::try_from(PREFIXES_MAX).unwrap_or(usize::MAX);
-        match self.allow.last() {
-            Some(written) if v4.len().max(v6.len()) > most => {
-                let problem = format!("there are more than {PREFIXES_MAX} prefixes of one family");
-                let error = SyntaxError::new(0..written.text.len(), problem);
-                Err(self.wrong(written, error.with_help("join neighbouring prefixes into shorter ones")))
-            }
-            _ => Ok(exempt.into_iter().map(Access::exempt).collect()),
-        }
-    }
-
     fn prefix(&self, written: Option<&Written>, longest: u8, default: u8) -> Result<u8, Diagnostic> {
-        let length = self.read_if(written, |text| parse_number(text, 0, longest.into()))?;
+        let length = self.source.read_if(written, |text| parse_number(text, 0, longest.into()))?;
         Ok(length.and_then(|length| u8::try_from(length).ok()).unwrap_or(default))
     }
 
     fn sources_capacity(&self) -> Result<u32, Diagnostic> {
         let parse = |text: &str| parse_number(text, MAX_SOURCES_MIN.into(), MAX_SOURCES_MAX.into());
-        let number = self.read_if(self.max_sources.as_ref(), parse)?;
+        let number = self.source.read_if(self.max_sources.as_ref(), parse)?;
         Ok(number.and_then(|number| u32::try_from(number).ok()).unwrap_or(SOURCES_CAPACITY))
     }
 
@@ -238,7 +250,7 @@ impl Settings {
         let Some(written) = &self.socket else {
             return Ok(PathBuf::from(SOCKET_DEFAULT));
         };
-        self.read(written, |text| {
+        self.source.read(written, |text| {
             if text.is_empty() || text.contains('\0') {
                 return Err(SyntaxError::new(0..text.len(), "it is not a path").with_help(SOCKET_DEFAULT));
             }
@@ -249,132 +261,20 @@ impl Settings {
             Ok(PathBuf::from(text))
         })
     }
-
-    /// One of a fixed set of words; the set's first unless something was written.
-    fn choice<T: Copy, const N: usize>(
-        &self,
-        written: Option<&Written>,
-        choices: [T; N],
-        label: impl Fn(T) -> &'static str,
-    ) -> Result<T, Diagnostic> {
-        let Some(written) = written else {
-            return Ok(choices[0]);
-        };
-        self.read(written, |text| {
-            let labels = choices.map(&label);
-            choices.into_iter().find(|choice| label(*choice) == text).ok_or_else(|| {
-                let all = labels.join(" or ");
-                let help = match near_miss(text, labels) {
-                    Some(meant) => format!("did you mean `{meant}`? The choice is {all}"),
-                    None => format!("the choice is {all}"),
-                };
-                SyntaxError::new(0..text.len(), format!("`{text}` is not one of them")).with_help(help)
-            })
-        })
-    }
-
-    fn read<T>(&self, written: &Written, parse: impl FnOnce(&str) -> Result<T, SyntaxError>) -> Result<T, Diagnostic> {
-        parse(&written.text).map_err(|error| self.wrong(written, error))
-    }
-
-    fn read_if<T>(
-        &self,
-        written: Option<&Written>,
-        parse: impl FnOnce(&str) -> Result<T, SyntaxError>,
-    ) -> Result<Option<T>, Diagnostic> {
-        written.map(|written| self.read(written, parse)).transpose()
-    }
-
-    fn wrong(&self, written: &Written, error: SyntaxError) -> Diagnostic {
-        let help = error.help.into_iter().collect();
-        match (&written.origin, &self.source) {
-            (Origin::Key { key, span }, Source::File { path, contents }) => {
-                let excerpt = Excerpt::of(contents, file_span(contents, span, &written.text, error.span));
-                Diagnostic {
-                    problem: format!("bad value for `{key}`: {}", error.problem),
-                    place: Place::File { path: path.clone(), excerpt: Some(Box::new(excerpt)) },
-                    help,
-                }
-            }
-            (Origin::Key { key: name, .. } | Origin::Flag(name), _) => Diagnostic {
-                problem: format!("bad value for {name}: {}", error.problem),
-                place: Place::Flag { flag: name, text: written.text.clone(), span: error.span },
-                help,
-            },
-        }
-    }
-
-    fn missing(&self, flag: &str, key: &str, why: &str, example: &str) -> Diagnostic {
-        match &self.source {
-            Source::CommandLine => Diagnostic {
-                problem: format!("{flag} is missing"),
-                place: Place::CommandLine,
-                help: vec![format!("{why}, as in {flag} {example}")],
-            },
-            Source::File { path, .. } => Diagnostic {
-                problem: format!("`{key}` is missing, or empty"),
-                place: Place::File { path: path.clone(), excerpt: None },
-                help: vec![match key.split_once('.') {
-                    Some((table, key)) => format!("{why}, as in {key} = [\"{example}\"] under [{table}]"),
-                    None => format!("{why}, as in {key} = [\"{example}\"]"),
-                }],
-            },
-        }
-    }
 }
 
-fn windowed(rate: Rate, rule: &str, form: WindowForm) -> Limit {
-    Limit {
-        amount: rate.amount,
-        unit: rate.unit,
-        window_ns: rate.window_ns,
-        buckets: rate.buckets.count,
-        bucket_ns: rate.buckets.bucket_ns,
-        form,
-        burst: None,
-        slot: desired::slot(rule, rate.unit, rate.buckets.bucket_ns),
+fn parse_breaker(text: &str) -> Result<Option<u8>, SyntaxError> {
+    const HELP: &str = "write a share of the rule's packets, as in \"80%\", or \"off\"";
+    if text == "off" {
+        return Ok(None);
     }
-}
-
-fn shared_slot(span: Range<usize>, other: Limit, limit: Limit) -> SyntaxError {
-    let unit = unit_label(limit.unit);
-    if (other.unit, other.window_ns) == (limit.unit, limit.window_ns) {
-        let problem = format!("there is a limit of {unit} for this window already: {}", other.rate());
-        return SyntaxError::new(span, problem).with_help("keep the smaller one: it is the one that holds");
-    }
-    if (other.unit, other.bucket_ns) == (limit.unit, limit.bucket_ns) {
-        let length = duration::words(limit.bucket_ns);
-        let problem = format!("it would count {unit} in the same buckets of {length} as {}", other.rate());
-        let help = "keep one of them, or choose windows that differ more";
-        return SyntaxError::new(span, problem).with_help(help);
-    }
-    SyntaxError::new(span, format!("its counts would be mixed with those of {other}: their names hash alike"))
-        .with_help("give the rule another name")
-}
-
-/// Where `part` of a value's text stands in the file; all of the value where the file writes the text with escapes.
-fn file_span(contents: &str, value: &Range<usize>, text: &str, part: Range<usize>) -> Range<usize> {
-    let is_verbatim = contents.get(value.start + 1..value.end.saturating_sub(1)) == Some(text);
-    if is_verbatim {
-        return value.start + 1 + part.start..value.start + 1 + part.end;
-    }
-    value.clone()
-}
-
-fn check_rule_name(text: &str) -> Result<(), SyntaxError> {
-    const HELP: &str = "names are made of letters, digits, `-` and `_`";
-    if text.is_empty() {
-        return Err(SyntaxError::new(0..0, "the name is empty").with_help(HELP));
-    }
-    let refused = |c: &(usize, char)| !(c.1.is_ascii_alphanumeric() || c.1 == '-' || c.1 == '_');
-    if let Some((at, c)) = text.char_indices().find(refused) {
-        return Err(SyntaxError::new(at..at + c.len_utf8(), format!("a name cannot hold {c:?}")).with_help(HELP));
-    }
-    if text.len() > RULE_NAME_LEN_MAX {
-        let problem = format!("names have at most {RULE_NAME_LEN_MAX} characters");
-        return Err(SyntaxError::new(RULE_NAME_LEN_MAX..text.len(), problem));
-    }
-    Ok(())
+    let Some(number) = text.strip_suffix('%') else {
+        let help = near_miss(text, ["off"]).map(|meant| format!("did you mean `{meant}`?"));
+        let error = SyntaxError::new(0..text.len(), format!("`{text}` is not a share"));
+        return Err(error.with_help(HELP).with_help_if(help));
+    };
+    let share = parse_number(number, 1, 99)?;
+    Ok(u8::try_from(share).ok())
 }
 
 fn parse_listen(text: &str) -> Result<SocketAddr, SyntaxError> {

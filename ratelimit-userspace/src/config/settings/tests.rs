@@ -1,10 +1,25 @@
 //! From what was written to a configuration: the same words mean the same in flags and in a file.
 
+use std::ops::Range;
+
+use ratelimit_common::layout::Unit;
+
 use super::*;
+use crate::config::ports;
+use crate::config::rule::PORTS_DEFAULT;
+use crate::config::written::Origin;
+use crate::desired::{Mode, Refuse, WindowForm};
+use crate::error::Place;
 
 fn flags(limits: &[&str]) -> Settings {
     let all = |flag, texts: &[&str]| texts.iter().map(|text| one(flag, text)).collect();
-    Settings { interfaces: all("--iface", &["eth0"]), limits: all("--limit", limits), ..Settings::default() }
+    let rule = RuleSettings { limits: all("--limit", limits), ..RuleSettings::default() };
+    Settings { interfaces: all("--iface", &["eth0"]), rules: vec![rule], ..Settings::default() }
+}
+
+fn of_rule(mut settings: Settings, change: impl FnOnce(&mut RuleSettings)) -> Settings {
+    change(&mut settings.rules[0]);
+    settings
 }
 
 fn one(flag: &'static str, text: &str) -> Written {
@@ -76,8 +91,8 @@ fn a_slot_outlives_changes_of_amount_form_and_number_of_buckets() {
     let slot = |settings: Settings| settings.config().expect("well-formed").policy.rules[0].limits[0].slot;
     let before = slot(flags(&["10/5m"]));
     assert_eq!(before, slot(flags(&["20/6m"])));
-    assert_eq!(before, slot(Settings { window: Some(one("--window", "lenient")), ..flags(&["10/5m"]) }));
-    assert_ne!(before, slot(Settings { name: Some(one("--name", "web")), ..flags(&["10/5m"]) }));
+    assert_eq!(before, slot(of_rule(flags(&["10/5m"]), |rule| rule.window = Some(one("--window", "lenient")))));
+    assert_ne!(before, slot(of_rule(flags(&["10/5m"]), |rule| rule.name = Some(one("--name", "web")))));
 }
 
 #[test]
@@ -91,7 +106,8 @@ fn both_ends_of_each_number_are_in() {
     assert!(v6("0").is_ok() && v6("128").is_ok() && v6("129").is_err());
     let socket = |length| Settings { socket: Some(one("--socket", &"s".repeat(length))), ..flags(&["1/1s"]) }.config();
     assert!(socket(1).is_ok() && socket(107).is_ok() && socket(108).is_err() && socket(0).is_err());
-    let name = |length| Settings { name: Some(one("--name", &"n".repeat(length))), ..flags(&["1/1s"]) }.config();
+    let name =
+        |length: usize| of_rule(flags(&["1/1s"]), |rule| rule.name = Some(one("--name", &"n".repeat(length)))).config();
     assert!(name(1).is_ok() && name(32).is_ok() && name(33).is_err() && name(0).is_err());
 }
 

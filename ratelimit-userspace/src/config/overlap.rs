@@ -1,0 +1,119 @@
+//! Which packets two rules have in common. Pure.
+
+use ipnet::IpNet;
+
+use super::ports::{common, without};
+use crate::desired::{Ports, Rule};
+
+/// What of two rules' packets is the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shared {
+    /// Nothing.
+    Nothing,
+    /// All of the earlier's: it is an exception from the later.
+    AllOfEarlier,
+    /// Some of either.
+    Some,
+}
+
+/// What of the packets of `earlier` is also of `later`.
+pub(super) fn shared(earlier: &Rule, later: &Rule) -> Shared {
+    if is_empty(&both(&earlier.ports, &later.ports))
+        || !meet(&earlier.from, &later.from)
+        || !meet(&earlier.to, &later.to)
+    {
+        return Shared::Nothing;
+    }
+    let is_all = is_empty(&rest(&earlier.ports, &later.ports))
+        && within(&earlier.from, &later.from)
+        && within(&earlier.to, &later.to);
+    if is_all { Shared::AllOfEarlier } else { Shared::Some }
+}
+
+/// The rules before the one at `index` that leave it no packet, ever; none if some is left.
+pub(super) fn covered_by(rules: &[Rule], index: usize) -> Option<Vec<&Rule>> {
+    let later = rules.get(index)?;
+    let mut left = later.ports.clone();
+    let mut by = Vec::new();
+    for earlier in &rules[..index] {
+        let is_wider = earlier.until.is_none() && within(&later.from, &earlier.from) && within(&later.to, &earlier.to);
+        if is_wider && !is_empty(&both(&left, &earlier.ports)) {
+            left = rest(&left, &earlier.ports);
+            by.push(earlier);
+        }
+    }
+    is_empty(&left).then_some(by)
+}
+
+/// The prefixes of `inner` that lie in none of `outer`; both sorted. No prefix at all in `outer` is every address.
+pub(super) fn outside<'a>(inner: &'a [IpNet], outer: &'a [IpNet]) -> impl Iterator<Item = IpNet> + 'a {
+    let mut rest = outer.iter().copied().peekable();
+    let mut widest: Option<IpNet> = None;
+    inner.iter().copied().filter(move |prefix| {
+        // Prefixes are nested or apart, and the shorter of nested ones comes first.
+        while let Some(next) = rest.next_if(|next| next <= prefix) {
+            if !widest.is_some_and(|widest| widest.contains(&next)) {
+                widest = Some(next);
+            }
+        }
+        !outer.is_empty() && !widest.is_some_and(|widest| widest.contains(prefix))
+    })
+}
+
+fn within(inner: &[IpNet], outer: &[IpNet]) -> bool {
+    outer.is_empty() || !inner.is_empty() && outside(inner, outer).next().is_none()
+}
+
+fn meet(a: &[IpNet], b: &[IpNet]) -> bool {
+    let some_within = |a: &[IpNet], b: &[IpNet]| outside(a, b).count() < a.len();
+    a.is_empty() || b.is_empty() || some_within(a, b) || some_within(b, a)
+}
+
+fn both(a: &Ports, b: &Ports) -> Ports {
+    Ports {
+        tcp: common(&a.tcp, &b.tcp),
+        udp: common(&a.udp, &b.udp),
+        other_protocols: a.other_protocols && b.other_protocols,
+    }
+}
+
+fn rest(of: &Ports, taken: &Ports) -> Ports {
+    Ports {
+        tcp: without(&of.tcp, &taken.tcp),
+        udp: without(&of.udp, &taken.udp),
+        other_protocols: of.other_protocols && !taken.other_protocols,
+    }
+}
+
+fn is_empty(ports: &Ports) -> bool {
+    ports.tcp.is_empty() && ports.udp.is_empty() && !ports.other_protocols
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn prefixes() -> impl Strategy<Value = Vec<IpNet>> {
+        let one = (0_u32..64, 26_u8..=32).prop_map(|(last, length)| {
+            IpNet::from(ipnet::Ipv4Net::new_assert(std::net::Ipv4Addr::from_bits(0xc000_0200 + last), length).trunc())
+        });
+        prop::collection::btree_set(one, 0..6).prop_map(|prefixes| prefixes.into_iter().collect())
+    }
+
+    proptest! {
+        #[test]
+        fn what_lies_outside_is_what_a_look_at_each_pair_says(inner in prefixes(), outer in prefixes()) {
+            let is_outside = |prefix: &&IpNet| !outer.is_empty() && !outer.iter().any(|of| of.contains(*prefix));
+            let expected: Vec<IpNet> = inner.iter().filter(is_outside).copied().collect();
+            prop_assert_eq!(outside(&inner, &outer).collect::<Vec<_>>(), expected);
+        }
+
+        #[test]
+        fn prefixes_meet_where_some_address_is_in_both(a in prefixes(), b in prefixes()) {
+            let holds = |of: &[IpNet], address: &std::net::IpAddr| of.is_empty() || of.iter().any(|of| of.contains(address));
+            let mut addresses = (0..64_u32).map(|last| std::net::IpAddr::from(std::net::Ipv4Addr::from_bits(0xc000_0200 + last)));
+            prop_assert_eq!(meet(&a, &b), addresses.any(|address| holds(&a, &address) && holds(&b, &address)));
+        }
+    }
+}
