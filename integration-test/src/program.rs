@@ -117,6 +117,13 @@ impl Program {
         word
     }
 
+    /// Packets within the limits of each rule so far.
+    pub fn admitted_by_rule(&mut self) -> Vec<u64> {
+        let reading = self.kernel.read().expect("the counters are read");
+        let of = |at: usize| reading.interfaces.iter().map(|read| read.rules[at].of(Reason::WithinLimit).packets).sum();
+        (0..reading.interfaces[0].rules.len()).map(of).collect()
+    }
+
     /// What has become of all packets so far. Every one is in there once.
     pub fn counts(&mut self) -> Counts {
         let reading = self.kernel.read().expect("the counters are read");

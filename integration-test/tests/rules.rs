@@ -1,0 +1,237 @@
+//! Many rules, in the kernel: who judges what, who passes or is dropped whatever the limits say, bans, and the other ways
+//! to count.
+
+use std::net::IpAddr;
+
+use integration_test::frames::flag::SYN;
+use integration_test::frames::proto::TCP;
+use integration_test::frames::{IPV4, IPV6, SOURCE_V4, V4, V6, frame, tcp};
+use integration_test::is_skipped;
+use integration_test::program::{Program, limit, limit_over, policy};
+use ipnet::IpNet;
+use ratelimit_common::layout::{RULES_MAX, Unit};
+use ratelimit_common::time::{Nanos, SECOND_NS};
+use ratelimit_userspace::desired::{Access, Bans, Grant, Limit, Mode, Policy, Ports, Rule, WindowForm, slot};
+
+const MINUTE_NS: u64 = 60 * SECOND_NS;
+const AGE_NS: u64 = 3600 * SECOND_NS;
+
+fn net(text: &str) -> IpNet {
+    text.parse().expect("a prefix")
+}
+
+fn nets(texts: &[&str]) -> Vec<IpNet> {
+    texts.iter().map(|text| net(text)).collect()
+}
+
+/// A rule for TCP ports that admits so many connections in five minutes.
+fn rule(name: &str, ports: &[u16], amount: u64) -> Rule {
+    let of_rule = Limit {
+        slot: slot(name, Unit::Connections, MINUTE_NS),
+        ..limit(amount, Unit::Connections, WindowForm::Strict)
+    };
+    let tcp = ports.iter().map(|&port| (port, port)).collect();
+    Rule::new(name.into(), Ports { tcp, udp: Vec::new(), other_protocols: false }, vec![of_rule])
+}
+
+fn rules(rules: Vec<Rule>) -> Policy {
+    Policy { rules, ..policy(&[]) }
+}
+
+fn syn(source: &str, port: u16) -> Vec<u8> {
+    match source.parse().expect("an address") {
+        IpAddr::V4(address) => frame(IPV4, V4 { source: address.octets(), ..V4::of(TCP) }.around(tcp(port, SYN))),
+        IpAddr::V6(address) => frame(IPV6, V6 { source: address.octets(), ..V6::of(TCP) }.around(tcp(port, SYN))),
+    }
+}
+
+#[test]
+fn the_first_rule_that_matches_judges_alone() {
+    if is_skipped("the_first_rule_that_matches_judges_alone") {
+        return;
+    }
+    let premium = Rule { from: nets(&["198.51.100.0/24", "2001:db8:1::/48"]), ..rule("premium", &[80, 443], 5) };
+    let mut program = Program::new(&rules(vec![premium, rule("web", &[80, 443], 2), rule("login", &[8443], 1)]));
+    for (premium, other) in [("198.51.100.9", "203.0.113.9"), ("2001:db8:1:9::1", "2001:db8:2:9::1")] {
+        assert_eq!(program.passed(&syn(premium, 80), 7), 5);
+        assert_eq!(program.passed(&syn(other, 443), 7), 2);
+        assert_eq!(program.passed(&syn(premium, 8443), 7), 1, "the rule for everyone has a window of its own");
+        assert_eq!(program.passed(&syn(other, 8443), 7), 1);
+        assert_eq!(program.verdict(&syn(other, 22)), "not_protected");
+    }
+}
+
+#[test]
+fn a_rule_for_an_address_judges_what_is_sent_there_and_nothing_else() {
+    if is_skipped("a_rule_for_an_address_judges_what_is_sent_there_and_nothing_else") {
+        return;
+    }
+    // Every frame is sent to 192.0.2.1 or 2001:db8::1.
+    let here = Rule { to: nets(&["192.0.2.0/28", "2001:db8::1/128"]), ..rule("here", &[80], 1) };
+    let there = Rule { to: nets(&["192.0.2.128/25", "2001:db8:ffff::/48"]), ..rule("there", &[80], 0) };
+    let mut program = Program::new(&rules(vec![there, here, rule("rest", &[443], 3)]));
+    for source in ["198.51.100.9", "2001:db8:1:9::1"] {
+        assert_eq!(program.passed(&syn(source, 80), 3), 1);
+        assert_eq!(program.passed(&syn(source, 443), 5), 3);
+    }
+}
+
+#[test]
+fn as_many_rules_as_there_is_room_for_each_have_their_ports_and_counts() {
+    if is_skipped("as_many_rules_as_there_is_room_for_each_have_their_ports_and_counts") {
+        return;
+    }
+    let first_port = 1000;
+    let ports = || (first_port..).take(RULES_MAX);
+    let all = ports().map(|port| rule(&format!("r{port}"), &[port], u64::from(port - first_port) + 1)).collect();
+    let mut program = Program::new(&rules(all));
+    for (port, amount) in ports().zip(1..) {
+        assert_eq!(program.passed(&syn("198.51.100.9", port), 70), amount, "port {port}");
+    }
+}
+
+#[test]
+fn a_rule_keeps_its_counters_where_its_place_changes() {
+    if is_skipped("a_rule_keeps_its_counters_where_its_place_changes") {
+        return;
+    }
+    let (a, b) = (rule("a", &[80], 9), rule("b", &[443], 9));
+    let mut program = Program::new(&rules(vec![a.clone(), b.clone()]));
+    assert_eq!(program.passed(&syn("198.51.100.9", 80), 4), 4);
+    assert_eq!(program.passed(&syn("198.51.100.9", 443), 2), 2);
+    let c = rule("c", &[8080], 9);
+    for (order, admitted) in [
+        (vec![b.clone(), a.clone()], vec![2, 4]),
+        (vec![c.clone(), b.clone(), a.clone()], vec![0, 2, 4]),
+        (vec![a.clone()], vec![4]),
+        (vec![c, a], vec![0, 4]),
+    ] {
+        program.apply(&rules(order));
+        assert_eq!(program.admitted_by_rule(), admitted);
+    }
+}
+
+#[test]
+fn the_longest_prefix_grants_and_after_its_end_the_next() {
+    if is_skipped("the_longest_prefix_grants_and_after_its_end_the_next") {
+        return;
+    }
+    let mut some = rules(vec![rule("web", &[80], 1)]);
+    let mut program = Program::new(&some);
+    let until = |minutes: u64| Some(Nanos(program.now().0 + minutes * MINUTE_NS));
+    some.access = vec![
+        Access { prefix: net("198.51.0.0/16"), grant: Grant::Denied, until: None },
+        Access { prefix: net("198.51.100.0/24"), grant: Grant::Exempt, until: until(20) },
+        Access { prefix: net("198.51.100.7/32"), grant: Grant::Denied, until: until(10) },
+        Access { prefix: net("2001:db8:1::/48"), grant: Grant::Denied, until: until(10) },
+    ];
+    program.apply(&some);
+    let verdicts = |program: &mut Program| {
+        ["198.51.100.7", "198.51.100.8", "198.51.1.1", "2001:db8:1:1::1"]
+            .map(|source| program.verdict(&syn(source, 80)))
+    };
+    assert_eq!(verdicts(&mut program), ["denied", "exempt", "denied", "denied"]);
+    assert_eq!(program.verdict(&syn("198.51.1.1", 22)), "not_protected", "what no rule judges passes");
+    program.advance(10 * MINUTE_NS);
+    assert_eq!(verdicts(&mut program), ["exempt", "exempt", "denied", "within_limit"]);
+    program.advance(10 * MINUTE_NS);
+    assert_eq!(verdicts(&mut program)[..3], ["denied", "denied", "denied"]);
+    some.rules[0].mode = Mode::DryRun;
+    program.apply(&some);
+    assert_eq!(program.verdict(&syn("198.51.1.1", 80)), "dry_run");
+}
+
+#[test]
+fn whoever_exceeds_a_limit_is_banned_for_longer_each_time_until_it_is_forgotten() {
+    if is_skipped("whoever_exceeds_a_limit_is_banned_for_longer_each_time_until_it_is_forgotten") {
+        return;
+    }
+    let bans = Bans { steps_ns: vec![10 * MINUTE_NS, 60 * MINUTE_NS], forget_ns: 24 * AGE_NS };
+    let login = Rule { bans: Some(bans), ..rule("login", &[80], 2) };
+    let mut program = Program::new(&rules(vec![login.clone(), rule("other", &[443], 9)]));
+    for source in ["198.51.100.9", "2001:db8:1:9::1"] {
+        for (length_ns, next_after_ns) in
+            [(10 * MINUTE_NS, 0), (60 * MINUTE_NS, 0), (60 * MINUTE_NS, 25 * AGE_NS), (10 * MINUTE_NS, 25 * AGE_NS)]
+        {
+            assert_eq!(program.passed(&syn(source, 80), 2), 2);
+            assert_eq!(program.verdict(&syn(source, 80)), "over_limit");
+            assert_eq!(program.verdict(&syn(source, 80)), "banned");
+            assert_eq!(program.verdict(&syn(source, 443)), "within_limit", "a ban is its rule's");
+            program.advance(length_ns - 1);
+            assert_eq!(program.verdict(&syn(source, 80)), "banned");
+            program.advance(1 + next_after_ns);
+        }
+    }
+    let dry = Rule { mode: Mode::DryRun, ..login };
+    program.apply(&rules(vec![dry]));
+    assert_eq!(program.passed(&syn("203.0.113.5", 80), 9), 9);
+    program.apply(&rules(vec![rule("login", &[80], 20)]));
+    assert_eq!(program.verdict(&syn("203.0.113.5", 80)), "within_limit", "dry run bans nobody");
+}
+
+#[test]
+fn six_in_thirty_seconds_by_a_leaky_bucket_are_six_at_once_and_then_one_every_five() {
+    if is_skipped("six_in_thirty_seconds_by_a_leaky_bucket_are_six_at_once_and_then_one_every_five") {
+        return;
+    }
+    let six = limit_over(6, Unit::Connections, WindowForm::Gcra, 1, 30 * SECOND_NS);
+    let mut program = Program::new(&policy(&[six]));
+    for source in ["198.51.100.9", "2001:db8:1:9::1"] {
+        assert_eq!(program.passed(&syn(source, 80), 10), 6);
+        program.advance(5 * SECOND_NS - 1);
+        assert_eq!(program.passed(&syn(source, 80), 10), 0);
+        program.advance(1);
+        assert_eq!(program.passed(&syn(source, 80), 10), 1);
+        program.advance(12 * SECOND_NS);
+        assert_eq!(program.passed(&syn(source, 80), 10), 2);
+    }
+    program.apply(&policy(&[Limit { burst: Some(2), slot: 77, ..six }]));
+    assert_eq!(program.passed(&syn("203.0.113.5", 80), 10), 2);
+    program.advance(30 * SECOND_NS);
+    assert_eq!(program.passed(&syn("203.0.113.5", 80), 10), 2);
+}
+
+#[test]
+fn a_fixed_window_starts_anew_at_each_edge_of_the_clock() {
+    if is_skipped("a_fixed_window_starts_anew_at_each_edge_of_the_clock") {
+        return;
+    }
+    let mut program = Program::new(&policy(&[limit_over(5, Unit::Connections, WindowForm::Fixed, 1, 5 * MINUTE_NS)]));
+    let syn = syn("198.51.100.9", 80);
+    program.advance(5 * MINUTE_NS - 1);
+    assert_eq!(program.passed(&syn, 9), 5);
+    program.advance(1);
+    assert_eq!(program.passed(&syn, 9), 5);
+    program.advance(5 * MINUTE_NS - 1);
+    assert_eq!(program.passed(&syn, 9), 0);
+}
+
+#[test]
+fn a_burst_holds_within_each_bucket_whatever_the_window_has_room_for() {
+    if is_skipped("a_burst_holds_within_each_bucket_whatever_the_window_has_room_for") {
+        return;
+    }
+    let limit = Limit { burst: Some(3), ..limit(8, Unit::Connections, WindowForm::Strict) };
+    let mut program = Program::new(&policy(&[limit]));
+    let syn = frame(IPV4, V4 { source: SOURCE_V4, ..V4::of(TCP) }.around(tcp(80, SYN)));
+    for admitted in [3, 3, 2, 0] {
+        assert_eq!(program.passed(&syn, 9), admitted);
+        program.advance(MINUTE_NS);
+    }
+}
+
+#[test]
+fn a_rule_that_has_ended_leaves_its_packets_to_the_next() {
+    if is_skipped("a_rule_that_has_ended_leaves_its_packets_to_the_next") {
+        return;
+    }
+    let mut program = Program::new(&rules(vec![rule("web", &[80], 1)]));
+    let until = Some(Nanos(program.now().0 + MINUTE_NS));
+    let partner = Rule { from: nets(&["198.51.100.0/24"]), until, ..rule("partner", &[80], 4) };
+    program.apply(&rules(vec![partner, rule("web", &[80], 1)]));
+    assert_eq!(program.passed(&syn("198.51.100.9", 80), 9), 4);
+    program.advance(MINUTE_NS - 1);
+    assert_eq!(program.passed(&syn("198.51.100.8", 80), 9), 4);
+    program.advance(1);
+    assert_eq!(program.passed(&syn("198.51.100.7", 80), 9), 1);
+}
