@@ -195,7 +195,7 @@ mod tests {
         );
         assert!(ledger.enter(denied.clone()) && ledger.enter(exempt.clone()));
         assert_eq!(deciding(ledger.entries(), NOW), [&exempt]);
-        assert_eq!(ledger.expire(Nanos(2_000)), [exempt.clone()]);
+        assert_eq!(ledger.expire(Nanos(2_000)), std::slice::from_ref(&exempt));
         assert_eq!(deciding(ledger.entries(), Nanos(2_000)), [&denied]);
         assert!(ledger.enter(exempt) && ledger.enter(denied.clone()));
         assert_eq!(ledger.entries().collect::<Vec<_>>(), [&denied]);

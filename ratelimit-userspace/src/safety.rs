@@ -21,7 +21,7 @@ const ANCESTORS_MAX: usize = 16;
 const DENIED_V4_MIN: u8 = 8;
 const DENIED_V6_MIN: u8 = 16;
 
-/// Who is exempt by default.
+/// What keeps a mistake from doing harm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Safety {
     /// The address that whoever started the daemon came from by SSH.
@@ -30,11 +30,13 @@ pub struct Safety {
     pub exempt_gateway: bool,
     /// The name servers of /etc/resolv.conf.
     pub exempt_resolvers: bool,
+    /// A rule that drops more than so many percent of its packets for 30 s falls back to dry-run; none is never.
+    pub breaker_percent: Option<u8>,
 }
 
 impl Default for Safety {
     fn default() -> Self {
-        Self { exempt_ssh_peer: true, exempt_gateway: true, exempt_resolvers: true }
+        Self { exempt_ssh_peer: true, exempt_gateway: true, exempt_resolvers: true, breaker_percent: None }
     }
 }
 
@@ -151,7 +153,8 @@ pub fn ssh_peer_of_this_process() -> Option<IpAddr> {
 
 /// The same from an environment as /proc/PID/environ has it.
 fn ssh_peer_in(environment: &[u8]) -> Option<IpAddr> {
-    let variable = environment.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(b"SSH_CONNECTION="))?;
+    let variable =
+        environment.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(b"SSH_CONNECTION="))?;
     ssh_peer(std::str::from_utf8(variable).ok()?)
 }
 
@@ -164,7 +167,10 @@ fn parent_in(stat: &str) -> Option<i32> {
 pub fn resolvers(contents: &str) -> Vec<IpAddr> {
     let server = |line: &str| {
         let mut words = line.split_whitespace();
-        (words.next() == Some("nameserver")).then(|| words.next()).flatten().and_then(|word| without_zone(word).parse().ok())
+        (words.next() == Some("nameserver"))
+            .then(|| words.next())
+            .flatten()
+            .and_then(|word| without_zone(word).parse().ok())
     };
     contents.lines().filter_map(server).collect()
 }
@@ -254,7 +260,8 @@ mod tests {
 
     #[test]
     fn name_servers_are_read_as_the_resolver_reads_them() {
-        let contents = "# nameserver 1.1.1.1\nsearch example.org\nnameserver 192.0.2.53\nnameserver fe80::1%eth0\nnameserver x\n";
+        let contents =
+            "# nameserver 1.1.1.1\nsearch example.org\nnameserver 192.0.2.53\nnameserver fe80::1%eth0\nnameserver x\n";
         assert_eq!(resolvers(contents), [address("192.0.2.53"), address("fe80::1")]);
     }
 
@@ -280,7 +287,7 @@ mod tests {
     fn everyone_needed_is_exempt_unless_switched_off() {
         let prefixes = |safety| around().exemptions(safety).iter().map(|of| of.prefix.to_string()).collect::<Vec<_>>();
         assert_eq!(prefixes(Safety::default()), ["198.51.100.7/32", "192.0.2.1/32", "fe80::1/128", "192.0.2.53/32"]);
-        let off = Safety { exempt_ssh_peer: false, exempt_gateway: false, exempt_resolvers: true };
+        let off = Safety { exempt_ssh_peer: false, exempt_gateway: false, ..Safety::default() };
         assert_eq!(prefixes(off), ["192.0.2.53/32"]);
     }
 
@@ -303,7 +310,9 @@ mod tests {
         ] {
             let objection = around().objection(prefix.parse().unwrap(), caller.map(address));
             match words {
-                Some(words) => assert!(objection.as_ref().is_some_and(|of| of.contains(words)), "{prefix}: {objection:?}"),
+                Some(words) => {
+                    assert!(objection.as_ref().is_some_and(|of| of.contains(words)), "{prefix}: {objection:?}")
+                }
                 None => assert_eq!(objection, None, "{prefix}"),
             }
         }

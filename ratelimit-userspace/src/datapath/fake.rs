@@ -188,6 +188,11 @@ impl FakeKernel {
         self.world().in_force().cloned()
     }
 
+    /// What the daemon owns, once more, to look into.
+    pub fn peek(&self) -> FakeDatapath {
+        FakeDatapath { kernel: self.clone() }
+    }
+
     /// What the daemon owns, once more: a later run over the same kernel. Nothing is attached by it yet.
     pub fn reopen(&self) -> FakeDatapath {
         for row in self.world().known.values_mut() {

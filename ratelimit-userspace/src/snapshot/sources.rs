@@ -1,7 +1,7 @@
 //! What all the sources come to, in memory that does not grow with them. Pure.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use ipnet::IpNet;
 use ratelimit_common::layout::Source;
@@ -165,6 +165,51 @@ impl Census {
             }
         }
         Tracked { sources: self.limits.iter().map(|of| of.windows).max().unwrap_or(0), over_limit, leaders }
+    }
+}
+
+/// Sources of some prefix that a rule keeps out now, gathered as windows are visited, in any order.
+#[derive(Debug)]
+pub struct Blocked<'a> {
+    policy: &'a Policy,
+    now: Nanos,
+    within: IpNet,
+    sources: BTreeSet<IpNet>,
+}
+
+impl<'a> Blocked<'a> {
+    /// None so far.
+    pub const fn new(policy: &'a Policy, now: Nanos, within: IpNet) -> Self {
+        Self { policy, now, within, sources: BTreeSet::new() }
+    }
+
+    /// Adds a client that is banned.
+    pub fn banned(&mut self, client: IpNet) {
+        if self.is_within(client) {
+            self.sources.insert(client);
+        }
+    }
+
+    /// Looks at one window: a source without room is kept out, where the rule drops.
+    pub fn visit(&mut self, reading: &SourceReading) {
+        if !self.is_within(reading.prefix) {
+            return;
+        }
+        let enforcing = self.policy.rules.iter().filter(|rule| rule.mode == desired::Mode::Enforce);
+        let limit = enforcing.flat_map(|rule| &rule.limits).find(|limit| limit.slot == reading.slot);
+        if limit.is_some_and(|limit| Standing::of(limit, &reading.window, self.now).over) {
+            self.sources.insert(reading.prefix);
+        }
+    }
+
+    /// Their names, in order.
+    pub fn names(&self) -> Vec<String> {
+        self.sources.iter().copied().map(source_text).collect()
+    }
+
+    /// A client may be longer than the prefix, or hold it: `2001:db8::7` lies in the client 2001:db8::/64.
+    fn is_within(&self, client: IpNet) -> bool {
+        self.within.contains(&client) || client.contains(&self.within)
     }
 }
 
