@@ -13,6 +13,10 @@ use ratelimit_common::time::Nanos;
 
 use crate::config::{Config, OnExit, XdpModeChoice, amount, duration};
 
+mod matching;
+
+pub use matching::{Mismatch, Protocol, Sent};
+
 /// Everything that the daemon holds the kernel to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredState {
@@ -92,24 +96,6 @@ impl Policy {
         self.access.iter().filter(holds).max_by_key(|access| access.prefix.prefix_len()).copied()
     }
 
-    /// The rule that judges a packet at `now`, and its index: the first that matches.
-    pub fn rule_for(&self, sent: &Sent, now: Nanos) -> Option<(usize, &Rule)> {
-        self.rules.iter().enumerate().find(|(_, rule)| rule.mismatch(sent, now).is_none())
-    }
-
-    /// The rules that may judge packets of `address` at `now`, to whatever port, and their indices. One whose packets an earlier
-    /// one takes, all of them, is not among them.
-    pub fn rules_from(&self, address: IpAddr, now: Nanos) -> Vec<(usize, &Rule)> {
-        let mut found: Vec<(usize, &Rule)> = Vec::new();
-        for (at, rule) in self.rules.iter().enumerate() {
-            let matches = rule.has_from(address) && !rule.has_ended(now);
-            if matches && !found.iter().any(|(_, earlier)| earlier.takes_all_of(rule)) {
-                found.push((at, rule));
-            }
-        }
-        found
-    }
-
     /// The prefix that is one client with `address`.
     pub fn client(&self, address: IpAddr) -> IpNet {
         match address {
@@ -117,43 +103,6 @@ impl Policy {
             IpAddr::V6(v6) => Ipv6Net::new(v6, self.ipv6_prefix).map_or(IpNet::from(address), |net| net.trunc().into()),
         }
     }
-}
-
-/// What of a packet decides which rule judges it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sent {
-    /// Who sends it.
-    pub from: IpAddr,
-    /// To which address; none where that is not known, and then no rule that asks for one matches.
-    pub to: Option<IpAddr>,
-    /// By which protocol.
-    pub protocol: Protocol,
-    /// To which port.
-    pub port: u16,
-}
-
-/// What has ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-}
-
-/// Why a rule does not judge a packet: the first reason there is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mismatch {
-    /// The rule has ended.
-    Ended,
-    /// It is for other ports.
-    Port,
-    /// It is for other sources.
-    From,
-    /// It is for packets to other addresses.
-    To,
-    /// It is for packets to some addresses, and this packet's is not known.
-    ToUnknown,
 }
 
 /// One rule: who sends to what, and the limits that hold there all at once.
@@ -199,43 +148,6 @@ impl Rule {
     }
 }
 
-impl Rule {
-    /// Why it does not judge a packet at `now`; none if it matches.
-    pub fn mismatch(&self, sent: &Sent, now: Nanos) -> Option<Mismatch> {
-        if self.has_ended(now) {
-            return Some(Mismatch::Ended);
-        }
-        if !self.ports.holds(sent.protocol, sent.port) {
-            return Some(Mismatch::Port);
-        }
-        if !self.has_from(sent.from) {
-            return Some(Mismatch::From);
-        }
-        match sent.to {
-            _ if self.to.is_empty() => None,
-            None => Some(Mismatch::ToUnknown),
-            Some(to) => (!self.to.iter().any(|prefix| prefix.contains(&to))).then_some(Mismatch::To),
-        }
-    }
-
-    /// Whether it judges packets from this address.
-    pub fn has_from(&self, address: IpAddr) -> bool {
-        self.from.is_empty() || self.from.iter().any(|prefix| prefix.contains(&address))
-    }
-
-    /// Whether its time is over.
-    pub fn has_ended(&self, now: Nanos) -> bool {
-        self.until.is_some_and(|until| until <= now)
-    }
-
-    /// Whether of a source that both match no packet is left to `later`.
-    fn takes_all_of(&self, later: &Self) -> bool {
-        let within = |prefix: &IpNet| self.to.iter().any(|of| of.contains(prefix));
-        let takes_all_to = self.to.is_empty() || !later.to.is_empty() && later.to.iter().all(within);
-        takes_all_to && self.ports.hold_all_of(&later.ports)
-    }
-}
-
 /// How long a source is banned that exceeds a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bans {
@@ -273,26 +185,6 @@ pub struct Ports {
     pub udp: Vec<(u16, u16)>,
     /// Every other IP protocol too (`all`).
     pub other_protocols: bool,
-}
-
-impl Ports {
-    /// Whether this port is among them.
-    pub fn holds(&self, protocol: Protocol, port: u16) -> bool {
-        let ranges = match protocol {
-            Protocol::Tcp => &self.tcp,
-            Protocol::Udp => &self.udp,
-        };
-        ranges.iter().any(|&(first, last)| (first..=last).contains(&port))
-    }
-
-    fn hold_all_of(&self, other: &Self) -> bool {
-        let within = |ranges: &[(u16, u16)], of: &[(u16, u16)]| {
-            ranges.iter().all(|range| of.iter().any(|&(first, last)| first <= range.0 && range.1 <= last))
-        };
-        within(&other.tcp, &self.tcp)
-            && within(&other.udp, &self.udp)
-            && (self.other_protocols || !other.other_protocols)
-    }
 }
 
 /// One limit.
@@ -377,16 +269,6 @@ impl Mode {
         match self {
             Self::Enforce => "enforce",
             Self::DryRun => "dry-run",
-        }
-    }
-}
-
-impl Protocol {
-    /// The protocol's name as flags and files have it.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
         }
     }
 }
@@ -489,61 +371,6 @@ impl Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn rule(name: &str, ports: &[(u16, u16)]) -> Rule {
-        let ports = Ports { tcp: ports.to_vec(), ..Ports::default() };
-        Rule::new(name.to_owned(), ports, Vec::new())
-    }
-
-    fn prefixes(text: &str) -> Vec<IpNet> {
-        vec![text.parse().expect("a prefix")]
-    }
-
-    fn policy(rules: Vec<Rule>) -> Policy {
-        Policy { ipv4_prefix: 32, ipv6_prefix: 64, access: Vec::new(), rules }
-    }
-
-    #[test]
-    fn the_first_rule_that_matches_judges_and_every_other_says_why_not() {
-        let now = Nanos(1_000);
-        let ended = Rule { until: Some(now), ..rule("ended", &[(80, 80)]) };
-        let other = rule("other", &[(443, 443)]);
-        let partner = Rule { from: prefixes("192.0.2.0/24"), ..rule("partner", &[(80, 80)]) };
-        let api = Rule { to: prefixes("203.0.113.5/32"), ..rule("api", &[(80, 90)]) };
-        let policy = policy(vec![ended, other, partner, api, rule("web", &[(80, 80)]), rule("last", &[(0, u16::MAX)])]);
-        let sent = |from: &str, to: Option<&str>| Sent {
-            from: from.parse().expect("an address"),
-            to: to.map(|to| to.parse().expect("an address")),
-            protocol: Protocol::Tcp,
-            port: 80,
-        };
-        let judge = |sent: Sent| policy.rule_for(&sent, now).map(|(at, rule)| (at, rule.name.as_str()));
-        assert_eq!(judge(sent("192.0.2.1", None)), Some((2, "partner")));
-        assert_eq!(judge(sent("198.51.100.7", Some("203.0.113.5"))), Some((3, "api")));
-        assert_eq!(judge(sent("198.51.100.7", Some("203.0.113.6"))), Some((4, "web")));
-        assert_eq!(judge(Sent { protocol: Protocol::Udp, ..sent("198.51.100.7", None) }), None);
-        let why = |sent: Sent| policy.rules.iter().map(|rule| rule.mismatch(&sent, now)).collect::<Vec<_>>();
-        let unlike = [Mismatch::Ended, Mismatch::Port, Mismatch::From, Mismatch::ToUnknown].map(Some);
-        assert_eq!(why(sent("198.51.100.7", None))[..4], unlike);
-        assert_eq!(why(sent("198.51.100.7", Some("203.0.113.6")))[3], Some(Mismatch::To));
-        assert_eq!(why(sent("198.51.100.7", None))[4..], [None, None]);
-        assert_eq!(policy.rules[0].mismatch(&sent("198.51.100.7", None), Nanos(999)), None);
-    }
-
-    #[test]
-    fn a_rule_that_is_left_nothing_of_a_source_is_none_of_its_rules() {
-        let partner = Rule { from: prefixes("192.0.2.0/24"), ..rule("partner", &[(0, u16::MAX)]) };
-        let api = Rule { to: prefixes("203.0.113.0/24"), ..rule("api", &[(80, 80)]) };
-        let inside = Rule { to: prefixes("203.0.113.5/32"), ..rule("inside", &[(80, 80)]) };
-        let policy =
-            policy(vec![partner, api, inside, rule("web", &[(80, 80), (443, 443)]), rule("login", &[(22, 22)])]);
-        let names = |from: &str| {
-            let rules = policy.rules_from(from.parse().expect("an address"), Nanos(0));
-            rules.into_iter().map(|(_, rule)| rule.name.as_str()).collect::<Vec<_>>()
-        };
-        assert_eq!(names("192.0.2.1"), ["partner"]);
-        assert_eq!(names("198.51.100.7"), ["api", "web", "login"]);
-    }
 
     #[test]
     fn slots_of_earlier_versions_are_found_again() {

@@ -9,26 +9,24 @@ use ratelimit_common::time::Nanos;
 use tokio::time::Instant;
 
 use super::breaker::Breaker;
-use super::carry_out::carry_out;
 use super::hold::Hold;
 use super::links::Links;
 use super::orders::Grants;
-use super::source::{ConfigSource, Loaded};
+use super::source::ConfigSource;
 use super::store::Store;
 use super::trial::{Pending, Record, Start};
 use crate::config::{Config, OnExit};
-use crate::control::proto::{DetachReport, Health, Problem, ProblemKind, ReloadReport};
+use crate::control::proto::{DetachReport, Health, Problem, ProblemKind};
 use crate::datapath::{Datapath, DatapathError, InterfaceReading, Reading};
 use crate::desired::{DesiredState, Policy, Rule};
-use crate::plan::{changes, diff, restart_needed};
 use crate::safety::{Around, Safety};
 use crate::snapshot::{
     Census, CheckReport, Clocks, ConfigState, Parts, SCHEMA, Sample, Samples, Snapshot, Standing, TOP_DEFAULT,
     TopSource, Traffic, Volume,
 };
 
-/// What became of a reload.
-pub(super) type Reloaded = Result<ReloadReport, Problem>;
+/// Gateways and resolvers change without an announcement that is listened to.
+const LOOK_AROUND_EVERY: Duration = Duration::from_secs(30);
 
 /// When a step is taken.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +70,9 @@ pub(super) struct Engine<D> {
     pub(super) pending: Option<Pending>,
     /// The text that was tried last and not confirmed.
     pub(super) refused: Option<String>,
-    links: Links,
+    pub(super) links: Links,
+    /// Since the daemon started.
+    looked_around_at: Duration,
     pub(super) last_reload: ConfigState,
     samples: Samples,
     /// The newest snapshot, and when its reading began.
@@ -119,6 +119,7 @@ impl<D: Datapath> Engine<D> {
             pending: None,
             refused,
             links: Links::default(),
+            looked_around_at: moment.uptime,
             last_reload,
             samples: Samples::default(),
             newest: None,
@@ -218,6 +219,10 @@ impl<D: Datapath> Engine<D> {
     /// What has to be done as time passes.
     fn tidy(&mut self, reading: &Reading, moment: Moment) {
         let trial = self.watch_trial();
+        if moment.uptime.saturating_sub(self.looked_around_at) >= LOOK_AROUND_EVERY {
+            self.looked_around_at = moment.uptime;
+            self.look_around();
+        }
         let clocks = Clocks { now: reading.now, wall: moment.wall };
         self.expire_grants(clocks);
         self.watch_breaker(reading, moment);
@@ -292,12 +297,13 @@ impl<D: Datapath> Engine<D> {
         let mut census = Census::new(policy, reading.now, TOP_DEFAULT);
         self.datapath.visit_sources(&mut |source| census.visit(&source))?;
         let mut tracked = census.finish();
+        let bans = self.datapath.bans()?;
         let mut top = Vec::new();
         for source in std::mem::take(&mut tracked.leaders) {
             let windows = self.datapath.source(source.addr())?;
-            top.extend(TopSource::of(policy, reading.now, source, &windows));
+            let of = TopSource::of(policy, reading.now, source, &windows);
+            top.extend(of.map(|of| of.with_access(policy, source, &bans, reading.now)));
         }
-        let bans = self.datapath.bans()?;
         let snapshot = Snapshot::build(Parts {
             reading: &reading,
             tracked,
@@ -323,102 +329,6 @@ impl<D: Datapath> Engine<D> {
         let windows = self.datapath.source(address).map_err(Problem::datapath)?;
         let bans = self.datapath.bans().map_err(Problem::datapath)?;
         Ok(CheckReport::with_bans(&self.desired.policy, now, address, &windows, &bans))
-    }
-
-    /// Reads the file anew and carries it out, whole or not at all.
-    pub(super) fn reload(&mut self, moment: Moment) -> Reloaded {
-        let ConfigSource::File(file) = &self.source else {
-            let why =
-                "there is nothing to reload: this daemon was started from flags; use `ratelimitd run --config FILE`";
-            tracing::warn!("{why}");
-            return Err(Problem::new(ProblemKind::Config, why));
-        };
-        let path = file.path.display().to_string();
-        let loaded = (file.load)(&file.path).map_err(|error| Problem::new(ProblemKind::Config, format!("{error:#}")));
-        let loaded = loaded.and_then(|loaded| {
-            if self.is_refused(&loaded.text) {
-                let why = format!("{path} was tried and not confirmed; change it, or insist: `ratelimitd apply`");
-                return Err(Problem::new(ProblemKind::Conflict, why));
-            }
-            Ok(loaded)
-        });
-        let changes = match loaded {
-            Ok(loaded) => self.take_on(loaded, &path, moment)?,
-            Err(problem) => return Err(self.refuse(problem)),
-        };
-        Ok(ReloadReport { schema: SCHEMA, changes })
-    }
-
-    /// Carries out a configuration, whole or not at all, and notes how that went.
-    pub(super) fn take_on(&mut self, loaded: Loaded, path: &str, moment: Moment) -> Result<Vec<String>, Problem> {
-        let now = self.clocks(moment)?.now;
-        let outcome = self.settled(now).and_then(|()| {
-            self.look_around();
-            let tripped = std::mem::take(&mut self.breaker);
-            let outcome = self.change_to(loaded.config, path, now);
-            if outcome.is_err() {
-                self.breaker = tripped;
-            }
-            outcome
-        });
-        match outcome {
-            Ok(changes) => {
-                tracing::info!("reloaded {path}: {}", if changes.is_empty() { "no change" } else { "carried out" });
-                self.set_text(loaded.text);
-                self.settle();
-                self.note_success(moment);
-                Ok(changes)
-            }
-            Err(problem) => Err(self.refuse(problem)),
-        }
-    }
-
-    /// Notes that a configuration holds.
-    pub(super) fn note_success(&mut self, moment: Moment) {
-        self.last_reload =
-            ConfigState { last_reload_successful: true, last_reload_success_at: moment.wall, error: None };
-    }
-
-    /// Notes that a configuration was not carried out. The problem names the file itself.
-    fn refuse(&mut self, problem: Problem) -> Problem {
-        tracing::error!("reload: {problem}; everything goes on as it was");
-        self.last_reload.last_reload_successful = false;
-        self.last_reload.error = Some(problem.message.clone());
-        problem
-    }
-
-    /// Refuses what needs a restart.
-    pub(super) fn can_follow(&self, config: &Config, path: &str) -> Result<(), Problem> {
-        let fixed = restart_needed(&self.config, config);
-        if fixed.is_empty() {
-            return Ok(());
-        }
-        let why = format!("{path} changes {}, which needs a restart; nothing was changed", fixed.join(" and "));
-        Err(Problem::new(ProblemKind::Config, why))
-    }
-
-    fn change_to(&mut self, config: Config, path: &str, now: Nanos) -> Result<Vec<String>, Problem> {
-        self.can_follow(&config, path)?;
-        let desired = DesiredState { interfaces: config.interfaces.clone(), policy: self.policy_of(&config, now) };
-        let plan = diff(&self.desired, &desired);
-        let changes = changes(&self.desired, &desired);
-        for change in &changes {
-            tracing::info!("reload: {change}");
-        }
-        let attached = carry_out(&mut self.datapath, &self.desired.policy, &plan).map_err(|error| {
-            let problem = Problem::datapath(error);
-            Problem { message: format!("{path}: {}", problem.message), ..problem }
-        })?;
-        for interface in &plan.detach {
-            self.links.forget(interface);
-        }
-        for (interface, mode) in attached {
-            self.links.attached(&interface, mode);
-        }
-        self.desired = desired;
-        self.config = config;
-        self.newest = None;
-        Ok(changes)
     }
 
     /// Takes the filter off one interface, or off all. With the last one gone the daemon has nothing left to do.

@@ -30,6 +30,7 @@ mod hold;
 mod links;
 mod notify;
 mod orders;
+mod reload;
 mod source;
 mod store;
 mod trial;
@@ -346,7 +347,7 @@ impl<D: Datapath> Owner<D> {
     async fn reload(
         &mut self,
         surroundings: &mut Surroundings,
-        answer: impl FnOnce(engine::Reloaded),
+        answer: impl FnOnce(reload::Reloaded),
     ) -> Result<(), DaemonError> {
         surroundings.notifier.tell(State::Reloading);
         let reloaded = self.on_datapath(Engine::reload).await?;

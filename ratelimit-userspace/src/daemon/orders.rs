@@ -82,6 +82,10 @@ impl<D: Datapath> Engine<D> {
             let why = entry.reason.as_deref().unwrap_or_default();
             tracing::info!(prefix = %entry.prefix, "{} is never limited: it is {why}", entry.prefix);
         }
+        if safety != self.grants.safety {
+            // The next look finds that the policy is not what it should be.
+            self.grants.next_end = None;
+        }
         self.grants.safety = safety;
         self.grants.around = around;
     }

@@ -11,7 +11,7 @@ use super::check::check_limit;
 use super::sources::{Standing, source_text};
 use super::{CheckLimit, Mode, Outcome, SCHEMA, ports, timestamp};
 use crate::datapath::{Ban, SourceReading};
-use crate::desired::{self, Access, Grant, Mismatch, Policy, Protocol, Sent};
+use crate::desired::{self, Access, Grant, Mismatch, Policy, Sent};
 
 /// Prefixes of a rule that are named; lists may have thousands.
 const PREFIXES_SHOWN: usize = 3;
@@ -204,20 +204,6 @@ fn some_of(prefixes: &[ipnet::IpNet]) -> String {
     if more == 0 { shown.join(", ") } else { format!("{} and {more} more", shown.join(", ")) }
 }
 
-impl Sent {
-    /// A packet to a port as `443`, `443/tcp` or `53/udp` name it; none if the text names none.
-    pub fn to_port(from: std::net::IpAddr, to: Option<std::net::IpAddr>, text: &str) -> Option<Self> {
-        let (port, protocol) = match text.split_once('/') {
-            None => (text, Protocol::Tcp),
-            Some((port, "tcp")) => (port, Protocol::Tcp),
-            Some((port, "udp")) => (port, Protocol::Udp),
-            Some(_) => return None,
-        };
-        let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
-        Some(Self { from, to, protocol, port: port.parse().ok().filter(|_| is_number)? })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,18 +215,6 @@ mod tests {
 
     fn sent(port: &str) -> Sent {
         Sent::to_port(address("198.51.100.7"), None, port).unwrap()
-    }
-
-    #[test]
-    fn a_port_is_tcp_unless_it_is_said() {
-        let ports = ["443", "443/tcp", "53/udp"].map(sent);
-        assert_eq!(
-            ports.map(|of| (of.port, of.protocol)),
-            [(443, Protocol::Tcp), (443, Protocol::Tcp), (53, Protocol::Udp)]
-        );
-        for text in ["", "http", "65536", "+80", "80/sctp", "80/"] {
-            assert_eq!(Sent::to_port(address("::1"), None, text), None, "{text}");
-        }
     }
 
     #[test]

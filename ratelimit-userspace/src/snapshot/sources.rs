@@ -10,7 +10,7 @@ use ratelimit_common::window;
 use serde::{Deserialize, Serialize};
 
 use super::{Unit, seconds};
-use crate::datapath::SourceReading;
+use crate::datapath::{Ban, SourceReading};
 use crate::desired::{self, Grant, Limit, Policy};
 
 /// Sources in `top` unless asked otherwise.
@@ -253,10 +253,30 @@ impl TopSource {
         })
     }
 
+    /// The same with what goes before limits: a denial, or a ban of this source.
+    pub fn with_access(mut self, policy: &Policy, source: IpNet, bans: &[Ban], now: Nanos) -> Self {
+        let denial = policy.grant(source.addr(), now).filter(|access| access.grant == Grant::Denied);
+        let ban = bans.iter().filter(|ban| ban.client == source && now < ban.until).map(|ban| ban.until).max();
+        let left = |until: Nanos| seconds(until.0.saturating_sub(now.0));
+        match (self.state, denial, ban) {
+            (State::Exempt, ..) | (_, None, None) => {}
+            (_, Some(denial), _) => {
+                self.state = State::Denied;
+                self.never = denial.until.is_none();
+                self.retry_after_seconds = self.retry_after_seconds.max(denial.until.map_or(0.0, left));
+            }
+            (_, None, Some(until)) => {
+                self.state = State::Banned;
+                self.retry_after_seconds = self.retry_after_seconds.max(left(until));
+            }
+        }
+        self
+    }
+
     /// Puts sources in the order of `top`: over a limit first, by packets refused, then by how full their window is.
     pub fn rank(mut sources: Vec<Self>) -> Vec<Self> {
         sources.sort_by_cached_key(|of| {
-            let over = of.state == State::OverLimit;
+            let over = matches!(of.state, State::OverLimit | State::Banned | State::Denied);
             let refused = if over { of.dropped.saturating_add(of.would_drop) } else { 0 };
             Reverse((over, refused, fill(of.used, of.limit), Reverse(of.source.clone())))
         });

@@ -18,7 +18,7 @@ pub fn stats(snapshot: &Snapshot) -> String {
     }
     for rule in &snapshot.fallen_back {
         out += &format!(
-            "RULE {rule} FELL BACK TO DRY RUN, as it dropped nearly everything: `ratelimitd mode enforce` ends it\n"
+            "RULE {rule} FELL BACK TO DRY RUN, as it dropped more than it may: `ratelimitd mode enforce` ends it\n"
         );
     }
     if let Some(left) = snapshot.confirm_within_seconds {
@@ -146,7 +146,13 @@ fn sources(snapshot: &Snapshot) -> String {
 
 fn standing(of: &TopSource) -> (&'static str, String) {
     let again = || {
-        if of.never { "never: the limit is 0".to_owned() } else { format!("in {}", duration(of.retry_after_seconds)) }
+        if of.never && of.state == State::Denied {
+            "after `ratelimitd unblock`".to_owned()
+        } else if of.never {
+            "never: the limit is 0".to_owned()
+        } else {
+            format!("in {}", duration(of.retry_after_seconds))
+        }
     };
     match of.state {
         State::Ok => ("ok", "-".to_owned()),

@@ -143,7 +143,8 @@ fn an_explanation_ends_with_the_verdict() {
     policy.rules.insert(0, partner);
     let now = crate::datapath::fake::START;
     let sent = Sent::to_port(crate::fixture::address("198.51.100.7"), None, "443").unwrap();
-    let explained = |policy| explain(&crate::snapshot::ExplainReport::build(policy, now, &sent, &[], &[]));
+    let explained =
+        |policy: &crate::desired::Policy| explain(&crate::snapshot::ExplainReport::build(policy, now, &sent, &[], &[]));
     insta::assert_snapshot!("explain_within_limit", explained(&policy));
     policy.access = vec![Access { prefix: "198.51.0.0/16".parse().unwrap(), grant: Grant::Denied, until: None }];
     insta::assert_snapshot!("explain_denied", explained(&policy));

@@ -97,7 +97,14 @@ async fn an_exemption_tells_whom_it_frees_and_goes_before_bans_and_denials() {
     assert_eq!(site.reason("198.51.101.7"), "denied");
     let banned = site.client.list().await.unwrap().entries.into_iter().filter(|of| of.state == Standing::Banned);
     assert_eq!(banned.map(|of| of.prefix).collect::<Vec<_>>(), ["198.51.100.7", "203.0.113.9"]);
-    assert_eq!(site.client.stats().await.unwrap().sources.banned, 2);
+    let stats = site.client.stats().await.unwrap();
+    assert_eq!(stats.sources.banned, 2);
+    let top: Vec<_> = stats.top.unwrap().into_iter().map(|of| (of.source, of.state)).collect();
+    let row = |source: &str, state| (source.to_owned(), state);
+    assert_eq!(top[0], row("203.0.113.9", Standing::Banned));
+    assert!(top.contains(&row("198.51.100.7", Standing::Exempt)), "{top:?}");
+    let check = site.client.check(address("203.0.113.9")).await.unwrap();
+    assert_eq!((check.reason.as_str(), check.verdict), ("banned", snapshot::Outcome::Drop));
     site.stop().await;
 }
 
@@ -209,5 +216,23 @@ async fn an_application_charges_a_source_and_asks_how_it_stands() {
     assert_eq!(site.reason("198.51.100.7"), "over_limit");
     let unknown = site.client.standing(source, "no such").await;
     assert_eq!(Site::refusal(unknown), (Exit::Usage, "there is no rule no such; there are default".to_owned()));
+    site.stop().await;
+}
+
+static HAS_MOVED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+fn moving_gateway() -> Around {
+    let gateway = if HAS_MOVED.load(std::sync::atomic::Ordering::Relaxed) { "192.0.2.254" } else { "192.0.2.1" };
+    Around { gateways: vec![address(gateway)], ..Around::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_changes_is_noticed() {
+    let mut site = Site::new(0).with_around(moving_gateway);
+    site.start().await;
+    assert_eq!((site.reason("192.0.2.1"), site.reason("192.0.2.254")), ("exempt", "over_limit"));
+    HAS_MOVED.store(true, std::sync::atomic::Ordering::Relaxed);
+    site.pass(32).await;
+    assert_eq!((site.reason("192.0.2.1"), site.reason("192.0.2.254")), ("over_limit", "exempt"));
     site.stop().await;
 }
