@@ -1,4 +1,5 @@
 //! What commands change while the limiter runs, with real packets.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Lab, SERVER, assert_refused};
@@ -14,7 +15,7 @@ fn done(output: &Output) -> &str {
 }
 
 fn json(lab: &Lab, args: &[&str]) -> Value {
-    serde_json::from_str(done(&lab.ratelimitd(&[args, &["--json"]].concat()))).expect("JSON")
+    serde_json::from_str(done(&lab.ratelimitd(&[args, &["--json"]].concat()))).unwrap()
 }
 
 #[test]
