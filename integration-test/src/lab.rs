@@ -119,7 +119,7 @@ impl Lab {
     /// A command in the server's namespace that finds the BPF file system.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = self.server.command_with(&self.bpffs, program.as_ref());
-        command.env("RATELIMITD_SOCKET", self.socket());
+        command.env("RATELIMITD_SOCKET", self.socket()).env("RATELIMITD_STATE_DIR", self.directory().join("state"));
         command
     }
 

@@ -16,6 +16,10 @@ use ratelimit_common::window::BURST_ANY;
 
 use crate::config::{Config, OnExit, XdpModeChoice, amount, duration};
 
+mod matching;
+
+pub use matching::{Mismatch, Protocol, Sent};
+
 /// Everything that the daemon holds the kernel to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredState {

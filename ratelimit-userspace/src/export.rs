@@ -99,6 +99,7 @@ fn sources(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result 
         "Sources that a rule has no room for now",
         snapshot.rules.iter().map(|rule| (vec![("rule", &*rule.name)], over(rule))),
     )?;
+    family(out, "ratelimitd_bans_active", "Sources banned now", [(none(), gauge(of.banned))])?;
     let help = "Packets of sources that could not be remembered";
     family(out, "ratelimitd_sources_not_admitted", help, [(none(), ConstCounter::new(of.not_admitted))])
 }
@@ -194,7 +195,7 @@ mod tests {
     use crate::fixture::snapshot;
 
     /// Every metric that INTERFACE.md names and that there is something to say about.
-    const NAMES: [&str; 12] = [
+    const NAMES: [&str; 13] = [
         "ratelimitd_build_info",
         "ratelimitd_packets_total",
         "ratelimitd_bytes_total",
@@ -204,6 +205,7 @@ mod tests {
         "ratelimitd_sources_not_admitted_total",
         "ratelimitd_map_errors_total",
         "ratelimitd_attached",
+        "ratelimitd_bans_active",
         "ratelimitd_enforcing",
         "ratelimitd_config_last_reload_successful",
         "ratelimitd_config_last_reload_success_timestamp_seconds",

@@ -1,5 +1,6 @@
 //! The daemon and command line of ratelimitd. ARCHITECTURE.md has the map: who may use whom.
 
+pub mod access;
 pub mod cli;
 pub mod config;
 pub mod control;
@@ -15,5 +16,6 @@ pub mod log;
 mod netlink;
 pub mod plan;
 pub mod privileges;
+pub mod safety;
 pub mod snapshot;
 pub mod view;

@@ -78,6 +78,16 @@ transcripts! {
     help_check_config: ["check-config", "-h"];
     help_detach: ["detach", "--help"];
     help_reload: ["reload", "-h"];
+    help_explain: ["explain", "--help"];
+    help_list: ["list", "-h"];
+    help_allow: ["allow", "--help"];
+    help_deny: ["deny", "-h"];
+    help_unblock: ["unblock", "-h"];
+    help_reset: ["reset", "-h"];
+    help_panic: ["panic", "-h"];
+    help_mode: ["mode", "-h"];
+    help_apply: ["apply", "--help"];
+    help_confirm: ["confirm", "-h"];
     help_completions: ["completions", "-h"];
     help_man: ["man", "-h"];
 
@@ -105,6 +115,12 @@ transcripts! {
     flag_of_the_one_liner_with_a_command: ["--iface", "lo", "stats"];
     socket_before_the_command: ["--socket", "my.sock", "stats"];
     flags_with_run: ["--dry-run", "run"];
+    bad_prefix_to_deny: ["deny", "192.0.2.1/24"];
+    bad_time_to_deny: ["deny", "192.0.2.1", "--for", "5x"];
+    bad_time_to_confirm: ["apply", "--confirm", "500ms"];
+    bad_port_to_explain: ["explain", "192.0.2.1", "--to", "https"];
+    bad_mode_to_set: ["mode", "off"];
+    bad_source_to_reset: ["reset", "192.0.2.0/24"];
     bad_source: ["check", "198.51.100.0/24"];
 
     file_missing: ["run", "--config", "ratelimitd.toml"];

@@ -9,6 +9,7 @@ use super::{OutputFormat, Repeat};
 use crate::control::client::{Client, ClientError};
 use crate::datapath::DatapathError;
 use crate::datapath::pins::{self, Orphans, PinsError};
+use crate::desired::Sent;
 use crate::error::Exit;
 use crate::snapshot::Snapshot;
 use crate::view::{self, Screen, WatchError};
@@ -49,6 +50,24 @@ pub(super) async fn check(socket: &Path, source: IpAddr, format: OutputFormat) -
         OutputFormat::Json => print_json(&report)?,
     };
     Ok(view::check_exit(&report))
+}
+
+/// What would become of a packet.
+pub(super) async fn explain(socket: &Path, sent: Sent, format: OutputFormat) -> anyhow::Result<Exit> {
+    let report = Client::new(socket).explain(&sent).await?;
+    match format {
+        OutputFormat::Human => print(view::explain(&report).as_bytes()),
+        OutputFormat::Json => print_json(&report),
+    }
+}
+
+/// What is allowed, denied and banned.
+pub(super) async fn list(socket: &Path, format: OutputFormat) -> anyhow::Result<Exit> {
+    let report = Client::new(socket).list().await?;
+    match format {
+        OutputFormat::Human => print(view::list(&report).as_bytes()),
+        OutputFormat::Json => print_json(&report),
+    }
 }
 
 /// Has the daemon read its file again.

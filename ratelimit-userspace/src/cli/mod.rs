@@ -13,6 +13,7 @@ pub use self::limiter::Limiter;
 pub use self::run::run;
 
 mod ask;
+mod change;
 mod limiter;
 mod run;
 mod texts;
@@ -145,6 +146,94 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
+    /// Say which rule would judge a packet and what would become of it, step by step, and count nothing
+    #[command(after_help = texts::EXPLAIN_EXAMPLES)]
+    Explain {
+        /// The source's address
+        #[arg(value_name = "IP")]
+        source: String,
+        /// The port that it sends to: 443, 53/udp; TCP where it is not said
+        #[arg(long, value_name = "PORT")]
+        to: String,
+        /// The address that it sends to, where rules ask for one
+        #[arg(long, value_name = "IP")]
+        to_address: Option<String>,
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Show what is allowed, denied and banned, until when and why
+    List {
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Let an address or network through, whatever the limits say, for an hour unless --for says otherwise
+    #[command(after_help = texts::ALLOW_EXAMPLES)]
+    Allow {
+        /// Who, how long and why.
+        #[command(flatten)]
+        grant: GrantArgs,
+    },
+    /// Drop everything from an address or network to the protected ports, for 4 hours unless --for says otherwise
+    #[command(after_help = texts::DENY_EXAMPLES)]
+    Deny {
+        /// Who, how long and why.
+        #[command(flatten)]
+        grant: GrantArgs,
+    },
+    /// Take off a denial, and the bans of sources within it
+    Unblock {
+        /// The address or network, as it was denied
+        #[arg(value_name = "CIDR")]
+        prefix: String,
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Forget what a source has used, and its bans
+    Reset {
+        /// The source's address
+        #[arg(value_name = "IP")]
+        source: String,
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Pass everything now, and go on counting; `mode enforce` ends it
+    Panic {
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Drop nothing and count what would be dropped, or do as the configuration says again
+    Mode {
+        /// dry-run or enforce
+        #[arg(value_enum, value_name = "MODE")]
+        mode: ModeArg,
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Put a configuration file in force, and with --confirm roll it back unless `confirm` follows
+    #[command(after_help = texts::APPLY_EXAMPLES)]
+    Apply {
+        /// The file; without one, the daemon's own
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: Option<PathBuf>,
+        /// Roll it back after DUR unless `ratelimitd confirm` follows: 60s, 5m; also where this command and the daemon are gone
+        #[arg(long, value_name = "DUR")]
+        confirm: Option<String>,
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Keep what `apply --confirm` has put in force
+    Confirm {
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
     /// Check a configuration file, or flags, and say in words what they mean
     #[command(override_usage = texts::CHECK_CONFIG_USAGE, after_help = texts::CHECK_CONFIG_EXAMPLES)]
     CheckConfig {
@@ -185,6 +274,35 @@ pub enum Command {
     },
     /// Print the version, and that of the layout of what is pinned
     Version,
+}
+
+/// Who is let through or kept out, for how long and why.
+#[derive(Clone, Debug, Args)]
+pub struct GrantArgs {
+    /// The address or network: 192.0.2.7, 192.0.2.0/24, 2001:db8::/32
+    #[arg(value_name = "CIDR")]
+    pub prefix: String,
+    /// For how long: 10m, 12h, 7d, or forever
+    #[arg(long = "for", value_name = "DUR")]
+    pub duration: Option<String>,
+    /// Why, for `list` and the log
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Also where that may lock somebody out who is needed: yourself, this host, its gateway or resolver
+    #[arg(long)]
+    pub force: bool,
+    /// The daemon to ask.
+    #[command(flatten)]
+    pub socket: Socket,
+}
+
+/// Whether anything is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ModeArg {
+    /// Count what would be dropped, and drop nothing
+    DryRun,
+    /// Do as the configuration says
+    Enforce,
 }
 
 /// Which daemon a command asks.

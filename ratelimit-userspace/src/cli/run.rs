@@ -10,11 +10,13 @@ use ratelimit_common::layout;
 use ratelimit_common::time::Nanos;
 use tracing::level_filters::LevelFilter;
 
-use super::{Cli, Color, Command, Global, Limiter, OutputFormat, Repeat, ask, definition, texts};
+use super::{Cli, Color, Command, Global, Limiter, ModeArg, OutputFormat, Repeat, ask, change, definition, texts};
 use crate::config::{Config, FILE_DEFAULT, file, lint};
-use crate::daemon::{self, ConfigSource};
+use crate::control::proto::ModeWord;
+use crate::daemon::{self, ConfigSource, Loaded};
 use crate::datapath::kernel::Kernel;
 use crate::describe;
+use crate::desired::Grant;
 use crate::error::{self, Diagnostic, Exit, Place};
 use crate::log;
 
@@ -31,21 +33,55 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         }
         None => limit(from_flags(&limiter)?, ConfigSource::Flags, &global),
         Some(Command::Run { config }) => {
-            let path = config.clone();
-            let source = ConfigSource::file(path.clone(), move || Ok(file::load(&path)?));
-            limit(file::load(&config)?, source, &global)
+            let Loaded { config: of, text } = load(&config)?;
+            let source = ConfigSource::file(config, text, load, |path, text| Ok(file::parse(path, text)?));
+            limit(of, source, &global)
         }
         Some(Command::Stats { watch, socket }) => {
             let repeat = if watch { Repeat::Watch } else { Repeat::Once };
             block_on(&global, ask::stats(&socket.path, format, repeat))
         }
         Some(Command::Check { source, socket }) => {
-            let source = parse_source(&source)?;
+            let source = parse_source("check", &source)?;
             block_on(&global, ask::check(&socket.path, source, format))
         }
         Some(Command::Detach { interface, socket }) => {
             block_on(&global, ask::detach(&socket.path, interface.as_deref(), format))
         }
+        Some(Command::Explain { source, to, to_address, socket }) => {
+            let sent = change::parse_sent(&source, &to, to_address.as_deref())?;
+            block_on(&global, ask::explain(&socket.path, sent, format))
+        }
+        Some(Command::List { socket }) => block_on(&global, ask::list(&socket.path, format)),
+        Some(Command::Allow { grant }) => {
+            let request = change::parse_grant(&grant)?;
+            block_on(&global, change::grant(&grant.socket.path, Grant::Exempt, request, format))
+        }
+        Some(Command::Deny { grant }) => {
+            let request = change::parse_grant(&grant)?;
+            block_on(&global, change::grant(&grant.socket.path, Grant::Denied, request, format))
+        }
+        Some(Command::Unblock { prefix, socket }) => {
+            let prefix = change::parse_prefix(&prefix)?;
+            block_on(&global, change::unblock(&socket.path, prefix, format))
+        }
+        Some(Command::Reset { source, socket }) => {
+            let source = parse_source("reset", &source)?;
+            block_on(&global, change::reset(&socket.path, source, format))
+        }
+        Some(Command::Panic { socket }) => block_on(&global, change::mode(&socket.path, ModeWord::Panic, format)),
+        Some(Command::Mode { mode, socket }) => {
+            let word = match mode {
+                ModeArg::DryRun => ModeWord::DryRun,
+                ModeArg::Enforce => ModeWord::Enforce,
+            };
+            block_on(&global, change::mode(&socket.path, word, format))
+        }
+        Some(Command::Apply { file, confirm, socket }) => {
+            let request = change::parse_apply(file, confirm.as_deref())?;
+            block_on(&global, change::apply(&socket.path, request, format))
+        }
+        Some(Command::Confirm { socket }) => block_on(&global, change::confirm(&socket.path, format)),
         Some(Command::Reload { socket }) => block_on(&global, ask::reload(&socket.path, format)),
         Some(Command::CheckConfig { file, limiter }) => check_config(file, &limiter, &global),
         Some(Command::Completions { shell }) => {
@@ -71,6 +107,14 @@ fn colour(color: Color) {
     }
 }
 
+/// A configuration file with its text. What cannot be read is explained by [`file::load`].
+fn load(path: &Path) -> anyhow::Result<Loaded> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Loaded { config: file::parse(path, &text)?, text }),
+        Err(_) => Ok(Loaded { config: file::load(path)?, text: String::new() }),
+    }
+}
+
 fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Result<Exit> {
     log::start(log::level(LevelFilter::INFO, global.verbose, global.quiet));
     warn(&lint::warnings(&config, now()), global);
@@ -88,13 +132,14 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")
 }
 
-fn parse_source(text: &str) -> anyhow::Result<IpAddr> {
+/// The address that a command is about.
+pub(super) fn parse_source(command: &'static str, text: &str) -> anyhow::Result<IpAddr> {
     text.parse().map_err(|_| {
         let help = match text.split_once('/') {
-            Some((address, _)) => format!("ask about one address: ratelimitd check {address}"),
+            Some((address, _)) => format!("ask about one address: ratelimitd {command} {address}"),
             None => "write an address, as in 198.51.100.7 or 2001:db8::7".to_owned(),
         };
-        let place = Place::Flag { flag: "check", text: text.to_owned(), span: 0..text.len() };
+        let place = Place::Flag { flag: command, text: text.to_owned(), span: 0..text.len() };
         Diagnostic { problem: format!("`{text}` is not an IP address"), place, help: vec![help] }.into()
     })
 }

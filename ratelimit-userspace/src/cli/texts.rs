@@ -46,7 +46,8 @@ Examples:
 
 Exit codes:
   0 done · 1 internal error · 2 usage · 3 check: the source is blocked
-  69 the kernel or driver cannot, or no daemon answers · 75 the interface has another XDP program
+  69 the kernel or driver cannot, or no daemon answers · 75 the interface has another XDP program,
+  or a file on trial has to be confirmed first
   77 not privileged · 78 bad configuration file";
 
 pub(super) const STATS_EXAMPLES: &str = "\
@@ -59,6 +60,30 @@ pub(super) const CHECK_EXAMPLES: &str = "\
 Examples:
   ratelimitd check 198.51.100.7
   ratelimitd check 2001:db8:1:2::7 --json";
+
+pub(super) const EXPLAIN_EXAMPLES: &str = "\
+Examples:
+  ratelimitd explain 198.51.100.7 --to 443
+  ratelimitd explain 2001:db8::7 --to 443/udp --to-address 2001:db8::1 --json";
+
+pub(super) const ALLOW_EXAMPLES: &str = "\
+Examples:
+  sudo ratelimitd allow 192.0.2.7 --reason \"load test\"
+  sudo ratelimitd allow 192.0.2.0/24 --for forever
+  sudo ratelimitd allow 192.0.2.0/24 --for 1s              end it";
+
+pub(super) const DENY_EXAMPLES: &str = "\
+Examples:
+  sudo ratelimitd deny 198.51.100.7 --for 1d --reason scraper
+  sudo ratelimitd unblock 198.51.100.7                     end it";
+
+pub(super) const APPLY_EXAMPLES: &str = "\
+Examples:
+  Try the changed file for a minute, and keep it if one can still log in:
+    sudo ratelimitd apply --confirm 60s
+    sudo ratelimitd confirm
+  Another file, at once:
+    sudo ratelimitd apply night.toml";
 
 pub(super) const CHECK_CONFIG_USAGE: &str = "\
 ratelimitd check-config [FILE]

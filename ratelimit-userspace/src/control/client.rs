@@ -6,20 +6,25 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use super::proto::{
-    CHECK, DETACH, DetachReport, HEALTHZ, Health, METRICS, Problem, ProblemKind, RELOAD, ReloadReport, STATS,
+    ALLOW, APPLY, ApplyReport, ApplyRequest, CHARGE, CHECK, CONFIRM, ChargeRequest, ConfirmReport, DENY, DETACH,
+    DetachReport, EXPLAIN, GrantReport, GrantRequest, HEALTHZ, Health, LIST, METRICS, MODE, ModeReport, ModeRequest,
+    ModeWord, PrefixRequest, Problem, ProblemKind, RELOAD, RESET, ReloadReport, ResetReport, STANDING, STATS,
+    SourceRequest, Standing, UNBLOCK, UnblockReport,
 };
 use super::socket::GROUP;
 use crate::datapath::pins::{self, Orphans};
+use crate::desired::{Grant, Sent};
 use crate::error::Exit;
-use crate::snapshot::{CheckReport, Snapshot};
+use crate::snapshot::{CheckReport, ExplainReport, ListReport, Snapshot};
 
 /// An answer is there by then: the server's own limit, and a little for the way.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(35);
@@ -78,6 +83,7 @@ impl ClientError {
             Self::Refused(problem) => match problem.kind {
                 ProblemKind::BadRequest | ProblemKind::NotFound => Exit::Usage,
                 ProblemKind::NotPermitted => Exit::NotPrivileged,
+                ProblemKind::Conflict => Exit::Occupied,
                 ProblemKind::Config => Exit::Config,
                 ProblemKind::Datapath | ProblemKind::Stopping => Exit::Unavailable,
                 ProblemKind::Internal => Exit::Internal,
@@ -140,13 +146,13 @@ impl Client {
 
     /// Whether everything is attached and readable.
     pub async fn health(&self) -> Result<Health, ClientError> {
-        let (_, body) = self.request(Method::GET, HEALTHZ).await?;
+        let (_, body) = self.request(Method::GET, HEALTHZ, Bytes::new()).await?;
         self.parse(&body)
     }
 
     /// Metrics, as text.
     pub async fn metrics(&self) -> Result<String, ClientError> {
-        let (status, body) = self.request(Method::GET, METRICS).await?;
+        let (status, body) = self.request(Method::GET, METRICS, Bytes::new()).await?;
         self.succeeded(status, &body)?;
         String::from_utf8(body.to_vec()).map_err(|error| self.unintelligible(error))
     }
@@ -162,8 +168,71 @@ impl Client {
         self.json(Method::POST, &path).await
     }
 
+    /// What is allowed, denied and banned.
+    pub async fn list(&self) -> Result<ListReport, ClientError> {
+        self.json(Method::GET, LIST).await
+    }
+
+    /// What would become of a packet.
+    pub async fn explain(&self, sent: &Sent) -> Result<ExplainReport, ClientError> {
+        let to_address = sent.to.map_or(String::new(), |to| format!("&address={}", escaped(&to.to_string())));
+        let to = format!("{}/{}", sent.port, sent.protocol.label());
+        self.json(Method::GET, &format!("{EXPLAIN}/{}?to={}{to_address}", sent.from, escaped(&to))).await
+    }
+
+    /// Lets a prefix through, or keeps it out.
+    pub async fn grant(&self, grant: Grant, request: &GrantRequest) -> Result<GrantReport, ClientError> {
+        let path = match grant {
+            Grant::Exempt => ALLOW,
+            Grant::Denied => DENY,
+        };
+        self.post(path, request).await
+    }
+
+    /// Takes off a denial, and the bans within it.
+    pub async fn unblock(&self, prefix: &str) -> Result<UnblockReport, ClientError> {
+        self.post(UNBLOCK, &PrefixRequest { prefix: prefix.to_owned() }).await
+    }
+
+    /// Forgets what a source has used, and its bans.
+    pub async fn reset(&self, source: IpAddr) -> Result<ResetReport, ClientError> {
+        self.post(RESET, &SourceRequest { source }).await
+    }
+
+    /// Says whether anything is dropped.
+    pub async fn mode(&self, mode: ModeWord) -> Result<ModeReport, ClientError> {
+        self.post(MODE, &ModeRequest { mode }).await
+    }
+
+    /// Puts a file in force.
+    pub async fn apply(&self, request: &ApplyRequest) -> Result<ApplyReport, ClientError> {
+        self.post(APPLY, request).await
+    }
+
+    /// Keeps what was put in force for a while.
+    pub async fn confirm(&self) -> Result<ConfirmReport, ClientError> {
+        self.json(Method::POST, CONFIRM).await
+    }
+
+    /// Adds to what a source has used.
+    pub async fn charge(&self, request: &ChargeRequest) -> Result<Standing, ClientError> {
+        self.post(CHARGE, request).await
+    }
+
+    /// How a source stands with one rule.
+    pub async fn standing(&self, source: IpAddr, rule: &str) -> Result<Standing, ClientError> {
+        self.json(Method::GET, &format!("{STANDING}/{source}?rule={}", escaped(rule))).await
+    }
+
+    async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|error| self.unintelligible(error))?;
+        let (status, body) = self.request(Method::POST, path, body.into()).await?;
+        self.succeeded(status, &body)?;
+        self.parse(&body)
+    }
+
     async fn json<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T, ClientError> {
-        let (status, body) = self.request(method, path).await?;
+        let (status, body) = self.request(method, path, Bytes::new()).await?;
         self.succeeded(status, &body)?;
         self.parse(&body)
     }
@@ -180,12 +249,12 @@ impl Client {
         serde_json::from_slice(body).map_err(|error| self.unintelligible(error))
     }
 
-    async fn request(&self, method: Method, path: &str) -> Result<(StatusCode, Bytes), ClientError> {
+    async fn request(&self, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, Bytes), ClientError> {
         let timed_out = |_| ClientError::TimedOut { path: self.socket.clone() };
-        tokio::time::timeout(ANSWER_TIME_MAX, self.exchange(method, path)).await.map_err(timed_out)?
+        tokio::time::timeout(ANSWER_TIME_MAX, self.exchange(method, path, body)).await.map_err(timed_out)?
     }
 
-    async fn exchange(&self, method: Method, path: &str) -> Result<(StatusCode, Bytes), ClientError> {
+    async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, Bytes), ClientError> {
         let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(error))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
@@ -195,7 +264,7 @@ impl Client {
             .method(method)
             .uri(path)
             .header(header::HOST, "ratelimitd")
-            .body(Empty::<Bytes>::new())
+            .body(Full::new(body))
             .map_err(|error| self.unintelligible(error))?;
         let response = sender.send_request(request).await.map_err(|error| self.broken_off(error))?;
         let status = response.status();

@@ -7,17 +7,24 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::snapshot::{CheckReport, Snapshot};
+use crate::desired::{Grant, Sent};
+use crate::snapshot::{CheckReport, ExplainReport, ListReport, Snapshot};
 
 pub mod client;
+mod orders;
 pub mod proto;
+mod routes;
 pub mod server;
 pub mod socket;
 
-use proto::{DetachReport, Health, Problem, ProblemKind, ReloadReport};
+use proto::{
+    ApplyReport, ApplyRequest, ChargeRequest, ConfirmReport, DetachReport, GrantReport, GrantRequest, Health,
+    ModeReport, ModeWord, Problem, ProblemKind, ReloadReport, ResetReport, Standing, UnblockReport,
+};
 
 /// Commands that wait for the datapath's owner. As many as there can be connections, so that nobody waits to wait.
 pub const COMMANDS_MAX: usize = 2 * server::CONNECTIONS_MAX;
@@ -59,6 +66,90 @@ pub enum Command {
         /// Where the answer goes.
         reply: Reply<DetachReport>,
     },
+    /// Says what is allowed, denied and banned.
+    List {
+        /// Where the answer goes.
+        reply: Reply<ListReport>,
+    },
+    /// Says what would become of a packet, and counts nothing.
+    Explain {
+        /// The packet.
+        sent: Sent,
+        /// Where the answer goes.
+        reply: Reply<ExplainReport>,
+    },
+    /// Lets a prefix through, or keeps it out.
+    Grant {
+        /// Which of the two.
+        grant: Grant,
+        /// The prefix that the request names.
+        prefix: IpNet,
+        /// The rest of it.
+        request: GrantRequest,
+        /// User who asks.
+        uid: u32,
+        /// Where the answer goes.
+        reply: Reply<GrantReport>,
+    },
+    /// Takes off a denial, and the bans within it.
+    Unblock {
+        /// Of this prefix.
+        prefix: IpNet,
+        /// User who asks.
+        uid: u32,
+        /// Where the answer goes.
+        reply: Reply<UnblockReport>,
+    },
+    /// Forgets what a source has used, and its bans.
+    Reset {
+        /// Its address.
+        source: IpAddr,
+        /// User who asks.
+        uid: u32,
+        /// Where the answer goes.
+        reply: Reply<ResetReport>,
+    },
+    /// Says whether anything is dropped.
+    Mode {
+        /// In a word.
+        mode: ModeWord,
+        /// User who asks.
+        uid: u32,
+        /// Where the answer goes.
+        reply: Reply<ModeReport>,
+    },
+    /// Puts a file in force.
+    Apply {
+        /// Which, and for how long.
+        request: ApplyRequest,
+        /// User who asks.
+        uid: u32,
+        /// Where the answer goes.
+        reply: Reply<ApplyReport>,
+    },
+    /// Keeps what was put in force for a while.
+    Confirm {
+        /// User who asks.
+        uid: u32,
+        /// Where the answer goes.
+        reply: Reply<ConfirmReport>,
+    },
+    /// Adds to what a source has used.
+    Charge {
+        /// How much, and where.
+        request: ChargeRequest,
+        /// Where the answer goes.
+        reply: Reply<Standing>,
+    },
+    /// Says how a source stands with one rule.
+    Standing {
+        /// Its address.
+        source: IpAddr,
+        /// The rule's name.
+        rule: String,
+        /// Where the answer goes.
+        reply: Reply<Standing>,
+    },
 }
 
 /// The way to the owner of the datapath.
@@ -97,6 +188,62 @@ impl Handle {
     /// Takes the filter off one interface, or off all.
     pub async fn detach(&self, interface: Option<String>) -> Result<DetachReport, Problem> {
         self.ask(|reply| Command::Detach { interface, reply }).await
+    }
+
+    /// Says what is allowed, denied and banned.
+    pub async fn list(&self) -> Result<ListReport, Problem> {
+        self.ask(|reply| Command::List { reply }).await
+    }
+
+    /// Says what would become of a packet.
+    pub async fn explain(&self, sent: Sent) -> Result<ExplainReport, Problem> {
+        self.ask(|reply| Command::Explain { sent, reply }).await
+    }
+
+    /// Lets a prefix through, or keeps it out.
+    pub async fn grant(
+        &self,
+        grant: Grant,
+        prefix: IpNet,
+        request: GrantRequest,
+        uid: u32,
+    ) -> Result<GrantReport, Problem> {
+        self.ask(|reply| Command::Grant { grant, prefix, request, uid, reply }).await
+    }
+
+    /// Takes off a denial, and the bans within it.
+    pub async fn unblock(&self, prefix: IpNet, uid: u32) -> Result<UnblockReport, Problem> {
+        self.ask(|reply| Command::Unblock { prefix, uid, reply }).await
+    }
+
+    /// Forgets what a source has used, and its bans.
+    pub async fn reset(&self, source: IpAddr, uid: u32) -> Result<ResetReport, Problem> {
+        self.ask(|reply| Command::Reset { source, uid, reply }).await
+    }
+
+    /// Says whether anything is dropped.
+    pub async fn mode(&self, mode: ModeWord, uid: u32) -> Result<ModeReport, Problem> {
+        self.ask(|reply| Command::Mode { mode, uid, reply }).await
+    }
+
+    /// Puts a file in force.
+    pub async fn apply(&self, request: ApplyRequest, uid: u32) -> Result<ApplyReport, Problem> {
+        self.ask(|reply| Command::Apply { request, uid, reply }).await
+    }
+
+    /// Keeps what was put in force for a while.
+    pub async fn confirm(&self, uid: u32) -> Result<ConfirmReport, Problem> {
+        self.ask(|reply| Command::Confirm { uid, reply }).await
+    }
+
+    /// Adds to what a source has used.
+    pub async fn charge(&self, request: ChargeRequest) -> Result<Standing, Problem> {
+        self.ask(|reply| Command::Charge { request, reply }).await
+    }
+
+    /// Says how a source stands with one rule.
+    pub async fn standing(&self, source: IpAddr, rule: String) -> Result<Standing, Problem> {
+        self.ask(|reply| Command::Standing { source, rule, reply }).await
     }
 
     async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Problem> {

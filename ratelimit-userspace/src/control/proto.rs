@@ -18,6 +18,34 @@ pub const RELOAD: &str = "/v1/reload";
 /// POST, socket only, `?interface=NAME` for one: [`DetachReport`].
 pub const DETACH: &str = "/v1/detach";
 
+/// [`crate::snapshot::ListReport`], socket only.
+pub const LIST: &str = "/api/v1/list";
+/// [`crate::snapshot::ExplainReport`] of the address that follows, socket only: `?to=443/tcp`, and `&address=A` for where to.
+pub const EXPLAIN: &str = "/api/v1/explain";
+/// POST, socket only, [`GrantRequest`]: [`GrantReport`].
+pub const ALLOW: &str = "/v1/allow";
+/// POST, socket only, [`GrantRequest`]: [`GrantReport`].
+pub const DENY: &str = "/v1/deny";
+/// POST, socket only, [`PrefixRequest`]: [`UnblockReport`].
+pub const UNBLOCK: &str = "/v1/unblock";
+/// POST, socket only, [`SourceRequest`]: [`ResetReport`].
+pub const RESET: &str = "/v1/reset";
+/// POST, socket only, [`ModeRequest`]: [`ModeReport`].
+pub const MODE: &str = "/v1/mode";
+/// POST, socket only, [`ApplyRequest`]: [`ApplyReport`].
+pub const APPLY: &str = "/v1/apply";
+/// POST, socket only: [`ConfirmReport`].
+pub const CONFIRM: &str = "/v1/confirm";
+/// POST, socket only, [`ChargeRequest`]: [`Standing`]. For whoever may connect.
+pub const CHARGE: &str = "/v1/charge";
+/// [`Standing`] of the address that follows with `?rule=NAME`, socket only.
+pub const STANDING: &str = "/v1/check";
+
+pub use super::orders::{
+    ApplyReport, ApplyRequest, ChargeRequest, ConfirmReport, GrantReport, GrantRequest, ModeReport, ModeRequest,
+    ModeWord, PrefixRequest, ResetReport, SourceRequest, Standing, UnblockReport,
+};
+
 /// What a reload changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadReport {
@@ -75,6 +103,8 @@ pub enum ProblemKind {
     Config,
     /// The kernel could not.
     Datapath,
+    /// Something else has to be settled first.
+    Conflict,
     /// The daemon is stopping.
     Stopping,
     /// A fault of the daemon's own.

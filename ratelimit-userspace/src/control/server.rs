@@ -26,8 +26,8 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
-use super::Handle;
 use super::proto::{CHECK, DETACH, HEALTHZ, METRICS, Problem, ProblemKind, RELOAD, STATS};
+use super::{Handle, routes};
 use crate::export;
 
 /// Connections of one surface at a time; more wait to be accepted.
@@ -42,7 +42,7 @@ const STOP_TIME_MAX: Duration = Duration::from_secs(1);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Statistics over TCP may be so old: whoever asks there is not known, and a reading visits every source.
 const TCP_AGE_MAX: Duration = Duration::from_secs(1);
-/// No request has a body that is read.
+/// What is asked for fits into this.
 const BODY_BYTES_MAX: usize = 4096;
 /// Bytes of a request's head. hyper takes no smaller buffer.
 const HEAD_BYTES_MAX: usize = 8192;
@@ -64,8 +64,8 @@ pub struct Peer {
 }
 
 #[derive(Clone, Debug)]
-struct Service {
-    handle: Handle,
+pub(super) struct Service {
+    pub(super) handle: Handle,
     surface: Surface,
     own_uid: u32,
 }
@@ -78,7 +78,7 @@ pub fn router(handle: Handle, surface: Surface, own_uid: u32) -> Router {
         .route(STATS, get(stats))
         .route(&format!("{CHECK}/{{ip}}"), get(check));
     let routes = match surface {
-        Surface::Socket => reading.route(RELOAD, post(reload)).route(DETACH, post(detach)),
+        Surface::Socket => routes::add_to(reading.route(RELOAD, post(reload)).route(DETACH, post(detach))),
         Surface::Tcp => reading,
     };
     routes
@@ -209,9 +209,11 @@ async fn check(State(service): State<Service>, Path(address): Path<String>) -> R
             return Err(problem(ProblemKind::NotPermitted, why));
         }
     }
-    let address: IpAddr =
-        address.parse().map_err(|_| problem(ProblemKind::BadRequest, &format!("`{address}` is no IP address")))?;
-    Ok(Json(service.handle.check(address).await?).into_response())
+    Ok(Json(service.handle.check(parse_address(&address)?).await?).into_response())
+}
+
+pub(super) fn parse_address(text: &str) -> Result<IpAddr, Refusal> {
+    text.parse().map_err(|_| problem(ProblemKind::BadRequest, &format!("`{text}` is no IP address")))
 }
 
 async fn reload(State(service): State<Service>, Extension(peer): Extension<Peer>) -> Result<Response, Refusal> {
@@ -234,9 +236,10 @@ async fn detach(
     Ok(Json(service.handle.detach(query.interface).await?).into_response())
 }
 
-fn may_write(service: &Service, peer: Peer) -> Result<(), Refusal> {
-    if peer.uid.is_some_and(|uid| uid == 0 || uid == service.own_uid) {
-        return Ok(());
+/// The user who may, or why not.
+pub(super) fn may_write(service: &Service, peer: Peer) -> Result<u32, Refusal> {
+    if let Some(uid) = peer.uid.filter(|uid| *uid == 0 || *uid == service.own_uid) {
+        return Ok(uid);
     }
     let why = "only root and the daemon's own user may change anything; run it with sudo";
     Err(problem(ProblemKind::NotPermitted, why))
@@ -244,7 +247,7 @@ fn may_write(service: &Service, peer: Peer) -> Result<(), Refusal> {
 
 /// A [`Problem`] as a response.
 #[derive(Debug)]
-struct Refusal(Problem);
+pub(super) struct Refusal(Problem);
 
 impl From<Problem> for Refusal {
     fn from(problem: Problem) -> Self {
@@ -252,7 +255,7 @@ impl From<Problem> for Refusal {
     }
 }
 
-fn problem(kind: ProblemKind, message: &str) -> Refusal {
+pub(super) fn problem(kind: ProblemKind, message: &str) -> Refusal {
     Refusal(Problem::new(kind, message))
 }
 
@@ -262,6 +265,7 @@ impl IntoResponse for Refusal {
             ProblemKind::BadRequest => StatusCode::BAD_REQUEST,
             ProblemKind::NotPermitted => StatusCode::FORBIDDEN,
             ProblemKind::NotFound => StatusCode::NOT_FOUND,
+            ProblemKind::Conflict => StatusCode::CONFLICT,
             ProblemKind::Config => StatusCode::UNPROCESSABLE_ENTITY,
             ProblemKind::Datapath | ProblemKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             ProblemKind::Stopping => StatusCode::SERVICE_UNAVAILABLE,

@@ -46,6 +46,11 @@ fn snapshot() -> Snapshot {
     })
 }
 
+/// What the stub was asked, as the answer.
+fn echo(asked: &str) -> Problem {
+    Problem::new(ProblemKind::Conflict, asked)
+}
+
 fn stub() -> Handle {
     let (handle, mut commands) = Handle::channel();
     tokio::spawn(async move {
@@ -63,6 +68,16 @@ fn stub() -> Handle {
                     let detached = interface.into_iter().collect();
                     drop(reply.send(Ok(DetachReport { schema: SCHEMA, detached, stopping: false })));
                 }
+                Command::Grant { prefix, uid, reply, .. } => drop(reply.send(Err(echo(&format!("{prefix} by {uid}"))))),
+                Command::Unblock { prefix, uid, reply } => drop(reply.send(Err(echo(&format!("{prefix} by {uid}"))))),
+                Command::Reset { source, uid, reply } => drop(reply.send(Err(echo(&format!("{source} by {uid}"))))),
+                Command::Mode { mode, uid, reply } => drop(reply.send(Err(echo(&format!("{mode:?} by {uid}"))))),
+                Command::Apply { request, uid, reply } => drop(reply.send(Err(echo(&format!("{request:?} by {uid}"))))),
+                Command::Confirm { uid, reply } => drop(reply.send(Err(echo(&format!("confirmed by {uid}"))))),
+                Command::Charge { request, reply } => drop(reply.send(Err(echo(&format!("{request:?}"))))),
+                Command::Standing { source, rule, reply } => drop(reply.send(Err(echo(&format!("{source} {rule}"))))),
+                Command::Explain { sent, reply } => drop(reply.send(Err(echo(&format!("{sent:?}"))))),
+                Command::List { reply } => drop(reply.send(Err(echo("list")))),
             }
         }
     });
@@ -94,6 +109,71 @@ async fn only_root_and_the_daemons_own_user_may_write() {
     }
     let (status, _) = ask(Surface::Socket, Some(1000), "GET", "/api/v1/stats").await;
     assert_eq!(status, StatusCode::OK, "whoever can connect may read");
+}
+
+async fn post(surface: Surface, peer: Option<u32>, path: &str, body: &str) -> (StatusCode, String) {
+    let request = Request::builder().method("POST").uri(path).extension(Peer { uid: peer });
+    let request = request.body(Body::from(body.to_owned())).unwrap();
+    let response = router(stub(), surface, OWN_UID).oneshot(request).await.unwrap();
+    let status = response.status();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+/// A request that changes something, and how the stub names it.
+const CHANGES: [(&str, &str, &str); 7] = [
+    ("/v1/allow", r#"{"prefix":"192.0.2.0/24","reason":"office"}"#, "192.0.2.0/24 by 0"),
+    ("/v1/deny", r#"{"prefix":"192.0.2.7","seconds":60}"#, "192.0.2.7/32 by 0"),
+    ("/v1/unblock", r#"{"prefix":"192.0.2.7"}"#, "192.0.2.7/32 by 0"),
+    ("/v1/reset", r#"{"source":"192.0.2.7"}"#, "192.0.2.7 by 0"),
+    ("/v1/mode", r#"{"mode":"dry-run"}"#, "DryRun by 0"),
+    ("/v1/apply", r#"{"confirm_seconds":60}"#, "confirm_seconds: Some(60)"),
+    ("/v1/confirm", "", "confirmed by 0"),
+];
+
+#[tokio::test]
+async fn what_changes_something_is_for_root_over_the_socket_alone() {
+    for (path, body, asked) in CHANGES {
+        let (status, answer) = post(Surface::Socket, Some(0), path, body).await;
+        assert!(status == StatusCode::CONFLICT && answer.contains(asked), "{path}: {answer}");
+        assert_eq!(post(Surface::Socket, Some(1000), path, body).await.0, StatusCode::FORBIDDEN, "{path}");
+        assert_eq!(post(Surface::Tcp, Some(0), path, body).await.0, StatusCode::NOT_FOUND, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn whoever_may_connect_may_charge_and_ask() {
+    let charge = r#"{"source":"192.0.2.7","rule":"login","amount":1}"#;
+    let (status, answer) = post(Surface::Socket, Some(1000), "/v1/charge", charge).await;
+    assert!(status == StatusCode::CONFLICT && answer.contains("login"), "{answer}");
+    for (path, asked) in [
+        ("/v1/check/192.0.2.7?rule=login", "192.0.2.7 login"),
+        ("/api/v1/explain/192.0.2.7?to=53%2Fudp&address=192.0.2.1", "protocol: Udp, port: 53"),
+        ("/api/v1/list", "list"),
+    ] {
+        let (status, answer) = ask(Surface::Socket, Some(1000), "GET", path).await;
+        assert!(status == StatusCode::CONFLICT && answer.contains(asked), "{path}: {answer}");
+        assert_eq!(ask(Surface::Tcp, None, "GET", path).await.0, StatusCode::NOT_FOUND, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_what_is_asked_for_is_answered_in_words() {
+    for (path, body, words) in [
+        ("/v1/deny", "", "the body is not what is asked for"),
+        ("/v1/deny", r#"{"prefix":"192.0.2.1/24"}"#, "did you mean 192.0.2.0/24"),
+        ("/v1/deny", r#"{"prefix":"192.0.2.1","until":5}"#, "unknown field `until`"),
+        ("/v1/mode", r#"{"mode":"off"}"#, "unknown variant `off`"),
+        ("/v1/charge", r#"{"source":"192.0.2.7","rule":"login","amount":-1}"#, "invalid value"),
+        ("/v1/reset", r#"{"source":"192.0.2.0/24"}"#, "invalid IP address"),
+    ] {
+        let (status, answer) = post(Surface::Socket, Some(0), path, body).await;
+        assert!(status == StatusCode::BAD_REQUEST && answer.contains(words), "{path} {body}: {answer}");
+    }
+    let large = format!(r#"{{"prefix":"{}"}}"#, "x".repeat(5000));
+    assert_eq!(post(Surface::Socket, Some(0), "/v1/deny", &large).await.0, StatusCode::PAYLOAD_TOO_LARGE);
+    let (status, answer) = ask(Surface::Socket, Some(0), "GET", "/api/v1/explain/192.0.2.7?to=http").await;
+    assert!(status == StatusCode::BAD_REQUEST && answer.contains("`http` is no port"), "{answer}");
 }
 
 #[tokio::test]

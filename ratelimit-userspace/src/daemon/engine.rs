@@ -5,22 +5,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use ratelimit_common::time::Nanos;
 use tokio::time::Instant;
 
-use super::ConfigSource;
-use super::carry_out::carry_out;
+use super::breaker::Breaker;
+use super::hold::Hold;
 use super::links::Links;
+use super::orders::Grants;
+use super::source::ConfigSource;
+use super::store::Store;
+use super::trial::{Pending, Record, Start};
 use crate::config::{Config, OnExit};
-use crate::control::proto::{DetachReport, Health, Problem, ProblemKind, ReloadReport};
+use crate::control::proto::{DetachReport, Health, Problem, ProblemKind};
 use crate::datapath::{Datapath, DatapathError, InterfaceReading, Reading};
-use crate::desired::DesiredState;
-use crate::plan::{changes, diff, restart_needed};
+use crate::desired::{DesiredState, Policy, Rule};
+use crate::safety::{Around, Safety};
 use crate::snapshot::{
-    Census, CheckReport, ConfigState, Parts, SCHEMA, Sample, Samples, Snapshot, TOP_DEFAULT, TopSource, Traffic, Volume,
+    Census, CheckReport, Clocks, ConfigState, Parts, SCHEMA, Sample, Samples, Snapshot, Standing, TOP_DEFAULT,
+    TopSource, Traffic, Volume,
 };
 
-/// What became of a reload.
-pub(super) type Reloaded = Result<ReloadReport, Problem>;
+/// Gateways and resolvers change without an announcement that is listened to.
+const LOOK_AROUND_EVERY: Duration = Duration::from_secs(30);
 
 /// When a step is taken.
 #[derive(Clone, Copy, Debug)]
@@ -33,18 +39,44 @@ pub(super) struct Moment {
     pub(super) wall: Timestamp,
 }
 
+/// The host that the daemon runs on.
+#[derive(Clone, Debug)]
+pub(super) struct Host {
+    /// What commands have changed.
+    pub(super) store: Store,
+    /// Who is around.
+    pub(super) look: fn() -> Around,
+    /// What a configuration says of safety.
+    pub(super) settings: fn(&Config) -> Safety,
+    /// Rules that are expected to drop a lot: the breaker leaves them alone.
+    pub(super) is_under_attack_ok: fn(&Rule) -> bool,
+}
+
 /// The datapath, and what it is held to.
 #[derive(Debug)]
 pub(super) struct Engine<D> {
-    datapath: D,
-    config: Config,
-    desired: DesiredState,
-    source: ConfigSource,
-    links: Links,
-    last_reload: ConfigState,
+    pub(super) datapath: D,
+    pub(super) host: Host,
+    pub(super) config: Config,
+    /// The configuration with what commands, safety, holds and the breaker make of it: what was applied last.
+    pub(super) desired: DesiredState,
+    /// The datapath may hold something else than `desired`.
+    pub(super) must_apply: bool,
+    pub(super) source: ConfigSource,
+    pub(super) grants: Grants,
+    pub(super) hold: Option<Hold>,
+    pub(super) breaker: Breaker,
+    /// The trial that runs.
+    pub(super) pending: Option<Pending>,
+    /// The text that was tried last and not confirmed.
+    pub(super) refused: Option<String>,
+    pub(super) links: Links,
+    /// Since the daemon started.
+    looked_around_at: Duration,
+    pub(super) last_reload: ConfigState,
     samples: Samples,
     /// The newest snapshot, and when its reading began.
-    newest: Option<(Instant, Arc<Snapshot>)>,
+    pub(super) newest: Option<(Instant, Arc<Snapshot>)>,
     is_readable: bool,
     is_shut_down: bool,
 }
@@ -70,27 +102,32 @@ impl Seen {
 
 impl<D: Datapath> Engine<D> {
     /// Attaches to every interface and puts the policy in force, or leaves everything as it was.
-    pub(super) fn start(
-        datapath: D,
-        config: Config,
-        source: ConfigSource,
-        moment: Moment,
-    ) -> Result<Self, DatapathError> {
+    pub(super) fn start(datapath: D, start: Start, host: Host, moment: Moment) -> Result<Self, DatapathError> {
+        let Start { config, source, pending, refused } = start;
         let last_reload =
             ConfigState { last_reload_successful: true, last_reload_success_at: moment.wall, error: None };
         let mut engine = Self {
             datapath,
+            host,
             desired: DesiredState::from(&config),
+            must_apply: true,
             config,
             source,
+            grants: Grants::default(),
+            hold: None,
+            breaker: Breaker::default(),
+            pending: None,
+            refused,
             links: Links::default(),
+            looked_around_at: moment.uptime,
             last_reload,
             samples: Samples::default(),
             newest: None,
             is_readable: true,
             is_shut_down: false,
         };
-        if let Err(error) = engine.attach_all() {
+        let started = engine.recall(pending, moment).and_then(|is_on_trial| engine.attach_all(is_on_trial));
+        if let Err(error) = started {
             if let Err(second) = engine.datapath.abandon() {
                 tracing::error!("after a failed start: {:#}", anyhow::Error::from(second));
             }
@@ -99,11 +136,25 @@ impl<D: Datapath> Engine<D> {
         Ok(engine)
     }
 
+    /// What earlier runs were told; true if packets are under a trial, which applying anything would end.
+    fn recall(&mut self, pending: Option<(Config, Record)>, moment: Moment) -> Result<bool, DatapathError> {
+        let clocks = Clocks { now: self.datapath.read()?.now, wall: moment.wall };
+        self.look_around();
+        self.recall_grants(clocks);
+        self.recall_hold();
+        let is_on_trial = match pending {
+            Some((before, record)) => self.resume(before, record, moment)?,
+            None => false,
+        };
+        self.desired.policy = self.policy_of(&self.config, clocks.now);
+        Ok(is_on_trial)
+    }
+
     /// No packet meets a program without a policy: either ours is applied first, or an earlier run's is in force. That one
     /// is replaced last, and the interfaces under it are taken over after the others, so that what fails changes neither.
-    fn attach_all(&mut self) -> Result<(), DatapathError> {
+    fn attach_all(&mut self, is_on_trial: bool) -> Result<(), DatapathError> {
         let kept = self.datapath.kept();
-        if kept.is_empty() {
+        if kept.is_empty() && !is_on_trial {
             self.datapath.apply(&self.desired.policy)?;
         }
         let (taken_over, anew): (Vec<_>, Vec<_>) =
@@ -112,9 +163,10 @@ impl<D: Datapath> Engine<D> {
             let mode = self.datapath.attach(interface)?;
             self.links.attached(interface, mode);
         }
-        if !kept.is_empty() {
+        if !kept.is_empty() && !is_on_trial {
             self.datapath.apply(&self.desired.policy)?;
         }
+        self.must_apply = false;
         self.let_go_of_others();
         Ok(())
     }
@@ -140,6 +192,7 @@ impl<D: Datapath> Engine<D> {
             Err(problem) => return Seen { line: problem.clone(), problems: vec![problem], is_readable: false },
         };
         self.samples.push(Sample::of(&reading, moment.uptime));
+        self.tidy(&reading, moment);
         for interface in &self.desired.interfaces {
             let read = reading.interfaces.iter().find(|read| read.name == *interface);
             if let Some(mode) = read.and_then(|read| read.attached) {
@@ -159,8 +212,66 @@ impl<D: Datapath> Engine<D> {
             }
         }
         let problems = self.links.problems(moment.uptime);
-        let line = line(&reading, &problems);
+        let line = format!("{}{}", self.standing_words(), line(&reading, &problems));
         Seen { problems, line, is_readable: true }
+    }
+
+    /// What has to be done as time passes.
+    fn tidy(&mut self, reading: &Reading, moment: Moment) {
+        let trial = self.watch_trial();
+        if moment.uptime.saturating_sub(self.looked_around_at) >= LOOK_AROUND_EVERY {
+            self.looked_around_at = moment.uptime;
+            self.look_around();
+        }
+        let clocks = Clocks { now: reading.now, wall: moment.wall };
+        self.expire_grants(clocks);
+        self.watch_breaker(reading, moment);
+        let applied = if self.must_apply && self.pending.is_none() { self.put_in_force(reading.now) } else { Ok(()) };
+        for error in [trial.err(), applied.err()].into_iter().flatten() {
+            tracing::error!("put in force what should be: {:#}", anyhow::Error::from(error));
+        }
+    }
+
+    /// What is out of the ordinary, before the status line.
+    fn standing_words(&self) -> String {
+        let mut words = String::new();
+        if let Some(hold) = &self.hold {
+            words = format!("{}; ", hold.words());
+        }
+        let tripped: Vec<&str> = self.breaker.tripped().collect();
+        if !tripped.is_empty() {
+            words += &format!("RULE {} FELL BACK TO DRY RUN; ", tripped.join(", "));
+        }
+        if self.pending.is_some() {
+            words += "a file is on trial; ";
+        }
+        words
+    }
+
+    /// Both clocks now.
+    pub(super) fn clocks(&mut self, moment: Moment) -> Result<Clocks, Problem> {
+        let now = self.datapath.read().map_err(Problem::datapath)?.now;
+        Ok(Clocks { now, wall: moment.wall })
+    }
+
+    /// What packets are to be judged by under a configuration.
+    pub(super) fn policy_of(&self, config: &Config, now: Nanos) -> Policy {
+        let mut policy = config.policy.clone();
+        policy.access = self.access_of(config, now);
+        self.hold_back(&mut policy);
+        policy
+    }
+
+    /// Applies what has changed other than by a configuration.
+    pub(super) fn put_in_force(&mut self, now: Nanos) -> Result<(), DatapathError> {
+        let policy = self.policy_of(&self.config, now);
+        if self.must_apply || policy != self.desired.policy {
+            self.datapath.apply(&policy)?;
+            self.desired.policy = policy;
+            self.must_apply = false;
+            self.newest = None;
+        }
+        Ok(())
     }
 
     /// The next look tries at once to attach what is away.
@@ -186,12 +297,14 @@ impl<D: Datapath> Engine<D> {
         let mut census = Census::new(policy, reading.now, TOP_DEFAULT);
         self.datapath.visit_sources(&mut |source| census.visit(&source))?;
         let mut tracked = census.finish();
+        let bans = self.datapath.bans()?;
         let mut top = Vec::new();
         for source in std::mem::take(&mut tracked.leaders) {
             let windows = self.datapath.source(source.addr())?;
-            top.extend(TopSource::of(policy, reading.now, source, &windows));
+            let of = TopSource::of(policy, reading.now, source, &windows);
+            top.extend(of.map(|of| of.with_access(policy, source, &bans, reading.now)));
         }
-        Ok(Snapshot::build(Parts {
+        let snapshot = Snapshot::build(Parts {
             reading: &reading,
             tracked,
             top: TopSource::rank(top),
@@ -200,6 +313,13 @@ impl<D: Datapath> Engine<D> {
             uptime: moment.uptime,
             version: env!("CARGO_PKG_VERSION"),
             config: self.last_reload.clone(),
+        });
+        let left = |pending: &Pending| pending.until.0.saturating_sub(reading.now.0);
+        Ok(snapshot.with_standing(Standing {
+            banned: bans.len() as u64,
+            hold: self.hold.as_ref().map(Hold::report),
+            fallen_back: self.breaker.tripped().map(str::to_owned).collect(),
+            confirm_within_ns: self.pending.as_ref().map(left),
         }))
     }
 
@@ -208,62 +328,8 @@ impl<D: Datapath> Engine<D> {
         let address = address.to_canonical();
         let now = self.datapath.read().map_err(Problem::datapath)?.now;
         let windows = self.datapath.source(address).map_err(Problem::datapath)?;
-        Ok(CheckReport::build(&self.desired.policy, now, address, &windows))
-    }
-
-    /// Reads the file anew and carries it out, whole or not at all.
-    pub(super) fn reload(&mut self, moment: Moment) -> Reloaded {
-        let ConfigSource::File { path, load } = &self.source else {
-            let why =
-                "there is nothing to reload: this daemon was started from flags; use `ratelimitd run --config FILE`";
-            tracing::warn!("{why}");
-            return Err(Problem::new(ProblemKind::Config, why));
-        };
-        let path = path.display().to_string();
-        let loaded = load().map_err(|error| Problem::new(ProblemKind::Config, format!("{error:#}")));
-        let outcome = loaded.and_then(|config| self.change_to(config, &path));
-        match &outcome {
-            Ok(changes) => {
-                tracing::info!("reloaded {path}: {}", if changes.is_empty() { "no change" } else { "carried out" });
-                self.last_reload =
-                    ConfigState { last_reload_successful: true, last_reload_success_at: moment.wall, error: None };
-            }
-            Err(problem) => {
-                // It names the file itself.
-                tracing::error!("reload: {problem}; everything goes on as it was");
-                self.last_reload.last_reload_successful = false;
-                self.last_reload.error = Some(problem.message.clone());
-            }
-        }
-        outcome.map(|changes| ReloadReport { schema: SCHEMA, changes })
-    }
-
-    fn change_to(&mut self, config: Config, path: &str) -> Result<Vec<String>, Problem> {
-        let fixed = restart_needed(&self.config, &config);
-        if !fixed.is_empty() {
-            let why = format!("{path} changes {}, which needs a restart; nothing was changed", fixed.join(" and "));
-            return Err(Problem::new(ProblemKind::Config, why));
-        }
-        let desired = DesiredState::from(&config);
-        let plan = diff(&self.desired, &desired);
-        let changes = changes(&self.desired, &desired);
-        let attached = carry_out(&mut self.datapath, &self.desired.policy, &plan).map_err(|error| {
-            let problem = Problem::datapath(error);
-            Problem { message: format!("{path}: {}", problem.message), ..problem }
-        })?;
-        for change in &changes {
-            tracing::info!("reload: {change}");
-        }
-        for interface in &plan.detach {
-            self.links.forget(interface);
-        }
-        for (interface, mode) in attached {
-            self.links.attached(&interface, mode);
-        }
-        self.desired = desired;
-        self.config = config;
-        self.newest = None;
-        Ok(changes)
+        let bans = self.datapath.bans().map_err(Problem::datapath)?;
+        Ok(CheckReport::with_bans(&self.desired.policy, now, address, &windows, &bans))
     }
 
     /// Takes the filter off one interface, or off all. With the last one gone the daemon has nothing left to do.

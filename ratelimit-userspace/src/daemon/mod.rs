@@ -3,10 +3,8 @@
 //! Knows the configuration, the plan, the datapath's trait and the read model. Must not know the command line, a parser or
 //! the kernel. Anything that touches the datapath runs on a blocking thread, one at a time.
 
-use std::fmt;
 use std::future;
 use std::io::ErrorKind;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -16,53 +14,37 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::config::Config;
+use crate::control::proto::Problem;
 use crate::control::server::{Surface, router, serve};
 use crate::control::socket::{ControlSocket, SocketError};
-use crate::control::{Command, Handle};
+use crate::control::{Command, Handle, Reply};
 use crate::datapath::{Datapath, DatapathError};
 use crate::error::Exit;
+use crate::safety::{Around, Safety};
 
+mod breaker;
 mod carry_out;
 mod engine;
 mod events;
+mod hold;
 mod links;
 mod notify;
+mod orders;
+mod reload;
+mod source;
+mod store;
+mod trial;
 
-use engine::{Engine, Moment};
+use engine::{Engine, Host, Moment};
 use events::Event;
 use notify::{Notifier, State};
+use store::Store;
+use trial::Start;
+
+pub use source::{ConfigSource, Loaded};
 
 /// How often attachments and counters are looked at when nothing announces a change.
 const SUPERVISE_EVERY: Duration = Duration::from_secs(2);
-
-/// Where the configuration came from, and so whether it can be read anew.
-pub enum ConfigSource {
-    /// The command line: it stays as it is.
-    Flags,
-    /// A file.
-    File {
-        /// Its path, for messages.
-        path: PathBuf,
-        /// Reads and checks it.
-        load: Box<dyn Fn() -> anyhow::Result<Config> + Send>,
-    },
-}
-
-impl ConfigSource {
-    /// A file, and what reads it.
-    pub fn file(path: PathBuf, load: impl Fn() -> anyhow::Result<Config> + Send + 'static) -> Self {
-        Self::File { path, load: Box::new(load) }
-    }
-}
-
-impl fmt::Debug for ConfigSource {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Flags => out.write_str("Flags"),
-            Self::File { path, .. } => out.debug_tuple("File").field(path).finish(),
-        }
-    }
-}
 
 /// Why the daemon did not start, or ended other than orderly.
 #[derive(Debug, thiserror::Error)]
@@ -143,6 +125,7 @@ struct Surroundings {
     /// Called once everything is attached.
     attached: fn(),
     own_uid: u32,
+    host: Host,
 }
 
 impl Surroundings {
@@ -152,6 +135,18 @@ impl Surroundings {
             watchdog: sd_notify::watchdog_enabled(),
             attached: give_up_privileges,
             own_uid: nix::unistd::geteuid().as_raw(),
+            host: Host::system(),
+        }
+    }
+}
+
+impl Host {
+    fn system() -> Self {
+        Self {
+            store: Store::of_host(),
+            look: Around::look,
+            settings: |_| Safety::default(),
+            is_under_attack_ok: |_| false,
         }
     }
 }
@@ -178,9 +173,11 @@ async fn drive<D: Datapath>(
     let started = Instant::now();
     let socket = ControlSocket::bind(&config.socket)?;
     let listeners = Listeners::open(&config, &socket).await?;
-    let datapath = open(&config)?;
+    let host = surroundings.host.clone();
+    let start = Start::new(config, source, &host.store, Timestamp::now());
+    let datapath = open(&start.config)?;
     // Not on a blocking thread: nothing is served yet, and threads that start later inherit what is given up here.
-    let engine = Engine::start(datapath, config, source, Moment::now(started))?;
+    let engine = Engine::start(datapath, start, host, Moment::now(started))?;
     (surroundings.attached)();
     let (handle, commands) = Handle::channel();
     let (stop, stopped) = watch::channel(());
@@ -255,6 +252,7 @@ impl<D: Datapath> Owner<D> {
                     Some(Event::LinksChanged) => {
                         self.on_datapath(|engine, moment| {
                             engine.hurry();
+                            engine.look_around();
                             engine.supervise(moment)
                         })
                         .await?;
@@ -306,14 +304,50 @@ impl<D: Datapath> Owner<D> {
                 let _ = reply.send(answer);
                 return Ok(is_last);
             }
+            Command::List { reply } => self.reply(reply, Engine::list).await?,
+            Command::Explain { sent, reply } => self.reply(reply, move |engine, _| engine.explain(&sent)).await?,
+            Command::Grant { grant, prefix, request, uid, reply } => {
+                self.reply(reply, move |engine, moment| engine.grant(grant, prefix, &request, uid, moment)).await?;
+            }
+            Command::Unblock { prefix, uid, reply } => {
+                self.reply(reply, move |engine, moment| engine.unblock(prefix, uid, moment)).await?;
+            }
+            Command::Reset { source, uid, reply } => {
+                self.reply(reply, move |engine, _| engine.reset(source, uid)).await?;
+            }
+            Command::Mode { mode, uid, reply } => {
+                self.reply(reply, move |engine, moment| engine.set_mode(mode, uid, moment)).await?;
+            }
+            Command::Apply { request, uid, reply } => {
+                self.reply(reply, move |engine, moment| engine.apply(&request, uid, moment)).await?;
+            }
+            Command::Confirm { uid, reply } => {
+                self.reply(reply, move |engine, moment| engine.confirm(uid, moment)).await?;
+            }
+            Command::Charge { request, reply } => {
+                self.reply(reply, move |engine, _| engine.charge(&request)).await?;
+            }
+            Command::Standing { source, rule, reply } => {
+                self.reply(reply, move |engine, _| engine.standing(source, &rule)).await?;
+            }
         }
         Ok(false)
+    }
+
+    async fn reply<T: Send + 'static>(
+        &mut self,
+        reply: Reply<T>,
+        work: impl FnOnce(&mut Engine<D>, Moment) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<(), DaemonError> {
+        let answer = self.on_datapath(work).await?;
+        let _ = reply.send(answer);
+        Ok(())
     }
 
     async fn reload(
         &mut self,
         surroundings: &mut Surroundings,
-        answer: impl FnOnce(engine::Reloaded),
+        answer: impl FnOnce(reload::Reloaded),
     ) -> Result<(), DaemonError> {
         surroundings.notifier.tell(State::Reloading);
         let reloaded = self.on_datapath(Engine::reload).await?;

@@ -1,6 +1,7 @@
 //! The whole daemon over a fake datapath and a real control socket. The clock is paused: seconds pass at once.
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use anyhow::anyhow;
@@ -19,6 +20,10 @@ use crate::datapath::XdpMode;
 use crate::datapath::fake::{FakeDatapath, FakeKernel};
 use crate::fixture::{address, config, opening};
 use crate::snapshot;
+
+mod grants;
+mod site;
+mod trials;
 
 struct Running {
     directory: TempDir,
@@ -42,14 +47,17 @@ type File = Arc<Mutex<VecDeque<anyhow::Result<Config>>>>;
 
 fn file(contents: impl IntoIterator<Item = anyhow::Result<Config>>) -> ConfigSource {
     let file: File = Arc::new(Mutex::new(contents.into_iter().collect()));
-    ConfigSource::file("/etc/ratelimitd/ratelimitd.toml".into(), move || {
-        file.lock().unwrap().pop_front().expect("one more reload than the test foresaw")
-    })
+    let load = move |_: &Path| {
+        let config = file.lock().unwrap().pop_front().expect("one more reload than the test foresaw")?;
+        Ok(Loaded { text: format!("{config:?}"), config })
+    };
+    ConfigSource::file("/etc/ratelimitd/ratelimitd.toml".into(), String::new(), load, |_, _| unreachable!("no trial"))
 }
 
 fn surroundings(watchdog: Option<Duration>) -> (Surroundings, mpsc::UnboundedReceiver<String>) {
     let (sender, told) = mpsc::unbounded_channel();
-    (Surroundings { notifier: Box::new(Recorder(sender)), watchdog, attached: || {}, own_uid: 0 }, told)
+    let host = Host { look: Around::default, store: Store::at("/nonexistent/ratelimitd".into()), ..Host::system() };
+    (Surroundings { notifier: Box::new(Recorder(sender)), watchdog, attached: || {}, own_uid: 0, host }, told)
 }
 
 /// A daemon on eth0 with 3 connections in five minutes, unless `adjust` says otherwise; eth1 exists too.

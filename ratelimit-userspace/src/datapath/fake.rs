@@ -15,14 +15,16 @@ use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_common::window::{self, CELLS, Charge};
 
-use super::{Datapath, DatapathError, InterfaceReading, Reading, SourceReading, Tallies, XdpMode};
+use super::{
+    Ban, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading, Tallies, Trial, XdpMode,
+};
 use crate::config::OnExit;
 use crate::desired::{Grant, Limit, Mode, Policy, Refuse, Rule};
 
 /// When a fake begins: 2026-01-01T10:00:00Z.
 pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
 
-/// A packet to a port that the first rule protects.
+/// A packet to a port that every rule protects: the first whose `from` has its source, and that has not ended, judges it.
 #[derive(Clone, Copy, Debug)]
 pub struct FakePacket {
     /// Who sends it.
@@ -51,6 +53,9 @@ struct World {
     present: BTreeMap<String, XdpMode>,
     known: BTreeMap<String, Row>,
     policy: Option<Policy>,
+    /// What was in force before the trial, and when packets go back to it.
+    trial: Option<(Policy, Nanos)>,
+    bans: BTreeMap<(IpNet, usize), Ban>,
     windows: BTreeMap<(IpNet, u32), Source>,
     faults: BTreeMap<Fault, u64>,
     refusing_attach: BTreeSet<String>,
@@ -65,7 +70,7 @@ struct Row {
     attached: bool,
     origin: Origin,
     unruled: BTreeMap<Reason, Tally>,
-    ruled: BTreeMap<Reason, Tally>,
+    ruled: BTreeMap<usize, BTreeMap<Reason, Tally>>,
 }
 
 /// Who attached.
@@ -86,6 +91,8 @@ impl FakeDatapath {
             present: interfaces.iter().map(|name| ((*name).to_owned(), XdpMode::Native)).collect(),
             known: BTreeMap::new(),
             policy: None,
+            trial: None,
+            bans: BTreeMap::new(),
             windows: BTreeMap::new(),
             faults: BTreeMap::new(),
             refusing_attach: BTreeSet::new(),
@@ -178,7 +185,20 @@ impl FakeKernel {
 
     /// The policy that packets are judged by.
     pub fn policy(&self) -> Option<Policy> {
-        self.world().policy.clone()
+        self.world().in_force().cloned()
+    }
+
+    /// What the daemon owns, once more, to look into.
+    pub fn peek(&self) -> FakeDatapath {
+        FakeDatapath { kernel: self.clone() }
+    }
+
+    /// What the daemon owns, once more: a later run over the same kernel. Nothing is attached by it yet.
+    pub fn reopen(&self) -> FakeDatapath {
+        for row in self.world().known.values_mut() {
+            row.origin = Origin::Kept;
+        }
+        FakeDatapath { kernel: self.clone() }
     }
 
     /// Names of the interfaces that the program is attached to.
@@ -201,6 +221,75 @@ impl Datapath for FakeDatapath {
             return Err(anyhow!("write map CONFIG: told to fail").into());
         }
         world.policy = Some(policy.clone());
+        world.trial = None;
+        Ok(())
+    }
+
+    fn apply_until(&mut self, policy: &Policy, until: Nanos) -> Result<(), DatapathError> {
+        let mut world = self.kernel.world();
+        world.calls.push("apply_until".to_owned());
+        if world.refusing_apply || world.trial.is_some() {
+            return Err(anyhow!("write map CONFIG: told to fail, or a trial runs").into());
+        }
+        let Some(before) = world.policy.replace(policy.clone()) else {
+            return Err(anyhow!("nothing was applied that packets could go back to").into());
+        };
+        world.trial = Some((before, until));
+        Ok(())
+    }
+
+    fn confirm(&mut self) -> Result<bool, DatapathError> {
+        let mut world = self.kernel.world();
+        world.calls.push("confirm".to_owned());
+        let now = world.now;
+        Ok(world.trial.take_if(|(_, until)| now < *until).is_some())
+    }
+
+    fn trial(&mut self) -> Result<Trial, DatapathError> {
+        let world = self.kernel.world();
+        Ok(match &world.trial {
+            None => Trial::None,
+            Some((_, until)) if world.now < *until => Trial::Running(*until),
+            Some(_) => Trial::Over,
+        })
+    }
+
+    fn bans(&mut self) -> Result<Vec<Ban>, DatapathError> {
+        let world = self.kernel.world();
+        Ok(world.bans.values().filter(|ban| world.now < ban.until).copied().collect())
+    }
+
+    fn lift_bans(&mut self, prefix: IpNet) -> Result<Vec<Ban>, DatapathError> {
+        let mut world = self.kernel.world();
+        let now = world.now;
+        let lifted: Vec<Ban> = world.bans.values().filter(|ban| prefix.contains(&ban.client)).copied().collect();
+        world.bans.retain(|_, ban| !prefix.contains(&ban.client));
+        Ok(lifted.into_iter().filter(|ban| now < ban.until).collect())
+    }
+
+    fn forget(&mut self, client: IpNet) -> Result<Forgotten, DatapathError> {
+        let mut world = self.kernel.world();
+        let before = (world.windows.len(), world.bans.len());
+        world.windows.retain(|(of, _), _| *of != client);
+        world.bans.retain(|(of, _), _| *of != client);
+        Ok(Forgotten { windows: before.0 - world.windows.len(), bans: before.1 - world.bans.len() })
+    }
+
+    fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError> {
+        let mut world = self.kernel.world();
+        let now = world.now;
+        let Some(rule) = world.in_force().and_then(|policy| policy.rules.get(rule)).cloned() else {
+            return Err(anyhow!("no rule {rule}").into());
+        };
+        for limit in &rule.limits {
+            let window = world.windows.entry((client, limit.slot)).or_default();
+            let words = Words(window.cells.map(Word::new));
+            let boundless = window::Limit { amount: u64::MAX, ..limit.arithmetic() };
+            match window::charge(&words, boundless, now.bucket(limit.bucket_ns), amount) {
+                Charge::Admitted(_) => window.cells = words.0.map(Word::into_inner),
+                Charge::Refused | Charge::Contended => window.refused += 1,
+            }
+        }
         Ok(())
     }
 
@@ -242,12 +331,12 @@ impl Datapath for FakeDatapath {
         if world.refusing_read {
             return Err(anyhow!("read map COUNTERS: told to fail").into());
         }
-        let rules = world.policy.as_ref().map_or(0, |policy| policy.rules.len());
+        let rules = world.in_force().map_or(0, |policy| policy.rules.len());
         let interfaces = world.known.iter().map(|(name, row)| InterfaceReading {
             name: name.clone(),
             attached: world.present.get(name).copied().filter(|_| row.attached),
             unruled: tallies(&row.unruled),
-            rules: (0..rules).map(|_| tallies(&row.ruled)).take(1).collect(),
+            rules: (0..rules).map(|rule| row.ruled.get(&rule).map(tallies).unwrap_or_default()).collect(),
         });
         Ok(Reading {
             now: world.now,
@@ -268,7 +357,7 @@ impl Datapath for FakeDatapath {
 
     fn source(&mut self, address: IpAddr) -> Result<Vec<SourceReading>, DatapathError> {
         let world = self.kernel.world();
-        let Some(policy) = &world.policy else { return Ok(Vec::new()) };
+        let Some(policy) = world.in_force() else { return Ok(Vec::new()) };
         let prefix = policy.client(address);
         let windows = world.windows.iter().filter(|((other, _), _)| *other == prefix);
         Ok(windows.map(|(&(prefix, slot), &window)| SourceReading { prefix, slot, window }).collect())
@@ -296,26 +385,57 @@ impl Datapath for FakeDatapath {
 }
 
 impl World {
+    fn in_force(&self) -> Option<&Policy> {
+        match &self.trial {
+            Some((before, until)) if *until <= self.now => Some(before),
+            Some(_) | None => self.policy.as_ref(),
+        }
+    }
+
     fn packet(&mut self, interface: &str, packet: FakePacket) -> Option<Reason> {
+        let policy = self.in_force()?.clone();
         let row = self.known.get_mut(interface).filter(|row| row.attached)?;
-        let policy = self.policy.as_ref()?;
-        let tally = Tally { packets: 1, bytes: packet.bytes };
-        if policy.grant(packet.source, self.now).is_some_and(|access| access.grant == Grant::Exempt) {
+        let (now, tally) = (self.now, Tally { packets: 1, bytes: packet.bytes });
+        let grant = policy.grant(packet.source, now).map(|access| access.grant);
+        if grant == Some(Grant::Exempt) {
             add(&mut row.unruled, Reason::Exempt, tally);
             return Some(Reason::Exempt);
         }
-        let Some(rule) = policy.rules.first() else {
+        let is_from = |rule: &Rule| rule.from.is_empty() || rule.from.iter().any(|of| of.contains(&packet.source));
+        let matches = |rule: &Rule| is_from(rule) && rule.until.is_none_or(|until| now < until);
+        let Some((index, rule)) = policy.rules.iter().enumerate().find(|(_, rule)| matches(rule)) else {
             add(&mut row.unruled, Reason::NotProtected, tally);
             return Some(Reason::NotProtected);
         };
-        let reason = judge(&mut self.windows, rule, policy.client(packet.source), packet, self.now);
+        let client = policy.client(packet.source);
+        let reason = if grant == Some(Grant::Denied) {
+            Reason::Denied
+        } else if self.bans.get(&(client, index)).is_some_and(|ban| now < ban.until) {
+            Reason::Banned
+        } else {
+            let reason = judge(&mut self.windows, rule, client, packet, now);
+            if reason == Reason::OverLimit {
+                ban(&mut self.bans, rule, (client, index), now);
+            }
+            reason
+        };
         let reason = match (rule.mode, reason.action()) {
             (Mode::DryRun, Action::Drop) => Reason::DryRun,
             (Mode::DryRun, Action::Pass) | (Mode::Enforce, Action::Pass | Action::Drop) => reason,
         };
-        add(&mut row.ruled, reason, tally);
+        add(row.ruled.entry(index).or_default(), reason, tally);
         Some(reason)
     }
+}
+
+fn ban(bans: &mut BTreeMap<(IpNet, usize), Ban>, rule: &Rule, key: (IpNet, usize), now: Nanos) {
+    let Some(of) = &rule.bans else { return };
+    let before = bans.get(&key).filter(|ban| now.0 < ban.until.0.saturating_add(of.forget_ns));
+    let step = before.map_or(1, |ban| ban.step + 1);
+    let place = usize::try_from(step - 1).unwrap_or(usize::MAX);
+    let Some(length) = of.steps_ns.get(place).or(of.steps_ns.last()) else { return };
+    let until = Nanos(now.0.saturating_add(*length));
+    bans.insert(key, Ban { client: key.0, rule: key.1, until, step });
 }
 
 /// A window's words that can be changed in place.

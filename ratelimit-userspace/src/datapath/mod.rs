@@ -141,10 +141,73 @@ pub struct SourceReading {
     pub window: Source,
 }
 
+/// One source that is banned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ban {
+    /// The prefix that is one client.
+    pub client: IpNet,
+    /// Index of the rule that banned it, in the policy that is in force.
+    pub rule: usize,
+    /// Until when, by the datapath's clock.
+    pub until: Nanos,
+    /// The how-manieth ban in a row it is, from 1.
+    pub step: u32,
+}
+
+/// A policy that was put in force for a while, see [`Datapath::apply_until`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trial {
+    /// There is none: what was applied last is in force.
+    None,
+    /// It is in force until then, by the datapath's clock.
+    Running(Nanos),
+    /// Its time is over, unconfirmed: packets are judged by what was in force before it.
+    Over,
+}
+
+/// What was forgotten of one client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forgotten {
+    /// Windows.
+    pub windows: usize,
+    /// Bans.
+    pub bans: usize,
+}
+
 /// What the daemon asks of the kernel side. One task owns it.
 pub trait Datapath: Send + 'static {
-    /// Replaces what packets are judged by, all at once. Counters and windows stay. On an error the old policy goes on.
+    /// Replaces what packets are judged by, all at once. Counters, windows and bans stay. On an error the old policy goes
+    /// on. It is in force for good: a trial ends with it, and [`Datapath::trial`] is [`Trial::None`] afterwards.
     fn apply(&mut self, policy: &Policy) -> Result<(), DatapathError>;
+
+    /// The same, until `until` by the datapath's clock: from then on packets go back by themselves to the policy that was in
+    /// force before, all at once, also where this process is gone, and nothing but [`Datapath::confirm`] prevents it. What
+    /// goes back is the policy alone; counters, windows and bans stay. Not called while a trial runs, nor before anything
+    /// was applied. On an error the old policy goes on, without a trial.
+    fn apply_until(&mut self, policy: &Policy, until: Nanos) -> Result<(), DatapathError>;
+
+    /// Keeps the policy of the trial that runs: true, and [`Datapath::trial`] is [`Trial::None`]. False where none runs or its
+    /// time is over, which changes nothing. No packet can have gone back already when it says true, nor go back later.
+    fn confirm(&mut self) -> Result<bool, DatapathError>;
+
+    /// How the last trial stands. It is read from where packets read it, so that a run that takes over from an earlier one
+    /// finds its trial. [`Trial::Over`] stays until something is applied.
+    fn trial(&mut self) -> Result<Trial, DatapathError>;
+
+    /// The bans in force, sorted. Those whose time is over are not among them.
+    fn bans(&mut self) -> Result<Vec<Ban>, DatapathError>;
+
+    /// Ends the bans of every client that lies within `prefix`, and forgets how many it had in a row; sorted, those in force
+    /// alone. The windows stay: a source that is still over its limit may be banned anew at once.
+    fn lift_bans(&mut self, prefix: IpNet) -> Result<Vec<Ban>, DatapathError>;
+
+    /// Forgets all windows and bans of one client, which is as [`Policy::client`] makes it. Others of the same prefix length are
+    /// not touched.
+    fn forget(&mut self, client: IpNet) -> Result<Forgotten, DatapathError>;
+
+    /// Charges `amount` to every limit and shadow limit of the rule with this index for one client, as a
+    /// packet would, but all of it even where it does not fit; a limit that is exceeded by it bans as a packet over it does.
+    fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError>;
 
     /// The interfaces that an earlier run left limited, by the policy that it applied, and that this run has not taken over;
     /// sorted.

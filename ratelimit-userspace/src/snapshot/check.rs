@@ -9,9 +9,9 @@ use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_common::window::{CELLS, Cell, index};
 use serde::{Deserialize, Serialize};
 
-use super::sources::{Standing, source_text};
+use super::sources::{Retry, Standing, source_text};
 use super::{Mode, SCHEMA, Unit, WindowForm, seconds, timestamp};
-use crate::datapath::SourceReading;
+use crate::datapath::{Ban, SourceReading};
 use crate::desired::{self, Grant, Limit, Policy};
 
 /// What is done with a packet.
@@ -37,12 +37,12 @@ pub struct CheckReport {
     pub verdict: Outcome,
     /// Why, in the words of the counters.
     pub reason: String,
-    /// When every limit has room again, if nothing else is admitted meanwhile.
+    /// When every limit has room again and no ban or denial holds, if nothing else is admitted meanwhile.
     pub retry_after_seconds: f64,
-    /// No wait is long enough, for one of the limits at least.
+    /// No wait is long enough, for one of the limits at least, or it is denied for ever.
     #[serde(default)]
     pub never: bool,
-    /// Every limit of every rule.
+    /// Every limit of every rule that may judge its packets.
     pub limits: Vec<CheckLimit>,
 }
 
@@ -95,7 +95,16 @@ pub struct Bucket {
 impl CheckReport {
     /// The report on `address` from its windows, at `now` by the datapath's clock.
     pub fn build(policy: &Policy, now: Nanos, address: IpAddr, windows: &[SourceReading]) -> Self {
-        let limits = policy.rules.iter().flat_map(|rule| rule.limits.iter().map(move |limit| (rule, limit)));
+        Self::with_bans(policy, now, address, windows, &[])
+    }
+
+    /// The same, from the bans too; those of other clients are passed over.
+    pub fn with_bans(policy: &Policy, now: Nanos, address: IpAddr, windows: &[SourceReading], bans: &[Ban]) -> Self {
+        let rules = policy.rules_from(address, now);
+        let client = policy.client(address);
+        let holds = |ban: &&Ban| ban.client == client && rules.iter().any(|(at, _)| *at == ban.rule);
+        let bans: Vec<&Ban> = bans.iter().filter(holds).collect();
+        let limits = rules.iter().flat_map(|(_, rule)| rule.limits.iter().map(move |limit| (*rule, limit)));
         let limits: Vec<_> = limits
             .map(|(rule, limit)| {
                 let window = windows.iter().find(|reading| reading.slot == limit.slot);
@@ -104,16 +113,26 @@ impl CheckReport {
             })
             .collect();
         let over = |mode: desired::Mode| limits.iter().any(|(rule, _, _, of)| rule.mode == mode && of.over);
-        let reason = if policy.grant(address, now).is_some_and(|access| access.grant == Grant::Exempt) {
-            Reason::Exempt
-        } else if over(desired::Mode::Enforce) {
-            Reason::OverLimit
-        } else if over(desired::Mode::DryRun) {
-            Reason::DryRun
-        } else {
-            Reason::WithinLimit
+        let enforces = rules.iter().any(|(_, rule)| rule.mode == desired::Mode::Enforce);
+        let ban_by = |mode: desired::Mode| bans.iter().any(|ban| policy.rules[ban.rule].mode == mode);
+        let access = policy.grant(address, now);
+        let reason = match access.map(|access| access.grant) {
+            Some(Grant::Exempt) => Reason::Exempt,
+            Some(Grant::Denied) if enforces => Reason::Denied,
+            Some(Grant::Denied) if !rules.is_empty() => Reason::DryRun,
+            Some(Grant::Denied) | None if ban_by(desired::Mode::Enforce) => Reason::Banned,
+            Some(Grant::Denied) | None if over(desired::Mode::Enforce) => Reason::OverLimit,
+            Some(Grant::Denied) | None if over(desired::Mode::DryRun) || ban_by(desired::Mode::DryRun) => {
+                Reason::DryRun
+            }
+            Some(Grant::Denied) | None if rules.is_empty() => Reason::NotProtected,
+            Some(Grant::Denied) | None => Reason::WithinLimit,
         };
-        let retries = limits.iter().map(|(_, _, _, of)| of.retry);
+        let until = |until: Nanos| Retry { never: false, after_ns: until.0.saturating_sub(now.0) };
+        let denied = access.filter(|access| access.grant == Grant::Denied);
+        let denied = denied.map(|access| access.until.map_or(Retry { never: true, after_ns: 0 }, until));
+        let banned = bans.iter().map(|ban| until(ban.until));
+        let retries = limits.iter().map(|(_, _, _, of)| of.retry).chain(denied).chain(banned);
         let retry = retries.max().filter(|_| reason != Reason::Exempt).unwrap_or_default();
         Self {
             schema: SCHEMA,
@@ -147,7 +166,13 @@ impl Outcome {
     }
 }
 
-fn check_limit(rule: &desired::Rule, limit: &Limit, window: &Source, of: &Standing, now: Nanos) -> CheckLimit {
+pub(super) fn check_limit(
+    rule: &desired::Rule,
+    limit: &Limit,
+    window: &Source,
+    of: &Standing,
+    now: Nanos,
+) -> CheckLimit {
     CheckLimit {
         rule: rule.name.clone(),
         mode: rule.mode.into(),

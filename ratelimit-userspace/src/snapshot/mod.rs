@@ -16,12 +16,16 @@ use crate::datapath::{self, InterfaceReading, Reading, Tallies};
 use crate::desired::{self, Policy};
 
 mod check;
+mod explain;
+mod list;
 mod rate;
 mod sources;
 
 pub use check::{Bucket, CheckLimit, CheckReport, Outcome};
+pub use explain::{ExplainReport, Step, StepOutcome};
+pub use list::{Author, Clocks, ListReport, Listed};
 pub use rate::{Rates, Sample, Samples};
-pub use sources::{Census, State, TOP_DEFAULT, TopSource, Tracked};
+pub use sources::{Blocked, Census, State, TOP_DEFAULT, TopSource, Tracked};
 
 /// The schema's number.
 pub const SCHEMA: u32 = 1;
@@ -53,9 +57,42 @@ pub struct Snapshot {
     pub map_errors: Vec<MapError>,
     /// How the last reload went.
     pub config: ConfigState,
+    /// Somebody has said that nothing is to be dropped, whatever the rules say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Hold>,
+    /// Rules that fell back to dry-run because they dropped too much, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fallen_back: Vec<String>,
+    /// A configuration is on trial, and is rolled back after so long unless it is confirmed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirm_within_seconds: Option<f64>,
     /// Sources nearest to or over their limit, worst first. Left out where sources may not be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top: Option<Vec<TopSource>>,
+}
+
+/// That nothing is to be dropped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hold {
+    /// By `panic`; else by `mode dry-run`.
+    pub panic: bool,
+    /// The user who said so.
+    pub by: String,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// What stands beside the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Standing {
+    /// Bans in force.
+    pub banned: u64,
+    /// See [`Snapshot::hold`].
+    pub hold: Option<Hold>,
+    /// See [`Snapshot::fallen_back`].
+    pub fallen_back: Vec<String>,
+    /// See [`Snapshot::confirm_within_seconds`].
+    pub confirm_within_ns: Option<u64>,
 }
 
 /// Whether a rule drops.
@@ -281,8 +318,19 @@ impl Snapshot {
             map_errors: reading.faults.iter().map(|&(fault, count)| map_error(fault.labels(), count)).collect(),
             reasons,
             config,
+            hold: None,
+            fallen_back: Vec::new(),
+            confirm_within_seconds: None,
             top: Some(top),
         }
+    }
+
+    /// The same with what stands beside the configuration.
+    pub fn with_standing(mut self, standing: Standing) -> Self {
+        let Standing { banned, hold, fallen_back, confirm_within_ns } = standing;
+        self.sources.banned = banned;
+        self.confirm_within_seconds = confirm_within_ns.map(seconds);
+        Self { hold, fallen_back, ..self }
     }
 
     /// The same without anything that names a source.

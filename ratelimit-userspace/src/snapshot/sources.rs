@@ -1,7 +1,7 @@
 //! What all the sources come to, in memory that does not grow with them. Pure.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use ipnet::IpNet;
 use ratelimit_common::layout::{Source, Unit as Counted};
@@ -10,7 +10,7 @@ use ratelimit_common::window::{self, BEHIND_MAX};
 use serde::{Deserialize, Serialize};
 
 use super::{Unit, seconds};
-use crate::datapath::SourceReading;
+use crate::datapath::{Ban, SourceReading};
 use crate::desired::{self, Grant, Limit, Policy, Refuse};
 
 /// Sources in `top` unless asked otherwise.
@@ -171,6 +171,51 @@ impl Census {
     }
 }
 
+/// Sources of some prefix that a rule keeps out now, gathered as windows are visited, in any order.
+#[derive(Debug)]
+pub struct Blocked<'a> {
+    policy: &'a Policy,
+    now: Nanos,
+    within: IpNet,
+    sources: BTreeSet<IpNet>,
+}
+
+impl<'a> Blocked<'a> {
+    /// None so far.
+    pub const fn new(policy: &'a Policy, now: Nanos, within: IpNet) -> Self {
+        Self { policy, now, within, sources: BTreeSet::new() }
+    }
+
+    /// Adds a client that is banned.
+    pub fn banned(&mut self, client: IpNet) {
+        if self.is_within(client) {
+            self.sources.insert(client);
+        }
+    }
+
+    /// Looks at one window: a source without room is kept out, where the rule drops.
+    pub fn visit(&mut self, reading: &SourceReading) {
+        if !self.is_within(reading.prefix) {
+            return;
+        }
+        let enforcing = self.policy.rules.iter().filter(|rule| rule.mode == desired::Mode::Enforce);
+        let limit = enforcing.flat_map(|rule| &rule.limits).find(|limit| limit.slot == reading.slot);
+        if limit.is_some_and(|limit| Standing::of(limit, &reading.window, self.now).over) {
+            self.sources.insert(reading.prefix);
+        }
+    }
+
+    /// Their names, in order.
+    pub fn names(&self) -> Vec<String> {
+        self.sources.iter().copied().map(source_text).collect()
+    }
+
+    /// A client may be longer than the prefix, or hold it: `2001:db8::7` lies in the client 2001:db8::/64.
+    fn is_within(&self, client: IpNet) -> bool {
+        self.within.contains(&client) || client.contains(&self.within)
+    }
+}
+
 impl TopSource {
     /// One source, from all of its windows; none if nothing of it counts (any more).
     pub fn of(policy: &Policy, now: Nanos, source: IpNet, windows: &[SourceReading]) -> Option<Self> {
@@ -211,10 +256,30 @@ impl TopSource {
         })
     }
 
+    /// The same with what goes before limits: a denial, or a ban of this source.
+    pub fn with_access(mut self, policy: &Policy, source: IpNet, bans: &[Ban], now: Nanos) -> Self {
+        let denial = policy.grant(source.addr(), now).filter(|access| access.grant == Grant::Denied);
+        let ban = bans.iter().filter(|ban| ban.client == source && now < ban.until).map(|ban| ban.until).max();
+        let left = |until: Nanos| seconds(until.0.saturating_sub(now.0));
+        match (self.state, denial, ban) {
+            (State::Exempt, ..) | (_, None, None) => {}
+            (_, Some(denial), _) => {
+                self.state = State::Denied;
+                self.never = denial.until.is_none();
+                self.retry_after_seconds = self.retry_after_seconds.max(denial.until.map_or(0.0, left));
+            }
+            (_, None, Some(until)) => {
+                self.state = State::Banned;
+                self.retry_after_seconds = self.retry_after_seconds.max(left(until));
+            }
+        }
+        self
+    }
+
     /// Puts sources in the order of `top`: over a limit first, by packets refused, then by how full their window is.
     pub fn rank(mut sources: Vec<Self>) -> Vec<Self> {
         sources.sort_by_cached_key(|of| {
-            let over = of.state == State::OverLimit;
+            let over = matches!(of.state, State::OverLimit | State::Banned | State::Denied);
             let refused = if over { of.dropped.saturating_add(of.would_drop) } else { 0 };
             Reverse((over, refused, fill(of.used, of.limit), Reverse(of.source.clone())))
         });

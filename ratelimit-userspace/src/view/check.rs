@@ -8,7 +8,14 @@ use crate::snapshot::{CheckLimit, CheckReport, Mode, Outcome};
 pub fn check(report: &CheckReport) -> String {
     let mut out = format!("{} {}\n", report.source, verdict_in_words(report));
     let is_held_back = report.limits.iter().any(|limit| limit.over);
-    if is_held_back && report.reason != "exempt" {
+    let until = match report.reason.as_str() {
+        "denied" if report.never => Some("It is denied until `ratelimitd unblock`.\n".to_owned()),
+        "denied" | "banned" => Some(format!("It is let in again in {}.\n", duration(report.retry_after_seconds))),
+        _ => None,
+    };
+    if let Some(until) = until {
+        out += &until;
+    } else if is_held_back && report.reason != "exempt" {
         out += &if report.never {
             "There is never room: a limit is 0.\n".to_owned()
         } else {
@@ -36,7 +43,10 @@ fn verdict_in_words(report: &CheckReport) -> String {
         (Outcome::Pass, "within_limit") => "passes: it is within every limit.".to_owned(),
         (Outcome::Pass, "exempt") => "passes: it is exempt from every limit.".to_owned(),
         (Outcome::Pass, "dry_run") => "passes, but only because of the dry run: it is over a limit.".to_owned(),
+        (Outcome::Pass, "not_protected") => "passes: no rule judges its packets.".to_owned(),
         (Outcome::Drop, "over_limit") => "is blocked: it is over a limit.".to_owned(),
+        (Outcome::Drop, "banned") => "is blocked: it is banned for exceeding a limit.".to_owned(),
+        (Outcome::Drop, "denied") => "is blocked: it is denied; `ratelimitd list` says by whom and why.".to_owned(),
         (Outcome::Pass, other) => format!("passes: {other}."),
         (Outcome::Drop, other) => format!("is blocked: {other}."),
     }

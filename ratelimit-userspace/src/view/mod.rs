@@ -5,10 +5,14 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
 
 mod check;
+mod explain;
+mod list;
 mod stats;
 mod watch;
 
 pub use check::{check, check_exit};
+pub use explain::explain;
+pub use list::{applied, granted, list, mode, reset, unblocked};
 pub use stats::stats;
 pub use watch::{Screen, WatchError, watch};
 

@@ -11,6 +11,22 @@ pub fn stats(snapshot: &Snapshot) -> String {
         duration(snapshot.uptime_seconds),
         mode_in_words(snapshot.mode)
     );
+    if let Some(hold) = &snapshot.hold {
+        let what = if hold.panic { "PANIC" } else { "DRY RUN" };
+        let since = hold.since.strftime("%Y-%m-%d %H:%M:%S UTC");
+        out += &format!("{what} by {} since {since}: `ratelimitd mode enforce` ends it\n", hold.by);
+    }
+    for rule in &snapshot.fallen_back {
+        out += &format!(
+            "RULE {rule} FELL BACK TO DRY RUN, as it dropped more than it may: `ratelimitd mode enforce` ends it\n"
+        );
+    }
+    if let Some(left) = snapshot.confirm_within_seconds {
+        out += &format!(
+            "A FILE IS ON TRIAL: it is rolled back in {} unless `ratelimitd confirm` follows\n",
+            duration(left)
+        );
+    }
     if !snapshot.config.last_reload_successful {
         let why = snapshot.config.error.as_deref().unwrap_or("see the log");
         out += &format!("THE LAST RELOAD FAILED, and what held before goes on: {why}\n");
@@ -91,6 +107,9 @@ fn rule(rule: &Rule) -> String {
 fn sources(snapshot: &Snapshot) -> String {
     let of = &snapshot.sources;
     let mut out = format!("Sources: {} tracked of {} of each family\n", number(of.tracked), number(of.capacity));
+    if of.banned > 0 {
+        out += &format!("  {} banned; `ratelimitd list` names them\n", counted(of.banned, "source"));
+    }
     if of.not_admitted > 0 {
         out += &format!("  {} of sources that could not be remembered\n", counted(of.not_admitted, "packet"));
     }
@@ -127,7 +146,13 @@ fn sources(snapshot: &Snapshot) -> String {
 
 fn standing(of: &TopSource) -> (&'static str, String) {
     let again = || {
-        if of.never { "never: the limit is 0".to_owned() } else { format!("in {}", duration(of.retry_after_seconds)) }
+        if of.never && of.state == State::Denied {
+            "after `ratelimitd unblock`".to_owned()
+        } else if of.never {
+            "never: the limit is 0".to_owned()
+        } else {
+            format!("in {}", duration(of.retry_after_seconds))
+        }
     };
     match of.state {
         State::Ok => ("ok", "-".to_owned()),

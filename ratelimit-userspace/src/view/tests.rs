@@ -108,3 +108,79 @@ fn what_never_has_room_is_said_so() {
     snapshot.top.iter_mut().flatten().for_each(|of| of.never = true);
     assert!(stats(&snapshot).contains("over the limit  never: the limit is 0\n"), "{}", stats(&snapshot));
 }
+
+fn listed(json: &str) -> crate::snapshot::Listed {
+    serde_json::from_str(json).unwrap()
+}
+
+#[test]
+fn a_list_says_until_when_by_whom_and_why() {
+    let rows = [
+        r#"{"prefix":"10.0.0.0/8","state":"denied","until":null,"by":"configuration","reason":null,"since":null,"decides":true}"#,
+        r#"{"prefix":"192.0.2.1","state":"exempt","until":null,"by":"safety","reason":"the default gateway","since":null,"decides":true}"#,
+        r#"{"prefix":"192.0.2.1","state":"denied","until":"2026-01-01T14:00:00Z","by":"command","user":"root","reason":null,"since":"2026-01-01T10:00:00Z","decides":false}"#,
+        r#"{"prefix":"198.51.100.7","state":"banned","until":"2026-01-01T10:10:00Z","by":"ban","rule":"login","step":2,"reason":"it exceeded a limit of rule login","since":"2026-01-01T10:00:00Z","decides":true}"#,
+    ];
+    let time = "2026-01-01T10:00:00Z".parse().unwrap();
+    let report = crate::snapshot::ListReport { schema: 1, time, entries: rows.map(listed).to_vec() };
+    insta::assert_snapshot!(list(&report));
+    assert!(list(&crate::snapshot::ListReport { entries: vec![], ..report }).starts_with("Nothing is allowed"));
+}
+
+#[test]
+fn what_commands_did_is_said_in_a_line_or_two() {
+    use crate::control::proto::{ApplyReport, GrantReport, ModeReport, ModeWord, ResetReport, UnblockReport};
+    let entry = listed(
+        r#"{"prefix":"192.0.2.0/24","state":"exempt","until":"2026-01-01T11:00:00Z","by":"command","user":"root","reason":null,"since":null,"decides":true}"#,
+    );
+    let notes = vec!["it goes before denied 192.0.0.0/16, which root entered".to_owned()];
+    let frees = vec!["192.0.2.7".to_owned(), "192.0.2.8".to_owned()];
+    let denied = crate::snapshot::Listed { state: crate::snapshot::State::Denied, until: None, ..entry.clone() };
+    let said = [
+        granted(&GrantReport { schema: 1, entry, frees, frees_count: 5, notes: notes.clone() }),
+        granted(&GrantReport { schema: 1, entry: denied.clone(), frees: vec![], frees_count: 0, notes: vec![] }),
+        unblocked("192.0.2.0/24", &UnblockReport { schema: 1, removed: vec![denied], notes: vec![] }),
+        unblocked("192.0.2.0/24", &UnblockReport { schema: 1, removed: vec![], notes }),
+        reset(&ResetReport { schema: 1, source: "192.0.2.7/32".into(), windows: 2, bans: 1 }),
+        reset(&ResetReport { schema: 1, source: "192.0.2.7/32".into(), windows: 0, bans: 0 }),
+        mode(&ModeReport { schema: 1, mode: ModeWord::Panic, changed: true, notes: vec![] }),
+        mode(&ModeReport { schema: 1, mode: ModeWord::Enforce, changed: true, notes: vec![] }),
+        applied(&ApplyReport {
+            schema: 1,
+            changes: vec!["limit of rule web: 3/5m -> 9/5m connections".into()],
+            confirm_within_seconds: Some(60),
+            notes: vec![],
+        }),
+        applied(&ApplyReport { schema: 1, changes: vec![], confirm_within_seconds: None, notes: vec![] }),
+    ];
+    insta::assert_snapshot!(said.join("---\n"));
+}
+
+#[test]
+fn an_explanation_ends_with_the_verdict() {
+    use crate::desired::{Access, Grant, Sent};
+    let mut policy =
+        crate::fixture::policy(vec![crate::fixture::limit(20, ratelimit_common::layout::Unit::Connections)]);
+    let mut partner = policy.rules[0].clone();
+    partner.name = "partner".into();
+    partner.from = vec!["192.0.2.0/24".parse().unwrap()];
+    policy.rules.insert(0, partner);
+    let now = crate::datapath::fake::START;
+    let sent = Sent::to_port(crate::fixture::address("198.51.100.7"), None, "443").unwrap();
+    let explained =
+        |policy: &crate::desired::Policy| explain(&crate::snapshot::ExplainReport::build(policy, now, &sent, &[], &[]));
+    insta::assert_snapshot!("explain_within_limit", explained(&policy));
+    policy.access = vec![Access { prefix: "198.51.0.0/16".parse().unwrap(), grant: Grant::Denied, until: None }];
+    insta::assert_snapshot!("explain_denied", explained(&policy));
+}
+
+#[test]
+fn stats_say_loudly_what_keeps_rules_from_dropping() {
+    let mut snapshot = crate::fixture::snapshot();
+    let since = "2026-01-01T10:00:00Z".parse().unwrap();
+    snapshot.hold = Some(crate::snapshot::Hold { panic: true, by: "root".into(), since });
+    snapshot.fallen_back = vec!["web".into()];
+    snapshot.confirm_within_seconds = Some(42.0);
+    let said: Vec<_> = stats(&snapshot).lines().take(5).map(str::to_owned).collect();
+    insta::assert_snapshot!(said.join("\n"));
+}

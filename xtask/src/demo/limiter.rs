@@ -47,6 +47,7 @@ impl<'a> Limiter<'a> {
         let mut command = lab.server.command(binary);
         command.args(["--iface", GOOD.interface, "--iface", BAD.interface, "--limit", LIMIT_TEXT]);
         command.args(["--count", "connections", "--socket"]).arg(&socket);
+        command.env("RATELIMITD_STATE_DIR", lab.files.path().join("state"));
         match mode {
             Mode::DryRun => {
                 command.arg("--dry-run");

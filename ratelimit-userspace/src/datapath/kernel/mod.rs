@@ -33,7 +33,10 @@ use self::held::Held;
 use self::plain::Plain;
 pub use self::testing::{Bare, ProgramSize, TestRun};
 use super::pins::Pins;
-use super::{Datapath, DatapathError, InterfaceReading, Reading, SourceReading, Tallies, XdpMode, batch, interface};
+use super::{
+    Ban, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading, Tallies, Trial, XdpMode, batch,
+    interface,
+};
 use crate::config::{Config, OnExit, XdpModeChoice};
 use crate::desired::Policy;
 
@@ -329,6 +332,34 @@ impl Datapath for Kernel {
         Ok(())
     }
 
+    fn apply_until(&mut self, _policy: &Policy, _until: Nanos) -> Result<(), DatapathError> {
+        Err(missing("put a policy in force for a while", "an end of a generation in CONFIG"))
+    }
+
+    fn confirm(&mut self) -> Result<bool, DatapathError> {
+        Err(missing("confirm a policy", "an end of a generation in CONFIG"))
+    }
+
+    fn trial(&mut self) -> Result<Trial, DatapathError> {
+        Ok(Trial::None)
+    }
+
+    fn bans(&mut self) -> Result<Vec<Ban>, DatapathError> {
+        Ok(Vec::new())
+    }
+
+    fn lift_bans(&mut self, _prefix: IpNet) -> Result<Vec<Ban>, DatapathError> {
+        Ok(Vec::new())
+    }
+
+    fn forget(&mut self, _client: IpNet) -> Result<Forgotten, DatapathError> {
+        Err(missing("forget a source", "the removal of its windows"))
+    }
+
+    fn charge(&mut self, _client: IpNet, _rule: usize, _amount: u64) -> Result<(), DatapathError> {
+        Err(missing("charge a source", "a way to charge from this side"))
+    }
+
     fn kept(&self) -> Vec<String> {
         self.kept_interfaces()
     }
@@ -434,6 +465,10 @@ impl Datapath for Kernel {
             None => Ok(()),
         }
     }
+}
+
+fn missing(what: &str, part: &str) -> DatapathError {
+    DatapathError::Unsupported { what: what.into(), why: format!("this program lacks {part}") }
 }
 
 fn lru_slack() -> u32 {

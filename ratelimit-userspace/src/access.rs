@@ -1,0 +1,239 @@
+//! Who is let through or kept out, and who said so: the configuration, commands, safety. From there to what the policy holds.
+//! Pure: times are arguments.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use ratelimit_common::time::Nanos;
+
+use crate::desired::{Access, Grant};
+
+/// Entries that commands can make. // 16384 x 200 B = 3 MB of JSON at most
+pub const ENTRIES_MAX: usize = 16_384;
+/// Bytes of a reason.
+pub const REASON_BYTES_MAX: usize = 200;
+
+/// One prefix, what it may do, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Who.
+    pub prefix: IpNet,
+    /// What.
+    pub grant: Grant,
+    /// Who said so.
+    pub by: By,
+    /// Why, in words.
+    pub reason: Option<String>,
+    /// Since when; none where nobody noted it.
+    pub since: Option<Timestamp>,
+    /// Until when, by the datapath's clock; none is for ever.
+    pub until: Option<Nanos>,
+}
+
+/// Who said so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum By {
+    /// The configuration.
+    Configuration,
+    /// A command.
+    Command {
+        /// Of this user.
+        user: String,
+        /// Who insisted on it (`--force`): then it goes before safety.
+        is_forced: bool,
+    },
+    /// Safety: whoever must not be locked out.
+    Safety,
+}
+
+impl Entry {
+    /// What the configuration says of a prefix.
+    pub const fn configured(access: &Access) -> Self {
+        let Access { prefix, grant, until } = *access;
+        Self { prefix, grant, by: By::Configuration, reason: None, since: None, until }
+    }
+
+    /// Whether its time is not over.
+    pub fn holds(&self, now: Nanos) -> bool {
+        self.until.is_none_or(|until| now < until)
+    }
+
+    fn is_safety(&self) -> bool {
+        match self.by {
+            By::Safety => true,
+            By::Configuration | By::Command { .. } => false,
+        }
+    }
+
+    /// Whether it denies, and somebody insisted on that.
+    fn is_forced_denial(&self) -> bool {
+        match (self.grant, &self.by) {
+            (Grant::Denied, By::Command { is_forced, .. }) => *is_forced,
+            (Grant::Denied, By::Configuration | By::Safety) | (Grant::Exempt, _) => false,
+        }
+    }
+}
+
+/// The entries that commands made: of one prefix at most one that exempts and one that denies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ledger(BTreeMap<(IpNet, Grant), Entry>);
+
+impl Ledger {
+    /// Enters, in place of what it said of this prefix before. A denial also ends the exemption of the same prefix, which
+    /// would go before it; an exemption only suspends the denial. False if there is no room.
+    #[must_use]
+    pub fn enter(&mut self, entry: Entry) -> bool {
+        let key = (entry.prefix, entry.grant);
+        if entry.grant == Grant::Denied {
+            self.0.remove(&(entry.prefix, Grant::Exempt));
+        }
+        if self.0.len() >= ENTRIES_MAX && !self.0.contains_key(&key) {
+            return false;
+        }
+        self.0.insert(key, entry);
+        true
+    }
+
+    /// Takes off the denial of a prefix.
+    pub fn undeny(&mut self, prefix: IpNet) -> Option<Entry> {
+        self.0.remove(&(prefix, Grant::Denied))
+    }
+
+    /// Takes out what is over, in order.
+    pub fn expire(&mut self, now: Nanos) -> Vec<Entry> {
+        self.0.extract_if(.., |_, entry| !entry.holds(now)).map(|(_, entry)| entry).collect()
+    }
+
+    /// All of them, by prefix.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.0.values()
+    }
+}
+
+/// Which of the entries decide: one a prefix, sorted by prefix. What is over decides nothing. Of one prefix, what exempts goes
+/// before what denies, except that a forced denial goes before safety; of the same grant, what ends later, and then a command's.
+pub fn deciding<'a>(entries: impl IntoIterator<Item = &'a Entry>, now: Nanos) -> Vec<&'a Entry> {
+    let mut by_prefix: BTreeMap<IpNet, Vec<&Entry>> = BTreeMap::new();
+    for entry in entries.into_iter().filter(|entry| entry.holds(now)) {
+        by_prefix.entry(entry.prefix).or_default().push(entry);
+    }
+    by_prefix.into_values().filter_map(|of| first(&of)).collect()
+}
+
+fn first<'a>(entries: &[&'a Entry]) -> Option<&'a Entry> {
+    let is_forced = entries.iter().any(|entry| entry.is_forced_denial());
+    let counts = |entry: &&&Entry| !(is_forced && entry.is_safety());
+    let rank = |entry: &&&Entry| {
+        let by = match entry.by {
+            By::Command { .. } => 2,
+            By::Configuration => 1,
+            By::Safety => 0,
+        };
+        (entry.grant == Grant::Exempt, entry.until.is_none(), entry.until, by)
+    };
+    entries.iter().filter(counts).max_by_key(rank).copied()
+}
+
+/// The same as the policy holds it.
+pub fn merged<'a>(entries: impl IntoIterator<Item = &'a Entry>, now: Nanos) -> Vec<Access> {
+    let access = |entry: &Entry| Access { prefix: entry.prefix, grant: entry.grant, until: entry.until };
+    deciding(entries, now).into_iter().map(access).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NOW: Nanos = Nanos(1_000);
+
+    fn entry(prefix: &str, grant: Grant, by: By, until: Option<u64>) -> Entry {
+        let prefix = prefix.parse().unwrap();
+        Entry { prefix, grant, by, reason: None, since: None, until: until.map(Nanos) }
+    }
+
+    fn command(is_forced: bool) -> By {
+        By::Command { user: "root".into(), is_forced }
+    }
+
+    #[test]
+    fn of_one_prefix_what_exempts_goes_before_what_denies() {
+        let exempt = entry("192.0.2.1/32", Grant::Exempt, By::Configuration, Some(2_000));
+        let denied = entry("192.0.2.1/32", Grant::Denied, command(true), None);
+        assert_eq!(deciding([&denied, &exempt], NOW), [&exempt]);
+        assert_eq!(deciding([&denied, &exempt], Nanos(2_000)), [&denied], "an exemption that is over suspends nothing");
+    }
+
+    #[test]
+    fn a_forced_denial_goes_before_safety_and_another_does_not() {
+        let safety = entry("192.0.2.1/32", Grant::Exempt, By::Safety, None);
+        let forced = entry("192.0.2.1/32", Grant::Denied, command(true), Some(2_000));
+        let plain = entry("192.0.2.1/32", Grant::Denied, command(false), Some(2_000));
+        assert_eq!(deciding([&safety, &forced], NOW), [&forced]);
+        assert_eq!(deciding([&safety, &forced], Nanos(2_000)), [&safety]);
+        assert_eq!(deciding([&safety, &plain], NOW), [&safety]);
+    }
+
+    #[test]
+    fn of_the_same_grant_the_later_end_holds_and_then_the_command() {
+        let file = entry("192.0.2.0/24", Grant::Denied, By::Configuration, Some(3_000));
+        let sooner = entry("192.0.2.0/24", Grant::Denied, command(false), Some(2_000));
+        let same = entry("192.0.2.0/24", Grant::Denied, command(false), Some(3_000));
+        let ever = entry("192.0.2.0/24", Grant::Denied, command(false), None);
+        assert_eq!(deciding([&file, &sooner], NOW), [&file]);
+        assert_eq!(deciding([&same, &file], NOW), [&same]);
+        assert_eq!(deciding([&ever, &file], NOW), [&ever]);
+    }
+
+    #[test]
+    fn a_denial_ends_the_exemption_and_an_exemption_suspends_the_denial() {
+        let mut ledger = Ledger::default();
+        let (exempt, denied) = (
+            entry("192.0.2.1/32", Grant::Exempt, command(false), Some(2_000)),
+            entry("192.0.2.1/32", Grant::Denied, command(false), None),
+        );
+        assert!(ledger.enter(denied.clone()) && ledger.enter(exempt.clone()));
+        assert_eq!(deciding(ledger.entries(), NOW), [&exempt]);
+        assert_eq!(ledger.expire(Nanos(2_000)), std::slice::from_ref(&exempt));
+        assert_eq!(deciding(ledger.entries(), Nanos(2_000)), [&denied]);
+        assert!(ledger.enter(exempt) && ledger.enter(denied.clone()));
+        assert_eq!(ledger.entries().collect::<Vec<_>>(), [&denied]);
+        assert_eq!(ledger.undeny(denied.prefix), Some(denied));
+    }
+
+    fn entries() -> impl Strategy<Value = Vec<Entry>> {
+        let prefix = prop::sample::select(vec!["192.0.2.0/24", "192.0.2.1/32", "10.0.0.0/8", "2001:db8::/32"]);
+        let grant = prop::sample::select(vec![Grant::Exempt, Grant::Denied]);
+        let by = prop::sample::select(vec![By::Configuration, By::Safety, command(true), command(false)]);
+        let until = prop::option::of(900_u64..1_100);
+        let entry = (prefix, grant, by, until).prop_map(|(prefix, grant, by, until)| entry(prefix, grant, by, until));
+        prop::collection::vec(entry, 0..12)
+    }
+
+    proptest! {
+        #[test]
+        fn each_prefix_with_an_entry_that_holds_is_there_once_and_in_order(entries in entries()) {
+            let merged = merged(&entries, NOW);
+            prop_assert!(merged.is_sorted_by(|a, b| a.prefix < b.prefix));
+            for entry in &entries {
+                prop_assert!(!entry.holds(NOW) || merged.iter().any(|of| of.prefix == entry.prefix));
+            }
+            prop_assert!(merged.iter().all(|of| of.until.is_none_or(|until| NOW < until)));
+        }
+
+        #[test]
+        fn the_order_of_entries_does_not_matter(entries in entries()) {
+            let back: Vec<_> = entries.iter().rev().cloned().collect();
+            prop_assert_eq!(merged(&entries, NOW), merged(&back, NOW));
+        }
+
+        #[test]
+        fn nothing_is_denied_that_something_but_safety_exempts(entries in entries()) {
+            for of in merged(&entries, NOW).iter().filter(|of| of.grant == Grant::Denied) {
+                let exempts = |entry: &&Entry| entry.prefix == of.prefix && entry.grant == Grant::Exempt && entry.holds(NOW);
+                prop_assert!(entries.iter().filter(exempts).all(Entry::is_safety));
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Who is let through and who is kept out, by commands.
+
+use super::site::Site;
+use super::*;
+use crate::control::proto::GrantRequest;
+use crate::desired::{Bans, Grant};
+use crate::snapshot::{Author, State as Standing};
+
+fn request(prefix: &str) -> GrantRequest {
+    GrantRequest { prefix: prefix.to_owned(), ..GrantRequest::default() }
+}
+
+fn for_seconds(prefix: &str, seconds: u64) -> GrantRequest {
+    GrantRequest { seconds: Some(seconds), ..request(prefix) }
+}
+
+fn forever(prefix: &str) -> GrantRequest {
+    GrantRequest { forever: true, ..request(prefix) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denial_holds_for_its_time_and_no_longer() {
+    let mut site = Site::new(3);
+    site.start().await;
+    let report = site.client.grant(Grant::Denied, &for_seconds("198.51.100.0/24", 60)).await.unwrap();
+    assert_eq!(
+        (report.entry.state, report.entry.by, report.entry.user.as_deref()),
+        (Standing::Denied, Author::Command, Some("root"))
+    );
+    assert_eq!(site.reason("198.51.100.7"), "denied");
+    assert_eq!(site.reason("198.51.101.7"), "within_limit");
+    site.kernel.advance(60 * site::SECOND_NS);
+    assert_eq!(site.reason("198.51.100.7"), "within_limit", "the kernel compares by itself");
+    site.pass(0).await;
+    assert!(site.kernel.policy().unwrap().access.is_empty(), "and the daemon tidies up");
+    assert_eq!(site.client.list().await.unwrap().entries, []);
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_time_an_exemption_is_for_an_hour_and_a_denial_for_four() {
+    let mut site = Site::new(3);
+    site.start().await;
+    for (grant, prefix, hours) in [(Grant::Exempt, "192.0.2.1/32", 1), (Grant::Denied, "192.0.2.2/32", 4)] {
+        site.client.grant(grant, &request(prefix)).await.unwrap();
+        let policy = site.kernel.policy().unwrap();
+        let until = policy.access.iter().find(|of| of.prefix.to_string() == prefix).unwrap().until.unwrap();
+        assert_eq!(until.0 - crate::datapath::fake::START.0, hours * 3_600 * site::SECOND_NS);
+    }
+    for wrong in [for_seconds("192.0.2.3", 0), GrantRequest { forever: true, ..for_seconds("192.0.2.3", 5) }] {
+        assert_eq!(Site::refusal(site.client.grant(Grant::Exempt, &wrong).await).0, Exit::Usage);
+    }
+    let long = GrantRequest { reason: Some("x".repeat(201)), ..request("192.0.2.3") };
+    assert!(Site::refusal(site.client.grant(Grant::Exempt, &long).await).1.contains("at most 200 bytes"));
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_commands_entered_is_there_again_after_a_restart_with_its_reason_and_end() {
+    let mut site = Site::new(3);
+    site.start().await;
+    let reason = Some("scraper".to_owned());
+    site.client.grant(Grant::Denied, &GrantRequest { reason, ..forever("198.51.100.7") }).await.unwrap();
+    site.client.grant(Grant::Exempt, &for_seconds("192.0.2.0/24", 600)).await.unwrap();
+    let before = site.client.list().await.unwrap().entries;
+    let policy = site.kernel.policy().unwrap();
+    site.restart().await;
+    assert_eq!(site.client.list().await.unwrap().entries, before);
+    let again = site.kernel.policy().unwrap();
+    let drift = again.access[0].until.unwrap().0.abs_diff(policy.access[0].until.unwrap().0);
+    assert!(drift < 10 * site::SECOND_NS, "the wall clock went on by {drift} ns while the kernel's stood still");
+    assert_eq!(again.access[1], policy.access[1]);
+    assert_eq!(before[1].reason.as_deref(), Some("scraper"));
+    site.kill().await;
+    std::fs::write(site.state("access.json"), "not JSON").unwrap();
+    site.start().await;
+    assert_eq!(site.client.list().await.unwrap().entries, [], "a broken file never stops the daemon");
+    assert!(site.state("access.json.broken").exists());
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exemption_tells_whom_it_frees_and_goes_before_bans_and_denials() {
+    let mut site = Site::new(1);
+    site.start().await;
+    let mut policy = site.kernel.policy().unwrap();
+    policy.rules[0].bans = Some(Bans { steps_ns: vec![60 * site::SECOND_NS], forget_ns: 0 });
+    crate::datapath::Datapath::apply(&mut site.kernel.peek(), &policy).unwrap();
+    for source in ["198.51.100.7", "198.51.100.7", "198.51.100.8", "203.0.113.9", "203.0.113.9"] {
+        site.reason(source);
+    }
+    site.client.grant(Grant::Denied, &forever("198.51.0.0/16")).await.unwrap();
+    let report = site.client.grant(Grant::Exempt, &request("198.51.100.0/24")).await.unwrap();
+    assert_eq!((report.frees, report.frees_count), (vec!["198.51.100.7".to_owned(), "198.51.100.8".to_owned()], 2));
+    assert_eq!(report.notes, ["it goes before denied 198.51.0.0/16, which root entered, for so long"]);
+    assert_eq!(site.reason("198.51.100.7"), "exempt");
+    assert_eq!(site.reason("198.51.101.7"), "denied");
+    let banned = site.client.list().await.unwrap().entries.into_iter().filter(|of| of.state == Standing::Banned);
+    assert_eq!(banned.map(|of| of.prefix).collect::<Vec<_>>(), ["198.51.100.7", "203.0.113.9"]);
+    let stats = site.client.stats().await.unwrap();
+    assert_eq!(stats.sources.banned, 2);
+    let top: Vec<_> = stats.top.unwrap().into_iter().map(|of| (of.source, of.state)).collect();
+    let row = |source: &str, state| (source.to_owned(), state);
+    assert_eq!(top[0], row("203.0.113.9", Standing::Banned));
+    assert!(top.contains(&row("198.51.100.7", Standing::Exempt)), "{top:?}");
+    let check = site.client.check(address("203.0.113.9")).await.unwrap();
+    assert_eq!((check.reason.as_str(), check.verdict), ("banned", snapshot::Outcome::Drop));
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn unblock_takes_off_the_denial_and_the_bans_within_and_reset_forgets_the_source() {
+    let mut site = Site::new(1);
+    site.start().await;
+    let mut policy = site.kernel.policy().unwrap();
+    policy.rules[0].bans = Some(Bans { steps_ns: vec![60 * site::SECOND_NS], forget_ns: 0 });
+    crate::datapath::Datapath::apply(&mut site.kernel.peek(), &policy).unwrap();
+    for source in ["198.51.100.7", "198.51.100.7", "2001:db8::7", "2001:db8::8"] {
+        site.reason(source);
+    }
+    let report = site.client.unblock("2001:db8::7").await.unwrap();
+    assert_eq!(report.removed.iter().map(|of| of.prefix.as_str()).collect::<Vec<_>>(), ["2001:db8::/64"]);
+    site.client.grant(Grant::Denied, &forever("198.51.100.7")).await.unwrap();
+    site.client.grant(Grant::Denied, &forever("198.51.0.0/16")).await.unwrap();
+    let report = site.client.unblock("198.51.100.7").await.unwrap();
+    let states: Vec<_> = report.removed.iter().map(|of| of.state).collect();
+    assert_eq!(states, [Standing::Denied, Standing::Banned]);
+    assert_eq!(report.notes, ["198.51.100.7/32 is still denied as part of 198.51.0.0/16, which root entered"]);
+    site.client.unblock("198.51.0.0/16").await.unwrap();
+    assert_eq!(site.reason("198.51.100.7"), "over_limit");
+    let report = site.client.reset(address("198.51.100.7")).await.unwrap();
+    assert_eq!((report.windows, report.source.as_str()), (1, "198.51.100.7/32"));
+    assert_eq!(site.reason("198.51.100.7"), "within_limit");
+    site.stop().await;
+}
+
+fn around() -> Around {
+    Around {
+        ssh_peer: Some(address("198.51.100.7")),
+        gateways: vec![address("192.0.2.1")],
+        resolvers: vec![address("192.0.2.53")],
+        own: vec![address("192.0.2.5")],
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_must_not_be_locked_out_is_exempt_and_cannot_be_denied_by_mistake() {
+    let mut site = Site::new(0).with_around(around);
+    site.start().await;
+    let safe = site.client.list().await.unwrap().entries;
+    let rows: Vec<_> = safe.iter().map(|of| (of.prefix.as_str(), of.by, of.state)).collect();
+    let row = |prefix| (prefix, Author::Safety, Standing::Exempt);
+    assert_eq!(rows, [row("192.0.2.1"), row("192.0.2.53"), row("198.51.100.7")]);
+    assert_eq!((site.reason("198.51.100.7"), site.reason("198.51.100.8")), ("exempt", "over_limit"));
+    for (prefix, words) in [
+        ("198.51.100.7", "SSH session"),
+        ("192.0.2.5", "an address of this host"),
+        ("192.0.2.0/24", "an address of this host"),
+        ("0.0.0.0/0", "SSH session"),
+        ("::/0", "/16 at the most"),
+    ] {
+        let (exit, why) = Site::refusal(site.client.grant(Grant::Denied, &request(prefix)).await);
+        assert!(exit == Exit::Usage && why.contains(words) && why.contains("--force insists"), "{prefix}: {why}");
+    }
+    let caller = GrantRequest { ssh_peer: Some(address("203.0.113.9")), ..request("203.0.113.0/24") };
+    assert!(
+        Site::refusal(site.client.grant(Grant::Denied, &caller).await).1.contains("where your SSH session comes from")
+    );
+    let report =
+        site.client.grant(Grant::Denied, &GrantRequest { force: true, ..request("192.0.2.0/24") }).await.unwrap();
+    assert_eq!(report.notes, ["192.0.2.1/32 stays exempt within it and 1 more"]);
+    assert_eq!((site.reason("192.0.2.9"), site.reason("192.0.2.1")), ("denied", "exempt"));
+    site.client.grant(Grant::Denied, &GrantRequest { force: true, ..request("192.0.2.1") }).await.unwrap();
+    assert_eq!(site.reason("192.0.2.1"), "denied", "whoever insists gets it");
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_kernel_refuses_is_not_entered() {
+    let mut site = Site::new(3);
+    site.start().await;
+    site.kernel.refuse_apply();
+    let (_, why) = Site::refusal(site.client.grant(Grant::Denied, &request("198.51.100.7")).await);
+    assert!(why.contains("write map CONFIG"), "{why}");
+    assert_eq!(site.client.list().await.unwrap().entries, []);
+    assert!(!site.state("access.json").exists());
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_keeps_what_commands_entered() {
+    let mut site = Site::new(3);
+    site.start().await;
+    site.client.grant(Grant::Denied, &forever("198.51.100.7")).await.unwrap();
+    site.write("5");
+    let changes = site.client.reload().await.unwrap().changes;
+    assert_eq!(changes, ["limit of rule default: 3/5m -> 5/5m connections"]);
+    assert_eq!((site.amount(), site.reason("198.51.100.7")), (5, "denied"));
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_application_charges_a_source_and_asks_how_it_stands() {
+    use crate::control::proto::ChargeRequest;
+    let mut site = Site::new(3);
+    site.start().await;
+    let source = address("198.51.100.7");
+    let charge = |amount| ChargeRequest { source, rule: "default".into(), amount };
+    let standing = site.client.charge(&charge(2)).await.unwrap();
+    assert_eq!((standing.used, standing.remaining, standing.verdict), (2, 1, snapshot::Outcome::Pass));
+    assert_eq!(standing.retry_after_seconds, 0.0);
+    site.client.charge(&charge(5)).await.unwrap();
+    let standing = site.client.standing(source, "default").await.unwrap();
+    assert_eq!((standing.used, standing.remaining, standing.verdict), (7, 0, snapshot::Outcome::Drop));
+    assert!(standing.retry_after_seconds > 0.0);
+    assert_eq!(site.reason("198.51.100.7"), "over_limit");
+    let unknown = site.client.standing(source, "no such").await;
+    assert_eq!(Site::refusal(unknown), (Exit::Usage, "there is no rule no such; there are default".to_owned()));
+    site.stop().await;
+}
+
+static HAS_MOVED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+fn moving_gateway() -> Around {
+    let gateway = if HAS_MOVED.load(std::sync::atomic::Ordering::Relaxed) { "192.0.2.254" } else { "192.0.2.1" };
+    Around { gateways: vec![address(gateway)], ..Around::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_changes_is_noticed() {
+    let mut site = Site::new(0).with_around(moving_gateway);
+    site.start().await;
+    assert_eq!((site.reason("192.0.2.1"), site.reason("192.0.2.254")), ("exempt", "over_limit"));
+    HAS_MOVED.store(true, std::sync::atomic::Ordering::Relaxed);
+    site.pass(32).await;
+    assert_eq!((site.reason("192.0.2.1"), site.reason("192.0.2.254")), ("over_limit", "exempt"));
+    site.stop().await;
+}

@@ -1,0 +1,230 @@
+//! Files on trial, and everything that may become of them; and what keeps rules from dropping.
+
+use super::site::Site;
+use super::*;
+use crate::control::proto::{ApplyRequest, ModeWord};
+use crate::datapath::Trial;
+use crate::safety::Safety;
+use crate::snapshot::Mode;
+
+const MINUTE: ApplyRequest = ApplyRequest { file: None, confirm_seconds: Some(60) };
+
+async fn on_trial(site: &mut Site) {
+    site.start().await;
+    site.write("9");
+    let report = site.client.apply(&MINUTE).await.unwrap();
+    assert_eq!(report.changes, ["limit of rule default: 3/5m -> 9/5m connections"]);
+    assert_eq!((report.confirm_within_seconds, site.amount()), (Some(60), 9));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_that_is_confirmed_holds_for_good() {
+    let mut site = Site::new(3);
+    on_trial(&mut site).await;
+    assert_eq!(site.client.stats().await.unwrap().confirm_within_seconds, Some(60.0));
+    site.pass(50).await;
+    assert_eq!(site.client.confirm().await.unwrap().file, site.file());
+    assert!(!site.state("trial.json").exists());
+    site.pass(60).await;
+    assert_eq!((site.amount(), site.trial()), (9, Trial::None));
+    assert_eq!(Site::refusal(site.client.confirm().await).0, Exit::Usage);
+    site.restart().await;
+    assert_eq!(site.amount(), 9);
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_that_nobody_confirms_is_rolled_back_and_said_so() {
+    let mut site = Site::new(3);
+    on_trial(&mut site).await;
+    site.pass(60).await;
+    assert_eq!((site.amount(), site.trial()), (3, Trial::None), "what held before was applied for good");
+    let config = site.client.stats().await.unwrap().config;
+    assert!(!config.last_reload_successful && config.error.unwrap().contains("ROLLED BACK"));
+    assert!(Site::refusal(site.client.confirm().await).1.contains("nothing to confirm"));
+    let (exit, why) = Site::refusal(site.client.reload().await);
+    assert!(exit == Exit::Occupied && why.contains("was tried and not confirmed"), "{why}");
+    site.restart().await;
+    assert_eq!(site.amount(), 3, "a restart does not put it in force silently");
+    site.client.apply(&ApplyRequest::default()).await.unwrap();
+    assert_eq!(site.amount(), 9, "whoever asks for it by name gets it");
+    site.restart().await;
+    assert_eq!(site.amount(), 9);
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_confirmation_that_comes_too_late_is_told_so() {
+    let mut site = Site::new(3);
+    on_trial(&mut site).await;
+    site.kernel.advance(60 * site::SECOND_NS);
+    let (exit, why) = Site::refusal(site.client.confirm().await);
+    assert!(exit == Exit::Occupied && why.contains("too late"), "{why}");
+    assert_eq!((site.amount(), site.trial()), (3, Trial::None));
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn packets_go_back_without_a_daemon_and_the_next_one_stays_there() {
+    let mut site = Site::new(3);
+    on_trial(&mut site).await;
+    site.kill().await;
+    assert_eq!(site.amount(), 9);
+    site.kernel.advance(60 * site::SECOND_NS);
+    assert_eq!(site.amount(), 3, "the kernel needs nobody for it");
+    site.start().await;
+    assert_eq!((site.amount(), site.trial()), (3, Trial::None));
+    assert!(!site.client.stats().await.unwrap().config.last_reload_successful);
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_daemon_goes_on_with_the_trial() {
+    for is_confirmed in [true, false] {
+        let mut site = Site::new(3);
+        on_trial(&mut site).await;
+        site.kill().await;
+        site.kernel.advance(20 * site::SECOND_NS);
+        site.start().await;
+        assert_eq!(site.amount(), 9);
+        assert_eq!(site.client.stats().await.unwrap().confirm_within_seconds, Some(40.0));
+        if is_confirmed {
+            site.client.confirm().await.unwrap();
+        }
+        site.pass(40).await;
+        let expected = if is_confirmed { 9 } else { 3 };
+        assert_eq!((site.amount(), site.trial()), (expected, Trial::None));
+        site.restart().await;
+        assert_eq!(site.amount(), expected);
+        site.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_changed_after_a_roll_back_is_loaded_as_any_other() {
+    let mut site = Site::new(3);
+    on_trial(&mut site).await;
+    site.pass(60).await;
+    site.write("7");
+    site.client.reload().await.unwrap();
+    assert_eq!(site.amount(), 7);
+    assert!(!site.state("trial.json").exists());
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_a_file_is_on_trial_nothing_else_changes() {
+    let mut site = Site::new(3);
+    on_trial(&mut site).await;
+    site.write("7");
+    let request = crate::control::proto::GrantRequest { prefix: "198.51.100.7".into(), ..Default::default() };
+    for (exit, why) in [
+        Site::refusal(site.client.reload().await),
+        Site::refusal(site.client.apply(&MINUTE).await),
+        Site::refusal(site.client.grant(crate::desired::Grant::Denied, &request).await),
+        Site::refusal(site.client.mode(ModeWord::Enforce).await),
+    ] {
+        assert!(exit == Exit::Occupied && why.contains("is on trial for 60 s more"), "{why}");
+    }
+    site.client.confirm().await.unwrap();
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_tried_changes_nothing() {
+    let mut site = Site::new(3);
+    site.start().await;
+    for (text, seconds, words) in [
+        ("9", 4, "a trial lasts from 5 s to 24 h"),
+        ("9 eth1", 60, "changes the interfaces"),
+        ("many", 60, "`many` is no limit"),
+    ] {
+        site.write(text);
+        let (_, why) =
+            Site::refusal(site.client.apply(&ApplyRequest { file: None, confirm_seconds: Some(seconds) }).await);
+        assert!(why.contains(words), "{why}");
+    }
+    site.write("3");
+    let report = site.client.apply(&MINUTE).await.unwrap();
+    assert_eq!((report.confirm_within_seconds, report.notes.len()), (None, 1));
+    site.write("9");
+    site.kernel.refuse_apply();
+    assert!(site.client.apply(&MINUTE).await.is_err());
+    assert!(!site.state("trial.json").exists());
+    assert_eq!((site.amount(), site.trial()), (3, Trial::None));
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_file_can_be_applied_and_a_restart_reads_the_own_one() {
+    let mut site = Site::new(3);
+    site.start().await;
+    let other = site.directory.path().join("other.toml");
+    std::fs::write(&other, "9").unwrap();
+    let report = site.client.apply(&ApplyRequest { file: Some(other), confirm_seconds: None }).await.unwrap();
+    assert_eq!(site.amount(), 9);
+    assert!(report.notes[0].starts_with("a restart and a reload read "), "{report:?}");
+    site.restart().await;
+    assert_eq!(site.amount(), 3);
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn panic_passes_everything_and_counts_until_it_is_ended() {
+    let mut site = Site::new(0);
+    site.start().await;
+    assert_eq!(site.reason("198.51.100.7"), "over_limit");
+    assert!(site.client.mode(ModeWord::Panic).await.unwrap().changed);
+    assert_eq!(site.reason("198.51.100.7"), "dry_run");
+    site.write("0 ");
+    site.client.reload().await.unwrap();
+    assert_eq!(site.reason("198.51.100.7"), "dry_run", "a reload does not end it");
+    site.restart().await;
+    assert_eq!(site.reason("198.51.100.7"), "dry_run", "nor does a restart, where the filter outlives the daemon");
+    let stats = site.client.stats().await.unwrap();
+    assert!(stats.mode == Mode::DryRun && stats.hold.as_ref().is_some_and(|hold| hold.panic && hold.by == "root"));
+    site.pass(2).await;
+    let told: Vec<_> = std::iter::from_fn(|| site.told.try_recv().ok()).collect();
+    assert!(told.iter().any(|line| line.contains("PANIC by root since")), "{told:?}");
+    assert!(site.client.mode(ModeWord::Enforce).await.unwrap().changed);
+    assert_eq!(site.reason("198.51.100.7"), "over_limit");
+    assert!(!site.client.mode(ModeWord::Enforce).await.unwrap().changed);
+    assert!(site.client.stats().await.unwrap().hold.is_none());
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn panic_in_a_trial_rolls_it_back_for_good() {
+    let mut site = Site::new(0);
+    site.start().await;
+    site.write("1");
+    site.client.apply(&MINUTE).await.unwrap();
+    let report = site.client.mode(ModeWord::Panic).await.unwrap();
+    assert_eq!(report.notes, ["the file that was on trial is rolled back"]);
+    site.pass(60).await;
+    assert_eq!((site.amount(), site.trial(), site.reason("198.51.100.7")), (0, Trial::None, "dry_run"));
+    site.client.mode(ModeWord::Enforce).await.unwrap();
+    assert_eq!((site.amount(), site.reason("198.51.100.7")), (0, "over_limit"));
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_that_drops_nearly_everything_falls_back_and_says_so() {
+    let mut site = Site::new(1).with_settings(|_| Safety { breaker_percent: Some(90), ..Safety::default() });
+    site.start().await;
+    for _ in 0..20 {
+        for _ in 0..20 {
+            site.reason("198.51.100.7");
+        }
+        sleep(SUPERVISE_EVERY).await;
+    }
+    assert_eq!(site.reason("198.51.100.7"), "dry_run");
+    assert_eq!(site.client.stats().await.unwrap().fallen_back, ["default"]);
+    sleep(SUPERVISE_EVERY).await;
+    let told: Vec<_> = std::iter::from_fn(|| site.told.try_recv().ok()).collect();
+    assert!(told.iter().any(|line| line.contains("RULE default FELL BACK TO DRY RUN")), "{told:?}");
+    assert!(site.client.mode(ModeWord::Enforce).await.unwrap().changed);
+    assert_eq!(site.reason("198.51.100.7"), "over_limit");
+    assert!(site.client.stats().await.unwrap().fallen_back.is_empty());
+    site.stop().await;
+}

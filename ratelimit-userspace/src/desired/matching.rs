@@ -1,0 +1,219 @@
+//! Which rule judges a packet: the first that matches. Pure.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use ratelimit_common::time::Nanos;
+
+use super::{Policy, Ports, Rule};
+
+/// What of a packet decides which rule judges it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Who sends it.
+    pub from: IpAddr,
+    /// To which address; none where that is not known, and then no rule that asks for one matches.
+    pub to: Option<IpAddr>,
+    /// By which protocol.
+    pub protocol: Protocol,
+    /// To which port.
+    pub port: u16,
+}
+
+/// What has ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// Why a rule does not judge a packet: the first reason there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mismatch {
+    /// The rule has ended.
+    Ended,
+    /// It is for other ports.
+    Port,
+    /// It is for other sources.
+    From,
+    /// It is for packets to other addresses.
+    To,
+    /// It is for packets to some addresses, and this packet's is not known.
+    ToUnknown,
+}
+
+impl Sent {
+    /// A packet to a port as `443`, `443/tcp` or `53/udp` name it; none if the text names none.
+    pub fn to_port(from: IpAddr, to: Option<IpAddr>, text: &str) -> Option<Self> {
+        let (port, protocol) = match text.split_once('/') {
+            None => (text, Protocol::Tcp),
+            Some((port, "tcp")) => (port, Protocol::Tcp),
+            Some((port, "udp")) => (port, Protocol::Udp),
+            Some(_) => return None,
+        };
+        let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+        Some(Self { from, to, protocol, port: port.parse().ok().filter(|_| is_number)? })
+    }
+}
+
+impl Protocol {
+    /// The protocol's name as flags and files have it.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+}
+
+impl Policy {
+    /// The rule that judges a packet at `now`, and its index: the first that matches.
+    pub fn rule_for(&self, sent: &Sent, now: Nanos) -> Option<(usize, &Rule)> {
+        self.rules.iter().enumerate().find(|(_, rule)| rule.mismatch(sent, now).is_none())
+    }
+
+    /// The rules that may judge packets of `address` at `now`, to whatever port, and their indices. One whose packets an earlier
+    /// one takes, all of them, is not among them.
+    pub fn rules_from(&self, address: IpAddr, now: Nanos) -> Vec<(usize, &Rule)> {
+        let mut found: Vec<(usize, &Rule)> = Vec::new();
+        for (at, rule) in self.rules.iter().enumerate() {
+            let matches = rule.has_from(address) && !rule.has_ended(now);
+            if matches && !found.iter().any(|(_, earlier)| earlier.takes_all_of(rule)) {
+                found.push((at, rule));
+            }
+        }
+        found
+    }
+}
+
+impl Rule {
+    /// Why it does not judge a packet at `now`; none if it matches.
+    pub fn mismatch(&self, sent: &Sent, now: Nanos) -> Option<Mismatch> {
+        if self.has_ended(now) {
+            return Some(Mismatch::Ended);
+        }
+        if !self.ports.holds(sent.protocol, sent.port) {
+            return Some(Mismatch::Port);
+        }
+        if !self.has_from(sent.from) {
+            return Some(Mismatch::From);
+        }
+        match sent.to {
+            _ if self.to.is_empty() => None,
+            None => Some(Mismatch::ToUnknown),
+            Some(to) => (!self.to.iter().any(|prefix| prefix.contains(&to))).then_some(Mismatch::To),
+        }
+    }
+
+    /// Whether it judges packets from this address.
+    pub fn has_from(&self, address: IpAddr) -> bool {
+        self.from.is_empty() || self.from.iter().any(|prefix| prefix.contains(&address))
+    }
+
+    /// Whether its time is over.
+    pub fn has_ended(&self, now: Nanos) -> bool {
+        self.until.is_some_and(|until| until <= now)
+    }
+
+    /// Whether of a source that both match no packet is left to `later`.
+    fn takes_all_of(&self, later: &Self) -> bool {
+        let within = |prefix: &IpNet| self.to.iter().any(|of| of.contains(prefix));
+        let takes_all_to = self.to.is_empty() || !later.to.is_empty() && later.to.iter().all(within);
+        takes_all_to && self.ports.hold_all_of(&later.ports)
+    }
+}
+
+impl Ports {
+    /// Whether this port is among them.
+    pub fn holds(&self, protocol: Protocol, port: u16) -> bool {
+        let ranges = match protocol {
+            Protocol::Tcp => &self.tcp,
+            Protocol::Udp => &self.udp,
+        };
+        ranges.iter().any(|&(first, last)| (first..=last).contains(&port))
+    }
+
+    fn hold_all_of(&self, other: &Self) -> bool {
+        let within = |ranges: &[(u16, u16)], of: &[(u16, u16)]| {
+            ranges.iter().all(|range| of.iter().any(|&(first, last)| first <= range.0 && range.1 <= last))
+        };
+        within(&other.tcp, &self.tcp)
+            && within(&other.udp, &self.udp)
+            && (self.other_protocols || !other.other_protocols)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(name: &str, ports: &[(u16, u16)]) -> Rule {
+        let ports = Ports { tcp: ports.to_vec(), ..Ports::default() };
+        Rule::new(name.to_owned(), ports, Vec::new())
+    }
+
+    fn prefixes(text: &str) -> Vec<IpNet> {
+        vec![text.parse().expect("a prefix")]
+    }
+
+    fn policy(rules: Vec<Rule>) -> Policy {
+        Policy { ipv4_prefix: 32, ipv6_prefix: 64, access: Vec::new(), rules }
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_judges_and_every_other_says_why_not() {
+        let now = Nanos(1_000);
+        let ended = Rule { until: Some(now), ..rule("ended", &[(80, 80)]) };
+        let other = rule("other", &[(443, 443)]);
+        let partner = Rule { from: prefixes("192.0.2.0/24"), ..rule("partner", &[(80, 80)]) };
+        let api = Rule { to: prefixes("203.0.113.5/32"), ..rule("api", &[(80, 90)]) };
+        let policy = policy(vec![ended, other, partner, api, rule("web", &[(80, 80)]), rule("last", &[(0, u16::MAX)])]);
+        let sent = |from: &str, to: Option<&str>| Sent {
+            from: from.parse().expect("an address"),
+            to: to.map(|to| to.parse().expect("an address")),
+            protocol: Protocol::Tcp,
+            port: 80,
+        };
+        let judge = |sent: Sent| policy.rule_for(&sent, now).map(|(at, rule)| (at, rule.name.as_str()));
+        assert_eq!(judge(sent("192.0.2.1", None)), Some((2, "partner")));
+        assert_eq!(judge(sent("198.51.100.7", Some("203.0.113.5"))), Some((3, "api")));
+        assert_eq!(judge(sent("198.51.100.7", Some("203.0.113.6"))), Some((4, "web")));
+        assert_eq!(judge(Sent { protocol: Protocol::Udp, ..sent("198.51.100.7", None) }), None);
+        let why = |sent: Sent| policy.rules.iter().map(|rule| rule.mismatch(&sent, now)).collect::<Vec<_>>();
+        let unlike = [Mismatch::Ended, Mismatch::Port, Mismatch::From, Mismatch::ToUnknown].map(Some);
+        assert_eq!(why(sent("198.51.100.7", None))[..4], unlike);
+        assert_eq!(why(sent("198.51.100.7", Some("203.0.113.6")))[3], Some(Mismatch::To));
+        assert_eq!(why(sent("198.51.100.7", None))[4..], [None, None]);
+        assert_eq!(policy.rules[0].mismatch(&sent("198.51.100.7", None), Nanos(999)), None);
+    }
+
+    #[test]
+    fn a_rule_that_is_left_nothing_of_a_source_is_none_of_its_rules() {
+        let partner = Rule { from: prefixes("192.0.2.0/24"), ..rule("partner", &[(0, u16::MAX)]) };
+        let api = Rule { to: prefixes("203.0.113.0/24"), ..rule("api", &[(80, 80)]) };
+        let inside = Rule { to: prefixes("203.0.113.5/32"), ..rule("inside", &[(80, 80)]) };
+        let policy =
+            policy(vec![partner, api, inside, rule("web", &[(80, 80), (443, 443)]), rule("login", &[(22, 22)])]);
+        let names = |from: &str| {
+            let rules = policy.rules_from(from.parse().expect("an address"), Nanos(0));
+            rules.into_iter().map(|(_, rule)| rule.name.as_str()).collect::<Vec<_>>()
+        };
+        assert_eq!(names("192.0.2.1"), ["partner"]);
+        assert_eq!(names("198.51.100.7"), ["api", "web", "login"]);
+    }
+
+    #[test]
+    fn a_port_is_tcp_unless_it_is_said() {
+        let ports = ["443", "443/tcp", "53/udp"]
+            .map(|text| Sent::to_port(IpAddr::from([192, 0, 2, 1]), None, text).expect(text));
+        assert_eq!(
+            ports.map(|of| (of.port, of.protocol)),
+            [(443, Protocol::Tcp), (443, Protocol::Tcp), (53, Protocol::Udp)]
+        );
+        for text in ["", "http", "65536", "+80", "80/sctp", "80/"] {
+            assert_eq!(Sent::to_port(IpAddr::from([192, 0, 2, 1]), None, text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Who must not be locked out of this host: whoever administers it over SSH, its gateways, its resolvers, itself.
+//!
+//! [`Around::look`] asks the host; everything else is pure.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+
+use ipnet::IpNet;
+
+use crate::access::{By, Entry};
+use crate::desired::Grant;
+
+/// `RTF_UP` and `RTF_GATEWAY`, include/uapi/linux/route.h.
+const ROUTE_BY_GATEWAY: u32 = 0x1 | 0x2;
+/// `RTF_REJECT`, the same file.
+const ROUTE_REJECTS: u32 = 0x200;
+/// Processes between a command and the shell that SSH has started: `sudo` is one or two.
+const ANCESTORS_MAX: usize = 16;
+/// A shorter prefix is more of the Internet than anyone means to deny.
+const DENIED_V4_MIN: u8 = 8;
+const DENIED_V6_MIN: u8 = 16;
+
+/// What keeps a mistake from doing harm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Safety {
+    /// The address that whoever started the daemon came from by SSH.
+    pub exempt_ssh_peer: bool,
+    /// The default gateways.
+    pub exempt_gateway: bool,
+    /// The name servers of /etc/resolv.conf.
+    pub exempt_resolvers: bool,
+    /// A rule that drops more than so many percent of its packets for 30 s falls back to dry-run; none is never.
+    pub breaker_percent: Option<u8>,
+}
+
+impl Default for Safety {
+    fn default() -> Self {
+        Self { exempt_ssh_peer: true, exempt_gateway: true, exempt_resolvers: true, breaker_percent: None }
+    }
+}
+
+/// What the host depends on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Around {
+    /// Where whoever started this process came from by SSH.
+    pub ssh_peer: Option<IpAddr>,
+    /// Default gateways.
+    pub gateways: Vec<IpAddr>,
+    /// Name servers, none of them on this host.
+    pub resolvers: Vec<IpAddr>,
+    /// The host's own addresses.
+    pub own: Vec<IpAddr>,
+}
+
+impl Around {
+    /// Asks the host. What cannot be read is left out.
+    pub fn look() -> Self {
+        // The thread's own network namespace; /proc/net is that of the process's first thread.
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let mut gateways = gateways_v4(&read("/proc/thread-self/net/route"));
+        gateways.extend(gateways_v6(&read("/proc/thread-self/net/ipv6_route")));
+        gateways.sort_unstable();
+        gateways.dedup();
+        let mut named = resolvers(&read("/etc/resolv.conf"));
+        if named.iter().any(IpAddr::is_loopback) {
+            // systemd-resolved answers on the host, and asks these.
+            named.extend(resolvers(&read("/run/systemd/resolve/resolv.conf")));
+        }
+        named.retain(|address| !address.is_loopback() && !address.is_unspecified());
+        named.sort_unstable();
+        named.dedup();
+        Self { ssh_peer: ssh_peer_of_this_process(), gateways, resolvers: named, own: own_addresses() }
+    }
+
+    /// The exemptions that follow.
+    pub fn exemptions(&self, safety: Safety) -> Vec<Entry> {
+        let exempt = |address: &IpAddr, what: &str| Entry {
+            prefix: IpNet::from(*address),
+            grant: Grant::Exempt,
+            by: By::Safety,
+            reason: Some(what.to_owned()),
+            since: None,
+            until: None,
+        };
+        let all = [
+            (safety.exempt_ssh_peer, self.ssh_peer.as_slice(), "the peer of the SSH session that started the daemon"),
+            (safety.exempt_gateway, &self.gateways[..], "the default gateway"),
+            (safety.exempt_resolvers, &self.resolvers[..], "a name server of this host"),
+        ];
+        let mut entries: Vec<Entry> = Vec::new();
+        for (_, addresses, what) in all.into_iter().filter(|(is_on, _, _)| *is_on) {
+            for entry in addresses.iter().map(|address| exempt(address, what)) {
+                if !entries.iter().any(|other| other.prefix == entry.prefix) {
+                    entries.push(entry);
+                }
+            }
+        }
+        entries
+    }
+
+    /// Why denying `prefix` would be a mistake; `caller` is where the one who asks for it came from by SSH.
+    pub fn objection(&self, prefix: IpNet, caller: Option<IpAddr>) -> Option<String> {
+        let (shortest, family) = match prefix {
+            IpNet::V4(_) => (DENIED_V4_MIN, "IPv4"),
+            IpNet::V6(_) => (DENIED_V6_MIN, "IPv6"),
+        };
+        let inside = |addresses: &[IpAddr], what: &str| {
+            let address = addresses.iter().find(|address| prefix.contains(*address))?;
+            let is = if prefix.prefix_len() == prefix.max_prefix_len() { "is" } else { "contains" };
+            Some(format!("{prefix} {is} {what}, {address}"))
+        };
+        inside(caller.as_slice(), "where your SSH session comes from")
+            .or_else(|| inside(self.ssh_peer.as_slice(), "the peer of the SSH session that started the daemon"))
+            .or_else(|| inside(&self.own, "an address of this host"))
+            .or_else(|| inside(&self.gateways, "the default gateway"))
+            .or_else(|| inside(&self.resolvers, "a name server that this host asks"))
+            .or_else(|| {
+                (prefix.prefix_len() < shortest)
+                    .then(|| format!("{prefix} is more of {family} than a denial should hold: /{shortest} at the most"))
+            })
+    }
+}
+
+/// The client of `$SSH_CONNECTION`: `198.51.100.7 51000 203.0.113.5 22`.
+pub fn ssh_peer(connection: &str) -> Option<IpAddr> {
+    let mut words = connection.split_whitespace();
+    let peer = without_zone(words.next()?).parse().ok()?;
+    // Three more make it what sshd writes.
+    (words.count() == 3).then_some(peer)
+}
+
+/// Where whoever started this process came from by SSH. `sudo` takes the variable out of the environment, so the processes above
+/// are asked as well.
+pub fn ssh_peer_of_this_process() -> Option<IpAddr> {
+    if let Ok(connection) = std::env::var("SSH_CONNECTION") {
+        return ssh_peer(&connection);
+    }
+    let mut process = nix::unistd::getppid().as_raw();
+    for _ in 0..ANCESTORS_MAX {
+        if process <= 1 {
+            return None;
+        }
+        let of = Path::new("/proc").join(process.to_string());
+        let peer = fs::read(of.join("environ")).ok().and_then(|environment| ssh_peer_in(&environment));
+        if peer.is_some() {
+            return peer;
+        }
+        process = parent_in(&fs::read_to_string(of.join("stat")).ok()?)?;
+    }
+    None
+}
+
+/// The same from an environment as /proc/PID/environ has it.
+fn ssh_peer_in(environment: &[u8]) -> Option<IpAddr> {
+    let variable =
+        environment.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(b"SSH_CONNECTION="))?;
+    ssh_peer(std::str::from_utf8(variable).ok()?)
+}
+
+/// The parent in /proc/PID/stat; the program's name before it is in parentheses and may hold anything.
+fn parent_in(stat: &str) -> Option<i32> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// The name servers of a resolv.conf(5).
+pub fn resolvers(contents: &str) -> Vec<IpAddr> {
+    let server = |line: &str| {
+        let mut words = line.split_whitespace();
+        (words.next() == Some("nameserver"))
+            .then(|| words.next())
+            .flatten()
+            .and_then(|word| without_zone(word).parse().ok())
+    };
+    contents.lines().filter_map(server).collect()
+}
+
+/// The default gateways of /proc/net/route.
+pub fn gateways_v4(table: &str) -> Vec<IpAddr> {
+    let gateway = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let &[_, destination, gateway, flags, _, _, _, mask, ..] = words.as_slice() else { return None };
+        let number = |text: &str| u32::from_str_radix(text, 16).ok();
+        let is_default = number(destination) == Some(0) && number(mask) == Some(0);
+        let by_gateway = number(flags)? & ROUTE_BY_GATEWAY == ROUTE_BY_GATEWAY;
+        // The kernel prints the four bytes as a number of this machine.
+        let address = Ipv4Addr::from(number(gateway)?.to_ne_bytes());
+        (is_default && by_gateway && !address.is_unspecified()).then_some(IpAddr::V4(address))
+    };
+    table.lines().filter_map(gateway).collect()
+}
+
+/// The default gateways of /proc/net/ipv6_route.
+pub fn gateways_v6(table: &str) -> Vec<IpAddr> {
+    let gateway = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let &[destination, length, _, _, gateway, _, _, _, flags, _] = words.as_slice() else { return None };
+        let address = |text: &str| u128::from_str_radix(text, 16).ok().map(Ipv6Addr::from);
+        let is_default = address(destination)?.is_unspecified() && u8::from_str_radix(length, 16) == Ok(0);
+        let flags = u32::from_str_radix(flags, 16).ok()?;
+        let by_gateway = flags & ROUTE_BY_GATEWAY == ROUTE_BY_GATEWAY && flags & ROUTE_REJECTS == 0;
+        let gateway = address(gateway)?;
+        (is_default && by_gateway && !gateway.is_unspecified()).then_some(IpAddr::V6(gateway))
+    };
+    table.lines().filter_map(gateway).collect()
+}
+
+fn own_addresses() -> Vec<IpAddr> {
+    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
+    let address = |of: nix::ifaddrs::InterfaceAddress| {
+        let address = of.address?;
+        let v4 = address.as_sockaddr_in().map(|of| IpAddr::V4(of.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|of| IpAddr::V6(of.ip())))
+    };
+    let mut addresses: Vec<IpAddr> = interfaces.filter_map(address).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
+}
+
+/// `fe80::1%eth0` without the interface.
+fn without_zone(address: &str) -> &str {
+    address.split('%').next().unwrap_or(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn around() -> Around {
+        Around {
+            ssh_peer: Some(address("198.51.100.7")),
+            gateways: vec![address("192.0.2.1"), address("fe80::1")],
+            resolvers: vec![address("192.0.2.53")],
+            own: vec![address("127.0.0.1"), address("192.0.2.5"), address("2001:db8::5")],
+        }
+    }
+
+    #[test]
+    fn the_peer_of_an_ssh_session_is_its_first_word() {
+        for (text, peer) in [
+            ("198.51.100.7 51000 203.0.113.5 22", Some("198.51.100.7")),
+            ("2001:db8::7 51000 2001:db8::5 22", Some("2001:db8::7")),
+            ("fe80::7%eth0 51000 fe80::5%eth0 22", Some("fe80::7")),
+            ("198.51.100.7", None),
+            ("UNKNOWN 1 UNKNOWN 2", None),
+            ("", None),
+        ] {
+            assert_eq!(ssh_peer(text), peer.map(address), "{text}");
+        }
+        let environment = b"HOME=/\0SSH_CONNECTION=198.51.100.7 5 192.0.2.5 22\0X=\xff";
+        assert_eq!(ssh_peer_in(environment), Some(address("198.51.100.7")));
+        assert_eq!(parent_in("12 (a) (b) c) S 34 12 12 0"), Some(34));
+    }
+
+    #[test]
+    fn name_servers_are_read_as_the_resolver_reads_them() {
+        let contents =
+            "# nameserver 1.1.1.1\nsearch example.org\nnameserver 192.0.2.53\nnameserver fe80::1%eth0\nnameserver x\n";
+        assert_eq!(resolvers(contents), [address("192.0.2.53"), address("fe80::1")]);
+    }
+
+    #[test]
+    fn a_default_gateway_is_one_that_everything_else_goes_by() {
+        let gateway = u32::from_ne_bytes([192, 0, 2, 1]);
+        let table = format!(
+            "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n\
+             eth0\t00000000\t{gateway:08X}\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\
+             eth0\t000200C0\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0\n\
+             eth0\t0000000A\t{gateway:08X}\t0003\t0\t0\t100\t000000FF\t0\t0\t0\n"
+        );
+        assert_eq!(gateways_v4(&table), [address("192.0.2.1")]);
+        let (none, link_local) = ("0".repeat(32), "fe800000000000000000000000000001");
+        let row = |gateway: &str, flags: &str| {
+            format!("{none} 00 {none} 00 {gateway} 00000400 00000001 00000000 {flags}     eth0\n")
+        };
+        let table = [row(link_local, "00450003"), row(&none, "00000001"), row(link_local, "00200203")].concat();
+        assert_eq!(gateways_v6(&table), [address("fe80::1")]);
+    }
+
+    #[test]
+    fn everyone_needed_is_exempt_unless_switched_off() {
+        let prefixes = |safety| around().exemptions(safety).iter().map(|of| of.prefix.to_string()).collect::<Vec<_>>();
+        assert_eq!(prefixes(Safety::default()), ["198.51.100.7/32", "192.0.2.1/32", "fe80::1/128", "192.0.2.53/32"]);
+        let off = Safety { exempt_ssh_peer: false, exempt_gateway: false, ..Safety::default() };
+        assert_eq!(prefixes(off), ["192.0.2.53/32"]);
+    }
+
+    #[test]
+    fn whoever_would_lock_himself_out_is_told_by_what() {
+        for (prefix, caller, words) in [
+            ("203.0.113.9/32", Some("203.0.113.9"), Some("is where your SSH session comes from, 203.0.113.9")),
+            ("198.51.100.0/24", None, Some("contains the peer of the SSH session")),
+            ("192.0.2.5/32", None, Some("is an address of this host")),
+            ("2001:db8::/64", None, Some("contains an address of this host")),
+            ("192.0.2.1/32", None, Some("is the default gateway")),
+            ("192.0.2.53/32", None, Some("is a name server")),
+            ("8.0.0.0/7", None, Some("/8 at the most")),
+            ("3000::/15", None, Some("/16 at the most")),
+            ("0.0.0.0/0", None, Some("contains")),
+            ("::/0", None, Some("contains")),
+            ("203.0.113.9/32", Some("203.0.113.8"), None),
+            ("8.0.0.0/8", None, None),
+            ("3000::/16", None, None),
+        ] {
+            let objection = around().objection(prefix.parse().unwrap(), caller.map(address));
+            match words {
+                Some(words) => {
+                    assert!(objection.as_ref().is_some_and(|of| of.contains(words)), "{prefix}: {objection:?}")
+                }
+                None => assert_eq!(objection, None, "{prefix}"),
+            }
+        }
+    }
+
+    #[test]
+    fn this_host_can_be_asked() {
+        assert!(Around::look().resolvers.iter().all(|address| !address.is_loopback()));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "[0-9A-Fa-f:. \t\n%a-z]{0,200}") {
+            let _all = (ssh_peer(&text), resolvers(&text), gateways_v4(&text), gateways_v6(&text), parent_in(&text));
+        }
+    }
+}
