@@ -9,6 +9,7 @@ use std::path::Path;
 use ipnet::IpNet;
 
 use crate::access::{By, Entry};
+use crate::config::Safety;
 use crate::desired::Grant;
 
 /// `RTF_UP` and `RTF_GATEWAY`, include/uapi/linux/route.h.
@@ -20,25 +21,6 @@ const ANCESTORS_MAX: usize = 16;
 /// A shorter prefix is more of the Internet than anyone means to deny.
 const DENIED_V4_MIN: u8 = 8;
 const DENIED_V6_MIN: u8 = 16;
-
-/// What keeps a mistake from doing harm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Safety {
-    /// The address that whoever started the daemon came from by SSH.
-    pub exempt_ssh_peer: bool,
-    /// The default gateways.
-    pub exempt_gateway: bool,
-    /// The name servers of /etc/resolv.conf.
-    pub exempt_resolvers: bool,
-    /// A rule that drops more than so many percent of its packets for 30 s falls back to dry-run; none is never.
-    pub breaker_percent: Option<u8>,
-}
-
-impl Default for Safety {
-    fn default() -> Self {
-        Self { exempt_ssh_peer: true, exempt_gateway: true, exempt_resolvers: true, breaker_percent: None }
-    }
-}
 
 /// What the host depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

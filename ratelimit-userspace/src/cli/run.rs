@@ -34,7 +34,8 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         None => limit(from_flags(&limiter)?, ConfigSource::Flags, &global),
         Some(Command::Run { config }) => {
             let Loaded { config: of, text } = load(&config)?;
-            let source = ConfigSource::file(config, text, load, |path, text| Ok(file::parse(path, text)?));
+            let source =
+                ConfigSource::file(config, text, load, |path, text| Ok(file::parse(path, text, file::read_list)?));
             limit(of, source, &global)
         }
         Some(Command::Stats { watch, socket }) => {
@@ -107,12 +108,10 @@ fn colour(color: Color) {
     }
 }
 
-/// A configuration file with its text. What cannot be read is explained by [`file::load`].
+/// A configuration file with its text.
 fn load(path: &Path) -> anyhow::Result<Loaded> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Loaded { config: file::parse(path, &text)?, text }),
-        Err(_) => Ok(Loaded { config: file::load(path)?, text: String::new() }),
-    }
+    let text = file::read_text(path)?;
+    Ok(Loaded { config: file::parse(path, &text, file::read_list)?, text })
 }
 
 fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Result<Exit> {

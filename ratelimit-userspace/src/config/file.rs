@@ -18,6 +18,11 @@ const BYTES_MAX: u64 = 1 << 20;
 
 /// Reads and parses the file at `path`.
 pub fn load(path: &Path) -> Result<Config, Diagnostic> {
+    parse(path, &read_text(path)?, read_list)
+}
+
+/// All of the file at `path`.
+pub fn read_text(path: &Path) -> Result<String, Diagnostic> {
     let nowhere = |problem: String, help: &str| Diagnostic {
         problem,
         place: Place::File { path: path.to_owned(), excerpt: None },
@@ -31,11 +36,10 @@ pub fn load(path: &Path) -> Result<Config, Diagnostic> {
         };
         nowhere(format!("cannot read the configuration file: {}", reason(&error)), help)
     })?;
-    let contents = String::from_utf8(bytes).map_err(|error| {
+    String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         nowhere(format!("the configuration file is not UTF-8 text: byte {at} cannot be read"), "save it as UTF-8")
-    })?;
-    parse(path, &contents, read_list)
+    })
 }
 
 /// The contents of a list file, or why there are none. What is not UTF-8 in it is a comment or a mistake, and is seen as such.

@@ -59,16 +59,9 @@ pub(super) struct Trip {
 
 impl Breaker {
     /// Looks at a reading; the rules that trip by it, each once until [`Breaker::close`]. Rules in dry-run and those that
-    /// `is_expected` says drop a lot are passed over.
-    pub(super) fn observe(
-        &mut self,
-        policy: &Policy,
-        reading: &Reading,
-        at: Duration,
-        share: Share,
-        is_expected: impl Fn(&Rule) -> bool,
-    ) -> Vec<Trip> {
-        let is_watched = |rule: &Rule| rule.mode == Mode::Enforce && !is_expected(rule);
+    /// are expected to drop a lot are passed over.
+    pub(super) fn observe(&mut self, policy: &Policy, reading: &Reading, at: Duration, share: Share) -> Vec<Trip> {
+        let is_watched = |rule: &Rule| rule.mode == Mode::Enforce && !rule.under_attack_ok;
         self.watched.retain(|name, _| policy.rules.iter().any(|rule| rule.name == *name && is_watched(rule)));
         let mut trips = Vec::new();
         for (index, rule) in policy.rules.iter().enumerate().filter(|(_, rule)| is_watched(rule)) {
@@ -183,7 +176,7 @@ mod tests {
             sum = (sum.0 + passed, sum.1 + dropped, sum.2 + denied);
             let reading = reading(sum.0, sum.1, sum.2);
             let at = Duration::from_secs(*second);
-            !breaker.observe(policy, &reading, at, SHARE, |rule| rule.name == "attacked").is_empty()
+            !breaker.observe(policy, &reading, at, SHARE).is_empty()
         };
         (0..=120).step_by(2).filter(look).collect()
     }
@@ -215,7 +208,7 @@ mod tests {
     fn what_somebody_has_denied_or_expects_or_what_drops_nothing_does_not_count() {
         assert_eq!(trips(&one_rule(), |_| (10, 0, 1_000)), [] as [u64; 0]);
         let mut policy = one_rule();
-        policy.rules[0].name = "attacked".into();
+        policy.rules[0].under_attack_ok = true;
         assert_eq!(trips(&policy, |_| (0, 1_000, 0)), [] as [u64; 0]);
         let mut policy = one_rule();
         policy.rules[0].mode = Mode::DryRun;
@@ -228,7 +221,7 @@ mod tests {
         let policy = one_rule();
         let look = |breaker: &mut Breaker, second: u64| {
             let at = Duration::from_secs(second);
-            breaker.observe(&policy, &reading(0, second * 100, 0), at, SHARE, |_| false)
+            breaker.observe(&policy, &reading(0, second * 100, 0), at, SHARE)
         };
         look(&mut breaker, 0);
         let trip = Trip { rule: "default".into(), packets: 4_000, dropped: 4_000 };

@@ -18,8 +18,8 @@ use super::trial::{Pending, Record, Start};
 use crate::config::{Config, OnExit};
 use crate::control::proto::{DetachReport, Health, Problem, ProblemKind};
 use crate::datapath::{Datapath, DatapathError, InterfaceReading, Reading};
-use crate::desired::{DesiredState, Policy, Rule};
-use crate::safety::{Around, Safety};
+use crate::desired::{DesiredState, Policy};
+use crate::safety::Around;
 use crate::snapshot::{
     Census, CheckReport, Clocks, ConfigState, Parts, SCHEMA, Sample, Samples, Snapshot, Standing, TOP_DEFAULT,
     TopSource, Traffic, Volume,
@@ -46,10 +46,6 @@ pub(super) struct Host {
     pub(super) store: Store,
     /// Who is around.
     pub(super) look: fn() -> Around,
-    /// What a configuration says of safety.
-    pub(super) settings: fn(&Config) -> Safety,
-    /// Rules that are expected to drop a lot: the breaker leaves them alone.
-    pub(super) is_under_attack_ok: fn(&Rule) -> bool,
 }
 
 /// The datapath, and what it is held to.

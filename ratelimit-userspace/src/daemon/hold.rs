@@ -108,9 +108,8 @@ impl<D: Datapath> Engine<D> {
 
     /// Rules that drop more than they may fall back to dry-run.
     pub(super) fn watch_breaker(&mut self, reading: &Reading, moment: Moment) {
-        let Some(percent) = (self.host.settings)(&self.config).breaker_percent else { return };
-        let expects = self.host.is_under_attack_ok;
-        let trips = self.breaker.observe(&self.desired.policy, reading, moment.uptime, Share { percent }, expects);
+        let Some(percent) = self.config.safety.breaker else { return };
+        let trips = self.breaker.observe(&self.desired.policy, reading, moment.uptime, Share { percent });
         for trip in &trips {
             tracing::error!(
                 rule = trip.rule,

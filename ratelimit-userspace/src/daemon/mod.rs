@@ -20,7 +20,7 @@ use crate::control::socket::{ControlSocket, SocketError};
 use crate::control::{Command, Handle, Reply};
 use crate::datapath::{Datapath, DatapathError};
 use crate::error::Exit;
-use crate::safety::{Around, Safety};
+use crate::safety::Around;
 
 mod breaker;
 mod carry_out;
@@ -142,12 +142,7 @@ impl Surroundings {
 
 impl Host {
     fn system() -> Self {
-        Self {
-            store: Store::of_host(),
-            look: Around::look,
-            settings: |_| Safety::default(),
-            is_under_attack_ok: |_| false,
-        }
+        Self { store: Store::of_host(), look: Around::look }
     }
 }
 

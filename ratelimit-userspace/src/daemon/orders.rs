@@ -77,7 +77,7 @@ impl<D: Datapath> Engine<D> {
         // Whoever started the daemon cannot be found any more once privileges are given up.
         let ssh_peer = seen.ssh_peer.or(self.grants.around.ssh_peer);
         let around = Around { ssh_peer, ..seen };
-        let safety = around.exemptions((self.host.settings)(&self.config));
+        let safety = around.exemptions(self.config.safety);
         for entry in safety.iter().filter(|entry| !self.grants.safety.contains(entry)) {
             let why = entry.reason.as_deref().unwrap_or_default();
             tracing::info!(prefix = %entry.prefix, "{} is never limited: it is {why}", entry.prefix);

@@ -93,13 +93,13 @@ impl<D: Datapath> Engine<D> {
         let desired = DesiredState { interfaces: config.interfaces.clone(), policy: self.policy_of(&config, now) };
         let plan = diff(&self.desired, &desired);
         let changes = changes(&self.desired, &desired);
-        for change in &changes {
-            tracing::info!("reload: {change}");
-        }
         let attached = carry_out(&mut self.datapath, &self.desired.policy, &plan).map_err(|error| {
             let problem = Problem::datapath(error);
             Problem { message: format!("{path}: {}", problem.message), ..problem }
         })?;
+        for change in &changes {
+            tracing::info!("reload: {change}");
+        }
         for interface in &plan.detach {
             self.links.forget(interface);
         }

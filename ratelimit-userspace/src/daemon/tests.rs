@@ -56,7 +56,7 @@ fn file(contents: impl IntoIterator<Item = anyhow::Result<Config>>) -> ConfigSou
 
 fn surroundings(watchdog: Option<Duration>) -> (Surroundings, mpsc::UnboundedReceiver<String>) {
     let (sender, told) = mpsc::unbounded_channel();
-    let host = Host { look: Around::default, store: Store::at("/nonexistent/ratelimitd".into()), ..Host::system() };
+    let host = Host { look: Around::default, store: Store::at("/nonexistent/ratelimitd".into()) };
     (Surroundings { notifier: Box::new(Recorder(sender)), watchdog, attached: || {}, own_uid: 0, host }, told)
 }
 
@@ -324,7 +324,9 @@ async fn a_reload_logs_what_it_changed_and_only_once_it_has() {
     };
     let (datapath, kernel) = FakeDatapath::new(&["eth0"]);
     let moment = || Moment::now(Instant::now());
-    let mut engine = Engine::start(datapath, config.clone(), file([next(4), next(5)]), moment()).unwrap();
+    let source = file([next(4), next(5)]);
+    let start = Start { config: config.clone(), source, pending: None, refused: None };
+    let mut engine = Engine::start(datapath, start, surroundings(None).0.host, moment()).unwrap();
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();

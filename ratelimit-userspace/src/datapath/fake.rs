@@ -284,10 +284,13 @@ impl Datapath for FakeDatapath {
         for limit in &rule.limits {
             let window = world.windows.entry((client, limit.slot)).or_default();
             let words = Words(window.cells.map(Word::new));
-            let boundless = window::Limit { amount: u64::MAX, ..limit.arithmetic() };
-            match window::charge(&words, boundless, now.bucket(limit.bucket_ns), amount) {
+            let bucket = now.bucket(limit.bucket_ns);
+            let boundless = window::Limit { amount: u64::MAX, burst: window::BURST_ANY, ..limit.arithmetic() };
+            match window::charge(&words, boundless, bucket, amount) {
                 Charge::Admitted(_) => window.cells = words.0.map(Word::into_inner),
-                Charge::Refused | Charge::Contended => window.refused += 1,
+                Charge::Refused | Charge::Contended | Charge::Unsettled(_) => {
+                    window.refused = window.refused.and_one_in(bucket);
+                }
             }
         }
         Ok(())

@@ -59,7 +59,7 @@ pub struct CheckLimit {
     pub used: u64,
     /// Admitted in a window.
     pub limit: u64,
-    /// What is left.
+    /// What fits now: what is left of the limit, or of its burst where that is less.
     pub remaining: u64,
     /// Nothing is left, or it refused something in the current bucket and would again: what is left is too little for a packet of
     /// many bytes, or everything is refused.
@@ -79,7 +79,7 @@ pub struct CheckLimit {
     pub window: WindowForm,
     /// Length of a bucket.
     pub bucket_seconds: f64,
-    /// The window's buckets, oldest first, the current one last; their counts sum to `used`.
+    /// The window's buckets, oldest first, the current one last; their counts sum to `used`. None by `gcra`.
     pub buckets: Vec<Bucket>,
 }
 
@@ -179,7 +179,7 @@ pub(super) fn check_limit(
         unit: limit.unit.into(),
         used: of.used,
         limit: limit.amount,
-        remaining: limit.amount.saturating_sub(of.used),
+        remaining: of.remaining,
         over: of.over,
         retry_after_seconds: seconds(of.retry.after_ns),
         never: of.retry.never,
@@ -191,8 +191,11 @@ pub(super) fn check_limit(
     }
 }
 
-/// The buckets that the sum takes in, seen from the later of `now` and the newest cell, as the packet path looks.
+/// The buckets that the sum takes in, none of a leaky bucket, seen from the later of `now` and the newest cell, as the packet path looks.
 fn buckets(limit: &Limit, window: &Source, now: Nanos) -> Vec<Bucket> {
+    if limit.form == desired::WindowForm::Gcra {
+        return Vec::new();
+    }
     let bits = limit.arithmetic().count_bits;
     let cells: [Cell; CELLS] = std::array::from_fn(|at| Cell::decode(window.cells[at], at, bits));
     let newest = cells.iter().fold(now.bucket(limit.bucket_ns), |newest, cell| newest.max(cell.bucket));

@@ -120,7 +120,7 @@ impl ExplainReport {
         for limit in &rule.limits {
             let window = windows.iter().find(|reading| reading.slot == limit.slot);
             let window = window.map_or(Source::default(), |reading| reading.window);
-            let of = Standing::of(limit, &window, now);
+            let of = Standing::of(rule, limit, &window, now);
             self.limits.push(check_limit(rule, limit, &window, &of, now));
             note(&mut self.steps, limit_step(limit, &of));
         }

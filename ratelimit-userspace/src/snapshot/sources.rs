@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Unit, seconds};
 use crate::datapath::{Ban, SourceReading};
-use crate::desired::{self, Grant, Limit, Policy, Refuse};
+use crate::desired::{self, Grant, Limit, Policy, Refuse, WindowForm};
 
 /// Sources in `top` unless asked otherwise.
 pub const TOP_DEFAULT: usize = 20;
@@ -106,6 +106,7 @@ struct Rank {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing {
     pub(super) used: u64,
+    pub(super) remaining: u64,
     pub(super) over: bool,
     pub(super) refused: u64,
     pub(super) retry: Retry,
@@ -135,10 +136,7 @@ impl Census {
         let worst_max = self.top_max.saturating_mul(self.limits.len());
         for of in self.limits.iter_mut().filter(|of| of.limit.slot == reading.slot) {
             of.windows += 1;
-            let bucket = self.now.bucket(of.limit.bucket_ns);
-            let used = window::used(&reading.window.cells, of.limit.arithmetic(), bucket);
-            let is_full = used.checked_add(1).is_none_or(|next| next > of.limit.amount);
-            let over = is_full || is_shut(&of.limit, of.refuse, &reading.window, bucket);
+            let Level { used, over, .. } = Level::of(&of.limit, of.refuse, &reading.window, self.now);
             of.over += u64::from(over);
             let refused = if over { reading.window.refused.count() } else { 0 };
             let rank = Rank { over, refused, fill: fill(used, of.limit.amount), source: Reverse(reading.prefix) };
@@ -199,8 +197,9 @@ impl<'a> Blocked<'a> {
             return;
         }
         let enforcing = self.policy.rules.iter().filter(|rule| rule.mode == desired::Mode::Enforce);
-        let limit = enforcing.flat_map(|rule| &rule.limits).find(|limit| limit.slot == reading.slot);
-        if limit.is_some_and(|limit| Standing::of(limit, &reading.window, self.now).over) {
+        let mut limits = enforcing.flat_map(|rule| rule.limits.iter().map(move |limit| (rule, limit)));
+        let found = limits.find(|(_, limit)| limit.slot == reading.slot);
+        if found.is_some_and(|(rule, limit)| Standing::of(rule, limit, &reading.window, self.now).over) {
             self.sources.insert(reading.prefix);
         }
     }
@@ -289,17 +288,64 @@ impl TopSource {
 
 impl Standing {
     pub(super) fn of(rule: &desired::Rule, limit: &Limit, source: &Source, now: Nanos) -> Self {
-        let arithmetic = limit.arithmetic();
+        let Level { used, over, is_shut } = Level::of(limit, rule.refuse, source, now);
         let bucket = now.bucket(limit.bucket_ns);
-        let is_shut = is_shut(limit, rule.refuse, source, bucket);
-        let over = is_shut || !window::has_room(&source.cells, arithmetic, bucket, 1);
         let first = if is_shut { BucketIndex(bucket.0.saturating_add(1)) } else { bucket };
-        Self {
-            used: window::used(&source.cells, arithmetic, bucket),
-            over,
-            refused: source.refused.count(),
-            retry: if over { Retry::from(first, limit, source, now) } else { Retry::default() },
+        let retry = match (over, limit.form) {
+            (false, _) => Retry::default(),
+            (true, WindowForm::Gcra) => Retry::of_leak(limit, source, now),
+            (true, WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed) => {
+                Retry::from(first, limit, source, now)
+            }
+        };
+        Self { used, remaining: remaining(limit, used, source, now), over, refused: source.refused.count(), retry }
+    }
+}
+
+/// How full one window is.
+struct Level {
+    used: u64,
+    over: bool,
+    is_shut: bool,
+}
+
+impl Level {
+    fn of(limit: &Limit, refuse: Refuse, source: &Source, now: Nanos) -> Self {
+        if limit.form == WindowForm::Gcra {
+            let over = limit.leak().next(leak_word(source), now, 1).is_none();
+            return Self { used: leak_used(limit, source, now), over, is_shut: false };
         }
+        let (arithmetic, bucket) = (limit.arithmetic(), now.bucket(limit.bucket_ns));
+        let is_shut = is_shut(limit, refuse, source, bucket);
+        let over = is_shut || !window::has_room(&source.cells, arithmetic, bucket, 1);
+        Self { used: window::used(&source.cells, arithmetic, bucket), over, is_shut }
+    }
+}
+
+/// What fits now, one after the other.
+fn remaining(limit: &Limit, used: u64, source: &Source, now: Nanos) -> u64 {
+    let left = limit.amount.saturating_sub(used);
+    let Some(burst) = limit.burst else { return left };
+    match limit.form {
+        WindowForm::Gcra => burst.saturating_sub(used),
+        WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => {
+            let current = window::Limit { behind: 0, ..limit.arithmetic() };
+            left.min(burst.saturating_sub(window::used(&source.cells, current, now.bucket(limit.bucket_ns))))
+        }
+    }
+}
+
+/// The word of a leaky bucket.
+const fn leak_word(source: &Source) -> u64 {
+    source.cells[0]
+}
+
+/// How much is in a leaky bucket, rounded up. What is counted one by one was rounded up one by one.
+fn leak_used(limit: &Limit, source: &Source, now: Nanos) -> u64 {
+    let (rate, word) = (limit.leak(), leak_word(source));
+    match limit.unit {
+        Counted::Connections | Counted::Packets => word.saturating_sub(now.0).div_ceil(rate.cost_ns(1).max(1)),
+        Counted::Bytes => rate.used(word, now),
     }
 }
 
@@ -322,6 +368,13 @@ impl Retry {
         let bucket = now.bucket(limit.bucket_ns);
         let empty = BucketIndex(bucket.0.saturating_add(u64::from(limit.behind()) + 1));
         Self { never: room.is_none(), after_ns: until(room.unwrap_or(empty), limit.bucket_ns, now) }
+    }
+
+    /// The same of a leaky bucket, which frees at any time.
+    fn of_leak(limit: &Limit, source: &Source, now: Nanos) -> Self {
+        let word = leak_word(source);
+        let room = limit.leak().room_from(word, now, 1);
+        Self { never: room.is_none(), after_ns: room.map_or(word, |room| room.0).saturating_sub(now.0) }
     }
 }
 

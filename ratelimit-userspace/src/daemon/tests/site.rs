@@ -1,9 +1,8 @@
 //! A host whose daemon can be stopped, killed and started again: the kernel, the configuration file and the state stay.
 
 use super::*;
-use crate::config::OnExit;
+use crate::config::{OnExit, Safety};
 use crate::datapath::fake::FakeDatapath;
-use crate::safety::Safety;
 
 pub(super) const SECOND_NS: u64 = ratelimit_common::time::SECOND_NS;
 
@@ -17,7 +16,7 @@ pub(super) struct Site {
     running: Option<(mpsc::Sender<Event>, Ended)>,
     pub(super) told: mpsc::UnboundedReceiver<String>,
     around: fn() -> Around,
-    settings: fn(&Config) -> Safety,
+    safety: Safety,
 }
 
 impl Site {
@@ -28,8 +27,8 @@ impl Site {
         let (datapath, kernel) = FakeDatapath::new(&["eth0"]);
         let (_, told) = mpsc::unbounded_channel();
         let datapath = Some(datapath);
-        let settings = |_: &Config| Safety::default();
-        let site = Self { directory, kernel, client, datapath, running: None, told, around: Around::default, settings };
+        let (around, safety) = (Around::default as fn() -> Around, Safety::default());
+        let site = Self { directory, kernel, client, datapath, running: None, told, around, safety };
         site.write(&amount.to_string());
         site
     }
@@ -39,8 +38,8 @@ impl Site {
         self
     }
 
-    pub(super) fn with_settings(mut self, settings: fn(&Config) -> Safety) -> Self {
-        self.settings = settings;
+    pub(super) const fn with_safety(mut self, safety: Safety) -> Self {
+        self.safety = safety;
         self
     }
 
@@ -58,13 +57,14 @@ impl Site {
     }
 
     pub(super) async fn start(&mut self) {
-        let directory = self.directory.path().to_owned();
+        let (directory, safety) = (self.directory.path().to_owned(), self.safety);
         let parse = move |_: &Path, text: &str| {
             let mut words = text.split_whitespace();
             let amount =
                 words.next().and_then(|word| word.parse().ok()).ok_or_else(|| anyhow!("`{text}` is no limit"))?;
             let mut config = config(&directory, amount);
             config.on_exit = OnExit::Keep;
+            config.safety = safety;
             config.interfaces.extend(words.map(str::to_owned));
             Ok(config)
         };
@@ -81,7 +81,7 @@ impl Site {
         let (events, queue) = mpsc::channel(8);
         let (mut surroundings, told) = surroundings(None);
         let store = Store::at(self.directory.path().join("state"));
-        surroundings.host = Host { store, look: self.around, settings: self.settings, is_under_attack_ok: |_| false };
+        surroundings.host = Host { store, look: self.around };
         self.told = told;
         let task = tokio::spawn(drive(config, source, |_| Ok(datapath), queue, surroundings));
         assert_eq!(self.told.recv().await.as_deref(), Some("Ready"));

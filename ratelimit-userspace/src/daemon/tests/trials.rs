@@ -2,9 +2,9 @@
 
 use super::site::Site;
 use super::*;
+use crate::config::Safety;
 use crate::control::proto::{ApplyRequest, ModeWord};
 use crate::datapath::Trial;
-use crate::safety::Safety;
 use crate::snapshot::Mode;
 
 const MINUTE: ApplyRequest = ApplyRequest { file: None, confirm_seconds: Some(60) };
@@ -210,7 +210,7 @@ async fn panic_in_a_trial_rolls_it_back_for_good() {
 
 #[tokio::test(start_paused = true)]
 async fn a_rule_that_drops_nearly_everything_falls_back_and_says_so() {
-    let mut site = Site::new(1).with_settings(|_| Safety { breaker_percent: Some(90), ..Safety::default() });
+    let mut site = Site::new(1).with_safety(Safety { breaker: Some(90), ..Safety::default() });
     site.start().await;
     for _ in 0..20 {
         for _ in 0..20 {
