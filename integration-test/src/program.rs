@@ -63,6 +63,11 @@ impl Program {
         self.kernel.apply(policy).expect("the policy is applied");
     }
 
+    /// The kernel side, to ask of it what the daemon asks.
+    pub fn kernel(&mut self) -> &mut Kernel {
+        &mut self.kernel
+    }
+
     /// What time it is.
     pub fn now(&self) -> Nanos {
         self.now

@@ -15,11 +15,14 @@ pub const VERSION: u32 = 2;
 /// The XDP program's name.
 pub const PROGRAM: &str = "ratelimitd";
 
+/// The name of the program that charges a source without a packet, run by the daemon alone.
+pub const CHARGE_PROGRAM: &str = "charge_source";
+
 /// Map names.
 pub mod map {
     /// Array of one `u32`: which generation of the configuration packets read.
     pub const ACTIVE: &str = "ACTIVE";
-    /// Array of [`super::Config`], one a generation.
+    /// Array of [`super::Config`], one a generation; and [`super::CHARGE_GENERATION`].
     pub const CONFIG: &str = "CONFIG";
     /// Array of [`super::PortTable`], one a generation.
     pub const PORTS: &str = "PORTS";
@@ -51,6 +54,8 @@ pub mod map {
     pub const COUNTERS: &str = "COUNTERS";
     /// Per-CPU array of `u64`, by [`super::Fault`].
     pub const FAULTS: &str = "FAULTS";
+    /// Array of one [`super::ChargeOrder`].
+    pub const CHARGE_ORDER: &str = "CHARGE_ORDER";
     /// Per-CPU array of one [`super::Source`], to build a new one in.
     pub const SCRATCH: &str = "SCRATCH";
     /// Per-CPU array of the clock's last reading.
@@ -64,6 +69,10 @@ pub const CLOCK_IS_INJECTED: &str = "CLOCK_IS_INJECTED";
 
 /// Generations of the configuration: one that packets read, one that the daemon writes.
 pub const GENERATIONS: u32 = 2;
+/// The configuration by which [`CHARGE_PROGRAM`] charges, and no packet is judged: its first rule has one limit, which everything fits.
+pub const CHARGE_GENERATION: u32 = 2;
+/// Elements of [`map::CONFIG`]: a power of two.
+pub const CONFIGS: u32 = 4;
 /// Interfaces that one daemon can protect.
 pub const INTERFACES_MAX: usize = 16;
 /// Rules in a configuration: as many as a [`RuleSet`] has bits.
@@ -217,6 +226,35 @@ const _: () = assert!(
     size_of::<Config>()
         == 8 + 16 + 4 + 4 * INTERFACES_MAX + 12 + 8 * 5 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
 );
+
+/// What [`CHARGE_PROGRAM`] is to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct ChargeOrder {
+    /// The source's prefix in network order: IPv4 in the first 4 bytes.
+    pub prefix: [[u8; 8]; 2],
+    /// How much, in the limit's unit.
+    pub amount: u64,
+    /// Which map the source is in: [`ChargeOrder::V4`], [`ChargeOrder::V6`] or [`ChargeOrder::V6_WIDE`].
+    pub family: u32,
+    /// [`ChargeOrder::CHARGE`] or [`ChargeOrder::BAN`].
+    pub step: u32,
+}
+
+const _: () = assert!(size_of::<ChargeOrder>() == 32);
+
+impl ChargeOrder {
+    /// [`map::SOURCES_V4`].
+    pub const V4: u32 = 0;
+    /// [`map::SOURCES_V6`].
+    pub const V6: u32 = 1;
+    /// [`map::SOURCES_V6_WIDE`].
+    pub const V6_WIDE: u32 = 2;
+    /// Charge the limit.
+    pub const CHARGE: u32 = 0;
+    /// Ban by the rule.
+    pub const BAN: u32 = 1;
+}
 
 /// The class of each destination port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

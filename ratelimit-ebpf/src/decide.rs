@@ -4,7 +4,9 @@ use ratelimit_common::access::{self, Grant};
 use ratelimit_common::ban::Ban;
 use ratelimit_common::flow::{self, Datagram};
 use ratelimit_common::gcra::{self, Rate};
-use ratelimit_common::layout::{self, LIMITS_MAX, Prefix, RULES_MAX, Rule, RuleSet, Unit};
+use ratelimit_common::layout::{
+    self, CHARGE_GENERATION, ChargeOrder, LIMITS_MAX, Prefix, RULES_MAX, Rule, RuleSet, Unit,
+};
 use ratelimit_common::packet::{Packet, Parsed, Target};
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
@@ -265,7 +267,7 @@ fn hold(rule: &Rule, room: impl FnOnce() -> u32, charge_all: impl FnOnce() -> u3
 /// inlined, the paths through these would multiply past the million instructions that it looks at. One of each for
 /// each family.
 macro_rules! families {
-    ($($room:ident $ban:ident $charge_all:ident $remember:ident $charge:ident $settle:ident $refund:ident ($($word:ident: $type:ty),*) = $source:expr;)*) => {
+    ($($room:ident $ban:ident $charge_all:ident $charge_one:ident $remember:ident $charge:ident $settle:ident $refund:ident ($($word:ident: $type:ty),*) = $source:expr;)*) => {
         $(
             /// [`look`]; returns a reason's code.
             #[unsafe(no_mangle)]
@@ -289,19 +291,11 @@ macro_rules! families {
                 let call = Calls {
                     charge: |at, amount| {
                         let limit = LimitIndex::new(rule, at).0;
-                        for _ in 0..ROUNDS_MAX {
-                            let mut code = $charge($($word,)* generation, limit, amount);
-                            if code == charged::NOT_KNOWN {
-                                code = $remember($($word,)* generation, limit, amount);
-                            }
-                            if code & charged::UNSETTLED_MASK == charged::UNSETTLED {
-                                let _always_zero = $settle($($word,)* generation, limit, code ^ charged::UNSETTLED);
-                            } else if code != charged::NOT_KNOWN {
-                                return code;
-                            }
-                            // Another CPU remembered it in between, or it is settled now.
-                        }
-                        charged::CONTENDED
+                        rounds(
+                            || $charge($($word,)* generation, limit, amount),
+                            || $remember($($word,)* generation, limit, amount),
+                            |bucket| $settle($($word,)* generation, limit, bucket),
+                        )
                     },
                     refund: |at, amount, bucket: BucketIndex| {
                         let _always_zero = $refund($($word,)* LimitIndex::new(rule, at).in_generation(generation), amount, bucket.0);
@@ -311,6 +305,18 @@ macro_rules! families {
                     Some(rule) => charge_all(rule, Cost(cost), &call) as u32,
                     None => Reason::InternalError as u32,
                 }
+            }
+
+            /// Charges the first limit of the first rule; returns the bucket, or a code above all buckets.
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn $charge_one($($word: $type,)* generation: u32, amount: u64) -> u64 {
+                let limit = LimitIndex::new(0, 0).0;
+                rounds(
+                    || $charge($($word,)* generation, limit, amount),
+                    || $remember($($word,)* generation, limit, amount),
+                    |bucket| $settle($($word,)* generation, limit, bucket),
+                )
             }
 
             /// [`remember`]; returns the same.
@@ -347,10 +353,47 @@ macro_rules! families {
 }
 
 families! {
-    room_v4 ban_v4 charge_all_v4 remember_v4 charge_v4 settle_v4 refund_v4 (prefix: u32) = SourceV4(prefix.to_ne_bytes());
-    room_v6 ban_v6 charge_all_v6 remember_v6 charge_v6 settle_v6 refund_v6 (prefix: u64) = SourceV6(prefix.to_ne_bytes());
-    room_v6_wide ban_v6_wide charge_all_v6_wide remember_v6_wide charge_v6_wide settle_v6_wide refund_v6_wide (high: u64, low: u64)
+    room_v4 ban_v4 charge_all_v4 charge_one_v4 remember_v4 charge_v4 settle_v4 refund_v4 (prefix: u32) = SourceV4(prefix.to_ne_bytes());
+    room_v6 ban_v6 charge_all_v6 charge_one_v6 remember_v6 charge_v6 settle_v6 refund_v6 (prefix: u64) = SourceV6(prefix.to_ne_bytes());
+    room_v6_wide ban_v6_wide charge_all_v6_wide charge_one_v6_wide remember_v6_wide charge_v6_wide settle_v6_wide refund_v6_wide (high: u64, low: u64)
         = SourceV6Wide([high.to_ne_bytes(), low.to_ne_bytes()]);
+}
+
+/// Charges one limit, and does before what the charge asks for.
+#[inline(always)]
+fn rounds(charge: impl Fn() -> u64, remember: impl Fn() -> u64, settle: impl Fn(u64) -> u32) -> u64 {
+    for _ in 0..ROUNDS_MAX {
+        let mut code = charge();
+        if code == charged::NOT_KNOWN {
+            code = remember();
+        }
+        if code & charged::UNSETTLED_MASK == charged::UNSETTLED {
+            let _always_zero = settle(code ^ charged::UNSETTLED);
+        } else if code != charged::NOT_KNOWN {
+            return code;
+        }
+        // Another CPU remembered it in between, or it is settled now.
+    }
+    charged::CONTENDED
+}
+
+/// Charges or bans a source without a packet; false where it could not be charged.
+#[inline(always)]
+pub(crate) fn carry_out(order: &ChargeOrder) -> bool {
+    let (amount, v4) = (
+        order.amount,
+        u32::from_ne_bytes([order.prefix[0][0], order.prefix[0][1], order.prefix[0][2], order.prefix[0][3]]),
+    );
+    let [high, low] = [u64::from_ne_bytes(order.prefix[0]), u64::from_ne_bytes(order.prefix[1])];
+    let code = match (order.step, order.family) {
+        (ChargeOrder::BAN, ChargeOrder::V4) => u64::from(ban_v4(v4, CHARGE_GENERATION, 0)),
+        (ChargeOrder::BAN, ChargeOrder::V6) => u64::from(ban_v6(high, CHARGE_GENERATION, 0)),
+        (ChargeOrder::BAN, _) => u64::from(ban_v6_wide(high, low, CHARGE_GENERATION, 0)),
+        (_, ChargeOrder::V4) => charge_one_v4(v4, CHARGE_GENERATION, amount),
+        (_, ChargeOrder::V6) => charge_one_v6(high, CHARGE_GENERATION, amount),
+        (_, _) => charge_one_v6_wide(high, low, CHARGE_GENERATION, amount),
+    };
+    code < charged::NOT_REMEMBERED
 }
 
 /// What a packet costs, by unit: its bytes, and in the top bit whether it opens a connection. One word, as an argument must be.

@@ -50,6 +50,15 @@ mod entry {
             Action::Drop => XDP_DROP,
         }
     }
+
+    /// Charges or bans a source as the daemon orders, which runs it on a frame that says nothing. Attached to nothing.
+    #[xdp]
+    fn charge_source(_: XdpContext) -> u32 {
+        match maps::charge_order() {
+            Some(order) if decide::carry_out(order) => XDP_PASS,
+            Some(_) | None => XDP_DROP,
+        }
+    }
 }
 
 #[cfg(not(target_arch = "bpf"))]

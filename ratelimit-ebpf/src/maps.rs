@@ -9,9 +9,9 @@ use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
 use ratelimit_common::ban::Ban;
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{
-    BANS_CAPACITY, COUNTERS_LEN, Config, Counters, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6,
-    GENERATION_BITS, GENERATIONS, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6, REASONS_MAX, RuleSet,
-    SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
+    BANS_CAPACITY, CONFIGS, COUNTERS_LEN, ChargeOrder, Config, Counters, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4,
+    FlowKeyV6, GENERATION_BITS, GENERATIONS, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6, REASONS_MAX,
+    RuleSet, SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
 };
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::source::Address;
@@ -25,7 +25,7 @@ use crate::packet::forget;
 #[map]
 static ACTIVE: Array<u32> = Array::with_max_entries(1, 0);
 #[map]
-static CONFIG: Array<Config> = Array::with_max_entries(GENERATIONS, 0);
+static CONFIG: Array<Config> = Array::with_max_entries(CONFIGS, 0);
 #[map]
 static PORTS: Array<PortTable> = Array::with_max_entries(GENERATIONS, 0);
 #[map]
@@ -56,6 +56,8 @@ static FLOWS_V6: LruHashMap<FlowKeyV6, Flow> = LruHashMap::with_max_entries(FLOW
 static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(COUNTERS_LEN as u32, 0);
 #[map]
 static FAULTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(FAULTS_MAX, 0);
+#[map]
+static CHARGE_ORDER: Array<ChargeOrder> = Array::with_max_entries(1, 0);
 #[map]
 static SCRATCH: PerCpuArray<Source> = PerCpuArray::with_max_entries(1, 0);
 #[map]
@@ -100,11 +102,17 @@ pub(crate) fn active() -> Option<Active> {
 /// The configuration of a generation, without its ports.
 #[inline(always)]
 pub(crate) fn config(generation: u32) -> Option<&'static Config> {
-    let config = CONFIG.get(generation & (GENERATIONS - 1));
+    let config = CONFIG.get(generation & (CONFIGS - 1));
     if config.is_none() {
         fault(Fault::ConfigLookup);
     }
     config
+}
+
+/// What the daemon orders.
+#[inline(always)]
+pub(crate) fn charge_order() -> Option<&'static ChargeOrder> {
+    CHARGE_ORDER.get(0)
 }
 
 /// The time that a test injected; none in production.

@@ -113,6 +113,19 @@ impl Tallies {
     pub fn of(&self, reason: Reason) -> Tally {
         self.0.iter().find(|(other, _)| *other == reason).map_or(Tally::default(), |(_, tally)| *tally)
     }
+
+    /// Adds others, reason by reason.
+    pub fn add(&mut self, others: &Self) {
+        for &(reason, more) in &others.0 {
+            match self.0.iter_mut().find(|(other, _)| *other == reason) {
+                Some((_, tally)) => {
+                    tally.packets = tally.packets.wrapping_add(more.packets);
+                    tally.bytes = tally.bytes.wrapping_add(more.bytes);
+                }
+                None => self.0.push((reason, more)),
+            }
+        }
+    }
 }
 
 /// Everything but the sources, read at one time.

@@ -7,10 +7,12 @@ use aya::Pod;
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use ipnet::IpNet;
 use ratelimit_common::layout::{self, GENERATIONS, Prefix, ROWS_MAX, Rule, RuleSet, map};
+use ratelimit_common::source::Family;
+use ratelimit_common::time::Nanos;
 
 use super::encode::{self, Encoded};
 use super::plain::Plain;
-use super::{Kernel, map_mut, plain_box, state};
+use super::{Kernel, map_mut, plain_box, rules_len, state};
 use crate::datapath::DatapathError;
 use crate::desired::Policy;
 
@@ -22,10 +24,18 @@ pub(super) struct Tries {
 }
 
 impl Kernel {
-    /// Writes a policy, and has every packet read it.
-    pub(super) fn write_generation(&mut self, policy: &Policy) -> Result<(), DatapathError> {
+    /// Writes a policy, and has every packet read it, until then if that is said.
+    pub(super) fn write_generation(&mut self, policy: &Policy, until: Option<Nanos>) -> Result<(), DatapathError> {
+        if Family::of_ipv6_prefix(policy.ipv6_prefix) != self.ipv6_family {
+            return Err(DatapathError::Unsupported {
+                what: format!("count IPv6 sources by /{}", policy.ipv6_prefix),
+                why: "prefixes up to /64 and longer ones are kept apart; restart to change from one to the other"
+                    .into(),
+            });
+        }
         let Encoded { mut config, ports, prefixes, targets } =
             encode::encode(policy).context("the policy does not fit the maps")?;
+        self.end_trial()?;
         let known = self.config_words()?;
         let active = self.active_generation()?;
         let generation = (active + 1) % GENERATIONS;
@@ -35,6 +45,7 @@ impl Kernel {
         }
         config.wall_offset_ns = self.wall_offset_ns;
         config.interfaces = self.listed();
+        config.until_ns = until.map_or(0, |until| until.0.max(1));
         config.prefixes_generation = self.write_prefixes(known.prefixes_generation % GENERATIONS, prefixes)?;
         let held = self.tries.targets[generation as usize].take();
         self.write_trie(map::TARGETS_V4, generation, held.as_ref(), &targets, encode::key_v4)?;
@@ -43,9 +54,13 @@ impl Kernel {
         self.array::<Plain<layout::PortTable>>(map::PORTS)?
             .set(generation, plain_box(ports).as_ref(), 0)
             .with_context(|| format!("write {}", map::PORTS))?;
-        self.array(map::CONFIG)?.set(generation, Plain(config), 0).with_context(|| format!("write {}", map::CONFIG))?;
+        self.write_config(generation, config)?;
         self.array::<u32>(map::ACTIVE)?.set(0, generation, 0).with_context(|| format!("write {}", map::ACTIVE))?;
-        self.rows = config.rules[..policy.rules.len()].iter().map(|rule| rule.row).collect();
+        let rows: Vec<u8> = config.rules[..policy.rules.len()].iter().map(|rule| rule.row).collect();
+        self.orphans.extend(std::mem::replace(&mut self.rows, rows));
+        // Where a trial was rolled back, packets were counted in these too.
+        self.orphans.extend(known.rules[..rules_len(&known)].iter().map(|rule| rule.row));
+        self.orphans.retain(|row| !self.rows.contains(row));
         // A packet may still be reading the other generation; the next call writes that one.
         state::wait_for_packets();
         Ok(())

@@ -1,6 +1,8 @@
 //! The datapath that is the Linux kernel's: loads the program, writes and reads its maps, attaches it. Nothing else names aya.
 
 mod attach;
+mod charge;
+mod clients;
 mod encode;
 mod generation;
 mod held;
@@ -9,25 +11,28 @@ mod state;
 mod testing;
 #[cfg(feature = "trace")]
 mod trace;
+mod trial;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
+use aya::maps::{Array, Map, MapData, MapError, PerCpuArray};
 use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use ratelimit_common::layout::{
     self, COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, GENERATIONS, INTERFACE_UNKNOWN,
-    INTERFACES_MAX, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Tally, counters_index, map,
+    INTERFACES_MAX, ROWS_MAX, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Tally, counters_index, map,
 };
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
 
 use self::attach::Slot;
+use self::clients::{Client, Lengths};
 use self::generation::Tries;
 use self::held::Held;
 use self::plain::Plain;
@@ -78,6 +83,10 @@ pub struct Kernel {
     policy: Option<Policy>,
     /// The row of counters of each of the policy's rules.
     rows: Vec<u8>,
+    /// Rows that none of them has, and that something was counted in, or still is while a trial goes back.
+    orphans: BTreeSet<u8>,
+    /// What was in orphans that other rules have taken since, by position.
+    cleared: Vec<Tallies>,
     tries: Tries,
     wall_offset_ns: u64,
     ipv6_family: Family,
@@ -150,6 +159,8 @@ impl Kernel {
             held: Vec::new(),
             policy: None,
             rows: Vec::new(),
+            orphans: BTreeSet::new(),
+            cleared: vec![Tallies::default(); INTERFACE_UNKNOWN + 1],
             tries: Tries::default(),
             wall_offset_ns: 0,
             ipv6_family: options.ipv6_family,
@@ -183,6 +194,9 @@ impl Kernel {
         let mut ebpf = loader.load(object).map_err(|error| state::load_error("make the maps", error.into()))?;
         let program: &mut Xdp = program(&mut ebpf)?;
         program.load().map_err(|error| state::load_error("load the program", error.into()))?;
+        if let Err(error) = charge::load(&mut ebpf) {
+            tracing::warn!("no application can charge a source: {:#}", anyhow::Error::from(error));
+        }
         Ok(ebpf)
     }
 
@@ -195,6 +209,7 @@ impl Kernel {
             (Clock::Kernel, pinned) => pinned,
         };
         self.take_rows(&known)?;
+        self.take_counters(&known)?;
         let entries = self.map(map::SOURCES_V4)?.max_entries();
         self.sources_capacity = u64::from(entries.saturating_sub(slack) / options.windows_per_source.max(1));
         let wide = self.map(map::SOURCES_V6_WIDE)?.max_entries() > ENTRIES_MIN;
@@ -215,15 +230,35 @@ impl Kernel {
         Ok(())
     }
 
-    /// Lists the interfaces that have a row, in the generation that packets read. Every other word is written as it was. While the
+    /// Lists the interfaces that have a row, in what packets read, now or after a trial. Every other word is written as it was. While the
     /// index of an interface is written, its packets may count as unlisted: none where it is listed before it is attached.
     fn write_interfaces(&mut self) -> Result<(), DatapathError> {
-        let generation = self.active_generation()?;
-        let config = ConfigWords { interfaces: self.listed(), ..self.config_words()? };
-        Ok(self
-            .array(map::CONFIG)?
-            .set(generation, Plain(config), 0)
-            .with_context(|| format!("write {}", map::CONFIG))?)
+        let (active, interfaces) = (self.active_generation()?, self.listed());
+        let words = self.config_words()?;
+        self.write_config(active, ConfigWords { interfaces, ..words })?;
+        if words.until_ns == 0 {
+            return Ok(());
+        }
+        // Packets may go back to the other one.
+        let before = (active + 1) % GENERATIONS;
+        let words = self.config_words_of(before)?;
+        self.write_config(before, ConfigWords { interfaces, ..words })
+    }
+
+    /// Which rows rules have, and which have counts of rules that are no more.
+    fn take_counters(&mut self, known: &ConfigWords) -> Result<(), DatapathError> {
+        self.rows = known.rules[..rules_len(known)].iter().map(|rule| rule.row).collect();
+        let rows = (0..ROWS_MAX).filter_map(|row| u8::try_from(row).ok()).filter(|row| !self.rows.contains(row));
+        for row in rows.collect::<Vec<_>>() {
+            let mut is_counted = false;
+            for position in 0..=INTERFACE_UNKNOWN {
+                is_counted |= self.tallies(position, row)?.0.iter().any(|(_, tally)| tally.packets != 0);
+            }
+            if is_counted {
+                self.orphans.insert(row);
+            }
+        }
+        Ok(())
     }
 
     /// The index of the interface that has each row, 0 where none has it.
@@ -235,21 +270,44 @@ impl Kernel {
         Ok(self.array::<u32>(map::ACTIVE)?.get(&0, 0).with_context(|| format!("read {}", map::ACTIVE))? % GENERATIONS)
     }
 
+    /// What was applied last, be it on trial or its trial over.
     fn config_words(&mut self) -> Result<ConfigWords, DatapathError> {
         let generation = self.active_generation()?;
+        self.config_words_of(generation)
+    }
+
+    fn config_words_of(&mut self, generation: u32) -> Result<ConfigWords, DatapathError> {
         let words = self.array::<Plain<ConfigWords>>(map::CONFIG)?.get(&generation, 0);
         Ok(words.with_context(|| format!("read {}", map::CONFIG))?.0)
     }
 
     /// Sets the counters of one interface to 0.
     fn clear_counters(&mut self, position: usize) -> Result<(), DatapathError> {
+        self.cleared[position] = Tallies::default();
         let rows = (0..COUNTERS_PER_INTERFACE).map(|row| u8::try_from(row).unwrap_or(Verdict::NO_RULE));
         self.zero(rows.map(|row| counters_index(position, row)))
     }
 
-    /// Sets the counters of one rule to 0, on every interface.
+    /// Sets the counters of one rule to 0, on every interface, and keeps in mind what they were.
     fn clear_row(&mut self, row: u8) -> Result<(), DatapathError> {
-        self.zero((0..=INTERFACE_UNKNOWN).map(|position| counters_index(position, row)))
+        let were =
+            (0..=INTERFACE_UNKNOWN).map(|position| self.tallies(position, row)).collect::<Result<Vec<_>, _>>()?;
+        self.zero((0..=INTERFACE_UNKNOWN).map(|position| counters_index(position, row)))?;
+        self.orphans.remove(&row);
+        for (cleared, were) in self.cleared.iter_mut().zip(&were) {
+            cleared.add(were);
+        }
+        Ok(())
+    }
+
+    /// Counters of packets that no rule of the policy has: what no rule judged, and what rules have judged that are no more.
+    fn unruled(&self, position: usize) -> Result<Tallies, DatapathError> {
+        let mut sum = self.tallies(position, Verdict::NO_RULE)?;
+        for &row in &self.orphans {
+            sum.add(&self.tallies(position, row)?);
+        }
+        sum.add(&self.cleared[position]);
+        Ok(sum)
     }
 
     fn zero(&mut self, indexes: impl Iterator<Item = u32>) -> Result<(), DatapathError> {
@@ -295,20 +353,6 @@ impl Kernel {
         }
     }
 
-    /// One window, if it is remembered.
-    fn window<K>(&self, name: &'static str, key: K) -> Result<Option<Source>, DatapathError>
-    where
-        Plain<K>: aya::Pod,
-    {
-        let sources: HashMap<_, Plain<K>, Plain<Source>> =
-            HashMap::try_from(map_ref(&self.ebpf, name)?).with_context(|| format!("open {name}"))?;
-        match sources.get(&Plain(key), 0) {
-            Ok(Plain(source)) => Ok(Some(source)),
-            Err(MapError::KeyNotFound) => Ok(None),
-            Err(error) => Err(anyhow::Error::from(error).context(format!("read {name}")).into()),
-        }
-    }
-
     fn array<V: aya::Pod>(&mut self, name: &'static str) -> Result<Array<&mut MapData, V>, DatapathError> {
         Ok(Array::try_from(map_mut(&mut self.ebpf, name)?).with_context(|| format!("open {name}"))?)
     }
@@ -320,44 +364,39 @@ impl Kernel {
 
 impl Datapath for Kernel {
     fn apply(&mut self, policy: &Policy) -> Result<(), DatapathError> {
-        if Family::of_ipv6_prefix(policy.ipv6_prefix) != self.ipv6_family {
-            return Err(DatapathError::Unsupported {
-                what: format!("count IPv6 sources by /{}", policy.ipv6_prefix),
-                why: "prefixes up to /64 and longer ones are kept apart; restart to change from one to the other"
-                    .into(),
-            });
-        }
-        self.write_generation(policy)?;
+        self.write_generation(policy, None)?;
         self.policy = Some(policy.clone());
         Ok(())
     }
 
-    fn apply_until(&mut self, _policy: &Policy, _until: Nanos) -> Result<(), DatapathError> {
-        Err(missing("put a policy in force for a while", "an end of a generation in CONFIG"))
+    fn apply_until(&mut self, policy: &Policy, until: Nanos) -> Result<(), DatapathError> {
+        self.try_out(policy, until)?;
+        self.policy = Some(policy.clone());
+        Ok(())
     }
 
     fn confirm(&mut self) -> Result<bool, DatapathError> {
-        Err(missing("confirm a policy", "an end of a generation in CONFIG"))
+        self.confirm_trial()
     }
 
     fn trial(&mut self) -> Result<Trial, DatapathError> {
-        Ok(Trial::None)
+        self.trial_state()
     }
 
     fn bans(&mut self) -> Result<Vec<Ban>, DatapathError> {
-        Ok(Vec::new())
+        self.bans_in_force()
     }
 
-    fn lift_bans(&mut self, _prefix: IpNet) -> Result<Vec<Ban>, DatapathError> {
-        Ok(Vec::new())
+    fn lift_bans(&mut self, prefix: IpNet) -> Result<Vec<Ban>, DatapathError> {
+        self.lift(prefix)
     }
 
-    fn forget(&mut self, _client: IpNet) -> Result<Forgotten, DatapathError> {
-        Err(missing("forget a source", "the removal of its windows"))
+    fn forget(&mut self, client: IpNet) -> Result<Forgotten, DatapathError> {
+        self.forget_client(client)
     }
 
-    fn charge(&mut self, _client: IpNet, _rule: usize, _amount: u64) -> Result<(), DatapathError> {
-        Err(missing("charge a source", "a way to charge from this side"))
+    fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError> {
+        self.charge_client(client, rule, amount)
     }
 
     fn kept(&self) -> Vec<String> {
@@ -381,23 +420,30 @@ impl Datapath for Kernel {
             interfaces.push(InterfaceReading {
                 name: slot.name().to_owned(),
                 attached: slot.attached(&present, ours),
-                unruled: self.tallies(position, Verdict::NO_RULE)?,
+                unruled: self.unruled(position)?,
                 rules: self.rows.iter().map(|&row| self.tallies(position, row)).collect::<Result<_, _>>()?,
             });
         }
         interfaces.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut unlisted = self.unruled(INTERFACE_UNKNOWN)?;
+        for &row in &self.rows {
+            unlisted.add(&self.tallies(INTERFACE_UNKNOWN, row)?);
+        }
         Ok(Reading {
             now: self.now()?,
             interfaces,
-            unlisted: self.tallies(INTERFACE_UNKNOWN, Verdict::NO_RULE)?,
+            unlisted,
             faults: self.faults()?,
             sources_capacity: self.sources_capacity,
         })
     }
 
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {
-        let Some(policy) = &self.policy else { return Ok(()) };
-        let (ipv4_prefix, ipv6_prefix) = (policy.ipv4_prefix, policy.ipv6_prefix);
+        let words = self.config_words()?;
+        if rules_len(&words) == 0 {
+            return Ok(());
+        }
+        let Lengths { ipv4, ipv6 } = Lengths::of(&words);
         let (v6_name, v6_len) = match self.ipv6_family {
             Family::V4 | Family::V6 => (map::SOURCES_V6, size_of::<SourceKeyV6>()),
             Family::V6Wide => (map::SOURCES_V6_WIDE, size_of::<SourceKeyV6Wide>()),
@@ -406,7 +452,7 @@ impl Datapath for Kernel {
             let data = state::data(map_ref(&self.ebpf, name)?)?;
             let entries = self.map(name)?.max_entries();
             batch::visit(data.fd().as_fd(), key_len, size_of::<Source>(), entries, |key, value| {
-                if let Some(reading) = state::source_reading(key, value, ipv4_prefix, ipv6_prefix) {
+                if let Some(reading) = state::source_reading(key, value, ipv4, ipv6) {
                     visit(reading);
                 }
             })
@@ -416,29 +462,17 @@ impl Datapath for Kernel {
     }
 
     fn source(&mut self, address: IpAddr) -> Result<Vec<SourceReading>, DatapathError> {
-        let Some(policy) = &self.policy else { return Ok(Vec::new()) };
+        let words = self.config_words()?;
+        let Lengths { ipv4, ipv6 } = Lengths::of(&words);
+        let prefix = match address {
+            IpAddr::V4(address) => IpNet::V4(Ipv4Net::new(address, ipv4).context("an IPv4 prefix")?.trunc()),
+            IpAddr::V6(address) => IpNet::V6(Ipv6Net::new(address, ipv6).context("an IPv6 prefix")?.trunc()),
+        };
+        let client = Client::of(prefix, self.ipv6_family);
+        let limits = words.rules[..rules_len(&words)].iter().flat_map(|rule| &rule.limits[..rule.limits_len.into()]);
         let mut readings = Vec::new();
-        for slot in policy.rules.iter().flat_map(|rule| &rule.limits).map(|limit| limit.slot) {
-            let (prefix, window) = match address {
-                IpAddr::V4(address) => {
-                    let net = Ipv4Net::new(address, policy.ipv4_prefix).context("an IPv4 prefix")?.trunc();
-                    let cut = net.network().octets();
-                    (IpNet::V4(net), self.window(map::SOURCES_V4, SourceKeyV4 { prefix: cut, slot })?)
-                }
-                IpAddr::V6(address) => {
-                    let net = Ipv6Net::new(address, policy.ipv6_prefix).context("an IPv6 prefix")?.trunc();
-                    let octets = net.network().octets();
-                    let (halves, _) = octets.as_chunks::<8>();
-                    let cut = [halves[0], halves[1]];
-                    let window = match self.ipv6_family {
-                        Family::V4 | Family::V6 => {
-                            self.window(map::SOURCES_V6, SourceKeyV6 { prefix: cut[0], slot })?
-                        }
-                        Family::V6Wide => self.window(map::SOURCES_V6_WIDE, SourceKeyV6Wide { prefix: cut, slot })?,
-                    };
-                    (IpNet::V6(net), window)
-                }
-            };
+        for slot in limits.map(|limit| limit.slot) {
+            let window = self.window(client, slot)?;
             readings.extend(window.map(|window| SourceReading { prefix, slot, window }));
         }
         Ok(readings)
@@ -467,8 +501,9 @@ impl Datapath for Kernel {
     }
 }
 
-fn missing(what: &str, part: &str) -> DatapathError {
-    DatapathError::Unsupported { what: what.into(), why: format!("this program lacks {part}") }
+/// How many rules a configuration has.
+fn rules_len(words: &ConfigWords) -> usize {
+    words.rules.iter().take_while(|rule| rule.limits_len != 0).count()
 }
 
 fn lru_slack() -> u32 {

@@ -4,7 +4,7 @@ use aya::Pod;
 use ratelimit_common::ban::Ban;
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{
-    Config, Counters, PortTable, Prefix, RuleSet, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
+    ChargeOrder, Config, Counters, PortTable, Prefix, RuleSet, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
 };
 
 /// A layout type whose bytes are all there is to it.
@@ -22,4 +22,17 @@ macro_rules! plain {
     };
 }
 
-plain!(Ban, Config, Counters, Flow, PortTable, Prefix, RuleSet, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide);
+plain!(
+    Ban,
+    ChargeOrder,
+    Config,
+    Counters,
+    Flow,
+    PortTable,
+    Prefix,
+    RuleSet,
+    Source,
+    SourceKeyV4,
+    SourceKeyV6,
+    SourceKeyV6Wide
+);

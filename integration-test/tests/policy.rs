@@ -1,0 +1,289 @@
+//! A policy of many rules on a real interface: denials, bans, trials, and the example of a site.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use integration_test::frames::flag::SYN;
+use integration_test::frames::proto::TCP;
+use integration_test::frames::{IPV4, IPV6, V4, V6, frame, tcp};
+use integration_test::is_skipped;
+use integration_test::lab::{CLIENTS, CLIENTS_V6, Daemon, Lab, SERVER, assert_refused, number};
+use netlab::{HttpServer, Output, PacketSocket};
+use serde_json::Value;
+
+/// The shortest trial that there is, and what the daemon takes to notice its end.
+const TRIAL: Duration = Duration::from_secs(5);
+const NOTICED: Duration = Duration::from_secs(3);
+
+fn done(output: &Output) -> &str {
+    assert_eq!(output.code(), 0, "{}", output.stderr);
+    &output.stdout
+}
+
+fn json(lab: &Lab, args: &[&str]) -> Value {
+    serde_json::from_str(done(&lab.ratelimitd(&[args, &["--json"]].concat()))).unwrap()
+}
+
+fn web(lab: &Lab) -> [HttpServer; 2] {
+    SERVER.map(|address| {
+        let address: IpAddr = address.parse().unwrap();
+        HttpServer::start(&lab.server, (address, 80).into()).unwrap()
+    })
+}
+
+fn write(lab: &Lab, rule: &str) {
+    let text = format!(
+        "interfaces = [\"s0\"]\non_exit = \"keep\"\nmax_sources = 4096\nsocket = \"{}\"\n[rule]\n{rule}\n",
+        lab.socket().display()
+    );
+    fs::write(lab.directory().join("ratelimitd.toml"), text).unwrap();
+}
+
+fn start(lab: &Lab) -> Daemon {
+    lab.start(&["run", "--config", lab.directory().join("ratelimitd.toml").to_str().unwrap()])
+}
+
+fn states(listed: &Value) -> Vec<(String, String)> {
+    let entries = listed["entries"].as_array().unwrap();
+    let word = |of: &Value| of.as_str().unwrap().to_owned();
+    entries.iter().map(|entry| (word(&entry["prefix"]), word(&entry["state"]))).collect()
+}
+
+#[test]
+fn whoever_is_denied_is_dropped_at_once_until_the_end_of_it_and_nobody_else_is() {
+    if is_skipped("whoever_is_denied_is_dropped_at_once_until_the_end_of_it_and_nobody_else_is") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    let daemon = lab.limit(&["--limit", "100/1h", "--on-exit", "keep"]);
+    for (denied, other, prefix) in
+        [(CLIENTS[0], CLIENTS[1], "10.9.0.2/32"), (CLIENTS_V6[0], CLIENTS_V6[2], "fd09:0:0:a::/64")]
+    {
+        lab.open(denied, 80);
+        done(&lab.ratelimitd(&["deny", prefix, "--for", "1h", "--reason", "a test"]));
+        lab.assert_blocked(denied, 80);
+        lab.open(other, 80);
+    }
+    let check = lab.ratelimitd(&["check", CLIENTS[0], "--json"]);
+    assert_eq!(check.code(), 3, "{}", check.stdout);
+    assert!(check.stdout.contains("\"denied\""), "{}", check.stdout);
+    daemon.kill();
+    lab.assert_blocked(CLIENTS[0], 80);
+    let _daemon = lab.limit(&["--limit", "100/1h", "--on-exit", "keep"]);
+    lab.assert_blocked(CLIENTS_V6[0], 80);
+    done(&lab.ratelimitd(&["unblock", "10.9.0.2"]));
+    lab.open(CLIENTS[0], 80);
+
+    done(&lab.ratelimitd(&["deny", CLIENTS[1], "--for", "2s"]));
+    lab.assert_blocked(CLIENTS[1], 80);
+    thread::sleep(Duration::from_secs(2));
+    lab.open(CLIENTS[1], 80);
+    assert!(number(&lab.stats(), "/reasons/denied") >= 4);
+}
+
+#[test]
+fn whoever_exceeds_a_limit_is_banned_over_restarts_until_it_is_lifted_or_over() {
+    if is_skipped("whoever_exceeds_a_limit_is_banned_over_restarts_until_it_is_lifted_or_over") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    write(&lab, "limits = [\"1/2s\"]\nblock_for = [\"6s\", \"1h\"]");
+    let daemon = start(&lab);
+    let began = Instant::now();
+    lab.assert_admitted(CLIENTS[0], 80, 1);
+    lab.assert_admitted(CLIENTS_V6[0], 80, 1);
+    let banned = [(CLIENTS[0], "10.9.0.2"), (CLIENTS_V6[0], "fd09:0:0:a::/64")];
+    assert_eq!(states(&json(&lab, &["list"])), banned.map(|(_, client)| (client.to_owned(), "banned".to_owned())));
+    assert_eq!(lab.ratelimitd(&["check", CLIENTS[0]]).code(), 3);
+    daemon.kill();
+    let _daemon = start(&lab);
+    assert_eq!(number(&lab.stats(), "/sources/banned"), 2);
+    // The window has been free for long, the ban holds.
+    thread::sleep(Duration::from_secs(4).saturating_sub(began.elapsed()));
+    lab.assert_blocked(CLIENTS[0], 80);
+    done(&lab.ratelimitd(&["unblock", "fd09:0:0:a::/64"]));
+    lab.open(CLIENTS_V6[0], 80);
+    thread::sleep(Duration::from_secs(8).saturating_sub(began.elapsed()));
+    lab.assert_admitted(CLIENTS[0], 80, 1);
+    let listed = json(&lab, &["list"]);
+    assert_eq!(listed["entries"][0]["step"], 2, "{listed:#}");
+    done(&lab.ratelimitd(&["reset", CLIENTS[0]]));
+    lab.assert_admitted(CLIENTS[0], 80, 1);
+    assert_eq!(json(&lab, &["list"])["entries"][0]["step"], 1);
+}
+
+/// A laboratory whose daemon tries a limit of 3, where 1 is confirmed.
+fn on_trial() -> (Lab, [HttpServer; 2], Daemon) {
+    let lab = Lab::new();
+    let web = web(&lab);
+    write(&lab, "limits = [\"1/1h\"]");
+    let daemon = start(&lab);
+    lab.assert_admitted(CLIENTS[0], 80, 1);
+    write(&lab, "limits = [\"3/1h\"]");
+    done(&lab.ratelimitd(&["apply", "--confirm", "5s"]));
+    lab.assert_admitted(CLIENTS[0], 80, 2);
+    (lab, web, daemon)
+}
+
+#[test]
+fn what_nobody_confirms_is_rolled_back_with_the_daemon_alive() {
+    if is_skipped("what_nobody_confirms_is_rolled_back_with_the_daemon_alive") {
+        return;
+    }
+    let (lab, _web, daemon) = on_trial();
+    thread::sleep(TRIAL);
+    lab.assert_admitted(CLIENTS[1], 80, 1);
+    daemon.child.wait_for_line("ROLLED BACK", NOTICED).unwrap();
+    assert_refused(&lab.ratelimitd(&["confirm"]), 2, &["nothing to confirm"]);
+    assert_refused(&lab.ratelimitd(&["reload"]), 2, &["tried and not confirmed"]);
+    lab.assert_admitted(CLIENTS_V6[0], 80, 1);
+    assert_eq!(lab.stats().pointer("/rules/0/limits/0/amount").unwrap(), 1);
+}
+
+#[test]
+fn what_nobody_confirms_is_rolled_back_with_the_daemon_killed() {
+    if is_skipped("what_nobody_confirms_is_rolled_back_with_the_daemon_killed") {
+        return;
+    }
+    let (lab, _web, daemon) = on_trial();
+    daemon.kill();
+    thread::sleep(TRIAL);
+    lab.assert_admitted(CLIENTS[1], 80, 1);
+    let _daemon = start(&lab);
+    lab.assert_admitted(CLIENTS[2], 80, 1);
+    assert_eq!(lab.stats().pointer("/rules/0/limits/0/amount").unwrap(), 1);
+}
+
+#[test]
+fn what_nobody_confirms_is_rolled_back_with_the_daemon_restarted() {
+    if is_skipped("what_nobody_confirms_is_rolled_back_with_the_daemon_restarted") {
+        return;
+    }
+    let (lab, _web, daemon) = on_trial();
+    daemon.kill();
+    let daemon = start(&lab);
+    thread::sleep(TRIAL);
+    lab.assert_admitted(CLIENTS[1], 80, 1);
+    daemon.child.wait_for_line("ROLLED BACK", NOTICED).unwrap();
+    assert_eq!(lab.stats().pointer("/rules/0/limits/0/amount").unwrap(), 1);
+}
+
+#[test]
+fn what_is_confirmed_holds_also_by_a_daemon_that_took_over() {
+    if is_skipped("what_is_confirmed_holds_also_by_a_daemon_that_took_over") {
+        return;
+    }
+    let (lab, _web, daemon) = on_trial();
+    daemon.kill();
+    let _daemon = start(&lab);
+    done(&lab.ratelimitd(&["confirm"]));
+    thread::sleep(TRIAL);
+    lab.assert_admitted(CLIENTS[1], 80, 3);
+}
+
+#[test]
+fn an_application_charges_what_it_knows_to_be_dear() {
+    if is_skipped("an_application_charges_what_it_knows_to_be_dear") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    let _daemon = lab.limit(&["--limit", "5/1h"]);
+    for source in [CLIENTS[0], CLIENTS_V6[0]] {
+        let body = format!("{{\"source\":\"{source}\",\"rule\":\"default\",\"amount\":4}}");
+        let answer = post(&lab.socket(), "/v1/charge", &body);
+        assert!(answer.contains("200 OK") && answer.contains("\"remaining\":1"), "{answer}");
+        lab.assert_admitted(source, 80, 1);
+    }
+}
+
+fn post(socket: &Path, path: &str, body: &str) -> String {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// A SYN, its addresses put in by hand; nobody looks at the checksum.
+fn syn(from: &str, to: &str, port: u16) -> Vec<u8> {
+    match (from.parse().unwrap(), to.parse().unwrap()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let mut syn = frame(IPV4, V4 { source: from.octets(), ..V4::of(TCP) }.around(tcp(port, SYN)));
+            syn[30..34].copy_from_slice(&to.octets());
+            syn
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let mut syn = frame(IPV6, V6 { source: from.octets(), ..V6::of(TCP) }.around(tcp(port, SYN)));
+            syn[38..54].copy_from_slice(&to.octets());
+            syn
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_rule_of_the_example_of_a_site_holds_on_both_sides_and_in_both_families() {
+    if is_skipped("every_rule_of_the_example_of_a_site_holds_on_both_sides_and_in_both_families") {
+        return;
+    }
+    let lab = Lab::quiet();
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("examples");
+    let site = fs::read_to_string(examples.join("site.toml")).unwrap().replace("\"eth0\"", "\"s0\"");
+    let path = lab.directory().join("site.toml");
+    fs::write(&path, format!("max_sources = 4096\nsocket = \"{}\"\n{site}", lab.socket().display())).unwrap();
+    fs::copy(examples.join("deny.txt"), lab.directory().join("deny.txt")).unwrap();
+    let _daemon = lab.start(&["run", "--config", path.to_str().unwrap()]);
+    let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+    let rule_of = |stats: &Value, name: &str| {
+        let rules = stats["rules"].as_array().unwrap();
+        let rule = rules.iter().find(|rule| rule["name"] == name).unwrap().clone();
+        [number(&rule, "/admitted"), number(&rule, "/dropped")]
+    };
+    let here = ["192.0.2.1", "2001:db8:2::1"];
+    let api = ["192.0.2.80", "2001:db8:2::80"];
+    let everyone = ["198.51.100.9", "2001:db8:9::9"];
+    let premium = ["203.0.113.65", "2001:db8:100::9"];
+    let partner = ["203.0.113.7", "2001:db8:7::9"];
+    let denied = ["198.51.100.129", "2001:db8:bad::9"];
+    for (name, from, to, port, [admitted, dropped]) in [
+        ("premium", premium, here, 80, [10_000, 5]),
+        ("login", everyone, here, 22, [10, 5]),
+        ("api", everyone, api, 443, [6, 5]),
+        ("api:partner", partner, api, 443, [5_000, 5]),
+        ("web", everyone, here, 80, [1_000, 5]),
+        ("web", denied, here, 80, [0, 5]),
+    ] {
+        for family in 0..2 {
+            let before = rule_of(&lab.stats(), name);
+            let syn = syn(from[family], to[family], port);
+            (0..admitted + dropped).for_each(|_| sender.send(&syn).unwrap());
+            let counted = |stats: &Value| {
+                let after = rule_of(stats, name);
+                [after[0] - before[0], after[1] - before[1]]
+            };
+            let stats = lab.stats_once(|stats| counted(stats).iter().sum::<u64>() == admitted + dropped);
+            assert_eq!(counted(&stats), [admitted, dropped], "{name} {}", from[family]);
+        }
+    }
+    let reasons = lab.stats()["reasons"].clone();
+    assert_eq!((number(&reasons, "/denied"), number(&reasons, "/banned")), (10, 8));
+    let monitoring = syn("192.0.2.10", here[0], 22);
+    (0..100).for_each(|_| sender.send(&monitoring).unwrap());
+    lab.stats_once(|stats| number(stats, "/reasons/exempt") == 100);
+    let listed = states(&json(&lab, &["list"]));
+    for (prefix, state) in [("198.51.100.9", "banned"), ("2001:db8:9::/64", "banned"), ("192.0.2.10", "exempt")] {
+        assert!(listed.contains(&(prefix.to_owned(), state.to_owned())), "{prefix}: {listed:?}");
+    }
+}

@@ -1,0 +1,239 @@
+//! What the daemon asks of the kernel beside a policy: trials, bans, forgetting, charging.
+
+use integration_test::frames::flag::SYN;
+use integration_test::frames::proto::TCP;
+use integration_test::frames::{IPV4, IPV6, V4, V6, frame, tcp};
+use integration_test::is_skipped;
+use integration_test::program::{Program, limit, limit_over, policy};
+use ipnet::IpNet;
+use ratelimit_common::layout::Unit;
+use ratelimit_common::time::{Nanos, SECOND_NS};
+use ratelimit_userspace::datapath::{Datapath as _, Forgotten, Trial};
+use ratelimit_userspace::desired::{Access, Bans, Grant, Limit, Policy, Ports, Rule, WindowForm, slot};
+
+const MINUTE_NS: u64 = 60 * SECOND_NS;
+const SOURCES: [&str; 2] = ["198.51.100.9", "2001:db8:1:9::1"];
+const CLIENTS: [&str; 2] = ["198.51.100.9/32", "2001:db8:1:9::/64"];
+
+fn net(text: &str) -> IpNet {
+    text.parse().expect("a prefix")
+}
+
+fn syn(source: &str, port: u16) -> Vec<u8> {
+    match source.parse().expect("an address") {
+        std::net::IpAddr::V4(address) => {
+            frame(IPV4, V4 { source: address.octets(), ..V4::of(TCP) }.around(tcp(port, SYN)))
+        }
+        std::net::IpAddr::V6(address) => {
+            frame(IPV6, V6 { source: address.octets(), ..V6::of(TCP) }.around(tcp(port, SYN)))
+        }
+    }
+}
+
+fn rule(name: &str, ports: &[u16], amount: u64) -> Rule {
+    let of_rule = Limit {
+        slot: slot(name, Unit::Connections, MINUTE_NS),
+        ..limit(amount, Unit::Connections, WindowForm::Strict)
+    };
+    let tcp = ports.iter().map(|&port| (port, port)).collect();
+    Rule::new(name.into(), Ports { tcp, udp: Vec::new(), other_protocols: false }, vec![of_rule])
+}
+
+fn banning(rule: Rule) -> Rule {
+    Rule { bans: Some(Bans { steps_ns: vec![MINUTE_NS, 10 * MINUTE_NS], forget_ns: 60 * MINUTE_NS }), ..rule }
+}
+
+fn denied(prefix: &str) -> Access {
+    Access { prefix: net(prefix), grant: Grant::Denied, until: None }
+}
+
+/// What is tried differs in everything that a generation has: ports, prefixes, targets, rules.
+fn before_and_tried() -> (Policy, Policy) {
+    let here = Rule { to: vec![net("192.0.2.1/32")], ..rule("here", &[8080], 0) };
+    let before =
+        Policy { access: vec![denied("203.0.113.0/24")], rules: vec![here, rule("web", &[80], 9)], ..policy(&[]) };
+    let there = Rule { to: vec![net("192.0.2.128/25")], ..rule("there", &[8080], 0) };
+    let tried = Policy {
+        access: vec![denied("198.51.100.0/24")],
+        rules: vec![there, rule("web", &[80, 443], 9), rule("new", &[22], 0)],
+        ..policy(&[])
+    };
+    (before, tried)
+}
+
+/// By what packets are judged: `b`efore the trial or by what is `t`ried; everything must say the same.
+fn judge(program: &mut Program) -> char {
+    let signs = [
+        (syn("203.0.113.5", 80), "denied", "within_limit"),
+        (syn("198.51.100.5", 80), "within_limit", "denied"),
+        (syn("192.0.2.77", 443), "not_protected", "within_limit"),
+        (syn("192.0.2.77", 8080), "over_limit", "not_protected"),
+        (syn("192.0.2.77", 22), "not_protected", "over_limit"),
+    ];
+    let words: Vec<_> = signs.iter().map(|(frame, _, _)| program.verdict(frame)).collect();
+    for (word, expected) in
+        [('b', signs.iter().map(|sign| sign.1).collect::<Vec<_>>()), ('t', signs.iter().map(|sign| sign.2).collect())]
+    {
+        if words == expected {
+            return word;
+        }
+    }
+    panic!("half of each: {words:?}")
+}
+
+#[test]
+fn what_is_tried_and_not_confirmed_ends_by_itself_and_whole() {
+    if is_skipped("what_is_tried_and_not_confirmed_ends_by_itself_and_whole") {
+        return;
+    }
+    let (before, tried) = before_and_tried();
+    let mut program = Program::new(&before);
+    assert_eq!((judge(&mut program), program.kernel().trial().expect("the kernel does it")), ('b', Trial::None));
+    let until = Nanos(program.now().0 + MINUTE_NS);
+    program.kernel().apply_until(&tried, until).expect("the kernel does it");
+    assert_eq!(
+        (judge(&mut program), program.kernel().trial().expect("the kernel does it")),
+        ('t', Trial::Running(until))
+    );
+    assert!(program.kernel().apply_until(&before, until).is_err());
+    program.advance(MINUTE_NS - 1);
+    assert_eq!(judge(&mut program), 't');
+    program.advance(1);
+    assert_eq!((judge(&mut program), program.kernel().trial().expect("the kernel does it")), ('b', Trial::Over));
+    assert!(!program.kernel().confirm().expect("the kernel does it"));
+    assert_eq!(judge(&mut program), 'b');
+    program.apply(&before);
+    assert_eq!((judge(&mut program), program.kernel().trial().expect("the kernel does it")), ('b', Trial::None));
+    assert!(!program.kernel().confirm().expect("the kernel does it"));
+}
+
+#[test]
+fn what_is_confirmed_stays_and_what_is_confirmed_too_late_does_not() {
+    if is_skipped("what_is_confirmed_stays_and_what_is_confirmed_too_late_does_not") {
+        return;
+    }
+    let (before, tried) = before_and_tried();
+    let mut program = Program::new(&before);
+    let until = Nanos(program.now().0 + MINUTE_NS);
+    program.kernel().apply_until(&tried, until).expect("the kernel does it");
+    program.advance(MINUTE_NS - 1);
+    assert!(!program.kernel().confirm().expect("the kernel does it"), "within the margin");
+    program.set_now(Nanos(until.0 - SECOND_NS));
+    assert!(program.kernel().confirm().expect("the kernel does it"));
+    program.advance(10 * MINUTE_NS);
+    assert_eq!((judge(&mut program), program.kernel().trial().expect("the kernel does it")), ('t', Trial::None));
+    let until = Nanos(program.now().0 + MINUTE_NS);
+    program.kernel().apply_until(&before, until).expect("the kernel does it");
+    assert_eq!(judge(&mut program), 'b');
+    program.apply(&before);
+    program.advance(MINUTE_NS);
+    assert_eq!(judge(&mut program), 'b', "what is applied ends a trial, and stays");
+}
+
+#[test]
+fn bans_are_listed_by_rule_and_lifted_by_prefix() {
+    if is_skipped("bans_are_listed_by_rule_and_lifted_by_prefix") {
+        return;
+    }
+    let mut program = Program::new(&Policy {
+        rules: vec![rule("other", &[443], 9), banning(rule("login", &[80], 1))],
+        ..policy(&[])
+    });
+    for source in SOURCES {
+        assert_eq!(program.passed(&syn(source, 80), 3), 1);
+    }
+    let bans = program.kernel().bans().expect("the kernel does it");
+    let found: Vec<_> = bans.iter().map(|ban| (ban.client, ban.rule, ban.step)).collect();
+    assert_eq!(found, CLIENTS.map(|client| (net(client), 1, 1)));
+    // By the clock of the last timer tick, which tests stop.
+    assert!(bans.iter().all(|ban| ban.until == Nanos(program.now().0 + MINUTE_NS)));
+    assert_eq!(program.kernel().lift_bans(net("198.51.100.0/25")).expect("the kernel does it"), bans[..1]);
+    assert_eq!(program.kernel().bans().expect("the kernel does it"), bans[1..]);
+    assert_eq!(program.verdict(&syn(SOURCES[0], 80)), "over_limit", "the window stays, and bans anew");
+    assert_eq!(program.verdict(&syn(SOURCES[0], 80)), "banned");
+    assert_eq!(program.kernel().bans().expect("the kernel does it")[0].step, 1);
+    program.advance(MINUTE_NS);
+    assert!(program.kernel().bans().expect("the kernel does it").is_empty());
+}
+
+#[test]
+fn a_client_that_is_forgotten_begins_anew_and_its_neighbour_does_not() {
+    if is_skipped("a_client_that_is_forgotten_begins_anew_and_its_neighbour_does_not") {
+        return;
+    }
+    let mut program = Program::new(&Policy { rules: vec![banning(rule("login", &[80], 1))], ..policy(&[]) });
+    for (source, neighbour, client) in
+        [(SOURCES[0], "198.51.100.8", CLIENTS[0]), (SOURCES[1], "2001:db8:1:8::1", CLIENTS[1])]
+    {
+        for sender in [source, neighbour] {
+            assert_eq!(program.passed(&syn(sender, 80), 3), 1);
+        }
+        let forgotten = program.kernel().forget(net(client)).expect("the kernel does it");
+        assert_eq!(forgotten, Forgotten { windows: 1, bans: 1 });
+        assert_eq!(program.passed(&syn(source, 80), 3), 1);
+        assert_eq!(program.verdict(&syn(neighbour, 80)), "banned");
+    }
+}
+
+#[test]
+fn what_an_application_charges_counts_as_packets_do() {
+    if is_skipped("what_an_application_charges_counts_as_packets_do") {
+        return;
+    }
+    for form in [WindowForm::Strict, WindowForm::Fixed, WindowForm::Gcra] {
+        let buckets = if form == WindowForm::Strict { 5 } else { 1 };
+        let limit = limit_over(5, Unit::Connections, form, buckets, MINUTE_NS);
+        let mut program = Program::new(&policy(&[limit]));
+        for (source, client) in SOURCES.into_iter().zip(CLIENTS) {
+            program.kernel().charge(net(client), 0, 3).expect("it is charged");
+            assert_eq!(program.passed(&syn(source, 80), 9), 2, "{form:?}");
+            program.kernel().charge(net(client), 0, 5).expect("it is charged");
+            let waits = if form == WindowForm::Gcra { MINUTE_NS } else { 0 };
+            program.advance(waits);
+            assert_eq!(program.passed(&syn(source, 80), 9), 0, "{form:?}: ten were charged");
+            program.advance(6 * MINUTE_NS);
+            assert_eq!(program.passed(&syn(source, 80), 9), 5, "{form:?}");
+            program.advance(6 * MINUTE_NS);
+        }
+    }
+}
+
+#[test]
+fn whoever_an_application_charges_over_the_limit_is_banned() {
+    if is_skipped("whoever_an_application_charges_over_the_limit_is_banned") {
+        return;
+    }
+    let mut program = Program::new(&Policy {
+        rules: vec![rule("other", &[443], 9), banning(rule("login", &[80], 3))],
+        ..policy(&[])
+    });
+    for (source, client) in SOURCES.into_iter().zip(CLIENTS) {
+        program.kernel().charge(net(client), 1, 3).expect("it is charged");
+        assert_eq!(
+            program.kernel().forget(net(client)).expect("the kernel does it"),
+            Forgotten { windows: 1, bans: 0 }
+        );
+        program.kernel().charge(net(client), 1, 4).expect("it is charged");
+        assert_eq!(program.verdict(&syn(source, 80)), "banned");
+        assert_eq!(program.verdict(&syn(source, 443)), "within_limit");
+        program.kernel().charge(net(client), 1, 4).expect("it is charged");
+        assert!(program.kernel().bans().expect("the kernel does it").iter().all(|ban| (ban.rule, ban.step) == (1, 1)));
+    }
+    assert!(program.kernel().charge(net(CLIENTS[0]), 2, 1).is_err());
+}
+
+#[test]
+fn no_counter_is_lost_where_rules_come_and_go() {
+    if is_skipped("no_counter_is_lost_where_rules_come_and_go") {
+        return;
+    }
+    let mut program = Program::new(&Policy { rules: vec![rule("first", &[80], 2)], ..policy(&[]) });
+    assert_eq!(program.passed(&syn(SOURCES[0], 80), 5), 2);
+    // More names than there are rows.
+    for at in 0..300 {
+        program.apply(&Policy { rules: vec![rule(&format!("r{at}"), &[80], 2)], ..policy(&[]) });
+        assert_eq!(program.passed(&syn(SOURCES[0], 80), 3), 2);
+    }
+    let counts = program.counts();
+    assert_eq!((counts["within_limit"], counts["over_limit"]), (602, 303));
+}
