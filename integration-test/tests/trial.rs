@@ -223,6 +223,28 @@ fn whoever_an_application_charges_over_the_limit_is_banned() {
 }
 
 #[test]
+fn shadow_limits_count_beside_the_others_and_drop_nothing() {
+    if is_skipped("shadow_limits_count_beside_the_others_and_drop_nothing") {
+        return;
+    }
+    let shadow = |amount: u64, form, slot| Limit {
+        slot,
+        ..limit_over(amount, Unit::Connections, form, if form == WindowForm::Strict { 5 } else { 1 }, MINUTE_NS)
+    };
+    let shadow_limits =
+        vec![shadow(2, WindowForm::Strict, 101), shadow(9, WindowForm::Strict, 102), shadow(3, WindowForm::Gcra, 103)];
+    let mut program =
+        Program::new(&Policy { rules: vec![Rule { shadow_limits, ..rule("web", &[80], 5) }], ..policy(&[]) });
+    for source in SOURCES {
+        assert_eq!(program.passed(&syn(source, 80), 10), 5);
+        let windows = program.kernel().source(source.parse().expect("an address")).expect("they are read");
+        let refused = |slot| windows.iter().find(|of| of.slot == slot).map(|of| of.window.refused.count());
+        assert_eq!([101, 102, 103].map(refused), [Some(8), Some(1), Some(7)]);
+        program.kernel().charge(net(CLIENTS[usize::from(source.contains(':'))]), 0, 1).expect("it is charged");
+    }
+}
+
+#[test]
 fn no_counter_is_lost_where_rules_come_and_go() {
     if is_skipped("no_counter_is_lost_where_rules_come_and_go") {
         return;

@@ -160,8 +160,9 @@ impl Unit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Rule {
-    /// The first `limits_len` of them hold, all at once.
-    pub limits: [Limit; LIMITS_MAX],
+    /// The first `limits_len` of them hold, all at once. From [`LIMITS_MAX`] on, the first `shadows_len` are counted beside and
+    /// never enforced.
+    pub limits: [Limit; LIMITS_MAX + SHADOWS_MAX],
     /// How many limits there are.
     pub limits_len: u8,
     /// 1: what would be dropped passes as [`Reason::DryRun`].
@@ -172,8 +173,10 @@ pub struct Rule {
     pub counts_connections: u8,
     /// Its row of counters, which it keeps while its place among the rules changes.
     pub row: u8,
+    /// How many shadow limits there are.
+    pub shadows_len: u8,
     /// Zero.
-    pub reserved: [u8; 3],
+    pub reserved: [u8; 2],
     /// A hash of its name, by which the next configuration finds its row.
     pub name: u64,
     /// When it ends, and the rules after it judge instead; 0 is never.
@@ -182,7 +185,7 @@ pub struct Rule {
     pub bans: crate::ban::Rule,
 }
 
-const _: () = assert!(size_of::<Rule>() == 32 * LIMITS_MAX + 8 + 8 + 8 + 48);
+const _: () = assert!(size_of::<Rule>() == 32 * (LIMITS_MAX + SHADOWS_MAX) + 8 + 8 + 8 + 48);
 
 /// One generation of what every packet reads first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use ratelimit_common::ban::Ban;
 use ratelimit_common::flow::{self, Datagram};
 use ratelimit_common::gcra::{self, Rate};
 use ratelimit_common::layout::{
-    self, CHARGE_GENERATION, ChargeOrder, LIMITS_MAX, Prefix, RULES_MAX, Rule, RuleSet, Unit,
+    self, CHARGE_GENERATION, ChargeOrder, LIMITS_MAX, Prefix, RULES_MAX, Rule, RuleSet, SHADOWS_MAX, Unit,
 };
 use ratelimit_common::packet::{Packet, Parsed, Target};
 use ratelimit_common::refusals::Refusals;
@@ -225,6 +225,7 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost) -
                 || room_v4(prefix, generation, index, cost.0),
                 || charge_all_v4(prefix, generation, index, cost.0),
                 || ban_v4(prefix, generation, index),
+                || shadow_v4(prefix, generation, index, cost.0),
             )
         }
         Address::V6(address) => {
@@ -235,6 +236,7 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost) -
                     || room_v6(high, generation, index, cost.0),
                     || charge_all_v6(high, generation, index, cost.0),
                     || ban_v6(high, generation, index),
+                    || shadow_v6(high, generation, index, cost.0),
                 )
             } else {
                 hold(
@@ -242,6 +244,7 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost) -
                     || room_v6_wide(high, low, generation, index, cost.0),
                     || charge_all_v6_wide(high, low, generation, index, cost.0),
                     || ban_v6_wide(high, low, generation, index),
+                    || shadow_v6_wide(high, low, generation, index, cost.0),
                 )
             }
         }
@@ -252,13 +255,23 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost) -
 /// All limits are looked at before any is charged: most of what is refused ends with the look. Each is a function of its
 /// own, called from here, so that their stacks do not add up.
 #[inline(always)]
-fn hold(rule: &Rule, room: impl FnOnce() -> u32, charge_all: impl FnOnce() -> u32, ban: impl FnOnce() -> u32) -> u32 {
+fn hold(
+    rule: &Rule,
+    room: impl FnOnce() -> u32,
+    charge_all: impl FnOnce() -> u32,
+    ban: impl FnOnce() -> u32,
+    shadow: impl FnOnce() -> u32,
+) -> u32 {
     let mut code = room();
     if code == Reason::WithinLimit as u32 {
         code = charge_all();
     }
     if code == Reason::OverLimit as u32 && rule.bans.steps_len != 0 && rule.dry_run == 0 {
         let _always_zero = ban();
+    }
+    // Whatever the limits say: what a wider one would let through counts too.
+    if rule.shadows_len != 0 && code != Reason::Banned as u32 {
+        let _always_zero = shadow();
     }
     code
 }
@@ -267,7 +280,7 @@ fn hold(rule: &Rule, room: impl FnOnce() -> u32, charge_all: impl FnOnce() -> u3
 /// inlined, the paths through these would multiply past the million instructions that it looks at. One of each for
 /// each family.
 macro_rules! families {
-    ($($room:ident $ban:ident $charge_all:ident $charge_one:ident $remember:ident $charge:ident $settle:ident $refund:ident ($($word:ident: $type:ty),*) = $source:expr;)*) => {
+    ($($room:ident $ban:ident $charge_all:ident $charge_one:ident $shadow:ident $remember:ident $charge:ident $settle:ident $refund:ident ($($word:ident: $type:ty),*) = $source:expr;)*) => {
         $(
             /// [`look`]; returns a reason's code.
             #[unsafe(no_mangle)]
@@ -319,6 +332,28 @@ macro_rules! families {
                 )
             }
 
+            /// Charges the rule's shadow limits, each for itself; returns 0.
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn $shadow($($word: $type,)* generation: u32, rule: u32, cost: u64) -> u32 {
+                let Some(of) = maps::config(generation).and_then(|config| config.rules.get(rule as usize)) else { return 0 };
+                for (at, limit) in of.limits[LIMITS_MAX..].iter().enumerate() {
+                    if at >= of.shadows_len as usize {
+                        break;
+                    }
+                    let amount = Cost(cost).of(limit.unit);
+                    if amount != 0 {
+                        let limit = LimitIndex::new(rule, LIMITS_MAX + at).0;
+                        let _whatever = rounds(
+                            || $charge($($word,)* generation, limit, amount),
+                            || $remember($($word,)* generation, limit, amount),
+                            |bucket| $settle($($word,)* generation, limit, bucket),
+                        );
+                    }
+                }
+                0
+            }
+
             /// [`remember`]; returns the same.
             #[unsafe(no_mangle)]
             #[inline(never)]
@@ -353,9 +388,9 @@ macro_rules! families {
 }
 
 families! {
-    room_v4 ban_v4 charge_all_v4 charge_one_v4 remember_v4 charge_v4 settle_v4 refund_v4 (prefix: u32) = SourceV4(prefix.to_ne_bytes());
-    room_v6 ban_v6 charge_all_v6 charge_one_v6 remember_v6 charge_v6 settle_v6 refund_v6 (prefix: u64) = SourceV6(prefix.to_ne_bytes());
-    room_v6_wide ban_v6_wide charge_all_v6_wide charge_one_v6_wide remember_v6_wide charge_v6_wide settle_v6_wide refund_v6_wide (high: u64, low: u64)
+    room_v4 ban_v4 charge_all_v4 charge_one_v4 shadow_v4 remember_v4 charge_v4 settle_v4 refund_v4 (prefix: u32) = SourceV4(prefix.to_ne_bytes());
+    room_v6 ban_v6 charge_all_v6 charge_one_v6 shadow_v6 remember_v6 charge_v6 settle_v6 refund_v6 (prefix: u64) = SourceV6(prefix.to_ne_bytes());
+    room_v6_wide ban_v6_wide charge_all_v6_wide charge_one_v6_wide shadow_v6_wide remember_v6_wide charge_v6_wide settle_v6_wide refund_v6_wide (high: u64, low: u64)
         = SourceV6Wide([high.to_ne_bytes(), low.to_ne_bytes()]);
 }
 
@@ -474,7 +509,8 @@ mod charged {
 fn look<S: Sources>(source: &S, generation: u32, rule: u32, cost: Cost) -> Reason {
     let Some(config) = maps::config(generation) else { return Reason::InternalError };
     let Some(rule) = config.rules.get(rule as usize) else { return Reason::InternalError };
-    let now = Clock::new(config.wall_offset_ns).coarse();
+    let clock = Clock::new(config.wall_offset_ns);
+    let now = clock.coarse();
     if rule.bans.steps_len != 0
         && let Some(ban) = source.ban(rule.bans.slot)
         && ban.holds(now)
@@ -483,7 +519,7 @@ fn look<S: Sources>(source: &S, generation: u32, rule: u32, cost: Cost) -> Reaso
         return Reason::Banned;
     }
     let mut reason = Reason::NotCounted;
-    for (at, limit) in rule.limits.iter().enumerate() {
+    for (at, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
         if at >= rule.limits_len as usize {
             break;
         }
@@ -498,7 +534,8 @@ fn look<S: Sources>(source: &S, generation: u32, rule: u32, cost: Cost) -> Reaso
         let asked = if amount == 0 { 1 } else { amount };
         let fits = match limit.is_gcra {
             0 => window::has_room(&window, arithmetic(limit), bucket, asked),
-            _ => gcra::has_room(&window, rate(limit), now, asked),
+            // A bucket filled since the last tick was filled later than the coarse clock says, and would look too full.
+            _ => gcra::has_room(&window, rate(limit), clock.precise(), asked),
         };
         let has_room = match (rule.refuse_all, limit.is_gcra) {
             (0, _) => fits,
@@ -541,7 +578,7 @@ where
 {
     let mut buckets = [BucketIndex(0); LIMITS_MAX];
     let mut reason = Reason::WithinLimit;
-    for (at, limit) in rule.limits.iter().enumerate() {
+    for (at, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
         if at >= rule.limits_len as usize {
             break;
         }
@@ -564,7 +601,7 @@ where
         break;
     }
     if let Action::Drop = reason.action() {
-        for (at, limit) in rule.limits.iter().enumerate() {
+        for (at, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
             // Bucket 0 is none: this limit was not charged.
             if buckets[at].0 != 0 {
                 (calls.refund)(at, cost.of(limit.unit), buckets[at]);

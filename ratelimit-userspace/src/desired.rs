@@ -79,9 +79,9 @@ impl Policy {
         self.access.iter().filter(move |access| access.grant == grant).map(|access| access.prefix)
     }
 
-    /// How many limits the rules have together: so many windows a source has.
+    /// How many limits and shadow limits the rules have together: so many windows a source has.
     pub fn limits(&self) -> usize {
-        self.rules.iter().map(|rule| rule.limits.len()).sum()
+        self.rules.iter().map(|rule| rule.limits.len() + rule.shadow_limits.len()).sum()
     }
 
     /// What the longest prefix that holds `address`, and whose time is not over at `now`, says of it.

@@ -194,6 +194,21 @@ pub struct Rule {
     pub not_counted: u64,
     /// Sources that have no room now. With several limits that hold different sources back: at least so many.
     pub sources_over_limit: u64,
+    /// Limits that are counted beside and never enforced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shadow_limits: Vec<ShadowLimit>,
+}
+
+/// A limit that is counted and never enforced, and what it would have refused of the sources that are remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShadowLimit {
+    /// The limit.
+    #[serde(flatten)]
+    pub limit: Limit,
+    /// Packets that it alone would have refused.
+    pub would_drop: u64,
+    /// Sources that they came from.
+    pub sources: u64,
 }
 
 /// One limit.
@@ -473,6 +488,9 @@ fn rule(at: usize, rule: &desired::Rule, reading: &Reading, tracked: &Tracked) -
     let packets =
         |reason: Reason| rows.iter().fold(0_u64, |sum, tallies| sum.saturating_add(tallies.of(reason).packets));
     let traffic = Traffic::of(rows.iter().copied());
+    let shadows = rule.shadow_limits.iter().zip(tracked.shadows.get(at).into_iter().flatten());
+    let shadows =
+        shadows.map(|(limit, of)| ShadowLimit { limit: limit.into(), would_drop: of.packets, sources: of.sources });
     Rule {
         name: rule.name.clone(),
         mode: rule.mode.into(),
@@ -483,6 +501,7 @@ fn rule(at: usize, rule: &desired::Rule, reading: &Reading, tracked: &Tracked) -
         would_drop: traffic.packets.would_drop,
         not_counted: packets(Reason::NotCounted),
         sources_over_limit: tracked.over_limit.get(at).copied().unwrap_or(0),
+        shadow_limits: shadows.collect(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What all the sources come to, in memory that does not grow with them. Pure.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 
 use ipnet::IpNet;
 use ratelimit_common::layout::{Source, Unit as Counted};
@@ -67,8 +67,19 @@ pub struct Tracked {
     pub sources: u64,
     /// Sources without room, by rule.
     pub over_limit: Vec<u64>,
+    /// What each shadow limit would have refused, by rule and in the rule's order.
+    pub shadows: Vec<Vec<Shadowed>>,
     /// The sources nearest to or over a limit, worst first.
     pub leaders: Vec<IpNet>,
+}
+
+/// What a shadow limit would have refused of the sources that are remembered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shadowed {
+    /// Packets.
+    pub packets: u64,
+    /// Sources that they came from.
+    pub sources: u64,
 }
 
 /// Counts windows as they are visited, in any order, and keeps the worst.
@@ -79,6 +90,9 @@ pub struct Tracked {
 pub struct Census {
     now: Nanos,
     limits: Vec<LimitCensus>,
+    /// By slot: which rule, and which of its shadow limits.
+    shadow_slots: HashMap<u32, (usize, usize)>,
+    shadows: Vec<Vec<Shadowed>>,
     rules: usize,
     top_max: usize,
     worst: BinaryHeap<Reverse<Rank>>,
@@ -128,11 +142,28 @@ impl Census {
             let census = move |&limit| LimitCensus { rule, refuse: of.refuse, limit, windows: 0, over: 0 };
             of.limits.iter().map(census)
         });
-        Self { now, limits: limits.collect(), rules: policy.rules.len(), top_max, worst: BinaryHeap::new() }
+        let shadow_slots = policy.rules.iter().enumerate().flat_map(|(rule, of)| {
+            of.shadow_limits.iter().enumerate().map(move |(at, limit)| (limit.slot, (rule, at)))
+        });
+        Self {
+            now,
+            limits: limits.collect(),
+            shadow_slots: shadow_slots.collect(),
+            shadows: policy.rules.iter().map(|of| vec![Shadowed::default(); of.shadow_limits.len()]).collect(),
+            rules: policy.rules.len(),
+            top_max,
+            worst: BinaryHeap::new(),
+        }
     }
 
     /// Counts one window. Windows of no current limit are passed over: nothing judges by them.
     pub fn visit(&mut self, reading: &SourceReading) {
+        if let Some(&(rule, at)) = self.shadow_slots.get(&reading.slot) {
+            let (of, refused) = (&mut self.shadows[rule][at], reading.window.refused.count());
+            of.packets = of.packets.saturating_add(refused);
+            of.sources += u64::from(refused != 0);
+            return;
+        }
         let worst_max = self.top_max.saturating_mul(self.limits.len());
         for of in self.limits.iter_mut().filter(|of| of.limit.slot == reading.slot) {
             of.windows += 1;
@@ -165,7 +196,12 @@ impl Census {
                 leaders.push(rank.source.0);
             }
         }
-        Tracked { sources: self.limits.iter().map(|of| of.windows).max().unwrap_or(0), over_limit, leaders }
+        Tracked {
+            sources: self.limits.iter().map(|of| of.windows).max().unwrap_or(0),
+            over_limit,
+            shadows: self.shadows,
+            leaders,
+        }
     }
 }
 

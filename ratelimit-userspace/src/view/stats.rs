@@ -1,7 +1,7 @@
 //! `ratelimitd stats`.
 
 use super::{counted, duration, limit, number, table};
-use crate::snapshot::{Interface, Mode, Rule, Snapshot, State, TopSource, WindowForm, XdpMode};
+use crate::snapshot::{Interface, Limit, Mode, Rule, Snapshot, State, TopSource, WindowForm, XdpMode};
 
 /// A snapshot for people, several lines.
 pub fn stats(snapshot: &Snapshot) -> String {
@@ -88,20 +88,27 @@ fn rule(rule: &Rule) -> String {
     };
     let mut out = format!("Rule {} ({mode}) on ports {}\n", rule.name, rule.ports);
     for of in &rule.limits {
-        let form = match of.window {
-            WindowForm::Strict => format!("strict, in buckets of {}", duration(of.bucket_seconds)),
-            WindowForm::Lenient => format!("lenient, in buckets of {}", duration(of.bucket_seconds)),
-            WindowForm::Fixed => "in fixed windows".to_owned(),
-            WindowForm::Gcra => "as a leaky bucket".to_owned(),
-        };
-        out += &format!("  limit        {}, {form}\n", limit(of));
+        out += &format!("  limit        {}, {}\n", limit(of), form(of));
     }
     out += &format!("  admitted     {}\n", counted(rule.admitted, "packet"));
     out += &format!("  not counted  {}\n", counted(rule.not_counted, "packet"));
     out += &format!("  dropped      {}\n", counted(rule.dropped, "packet"));
     out += &format!("  would drop   {}\n", counted(rule.would_drop, "packet"));
     out += &format!("  over limit   {} now\n", counted(rule.sources_over_limit, "source"));
+    for of in &rule.shadow_limits {
+        let (packets, sources) = (counted(of.would_drop, "packet"), counted(of.sources, "source"));
+        out += &format!("  shadow       {}: would have dropped {packets} of {sources}\n", limit(&of.limit));
+    }
     out
+}
+
+fn form(of: &Limit) -> String {
+    match of.window {
+        WindowForm::Strict => format!("strict, in buckets of {}", duration(of.bucket_seconds)),
+        WindowForm::Lenient => format!("lenient, in buckets of {}", duration(of.bucket_seconds)),
+        WindowForm::Fixed => "in fixed windows".to_owned(),
+        WindowForm::Gcra => "as a leaky bucket".to_owned(),
+    }
 }
 
 fn sources(snapshot: &Snapshot) -> String {

@@ -14,7 +14,7 @@ use ratelimit_common::window::{self, BURST_ANY, amount_max};
 
 use super::clients::Client;
 use super::plain::Plain;
-use super::{Kernel, rules_len};
+use super::{Kernel, limits_of, rules_len};
 use crate::datapath::DatapathError;
 
 /// The shortest frame that the kernel runs a program on is an Ethernet header.
@@ -41,11 +41,11 @@ impl Kernel {
         };
         let client = Client::of(net, self.ipv6_family);
         let limits = &of.limits[..usize::from(of.limits_len).min(LIMITS_MAX)];
-        for limit in limits {
+        for limit in limits_of(&of) {
             let largest = if limit.is_gcra == 0 { amount_max(limit.bucket_ns) } else { limit.amount };
             words.rules[0] = of;
             words.rules[0].limits[0] = Limit { amount: largest, burst: BURST_ANY, ..*limit };
-            words.rules[0].limits_len = 1;
+            (words.rules[0].limits_len, words.rules[0].shadows_len) = (1, 0);
             self.write_config(CHARGE_GENERATION, words)?;
             for amount in runs(limit, amount) {
                 self.order(ChargeOrder { amount, step: ChargeOrder::CHARGE, ..client.order() })?;

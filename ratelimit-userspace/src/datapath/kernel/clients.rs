@@ -16,7 +16,7 @@ use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 
 use super::plain::Plain;
-use super::{Kernel, map_mut, map_ref, rules_len, state};
+use super::{Kernel, limits_of, map_mut, map_ref, rules_len, state};
 use crate::datapath::{Ban, DatapathError, Forgotten, batch};
 
 /// A client's prefix as the keys have it.
@@ -141,8 +141,7 @@ impl Kernel {
         // What is before or after a trial too.
         for generation in 0..GENERATIONS {
             let words = self.config_words_of(generation)?;
-            let limits =
-                words.rules[..rules_len(&words)].iter().flat_map(|rule| &rule.limits[..rule.limits_len.into()]);
+            let limits = words.rules[..rules_len(&words)].iter().flat_map(limits_of);
             slots.extend(limits.map(|limit| limit.slot));
         }
         slots.sort_unstable();

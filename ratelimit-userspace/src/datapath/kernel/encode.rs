@@ -7,7 +7,7 @@ use ratelimit_common::access::{FOR_EVER, STEPS, Step};
 use ratelimit_common::ban;
 use ratelimit_common::layout::{
     BAN_STEPS_MAX, CLASSES_MAX, Config, GENERATION_BITS, INTERFACES_MAX, LIMITS_MAX, Limit, PREFIXES_MAX, PortTable,
-    Prefix, PrefixKeyV4, PrefixKeyV6, RULES_MAX, Rule, RuleSet, TARGETS_MAX, Unit,
+    Prefix, PrefixKeyV4, PrefixKeyV6, RULES_MAX, Rule, RuleSet, SHADOWS_MAX, TARGETS_MAX, Unit,
 };
 use ratelimit_common::source::{Family, ipv4_mask, ipv6_mask};
 
@@ -20,6 +20,8 @@ pub(super) enum EncodeError {
     Rules(usize),
     #[error("rule {0}: {1} limits; there is room for 1 to {LIMITS_MAX}")]
     Limits(String, usize),
+    #[error("rule {0}: {1} shadow limits; there is room for {SHADOWS_MAX}")]
+    Shadows(String, usize),
     #[error("rule {0}: two limits would count in one window, and every packet twice")]
     SharedWindow(String),
     #[error("rule {0}: {1} lengths of bans; there is room for {BAN_STEPS_MAX}")]
@@ -218,16 +220,20 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
     if count == 0 || count > LIMITS_MAX {
         return Err(EncodeError::Limits(rule.name.clone(), count));
     }
-    let mut slots: Vec<_> = rule.limits.iter().map(|limit| limit.slot).collect();
+    let mut slots: Vec<_> = rule.limits.iter().chain(&rule.shadow_limits).map(|limit| limit.slot).collect();
     slots.sort_unstable();
     slots.dedup();
-    if slots.len() != count {
+    if slots.len() != count + rule.shadow_limits.len() {
         return Err(EncodeError::SharedWindow(rule.name.clone()));
     }
-    let mut limits = [Limit::default(); LIMITS_MAX];
-    for (encoded, limit) in limits.iter_mut().zip(&rule.limits) {
-        *encoded = limit.layout();
+    let shadows = rule.shadow_limits.len();
+    if shadows > SHADOWS_MAX {
+        return Err(EncodeError::Shadows(rule.name.clone(), shadows));
     }
+    let mut limits = [Limit::default(); LIMITS_MAX + SHADOWS_MAX];
+    let (held, beside) = limits.split_at_mut(LIMITS_MAX);
+    let encoded = held.iter_mut().zip(&rule.limits).chain(beside.iter_mut().zip(&rule.shadow_limits));
+    encoded.for_each(|(encoded, limit)| *encoded = limit.layout());
     Ok(Rule {
         limits,
         limits_len: u8::try_from(count).unwrap_or(u8::MAX),
@@ -235,7 +241,8 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         refuse_all: u8::from(rule.refuse == Refuse::All),
         counts_connections: u8::from(rule.limits.iter().any(|limit| limit.unit == Unit::Connections)),
         row: 0,
-        reserved: [0; 3],
+        shadows_len: u8::try_from(shadows).unwrap_or(0),
+        reserved: [0; 2],
         name: desired::name_hash(&rule.name),
         until_ns: rule.until.map_or(0, |until| until.0.max(1)),
         bans: rule.bans.as_ref().map_or(Ok(ban::Rule::default()), |bans| self::bans(&rule.name, bans))?,

@@ -25,7 +25,8 @@ use aya::{Ebpf, EbpfLoader};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use ratelimit_common::layout::{
     self, COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, GENERATIONS, INTERFACE_UNKNOWN,
-    INTERFACES_MAX, ROWS_MAX, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Tally, counters_index, map,
+    INTERFACES_MAX, LIMITS_MAX, ROWS_MAX, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Tally, counters_index,
+    map,
 };
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
@@ -469,7 +470,7 @@ impl Datapath for Kernel {
             IpAddr::V6(address) => IpNet::V6(Ipv6Net::new(address, ipv6).context("an IPv6 prefix")?.trunc()),
         };
         let client = Client::of(prefix, self.ipv6_family);
-        let limits = words.rules[..rules_len(&words)].iter().flat_map(|rule| &rule.limits[..rule.limits_len.into()]);
+        let limits = words.rules[..rules_len(&words)].iter().flat_map(limits_of);
         let mut readings = Vec::new();
         for slot in limits.map(|limit| limit.slot) {
             let window = self.window(client, slot)?;
@@ -499,6 +500,12 @@ impl Datapath for Kernel {
             None => Ok(()),
         }
     }
+}
+
+/// A rule's limits and shadow limits.
+fn limits_of(rule: &layout::Rule) -> impl Iterator<Item = &layout::Limit> {
+    let (held, beside) = rule.limits.split_at(LIMITS_MAX);
+    held.iter().take(rule.limits_len.into()).chain(beside.iter().take(rule.shadows_len.into()))
 }
 
 /// How many rules a configuration has.
