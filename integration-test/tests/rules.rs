@@ -1,5 +1,6 @@
 //! Many rules, in the kernel: who judges what, who passes or is dropped whatever the limits say, bans, and the other ways
 //! to count.
+#![expect(clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::net::IpAddr;
 

@@ -1,4 +1,5 @@
 //! What the daemon asks of the kernel beside a policy: trials, bans, forgetting, charging.
+#![expect(clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
 use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;

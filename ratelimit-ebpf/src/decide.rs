@@ -5,7 +5,7 @@ use ratelimit_common::ban::Ban;
 use ratelimit_common::flow::{self, Datagram};
 use ratelimit_common::gcra::{self, Rate};
 use ratelimit_common::layout::{
-    self, CHARGE_GENERATION, ChargeOrder, LIMITS_MAX, Prefix, RULES_MAX, Rule, RuleSet, SHADOWS_MAX, Unit,
+    self, CHARGE_GENERATION, ChargeOrder, LIMITS_MAX, Prefix, RULES_MAX, Rule, RuleSet, Unit,
 };
 use ratelimit_common::packet::{Packet, Parsed, Target};
 use ratelimit_common::refusals::Refusals;

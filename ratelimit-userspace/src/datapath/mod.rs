@@ -98,7 +98,7 @@ pub struct InterfaceReading {
     pub name: String,
     /// How the program is attached; none while the interface is away or was taken from us.
     pub attached: Option<XdpMode>,
-    /// Counters of packets that no rule judged, by reason.
+    /// Counters of packets that no rule judged, by reason; and of those of rules that are no more.
     pub unruled: Tallies,
     /// Counters of each rule, by reason, in the order of the policy's rules.
     pub rules: Vec<Tallies>,
