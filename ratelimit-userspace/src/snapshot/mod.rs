@@ -25,7 +25,7 @@ pub use check::{Bucket, CheckLimit, CheckReport, Outcome};
 pub use explain::{ExplainReport, Step, StepOutcome};
 pub use list::{Author, Clocks, ListReport, Listed};
 pub use rate::{Rates, Sample, Samples};
-pub use sources::{Blocked, Census, State, TOP_DEFAULT, TopSource, Tracked};
+pub use sources::{Blocked, Census, Shadowed, State, TOP_DEFAULT, TopSource, Tracked};
 
 /// The schema's number.
 pub const SCHEMA: u32 = 1;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use ratelimit_common::layout::{Fault, Source, Unit as Counted};
 use ratelimit_common::refusals::Refusals;
-use ratelimit_common::time::BucketIndex;
+use ratelimit_common::time::{BucketIndex, SECOND_NS};
 use ratelimit_common::window;
 use serde_json::Value;
 
@@ -433,4 +433,53 @@ fn a_rate_is_over_the_oldest_of_the_last_two_samples() {
     assert!((rates.received - 2.5).abs() < f64::EPSILON, "{rates:?}");
     assert_eq!(samples.rates("eth9", now, at), None);
     assert_eq!(Samples::default().rates("eth0", now, at), None);
+}
+
+#[test]
+fn a_leaky_bucket_and_a_fixed_window_are_read_as_the_packet_path_reads_them() {
+    let source = address("198.51.100.7");
+    let six = desired::Limit {
+        form: desired::WindowForm::Gcra,
+        window_ns: 30 * SECOND_NS,
+        bucket_ns: 30 * SECOND_NS,
+        buckets: 1,
+        ..limit(6, Counted::Connections)
+    };
+    let now = Nanos(1_767_261_600 * SECOND_NS);
+    let check = |of: desired::Limit, cells: [u64; 8]| {
+        let prefix = IpNet::from(source);
+        let windows = [SourceReading { prefix, slot: of.slot, window: Source { refused: Refusals(0), cells } }];
+        let report = CheckReport::build(&policy(vec![of]), now, source, &windows);
+        let of = &report.limits[0];
+        (report.reason.clone(), of.used, of.remaining, of.retry_after_seconds, of.buckets.len())
+    };
+    let leak = |seconds: u64| [now.0 + seconds * SECOND_NS, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(check(six, leak(30)), ("over_limit".into(), 6, 0, 5.0, 0));
+    assert_eq!(check(six, leak(11)), ("within_limit".into(), 3, 3, 0.0, 0));
+    let burst = desired::Limit { burst: Some(2), ..six };
+    assert_eq!(check(burst, leak(8)), ("over_limit".into(), 2, 0, 3.0, 0));
+    let third = desired::Limit { amount: 7, ..six };
+    let word = now.0 + third.leak().cost_ns(1);
+    assert_eq!(check(third, [word, 0, 0, 0, 0, 0, 0, 0]), ("within_limit".into(), 1, 6, 0.0, 0));
+
+    let fixed = desired::Limit { form: desired::WindowForm::Fixed, ..six };
+    let mut cells = [0; 8];
+    assert!(window::open(&mut cells, fixed.arithmetic(), now.bucket(fixed.bucket_ns), 6));
+    assert_eq!(check(fixed, cells), ("over_limit".into(), 6, 0, 30.0, 1));
+}
+
+#[test]
+fn what_a_shadow_limit_would_have_refused_is_summed_over_the_sources() {
+    let mut policy = policy(vec![limit(6, Counted::Connections)]);
+    policy.rules[0].shadow_limits = vec![desired::Limit { slot: 901, ..limit(3, Counted::Connections) }];
+    let mut census = Census::new(&policy, Nanos(SECOND_NS), 5);
+    for (last, refused) in [(1, 4), (2, 0), (3, 7)] {
+        let prefix = IpNet::from(IpAddr::from([192, 0, 2, last]));
+        census.visit(&SourceReading {
+            prefix,
+            slot: 901,
+            window: Source { refused: Refusals(refused), cells: [0; 8] },
+        });
+    }
+    assert_eq!(census.finish().shadows, [[Shadowed { packets: 11, sources: 2 }]]);
 }
