@@ -15,6 +15,8 @@ mod clock;
 #[cfg(target_arch = "bpf")]
 mod decide;
 #[cfg(target_arch = "bpf")]
+mod flows;
+#[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]
 mod object;
