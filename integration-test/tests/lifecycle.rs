@@ -193,6 +193,24 @@ fn without_privileges_it_says_what_it_needs() {
 }
 
 #[test]
+fn an_interface_without_an_ethernet_header_is_refused_and_left_alone() {
+    if is_skipped("an_interface_without_an_ethernet_header_is_refused_and_left_alone") {
+        return;
+    }
+    let lab = Lab::new();
+    for (mode, name) in [("tun", "tun0"), ("tap", "tap0")] {
+        lab.server.ip(&["tuntap", "add", name, "mode", mode]).unwrap();
+    }
+    for iface in [&["--iface", "tun0"][..], &["--iface", "s0", "--iface", "tun0"]] {
+        let refused = lab.ratelimitd(&[iface, &["--limit", "3/1h"]].concat());
+        assert_refused(&refused, 69, &["tun0", "no Ethernet header", "attach to the Ethernet interface"]);
+        assert!(!lab.has_xdp("tun0") && !lab.has_xdp("s0"));
+    }
+    let _daemon = lab.start(&["--iface", "tap0", "--limit", "3/1h"]);
+    assert!(lab.has_xdp("tap0"));
+}
+
+#[test]
 fn a_device_without_native_xdp_is_said_to_be_slow_or_refused() {
     if is_skipped("a_device_without_native_xdp_is_said_to_be_slow_or_refused") {
         return;

@@ -7,16 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use integration_test::is_skipped;
-use integration_test::lab::{CLIENTS, Daemon, Lab, SERVER, ask};
-use netlab::HttpServer;
+use integration_test::lab::{CLIENTS, Daemon, Lab, ask};
 use nix::sys::signal::Signal;
 use ratelimit_userspace::control::proto::{DETACH, RELOAD};
 
 const LISTEN: &str = "127.0.0.1:9464";
-
-fn web(lab: &Lab) -> HttpServer {
-    HttpServer::start(&lab.server, format!("{}:80", SERVER[0]).parse().unwrap()).unwrap()
-}
 
 fn write(lab: &Lab, text: &str) -> String {
     let path = lab.directory().join("ratelimitd.toml");
@@ -59,7 +54,7 @@ fn a_new_limit_holds_from_now_on_and_nobody_is_forgotten() {
         return;
     }
     let lab = Lab::new();
-    let _web = web(&lab);
+    let _web = lab.web();
     let daemon = start(&lab, "2/1h");
     lab.assert_admitted(CLIENTS[0], 80, 2);
 
@@ -82,7 +77,7 @@ fn a_bad_file_changes_nothing_and_is_seen_in_the_metrics() {
         return;
     }
     let lab = Lab::new();
-    let _web = web(&lab);
+    let _web = lab.web();
     let daemon = start(&lab, "2/1h");
     lab.assert_admitted(CLIENTS[0], 80, 2);
     let bad = [
@@ -122,7 +117,7 @@ fn an_interface_that_was_renamed_is_protected_under_its_new_name_and_counts_in_a
         return;
     }
     let lab = Lab::new();
-    let _web = web(&lab);
+    let _web = lab.web();
     for keep in ["", "on_exit = \"keep\""] {
         let path = write(&lab, &file(&lab, "2/1h", keep));
         let daemon = lab.start(&["run", "--config", &path]);
@@ -156,7 +151,7 @@ fn over_tcp_nothing_names_a_source_and_nothing_writes() {
         return;
     }
     let lab = Lab::new();
-    let _web = web(&lab);
+    let _web = lab.web();
     let _daemon = start(&lab, "2/1h");
     lab.assert_admitted(CLIENTS[0], 80, 2);
     assert!(lab.stats().to_string().contains(CLIENTS[0]), "over the socket it does");

@@ -4,14 +4,17 @@
 //! a rule refuses everything of those who are over. The bucket tells the two apart.
 //!
 //! ```text
-//!     63            48 47            0
+//!     63            36 35            0
 //!    [ bucket, low bits | refusals    ]
 //! ```
 
 use crate::time::BucketIndex;
 
-/// Width of the count. // 2^48 refusals at 10 M a second are 325 days
-const COUNT_BITS: u32 = 48;
+/// Width of the count. // 2^36 refusals of one source at a million a second are 19 hours; then it stays at that
+const COUNT_BITS: u32 = 36;
+
+/// Where the count stays: so far below its width that no number of CPUs, one addition each, carries into the bucket.
+const COUNT_MAX: u64 = (1 << COUNT_BITS) - (1 << 16);
 
 /// The word, see the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +28,12 @@ impl Refusals {
         self.0 & ((1 << COUNT_BITS) - 1)
     }
 
+    /// Whether the count has come to its end, and nothing may be added to the word.
+    #[inline(always)]
+    pub const fn is_full(self) -> bool {
+        self.count() >= COUNT_MAX
+    }
+
     /// Whether the newest refusal was in this bucket, so that adding 1 to the word counts one more.
     #[inline(always)]
     pub const fn is_in(self, bucket: BucketIndex) -> bool {
@@ -34,11 +43,12 @@ impl Refusals {
     /// The word after one more refusal, in this bucket.
     #[inline(always)]
     pub const fn and_one_in(self, bucket: BucketIndex) -> Self {
-        Self(low(bucket) << COUNT_BITS | (self.count() + 1) & ((1 << COUNT_BITS) - 1))
+        let count = if self.is_full() { self.count() } else { self.count() + 1 };
+        Self(low(bucket) << COUNT_BITS | count)
     }
 
-    /// Whether the newest refusal was in this bucket or one of the `behind` before it. A refusal 65 536 buckets ago looks
-    /// like a new one; what that may cost is one packet of a source that is at its limit anyway.
+    /// Whether the newest refusal was in this bucket or one of the `behind` before it. A refusal 2^28 buckets
+    /// ago looks like a new one: of the shortest buckets, 20 months.
     #[inline(always)]
     pub const fn is_within(self, bucket: BucketIndex, behind: u8) -> bool {
         let age = low(bucket).wrapping_sub(self.0 >> COUNT_BITS) & LOW;
@@ -97,11 +107,28 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_of_hours_ago_is_not_one_of_now() {
+        let refusals = Refusals(0).and_one_in(NOW);
+        for buckets in [1 << 8, 1 << 16, 1 << 24, 1 << 27] {
+            assert!(!refusals.is_within(BucketIndex(NOW.0 + buckets), 7), "{buckets} buckets later");
+        }
+    }
+
+    #[test]
+    fn a_count_at_its_end_stays_there_and_its_bucket_goes_on() {
+        let full = Refusals(Refusals(0).and_one_in(NOW).0 + COUNT_MAX - 1);
+        assert!(full.is_full());
+        let later = full.and_one_in(BucketIndex(NOW.0 + 1));
+        assert_eq!(later.count(), COUNT_MAX);
+        assert!(later.is_in(BucketIndex(NOW.0 + 1)));
+    }
+
+    #[test]
     fn buckets_are_told_apart_where_their_low_bits_wrap() {
-        let last = BucketIndex(0xffff);
+        let last = BucketIndex(0x0fff_ffff);
         let refusals = Refusals(0).and_one_in(last);
-        assert!(refusals.is_within(BucketIndex(0x1_0000), 1));
-        assert!(!refusals.is_within(BucketIndex(0x1_0002), 1));
+        assert!(refusals.is_within(BucketIndex(0x1000_0000), 1));
+        assert!(!refusals.is_within(BucketIndex(0x1000_0002), 1));
     }
 
     #[test]

@@ -17,6 +17,8 @@ mod decide;
 #[cfg(target_arch = "bpf")]
 mod flows;
 #[cfg(target_arch = "bpf")]
+mod limits;
+#[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]
 mod object;
@@ -31,7 +33,7 @@ mod entry {
     use ratelimit_common::packet::parse;
     use ratelimit_common::verdict::{Action, Reason, Verdict};
 
-    use crate::{account, decide, maps, packet};
+    use crate::{account, decide, limits, maps, packet};
 
     /// The whole of a packet's way. `frags`: frames of several buffers too, or jumbo frames could not be attached to.
     #[xdp(frags)]
@@ -57,7 +59,7 @@ mod entry {
     #[xdp]
     fn charge_source(_: XdpContext) -> u32 {
         match maps::charge_order() {
-            Some(order) if decide::carry_out(order) => XDP_PASS,
+            Some(order) if limits::carry_out(order) => XDP_PASS,
             Some(_) | None => XDP_DROP,
         }
     }

@@ -252,8 +252,10 @@ impl SourceRef {
                 return;
             }
         }
-        // SAFETY: as above.
-        unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(self.refused(), 1) };
+        if !refusals.is_full() {
+            // SAFETY: as above.
+            unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(self.refused(), 1) };
+        }
     }
 
     #[inline(always)]

@@ -4,7 +4,7 @@
 //! one at the end, and one a half minute between.
 
 use std::ffi::OsStr;
-use std::io::{self, BufRead, BufReader, IsTerminal, PipeReader, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
@@ -70,7 +70,8 @@ pub(crate) fn shown(command: &Command) -> String {
     words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
 }
 
-fn lines_of(reader: PipeReader) -> Receiver<String> {
+/// The lines of an output as they come, without their ends; the last may have had none.
+pub(crate) fn lines_of(reader: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut reader = BufReader::new(reader);

@@ -1,9 +1,10 @@
 //! `cargo xtask test`: every tier of tests, and an account of each test that did not run.
 //!
-//! The privileged tests are built as the user and run as root, one at a time. A test that cannot run prints
-//! `skipped: NAME: REASON` and passes; where CI is set, one of those fails the whole.
+//! The privileged tests are built as the user and run as root, one at a time; some of them once more on other kernels.
+//! A test that cannot run prints `skipped: NAME: REASON` and passes; where CI is set, one of those fails the whole.
 
 mod harness;
+mod kernels;
 mod summary;
 mod tiers;
 
@@ -11,7 +12,7 @@ use std::env;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::setup;
 use summary::Summary;
@@ -21,17 +22,38 @@ pub(crate) struct Options {
     /// A skipped test fails the run (the default where CI is set)
     #[arg(long)]
     no_skips: bool,
+    /// Run only this tier
+    #[arg(long, value_enum)]
+    tier: Option<Tier>,
     /// Run only the tests whose name contains this
     filter: Option<String>,
+}
+
+/// In the order in which they run.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Tier {
+    /// What runs as the user
+    Unprivileged,
+    /// The window's protocol in every order of its threads
+    Models,
+    /// What runs as root, on this kernel
+    Privileged,
+    /// The BPF program on other kernels, in qemu
+    Kernels,
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     setup::ensure(setup::Tier::Test)?;
     let filter = options.filter.as_deref();
     let mut summary = Summary::default();
-    summary.add(tiers::unprivileged(filter)?);
-    summary.add(tiers::models(filter)?);
-    summary.add(tiers::privileged(filter)?);
+    for tier in Tier::value_variants().iter().filter(|tier| options.tier.is_none_or(|only| only == **tier)) {
+        summary.add(match tier {
+            Tier::Unprivileged => tiers::unprivileged(filter)?,
+            Tier::Models => tiers::models(filter)?,
+            Tier::Privileged => tiers::privileged(filter)?,
+            Tier::Kernels => kernels::kernels(filter)?,
+        });
+    }
     print!("{summary}");
     Ok(if summary.failed() > 0 || (summary.skipped() > 0 && (options.no_skips || is_ci())) {
         ExitCode::FAILURE

@@ -1,5 +1,6 @@
 //! What a [`Config`] means that its author may not have meant. Pure; nothing here makes a configuration wrong.
 
+use ratelimit_common::layout::Unit;
 use ratelimit_common::time::Nanos;
 
 use super::overlap::{self, Shared};
@@ -8,6 +9,9 @@ use crate::desired::{Grant, Limit, Mode, Rule, WindowForm, date};
 
 /// Pairs of overlapping rules that are named; the others are only counted.
 const OVERLAPS_NAMED_MAX: usize = 16;
+
+/// A full packet of Ethernet.
+const FULL_PACKET_BYTES: u64 = 1500;
 
 /// Warnings, a sentence each without a full stop, in a fixed order.
 pub fn warnings(config: &Config, now: Nanos) -> Vec<String> {
@@ -27,6 +31,7 @@ pub fn warnings(config: &Config, now: Nanos) -> Vec<String> {
             warnings.push(format!("rule {}: DRY RUN: nothing is dropped, only counted as what would be", rule.name));
         }
         warnings.extend(implied(rule));
+        warnings.extend(too_small(rule));
         if rule.ports.other_protocols {
             warnings.push(format!("rule {}: every port and protocol is limited, SSH and ICMP included", rule.name));
         } else if rule.ports.tcp.iter().any(|(first, last)| (*first..=*last).contains(&22)) {
@@ -133,6 +138,17 @@ fn implied(rule: &Rule) -> Vec<String> {
     rule.limits.iter().filter_map(idle).collect()
 }
 
+/// Limits that one full packet is over. No source gets a window by a packet that fits none, so `check` knows nothing of it.
+fn too_small(rule: &Rule) -> impl Iterator<Item = String> {
+    let is_small = |limit: &&Limit| limit.unit == Unit::Bytes && limit.amount < FULL_PACKET_BYTES;
+    rule.limits.iter().filter(is_small).map(|limit| {
+        format!(
+            "rule {}: {limit} refuses every full packet, which has {FULL_PACKET_BYTES} bytes, and `check` does not show it",
+            rule.name
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -164,6 +180,17 @@ mod tests {
             ("1000/1m packets,1000/5m", 0),
         ] {
             assert_eq!(warnings(&limited(limits), Nanos(0)).len(), idle, "{limits}");
+        }
+    }
+
+    #[test]
+    fn a_limit_of_bytes_that_no_full_packet_fits_is_said() {
+        for (limits, said) in
+            [("1499/1m bytes", 1), ("1500/1m bytes", 0), ("1kB/1m,20kB/1h", 1), ("2/1m packets", 0), ("2/1m", 0)]
+        {
+            let found = warnings(&limited(limits), Nanos(0));
+            assert_eq!(found.len(), said, "{limits}: {found:?}");
+            assert!(found.iter().all(|warning| warning.contains("1500 bytes")), "{found:?}");
         }
     }
 

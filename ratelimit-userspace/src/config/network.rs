@@ -11,7 +11,11 @@ pub const INTERFACE_NAME_LEN_MAX: usize = 15;
 
 const CIDR_HELP: &str = "write an address, or a network with its length as in 192.0.2.0/24 or 2001:db8::/32";
 
-/// Parses a prefix; an address alone is a prefix of its full length. Bits beyond the length must be 0.
+/// Bits before the IPv4 address in an IPv4-mapped one, `::ffff:192.0.2.1` (RFC 4291, 2.5.5.2).
+const MAPPED_PREFIX_LEN: u8 = 96;
+
+/// Parses a prefix; an address alone is a prefix of its full length. Bits beyond the length must be 0. An IPv4-mapped one
+/// is the IPv4 prefix that it means: Linux takes no packet from such an address (`ip6_rcv_core`, since 5.4).
 pub fn parse_cidr(text: &str) -> Result<IpNet, SyntaxError> {
     let whole = parse_uncut(text)?;
     let network = whole.trunc();
@@ -21,12 +25,12 @@ pub fn parse_cidr(text: &str) -> Result<IpNet, SyntaxError> {
         return Err(SyntaxError::new(0..text.len(), problem)
             .with_help(format!("did you mean {network}, or the one address {address}?")));
     }
-    Ok(network)
+    Ok(unmapped(network))
 }
 
 /// Parses a prefix likewise, and cuts off the bits beyond its length.
 pub fn parse_cidr_of_any_bits(text: &str) -> Result<IpNet, SyntaxError> {
-    Ok(parse_uncut(text)?.trunc())
+    Ok(unmapped(parse_uncut(text)?.trunc()))
 }
 
 fn parse_uncut(text: &str) -> Result<IpNet, SyntaxError> {
@@ -47,7 +51,7 @@ fn parse_uncut(text: &str) -> Result<IpNet, SyntaxError> {
         SyntaxError::new(span, problem).with_help(help)
     })?;
     let Some(length_text) = length_text else {
-        return Ok(IpNet::from(address));
+        return Ok(IpNet::from(address.to_canonical()));
     };
     let length_span = address_text.len() + 1..text.len();
     let longest: u8 = if address.is_ipv4() { 32 } else { 128 };
@@ -64,6 +68,16 @@ fn parse_uncut(text: &str) -> Result<IpNet, SyntaxError> {
             SyntaxError::new(length_span, problem).with_help(format!("lengths are 0 to {longest}"))
         })?;
     IpNet::new(address, length).map_err(|_| SyntaxError::new(0..text.len(), "it is not a prefix").with_help(CIDR_HELP))
+}
+
+fn unmapped(network: IpNet) -> IpNet {
+    let length = network.prefix_len().checked_sub(MAPPED_PREFIX_LEN);
+    match (length, network.addr().to_canonical()) {
+        (Some(length), address @ IpAddr::V4(_)) if network.addr().is_ipv6() => {
+            IpNet::new(address, length).unwrap_or(network)
+        }
+        _ => network,
+    }
 }
 
 /// Checks that `text` can be the name of an interface.
@@ -129,6 +143,23 @@ mod tests {
         ] {
             assert_eq!(parse_cidr(text).expect(text).to_string(), printed, "{text}");
         }
+    }
+
+    #[test]
+    fn a_mapped_ipv4_prefix_is_the_ipv4_prefix_that_it_means() {
+        for (text, printed) in [
+            ("::ffff:192.0.2.1", "192.0.2.1/32"),
+            ("::ffff:192.0.2.0/120", "192.0.2.0/24"),
+            ("::ffff:c000:201/128", "192.0.2.1/32"),
+            ("::ffff:0:0/96", "0.0.0.0/0"),
+            ("::fffe:0:0/95", "::fffe:0:0/95"),
+            ("::/0", "::/0"),
+            ("::192.0.2.1", "::c000:201/128"),
+        ] {
+            assert_eq!(parse_cidr(text).expect(text).to_string(), printed, "{text}");
+        }
+        let help = parse_cidr("::ffff:192.0.2.1/120").expect_err("bits beyond").help.unwrap_or_default();
+        assert!(help.contains("did you mean ::ffff:192.0.2.0/120"), "{help}");
     }
 
     #[test]

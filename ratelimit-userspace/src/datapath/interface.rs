@@ -4,7 +4,7 @@ use std::io;
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp, XdpAttached};
+use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage, LinkXdp, XdpAttached};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
@@ -17,8 +17,17 @@ pub(super) struct Interface {
     pub(super) index: u32,
     /// MTU in bytes.
     pub(super) mtu: u32,
+    /// What comes before the packet (`ARPHRD_`).
+    pub(super) link_layer: LinkLayerType,
     /// Each XDP program on it, with how it is attached: one of each mode at most.
     pub(super) programs: Vec<(XdpMode, u32)>,
+}
+
+impl Interface {
+    /// The loopback interface has one too, of zeros.
+    pub(super) fn has_ethernet_header(&self) -> bool {
+        matches!(self.link_layer, LinkLayerType::Ether | LinkLayerType::Loopback)
+    }
 }
 
 /// Every interface of this network namespace, by index.
@@ -76,7 +85,7 @@ fn interface(link: LinkMessage) -> Option<Interface> {
             _ => {}
         }
     }
-    Some(Interface { name: name?, index: link.header.index, mtu, programs })
+    Some(Interface { name: name?, index: link.header.index, mtu, link_layer: link.header.link_layer_type, programs })
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "the kernel may say more than is asked")]

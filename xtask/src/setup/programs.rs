@@ -1,12 +1,14 @@
 //! The programs that the tests and the demo run, and the Debian packages that hold them.
 
+use std::env::consts::ARCH;
+
 use anyhow::{Context, Result};
 
 use super::{apt, say};
 use crate::workspace;
 
 /// A program, its package, what it is for.
-const PROGRAMS: [(&str, &str, &str); 9] = [
+const PROGRAMS: [(&str, &str, &str); 11] = [
     ("nginx", "nginx-light", "the web server behind the limiter"),
     ("curl", "curl", "a client"),
     ("wrk", "wrk", "a client that sends as fast as it can"),
@@ -16,10 +18,21 @@ const PROGRAMS: [(&str, &str, &str); 9] = [
     ("setpriv", "util-linux", "the daemon without root's capabilities"),
     ("capsh", "libcap2-bin", "what capabilities a process has"),
     ("systemd-analyze", "systemd", "the checks of the unit file"),
+    ("qemu-system-x86_64", "qemu-system-x86", "a machine with another kernel"),
+    ("busybox", "busybox-static", "the shell of that machine"),
 ];
+/// Without these the tests on other kernels are skipped.
+const MACHINE: [&str; 2] = ["qemu-system-x86_64", "busybox"];
 
 pub(super) fn ensure() -> Result<()> {
-    ensure_some(&PROGRAMS.map(|(program, ..)| program))
+    let needed: Vec<&str> = PROGRAMS.iter().map(|(program, ..)| *program).filter(|it| !MACHINE.contains(it)).collect();
+    ensure_some(&needed)?;
+    if ARCH == "x86_64"
+        && let Err(error) = ensure_some(&MACHINE)
+    {
+        say(&format!("{error:#}; the tests on other kernels are skipped"));
+    }
+    Ok(())
 }
 
 /// Those of the list that are named.

@@ -38,6 +38,15 @@ impl Tally {
         self.ok.saturating_sub(self.ok_but_skipped)
     }
 
+    /// What another one has come to, its tests named with where they ran.
+    pub(super) fn add(&mut self, place: &str, other: Self) {
+        let named = |test: String| format!("{place}: {test}");
+        self.failed.extend(other.failed.into_iter().map(named));
+        self.skipped.extend(other.skipped.into_iter().map(|skip| Skip { test: named(skip.test), ..skip }));
+        self.ok += other.ok;
+        self.ok_but_skipped += other.ok_but_skipped;
+    }
+
     pub(super) fn take(&mut self, line: &str) -> Echo {
         match line {
             "successes:" => self.section = Section::Successes,

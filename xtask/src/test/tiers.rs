@@ -11,7 +11,9 @@ use super::harness::{Echo, Tally};
 use super::summary::Tier;
 use crate::{cargo, run, workspace};
 
-const PRIVILEGED: &str = "integration-test";
+pub(super) const PRIVILEGED: &str = "integration-test";
+/// Binaries and tests in one go, so that both are linked with the same libraries.
+pub(super) const EVERYTHING: [&str; 2] = ["--workspace", "--all-targets"];
 /// Tells the privileged tests which binary to run.
 const BINARY_VARIABLE: &str = "RATELIMITD_BIN";
 /// What of the user's environment the tests see under sudo too.
@@ -47,8 +49,7 @@ pub(super) fn models(filter: Option<&str>) -> Result<Tier> {
 /// One at a time: they share the machine's network namespaces and BPF file systems.
 pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
     let start = Instant::now();
-    // Binaries and tests in one go, so that both are linked with the same libraries.
-    let artifacts = cargo::build(&["--workspace", "--all-targets"])?;
+    let artifacts = cargo::build(&EVERYTHING)?;
     let binary = cargo::binary(&artifacts, "ratelimitd")?;
     let mut tally = Tally::default();
     for test in artifacts.iter().filter(|artifact| artifact.is_test_in(PRIVILEGED)) {

@@ -59,7 +59,7 @@ impl Slot {
     }
 }
 
-/// Whether the interfaces are there, each without a program or with one that `root` holds the link of.
+/// Whether the interfaces are there and of a kind that can be limited, each without a program or with one that `root` holds the link of.
 pub(super) fn look_at(names: &[String], root: Option<&Path>) -> Result<(), DatapathError> {
     let present = interface::all().context("list the network interfaces")?;
     if let Some(root) = root {
@@ -68,6 +68,7 @@ pub(super) fn look_at(names: &[String], root: Option<&Path>) -> Result<(), Datap
     let held = root.map_or(Ok(Vec::new()), |root| held::all(root, &present))?;
     for name in names {
         let found = find(&present, name)?;
+        require_ethernet(found)?;
         if !found.programs.is_empty() && !held.iter().any(|held| held.is_on(found.index)) {
             return Err(occupied(found));
         }
@@ -79,6 +80,21 @@ fn find<'a>(present: &'a [Interface], name: &str) -> Result<&'a Interface, Datap
     present.iter().find(|interface| interface.name == name).ok_or_else(|| {
         let names: Vec<_> = present.iter().map(|interface| interface.name.as_str()).collect();
         DatapathError::NoSuchInterface { name: name.to_owned(), present: names.join(", ") }
+    })
+}
+
+/// The program would take the packet's first bytes for such a header, and pass everything as no IP.
+fn require_ethernet(found: &Interface) -> Result<(), DatapathError> {
+    if found.has_ethernet_header() {
+        return Ok(());
+    }
+    let name = &found.name;
+    Err(DatapathError::Unsupported {
+        what: format!("limit {name}"),
+        why: format!(
+            "its packets have no Ethernet header (a tunnel, or PPP), so nothing would be limited; \
+             attach to the Ethernet interface below {name} instead"
+        ),
     })
 }
 
@@ -118,6 +134,7 @@ impl Kernel {
     pub(super) fn attach_interface(&mut self, name: &str) -> Result<XdpMode, DatapathError> {
         let present = interface::all().context("list the network interfaces")?;
         let found = find(&present, name)?;
+        require_ethernet(found)?;
         let ours = self.program_id()?;
         if let Some(mode) = self.slot(name).and_then(|slot| slot.attached(&present, ours)) {
             return Ok(mode);

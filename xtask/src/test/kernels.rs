@@ -1,0 +1,103 @@
+//! The program's own tests on the kernels that servers run: verifiers differ, and one object loads here and not there.
+//!
+//! Each kernel is Debian's, booted by qemu without hardware's help, with the tests and their libraries as all there is.
+//! Nothing is installed, and no root is needed.
+
+mod console;
+mod cpio;
+mod image;
+mod initramfs;
+mod machine;
+
+use std::env::consts::ARCH;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use super::harness::{Skip, Tally};
+use super::summary::Tier;
+use super::tiers;
+use crate::cargo::{self, Artifact};
+use crate::{run, workspace};
+use console::Console;
+use machine::Machine;
+
+/// The versions that the README names, beside the one that developers have.
+const VERSIONS: [[u32; 2]; 2] = [[6, 1], [6, 12]];
+/// The file of integration tests that needs nothing but the kernel.
+const TESTS: &str = "program";
+
+/// One kernel after the other: each has two CPUs, as many as a small machine.
+pub(super) fn kernels(filter: Option<&str>) -> Result<Tier> {
+    let start = Instant::now();
+    let artifacts = cargo::build(&tiers::EVERYTHING)?;
+    let mut tally = Tally::default();
+    for test in artifacts.iter().filter(|test| test.is_test_in(tiers::PRIVILEGED) && test.target == TESTS) {
+        if has_tests(test, filter)? {
+            run_everywhere(test, filter, &mut tally)?;
+        }
+    }
+    Ok(Tier { name: "kernels", tally, took: start.elapsed() })
+}
+
+fn run_everywhere(test: &Artifact, filter: Option<&str>, tally: &mut Tally) -> Result<()> {
+    if let Err(reason) = machine_programs() {
+        skip_all(tally, &reason);
+        return Ok(());
+    }
+    let initramfs = initramfs::write(&test.executable, filter)?;
+    for (version, image) in VERSIONS.into_iter().zip(image::ensure(&VERSIONS)?) {
+        let name = title(version);
+        let image = match image {
+            Ok(image) => image,
+            Err(reason) => {
+                tally.skipped.push(Skip { test: name, reason });
+                continue;
+            }
+        };
+        eprintln!("     Running {} on Linux {}", test.target, image.release);
+        let mut console = Console::default();
+        let end = Machine { kernel: &image.file, initramfs: &initramfs }.run(&mut console)?;
+        tally.add(&name, console.into_tally(end));
+    }
+    Ok(())
+}
+
+/// Without it no machine need be booted where the filter names none of these tests.
+fn has_tests(test: &Artifact, filter: Option<&str>) -> Result<bool> {
+    let list = run::answer(Command::new(&test.executable).args(["--list", "--format=terse"]).args(filter))
+        .with_context(|| format!("list the tests of {}", test.executable.display()))?;
+    Ok(!list.is_empty())
+}
+
+fn machine_programs() -> Result<(), String> {
+    if ARCH != "x86_64" {
+        return Err(format!("the kernels are for x86_64, and this is {ARCH}"));
+    }
+    match [machine::PROGRAM, initramfs::SHELL].iter().find(|program| workspace::program(program).is_none()) {
+        Some(missing) => Err(format!("there is no {missing}; `cargo xtask setup` installs it where apt-get is there")),
+        None => Ok(()),
+    }
+}
+
+fn skip_all(tally: &mut Tally, reason: &str) {
+    tally.skipped.extend(VERSIONS.map(|version| Skip { test: title(version), reason: reason.to_owned() }));
+}
+
+fn title([major, minor]: [u32; 2]) -> String {
+    format!("Linux {major}.{minor}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_cannot_be_had_is_one_skip_for_each_kernel() {
+        let mut tally = Tally::default();
+        skip_all(&mut tally, "no qemu");
+        let named: Vec<_> = tally.skipped.iter().map(|skip| format!("{}: {}", skip.test, skip.reason)).collect();
+        assert_eq!(named, ["Linux 6.1: no qemu", "Linux 6.12: no qemu"]);
+    }
+}

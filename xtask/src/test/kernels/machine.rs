@@ -1,0 +1,97 @@
+//! One machine of qemu's, from its start until it goes off.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::console::Console;
+use crate::run;
+use crate::test::harness::Echo;
+
+pub(super) const PROGRAM: &str = "qemu-system-x86_64";
+
+/// On two idle CPUs the tests take half a minute, on two that others use as well some minutes.
+const TIME_MAX: Duration = Duration::from_secs(480);
+
+/// Emulated, so that it is the same everywhere. Off at a panic (`panic=-1` restarts, and `-no-reboot` makes that an end);
+/// the kernel's own messages would cut the tests' lines in two, and a panic is printed at any level.
+const ARGUMENTS: &str = "-accel tcg -cpu max -smp 2 -m 2048 -nodefaults -no-reboot -display none -serial stdio";
+const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet loglevel=1 panic=-1";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Off,
+    TimeIsUp(Duration),
+}
+
+pub(super) struct Machine<'a> {
+    pub(super) kernel: &'a Path,
+    pub(super) initramfs: &'a Path,
+}
+
+impl Machine<'_> {
+    /// Shows each line that a person wants to see when it comes.
+    pub(super) fn run(&self, console: &mut Console) -> Result<End> {
+        let mut command = Command::new(PROGRAM);
+        command.args(ARGUMENTS.split(' ')).args(["-append", KERNEL_ARGUMENTS]);
+        command.arg("-kernel").arg(self.kernel).arg("-initrd").arg(self.initramfs);
+        run_for(TIME_MAX, &mut command, console)
+    }
+}
+
+fn run_for(limit: Duration, command: &mut Command, console: &mut Console) -> Result<End> {
+    let deadline = Instant::now() + limit;
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut machine = Running(command.spawn().with_context(|| format!("start `{}`", run::shown(command)))?);
+    let stdout = machine.0.stdout.take().with_context(|| format!("no output of `{}`", run::shown(command)))?;
+    let lines = run::lines_of(stdout);
+    let mut take = |line: &str| {
+        if console.take(line) == Echo::Show {
+            println!("{line}");
+        }
+    };
+    loop {
+        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => take(&line),
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                drop(machine);
+                // The last of them, without an end, names the test that hangs.
+                lines.iter().for_each(|line| take(&line));
+                return Ok(End::TimeIsUp(limit));
+            }
+        }
+    }
+    Ok(End::Off)
+}
+
+/// Does not outlive whoever waits for it.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended already cannot be killed, and need not be.
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_does_not_end_is_ended_and_its_last_line_taken() {
+        let mut console = Console::default();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo test a ... ok; printf 'test b ... FAILED'; exec sleep 600"]);
+        let limit = Duration::from_millis(500);
+        let end = run_for(limit, &mut command, &mut console).unwrap();
+        assert_eq!(end, End::TimeIsUp(limit));
+        let tally = console.into_tally(end);
+        assert_eq!((tally.passed(), tally.failed[0].as_str()), (1, "b"));
+    }
+}
