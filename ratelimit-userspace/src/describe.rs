@@ -104,7 +104,7 @@ pub struct Memory {
     pub family: &'static str,
     /// Sources that can be remembered, each limit counting on its own.
     pub sources: u64,
-    /// Limits that each source can be counted in.
+    /// Limits that each source can be counted in, see [`crate::desired::Policy::windows_per_source`].
     pub limits: u64,
     /// Bytes of one source in one limit.
     pub element_bytes: u64,
@@ -114,7 +114,7 @@ pub struct Memory {
 
 /// Kernel memory for the sources, IPv4 first.
 pub fn memory(config: &Config) -> [Memory; 2] {
-    let limits = config.policy.rules.iter().map(|rule| rule.limits.len() as u64).sum();
+    let limits = u64::from(config.policy.windows_per_source());
     let of = |family: &'static str, key: Family| {
         let (sources, element_bytes) = (u64::from(config.max_sources), element_bytes(key));
         Memory { family, sources, limits, element_bytes, bytes: sources * element_bytes * limits }

@@ -44,8 +44,6 @@ pub struct Fixed {
     pub listen: Option<SocketAddr>,
     /// The keys of IPv6 sources: their map is made once.
     pub ipv6_family: Family,
-    /// Windows of a source: the maps have room for so many.
-    pub limits: usize,
 }
 
 /// What every packet is judged by, seen all or nothing.
@@ -79,9 +77,13 @@ impl Policy {
         self.access.iter().filter(move |access| access.grant == grant).map(|access| access.prefix)
     }
 
-    /// How many limits and shadow limits the rules have together: so many windows a source has.
-    pub fn limits(&self) -> usize {
-        self.rules.iter().map(|rule| rule.limits.len() + rule.shadow_limits.len()).sum()
+    /// Windows that one source may have, at least 1: one for each limit and shadow limit of the rules that are for everyone,
+    /// since it may send to all of them. Rules for some sources are left out, unless one of them alone has more.
+    pub fn windows_per_source(&self) -> u32 {
+        let windows = |rule: &Rule| rule.limits.len() + rule.shadow_limits.len();
+        let of_everyone = self.rules.iter().filter(|rule| rule.from.is_empty()).map(windows).sum();
+        let most = self.rules.iter().map(windows).max().unwrap_or(1);
+        u32::try_from(most.max(of_everyone).max(1)).unwrap_or(u32::MAX)
     }
 
     /// What the longest prefix that holds `address`, and whose time is not over at `now`, says of it.
@@ -235,7 +237,6 @@ impl From<&Config> for Fixed {
             socket: config.socket.clone(),
             listen: config.listen,
             ipv6_family: Family::of_ipv6_prefix(config.policy.ipv6_prefix),
-            limits: config.policy.limits(),
         }
     }
 }

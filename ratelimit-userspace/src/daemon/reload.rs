@@ -92,11 +92,13 @@ impl<D: Datapath> Engine<D> {
         self.can_follow(&config, path)?;
         let desired = DesiredState { interfaces: config.interfaces.clone(), policy: self.policy_of(&config, now) };
         let plan = diff(&self.desired, &desired);
-        let changes = changes(&self.desired, &desired);
+        let mut changes = changes(&self.desired, &desired);
+        let capacity = self.datapath.read().map_err(Problem::datapath)?.sources_capacity;
         let attached = carry_out(&mut self.datapath, &self.desired.policy, &plan).map_err(|error| {
             let problem = Problem::datapath(error);
             Problem { message: format!("{path}: {}", problem.message), ..problem }
         })?;
+        changes.extend(self.capacity_change(capacity));
         for change in &changes {
             tracing::info!("reload: {change}");
         }
@@ -110,5 +112,13 @@ impl<D: Datapath> Engine<D> {
         self.config = config;
         self.newest = None;
         Ok(changes)
+    }
+
+    /// The maps were made for the limits of the start: with more of them fewer sources are remembered.
+    fn capacity_change(&mut self, before: u64) -> Option<String> {
+        let after = self.datapath.read().ok()?.sources_capacity;
+        let remedy = "; the maps were made for fewer limits: `ratelimitd detach` and a new start make room";
+        let remedy = if after < before { remedy } else { "" };
+        (before != after).then(|| format!("sources remembered of each family: {before} -> {after}{remedy}"))
     }
 }

@@ -243,6 +243,33 @@ async fn a_good_reload_is_carried_out_and_keeps_the_counts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reload_brings_rules_and_limits_without_a_restart_and_says_what_they_cost() {
+    let running = start(
+        None,
+        |_| {},
+        |config| {
+            let mut next = config.clone();
+            let mut second = next.policy.rules[0].clone();
+            second.name = "second".into();
+            second.limits[0].slot = 7;
+            next.policy.rules.push(second);
+            file([Ok(next), Ok(config.clone())])
+        },
+    )
+    .await;
+    running.kernel.packet("eth0", opening("198.51.100.7"));
+    let changes = running.client.reload().await.unwrap().changes;
+    let remedy = "the maps were made for fewer limits: `ratelimitd detach` and a new start make room";
+    let capacity = format!("sources remembered of each family: 262144 -> 131072; {remedy}");
+    assert_eq!(changes, ["rule second: added".to_owned(), capacity]);
+    let stats = running.client.stats().await.unwrap();
+    assert_eq!((stats.rules.len(), stats.sources.tracked, stats.sources.capacity), (2, 1, 131_072));
+    let changes = running.client.reload().await.unwrap().changes;
+    assert_eq!(changes, ["rule second: removed", "sources remembered of each family: 131072 -> 262144"]);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_bad_reload_of_any_kind_changes_nothing_and_is_told() {
     let change = |config: &Config, change: fn(&mut Config)| {
         let mut next = config.clone();

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::anyhow;
 use ipnet::IpNet;
-use ratelimit_common::layout::{Fault, Source, Tally, Unit};
+use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally, Unit};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_common::window::{self, CELLS, Charge};
@@ -61,7 +61,8 @@ struct World {
     refusing_attach: BTreeSet<String>,
     refusing_apply: bool,
     refusing_read: bool,
-    capacity: u64,
+    /// Made once, for the first policy.
+    windows_capacity: Option<u64>,
     calls: Vec<String>,
 }
 
@@ -98,11 +99,18 @@ impl FakeDatapath {
             refusing_attach: BTreeSet::new(),
             refusing_apply: false,
             refusing_read: false,
-            capacity: u64::from(ratelimit_common::layout::SOURCES_CAPACITY),
+            windows_capacity: None,
             calls: Vec::new(),
         };
         let kernel = FakeKernel { world: Arc::new(Mutex::new(world)) };
         (Self { kernel: kernel.clone() }, kernel)
+    }
+}
+
+impl World {
+    fn sources_capacity(&self) -> u64 {
+        let windows_per_source = self.policy.as_ref().map_or(1, Policy::windows_per_source);
+        self.windows_capacity.unwrap_or(0) / u64::from(windows_per_source)
     }
 }
 
@@ -220,6 +228,8 @@ impl Datapath for FakeDatapath {
         if world.refusing_apply {
             return Err(anyhow!("write map CONFIG: told to fail").into());
         }
+        let windows = u64::from(SOURCES_CAPACITY) * u64::from(policy.windows_per_source());
+        world.windows_capacity.get_or_insert(windows);
         world.policy = Some(policy.clone());
         world.trial = None;
         Ok(())
@@ -346,7 +356,7 @@ impl Datapath for FakeDatapath {
             interfaces: interfaces.collect(),
             unlisted: Tallies::default(),
             faults: Fault::ALL.iter().map(|fault| (*fault, world.faults.get(fault).copied().unwrap_or(0))).collect(),
-            sources_capacity: world.capacity,
+            sources_capacity: world.sources_capacity(),
         })
     }
 

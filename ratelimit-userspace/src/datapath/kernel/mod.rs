@@ -55,7 +55,8 @@ pub struct Options {
     pub xdp_mode: XdpModeChoice,
     /// Sources remembered of each family at least.
     pub max_sources: u32,
-    /// Windows of each source: how many limits the policy has.
+    /// Windows of each source, see [`Policy::windows_per_source`]. A policy that is applied later may need more: then fewer
+    /// sources are remembered.
     pub windows_per_source: u32,
     /// Whether IPv6 sources need the wide keys, see [`Family::of_ipv6_prefix`].
     pub ipv6_family: Family,
@@ -91,7 +92,10 @@ pub struct Kernel {
     tries: Tries,
     wall_offset_ns: u64,
     ipv6_family: Family,
-    sources_capacity: u64,
+    /// Windows remembered of each family at most.
+    windows_capacity: u32,
+    /// Windows of each source.
+    windows_per_source: u32,
 }
 
 /// The LRU frees entries in runs of up to 128 on each CPU, so a map holds fewer than it has room for by as much
@@ -107,8 +111,7 @@ impl From<&Config> for Options {
             pins: pins_root(config.on_exit).map(Path::to_owned),
             xdp_mode: config.xdp_mode,
             max_sources: config.max_sources,
-            // A configuration has a handful of limits.
-            windows_per_source: u32::try_from(config.policy.limits()).unwrap_or(u32::MAX),
+            windows_per_source: config.policy.windows_per_source(),
             ipv6_family: Family::of_ipv6_prefix(config.policy.ipv6_prefix),
             clock: Clock::Kernel,
         }
@@ -165,7 +168,8 @@ impl Kernel {
             tries: Tries::default(),
             wall_offset_ns: 0,
             ipv6_family: options.ipv6_family,
-            sources_capacity: 0,
+            windows_capacity: 0,
+            windows_per_source: options.windows_per_source.max(1),
         };
         kernel.take_over(options, lru_slack())?;
         Ok(kernel)
@@ -211,8 +215,7 @@ impl Kernel {
         };
         self.take_rows(&known)?;
         self.take_counters(&known)?;
-        let entries = self.map(map::SOURCES_V4)?.max_entries();
-        self.sources_capacity = u64::from(entries.saturating_sub(slack) / options.windows_per_source.max(1));
+        self.windows_capacity = self.map(map::SOURCES_V4)?.max_entries().saturating_sub(slack);
         let wide = self.map(map::SOURCES_V6_WIDE)?.max_entries() > ENTRIES_MIN;
         if wide != (self.ipv6_family == Family::V6Wide) {
             return Err(DatapathError::Pins {
@@ -221,14 +224,19 @@ impl Kernel {
                     .into(),
             });
         }
-        if self.sources_capacity != u64::from(options.max_sources) {
+        if self.sources_capacity() != u64::from(options.max_sources) {
             tracing::warn!(
                 "the pinned state remembers {} sources of each family, not {}: `ratelimitd detach` forgets it, then start again",
-                self.sources_capacity,
+                self.sources_capacity(),
                 options.max_sources
             );
         }
         Ok(())
+    }
+
+    /// Sources remembered of each family at most.
+    fn sources_capacity(&self) -> u64 {
+        u64::from(self.windows_capacity / self.windows_per_source)
     }
 
     /// Lists the interfaces that have a row, in what packets read, now or after a trial. Every other word is written as it was. While the
@@ -366,12 +374,14 @@ impl Kernel {
 impl Datapath for Kernel {
     fn apply(&mut self, policy: &Policy) -> Result<(), DatapathError> {
         self.write_generation(policy, None)?;
+        self.windows_per_source = policy.windows_per_source();
         self.policy = Some(policy.clone());
         Ok(())
     }
 
     fn apply_until(&mut self, policy: &Policy, until: Nanos) -> Result<(), DatapathError> {
         self.try_out(policy, until)?;
+        self.windows_per_source = policy.windows_per_source();
         self.policy = Some(policy.clone());
         Ok(())
     }
@@ -435,7 +445,7 @@ impl Datapath for Kernel {
             interfaces,
             unlisted,
             faults: self.faults()?,
-            sources_capacity: self.sources_capacity,
+            sources_capacity: self.sources_capacity(),
         })
     }
 
