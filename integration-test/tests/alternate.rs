@@ -1,0 +1,151 @@
+//! Two configurations, as large as they get, in turn under load: no packet meets a part of one and a part of the other, and
+//! nothing that was counted is lost.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{Ipv4Addr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use integration_test::frames::flag::SYN;
+use integration_test::frames::proto::TCP;
+use integration_test::frames::{IPV4, V4, frame, tcp};
+use integration_test::is_skipped;
+use integration_test::lab::{CLIENTS, Lab, ask, packets};
+use netlab::PacketSocket;
+
+const LISTEN: &str = "127.0.0.1:9464";
+const ENTRIES: u32 = 100_000;
+const RULES: usize = 64;
+const RELOADS: u32 = 10;
+/// Entries of a list that differ from one reload to the next but one; in the last reload all do.
+const CHANGED: u32 = 1_000;
+const RELOADED_WITHIN: Duration = Duration::from_secs(1);
+
+/// A configuration: everything about the judging of a packet from the client to port 80 differs from the other's.
+struct Side {
+    /// The rule for port 80, and the key of the list that the client is in.
+    judge: &'static str,
+    list: &'static str,
+    /// The other's rule, which has another port here.
+    bystander: &'static str,
+}
+
+const SIDES: [Side; 2] = [
+    Side { judge: "left", list: "deny", bystander: "right" },
+    Side { judge: "right", list: "allow", bystander: "left" },
+];
+
+/// The only ways in which a packet to port 80 may be judged: by which rule, and for which reason.
+const WHOLE: [(&str, &str); 2] = [("left", "denied"), ("right", "exempt")];
+
+/// Writes one side's file, and its list with this number in most, or all, of its entries.
+fn write(lab: &Lab, side: usize, round: u32) {
+    let Side { judge, list, bystander } = &SIDES[side];
+    let mut entries = format!("{}\n", CLIENTS[0]);
+    let changed = if round == RELOADS { ENTRIES } else { CHANGED };
+    for entry in 1..ENTRIES {
+        let round = if entry < changed { round } else { 0 };
+        let address = 0x1400_0000 + round * 2 * ENTRIES + entry * 2;
+        let _infallible = writeln!(entries, "{}", Ipv4Addr::from(address));
+    }
+    fs::write(lab.directory().join(format!("{list}.txt")), entries).unwrap();
+
+    let judge = format!("[[rule]]\nname = \"{judge}\"\nfrom = [\"10.9.0.0/24\"]\nports = \"80/tcp\"\nlimits = [\"9/1h\"]\n");
+    let bystander =
+        format!("[[rule]]\nname = \"{bystander}\"\nfrom = [\"10.9.0.0/25\"]\nports = \"82/tcp\"\nlimits = [\"9/1h\"]\n");
+    let kept = "[[rule]]\nname = \"kept\"\nports = \"81/tcp\"\nlimits = [\"5/1h\"]\n".to_owned();
+    let others = (0..RULES - 3).map(|at| {
+        format!("[[rule]]\nname = \"r{at}\"\nports = \"{}/tcp\"\nlimits = [\"9/1h\"]\n", 1000 + side * 100 + at)
+    });
+    let mut rules: Vec<String> = others.collect();
+    // The places differ too, so that no bit of one configuration means the same in the other.
+    let places = if side == 0 { [0, 40, 20] } else { [60, 0, 30] };
+    for (place, rule) in places.into_iter().zip([judge, bystander, kept]) {
+        rules.insert(place, rule);
+    }
+    let text = format!(
+        "interfaces = [\"s0\"]\nsocket = \"{}\"\nlisten = \"{LISTEN}\"\nmax_sources = 4096\n{list} = [\"file:{list}.txt\"]\n{}",
+        lab.socket().display(),
+        rules.concat()
+    );
+    fs::write(lab.directory().join("ratelimitd.toml"), text).unwrap();
+}
+
+/// Packets that were judged, by rule and reason; those by no rule under "".
+fn judged(lab: &Lab) -> BTreeMap<(String, String), u64> {
+    let address = LISTEN.parse().unwrap();
+    let mut stream = lab.server.inside(|| Ok(TcpStream::connect_timeout(&address, Duration::from_secs(5))?)).unwrap();
+    let metrics = ask(&mut stream, "/metrics");
+    let label = |line: &str, name: &str| {
+        let from = line.split_once(&format!("{name}=\"")).unwrap().1;
+        from.split_once('"').unwrap().0.to_owned()
+    };
+    let lines = metrics.lines().filter(|line| line.starts_with("ratelimitd_packets_total{"));
+    let counted = lines.map(|line| {
+        let count: u64 = line.rsplit_once(' ').unwrap().1.parse().unwrap();
+        ((label(line, "rule"), label(line, "reason")), count)
+    });
+    counted.filter(|(_, count)| *count != 0).collect()
+}
+
+fn syn(source: &str, port: u16) -> Vec<u8> {
+    let source: Ipv4Addr = source.parse().unwrap();
+    frame(IPV4, V4 { source: source.octets(), ..V4::of(TCP) }.around(tcp(port, SYN)))
+}
+
+#[test]
+fn no_packet_is_judged_by_half_a_configuration_and_no_count_is_lost() {
+    if is_skipped("no_packet_is_judged_by_half_a_configuration_and_no_count_is_lost") {
+        return;
+    }
+    let lab = Lab::quiet();
+    write(&lab, 0, 0);
+    let _daemon = lab.start(&["run", "--config", lab.directory().join("ratelimitd.toml").to_str().unwrap()]);
+    let is_over = AtomicBool::new(false);
+    let (mut sent, mut took) = (0, Vec::new());
+    thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+            let probe = syn(CLIENTS[0], 80);
+            let mut sent = 0_u64;
+            while !is_over.load(Ordering::Relaxed) {
+                sender.send(&probe).unwrap();
+                sent += 1;
+            }
+            sent
+        });
+        let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+        let kept = syn(CLIENTS[1], 81);
+        for round in 1..=RELOADS {
+            write(&lab, round as usize % 2, round);
+            let began = Instant::now();
+            let reloaded = lab.ratelimitd(&["reload"]);
+            took.push(began.elapsed());
+            if reloaded.code() != 0 {
+                is_over.store(true, Ordering::Relaxed);
+                panic!("{}", reloaded.stderr);
+            }
+            sender.send(&kept).unwrap();
+            sent += 1;
+        }
+        is_over.store(true, Ordering::Relaxed);
+        sent += load.join().unwrap();
+    });
+    println!("{sent} packets over {RELOADS} reloads, which took {took:?}");
+    lab.stats_once(|stats| packets(stats)[0] == sent);
+    // What is served over TCP is at most a second old.
+    thread::sleep(Duration::from_millis(1100));
+    let mut judged = judged(&lab);
+    for (reason, count) in [("within_limit", 5), ("over_limit", u64::from(RELOADS) - 5)] {
+        assert_eq!(judged.remove(&("kept".to_owned(), reason.to_owned())), Some(count), "{judged:?}");
+    }
+    let wholes = WHOLE.map(|(rule, reason)| judged.remove(&(rule.to_owned(), reason.to_owned())).unwrap_or(0));
+    assert!(judged.is_empty(), "judged by half a configuration: {judged:?}");
+    assert!(wholes.iter().all(|count| *count > u64::from(RELOADS)), "both were met: {wholes:?}");
+    assert_eq!(wholes.iter().sum::<u64>() + u64::from(RELOADS), sent);
+    assert!(took.iter().all(|took| *took < RELOADED_WITHIN), "{took:?}");
+}
