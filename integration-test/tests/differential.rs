@@ -4,20 +4,21 @@
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use integration_test::frames::flag::{ACK, FIN, PSH, RST, SYN};
 use integration_test::frames::proto::{FRAGMENT, GRE, ICMP, ICMPV6, TCP, UDP};
 use integration_test::frames::{IPV4, IPV6, V4, V6, fragment, icmp, quic, tagged, tcp_with, udp_from};
 use integration_test::is_skipped;
-use integration_test::oracle::{self, Kind, Oracle, Outcome, Packet};
-use integration_test::program::{Program, limit_over, policy};
+use integration_test::oracle::{self, Kind, Oracle, Packet};
+use integration_test::program::{Program, TEN_O_CLOCK, limit_over};
+use ipnet::IpNet;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::packet::{Parsed, Target, parse};
 use ratelimit_common::source::Address;
-use ratelimit_common::time::SECOND_NS;
-use ratelimit_userspace::desired::{Access, Limit, Mode, Policy, Refuse, WindowForm};
+use ratelimit_common::time::{Nanos, SECOND_NS};
+use ratelimit_userspace::desired::{Access, Bans, Grant, Limit, Mode, Policy, Ports, Refuse, Rule, WindowForm};
 
 const STEPS: u32 = 120_000;
 /// After so many steps, the counters of the program are compared with the oracle's, which also shows that no packet is lost.
@@ -50,48 +51,152 @@ impl Random {
     }
 }
 
+/// Prefixes that hold some of the sources, each one other's or not.
+const SOURCES: [&str; 7] = [
+    "198.51.0.0/16",
+    "198.51.100.0/24",
+    "198.51.100.2/32",
+    "203.0.113.1/32",
+    "2001:db8::/32",
+    "2001:db8:0:1::/64",
+    "2001:db8:0:1::2/128",
+];
+const DESTINATIONS: [&str; 5] =
+    ["192.0.2.0/24", "192.0.2.1/32", "192.0.2.2/32", "2001:db8:ff::/48", "2001:db8:ff::1/128"];
+const ENDED_MAX: usize = 3;
+const RULES: [&str; 5] = ["web", "api", "login", "premium", "rest"];
+
 /// The policy twice: as the program takes it, and as the oracle does.
-fn random_policy(random: &mut Random, prefixes: (u8, u8)) -> (Policy, oracle::Policy) {
-    let mut limits: Vec<Limit> = Vec::new();
+fn random_policy(random: &mut Random, prefixes: (u8, u8), now: Nanos) -> (Policy, oracle::Policy) {
+    let mut access = Vec::new();
+    if random.one_in(3) {
+        for prefix in SOURCES.map(net) {
+            if random.one_in(4) {
+                let grant = random.of(&[Grant::Exempt, Grant::Denied]);
+                access.push(Access { prefix, grant, until: random_end(random, now) });
+            }
+        }
+    }
+    let mut names = RULES.to_vec();
+    let mut rules = Vec::new();
     for _ in 0..=random.below(4) {
+        let name = names.swap_remove(usize::try_from(random.below(names.len() as u64)).unwrap());
+        let mut rule = random_rule(random, name, now);
+        // The program looks past so many rules that have ended, which the daemon takes out.
+        if rules.iter().filter(|(_, rule): &&(_, Rule)| rule.until.is_some()).count() == ENDED_MAX {
+            rule.until = None;
+        }
+        rules.push((name, rule));
+    }
+    let twin_of_access = |access: &Access| {
+        let grant = match access.grant {
+            Grant::Exempt => oracle::Grant::Exempt,
+            Grant::Denied => oracle::Grant::Denied,
+        };
+        (twin_of_net(&access.prefix), grant, access.until.map(|until| until.0))
+    };
+    let twin = oracle::Policy {
+        ipv4_prefix: prefixes.0,
+        ipv6_prefix: prefixes.1,
+        access: access.iter().map(twin_of_access).collect(),
+        rules: rules.iter().map(|(name, rule)| twin_of_rule(name, rule)).collect(),
+    };
+    let rules = rules.into_iter().map(|(_, rule)| rule).collect();
+    (Policy { ipv4_prefix: prefixes.0, ipv6_prefix: prefixes.1, access, rules }, twin)
+}
+
+fn random_rule(random: &mut Random, name: &str, now: Nanos) -> Rule {
+    let limits = random_limits(random, name, 1, 4);
+    let (tcp, udp) = (some_ports(random), some_ports(random));
+    let ports = Ports { tcp, udp, other_protocols: random.one_in(4) };
+    let (from, to) = (some_prefixes(random, &SOURCES), some_prefixes(random, &DESTINATIONS));
+    let bans = random.one_in(4).then(|| Bans {
+        steps_ns: (0..=random.below(4)).map(|_| 1 + random.below(200 * SECOND_NS)).collect(),
+        forget_ns: random.below(600 * SECOND_NS),
+    });
+    Rule {
+        from,
+        to,
+        mode: if random.one_in(8) { Mode::DryRun } else { Mode::Enforce },
+        refuse: if random.one_in(3) { Refuse::All } else { Refuse::Excess },
+        until: random_end(random, now),
+        bans,
+        shadow_limits: random_limits(random, name, 0, 3)
+            .into_iter()
+            .map(|limit| Limit { slot: limit.slot | 1 << 31, ..limit })
+            .collect(),
+        ..Rule::new(name.into(), ports, limits)
+    }
+}
+
+fn random_limits(random: &mut Random, rule: &str, at_least: u64, below: u64) -> Vec<Limit> {
+    let mut limits: Vec<Limit> = Vec::new();
+    for _ in 0..at_least + random.below(below) {
         let unit = random.of(&[Unit::Connections, Unit::Packets, Unit::Bytes]);
-        let form = random.of(&[WindowForm::Strict, WindowForm::Lenient]);
+        let form = random.of(&[
+            WindowForm::Strict,
+            WindowForm::Strict,
+            WindowForm::Lenient,
+            WindowForm::Lenient,
+            WindowForm::Fixed,
+            WindowForm::Gcra,
+        ]);
         let amount = match unit {
             Unit::Connections => random.below(12),
             Unit::Packets => random.below(25),
             Unit::Bytes => random.below(3000),
         };
-        let buckets = u8::try_from(5 + random.below(3)).unwrap();
-        limits.push(limit_over(amount, unit, form, buckets, random.of(&BUCKETS_NS)));
+        let buckets = match form {
+            WindowForm::Strict | WindowForm::Lenient => u8::try_from(5 + random.below(3)).unwrap(),
+            WindowForm::Fixed | WindowForm::Gcra => 1,
+        };
+        let limit = limit_over(amount, unit, form, buckets, random.of(&BUCKETS_NS));
+        let rule = u32::try_from(RULES.iter().position(|name| *name == rule).unwrap()).unwrap();
+        limits.push(Limit {
+            burst: random.one_in(4).then(|| random.below(amount + 1)),
+            slot: rule << 20 | u32::from(form == WindowForm::Gcra) << 19 | limit.slot,
+            ..limit
+        });
     }
     // Two limits of one rule have a window in common only where configurations may say so; program.rs has that case.
     limits.sort_by_key(|limit| limit.slot);
     limits.dedup_by_key(|limit| limit.slot);
-    let mut wanted = policy(&limits);
-    (wanted.ipv4_prefix, wanted.ipv6_prefix) = prefixes;
-    let tcp: Vec<u16> = PORTS.into_iter().filter(|_| !random.one_in(3)).collect();
-    let udp: Vec<u16> = PORTS.into_iter().filter(|_| !random.one_in(3)).collect();
-    let exempt: Vec<(IpAddr, u8)> = if random.one_in(4) {
-        vec![("198.51.100.2".parse().unwrap(), 32), ("2001:db8:0:2::".parse().unwrap(), 64)]
-    } else {
-        Vec::new()
-    };
-    wanted.access =
-        exempt.iter().map(|(address, len)| Access::exempt(ipnet::IpNet::new(*address, *len).unwrap())).collect();
-    let rule = &mut wanted.rules[0];
-    rule.mode = if random.one_in(8) { Mode::DryRun } else { Mode::Enforce };
-    rule.refuse = if random.one_in(3) { Refuse::All } else { Refuse::Excess };
-    rule.ports.tcp = ranges(&tcp);
-    rule.ports.udp = ranges(&udp);
-    rule.ports.other_protocols = random.one_in(4);
-    let twin = oracle::Policy {
-        ipv4_prefix: prefixes.0,
-        ipv6_prefix: prefixes.1,
-        exempt,
-        tcp,
-        udp,
+    limits
+}
+
+fn random_end(random: &mut Random, now: Nanos) -> Option<Nanos> {
+    random.one_in(4).then(|| Nanos(now.0 + random.below(200 * SECOND_NS)))
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn some_ports(random: &mut Random) -> Vec<(u16, u16)> {
+    let mut ranges: Vec<_> = PORTS.into_iter().filter(|_| !random.one_in(3)).map(|port| (port, port)).collect();
+    ranges.sort_unstable();
+    ranges
+}
+
+fn some_prefixes(random: &mut Random, of: &[&str]) -> Vec<IpNet> {
+    let is_for_all = !random.one_in(3);
+    of.iter().map(|text| net(text)).filter(|_| !is_for_all && random.one_in(2)).collect()
+}
+
+fn twin_of_net(net: &IpNet) -> oracle::Prefix {
+    (net.addr(), net.prefix_len())
+}
+
+fn twin_of_rule(name: &'static str, rule: &Rule) -> oracle::Rule {
+    let ports = |ranges: &[(u16, u16)]| ranges.iter().map(|(first, _)| *first).collect();
+    oracle::Rule {
+        name,
+        from: rule.from.iter().map(twin_of_net).collect(),
+        to: rule.to.iter().map(twin_of_net).collect(),
+        tcp: ports(&rule.ports.tcp),
+        udp: ports(&rule.ports.udp),
         other_protocols: rule.ports.other_protocols,
-        limits: limits.iter().map(twin_of).collect(),
+        limits: rule.limits.iter().map(twin_of).collect(),
         refuse: match rule.refuse {
             Refuse::Excess => oracle::Refuse::Excess,
             Refuse::All => oracle::Refuse::All,
@@ -100,14 +205,9 @@ fn random_policy(random: &mut Random, prefixes: (u8, u8)) -> (Policy, oracle::Po
             Mode::Enforce => oracle::Mode::Enforce,
             Mode::DryRun => oracle::Mode::DryRun,
         },
-    };
-    (wanted, twin)
-}
-
-fn ranges(ports: &[u16]) -> Vec<(u16, u16)> {
-    let mut ranges: Vec<_> = ports.iter().map(|&port| (port, port)).collect();
-    ranges.sort_unstable();
-    ranges
+        until: rule.until.map(|until| until.0),
+        bans: rule.bans.as_ref().map(|bans| oracle::Bans { steps: bans.steps_ns.clone(), forget: bans.forget_ns }),
+    }
 }
 
 fn twin_of(limit: &Limit) -> oracle::Limit {
@@ -123,8 +223,10 @@ fn twin_of(limit: &Limit) -> oracle::Limit {
         form: match limit.form {
             WindowForm::Strict => oracle::Form::Strict,
             WindowForm::Lenient => oracle::Form::Lenient,
-            WindowForm::Fixed | WindowForm::Gcra => unreachable!("not made here"),
+            WindowForm::Fixed => oracle::Form::Fixed,
+            WindowForm::Gcra => oracle::Form::Leaky,
         },
+        burst: limit.burst,
     }
 }
 
@@ -157,19 +259,26 @@ fn random_packet(random: &mut Random) -> (Vec<u8>, Packet) {
         8 => (Kind::Other, (V4::of(ICMP), ICMPV6), icmp(if is_v4 { 8 } else { 128 }, 0)),
         _ => (Kind::Other, (V4::of(GRE), GRE), data),
     };
-    let (source, ether_type, packet) = if is_v4 {
+    let which = usize::from(random.one_in(2));
+    let (source, destination, ether_type, mut packet) = if is_v4 {
         // One /24 with two clients, another with one.
         let source: [u8; 4] = random.of(&[[198, 51, 100, 1], [198, 51, 100, 2], [203, 0, 113, 1]]);
-        (IpAddr::V4(Ipv4Addr::from(source)), IPV4, V4 { source, ..v4 }.around(payload))
+        let destination = IpAddr::from([[192, 0, 2, 1], [192, 0, 2, 2]][which]);
+        (IpAddr::from(source), destination, IPV4, V4 { source, ..v4 }.around(payload))
     } else {
         // Two /64, one of them with two addresses.
         let source: Ipv6Addr = random.of(&["2001:db8:0:1::1", "2001:db8:0:1::2", "2001:db8:0:2::1"]).parse().unwrap();
-        (IpAddr::V6(source), IPV6, V6 { source: source.octets(), ..V6::of(v6) }.around(payload))
+        let destination = ["2001:db8:ff::1", "2001:db8:ff::2"][which].parse().unwrap();
+        (IpAddr::V6(source), destination, IPV6, V6 { source: source.octets(), ..V6::of(v6) }.around(payload))
     };
+    match destination {
+        IpAddr::V4(to) => packet[16..20].copy_from_slice(&to.octets()),
+        IpAddr::V6(to) => packet[24..40].copy_from_slice(&to.octets()),
+    }
     let tags = [(0x88a8, 5), (0x8100, 6)];
     let first_tag = random.of(&[0, 1, 2, 2, 2]);
     let bytes = packet.len() as u64;
-    (tagged(&tags[first_tag..], ether_type, packet), Packet { source, bytes, kind })
+    (tagged(&tags[first_tag..], ether_type, packet), Packet { source, destination, bytes, kind })
 }
 
 fn random_step_ns(random: &mut Random) -> u64 {
@@ -194,14 +303,14 @@ fn seed() -> u64 {
 fn run(prefixes: (u8, u8), seed: u64) {
     println!("RATELIMITD_SEED={seed} prefixes {prefixes:?}");
     let mut random = Random(seed);
-    let (wanted, twin) = random_policy(&mut random, prefixes);
+    let (wanted, twin) = random_policy(&mut random, prefixes, TEN_O_CLOCK);
     let mut program = Program::new(&wanted);
     let mut oracle = Oracle::new(twin.clone());
     let mut applied = twin;
     let mut expected: BTreeMap<&str, u64> = BTreeMap::new();
     for step in 0..STEPS {
         if random.one_in(300) {
-            let (wanted, twin) = random_policy(&mut random, prefixes);
+            let (wanted, twin) = random_policy(&mut random, prefixes, program.now());
             program.apply(&wanted);
             oracle.apply(twin.clone());
             applied = twin;
@@ -221,7 +330,7 @@ fn run(prefixes: (u8, u8), seed: u64) {
         let passes = program.passes(&frame);
         assert_eq!(
             passes,
-            outcome != Outcome::OverLimit,
+            outcome.passes(),
             "seed {seed}, step {step}: {packet:?} at {} is {outcome:?} to the oracle, under {applied:#?}",
             program.now().0
         );
@@ -234,19 +343,24 @@ fn run(prefixes: (u8, u8), seed: u64) {
     println!("{STEPS} steps agree: {expected:?}");
 }
 
+fn address(parsed: Address) -> IpAddr {
+    match parsed {
+        Address::V4(word) => IpAddr::from(word.to_ne_bytes()),
+        Address::V6(words) => {
+            let octets = words.map(u64::to_ne_bytes);
+            IpAddr::from(<[u8; 16]>::try_from(octets.as_flattened()).unwrap())
+        }
+    }
+}
+
 #[test]
 fn a_random_packet_is_to_the_parser_what_it_is_to_the_oracle() {
     let mut random = Random(seed());
     for _ in 0..20_000 {
         let (frame, packet) = random_packet(&mut random);
         let Parsed::Ip(parsed) = parse(&frame.as_slice()) else { panic!("{packet:?} is no IP: {frame:02x?}") };
-        let source = match parsed.source {
-            Address::V4(word) => IpAddr::from(word.to_ne_bytes()),
-            Address::V6(words) => {
-                let octets = words.map(u64::to_ne_bytes);
-                IpAddr::from(<[u8; 16]>::try_from(octets.as_flattened()).unwrap())
-            }
-        };
+        let source = address(parsed.source);
+        let destination = address(parsed.destination);
         let kind = match parsed.target {
             Target::Tcp { port, opening } => Kind::Tcp { port, opens: opening },
             Target::Udp { port, source_port, quic_initial } => Kind::Udp { source_port, port, quic_initial },
@@ -254,7 +368,7 @@ fn a_random_packet_is_to_the_parser_what_it_is_to_the_oracle() {
             Target::Essential => Kind::Essential,
             Target::Unwalkable | Target::Other => Kind::Other,
         };
-        assert_eq!(Packet { source, bytes: parsed.ip_bytes.into(), kind }, packet, "{frame:02x?}");
+        assert_eq!(Packet { source, destination, bytes: parsed.ip_bytes.into(), kind }, packet, "{frame:02x?}");
     }
 }
 

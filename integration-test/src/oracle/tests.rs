@@ -1,0 +1,136 @@
+use super::*;
+
+const MINUTE: Nanos = 60 * SECOND;
+const TEN_O_CLOCK: Nanos = 29_700_600 * MINUTE;
+const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(198, 51, 100, 7));
+
+const DESTINATION: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+
+fn rule(limits: Vec<Limit>) -> Rule {
+    Rule {
+        name: "default",
+        from: Vec::new(),
+        to: Vec::new(),
+        tcp: vec![80, 443],
+        udp: vec![80, 443],
+        other_protocols: false,
+        limits,
+        refuse: Refuse::Excess,
+        mode: Mode::Enforce,
+        until: None,
+        bans: None,
+    }
+}
+
+fn policy(rules: Vec<Rule>) -> Policy {
+    Policy { ipv4_prefix: 32, ipv6_prefix: 64, access: Vec::new(), rules }
+}
+
+fn limit(amount: u64, unit: Unit, form: Form) -> Limit {
+    Limit { amount, unit, bucket: MINUTE, buckets: 5, form, burst: None }
+}
+
+const SYN: Packet =
+    Packet { source: CLIENT, destination: DESTINATION, bytes: 40, kind: Kind::Tcp { port: 80, opens: true } };
+
+fn admitted(oracle: &mut Oracle, packet: &Packet, now: Nanos, tries: u64) -> u64 {
+    (0..tries).map(|_| u64::from(oracle.judge(packet, now) == Outcome::WithinLimit)).sum()
+}
+
+#[test]
+fn the_designs_timelines_come_out_as_written() {
+    for form in [Form::Strict, Form::Lenient] {
+        for (last, expected) in [(100, 100), (300, 250)] {
+            let mut oracle = Oracle::new(policy(vec![rule(vec![limit(1000, Unit::Connections, form)])]));
+            for (minute, count) in [(0, 250), (2, 500), (4, 250)] {
+                assert_eq!(admitted(&mut oracle, &SYN, TEN_O_CLOCK + minute * MINUTE, count), count);
+            }
+            assert_eq!(admitted(&mut oracle, &SYN, TEN_O_CLOCK + 6 * MINUTE, last), expected);
+        }
+        let mut oracle = Oracle::new(policy(vec![rule(vec![limit(30, Unit::Connections, form)])]));
+        let counts = [(45, 13, 13), (46, 7, 7), (47, 11, 10)];
+        for (minute, tries, expected) in counts {
+            assert_eq!(admitted(&mut oracle, &SYN, TEN_O_CLOCK + minute * MINUTE, tries), expected);
+        }
+    }
+}
+
+#[test]
+fn a_packet_that_one_limit_refuses_is_charged_to_none() {
+    let limits = vec![limit(10, Unit::Packets, Form::Strict), limit(100, Unit::Bytes, Form::Strict)];
+    let mut oracle = Oracle::new(policy(vec![rule(limits)]));
+    assert_eq!(admitted(&mut oracle, &SYN, TEN_O_CLOCK, 10), 2);
+    oracle.apply(policy(vec![rule(vec![limit(10, Unit::Packets, Form::Strict)])]));
+    assert_eq!(admitted(&mut oracle, &SYN, TEN_O_CLOCK, 10), 8);
+}
+
+#[test]
+fn a_flow_opens_with_its_first_datagram_after_silence_and_with_every_ninth_initial() {
+    let mut oracle = Oracle::new(policy(vec![rule(vec![limit(100, Unit::Connections, Form::Strict)])]));
+    let datagram = |quic_initial| Packet {
+        source: CLIENT,
+        destination: DESTINATION,
+        bytes: 100,
+        kind: Kind::Udp { source_port: 4000, port: 443, quic_initial },
+    };
+    assert_eq!(oracle.judge(&datagram(false), TEN_O_CLOCK), Outcome::WithinLimit);
+    assert_eq!(oracle.judge(&datagram(false), TEN_O_CLOCK + FLOW_IDLE), Outcome::NotCounted);
+    assert_eq!(oracle.judge(&datagram(false), TEN_O_CLOCK + 2 * FLOW_IDLE + 1), Outcome::WithinLimit);
+    let now = TEN_O_CLOCK + 4 * FLOW_IDLE;
+    assert_eq!(admitted(&mut oracle, &datagram(true), now, 24), 3);
+}
+
+#[test]
+fn a_prefix_is_one_client_and_an_exempt_one_is_none() {
+    let mut policy = policy(vec![rule(vec![limit(1, Unit::Packets, Form::Strict)])]);
+    policy.ipv4_prefix = 24;
+    policy.access = vec![(("198.51.100.8".parse().unwrap(), 32), Grant::Exempt, None)];
+    let mut oracle = Oracle::new(policy);
+    let from = |source: &str| Packet { source: source.parse().unwrap(), ..SYN };
+    assert_eq!(oracle.judge(&from("198.51.100.7"), TEN_O_CLOCK), Outcome::WithinLimit);
+    assert_eq!(oracle.judge(&from("198.51.100.9"), TEN_O_CLOCK), Outcome::OverLimit);
+    assert_eq!(oracle.judge(&from("198.51.100.8"), TEN_O_CLOCK), Outcome::Exempt);
+    assert_eq!(oracle.judge(&from("198.51.101.7"), TEN_O_CLOCK), Outcome::WithinLimit);
+}
+
+#[test]
+fn dry_run_and_refuse_all_do_as_they_say() {
+    let of_one = rule(vec![limit(1, Unit::Connections, Form::Strict)]);
+    let mut oracle = Oracle::new(policy(vec![Rule { mode: Mode::DryRun, ..of_one.clone() }]));
+    assert_eq!(oracle.judge(&SYN, TEN_O_CLOCK), Outcome::WithinLimit);
+    assert_eq!(oracle.judge(&SYN, TEN_O_CLOCK), Outcome::DryRun);
+    let ack = Packet { kind: Kind::Tcp { port: 80, opens: false }, ..SYN };
+    assert_eq!(oracle.judge(&ack, TEN_O_CLOCK), Outcome::NotCounted);
+    oracle.apply(policy(vec![Rule { refuse: Refuse::All, ..of_one }]));
+    assert_eq!(oracle.judge(&ack, TEN_O_CLOCK), Outcome::OverLimit);
+}
+
+#[test]
+fn six_in_thirty_seconds_leak_one_every_five() {
+    let six = Limit { bucket: 30 * SECOND, buckets: 1, ..limit(6, Unit::Connections, Form::Leaky) };
+    let mut oracle = Oracle::new(policy(vec![rule(vec![six])]));
+    for (now, expected) in [(0, 6), (5 * SECOND - 1, 0), (5 * SECOND, 1), (17 * SECOND, 2)] {
+        assert_eq!(admitted(&mut oracle, &SYN, TEN_O_CLOCK + now, 10), expected);
+    }
+}
+
+#[test]
+fn a_ban_grows_until_it_is_forgotten_and_the_first_rule_that_matches_judges() {
+    let bans = Some(Bans { steps: vec![MINUTE, 60 * MINUTE], forget: 100 * MINUTE });
+    let here = vec![("198.51.100.0".parse().unwrap(), 24)];
+    let strict = Rule { bans, from: here, ..rule(vec![limit(0, Unit::Connections, Form::Strict)]) };
+    let other = Rule { name: "other", ..rule(vec![limit(9, Unit::Connections, Form::Strict)]) };
+    let mut oracle = Oracle::new(policy(vec![strict, other]));
+    for (minute, expected) in [
+        (0, Outcome::OverLimit),
+        (0, Outcome::Banned),
+        (1, Outcome::OverLimit),
+        (60, Outcome::Banned),
+        (161, Outcome::OverLimit),
+        (162, Outcome::OverLimit),
+    ] {
+        assert_eq!(oracle.judge(&SYN, TEN_O_CLOCK + minute * MINUTE), expected, "minute {minute}");
+    }
+    let outside = Packet { source: "203.0.113.1".parse().unwrap(), ..SYN };
+    assert_eq!(oracle.judge(&outside, TEN_O_CLOCK), Outcome::WithinLimit);
+}
