@@ -25,15 +25,15 @@ use machine::Machine;
 
 /// The versions that the README names, beside the one that developers have.
 const VERSIONS: [[u32; 2]; 2] = [[6, 1], [6, 12]];
-/// The file of integration tests that needs nothing but the kernel.
-const TESTS: &str = "program";
+/// The files of integration tests that need nothing but the kernel.
+const TESTS: [&str; 3] = ["program", "rules", "trial"];
 
 /// One kernel after the other: each has two CPUs, as many as a small machine.
 pub(super) fn kernels(filter: Option<&str>) -> Result<Tier> {
     let start = Instant::now();
     let artifacts = cargo::build(&tiers::EVERYTHING)?;
     let mut tally = Tally::default();
-    for test in artifacts.iter().filter(|test| test.is_test_in(tiers::PRIVILEGED) && test.target == TESTS) {
+    for test in artifacts.iter().filter(|test| test.is_test_in(tiers::PRIVILEGED) && TESTS.contains(&test.target.as_str())) {
         if has_tests(test, filter)? {
             run_everywhere(test, filter, &mut tally)?;
         }
