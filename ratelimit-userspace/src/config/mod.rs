@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 
+use self::lists::ListFile;
 use crate::desired::Policy;
 
 pub mod amount;
@@ -55,8 +56,8 @@ pub struct Config {
     pub notes: Vec<(String, String)>,
     /// Prefixes of both `allow` and `deny`, sorted: they are exempt.
     pub overruled: Vec<IpNet>,
-    /// The list files that were read for it, sorted.
-    pub list_files: Vec<PathBuf>,
+    /// The list files that were read for it, by path.
+    pub list_files: Vec<ListFile>,
 }
 
 /// What keeps the administrator from locking himself out.

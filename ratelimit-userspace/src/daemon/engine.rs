@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::breaker::Breaker;
 use super::hold::Hold;
 use super::links::Links;
+use super::list_watch::ListWatch;
 use super::orders::Grants;
 use super::source::ConfigSource;
 use super::store::Store;
@@ -21,8 +22,8 @@ use crate::datapath::{Datapath, DatapathError, InterfaceReading, Reading};
 use crate::desired::{DesiredState, Policy};
 use crate::safety::Around;
 use crate::snapshot::{
-    Census, CheckReport, Clocks, ConfigState, Parts, SCHEMA, Sample, Samples, Snapshot, Standing, TOP_DEFAULT,
-    TopSource, Traffic, Volume,
+    Census, CheckReport, Clocks, ConfigState, Parts, SCHEMA, Sample, Samples, Snapshot, StaleList, Standing,
+    TOP_DEFAULT, TopSource, Traffic, Volume,
 };
 
 /// Gateways and resolvers change without an announcement that is listened to.
@@ -62,6 +63,7 @@ pub(super) struct Engine<D> {
     pub(super) grants: Grants,
     pub(super) hold: Option<Hold>,
     pub(super) breaker: Breaker,
+    pub(super) lists: ListWatch,
     /// The trial that runs.
     pub(super) pending: Option<Pending>,
     /// The text that was tried last and not confirmed.
@@ -112,6 +114,7 @@ impl<D: Datapath> Engine<D> {
             grants: Grants::default(),
             hold: None,
             breaker: Breaker::default(),
+            lists: ListWatch::default(),
             pending: None,
             refused,
             links: Links::default(),
@@ -142,6 +145,7 @@ impl<D: Datapath> Engine<D> {
             Some((before, record)) => self.resume(before, record, moment)?,
             None => false,
         };
+        self.lists.taken(&self.config.list_files, moment);
         self.desired.policy = self.policy_of(&self.config, clocks.now);
         Ok(is_on_trial)
     }
@@ -222,6 +226,7 @@ impl<D: Datapath> Engine<D> {
         let clocks = Clocks { now: reading.now, wall: moment.wall };
         self.expire_grants(clocks);
         self.watch_breaker(reading, moment);
+        self.watch_lists(reading.now, moment);
         let applied = if self.must_apply && self.pending.is_none() { self.put_in_force(reading.now) } else { Ok(()) };
         for error in [trial.err(), applied.err()].into_iter().flatten() {
             tracing::error!("put in force what should be: {:#}", anyhow::Error::from(error));
@@ -240,6 +245,9 @@ impl<D: Datapath> Engine<D> {
         }
         if self.pending.is_some() {
             words += "a file is on trial; ";
+        }
+        for (path, _) in self.lists.stale() {
+            words += &format!("list file {} IS NOT FOLLOWED; ", path.display());
         }
         words
     }
@@ -316,6 +324,7 @@ impl<D: Datapath> Engine<D> {
             hold: self.hold.as_ref().map(Hold::report),
             fallen_back: self.breaker.tripped().map(str::to_owned).collect(),
             confirm_within_ns: self.pending.as_ref().map(left),
+            stale_lists: self.lists.stale().map(|(path, why)| StaleList::new(path, why)).collect(),
         }))
     }
 

@@ -28,6 +28,7 @@ mod engine;
 mod events;
 mod hold;
 mod links;
+mod list_watch;
 mod notify;
 mod orders;
 mod reload;

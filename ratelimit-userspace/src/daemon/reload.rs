@@ -55,7 +55,8 @@ impl<D: Datapath> Engine<D> {
         match outcome {
             Ok(changes) => {
                 tracing::info!("reloaded {path}: {}", if changes.is_empty() { "no change" } else { "carried out" });
-                self.set_text(loaded.text);
+                self.set_text(loaded.text, path.into());
+                self.lists.taken(&self.config.list_files, moment);
                 self.settle();
                 self.note_success(moment);
                 Ok(changes)

@@ -22,6 +22,7 @@ use crate::fixture::{address, config, opening};
 use crate::snapshot;
 
 mod grants;
+mod lists;
 mod site;
 mod trials;
 
@@ -51,7 +52,9 @@ fn file(contents: impl IntoIterator<Item = anyhow::Result<Config>>) -> ConfigSou
         let config = file.lock().unwrap().pop_front().expect("one more reload than the test foresaw")?;
         Ok(Loaded { text: format!("{config:?}"), config })
     };
-    ConfigSource::file("/etc/ratelimitd/ratelimitd.toml".into(), String::new(), load, |_, _| unreachable!("no trial"))
+    ConfigSource::file("/etc/ratelimitd/ratelimitd.toml".into(), String::new(), load, |_, _, _| {
+        unreachable!("no trial")
+    })
 }
 
 fn surroundings(watchdog: Option<Duration>) -> (Surroundings, mpsc::UnboundedReceiver<String>) {

@@ -83,7 +83,7 @@ impl ConfigJson {
             ipv6_prefix: config.policy.ipv6_prefix,
             allow: config.policy.prefixes(Grant::Exempt).map(|prefix| prefix.to_string()).collect(),
             deny: config.policy.prefixes(Grant::Denied).map(|prefix| prefix.to_string()).collect(),
-            list_files: config.list_files.iter().map(|path| path.display().to_string()).collect(),
+            list_files: config.list_files.iter().map(|file| file.path.display().to_string()).collect(),
             safety: SafetyJson {
                 exempt_ssh_peer: config.safety.exempt_ssh_peer,
                 exempt_gateway: config.safety.exempt_gateway,

@@ -66,6 +66,9 @@ pub struct Snapshot {
     /// A configuration is on trial, and is rolled back after so long unless it is confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_within_seconds: Option<f64>,
+    /// List files that have changed and cannot be followed: what they held before holds, until they change again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stale_lists: Vec<StaleList>,
     /// Sources nearest to or over their limit, worst first. Left out where sources may not be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top: Option<Vec<TopSource>>,
@@ -82,6 +85,23 @@ pub struct Hold {
     pub since: Timestamp,
 }
 
+/// A list file that cannot be followed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StaleList {
+    /// Its path.
+    pub file: String,
+    /// What is wrong with it. Left out where sources may not be named: it quotes the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl StaleList {
+    /// The file at a path, and what is wrong with it.
+    pub fn new(path: &std::path::Path, error: &str) -> Self {
+        Self { file: path.display().to_string(), error: Some(error.to_owned()) }
+    }
+}
+
 /// What stands beside the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Standing {
@@ -93,6 +113,8 @@ pub struct Standing {
     pub fallen_back: Vec<String>,
     /// See [`Snapshot::confirm_within_seconds`].
     pub confirm_within_ns: Option<u64>,
+    /// See [`Snapshot::stale_lists`].
+    pub stale_lists: Vec<StaleList>,
 }
 
 /// Whether a rule drops.
@@ -336,22 +358,24 @@ impl Snapshot {
             hold: None,
             fallen_back: Vec::new(),
             confirm_within_seconds: None,
+            stale_lists: Vec::new(),
             top: Some(top),
         }
     }
 
     /// The same with what stands beside the configuration.
     pub fn with_standing(mut self, standing: Standing) -> Self {
-        let Standing { banned, hold, fallen_back, confirm_within_ns } = standing;
+        let Standing { banned, hold, fallen_back, confirm_within_ns, stale_lists } = standing;
         self.sources.banned = banned;
         self.confirm_within_seconds = confirm_within_ns.map(seconds);
-        Self { hold, fallen_back, ..self }
+        Self { hold, fallen_back, stale_lists, ..self }
     }
 
     /// The same without anything that names a source.
     pub fn without_sources(mut self) -> Self {
         self.top = None;
         self.config.error = None;
+        self.stale_lists.iter_mut().for_each(|of| of.error = None);
         self
     }
 }

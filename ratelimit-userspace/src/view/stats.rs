@@ -31,6 +31,10 @@ pub fn stats(snapshot: &Snapshot) -> String {
         let why = snapshot.config.error.as_deref().unwrap_or("see the log");
         out += &format!("THE LAST RELOAD FAILED, and what held before goes on: {why}\n");
     }
+    for list in &snapshot.stale_lists {
+        let why = list.error.as_deref().unwrap_or("see the log");
+        out += &format!("LIST FILE {} IS NOT FOLLOWED, and what it held before holds: {why}\n", list.file);
+    }
     out += "\n";
     out += &interfaces(snapshot);
     for rule in &snapshot.rules {

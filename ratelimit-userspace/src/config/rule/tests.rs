@@ -152,7 +152,8 @@ fn allow_goes_before_deny_and_what_is_in_both_is_remembered() {
     assert!(config.policy.access.contains(&Access::exempt(config.overruled[0])));
     assert!(config.policy.access.is_sorted());
     assert_eq!(prefixes(&config.overruled), ["192.0.2.0/24"]);
-    assert_eq!(config.list_files, [Path::new("etc/drop.txt")]);
+    let files: Vec<_> = config.list_files.iter().map(|file| (file.path.as_path(), file.named_by.as_str())).collect();
+    assert_eq!(files, [(Path::new("etc/drop.txt"), "deny")]);
 }
 
 #[test]
