@@ -100,6 +100,12 @@ fn sources(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result 
         snapshot.rules.iter().map(|rule| (vec![("rule", &*rule.name)], over(rule))),
     )?;
     family(out, "ratelimitd_bans_active", "Sources banned now", [(none(), gauge(of.banned))])?;
+    family(
+        out,
+        "ratelimitd_bans",
+        "Bans that a rule has begun",
+        snapshot.rules.iter().map(|rule| (vec![("rule", &*rule.name)], ConstCounter::new(rule.bans))),
+    )?;
     let help = "Packets of sources that could not be remembered";
     family(out, "ratelimitd_sources_not_admitted", help, [(none(), ConstCounter::new(of.not_admitted))])
 }
@@ -198,7 +204,7 @@ mod tests {
     use crate::fixture::snapshot;
 
     /// Every metric that INTERFACE.md names and that there is something to say about.
-    const NAMES: [&str; 14] = [
+    const NAMES: [&str; 15] = [
         "ratelimitd_build_info",
         "ratelimitd_packets_total",
         "ratelimitd_bytes_total",
@@ -209,6 +215,7 @@ mod tests {
         "ratelimitd_map_errors_total",
         "ratelimitd_attached",
         "ratelimitd_bans_active",
+        "ratelimitd_bans_total",
         "ratelimitd_enforcing",
         "ratelimitd_list_files_stale",
         "ratelimitd_config_last_reload_successful",

@@ -214,6 +214,9 @@ pub struct Rule {
     pub would_drop: u64,
     /// Packets to its ports that none of its limits counts.
     pub not_counted: u64,
+    /// Bans that it has begun.
+    #[serde(default)]
+    pub bans: u64,
     /// Sources that have no room now. With several limits that hold different sources back: at least so many.
     pub sources_over_limit: u64,
     /// Limits that are counted beside and never enforced.
@@ -524,6 +527,7 @@ fn rule(at: usize, rule: &desired::Rule, reading: &Reading, tracked: &Tracked) -
         dropped: traffic.packets.dropped,
         would_drop: traffic.packets.would_drop,
         not_counted: packets(Reason::NotCounted),
+        bans: reading.bans_begun.get(at).copied().unwrap_or(0),
         sources_over_limit: tracked.over_limit.get(at).copied().unwrap_or(0),
         shadow_limits: shadows.collect(),
     }

@@ -99,6 +99,9 @@ fn rule(rule: &Rule) -> String {
     out += &format!("  dropped      {}\n", counted(rule.dropped, "packet"));
     out += &format!("  would drop   {}\n", counted(rule.would_drop, "packet"));
     out += &format!("  over limit   {} now\n", counted(rule.sources_over_limit, "source"));
+    if rule.bans != 0 {
+        out += &format!("  bans         {} begun\n", number(rule.bans));
+    }
     for of in &rule.shadow_limits {
         let (packets, sources) = (counted(of.would_drop, "packet"), counted(of.sources, "source"));
         out += &format!("  shadow       {}: would have dropped {packets} of {sources}\n", limit(&of.limit));
