@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 use ratelimit_common::layout::{INTERFACES_MAX, RULES_MAX, SOURCES_CAPACITY, TARGETS_MAX};
+use ratelimit_common::time::SECOND_NS;
 
 use super::limits::Slots;
 use super::lists::{self, Contents, KnownLists, LIST_FILES_MAX, ListFile, ListFiles, ListSettings, Lists, Named};
@@ -14,7 +15,7 @@ use super::network::{check_interface, parse_number};
 use super::rule::{Context, RuleSettings};
 use super::syntax::{SyntaxError, near_miss};
 use super::written::{Source, Written};
-use super::{Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, Safety, XdpModeChoice};
+use super::{Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, Safety, XdpModeChoice, duration};
 use crate::desired::{Access, Policy, Rule};
 use crate::error::Diagnostic;
 
@@ -22,6 +23,11 @@ use crate::error::Diagnostic;
 pub const IPV4_PREFIX_DEFAULT: u8 = 32;
 /// Length of the IPv6 prefix that is one client unless it is said.
 pub const IPV6_PREFIX_DEFAULT: u8 = 64;
+
+/// The daemon looks at the counters every two seconds.
+const BREAKER_AFTER_MIN_NS: u64 = 5 * SECOND_NS;
+/// Later it helps nobody.
+const BREAKER_AFTER_MAX_NS: u64 = 3_600 * SECOND_NS;
 
 /// The longest path of a Unix socket: `sun_path` less the terminator.
 const SOCKET_PATH_LEN_MAX: usize = 107;
@@ -74,6 +80,8 @@ pub struct SafetySettings {
     pub exempt_resolvers: Option<Written>,
     /// `safety.breaker`.
     pub breaker: Option<Written>,
+    /// `safety.breaker_after`.
+    pub breaker_after: Option<Written>,
 }
 
 impl Settings {
@@ -260,6 +268,10 @@ impl Settings {
             exempt_gateway: is_set(&written.exempt_gateway, default.exempt_gateway)?,
             exempt_resolvers: is_set(&written.exempt_resolvers, default.exempt_resolvers)?,
             breaker: self.source.read_if(written.breaker.as_ref(), parse_breaker)?.unwrap_or(default.breaker),
+            breaker_after_ns: self
+                .source
+                .read_if(written.breaker_after.as_ref(), parse_breaker_after)?
+                .unwrap_or(default.breaker_after_ns),
         })
     }
 
@@ -303,6 +315,14 @@ fn parse_breaker(text: &str) -> Result<Option<u8>, SyntaxError> {
     };
     let share = parse_number(number, 1, 99)?;
     Ok(u8::try_from(share).ok())
+}
+
+fn parse_breaker_after(text: &str) -> Result<u64, SyntaxError> {
+    let after_ns = duration::parse(text)?;
+    if (BREAKER_AFTER_MIN_NS..=BREAKER_AFTER_MAX_NS).contains(&after_ns) {
+        return Ok(after_ns);
+    }
+    Err(SyntaxError::new(0..text.len(), "the breaker waits from 5s to 1h").with_help("30s is usual"))
 }
 
 fn parse_listen(text: &str) -> Result<SocketAddr, SyntaxError> {

@@ -218,7 +218,7 @@ impl<D: Datapath> Engine<D> {
 
     /// What has to be done as time passes.
     fn tidy(&mut self, reading: &Reading, moment: Moment) {
-        let trial = self.watch_trial();
+        self.notice_trial();
         if moment.uptime.saturating_sub(self.looked_around_at) >= LOOK_AROUND_EVERY {
             self.looked_around_at = moment.uptime;
             self.look_around();
@@ -228,7 +228,7 @@ impl<D: Datapath> Engine<D> {
         self.watch_breaker(reading, moment);
         self.watch_lists(reading.now, moment);
         let applied = if self.must_apply && self.pending.is_none() { self.put_in_force(reading.now) } else { Ok(()) };
-        for error in [trial.err(), applied.err()].into_iter().flatten() {
+        if let Err(error) = applied {
             tracing::error!("put in force what should be: {:#}", anyhow::Error::from(error));
         }
     }

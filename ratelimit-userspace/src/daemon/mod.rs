@@ -277,12 +277,18 @@ impl<D: Datapath> Owner<D> {
     async fn answer(&mut self, command: Command, surroundings: &mut Surroundings) -> Result<bool, DaemonError> {
         match command {
             Command::Stats { since, reply } => {
-                let answer = self.on_datapath(move |engine, moment| engine.stats(since, moment)).await?;
-                let _ = reply.send(answer);
+                self.reply(reply, move |engine, moment| {
+                    engine.notice_trial();
+                    engine.stats(since, moment)
+                })
+                .await?;
             }
             Command::Check { address, reply } => {
-                let answer = self.on_datapath(move |engine, _| engine.check(address)).await?;
-                let _ = reply.send(answer);
+                self.reply(reply, move |engine, _| {
+                    engine.notice_trial();
+                    engine.check(address)
+                })
+                .await?;
             }
             Command::Health { reply } => {
                 let seen = self.on_datapath(Engine::supervise).await?;
@@ -300,8 +306,20 @@ impl<D: Datapath> Owner<D> {
                 let _ = reply.send(answer);
                 return Ok(is_last);
             }
-            Command::List { reply } => self.reply(reply, Engine::list).await?,
-            Command::Explain { sent, reply } => self.reply(reply, move |engine, _| engine.explain(&sent)).await?,
+            Command::List { reply } => {
+                self.reply(reply, |engine, moment| {
+                    engine.notice_trial();
+                    engine.list(moment)
+                })
+                .await?;
+            }
+            Command::Explain { sent, reply } => {
+                self.reply(reply, move |engine, _| {
+                    engine.notice_trial();
+                    engine.explain(&sent)
+                })
+                .await?;
+            }
             Command::Grant { grant, prefix, request, uid, reply } => {
                 self.reply(reply, move |engine, moment| engine.grant(grant, prefix, &request, uid, moment)).await?;
             }
@@ -321,10 +339,18 @@ impl<D: Datapath> Owner<D> {
                 self.reply(reply, move |engine, moment| engine.confirm(uid, moment)).await?;
             }
             Command::Charge { request, reply } => {
-                self.reply(reply, move |engine, _| engine.charge(&request)).await?;
+                self.reply(reply, move |engine, _| {
+                    engine.notice_trial();
+                    engine.charge(&request)
+                })
+                .await?;
             }
             Command::Standing { source, rule, reply } => {
-                self.reply(reply, move |engine, _| engine.standing(source, &rule)).await?;
+                self.reply(reply, move |engine, _| {
+                    engine.notice_trial();
+                    engine.standing(source, &rule)
+                })
+                .await?;
             }
         }
         Ok(false)

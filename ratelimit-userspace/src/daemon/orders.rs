@@ -137,6 +137,7 @@ impl<D: Datapath> Engine<D> {
         uid: u32,
         moment: Moment,
     ) -> Result<GrantReport, Problem> {
+        self.notice_trial();
         let clocks = self.clocks(moment)?;
         self.settled(clocks.now)?;
         let until = until(grant, request, clocks)?;

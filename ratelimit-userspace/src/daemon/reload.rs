@@ -18,6 +18,7 @@ pub(super) type Reloaded = Result<ReloadReport, Problem>;
 impl<D: Datapath> Engine<D> {
     /// Reads the file anew and carries it out, whole or not at all.
     pub(super) fn reload(&mut self, moment: Moment) -> Reloaded {
+        self.notice_trial();
         let ConfigSource::File(file) = &self.source else {
             let why =
                 "there is nothing to reload: this daemon was started from flags; use `ratelimitd run --config FILE`";

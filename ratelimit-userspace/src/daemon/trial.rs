@@ -159,6 +159,7 @@ impl<D: Datapath> Engine<D> {
 
     /// Puts a file in force: for good, or on trial.
     pub(super) fn apply(&mut self, request: &ApplyRequest, uid: u32, moment: Moment) -> Result<ApplyReport, Problem> {
+        self.notice_trial();
         let clocks = self.clocks(moment)?;
         self.settled(clocks.now)?;
         let ConfigSource::File(own) = &self.source else {
@@ -282,6 +283,13 @@ impl<D: Datapath> Engine<D> {
                 let now = self.datapath.read()?.now;
                 self.put_in_force(now)
             }
+        }
+    }
+
+    /// Has what is answered now follow the packets, which go back by themselves: before anything that shows or charges by rules.
+    pub(super) fn notice_trial(&mut self) {
+        if let Err(error) = self.watch_trial() {
+            tracing::error!("put in force what was before a trial: {:#}", anyhow::Error::from(error));
         }
     }
 

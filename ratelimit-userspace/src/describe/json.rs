@@ -36,6 +36,7 @@ struct SafetyJson {
     exempt_gateway: bool,
     exempt_resolvers: bool,
     breaker_percent: Option<u8>,
+    breaker_after_seconds: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -89,6 +90,7 @@ impl ConfigJson {
                 exempt_gateway: config.safety.exempt_gateway,
                 exempt_resolvers: config.safety.exempt_resolvers,
                 breaker_percent: config.safety.breaker,
+                breaker_after_seconds: seconds(config.safety.breaker_after_ns),
             },
             rules: config.policy.rules.iter().map(|rule| RuleJson::new(config, rule)).collect(),
             memory: memory(config),

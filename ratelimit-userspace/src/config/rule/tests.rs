@@ -338,4 +338,8 @@ fn safety_is_on_unless_it_is_said_and_the_breaker_off() {
     for bad in ["100%", "0%", "80", "of", "%"] {
         assert!(of(&format!("breaker = \"{bad}\"")).is_err(), "{bad}");
     }
+    assert_eq!(default.breaker_after_ns, 30_000_000_000);
+    for (after, is_good) in [("4s", false), ("5s", true), ("1h", true), ("61m", false), ("30", false)] {
+        assert_eq!(of(&format!("breaker_after = \"{after}\"")).is_ok(), is_good, "{after}");
+    }
 }

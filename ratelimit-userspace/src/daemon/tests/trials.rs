@@ -64,6 +64,40 @@ async fn a_confirmation_that_comes_too_late_is_told_so() {
     site.stop().await;
 }
 
+/// Shown the limit that a daemon shows, in one way of several.
+async fn shown(site: &Site, way: usize) -> u64 {
+    let source = address("198.51.100.7");
+    match way {
+        0 => site.client.stats().await.unwrap().rules[0].limits[0].amount,
+        1 => site.client.check(source).await.unwrap().limits[0].limit,
+        2 => {
+            site.client.explain(&crate::desired::Sent::to_port(source, None, "80").unwrap()).await.unwrap().limits[0]
+                .limit
+        }
+        3 => site.client.list().await.map(|_| site.amount()).unwrap(),
+        _ => {
+            let request = crate::control::proto::GrantRequest { prefix: "203.0.113.7".into(), ..Default::default() };
+            site.client.grant(crate::desired::Grant::Denied, &request).await.map(|_| site.amount()).unwrap()
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_trial_is_seen_at_once_however_it_is_looked_at() {
+    for way in 0..5 {
+        let mut site = Site::new(3);
+        on_trial(&mut site).await;
+        if way < 3 {
+            assert_eq!(shown(&site, way).await, 9, "{way}");
+        }
+        site.kernel.advance(60 * site::SECOND_NS);
+        assert_eq!(shown(&site, way).await, 3, "{way}");
+        assert_eq!(site.trial(), Trial::None, "{way}: the daemon has put it in force");
+        assert!(!site.client.stats().await.unwrap().config.last_reload_successful);
+        site.stop().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn packets_go_back_without_a_daemon_and_the_next_one_stays_there() {
     let mut site = Site::new(3);
