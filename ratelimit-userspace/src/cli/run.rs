@@ -20,6 +20,7 @@ use crate::describe;
 use crate::desired::Grant;
 use crate::error::{self, Diagnostic, Exit, Place};
 use crate::log;
+use crate::safety::Around;
 
 /// Does what was asked for.
 pub fn run(cli: Cli) -> anyhow::Result<Exit> {
@@ -123,6 +124,7 @@ fn load(path: &Path) -> anyhow::Result<Loaded> {
 fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Result<Exit> {
     log::start(log::level(LevelFilter::INFO, global.verbose, global.quiet));
     warn(&lint::warnings(&config, now()), global);
+    warn(&Around::look().warnings(&config, now()), global);
     runtime()?.block_on(daemon::run(config, source, Kernel::open))?;
     Ok(Exit::Done)
 }
@@ -161,6 +163,7 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
         }
     };
     let mut warnings = lint::warnings(&config, now());
+    warnings.extend(Around::look().warnings(&config, now()));
     let is_absent = |name: &&String| !Path::new("/sys/class/net").join(name).exists();
     let absent = config.interfaces.iter().filter(is_absent);
     warnings.extend(absent.map(|name| format!("there is no interface {name} now; `ip -brief link` lists them")));

@@ -20,7 +20,7 @@ use crate::control::socket::{ControlSocket, SocketError};
 use crate::control::{Command, Handle, Reply};
 use crate::datapath::{Datapath, DatapathError};
 use crate::error::Exit;
-use crate::safety::Around;
+use crate::safety::{Around, SshSession};
 
 mod breaker;
 mod carry_out;
@@ -244,7 +244,7 @@ impl<D: Datapath> Owner<D> {
             tokio::select! {
                 event = events.recv() => match event {
                     None | Some(Event::Stop) => return Ok(()),
-                    Some(Event::Reload) => self.reload(surroundings, |_| {}).await?,
+                    Some(Event::Reload) => self.reload(None, surroundings, |_| {}).await?,
                     Some(Event::LinksChanged) => {
                         self.on_datapath(|engine, moment| {
                             engine.hurry();
@@ -294,8 +294,8 @@ impl<D: Datapath> Owner<D> {
                 let seen = self.on_datapath(Engine::supervise).await?;
                 let _ = reply.send(Ok(seen.health()));
             }
-            Command::Reload { reply } => {
-                self.reload(surroundings, |answer| {
+            Command::Reload { request, reply } => {
+                self.reload(request.ssh, surroundings, |answer| {
                     let _ = reply.send(answer);
                 })
                 .await?;
@@ -368,11 +368,12 @@ impl<D: Datapath> Owner<D> {
 
     async fn reload(
         &mut self,
+        caller: Option<SshSession>,
         surroundings: &mut Surroundings,
         answer: impl FnOnce(reload::Reloaded),
     ) -> Result<(), DaemonError> {
         surroundings.notifier.tell(State::Reloading);
-        let reloaded = self.on_datapath(Engine::reload).await?;
+        let reloaded = self.on_datapath(move |engine, moment| engine.reload(caller, moment)).await?;
         surroundings.notifier.tell(State::Ready);
         answer(reloaded);
         Ok(())

@@ -187,6 +187,7 @@ impl<D: Datapath> Engine<D> {
                 changes
             }
         };
+        notes.extend(self.warn_of_lockouts(&self.config, request.ssh, clocks.now));
         let confirm_within_seconds = request.confirm_seconds.filter(|_| self.pending.is_some());
         Ok(ApplyReport { schema: SCHEMA, changes, confirm_within_seconds, notes })
     }

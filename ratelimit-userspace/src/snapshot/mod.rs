@@ -16,12 +16,14 @@ use crate::datapath::{self, InterfaceReading, Reading, Tallies};
 use crate::desired::{self, Policy};
 
 mod check;
+mod dominant;
 mod explain;
 mod list;
 mod rate;
 mod sources;
 
 pub use check::{Bucket, CheckLimit, CheckReport, Outcome};
+pub use dominant::{Dominance, Dominant, Look};
 pub use explain::{ExplainReport, Step, StepOutcome};
 pub use list::{Author, Clocks, ListReport, Listed};
 pub use rate::{Rates, Sample, Samples};
@@ -69,6 +71,9 @@ pub struct Snapshot {
     /// List files that have changed and cannot be followed: what they held before holds, until they change again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stale_lists: Vec<StaleList>,
+    /// Sources that most of what a rule counts comes from. Left out where sources may not be named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dominant: Vec<Dominant>,
     /// Sources nearest to or over their limit, worst first. Left out where sources may not be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top: Option<Vec<TopSource>>,
@@ -115,6 +120,8 @@ pub struct Standing {
     pub confirm_within_ns: Option<u64>,
     /// See [`Snapshot::stale_lists`].
     pub stale_lists: Vec<StaleList>,
+    /// See [`Snapshot::dominant`].
+    pub dominant: Vec<Dominant>,
 }
 
 /// Whether a rule drops.
@@ -362,21 +369,23 @@ impl Snapshot {
             fallen_back: Vec::new(),
             confirm_within_seconds: None,
             stale_lists: Vec::new(),
+            dominant: Vec::new(),
             top: Some(top),
         }
     }
 
     /// The same with what stands beside the configuration.
     pub fn with_standing(mut self, standing: Standing) -> Self {
-        let Standing { banned, hold, fallen_back, confirm_within_ns, stale_lists } = standing;
+        let Standing { banned, hold, fallen_back, confirm_within_ns, stale_lists, dominant } = standing;
         self.sources.banned = banned;
         self.confirm_within_seconds = confirm_within_ns.map(seconds);
-        Self { hold, fallen_back, stale_lists, ..self }
+        Self { hold, fallen_back, stale_lists, dominant, ..self }
     }
 
     /// The same without anything that names a source.
     pub fn without_sources(mut self) -> Self {
         self.top = None;
+        self.dominant.clear();
         self.config.error = None;
         self.stale_lists.iter_mut().for_each(|of| of.error = None);
         self

@@ -31,6 +31,9 @@ pub fn stats(snapshot: &Snapshot) -> String {
         let why = snapshot.config.error.as_deref().unwrap_or("see the log");
         out += &format!("THE LAST RELOAD FAILED, and what held before goes on: {why}\n");
     }
+    for of in &snapshot.dominant {
+        out += &format!("RULE {}: {}\n", of.rule, of.words());
+    }
     for list in &snapshot.stale_lists {
         let why = list.error.as_deref().unwrap_or("see the log");
         out += &format!("LIST FILE {} IS NOT FOLLOWED, and what it held before holds: {why}\n", list.file);

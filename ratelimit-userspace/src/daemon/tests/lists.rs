@@ -186,7 +186,7 @@ async fn a_list_that_the_kernel_does_not_take_keeps_the_old_one() {
 async fn a_trial_is_not_ended_by_a_list_which_is_followed_after_it() {
     let mut site = Watched::new();
     site.write("ratelimitd.toml", FILE.replace("3/5m", "9/5m"));
-    let request = ApplyRequest { file: None, confirm_seconds: Some(20) };
+    let request = ApplyRequest { file: None, confirm_seconds: Some(20), ssh: None };
     site.said(|engine, moment| engine.apply(&request, 0, moment).unwrap());
     site.write("bad.txt", "203.0.113.7\n");
     assert_eq!(site.two_looks(), "");
@@ -207,6 +207,6 @@ async fn a_hold_holds_on_and_the_configuration_file_is_not_watched() {
     assert!(site.two_looks().contains("1 added, 1 removed"));
     let rule = site.kernel.policy().unwrap().rules[0].clone();
     assert_eq!((rule.mode, rule.limits[0].amount), (Mode::DryRun, 3));
-    site.said(|engine, moment| engine.reload(moment).unwrap());
+    site.said(|engine, moment| engine.reload(None, moment).unwrap());
     assert_eq!(site.kernel.policy().unwrap().rules[0].limits[0].amount, 9);
 }

@@ -7,7 +7,7 @@ use crate::control::proto::{ApplyRequest, ModeWord};
 use crate::datapath::Trial;
 use crate::snapshot::Mode;
 
-const MINUTE: ApplyRequest = ApplyRequest { file: None, confirm_seconds: Some(60) };
+const MINUTE: ApplyRequest = ApplyRequest { file: None, confirm_seconds: Some(60), ssh: None };
 
 async fn on_trial(site: &mut Site) {
     site.start().await;
@@ -174,8 +174,9 @@ async fn what_cannot_be_tried_changes_nothing() {
         ("many", 60, "`many` is no limit"),
     ] {
         site.write(text);
-        let (_, why) =
-            Site::refusal(site.client.apply(&ApplyRequest { file: None, confirm_seconds: Some(seconds) }).await);
+        let (_, why) = Site::refusal(
+            site.client.apply(&ApplyRequest { file: None, confirm_seconds: Some(seconds), ssh: None }).await,
+        );
         assert!(why.contains(words), "{why}");
     }
     site.write("3");
@@ -195,7 +196,8 @@ async fn another_file_can_be_applied_and_a_restart_reads_the_own_one() {
     site.start().await;
     let other = site.directory.path().join("other.toml");
     std::fs::write(&other, "9").unwrap();
-    let report = site.client.apply(&ApplyRequest { file: Some(other), confirm_seconds: None }).await.unwrap();
+    let report =
+        site.client.apply(&ApplyRequest { file: Some(other), confirm_seconds: None, ssh: None }).await.unwrap();
     assert_eq!(site.amount(), 9);
     assert!(report.notes[0].starts_with("a restart and a reload read "), "{report:?}");
     site.restart().await;
