@@ -158,6 +158,36 @@ fn bans_are_listed_by_rule_and_lifted_by_prefix() {
 }
 
 #[test]
+fn bans_are_counted_by_rule_as_they_begin_and_another_rule_begins_at_none() {
+    if is_skipped("bans_are_counted_by_rule_as_they_begin_and_another_rule_begins_at_none") {
+        return;
+    }
+    let rules = |names: [&str; 2]| Policy {
+        rules: vec![banning(rule(names[0], &[443], 0)), banning(rule(names[1], &[80], 1))],
+        ..policy(&[])
+    };
+    let begun = |program: &mut Program| program.kernel().read().expect("the kernel does it").bans_begun;
+    let mut program = Program::new(&rules(["other", "login"]));
+    assert_eq!(begun(&mut program), [0, 0]);
+    for source in SOURCES {
+        assert_eq!(program.passed(&syn(source, 80), 9), 1);
+    }
+    assert_eq!(begun(&mut program), [0, CLIENTS.len() as u64], "what a ban drops begins none");
+    program.advance(MINUTE_NS);
+    assert_eq!(program.passed(&syn(SOURCES[0], 80), 9), 0);
+    program.kernel().charge(net(CLIENTS[1]), 1, 4).expect("it is charged");
+    assert_eq!(begun(&mut program), [0, 2 + CLIENTS.len() as u64], "anew, and by an application's charge");
+    let mut swapped = rules(["other", "login"]);
+    swapped.rules.swap(0, 1);
+    program.apply(&swapped);
+    assert_eq!(begun(&mut program), [2 + CLIENTS.len() as u64, 0], "a rule keeps its count with its name");
+    program.apply(&rules(["third", "fourth"]));
+    program.apply(&rules(["fifth", "sixth"]));
+    program.apply(&rules(["login", "other"]));
+    assert_eq!(begun(&mut program), [0, 0]);
+}
+
+#[test]
 fn a_client_that_is_forgotten_begins_anew_and_its_neighbour_does_not() {
     if is_skipped("a_client_that_is_forgotten_begins_anew_and_its_neighbour_does_not") {
         return;

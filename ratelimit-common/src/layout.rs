@@ -54,6 +54,8 @@ pub mod map {
     pub const COUNTERS: &str = "COUNTERS";
     /// Per-CPU array of `u64`, by [`super::Fault`].
     pub const FAULTS: &str = "FAULTS";
+    /// Per-CPU array of `u64`, by [`super::Rule::row`]: bans that the rule has begun.
+    pub const BANS_BEGUN: &str = "BANS_BEGUN";
     /// Array of one [`super::ChargeOrder`].
     pub const CHARGE_ORDER: &str = "CHARGE_ORDER";
     /// Per-CPU array of one [`super::Source`], to build a new one in.
@@ -461,6 +463,8 @@ faults! {
     BansV6Insert = 12, map::BANS_V6, "insert";
     /// A new ban of an IPv6 source by a long prefix was refused: it is limited, and not banned.
     BansV6WideInsert = 13, map::BANS_V6_WIDE, "insert";
+    /// No cell for a rule's bans: the ban holds, and is not counted.
+    BansBegunLookup = 14, map::BANS_BEGUN, "lookup";
 }
 
 /// Cells of [`map::FAULTS`].

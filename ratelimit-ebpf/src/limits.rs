@@ -292,20 +292,21 @@ fn look<S: Sources>(source: &S, generation: u32, rule: u32, cost: Cost) -> Reaso
     reason
 }
 
-/// Bans the source, or bans it again.
+/// Bans the source, or bans it again; each ban that begins is counted once, on whichever CPU was first.
 #[inline(always)]
 fn ban<S: Sources>(source: &S, generation: u32, rule: u32) {
     let Some(config) = maps::config(generation) else { return };
     let Some(rule) = config.rules.get(rule as usize) else { return };
-    let (rule, now) = (&rule.bans, Clock::new(config.wall_offset_ns).coarse());
-    match source.ban(rule.slot) {
+    let (row, rule, now) = (rule.row, &rule.bans, Clock::new(config.wall_offset_ns).coarse());
+    let begins = match source.ban(rule.slot) {
         Some(newest) => {
             let read = newest.read();
-            newest.replace(&read, &read.next(rule, now));
+            !read.holds(now) && newest.replace(&read, &read.next(rule, now))
         }
-        None => {
-            let _counted = source.insert_ban(rule.slot, &Ban::first(rule, now));
-        }
+        None => matches!(source.insert_ban(rule.slot, &Ban::first(rule, now)), Inserted::New),
+    };
+    if begins {
+        maps::count_ban(row);
     }
 }
 

@@ -11,7 +11,7 @@ use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{
     BANS_CAPACITY, CONFIGS, COUNTERS_LEN, ChargeOrder, Config, Counters, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4,
     FlowKeyV6, GENERATION_BITS, GENERATIONS, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6, REASONS_MAX,
-    RuleSet, SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
+    ROWS_MAX, RuleSet, SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
 };
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::source::Address;
@@ -56,6 +56,8 @@ static FLOWS_V6: LruHashMap<FlowKeyV6, Flow> = LruHashMap::with_max_entries(FLOW
 static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(COUNTERS_LEN as u32, 0);
 #[map]
 static FAULTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(FAULTS_MAX, 0);
+#[map]
+static BANS_BEGUN: PerCpuArray<u64> = PerCpuArray::with_max_entries(ROWS_MAX as u32, 0);
 #[map]
 static CHARGE_ORDER: Array<ChargeOrder> = Array::with_max_entries(1, 0);
 #[map]
@@ -211,6 +213,17 @@ pub(crate) fn fault(fault: Fault) {
         // SAFETY: this CPU's cell, as in `count`.
         unsafe { *count = (*count).wrapping_add(1) };
     }
+}
+
+/// Counts a ban that the rule with this row has begun.
+#[inline(always)]
+pub(crate) fn count_ban(row: u8) {
+    let Some(count) = BANS_BEGUN.get_ptr_mut(row.into()) else {
+        fault(Fault::BansBegunLookup);
+        return;
+    };
+    // SAFETY: this CPU's cell, as in `count`.
+    unsafe { *count = (*count).wrapping_add(1) };
 }
 
 /// One window of one source, in its map.
@@ -396,9 +409,10 @@ impl BanRef {
     }
 
     /// Puts `next` in its place, unless another CPU was first: so one excess makes one ban. Who reads between the writes sees
-    /// the new end with the old step, which nothing is decided by before that end.
+    /// the new end with the old step, which nothing is decided by before that end. True if it was done.
     #[inline(always)]
-    pub(crate) fn replace(self, read: &Ban, next: &Ban) {
+    #[must_use]
+    pub(crate) fn replace(self, read: &Ban, next: &Ban) -> bool {
         // SAFETY: as above.
         let (_, exchanged) = unsafe {
             atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(
@@ -413,6 +427,7 @@ impl BanRef {
             // SAFETY: as above.
             unsafe { (&raw mut (*self.0).forgotten_ns).write_volatile(next.forgotten_ns) };
         }
+        exchanged
     }
 }
 

@@ -198,7 +198,10 @@ fn safety_words(safety: Safety) -> String {
     let is_exempt = |is_exempt: bool, who: &str| format!("{who} {}", if is_exempt { "exempt" } else { "NOT exempt" });
     let breaker = safety.breaker.map_or_else(
         || "no breaker".to_owned(),
-        |share| format!("a rule that drops more than {share}% of its packets for 30 s goes over to dry run"),
+        |share| {
+            let after = duration::words(safety.breaker_after_ns);
+            format!("a rule that drops more than {share}% of its packets for {after} goes over to dry run")
+        },
     );
     [
         is_exempt(safety.exempt_ssh_peer, "SSH peer"),

@@ -100,6 +100,12 @@ fn sources(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result 
         snapshot.rules.iter().map(|rule| (vec![("rule", &*rule.name)], over(rule))),
     )?;
     family(out, "ratelimitd_bans_active", "Sources banned now", [(none(), gauge(of.banned))])?;
+    family(
+        out,
+        "ratelimitd_bans",
+        "Bans that a rule has begun",
+        snapshot.rules.iter().map(|rule| (vec![("rule", &*rule.name)], ConstCounter::new(rule.bans))),
+    )?;
     let help = "Packets of sources that could not be remembered";
     family(out, "ratelimitd_sources_not_admitted", help, [(none(), ConstCounter::new(of.not_admitted))])
 }
@@ -131,8 +137,11 @@ fn state(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
 
 fn config(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
     let config = &snapshot.config;
-    let help = "Whether the last reload was carried out";
-    let successful = gauge(u64::from(config.last_reload_successful));
+    let help = "List files that have changed and cannot be followed";
+    let stale = snapshot.stale_lists.len();
+    family(out, "ratelimitd_list_files_stale", help, [(Labels::new(), gauge(stale as u64))])?;
+    let help = "Whether the last reload was carried out, and every list file is followed";
+    let successful = gauge(u64::from(config.last_reload_successful && stale == 0));
     family(out, "ratelimitd_config_last_reload_successful", help, [(Labels::new(), successful)])?;
     let since_1970 = config.last_reload_success_at.duration_since(jiff::Timestamp::UNIX_EPOCH);
     family(
@@ -195,7 +204,7 @@ mod tests {
     use crate::fixture::snapshot;
 
     /// Every metric that INTERFACE.md names and that there is something to say about.
-    const NAMES: [&str; 13] = [
+    const NAMES: [&str; 15] = [
         "ratelimitd_build_info",
         "ratelimitd_packets_total",
         "ratelimitd_bytes_total",
@@ -206,7 +215,9 @@ mod tests {
         "ratelimitd_map_errors_total",
         "ratelimitd_attached",
         "ratelimitd_bans_active",
+        "ratelimitd_bans_total",
         "ratelimitd_enforcing",
+        "ratelimitd_list_files_stale",
         "ratelimitd_config_last_reload_successful",
         "ratelimitd_config_last_reload_success_timestamp_seconds",
     ];

@@ -7,10 +7,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 use crate::access::{By, Entry};
 use crate::config::Safety;
 use crate::desired::Grant;
+
+mod lockout;
 
 /// `RTF_UP` and `RTF_GATEWAY`, include/uapi/linux/route.h.
 const ROUTE_BY_GATEWAY: u32 = 0x1 | 0x2;
@@ -18,15 +21,27 @@ const ROUTE_BY_GATEWAY: u32 = 0x1 | 0x2;
 const ROUTE_REJECTS: u32 = 0x200;
 /// Processes between a command and the shell that SSH has started: `sudo` is one or two.
 const ANCESTORS_MAX: usize = 16;
-/// A shorter prefix is more of the Internet than anyone means to deny.
-const DENIED_V4_MIN: u8 = 8;
-const DENIED_V6_MIN: u8 = 16;
+/// A shorter prefix is more of the Internet than anyone means to deny or to exempt.
+const SHORTEST_V4: u8 = 8;
+const SHORTEST_V6: u8 = 16;
+
+/// An SSH session to this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SshSession {
+    /// Where it comes from.
+    pub peer: IpAddr,
+    /// This host's address that it goes to.
+    pub host: IpAddr,
+    /// The port that it goes to.
+    pub port: u16,
+}
 
 /// What the host depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Around {
-    /// Where whoever started this process came from by SSH.
-    pub ssh_peer: Option<IpAddr>,
+    /// The session of whoever started this process.
+    pub ssh: Option<SshSession>,
     /// Default gateways.
     pub gateways: Vec<IpAddr>,
     /// Name servers, none of them on this host.
@@ -52,7 +67,7 @@ impl Around {
         named.retain(|address| !address.is_loopback() && !address.is_unspecified());
         named.sort_unstable();
         named.dedup();
-        Self { ssh_peer: ssh_peer_of_this_process(), gateways, resolvers: named, own: own_addresses() }
+        Self { ssh: ssh_session_of_this_process(), gateways, resolvers: named, own: own_addresses() }
     }
 
     /// The exemptions that follow.
@@ -65,8 +80,9 @@ impl Around {
             since: None,
             until: None,
         };
+        let peer = self.ssh.map(|session| session.peer);
         let all = [
-            (safety.exempt_ssh_peer, self.ssh_peer.as_slice(), "the peer of the SSH session that started the daemon"),
+            (safety.exempt_ssh_peer, peer.as_slice(), "the peer of the SSH session that started the daemon"),
             (safety.exempt_gateway, &self.gateways[..], "the default gateway"),
             (safety.exempt_resolvers, &self.resolvers[..], "a name server of this host"),
         ];
@@ -81,19 +97,28 @@ impl Around {
         entries
     }
 
+    /// Why exempting `prefix` would be a mistake.
+    pub fn objection_to_exempting(prefix: IpNet) -> Option<String> {
+        let (shortest, family) = limits_of(prefix);
+        let everybody = format!("{prefix} is every client of {family}: nobody would be limited any more");
+        let many = || format!("{prefix} is more of {family} than an exemption should hold, /{shortest} at the most");
+        match prefix.prefix_len() {
+            0 => Some(everybody),
+            length => (length < shortest).then(many),
+        }
+    }
+
     /// Why denying `prefix` would be a mistake; `caller` is where the one who asks for it came from by SSH.
     pub fn objection(&self, prefix: IpNet, caller: Option<IpAddr>) -> Option<String> {
-        let (shortest, family) = match prefix {
-            IpNet::V4(_) => (DENIED_V4_MIN, "IPv4"),
-            IpNet::V6(_) => (DENIED_V6_MIN, "IPv6"),
-        };
+        let (shortest, family) = limits_of(prefix);
         let inside = |addresses: &[IpAddr], what: &str| {
             let address = addresses.iter().find(|address| prefix.contains(*address))?;
             let is = if prefix.prefix_len() == prefix.max_prefix_len() { "is" } else { "contains" };
             Some(format!("{prefix} {is} {what}, {address}"))
         };
+        let peer = self.ssh.map(|session| session.peer);
         inside(caller.as_slice(), "where your SSH session comes from")
-            .or_else(|| inside(self.ssh_peer.as_slice(), "the peer of the SSH session that started the daemon"))
+            .or_else(|| inside(peer.as_slice(), "the peer of the SSH session that started the daemon"))
             .or_else(|| inside(&self.own, "an address of this host"))
             .or_else(|| inside(&self.gateways, "the default gateway"))
             .or_else(|| inside(&self.resolvers, "a name server that this host asks"))
@@ -104,19 +129,27 @@ impl Around {
     }
 }
 
-/// The client of `$SSH_CONNECTION`: `198.51.100.7 51000 203.0.113.5 22`.
-pub fn ssh_peer(connection: &str) -> Option<IpAddr> {
-    let mut words = connection.split_whitespace();
-    let peer = without_zone(words.next()?).parse().ok()?;
-    // Three more make it what sshd writes.
-    (words.count() == 3).then_some(peer)
+/// The shortest prefix that is meant rather than mistaken, and its family.
+const fn limits_of(prefix: IpNet) -> (u8, &'static str) {
+    match prefix {
+        IpNet::V4(_) => (SHORTEST_V4, "IPv4"),
+        IpNet::V6(_) => (SHORTEST_V6, "IPv6"),
+    }
 }
 
-/// Where whoever started this process came from by SSH. `sudo` takes the variable out of the environment, so the processes above
+/// The session of `$SSH_CONNECTION`: `198.51.100.7 51000 203.0.113.5 22`.
+pub fn ssh_session(connection: &str) -> Option<SshSession> {
+    let words: Vec<&str> = connection.split_whitespace().collect();
+    let &[peer, _, host, port] = words.as_slice() else { return None };
+    let address = |text: &str| without_zone(text).parse().ok();
+    Some(SshSession { peer: address(peer)?, host: address(host)?, port: port.parse().ok()? })
+}
+
+/// The session of whoever started this process. `sudo` takes the variable out of the environment, so the processes above
 /// are asked as well.
-pub fn ssh_peer_of_this_process() -> Option<IpAddr> {
+pub fn ssh_session_of_this_process() -> Option<SshSession> {
     if let Ok(connection) = std::env::var("SSH_CONNECTION") {
-        return ssh_peer(&connection);
+        return ssh_session(&connection);
     }
     let mut process = nix::unistd::getppid().as_raw();
     for _ in 0..ANCESTORS_MAX {
@@ -124,9 +157,9 @@ pub fn ssh_peer_of_this_process() -> Option<IpAddr> {
             return None;
         }
         let of = Path::new("/proc").join(process.to_string());
-        let peer = fs::read(of.join("environ")).ok().and_then(|environment| ssh_peer_in(&environment));
-        if peer.is_some() {
-            return peer;
+        let session = fs::read(of.join("environ")).ok().and_then(|environment| ssh_session_in(&environment));
+        if session.is_some() {
+            return session;
         }
         process = parent_in(&fs::read_to_string(of.join("stat")).ok()?)?;
     }
@@ -134,10 +167,10 @@ pub fn ssh_peer_of_this_process() -> Option<IpAddr> {
 }
 
 /// The same from an environment as /proc/PID/environ has it.
-fn ssh_peer_in(environment: &[u8]) -> Option<IpAddr> {
+fn ssh_session_in(environment: &[u8]) -> Option<SshSession> {
     let variable =
         environment.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(b"SSH_CONNECTION="))?;
-    ssh_peer(std::str::from_utf8(variable).ok()?)
+    ssh_session(std::str::from_utf8(variable).ok()?)
 }
 
 /// The parent in /proc/PID/stat; the program's name before it is in parentheses and may hold anything.
@@ -216,7 +249,7 @@ mod tests {
 
     fn around() -> Around {
         Around {
-            ssh_peer: Some(address("198.51.100.7")),
+            ssh: ssh_session("198.51.100.7 51000 192.0.2.5 22"),
             gateways: vec![address("192.0.2.1"), address("fe80::1")],
             resolvers: vec![address("192.0.2.53")],
             own: vec![address("127.0.0.1"), address("192.0.2.5"), address("2001:db8::5")],
@@ -233,10 +266,11 @@ mod tests {
             ("UNKNOWN 1 UNKNOWN 2", None),
             ("", None),
         ] {
-            assert_eq!(ssh_peer(text), peer.map(address), "{text}");
+            assert_eq!(ssh_session(text).map(|session| session.peer), peer.map(address), "{text}");
         }
         let environment = b"HOME=/\0SSH_CONNECTION=198.51.100.7 5 192.0.2.5 22\0X=\xff";
-        assert_eq!(ssh_peer_in(environment), Some(address("198.51.100.7")));
+        let session = SshSession { peer: address("198.51.100.7"), host: address("192.0.2.5"), port: 22 };
+        assert_eq!(ssh_session_in(environment), Some(session));
         assert_eq!(parent_in("12 (a) (b) c) S 34 12 12 0"), Some(34));
     }
 
@@ -301,6 +335,22 @@ mod tests {
     }
 
     #[test]
+    fn exempting_everybody_is_objected_to() {
+        for (prefix, words) in [
+            ("0.0.0.0/0", Some("every client of IPv4")),
+            ("::/0", Some("every client of IPv6")),
+            ("128.0.0.0/1", Some("/8 at the most")),
+            ("10.0.0.0/8", None),
+            ("2000::/15", Some("/16 at the most")),
+            ("2001::/16", None),
+        ] {
+            let objection = Around::objection_to_exempting(prefix.parse().unwrap());
+            assert_eq!(objection.is_some(), words.is_some(), "{prefix}");
+            assert!(objection.is_none_or(|of| words.is_some_and(|words| of.contains(words))), "{prefix}");
+        }
+    }
+
+    #[test]
     fn this_host_can_be_asked() {
         assert!(Around::look().resolvers.iter().all(|address| !address.is_loopback()));
     }
@@ -308,7 +358,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_panics(text in "[0-9A-Fa-f:. \t\n%a-z]{0,200}") {
-            let _all = (ssh_peer(&text), resolvers(&text), gateways_v4(&text), gateways_v6(&text), parent_in(&text));
+            let _all = (ssh_session(&text), resolvers(&text), gateways_v4(&text), gateways_v6(&text), parent_in(&text));
         }
     }
 }

@@ -7,10 +7,12 @@ use std::path::Path;
 use super::run::{print, print_json};
 use super::{OutputFormat, Repeat};
 use crate::control::client::{Client, ClientError};
+use crate::control::proto::ReloadRequest;
 use crate::datapath::DatapathError;
 use crate::datapath::pins::{self, Orphans, PinsError};
 use crate::desired::Sent;
 use crate::error::Exit;
+use crate::safety;
 use crate::snapshot::Snapshot;
 use crate::view::{self, Screen, WatchError};
 
@@ -72,10 +74,10 @@ pub(super) async fn list(socket: &Path, format: OutputFormat) -> anyhow::Result<
 
 /// Has the daemon read its file again.
 pub(super) async fn reload(socket: &Path, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = Client::new(socket).reload().await?;
+    let request = ReloadRequest { ssh: safety::ssh_session_of_this_process() };
+    let report = Client::new(socket).reload_by(&request).await?;
     match format {
-        OutputFormat::Human if report.changes.is_empty() => print(b"reloaded: nothing has changed\n"),
-        OutputFormat::Human => print(format!("reloaded:\n  {}\n", report.changes.join("\n  ")).as_bytes()),
+        OutputFormat::Human => print(view::reloaded(&report).as_bytes()),
         OutputFormat::Json => print_json(&report),
     }
 }

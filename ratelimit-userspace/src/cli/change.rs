@@ -37,7 +37,7 @@ pub(super) fn parse_grant(args: &GrantArgs) -> anyhow::Result<GrantRequest> {
         forever: args.duration.is_some() && timed.is_none(),
         reason: args.reason.clone(),
         force: args.force,
-        ssh_peer: safety::ssh_peer_of_this_process(),
+        ssh_peer: safety::ssh_session_of_this_process().map(|session| session.peer),
     })
 }
 
@@ -57,6 +57,7 @@ pub(super) fn parse_apply(file: Option<PathBuf>, confirm: Option<&str>) -> anyho
     Ok(ApplyRequest {
         file: file.map(absolute).transpose()?,
         confirm_seconds: confirm.map(|text| parse_seconds("--confirm", text)).transpose()?,
+        ssh: safety::ssh_session_of_this_process(),
     })
 }
 

@@ -288,7 +288,7 @@ pub struct GrantArgs {
     /// Why, for `list` and the log
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// Also where that may lock somebody out who is needed: yourself, this host, its gateway or resolver
+    /// Also where that is likely a mistake: it locks out yourself, this host, its gateway or resolver, or is for next to everybody
     #[arg(long)]
     pub force: bool,
     /// The daemon to ask.

@@ -11,6 +11,7 @@ use ratelimit_common::time::Nanos;
 use tracing::level_filters::LevelFilter;
 
 use super::{Cli, Color, Command, Global, Limiter, ModeArg, OutputFormat, Repeat, ask, change, definition, texts};
+use crate::config::lists::KnownLists;
 use crate::config::{Config, FILE_DEFAULT, file, lint};
 use crate::control::proto::ModeWord;
 use crate::daemon::{self, ConfigSource, Loaded};
@@ -19,6 +20,7 @@ use crate::describe;
 use crate::desired::Grant;
 use crate::error::{self, Diagnostic, Exit, Place};
 use crate::log;
+use crate::safety::Around;
 
 /// Does what was asked for.
 pub fn run(cli: Cli) -> anyhow::Result<Exit> {
@@ -31,11 +33,16 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             let _gone = anstream::stderr().write_all(texts::NOTHING.as_bytes());
             Ok(Exit::Usage)
         }
-        None => limit(from_flags(&limiter)?, ConfigSource::Flags, &global),
+        None => {
+            let config = from_flags(&limiter, &KnownLists::new())?;
+            let is_listed = !config.list_files.is_empty();
+            let relist = Box::new(move |known: &KnownLists| Ok(from_flags(&limiter, known)?));
+            limit(config, if is_listed { ConfigSource::FlagsWithLists(relist) } else { ConfigSource::Flags }, &global)
+        }
         Some(Command::Run { config }) => {
             let Loaded { config: of, text } = load(&config)?;
             let source =
-                ConfigSource::file(config, text, load, |path, text| Ok(file::parse(path, text, file::read_list)?));
+                ConfigSource::file(config, text, load, |path, text, known| Ok(file::parse_beside(path, text, known)?));
             limit(of, source, &global)
         }
         Some(Command::Stats { watch, socket }) => {
@@ -117,6 +124,7 @@ fn load(path: &Path) -> anyhow::Result<Loaded> {
 fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Result<Exit> {
     log::start(log::level(LevelFilter::INFO, global.verbose, global.quiet));
     warn(&lint::warnings(&config, now()), global);
+    warn(&Around::look().warnings(&config, now()), global);
     runtime()?.block_on(daemon::run(config, source, Kernel::open))?;
     Ok(Exit::Done)
 }
@@ -155,6 +163,7 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
         }
     };
     let mut warnings = lint::warnings(&config, now());
+    warnings.extend(Around::look().warnings(&config, now()));
     let is_absent = |name: &&String| !Path::new("/sys/class/net").join(name).exists();
     let absent = config.interfaces.iter().filter(is_absent);
     warnings.extend(absent.map(|name| format!("there is no interface {name} now; `ip -brief link` lists them")));
@@ -170,7 +179,7 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
 
 fn read_config(file: Option<&Path>, limiter: &Limiter) -> Result<Config, Diagnostic> {
     match file {
-        None => from_flags(limiter),
+        None => from_flags(limiter, &KnownLists::new()),
         Some(path) if limiter.is_empty() => file::load(path),
         Some(path) => Err(Diagnostic {
             problem: "a file and flags cannot be checked together".to_owned(),
@@ -184,9 +193,9 @@ fn now() -> Nanos {
     Nanos(u64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(0))
 }
 
-fn from_flags(limiter: &Limiter) -> Result<Config, Diagnostic> {
+fn from_flags(limiter: &Limiter, known: &KnownLists) -> Result<Config, Diagnostic> {
     let mut settings = limiter.settings();
-    settings.read_lists(file::read_list)?;
+    settings.read_lists_beside(known, file::read_list)?;
     settings.config()
 }
 

@@ -4,9 +4,11 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use ipnet::IpNet;
+
 use self::shape::{OVERRIDE_KEYS, RULE_KEYS, SAFETY_KEYS, TABLES, TOP_KEYS, Top};
 use super::Config;
-use super::lists::LIST_BYTES_MAX;
+use super::lists::{self, KnownLists, LIST_BYTES_MAX};
 use super::settings::Settings;
 use super::syntax::near_miss;
 use crate::error::{Diagnostic, Excerpt, Place};
@@ -52,6 +54,16 @@ pub fn read_list(path: &Path) -> Result<String, String> {
     Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
+/// The prefixes of a list file alone; what is wrong is said as being in that file.
+pub fn load_list(path: &Path) -> Result<Vec<IpNet>, Diagnostic> {
+    let contents = read_list(path).map_err(|reason| Diagnostic {
+        problem: format!("cannot read the list file: {reason}"),
+        place: Place::File { path: path.to_owned(), excerpt: None },
+        help: Vec::new(),
+    })?;
+    lists::parse(path, &contents)
+}
+
 fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
@@ -75,6 +87,13 @@ pub fn parse(
 ) -> Result<Config, Diagnostic> {
     let mut settings = settings(path, contents)?;
     settings.read_lists(read_list)?;
+    settings.config()
+}
+
+/// The same, where the prefixes of some list files are known; the others are read from where they are.
+pub fn parse_beside(path: &Path, contents: &str, known: &KnownLists) -> Result<Config, Diagnostic> {
+    let mut settings = settings(path, contents)?;
+    settings.read_lists_beside(known, read_list)?;
     settings.config()
 }
 
@@ -286,7 +305,9 @@ mod tests {
         write("drop.txt", b"192.0.2.0/24 ; caf\xe9\n");
         let config = load(&path).expect("a configuration");
         assert_eq!(config.policy.access.len(), 1);
-        assert_eq!(config.list_files, [directory.path().join("drop.txt")]);
+        let files: Vec<_> =
+            config.list_files.iter().map(|file| (file.path.as_path(), file.named_by.as_str())).collect();
+        assert_eq!(files, [(directory.path().join("drop.txt").as_path(), "deny")]);
         for (file, problem) in
             [("/dev/zero", "it is not a file"), (".", "it is not a file"), ("no.txt", "no such file")]
         {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use ratelimit_common::layout::PREFIXES_MAX;
@@ -25,8 +26,40 @@ const FILE_MARK: &str = "file:";
 /// How a named list is.
 const LIST_MARK: char = '@';
 
-/// List files by the path that [`path`] gives: the contents, or why they cannot be read.
-pub type ListFiles = BTreeMap<PathBuf, Result<String, String>>;
+/// List files by the path that [`path`] gives.
+pub type ListFiles = BTreeMap<PathBuf, Named>;
+
+/// List files whose prefixes are known already, by path: sorted, each once.
+pub type KnownLists = BTreeMap<PathBuf, Arc<[IpNet]>>;
+
+/// A list file that a configuration names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// What names it: `list partners`, `deny`. The first of several.
+    pub by: String,
+    /// What it holds.
+    pub contents: Contents,
+}
+
+/// What a list file holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// Its text, or why it cannot be read.
+    Read(Result<String, String>),
+    /// What its text came to when it was read.
+    Known(Arc<[IpNet]>),
+}
+
+/// A list file that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// [`Named::by`].
+    pub named_by: String,
+    /// Its prefixes: sorted, each once.
+    pub prefixes: Arc<[IpNet]>,
+}
 
 /// A named list, as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +119,7 @@ pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostic> {
 pub(super) struct Lists<'a> {
     source: &'a Source,
     named: BTreeMap<&'a str, BTreeSet<IpNet>>,
-    files: BTreeMap<&'a Path, Result<Vec<IpNet>, Unread<'a>>>,
+    files: BTreeMap<&'a Path, Result<Arc<[IpNet]>, Unread<'a>>>,
 }
 
 #[derive(Debug)]
@@ -99,11 +132,12 @@ enum Unread<'a> {
 
 impl<'a> Lists<'a> {
     pub(super) fn new(source: &'a Source, named: &'a [ListSettings], files: &'a ListFiles) -> Result<Self, Diagnostic> {
-        let parsed = |path: &Path, read: &'a Result<String, String>| match read {
-            Ok(contents) => parse(path, contents).map_err(Unread::Wrong),
-            Err(reason) => Err(Unread::Unreadable(reason)),
+        let parsed = |path: &Path, contents: &'a Contents| match contents {
+            Contents::Known(prefixes) => Ok(Arc::clone(prefixes)),
+            Contents::Read(Ok(contents)) => parse(path, contents).map(Arc::from).map_err(Unread::Wrong),
+            Contents::Read(Err(reason)) => Err(Unread::Unreadable(reason)),
         };
-        let files = files.iter().map(|(path, read)| (path.as_path(), parsed(path, read))).collect();
+        let files = files.iter().map(|(path, named)| (path.as_path(), parsed(path, &named.contents))).collect();
         let mut lists = Self { source, named: BTreeMap::new(), files };
         for ListSettings { name, entries } in named {
             source.read(name, check_name)?;
@@ -130,6 +164,11 @@ impl<'a> Lists<'a> {
             self.check_number(last, &prefixes)?;
         }
         Ok(prefixes)
+    }
+
+    /// The prefixes of a list file, where it is one that was read.
+    pub(super) fn known(&self, path: &Path) -> Option<Arc<[IpNet]>> {
+        self.files.get(path)?.as_ref().ok().map(Arc::clone)
     }
 
     /// That the kernel has room for these. `last` is what is pointed at if not.

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
+use ratelimit_common::time::SECOND_NS;
 
+use self::lists::ListFile;
 use crate::desired::Policy;
 
 pub mod amount;
@@ -55,8 +57,8 @@ pub struct Config {
     pub notes: Vec<(String, String)>,
     /// Prefixes of both `allow` and `deny`, sorted: they are exempt.
     pub overruled: Vec<IpNet>,
-    /// The list files that were read for it, sorted.
-    pub list_files: Vec<PathBuf>,
+    /// The list files that were read for it, by path.
+    pub list_files: Vec<ListFile>,
 }
 
 /// What keeps the administrator from locking himself out.
@@ -68,14 +70,22 @@ pub struct Safety {
     pub exempt_gateway: bool,
     /// And the name servers of this host.
     pub exempt_resolvers: bool,
-    /// A rule that drops more than this share of its packets for 30 s, in percent, 1 to 99, goes over to dry run; none is never.
+    /// A rule that drops more than this share of its packets, in percent, 1 to 99, goes over to dry run; none is never.
     pub breaker: Option<u8>,
+    /// Once it has done so for this long, in nanoseconds, 5 s to 1 h.
+    pub breaker_after_ns: u64,
 }
 
 impl Default for Safety {
     /// The breaker is off: what share is usual under attack, which is when the limits are needed, is for whoever runs the server to know.
     fn default() -> Self {
-        Self { exempt_ssh_peer: true, exempt_gateway: true, exempt_resolvers: true, breaker: None }
+        Self {
+            exempt_ssh_peer: true,
+            exempt_gateway: true,
+            exempt_resolvers: true,
+            breaker: None,
+            breaker_after_ns: 30 * SECOND_NS,
+        }
     }
 }
 

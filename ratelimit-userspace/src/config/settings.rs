@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 use ratelimit_common::layout::{INTERFACES_MAX, RULES_MAX, SOURCES_CAPACITY, TARGETS_MAX};
+use ratelimit_common::time::SECOND_NS;
 
 use super::limits::Slots;
-use super::lists::{self, LIST_FILES_MAX, ListFiles, ListSettings, Lists};
+use super::lists::{self, Contents, KnownLists, LIST_FILES_MAX, ListFile, ListFiles, ListSettings, Lists, Named};
 use super::network::{check_interface, parse_number};
 use super::rule::{Context, RuleSettings};
 use super::syntax::{SyntaxError, near_miss};
 use super::written::{Source, Written};
-use super::{Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, Safety, XdpModeChoice};
+use super::{Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, Safety, XdpModeChoice, duration};
 use crate::desired::{Access, Policy, Rule};
 use crate::error::Diagnostic;
 
@@ -22,6 +23,11 @@ use crate::error::Diagnostic;
 pub const IPV4_PREFIX_DEFAULT: u8 = 32;
 /// Length of the IPv6 prefix that is one client unless it is said.
 pub const IPV6_PREFIX_DEFAULT: u8 = 64;
+
+/// The daemon looks at the counters every two seconds.
+const BREAKER_AFTER_MIN_NS: u64 = 5 * SECOND_NS;
+/// Later it helps nobody.
+const BREAKER_AFTER_MAX_NS: u64 = 3_600 * SECOND_NS;
 
 /// The longest path of a Unix socket: `sun_path` less the terminator.
 const SOCKET_PATH_LEN_MAX: usize = 107;
@@ -74,19 +80,24 @@ pub struct SafetySettings {
     pub exempt_resolvers: Option<Written>,
     /// `safety.breaker`.
     pub breaker: Option<Written>,
+    /// `safety.breaker_after`.
+    pub breaker_after: Option<Written>,
 }
 
 impl Settings {
     /// Has every list file that is named read by `read`, which answers with the contents or why there are none.
     pub fn read_lists(&mut self, read: impl Fn(&Path) -> Result<String, String>) -> Result<(), Diagnostic> {
+        self.read_lists_beside(&KnownLists::new(), read)
+    }
+
+    /// The same, but for those whose prefixes are known.
+    pub fn read_lists_beside(
+        &mut self,
+        known: &KnownLists,
+        read: impl Fn(&Path) -> Result<String, String>,
+    ) -> Result<(), Diagnostic> {
         let mut files = ListFiles::new();
-        let senders = |rule: &RuleSettings| -> Vec<Written> {
-            let of_overrides = rule.overrides.iter().flat_map(|of| of.from.clone());
-            rule.from.clone().into_iter().flatten().chain(of_overrides).collect()
-        };
-        let listed = self.lists.iter().flat_map(|list| list.entries.iter().cloned());
-        let entries = self.allow.iter().chain(&self.deny).cloned();
-        for entry in entries.chain(listed).chain(self.rules.iter().flat_map(senders)) {
+        for (by, entry) in self.entries() {
             let Some(path) = lists::path(&entry.text, &self.source) else { continue };
             if files.contains_key(&path) {
                 continue;
@@ -94,13 +105,30 @@ impl Settings {
             if files.len() == LIST_FILES_MAX {
                 let problem = format!("there are more than {LIST_FILES_MAX} list files");
                 let error = SyntaxError::new(0..entry.text.len(), problem).with_help("put several into one");
-                return Err(self.source.wrong(&entry, error));
+                return Err(self.source.wrong(entry, error));
             }
-            let contents = read(&path);
-            files.insert(path, contents);
+            let contents = match known.get(&path) {
+                Some(prefixes) => Contents::Known(prefixes.clone()),
+                None => Contents::Read(read(&path)),
+            };
+            files.insert(path, Named { by, contents });
         }
         self.list_files = files;
         Ok(())
+    }
+
+    /// Everything that may name a list file, and what it is part of, lists with names first.
+    fn entries(&self) -> impl Iterator<Item = (String, &Written)> {
+        let listed = self.lists.iter().map(|list| (format!("list {}", list.name.text), list.entries.as_slice()));
+        let access = [("allow".to_owned(), self.allow.as_slice()), ("deny".to_owned(), &self.deny)];
+        let senders = self.rules.iter().enumerate().flat_map(|(at, rule)| {
+            let name = rule.name.as_ref().map_or_else(|| (at + 1).to_string(), |name| name.text.clone());
+            let of_overrides = rule.overrides.iter().map(|of| of.from.as_slice());
+            let from = rule.from.as_deref().into_iter().chain(of_overrides);
+            from.map(move |from| (format!("from of rule {name}"), from))
+        });
+        let all = listed.chain(access).chain(senders);
+        all.flat_map(|(by, entries)| entries.iter().map(move |entry| (by.clone(), entry)))
     }
 
     /// The configuration that this means, defaults filled in; else the first thing wrong with it.
@@ -127,8 +155,16 @@ impl Settings {
             safety: self.safety()?,
             notes,
             overruled,
-            list_files: self.list_files.keys().cloned().collect(),
+            list_files: self.list_files_of(&lists),
         })
+    }
+
+    fn list_files_of(&self, lists: &Lists<'_>) -> Vec<ListFile> {
+        let file = |(path, named): (&PathBuf, &Named)| {
+            let prefixes = lists.known(path)?;
+            Some(ListFile { path: path.clone(), named_by: named.by.clone(), prefixes })
+        };
+        self.list_files.iter().filter_map(file).collect()
     }
 
     fn checked_interfaces(&self) -> Result<Vec<String>, Diagnostic> {
@@ -232,6 +268,10 @@ impl Settings {
             exempt_gateway: is_set(&written.exempt_gateway, default.exempt_gateway)?,
             exempt_resolvers: is_set(&written.exempt_resolvers, default.exempt_resolvers)?,
             breaker: self.source.read_if(written.breaker.as_ref(), parse_breaker)?.unwrap_or(default.breaker),
+            breaker_after_ns: self
+                .source
+                .read_if(written.breaker_after.as_ref(), parse_breaker_after)?
+                .unwrap_or(default.breaker_after_ns),
         })
     }
 
@@ -275,6 +315,14 @@ fn parse_breaker(text: &str) -> Result<Option<u8>, SyntaxError> {
     };
     let share = parse_number(number, 1, 99)?;
     Ok(u8::try_from(share).ok())
+}
+
+fn parse_breaker_after(text: &str) -> Result<u64, SyntaxError> {
+    let after_ns = duration::parse(text)?;
+    if (BREAKER_AFTER_MIN_NS..=BREAKER_AFTER_MAX_NS).contains(&after_ns) {
+        return Ok(after_ns);
+    }
+    Err(SyntaxError::new(0..text.len(), "the breaker waits from 5s to 1h").with_help("30s is usual"))
 }
 
 fn parse_listen(text: &str) -> Result<SocketAddr, SyntaxError> {

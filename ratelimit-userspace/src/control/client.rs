@@ -17,8 +17,8 @@ use tokio::net::UnixStream;
 use super::proto::{
     ALLOW, APPLY, ApplyReport, ApplyRequest, CHARGE, CHECK, CONFIRM, ChargeRequest, ConfirmReport, DENY, DETACH,
     DetachReport, EXPLAIN, GrantReport, GrantRequest, HEALTHZ, Health, LIST, METRICS, MODE, ModeReport, ModeRequest,
-    ModeWord, PrefixRequest, Problem, ProblemKind, RELOAD, RESET, ReloadReport, ResetReport, STANDING, STATS,
-    SourceRequest, Standing, UNBLOCK, UnblockReport,
+    ModeWord, PrefixRequest, Problem, ProblemKind, RELOAD, RESET, ReloadReport, ReloadRequest, ResetReport, STANDING,
+    STATS, SourceRequest, Standing, UNBLOCK, UnblockReport,
 };
 use super::socket::GROUP;
 use crate::datapath::pins::{self, Orphans};
@@ -159,7 +159,12 @@ impl Client {
 
     /// Has the configuration file read anew.
     pub async fn reload(&self) -> Result<ReloadReport, ClientError> {
-        self.json(Method::POST, RELOAD).await
+        self.reload_by(&ReloadRequest::default()).await
+    }
+
+    /// The same, and says who asks.
+    pub async fn reload_by(&self, request: &ReloadRequest) -> Result<ReloadReport, ClientError> {
+        self.post(RELOAD, request).await
     }
 
     /// Takes the filter off one interface, or off all, which ends the daemon.

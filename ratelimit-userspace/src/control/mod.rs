@@ -23,7 +23,7 @@ pub mod socket;
 
 use proto::{
     ApplyReport, ApplyRequest, ChargeRequest, ConfirmReport, DetachReport, GrantReport, GrantRequest, Health,
-    ModeReport, ModeWord, Problem, ProblemKind, ReloadReport, ResetReport, Standing, UnblockReport,
+    ModeReport, ModeWord, Problem, ProblemKind, ReloadReport, ReloadRequest, ResetReport, Standing, UnblockReport,
 };
 
 /// Commands that wait for the datapath's owner. As many as there can be connections, so that nobody waits to wait.
@@ -56,6 +56,8 @@ pub enum Command {
     },
     /// Reads the configuration file anew and carries it out.
     Reload {
+        /// Who asks.
+        request: ReloadRequest,
         /// Where the answer goes.
         reply: Reply<ReloadReport>,
     },
@@ -181,8 +183,8 @@ impl Handle {
     }
 
     /// Reads the configuration file anew and carries it out.
-    pub async fn reload(&self) -> Result<ReloadReport, Problem> {
-        self.ask(|reply| Command::Reload { reply }).await
+    pub async fn reload(&self, request: ReloadRequest) -> Result<ReloadReport, Problem> {
+        self.ask(|reply| Command::Reload { request, reply }).await
     }
 
     /// Takes the filter off one interface, or off all.

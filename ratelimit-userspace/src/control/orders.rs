@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::safety::SshSession;
 use crate::snapshot::{Limit, Listed};
 
 /// To let a prefix through, or to keep it out.
@@ -128,6 +129,18 @@ pub struct ApplyRequest {
     /// For so long only, unless it is confirmed.
     #[serde(default)]
     pub confirm_seconds: Option<u64>,
+    /// The session of the one who asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh: Option<SshSession>,
+}
+
+/// To read the daemon's own file anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReloadRequest {
+    /// The session of the one who asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh: Option<SshSession>,
 }
 
 /// What that changed.

@@ -13,7 +13,7 @@ pub const HEALTHZ: &str = "/healthz";
 pub const STATS: &str = "/api/v1/stats";
 /// [`crate::snapshot::CheckReport`] of the address that follows.
 pub const CHECK: &str = "/api/v1/check";
-/// POST, socket only: [`ReloadReport`].
+/// POST, socket only, [`ReloadRequest`] or nothing: [`ReloadReport`].
 pub const RELOAD: &str = "/v1/reload";
 /// POST, socket only, `?interface=NAME` for one: [`DetachReport`].
 pub const DETACH: &str = "/v1/detach";
@@ -43,7 +43,7 @@ pub const STANDING: &str = "/v1/check";
 
 pub use super::orders::{
     ApplyReport, ApplyRequest, ChargeRequest, ConfirmReport, GrantReport, GrantRequest, ModeReport, ModeRequest,
-    ModeWord, PrefixRequest, ResetReport, SourceRequest, Standing, UnblockReport,
+    ModeWord, PrefixRequest, ReloadRequest, ResetReport, SourceRequest, Standing, UnblockReport,
 };
 
 /// What a reload changed.
@@ -53,6 +53,9 @@ pub struct ReloadReport {
     pub schema: u32,
     /// One line a change; none if the file says what was enforced already.
     pub changes: Vec<String>,
+    /// What else there is to know, a sentence each.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// What was detached.

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::proto::{
     ALLOW, APPLY, CHARGE, CONFIRM, ChargeRequest, DENY, EXPLAIN, GrantRequest, LIST, MODE, ModeRequest, PrefixRequest,
-    ProblemKind, RESET, STANDING, SourceRequest, UNBLOCK,
+    ProblemKind, RELOAD, RESET, ReloadRequest, STANDING, SourceRequest, UNBLOCK,
 };
 use super::server::{Peer, Refusal, Service, may_write, parse_address, problem};
 use crate::config::network::parse_cidr;
@@ -31,6 +31,7 @@ pub(super) fn add_to(router: Router<Service>) -> Router<Service> {
         .route(RESET, post(reset))
         .route(MODE, post(mode))
         .route(APPLY, post(apply))
+        .route(RELOAD, post(reload))
         .route(CONFIRM, post(confirm))
         .route(CHARGE, post(charge))
 }
@@ -110,6 +111,12 @@ async fn mode(State(service): State<Service>, Extension(peer): Extension<Peer>, 
 async fn apply(State(service): State<Service>, Extension(peer): Extension<Peer>, body: Bytes) -> Answer {
     let uid = may_write(&service, peer)?;
     Ok(Json(service.handle.apply(parse(&body)?, uid).await?).into_response())
+}
+
+async fn reload(State(service): State<Service>, Extension(peer): Extension<Peer>, body: Bytes) -> Answer {
+    may_write(&service, peer)?;
+    let request = if body.is_empty() { ReloadRequest::default() } else { parse(&body)? };
+    Ok(Json(service.handle.reload(request).await?).into_response())
 }
 
 async fn confirm(State(service): State<Service>, Extension(peer): Extension<Peer>) -> Answer {

@@ -26,7 +26,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
-use super::proto::{CHECK, DETACH, HEALTHZ, METRICS, Problem, ProblemKind, RELOAD, STATS};
+use super::proto::{CHECK, DETACH, HEALTHZ, METRICS, Problem, ProblemKind, STATS};
 use super::{Handle, routes};
 use crate::export;
 
@@ -78,7 +78,7 @@ pub fn router(handle: Handle, surface: Surface, own_uid: u32) -> Router {
         .route(STATS, get(stats))
         .route(&format!("{CHECK}/{{ip}}"), get(check));
     let routes = match surface {
-        Surface::Socket => routes::add_to(reading.route(RELOAD, post(reload)).route(DETACH, post(detach))),
+        Surface::Socket => routes::add_to(reading.route(DETACH, post(detach))),
         Surface::Tcp => reading,
     };
     routes
@@ -214,11 +214,6 @@ async fn check(State(service): State<Service>, Path(address): Path<String>) -> R
 
 pub(super) fn parse_address(text: &str) -> Result<IpAddr, Refusal> {
     text.parse().map_err(|_| problem(ProblemKind::BadRequest, &format!("`{text}` is no IP address")))
-}
-
-async fn reload(State(service): State<Service>, Extension(peer): Extension<Peer>) -> Result<Response, Refusal> {
-    may_write(&service, peer)?;
-    Ok(Json(service.handle.reload().await?).into_response())
 }
 
 #[derive(Debug, Deserialize)]

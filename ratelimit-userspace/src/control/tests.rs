@@ -63,7 +63,9 @@ fn stub() -> Handle {
                 Command::Health { reply } => {
                     drop(reply.send(Ok(Health { schema: SCHEMA, healthy: false, problems: vec!["gone".into()] })));
                 }
-                Command::Reload { reply } => drop(reply.send(Ok(ReloadReport { schema: SCHEMA, changes: vec![] }))),
+                Command::Reload { reply, .. } => {
+                    drop(reply.send(Ok(ReloadReport { schema: SCHEMA, changes: vec![], notes: vec![] })));
+                }
                 Command::Detach { reply, interface } => {
                     let detached = interface.into_iter().collect();
                     drop(reply.send(Ok(DetachReport { schema: SCHEMA, detached, stopping: false })));

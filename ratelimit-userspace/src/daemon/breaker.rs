@@ -10,18 +10,18 @@ use ratelimit_common::verdict::{Action, Reason};
 use crate::datapath::Reading;
 use crate::desired::{Mode, Policy, Rule};
 
-/// So long without a break the share has to be exceeded.
-const HOLD: Duration = Duration::from_secs(30);
 /// Readings closer together than this are one.
 const SPAN_MIN: Duration = Duration::from_secs(1);
 /// Fewer packets than this in all that time say nothing about a rule.
 const PACKETS_MIN: u64 = 100;
 
-/// Which share of its packets a rule may drop.
+/// Which share of its packets a rule may drop, and for how long it may drop more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     /// In percent, 1 to 100. At 100 nothing trips.
     pub(super) percent: u8,
+    /// So long without a break it has to be exceeded.
+    pub(super) hold: Duration,
 }
 
 /// Watches the rules, by name.
@@ -104,7 +104,7 @@ impl Watched {
         (self.at, self.count) = (at, count);
         self.over_since = is_over.then_some(began);
         let since = count.since(began.1);
-        let is_long = at.saturating_sub(began.0) >= HOLD;
+        let is_long = at.saturating_sub(began.0) >= share.hold;
         (is_over && is_long && since.packets >= PACKETS_MIN).then_some(since)
     }
 }
@@ -147,7 +147,7 @@ mod tests {
     use ratelimit_common::layout::Unit;
     use ratelimit_common::time::Nanos;
 
-    const SHARE: Share = Share { percent: 50 };
+    const SHARE: Share = Share { percent: 50, hold: Duration::from_secs(30) };
 
     /// What one rule has come to on one interface: passed, dropped, denied.
     fn reading(passed: u64, dropped: u64, denied: u64) -> Reading {
@@ -163,6 +163,7 @@ mod tests {
             }],
             unlisted: Tallies::default(),
             faults: Vec::new(),
+            bans_begun: Vec::new(),
             sources_capacity: 0,
         }
     }

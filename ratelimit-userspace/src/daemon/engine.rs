@@ -1,5 +1,6 @@
 //! What the daemon does with the datapath, one blocking step at a time. Times come in as a [`Moment`].
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use tokio::time::Instant;
 use super::breaker::Breaker;
 use super::hold::Hold;
 use super::links::Links;
+use super::list_watch::ListWatch;
 use super::orders::Grants;
 use super::source::ConfigSource;
 use super::store::Store;
@@ -21,12 +23,15 @@ use crate::datapath::{Datapath, DatapathError, InterfaceReading, Reading};
 use crate::desired::{DesiredState, Policy};
 use crate::safety::Around;
 use crate::snapshot::{
-    Census, CheckReport, Clocks, ConfigState, Parts, SCHEMA, Sample, Samples, Snapshot, Standing, TOP_DEFAULT,
-    TopSource, Traffic, Volume,
+    Census, CheckReport, Clocks, ConfigState, Dominance, Dominant, Parts, SCHEMA, Sample, Samples, Snapshot, StaleList,
+    Standing, TOP_DEFAULT, TopSource, Traffic, Volume,
 };
 
 /// Gateways and resolvers change without an announcement that is listened to.
 const LOOK_AROUND_EVERY: Duration = Duration::from_secs(30);
+
+/// So often it is said who dominates a rule; the statistics go on saying it.
+const DOMINANT_SAID_MAX: usize = 64;
 
 /// When a step is taken.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +67,12 @@ pub(super) struct Engine<D> {
     pub(super) grants: Grants,
     pub(super) hold: Option<Hold>,
     pub(super) breaker: Breaker,
+    pub(super) lists: ListWatch,
+    dominance: Dominance,
+    /// What it came to last.
+    dominant: Vec<Dominant>,
+    /// Rules and sources of which it was said.
+    dominant_said: BTreeSet<(String, String)>,
     /// The trial that runs.
     pub(super) pending: Option<Pending>,
     /// The text that was tried last and not confirmed.
@@ -112,6 +123,10 @@ impl<D: Datapath> Engine<D> {
             grants: Grants::default(),
             hold: None,
             breaker: Breaker::default(),
+            lists: ListWatch::default(),
+            dominance: Dominance::default(),
+            dominant: Vec::new(),
+            dominant_said: BTreeSet::new(),
             pending: None,
             refused,
             links: Links::default(),
@@ -142,6 +157,7 @@ impl<D: Datapath> Engine<D> {
             Some((before, record)) => self.resume(before, record, moment)?,
             None => false,
         };
+        self.lists.taken(&self.config.list_files, moment);
         self.desired.policy = self.policy_of(&self.config, clocks.now);
         Ok(is_on_trial)
     }
@@ -214,7 +230,7 @@ impl<D: Datapath> Engine<D> {
 
     /// What has to be done as time passes.
     fn tidy(&mut self, reading: &Reading, moment: Moment) {
-        let trial = self.watch_trial();
+        self.notice_trial();
         if moment.uptime.saturating_sub(self.looked_around_at) >= LOOK_AROUND_EVERY {
             self.looked_around_at = moment.uptime;
             self.look_around();
@@ -222,9 +238,30 @@ impl<D: Datapath> Engine<D> {
         let clocks = Clocks { now: reading.now, wall: moment.wall };
         self.expire_grants(clocks);
         self.watch_breaker(reading, moment);
+        self.watch_lists(reading.now, moment);
+        self.watch_dominance(reading, moment);
         let applied = if self.must_apply && self.pending.is_none() { self.put_in_force(reading.now) } else { Ok(()) };
-        for error in [trial.err(), applied.err()].into_iter().flatten() {
+        if let Err(error) = applied {
             tracing::error!("put in force what should be: {:#}", anyhow::Error::from(error));
+        }
+    }
+
+    /// Notices, once a minute, a source that most of what a rule counts comes from.
+    fn watch_dominance(&mut self, reading: &Reading, moment: Moment) {
+        let policy = &self.desired.policy;
+        let Some(mut look) = self.dominance.look(policy, reading, moment.uptime) else { return };
+        if look.is_busy()
+            && let Err(error) = self.datapath.visit_sources(&mut |window| look.visit(policy, &window))
+        {
+            tracing::warn!("look who sends most: {:#}", anyhow::Error::from(error));
+            return;
+        }
+        self.dominant = self.dominance.conclude(policy, &look);
+        for of in &self.dominant {
+            let key = (of.rule.clone(), of.source.clone());
+            if self.dominant_said.len() < DOMINANT_SAID_MAX && self.dominant_said.insert(key) {
+                tracing::warn!(rule = of.rule, "RULE {}: {}", of.rule, of.words());
+            }
         }
     }
 
@@ -240,6 +277,9 @@ impl<D: Datapath> Engine<D> {
         }
         if self.pending.is_some() {
             words += "a file is on trial; ";
+        }
+        for (path, _) in self.lists.stale() {
+            words += &format!("list file {} IS NOT FOLLOWED; ", path.display());
         }
         words
     }
@@ -316,6 +356,8 @@ impl<D: Datapath> Engine<D> {
             hold: self.hold.as_ref().map(Hold::report),
             fallen_back: self.breaker.tripped().map(str::to_owned).collect(),
             confirm_within_ns: self.pending.as_ref().map(left),
+            dominant: self.dominant.clone(),
+            stale_lists: self.lists.stale().map(|(path, why)| StaleList::new(path, why)).collect(),
         }))
     }
 

@@ -1,5 +1,7 @@
 //! What keeps rules from dropping whatever the configuration says: `panic`, `mode dry-run`, and the breaker.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -109,7 +111,8 @@ impl<D: Datapath> Engine<D> {
     /// Rules that drop more than they may fall back to dry-run.
     pub(super) fn watch_breaker(&mut self, reading: &Reading, moment: Moment) {
         let Some(percent) = self.config.safety.breaker else { return };
-        let trips = self.breaker.observe(&self.desired.policy, reading, moment.uptime, Share { percent });
+        let hold = Duration::from_nanos(self.config.safety.breaker_after_ns);
+        let trips = self.breaker.observe(&self.desired.policy, reading, moment.uptime, Share { percent, hold });
         for trip in &trips {
             tracing::error!(
                 rule = trip.rule,

@@ -20,7 +20,7 @@ use crate::control::socket::{ControlSocket, SocketError};
 use crate::control::{Command, Handle, Reply};
 use crate::datapath::{Datapath, DatapathError};
 use crate::error::Exit;
-use crate::safety::Around;
+use crate::safety::{Around, SshSession};
 
 mod breaker;
 mod carry_out;
@@ -28,6 +28,7 @@ mod engine;
 mod events;
 mod hold;
 mod links;
+mod list_watch;
 mod notify;
 mod orders;
 mod reload;
@@ -243,7 +244,7 @@ impl<D: Datapath> Owner<D> {
             tokio::select! {
                 event = events.recv() => match event {
                     None | Some(Event::Stop) => return Ok(()),
-                    Some(Event::Reload) => self.reload(surroundings, |_| {}).await?,
+                    Some(Event::Reload) => self.reload(None, surroundings, |_| {}).await?,
                     Some(Event::LinksChanged) => {
                         self.on_datapath(|engine, moment| {
                             engine.hurry();
@@ -276,19 +277,25 @@ impl<D: Datapath> Owner<D> {
     async fn answer(&mut self, command: Command, surroundings: &mut Surroundings) -> Result<bool, DaemonError> {
         match command {
             Command::Stats { since, reply } => {
-                let answer = self.on_datapath(move |engine, moment| engine.stats(since, moment)).await?;
-                let _ = reply.send(answer);
+                self.reply(reply, move |engine, moment| {
+                    engine.notice_trial();
+                    engine.stats(since, moment)
+                })
+                .await?;
             }
             Command::Check { address, reply } => {
-                let answer = self.on_datapath(move |engine, _| engine.check(address)).await?;
-                let _ = reply.send(answer);
+                self.reply(reply, move |engine, _| {
+                    engine.notice_trial();
+                    engine.check(address)
+                })
+                .await?;
             }
             Command::Health { reply } => {
                 let seen = self.on_datapath(Engine::supervise).await?;
                 let _ = reply.send(Ok(seen.health()));
             }
-            Command::Reload { reply } => {
-                self.reload(surroundings, |answer| {
+            Command::Reload { request, reply } => {
+                self.reload(request.ssh, surroundings, |answer| {
                     let _ = reply.send(answer);
                 })
                 .await?;
@@ -299,8 +306,20 @@ impl<D: Datapath> Owner<D> {
                 let _ = reply.send(answer);
                 return Ok(is_last);
             }
-            Command::List { reply } => self.reply(reply, Engine::list).await?,
-            Command::Explain { sent, reply } => self.reply(reply, move |engine, _| engine.explain(&sent)).await?,
+            Command::List { reply } => {
+                self.reply(reply, |engine, moment| {
+                    engine.notice_trial();
+                    engine.list(moment)
+                })
+                .await?;
+            }
+            Command::Explain { sent, reply } => {
+                self.reply(reply, move |engine, _| {
+                    engine.notice_trial();
+                    engine.explain(&sent)
+                })
+                .await?;
+            }
             Command::Grant { grant, prefix, request, uid, reply } => {
                 self.reply(reply, move |engine, moment| engine.grant(grant, prefix, &request, uid, moment)).await?;
             }
@@ -320,10 +339,18 @@ impl<D: Datapath> Owner<D> {
                 self.reply(reply, move |engine, moment| engine.confirm(uid, moment)).await?;
             }
             Command::Charge { request, reply } => {
-                self.reply(reply, move |engine, _| engine.charge(&request)).await?;
+                self.reply(reply, move |engine, _| {
+                    engine.notice_trial();
+                    engine.charge(&request)
+                })
+                .await?;
             }
             Command::Standing { source, rule, reply } => {
-                self.reply(reply, move |engine, _| engine.standing(source, &rule)).await?;
+                self.reply(reply, move |engine, _| {
+                    engine.notice_trial();
+                    engine.standing(source, &rule)
+                })
+                .await?;
             }
         }
         Ok(false)
@@ -341,11 +368,12 @@ impl<D: Datapath> Owner<D> {
 
     async fn reload(
         &mut self,
+        caller: Option<SshSession>,
         surroundings: &mut Surroundings,
         answer: impl FnOnce(reload::Reloaded),
     ) -> Result<(), DaemonError> {
         surroundings.notifier.tell(State::Reloading);
-        let reloaded = self.on_datapath(Engine::reload).await?;
+        let reloaded = self.on_datapath(move |engine, moment| engine.reload(caller, moment)).await?;
         surroundings.notifier.tell(State::Ready);
         answer(reloaded);
         Ok(())

@@ -16,7 +16,7 @@ use crate::control::proto::{
 };
 use crate::datapath::Datapath;
 use crate::desired::{Access, Grant, Policy, Sent};
-use crate::safety::Around;
+use crate::safety::{Around, SshSession};
 use crate::snapshot::{Blocked, CheckLimit, CheckReport, Clocks, ExplainReport, ListReport, Listed, Outcome, SCHEMA};
 
 /// The file of what commands have entered.
@@ -75,8 +75,8 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn look_around(&mut self) {
         let seen = (self.host.look)();
         // Whoever started the daemon cannot be found any more once privileges are given up.
-        let ssh_peer = seen.ssh_peer.or(self.grants.around.ssh_peer);
-        let around = Around { ssh_peer, ..seen };
+        let ssh = seen.ssh.or(self.grants.around.ssh);
+        let around = Around { ssh, ..seen };
         let safety = around.exemptions(self.config.safety);
         for entry in safety.iter().filter(|entry| !self.grants.safety.contains(entry)) {
             let why = entry.reason.as_deref().unwrap_or_default();
@@ -137,11 +137,13 @@ impl<D: Datapath> Engine<D> {
         uid: u32,
         moment: Moment,
     ) -> Result<GrantReport, Problem> {
+        self.notice_trial();
         let clocks = self.clocks(moment)?;
         self.settled(clocks.now)?;
         let until = until(grant, request, clocks)?;
-        if grant == Grant::Denied {
-            self.object_to(prefix, request)?;
+        match grant {
+            Grant::Exempt => object_to_exempting(prefix, request)?,
+            Grant::Denied => self.object_to(prefix, request)?,
         }
         let by = By::Command { user: user_name(uid), is_forced: request.force };
         let reason = checked_reason(request.reason.as_deref())?;
@@ -282,6 +284,14 @@ impl<D: Datapath> Engine<D> {
         })
     }
 
+    /// Says to whoever asks for a configuration, and in the log, whom it may lock out.
+    pub(super) fn warn_of_lockouts(&self, config: &Config, caller: Option<SshSession>, now: Nanos) -> Vec<String> {
+        let policy = Policy { access: self.access_of(config, now), ..config.policy.clone() };
+        let warnings = self.grants.around.lockouts(&policy, caller, now);
+        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        warnings
+    }
+
     /// Refuses a denial that may lock out someone who is needed, or that would not do anything.
     fn object_to(&self, prefix: IpNet, request: &GrantRequest) -> Result<(), Problem> {
         let configured = &self.config.policy.access;
@@ -410,6 +420,22 @@ impl Entry {
             since: self.since,
             until: self.until.map(|until| clocks.wall_of(until)),
         }
+    }
+}
+
+/// Refuses an exemption that leaves next to nobody limited.
+fn object_to_exempting(prefix: IpNet, request: &GrantRequest) -> Result<(), Problem> {
+    match Around::objection_to_exempting(prefix) {
+        Some(why) if !request.force => {
+            let why =
+                format!("{why}; --force insists, and `ratelimitd panic` lets everybody through until you are done");
+            Err(Problem::new(ProblemKind::BadRequest, why))
+        }
+        Some(why) => {
+            tracing::warn!("{why}: exempt all the same, as somebody insists");
+            Ok(())
+        }
+        None => Ok(()),
     }
 }
 

@@ -10,14 +10,16 @@ use crate::control::proto::{Problem, ProblemKind, ReloadReport};
 use crate::datapath::Datapath;
 use crate::desired::DesiredState;
 use crate::plan::{changes, diff, restart_needed};
+use crate::safety::SshSession;
 use crate::snapshot::{ConfigState, SCHEMA};
 
 /// What became of a reload.
 pub(super) type Reloaded = Result<ReloadReport, Problem>;
 
 impl<D: Datapath> Engine<D> {
-    /// Reads the file anew and carries it out, whole or not at all.
-    pub(super) fn reload(&mut self, moment: Moment) -> Reloaded {
+    /// Reads the file anew and carries it out, whole or not at all; `caller` is the session of whoever asks.
+    pub(super) fn reload(&mut self, caller: Option<SshSession>, moment: Moment) -> Reloaded {
+        self.notice_trial();
         let ConfigSource::File(file) = &self.source else {
             let why =
                 "there is nothing to reload: this daemon was started from flags; use `ratelimitd run --config FILE`";
@@ -37,7 +39,9 @@ impl<D: Datapath> Engine<D> {
             Ok(loaded) => self.take_on(loaded, &path, moment)?,
             Err(problem) => return Err(self.refuse(problem)),
         };
-        Ok(ReloadReport { schema: SCHEMA, changes })
+        let now = self.clocks(moment)?.now;
+        let notes = self.warn_of_lockouts(&self.config, caller, now);
+        Ok(ReloadReport { schema: SCHEMA, changes, notes })
     }
 
     /// Carries out a configuration, whole or not at all, and notes how that went.
@@ -55,7 +59,8 @@ impl<D: Datapath> Engine<D> {
         match outcome {
             Ok(changes) => {
                 tracing::info!("reloaded {path}: {}", if changes.is_empty() { "no change" } else { "carried out" });
-                self.set_text(loaded.text);
+                self.set_text(loaded.text, path.into());
+                self.lists.taken(&self.config.list_files, moment);
                 self.settle();
                 self.note_success(moment);
                 Ok(changes)

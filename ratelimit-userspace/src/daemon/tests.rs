@@ -22,6 +22,7 @@ use crate::fixture::{address, config, opening};
 use crate::snapshot;
 
 mod grants;
+mod lists;
 mod site;
 mod trials;
 
@@ -51,7 +52,9 @@ fn file(contents: impl IntoIterator<Item = anyhow::Result<Config>>) -> ConfigSou
         let config = file.lock().unwrap().pop_front().expect("one more reload than the test foresaw")?;
         Ok(Loaded { text: format!("{config:?}"), config })
     };
-    ConfigSource::file("/etc/ratelimitd/ratelimitd.toml".into(), String::new(), load, |_, _| unreachable!("no trial"))
+    ConfigSource::file("/etc/ratelimitd/ratelimitd.toml".into(), String::new(), load, |_, _, _| {
+        unreachable!("no trial")
+    })
 }
 
 fn surroundings(watchdog: Option<Duration>) -> (Surroundings, mpsc::UnboundedReceiver<String>) {
@@ -358,10 +361,10 @@ async fn a_reload_logs_what_it_changed_and_only_once_it_has() {
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
     let said = tracing::subscriber::with_default(subscriber, || {
-        engine.reload(moment()).unwrap();
+        engine.reload(None, moment()).unwrap();
         let good = String::from_utf8(std::mem::take(&mut *lines.0.lock().unwrap())).unwrap();
         kernel.refuse_apply();
-        engine.reload(moment()).unwrap_err();
+        engine.reload(None, moment()).unwrap_err();
         [good, String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()]
     });
     assert!(said[0].contains("reload: ") && said[0].contains("-> 4"), "{}", said[0]);

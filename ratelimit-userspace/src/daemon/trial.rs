@@ -12,6 +12,7 @@ use super::engine::{Engine, Moment};
 use super::source::{ConfigFile, ConfigSource, Loaded};
 use super::store::Store;
 use crate::config::Config;
+use crate::config::lists::KnownLists;
 use crate::control::proto::{ApplyReport, ApplyRequest, ConfirmReport, Problem, ProblemKind};
 use crate::datapath::{Datapath, DatapathError, Trial};
 use crate::desired::DesiredState;
@@ -51,6 +52,8 @@ enum Outcome {
 pub(super) struct Pending {
     /// What packets go back to.
     before: Config,
+    /// Where the text of that stood.
+    before_path: PathBuf,
     record: Record,
     /// Until when, by the datapath's clock.
     pub(super) until: Nanos,
@@ -108,7 +111,7 @@ impl Start {
 }
 
 fn parse(file: &ConfigFile, text: &str) -> anyhow::Result<Config> {
-    (file.parse)(&file.path, text)
+    (file.parse)(&file.path, text, &KnownLists::new())
 }
 
 fn warn_of_refused(path: &str, is_tried: bool) {
@@ -133,11 +136,12 @@ impl<D: Datapath> Engine<D> {
         if let Trial::Running(until) = self.datapath.trial()? {
             let left_s = until.0.saturating_sub(self.datapath.read()?.now.0) / 1_000_000_000;
             tracing::warn!("{} is still on trial: `ratelimitd confirm` within {left_s} s", record.file.display());
-            self.pending = Some(Pending { before, record, until });
+            self.pending = Some(Pending { before, before_path: self.text_path(), record, until });
             return Ok(true);
         }
         let clocks = Clocks { now: self.datapath.read()?.now, wall: moment.wall };
-        self.pending = Some(Pending { until: clocks.datapath_of(record.until), before, record });
+        let (before_path, until) = (self.text_path(), clocks.datapath_of(record.until));
+        self.pending = Some(Pending { before, before_path, record, until });
         self.forget_trial("the trial of an earlier run is over");
         Ok(false)
     }
@@ -155,6 +159,7 @@ impl<D: Datapath> Engine<D> {
 
     /// Puts a file in force: for good, or on trial.
     pub(super) fn apply(&mut self, request: &ApplyRequest, uid: u32, moment: Moment) -> Result<ApplyReport, Problem> {
+        self.notice_trial();
         let clocks = self.clocks(moment)?;
         self.settled(clocks.now)?;
         let ConfigSource::File(own) = &self.source else {
@@ -174,8 +179,15 @@ impl<D: Datapath> Engine<D> {
         }
         let changes = match request.confirm_seconds {
             None => self.take_on(loaded, &file.display().to_string(), moment)?,
-            Some(seconds) => self.try_out(loaded, file, seconds, clocks, &mut notes)?,
+            Some(seconds) => {
+                let changes = self.try_out(loaded, file, seconds, clocks, &mut notes)?;
+                if self.pending.is_some() {
+                    self.lists.taken(&self.config.list_files, moment);
+                }
+                changes
+            }
         };
+        notes.extend(self.warn_of_lockouts(&self.config, request.ssh, clocks.now));
         let confirm_within_seconds = request.confirm_seconds.filter(|_| self.pending.is_some());
         Ok(ApplyReport { schema: SCHEMA, changes, confirm_within_seconds, notes })
     }
@@ -228,10 +240,11 @@ impl<D: Datapath> Engine<D> {
         for change in &changes {
             tracing::warn!("on trial for {seconds} s: {change}");
         }
-        self.set_text(loaded.text);
+        let before_path = self.text_path();
+        self.set_text(loaded.text, record.file.clone());
         let before = std::mem::replace(&mut self.config, loaded.config);
         self.desired = desired;
-        self.pending = Some(Pending { before, record, until });
+        self.pending = Some(Pending { before, before_path, record, until });
         self.newest = None;
         Ok(changes)
     }
@@ -274,16 +287,24 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
+    /// Has what is answered now follow the packets, which go back by themselves: before anything that shows or charges by rules.
+    pub(super) fn notice_trial(&mut self) {
+        if let Err(error) = self.watch_trial() {
+            tracing::error!("put in force what was before a trial: {:#}", anyhow::Error::from(error));
+        }
+    }
+
     /// What was before the trial holds again, once it is applied, which is left to the caller; `why` is said loudly.
     pub(super) fn forget_trial(&mut self, why: &str) {
-        let Some(Pending { before, record, .. }) = self.pending.take() else { return };
+        let Some(Pending { before, before_path, record, .. }) = self.pending.take() else { return };
         let file = record.file.display().to_string();
         let message = format!("{file} is ROLLED BACK, and what held before holds again: {why}");
         tracing::error!("{message}");
         self.last_reload.last_reload_successful = false;
         self.last_reload.error = Some(message);
         self.config = before;
-        self.set_text(record.confirmed.clone());
+        self.set_text(record.confirmed.clone(), before_path);
+        self.lists.forget();
         self.refused = Some(record.tried.clone());
         remember(&self.host.store, Record { state: Outcome::Refused, ..record });
         self.must_apply = true;
@@ -304,15 +325,22 @@ impl<D: Datapath> Engine<D> {
 
     fn text(&self) -> &str {
         match &self.source {
-            ConfigSource::Flags => "",
+            ConfigSource::Flags | ConfigSource::FlagsWithLists(_) => "",
             ConfigSource::File(file) => &file.text,
         }
     }
 
-    pub(super) fn set_text(&mut self, text: String) {
+    fn text_path(&self) -> PathBuf {
+        match &self.source {
+            ConfigSource::Flags | ConfigSource::FlagsWithLists(_) => PathBuf::new(),
+            ConfigSource::File(file) => file.text_path.clone(),
+        }
+    }
+
+    pub(super) fn set_text(&mut self, text: String, path: PathBuf) {
         match &mut self.source {
-            ConfigSource::Flags => {}
-            ConfigSource::File(file) => file.text = text,
+            ConfigSource::Flags | ConfigSource::FlagsWithLists(_) => {}
+            ConfigSource::File(file) => (file.text, file.text_path) = (text, path),
         }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::anyhow;
 use ipnet::IpNet;
 use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally, Unit};
-use ratelimit_common::time::Nanos;
+use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_common::window::{self, CELLS, Charge};
 
@@ -56,6 +56,7 @@ struct World {
     /// What was in force before the trial, and when packets go back to it.
     trial: Option<(Policy, Nanos)>,
     bans: BTreeMap<(IpNet, usize), Ban>,
+    bans_begun: BTreeMap<usize, u64>,
     windows: BTreeMap<(IpNet, u32), Source>,
     faults: BTreeMap<Fault, u64>,
     refusing_attach: BTreeSet<String>,
@@ -94,6 +95,7 @@ impl FakeDatapath {
             policy: None,
             trial: None,
             bans: BTreeMap::new(),
+            bans_begun: BTreeMap::new(),
             windows: BTreeMap::new(),
             faults: BTreeMap::new(),
             refusing_attach: BTreeSet::new(),
@@ -291,17 +293,10 @@ impl Datapath for FakeDatapath {
         let Some(rule) = world.in_force().and_then(|policy| policy.rules.get(rule)).cloned() else {
             return Err(anyhow!("no rule {rule}").into());
         };
-        for limit in &rule.limits {
+        for limit in rule.limits.iter().chain(&rule.shadow_limits) {
             let window = world.windows.entry((client, limit.slot)).or_default();
-            let words = Words(window.cells.map(Word::new));
-            let bucket = now.bucket(limit.bucket_ns);
             let boundless = window::Limit { amount: u64::MAX, burst: window::BURST_ANY, ..limit.arithmetic() };
-            match window::charge(&words, boundless, bucket, amount) {
-                Charge::Admitted(_) => window.cells = words.0.map(Word::into_inner),
-                Charge::Refused | Charge::Contended | Charge::Unsettled(_) => {
-                    window.refused = window.refused.and_one_in(bucket);
-                }
-            }
+            charge_or_refuse(window, boundless, now.bucket(limit.bucket_ns), amount);
         }
         Ok(())
     }
@@ -356,6 +351,7 @@ impl Datapath for FakeDatapath {
             interfaces: interfaces.collect(),
             unlisted: Tallies::default(),
             faults: Fault::ALL.iter().map(|fault| (*fault, world.faults.get(fault).copied().unwrap_or(0))).collect(),
+            bans_begun: (0..rules).map(|rule| world.bans_begun.get(&rule).copied().unwrap_or(0)).collect(),
             sources_capacity: world.sources_capacity(),
         })
     }
@@ -427,9 +423,10 @@ impl World {
             Reason::Banned
         } else {
             let reason = judge(&mut self.windows, rule, client, packet, now);
-            if reason == Reason::OverLimit {
-                ban(&mut self.bans, rule, (client, index), now);
+            if reason == Reason::OverLimit && ban(&mut self.bans, rule, (client, index), now) {
+                *self.bans_begun.entry(index).or_default() += 1;
             }
+            count_beside(&mut self.windows, rule, client, packet, now);
             reason
         };
         let reason = match (rule.mode, reason.action()) {
@@ -441,14 +438,40 @@ impl World {
     }
 }
 
-fn ban(bans: &mut BTreeMap<(IpNet, usize), Ban>, rule: &Rule, key: (IpNet, usize), now: Nanos) {
-    let Some(of) = &rule.bans else { return };
+/// True if the rule bans.
+fn ban(bans: &mut BTreeMap<(IpNet, usize), Ban>, rule: &Rule, key: (IpNet, usize), now: Nanos) -> bool {
+    let Some(of) = &rule.bans else { return false };
     let before = bans.get(&key).filter(|ban| now.0 < ban.until.0.saturating_add(of.forget_ns));
     let step = before.map_or(1, |ban| ban.step + 1);
     let place = usize::try_from(step - 1).unwrap_or(usize::MAX);
-    let Some(length) = of.steps_ns.get(place).or(of.steps_ns.last()) else { return };
+    let Some(length) = of.steps_ns.get(place).or(of.steps_ns.last()) else { return false };
     let until = Nanos(now.0.saturating_add(*length));
     bans.insert(key, Ban { client: key.0, rule: key.1, until, step });
+    true
+}
+
+/// What the shadow limits count, whatever became of the packet.
+fn count_beside(
+    windows: &mut BTreeMap<(IpNet, u32), Source>,
+    rule: &Rule,
+    client: IpNet,
+    packet: FakePacket,
+    now: Nanos,
+) {
+    for limit in rule.shadow_limits.iter().filter(|limit| units(limit, packet) != 0) {
+        let window = windows.entry((client, limit.slot)).or_default();
+        charge_or_refuse(window, limit.arithmetic(), now.bucket(limit.bucket_ns), units(limit, packet));
+    }
+}
+
+fn charge_or_refuse(window: &mut Source, limit: window::Limit, bucket: BucketIndex, amount: u64) {
+    let words = Words(window.cells.map(Word::new));
+    match window::charge(&words, limit, bucket, amount) {
+        Charge::Admitted(_) => window.cells = words.0.map(Word::into_inner),
+        Charge::Refused | Charge::Contended | Charge::Unsettled(_) => {
+            window.refused = window.refused.and_one_in(bucket);
+        }
+    }
 }
 
 /// A window's words that can be changed in place.

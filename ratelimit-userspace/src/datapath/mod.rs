@@ -139,6 +139,8 @@ pub struct Reading {
     pub unlisted: Tallies,
     /// Failed map operations.
     pub faults: Vec<(Fault, u64)>,
+    /// Bans that each rule has begun, in the order of the policy's rules.
+    pub bans_begun: Vec<u64>,
     /// Sources remembered of each family at most.
     pub sources_capacity: u64,
 }

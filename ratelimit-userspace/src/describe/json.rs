@@ -36,6 +36,7 @@ struct SafetyJson {
     exempt_gateway: bool,
     exempt_resolvers: bool,
     breaker_percent: Option<u8>,
+    breaker_after_seconds: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -83,12 +84,13 @@ impl ConfigJson {
             ipv6_prefix: config.policy.ipv6_prefix,
             allow: config.policy.prefixes(Grant::Exempt).map(|prefix| prefix.to_string()).collect(),
             deny: config.policy.prefixes(Grant::Denied).map(|prefix| prefix.to_string()).collect(),
-            list_files: config.list_files.iter().map(|path| path.display().to_string()).collect(),
+            list_files: config.list_files.iter().map(|file| file.path.display().to_string()).collect(),
             safety: SafetyJson {
                 exempt_ssh_peer: config.safety.exempt_ssh_peer,
                 exempt_gateway: config.safety.exempt_gateway,
                 exempt_resolvers: config.safety.exempt_resolvers,
                 breaker_percent: config.safety.breaker,
+                breaker_after_seconds: seconds(config.safety.breaker_after_ns),
             },
             rules: config.policy.rules.iter().map(|rule| RuleJson::new(config, rule)).collect(),
             memory: memory(config),

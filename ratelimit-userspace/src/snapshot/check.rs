@@ -44,6 +44,9 @@ pub struct CheckReport {
     pub never: bool,
     /// Every limit of every rule that may judge its packets.
     pub limits: Vec<CheckLimit>,
+    /// The same of their shadow limits, which are counted and never enforced: `mode` is dry-run, whatever the rule's is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shadow_limits: Vec<CheckLimit>,
 }
 
 /// How one source stands with one limit.
@@ -143,6 +146,7 @@ impl CheckReport {
             retry_after_seconds: seconds(retry.after_ns),
             never: retry.never,
             limits: limits.iter().map(|(rule, limit, window, of)| check_limit(rule, limit, window, of, now)).collect(),
+            shadow_limits: rules.iter().flat_map(|(_, rule)| shadow_limits(rule, windows, now)).collect(),
         }
     }
 }
@@ -164,6 +168,17 @@ impl Outcome {
             Self::Drop => "drop",
         }
     }
+}
+
+/// How a source stands with a rule's shadow limits.
+pub(super) fn shadow_limits(rule: &desired::Rule, windows: &[SourceReading], now: Nanos) -> Vec<CheckLimit> {
+    let of = |limit: &Limit| {
+        let window = windows.iter().find(|reading| reading.slot == limit.slot);
+        let window = window.map_or(Source::default(), |reading| reading.window);
+        let standing = Standing::of_shadow(limit, &window, now);
+        CheckLimit { mode: Mode::DryRun, ..check_limit(rule, limit, &window, &standing, now) }
+    };
+    rule.shadow_limits.iter().map(of).collect()
 }
 
 pub(super) fn check_limit(

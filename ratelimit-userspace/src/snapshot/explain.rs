@@ -7,7 +7,7 @@ use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 use serde::{Deserialize, Serialize};
 
-use super::check::check_limit;
+use super::check::{check_limit, shadow_limits};
 use super::sources::{Standing, source_text};
 use super::{CheckLimit, Mode, Outcome, SCHEMA, ports, timestamp};
 use crate::datapath::{Ban, SourceReading};
@@ -37,6 +37,9 @@ pub struct ExplainReport {
     pub mode: Option<Mode>,
     /// That rule's limits.
     pub limits: Vec<CheckLimit>,
+    /// That rule's shadow limits, which are counted and never enforced: their `mode` is dry-run, and no step asks them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shadow_limits: Vec<CheckLimit>,
     /// What one more of what the limits count meets now.
     pub verdict: Outcome,
     /// Why, in the words of the counters.
@@ -87,6 +90,7 @@ impl ExplainReport {
             rule: judge.map(|(_, rule)| rule.name.clone()),
             mode: judge.map(|(_, rule)| rule.mode.into()),
             limits: Vec::new(),
+            shadow_limits: judge.map_or_else(Vec::new, |(_, rule)| shadow_limits(rule, windows, now)),
             verdict: Outcome::Pass,
             reason: String::new(),
         };

@@ -16,12 +16,14 @@ use crate::datapath::{self, InterfaceReading, Reading, Tallies};
 use crate::desired::{self, Policy};
 
 mod check;
+mod dominant;
 mod explain;
 mod list;
 mod rate;
 mod sources;
 
 pub use check::{Bucket, CheckLimit, CheckReport, Outcome};
+pub use dominant::{Dominance, Dominant, Look};
 pub use explain::{ExplainReport, Step, StepOutcome};
 pub use list::{Author, Clocks, ListReport, Listed};
 pub use rate::{Rates, Sample, Samples};
@@ -66,6 +68,12 @@ pub struct Snapshot {
     /// A configuration is on trial, and is rolled back after so long unless it is confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_within_seconds: Option<f64>,
+    /// List files that have changed and cannot be followed: what they held before holds, until they change again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stale_lists: Vec<StaleList>,
+    /// Sources that most of what a rule counts comes from. Left out where sources may not be named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dominant: Vec<Dominant>,
     /// Sources nearest to or over their limit, worst first. Left out where sources may not be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top: Option<Vec<TopSource>>,
@@ -82,6 +90,23 @@ pub struct Hold {
     pub since: Timestamp,
 }
 
+/// A list file that cannot be followed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StaleList {
+    /// Its path.
+    pub file: String,
+    /// What is wrong with it. Left out where sources may not be named: it quotes the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl StaleList {
+    /// The file at a path, and what is wrong with it.
+    pub fn new(path: &std::path::Path, error: &str) -> Self {
+        Self { file: path.display().to_string(), error: Some(error.to_owned()) }
+    }
+}
+
 /// What stands beside the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Standing {
@@ -93,6 +118,10 @@ pub struct Standing {
     pub fallen_back: Vec<String>,
     /// See [`Snapshot::confirm_within_seconds`].
     pub confirm_within_ns: Option<u64>,
+    /// See [`Snapshot::stale_lists`].
+    pub stale_lists: Vec<StaleList>,
+    /// See [`Snapshot::dominant`].
+    pub dominant: Vec<Dominant>,
 }
 
 /// Whether a rule drops.
@@ -192,6 +221,9 @@ pub struct Rule {
     pub would_drop: u64,
     /// Packets to its ports that none of its limits counts.
     pub not_counted: u64,
+    /// Bans that it has begun.
+    #[serde(default)]
+    pub bans: u64,
     /// Sources that have no room now. With several limits that hold different sources back: at least so many.
     pub sources_over_limit: u64,
     /// Limits that are counted beside and never enforced.
@@ -336,22 +368,26 @@ impl Snapshot {
             hold: None,
             fallen_back: Vec::new(),
             confirm_within_seconds: None,
+            stale_lists: Vec::new(),
+            dominant: Vec::new(),
             top: Some(top),
         }
     }
 
     /// The same with what stands beside the configuration.
     pub fn with_standing(mut self, standing: Standing) -> Self {
-        let Standing { banned, hold, fallen_back, confirm_within_ns } = standing;
+        let Standing { banned, hold, fallen_back, confirm_within_ns, stale_lists, dominant } = standing;
         self.sources.banned = banned;
         self.confirm_within_seconds = confirm_within_ns.map(seconds);
-        Self { hold, fallen_back, ..self }
+        Self { hold, fallen_back, stale_lists, dominant, ..self }
     }
 
     /// The same without anything that names a source.
     pub fn without_sources(mut self) -> Self {
         self.top = None;
+        self.dominant.clear();
         self.config.error = None;
+        self.stale_lists.iter_mut().for_each(|of| of.error = None);
         self
     }
 }
@@ -500,6 +536,7 @@ fn rule(at: usize, rule: &desired::Rule, reading: &Reading, tracked: &Tracked) -
         dropped: traffic.packets.dropped,
         would_drop: traffic.packets.would_drop,
         not_counted: packets(Reason::NotCounted),
+        bans: reading.bans_begun.get(at).copied().unwrap_or(0),
         sources_over_limit: tracked.over_limit.get(at).copied().unwrap_or(0),
         shadow_limits: shadows.collect(),
     }

@@ -324,7 +324,16 @@ impl TopSource {
 
 impl Standing {
     pub(super) fn of(rule: &desired::Rule, limit: &Limit, source: &Source, now: Nanos) -> Self {
-        let Level { used, over, is_shut } = Level::of(limit, rule.refuse, source, now);
+        Self::with(rule.refuse, limit, source, now)
+    }
+
+    /// With a shadow limit, which refuses what does not fit and nothing else, whatever its rule does.
+    pub(super) fn of_shadow(limit: &Limit, source: &Source, now: Nanos) -> Self {
+        Self::with(Refuse::Excess, limit, source, now)
+    }
+
+    fn with(refuse: Refuse, limit: &Limit, source: &Source, now: Nanos) -> Self {
+        let Level { used, over, is_shut } = Level::of(limit, refuse, source, now);
         let bucket = now.bucket(limit.bucket_ns);
         let first = if is_shut { BucketIndex(bucket.0.saturating_add(1)) } else { bucket };
         let retry = match (over, limit.form) {

@@ -483,3 +483,51 @@ fn what_a_shadow_limit_would_have_refused_is_summed_over_the_sources() {
     }
     assert_eq!(census.finish().shadows, [[Shadowed { packets: 11, sources: 2 }]]);
 }
+
+#[test]
+fn shadow_limits_are_shown_of_one_source_too_and_judge_nothing() {
+    let mut policy = policy(vec![limit(6, Counted::Connections)]);
+    let shadow = |amount, slot| desired::Limit { slot, ..limit(amount, Counted::Connections) };
+    policy.rules[0].shadow_limits = vec![shadow(3, 901), shadow(9, 902)];
+    let (mut datapath, kernel) = fake(&policy);
+    for _ in 0..5 {
+        kernel.packet("eth0", opening("198.51.100.7"));
+    }
+    let (now, source) = (datapath.read().unwrap().now, address("198.51.100.7"));
+    let windows = datapath.source(source).unwrap();
+    let report = CheckReport::build(&policy, now, source, &windows);
+    let sent = desired::Sent::to_port(source, None, "80").unwrap();
+    let explained = ExplainReport::build(&policy, now, &sent, &windows, &[]);
+    assert_eq!((report.verdict, report.limits.len()), (Outcome::Pass, 1));
+    assert_eq!((explained.verdict, explained.limits.len(), explained.steps.len()), (Outcome::Pass, 1, 4));
+    for shadows in [report.shadow_limits.clone(), explained.shadow_limits.clone()] {
+        let of: Vec<_> = shadows.iter().map(|of| (of.mode, of.used, of.limit, of.refused, of.over)).collect();
+        assert_eq!(of, [(Mode::DryRun, 3, 3, 2, true), (Mode::DryRun, 5, 9, 0, false)]);
+    }
+    let line = "Shadow limit of rule default, NEVER ENFORCED: 3 of 3 connections used in 5m; 2 packets would have been dropped\n";
+    assert!(crate::view::check(&report).contains(line), "{}", crate::view::check(&report));
+    assert!(crate::view::explain(&explained).contains(line), "{}", crate::view::explain(&explained));
+    assert_eq!(build(&mut datapath, &policy).rules[0].shadow_limits[0].would_drop, 2);
+    datapath.charge("198.51.100.7/32".parse().unwrap(), 0, 4).unwrap();
+    let windows = datapath.source(source).unwrap();
+    assert_eq!(CheckReport::build(&policy, now, source, &windows).shadow_limits[1].used, 9);
+}
+
+#[test]
+fn bans_are_counted_as_they_begin() {
+    let mut policy = policy(vec![limit(1, Counted::Connections)]);
+    policy.rules[0].bans = Some(desired::Bans { steps_ns: vec![MINUTE_NS], forget_ns: MINUTE_NS });
+    let (mut datapath, kernel) = fake(&policy);
+    for source in ["198.51.100.7", "198.51.100.8"] {
+        for _ in 0..5 {
+            kernel.packet("eth0", opening(source));
+        }
+    }
+    assert_eq!(build(&mut datapath, &policy).rules[0].bans, 2);
+    kernel.advance(MINUTE_NS);
+    kernel.packet("eth0", opening("198.51.100.8"));
+    let snapshot = build(&mut datapath, &policy);
+    assert!(crate::view::stats(&snapshot).contains("  bans         3 begun\n"));
+    let metrics = crate::export::metrics(std::sync::Arc::new(snapshot)).unwrap();
+    assert!(metrics.lines().any(|line| line == "ratelimitd_bans_total{rule=\"default\"} 3"), "{metrics}");
+}

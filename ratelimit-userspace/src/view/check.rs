@@ -27,7 +27,27 @@ pub fn check(report: &CheckReport) -> String {
         out += "\n";
         out += &self::limit(limit);
     }
+    if !report.shadow_limits.is_empty() {
+        out += "\n";
+        out += &shadows(&report.shadow_limits);
+    }
     out
+}
+
+/// Shadow limits, a line each.
+pub(super) fn shadows(limits: &[CheckLimit]) -> String {
+    let line = |of: &CheckLimit| {
+        format!(
+            "Shadow limit of rule {}, NEVER ENFORCED: {} of {} {} used in {}; {} would have been dropped\n",
+            of.rule,
+            number(of.used),
+            number(of.limit),
+            of.unit.label(),
+            duration(of.window_seconds),
+            counted(of.refused, "packet"),
+        )
+    };
+    limits.iter().map(line).collect()
 }
 
 /// What `check` ends with.

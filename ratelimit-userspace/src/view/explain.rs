@@ -1,8 +1,9 @@
 //! `ratelimitd explain IP --to PORT`.
 
+use super::check::shadows;
 use crate::snapshot::{ExplainReport, Outcome, StepOutcome};
 
-/// The report for people: a line a step, the verdict last.
+/// The report for people: a line a step, then the verdict, and what is counted beside it.
 pub fn explain(report: &ExplainReport) -> String {
     let to_address = report.to_address.as_ref().map_or(String::new(), |address| format!(" of {address}"));
     let mut out = format!("{} to port {}{to_address}\n", report.source, report.to);
@@ -15,7 +16,8 @@ pub fn explain(report: &ExplainReport) -> String {
         };
         out += &format!("{number:>3}. {:<width$}  {}{mark}\n", step.at, step.why);
     }
-    out + &format!("Verdict: {}\n", verdict(report))
+    out += &format!("Verdict: {}\n", verdict(report));
+    out + &shadows(&report.shadow_limits)
 }
 
 fn verdict(report: &ExplainReport) -> String {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 
 use super::{counted, table};
-use crate::control::proto::{ApplyReport, GrantReport, ModeReport, ModeWord, ResetReport, UnblockReport};
+use crate::control::proto::{ApplyReport, GrantReport, ModeReport, ModeWord, ReloadReport, ResetReport, UnblockReport};
 use crate::snapshot::{Author, ListReport, Listed, State};
 
 /// All of it, a line an entry.
@@ -75,6 +75,15 @@ pub fn mode(report: &ModeReport) -> String {
         }
     };
     format!("{said}\n{}", notes(&report.notes))
+}
+
+/// What `reload` has done.
+pub fn reloaded(report: &ReloadReport) -> String {
+    let out = match report.changes.as_slice() {
+        [] => "reloaded: nothing has changed\n".to_owned(),
+        changes => format!("reloaded:\n  {}\n", changes.join("\n  ")),
+    };
+    out + &notes(&report.notes)
 }
 
 /// What `apply` has done.

@@ -12,7 +12,7 @@ mod watch;
 
 pub use check::{check, check_exit};
 pub use explain::explain;
-pub use list::{applied, granted, list, mode, reset, unblocked};
+pub use list::{applied, granted, list, mode, reloaded, reset, unblocked};
 pub use stats::stats;
 pub use watch::{Screen, WatchError, watch};
 

@@ -31,6 +31,13 @@ pub fn stats(snapshot: &Snapshot) -> String {
         let why = snapshot.config.error.as_deref().unwrap_or("see the log");
         out += &format!("THE LAST RELOAD FAILED, and what held before goes on: {why}\n");
     }
+    for of in &snapshot.dominant {
+        out += &format!("RULE {}: {}\n", of.rule, of.words());
+    }
+    for list in &snapshot.stale_lists {
+        let why = list.error.as_deref().unwrap_or("see the log");
+        out += &format!("LIST FILE {} IS NOT FOLLOWED, and what it held before holds: {why}\n", list.file);
+    }
     out += "\n";
     out += &interfaces(snapshot);
     for rule in &snapshot.rules {
@@ -95,6 +102,9 @@ fn rule(rule: &Rule) -> String {
     out += &format!("  dropped      {}\n", counted(rule.dropped, "packet"));
     out += &format!("  would drop   {}\n", counted(rule.would_drop, "packet"));
     out += &format!("  over limit   {} now\n", counted(rule.sources_over_limit, "source"));
+    if rule.bans != 0 {
+        out += &format!("  bans         {} begun\n", number(rule.bans));
+    }
     for of in &rule.shadow_limits {
         let (packets, sources) = (counted(of.would_drop, "packet"), counted(of.sources, "source"));
         out += &format!("  shadow       {}: would have dropped {packets} of {sources}\n", limit(&of.limit));

@@ -55,7 +55,7 @@ pub const RULE_KEYS: Keys = &[
 /// Keys of `[[rule.override]]`.
 pub const OVERRIDE_KEYS: Keys = &["name", "from", "limits", "algorithm", "window", "burst", "until", "note"];
 /// Keys of `[safety]`.
-pub const SAFETY_KEYS: Keys = &["exempt_ssh_peer", "exempt_gateway", "exempt_resolvers", "breaker"];
+pub const SAFETY_KEYS: Keys = &["exempt_ssh_peer", "exempt_gateway", "exempt_resolvers", "breaker", "breaker_after"];
 /// Tables beside the keys of the top level.
 pub(super) const TABLES: Keys = &["rule", "lists", "safety"];
 
@@ -92,6 +92,7 @@ struct SafetyTable {
     exempt_gateway: Option<Spanned<bool>>,
     exempt_resolvers: Option<Spanned<bool>>,
     breaker: Option<Text>,
+    breaker_after: Option<Text>,
 }
 
 #[derive(Default, Deserialize)]
@@ -270,7 +271,7 @@ impl Top {
             name: at.written("lists", name),
             entries: at.one_or_many("lists", Some(entries)),
         });
-        let SafetyTable { exempt_ssh_peer, exempt_gateway, exempt_resolvers, breaker } = self.safety.0;
+        let SafetyTable { exempt_ssh_peer, exempt_gateway, exempt_resolvers, breaker, breaker_after } = self.safety.0;
         Settings {
             source: Source::File { path: path.to_owned(), contents: contents.to_owned() },
             interfaces: at.texts("interfaces", self.interfaces),
@@ -290,6 +291,7 @@ impl Top {
                 exempt_gateway: at.value("safety.exempt_gateway", exempt_gateway),
                 exempt_resolvers: at.value("safety.exempt_resolvers", exempt_resolvers),
                 breaker: at.value("safety.breaker", breaker),
+                breaker_after: at.value("safety.breaker_after", breaker_after),
             },
             rules: match self.rule {
                 Rules::One(rule) => vec![rule.settings(None)],

@@ -152,7 +152,8 @@ fn allow_goes_before_deny_and_what_is_in_both_is_remembered() {
     assert!(config.policy.access.contains(&Access::exempt(config.overruled[0])));
     assert!(config.policy.access.is_sorted());
     assert_eq!(prefixes(&config.overruled), ["192.0.2.0/24"]);
-    assert_eq!(config.list_files, [Path::new("etc/drop.txt")]);
+    let files: Vec<_> = config.list_files.iter().map(|file| (file.path.as_path(), file.named_by.as_str())).collect();
+    assert_eq!(files, [(Path::new("etc/drop.txt"), "deny")]);
 }
 
 #[test]
@@ -336,5 +337,9 @@ fn safety_is_on_unless_it_is_said_and_the_breaker_off() {
     assert_eq!(of("breaker = \"80%\"").expect("well-formed").breaker, Some(80));
     for bad in ["100%", "0%", "80", "of", "%"] {
         assert!(of(&format!("breaker = \"{bad}\"")).is_err(), "{bad}");
+    }
+    assert_eq!(default.breaker_after_ns, 30_000_000_000);
+    for (after, is_good) in [("4s", false), ("5s", true), ("1h", true), ("61m", false), ("30", false)] {
+        assert_eq!(of(&format!("breaker_after = \"{after}\"")).is_ok(), is_good, "{after}");
     }
 }

@@ -136,7 +136,7 @@ async fn unblock_takes_off_the_denial_and_the_bans_within_and_reset_forgets_the_
 
 fn around() -> Around {
     Around {
-        ssh_peer: Some(address("198.51.100.7")),
+        ssh: crate::safety::ssh_session("198.51.100.7 51000 192.0.2.5 22"),
         gateways: vec![address("192.0.2.1")],
         resolvers: vec![address("192.0.2.53")],
         own: vec![address("192.0.2.5")],
@@ -234,5 +234,75 @@ async fn a_gateway_that_changes_is_noticed() {
     HAS_MOVED.store(true, std::sync::atomic::Ordering::Relaxed);
     site.pass(32).await;
     assert_eq!((site.reason("192.0.2.1"), site.reason("192.0.2.254")), ("over_limit", "exempt"));
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_is_likely_a_mistake_is_refused_and_says_how_to_insist() {
+    let mut site = Site::new(3).with_around(around);
+    site.start().await;
+    for (grant, prefix) in [
+        (Grant::Exempt, "0.0.0.0/0"),
+        (Grant::Exempt, "::/0"),
+        (Grant::Exempt, "128.0.0.0/1"),
+        (Grant::Denied, "0.0.0.0/0"),
+        (Grant::Denied, "::/0"),
+        (Grant::Denied, "128.0.0.0/1"),
+        (Grant::Denied, "198.51.100.0/24"),
+    ] {
+        let (exit, why) = Site::refusal(site.client.grant(grant, &request(prefix)).await);
+        assert!(exit == Exit::Usage && why.contains("--force insists") && why.contains(prefix), "{prefix}: {why}");
+        let forced = GrantRequest { force: true, ..request(prefix) };
+        site.client.grant(grant, &forced).await.unwrap();
+    }
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_and_an_apply_say_that_they_limit_the_session_of_whoever_asks() {
+    use crate::control::proto::{ApplyRequest, ReloadRequest};
+
+    let mut site = Site::new(3).with_around(around);
+    site.start().await;
+    // The rules of a site are for 80 and 443.
+    let ssh = |peer: &str, port: u16| crate::safety::ssh_session(&format!("{peer} 4 203.0.113.5 {port}"));
+    for (session, said) in [
+        (ssh("203.0.113.9", 443), true),
+        (ssh("203.0.113.9", 22), false),
+        (ssh("198.51.100.7", 443), false),
+        (None, false),
+    ] {
+        let notes = site.client.reload_by(&ReloadRequest { ssh: session }).await.unwrap().notes;
+        assert_eq!(notes.len(), usize::from(said), "{session:?}: {notes:?}");
+        let request = ApplyRequest { ssh: session, ..ApplyRequest::default() };
+        let notes = site.client.apply(&request).await.unwrap().notes;
+        let words = "rule default limits your own SSH session, from 203.0.113.9 to port 443";
+        assert_eq!(notes.iter().any(|note| note.contains(words)), said, "{session:?}: {notes:?}");
+    }
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_most_comes_from_is_named_until_it_is_exempt() {
+    let mut site = Site::new(3);
+    site.start().await;
+    let minute = async |site: &Site| {
+        for _ in 0..1_500 {
+            site.reason("198.51.100.7");
+        }
+        site.pass(60).await;
+    };
+    minute(&site).await;
+    minute(&site).await;
+    minute(&site).await;
+    let stats = site.client.stats().await.unwrap();
+    let [of] = stats.dominant.as_slice() else { panic!("{:?}", stats.dominant) };
+    assert_eq!((of.rule.as_str(), of.source.as_str()), ("default", "198.51.100.7"));
+    let said = crate::view::stats(&stats);
+    assert!(said.contains("comes from 198.51.100.7; if that is a proxy, a CDN or a load balancer"), "{said}");
+    assert!(stats.without_sources().dominant.is_empty());
+    site.client.grant(Grant::Exempt, &request("198.51.100.7")).await.unwrap();
+    minute(&site).await;
+    assert!(site.client.stats().await.unwrap().dominant.is_empty());
     site.stop().await;
 }

@@ -1,6 +1,7 @@
 //! A host whose daemon can be stopped, killed and started again: the kernel, the configuration file and the state stay.
 
 use super::*;
+use crate::config::lists::KnownLists;
 use crate::config::{OnExit, Safety};
 use crate::datapath::fake::FakeDatapath;
 
@@ -58,7 +59,7 @@ impl Site {
 
     pub(super) async fn start(&mut self) {
         let (directory, safety) = (self.directory.path().to_owned(), self.safety);
-        let parse = move |_: &Path, text: &str| {
+        let parse = move |_: &Path, text: &str, _: &KnownLists| {
             let mut words = text.split_whitespace();
             let amount =
                 words.next().and_then(|word| word.parse().ok()).ok_or_else(|| anyhow!("`{text}` is no limit"))?;
@@ -72,7 +73,7 @@ impl Site {
             let parse = parse.clone();
             move |path: &Path| {
                 let text = std::fs::read_to_string(path)?;
-                Ok(Loaded { config: parse(path, &text)?, text })
+                Ok(Loaded { config: parse(path, &text, &KnownLists::new())?, text })
             }
         };
         let Loaded { config, text } = load(&self.file()).unwrap();

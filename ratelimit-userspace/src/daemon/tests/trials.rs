@@ -7,7 +7,7 @@ use crate::control::proto::{ApplyRequest, ModeWord};
 use crate::datapath::Trial;
 use crate::snapshot::Mode;
 
-const MINUTE: ApplyRequest = ApplyRequest { file: None, confirm_seconds: Some(60) };
+const MINUTE: ApplyRequest = ApplyRequest { file: None, confirm_seconds: Some(60), ssh: None };
 
 async fn on_trial(site: &mut Site) {
     site.start().await;
@@ -62,6 +62,40 @@ async fn a_confirmation_that_comes_too_late_is_told_so() {
     assert!(exit == Exit::Occupied && why.contains("too late"), "{why}");
     assert_eq!((site.amount(), site.trial()), (3, Trial::None));
     site.stop().await;
+}
+
+/// Shown the limit that a daemon shows, in one way of several.
+async fn shown(site: &Site, way: usize) -> u64 {
+    let source = address("198.51.100.7");
+    match way {
+        0 => site.client.stats().await.unwrap().rules[0].limits[0].amount,
+        1 => site.client.check(source).await.unwrap().limits[0].limit,
+        2 => {
+            site.client.explain(&crate::desired::Sent::to_port(source, None, "80").unwrap()).await.unwrap().limits[0]
+                .limit
+        }
+        3 => site.client.list().await.map(|_| site.amount()).unwrap(),
+        _ => {
+            let request = crate::control::proto::GrantRequest { prefix: "203.0.113.7".into(), ..Default::default() };
+            site.client.grant(crate::desired::Grant::Denied, &request).await.map(|_| site.amount()).unwrap()
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_trial_is_seen_at_once_however_it_is_looked_at() {
+    for way in 0..5 {
+        let mut site = Site::new(3);
+        on_trial(&mut site).await;
+        if way < 3 {
+            assert_eq!(shown(&site, way).await, 9, "{way}");
+        }
+        site.kernel.advance(60 * site::SECOND_NS);
+        assert_eq!(shown(&site, way).await, 3, "{way}");
+        assert_eq!(site.trial(), Trial::None, "{way}: the daemon has put it in force");
+        assert!(!site.client.stats().await.unwrap().config.last_reload_successful);
+        site.stop().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -140,8 +174,9 @@ async fn what_cannot_be_tried_changes_nothing() {
         ("many", 60, "`many` is no limit"),
     ] {
         site.write(text);
-        let (_, why) =
-            Site::refusal(site.client.apply(&ApplyRequest { file: None, confirm_seconds: Some(seconds) }).await);
+        let (_, why) = Site::refusal(
+            site.client.apply(&ApplyRequest { file: None, confirm_seconds: Some(seconds), ssh: None }).await,
+        );
         assert!(why.contains(words), "{why}");
     }
     site.write("3");
@@ -161,7 +196,8 @@ async fn another_file_can_be_applied_and_a_restart_reads_the_own_one() {
     site.start().await;
     let other = site.directory.path().join("other.toml");
     std::fs::write(&other, "9").unwrap();
-    let report = site.client.apply(&ApplyRequest { file: Some(other), confirm_seconds: None }).await.unwrap();
+    let report =
+        site.client.apply(&ApplyRequest { file: Some(other), confirm_seconds: None, ssh: None }).await.unwrap();
     assert_eq!(site.amount(), 9);
     assert!(report.notes[0].starts_with("a restart and a reload read "), "{report:?}");
     site.restart().await;

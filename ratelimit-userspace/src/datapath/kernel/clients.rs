@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 
 use anyhow::Context as _;
 use aya::Pod;
-use aya::maps::{HashMap, MapError};
+use aya::maps::{HashMap, MapError, PerCpuArray, PerCpuValues};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use ratelimit_common::ban;
 use ratelimit_common::layout::{
@@ -100,6 +100,25 @@ impl Lengths {
 }
 
 impl Kernel {
+    /// Bans that the rule with this row has begun.
+    pub(super) fn bans_begun(&self, row: u8) -> Result<u64, DatapathError> {
+        let name = map::BANS_BEGUN;
+        let counts: PerCpuArray<_, u64> =
+            PerCpuArray::try_from(map_ref(&self.ebpf, name)?).with_context(|| format!("open {name}"))?;
+        let cpus = counts.get(&row.into(), 0).with_context(|| format!("read {name}"))?;
+        Ok(cpus.iter().fold(0, |sum, cpu| sum.wrapping_add(*cpu)))
+    }
+
+    /// Another rule has the row from now on.
+    pub(super) fn clear_bans_begun(&mut self, row: u8) -> Result<(), DatapathError> {
+        let name = map::BANS_BEGUN;
+        let mut counts: PerCpuArray<_, u64> =
+            PerCpuArray::try_from(map_mut(&mut self.ebpf, name)?).with_context(|| format!("open {name}"))?;
+        let cpus = aya::util::nr_cpus().map_err(|(_, error)| error).context("count CPUs")?;
+        let zeros = PerCpuValues::try_from(vec![0; cpus]).context("a value for each CPU")?;
+        Ok(counts.set(row.into(), zeros, 0).with_context(|| format!("clear {name}"))?)
+    }
+
     /// One window, if it is remembered.
     pub(super) fn window(&self, client: Client, slot: u32) -> Result<Option<Source>, DatapathError> {
         match client {

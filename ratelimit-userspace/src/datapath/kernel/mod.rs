@@ -302,6 +302,7 @@ impl Kernel {
         let were =
             (0..=INTERFACE_UNKNOWN).map(|position| self.tallies(position, row)).collect::<Result<Vec<_>, _>>()?;
         self.zero((0..=INTERFACE_UNKNOWN).map(|position| counters_index(position, row)))?;
+        self.clear_bans_begun(row)?;
         self.orphans.remove(&row);
         for (cleared, were) in self.cleared.iter_mut().zip(&were) {
             cleared.add(were);
@@ -445,6 +446,7 @@ impl Datapath for Kernel {
             interfaces,
             unlisted,
             faults: self.faults()?,
+            bans_begun: self.rows.iter().map(|&row| self.bans_begun(row)).collect::<Result<_, _>>()?,
             sources_capacity: self.sources_capacity(),
         })
     }

@@ -48,6 +48,7 @@ pub(super) const EXPECTED: &[Expected] = &[
     expected::<layout::FlowKeyV6, Flow>(map::FLOWS_V6, MapType::LruHash),
     expected::<u32, layout::Counters>(map::COUNTERS, MapType::PerCpuArray),
     expected::<u32, u64>(map::FAULTS, MapType::PerCpuArray),
+    expected::<u32, u64>(map::BANS_BEGUN, MapType::PerCpuArray),
 ];
 
 /// Whether the pin of a map, if there is one, is what this layout says.

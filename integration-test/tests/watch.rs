@@ -1,0 +1,126 @@
+//! What the daemon notices by itself while it runs: list files that change, and a rule that drops nearly everything.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use integration_test::frames::flag::SYN;
+use integration_test::frames::proto::TCP;
+use integration_test::frames::{IPV4, V4, frame, tcp};
+use integration_test::is_skipped;
+use integration_test::lab::{Daemon, Lab, number};
+use netlab::PacketSocket;
+
+/// Two looks of two seconds, and what a busy machine adds.
+const FOLLOWED: Duration = Duration::from_secs(10);
+/// `breaker_after`, the look before it and the one after, likewise.
+const TRIPPED: Duration = Duration::from_secs(20);
+
+fn start(lab: &Lab, text: &str) -> Daemon {
+    let path = lab.directory().join("ratelimitd.toml");
+    let head = format!("interfaces = [\"s0\"]\nmax_sources = 4096\nsocket = \"{}\"\n", lab.socket().display());
+    fs::write(&path, head + text).unwrap();
+    lab.start(&["run", "--config", path.to_str().unwrap()])
+}
+
+fn syn(from: [u8; 4], port: u16) -> Vec<u8> {
+    frame(IPV4, V4 { source: from, ..V4::of(TCP) }.around(tcp(port, SYN)))
+}
+
+fn done(lab: &Lab, args: &[&str]) -> String {
+    let output = lab.ratelimitd(args);
+    assert_eq!(output.code(), 0, "{}", output.stderr);
+    output.stdout
+}
+
+fn metrics(lab: &Lab) -> String {
+    let mut stream = UnixStream::connect(lab.socket()).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_list_file_is_followed_and_a_broken_one_is_not() {
+    if is_skipped("a_list_file_is_followed_and_a_broken_one_is_not") {
+        return;
+    }
+    let lab = Lab::quiet();
+    let list = lab.directory().join("bad.txt");
+    let replace = |text: &str| {
+        let new = lab.directory().join("bad.txt.new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, &list).unwrap();
+    };
+    replace("203.0.113.0/24\n");
+    let config = "deny = [\"@bad\"]\n[lists]\nbad = \"file:bad.txt\"\n[rule]\nlimits = [\"1000/1h\"]\n";
+    let daemon = start(&lab, config);
+    let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+    let denied = || number(&lab.stats(), "/reasons/denied");
+    let send = |octet: u8| (0..10).for_each(|_| sender.send(&syn([198, 51, 100, octet], 80)).unwrap());
+    send(7);
+    lab.stats_once(|stats| number(stats, "/rules/0/admitted") == 10);
+    assert_eq!(denied(), 0);
+
+    replace("203.0.113.0/25\n198.51.100.7\n198.51.100.8\n");
+    daemon.child.wait_for_line("3 added, 1 removed", FOLLOWED).unwrap();
+    send(7);
+    lab.stats_once(|stats| number(stats, "/reasons/denied") == 10);
+
+    replace("198.51.100.9\nnonsense\n");
+    let line = daemon.child.wait_for_line("bad.txt:2:1", FOLLOWED).unwrap();
+    assert!(line.contains("list bad (") && line.contains("`nonsense`"), "{line}");
+    assert!(metrics(&lab).contains("\nratelimitd_config_last_reload_successful 0\n"));
+    assert!(done(&lab, &["stats"]).contains("bad.txt IS NOT FOLLOWED"));
+    send(8);
+    send(9);
+    lab.stats_once(|stats| number(stats, "/reasons/denied") == 20 && number(stats, "/rules/0/admitted") == 20);
+}
+
+#[test]
+fn a_rule_that_drops_nearly_everything_falls_back_and_one_that_may_does_not() {
+    if is_skipped("a_rule_that_drops_nearly_everything_falls_back_and_one_that_may_does_not") {
+        return;
+    }
+    let lab = Lab::quiet();
+    let config = "[safety]\nbreaker = \"50%\"\nbreaker_after = \"5s\"\n\
+        [[rule]]\nname = \"web\"\nports = \"80\"\nlimits = [\"1/1h\"]\n\
+        [[rule]]\nname = \"attacked\"\nports = \"443\"\nlimits = [\"1/1h\"]\nunder_attack_ok = true\n";
+    let daemon = start(&lab, config);
+    let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+    let fallen_back = || lab.stats().get("fallen_back").map_or_else(String::new, ToString::to_string);
+    let flood_until = |is_over: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !is_over() {
+            assert!(began.elapsed() < TRIPPED, "it never comes to hold: {}", daemon.child.stderr());
+            for port in [80, 443] {
+                (0..40).for_each(|_| sender.send(&syn([198, 51, 100, 7], port)).unwrap());
+            }
+            thread::sleep(Duration::from_millis(200));
+        }
+        began.elapsed()
+    };
+    let enforcing =
+        |rule: &str, value: u8| metrics(&lab).contains(&format!("ratelimitd_enforcing{{rule=\"{rule}\"}} {value}\n"));
+    let after = flood_until(&|| fallen_back() == "[\"web\"]");
+    assert!(after >= Duration::from_secs(5), "{after:?}");
+    daemon.child.wait_for_line("RULE web FALLS BACK TO DRY RUN", FOLLOWED).unwrap();
+    assert!(done(&lab, &["stats"]).contains("RULE web FELL BACK TO DRY RUN"));
+    assert!(enforcing("web", 0) && enforcing("attacked", 1));
+    let dropped = |rule: usize| number(&lab.stats(), &format!("/rules/{rule}/dropped"));
+    let before = [dropped(0), dropped(1)];
+    (0..10).for_each(|_| sender.send(&syn([198, 51, 100, 7], 80)).unwrap());
+    (0..10).for_each(|_| sender.send(&syn([198, 51, 100, 7], 443)).unwrap());
+    lab.stats_once(|stats| number(stats, "/rules/1/dropped") == before[1] + 10);
+    assert_eq!(dropped(0), before[0], "what is over the limit of the rule that fell back passes");
+
+    done(&lab, &["mode", "enforce"]);
+    assert!(fallen_back().is_empty() && enforcing("web", 1));
+    flood_until(&|| fallen_back() == "[\"web\"]");
+    done(&lab, &["reload"]);
+    assert!(fallen_back().is_empty() && enforcing("web", 1));
+}
