@@ -123,11 +123,14 @@ pub struct Excerpt {
     pub line: usize,
     /// The mark's first character in the line, from 1.
     pub column: usize,
-    /// The line.
+    /// The line; of a long one what is around the mark.
     pub text: String,
-    /// The marked bytes of the line.
+    /// The marked bytes of `text`.
     pub span: Range<usize>,
 }
+
+/// Bytes of a line on each side of where a mark begins. A file may be one line.
+const AROUND_MAX: usize = 120;
 
 impl Excerpt {
     /// The line of `contents` in which `span` (bytes) begins; the mark ends with the line at the latest.
@@ -139,11 +142,13 @@ impl Excerpt {
         let line_end = contents[line_start..].find('\n').map_or(contents.len(), |length| line_start + length);
         let text = contents[line_start..line_end].trim_end_matches('\r');
         let end = floor(span.end).clamp(start, line_start + text.len().max(start - line_start));
+        let shown_start = floor(start.saturating_sub(AROUND_MAX).max(line_start));
+        let shown_end = floor((start + AROUND_MAX).min(line_start + text.len())).max(start);
         Self {
             line: contents[..line_start].matches('\n').count() + 1,
             column: contents[line_start..start].chars().count() + 1,
-            text: text.to_owned(),
-            span: start - line_start..end - line_start,
+            text: contents[shown_start..shown_end].to_owned(),
+            span: start - shown_start..end.min(shown_end) - shown_start,
         }
     }
 }
@@ -225,12 +230,12 @@ fn push_diagnostic(out: &mut String, title: &str, diagnostic: &Diagnostic) {
             push_line(out, &" ".repeat(before.chars().count()), &mark(text, span));
         }
         Place::File { path, excerpt: None } => {
-            push_line(out, &format!("  {FAINT}-->{FAINT:#} "), &path.display().to_string());
+            push_line(out, &format!("  {FAINT}-->{FAINT:#} "), &printable(&path.display().to_string()));
         }
         Place::File { path, excerpt: Some(excerpt) } => {
             let margin = " ".repeat(excerpt.line.to_string().len());
             let place = format!("{}:{}:{}", path.display(), excerpt.line, excerpt.column);
-            push_line(out, &format!("{margin}{FAINT}-->{FAINT:#} "), &place);
+            push_line(out, &format!("{margin}{FAINT}-->{FAINT:#} "), &printable(&place));
             push_line(out, &format!("{margin} {FAINT}|{FAINT:#}"), "");
             push_line(out, &format!("{FAINT}{} |{FAINT:#} ", excerpt.line), &printable(&excerpt.text));
             push_line(out, &format!("{margin} {FAINT}|{FAINT:#} "), &mark(&excerpt.text, &excerpt.span));
@@ -260,13 +265,18 @@ fn printable(text: &str) -> String {
         .map(|c| {
             if c == '\t' {
                 ' '
-            } else if c.is_control() {
+            } else if c.is_control() || turns_text(c) {
                 '\u{fffd}'
             } else {
                 c
             }
         })
         .collect()
+}
+
+/// Whether a terminal would show what follows in another order: Unicode's bidirectional formatting, UAX #9.
+const fn turns_text(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
@@ -284,6 +294,18 @@ mod tests {
         let place = Place::Flag { flag: "--limit", text: "1000/5x".into(), span: 6..7 };
         let error = Diagnostic { problem: "no".into(), place, help: vec!["do this".into()] };
         assert_eq!(plain(&error.into()), "error: no\n  --limit 1000/5x\n                ^\n  help: do this\n");
+    }
+
+    #[test]
+    fn of_a_long_line_what_is_around_the_mark_is_shown() {
+        let contents = format!("a = 1\n{}\"x\"{}\n", "\u{e9}".repeat(100_000), "z".repeat(100_000));
+        let at = 6 + 200_000;
+        let excerpt = Excerpt::of(&contents, at..at + 3);
+        assert_eq!((excerpt.line, excerpt.column), (2, 100_001));
+        assert_eq!(&excerpt.text[excerpt.span.clone()], "\"x\"");
+        assert!(excerpt.text.len() <= 2 * AROUND_MAX && excerpt.text.starts_with('\u{e9}'));
+        let all = Excerpt::of(&contents, 6..contents.len());
+        assert_eq!((all.column, all.span), (1, 0..AROUND_MAX));
     }
 
     #[test]
@@ -310,6 +332,9 @@ mod tests {
         let error = anyhow::anyhow!("interface \u{1b}[31mred\u{7}");
         assert!(!render(&error).contains("\u{1b}[31mred"));
         assert!(!render(&error).contains('\u{7}'));
+        let place = Place::File { path: "a\u{1b}[2J\u{202e}.toml".into(), excerpt: None };
+        let turned = render(&Diagnostic { problem: "\u{202e}no".into(), place, help: vec![] }.into());
+        assert!(!turned.contains('\u{202e}') && !turned.contains("\u{1b}[2J"), "{turned:?}");
     }
 
     #[test]

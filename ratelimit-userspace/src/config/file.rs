@@ -8,7 +8,7 @@ use self::shape::{OVERRIDE_KEYS, RULE_KEYS, SAFETY_KEYS, TABLES, TOP_KEYS, Top};
 use super::Config;
 use super::lists::LIST_BYTES_MAX;
 use super::settings::Settings;
-use super::syntax::near_miss;
+use super::syntax::{near_miss, shortened};
 use crate::error::{Diagnostic, Excerpt, Place};
 
 pub mod shape;
@@ -91,7 +91,7 @@ fn structure(path: &Path, contents: &str, error: &toml::de::Error) -> Diagnostic
         Some((key, table)) => (format!("unknown key `{key}`"), vec![unknown_key_help(key, table)]),
         None => (plain(message), vec![structure_help(message).to_owned()]),
     };
-    Diagnostic { problem, place: Place::File { path: path.to_owned(), excerpt }, help }
+    Diagnostic { problem: shortened(problem), place: Place::File { path: path.to_owned(), excerpt }, help }
 }
 
 /// A table in words, and its keys.
