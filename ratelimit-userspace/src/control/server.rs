@@ -213,7 +213,10 @@ async fn check(State(service): State<Service>, Path(address): Path<String>) -> R
 }
 
 pub(super) fn parse_address(text: &str) -> Result<IpAddr, Refusal> {
-    text.parse().map_err(|_| problem(ProblemKind::BadRequest, &format!("`{text}` is no IP address")))
+    let address: Result<IpAddr, _> = text.parse();
+    address
+        .map(|address| address.to_canonical())
+        .map_err(|_| problem(ProblemKind::BadRequest, &format!("`{text}` is no IP address")))
 }
 
 async fn reload(State(service): State<Service>, Extension(peer): Extension<Peer>) -> Result<Response, Refusal> {

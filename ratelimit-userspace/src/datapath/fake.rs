@@ -173,6 +173,11 @@ impl FakeKernel {
         self.world().refusing_apply = true;
     }
 
+    /// Policies are taken again.
+    pub fn permit_apply(&self) {
+        self.world().refusing_apply = false;
+    }
+
     /// From now on maps cannot be read.
     pub fn refuse_read(&self) {
         self.world().refusing_read = true;
@@ -285,11 +290,13 @@ impl Datapath for FakeDatapath {
             let window = world.windows.entry((client, limit.slot)).or_default();
             let words = Words(window.cells.map(Word::new));
             let bucket = now.bucket(limit.bucket_ns);
-            let boundless = window::Limit { amount: u64::MAX, burst: window::BURST_ANY, ..limit.arithmetic() };
-            match window::charge(&words, boundless, bucket, amount) {
+            let largest = window::amount_max(limit.bucket_ns);
+            let boundless = window::Limit { amount: largest, burst: window::BURST_ANY, ..limit.arithmetic() };
+            let room = largest.saturating_sub(window::used(&words, boundless, bucket));
+            match window::charge(&words, boundless, bucket, amount.min(room)) {
                 Charge::Admitted(_) => window.cells = words.0.map(Word::into_inner),
                 Charge::Refused | Charge::Contended | Charge::Unsettled(_) => {
-                    window.refused = window.refused.and_one_in(bucket);
+                    return Err(anyhow!("charge a source: its window has no room for so much").into());
                 }
             }
         }
