@@ -165,6 +165,10 @@ impl Subject {
         if ask.surface == Surface::Socket && ask.method == "POST" && ask.body.len() > 4096 && takes_body(&ask.path) {
             assert!([400, 403, 413].contains(&status.as_u16()), "{shown}: {status}");
         }
+        if status.is_client_error() && ask.method != "HEAD" {
+            let problem: Problem = serde_json::from_slice(&body).expect(&said);
+            assert!(!problem.message.is_empty(), "{shown}: {status}");
+        }
         let after = self.state();
         if !status.is_success() || ask.method == "GET" || ask.surface == Surface::Tcp {
             assert_eq!(after.kernel, before.kernel, "{shown}: {status} {said}");
