@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::builder::styling::{AnsiColor, Style};
 
+use crate::config::syntax::turns_text;
 use crate::control::client::ClientError;
 use crate::daemon::DaemonError;
 use crate::datapath::DatapathError;
@@ -272,11 +273,6 @@ fn printable(text: &str) -> String {
             }
         })
         .collect()
-}
-
-/// Whether a terminal would show what follows in another order: Unicode's bidirectional formatting, UAX #9.
-const fn turns_text(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use ratelimit_common::layout::{
 use ratelimit_common::time::Nanos;
 
 use crate::config::lists::LIST_ENTRIES_MAX;
+use crate::config::syntax::turns_text;
 use crate::config::{Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, file, lint, lists};
 use crate::describe::{self, ConfigJson};
 use crate::desired::DesiredState;
@@ -85,7 +86,7 @@ fn assert_told(error: Diagnostic, contents: &str, list: &str) {
     }
     assert!(!error.help.is_empty(), "no help: {error:?}\n{of}");
     let text = crate::error::render(&error.into());
-    let is_plain = |c: char| c == '\n' || !c.is_control();
+    let is_plain = |c: char| c == '\n' || !c.is_control() && !turns_text(c);
     let plain = anstream::adapter::strip_str(&text).to_string();
     assert!(text.len() <= WORDS_MAX && plain.chars().all(is_plain), "{plain:?}");
 }

@@ -9,7 +9,7 @@ use ratelimit_common::time::SECOND_NS;
 use super::limits::{Slots, Spec};
 use super::lists::Lists;
 use super::network::parse_cidr;
-use super::syntax::{SyntaxError, items};
+use super::syntax::{SyntaxError, items, turns_text};
 use super::written::{OfRule, Source, Written};
 use super::{duration, limit, limits, ports, until};
 use crate::desired::{Bans, Limit, Mode, Ports, Refuse, Rule};
@@ -310,7 +310,7 @@ fn taken_name(name: &str) -> SyntaxError {
 }
 
 fn check_note(text: &str) -> Result<(), SyntaxError> {
-    if let Some((at, c)) = text.char_indices().find(|(_, c)| c.is_control()) {
+    if let Some((at, c)) = text.char_indices().find(|(_, c)| c.is_control() || turns_text(*c)) {
         return Err(SyntaxError::new(at..at + c.len_utf8(), "a note is one line").with_help("leave the character out"));
     }
     match text.char_indices().nth(NOTE_LEN_MAX) {

@@ -39,6 +39,11 @@ impl SyntaxError {
     }
 }
 
+/// Whether a terminal would show what follows in another order: Unicode's bidirectional formatting, UAX #9.
+pub const fn turns_text(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// Characters of what is said: what was written may be as long as the file, and is said where it stands anyway.
 const SAID_MAX: usize = 300;
 

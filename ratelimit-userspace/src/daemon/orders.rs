@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::engine::{Engine, Moment};
 use crate::access::{By, ENTRIES_MAX, Entry, Ledger, REASON_BYTES_MAX, merged};
 use crate::config::Config;
+use crate::config::syntax::turns_text;
 use crate::control::proto::{
     ChargeRequest, GrantReport, GrantRequest, Problem, ProblemKind, ResetReport, Standing, UnblockReport,
 };
@@ -433,7 +434,7 @@ fn until(grant: Grant, request: &GrantRequest, clocks: Clocks) -> Result<Option<
 
 fn checked_reason(reason: Option<&str>) -> Result<Option<String>, Problem> {
     let Some(reason) = reason.map(str::trim).filter(|reason| !reason.is_empty()) else { return Ok(None) };
-    if reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control) {
+    if reason.len() > REASON_BYTES_MAX || reason.chars().any(|c| c.is_control() || turns_text(c)) {
         let why = format!("a reason is one line of at most {REASON_BYTES_MAX} bytes");
         return Err(Problem::new(ProblemKind::BadRequest, why));
     }
