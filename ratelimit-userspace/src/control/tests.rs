@@ -16,6 +16,8 @@ use crate::datapath::fake::FakeDatapath;
 use crate::fixture::{limit, opening, policy};
 use crate::snapshot::{Census, ConfigState, Parts, SCHEMA, Samples, TOP_DEFAULT, TopSource};
 
+mod fuzz;
+
 const OWN_UID: u32 = 990;
 
 /// One source over its limit, so that there is an address to give away.
