@@ -230,6 +230,25 @@ fn what_an_application_charges_counts_as_packets_do() {
 }
 
 #[test]
+fn more_than_can_be_counted_is_charged_as_much_as_can_be_and_gone_with_the_window() {
+    if is_skipped("more_than_can_be_counted_is_charged_as_much_as_can_be_and_gone_with_the_window") {
+        return;
+    }
+    for form in [WindowForm::Strict, WindowForm::Fixed] {
+        let buckets = if form == WindowForm::Strict { 5 } else { 1 };
+        let mut program = Program::new(&policy(&[limit_over(5, Unit::Connections, form, buckets, MINUTE_NS)]));
+        for (source, client) in SOURCES.into_iter().zip(CLIENTS) {
+            for amount in [4, u64::MAX, 1, u64::MAX] {
+                program.kernel().charge(net(client), 0, amount).expect("it is charged");
+            }
+            assert_eq!(program.passed(&syn(source, 80), 3), 0, "{form:?}");
+            program.advance(6 * MINUTE_NS);
+            assert_eq!(program.passed(&syn(source, 80), 9), 5, "{form:?}");
+        }
+    }
+}
+
+#[test]
 fn whoever_an_application_charges_over_the_limit_is_banned() {
     if is_skipped("whoever_an_application_charges_over_the_limit_is_banned") {
         return;

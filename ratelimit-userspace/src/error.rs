@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::builder::styling::{AnsiColor, Style};
 
+use crate::config::syntax::turns_text;
 use crate::control::client::ClientError;
 use crate::daemon::DaemonError;
 use crate::datapath::DatapathError;
@@ -123,11 +124,14 @@ pub struct Excerpt {
     pub line: usize,
     /// The mark's first character in the line, from 1.
     pub column: usize,
-    /// The line.
+    /// The line; of a long one what is around the mark.
     pub text: String,
-    /// The marked bytes of the line.
+    /// The marked bytes of `text`.
     pub span: Range<usize>,
 }
+
+/// Bytes of a line on each side of where a mark begins. A file may be one line.
+const AROUND_MAX: usize = 120;
 
 impl Excerpt {
     /// The line of `contents` in which `span` (bytes) begins; the mark ends with the line at the latest.
@@ -139,11 +143,13 @@ impl Excerpt {
         let line_end = contents[line_start..].find('\n').map_or(contents.len(), |length| line_start + length);
         let text = contents[line_start..line_end].trim_end_matches('\r');
         let end = floor(span.end).clamp(start, line_start + text.len().max(start - line_start));
+        let shown_start = floor(start.saturating_sub(AROUND_MAX).max(line_start));
+        let shown_end = floor((start + AROUND_MAX).min(line_start + text.len())).max(start);
         Self {
             line: contents[..line_start].matches('\n').count() + 1,
             column: contents[line_start..start].chars().count() + 1,
-            text: text.to_owned(),
-            span: start - line_start..end - line_start,
+            text: contents[shown_start..shown_end].to_owned(),
+            span: start - shown_start..end.min(shown_end) - shown_start,
         }
     }
 }
@@ -225,12 +231,12 @@ fn push_diagnostic(out: &mut String, title: &str, diagnostic: &Diagnostic) {
             push_line(out, &" ".repeat(before.chars().count()), &mark(text, span));
         }
         Place::File { path, excerpt: None } => {
-            push_line(out, &format!("  {FAINT}-->{FAINT:#} "), &path.display().to_string());
+            push_line(out, &format!("  {FAINT}-->{FAINT:#} "), &printable(&path.display().to_string()));
         }
         Place::File { path, excerpt: Some(excerpt) } => {
             let margin = " ".repeat(excerpt.line.to_string().len());
             let place = format!("{}:{}:{}", path.display(), excerpt.line, excerpt.column);
-            push_line(out, &format!("{margin}{FAINT}-->{FAINT:#} "), &place);
+            push_line(out, &format!("{margin}{FAINT}-->{FAINT:#} "), &printable(&place));
             push_line(out, &format!("{margin} {FAINT}|{FAINT:#}"), "");
             push_line(out, &format!("{FAINT}{} |{FAINT:#} ", excerpt.line), &printable(&excerpt.text));
             push_line(out, &format!("{margin} {FAINT}|{FAINT:#} "), &mark(&excerpt.text, &excerpt.span));
@@ -260,7 +266,7 @@ fn printable(text: &str) -> String {
         .map(|c| {
             if c == '\t' {
                 ' '
-            } else if c.is_control() {
+            } else if c.is_control() || turns_text(c) {
                 '\u{fffd}'
             } else {
                 c
@@ -287,6 +293,18 @@ mod tests {
     }
 
     #[test]
+    fn of_a_long_line_what_is_around_the_mark_is_shown() {
+        let contents = format!("a = 1\n{}\"x\"{}\n", "\u{e9}".repeat(100_000), "z".repeat(100_000));
+        let at = 6 + 200_000;
+        let excerpt = Excerpt::of(&contents, at..at + 3);
+        assert_eq!((excerpt.line, excerpt.column), (2, 100_001));
+        assert_eq!(&excerpt.text[excerpt.span.clone()], "\"x\"");
+        assert!(excerpt.text.len() <= 2 * AROUND_MAX && excerpt.text.starts_with('\u{e9}'));
+        let all = Excerpt::of(&contents, 6..contents.len());
+        assert_eq!((all.column, all.span), (1, 0..AROUND_MAX));
+    }
+
+    #[test]
     fn a_line_is_shown_with_a_mark_under_the_characters() {
         let contents = "a = 1\nb = \"é\"\tx\n";
         let excerpt = Excerpt::of(contents, 10..14);
@@ -310,6 +328,9 @@ mod tests {
         let error = anyhow::anyhow!("interface \u{1b}[31mred\u{7}");
         assert!(!render(&error).contains("\u{1b}[31mred"));
         assert!(!render(&error).contains('\u{7}'));
+        let place = Place::File { path: "a\u{1b}[2J\u{202e}.toml".into(), excerpt: None };
+        let turned = render(&Diagnostic { problem: "\u{202e}no".into(), place, help: vec![] }.into());
+        assert!(!turned.contains('\u{202e}') && !turned.contains("\u{1b}[2J"), "{turned:?}");
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub mod error;
 pub mod export;
 #[cfg(test)]
 mod fixture;
+#[cfg(test)]
+mod fuzz;
 pub mod log;
 mod netlink;
 pub mod plan;

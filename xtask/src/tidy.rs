@@ -102,8 +102,9 @@ fn breaches_in(path: &str, text: &str, rules: &[Compiled<'_>]) -> Vec<Breach> {
 }
 
 fn is_tests(path: &str) -> bool {
-    // A fixture is what unit tests share.
-    path.ends_with("/tests.rs") || path.contains("/tests/") || path.ends_with("/fixture.rs")
+    // A fixture is what unit tests share, and fuzz targets are tests.
+    let (files, directories) = (["/tests.rs", "/fixture.rs", "/fuzz.rs"], ["/tests/", "/fuzz/"]);
+    files.iter().any(|file| path.ends_with(file)) || directories.iter().any(|directory| path.contains(directory))
 }
 
 fn breach(path: &str, line: usize, text: &str, reason: &'static str) -> Breach {

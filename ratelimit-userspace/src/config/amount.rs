@@ -17,6 +17,9 @@ const SIZES: [(&str, u64); 9] = [
 
 const SIZES_HELP: &str = "sizes are B, kB, MB, GB, TB (by 1000) and KiB, MiB, GiB, TiB (by 1024), as in 50MB";
 
+/// What no cell comes near cannot be meant.
+const LARGE_HELP: &str = "it is more than can be counted in any window: write a smaller one";
+
 /// An amount as it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
@@ -38,7 +41,9 @@ pub fn parse(text: &str) -> Result<Amount, SyntaxError> {
         };
         return Err(error.with_help("start with how many are let in, as in 1000/5m"));
     }
-    let count = digits.parse::<u64>().map_err(|_| SyntaxError::new(0..suffix_at, "the number is too large"))?;
+    let count = digits
+        .parse::<u64>()
+        .map_err(|_| SyntaxError::new(0..suffix_at, "the number is too large").with_help(LARGE_HELP))?;
     let suffix = scanner.take_while(|c| c.is_ascii_alphabetic());
     let suffix_span = scanner.span_from(suffix_at);
     if let Some(c) = scanner.rest().chars().next() {
@@ -56,8 +61,9 @@ pub fn parse(text: &str) -> Result<Amount, SyntaxError> {
     let Some((_, factor)) = size else {
         return Err(unknown_size(suffix, suffix_span));
     };
-    let bytes =
-        count.checked_mul(factor).ok_or_else(|| SyntaxError::new(0..suffix_span.end, "the size is too large"))?;
+    let bytes = count
+        .checked_mul(factor)
+        .ok_or_else(|| SyntaxError::new(0..suffix_span.end, "the size is too large").with_help(LARGE_HELP))?;
     Ok(Amount::Bytes(bytes))
 }
 

@@ -50,10 +50,10 @@ pub fn parse(text: &str) -> Result<u64, SyntaxError> {
         }
         smallest_ns = unit_ns;
         let count = if digits.is_empty() { Some(1) } else { digits.parse::<u64>().ok() };
-        total = count
-            .and_then(|count| count.checked_mul(unit_ns))
-            .and_then(|part| total.checked_add(part))
-            .ok_or_else(|| SyntaxError::new(start..unit_span.end, "the time is too long"))?;
+        total =
+            count.and_then(|count| count.checked_mul(unit_ns)).and_then(|part| total.checked_add(part)).ok_or_else(
+                || SyntaxError::new(start..unit_span.end, "the time is too long").with_help("write a shorter one"),
+            )?;
     }
     Ok(total)
 }

@@ -10,7 +10,7 @@ use self::shape::{OVERRIDE_KEYS, RULE_KEYS, SAFETY_KEYS, TABLES, TOP_KEYS, Top};
 use super::Config;
 use super::lists::{self, KnownLists, LIST_BYTES_MAX};
 use super::settings::Settings;
-use super::syntax::near_miss;
+use super::syntax::{near_miss, shortened};
 use crate::error::{Diagnostic, Excerpt, Place};
 
 pub mod shape;
@@ -40,7 +40,12 @@ pub fn read_text(path: &Path) -> Result<String, Diagnostic> {
     })?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        nowhere(format!("the configuration file is not UTF-8 text: byte {at} cannot be read"), "save it as UTF-8")
+        let excerpt = Excerpt::of(&String::from_utf8_lossy(error.as_bytes()), at..at + 1);
+        Diagnostic {
+            problem: format!("the configuration file is not UTF-8 text: byte {at} cannot be read"),
+            place: Place::File { path: path.to_owned(), excerpt: Some(Box::new(excerpt)) },
+            help: vec!["save it as UTF-8".to_owned()],
+        }
     })
 }
 
@@ -110,7 +115,7 @@ fn structure(path: &Path, contents: &str, error: &toml::de::Error) -> Diagnostic
         Some((key, table)) => (format!("unknown key `{key}`"), vec![unknown_key_help(key, table)]),
         None => (plain(message), vec![structure_help(message).to_owned()]),
     };
-    Diagnostic { problem, place: Place::File { path: path.to_owned(), excerpt }, help }
+    Diagnostic { problem: shortened(problem), place: Place::File { path: path.to_owned(), excerpt }, help }
 }
 
 /// A table in words, and its keys.
@@ -149,6 +154,7 @@ fn unknown_key_help(key: &str, (table, keys): TableOf) -> String {
 fn plain(message: &str) -> String {
     let message = message.lines().collect::<Vec<_>>().join(": ");
     message
+        .replace(" as i128", "")
         .replace("expected i64", "expected a whole number")
         .replace("expected a boolean", "expected true or false")
         .replace("a string or a sequence", "a string or a list")
@@ -166,8 +172,14 @@ fn structure_help(message: &str) -> &'static str {
         "put it in brackets: [\"…\"]"
     } else if message.contains("expected a string") {
         "put it in quotes: \"…\""
+    } else if message.contains("integer") && message.contains(" as i128") {
+        "the number is too large for anything here"
+    } else if message.contains("floating point") {
+        "write a whole number, in digits alone"
     } else if message.contains("expected i64") {
         "write the number without quotes"
+    } else if message.contains("invalid date") || message.contains("invalid time") {
+        "write a date that there is, as in 2027-03-31"
     } else if message.contains("expected a boolean") {
         "write true or false, without quotes"
     } else if message.contains("duplicate key") {
@@ -232,6 +244,34 @@ mod tests {
                 1,
                 15,
                 "without quotes",
+            ),
+            (
+                "max_sources = 1e3\n",
+                "invalid type: floating point `1000.0`, expected a whole number",
+                1,
+                15,
+                "digits alone",
+            ),
+            (
+                "max_sources = 99999999999999999999\n",
+                "invalid type: integer `99999999999999999999`, expected a whole number",
+                1,
+                15,
+                "too large",
+            ),
+            (
+                "[[rule]]\n[[rule.override]]\nuntil = 2027-02-30\n",
+                "invalid date, expected day between 01 and 28",
+                3,
+                9,
+                "a date that there is",
+            ),
+            (
+                "interfaces = [\"e\\u202e0\"]\n[rule]\nlimits = [\"1/1s\"]\n",
+                "bad value for `interfaces`: an interface's name cannot hold '\\u{202e}'",
+                1,
+                15,
+                "ip",
             ),
             ("socket = 1\n", "invalid type: integer `1`, expected a string", 1, 10, "quotes"),
             (
@@ -315,6 +355,11 @@ mod tests {
             write("r.toml", list.as_bytes());
             assert!(load(&path).expect_err(file).problem.contains(problem), "{file}");
         }
+        write("r.toml", b"interfaces = [\"eth0\"]\n# caf\xe9\n");
+        let Place::File { excerpt: Some(excerpt), .. } = load(&path).expect_err("not UTF-8").place else {
+            panic!("no place")
+        };
+        assert_eq!((excerpt.line, excerpt.column), (2, 6));
         write("r.toml", &vec![b'#'; (1 << 20) + 1]);
         assert!(load(&path).expect_err("too long").problem.contains("longer than 1048576 bytes"));
     }

@@ -21,6 +21,9 @@ pub const LIST_BYTES_MAX: u64 = 16 << 20;
 /// List files in a configuration. // 32 x 16 MiB = 537 MB while they are read, at the very most
 pub const LIST_FILES_MAX: usize = 32;
 
+/// Prefixes of all named lists together, each list counted. // 1048576 x 30 B = 31 MB
+pub const LISTED_MAX: usize = 1 << 20;
+
 /// How a list file is named where a prefix may stand.
 const FILE_MARK: &str = "file:";
 /// How a named list is.
@@ -139,9 +142,17 @@ impl<'a> Lists<'a> {
         };
         let files = files.iter().map(|(path, named)| (path.as_path(), parsed(path, &named.contents))).collect();
         let mut lists = Self { source, named: BTreeMap::new(), files };
+        let mut listed = 0;
         for ListSettings { name, entries } in named {
             source.read(name, check_name)?;
             let prefixes = lists.prefixes(entries)?;
+            listed += prefixes.len();
+            if listed > LISTED_MAX {
+                let problem = format!("with this list the lists have more than {LISTED_MAX} prefixes together");
+                let error = SyntaxError::new(0..name.text.len(), problem);
+                return Err(source
+                    .wrong(name, error.with_help("name one file in one list, and use that list in several places")));
+            }
             lists.named.insert(&name.text, prefixes);
         }
         Ok(lists)
@@ -249,6 +260,20 @@ mod tests {
         assert_eq!(parsed(&lines(200_000).collect::<String>()).len(), LIST_ENTRIES_MAX);
         let error = parse(Path::new("list"), &lines(200_001).collect::<String>()).expect_err("too many");
         assert!(error.problem.contains("more than 200000 entries"), "{error}");
+    }
+
+    #[test]
+    fn lists_of_one_large_file_are_bounded_together() {
+        let file: String = (0..131_072).map(|at| format!("{}\n", std::net::Ipv4Addr::from_bits(at))).collect();
+        let load = |lists: usize| {
+            let named: String = (0..lists).map(|at| format!("l{at} = \"file:x\"\n")).collect();
+            let text = format!("interfaces = [\"eth0\"]\n[rule]\nlimits = [\"1/1s\"]\n[lists]\n{named}");
+            crate::config::file::parse(Path::new("r.toml"), &text, |_| Ok(file.clone()))
+        };
+        assert!(load(8).is_ok());
+        let error = load(9).expect_err("too many");
+        let Place::File { excerpt: Some(excerpt), .. } = &error.place else { panic!("not in the file") };
+        assert!(error.problem.contains("more than 1048576 prefixes together") && excerpt.line == 13, "{error}");
     }
 
     proptest! {

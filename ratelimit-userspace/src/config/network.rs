@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::syntax::{Scanner, SyntaxError};
+use super::syntax::{Scanner, SyntaxError, turns_text};
 
 /// The longest name of an interface: the kernel's `IFNAMSIZ` less the terminator.
 pub const INTERFACE_NAME_LEN_MAX: usize = 15;
@@ -92,7 +92,7 @@ pub fn check_interface(text: &str) -> Result<(), SyntaxError> {
         return Err(SyntaxError::new(cut..text.len(), problem).with_help(HELP));
     }
     // The kernel's own rule: dev_valid_name in net/core/dev.c. A comma is most likely meant as a separator.
-    let refused = |c: char| c == '/' || c == ':' || c == ',' || c.is_whitespace() || c.is_control();
+    let refused = |c: char| c == '/' || c == ':' || c == ',' || c.is_whitespace() || c.is_control() || turns_text(c);
     if let Some((at, c)) = text.char_indices().find(|(_, c)| refused(*c)) {
         let help = if c == ',' { "give --iface once for each interface" } else { HELP };
         let problem = format!("an interface's name cannot hold {c:?}");

@@ -104,10 +104,23 @@ fn merged(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
     joined
 }
 
-/// Both lists' common ports.
+/// Both lists' common ports; both sorted and merged, as there may be tens of thousands.
 pub(super) fn common(a: &[(u16, u16)], b: &[(u16, u16)]) -> Vec<(u16, u16)> {
-    let overlaps = a.iter().flat_map(|x| b.iter().map(move |y| (x.0.max(y.0), x.1.min(y.1))));
-    merged(overlaps.filter(|(first, last)| first <= last).collect())
+    let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
+    let mut found = Vec::new();
+    while let (Some(&&x), Some(&&y)) = (a.peek(), b.peek()) {
+        let (first, last) = (x.0.max(y.0), x.1.min(y.1));
+        if first <= last {
+            found.push((first, last));
+        }
+        // Whichever ends first can meet nothing more.
+        if x.1 < y.1 {
+            a.next()
+        } else {
+            b.next()
+        };
+    }
+    found
 }
 
 /// What of `ranges` is not in `taken`; both sorted and merged.
@@ -115,8 +128,9 @@ pub(super) fn without(ranges: &[(u16, u16)], taken: &[(u16, u16)]) -> Vec<(u16, 
     let mut left = Vec::new();
     for &(first, last) in ranges {
         let mut from = Some(first);
-        for &(taken_first, taken_last) in taken {
-            let Some(start) = from.filter(|start| taken_last >= *start && taken_first <= last) else { continue };
+        let reaching = &taken[taken.partition_point(|taken| taken.1 < first)..];
+        for &(taken_first, taken_last) in reaching.iter().take_while(|taken| taken.0 <= last) {
+            let Some(start) = from else { break };
             if start < taken_first {
                 left.push((start, taken_first - 1));
             }
@@ -203,7 +217,33 @@ mod tests {
         }
     }
 
+    #[test]
+    fn every_second_port_is_a_list_like_any_other() {
+        let text = (0..32_768).map(|at| (2 * at + 1).to_string()).collect::<Vec<_>>().join(",");
+        let ports = parse(&text).expect("ports");
+        assert_eq!((ports.tcp.len(), ports.to_string()), (32_768, text));
+        assert_eq!(without(&[(1, 65_535)], &ports.tcp).len(), 32_767);
+    }
+
+    /// Every port below 64 that is in one of the ranges.
+    fn each(ranges: &[(u16, u16)]) -> Vec<u16> {
+        (0..64).filter(|port| ranges.iter().any(|(first, last)| (first..=last).contains(&port))).collect()
+    }
+
     proptest! {
+        #[test]
+        fn what_is_common_and_what_is_left_is_so_for_every_port(
+            a in prop::collection::vec((0_u16..60, 0_u16..4), 0..8),
+            b in prop::collection::vec((0_u16..60, 0_u16..4), 0..8),
+        ) {
+            let ranges = |of: Vec<(u16, u16)>| merged(of.into_iter().map(|(first, more)| (first, first + more)).collect());
+            let (a, b) = (ranges(a), ranges(b));
+            let (in_a, in_b) = (each(&a), each(&b));
+            let (shared, left): (Vec<u16>, Vec<u16>) = in_a.iter().partition(|port| in_b.contains(port));
+            prop_assert_eq!((each(&common(&a, &b)), each(&without(&a, &b))), (shared, left));
+            prop_assert_eq!(merged(common(&a, &b)), common(&a, &b));
+        }
+
         #[test]
         fn no_text_panics(text in "\\PC{0,16}|[0-9a-z/, -]{0,24}") {
             if let Err(error) = parse(&text) {

@@ -9,7 +9,7 @@ use ratelimit_common::time::SECOND_NS;
 use super::limits::{Slots, Spec};
 use super::lists::Lists;
 use super::network::parse_cidr;
-use super::syntax::{SyntaxError, items};
+use super::syntax::{SyntaxError, items, turns_text};
 use super::written::{OfRule, Source, Written};
 use super::{duration, limit, limits, ports, until};
 use crate::desired::{Bans, Limit, Mode, Ports, Refuse, Rule};
@@ -310,11 +310,14 @@ fn taken_name(name: &str) -> SyntaxError {
 }
 
 fn check_note(text: &str) -> Result<(), SyntaxError> {
-    if let Some((at, c)) = text.char_indices().find(|(_, c)| c.is_control()) {
-        return Err(SyntaxError::new(at..at + c.len_utf8(), "a note is one line"));
+    if let Some((at, c)) = text.char_indices().find(|(_, c)| c.is_control() || turns_text(*c)) {
+        return Err(SyntaxError::new(at..at + c.len_utf8(), "a note is one line").with_help("leave the character out"));
     }
     match text.char_indices().nth(NOTE_LEN_MAX) {
-        Some((at, _)) => Err(SyntaxError::new(at..text.len(), format!("notes have at most {NOTE_LEN_MAX} characters"))),
+        Some((at, _)) => {
+            let problem = format!("notes have at most {NOTE_LEN_MAX} characters");
+            Err(SyntaxError::new(at..text.len(), problem).with_help("say the rest in a comment, behind a #"))
+        }
         None => Ok(()),
     }
 }
@@ -331,7 +334,7 @@ pub(super) fn check_name(text: &str) -> Result<(), SyntaxError> {
     }
     if text.len() > NAME_LEN_MAX {
         let problem = format!("names have at most {NAME_LEN_MAX} characters");
-        return Err(SyntaxError::new(NAME_LEN_MAX..text.len(), problem));
+        return Err(SyntaxError::new(NAME_LEN_MAX..text.len(), problem).with_help("choose a shorter one"));
     }
     Ok(())
 }

@@ -187,7 +187,8 @@ impl Settings {
         match self.interfaces.get(INTERFACES_MAX) {
             Some(written) if names.len() > INTERFACES_MAX => {
                 let problem = format!("there are more than {INTERFACES_MAX} interfaces");
-                Err(self.source.wrong(written, SyntaxError::new(0..written.text.len(), problem)))
+                let error = SyntaxError::new(0..written.text.len(), problem);
+                Err(self.source.wrong(written, error.with_help("leave some out")))
             }
             _ => Ok(names),
         }
@@ -199,7 +200,8 @@ impl Settings {
         match last {
             Some(written) if count > RULES_MAX => {
                 let problem = format!("there are {count} rules, overrides counted, and {RULES_MAX} are the most");
-                Err(self.source.wrong(written, SyntaxError::new(0..written.text.len(), problem)))
+                let error = SyntaxError::new(0..written.text.len(), problem);
+                Err(self.source.wrong(written, error.with_help("join rules that differ in their prefixes only")))
             }
             _ => Ok(()),
         }

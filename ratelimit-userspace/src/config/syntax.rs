@@ -17,13 +17,13 @@ pub struct SyntaxError {
 impl SyntaxError {
     /// An error at `span`.
     pub fn new(span: Range<usize>, problem: impl Into<String>) -> Self {
-        Self { span, problem: problem.into(), help: None }
+        Self { span, problem: shortened(problem.into()), help: None }
     }
 
     /// The same with what to do.
     #[must_use]
     pub fn with_help(self, help: impl Into<String>) -> Self {
-        Self { help: Some(help.into()), ..self }
+        Self { help: Some(shortened(help.into())), ..self }
     }
 
     /// The same with what to do, where there is something.
@@ -39,13 +39,33 @@ impl SyntaxError {
     }
 }
 
+/// Whether a terminal would show what follows in another order: Unicode's bidirectional formatting, UAX #9.
+pub const fn turns_text(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Characters of what is said: what was written may be as long as the file, and is said where it stands anyway.
+const SAID_MAX: usize = 300;
+
+/// A text whose end is left out where it is long.
+pub fn shortened(text: String) -> String {
+    match text.char_indices().nth(SAID_MAX) {
+        Some((at, _)) => format!("{}\u{2026}", &text[..at]),
+        None => text,
+    }
+}
+
 /// The candidate that `word` was most likely meant to be, if one is near enough: the spelling differs in at most a third.
 pub fn near_miss<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_ascii_lowercase();
+    let length = word.chars().count();
+    let differs_at_most = |candidate: &str| 1.max(candidate.chars().count() / 3);
     candidates
         .into_iter()
+        // The distance is at least the difference in length, and to find it takes memory for the product of both.
+        .filter(|candidate| candidate.chars().count().abs_diff(length) <= differs_at_most(candidate))
         .map(|candidate| (strsim::damerau_levenshtein(&word, &candidate.to_ascii_lowercase()), candidate))
-        .filter(|(distance, candidate)| *distance <= 1.max(candidate.chars().count() / 3))
+        .filter(|(distance, candidate)| *distance <= differs_at_most(candidate))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }
@@ -117,7 +137,7 @@ pub fn items(text: &str) -> impl Iterator<Item = Result<(usize, &str), SyntaxErr
         let trimmed = trimmed.trim_end();
         if trimmed.is_empty() {
             let problem = if text.trim().is_empty() { "it is empty" } else { "there is nothing between the commas" };
-            return Err(SyntaxError::new(start..start, problem));
+            return Err(SyntaxError::new(start..start, problem).with_help("separate values by one comma each"));
         }
         Ok((start, trimmed))
     })
@@ -135,6 +155,15 @@ mod tests {
         assert_eq!(near_miss("prots", words), Some("ports"));
         assert_eq!(near_miss("sources", words), None);
         assert_eq!(near_miss("", words), None);
+    }
+
+    #[test]
+    fn what_is_said_of_a_long_text_is_short() {
+        let long = "x".repeat(1 << 20);
+        assert_eq!(near_miss(&long, ["limits", "ports"]), None);
+        let error = SyntaxError::new(0..1, format!("`{long}` is no limit")).with_help(format!("not {long}"));
+        assert!(error.problem.len() <= 304 && error.help.is_some_and(|help| help.len() <= 304));
+        assert_eq!(shortened("as it was".into()), "as it was");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::syntax::{SyntaxError, near_miss};
+use super::syntax::{SyntaxError, near_miss, shortened};
 use crate::error::{Diagnostic, Excerpt, Place};
 
 /// A value as it was written.
@@ -44,7 +44,7 @@ pub struct OfRule {
 impl fmt::Display for OfRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
-            Some(name) => write!(f, "rule {name}"),
+            Some(name) => write!(f, "rule {}", shortened(name.clone())),
             None => write!(f, "rule {}", self.index + 1),
         }
     }

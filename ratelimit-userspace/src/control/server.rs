@@ -9,9 +9,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, to_bytes};
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
@@ -83,9 +84,22 @@ pub fn router(handle: Handle, surface: Surface, own_uid: u32) -> Router {
     };
     routes
         .fallback(|| async { problem(ProblemKind::NotFound, "no such path").into_response() })
-        .method_not_allowed_fallback(|| async { StatusCode::METHOD_NOT_ALLOWED })
+        .method_not_allowed_fallback(|| async { (StatusCode::METHOD_NOT_ALLOWED, "this path is for another method") })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(map_response(in_words))
         .with_state(Service { handle, surface, own_uid })
+}
+
+/// What axum itself refuses, it refuses in plain text: here a client finds the same shape in every refusal.
+async fn in_words(response: Response) -> Response {
+    let status = response.status();
+    let is_problem = response.headers().get(header::CONTENT_TYPE).is_some_and(|of| of == "application/json");
+    if !status.is_client_error() || is_problem {
+        return response;
+    }
+    let text = to_bytes(response.into_body(), BODY_BYTES_MAX).await.unwrap_or_default();
+    let why = format!("{}: {}", status.canonical_reason().unwrap_or("refused"), String::from_utf8_lossy(&text));
+    (status, Json(Problem::new(ProblemKind::BadRequest, why))).into_response()
 }
 
 /// What connections come from.
@@ -213,7 +227,10 @@ async fn check(State(service): State<Service>, Path(address): Path<String>) -> R
 }
 
 pub(super) fn parse_address(text: &str) -> Result<IpAddr, Refusal> {
-    text.parse().map_err(|_| problem(ProblemKind::BadRequest, &format!("`{text}` is no IP address")))
+    let address: Result<IpAddr, _> = text.parse();
+    address
+        .map(|address| address.to_canonical())
+        .map_err(|_| problem(ProblemKind::BadRequest, &format!("`{text}` is no IP address")))
 }
 
 #[derive(Debug, Deserialize)]

@@ -16,6 +16,8 @@ use crate::datapath::fake::FakeDatapath;
 use crate::fixture::{limit, opening, policy};
 use crate::snapshot::{Census, ConfigState, Parts, SCHEMA, Samples, TOP_DEFAULT, TopSource};
 
+mod fuzz;
+
 const OWN_UID: u32 = 990;
 
 /// One source over its limit, so that there is an address to give away.
@@ -172,10 +174,36 @@ async fn a_body_that_is_not_what_is_asked_for_is_answered_in_words() {
         let (status, answer) = post(Surface::Socket, Some(0), path, body).await;
         assert!(status == StatusCode::BAD_REQUEST && answer.contains(words), "{path} {body}: {answer}");
     }
+    for (method, path, status, words) in [
+        ("GET", "/v1/deny", 405, "for another method"),
+        ("GET", "/v1/check/192.0.2.7", 400, "missing field `rule`"),
+        ("POST", "/v1/detach?interfaces=eth0", 400, "unknown field `interfaces`"),
+        ("GET", "/v1/check/%ff?rule=login", 400, "UTF-8"),
+    ] {
+        let (is, answer) = ask(Surface::Socket, Some(0), method, path).await;
+        let problem: Problem = serde_json::from_str(&answer).expect(&answer);
+        assert!(is == status && problem.message.contains(words), "{path}: {is} {answer}");
+    }
     let large = format!(r#"{{"prefix":"{}"}}"#, "x".repeat(5000));
     assert_eq!(post(Surface::Socket, Some(0), "/v1/deny", &large).await.0, StatusCode::PAYLOAD_TOO_LARGE);
     let (status, answer) = ask(Surface::Socket, Some(0), "GET", "/api/v1/explain/192.0.2.7?to=http").await;
     assert!(status == StatusCode::BAD_REQUEST && answer.contains("`http` is no port"), "{answer}");
+}
+
+#[test]
+fn the_documented_answer_is_the_one_that_is_given_and_every_path_is_documented() {
+    let text = include_str!("../../../docs/API.md");
+    let example = text.split("```json\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let standing: Standing = serde_json::from_str(example).unwrap();
+    let written: serde_json::Value = serde_json::from_str(example).unwrap();
+    assert_eq!(serde_json::to_value(&standing).unwrap(), written);
+    use super::proto::*;
+    for path in [
+        METRICS, HEALTHZ, STATS, CHECK, RELOAD, DETACH, LIST, EXPLAIN, ALLOW, DENY, UNBLOCK, RESET, MODE, APPLY,
+        CONFIRM, CHARGE, STANDING,
+    ] {
+        assert!(text.contains(&format!(" {path}")), "{path}");
+    }
 }
 
 #[tokio::test]

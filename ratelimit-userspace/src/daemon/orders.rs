@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::engine::{Engine, Moment};
 use crate::access::{By, ENTRIES_MAX, Entry, Ledger, REASON_BYTES_MAX, merged};
 use crate::config::Config;
+use crate::config::syntax::turns_text;
 use crate::control::proto::{
     ChargeRequest, GrantReport, GrantRequest, Problem, ProblemKind, ResetReport, Standing, UnblockReport,
 };
@@ -213,7 +214,7 @@ impl<D: Datapath> Engine<D> {
 
     /// Forgets what a source has used, and its bans.
     pub(super) fn reset(&mut self, source: IpAddr, uid: u32) -> Result<ResetReport, Problem> {
-        let client = self.desired.policy.client(source);
+        let client = self.desired.policy.client(source.to_canonical());
         let forgotten = self.datapath.forget(client).map_err(Problem::datapath)?;
         let user = user_name(uid);
         tracing::info!(user, client = %client, windows = forgotten.windows, bans = forgotten.bans, "{client} is reset by {user}");
@@ -246,13 +247,15 @@ impl<D: Datapath> Engine<D> {
     /// Adds to what a source has used.
     pub(super) fn charge(&mut self, request: &ChargeRequest) -> Result<Standing, Problem> {
         let rule = rule_named(&self.desired.policy, &request.rule)?;
-        let client = self.desired.policy.client(request.source);
+        let client = self.desired.policy.client(request.source.to_canonical());
         self.datapath.charge(client, rule, request.amount).map_err(Problem::datapath)?;
         self.standing(request.source, &request.rule)
     }
 
-    /// How a source stands with one rule, as if that were the only one.
+    /// How a source stands with one rule, as if that were the only one. A server that listens for both families sees IPv4 clients
+    /// in their IPv6 form, which no packet has.
     pub(super) fn standing(&mut self, source: IpAddr, rule: &str) -> Result<Standing, Problem> {
+        let source = source.to_canonical();
         let at = rule_named(&self.desired.policy, rule)?;
         let now = self.datapath.read().map_err(Problem::datapath)?.now;
         let windows = self.datapath.source(source).map_err(Problem::datapath)?;
@@ -457,7 +460,7 @@ fn until(grant: Grant, request: &GrantRequest, clocks: Clocks) -> Result<Option<
 
 fn checked_reason(reason: Option<&str>) -> Result<Option<String>, Problem> {
     let Some(reason) = reason.map(str::trim).filter(|reason| !reason.is_empty()) else { return Ok(None) };
-    if reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control) {
+    if reason.len() > REASON_BYTES_MAX || reason.chars().any(|c| c.is_control() || turns_text(c)) {
         let why = format!("a reason is one line of at most {REASON_BYTES_MAX} bytes");
         return Err(Problem::new(ProblemKind::BadRequest, why));
     }

@@ -183,6 +183,11 @@ impl FakeKernel {
         self.world().refusing_apply = true;
     }
 
+    /// Policies are taken again.
+    pub fn permit_apply(&self) {
+        self.world().refusing_apply = false;
+    }
+
     /// From now on maps cannot be read.
     pub fn refuse_read(&self) {
         self.world().refusing_read = true;
@@ -295,8 +300,11 @@ impl Datapath for FakeDatapath {
         };
         for limit in rule.limits.iter().chain(&rule.shadow_limits) {
             let window = world.windows.entry((client, limit.slot)).or_default();
-            let boundless = window::Limit { amount: u64::MAX, burst: window::BURST_ANY, ..limit.arithmetic() };
-            charge_or_refuse(window, boundless, now.bucket(limit.bucket_ns), amount);
+            let bucket = now.bucket(limit.bucket_ns);
+            let largest = window::amount_max(limit.bucket_ns);
+            let boundless = window::Limit { amount: largest, burst: window::BURST_ANY, ..limit.arithmetic() };
+            let used = window::used(&Words(window.cells.map(Word::new)), boundless, bucket);
+            charge_or_refuse(window, boundless, bucket, amount.min(largest.saturating_sub(used)));
         }
         Ok(())
     }

@@ -221,7 +221,8 @@ pub trait Datapath: Send + 'static {
     fn forget(&mut self, client: IpNet) -> Result<Forgotten, DatapathError>;
 
     /// Charges `amount` to every limit and shadow limit of the rule with this index for one client, as a
-    /// packet would, but all of it even where it does not fit; a limit that is exceeded by it bans as a packet over it does.
+    /// packet would, but also what does not fit, up to what can be counted; a limit that is exceeded by it bans as a packet over it
+    /// does.
     fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError>;
 
     /// The interfaces that an earlier run left limited, by the policy that it applied, and that this run has not taken over;

@@ -137,7 +137,8 @@ impl Ports {
 
     fn hold_all_of(&self, other: &Self) -> bool {
         let within = |ranges: &[(u16, u16)], of: &[(u16, u16)]| {
-            ranges.iter().all(|range| of.iter().any(|&(first, last)| first <= range.0 && range.1 <= last))
+            let around = |range: &(u16, u16)| of[..of.partition_point(|of| of.0 <= range.0)].last();
+            ranges.iter().all(|range| around(range).is_some_and(|around| range.1 <= around.1))
         };
         within(&other.tcp, &self.tcp)
             && within(&other.udp, &self.udp)

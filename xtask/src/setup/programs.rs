@@ -8,10 +8,12 @@ use super::{apt, say};
 use crate::workspace;
 
 /// A program, its package, what it is for.
-const PROGRAMS: [(&str, &str, &str); 11] = [
+const PROGRAMS: [(&str, &str, &str); 13] = [
     ("nginx", "nginx-light", "the web server behind the limiter"),
     ("curl", "curl", "a client"),
     ("wrk", "wrk", "a client that sends as fast as it can"),
+    ("python3", "python3", "the example application in Python"),
+    ("php", "php-cli", "the example application in PHP"),
     ("ip", "iproute2", "network namespaces"),
     ("ethtool", "ethtool", "offloads of veth"),
     ("nsenter", "util-linux", "the daemon in a namespace of the network alone"),

@@ -214,6 +214,13 @@ async fn an_application_charges_a_source_and_asks_how_it_stands() {
     assert_eq!((standing.used, standing.remaining, standing.verdict), (7, 0, snapshot::Outcome::Drop));
     assert!(standing.retry_after_seconds > 0.0);
     assert_eq!(site.reason("198.51.100.7"), "over_limit");
+    // As a server that listens for both families sees this client.
+    let mapped = ChargeRequest { source: address("::ffff:198.51.100.7"), ..charge(u64::MAX) };
+    let standing = site.client.charge(&mapped).await.unwrap();
+    assert_eq!((standing.source.as_str(), standing.verdict), ("198.51.100.7", snapshot::Outcome::Drop));
+    assert_eq!(site.client.charge(&mapped).await.unwrap(), standing, "more than can be counted is no error");
+    assert_eq!(site.client.standing(mapped.source, "default").await.unwrap(), standing);
+    assert_eq!(site.client.reset(mapped.source).await.unwrap().windows, 1);
     let unknown = site.client.standing(source, "no such").await;
     assert_eq!(Site::refusal(unknown), (Exit::Usage, "there is no rule no such; there are default".to_owned()));
     site.stop().await;

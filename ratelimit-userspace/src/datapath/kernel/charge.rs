@@ -47,7 +47,7 @@ impl Kernel {
             words.rules[0].limits[0] = Limit { amount: largest, burst: BURST_ANY, ..*limit };
             (words.rules[0].limits_len, words.rules[0].shadows_len) = (1, 0);
             self.write_config(CHARGE_GENERATION, words)?;
-            for amount in runs(limit, amount) {
+            for amount in runs(limit, amount.min(self.room(client, limit, largest)?)) {
                 self.order(ChargeOrder { amount, step: ChargeOrder::CHARGE, ..client.order() })?;
             }
         }
@@ -61,6 +61,16 @@ impl Kernel {
             self.order(ChargeOrder { step: ChargeOrder::BAN, ..client.order() })?;
         }
         Ok(())
+    }
+
+    /// How much more of a limit can be counted: a cell has an end, and a source that is there has been over its limit for long.
+    fn room(&mut self, client: Client, limit: &Limit, largest: u64) -> Result<u64, DatapathError> {
+        if limit.is_gcra != 0 {
+            return Ok(u64::MAX);
+        }
+        let now = self.now()?;
+        let used = self.window(client, limit.slot)?.map_or(0, |window| used(limit, &window, now));
+        Ok(largest.saturating_sub(used))
     }
 
     fn order(&mut self, order: ChargeOrder) -> Result<(), DatapathError> {
@@ -94,8 +104,12 @@ fn exceeds(limit: &Limit, window: &Source, now: Nanos) -> bool {
     if limit.is_gcra != 0 {
         return window.cells[0].saturating_sub(now.0) > limit.burst;
     }
+    let current = used(&Limit { behind: 0, ..*limit }, window, now);
+    used(limit, window, now) > limit.amount || current > limit.burst
+}
+
+/// The sum over a limit's window.
+fn used(limit: &Limit, window: &Source, now: Nanos) -> u64 {
     let Limit { amount, behind, count_bits, burst, bucket_ns, .. } = *limit;
-    let (arithmetic, bucket) = (window::Limit { amount, behind, count_bits, burst }, now.bucket(bucket_ns));
-    let current = window::used(&window.cells, window::Limit { behind: 0, ..arithmetic }, bucket);
-    window::used(&window.cells, arithmetic, bucket) > amount || current > burst
+    window::used(&window.cells, window::Limit { amount, behind, count_bits, burst }, now.bucket(bucket_ns))
 }

@@ -1,0 +1,138 @@
+//! The example applications in Python and PHP behind the real daemon: what they send, whom they charge, and that they go on without it.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv6Addr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use integration_test::is_skipped;
+use integration_test::lab::{CLIENTS, CLIENTS_V6, Daemon, Lab, ask};
+use netlab::Child;
+use nix::sys::signal::Signal;
+
+const PORT: u16 = 8080;
+const STARTS_WITHIN: Duration = Duration::from_secs(20);
+/// What a page waits for a daemon that does not answer, and the page itself on a busy machine.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+/// So long the Python client asks no daemon that did not answer.
+const PAUSE: Duration = Duration::from_secs(1);
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("examples")
+}
+
+fn application(lab: &Lab, program: &str, args: &[&str], directory: &str) -> Child {
+    let mut command = lab.command(program);
+    command.args(args).current_dir(examples().join(directory));
+    let child = Child::start(command).unwrap();
+    let deadline = Instant::now() + STARTS_WITHIN;
+    // Not by the interface that is limited.
+    while lab.server.inside(|| Ok(TcpStream::connect((Ipv6Addr::LOCALHOST, PORT))?)).is_err() {
+        assert!(Instant::now() < deadline, "{program} does not listen: {}", child.stderr());
+        thread::sleep(Duration::from_millis(20));
+    }
+    child
+}
+
+fn limit(lab: &Lab) -> Daemon {
+    let config = fs::read_to_string(examples().join("login.toml")).unwrap().replace("\"eth0\"", "\"s0\"");
+    let path = lab.directory().join("login.toml");
+    fs::write(&path, format!("max_sources = 4096\nsocket = \"{}\"\n{config}", lab.socket().display())).unwrap();
+    lab.start(&["run", "--config", path.to_str().unwrap()])
+}
+
+fn log_in(lab: &Lab, from: &str, password: &str) -> String {
+    let mut stream = lab.open(from, PORT);
+    let body = format!("password={}", password.replace(' ', "+"));
+    let length = body.len();
+    let head =
+        "POST /login HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Type: application/x-www-form-urlencoded";
+    write!(stream, "{head}\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The status, and the headers of an answer that are about limits.
+fn of(answer: &str) -> (u16, Vec<String>) {
+    let (head, _) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
+    let status = head.split(' ').nth(1).and_then(|word| word.parse().ok()).unwrap();
+    let is_of_limits = |line: &&str| {
+        let name = line.split(':').next().unwrap_or_default().to_ascii_lowercase();
+        name.starts_with("ratelimit") || name == "retry-after"
+    };
+    (status, head.lines().filter(is_of_limits).map(str::to_owned).collect())
+}
+
+fn with_left(left: u64) -> Vec<String> {
+    vec!["RateLimit-Policy: \"login\";q=20;w=3600".to_owned(), format!("RateLimit: \"login\";r={left}")]
+}
+
+fn get(lab: &Lab, from: &str) -> (u16, Vec<String>) {
+    of(&lab.http(from, PORT))
+}
+
+fn charges_and_says_so(lab: &Lab, client: &str) {
+    assert_eq!(get(lab, client), (200, with_left(19)));
+    assert_eq!(of(&log_in(lab, client, "correct horse")), (200, with_left(18)));
+    let mut held = lab.open(client, PORT);
+    for left in [11, 5] {
+        assert_eq!(of(&log_in(lab, client, "guess")), (401, with_left(left)), "{client}: one and five more");
+    }
+    let (status, fields) = of(&log_in(lab, client, "another guess"));
+    assert_eq!((status, &fields[0]), (401, &with_left(0)[0]));
+    lab.assert_blocked(client, PORT);
+    let (status, fields) = of(&ask(&mut held, "/"));
+    assert_eq!((status, fields.len(), &fields[0]), (429, 3, &with_left(0)[0]), "what is open is told why");
+    let seconds: u64 = fields[2].strip_prefix("Retry-After: ").unwrap().parse().unwrap();
+    assert!((1..=4200).contains(&seconds), "{fields:?}");
+    assert!(fields[1].starts_with("RateLimit: \"login\";r=0;t="), "{fields:?}");
+}
+
+/// The page, and no word of limits.
+fn goes_on_alone(lab: &Lab, client: &str) {
+    let asked = Instant::now();
+    assert_eq!(get(lab, client), (200, Vec::new()));
+    assert!(asked.elapsed() < ANSWERS_WITHIN, "{:?}", asked.elapsed());
+    assert_eq!(of(&log_in(lab, client, "guess")), (401, Vec::new()));
+}
+
+fn does_as_it_says(program: &str, args: &[&str], directory: &str) {
+    let lab = Lab::new();
+    let mut daemon = limit(&lab);
+    let _application = application(&lab, program, args, directory);
+    for client in [CLIENTS[0], CLIENTS_V6[0]] {
+        charges_and_says_so(&lab, client);
+    }
+    for neighbour in [CLIENTS[1], CLIENTS_V6[2]] {
+        assert_eq!(get(&lab, neighbour), (200, with_left(19)), "{neighbour} has done nothing");
+    }
+    daemon.child.signal(Signal::SIGSTOP).unwrap();
+    goes_on_alone(&lab, CLIENTS[1]);
+    daemon.child.signal(Signal::SIGCONT).unwrap();
+    thread::sleep(PAUSE);
+    let (status, fields) = get(&lab, CLIENTS[1]);
+    assert_eq!((status, fields.len()), (200, 2), "it is asked again once it answers");
+    daemon.child.signal(Signal::SIGTERM).unwrap();
+    daemon.child.wait(STARTS_WITHIN).unwrap();
+    goes_on_alone(&lab, CLIENTS[0]);
+}
+
+#[test]
+fn the_python_application_charges_whoever_guesses_and_goes_on_without_a_daemon() {
+    if is_skipped("the_python_application_charges_whoever_guesses_and_goes_on_without_a_daemon") {
+        return;
+    }
+    does_as_it_says("python3", &["-B", "demo.py", "::", "8080"], "python");
+}
+
+#[test]
+fn the_php_application_charges_whoever_guesses_and_goes_on_without_a_daemon() {
+    if is_skipped("the_php_application_charges_whoever_guesses_and_goes_on_without_a_daemon") {
+        return;
+    }
+    does_as_it_says("php", &["-S", "[::]:8080", "index.php"], "php");
+}

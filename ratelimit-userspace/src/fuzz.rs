@@ -1,0 +1,171 @@
+//! Fuzz targets: configuration and list files of any bytes. The socket's is in `daemon::tests::fuzz`, beside what it looks into.
+//!
+//! Under `cargo test` each has a bounded time; CONTRIBUTING.md says how to give it more, and how to repeat what failed.
+
+use std::path::Path;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use ratelimit_common::layout::{
+    BAN_STEPS_MAX, INTERFACES_MAX, LIMITS_MAX, PREFIXES_MAX, RULES_MAX, SHADOWS_MAX, TARGETS_MAX,
+};
+use ratelimit_common::time::Nanos;
+
+use crate::config::lists::LIST_ENTRIES_MAX;
+use crate::config::syntax::turns_text;
+use crate::config::{Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, file, lint, lists};
+use crate::describe::{self, ConfigJson};
+use crate::desired::DesiredState;
+use crate::error::{Diagnostic, Place};
+use crate::plan::{apply, changes, diff};
+
+mod choices;
+mod texts;
+
+pub(crate) use choices::Choices;
+pub(crate) use texts::{config_text, list_text};
+
+/// How long a target runs unless `BOLERO_RANDOM_TEST_TIME_MS` says otherwise.
+pub(crate) const TIME: Duration = Duration::from_secs(2);
+/// Bytes of an input: each decides one thing.
+pub(crate) const CHOICES_MAX: usize = 768;
+/// What is said of a file. // several times what 64 rules and 16 named overlaps come to
+const WORDS_MAX: usize = 256 << 10;
+
+fn parsed(contents: &str, list: &str) -> Result<Config, Diagnostic> {
+    file::parse(Path::new("ratelimitd.toml"), contents, |_| Ok(list.to_owned()))
+}
+
+/// What a `Config` cannot be more than.
+fn assert_bounded(config: &Config) {
+    let policy = &config.policy;
+    assert!((1..=INTERFACES_MAX).contains(&config.interfaces.len()));
+    assert!((MAX_SOURCES_MIN..=MAX_SOURCES_MAX).contains(&config.max_sources));
+    assert!((1..=RULES_MAX).contains(&policy.rules.len()));
+    assert!(policy.ipv4_prefix <= 32 && policy.ipv6_prefix <= 128);
+    let mut sources: Vec<IpNet> = policy.access.iter().map(|access| access.prefix).collect();
+    let mut targets = Vec::new();
+    for rule in &policy.rules {
+        assert!((1..=LIMITS_MAX).contains(&rule.limits.len()), "{rule:?}");
+        assert!(rule.shadow_limits.len() <= SHADOWS_MAX, "{rule:?}");
+        assert!(rule.bans.as_ref().is_none_or(|bans| (1..=BAN_STEPS_MAX).contains(&bans.steps_ns.len())), "{rule:?}");
+        for limit in rule.limits.iter().chain(&rule.shadow_limits) {
+            assert!(limit.bucket_ns > 0 && limit.buckets > 0 && limit.window_ns > 0, "{limit:?}");
+        }
+        sources.extend(&rule.from);
+        targets.extend(&rule.to);
+    }
+    for prefixes in [&mut sources, &mut targets] {
+        assert!(prefixes.iter().all(|prefix| *prefix == prefix.trunc()));
+        prefixes.sort_unstable();
+        prefixes.dedup();
+    }
+    assert!(targets.len() <= TARGETS_MAX as usize);
+    let v4 = sources.iter().filter(|prefix| prefix.addr().is_ipv4()).count();
+    assert!(v4.max(sources.len() - v4) <= PREFIXES_MAX as usize);
+}
+
+/// Everything that `check-config` says of a file, which says something and is no novel.
+fn assert_said(config: &Config) {
+    let warnings = lint::warnings(config, Nanos(0));
+    let words = describe::config_words(config);
+    let json = serde_json::to_string(&ConfigJson::new(config, warnings.clone())).unwrap();
+    assert!(!words.is_empty() && words.len() + warnings.concat().len() + json.len() <= WORDS_MAX);
+}
+
+/// An error names file, line and column, marks what stands there, and says what to do.
+fn assert_told(error: Diagnostic, contents: &str, list: &str) {
+    let Place::File { path, excerpt } = &error.place else { panic!("not in the file: {error:?}") };
+    let of = if path == Path::new("ratelimitd.toml") { contents } else { list };
+    match excerpt {
+        Some(excerpt) => {
+            let lines = of.split('\n').count();
+            assert!((1..=lines).contains(&excerpt.line) && excerpt.column >= 1, "{error:?}\n{of}");
+        }
+        None => assert!(error.problem.contains("is missing"), "no line is named: {error:?}\n{of}"),
+    }
+    assert!(!error.help.is_empty(), "no help: {error:?}\n{of}");
+    let text = crate::error::render(&error.into());
+    let is_plain = |c: char| c == '\n' || !c.is_control() && !turns_text(c);
+    let plain = anstream::adapter::strip_str(&text).to_string();
+    assert!(text.len() <= WORDS_MAX && plain.chars().all(is_plain), "{plain:?}");
+}
+
+fn desired(config: &Config) -> DesiredState {
+    DesiredState::from(config)
+}
+
+#[test]
+fn whatever_the_file_says_it_is_understood_within_bounds_or_refused_in_words() {
+    bolero::check!().with_test_time(TIME).with_max_len(CHOICES_MAX).for_each(|bytes: &[u8]| {
+        let mut choices = Choices::new(bytes);
+        let list = list_text(&mut choices);
+        let texts = [config_text(&mut choices), config_text(&mut choices)];
+        let mut configs = Vec::new();
+        for text in &texts {
+            match parsed(text, &list) {
+                Ok(config) => {
+                    assert_bounded(&config);
+                    assert_said(&config);
+                    configs.push(config);
+                }
+                Err(error) => assert_told(error, text, &list),
+            }
+        }
+        for config in &configs {
+            let state = desired(config);
+            assert!(diff(&state, &state).is_empty() && changes(&state, &state).is_empty());
+        }
+        if let [a, b] = &configs[..] {
+            let (a, b) = (desired(a), desired(b));
+            for (from, to) in [(&a, &b), (&b, &a)] {
+                assert_eq!(&apply(from, &diff(from, to)), to);
+                assert_eq!(changes(from, to).is_empty(), from == to, "a change is told, and only a change");
+            }
+        }
+    });
+}
+
+#[test]
+fn whatever_bytes_the_file_holds_they_are_refused_in_words_or_understood() {
+    bolero::check!().with_test_time(TIME).for_each(|bytes: &[u8]| {
+        file::exercise(bytes, bytes);
+        file::exercise_list(bytes);
+    });
+}
+
+#[test]
+fn whatever_a_list_file_holds_it_is_bounded_and_an_error_in_it_has_a_line() {
+    bolero::check!().with_test_time(TIME).with_max_len(CHOICES_MAX).for_each(|bytes: &[u8]| {
+        let mut choices = Choices::new(bytes);
+        let mut text = list_text(&mut choices);
+        if choices.is_rare() {
+            text = text.repeat(1 << choices.below(14));
+        }
+        match lists::parse(Path::new("list.txt"), &text) {
+            Ok(prefixes) => {
+                assert!(prefixes.len() <= LIST_ENTRIES_MAX && prefixes.is_sorted());
+                assert!(prefixes.iter().all(|prefix| *prefix == prefix.trunc()));
+            }
+            Err(error) => assert_told(error, "", &text),
+        }
+    });
+}
+
+#[test]
+fn the_mutated_files_get_beyond_the_parser_often_enough_to_be_worth_it() {
+    let mut state = 1_u64;
+    let understood = (0..300).filter(|_| {
+        let bytes: Vec<u8> = (0..CHOICES_MAX)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state.to_be_bytes()[0]
+            })
+            .collect();
+        let mut choices = Choices::new(&bytes);
+        let list = list_text(&mut choices);
+        parsed(&config_text(&mut choices), &list).is_ok()
+    });
+    let understood = understood.count();
+    assert!((30..=270).contains(&understood), "{understood} of 300 are valid");
+}
