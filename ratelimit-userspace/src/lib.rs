@@ -14,6 +14,7 @@ pub mod export;
 mod fixture;
 pub mod log;
 mod netlink;
+pub mod observe;
 pub mod plan;
 pub mod privileges;
 pub mod safety;
