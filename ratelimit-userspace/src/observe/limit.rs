@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use ipnet::IpNet;
 use ratelimit_common::time::{BucketIndex, Nanos};
-use ratelimit_common::window::{BURST_ANY, CELLS, count_bits};
+use ratelimit_common::window::{BURST_ANY, CELLS, Cell, count_bits};
 
 use super::Weight;
 use super::source::{Blocked, Refused, Seen, Shape, Totals};
@@ -138,7 +138,12 @@ impl Observation {
         let (count, is_first) = (reading.window.refused.count(), self.rounds == 0);
         let Some(seen) = entry(&mut self.index, &mut self.seen, self.sources_max, reading.prefix, || {
             // What was refused before anybody looked was refused at a time that nobody knows.
-            Seen::new(self.current, if is_first { count } else { 0 })
+            let open = BucketIndex(self.current.0.saturating_sub(CELLS as u64 - 1));
+            if is_first {
+                Seen::new(open, count)
+            } else {
+                Seen::new(oldest(self.shape, reading, ahead_max(self.current)).unwrap_or(open), 0)
+            }
         }) else {
             self.not_observed_in_round += 1;
             return 0;
@@ -218,6 +223,12 @@ fn entry<'a>(
     index.insert(source, at);
     seen.push(new());
     seen.last_mut()
+}
+
+/// The first bucket in which anything was admitted that the cells still tell.
+fn oldest(shape: Shape, reading: &SourceReading, ahead_max: BucketIndex) -> Option<BucketIndex> {
+    let cells = reading.window.cells.iter().enumerate().map(|(at, word)| Cell::decode(*word, at, shape.count_bits));
+    cells.filter(|cell| cell.count > 0 && cell.bucket <= ahead_max).map(|cell| cell.bucket).min()
 }
 
 /// In which bucket the newest refusal was; the current one where it cannot be told.

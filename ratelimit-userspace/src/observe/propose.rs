@@ -83,17 +83,13 @@ impl Gap {
 
 /// The gaps that mean something, lowest first: at least threefold, not between handfuls, and with the fewer sources above.
 pub fn gaps(busiest: &[u64], unit: Unit) -> Vec<Gap> {
-    let width_min = match unit {
-        Unit::Connections | Unit::Packets => 10,
-        Unit::Bytes => 64_000,
-    };
     let pairs = busiest.windows(2).enumerate().map(|(at, pair)| Gap {
         below: pair[0],
         above: pair[1],
         sources_above: (busiest.len() - 1 - at) as u64,
     });
     let means_something = |gap: &Gap| {
-        gap.above - gap.below >= width_min
+        gap.above - gap.below >= few(unit)
             && gap.ratio() >= GAP_RATIO_MIN
             && gap.sources_above.saturating_mul(2) <= busiest.len() as u64
     };
@@ -109,9 +105,9 @@ pub fn widest(gaps: &[Gap]) -> Option<Gap> {
 pub fn propose(busiest: &[u64], unit: Unit, amount_max: u64) -> Option<Proposal> {
     let of = Distribution::of(busiest).filter(|_| busiest.len() >= SOURCES_MIN)?;
     let (amount, reason) = match parting(&gaps(busiest, unit)) {
-        Some(gap) => (within(gap), Reason::Gap(gap)),
-        None if busiest.len() >= SOURCES_MANY => (round_up(of.p999.saturating_mul(HEADROOM)), Reason::TwiceMost),
-        None => (round_up(of.max.saturating_mul(HEADROOM)), Reason::TwiceAll),
+        Some(gap) => (within(gap, few(unit)), Reason::Gap(gap)),
+        None if busiest.len() >= SOURCES_MANY => (above(of.p999, few(unit)), Reason::TwiceMost),
+        None => (above(of.max, few(unit)), Reason::TwiceAll),
     };
     let amount = amount.min(amount_max);
     let sources_blocked = busiest.len() - busiest.partition_point(|busiest| *busiest <= amount);
@@ -125,11 +121,24 @@ fn parting(gaps: &[Gap]) -> Option<Gap> {
     gaps.iter().copied().find(|gap| gap.ratio().powi(2) >= widest.ratio())
 }
 
+/// What nobody is limited to, whatever was observed: a page of a web site takes as much.
+const fn few(unit: Unit) -> u64 {
+    match unit {
+        Unit::Connections | Unit::Packets => 10,
+        Unit::Bytes => 64_000,
+    }
+}
+
+/// A round amount with head room above what was observed.
+fn above(busiest: u64, few: u64) -> u64 {
+    round_up(busiest.saturating_mul(HEADROOM).max(few))
+}
+
 /// A round amount in the middle of a gap, but not too far above what is below it.
-fn within(gap: Gap) -> u64 {
+fn within(gap: Gap, few: u64) -> u64 {
     let middle = (u128::from(gap.below) * u128::from(gap.above)).isqrt();
     let middle = u64::try_from(middle).unwrap_or(u64::MAX).min(gap.below.saturating_mul(HEADROOM_MAX));
-    let amount = round_up(middle);
+    let amount = round_up(middle.max(few));
     if amount < gap.above { amount } else { round_down(gap.above - 1).max(gap.below) }
 }
 
@@ -204,6 +213,15 @@ mod tests {
         let many: Vec<u64> = std::iter::repeat_n(10, 5000).chain(std::iter::repeat_n(29, 4)).collect();
         let proposal = connections(&many).expect("there are enough");
         assert_eq!((proposal.amount, proposal.sources_blocked, proposal.reason), (20, 4, Reason::TwiceMost));
+    }
+
+    #[test]
+    fn nobody_is_limited_to_a_handful() {
+        assert_eq!(connections(&[1; 30]).map(|of| of.amount), Some(10));
+        assert_eq!(connections(&[vec![1; 30], vec![11]].concat()).map(|of| of.amount), Some(10));
+        assert_eq!(propose(&[1500; 30], Unit::Bytes, MAX).map(|of| of.amount), Some(100_000));
+        let bytes = propose(&[vec![1500; 30], vec![66_000]].concat(), Unit::Bytes, MAX);
+        assert_eq!(bytes.map(|of| (of.amount, of.sources_blocked)), Some((50_000, 1)));
     }
 
     #[test]

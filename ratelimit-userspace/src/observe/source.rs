@@ -105,9 +105,8 @@ struct Trial {
 const _: () = assert!(CANDIDATES_MAX <= u8::BITS as usize);
 
 impl Seen {
-    /// One that nothing is known of before its window's cells, the oldest of which is [`CELLS`] - 1 before `current`.
-    pub(super) fn new(current: BucketIndex, refused: u64) -> Self {
-        let open = BucketIndex(current.0.saturating_sub(CELLS as u64 - 1));
+    /// One that was not seen before, from this bucket on.
+    pub(super) fn new(open: BucketIndex, refused: u64) -> Self {
         Self { demand: Ring::default(), open, open_refused: 0, refused, peak: 0, trial: None }
     }
 
