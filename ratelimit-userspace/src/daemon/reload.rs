@@ -5,6 +5,7 @@ use ratelimit_common::time::Nanos;
 use super::carry_out::carry_out;
 use super::engine::{Engine, Moment};
 use super::source::{ConfigSource, Loaded};
+use super::suggest::candidate_changes;
 use crate::config::Config;
 use crate::control::proto::{Problem, ProblemKind, ReloadReport};
 use crate::datapath::Datapath;
@@ -92,7 +93,8 @@ impl<D: Datapath> Engine<D> {
         self.can_follow(&config, path)?;
         let desired = DesiredState { interfaces: config.interfaces.clone(), policy: self.policy_of(&config, now) };
         let plan = diff(&self.desired, &desired);
-        let changes = changes(&self.desired, &desired);
+        let mut changes = changes(&self.desired, &desired);
+        changes.extend(candidate_changes(&self.config, &config));
         let attached = carry_out(&mut self.datapath, &self.desired.policy, &plan).map_err(|error| {
             let problem = Problem::datapath(error);
             Problem { message: format!("{path}: {}", problem.message), ..problem }

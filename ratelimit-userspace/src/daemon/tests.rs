@@ -23,6 +23,7 @@ use crate::snapshot;
 
 mod grants;
 mod site;
+mod suggest;
 mod trials;
 
 struct Running {
