@@ -11,7 +11,7 @@ use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, V4, frame, tcp};
 use integration_test::is_skipped;
-use integration_test::lab::{Lab, assert_refused, number, packets};
+use integration_test::lab::{Daemon, Lab, assert_refused, number, packets};
 use netlab::PacketSocket;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -138,4 +138,54 @@ fn the_limit_that_is_proposed_blocks_the_heavy_clients_and_none_of_the_ordinary(
     assert!(ordinary.values().all(|refused| *refused == 0), "{limit} blocks ordinary clients: {ordinary:?}");
     let heavy = refused(&lab, (0..HEAVY.len()).map(|at| nth(FIRST_HEAVY, at)));
     assert!(heavy.values().all(|refused| *refused > 0), "{limit} lets heavy clients through: {heavy:?}");
+}
+
+/// What a process holds in memory, in bytes.
+fn resident(daemon: &Daemon) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn a_quarter_of_a_million_sources_are_observed_in_little_time_and_memory() {
+    if is_skipped("a_quarter_of_a_million_sources_are_observed_in_little_time_and_memory") {
+        return;
+    }
+    const SOURCES: u32 = 262_144;
+    const IDLE: Duration = Duration::from_secs(35);
+    // With room to spare, as the kernel forgets before its table is full.
+    let lab = Lab::quiet();
+    let daemon = lab.limit(&["--limit", "1000/5m", "--max-sources", "1048576", "--dry-run"]);
+    let before = resident(&daemon);
+    let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+    let mut syn = frame(IPV4, V4::of(TCP).around(tcp(80, SYN)));
+    for source in 0..SOURCES {
+        syn[26..30].copy_from_slice(&(0x1400_0000 + source).to_be_bytes());
+        sender.send(&syn).unwrap();
+    }
+    lab.stats_once(|stats| packets(stats)[0] == u64::from(SOURCES));
+    let cpu = || daemon.child.cpu_time().unwrap();
+    let cpu_before = cpu();
+    let mut times: Vec<Duration> = (0..3)
+        .map(|_| {
+            let start = Instant::now();
+            let report = suggested(&lab);
+            let took = start.elapsed();
+            assert_eq!(number(&report, "/rules/0/limits/0/observed/sources"), u64::from(SOURCES), "{report:#}");
+            took
+        })
+        .collect();
+    times.sort_unstable();
+    let (each, grown) = ((cpu() - cpu_before) / 3, resident(&daemon).saturating_sub(before));
+    let cpu_before = cpu();
+    thread::sleep(IDLE);
+    let idle = cpu() - cpu_before;
+    let bytes = grown / u64::from(SOURCES);
+    println!(
+        "{SOURCES} sources: suggest took {times:?}, {each:?} of CPU; {bytes} B a source; {idle:?} of CPU in {IDLE:?}"
+    );
+    assert!(times[1] < Duration::from_secs(2), "suggest took {times:?}");
+    assert!(bytes < 320, "{bytes} B a source");
+    assert!(idle < IDLE / 20, "{idle:?} of CPU in {IDLE:?}");
 }

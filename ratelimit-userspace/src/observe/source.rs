@@ -44,10 +44,6 @@ impl Totals {
     pub(super) fn new(amounts: Vec<u64>) -> Self {
         Self { blocked: vec![Blocked::default(); amounts.len()], amounts, demand: 0 }
     }
-
-    fn smallest(&self) -> u64 {
-        self.amounts.first().copied().unwrap_or(u64::MAX)
-    }
 }
 
 /// Refusals that were not there when the source was last looked at, in the limit's unit.
@@ -77,7 +73,7 @@ impl Ring {
     }
 }
 
-/// What is known of one source. // 112 B, and 24 B + 64 B a candidate once it exceeds the smallest
+/// What is known of one source. // 112 B, and once it exceeds a candidate 32 B and 64 B for each such
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     /// What it wanted in the open bucket and those before it: admitted or refused.
@@ -95,8 +91,9 @@ pub(super) struct Seen {
 }
 
 /// What the candidates admit of one source.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Trial {
+    /// Of the smallest candidates, which the source has exceeded. The others admit everything.
     admitted: Vec<Ring>,
     /// A bit for each candidate that has blocked it.
     has_blocked: u8,
@@ -186,9 +183,17 @@ impl Seen {
         totals.demand = totals.demand.saturating_add(demand - before);
         let window = self.demand.before(bucket, shape.behind).saturating_add(demand);
         self.peak = self.peak.max(window);
-        if self.trial.is_none() && (window > totals.smallest() || demand > shape.burst) {
-            let admitted = vec![self.demand; totals.amounts.len()];
-            self.trial = Some(Box::new(Trial { admitted, has_blocked: 0 }));
+        let exceeded = if demand > shape.burst {
+            totals.amounts.len()
+        } else {
+            totals.amounts.partition_point(|amount| *amount < window)
+        };
+        if exceeded > 0 {
+            let trial = self.trial.get_or_insert_default();
+            if exceeded > trial.admitted.len() {
+                trial.admitted.reserve_exact(exceeded - trial.admitted.len());
+                trial.admitted.resize(exceeded, self.demand);
+            }
         }
     }
 

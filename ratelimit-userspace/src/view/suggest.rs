@@ -142,7 +142,7 @@ fn percent(share: f64) -> String {
     if share < 1.0 && percent > 99.9 {
         return ">99.9%".to_owned();
     }
-    if percent == 0.0 || percent >= 10.0 && percent < 99.0 || share >= 1.0 {
+    if percent == 0.0 || (10.0..99.0).contains(&percent) || share >= 1.0 {
         return format!("{percent:.0}%");
     }
     format!("{percent:.1}%")
