@@ -142,10 +142,11 @@ impl Seen {
         self.open = bucket;
     }
 
-    /// The bucket after one that is finished. Of those too long ago to be in a window with `newest`, none is known.
+    /// The bucket after one that is finished. The oldest that the cells still tell is [`CELLS`] - 1 before `newest`: what is in no
+    /// window with that one need not be gone through.
     fn next(&mut self, bucket: BucketIndex, newest: BucketIndex) -> BucketIndex {
         self.open_refused = 0;
-        if newest.0 - bucket.0 <= CELLS as u64 {
+        if newest.0 - bucket.0 <= 2 * CELLS as u64 {
             let next = BucketIndex(bucket.0 + 1);
             self.demand.set(next, 0);
             return next;

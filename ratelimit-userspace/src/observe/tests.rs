@@ -124,6 +124,49 @@ proptest! {
     }
 
     #[test]
+    fn a_late_look_loses_nothing_while_the_ring_has_not_gone_round(
+        (form, buckets) in form(),
+        candidates in prop::collection::btree_set(1_u64..160, 1..=8),
+        stream in stream(),
+        looks in prop::collection::vec(any::<bool>(), 40),
+    ) {
+        // Nothing is refused, so that the cells tell it all.
+        let of = Limit { form, buckets, ..limit(1 << 30, Unit::Connections) };
+        let said = [("default".to_owned(), candidates.iter().map(|amount| Limit { amount: *amount, ..of }).collect())];
+        let mut now = BucketIndex(29_000_000);
+        let mut observer = Observer::default();
+        observer.follow(&policy(vec![of]), &said, 10, now.start(of.bucket_ns));
+        let mut kernel = Charged::new(of.arithmetic());
+        let arithmetic = |amount: &u64| window::Limit { amount: *amount, ..of.arithmetic() };
+        let mut naive: Vec<Charged> = candidates.iter().map(|amount| Charged::new(arithmetic(amount))).collect();
+        let mut look = |kernel: &Charged, now: BucketIndex| {
+            let mut round = observer.round(now.start(of.bucket_ns), &[]);
+            round.visit(&kernel.reading(of.slot));
+            round.finish();
+            observer.observed(&of).expect("it is observed")
+        };
+        look(&kernel, now);
+        let mut looked = now;
+        for ((onward, pieces), is_looked_at) in stream.into_iter().zip(looks) {
+            if now.0 + onward - looked.0 >= CELLS as u64 {
+                look(&kernel, now);
+                looked = BucketIndex(now.0 + onward);
+            }
+            now.0 += onward;
+            for _ in 0..pieces.iter().sum() {
+                kernel.one(now);
+                naive.iter_mut().for_each(|of| of.one(now));
+            }
+            if is_looked_at {
+                look(&kernel, now);
+                looked = now;
+            }
+        }
+        let blocked: Vec<_> = look(&kernel, now).candidates.iter().map(|of| of.blocked).collect();
+        prop_assert_eq!(blocked, naive.iter().map(|of| of.refused).collect::<Vec<_>>());
+    }
+
+    #[test]
     fn no_window_and_no_jump_of_the_clock_panics(
         words in prop::collection::vec(any::<(u64, [u64; CELLS])>(), 1..20),
         times in prop::collection::vec(any::<u64>(), 20),
