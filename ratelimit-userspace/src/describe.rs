@@ -162,6 +162,10 @@ pub fn config_words(config: &Config) -> String {
         for limit in &rule.shadow_limits {
             line("  shadow", &format!("{}: counted, never enforced", limit_short(limit)));
         }
+        if let Some((_, candidates)) = config.candidates.iter().find(|(name, _)| *name == rule.name) {
+            let amounts: Vec<String> = candidates.iter().map(limit_short).collect();
+            line("  candidates", &format!(" {}: held against what is observed", amounts.join(", ")));
+        }
         line("  refuses", refuse_words(rule));
         if let Some(bans) = &rule.bans {
             line("  bans", &bans_words(bans));

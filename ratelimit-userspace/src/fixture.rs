@@ -54,6 +54,7 @@ pub(crate) fn config(directory: &Path, amount: u64) -> Config {
         policy: policy(vec![limit(amount, Unit::Connections)]),
         safety: Safety::default(),
         notes: Vec::new(),
+        candidates: Vec::new(),
         overruled: Vec::new(),
         list_files: Vec::new(),
     }

@@ -16,6 +16,7 @@ mod fixture;
 mod fuzz;
 pub mod log;
 mod netlink;
+pub mod observe;
 pub mod plan;
 pub mod privileges;
 pub mod safety;

@@ -79,6 +79,7 @@ transcripts! {
     help_detach: ["detach", "--help"];
     help_reload: ["reload", "-h"];
     help_explain: ["explain", "--help"];
+    help_suggest: ["suggest", "--help"];
     help_list: ["list", "-h"];
     help_allow: ["allow", "--help"];
     help_deny: ["deny", "-h"];
@@ -109,6 +110,7 @@ transcripts! {
     bad_listen: ["--iface", "lo", "--limit", "10/1m", "--listen", "9464"];
     missing_interface: ["--limit", "1000/5m"];
     missing_limit: ["--iface", "lo"];
+    suggest_without_a_daemon: ["suggest", "--socket", "none.sock"];
     missing_value: ["--iface", "lo", "--limit"];
     unknown_flag: ["--iface", "lo", "--limti", "1000/5m"];
     unknown_command: ["stat"];
@@ -128,6 +130,8 @@ transcripts! {
     file_unknown_key: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\n\n[rule]\nlimts = [\"1000/5m\"]\n")];
     file_key_of_the_other_table: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\nmode = \"dry-run\"\n")];
     file_bad_limit: ["run", "--config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\n[rule]\nlimits = [\"10/1m\", \"60/1y\"]\n")];
+    file_candidate_of_no_limit: ["check-config", "r.toml"],
+        [("r.toml", "interfaces = [\"lo\"]\n[rule]\nlimits = [\"10/1m\", \"60/1h\"]\ncandidates = [\"20/1m\", \"100/2h\"]\n")];
     file_bad_syntax: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"\n[rule]\n")];
     file_bad_type: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\nmax_sources = \"many\"\n")];
     file_two_rules_without_a_name: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\n[[rule]]\nlimits = [\"10/1m\"]\n[[rule]]\nlimits = [\"10/1m\"]\n")];

@@ -63,6 +63,15 @@ pub(super) async fn explain(socket: &Path, sent: Sent, format: OutputFormat) -> 
     }
 }
 
+/// Limits read off what was observed.
+pub(super) async fn suggest(socket: &Path, rule: Option<&str>, format: OutputFormat) -> anyhow::Result<Exit> {
+    let report = Client::new(socket).suggest(rule).await?;
+    match format {
+        OutputFormat::Human => print(view::suggest(&report).as_bytes()),
+        OutputFormat::Json => print_json(&report),
+    }
+}
+
 /// What is allowed, denied and banned.
 pub(super) async fn list(socket: &Path, format: OutputFormat) -> anyhow::Result<Exit> {
     let report = Client::new(socket).list().await?;

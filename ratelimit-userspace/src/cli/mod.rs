@@ -162,6 +162,16 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
+    /// Propose limits by what was observed: what sources wanted, and whom other limits would have blocked
+    #[command(after_help = texts::SUGGEST_EXAMPLES)]
+    Suggest {
+        /// Only for the rule of this name
+        #[arg(long, value_name = "NAME")]
+        rule: Option<String>,
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
     /// Show what is allowed, denied and banned, until when and why
     List {
         /// The daemon to ask.

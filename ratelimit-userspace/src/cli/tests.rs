@@ -42,6 +42,7 @@ const FILE_ONLY: &[&str] = &[
     "rule.burst",
     "rule.forget_after",
     "rule.shadow_limits",
+    "rule.candidates",
     "rule.under_attack_ok",
 ];
 

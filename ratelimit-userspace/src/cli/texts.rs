@@ -19,6 +19,7 @@ Examples:
   sudo ratelimitd --iface eth0 --limit 1000/5m --dry-run   see what would be dropped
   sudo ratelimitd --iface eth0 --limit 1000/5m             drop it
   ratelimitd stats --watch                                 watch it
+  ratelimitd suggest                                       what should the limit be?
 
 More: ratelimitd --help, and ratelimitd COMMAND --help for one command";
 
@@ -60,6 +61,15 @@ pub(super) const CHECK_EXAMPLES: &str = "\
 Examples:
   ratelimitd check 198.51.100.7
   ratelimitd check 2001:db8:1:2::7 --json";
+
+pub(super) const SUGGEST_EXAMPLES: &str = "\
+What every source wants is observed as long as the daemon runs, whether it drops or not. A dry
+run shows it undisturbed: run it over the busiest hours, then ask.
+
+Examples:
+  sudo ratelimitd --iface eth0 --limit 1000/5m --dry-run
+  ratelimitd suggest
+  ratelimitd suggest --rule login --json | jq '.rules[].paste'";
 
 pub(super) const EXPLAIN_EXAMPLES: &str = "\
 Examples:

@@ -88,6 +88,52 @@ pub(super) fn shadows(
     read(rule, written, Kind::Shadow, (spec.unit, form(spec, source)?, most), source, slots)
 }
 
+/// Other amounts of a rule's limits, which are held against what is observed in the same buckets, and never enforced.
+pub(super) fn candidates(
+    limits: &[Limit],
+    unit: Unit,
+    written: &[Written],
+    most: usize,
+    source: &Source,
+) -> Result<Vec<Limit>, Diagnostic> {
+    let mut candidates: Vec<Limit> = Vec::new();
+    for written in written {
+        for (span, rate) in source.read(written, |text| limit::parse(text, unit))? {
+            let candidate = candidate(limits, rate, span.clone()).map_err(|error| source.wrong(written, error))?;
+            if candidates.contains(&candidate) {
+                return Err(source.wrong(written, SyntaxError::new(span, "it is there already")));
+            }
+            if candidates.len() == most {
+                let error = SyntaxError::new(span, format!("a rule has at most {most} candidates"));
+                return Err(source.wrong(written, error.with_help("keep those that matter most")));
+            }
+            candidates.push(candidate);
+        }
+    }
+    Ok(candidates)
+}
+
+fn candidate(limits: &[Limit], rate: Rate, span: Range<usize>) -> Result<Limit, SyntaxError> {
+    let Some(limit) = limits.iter().find(|of| (of.unit, of.window_ns) == (rate.unit, rate.window_ns)) else {
+        let (unit, window) = (unit_label(rate.unit), duration::words(rate.window_ns));
+        let problem = format!("no limit of this rule counts {unit} in {window}");
+        let limits: Vec<String> = limits.iter().map(ToString::to_string).collect();
+        let help = format!(
+            "a candidate is another amount for a window that is counted; the limits here are {}",
+            limits.join(", ")
+        );
+        return Err(SyntaxError::new(span, problem).with_help(help));
+    };
+    match limit.form {
+        WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => Ok(Limit { amount: rate.amount, ..*limit }),
+        WindowForm::Gcra => {
+            let problem = format!("{limit} is a leaky bucket, which does not tell what was wanted when");
+            Err(SyntaxError::new(span, problem)
+                .with_help("leave the candidates out, or choose algorithm = \"buckets\""))
+        }
+    }
+}
+
 fn form(spec: &Spec<'_>, source: &Source) -> Result<WindowForm, Diagnostic> {
     let algorithms = [Algorithm::Buckets, Algorithm::Fixed, Algorithm::Gcra];
     let algorithm = source.choice(spec.algorithm, algorithms, Algorithm::label)?;

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use ratelimit_common::time::SECOND_NS;
 
 use self::lists::ListFile;
-use crate::desired::Policy;
+use crate::desired::{Limit, Policy};
 
 pub mod amount;
 pub mod duration;
@@ -55,6 +55,9 @@ pub struct Config {
     pub safety: Safety,
     /// Of rules that have one, by the rule's name, in the rules' order.
     pub notes: Vec<(String, String)>,
+    /// Of rules that say some, by the rule's name, in the rules' order: amounts that are held against what is observed. A
+    /// candidate is the limit that it would stand for.
+    pub candidates: Vec<(String, Vec<Limit>)>,
     /// Prefixes of both `allow` and `deny`, sorted: they are exempt.
     pub overruled: Vec<IpNet>,
     /// The list files that were read for it, by path.

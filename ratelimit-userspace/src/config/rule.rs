@@ -24,6 +24,9 @@ pub const FORGET_NS_DEFAULT: u64 = 86_400 * SECOND_NS;
 /// The longest ban: 30 days. Longer ones are for `deny`.
 pub const BAN_NS_MAX: u64 = 30 * 86_400 * SECOND_NS;
 
+/// Candidates on one rule: amounts that `ratelimitd suggest` holds against what was observed.
+pub const CANDIDATES_MAX: usize = 8;
+
 /// The longest name of a rule: it is a label in metrics and tables.
 const NAME_LEN_MAX: usize = 32;
 /// The longest note: it is a line of a list.
@@ -62,6 +65,8 @@ pub struct RuleSettings {
     pub forget_after: Option<Written>,
     /// `rule.shadow_limits`.
     pub shadow_limits: Vec<Written>,
+    /// `rule.candidates`.
+    pub candidates: Vec<Written>,
     /// `rule.under_attack_ok`.
     pub under_attack_ok: Option<Written>,
     /// `rule.override`.
@@ -97,6 +102,8 @@ pub(super) struct Context<'a> {
     pub(super) slots: Slots,
     /// By rule.
     pub(super) notes: Vec<(String, String)>,
+    /// By rule, of those that have some.
+    pub(super) candidates: Vec<(String, Vec<Limit>)>,
 }
 
 impl RuleSettings {
@@ -140,6 +147,10 @@ impl RuleSettings {
         let limits = self.limits_of(&name, &spec, "rule.limits", context)?;
         let shadow_limits =
             limits::shadows(&name, &spec, &self.shadow_limits, SHADOWS_MAX, source, &mut context.slots)?;
+        let candidates = limits::candidates(&limits, spec.unit, &self.candidates, CANDIDATES_MAX, source)?;
+        if !candidates.is_empty() {
+            context.candidates.push((name.clone(), candidates));
+        }
         Ok(Rule {
             mode: source.choice(self.mode.as_ref(), [Mode::Enforce, Mode::DryRun], Mode::label)?,
             refuse: source.choice(self.refuse.as_ref(), [Refuse::Excess, Refuse::All], Refuse::label)?,

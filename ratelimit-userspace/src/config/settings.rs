@@ -16,7 +16,7 @@ use super::rule::{Context, RuleSettings};
 use super::syntax::{SyntaxError, near_miss};
 use super::written::{Source, Written};
 use super::{Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, Safety, XdpModeChoice, duration};
-use crate::desired::{Access, Policy, Rule};
+use crate::desired::{Access, Limit, Policy, Rule};
 use crate::error::Diagnostic;
 
 /// Length of the IPv4 prefix that is one client unless it is said.
@@ -84,6 +84,13 @@ pub struct SafetySettings {
     pub breaker_after: Option<Written>,
 }
 
+/// The rules, and what stands beside them by their names.
+struct OfRules {
+    rules: Vec<Rule>,
+    notes: Vec<(String, String)>,
+    candidates: Vec<(String, Vec<Limit>)>,
+}
+
 impl Settings {
     /// Has every list file that is named read by `read`, which answers with the contents or why there are none.
     pub fn read_lists(&mut self, read: impl Fn(&Path) -> Result<String, String>) -> Result<(), Diagnostic> {
@@ -138,7 +145,7 @@ impl Settings {
         self.check_rules_number()?;
         let lists = Lists::new(&self.source, &self.lists, &self.list_files)?;
         let (access, overruled) = self.access(&lists)?;
-        let (rules, notes) = self.rules(&lists)?;
+        let OfRules { rules, notes, candidates } = self.rules(&lists)?;
         self.check_prefixes_number(&lists, &access, &rules)?;
         Ok(Config {
             interfaces: self.checked_interfaces()?,
@@ -154,6 +161,7 @@ impl Settings {
             policy: Policy { ipv4_prefix, ipv6_prefix, access, rules },
             safety: self.safety()?,
             notes,
+            candidates,
             overruled,
             list_files: self.list_files_of(&lists),
         })
@@ -207,17 +215,22 @@ impl Settings {
         }
     }
 
-    #[expect(clippy::type_complexity, reason = "rules, and their notes by name")]
-    fn rules(&self, lists: &Lists<'_>) -> Result<(Vec<Rule>, Vec<(String, String)>), Diagnostic> {
-        let (names, slots) = (HashSet::new(), Slots::default());
-        let mut context = Context { source: &self.source, lists, names, slots, notes: Vec::new() };
+    fn rules(&self, lists: &Lists<'_>) -> Result<OfRules, Diagnostic> {
+        let mut context = Context {
+            source: &self.source,
+            lists,
+            names: HashSet::new(),
+            slots: Slots::default(),
+            notes: Vec::new(),
+            candidates: Vec::new(),
+        };
         let default = [RuleSettings::default()];
         let written = if self.rules.is_empty() { &default } else { self.rules.as_slice() };
         let mut rules = Vec::new();
         for rule in written {
             rules.extend(rule.rules(&mut context)?);
         }
-        Ok((rules, context.notes))
+        Ok(OfRules { rules, notes: context.notes, candidates: context.candidates })
     }
 
     /// Who is let through or kept out, and the prefixes that are said to be both.

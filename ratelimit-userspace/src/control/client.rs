@@ -18,13 +18,13 @@ use super::proto::{
     ALLOW, APPLY, ApplyReport, ApplyRequest, CHARGE, CHECK, CONFIRM, ChargeRequest, ConfirmReport, DENY, DETACH,
     DetachReport, EXPLAIN, GrantReport, GrantRequest, HEALTHZ, Health, LIST, METRICS, MODE, ModeReport, ModeRequest,
     ModeWord, PrefixRequest, Problem, ProblemKind, RELOAD, RESET, ReloadReport, ReloadRequest, ResetReport, STANDING,
-    STATS, SourceRequest, Standing, UNBLOCK, UnblockReport,
+    STATS, SUGGEST, SourceRequest, Standing, UNBLOCK, UnblockReport,
 };
 use super::socket::GROUP;
 use crate::datapath::pins::{self, Orphans};
 use crate::desired::{Grant, Sent};
 use crate::error::Exit;
-use crate::snapshot::{CheckReport, ExplainReport, ListReport, Snapshot};
+use crate::snapshot::{CheckReport, ExplainReport, ListReport, Snapshot, SuggestReport};
 
 /// An answer is there by then: the server's own limit, and a little for the way.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(35);
@@ -176,6 +176,12 @@ impl Client {
     /// What is allowed, denied and banned.
     pub async fn list(&self) -> Result<ListReport, ClientError> {
         self.json(Method::GET, LIST).await
+    }
+
+    /// Limits read off what was observed, of one rule or of all.
+    pub async fn suggest(&self, rule: Option<&str>) -> Result<SuggestReport, ClientError> {
+        let path = rule.map_or(SUGGEST.to_owned(), |rule| format!("{SUGGEST}?rule={}", escaped(rule)));
+        self.json(Method::GET, &path).await
     }
 
     /// What would become of a packet.

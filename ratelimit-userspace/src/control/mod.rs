@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::desired::{Grant, Sent};
-use crate::snapshot::{CheckReport, ExplainReport, ListReport, Snapshot};
+use crate::snapshot::{CheckReport, ExplainReport, ListReport, Snapshot, SuggestReport};
 
 pub mod client;
 mod orders;
@@ -72,6 +72,13 @@ pub enum Command {
     List {
         /// Where the answer goes.
         reply: Reply<ListReport>,
+    },
+    /// Reads limits off what was observed.
+    Suggest {
+        /// Of the rule with this name; none is of all.
+        rule: Option<String>,
+        /// Where the answer goes.
+        reply: Reply<SuggestReport>,
     },
     /// Says what would become of a packet, and counts nothing.
     Explain {
@@ -195,6 +202,11 @@ impl Handle {
     /// Says what is allowed, denied and banned.
     pub async fn list(&self) -> Result<ListReport, Problem> {
         self.ask(|reply| Command::List { reply }).await
+    }
+
+    /// Reads limits off what was observed, of one rule or of all.
+    pub async fn suggest(&self, rule: Option<String>) -> Result<SuggestReport, Problem> {
+        self.ask(|reply| Command::Suggest { rule, reply }).await
     }
 
     /// Says what would become of a packet.

@@ -20,6 +20,8 @@ pub const DETACH: &str = "/v1/detach";
 
 /// [`crate::snapshot::ListReport`], socket only.
 pub const LIST: &str = "/api/v1/list";
+/// [`crate::snapshot::SuggestReport`], socket only; `?rule=NAME` for one.
+pub const SUGGEST: &str = "/api/v1/suggest";
 /// [`crate::snapshot::ExplainReport`] of the address that follows, socket only: `?to=443/tcp`, and `&address=A` for where to.
 pub const EXPLAIN: &str = "/api/v1/explain";
 /// POST, socket only, [`GrantRequest`]: [`GrantReport`].

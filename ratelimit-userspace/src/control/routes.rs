@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::proto::{
     ALLOW, APPLY, CHARGE, CONFIRM, ChargeRequest, DENY, EXPLAIN, GrantRequest, LIST, MODE, ModeRequest, PrefixRequest,
-    ProblemKind, RELOAD, RESET, ReloadRequest, STANDING, SourceRequest, UNBLOCK,
+    ProblemKind, RELOAD, RESET, ReloadRequest, STANDING, SUGGEST, SourceRequest, UNBLOCK,
 };
 use super::server::{Peer, Refusal, Service, may_write, parse_address, problem};
 use crate::config::network::parse_cidr;
@@ -23,6 +23,7 @@ type Answer = Result<Response, Refusal>;
 pub(super) fn add_to(router: Router<Service>) -> Router<Service> {
     router
         .route(LIST, get(list))
+        .route(SUGGEST, get(suggest))
         .route(&format!("{EXPLAIN}/{{ip}}"), get(explain))
         .route(&format!("{STANDING}/{{ip}}"), get(standing))
         .route(ALLOW, post(allow))
@@ -38,6 +39,16 @@ pub(super) fn add_to(router: Router<Service>) -> Router<Service> {
 
 async fn list(State(service): State<Service>) -> Answer {
     Ok(Json(service.handle.list().await?).into_response())
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SuggestQuery {
+    rule: Option<String>,
+}
+
+async fn suggest(State(service): State<Service>, Query(query): Query<SuggestQuery>) -> Answer {
+    Ok(Json(service.handle.suggest(query.rule).await?).into_response())
 }
 
 #[derive(Debug, Deserialize)]

@@ -81,6 +81,7 @@ fn stub() -> Handle {
                 Command::Charge { request, reply } => drop(reply.send(Err(echo(&format!("{request:?}"))))),
                 Command::Standing { source, rule, reply } => drop(reply.send(Err(echo(&format!("{source} {rule}"))))),
                 Command::Explain { sent, reply } => drop(reply.send(Err(echo(&format!("{sent:?}"))))),
+                Command::Suggest { rule, reply } => drop(reply.send(Err(echo(&format!("suggest {rule:?}"))))),
                 Command::List { reply } => drop(reply.send(Err(echo("list")))),
             }
         }
@@ -154,6 +155,8 @@ async fn whoever_may_connect_may_charge_and_ask() {
         ("/v1/check/192.0.2.7?rule=login", "192.0.2.7 login"),
         ("/api/v1/explain/192.0.2.7?to=53%2Fudp&address=192.0.2.1", "protocol: Udp, port: 53"),
         ("/api/v1/list", "list"),
+        ("/api/v1/suggest", "suggest None"),
+        ("/api/v1/suggest?rule=api%3Apartner", "suggest Some(\\\"api:partner\\\")"),
     ] {
         let (status, answer) = ask(Surface::Socket, Some(1000), "GET", path).await;
         assert!(status == StatusCode::CONFLICT && answer.contains(asked), "{path}: {answer}");

@@ -21,6 +21,7 @@ use crate::config::{Config, OnExit};
 use crate::control::proto::{DetachReport, Health, Problem, ProblemKind};
 use crate::datapath::{Datapath, DatapathError, InterfaceReading, Reading};
 use crate::desired::{DesiredState, Policy};
+use crate::observe::Observer;
 use crate::safety::Around;
 use crate::snapshot::{
     Census, CheckReport, Clocks, ConfigState, Dominance, Dominant, Parts, SCHEMA, Sample, Samples, Snapshot, StaleList,
@@ -73,6 +74,7 @@ pub(super) struct Engine<D> {
     dominant: Vec<Dominant>,
     /// Rules and sources of which it was said.
     dominant_said: BTreeSet<(String, String)>,
+    pub(super) observer: Observer,
     /// The trial that runs.
     pub(super) pending: Option<Pending>,
     /// The text that was tried last and not confirmed.
@@ -127,6 +129,7 @@ impl<D: Datapath> Engine<D> {
             dominance: Dominance::default(),
             dominant: Vec::new(),
             dominant_said: BTreeSet::new(),
+            observer: Observer::default(),
             pending: None,
             refused,
             links: Links::default(),
@@ -137,7 +140,11 @@ impl<D: Datapath> Engine<D> {
             is_readable: true,
             is_shut_down: false,
         };
-        let started = engine.recall(pending, moment).and_then(|is_on_trial| engine.attach_all(is_on_trial));
+        let started = engine.recall(pending, moment).and_then(|is_on_trial| {
+            // What an earlier run's windows have refused is known before the first packet that counts.
+            engine.observe();
+            engine.attach_all(is_on_trial)
+        });
         if let Err(error) = started {
             if let Err(second) = engine.datapath.abandon() {
                 tracing::error!("after a failed start: {:#}", anyhow::Error::from(second));

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio::time::{Instant, Interval, MissedTickBehavior, sleep_until};
 
 use crate::config::Config;
 use crate::control::proto::Problem;
@@ -34,6 +34,7 @@ mod orders;
 mod reload;
 mod source;
 mod store;
+mod suggest;
 mod trial;
 
 use engine::{Engine, Host, Moment};
@@ -240,6 +241,7 @@ impl<D: Datapath> Owner<D> {
     ) -> Result<(), DaemonError> {
         let mut supervise = every(SUPERVISE_EVERY);
         let mut watchdog = surroundings.watchdog.map(|period| every(period / 2));
+        let mut observe_at = Instant::now();
         loop {
             tokio::select! {
                 event = events.recv() => match event {
@@ -263,6 +265,7 @@ impl<D: Datapath> Owner<D> {
                     let seen = self.on_datapath(Engine::supervise).await?;
                     surroundings.notifier.tell(State::Line(&seen.line));
                 }
+                () = sleep_until(observe_at) => observe_at = self.observe().await?,
                 () = tick(&mut watchdog) => {
                     let seen = self.on_datapath(Engine::supervise).await?;
                     if seen.is_readable {
@@ -271,6 +274,18 @@ impl<D: Datapath> Owner<D> {
                 }
             }
         }
+    }
+
+    /// Takes one round of observation, and says when the next is due.
+    async fn observe(&mut self) -> Result<Instant, DaemonError> {
+        let began = Instant::now();
+        let interval = self
+            .on_datapath(move |engine, _| {
+                engine.observe();
+                engine.observer.interval(began.elapsed())
+            })
+            .await?;
+        Ok(Instant::now() + interval)
     }
 
     /// Carries out one command; true if the daemon has nothing left to do. A reply that nobody waits for is dropped.
@@ -312,6 +327,9 @@ impl<D: Datapath> Owner<D> {
                     engine.list(moment)
                 })
                 .await?;
+            }
+            Command::Suggest { rule, reply } => {
+                self.reply(reply, move |engine, _| engine.suggest(rule.as_deref())).await?;
             }
             Command::Explain { sent, reply } => {
                 self.reply(reply, move |engine, _| {

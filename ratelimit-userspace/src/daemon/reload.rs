@@ -5,6 +5,7 @@ use ratelimit_common::time::Nanos;
 use super::carry_out::carry_out;
 use super::engine::{Engine, Moment};
 use super::source::{ConfigSource, Loaded};
+use super::suggest::candidate_changes;
 use crate::config::Config;
 use crate::control::proto::{Problem, ProblemKind, ReloadReport};
 use crate::datapath::Datapath;
@@ -99,6 +100,7 @@ impl<D: Datapath> Engine<D> {
         let plan = diff(&self.desired, &desired);
         let mut changes = changes(&self.desired, &desired);
         let capacity = self.datapath.read().map_err(Problem::datapath)?.sources_capacity;
+        changes.extend(candidate_changes(&self.config, &config));
         let attached = carry_out(&mut self.datapath, &self.desired.policy, &plan).map_err(|error| {
             let problem = Problem::datapath(error);
             Problem { message: format!("{path}: {}", problem.message), ..problem }

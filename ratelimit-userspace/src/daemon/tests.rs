@@ -25,6 +25,7 @@ mod fuzz;
 mod grants;
 mod lists;
 mod site;
+mod suggest;
 mod trials;
 
 struct Running {

@@ -49,6 +49,7 @@ struct RuleJson {
     ports: String,
     limits: Vec<LimitJson>,
     shadow_limits: Vec<LimitJson>,
+    candidates: Vec<LimitJson>,
     block_for_seconds: Vec<f64>,
     forget_after_seconds: Option<f64>,
     under_attack_ok: bool,
@@ -129,6 +130,7 @@ impl From<&Diagnostic> for InvalidJson {
 impl RuleJson {
     fn new(config: &Config, rule: &Rule) -> Self {
         let note = config.notes.iter().find(|(name, _)| *name == rule.name);
+        let candidates = config.candidates.iter().filter(|(name, _)| *name == rule.name).flat_map(|(_, limits)| limits);
         let texts = |prefixes: &[IpNet]| prefixes.iter().map(ToString::to_string).collect();
         Self {
             name: rule.name.clone(),
@@ -139,6 +141,7 @@ impl RuleJson {
             ports: rule.ports.to_string(),
             limits: rule.limits.iter().map(LimitJson::from).collect(),
             shadow_limits: rule.shadow_limits.iter().map(LimitJson::from).collect(),
+            candidates: candidates.map(LimitJson::from).collect(),
             block_for_seconds: rule
                 .bans
                 .iter()

@@ -21,6 +21,7 @@ mod explain;
 mod list;
 mod rate;
 mod sources;
+mod suggest;
 
 pub use check::{Bucket, CheckLimit, CheckReport, Outcome};
 pub use dominant::{Dominance, Dominant, Look};
@@ -28,6 +29,10 @@ pub use explain::{ExplainReport, Step, StepOutcome};
 pub use list::{Author, Clocks, ListReport, Listed};
 pub use rate::{Rates, Sample, Samples};
 pub use sources::{Blocked, Census, Shadowed, State, TOP_DEFAULT, TopSource, Tracked};
+pub use suggest::{
+    BusiestWindow, Candidate, Gap, LimitSuggestion, Observation, Paste, Proposal, ProposalReason, RuleSuggestion,
+    SuggestReport,
+};
 
 /// The schema's number.
 pub const SCHEMA: u32 = 1;

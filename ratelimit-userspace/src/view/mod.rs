@@ -8,12 +8,14 @@ mod check;
 mod explain;
 mod list;
 mod stats;
+mod suggest;
 mod watch;
 
 pub use check::{check, check_exit};
 pub use explain::explain;
 pub use list::{applied, granted, list, mode, reloaded, reset, unblocked};
 pub use stats::stats;
+pub use suggest::suggest;
 pub use watch::{Screen, WatchError, watch};
 
 use crate::snapshot::Limit;

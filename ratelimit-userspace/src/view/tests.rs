@@ -3,6 +3,8 @@
 use super::*;
 use crate::error::Exit;
 
+mod suggest;
+
 #[test]
 fn durations_have_two_units_and_never_promise_too_early() {
     for (seconds, expected) in [

@@ -33,7 +33,9 @@ pub(super) fn kernels(filter: Option<&str>) -> Result<Tier> {
     let start = Instant::now();
     let artifacts = cargo::build(&tiers::EVERYTHING)?;
     let mut tally = Tally::default();
-    for test in artifacts.iter().filter(|test| test.is_test_in(tiers::PRIVILEGED) && TESTS.contains(&test.target.as_str())) {
+    for test in
+        artifacts.iter().filter(|test| test.is_test_in(tiers::PRIVILEGED) && TESTS.contains(&test.target.as_str()))
+    {
         if has_tests(test, filter)? {
             run_everywhere(test, filter, &mut tally)?;
         }

@@ -55,6 +55,14 @@ pub(super) const RULES: &[Rule] = &[
         examples: &["let file = std::fs::read(path)?;"],
     },
     Rule {
+        paths: &["ratelimit-userspace/src/observe.rs", "ratelimit-userspace/src/observe/"],
+        except: &[],
+        part: Part::ShippedCode,
+        forbidden: r"\b(std::(fs|io|env|process|thread)|tokio|Instant|SystemTime|(Tcp|Udp|Unix)(Stream|Listener|Socket|Datagram))\b",
+        reason: "what is observed is a function of readings: no input, no output, and time is an argument",
+        examples: &["let now = Instant::now();"],
+    },
+    Rule {
         paths: &["ratelimit-userspace/src/plan.rs", "ratelimit-userspace/src/plan/"],
         except: &[],
         part: Part::ShippedCode,

@@ -50,6 +50,7 @@ pub const RULE_KEYS: Keys = &[
     "block_for",
     "forget_after",
     "shadow_limits",
+    "candidates",
     "under_attack_ok",
 ];
 /// Keys of `[[rule.override]]`.
@@ -114,6 +115,8 @@ struct RuleTable {
     forget_after: Option<Text>,
     #[serde(default)]
     shadow_limits: Vec<Text>,
+    #[serde(default)]
+    candidates: Vec<Text>,
     under_attack_ok: Option<Spanned<bool>>,
     #[serde(default, rename = "override")]
     overrides: Vec<Table<OverrideTable>>,
@@ -325,6 +328,7 @@ impl RuleTable {
             block_for: at.one_or_many("rule.block_for", self.block_for),
             forget_after: at.value("rule.forget_after", self.forget_after),
             shadow_limits: at.texts("rule.shadow_limits", self.shadow_limits),
+            candidates: at.texts("rule.candidates", self.candidates),
             under_attack_ok: at.value("rule.under_attack_ok", self.under_attack_ok),
             overrides: self.overrides.into_iter().map(|Table(table)| table.settings(&at)).collect(),
             of: at.0,

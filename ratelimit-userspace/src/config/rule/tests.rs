@@ -315,6 +315,54 @@ fn what_is_wrong_with_one_of_several_rules_is_said_with_its_name_and_place() {
 }
 
 #[test]
+fn candidates_are_other_amounts_of_the_rules_limits() {
+    let of = |lines: &str| parsed(&format!("[rule]\nlimits = [\"100/5m\", \"1MB/1m\"]\n{lines}\n"));
+    let config = of("candidates = [\"50/5m, 200/5m\", \"2MB/1m\"]").expect("well-formed");
+    let [(rule, candidates)] = config.candidates.as_slice() else { panic!("{:?}", config.candidates) };
+    let limits = &config.policy.rules[0].limits;
+    let slots: Vec<_> = candidates.iter().map(|of| (of.amount, of.slot)).collect();
+    assert_eq!(
+        (rule.as_str(), slots),
+        ("default", vec![(50, limits[0].slot), (200, limits[0].slot), (2_000_000, limits[1].slot)])
+    );
+    assert!(of("").expect("well-formed").candidates.is_empty());
+    let eight: Vec<String> = (1..=8).map(|amount| format!("\"{amount}/5m\"")).collect();
+    assert_eq!(of(&format!("candidates = [{}]", eight.join(","))).expect("eight").candidates[0].1.len(), 8);
+    let rule = |lines: &str| wrong(&format!("[rule]\nlimits = [\"100/5m\"]\n{lines}\n"));
+    for (lines, problem, column, help) in [
+        ("candidates = [\"50/6m\"]", "no limit of this rule counts connections in 6 minutes", 16, "100/5m connections"),
+        (
+            "candidates = [\"5/5m\", \"50/5m packets\"]",
+            "no limit of this rule counts packets in 5 minutes",
+            24,
+            "another amount",
+        ),
+        ("candidates = [\"50/5m, 50/5m\"]", "it is there already", 23, ""),
+        ("candidates = [\"0/5m\"]", "a limit of 0 would let nothing in at all", 16, "smallest"),
+        (
+            "candidates = [\"50/5m\"]\nalgorithm = \"gcra\"",
+            "100/5m connections is a leaky bucket, which does not tell what was wanted when",
+            16,
+            "buckets",
+        ),
+        (
+            "candidates = [\"1/5m,2/5m,3/5m,4/5m,5/5m,6/5m,7/5m,8/5m,9/5m\"]",
+            "a rule has at most 8 candidates",
+            56,
+            "matter most",
+        ),
+    ] {
+        let found = rule(lines);
+        assert_eq!(
+            (found.0.as_str(), found.2),
+            (format!("bad value for `rule.candidates`: {problem}").as_str(), column),
+            "{lines}"
+        );
+        assert!(found.3.contains(help), "{lines}: {}", found.3);
+    }
+}
+
+#[test]
 fn as_many_rules_as_the_kernel_side_has_bits_for_and_no_more() {
     let many = |count: usize| {
         (0..count).map(|at| format!("[[rule]]\nname = \"r{at}\"\nlimits = [\"1/s\"]\n")).collect::<String>()
