@@ -1,3 +1,5 @@
+//! What the oracle says of the cases that the design's text works out.
+
 use super::*;
 
 const MINUTE: Nanos = 60 * SECOND;

@@ -1,0 +1,139 @@
+//! Words of the policy and the datapath as the API has them: the serde twins of theirs.
+
+use serde::{Deserialize, Serialize};
+
+use super::seconds;
+use crate::{datapath, desired};
+
+/// Whether a rule drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Over the limit is dropped.
+    Enforce,
+    /// Over the limit passes and is counted.
+    DryRun,
+}
+
+/// How an XDP program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum XdpMode {
+    /// In the driver.
+    Native,
+    /// In the network stack.
+    Generic,
+}
+
+/// One limit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Limit {
+    /// Admitted in a window.
+    pub amount: u64,
+    /// Length of the window.
+    pub window_seconds: f64,
+    /// What is counted.
+    pub unit: Unit,
+    /// Length of a bucket.
+    pub bucket_seconds: f64,
+    /// Which of the two windows.
+    pub window: WindowForm,
+}
+
+/// What one of a limit is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Connections.
+    Connections,
+    /// IP packets.
+    Packets,
+    /// Bytes of IP packets.
+    Bytes,
+}
+
+/// How a limit is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WindowForm {
+    /// Never more than the limit in any real interval of the window's length.
+    Strict,
+    /// The sum of the last buckets.
+    Lenient,
+    /// One bucket as long as the window.
+    Fixed,
+    /// A leaky bucket.
+    Gcra,
+}
+
+impl Unit {
+    /// Its name.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::Packets => "packets",
+            Self::Bytes => "bytes",
+        }
+    }
+}
+
+impl XdpMode {
+    /// Its name.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        }
+    }
+}
+
+impl From<ratelimit_common::layout::Unit> for Unit {
+    fn from(unit: ratelimit_common::layout::Unit) -> Self {
+        match unit {
+            ratelimit_common::layout::Unit::Connections => Self::Connections,
+            ratelimit_common::layout::Unit::Packets => Self::Packets,
+            ratelimit_common::layout::Unit::Bytes => Self::Bytes,
+        }
+    }
+}
+
+impl From<desired::Mode> for Mode {
+    fn from(mode: desired::Mode) -> Self {
+        match mode {
+            desired::Mode::Enforce => Self::Enforce,
+            desired::Mode::DryRun => Self::DryRun,
+        }
+    }
+}
+
+impl From<datapath::XdpMode> for XdpMode {
+    fn from(mode: datapath::XdpMode) -> Self {
+        match mode {
+            datapath::XdpMode::Native => Self::Native,
+            datapath::XdpMode::Generic => Self::Generic,
+        }
+    }
+}
+
+impl From<desired::WindowForm> for WindowForm {
+    fn from(form: desired::WindowForm) -> Self {
+        match form {
+            desired::WindowForm::Strict => Self::Strict,
+            desired::WindowForm::Lenient => Self::Lenient,
+            desired::WindowForm::Fixed => Self::Fixed,
+            desired::WindowForm::Gcra => Self::Gcra,
+        }
+    }
+}
+
+impl From<&desired::Limit> for Limit {
+    fn from(limit: &desired::Limit) -> Self {
+        Self {
+            amount: limit.amount,
+            window_seconds: seconds(limit.window_ns),
+            unit: limit.unit.into(),
+            bucket_seconds: seconds(limit.bucket_ns),
+            window: limit.form.into(),
+        }
+    }
+}
