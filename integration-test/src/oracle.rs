@@ -241,6 +241,8 @@ struct Ban {
     until: Nanos,
     forgotten: Nanos,
     before: usize,
+    /// Something was let in after it.
+    is_over: bool,
 }
 
 /// The policy and everything that was ever admitted.
@@ -281,7 +283,13 @@ impl Oracle {
     /// Judges one packet.
     pub fn judge(&mut self, packet: &Packet, now: Nanos) -> Outcome {
         let judges = |rule: &&Rule| rule.until.is_none_or(|until| now < until) && rule.is_for(packet);
-        let Some(rule) = self.policy.rules.iter().find(judges).cloned() else { return Outcome::NotProtected };
+        let rules: Vec<&Rule> = self.policy.rules.iter().filter(judges).collect();
+        // A fragment may be of any of them: the first that counts such at all.
+        let counts_volume = |rule: &&&Rule| rule.limits.iter().any(|limit| limit.unit != Unit::Connections);
+        let preferred = rules.iter().filter(|_| packet.kind == Kind::Fragment).find(counts_volume);
+        let Some(rule) = preferred.or(rules.first()).map(|rule| (*rule).clone()) else {
+            return Outcome::NotProtected;
+        };
         let outcome = match self.granted(packet.source, now) {
             Some(Grant::Exempt) => Outcome::Exempt,
             Some(Grant::Denied) => Outcome::Denied,
@@ -315,11 +323,14 @@ impl Oracle {
             return Outcome::Banned;
         }
         let outcome = self.charge(rule, client, cost, now);
+        // Who was not let in since is refused for the same as before.
+        let is_another = self.bans.get(&(rule.name, client)).is_none_or(|ban| ban.is_over || now >= ban.forgotten);
         match (outcome, flow, &rule.bans) {
-            (Outcome::OverLimit, _, Some(bans)) if rule.mode == Mode::Enforce => {
+            (Outcome::OverLimit, _, Some(bans)) if rule.mode == Mode::Enforce && is_another => {
                 let before = ban.filter(|ban| now < ban.forgotten).map_or(0, |ban| ban.before + 1);
                 let until = now + bans.steps[before.min(bans.steps.len() - 1)];
-                self.bans.insert((rule.name, client), Ban { until, forgotten: until + bans.forget, before });
+                self.bans
+                    .insert((rule.name, client), Ban { until, forgotten: until + bans.forget, before, is_over: false });
             }
             (Outcome::WithinLimit | Outcome::NotCounted, Some((key, flow, _)), _) => {
                 self.flows.insert(key, flow);
@@ -375,6 +386,12 @@ impl Oracle {
             return Outcome::OverLimit;
         }
         let counted: Vec<&Limit> = rule.limits.iter().filter(|limit| cost(limit.unit) > 0).collect();
+        if let Some(ban) = self.bans.get_mut(&(rule.name, client))
+            && rule.bans.is_some()
+            && !counted.is_empty()
+        {
+            ban.is_over = true;
+        }
         for limit in &counted {
             if !self.fits(&counter(limit), limit, cost(limit.unit), now) {
                 return Outcome::OverLimit;

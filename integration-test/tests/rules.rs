@@ -5,13 +5,14 @@
 use std::net::IpAddr;
 
 use integration_test::frames::flag::SYN;
-use integration_test::frames::proto::TCP;
+use integration_test::frames::proto::{TCP, UDP};
 use integration_test::frames::{IPV4, IPV6, SOURCE_V4, V4, V6, frame, tcp};
 use integration_test::is_skipped;
 use integration_test::program::{Program, limit, limit_over, policy};
 use ipnet::IpNet;
-use ratelimit_common::layout::{RULES_MAX, Unit};
+use ratelimit_common::layout::{BANS_CAPACITY, Fault, RULES_MAX, Unit};
 use ratelimit_common::time::{Nanos, SECOND_NS};
+use ratelimit_userspace::datapath::Datapath as _;
 use ratelimit_userspace::desired::{Access, Bans, Grant, Limit, Mode, Policy, Ports, Rule, WindowForm, slot};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
@@ -235,4 +236,100 @@ fn a_rule_that_has_ended_leaves_its_packets_to_the_next() {
     assert_eq!(program.passed(&syn("198.51.100.8", 80), 9), 4);
     program.advance(1);
     assert_eq!(program.passed(&syn("198.51.100.7", 80), 9), 1);
+}
+
+#[test]
+fn one_excess_is_one_ban_until_the_source_was_let_in_again() {
+    if is_skipped("one_excess_is_one_ban_until_the_source_was_let_in_again") {
+        return;
+    }
+    let bans = Bans { steps_ns: vec![MINUTE_NS, 10 * MINUTE_NS], forget_ns: 24 * AGE_NS };
+    let mut program = Program::new(&rules(vec![Rule { bans: Some(bans), ..rule("login", &[80], 2) }]));
+    for source in ["198.51.100.9", "2001:db8:1:9::1"] {
+        let syn = syn(source, 80);
+        assert_eq!(program.passed(&syn, 3), 2);
+        assert_eq!(program.verdict(&syn), "banned");
+        program.advance(MINUTE_NS);
+        for _ in 0..3 {
+            assert_eq!(program.verdict(&syn), "over_limit", "the window of before is not free");
+        }
+        program.advance(5 * MINUTE_NS);
+        assert_eq!(program.passed(&syn, 3), 2);
+        program.advance(MINUTE_NS);
+        assert_eq!(program.verdict(&syn), "banned", "the second in a row is longer");
+        program.advance(9 * MINUTE_NS);
+        assert_eq!(program.passed(&syn, 3), 2);
+    }
+}
+
+#[test]
+fn a_later_fragment_is_held_to_the_first_rule_that_counts_such() {
+    if is_skipped("a_later_fragment_is_held_to_the_first_rule_that_counts_such") {
+        return;
+    }
+    let packets = Limit { slot: 77, ..limit(3, Unit::Packets, WindowForm::Strict) };
+    let web = Rule { limits: vec![packets], ..rule("web", &[80], 0) };
+    let mut program = Program::new(&rules(vec![rule("login", &[22], 9), web.clone()]));
+    let fragment = || frame(IPV4, V4::fragment(UDP, 1, true).around([0; 64]));
+    assert_eq!(program.passed(&fragment(), 9), 3);
+    assert_eq!(program.admitted_by_rule(), [0, 3]);
+    program.apply(&rules(vec![rule("login", &[22], 9)]));
+    assert_eq!(program.verdict(&fragment()), "not_counted", "no rule counts such: the first for any port says so");
+    let until = Some(program.now());
+    program.apply(&rules(vec![rule("login", &[22], 9), Rule { until, ..web }]));
+    assert_eq!(program.verdict(&fragment()), "not_counted", "nor does one that has ended");
+}
+
+#[test]
+fn the_table_of_bans_makes_room_for_new_ones() {
+    if is_skipped("the_table_of_bans_makes_room_for_new_ones") {
+        return;
+    }
+    let banning = |forget_ns| {
+        let bans = Bans { steps_ns: vec![MINUTE_NS], forget_ns };
+        rules(vec![Rule { bans: Some(bans), ..rule("login", &[80], 0) }])
+    };
+    let mut program = Program::new(&banning(MINUTE_NS));
+    let mut frame = syn("20.0.0.0", 80);
+    let mut send = |program: &mut Program, sources: std::ops::Range<u32>| {
+        for source in sources {
+            frame[26..30].copy_from_slice(&(0x1400_0000 + source).to_be_bytes());
+            assert!(!program.passes(&frame));
+        }
+    };
+    let banned = |program: &mut Program| program.kernel().bans().expect("the kernel does it").len();
+    let tidy = |program: &mut Program| program.kernel().tidy_bans().expect("the kernel does it");
+    let all = BANS_CAPACITY;
+    send(&mut program, 0..all + 10);
+    assert_eq!(banned(&mut program), all as usize);
+    assert_eq!(tidy(&mut program), 0, "those that hold stay, however many");
+    let faults = program.kernel().read().expect("the kernel does it").faults;
+    assert!(faults.contains(&(Fault::BansV4Insert, 10)), "{faults:?}");
+    program.advance(2 * MINUTE_NS);
+    assert_eq!(tidy(&mut program), all as usize, "those that are forgotten go");
+
+    // Now they end long before they are forgotten.
+    program.apply(&banning(24 * AGE_NS));
+    send(&mut program, all..2 * all);
+    program.advance(MINUTE_NS);
+    assert_eq!(tidy(&mut program), all as usize / 4, "and where there are many, those that have ended");
+    send(&mut program, 2 * all..2 * all + 100);
+    assert_eq!(banned(&mut program), 100);
+}
+
+#[test]
+fn no_charge_fills_a_leaky_bucket_for_longer_than_a_window_more() {
+    if is_skipped("no_charge_fills_a_leaky_bucket_for_longer_than_a_window_more") {
+        return;
+    }
+    let six = limit_over(6, Unit::Connections, WindowForm::Gcra, 1, 30 * SECOND_NS);
+    let mut program = Program::new(&policy(&[six]));
+    for _ in 0..3 {
+        program.kernel().charge(net("198.51.100.9/32"), 0, u64::MAX).expect("it is charged");
+    }
+    let syn = syn("198.51.100.9", 80);
+    program.advance(35 * SECOND_NS - 1);
+    assert_eq!(program.passed(&syn, 3), 0);
+    program.advance(1);
+    assert_eq!(program.passed(&syn, 3), 1);
 }

@@ -174,7 +174,14 @@ fn bans_are_counted_by_rule_as_they_begin_and_another_rule_begins_at_none() {
     }
     assert_eq!(begun(&mut program), [0, CLIENTS.len() as u64], "what a ban drops begins none");
     program.advance(MINUTE_NS);
-    assert_eq!(program.passed(&syn(SOURCES[0], 80), 9), 0);
+    assert_eq!(program.passed(&syn(SOURCES[1], 80), 9), 0);
+    assert_eq!(
+        begun(&mut program),
+        [0, CLIENTS.len() as u64],
+        "whoever was not let in since is banned for nothing new"
+    );
+    program.advance(6 * MINUTE_NS);
+    assert_eq!(program.passed(&syn(SOURCES[0], 80), 9), 1);
     program.kernel().charge(net(CLIENTS[1]), 1, 4).expect("it is charged");
     assert_eq!(begun(&mut program), [0, 2 + CLIENTS.len() as u64], "anew, and by an application's charge");
     let mut swapped = rules(["other", "login"]);

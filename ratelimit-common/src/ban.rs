@@ -30,7 +30,9 @@ pub struct Ban {
     /// When it is forgotten.
     pub forgotten_ns: u64,
     /// How many there were before it that were not forgotten.
-    pub step: u64,
+    pub step: u32,
+    /// 1: since its end the source was let in again, so what is too much now is another offence.
+    pub let_in: u32,
     /// Packets that it has dropped.
     pub dropped: u64,
 }
@@ -44,10 +46,17 @@ impl Ban {
         now.0 < self.until_ns
     }
 
+    /// Whether what is too much at `now` begins another. Whoever is still over the limit when a ban ends is refused, and not banned
+    /// once more for the same.
+    #[inline(always)]
+    pub const fn may_be_followed(&self, now: Nanos) -> bool {
+        !self.holds(now) && (self.let_in != 0 || now.0 >= self.forgotten_ns)
+    }
+
     /// The ban that begins now, after this one.
     #[inline(always)]
     pub fn next(&self, rule: &Rule, now: Nanos) -> Self {
-        let step = if now.0 < self.forgotten_ns { self.step + 1 } else { 0 };
+        let step = if now.0 < self.forgotten_ns { self.step.saturating_add(1) } else { 0 };
         Self { dropped: self.dropped, ..Self::at(rule, step, now) }
     }
 
@@ -58,13 +67,12 @@ impl Ban {
     }
 
     #[inline(always)]
-    fn at(rule: &Rule, step: u64, now: Nanos) -> Self {
-        let last = (rule.steps_len as u64).saturating_sub(1);
+    fn at(rule: &Rule, step: u32, now: Nanos) -> Self {
+        let last = rule.steps_len.saturating_sub(1);
         let at = if step < last { step } else { last };
-        #[expect(clippy::cast_possible_truncation, reason = "below STEPS_MAX")]
         let length = rule.steps_ns[at as usize & (STEPS_MAX - 1)];
         let until_ns = now.0.saturating_add(length);
-        Self { until_ns, forgotten_ns: until_ns.saturating_add(rule.forget_ns), step, dropped: 0 }
+        Self { until_ns, forgotten_ns: until_ns.saturating_add(rule.forget_ns), step, let_in: 0, dropped: 0 }
     }
 }
 
@@ -101,5 +109,15 @@ mod tests {
         let ban = Ban::first(&RULE, NOW);
         assert_eq!(ban.next(&RULE, Nanos(ban.forgotten_ns - 1)).step, 1);
         assert_eq!(ban.next(&RULE, Nanos(ban.forgotten_ns)).step, 0);
+    }
+
+    #[test]
+    fn one_offence_is_one_ban_until_the_source_was_let_in_or_the_ban_is_forgotten() {
+        let ban = Ban::first(&RULE, NOW);
+        assert!(!ban.may_be_followed(Nanos(ban.until_ns)));
+        assert!(ban.may_be_followed(Nanos(ban.forgotten_ns)));
+        let let_in = Ban { let_in: 1, ..ban };
+        assert!(let_in.may_be_followed(Nanos(ban.until_ns)));
+        assert!(!let_in.may_be_followed(Nanos(ban.until_ns - 1)));
     }
 }

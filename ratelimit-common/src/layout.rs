@@ -215,6 +215,8 @@ pub struct Config {
     pub until_ns: u64,
     /// Rules for what has no port to read: fragments after the first, and header chains too long to walk.
     pub portless_rules: RuleSet,
+    /// Rules that count packets or bytes: what has no port and opens nothing is judged by the first of these before any other.
+    pub volume_rules: RuleSet,
     /// Rules for other protocols: ICMP, GRE, ESP.
     pub other_rules: RuleSet,
     /// Rules for everyone's packets.
@@ -229,7 +231,7 @@ pub struct Config {
 
 const _: () = assert!(
     size_of::<Config>()
-        == 8 + 16 + 4 + 4 * INTERFACES_MAX + 12 + 8 * 5 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
+        == 8 + 16 + 4 + 4 * INTERFACES_MAX + 12 + 8 * 6 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
 );
 
 /// What [`CHARGE_PROGRAM`] is to do.

@@ -30,7 +30,7 @@ pub(crate) fn verdict(active: Active, parsed: Parsed) -> Verdict {
         return Verdict::unruled(Reason::NotProtected);
     }
     let prefix = prefix(active, packet.source);
-    let Some(index) = first(active, matching(active, &packet, protecting, prefix)) else {
+    let Some(index) = judging(active, &packet, matching(active, &packet, protecting, prefix)) else {
         return Verdict::unruled(Reason::NotProtected);
     };
     let rule = &active.config.rules[index as usize];
@@ -85,6 +85,18 @@ fn matching(active: Active, packet: &Packet, protecting: RuleSet, prefix: Option
         _ => config.to_any | maps::target_rules(generation, packet.destination),
     };
     protecting & from & to
+}
+
+/// Which of these rules judges the packet. A later fragment may belong to any port, and is held to volume if it is to be held at
+/// all: by the first rule that counts that, so that a rule for connections before it is no way around.
+#[inline(always)]
+fn judging(active: Active, packet: &Packet, rules: RuleSet) -> Option<u32> {
+    if let Target::Fragment = packet.target
+        && let Some(index) = first(active, rules & active.config.volume_rules)
+    {
+        return Some(index);
+    }
+    first(active, rules)
 }
 
 /// Rules that have ended and still stand: the daemon takes them out within seconds. After so many the next judges.

@@ -252,8 +252,8 @@ fn look<S: Sources>(source: &S, generation: u32, rule: u32, cost: Cost) -> Reaso
     let Some(rule) = config.rules.get(rule as usize) else { return Reason::InternalError };
     let clock = Clock::new(config.wall_offset_ns);
     let now = clock.coarse();
-    if rule.bans.steps_len != 0
-        && let Some(ban) = source.ban(rule.bans.slot)
+    let ban = if rule.bans.steps_len == 0 { None } else { source.ban(rule.bans.slot) };
+    if let Some(ban) = ban
         && ban.holds(now)
     {
         ban.count_dropped();
@@ -289,6 +289,9 @@ fn look<S: Sources>(source: &S, generation: u32, rule: u32, cost: Cost) -> Reaso
             return Reason::OverLimit;
         }
     }
+    if let (Reason::WithinLimit, Some(ban)) = (reason, ban) {
+        ban.note_let_in();
+    }
     reason
 }
 
@@ -301,7 +304,9 @@ fn ban<S: Sources>(source: &S, generation: u32, rule: u32) {
     let begins = match source.ban(rule.slot) {
         Some(newest) => {
             let read = newest.read();
-            !read.holds(now) && newest.replace(&read, &read.next(rule, now))
+            // What an application charges is an offence of its own.
+            let is_another = read.may_be_followed(now) || generation == CHARGE_GENERATION && !read.holds(now);
+            is_another && newest.replace(&read, &read.next(rule, now))
         }
         None => matches!(source.insert_ban(rule.slot, &Ban::first(rule, now)), Inserted::New),
     };

@@ -401,6 +401,13 @@ impl BanRef {
         unsafe { self.0.read_volatile() }
     }
 
+    /// Notes that the source was let in after it. What two CPUs write here at once is the same.
+    #[inline(always)]
+    pub(crate) fn note_let_in(self) {
+        // SAFETY: as above.
+        unsafe { (&raw mut (*self.0).let_in).write_volatile(1) };
+    }
+
     /// Counts one packet that it dropped.
     #[inline(always)]
     pub(crate) fn count_dropped(self) {
@@ -424,6 +431,8 @@ impl BanRef {
         if exchanged {
             // SAFETY: as above.
             unsafe { (&raw mut (*self.0).step).write_volatile(next.step) };
+            // SAFETY: as above.
+            unsafe { (&raw mut (*self.0).let_in).write_volatile(next.let_in) };
             // SAFETY: as above.
             unsafe { (&raw mut (*self.0).forgotten_ns).write_volatile(next.forgotten_ns) };
         }

@@ -120,16 +120,22 @@ fn six_in_thirty_seconds_leak_one_every_five() {
 fn a_ban_grows_until_it_is_forgotten_and_the_first_rule_that_matches_judges() {
     let bans = Some(Bans { steps: vec![MINUTE, 60 * MINUTE], forget: 100 * MINUTE });
     let here = vec![("198.51.100.0".parse().unwrap(), 24)];
-    let strict = Rule { bans, from: here, ..rule(vec![limit(0, Unit::Connections, Form::Strict)]) };
+    let strict = Rule { bans, from: here, ..rule(vec![limit(1, Unit::Connections, Form::Strict)]) };
     let other = Rule { name: "other", ..rule(vec![limit(9, Unit::Connections, Form::Strict)]) };
     let mut oracle = Oracle::new(policy(vec![strict, other]));
     for (minute, expected) in [
+        (0, Outcome::WithinLimit),
         (0, Outcome::OverLimit),
         (0, Outcome::Banned),
         (1, Outcome::OverLimit),
-        (60, Outcome::Banned),
-        (161, Outcome::OverLimit),
-        (162, Outcome::OverLimit),
+        (1, Outcome::OverLimit),
+        (6, Outcome::WithinLimit),
+        (6, Outcome::OverLimit),
+        (65, Outcome::Banned),
+        (66, Outcome::WithinLimit),
+        (200, Outcome::WithinLimit),
+        (200, Outcome::OverLimit),
+        (201, Outcome::OverLimit),
     ] {
         assert_eq!(oracle.judge(&SYN, TEN_O_CLOCK + minute * MINUTE), expected, "minute {minute}");
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use ratelimit_common::layout::{BANS_CAPACITY, Fault};
 use ratelimit_common::time::Nanos;
 use tokio::time::Instant;
 
@@ -75,6 +76,8 @@ pub(super) struct Engine<D> {
     /// Rules and sources of which it was said.
     dominant_said: BTreeSet<(String, String)>,
     pub(super) observer: Observer,
+    /// Bans that there was no room for, when it was looked last.
+    bans_refused: u64,
     /// The trial that runs.
     pub(super) pending: Option<Pending>,
     /// The text that was tried last and not confirmed.
@@ -130,6 +133,7 @@ impl<D: Datapath> Engine<D> {
             dominant: Vec::new(),
             dominant_said: BTreeSet::new(),
             observer: Observer::default(),
+            bans_refused: 0,
             pending: None,
             refused,
             links: Links::default(),
@@ -241,6 +245,7 @@ impl<D: Datapath> Engine<D> {
         if moment.uptime.saturating_sub(self.looked_around_at) >= LOOK_AROUND_EVERY {
             self.looked_around_at = moment.uptime;
             self.look_around();
+            self.tidy_bans(reading);
         }
         let clocks = Clocks { now: reading.now, wall: moment.wall };
         self.expire_grants(clocks);
@@ -269,6 +274,24 @@ impl<D: Datapath> Engine<D> {
             if self.dominant_said.len() < DOMINANT_SAID_MAX && self.dominant_said.insert(key) {
                 tracing::warn!(rule = of.rule, "RULE {}: {}", of.rule, of.words());
             }
+        }
+    }
+
+    /// Makes room for new bans, and says so where there was none.
+    fn tidy_bans(&mut self, reading: &Reading) {
+        let inserts = [Fault::BansV4Insert, Fault::BansV6Insert, Fault::BansV6WideInsert];
+        let refused = reading.faults.iter().filter(|(fault, _)| inserts.contains(fault)).map(|(_, count)| count).sum();
+        let more = u64::saturating_sub(refused, std::mem::replace(&mut self.bans_refused, refused));
+        if more != 0 {
+            tracing::warn!(
+                "NO ROOM FOR MORE BANS: {more} times a source was refused and not banned; there is room for {BANS_CAPACITY} of \
+                 each family; `ratelimitd list` shows them, and shorter times in `block_for` and `forget_after` make room"
+            );
+        }
+        match self.datapath.tidy_bans() {
+            Ok(0) => {}
+            Ok(removed) => tracing::debug!("{removed} bans are forgotten"),
+            Err(error) => tracing::error!("make room for bans: {:#}", anyhow::Error::from(error)),
         }
     }
 
@@ -373,7 +396,7 @@ impl<D: Datapath> Engine<D> {
         let address = address.to_canonical();
         let now = self.datapath.read().map_err(Problem::datapath)?.now;
         let windows = self.datapath.source(address).map_err(Problem::datapath)?;
-        let bans = self.datapath.bans().map_err(Problem::datapath)?;
+        let bans = self.datapath.bans_of(self.desired.policy.client(address)).map_err(Problem::datapath)?;
         Ok(CheckReport::with_bans(&self.desired.policy, now, address, &windows, &bans))
     }
 

@@ -240,15 +240,21 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn explain(&mut self, sent: &Sent) -> Result<ExplainReport, Problem> {
         let now = self.datapath.read().map_err(Problem::datapath)?.now;
         let windows = self.datapath.source(sent.from).map_err(Problem::datapath)?;
-        let bans = self.datapath.bans().map_err(Problem::datapath)?;
+        let client = self.desired.policy.client(sent.from);
+        let bans = self.datapath.bans_of(client).map_err(Problem::datapath)?;
         Ok(ExplainReport::build(&self.desired.policy, now, sent, &windows, &bans))
     }
 
-    /// Adds to what a source has used.
+    /// Adds to what a source has used. Whoever is exempt is charged as little as his packets are, and so never banned.
     pub(super) fn charge(&mut self, request: &ChargeRequest) -> Result<Standing, Problem> {
         let rule = rule_named(&self.desired.policy, &request.rule)?;
-        let client = self.desired.policy.client(request.source.to_canonical());
-        self.datapath.charge(client, rule, request.amount).map_err(Problem::datapath)?;
+        let source = request.source.to_canonical();
+        let now = self.datapath.read().map_err(Problem::datapath)?.now;
+        let access = self.desired.policy.grant(source, now).map(|access| access.grant);
+        if access != Some(Grant::Exempt) {
+            let client = self.desired.policy.client(source);
+            self.datapath.charge(client, rule, request.amount).map_err(Problem::datapath)?;
+        }
         self.standing(request.source, &request.rule)
     }
 
@@ -259,7 +265,7 @@ impl<D: Datapath> Engine<D> {
         let at = rule_named(&self.desired.policy, rule)?;
         let now = self.datapath.read().map_err(Problem::datapath)?.now;
         let windows = self.datapath.source(source).map_err(Problem::datapath)?;
-        let bans = self.datapath.bans().map_err(Problem::datapath)?;
+        let bans = self.datapath.bans_of(self.desired.policy.client(source)).map_err(Problem::datapath)?;
         let bans: Vec<_> = bans.into_iter().filter(|ban| ban.rule == at).collect();
         let mut of = self.desired.policy.rules[at].clone();
         of.from = Vec::new();

@@ -276,6 +276,15 @@ impl Datapath for FakeDatapath {
         Ok(world.bans.values().filter(|ban| world.now < ban.until).copied().collect())
     }
 
+    fn bans_of(&mut self, client: IpNet) -> Result<Vec<Ban>, DatapathError> {
+        Ok(self.bans()?.into_iter().filter(|ban| ban.client == client).collect())
+    }
+
+    fn tidy_bans(&mut self) -> Result<usize, DatapathError> {
+        self.kernel.world().calls.push("tidy_bans".to_owned());
+        Ok(0)
+    }
+
     fn lift_bans(&mut self, prefix: IpNet) -> Result<Vec<Ban>, DatapathError> {
         let mut world = self.kernel.world();
         let now = world.now;

@@ -212,6 +212,13 @@ pub trait Datapath: Send + 'static {
     /// The bans in force, sorted. Those whose time is over are not among them.
     fn bans(&mut self) -> Result<Vec<Ban>, DatapathError>;
 
+    /// Those of one client alone, which is as [`Policy::client`] makes it.
+    fn bans_of(&mut self, client: IpNet) -> Result<Vec<Ban>, DatapathError>;
+
+    /// Takes out bans that are forgotten, so that there is room for new ones; and where it is scarce, those that have
+    /// ended. Returns how many. To be called now and then.
+    fn tidy_bans(&mut self) -> Result<usize, DatapathError>;
+
     /// Ends the bans of every client that lies within `prefix`, and forgets how many it had in a row; sorted, those in force
     /// alone. The windows stay: a source that is still over its limit may be banned anew at once.
     fn lift_bans(&mut self, prefix: IpNet) -> Result<Vec<Ban>, DatapathError>;

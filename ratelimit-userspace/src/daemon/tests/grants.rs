@@ -221,6 +221,10 @@ async fn an_application_charges_a_source_and_asks_how_it_stands() {
     assert_eq!(site.client.charge(&mapped).await.unwrap(), standing, "more than can be counted is no error");
     assert_eq!(site.client.standing(mapped.source, "default").await.unwrap(), standing);
     assert_eq!(site.client.reset(mapped.source).await.unwrap().windows, 1);
+    let exempt = GrantRequest { seconds: Some(60), ..request("198.51.100.7") };
+    site.client.grant(Grant::Exempt, &exempt).await.unwrap();
+    let standing = site.client.charge(&charge(9)).await.unwrap();
+    assert_eq!((standing.used, standing.reason.as_str()), (0, "exempt"), "no packet of his is charged either");
     let unknown = site.client.standing(source, "no such").await;
     assert_eq!(Site::refusal(unknown), (Exit::Usage, "there is no rule no such; there are default".to_owned()));
     site.stop().await;

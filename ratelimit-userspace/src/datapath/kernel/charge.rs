@@ -63,12 +63,16 @@ impl Kernel {
         Ok(())
     }
 
-    /// How much more of a limit can be counted: a cell has an end, and a source that is there has been over its limit for long.
+    /// How much more of a limit can be counted: a cell has an end, and a source that is there has been over its limit for long. A
+    /// leaky bucket has none, and would be full for years: it is filled with a window's worth more than it holds.
     fn room(&mut self, client: Client, limit: &Limit, largest: u64) -> Result<u64, DatapathError> {
-        if limit.is_gcra != 0 {
-            return Ok(u64::MAX);
-        }
         let now = self.now()?;
+        if limit.is_gcra != 0 {
+            let full_ns = self.window(client, limit.slot)?.map_or(0, |window| window.cells[0]).saturating_sub(now.0);
+            let left_ns = limit.burst.saturating_add(limit.bucket_ns).saturating_sub(full_ns);
+            let room = u128::from(left_ns) * u128::from(limit.amount) / u128::from(limit.bucket_ns.max(1));
+            return Ok(u64::try_from(room).unwrap_or(u64::MAX));
+        }
         let used = self.window(client, limit.slot)?.map_or(0, |window| used(limit, &window, now));
         Ok(largest.saturating_sub(used))
     }

@@ -19,6 +19,9 @@ use super::plain::Plain;
 use super::{Kernel, limits_of, map_mut, map_ref, rules_len, state};
 use crate::datapath::{Ban, DatapathError, Forgotten, batch};
 
+/// Bans of one map that are kept though they have ended: what is left is for new ones.
+const BANS_KEPT_MAX: usize = BANS_CAPACITY as usize / 4 * 3;
+
 /// A client's prefix as the keys have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Client {
@@ -142,6 +145,32 @@ impl Kernel {
         self.in_force(&words, &entries)
     }
 
+    pub(super) fn bans_of_client(&mut self, net: IpNet) -> Result<Vec<Ban>, DatapathError> {
+        let client = Client::of(net, self.ipv6_family);
+        let words = self.config_words()?;
+        let mut entries = Vec::new();
+        for rule in words.rules[..rules_len(&words)].iter().filter(|rule| rule.bans.steps_len != 0) {
+            let slot = rule.bans.slot;
+            entries.extend(self.ban(client, slot)?.map(|ban| Entry { client, slot, ban }));
+        }
+        self.in_force(&words, &entries)
+    }
+
+    /// Makes room in the maps of bans. One that begins again between the last look at it and its removal is lost: its source is
+    /// let in as after its first ban.
+    pub(super) fn remove_stale_bans(&mut self) -> Result<usize, DatapathError> {
+        let now = self.now()?;
+        let (v4, v6): (Vec<_>, Vec<_>) =
+            self.ban_entries()?.into_iter().partition(|entry| matches!(entry.client, Client::V4(_)));
+        let mut removed = 0;
+        for Entry { client, slot, .. } in stale(v4, now).into_iter().chain(stale(v6, now)) {
+            if self.ban(client, slot)?.is_some_and(|ban| !ban.holds(now)) && self.remove_ban(client, slot)? {
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
     pub(super) fn lift(&mut self, within: IpNet) -> Result<Vec<Ban>, DatapathError> {
         let words = self.config_words()?;
         let lengths = Lengths::of(&words);
@@ -189,8 +218,8 @@ impl Kernel {
         let (now, lengths, rules) = (self.now()?, Lengths::of(words), &words.rules[..rules_len(words)]);
         let of = |entry: &Entry| {
             let rule = rules.iter().position(|rule| rule.bans.steps_len != 0 && rule.bans.slot == entry.slot)?;
-            let step = u32::try_from(entry.ban.step.saturating_add(1)).unwrap_or(u32::MAX);
-            Some(Ban { client: entry.client.net(lengths)?, rule, until: Nanos(entry.ban.until_ns), step })
+            let (until, step) = (Nanos(entry.ban.until_ns), entry.ban.step.saturating_add(1));
+            Some(Ban { client: entry.client.net(lengths)?, rule, until, step })
         };
         let mut bans: Vec<Ban> = entries.iter().filter(|entry| entry.ban.holds(now)).filter_map(of).collect();
         bans.sort_unstable();
@@ -251,11 +280,26 @@ impl Kernel {
     }
 }
 
+/// Which bans of one map to remove: what is forgotten; and where the others are too many, those that have ended, the oldest
+/// first.
+fn stale(entries: Vec<Entry>, now: Nanos) -> Vec<Entry> {
+    let (mut stale, kept): (Vec<_>, Vec<_>) =
+        entries.into_iter().partition(|entry| !entry.ban.holds(now) && now.0 >= entry.ban.forgotten_ns);
+    let too_many = kept.len().saturating_sub(BANS_KEPT_MAX);
+    let mut ended: Vec<Entry> = kept.into_iter().filter(|entry| !entry.ban.holds(now)).collect();
+    ended.sort_unstable_by_key(|entry| entry.ban.until_ns);
+    stale.extend(ended.into_iter().take(too_many));
+    stale
+}
+
 /// One entry of a map of bans, from its bytes; none where they are no such entry.
 fn entry(key: &[u8], value: &[u8]) -> Option<Entry> {
     let (prefix, slot) = key.split_at_checked(key.len().checked_sub(size_of::<u32>())?)?;
-    let mut words = value.chunks_exact(size_of::<u64>()).map(|word| word.try_into().map(u64::from_ne_bytes));
-    let mut word = || words.next()?.ok();
-    let ban = ban::Ban { until_ns: word()?, forgotten_ns: word()?, step: word()?, dropped: word()? };
+    let words: [[u8; 8]; 4] = value.as_chunks().0.try_into().ok()?;
+    let [until_ns, forgotten_ns, _, dropped] = words.map(u64::from_ne_bytes);
+    let [[a, b, c, d], let_in] =
+        [words[2].first_chunk(), words[2].last_chunk()].map(|half| half.copied().unwrap_or([0; 4]));
+    let (step, let_in) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes(let_in));
+    let ban = ban::Ban { until_ns, forgotten_ns, step, let_in, dropped };
     Some(Entry { client: Client::from_bytes(prefix)?, slot: u32::from_ne_bytes(slot.try_into().ok()?), ban })
 }

@@ -399,6 +399,14 @@ impl Datapath for Kernel {
         self.bans_in_force()
     }
 
+    fn bans_of(&mut self, client: IpNet) -> Result<Vec<Ban>, DatapathError> {
+        self.bans_of_client(client)
+    }
+
+    fn tidy_bans(&mut self) -> Result<usize, DatapathError> {
+        self.remove_stale_bans()
+    }
+
     fn lift_bans(&mut self, prefix: IpNet) -> Result<Vec<Ban>, DatapathError> {
         self.lift(prefix)
     }
