@@ -158,6 +158,7 @@ impl<D: Datapath> Engine<D> {
         let before = std::mem::replace(&mut self.config, loaded.config);
         self.desired = desired;
         self.pending = Some(Pending { before, before_path, record, until });
+        self.breaker.watch_anew();
         self.newest = None;
         Ok(changes)
     }
@@ -180,7 +181,7 @@ impl<D: Datapath> Engine<D> {
         self.note_success(moment);
         tracing::info!(user, file = %file.display(), "{} is confirmed by {user}", file.display());
         let now = self.clocks(moment)?.now;
-        // What has ended or tripped meanwhile.
+        // What has ended meanwhile.
         self.put_in_force(now).map_err(Problem::datapath)?;
         Ok(ConfirmReport { schema: SCHEMA, file })
     }
@@ -218,6 +219,7 @@ impl<D: Datapath> Engine<D> {
         self.config = before;
         self.set_text(record.confirmed.clone(), before_path);
         self.lists.hold_back(record.refused_lists());
+        self.breaker.watch_anew();
         self.refused = record.refused_text();
         remember(&self.host.store, record.not_confirmed());
         self.must_apply = true;
