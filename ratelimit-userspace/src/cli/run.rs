@@ -40,6 +40,8 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             limit(config, if is_listed { ConfigSource::FlagsWithLists(relist) } else { ConfigSource::Flags }, &global)
         }
         Some(Command::Run { config }) => {
+            // Commands name files by their absolute paths, and list files are compared by theirs.
+            let config = std::path::absolute(&config).with_context(|| format!("find {}", config.display()))?;
             let Loaded { config: of, text } = load(&config)?;
             let source =
                 ConfigSource::file(config, text, load, |path, text, known| Ok(file::parse_beside(path, text, known)?));

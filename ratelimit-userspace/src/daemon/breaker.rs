@@ -87,6 +87,16 @@ impl Breaker {
         self.tripped.iter().map(String::as_str)
     }
 
+    /// Counts anew: what was dropped so far was by another configuration. What has tripped stays so.
+    pub(super) fn watch_anew(&mut self) {
+        self.watched.clear();
+    }
+
+    /// This was another configuration's: its rule goes on.
+    pub(super) fn take_back(&mut self, trip: &Trip) {
+        self.tripped.remove(&trip.rule);
+    }
+
     /// Begins anew, nothing tripped.
     pub(super) fn close(&mut self) {
         *self = Self::default();

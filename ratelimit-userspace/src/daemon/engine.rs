@@ -16,8 +16,10 @@ use super::links::Links;
 use super::list_watch::ListWatch;
 use super::orders::Grants;
 use super::source::ConfigSource;
+use super::start::{Start, Unfinished};
 use super::store::Store;
-use super::trial::{Pending, Record, Start};
+use super::trial::Pending;
+use crate::config::lists::KnownLists;
 use crate::config::{Config, OnExit};
 use crate::control::proto::{DetachReport, Health, Problem, ProblemKind};
 use crate::datapath::{Datapath, DatapathError, InterfaceReading, Reading};
@@ -115,7 +117,7 @@ impl Seen {
 impl<D: Datapath> Engine<D> {
     /// Attaches to every interface and puts the policy in force, or leaves everything as it was.
     pub(super) fn start(datapath: D, start: Start, host: Host, moment: Moment) -> Result<Self, DatapathError> {
-        let Start { config, source, pending, refused } = start;
+        let Start { config, source, unfinished, refused, refused_lists } = start;
         let last_reload =
             ConfigState { last_reload_successful: true, last_reload_success_at: moment.wall, error: None };
         let mut engine = Self {
@@ -144,7 +146,7 @@ impl<D: Datapath> Engine<D> {
             is_readable: true,
             is_shut_down: false,
         };
-        let started = engine.recall(pending, moment).and_then(|is_on_trial| {
+        let started = engine.recall(unfinished, refused_lists, moment).and_then(|is_on_trial| {
             // What an earlier run's windows have refused is known before the first packet that counts.
             engine.observe();
             engine.attach_all(is_on_trial)
@@ -159,16 +161,24 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// What earlier runs were told; true if packets are under a trial, which applying anything would end.
-    fn recall(&mut self, pending: Option<(Config, Record)>, moment: Moment) -> Result<bool, DatapathError> {
+    fn recall(
+        &mut self,
+        unfinished: Option<Unfinished>,
+        refused_lists: Option<KnownLists>,
+        moment: Moment,
+    ) -> Result<bool, DatapathError> {
         let clocks = Clocks { now: self.datapath.read()?.now, wall: moment.wall };
         self.look_around();
         self.recall_grants(clocks);
         self.recall_hold();
-        let is_on_trial = match pending {
-            Some((before, record)) => self.resume(before, record, moment)?,
+        match refused_lists {
+            Some(refused) => self.lists.hold_back(refused),
+            None => self.lists.taken(&self.config.list_files, moment),
+        }
+        let is_on_trial = match unfinished {
+            Some(unfinished) => self.resume(unfinished, moment)?,
             None => false,
         };
-        self.lists.taken(&self.config.list_files, moment);
         self.desired.policy = self.policy_of(&self.config, clocks.now);
         Ok(is_on_trial)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::breaker::Share;
+use super::breaker::{Share, Trip};
 use super::engine::{Engine, Moment};
 use super::orders::user_name;
 use crate::config::OnExit;
@@ -108,26 +108,27 @@ impl<D: Datapath> Engine<D> {
         }
     }
 
-    /// Rules that drop more than they may fall back to dry-run.
+    /// Rules that drop more than they may fall back to dry-run; one of a file on trial rolls that back.
     pub(super) fn watch_breaker(&mut self, reading: &Reading, moment: Moment) {
         let Some(percent) = self.config.safety.breaker else { return };
         let hold = Duration::from_nanos(self.config.safety.breaker_after_ns);
         let trips = self.breaker.observe(&self.desired.policy, reading, moment.uptime, Share { percent, hold });
-        for trip in &trips {
-            tracing::error!(
-                rule = trip.rule,
-                "RULE {} FALLS BACK TO DRY RUN: it dropped {} of {} packets, more than {percent} %; see whether its limit is \
-                 right, then `ratelimitd mode enforce`",
-                trip.rule,
-                trip.dropped,
-                trip.packets
-            );
+        let Some(first) = trips.first() else { return };
+        if self.pending.is_some() {
+            trips.iter().for_each(|trip| self.breaker.take_back(trip));
+            self.forget_trial(&format!("rule {} {}", first.rule, what_it_did(first, percent)));
+        } else {
+            for trip in &trips {
+                tracing::error!(
+                    rule = trip.rule,
+                    "RULE {} FALLS BACK TO DRY RUN: it {}; see whether its limit is right, then `ratelimitd mode enforce`",
+                    trip.rule,
+                    what_it_did(trip, percent)
+                );
+            }
         }
-        if !trips.is_empty()
-            && self.pending.is_none()
-            && let Err(error) = self.put_in_force(reading.now)
-        {
-            tracing::error!("fall back to dry run: {:#}", anyhow::Error::from(error));
+        if let Err(error) = self.put_in_force(reading.now) {
+            tracing::error!("fall back: {:#}", anyhow::Error::from(error));
         }
     }
 
@@ -139,4 +140,8 @@ impl<D: Datapath> Engine<D> {
             }
         }
     }
+}
+
+fn what_it_did(trip: &Trip, percent: u8) -> String {
+    format!("dropped {} of {} packets, more than {percent} %", trip.dropped, trip.packets)
 }

@@ -22,6 +22,8 @@ use crate::datapath::Datapath;
 const LOOK_EVERY: Duration = Duration::from_millis(1_500);
 /// A file that changed less long before it was read may have changed again after that, by a clock that is this coarse.
 const SETTLED_AFTER: jiff::SignedDuration = jiff::SignedDuration::from_secs(2);
+/// Why a list is not followed that a trial has come with.
+const REFUSED: &str = "what it holds was tried and not confirmed; `ratelimitd reload` puts it in force";
 
 /// What tells two states of a file apart; none where there is no file.
 type Stamp = Option<FileStamp>;
@@ -65,6 +67,8 @@ pub(super) struct ListWatch {
     looked_at: Duration,
     /// Those that cannot be followed, and why.
     stale: BTreeMap<PathBuf, String>,
+    /// What was tried in them and not confirmed: not followed until a file holds something else.
+    refused: KnownLists,
 }
 
 impl ListWatch {
@@ -76,11 +80,16 @@ impl ListWatch {
         self.read = self.seen.clone().into_iter().filter(|(_, stamp)| is_settled(stamp)).collect();
         self.looked_at = moment.uptime;
         self.stale.clear();
+        self.refused.clear();
     }
 
-    /// Nobody knows how old what is in force is: every file is read again.
-    pub(super) fn forget(&mut self) {
-        *self = Self { looked_at: self.looked_at, ..Self::default() };
+    /// Nobody knows how old what is in force is: every file is read again. What was tried and not confirmed is not followed.
+    pub(super) fn hold_back(&mut self, refused: KnownLists) {
+        *self = Self { looked_at: self.looked_at, refused, ..Self::default() };
+    }
+
+    fn is_refused(&self, file: &ListFile, prefixes: &Arc<[IpNet]>) -> bool {
+        self.refused.get(&file.path) == Some(prefixes)
     }
 
     /// Those that cannot be followed, and why, by path.
@@ -128,10 +137,12 @@ impl ListWatch {
         );
     }
 
-    fn follow(&mut self, file: &ListFile) {
+    /// True if what it held before was refused.
+    fn follow(&mut self, file: &ListFile) -> bool {
         if self.stale.remove(&file.path).is_some() {
             tracing::info!(file = %file.path.display(), "{} ({}) is followed again", file.named_by, file.path.display());
         }
+        self.refused.remove(&file.path).is_some()
     }
 }
 
@@ -168,7 +179,8 @@ impl<D: Datapath> Engine<D> {
         let mut changed: Vec<(ListFile, Arc<[IpNet]>)> = Vec::new();
         for file in files.into_iter().filter(|file| paths.contains(&file.path)) {
             match read(&file) {
-                Ok(prefixes) if prefixes == file.prefixes => self.lists.follow(&file),
+                Ok(prefixes) if prefixes == file.prefixes => self.follow_list(&file),
+                Ok(prefixes) if self.lists.is_refused(&file, &prefixes) => self.lists.keep(&file, REFUSED),
                 Ok(prefixes) => changed.push((file, prefixes)),
                 Err(why) => self.lists.keep(&file, &why),
             }
@@ -191,12 +203,18 @@ impl<D: Datapath> Engine<D> {
         known.extend(changed.iter().map(|(file, prefixes)| (file.path.clone(), Arc::clone(prefixes))));
         self.relist(&known, now)?;
         for (file, prefixes) in changed {
-            self.lists.follow(file);
+            self.follow_list(file);
             let (added, removed) = (missing(&file.prefixes, prefixes), missing(prefixes, &file.prefixes));
             let path = file.path.display();
             tracing::info!(file = %path, "{} ({path}): {added} added, {removed} removed", file.named_by);
         }
         Ok(())
+    }
+
+    fn follow_list(&mut self, file: &ListFile) {
+        if self.lists.follow(file) {
+            self.forgive_list(&file.path);
+        }
     }
 
     /// Puts in force what the configuration means with these in its list files; on an error everything is as before.

@@ -33,6 +33,7 @@ mod notify;
 mod orders;
 mod reload;
 mod source;
+mod start;
 mod store;
 mod suggest;
 mod trial;
@@ -40,8 +41,8 @@ mod trial;
 use engine::{Engine, Host, Moment};
 use events::Event;
 use notify::{Notifier, State};
+use start::Start;
 use store::Store;
-use trial::Start;
 
 pub use source::{ConfigSource, Loaded};
 
@@ -64,6 +65,16 @@ pub enum DaemonError {
         address: std::net::SocketAddr,
         /// The kernel's answer.
         source: std::io::Error,
+    },
+    /// The file says what was tried and not confirmed, and what it said before cannot be had.
+    #[error("{path} was tried and not confirmed, and what held before it cannot be read any more: {why}")]
+    Refused {
+        /// The file.
+        path: String,
+        /// What is wrong with the text of before.
+        why: String,
+        /// The file that remembers the trial.
+        record: std::path::PathBuf,
     },
     /// Something else of the system's.
     #[error("{what}: {source}")]
@@ -88,6 +99,7 @@ impl DaemonError {
             }
             Self::Socket(SocketError::NotASocket { .. } | SocketError::Io { .. }) | Self::Listen { .. } => Exit::Usage,
             Self::Datapath(error) => error.into(),
+            Self::Refused { .. } => Exit::Config,
             Self::System { .. } | Self::Panicked => Exit::Internal,
         }
     }
@@ -98,6 +110,12 @@ impl DaemonError {
             Self::Socket(_) if self.exit() == Exit::NotPrivileged => vec![
                 "run it as root, or with CAP_BPF and CAP_NET_ADMIN and a --socket PATH that this user may make"
                     .to_owned(),
+            ],
+            Self::Refused { path, record, .. } => vec![
+                format!(
+                    "if a list file is gone, bring it back; or change {path}: a file that was changed since is a new one"
+                ),
+                format!("to start by what was refused all the same, remove {}", record.display()),
             ],
             Self::Socket(_) | Self::Datapath(_) | Self::Listen { .. } | Self::System { .. } | Self::Panicked => {
                 Vec::new()
@@ -171,7 +189,7 @@ async fn drive<D: Datapath>(
     let socket = ControlSocket::bind(&config.socket)?;
     let listeners = Listeners::open(&config, &socket).await?;
     let host = surroundings.host.clone();
-    let start = Start::new(config, source, &host.store, Timestamp::now());
+    let start = Start::new(config, source, &host.store, Timestamp::now())?;
     let datapath = open(&start.config)?;
     // Not on a blocking thread: nothing is served yet, and threads that start later inherit what is given up here.
     let engine = Engine::start(datapath, start, host, Moment::now(started))?;

@@ -39,9 +39,14 @@ impl Store {
         Self { directory }
     }
 
+    /// Where a file is.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
     /// A file's contents. One that cannot be understood is set aside, loudly, and counts as none.
     pub(super) fn load<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
-        let path = self.directory.join(name);
+        let path = self.path(name);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return None,
@@ -61,7 +66,7 @@ impl Store {
 
     /// Writes a file: after a crash there is the old one or the new one.
     pub(super) fn save<T: Serialize>(&self, name: &str, contents: T) -> io::Result<()> {
-        let path = self.directory.join(name);
+        let path = self.path(name);
         let new = self.directory.join(format!("{name}.new"));
         let text = serde_json::to_vec_pretty(&Versioned { version: VERSION, contents })?;
         let write = || {
@@ -78,7 +83,7 @@ impl Store {
 
     /// Removes a file; one that is not there is removed already.
     pub(super) fn remove(&self, name: &str) {
-        let path = self.directory.join(name);
+        let path = self.path(name);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => tracing::warn!("remove {}: {error}", path.display()),
             Ok(()) | Err(_) => {}

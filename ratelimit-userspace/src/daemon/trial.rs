@@ -1,51 +1,25 @@
 //! A configuration that is tried: in force for a while, and for good only once it is confirmed. The kernel goes back by itself; here it
 //! is noticed, said, and remembered over restarts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use ratelimit_common::time::Nanos;
-use serde::{Deserialize, Serialize};
 
 use super::engine::{Engine, Moment};
-use super::source::{ConfigFile, ConfigSource, Loaded};
-use super::store::Store;
+use super::source::{ConfigSource, Loaded};
+use super::start::{FILE, Record, Unfinished, Version, remember};
 use crate::config::Config;
-use crate::config::lists::KnownLists;
 use crate::control::proto::{ApplyReport, ApplyRequest, ConfirmReport, Problem, ProblemKind};
 use crate::datapath::{Datapath, DatapathError, Trial};
 use crate::desired::DesiredState;
 use crate::plan::changes;
 use crate::snapshot::{Clocks, SCHEMA};
 
-/// The file that remembers it.
-const FILE: &str = "trial.json";
 /// A shorter time is over before anyone can confirm.
 const SECONDS_MIN: u64 = 5;
 /// A longer one is no trial.
 const SECONDS_MAX: u64 = 86_400;
-
-/// A trial, as it outlives the daemon.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
-    state: Outcome,
-    /// The file that was tried.
-    file: PathBuf,
-    /// When its time is over.
-    until: Timestamp,
-    /// What the file said.
-    tried: String,
-    /// What the daemon's own file said when it was last in force for good.
-    confirmed: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Outcome {
-    Pending,
-    Refused,
-}
 
 /// A trial that runs.
 #[derive(Clone, Debug)]
@@ -59,88 +33,23 @@ pub(super) struct Pending {
     pub(super) until: Nanos,
 }
 
-/// What a start begins with.
-#[derive(Debug)]
-pub(super) struct Start {
-    pub(super) config: Config,
-    pub(super) source: ConfigSource,
-    /// A trial of an earlier run whose time is not over by the wall clock: what was before it, and what is known of it.
-    pub(super) pending: Option<(Config, Record)>,
-    /// What was tried and not confirmed.
-    pub(super) refused: Option<String>,
-}
-
-impl Start {
-    /// With what the file says, unless that was tried and not confirmed.
-    pub(super) fn new(config: Config, mut source: ConfigSource, store: &Store, now: Timestamp) -> Self {
-        let plain = |config, source| Self { config, source, pending: None, refused: None };
-        let ConfigSource::File(file) = &mut source else { return plain(config, source) };
-        let Some(record) = store.load::<Record>(FILE) else { return plain(config, source) };
-        let path = file.path.display().to_string();
-        let is_tried = file.text == record.tried;
-        if !is_tried && (record.state == Outcome::Refused || file.text != record.confirmed) {
-            tracing::info!("{path} was changed since a trial was not confirmed, and holds");
-            store.remove(FILE);
-            return plain(config, source);
-        }
-        let before = match parse(file, &record.confirmed) {
-            Ok(before) => before,
-            Err(error) => {
-                tracing::error!(
-                    "what {path} said before a trial cannot be read any more, so what it says now holds: {error:#}"
-                );
-                store.remove(FILE);
-                return plain(config, source);
-            }
-        };
-        if record.state == Outcome::Pending && now < record.until {
-            match parse(file, &record.tried) {
-                Ok(tried) => {
-                    file.text.clone_from(&record.tried);
-                    return Self { config: tried, source, pending: Some((before, record)), refused: None };
-                }
-                Err(error) => tracing::error!("what was tried cannot be read any more: {error:#}"),
-            }
-        }
-        warn_of_refused(&path, is_tried);
-        file.text.clone_from(&record.confirmed);
-        let refused = Some(record.tried.clone());
-        remember(store, Record { state: Outcome::Refused, ..record });
-        Self { config: before, source, pending: None, refused }
-    }
-}
-
-fn parse(file: &ConfigFile, text: &str) -> anyhow::Result<Config> {
-    (file.parse)(&file.path, text, &KnownLists::new())
-}
-
-fn warn_of_refused(path: &str, is_tried: bool) {
-    if is_tried {
-        tracing::error!(
-            "{path} WAS TRIED AND NOT CONFIRMED: what it said before holds; change it, or put it in force with `ratelimitd apply`"
-        );
-    } else {
-        tracing::error!("A TRIAL WAS NOT CONFIRMED and is over: what {path} says holds");
-    }
-}
-
-fn remember(store: &Store, record: Record) {
-    if let Err(error) = store.save(FILE, record) {
-        tracing::error!("{error}; a restart may put in force what was tried and not confirmed");
-    }
+/// Whether both name one file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
 impl<D: Datapath> Engine<D> {
     /// Goes on with the trial of an earlier run; true if packets are judged by it.
-    pub(super) fn resume(&mut self, before: Config, record: Record, moment: Moment) -> Result<bool, DatapathError> {
+    pub(super) fn resume(&mut self, unfinished: Unfinished, moment: Moment) -> Result<bool, DatapathError> {
+        let Unfinished { before, before_path, record } = unfinished;
         if let Trial::Running(until) = self.datapath.trial()? {
             let left_s = until.0.saturating_sub(self.datapath.read()?.now.0) / 1_000_000_000;
             tracing::warn!("{} is still on trial: `ratelimitd confirm` within {left_s} s", record.file.display());
-            self.pending = Some(Pending { before, before_path: self.text_path(), record, until });
+            self.pending = Some(Pending { before, before_path, record, until });
             return Ok(true);
         }
         let clocks = Clocks { now: self.datapath.read()?.now, wall: moment.wall };
-        let (before_path, until) = (self.text_path(), clocks.datapath_of(record.until));
+        let until = clocks.datapath_of(record.until);
         self.pending = Some(Pending { before, before_path, record, until });
         self.forget_trial("the trial of an earlier run is over");
         Ok(false)
@@ -168,7 +77,9 @@ impl<D: Datapath> Engine<D> {
             return Err(Problem::new(ProblemKind::Config, why));
         };
         let file = request.file.clone().unwrap_or_else(|| own.path.clone());
-        let is_own = file == own.path;
+        let is_own = is_same(&file, &own.path);
+        // By one path, a list file is one and the same wherever it is named.
+        let file = if is_own { own.path.clone() } else { file };
         let loaded = (own.load)(&file).map_err(|error| Problem::new(ProblemKind::Config, format!("{error:#}")))?;
         let user = super::orders::user_name(uid);
         tracing::info!(user, file = %file.display(), "apply {}, as {user} said", file.display());
@@ -219,13 +130,13 @@ impl<D: Datapath> Engine<D> {
             return Ok(changes);
         }
         let until = clocks.after(Duration::from_secs(seconds).as_nanos().try_into().unwrap_or(u64::MAX));
-        let record = Record {
-            state: Outcome::Pending,
-            file,
-            until: clocks.wall_of(until),
-            tried: loaded.text.clone(),
-            confirmed: self.text().to_owned(),
-        };
+        let (before_path, text) = (self.text_path(), self.text());
+        let record = Record::new(
+            Version { path: &file, text: &loaded.text, lists: &loaded.config.list_files },
+            Version { path: &before_path, text, lists: &self.config.list_files },
+            clocks.wall_of(until),
+        );
+        let earlier = self.host.store.load::<Record>(FILE);
         // First what a restart needs to know: a trial that it does not know of would be taken for confirmed.
         self.host.store.save(FILE, &record).map_err(|error| {
             Problem::new(
@@ -234,17 +145,20 @@ impl<D: Datapath> Engine<D> {
             )
         })?;
         if let Err(error) = self.datapath.apply_until(&desired.policy, until) {
-            self.host.store.remove(FILE);
+            match earlier {
+                Some(earlier) => remember(&self.host.store, earlier),
+                None => self.host.store.remove(FILE),
+            }
             return Err(Problem::datapath(error));
         }
         for change in &changes {
             tracing::warn!("on trial for {seconds} s: {change}");
         }
-        let before_path = self.text_path();
         self.set_text(loaded.text, record.file.clone());
         let before = std::mem::replace(&mut self.config, loaded.config);
         self.desired = desired;
         self.pending = Some(Pending { before, before_path, record, until });
+        self.breaker.watch_anew();
         self.newest = None;
         Ok(changes)
     }
@@ -267,7 +181,7 @@ impl<D: Datapath> Engine<D> {
         self.note_success(moment);
         tracing::info!(user, file = %file.display(), "{} is confirmed by {user}", file.display());
         let now = self.clocks(moment)?.now;
-        // What has ended or tripped meanwhile.
+        // What has ended meanwhile.
         self.put_in_force(now).map_err(Problem::datapath)?;
         Ok(ConfirmReport { schema: SCHEMA, file })
     }
@@ -304,9 +218,10 @@ impl<D: Datapath> Engine<D> {
         self.last_reload.error = Some(message);
         self.config = before;
         self.set_text(record.confirmed.clone(), before_path);
-        self.lists.forget();
-        self.refused = Some(record.tried.clone());
-        remember(&self.host.store, Record { state: Outcome::Refused, ..record });
+        self.lists.hold_back(record.refused_lists());
+        self.breaker.watch_anew();
+        self.refused = record.refused_text();
+        remember(&self.host.store, record.not_confirmed());
         self.must_apply = true;
         self.newest = None;
     }
@@ -316,11 +231,18 @@ impl<D: Datapath> Engine<D> {
         self.refused.as_deref() == Some(text)
     }
 
+    /// A list file has changed since it was tried and not confirmed: a later start need not hold it back.
+    pub(super) fn forgive_list(&self, path: &Path) {
+        let Some(mut record) = self.host.store.load::<Record>(FILE) else { return };
+        if record.forgive(path) {
+            remember(&self.host.store, record);
+        }
+    }
+
     /// Something else holds for good: what was refused is of no interest any more.
     pub(super) fn settle(&mut self) {
-        if self.refused.take().is_some() {
-            self.host.store.remove(FILE);
-        }
+        self.refused = None;
+        self.host.store.remove(FILE);
     }
 
     fn text(&self) -> &str {

@@ -83,7 +83,7 @@ impl Subject {
         surroundings.host = Host { look: Around::default, store: Store::at(state.path().join("state")) };
         let started = Instant::now();
         let config = parsed(START).unwrap();
-        let start = Start::new(config.clone(), source, &surroundings.host.store, Timestamp::now());
+        let start = Start::new(config.clone(), source, &surroundings.host.store, Timestamp::now()).unwrap();
         let engine = Engine::start(datapath, start, surroundings.host.clone(), Moment::now(started)).unwrap();
         let (handle, commands) = Handle::channel();
         Self {

@@ -18,29 +18,33 @@ struct Watched {
     uptime: Duration,
 }
 
+/// A daemon of this directory's file, as a start makes it.
+fn begin(directory: &Path, datapath: FakeDatapath, moment: Moment) -> Result<Engine<FakeDatapath>, DaemonError> {
+    let path = directory.join("ratelimitd.toml");
+    let load = |path: &Path| {
+        let text = file::read_text(path)?;
+        Ok(Loaded { config: file::parse_beside(path, &text, &KnownLists::new())?, text })
+    };
+    let Loaded { config, text } = load(&path).unwrap();
+    let parse = |path: &Path, text: &str, known: &KnownLists| Ok(file::parse_beside(path, text, known)?);
+    let source = ConfigSource::file(path, text, load, parse);
+    let host = Host { look: Around::default, store: Store::at(directory.join("state")) };
+    let start = Start::new(config, source, &host.store, moment.wall)?;
+    Ok(Engine::start(datapath, start, host, moment)?)
+}
+
 impl Watched {
     /// A daemon whose `bad.txt` and `other.txt` have one prefix each.
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("ratelimitd.toml");
         let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
         write("ratelimitd.toml", FILE);
         write("bad.txt", "192.0.2.0/24\n");
         write("other.txt", "198.51.100.0/24\n");
-        let load = |path: &Path| {
-            let text = file::read_text(path)?;
-            Ok(Loaded { config: file::parse_beside(path, &text, &KnownLists::new())?, text })
-        };
-        let Loaded { config, text } = load(&path).unwrap();
-        let parse = |path: &Path, text: &str, known: &KnownLists| Ok(file::parse_beside(path, text, known)?);
-        let source = ConfigSource::file(path, text, load, parse);
         let (datapath, kernel) = FakeDatapath::new(&["eth0"]);
-        let store = Store::at(directory.path().join("state"));
-        let host = Host { look: Around::default, store };
-        let start = Start { config, source, pending: None, refused: None };
         let (began, uptime) = (Instant::now(), Duration::ZERO);
         let moment = Moment { at: began, uptime, wall: Timestamp::now() };
-        let engine = Engine::start(datapath, start, host, moment).unwrap();
+        let engine = begin(directory.path(), datapath, moment).unwrap();
         let mut watched = Self { directory, kernel, engine, lines: Lines::default(), began, uptime };
         // The files are so young that they are read once more.
         watched.look();
@@ -74,6 +78,29 @@ impl Watched {
     fn two_looks(&mut self) -> String {
         let first = self.look();
         first + &self.look()
+    }
+
+    /// Puts the file on trial for 20 s.
+    fn try_out(&mut self, file: Option<&str>) {
+        let file = file.map(|name| self.directory.path().join(name));
+        let request = ApplyRequest { file, confirm_seconds: Some(20), ..ApplyRequest::default() };
+        self.said(|engine, moment| engine.apply(&request, 0, moment).unwrap());
+    }
+
+    /// The trial's time passes; what is logged by it.
+    fn roll_back(&mut self) -> String {
+        (0..12).map(|_| self.look()).collect()
+    }
+
+    /// As SIGKILL and a new start do.
+    fn restart(&mut self) -> Result<(), DaemonError> {
+        let (moment, datapath) = (self.moment(), self.kernel.reopen());
+        self.engine = begin(self.directory.path(), datapath, moment)?;
+        Ok(())
+    }
+
+    fn amount(&self) -> u64 {
+        self.kernel.policy().unwrap().rules[0].limits[0].amount
     }
 
     fn denied(&self) -> Vec<String> {
@@ -186,8 +213,7 @@ async fn a_list_that_the_kernel_does_not_take_keeps_the_old_one() {
 async fn a_trial_is_not_ended_by_a_list_which_is_followed_after_it() {
     let mut site = Watched::new();
     site.write("ratelimitd.toml", FILE.replace("3/5m", "9/5m"));
-    let request = ApplyRequest { file: None, confirm_seconds: Some(20), ssh: None };
-    site.said(|engine, moment| engine.apply(&request, 0, moment).unwrap());
+    site.try_out(None);
     site.write("bad.txt", "203.0.113.7\n");
     assert_eq!(site.two_looks(), "");
     assert!(matches!(site.kernel.peek().trial().unwrap(), crate::datapath::Trial::Running(_)));
@@ -209,4 +235,114 @@ async fn a_hold_holds_on_and_the_configuration_file_is_not_watched() {
     assert_eq!((rule.mode, rule.limits[0].amount), (Mode::DryRun, 3));
     site.said(|engine, moment| engine.reload(None, moment).unwrap());
     assert_eq!(site.kernel.policy().unwrap().rules[0].limits[0].amount, 9);
+}
+
+/// Tries a file that says another limit and does without a list that is gone, and lets it be rolled back.
+fn refused_without_a_list() -> Watched {
+    let mut site = Watched::new();
+    site.write("ratelimitd.toml", FILE.replace("3/5m", "9/5m").replace(", \"file:other.txt\"", ""));
+    std::fs::remove_file(site.directory.path().join("other.txt")).unwrap();
+    site.try_out(None);
+    assert_eq!((site.amount(), site.denied().len()), (9, 1));
+    assert!(site.roll_back().contains("ROLLED BACK"));
+    assert_eq!((site.amount(), site.denied().len()), (3, 2));
+    site
+}
+
+#[tokio::test]
+async fn what_held_before_a_trial_holds_after_a_restart_also_where_its_list_is_gone() {
+    let mut site = refused_without_a_list();
+    site.restart().unwrap();
+    assert_eq!((site.amount(), site.denied()), (3, vec!["192.0.2.0/24".to_owned(), "198.51.100.0/24".to_owned()]));
+    assert!(site.two_looks().contains("cannot read the list file: no such file"));
+    assert_eq!((site.amount(), site.denied().len()), (3, 2));
+    site.said(|engine, moment| engine.apply(&ApplyRequest::default(), 0, moment).unwrap());
+    site.restart().unwrap();
+    assert_eq!((site.amount(), site.denied().len()), (9, 1), "whoever asks for it by name gets it");
+}
+
+#[tokio::test]
+async fn a_start_that_could_only_take_what_was_refused_fails_and_says_what_to_do() {
+    let mut site = refused_without_a_list();
+    let record = site.directory.path().join("state/trial.json");
+    let mut of: serde_json::Value = serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap();
+    of.as_object_mut().unwrap().remove("confirmed_lists");
+    std::fs::write(&record, of.to_string()).unwrap();
+    let calls = site.kernel.calls();
+    let error = site.restart().unwrap_err();
+    let words = error.to_string();
+    assert_eq!(error.exit(), crate::error::Exit::Config);
+    assert!(words.contains("ratelimitd.toml was tried and not confirmed") && words.contains("other.txt"), "{words}");
+    assert!(error.help().concat().contains("bring it back"), "{error:?}");
+    assert_eq!(site.kernel.calls(), calls, "packets are judged as they were");
+    site.write("ratelimitd.toml", FILE.replace("3/5m", "7/5m").replace(", \"file:other.txt\"", ""));
+    site.restart().unwrap();
+    assert_eq!(site.amount(), 7, "a file that was changed is a new one");
+}
+
+#[tokio::test]
+async fn a_list_that_was_tried_and_not_confirmed_is_not_followed_until_it_changes_again() {
+    let before = ["192.0.2.0/24", "198.51.100.0/24"];
+    for way in 0..4 {
+        let mut site = Watched::new();
+        site.write("bad.txt", "192.0.2.0/24\n203.0.113.7\n");
+        site.try_out(None);
+        assert_eq!(site.denied().len(), 3);
+        let said = site.roll_back();
+        assert!(said.contains("ROLLED BACK"), "{said}");
+        assert_eq!(said.matches("was tried and not confirmed").count(), 1, "{said}");
+        assert_eq!(site.denied(), before, "{way}");
+        assert_eq!(site.stats().stale_lists.len(), 1);
+        match way {
+            0 => {
+                site.said(|engine, moment| engine.reload(None, moment).unwrap());
+                assert_eq!(site.denied().len(), 3, "the text is what always held, and whoever asks gets the list");
+                site.two_looks();
+                site.restart().unwrap();
+                assert_eq!(site.denied().len(), 3);
+            }
+            1 => {
+                site.write("bad.txt", "192.0.2.0/24\n203.0.113.8\n");
+                assert!(site.two_looks().contains("is followed again"));
+                assert!(site.denied().contains(&"203.0.113.8/32".to_owned()));
+            }
+            2 => {
+                site.restart().unwrap();
+                assert_eq!(site.denied(), before, "a restart does not put it in force silently");
+                site.two_looks();
+                assert_eq!((site.denied(), site.stats().stale_lists.len()), (before.map(str::to_owned).to_vec(), 1));
+            }
+            _ => {
+                site.write("bad.txt", "192.0.2.0/24\n");
+                assert!(site.two_looks().contains("is followed again"));
+                assert!(site.stats().stale_lists.is_empty());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_restart_within_a_trial_reads_the_lists_beside_the_file_that_is_tried() {
+    for is_confirmed in [true, false] {
+        let mut site = Watched::new();
+        std::fs::create_dir(site.directory.path().join("new")).unwrap();
+        site.write("new/site.toml", FILE);
+        site.write("new/bad.txt", "203.0.113.7\n");
+        site.write("new/other.txt", "203.0.113.8\n");
+        site.try_out(Some("new/site.toml"));
+        let tried = ["203.0.113.7/32", "203.0.113.8/32"];
+        assert_eq!(site.denied(), tried);
+        site.restart().unwrap();
+        site.two_looks();
+        assert_eq!(site.denied(), tried);
+        assert_eq!(site.kernel.policy().as_ref(), Some(&site.engine.desired.policy), "it believes what is so");
+        if is_confirmed {
+            site.said(|engine, moment| engine.confirm(0, moment).unwrap());
+            site.two_looks();
+            assert_eq!(site.denied(), tried);
+        } else {
+            site.roll_back();
+            assert_eq!(site.denied(), ["192.0.2.0/24", "198.51.100.0/24"]);
+        }
+    }
 }

@@ -175,7 +175,7 @@ async fn what_cannot_be_tried_changes_nothing() {
     ] {
         site.write(text);
         let (_, why) = Site::refusal(
-            site.client.apply(&ApplyRequest { file: None, confirm_seconds: Some(seconds), ssh: None }).await,
+            site.client.apply(&ApplyRequest { confirm_seconds: Some(seconds), ..ApplyRequest::default() }).await,
         );
         assert!(why.contains(words), "{why}");
     }
@@ -196,12 +196,26 @@ async fn another_file_can_be_applied_and_a_restart_reads_the_own_one() {
     site.start().await;
     let other = site.directory.path().join("other.toml");
     std::fs::write(&other, "9").unwrap();
-    let report =
-        site.client.apply(&ApplyRequest { file: Some(other), confirm_seconds: None, ssh: None }).await.unwrap();
+    let report = site.client.apply(&ApplyRequest { file: Some(other), ..ApplyRequest::default() }).await.unwrap();
     assert_eq!(site.amount(), 9);
     assert!(report.notes[0].starts_with("a restart and a reload read "), "{report:?}");
     site.restart().await;
     assert_eq!(site.amount(), 3);
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_own_file_is_known_by_whatever_path_it_is_named() {
+    let mut site = Site::new(3);
+    site.start().await;
+    std::fs::create_dir(site.directory.path().join("beside")).unwrap();
+    std::os::unix::fs::symlink(site.file(), site.directory.path().join("link.toml")).unwrap();
+    for (text, path) in [("4", "beside/../ratelimitd.toml"), ("5", "link.toml")] {
+        site.write(text);
+        let request = ApplyRequest { file: Some(site.directory.path().join(path)), ..ApplyRequest::default() };
+        let report = site.client.apply(&request).await.unwrap();
+        assert_eq!((report.notes, site.amount().to_string().as_str()), (Vec::new(), text), "{path}");
+    }
     site.stop().await;
 }
 
@@ -262,5 +276,37 @@ async fn a_rule_that_drops_nearly_everything_falls_back_and_says_so() {
     assert!(site.client.mode(ModeWord::Enforce).await.unwrap().changed);
     assert_eq!(site.reason("198.51.100.7"), "over_limit");
     assert!(site.client.stats().await.unwrap().fallen_back.is_empty());
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_that_drops_nearly_everything_is_rolled_back_at_once() {
+    let mut site = Site::new(1_000_000).with_safety(Safety { breaker: Some(90), ..Safety::default() });
+    site.start().await;
+    let hammer = async |site: &Site, seconds: u64| {
+        for _ in 0..seconds / 2 {
+            for _ in 0..20 {
+                site.reason("198.51.100.7");
+            }
+            site.kernel.advance(2 * site::SECOND_NS);
+            sleep(SUPERVISE_EVERY).await;
+        }
+    };
+    // What was dropped before the trial does not count against it.
+    hammer(&site, 20).await;
+    site.write("1");
+    site.client.apply(&ApplyRequest { confirm_seconds: Some(600), ..ApplyRequest::default() }).await.unwrap();
+    hammer(&site, 20).await;
+    assert_eq!(site.amount(), 1);
+    hammer(&site, 20).await;
+    assert_eq!((site.amount(), site.trial()), (1_000_000, Trial::None));
+    assert_eq!(site.reason("198.51.100.7"), "within_limit", "the rule that held before goes on");
+    let stats = site.client.stats().await.unwrap();
+    assert!(stats.fallen_back.is_empty());
+    let why = stats.config.error.unwrap();
+    assert!(why.contains("ROLLED BACK") && why.contains("rule default dropped"), "{why}");
+    let told: Vec<_> = std::iter::from_fn(|| site.told.try_recv().ok()).collect();
+    assert!(!told.iter().any(|line| line.contains("FELL BACK")), "{told:?}");
+    assert!(Site::refusal(site.client.confirm().await).1.contains("nothing to confirm"));
     site.stop().await;
 }
