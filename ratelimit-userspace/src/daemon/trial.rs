@@ -165,13 +165,16 @@ impl<D: Datapath> Engine<D> {
 
     /// Keeps what is on trial.
     pub(super) fn confirm(&mut self, uid: u32, moment: Moment) -> Result<ConfirmReport, Problem> {
+        let too_late = "too late: what was tried is rolled back, and what held before holds again; `ratelimitd apply --confirm` tries anew";
         if self.pending.is_none() {
-            return Err(Problem::new(ProblemKind::BadRequest, "there is nothing to confirm: no file is on trial"));
+            return Err(match self.refused {
+                Some(_) => Problem::new(ProblemKind::Conflict, too_late),
+                None => Problem::new(ProblemKind::BadRequest, "there is nothing to confirm: no file is on trial"),
+            });
         }
         if !self.datapath.confirm().map_err(Problem::datapath)? {
             self.watch_trial().map_err(Problem::datapath)?;
-            let why = "too late: the time was over, and what held before holds again; `ratelimitd apply --confirm` tries anew";
-            return Err(Problem::new(ProblemKind::Conflict, why));
+            return Err(Problem::new(ProblemKind::Conflict, too_late));
         }
         let user = super::orders::user_name(uid);
         let file = self.pending.take().map(|pending| pending.record.file).unwrap_or_default();

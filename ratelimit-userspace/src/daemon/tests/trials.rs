@@ -41,7 +41,7 @@ async fn a_trial_that_nobody_confirms_is_rolled_back_and_said_so() {
     assert_eq!((site.amount(), site.trial()), (3, Trial::None), "what held before was applied for good");
     let config = site.client.stats().await.unwrap().config;
     assert!(!config.last_reload_successful && config.error.unwrap().contains("ROLLED BACK"));
-    assert!(Site::refusal(site.client.confirm().await).1.contains("nothing to confirm"));
+    assert!(Site::refusal(site.client.confirm().await).1.contains("too late"));
     let (exit, why) = Site::refusal(site.client.reload().await);
     assert!(exit == Exit::Occupied && why.contains("was tried and not confirmed"), "{why}");
     site.restart().await;
@@ -307,6 +307,6 @@ async fn a_trial_that_drops_nearly_everything_is_rolled_back_at_once() {
     assert!(why.contains("ROLLED BACK") && why.contains("rule default dropped"), "{why}");
     let told: Vec<_> = std::iter::from_fn(|| site.told.try_recv().ok()).collect();
     assert!(!told.iter().any(|line| line.contains("FELL BACK")), "{told:?}");
-    assert!(Site::refusal(site.client.confirm().await).1.contains("nothing to confirm"));
+    assert!(Site::refusal(site.client.confirm().await).1.contains("too late"));
     site.stop().await;
 }
