@@ -147,7 +147,7 @@ fn what_nobody_confirms_is_rolled_back_with_the_daemon_alive() {
     assert_eq!(lab.stats().pointer("/rules/0/limits/0/amount").unwrap(), 1, "at once");
     lab.assert_admitted(CLIENTS[1], 80, 1);
     daemon.child.wait_for_line("ROLLED BACK", NOTICED).unwrap();
-    assert_refused(&lab.ratelimitd(&["confirm"]), 2, &["nothing to confirm"]);
+    assert_refused(&lab.ratelimitd(&["confirm"]), 75, &["too late"]);
     assert_refused(&lab.ratelimitd(&["reload"]), 75, &["tried and not confirmed"]);
     lab.assert_admitted(CLIENTS_V6[0], 80, 1);
     assert_eq!(lab.stats().pointer("/rules/0/limits/0/amount").unwrap(), 1);
