@@ -40,6 +40,10 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             limit(config, if is_listed { ConfigSource::FlagsWithLists(relist) } else { ConfigSource::Flags }, &global)
         }
         Some(Command::Run { config }) => {
+            if config.is_relative() {
+                // A mistake is said to be in the file as it was named.
+                load(&config)?;
+            }
             // Commands name files by their absolute paths, and list files are compared by theirs.
             let config = std::path::absolute(&config).with_context(|| format!("find {}", config.display()))?;
             let Loaded { config: of, text } = load(&config)?;
