@@ -94,12 +94,14 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             };
             block_on(&global, change::mode(&socket.path, word, format))
         }
-        Some(Command::Apply { file, confirm, socket }) => {
-            let request = change::parse_apply(file, confirm.as_deref())?;
+        Some(Command::Apply { file, confirm, insistence, socket }) => {
+            let request = change::parse_apply(file, confirm.as_deref(), insistence)?;
             block_on(&global, change::apply(&socket.path, request, format))
         }
         Some(Command::Confirm { socket }) => block_on(&global, change::confirm(&socket.path, format)),
-        Some(Command::Reload { socket }) => block_on(&global, ask::reload(&socket.path, format)),
+        Some(Command::Reload { insistence, socket }) => {
+            block_on(&global, ask::reload(&socket.path, insistence, format))
+        }
         Some(Command::CheckConfig { file, limiter }) => check_config(file, &limiter, &global),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
