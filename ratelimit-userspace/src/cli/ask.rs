@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use super::run::{print, print_json};
-use super::{OutputFormat, Repeat};
+use super::{Insistence, OutputFormat, Repeat};
 use crate::control::client::{Client, ClientError};
 use crate::control::proto::ReloadRequest;
 use crate::datapath::DatapathError;
@@ -82,8 +82,8 @@ pub(super) async fn list(socket: &Path, format: OutputFormat) -> anyhow::Result<
 }
 
 /// Has the daemon read its file again.
-pub(super) async fn reload(socket: &Path, format: OutputFormat) -> anyhow::Result<Exit> {
-    let request = ReloadRequest { ssh: safety::ssh_session_of_this_process() };
+pub(super) async fn reload(socket: &Path, insistence: Insistence, format: OutputFormat) -> anyhow::Result<Exit> {
+    let request = ReloadRequest { ssh: safety::ssh_session_of_this_process(), force: insistence.force };
     let report = Client::new(socket).reload_by(&request).await?;
     match format {
         OutputFormat::Human => print(view::reloaded(&report).as_bytes()),

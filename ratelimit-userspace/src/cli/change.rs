@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use ratelimit_common::time::SECOND_NS;
 
 use super::run::{parse_source, print, print_json};
-use super::{GrantArgs, OutputFormat};
+use super::{GrantArgs, Insistence, OutputFormat};
 use crate::config::duration;
 use crate::config::network::parse_cidr;
 use crate::config::syntax::SyntaxError;
@@ -52,12 +52,17 @@ pub(super) fn parse_sent(source: &str, to: &str, to_address: Option<&str>) -> an
 }
 
 /// A file to put in force.
-pub(super) fn parse_apply(file: Option<PathBuf>, confirm: Option<&str>) -> anyhow::Result<ApplyRequest> {
+pub(super) fn parse_apply(
+    file: Option<PathBuf>,
+    confirm: Option<&str>,
+    insistence: Insistence,
+) -> anyhow::Result<ApplyRequest> {
     let absolute = |file: PathBuf| std::path::absolute(&file).with_context(|| format!("find {}", file.display()));
     Ok(ApplyRequest {
         file: file.map(absolute).transpose()?,
         confirm_seconds: confirm.map(|text| parse_seconds("--confirm", text)).transpose()?,
         ssh: safety::ssh_session_of_this_process(),
+        force: insistence.force,
     })
 }
 

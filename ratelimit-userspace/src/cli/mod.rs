@@ -234,6 +234,9 @@ pub enum Command {
         /// Roll it back after DUR unless `ratelimitd confirm` follows: 60s, 5m; also where this command and the daemon are gone
         #[arg(long, value_name = "DUR")]
         confirm: Option<String>,
+        /// Whether to insist.
+        #[command(flatten)]
+        insistence: Insistence,
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
@@ -265,6 +268,9 @@ pub enum Command {
     },
     /// Make the daemon read its configuration file again; a bad file changes nothing
     Reload {
+        /// Whether to insist.
+        #[command(flatten)]
+        insistence: Insistence,
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
@@ -284,6 +290,14 @@ pub enum Command {
     },
     /// Print the version, and that of the layout of what is pinned
     Version,
+}
+
+/// Whether to do what is likely a mistake.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Insistence {
+    /// Also where the file denies or limits your own SSH session
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// Who is let through or kept out, for how long and why.

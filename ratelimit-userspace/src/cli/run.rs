@@ -40,6 +40,10 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             limit(config, if is_listed { ConfigSource::FlagsWithLists(relist) } else { ConfigSource::Flags }, &global)
         }
         Some(Command::Run { config }) => {
+            if config.is_relative() {
+                // A mistake is said to be in the file as it was named.
+                load(&config)?;
+            }
             // Commands name files by their absolute paths, and list files are compared by theirs.
             let config = std::path::absolute(&config).with_context(|| format!("find {}", config.display()))?;
             let Loaded { config: of, text } = load(&config)?;
@@ -90,12 +94,14 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             };
             block_on(&global, change::mode(&socket.path, word, format))
         }
-        Some(Command::Apply { file, confirm, socket }) => {
-            let request = change::parse_apply(file, confirm.as_deref())?;
+        Some(Command::Apply { file, confirm, insistence, socket }) => {
+            let request = change::parse_apply(file, confirm.as_deref(), insistence)?;
             block_on(&global, change::apply(&socket.path, request, format))
         }
         Some(Command::Confirm { socket }) => block_on(&global, change::confirm(&socket.path, format)),
-        Some(Command::Reload { socket }) => block_on(&global, ask::reload(&socket.path, format)),
+        Some(Command::Reload { insistence, socket }) => {
+            block_on(&global, ask::reload(&socket.path, insistence, format))
+        }
         Some(Command::CheckConfig { file, limiter }) => check_config(file, &limiter, &global),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();

@@ -132,6 +132,9 @@ pub struct ApplyRequest {
     /// The session of the one who asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh: Option<SshSession>,
+    /// Also where it denies or limits that session, which it did not before.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// To read the daemon's own file anew.
@@ -141,6 +144,9 @@ pub struct ReloadRequest {
     /// The session of the one who asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh: Option<SshSession>,
+    /// Also where it denies or limits that session, which it did not before.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// What that changed.

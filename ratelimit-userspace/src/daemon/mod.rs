@@ -14,13 +14,13 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, Interval, MissedTickBehavior, sleep_until};
 
 use crate::config::Config;
-use crate::control::proto::Problem;
+use crate::control::proto::{Problem, ReloadRequest};
 use crate::control::server::{Surface, router, serve};
 use crate::control::socket::{ControlSocket, SocketError};
 use crate::control::{Command, Handle, Reply};
 use crate::datapath::{Datapath, DatapathError};
 use crate::error::Exit;
-use crate::safety::{Around, SshSession};
+use crate::safety::Around;
 
 mod breaker;
 mod carry_out;
@@ -264,7 +264,7 @@ impl<D: Datapath> Owner<D> {
             tokio::select! {
                 event = events.recv() => match event {
                     None | Some(Event::Stop) => return Ok(()),
-                    Some(Event::Reload) => self.reload(None, surroundings, |_| {}).await?,
+                    Some(Event::Reload) => self.reload(ReloadRequest::default(), surroundings, |_| {}).await?,
                     Some(Event::LinksChanged) => {
                         self.on_datapath(|engine, moment| {
                             engine.hurry();
@@ -328,7 +328,7 @@ impl<D: Datapath> Owner<D> {
                 let _ = reply.send(Ok(seen.health()));
             }
             Command::Reload { request, reply } => {
-                self.reload(request.ssh, surroundings, |answer| {
+                self.reload(request, surroundings, |answer| {
                     let _ = reply.send(answer);
                 })
                 .await?;
@@ -404,12 +404,12 @@ impl<D: Datapath> Owner<D> {
 
     async fn reload(
         &mut self,
-        caller: Option<SshSession>,
+        request: ReloadRequest,
         surroundings: &mut Surroundings,
         answer: impl FnOnce(reload::Reloaded),
     ) -> Result<(), DaemonError> {
         surroundings.notifier.tell(State::Reloading);
-        let reloaded = self.on_datapath(move |engine, moment| engine.reload(caller, moment)).await?;
+        let reloaded = self.on_datapath(move |engine, moment| engine.reload(request, moment)).await?;
         surroundings.notifier.tell(State::Ready);
         answer(reloaded);
         Ok(())

@@ -301,6 +301,22 @@ impl<D: Datapath> Engine<D> {
         warnings
     }
 
+    /// Refuses a configuration that denies or limits the session of whoever asks for it, which the one in force does not.
+    pub(super) fn object_to_lockout(
+        &self,
+        config: &Config,
+        caller: Option<SshSession>,
+        now: Nanos,
+    ) -> Result<(), Problem> {
+        let of = |config: &Config| Policy { access: self.access_of(config, now), ..config.policy.clone() };
+        let Some(caller) = caller else { return Ok(()) };
+        let Some(why) = Around::objection_to_policy(&of(config), &of(&self.config), caller, now) else { return Ok(()) };
+        let why = format!(
+            "{why}; nothing was changed: `ratelimitd apply --confirm 60s` tries it and goes back by itself, --force insists"
+        );
+        Err(Problem::new(ProblemKind::BadRequest, why))
+    }
+
     /// Refuses a denial that may lock out someone who is needed, or that would not do anything.
     fn object_to(&self, prefix: IpNet, request: &GrantRequest) -> Result<(), Problem> {
         let configured = &self.config.policy.access;

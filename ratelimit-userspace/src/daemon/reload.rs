@@ -7,20 +7,20 @@ use super::engine::{Engine, Moment};
 use super::source::{ConfigSource, Loaded};
 use super::suggest::candidate_changes;
 use crate::config::Config;
-use crate::control::proto::{Problem, ProblemKind, ReloadReport};
+use crate::control::proto::{Problem, ProblemKind, ReloadReport, ReloadRequest};
 use crate::datapath::Datapath;
 use crate::desired::DesiredState;
 use crate::plan::{changes, diff, restart_needed};
-use crate::safety::SshSession;
 use crate::snapshot::{ConfigState, SCHEMA};
 
 /// What became of a reload.
 pub(super) type Reloaded = Result<ReloadReport, Problem>;
 
 impl<D: Datapath> Engine<D> {
-    /// Reads the file anew and carries it out, whole or not at all; `caller` is the session of whoever asks.
-    pub(super) fn reload(&mut self, caller: Option<SshSession>, moment: Moment) -> Reloaded {
+    /// Reads the file anew and carries it out, whole or not at all.
+    pub(super) fn reload(&mut self, request: ReloadRequest, moment: Moment) -> Reloaded {
         self.notice_trial();
+        let now = self.clocks(moment)?.now;
         let ConfigSource::File(file) = &self.source else {
             let why =
                 "there is nothing to reload: this daemon was started from flags; use `ratelimitd run --config FILE`";
@@ -34,14 +34,17 @@ impl<D: Datapath> Engine<D> {
                 let why = format!("{path} was tried and not confirmed; change it, or insist: `ratelimitd apply`");
                 return Err(Problem::new(ProblemKind::Conflict, why));
             }
+            self.settled(now)?;
+            if !request.force {
+                self.object_to_lockout(&loaded.config, request.ssh, now)?;
+            }
             Ok(loaded)
         });
         let changes = match loaded {
             Ok(loaded) => self.take_on(loaded, &path, moment)?,
             Err(problem) => return Err(self.refuse(problem)),
         };
-        let now = self.clocks(moment)?.now;
-        let notes = self.warn_of_lockouts(&self.config, caller, now);
+        let notes = self.warn_of_lockouts(&self.config, request.ssh, now);
         Ok(ReloadReport { schema: SCHEMA, changes, notes })
     }
 

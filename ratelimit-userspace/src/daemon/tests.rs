@@ -363,10 +363,10 @@ async fn a_reload_logs_what_it_changed_and_only_once_it_has() {
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
     let said = tracing::subscriber::with_default(subscriber, || {
-        engine.reload(None, moment()).unwrap();
+        engine.reload(ReloadRequest::default(), moment()).unwrap();
         let good = String::from_utf8(std::mem::take(&mut *lines.0.lock().unwrap())).unwrap();
         kernel.refuse_apply();
-        engine.reload(None, moment()).unwrap_err();
+        engine.reload(ReloadRequest::default(), moment()).unwrap_err();
         [good, String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()]
     });
     assert!(said[0].contains("reload: ") && said[0].contains("-> 4"), "{}", said[0]);

@@ -81,6 +81,9 @@ impl<D: Datapath> Engine<D> {
         // By one path, a list file is one and the same wherever it is named.
         let file = if is_own { own.path.clone() } else { file };
         let loaded = (own.load)(&file).map_err(|error| Problem::new(ProblemKind::Config, format!("{error:#}")))?;
+        if request.confirm_seconds.is_none() && !request.force {
+            self.object_to_lockout(&loaded.config, request.ssh, clocks.now)?;
+        }
         let user = super::orders::user_name(uid);
         tracing::info!(user, file = %file.display(), "apply {}, as {user} said", file.display());
         let mut notes = Vec::new();

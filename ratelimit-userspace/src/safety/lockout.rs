@@ -5,7 +5,7 @@ use ratelimit_common::time::Nanos;
 use super::{Around, SshSession};
 use crate::access::{Entry, merged};
 use crate::config::Config;
-use crate::desired::{Grant, Mode, Policy, Protocol, Sent};
+use crate::desired::{Access, Grant, Mode, Policy, Protocol, Rule, Sent};
 
 impl Around {
     /// What a configuration by itself, with the exemptions that follow from it here, does to those who administer the host: a
@@ -15,6 +15,13 @@ impl Around {
         let safety = self.exemptions(config.safety);
         let access = merged(safety.iter().chain(&configured), now);
         self.lockouts(&Policy { access, ..config.policy.clone() }, None, now)
+    }
+
+    /// Why a policy must not follow another without a way back: it denies or limits the session of whoever asks for it in a way
+    /// that the other does not.
+    pub fn objection_to_policy(policy: &Policy, before: &Policy, caller: SshSession, now: Nanos) -> Option<String> {
+        let words = session_words(policy, &caller, now)?;
+        (standing(policy, &caller, now) != standing(before, &caller, now)).then_some(words)
     }
 
     /// The same of a policy with all that commands and safety say; `caller` is the session of whoever asks for it.
@@ -34,11 +41,9 @@ impl Around {
 }
 
 fn session_words(policy: &Policy, session: &SshSession, now: Nanos) -> Option<String> {
-    let SshSession { peer, host, port } = *session;
-    let sent = Sent { from: peer, to: Some(host), protocol: Protocol::Tcp, port };
-    let (_, rule) = policy.rule_for(&sent, now).filter(|(_, rule)| rule.mode == Mode::Enforce)?;
-    match policy.grant(peer, now) {
-        Some(access) if access.grant == Grant::Exempt => None,
+    let SshSession { peer, port, .. } = *session;
+    let (rule, access) = standing(policy, session, now)?;
+    match access {
         Some(denial) => Some(format!(
             "rule {} drops your own SSH session, from {peer} to port {port}: {peer} is denied as part of {}; `allow` it",
             rule.name, denial.prefix
@@ -49,6 +54,16 @@ fn session_words(policy: &Policy, session: &SshSession, now: Nanos) -> Option<St
             rule.name
         )),
     }
+}
+
+/// The rule that judges a session and may drop it, and the denial that makes it; none where nothing drops it.
+fn standing<'a>(policy: &'a Policy, session: &SshSession, now: Nanos) -> Option<(&'a Rule, Option<Access>)> {
+    let SshSession { peer, host, port } = *session;
+    let sent = Sent { from: peer, to: Some(host), protocol: Protocol::Tcp, port };
+    let (_, rule) = policy.rule_for(&sent, now).filter(|(_, rule)| rule.mode == Mode::Enforce)?;
+    let access = policy.grant(peer, now);
+    let is_exempt = access.as_ref().is_some_and(|access| access.grant == Grant::Exempt);
+    (!is_exempt).then_some((rule, access))
 }
 
 #[cfg(test)]

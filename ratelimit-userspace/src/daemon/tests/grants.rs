@@ -270,25 +270,48 @@ async fn whatever_is_likely_a_mistake_is_refused_and_says_how_to_insist() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reload_and_an_apply_say_that_they_limit_the_session_of_whoever_asks() {
+async fn a_reload_and_an_apply_that_limit_the_session_of_whoever_asks_need_force_or_a_way_back() {
     use crate::control::proto::{ApplyRequest, ReloadRequest};
 
     let mut site = Site::new(3).with_around(around);
     site.start().await;
     // The rules of a site are for 80 and 443.
     let ssh = |peer: &str, port: u16| crate::safety::ssh_session(&format!("{peer} 4 203.0.113.5 {port}"));
-    for (session, said) in [
-        (ssh("203.0.113.9", 443), true),
-        (ssh("203.0.113.9", 22), false),
-        (ssh("198.51.100.7", 443), false),
-        (None, false),
-    ] {
-        let notes = site.client.reload_by(&ReloadRequest { ssh: session }).await.unwrap().notes;
-        assert_eq!(notes.len(), usize::from(said), "{session:?}: {notes:?}");
-        let request = ApplyRequest { ssh: session, ..ApplyRequest::default() };
-        let notes = site.client.apply(&request).await.unwrap().notes;
-        let words = "rule default limits your own SSH session, from 203.0.113.9 to port 443";
-        assert_eq!(notes.iter().any(|note| note.contains(words)), said, "{session:?}: {notes:?}");
+    let words = "rule default limits your own SSH session, from 203.0.113.9 to port 443";
+    let limited = ssh("203.0.113.9", 443);
+    let mut amount = 3;
+    for (session, is_limited) in
+        [(limited, true), (ssh("203.0.113.9", 22), false), (ssh("198.51.100.7", 443), false), (None, false)]
+    {
+        amount += 1;
+        site.write(&amount.to_string());
+        let (reload, apply) =
+            (ReloadRequest { ssh: session, force: false }, ApplyRequest { ssh: session, ..ApplyRequest::default() });
+        if is_limited {
+            for refusal in
+                [Site::refusal(site.client.reload_by(&reload).await), Site::refusal(site.client.apply(&apply).await)]
+            {
+                let (exit, why) = refusal;
+                assert!(exit == Exit::Usage && why.contains(words) && why.contains("apply --confirm 60s"), "{why}");
+                assert!(why.contains("--force insists"), "{why}");
+                assert_eq!(site.amount(), amount - 1, "nothing was changed");
+            }
+            let tried = ApplyRequest { confirm_seconds: Some(60), ..apply.clone() };
+            let notes = site.client.apply(&tried).await.unwrap().notes;
+            assert!(site.amount() == amount && notes.iter().any(|note| note.contains(words)), "{notes:?}");
+            site.pass(60).await;
+            assert_eq!(site.amount(), amount - 1);
+            let notes = site.client.apply(&ApplyRequest { force: true, ..apply.clone() }).await.unwrap().notes;
+            assert!(site.amount() == amount && notes.iter().any(|note| note.contains(words)), "{notes:?}");
+            amount += 1;
+            site.write(&amount.to_string());
+            site.client.reload_by(&ReloadRequest { force: true, ..reload }).await.unwrap();
+        }
+        let notes = site.client.reload_by(&reload).await.unwrap().notes;
+        assert_eq!(notes.len(), usize::from(is_limited), "what held before is only warned of: {notes:?}");
+        let notes = site.client.apply(&apply).await.unwrap().notes;
+        assert_eq!(notes.iter().any(|note| note.contains(words)), is_limited, "{session:?}: {notes:?}");
+        assert_eq!(site.amount(), amount);
     }
     site.stop().await;
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::config::file;
 use crate::config::lists::KnownLists;
-use crate::control::proto::{ApplyRequest, ModeWord};
+use crate::control::proto::{ApplyRequest, ModeWord, ReloadRequest};
 use crate::desired::{Grant, Mode};
 use crate::export;
 
@@ -233,7 +233,7 @@ async fn a_hold_holds_on_and_the_configuration_file_is_not_watched() {
     assert!(site.two_looks().contains("1 added, 1 removed"));
     let rule = site.kernel.policy().unwrap().rules[0].clone();
     assert_eq!((rule.mode, rule.limits[0].amount), (Mode::DryRun, 3));
-    site.said(|engine, moment| engine.reload(None, moment).unwrap());
+    site.said(|engine, moment| engine.reload(ReloadRequest::default(), moment).unwrap());
     assert_eq!(site.kernel.policy().unwrap().rules[0].limits[0].amount, 9);
 }
 
@@ -295,7 +295,7 @@ async fn a_list_that_was_tried_and_not_confirmed_is_not_followed_until_it_change
         assert_eq!(site.stats().stale_lists.len(), 1);
         match way {
             0 => {
-                site.said(|engine, moment| engine.reload(None, moment).unwrap());
+                site.said(|engine, moment| engine.reload(ReloadRequest::default(), moment).unwrap());
                 assert_eq!(site.denied().len(), 3, "the text is what always held, and whoever asks gets the list");
                 site.two_looks();
                 site.restart().unwrap();

@@ -7,7 +7,7 @@ use crate::control::proto::{ApplyRequest, ModeWord};
 use crate::datapath::Trial;
 use crate::snapshot::Mode;
 
-const MINUTE: ApplyRequest = ApplyRequest { file: None, confirm_seconds: Some(60), ssh: None };
+const MINUTE: ApplyRequest = ApplyRequest { file: None, confirm_seconds: Some(60), ssh: None, force: false };
 
 async fn on_trial(site: &mut Site) {
     site.start().await;
