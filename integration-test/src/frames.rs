@@ -1,6 +1,8 @@
 //! Frames as bytes, built from what the RFCs say. Shares no code with the parser, and can build what no correct
 //! sender would: every length and flag can be set to a lie.
 
+use std::net::IpAddr;
+
 /// EtherType of IPv4.
 pub const IPV4: u16 = 0x0800;
 /// EtherType of IPv6.
@@ -294,6 +296,18 @@ pub fn quic(first: u8, version: u32) -> Vec<u8> {
     bytes.extend(version.to_be_bytes());
     bytes.extend([8, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0]);
     bytes
+}
+
+/// What opens a connection from this source, which is an address in words, to the address that plain headers have.
+pub fn syn(source: &str, port: u16) -> Vec<u8> {
+    match source.parse().expect("an address") {
+        IpAddr::V4(address) => {
+            frame(IPV4, V4 { source: address.octets(), ..V4::of(proto::TCP) }.around(tcp(port, flag::SYN)))
+        }
+        IpAddr::V6(address) => {
+            frame(IPV6, V6 { source: address.octets(), ..V6::of(proto::TCP) }.around(tcp(port, flag::SYN)))
+        }
+    }
 }
 
 /// An ICMP or ICMPv6 message.

@@ -10,7 +10,7 @@ use ratelimit_common::verdict::Reason;
 use ratelimit_userspace::config::XdpModeChoice;
 use ratelimit_userspace::datapath::Datapath as _;
 use ratelimit_userspace::datapath::kernel::{Clock, Kernel, Options, ProgramSize};
-use ratelimit_userspace::desired::{Limit, Policy, Ports, Rule, WindowForm};
+use ratelimit_userspace::desired::{Limit, Policy, Ports, Rule, WindowForm, slot};
 
 /// 10:00 of some day in 2026.
 pub const TEN_O_CLOCK: Nanos = Nanos(29_700_600 * 60 * SECOND_NS);
@@ -162,6 +162,16 @@ pub fn policy(limits: &[Limit]) -> Policy {
             limits.to_vec(),
         )],
     }
+}
+
+/// A rule for TCP ports that admits so many connections in five minutes.
+pub fn rule(name: &str, ports: &[u16], amount: u64) -> Rule {
+    let of_rule = Limit {
+        slot: slot(name, Unit::Connections, 60 * SECOND_NS),
+        ..limit(amount, Unit::Connections, WindowForm::Strict)
+    };
+    let tcp = ports.iter().map(|&port| (port, port)).collect();
+    Rule::new(name.into(), Ports { tcp, udp: Vec::new(), other_protocols: false }, vec![of_rule])
 }
 
 /// A limit over five minutes in buckets of one.

@@ -10,9 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use integration_test::frames::flag::SYN;
-use integration_test::frames::proto::TCP;
-use integration_test::frames::{IPV4, V4, frame, tcp};
+use integration_test::frames::syn;
 use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Lab, ask, packets};
 use netlab::PacketSocket;
@@ -95,11 +93,6 @@ fn judged(lab: &Lab) -> BTreeMap<(String, String), u64> {
         ((label(line, "rule"), label(line, "reason")), count)
     });
     counted.filter(|(_, count)| *count != 0).collect()
-}
-
-fn syn(source: &str, port: u16) -> Vec<u8> {
-    let source: Ipv4Addr = source.parse().unwrap();
-    frame(IPV4, V4 { source: source.octets(), ..V4::of(TCP) }.around(tcp(port, SYN)))
 }
 
 #[test]

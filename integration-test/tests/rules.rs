@@ -2,18 +2,15 @@
 //! to count.
 #![expect(clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
-use std::net::IpAddr;
-
-use integration_test::frames::flag::SYN;
-use integration_test::frames::proto::{TCP, UDP};
-use integration_test::frames::{IPV4, IPV6, SOURCE_V4, V4, V6, frame, tcp};
+use integration_test::frames::proto::UDP;
+use integration_test::frames::{IPV4, V4, frame, syn};
 use integration_test::is_skipped;
-use integration_test::program::{Program, limit, limit_over, policy};
+use integration_test::program::{Program, limit, limit_over, policy, rule};
 use ipnet::IpNet;
 use ratelimit_common::layout::{BANS_CAPACITY, Fault, RULES_MAX, Unit};
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_userspace::datapath::Datapath as _;
-use ratelimit_userspace::desired::{Access, Bans, Grant, Limit, Mode, Policy, Ports, Rule, WindowForm, slot};
+use ratelimit_userspace::desired::{Access, Bans, Grant, Limit, Mode, Policy, Rule, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 const AGE_NS: u64 = 3600 * SECOND_NS;
@@ -26,25 +23,8 @@ fn nets(texts: &[&str]) -> Vec<IpNet> {
     texts.iter().map(|text| net(text)).collect()
 }
 
-/// A rule for TCP ports that admits so many connections in five minutes.
-fn rule(name: &str, ports: &[u16], amount: u64) -> Rule {
-    let of_rule = Limit {
-        slot: slot(name, Unit::Connections, MINUTE_NS),
-        ..limit(amount, Unit::Connections, WindowForm::Strict)
-    };
-    let tcp = ports.iter().map(|&port| (port, port)).collect();
-    Rule::new(name.into(), Ports { tcp, udp: Vec::new(), other_protocols: false }, vec![of_rule])
-}
-
 fn rules(rules: Vec<Rule>) -> Policy {
     Policy { rules, ..policy(&[]) }
-}
-
-fn syn(source: &str, port: u16) -> Vec<u8> {
-    match source.parse().expect("an address") {
-        IpAddr::V4(address) => frame(IPV4, V4 { source: address.octets(), ..V4::of(TCP) }.around(tcp(port, SYN))),
-        IpAddr::V6(address) => frame(IPV6, V6 { source: address.octets(), ..V6::of(TCP) }.around(tcp(port, SYN))),
-    }
 }
 
 #[test]
@@ -215,7 +195,7 @@ fn a_burst_holds_within_each_bucket_whatever_the_window_has_room_for() {
     }
     let limit = Limit { burst: Some(3), ..limit(8, Unit::Connections, WindowForm::Strict) };
     let mut program = Program::new(&policy(&[limit]));
-    let syn = frame(IPV4, V4 { source: SOURCE_V4, ..V4::of(TCP) }.around(tcp(80, SYN)));
+    let syn = syn("198.51.100.9", 80);
     for admitted in [3, 3, 2, 0] {
         assert_eq!(program.passed(&syn, 9), admitted);
         program.advance(MINUTE_NS);

@@ -1,16 +1,14 @@
 //! What the daemon asks of the kernel beside a policy: trials, bans, forgetting, charging.
 #![expect(clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
-use integration_test::frames::flag::SYN;
-use integration_test::frames::proto::TCP;
-use integration_test::frames::{IPV4, IPV6, V4, V6, frame, tcp};
+use integration_test::frames::syn;
 use integration_test::is_skipped;
-use integration_test::program::{Program, limit, limit_over, policy};
+use integration_test::program::{Program, limit_over, policy, rule};
 use ipnet::IpNet;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_userspace::datapath::{Datapath as _, Forgotten, Trial};
-use ratelimit_userspace::desired::{Access, Bans, Grant, Limit, Policy, Ports, Rule, WindowForm, slot};
+use ratelimit_userspace::desired::{Access, Bans, Grant, Limit, Policy, Rule, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 const SOURCES: [&str; 2] = ["198.51.100.9", "2001:db8:1:9::1"];
@@ -18,26 +16,6 @@ const CLIENTS: [&str; 2] = ["198.51.100.9/32", "2001:db8:1:9::/64"];
 
 fn net(text: &str) -> IpNet {
     text.parse().expect("a prefix")
-}
-
-fn syn(source: &str, port: u16) -> Vec<u8> {
-    match source.parse().expect("an address") {
-        std::net::IpAddr::V4(address) => {
-            frame(IPV4, V4 { source: address.octets(), ..V4::of(TCP) }.around(tcp(port, SYN)))
-        }
-        std::net::IpAddr::V6(address) => {
-            frame(IPV6, V6 { source: address.octets(), ..V6::of(TCP) }.around(tcp(port, SYN)))
-        }
-    }
-}
-
-fn rule(name: &str, ports: &[u16], amount: u64) -> Rule {
-    let of_rule = Limit {
-        slot: slot(name, Unit::Connections, MINUTE_NS),
-        ..limit(amount, Unit::Connections, WindowForm::Strict)
-    };
-    let tcp = ports.iter().map(|&port| (port, port)).collect();
-    Rule::new(name.into(), Ports { tcp, udp: Vec::new(), other_protocols: false }, vec![of_rule])
 }
 
 fn banning(rule: Rule) -> Rule {

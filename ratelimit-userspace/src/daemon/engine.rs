@@ -167,7 +167,7 @@ impl<D: Datapath> Engine<D> {
         refused_lists: Option<KnownLists>,
         moment: Moment,
     ) -> Result<bool, DatapathError> {
-        let clocks = Clocks { now: self.datapath.read()?.now, wall: moment.wall };
+        let clocks = Clocks { now: self.datapath.now()?, wall: moment.wall };
         self.look_around();
         self.recall_grants(clocks);
         self.recall_hold();
@@ -326,7 +326,7 @@ impl<D: Datapath> Engine<D> {
 
     /// Both clocks now.
     pub(super) fn clocks(&mut self, moment: Moment) -> Result<Clocks, Problem> {
-        let now = self.datapath.read().map_err(Problem::datapath)?.now;
+        let now = self.datapath.now().map_err(Problem::datapath)?;
         Ok(Clocks { now, wall: moment.wall })
     }
 
@@ -404,7 +404,7 @@ impl<D: Datapath> Engine<D> {
     /// How one source stands. An IPv4 address may come in its IPv6 form, which no packet has.
     pub(super) fn check(&mut self, address: IpAddr) -> Result<CheckReport, Problem> {
         let address = address.to_canonical();
-        let now = self.datapath.read().map_err(Problem::datapath)?.now;
+        let now = self.datapath.now().map_err(Problem::datapath)?;
         let windows = self.datapath.source(address).map_err(Problem::datapath)?;
         let bans = self.datapath.bans_of(self.desired.policy.client(address)).map_err(Problem::datapath)?;
         Ok(CheckReport::with_bans(&self.desired.policy, now, address, &windows, &bans))

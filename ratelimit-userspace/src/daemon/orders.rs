@@ -238,7 +238,7 @@ impl<D: Datapath> Engine<D> {
 
     /// What would become of a packet.
     pub(super) fn explain(&mut self, sent: &Sent) -> Result<ExplainReport, Problem> {
-        let now = self.datapath.read().map_err(Problem::datapath)?.now;
+        let now = self.datapath.now().map_err(Problem::datapath)?;
         let windows = self.datapath.source(sent.from).map_err(Problem::datapath)?;
         let client = self.desired.policy.client(sent.from);
         let bans = self.datapath.bans_of(client).map_err(Problem::datapath)?;
@@ -249,7 +249,7 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn charge(&mut self, request: &ChargeRequest) -> Result<Standing, Problem> {
         let rule = rule_named(&self.desired.policy, &request.rule)?;
         let source = request.source.to_canonical();
-        let now = self.datapath.read().map_err(Problem::datapath)?.now;
+        let now = self.datapath.now().map_err(Problem::datapath)?;
         let access = self.desired.policy.grant(source, now).map(|access| access.grant);
         if access != Some(Grant::Exempt) {
             let client = self.desired.policy.client(source);
@@ -263,7 +263,7 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn standing(&mut self, source: IpAddr, rule: &str) -> Result<Standing, Problem> {
         let source = source.to_canonical();
         let at = rule_named(&self.desired.policy, rule)?;
-        let now = self.datapath.read().map_err(Problem::datapath)?.now;
+        let now = self.datapath.now().map_err(Problem::datapath)?;
         let windows = self.datapath.source(source).map_err(Problem::datapath)?;
         let bans = self.datapath.bans_of(self.desired.policy.client(source)).map_err(Problem::datapath)?;
         let bans: Vec<_> = bans.into_iter().filter(|ban| ban.rule == at).collect();

@@ -43,12 +43,12 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn resume(&mut self, unfinished: Unfinished, moment: Moment) -> Result<bool, DatapathError> {
         let Unfinished { before, before_path, record } = unfinished;
         if let Trial::Running(until) = self.datapath.trial()? {
-            let left_s = until.0.saturating_sub(self.datapath.read()?.now.0) / 1_000_000_000;
+            let left_s = until.0.saturating_sub(self.datapath.now()?.0) / 1_000_000_000;
             tracing::warn!("{} is still on trial: `ratelimitd confirm` within {left_s} s", record.file.display());
             self.pending = Some(Pending { before, before_path, record, until });
             return Ok(true);
         }
-        let clocks = Clocks { now: self.datapath.read()?.now, wall: moment.wall };
+        let clocks = Clocks { now: self.datapath.now()?, wall: moment.wall };
         let until = clocks.datapath_of(record.until);
         self.pending = Some(Pending { before, before_path, record, until });
         self.forget_trial("the trial of an earlier run is over");
@@ -201,7 +201,7 @@ impl<D: Datapath> Engine<D> {
             Trial::Running(_) => Ok(()),
             Trial::Over | Trial::None => {
                 self.forget_trial("nobody confirmed it in time");
-                let now = self.datapath.read()?.now;
+                let now = self.datapath.now()?;
                 self.put_in_force(now)
             }
         }

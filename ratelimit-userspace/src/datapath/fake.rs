@@ -351,6 +351,10 @@ impl Datapath for FakeDatapath {
         Ok(())
     }
 
+    fn now(&mut self) -> Result<Nanos, DatapathError> {
+        Ok(self.kernel.world().now)
+    }
+
     fn read(&mut self) -> Result<Reading, DatapathError> {
         let world = self.kernel.world();
         if world.refusing_read {
@@ -492,7 +496,7 @@ fn charge_or_refuse(window: &mut Source, limit: window::Limit, bucket: BucketInd
 }
 
 /// A window's words that can be changed in place.
-struct Words([Word<u64>; CELLS]);
+pub(crate) struct Words(pub(crate) [Word<u64>; CELLS]);
 
 impl window::Cells for Words {
     fn load(&self, index: usize) -> u64 {

@@ -243,6 +243,9 @@ pub trait Datapath: Send + 'static {
     /// Detaches from an interface and forgets it; its counters stay readable until it is gone from [`Datapath::read`].
     fn detach(&mut self, interface: &str) -> Result<(), DatapathError>;
 
+    /// The clock that packets are judged by.
+    fn now(&mut self) -> Result<Nanos, DatapathError>;
+
     /// Reads attachments, counters and faults.
     fn read(&mut self) -> Result<Reading, DatapathError>;
 

@@ -12,25 +12,9 @@ use ratelimit_common::window::{self, CELLS, Charge};
 
 use super::*;
 use crate::datapath::Datapath as _;
-use crate::datapath::fake::{FakeDatapath, FakeKernel, FakePacket, START};
+use crate::datapath::fake::{FakeDatapath, FakeKernel, FakePacket, START, Words};
 use crate::desired::Mode;
 use crate::fixture::{MINUTE_NS, limit, opening, policy};
-
-struct Words([Word<u64>; CELLS]);
-
-impl window::Cells for Words {
-    fn load(&self, index: usize) -> u64 {
-        self.0[index].get()
-    }
-
-    fn compare_exchange(&self, index: usize, current: u64, new: u64) -> bool {
-        let is_current = self.0[index].get() == current;
-        if is_current {
-            self.0[index].set(new);
-        }
-        is_current
-    }
-}
 
 /// One source's window under one limit.
 struct Charged {

@@ -51,7 +51,7 @@ impl Kernel {
                 self.order(ChargeOrder { amount, step: ChargeOrder::CHARGE, ..client.order() })?;
             }
         }
-        let now = self.now()?;
+        let now = self.read_clock()?;
         let mut is_over = false;
         for limit in limits {
             is_over |= self.window(client, limit.slot)?.is_some_and(|window| exceeds(limit, &window, now));
@@ -66,7 +66,7 @@ impl Kernel {
     /// How much more of a limit can be counted: a cell has an end, and a source that is there has been over its limit for long. A
     /// leaky bucket has none, and would be full for years: it is filled with a window's worth more than it holds.
     fn room(&mut self, client: Client, limit: &Limit, largest: u64) -> Result<u64, DatapathError> {
-        let now = self.now()?;
+        let now = self.read_clock()?;
         if limit.is_gcra != 0 {
             let full_ns = self.window(client, limit.slot)?.map_or(0, |window| window.cells[0]).saturating_sub(now.0);
             let left_ns = limit.burst.saturating_add(limit.bucket_ns).saturating_sub(full_ns);

@@ -159,7 +159,7 @@ impl Kernel {
     /// Makes room in the maps of bans. One that begins again between the last look at it and its removal is lost: its source is
     /// let in as after its first ban.
     pub(super) fn remove_stale_bans(&mut self) -> Result<usize, DatapathError> {
-        let now = self.now()?;
+        let now = self.read_clock()?;
         let (v4, v6): (Vec<_>, Vec<_>) =
             self.ban_entries()?.into_iter().partition(|entry| matches!(entry.client, Client::V4(_)));
         let mut removed = 0;
@@ -205,7 +205,7 @@ impl Kernel {
             }?;
             forgotten.windows += usize::from(was_there);
         }
-        let now = self.now()?;
+        let now = self.read_clock()?;
         for entry in self.ban_entries()?.into_iter().filter(|entry| entry.client == client) {
             let was_there = self.remove_ban(client, entry.slot)?;
             forgotten.bans += usize::from(was_there && entry.ban.holds(now));
@@ -215,7 +215,7 @@ impl Kernel {
 
     /// Those of the entries that hold and that a rule is for, sorted.
     fn in_force(&mut self, words: &ConfigWords, entries: &[Entry]) -> Result<Vec<Ban>, DatapathError> {
-        let (now, lengths, rules) = (self.now()?, Lengths::of(words), &words.rules[..rules_len(words)]);
+        let (now, lengths, rules) = (self.read_clock()?, Lengths::of(words), &words.rules[..rules_len(words)]);
         let of = |entry: &Entry| {
             let rule = rules.iter().position(|rule| rule.bans.steps_len != 0 && rule.bans.slot == entry.slot)?;
             let (until, step) = (Nanos(entry.ban.until_ns), entry.ban.step.saturating_add(1));

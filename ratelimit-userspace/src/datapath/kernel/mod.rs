@@ -354,7 +354,7 @@ impl Kernel {
         Ok(Fault::ALL.iter().map(sum).collect::<Result<_, _>>().context("read FAULTS")?)
     }
 
-    fn now(&mut self) -> Result<Nanos, DatapathError> {
+    fn read_clock(&mut self) -> Result<Nanos, DatapathError> {
         match self.clock {
             Clock::Kernel => Ok(Nanos(state::monotonic_ns()?.wrapping_add(self.wall_offset_ns))),
             Clock::Injected => {
@@ -431,6 +431,10 @@ impl Datapath for Kernel {
         self.detach_interface(interface)
     }
 
+    fn now(&mut self) -> Result<Nanos, DatapathError> {
+        self.read_clock()
+    }
+
     fn read(&mut self) -> Result<Reading, DatapathError> {
         let present = interface::all().context("list the network interfaces")?;
         let ours = self.program_id()?;
@@ -450,7 +454,7 @@ impl Datapath for Kernel {
             unlisted.add(&self.tallies(INTERFACE_UNKNOWN, row)?);
         }
         Ok(Reading {
-            now: self.now()?,
+            now: self.read_clock()?,
             interfaces,
             unlisted,
             faults: self.faults()?,

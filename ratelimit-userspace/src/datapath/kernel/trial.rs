@@ -25,7 +25,7 @@ impl Kernel {
 
     pub(super) fn confirm_trial(&mut self) -> Result<bool, DatapathError> {
         let Trial::Running(until) = self.trial_state()? else { return Ok(false) };
-        if self.now()?.0.saturating_add(MARGIN_NS) >= until.0 {
+        if self.read_clock()?.0.saturating_add(MARGIN_NS) >= until.0 {
             return Ok(false);
         }
         let generation = self.active_generation()?;
@@ -33,7 +33,7 @@ impl Kernel {
         self.write_config(generation, ConfigWords { until_ns: 0, ..words })?;
         // Packets are judged by a clock that is never ahead of this one. Where this thread was not let run until the end had
         // passed, some may have gone back: then all do.
-        if self.now()? < until {
+        if self.read_clock()? < until {
             return Ok(true);
         }
         self.write_config(generation, words)?;
@@ -44,7 +44,7 @@ impl Kernel {
         let until = Nanos(self.config_words()?.until_ns);
         Ok(match until.0 {
             0 => Trial::None,
-            _ if self.now()? < until => Trial::Running(until),
+            _ if self.read_clock()? < until => Trial::Running(until),
             _ => Trial::Over,
         })
     }
