@@ -9,8 +9,8 @@ use crate::refusals::Refusals;
 use crate::verdict::Reason;
 use crate::window::CELLS;
 
-/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v2`.
-pub const VERSION: u32 = 2;
+/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v3`.
+pub const VERSION: u32 = 3;
 
 /// The XDP program's name.
 pub const PROGRAM: &str = "ratelimitd";
@@ -50,6 +50,12 @@ pub mod map {
     pub const FLOWS_V4: &str = "FLOWS_V4";
     /// LRU hash of [`super::FlowKeyV6`] to [`crate::flow::Flow`].
     pub const FLOWS_V6: &str = "FLOWS_V6";
+    /// LRU hash of [`super::ConversationKeyV4`] to [`crate::conversation::Conversation`].
+    pub const CONVERSATIONS_V4: &str = "CONVERSATIONS_V4";
+    /// LRU hash of [`super::ConversationKeyV6`] to [`crate::conversation::Conversation`].
+    pub const CONVERSATIONS_V6: &str = "CONVERSATIONS_V6";
+    /// Per-CPU array of one [`crate::conversation::Conversation`], as it will be if its segment is admitted.
+    pub const NEWEST: &str = "NEWEST";
     /// Per-CPU array of [`super::Counters`], by [`super::counters_index`].
     pub const COUNTERS: &str = "COUNTERS";
     /// Per-CPU array of `u64`, by [`super::Fault`].
@@ -93,6 +99,8 @@ pub const PREFIXES_MAX: u32 = 131_072;
 pub const TARGETS_MAX: u32 = 4_096;
 /// UDP flows remembered where connections are counted. // 65536 x 80 B = 5 MB, 65536 x 96 B = 6 MB
 pub const FLOWS_CAPACITY: u32 = 65_536;
+/// TCP connections remembered of each family where requests are counted. // 131072 x 96 B = 13 MB, 131072 x 120 B = 16 MB
+pub const CONVERSATIONS_CAPACITY: u32 = 131_072;
 /// Sources remembered of each family unless the daemon says otherwise. // 262144 x 128 B = 34 MB
 pub const SOURCES_CAPACITY: u32 = 262_144;
 /// Reasons that the counters have room for.
@@ -143,6 +151,8 @@ pub enum Unit {
     Packets = 2,
     /// A byte of an IP packet, headers included.
     Bytes = 3,
+    /// What begins a new turn of a client's conversation (see [`crate::conversation`]).
+    Requests = 4,
 }
 
 impl Unit {
@@ -153,6 +163,7 @@ impl Unit {
             1 => Some(Self::Connections),
             2 => Some(Self::Packets),
             3 => Some(Self::Bytes),
+            4 => Some(Self::Requests),
             _ => None,
         }
     }
@@ -177,8 +188,10 @@ pub struct Rule {
     pub row: u8,
     /// How many shadow limits there are.
     pub shadows_len: u8,
+    /// 1: some limit counts requests, so TCP connections and UDP flows are looked up.
+    pub counts_requests: u8,
     /// Zero.
-    pub reserved: [u8; 2],
+    pub reserved: u8,
     /// A hash of its name, by which the next configuration finds its row.
     pub name: u64,
     /// When it ends, and the rules after it judge instead; 0 is never.
@@ -354,6 +367,38 @@ pub struct FlowKeyV6 {
 
 const _: () = assert!(size_of::<FlowKeyV6>() == 20);
 
+/// Key of a TCP connection over IPv4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct ConversationKeyV4 {
+    /// Source address, network order.
+    pub source: [u8; 4],
+    /// Destination address, network order.
+    pub destination: [u8; 4],
+    /// Source port, host order.
+    pub source_port: u16,
+    /// Destination port, host order.
+    pub port: u16,
+}
+
+const _: () = assert!(size_of::<ConversationKeyV4>() == 12);
+
+/// Key of a TCP connection over IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct ConversationKeyV6 {
+    /// Source address, network order.
+    pub source: [[u8; 8]; 2],
+    /// Destination address, network order.
+    pub destination: [[u8; 8]; 2],
+    /// Source port, host order.
+    pub source_port: u16,
+    /// Destination port, host order.
+    pub port: u16,
+}
+
+const _: () = assert!(size_of::<ConversationKeyV6>() == 36);
+
 /// Bits of a prefix's key before its address: the generation, as a word.
 pub const GENERATION_BITS: u32 = 32;
 
@@ -467,10 +512,16 @@ faults! {
     BansV6WideInsert = 13, map::BANS_V6_WIDE, "insert";
     /// No cell for a rule's bans: the ban holds, and is not counted.
     BansBegunLookup = 14, map::BANS_BEGUN, "lookup";
+    /// A new TCP connection over IPv4 was refused: its next segment is its first again.
+    ConversationsV4Insert = 15, map::CONVERSATIONS_V4, "insert";
+    /// A new TCP connection over IPv6 was refused: its next segment is its first again.
+    ConversationsV6Insert = 16, map::CONVERSATIONS_V6, "insert";
+    /// No room for what a connection will be: its requests are not counted.
+    NewestLookup = 17, map::NEWEST, "lookup";
 }
 
 /// Cells of [`map::FAULTS`].
-pub const FAULTS_MAX: u32 = 16;
+pub const FAULTS_MAX: u32 = 32;
 
 const _: () = assert!(Fault::ALL.len() <= FAULTS_MAX as usize);
 
@@ -499,10 +550,10 @@ mod tests {
 
     #[test]
     fn a_unit_survives_its_code() {
-        for unit in [Unit::Connections, Unit::Packets, Unit::Bytes] {
+        for unit in [Unit::Connections, Unit::Packets, Unit::Bytes, Unit::Requests] {
             assert_eq!(Unit::from_code(unit as u8), Some(unit));
         }
         assert_eq!(Unit::from_code(0), None);
-        assert_eq!(Unit::from_code(4), None);
+        assert_eq!(Unit::from_code(5), None);
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod ban;
+pub mod conversation;
 pub mod flow;
 pub mod gcra;
 pub mod layout;

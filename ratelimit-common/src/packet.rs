@@ -86,6 +86,8 @@ pub enum Target {
         port: u16,
         /// SYN without ACK, or flags that a tiny first fragment has cut off.
         opening: bool,
+        /// What it says of its connection.
+        segment: Segment,
     },
     /// A UDP datagram.
     Udp {
@@ -96,6 +98,8 @@ pub enum Target {
         /// Whether it begins with a QUIC Initial packet, or may do so: of a version that is not known here, or behind what
         /// a fragment cuts off.
         quic_initial: bool,
+        /// Bytes behind the UDP header.
+        payload_bytes: u16,
     },
     /// A fragment after the first: its ports were in another packet.
     Fragment,
@@ -107,6 +111,21 @@ pub enum Target {
     Essential,
     /// Any other protocol.
     Other,
+}
+
+/// What a TCP segment says of its connection. Numbers in host order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// Source port.
+    pub source_port: u16,
+    /// The first of its bytes, by the sender's count.
+    pub sequence: u32,
+    /// What the sender has of the other side; 0 where it says nothing of that.
+    pub acknowledged: u32,
+    /// Where its payload begins in the frame.
+    pub payload_at: u32,
+    /// Bytes of payload; 0 also where a tiny first fragment has cut off where they begin.
+    pub payload_bytes: u32,
 }
 
 /// Parses a frame.
@@ -326,25 +345,46 @@ const fn is_essential(source: Address, icmp_kind: u8) -> bool {
 
 const TCP_FLAG_SYN: u8 = 0x02;
 const TCP_FLAG_ACK: u8 = 0x10;
-/// Where the flags are: network-types has them as a bit field that starts with the data offset.
-const TCP_FLAGS: usize = 13;
+/// Up to where the flags are: network-types has them as a bit field that starts with the data offset.
+const TCP_TO_FLAGS: usize = 14;
 /// The smallest part of a transport header that a first fragment must carry: fragments are cut at multiples of 8.
 const PORTS_LEN: usize = 8;
 
 #[inline(always)]
 fn tcp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
-    if !(span.holds(TcpHdr::LEN) || span.is_fragment && span.holds(PORTS_LEN)) {
-        return None;
+    if !span.holds(TcpHdr::LEN) {
+        return if span.is_fragment && span.holds(PORTS_LEN) { Some(tcp_cut_off(frame, span)) } else { None };
     }
-    let Some(port) = frame.bytes(span.start + offset_of!(TcpHdr, dest)) else { return Some(Target::Unwalkable) };
-    let port = u16::from_be_bytes(port);
-    let opening = if span.holds(TCP_FLAGS + 1) {
-        let Some([_, flags]) = frame.bytes(span.start + TCP_FLAGS - 1) else { return Some(Target::Unwalkable) };
-        flags & (TCP_FLAG_SYN | TCP_FLAG_ACK) == TCP_FLAG_SYN
-    } else {
-        true
+    let Some([s0, s1, p0, p1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags]) = frame.bytes::<TCP_TO_FLAGS>(span.start)
+    else {
+        return Some(Target::Unwalkable);
     };
-    Some(Target::Tcp { port, opening })
+    // The network stack drops what claims less than a header or more than there is.
+    let header_len = (offset >> 4) as usize * 4;
+    let payload_bytes = (span.end - span.start).saturating_sub(header_len);
+    #[expect(clippy::cast_possible_truncation, reason = "offsets into a frame")]
+    let segment = Segment {
+        source_port: u16::from_be_bytes([s0, s1]),
+        sequence: u32::from_be_bytes([q0, q1, q2, q3]),
+        acknowledged: if flags & TCP_FLAG_ACK == 0 { 0 } else { u32::from_be_bytes([a0, a1, a2, a3]) },
+        payload_at: (span.start + header_len) as u32,
+        payload_bytes: if header_len < TcpHdr::LEN { 0 } else { payload_bytes as u32 },
+    };
+    let opening = flags & (TCP_FLAG_SYN | TCP_FLAG_ACK) == TCP_FLAG_SYN;
+    Some(Target::Tcp { port: u16::from_be_bytes([p0, p1]), opening, segment })
+}
+
+/// A first fragment that ends before the flags: it may open a connection.
+#[inline(always)]
+fn tcp_cut_off<F: Frame>(frame: &F, span: Span) -> Target {
+    match frame.bytes(span.start) {
+        Some([s0, s1, p0, p1]) => Target::Tcp {
+            port: u16::from_be_bytes([p0, p1]),
+            opening: true,
+            segment: Segment { source_port: u16::from_be_bytes([s0, s1]), ..Segment::default() },
+        },
+        None => Target::Unwalkable,
+    }
 }
 
 #[inline(always)]
@@ -359,10 +399,13 @@ fn udp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
         // The rest of a fragment's datagram is in another packet.
         span.is_fragment
     };
+    #[expect(clippy::cast_possible_truncation, reason = "an IP packet's length has 16 bits, but for a jumbogram's")]
+    let payload_bytes = (span.end - span.start - UdpHdr::LEN) as u16;
     Some(Target::Udp {
         port: u16::from_be_bytes([high, low]),
         source_port: u16::from_be_bytes([source_high, source_low]),
         quic_initial,
+        payload_bytes,
     })
 }
 

@@ -159,7 +159,7 @@ fn judge(active: Active, judging: Judging, packet: &Packet) -> Reason {
     let opening = match packet.target {
         Target::Tcp { opening, .. } => opening,
         Target::Unwalkable => true,
-        Target::Udp { port, source_port, quic_initial } if judging.rule.counts_connections != 0 => {
+        Target::Udp { port, source_port, quic_initial, .. } if judging.rule.counts_connections != 0 => {
             let ports = (source_port as u32) << 16 | port as u32;
             return judge_datagram(active, judging, packet, ports, quic_initial as u32);
         }

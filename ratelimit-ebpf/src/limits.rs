@@ -190,6 +190,7 @@ impl Cost {
             Some(Unit::Connections) => self.0 >> COST_OPENS,
             Some(Unit::Packets) => 1,
             Some(Unit::Bytes) => self.0 & u64::from(u32::MAX),
+            Some(Unit::Requests) => 0,
             None => 0,
         }
     }

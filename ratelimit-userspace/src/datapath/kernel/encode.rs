@@ -228,6 +228,7 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         return Err(EncodeError::SharedWindow(rule.name.clone()));
     }
     let shadows = rule.shadow_limits.len();
+    let counts = |unit| u8::from(rule.limits.iter().chain(&rule.shadow_limits).any(|limit| limit.unit == unit));
     if shadows > SHADOWS_MAX {
         return Err(EncodeError::Shadows(rule.name.clone(), shadows));
     }
@@ -240,10 +241,11 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         limits_len: u8::try_from(count).unwrap_or(u8::MAX),
         dry_run: u8::from(rule.mode == Mode::DryRun),
         refuse_all: u8::from(rule.refuse == Refuse::All),
-        counts_connections: u8::from(rule.limits.iter().any(|limit| limit.unit == Unit::Connections)),
+        counts_connections: counts(Unit::Connections),
         row: 0,
         shadows_len: u8::try_from(shadows).unwrap_or(0),
-        reserved: [0; 2],
+        counts_requests: counts(Unit::Requests),
+        reserved: 0,
         name: desired::name_hash(&rule.name),
         until_ns: rule.until.map_or(0, |until| until.0.max(1)),
         bans: rule.bans.as_ref().map_or(Ok(ban::Rule::default()), |bans| self::bans(&rule.name, bans))?,
