@@ -54,8 +54,8 @@ pub mod map {
     pub const CONVERSATIONS_V4: &str = "CONVERSATIONS_V4";
     /// LRU hash of [`super::ConversationKeyV6`] to [`crate::conversation::Conversation`].
     pub const CONVERSATIONS_V6: &str = "CONVERSATIONS_V6";
-    /// Per-CPU array of one [`crate::conversation::Conversation`], as it will be if its segment is admitted.
-    pub const NEWEST: &str = "NEWEST";
+    /// Per-CPU array of one segment and its conversation, as it will be if the segment is admitted.
+    pub const PENDING: &str = "PENDING";
     /// Per-CPU array of [`super::Counters`], by [`super::counters_index`].
     pub const COUNTERS: &str = "COUNTERS";
     /// Per-CPU array of `u64`, by [`super::Fault`].
@@ -516,8 +516,8 @@ faults! {
     ConversationsV4Insert = 15, map::CONVERSATIONS_V4, "insert";
     /// A new TCP connection over IPv6 was refused: its next segment is its first again.
     ConversationsV6Insert = 16, map::CONVERSATIONS_V6, "insert";
-    /// No room for what a connection will be: its requests are not counted.
-    NewestLookup = 17, map::NEWEST, "lookup";
+    /// No room for a segment and its connection: its requests are not counted.
+    PendingLookup = 17, map::PENDING, "lookup";
 }
 
 /// Cells of [`map::FAULTS`].

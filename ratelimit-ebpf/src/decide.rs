@@ -8,17 +8,18 @@ use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
 use ratelimit_common::verdict::{Action, Reason, Verdict};
 
 use crate::clock::Clock;
+use crate::conversations;
 use crate::flows::{flow_v4, flow_v6, step};
 use crate::limits::{
     Cost, ban_v4, ban_v6, ban_v6_wide, charge_all_v4, charge_all_v6, charge_all_v6_wide, room_v4, room_v6,
     room_v6_wide, shadow_v4, shadow_v6, shadow_v6_wide,
 };
 use crate::maps::{self, Active};
-use crate::packet::forget;
+use crate::packet::{XdpFrame, forget};
 
 /// Judges one packet, and charges it where it is admitted.
 #[inline(always)]
-pub(crate) fn verdict(active: Active, parsed: Parsed) -> Verdict {
+pub(crate) fn verdict(active: Active, frame: &XdpFrame, parsed: Parsed) -> Verdict {
     let packet = match parsed {
         Parsed::NotIp => return Verdict::unruled(Reason::NotIp),
         Parsed::Malformed => return Verdict::unruled(Reason::Malformed),
@@ -37,7 +38,7 @@ pub(crate) fn verdict(active: Active, parsed: Parsed) -> Verdict {
     let reason = match prefix.and_then(|prefix| granted(active, prefix)) {
         Some(Grant::Exempt) => Reason::Exempt,
         Some(Grant::Denied) => Reason::Denied,
-        None => judge(active, Judging { index, rule }, &packet),
+        None => judge(active, frame, Judging { index, rule }, &packet),
     };
     enforced(rule, reason)
 }
@@ -155,17 +156,26 @@ struct Judging {
 }
 
 #[inline(always)]
-fn judge(active: Active, judging: Judging, packet: &Packet) -> Reason {
+fn judge(active: Active, frame: &XdpFrame, judging: Judging, packet: &Packet) -> Reason {
+    let rule = judging.rule;
     let opening = match packet.target {
+        Target::Tcp { port, opening, segment } if rule.counts_requests != 0 && segment.payload_bytes != 0 => {
+            let requests = conversations::requests(frame, packet, port, segment);
+            let reason = judge_source(active, judging, packet.source, Cost::new(opening, requests, packet.ip_bytes));
+            if let Action::Pass = enforced(rule, reason).reason.action() {
+                conversations::remember();
+            }
+            return reason;
+        }
         Target::Tcp { opening, .. } => opening,
         Target::Unwalkable => true,
-        Target::Udp { port, source_port, quic_initial, .. } if judging.rule.counts_connections != 0 => {
+        Target::Udp { port, source_port, quic_initial, .. } if rule.counts_connections != 0 => {
             let ports = (source_port as u32) << 16 | port as u32;
             return judge_datagram(active, judging, packet, ports, quic_initial as u32);
         }
         Target::Udp { .. } | Target::Fragment | Target::Other | Target::Essential => false,
     };
-    judge_source(active, judging, packet.source, Cost::new(opening, packet.ip_bytes))
+    judge_source(active, judging, packet.source, Cost::new(opening, 0, packet.ip_bytes))
 }
 
 /// Whether a datagram opens a connection depends on its flow. A flow that is refused opens again with its next datagram.
@@ -175,7 +185,7 @@ fn judge_datagram(active: Active, judging: Judging, packet: &Packet, ports: u32,
         Address::V4(address) => flow_v4(address, ports, quic_initial, step::LOOK, active.generation),
         Address::V6([high, low]) => flow_v6(high, low, ports, quic_initial | step::LOOK << 8, active.generation),
     };
-    let reason = judge_source(active, judging, packet.source, Cost::new(opens != 0, packet.ip_bytes));
+    let reason = judge_source(active, judging, packet.source, Cost::new(opens != 0, 0, packet.ip_bytes));
     if let Action::Pass = reason.action() {
         let _opens = match packet.source {
             Address::V4(address) => flow_v4(address, ports, quic_initial, step::REMEMBER, active.generation),

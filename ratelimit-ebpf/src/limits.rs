@@ -167,16 +167,18 @@ pub(crate) fn carry_out(order: &ChargeOrder) -> bool {
     code < charged::NOT_REMEMBERED
 }
 
-/// What a packet costs, by unit: its bytes, and in the top bit whether it opens a connection. One word, as an argument must be.
+/// What a packet costs, by unit: its bytes, above them the requests that begin in it, and in the top bit whether it opens a
+/// connection. One word, as an argument must be.
 #[derive(Clone, Copy)]
 pub(crate) struct Cost(u64);
 
 const COST_OPENS: u32 = 63;
+const COST_REQUESTS: u32 = 32;
 
 impl Cost {
     #[inline(always)]
-    pub(crate) const fn new(opening: bool, bytes: u32) -> Self {
-        Self((opening as u64) << COST_OPENS | bytes as u64)
+    pub(crate) const fn new(opening: bool, requests: u32, bytes: u32) -> Self {
+        Self((opening as u64) << COST_OPENS | (requests as u64) << COST_REQUESTS | bytes as u64)
     }
 
     #[inline(always)]
@@ -190,7 +192,7 @@ impl Cost {
             Some(Unit::Connections) => self.0 >> COST_OPENS,
             Some(Unit::Packets) => 1,
             Some(Unit::Bytes) => self.0 & u64::from(u32::MAX),
-            Some(Unit::Requests) => 0,
+            Some(Unit::Requests) => self.0 >> COST_REQUESTS & u64::from(u16::MAX),
             None => 0,
         }
     }

@@ -13,6 +13,8 @@ mod account;
 #[cfg(target_arch = "bpf")]
 mod clock;
 #[cfg(target_arch = "bpf")]
+mod conversations;
+#[cfg(target_arch = "bpf")]
 mod decide;
 #[cfg(target_arch = "bpf")]
 mod flows;
@@ -41,7 +43,7 @@ mod entry {
         let frame = packet::XdpFrame::new(&ctx);
         let verdict = match maps::active() {
             Some(active) => {
-                let verdict = decide::verdict(active, parse(&frame));
+                let verdict = decide::verdict(active, &frame, parse(&frame));
                 account::listed(active, &frame, verdict);
                 verdict
             }

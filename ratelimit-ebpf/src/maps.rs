@@ -7,12 +7,15 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::lpm_trie::{Key, LpmTrie};
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
 use ratelimit_common::ban::Ban;
+use ratelimit_common::conversation::Conversation;
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{
-    BANS_CAPACITY, CONFIGS, COUNTERS_LEN, ChargeOrder, Config, Counters, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4,
-    FlowKeyV6, GENERATION_BITS, GENERATIONS, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6, REASONS_MAX,
-    ROWS_MAX, RuleSet, SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
+    BANS_CAPACITY, CONFIGS, CONVERSATIONS_CAPACITY, COUNTERS_LEN, ChargeOrder, Config, ConversationKeyV4,
+    ConversationKeyV6, Counters, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6, GENERATION_BITS, GENERATIONS,
+    PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6, REASONS_MAX, ROWS_MAX, RuleSet, SOURCES_CAPACITY,
+    Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
 };
+use ratelimit_common::packet::Segment;
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::source::Address;
 use ratelimit_common::time::{BucketIndex, Nanos};
@@ -52,6 +55,14 @@ static BANS_V6_WIDE: HashMap<SourceKeyV6Wide, Ban> = HashMap::with_max_entries(B
 static FLOWS_V4: LruHashMap<FlowKeyV4, Flow> = LruHashMap::with_max_entries(FLOWS_CAPACITY, 0);
 #[map]
 static FLOWS_V6: LruHashMap<FlowKeyV6, Flow> = LruHashMap::with_max_entries(FLOWS_CAPACITY, 0);
+#[map]
+static CONVERSATIONS_V4: LruHashMap<ConversationKeyV4, Conversation> =
+    LruHashMap::with_max_entries(CONVERSATIONS_CAPACITY, 0);
+#[map]
+static CONVERSATIONS_V6: LruHashMap<ConversationKeyV6, Conversation> =
+    LruHashMap::with_max_entries(CONVERSATIONS_CAPACITY, 0);
+#[map]
+static PENDING: PerCpuArray<Pending> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(COUNTERS_LEN as u32, 0);
 #[map]
@@ -516,6 +527,87 @@ impl FlowKey {
         match self {
             Self::V4(key) => FLOWS_V4.get_ptr_mut(key),
             Self::V6(key) => FLOWS_V6.get_ptr_mut(key),
+        }
+    }
+}
+
+/// A segment with payload, and its conversation as it will be once the segment is admitted. This CPU's, and of this packet.
+#[repr(C)]
+pub(crate) struct Pending {
+    pub(crate) segment: Segment,
+    pub(crate) newest: Conversation,
+    key_v4: ConversationKeyV4,
+    key_v6: ConversationKeyV6,
+    is_v6: u32,
+}
+
+/// Room for the segment that this packet is.
+#[inline(always)]
+pub(crate) fn pending() -> Option<&'static mut Pending> {
+    let Some(pending) = PENDING.get_ptr_mut(0) else {
+        fault(Fault::PendingLookup);
+        return None;
+    };
+    // SAFETY: this CPU's element, which lives as long as the map; each who borrows it is done before the next one does.
+    Some(unsafe { &mut *pending })
+}
+
+impl Pending {
+    /// Makes it the place of this segment.
+    #[inline(always)]
+    pub(crate) fn set(&mut self, source: Address, destination: Address, port: u16, segment: Segment) {
+        self.segment = segment;
+        let source_port = segment.source_port;
+        match (source, destination) {
+            (Address::V4(source), Address::V4(destination)) => {
+                let [source, destination] = [source, destination].map(u32::to_ne_bytes);
+                self.key_v4 = ConversationKeyV4 { source, destination, source_port, port };
+                self.is_v6 = 0;
+            }
+            (Address::V6(source), Address::V6(destination)) => {
+                let [source, destination] = [source, destination].map(|address| address.map(u64::to_ne_bytes));
+                self.key_v6 = ConversationKeyV6 { source, destination, source_port, port };
+                self.is_v6 = 1;
+            }
+            (Address::V4(_), Address::V6(_)) | (Address::V6(_), Address::V4(_)) => {}
+        }
+    }
+
+    /// What is remembered of its connection. A copy: a connection's segments arrive on one CPU, and where they do not, what a
+    /// race loses is one segment's part.
+    #[inline(always)]
+    pub(crate) fn known(&self) -> Option<Conversation> {
+        // SAFETY: the element is read at once; that the kernel may reuse it meanwhile is the race allowed above.
+        self.entry().map(|known| unsafe { *known })
+    }
+
+    /// Remembers the newest, through the entry itself where there is one.
+    #[inline(always)]
+    pub(crate) fn remember(&self) {
+        if let Some(known) = self.entry() {
+            // SAFETY: a whole element, valid for the run of the program.
+            unsafe { *known = self.newest };
+            return;
+        }
+        let _counted = if self.is_v6 == 0 {
+            inserted!(
+                CONVERSATIONS_V4.insert(self.key_v4, self.newest, BPF_NOEXIST.into()),
+                Fault::ConversationsV4Insert
+            )
+        } else {
+            inserted!(
+                CONVERSATIONS_V6.insert(self.key_v6, self.newest, BPF_NOEXIST.into()),
+                Fault::ConversationsV6Insert
+            )
+        };
+    }
+
+    #[inline(always)]
+    fn entry(&self) -> Option<*mut Conversation> {
+        if self.is_v6 == 0 {
+            CONVERSATIONS_V4.get_ptr_mut(self.key_v4)
+        } else {
+            CONVERSATIONS_V6.get_ptr_mut(self.key_v6)
         }
     }
 }

@@ -3,6 +3,7 @@
 use core::arch::asm;
 use core::cell::Cell;
 
+use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::bpf_xdp_get_buff_len;
 use aya_ebpf::programs::XdpContext;
 use ratelimit_common::packet::Frame;
@@ -23,6 +24,12 @@ impl<'a> XdpFrame<'a> {
     pub(crate) fn new(ctx: &'a XdpContext) -> Self {
         let (start, end) = (ctx.data(), ctx.data_end());
         Self { ctx, start, end, len: Cell::new(end - start) }
+    }
+
+    /// The context that it is in.
+    #[inline(always)]
+    pub(crate) fn context(&self) -> *mut xdp_md {
+        self.ctx.ctx
     }
 
     /// The interface that the frame came in by.

@@ -1,0 +1,317 @@
+//! TLS: its records' headers are in the clear, and tell by type and length what is in them.
+
+use super::search::found;
+use super::{CONTINUE_BYTES, Conversation, Fresh, is, speaks};
+use crate::packet::Frame;
+
+/// [`Conversation::record_left`] where it is not known where the next record begins: it is looked for at the beginning of each
+/// segment.
+pub(super) const LOST: u32 = u32::MAX;
+
+/// Records of one segment that are looked at: requests of a browser that asks for much at once are of about 60 bytes.
+const RECORDS_MAX: u32 = 24;
+
+const HEADER_BYTES: u32 = 5;
+/// RFC 8446, section 5.2, and what older versions add: 2^14 + 2048.
+const LENGTH_MAX: u16 = 16_384 + 2_048;
+
+const CHANGE_CIPHER_SPEC: u8 = 20;
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+const APPLICATION_DATA: u8 = 23;
+
+/// What TLS 1.3 adds to a record: the true type, and the tag of its ciphers.
+const OVERHEAD_1_3: u8 = 17;
+/// The most that a cipher without padding adds: where it is not known.
+const OVERHEAD_MAX: u8 = 24;
+/// A TLS 1.2 Finished message; encrypted, it tells what encryption adds.
+const FINISHED_1_2_BYTES: u16 = 16;
+const FINISHED_1_2_RECORD_MAX: u16 = 112;
+/// A TLS 1.3 Finished message's record, with SHA-256 and with SHA-384.
+const FINISHED_1_3_RECORDS: [u16; 2] = [4 + 32 + OVERHEAD_1_3 as u16, 4 + 48 + OVERHEAD_1_3 as u16];
+/// A client's certificate, the proof of it, and one more, before its Finished.
+const BEFORE_FINISHED_MAX: u8 = 3;
+
+/// The shortest request is longer (`GET / HTTP/1.0` and an empty line), and a frame of HTTP/2 that is none is not: PING and
+/// GOAWAY, the longest, have 17 bytes.
+const CONTROL_BYTES_MAX: u16 = 17;
+/// HTTP/2: the acknowledgement of the server's settings, which each client has to send.
+const SETTINGS_ACK_BYTES: u16 = 9;
+/// It is among the first records.
+const SETTINGS_ACK_AMONG: u8 = 32;
+/// TLS 1.3: what a client sends that is no application's: an alert, a new key.
+const ALERT_BYTES: u16 = 2;
+const KEY_UPDATE_BYTES: u16 = 5;
+/// TLS 1.3: a server's two session tickets, as OpenSSL's are, which it sends before it answers the first request.
+const TICKETS_BYTES: core::ops::RangeInclusive<u32> = 480..=580;
+/// HTTP/2: two WINDOW_UPDATEs in one record, of the stream and of the connection.
+const WINDOW_UPDATES_BYTES: u16 = 26;
+/// What was heard before a client makes its windows larger again: half of the smallest that is usual.
+const WINDOW_UPDATES_HEARD_MIN: u32 = 32_000;
+/// HTTP/2: a record of more is no HEADERS frame, but part of a body.
+const HEADERS_BYTES_MAX: u16 = 4_096;
+/// HTTP/1: a record of that much may be the body that `Expect: 100-continue` held back.
+const BODY_RECORD_MIN: u16 = 8_192;
+
+/// A record's header.
+#[derive(Clone, Copy)]
+pub(super) struct Record {
+    kind: u8,
+    length: u16,
+}
+
+impl Record {
+    #[inline(always)]
+    const fn parse([kind, major, minor, high, low]: [u8; HEADER_BYTES as usize]) -> Option<Self> {
+        let length = u16::from_be_bytes([high, low]);
+        let is_one = kind >= CHANGE_CIPHER_SPEC
+            && kind <= APPLICATION_DATA
+            && major == 3
+            && minor <= 4
+            && length != 0
+            && length <= LENGTH_MAX;
+        if is_one { Some(Self { kind, length }) } else { None }
+    }
+
+    #[inline(always)]
+    pub(super) const fn is_handshake(self) -> bool {
+        self.kind == HANDSHAKE
+    }
+}
+
+/// The record that begins here, if one does.
+#[inline(always)]
+pub(super) fn record_at<F: Frame>(frame: &F, at: u32, end: u32) -> Option<Record> {
+    if at + HEADER_BYTES > end {
+        return None;
+    }
+    let [kind, major, minor, high] = frame.bytes::<4>(at as usize)?;
+    let [_, low] = frame.bytes::<2>(at as usize + 3)?;
+    Record::parse([kind, major, minor, high, low])
+}
+
+/// What of a record is left behind `bytes` that nobody saw.
+#[inline(always)]
+pub(super) const fn without(record_left: u32, bytes: u32) -> u32 {
+    if bytes == 0 {
+        record_left
+    } else if record_left != LOST && bytes <= record_left {
+        record_left - bytes
+    } else {
+        LOST
+    }
+}
+
+/// Whether a ClientHello, or a part of it, offers HTTP/2 (RFC 7301): then its name is there, behind its length.
+#[inline(always)]
+pub(super) fn offers_http2<F: Frame>(frame: &F, fresh: Fresh) -> bool {
+    let is_name = |at: u32| match frame.bytes::<4>(at as usize - 2) {
+        Some([length, _, digit, _]) => length == 2 && digit == b'2',
+        None => false,
+    };
+    found(frame, fresh, b'h', is_name) != 0
+}
+
+impl Conversation {
+    #[inline(always)]
+    /// In the middle of something: all that might not be a request is not.
+    pub(super) fn enter_tls(&mut self) {
+        self.speaks = speaks::TLS;
+        self.overhead = OVERHEAD_MAX;
+        self.records = SETTINGS_ACK_AMONG;
+        self.is |= is::OFFERS_HTTP2;
+    }
+
+    /// Goes through the records that begin in this payload, and says how many requests begin in them.
+    #[inline(always)]
+    pub(super) fn records<F: Frame>(&mut self, frame: &F, fresh: Fresh) -> u32 {
+        if self.record_left != LOST && self.record_left >= fresh.len() && self.split_len == 0 {
+            self.record_left -= fresh.len();
+            return 0;
+        }
+        let mut requests = 0;
+        let mut at = fresh.at;
+        if self.split_len != 0 {
+            match self.joined(frame, fresh) {
+                Some(record) => {
+                    requests = self.record(record, fresh, false);
+                    at += HEADER_BYTES - self.split_len as u32 + record.length as u32;
+                }
+                None => self.record_left = LOST,
+            }
+            self.split_len = 0;
+        } else if self.record_left != LOST {
+            at += self.record_left;
+        }
+        let mut is_known = true;
+        for _ in 0..RECORDS_MAX {
+            if at + HEADER_BYTES > fresh.end {
+                break;
+            }
+            let Some(record) = record_at(frame, at, fresh.end) else {
+                is_known = false;
+                break;
+            };
+            let more = self.record(record, fresh, at == fresh.at);
+            requests = frame.forget((requests + more) as usize) as u32;
+            at = frame.forget((at + HEADER_BYTES + record.length as u32) as usize) as u32;
+        }
+        self.record_left = match () {
+            () if !is_known => LOST,
+            () if at >= fresh.end => at - fresh.end,
+            () if at + HEADER_BYTES > fresh.end => self.split(frame, at, fresh.end),
+            () => LOST,
+        };
+        requests
+    }
+
+    /// A record that comes after what followed it. It is one by itself, or nothing can be said of it.
+    #[inline(always)]
+    pub(super) fn late_record<F: Frame>(&mut self, frame: &F, fresh: Fresh) -> u32 {
+        match record_at(frame, fresh.at, fresh.end) {
+            Some(record) => self.record(record, fresh, true),
+            None => 0,
+        }
+    }
+
+    /// Keeps the beginning of a header whose rest is in the next segment.
+    #[inline(always)]
+    fn split<F: Frame>(&mut self, frame: &F, at: u32, end: u32) -> u32 {
+        let len = end - at;
+        // A byte alone cannot be read, so it is read with the one before it.
+        let bytes = match len {
+            1 => frame.bytes::<2>(at as usize - 1).map(|[_, kind]| [kind, 0, 0, 0]),
+            2 | 3 => frame.bytes::<2>(at as usize).map(|[kind, major]| [kind, major, 0, 0]),
+            _ => frame.bytes::<4>(at as usize),
+        };
+        let Some(bytes) = bytes else { return LOST };
+        self.split = bytes;
+        self.split_len = len as u8;
+        0
+    }
+
+    /// The header whose beginning was in the last segment.
+    #[inline(always)]
+    fn joined<F: Frame>(&self, frame: &F, fresh: Fresh) -> Option<Record> {
+        let rest = HEADER_BYTES - self.split_len as u32;
+        if fresh.len() < rest || fresh.len() < 2 {
+            return None;
+        }
+        let [kind, _, _, high] = self.split;
+        let length = match rest {
+            1 => frame.bytes::<2>(fresh.at as usize).map(|[low, _]| [high, low])?,
+            _ => frame.bytes::<2>((fresh.at + rest) as usize - 2)?,
+        };
+        Record::parse([kind, 3, 3, length[0], length[1]])
+    }
+
+    /// What a record is to the conversation.
+    #[inline(always)]
+    fn record(&mut self, record: Record, fresh: Fresh, begins_segment: bool) -> u32 {
+        match record.kind {
+            HANDSHAKE => self.handshake(record),
+            CHANGE_CIPHER_SPEC => {
+                if self.speaks == speaks::TLS_HELLO {
+                    self.speaks = speaks::TLS_CHANGED;
+                }
+                0
+            }
+            APPLICATION_DATA if self.speaks == speaks::TLS => self.application_data(record, fresh, begins_segment),
+            APPLICATION_DATA => self.first_data(record, fresh),
+            ALERT | _ => 0,
+        }
+    }
+
+    #[inline(always)]
+    fn handshake(&mut self, record: Record) -> u32 {
+        if self.speaks == speaks::TLS_CHANGED && record.length <= FINISHED_1_2_RECORD_MAX {
+            self.finished(record.length.saturating_sub(FINISHED_1_2_BYTES) as u8);
+        }
+        0
+    }
+
+    /// TLS 1.3: data before the Finished message, that message, or what is sent along with it.
+    #[inline(always)]
+    fn first_data(&mut self, record: Record, fresh: Fresh) -> u32 {
+        if FINISHED_1_3_RECORDS[0] == record.length || FINISHED_1_3_RECORDS[1] == record.length {
+            self.finished(OVERHEAD_1_3);
+            return 0;
+        }
+        if self.heard_since(fresh) == 0 {
+            // Sent before the server has said anything: early data, which is as long as it likes.
+            self.overhead = OVERHEAD_1_3;
+            return self.application_data(record, fresh, false);
+        }
+        self.records += 1;
+        if self.records > BEFORE_FINISHED_MAX {
+            self.finished(OVERHEAD_1_3);
+        }
+        0
+    }
+
+    #[inline(always)]
+    fn finished(&mut self, overhead: u8) {
+        self.speaks = speaks::TLS;
+        self.overhead = overhead;
+        self.records = 0;
+    }
+
+    #[inline(always)]
+    fn application_data(&mut self, record: Record, fresh: Fresh, begins_segment: bool) -> u32 {
+        let bytes = record.length.saturating_sub(self.overhead as u16);
+        let is_among_first = self.records < SETTINGS_ACK_AMONG;
+        if is_among_first {
+            self.records += 1;
+        }
+        if bytes == ALERT_BYTES || bytes == KEY_UPDATE_BYTES {
+            return 0;
+        }
+        if bytes <= CONTROL_BYTES_MAX && self.has(is::OFFERS_HTTP2) {
+            if bytes == SETTINGS_ACK_BYTES && is_among_first {
+                self.is |= is::HTTP2;
+            }
+            return 0;
+        }
+        if self.has(is::HTTP2) {
+            return self.http2_record(bytes, fresh);
+        }
+        self.http1_record(bytes, fresh, begins_segment)
+    }
+
+    #[inline(always)]
+    fn http1_record(&mut self, bytes: u16, fresh: Fresh, begins_segment: bool) -> u32 {
+        if self.has(is::OPEN) {
+            self.is &= !is::OPEN;
+            self.is |= is::PREFACE_COUNTED;
+            self.heard = fresh.acknowledged;
+            return 1;
+        }
+        let heard = self.heard_since(fresh);
+        if heard == 0 || !begins_segment {
+            // HTTP/2: the request itself, behind a preface that was counted for it.
+            self.is &= !is::PREFACE_COUNTED;
+            return 0;
+        }
+        self.heard = fresh.acknowledged;
+        let goes_on = CONTINUE_BYTES + HEADER_BYTES + self.overhead as u32;
+        let is_after_tickets = self.overhead == OVERHEAD_1_3 && self.has(is::FIRST);
+        let is_body =
+            heard <= goes_on || is_after_tickets && (bytes >= BODY_RECORD_MIN || TICKETS_BYTES.contains(&heard));
+        self.is &= !is::FIRST;
+        !is_body as u32
+    }
+
+    #[inline(always)]
+    fn http2_record(&mut self, bytes: u16, fresh: Fresh) -> u32 {
+        let is_update = bytes == WINDOW_UPDATES_BYTES && self.heard_since(fresh) >= WINDOW_UPDATES_HEARD_MIN;
+        if bytes > HEADERS_BYTES_MAX || is_update {
+            return 0;
+        }
+        self.heard = fresh.acknowledged;
+        if self.has(is::PREFACE_COUNTED) {
+            self.is &= !is::PREFACE_COUNTED;
+            return 0;
+        }
+        1
+    }
+}
