@@ -37,7 +37,10 @@ pub struct Conversation {
     overhead: u8,
     /// TLS: records of application data so far, as far as it matters.
     records: u8,
-    reserved: [u8; 3],
+    /// HTTP/2: records of this turn so far, as far as it matters.
+    turn_records: u8,
+    /// HTTP/2: length of a HEADERS frame that was counted, and is like the others; 0 before the first.
+    headers_bytes: u16,
 }
 
 const _: () = assert!(size_of::<Conversation>() == 32);
@@ -124,78 +127,46 @@ enum Place {
 /// Judges a segment with payload, of the conversation last remembered as `known`.
 #[inline(always)]
 pub fn turn<F: Frame>(frame: &F, segment: &Segment, known: Option<Conversation>) -> Turn {
-    let fresh = Fresh {
+    let mut fresh = Fresh {
         at: segment.payload_at,
         end: segment.payload_at + segment.payload_bytes,
         acknowledged: segment.acknowledged,
     };
     let end = segment.sequence.wrapping_add(segment.payload_bytes);
-    let Some(mut newest) = known else {
-        return begun(frame, fresh, end, false);
+    let mut is_late = false;
+    let mut newest = match known.map(|known| (known, known.place(segment.sequence, segment.payload_bytes))) {
+        None => Conversation::begun(frame, fresh, end, Beginning::Unknown),
+        Some((_, Place::Far)) => Conversation::begun(frame, fresh, end, Beginning::Seen),
+        Some((known, Place::Repeated)) => return Turn { requests: 0, newest: known },
+        Some((known, Place::Next(repeated))) => {
+            fresh.at += repeated;
+            Conversation { next: end, ..known }
+        }
+        Some((known, Place::Ahead(left_out))) => known.leaving_out(left_out, segment.sequence, end),
+        Some((known, Place::InHole)) => {
+            is_late = true;
+            known.filling(segment.sequence, end)
+        }
     };
     // Data in a SYN, of which the client could not say what it has heard.
     if newest.heard == 0 {
         newest.heard = fresh.acknowledged;
     }
-    match newest.place(segment.sequence, segment.payload_bytes) {
-        Place::Far => begun(frame, fresh, end, true),
-        Place::Repeated => Turn { requests: 0, newest },
-        Place::Next(repeated) => {
-            newest.next = end;
-            newest.goes_on(frame, Fresh { at: fresh.at + repeated, ..fresh }, 0)
-        }
-        Place::Ahead(left_out) => {
-            if newest.hole == newest.hole_end {
-                newest.hole = newest.next;
-            }
-            newest.hole_end = segment.sequence;
-            newest.next = end;
-            newest.goes_on(frame, fresh, left_out)
-        }
-        Place::InHole => {
-            if segment.sequence == newest.hole {
-                newest.hole = if passed(end, newest.hole_end) { newest.hole_end } else { end };
-            }
-            newest.comes_late(frame, fresh)
-        }
-    }
+    let requests = match newest.speaks {
+        speaks::HTTP1 => newest.http1(frame, fresh),
+        speaks::TLS_HELLO | speaks::TLS_CHANGED | speaks::TLS => newest.tls(frame, fresh, is_late),
+        _ => newest.anything(fresh),
+    };
+    Turn { requests, newest }
 }
 
-/// The first segment of a connection, or of what is remembered of it: then (`is_known` false) nothing is counted that might
-/// be the middle of something.
-#[inline(always)]
-fn begun<F: Frame>(frame: &F, fresh: Fresh, end: u32, is_known: bool) -> Turn {
-    let mut newest = Conversation {
-        next: end,
-        heard: fresh.acknowledged,
-        hole: end,
-        hole_end: end,
-        is: is::OPEN | is::FIRST,
-        ..Conversation::default()
-    };
-    let requests = match tls::record_at(frame, fresh.at, fresh.end) {
-        Some(record) if record.is_handshake() => {
-            newest.speaks = speaks::TLS_HELLO;
-            return newest.goes_on(frame, fresh, 0);
-        }
-        Some(_) => {
-            newest.enter_tls();
-            if is_known {
-                return newest.goes_on(frame, fresh, 0);
-            }
-            // Its beginning was not seen. It speaks in turns from here on.
-            newest.is = 0;
-            let _not_counted = newest.records(frame, fresh);
-            0
-        }
-        None if http1::begins(frame, fresh.at, fresh.end) => {
-            newest.speaks = speaks::HTTP1;
-            return newest.goes_on(frame, fresh, 0);
-        }
-        None => (is_known || fresh.len() <= FIRST_BYTES_MAX) as u32,
-    };
-    newest.is &= !is::OPEN;
-    Turn { requests, newest }
+/// What is known of what came before a connection's first segment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Beginning {
+    /// There may have been any amount of it.
+    Unknown,
+    /// Nothing, or nothing that goes with it.
+    Seen,
 }
 
 /// Whether `count` is at or behind `other`, on the circle that sequence numbers are.
@@ -205,6 +176,21 @@ const fn passed(count: u32, other: u32) -> bool {
 }
 
 impl Conversation {
+    /// The conversation that begins with this segment, before it is judged. Where that might be the middle of something, so
+    /// that nothing is counted which began before.
+    #[inline(always)]
+    fn begun<F: Frame>(frame: &F, fresh: Fresh, end: u32, beginning: Beginning) -> Self {
+        let newest = Self { next: end, heard: fresh.acknowledged, hole: end, hole_end: end, ..Self::default() };
+        let open = is::OPEN | is::FIRST;
+        match tls::record_at(frame, fresh.at, fresh.end) {
+            Some(record) if record.is_handshake() => Self { speaks: speaks::TLS_HELLO, is: open, ..newest },
+            Some(_) => newest.in_tls(if beginning == Beginning::Seen { open } else { 0 }),
+            None if http1::begins(frame, fresh.at, fresh.end) => Self { speaks: speaks::HTTP1, is: open, ..newest },
+            None if beginning == Beginning::Seen || fresh.len() <= FIRST_BYTES_MAX => Self { is: open, ..newest },
+            None => newest,
+        }
+    }
+
     #[inline(always)]
     fn place(&self, sequence: u32, len: u32) -> Place {
         let ahead = sequence.wrapping_sub(self.next);
@@ -222,44 +208,36 @@ impl Conversation {
         }
     }
 
-    /// New payload, behind all that came before but for `left_out` bytes.
+    /// With a segment to come that leaves out so many bytes.
     #[inline(always)]
-    fn goes_on<F: Frame>(mut self, frame: &F, fresh: Fresh, left_out: u32) -> Turn {
-        let requests = match self.speaks {
-            speaks::HTTP1 => self.http1(frame, fresh),
-            speaks::TLS_HELLO | speaks::TLS_CHANGED | speaks::TLS => {
-                self.record_left = tls::without(self.record_left, left_out);
-                if left_out != 0 {
-                    self.split_len = 0;
-                }
-                if self.speaks == speaks::TLS_HELLO && tls::offers_http2(frame, fresh) {
-                    self.is |= is::OFFERS_HTTP2;
-                }
-                self.records(frame, fresh)
-            }
-            _ => self.anything(fresh),
-        };
-        Turn { requests, newest: self }
+    const fn leaving_out(mut self, bytes: u32, sequence: u32, end: u32) -> Self {
+        if self.hole == self.hole_end {
+            self.hole = self.next;
+        }
+        self.hole_end = sequence;
+        self.next = end;
+        self.record_left = tls::without(self.record_left, bytes);
+        self.split_len = 0;
+        self
     }
 
-    /// Payload that was left out before.
+    /// With a segment to come that was left out.
     #[inline(always)]
-    fn comes_late<F: Frame>(mut self, frame: &F, fresh: Fresh) -> Turn {
-        let requests = match self.speaks {
-            speaks::HTTP1 => self.http1(frame, fresh),
-            speaks::TLS_HELLO | speaks::TLS_CHANGED | speaks::TLS => self.late_record(frame, fresh),
-            _ => self.anything(fresh),
-        };
-        Turn { requests, newest: self }
+    const fn filling(mut self, sequence: u32, end: u32) -> Self {
+        if sequence == self.hole {
+            self.hole = if passed(end, self.hole_end) { self.hole_end } else { end };
+        }
+        self
     }
 
     #[inline(always)]
     fn anything(&mut self, fresh: Fresh) -> u32 {
-        if self.heard_since(fresh) == 0 {
-            return 0;
+        let is_request = self.has(is::OPEN) || self.heard_since(fresh) != 0;
+        if is_request {
+            self.is &= !(is::OPEN | is::FIRST);
+            self.heard = fresh.acknowledged;
         }
-        self.heard = fresh.acknowledged;
-        1
+        is_request as u32
     }
 
     /// How many bytes the client has heard since its newest request; none where it says that it has heard less.

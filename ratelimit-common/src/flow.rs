@@ -1,6 +1,8 @@
-//! Which datagram opens a UDP flow. Pure: the remembered flow and the time are arguments.
+//! Which datagram opens a UDP flow, and which is a request. Pure: the remembered flow and the time are arguments.
 //!
-//! Used only where connections are counted. A flow is one (source, source port, destination port).
+//! Used only where connections or requests are counted. A flow is one (source, source port, destination port).
+
+use core::ops::RangeInclusive;
 
 use crate::time::{Nanos, SECOND_NS};
 
@@ -9,7 +11,14 @@ pub const IDLE_NS: u64 = 120 * SECOND_NS;
 
 /// How many QUIC Initial datagrams one handshake may take (a ClientHello of two datagrams, each sent thrice, and
 /// the acknowledgements) before the next one counts as another connection. One port so hides at most this many.
-pub const INITIALS_PER_CONNECTION_MAX: u64 = 8;
+pub const INITIALS_PER_CONNECTION_MAX: u32 = 8;
+
+/// Where QUIC is expected, so that a flow whose beginning was not seen is taken for it.
+const QUIC_PORT: u16 = 443;
+
+/// How long a datagram with a short QUIC header is that asks for something: shorter are acknowledgements (30 to 62 bytes as
+/// measured of Chromium and aioquic), longer a part of a body.
+pub const QUIC_REQUEST_BYTES: RangeInclusive<u16> = 64..=1000;
 
 /// What is remembered of a UDP flow: 16 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,34 +26,68 @@ pub const INITIALS_PER_CONNECTION_MAX: u64 = 8;
 pub struct Flow {
     /// When its newest datagram was seen, in [`Nanos`].
     pub last_seen_ns: u64,
-    /// QUIC Initial datagrams since the flow's newest connection was counted.
-    pub initials: u64,
+    /// QUIC Initial datagrams since the flow's newest connection was counted; 0 where it is not QUIC.
+    pub initials: u32,
+    /// 1: the first request of the newest connection was seen. Its Initial was counted for it.
+    pub asked: u32,
 }
 
 const _: () = assert!(size_of::<Flow>() == 16);
 
+/// A datagram, as far as it matters to its flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Destination port.
+    pub port: u16,
+    /// Whether it may begin with a QUIC Initial packet.
+    pub quic_initial: bool,
+    /// Whether it begins with a short header, if it is QUIC.
+    pub quic_short: bool,
+    /// Its payload in bytes.
+    pub payload_bytes: u16,
+}
+
 /// What a datagram is to its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Datagram {
-    /// It belongs to what was already counted; remember this.
-    Continues(Flow),
-    /// It begins a connection; remember this once it is admitted.
-    Opens(Flow),
+pub struct Step {
+    /// Whether it begins a connection.
+    pub opens: bool,
+    /// Requests that it is: 0 or 1.
+    pub requests: u32,
+    /// What to remember once it is admitted.
+    pub newest: Flow,
 }
 
 /// Judges one datagram of the flow last remembered as `known`.
 #[inline(always)]
-pub fn step(known: Option<Flow>, now: Nanos, quic_initial: bool) -> Datagram {
-    let opened = Flow { last_seen_ns: now.0, initials: quic_initial as u64 };
-    let Some(flow) = known else { return Datagram::Opens(opened) };
-    if now.0.saturating_sub(flow.last_seen_ns) > IDLE_NS {
-        return Datagram::Opens(opened);
+pub fn step(known: Option<Flow>, now: Nanos, datagram: Datagram) -> Step {
+    let Datagram { port, quic_initial, quic_short, payload_bytes } = datagram;
+    let is_known = match known {
+        Some(flow) => now.0.saturating_sub(flow.last_seen_ns) <= IDLE_NS,
+        None => false,
+    };
+    let flow = match known {
+        Some(flow) if is_known => flow,
+        // In the middle of a QUIC connection: its first request was before.
+        Some(_) | None => Flow { last_seen_ns: 0, initials: 0, asked: (port == QUIC_PORT && quic_short) as u32 },
+    };
+    let initials = flow.initials.saturating_add(quic_initial as u32);
+    let opens = !is_known || initials > INITIALS_PER_CONNECTION_MAX;
+    let newest = match (opens, quic_initial) {
+        (true, true) => Flow { last_seen_ns: now.0, initials: 1, asked: 0 },
+        (true, false) => Flow { last_seen_ns: now.0, initials: 0, ..flow },
+        (false, _) => Flow { last_seen_ns: now.0, initials, ..flow },
+    };
+    let is_quic = newest.initials != 0 || newest.asked != 0;
+    if !is_quic {
+        return Step { opens, requests: 1, newest };
     }
-    let initials = flow.initials.saturating_add(quic_initial as u64);
-    if initials > INITIALS_PER_CONNECTION_MAX {
-        return Datagram::Opens(opened);
+    if !quic_short || !QUIC_REQUEST_BYTES.contains(&payload_bytes) {
+        // An Initial that opens a connection stands for its first request.
+        let is_first = quic_initial && (opens || flow.initials == 0);
+        return Step { opens, requests: is_first as u32, newest };
     }
-    Datagram::Continues(Flow { last_seen_ns: now.0, initials })
+    Step { opens, requests: (newest.asked != 0) as u32, newest: Flow { asked: 1, ..newest } }
 }
 
 #[cfg(test)]
@@ -53,17 +96,36 @@ mod tests {
 
     const NOW: Nanos = Nanos(1_800_000_000 * SECOND_NS);
 
+    const OTHER: Datagram = Datagram { port: 53, quic_initial: false, quic_short: true, payload_bytes: 100 };
+    const INITIAL: Datagram = Datagram { port: 443, quic_initial: true, quic_short: false, payload_bytes: 1200 };
+
+    const fn short(payload_bytes: u16) -> Datagram {
+        Datagram { port: 443, quic_initial: false, quic_short: true, payload_bytes }
+    }
+
+    fn requests(datagrams: &[Datagram]) -> u32 {
+        let mut known = None;
+        let mut requests = 0;
+        for &datagram in datagrams {
+            let step = step(known, NOW, datagram);
+            requests += step.requests;
+            known = Some(step.newest);
+        }
+        requests
+    }
+
     #[test]
     fn the_first_datagram_opens_and_the_second_continues() {
-        let Datagram::Opens(flow) = step(None, NOW, false) else { panic!("a new flow must open") };
-        assert!(matches!(step(Some(flow), Nanos(NOW.0 + 1), false), Datagram::Continues(_)));
+        let first = step(None, NOW, OTHER);
+        assert!(first.opens);
+        assert!(!step(Some(first.newest), Nanos(NOW.0 + 1), OTHER).opens);
     }
 
     #[test]
     fn a_flow_is_new_again_only_after_it_was_silent_for_the_idle_time() {
-        let flow = Flow { last_seen_ns: NOW.0, initials: 0 };
-        assert!(matches!(step(Some(flow), Nanos(NOW.0 + IDLE_NS), false), Datagram::Continues(_)));
-        assert!(matches!(step(Some(flow), Nanos(NOW.0 + IDLE_NS + 1), false), Datagram::Opens(_)));
+        let flow = Flow { last_seen_ns: NOW.0, ..Flow::default() };
+        assert!(!step(Some(flow), Nanos(NOW.0 + IDLE_NS), OTHER).opens);
+        assert!(step(Some(flow), Nanos(NOW.0 + IDLE_NS + 1), OTHER).opens);
     }
 
     #[test]
@@ -71,20 +133,42 @@ mod tests {
         let mut known = None;
         let mut opened = 0;
         for _ in 0..3 * INITIALS_PER_CONNECTION_MAX {
-            known = Some(match step(known, NOW, true) {
-                Datagram::Continues(flow) => flow,
-                Datagram::Opens(flow) => {
-                    opened += 1;
-                    flow
-                }
-            });
+            let step = step(known, NOW, INITIAL);
+            opened += u32::from(step.opens);
+            known = Some(step.newest);
         }
         assert_eq!(opened, 3);
     }
 
     #[test]
     fn a_clock_that_went_back_does_not_reopen_a_flow() {
-        let flow = Flow { last_seen_ns: NOW.0, initials: 0 };
-        assert!(matches!(step(Some(flow), Nanos(NOW.0 - SECOND_NS), false), Datagram::Continues(_)));
+        let flow = Flow { last_seen_ns: NOW.0, ..Flow::default() };
+        assert!(!step(Some(flow), Nanos(NOW.0 - SECOND_NS), OTHER).opens);
+    }
+
+    #[test]
+    fn each_datagram_is_a_request_where_it_is_not_quic() {
+        assert_eq!(requests(&[OTHER; 5]), 5);
+    }
+
+    #[test]
+    fn a_quic_connection_is_one_request_with_its_handshake_and_what_it_asks_first() {
+        let handshake = Datagram { quic_short: false, ..short(366) };
+        assert_eq!(requests(&[INITIAL, INITIAL, handshake, short(33), short(68), short(35)]), 1);
+    }
+
+    #[test]
+    fn what_a_quic_connection_asks_later_is_told_by_its_length() {
+        let (shortest, longest) = (*QUIC_REQUEST_BYTES.start(), *QUIC_REQUEST_BYTES.end());
+        for (bytes, counted) in [(shortest - 1, 0), (shortest, 1), (longest, 1), (longest + 1, 0)] {
+            assert_eq!(requests(&[INITIAL, short(100), short(bytes)]), 1 + counted, "{bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn a_quic_connection_whose_beginning_was_not_seen_is_known_by_its_port() {
+        assert_eq!(requests(&[short(33), short(100), short(34)]), 1);
+        let elsewhere = |bytes| Datagram { port: 8443, ..short(bytes) };
+        assert_eq!(requests(&[elsewhere(33), elsewhere(100), elsewhere(34)]), 3);
     }
 }

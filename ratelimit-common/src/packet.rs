@@ -98,6 +98,8 @@ pub enum Target {
         /// Whether it begins with a QUIC Initial packet, or may do so: of a version that is not known here, or behind what
         /// a fragment cuts off.
         quic_initial: bool,
+        /// Whether it begins as a QUIC packet of a connection that is established already: with a short header.
+        quic_short: bool,
         /// Bytes behind the UDP header.
         payload_bytes: u16,
     },
@@ -393,11 +395,14 @@ fn udp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
         return None;
     }
     let Some([source_high, source_low, high, low]) = frame.bytes(span.start) else { return Some(Target::Unwalkable) };
-    let quic_initial = if span.holds(UdpHdr::LEN + QUIC_START_LEN) {
-        frame.bytes(span.start + UdpHdr::LEN).is_none_or(is_quic_initial)
+    let (quic_initial, quic_short) = if span.holds(UdpHdr::LEN + QUIC_START_LEN) {
+        match frame.bytes(span.start + UdpHdr::LEN) {
+            Some(start) => (is_quic_initial(start), start[0] & QUIC_LONG_HEADER == 0),
+            None => (true, false),
+        }
     } else {
         // The rest of a fragment's datagram is in another packet.
-        span.is_fragment
+        (span.is_fragment, false)
     };
     #[expect(clippy::cast_possible_truncation, reason = "an IP packet's length has 16 bits, but for a jumbogram's")]
     let payload_bytes = (span.end - span.start - UdpHdr::LEN) as u16;
@@ -405,6 +410,7 @@ fn udp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
         port: u16::from_be_bytes([high, low]),
         source_port: u16::from_be_bytes([source_high, source_low]),
         quic_initial,
+        quic_short,
         payload_bytes,
     })
 }

@@ -1,6 +1,5 @@
 //! How many requests begin in a segment, by what is remembered of its connection.
 
-use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::programs::XdpContext;
 use ratelimit_common::conversation;

@@ -9,7 +9,7 @@ use ratelimit_common::verdict::{Action, Reason, Verdict};
 
 use crate::clock::Clock;
 use crate::conversations;
-use crate::flows::{flow_v4, flow_v6, step};
+use crate::flows::{Part, Word, flow_v4, flow_v6};
 use crate::limits::{
     Cost, ban_v4, ban_v6, ban_v6_wide, charge_all_v4, charge_all_v6, charge_all_v6_wide, room_v4, room_v6,
     room_v6_wide, shadow_v4, shadow_v6, shadow_v6_wide,
@@ -168,31 +168,31 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging, packet: &Packet) ->
             return reason;
         }
         Target::Tcp { opening, .. } => opening,
-        Target::Unwalkable => true,
-        Target::Udp { port, source_port, quic_initial, .. } if rule.counts_connections != 0 => {
+        // Whatever it is, it may be anything.
+        Target::Unwalkable => return judge_source(active, judging, packet.source, Cost::new(true, 1, packet.ip_bytes)),
+        Target::Udp { port, source_port, quic_initial, quic_short, payload_bytes }
+            if rule.counts_connections | rule.counts_requests != 0 =>
+        {
             let ports = (source_port as u32) << 16 | port as u32;
-            return judge_datagram(active, judging, packet, ports, quic_initial as u32);
+            return judge_datagram(active, judging, packet, ports, Word::look(quic_initial, quic_short, payload_bytes));
         }
         Target::Udp { .. } | Target::Fragment | Target::Other | Target::Essential => false,
     };
     judge_source(active, judging, packet.source, Cost::new(opening, 0, packet.ip_bytes))
 }
 
-/// Whether a datagram opens a connection depends on its flow. A flow that is refused opens again with its next datagram.
+/// What a datagram is depends on its flow. A flow that is refused opens again with its next datagram.
 #[inline(always)]
-fn judge_datagram(active: Active, judging: Judging, packet: &Packet, ports: u32, quic_initial: u32) -> Reason {
-    let opens = match packet.source {
-        Address::V4(address) => flow_v4(address, ports, quic_initial, step::LOOK, active.generation),
-        Address::V6([high, low]) => flow_v6(high, low, ports, quic_initial | step::LOOK << 8, active.generation),
+fn judge_datagram(active: Active, judging: Judging, packet: &Packet, ports: u32, datagram: Word) -> Reason {
+    let flow = |word| match packet.source {
+        Address::V4(address) => flow_v4(address, ports, word, active.generation),
+        Address::V6([high, low]) => flow_v6(high, low, ports, word, active.generation),
     };
-    let reason = judge_source(active, judging, packet.source, Cost::new(opens != 0, 0, packet.ip_bytes));
+    let part = Part(flow(datagram.word()));
+    let cost = Cost::new(part.opens(), part.requests(), packet.ip_bytes);
+    let reason = judge_source(active, judging, packet.source, cost);
     if let Action::Pass = reason.action() {
-        let _opens = match packet.source {
-            Address::V4(address) => flow_v4(address, ports, quic_initial, step::REMEMBER, active.generation),
-            Address::V6([high, low]) => {
-                flow_v6(high, low, ports, quic_initial | step::REMEMBER << 8, active.generation)
-            }
-        };
+        let _same = flow(datagram.remember());
     }
     reason
 }

@@ -13,8 +13,16 @@ pub(super) fn begins<F: Frame>(frame: &F, at: u32, end: u32) -> bool {
     }
 }
 
-/// The shortest request line has 16 bytes, so 8 are there: 3 to 7 letters, a space, and `/`, `*` or a scheme behind it where
-/// that is among the 8.
+/// Whether a request begins behind this line's end, or may do so where the segment ends within its method: then behind an
+/// empty line.
+#[inline(always)]
+fn begins_behind<F: Frame>(frame: &F, at: u32, end: u32) -> bool {
+    let Some(word) = word(frame, at, end) else { return false };
+    let is_cut_off = at + letters(word) == end;
+    begins_with(word) || is_cut_off && frame.bytes::<4>(at as usize - 4) == Some(*b"\r\n\r\n")
+}
+
+/// 3 to 7 letters, a space, and `/`, `*` or a scheme behind it where that is among the 8 bytes, and in the segment.
 #[inline(always)]
 const fn begins_with(word: u64) -> bool {
     let letters = letters(word);
@@ -26,7 +34,7 @@ const fn begins_with(word: u64) -> bool {
         return false;
     }
     let target = (behind >> 8) & 0xff;
-    letters == 7 || target == b'/' as u64 || target == b'*' as u64 || target == b'h' as u64
+    target == 0 || target == b'/' as u64 || target == b'*' as u64 || target == b'h' as u64
 }
 
 /// How many capital letters the word begins with.
@@ -44,7 +52,7 @@ impl Conversation {
         let heard = self.heard_since(fresh);
         let is_start = begins(frame, fresh.at, fresh.end);
         if is_start || self.has(is::PIPELINED) {
-            let requests = is_start as u32 + found(frame, fresh, b'\n', |next| begins(frame, next, fresh.end));
+            let requests = is_start as u32 + found(frame, fresh, b'\n', |next| begins_behind(frame, next, fresh.end));
             if requests > 1 {
                 self.is |= is::PIPELINED;
             }

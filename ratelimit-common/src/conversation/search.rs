@@ -12,16 +12,18 @@ const STEPS_MAX: u32 = SEARCHED_BYTES_MAX / 8 + 64;
 pub(super) const EACH_BYTE: u64 = 0x0101_0101_0101_0101;
 pub(super) const TOP_BITS: u64 = 0x8080_8080_8080_8080;
 
-/// The 8 bytes from here, the first in the lowest place.
+/// The 8 bytes from here, the first in the lowest place, and zeros for those that are behind the end.
 #[inline(always)]
 pub(super) fn word<F: Frame>(frame: &F, at: u32, end: u32) -> Option<u64> {
-    if at + 8 > end {
+    if at >= end {
         return None;
     }
-    frame.bytes::<8>(at as usize).map(u64::from_le_bytes)
+    // What is before a payload can be read as well: headers of more than 8 bytes.
+    let behind_end = (at + 8).saturating_sub(end);
+    frame.bytes::<8>((at - behind_end) as usize).map(|bytes| u64::from_le_bytes(bytes) >> (8 * behind_end))
 }
 
-/// How many times `byte` is in the payload with what `is_followed` asks for behind it; the last 7 bytes are left out.
+/// How many times `byte` is in the payload with what `is_followed` asks for behind it.
 #[inline(always)]
 pub(super) fn found<F: Frame>(frame: &F, fresh: Fresh, byte: u8, is_followed: impl Fn(u32) -> bool) -> u32 {
     let mut count = 0;

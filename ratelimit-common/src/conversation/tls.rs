@@ -35,13 +35,14 @@ const BEFORE_FINISHED_MAX: u8 = 3;
 /// The shortest request is longer (`GET / HTTP/1.0` and an empty line), and a frame of HTTP/2 that is none is not: PING and
 /// GOAWAY, the longest, have 17 bytes.
 const CONTROL_BYTES_MAX: u16 = 17;
+/// HTTP/2: a client's preface without a request: its 24 bytes, settings of 9 + 6 each, larger windows of 13 each.
+const PREFACE_BYTES_MAX: u16 = 106;
 /// HTTP/2: the acknowledgement of the server's settings, which each client has to send.
 const SETTINGS_ACK_BYTES: u16 = 9;
 /// It is among the first records.
 const SETTINGS_ACK_AMONG: u8 = 32;
-/// TLS 1.3: what a client sends that is no application's: an alert, a new key.
+/// TLS 1.3: an alert, the one thing that a client sends at an end and that is no application's.
 const ALERT_BYTES: u16 = 2;
-const KEY_UPDATE_BYTES: u16 = 5;
 /// TLS 1.3: a server's two session tickets, as OpenSSL's are, which it sends before it answers the first request.
 const TICKETS_BYTES: core::ops::RangeInclusive<u32> = 480..=580;
 /// HTTP/2: two WINDOW_UPDATEs in one record, of the stream and of the connection.
@@ -50,6 +51,12 @@ const WINDOW_UPDATES_BYTES: u16 = 26;
 const WINDOW_UPDATES_HEARD_MIN: u32 = 32_000;
 /// HTTP/2: a record of more is no HEADERS frame, but part of a body.
 const HEADERS_BYTES_MAX: u16 = 4_096;
+/// HTTP/2: frames of headers for one site differ by little but for what is new in them; a body's DATA frame does so by chance.
+const HEADERS_ALIKE_BYTES: u16 = 16;
+/// HTTP/2: frames of headers so short, all of the same length, may be several in one record.
+const HEADERS_SHORT_BYTES: u16 = 64;
+/// HTTP/1: the shortest request that names its host has more (`GET / HTTP/1.1`, `Host: a`).
+const HTTP1_BYTES_MIN: u16 = 27;
 /// HTTP/1: a record of that much may be the body that `Expect: 100-continue` held back.
 const BODY_RECORD_MIN: u16 = 8_192;
 
@@ -113,18 +120,37 @@ pub(super) fn offers_http2<F: Frame>(frame: &F, fresh: Fresh) -> bool {
 }
 
 impl Conversation {
-    #[inline(always)]
     /// In the middle of something: all that might not be a request is not.
-    pub(super) fn enter_tls(&mut self) {
+    #[inline(always)]
+    pub(super) const fn in_tls(mut self, is: u8) -> Self {
         self.speaks = speaks::TLS;
         self.overhead = OVERHEAD_MAX;
         self.records = SETTINGS_ACK_AMONG;
-        self.is |= is::OFFERS_HTTP2;
+        self.is = is | is::OFFERS_HTTP2;
+        self
     }
 
-    /// Goes through the records that begin in this payload, and says how many requests begin in them.
+    /// How many requests begin in this payload. One that comes late is judged by itself, and its successors go on from
+    /// where they are.
     #[inline(always)]
-    pub(super) fn records<F: Frame>(&mut self, frame: &F, fresh: Fresh) -> u32 {
+    pub(super) fn tls<F: Frame>(&mut self, frame: &F, fresh: Fresh, is_late: bool) -> u32 {
+        if self.speaks == speaks::TLS_HELLO && offers_http2(frame, fresh) {
+            self.is |= is::OFFERS_HTTP2;
+        }
+        let (record_left, split_len) = (self.record_left, self.split_len);
+        if is_late {
+            (self.record_left, self.split_len) = (LOST, 0);
+        }
+        let requests = self.records(frame, fresh);
+        if is_late {
+            (self.record_left, self.split_len) = (record_left, split_len);
+        }
+        requests
+    }
+
+    /// Goes through the records that begin in this payload.
+    #[inline(always)]
+    fn records<F: Frame>(&mut self, frame: &F, fresh: Fresh) -> u32 {
         if self.record_left != LOST && self.record_left >= fresh.len() && self.split_len == 0 {
             self.record_left -= fresh.len();
             return 0;
@@ -163,15 +189,6 @@ impl Conversation {
             () => LOST,
         };
         requests
-    }
-
-    /// A record that comes after what followed it. It is one by itself, or nothing can be said of it.
-    #[inline(always)]
-    pub(super) fn late_record<F: Frame>(&mut self, frame: &F, fresh: Fresh) -> u32 {
-        match record_at(frame, fresh.at, fresh.end) {
-            Some(record) => self.record(record, fresh, true),
-            None => 0,
-        }
     }
 
     /// Keeps the beginning of a header whose rest is in the next segment.
@@ -263,7 +280,7 @@ impl Conversation {
         if is_among_first {
             self.records += 1;
         }
-        if bytes == ALERT_BYTES || bytes == KEY_UPDATE_BYTES {
+        if bytes == ALERT_BYTES {
             return 0;
         }
         if bytes <= CONTROL_BYTES_MAX && self.has(is::OFFERS_HTTP2) {
@@ -282,7 +299,9 @@ impl Conversation {
     fn http1_record(&mut self, bytes: u16, fresh: Fresh, begins_segment: bool) -> u32 {
         if self.has(is::OPEN) {
             self.is &= !is::OPEN;
-            self.is |= is::PREFACE_COUNTED;
+            if self.has(is::OFFERS_HTTP2) && bytes <= PREFACE_BYTES_MAX {
+                self.is |= is::PREFACE_COUNTED;
+            }
             self.heard = fresh.acknowledged;
             return 1;
         }
@@ -292,22 +311,51 @@ impl Conversation {
             self.is &= !is::PREFACE_COUNTED;
             return 0;
         }
-        self.heard = fresh.acknowledged;
-        let goes_on = CONTINUE_BYTES + HEADER_BYTES + self.overhead as u32;
         let is_after_tickets = self.overhead == OVERHEAD_1_3 && self.has(is::FIRST);
-        let is_body =
-            heard <= goes_on || is_after_tickets && (bytes >= BODY_RECORD_MIN || TICKETS_BYTES.contains(&heard));
+        let is_body = heard <= self.no_answer_bytes()
+            || is_after_tickets && (bytes >= BODY_RECORD_MIN || TICKETS_BYTES.contains(&heard));
         self.is &= !is::FIRST;
+        if bytes < HTTP1_BYTES_MIN && self.has(is::OFFERS_HTTP2) && !is_body {
+            self.is |= is::HTTP2;
+            return self.http2_record(bytes, fresh);
+        }
+        self.heard = fresh.acknowledged;
+        if is_body {
+            self.is &= !is::PREFACE_COUNTED;
+        }
         !is_body as u32
     }
 
+    /// A record of so many bytes is no answer: `100 Continue`, or HTTP/2's frames of control.
+    #[inline(always)]
+    const fn no_answer_bytes(&self) -> u32 {
+        CONTINUE_BYTES + HEADER_BYTES + self.overhead as u32
+    }
+
+    /// A record of HTTP/2 that may be headers. The second in a turn may as well be the body that belongs to the first,
+    /// unless it is as long; a third is a request of its own.
     #[inline(always)]
     fn http2_record(&mut self, bytes: u16, fresh: Fresh) -> u32 {
-        let is_update = bytes == WINDOW_UPDATES_BYTES && self.heard_since(fresh) >= WINDOW_UPDATES_HEARD_MIN;
-        if bytes > HEADERS_BYTES_MAX || is_update {
+        let heard = self.heard_since(fresh);
+        if bytes > HEADERS_BYTES_MAX || bytes == WINDOW_UPDATES_BYTES && heard >= WINDOW_UPDATES_HEARD_MIN {
             return 0;
         }
-        self.heard = fresh.acknowledged;
+        if heard > self.no_answer_bytes() {
+            self.heard = fresh.acknowledged;
+            self.turn_records = 0;
+        }
+        let before = self.turn_records;
+        if before < 2 {
+            self.turn_records += 1;
+        }
+        let known = self.headers_bytes;
+        if known != 0 && known <= HEADERS_SHORT_BYTES && bytes > known && bytes % known == 0 {
+            return (bytes / known) as u32;
+        }
+        if before == 1 && bytes.abs_diff(known) > HEADERS_ALIKE_BYTES {
+            return 0;
+        }
+        self.headers_bytes = bytes;
         if self.has(is::PREFACE_COUNTED) {
             self.is &= !is::PREFACE_COUNTED;
             return 0;
