@@ -254,23 +254,67 @@ pub fn fragment(next: u8, offset: u16, more_fragments: bool, payload: impl AsRef
     bytes
 }
 
+/// A TCP segment. Fields that are `None` are what they should be.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a> {
+    /// Source port.
+    pub source_port: u16,
+    /// Destination port.
+    pub port: u16,
+    /// Sequence number.
+    pub sequence: u32,
+    /// Acknowledgement number, there whatever the flags say.
+    pub acknowledged: u32,
+    /// Header length in words, as claimed.
+    pub data_offset: Option<u8>,
+    /// Flags.
+    pub flags: u8,
+    /// Options, padded to words with no-operations.
+    pub options: &'a [u8],
+    /// What is behind the header.
+    pub data: &'a [u8],
+}
+
+impl Segment<'_> {
+    /// A plain segment without options or data.
+    pub const fn to(port: u16, flags: u8) -> Self {
+        Self {
+            source_port: SOURCE_PORT,
+            port,
+            sequence: 1,
+            acknowledged: 2,
+            data_offset: None,
+            flags,
+            options: &[],
+            data: &[],
+        }
+    }
+
+    /// As bytes.
+    pub fn bytes(self) -> Vec<u8> {
+        let words = self.options.len().div_ceil(4);
+        let data_offset = self.data_offset.unwrap_or_else(|| 5 + u8::try_from(words).expect("at most 10 words"));
+        let mut bytes = Vec::new();
+        bytes.extend(self.source_port.to_be_bytes());
+        bytes.extend(self.port.to_be_bytes());
+        bytes.extend(self.sequence.to_be_bytes());
+        bytes.extend(self.acknowledged.to_be_bytes());
+        bytes.extend([data_offset << 4, self.flags, 0xff, 0xff, 0, 0, 0, 0]);
+        bytes.extend(self.options);
+        bytes.resize(20 + words * 4, 1);
+        bytes.extend(self.data);
+        bytes
+    }
+}
+
 /// A TCP segment without options or data.
 pub fn tcp(port: u16, flags: u8) -> Vec<u8> {
-    tcp_with(port, flags, &[], &[])
+    Segment::to(port, flags).bytes()
 }
 
 /// A TCP segment with options (padded to words) and data.
 pub fn tcp_with(port: u16, flags: u8, options: &[u8], data: &[u8]) -> Vec<u8> {
-    let words = options.len().div_ceil(4);
-    let mut bytes = Vec::new();
-    bytes.extend(SOURCE_PORT.to_be_bytes());
-    bytes.extend(port.to_be_bytes());
-    bytes.extend([0, 0, 0, 1, 0, 0, 0, 2]);
-    bytes.extend([(5 + u8::try_from(words).expect("at most 10 words")) << 4, flags, 0xff, 0xff, 0, 0, 0, 0]);
-    bytes.extend(options);
-    bytes.resize(20 + words * 4, 1);
-    bytes.extend(data);
-    bytes
+    Segment { options, data, ..Segment::to(port, flags) }.bytes()
 }
 
 /// A UDP datagram.

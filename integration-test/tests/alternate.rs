@@ -55,14 +55,18 @@ fn write(lab: &Lab, side: usize, round: u32) {
     }
     fs::write(lab.directory().join(format!("{list}.txt")), entries).unwrap();
 
-    let judge =
-        format!("[[rule]]\nname = \"{judge}\"\nfrom = [\"10.9.0.0/24\"]\nports = \"80/tcp\"\nlimits = [\"9/1h\"]\n");
-    let bystander = format!(
-        "[[rule]]\nname = \"{bystander}\"\nfrom = [\"10.9.0.0/25\"]\nports = \"82/tcp\"\nlimits = [\"9/1h\"]\n"
+    let judge = format!(
+        "[[rule]]\nname = \"{judge}\"\nfrom = [\"10.9.0.0/24\"]\nports = \"80/tcp\"\nlimits = [\"9/1h connections\"]\n"
     );
-    let kept = "[[rule]]\nname = \"kept\"\nports = \"81/tcp\"\nlimits = [\"5/1h\"]\n".to_owned();
+    let bystander = format!(
+        "[[rule]]\nname = \"{bystander}\"\nfrom = [\"10.9.0.0/25\"]\nports = \"82/tcp\"\nlimits = [\"9/1h connections\"]\n"
+    );
+    let kept = "[[rule]]\nname = \"kept\"\nports = \"81/tcp\"\nlimits = [\"5/1h connections\"]\n".to_owned();
     let others = (0..RULES - 3).map(|at| {
-        format!("[[rule]]\nname = \"r{at}\"\nports = \"{}/tcp\"\nlimits = [\"9/1h\"]\n", 1000 + side * 100 + at)
+        format!(
+            "[[rule]]\nname = \"r{at}\"\nports = \"{}/tcp\"\nlimits = [\"9/1h connections\"]\n",
+            1000 + side * 100 + at
+        )
     });
     let mut rules: Vec<String> = others.collect();
     // The places differ too, so that no bit of one configuration means the same in the other.

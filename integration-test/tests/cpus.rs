@@ -26,7 +26,7 @@ fn is_skipped_here(name: &str) -> bool {
 fn two_wires(limit: &str) -> (Lab, Daemon) {
     let lab = Lab::quiet();
     lab.connect_second_ends();
-    let daemon = lab.start(&["--iface", "s0", "--iface", "s1", "--limit", limit]);
+    let daemon = lab.start(&["--iface", "s0", "--iface", "s1", "--limit", limit, "--count", "connections"]);
     (lab, daemon)
 }
 

@@ -362,8 +362,10 @@ fn a_random_packet_is_to_the_parser_what_it_is_to_the_oracle() {
         let source = address(parsed.source);
         let destination = address(parsed.destination);
         let kind = match parsed.target {
-            Target::Tcp { port, opening } => Kind::Tcp { port, opens: opening },
-            Target::Udp { port, source_port, quic_initial } => Kind::Udp { source_port, port, quic_initial },
+            Target::Tcp { port, opening, segment: _ } => Kind::Tcp { port, opens: opening },
+            Target::Udp { port, source_port, quic_initial, payload_bytes: _ } => {
+                Kind::Udp { source_port, port, quic_initial }
+            }
             Target::Fragment => Kind::Fragment,
             Target::Essential => Kind::Essential,
             Target::Unwalkable | Target::Other => Kind::Other,

@@ -14,7 +14,7 @@ use integration_test::lab::{CLIENTS, Lab, assert_refused, binary, heard, number,
 use netlab::PacketSocket;
 use nix::sys::signal::Signal;
 
-const KEEP: [&str; 4] = ["--limit", "3/1h", "--on-exit", "keep"];
+const KEEP: [&str; 6] = ["--limit", "3/1h", "--count", "connections", "--on-exit", "keep"];
 
 fn syn() -> Vec<u8> {
     frame(IPV4, v4(TCP, tcp(80, SYN)))
@@ -115,7 +115,20 @@ fn a_start_that_fails_leaves_what_an_earlier_run_keeps_as_it_was() {
     daemon.kill();
     let shown = lab.server.ip(&["link", "show", "dev", "s0"]).unwrap();
 
-    let other = ["--iface", "s0", "--limit", "9/1h", "--port", "81", "--allow", CLIENTS[2], "--on-exit", "keep"];
+    let other = [
+        "--iface",
+        "s0",
+        "--limit",
+        "9/1h",
+        "--count",
+        "connections",
+        "--port",
+        "81",
+        "--allow",
+        CLIENTS[2],
+        "--on-exit",
+        "keep",
+    ];
     for refusing in ["a0", "z0"] {
         let refused = lab.ratelimitd(&[&other[..], &["--iface", refusing, "--xdp-mode", "native"]].concat());
         assert_refused(&refused, 69, &[refusing, "no native XDP"]);
@@ -289,7 +302,7 @@ fn a_kept_filter_in_another_mode_than_asked_for_is_refused_and_goes_on() {
     for (kept, asked, client) in [("generic", "native", CLIENTS[0]), ("native", "generic", CLIENTS[1])] {
         lab.limit(&[&KEEP[..], &["--xdp-mode", kept]].concat()).kill();
         lab.assert_admitted(client, 80, 3);
-        let start = ["--iface", "s0", "--limit", "9/1h", "--on-exit", "keep", "--xdp-mode"];
+        let start = ["--iface", "s0", "--limit", "9/1h", "--count", "connections", "--on-exit", "keep", "--xdp-mode"];
         let refused = lab.ratelimitd(&[&start[..], &[asked]].concat());
         assert_refused(&refused, 69, &["s0", kept, asked, "ratelimitd detach s0"]);
         lab.assert_blocked(client, 80);

@@ -11,7 +11,7 @@ use integration_test::lab::{CLIENTS, Lab, ask, assert_refused, binary, packets};
 use netlab::PacketSocket;
 use nix::sys::signal::Signal;
 
-const KEEP: [&str; 4] = ["--limit", "3/1h", "--on-exit", "keep"];
+const KEEP: [&str; 6] = ["--limit", "3/1h", "--count", "connections", "--on-exit", "keep"];
 
 #[test]
 fn a_signal_ends_it_orderly_and_takes_the_filter_off() {
@@ -21,7 +21,7 @@ fn a_signal_ends_it_orderly_and_takes_the_filter_off() {
     let lab = Lab::new();
     let _web = lab.web();
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
-        let daemon = lab.limit(&["--limit", "1/1h"]);
+        let daemon = lab.limit(&["--limit", "1/1h", "--count", "connections"]);
         assert!(lab.has_xdp("s0"));
         lab.assert_admitted(CLIENTS[0], 80, 1);
         assert_eq!(daemon.end(signal), 0);
@@ -37,10 +37,10 @@ fn a_killed_daemon_that_keeps_nothing_leaves_nothing() {
         return;
     }
     let lab = Lab::new();
-    lab.limit(&["--limit", "1/1h"]).kill();
+    lab.limit(&["--limit", "1/1h", "--count", "connections"]).kill();
     assert!(!lab.has_xdp("s0"));
     assert_refused(&lab.ratelimitd(&["stats"]), 69, &["no daemon answers"]);
-    drop(lab.limit(&["--limit", "1/1h"]));
+    drop(lab.limit(&["--limit", "1/1h", "--count", "connections"]));
 }
 
 #[test]
@@ -74,13 +74,13 @@ fn an_interface_of_a_daemon_with_another_socket_is_refused_with_the_command_that
     let lab = Lab::new();
     let elsewhere = lab.directory().join("other.sock");
     let elsewhere = elsewhere.to_str().unwrap();
-    let first = lab.limit(&["--limit", "3/1h", "--socket", elsewhere]);
+    let first = lab.limit(&["--limit", "3/1h", "--count", "connections", "--socket", elsewhere]);
     let second = lab.ratelimitd(&["--iface", "s0", "--limit", "9/1h"]);
     assert_refused(&second, 75, &["s0 already has an XDP program", "`ratelimitd detach --socket PATH s0`"]);
     assert!(!second.stderr.contains("the tool that put it there"), "{}", second.stderr);
     assert_eq!(lab.ratelimitd(&["detach", "--socket", elsewhere, "s0"]).code(), 0);
     drop(first);
-    drop(lab.limit(&["--limit", "9/1h"]));
+    drop(lab.limit(&["--limit", "9/1h", "--count", "connections"]));
 }
 
 #[test]
@@ -111,7 +111,8 @@ fn an_interface_that_was_deleted_is_said_so_and_protected_again_when_it_is_back(
     let lab = Lab::new();
     let web = lab.web();
     for keep in ["detach", "keep"] {
-        let daemon = lab.limit(&["--limit", "2/1h", "--listen", "127.0.0.1:9464", "--on-exit", keep]);
+        let daemon =
+            lab.limit(&["--limit", "2/1h", "--count", "connections", "--listen", "127.0.0.1:9464", "--on-exit", keep]);
         let health = || {
             let address = "127.0.0.1:9464".parse().unwrap();
             let mut stream = lab
@@ -145,7 +146,7 @@ fn an_interface_that_is_renamed_is_said_to_be_gone_and_protected_again_when_it_h
     let lab = Lab::new();
     let _web = lab.web();
     for keep in ["detach", "keep"] {
-        let daemon = lab.limit(&["--limit", "2/1h", "--on-exit", keep]);
+        let daemon = lab.limit(&["--limit", "2/1h", "--count", "connections", "--on-exit", keep]);
         let is_attached = |stats: &serde_json::Value| stats.pointer("/interfaces/0/attached").unwrap() == true;
         lab.rename("s0", "s9.100");
         lab.stats_once(|stats| !is_attached(stats));
@@ -186,7 +187,7 @@ fn without_privileges_it_says_what_it_needs() {
     let socket = format!("{}.sock", copy.display());
     let mut command = lab.command("setpriv");
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&copy);
-    command.args(["--iface", "s0", "--limit", "3/1h", "--socket", &socket]);
+    command.args(["--iface", "s0", "--limit", "3/1h", "--count", "connections", "--socket", &socket]);
     let output = integration_test::lab::run(command);
     fs::remove_file(&copy).unwrap();
     assert_refused(&output, 77, &["root"]);
@@ -206,7 +207,7 @@ fn an_interface_without_an_ethernet_header_is_refused_and_left_alone() {
         assert_refused(&refused, 69, &["tun0", "no Ethernet header", "attach to the Ethernet interface"]);
         assert!(!lab.has_xdp("tun0") && !lab.has_xdp("s0"));
     }
-    let _daemon = lab.start(&["--iface", "tap0", "--limit", "3/1h"]);
+    let _daemon = lab.start(&["--iface", "tap0", "--limit", "3/1h", "--count", "connections"]);
     assert!(lab.has_xdp("tap0"));
 }
 
@@ -220,7 +221,7 @@ fn a_device_without_native_xdp_is_said_to_be_slow_or_refused() {
     lab.server.ip(&["link", "set", "br0", "up"]).unwrap();
     let refused = lab.ratelimitd(&["--iface", "br0", "--limit", "3/1h", "--xdp-mode", "native"]);
     assert_refused(&refused, 69, &["br0", "no native XDP"]);
-    let daemon = lab.start(&["--iface", "br0", "--limit", "3/1h"]);
+    let daemon = lab.start(&["--iface", "br0", "--limit", "3/1h", "--count", "connections"]);
     let said = daemon.child.stderr();
     assert_eq!(said.matches("GENERIC").count(), 1, "{said}");
     assert!(said.contains("no native XDP"), "why it is generic: {said}");
@@ -234,7 +235,7 @@ fn generic_mode_limits_as_native_does() {
     }
     let lab = Lab::new();
     let _web = lab.web();
-    let _daemon = lab.limit(&["--limit", "3/1h", "--xdp-mode", "generic"]);
+    let _daemon = lab.limit(&["--limit", "3/1h", "--count", "connections", "--xdp-mode", "generic"]);
     lab.assert_admitted(CLIENTS[0], 80, 3);
     lab.open(CLIENTS[1], 80);
 }
@@ -249,7 +250,7 @@ fn jumbo_frames_are_no_reason_to_give_up_native_mode() {
     for (namespace, interface) in [(&lab.client, "c0"), (&lab.server, "s0")] {
         namespace.ip(&["link", "set", interface, "mtu", "9000"]).unwrap();
     }
-    let _daemon = lab.limit(&["--limit", "3/1h", "--xdp-mode", "native"]);
+    let _daemon = lab.limit(&["--limit", "3/1h", "--count", "connections", "--xdp-mode", "native"]);
     lab.assert_admitted(CLIENTS[0], 80, 3);
     let long = [v4(TCP, tcp(80, SYN)), vec![0; 8000]].concat();
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();

@@ -7,7 +7,7 @@ use netlab::Output;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-const KEEP: [&str; 4] = ["--limit", "1/1h", "--on-exit", "keep"];
+const KEEP: [&str; 6] = ["--limit", "1/1h", "--count", "connections", "--on-exit", "keep"];
 
 fn done(output: &Output) -> &str {
     assert_eq!(output.code(), 0, "{}", output.stderr);
@@ -50,7 +50,7 @@ fn panic_passes_everything_until_it_is_ended() {
     }
     let lab = Lab::new();
     let _web = lab.web();
-    let _daemon = lab.limit(&["--limit", "1/1h"]);
+    let _daemon = lab.limit(&["--limit", "1/1h", "--count", "connections"]);
     lab.assert_admitted(CLIENTS[0], 80, 1);
     done(&lab.ratelimitd(&["panic"]));
     lab.open(CLIENTS[0], 80);
@@ -66,7 +66,7 @@ fn the_host_itself_is_not_denied_by_mistake() {
         return;
     }
     let lab = Lab::new();
-    let _daemon = lab.limit(&["--limit", "1/1h"]);
+    let _daemon = lab.limit(&["--limit", "1/1h", "--count", "connections"]);
     for prefix in [SERVER[0], SERVER[1], "10.9.0.0/24", "0.0.0.0/0", "::/0"] {
         assert_refused(&lab.ratelimitd(&["deny", prefix]), 2, &["--force insists"]);
     }

@@ -8,11 +8,12 @@ use etherparse::{
 };
 use integration_test::{fixtures, frames};
 use proptest::prelude::*;
-use ratelimit_common::packet::{Frame, Packet, Parsed, Target, parse};
+use ratelimit_common::packet::{Frame, Packet, Parsed, Segment, Target, parse};
 use ratelimit_common::source::Address;
 
+/// As the table of named frames has it.
 fn parse_bytes(bytes: &[u8]) -> Parsed {
-    parse(&bytes)
+    fixtures::without_payload(parse(&bytes))
 }
 
 #[test]
@@ -25,6 +26,27 @@ fn every_named_frame_is_what_its_row_says() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_named_segment_says_of_its_connection_what_its_row_says() {
+    for row in fixtures::tcp_segments() {
+        let Parsed::Ip(Packet { target: Target::Tcp { segment, .. }, .. }) = parse(&row.frame.as_slice()) else {
+            panic!("{} is no TCP", row.name);
+        };
+        let payload_at = if segment.payload_bytes == 0 { 0 } else { segment.payload_at };
+        assert_eq!(Segment { payload_at, ..segment }, row.segment, "{}", row.name);
+    }
+}
+
+#[test]
+fn every_named_datagram_has_as_much_payload_as_its_row_says() {
+    for row in fixtures::datagrams() {
+        let Parsed::Ip(Packet { target: Target::Udp { payload_bytes, .. }, .. }) = parse(&row.frame.as_slice()) else {
+            panic!("{} is no UDP", row.name);
+        };
+        assert_eq!(payload_bytes, row.payload_bytes, "{}", row.name);
+    }
 }
 
 #[test]
@@ -79,7 +101,7 @@ fn a_packet_whose_ports_are_behind_the_first_buffer_is_unwalkable_and_never_malf
         let tags = usize::from(fixture.frame[12] == 0x81 || fixture.frame[12] == 0x88 || fixture.frame[12] == 0x91);
         let header = if matches!(whole.source, Address::V4(_)) { 20 } else { 40 };
         for first in 14 + 8 * tags + header..fixture.frame.len() {
-            let Parsed::Ip(parsed) = parse(&Buffers { all: &fixture.frame, first }) else {
+            let Parsed::Ip(parsed) = fixtures::without_payload(parse(&Buffers { all: &fixture.frame, first })) else {
                 panic!("{} of which {first} bytes can be read is no IP packet", fixture.name);
             };
             // Whether a datagram that cannot be read is a QUIC Initial cannot be told: then it counts as one.
@@ -92,7 +114,9 @@ fn a_packet_whose_ports_are_behind_the_first_buffer_is_unwalkable_and_never_malf
 
 fn with_quic_initial(target: Target) -> Target {
     match target {
-        Target::Udp { port, source_port, quic_initial: _ } => Target::Udp { port, source_port, quic_initial: true },
+        Target::Udp { port, source_port, payload_bytes, quic_initial: _ } => {
+            Target::Udp { port, source_port, payload_bytes, quic_initial: true }
+        }
         Target::Tcp { .. } | Target::Fragment | Target::Unwalkable | Target::Essential | Target::Other => target,
     }
 }
@@ -142,7 +166,8 @@ fn sound() -> impl Strategy<Value = Vec<u8>> {
     let tags = proptest::collection::vec(0..4096_u16, 0..=2);
     let ip = prop_oneof![sound_v4(), sound_v6()];
     let transport = (0..4_u8, any::<u16>(), any::<u16>(), any::<u8>());
-    (tags, ip, transport, proptest::collection::vec(any::<u8>(), 0..40))
+    let numbers = (any::<u32>(), any::<u32>(), 0..=10_usize);
+    (tags, ip, transport, numbers, proptest::collection::vec(any::<u8>(), 0..40))
         .prop_filter_map("etherparse builds no ICMPv6 in IPv4", build)
 }
 
@@ -182,10 +207,12 @@ fn sound_v6() -> impl Strategy<Value = IpHeaders> {
     })
 }
 
-/// Tags; IP header; kind of transport, its ports and flags; data.
-type Parts = (Vec<u16>, IpHeaders, (u8, u16, u16, u8), Vec<u8>);
+/// Tags; IP header; kind of transport, its ports and flags; of TCP the numbers and words of options; data.
+type Parts = (Vec<u16>, IpHeaders, (u8, u16, u16, u8), (u32, u32, usize), Vec<u8>);
 
-fn build((tags, ip, (kind, source_port, port, flags), data): Parts) -> Option<Vec<u8>> {
+fn build(
+    (tags, ip, (kind, source_port, port, flags), (sequence, acknowledged, words), data): Parts,
+) -> Option<Vec<u8>> {
     let id = |tag: u16| VlanId::try_new(tag).unwrap();
     let ethernet = PacketBuilder::ethernet2([2; 6], [4; 6]);
     let ip = match tags[..] {
@@ -196,7 +223,9 @@ fn build((tags, ip, (kind, source_port, port, flags), data): Parts) -> Option<Ve
     let mut bytes = Vec::new();
     let written = match kind {
         0 => {
-            let mut header = etherparse::TcpHeader::new(source_port, port, 1, 65_535);
+            let mut header = etherparse::TcpHeader::new(source_port, port, sequence, 65_535);
+            header.acknowledgment_number = acknowledged;
+            header.set_options_raw(&vec![1; words * 4]).unwrap();
             header.syn = flags & 1 == 1;
             header.ack = flags & 2 == 2;
             header.fin = flags & 4 == 4;
@@ -207,6 +236,20 @@ fn build((tags, ip, (kind, source_port, port, flags), data): Parts) -> Option<Ve
         _ => ip.icmpv6_raw(flags, 0, [0; 4]).write(&mut bytes, &data),
     };
     written.ok().map(|()| bytes)
+}
+
+/// Whether what is said to be payload is in the frame, and in the IP packet.
+fn has_its_payload_within(frame: &[u8]) -> bool {
+    let Parsed::Ip(Packet { ip_bytes, target, .. }) = parse(&frame) else { return true };
+    let (end, payload_bytes) = match target {
+        Target::Tcp { segment: Segment { payload_bytes: 0, .. }, .. } => return true,
+        Target::Tcp { segment: Segment { payload_at, payload_bytes, .. }, .. } => {
+            (payload_at + payload_bytes, payload_bytes)
+        }
+        Target::Udp { payload_bytes, .. } => (0, payload_bytes.into()),
+        Target::Fragment | Target::Unwalkable | Target::Essential | Target::Other => return true,
+    };
+    end as usize <= frame.len() && payload_bytes < ip_bytes
 }
 
 /// What etherparse's slices say that a packet is. None where it has no opinion.
@@ -237,13 +280,22 @@ fn by_etherparse(bytes: &[u8]) -> Option<Parsed> {
     };
     let is_v6 = matches!(source, Address::V6(_));
     let target = match sliced.transport {
-        Some(TransportSlice::Tcp(tcp)) => {
-            Target::Tcp { port: tcp.destination_port(), opening: tcp.syn() && !tcp.ack() }
-        }
+        Some(TransportSlice::Tcp(tcp)) => Target::Tcp {
+            port: tcp.destination_port(),
+            opening: tcp.syn() && !tcp.ack(),
+            segment: Segment {
+                source_port: tcp.source_port(),
+                sequence: tcp.sequence_number(),
+                acknowledged: if tcp.ack() { tcp.acknowledgment_number() } else { 0 },
+                payload_at: u32::try_from(tcp.payload().as_ptr().addr() - bytes.as_ptr().addr()).unwrap(),
+                payload_bytes: u32::try_from(tcp.payload().len()).unwrap(),
+            },
+        },
         Some(TransportSlice::Udp(udp)) => Target::Udp {
             port: udp.destination_port(),
             source_port: udp.source_port(),
             quic_initial: is_initial(udp.payload()),
+            payload_bytes: u16::try_from(udp.payload().len()).unwrap(),
         },
         Some(TransportSlice::Icmpv4(icmp)) if !is_v6 => essential(matches!(icmp.type_u8(), 3 | 11 | 12)),
         Some(TransportSlice::Icmpv6(icmp)) if is_v6 => essential(matches!(icmp.type_u8(), 1..=4 | 130..=137 | 143)),
@@ -290,12 +342,13 @@ proptest! {
 
     #[test]
     fn any_bytes_are_parsed_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let _ = parse_bytes(&bytes);
+        prop_assert!(has_its_payload_within(&bytes));
     }
 
     #[test]
     fn a_sound_frame_with_a_few_bytes_changed_is_parsed_without_panic(bytes in mutated()) {
         let whole = parse_bytes(&bytes);
+        prop_assert!(has_its_payload_within(&bytes));
         for len in 0..bytes.len() {
             prop_assert!(is_no_less_strict(parse_bytes(&bytes[..len]), whole), "cut to {len}");
         }
@@ -304,7 +357,7 @@ proptest! {
     #[test]
     fn a_sound_packet_is_what_etherparse_says_it_is(bytes in sound()) {
         if let Some(expected) = by_etherparse(&bytes) {
-            prop_assert_eq!(parse_bytes(&bytes), expected);
+            prop_assert_eq!(parse(&bytes.as_slice()), expected);
         }
     }
 }

@@ -67,7 +67,7 @@ fn whoever_is_denied_is_dropped_at_once_until_the_end_of_it_and_nobody_else_is()
     }
     let lab = Lab::new();
     let _web = web(&lab);
-    let daemon = lab.limit(&["--limit", "100/1h", "--on-exit", "keep"]);
+    let daemon = lab.limit(&["--limit", "100/1h", "--count", "connections", "--on-exit", "keep"]);
     for (denied, other, prefix) in
         [(CLIENTS[0], CLIENTS[1], "10.9.0.2/32"), (CLIENTS_V6[0], CLIENTS_V6[2], "fd09:0:0:a::/64")]
     {
@@ -81,7 +81,7 @@ fn whoever_is_denied_is_dropped_at_once_until_the_end_of_it_and_nobody_else_is()
     assert!(check.stdout.contains("\"denied\""), "{}", check.stdout);
     daemon.kill();
     lab.assert_blocked(CLIENTS[0], 80);
-    let _daemon = lab.limit(&["--limit", "100/1h", "--on-exit", "keep"]);
+    let _daemon = lab.limit(&["--limit", "100/1h", "--count", "connections", "--on-exit", "keep"]);
     lab.assert_blocked(CLIENTS_V6[0], 80);
     done(&lab.ratelimitd(&["unblock", "10.9.0.2"]));
     lab.open(CLIENTS[0], 80);
@@ -100,7 +100,7 @@ fn whoever_exceeds_a_limit_is_banned_over_restarts_until_it_is_lifted_or_over() 
     }
     let lab = Lab::new();
     let _web = web(&lab);
-    write(&lab, "limits = [\"1/2s\"]\nblock_for = [\"6s\", \"1h\"]");
+    write(&lab, "limits = [\"1/2s connections\"]\nblock_for = [\"6s\", \"1h\"]");
     let daemon = start(&lab);
     let began = Instant::now();
     lab.assert_admitted(CLIENTS[0], 80, 1);
@@ -128,10 +128,10 @@ fn whoever_exceeds_a_limit_is_banned_over_restarts_until_it_is_lifted_or_over() 
 fn on_trial() -> (Lab, [HttpServer; 2], Daemon) {
     let lab = Lab::new();
     let web = web(&lab);
-    write(&lab, "limits = [\"1/1h\"]");
+    write(&lab, "limits = [\"1/1h connections\"]");
     let daemon = start(&lab);
     lab.assert_admitted(CLIENTS[0], 80, 1);
-    write(&lab, "limits = [\"3/1h\"]");
+    write(&lab, "limits = [\"3/1h connections\"]");
     done(&lab.ratelimitd(&["apply", "--confirm", "5s"]));
     lab.assert_admitted(CLIENTS[0], 80, 2);
     (lab, web, daemon)
@@ -201,7 +201,7 @@ fn an_application_charges_what_it_knows_to_be_dear() {
     }
     let lab = Lab::new();
     let _web = web(&lab);
-    let _daemon = lab.limit(&["--limit", "5/1h"]);
+    let _daemon = lab.limit(&["--limit", "5/1h", "--count", "connections"]);
     for source in [CLIENTS[0], CLIENTS_V6[0]] {
         let body = format!("{{\"source\":\"{source}\",\"rule\":\"default\",\"amount\":4}}");
         let answer = post(&lab.socket(), "/v1/charge", &body);
@@ -248,6 +248,8 @@ fn every_rule_of_the_example_of_a_site_holds_on_both_sides_and_in_both_families(
     let lab = Lab::quiet();
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("examples");
     let site = fs::read_to_string(examples.join("site.toml")).unwrap().replace("\"eth0\"", "\"s0\"");
+    // A SYN is no request.
+    let site = site.replace("[[rule]]", "[[rule]]\ncount = \"connections\"");
     let path = lab.directory().join("site.toml");
     fs::write(&path, format!("max_sources = 4096\nsocket = \"{}\"\n{site}", lab.socket().display())).unwrap();
     fs::copy(examples.join("deny.txt"), lab.directory().join("deny.txt")).unwrap();

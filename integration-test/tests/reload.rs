@@ -23,7 +23,7 @@ fn write(lab: &Lab, text: &str) -> String {
 fn file(lab: &Lab, limit: &str, top: &str) -> String {
     let socket = lab.socket();
     format!(
-        "interfaces = [\"s0\"]\nsocket = \"{}\"\nlisten = \"{LISTEN}\"\n{top}\n[rule]\nlimits = [\"{limit}\"]\n",
+        "interfaces = [\"s0\"]\nsocket = \"{}\"\nlisten = \"{LISTEN}\"\n{top}\n[rule]\nlimits = [\"{limit} connections\"]\n",
         socket.display()
     )
 }

@@ -20,7 +20,7 @@ fn statistics_of_a_million_sources_come_in_time() {
         return;
     }
     let lab = Lab::quiet();
-    let _daemon = lab.limit(&["--limit", "10/1h", "--max-sources", "1048576"]);
+    let _daemon = lab.limit(&["--limit", "10/1h", "--count", "connections", "--max-sources", "1048576"]);
     let start = Instant::now();
     thread::scope(|scope| {
         for part in 0..SENDERS {

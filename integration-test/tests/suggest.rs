@@ -97,7 +97,7 @@ fn the_limit_that_is_proposed_blocks_the_heavy_clients_and_none_of_the_ordinary(
     let path = lab.directory().join("ratelimitd.toml");
     let write = |mode: &str, limit: &str, candidates: &str| {
         let socket = lab.socket().display().to_string();
-        let rule = format!("limits = [\"{limit}\"]\nmode = \"{mode}\"\n{candidates}");
+        let rule = format!("limits = [\"{limit}\"]\ncount = \"connections\"\nmode = \"{mode}\"\n{candidates}");
         fs::write(&path, format!("interfaces = [\"s0\"]\nsocket = \"{socket}\"\n[rule]\n{rule}\n")).unwrap();
     };
     // Guessed far too low, which is no matter: what is refused is wanted too.
@@ -156,7 +156,7 @@ fn a_quarter_of_a_million_sources_are_observed_in_little_time_and_memory() {
     const IDLE: Duration = Duration::from_secs(35);
     // With room to spare, as the kernel forgets before its table is full.
     let lab = Lab::quiet();
-    let daemon = lab.limit(&["--limit", "1000/5m", "--max-sources", "1048576", "--dry-run"]);
+    let daemon = lab.limit(&["--limit", "1000/5m", "--count", "connections", "--max-sources", "1048576", "--dry-run"]);
     let before = resident(&daemon);
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
     let mut syn = frame(IPV4, V4::of(TCP).around(tcp(80, SYN)));

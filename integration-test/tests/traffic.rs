@@ -54,7 +54,7 @@ fn nginx_gets_as_many_connections_of_each_source_as_the_limit_says() {
     }
     let lab = Lab::new();
     let _nginx = web(&lab);
-    let _daemon = lab.limit(&["--limit", "5/1h"]);
+    let _daemon = lab.limit(&["--limit", "5/1h", "--count", "connections"]);
     for from in [CLIENTS[0], CLIENTS_V6[0]] {
         for _ in 0..5 {
             assert!(lab.http(from, 80).ends_with("ok\n"));
@@ -83,7 +83,7 @@ fn two_addresses_of_one_ipv6_64_are_one_client() {
     }
     let lab = Lab::new();
     let _nginx = web(&lab);
-    let _daemon = lab.limit(&["--limit", "4/1h"]);
+    let _daemon = lab.limit(&["--limit", "4/1h", "--count", "connections"]);
     lab.open(CLIENTS_V6[0], 80);
     lab.open(CLIENTS_V6[0], 80);
     lab.assert_admitted(CLIENTS_V6[1], 80, 2);
@@ -98,7 +98,7 @@ fn a_port_like_that_of_ssh_stays_open_while_its_neighbour_is_blocked() {
     }
     let lab = Lab::new();
     let (_web, _ssh) = (http_on(&lab, 80), http_on(&lab, 22));
-    let _daemon = lab.limit(&["--limit", "2/1h", "--refuse", "all"]);
+    let _daemon = lab.limit(&["--limit", "2/1h", "--count", "connections", "--refuse", "all"]);
     let mut shell = lab.open(CLIENTS[0], 22);
     lab.assert_admitted(CLIENTS[0], 80, 2);
     assert!(ask(&mut shell, "/").ends_with("ok\n"));
@@ -118,7 +118,7 @@ fn the_host_reaches_others_while_they_are_blocked() {
     let lab = Lab::new();
     let _web = http_on(&lab, 80);
     let listener = lab.client.inside(|| Ok(TcpListener::bind((CLIENTS[0], 80))?)).unwrap();
-    let _daemon = lab.limit(&["--limit", "1/1h", "--refuse", "all"]);
+    let _daemon = lab.limit(&["--limit", "1/1h", "--count", "connections", "--refuse", "all"]);
     lab.assert_admitted(CLIENTS[0], 80, 1);
     let answering = thread::spawn(move || {
         for stream in listener.incoming().take(3) {
@@ -194,7 +194,7 @@ fn a_connection_must_fit_every_limit() {
         return;
     }
     let lab = Lab::quiet();
-    let (_daemon, sender, listener) = wire(&lab, &["--limit", "3/2s,5/1h"]);
+    let (_daemon, sender, listener) = wire(&lab, &["--limit", "3/2s,5/1h", "--count", "connections"]);
     let syns = |count| vec![frame(IPV4, syn()); count];
     let first = passed(&lab, &sender, &listener, &syns(10));
     // The two seconds over, with the bucket that the strict window adds; of the hour's five, two are left.
@@ -214,7 +214,7 @@ fn a_download_under_way_goes_on_over_the_limit_unless_all_is_refused() {
         fs::create_dir(lab.directory().join("files")).unwrap();
         fs::write(lab.directory().join("files/large"), vec![b'x'; FILE_BYTES]).unwrap();
         let _nginx = web(&lab);
-        let _daemon = lab.limit(&["--limit", "2/1h", "--refuse", refuse]);
+        let _daemon = lab.limit(&["--limit", "2/1h", "--count", "connections", "--refuse", refuse]);
         let url = format!("http://{}/files/large", SERVER[0]);
         let mut command = lab.client.command("curl");
         command.args(["-sS", "--interface", CLIENTS[0], "--limit-rate", "4M", "--max-time", "6", "-o", "/dev/null"]);
@@ -237,7 +237,8 @@ fn what_is_allowed_is_not_limited() {
     }
     let lab = Lab::new();
     let _nginx = web(&lab);
-    let _daemon = lab.limit(&["--limit", "1/1h", "--allow", "10.9.0.3", "--allow", "fd09:0:0:b::/64"]);
+    let _daemon =
+        lab.limit(&["--limit", "1/1h", "--count", "connections", "--allow", "10.9.0.3", "--allow", "fd09:0:0:b::/64"]);
     for from in [CLIENTS[1], CLIENTS_V6[2]] {
         for _ in 0..4 {
             lab.open(from, 80);
@@ -255,7 +256,7 @@ fn a_dry_run_drops_nothing_and_says_what_it_would_drop() {
         return;
     }
     let lab = Lab::quiet();
-    let (_daemon, sender, listener) = wire(&lab, &["--limit", "4/1h", "--dry-run"]);
+    let (_daemon, sender, listener) = wire(&lab, &["--limit", "4/1h", "--count", "connections", "--dry-run"]);
     assert_eq!(passed(&lab, &sender, &listener, &vec![frame(IPV4, syn()); 10]), 10);
     let stats = lab.stats();
     assert_eq!(packets(&stats), [10, 10, 0, 6], "{stats:#}");
@@ -291,7 +292,7 @@ fn tags_change_no_verdict() {
         return;
     }
     let lab = Lab::quiet();
-    let (_daemon, sender, listener) = wire(&lab, &["--limit", "4/1h"]);
+    let (_daemon, sender, listener) = wire(&lab, &["--limit", "4/1h", "--count", "connections"]);
     let forms: [&[(u16, u16)]; 4] = [&[], &[(VLAN, 100)], &[(SERVICE_VLAN, 7), (VLAN, 100)], &[(VLAN, 0xe000)]];
     for (kind, packet) in [(IPV4, syn()), (IPV6, v6(TCP, tcp(80, SYN)))] {
         let all = forms.map(|tags| tagged(tags, kind, &packet));
@@ -347,7 +348,7 @@ fn wrk_over_kept_connections_stays_below_a_limit_of_connections() {
     }
     let lab = Lab::new();
     let _nginx = web(&lab);
-    let _daemon = lab.limit(&["--limit", "16/1m"]);
+    let _daemon = lab.limit(&["--limit", "16/1m", "--count", "connections"]);
     let url = format!("http://{}/", SERVER[0]);
     let output = lab.client.run(&["wrk", "-t", "1", "-c", "8", "-d", "1s", &url]).unwrap();
     assert!(output.status.success() && !output.stdout.contains("Socket errors"), "{}", output.stdout);

@@ -57,7 +57,7 @@ fn a_list_file_is_followed_and_a_broken_one_is_not() {
         fs::rename(new, &list).unwrap();
     };
     replace("203.0.113.0/24\n");
-    let config = "deny = [\"@bad\"]\n[lists]\nbad = \"file:bad.txt\"\n[rule]\nlimits = [\"1000/1h\"]\n";
+    let config = "deny = [\"@bad\"]\n[lists]\nbad = \"file:bad.txt\"\n[rule]\nlimits = [\"1000/1h connections\"]\n";
     let daemon = start(&lab, config);
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
     let denied = || number(&lab.stats(), "/reasons/denied");
@@ -88,8 +88,8 @@ fn a_rule_that_drops_nearly_everything_falls_back_and_one_that_may_does_not() {
     }
     let lab = Lab::quiet();
     let config = "[safety]\nbreaker = \"50%\"\nbreaker_after = \"5s\"\n\
-        [[rule]]\nname = \"web\"\nports = \"80\"\nlimits = [\"1/1h\"]\n\
-        [[rule]]\nname = \"attacked\"\nports = \"443\"\nlimits = [\"1/1h\"]\nunder_attack_ok = true\n";
+        [[rule]]\nname = \"web\"\nports = \"80\"\nlimits = [\"1/1h connections\"]\n\
+        [[rule]]\nname = \"attacked\"\nports = \"443\"\nlimits = [\"1/1h connections\"]\nunder_attack_ok = true\n";
     let daemon = start(&lab, config);
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
     let fallen_back = || lab.stats().get("fallen_back").map_or_else(String::new, ToString::to_string);

@@ -354,8 +354,11 @@ const PORTS_LEN: usize = 8;
 
 #[inline(always)]
 fn tcp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
-    if !span.holds(TcpHdr::LEN) {
-        return if span.is_fragment && span.holds(PORTS_LEN) { Some(tcp_cut_off(frame, span)) } else { None };
+    if !span.holds(if span.is_fragment { PORTS_LEN } else { TcpHdr::LEN }) {
+        return None;
+    }
+    if !span.holds(TCP_TO_FLAGS) {
+        return Some(tcp_cut_off(frame, span));
     }
     let Some([s0, s1, p0, p1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags]) = frame.bytes::<TCP_TO_FLAGS>(span.start)
     else {

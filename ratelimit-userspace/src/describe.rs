@@ -25,10 +25,10 @@ const ELEMENT_OVERHEAD_BYTES: u64 = 48;
 pub fn quantity(amount: u64, unit: Unit) -> String {
     match unit {
         Unit::Bytes => amount::size(amount),
-        Unit::Connections | Unit::Packets if amount == 1 => {
+        Unit::Requests | Unit::Connections | Unit::Packets if amount == 1 => {
             format!("1 {}", unit_label(unit).trim_end_matches('s'))
         }
-        Unit::Connections | Unit::Packets => format!("{amount} {}", unit_label(unit)),
+        Unit::Requests | Unit::Connections | Unit::Packets => format!("{amount} {}", unit_label(unit)),
     }
 }
 
@@ -62,7 +62,7 @@ fn bound(limit: &Limit) -> String {
     let bucket = duration::words(limit.bucket_ns);
     let of_unit = |amount: u64| match limit.unit {
         Unit::Bytes => amount::size(amount),
-        Unit::Connections | Unit::Packets => amount.to_string(),
+        Unit::Requests | Unit::Connections | Unit::Packets => amount.to_string(),
     };
     match limit.form {
         WindowForm::Strict => format!(

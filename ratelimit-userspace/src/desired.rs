@@ -169,7 +169,7 @@ pub enum Mode {
 /// What of a source over its limit is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refuse {
-    /// What is counted: the excess connections, packets or bytes.
+    /// What is counted: the excess requests, connections, packets or bytes.
     Excess,
     /// Every packet to the rule's ports, until the bucket after the last refusal, and then until the window has room.
     All,
@@ -244,6 +244,7 @@ impl From<&Config> for Fixed {
 /// The unit's name in flags, files, JSON and metrics: a plural.
 pub const fn unit_label(unit: Unit) -> &'static str {
     match unit {
+        Unit::Requests => "requests",
         Unit::Connections => "connections",
         Unit::Packets => "packets",
         Unit::Bytes => "bytes",
@@ -351,7 +352,7 @@ impl Limit {
     /// As flags and files have it, without the unit: `1000/5m`, `50MB/1m`.
     pub fn rate(&self) -> String {
         let amount = match self.unit {
-            Unit::Connections | Unit::Packets => self.amount.to_string(),
+            Unit::Requests | Unit::Connections | Unit::Packets => self.amount.to_string(),
             Unit::Bytes => amount::size(self.amount),
         };
         format!("{amount}/{}", duration::short(self.window_ns))
@@ -389,7 +390,7 @@ impl Limit {
         let burst = self.burst.unwrap_or(self.amount);
         let burst_ns = match self.unit {
             // As many as are said fit, one by one, each rounded up.
-            Unit::Connections | Unit::Packets => rate.cost_ns(1).saturating_mul(burst),
+            Unit::Requests | Unit::Connections | Unit::Packets => rate.cost_ns(1).saturating_mul(burst),
             Unit::Bytes => {
                 u64::try_from((u128::from(burst) * u128::from(self.window_ns)).div_ceil(u128::from(self.amount.max(1))))
                     .unwrap_or(u64::MAX)

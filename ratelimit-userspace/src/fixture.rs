@@ -62,7 +62,7 @@ pub(crate) fn config(directory: &Path, amount: u64) -> Config {
 
 /// A packet of 100 bytes that opens a connection.
 pub(crate) fn opening(source: &str) -> FakePacket {
-    FakePacket { source: address(source), opens: true, bytes: 100 }
+    FakePacket { source: address(source), opens: true, requests: 0, bytes: 100 }
 }
 
 pub(crate) fn address(text: &str) -> IpAddr {

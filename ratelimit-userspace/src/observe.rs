@@ -156,10 +156,14 @@ impl Weight {
         match (to, from, rule.refuse) {
             (Unit::Packets, _, _) => Self::One,
             (Unit::Bytes, _, _) => Self::Bytes,
-            (Unit::Connections, Unit::Connections, Refuse::Excess) => Self::One,
-            // Whatever the source sends is refused, and what opens a connection is not told from the rest.
-            (Unit::Connections, Unit::Connections, Refuse::All) => Self::OneOfMany,
-            (Unit::Connections, Unit::Packets | Unit::Bytes, _) => Self::Unknown,
+            (Unit::Requests, Unit::Requests, Refuse::Excess)
+            | (Unit::Connections, Unit::Connections, Refuse::Excess) => Self::One,
+            // Whatever the source sends is refused, and what is counted is not told from the rest.
+            (Unit::Requests, Unit::Requests, Refuse::All) | (Unit::Connections, Unit::Connections, Refuse::All) => {
+                Self::OneOfMany
+            }
+            (Unit::Requests, Unit::Connections | Unit::Packets | Unit::Bytes, _)
+            | (Unit::Connections, Unit::Requests | Unit::Packets | Unit::Bytes, _) => Self::Unknown,
         }
     }
 

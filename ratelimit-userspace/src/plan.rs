@@ -61,7 +61,7 @@ pub fn restart_needed(running: impl Into<Fixed>, wanted: impl Into<Fixed>) -> Ve
     .collect()
 }
 
-/// The difference in words, a line each: `limit of rule default: 1000/5m -> 2000/5m connections`.
+/// The difference in words, a line each: `limit of rule default: 1000/5m -> 2000/5m requests`.
 pub fn changes(current: &DesiredState, wanted: &DesiredState) -> Vec<String> {
     let plan = diff(current, wanted);
     let mut lines = Vec::new();
@@ -213,13 +213,13 @@ mod tests {
     fn a_change_reads_as_one() {
         let old = settings(&["eth0"], "1000/5m");
         for (new, lines) in [
-            (settings(&["eth0"], "2000/5m"), vec!["limit of rule default: 1000/5m -> 2000/5m connections"]),
-            (settings(&["eth0"], "1000/6m"), vec!["limit of rule default: 1000/5m -> 1000/6m connections"]),
+            (settings(&["eth0"], "2000/5m"), vec!["limit of rule default: 1000/5m -> 2000/5m requests"]),
+            (settings(&["eth0"], "1000/6m"), vec!["limit of rule default: 1000/5m -> 1000/6m requests"]),
             (
                 settings(&["eth0"], "60/1h"),
-                vec!["limit of rule default: 1000/5m connections -> 60/1h connections, counted anew"],
+                vec!["limit of rule default: 1000/5m requests -> 60/1h requests, counted anew"],
             ),
-            (settings(&["eth0"], "1000/5m,5/s"), vec!["limit of rule default: 5/1s connections added"]),
+            (settings(&["eth0"], "1000/5m,5/s"), vec!["limit of rule default: 5/1s requests added"]),
             (settings(&["eth1"], "1000/5m"), vec!["interface eth1: attach", "interface eth0: detach"]),
             (
                 Settings {
@@ -240,7 +240,7 @@ mod tests {
                     "refuse of rule default: excess -> all",
                     "ports of rule default: 80,443 -> 22/tcp",
                     "exempt 192.0.2.0/24: added",
-                    "window of 1000/5m connections: strict -> lenient",
+                    "window of 1000/5m requests: strict -> lenient",
                 ],
             ),
             (of_rule(&old, |rule| rule.name = Some(written("web"))), vec!["rule web: added", "rule default: removed"]),
@@ -369,8 +369,8 @@ mod tests {
                 "bans of rule default: none -> 1m,10m, forgotten after 24h",
                 "breaker of rule default: on -> off",
                 "denied 20 prefixes: added",
-                "burst of 1000/5m connections: any -> 100",
-                "shadow limits of rule default: none -> 500/5m connections",
+                "burst of 1000/5m requests: any -> 100",
+                "shadow limits of rule default: none -> 500/5m requests",
             ]
         );
     }

@@ -1,15 +1,22 @@
 //! The command line through the real binary. What it prints is in `snapshots/`; nothing here needs privileges or a daemon.
+//!
+//! What would limit names an interface that there is not: where it is taken for good by mistake, it still attaches to nothing.
 #![expect(clippy::expect_used, reason = "a test that cannot run its program fails")]
 
 use std::path::Path;
+use std::time::Duration;
 
 use assert_cmd::Command;
 use tempfile::TempDir;
+
+/// No command here waits for anything.
+const ENDS_WITHIN: Duration = Duration::from_secs(20);
 
 /// The binary in an environment that is the same everywhere, in a directory that has `files`.
 fn ratelimitd(arguments: &[&str], directory: &Path) -> Command {
     let mut command = Command::cargo_bin("ratelimitd").expect("built with the tests");
     command.args(arguments).current_dir(directory).env_clear().env("COLUMNS", "100").env("TERM", "dumb");
+    command.timeout(ENDS_WITHIN);
     command
 }
 
@@ -92,29 +99,28 @@ transcripts! {
     help_completions: ["completions", "-h"];
     help_man: ["man", "-h"];
 
-    bad_unit_of_time: ["--iface", "lo", "--limit", "1000/5x"];
-    bad_second_limit: ["--iface", "lo", "--limit", "10/1m, 60/1hour"];
-    bad_limit_without_window: ["--iface", "lo", "--limit", "1000"];
-    bad_limit_of_nothing: ["--iface", "lo", "--limit", "0/5m"];
-    bad_limit_empty: ["--iface", "lo", "--limit", ""];
-    bad_limit_twice: ["--iface", "lo", "--limit", "1000/5m", "--limit", "900/5m"];
-    bad_limit_too_large: ["--iface", "lo", "--limit", "10GB/1s"];
-    bad_size: ["--iface", "lo", "--limit", "50mb/1m"];
-    bad_unit: ["--iface", "lo", "--limit", "10/1m", "--count", "conections"];
-    bad_unit_of_later_versions: ["--iface", "lo", "--limit", "10/1m", "--count", "requests"];
-    bad_port: ["--iface", "lo", "--limit", "10/1m", "--port", "80,https"];
-    bad_cidr: ["--iface", "lo", "--limit", "10/1m", "--allow", "192.0.2.1/24"];
-    bad_prefix: ["--iface", "lo", "--limit", "10/1m", "--ipv4-prefix", "33"];
+    bad_unit_of_time: ["--iface", "nosuch0", "--limit", "1000/5x"];
+    bad_second_limit: ["--iface", "nosuch0", "--limit", "10/1m, 60/1hour"];
+    bad_limit_without_window: ["--iface", "nosuch0", "--limit", "1000"];
+    bad_limit_of_nothing: ["--iface", "nosuch0", "--limit", "0/5m"];
+    bad_limit_empty: ["--iface", "nosuch0", "--limit", ""];
+    bad_limit_twice: ["--iface", "nosuch0", "--limit", "1000/5m", "--limit", "900/5m"];
+    bad_limit_too_large: ["--iface", "nosuch0", "--limit", "10GB/1s"];
+    bad_size: ["--iface", "nosuch0", "--limit", "50mb/1m"];
+    bad_unit: ["--iface", "nosuch0", "--limit", "10/1m", "--count", "conections"];
+    bad_port: ["--iface", "nosuch0", "--limit", "10/1m", "--port", "80,https"];
+    bad_cidr: ["--iface", "nosuch0", "--limit", "10/1m", "--allow", "192.0.2.1/24"];
+    bad_prefix: ["--iface", "nosuch0", "--limit", "10/1m", "--ipv4-prefix", "33"];
     bad_interface_name: ["--iface", "eth0,eth1", "--limit", "10/1m"];
-    bad_mode: ["--iface", "lo", "--limit", "10/1m", "--xdp-mode", "natve"];
-    bad_listen: ["--iface", "lo", "--limit", "10/1m", "--listen", "9464"];
+    bad_mode: ["--iface", "nosuch0", "--limit", "10/1m", "--xdp-mode", "natve"];
+    bad_listen: ["--iface", "nosuch0", "--limit", "10/1m", "--listen", "9464"];
     missing_interface: ["--limit", "1000/5m"];
-    missing_limit: ["--iface", "lo"];
+    missing_limit: ["--iface", "nosuch0"];
     suggest_without_a_daemon: ["suggest", "--socket", "none.sock"];
-    missing_value: ["--iface", "lo", "--limit"];
-    unknown_flag: ["--iface", "lo", "--limti", "1000/5m"];
+    missing_value: ["--iface", "nosuch0", "--limit"];
+    unknown_flag: ["--iface", "nosuch0", "--limti", "1000/5m"];
     unknown_command: ["stat"];
-    flag_of_the_one_liner_with_a_command: ["--iface", "lo", "stats"];
+    flag_of_the_one_liner_with_a_command: ["--iface", "nosuch0", "stats"];
     socket_before_the_command: ["--socket", "my.sock", "stats"];
     flags_with_run: ["--dry-run", "run"];
     bad_prefix_to_deny: ["deny", "192.0.2.1/24"];
@@ -129,7 +135,7 @@ transcripts! {
     file_is_a_directory: ["check-config", "."];
     file_unknown_key: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\n\n[rule]\nlimts = [\"1000/5m\"]\n")];
     file_key_of_the_other_table: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\nmode = \"dry-run\"\n")];
-    file_bad_limit: ["run", "--config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\n[rule]\nlimits = [\"10/1m\", \"60/1y\"]\n")];
+    file_bad_limit: ["run", "--config", "r.toml"], [("r.toml", "interfaces = [\"nosuch0\"]\n[rule]\nlimits = [\"10/1m\", \"60/1y\"]\n")];
     file_candidate_of_no_limit: ["check-config", "r.toml"],
         [("r.toml", "interfaces = [\"lo\"]\n[rule]\nlimits = [\"10/1m\", \"60/1h\"]\ncandidates = [\"20/1m\", \"100/2h\"]\n")];
     file_bad_syntax: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"\n[rule]\n")];

@@ -6,6 +6,7 @@ mod bench;
 mod cargo;
 mod demo;
 mod install;
+mod packages;
 mod pins;
 mod run;
 mod setup;

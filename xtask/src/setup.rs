@@ -8,6 +8,7 @@ mod apt;
 mod compiler;
 mod linker;
 mod llvm;
+pub(crate) mod machine;
 mod probe;
 mod programs;
 mod record;

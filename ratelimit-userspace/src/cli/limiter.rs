@@ -19,8 +19,8 @@ pub struct Limiter {
     /// At most N in any DUR, for each source: 1000/5m, 10/s, "10/1m,60/1h", 50MB/1m; repeatable, all must hold
     #[arg(long = "limit", value_name = "N/DUR", help_heading = "What to limit")]
     pub limits: Vec<String>,
-    /// What N is a number of, where a limit does not say [default: connections]
-    #[arg(long, value_name = "UNIT", help_heading = "What to limit", value_parser = Suggested(&["connections", "packets", "bytes"]))]
+    /// What N is a number of, where a limit does not say [default: requests]
+    #[arg(long, value_name = "UNIT", help_heading = "What to limit", value_parser = Suggested(&["requests", "connections", "packets", "bytes"]))]
     pub count: Option<String>,
     /// Ports to protect: 80,443, 8000-8100, 53/udp, all; a plain number is TCP and UDP [default: 80,443]
     #[arg(long = "port", value_name = "LIST", help_heading = "What to limit")]
@@ -41,7 +41,7 @@ pub struct Limiter {
     /// Count and report what would be dropped, and drop nothing
     #[arg(long, help_heading = "What happens over the limit")]
     pub dry_run: bool,
-    /// What is dropped of a source over a limit: excess, the connections, packets or bytes over it; all,
+    /// What is dropped of a source over a limit: excess, the requests, connections, packets or bytes over it; all,
     /// everything to the ports until the bucket after its last refusal, and then until the window has room
     /// [default: excess]
     #[arg(long, value_name = "WHAT", help_heading = "What happens over the limit", value_parser = Suggested(&["excess", "all"]))]

@@ -25,14 +25,29 @@ More: ratelimitd --help, and ratelimitd COMMAND --help for one command";
 
 pub(super) const EXAMPLES: &str = "\
 Limits:
-  N/DUR: at most N in any DUR, for each source on its own. Counted are connections, unless --count
-  or a word after the limit says otherwise; a size counts bytes. DUR is 1s to 24h, written with the
-  units ms, s, m, h and d.
-    1000/5m                  1000 connections in 5 minutes
-    10/s                     10 connections in 1 second
+  N/DUR: at most N in any DUR, for each source on its own. Counted are requests, unless --count or a
+  word after the limit says otherwise; a size counts bytes. DUR is 1s to 24h, written with the units
+  ms, s, m, h and d.
+    1000/5m                  1000 requests in 5 minutes
+    10/s                     10 requests in 1 second
     10/1m,60/1h              both at once
     50MB/1m                  50 000 000 bytes in 1 minute (KiB, MiB, GiB count by 1024)
+    \"100/1m connections\"     100 connections in 1 minute
     \"100/1m packets\"         100 packets in 1 minute
+
+What is counted (--count, or the word after a limit):
+  requests     What a client says that begins a new turn. On TCP, a segment of new payload after the
+               server has said something since the last request, or one that begins with an HTTP
+               method; several in one segment count each. Over TLS too; handshakes and the control
+               frames of HTTP/2 do not count. On QUIC, the Initial is the connection's first
+               request, and later ones are told by size. Of other UDP, each datagram.
+               Exact under HTTP/1.x, clear and over TLS; a lower bound under HTTP/2 with several
+               requests at once and HTTP/3: docs/ACCURACY.md.
+               SYNs, pure acknowledgements and idle connections are no requests: limit them beside
+               it, as in --limit 1000/5m --limit \"500/5m connections\".
+  connections  A TCP SYN, a QUIC Initial, the first datagram of any other UDP flow.
+  packets      An IP packet.
+  bytes        A byte of an IP packet.
 
 Examples:
   See what would be dropped, and drop nothing:
@@ -40,8 +55,11 @@ Examples:
   Drop it; a second terminal shows what happens:
     sudo ratelimitd --iface eth0 --limit 1000/5m
     ratelimitd stats --watch
+  Requests, and beside them the connections that they may come in:
+    sudo ratelimitd --iface eth0 --limit 1000/5m --limit \"500/5m connections\"
   A login port, with the office exempt:
-    sudo ratelimitd --iface eth0 --port 22/tcp --limit 5/1m,20/1h --allow 192.0.2.0/24
+    sudo ratelimitd --iface eth0 --port 22/tcp --count connections --limit 5/1m,20/1h \\
+                    --allow 192.0.2.0/24
   What do these flags mean, in words:
     ratelimitd check-config --iface eth0 --limit 1000/5m --window lenient
 

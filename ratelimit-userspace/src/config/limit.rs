@@ -103,7 +103,7 @@ fn parse_one(text: &str, default_unit: Unit) -> Result<Rate, SyntaxError> {
 
     let (amount, unit) = match (amount, written) {
         (Amount::Bytes(bytes), None | Some(Unit::Bytes)) => (bytes, Unit::Bytes),
-        (Amount::Bytes(_), Some(Unit::Connections | Unit::Packets)) => {
+        (Amount::Bytes(_), Some(Unit::Requests | Unit::Connections | Unit::Packets)) => {
             let problem = format!("`{}` is a size, and {word} have none", &text[..slash]);
             return Err(SyntaxError::new(unit_at..text.len(), problem)
                 .with_help("leave the word out to count bytes, or the size's letters to count something else"));
@@ -144,16 +144,12 @@ fn check_amount(amount: u64, unit: Unit, buckets: Buckets) -> Result<(), SyntaxE
 
 /// Parses the name of a unit, in the singular too.
 pub fn parse_unit(text: &str) -> Result<Unit, SyntaxError> {
-    const UNITS: [Unit; 3] = [Unit::Connections, Unit::Packets, Unit::Bytes];
-    const HELP: &str = "units are connections (the default), packets and bytes";
+    const UNITS: [Unit; 4] = [Unit::Requests, Unit::Connections, Unit::Packets, Unit::Bytes];
+    const HELP: &str = "units are requests (the default), connections, packets and bytes";
     let span = 0..text.len();
     let named = |unit: &Unit| unit_label(*unit) == text || unit_label(*unit).strip_suffix('s') == Some(text);
     if let Some(unit) = UNITS.into_iter().find(named) {
         return Ok(unit);
-    }
-    if text == "requests" || text == "request" {
-        return Err(SyntaxError::new(span, "this version cannot count requests")
-            .with_help("count connections (the default), packets or bytes"));
     }
     let meant = near_miss(text, UNITS.map(unit_label));
     let help = meant.map_or(HELP.to_owned(), |unit| format!("did you mean `{unit}`? {HELP}"));
@@ -215,6 +211,8 @@ mod tests {
             ("1/1h30m connection", 1, Unit::Connections, 5_400),
             ("5/24h", 5, Unit::Connections, 86_400),
             ("5/1d", 5, Unit::Connections, 86_400),
+            ("100/1m requests", 100, Unit::Requests, 60),
+            ("1/1m request", 1, Unit::Requests, 60),
         ] {
             let rate = one(text).expect(text);
             assert_eq!((rate.amount, rate.unit, rate.window_ns), (amount, unit, window_s * SECOND_NS), "{text}");
@@ -245,7 +243,7 @@ mod tests {
             ("10/999ms", 3..8, "the window is too short"),
             ("10/25h", 3..6, "the window is too long"),
             ("10/1m conections", 6..16, "`conections` is not a unit"),
-            ("10/1m requests", 6..14, "this version cannot count requests"),
+            ("10/1m request s", 6..15, "`request s` is not a unit"),
             ("50MB/1m packets", 8..15, "`50MB` is a size, and packets have none"),
         ] {
             let error = one(text).expect_err(text);

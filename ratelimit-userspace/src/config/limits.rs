@@ -216,7 +216,7 @@ fn burst_of(limit: &Limit, burst: Amount, text: &str) -> Result<u64, SyntaxError
     let wrong = |problem: String, help: String| SyntaxError::new(0..text.len(), problem).with_help(help);
     let burst = match (burst, limit.unit) {
         (Amount::Plain(amount), _) | (Amount::Bytes(amount), Unit::Bytes) => amount,
-        (Amount::Bytes(_), Unit::Connections | Unit::Packets) => {
+        (Amount::Bytes(_), Unit::Requests | Unit::Connections | Unit::Packets) => {
             let unit = unit_label(limit.unit);
             return Err(wrong(format!("`{text}` is a size, and {unit} have none"), "write a plain number".to_owned()));
         }

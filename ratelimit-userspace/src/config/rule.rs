@@ -19,6 +19,8 @@ use crate::error::Diagnostic;
 pub const RULE_NAME_DEFAULT: &str = "default";
 /// The ports that are protected unless it is said.
 pub const PORTS_DEFAULT: &str = "80,443";
+/// What limits count that do not say it.
+pub const UNIT_DEFAULT: Unit = Unit::Requests;
 /// After so much time without a ban the next is the first again, unless it is said.
 pub const FORGET_NS_DEFAULT: u64 = 86_400 * SECOND_NS;
 /// The longest ban: 30 days. Longer ones are for `deny`.
@@ -220,7 +222,7 @@ impl RuleSettings {
     }
 
     fn unit(&self, source: &Source) -> Result<Unit, Diagnostic> {
-        Ok(source.read_if(self.count.as_ref(), limit::parse_unit)?.unwrap_or(Unit::Connections))
+        Ok(source.read_if(self.count.as_ref(), limit::parse_unit)?.unwrap_or(UNIT_DEFAULT))
     }
 
     fn limits_of(

@@ -31,6 +31,8 @@ pub struct FakePacket {
     pub source: IpAddr,
     /// Whether it opens a connection.
     pub opens: bool,
+    /// How many requests begin in it.
+    pub requests: u64,
     /// Its length.
     pub bytes: u64,
 }
@@ -547,6 +549,7 @@ fn judge(
 
 fn units(limit: &Limit, packet: FakePacket) -> u64 {
     match limit.unit {
+        Unit::Requests => packet.requests,
         Unit::Connections => u64::from(packet.opens),
         Unit::Packets => 1,
         Unit::Bytes => packet.bytes,

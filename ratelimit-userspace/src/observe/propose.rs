@@ -124,7 +124,7 @@ fn parting(gaps: &[Gap]) -> Option<Gap> {
 /// What nobody is limited to, whatever was observed: a page of a web site takes as much.
 const fn few(unit: Unit) -> u64 {
     match unit {
-        Unit::Connections | Unit::Packets => 10,
+        Unit::Requests | Unit::Connections | Unit::Packets => 10,
         Unit::Bytes => 64_000,
     }
 }

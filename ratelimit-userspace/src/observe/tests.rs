@@ -267,7 +267,7 @@ fn replay(bench: &mut Bench, events: &[(u64, IpAddr)], then: impl Fn(&mut Bench)
                 then(bench);
             }
         }
-        let packet = FakePacket { source, opens: true, bytes: 60 };
+        let packet = FakePacket { source, opens: true, requests: 0, bytes: 60 };
         match bench.kernel.packet("eth0", packet) {
             Some(Verdict::OverLimit | Verdict::DryRun) => drop(refused.insert(source)),
             Some(Verdict::WithinLimit) => {}

@@ -389,7 +389,9 @@ const fn leak_word(source: &Source) -> u64 {
 fn leak_used(limit: &Limit, source: &Source, now: Nanos) -> u64 {
     let (rate, word) = (limit.leak(), leak_word(source));
     match limit.unit {
-        Counted::Connections | Counted::Packets => word.saturating_sub(now.0).div_ceil(rate.cost_ns(1).max(1)),
+        Counted::Requests | Counted::Connections | Counted::Packets => {
+            word.saturating_sub(now.0).div_ceil(rate.cost_ns(1).max(1))
+        }
         Counted::Bytes => rate.used(word, now),
     }
 }
@@ -400,8 +402,9 @@ fn is_shut(limit: &Limit, refuse: Refuse, source: &Source, bucket: BucketIndex) 
     // The clock was read before the window, whose newest bucket may be a later one.
     let newest = BucketIndex(bucket.0.saturating_add(u64::from(BEHIND_MAX)));
     let tells = match (limit.unit, refuse) {
-        (Counted::Connections | Counted::Packets, Refuse::Excess) => false,
-        (Counted::Bytes, Refuse::Excess | Refuse::All) | (Counted::Connections | Counted::Packets, Refuse::All) => true,
+        (Counted::Requests | Counted::Connections | Counted::Packets, Refuse::Excess) => false,
+        (Counted::Bytes, Refuse::Excess | Refuse::All)
+        | (Counted::Requests | Counted::Connections | Counted::Packets, Refuse::All) => true,
     };
     tells && source.refused.is_within(newest, BEHIND_MAX)
 }

@@ -184,8 +184,8 @@ impl Paste {
     fn of(limits: &[desired::Limit]) -> Self {
         let quoted: Vec<String> = limits.iter().map(|limit| format!("\"{}\"", written(limit))).collect();
         let flag = |limit: &desired::Limit| match limit.unit {
-            Counted::Connections | Counted::Bytes => format!("--limit {}", limit.rate()),
-            Counted::Packets => format!("--limit \"{limit}\""),
+            Counted::Requests | Counted::Bytes => format!("--limit {}", limit.rate()),
+            Counted::Connections | Counted::Packets => format!("--limit \"{limit}\""),
         };
         let flags: Vec<String> = limits.iter().map(flag).collect();
         Self { file: format!("limits = [{}]", quoted.join(", ")), flags: flags.join(" ") }
@@ -195,7 +195,7 @@ impl Paste {
 /// As it is written where another unit may be the default. A size says by itself what it counts.
 fn written(limit: &desired::Limit) -> String {
     match limit.unit {
-        Counted::Connections | Counted::Packets => limit.to_string(),
+        Counted::Requests | Counted::Connections | Counted::Packets => limit.to_string(),
         Counted::Bytes => limit.rate(),
     }
 }
@@ -230,6 +230,14 @@ impl LimitSuggestion {
     }
 }
 
+/// Whether only some packets count, so that what `refuse = "all"` drops is not all of what is counted.
+const fn is_of_some_packets(unit: Counted) -> bool {
+    match unit {
+        Counted::Requests | Counted::Connections => true,
+        Counted::Packets | Counted::Bytes => false,
+    }
+}
+
 /// In what respect the numbers are not exact.
 fn caveats(rule: &desired::Rule, limit: &desired::Limit, of: &Observed) -> Vec<String> {
     let mut notes = Vec::new();
@@ -250,12 +258,12 @@ fn caveats(rule: &desired::Rule, limit: &desired::Limit, of: &Observed) -> Vec<S
     if exceeds && limit.unit == Counted::Bytes {
         notes.push("refused packets are counted, not their bytes: each is taken to be as long as the rule's refused packets are on average".to_owned());
     }
-    if exceeds && limit.unit == Counted::Connections && rule.refuse == Refuse::All {
-        notes.push(
-            "with refuse = \"all\" it cannot be told how many connections were refused, so sources over the limit wanted at least \
+    if exceeds && is_of_some_packets(limit.unit) && rule.refuse == Refuse::All {
+        let unit = desired::unit_label(limit.unit);
+        notes.push(format!(
+            "with refuse = \"all\" it cannot be told how many {unit} were refused, so sources over the limit wanted at least \
              this much: observe with a limit that nobody exceeds"
-                .to_owned(),
-        );
+        ));
     }
     if exceeds && rule.mode == desired::Mode::Enforce {
         notes.push(

@@ -44,6 +44,8 @@ pub struct Limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
+    /// What begins a new turn of a client's conversation.
+    Requests,
     /// Connections.
     Connections,
     /// IP packets.
@@ -70,6 +72,7 @@ impl Unit {
     /// Its name.
     pub const fn label(self) -> &'static str {
         match self {
+            Self::Requests => "requests",
             Self::Connections => "connections",
             Self::Packets => "packets",
             Self::Bytes => "bytes",
@@ -90,6 +93,7 @@ impl XdpMode {
 impl From<ratelimit_common::layout::Unit> for Unit {
     fn from(unit: ratelimit_common::layout::Unit) -> Self {
         match unit {
+            ratelimit_common::layout::Unit::Requests => Self::Requests,
             ratelimit_common::layout::Unit::Connections => Self::Connections,
             ratelimit_common::layout::Unit::Packets => Self::Packets,
             ratelimit_common::layout::Unit::Bytes => Self::Bytes,

@@ -87,6 +87,7 @@ fn candidates(of: &Observation, unit: Unit, now: u64) -> String {
         ]
     };
     let blocked = match unit {
+        Unit::Requests => "REQUESTS",
         Unit::Connections => "CONNECTIONS",
         Unit::Packets => "PACKETS",
         Unit::Bytes => "BYTES",
@@ -128,7 +129,7 @@ fn proposal_words(proposal: &Proposal, of: &LimitSuggestion) -> String {
 
 fn quantity(value: u64, unit: Unit) -> String {
     match unit {
-        Unit::Connections | Unit::Packets => number(value),
+        Unit::Requests | Unit::Connections | Unit::Packets => number(value),
         Unit::Bytes => amount::rounded(value),
     }
 }

@@ -4,11 +4,11 @@ use std::env::consts::ARCH;
 
 use anyhow::{Context, Result};
 
-use super::{apt, say};
+use super::{apt, machine, say};
 use crate::workspace;
 
 /// A program, its package, what it is for.
-const PROGRAMS: [(&str, &str, &str); 13] = [
+const PROGRAMS: [(&str, &str, &str); 11] = [
     ("nginx", "nginx-light", "the web server behind the limiter"),
     ("curl", "curl", "a client"),
     ("wrk", "wrk", "a client that sends as fast as it can"),
@@ -20,17 +20,12 @@ const PROGRAMS: [(&str, &str, &str); 13] = [
     ("setpriv", "util-linux", "the daemon without root's capabilities"),
     ("capsh", "libcap2-bin", "what capabilities a process has"),
     ("systemd-analyze", "systemd", "the checks of the unit file"),
-    ("qemu-system-x86_64", "qemu-system-x86", "a machine with another kernel"),
-    ("busybox", "busybox-static", "the shell of that machine"),
 ];
-/// Without these the tests on other kernels are skipped.
-const MACHINE: [&str; 2] = ["qemu-system-x86_64", "busybox"];
 
 pub(super) fn ensure() -> Result<()> {
-    let needed: Vec<&str> = PROGRAMS.iter().map(|(program, ..)| *program).filter(|it| !MACHINE.contains(it)).collect();
-    ensure_some(&needed)?;
+    ensure_some(&PROGRAMS.map(|(program, ..)| program))?;
     if ARCH == "x86_64"
-        && let Err(error) = ensure_some(&MACHINE)
+        && let Err(error) = machine::ensure()
     {
         say(&format!("{error:#}; the tests on other kernels are skipped"));
     }

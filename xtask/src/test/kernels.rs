@@ -1,7 +1,7 @@
 //! The program's own tests on the kernels that servers run: verifiers differ, and one object loads here and not there.
 //!
 //! Each kernel is Debian's, booted by qemu without hardware's help, with the tests and their libraries as all there is.
-//! Nothing is installed, and no root is needed.
+//! Nothing is installed, qemu itself included, and no root is needed.
 
 mod console;
 mod cpio;
@@ -19,7 +19,8 @@ use super::harness::{Skip, Tally};
 use super::summary::Tier;
 use super::tiers;
 use crate::cargo::{self, Artifact};
-use crate::{run, workspace};
+use crate::run;
+use crate::setup::machine::{self as programs, Program};
 use console::Console;
 use machine::Machine;
 
@@ -77,8 +78,8 @@ fn machine_programs() -> Result<(), String> {
     if ARCH != "x86_64" {
         return Err(format!("the kernels are for x86_64, and this is {ARCH}"));
     }
-    match [machine::PROGRAM, initramfs::SHELL].iter().find(|program| workspace::program(program).is_none()) {
-        Some(missing) => Err(format!("there is no {missing}; `cargo xtask setup` installs it where apt-get is there")),
+    match programs::ALL.iter().find(|program| program.file().is_none()) {
+        Some(Program { name, .. }) => Err(format!("there is no {name}; `cargo xtask setup` gets it where apt-get is")),
         None => Ok(()),
     }
 }

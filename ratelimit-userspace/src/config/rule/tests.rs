@@ -129,7 +129,7 @@ fn an_override_is_a_rule_of_its_own_just_before_its_parent() {
 fn forms_and_shadows_never_share_a_slot_and_those_of_buckets_stay() {
     let limit = |lines: &str| rules(&format!("[rule]\nlimits = [\"10/5m\"]\n{lines}\n"))[0].clone();
     let buckets = limit("").limits[0];
-    assert_eq!(buckets.slot, crate::desired::slot("default", Unit::Connections, 60_000_000_000));
+    assert_eq!(buckets.slot, crate::desired::slot("default", Unit::Requests, 60_000_000_000));
     let fixed = limit("algorithm = \"fixed\"").limits[0];
     let gcra = limit("algorithm = \"gcra\"").limits[0];
     assert_eq!((fixed.buckets, fixed.bucket_ns, fixed.form), (1, 300_000_000_000, WindowForm::Fixed));
@@ -239,7 +239,7 @@ fn what_is_wrong_with_one_of_several_rules_is_said_with_its_name_and_place() {
         ),
         (
             "name = \"b\"\nlimits = [\"5/s\"]\nburst = 6",
-            "bad value for `rule.burst` of rule b: a bucket never holds more than the limit 5/1s connections",
+            "bad value for `rule.burst` of rule b: a bucket never holds more than the limit 5/1s requests",
             8,
             9,
             "at most 5",
@@ -330,7 +330,7 @@ fn candidates_are_other_amounts_of_the_rules_limits() {
     assert_eq!(of(&format!("candidates = [{}]", eight.join(","))).expect("eight").candidates[0].1.len(), 8);
     let rule = |lines: &str| wrong(&format!("[rule]\nlimits = [\"100/5m\"]\n{lines}\n"));
     for (lines, problem, column, help) in [
-        ("candidates = [\"50/6m\"]", "no limit of this rule counts connections in 6 minutes", 16, "100/5m connections"),
+        ("candidates = [\"50/6m\"]", "no limit of this rule counts requests in 6 minutes", 16, "100/5m requests"),
         (
             "candidates = [\"5/5m\", \"50/5m packets\"]",
             "no limit of this rule counts packets in 5 minutes",
@@ -341,7 +341,7 @@ fn candidates_are_other_amounts_of_the_rules_limits() {
         ("candidates = [\"0/5m\"]", "a limit of 0 would let nothing in at all", 16, "smallest"),
         (
             "candidates = [\"50/5m\"]\nalgorithm = \"gcra\"",
-            "100/5m connections is a leaky bucket, which does not tell what was wanted when",
+            "100/5m requests is a leaky bucket, which does not tell what was wanted when",
             16,
             "buckets",
         ),

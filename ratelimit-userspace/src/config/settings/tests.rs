@@ -47,7 +47,7 @@ fn defaults_are_those_of_the_documentation() {
     assert_eq!((rule.name.as_str(), rule.mode, rule.refuse), ("default", Mode::Enforce, Refuse::Excess));
     assert_eq!(Ok(&rule.ports), ports::parse(PORTS_DEFAULT).as_ref());
     let limit = rule.limits[0];
-    assert_eq!((limit.amount, limit.unit, limit.form), (1_000, Unit::Connections, WindowForm::Strict));
+    assert_eq!((limit.amount, limit.unit, limit.form), (1_000, Unit::Requests, WindowForm::Strict));
     assert_eq!((limit.buckets, limit.bucket_ns, limit.window_ns), (5, 60_000_000_000, 300_000_000_000));
 }
 
@@ -77,8 +77,8 @@ fn four_limits_are_the_most() {
 #[test]
 fn two_limits_never_share_their_counts() {
     for (limits, expected) in [
-        ("10/5m,20/5m", "there is a limit of connections for this window already: 10/5m"),
-        ("10/5m,20/6m", "it would count connections in the same buckets of 1 minute as 10/5m"),
+        ("10/5m,20/5m", "there is a limit of requests for this window already: 10/5m"),
+        ("10/5m,20/6m", "it would count requests in the same buckets of 1 minute as 10/5m"),
     ] {
         let (problem, span) = problem(&flags(&[limits]));
         assert_eq!((problem, span), (format!("bad value for --limit: {expected}"), 6..11));

@@ -3,10 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::slice;
 
 use anyhow::{Context, Result};
 
-use crate::{run, workspace};
+use crate::setup::machine;
+use crate::{packages, run, workspace};
 
 /// Built for virtual machines: what the tests need is in the image itself, not in modules.
 const FLAVOUR: &str = "-cloud-amd64";
@@ -20,13 +22,9 @@ pub(super) struct Image {
     pub(super) file: PathBuf,
 }
 
-pub(super) fn dir() -> PathBuf {
-    workspace::target_dir().join("kernels")
-}
-
 /// One for each version; where there is none, the reason.
 pub(super) fn ensure(versions: &[[u32; 2]]) -> Result<Vec<Result<Image, String>>> {
-    let dir = dir();
+    let dir = machine::dir();
     fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
     let known = known();
     versions.iter().map(|version| newest_image(&dir, *version, &known)).collect()
@@ -62,37 +60,18 @@ fn known() -> Vec<String> {
         return known;
     }
     // A machine that was made a moment ago has no lists yet.
-    update().map_or_else(|_| Vec::new(), |()| search())
-}
-
-fn update() -> Result<()> {
-    let mut command = run::as_root("apt-get", &["update", "-q"]).context("neither root nor sudo")?;
-    run::step("kernels: apt-get update", &mut command)
+    packages::update("kernels").map_or_else(|_| Vec::new(), |()| search())
 }
 
 fn download(dir: &Path, release: &str) -> Result<()> {
     let package = format!("{PACKAGE}{release}{FLAVOUR}");
-    let parts = dir.join("parts");
-    fs::remove_dir_all(&parts).ok();
-    fs::create_dir_all(&parts).with_context(|| format!("make {}", parts.display()))?;
-    let get = || {
-        let label = format!("kernels: downloading {package}");
-        run::step(&label, Command::new("apt-get").args(["download", "-q", &package]).current_dir(&parts))
-    };
+    let unpacked = dir.join(&package);
+    let unpack = || packages::unpack("kernels", slice::from_ref(&package), &unpacked);
     // The lists may be older than the archive.
-    get().or_else(|_| update().and_then(|()| get()))?;
-    let archive = only_file(&parts)?;
-    let label = format!("kernels: unpacking {package}");
-    run::step(&label, Command::new("dpkg-deb").arg("-x").arg(&archive).arg(&parts))?;
-    let (from, to) = (parts.join("boot").join(file_of(release)), dir.join(file_of(release)));
+    unpack().or_else(|_| packages::update("kernels").and_then(|()| unpack()))?;
+    let (from, to) = (unpacked.join("boot").join(file_of(release)), dir.join(file_of(release)));
     fs::rename(&from, &to).with_context(|| format!("move {} to {}", from.display(), to.display()))?;
-    fs::remove_dir_all(&parts).with_context(|| format!("remove {}", parts.display()))
-}
-
-fn only_file(dir: &Path) -> Result<PathBuf> {
-    let mut entries = fs::read_dir(dir).with_context(|| format!("read {}", dir.display()))?;
-    let entry = entries.next().with_context(|| format!("apt-get download left nothing in {}", dir.display()))?;
-    Ok(entry.with_context(|| format!("read {}", dir.display()))?.path())
+    fs::remove_dir_all(&unpacked).with_context(|| format!("remove {}", unpacked.display()))
 }
 
 fn unpacked(dir: &Path) -> Result<Vec<String>> {

@@ -8,18 +8,17 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use super::console;
 use super::cpio::Archive;
-use super::{console, image};
-use crate::{run, workspace};
-
-pub(super) const SHELL: &str = "busybox";
+use crate::run;
+use crate::setup::machine::{self, SHELL};
 
 /// Where the kernel has it, and what the script expects.
 const DIRECTORIES: [&str; 4] = ["dev", "proc", "sys", "tmp"];
 
 /// Not compressed: the machine would take longer to unpack it than to read it.
 pub(super) fn write(test: &Path, filter: Option<&str>) -> Result<PathBuf> {
-    let shell = workspace::program(SHELL).with_context(|| format!("there is no {SHELL}"))?;
+    let shell = SHELL.file().with_context(|| format!("there is no {}", SHELL.name))?;
     let mut files = BTreeMap::from([("bin/busybox".to_owned(), shell.clone()), ("bin/tests".to_owned(), test.into())]);
     // A static one has none, and ldd fails for it.
     let of_shell = run::answer(Command::new("ldd").arg(&shell)).unwrap_or_default();
@@ -29,8 +28,8 @@ pub(super) fn write(test: &Path, filter: Option<&str>) -> Result<PathBuf> {
         files.insert(library.trim_start_matches('/').to_owned(), library.into());
     }
 
-    fs::create_dir_all(image::dir()).with_context(|| format!("make {}", image::dir().display()))?;
-    let path = image::dir().join("initramfs.cpio");
+    fs::create_dir_all(machine::dir()).with_context(|| format!("make {}", machine::dir().display()))?;
+    let path = machine::dir().join("initramfs.cpio");
     let written = File::create(&path).map_err(anyhow::Error::from).and_then(|file| fill(file, &files, filter));
     written.with_context(|| format!("write {}", path.display()))?;
     Ok(path)

@@ -9,9 +9,8 @@ use anyhow::{Context, Result};
 
 use super::console::Console;
 use crate::run;
+use crate::setup::machine::QEMU;
 use crate::test::harness::Echo;
-
-pub(super) const PROGRAM: &str = "qemu-system-x86_64";
 
 /// On two idle CPUs the tests take half a minute, on two that others use as well some minutes.
 const TIME_MAX: Duration = Duration::from_secs(480);
@@ -35,7 +34,7 @@ pub(super) struct Machine<'a> {
 impl Machine<'_> {
     /// Shows each line that a person wants to see when it comes.
     pub(super) fn run(&self, console: &mut Console) -> Result<End> {
-        let mut command = Command::new(PROGRAM);
+        let mut command = QEMU.command().with_context(|| format!("there is no {}", QEMU.name))?;
         command.args(ARGUMENTS.split(' ')).args(["-append", KERNEL_ARGUMENTS]);
         command.arg("-kernel").arg(self.kernel).arg("-initrd").arg(self.initramfs);
         run_for(TIME_MAX, &mut command, console)

@@ -1,0 +1,104 @@
+//! Debian's packages without their installation: downloaded and unpacked in a directory of ours, which takes no root
+//! and changes nothing of the system.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::run;
+
+/// Makes apt's lists new; this alone takes root.
+pub(crate) fn update(purpose: &str) -> Result<()> {
+    let mut command = run::as_root("apt-get", &["update", "-q"]).context("neither root nor sudo")?;
+    run::step(&format!("{purpose}: apt-get update"), &mut command)
+}
+
+/// What `package` would bring that is not installed, itself among it: `name=version`, as apt-get takes it. That apt-get
+/// would have to remove another package for it does not matter, since nothing is installed.
+pub(crate) fn missing_for(package: &str) -> Result<Vec<String>> {
+    let mut simulate = Command::new("apt-get");
+    simulate.args(["install", "--simulate", "--no-install-recommends", package]);
+    let packages: Vec<_> = run::answer(&mut simulate)?.lines().filter_map(to_install).collect();
+    ensure!(!packages.is_empty(), "apt-get says that {package} is installed");
+    Ok(packages)
+}
+
+/// Leaves in `dir` what is in the packages, whole or not at all: an interrupt leaves `dir` as it was.
+pub(crate) fn unpack(purpose: &str, packages: &[String], dir: &Path) -> Result<()> {
+    let parts = dir.with_added_extension("parts");
+    remove(&parts)?;
+    let (archives, root) = (parts.join("archives"), parts.join("root"));
+    for made in [&archives, &root] {
+        fs::create_dir_all(made).with_context(|| format!("make {}", made.display()))?;
+    }
+    let label = format!("{purpose}: downloading {}", some_of(packages));
+    run::step(&label, Command::new("apt-get").args(["download", "-q"]).args(packages).current_dir(&archives))?;
+    for archive in files(&archives)? {
+        run::answer(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(&root))?;
+    }
+    remove(dir)?;
+    fs::rename(&root, dir).with_context(|| format!("move {} to {}", root.display(), dir.display()))?;
+    remove(&parts)
+}
+
+/// `Inst libfdt1 [1.6.0] (1.6.1-4+b1 Debian:12/stable [amd64])`, the version in brackets where one is installed.
+fn to_install(line: &str) -> Option<String> {
+    let (name, rest) = line.strip_prefix("Inst ")?.split_once(' ')?;
+    let (_, new) = rest.split_once('(')?;
+    let version = new.split_whitespace().next()?;
+    Some(format!("{name}={version}"))
+}
+
+fn some_of(packages: &[String]) -> String {
+    match packages {
+        [one] => one.clone(),
+        several => format!("{} packages", several.len()),
+    }
+}
+
+fn files(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(dir).with_context(|| format!("read {}", dir.display()))?;
+    entries.map(|entry| Ok(entry.with_context(|| format!("read {}", dir.display()))?.path())).collect()
+}
+
+fn remove(dir: &Path) -> Result<()> {
+    if !dir.exists() {
+        return Ok(());
+    }
+    fs::remove_dir_all(dir).with_context(|| format!("remove {}", dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_be_installed_is_read_with_its_version_and_nothing_else_is() {
+        let text = "NOTE: This is only a simulation!\nThe following NEW packages will be installed:\n  libfdt1\n\
+            Remv qemu-utils [1:10.0.2+ds-2~bpo12+1]\n\
+            Inst libfdt1 (1.6.1-4+b1 Debian:12.15/oldstable [amd64])\n\
+            Inst libnl-3-200 [3.6.0] (3.7.0-0.2+b1 Debian:12.15/oldstable, Debian-Security:12 [amd64]) []\n\
+            Inst gcc-12-base:i386 (12.2.0-14 Debian:12.15/oldstable [i386])\n\
+            Inst qemu-system-x86 (1:7.2+dfsg-7+deb12u18+b3 Debian:12.15/oldstable [amd64])\n\
+            Conf libfdt1 (1.6.1-4+b1 Debian:12.15/oldstable [amd64])\n";
+        let found: Vec<_> = text.lines().filter_map(to_install).collect();
+        assert_eq!(
+            found,
+            [
+                "libfdt1=1.6.1-4+b1",
+                "libnl-3-200=3.7.0-0.2+b1",
+                "gcc-12-base:i386=12.2.0-14",
+                "qemu-system-x86=1:7.2+dfsg-7+deb12u18+b3"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_line_that_is_cut_off_names_no_package() {
+        for line in ["", "Inst", "Inst name", "Inst name [1.0]", "Inst name (", "Install name (1.0 Debian)"] {
+            assert_eq!(to_install(line), None, "{line:?}");
+        }
+    }
+}
