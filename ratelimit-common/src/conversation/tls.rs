@@ -36,7 +36,7 @@ const BEFORE_FINISHED_MAX: u8 = 3;
 /// GOAWAY, the longest, have 17 bytes.
 const CONTROL_BYTES_MAX: u16 = 17;
 /// HTTP/2: a client's preface without a request: its 24 bytes, settings of 9 + 6 each, larger windows of 13 each.
-const PREFACE_BYTES_MAX: u16 = 106;
+const PREFACE_BYTES_MAX: u16 = 90;
 /// HTTP/2: the acknowledgement of the server's settings, which each client has to send.
 const SETTINGS_ACK_BYTES: u16 = 9;
 /// It is among the first records.
