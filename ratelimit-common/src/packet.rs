@@ -118,7 +118,7 @@ pub enum Target {
 pub struct Segment {
     /// Source port.
     pub source_port: u16,
-    /// The first of its bytes, by the sender's count.
+    /// The first byte of its payload, by the sender's count: a SYN takes one before it.
     pub sequence: u32,
     /// What the sender has of the other side; 0 where it says nothing of that.
     pub acknowledged: u32,
@@ -368,7 +368,7 @@ fn tcp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
     #[expect(clippy::cast_possible_truncation, reason = "offsets into a frame")]
     let segment = Segment {
         source_port: u16::from_be_bytes([s0, s1]),
-        sequence: u32::from_be_bytes([q0, q1, q2, q3]),
+        sequence: u32::from_be_bytes([q0, q1, q2, q3]).wrapping_add((flags & TCP_FLAG_SYN != 0) as u32),
         acknowledged: if flags & TCP_FLAG_ACK == 0 { 0 } else { u32::from_be_bytes([a0, a1, a2, a3]) },
         payload_at: (span.start + header_len) as u32,
         payload_bytes: if header_len < TcpHdr::LEN { 0 } else { payload_bytes as u32 },
