@@ -142,7 +142,7 @@ fn random_limits(random: &mut Random, rule: &str, at_least: u64, below: u64) -> 
             WindowForm::Gcra,
         ]);
         let amount = match unit {
-            Unit::Connections => random.below(12),
+            Unit::Connections | Unit::Requests => random.below(12),
             Unit::Packets => random.below(25),
             Unit::Bytes => random.below(3000),
         };
@@ -197,6 +197,7 @@ fn twin_of_rule(name: &'static str, rule: &Rule) -> oracle::Rule {
         udp: ports(&rule.ports.udp),
         other_protocols: rule.ports.other_protocols,
         limits: rule.limits.iter().map(twin_of).collect(),
+        shadows: rule.shadow_limits.iter().map(|limit| twin_of_unit(limit.unit)).collect(),
         refuse: match rule.refuse {
             Refuse::Excess => oracle::Refuse::Excess,
             Refuse::All => oracle::Refuse::All,
@@ -213,11 +214,7 @@ fn twin_of_rule(name: &'static str, rule: &Rule) -> oracle::Rule {
 fn twin_of(limit: &Limit) -> oracle::Limit {
     oracle::Limit {
         amount: limit.amount,
-        unit: match limit.unit {
-            Unit::Connections => oracle::Unit::Connections,
-            Unit::Packets => oracle::Unit::Packets,
-            Unit::Bytes => oracle::Unit::Bytes,
-        },
+        unit: twin_of_unit(limit.unit),
         bucket: limit.bucket_ns,
         buckets: limit.buckets.into(),
         form: match limit.form {
@@ -227,6 +224,15 @@ fn twin_of(limit: &Limit) -> oracle::Limit {
             WindowForm::Gcra => oracle::Form::Leaky,
         },
         burst: limit.burst,
+    }
+}
+
+const fn twin_of_unit(unit: Unit) -> oracle::Unit {
+    match unit {
+        Unit::Connections => oracle::Unit::Connections,
+        Unit::Packets => oracle::Unit::Packets,
+        Unit::Bytes => oracle::Unit::Bytes,
+        Unit::Requests => oracle::Unit::Requests,
     }
 }
 

@@ -17,6 +17,7 @@ fn rule(limits: Vec<Limit>) -> Rule {
         udp: vec![80, 443],
         other_protocols: false,
         limits,
+        shadows: Vec::new(),
         refuse: Refuse::Excess,
         mode: Mode::Enforce,
         until: None,
