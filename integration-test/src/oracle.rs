@@ -143,7 +143,7 @@ pub struct Policy {
 }
 
 /// A packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Who sent it.
     pub source: IpAddr,
@@ -153,6 +153,8 @@ pub struct Packet {
     pub bytes: u64,
     /// What it is.
     pub kind: Kind,
+    /// What is behind the headers of TCP or UDP.
+    pub payload: Vec<u8>,
 }
 
 /// What a packet is.
@@ -160,10 +162,16 @@ pub struct Packet {
 pub enum Kind {
     /// A TCP segment, which opens a connection or does not.
     Tcp {
+        /// Source port.
+        source_port: u16,
         /// Destination port.
         port: u16,
         /// SYN without ACK.
         opens: bool,
+        /// Number of the payload's first byte.
+        sequence: u32,
+        /// How much its sender says to have heard; 0 where it says nothing of that.
+        acknowledged: u32,
     },
     /// A UDP datagram.
     Udp {
