@@ -4,6 +4,7 @@ use std::io::Read as IoRead;
 
 use pcap_parser::traits::{PcapNGPacketBlock as _, PcapReaderIterator};
 use pcap_parser::{Block, LegacyPcapReader, Linktype, PcapBlockOwned, PcapError, PcapHeader, PcapNGReader};
+use ratelimit_common::conversation::Walk;
 use ratelimit_common::packet::Frame;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 
@@ -100,6 +101,8 @@ pub(super) struct Captured<'a> {
     /// Of both, on the wire.
     pub(super) len: usize,
 }
+
+impl Walk for Captured<'_> {}
 
 impl Frame for Captured<'_> {
     fn bytes<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
