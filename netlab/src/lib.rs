@@ -8,12 +8,14 @@ mod bpffs;
 mod child;
 mod namespace;
 mod packets;
+mod relay;
 mod servers;
 
 pub use bpffs::Bpffs;
 pub use child::{Child, Output};
-pub use namespace::{End, Namespace, veth};
+pub use namespace::{End, Namespace, acquaint, veth, without_offloads};
 pub use packets::PacketSocket;
+pub use relay::{Forwarded, Relay, Trouble};
 pub use servers::{HttpServer, UdpCounter, nginx};
 
 use std::path::Path;

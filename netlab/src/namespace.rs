@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use nix::sched::{CloneFlags, setns};
 
 use crate::bpffs::Bpffs;
@@ -187,6 +187,14 @@ pub fn veth(one: End<'_>, other: End<'_>) -> Result<()> {
         // No router solicitations, no multicast reports: only what a test sends is counted.
         end.namespace.ip(&["link", "set", end.interface, "addrgenmode", "none", "up"])?;
     }
+    acquaint(one, other)
+}
+
+/// Has each end know the other's link address for good. [`veth`] does so by itself; two ends that are joined over others need it.
+///
+/// # Errors
+/// If `ip` cannot.
+pub fn acquaint(one: End<'_>, other: End<'_>) -> Result<()> {
     for (end, peer) in [(one, other), (other, one)] {
         let link = link_address(peer)?;
         for address in peer.addresses {
@@ -195,6 +203,18 @@ pub fn veth(one: End<'_>, other: End<'_>) -> Result<()> {
             end.namespace.ip(&["neigh", "replace", host, "lladdr", &link, "dev", end.interface, "nud", "permanent"])?;
         }
     }
+    Ok(())
+}
+
+/// Has an interface send segments as they are on a wire: none larger than its MTU, each with its checksum.
+///
+/// # Errors
+/// If `ethtool` cannot.
+pub fn without_offloads(namespace: &Namespace, interface: &str) -> Result<()> {
+    let off = ["tso", "gso", "gro", "tx", "sg"].map(|feature| [feature, "off"]);
+    let argv = [&["ethtool", "-K", interface], off.as_flattened()].concat();
+    let output = namespace.run(&argv)?;
+    ensure!(output.status.success(), "`{}` failed: {}", argv.join(" "), output.stderr.trim());
     Ok(())
 }
 

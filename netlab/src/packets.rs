@@ -1,12 +1,13 @@
 //! Raw frames, sent as they are: tags, lies and all.
 
 use std::io::IoSliceMut;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::sockopt::{RcvBufForce, ReceiveTimestampns};
 use nix::sys::socket::{
     AddressFamily, ControlMessageOwned, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike, bind, recv, recvmsg,
@@ -84,6 +85,21 @@ impl PacketSocket {
                 Ok(Some(frame))
             }
             Err(Errno::EAGAIN) => Ok(None),
+            Err(errno) => Err(errno).with_context(|| format!("receive on {}", self.interface)),
+        }
+    }
+
+    /// Takes the next frame that was heard into `frame`, waiting for it this long; its length, none if none came.
+    pub(crate) fn receive_within(&self, wait: Duration, frame: &mut [u8]) -> Result<Option<usize>> {
+        let mut watched = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        let timeout = PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX);
+        match poll(&mut watched, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno).with_context(|| format!("wait for {}", self.interface)),
+        }
+        match recv(self.socket.as_raw_fd(), frame, MsgFlags::MSG_DONTWAIT) {
+            Ok(len) => Ok(Some(len)),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
             Err(errno) => Err(errno).with_context(|| format!("receive on {}", self.interface)),
         }
     }

@@ -5,7 +5,6 @@
 //! that does not hold fails it.
 
 mod client;
-mod interrupt;
 mod lab;
 mod leftovers;
 mod limiter;
@@ -20,7 +19,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 
-use crate::{cargo, run, setup, workspace};
+use crate::{cargo, interrupt, run, setup, workspace};
 use lab::Lab;
 use phase::Phase;
 

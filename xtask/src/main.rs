@@ -2,10 +2,12 @@
 //!
 //! Of the other crates it knows only netlab: it must build before the BPF program can be.
 
+mod accuracy;
 mod bench;
 mod cargo;
 mod demo;
 mod install;
+mod interrupt;
 mod packages;
 mod pins;
 mod run;
@@ -37,6 +39,8 @@ enum Command {
     Test(test::Options),
     /// Measure what the program costs a packet
     Bench(bench::Options),
+    /// Hold the requests that are counted against the logs of real servers
+    Accuracy(accuracy::Options),
     /// Check the invariants that a grep can hold
     Tidy,
 }
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
         Command::Install(options) => install::run(&options),
         Command::Test(options) => test::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::Accuracy(options) => accuracy::run(&options),
         Command::Tidy => tidy::run(),
     };
     match outcome {

@@ -50,6 +50,11 @@ pub(crate) fn ensure_demo_programs() -> Result<bool> {
     Ok(true)
 }
 
+/// What `cargo xtask accuracy` runs: servers and clients of many kinds.
+pub(crate) fn ensure_accuracy_programs() -> Result<()> {
+    programs::ensure_for_accuracy()
+}
+
 /// Where set-up keeps what is its own: `$CARGO_HOME/ratelimitd/bpf-linker-VERSION`, shared by all clones.
 struct Tools {
     dir: PathBuf,

@@ -22,6 +22,15 @@ const PROGRAMS: [(&str, &str, &str); 11] = [
     ("systemd-analyze", "systemd", "the checks of the unit file"),
 ];
 
+/// What `cargo xtask accuracy` runs besides.
+const FOR_ACCURACY: [(&str, &str, &str); 5] = [
+    ("openssl", "openssl", "a certificate"),
+    ("ab", "apache2-utils", "a client of HTTP/1.0"),
+    ("h2load", "nghttp2-client", "a client of HTTP/2 with many streams"),
+    ("chromium", "chromium", "a browser"),
+    ("pip3", "python3-venv", "clients and servers in Python"),
+];
+
 pub(super) fn ensure() -> Result<()> {
     ensure_some(&PROGRAMS.map(|(program, ..)| program))?;
     if ARCH == "x86_64"
@@ -32,11 +41,16 @@ pub(super) fn ensure() -> Result<()> {
     Ok(())
 }
 
-/// Those of the list that are named.
+pub(super) fn ensure_for_accuracy() -> Result<()> {
+    let besides = ["nginx", "curl", "wrk", "ip", "ethtool", "nsenter", "setpriv"];
+    ensure_some(&[&besides[..], &FOR_ACCURACY.map(|(program, ..)| program)].concat())
+}
+
+/// Those of the lists that are named.
 pub(super) fn ensure_some(names: &[&str]) -> Result<()> {
     let is_missing =
         |(program, ..): &&(&str, &str, &str)| names.contains(program) && workspace::program(program).is_none();
-    let missing: Vec<_> = PROGRAMS.iter().filter(is_missing).collect();
+    let missing: Vec<_> = PROGRAMS.iter().chain(&FOR_ACCURACY).filter(is_missing).collect();
     if missing.is_empty() {
         say(&format!("programs: {}", names.join(" ")));
         return Ok(());

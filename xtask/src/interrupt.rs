@@ -13,7 +13,7 @@ static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 const TICK: Duration = Duration::from_millis(50);
 
 /// From now on an interrupt no longer ends this process by itself.
-pub(super) fn watch() -> Result<()> {
+pub(crate) fn watch() -> Result<()> {
     let action = SigAction::new(SigHandler::Handler(remember), SaFlags::SA_RESTART, SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         // SAFETY: the handler only stores to an atomic, which may be done in a signal handler.
@@ -26,18 +26,18 @@ extern "C" fn remember(_: libc::c_int) {
     IS_INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-pub(super) fn came() -> bool {
+pub(crate) fn came() -> bool {
     IS_INTERRUPTED.load(Ordering::Relaxed)
 }
 
 /// Fails once an interrupt has come.
-pub(super) fn check() -> Result<()> {
+pub(crate) fn check() -> Result<()> {
     ensure!(!came(), "interrupted; everything was removed");
     Ok(())
 }
 
 /// Sleeps until then, or until an interrupt.
-pub(super) fn sleep_until(end: Instant) {
+pub(crate) fn sleep_until(end: Instant) {
     while !came() && Instant::now() < end {
         thread::sleep(end.saturating_duration_since(Instant::now()).min(TICK));
     }

@@ -1,0 +1,154 @@
+//! `cargo xtask accuracy`: the requests that the limiter counts, held against the logs of real servers.
+//!
+//! Servers, clients and the limiter are in network namespaces that this makes and removes; no interface of the machine is
+//! touched. It is built as the user; only the part with the namespaces is run as root. A row whose bound is broken
+//! fails it.
+
+mod enforce;
+mod lab;
+mod limiter;
+mod measure;
+mod programs;
+mod report;
+mod rows;
+mod servers;
+
+use std::env;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::{cargo, interrupt, run, setup, workspace};
+use enforce::Enforced;
+use lab::{Family, Lab};
+use measure::Measured;
+use programs::Tools;
+use report::Report;
+use rows::{Link, Row};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Only rows that say all of these words: of their traffic, client, server, protocol and wire
+    #[arg(value_name = "WORD")]
+    words: Vec<String>,
+    /// A few rows over IPv4, to see whether it works at all
+    #[arg(long)]
+    quick: bool,
+    /// Write the table to docs/ACCURACY.md
+    #[arg(long, conflicts_with_all = ["words", "quick"])]
+    write: bool,
+    /// The part that needs root, with this binary: what is started through sudo
+    #[arg(long, value_name = "PATH", hide = true)]
+    binary: Option<PathBuf>,
+    /// Where what it has built and installed for itself is
+    #[arg(long, value_name = "DIR", hide = true, requires = "binary")]
+    tools: Option<PathBuf>,
+}
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    interrupt::watch()?;
+    if let (Some(binary), Some(tools)) = (&options.binary, &options.tools) {
+        let tools = Tools { limiter: binary.clone(), dir: tools.clone() };
+        print!("{}", report::to_json(&measure_all(&tools, options)?)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    setup::ensure(setup::Tier::Build)?;
+    setup::ensure_accuracy_programs()?;
+    eprintln!("accuracy: building the release binary");
+    let artifacts = cargo::build(&["--release", "--package", "ratelimit-userspace", "--bin", "ratelimitd"])?;
+    let tools = Tools::prepare(cargo::binary(&artifacts, "ratelimitd")?.executable.clone())?;
+    let report = if workspace::is_root() { measure_all(&tools, options)? } else { measure_as_root(&tools, options)? };
+    print!("\n{}", report.table());
+    if options.write {
+        report.write()?;
+    }
+    let broken = report.broken();
+    for line in &broken {
+        eprintln!("accuracy: broken: {line}");
+    }
+    Ok(if broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The same program once more, by way of sudo; what it measured comes back as JSON.
+fn measure_as_root(tools: &Tools, options: &Options) -> Result<Report> {
+    let sudo = workspace::program("sudo").context("network namespaces need root, and there is no sudo")?;
+    eprintln!("accuracy: network namespaces need root: sudo is about to start this part; it may ask for your password");
+    let mut command = Command::new(sudo);
+    command.arg(env::current_exe().context("find this very program")?);
+    command.arg("accuracy").arg("--binary").arg(&tools.limiter).arg("--tools").arg(&tools.dir);
+    if options.quick {
+        command.arg("--quick");
+    }
+    command.arg("--").args(&options.words).stderr(std::process::Stdio::inherit());
+    let output = command.output().with_context(|| format!("start `{}`", run::shown(&command)))?;
+    ensure!(output.status.success(), "`{}` failed ({})", run::shown(&command), output.status);
+    report::from_json(&output.stdout)
+}
+
+fn measure_all(tools: &Tools, options: &Options) -> Result<Report> {
+    ensure!(workspace::is_root(), "network namespaces need root");
+    for swept in netlab::sweep()? {
+        eprintln!("accuracy: removed what an earlier run has left: {swept}");
+    }
+    let families: &[Family] = if options.quick { &[Family::V4] } else { &[Family::V4, Family::V6] };
+    let rows: Vec<Row> = rows::all().into_iter().filter(|row| is_chosen(row, options)).collect();
+    let mut measured = Vec::new();
+    for link in Link::ALL {
+        let rows: Vec<&Row> = rows.iter().filter(|row| row.link == link).collect();
+        if !rows.is_empty() {
+            measured.extend(measure_over(link, &rows, families, tools)?);
+        }
+    }
+    let enforced = if options.quick || !options.words.is_empty() && !is_enforcement(&options.words) {
+        Vec::new()
+    } else {
+        enforce::run(tools)?
+    };
+    ensure!(!measured.is_empty() || !enforced.is_empty(), "no row says {}", options.words.join(" "));
+    Ok(Report { programs: programs::versions(tools), kernel: programs::kernel()?, rows: measured, enforced })
+}
+
+/// All rows of one wire, in a laboratory and before a limiter of their own.
+fn measure_over(link: Link, rows: &[&Row], families: &[Family], tools: &Tools) -> Result<Vec<Measured>> {
+    let lab = Lab::build(link, tools)?;
+    let limiter = limiter::Limiter::start(&lab, tools, "1000000000/1h")?;
+    let mut measured = Vec::new();
+    for row in rows {
+        for &family in families {
+            interrupt::check()?;
+            let result =
+                measure::row(row, family, &lab, &limiter, tools).with_context(|| format!("{row}, {family}"))?;
+            eprintln!("accuracy: {result}");
+            measured.push(result);
+        }
+    }
+    if let Some(forwarded) = lab.forwarded() {
+        eprintln!(
+            "accuracy: the wire lost {} frames, held {} back, carried {}",
+            forwarded.lost, forwarded.held, forwarded.carried
+        );
+    }
+    limiter.stop()?;
+    Ok(measured)
+}
+
+fn is_chosen(row: &Row, options: &Options) -> bool {
+    if options.quick {
+        return row.is_quick;
+    }
+    let said = row.to_string().to_lowercase();
+    options.words.iter().all(|word| said.contains(&word.to_lowercase()))
+}
+
+/// `cargo xtask accuracy enforcement` is the other table alone.
+fn is_enforcement(words: &[String]) -> bool {
+    words.iter().any(|word| word == "enforcement")
+}
+
+/// Something that was promised, and does not hold.
+fn broken(rows: &[Measured], enforced: &[Enforced]) -> Vec<String> {
+    let rows = rows.iter().filter(|measured| !measured.holds()).map(ToString::to_string);
+    rows.chain(enforced.iter().filter(|enforced| !enforced.holds()).map(ToString::to_string)).collect()
+}

@@ -1,0 +1,53 @@
+//! The limiter whose count is measured: the release binary, driven as a user would drive it.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use netlab::{Child, Namespace};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::lab::{INTERFACE, Lab};
+use super::programs::Tools;
+
+const READY: Duration = Duration::from_secs(15);
+const STOPPED: Duration = Duration::from_secs(10);
+
+pub(super) struct Limiter<'a> {
+    process: Child,
+    tools: &'a Tools,
+    namespace: &'a Namespace,
+    socket: PathBuf,
+}
+
+impl<'a> Limiter<'a> {
+    pub(super) fn start(lab: &'a Lab, tools: &'a Tools, limit: &str) -> Result<Self> {
+        let socket = lab.directory().join("control.sock");
+        let mut command = lab.server.command(&tools.limiter);
+        command.args(["--iface", INTERFACE, "--limit", limit, "--count", "requests", "--socket"]).arg(&socket);
+        command.env("RATELIMITD_STATE_DIR", lab.directory().join("state"));
+        let process = Child::start(command)?;
+        process.wait_for_line("ratelimitd: ready", READY)?;
+        Ok(Self { process, tools, namespace: &lab.server, socket })
+    }
+
+    /// Requests of the last window that it has counted for a source.
+    pub(super) fn counted(&self, source: IpAddr) -> Result<u64> {
+        let (program, socket) = (self.tools.limiter.to_string_lossy(), self.socket.to_string_lossy());
+        let output = self.namespace.run(&[&program, "check", &source.to_string(), "--json", "--socket", &socket])?;
+        let check = serde_json::from_str::<Value>(&output.stdout);
+        let check = check.with_context(|| format!("`ratelimitd check` failed: {}", output.stderr.trim()))?;
+        let used = check.pointer("/limits/0/used").and_then(Value::as_u64);
+        used.with_context(|| format!("`ratelimitd check {source}` tells no count: {check}"))
+    }
+
+    /// An orderly stop, which takes the filter off.
+    pub(super) fn stop(mut self) -> Result<()> {
+        self.process.signal(Signal::SIGTERM)?;
+        let status = self.process.wait(STOPPED)?;
+        ensure!(status.success(), "ratelimitd ended with {status}:\n{}", self.process.stderr());
+        Ok(())
+    }
+}

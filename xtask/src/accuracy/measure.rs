@@ -1,0 +1,184 @@
+//! A row measured: the client runs, then the log and the count are read, each as the difference of before and after.
+
+use std::fmt;
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::lab::{Family, Lab};
+use super::limiter::Limiter;
+use super::programs::Tools;
+use super::rows::{Bound, Over, Row, Server};
+use crate::run;
+
+/// No client takes longer, or it hangs.
+const CLIENT_SECONDS_MAX: &str = "90";
+/// Log and count are taken once neither has changed for so long.
+const QUIET: Duration = Duration::from_millis(300);
+const LOOK: Duration = Duration::from_millis(50);
+const SETTLES_WITHIN: Duration = Duration::from_secs(10);
+
+/// Fresh settings each time, nothing that it does by itself, and no certificate verified.
+const CHROMIUM: &str = "chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking \
+    --disable-component-update --disable-sync --disable-dev-shm-usage --ignore-certificate-errors \
+    --no-proxy-server --virtual-time-budget=4000 --user-data-dir=$(mktemp -d -p {files} chromium.XXXXXX)";
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Measured {
+    pub(super) traffic: String,
+    pub(super) client: String,
+    pub(super) server: String,
+    pub(super) over: String,
+    pub(super) link: String,
+    pub(super) family: String,
+    pub(super) bound: Bound,
+    pub(super) logged: u64,
+    pub(super) counted: u64,
+}
+
+pub(super) fn row(row: &Row, family: Family, lab: &Lab, limiter: &Limiter<'_>, tools: &Tools) -> Result<Measured> {
+    let counts = || -> Result<(u64, u64)> { Ok((logged(lab, row.server, family)?, limiter.counted(family.client())?)) };
+    let (logged_before, counted_before) = settled(&counts)?;
+    ask(row, family, lab, tools)?;
+    let (logged_after, counted_after) = settled(&counts)?;
+    let (logged, counted) = (logged_after - logged_before, counted_after.saturating_sub(counted_before));
+    ensure!(logged >= row.asks, "only {logged} requests are in the log, of {}", row.asks);
+    Ok(Measured {
+        traffic: row.traffic.to_owned(),
+        client: row.client.to_owned(),
+        server: row.server.to_string(),
+        over: row.over.to_string(),
+        link: row.link.to_string(),
+        family: family.to_string(),
+        bound: row.bound,
+        logged,
+        counted,
+    })
+}
+
+/// Runs a row's client to its end.
+fn ask(row: &Row, family: Family, lab: &Lab, tools: &Tools) -> Result<()> {
+    let line = filled_in(row, family, lab, tools);
+    let mut command = lab.client.command("timeout");
+    command.args(["--kill-after=5", CLIENT_SECONDS_MAX, "sh", "-c", &line]).stdin(Stdio::null());
+    for proxy in ["http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
+        command.env_remove(proxy);
+    }
+    let output = command.output().with_context(|| format!("start `{}`", run::shown(&command)))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "`{line}` ended with {:?} {:?}: {}",
+        output.status.code(),
+        output.status.signal(),
+        said.trim()
+    );
+    Ok(())
+}
+
+fn filled_in(row: &Row, family: Family, lab: &Lab, tools: &Tools) -> String {
+    let port = row.server.port(row.over);
+    let address = SocketAddr::new(family.server(), port).to_string();
+    let url = if row.over == Over::Clear { format!("http://{address}") } else { format!("https://{address}") };
+    // curl takes brackets for a range, unless they are escaped.
+    let url_of_globs = url.replace('[', "\\[").replace(']', "\\]");
+    let python = format!("env PYTHONPATH={} python3 -W ignore", tools.python().display());
+    let line = row.command.replace("{chromium}", CHROMIUM).replace("{url_of_globs}", &url_of_globs);
+    line.replace("{url}", &url)
+        .replace("{address}", &address)
+        .replace("{host}", &family.server().to_string())
+        .replace("{port}", &port.to_string())
+        .replace("{python}", &python)
+        .replace("{ureq}", &tools.ureq().to_string_lossy())
+        .replace("{programs}", &Tools::programs().to_string_lossy())
+        .replace("{files}", &lab.directory().to_string_lossy())
+        .replace("{spki}", lab.certificate_hash())
+}
+
+/// Requests in the server's log so far. Those of nginx are told by their client; the others serve one at a time.
+fn logged(lab: &Lab, server: Server, family: Family) -> Result<u64> {
+    let path = lab.directory().join(server.log());
+    if !path.exists() {
+        return Ok(0);
+    }
+    let log = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let start = match server {
+        Server::Nginx => format!("{} ", family.client()),
+        Server::Hypercorn | Server::Grpc => String::new(),
+    };
+    Ok(log.lines().filter(|line| line.starts_with(&start)).count() as u64)
+}
+
+/// What does not change any more.
+fn settled<T: PartialEq + Copy + fmt::Debug>(read: &impl Fn() -> Result<T>) -> Result<T> {
+    let start = Instant::now();
+    let (mut last, mut since) = (read()?, Instant::now());
+    while since.elapsed() < QUIET {
+        ensure!(start.elapsed() < SETTLES_WITHIN, "log and count do not come to rest: {last:?}");
+        thread::sleep(LOOK);
+        let now = read()?;
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+    Ok(last)
+}
+
+impl Measured {
+    pub(super) fn holds(&self) -> bool {
+        self.bound.holds(self.logged, self.counted)
+    }
+
+    /// In percent of what is in the log, with a sign; `0` where there is none at all.
+    pub(super) fn error(&self) -> String {
+        let tenths = |part: u64| (part * 1000 + self.logged / 2).checked_div(self.logged).unwrap_or_default();
+        let (sign, tenths) = match self.counted.cmp(&self.logged) {
+            std::cmp::Ordering::Equal => return "0".to_owned(),
+            std::cmp::Ordering::Less => ('-', tenths(self.logged - self.counted)),
+            std::cmp::Ordering::Greater => ('+', tenths(self.counted - self.logged)),
+        };
+        format!("{sign}{}.{} %", tenths / 10, tenths % 10)
+    }
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { traffic, client, server, over, link, family, bound, logged, counted } = self;
+        write!(f, "{over}; {traffic}; {client}; {server}; {family}; {link}: {logged} in the log, {counted} counted, ")?;
+        write!(f, "error {} (promised: {bound})", self.error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(logged: u64, counted: u64) -> Measured {
+        let text = String::new;
+        Measured {
+            traffic: text(),
+            client: text(),
+            server: text(),
+            over: text(),
+            link: text(),
+            family: text(),
+            bound: Bound::Exact,
+            logged,
+            counted,
+        }
+    }
+
+    #[test]
+    fn an_error_has_a_sign_and_a_tenth_of_a_percent() {
+        assert_eq!(measured(1000, 1000).error(), "0");
+        assert_eq!(measured(1000, 995).error(), "-0.5 %");
+        assert_eq!(measured(3, 4).error(), "+33.3 %");
+        assert_eq!(measured(100_000, 100_001).error(), "+0.0 %");
+    }
+}

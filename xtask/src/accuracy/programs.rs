@@ -1,0 +1,129 @@
+//! What it needs besides Debian's packages, kept below target/; and which versions of everything it ran.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::{run, workspace};
+
+const REQUIREMENTS: &str = "requirements.txt";
+
+pub(super) struct Tools {
+    /// `ratelimitd`, as it is shipped.
+    pub(super) limiter: PathBuf,
+    /// What it has built and installed for itself.
+    pub(super) dir: PathBuf,
+}
+
+impl Tools {
+    /// Builds the Rust client, and installs what the Python ones need.
+    pub(super) fn prepare(limiter: PathBuf) -> Result<Self> {
+        let tools = Self { limiter, dir: workspace::target_dir().join("accuracy") };
+        fs::create_dir_all(&tools.dir).with_context(|| format!("make {}", tools.dir.display()))?;
+        let mut cargo = Command::new(workspace::cargo());
+        cargo.args(["build", "--locked", "--quiet", "--manifest-path"]);
+        cargo.arg(source().join("ureq-client/Cargo.toml")).arg("--target-dir").arg(&tools.dir);
+        run::step("accuracy: building the Rust client", &mut cargo)?;
+        tools.install_python()?;
+        Ok(tools)
+    }
+
+    /// Anew only where the list has changed: a copy of it is left where all of it is installed.
+    fn install_python(&self) -> Result<()> {
+        let (list, installed) = (Self::programs().join(REQUIREMENTS), self.python().join(REQUIREMENTS));
+        let wanted = fs::read_to_string(&list).with_context(|| format!("read {}", list.display()))?;
+        if fs::read_to_string(&installed).is_ok_and(|installed| installed == wanted) {
+            return Ok(());
+        }
+        if self.python().exists() {
+            fs::remove_dir_all(self.python()).with_context(|| format!("remove {}", self.python().display()))?;
+        }
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]).arg(self.python());
+        pip.arg("--requirement").arg(&list);
+        run::step("accuracy: installing Python packages below target", &mut pip)?;
+        fs::write(&installed, wanted).with_context(|| format!("write {}", installed.display()))
+    }
+
+    pub(super) fn python(&self) -> PathBuf {
+        self.dir.join("python")
+    }
+
+    pub(super) fn ureq(&self) -> PathBuf {
+        self.dir.join("debug/ureq-client")
+    }
+
+    /// Where the clients and servers in Python are.
+    pub(super) fn programs() -> PathBuf {
+        source().join("programs")
+    }
+}
+
+fn source() -> PathBuf {
+    workspace::root().join("xtask/src/accuracy")
+}
+
+/// What ran, one program a line; one that does not say its version has its name alone.
+pub(super) fn versions(tools: &Tools) -> Vec<String> {
+    let limiter = tools.limiter.to_string_lossy();
+    let ask: [(&str, &[&str]); 9] = [
+        (&limiter, &["--version"]),
+        ("nginx", &["-v"]),
+        ("curl", &["--version"]),
+        ("wrk", &["-v"]),
+        ("ab", &["-V"]),
+        ("h2load", &["--version"]),
+        ("chromium", &["--version"]),
+        ("openssl", &["version"]),
+        ("python3", &["--version"]),
+    ];
+    let mut versions: Vec<String> = ask.iter().map(|(program, arguments)| version(program, arguments)).collect();
+    let list = fs::read_to_string(Tools::programs().join(REQUIREMENTS)).unwrap_or_default();
+    versions.extend(list.lines().filter(|line| !line.starts_with('#')).map(|line| line.replace("==", " ")));
+    versions.extend(locked_version(&source().join("ureq-client/Cargo.lock"), "ureq"));
+    versions
+}
+
+/// The first line that it prints, whatever code it ends with (`wrk -v` says 1), cut to name and number.
+fn version(program: &str, arguments: &[&str]) -> String {
+    let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let Ok(output) = Command::new(program).args(arguments).output() else { return name };
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    let number = said.split_whitespace().map(|word| word.rsplit_once('/').map_or(word, |(_, number)| number));
+    let mut number = number.filter(|word| word.starts_with(|first: char| first.is_ascii_digit()) && word.contains('.'));
+    number.next().map_or(name.clone(), |number| format!("{name} {number}"))
+}
+
+fn locked_version(lock: &Path, package: &str) -> Option<String> {
+    let lock = fs::read_to_string(lock).ok()?;
+    let mut lines = lock.lines().skip_while(|line| *line != format!("name = \"{package}\""));
+    let version = lines.nth(1)?.strip_prefix("version = ")?.trim_matches('"').to_owned();
+    Some(format!("{package} {version}"))
+}
+
+pub(super) fn kernel() -> Result<String> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").context("read the kernel's version")?;
+    // The number alone: what a builder adds says nothing to others.
+    Ok(release.trim().split('-').next().unwrap_or_default().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_a_name_and_a_number() {
+        assert_eq!(version("echo", &["curl 7.88.1 (x86_64)"]), "echo 7.88.1");
+        assert_eq!(version("echo", &["nginx version: nginx/1.22.1"]), "echo 1.22.1");
+        assert_eq!(version("no-such-program-anywhere", &[]), "no-such-program-anywhere");
+    }
+
+    #[test]
+    fn the_locked_version_of_the_rust_client_is_found() {
+        let version = locked_version(&source().join("ureq-client/Cargo.lock"), "ureq").unwrap();
+        assert!(version.starts_with("ureq 3."), "{version}");
+    }
+}

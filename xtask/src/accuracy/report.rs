@@ -1,0 +1,136 @@
+//! What was measured, as tables: for the terminal, and as docs/ACCURACY.md.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::enforce::Enforced;
+use super::measure::Measured;
+use crate::workspace;
+
+const REPORT: &str = "docs/ACCURACY.md";
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Report {
+    pub(super) programs: Vec<String>,
+    pub(super) kernel: String,
+    pub(super) rows: Vec<Measured>,
+    pub(super) enforced: Vec<Enforced>,
+}
+
+pub(super) fn to_json(report: &Report) -> Result<String> {
+    serde_json::to_string(report).context("write what was measured as JSON")
+}
+
+pub(super) fn from_json(json: &[u8]) -> Result<Report> {
+    serde_json::from_slice(json).context("read what was measured")
+}
+
+impl Report {
+    pub(super) fn broken(&self) -> Vec<String> {
+        super::broken(&self.rows, &self.enforced)
+    }
+
+    /// Tables in Markdown, which is read well enough in a terminal: one for each protocol and wire.
+    pub(super) fn table(&self) -> String {
+        let mut text = String::new();
+        let mut titles: Vec<String> = Vec::new();
+        for row in &self.rows {
+            let title = title(row);
+            if !titles.contains(&title) {
+                titles.push(title);
+            }
+        }
+        for wanted in &titles {
+            let rows: Vec<&Measured> = self.rows.iter().filter(|row| title(row) == *wanted).collect();
+            write!(text, "### {wanted}\n\n{}\n", table_of(&rows)).ok();
+        }
+        if !self.enforced.is_empty() {
+            write!(text, "### The limit, in the server's log\n\n{}\n", self.table_of_enforcement()).ok();
+        }
+        text
+    }
+
+    fn table_of_enforcement(&self) -> String {
+        let head = ["protocol", "IP", "in the log", "in the first 10 s", "at most in any 10 s", "promised"];
+        let rows = self.enforced.iter().map(|one| {
+            let [logged, first, most] = [one.logged, one.in_first, one.in_any_max].map(|count| count.to_string());
+            vec![one.over.clone(), one.family.clone(), logged, first, most, "100".to_owned()]
+        });
+        markdown(&head, &rows.collect::<Vec<_>>())
+    }
+
+    pub(super) fn write(&self) -> Result<()> {
+        let file = workspace::root().join(REPORT);
+        fs::create_dir_all(workspace::root().join("docs")).context("make docs")?;
+        fs::write(&file, self.document()).with_context(|| format!("write {}", file.display()))
+    }
+
+    fn document(&self) -> String {
+        let held = self.rows.iter().filter(|row| row.holds()).count();
+        let exact = self.rows.iter().filter(|row| row.logged == row.counted).count();
+        format!(
+            "{}\n{held} of {} rows hold what they promise; {exact} have no error at all.\n\n{}{}\n## What ran\n\n\
+             Linux {}; {}.\n",
+            include_str!("report/head.md"),
+            self.rows.len(),
+            self.table(),
+            include_str!("report/tail.md"),
+            self.kernel,
+            self.programs.join(", "),
+        )
+    }
+}
+
+fn title(row: &Measured) -> String {
+    if row.link == "no loss" { row.over.clone() } else { format!("{}; {}", row.over, row.link) }
+}
+
+fn table_of(rows: &[&Measured]) -> String {
+    let head = ["traffic", "client", "server", "IP", "in the log", "counted", "error", "promised"];
+    let cells = |row: &&Measured| {
+        let [logged, counted] = [row.logged, row.counted].map(|count| count.to_string());
+        let error = if row.holds() { row.error() } else { format!("**{}**", row.error()) };
+        let family = row.family.clone();
+        vec![
+            row.traffic.clone(),
+            row.client.clone(),
+            row.server.clone(),
+            family,
+            logged,
+            counted,
+            error,
+            row.bound.to_string(),
+        ]
+    };
+    markdown(&head, &rows.iter().map(cells).collect::<Vec<_>>())
+}
+
+/// Each column as wide as its widest cell.
+fn markdown(head: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain(head.get(column).map(|cell| cell.len())).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let line = |cells: Vec<&str>| {
+        let padded = cells.iter().zip(&widths).map(|(cell, &width)| format!(" {cell:<width$} |"));
+        format!("|{}\n", padded.collect::<String>())
+    };
+    let rule: String = widths.iter().map(|width| format!("{}|", "-".repeat(width + 2))).collect();
+    let body: String = rows.iter().map(|row| line(row.iter().map(String::as_str).collect())).collect();
+    format!("{}|{rule}\n{body}", line(head.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_columns_of_one_width() {
+        let table = markdown(&["a", "longer"], &[vec!["wide cell".to_owned(), "1".to_owned()]]);
+        assert_eq!(table, "| a         | longer |\n|-----------|--------|\n| wide cell | 1      |\n");
+    }
+}
