@@ -4,6 +4,7 @@ use std::io::Read as IoRead;
 
 use pcap_parser::traits::{PcapNGPacketBlock as _, PcapReaderIterator};
 use pcap_parser::{Block, LegacyPcapReader, Linktype, PcapBlockOwned, PcapError, PcapHeader, PcapNGReader};
+use ratelimit_common::conversation::Walk;
 use ratelimit_common::packet::Frame;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 
@@ -117,6 +118,8 @@ impl Frame for Captured<'_> {
         self.len
     }
 }
+
+impl Walk for Captured<'_> {}
 
 impl<'a> Captured<'a> {
     /// The frame of `wire_len` bytes on the link, of which these were captured.

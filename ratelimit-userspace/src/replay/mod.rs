@@ -6,7 +6,8 @@
 
 use std::net::IpAddr;
 
-use ratelimit_common::packet::{self, Frame, Parsed};
+use ratelimit_common::conversation::Walk;
+use ratelimit_common::packet::{self, Parsed};
 use ratelimit_common::time::Nanos;
 
 use crate::desired::Policy;
@@ -56,7 +57,7 @@ impl Replay {
     }
 
     /// A frame came in, whole or cut off, from its Ethernet header on.
-    pub fn frame<F: Frame>(&mut self, at: Nanos, frame: &F) {
+    pub fn frame<F: Walk>(&mut self, at: Nanos, frame: &F) {
         let packet = match packet::parse(frame) {
             Parsed::Ip(packet) => packet,
             Parsed::NotIp => return,

@@ -3,9 +3,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ratelimit_common::conversation::{self, Conversation};
+use ratelimit_common::conversation::{self, Conversation, Walk};
 use ratelimit_common::flow::{self, Datagram, Flow};
-use ratelimit_common::packet::{Frame, Packet, Target};
+use ratelimit_common::packet::{Packet, Target};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
 
@@ -56,7 +56,7 @@ impl Default for Conversations {
 
 impl Conversations {
     /// What a packet is, by what is remembered.
-    pub(super) fn look<F: Frame>(&self, frame: &F, packet: &Packet, now: Nanos) -> Seen {
+    pub(super) fn look<F: Walk>(&self, frame: &F, packet: &Packet, now: Nanos) -> Seen {
         let volume = Cost { packets: 1, bytes: u64::from(packet.ip_bytes), ..Cost::default() };
         let nothing = |cost| Seen { cost, newest: Newest::Nothing };
         match packet.target {
