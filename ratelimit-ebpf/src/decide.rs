@@ -159,28 +159,42 @@ struct Judging {
 fn judge(active: Active, frame: &XdpFrame, judging: Judging, seen: &Seen) -> Reason {
     let rule = judging.rule;
     let Ok(target) = seen.target() else { return Reason::InternalError };
-    let (opening, requests, is_pending) = match target {
+    let (opening, requests, pending) = match target {
         Target::Tcp { port, opening, segment } if rule.counts_requests != 0 && segment.payload_bytes != 0 => {
-            (opening, conversations::requests(frame, seen, port, segment), true)
+            (opening, conversations::requests(frame, seen, port, segment), Pending::Conversation)
         }
         Target::Udp { port, source_port, quic_initial, quic_short, payload_bytes }
             if rule.counts_connections | rule.counts_requests != 0 =>
         {
             let ports = (source_port as u32) << 16 | port as u32;
             let part = flow(active, seen.source(), ports, Word::new(quic_initial, quic_short, payload_bytes));
-            (part.opens(), part.requests(), true)
+            (part.opens(), part.requests(), Pending::Flow)
         }
-        Target::Tcp { opening, .. } => (opening, 0, false),
+        Target::Tcp { opening, .. } => (opening, 0, Pending::Nothing),
         // Whatever it is, it may be anything.
-        Target::Unwalkable => (true, 1, false),
-        Target::Udp { .. } | Target::Fragment | Target::Other | Target::Essential => (false, 0, false),
+        Target::Unwalkable => (true, 1, Pending::Nothing),
+        Target::Udp { .. } | Target::Fragment | Target::Other | Target::Essential => (false, 0, Pending::Nothing),
     };
     let reason = judge_source(active, judging, seen.source(), Cost::new(opening, requests, seen.ip_bytes()));
-    // What is refused is judged again when it is sent again.
-    if let (true, Action::Pass) = (is_pending, enforced(rule, reason).reason.action()) {
+    let decisive = match pending {
+        Pending::Nothing => return reason,
+        Pending::Flow => reason,
+        Pending::Conversation => enforced(rule, reason).reason,
+    };
+    if let Action::Pass = decisive.action() {
         let _always_zero = remember_pending();
     }
     reason
+}
+
+/// What is remembered of a packet beside its source, once it is admitted: what is refused is judged again when it is sent again.
+#[derive(Clone, Copy)]
+enum Pending {
+    Nothing,
+    /// Its connection. It goes on by whatever passes, in a dry run too.
+    Conversation,
+    /// Its flow. One that is refused opens again with each datagram, in a dry run too: so many would be dropped.
+    Flow,
 }
 
 /// What a datagram is depends on its flow.

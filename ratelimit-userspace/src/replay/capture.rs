@@ -102,6 +102,8 @@ pub(super) struct Captured<'a> {
     pub(super) len: usize,
 }
 
+impl Walk for Captured<'_> {}
+
 impl Frame for Captured<'_> {
     fn bytes<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
         let mut bytes = [0; N];
@@ -118,8 +120,6 @@ impl Frame for Captured<'_> {
         self.len
     }
 }
-
-impl Walk for Captured<'_> {}
 
 impl<'a> Captured<'a> {
     /// The frame of `wire_len` bytes on the link, of which these were captured.
