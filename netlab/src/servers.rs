@@ -51,9 +51,12 @@ impl Drop for Serving {
     }
 }
 
-/// Answers every connection with one short HTTP response, and counts connections by client.
+/// Answers every connection with one short HTTP response, and counts connections and requests by client.
 #[derive(Debug)]
-pub struct HttpServer(Serving);
+pub struct HttpServer {
+    serving: Serving,
+    requests: Counts,
+}
 
 impl HttpServer {
     /// Starts one on this address of the namespace.
@@ -64,30 +67,40 @@ impl HttpServer {
         let listener =
             namespace.inside(|| TcpListener::bind(address).with_context(|| format!("listen on {address}")))?;
         listener.set_nonblocking(true)?;
-        Ok(Self(Serving::start(move |is_over, counts| {
+        let requests = Counts::default();
+        let asked = Arc::clone(&requests);
+        let serving = Serving::start(move |is_over, counts| {
             while !is_over.load(Ordering::Relaxed) {
                 match listener.accept() {
                     Ok((stream, client)) => {
                         *lock(counts).entry(client.ip()).or_default() += 1;
-                        thread::spawn(move || answer(stream));
+                        let asked = Arc::clone(&asked);
+                        thread::spawn(move || answer(stream, client.ip(), &asked));
                     }
                     Err(_) => thread::sleep(TICK),
                 }
             }
-        })))
+        });
+        Ok(Self { serving, requests })
     }
 
     /// Connections so far, by client.
     pub fn connections(&self) -> BTreeMap<IpAddr, u64> {
-        lock(&self.0.counts).clone()
+        lock(&self.serving.counts).clone()
+    }
+
+    /// Requests so far, by client.
+    pub fn requests(&self) -> BTreeMap<IpAddr, u64> {
+        lock(&self.requests).clone()
     }
 }
 
 /// A client that goes away meanwhile is none of the server's business.
-fn answer(mut stream: TcpStream) {
+fn answer(mut stream: TcpStream, client: IpAddr, requests: &Counts) {
     let mut request = [0; 4096];
     let heard = stream.set_nonblocking(false).and_then(|()| stream.read(&mut request));
     if heard.is_ok_and(|len| len > 0) {
+        *lock(requests).entry(client).or_default() += 1;
         let _gone = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n");
     }
 }
