@@ -6,7 +6,10 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
-use netlab::{Bpffs, Child, End, HttpServer, Namespace, PacketSocket, UdpCounter, veth};
+use netlab::{
+    Bpffs, Child, End, HttpServer, Namespace, PacketSocket, Relay, Trouble, UdpCounter, acquaint, veth,
+    without_offloads,
+};
 
 fn is_skipped(name: &str) -> bool {
     let obstacle = netlab::obstacle();
@@ -127,4 +130,37 @@ fn what_a_killed_run_left_is_swept() {
     assert!(Command::new("ip").args(["netns", "add", &name]).status().unwrap().success());
     let swept = netlab::sweep().unwrap();
     assert!(swept.contains(&format!("namespace {name}")), "{swept:?}");
+}
+
+#[test]
+fn a_relay_carries_what_it_does_not_lose() {
+    if is_skipped("a_relay_carries_what_it_does_not_lose") {
+        return;
+    }
+    let (client, wire, server) = (Namespace::new().unwrap(), Namespace::new().unwrap(), Namespace::new().unwrap());
+    let near = End { namespace: &client, interface: "c0", addresses: &["10.9.0.2/24"] };
+    let far = End { namespace: &server, interface: "s0", addresses: &["10.9.0.1/24"] };
+    for (end, interface) in [(near, "w0"), (far, "w1")] {
+        veth(end, End { namespace: &wire, interface, addresses: &[] }).unwrap();
+        without_offloads(&wire, interface).unwrap();
+        without_offloads(end.namespace, end.interface).unwrap();
+    }
+    acquaint(near, far).unwrap();
+    let trouble = Trouble { lost: 100, held: 200, hold: Duration::from_millis(2), seed: 1 };
+    let relay = Relay::start(&wire, ["w0", "w1"], trouble).unwrap();
+    let counter = UdpCounter::start(&server, "10.9.0.1:443".parse().unwrap()).unwrap();
+    let socket = client.inside(|| Ok(UdpSocket::bind("10.9.0.2:0")?)).unwrap();
+    for _ in 0..1000 {
+        socket.send_to(b"x", "10.9.0.1:443".parse::<SocketAddr>().unwrap()).unwrap();
+    }
+    let from: IpAddr = "10.9.0.2".parse().unwrap();
+    for _ in 0..400 {
+        let (forwarded, arrived) = (relay.forwarded(), counter.datagrams().get(&from).copied().unwrap_or(0));
+        if forwarded.carried + forwarded.lost == 1000 && arrived == forwarded.carried {
+            assert!((50..150).contains(&forwarded.lost) && (100..300).contains(&forwarded.held), "{forwarded:?}");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("{:?}, {:?}", relay.forwarded(), counter.datagrams());
 }
