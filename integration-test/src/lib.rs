@@ -1,11 +1,13 @@
 //! What the tests share: frames as bytes, the table of named frames, the naive oracle, and a laboratory of namespaces.
 #![expect(clippy::expect_used, reason = "all of this is test code: where it cannot go on, the test fails")]
 
+pub mod clients;
 pub mod fixtures;
 pub mod frames;
 pub mod lab;
 pub mod oracle;
 pub mod program;
+pub mod random;
 
 /// Whether a test that needs root cannot run here; then it says so, with its name.
 pub fn is_skipped(name: &str) -> bool {

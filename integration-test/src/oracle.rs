@@ -30,6 +30,8 @@ pub enum Unit {
     Packets,
     /// A byte of an IP packet.
     Bytes,
+    /// What begins a turn of a conversation.
+    Requests,
 }
 
 /// How a limit counts.
@@ -106,6 +108,8 @@ pub struct Rule {
     pub other_protocols: bool,
     /// All of which must hold.
     pub limits: Vec<Limit>,
+    /// What is counted without being held: it decides what is remembered of flows and connections, as limits do.
+    pub shadows: Vec<Unit>,
     /// What is dropped.
     pub refuse: Refuse,
     /// Whether it is.
@@ -139,7 +143,7 @@ pub struct Policy {
 }
 
 /// A packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Who sent it.
     pub source: IpAddr,
@@ -149,6 +153,8 @@ pub struct Packet {
     pub bytes: u64,
     /// What it is.
     pub kind: Kind,
+    /// What is behind the headers of TCP or UDP.
+    pub payload: Vec<u8>,
 }
 
 /// What a packet is.
@@ -156,10 +162,16 @@ pub struct Packet {
 pub enum Kind {
     /// A TCP segment, which opens a connection or does not.
     Tcp {
+        /// Source port.
+        source_port: u16,
         /// Destination port.
         port: u16,
         /// SYN without ACK.
         opens: bool,
+        /// Number of the payload's first byte.
+        sequence: u32,
+        /// How much its sender says to have heard; 0 where it says nothing of that.
+        acknowledged: u32,
     },
     /// A UDP datagram.
     Udp {
@@ -316,6 +328,7 @@ impl Oracle {
             Unit::Connections => u64::from(opens),
             Unit::Packets => 1,
             Unit::Bytes => packet.bytes,
+            Unit::Requests => 0,
         };
         let client = self.client(packet.source);
         let ban = self.bans.get(&(rule.name, client)).copied();
@@ -343,7 +356,7 @@ impl Oracle {
     /// The datagram's flow as it will be remembered, and whether the datagram opens it. None where no flow matters.
     fn flow(&self, rule: &Rule, packet: &Packet, now: Nanos) -> Option<(FlowKey, Flow, bool)> {
         let Kind::Udp { source_port, port, quic_initial } = packet.kind else { return None };
-        if !rule.limits.iter().any(|limit| limit.unit == Unit::Connections) {
+        if !rule.counts(Unit::Connections) {
             return None;
         }
         let key = (packet.source, source_port, port);
@@ -414,7 +427,9 @@ impl Oracle {
         if limit.form == Form::Leaky {
             let full = match limit.unit {
                 // So many one by one, each rounded up.
-                Unit::Connections | Unit::Packets => leaks_in(limit, 1) * limit.burst.unwrap_or(limit.amount),
+                Unit::Connections | Unit::Packets | Unit::Requests => {
+                    leaks_in(limit, 1) * limit.burst.unwrap_or(limit.amount)
+                }
                 Unit::Bytes => leaks_in(limit, limit.burst.unwrap_or(limit.amount)),
             };
             let left = self.empty_at.get(counter).map_or(0, |at| at.saturating_sub(now));
@@ -445,6 +460,10 @@ impl Oracle {
 }
 
 impl Rule {
+    fn counts(&self, unit: Unit) -> bool {
+        self.limits.iter().any(|limit| limit.unit == unit) || self.shadows.contains(&unit)
+    }
+
     fn is_for(&self, packet: &Packet) -> bool {
         let holds =
             |prefixes: &[Prefix], address| prefixes.is_empty() || prefixes.iter().any(|prefix| is_in(address, prefix));

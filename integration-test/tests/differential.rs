@@ -4,18 +4,20 @@
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use integration_test::frames::flag::{ACK, FIN, PSH, RST, SYN};
+use integration_test::clients::{Clients, Sent};
+use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{FRAGMENT, GRE, ICMP, ICMPV6, TCP, UDP};
-use integration_test::frames::{IPV4, IPV6, V4, V6, fragment, icmp, quic, tagged, tcp_with, udp_from};
+use integration_test::frames::{IPV4, IPV6, Segment, V4, V6, fragment, icmp, quic, tagged, udp_from};
 use integration_test::is_skipped;
 use integration_test::oracle::{self, Kind, Oracle, Packet};
 use integration_test::program::{Program, TEN_O_CLOCK, limit_over};
+use integration_test::random::Random;
 use ipnet::IpNet;
 use ratelimit_common::layout::Unit;
-use ratelimit_common::packet::{Parsed, Target, parse};
+use ratelimit_common::packet::{self, Parsed, Target, parse};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_userspace::desired::{Access, Bans, Grant, Limit, Mode, Policy, Ports, Refuse, Rule, WindowForm};
@@ -23,33 +25,10 @@ use ratelimit_userspace::desired::{Access, Bans, Grant, Limit, Mode, Policy, Por
 const STEPS: u32 = 120_000;
 /// After so many steps, the counters of the program are compared with the oracle's, which also shows that no packet is lost.
 const STEPS_BETWEEN_COUNTS: u32 = 500;
+/// A segment's timestamps, as most have them.
+const TIMESTAMP: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
 const PORTS: [u16; 4] = [80, 443, 22, 8080];
 const BUCKETS_NS: [u64; 5] = [SECOND_NS / 5, 2 * SECOND_NS, 10 * SECOND_NS, 60 * SECOND_NS, 600 * SECOND_NS];
-
-/// SplitMix64: the same run for the same seed, on every machine.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn one_in(&mut self, count: u64) -> bool {
-        self.below(count) == 0
-    }
-
-    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[usize::try_from(self.below(choices.len() as u64)).unwrap()]
-    }
-}
 
 /// Prefixes that hold some of the sources, each one other's or not.
 const SOURCES: [&str; 7] = [
@@ -80,7 +59,7 @@ fn random_policy(random: &mut Random, prefixes: (u8, u8), now: Nanos) -> (Policy
     let mut names = RULES.to_vec();
     let mut rules = Vec::new();
     for _ in 0..=random.below(4) {
-        let name = names.swap_remove(usize::try_from(random.below(names.len() as u64)).unwrap());
+        let name = names.swap_remove(random.index(names.len()));
         let mut rule = random_rule(random, name, now);
         // The program looks past so many rules that have ended, which the daemon takes out.
         if rules.iter().filter(|(_, rule): &&(_, Rule)| rule.until.is_some()).count() == ENDED_MAX {
@@ -142,7 +121,7 @@ fn random_limits(random: &mut Random, rule: &str, at_least: u64, below: u64) -> 
             WindowForm::Gcra,
         ]);
         let amount = match unit {
-            Unit::Connections => random.below(12),
+            Unit::Connections | Unit::Requests => random.below(12),
             Unit::Packets => random.below(25),
             Unit::Bytes => random.below(3000),
         };
@@ -197,6 +176,7 @@ fn twin_of_rule(name: &'static str, rule: &Rule) -> oracle::Rule {
         udp: ports(&rule.ports.udp),
         other_protocols: rule.ports.other_protocols,
         limits: rule.limits.iter().map(twin_of).collect(),
+        shadows: rule.shadow_limits.iter().map(|limit| twin_of_unit(limit.unit)).collect(),
         refuse: match rule.refuse {
             Refuse::Excess => oracle::Refuse::Excess,
             Refuse::All => oracle::Refuse::All,
@@ -213,11 +193,7 @@ fn twin_of_rule(name: &'static str, rule: &Rule) -> oracle::Rule {
 fn twin_of(limit: &Limit) -> oracle::Limit {
     oracle::Limit {
         amount: limit.amount,
-        unit: match limit.unit {
-            Unit::Connections => oracle::Unit::Connections,
-            Unit::Packets => oracle::Unit::Packets,
-            Unit::Bytes => oracle::Unit::Bytes,
-        },
+        unit: twin_of_unit(limit.unit),
         bucket: limit.bucket_ns,
         buckets: limit.buckets.into(),
         form: match limit.form {
@@ -230,46 +206,63 @@ fn twin_of(limit: &Limit) -> oracle::Limit {
     }
 }
 
+const fn twin_of_unit(unit: Unit) -> oracle::Unit {
+    match unit {
+        Unit::Connections => oracle::Unit::Connections,
+        Unit::Packets => oracle::Unit::Packets,
+        Unit::Bytes => oracle::Unit::Bytes,
+        Unit::Requests => oracle::Unit::Requests,
+    }
+}
+
 /// A packet twice: as a frame, and as the oracle sees it.
-fn random_packet(random: &mut Random) -> (Vec<u8>, Packet) {
+fn random_packet(random: &mut Random, clients: &mut Clients) -> (Vec<u8>, Packet) {
     let port = random.of(&PORTS);
-    let data = vec![0; usize::try_from(random.below(300)).unwrap()];
+    let data = vec![0; random.index(300)];
     let source_port = 40_000 + u16::try_from(random.below(4)).unwrap();
     let is_v4 = random.one_in(2);
+    let (source, destination) = random_ends(random, is_v4);
     let more = random.one_in(2);
     let offset = 1 + u16::try_from(random.below(100)).unwrap();
-    // The kind; what carries it over IPv4, over IPv6; its payload.
-    let (kind, (v4, v6), payload) = match random.below(10) {
+    // The kind; what carries it over IPv4, over IPv6; its payload, and what of that is behind the ports.
+    let (kind, (v4, v6), transport, payload) = match random.below(10) {
         0..=3 => {
-            let flags = random.of(&[SYN, SYN, SYN, ACK, ACK, SYN | ACK, PSH | ACK, FIN | ACK, RST, 0]);
-            let opens = flags & (SYN | ACK) == SYN;
-            (Kind::Tcp { port, opens }, (V4::of(TCP), TCP), tcp_with(port, flags, &[], &data))
+            let sent = clients.next((source, destination, source_port, port), random);
+            let Sent { sequence, acknowledged, flags, data } = &sent;
+            let segment = Segment {
+                source_port,
+                sequence: *sequence,
+                acknowledged: *acknowledged,
+                data,
+                options: random.of(&[&[][..], &TIMESTAMP]),
+                ..Segment::to(port, *flags)
+            };
+            let kind = Kind::Tcp {
+                source_port,
+                port,
+                opens: flags & (SYN | ACK) == SYN,
+                sequence: if flags & SYN == 0 { *sequence } else { sequence.wrapping_add(1) },
+                acknowledged: if flags & ACK == 0 { 0 } else { *acknowledged },
+            };
+            (kind, (V4::of(TCP), TCP), segment.bytes(), sent.data)
         }
         4..=5 => {
-            let payload = udp_from(source_port, port, &data);
-            (Kind::Udp { source_port, port, quic_initial: false }, (V4::of(UDP), UDP), payload)
+            let kind = Kind::Udp { source_port, port, quic_initial: false };
+            (kind, (V4::of(UDP), UDP), udp_from(source_port, port, &data), data)
         }
         6 => {
-            let payload = udp_from(source_port, port, quic(0xc0, 1));
-            (Kind::Udp { source_port, port, quic_initial: true }, (V4::of(UDP), UDP), payload)
+            let (kind, initial) = (Kind::Udp { source_port, port, quic_initial: true }, quic(0xc0, 1));
+            (kind, (V4::of(UDP), UDP), udp_from(source_port, port, &initial), initial)
         }
-        7 if is_v4 => (Kind::Fragment, (V4::fragment(UDP, offset, more), FRAGMENT), data),
-        7 => (Kind::Fragment, (V4::of(UDP), FRAGMENT), fragment(UDP, offset, more, data)),
-        8 if random.one_in(2) => (Kind::Essential, (V4::of(ICMP), ICMPV6), icmp(3, 4)),
-        8 => (Kind::Other, (V4::of(ICMP), ICMPV6), icmp(if is_v4 { 8 } else { 128 }, 0)),
-        _ => (Kind::Other, (V4::of(GRE), GRE), data),
+        7 if is_v4 => (Kind::Fragment, (V4::fragment(UDP, offset, more), FRAGMENT), data, Vec::new()),
+        7 => (Kind::Fragment, (V4::of(UDP), FRAGMENT), fragment(UDP, offset, more, data), Vec::new()),
+        8 if random.one_in(2) => (Kind::Essential, (V4::of(ICMP), ICMPV6), icmp(3, 4), Vec::new()),
+        8 => (Kind::Other, (V4::of(ICMP), ICMPV6), icmp(if is_v4 { 8 } else { 128 }, 0), Vec::new()),
+        _ => (Kind::Other, (V4::of(GRE), GRE), data, Vec::new()),
     };
-    let which = usize::from(random.one_in(2));
-    let (source, destination, ether_type, mut packet) = if is_v4 {
-        // One /24 with two clients, another with one.
-        let source: [u8; 4] = random.of(&[[198, 51, 100, 1], [198, 51, 100, 2], [203, 0, 113, 1]]);
-        let destination = IpAddr::from([[192, 0, 2, 1], [192, 0, 2, 2]][which]);
-        (IpAddr::from(source), destination, IPV4, V4 { source, ..v4 }.around(payload))
-    } else {
-        // Two /64, one of them with two addresses.
-        let source: Ipv6Addr = random.of(&["2001:db8:0:1::1", "2001:db8:0:1::2", "2001:db8:0:2::1"]).parse().unwrap();
-        let destination = ["2001:db8:ff::1", "2001:db8:ff::2"][which].parse().unwrap();
-        (IpAddr::V6(source), destination, IPV6, V6 { source: source.octets(), ..V6::of(v6) }.around(payload))
+    let (ether_type, mut packet) = match source {
+        IpAddr::V4(source) => (IPV4, V4 { source: source.octets(), ..v4 }.around(transport)),
+        IpAddr::V6(source) => (IPV6, V6 { source: source.octets(), ..V6::of(v6) }.around(transport)),
     };
     match destination {
         IpAddr::V4(to) => packet[16..20].copy_from_slice(&to.octets()),
@@ -278,7 +271,17 @@ fn random_packet(random: &mut Random) -> (Vec<u8>, Packet) {
     let tags = [(0x88a8, 5), (0x8100, 6)];
     let first_tag = random.of(&[0, 1, 2, 2, 2]);
     let bytes = packet.len() as u64;
-    (tagged(&tags[first_tag..], ether_type, packet), Packet { source, destination, bytes, kind })
+    (tagged(&tags[first_tag..], ether_type, packet), Packet { source, destination, bytes, kind, payload })
+}
+
+fn random_ends(random: &mut Random, is_v4: bool) -> (IpAddr, IpAddr) {
+    let (sources, destinations) = if is_v4 {
+        (["198.51.100.1", "198.51.100.2", "203.0.113.1"], ["192.0.2.1", "192.0.2.2"])
+    } else {
+        // Two /64, one of them with two addresses.
+        (["2001:db8:0:1::1", "2001:db8:0:1::2", "2001:db8:0:2::1"], ["2001:db8:ff::1", "2001:db8:ff::2"])
+    };
+    (random.of(&sources).parse().unwrap(), random.of(&destinations).parse().unwrap())
 }
 
 fn random_step_ns(random: &mut Random) -> u64 {
@@ -303,6 +306,7 @@ fn seed() -> u64 {
 fn run(prefixes: (u8, u8), seed: u64) {
     println!("RATELIMITD_SEED={seed} prefixes {prefixes:?}");
     let mut random = Random(seed);
+    let mut clients = Clients::default();
     let (wanted, twin) = random_policy(&mut random, prefixes, TEN_O_CLOCK);
     let mut program = Program::new(&wanted);
     let mut oracle = Oracle::new(twin.clone());
@@ -324,7 +328,7 @@ fn run(prefixes: (u8, u8), seed: u64) {
             }
             program.advance(step_ns);
         }
-        let (frame, packet) = random_packet(&mut random);
+        let (frame, packet) = random_packet(&mut random, &mut clients);
         let outcome = oracle.judge(&packet, program.now().0);
         *expected.entry(outcome.word()).or_default() += 1;
         let passes = program.passes(&frame);
@@ -355,22 +359,31 @@ fn address(parsed: Address) -> IpAddr {
 
 #[test]
 fn a_random_packet_is_to_the_parser_what_it_is_to_the_oracle() {
-    let mut random = Random(seed());
+    let (mut random, mut clients) = (Random(seed()), Clients::default());
     for _ in 0..20_000 {
-        let (frame, packet) = random_packet(&mut random);
+        let (frame, packet) = random_packet(&mut random, &mut clients);
         let Parsed::Ip(parsed) = parse(&frame.as_slice()) else { panic!("{packet:?} is no IP: {frame:02x?}") };
         let source = address(parsed.source);
         let destination = address(parsed.destination);
-        let kind = match parsed.target {
-            Target::Tcp { port, opening, segment: _ } => Kind::Tcp { port, opens: opening },
-            Target::Udp { port, source_port, quic_initial, payload_bytes: _ } => {
-                Kind::Udp { source_port, port, quic_initial }
+        let end = |bytes: usize| frame[frame.len() - bytes..].to_vec();
+        let (kind, payload) = match parsed.target {
+            Target::Tcp { port, opening, segment } => {
+                let packet::Segment { source_port, sequence, acknowledged, payload_at, payload_bytes } = segment;
+                let payload = frame[payload_at as usize..][..payload_bytes as usize].to_vec();
+                (Kind::Tcp { source_port, port, opens: opening, sequence, acknowledged }, payload)
             }
-            Target::Fragment => Kind::Fragment,
-            Target::Essential => Kind::Essential,
-            Target::Unwalkable | Target::Other => Kind::Other,
+            Target::Udp { port, source_port, quic_initial, payload_bytes } => {
+                (Kind::Udp { source_port, port, quic_initial }, end(payload_bytes.into()))
+            }
+            Target::Fragment => (Kind::Fragment, Vec::new()),
+            Target::Essential => (Kind::Essential, Vec::new()),
+            Target::Unwalkable | Target::Other => (Kind::Other, Vec::new()),
         };
-        assert_eq!(Packet { source, destination, bytes: parsed.ip_bytes.into(), kind }, packet, "{frame:02x?}");
+        assert_eq!(
+            Packet { source, destination, bytes: parsed.ip_bytes.into(), kind, payload },
+            packet,
+            "{frame:02x?}"
+        );
     }
 }
 

@@ -58,12 +58,14 @@ fn the_table_has_eighty_rows_or_more_each_with_a_name_of_its_own() {
     assert_eq!(twice, Vec::<&str>::new());
 }
 
-/// What a frame that is cut short may still be: malformed, or exactly what it was. The one thing that may
-/// change is the length of a packet that leaves it to the frame (an IPv6 payload length of 0).
+/// What a frame that is cut short may still be: malformed, or exactly what it was. But a packet that leaves its length to
+/// the frame (an IPv6 payload length of 0) is another one where that is shorter.
 fn is_no_less_strict(short: Parsed, whole: Parsed) -> bool {
     match (short, whole) {
         (Parsed::Malformed, _) => true,
-        (Parsed::Ip(short), Parsed::Ip(whole)) => short.source == whole.source && short.target == whole.target,
+        (Parsed::Ip(short), Parsed::Ip(whole)) => {
+            short.source == whole.source && (short.target == whole.target || short.ip_bytes < whole.ip_bytes)
+        }
         (short, whole) => short == whole,
     }
 }
@@ -285,7 +287,7 @@ fn by_etherparse(bytes: &[u8]) -> Option<Parsed> {
             opening: tcp.syn() && !tcp.ack(),
             segment: Segment {
                 source_port: tcp.source_port(),
-                sequence: tcp.sequence_number(),
+                sequence: tcp.sequence_number().wrapping_add(tcp.syn().into()),
                 acknowledged: if tcp.ack() { tcp.acknowledgment_number() } else { 0 },
                 payload_at: u32::try_from(tcp.payload().as_ptr().addr() - bytes.as_ptr().addr()).unwrap(),
                 payload_bytes: u32::try_from(tcp.payload().len()).unwrap(),

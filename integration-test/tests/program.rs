@@ -31,6 +31,7 @@ fn word(fate: Fate, unit: Unit, counted: &'static str) -> &'static str {
         (Fate::Malformed, _) => "malformed",
         (Fate::TooManyTags, _) => "too_many_tags",
         (Fate::NotProtected, _) => "not_protected",
+        (_, Unit::Requests) => panic!("a row says nothing of requests"),
         (Fate::GoesOn, Unit::Connections) => "not_counted",
         (Fate::Opens, Unit::Connections) | (Fate::Opens | Fate::GoesOn, Unit::Packets | Unit::Bytes) => counted,
     }

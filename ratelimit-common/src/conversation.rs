@@ -11,6 +11,9 @@ mod http1;
 mod search;
 mod tls;
 
+pub use search::Sought;
+pub use tls::Record;
+
 use crate::packet::{Frame, Segment};
 
 /// What is remembered of a TCP connection: 32 bytes.
@@ -112,6 +115,8 @@ impl Fresh {
 
 /// Where a segment belongs among what was sent before.
 enum Place {
+    /// Nothing was remembered.
+    Unknown,
     /// Sent before.
     Repeated,
     /// It goes on where the last one ended, or overlaps it by so many bytes.
@@ -124,39 +129,28 @@ enum Place {
     Far,
 }
 
-/// Judges a segment with payload, of the conversation last remembered as `known`.
-#[inline(always)]
-pub fn turn<F: Frame>(frame: &F, segment: &Segment, known: Option<Conversation>) -> Turn {
-    let mut fresh = Fresh {
-        at: segment.payload_at,
-        end: segment.payload_at + segment.payload_bytes,
-        acknowledged: segment.acknowledged,
-    };
-    let end = segment.sequence.wrapping_add(segment.payload_bytes);
-    let mut is_late = false;
-    let mut newest = match known.map(|known| (known, known.place(segment.sequence, segment.payload_bytes))) {
-        None => Conversation::begun(frame, fresh, end, Beginning::Unknown),
-        Some((_, Place::Far)) => Conversation::begun(frame, fresh, end, Beginning::Seen),
-        Some((known, Place::Repeated)) => return Turn { requests: 0, newest: known },
-        Some((known, Place::Next(repeated))) => {
-            fresh.at += repeated;
-            Conversation { next: end, ..known }
-        }
-        Some((known, Place::Ahead(left_out))) => known.leaving_out(left_out, segment.sequence, end),
-        Some((known, Place::InHole)) => {
-            is_late = true;
-            known.filling(segment.sequence, end)
-        }
-    };
-    // Data in a SYN, of which the client could not say what it has heard.
-    if newest.heard == 0 {
-        newest.heard = fresh.acknowledged;
+/// What a conversation asks of the frame besides its bytes. Where a verifier follows every path, each is a function of its
+/// own there.
+pub trait Walk: Frame + Sized {
+    /// How many of what is sought are in the payload from `at` to `end`.
+    #[inline(always)]
+    fn found(&self, at: u32, end: u32, sought: Sought) -> u32 {
+        sought.found(self, at, end)
     }
-    let requests = match newest.speaks {
-        speaks::HTTP1 => newest.http1(frame, fresh),
-        speaks::TLS_HELLO | speaks::TLS_CHANGED | speaks::TLS => newest.tls(frame, fresh, is_late),
-        _ => newest.anything(fresh),
-    };
+
+    /// How many requests begin in this record: 0, 1, or several of HTTP/2.
+    #[inline(always)]
+    fn record(&self, conversation: &mut Conversation, record: Record, acknowledged: u32) -> u32 {
+        conversation.record(record, acknowledged)
+    }
+}
+
+impl Walk for &[u8] {}
+
+/// Judges a segment with payload, of the conversation last remembered as `known`.
+pub fn turn<F: Walk>(frame: &F, segment: &Segment, known: Option<Conversation>) -> Turn {
+    let mut newest = known.unwrap_or_default();
+    let requests = newest.turn(frame, segment, known.is_some());
     Turn { requests, newest }
 }
 
@@ -176,6 +170,42 @@ const fn passed(count: u32, other: u32) -> bool {
 }
 
 impl Conversation {
+    /// Goes on by a segment with payload, from what is remembered if that `is_known`, and says how many requests begin in it.
+    #[inline(always)]
+    pub fn turn<F: Walk>(&mut self, frame: &F, segment: &Segment, is_known: bool) -> u32 {
+        let mut fresh = Fresh {
+            at: segment.payload_at,
+            end: segment.payload_at + segment.payload_bytes,
+            acknowledged: segment.acknowledged,
+        };
+        let end = segment.sequence.wrapping_add(segment.payload_bytes);
+        let mut is_late = false;
+        let place = if is_known { self.place(segment.sequence, segment.payload_bytes) } else { Place::Unknown };
+        match place {
+            Place::Unknown => *self = Self::begun(frame, fresh, end, Beginning::Unknown),
+            Place::Far => *self = Self::begun(frame, fresh, end, Beginning::Seen),
+            Place::Repeated => return 0,
+            Place::Next(repeated) => {
+                fresh.at += repeated;
+                self.next = end;
+            }
+            Place::Ahead(left_out) => self.leave_out(left_out, segment.sequence, end),
+            Place::InHole => {
+                is_late = true;
+                self.fill(segment.sequence, end);
+            }
+        }
+        // Data in a SYN, of which the client could not say what it has heard.
+        if self.heard == 0 {
+            self.heard = fresh.acknowledged;
+        }
+        match self.speaks {
+            speaks::HTTP1 => self.http1(frame, fresh),
+            speaks::TLS_HELLO | speaks::TLS_CHANGED | speaks::TLS => self.tls(frame, fresh, is_late),
+            _ => self.anything(fresh),
+        }
+    }
+
     /// The conversation that begins with this segment, before it is judged. Where that might be the middle of something, so
     /// that nothing is counted which began before.
     #[inline(always)]
@@ -208,9 +238,9 @@ impl Conversation {
         }
     }
 
-    /// With a segment to come that leaves out so many bytes.
+    /// A segment comes that leaves out so many bytes.
     #[inline(always)]
-    const fn leaving_out(mut self, bytes: u32, sequence: u32, end: u32) -> Self {
+    const fn leave_out(&mut self, bytes: u32, sequence: u32, end: u32) {
         if self.hole == self.hole_end {
             self.hole = self.next;
         }
@@ -218,21 +248,19 @@ impl Conversation {
         self.next = end;
         self.record_left = tls::without(self.record_left, bytes);
         self.split_len = 0;
-        self
     }
 
-    /// With a segment to come that was left out.
+    /// A segment comes that was left out.
     #[inline(always)]
-    const fn filling(mut self, sequence: u32, end: u32) -> Self {
+    const fn fill(&mut self, sequence: u32, end: u32) {
         if sequence == self.hole {
             self.hole = if passed(end, self.hole_end) { self.hole_end } else { end };
         }
-        self
     }
 
     #[inline(always)]
     fn anything(&mut self, fresh: Fresh) -> u32 {
-        let is_request = self.has(is::OPEN) || self.heard_since(fresh) != 0;
+        let is_request = self.has(is::OPEN) || self.heard_since(fresh.acknowledged) != 0;
         if is_request {
             self.is &= !(is::OPEN | is::FIRST);
             self.heard = fresh.acknowledged;
@@ -242,8 +270,8 @@ impl Conversation {
 
     /// How many bytes the client has heard since its newest request; none where it says that it has heard less.
     #[inline(always)]
-    const fn heard_since(&self, fresh: Fresh) -> u32 {
-        let since = fresh.acknowledged.wrapping_sub(self.heard);
+    const fn heard_since(&self, acknowledged: u32) -> u32 {
+        let since = acknowledged.wrapping_sub(self.heard);
         if since < 1 << 31 { since } else { 0 }
     }
 

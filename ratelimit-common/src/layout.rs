@@ -54,6 +54,8 @@ pub mod map {
     pub const CONVERSATIONS_V4: &str = "CONVERSATIONS_V4";
     /// LRU hash of [`super::ConversationKeyV6`] to [`crate::conversation::Conversation`].
     pub const CONVERSATIONS_V6: &str = "CONVERSATIONS_V6";
+    /// Per-CPU array of one parsed packet.
+    pub const SEEN: &str = "SEEN";
     /// Per-CPU array of one segment and its conversation, as it will be if the segment is admitted.
     pub const PENDING: &str = "PENDING";
     /// Per-CPU array of [`super::Counters`], by [`super::counters_index`].
@@ -518,6 +520,8 @@ faults! {
     ConversationsV6Insert = 16, map::CONVERSATIONS_V6, "insert";
     /// No room for a segment and its connection: its requests are not counted.
     PendingLookup = 17, map::PENDING, "lookup";
+    /// No room for a parsed packet: it passes unjudged.
+    SeenLookup = 18, map::SEEN, "lookup";
 }
 
 /// Cells of [`map::FAULTS`].

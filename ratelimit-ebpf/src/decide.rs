@@ -3,42 +3,42 @@
 
 use ratelimit_common::access::{self, Grant};
 use ratelimit_common::layout::{Prefix, RULES_MAX, Rule, RuleSet};
-use ratelimit_common::packet::{Packet, Parsed, Target};
+use ratelimit_common::packet::Target;
 use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
 use ratelimit_common::verdict::{Action, Reason, Verdict};
 
 use crate::clock::Clock;
 use crate::conversations;
-use crate::flows::{Part, Word, flow_v4, flow_v6};
+use crate::flows::{Part, Word, flow_v4, flow_v6, remember_pending};
 use crate::limits::{
     Cost, ban_v4, ban_v6, ban_v6_wide, charge_all_v4, charge_all_v6, charge_all_v6_wide, room_v4, room_v6,
     room_v6_wide, shadow_v4, shadow_v6, shadow_v6_wide,
 };
-use crate::maps::{self, Active};
+use crate::maps::{self, Active, NoPacket, Seen};
 use crate::packet::{XdpFrame, forget};
 
 /// Judges one packet, and charges it where it is admitted.
 #[inline(always)]
-pub(crate) fn verdict(active: Active, frame: &XdpFrame, parsed: Parsed) -> Verdict {
-    let packet = match parsed {
-        Parsed::NotIp => return Verdict::unruled(Reason::NotIp),
-        Parsed::Malformed => return Verdict::unruled(Reason::Malformed),
-        Parsed::TooManyTags => return too_many_tags(active),
-        Parsed::Ip(packet) => packet,
+pub(crate) fn verdict(active: Active, frame: &XdpFrame, seen: &Seen) -> Verdict {
+    let target = match seen.target() {
+        Err(NoPacket::NotIp) => return Verdict::unruled(Reason::NotIp),
+        Err(NoPacket::Malformed) => return Verdict::unruled(Reason::Malformed),
+        Err(NoPacket::TooManyTags) => return too_many_tags(active),
+        Ok(target) => target,
     };
-    let protecting = protecting(active, packet.target);
+    let protecting = protecting(active, target);
     if protecting == 0 {
         return Verdict::unruled(Reason::NotProtected);
     }
-    let prefix = prefix(active, packet.source);
-    let Some(index) = judging(active, &packet, matching(active, &packet, protecting, prefix)) else {
+    let prefix = prefix(active, seen.source());
+    let Some(index) = judging(active, target, matching(active, seen, protecting, prefix)) else {
         return Verdict::unruled(Reason::NotProtected);
     };
     let rule = &active.config.rules[index as usize];
     let reason = match prefix.and_then(|prefix| granted(active, prefix)) {
         Some(Grant::Exempt) => Reason::Exempt,
         Some(Grant::Denied) => Reason::Denied,
-        None => judge(active, frame, Judging { index, rule }, &packet),
+        None => judge(active, frame, Judging { index, rule }, seen),
     };
     enforced(rule, reason)
 }
@@ -78,12 +78,12 @@ fn prefix(active: Active, source: Address) -> Option<&'static Prefix> {
 
 /// Which of these rules are for packets from this source to this address.
 #[inline(always)]
-fn matching(active: Active, packet: &Packet, protecting: RuleSet, prefix: Option<&'static Prefix>) -> RuleSet {
+fn matching(active: Active, seen: &Seen, protecting: RuleSet, prefix: Option<&'static Prefix>) -> RuleSet {
     let Active { config, generation, .. } = active;
     let from = config.from_any | prefix.map_or(0, |prefix| prefix.rules);
     let to = match config.has_targets {
         0 => RuleSet::MAX,
-        _ => config.to_any | maps::target_rules(generation, packet.destination),
+        _ => config.to_any | maps::target_rules(generation, seen.destination()),
     };
     protecting & from & to
 }
@@ -91,8 +91,8 @@ fn matching(active: Active, packet: &Packet, protecting: RuleSet, prefix: Option
 /// Which of these rules judges the packet. A later fragment may belong to any port, and is held to volume if it is to be held at
 /// all: by the first rule that counts that, so that a rule for connections before it is no way around.
 #[inline(always)]
-fn judging(active: Active, packet: &Packet, rules: RuleSet) -> Option<u32> {
-    if let Target::Fragment = packet.target
+fn judging(active: Active, target: Target, rules: RuleSet) -> Option<u32> {
+    if let Target::Fragment = target
         && let Some(index) = first(active, rules & active.config.volume_rules)
     {
         return Some(index);
@@ -156,45 +156,54 @@ struct Judging {
 }
 
 #[inline(always)]
-fn judge(active: Active, frame: &XdpFrame, judging: Judging, packet: &Packet) -> Reason {
+fn judge(active: Active, frame: &XdpFrame, judging: Judging, seen: &Seen) -> Reason {
     let rule = judging.rule;
-    let opening = match packet.target {
+    let Ok(target) = seen.target() else { return Reason::InternalError };
+    let (opening, requests, pending) = match target {
         Target::Tcp { port, opening, segment } if rule.counts_requests != 0 && segment.payload_bytes != 0 => {
-            let requests = conversations::requests(frame, packet, port, segment);
-            let reason = judge_source(active, judging, packet.source, Cost::new(opening, requests, packet.ip_bytes));
-            if let Action::Pass = enforced(rule, reason).reason.action() {
-                conversations::remember();
-            }
-            return reason;
+            (opening, conversations::requests(frame, seen, port, segment), Pending::Conversation)
         }
-        Target::Tcp { opening, .. } => opening,
-        // Whatever it is, it may be anything.
-        Target::Unwalkable => return judge_source(active, judging, packet.source, Cost::new(true, 1, packet.ip_bytes)),
         Target::Udp { port, source_port, quic_initial, quic_short, payload_bytes }
             if rule.counts_connections | rule.counts_requests != 0 =>
         {
             let ports = (source_port as u32) << 16 | port as u32;
-            return judge_datagram(active, judging, packet, ports, Word::look(quic_initial, quic_short, payload_bytes));
+            let part = flow(active, seen.source(), ports, Word::new(quic_initial, quic_short, payload_bytes));
+            (part.opens(), part.requests(), Pending::Flow)
         }
-        Target::Udp { .. } | Target::Fragment | Target::Other | Target::Essential => false,
+        Target::Tcp { opening, .. } => (opening, 0, Pending::Nothing),
+        // Whatever it is, it may be anything.
+        Target::Unwalkable => (true, 1, Pending::Nothing),
+        Target::Udp { .. } | Target::Fragment | Target::Other | Target::Essential => (false, 0, Pending::Nothing),
     };
-    judge_source(active, judging, packet.source, Cost::new(opening, 0, packet.ip_bytes))
-}
-
-/// What a datagram is depends on its flow. A flow that is refused opens again with its next datagram.
-#[inline(always)]
-fn judge_datagram(active: Active, judging: Judging, packet: &Packet, ports: u32, datagram: Word) -> Reason {
-    let flow = |word| match packet.source {
-        Address::V4(address) => flow_v4(address, ports, word, active.generation),
-        Address::V6([high, low]) => flow_v6(high, low, ports, word, active.generation),
+    let reason = judge_source(active, judging, seen.source(), Cost::new(opening, requests, seen.ip_bytes()));
+    let decisive = match pending {
+        Pending::Nothing => return reason,
+        Pending::Flow => reason,
+        Pending::Conversation => enforced(rule, reason).reason,
     };
-    let part = Part(flow(datagram.word()));
-    let cost = Cost::new(part.opens(), part.requests(), packet.ip_bytes);
-    let reason = judge_source(active, judging, packet.source, cost);
-    if let Action::Pass = reason.action() {
-        let _same = flow(datagram.remember());
+    if let Action::Pass = decisive.action() {
+        let _always_zero = remember_pending();
     }
     reason
+}
+
+/// What is remembered of a packet beside its source, once it is admitted: what is refused is judged again when it is sent again.
+#[derive(Clone, Copy)]
+enum Pending {
+    Nothing,
+    /// Its connection. It goes on by whatever passes, in a dry run too.
+    Conversation,
+    /// Its flow. One that is refused opens again with each datagram, in a dry run too: so many would be dropped.
+    Flow,
+}
+
+/// What a datagram is depends on its flow.
+#[inline(always)]
+fn flow(active: Active, source: Address, ports: u32, datagram: Word) -> Part {
+    Part(match source {
+        Address::V4(address) => flow_v4(address, ports, datagram.word(), active.generation),
+        Address::V6([high, low]) => flow_v6(high, low, ports, datagram.word(), active.generation),
+    })
 }
 
 /// Holds the source to the rule's limits, in the maps of its family.

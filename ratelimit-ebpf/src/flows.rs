@@ -4,27 +4,19 @@ use ratelimit_common::flow::{self, Datagram};
 use ratelimit_common::source::Address;
 
 use crate::clock::Clock;
-use crate::maps::{self, FlowKey};
+use crate::maps;
 
-/// A datagram and what is done with its flow, in one word, as an argument must be.
+/// What is known of a datagram, in one word, as an argument must be.
 #[derive(Clone, Copy)]
 pub(crate) struct Word(u32);
 
 const INITIAL: u32 = 1 << 16;
 const SHORT: u32 = 1 << 17;
-const REMEMBER: u32 = 1 << 18;
 
 impl Word {
-    /// To look what it is.
     #[inline(always)]
-    pub(crate) const fn look(quic_initial: bool, quic_short: bool, payload_bytes: u16) -> Self {
+    pub(crate) const fn new(quic_initial: bool, quic_short: bool, payload_bytes: u16) -> Self {
         Self(payload_bytes as u32 | quic_initial as u32 * INITIAL | quic_short as u32 * SHORT)
-    }
-
-    /// To remember its flow as it is with it.
-    #[inline(always)]
-    pub(crate) const fn remember(self) -> u32 {
-        self.0 | REMEMBER
     }
 
     #[inline(always)]
@@ -33,7 +25,7 @@ impl Word {
     }
 }
 
-/// Whether a datagram opens a connection, in the lowest bit of what the functions below return, and how many requests it is.
+/// What the functions below return: in the lowest bit whether the datagram opens a connection, above it the requests that it is.
 #[derive(Clone, Copy)]
 pub(crate) struct Part(pub(crate) u32);
 
@@ -49,29 +41,39 @@ impl Part {
     }
 }
 
-/// Functions of their own, whose stack is free again when the source is judged.
+/// Functions of their own, whose stack is free again when the source is judged. Each returns a [`Part`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn flow_v4(address: u32, ports: u32, word: u32, generation: u32) -> u32 {
-    flow(FlowKey::new(Address::V4(address), (ports >> 16) as u16, ports as u16), ports as u16, word, generation)
+    flow(Address::V4(address), ports, word, generation)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn flow_v6(high: u64, low: u64, ports: u32, word: u32, generation: u32) -> u32 {
-    let key = FlowKey::new(Address::V6([high, low]), (ports >> 16) as u16, ports as u16);
-    flow(key, ports as u16, word, generation)
+    flow(Address::V6([high, low]), ports, word, generation)
 }
 
-/// Returns a [`Part`].
 #[inline(always)]
-fn flow(flow: FlowKey, port: u16, word: u32, generation: u32) -> u32 {
+fn flow(source: Address, ports: u32, word: u32, generation: u32) -> u32 {
     let Some(config) = maps::config(generation) else { return 0 };
+    let Some(pending) = maps::pending() else { return 0 };
+    let (source_port, port) = ((ports >> 16) as u16, ports as u16);
+    pending.set_flow(source, source_port, port);
     let now = Clock::new(config.wall_offset_ns).coarse();
     let (quic_initial, quic_short) = (word & INITIAL != 0, word & SHORT != 0);
-    let step = flow::step(flow.known(), now, Datagram { port, quic_initial, quic_short, payload_bytes: word as u16 });
-    if word & REMEMBER != 0 {
-        flow.remember(&step.newest);
-    }
+    let datagram = Datagram { port, quic_initial, quic_short, payload_bytes: word as u16 };
+    let step = flow::step(pending.known_flow(), now, datagram);
+    pending.flow = step.newest;
     step.opens as u32 | step.requests << 1
+}
+
+/// Remembers the connection or flow that was looked at last, as it is with its packet; returns 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn remember_pending() -> u32 {
+    if let Some(pending) = maps::pending() {
+        pending.remember();
+    }
+    0
 }

@@ -32,7 +32,6 @@ mod entry {
     use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
     use aya_ebpf::macros::xdp;
     use aya_ebpf::programs::XdpContext;
-    use ratelimit_common::packet::parse;
     use ratelimit_common::verdict::{Action, Reason, Verdict};
 
     use crate::{account, decide, limits, maps, packet};
@@ -41,13 +40,13 @@ mod entry {
     #[xdp(frags)]
     fn ratelimitd(ctx: XdpContext) -> u32 {
         let frame = packet::XdpFrame::new(&ctx);
-        let verdict = match maps::active() {
-            Some(active) => {
-                let verdict = decide::verdict(active, &frame, parse(&frame));
+        let verdict = match (frame.seen(), maps::active()) {
+            (Some(seen), Some(active)) => {
+                let verdict = decide::verdict(active, &frame, seen);
                 account::listed(active, &frame, verdict);
                 verdict
             }
-            None => account::unlisted(&frame, Verdict::unruled(Reason::InternalError)),
+            (None, _) | (_, None) => account::unlisted(&frame, Verdict::unruled(Reason::InternalError)),
         };
         #[cfg(feature = "trace")]
         aya_log_ebpf::info!(&ctx, "{} rule {}", verdict.reason.label(), verdict.rule);

@@ -15,7 +15,7 @@ use ratelimit_common::layout::{
     PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6, REASONS_MAX, ROWS_MAX, RuleSet, SOURCES_CAPACITY,
     Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
 };
-use ratelimit_common::packet::Segment;
+use ratelimit_common::packet::{Parsed, Segment, Target};
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::source::Address;
 use ratelimit_common::time::{BucketIndex, Nanos};
@@ -61,6 +61,8 @@ static CONVERSATIONS_V4: LruHashMap<ConversationKeyV4, Conversation> =
 #[map]
 static CONVERSATIONS_V6: LruHashMap<ConversationKeyV6, Conversation> =
     LruHashMap::with_max_entries(CONVERSATIONS_CAPACITY, 0);
+#[map]
+static SEEN: PerCpuArray<Seen> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 static PENDING: PerCpuArray<Pending> = PerCpuArray::with_max_entries(1, 0);
 #[map]
@@ -485,63 +487,198 @@ sources!(/** An IPv4 source. */ SourceV4, [u8; 4], SourceKeyV4, SOURCES_V4, Sour
 sources!(/** An IPv6 source by a prefix of at most 64 bits. */ SourceV6, [u8; 8], SourceKeyV6, SOURCES_V6, SourcesV6Insert, BANS_V6, BansV6Insert);
 sources!(/** An IPv6 source by a longer prefix. */ SourceV6Wide, [[u8; 8]; 2], SourceKeyV6Wide, SOURCES_V6_WIDE, SourcesV6WideInsert, BANS_V6_WIDE, BansV6WideInsert);
 
-/// One UDP flow, in the map of its family.
-pub(crate) enum FlowKey {
-    V4(FlowKeyV4),
-    V6(FlowKeyV6),
+/// Reads a field where it is needed: what is read earlier than that is kept on the stack, of which there is little.
+macro_rules! read {
+    ($self:ident.$field:ident) => {
+        // SAFETY: a field of what `$self` refers to.
+        unsafe { (&raw const $self.$field).read_volatile() }
+    };
 }
 
-impl FlowKey {
-    #[inline(always)]
-    pub(crate) fn new(source: Address, source_port: u16, port: u16) -> Self {
-        match source {
-            Address::V4(address) => Self::V4(FlowKeyV4 { address: address.to_ne_bytes(), source_port, port }),
-            Address::V6(address) => Self::V6(FlowKeyV6 { address: address.map(u64::to_ne_bytes), source_port, port }),
-        }
-    }
+/// A frame, parsed: [`Parsed`] with a value in each place, since the verifier takes no copy of what was never written. This
+/// CPU's, and of this packet.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Seen {
+    source: [u64; 2],
+    destination: [u64; 2],
+    segment: Segment,
+    ip_bytes: u32,
+    /// The frame's length as far as the parser asked for it.
+    pub(crate) frame_bytes: u32,
+    /// One of [`seen_is`].
+    is: u8,
+    is_v6: u8,
+    /// What opens a connection: a SYN, or a QUIC Initial.
+    opening: u8,
+    quic_short: u8,
+    port: u16,
+    source_port: u16,
+    payload_bytes: u16,
+}
 
-    /// What is remembered of it. A copy: a flow's packets arrive on one CPU, and where they do not, what a race loses is
-    /// a time stamp, or one of a handshake's Initials.
-    #[inline(always)]
-    pub(crate) fn known(&self) -> Option<Flow> {
-        // SAFETY: the element is read at once; that the kernel may reuse it meanwhile is the race allowed above.
-        self.entry().map(|flow| unsafe { *flow })
-    }
+/// What a [`Seen`] is.
+mod seen_is {
+    pub(super) const NOT_IP: u8 = 0;
+    pub(super) const MALFORMED: u8 = 1;
+    pub(super) const TOO_MANY_TAGS: u8 = 2;
+    pub(super) const TCP: u8 = 3;
+    pub(super) const UDP: u8 = 4;
+    pub(super) const FRAGMENT: u8 = 5;
+    pub(super) const UNWALKABLE: u8 = 6;
+    pub(super) const ESSENTIAL: u8 = 7;
+    pub(super) const OTHER: u8 = 8;
+}
 
-    /// Remembers it, or renews what is remembered through the entry itself.
+impl Seen {
     #[inline(always)]
-    pub(crate) fn remember(&self, flow: &Flow) {
-        if let Some(known) = self.entry() {
-            // SAFETY: a whole element, valid for the run of the program.
-            unsafe { *known = *flow };
-            return;
-        }
-        let _counted = match self {
-            Self::V4(key) => inserted!(FLOWS_V4.insert(key, flow, BPF_NOEXIST.into()), Fault::FlowsV4Insert),
-            Self::V6(key) => inserted!(FLOWS_V6.insert(key, flow, BPF_NOEXIST.into()), Fault::FlowsV6Insert),
+    pub(crate) fn new(parsed: Parsed, frame_bytes: u32) -> Self {
+        let nothing = Self {
+            source: [0; 2],
+            destination: [0; 2],
+            segment: Segment::default(),
+            ip_bytes: 0,
+            frame_bytes,
+            is: seen_is::NOT_IP,
+            is_v6: 0,
+            opening: 0,
+            quic_short: 0,
+            port: 0,
+            source_port: 0,
+            payload_bytes: 0,
         };
+        let packet = match parsed {
+            Parsed::NotIp => return nothing,
+            Parsed::Malformed => return Self { is: seen_is::MALFORMED, ..nothing },
+            Parsed::TooManyTags => return Self { is: seen_is::TOO_MANY_TAGS, ..nothing },
+            Parsed::Ip(packet) => packet,
+        };
+        let words = |address| match address {
+            Address::V4(address) => [u64::from(address), 0],
+            Address::V6(address) => address,
+        };
+        let is_v6 = matches!(packet.source, Address::V6(_)) as u8;
+        let (source, destination) = (words(packet.source), words(packet.destination));
+        let known = Self { source, destination, ip_bytes: packet.ip_bytes, is_v6, ..nothing };
+        match packet.target {
+            Target::Tcp { port, opening, segment } => {
+                Self { is: seen_is::TCP, port, opening: opening as u8, segment, ..known }
+            }
+            Target::Udp { port, source_port, quic_initial, quic_short, payload_bytes } => Self {
+                is: seen_is::UDP,
+                port,
+                source_port,
+                opening: quic_initial as u8,
+                quic_short: quic_short as u8,
+                payload_bytes,
+                ..known
+            },
+            Target::Fragment => Self { is: seen_is::FRAGMENT, ..known },
+            Target::Unwalkable => Self { is: seen_is::UNWALKABLE, ..known },
+            Target::Essential => Self { is: seen_is::ESSENTIAL, ..known },
+            Target::Other => Self { is: seen_is::OTHER, ..known },
+        }
     }
 
+    /// What the packet is sent to, or why it is none that is judged.
     #[inline(always)]
-    fn entry(&self) -> Option<*mut Flow> {
-        match self {
-            Self::V4(key) => FLOWS_V4.get_ptr_mut(key),
-            Self::V6(key) => FLOWS_V6.get_ptr_mut(key),
-        }
+    pub(crate) fn target(&self) -> Result<Target, NoPacket> {
+        let (port, opening) = (read!(self.port), read!(self.opening) != 0);
+        Ok(match read!(self.is) {
+            seen_is::NOT_IP => return Err(NoPacket::NotIp),
+            seen_is::TOO_MANY_TAGS => return Err(NoPacket::TooManyTags),
+            seen_is::TCP => Target::Tcp { port, opening, segment: read!(self.segment) },
+            seen_is::UDP => Target::Udp {
+                port,
+                source_port: read!(self.source_port),
+                quic_initial: opening,
+                quic_short: read!(self.quic_short) != 0,
+                payload_bytes: read!(self.payload_bytes),
+            },
+            seen_is::FRAGMENT => Target::Fragment,
+            seen_is::UNWALKABLE => Target::Unwalkable,
+            seen_is::ESSENTIAL => Target::Essential,
+            seen_is::OTHER => Target::Other,
+            _ => return Err(NoPacket::Malformed),
+        })
+    }
+
+    /// Who sent it.
+    #[inline(always)]
+    pub(crate) fn source(&self) -> Address {
+        let words = read!(self.source);
+        if read!(self.is_v6) == 0 { Address::V4(words[0] as u32) } else { Address::V6(words) }
+    }
+
+    /// Whom it is sent to.
+    #[inline(always)]
+    pub(crate) fn destination(&self) -> Address {
+        let words = read!(self.destination);
+        if read!(self.is_v6) == 0 { Address::V4(words[0] as u32) } else { Address::V6(words) }
+    }
+
+    /// [`ratelimit_common::packet::Packet::ip_bytes`].
+    #[inline(always)]
+    pub(crate) fn ip_bytes(&self) -> u32 {
+        read!(self.ip_bytes)
     }
 }
 
-/// A segment with payload, and its conversation as it will be once the segment is admitted. This CPU's, and of this packet.
+/// What is no packet to be judged.
+#[derive(Clone, Copy)]
+pub(crate) enum NoPacket {
+    NotIp,
+    Malformed,
+    TooManyTags,
+}
+
+/// The frame that this packet is, once it was seen.
+#[inline(always)]
+pub(crate) fn seen() -> Option<&'static Seen> {
+    let Some(seen) = SEEN.get_ptr(0) else {
+        fault(Fault::SeenLookup);
+        return None;
+    };
+    // SAFETY: this CPU's element, which lives as long as the map, and is written before it is borrowed for the first time.
+    Some(unsafe { &*seen })
+}
+
+/// Keeps the frame that this packet is.
+#[inline(always)]
+pub(crate) fn see(frame: Seen) {
+    if let Some(seen) = SEEN.get_ptr_mut(0) {
+        // SAFETY: as above.
+        unsafe { *seen = frame };
+    }
+}
+
+/// What is remembered of a packet beside its source, once it is admitted: its TCP connection, or its UDP flow. This CPU's, and
+/// of this packet.
 #[repr(C)]
 pub(crate) struct Pending {
+    /// The segment, if it is one.
     pub(crate) segment: Segment,
-    pub(crate) newest: Conversation,
-    key_v4: ConversationKeyV4,
-    key_v6: ConversationKeyV6,
-    is_v6: u32,
+    /// Its connection, as it will be.
+    pub(crate) conversation: Conversation,
+    /// The flow, as it will be, of a datagram.
+    pub(crate) flow: Flow,
+    conversation_v4: ConversationKeyV4,
+    conversation_v6: ConversationKeyV6,
+    flow_v4: FlowKeyV4,
+    flow_v6: FlowKeyV6,
+    /// Which of them it is.
+    is: u32,
 }
 
-/// Room for the segment that this packet is.
+/// What a [`Pending`] is.
+mod pending_is {
+    pub(super) const CONVERSATION_V4: u32 = 0;
+    pub(super) const CONVERSATION_V6: u32 = 1;
+    pub(super) const FLOW_V4: u32 = 2;
+    pub(super) const FLOW_V6: u32 = 3;
+}
+
+/// Room for what this packet leaves behind.
 #[inline(always)]
 pub(crate) fn pending() -> Option<&'static mut Pending> {
     let Some(pending) = PENDING.get_ptr_mut(0) else {
@@ -552,62 +689,97 @@ pub(crate) fn pending() -> Option<&'static mut Pending> {
     Some(unsafe { &mut *pending })
 }
 
+/// The conversation at this pointer, into what [`pending`] gave; none if it is null.
+#[inline(always)]
+pub(crate) fn conversation(conversation: *mut Conversation) -> Option<&'static mut Conversation> {
+    // SAFETY: a part of this CPU's element, which lives as long as the map.
+    unsafe { conversation.as_mut() }
+}
+
 impl Pending {
-    /// Makes it the place of this segment.
+    /// Makes it the place of this segment and its connection.
     #[inline(always)]
-    pub(crate) fn set(&mut self, source: Address, destination: Address, port: u16, segment: Segment) {
+    pub(crate) fn set_segment(&mut self, source: Address, destination: Address, port: u16, segment: Segment) {
         self.segment = segment;
         let source_port = segment.source_port;
         match (source, destination) {
             (Address::V4(source), Address::V4(destination)) => {
                 let [source, destination] = [source, destination].map(u32::to_ne_bytes);
-                self.key_v4 = ConversationKeyV4 { source, destination, source_port, port };
-                self.is_v6 = 0;
+                self.conversation_v4 = ConversationKeyV4 { source, destination, source_port, port };
+                self.is = pending_is::CONVERSATION_V4;
             }
             (Address::V6(source), Address::V6(destination)) => {
                 let [source, destination] = [source, destination].map(|address| address.map(u64::to_ne_bytes));
-                self.key_v6 = ConversationKeyV6 { source, destination, source_port, port };
-                self.is_v6 = 1;
+                self.conversation_v6 = ConversationKeyV6 { source, destination, source_port, port };
+                self.is = pending_is::CONVERSATION_V6;
             }
             (Address::V4(_), Address::V6(_)) | (Address::V6(_), Address::V4(_)) => {}
         }
     }
 
-    /// What is remembered of its connection. A copy: a connection's segments arrive on one CPU, and where they do not, what a
+    /// Makes it the place of this flow.
+    #[inline(always)]
+    pub(crate) fn set_flow(&mut self, source: Address, source_port: u16, port: u16) {
+        match source {
+            Address::V4(address) => {
+                self.flow_v4 = FlowKeyV4 { address: address.to_ne_bytes(), source_port, port };
+                self.is = pending_is::FLOW_V4;
+            }
+            Address::V6(address) => {
+                self.flow_v6 = FlowKeyV6 { address: address.map(u64::to_ne_bytes), source_port, port };
+                self.is = pending_is::FLOW_V6;
+            }
+        }
+    }
+
+    /// What is remembered of the connection. A copy: a connection's segments arrive on one CPU, and where they do not, what a
     /// race loses is one segment's part.
     #[inline(always)]
-    pub(crate) fn known(&self) -> Option<Conversation> {
+    pub(crate) fn known_conversation(&self) -> Option<Conversation> {
+        let entry = match self.is {
+            pending_is::CONVERSATION_V4 => CONVERSATIONS_V4.get_ptr(self.conversation_v4),
+            _ => CONVERSATIONS_V6.get_ptr(self.conversation_v6),
+        };
         // SAFETY: the element is read at once; that the kernel may reuse it meanwhile is the race allowed above.
-        self.entry().map(|known| unsafe { *known })
+        entry.map(|known| unsafe { *known })
     }
 
-    /// Remembers the newest, through the entry itself where there is one.
+    /// What is remembered of the flow. A copy: a flow's packets arrive on one CPU, and where they do not, what a race loses is
+    /// a time stamp, or one of a handshake's Initials.
+    #[inline(always)]
+    pub(crate) fn known_flow(&self) -> Option<Flow> {
+        let entry = match self.is {
+            pending_is::FLOW_V4 => FLOWS_V4.get_ptr(self.flow_v4),
+            _ => FLOWS_V6.get_ptr(self.flow_v6),
+        };
+        // SAFETY: likewise.
+        entry.map(|known| unsafe { *known })
+    }
+
+    /// Remembers it, through the entry itself where there is one.
     #[inline(always)]
     pub(crate) fn remember(&self) {
-        if let Some(known) = self.entry() {
-            // SAFETY: a whole element, valid for the run of the program.
-            unsafe { *known = self.newest };
-            return;
+        macro_rules! remember {
+            ($map:ident, $key:expr, $value:expr, $fault:ident) => {
+                match $map.get_ptr_mut($key) {
+                    // SAFETY: a whole element, valid for the run of the program.
+                    Some(known) => unsafe { *known = $value },
+                    None => {
+                        let _counted = inserted!($map.insert($key, $value, BPF_NOEXIST.into()), Fault::$fault);
+                    }
+                }
+            };
         }
-        let _counted = if self.is_v6 == 0 {
-            inserted!(
-                CONVERSATIONS_V4.insert(self.key_v4, self.newest, BPF_NOEXIST.into()),
-                Fault::ConversationsV4Insert
-            )
-        } else {
-            inserted!(
-                CONVERSATIONS_V6.insert(self.key_v6, self.newest, BPF_NOEXIST.into()),
-                Fault::ConversationsV6Insert
-            )
-        };
-    }
-
-    #[inline(always)]
-    fn entry(&self) -> Option<*mut Conversation> {
-        if self.is_v6 == 0 {
-            CONVERSATIONS_V4.get_ptr_mut(self.key_v4)
-        } else {
-            CONVERSATIONS_V6.get_ptr_mut(self.key_v6)
+        match self.is {
+            pending_is::CONVERSATION_V4 => {
+                remember!(CONVERSATIONS_V4, self.conversation_v4, self.conversation, ConversationsV4Insert)
+            }
+            pending_is::CONVERSATION_V6 => {
+                remember!(CONVERSATIONS_V6, self.conversation_v6, self.conversation, ConversationsV6Insert)
+            }
+            pending_is::FLOW_V4 => remember!(FLOWS_V4, self.flow_v4, self.flow, FlowsV4Insert),
+            pending_is::FLOW_V6 => remember!(FLOWS_V6, self.flow_v6, self.flow, FlowsV6Insert),
+            _ => {}
         }
     }
 }

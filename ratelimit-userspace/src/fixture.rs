@@ -60,9 +60,9 @@ pub(crate) fn config(directory: &Path, amount: u64) -> Config {
     }
 }
 
-/// A packet of 100 bytes that opens a connection.
+/// A packet of 100 bytes that opens a connection, and is its first request.
 pub(crate) fn opening(source: &str) -> FakePacket {
-    FakePacket { source: address(source), opens: true, requests: 0, bytes: 100 }
+    FakePacket { source: address(source), opens: true, requests: 1, bytes: 100 }
 }
 
 pub(crate) fn address(text: &str) -> IpAddr {

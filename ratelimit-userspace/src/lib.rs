@@ -19,6 +19,7 @@ mod netlink;
 pub mod observe;
 pub mod plan;
 pub mod privileges;
+pub mod replay;
 pub mod safety;
 pub mod snapshot;
 pub mod view;

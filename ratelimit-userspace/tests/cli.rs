@@ -28,6 +28,25 @@ fn directory(files: &[(&str, &str)]) -> TempDir {
     directory
 }
 
+/// A capture whose first packet is cut off: a header of pcap, and the first bytes of a packet's.
+const CUT_OFF: [u8; 30] =
+    [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+#[test]
+fn a_capture_that_is_cut_off_is_read_from_standard_input_with_a_warning() {
+    let directory = directory(&[]);
+    let mut command = ratelimitd(&["replay", "-", "--limit", "3/1m"], directory.path());
+    let output = command.write_stdin(CUT_OFF).output().expect("run");
+    let talk = String::from_utf8_lossy(&output.stderr);
+    assert!(talk.contains("warning: the capture cannot be read behind packet 0"), "{talk}");
+    assert_eq!(output.status.code(), Some(0));
+    let mut command = ratelimitd(&["replay", "-", "--limit", "3/1m"], directory.path());
+    let output = command.write_stdin(&CUT_OFF[..20]).output().expect("run");
+    let talk = String::from_utf8_lossy(&output.stderr);
+    assert!(talk.contains("standard input: its header is damaged or cut off"), "{talk}");
+    assert_eq!(output.status.code(), Some(2));
+}
+
 /// What a terminal would show, streams and exit code told apart.
 fn transcript(arguments: &[&str], files: &[(&str, &str)]) -> String {
     let directory = directory(files);
@@ -59,6 +78,15 @@ macro_rules! transcripts {
         )*
     };
 }
+
+const LOG: &str = r#"198.51.100.7 - - [10/Oct/2026:13:55:36 -0700] "GET / HTTP/1.1" 200 2326
+198.51.100.7 - - [10/Oct/2026:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326
+192.0.2.9 - frank [10/Oct/2026:13:55:37 -0700] "GET / HTTP/1.1" 200 2326 "http://a.example/" "Mozilla/5.0 (X11)"
+198.51.100.7 - - [10/Oct/2026:13:55:38 -0700] "GET /b HTTP/1.1" 200 2326
+198.51.100.7 - - [10/Oct/2026:13:55:39 -0700] "GET /c HTTP/1.1" 200 2326
+crawler.example - - [10/Oct/2026:13:55:40 -0700] "GET /c HTTP/1.1" 200 2326
+198.51.100.7 - - [10/Oct/2026:13:55:41 -0700] "GET /d HTTP/1.1" 200 2326
+"#;
 
 const GOOD: &str = r#"
 interfaces = ["lo"]
@@ -98,6 +126,7 @@ transcripts! {
     help_confirm: ["confirm", "-h"];
     help_completions: ["completions", "-h"];
     help_man: ["man", "-h"];
+    help_replay: ["replay", "--help"];
 
     bad_unit_of_time: ["--iface", "nosuch0", "--limit", "1000/5x"];
     bad_second_limit: ["--iface", "nosuch0", "--limit", "10/1m, 60/1hour"];
@@ -148,6 +177,20 @@ transcripts! {
     file_key_twice: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\ninterfaces = [\"eth0\"]\n")];
     file_empty: ["check-config", "r.toml"], [("r.toml", "")];
     file_bad_number: ["check-config", "r.toml"], [("r.toml", "ipv4_prefix = 33\n")];
+
+    replay_of_a_log: ["replay", "access.log", "--limit", "3/1m"], [("access.log", LOG)];
+    replay_of_a_log_in_json: ["replay", "access.log", "--limit", "3/1m", "--json"], [("access.log", LOG)];
+    replay_of_a_log_that_nobody_exceeds: ["replay", "access.log", "--limit", "100/1m", "--window", "lenient"], [("access.log", LOG)];
+    replay_of_nothing: ["replay", "access.log", "--limit", "3/1m"], [("access.log", "")];
+    replay_of_another_text: ["replay", "notes.txt", "--limit", "3/1m"], [("notes.txt", "Buy bread.\n")];
+    replay_of_a_program: ["replay", "program", "--limit", "3/1m"], [("program", "\x7fELF\x02\x01\0\0")];
+    replay_of_no_file: ["replay", "nosuch.pcap", "--limit", "3/1m"];
+    replay_of_a_directory: ["replay", ".", "--limit", "3/1m"];
+    replay_without_a_limit: ["replay", "access.log"], [("access.log", LOG)];
+    replay_of_connections_in_a_log: ["replay", "access.log", "--limit", "3/1m", "--count", "connections"], [("access.log", LOG)];
+    replay_of_ports_of_a_log: ["replay", "access.log", "--limit", "3/1m", "--port", "443"], [("access.log", LOG)];
+    replay_with_a_bad_limit: ["replay", "access.log", "--limit", "3/1y"], [("access.log", LOG)];
+    limit_before_replay: ["--limit", "3/1m", "replay", "access.log"];
 
     check_config_of_flags: ["check-config", "--iface", "lo", "--limit", "1000/5m"];
     check_config_lenient: ["check-config", "--iface", "lo", "--limit", "1000/1m", "--window", "lenient", "--dry-run"];

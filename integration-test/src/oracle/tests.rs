@@ -17,6 +17,7 @@ fn rule(limits: Vec<Limit>) -> Rule {
         udp: vec![80, 443],
         other_protocols: false,
         limits,
+        shadows: Vec::new(),
         refuse: Refuse::Excess,
         mode: Mode::Enforce,
         until: None,
@@ -32,8 +33,13 @@ fn limit(amount: u64, unit: Unit, form: Form) -> Limit {
     Limit { amount, unit, bucket: MINUTE, buckets: 5, form, burst: None }
 }
 
-const SYN: Packet =
-    Packet { source: CLIENT, destination: DESTINATION, bytes: 40, kind: Kind::Tcp { port: 80, opens: true } };
+const SYN: Packet = Packet {
+    source: CLIENT,
+    destination: DESTINATION,
+    bytes: 40,
+    kind: Kind::Tcp { source_port: 4000, port: 80, opens: true, sequence: 1, acknowledged: 0 },
+    payload: Vec::new(),
+};
 
 fn admitted(oracle: &mut Oracle, packet: &Packet, now: Nanos, tries: u64) -> u64 {
     (0..tries).map(|_| u64::from(oracle.judge(packet, now) == Outcome::WithinLimit)).sum()
@@ -74,6 +80,7 @@ fn a_flow_opens_with_its_first_datagram_after_silence_and_with_every_ninth_initi
         destination: DESTINATION,
         bytes: 100,
         kind: Kind::Udp { source_port: 4000, port: 443, quic_initial },
+        payload: Vec::new(),
     };
     assert_eq!(oracle.judge(&datagram(false), TEN_O_CLOCK), Outcome::WithinLimit);
     assert_eq!(oracle.judge(&datagram(false), TEN_O_CLOCK + FLOW_IDLE), Outcome::NotCounted);
@@ -101,7 +108,8 @@ fn dry_run_and_refuse_all_do_as_they_say() {
     let mut oracle = Oracle::new(policy(vec![Rule { mode: Mode::DryRun, ..of_one.clone() }]));
     assert_eq!(oracle.judge(&SYN, TEN_O_CLOCK), Outcome::WithinLimit);
     assert_eq!(oracle.judge(&SYN, TEN_O_CLOCK), Outcome::DryRun);
-    let ack = Packet { kind: Kind::Tcp { port: 80, opens: false }, ..SYN };
+    let ack =
+        Packet { kind: Kind::Tcp { source_port: 4000, port: 80, opens: false, sequence: 2, acknowledged: 1 }, ..SYN };
     assert_eq!(oracle.judge(&ack, TEN_O_CLOCK), Outcome::NotCounted);
     oracle.apply(policy(vec![Rule { refuse: Refuse::All, ..of_one }]));
     assert_eq!(oracle.judge(&ack, TEN_O_CLOCK), Outcome::OverLimit);

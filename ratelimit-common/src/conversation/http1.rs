@@ -1,7 +1,7 @@
 //! HTTP/1 in the clear: where requests begin, also behind one another in one segment.
 
-use super::search::{EACH_BYTE, TOP_BITS, found, word};
-use super::{CONTINUE_BYTES, Conversation, Fresh, is};
+use super::search::{EACH_BYTE, Sought, TOP_BITS, word};
+use super::{CONTINUE_BYTES, Conversation, Fresh, Walk, is};
 use crate::packet::Frame;
 
 /// Whether a request begins here: a method, then what a target begins with.
@@ -16,7 +16,7 @@ pub(super) fn begins<F: Frame>(frame: &F, at: u32, end: u32) -> bool {
 /// Whether a request begins behind this line's end, or may do so where the segment ends within its method: then behind an
 /// empty line.
 #[inline(always)]
-fn begins_behind<F: Frame>(frame: &F, at: u32, end: u32) -> bool {
+pub(super) fn begins_behind<F: Frame>(frame: &F, at: u32, end: u32) -> bool {
     let Some(word) = word(frame, at, end) else { return false };
     let is_cut_off = at + letters(word) == end;
     begins_with(word) || is_cut_off && frame.bytes::<4>(at as usize - 4) == Some(*b"\r\n\r\n")
@@ -48,11 +48,11 @@ const fn letters(word: u64) -> u32 {
 
 impl Conversation {
     #[inline(always)]
-    pub(super) fn http1<F: Frame>(&mut self, frame: &F, fresh: Fresh) -> u32 {
-        let heard = self.heard_since(fresh);
+    pub(super) fn http1<F: Walk>(&mut self, frame: &F, fresh: Fresh) -> u32 {
+        let heard = self.heard_since(fresh.acknowledged);
         let is_start = begins(frame, fresh.at, fresh.end);
         if is_start || self.has(is::PIPELINED) {
-            let requests = is_start as u32 + found(frame, fresh, b'\n', |next| begins_behind(frame, next, fresh.end));
+            let requests = is_start as u32 + frame.found(fresh.at, fresh.end, Sought::Request);
             if requests > 1 {
                 self.is |= is::PIPELINED;
             }

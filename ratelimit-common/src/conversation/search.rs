@@ -1,6 +1,6 @@
 //! Looking for a byte in a payload, a word at a time.
 
-use super::Fresh;
+use super::{http1, tls};
 use crate::packet::Frame;
 
 /// How much of a segment is searched: all of it on Ethernet.
@@ -23,24 +23,54 @@ pub(super) fn word<F: Frame>(frame: &F, at: u32, end: u32) -> Option<u64> {
     frame.bytes::<8>((at - behind_end) as usize).map(|bytes| u64::from_le_bytes(bytes) >> (8 * behind_end))
 }
 
-/// How many times `byte` is in the payload with what `is_followed` asks for behind it.
-#[inline(always)]
-pub(super) fn found<F: Frame>(frame: &F, fresh: Fresh, byte: u8, is_followed: impl Fn(u32) -> bool) -> u32 {
-    let mut count = 0;
-    let mut at = fresh.at;
-    for _ in 0..STEPS_MAX {
-        let Some(word) = word(frame, at, fresh.end) else { break };
-        let different = word ^ (EACH_BYTE * byte as u64);
-        // The lowest of these bits is at the first such byte; those above it may err.
-        let hit = different.wrapping_sub(EACH_BYTE) & !different & TOP_BITS;
-        if hit == 0 {
-            at = frame.forget(at as usize + 8) as u32;
-            continue;
-        }
-        at = frame.forget(at as usize + hit.trailing_zeros() as usize / 8 + 1) as u32;
-        if is_followed(at) {
-            count = frame.forget(count as usize + 1) as u32;
+/// What is looked for in a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Sought {
+    /// A request of HTTP/1, behind a line's end.
+    Request = 0,
+    /// The name of HTTP/2 among the protocols that a ClientHello offers.
+    Http2 = 1,
+}
+
+impl Sought {
+    /// The byte that it begins with.
+    #[inline(always)]
+    const fn byte(self) -> u8 {
+        match self {
+            Self::Request => b'\n',
+            Self::Http2 => b'h',
         }
     }
-    count
+
+    /// Whether that byte is part of it, by what is around it.
+    #[inline(always)]
+    fn is_at<F: Frame>(self, frame: &F, next: u32, end: u32) -> bool {
+        match self {
+            Self::Request => http1::begins_behind(frame, next, end),
+            Self::Http2 => tls::is_http2(frame, next),
+        }
+    }
+
+    /// How many there are from `at` to `end`.
+    #[inline(always)]
+    pub fn found<F: Frame>(self, frame: &F, at: u32, end: u32) -> u32 {
+        let mut count = 0;
+        let mut at = at;
+        for _ in 0..STEPS_MAX {
+            let Some(word) = word(frame, at, end) else { break };
+            let different = word ^ (EACH_BYTE * self.byte() as u64);
+            // The lowest of these bits is at the first such byte; those above it may err.
+            let hit = different.wrapping_sub(EACH_BYTE) & !different & TOP_BITS;
+            if hit == 0 {
+                at = frame.forget(at as usize + 8) as u32;
+                continue;
+            }
+            at = frame.forget(at as usize + hit.trailing_zeros() as usize / 8 + 1) as u32;
+            if self.is_at(frame, at, end) {
+                count = frame.forget(count as usize + 1) as u32;
+            }
+        }
+        count
+    }
 }

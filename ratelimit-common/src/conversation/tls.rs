@@ -1,7 +1,7 @@
 //! TLS: its records' headers are in the clear, and tell by type and length what is in them.
 
-use super::search::found;
-use super::{CONTINUE_BYTES, Conversation, Fresh, is, speaks};
+use super::search::Sought;
+use super::{CONTINUE_BYTES, Conversation, Fresh, Walk, is, speaks};
 use crate::packet::Frame;
 
 /// [`Conversation::record_left`] where it is not known where the next record begins: it is looked for at the beginning of each
@@ -61,10 +61,14 @@ const HTTP1_BYTES_MIN: u16 = 27;
 const BODY_RECORD_MIN: u16 = 8_192;
 
 /// A record's header.
-#[derive(Clone, Copy)]
-pub(super) struct Record {
-    kind: u8,
-    length: u16,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// What is in it.
+    pub kind: u8,
+    /// Whether it is the first thing in its segment.
+    pub begins_segment: bool,
+    /// How many bytes come behind the header.
+    pub length: u16,
 }
 
 impl Record {
@@ -77,7 +81,7 @@ impl Record {
             && minor <= 4
             && length != 0
             && length <= LENGTH_MAX;
-        if is_one { Some(Self { kind, length }) } else { None }
+        if is_one { Some(Self { kind, begins_segment: false, length }) } else { None }
     }
 
     #[inline(always)]
@@ -109,14 +113,13 @@ pub(super) const fn without(record_left: u32, bytes: u32) -> u32 {
     }
 }
 
-/// Whether a ClientHello, or a part of it, offers HTTP/2 (RFC 7301): then its name is there, behind its length.
+/// Whether this `h`, the byte before `next`, is in HTTP/2's name in a ClientHello (RFC 7301), which has its length before it.
 #[inline(always)]
-pub(super) fn offers_http2<F: Frame>(frame: &F, fresh: Fresh) -> bool {
-    let is_name = |at: u32| match frame.bytes::<4>(at as usize - 2) {
+pub(super) fn is_http2<F: Frame>(frame: &F, next: u32) -> bool {
+    match frame.bytes::<4>(next as usize - 2) {
         Some([length, _, digit, _]) => length == 2 && digit == b'2',
         None => false,
-    };
-    found(frame, fresh, b'h', is_name) != 0
+    }
 }
 
 impl Conversation {
@@ -133,8 +136,8 @@ impl Conversation {
     /// How many requests begin in this payload. One that comes late is judged by itself, and its successors go on from
     /// where they are.
     #[inline(always)]
-    pub(super) fn tls<F: Frame>(&mut self, frame: &F, fresh: Fresh, is_late: bool) -> u32 {
-        if self.speaks == speaks::TLS_HELLO && offers_http2(frame, fresh) {
+    pub(super) fn tls<F: Walk>(&mut self, frame: &F, fresh: Fresh, is_late: bool) -> u32 {
+        if self.speaks == speaks::TLS_HELLO && frame.found(fresh.at, fresh.end, Sought::Http2) != 0 {
             self.is |= is::OFFERS_HTTP2;
         }
         let (record_left, split_len) = (self.record_left, self.split_len);
@@ -150,7 +153,7 @@ impl Conversation {
 
     /// Goes through the records that begin in this payload.
     #[inline(always)]
-    fn records<F: Frame>(&mut self, frame: &F, fresh: Fresh) -> u32 {
+    fn records<F: Walk>(&mut self, frame: &F, fresh: Fresh) -> u32 {
         if self.record_left != LOST && self.record_left >= fresh.len() && self.split_len == 0 {
             self.record_left -= fresh.len();
             return 0;
@@ -160,7 +163,7 @@ impl Conversation {
         if self.split_len != 0 {
             match self.joined(frame, fresh) {
                 Some(record) => {
-                    requests = self.record(record, fresh, false);
+                    requests = frame.record(self, record, fresh.acknowledged);
                     at += HEADER_BYTES - self.split_len as u32 + record.length as u32;
                 }
                 None => self.record_left = LOST,
@@ -174,11 +177,12 @@ impl Conversation {
             if at + HEADER_BYTES > fresh.end {
                 break;
             }
-            let Some(record) = record_at(frame, at, fresh.end) else {
+            let Some(mut record) = record_at(frame, at, fresh.end) else {
                 is_known = false;
                 break;
             };
-            let more = self.record(record, fresh, at == fresh.at);
+            record.begins_segment = at == fresh.at;
+            let more = frame.record(self, record, fresh.acknowledged);
             requests = frame.forget((requests + more) as usize) as u32;
             at = frame.forget((at + HEADER_BYTES + record.length as u32) as usize) as u32;
         }
@@ -222,9 +226,9 @@ impl Conversation {
         Record::parse([kind, 3, 3, length[0], length[1]])
     }
 
-    /// What a record is to the conversation.
+    /// How many requests begin in this record, and what it is to the conversation otherwise.
     #[inline(always)]
-    fn record(&mut self, record: Record, fresh: Fresh, begins_segment: bool) -> u32 {
+    pub fn record(&mut self, record: Record, acknowledged: u32) -> u32 {
         match record.kind {
             HANDSHAKE => self.handshake(record),
             CHANGE_CIPHER_SPEC => {
@@ -233,8 +237,8 @@ impl Conversation {
                 }
                 0
             }
-            APPLICATION_DATA if self.speaks == speaks::TLS => self.application_data(record, fresh, begins_segment),
-            APPLICATION_DATA => self.first_data(record, fresh),
+            APPLICATION_DATA if self.speaks == speaks::TLS => self.application_data(record, acknowledged),
+            APPLICATION_DATA => self.first_data(record, acknowledged),
             ALERT | _ => 0,
         }
     }
@@ -249,15 +253,15 @@ impl Conversation {
 
     /// TLS 1.3: data before the Finished message, that message, or what is sent along with it.
     #[inline(always)]
-    fn first_data(&mut self, record: Record, fresh: Fresh) -> u32 {
+    fn first_data(&mut self, record: Record, acknowledged: u32) -> u32 {
         if FINISHED_1_3_RECORDS[0] == record.length || FINISHED_1_3_RECORDS[1] == record.length {
             self.finished(OVERHEAD_1_3);
             return 0;
         }
-        if self.heard_since(fresh) == 0 {
+        if self.heard_since(acknowledged) == 0 {
             // Sent before the server has said anything: early data, which is as long as it likes.
             self.overhead = OVERHEAD_1_3;
-            return self.application_data(record, fresh, false);
+            return self.application_data(record, acknowledged);
         }
         self.records += 1;
         if self.records > BEFORE_FINISHED_MAX {
@@ -274,7 +278,7 @@ impl Conversation {
     }
 
     #[inline(always)]
-    fn application_data(&mut self, record: Record, fresh: Fresh, begins_segment: bool) -> u32 {
+    fn application_data(&mut self, record: Record, acknowledged: u32) -> u32 {
         let bytes = record.length.saturating_sub(self.overhead as u16);
         let is_among_first = self.records < SETTINGS_ACK_AMONG;
         if is_among_first {
@@ -290,22 +294,22 @@ impl Conversation {
             return 0;
         }
         if self.has(is::HTTP2) {
-            return self.http2_record(bytes, fresh);
+            return self.http2_record(bytes, acknowledged);
         }
-        self.http1_record(bytes, fresh, begins_segment)
+        self.http1_record(bytes, record.begins_segment, acknowledged)
     }
 
     #[inline(always)]
-    fn http1_record(&mut self, bytes: u16, fresh: Fresh, begins_segment: bool) -> u32 {
+    fn http1_record(&mut self, bytes: u16, begins_segment: bool, acknowledged: u32) -> u32 {
         if self.has(is::OPEN) {
             self.is &= !is::OPEN;
             if self.has(is::OFFERS_HTTP2) && bytes <= PREFACE_BYTES_MAX {
                 self.is |= is::PREFACE_COUNTED;
             }
-            self.heard = fresh.acknowledged;
+            self.heard = acknowledged;
             return 1;
         }
-        let heard = self.heard_since(fresh);
+        let heard = self.heard_since(acknowledged);
         if heard == 0 || !begins_segment {
             // HTTP/2: the request itself, behind a preface that was counted for it.
             self.is &= !is::PREFACE_COUNTED;
@@ -317,9 +321,9 @@ impl Conversation {
         self.is &= !is::FIRST;
         if bytes < HTTP1_BYTES_MIN && self.has(is::OFFERS_HTTP2) && !is_body {
             self.is |= is::HTTP2;
-            return self.http2_record(bytes, fresh);
+            return self.http2_record(bytes, acknowledged);
         }
-        self.heard = fresh.acknowledged;
+        self.heard = acknowledged;
         if is_body {
             self.is &= !is::PREFACE_COUNTED;
         }
@@ -335,13 +339,13 @@ impl Conversation {
     /// A record of HTTP/2 that may be headers. The second in a turn may as well be the body that belongs to the first,
     /// unless it is as long; a third is a request of its own.
     #[inline(always)]
-    fn http2_record(&mut self, bytes: u16, fresh: Fresh) -> u32 {
-        let heard = self.heard_since(fresh);
+    fn http2_record(&mut self, bytes: u16, acknowledged: u32) -> u32 {
+        let heard = self.heard_since(acknowledged);
         if bytes > HEADERS_BYTES_MAX || bytes == WINDOW_UPDATES_BYTES && heard >= WINDOW_UPDATES_HEARD_MIN {
             return 0;
         }
         if heard > self.no_answer_bytes() {
-            self.heard = fresh.acknowledged;
+            self.heard = acknowledged;
             self.turn_records = 0;
         }
         let before = self.turn_records;

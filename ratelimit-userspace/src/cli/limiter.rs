@@ -124,7 +124,7 @@ fn written(flag: &'static str, text: &str) -> Written {
 
 /// Takes any text, and tells help and completions which are meant. Refusing the others is left to [`Settings::config`].
 #[derive(Clone, Copy)]
-struct Suggested(&'static [&'static str]);
+pub(super) struct Suggested(pub(super) &'static [&'static str]);
 
 impl TypedValueParser for Suggested {
     type Value = String;

@@ -10,11 +10,13 @@ use crate::config::{FILE_DEFAULT, SOCKET_DEFAULT};
 use crate::error::{Diagnostic, Place};
 
 pub use self::limiter::Limiter;
+pub use self::replay::ReplayArgs;
 pub use self::run::run;
 
 mod ask;
 mod change;
 mod limiter;
+mod replay;
 mod run;
 mod texts;
 
@@ -257,6 +259,13 @@ pub enum Command {
         #[command(flatten)]
         limiter: Box<Limiter>,
     },
+    /// Say who would have been limited, when and by how much, in a capture or a web server's access log
+    #[command(after_help = texts::REPLAY_EXAMPLES)]
+    Replay {
+        /// What, and by which limits.
+        #[command(flatten)]
+        replay: ReplayArgs,
+    },
     /// Take the filter off an interface, or off all: nothing is limited there any more
     Detach {
         /// The interface; all of them without it
@@ -367,7 +376,9 @@ pub fn parse() -> anyhow::Result<Cli> {
 fn misplaced(flag: &str, command: &str) -> Diagnostic {
     let help = match flag {
         "socket" if command != "run" => format!("write it after the command: ratelimitd {command} --socket PATH"),
-        _ if command == "check-config" => format!("write it after the command: ratelimitd {command} --{flag} …"),
+        _ if command == "check-config" || command == "replay" => {
+            format!("write it after the command: ratelimitd {command} --{flag} …")
+        }
         _ if command == "run" => {
             "what `run` limits is in its file; to limit by flags, leave the command out".to_owned()
         }

@@ -102,6 +102,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Reload { insistence, socket }) => {
             block_on(&global, ask::reload(&socket.path, insistence, format))
         }
+        Some(Command::Replay { replay }) => super::replay::replay(replay, &global),
         Some(Command::CheckConfig { file, limiter }) => check_config(file, &limiter, &global),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
@@ -210,7 +211,7 @@ fn from_flags(limiter: &Limiter, known: &KnownLists) -> Result<Config, Diagnosti
     settings.config()
 }
 
-fn warn(warnings: &[String], global: &Global) {
+pub(super) fn warn(warnings: &[String], global: &Global) {
     if global.quiet == 0 {
         warnings.iter().for_each(|warning| error::warn(warning));
     }

@@ -122,6 +122,17 @@ Examples:
   ratelimitd check-config ratelimitd.toml
   ratelimitd check-config --iface eth0 --limit 1000/5m --json";
 
+pub(super) const REPLAY_EXAMPLES: &str = "\
+Nothing is attached, nothing is sent, and no daemon is asked. The limits judge what the file has by
+the code that the kernel runs, as in a dry run: nothing that follows in the file is missing because
+it would have been refused. A log has requests alone, at whole seconds.
+
+Examples:
+  ratelimitd replay /var/log/nginx/access.log --limit 1000/5m
+  zcat access.log.2.gz | ratelimitd replay - --limit 1000/5m --json | jq '.limits[].limited[]'
+  tcpdump -i eth0 -s 0 -w site.pcap 'dst port 80 or dst port 443'
+  ratelimitd replay site.pcap --limit 100/1m --limit \"50/1m connections\"";
+
 pub(super) const COMPLETIONS_EXAMPLES: &str = "\
 Examples:
   ratelimitd completions bash > /usr/share/bash-completion/completions/ratelimitd

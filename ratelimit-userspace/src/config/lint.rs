@@ -36,6 +36,12 @@ pub fn warnings(config: &Config, now: Nanos) -> Vec<String> {
             warnings.push(format!("rule {}: every port and protocol is limited, SSH and ICMP included", rule.name));
         } else if rule.ports.tcp.iter().any(|(first, last)| (*first..=*last).contains(&22)) {
             warnings.push(format!("rule {}: port 22 is limited: mind your own SSH connections", rule.name));
+            if rule.limits.iter().any(|limit| limit.unit == Unit::Requests) {
+                warnings.push(format!(
+                    "rule {}: on port 22 whatever is typed counts as requests: count connections there",
+                    rule.name
+                ));
+            }
         }
     }
     warnings.extend(overlaps(rules));
@@ -202,7 +208,7 @@ mod tests {
         config.policy.ipv6_prefix = 128;
         config.policy.rules[0].mode = Mode::DryRun;
         let found = warnings(&config, Nanos(0)).join("\n");
-        for part in ["port 22", "/128", "DRY RUN"] {
+        for part in ["port 22 is limited", "on port 22 whatever is typed", "/128", "DRY RUN"] {
             assert!(found.contains(part), "{part}: {found}");
         }
     }

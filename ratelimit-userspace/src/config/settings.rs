@@ -167,6 +167,15 @@ impl Settings {
         })
     }
 
+    /// What traffic is judged by alone, where there is nothing to attach to.
+    pub fn policy(&self) -> Result<Policy, Diagnostic> {
+        let ipv4_prefix = self.prefix(self.ipv4_prefix.as_ref(), 32, IPV4_PREFIX_DEFAULT)?;
+        let ipv6_prefix = self.prefix(self.ipv6_prefix.as_ref(), 128, IPV6_PREFIX_DEFAULT)?;
+        let lists = Lists::new(&self.source, &self.lists, &self.list_files)?;
+        let (access, _) = self.access(&lists)?;
+        Ok(Policy { ipv4_prefix, ipv6_prefix, access, rules: self.rules(&lists)?.rules })
+    }
+
     fn list_files_of(&self, lists: &Lists<'_>) -> Vec<ListFile> {
         let file = |(path, named): (&PathBuf, &Named)| {
             let prefixes = lists.known(path)?;

@@ -267,7 +267,7 @@ fn replay(bench: &mut Bench, events: &[(u64, IpAddr)], then: impl Fn(&mut Bench)
                 then(bench);
             }
         }
-        let packet = FakePacket { source, opens: true, requests: 0, bytes: 60 };
+        let packet = FakePacket { source, opens: true, requests: 1, bytes: 60 };
         match bench.kernel.packet("eth0", packet) {
             Some(Verdict::OverLimit | Verdict::DryRun) => drop(refused.insert(source)),
             Some(Verdict::WithinLimit) => {}
@@ -404,22 +404,30 @@ fn a_source_that_is_forgotten_and_comes_back_is_the_same_one() {
 
 #[test]
 fn what_one_limit_refuses_is_wanted_of_the_others_of_its_rule_too() {
-    let hour = Limit {
-        window_ns: 60 * MINUTE_NS,
-        bucket_ns: 10 * MINUTE_NS,
-        buckets: 6,
-        slot: 99,
-        ..limit(60, Unit::Connections)
-    };
-    let packets = limit(1000, Unit::Packets);
-    let mut bench = Bench::new(dry_run(vec![limit(10, Unit::Connections), hour, packets]));
-    for _ in 0..3 {
+    for unit in [Unit::Requests, Unit::Connections] {
+        let hour =
+            Limit { window_ns: 60 * MINUTE_NS, bucket_ns: 10 * MINUTE_NS, buckets: 6, slot: 99, ..limit(60, unit) };
+        let packets = limit(1000, Unit::Packets);
+        let mut bench = Bench::new(dry_run(vec![limit(10, unit), hour, packets]));
+        for _ in 0..3 {
+            bench.send("198.51.100.7", 40);
+            bench.round();
+            bench.kernel.advance(MINUTE_NS);
+        }
+        for at in 0..3 {
+            assert_eq!(bench.observed(at).busiest, [120], "limit {at} of {unit:?}");
+        }
+    }
+}
+
+#[test]
+fn a_refused_request_is_no_connection_and_a_refused_connection_no_request() {
+    for (refusing, other) in [(Unit::Requests, Unit::Connections), (Unit::Connections, Unit::Requests)] {
+        let mut bench = Bench::new(dry_run(vec![limit(10, refusing), limit(1000, other)]));
         bench.send("198.51.100.7", 40);
         bench.round();
-        bench.kernel.advance(MINUTE_NS);
-    }
-    for at in 0..3 {
-        assert_eq!(bench.observed(at).busiest, [120], "limit {at}");
+        let busiest = [0, 1].map(|at| bench.observed(at).busiest);
+        assert_eq!(busiest, [vec![40], vec![10]], "{refusing:?}");
     }
 }
 
@@ -432,15 +440,17 @@ fn what_is_refused_of_bytes_is_as_long_as_what_the_rule_refuses() {
 }
 
 #[test]
-fn where_everything_is_refused_one_of_it_is_known_to_open_a_connection() {
-    let mut policy = policy(vec![limit(10, Unit::Connections)]);
-    policy.rules[0].refuse = Refuse::All;
-    let mut bench = Bench::new(policy);
-    for _ in 0..3 {
-        bench.send("198.51.100.7", 25);
-        bench.round();
+fn where_everything_is_refused_one_of_it_is_known_to_count() {
+    for unit in [Unit::Requests, Unit::Connections] {
+        let mut policy = policy(vec![limit(10, unit)]);
+        policy.rules[0].refuse = Refuse::All;
+        let mut bench = Bench::new(policy);
+        for _ in 0..3 {
+            bench.send("198.51.100.7", 25);
+            bench.round();
+        }
+        assert_eq!(bench.observed(0).busiest, [11], "{unit:?}");
     }
-    assert_eq!(bench.observed(0).busiest, [11]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use ratelimit_common::window::{CELLS, Cell, index};
 use serde::{Deserialize, Serialize};
 
 use super::sources::{Retry, Standing, source_text};
-use super::{Mode, SCHEMA, Unit, WindowForm, seconds, timestamp};
+use super::{Counting, Mode, SCHEMA, Unit, WindowForm, seconds, timestamp};
 use crate::datapath::{Ban, SourceReading};
 use crate::desired::{self, Grant, Limit, Policy};
 
@@ -44,6 +44,9 @@ pub struct CheckReport {
     pub never: bool,
     /// Every limit of every rule that may judge its packets.
     pub limits: Vec<CheckLimit>,
+    /// What the limits count, and how well: each unit once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counting: Vec<Counting>,
     /// The same of their shadow limits, which are counted and never enforced: `mode` is dry-run, whatever the rule's is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shadow_limits: Vec<CheckLimit>,
@@ -146,6 +149,7 @@ impl CheckReport {
             retry_after_seconds: seconds(retry.after_ns),
             never: retry.never,
             limits: limits.iter().map(|(rule, limit, window, of)| check_limit(rule, limit, window, of, now)).collect(),
+            counting: Counting::of(rules.iter().flat_map(|(_, rule)| &rule.limits)),
             shadow_limits: rules.iter().flat_map(|(_, rule)| shadow_limits(rule, windows, now)).collect(),
         }
     }

@@ -34,7 +34,9 @@ pub use suggest::{
     BusiestWindow, Candidate, Gap, LimitSuggestion, Observation, Paste, Proposal, ProposalReason, RuleSuggestion,
     SuggestReport,
 };
-pub use words::{Limit, Mode, Unit, WindowForm, XdpMode};
+pub use words::{Counting, Limit, Mode, Unit, WindowForm, XdpMode};
+
+pub(crate) use sources::source_text;
 
 /// The schema's number.
 pub const SCHEMA: u32 = 1;
@@ -58,6 +60,9 @@ pub struct Snapshot {
     pub unlisted: Traffic,
     /// In the configuration's order.
     pub rules: Vec<Rule>,
+    /// What the limits count, and how well: each unit once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counting: Vec<Counting>,
     /// How many sources are remembered.
     pub sources: Sources,
     /// Packets by every reason there is, all interfaces together.
@@ -302,6 +307,7 @@ impl Snapshot {
             interfaces: reading.interfaces.iter().map(|read| interface(read, policy, samples, uptime)).collect(),
             unlisted: Traffic::of([&reading.unlisted]),
             rules: policy.rules.iter().enumerate().map(|(at, of)| rule(at, of, reading, &tracked)).collect(),
+            counting: Counting::of(policy.rules.iter().flat_map(|rule| &rule.limits)),
             sources: Sources {
                 tracked: tracked.sources,
                 capacity: reading.sources_capacity,
@@ -457,7 +463,7 @@ fn ports(ports: &desired::Ports) -> String {
 }
 
 /// An instant of the datapath's clock; past the calendar's end it is that end.
-fn timestamp(at: Nanos) -> Timestamp {
+pub(crate) fn timestamp(at: Nanos) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(at.0)).unwrap_or(Timestamp::MAX)
 }
 

@@ -258,6 +258,9 @@ fn caveats(rule: &desired::Rule, limit: &desired::Limit, of: &Observed) -> Vec<S
     if exceeds && limit.unit == Counted::Bytes {
         notes.push("refused packets are counted, not their bytes: each is taken to be as long as the rule's refused packets are on average".to_owned());
     }
+    if exceeds && limit.unit == Counted::Requests && rule.refuse == Refuse::Excess {
+        notes.push("refused packets are counted, and each is taken to be one request, however many it held".to_owned());
+    }
     if exceeds && is_of_some_packets(limit.unit) && rule.refuse == Refuse::All {
         let unit = desired::unit_label(limit.unit);
         notes.push(format!(

@@ -54,6 +54,17 @@ pub enum Unit {
     Bytes,
 }
 
+/// What the limits of one unit count, and how well.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counting {
+    /// The unit.
+    pub unit: Unit,
+    /// What one of it is.
+    pub counted: String,
+    /// How well that is told.
+    pub accuracy: String,
+}
+
 /// How a limit is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -77,6 +88,43 @@ impl Unit {
             Self::Packets => "packets",
             Self::Bytes => "bytes",
         }
+    }
+}
+
+impl Counting {
+    /// Of the units of these limits, each once, in their order.
+    pub fn of<'a>(limits: impl IntoIterator<Item = &'a desired::Limit>) -> Vec<Self> {
+        let mut units: Vec<Unit> = Vec::new();
+        for limit in limits {
+            let unit = limit.unit.into();
+            if !units.contains(&unit) {
+                units.push(unit);
+            }
+        }
+        units.into_iter().map(Self::of_unit).collect()
+    }
+
+    /// Of the requests of a web server's own log.
+    pub fn of_log() -> Self {
+        let accuracy = "each line is one, at its whole second; what never became a line is not there: refused, cut off, still open";
+        Self { unit: Unit::Requests, counted: "lines of the log".to_owned(), accuracy: accuracy.to_owned() }
+    }
+
+    fn of_unit(unit: Unit) -> Self {
+        let (counted, accuracy) = match unit {
+            Unit::Requests => (
+                "what begins a new turn of a client's conversation",
+                "exact under HTTP/1.x, also over TLS; a lower bound under HTTP/2 with many streams and HTTP/3; \
+                 see docs/ACCURACY.md",
+            ),
+            Unit::Connections => (
+                "TCP SYNs, QUIC Initials, and what opens any other UDP flow",
+                "exact; a SYN that is sent again counts again, and up to 8 Initials of one flow are one",
+            ),
+            Unit::Packets => ("IP packets, fragments included", "exact"),
+            Unit::Bytes => ("bytes of IP packets, headers included", "exact"),
+        };
+        Self { unit, counted: counted.to_owned(), accuracy: accuracy.to_owned() }
     }
 }
 

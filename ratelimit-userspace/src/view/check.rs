@@ -1,6 +1,6 @@
 //! `ratelimitd check IP`.
 
-use super::{counted, duration, number};
+use super::{counted, counting, duration, number};
 use crate::error::Exit;
 use crate::snapshot::{CheckLimit, CheckReport, Mode, Outcome};
 
@@ -30,6 +30,10 @@ pub fn check(report: &CheckReport) -> String {
     if !report.shadow_limits.is_empty() {
         out += "\n";
         out += &shadows(&report.shadow_limits);
+    }
+    if !report.counting.is_empty() {
+        out += "\n";
+        out += &counting(&report.counting);
     }
     out
 }

@@ -7,6 +7,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
 mod check;
 mod explain;
 mod list;
+mod replay;
 mod stats;
 mod suggest;
 mod watch;
@@ -14,11 +15,12 @@ mod watch;
 pub use check::{check, check_exit};
 pub use explain::explain;
 pub use list::{applied, granted, list, mode, reloaded, reset, unblocked};
+pub use replay::replay;
 pub use stats::stats;
 pub use suggest::suggest;
 pub use watch::{Screen, WatchError, watch};
 
-use crate::snapshot::Limit;
+use crate::snapshot::{Counting, Limit, WindowForm};
 
 /// 1234567 as `1,234,567`.
 fn number(value: u64) -> String {
@@ -58,6 +60,22 @@ fn duration(seconds: f64) -> String {
 /// `1,000 connections in 5m`.
 fn limit(limit: &Limit) -> String {
     format!("{} {} in {}", number(limit.amount), limit.unit.label(), duration(limit.window_seconds))
+}
+
+/// How a limit is counted: `strict, in buckets of 1m`.
+fn form(of: &Limit) -> String {
+    match of.window {
+        WindowForm::Strict => format!("strict, in buckets of {}", duration(of.bucket_seconds)),
+        WindowForm::Lenient => format!("lenient, in buckets of {}", duration(of.bucket_seconds)),
+        WindowForm::Fixed => "in fixed windows".to_owned(),
+        WindowForm::Gcra => "as a leaky bucket".to_owned(),
+    }
+}
+
+/// What limits count, and how well, a line each.
+fn counting(units: &[Counting]) -> String {
+    let line = |of: &Counting| format!("Counted {}: {}\n", of.unit.label(), of.accuracy);
+    units.iter().map(line).collect()
 }
 
 /// `1 source`, `2 sources`.

@@ -1,7 +1,7 @@
 //! `ratelimitd stats`.
 
-use super::{counted, duration, limit, number, table};
-use crate::snapshot::{Interface, Limit, Mode, Rule, Snapshot, State, TopSource, WindowForm, XdpMode};
+use super::{counted, counting, duration, form, limit, number, table};
+use crate::snapshot::{Interface, Mode, Rule, Snapshot, State, TopSource, XdpMode};
 
 /// A snapshot for people, several lines.
 pub fn stats(snapshot: &Snapshot) -> String {
@@ -43,6 +43,10 @@ pub fn stats(snapshot: &Snapshot) -> String {
     for rule in &snapshot.rules {
         out += "\n";
         out += &self::rule(rule);
+    }
+    if !snapshot.counting.is_empty() {
+        out += "\n";
+        out += &counting(&snapshot.counting);
     }
     out += "\n";
     out += &sources(snapshot);
@@ -110,15 +114,6 @@ fn rule(rule: &Rule) -> String {
         out += &format!("  shadow       {}: would have dropped {packets} of {sources}\n", limit(&of.limit));
     }
     out
-}
-
-fn form(of: &Limit) -> String {
-    match of.window {
-        WindowForm::Strict => format!("strict, in buckets of {}", duration(of.bucket_seconds)),
-        WindowForm::Lenient => format!("lenient, in buckets of {}", duration(of.bucket_seconds)),
-        WindowForm::Fixed => "in fixed windows".to_owned(),
-        WindowForm::Gcra => "as a leaky bucket".to_owned(),
-    }
 }
 
 fn sources(snapshot: &Snapshot) -> String {

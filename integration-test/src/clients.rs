@@ -1,0 +1,305 @@
+//! Random clients of TCP and what they send, segment by segment: what a browser would, what a bad line makes of that, and
+//! what nobody who means well sends. Knows nothing of what is counted.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::ops::Range;
+
+use crate::frames::flag::{ACK, FIN, PSH, RST, SYN};
+use crate::random::Random;
+
+/// A connection: from where, to where, from which port, to which.
+pub type Name = (IpAddr, IpAddr, u16, u16);
+
+/// What of a segment its connection decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Sequence number.
+    pub sequence: u32,
+    /// Acknowledgement number, there whatever the flags say.
+    pub acknowledged: u32,
+    /// Flags.
+    pub flags: u8,
+    /// Payload.
+    pub data: Vec<u8>,
+}
+
+/// All connections.
+#[derive(Debug, Default)]
+pub struct Clients(HashMap<Name, Client>);
+
+/// The longest segment's payload.
+const SEGMENT_BYTES_MAX: usize = 1200;
+/// After so many bytes a connection begins anew.
+const STREAM_BYTES_MAX: usize = 1 << 16;
+
+/// One connection, from its client's side.
+#[derive(Debug)]
+struct Client {
+    speaks: Speaks,
+    /// Sequence number of the stream's first byte.
+    first: u32,
+    /// Everything that there is to send so far.
+    stream: Vec<u8>,
+    /// How much of it was sent.
+    sent: usize,
+    /// Left out, and to be sent later.
+    held: Option<Range<usize>>,
+    /// Acknowledgement number.
+    heard: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Speaks {
+    Http1,
+    Tls,
+    /// Anything else.
+    Bytes,
+}
+
+impl Clients {
+    /// What the client of this connection sends next.
+    pub fn next(&mut self, name: Name, random: &mut Random) -> Sent {
+        let begins_anew = random.one_in(60);
+        let client = self.0.entry(name).or_insert_with(|| Client::new(random));
+        if begins_anew || client.stream.len() > STREAM_BYTES_MAX {
+            *client = Client::new(random);
+            // Not every connection is seen from its beginning.
+            if !random.one_in(4) {
+                return client.syn(random);
+            }
+        }
+        client.next(random)
+    }
+}
+
+impl Client {
+    fn new(random: &mut Random) -> Self {
+        // Some begin shortly before their numbers start over.
+        let number = |random: &mut Random| {
+            let any = random.word().to_le_bytes();
+            let number = u32::from_le_bytes([any[0], any[1], any[2], any[3]]);
+            if random.one_in(3) { u32::MAX - number % 4096 } else { number }
+        };
+        let speaks = random.of(&[Speaks::Http1, Speaks::Http1, Speaks::Tls, Speaks::Tls, Speaks::Bytes]);
+        let (first, heard) = (number(random), number(random));
+        let mut client = Self { speaks, first, stream: Vec::new(), sent: 0, held: None, heard };
+        if speaks == Speaks::Tls && !random.one_in(4) {
+            client.stream = tls_start(random);
+        }
+        client
+    }
+
+    /// The connection's first segment, one before the stream's first byte. Some have data.
+    fn syn(&mut self, random: &mut Random) -> Sent {
+        let mut data = Vec::new();
+        if random.one_in(6) {
+            let range = self.fresh(random);
+            self.sent = range.end;
+            data = self.stream[range].to_vec();
+        }
+        Sent { sequence: self.first.wrapping_sub(1), acknowledged: 0, flags: SYN, data }
+    }
+
+    fn next(&mut self, random: &mut Random) -> Sent {
+        if random.one_in(2) {
+            self.hear(random);
+        }
+        match random.below(40) {
+            // Sent again, whole or in other parts.
+            0..=3 if self.sent > 0 => {
+                let start = self.sent - 1 - random.index(self.sent.min(2 * SEGMENT_BYTES_MAX));
+                let end = (start + 1 + random.index(SEGMENT_BYTES_MAX)).min(self.sent);
+                self.segment(start..end, random)
+            }
+            // Sent again with what is new behind it.
+            4..=5 if self.sent > 0 => {
+                let back = 1 + random.index(self.sent.min(100));
+                let new = self.fresh(random);
+                self.sent = new.end;
+                self.segment(new.start - back..new.end, random)
+            }
+            // Left out, for now or for ever.
+            6..=8 if self.held.is_none() => {
+                let late = self.fresh(random);
+                self.sent = late.end;
+                self.held = Some(late);
+                self.send(random)
+            }
+            9..=15 if self.held.is_some() => {
+                let late = self.held.take().unwrap_or(0..0);
+                // Some come in two parts.
+                if late.len() > 1 && random.one_in(3) {
+                    let cut = late.start + 1 + random.index(late.len() - 1);
+                    self.held = Some(cut..late.end);
+                    self.segment(late.start..cut, random)
+                } else {
+                    self.segment(late, random)
+                }
+            }
+            // No data, or one byte before what comes next, as keep-alives have it.
+            16..=19 => self.segment(self.sent..self.sent, random),
+            20 if self.sent > 0 => self.segment(self.sent - 1..self.sent, random),
+            // Far from all else, as nobody sends who wants to be understood.
+            21 => {
+                let mut far = self.segment_of(b"GET / HTTP/1.1\r\n\r\n".to_vec(), self.sent, random);
+                far.sequence = far.sequence.wrapping_add(random.of(&[
+                    1 << 16,
+                    1 << 22,
+                    (1 << 23) - 1,
+                    1 << 23,
+                    (1 << 23) + 1,
+                    1 << 24,
+                    1 << 30,
+                    (1 << 31) - 1,
+                    1 << 31,
+                    (1 << 31) + 1,
+                    0xff80_0000,
+                    0xff7f_ffff,
+                    0xffff_0000,
+                ]));
+                far
+            }
+            22 => {
+                let flags = random.of(&[RST, RST | ACK, FIN | ACK, 0, SYN | ACK, PSH, 0xff]);
+                Sent { flags, ..self.send(random) }
+            }
+            _ => self.send(random),
+        }
+    }
+
+    /// What comes next in the stream.
+    fn send(&mut self, random: &mut Random) -> Sent {
+        let range = self.fresh(random);
+        self.sent = range.end;
+        self.segment(range, random)
+    }
+
+    /// A piece of the stream that was not sent yet. Mostly whole messages, as long as they fit.
+    fn fresh(&mut self, random: &mut Random) -> Range<usize> {
+        if self.sent == self.stream.len() {
+            let message = message(self.speaks, random);
+            self.stream.extend(message);
+        }
+        let left = self.stream.len() - self.sent;
+        let len = if random.one_in(4) { 1 + random.index(left) } else { left };
+        self.sent..self.sent + len.min(SEGMENT_BYTES_MAX)
+    }
+
+    /// Some of the server's answer, or the whole.
+    fn hear(&mut self, random: &mut Random) {
+        let bytes = random.of(&[1, 24, 25, 26, 200, 255, 256, 1448, 5000, 60_000]);
+        self.heard = self.heard.wrapping_add(bytes);
+        if random.one_in(40) {
+            // Less than it has heard before, as a segment that was overtaken says it.
+            self.heard = self.heard.wrapping_sub(2 * bytes);
+        }
+    }
+
+    fn segment(&self, range: Range<usize>, random: &mut Random) -> Sent {
+        self.segment_of(self.stream[range.clone()].to_vec(), range.start, random)
+    }
+
+    fn segment_of(&self, data: Vec<u8>, at: usize, random: &mut Random) -> Sent {
+        let sequence = self.first.wrapping_add(u32::try_from(at).expect("a stream of some thousand bytes"));
+        Sent { sequence, acknowledged: self.heard, flags: random.of(&[ACK, PSH | ACK, PSH | ACK]), data }
+    }
+}
+
+/// What a client sends in one go, while it waits for nothing.
+fn message(speaks: Speaks, random: &mut Random) -> Vec<u8> {
+    match speaks {
+        Speaks::Http1 => http1(random),
+        Speaks::Tls => tls(random),
+        Speaks::Bytes => {
+            let at_most = random.of(&[40, 2000]);
+            let bytes = 1 + random.index(at_most);
+            (0..bytes).map(|_| random.word().to_le_bytes()[0]).collect()
+        }
+    }
+}
+
+/// One request or several, some with a body, a few of them broken.
+fn http1(random: &mut Random) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for _ in 0..random.of(&[1, 1, 1, 1, 2, 3, 12]) {
+        let method = random.of(&["GET", "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW", "get"]);
+        let version = random.of(&["1.1", "1.1", "1.1", "1.0", "2.0"]);
+        let end = random.of(&["\r\n", "\r\n", "\r\n", "\n"]);
+        bytes.extend(format!("{method} /{} HTTP/{version}{end}", "a".repeat(random.index(60))).bytes());
+        for _ in 0..random.below(4) {
+            bytes.extend(format!("X-Header: {}{end}", "GET / HTTP/1.1 ".repeat(random.index(12))).bytes());
+        }
+        let at_most = random.of(&[30, 3000]);
+        let body = if ["POST", "PUT", "PATCH"].contains(&method) { random.index(at_most) } else { 0 };
+        if body > 0 && random.one_in(3) {
+            bytes.extend(format!("Expect: 100-continue{end}").bytes());
+        }
+        bytes.extend(format!("Content-Length: {body}{end}{end}").bytes());
+        let filling: &[u8] = random.of(&[b"x", b"\r\nGET / HTTP/1.1\r\n\r\n", b"POST "]);
+        bytes.extend(filling.iter().cycle().take(body));
+    }
+    bytes
+}
+
+/// One record of TLS: its type and what is in it, which nobody reads.
+fn record(kind: u8, bytes: usize) -> Vec<u8> {
+    let len = u16::try_from(bytes).expect("a record of at most 16 KB").to_be_bytes();
+    let mut record = vec![kind, 3, 3, len[0], len[1]];
+    record.resize(5 + bytes, 0x5a);
+    record
+}
+
+const CHANGE_CIPHER_SPEC: u8 = 20;
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+const APPLICATION_DATA: u8 = 23;
+
+/// A client's hello, and what it sends before its first request.
+fn tls_start(random: &mut Random) -> Vec<u8> {
+    let mut bytes = record(HANDSHAKE, 200 + random.index(400));
+    bytes.extend(record(CHANGE_CIPHER_SPEC, 1));
+    let finished = random.of(&[HANDSHAKE, APPLICATION_DATA]);
+    bytes.extend(record(finished, random.of(&[40, 53, 69])));
+    bytes
+}
+
+/// Records of application data, now and then of another type or of none.
+fn tls(random: &mut Random) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for _ in 0..random.of(&[1, 1, 1, 2, 4]) {
+        let kind = random.of(&[
+            APPLICATION_DATA,
+            APPLICATION_DATA,
+            APPLICATION_DATA,
+            APPLICATION_DATA,
+            APPLICATION_DATA,
+            APPLICATION_DATA,
+            HANDSHAKE,
+            ALERT,
+            CHANGE_CIPHER_SPEC,
+            0,
+        ]);
+        let at_most = random.of(&[40, 120, 120, 600, 600, 16_384]);
+        bytes.extend(record(kind, 1 + random.index(at_most)));
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_sends_the_same() {
+        let name = (IpAddr::from([198, 51, 100, 1]), IpAddr::from([192, 0, 2, 1]), 40_000, 80);
+        let run = || {
+            let (mut clients, mut random) = (Clients::default(), Random(5));
+            (0..2000).map(|_| clients.next(name, &mut random)).collect::<Vec<_>>()
+        };
+        let sent = run();
+        assert_eq!(sent, run());
+        assert!(sent.iter().all(|segment| segment.data.len() <= SEGMENT_BYTES_MAX + 100));
+        assert!(sent.iter().any(|segment| segment.data.starts_with(b"GET /")));
+    }
+}

@@ -1,0 +1,66 @@
+//! `ratelimitd replay`: its flags, and what is printed of it.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+
+use super::limiter::{Limiter, Suggested};
+use super::run::{print, print_json, warn};
+use super::{Global, OutputFormat};
+use crate::error::{Diagnostic, Exit, Place};
+use crate::replay::{self, InputError, Ports};
+use crate::view;
+
+/// What is replayed, and what it is held to.
+#[derive(Clone, Debug, Args)]
+pub struct ReplayArgs {
+    /// A capture (pcap, pcapng), or an access log in the common or combined format; - is standard input
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    file: PathBuf,
+    /// At most N in any DUR, for each source: 1000/5m, 10/s, "10/1m,60/1h", 50MB/1m; repeatable, all must hold
+    #[arg(long = "limit", value_name = "N/DUR")]
+    limits: Vec<String>,
+    /// What N is a number of, where a limit does not say [default: requests]
+    #[arg(long, value_name = "UNIT", value_parser = Suggested(&["requests", "connections", "packets", "bytes"]))]
+    count: Option<String>,
+    /// Ports to protect: 80,443, 8000-8100, 53/udp, all; not of a log [default: 80,443]
+    #[arg(long = "port", value_name = "LIST")]
+    ports: Option<String>,
+    /// How the window is cut: strict or lenient [default: strict]
+    #[arg(long, value_name = "FORM", value_parser = Suggested(&["strict", "lenient"]))]
+    window: Option<String>,
+    /// Bits of an IPv4 address that make one client, 0 to 32 [default: 32]
+    #[arg(long, value_name = "BITS")]
+    ipv4_prefix: Option<String>,
+    /// Bits of an IPv6 address that make one client, 0 to 128 [default: 64]
+    #[arg(long, value_name = "BITS")]
+    ipv6_prefix: Option<String>,
+}
+
+/// Replays a file and prints what its limits would have made of it.
+pub(super) fn replay(asked: ReplayArgs, global: &Global) -> anyhow::Result<Exit> {
+    let ReplayArgs { file, limits, count, ports, window, ipv4_prefix, ipv6_prefix } = asked;
+    let said = if ports.is_some() { Ports::Said } else { Ports::Default };
+    let flags = Limiter { limits, count, ports, window, ipv4_prefix, ipv6_prefix, ..Limiter::default() };
+    let policy = flags.settings().policy()?;
+    let report = replay::read(&file, &policy, said).map_err(diagnosed)?;
+    match global.format() {
+        OutputFormat::Human => {
+            warn(&report.warnings, global);
+            print(view::replay(&report).as_bytes())
+        }
+        OutputFormat::Json => print_json(&report),
+    }
+}
+
+/// A file that cannot be replayed is a mistake on the command line; one that fails while it is read is none.
+fn diagnosed(error: InputError) -> anyhow::Error {
+    let (problem, help) = match error {
+        InputError::Read { .. } => return error.into(),
+        InputError::Open { ref source, .. } => {
+            (format!("{error}: {source}"), "name a capture or an access log, or - for standard input".to_owned())
+        }
+        InputError::Unusable { ref help, .. } => (error.to_string(), help.clone()),
+    };
+    Diagnostic { problem, place: Place::CommandLine, help: vec![help] }.into()
+}

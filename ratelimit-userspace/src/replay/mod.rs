@@ -1,0 +1,118 @@
+//! What limits would have made of traffic that is past: a capture, or a web server's access log. Judged by the code that the
+//! kernel runs (`ratelimit_common`), under the limits that the daemon would give it ([`crate::desired`]).
+//!
+//! [`Replay`] is the pure part: it takes what came in, one by one, each with its time, and ends in a [`Report`]. What reads files
+//! stands beside it, in [`capture`] and [`access_log`]; nothing here is as large as what is read.
+
+use std::net::IpAddr;
+
+use ratelimit_common::conversation::Walk;
+use ratelimit_common::packet::{self, Parsed};
+use ratelimit_common::time::Nanos;
+
+use crate::desired::Policy;
+
+pub mod access_log;
+pub mod capture;
+mod input;
+mod judge;
+mod recent;
+mod report;
+mod traffic;
+
+pub use self::input::{InputError, Ports, read};
+pub use self::report::{Input, Kind, LimitReport, Limited, Report};
+
+use self::judge::{Cost, Judge};
+use self::traffic::Conversations;
+
+#[cfg(test)]
+mod tests;
+
+/// The limits of one policy, and what has come in so far.
+pub struct Replay {
+    judge: Judge,
+    conversations: Conversations,
+    kind: Kind,
+    newest: Nanos,
+    oldest: Option<Nanos>,
+    judged: u64,
+    out_of_order: u64,
+    malformed: u64,
+}
+
+impl Replay {
+    /// Nothing has come in yet. Only the first rule judges: flags make no other.
+    pub fn new(policy: &Policy, kind: Kind) -> Option<Self> {
+        Some(Self {
+            judge: Judge::new(policy)?,
+            conversations: Conversations::default(),
+            kind,
+            newest: Nanos(0),
+            oldest: None,
+            judged: 0,
+            out_of_order: 0,
+            malformed: 0,
+        })
+    }
+
+    /// A frame came in, whole or cut off, from its Ethernet header on.
+    pub fn frame<F: Walk>(&mut self, at: Nanos, frame: &F) {
+        let packet = match packet::parse(frame) {
+            Parsed::Ip(packet) => packet,
+            Parsed::NotIp => return,
+            Parsed::Malformed | Parsed::TooManyTags => {
+                self.malformed += 1;
+                return;
+            }
+        };
+        if !self.judge.is_for(&packet.target) {
+            return;
+        }
+        let now = self.now(at);
+        let seen = self.conversations.look(frame, &packet, now);
+        let is_admitted = self.judge.charge(now, traffic::address(packet.source), seen.cost);
+        self.conversations.remember(seen, is_admitted);
+        self.judged += 1;
+    }
+
+    /// A request came in, as a log has it.
+    pub fn request(&mut self, at: Nanos, source: IpAddr) {
+        let now = self.now(at);
+        let _is_admitted = self.judge.charge(now, source, Cost { requests: 1, ..Cost::default() });
+        self.judged += 1;
+    }
+
+    /// Time never goes back: what is late came when the newest before it did.
+    fn now(&mut self, at: Nanos) -> Nanos {
+        if at < self.newest {
+            self.out_of_order += 1;
+        }
+        self.newest = self.newest.max(at);
+        self.oldest.get_or_insert(at);
+        self.newest
+    }
+
+    /// What the limits would have made of it.
+    pub fn finish(self, read: Read) -> Report {
+        let span = self.oldest.map(|oldest| (oldest, self.newest));
+        Report::new(
+            self.judge,
+            Input::new(self.kind, &read, span, [self.judged, self.out_of_order, self.malformed]),
+            read,
+        )
+    }
+}
+
+/// What a reader has read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Read {
+    /// Packets of a capture, lines of a log.
+    pub items: u64,
+    /// Of those, such as could not be read.
+    pub unreadable: u64,
+    /// Packets of which not all is in the capture.
+    pub cut_off: u64,
+    /// What is to be said about it, a sentence each without a full stop.
+    pub warnings: Vec<String>,
+}

@@ -1,0 +1,46 @@
+//! A map that remembers what was used lately, and of bounded size: the host's stand-in for the kernel's LRU maps. Pure.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// Remembers at least the newest `half` keys, and never more than twice as many.
+pub(super) struct Recent<K, V> {
+    newer: HashMap<K, V>,
+    older: HashMap<K, V>,
+    half: usize,
+}
+
+impl<K: Copy + Eq + Hash, V: Copy> Recent<K, V> {
+    pub(super) fn new(half: usize) -> Self {
+        Self { newer: HashMap::new(), older: HashMap::new(), half: half.max(1) }
+    }
+
+    pub(super) fn get(&self, key: K) -> Option<V> {
+        self.newer.get(&key).or_else(|| self.older.get(&key)).copied()
+    }
+
+    pub(super) fn insert(&mut self, key: K, value: V) {
+        if self.newer.len() >= self.half && !self.newer.contains_key(&key) {
+            self.older = std::mem::take(&mut self.newer);
+        }
+        self.newer.insert(key, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_used_lately_is_remembered_and_the_rest_forgotten() {
+        let mut recent = Recent::new(10);
+        for key in 0..100 {
+            recent.insert(7_000, key);
+            recent.insert(key, key);
+        }
+        assert_eq!(recent.get(7_000), Some(99));
+        assert!((90..100).all(|key| recent.get(key) == Some(key)));
+        assert_eq!(recent.get(50), None);
+        assert!(recent.newer.len() + recent.older.len() <= 20);
+    }
+}
