@@ -4,10 +4,10 @@
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use netlab::{
-    Bpffs, Child, End, HttpServer, Namespace, PacketSocket, Relay, Trouble, UdpCounter, acquaint, veth,
+    Bpffs, Child, End, Forwarded, HttpServer, Namespace, PacketSocket, Relay, Trouble, UdpCounter, acquaint, veth,
     without_offloads,
 };
 
@@ -150,17 +150,20 @@ fn a_relay_carries_what_it_does_not_lose() {
     let relay = Relay::start(&wire, ["w0", "w1"], trouble).unwrap();
     let counter = UdpCounter::start(&server, "10.9.0.1:443".parse().unwrap()).unwrap();
     let socket = client.inside(|| Ok(UdpSocket::bind("10.9.0.2:0")?)).unwrap();
-    for _ in 0..1000 {
-        socket.send_to(b"x", "10.9.0.1:443".parse::<SocketAddr>().unwrap()).unwrap();
-    }
     let from: IpAddr = "10.9.0.2".parse().unwrap();
-    for _ in 0..400 {
-        let (forwarded, arrived) = (relay.forwarded(), counter.datagrams().get(&from).copied().unwrap_or(0));
-        if forwarded.carried + forwarded.lost == 1000 && arrived == forwarded.carried {
-            assert!((50..150).contains(&forwarded.lost) && (100..300).contains(&forwarded.held), "{forwarded:?}");
-            return;
+    let arrived = || counter.datagrams().get(&from).copied().unwrap_or(0);
+    for sent in (100..=1000).step_by(100) {
+        for _ in 0..100 {
+            socket.send_to(b"x", "10.9.0.1:443".parse::<SocketAddr>().unwrap()).unwrap();
         }
-        std::thread::sleep(Duration::from_millis(5));
+        // No more at once than a socket has room for.
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while relay.forwarded().carried + relay.forwarded().lost < sent || arrived() < relay.forwarded().carried {
+            assert!(Instant::now() < deadline, "{:?}, {} arrived", relay.forwarded(), arrived());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
-    panic!("{:?}, {:?}", relay.forwarded(), counter.datagrams());
+    let Forwarded { carried, lost, held } = relay.forwarded();
+    assert!((50..150).contains(&lost) && (100..300).contains(&held), "{lost} lost, {held} held");
+    assert_eq!(arrived(), carried);
 }
