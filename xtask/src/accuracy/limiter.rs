@@ -27,7 +27,7 @@ impl<'a> Limiter<'a> {
         let socket = lab.directory().join("control.sock");
         let mut command = lab.server.command(&tools.limiter);
         command
-            .args(["--iface", INTERFACE, "--limit", limit, "--port", "all", "--count", "packets", "--socket"])
+            .args(["--iface", INTERFACE, "--limit", limit, "--port", "all", "--count", "requests", "--socket"])
             .arg(&socket);
         command.env("RATELIMITD_STATE_DIR", lab.directory().join("state"));
         let process = Child::start(command)?;
