@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 
+use crate::child::must;
 use crate::{Child, Namespace};
 
 /// How often a server looks whether it should stop.
@@ -139,15 +140,39 @@ impl UdpCounter {
 /// # Errors
 /// If it is not installed, or does not answer within five seconds.
 pub fn nginx(namespace: &Namespace, directory: &Path, addresses: &[SocketAddr]) -> Result<Child> {
+    let listen: String = addresses.iter().map(|address| format!("listen {address}; ")).collect();
+    start_nginx(namespace, directory, addresses, &listen)
+}
+
+/// The same, which speaks TLS 1.2 and 1.3 on the `tls` ones of its addresses, with a certificate of its own.
+///
+/// # Errors
+/// As for [`nginx`], and if `openssl` cannot make the certificate.
+pub fn nginx_with_tls(
+    namespace: &Namespace,
+    directory: &Path,
+    clear: &[SocketAddr],
+    tls: &[SocketAddr],
+) -> Result<Child> {
+    let [key, certificate] = ["key.pem", "certificate.pem"].map(|name| directory.join(name).display().to_string());
+    let subject = ["-subj", "/CN=server.test", "-days", "30", "-keyout", &key, "-out", &certificate];
+    must("openssl", &[&["req", "-x509", "-newkey", "rsa:2048", "-nodes"], &subject[..]].concat())?;
+    let mut listen: String = clear.iter().map(|address| format!("listen {address}; ")).collect();
+    listen.extend(tls.iter().map(|address| format!("listen {address} ssl; ")));
+    listen += &format!("ssl_certificate {certificate}; ssl_certificate_key {key};");
+    start_nginx(namespace, directory, &[clear, tls].concat(), &listen)
+}
+
+fn start_nginx(namespace: &Namespace, directory: &Path, addresses: &[SocketAddr], listen: &str) -> Result<Child> {
     let root = directory.display();
-    let listen: String = addresses.iter().map(|address| format!("        listen {address};\n")).collect();
     let config = format!(
         "daemon off;\nmaster_process off;\npid {root}/nginx.pid;\nerror_log {root}/error.log;\n\
          events {{ worker_connections 1024; }}\n\
          http {{\n    access_log {root}/access.log;\n    keepalive_requests 1000000;\n\
          \x20   client_body_temp_path {root}; proxy_temp_path {root}; fastcgi_temp_path {root};\n\
-         \x20   uwsgi_temp_path {root}; scgi_temp_path {root};\n\
-         \x20   server {{\n{listen}        location / {{ return 200 \"ok\\n\"; }}\n\
+         \x20   uwsgi_temp_path {root}; scgi_temp_path {root}; client_max_body_size 0;\n\
+         \x20   server {{\n        {listen}\n        location / {{ return 200 \"ok\\n\"; }}\n\
+         \x20       location /put/ {{ root {root}; dav_methods PUT; create_full_put_path on; }}\n\
          \x20       location /files/ {{ root {root}; }}\n    }}\n}}\n"
     );
     let path = directory.join("nginx.conf");
