@@ -29,7 +29,7 @@ pub struct Sent {
 pub struct Clients(HashMap<Name, Client>);
 
 /// The longest segment's payload.
-const SEGMENT_BYTES_MAX: usize = 1200;
+const SEGMENT_BYTES_MAX: usize = 1000;
 /// After so many bytes a connection begins anew.
 const STREAM_BYTES_MAX: usize = 1 << 16;
 
@@ -209,6 +209,7 @@ impl Client {
 /// What a client sends in one go, while it waits for nothing.
 fn message(speaks: Speaks, random: &mut Random) -> Vec<u8> {
     match speaks {
+        Speaks::Http1 if random.one_in(8) => web_socket(random),
         Speaks::Http1 => http1(random),
         Speaks::Tls => tls(random),
         Speaks::Bytes => {
@@ -239,6 +240,13 @@ fn http1(random: &mut Random) -> Vec<u8> {
         let filling: &[u8] = random.of(&[b"x", b"\r\nGET / HTTP/1.1\r\n\r\n", b"POST "]);
         bytes.extend(filling.iter().cycle().take(body));
     }
+    bytes
+}
+
+/// A frame of a web socket, or nearly one.
+fn web_socket(random: &mut Random) -> Vec<u8> {
+    let mut bytes = vec![random.of(&[0x81, 0x82, 0x88, 0xc1, 0xa1, 0x83]), random.of(&[0x84, 0x84, 0x04])];
+    bytes.resize(random.of(&[5, 6, 10]), b'm');
     bytes
 }
 
@@ -280,8 +288,9 @@ fn tls(random: &mut Random) -> Vec<u8> {
             CHANGE_CIPHER_SPEC,
             0,
         ]);
-        let at_most = random.of(&[40, 120, 120, 600, 600, 16_384]);
-        bytes.extend(record(kind, 1 + random.index(at_most)));
+        let at_most = random.of(&[1, 120, 120, 600, 600, 16_384]);
+        // An alert of TLS 1.3, or what is no frame of HTTP/2's control, by any cipher.
+        bytes.extend(record(kind, if at_most == 1 { 19 } else { 51 + random.index(at_most) }));
     }
     bytes
 }

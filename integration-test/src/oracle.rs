@@ -4,8 +4,14 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
+mod conversation;
+mod part;
 #[cfg(test)]
 mod tests;
+mod tls;
+
+pub use part::Parts;
+use part::{Newest, Part};
 
 /// Nanoseconds since 1970, as everywhere.
 pub type Nanos = u64;
@@ -14,12 +20,6 @@ pub type Nanos = u64;
 pub type Prefix = (IpAddr, u8);
 
 const SECOND: Nanos = 1_000_000_000;
-
-/// A UDP flow that was silent for longer is new again.
-const FLOW_IDLE: Nanos = 120 * SECOND;
-
-/// QUIC Initial datagrams that one connection may take.
-const INITIALS_PER_CONNECTION: u32 = 8;
 
 /// What one of a limit is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -239,15 +239,6 @@ impl Outcome {
 /// number of buckets keeps it.
 type Counter = (&'static str, IpAddr, Unit, Nanos, bool);
 
-/// A UDP flow: whole address, source port, destination port.
-type FlowKey = (IpAddr, u16, u16);
-
-#[derive(Clone, Copy, Debug)]
-struct Flow {
-    last: Nanos,
-    initials: u32,
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Ban {
     until: Nanos,
@@ -270,7 +261,7 @@ pub struct Oracle {
     /// When each of these last refused something.
     refused: HashMap<Counter, Nanos>,
     bans: HashMap<(&'static str, IpAddr), Ban>,
-    flows: HashMap<FlowKey, Flow>,
+    parts: Parts,
 }
 
 impl Oracle {
@@ -283,7 +274,7 @@ impl Oracle {
             begun: HashSet::new(),
             refused: HashMap::new(),
             bans: HashMap::new(),
-            flows: HashMap::new(),
+            parts: Parts::default(),
         }
     }
 
@@ -297,7 +288,8 @@ impl Oracle {
         let judges = |rule: &&Rule| rule.until.is_none_or(|until| now < until) && rule.is_for(packet);
         let rules: Vec<&Rule> = self.policy.rules.iter().filter(judges).collect();
         // A fragment may be of any of them: the first that counts such at all.
-        let counts_volume = |rule: &&&Rule| rule.limits.iter().any(|limit| limit.unit != Unit::Connections);
+        let counts_volume =
+            |rule: &&&Rule| rule.limits.iter().any(|limit| matches!(limit.unit, Unit::Packets | Unit::Bytes));
         let preferred = rules.iter().filter(|_| packet.kind == Kind::Fragment).find(counts_volume);
         let Some(rule) = preferred.or(rules.first()).map(|rule| (*rule).clone()) else {
             return Outcome::NotProtected;
@@ -318,19 +310,35 @@ impl Oracle {
     }
 
     fn judge_by(&mut self, rule: &Rule, packet: &Packet, now: Nanos) -> Outcome {
-        let flow = self.flow(rule, packet, now);
-        let opens = match packet.kind {
-            Kind::Tcp { opens, .. } => opens,
-            Kind::Udp { .. } => matches!(flow, Some((_, _, true))),
-            Kind::Fragment | Kind::Essential | Kind::Other => false,
-        };
+        let part = self.part(rule, packet, now);
         let cost = |unit: Unit| match unit {
-            Unit::Connections => u64::from(opens),
+            Unit::Connections => u64::from(part.opens),
+            Unit::Requests => part.requests,
             Unit::Packets => 1,
             Unit::Bytes => packet.bytes,
-            Unit::Requests => 0,
         };
-        let client = self.client(packet.source);
+        let outcome = self.hold(rule, self.client(packet.source), cost, now);
+        // What is refused is judged again when it is sent again. A flow that is refused opens with each datagram, in a dry run
+        // too; a conversation goes on by whatever passes.
+        let goes_on = rule.mode == Mode::DryRun && matches!(part.newest, Newest::Conversation(..));
+        if outcome.passes() || goes_on {
+            self.parts.remember(part.newest);
+        }
+        outcome
+    }
+
+    /// What of its connection a packet is, as far as this rule asks.
+    fn part(&self, rule: &Rule, packet: &Packet, now: Nanos) -> Part {
+        let counts = |unit| rule.counts(unit);
+        match packet.kind {
+            Kind::Udp { .. } if counts(Unit::Connections) || counts(Unit::Requests) => self.parts.datagram(packet, now),
+            Kind::Tcp { .. } if counts(Unit::Requests) && !packet.payload.is_empty() => self.parts.segment(packet),
+            Kind::Tcp { opens, .. } => Part { opens, ..Part::default() },
+            Kind::Udp { .. } | Kind::Fragment | Kind::Essential | Kind::Other => Part::default(),
+        }
+    }
+
+    fn hold(&mut self, rule: &Rule, client: IpAddr, cost: impl Fn(Unit) -> u64, now: Nanos) -> Outcome {
         let ban = self.bans.get(&(rule.name, client)).copied();
         if rule.bans.is_some() && ban.is_some_and(|ban| now < ban.until) {
             return Outcome::Banned;
@@ -338,35 +346,13 @@ impl Oracle {
         let outcome = self.charge(rule, client, cost, now);
         // Who was not let in since is refused for the same as before.
         let is_another = self.bans.get(&(rule.name, client)).is_none_or(|ban| ban.is_over || now >= ban.forgotten);
-        match (outcome, flow, &rule.bans) {
-            (Outcome::OverLimit, _, Some(bans)) if rule.mode == Mode::Enforce && is_another => {
-                let before = ban.filter(|ban| now < ban.forgotten).map_or(0, |ban| ban.before + 1);
-                let until = now + bans.steps[before.min(bans.steps.len() - 1)];
-                self.bans
-                    .insert((rule.name, client), Ban { until, forgotten: until + bans.forget, before, is_over: false });
-            }
-            (Outcome::WithinLimit | Outcome::NotCounted, Some((key, flow, _)), _) => {
-                self.flows.insert(key, flow);
-            }
-            _ => {}
+        if let (Outcome::OverLimit, Mode::Enforce, Some(bans), true) = (outcome, rule.mode, &rule.bans, is_another) {
+            let before = ban.filter(|ban| now < ban.forgotten).map_or(0, |ban| ban.before + 1);
+            let until = now + bans.steps[before.min(bans.steps.len() - 1)];
+            let ban = Ban { until, forgotten: until + bans.forget, before, is_over: false };
+            self.bans.insert((rule.name, client), ban);
         }
         outcome
-    }
-
-    /// The datagram's flow as it will be remembered, and whether the datagram opens it. None where no flow matters.
-    fn flow(&self, rule: &Rule, packet: &Packet, now: Nanos) -> Option<(FlowKey, Flow, bool)> {
-        let Kind::Udp { source_port, port, quic_initial } = packet.kind else { return None };
-        if !rule.counts(Unit::Connections) {
-            return None;
-        }
-        let key = (packet.source, source_port, port);
-        let opened = (key, Flow { last: now, initials: u32::from(quic_initial) }, true);
-        let Some(known) = self.flows.get(&key) else { return Some(opened) };
-        let initials = known.initials + u32::from(quic_initial);
-        if now - known.last > FLOW_IDLE || initials > INITIALS_PER_CONNECTION {
-            return Some(opened);
-        }
-        Some((key, Flow { last: now, initials }, false))
     }
 
     fn charge(&mut self, rule: &Rule, client: IpAddr, cost: impl Fn(Unit) -> u64, now: Nanos) -> Outcome {

@@ -3,7 +3,7 @@
 //! A run prints its seed; RATELIMITD_SEED repeats it.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,6 +16,7 @@ use integration_test::oracle::{self, Kind, Oracle, Packet};
 use integration_test::program::{Program, TEN_O_CLOCK, limit_over};
 use integration_test::random::Random;
 use ipnet::IpNet;
+use ratelimit_common::conversation::{Turn, turn};
 use ratelimit_common::layout::Unit;
 use ratelimit_common::packet::{self, Parsed, Target, parse};
 use ratelimit_common::source::Address;
@@ -23,6 +24,8 @@ use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_userspace::desired::{Access, Bans, Grant, Limit, Mode, Policy, Ports, Refuse, Rule, WindowForm};
 
 const STEPS: u32 = 120_000;
+/// Packets of any kind whose segments are held against the rule alone.
+const SEGMENTS: u32 = 100_000;
 /// After so many steps, the counters of the program are compared with the oracle's, which also shows that no packet is lost.
 const STEPS_BETWEEN_COUNTS: u32 = 500;
 /// A segment's timestamps, as most have them.
@@ -111,7 +114,7 @@ fn random_rule(random: &mut Random, name: &str, now: Nanos) -> Rule {
 fn random_limits(random: &mut Random, rule: &str, at_least: u64, below: u64) -> Vec<Limit> {
     let mut limits: Vec<Limit> = Vec::new();
     for _ in 0..at_least + random.below(below) {
-        let unit = random.of(&[Unit::Connections, Unit::Packets, Unit::Bytes]);
+        let unit = random.of(&[Unit::Connections, Unit::Packets, Unit::Bytes, Unit::Requests, Unit::Requests]);
         let form = random.of(&[
             WindowForm::Strict,
             WindowForm::Strict,
@@ -251,8 +254,10 @@ fn random_packet(random: &mut Random, clients: &mut Clients) -> (Vec<u8>, Packet
             (kind, (V4::of(UDP), UDP), udp_from(source_port, port, &data), data)
         }
         6 => {
-            let (kind, initial) = (Kind::Udp { source_port, port, quic_initial: true }, quic(0xc0, 1));
-            (kind, (V4::of(UDP), UDP), udp_from(source_port, port, &initial), initial)
+            // An Initial mostly, else a Handshake.
+            let first = random.of(&[0xc0, 0xc0, 0xc0, 0xe0]);
+            let (kind, long) = (Kind::Udp { source_port, port, quic_initial: first == 0xc0 }, quic(first, 1));
+            (kind, (V4::of(UDP), UDP), udp_from(source_port, port, &long), long)
         }
         7 if is_v4 => (Kind::Fragment, (V4::fragment(UDP, offset, more), FRAGMENT), data, Vec::new()),
         7 => (Kind::Fragment, (V4::of(UDP), FRAGMENT), fragment(UDP, offset, more, data), Vec::new()),
@@ -372,7 +377,7 @@ fn a_random_packet_is_to_the_parser_what_it_is_to_the_oracle() {
                 let payload = frame[payload_at as usize..][..payload_bytes as usize].to_vec();
                 (Kind::Tcp { source_port, port, opens: opening, sequence, acknowledged }, payload)
             }
-            Target::Udp { port, source_port, quic_initial, payload_bytes } => {
+            Target::Udp { port, source_port, quic_initial, payload_bytes, quic_short: _ } => {
                 (Kind::Udp { source_port, port, quic_initial }, end(payload_bytes.into()))
             }
             Target::Fragment => (Kind::Fragment, Vec::new()),
@@ -385,6 +390,34 @@ fn a_random_packet_is_to_the_parser_what_it_is_to_the_oracle() {
             "{frame:02x?}"
         );
     }
+}
+
+#[test]
+fn as_many_requests_begin_in_a_random_segment_as_the_oracle_says() {
+    let seed = seed();
+    println!("RATELIMITD_SEED={seed}");
+    let (mut random, mut clients) = (Random(seed), Clients::default());
+    let (mut parts, mut known) = (oracle::Parts::default(), HashMap::new());
+    let mut counted = 0;
+    for step in 0..SEGMENTS {
+        let (frame, packet) = random_packet(&mut random, &mut clients);
+        let Kind::Tcp { source_port, port, .. } = packet.kind else { continue };
+        let expected = parts.requests(&packet, TEN_O_CLOCK.0);
+        let frame = frame.as_slice();
+        let Parsed::Ip(packet::Packet { target: Target::Tcp { segment, .. }, .. }) = parse(&frame) else {
+            panic!("{packet:?} is no segment: {frame:02x?}");
+        };
+        if segment.payload_bytes == 0 {
+            continue;
+        }
+        let name = (packet.source, packet.destination, source_port, port);
+        let before = known.get(&name).copied();
+        let Turn { requests, newest } = turn(&frame, &segment, before);
+        assert_eq!(u64::from(requests), expected, "seed {seed}, step {step}: {before:#?}, {packet:?}");
+        known.insert(name, newest);
+        counted += requests;
+    }
+    println!("{counted} requests");
 }
 
 #[test]

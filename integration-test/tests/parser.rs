@@ -116,8 +116,8 @@ fn a_packet_whose_ports_are_behind_the_first_buffer_is_unwalkable_and_never_malf
 
 fn with_quic_initial(target: Target) -> Target {
     match target {
-        Target::Udp { port, source_port, payload_bytes, quic_initial: _ } => {
-            Target::Udp { port, source_port, payload_bytes, quic_initial: true }
+        Target::Udp { port, source_port, payload_bytes, quic_short: _, quic_initial: _ } => {
+            Target::Udp { port, source_port, payload_bytes, quic_short: false, quic_initial: true }
         }
         Target::Tcp { .. } | Target::Fragment | Target::Unwalkable | Target::Essential | Target::Other => target,
     }
@@ -297,6 +297,7 @@ fn by_etherparse(bytes: &[u8]) -> Option<Parsed> {
             port: udp.destination_port(),
             source_port: udp.source_port(),
             quic_initial: is_initial(udp.payload()),
+            quic_short: udp.payload().len() >= 6 && udp.payload()[0] < 0x80,
             payload_bytes: u16::try_from(udp.payload().len()).unwrap(),
         },
         Some(TransportSlice::Icmpv4(icmp)) if !is_v6 => essential(matches!(icmp.type_u8(), 3 | 11 | 12)),

@@ -1,5 +1,6 @@
 //! What the oracle says of the cases that the design's text works out.
 
+use super::part::FLOW_IDLE;
 use super::*;
 
 const MINUTE: Nanos = 60 * SECOND;
@@ -149,4 +150,28 @@ fn a_ban_grows_until_it_is_forgotten_and_the_first_rule_that_matches_judges() {
     }
     let outside = Packet { source: "203.0.113.1".parse().unwrap(), ..SYN };
     assert_eq!(oracle.judge(&outside, TEN_O_CLOCK), Outcome::WithinLimit);
+}
+
+#[test]
+fn a_request_is_a_turn_or_one_of_several_in_a_segment_or_a_datagram() {
+    const GET: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
+    let mut parts = Parts::default();
+    let mut segment = |sequence: u32, acknowledged: u32, payload: &[u8]| {
+        let kind = Kind::Tcp { source_port: 4000, port: 80, opens: false, sequence, acknowledged };
+        parts.requests(&Packet { kind, payload: payload.to_vec(), ..SYN }, TEN_O_CLOCK)
+    };
+    // Cut in two; sent again; the next, unanswered; answered; answered by no more than that the body may come.
+    assert_eq!([segment(0, 1, &GET[..9]), segment(9, 1, &GET[9..]), segment(0, 1, GET)], [1, 0, 0]);
+    assert_eq!([segment(18, 1, GET), segment(36, 500, b"a body"), segment(42, 525, b"a body")], [1, 1, 0]);
+    // One left out, which comes late, once; three in one.
+    assert_eq!([segment(66, 525, GET), segment(48, 525, GET), segment(48, 525, GET)], [1, 1, 0]);
+    assert_eq!(segment(84, 525, &[GET, GET, GET].concat()), 3);
+    // Nowhere near: another connection.
+    assert_eq!([segment(1 << 30, 525, b"anything"), segment((1 << 30) + 8, 525, b" else")], [1, 0]);
+    let mut datagram = |port: u16, payload: &[u8]| {
+        let kind = Kind::Udp { source_port: 4000, port, quic_initial: false };
+        parts.requests(&Packet { kind, payload: payload.to_vec(), ..SYN }, TEN_O_CLOCK)
+    };
+    assert_eq!([datagram(53, &[0; 30]), datagram(53, &[0; 30])], [1, 1]);
+    assert_eq!([datagram(443, &[0x40; 30]), datagram(443, &[0x40; 64]), datagram(443, &[0x40; 1001])], [0, 1, 0]);
 }

@@ -80,7 +80,9 @@ pub(super) fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
         ipv6_wide: u8::from(Family::of_ipv6_prefix(policy.ipv6_prefix) == Family::V6Wide),
         until_ns: 0,
         portless_rules: set(policy, |rule| rule.ports != Ports::default()),
-        volume_rules: set(policy, |rule| rule.limits.iter().any(|limit| limit.unit != Unit::Connections)),
+        volume_rules: set(policy, |rule| {
+            rule.limits.iter().any(|limit| matches!(limit.unit, Unit::Packets | Unit::Bytes))
+        }),
         other_rules: set(policy, |rule| rule.ports.other_protocols),
         from_any: set(policy, |rule| rule.from.is_empty()),
         to_any: set(policy, |rule| rule.to.is_empty()),

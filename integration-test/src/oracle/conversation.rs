@@ -1,0 +1,165 @@
+//! How many requests begin in a segment of TCP, by what its client has sent and heard so far. HTTP/2 is not in it.
+
+use std::ops::Range;
+
+use super::tls::{self, Tls};
+
+/// Farther away, it is another connection.
+const FAR: u32 = 1 << 23;
+/// What is unknown, and longer, is the middle of something.
+const FIRST_BYTES_MAX: usize = 1024;
+/// `HTTP/1.1 100 Continue` and an empty line.
+pub(super) const CONTINUE: u32 = 25;
+
+#[derive(Clone, Debug)]
+pub(super) struct Conversation {
+    /// Number of the byte that comes next.
+    next: u32,
+    /// What was left out, as far as it is remembered.
+    hole: Option<Range<u32>>,
+    speaks: Speaks,
+    turn: Turn,
+}
+
+#[derive(Clone, Debug)]
+enum Speaks {
+    Http1 {
+        /// Has sent several requests at once.
+        is_pipelined: bool,
+    },
+    Tls(Tls),
+    Anything,
+}
+
+/// Where the client is in its talk with the server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    /// What the client had heard when its newest request was counted; 0 is not known.
+    pub(super) heard: u32,
+    /// The next request is the first.
+    pub(super) is_open: bool,
+    /// No turn was taken since the first.
+    pub(super) is_first: bool,
+}
+
+impl Turn {
+    /// Bytes heard since; none where it is less than was heard before.
+    pub(super) fn heard_since(self, acknowledged: u32) -> u32 {
+        u32::try_from(difference(acknowledged, self.heard)).unwrap_or(0)
+    }
+}
+
+impl Conversation {
+    /// The conversation with this segment, and the requests that begin in it.
+    pub(super) fn turn(known: Option<&Self>, sequence: u32, acknowledged: u32, payload: &[u8]) -> (Self, u64) {
+        let end = sequence.wrapping_add(u32::try_from(payload.len()).expect("a packet's length"));
+        let Some(known) = known else { return Self::begin(end, acknowledged, payload, false) };
+        let mut now = known.clone();
+        let ahead = difference(sequence, known.next);
+        if ahead.unsigned_abs() > FAR {
+            return Self::begin(end, acknowledged, payload, true);
+        }
+        let mut repeated = 0;
+        let mut is_late = false;
+        if ahead > 0 {
+            let start = known.hole.as_ref().map_or(known.next, |hole| hole.start);
+            now.hole = Some(start..sequence);
+            if let Speaks::Tls(tls) = &mut now.speaks {
+                tls.leave_out(ahead.unsigned_abs() as usize);
+            }
+            now.next = end;
+        } else if difference(end, known.next) > 0 {
+            repeated = ahead.unsigned_abs() as usize;
+            now.next = end;
+        } else {
+            let Some(hole) = known.hole.clone() else { return (now, 0) };
+            if difference(sequence, hole.start) < 0 || difference(sequence, hole.end) >= 0 {
+                return (now, 0);
+            }
+            is_late = true;
+            if sequence == hole.start {
+                now.hole = Some(end..hole.end).filter(|left| difference(left.end, left.start) > 0);
+            }
+        }
+        if now.turn.heard == 0 {
+            now.turn.heard = acknowledged;
+        }
+        let requests = now.requests(acknowledged, payload.split_at(repeated), is_late);
+        (now, requests)
+    }
+
+    /// `is_another`: its beginning was not missed, or does not matter.
+    fn begin(end: u32, acknowledged: u32, payload: &[u8], is_another: bool) -> (Self, u64) {
+        let (speaks, is_open) = match tls::record(payload) {
+            Some((tls::HANDSHAKE, _)) => (Speaks::Tls(Tls::at_hello()), true),
+            Some(_) => (Speaks::Tls(Tls::in_the_middle()), is_another),
+            None if is_request(payload) => (Speaks::Http1 { is_pipelined: false }, true),
+            None => (Speaks::Anything, is_another || payload.len() <= FIRST_BYTES_MAX),
+        };
+        let turn = Turn { heard: acknowledged, is_open, is_first: is_open };
+        let mut new = Self { next: end, hole: None, speaks, turn };
+        let requests = new.requests(acknowledged, (&[], payload), false);
+        (new, requests)
+    }
+
+    fn requests(&mut self, acknowledged: u32, (repeated, fresh): (&[u8], &[u8]), is_late: bool) -> u64 {
+        let Self { speaks, turn, .. } = self;
+        match speaks {
+            Speaks::Http1 { is_pipelined } => http1(is_pipelined, turn, acknowledged, (repeated, fresh)),
+            Speaks::Tls(tls) if is_late => tls.apart(turn, acknowledged, fresh),
+            Speaks::Tls(tls) => tls.requests(turn, acknowledged, fresh),
+            Speaks::Anything => {
+                let is_request = turn.is_open || turn.heard_since(acknowledged) > 0;
+                if is_request {
+                    *turn = Turn { heard: acknowledged, is_open: false, is_first: false };
+                }
+                u64::from(is_request)
+            }
+        }
+    }
+}
+
+fn http1(is_pipelined: &mut bool, turn: &mut Turn, acknowledged: u32, (repeated, fresh): (&[u8], &[u8])) -> u64 {
+    let next_turn = Turn { heard: acknowledged, is_open: false, is_first: false };
+    if is_request(fresh) || *is_pipelined {
+        let all = [repeated, fresh].concat();
+        let behind_lines = (repeated.len() + 1..all.len()).filter(|&at| begins_behind_line(&all, at));
+        let requests = u64::from(is_request(fresh)) + behind_lines.count() as u64;
+        *is_pipelined |= requests > 1;
+        if requests > 0 {
+            *turn = next_turn;
+        }
+        return requests;
+    }
+    let heard = turn.heard_since(acknowledged);
+    if heard > 0 {
+        *turn = next_turn;
+    }
+    u64::from(heard > CONTINUE && !is_web_socket(fresh))
+}
+
+/// A method, a space, and the beginning of a target where there is room for it in eight bytes.
+fn is_request(bytes: &[u8]) -> bool {
+    let eight = &bytes[..bytes.len().min(8)];
+    let Some(space) = eight.iter().position(|byte| !byte.is_ascii_uppercase()) else { return false };
+    (3..=7).contains(&space)
+        && eight[space] == b' '
+        && eight.get(space + 1).is_none_or(|target| [b'/', b'*', b'h'].contains(target))
+}
+
+/// The same behind a line's end, or behind an empty line as much of a method as the segment has.
+fn begins_behind_line(all: &[u8], at: usize) -> bool {
+    let (before, rest) = all.split_at(at);
+    let is_cut_off = rest.len() <= 8 && rest.iter().all(u8::is_ascii_uppercase);
+    before.ends_with(b"\n") && is_request(rest) || before.ends_with(b"\r\n\r\n") && is_cut_off
+}
+
+/// RFC 6455, section 5.2: no reserved bit but compression's, an opcode that there is, masked.
+fn is_web_socket(bytes: &[u8]) -> bool {
+    bytes.len() >= 6 && bytes[0] & 0x30 == 0 && [0, 1, 2, 8, 9, 10].contains(&(bytes[0] & 0xf)) && bytes[1] >= 0x80
+}
+
+/// How far `to` is ahead of `from`, on the circle that the numbers are.
+fn difference(to: u32, from: u32) -> i32 {
+    to.wrapping_sub(from).cast_signed()
+}

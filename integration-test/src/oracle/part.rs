@@ -1,0 +1,113 @@
+//! What of its connection a packet is: whether it opens one, how many requests begin in it. Of UDP, here; of TCP, in
+//! `conversation`.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use super::conversation::Conversation;
+use super::{Kind, Nanos, Packet, SECOND};
+
+/// A UDP flow that was silent for longer is new again.
+pub(super) const FLOW_IDLE: Nanos = 120 * SECOND;
+
+/// QUIC Initial datagrams that one connection may take.
+const INITIALS_PER_CONNECTION: u32 = 8;
+
+/// Where a flow that begins in its middle is taken for QUIC.
+const QUIC_PORT: u16 = 443;
+
+/// A UDP flow: whole address, source port, destination port.
+type FlowKey = (IpAddr, u16, u16);
+
+/// A TCP connection: both addresses, source port, destination port.
+type ConversationKey = (IpAddr, IpAddr, u16, u16);
+
+/// What of its connection a packet is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Part {
+    pub(super) opens: bool,
+    pub(super) requests: u64,
+    /// What is remembered once the packet passes.
+    pub(super) newest: Newest,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) enum Newest {
+    #[default]
+    Nothing,
+    Flow(FlowKey, Flow),
+    Conversation(ConversationKey, Conversation),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flow {
+    last: Nanos,
+    /// Since its newest connection.
+    initials: u32,
+    /// That has asked for something.
+    has_asked: bool,
+}
+
+/// All that is remembered of flows and connections.
+#[derive(Clone, Debug, Default)]
+pub struct Parts {
+    flows: HashMap<FlowKey, Flow>,
+    conversations: HashMap<ConversationKey, Conversation>,
+}
+
+impl Parts {
+    /// How many requests begin in a packet of TCP or UDP, which passes.
+    pub fn requests(&mut self, packet: &Packet, now: Nanos) -> u64 {
+        let part = match packet.kind {
+            Kind::Udp { .. } => self.datagram(packet, now),
+            Kind::Tcp { .. } if !packet.payload.is_empty() => self.segment(packet),
+            Kind::Tcp { .. } | Kind::Fragment | Kind::Essential | Kind::Other => Part::default(),
+        };
+        self.remember(part.newest);
+        part.requests
+    }
+
+    pub(super) fn remember(&mut self, newest: Newest) {
+        match newest {
+            Newest::Nothing => {}
+            Newest::Flow(key, flow) => drop(self.flows.insert(key, flow)),
+            Newest::Conversation(key, conversation) => drop(self.conversations.insert(key, conversation)),
+        }
+    }
+
+    pub(super) fn datagram(&self, packet: &Packet, now: Nanos) -> Part {
+        let Kind::Udp { source_port, port, quic_initial } = packet.kind else { return Part::default() };
+        let key = (packet.source, source_port, port);
+        let is_short = packet.payload.len() >= 6 && packet.payload[0] < 0x80;
+        let known = self.flows.get(&key).filter(|flow| now - flow.last <= FLOW_IDLE);
+        let before =
+            known.copied().unwrap_or(Flow { last: now, initials: 0, has_asked: port == QUIC_PORT && is_short });
+        let mut flow = Flow { last: now, initials: before.initials + u32::from(quic_initial), ..before };
+        let opens = known.is_none() || flow.initials > INITIALS_PER_CONNECTION;
+        if opens && quic_initial {
+            flow = Flow { last: now, initials: 1, has_asked: false };
+        }
+        let is_quic = flow.initials > 0 || flow.has_asked;
+        let asks = is_short && (64..=1000).contains(&packet.payload.len());
+        let is_request = if !is_quic {
+            true
+        } else if asks {
+            // The Initial was counted for the first.
+            flow.has_asked
+        } else {
+            quic_initial && (opens || before.initials == 0)
+        };
+        flow.has_asked |= is_quic && asks;
+        Part { opens, requests: u64::from(is_request), newest: Newest::Flow(key, flow) }
+    }
+
+    pub(super) fn segment(&self, packet: &Packet) -> Part {
+        let Kind::Tcp { source_port, port, opens, sequence, acknowledged } = packet.kind else {
+            return Part::default();
+        };
+        let key = (packet.source, packet.destination, source_port, port);
+        let (conversation, requests) =
+            Conversation::turn(self.conversations.get(&key), sequence, acknowledged, &packet.payload);
+        Part { opens, requests, newest: Newest::Conversation(key, conversation) }
+    }
+}

@@ -1,0 +1,181 @@
+//! Requests of HTTP/1 under TLS, by the headers of its records.
+
+use super::conversation::{CONTINUE, Turn};
+
+const CHANGE_CIPHER_SPEC: u8 = 20;
+pub(super) const HANDSHAKE: u8 = 22;
+const APPLICATION_DATA: u8 = 23;
+
+const HEADER: usize = 5;
+const LENGTH_MAX: usize = 16_384 + 2_048;
+/// What TLS 1.3 adds to a record.
+const OVERHEAD_1_3: usize = 17;
+/// Taken for what is added where that is not known.
+const OVERHEAD_UNKNOWN: usize = 24;
+/// A client's Finished message of TLS 1.3, by the two lengths of hashes.
+const FINISHED_1_3: [usize; 2] = [53, 69];
+/// The longest record that a Finished message of TLS 1.2 is in, and the message.
+const FINISHED_1_2_MAX: usize = 112;
+const FINISHED_1_2: usize = 16;
+/// Records of application data before the Finished message of TLS 1.3 that are not of an application.
+const BEFORE_FINISHED_MAX: usize = 3;
+const ALERT_BYTES: usize = 2;
+/// Where it may be HTTP/2, the longest of its frames that are no requests.
+const CONTROL_MAX: usize = 17;
+/// A body that was held back for `100 Continue`.
+const BODY_MIN: usize = 8192;
+
+#[derive(Clone, Debug)]
+pub(super) struct Tls {
+    phase: Phase,
+    /// What encryption adds to a record.
+    overhead: usize,
+    /// Of application data, as long as there was no Finished message.
+    records: usize,
+    ahead: Ahead,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Hello,
+    Changed,
+    Finished,
+    /// Seen from the middle on.
+    Unknown,
+}
+
+/// What comes before the next record.
+#[derive(Clone, Debug)]
+enum Ahead {
+    /// So much of the last one.
+    Rest(usize),
+    /// The rest of its header, of which this was in the last segment.
+    Header(Vec<u8>),
+    /// Nobody knows.
+    Lost,
+}
+
+/// A record's type and length, where the bytes begin with one.
+pub(super) fn record(bytes: &[u8]) -> Option<(u8, usize)> {
+    let [kind, 3, 0..=4, ..] = *bytes else { return None };
+    record_of_any_version(kind, bytes)
+}
+
+fn record_of_any_version(kind: u8, header: &[u8]) -> Option<(u8, usize)> {
+    let length = usize::from(u16::from_be_bytes([*header.get(3)?, *header.get(4)?]));
+    ((20..=23).contains(&kind) && (1..=LENGTH_MAX).contains(&length)).then_some((kind, length))
+}
+
+impl Tls {
+    pub(super) const fn at_hello() -> Self {
+        Self { phase: Phase::Hello, overhead: 0, records: 0, ahead: Ahead::Rest(0) }
+    }
+
+    pub(super) fn in_the_middle() -> Self {
+        Self { phase: Phase::Unknown, overhead: OVERHEAD_UNKNOWN, ..Self::at_hello() }
+    }
+
+    /// Some bytes never came.
+    pub(super) fn leave_out(&mut self, bytes: usize) {
+        self.ahead = match self.ahead {
+            Ahead::Rest(left) if bytes <= left => Ahead::Rest(left - bytes),
+            Ahead::Rest(_) | Ahead::Header(_) | Ahead::Lost => Ahead::Lost,
+        };
+    }
+
+    /// A segment that comes late is read by itself.
+    pub(super) fn apart(&mut self, turn: &mut Turn, acknowledged: u32, fresh: &[u8]) -> u64 {
+        let ahead = std::mem::replace(&mut self.ahead, Ahead::Lost);
+        let requests = self.requests(turn, acknowledged, fresh);
+        self.ahead = ahead;
+        requests
+    }
+
+    pub(super) fn requests(&mut self, turn: &mut Turn, acknowledged: u32, fresh: &[u8]) -> u64 {
+        let mut requests = 0;
+        let mut at = match std::mem::replace(&mut self.ahead, Ahead::Lost) {
+            Ahead::Lost => 0,
+            Ahead::Rest(left) if left >= fresh.len() => {
+                self.ahead = Ahead::Rest(left - fresh.len());
+                return 0;
+            }
+            Ahead::Rest(left) => left,
+            Ahead::Header(begun) => {
+                let missing = HEADER - begun.len();
+                // What comes in more than two parts, or alone, is not put together.
+                let header = fresh.get(..missing).filter(|_| fresh.len() > 1).map(|rest| [&begun, rest].concat());
+                match header.and_then(|header| record_of_any_version(header[0], &header)) {
+                    Some((kind, length)) => {
+                        requests += self.record(turn, acknowledged, (kind, length), false);
+                        missing + length
+                    }
+                    None => 0,
+                }
+            }
+        };
+        while at + HEADER <= fresh.len() {
+            let Some((kind, length)) = record(&fresh[at..]) else { return requests };
+            requests += self.record(turn, acknowledged, (kind, length), at == 0);
+            at += HEADER + length;
+        }
+        self.ahead = match at.checked_sub(fresh.len()) {
+            Some(left) => Ahead::Rest(left),
+            None => Ahead::Header(fresh[at..].to_vec()),
+        };
+        requests
+    }
+
+    fn record(&mut self, turn: &mut Turn, acknowledged: u32, (kind, length): (u8, usize), begins: bool) -> u64 {
+        match (self.phase, kind) {
+            (Phase::Hello, CHANGE_CIPHER_SPEC) => self.phase = Phase::Changed,
+            (Phase::Changed, HANDSHAKE) if length <= FINISHED_1_2_MAX => {
+                self.finish(length.saturating_sub(FINISHED_1_2));
+            }
+            (Phase::Finished | Phase::Unknown, APPLICATION_DATA) => {
+                return self.data(turn, acknowledged, length, begins);
+            }
+            (Phase::Hello | Phase::Changed, APPLICATION_DATA) if FINISHED_1_3.contains(&length) => {
+                self.finish(OVERHEAD_1_3);
+            }
+            (Phase::Hello | Phase::Changed, APPLICATION_DATA) => {
+                self.records += 1;
+                // Before the server has said anything, it is early data.
+                if turn.heard_since(acknowledged) == 0 {
+                    self.overhead = OVERHEAD_1_3;
+                    return self.data(turn, acknowledged, length, begins);
+                }
+                if self.records > BEFORE_FINISHED_MAX {
+                    self.finish(OVERHEAD_1_3);
+                }
+            }
+            _ => {}
+        }
+        0
+    }
+
+    fn finish(&mut self, overhead: usize) {
+        (self.phase, self.overhead) = (Phase::Finished, overhead);
+    }
+
+    fn data(&self, turn: &mut Turn, acknowledged: u32, length: usize, begins: bool) -> u64 {
+        let bytes = length.saturating_sub(self.overhead);
+        if bytes == ALERT_BYTES || self.phase == Phase::Unknown && bytes <= CONTROL_MAX {
+            return 0;
+        }
+        if turn.is_open {
+            *turn = Turn { heard: acknowledged, is_open: false, ..*turn };
+            return 1;
+        }
+        let heard = turn.heard_since(acknowledged);
+        if heard == 0 || !begins {
+            return 0;
+        }
+        // Behind its handshake a server of TLS 1.3 sends tickets, which are no answer.
+        let may_be_tickets = self.overhead == OVERHEAD_1_3 && turn.is_first;
+        let no_answer = CONTINUE as usize + HEADER + self.overhead;
+        let is_body =
+            heard as usize <= no_answer || may_be_tickets && (bytes >= BODY_MIN || (480..=580).contains(&heard));
+        *turn = Turn { heard: acknowledged, is_open: false, is_first: false };
+        u64::from(!is_body)
+    }
+}
