@@ -350,6 +350,16 @@ fn to_hide_where_records_begin_makes_nothing_free() {
 }
 
 #[test]
+fn a_record_too_short_for_a_request_hides_none_behind_it() {
+    let mut client = Client::with_tls_1_3(true);
+    assert_eq!(client.sends(&data(70)), 1);
+    client.hears(TICKETS);
+    for _ in 0..5 {
+        assert_eq!(client.hears(ANSWER).sends(&[data(5), data(120)].concat()), 1);
+    }
+}
+
+#[test]
 fn what_came_out_of_order_counts_once() {
     let mut client = Client::with_tls_1_3(false);
     assert_eq!(client.sends(&data(80)), 1);
