@@ -7,7 +7,7 @@
 use anyhow::{Context as _, Result, ensure};
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::TCP;
-use integration_test::frames::{IPV4, IPV6, VLAN, frame, padded, tagged, tcp, v4, v6};
+use integration_test::frames::{IPV4, IPV6, Segment, VLAN, frame, padded, tagged, tcp, v4, v6};
 use integration_test::program::{Program, limit_over, policy};
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
@@ -22,6 +22,8 @@ const RUNS_BEFORE: u64 = 4;
 
 struct Row {
     name: &'static str,
+    /// What comes before it, once.
+    before: Vec<Vec<u8>>,
     frame: Vec<u8>,
     policy: Policy,
     /// What becomes of it.
@@ -41,6 +43,9 @@ fn main() -> Result<()> {
     let mut programs: Vec<Program> = Vec::new();
     for row in &rows {
         let mut program = Program::on_the_kernels_clock(&row.policy);
+        for frame in &row.before {
+            program.passed(frame, 1);
+        }
         program.passed(&row.frame, RUNS_BEFORE);
         let verdict = program.verdict(&row.frame);
         ensure!(verdict == row.verdict, "{}: the verdict is {verdict}, not {}", row.name, row.verdict);
@@ -95,16 +100,38 @@ fn rows() -> Vec<Row> {
     wide.ipv6_prefix = 128;
     let row = |name, frame: &[u8], policy: &Policy, verdict| Row {
         name,
+        before: Vec::new(),
         frame: frame.to_vec(),
         policy: policy.clone(),
         verdict,
     };
+    let (one_request, requests) = (policy(&[limit(1, Unit::Requests)]), policy(&[limit(ENOUGH, Unit::Requests)]));
+    let ack = padded(frame(IPV4, v4(TCP, tcp(80, ACK))), 60);
+    let body = segment(2000, &[0x55; 1400]);
     let vlan = tagged(&[(VLAN, 5)], IPV4, v4(TCP, tcp(80, SYN)));
     vec![
         row("not IP", &padded(frame(0x0806, [0; 28]), 60), &connections, "not_ip"),
         row("not a protected port", &padded(frame(IPV4, v4(TCP, tcp(22, SYN))), 60), &connections, "not_protected"),
         row("exempt, 1 prefix", &syn_v4, &one_exempt, "exempt"),
-        row("not counted: ACK", &padded(frame(IPV4, v4(TCP, tcp(80, ACK))), 60), &connections, "not_counted"),
+        row("not counted: ACK", &ack, &connections, "not_counted"),
+        row("not counted: ACK, where requests are", &ack, &requests, "not_counted"),
+        row("not counted: data", &body, &connections, "not_counted"),
+        Row {
+            before: vec![segment(1000, GET), segment(9000, b"x")],
+            ..row("not counted: data, where requests are", &body, &requests, "not_counted")
+        },
+        Row {
+            before: [tls(), vec![record(1400, 120), segment(9000, b"x")]].concat(),
+            ..row("not counted: data, where requests are, TLS", &body, &requests, "not_counted")
+        },
+        Row {
+            before: vec![other_port(segment(1000, GET))],
+            ..row("over the limit: requests, in the clear", &segment(1000, GET), &one_request, "over_limit")
+        },
+        Row {
+            before: [vec![other_port(segment(1000, GET))], tls()].concat(),
+            ..row("over the limit: requests, under TLS", &record(1400, 120), &one_request, "over_limit")
+        },
         row("over the limit: connections", &syn_v4, &connections, "over_limit"),
         row("over the limit: packets", &syn_v4, &policy(&[one_packet]), "over_limit"),
         row("over the limit: bytes", &syn_v4, &policy(&[limit(50, Unit::Bytes)]), "over_limit"),
@@ -123,6 +150,35 @@ fn rows() -> Vec<Row> {
         row("admitted, two limits", &syn_v4, &policy(&plenty), "within_limit"),
         row("admitted, IPv6 /64", &syn_v6, &policy(&plenty[..1]), "within_limit"),
     ]
+}
+
+const GET: &[u8] = b"GET /page HTTP/1.1\r\nHost: example.org\r\nUser-Agent: curl/7.88.1\r\nAccept: */*\r\n\r\n";
+
+/// A segment of one connection, whose client has heard nothing more. One that leaves a gap before it lets what belongs there be
+/// judged each time that it comes.
+fn segment(sequence: u32, data: &[u8]) -> Vec<u8> {
+    let segment = Segment { sequence, data, ..Segment::to(80, ACK) };
+    frame(IPV4, v4(TCP, segment.bytes()))
+}
+
+/// The same from another port.
+fn other_port(mut frame: Vec<u8>) -> Vec<u8> {
+    // Ethernet and IPv4 headers are before it.
+    frame[14 + 20] ^= 0x10;
+    frame
+}
+
+/// A record of application data.
+fn record(sequence: u32, bytes: u16) -> Vec<u8> {
+    let [high, low] = bytes.to_be_bytes();
+    segment(sequence, &[&[23, 3, 3, high, low], vec![0x55; bytes.into()].as_slice()].concat())
+}
+
+/// What a TLS connection begins with, up to byte 1400.
+fn tls() -> Vec<Vec<u8>> {
+    let hello = [&[22, 3, 1, 1, 0], [0; 256].as_slice()].concat();
+    let finished = [&[20, 3, 3, 0, 1, 1, 23, 3, 3, 0, 53], [0; 53].as_slice()].concat();
+    vec![segment(1400 - 64 - 261, &hello), segment(1400 - 64, &finished)]
 }
 
 /// Over an hour, in six buckets: what is over the limit stays so while the benchmark lasts.
