@@ -152,6 +152,9 @@ impl Walk for &[u8] {}
 /// Judges a segment with payload, of the conversation last remembered as `known`.
 pub fn turn<F: Walk>(frame: &F, segment: &Segment, known: Option<Conversation>) -> Turn {
     let mut newest = known.unwrap_or_default();
+    if known.is_some() && newest.continues(frame, segment) {
+        return Turn { requests: 0, newest };
+    }
     let requests = newest.turn(frame, segment, known.is_some());
     Turn { requests, newest }
 }
@@ -172,6 +175,36 @@ const fn passed(count: u32, other: u32) -> bool {
 }
 
 impl Conversation {
+    /// Goes on by a segment with payload in which nothing can begin: what was sent before, the next part of a record, or of what
+    /// is neither a request nor an answer to anything. Says false, and does nothing, where that is not certain at first sight.
+    ///
+    /// Such a segment moves what is remembered whatever becomes of it: if it comes again, it is a repetition of nothing.
+    #[inline(always)]
+    pub fn continues<F: Frame>(&mut self, frame: &F, segment: &Segment) -> bool {
+        let bytes = segment.payload_bytes;
+        let behind = self.next.wrapping_sub(segment.sequence);
+        if behind != 0 {
+            return behind >= bytes && behind <= FAR_BYTES && self.hole == self.hole_end;
+        }
+        if self.speaks >= speaks::TLS {
+            if self.split_len != 0 || self.record_left < bytes || self.record_left == tls::LOST {
+                return false;
+            }
+            self.record_left -= bytes;
+        } else {
+            let (at, end) = (segment.payload_at, segment.payload_at + bytes);
+            let may_begin = self.speaks != speaks::HTTP1
+                || self.has(is::PIPELINED)
+                || self.heard != segment.acknowledged
+                || http1::begins(frame, at, end);
+            if may_begin {
+                return false;
+            }
+        }
+        self.next = segment.sequence.wrapping_add(bytes);
+        true
+    }
+
     /// Goes on by a segment with payload, from what is remembered if that `is_known`, and says how many requests begin in it.
     #[inline(always)]
     pub fn turn<F: Walk>(&mut self, frame: &F, segment: &Segment, is_known: bool) -> u32 {

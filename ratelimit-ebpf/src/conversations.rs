@@ -3,30 +3,59 @@
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::programs::XdpContext;
 use ratelimit_common::conversation::{Conversation, Record, Sought, Walk};
-use ratelimit_common::packet::Segment;
 
-use crate::maps::{self, Seen};
+use crate::maps;
 use crate::packet::XdpFrame;
 
-/// How many requests begin in this segment, to this port.
-#[inline(always)]
-pub(crate) fn requests(frame: &XdpFrame, seen: &Seen, port: u16, segment: Segment) -> u32 {
-    let Some(pending) = maps::pending() else { return 0 };
-    pending.set_segment(seen.source(), seen.destination(), port, segment);
-    turn(frame.context())
+/// What [`turn`] says of a segment.
+#[derive(Clone, Copy)]
+pub(crate) struct Judged(u32);
+
+/// Above all numbers of requests: nothing is pending.
+const CONTINUES: u32 = 1 << 31;
+
+impl Judged {
+    /// How many requests begin in it.
+    #[inline(always)]
+    pub(crate) const fn requests(self) -> u32 {
+        self.0 & !CONTINUES
+    }
+
+    /// Whether its connection is to be remembered once it is admitted.
+    #[inline(always)]
+    pub(crate) const fn is_pending(self) -> bool {
+        self.0 & CONTINUES == 0
+    }
 }
 
-/// A function of its own: the verifier walks it once, and its stack is free again when the source is judged.
+/// Judges the segment that this frame is.
+#[inline(always)]
+pub(crate) fn judge(frame: &XdpFrame) -> Judged {
+    Judged(turn(frame.context()))
+}
+
+/// Functions of their own: the verifier walks each once, and their stacks are free again when the source is judged.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn turn(ctx: *mut xdp_md) -> u32 {
-    let Some(pending) = maps::pending() else { return 0 };
-    let known = pending.known_conversation();
-    if let Some(known) = known {
-        pending.conversation = known;
+    let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return CONTINUES };
+    pending.set_conversation(seen);
+    let Some(known) = pending.known_conversation() else { return begins(ctx, 0) };
+    let context = XdpContext::new(ctx);
+    if known.continues(&XdpFrame::new(&context), &seen.segment()) {
+        return CONTINUES;
     }
-    let ctx = XdpContext::new(ctx);
-    pending.conversation.turn(&XdpFrame::new(&ctx), &pending.segment, known.is_some())
+    pending.conversation = *known;
+    begins(ctx, 1)
+}
+
+/// The rest of [`turn`]: what begins in a segment.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn begins(ctx: *mut xdp_md, is_known: u32) -> u32 {
+    let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return CONTINUES };
+    let context = XdpContext::new(ctx);
+    pending.conversation.turn(&XdpFrame::new(&context), &seen.segment(), is_known != 0)
 }
 
 impl Walk for XdpFrame<'_> {

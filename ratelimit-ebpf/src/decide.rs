@@ -160,8 +160,9 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging, seen: &Seen) -> Rea
     let rule = judging.rule;
     let Ok(target) = seen.target() else { return Reason::InternalError };
     let (opening, requests, pending) = match target {
-        Target::Tcp { port, opening, segment } if rule.counts_requests != 0 && segment.payload_bytes != 0 => {
-            (opening, conversations::requests(frame, seen, port, segment), Pending::Conversation)
+        Target::Tcp { opening, segment, .. } if rule.counts_requests != 0 && segment.payload_bytes != 0 => {
+            let judged = conversations::judge(frame);
+            (opening, judged.requests(), if judged.is_pending() { Pending::Conversation } else { Pending::Nothing })
         }
         Target::Udp { port, source_port, quic_initial, quic_short, payload_bytes }
             if rule.counts_connections | rule.counts_requests != 0 =>

@@ -531,53 +531,56 @@ mod seen_is {
 }
 
 impl Seen {
+    /// Keeps what was parsed: what matters of it.
     #[inline(always)]
-    pub(crate) fn new(parsed: Parsed, frame_bytes: u32) -> Self {
-        let nothing = Self {
-            source: [0; 2],
-            destination: [0; 2],
-            segment: Segment::default(),
-            ip_bytes: 0,
-            frame_bytes,
-            is: seen_is::NOT_IP,
-            is_v6: 0,
-            opening: 0,
-            quic_short: 0,
-            port: 0,
-            source_port: 0,
-            payload_bytes: 0,
-        };
+    pub(crate) fn keep(&mut self, parsed: Parsed, frame_bytes: u32) {
+        self.frame_bytes = frame_bytes;
         let packet = match parsed {
-            Parsed::NotIp => return nothing,
-            Parsed::Malformed => return Self { is: seen_is::MALFORMED, ..nothing },
-            Parsed::TooManyTags => return Self { is: seen_is::TOO_MANY_TAGS, ..nothing },
+            Parsed::NotIp => return self.is = seen_is::NOT_IP,
+            Parsed::Malformed => return self.is = seen_is::MALFORMED,
+            Parsed::TooManyTags => return self.is = seen_is::TOO_MANY_TAGS,
             Parsed::Ip(packet) => packet,
         };
-        let words = |address| match address {
-            Address::V4(address) => [u64::from(address), 0],
-            Address::V6(address) => address,
-        };
-        let is_v6 = matches!(packet.source, Address::V6(_)) as u8;
-        let (source, destination) = (words(packet.source), words(packet.destination));
-        let known = Self { source, destination, ip_bytes: packet.ip_bytes, is_v6, ..nothing };
-        match packet.target {
-            Target::Tcp { port, opening, segment } => {
-                Self { is: seen_is::TCP, port, opening: opening as u8, segment, ..known }
+        self.ip_bytes = packet.ip_bytes;
+        match (packet.source, packet.destination) {
+            (Address::V4(source), Address::V4(destination)) => {
+                self.is_v6 = 0;
+                self.source[0] = u64::from(source);
+                self.destination[0] = u64::from(destination);
             }
-            Target::Udp { port, source_port, quic_initial, quic_short, payload_bytes } => Self {
-                is: seen_is::UDP,
-                port,
-                source_port,
-                opening: quic_initial as u8,
-                quic_short: quic_short as u8,
-                payload_bytes,
-                ..known
-            },
-            Target::Fragment => Self { is: seen_is::FRAGMENT, ..known },
-            Target::Unwalkable => Self { is: seen_is::UNWALKABLE, ..known },
-            Target::Essential => Self { is: seen_is::ESSENTIAL, ..known },
-            Target::Other => Self { is: seen_is::OTHER, ..known },
+            (Address::V6(source), Address::V6(destination)) => {
+                self.is_v6 = 1;
+                self.source = source;
+                self.destination = destination;
+            }
+            (Address::V4(_), Address::V6(_)) | (Address::V6(_), Address::V4(_)) => {}
         }
+        self.is = match packet.target {
+            Target::Tcp { port, opening, segment } => {
+                self.port = port;
+                self.opening = opening as u8;
+                self.segment = segment;
+                seen_is::TCP
+            }
+            Target::Udp { port, source_port, quic_initial, quic_short, payload_bytes } => {
+                self.port = port;
+                self.source_port = source_port;
+                self.opening = quic_initial as u8;
+                self.quic_short = quic_short as u8;
+                self.payload_bytes = payload_bytes;
+                seen_is::UDP
+            }
+            Target::Fragment => seen_is::FRAGMENT,
+            Target::Unwalkable => seen_is::UNWALKABLE,
+            Target::Essential => seen_is::ESSENTIAL,
+            Target::Other => seen_is::OTHER,
+        };
+    }
+
+    /// The segment, if it is one.
+    #[inline(always)]
+    pub(crate) fn segment(&self) -> Segment {
+        read!(self.segment)
     }
 
     /// What the packet is sent to, or why it is none that is judged.
@@ -587,7 +590,7 @@ impl Seen {
         Ok(match read!(self.is) {
             seen_is::NOT_IP => return Err(NoPacket::NotIp),
             seen_is::TOO_MANY_TAGS => return Err(NoPacket::TooManyTags),
-            seen_is::TCP => Target::Tcp { port, opening, segment: read!(self.segment) },
+            seen_is::TCP => Target::Tcp { port, opening, segment: self.segment() },
             seen_is::UDP => Target::Udp {
                 port,
                 source_port: read!(self.source_port),
@@ -643,22 +646,18 @@ pub(crate) fn seen() -> Option<&'static Seen> {
     Some(unsafe { &*seen })
 }
 
-/// Keeps the frame that this packet is.
+/// Room for the frame that this packet is, before it was seen.
 #[inline(always)]
-pub(crate) fn see(frame: Seen) {
-    if let Some(seen) = SEEN.get_ptr_mut(0) {
-        // SAFETY: as above.
-        unsafe { *seen = frame };
-    }
+pub(crate) fn to_see() -> Option<&'static mut Seen> {
+    // SAFETY: as above; nobody else borrows it before it is kept.
+    SEEN.get_ptr_mut(0).map(|seen| unsafe { &mut *seen })
 }
 
 /// What is remembered of a packet beside its source, once it is admitted: its TCP connection, or its UDP flow. This CPU's, and
 /// of this packet.
 #[repr(C)]
 pub(crate) struct Pending {
-    /// The segment, if it is one.
-    pub(crate) segment: Segment,
-    /// Its connection, as it will be.
+    /// The connection, as it will be.
     pub(crate) conversation: Conversation,
     /// The flow, as it will be, of a datagram.
     pub(crate) flow: Flow,
@@ -697,12 +696,11 @@ pub(crate) fn conversation(conversation: *mut Conversation) -> Option<&'static m
 }
 
 impl Pending {
-    /// Makes it the place of this segment and its connection.
+    /// Makes it the place of this segment's connection.
     #[inline(always)]
-    pub(crate) fn set_segment(&mut self, source: Address, destination: Address, port: u16, segment: Segment) {
-        self.segment = segment;
-        let source_port = segment.source_port;
-        match (source, destination) {
+    pub(crate) fn set_conversation(&mut self, seen: &Seen) {
+        let (port, source_port) = (read!(seen.port), seen.segment().source_port);
+        match (seen.source(), seen.destination()) {
             (Address::V4(source), Address::V4(destination)) => {
                 let [source, destination] = [source, destination].map(u32::to_ne_bytes);
                 self.conversation_v4 = ConversationKeyV4 { source, destination, source_port, port };
@@ -732,16 +730,16 @@ impl Pending {
         }
     }
 
-    /// What is remembered of the connection. A copy: a connection's segments arrive on one CPU, and where they do not, what a
-    /// race loses is one segment's part.
+    /// What is remembered of the connection. A connection's segments arrive on one CPU, and where they do not, what a race loses
+    /// is one segment's part; so it is where the kernel reuses the element meanwhile.
     #[inline(always)]
-    pub(crate) fn known_conversation(&self) -> Option<Conversation> {
+    pub(crate) fn known_conversation(&self) -> Option<&'static mut Conversation> {
         let entry = match self.is {
-            pending_is::CONVERSATION_V4 => CONVERSATIONS_V4.get_ptr(self.conversation_v4),
-            _ => CONVERSATIONS_V6.get_ptr(self.conversation_v6),
+            pending_is::CONVERSATION_V4 => CONVERSATIONS_V4.get_ptr_mut(self.conversation_v4),
+            _ => CONVERSATIONS_V6.get_ptr_mut(self.conversation_v6),
         };
-        // SAFETY: the element is read at once; that the kernel may reuse it meanwhile is the race allowed above.
-        entry.map(|known| unsafe { *known })
+        // SAFETY: a whole element, valid for the run of the program.
+        entry.map(|known| unsafe { &mut *known })
     }
 
     /// What is remembered of the flow. A copy: a flow's packets arrive on one CPU, and where they do not, what a race loses is

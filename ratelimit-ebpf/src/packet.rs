@@ -65,7 +65,9 @@ extern "C" fn parse_frame(ctx: *mut xdp_md) -> u32 {
     let ctx = XdpContext::new(ctx);
     let frame = XdpFrame::new(&ctx);
     let parsed = packet::parse(&frame);
-    maps::see(Seen::new(parsed, frame.known_len() as u32));
+    if let Some(seen) = maps::to_see() {
+        seen.keep(parsed, frame.known_len() as u32);
+    }
     0
 }
 
