@@ -16,7 +16,7 @@ pub use child::{Child, Output};
 pub use namespace::{End, Namespace, acquaint, veth, without_offloads};
 pub use packets::PacketSocket;
 pub use relay::{Forwarded, Relay, Trouble};
-pub use servers::{HttpServer, UdpCounter, nginx};
+pub use servers::{HttpServer, UdpCounter, nginx, nginx_with_tls};
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};

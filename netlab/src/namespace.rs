@@ -200,6 +200,10 @@ pub fn acquaint(one: End<'_>, other: End<'_>) -> Result<()> {
         for address in peer.addresses {
             let (host, _) = address.split_once('/').with_context(|| format!("{address} has no prefix length"))?;
             host.parse::<IpAddr>().with_context(|| format!("{host} is no address"))?;
+            if !end.addresses.iter().any(|own| own.contains(':') == host.contains(':')) {
+                // It speaks nothing of that family.
+                continue;
+            }
             end.namespace.ip(&["neigh", "replace", host, "lladdr", &link, "dev", end.interface, "nud", "permanent"])?;
         }
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 
+use crate::child::must;
 use crate::{Child, Namespace};
 
 /// How often a server looks whether it should stop.
@@ -51,9 +52,12 @@ impl Drop for Serving {
     }
 }
 
-/// Answers every connection with one short HTTP response, and counts connections by client.
+/// Answers every connection with one short HTTP response, and counts connections and requests by client.
 #[derive(Debug)]
-pub struct HttpServer(Serving);
+pub struct HttpServer {
+    serving: Serving,
+    requests: Counts,
+}
 
 impl HttpServer {
     /// Starts one on this address of the namespace.
@@ -64,30 +68,40 @@ impl HttpServer {
         let listener =
             namespace.inside(|| TcpListener::bind(address).with_context(|| format!("listen on {address}")))?;
         listener.set_nonblocking(true)?;
-        Ok(Self(Serving::start(move |is_over, counts| {
+        let requests = Counts::default();
+        let asked = Arc::clone(&requests);
+        let serving = Serving::start(move |is_over, counts| {
             while !is_over.load(Ordering::Relaxed) {
                 match listener.accept() {
                     Ok((stream, client)) => {
                         *lock(counts).entry(client.ip()).or_default() += 1;
-                        thread::spawn(move || answer(stream));
+                        let asked = Arc::clone(&asked);
+                        thread::spawn(move || answer(stream, client.ip(), &asked));
                     }
                     Err(_) => thread::sleep(TICK),
                 }
             }
-        })))
+        });
+        Ok(Self { serving, requests })
     }
 
     /// Connections so far, by client.
     pub fn connections(&self) -> BTreeMap<IpAddr, u64> {
-        lock(&self.0.counts).clone()
+        lock(&self.serving.counts).clone()
+    }
+
+    /// Requests so far, by client.
+    pub fn requests(&self) -> BTreeMap<IpAddr, u64> {
+        lock(&self.requests).clone()
     }
 }
 
 /// A client that goes away meanwhile is none of the server's business.
-fn answer(mut stream: TcpStream) {
+fn answer(mut stream: TcpStream, client: IpAddr, requests: &Counts) {
     let mut request = [0; 4096];
     let heard = stream.set_nonblocking(false).and_then(|()| stream.read(&mut request));
     if heard.is_ok_and(|len| len > 0) {
+        *lock(requests).entry(client).or_default() += 1;
         let _gone = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n");
     }
 }
@@ -126,15 +140,39 @@ impl UdpCounter {
 /// # Errors
 /// If it is not installed, or does not answer within five seconds.
 pub fn nginx(namespace: &Namespace, directory: &Path, addresses: &[SocketAddr]) -> Result<Child> {
+    let listen: String = addresses.iter().map(|address| format!("listen {address}; ")).collect();
+    start_nginx(namespace, directory, addresses, &listen)
+}
+
+/// The same, which speaks TLS 1.2 and 1.3 on the `tls` ones of its addresses, with a certificate of its own.
+///
+/// # Errors
+/// As for [`nginx`], and if `openssl` cannot make the certificate.
+pub fn nginx_with_tls(
+    namespace: &Namespace,
+    directory: &Path,
+    clear: &[SocketAddr],
+    tls: &[SocketAddr],
+) -> Result<Child> {
+    let [key, certificate] = ["key.pem", "certificate.pem"].map(|name| directory.join(name).display().to_string());
+    let subject = ["-subj", "/CN=server.test", "-days", "30", "-keyout", &key, "-out", &certificate];
+    must("openssl", &[&["req", "-x509", "-newkey", "rsa:2048", "-nodes"], &subject[..]].concat())?;
+    let mut listen: String = clear.iter().map(|address| format!("listen {address}; ")).collect();
+    listen.extend(tls.iter().map(|address| format!("listen {address} ssl; ")));
+    listen += &format!("ssl_certificate {certificate}; ssl_certificate_key {key};");
+    start_nginx(namespace, directory, &[clear, tls].concat(), &listen)
+}
+
+fn start_nginx(namespace: &Namespace, directory: &Path, addresses: &[SocketAddr], listen: &str) -> Result<Child> {
     let root = directory.display();
-    let listen: String = addresses.iter().map(|address| format!("        listen {address};\n")).collect();
     let config = format!(
         "daemon off;\nmaster_process off;\npid {root}/nginx.pid;\nerror_log {root}/error.log;\n\
          events {{ worker_connections 1024; }}\n\
          http {{\n    access_log {root}/access.log;\n    keepalive_requests 1000000;\n\
          \x20   client_body_temp_path {root}; proxy_temp_path {root}; fastcgi_temp_path {root};\n\
-         \x20   uwsgi_temp_path {root}; scgi_temp_path {root};\n\
-         \x20   server {{\n{listen}        location / {{ return 200 \"ok\\n\"; }}\n\
+         \x20   uwsgi_temp_path {root}; scgi_temp_path {root}; client_max_body_size 0;\n\
+         \x20   server {{\n        {listen}\n        location / {{ return 200 \"ok\\n\"; }}\n\
+         \x20       location /put/ {{ root {root}; dav_methods PUT; create_full_put_path on; }}\n\
          \x20       location /files/ {{ root {root}; }}\n    }}\n}}\n"
     );
     let path = directory.join("nginx.conf");

@@ -4,9 +4,12 @@
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use netlab::{Bpffs, Child, End, HttpServer, Namespace, PacketSocket, UdpCounter, veth};
+use netlab::{
+    Bpffs, Child, End, Forwarded, HttpServer, Namespace, PacketSocket, Relay, Trouble, UdpCounter, acquaint, veth,
+    without_offloads,
+};
 
 fn is_skipped(name: &str) -> bool {
     let obstacle = netlab::obstacle();
@@ -127,4 +130,40 @@ fn what_a_killed_run_left_is_swept() {
     assert!(Command::new("ip").args(["netns", "add", &name]).status().unwrap().success());
     let swept = netlab::sweep().unwrap();
     assert!(swept.contains(&format!("namespace {name}")), "{swept:?}");
+}
+
+#[test]
+fn a_relay_carries_what_it_does_not_lose() {
+    if is_skipped("a_relay_carries_what_it_does_not_lose") {
+        return;
+    }
+    let (client, wire, server) = (Namespace::new().unwrap(), Namespace::new().unwrap(), Namespace::new().unwrap());
+    let near = End { namespace: &client, interface: "c0", addresses: &["10.9.0.2/24"] };
+    let far = End { namespace: &server, interface: "s0", addresses: &["10.9.0.1/24"] };
+    for (end, interface) in [(near, "w0"), (far, "w1")] {
+        veth(end, End { namespace: &wire, interface, addresses: &[] }).unwrap();
+        without_offloads(&wire, interface).unwrap();
+        without_offloads(end.namespace, end.interface).unwrap();
+    }
+    acquaint(near, far).unwrap();
+    let trouble = Trouble { lost: 100, held: 200, hold: Duration::from_millis(2), seed: 1 };
+    let relay = Relay::start(&wire, ["w0", "w1"], trouble).unwrap();
+    let counter = UdpCounter::start(&server, "10.9.0.1:443".parse().unwrap()).unwrap();
+    let socket = client.inside(|| Ok(UdpSocket::bind("10.9.0.2:0")?)).unwrap();
+    let from: IpAddr = "10.9.0.2".parse().unwrap();
+    let arrived = || counter.datagrams().get(&from).copied().unwrap_or(0);
+    for sent in (100..=1000).step_by(100) {
+        for _ in 0..100 {
+            socket.send_to(b"x", "10.9.0.1:443".parse::<SocketAddr>().unwrap()).unwrap();
+        }
+        // No more at once than a socket has room for.
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while relay.forwarded().carried + relay.forwarded().lost < sent || arrived() < relay.forwarded().carried {
+            assert!(Instant::now() < deadline, "{:?}, {} arrived", relay.forwarded(), arrived());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    let Forwarded { carried, lost, held } = relay.forwarded();
+    assert!((50..150).contains(&lost) && (100..300).contains(&held), "{lost} lost, {held} held");
+    assert_eq!(arrived(), carried);
 }

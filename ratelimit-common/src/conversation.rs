@@ -9,6 +9,8 @@
 
 mod http1;
 mod search;
+#[cfg(test)]
+mod tests;
 mod tls;
 
 pub use search::Sought;
@@ -191,7 +193,8 @@ impl Conversation {
             }
             Place::Ahead(left_out) => self.leave_out(left_out, segment.sequence, end),
             Place::InHole => {
-                is_late = true;
+                // What overlaps its end is the newest as well.
+                is_late = passed(self.next, end);
                 self.fill(segment.sequence, end);
             }
         }
@@ -229,10 +232,10 @@ impl Conversation {
             Place::Far
         } else if ahead != 0 && ahead <= FAR_BYTES {
             Place::Ahead(ahead)
-        } else if behind < len {
-            Place::Next(behind)
         } else if self.hole != self.hole_end && passed(sequence, self.hole) && !passed(sequence, self.hole_end) {
             Place::InHole
+        } else if behind < len {
+            Place::Next(behind)
         } else {
             Place::Repeated
         }
@@ -255,6 +258,11 @@ impl Conversation {
     const fn fill(&mut self, sequence: u32, end: u32) {
         if sequence == self.hole {
             self.hole = if passed(end, self.hole_end) { self.hole_end } else { end };
+        }
+        if !passed(self.next, end) {
+            self.next = end;
+            self.record_left = tls::LOST;
+            self.split_len = 0;
         }
     }
 

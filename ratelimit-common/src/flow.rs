@@ -29,7 +29,9 @@ pub struct Flow {
     /// QUIC Initial datagrams since the flow's newest connection was counted; 0 where it is not QUIC.
     pub initials: u32,
     /// 1: the first request of the newest connection was seen. Its Initial was counted for it.
-    pub asked: u32,
+    pub asked: u16,
+    /// 1: the newest datagram was a part of a body, and so may be what comes next.
+    pub in_body: u16,
 }
 
 const _: () = assert!(size_of::<Flow>() == 16);
@@ -69,12 +71,12 @@ pub fn step(known: Option<Flow>, now: Nanos, datagram: Datagram) -> Step {
     let flow = match known {
         Some(flow) if is_known => flow,
         // In the middle of a QUIC connection: its first request was before.
-        Some(_) | None => Flow { last_seen_ns: 0, initials: 0, asked: (port == QUIC_PORT && quic_short) as u32 },
+        Some(_) | None => Flow { asked: (port == QUIC_PORT && quic_short) as u16, ..Flow::default() },
     };
     let initials = flow.initials.saturating_add(quic_initial as u32);
     let opens = !is_known || initials > INITIALS_PER_CONNECTION_MAX;
     let newest = match (opens, quic_initial) {
-        (true, true) => Flow { last_seen_ns: now.0, initials: 1, asked: 0 },
+        (true, true) => Flow { last_seen_ns: now.0, initials: 1, asked: 0, in_body: 0 },
         (true, false) => Flow { last_seen_ns: now.0, initials: 0, ..flow },
         (false, _) => Flow { last_seen_ns: now.0, initials, ..flow },
     };
@@ -82,10 +84,15 @@ pub fn step(known: Option<Flow>, now: Nanos, datagram: Datagram) -> Step {
     if !is_quic {
         return Step { opens, requests: 1, newest };
     }
-    if !quic_short || !QUIC_REQUEST_BYTES.contains(&payload_bytes) {
+    if !quic_short {
         // An Initial that opens a connection stands for its first request.
         let is_first = quic_initial && (opens || flow.initials == 0);
         return Step { opens, requests: is_first as u32, newest };
+    }
+    let in_body = (payload_bytes > *QUIC_REQUEST_BYTES.end()) as u16;
+    let newest = Flow { in_body, ..newest };
+    if !QUIC_REQUEST_BYTES.contains(&payload_bytes) || flow.in_body != 0 {
+        return Step { opens, requests: 0, newest };
     }
     Step { opens, requests: (newest.asked != 0) as u32, newest: Flow { asked: 1, ..newest } }
 }
@@ -163,6 +170,11 @@ mod tests {
         for (bytes, counted) in [(shortest - 1, 0), (shortest, 1), (longest, 1), (longest + 1, 0)] {
             assert_eq!(requests(&[INITIAL, short(100), short(bytes)]), 1 + counted, "{bytes} bytes");
         }
+    }
+
+    #[test]
+    fn the_end_of_a_body_is_no_request() {
+        assert_eq!(requests(&[INITIAL, short(100), short(1200), short(1200), short(300), short(80)]), 2);
     }
 
     #[test]

@@ -19,13 +19,14 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use netlab::Forwarded;
 
 use crate::{cargo, interrupt, run, setup, workspace};
-use enforce::Enforced;
 use lab::{Family, Lab};
 use measure::Measured;
 use programs::Tools;
 use report::Report;
+
 use rows::{Link, Row};
 
 #[derive(Args)]
@@ -94,11 +95,11 @@ fn measure_all(tools: &Tools, options: &Options) -> Result<Report> {
     }
     let families: &[Family] = if options.quick { &[Family::V4] } else { &[Family::V4, Family::V6] };
     let rows: Vec<Row> = rows::all().into_iter().filter(|row| is_chosen(row, options)).collect();
-    let mut measured = Vec::new();
+    let (mut measured, mut failed) = (Vec::new(), Vec::new());
     for link in Link::ALL {
         let rows: Vec<&Row> = rows.iter().filter(|row| row.link == link).collect();
         if !rows.is_empty() {
-            measured.extend(measure_over(link, &rows, families, tools)?);
+            measure_over(link, &rows, families, tools, &mut measured, &mut failed)?;
         }
     }
     let enforced = if options.quick || !options.words.is_empty() && !is_enforcement(&options.words) {
@@ -106,32 +107,44 @@ fn measure_all(tools: &Tools, options: &Options) -> Result<Report> {
     } else {
         enforce::run(tools)?
     };
-    ensure!(!measured.is_empty() || !enforced.is_empty(), "no row says {}", options.words.join(" "));
-    Ok(Report { programs: programs::versions(tools), kernel: programs::kernel()?, rows: measured, enforced })
+    ensure!(
+        !measured.is_empty() || !failed.is_empty() || !enforced.is_empty(),
+        "no row says {}",
+        options.words.join(" ")
+    );
+    Ok(Report { programs: programs::versions(tools), kernel: programs::kernel()?, rows: measured, failed, enforced })
 }
 
-/// All rows of one wire, in a laboratory and before a limiter of their own.
-fn measure_over(link: Link, rows: &[&Row], families: &[Family], tools: &Tools) -> Result<Vec<Measured>> {
+/// All rows of one wire, in a laboratory and before a limiter of their own. What cannot be measured is told, and the rest goes on.
+fn measure_over(
+    link: Link,
+    rows: &[&Row],
+    families: &[Family],
+    tools: &Tools,
+    measured: &mut Vec<Measured>,
+    failed: &mut Vec<String>,
+) -> Result<()> {
     let lab = Lab::build(link, tools)?;
     let limiter = limiter::Limiter::start(&lab, tools, "1000000000/1h")?;
-    let mut measured = Vec::new();
     for row in rows {
         for &family in families {
             interrupt::check()?;
-            let result =
-                measure::row(row, family, &lab, &limiter, tools).with_context(|| format!("{row}, {family}"))?;
-            eprintln!("accuracy: {result}");
-            measured.push(result);
+            match measure::row(row, family, &lab, &limiter, tools) {
+                Ok(result) => {
+                    eprintln!("accuracy: {result}");
+                    measured.push(result);
+                }
+                Err(error) => {
+                    eprintln!("accuracy: not measured: {row}, {family}: {error:#}");
+                    failed.push(format!("{row}, {family}: {error:#}"));
+                }
+            }
         }
     }
-    if let Some(forwarded) = lab.forwarded() {
-        eprintln!(
-            "accuracy: the wire lost {} frames, held {} back, carried {}",
-            forwarded.lost, forwarded.held, forwarded.carried
-        );
+    if let Some(Forwarded { lost, held, carried }) = lab.forwarded() {
+        eprintln!("accuracy: the wire lost {lost} frames, held {held} back, carried {carried}");
     }
-    limiter.stop()?;
-    Ok(measured)
+    limiter.stop()
 }
 
 fn is_chosen(row: &Row, options: &Options) -> bool {
@@ -145,10 +158,4 @@ fn is_chosen(row: &Row, options: &Options) -> bool {
 /// `cargo xtask accuracy enforcement` is the other table alone.
 fn is_enforcement(words: &[String]) -> bool {
     words.iter().any(|word| word == "enforcement")
-}
-
-/// Something that was promised, and does not hold.
-fn broken(rows: &[Measured], enforced: &[Enforced]) -> Vec<String> {
-    let rows = rows.iter().filter(|measured| !measured.holds()).map(ToString::to_string);
-    rows.chain(enforced.iter().filter(|enforced| !enforced.holds()).map(ToString::to_string)).collect()
 }

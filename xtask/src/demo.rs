@@ -44,7 +44,7 @@ enum Server {
     Own,
 }
 
-/// How a phase limits. Connections, a minute's window: a phase is shorter, so the limit is exactly what gets in.
+/// How a phase limits. Requests, a minute's window: a phase is shorter, so the limit is exactly what gets in.
 const LIMIT: u64 = 100;
 const LIMIT_TEXT: &str = "100/1m";
 
@@ -110,9 +110,9 @@ fn show(binary: &Path, options: &Options) -> Result<ExitCode> {
 fn introduce(lab: &Lab, seconds: u32) {
     println!(
         "A web server ({}) with two interfaces, a client on each, all in network namespaces of their own.\n\
-         good  {}  {} connections a second\n\
-         bad   {}  as many connections as {} threads can open\n\
-         The limit is {LIMIT} connections a minute for each source: ratelimitd --iface {} --iface {} --limit {LIMIT_TEXT}\n\
+         good  {}  {} requests a second, each on a connection of its own\n\
+         bad   {}  as many as {} threads can send\n\
+         The limit is {LIMIT} requests a minute for each source: ratelimitd --iface {} --iface {} --limit {LIMIT_TEXT}\n\
          Three phases of {seconds} seconds each.",
         lab.server_name(),
         lab::GOOD.client,

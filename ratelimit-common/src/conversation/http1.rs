@@ -58,8 +58,8 @@ impl Conversation {
             }
             if requests != 0 {
                 self.counted(fresh);
+                return requests;
             }
-            return requests;
         }
         if heard == 0 {
             return 0;

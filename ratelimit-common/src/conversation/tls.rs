@@ -65,7 +65,7 @@ const BODY_RECORD_MIN: u16 = 8_192;
 pub struct Record {
     /// What is in it.
     pub kind: u8,
-    /// Whether it is the first thing in its segment.
+    /// Whether nothing that might be a request is before it in its segment.
     pub begins_segment: bool,
     /// How many bytes come behind the header.
     pub length: u16,
@@ -158,9 +158,13 @@ impl Conversation {
             self.record_left -= fresh.len();
             return 0;
         }
+        let was_lost = self.record_left == LOST;
+        let begins_at = fresh.at;
+        let mut begins_segment = self.record_left == 0 || was_lost;
         let mut requests = 0;
         let mut at = fresh.at;
         if self.split_len != 0 {
+            begins_segment = false;
             match self.joined(frame, fresh) {
                 Some(record) => {
                     requests = frame.record(self, record, fresh.acknowledged);
@@ -181,7 +185,9 @@ impl Conversation {
                 is_known = false;
                 break;
             };
-            record.begins_segment = at == fresh.at;
+            // What is no request anyway may be before one.
+            record.begins_segment = begins_segment;
+            begins_segment &= record.length <= self.overhead as u16 + CONTROL_BYTES_MAX;
             let more = frame.record(self, record, fresh.acknowledged);
             requests = frame.forget((requests + more) as usize) as u32;
             at = frame.forget((at + HEADER_BYTES + record.length as u32) as usize) as u32;
@@ -189,10 +195,25 @@ impl Conversation {
         self.record_left = match () {
             () if !is_known => LOST,
             () if at >= fresh.end => at - fresh.end,
+            () if was_lost && at == begins_at => LOST,
             () if at + HEADER_BYTES > fresh.end => self.split(frame, at, fresh.end),
             () => LOST,
         };
-        requests
+        if requests == 0 && self.record_left == LOST { self.lost(fresh.acknowledged) } else { requests }
+    }
+
+    /// A segment of which it cannot be told where its records begin. Until one begins a segment turns alone tell, or to hide them
+    /// would be a way around.
+    #[inline(always)]
+    fn lost(&mut self, acknowledged: u32) -> u32 {
+        let heard = self.heard_since(acknowledged);
+        if heard <= self.no_answer_bytes() {
+            return 0;
+        }
+        let are_tickets = self.has(is::FIRST) && TICKETS_BYTES.contains(&heard);
+        self.heard = acknowledged;
+        self.is &= !(is::OPEN | is::FIRST);
+        !are_tickets as u32
     }
 
     /// Keeps the beginning of a header whose rest is in the next segment.
@@ -341,19 +362,25 @@ impl Conversation {
     #[inline(always)]
     fn http2_record(&mut self, bytes: u16, acknowledged: u32) -> u32 {
         let heard = self.heard_since(acknowledged);
-        if bytes > HEADERS_BYTES_MAX || bytes == WINDOW_UPDATES_BYTES && heard >= WINDOW_UPDATES_HEARD_MIN {
+        if bytes > HEADERS_BYTES_MAX {
+            // What the server has said meanwhile was about the body.
+            self.heard = acknowledged;
             return 0;
         }
         if heard > self.no_answer_bytes() {
             self.heard = acknowledged;
             self.turn_records = 0;
         }
+        if bytes == WINDOW_UPDATES_BYTES && heard >= WINDOW_UPDATES_HEARD_MIN {
+            return 0;
+        }
         let before = self.turn_records;
         if before < 2 {
             self.turn_records += 1;
         }
         let known = self.headers_bytes;
-        if known != 0 && known <= HEADERS_SHORT_BYTES && bytes > known && bytes % known == 0 {
+        let are_several = known != 0 && known <= HEADERS_SHORT_BYTES && bytes > known && bytes % known == 0;
+        if before == 0 && are_several {
             return (bytes / known) as u32;
         }
         if before == 1 && bytes.abs_diff(known) > HEADERS_ALIKE_BYTES {

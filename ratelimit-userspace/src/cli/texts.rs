@@ -42,7 +42,7 @@ What is counted (--count, or the word after a limit):
                frames of HTTP/2 do not count. On QUIC, the Initial is the connection's first
                request, and later ones are told by size. Of other UDP, each datagram.
                Exact under HTTP/1.x, clear and over TLS; a lower bound under HTTP/2 with several
-               requests at once and HTTP/3: docs/ACCURACY.md.
+               requests at once; an estimate under HTTP/3: docs/ACCURACY.md.
                SYNs, pure acknowledgements and idle connections are no requests: limit them beside
                it, as in --limit 1000/5m --limit \"500/5m connections\".
   connections  A TCP SYN, a QUIC Initial, the first datagram of any other UDP flow.

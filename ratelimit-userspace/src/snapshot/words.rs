@@ -114,7 +114,7 @@ impl Counting {
         let (counted, accuracy) = match unit {
             Unit::Requests => (
                 "what begins a new turn of a client's conversation",
-                "exact under HTTP/1.x, also over TLS; a lower bound under HTTP/2 with many streams and HTTP/3; \
+                "exact under HTTP/1.x, also over TLS; a lower bound under HTTP/2 with many streams; an estimate under HTTP/3; \
                  see docs/ACCURACY.md",
             ),
             Unit::Connections => (

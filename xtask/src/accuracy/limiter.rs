@@ -26,7 +26,9 @@ impl<'a> Limiter<'a> {
     pub(super) fn start(lab: &'a Lab, tools: &'a Tools, limit: &str) -> Result<Self> {
         let socket = lab.directory().join("control.sock");
         let mut command = lab.server.command(&tools.limiter);
-        command.args(["--iface", INTERFACE, "--limit", limit, "--count", "requests", "--socket"]).arg(&socket);
+        command
+            .args(["--iface", INTERFACE, "--limit", limit, "--port", "all", "--count", "requests", "--socket"])
+            .arg(&socket);
         command.env("RATELIMITD_STATE_DIR", lab.directory().join("state"));
         let process = Child::start(command)?;
         process.wait_for_line("ratelimitd: ready", READY)?;

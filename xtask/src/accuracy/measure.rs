@@ -93,6 +93,7 @@ fn filled_in(row: &Row, family: Family, lab: &Lab, tools: &Tools) -> String {
     line.replace("{url}", &url)
         .replace("{address}", &address)
         .replace("{host}", &family.server().to_string())
+        .replace("{bracketed_host}", address.rsplit_once(':').map_or("", |(host, _)| host))
         .replace("{port}", &port.to_string())
         .replace("{python}", &python)
         .replace("{ureq}", &tools.ureq().to_string_lossy())

@@ -17,6 +17,8 @@ pub(super) struct Report {
     pub(super) programs: Vec<String>,
     pub(super) kernel: String,
     pub(super) rows: Vec<Measured>,
+    /// Rows that could not be measured, and why.
+    pub(super) failed: Vec<String>,
     pub(super) enforced: Vec<Enforced>,
 }
 
@@ -29,8 +31,11 @@ pub(super) fn from_json(json: &[u8]) -> Result<Report> {
 }
 
 impl Report {
+    /// What was promised and does not hold, and what could not be measured.
     pub(super) fn broken(&self) -> Vec<String> {
-        super::broken(&self.rows, &self.enforced)
+        let rows = self.rows.iter().filter(|row| !row.holds()).map(ToString::to_string);
+        let enforced = self.enforced.iter().filter(|one| !one.holds()).map(ToString::to_string);
+        rows.chain(self.failed.iter().cloned()).chain(enforced).collect()
     }
 
     /// Tables in Markdown, which is read well enough in a terminal: one for each protocol and wire.

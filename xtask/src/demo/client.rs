@@ -1,4 +1,4 @@
-//! The two clients: connections opened, answers counted, time taken.
+//! The two clients: requests sent, each on a connection of its own, answers counted, time taken.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -10,20 +10,26 @@ use netlab::Namespace;
 
 use super::interrupt;
 
-/// 50 connections in ten seconds: half of the limit.
+/// 50 requests in ten seconds: half of the limit.
 pub(super) const GOOD_PER_SECOND: u32 = 5;
 pub(super) const BAD_THREADS: usize = 64;
 
-/// A refused connection is given up before the kernel sends its SYN a second time, which it does after one second (RFC 6298): so
-/// one attempt is one SYN, and a lost one counts as lost.
-const GOOD_CONNECT: Duration = Duration::from_millis(900);
-const BAD_CONNECT: Duration = Duration::from_millis(400);
-/// Once connected, whatever the load.
-const ANSWER: Duration = Duration::from_secs(5);
+/// How long a client waits before it counts an attempt as lost.
+#[derive(Clone, Copy)]
+struct Patience {
+    connect: Duration,
+    /// Once connected.
+    answer: Duration,
+}
+
+/// A SYN is sent again after one second (RFC 6298): one that was lost counts as lost.
+const GOOD: Patience = Patience { connect: Duration::from_millis(900), answer: Duration::from_secs(5) };
+/// A refused request is sent again after some 0.2 s, and has no answer until the window frees. Whoever hammers does not wait so long.
+const BAD: Patience = Patience { connect: Duration::from_millis(400), answer: Duration::from_millis(400) };
 /// An upper bound of the bad client's attempts, for the sake of ports and of the access log.
 const BAD_PER_THREAD_MAX: usize = 5_000;
 
-/// What became of a client's connections.
+/// What became of a client's requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) tried: u64,
@@ -67,21 +73,21 @@ impl Outcome {
     }
 }
 
-/// Connections at an even pace until the time is over.
+/// Requests at an even pace until the time is over.
 pub(super) fn good(namespace: &Namespace, target: SocketAddr, end: Instant) -> Result<Outcome> {
     let pause = Duration::from_secs(1) / GOOD_PER_SECOND;
     namespace.inside(|| {
         let (start, mut outcome, mut turn) = (Instant::now(), Outcome::default(), 0);
         while !interrupt::came() && start + pause * turn < end {
             interrupt::sleep_until(start + pause * turn);
-            outcome.add(ask(target, GOOD_CONNECT));
+            outcome.add(ask(target, GOOD));
             turn += 1;
         }
         Ok(Outcome::sum([outcome].into_iter()))
     })
 }
 
-/// Connections without a pause, on many threads, until the time is over.
+/// Requests without a pause, on many threads, until the time is over.
 pub(super) fn bad(namespace: &Namespace, target: SocketAddr, end: Instant) -> Result<Outcome> {
     // Threads are in the namespace of the one that starts them.
     namespace.inside(|| {
@@ -98,22 +104,27 @@ fn hammer(target: SocketAddr, end: Instant) -> Outcome {
     let mut outcome = Outcome::default();
     for _ in 0..BAD_PER_THREAD_MAX {
         // A refused attempt is not begun where it could not be told from one that the end cut off.
-        if interrupt::came() || Instant::now() + BAD_CONNECT > end {
+        if interrupt::came() || Instant::now() + BAD.connect + BAD.answer > end {
             break;
         }
-        outcome.add(ask(target, BAD_CONNECT));
+        outcome.add(ask(target, BAD));
     }
     outcome
 }
 
 /// One connection, one request; how long the answer took, if there was one.
-fn ask(target: SocketAddr, connect: Duration) -> Option<Duration> {
+fn ask(target: SocketAddr, patience: Patience) -> Option<Duration> {
     let start = Instant::now();
-    let mut stream = TcpStream::connect_timeout(&target, connect).ok()?;
-    stream.set_read_timeout(Some(ANSWER)).ok()?;
+    let mut stream = TcpStream::connect_timeout(&target, patience.connect).ok()?;
+    stream.set_read_timeout(Some(patience.answer)).ok()?;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: demo\r\nConnection: close\r\n\r\n").ok()?;
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).ok()?;
+    if stream.read_to_end(&mut answer).is_err() {
+        // Resets the connection. Else this kernel would send the request again for minutes, and be admitted in the end.
+        let at_once = nix::libc::linger { l_onoff: 1, l_linger: 0 };
+        let _else_it_goes_on = nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::Linger, &at_once);
+        return None;
+    }
     // The server has closed its side first, so no port of this one waits.
     let _closed = stream.shutdown(Shutdown::Both);
     answer.starts_with(b"HTTP/1.1 200 ").then(|| start.elapsed())

@@ -94,7 +94,7 @@ impl Lab {
         }
     }
 
-    /// What the web server has seen so far of a client, by its own account.
+    /// Requests that the web server has seen so far of a client, by its own account.
     pub(super) fn seen_by_web(&self, client: Ipv4Addr) -> Result<u64> {
         match &self.web {
             Web::Nginx(_) => {
@@ -105,7 +105,7 @@ impl Lab {
             }
             Web::Own(servers) => {
                 let of = |counts: BTreeMap<IpAddr, u64>| counts.get(&IpAddr::V4(client)).copied().unwrap_or(0);
-                Ok(servers.iter().map(|server| of(server.connections())).sum())
+                Ok(servers.iter().map(|server| of(server.requests())).sum())
             }
         }
     }

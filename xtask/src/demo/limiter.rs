@@ -29,7 +29,7 @@ pub(super) enum Mode {
     Enforce,
 }
 
-/// What `ratelimitd stats` says, as far as it is shown. Packets; a refused connection is one.
+/// What `ratelimitd stats` says, as far as it is shown. Packets; a request is one, and another where it is sent again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stats {
     pub(super) admitted: u64,
@@ -37,7 +37,7 @@ pub(super) struct Stats {
     pub(super) would_drop: u64,
     /// On the good client's interface.
     pub(super) dropped_of_good: u64,
-    /// Connections that the bad client's window holds.
+    /// Requests that the bad client's window holds.
     pub(super) used_by_bad: u64,
 }
 
@@ -46,7 +46,7 @@ impl<'a> Limiter<'a> {
         let socket = lab.files.path().join("control.sock");
         let mut command = lab.server.command(binary);
         command.args(["--iface", GOOD.interface, "--iface", BAD.interface, "--limit", LIMIT_TEXT]);
-        command.args(["--count", "connections", "--socket"]).arg(&socket);
+        command.arg("--socket").arg(&socket);
         command.env("RATELIMITD_STATE_DIR", lab.files.path().join("state"));
         match mode {
             Mode::DryRun => {

@@ -8,10 +8,11 @@ use super::{apt, machine, say};
 use crate::workspace;
 
 /// A program, its package, what it is for.
-const PROGRAMS: [(&str, &str, &str); 11] = [
+const PROGRAMS: [(&str, &str, &str); 12] = [
     ("nginx", "nginx-light", "the web server behind the limiter"),
     ("curl", "curl", "a client"),
     ("wrk", "wrk", "a client that sends as fast as it can"),
+    ("openssl", "openssl", "a certificate"),
     ("python3", "python3", "the example application in Python"),
     ("php", "php-cli", "the example application in PHP"),
     ("ip", "iproute2", "network namespaces"),
@@ -23,8 +24,7 @@ const PROGRAMS: [(&str, &str, &str); 11] = [
 ];
 
 /// What `cargo xtask accuracy` runs besides.
-const FOR_ACCURACY: [(&str, &str, &str); 5] = [
-    ("openssl", "openssl", "a certificate"),
+const FOR_ACCURACY: [(&str, &str, &str); 4] = [
     ("ab", "apache2-utils", "a client of HTTP/1.0"),
     ("h2load", "nghttp2-client", "a client of HTTP/2 with many streams"),
     ("chromium", "chromium", "a browser"),
@@ -42,7 +42,7 @@ pub(super) fn ensure() -> Result<()> {
 }
 
 pub(super) fn ensure_for_accuracy() -> Result<()> {
-    let besides = ["nginx", "curl", "wrk", "ip", "ethtool", "nsenter", "setpriv"];
+    let besides = ["nginx", "curl", "wrk", "openssl", "python3", "ip", "ethtool", "nsenter", "setpriv"];
     ensure_some(&[&besides[..], &FOR_ACCURACY.map(|(program, ..)| program)].concat())
 }
 

@@ -1,0 +1,106 @@
+//! Requests as the real daemon counts and refuses them, held against the log of a real web server. The large table of this
+//! is `cargo xtask accuracy`.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::fs;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use integration_test::is_skipped;
+use integration_test::lab::{CLIENTS, Lab, SERVER};
+use netlab::{Child, nginx_with_tls, without_offloads};
+use serde_json::Value;
+
+/// Log and counts have come to rest once neither has changed for so long.
+const QUIET: Duration = Duration::from_millis(300);
+const SETTLES_WITHIN: Duration = Duration::from_secs(10);
+/// The client's first address is what it comes from.
+const CLIENT: &str = CLIENTS[0];
+
+fn web(lab: &Lab) -> Child {
+    // Segments are what they are on a wire.
+    without_offloads(&lab.client, "c0").unwrap();
+    without_offloads(&lab.server, "s0").unwrap();
+    let at = |port: u16| SocketAddr::new(SERVER[0].parse().unwrap(), port);
+    nginx_with_tls(&lab.server, lab.directory(), &[at(80)], &[at(443)]).unwrap()
+}
+
+/// Requests in the web server's log.
+fn logged(lab: &Lab) -> u64 {
+    let log = fs::read_to_string(lab.directory().join("access.log")).unwrap();
+    log.lines().filter(|line| line.starts_with(&format!("{CLIENT} "))).count() as u64
+}
+
+/// Requests of the client that are counted.
+fn counted(lab: &Lab) -> u64 {
+    let output = lab.ratelimitd(&["check", CLIENT, "--json"]);
+    let check: Value = serde_json::from_str(&output.stdout).unwrap();
+    check.pointer("/limits/0/used").and_then(Value::as_u64).unwrap()
+}
+
+/// Both, once they do not change any more.
+fn settled(lab: &Lab) -> [u64; 2] {
+    let read = || [logged(lab), counted(lab)];
+    let (start, mut last, mut since) = (Instant::now(), read(), Instant::now());
+    while since.elapsed() < QUIET {
+        assert!(start.elapsed() < SETTLES_WITHIN, "they do not come to rest: {last:?}");
+        thread::sleep(Duration::from_millis(50));
+        let now = read();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+    last
+}
+
+fn client(lab: &Lab, argv: &[&str]) {
+    let output = lab.client.run(&[&["timeout", "20"], argv].concat()).unwrap();
+    assert!(output.status.success(), "{argv:?}: {}", output.stderr);
+}
+
+#[test]
+fn as_many_requests_are_counted_as_the_web_server_logs() {
+    if is_skipped("as_many_requests_are_counted_as_the_web_server_logs") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    let large = lab.directory().join("large");
+    fs::write(&large, vec![7; 3_000_000]).unwrap();
+    let large = large.to_str().unwrap();
+    let _daemon = lab.limit(&["--limit", "1000000000/1h", "--count", "requests"]);
+    let (clear, tls) = (format!("http://{}", SERVER[0]), format!("https://{}", SERVER[0]));
+    let curl = ["curl", "-ksSf", "--http1.1"];
+    let mut requests = 0;
+    for (name, argv, at_least) in [
+        ("curl, clear, kept alive", [&curl[..], &[&clear, &clear, &clear]].concat(), 3),
+        ("curl, TLS 1.3, kept alive", [&curl[..], &[&tls, &tls, &tls]].concat(), 3),
+        ("curl, TLS 1.2, kept alive", [&curl[..], &["--tls-max", "1.2", &tls, &tls, &tls]].concat(), 3),
+        ("curl, HTTP/1.0", vec!["curl", "-ksSf", "-0", &clear], 1),
+        ("curl, an upload", [&curl[..], &["-T", large, &format!("{clear}/put/large")]].concat(), 1),
+        ("curl, an upload over TLS", [&curl[..], &["-T", large, &format!("{tls}/put/large")]].concat(), 1),
+        ("wrk, clear", vec!["wrk", "-t1", "-c4", "-d1s", &clear], 100),
+        ("wrk, TLS", vec!["wrk", "-t1", "-c4", "-d1s", &tls], 100),
+    ] {
+        client(&lab, &argv);
+        let [logged, counted] = settled(&lab);
+        assert!(logged - requests >= at_least, "{name}: {} requests came", logged - requests);
+        assert_eq!(counted, logged, "{name}");
+        requests = logged;
+    }
+}
+
+#[test]
+fn the_web_server_logs_as_many_requests_as_the_limit_allows() {
+    if is_skipped("the_web_server_logs_as_many_requests_as_the_limit_allows") {
+        return;
+    }
+    for scheme in ["http", "https"] {
+        let lab = Lab::new();
+        let _web = web(&lab);
+        let _daemon = lab.limit(&["--limit", "100/1h", "--count", "requests"]);
+        client(&lab, &["wrk", "-t1", "-c64", "-d3s", &format!("{scheme}://{}", SERVER[0])]);
+        assert_eq!(settled(&lab), [100, 100], "{scheme}");
+    }
+}

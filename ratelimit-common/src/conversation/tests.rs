@@ -1,0 +1,404 @@
+//! Conversations as clients have them, segment by segment, and as whoever wants to be miscounted might have them.
+
+use super::*;
+
+const TICKETS: u32 = 542;
+const ANSWER: u32 = 700;
+const CONTINUE: u32 = 25;
+const HEADERS: usize = 54;
+
+/// One side of a connection: what it sends next is at `sequence`, and it has heard `acknowledged`.
+struct Client {
+    sequence: u32,
+    acknowledged: u32,
+    known: Option<Conversation>,
+}
+
+impl Client {
+    fn new() -> Self {
+        Self { sequence: u32::MAX - 100, acknowledged: u32::MAX - 3_000, known: None }
+    }
+
+    /// Sends this in one segment, and says how many requests that was.
+    fn sends(&mut self, payload: &[u8]) -> u32 {
+        let sequence = self.sequence;
+        self.sequence = sequence.wrapping_add(u32::try_from(payload.len()).unwrap());
+        self.sends_at(sequence, payload)
+    }
+
+    fn sends_at(&mut self, sequence: u32, payload: &[u8]) -> u32 {
+        let turn = self.judged(sequence, payload);
+        self.known = Some(turn.newest);
+        turn.requests
+    }
+
+    fn judged(&self, sequence: u32, payload: &[u8]) -> Turn {
+        let frame = [vec![0xaa; HEADERS], payload.to_vec()].concat();
+        let segment = Segment {
+            source_port: 50_000,
+            sequence,
+            acknowledged: self.acknowledged,
+            payload_at: u32::try_from(HEADERS).unwrap(),
+            payload_bytes: u32::try_from(payload.len()).unwrap(),
+        };
+        turn(&frame.as_slice(), &segment, self.known)
+    }
+
+    fn hears(&mut self, bytes: u32) -> &mut Self {
+        self.acknowledged = self.acknowledged.wrapping_add(bytes);
+        self
+    }
+
+    /// A handshake of TLS 1.3, or, where it `offers_http2`, one that does.
+    fn with_tls_1_3(offers_http2: bool) -> Self {
+        let mut client = Self::new();
+        let name: &[u8] = if offers_http2 { b"\x02h2\x08http/1.1" } else { b"\x08http/1.1" };
+        let hello = [&[0; 200], name, &[0; 100]].concat();
+        assert_eq!(client.sends(&record(22, &hello)), 0);
+        client.hears(1371);
+        assert_eq!(client.sends(&[record(20, &[1]), record(23, &[0; 69])].concat()), 0);
+        client
+    }
+
+    /// One of TLS 1.2 with a cipher that adds 24 bytes.
+    fn with_tls_1_2() -> Self {
+        let mut client = Self::new();
+        assert_eq!(client.sends(&record(22, &[0; 512])), 0);
+        client.hears(1223);
+        assert_eq!(client.sends(&[record(22, &[0; 37]), record(20, &[1]), record(22, &[0; 40])].concat()), 0);
+        client.hears(327);
+        client
+    }
+}
+
+fn record(kind: u8, content: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(content.len()).unwrap().to_be_bytes();
+    [&[kind, 3, 3, length[0], length[1]], content].concat()
+}
+
+/// Application data of so many bytes, under TLS 1.3.
+fn data(bytes: usize) -> Vec<u8> {
+    record(23, &vec![0x5a; bytes + 17])
+}
+
+const GET: &[u8] = b"GET /page HTTP/1.1\r\nHost: example.org\r\n\r\n";
+
+#[test]
+fn in_clear_http_each_request_counts_and_its_repetition_does_not() {
+    let mut client = Client::new();
+    for _ in 0..3 {
+        assert_eq!(client.sends(GET), 1);
+        let repeated = client.sequence.wrapping_sub(u32::try_from(GET.len()).unwrap());
+        assert_eq!(client.sends_at(repeated, GET), 0);
+        assert_eq!(client.hears(ANSWER).sends_at(repeated, GET), 0, "it comes late, and is the same");
+    }
+}
+
+#[test]
+fn what_was_refused_is_judged_again_each_time_that_it_is_sent() {
+    let mut client = Client::new();
+    assert_eq!(client.sends(GET), 1);
+    client.hears(ANSWER);
+    for _ in 0..3 {
+        assert_eq!(client.judged(client.sequence, GET).requests, 1);
+    }
+    assert_eq!(client.sends(GET), 1);
+}
+
+#[test]
+fn requests_that_do_not_wait_for_answers_count_each_wherever_segments_end() {
+    let all = GET.repeat(100);
+    for segment in (8..200).chain([536, 1448, 4200]) {
+        let mut client = Client::new();
+        let counted: u32 = all.chunks(segment).map(|payload| client.sends(payload)).sum();
+        // A first segment without the end of the first request says nothing of pipelining, nor do those that follow.
+        if segment > GET.len() + 1 && segment <= 1448 {
+            assert_eq!(counted, 100, "segments of {segment} bytes");
+        }
+        assert!(counted <= 100, "segments of {segment} bytes: {counted}");
+    }
+}
+
+#[test]
+fn methods_are_told_from_what_looks_like_them() {
+    let begins = |payload: &[u8]| {
+        let frame = [vec![0; HEADERS], payload.to_vec()].concat();
+        let at = u32::try_from(HEADERS).unwrap();
+        http1::begins(&frame.as_slice(), at, at + u32::try_from(payload.len()).unwrap())
+    };
+    for request in
+        ["GET / HTTP/1.0\r\n\r\n", "POST /a HT", "OPTIONS * HTTP/1.1", "CONNECT h:443 ", "HEAD http://a/ HTTP/1.1"]
+    {
+        assert!(begins(request.as_bytes()), "{request}");
+    }
+    for other in [
+        "Get / HTTP/1.0\r\n",
+        "GE / HTTP/1.0\r\n",
+        "GET\t/ HTTP/1.0",
+        "HTTP/1.1 200 OK",
+        "GETTINGS /a b",
+        "HELLO WORLD",
+        "GET",
+    ] {
+        assert!(!begins(other.as_bytes()), "{other}");
+    }
+}
+
+#[test]
+fn a_request_that_trickles_in_is_one() {
+    let mut client = Client::new();
+    for _ in 0..3 {
+        let counted: u32 = GET.chunks(5).map(|payload| client.sends(payload)).sum();
+        assert_eq!(counted, 1);
+        client.hears(ANSWER);
+    }
+}
+
+#[test]
+fn an_upload_is_one_request_with_its_invitation() {
+    for invitation in [0, CONTINUE] {
+        let mut client = Client::new();
+        assert_eq!(client.sends(b"PUT /file HTTP/1.1\r\nExpect: 100-continue\r\n\r\n"), 1);
+        client.hears(invitation);
+        let body: u32 = (0..7_000).map(|_| client.sends(&[b'x'; 1448])).sum();
+        assert_eq!(body, 0);
+        assert_eq!(client.hears(ANSWER).sends(GET), 1);
+    }
+}
+
+#[test]
+fn a_turn_that_begins_with_no_method_counts() {
+    let mut client = Client::new();
+    assert_eq!(client.sends(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n"), 1);
+    // Each segment ends the body of one request, and begins the next.
+    for _ in 0..3 {
+        assert_eq!(client.hears(ANSWER).sends(b"helloPOST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n"), 1);
+    }
+    assert_eq!(client.hears(ANSWER).sends(b"hello"), 1, "of which it cannot be told");
+}
+
+#[test]
+fn a_web_sockets_frames_are_no_requests() {
+    let mut client = Client::new();
+    assert_eq!(client.sends(b"GET /chat HTTP/1.1\r\nUpgrade: websocket\r\n\r\n"), 1);
+    for opcode in [0x81, 0x82, 0x89, 0xc1] {
+        assert_eq!(client.hears(ANSWER).sends(&[opcode, 0x85, 1, 2, 3, 4, 5, 6, 7, 8, 9]), 0);
+    }
+}
+
+#[test]
+fn under_tls_each_turn_is_a_request_and_the_handshake_is_none() {
+    let mut clients = [Client::with_tls_1_2(), Client::with_tls_1_3(false), Client::with_tls_1_3(true)];
+    for client in &mut clients {
+        assert_eq!(client.sends(&data(80)), 1);
+        client.hears(TICKETS);
+        for _ in 0..5 {
+            assert_eq!(client.hears(ANSWER).sends(&data(80)), 1);
+        }
+        client.hears(ANSWER);
+        let alert = if client.known.unwrap().overhead == 17 { record(23, &[0; 19]) } else { record(21, &[0; 26]) };
+        assert_eq!(client.sends(&alert), 0);
+    }
+}
+
+#[test]
+fn a_request_behind_the_end_of_a_handshake_in_one_segment_counts() {
+    let mut client = Client::new();
+    client.sends(&record(22, &[0; 512]));
+    client.hears(1371);
+    assert_eq!(client.sends(&[record(20, &[1]), record(23, &[0; 53]), data(120)].concat()), 1);
+}
+
+#[test]
+fn early_data_is_a_request() {
+    let mut client = Client::new();
+    assert_eq!(client.sends(&[record(22, &[0; 512]), record(20, &[1]), data(120)].concat()), 1);
+    client.hears(1371);
+    assert_eq!(client.sends(&record(23, &[0; 53])), 0, "the handshake's end");
+    assert_eq!(client.hears(TICKETS + ANSWER).sends(&data(120)), 1);
+}
+
+#[test]
+fn a_clients_certificate_is_no_request() {
+    let mut client = Client::new();
+    client.sends(&record(22, &[0; 512]));
+    client.hears(2000);
+    assert_eq!(client.sends(&[record(20, &[1]), data(900), data(300), record(23, &[0; 53])].concat()), 0);
+    assert_eq!(client.sends(&data(120)), 1);
+}
+
+#[test]
+fn under_tls_a_body_is_part_of_its_request() {
+    for mut client in [Client::with_tls_1_2(), Client::with_tls_1_3(false)] {
+        let is_1_3 = client.known.unwrap().overhead == 17;
+        assert_eq!(client.sends(&data(120)), 1);
+        assert_eq!(client.hears(if is_1_3 { TICKETS } else { 0 }).sends(&data(400)), 0, "a slow client's body");
+        let stream: Vec<u8> = (0..20).flat_map(|_| data(16_384)).collect();
+        let body: u32 = stream.chunks(1448).map(|payload| client.sends(payload)).sum();
+        assert_eq!(body, 0);
+        assert_eq!(client.hears(ANSWER).sends(&data(120)), 1);
+        let invited = CONTINUE + 5 + if is_1_3 { 17 } else { 24 };
+        assert_eq!(client.hears(invited).sends(&data(16_384)[..1448]), 0, "after 100 Continue");
+    }
+}
+
+#[test]
+fn records_are_followed_wherever_segments_end() {
+    let stream: Vec<u8> = (0..60).flat_map(|_| data(40)).collect();
+    for segment in 6..400 {
+        let mut client = Client::with_tls_1_3(true);
+        assert_eq!(client.sends(&data(70)), 1, "the preface");
+        assert_eq!(client.sends(&data(300)), 0, "and what it was counted for");
+        assert_eq!(client.hears(31).sends(&data(9)), 0, "the settings' acknowledgement");
+        client.hears(TICKETS + ANSWER);
+        let counted: u32 = stream.chunks(segment).map(|payload| client.sends(payload)).sum();
+        assert_eq!(counted, 60, "segments of {segment} bytes");
+    }
+}
+
+/// A connection that is known to speak HTTP/2, and has asked once.
+fn http2() -> Client {
+    let mut client = Client::with_tls_1_3(true);
+    assert_eq!(client.sends(&data(70)), 1);
+    assert_eq!(client.hears(31).sends(&data(9)), 0);
+    assert_eq!(client.sends(&data(300)), 0, "the preface was counted for it");
+    client.hears(TICKETS + ANSWER);
+    client
+}
+
+#[test]
+fn frames_of_control_of_http2_are_no_requests() {
+    let mut client = http2();
+    for bytes in [8, 9, 13, 14, 17] {
+        assert_eq!(client.hears(ANSWER).sends(&data(bytes)), 0, "{bytes} bytes");
+    }
+    assert_eq!(client.hears(40_000).sends(&data(26)), 0, "two larger windows, during a download");
+    assert_eq!(client.hears(ANSWER).sends(&data(26)), 1, "as long, and a request");
+}
+
+#[test]
+fn a_body_of_http2_is_part_of_its_request() {
+    let mut client = http2();
+    assert_eq!(client.sends(&data(50)), 1);
+    assert_eq!(client.sends(&data(400)), 0, "a form");
+    assert_eq!(client.hears(ANSWER).sends(&data(50)), 1);
+    let stream: Vec<u8> = (0..20).flat_map(|_| data(16_393)).collect();
+    assert_eq!(stream.chunks(1448).map(|payload| client.sends(payload)).sum::<u32>(), 0);
+}
+
+#[test]
+fn short_headers_of_http2_that_share_a_record_count_each() {
+    let mut client = http2();
+    assert_eq!(client.sends(&data(18)), 1);
+    assert_eq!(client.hears(ANSWER).sends(&data(180)), 10);
+    assert_eq!(client.hears(ANSWER).sends(&data(181)), 1);
+}
+
+#[test]
+fn a_connection_whose_beginning_was_not_seen_errs_low() {
+    let middle = |payload: &[u8]| Client::new().sends(payload);
+    assert_eq!(middle(&data(300)), 0, "TLS");
+    assert_eq!(middle(&[0x80; 1448]), 0, "a part of something large");
+    assert_eq!(middle(&[0x80; 100]), 1, "something short, of which nothing is known");
+    assert_eq!(middle(GET), 1);
+    let mut client = Client::new();
+    client.sends(&data(300));
+    assert_eq!(client.hears(ANSWER).sends(&data(300)), 1, "its next turn");
+}
+
+#[test]
+fn another_connection_with_the_same_ports_begins_anew() {
+    let mut client = Client::with_tls_1_3(false);
+    client.sends(&data(80));
+    client.sequence = client.sequence.wrapping_add(1 << 30);
+    assert_eq!(client.sends(GET), 1);
+    client.sequence = client.sequence.wrapping_add(1 << 30);
+    assert_eq!(client.sends(&data(80)), 1, "in the middle of TLS, and not for the first time");
+}
+
+#[test]
+fn a_byte_far_ahead_makes_nothing_behind_it_free() {
+    for ahead in [1, 100_000, FAR_BYTES, FAR_BYTES + 1, 1 << 31] {
+        let mut client = Client::new();
+        assert_eq!(client.sends(GET), 1);
+        let far = client.sequence.wrapping_add(ahead);
+        client.hears(ANSWER).sends_at(far, b"x");
+        for _ in 0..3 {
+            assert_eq!(client.hears(ANSWER).sends(GET), 1, "{ahead} bytes ahead");
+        }
+        let mut client = Client::with_tls_1_3(false);
+        assert_eq!(client.sends(&data(80)), 1);
+        let far = client.sequence.wrapping_add(ahead);
+        client.hears(TICKETS + ANSWER).sends_at(far, b"x");
+        for _ in 0..3 {
+            assert_eq!(client.hears(ANSWER).sends(&data(80)), 1, "{ahead} bytes ahead");
+        }
+    }
+}
+
+#[test]
+fn to_hide_where_records_begin_makes_nothing_free() {
+    let mut client = Client::with_tls_1_3(false);
+    // More records than are looked at, the last of which goes on in the next segment, and so on.
+    let many: Vec<u8> = (0..40).flat_map(|_| data(20)).collect();
+    let tail = data(200);
+    assert_eq!(client.sends(&[&many, &tail[..100]].concat()), 1);
+    for _ in 0..5 {
+        client.hears(TICKETS + ANSWER);
+        assert_eq!(client.sends(&[&tail[100..], &data(80), &tail[..100]].concat()), 1);
+    }
+}
+
+#[test]
+fn a_record_too_short_for_a_request_hides_none_behind_it() {
+    let mut client = Client::with_tls_1_3(true);
+    assert_eq!(client.sends(&data(70)), 1);
+    client.hears(TICKETS);
+    for _ in 0..5 {
+        assert_eq!(client.hears(ANSWER).sends(&[data(5), data(120)].concat()), 1);
+    }
+}
+
+#[test]
+fn what_came_out_of_order_counts_once() {
+    let mut client = Client::with_tls_1_3(false);
+    assert_eq!(client.sends(&data(80)), 1);
+    client.hears(TICKETS + ANSWER);
+    let request = [data(120), data(16_384)].concat();
+    let (first, second) = request.split_at(1448);
+    let at = client.sequence;
+    let later = client.sends_at(at.wrapping_add(1448), second);
+    let earlier = client.sends_at(at, first);
+    assert_eq!(later + earlier, 1);
+}
+
+#[test]
+fn no_bytes_whatever_make_it_panic_or_count_without_bound() {
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    let mut client = Client::new();
+    for _ in 0..200_000 {
+        let len = usize::try_from(next() % 80).unwrap() + 1;
+        let mut payload: Vec<u8> = (0..len).map(|_| next().to_le_bytes()[0]).collect();
+        match next() % 4 {
+            0 => payload[0] = 20 + next().to_le_bytes()[0] % 4,
+            1 => payload = [&GET[..len.min(GET.len())], &payload].concat(),
+            2 if len > 5 => payload[..5].copy_from_slice(&[23, 3, 3, 0, next().to_le_bytes()[0]]),
+            _ => {}
+        }
+        client.hears(u32::from(next().to_le_bytes()[0]));
+        let sequence = match next() % 5 {
+            0 => client.sequence.wrapping_add(u32::try_from(next() % (1 << 25)).unwrap()),
+            1 => client.sequence.wrapping_sub(u32::try_from(next() % 4000).unwrap()),
+            _ => client.sequence,
+        };
+        let requests =
+            if sequence == client.sequence { client.sends(&payload) } else { client.sends_at(sequence, &payload) };
+        assert!(requests as usize <= payload.len(), "{payload:02x?}");
+    }
+}
