@@ -188,7 +188,8 @@ impl Client {
 
     /// Some of the server's answer, or the whole.
     fn hear(&mut self, random: &mut Random) {
-        let bytes = random.of(&[1, 24, 25, 26, 200, 255, 256, 1448, 5000, 60_000]);
+        // Beside what is no answer (`100 Continue`, clear and in a record; two session tickets), and more.
+        let bytes = random.of(&[1, 24, 25, 26, 46, 47, 48, 200, 479, 480, 580, 581, 1448, 60_000]);
         self.heard = self.heard.wrapping_add(bytes);
         if random.one_in(40) {
             // Less than it has heard before, as a segment that was overtaken says it.

@@ -221,7 +221,8 @@ const fn twin_of_unit(unit: Unit) -> oracle::Unit {
 /// A packet twice: as a frame, and as the oracle sees it.
 fn random_packet(random: &mut Random, clients: &mut Clients) -> (Vec<u8>, Packet) {
     let port = random.of(&PORTS);
-    let data = vec![0; random.index(300)];
+    let at_most = random.of(&[300, 300, 1300]);
+    let data = vec![0; random.index(at_most)];
     let source_port = 40_000 + u16::try_from(random.below(4)).unwrap();
     let is_v4 = random.one_in(2);
     let (source, destination) = random_ends(random, is_v4);

@@ -68,18 +68,22 @@ impl Conversation {
                 tls.leave_out(ahead.unsigned_abs() as usize);
             }
             now.next = end;
+        } else if let Some(hole) = known.hole.clone().filter(|hole| is_in(hole, sequence)) {
+            if sequence == hole.start {
+                now.hole = Some(end..hole.end).filter(|left| difference(left.end, left.start) > 0);
+            }
+            is_late = difference(end, known.next) <= 0;
+            if !is_late {
+                now.next = end;
+                if let Speaks::Tls(tls) = &mut now.speaks {
+                    tls.lose();
+                }
+            }
         } else if difference(end, known.next) > 0 {
             repeated = ahead.unsigned_abs() as usize;
             now.next = end;
         } else {
-            let Some(hole) = known.hole.clone() else { return (now, 0) };
-            if difference(sequence, hole.start) < 0 || difference(sequence, hole.end) >= 0 {
-                return (now, 0);
-            }
-            is_late = true;
-            if sequence == hole.start {
-                now.hole = Some(end..hole.end).filter(|left| difference(left.end, left.start) > 0);
-            }
+            return (now, 0);
         }
         if now.turn.heard == 0 {
             now.turn.heard = acknowledged;
@@ -128,8 +132,8 @@ fn http1(is_pipelined: &mut bool, turn: &mut Turn, acknowledged: u32, (repeated,
         *is_pipelined |= requests > 1;
         if requests > 0 {
             *turn = next_turn;
+            return requests;
         }
-        return requests;
     }
     let heard = turn.heard_since(acknowledged);
     if heard > 0 {
@@ -157,6 +161,10 @@ fn begins_behind_line(all: &[u8], at: usize) -> bool {
 /// RFC 6455, section 5.2: no reserved bit but compression's, an opcode that there is, masked.
 fn is_web_socket(bytes: &[u8]) -> bool {
     bytes.len() >= 6 && bytes[0] & 0x30 == 0 && [0, 1, 2, 8, 9, 10].contains(&(bytes[0] & 0xf)) && bytes[1] >= 0x80
+}
+
+fn is_in(range: &Range<u32>, number: u32) -> bool {
+    difference(number, range.start) >= 0 && difference(number, range.end) < 0
 }
 
 /// How far `to` is ahead of `from`, on the circle that the numbers are.

@@ -46,6 +46,8 @@ pub(super) struct Flow {
     initials: u32,
     /// That has asked for something.
     has_asked: bool,
+    /// Its newest short header was a part of a body's, so the next may be its end.
+    is_in_body: bool,
 }
 
 /// All that is remembered of flows and connections.
@@ -80,15 +82,15 @@ impl Parts {
         let key = (packet.source, source_port, port);
         let is_short = packet.payload.len() >= 6 && packet.payload[0] < 0x80;
         let known = self.flows.get(&key).filter(|flow| now - flow.last <= FLOW_IDLE);
-        let before =
-            known.copied().unwrap_or(Flow { last: now, initials: 0, has_asked: port == QUIC_PORT && is_short });
+        let has_asked = port == QUIC_PORT && is_short;
+        let before = known.copied().unwrap_or(Flow { last: now, initials: 0, has_asked, is_in_body: false });
         let mut flow = Flow { last: now, initials: before.initials + u32::from(quic_initial), ..before };
         let opens = known.is_none() || flow.initials > INITIALS_PER_CONNECTION;
         if opens && quic_initial {
-            flow = Flow { last: now, initials: 1, has_asked: false };
+            flow = Flow { last: now, initials: 1, has_asked: false, is_in_body: false };
         }
         let is_quic = flow.initials > 0 || flow.has_asked;
-        let asks = is_short && (64..=1000).contains(&packet.payload.len());
+        let asks = is_short && (64..=1000).contains(&packet.payload.len()) && !before.is_in_body;
         let is_request = if !is_quic {
             true
         } else if asks {
@@ -98,6 +100,9 @@ impl Parts {
             quic_initial && (opens || before.initials == 0)
         };
         flow.has_asked |= is_quic && asks;
+        if is_quic && is_short {
+            flow.is_in_body = packet.payload.len() > 1000;
+        }
         Part { opens, requests: u64::from(is_request), newest: Newest::Flow(key, flow) }
     }
 

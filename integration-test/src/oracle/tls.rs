@@ -83,6 +83,11 @@ impl Tls {
         };
     }
 
+    /// What comes next may be anywhere in a record.
+    pub(super) fn lose(&mut self) {
+        self.ahead = Ahead::Lost;
+    }
+
     /// A segment that comes late is read by itself.
     pub(super) fn apart(&mut self, turn: &mut Turn, acknowledged: u32, fresh: &[u8]) -> u64 {
         let ahead = std::mem::replace(&mut self.ahead, Ahead::Lost);
@@ -93,7 +98,11 @@ impl Tls {
 
     pub(super) fn requests(&mut self, turn: &mut Turn, acknowledged: u32, fresh: &[u8]) -> u64 {
         let mut requests = 0;
-        let mut at = match std::mem::replace(&mut self.ahead, Ahead::Lost) {
+        let ahead = std::mem::replace(&mut self.ahead, Ahead::Lost);
+        let was_lost = matches!(ahead, Ahead::Lost);
+        // Nothing that may be a request was in this segment.
+        let mut begins = matches!(ahead, Ahead::Lost | Ahead::Rest(0));
+        let mut at = match ahead {
             Ahead::Lost => 0,
             Ahead::Rest(left) if left >= fresh.len() => {
                 self.ahead = Ahead::Rest(left - fresh.len());
@@ -113,16 +122,35 @@ impl Tls {
                 }
             }
         };
-        while at + HEADER <= fresh.len() {
-            let Some((kind, length)) = record(&fresh[at..]) else { return requests };
-            requests += self.record(turn, acknowledged, (kind, length), at == 0);
+        let mut is_known = true;
+        while is_known && at + HEADER <= fresh.len() {
+            let Some((kind, length)) = record(&fresh[at..]) else {
+                is_known = false;
+                continue;
+            };
+            let is_small = length <= self.overhead + CONTROL_MAX;
+            requests += self.record(turn, acknowledged, (kind, length), begins);
+            begins &= is_small;
             at += HEADER + length;
         }
         self.ahead = match at.checked_sub(fresh.len()) {
+            _ if !is_known => Ahead::Lost,
             Some(left) => Ahead::Rest(left),
+            None if was_lost && at == 0 => Ahead::Lost,
             None => Ahead::Header(fresh[at..].to_vec()),
         };
-        requests
+        if requests == 0 && matches!(self.ahead, Ahead::Lost) { self.turn_alone(turn, acknowledged) } else { requests }
+    }
+
+    /// Where nobody knows where records begin, turns alone tell.
+    fn turn_alone(&self, turn: &mut Turn, acknowledged: u32) -> u64 {
+        let heard = turn.heard_since(acknowledged);
+        if heard as usize <= CONTINUE as usize + HEADER + self.overhead {
+            return 0;
+        }
+        let are_tickets = turn.is_first && (480..=580).contains(&heard);
+        *turn = Turn { heard: acknowledged, is_open: false, is_first: false };
+        u64::from(!are_tickets)
     }
 
     fn record(&mut self, turn: &mut Turn, acknowledged: u32, (kind, length): (u8, usize), begins: bool) -> u64 {
