@@ -77,6 +77,11 @@ mod is {
     pub(super) const FIRST: u8 = 16;
     /// TLS whose client offers HTTP/2.
     pub(super) const OFFERS_HTTP2: u8 = 32;
+    /// TLS that has sent what is as long as an alert: one ends a connection.
+    pub(super) const ALERTED: u8 = 64;
+    /// A connection of which nothing was seen but the middle of something. Its beginning may have been refused: when that comes
+    /// again, it is one.
+    pub(super) const UNSEEN: u8 = 128;
 }
 
 /// What a segment is to its conversation.
@@ -117,8 +122,8 @@ impl Fresh {
 
 /// Where a segment belongs among what was sent before.
 enum Place {
-    /// Nothing was remembered.
-    Unknown,
+    /// Nothing was remembered. Of what cannot be told it is a request up to so many bytes.
+    Unknown(u32),
     /// Sent before.
     Repeated,
     /// It goes on where the last one ended, or overlaps it by so many bytes.
@@ -159,15 +164,6 @@ pub fn turn<F: Walk>(frame: &F, segment: &Segment, known: Option<Conversation>) 
     Turn { requests, newest }
 }
 
-/// What is known of what came before a connection's first segment.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Beginning {
-    /// There may have been any amount of it.
-    Unknown,
-    /// Nothing, or nothing that goes with it.
-    Seen,
-}
-
 /// Whether `count` is at or behind `other`, on the circle that sequence numbers are.
 #[inline(always)]
 const fn passed(count: u32, other: u32) -> bool {
@@ -183,6 +179,9 @@ impl Conversation {
     pub fn continues<F: Frame>(&mut self, frame: &F, segment: &Segment) -> bool {
         let bytes = segment.payload_bytes;
         let behind = self.next.wrapping_sub(segment.sequence);
+        if self.has(is::UNSEEN) {
+            return false;
+        }
         if behind != 0 {
             return behind >= bytes && behind <= FAR_BYTES && self.hole == self.hole_end;
         }
@@ -215,10 +214,16 @@ impl Conversation {
         };
         let end = segment.sequence.wrapping_add(segment.payload_bytes);
         let mut is_late = false;
-        let place = if is_known { self.place(segment.sequence, segment.payload_bytes) } else { Place::Unknown };
+        let place = match is_known {
+            false => Place::Unknown(FIRST_BYTES_MAX),
+            true if !self.has(is::UNSEEN) => self.place(segment.sequence, segment.payload_bytes),
+            // What the server has answered began with it, whatever it was.
+            true if self.heard_since(fresh.acknowledged) > CONTINUE_BYTES => Place::Far,
+            true => Place::Unknown(0),
+        };
         match place {
-            Place::Unknown => *self = Self::begun(frame, fresh, end, Beginning::Unknown),
-            Place::Far => *self = Self::begun(frame, fresh, end, Beginning::Seen),
+            Place::Unknown(bytes_max) => *self = Self::begun(frame, fresh, end, Some(bytes_max)),
+            Place::Far => *self = Self::begun(frame, fresh, end, None),
             Place::Repeated => return 0,
             Place::Next(repeated) => {
                 fresh.at += repeated;
@@ -243,17 +248,17 @@ impl Conversation {
     }
 
     /// The conversation that begins with this segment, before it is judged. Where that might be the middle of something, so
-    /// that nothing is counted which began before.
+    /// that nothing is counted which began before: then there is a `bytes_max` of what may be a request all the same.
     #[inline(always)]
-    fn begun<F: Frame>(frame: &F, fresh: Fresh, end: u32, beginning: Beginning) -> Self {
+    fn begun<F: Frame>(frame: &F, fresh: Fresh, end: u32, bytes_max: Option<u32>) -> Self {
         let newest = Self { next: end, heard: fresh.acknowledged, hole: end, hole_end: end, ..Self::default() };
         let open = is::OPEN | is::FIRST;
         match tls::record_at(frame, fresh.at, fresh.end) {
             Some(record) if record.is_handshake() => Self { speaks: speaks::TLS_HELLO, is: open, ..newest },
-            Some(_) => newest.in_tls(if beginning == Beginning::Seen { open } else { 0 }),
-            None if http1::begins(frame, fresh.at, fresh.end) => Self { speaks: speaks::HTTP1, is: open, ..newest },
-            None if beginning == Beginning::Seen || fresh.len() <= FIRST_BYTES_MAX => Self { is: open, ..newest },
-            None => newest,
+            Some(_) => newest.in_tls(if bytes_max.is_none() { open } else { 0 }),
+            None if http1::may_begin(frame, fresh.at, fresh.end) => Self { speaks: speaks::HTTP1, is: open, ..newest },
+            None if bytes_max.is_none_or(|bytes_max| fresh.len() <= bytes_max) => Self { is: open, ..newest },
+            None => Self { is: is::UNSEEN, ..newest },
         }
     }
 
@@ -276,7 +281,7 @@ impl Conversation {
 
     /// A segment comes that leaves out so many bytes.
     #[inline(always)]
-    const fn leave_out(&mut self, bytes: u32, sequence: u32, end: u32) {
+    fn leave_out(&mut self, bytes: u32, sequence: u32, end: u32) {
         if self.hole == self.hole_end {
             self.hole = self.next;
         }
@@ -284,6 +289,7 @@ impl Conversation {
         self.next = end;
         self.record_left = tls::without(self.record_left, bytes);
         self.split_len = 0;
+        self.leave_out_finished();
     }
 
     /// A segment comes that was left out.
@@ -301,7 +307,7 @@ impl Conversation {
 
     #[inline(always)]
     fn anything(&mut self, fresh: Fresh) -> u32 {
-        let is_request = self.has(is::OPEN) || self.heard_since(fresh.acknowledged) != 0;
+        let is_request = self.has(is::OPEN) || self.heard_since(fresh.acknowledged) > CONTINUE_BYTES;
         if is_request {
             self.is &= !(is::OPEN | is::FIRST);
             self.heard = fresh.acknowledged;
@@ -309,11 +315,12 @@ impl Conversation {
         is_request as u32
     }
 
-    /// How many bytes the client has heard since its newest request; none where it says that it has heard less.
+    /// How many bytes the client has heard since its newest request, as far as 32 bits tell; none where it says that it has heard
+    /// somewhat less, as what comes late does.
     #[inline(always)]
     const fn heard_since(&self, acknowledged: u32) -> u32 {
         let since = acknowledged.wrapping_sub(self.heard);
-        if since < 1 << 31 { since } else { 0 }
+        if since < u32::MAX - FAR_BYTES { since } else { 0 }
     }
 
     #[inline(always)]

@@ -90,7 +90,7 @@ extern "C" fn record_of(
     begins: u32,
     acknowledged: u32,
 ) -> u32 {
-    let Some(conversation) = maps::conversation(conversation) else { return 0 };
+    let Some(conversation) = maps::place(conversation) else { return 0 };
     let record = Record { kind: kind as u8, begins_segment: begins != 0, length: length as u16 };
     conversation.record(record, acknowledged)
 }

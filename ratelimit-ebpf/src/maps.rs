@@ -638,19 +638,18 @@ pub(crate) enum NoPacket {
 /// The frame that this packet is, once it was seen.
 #[inline(always)]
 pub(crate) fn seen() -> Option<&'static Seen> {
-    let Some(seen) = SEEN.get_ptr(0) else {
+    to_see().map(|seen| &*seen)
+}
+
+/// Room for it, before it was seen.
+#[inline(always)]
+pub(crate) fn to_see() -> Option<&'static mut Seen> {
+    let Some(seen) = SEEN.get_ptr_mut(0) else {
         fault(Fault::SeenLookup);
         return None;
     };
-    // SAFETY: this CPU's element, which lives as long as the map, and is written before it is borrowed for the first time.
-    Some(unsafe { &*seen })
-}
-
-/// Room for the frame that this packet is, before it was seen.
-#[inline(always)]
-pub(crate) fn to_see() -> Option<&'static mut Seen> {
-    // SAFETY: as above; nobody else borrows it before it is kept.
-    SEEN.get_ptr_mut(0).map(|seen| unsafe { &mut *seen })
+    // SAFETY: this CPU's element, which lives as long as the map; it is written before anybody else borrows it.
+    Some(unsafe { &mut *seen })
 }
 
 /// What is remembered of a packet beside its source, once it is admitted: its TCP connection, or its UDP flow. This CPU's, and
@@ -688,11 +687,11 @@ pub(crate) fn pending() -> Option<&'static mut Pending> {
     Some(unsafe { &mut *pending })
 }
 
-/// The conversation at this pointer, into what [`pending`] gave; none if it is null.
+/// What is at this pointer, into what [`pending`] or [`to_see`] gave; none if it is null.
 #[inline(always)]
-pub(crate) fn conversation(conversation: *mut Conversation) -> Option<&'static mut Conversation> {
+pub(crate) fn place<T>(pointer: *mut T) -> Option<&'static mut T> {
     // SAFETY: a part of this CPU's element, which lives as long as the map.
-    unsafe { conversation.as_mut() }
+    unsafe { pointer.as_mut() }
 }
 
 impl Pending {

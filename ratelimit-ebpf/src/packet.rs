@@ -31,8 +31,8 @@ impl<'a> XdpFrame<'a> {
     /// What it is, where there was room to keep that.
     #[inline(always)]
     pub(crate) fn seen(&self) -> Option<&'static Seen> {
-        let _always_zero = parse_frame(self.context());
-        let seen = maps::seen()?;
+        let seen = maps::to_see()?;
+        let _always_zero = parse_frame(self.context(), seen);
         self.len.set(seen.frame_bytes as usize);
         Some(seen)
     }
@@ -58,16 +58,16 @@ impl<'a> XdpFrame<'a> {
 }
 
 /// Parses the frame and keeps what it is; returns 0. A function of its own: the verifier walks it once and not once for each way
-/// that a packet may take afterwards, and its stack is free again by then.
+/// that a packet may take afterwards, and its stack is free again by then. Null is not passed; the verifier wants to see that it
+/// would do no harm.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn parse_frame(ctx: *mut xdp_md) -> u32 {
+extern "C" fn parse_frame(ctx: *mut xdp_md, seen: *mut Seen) -> u32 {
+    let Some(seen) = maps::place(seen) else { return 0 };
     let ctx = XdpContext::new(ctx);
     let frame = XdpFrame::new(&ctx);
     let parsed = packet::parse(&frame);
-    if let Some(seen) = maps::to_see() {
-        seen.keep(parsed, frame.known_len() as u32);
-    }
+    seen.keep(parsed, frame.known_len() as u32);
     0
 }
 

@@ -45,9 +45,9 @@ impl Sought {
 
     /// Whether that byte is part of it, by what is around it.
     #[inline(always)]
-    fn is_at<F: Frame>(self, frame: &F, next: u32, end: u32) -> bool {
+    fn is_at<F: Frame>(self, frame: &F, start: u32, next: u32, end: u32) -> bool {
         match self {
-            Self::Request => http1::begins_behind(frame, next, end),
+            Self::Request => http1::begins_behind(frame, start, next, end),
             Self::Http2 => tls::is_http2(frame, next),
         }
     }
@@ -56,7 +56,7 @@ impl Sought {
     #[inline(always)]
     pub fn found<F: Frame>(self, frame: &F, at: u32, end: u32) -> u32 {
         let mut count = 0;
-        let mut at = at;
+        let (start, mut at) = (at, at);
         for _ in 0..STEPS_MAX {
             let Some(word) = word(frame, at, end) else { break };
             let different = word ^ (EACH_BYTE * self.byte() as u64);
@@ -67,7 +67,7 @@ impl Sought {
                 continue;
             }
             at = frame.forget(at as usize + hit.trailing_zeros() as usize / 8 + 1) as u32;
-            if self.is_at(frame, at, end) {
+            if self.is_at(frame, start, at, end) {
                 count = frame.forget(count as usize + 1) as u32;
             }
         }

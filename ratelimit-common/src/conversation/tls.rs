@@ -27,13 +27,16 @@ const OVERHEAD_MAX: u8 = 24;
 /// A TLS 1.2 Finished message; encrypted, it tells what encryption adds.
 const FINISHED_1_2_BYTES: u16 = 16;
 const FINISHED_1_2_RECORD_MAX: u16 = 112;
-/// A TLS 1.3 Finished message's record, with SHA-256 and with SHA-384.
-const FINISHED_1_3_RECORDS: [u16; 2] = [4 + 32 + OVERHEAD_1_3 as u16, 4 + 48 + OVERHEAD_1_3 as u16];
+/// A TLS 1.3 Finished message's record, with SHA-256 and with SHA-384; the others are with a client's empty list of certificates.
+const FINISHED_1_3_RECORDS: [u16; 4] = {
+    let (short, long) = (4 + 32 + OVERHEAD_1_3 as u16, 4 + 48 + OVERHEAD_1_3 as u16);
+    [short, long, short + 8, long + 8]
+};
 /// A client's certificate, the proof of it, and one more, before its Finished.
 const BEFORE_FINISHED_MAX: u8 = 3;
 
-/// The shortest request is longer (`GET / HTTP/1.0` and an empty line), and a frame of HTTP/2 that is none is not: PING and
-/// GOAWAY, the longest, have 17 bytes.
+/// The shortest request is longer (`GET / HTTP/1.0` and an empty line), and a frame of HTTP/2 that is none is not: 9, 13, 14 and
+/// 17 bytes have SETTINGS that acknowledge, WINDOW_UPDATE and RST_STREAM, PRIORITY, PING and GOAWAY.
 const CONTROL_BYTES_MAX: u16 = 17;
 /// HTTP/2: a client's preface without a request: its 24 bytes, settings of 9 + 6 each, larger windows of 13 each.
 const PREFACE_BYTES_MAX: u16 = 90;
@@ -55,8 +58,19 @@ const HEADERS_BYTES_MAX: u16 = 4_096;
 const HEADERS_ALIKE_BYTES: u16 = 16;
 /// HTTP/2: frames of headers so short, all of the same length, may be several in one record.
 const HEADERS_SHORT_BYTES: u16 = 64;
+/// HTTP/2: how many streams servers take at once.
+const STREAMS_MAX: u16 = 128;
+/// HTTP/2: the shortest HEADERS frame: its header, and one field.
+const HEADERS_BYTES_MIN: u16 = 10;
+/// What a server may say while a body is sent, of tickets, windows and settings: a record in the middle of a segment, or one too
+/// long for headers, follows an answer only where more was heard.
+const HEARD_IN_BODY_MAX: u32 = 700;
+/// HTTP/2: a later record of one turn that is longer is part of a body.
+const LATER_HEADERS_BYTES_MAX: u16 = 700;
 /// HTTP/1: the shortest request that names its host has more (`GET / HTTP/1.1`, `Host: a`).
 const HTTP1_BYTES_MIN: u16 = 27;
+/// And the first of them, where the second is still on its way.
+const TICKET_BYTES: core::ops::RangeInclusive<u32> = 240..=290;
 /// HTTP/1: a record of that much may be the body that `Expect: 100-continue` held back.
 const BODY_RECORD_MIN: u16 = 8_192;
 
@@ -251,7 +265,7 @@ impl Conversation {
     #[inline(always)]
     pub fn record(&mut self, record: Record, acknowledged: u32) -> u32 {
         match record.kind {
-            HANDSHAKE => self.handshake(record),
+            HANDSHAKE => self.handshake(record, acknowledged),
             CHANGE_CIPHER_SPEC => {
                 if self.speaks == speaks::TLS_HELLO {
                     self.speaks = speaks::TLS_CHANGED;
@@ -265,9 +279,9 @@ impl Conversation {
     }
 
     #[inline(always)]
-    fn handshake(&mut self, record: Record) -> u32 {
+    fn handshake(&mut self, record: Record, acknowledged: u32) -> u32 {
         if self.speaks == speaks::TLS_CHANGED && record.length <= FINISHED_1_2_RECORD_MAX {
-            self.finished(record.length.saturating_sub(FINISHED_1_2_BYTES) as u8);
+            self.finished(record.length.saturating_sub(FINISHED_1_2_BYTES) as u8, acknowledged);
         }
         0
     }
@@ -275,8 +289,10 @@ impl Conversation {
     /// TLS 1.3: data before the Finished message, that message, or what is sent along with it.
     #[inline(always)]
     fn first_data(&mut self, record: Record, acknowledged: u32) -> u32 {
-        if FINISHED_1_3_RECORDS[0] == record.length || FINISHED_1_3_RECORDS[1] == record.length {
-            self.finished(OVERHEAD_1_3);
+        let [short, long, short_with, long_with] = FINISHED_1_3_RECORDS;
+        let length = record.length;
+        if length == short || length == long || length == short_with || length == long_with {
+            self.finished(OVERHEAD_1_3, acknowledged);
             return 0;
         }
         if self.heard_since(acknowledged) == 0 {
@@ -286,14 +302,23 @@ impl Conversation {
         }
         self.records += 1;
         if self.records > BEFORE_FINISHED_MAX {
-            self.finished(OVERHEAD_1_3);
+            self.finished(OVERHEAD_1_3, acknowledged);
         }
         0
     }
 
+    /// TLS 1.3, where what ended the handshake is not there: only then does a client go on before it is answered.
     #[inline(always)]
-    fn finished(&mut self, overhead: u8) {
+    pub(super) fn leave_out_finished(&mut self) {
+        if self.speaks == speaks::TLS_HELLO || self.speaks == speaks::TLS_CHANGED {
+            self.finished(OVERHEAD_1_3, self.heard);
+        }
+    }
+
+    #[inline(always)]
+    fn finished(&mut self, overhead: u8, acknowledged: u32) {
         self.speaks = speaks::TLS;
+        self.heard = acknowledged;
         self.overhead = overhead;
         self.records = 0;
     }
@@ -305,10 +330,11 @@ impl Conversation {
         if is_among_first {
             self.records += 1;
         }
-        if bytes == ALERT_BYTES {
+        if bytes == ALERT_BYTES && self.overhead == OVERHEAD_1_3 && !self.has(is::ALERTED) {
+            self.is |= is::ALERTED;
             return 0;
         }
-        if bytes <= CONTROL_BYTES_MAX && self.has(is::OFFERS_HTTP2) {
+        if self.has(is::OFFERS_HTTP2) && matches!(bytes, SETTINGS_ACK_BYTES | 13 | 14 | CONTROL_BYTES_MAX) {
             if bytes == SETTINGS_ACK_BYTES && is_among_first {
                 self.is |= is::HTTP2;
             }
@@ -327,20 +353,28 @@ impl Conversation {
             if self.has(is::OFFERS_HTTP2) && bytes <= PREFACE_BYTES_MAX {
                 self.is |= is::PREFACE_COUNTED;
             }
+            if self.heard_since(acknowledged) != 0 {
+                // The tickets were heard before.
+                self.is &= !is::FIRST;
+            }
             self.heard = acknowledged;
             return 1;
         }
         let heard = self.heard_since(acknowledged);
-        if heard == 0 || !begins_segment {
+        if heard == 0 || !begins_segment && heard < HEARD_IN_BODY_MAX {
             // HTTP/2: the request itself, behind a preface that was counted for it.
             self.is &= !is::PREFACE_COUNTED;
             return 0;
         }
         let is_after_tickets = self.overhead == OVERHEAD_1_3 && self.has(is::FIRST);
         let is_body = heard <= self.no_answer_bytes()
-            || is_after_tickets && (bytes >= BODY_RECORD_MIN || TICKETS_BYTES.contains(&heard));
+            || is_after_tickets
+                && (bytes >= BODY_RECORD_MIN
+                    || TICKETS_BYTES.contains(&heard)
+                    || self.has(is::PREFACE_COUNTED) && TICKET_BYTES.contains(&heard));
         self.is &= !is::FIRST;
-        if bytes < HTTP1_BYTES_MIN && self.has(is::OFFERS_HTTP2) && !is_body {
+        let may_be_headers = bytes >= HEADERS_BYTES_MIN && bytes < HTTP1_BYTES_MIN;
+        if may_be_headers && self.has(is::OFFERS_HTTP2) && !is_body {
             self.is |= is::HTTP2;
             return self.http2_record(bytes, acknowledged);
         }
@@ -363,8 +397,10 @@ impl Conversation {
     fn http2_record(&mut self, bytes: u16, acknowledged: u32) -> u32 {
         let heard = self.heard_since(acknowledged);
         if bytes > HEADERS_BYTES_MAX {
-            // What the server has said meanwhile was about the body.
             self.heard = acknowledged;
+            return (heard > HEARD_IN_BODY_MAX) as u32;
+        }
+        if bytes < HEADERS_BYTES_MIN {
             return 0;
         }
         if heard > self.no_answer_bytes() {
@@ -379,11 +415,13 @@ impl Conversation {
             self.turn_records += 1;
         }
         let known = self.headers_bytes;
-        let are_several = known != 0 && known <= HEADERS_SHORT_BYTES && bytes > known && bytes % known == 0;
-        if before == 0 && are_several {
-            return (bytes / known) as u32;
+        let is_short = known >= HEADERS_BYTES_MIN && known <= HEADERS_SHORT_BYTES;
+        if before == 0 && is_short && bytes > known && bytes % known == 0 {
+            let several = bytes / known;
+            return if several < STREAMS_MAX { several as u32 } else { STREAMS_MAX as u32 };
         }
-        if before == 1 && bytes.abs_diff(known) > HEADERS_ALIKE_BYTES {
+        let may_be_body = before == 1 && bytes.abs_diff(known) > HEADERS_ALIKE_BYTES;
+        if may_be_body || before != 0 && bytes > LATER_HEADERS_BYTES_MAX {
             return 0;
         }
         self.headers_bytes = bytes;
