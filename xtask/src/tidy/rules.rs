@@ -107,6 +107,7 @@ pub(super) const RULES: &[Rule] = &[
         except: &[
             "ratelimit-ebpf/src/packet.rs",
             "ratelimit-ebpf/src/maps.rs",
+            "ratelimit-ebpf/src/maps/",
             "ratelimit-ebpf/src/clock.rs",
             "ratelimit-ebpf/src/main.rs",
         ],

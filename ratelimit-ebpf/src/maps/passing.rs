@@ -1,0 +1,305 @@
+//! What is kept of a packet between one function and the next, in per-CPU elements: the parsed frame, and what is remembered of
+//! it once it is admitted. Nothing here outlasts a packet.
+
+use aya_ebpf::bindings::BPF_NOEXIST;
+use ratelimit_common::conversation::Conversation;
+use ratelimit_common::flow::Flow;
+use ratelimit_common::layout::{ConversationKeyV4, ConversationKeyV6, Fault, FlowKeyV4, FlowKeyV6};
+use ratelimit_common::packet::{Parsed, Segment, Target};
+use ratelimit_common::source::Address;
+
+use super::{CONVERSATIONS_V4, CONVERSATIONS_V6, FLOWS_V4, FLOWS_V6, PENDING, SEEN, fault, inserted};
+
+/// Reads a field where it is needed: what is read earlier than that is kept on the stack, of which there is little.
+macro_rules! read {
+    ($self:ident.$field:ident) => {
+        // SAFETY: a field of what `$self` refers to.
+        unsafe { (&raw const $self.$field).read_volatile() }
+    };
+}
+
+/// A frame, parsed: [`Parsed`] with a value in each place, since the verifier takes no copy of what was never written. This
+/// CPU's, and of this packet.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Seen {
+    source: [u64; 2],
+    destination: [u64; 2],
+    segment: Segment,
+    ip_bytes: u32,
+    /// The frame's length as far as the parser asked for it.
+    pub(crate) frame_bytes: u32,
+    /// One of [`seen_is`].
+    is: u8,
+    is_v6: u8,
+    /// What opens a connection: a SYN, or a QUIC Initial.
+    opening: u8,
+    quic_short: u8,
+    port: u16,
+    source_port: u16,
+    payload_bytes: u16,
+}
+
+/// What a [`Seen`] is.
+mod seen_is {
+    pub(super) const NOT_IP: u8 = 0;
+    pub(super) const MALFORMED: u8 = 1;
+    pub(super) const TOO_MANY_TAGS: u8 = 2;
+    pub(super) const TCP: u8 = 3;
+    pub(super) const UDP: u8 = 4;
+    pub(super) const FRAGMENT: u8 = 5;
+    pub(super) const UNWALKABLE: u8 = 6;
+    pub(super) const ESSENTIAL: u8 = 7;
+    pub(super) const OTHER: u8 = 8;
+}
+
+impl Seen {
+    /// Keeps what was parsed: what matters of it.
+    #[inline(always)]
+    pub(crate) fn keep(&mut self, parsed: Parsed, frame_bytes: u32) {
+        self.frame_bytes = frame_bytes;
+        let packet = match parsed {
+            Parsed::NotIp => return self.is = seen_is::NOT_IP,
+            Parsed::Malformed => return self.is = seen_is::MALFORMED,
+            Parsed::TooManyTags => return self.is = seen_is::TOO_MANY_TAGS,
+            Parsed::Ip(packet) => packet,
+        };
+        self.ip_bytes = packet.ip_bytes;
+        match (packet.source, packet.destination) {
+            (Address::V4(source), Address::V4(destination)) => {
+                self.is_v6 = 0;
+                self.source[0] = u64::from(source);
+                self.destination[0] = u64::from(destination);
+            }
+            (Address::V6(source), Address::V6(destination)) => {
+                self.is_v6 = 1;
+                self.source = source;
+                self.destination = destination;
+            }
+            (Address::V4(_), Address::V6(_)) | (Address::V6(_), Address::V4(_)) => {}
+        }
+        self.is = match packet.target {
+            Target::Tcp { port, opening, segment } => {
+                self.port = port;
+                self.opening = opening as u8;
+                self.segment = segment;
+                seen_is::TCP
+            }
+            Target::Udp { port, source_port, quic_initial, quic_short, payload_bytes } => {
+                self.port = port;
+                self.source_port = source_port;
+                self.opening = quic_initial as u8;
+                self.quic_short = quic_short as u8;
+                self.payload_bytes = payload_bytes;
+                seen_is::UDP
+            }
+            Target::Fragment => seen_is::FRAGMENT,
+            Target::Unwalkable => seen_is::UNWALKABLE,
+            Target::Essential => seen_is::ESSENTIAL,
+            Target::Other => seen_is::OTHER,
+        };
+    }
+
+    /// The segment, if it is one.
+    #[inline(always)]
+    pub(crate) fn segment(&self) -> Segment {
+        read!(self.segment)
+    }
+
+    /// What the packet is sent to, or why it is none that is judged.
+    #[inline(always)]
+    pub(crate) fn target(&self) -> Result<Target, NoPacket> {
+        let (port, opening) = (read!(self.port), read!(self.opening) != 0);
+        Ok(match read!(self.is) {
+            seen_is::NOT_IP => return Err(NoPacket::NotIp),
+            seen_is::TOO_MANY_TAGS => return Err(NoPacket::TooManyTags),
+            seen_is::TCP => Target::Tcp { port, opening, segment: self.segment() },
+            seen_is::UDP => Target::Udp {
+                port,
+                source_port: read!(self.source_port),
+                quic_initial: opening,
+                quic_short: read!(self.quic_short) != 0,
+                payload_bytes: read!(self.payload_bytes),
+            },
+            seen_is::FRAGMENT => Target::Fragment,
+            seen_is::UNWALKABLE => Target::Unwalkable,
+            seen_is::ESSENTIAL => Target::Essential,
+            seen_is::OTHER => Target::Other,
+            _ => return Err(NoPacket::Malformed),
+        })
+    }
+
+    /// Who sent it.
+    #[inline(always)]
+    pub(crate) fn source(&self) -> Address {
+        let words = read!(self.source);
+        if read!(self.is_v6) == 0 { Address::V4(words[0] as u32) } else { Address::V6(words) }
+    }
+
+    /// Whom it is sent to.
+    #[inline(always)]
+    pub(crate) fn destination(&self) -> Address {
+        let words = read!(self.destination);
+        if read!(self.is_v6) == 0 { Address::V4(words[0] as u32) } else { Address::V6(words) }
+    }
+
+    /// [`ratelimit_common::packet::Packet::ip_bytes`].
+    #[inline(always)]
+    pub(crate) fn ip_bytes(&self) -> u32 {
+        read!(self.ip_bytes)
+    }
+}
+
+/// What is no packet to be judged.
+#[derive(Clone, Copy)]
+pub(crate) enum NoPacket {
+    NotIp,
+    Malformed,
+    TooManyTags,
+}
+
+/// The frame that this packet is, once it was seen.
+#[inline(always)]
+pub(crate) fn seen() -> Option<&'static Seen> {
+    to_see().map(|seen| &*seen)
+}
+
+/// Room for it, before it was seen.
+#[inline(always)]
+pub(crate) fn to_see() -> Option<&'static mut Seen> {
+    let Some(seen) = SEEN.get_ptr_mut(0) else {
+        fault(Fault::SeenLookup);
+        return None;
+    };
+    // SAFETY: this CPU's element, which lives as long as the map; it is written before anybody else borrows it.
+    Some(unsafe { &mut *seen })
+}
+
+/// What is remembered of a packet beside its source, once it is admitted: its TCP connection, or its UDP flow. This CPU's, and
+/// of this packet.
+#[repr(C)]
+pub(crate) struct Pending {
+    /// The connection, as it will be.
+    pub(crate) conversation: Conversation,
+    /// The flow, as it will be, of a datagram.
+    pub(crate) flow: Flow,
+    conversation_v4: ConversationKeyV4,
+    conversation_v6: ConversationKeyV6,
+    flow_v4: FlowKeyV4,
+    flow_v6: FlowKeyV6,
+    /// Which of them it is.
+    is: u32,
+}
+
+/// What a [`Pending`] is.
+mod pending_is {
+    pub(super) const CONVERSATION_V4: u32 = 0;
+    pub(super) const CONVERSATION_V6: u32 = 1;
+    pub(super) const FLOW_V4: u32 = 2;
+    pub(super) const FLOW_V6: u32 = 3;
+}
+
+/// Room for what this packet leaves behind.
+#[inline(always)]
+pub(crate) fn pending() -> Option<&'static mut Pending> {
+    let Some(pending) = PENDING.get_ptr_mut(0) else {
+        fault(Fault::PendingLookup);
+        return None;
+    };
+    // SAFETY: this CPU's element, which lives as long as the map; each who borrows it is done before the next one does.
+    Some(unsafe { &mut *pending })
+}
+
+/// What is at this pointer, into what [`pending`] or [`to_see`] gave; none if it is null.
+#[inline(always)]
+pub(crate) fn place<T>(pointer: *mut T) -> Option<&'static mut T> {
+    // SAFETY: a part of this CPU's element, which lives as long as the map.
+    unsafe { pointer.as_mut() }
+}
+
+impl Pending {
+    /// Makes it the place of this segment's connection.
+    #[inline(always)]
+    pub(crate) fn set_conversation(&mut self, seen: &Seen) {
+        let (port, source_port) = (read!(seen.port), seen.segment().source_port);
+        match (seen.source(), seen.destination()) {
+            (Address::V4(source), Address::V4(destination)) => {
+                let [source, destination] = [source, destination].map(u32::to_ne_bytes);
+                self.conversation_v4 = ConversationKeyV4 { source, destination, source_port, port };
+                self.is = pending_is::CONVERSATION_V4;
+            }
+            (Address::V6(source), Address::V6(destination)) => {
+                let [source, destination] = [source, destination].map(|address| address.map(u64::to_ne_bytes));
+                self.conversation_v6 = ConversationKeyV6 { source, destination, source_port, port };
+                self.is = pending_is::CONVERSATION_V6;
+            }
+            (Address::V4(_), Address::V6(_)) | (Address::V6(_), Address::V4(_)) => {}
+        }
+    }
+
+    /// Makes it the place of this flow.
+    #[inline(always)]
+    pub(crate) fn set_flow(&mut self, source: Address, source_port: u16, port: u16) {
+        match source {
+            Address::V4(address) => {
+                self.flow_v4 = FlowKeyV4 { address: address.to_ne_bytes(), source_port, port };
+                self.is = pending_is::FLOW_V4;
+            }
+            Address::V6(address) => {
+                self.flow_v6 = FlowKeyV6 { address: address.map(u64::to_ne_bytes), source_port, port };
+                self.is = pending_is::FLOW_V6;
+            }
+        }
+    }
+
+    /// What is remembered of the connection. A connection's segments arrive on one CPU, and where they do not, what a race loses
+    /// is one segment's part; so it is where the kernel reuses the element meanwhile.
+    #[inline(always)]
+    pub(crate) fn known_conversation(&self) -> Option<&'static mut Conversation> {
+        let entry = match self.is {
+            pending_is::CONVERSATION_V4 => CONVERSATIONS_V4.get_ptr_mut(self.conversation_v4),
+            _ => CONVERSATIONS_V6.get_ptr_mut(self.conversation_v6),
+        };
+        // SAFETY: a whole element, valid for the run of the program.
+        entry.map(|known| unsafe { &mut *known })
+    }
+
+    /// What is remembered of the flow. A copy: a flow's packets arrive on one CPU, and where they do not, what a race loses is
+    /// a time stamp, or one of a handshake's Initials.
+    #[inline(always)]
+    pub(crate) fn known_flow(&self) -> Option<Flow> {
+        let entry = match self.is {
+            pending_is::FLOW_V4 => FLOWS_V4.get_ptr(self.flow_v4),
+            _ => FLOWS_V6.get_ptr(self.flow_v6),
+        };
+        // SAFETY: likewise.
+        entry.map(|known| unsafe { *known })
+    }
+
+    /// Remembers it, through the entry itself where there is one.
+    #[inline(always)]
+    pub(crate) fn remember(&self) {
+        macro_rules! remember {
+            ($map:ident, $key:expr, $value:expr, $fault:ident) => {
+                match $map.get_ptr_mut($key) {
+                    // SAFETY: a whole element, valid for the run of the program.
+                    Some(known) => unsafe { *known = $value },
+                    None => {
+                        let _counted = inserted($map.insert($key, $value, BPF_NOEXIST.into()), Fault::$fault);
+                    }
+                }
+            };
+        }
+        match self.is {
+            pending_is::CONVERSATION_V4 => {
+                remember!(CONVERSATIONS_V4, self.conversation_v4, self.conversation, ConversationsV4Insert)
+            }
+            pending_is::CONVERSATION_V6 => {
+                remember!(CONVERSATIONS_V6, self.conversation_v6, self.conversation, ConversationsV6Insert)
+            }
+            pending_is::FLOW_V4 => remember!(FLOWS_V4, self.flow_v4, self.flow, FlowsV4Insert),
+            pending_is::FLOW_V6 => remember!(FLOWS_V6, self.flow_v6, self.flow, FlowsV6Insert),
+            _ => {}
+        }
+    }
+}
