@@ -36,6 +36,14 @@ pub trait Frame {
     fn forget(&self, offset: usize) -> usize {
         offset
     }
+
+    /// The same of 32 bits.
+    #[inline(always)]
+    fn forget_u32(&self, value: u32) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "it had 32 bits")]
+        let value = self.forget(value as usize) as u32;
+        value
+    }
 }
 
 impl Frame for &[u8] {

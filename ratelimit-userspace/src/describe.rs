@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use ratelimit_common::layout::{SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Unit};
+use ratelimit_common::layout::{
+    CONVERSATIONS_CAPACITY, FLOWS_CAPACITY, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Unit,
+};
 use ratelimit_common::source::Family;
 use serde::Serialize;
 
@@ -178,6 +180,7 @@ pub fn config_words(config: &Config) -> String {
         let name = if position == 0 { "memory" } else { "" };
         line(name, &memory_words(memory));
     }
+    line("", &connections_words());
     line("socket", &config.socket.display().to_string());
     line("listen", &config.listen.map_or_else(|| "off".to_owned(), |listen| format!("http://{listen}")));
     out
@@ -253,6 +256,14 @@ fn refuse_words(rule: &Rule) -> &'static str {
             "all: everything from a source over a limit, until the bucket after its last refusal, and then until its window has room"
         }
     }
+}
+
+/// What remembering connections and flows takes, whatever is counted: their maps have one size.
+fn connections_words() -> String {
+    let connections = u64::from(CONVERSATIONS_CAPACITY) * (96 + 120);
+    let flows = u64::from(FLOWS_CAPACITY) * (72 + 88);
+    let bytes = amount::rounded(connections + flows);
+    format!("{CONVERSATIONS_CAPACITY} connections and {FLOWS_CAPACITY} UDP flows of each = {bytes}")
 }
 
 fn memory_words(memory: &Memory) -> String {

@@ -63,12 +63,12 @@ impl Sought {
             // The lowest of these bits is at the first such byte; those above it may err.
             let hit = different.wrapping_sub(EACH_BYTE) & !different & TOP_BITS;
             if hit == 0 {
-                at = frame.forget(at as usize + 8) as u32;
+                at = frame.forget_u32(at + 8);
                 continue;
             }
-            at = frame.forget(at as usize + hit.trailing_zeros() as usize / 8 + 1) as u32;
+            at = frame.forget_u32(at + hit.trailing_zeros() / 8 + 1);
             if self.is_at(frame, start, at, end) {
-                count = frame.forget(count as usize + 1) as u32;
+                count = frame.forget_u32(count + 1);
             }
         }
         count

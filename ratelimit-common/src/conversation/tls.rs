@@ -16,7 +16,6 @@ const HEADER_BYTES: u32 = 5;
 const LENGTH_MAX: u16 = 16_384 + 2_048;
 
 const CHANGE_CIPHER_SPEC: u8 = 20;
-const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
 
@@ -203,8 +202,8 @@ impl Conversation {
             record.begins_segment = begins_segment;
             begins_segment &= record.length <= self.overhead as u16 + CONTROL_BYTES_MAX;
             let more = frame.record(self, record, fresh.acknowledged);
-            requests = frame.forget((requests + more) as usize) as u32;
-            at = frame.forget((at + HEADER_BYTES + record.length as u32) as usize) as u32;
+            requests = frame.forget_u32(requests + more);
+            at = frame.forget_u32(at + HEADER_BYTES + record.length as u32);
         }
         self.record_left = match () {
             () if !is_known => LOST,
@@ -242,7 +241,9 @@ impl Conversation {
         };
         let Some(bytes) = bytes else { return LOST };
         self.split = bytes;
-        self.split_len = len as u8;
+        #[expect(clippy::cast_possible_truncation, reason = "less than a header")]
+        let split_len = len as u8;
+        self.split_len = split_len;
         0
     }
 
@@ -274,14 +275,17 @@ impl Conversation {
             }
             APPLICATION_DATA if self.speaks == speaks::TLS => self.application_data(record, acknowledged),
             APPLICATION_DATA => self.first_data(record, acknowledged),
-            ALERT | _ => 0,
+            // Alerts, and what is none of these.
+            _ => 0,
         }
     }
 
     #[inline(always)]
     fn handshake(&mut self, record: Record, acknowledged: u32) -> u32 {
         if self.speaks == speaks::TLS_CHANGED && record.length <= FINISHED_1_2_RECORD_MAX {
-            self.finished(record.length.saturating_sub(FINISHED_1_2_BYTES) as u8, acknowledged);
+            #[expect(clippy::cast_possible_truncation, reason = "at most FINISHED_1_2_RECORD_MAX")]
+            let overhead = record.length.saturating_sub(FINISHED_1_2_BYTES) as u8;
+            self.finished(overhead, acknowledged);
         }
         0
     }
@@ -373,7 +377,7 @@ impl Conversation {
                     || TICKETS_BYTES.contains(&heard)
                     || self.has(is::PREFACE_COUNTED) && TICKET_BYTES.contains(&heard));
         self.is &= !is::FIRST;
-        let may_be_headers = bytes >= HEADERS_BYTES_MIN && bytes < HTTP1_BYTES_MIN;
+        let may_be_headers = (HEADERS_BYTES_MIN..HTTP1_BYTES_MIN).contains(&bytes);
         if may_be_headers && self.has(is::OFFERS_HTTP2) && !is_body {
             self.is |= is::HTTP2;
             return self.http2_record(bytes, acknowledged);
@@ -415,8 +419,8 @@ impl Conversation {
             self.turn_records += 1;
         }
         let known = self.headers_bytes;
-        let is_short = known >= HEADERS_BYTES_MIN && known <= HEADERS_SHORT_BYTES;
-        if before == 0 && is_short && bytes > known && bytes % known == 0 {
+        let is_short = (HEADERS_BYTES_MIN..=HEADERS_SHORT_BYTES).contains(&known);
+        if before == 0 && is_short && bytes > known && bytes.is_multiple_of(known) {
             let several = bytes / known;
             return if several < STREAMS_MAX { several as u32 } else { STREAMS_MAX as u32 };
         }
