@@ -29,7 +29,7 @@ pub struct Sent {
 pub struct Clients(HashMap<Name, Client>);
 
 /// The longest segment's payload.
-const SEGMENT_BYTES_MAX: usize = 1000;
+const SEGMENT_BYTES_MAX: usize = 1300;
 /// After so many bytes a connection begins anew.
 const STREAM_BYTES_MAX: usize = 1 << 16;
 
@@ -189,11 +189,16 @@ impl Client {
     /// Some of the server's answer, or the whole.
     fn hear(&mut self, random: &mut Random) {
         // Beside what is no answer (`100 Continue`, clear and in a record; two session tickets), and more.
-        let bytes = random.of(&[1, 24, 25, 26, 46, 47, 48, 200, 479, 480, 580, 581, 1448, 60_000]);
+        let bytes = random.of(&[1, 24, 25, 26, 46, 47, 48, 200, 479, 480, 580, 581, 699, 700, 1448, 60_000]);
         self.heard = self.heard.wrapping_add(bytes);
         if random.one_in(40) {
             // Less than it has heard before, as a segment that was overtaken says it.
             self.heard = self.heard.wrapping_sub(2 * bytes);
+        }
+        if random.one_in(100) {
+            // Far less, or far more: nobody hears as much at once, but anybody may say so.
+            let far = random.of(&[(1 << 23) - 1, 1 << 23, (1 << 23) + 1, (1 << 23) + 2, 1 << 30, 1 << 31, 3 << 30]);
+            self.heard = self.heard.wrapping_sub(far);
         }
     }
 
@@ -221,13 +226,37 @@ fn message(speaks: Speaks, random: &mut Random) -> Vec<u8> {
     }
 }
 
+/// A body that is about requests: behind a line's end, behind an empty line. Not all of it is lines, of which a search takes so many
+/// at most.
+const TEXT_OF_REQUESTS: &[u8] =
+    b"\r\nGET / HTTP/1.1\r\nHost: one-of-several-that-are-served.example.org\r\n\r\nGET / HTTP/1.1";
+
 /// One request or several, some with a body, a few of them broken.
 fn http1(random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..random.of(&[1, 1, 1, 1, 2, 3, 12]) {
-        let method = random.of(&["GET", "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW", "get"]);
+        let method = random.of(&[
+            "GET",
+            "GET",
+            "HEAD",
+            "POST",
+            "PUT",
+            "DELETE",
+            "OPTIONS",
+            "PATCH",
+            "TRACE",
+            "BREW",
+            "get",
+            "VERSION-CONTROL",
+            "MKCALENDAR",
+            "PROPFIND",
+        ]);
         let version = random.of(&["1.1", "1.1", "1.1", "1.0", "2.0"]);
         let end = random.of(&["\r\n", "\r\n", "\r\n", "\n"]);
+        if random.one_in(12) {
+            // Servers skip it.
+            bytes.extend(end.bytes());
+        }
         bytes.extend(format!("{method} /{} HTTP/{version}{end}", "a".repeat(random.index(60))).bytes());
         for _ in 0..random.below(4) {
             bytes.extend(format!("X-Header: {}{end}", "GET / HTTP/1.1 ".repeat(random.index(12))).bytes());
@@ -238,7 +267,7 @@ fn http1(random: &mut Random) -> Vec<u8> {
             bytes.extend(format!("Expect: 100-continue{end}").bytes());
         }
         bytes.extend(format!("Content-Length: {body}{end}{end}").bytes());
-        let filling: &[u8] = random.of(&[b"x", b"\r\nGET / HTTP/1.1\r\n\r\n", b"POST "]);
+        let filling: &[u8] = random.of(&[b"x", TEXT_OF_REQUESTS, b"POST "]);
         bytes.extend(filling.iter().cycle().take(body));
     }
     bytes
@@ -269,7 +298,7 @@ fn tls_start(random: &mut Random) -> Vec<u8> {
     let mut bytes = record(HANDSHAKE, 200 + random.index(400));
     bytes.extend(record(CHANGE_CIPHER_SPEC, 1));
     let finished = random.of(&[HANDSHAKE, APPLICATION_DATA]);
-    bytes.extend(record(finished, random.of(&[40, 53, 69])));
+    bytes.extend(record(finished, random.of(&[40, 53, 61, 69, 77])));
     bytes
 }
 
@@ -290,8 +319,10 @@ fn tls(random: &mut Random) -> Vec<u8> {
             0,
         ]);
         let at_most = random.of(&[1, 120, 120, 600, 600, 16_384]);
-        // An alert of TLS 1.3, or what is no frame of HTTP/2's control, by any cipher.
-        bytes.extend(record(kind, if at_most == 1 { 19 } else { 51 + random.index(at_most) }));
+        // An alert of TLS 1.3 and what is nearly one, a frame of HTTP/2's control where nobody knows the cipher, or what is none of
+        // its headers by any cipher.
+        let short = random.of(&[18, 19, 19, 20, 26, 32, 33, 37, 38, 41]);
+        bytes.extend(record(kind, if at_most == 1 { short } else { 51 + random.index(at_most) }));
     }
     bytes
 }

@@ -29,6 +29,8 @@ enum Speaks {
     },
     Tls(Tls),
     Anything,
+    /// Nobody knows: nothing was seen but the middle of something.
+    Unseen,
 }
 
 /// Where the client is in its talk with the server.
@@ -43,9 +45,10 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Bytes heard since; none where it is less than was heard before.
+    /// Bytes heard since; none where it is less than was heard before, as long as it is not far less.
     pub(super) fn heard_since(self, acknowledged: u32) -> u32 {
-        u32::try_from(difference(acknowledged, self.heard)).unwrap_or(0)
+        let less = self.heard.wrapping_sub(acknowledged);
+        if (1..=FAR + 1).contains(&less) { 0 } else { acknowledged.wrapping_sub(self.heard) }
     }
 }
 
@@ -53,11 +56,16 @@ impl Conversation {
     /// The conversation with this segment, and the requests that begin in it.
     pub(super) fn turn(known: Option<&Self>, sequence: u32, acknowledged: u32, payload: &[u8]) -> (Self, u64) {
         let end = sequence.wrapping_add(u32::try_from(payload.len()).expect("a packet's length"));
-        let Some(known) = known else { return Self::begin(end, acknowledged, payload, false) };
+        let Some(known) = known else { return Self::begin(end, acknowledged, payload, Some(FIRST_BYTES_MAX)) };
+        if matches!(known.speaks, Speaks::Unseen) {
+            // The server has answered something, which began with this one.
+            let is_answered = known.turn.heard_since(acknowledged) > CONTINUE;
+            return Self::begin(end, acknowledged, payload, (!is_answered).then_some(0));
+        }
         let mut now = known.clone();
         let ahead = difference(sequence, known.next);
         if ahead.unsigned_abs() > FAR {
-            return Self::begin(end, acknowledged, payload, true);
+            return Self::begin(end, acknowledged, payload, None);
         }
         let mut repeated = 0;
         let mut is_late = false;
@@ -85,50 +93,56 @@ impl Conversation {
         } else {
             return (now, 0);
         }
-        if now.turn.heard == 0 {
+        // The rest of a record is looked at no further.
+        let is_rest = ahead == 0 && matches!(&known.speaks, Speaks::Tls(tls) if tls.has_left(payload.len()));
+        if now.turn.heard == 0 && !is_rest {
             now.turn.heard = acknowledged;
         }
-        let requests = now.requests(acknowledged, payload.split_at(repeated), is_late);
+        let requests = now.requests(acknowledged, &payload[repeated..], is_late);
         (now, requests)
     }
 
-    /// `is_another`: its beginning was not missed, or does not matter.
-    fn begin(end: u32, acknowledged: u32, payload: &[u8], is_another: bool) -> (Self, u64) {
+    /// `unknown_max`: what is unknown and longer may be the middle of something. None where the beginning was not missed, or does
+    /// not matter.
+    fn begin(end: u32, acknowledged: u32, payload: &[u8], unknown_max: Option<usize>) -> (Self, u64) {
         let (speaks, is_open) = match tls::record(payload) {
             Some((tls::HANDSHAKE, _)) => (Speaks::Tls(Tls::at_hello()), true),
-            Some(_) => (Speaks::Tls(Tls::in_the_middle()), is_another),
-            None if is_request(payload) => (Speaks::Http1 { is_pipelined: false }, true),
-            None => (Speaks::Anything, is_another || payload.len() <= FIRST_BYTES_MAX),
+            Some(_) => (Speaks::Tls(Tls::in_the_middle()), unknown_max.is_none()),
+            None if is_first_of_http1(payload) => (Speaks::Http1 { is_pipelined: false }, true),
+            None if unknown_max.is_none_or(|max| payload.len() <= max) => (Speaks::Anything, true),
+            None => (Speaks::Unseen, false),
         };
         let turn = Turn { heard: acknowledged, is_open, is_first: is_open };
         let mut new = Self { next: end, hole: None, speaks, turn };
-        let requests = new.requests(acknowledged, (&[], payload), false);
+        let requests = new.requests(acknowledged, payload, false);
         (new, requests)
     }
 
-    fn requests(&mut self, acknowledged: u32, (repeated, fresh): (&[u8], &[u8]), is_late: bool) -> u64 {
+    fn requests(&mut self, acknowledged: u32, fresh: &[u8], is_late: bool) -> u64 {
         let Self { speaks, turn, .. } = self;
         match speaks {
-            Speaks::Http1 { is_pipelined } => http1(is_pipelined, turn, acknowledged, (repeated, fresh)),
+            Speaks::Http1 { is_pipelined } => http1(is_pipelined, turn, acknowledged, fresh),
             Speaks::Tls(tls) if is_late => tls.apart(turn, acknowledged, fresh),
             Speaks::Tls(tls) => tls.requests(turn, acknowledged, fresh),
             Speaks::Anything => {
-                let is_request = turn.is_open || turn.heard_since(acknowledged) > 0;
+                let is_request = turn.is_open || turn.heard_since(acknowledged) > CONTINUE;
                 if is_request {
                     *turn = Turn { heard: acknowledged, is_open: false, is_first: false };
                 }
                 u64::from(is_request)
             }
+            Speaks::Unseen => 0,
         }
     }
 }
 
-fn http1(is_pipelined: &mut bool, turn: &mut Turn, acknowledged: u32, (repeated, fresh): (&[u8], &[u8])) -> u64 {
+fn http1(is_pipelined: &mut bool, turn: &mut Turn, acknowledged: u32, fresh: &[u8]) -> u64 {
     let next_turn = Turn { heard: acknowledged, is_open: false, is_first: false };
-    if is_request(fresh) || *is_pipelined {
-        let all = [repeated, fresh].concat();
-        let behind_lines = (repeated.len() + 1..all.len()).filter(|&at| begins_behind_line(&all, at));
-        let requests = u64::from(is_request(fresh)) + behind_lines.count() as u64;
+    if is_request(fresh) || turn.is_open || *is_pipelined {
+        let behind_lines = (1..fresh.len()).filter(|&at| begins_behind_line(fresh, at));
+        let found = u64::from(is_request(fresh)) + behind_lines.count() as u64;
+        // The first is one whatever its method is.
+        let requests = found.max(u64::from(turn.is_open));
         *is_pipelined |= requests > 1;
         if requests > 0 {
             *turn = next_turn;
@@ -142,20 +156,30 @@ fn http1(is_pipelined: &mut bool, turn: &mut Turn, acknowledged: u32, (repeated,
     u64::from(heard > CONTINUE && !is_web_socket(fresh))
 }
 
+/// Any method, as far as eight bytes tell, or an empty line before it.
+fn is_first_of_http1(bytes: &[u8]) -> bool {
+    let letters = bytes.iter().take(8).take_while(|byte| byte.is_ascii_uppercase()).count();
+    letters == 8 || letters >= 3 && bytes.get(letters) == Some(&b' ') || matches!(bytes[0], b'\r' | b'\n')
+}
+
+const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"];
+
 /// A method, a space, and the beginning of a target where there is room for it in eight bytes.
 fn is_request(bytes: &[u8]) -> bool {
     let eight = &bytes[..bytes.len().min(8)];
-    let Some(space) = eight.iter().position(|byte| !byte.is_ascii_uppercase()) else { return false };
-    (3..=7).contains(&space)
-        && eight[space] == b' '
-        && eight.get(space + 1).is_none_or(|target| [b'/', b'*', b'h'].contains(target))
+    let behind = METHODS.iter().find_map(|method| eight.strip_prefix(method.as_bytes())?.strip_prefix(b" "));
+    // Zero is a byte that is not there.
+    behind.is_some_and(|target| target.first().is_none_or(|&byte| byte == 0 || byte > b' '))
 }
 
-/// The same behind a line's end, or behind an empty line as much of a method as the segment has.
-fn begins_behind_line(all: &[u8], at: usize) -> bool {
-    let (before, rest) = all.split_at(at);
+/// The same behind an empty line, where as much of a method will do as the segment has; or behind any line that may be the end of
+/// an empty one which began in the segment before.
+fn begins_behind_line(segment: &[u8], at: usize) -> bool {
+    let (before, rest) = segment.split_at(at);
+    let is_behind_empty = at >= 4 && (before.ends_with(b"\n\r\n") || before.ends_with(b"\n\n"));
+    let may_be_behind_empty = at < 4 && before.ends_with(b"\n");
     let is_cut_off = rest.len() <= 8 && rest.iter().all(u8::is_ascii_uppercase);
-    before.ends_with(b"\n") && is_request(rest) || before.ends_with(b"\r\n\r\n") && is_cut_off
+    is_request(rest) && (is_behind_empty || may_be_behind_empty) || is_cut_off && is_behind_empty
 }
 
 /// RFC 6455, section 5.2: no reserved bit but compression's, an opcode that there is, masked.

@@ -12,16 +12,20 @@ const LENGTH_MAX: usize = 16_384 + 2_048;
 const OVERHEAD_1_3: usize = 17;
 /// Taken for what is added where that is not known.
 const OVERHEAD_UNKNOWN: usize = 24;
-/// A client's Finished message of TLS 1.3, by the two lengths of hashes.
-const FINISHED_1_3: [usize; 2] = [53, 69];
+/// A client's Finished message of TLS 1.3, by the two lengths of hashes, alone and with an empty list of certificates.
+const FINISHED_1_3: [usize; 4] = [53, 61, 69, 77];
 /// The longest record that a Finished message of TLS 1.2 is in, and the message.
 const FINISHED_1_2_MAX: usize = 112;
 const FINISHED_1_2: usize = 16;
 /// Records of application data before the Finished message of TLS 1.3 that are not of an application.
 const BEFORE_FINISHED_MAX: usize = 3;
+/// What TLS 1.3 sends at an end.
 const ALERT_BYTES: usize = 2;
-/// Where it may be HTTP/2, the longest of its frames that are no requests.
+/// Where it may be HTTP/2, its frames that are no requests, and the longest of them.
+const CONTROL: [usize; 4] = [9, 13, 14, CONTROL_MAX];
 const CONTROL_MAX: usize = 17;
+/// Nothing that a server says before it answers is as long, of this many bytes or more.
+const ANSWER_MIN: u32 = 700;
 /// A body that was held back for `100 Continue`.
 const BODY_MIN: usize = 8192;
 
@@ -32,6 +36,8 @@ pub(super) struct Tls {
     overhead: usize,
     /// Of application data, as long as there was no Finished message.
     records: usize,
+    /// Has sent what is as long as an alert, of which there is one.
+    is_alerted: bool,
     ahead: Ahead,
 }
 
@@ -68,7 +74,7 @@ fn record_of_any_version(kind: u8, header: &[u8]) -> Option<(u8, usize)> {
 
 impl Tls {
     pub(super) const fn at_hello() -> Self {
-        Self { phase: Phase::Hello, overhead: 0, records: 0, ahead: Ahead::Rest(0) }
+        Self { phase: Phase::Hello, overhead: 0, records: 0, is_alerted: false, ahead: Ahead::Rest(0) }
     }
 
     pub(super) fn in_the_middle() -> Self {
@@ -81,6 +87,16 @@ impl Tls {
             Ahead::Rest(left) if bytes <= left => Ahead::Rest(left - bytes),
             Ahead::Rest(_) | Ahead::Header(_) | Ahead::Lost => Ahead::Lost,
         };
+        // The end of the handshake is among them, which only TLS 1.3 sends without having waited.
+        if matches!(self.phase, Phase::Hello | Phase::Changed) {
+            (self.phase, self.overhead) = (Phase::Finished, OVERHEAD_1_3);
+        }
+    }
+
+    /// Behind the handshake, so much and maybe more is left of a record.
+    pub(super) fn has_left(&self, bytes: usize) -> bool {
+        matches!(self.phase, Phase::Finished | Phase::Unknown)
+            && matches!(self.ahead, Ahead::Rest(left) if left >= bytes)
     }
 
     /// What comes next may be anywhere in a record.
@@ -157,13 +173,13 @@ impl Tls {
         match (self.phase, kind) {
             (Phase::Hello, CHANGE_CIPHER_SPEC) => self.phase = Phase::Changed,
             (Phase::Changed, HANDSHAKE) if length <= FINISHED_1_2_MAX => {
-                self.finish(length.saturating_sub(FINISHED_1_2));
+                self.finish(turn, acknowledged, length.saturating_sub(FINISHED_1_2));
             }
             (Phase::Finished | Phase::Unknown, APPLICATION_DATA) => {
                 return self.data(turn, acknowledged, length, begins);
             }
             (Phase::Hello | Phase::Changed, APPLICATION_DATA) if FINISHED_1_3.contains(&length) => {
-                self.finish(OVERHEAD_1_3);
+                self.finish(turn, acknowledged, OVERHEAD_1_3);
             }
             (Phase::Hello | Phase::Changed, APPLICATION_DATA) => {
                 self.records += 1;
@@ -173,7 +189,7 @@ impl Tls {
                     return self.data(turn, acknowledged, length, begins);
                 }
                 if self.records > BEFORE_FINISHED_MAX {
-                    self.finish(OVERHEAD_1_3);
+                    self.finish(turn, acknowledged, OVERHEAD_1_3);
                 }
             }
             _ => {}
@@ -181,21 +197,29 @@ impl Tls {
         0
     }
 
-    fn finish(&mut self, overhead: usize) {
+    /// What the server has said so far is of the handshake.
+    fn finish(&mut self, turn: &mut Turn, acknowledged: u32, overhead: usize) {
         (self.phase, self.overhead) = (Phase::Finished, overhead);
+        turn.heard = acknowledged;
     }
 
-    fn data(&self, turn: &mut Turn, acknowledged: u32, length: usize, begins: bool) -> u64 {
+    fn data(&mut self, turn: &mut Turn, acknowledged: u32, length: usize, begins: bool) -> u64 {
         let bytes = length.saturating_sub(self.overhead);
-        if bytes == ALERT_BYTES || self.phase == Phase::Unknown && bytes <= CONTROL_MAX {
+        if bytes == ALERT_BYTES && self.overhead == OVERHEAD_1_3 && !self.is_alerted {
+            self.is_alerted = true;
             return 0;
         }
-        if turn.is_open {
-            *turn = Turn { heard: acknowledged, is_open: false, ..*turn };
-            return 1;
+        if self.phase == Phase::Unknown && CONTROL.contains(&bytes) {
+            return 0;
         }
         let heard = turn.heard_since(acknowledged);
-        if heard == 0 || !begins {
+        if turn.is_open {
+            // What was heard before it are the tickets.
+            let is_first = turn.is_first && heard == 0;
+            *turn = Turn { heard: acknowledged, is_open: false, is_first };
+            return 1;
+        }
+        if heard == 0 || !begins && heard < ANSWER_MIN {
             return 0;
         }
         // Behind its handshake a server of TLS 1.3 sends tickets, which are no answer.
