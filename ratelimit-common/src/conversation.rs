@@ -173,8 +173,6 @@ const fn passed(count: u32, other: u32) -> bool {
 impl Conversation {
     /// Goes on by a segment with payload in which nothing can begin: what was sent before, the next part of a record, or of what
     /// is neither a request nor an answer to anything. Says false, and does nothing, where that is not certain at first sight.
-    ///
-    /// Such a segment moves what is remembered whatever becomes of it: if it comes again, it is a repetition of nothing.
     #[inline(always)]
     pub fn continues<F: Frame>(&mut self, frame: &F, segment: &Segment) -> bool {
         let bytes = segment.payload_bytes;

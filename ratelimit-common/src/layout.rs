@@ -190,7 +190,8 @@ pub struct Rule {
     pub row: u8,
     /// How many shadow limits there are.
     pub shadows_len: u8,
-    /// 1: some limit counts requests, so TCP connections and UDP flows are looked up.
+    /// 1: some limit counts requests, so TCP connections and UDP flows are looked up. 2: and nothing else refuses, so a segment in
+    /// which none begins passes.
     pub counts_requests: u8,
     /// Zero.
     pub reserved: u8,

@@ -28,24 +28,28 @@ impl Judged {
     }
 }
 
-/// Judges the segment that this frame is.
+/// Judges the segment that this frame is. Where it `passes` unless a request begins in it, and none does, its connection is
+/// remembered there and then.
 #[inline(always)]
-pub(crate) fn judge(frame: &XdpFrame) -> Judged {
-    Judged(turn(frame.context()))
+pub(crate) fn judge(frame: &XdpFrame, passes: bool) -> Judged {
+    Judged(turn(frame.context(), passes as u32))
 }
 
 /// Functions of their own: the verifier walks each once, and their stacks are free again when the source is judged.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn turn(ctx: *mut xdp_md) -> u32 {
+extern "C" fn turn(ctx: *mut xdp_md, passes: u32) -> u32 {
     let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return CONTINUES };
     pending.set_conversation(seen);
     let Some(known) = pending.known_conversation() else { return begins(ctx, 0) };
     let context = XdpContext::new(ctx);
-    if known.continues(&XdpFrame::new(&context), &seen.segment()) {
+    if passes != 0 && known.continues(&XdpFrame::new(&context), &seen.segment()) {
         return CONTINUES;
     }
     pending.conversation = *known;
+    if passes == 0 && pending.conversation.continues(&XdpFrame::new(&context), &seen.segment()) {
+        return 0;
+    }
     begins(ctx, 1)
 }
 

@@ -161,7 +161,7 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging, seen: &Seen) -> Rea
     let Ok(target) = seen.target() else { return Reason::InternalError };
     let (opening, requests, pending) = match target {
         Target::Tcp { opening, segment, .. } if rule.counts_requests != 0 && segment.payload_bytes != 0 => {
-            let judged = conversations::judge(frame);
+            let judged = conversations::judge(frame, rule.counts_requests == 2);
             (opening, judged.requests(), if judged.is_pending() { Pending::Conversation } else { Pending::Nothing })
         }
         Target::Udp { port, source_port, quic_initial, quic_short, payload_bytes }

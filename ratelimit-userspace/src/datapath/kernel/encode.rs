@@ -246,12 +246,23 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         counts_connections: counts(Unit::Connections),
         row: 0,
         shadows_len: u8::try_from(shadows).unwrap_or(0),
-        counts_requests: counts(Unit::Requests),
+        counts_requests: counts_requests(rule),
         reserved: 0,
         name: desired::name_hash(&rule.name),
         until_ns: rule.until.map_or(0, |until| until.0.max(1)),
         bans: rule.bans.as_ref().map_or(Ok(ban::Rule::default()), |bans| self::bans(&rule.name, bans))?,
     })
+}
+
+/// [`Rule::counts_requests`].
+fn counts_requests(rule: &desired::Rule) -> u8 {
+    let is_of_requests = |limit: &desired::Limit| limit.unit == Unit::Requests;
+    if !rule.limits.iter().chain(&rule.shadow_limits).any(is_of_requests) {
+        return 0;
+    }
+    let refuses_nothing_else =
+        rule.limits.iter().all(is_of_requests) && rule.refuse == Refuse::Excess && rule.bans.is_none();
+    if refuses_nothing_else { 2 } else { 1 }
 }
 
 fn bans(rule: &str, bans: &desired::Bans) -> Result<ban::Rule, EncodeError> {
