@@ -50,7 +50,7 @@ pub(super) enum Bound {
     Exact,
     /// Of the log, in percent, either way.
     Within(u64),
-    /// Above the log at most so many percent; below it, as it may be.
+    /// A lower bound: at most 5 % above the log, and a fiftieth of it at least.
     LowerBound,
     /// Shown, and nothing is promised.
     Stated,
@@ -65,7 +65,7 @@ impl Bound {
         match self {
             Self::Exact => counted == logged,
             Self::Within(percent) => counted.abs_diff(logged) * 100 <= logged * percent,
-            Self::LowerBound => counted * 100 <= logged * 105 && counted * 20 >= logged,
+            Self::LowerBound => counted * 100 <= logged * 105 && counted * 50 >= logged,
             Self::Stated => true,
         }
     }
@@ -76,7 +76,7 @@ impl fmt::Display for Bound {
         match self {
             Self::Exact => write!(f, "0"),
             Self::Within(percent) => write!(f, "at most {percent} %"),
-            Self::LowerBound => f.write_str("-95 to +5 %"),
+            Self::LowerBound => f.write_str("-98 to +5 %"),
             Self::Stated => write!(f, "stated"),
         }
     }
@@ -290,7 +290,7 @@ mod tests {
         assert!(Bound::Within(1).holds(200, 198) && !Bound::Within(1).holds(200, 197));
         assert!(Bound::Within(1).holds(200, 202) && !Bound::Within(1).holds(200, 203));
         assert!(Bound::LowerBound.holds(100, 105) && !Bound::LowerBound.holds(100, 106));
-        assert!(Bound::LowerBound.holds(100, 5) && !Bound::LowerBound.holds(100, 4) && Bound::Stated.holds(1, 50));
+        assert!(Bound::LowerBound.holds(100, 2) && !Bound::LowerBound.holds(100, 1) && Bound::Stated.holds(1, 50));
     }
 
     #[test]
