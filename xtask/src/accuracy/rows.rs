@@ -51,7 +51,7 @@ pub(super) enum Bound {
     /// Of the log, in percent, either way.
     Within(u64),
     /// A lower bound: at most 5 % above the log, and a fiftieth of it at least.
-    LowerBound,
+    Below,
     /// Shown, and nothing is promised.
     Stated,
 }
@@ -65,7 +65,7 @@ impl Bound {
         match self {
             Self::Exact => counted == logged,
             Self::Within(percent) => counted.abs_diff(logged) * 100 <= logged * percent,
-            Self::LowerBound => counted * 100 <= logged * 105 && counted * 50 >= logged,
+            Self::Below => counted * 100 <= logged * 105 && counted * 50 >= logged,
             Self::Stated => true,
         }
     }
@@ -76,7 +76,7 @@ impl fmt::Display for Bound {
         match self {
             Self::Exact => write!(f, "0"),
             Self::Within(percent) => write!(f, "at most {percent} %"),
-            Self::LowerBound => f.write_str("-98 to +5 %"),
+            Self::Below => f.write_str("-98 to +5 %"),
             Self::Stated => write!(f, "stated"),
         }
     }
@@ -175,7 +175,7 @@ fn http1(over: Over) -> Vec<Row> {
 
 fn http2(over: Over) -> Vec<Row> {
     let of = |bound, asks, traffic, client, command| row(over, bound, asks, traffic, client, command);
-    let (one, many) = (Bound::Within(1), Bound::LowerBound);
+    let (one, many) = (Bound::Within(1), Bound::Below);
     vec![
         of(one, 1, "1 request", "curl", "curl -ksSf --http2 {url}/ok"),
         Row {
@@ -289,8 +289,8 @@ mod tests {
         assert!(Bound::Exact.holds(3, 3) && !Bound::Exact.holds(3, 2));
         assert!(Bound::Within(1).holds(200, 198) && !Bound::Within(1).holds(200, 197));
         assert!(Bound::Within(1).holds(200, 202) && !Bound::Within(1).holds(200, 203));
-        assert!(Bound::LowerBound.holds(100, 105) && !Bound::LowerBound.holds(100, 106));
-        assert!(Bound::LowerBound.holds(100, 2) && !Bound::LowerBound.holds(100, 1) && Bound::Stated.holds(1, 50));
+        assert!(Bound::Below.holds(100, 105) && !Bound::Below.holds(100, 106));
+        assert!(Bound::Below.holds(100, 2) && !Bound::Below.holds(100, 1) && Bound::Stated.holds(1, 50));
     }
 
     #[test]
