@@ -4,17 +4,12 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Lab, SERVER};
 use netlab::{Child, nginx_with_tls, without_offloads};
 use serde_json::Value;
 
-/// Log and counts have come to rest once neither has changed for so long.
-const QUIET: Duration = Duration::from_millis(300);
-const SETTLES_WITHIN: Duration = Duration::from_secs(10);
 /// The client's first address is what it comes from.
 const CLIENT: &str = CLIENTS[0];
 
@@ -41,17 +36,7 @@ fn counted(lab: &Lab) -> u64 {
 
 /// Both, once they do not change any more.
 fn settled(lab: &Lab) -> [u64; 2] {
-    let read = || [logged(lab), counted(lab)];
-    let (start, mut last, mut since) = (Instant::now(), read(), Instant::now());
-    while since.elapsed() < QUIET {
-        assert!(start.elapsed() < SETTLES_WITHIN, "they do not come to rest: {last:?}");
-        thread::sleep(Duration::from_millis(50));
-        let now = read();
-        if now != last {
-            (last, since) = (now, Instant::now());
-        }
-    }
-    last
+    netlab::settled(|| Ok([logged(lab), counted(lab)])).unwrap()
 }
 
 fn client(lab: &Lab, argv: &[&str]) {

@@ -10,6 +10,7 @@ mod namespace;
 mod packets;
 mod relay;
 mod servers;
+mod settled;
 
 pub use bpffs::Bpffs;
 pub use child::{Child, Output};
@@ -17,6 +18,7 @@ pub use namespace::{End, Namespace, acquaint, veth, without_offloads};
 pub use packets::PacketSocket;
 pub use relay::{Forwarded, Relay, Trouble};
 pub use servers::{HttpServer, UdpCounter, nginx, nginx_with_tls};
+pub use settled::settled;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -184,10 +184,9 @@ impl Conversation {
             return behind >= bytes && behind <= FAR_BYTES && self.hole == self.hole_end;
         }
         if self.speaks >= speaks::TLS {
-            if self.split_len != 0 || self.record_left < bytes || self.record_left == tls::LOST {
+            if !self.stays_in_record(bytes) {
                 return false;
             }
-            self.record_left -= bytes;
         } else {
             let (at, end) = (segment.payload_at, segment.payload_at + bytes);
             let may_begin = self.speaks != speaks::HTTP1
@@ -307,10 +306,16 @@ impl Conversation {
     fn anything(&mut self, fresh: Fresh) -> u32 {
         let is_request = self.has(is::OPEN) || self.heard_since(fresh.acknowledged) > CONTINUE_BYTES;
         if is_request {
-            self.is &= !(is::OPEN | is::FIRST);
-            self.heard = fresh.acknowledged;
+            self.counted(fresh.acknowledged);
         }
         is_request as u32
+    }
+
+    /// A turn began, by a client that had heard so much.
+    #[inline(always)]
+    const fn counted(&mut self, acknowledged: u32) {
+        self.is &= !(is::OPEN | is::FIRST);
+        self.heard = acknowledged;
     }
 
     /// How many bytes the client has heard since its newest request, as far as 32 bits tell; none where it says that it has heard

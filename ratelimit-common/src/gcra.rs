@@ -111,24 +111,10 @@ mod tests {
     use super::*;
     use crate::time::SECOND_NS;
 
-    struct Words([Cell<u64>; CELLS]);
-
-    impl Cells for Words {
-        fn load(&self, index: usize) -> u64 {
-            self.0[index].get()
-        }
-
-        fn compare_exchange(&self, index: usize, current: u64, new: u64) -> bool {
-            let is_current = self.0[index].get() == current;
-            if is_current {
-                self.0[index].set(new);
-            }
-            is_current
-        }
-    }
+    type Words = [Cell<u64>; CELLS];
 
     fn empty() -> Words {
-        Words(core::array::from_fn(|_| Cell::new(0)))
+        core::array::from_fn(|_| Cell::new(0))
     }
 
     const TEN_O_CLOCK: u64 = 1_767_261_600 * SECOND_NS;

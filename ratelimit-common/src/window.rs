@@ -396,5 +396,21 @@ impl Cells for [u64; CELLS] {
     }
 }
 
+/// A window that nobody else knows.
+impl Cells for [core::cell::Cell<u64>; CELLS] {
+    fn load(&self, index: usize) -> u64 {
+        self[index & (CELLS - 1)].get()
+    }
+
+    fn compare_exchange(&self, index: usize, current: u64, new: u64) -> bool {
+        let word = &self[index & (CELLS - 1)];
+        let is_current = word.get() == current;
+        if is_current {
+            word.set(new);
+        }
+        is_current
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests;

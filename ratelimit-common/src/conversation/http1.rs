@@ -93,7 +93,7 @@ impl Conversation {
                 self.is |= is::PIPELINED;
             }
             if requests != 0 {
-                self.counted(fresh);
+                self.counted(fresh.acknowledged);
                 return requests;
             }
         }
@@ -103,14 +103,8 @@ impl Conversation {
         // Whatever a turn begins with is a request, so that to cut its first line in two is no way around, unless the server has
         // said no more than that the body may come, or a web socket's frames are what goes on here.
         let requests = (heard > CONTINUE_BYTES && !is_web_socket(frame, fresh)) as u32;
-        self.counted(fresh);
+        self.counted(fresh.acknowledged);
         requests
-    }
-
-    #[inline(always)]
-    fn counted(&mut self, fresh: Fresh) {
-        self.is &= !(is::OPEN | is::FIRST);
-        self.heard = fresh.acknowledged;
     }
 }
 

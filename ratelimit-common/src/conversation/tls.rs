@@ -47,6 +47,8 @@ const SETTINGS_ACK_AMONG: u8 = 32;
 const ALERT_BYTES: u16 = 2;
 /// TLS 1.3: a server's two session tickets, as OpenSSL's are, which it sends before it answers the first request.
 const TICKETS_BYTES: core::ops::RangeInclusive<u32> = 480..=580;
+/// And the first of them, where the second is still on its way.
+const TICKET_BYTES: core::ops::RangeInclusive<u32> = 240..=290;
 /// HTTP/2: two WINDOW_UPDATEs in one record, of the stream and of the connection.
 const WINDOW_UPDATES_BYTES: u16 = 26;
 /// What was heard before a client makes its windows larger again: half of the smallest that is usual.
@@ -68,8 +70,6 @@ const HEARD_IN_BODY_MAX: u32 = 700;
 const LATER_HEADERS_BYTES_MAX: u16 = 700;
 /// HTTP/1: the shortest request that names its host has more (`GET / HTTP/1.1`, `Host: a`).
 const HTTP1_BYTES_MIN: u16 = 27;
-/// And the first of them, where the second is still on its way.
-const TICKET_BYTES: core::ops::RangeInclusive<u32> = 240..=290;
 /// HTTP/1: a record of that much may be the body that `Expect: 100-continue` held back.
 const BODY_RECORD_MIN: u16 = 8_192;
 
@@ -164,11 +164,20 @@ impl Conversation {
         requests
     }
 
+    /// Goes on by so many bytes where all of them belong to the record that is under way; else false, and nothing is done.
+    #[inline(always)]
+    pub(super) const fn stays_in_record(&mut self, bytes: u32) -> bool {
+        let stays = self.split_len == 0 && self.record_left != LOST && self.record_left >= bytes;
+        if stays {
+            self.record_left -= bytes;
+        }
+        stays
+    }
+
     /// Goes through the records that begin in this payload.
     #[inline(always)]
     fn records<F: Walk>(&mut self, frame: &F, fresh: Fresh) -> u32 {
-        if self.record_left != LOST && self.record_left >= fresh.len() && self.split_len == 0 {
-            self.record_left -= fresh.len();
+        if self.stays_in_record(fresh.len()) {
             return 0;
         }
         let was_lost = self.record_left == LOST;
@@ -224,8 +233,7 @@ impl Conversation {
             return 0;
         }
         let are_tickets = self.has(is::FIRST) && TICKETS_BYTES.contains(&heard);
-        self.heard = acknowledged;
-        self.is &= !(is::OPEN | is::FIRST);
+        self.counted(acknowledged);
         !are_tickets as u32
     }
 

@@ -128,17 +128,16 @@ impl Judge {
 
 impl Fared {
     fn has_room(&self, limit: &Limit, now: Nanos, amount: u64) -> bool {
-        let words = Words(self.words.map(Cell::new));
         match limit.form {
             WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => {
-                window::has_room(&words, limit.arithmetic(), now.bucket(limit.bucket_ns), amount)
+                window::has_room(&self.words, limit.arithmetic(), now.bucket(limit.bucket_ns), amount)
             }
-            WindowForm::Gcra => gcra::has_room(&words, limit.leak(), now, amount),
+            WindowForm::Gcra => gcra::has_room(&self.words, limit.leak(), now, amount),
         }
     }
 
     fn charge(&mut self, limit: &Limit, now: Nanos, amount: u64) {
-        let words = Words(self.words.map(Cell::new));
+        let words = self.words.map(Cell::new);
         let charge = match limit.form {
             WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => {
                 window::charge(&words, limit.arithmetic(), now.bucket(limit.bucket_ns), amount)
@@ -147,29 +146,11 @@ impl Fared {
         };
         match charge {
             Charge::Admitted(_) => {
-                self.words = words.0.map(Cell::into_inner);
+                self.words = words.map(Cell::into_inner);
                 self.admitted += amount;
             }
             // There was room, and nobody else charges.
             Charge::Refused | Charge::Contended | Charge::Unsettled(_) => {}
         }
-    }
-}
-
-/// A window's words, of which nobody else knows.
-struct Words([Cell<u64>; CELLS]);
-
-impl window::Cells for Words {
-    fn load(&self, index: usize) -> u64 {
-        self.0[index & (CELLS - 1)].get()
-    }
-
-    fn compare_exchange(&self, index: usize, current: u64, new: u64) -> bool {
-        let word = &self.0[index & (CELLS - 1)];
-        let is_unchanged = word.get() == current;
-        if is_unchanged {
-            word.set(new);
-        }
-        is_unchanged
     }
 }

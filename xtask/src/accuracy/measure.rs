@@ -5,8 +5,6 @@ use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -19,10 +17,6 @@ use crate::run;
 
 /// No client takes longer, or it hangs.
 const CLIENT_SECONDS_MAX: &str = "90";
-/// Log and count are taken once neither has changed for so long.
-const QUIET: Duration = Duration::from_millis(300);
-const LOOK: Duration = Duration::from_millis(50);
-const SETTLES_WITHIN: Duration = Duration::from_secs(10);
 
 /// Fresh settings each time, nothing that it does by itself, and no certificate verified.
 const CHROMIUM: &str = "chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking \
@@ -44,9 +38,9 @@ pub(super) struct Measured {
 
 pub(super) fn row(row: &Row, family: Family, lab: &Lab, limiter: &Limiter<'_>, tools: &Tools) -> Result<Measured> {
     let counts = || -> Result<(u64, u64)> { Ok((logged(lab, row.server, family)?, limiter.counted(family.client())?)) };
-    let (logged_before, counted_before) = settled(&counts)?;
+    let (logged_before, counted_before) = netlab::settled(counts)?;
     ask(row, family, lab, tools)?;
-    let (logged_after, counted_after) = settled(&counts)?;
+    let (logged_after, counted_after) = netlab::settled(counts)?;
     let (logged, counted) = (logged_after - logged_before, counted_after.saturating_sub(counted_before));
     ensure!(logged >= row.asks, "only {logged} requests are in the log, of {}", row.asks);
     Ok(Measured {
@@ -114,21 +108,6 @@ fn logged(lab: &Lab, server: Server, family: Family) -> Result<u64> {
         Server::Hypercorn | Server::Grpc => String::new(),
     };
     Ok(log.lines().filter(|line| line.starts_with(&start)).count() as u64)
-}
-
-/// What does not change any more.
-fn settled<T: PartialEq + Copy + fmt::Debug>(read: &impl Fn() -> Result<T>) -> Result<T> {
-    let start = Instant::now();
-    let (mut last, mut since) = (read()?, Instant::now());
-    while since.elapsed() < QUIET {
-        ensure!(start.elapsed() < SETTLES_WITHIN, "log and count do not come to rest: {last:?}");
-        thread::sleep(LOOK);
-        let now = read()?;
-        if now != last {
-            (last, since) = (now, Instant::now());
-        }
-    }
-    Ok(last)
 }
 
 impl Measured {

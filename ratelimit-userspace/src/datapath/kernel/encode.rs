@@ -230,7 +230,6 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         return Err(EncodeError::SharedWindow(rule.name.clone()));
     }
     let shadows = rule.shadow_limits.len();
-    let counts = |unit| u8::from(rule.limits.iter().chain(&rule.shadow_limits).any(|limit| limit.unit == unit));
     if shadows > SHADOWS_MAX {
         return Err(EncodeError::Shadows(rule.name.clone(), shadows));
     }
@@ -243,7 +242,7 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         limits_len: u8::try_from(count).unwrap_or(u8::MAX),
         dry_run: u8::from(rule.mode == Mode::DryRun),
         refuse_all: u8::from(rule.refuse == Refuse::All),
-        counts_connections: counts(Unit::Connections),
+        counts_connections: u8::from(counts(rule, Unit::Connections)),
         row: 0,
         shadows_len: u8::try_from(shadows).unwrap_or(0),
         counts_requests: counts_requests(rule),
@@ -254,12 +253,17 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
     })
 }
 
+/// Whether a limit of the rule counts these, a shadow limit or one that holds.
+fn counts(rule: &desired::Rule, unit: Unit) -> bool {
+    rule.limits.iter().chain(&rule.shadow_limits).any(|limit| limit.unit == unit)
+}
+
 /// [`Rule::counts_requests`].
 fn counts_requests(rule: &desired::Rule) -> u8 {
-    let is_of_requests = |limit: &desired::Limit| limit.unit == Unit::Requests;
-    if !rule.limits.iter().chain(&rule.shadow_limits).any(is_of_requests) {
+    if !counts(rule, Unit::Requests) {
         return 0;
     }
+    let is_of_requests = |limit: &desired::Limit| limit.unit == Unit::Requests;
     let refuses_nothing_else =
         rule.limits.iter().all(is_of_requests) && rule.refuse == Refuse::Excess && rule.bans.is_none();
     if refuses_nothing_else { 2 } else { 1 }
