@@ -145,6 +145,12 @@ pub trait Walk: Frame + Sized {
         sought.found(self, at, end)
     }
 
+    /// Whether its first byte, the one before `next`, is part of what is sought, see [`Sought::is_at`].
+    #[inline(always)]
+    fn is_at(&self, sought: Sought, start: u32, next: u32, end: u32) -> bool {
+        sought.is_at(self, start, next, end)
+    }
+
     /// How many requests begin in this record: 0, 1, or several of HTTP/2.
     #[inline(always)]
     fn record(&self, conversation: &mut Conversation, record: Record, acknowledged: u32) -> u32 {

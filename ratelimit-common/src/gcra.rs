@@ -74,7 +74,7 @@ pub fn has_room<C: Cells>(cells: &C, rate: Rate, now: Nanos, amount: u64) -> boo
 /// Charges `amount` at `now`, exactly. The bucket that it is said to be admitted to is a whole window: nobody asks for it.
 #[inline(always)]
 pub fn charge<C: Cells>(cells: &C, rate: Rate, now: Nanos, amount: u64) -> Charge {
-    for _ in 0..TRIES_MAX {
+    for _ in 0..C::TRIES {
         let word = cells.load(WORD);
         let Some(next) = rate.next(word, now, amount) else { return Charge::Refused };
         if cells.compare_exchange(WORD, word, next) {

@@ -37,6 +37,9 @@ const RING_BITS: u32 = CELLS.trailing_zeros();
 
 /// Where a window's words live.
 pub trait Cells {
+    /// Tries of one [`charge`], at most [`TRIES_MAX`]: fewer where a verifier follows each of them, and whoever charges does so again.
+    const TRIES: usize = TRIES_MAX;
+
     /// The word at `index` (below [`CELLS`]), however stale.
     fn load(&self, index: usize) -> u64;
     /// Replaces the word at `index` if it still is `current`, and says whether it did.
@@ -96,7 +99,7 @@ pub enum Charge {
     Admitted(BucketIndex),
     /// No room; nothing was added.
     Refused,
-    /// [`TRIES_MAX`] tries were overtaken; nothing was added.
+    /// [`Cells::TRIES`] tries were overtaken; nothing was added.
     Contended,
     /// Nothing was added, and [`Cells::settle`] left it to the caller to settle what is before this bucket.
     Unsettled(BucketIndex),
@@ -280,7 +283,7 @@ const fn never_negative(bucket: BucketIndex) -> BucketIndex {
 #[inline(always)]
 pub fn charge<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> Charge {
     let mut bucket = never_negative(now);
-    for _ in 0..TRIES_MAX {
+    for _ in 0..C::TRIES {
         bucket = BucketIndex(cells.forget(bucket.0));
         let at = index(bucket);
         let word = cells.load(at);

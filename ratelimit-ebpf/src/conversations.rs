@@ -69,6 +69,11 @@ impl Walk for XdpFrame<'_> {
     }
 
     #[inline(always)]
+    fn is_at(&self, sought: Sought, start: u32, next: u32, end: u32) -> bool {
+        is_at(self.context(), sought as u32, start, next, end) != 0
+    }
+
+    #[inline(always)]
     fn record(&self, conversation: &mut Conversation, record: Record, acknowledged: u32) -> u32 {
         record_of(conversation, record.length.into(), record.kind.into(), record.begins_segment.into(), acknowledged)
     }
@@ -80,8 +85,20 @@ impl Walk for XdpFrame<'_> {
 extern "C" fn found(ctx: *mut xdp_md, at: u32, end: u32, sought: u32) -> u32 {
     let ctx = XdpContext::new(ctx);
     let frame = XdpFrame::new(&ctx);
-    let sought = if sought == Sought::Request as u32 { Sought::Request } else { Sought::Http2 };
-    sought.found(&frame, at, end)
+    self::sought(sought).found(&frame, at, end)
+}
+
+/// [`Sought::is_at`], likewise.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn is_at(ctx: *mut xdp_md, sought: u32, start: u32, next: u32, end: u32) -> u32 {
+    let ctx = XdpContext::new(ctx);
+    self::sought(sought).is_at(&XdpFrame::new(&ctx), start, next, end) as u32
+}
+
+#[inline(always)]
+const fn sought(code: u32) -> Sought {
+    if code == Sought::Request as u32 { Sought::Request } else { Sought::Http2 }
 }
 
 /// [`Conversation::record`], likewise. Null is not passed; the verifier wants to see that it would do no harm.

@@ -7,10 +7,10 @@ use ratelimit_common::layout::{self, CHARGE_GENERATION, ChargeOrder, LIMITS_MAX,
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::time::BucketIndex;
 use ratelimit_common::verdict::{Action, Reason};
-use ratelimit_common::window::{self, Charge};
+use ratelimit_common::window::{self, Cells, Charge};
 
 use crate::clock::Clock;
-use crate::maps::{self, Inserted, SourceV4, SourceV6, SourceV6Wide, Sources};
+use crate::maps::{self, Inserted, SourceRef, SourceV4, SourceV6, SourceV6Wide, Sources};
 
 /// The verifier walks a global function once, whatever it is called with, as long as its arguments are plain numbers;
 /// inlined, the paths through these would multiply past the million instructions that it looks at. One of each for
@@ -140,10 +140,10 @@ fn rounds(charge: impl Fn() -> u64, remember: impl Fn() -> u64, settle: impl Fn(
         }
         if code & charged::UNSETTLED_MASK == charged::UNSETTLED {
             let _always_zero = settle(code ^ charged::UNSETTLED);
-        } else if code != charged::NOT_KNOWN {
+        } else if code != charged::NOT_KNOWN && code != charged::CONTENDED {
             return code;
         }
-        // Another CPU remembered it in between, or it is settled now.
+        // Another CPU charged or remembered it in between, or it is settled now.
     }
     charged::CONTENDED
 }
@@ -228,8 +228,9 @@ struct Calls<Charge, Refund> {
     refund: Refund,
 }
 
-/// Rounds of remembering, settling and charging: a bucket that turns, or a source that is evicted, in each of them.
-const ROUNDS_MAX: usize = 3;
+/// Rounds of remembering, settling and charging: those that all tries of a charge take, and two for a bucket that turns or a
+/// source that is evicted.
+const ROUNDS_MAX: usize = window::TRIES_MAX / <SourceRef as Cells>::TRIES + 2;
 
 /// What [`charge`] returns besides the number of the bucket that was charged.
 mod charged {
@@ -388,10 +389,7 @@ fn charge<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u6
             window.count_refused(now);
             charged::REFUSED
         }
-        Charge::Contended => {
-            window.count_refused(now);
-            charged::CONTENDED
-        }
+        Charge::Contended => charged::CONTENDED,
         Charge::Unsettled(bucket) => charged::UNSETTLED | bucket.0,
     }
 }

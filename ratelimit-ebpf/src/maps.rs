@@ -297,6 +297,8 @@ impl SourceRef {
 }
 
 impl Cells for SourceRef {
+    const TRIES: usize = 4;
+
     #[inline(always)]
     fn load(&self, index: usize) -> u64 {
         // SAFETY: as above. Volatile: other CPUs write it, and each look wants one load.

@@ -1,6 +1,6 @@
 //! Looking for a byte in a payload, a word at a time.
 
-use super::{http1, tls};
+use super::{Walk, http1, tls};
 use crate::packet::Frame;
 
 /// How much of a segment is searched: all of it on Ethernet.
@@ -43,9 +43,9 @@ impl Sought {
         }
     }
 
-    /// Whether that byte is part of it, by what is around it.
+    /// Whether that byte, the one before `next`, is part of it, by what is around it. `start` is where the search began.
     #[inline(always)]
-    fn is_at<F: Frame>(self, frame: &F, start: u32, next: u32, end: u32) -> bool {
+    pub fn is_at<F: Frame>(self, frame: &F, start: u32, next: u32, end: u32) -> bool {
         match self {
             Self::Request => http1::begins_behind(frame, start, next, end),
             Self::Http2 => tls::is_http2(frame, next),
@@ -54,7 +54,7 @@ impl Sought {
 
     /// How many there are from `at` to `end`.
     #[inline(always)]
-    pub fn found<F: Frame>(self, frame: &F, at: u32, end: u32) -> u32 {
+    pub fn found<F: Walk>(self, frame: &F, at: u32, end: u32) -> u32 {
         let mut count = 0;
         let (start, mut at) = (at, at);
         for _ in 0..STEPS_MAX {
@@ -67,7 +67,7 @@ impl Sought {
                 continue;
             }
             at = frame.forget_u32(at + hit.trailing_zeros() / 8 + 1);
-            if self.is_at(frame, start, at, end) {
+            if frame.is_at(self, start, at, end) {
                 count = frame.forget_u32(count + 1);
             }
         }
