@@ -10,7 +10,9 @@ mod initramfs;
 mod machine;
 
 use std::env::consts::ARCH;
+use std::panic::resume_unwind;
 use std::process::Command;
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -29,7 +31,7 @@ const VERSIONS: [[u32; 2]; 2] = [[6, 1], [6, 12]];
 /// The files of integration tests that need nothing but the kernel.
 const TESTS: [&str; 3] = ["program", "rules", "trial"];
 
-/// One kernel after the other: each has two CPUs, as many as a small machine.
+/// The kernels side by side: a test keeps one CPU busy, with the verification of the program.
 pub(super) fn kernels(filter: Option<&str>) -> Result<Tier> {
     let start = Instant::now();
     let artifacts = cargo::build(&tiers::EVERYTHING)?;
@@ -50,21 +52,31 @@ fn run_everywhere(test: &Artifact, filter: Option<&str>, tally: &mut Tally) -> R
         return Ok(());
     }
     let initramfs = initramfs::write(&test.executable, filter)?;
+    let mut machines = Vec::new();
     for (version, image) in VERSIONS.into_iter().zip(image::ensure(&VERSIONS)?) {
         let name = title(version);
-        let image = match image {
-            Ok(image) => image,
-            Err(reason) => {
-                tally.skipped.push(Skip { test: name, reason });
-                continue;
+        match image {
+            Ok(image) => {
+                eprintln!("     Running {} on Linux {}", test.target, image.release);
+                machines.push(Machine { name, kernel: image.file, initramfs: &initramfs });
             }
-        };
-        eprintln!("     Running {} on Linux {}", test.target, image.release);
-        let mut console = Console::default();
-        let end = Machine { kernel: &image.file, initramfs: &initramfs }.run(&mut console)?;
-        tally.add(&name, console.into_tally(end));
+            Err(reason) => tally.skipped.push(Skip { test: name, reason }),
+        }
+    }
+    let tallies: Vec<Result<Tally>> = thread::scope(|scope| {
+        let running: Vec<_> = machines.iter().map(|machine| scope.spawn(|| tally_of(machine))).collect();
+        running.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    });
+    for (machine, of_machine) in machines.iter().zip(tallies) {
+        tally.add(&machine.name, of_machine?);
     }
     Ok(())
+}
+
+fn tally_of(machine: &Machine<'_>) -> Result<Tally> {
+    let mut console = Console::default();
+    let end = machine.run(&mut console)?;
+    Ok(console.into_tally(end))
 }
 
 /// Without it no machine need be booted where the filter names none of these tests.

@@ -1,6 +1,6 @@
 //! One machine of qemu's, from its start until it goes off.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
@@ -27,7 +27,9 @@ pub(super) enum End {
 }
 
 pub(super) struct Machine<'a> {
-    pub(super) kernel: &'a Path,
+    /// What its lines are shown with.
+    pub(super) name: String,
+    pub(super) kernel: PathBuf,
     pub(super) initramfs: &'a Path,
 }
 
@@ -36,12 +38,12 @@ impl Machine<'_> {
     pub(super) fn run(&self, console: &mut Console) -> Result<End> {
         let mut command = QEMU.command().with_context(|| format!("there is no {}", QEMU.name))?;
         command.args(ARGUMENTS.split(' ')).args(["-append", KERNEL_ARGUMENTS]);
-        command.arg("-kernel").arg(self.kernel).arg("-initrd").arg(self.initramfs);
-        run_for(TIME_MAX, &mut command, console)
+        command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(self.initramfs);
+        run_for(TIME_MAX, &mut command, &self.name, console)
     }
 }
 
-fn run_for(limit: Duration, command: &mut Command, console: &mut Console) -> Result<End> {
+fn run_for(limit: Duration, command: &mut Command, name: &str, console: &mut Console) -> Result<End> {
     let deadline = Instant::now() + limit;
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut machine = Running(command.spawn().with_context(|| format!("start `{}`", run::shown(command)))?);
@@ -49,7 +51,7 @@ fn run_for(limit: Duration, command: &mut Command, console: &mut Console) -> Res
     let lines = run::lines_of(stdout);
     let mut take = |line: &str| {
         if console.take(line) == Echo::Show {
-            println!("{line}");
+            println!("{name}: {line}");
         }
     };
     loop {
@@ -88,7 +90,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "echo test a ... ok; printf 'test b ... FAILED'; exec sleep 600"]);
         let limit = Duration::from_millis(500);
-        let end = run_for(limit, &mut command, &mut console).unwrap();
+        let end = run_for(limit, &mut command, "a machine", &mut console).unwrap();
         assert_eq!(end, End::TimeIsUp(limit));
         let tally = console.into_tally(end);
         assert_eq!((tally.passed(), tally.failed[0].as_str()), (1, "b"));
