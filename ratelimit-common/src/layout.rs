@@ -5,12 +5,19 @@
 //! is part of the pin path: pins of another version are refused, never reinterpreted.
 
 use crate::access;
+use crate::gcra::Rate;
 use crate::refusals::Refusals;
+use crate::refused::mix;
+use crate::source::Address;
 use crate::verdict::Reason;
-use crate::window::CELLS;
+use crate::window::{self, CELLS};
 
-/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v3`.
-pub const VERSION: u32 = 3;
+mod faults;
+
+pub use faults::{FAULTS_MAX, Fault};
+
+/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v4`.
+pub const VERSION: u32 = 4;
 
 /// The XDP program's name.
 pub const PROGRAM: &str = "ratelimitd";
@@ -20,7 +27,7 @@ pub const CHARGE_PROGRAM: &str = "charge_source";
 
 /// Map names.
 pub mod map {
-    /// Array of one `u32`: which generation of the configuration packets read.
+    /// Array of one [`super::Active`]: which generation of the configuration packets read, and in which epoch.
     pub const ACTIVE: &str = "ACTIVE";
     /// Array of [`super::Config`], one a generation; and [`super::CHARGE_GENERATION`].
     pub const CONFIG: &str = "CONFIG";
@@ -54,6 +61,17 @@ pub mod map {
     pub const CONVERSATIONS_V4: &str = "CONVERSATIONS_V4";
     /// LRU hash of [`super::ConversationKeyV6`] to [`crate::conversation::Conversation`].
     pub const CONVERSATIONS_V6: &str = "CONVERSATIONS_V6";
+    /// Array of [`crate::refused::Line`], by [`crate::refused::Key::place`].
+    pub const REFUSED: &str = "REFUSED";
+    /// Array of words of [`crate::admission::Stamps`], by their place.
+    pub const KNOWN: &str = "KNOWN";
+    /// Array of `u64`, by a hash of the source: that no prefix of [`PREFIXES_V4`] or [`PREFIXES_V6`] holds it, see
+    /// [`super::Unlisted`].
+    pub const UNLISTED: &str = "UNLISTED";
+    /// Per-CPU array of one [`crate::admission::Admission`].
+    pub const ADMISSION: &str = "ADMISSION";
+    /// Array of one word of [`crate::gcra`] for each row of rules: new sources that it has let in.
+    pub const NEW_SOURCES: &str = "NEW_SOURCES";
     /// Per-CPU array of one parsed packet.
     pub const SEEN: &str = "SEEN";
     /// Per-CPU array of one segment and its conversation, as it will be if the segment is admitted.
@@ -103,6 +121,10 @@ pub const TARGETS_MAX: u32 = 4_096;
 pub const FLOWS_CAPACITY: u32 = 65_536;
 /// TCP connections remembered of each family where requests are counted. // 131072 x 96 B = 13 MB, 131072 x 120 B = 16 MB
 pub const CONVERSATIONS_CAPACITY: u32 = 131_072;
+/// Lines of [`map::REFUSED`] unless the daemon says otherwise: a power of two. // 131072 x 64 B = 8 MB
+pub const LINES_CAPACITY: u32 = 131_072;
+/// Words of [`map::KNOWN`] for each line of [`map::REFUSED`]. // 131072 x 32 B = 4 MB
+pub const KNOWN_WORDS_PER_LINE: u32 = 4;
 /// Sources remembered of each family unless the daemon says otherwise. // 262144 x 128 B = 34 MB
 pub const SOURCES_CAPACITY: u32 = 262_144;
 /// Reasons that the counters have room for.
@@ -117,6 +139,72 @@ pub const CLASSES_MAX: usize = 256;
 
 /// Rules, a bit each: the lowest is the first.
 pub type RuleSet = u64;
+
+/// What packets read first, in one load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Active(pub u64);
+
+impl Active {
+    /// The word.
+    #[inline(always)]
+    pub const fn new(generation: u32, epoch: u32) -> Self {
+        Self((epoch as u64) << 32 | generation as u64)
+    }
+
+    /// Which generation of the configuration packets read.
+    #[inline(always)]
+    pub const fn generation(self) -> u32 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the lower half, and cut to the generations that there are"
+        )]
+        let generation = self.0 as u32 & (GENERATIONS - 1);
+        generation
+    }
+
+    /// The epoch after a trial that ended by itself in this one.
+    #[inline(always)]
+    pub const fn epoch_after_trial(epoch: u32) -> u32 {
+        epoch ^ 1 << 31
+    }
+
+    /// Grows whenever what was noted of sources may hold no longer: see [`crate::refused`] and [`Unlisted`].
+    #[inline(always)]
+    pub const fn epoch(self) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "the upper half")]
+        let epoch = (self.0 >> 32) as u32;
+        epoch
+    }
+}
+
+/// A note in [`map::UNLISTED`]: no prefix holds this source, in this epoch. Of IPv4 it is the address itself. Of IPv6 it is a keyed hash
+/// of 64 bits, so one source in 2^64 is taken for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unlisted {
+    /// Which word of the map, before it is cut to how many there are.
+    pub place: u64,
+    /// What it says then.
+    pub word: u64,
+}
+
+impl Unlisted {
+    /// The note of this source.
+    #[inline(always)]
+    pub const fn of(source: Address, epoch: u32, seed: u64) -> Self {
+        match source {
+            Address::V4(address) => {
+                Self { place: mix(seed, address as u64, 4), word: (epoch as u64) << 32 | address as u64 }
+            }
+            Address::V6([high, low]) => {
+                let place = mix(seed, high, low);
+                let word = mix(mix(!seed, high, low.rotate_left(32)), epoch as u64, low ^ place);
+                // 0 is no note.
+                Self { place, word: word | 1 }
+            }
+        }
+    }
+}
 
 /// One limit, as the packet path reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -142,6 +230,20 @@ pub struct Limit {
 }
 
 const _: () = assert!(size_of::<Limit>() == 32);
+
+impl Limit {
+    /// It as a window's, unless it is a leaky bucket.
+    #[inline(always)]
+    pub const fn arithmetic(&self) -> window::Limit {
+        window::Limit { amount: self.amount, behind: self.behind, count_bits: self.count_bits, burst: self.burst }
+    }
+
+    /// It as a leaky bucket, if it is one.
+    #[inline(always)]
+    pub const fn rate(&self) -> Rate {
+        Rate { amount: self.amount, window_ns: self.bucket_ns, burst_ns: self.burst }
+    }
+}
 
 /// What one of a limit is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -199,11 +301,15 @@ pub struct Rule {
     pub name: u64,
     /// When it ends, and the rules after it judge instead; 0 is never.
     pub until_ns: u64,
+    /// New sources that are let in a [`Rule::new_sources_ns`]; what they send beyond that is dropped. 0: any number.
+    pub new_sources: u64,
+    /// Nanoseconds.
+    pub new_sources_ns: u64,
     /// How it bans.
     pub bans: crate::ban::Rule,
 }
 
-const _: () = assert!(size_of::<Rule>() == 32 * (LIMITS_MAX + SHADOWS_MAX) + 8 + 8 + 8 + 48);
+const _: () = assert!(size_of::<Rule>() == 32 * (LIMITS_MAX + SHADOWS_MAX) + 8 + 8 + 8 + 16 + 48);
 
 /// One generation of what every packet reads first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,17 +317,25 @@ const _: () = assert!(size_of::<Rule>() == 32 * (LIMITS_MAX + SHADOWS_MAX) + 8 +
 pub struct Config {
     /// Wall clock minus monotonic clock, nanoseconds, as it was when this state began. It never follows a step of the wall clock.
     pub wall_offset_ns: u64,
+    /// Of the hashes: secret, so that nobody chooses what shares a place. It stays as long as the maps do.
+    pub seed: u64,
     /// [`crate::source::ipv6_mask`].
     pub ipv6_mask: [u64; 2],
     /// [`crate::source::ipv4_mask`].
     pub ipv4_mask: u32,
+    /// The number of the last line of [`map::REFUSED`].
+    pub lines_mask: u32,
+    /// Insertions of one CPU in a period of [`crate::admission`] before sources are drawn.
+    pub insertions_max: u32,
+    /// [`crate::admission::life`] of the longest window.
+    pub known_life: u32,
     /// Indexes of the protected interfaces; 0 is unused. The position is the row of an interface in the counters.
     pub interfaces: [u32; INTERFACES_MAX],
     /// Which generation the prefixes of sources have: they change more seldom than the rest.
     pub prefixes_generation: u32,
-    /// 1: there are prefixes of IPv4 sources; 0 saves the look-up.
+    /// 0: there are no prefixes of IPv4 sources, which saves the look-up. 1: there are. 2: there are some that are part of a client.
     pub has_prefixes_v4: u8,
-    /// 1: there are prefixes of IPv6 sources; 0 saves the look-up.
+    /// Likewise of IPv6.
     pub has_prefixes_v6: u8,
     /// 1: there are prefixes of destinations; 0 saves the look-up.
     pub has_targets: u8,
@@ -247,7 +361,7 @@ pub struct Config {
 
 const _: () = assert!(
     size_of::<Config>()
-        == 8 + 16 + 4 + 4 * INTERFACES_MAX + 12 + 8 * 6 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
+        == 8 + 8 + 16 + 16 + 4 * INTERFACES_MAX + 8 + 8 * 6 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
 );
 
 /// What [`CHARGE_PROGRAM`] is to do.
@@ -464,71 +578,6 @@ pub const fn counters_index(interface: usize, rule: u8) -> u32 {
     let index = (interface * COUNTERS_PER_INTERFACE + row) as u32;
     index
 }
-
-macro_rules! faults {
-    ($($(#[$doc:meta])* $name:ident = $code:literal, $map:expr, $op:literal;)*) => {
-        /// A map operation that failed in the packet path. Codes are stable and append-only: they index the counters.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[repr(u8)]
-        pub enum Fault { $($(#[$doc])* $name = $code,)* }
-
-        impl Fault {
-            /// Every fault, by code.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
-
-            /// The map and the operation, as in the metric `ratelimitd_map_errors_total`.
-            pub const fn labels(self) -> (&'static str, &'static str) {
-                match self { $(Self::$name => ($map, $op),)* }
-            }
-        }
-    };
-}
-
-faults! {
-    /// No active generation.
-    ActiveLookup = 0, map::ACTIVE, "lookup";
-    /// No configuration of the active generation.
-    ConfigLookup = 1, map::CONFIG, "lookup";
-    /// No port table of the active generation.
-    PortsLookup = 2, map::PORTS, "lookup";
-    /// No row for the interface and rule.
-    CountersLookup = 3, map::COUNTERS, "lookup";
-    /// A new IPv4 source was refused.
-    SourcesV4Insert = 4, map::SOURCES_V4, "insert";
-    /// A new IPv6 source was refused.
-    SourcesV6Insert = 5, map::SOURCES_V6, "insert";
-    /// A new IPv6 source by a long prefix was refused.
-    SourcesV6WideInsert = 6, map::SOURCES_V6_WIDE, "insert";
-    /// A new UDP flow over IPv4 was refused: its next datagram counts again.
-    FlowsV4Insert = 7, map::FLOWS_V4, "insert";
-    /// A new UDP flow over IPv6 was refused: its next datagram counts again.
-    FlowsV6Insert = 8, map::FLOWS_V6, "insert";
-    /// No room to build a new source in.
-    ScratchLookup = 9, map::SCRATCH, "lookup";
-    /// No place for the clock's last reading: it is read again.
-    ReadInTickLookup = 10, map::READ_IN_TICK, "lookup";
-    /// A new ban of an IPv4 source was refused: it is limited, and not banned.
-    BansV4Insert = 11, map::BANS_V4, "insert";
-    /// A new ban of an IPv6 source was refused: it is limited, and not banned.
-    BansV6Insert = 12, map::BANS_V6, "insert";
-    /// A new ban of an IPv6 source by a long prefix was refused: it is limited, and not banned.
-    BansV6WideInsert = 13, map::BANS_V6_WIDE, "insert";
-    /// No cell for a rule's bans: the ban holds, and is not counted.
-    BansBegunLookup = 14, map::BANS_BEGUN, "lookup";
-    /// A new TCP connection over IPv4 was refused: its next segment is its first again.
-    ConversationsV4Insert = 15, map::CONVERSATIONS_V4, "insert";
-    /// A new TCP connection over IPv6 was refused: its next segment is its first again.
-    ConversationsV6Insert = 16, map::CONVERSATIONS_V6, "insert";
-    /// No room for a segment and its connection: its requests are not counted.
-    PendingLookup = 17, map::PENDING, "lookup";
-    /// No room for a parsed packet: it passes unjudged.
-    SeenLookup = 18, map::SEEN, "lookup";
-}
-
-/// Cells of [`map::FAULTS`].
-pub const FAULTS_MAX: u32 = 32;
-
-const _: () = assert!(Fault::ALL.len() <= FAULTS_MAX as usize);
 
 #[cfg(test)]
 mod tests {

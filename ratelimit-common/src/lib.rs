@@ -5,6 +5,7 @@
 #![cfg_attr(not(any(test, loom)), no_std)]
 
 pub mod access;
+pub mod admission;
 pub mod ban;
 pub mod conversation;
 pub mod flow;
@@ -12,6 +13,7 @@ pub mod gcra;
 pub mod layout;
 pub mod packet;
 pub mod refusals;
+pub mod refused;
 pub mod source;
 pub mod time;
 pub mod verdict;

@@ -13,6 +13,10 @@ use network_types::vlan::VlanHdr;
 
 use crate::source::Address;
 
+mod head;
+
+pub use head::{Head, To};
+
 /// VLAN tags that are looked behind: one, or two as in QinQ; see [`Parsed::TooManyTags`].
 pub const VLAN_TAGS_MAX: usize = 2;
 

@@ -34,6 +34,19 @@ impl Refusals {
         self.count() >= COUNT_MAX
     }
 
+    /// The word after so many more refusals, in the bucket of the newest.
+    #[inline(always)]
+    pub const fn and(self, more: u64) -> Self {
+        Self(self.0 + self.room_for(more))
+    }
+
+    /// How many of so many more the word has room for.
+    #[inline(always)]
+    pub const fn room_for(self, more: u64) -> u64 {
+        let room = COUNT_MAX.saturating_sub(self.count());
+        if more < room { more } else { room }
+    }
+
     /// Whether the newest refusal was in this bucket, so that adding 1 to the word counts one more.
     #[inline(always)]
     pub const fn is_in(self, bucket: BucketIndex) -> bool {

@@ -74,6 +74,8 @@ reasons! {
     NewSourceBudget = 13, "new_source_budget", Drop;
     /// Behind more tags than are looked behind, where the network stack might still take it off them.
     TooManyTags = 14, "too_many_tags", Drop;
+    /// From a source that nobody knows, not looked at: more new ones came than can be remembered, and it was not drawn.
+    NotAdmitted = 15, "not_admitted", Pass;
 }
 
 /// What was decided about one packet.

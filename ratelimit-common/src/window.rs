@@ -380,6 +380,34 @@ pub fn room_from<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u6
         .find(|&bucket| has_room(cells, limit, bucket, amount))
 }
 
+/// The first bucket, from `now` on, in which one more fits if nothing else is charged: [`room_from`] of 1, in one pass. Where the
+/// limit is 0, the first one in which nothing is left of what was admitted.
+#[inline(always)]
+pub fn full_until<C: Cells>(cells: &C, limit: Limit, now: BucketIndex) -> BucketIndex {
+    let bucket = never_negative(now);
+    let current = current(cells, limit, bucket);
+    let is_full = |used: u64| used >= limit.amount;
+    if limit.behind == 0 || is_full(current) {
+        let buckets = if is_full(current) || current >= limit.burst { limit.behind as u64 + 1 } else { 0 };
+        return BucketIndex(bucket.0 + buckets);
+    }
+    let mut used = current;
+    for back in 1..BEHIND_MAX + 1 {
+        if back > BEHIND_MIN && back > limit.behind {
+            break;
+        }
+        let earlier = BucketIndex(bucket.0.wrapping_sub(back as u64));
+        let word = cells.load(index(earlier));
+        if Prefix::of(word, limit.count_bits).0 ^ Prefix::sealed(earlier).0 <= 1 {
+            used = used.wrapping_add(count(word, limit.count_bits));
+        }
+        if is_full(used) {
+            return BucketIndex(bucket.0 + (limit.behind as u64 + 1).wrapping_sub(back as u64));
+        }
+    }
+    BucketIndex(bucket.0 + (current >= limit.burst) as u64)
+}
+
 #[inline(always)]
 const fn fits(used: u64, amount: u64, limit: u64) -> bool {
     match used.checked_add(amount) {

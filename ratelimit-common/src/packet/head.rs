@@ -1,0 +1,136 @@
+//! What nearly every packet is judged by, read from a plain frame with as few loads as that takes.
+//!
+//! A plain frame has no tag, no IP options and no extension headers, is no fragment, and carries TCP or UDP with the whole of
+//! its header. What else there is, [`parse`](super::parse) tells; where both tell, they agree.
+
+use core::mem::offset_of;
+
+use network_types::eth::{EthHdr, EtherType};
+use network_types::ip::{IpProto, Ipv4Hdr, Ipv6Hdr};
+use network_types::tcp::TcpHdr;
+use network_types::udp::UdpHdr;
+
+use super::{
+    Frame, IPV4_FRAGMENT_OFFSET, IPV4_MORE_FRAGMENTS, Packet, TCP_FLAG_ACK, TCP_FLAG_SYN, TCP_TO_FLAGS, Target,
+};
+use crate::source::Address;
+
+/// A packet without what is said of its connection and without its destination: little enough for registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Who sent it, or says so.
+    pub source: Address,
+    /// [`Packet::ip_bytes`].
+    pub ip_bytes: u32,
+    /// What it is sent to.
+    pub to: To,
+}
+
+/// [`Target`], likewise. Ports are in host order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// A TCP segment.
+    Tcp {
+        /// Destination port.
+        port: u16,
+        /// As in [`Target::Tcp`].
+        opening: bool,
+        /// Whether there is anything behind its header.
+        has_payload: bool,
+    },
+    /// A UDP datagram.
+    Udp {
+        /// Destination port.
+        port: u16,
+    },
+    /// As in [`Target`].
+    Fragment,
+    /// As in [`Target`].
+    Unwalkable,
+    /// As in [`Target`].
+    Essential,
+    /// As in [`Target`].
+    Other,
+}
+
+impl Head {
+    /// Reads it from a plain frame; none where the frame is not plain, or is not what it says.
+    #[inline(always)]
+    pub fn of<F: Frame>(frame: &F) -> Option<Self> {
+        let ether_type = u16::from_ne_bytes(frame.bytes(offset_of!(EthHdr, ether_type))?);
+        if ether_type == EtherType::Ipv4 as u16 {
+            Self::ipv4(frame)
+        } else if ether_type == EtherType::Ipv6 as u16 {
+            Self::ipv6(frame)
+        } else {
+            None
+        }
+    }
+
+    #[inline(always)]
+    fn ipv4<F: Frame>(frame: &F) -> Option<Self> {
+        let [vihl, _, len_high, len_low, _, _, frags_high, frags_low, _, proto, _, _, s0, s1, s2, s3] =
+            frame.bytes::<{ offset_of!(Ipv4Hdr, dst_addr) }>(EthHdr::LEN)?;
+        let fragment = u16::from_be_bytes([frags_high, frags_low]);
+        if vihl != PLAIN_VIHL || fragment & (IPV4_FRAGMENT_OFFSET | IPV4_MORE_FRAGMENTS) != 0 {
+            return None;
+        }
+        let ip_bytes = u16::from_be_bytes([len_high, len_low]) as u32;
+        let to = to(frame, proto, EthHdr::LEN + Ipv4Hdr::LEN, EthHdr::LEN + ip_bytes as usize)?;
+        Some(Self { source: Address::v4([s0, s1, s2, s3]), ip_bytes, to })
+    }
+
+    #[inline(always)]
+    fn ipv6<F: Frame>(frame: &F) -> Option<Self> {
+        let [version, _, _, _, len_high, len_low, proto, _] = frame.bytes(EthHdr::LEN)?;
+        let source = frame.bytes(EthHdr::LEN + offset_of!(Ipv6Hdr, src_addr))?;
+        // No length is a jumbogram's, and fits no header below.
+        let ip_bytes = (Ipv6Hdr::LEN + u16::from_be_bytes([len_high, len_low]) as usize) as u32;
+        if version >> 4 != 6 {
+            return None;
+        }
+        let to = to(frame, proto, EthHdr::LEN + Ipv6Hdr::LEN, EthHdr::LEN + ip_bytes as usize)?;
+        Some(Self { source: Address::v6(source), ip_bytes, to })
+    }
+}
+
+/// Version 4, and a header without options.
+const PLAIN_VIHL: u8 = 0x45;
+
+#[inline(always)]
+fn to<F: Frame>(frame: &F, proto: u8, start: usize, end: usize) -> Option<To> {
+    if frame.len(end) < end {
+        return None;
+    }
+    if proto == IpProto::Tcp as u8 && start + TcpHdr::LEN <= end {
+        let [_, _, p0, p1, _, _, _, _, _, _, _, _, offset, flags] = frame.bytes::<TCP_TO_FLAGS>(start)?;
+        let header_len = (offset >> 4) as usize * 4;
+        Some(To::Tcp {
+            port: u16::from_be_bytes([p0, p1]),
+            opening: flags & (TCP_FLAG_SYN | TCP_FLAG_ACK) == TCP_FLAG_SYN,
+            has_payload: header_len >= TcpHdr::LEN && start + header_len < end,
+        })
+    } else if proto == IpProto::Udp as u8 && start + UdpHdr::LEN <= end {
+        let [_, _, high, low] = frame.bytes(start)?;
+        Some(To::Udp { port: u16::from_be_bytes([high, low]) })
+    } else {
+        None
+    }
+}
+
+impl From<&Packet> for Head {
+    #[inline(always)]
+    fn from(packet: &Packet) -> Self {
+        let to = match packet.target {
+            Target::Tcp { port, opening, segment } => {
+                To::Tcp { port, opening, has_payload: segment.payload_bytes != 0 }
+            }
+            Target::Udp { port, .. } => To::Udp { port },
+            Target::Fragment => To::Fragment,
+            Target::Unwalkable => To::Unwalkable,
+            Target::Essential => To::Essential,
+            Target::Other => To::Other,
+        };
+        Self { source: packet.source, ip_bytes: packet.ip_bytes, to }
+    }
+}
