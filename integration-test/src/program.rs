@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ratelimit_common::admission::BUDGET_ANY;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::{Nanos, SECOND_NS};
@@ -47,6 +48,7 @@ impl Program {
             xdp_mode: XdpModeChoice::Auto,
             max_sources: 4096,
             windows_per_source: 4,
+            insertions_max: BUDGET_ANY,
             ipv6_family: Family::of_ipv6_prefix(policy.ipv6_prefix),
             clock,
         })

@@ -8,7 +8,7 @@ use etherparse::{
 };
 use integration_test::{fixtures, frames};
 use proptest::prelude::*;
-use ratelimit_common::packet::{Frame, Packet, Parsed, Segment, Target, parse};
+use ratelimit_common::packet::{Frame, Head, Packet, Parsed, Segment, Target, parse};
 use ratelimit_common::source::Address;
 
 /// As the table of named frames has it.
@@ -78,6 +78,27 @@ fn a_frame_cut_short_at_any_length_is_malformed_or_what_it_was() {
             assert!(is_no_less_strict(short, fixture.parsed), "{} cut to {len} bytes is {short:?}", fixture.name);
         }
     }
+}
+
+/// Whether the head says what the parser does, where it says anything.
+fn is_read_at_a_glance_as_parsed(bytes: &[u8]) -> bool {
+    match (Head::of(&bytes), parse(&bytes)) {
+        (None, _) => true,
+        (Some(head), Parsed::Ip(packet)) => head == Head::from(&packet),
+        (Some(_), _) => false,
+    }
+}
+
+#[test]
+fn every_named_frame_is_read_at_a_glance_as_it_is_parsed_and_plain_ones_are() {
+    let mut plain = 0;
+    for fixture in fixtures::all() {
+        for len in 0..=fixture.frame.len() {
+            assert!(is_read_at_a_glance_as_parsed(&fixture.frame[..len]), "{} cut to {len} bytes", fixture.name);
+        }
+        plain += usize::from(Head::of(&fixture.frame.as_slice()).is_some());
+    }
+    assert!(plain >= 10, "{plain} frames are plain");
 }
 
 /// A frame of several buffers: only the first can be read.
@@ -354,6 +375,13 @@ proptest! {
         prop_assert!(has_its_payload_within(&bytes));
         for len in 0..bytes.len() {
             prop_assert!(is_no_less_strict(parse_bytes(&bytes[..len]), whole), "cut to {len}");
+        }
+    }
+
+    #[test]
+    fn what_is_read_at_a_glance_is_what_the_parser_says(bytes in prop_oneof![mutated(), sound()]) {
+        for len in 0..=bytes.len() {
+            prop_assert!(is_read_at_a_glance_as_parsed(&bytes[..len]), "cut to {len}");
         }
     }
 

@@ -36,7 +36,8 @@ fn count(interface: usize, frame: &XdpFrame<'_>, verdict: Verdict) {
         | Reason::Contended
         | Reason::Banned
         | Reason::Denied
-        | Reason::NewSourceBudget => frame.known_len(),
+        | Reason::NewSourceBudget
+        | Reason::NotAdmitted => frame.known_len(),
     };
     maps::count(counters_index(interface, verdict.rule), verdict.reason, bytes as u64);
 }

@@ -2,45 +2,127 @@
 //! rule's limits is told by [`crate::limits`].
 
 use ratelimit_common::access::{self, Grant};
-use ratelimit_common::layout::{Prefix, RULES_MAX, Rule, RuleSet};
-use ratelimit_common::packet::Target;
+use ratelimit_common::layout::{GENERATIONS, Prefix, RULES_MAX, Rule, RuleSet, Unlisted};
+use ratelimit_common::packet::{Head, To};
+use ratelimit_common::refused::Key;
 use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
 use ratelimit_common::verdict::{Action, Reason, Verdict};
 
 use crate::clock::Clock;
 use crate::conversations;
-use crate::flows::{Part, Word, flow_v4, flow_v6, remember_pending};
+use crate::flows::Part;
 use crate::limits::{
-    Cost, ban_v4, ban_v6, ban_v6_wide, charge_all_v4, charge_all_v6, charge_all_v6_wide, room_v4, room_v6,
-    room_v6_wide, shadow_v4, shadow_v6, shadow_v6_wide,
+    Cost, Look, ban_v4, ban_v6, ban_v6_wide, charge_all_v4, charge_all_v6, charge_all_v6_wide, refused_v4, refused_v6,
+    refused_v6_wide, room_v4, room_v6, room_v6_wide, shadow_v4, shadow_v6, shadow_v6_wide,
 };
-use crate::maps::{self, Active, NoPacket, Seen};
+use crate::maps::{self, Active, NoPacket, Pending, Seen};
 use crate::packet::{XdpFrame, forget};
 
 /// Judges one packet, and charges it where it is admitted.
 #[inline(always)]
-pub(crate) fn verdict(active: Active, frame: &XdpFrame, seen: &Seen) -> Verdict {
-    let target = match seen.target() {
+pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
+    let head = match head(frame) {
+        Ok(head) => head,
         Err(NoPacket::NotIp) => return Verdict::unruled(Reason::NotIp),
         Err(NoPacket::Malformed) => return Verdict::unruled(Reason::Malformed),
+        Err(NoPacket::NotSeen) => return Verdict::unruled(Reason::InternalError),
         Err(NoPacket::TooManyTags) => return too_many_tags(active),
-        Ok(target) => target,
     };
-    let protecting = protecting(active, target);
-    if protecting == 0 {
-        return Verdict::unruled(Reason::NotProtected);
+    let config = active.config;
+    let key = Key::of(&head, active.epoch, config.ipv4_mask, config.ipv6_mask).unwrap_or(Key::NONE);
+    if let Some(verdict) = maps::refused(config, key, || Clock::new(config.wall_offset_ns).coarse()) {
+        return verdict;
     }
-    let prefix = prefix(active, seen.source());
-    let Some(index) = judging(active, target, matching(active, seen, protecting, prefix)) else {
-        return Verdict::unruled(Reason::NotProtected);
+    // From here on the packet is where functions find it, and the stack is theirs.
+    let (Some(seen), Some(pending)) = (maps::to_see(), maps::pending()) else {
+        return Verdict::unruled(Reason::InternalError);
     };
-    let rule = &active.config.rules[index as usize];
-    let reason = match prefix.and_then(|prefix| granted(active, prefix)) {
-        Some(Grant::Exempt) => Reason::Exempt,
-        Some(Grant::Denied) => Reason::Denied,
-        None => judge(active, frame, Judging { index, rule }, seen),
+    pending.refused = key;
+    seen.keep_head(&head);
+    if config.has_targets != 0 && frame.seen().is_none() {
+        return Verdict::unruled(Reason::InternalError);
+    }
+    let choice = Choice(choose(active.generation, active.epoch));
+    let Some(index) = choice.rule() else { return Verdict::unruled(choice.reason()) };
+    let rule = maps::rule(config, index);
+    let reason = match choice.reason() {
+        Reason::NotCounted => judge(active, frame, Judging { index, rule }),
+        reason => reason,
     };
     enforced(rule, reason)
+}
+
+/// What [`choose`] returns: a reason's code, that of `NotCounted` where the limits decide; above it the number of the rule that judges,
+/// counted from 1.
+#[derive(Clone, Copy)]
+struct Choice(u32);
+
+impl Choice {
+    #[inline(always)]
+    const fn new(reason: Reason, rule: u32) -> Self {
+        Self(rule + 1 << 8 | reason as u32)
+    }
+
+    #[inline(always)]
+    const fn none(reason: Reason) -> Self {
+        Self(reason as u32)
+    }
+
+    #[inline(always)]
+    const fn reason(self) -> Reason {
+        Reason::from_code(self.0 & 0xff)
+    }
+
+    #[inline(always)]
+    const fn rule(self) -> Option<u32> {
+        (self.0 >> 8).checked_sub(1)
+    }
+}
+
+/// Which rule judges the packet that was seen last, and what its source is granted: a [`Choice`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn choose(generation: u32, epoch: u32) -> u32 {
+    let (Some(config), Some(seen), Some(pending)) = (maps::config(generation), maps::seen(), maps::pending()) else {
+        return Choice::none(Reason::InternalError).0;
+    };
+    let active = Active { config, generation: generation & (GENERATIONS - 1), epoch };
+    choice(active, seen, pending).0
+}
+
+#[inline(always)]
+fn choice(active: Active, seen: &Seen, pending: &mut Pending) -> Choice {
+    let Ok(head) = seen.head() else { return Choice::none(Reason::InternalError) };
+    let Some(protecting) = protecting(active, head.to) else { return Choice::none(Reason::InternalError) };
+    if protecting == 0 {
+        return Choice::none(Reason::NotProtected);
+    }
+    let has_prefixes = match head.source {
+        Address::V4(_) => active.config.has_prefixes_v4,
+        Address::V6(_) => active.config.has_prefixes_v6,
+    };
+    let prefix = if has_prefixes == 0 { None } else { prefix(active, head.source) };
+    let Some(index) = judging(active, head.to, matching(active, protecting, prefix)) else {
+        return Choice::none(Reason::NotProtected);
+    };
+    // A note is of a whole client, wherever it sends: not where lists tell its parts from each other, or rules its destinations.
+    if prefix.is_some() || has_prefixes == 2 || active.config.has_targets != 0 {
+        pending.refused = Key::NONE;
+    }
+    match prefix.and_then(|prefix| granted(active, prefix)) {
+        Some(Grant::Exempt) => Choice::new(Reason::Exempt, index),
+        Some(Grant::Denied) => Choice::new(Reason::Denied, index),
+        None => Choice::new(Reason::NotCounted, index),
+    }
+}
+
+/// Whom the packet is from and what it is sent to: at a glance, or by parsing all of it.
+#[inline(always)]
+fn head(frame: &XdpFrame) -> Result<Head, NoPacket> {
+    match Head::of(frame) {
+        Some(head) => Ok(head),
+        None => frame.seen().ok_or(NoPacket::NotSeen)?.head(),
+    }
 }
 
 /// What is behind the tags cannot be told, so whoever has what has no port has this.
@@ -54,36 +136,40 @@ fn too_many_tags(active: Active) -> Verdict {
 
 /// The rules for what the packet is sent to, by its port or protocol.
 #[inline(always)]
-fn protecting(active: Active, target: Target) -> RuleSet {
-    let class = match target {
-        Target::Tcp { port, .. } => active.ports.tcp[bounded(port)],
-        Target::Udp { port, .. } => active.ports.udp[bounded(port)],
-        Target::Fragment | Target::Unwalkable => return active.config.portless_rules,
-        Target::Other => return active.config.other_rules,
-        Target::Essential => return 0,
+fn protecting(active: Active, to: To) -> Option<RuleSet> {
+    let class = match to {
+        To::Tcp { port, .. } => maps::ports(active.generation)?.tcp[bounded(port)],
+        To::Udp { port } => maps::ports(active.generation)?.udp[bounded(port)],
+        To::Fragment | To::Unwalkable => return Some(active.config.portless_rules),
+        To::Other => return Some(active.config.other_rules),
+        To::Essential => return Some(0),
     };
-    active.config.class_rules[class as usize]
+    Some(active.config.class_rules[class as usize])
 }
 
-/// What is known of the packet's source, where anything is known of any of its family.
+/// What is known of the packet's source, where anything is known of some of its family.
 #[inline(always)]
 fn prefix(active: Active, source: Address) -> Option<&'static Prefix> {
-    let Active { config, .. } = active;
-    let has_prefixes = match source {
-        Address::V4(_) => config.has_prefixes_v4,
-        Address::V6(_) => config.has_prefixes_v6,
-    };
-    if has_prefixes == 0 { None } else { maps::prefix(config.prefixes_generation, source) }
+    let Active { config, epoch, .. } = active;
+    let unlisted = Unlisted::of(source, epoch, config.seed);
+    if maps::is_unlisted(config, unlisted) {
+        return None;
+    }
+    let prefix = maps::prefix(config.prefixes_generation, source);
+    if prefix.is_none() {
+        maps::note_unlisted(config, unlisted);
+    }
+    prefix
 }
 
 /// Which of these rules are for packets from this source to this address.
 #[inline(always)]
-fn matching(active: Active, seen: &Seen, protecting: RuleSet, prefix: Option<&'static Prefix>) -> RuleSet {
+fn matching(active: Active, protecting: RuleSet, prefix: Option<&'static Prefix>) -> RuleSet {
     let Active { config, generation, .. } = active;
     let from = config.from_any | prefix.map_or(0, |prefix| prefix.rules);
     let to = match config.has_targets {
         0 => RuleSet::MAX,
-        _ => config.to_any | maps::target_rules(generation, seen.destination()),
+        _ => config.to_any | maps::target_rules(generation),
     };
     protecting & from & to
 }
@@ -91,8 +177,8 @@ fn matching(active: Active, seen: &Seen, protecting: RuleSet, prefix: Option<&'s
 /// Which of these rules judges the packet. A later fragment may belong to any port, and is held to volume if it is to be held at
 /// all: by the first rule that counts that, so that a rule for connections before it is no way around.
 #[inline(always)]
-fn judging(active: Active, target: Target, rules: RuleSet) -> Option<u32> {
-    if let Target::Fragment = target
+fn judging(active: Active, to: To, rules: RuleSet) -> Option<u32> {
+    if let To::Fragment = to
         && let Some(index) = first(active, rules & active.config.volume_rules)
     {
         return Some(index);
@@ -156,55 +242,51 @@ struct Judging {
 }
 
 #[inline(always)]
-fn judge(active: Active, frame: &XdpFrame, judging: Judging, seen: &Seen) -> Reason {
+fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
     let rule = judging.rule;
-    let Ok(target) = seen.target() else { return Reason::InternalError };
-    let (opening, requests, pending) = match target {
-        Target::Tcp { opening, segment, .. } if rule.counts_requests != 0 && segment.payload_bytes != 0 => {
+    let Some(Ok(head)) = maps::seen().map(Seen::head) else { return Reason::InternalError };
+    let (opening, requests, pending) = match head.to {
+        To::Tcp { opening, has_payload: true, .. } if rule.counts_requests != 0 => {
+            if frame.seen().is_none() {
+                return Reason::InternalError;
+            }
             let judged = conversations::judge(frame, rule.counts_requests == 2);
-            (opening, judged.requests(), if judged.is_pending() { Pending::Conversation } else { Pending::Nothing })
+            (opening, judged.requests(), if judged.is_pending() { Leaves::Conversation } else { Leaves::Nothing })
         }
-        Target::Udp { port, source_port, quic_initial, quic_short, payload_bytes }
-            if rule.counts_connections | rule.counts_requests != 0 =>
-        {
-            let ports = (source_port as u32) << 16 | port as u32;
-            let part = flow(active, seen.source(), ports, Word::new(quic_initial, quic_short, payload_bytes));
-            (part.opens(), part.requests(), Pending::Flow)
+        To::Udp { .. } if rule.counts_connections | rule.counts_requests != 0 => {
+            if frame.seen().is_none() {
+                return Reason::InternalError;
+            }
+            let part = Part::of_datagram(active.generation);
+            (part.opens(), part.requests(), Leaves::Flow)
         }
-        Target::Tcp { opening, .. } => (opening, 0, Pending::Nothing),
+        To::Tcp { opening, .. } => (opening, 0, Leaves::Nothing),
         // Whatever it is, it may be anything.
-        Target::Unwalkable => (true, 1, Pending::Nothing),
-        Target::Udp { .. } | Target::Fragment | Target::Other | Target::Essential => (false, 0, Pending::Nothing),
+        To::Unwalkable => (true, 1, Leaves::Nothing),
+        To::Udp { .. } | To::Fragment | To::Other | To::Essential => (false, 0, Leaves::Nothing),
     };
+    let Some(seen) = maps::seen() else { return Reason::InternalError };
     let reason = judge_source(active, judging, seen.source(), Cost::new(opening, requests, seen.ip_bytes()));
     let decisive = match pending {
-        Pending::Nothing => return reason,
-        Pending::Flow => reason,
-        Pending::Conversation => enforced(rule, reason).reason,
+        Leaves::Nothing => return reason,
+        Leaves::Flow => reason,
+        Leaves::Conversation => enforced(rule, reason).reason,
     };
-    if let Action::Pass = decisive.action() {
-        let _always_zero = remember_pending();
+    // Of a source that is not remembered nothing else is.
+    if decisive != Reason::NotAdmitted && decisive.action() == Action::Pass {
+        let _always_zero = maps::remember_pending();
     }
     reason
 }
 
 /// What is remembered of a packet beside its source, once it is admitted: what is refused is judged again when it is sent again.
 #[derive(Clone, Copy)]
-enum Pending {
+enum Leaves {
     Nothing,
     /// Its connection. It goes on by whatever passes, in a dry run too.
     Conversation,
     /// Its flow. One that is refused opens again with each datagram, in a dry run too: so many would be dropped.
     Flow,
-}
-
-/// What a datagram is depends on its flow.
-#[inline(always)]
-fn flow(active: Active, source: Address, ports: u32, datagram: Word) -> Part {
-    Part(match source {
-        Address::V4(address) => flow_v4(address, ports, datagram.word(), active.generation),
-        Address::V6([high, low]) => flow_v6(high, low, ports, datagram.word(), active.generation),
-    })
 }
 
 /// Holds the source to the rule's limits, in the maps of its family.
@@ -218,6 +300,7 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost) -
             hold(
                 rule,
                 || room_v4(prefix, generation, index, cost.word()),
+                |at| refused_v4(prefix, generation, index, at),
                 || charge_all_v4(prefix, generation, index, cost.word()),
                 || ban_v4(prefix, generation, index),
                 || shadow_v4(prefix, generation, index, cost.word()),
@@ -229,6 +312,7 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost) -
                 hold(
                     rule,
                     || room_v6(high, generation, index, cost.word()),
+                    |at| refused_v6(high, generation, index, at),
                     || charge_all_v6(high, generation, index, cost.word()),
                     || ban_v6(high, generation, index),
                     || shadow_v6(high, generation, index, cost.word()),
@@ -237,6 +321,7 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost) -
                 hold(
                     rule,
                     || room_v6_wide(high, low, generation, index, cost.word()),
+                    |at| refused_v6_wide(high, low, generation, index, at),
                     || charge_all_v6_wide(high, low, generation, index, cost.word()),
                     || ban_v6_wide(high, low, generation, index),
                     || shadow_v6_wide(high, low, generation, index, cost.word()),
@@ -253,13 +338,17 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost) -
 fn hold(
     rule: &Rule,
     room: impl FnOnce() -> u32,
+    refused: impl FnOnce(u32) -> u32,
     charge_all: impl FnOnce() -> u32,
     ban: impl FnOnce() -> u32,
     shadow: impl FnOnce() -> u32,
 ) -> u32 {
-    let mut code = room();
+    let look = Look::from_word(room());
+    let mut code = look.code();
     if code == Reason::WithinLimit as u32 {
         code = charge_all();
+    } else if code == Reason::OverLimit as u32 {
+        let _always_zero = refused(look.at());
     }
     if code == Reason::OverLimit as u32 && rule.bans.steps_len != 0 && rule.dry_run == 0 {
         let _always_zero = ban();

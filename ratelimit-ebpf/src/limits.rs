@@ -2,7 +2,7 @@
 //! rule that is, is not known here; the arithmetic is in `ratelimit-common`.
 
 use ratelimit_common::ban::Ban;
-use ratelimit_common::gcra::{self, Rate};
+use ratelimit_common::gcra;
 use ratelimit_common::layout::{self, CHARGE_GENERATION, ChargeOrder, LIMITS_MAX, Rule, Unit};
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::time::BucketIndex;
@@ -11,18 +11,28 @@ use ratelimit_common::window::{self, Cells, Charge};
 
 use crate::clock::Clock;
 use crate::maps::{self, Inserted, SourceRef, SourceV4, SourceV6, SourceV6Wide, Sources};
+use crate::newcomers::{admit, make_known, turned_away};
+use crate::notes::{lasts, note};
 
 /// The verifier walks a global function once, whatever it is called with, as long as its arguments are plain numbers;
 /// inlined, the paths through these would multiply past the million instructions that it looks at. One of each for
 /// each family.
 macro_rules! families {
-    ($($room:ident $ban:ident $charge_all:ident $charge_one:ident $shadow:ident $remember:ident $charge:ident $settle:ident $refund:ident ($($word:ident: $type:ty),*) = $source:expr;)*) => {
+    ($($room:ident $refused:ident $ban:ident $charge_all:ident $charge_one:ident $shadow:ident $remember:ident $charge:ident $settle:ident $refund:ident ($($word:ident: $type:ty),*) = $source:expr;)*) => {
         $(
-            /// [`look`]; returns a reason's code.
+            /// [`look`]; returns a [`Look`].
             #[unsafe(no_mangle)]
             #[inline(never)]
             pub(crate) extern "C" fn $room($($word: $type,)* generation: u32, rule: u32, cost: u64) -> u32 {
-                look(&$source, generation, rule, Cost(cost)) as u32
+                look(&$source, generation, rule, Cost(cost)).0
+            }
+
+            /// [`refused`]; returns 0.
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            pub(crate) extern "C" fn $refused($($word: $type,)* generation: u32, rule: u32, at: u32) -> u32 {
+                refused(&$source, generation, LimitIndex::new(rule, at as usize));
+                0
             }
 
             /// [`ban`]; returns 0.
@@ -42,8 +52,9 @@ macro_rules! families {
                         let limit = LimitIndex::new(rule, at).0;
                         rounds(
                             || $charge($($word,)* generation, limit, amount),
-                            || $remember($($word,)* generation, limit, amount),
+                            || if_admitted(generation, limit, || $remember($($word,)* generation, limit, amount)),
                             |bucket| $settle($($word,)* generation, limit, bucket),
+                            || { let [high, low] = Sources::words(&$source); make_known(high, low, generation) },
                         )
                     },
                     refund: |at, amount, bucket: BucketIndex| {
@@ -63,8 +74,9 @@ macro_rules! families {
                 let limit = LimitIndex::new(0, 0).0;
                 rounds(
                     || $charge($($word,)* generation, limit, amount),
-                    || $remember($($word,)* generation, limit, amount),
+                    || if_admitted(generation, limit, || $remember($($word,)* generation, limit, amount)),
                     |bucket| $settle($($word,)* generation, limit, bucket),
+                            || { let [high, low] = Sources::words(&$source); make_known(high, low, generation) },
                 )
             }
 
@@ -82,8 +94,9 @@ macro_rules! families {
                         let limit = LimitIndex::new(rule, LIMITS_MAX + at).0;
                         let _whatever = rounds(
                             || $charge($($word,)* generation, limit, amount),
-                            || $remember($($word,)* generation, limit, amount),
+                            || if_admitted(generation, limit, || $remember($($word,)* generation, limit, amount)),
                             |bucket| $settle($($word,)* generation, limit, bucket),
+                            || { let [high, low] = Sources::words(&$source); make_known(high, low, generation) },
                         );
                     }
                 }
@@ -124,17 +137,26 @@ macro_rules! families {
 }
 
 families! {
-    room_v4 ban_v4 charge_all_v4 charge_one_v4 shadow_v4 remember_v4 charge_v4 settle_v4 refund_v4 (prefix: u32) = SourceV4(prefix.to_ne_bytes());
-    room_v6 ban_v6 charge_all_v6 charge_one_v6 shadow_v6 remember_v6 charge_v6 settle_v6 refund_v6 (prefix: u64) = SourceV6(prefix.to_ne_bytes());
-    room_v6_wide ban_v6_wide charge_all_v6_wide charge_one_v6_wide shadow_v6_wide remember_v6_wide charge_v6_wide settle_v6_wide refund_v6_wide (high: u64, low: u64)
+    room_v4 refused_v4 ban_v4 charge_all_v4 charge_one_v4 shadow_v4 remember_v4 charge_v4 settle_v4 refund_v4 (prefix: u32) = SourceV4(prefix.to_ne_bytes());
+    room_v6 refused_v6 ban_v6 charge_all_v6 charge_one_v6 shadow_v6 remember_v6 charge_v6 settle_v6 refund_v6 (prefix: u64) = SourceV6(prefix.to_ne_bytes());
+    room_v6_wide refused_v6_wide ban_v6_wide charge_all_v6_wide charge_one_v6_wide shadow_v6_wide remember_v6_wide charge_v6_wide settle_v6_wide refund_v6_wide (high: u64, low: u64)
         = SourceV6Wide([high.to_ne_bytes(), low.to_ne_bytes()]);
 }
 
 /// Charges one limit, and does before what the charge asks for.
 #[inline(always)]
-fn rounds(charge: impl Fn() -> u64, remember: impl Fn() -> u64, settle: impl Fn(u64) -> u32) -> u64 {
+fn rounds(
+    charge: impl Fn() -> u64,
+    remember: impl Fn() -> u64,
+    settle: impl Fn(u64) -> u32,
+    known: impl Fn() -> u32,
+) -> u64 {
     for _ in 0..ROUNDS_MAX {
         let mut code = charge();
+        if code < charged::UNSETTLED {
+            // It was there before this packet.
+            let _always_zero = known();
+        }
         if code == charged::NOT_KNOWN {
             code = remember();
         }
@@ -146,6 +168,19 @@ fn rounds(charge: impl Fn() -> u64, remember: impl Fn() -> u64, settle: impl Fn(
         // Another CPU charged or remembered it in between, or it is settled now.
     }
     charged::CONTENDED
+}
+
+/// Gives the source a window, if it is to get one.
+#[inline(always)]
+fn if_admitted(generation: u32, limit: u32, remember: impl Fn() -> u64) -> u64 {
+    let code = admit(generation, LimitIndex(limit).rule());
+    if code == Reason::NotAdmitted as u32 {
+        charged::NOT_ADMITTED
+    } else if code == Reason::NewSourceBudget as u32 {
+        charged::NEW_SOURCE_BUDGET
+    } else {
+        remember()
+    }
 }
 
 /// Charges or bans a source without a packet; false where it could not be charged.
@@ -164,7 +199,7 @@ pub(crate) fn carry_out(order: &ChargeOrder) -> bool {
         (_, ChargeOrder::V6) => charge_one_v6(high, CHARGE_GENERATION, amount),
         (_, _) => charge_one_v6_wide(high, low, CHARGE_GENERATION, amount),
     };
-    code < charged::NOT_REMEMBERED
+    code < charged::CODES
 }
 
 /// What a packet costs, by unit: its bytes, above them the requests that begin in it, and in the top bit whether it opens a
@@ -213,11 +248,16 @@ impl LimitIndex {
         generation << 16 | self.0
     }
 
+    #[inline(always)]
+    const fn rule(self) -> u32 {
+        self.0 >> 8 & 0xff
+    }
+
     /// The limit, and the clock to hold it by.
     #[inline(always)]
     fn limit(self, generation: u32) -> Option<(&'static layout::Limit, Clock)> {
         let config = maps::config(generation)?;
-        let limit = config.rules.get((self.0 >> 8 & 0xff) as usize)?.limits.get((self.0 & 0xff) as usize)?;
+        let limit = config.rules.get(self.rule() as usize)?.limits.get((self.0 & 0xff) as usize)?;
         Some((limit, Clock::new(config.wall_offset_ns)))
     }
 }
@@ -240,28 +280,69 @@ mod charged {
     pub(super) const NOT_KNOWN: u64 = u64::MAX - 2;
     /// Nor can it get one.
     pub(super) const NOT_REMEMBERED: u64 = u64::MAX - 3;
+    /// Nor is it to get one: it was not drawn.
+    pub(super) const NOT_ADMITTED: u64 = u64::MAX - 4;
+    /// Nor is it to get one: its rule has let in as many as it may.
+    pub(super) const NEW_SOURCE_BUDGET: u64 = u64::MAX - 5;
+    /// The first of these codes.
+    pub(super) const CODES: u64 = NEW_SOURCE_BUDGET;
     /// With the number of a bucket: those before it have no final counts yet.
     pub(super) const UNSETTLED: u64 = 1 << 62;
     /// Of the codes, only that one has these two bits so.
     pub(super) const UNSETTLED_MASK: u64 = 3 << 62;
 }
 
-/// Looks whether the packet may have room in every limit that counts it, and changes nothing but the count of what is
-/// refused: [`Reason::WithinLimit`] may be overtaken by another CPU, anything else stands.
+/// What [`look`] has found: a reason's code, and above it, where that is `OverLimit`, the position of the limit that refuses.
+#[derive(Clone, Copy)]
+pub(crate) struct Look(u32);
+
+impl Look {
+    /// Of what a function has returned.
+    #[inline(always)]
+    pub(crate) const fn from_word(word: u32) -> Self {
+        Self(word)
+    }
+
+    #[inline(always)]
+    const fn of(reason: Reason) -> Self {
+        Self(reason as u32)
+    }
+
+    #[inline(always)]
+    const fn refused(at: usize) -> Self {
+        Self((at as u32) << 8 | Reason::OverLimit as u32)
+    }
+
+    /// The reason's code.
+    #[inline(always)]
+    pub(crate) const fn code(self) -> u32 {
+        self.0 & 0xff
+    }
+
+    /// The position of the limit that refuses.
+    #[inline(always)]
+    pub(crate) const fn at(self) -> u32 {
+        self.0 >> 8
+    }
+}
+
+/// Looks whether the packet may have room in every limit that counts it, and changes nothing but the count of what a ban
+/// drops: [`Reason::WithinLimit`] may be overtaken by another CPU, anything else stands.
 ///
 /// By the coarse clock: it is never ahead, so what it refuses is over the limit, or was within the last tick.
 #[inline(always)]
-fn look<S: Sources>(source: &S, generation: u32, rule: u32, cost: Cost) -> Reason {
-    let Some(config) = maps::config(generation) else { return Reason::InternalError };
-    let Some(rule) = config.rules.get(rule as usize) else { return Reason::InternalError };
+fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look {
+    let Some(config) = maps::config(generation) else { return Look::of(Reason::InternalError) };
+    let Some(rule) = config.rules.get(index as usize) else { return Look::of(Reason::InternalError) };
     let clock = Clock::new(config.wall_offset_ns);
     let now = clock.coarse();
     let ban = if rule.bans.steps_len == 0 { None } else { source.ban(rule.bans.slot) };
     if let Some(ban) = ban
         && ban.holds(now)
     {
-        ban.count_dropped();
-        return Reason::Banned;
+        ban.count_dropped(1);
+        let _always_zero = note(generation, index, rule.bans.slot, ban.until().0, Reason::Banned as u32);
+        return Look::of(Reason::Banned);
     }
     let mut reason = Reason::NotCounted;
     for (at, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
@@ -270,6 +351,13 @@ fn look<S: Sources>(source: &S, generation: u32, rule: u32, cost: Cost) -> Reaso
         }
         let amount = cost.of(limit.unit);
         if amount != 0 {
+            if reason == Reason::NotCounted
+                && let [high, low] = source.words()
+                && let turned_away = turned_away(high, low, generation, index)
+                && turned_away != Reason::WithinLimit as u32
+            {
+                return Look(turned_away);
+            }
             reason = Reason::WithinLimit;
         } else if rule.refuse_all == 0 {
             continue;
@@ -278,9 +366,9 @@ fn look<S: Sources>(source: &S, generation: u32, rule: u32, cost: Cost) -> Reaso
         let bucket = now.bucket(limit.bucket_ns);
         let asked = if amount == 0 { 1 } else { amount };
         let fits = match limit.is_gcra {
-            0 => window::has_room(&window, arithmetic(limit), bucket, asked),
+            0 => window.has_room(limit, bucket, asked),
             // A bucket filled since the last tick was filled later than the coarse clock says, and would look too full.
-            _ => gcra::has_room(&window, rate(limit), clock.precise(), asked),
+            _ => gcra::has_room(&window, limit.rate(), clock.precise(), asked),
         };
         let has_room = match (rule.refuse_all, limit.is_gcra) {
             (0, _) => fits,
@@ -289,14 +377,32 @@ fn look<S: Sources>(source: &S, generation: u32, rule: u32, cost: Cost) -> Reaso
             _ => amount == 0 && !window.refusals().is_within(bucket, 1) || fits,
         };
         if !has_room {
-            window.count_refused(bucket);
-            return Reason::OverLimit;
+            return Look::refused(at);
         }
     }
     if let (Reason::WithinLimit, Some(ban)) = (reason, ban) {
         ban.note_let_in();
     }
-    reason
+    Look::of(reason)
+}
+
+/// Counts that the source was refused, and notes it where that lasts.
+#[inline(always)]
+fn refused<S: Sources>(source: &S, generation: u32, at: LimitIndex) {
+    let (Some(config), Some((limit, clock))) = (maps::config(generation), at.limit(generation)) else { return };
+    let Some(rule) = config.rules.get(at.rule() as usize) else { return };
+    let Some(window) = source.window(limit.slot) else { return };
+    let bucket = clock.coarse().bucket(limit.bucket_ns);
+    window.count_refused(bucket);
+    let [high, low] = source.words();
+    let _always_zero = make_known(high, low, generation);
+    if lasts(rule, limit) {
+        let full_until = window.full_until(limit, bucket);
+        if full_until != bucket {
+            let until_ns = full_until.0.wrapping_mul(limit.bucket_ns);
+            let _always_zero = note(generation, at.rule(), limit.slot, until_ns, Reason::OverLimit as u32);
+        }
+    }
 }
 
 /// Bans the source, or bans it again; each ban that begins is counted once, on whichever CPU was first.
@@ -339,6 +445,8 @@ where
         }
         reason = match (calls.charge)(at, amount) {
             charged::NOT_KNOWN | charged::NOT_REMEMBERED => Reason::StateFull,
+            charged::NOT_ADMITTED => Reason::NotAdmitted,
+            charged::NEW_SOURCE_BUDGET => Reason::NewSourceBudget,
             charged::REFUSED => Reason::OverLimit,
             charged::CONTENDED => Reason::Contended,
             bucket => {
@@ -346,7 +454,7 @@ where
                 continue;
             }
         };
-        if let Reason::StateFull = reason {
+        if let Reason::StateFull | Reason::NotAdmitted = reason {
             continue;
         }
         break;
@@ -362,16 +470,6 @@ where
     reason
 }
 
-#[inline(always)]
-fn arithmetic(limit: &layout::Limit) -> window::Limit {
-    window::Limit { amount: limit.amount, behind: limit.behind, count_bits: limit.count_bits, burst: limit.burst }
-}
-
-#[inline(always)]
-fn rate(limit: &layout::Limit) -> Rate {
-    Rate { amount: limit.amount, window_ns: limit.bucket_ns, burst_ns: limit.burst }
-}
-
 /// Charges one limit's window of the source, if there is one.
 #[inline(always)]
 fn charge<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u64) -> u64 {
@@ -380,8 +478,8 @@ fn charge<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u6
     let precise = clock.precise();
     let now = precise.bucket(limit.bucket_ns);
     let charge = match limit.is_gcra {
-        0 => window::charge(&window, arithmetic(limit), now, amount),
-        _ => gcra::charge(&window, rate(limit), precise, amount),
+        0 => window::charge(&window, limit.arithmetic(), now, amount),
+        _ => gcra::charge(&window, limit.rate(), precise, amount),
     };
     match charge {
         Charge::Admitted(bucket) => bucket.0,
@@ -399,7 +497,7 @@ fn charge<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u6
 fn settle<S: Sources>(source: &S, generation: u32, limit: LimitIndex, bucket: BucketIndex) {
     let Some((limit, _)) = limit.limit(generation) else { return };
     if let Some(window) = source.window(limit.slot) {
-        let _newest = window::settle(&window, arithmetic(limit), bucket);
+        let _newest = window::settle(&window, limit.arithmetic(), bucket);
     }
 }
 
@@ -411,8 +509,8 @@ fn remember<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: 
     let now = precise.bucket(limit.bucket_ns);
     let Some(first) = maps::scratch() else { return charged::NOT_REMEMBERED };
     let fits = match limit.is_gcra {
-        0 => window::open(&mut first.cells, arithmetic(limit), now, amount),
-        _ => gcra::open(&mut first.cells, rate(limit), precise, amount),
+        0 => window::open(&mut first.cells, limit.arithmetic(), now, amount),
+        _ => gcra::open(&mut first.cells, limit.rate(), precise, amount),
     };
     // One that does not fit an empty window is not worth remembering.
     if !fits {
@@ -432,8 +530,8 @@ fn refund<S: Sources>(source: &S, limit: LimitIndex, amount: u64, bucket: Bucket
     let Some((limit, _)) = limit.limit(limit.0 >> 16) else { return };
     if let Some(window) = source.window(limit.slot) {
         match limit.is_gcra {
-            0 => window::refund(&window, arithmetic(limit), bucket, amount),
-            _ => gcra::refund(&window, rate(limit), amount),
+            0 => window::refund(&window, limit.arithmetic(), bucket, amount),
+            _ => gcra::refund(&window, limit.rate(), amount),
         }
     }
 }

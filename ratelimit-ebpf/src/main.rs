@@ -23,6 +23,10 @@ mod limits;
 #[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]
+mod newcomers;
+#[cfg(target_arch = "bpf")]
+mod notes;
+#[cfg(target_arch = "bpf")]
 mod object;
 #[cfg(target_arch = "bpf")]
 mod packet;
@@ -40,13 +44,13 @@ mod entry {
     #[xdp(frags)]
     fn ratelimitd(ctx: XdpContext) -> u32 {
         let frame = packet::XdpFrame::new(&ctx);
-        let verdict = match (frame.seen(), maps::active()) {
-            (Some(seen), Some(active)) => {
-                let verdict = decide::verdict(active, &frame, seen);
+        let verdict = match maps::active() {
+            Some(active) => {
+                let verdict = decide::verdict(active, &frame);
                 account::listed(active, &frame, verdict);
                 verdict
             }
-            (None, _) | (_, None) => account::unlisted(&frame, Verdict::unruled(Reason::InternalError)),
+            None => account::unlisted(&frame, Verdict::unruled(Reason::InternalError)),
         };
         #[cfg(feature = "trace")]
         aya_log_ebpf::info!(&ctx, "{} rule {}", verdict.reason.label(), verdict.rule);

@@ -1,21 +1,25 @@
 //! Every map of the program, private, behind accessors that say what may fail. Knows layouts, decides nothing.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd};
+use core::ptr::NonNull;
 
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::lpm_trie::{Key, LpmTrie};
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
+use ratelimit_common::admission::Admission;
 use ratelimit_common::ban::Ban;
 use ratelimit_common::conversation::Conversation;
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{
-    BANS_CAPACITY, CONFIGS, CONVERSATIONS_CAPACITY, COUNTERS_LEN, ChargeOrder, Config, ConversationKeyV4,
+    self, BANS_CAPACITY, CONFIGS, CONVERSATIONS_CAPACITY, COUNTERS_LEN, ChargeOrder, Config, ConversationKeyV4,
     ConversationKeyV6, Counters, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6, GENERATION_BITS, GENERATIONS,
-    PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6, REASONS_MAX, ROWS_MAX, RuleSet, SOURCES_CAPACITY,
-    Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
+    KNOWN_WORDS_PER_LINE, LINES_CAPACITY, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6, REASONS_MAX,
+    ROWS_MAX, RULES_MAX, Rule, RuleSet, SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
+    TARGETS_MAX,
 };
 use ratelimit_common::refusals::Refusals;
+use ratelimit_common::refused::Line;
 use ratelimit_common::source::Address;
 use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::verdict::Reason;
@@ -25,7 +29,7 @@ use crate::clock::Clock;
 use crate::packet::forget;
 
 #[map]
-static ACTIVE: Array<u32> = Array::with_max_entries(1, 0);
+static ACTIVE: Array<layout::Active> = Array::with_max_entries(1, 0);
 #[map]
 static CONFIG: Array<Config> = Array::with_max_entries(CONFIGS, 0);
 #[map]
@@ -61,6 +65,16 @@ static CONVERSATIONS_V4: LruHashMap<ConversationKeyV4, Conversation> =
 static CONVERSATIONS_V6: LruHashMap<ConversationKeyV6, Conversation> =
     LruHashMap::with_max_entries(CONVERSATIONS_CAPACITY, 0);
 #[map]
+static REFUSED: Array<Line> = Array::with_max_entries(LINES_CAPACITY, 0);
+#[map]
+static KNOWN: Array<u64> = Array::with_max_entries(LINES_CAPACITY * KNOWN_WORDS_PER_LINE, 0);
+#[map]
+static UNLISTED: Array<u64> = Array::with_max_entries(LINES_CAPACITY, 0);
+#[map]
+static ADMISSION: PerCpuArray<Admission> = PerCpuArray::with_max_entries(1, 0);
+#[map]
+static NEW_SOURCES: Array<u64> = Array::with_max_entries(ROWS_MAX as u32, 0);
+#[map]
 static SEEN: PerCpuArray<Seen> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 static PENDING: PerCpuArray<Pending> = PerCpuArray::with_max_entries(1, 0);
@@ -87,8 +101,8 @@ static CLOCK_IS_INJECTED: u8 = 0;
 #[derive(Clone, Copy)]
 pub(crate) struct Active {
     pub(crate) config: &'static Config,
-    pub(crate) ports: &'static PortTable,
     pub(crate) generation: u32,
+    pub(crate) epoch: u32,
 }
 
 /// The active generation. The daemon writes only the other one, and waits for every packet that still reads a
@@ -100,17 +114,26 @@ pub(crate) fn active() -> Option<Active> {
         return None;
     };
     // SAFETY: the element lives as long as the map. Volatile: it is read once, so that the packet keeps to one generation.
-    let mut generation = unsafe { active.read_volatile() } & (GENERATIONS - 1);
+    let active = unsafe { active.read_volatile() };
+    let (mut generation, mut epoch) = (active.generation(), active.epoch());
     let mut config = config(generation)?;
     if config.until_ns != 0 && config.until_ns <= Clock::new(config.wall_offset_ns).coarse().0 {
         generation ^= 1;
+        // Nobody else begins one, and what was noted on trial holds no longer.
+        epoch = layout::Active::epoch_after_trial(epoch);
         config = self::config(generation)?;
     }
-    let Some(ports) = PORTS.get(generation) else {
+    Some(Active { config, generation, epoch })
+}
+
+/// The class of each port.
+#[inline(always)]
+pub(crate) fn ports(generation: u32) -> Option<&'static PortTable> {
+    let ports = PORTS.get(generation);
+    if ports.is_none() {
         fault(Fault::PortsLookup);
-        return None;
-    };
-    Some(Active { config, ports, generation })
+    }
+    ports
 }
 
 /// The configuration of a generation, without its ports.
@@ -121,6 +144,12 @@ pub(crate) fn config(generation: u32) -> Option<&'static Config> {
         fault(Fault::ConfigLookup);
     }
     config
+}
+
+/// A rule of a configuration, by a number that the verifier need not know.
+#[inline(always)]
+pub(crate) fn rule(config: &'static Config, index: u32) -> &'static Rule {
+    &config.rules[forget(index) as usize & (RULES_MAX - 1)]
 }
 
 /// What the daemon orders.
@@ -164,18 +193,29 @@ pub(crate) fn read_in_tick() -> Option<&'static mut ReadInTick> {
 #[inline(always)]
 pub(crate) fn prefix(generation: u32, source: Address) -> Option<&'static Prefix> {
     match source {
-        Address::V4(address) => PREFIXES_V4.get(trie_key(&[GENERATION_BITS + 32, generation, address])),
-        Address::V6(address) => {
-            let [w0, w1, w2, w3] = words(address);
-            PREFIXES_V6.get(trie_key(&[GENERATION_BITS + 128, generation, w0, w1, w2, w3]))
-        }
+        Address::V4(address) => prefix_v4(generation, address),
+        Address::V6([high, low]) => prefix_v6(generation, high, low),
     }
 }
 
-/// The rules that name the longest prefix that holds this destination. // likewise
-#[inline(always)]
-pub(crate) fn target_rules(generation: u32, destination: Address) -> RuleSet {
-    let rules = match destination {
+/// Functions of their own, for the keys' place on the stack.
+#[inline(never)]
+fn prefix_v4(generation: u32, address: u32) -> Option<&'static Prefix> {
+    PREFIXES_V4.get(trie_key(&[GENERATION_BITS + 32, generation, address]))
+}
+
+#[inline(never)]
+fn prefix_v6(generation: u32, high: u64, low: u64) -> Option<&'static Prefix> {
+    let [w0, w1, w2, w3] = words([high, low]);
+    PREFIXES_V6.get(trie_key(&[GENERATION_BITS + 128, generation, w0, w1, w2, w3]))
+}
+
+/// The rules that name the longest prefix that holds the destination of the packet that was seen last. // likewise
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn target_rules(generation: u32) -> RuleSet {
+    let Some(seen) = seen() else { return 0 };
+    let rules = match seen.destination() {
         Address::V4(address) => TARGETS_V4.get(trie_key(&[GENERATION_BITS + 32, generation, address])),
         Address::V6(address) => {
             let [w0, w1, w2, w3] = words(address);
@@ -243,13 +283,13 @@ pub(crate) fn count_ban(row: u8) {
 /// The kernel reuses an evicted element at once, so another source may get it while this packet still holds it. Then
 /// this packet's charge lands there, or is lost: one packet's worth, and only in the instant of an eviction.
 #[derive(Clone, Copy)]
-pub(crate) struct SourceRef(*mut Source);
+pub(crate) struct SourceRef(NonNull<Source>);
 
 impl SourceRef {
     /// The window at this pointer, which a look-up gave; none if it is null.
     #[inline(always)]
     pub(crate) fn new(source: *mut Source) -> Option<Self> {
-        if source.is_null() { None } else { Some(Self(source)) }
+        NonNull::new(source).map(Self)
     }
 
     /// What this window has refused.
@@ -283,16 +323,37 @@ impl SourceRef {
         }
     }
 
+    /// Counts packets that were refused in its name, in the bucket of the newest refusal or after it.
+    #[inline(always)]
+    pub(crate) fn add_refused(self, packets: u64) {
+        // SAFETY: as above.
+        unsafe {
+            atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(self.refused(), self.refusals().room_for(packets))
+        };
+    }
+
     #[inline(always)]
     fn refused(self) -> *mut u64 {
         // SAFETY: a field of the element that the lookup gave.
-        unsafe { &raw mut (*self.0).refused.0 }
+        unsafe { &raw mut (*self.0.as_ptr()).refused.0 }
+    }
+
+    /// [`window::full_until`].
+    #[inline(always)]
+    pub(crate) fn full_until(self, limit: &layout::Limit, bucket: BucketIndex) -> BucketIndex {
+        BucketIndex(out_of_line::full_until(self.0.as_ptr(), limit, bucket.0))
+    }
+
+    /// [`window::has_room`].
+    #[inline(always)]
+    pub(crate) fn has_room(self, limit: &layout::Limit, bucket: BucketIndex, amount: u64) -> bool {
+        out_of_line::has_room(self.0.as_ptr(), limit, bucket.0, amount) != 0
     }
 
     #[inline(always)]
     fn cell(&self, index: usize) -> *mut u64 {
         // SAFETY: as above; the index stays within the array.
-        unsafe { (&raw mut (*self.0).cells).cast::<u64>().add(index & (CELLS - 1)) }
+        unsafe { (&raw mut (*self.0.as_ptr()).cells).cast::<u64>().add(index & (CELLS - 1)) }
     }
 }
 
@@ -316,7 +377,7 @@ impl Cells for SourceRef {
 
     #[inline(always)]
     fn used_unsettled(&self, limit: window::Limit, bucket: BucketIndex) -> u64 {
-        out_of_line::used_unsettled(self.0, limit.behind.into(), limit.count_bits.into(), bucket.0)
+        out_of_line::used_unsettled(self.0.as_ptr(), limit.behind.into(), limit.count_bits.into(), bucket.0)
     }
 
     #[inline(always)]
@@ -333,13 +394,38 @@ impl Cells for SourceRef {
 /// The verifier walks a global function once, whatever it is called with. Null is not passed; the verifier wants to
 /// see that it would do no harm.
 mod out_of_line {
-    use super::{BucketIndex, Source, SourceRef, window};
+    use super::{BucketIndex, Source, SourceRef, layout, window};
 
     #[unsafe(no_mangle)]
     #[inline(never)]
     pub(super) extern "C" fn used_unsettled(source: *mut Source, behind: u32, count_bits: u32, bucket: u64) -> u64 {
         let Some(source) = SourceRef::new(source) else { return 0 };
         window::used_unsettled(&source, limit(behind, count_bits), BucketIndex(bucket))
+    }
+
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    pub(super) extern "C" fn full_until(source: *mut Source, limit: *const layout::Limit, bucket: u64) -> u64 {
+        let (Some(source), Some(limit)) = (SourceRef::new(source), held(limit)) else { return bucket };
+        window::full_until(&source, limit, BucketIndex(bucket)).0
+    }
+
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    pub(super) extern "C" fn has_room(
+        source: *mut Source,
+        limit: *const layout::Limit,
+        bucket: u64,
+        amount: u64,
+    ) -> u32 {
+        let (Some(source), Some(limit)) = (SourceRef::new(source), held(limit)) else { return 1 };
+        window::has_room(&source, limit, BucketIndex(bucket), amount) as u32
+    }
+
+    #[inline(always)]
+    fn held(limit: *const layout::Limit) -> Option<window::Limit> {
+        // SAFETY: a limit of a rule, which lives as long as its map.
+        unsafe { limit.as_ref() }.map(layout::Limit::arithmetic)
     }
 
     const fn limit(behind: u32, count_bits: u32) -> window::Limit {
@@ -382,9 +468,13 @@ fn inserted(result: Result<(), i32>, on_failure: Fault) -> Inserted {
     }
 }
 
+mod newcomers;
 mod passing;
+mod refused;
 
-pub(crate) use passing::{NoPacket, Pending, Seen, pending, place, seen, to_see};
+pub(crate) use newcomers::{admission, is_known, is_unlisted, lets_in, make_known, note_unlisted};
+pub(crate) use passing::{NoPacket, Pending, Seen, pending, place, remember_pending, seen, to_see};
+pub(crate) use refused::{note_refused, refused};
 
 /// One source, in the map of its family.
 pub(crate) trait Sources {
@@ -392,6 +482,8 @@ pub(crate) trait Sources {
     fn window(&self, slot: u32) -> Option<SourceRef>;
     /// Remembers it. Never an update: an existing entry stays as it is.
     fn insert(&self, slot: u32, source: &Source) -> Inserted;
+    /// Its prefix as two words, for hashes.
+    fn words(&self) -> [u64; 2];
     /// Its newest ban in `slot`, if it is not forgotten.
     fn ban(&self, slot: u32) -> Option<BanRef>;
     /// Bans it for the first time.
@@ -400,14 +492,20 @@ pub(crate) trait Sources {
 
 /// A ban in its map.
 #[derive(Clone, Copy)]
-pub(crate) struct BanRef(*mut Ban);
+pub(crate) struct BanRef(NonNull<Ban>);
 
 impl BanRef {
     /// Whether it holds.
     #[inline(always)]
     pub(crate) fn holds(self, now: Nanos) -> bool {
+        now < self.until()
+    }
+
+    /// When it ends.
+    #[inline(always)]
+    pub(crate) fn until(self) -> Nanos {
         // SAFETY: as in `read`.
-        now.0 < unsafe { (&raw const (*self.0).until_ns).read_volatile() }
+        Nanos(unsafe { (&raw const (*self.0.as_ptr()).until_ns).read_volatile() })
     }
 
     /// What it is. A copy: of what other CPUs change meanwhile, `until_ns` alone decides anything.
@@ -415,21 +513,21 @@ impl BanRef {
     pub(crate) fn read(self) -> Ban {
         // SAFETY: the lookup gave a pointer to a whole element, valid for the run of the program. The kernel reuses an
         // element that the daemon deletes; then one packet is judged by another's ban, in that instant only.
-        unsafe { self.0.read_volatile() }
+        unsafe { self.0.as_ptr().read_volatile() }
     }
 
     /// Notes that the source was let in after it. What two CPUs write here at once is the same.
     #[inline(always)]
     pub(crate) fn note_let_in(self) {
         // SAFETY: as above.
-        unsafe { (&raw mut (*self.0).let_in).write_volatile(1) };
+        unsafe { (&raw mut (*self.0.as_ptr()).let_in).write_volatile(1) };
     }
 
-    /// Counts one packet that it dropped.
+    /// Counts packets that it dropped.
     #[inline(always)]
-    pub(crate) fn count_dropped(self) {
+    pub(crate) fn count_dropped(self, packets: u64) {
         // SAFETY: as above, and map values are aligned to 8 bytes.
-        unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(&raw mut (*self.0).dropped, 1) };
+        unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(&raw mut (*self.0.as_ptr()).dropped, packets) };
     }
 
     /// Puts `next` in its place, unless another CPU was first: so one excess makes one ban. Who reads between the writes sees
@@ -440,25 +538,25 @@ impl BanRef {
         // SAFETY: as above.
         let (_, exchanged) = unsafe {
             atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(
-                &raw mut (*self.0).until_ns,
+                &raw mut (*self.0.as_ptr()).until_ns,
                 read.until_ns,
                 next.until_ns,
             )
         };
         if exchanged {
             // SAFETY: as above.
-            unsafe { (&raw mut (*self.0).step).write_volatile(next.step) };
+            unsafe { (&raw mut (*self.0.as_ptr()).step).write_volatile(next.step) };
             // SAFETY: as above.
-            unsafe { (&raw mut (*self.0).let_in).write_volatile(next.let_in) };
+            unsafe { (&raw mut (*self.0.as_ptr()).let_in).write_volatile(next.let_in) };
             // SAFETY: as above.
-            unsafe { (&raw mut (*self.0).forgotten_ns).write_volatile(next.forgotten_ns) };
+            unsafe { (&raw mut (*self.0.as_ptr()).forgotten_ns).write_volatile(next.forgotten_ns) };
         }
         exchanged
     }
 }
 
 macro_rules! sources {
-    ($(#[$doc:meta])* $name:ident, $prefix:ty, $key:ident, $map:ident, $fault:ident, $bans:ident, $ban_fault:ident) => {
+    ($(#[$doc:meta])* $name:ident, $prefix:ty, $key:ident, $map:ident, $fault:ident, $bans:ident, $ban_fault:ident, $words:expr) => {
         $(#[$doc])*
         #[derive(Clone, Copy)]
         pub(crate) struct $name(pub(crate) $prefix);
@@ -466,7 +564,7 @@ macro_rules! sources {
         impl Sources for $name {
             #[inline(always)]
             fn window(&self, slot: u32) -> Option<SourceRef> {
-                $map.get_ptr_mut($key { prefix: self.0, slot }).map(SourceRef)
+                $map.get_ptr_mut($key { prefix: self.0, slot }).and_then(NonNull::new).map(SourceRef)
             }
 
             #[inline(always)]
@@ -475,8 +573,13 @@ macro_rules! sources {
             }
 
             #[inline(always)]
+            fn words(&self) -> [u64; 2] {
+                ($words)(self.0)
+            }
+
+            #[inline(always)]
             fn ban(&self, slot: u32) -> Option<BanRef> {
-                $bans.get_ptr_mut($key { prefix: self.0, slot }).map(BanRef)
+                $bans.get_ptr_mut($key { prefix: self.0, slot }).and_then(NonNull::new).map(BanRef)
             }
 
             #[inline(always)]
@@ -487,6 +590,6 @@ macro_rules! sources {
     };
 }
 
-sources!(/** An IPv4 source. */ SourceV4, [u8; 4], SourceKeyV4, SOURCES_V4, SourcesV4Insert, BANS_V4, BansV4Insert);
-sources!(/** An IPv6 source by a prefix of at most 64 bits. */ SourceV6, [u8; 8], SourceKeyV6, SOURCES_V6, SourcesV6Insert, BANS_V6, BansV6Insert);
-sources!(/** An IPv6 source by a longer prefix. */ SourceV6Wide, [[u8; 8]; 2], SourceKeyV6Wide, SOURCES_V6_WIDE, SourcesV6WideInsert, BANS_V6_WIDE, BansV6WideInsert);
+sources!(/** An IPv4 source. */ SourceV4, [u8; 4], SourceKeyV4, SOURCES_V4, SourcesV4Insert, BANS_V4, BansV4Insert, |prefix: [u8; 4]| [u64::from(u32::from_ne_bytes(prefix)), 4]);
+sources!(/** An IPv6 source by a prefix of at most 64 bits. */ SourceV6, [u8; 8], SourceKeyV6, SOURCES_V6, SourcesV6Insert, BANS_V6, BansV6Insert, |prefix: [u8; 8]| [u64::from_ne_bytes(prefix), 6]);
+sources!(/** An IPv6 source by a longer prefix. */ SourceV6Wide, [[u8; 8]; 2], SourceKeyV6Wide, SOURCES_V6_WIDE, SourcesV6WideInsert, BANS_V6_WIDE, BansV6WideInsert, |prefix: [[u8; 8]; 2]| prefix.map(u64::from_ne_bytes));

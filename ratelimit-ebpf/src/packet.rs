@@ -19,21 +19,25 @@ pub(crate) struct XdpFrame<'a> {
     start: usize,
     end: usize,
     len: Cell<usize>,
+    is_seen: Cell<bool>,
 }
 
 impl<'a> XdpFrame<'a> {
     #[inline(always)]
     pub(crate) fn new(ctx: &'a XdpContext) -> Self {
         let (start, end) = (ctx.data(), ctx.data_end());
-        Self { ctx, start, end, len: Cell::new(end - start) }
+        Self { ctx, start, end, len: Cell::new(end - start), is_seen: Cell::new(false) }
     }
 
-    /// What it is, where there was room to keep that.
+    /// All that it is, where there was room to keep that. Parsed once.
     #[inline(always)]
     pub(crate) fn seen(&self) -> Option<&'static Seen> {
         let seen = maps::to_see()?;
-        let _always_zero = parse_frame(self.context(), seen);
-        self.len.set(seen.frame_bytes as usize);
+        if !self.is_seen.get() {
+            let _always_zero = parse_frame(self.context(), seen);
+            self.len.set(seen.frame_bytes as usize);
+            self.is_seen.set(true);
+        }
         Some(seen)
     }
 

@@ -3,9 +3,10 @@
 
 use aya_ebpf::bindings::BPF_NOEXIST;
 use ratelimit_common::conversation::Conversation;
-use ratelimit_common::flow::Flow;
+use ratelimit_common::flow::{Datagram, Flow};
 use ratelimit_common::layout::{ConversationKeyV4, ConversationKeyV6, Fault, FlowKeyV4, FlowKeyV6};
-use ratelimit_common::packet::{Parsed, Segment, Target};
+use ratelimit_common::packet::{Head, Parsed, Segment, Target, To};
+use ratelimit_common::refused::Key;
 use ratelimit_common::source::Address;
 
 use super::{CONVERSATIONS_V4, CONVERSATIONS_V6, FLOWS_V4, FLOWS_V6, PENDING, SEEN, fault, inserted};
@@ -38,6 +39,9 @@ pub(crate) struct Seen {
     port: u16,
     source_port: u16,
     payload_bytes: u16,
+    /// Of a TCP segment, whether it has any payload.
+    has_payload: u8,
+    reserved: [u8; 7],
 }
 
 /// What a [`Seen`] is.
@@ -82,6 +86,7 @@ impl Seen {
             Target::Tcp { port, opening, segment } => {
                 self.port = port;
                 self.opening = opening as u8;
+                self.has_payload = (segment.payload_bytes != 0) as u8;
                 self.segment = segment;
                 seen_is::TCP
             }
@@ -100,33 +105,85 @@ impl Seen {
         };
     }
 
+    /// Keeps the head of a plain frame, and nothing else of it.
+    #[inline(always)]
+    pub(crate) fn keep_head(&mut self, head: &Head) {
+        self.ip_bytes = head.ip_bytes;
+        match head.source {
+            Address::V4(source) => {
+                self.is_v6 = 0;
+                self.source[0] = u64::from(source);
+            }
+            Address::V6(source) => {
+                self.is_v6 = 1;
+                self.source = source;
+            }
+        }
+        self.is = match head.to {
+            To::Tcp { port, opening, has_payload } => {
+                self.port = port;
+                self.opening = opening as u8;
+                self.has_payload = has_payload as u8;
+                seen_is::TCP
+            }
+            To::Udp { port } => {
+                self.port = port;
+                seen_is::UDP
+            }
+            To::Fragment => seen_is::FRAGMENT,
+            To::Unwalkable => seen_is::UNWALKABLE,
+            To::Essential => seen_is::ESSENTIAL,
+            To::Other => seen_is::OTHER,
+        };
+    }
+
     /// The segment, if it is one.
     #[inline(always)]
     pub(crate) fn segment(&self) -> Segment {
         read!(self.segment)
     }
 
-    /// What the packet is sent to, or why it is none that is judged.
+    /// Its head, or why it has none.
     #[inline(always)]
-    pub(crate) fn target(&self) -> Result<Target, NoPacket> {
-        let (port, opening) = (read!(self.port), read!(self.opening) != 0);
-        Ok(match read!(self.is) {
+    pub(crate) fn head(&self) -> Result<Head, NoPacket> {
+        let port = read!(self.port);
+        let to = match read!(self.is) {
             seen_is::NOT_IP => return Err(NoPacket::NotIp),
             seen_is::TOO_MANY_TAGS => return Err(NoPacket::TooManyTags),
-            seen_is::TCP => Target::Tcp { port, opening, segment: self.segment() },
-            seen_is::UDP => Target::Udp {
-                port,
-                source_port: read!(self.source_port),
-                quic_initial: opening,
-                quic_short: read!(self.quic_short) != 0,
-                payload_bytes: read!(self.payload_bytes),
-            },
-            seen_is::FRAGMENT => Target::Fragment,
-            seen_is::UNWALKABLE => Target::Unwalkable,
-            seen_is::ESSENTIAL => Target::Essential,
-            seen_is::OTHER => Target::Other,
+            seen_is::TCP => {
+                To::Tcp { port, opening: read!(self.opening) != 0, has_payload: read!(self.has_payload) != 0 }
+            }
+            seen_is::UDP => To::Udp { port },
+            seen_is::FRAGMENT => To::Fragment,
+            seen_is::UNWALKABLE => To::Unwalkable,
+            seen_is::ESSENTIAL => To::Essential,
+            seen_is::OTHER => To::Other,
             _ => return Err(NoPacket::Malformed),
-        })
+        };
+        Ok(Head { source: self.source(), ip_bytes: read!(self.ip_bytes), to })
+    }
+
+    /// What it is to its flow, if it is a datagram.
+    #[inline(always)]
+    pub(crate) fn datagram(&self) -> Datagram {
+        Datagram {
+            port: read!(self.port),
+            quic_initial: read!(self.opening) != 0,
+            quic_short: read!(self.quic_short) != 0,
+            payload_bytes: read!(self.payload_bytes),
+        }
+    }
+
+    /// [`ratelimit_common::packet::Packet::ip_bytes`].
+    #[inline(always)]
+    pub(crate) fn ip_bytes(&self) -> u32 {
+        read!(self.ip_bytes)
+    }
+
+    /// Its source port.
+    #[inline(always)]
+    pub(crate) fn source_port(&self) -> u16 {
+        read!(self.source_port)
     }
 
     /// Who sent it.
@@ -142,12 +199,6 @@ impl Seen {
         let words = read!(self.destination);
         if read!(self.is_v6) == 0 { Address::V4(words[0] as u32) } else { Address::V6(words) }
     }
-
-    /// [`ratelimit_common::packet::Packet::ip_bytes`].
-    #[inline(always)]
-    pub(crate) fn ip_bytes(&self) -> u32 {
-        read!(self.ip_bytes)
-    }
 }
 
 /// What is no packet to be judged.
@@ -156,6 +207,8 @@ pub(crate) enum NoPacket {
     NotIp,
     Malformed,
     TooManyTags,
+    /// There was no room to parse it in.
+    NotSeen,
 }
 
 /// The frame that this packet is, once it was seen.
@@ -189,6 +242,8 @@ pub(crate) struct Pending {
     flow_v6: FlowKeyV6,
     /// Which of them it is.
     is: u32,
+    /// What a note that the source is refused would have; none where no note is made.
+    pub(crate) refused: Key,
 }
 
 /// What a [`Pending`] is.
@@ -302,4 +357,14 @@ impl Pending {
             _ => {}
         }
     }
+}
+
+/// Remembers the connection or flow that was looked at last, as it is with its packet; returns 0. A function of its own, likewise.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn remember_pending() -> u32 {
+    if let Some(pending) = pending() {
+        pending.remember();
+    }
+    0
 }

@@ -23,7 +23,7 @@ use crate::datapath::{Ban, DatapathError, Forgotten, batch};
 const BANS_KEPT_MAX: usize = BANS_CAPACITY as usize / 4 * 3;
 
 /// A client's prefix as the keys have it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Client {
     V4([u8; 4]),
     V6([u8; 8]),
@@ -180,6 +180,7 @@ impl Kernel {
         for Entry { client, slot, .. } in entries {
             self.remove_ban(client, slot)?;
         }
+        self.begin_epoch()?;
         Ok(lifted)
     }
 
@@ -210,6 +211,8 @@ impl Kernel {
             let was_there = self.remove_ban(client, entry.slot)?;
             forgotten.bans += usize::from(was_there && entry.ban.holds(now));
         }
+        self.begin_epoch()?;
+        self.forget_notes(|of| of == client)?;
         Ok(forgotten)
     }
 

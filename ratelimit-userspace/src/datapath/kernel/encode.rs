@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 use ratelimit_common::access::{FOR_EVER, STEPS, Step};
+use ratelimit_common::admission;
 use ratelimit_common::ban;
 use ratelimit_common::layout::{
     BAN_STEPS_MAX, CLASSES_MAX, Config, GENERATION_BITS, INTERFACES_MAX, LIMITS_MAX, Limit, PREFIXES_MAX, PortTable,
@@ -70,12 +71,16 @@ pub(super) fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
     }
     let config = Config {
         wall_offset_ns: 0,
+        seed: 0,
         ipv6_mask: ipv6_mask(policy.ipv6_prefix),
         ipv4_mask: ipv4_mask(policy.ipv4_prefix),
+        lines_mask: 0,
+        insertions_max: 0,
+        known_life: known_life(policy),
         interfaces: [0; INTERFACES_MAX],
         prefixes_generation: 0,
-        has_prefixes_v4: u8::from(prefixes_v4 != 0),
-        has_prefixes_v6: u8::from(prefixes_v6 != 0),
+        has_prefixes_v4: has_prefixes(prefixes.keys().filter(|net| matches!(net, IpNet::V4(_))), policy.ipv4_prefix),
+        has_prefixes_v6: has_prefixes(prefixes.keys().filter(|net| matches!(net, IpNet::V6(_))), policy.ipv6_prefix),
         has_targets: u8::from(!targets.is_empty()),
         ipv6_wide: u8::from(Family::of_ipv6_prefix(policy.ipv6_prefix) == Family::V6Wide),
         until_ns: 0,
@@ -90,6 +95,18 @@ pub(super) fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
         rules,
     };
     Ok(Encoded { config, ports, prefixes, targets })
+}
+
+/// [`Config::has_prefixes_v4`] of these.
+fn has_prefixes<'a>(nets: impl Iterator<Item = &'a IpNet>, client: u8) -> u8 {
+    nets.map(|net| if net.prefix_len() > client { 2 } else { 1 }).max().unwrap_or(0)
+}
+
+/// How long who was counted is known: as long as any of the windows may hold it.
+fn known_life(policy: &Policy) -> u32 {
+    let limits = policy.rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
+    let longest_ns = limits.map(|limit| limit.window_ns.saturating_add(limit.bucket_ns)).max();
+    admission::life(longest_ns.unwrap_or(0)).into()
 }
 
 /// The rules of which this holds.
@@ -249,6 +266,8 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         reserved: 0,
         name: desired::name_hash(&rule.name),
         until_ns: rule.until.map_or(0, |until| until.0.max(1)),
+        new_sources: 0,
+        new_sources_ns: 0,
         bans: rule.bans.as_ref().map_or(Ok(ban::Rule::default()), |bans| self::bans(&rule.name, bans))?,
     })
 }

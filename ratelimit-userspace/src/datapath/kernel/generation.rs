@@ -44,6 +44,9 @@ impl Kernel {
             self.clear_row(row)?;
         }
         config.wall_offset_ns = self.wall_offset_ns;
+        config.seed = self.seed;
+        config.insertions_max = self.insertions_max;
+        config.lines_mask = self.map(map::REFUSED)?.max_entries().saturating_sub(1);
         config.interfaces = self.listed();
         config.until_ns = until.map_or(0, |until| until.0.max(1));
         config.prefixes_generation = self.write_prefixes(known.prefixes_generation % GENERATIONS, prefixes)?;
@@ -55,7 +58,7 @@ impl Kernel {
             .set(generation, plain_box(ports).as_ref(), 0)
             .with_context(|| format!("write {}", map::PORTS))?;
         self.write_config(generation, config)?;
-        self.array::<u32>(map::ACTIVE)?.set(0, generation, 0).with_context(|| format!("write {}", map::ACTIVE))?;
+        self.activate(generation)?;
         let rows: Vec<u8> = config.rules[..policy.rules.len()].iter().map(|rule| rule.row).collect();
         self.orphans.extend(std::mem::replace(&mut self.rows, rows));
         // Where a trial was rolled back, packets were counted in these too.

@@ -6,6 +6,7 @@ mod clients;
 mod encode;
 mod generation;
 mod held;
+mod notes;
 mod plain;
 mod state;
 mod testing;
@@ -23,6 +24,7 @@ use aya::maps::{Array, Map, MapData, MapError, PerCpuArray};
 use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ratelimit_common::admission;
 use ratelimit_common::layout::{
     self, COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, GENERATIONS, INTERFACE_UNKNOWN,
     INTERFACES_MAX, LIMITS_MAX, ROWS_MAX, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Tally, counters_index,
@@ -62,6 +64,8 @@ pub struct Options {
     pub ipv6_family: Family,
     /// Where the program takes its time from.
     pub clock: Clock,
+    /// New sources that a CPU remembers in 134 ms before it draws among them, see [`ratelimit_common::admission`].
+    pub insertions_max: u32,
 }
 
 /// Where the program takes its time from.
@@ -91,6 +95,9 @@ pub struct Kernel {
     cleared: Vec<Tallies>,
     tries: Tries,
     wall_offset_ns: u64,
+    /// Of the program's hashes.
+    seed: u64,
+    insertions_max: u32,
     ipv6_family: Family,
     /// Windows remembered of each family at most.
     windows_capacity: u32,
@@ -114,6 +121,7 @@ impl From<&Config> for Options {
             windows_per_source: config.policy.windows_per_source(),
             ipv6_family: Family::of_ipv6_prefix(config.policy.ipv6_prefix),
             clock: Clock::Kernel,
+            insertions_max: admission::BUDGET,
         }
     }
 }
@@ -167,6 +175,8 @@ impl Kernel {
             cleared: vec![Tallies::default(); INTERFACE_UNKNOWN + 1],
             tries: Tries::default(),
             wall_offset_ns: 0,
+            seed: 0,
+            insertions_max: options.insertions_max,
             ipv6_family: options.ipv6_family,
             windows_capacity: 0,
             windows_per_source: options.windows_per_source.max(1),
@@ -182,12 +192,16 @@ impl Kernel {
             Family::V4 | Family::V6 => (entries, ENTRIES_MIN),
             Family::V6Wide => (ENTRIES_MIN, entries),
         };
+        let lines = notes::lines(windows);
         let clock_is_injected = u8::from(options.clock == Clock::Injected);
         let mut loader = EbpfLoader::new();
         loader
             .map_max_entries(map::SOURCES_V4, entries)
             .map_max_entries(map::SOURCES_V6, v6)
             .map_max_entries(map::SOURCES_V6_WIDE, v6_wide)
+            .map_max_entries(map::REFUSED, lines)
+            .map_max_entries(map::KNOWN, notes::words(lines))
+            .map_max_entries(map::UNLISTED, lines)
             .override_global(layout::CLOCK_IS_INJECTED, &clock_is_injected, true);
         if let Some(pins) = pins {
             for expected in state::EXPECTED {
@@ -213,6 +227,7 @@ impl Kernel {
             (Clock::Kernel, 0) => state::wall_offset_ns()?,
             (Clock::Kernel, pinned) => pinned,
         };
+        self.seed = if known.seed == 0 { notes::seed() } else { known.seed };
         self.take_rows(&known)?;
         self.take_counters(&known)?;
         self.windows_capacity = self.map(map::SOURCES_V4)?.max_entries().saturating_sub(slack);
@@ -276,7 +291,7 @@ impl Kernel {
     }
 
     fn active_generation(&mut self) -> Result<u32, DatapathError> {
-        Ok(self.array::<u32>(map::ACTIVE)?.get(&0, 0).with_context(|| format!("read {}", map::ACTIVE))? % GENERATIONS)
+        Ok(self.active()?.generation())
     }
 
     /// What was applied last, be it on trial or its trial over.
@@ -469,6 +484,7 @@ impl Datapath for Kernel {
             return Ok(());
         }
         let Lengths { ipv4, ipv6 } = Lengths::of(&words);
+        let (noted, family) = (self.noted()?, self.ipv6_family);
         let (v6_name, v6_len) = match self.ipv6_family {
             Family::V4 | Family::V6 => (map::SOURCES_V6, size_of::<SourceKeyV6>()),
             Family::V6Wide => (map::SOURCES_V6_WIDE, size_of::<SourceKeyV6Wide>()),
@@ -477,7 +493,9 @@ impl Datapath for Kernel {
             let data = state::data(map_ref(&self.ebpf, name)?)?;
             let entries = self.map(name)?.max_entries();
             batch::visit(data.fd().as_fd(), key_len, size_of::<Source>(), entries, |key, value| {
-                if let Some(reading) = state::source_reading(key, value, ipv4, ipv6) {
+                if let Some(mut reading) = state::source_reading(key, value, ipv4, ipv6) {
+                    let client = Client::of(reading.prefix, family);
+                    reading.window.refused = reading.window.refused.and(noted.of(client, reading.slot));
                     visit(reading);
                 }
             })
@@ -495,10 +513,11 @@ impl Datapath for Kernel {
         };
         let client = Client::of(prefix, self.ipv6_family);
         let limits = words.rules[..rules_len(&words)].iter().flat_map(limits_of);
-        let mut readings = Vec::new();
+        let (mut readings, noted) = (Vec::new(), self.noted()?);
         for slot in limits.map(|limit| limit.slot) {
             let window = self.window(client, slot)?;
-            readings.extend(window.map(|window| SourceReading { prefix, slot, window }));
+            let with_noted = |window: Source| Source { refused: window.refused.and(noted.of(client, slot)), ..window };
+            readings.extend(window.map(|window| SourceReading { prefix, slot, window: with_noted(window) }));
         }
         Ok(readings)
     }

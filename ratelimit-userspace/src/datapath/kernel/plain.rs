@@ -1,11 +1,14 @@
 //! Layout types as aya wants to see them.
 
 use aya::Pod;
+use ratelimit_common::admission::Admission;
 use ratelimit_common::ban::Ban;
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{
-    ChargeOrder, Config, Counters, PortTable, Prefix, RuleSet, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
+    Active, ChargeOrder, Config, Counters, PortTable, Prefix, RuleSet, Source, SourceKeyV4, SourceKeyV6,
+    SourceKeyV6Wide,
 };
+use ratelimit_common::refused::Line;
 
 /// A layout type whose bytes are all there is to it.
 #[derive(Clone, Copy, Debug)]
@@ -23,11 +26,14 @@ macro_rules! plain {
 }
 
 plain!(
+    Active,
+    Admission,
     Ban,
     ChargeOrder,
     Config,
     Counters,
     Flow,
+    Line,
     PortTable,
     Prefix,
     RuleSet,

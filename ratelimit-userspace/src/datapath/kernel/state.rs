@@ -11,6 +11,7 @@ use ratelimit_common::ban::Ban;
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{self, Source, map};
 use ratelimit_common::refusals::Refusals;
+use ratelimit_common::refused::Line;
 use ratelimit_common::time::SECOND_NS;
 use ratelimit_common::window::CELLS;
 
@@ -31,7 +32,7 @@ const fn expected<K, V>(name: &'static str, kind: MapType) -> Expected {
 
 /// Every map that is pinned: all that packets read and write. The injected clock is the tests' own.
 pub(super) const EXPECTED: &[Expected] = &[
-    expected::<u32, u32>(map::ACTIVE, MapType::Array),
+    expected::<u32, layout::Active>(map::ACTIVE, MapType::Array),
     expected::<u32, layout::Config>(map::CONFIG, MapType::Array),
     expected::<u32, layout::PortTable>(map::PORTS, MapType::Array),
     expected::<(u32, layout::PrefixKeyV4), layout::Prefix>(map::PREFIXES_V4, MapType::LpmTrie),
@@ -46,6 +47,8 @@ pub(super) const EXPECTED: &[Expected] = &[
     expected::<layout::SourceKeyV6Wide, Source>(map::SOURCES_V6_WIDE, MapType::LruHash),
     expected::<layout::FlowKeyV4, Flow>(map::FLOWS_V4, MapType::LruHash),
     expected::<layout::FlowKeyV6, Flow>(map::FLOWS_V6, MapType::LruHash),
+    expected::<u32, Line>(map::REFUSED, MapType::Array),
+    expected::<u32, u64>(map::KNOWN, MapType::Array),
     expected::<u32, layout::Counters>(map::COUNTERS, MapType::PerCpuArray),
     expected::<u32, u64>(map::FAULTS, MapType::PerCpuArray),
     expected::<u32, u64>(map::BANS_BEGUN, MapType::PerCpuArray),

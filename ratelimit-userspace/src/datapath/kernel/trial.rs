@@ -55,7 +55,7 @@ impl Kernel {
             return Ok(());
         }
         let before = (self.active_generation()? + 1) % GENERATIONS;
-        self.array::<u32>(map::ACTIVE)?.set(0, before, 0).with_context(|| format!("write {}", map::ACTIVE))?;
+        self.activate(before)?;
         state::wait_for_packets();
         Ok(())
     }

@@ -1,0 +1,66 @@
+//! Who is remembered where more new sources come than the maps can take. What is decided by is in `ratelimit_common::admission`.
+
+use ratelimit_common::admission::Stamps;
+use ratelimit_common::layout::CHARGE_GENERATION;
+use ratelimit_common::verdict::Reason;
+
+use crate::clock::Clock;
+use crate::maps;
+
+/// Whether a packet of this source is not looked at, because nobody knows it and too many are new: a [`Reason`]'s code, that of
+/// `WithinLimit` where it is looked at. A function of its own, for all families.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn turned_away(high: u64, low: u64, generation: u32, rule: u32) -> u32 {
+    let (Some(config), Some(admission)) = (maps::config(generation), maps::admission()) else {
+        return Reason::WithinLimit as u32;
+    };
+    let now = Clock::new(config.wall_offset_ns).coarse();
+    admission.advance(now, config.insertions_max);
+    admission.is_drawn = 0;
+    if !admission.is_pressed() || maps::is_known(config, Stamps::of(config.seed, high, low, now)) {
+        return Reason::WithinLimit as u32;
+    }
+    let rule = maps::rule(config, rule);
+    if rule.new_sources != 0 && !maps::lets_in(rule, now) {
+        return Reason::NewSourceBudget as u32;
+    }
+    if admission.draw() { Reason::WithinLimit as u32 } else { Reason::NotAdmitted as u32 }
+}
+
+/// Whether a source that has no window yet gets one, and puts it on the budget: a [`Reason`]'s code, likewise.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn admit(generation: u32, rule: u32) -> u32 {
+    let (Some(config), Some(admission)) = (maps::config(generation), maps::admission()) else {
+        return Reason::WithinLimit as u32;
+    };
+    // What the daemon charges is no packet's.
+    if generation == CHARGE_GENERATION {
+        return Reason::WithinLimit as u32;
+    }
+    if admission.is_drawn == 0 {
+        let rule = maps::rule(config, rule);
+        if rule.new_sources != 0 && !maps::lets_in(rule, Clock::new(config.wall_offset_ns).coarse()) {
+            return Reason::NewSourceBudget as u32;
+        }
+        // One that was taken for a known one.
+        if admission.is_pressed() && !admission.draw() {
+            return Reason::NotAdmitted as u32;
+        }
+        admission.is_drawn = 1;
+    }
+    admission.insert(config.insertions_max);
+    Reason::WithinLimit as u32
+}
+
+/// Notes that this source is known. Returns 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn make_known(high: u64, low: u64, generation: u32) -> u32 {
+    if let Some(config) = maps::config(generation) {
+        let now = Clock::new(config.wall_offset_ns).coarse();
+        maps::make_known(config, Stamps::of(config.seed, high, low, now));
+    }
+    0
+}

@@ -1,0 +1,45 @@
+//! Which refusals are noted, so that the next packet like this one is refused by one look, and until when. What a note is, is in
+//! `ratelimit_common::refused`.
+
+use ratelimit_common::layout::{Limit, Rule, Unit};
+use ratelimit_common::refused::{Key, Term};
+use ratelimit_common::time::Nanos;
+use ratelimit_common::verdict::{Reason, Verdict};
+
+use crate::clock::Clock;
+use crate::maps;
+
+/// Whether the limit, once it has no room for one more, refuses each packet like the one at hand until it has, and nothing else is
+/// done with those.
+#[inline(always)]
+pub(crate) fn lasts(rule: &Rule, limit: &Limit) -> bool {
+    let is_all = rule.refuse_all == 0 && rule.shadows_len == 0 && rule.bans.steps_len == 0 && limit.is_gcra == 0;
+    is_all
+        && match Unit::from_code(limit.unit) {
+            Some(Unit::Packets | Unit::Bytes) => true,
+            // Of the others it depends on the connection or flow.
+            Some(Unit::Connections) => maps::pending().is_some_and(|pending| pending.refused.is_opening()),
+            Some(Unit::Requests) | None => false,
+        }
+}
+
+/// Notes how long the source of the packet at hand is refused, if there is a note for packets like it: no longer than its rule and
+/// this configuration last. Returns 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn note(generation: u32, rule: u32, slot: u32, until_ns: u64, reason: u32) -> u32 {
+    let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) else { return 0 };
+    let rule = maps::rule(config, rule);
+    if rule.dry_run != 0 || pending.refused == Key::NONE {
+        return 0;
+    }
+    let mut until_ns = until_ns;
+    for end_ns in [rule.until_ns, config.until_ns] {
+        if end_ns != 0 && end_ns < until_ns {
+            until_ns = end_ns;
+        }
+    }
+    let term = Term::new(Nanos(until_ns), Verdict { reason: Reason::from_code(reason), rule: rule.row });
+    maps::note_refused(config, pending.refused, slot, term, Clock::new(config.wall_offset_ns).coarse());
+    0
+}
