@@ -3,6 +3,7 @@
 
 pub mod clients;
 pub mod fixtures;
+pub mod flood;
 pub mod frames;
 pub mod lab;
 pub mod oracle;

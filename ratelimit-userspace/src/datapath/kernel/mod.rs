@@ -5,6 +5,7 @@ mod charge;
 mod clients;
 mod encode;
 mod generation;
+mod generator;
 mod held;
 mod plain;
 mod state;
@@ -35,6 +36,7 @@ use ratelimit_common::verdict::{Reason, Verdict};
 use self::attach::Slot;
 use self::clients::{Client, Lengths};
 use self::generation::Tries;
+pub use self::generator::{Flood, Generator, Order, Sources};
 use self::held::Held;
 use self::plain::Plain;
 pub use self::testing::{Bare, ProgramSize, TestRun};
@@ -62,6 +64,8 @@ pub struct Options {
     pub ipv6_family: Family,
     /// Where the program takes its time from.
     pub clock: Clock,
+    /// Where packets go that pass.
+    pub passed: Passed,
 }
 
 /// Where the program takes its time from.
@@ -71,6 +75,24 @@ pub enum Clock {
     Kernel,
     /// [`Kernel::set_now`], for tests.
     Injected,
+}
+
+/// Where packets go that pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passed {
+    /// Up the network stack.
+    On,
+    /// Nowhere: they are counted as passed and dropped all the same, for a benchmark of the program without the stack.
+    Nowhere,
+}
+
+impl Passed {
+    const fn action(self) -> u32 {
+        match self {
+            Self::On => XDP_PASS,
+            Self::Nowhere => XDP_DROP,
+        }
+    }
 }
 
 /// The program in the kernel, with its maps and links. Dropped, it detaches what is not pinned.
@@ -102,6 +124,9 @@ pub struct Kernel {
 /// (`LOCAL_FREE_TARGET`, kernel/bpf/bpf_lru_list.c, Linux 6.18); this is added to what is asked for.
 const LRU_SLACK_PER_CPU: u32 = 2 * 128;
 
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
+
 /// A map that is not used must have some room all the same.
 const ENTRIES_MIN: u32 = 1;
 
@@ -114,6 +139,7 @@ impl From<&Config> for Options {
             windows_per_source: config.policy.windows_per_source(),
             ipv6_family: Family::of_ipv6_prefix(config.policy.ipv6_prefix),
             clock: Clock::Kernel,
+            passed: Passed::On,
         }
     }
 }
@@ -183,12 +209,14 @@ impl Kernel {
             Family::V6Wide => (ENTRIES_MIN, entries),
         };
         let clock_is_injected = u8::from(options.clock == Clock::Injected);
+        let passed_action = options.passed.action();
         let mut loader = EbpfLoader::new();
         loader
             .map_max_entries(map::SOURCES_V4, entries)
             .map_max_entries(map::SOURCES_V6, v6)
             .map_max_entries(map::SOURCES_V6_WIDE, v6_wide)
-            .override_global(layout::CLOCK_IS_INJECTED, &clock_is_injected, true);
+            .override_global(layout::CLOCK_IS_INJECTED, &clock_is_injected, true)
+            .override_global(layout::PASSED_ACTION, &passed_action, true);
         if let Some(pins) = pins {
             for expected in state::EXPECTED {
                 state::check_pin(pins, expected)?;

@@ -1,0 +1,141 @@
+//! The rounds: in each, every row has its turn, and in a row every receiver, loaded anew.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use super::peers;
+use super::receiver::{Kind, Receiver};
+use super::rows::Row;
+use super::wire::{Family, Wire};
+
+/// How long one run is to take.
+const RUN_MIN: Duration = Duration::from_millis(200);
+/// A run's frames are a multiple of this, so that every source of every row has as many turns.
+const FRAMES_MIN: u32 = 1 << 17;
+/// More would give sources a second turn that are to be new.
+const FRAMES_MAX: u32 = 1 << 21;
+/// After a receiver with a large table has gone, the kernel frees its entries beside what comes next.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// Wires, as rows need them.
+pub struct Wires {
+    v4: Wire,
+    v6: Wire,
+}
+
+impl Wires {
+    /// Makes them.
+    pub fn new() -> Result<Self> {
+        Ok(Self { v4: Wire::new(Family::V4, 1)?, v6: Wire::new(Family::V6, 1)? })
+    }
+
+    fn of(&self, row: &Row) -> &Wire {
+        match row.family() {
+            Family::V4 => &self.v4,
+            Family::V6 => &self.v6,
+        }
+    }
+}
+
+/// What a row came to.
+pub struct Measured {
+    /// Which.
+    pub row: Row,
+    /// Nanoseconds a packet, by receiver and round.
+    pub ns: BTreeMap<Kind, Vec<f64>>,
+    /// Frames in a run, by receiver.
+    pub frames: BTreeMap<Kind, u32>,
+    /// Of the limiter's packets those that passed, in one run.
+    pub limiter_passed: u64,
+}
+
+/// Measures the rows in so many rounds; each receiver is tried once before, and fails there if it does what it must not.
+pub fn measure(rows: &[Row], rounds: u32) -> Result<Vec<Measured>> {
+    let wires = Wires::new()?;
+    let mut all = Vec::new();
+    for (at, row) in rows.iter().enumerate() {
+        eprintln!("flood: trying row {} of {}: {}", at + 1, rows.len(), row.name);
+        let mut measured =
+            Measured { row: row.clone(), ns: BTreeMap::new(), frames: BTreeMap::new(), limiter_passed: 0 };
+        for &kind in Kind::of(row).iter().filter(|&&kind| peers::obstacle(kind).is_none()) {
+            let (ns, _) = run(kind, row, FRAMES_MIN, wires.of(row))?;
+            let frames = (RUN_MIN.as_secs_f64() * 1e9 / ns) as u32 / FRAMES_MIN * FRAMES_MIN;
+            measured.frames.insert(kind, frames.clamp(FRAMES_MIN, FRAMES_MAX));
+        }
+        all.push(measured);
+    }
+    for round in 1..=rounds {
+        for (at, measured) in all.iter_mut().enumerate() {
+            eprintln!("flood: round {round} of {rounds}, row {} of {}: {}", at + 1, rows.len(), measured.row.name);
+            for (&kind, &frames) in &measured.frames {
+                let (ns, passed) = run(kind, &measured.row, frames, wires.of(&measured.row))?;
+                measured.ns.entry(kind).or_default().push(ns);
+                if kind == Kind::Limiter {
+                    measured.limiter_passed = passed;
+                }
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Loads one, sends what comes before, and then times so many frames; nanoseconds a packet, and how many of them passed.
+fn run(kind: Kind, row: &Row, frames: u32, wire: &Wire) -> Result<(f64, u64)> {
+    let context = || format!("{} before `{}`", row.name, kind.id());
+    let mut generator = wire.generator(0, &row.flood()).with_context(context)?;
+    let mut receiver =
+        Receiver::load(kind, row, u64::from(row.before) + u64::from(frames), wire).with_context(context)?;
+    let timed = (|| {
+        if row.before > 0 && kind != Kind::Bare {
+            wire.send(&mut generator, row.before)?;
+        }
+        let before = receiver.counts()?;
+        let run = wire.send(&mut generator, frames)?;
+        let counts = receiver.check(row, before, run.sent)?;
+        receiver.check_edge(row, |frames| wire.send(&mut generator, frames).map(|_| ()))?;
+        Ok::<_, anyhow::Error>((run.ns(), counts.within))
+    })();
+    drop(receiver);
+    std::thread::sleep(SETTLE);
+    timed.with_context(context)
+}
+
+impl Measured {
+    /// As JSON: medians and extremes, and the same above the bare program of the same round.
+    pub fn to_json(&self) -> Result<Value> {
+        let bare = self.ns.get(&Kind::Bare).context("the bare program is measured")?;
+        let mut receivers = Vec::new();
+        for &kind in Kind::of(&self.row) {
+            if let Some(missing) = peers::obstacle(kind) {
+                receivers.push(json!({ "id": kind.id(), "missing": missing }));
+                continue;
+            }
+            let ns = self.ns.get(&kind).with_context(|| format!("{} is measured", kind.id()))?;
+            ensure!(ns.len() == bare.len(), "each round has a run of each");
+            let above: Vec<f64> = ns.iter().zip(bare).map(|(ns, bare)| ns - bare).collect();
+            receivers.push(json!({
+                "id": kind.id(),
+                "frames": self.frames[&kind],
+                "ns": spread(ns),
+                "above_bare_ns": spread(&above),
+            }));
+        }
+        let passed = self.limiter_passed as f64 / f64::from(self.frames[&Kind::Limiter]);
+        Ok(json!({ "id": self.row.id, "name": self.row.name, "limiter_passed": passed, "receivers": receivers }))
+    }
+}
+
+/// Median, least and most, in tenths.
+pub fn spread(values: &[f64]) -> Value {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let tenths = |value: f64| (value * 10.0).round() / 10.0;
+    json!({
+        "median": tenths(values[values.len() / 2]),
+        "min": tenths(values[0]),
+        "max": tenths(values[values.len() - 1]),
+    })
+}
