@@ -84,17 +84,17 @@ pub fn measure(rows: &[Row], rounds: u32) -> Result<Vec<Measured>> {
 
 /// Loads one, sends what comes before, and then times so many frames; nanoseconds a packet, and how many of them passed.
 fn run(kind: Kind, row: &Row, frames: u32, wire: &Wire) -> Result<(f64, u64)> {
-    let context = || format!("{} before `{}`", row.name, kind.id());
+    let context = || format!("{}, {}", row.name, kind.id());
     let mut generator = wire.generator(0, &row.flood()).with_context(context)?;
     let mut receiver =
         Receiver::load(kind, row, u64::from(row.before) + u64::from(frames), wire).with_context(context)?;
     let timed = (|| {
-        if row.before > 0 && kind != Kind::Bare {
-            wire.send(&mut generator, row.before)?;
+        if before > 0 {
+            wire.send(&mut generator, before)?;
         }
-        let before = receiver.counts()?;
+        let counted = receiver.counts()?;
         let run = wire.send(&mut generator, frames)?;
-        let counts = receiver.check(row, before, run.sent)?;
+        let counts = receiver.check(row, counted, run.sent)?;
         receiver.check_edge(row, |frames| wire.send(&mut generator, frames).map(|_| ()))?;
         Ok::<_, anyhow::Error>((run.ns(), counts.within))
     })();

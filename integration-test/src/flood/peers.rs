@@ -37,62 +37,58 @@ pub fn version(kind: Kind) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// A table of nftables in a namespace, taken out on drop.
-struct Table<'a>(&'a Namespace);
+/// What everything comes to at ingress that no chain before it has dropped. A table of its own: nft reads all elements of a
+/// table's sets before it lists anything of it, which takes minutes.
+const BEHIND: &str = "table netdev behind {
+    chain ingress { type filter hook ingress device \"INTERFACE\" priority 10; policy drop; counter drop; }
+}";
 
-impl<'a> Table<'a> {
-    fn load(namespace: &'a Namespace, rules: &str) -> Result<Self> {
-        let interface = RECEIVING[0];
-        let script = format!(
-            "table netdev flood {{\n{rules}\n}}\n",
-            rules = rules.replace(
-                "INGRESS",
-                &format!("type filter hook ingress device \"{interface}\" priority 0; policy drop;")
-            )
-        );
-        let table = Self(namespace);
+/// Tables of nftables in a namespace, taken out on drop.
+struct Tables<'a>(&'a Namespace);
+
+impl<'a> Tables<'a> {
+    fn load(namespace: &'a Namespace, before: &str) -> Result<Self> {
+        let script = format!("{before}\n{BEHIND}\n").replace("INTERFACE", RECEIVING[0]);
+        let tables = Self(namespace);
         feed(namespace.command("nft").args(["-f", "-"]), &script)?;
-        Ok(table)
+        Ok(tables)
     }
 
-    fn counts(&self) -> Result<Counts> {
-        let output = self.0.run(&["nft", "-j", "list", "counters", "table", "netdev", "flood"])?;
-        ensure!(output.status.success(), "nft list counters: {}", output.stderr.trim());
+    /// Packets that came to the last chain.
+    fn behind(&self) -> Result<u64> {
+        let output = self.0.run(&["nft", "-j", "list", "chain", "netdev", "behind", "ingress"])?;
+        ensure!(output.status.success(), "nft list chain: {}", output.stderr.trim());
         let listed: Value = serde_json::from_str(&output.stdout).context("read what nft lists")?;
-        let counter = |name: &str| {
-            let all = listed["nftables"].as_array()?;
-            all.iter().find(|object| object["counter"]["name"] == name)?["counter"]["packets"].as_u64()
-        };
-        let over = counter("over").context("nft lists no counter `over`")?;
-        Ok(Counts { over, within: counter("within").unwrap_or(0), ..Counts::default() })
+        let rule = listed["nftables"].as_array().and_then(|all| all.iter().find_map(|object| object.get("rule")));
+        let counter = rule.and_then(|rule| rule["expr"].as_array()?.iter().find_map(|part| part.get("counter")));
+        counter.and_then(|counter| counter["packets"].as_u64()).context("nft lists no counter")
     }
 }
 
-impl Drop for Table<'_> {
+impl Drop for Tables<'_> {
     fn drop(&mut self) {
-        // It goes with its namespace at the latest.
-        let _gone = self.0.run(&["nft", "delete", "table", "netdev", "flood"]);
+        // They go with their namespace at the latest.
+        let _gone = self.0.run(&["nft", "flush", "ruleset"]);
     }
 }
 
 /// nftables, which drops everything at ingress.
-pub struct NftDrop<'a>(Table<'a>);
+pub struct NftDrop<'a>(Tables<'a>);
 
 impl<'a> NftDrop<'a> {
     /// Loads it.
     pub fn load(namespace: &'a Namespace) -> Result<Self> {
-        let rules = "counter over { }\nchain ingress { INGRESS\n counter name over drop\n}";
-        Ok(Self(Table::load(namespace, rules)?))
+        Ok(Self(Tables::load(namespace, "")?))
     }
 
-    /// Its counters.
-    pub fn counts(&self) -> Result<Counts> {
-        self.0.counts()
+    /// Packets that it has dropped.
+    pub fn dropped(&self) -> Result<u64> {
+        self.0.behind()
     }
 }
 
 /// nftables, with a dynamic set whose elements have a limit each, at ingress.
-pub struct NftMeter<'a>(Table<'a>);
+pub struct NftMeter<'a>(Tables<'a>);
 
 impl<'a> NftMeter<'a> {
     /// Loads it, for so many packets an hour of each source.
@@ -101,21 +97,21 @@ impl<'a> NftMeter<'a> {
             Family::V4 => ("ipv4_addr", "ip saddr"),
             Family::V6 => ("ipv6_addr", "ip6 saddr & ffff:ffff:ffff:ffff::"),
         };
-        let protocol = protocol(row);
         let rules = format!(
-            "counter over {{ }}\ncounter within {{ }}\n\
+            "table netdev flood {{\n\
              set sources {{ type {kind}; size {ELEMENTS_MAX}; flags dynamic, timeout; timeout 1h; }}\n\
-             chain ingress {{ INGRESS\n \
-             {protocol} dport {PORT} update @sources {{ {source} limit rate over {amount}/hour burst {burst} packets }} \
-             counter name over drop\n counter name within drop\n}}",
+             chain ingress {{ type filter hook ingress device \"INTERFACE\" priority 0; policy accept;\n\
+             {protocol} dport {PORT} update @sources {{ {source} limit rate over {amount}/hour burst {burst} packets }} drop\n\
+             }}\n}}",
+            protocol = protocol(row),
             burst = burst(amount),
         );
-        Ok(Self(Table::load(namespace, &rules)?))
+        Ok(Self(Tables::load(namespace, &rules)?))
     }
 
-    /// Its counters.
-    pub fn counts(&self) -> Result<Counts> {
-        self.0.counts()
+    /// Packets that were within their limit; it has dropped the rest.
+    pub fn within(&self) -> Result<u64> {
+        self.0.behind()
     }
 }
 

@@ -44,6 +44,15 @@ impl Kind {
         }
     }
 
+    /// Frames before the first that is timed: what has the row's sources over their limit, or the table full.
+    pub fn needs_before(self, row: &Row) -> u32 {
+        match self {
+            Self::Bare | Self::NftDrop => 0,
+            Self::Limiter => row.before.min(2 * row.max_sources),
+            Self::NftMeter | Self::Hashlimit => row.before,
+        }
+    }
+
     /// Those that a row is measured with.
     pub fn of(row: &Row) -> &'static [Self] {
         match row.beside {
@@ -117,8 +126,11 @@ impl<'a> Receiver<'a> {
         match &mut self.loaded {
             Loaded::Bare(_) => Ok(Counts { over: self.wire.dropped_by_xdp()?, ..Counts::default() }),
             Loaded::Limiter(kernel) => counts_of(kernel, self.wire),
-            Loaded::NftDrop(nft) => nft.counts(),
-            Loaded::NftMeter(nft) => nft.counts(),
+            Loaded::NftDrop(nft) => Ok(Counts { over: nft.dropped()?, ..Counts::default() }),
+            Loaded::NftMeter(nft) => {
+                let within = nft.within()?;
+                Ok(Counts { over: self.wire.received(1)?.saturating_sub(within), within, ..Counts::default() })
+            }
             Loaded::Hashlimit(hashlimit) => hashlimit.counts(),
         }
     }
@@ -145,7 +157,7 @@ impl<'a> Receiver<'a> {
                     Expected::Over => within,
                     Expected::Within | Expected::New | Expected::HalfNew => over,
                 };
-                over + within == sent && off <= sent / OFF_MAX
+                over + within >= sent && off <= sent / OFF_MAX
             }
             // What finds its table full is dropped before any rule counts it.
             Loaded::Hashlimit(_) => match row.expected {

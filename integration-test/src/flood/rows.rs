@@ -211,7 +211,8 @@ pub fn one_source() -> Row {
 /// Those of the first table.
 pub fn all() -> Vec<Row> {
     let row = |id, name: &str| Row { id, name: name.into(), ..one_source() };
-    let forged_before = 1_310_720;
+    // Fills every table: those of the others have room for 1 << 20 sources.
+    let forged_before = 17 << 16;
     let many = Row { amount: Amount::Of(1), before: 3 << 16, ..one_source() };
     vec![
         one_source(),
@@ -238,7 +239,7 @@ pub fn all() -> Vec<Row> {
             others: Some(in_turn("198.18.0.0", OTHERS_BITS)),
             amount: Amount::OfOthers,
             expected: Expected::HalfNew,
-            before: 1 << 20,
+            before: 1 << 19,
             ..row("half_forged", "half 64 known sources within their limit, half forged")
         },
         Row { sources: in_turn("2001:db8:0:7::", 24), ..row("v6_in_64", "IPv6, rotating in one /64 over its limit") },

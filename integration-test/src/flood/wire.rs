@@ -139,7 +139,7 @@ impl Wire {
     }
 
     /// Packets that the receiving ends have taken so far.
-    fn received(&self, pairs: usize) -> Result<u64> {
+    pub fn received(&self, pairs: usize) -> Result<u64> {
         Ok(self.statistics(pairs)?.values().filter_map(|of| of.get("xdp_packets")).sum())
     }
 
