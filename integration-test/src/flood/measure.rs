@@ -86,8 +86,9 @@ pub fn measure(rows: &[Row], rounds: u32) -> Result<Vec<Measured>> {
 fn run(kind: Kind, row: &Row, frames: u32, wire: &Wire) -> Result<(f64, u64)> {
     let context = || format!("{}, {}", row.name, kind.id());
     let mut generator = wire.generator(0, &row.flood()).with_context(context)?;
-    let mut receiver =
-        Receiver::load(kind, row, u64::from(row.before) + u64::from(frames), wire).with_context(context)?;
+    let before = kind.needs_before(row);
+    let frames_in_all = u64::from(before) + u64::from(frames);
+    let mut receiver = Receiver::load(kind, row, frames_in_all, wire).with_context(context)?;
     let timed = (|| {
         if before > 0 {
             wire.send(&mut generator, before)?;
