@@ -9,4 +9,5 @@ pub mod measure;
 pub mod peers;
 pub mod receiver;
 pub mod rows;
+pub mod stopwatch;
 pub mod wire;

@@ -6,6 +6,7 @@ pub mod fixtures;
 pub mod flood;
 pub mod frames;
 pub mod lab;
+pub mod machine;
 pub mod oracle;
 pub mod program;
 pub mod random;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use ratelimit_userspace::datapath::kernel::Generator;
 use serde_json::{Value, json};
 
 use super::peers;
@@ -55,23 +56,26 @@ pub struct Measured {
 /// Measures the rows in so many rounds; each receiver is tried once before, and fails there if it does what it must not.
 pub fn measure(rows: &[Row], rounds: u32) -> Result<Vec<Measured>> {
     let wires = Wires::new()?;
+    // A receiver is loaded anew and knows nothing; whoever sends goes on with the source that is next.
+    let load = |row: &Row| wires.of(row).generator(0, &row.flood()).with_context(|| row.name.clone());
+    let mut generators: Vec<Generator> = rows.iter().map(load).collect::<Result<_>>()?;
     let mut all = Vec::new();
-    for (at, row) in rows.iter().enumerate() {
+    for (at, (row, generator)) in rows.iter().zip(&mut generators).enumerate() {
         eprintln!("flood: trying row {} of {}: {}", at + 1, rows.len(), row.name);
         let mut measured =
             Measured { row: row.clone(), ns: BTreeMap::new(), frames: BTreeMap::new(), limiter_passed: 0 };
         for &kind in Kind::of(row).iter().filter(|&&kind| peers::obstacle(kind).is_none()) {
-            let (ns, _) = run(kind, row, FRAMES_MIN, wires.of(row))?;
+            let (ns, _) = run(kind, row, FRAMES_MIN, wires.of(row), generator)?;
             let frames = (RUN_MIN.as_secs_f64() * 1e9 / ns) as u32 / FRAMES_MIN * FRAMES_MIN;
             measured.frames.insert(kind, frames.clamp(FRAMES_MIN, FRAMES_MAX));
         }
         all.push(measured);
     }
     for round in 1..=rounds {
-        for (at, measured) in all.iter_mut().enumerate() {
+        for (at, (measured, generator)) in all.iter_mut().zip(&mut generators).enumerate() {
             eprintln!("flood: round {round} of {rounds}, row {} of {}: {}", at + 1, rows.len(), measured.row.name);
             for (&kind, &frames) in &measured.frames {
-                let (ns, passed) = run(kind, &measured.row, frames, wires.of(&measured.row))?;
+                let (ns, passed) = run(kind, &measured.row, frames, wires.of(&measured.row), generator)?;
                 measured.ns.entry(kind).or_default().push(ns);
                 if kind == Kind::Limiter {
                     measured.limiter_passed = passed;
@@ -83,20 +87,19 @@ pub fn measure(rows: &[Row], rounds: u32) -> Result<Vec<Measured>> {
 }
 
 /// Loads one, sends what comes before, and then times so many frames; nanoseconds a packet, and how many of them passed.
-fn run(kind: Kind, row: &Row, frames: u32, wire: &Wire) -> Result<(f64, u64)> {
+fn run(kind: Kind, row: &Row, frames: u32, wire: &Wire, generator: &mut Generator) -> Result<(f64, u64)> {
     let context = || format!("{}, {}", row.name, kind.id());
-    let mut generator = wire.generator(0, &row.flood()).with_context(context)?;
     let before = kind.needs_before(row);
     let frames_in_all = u64::from(before) + u64::from(frames);
     let mut receiver = Receiver::load(kind, row, frames_in_all, wire).with_context(context)?;
     let timed = (|| {
         if before > 0 {
-            wire.send(&mut generator, before)?;
+            wire.send(generator, before)?;
         }
         let counted = receiver.counts()?;
-        let run = wire.send(&mut generator, frames)?;
+        let run = wire.send(generator, frames)?;
         let counts = receiver.check(row, counted, run.sent)?;
-        receiver.check_edge(row, |frames| wire.send(&mut generator, frames).map(|_| ()))?;
+        receiver.check_edge(row, |frames| wire.send(generator, frames).map(|_| ()))?;
         Ok::<_, anyhow::Error>((run.ns(), counts.within))
     })();
     drop(receiver);

@@ -9,6 +9,8 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use ratelimit_userspace::datapath::kernel::{Flood, Generator};
 
+use super::stopwatch::Stopwatch;
+
 /// The receiver's ends, by pair.
 pub const RECEIVING: [&str; 2] = ["s0", "s1"];
 const SENDING: [&str; 2] = ["c0", "c1"];
@@ -39,19 +41,19 @@ pub struct Wire {
     cpus: Vec<usize>,
 }
 
-/// What a run took, and what the receiving ends counted meanwhile.
+/// What a run took.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// Frames sent.
+    /// Frames sent, and received.
     pub sent: u64,
-    /// From the first to the last that was received.
-    pub elapsed: Duration,
+    /// Of all CPUs that sent, for sending and receiving.
+    pub took: Duration,
 }
 
 impl Run {
-    /// Nanoseconds a packet.
+    /// Nanoseconds of a CPU for a packet.
     pub fn ns(&self) -> f64 {
-        self.elapsed.as_secs_f64() * 1e9 / self.sent as f64
+        self.took.as_secs_f64() * 1e9 / self.sent as f64
     }
 }
 
@@ -91,32 +93,18 @@ impl Wire {
         self.send_at_once(&mut [generator], frames)
     }
 
-    /// Each sends so many frames over its own pair, on its own CPU, all at once; the run has the frames of all and the time until
-    /// the last is done.
+    /// Each sends so many frames over its own pair, on its own CPU, all at once.
     pub fn send_at_once(&self, generators: &mut [&mut Generator], frames: u32) -> Result<Run> {
         ensure!(generators.len() <= self.cpus.len(), "{} generators need as many CPUs", generators.len());
         let pairs = generators.len();
         let before = self.received(pairs)?;
         let took = self.sender.inside(|| {
-            let start = Instant::now();
             std::thread::scope(|scope| {
-                let threads: Vec<_> = generators
-                    .iter_mut()
-                    .zip(self.cpus.iter().rev())
-                    .map(|(generator, &cpu)| {
-                        scope.spawn(move || {
-                            pin(cpu)?;
-                            let start = Instant::now();
-                            generator.send(frames)?;
-                            Ok::<_, anyhow::Error>(start.elapsed())
-                        })
-                    })
-                    .collect();
-                let took: Vec<Duration> = threads
-                    .into_iter()
-                    .map(|thread| thread.join().expect("a sender does not panic"))
-                    .collect::<Result<_>>()?;
-                Ok(if pairs == 1 { took[0] } else { start.elapsed() })
+                let both = generators.iter_mut().zip(self.cpus.iter().rev());
+                let threads: Vec<_> =
+                    both.map(|(generator, &cpu)| scope.spawn(move || timed(generator, cpu, frames))).collect();
+                let took = threads.into_iter().map(|thread| thread.join().expect("a sender does not panic"));
+                took.sum::<Result<Duration>>()
             })
         })?;
         let sent = u64::from(frames) * pairs as u64;
@@ -125,7 +113,7 @@ impl Wire {
             received.checked_sub(sent).with_context(|| format!("{sent} frames were sent, {received} received"))?;
         let unasked_max = if self.family == Family::V4 { 0 } else { UNASKED_MAX };
         ensure!(unasked <= unasked_max, "{sent} frames were sent, {received} received");
-        Ok(Run { sent, elapsed: took })
+        Ok(Run { sent, took })
     }
 
     fn wait_for(&self, pairs: usize, received: u64) -> Result<u64> {
@@ -172,6 +160,14 @@ impl Wire {
             .with_context(|| format!("read the link address {address}"))?;
         bytes.try_into().ok().with_context(|| format!("{address} is no link address"))
     }
+}
+
+/// Sends on one CPU, where the frames are received too, and says how long that took.
+fn timed(generator: &mut Generator, cpu: usize, frames: u32) -> Result<Duration> {
+    pin(cpu)?;
+    let clock = Stopwatch::start(cpu)?;
+    generator.send(frames)?;
+    clock.stop()
 }
 
 /// Those that this process may use.

@@ -73,8 +73,8 @@ impl Generator {
         let sums = Sums::of(&flood.frame)?;
         let (high, low) = words(flood.sources.first);
         let (others_high, others_low) = flood.others.as_ref().map_or((0, 0), |others| words(others.first));
-        let (mask, half_bits) = (mask(&flood.sources), u32::from(flood.sources.bits / 2).max(1));
-        let others_mask = flood.others.as_ref().map_or(0, mask_of);
+        let (sources_mask, half_bits) = (mask(&flood.sources), u32::from(flood.sources.bits / 2).max(1));
+        let others_mask = flood.others.as_ref().map_or(0, mask);
         let is_ipv6 = u8::from(sums.is_ipv6);
         let is_udp = u8::from(sums.is_udp);
         let is_picked = u8::from(matches!(flood.sources.order, Order::Picked(_)));
@@ -90,7 +90,7 @@ impl Generator {
             .override_global("PAYLOAD_SUM", &sums.payload, true)
             .override_global("BASE_HIGH", &high, true)
             .override_global("BASE_LOW", &low, true)
-            .override_global("MASK", &mask, true)
+            .override_global("MASK", &sources_mask, true)
             .override_global("HALF_BITS", &half_bits, true)
             .override_global("IS_OF_PREFIXES", &is_of_prefixes, true)
             .override_global("IS_MIXED", &is_mixed, true)
@@ -141,10 +141,6 @@ impl Generator {
 }
 
 fn mask(sources: &Sources) -> u32 {
-    mask_of(sources)
-}
-
-fn mask_of(sources: &Sources) -> u32 {
     u32::try_from((1_u64 << sources.bits.min(32)) - 1).unwrap_or(u32::MAX)
 }
 
@@ -153,8 +149,9 @@ fn words(address: IpAddr) -> (u64, u64) {
     match address {
         IpAddr::V4(address) => (0, u32::from(address).into()),
         IpAddr::V6(address) => {
-            let [high, low] = [0, 64].map(|shift| (u128::from(address) << shift >> 64) as u64);
-            (high, low)
+            let bytes = address.octets();
+            let half = |at: usize| bytes[at..at + 8].iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
+            (half(0), half(8))
         }
     }
 }
@@ -208,4 +205,59 @@ fn ensure_len(bytes: &[u8], len: usize) -> Result<(), DatapathError> {
 /// Of 16-bit words as this machine reads them: a checksum so summed is written likewise (RFC 1071, 2 B).
 fn sum(bytes: &[u8]) -> u32 {
     bytes.chunks(2).map(|pair| u32::from(u16::from_ne_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]))).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A SYN from 198.51.100.7:40000 to 192.0.2.1:80, its checksums written.
+    const SYN: [u8; 54] = [
+        2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, // Ethernet
+        0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0x8c, 0x93, 198, 51, 100, 7, 192, 0, 2, 1, // IPv4
+        0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 2, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0, // TCP
+    ];
+
+    fn folded(mut sum: u32) -> u16 {
+        while sum > 0xffff {
+            sum = (sum >> 16) + (sum & 0xffff);
+        }
+        !u16::try_from(sum).unwrap()
+    }
+
+    #[test]
+    fn a_sum_and_what_the_source_adds_are_the_checksum_of_the_header() {
+        let sums = Sums::of(&SYN).unwrap();
+        let source = sum(&SYN[26..30]);
+        let header: u32 = sum(&SYN[14..24]) + sum(&SYN[26..34]);
+        assert_eq!(folded(sums.header + source), folded(header));
+        assert!(!sums.is_ipv6 && !sums.is_udp);
+    }
+
+    #[test]
+    fn a_segments_sum_leaves_out_its_source_port_and_checksum() {
+        let sums = Sums::of(&SYN).unwrap();
+        let with_other = |at: usize, byte: u8| {
+            let mut frame = SYN;
+            frame[at] ^= byte;
+            Sums::of(&frame).unwrap()
+        };
+        assert_eq!(sums, with_other(34, 1));
+        assert_eq!(sums, with_other(50, 1));
+        assert_eq!(sums, with_other(29, 1));
+        assert_ne!(sums, with_other(37, 1));
+        assert_ne!(sums, with_other(33, 1));
+    }
+
+    #[test]
+    fn addresses_are_words_in_host_order() {
+        assert_eq!(words("10.0.0.1".parse().unwrap()), (0, 0x0a00_0001));
+        assert_eq!(words("2001:db8:1:2::7".parse().unwrap()), (0x2001_0db8_0001_0002, 7));
+    }
+
+    #[test]
+    fn a_frame_that_is_cut_off_is_refused() {
+        assert!(Sums::of(&SYN[..53]).is_err());
+        assert!(Sums::of(&[0; 10]).is_err());
+    }
 }
