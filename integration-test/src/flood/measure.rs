@@ -66,8 +66,7 @@ pub fn measure(rows: &[Row], rounds: u32) -> Result<Vec<Measured>> {
             Measured { row: row.clone(), ns: BTreeMap::new(), frames: BTreeMap::new(), limiter_passed: 0 };
         for &kind in Kind::of(row).iter().filter(|&&kind| peers::obstacle(kind).is_none()) {
             let (ns, _) = run(kind, row, FRAMES_MIN, wires.of(row), generator)?;
-            let frames = (RUN_MIN.as_secs_f64() * 1e9 / ns) as u32 / FRAMES_MIN * FRAMES_MIN;
-            measured.frames.insert(kind, frames.clamp(FRAMES_MIN, FRAMES_MAX));
+            measured.frames.insert(kind, frames_for(ns));
         }
         all.push(measured);
     }
@@ -84,6 +83,13 @@ pub fn measure(rows: &[Row], rounds: u32) -> Result<Vec<Measured>> {
         }
     }
     Ok(all)
+}
+
+/// As many as take about as long as a run is to take.
+fn frames_for(ns: f64) -> u32 {
+    let least = Duration::from_secs_f64(ns * f64::from(FRAMES_MIN) / 1e9);
+    let times = RUN_MIN.as_nanos() / least.as_nanos().max(1);
+    u32::try_from(times).unwrap_or(u32::MAX).saturating_mul(FRAMES_MIN).clamp(FRAMES_MIN, FRAMES_MAX)
 }
 
 /// Loads one, sends what comes before, and then times so many frames; nanoseconds a packet, and how many of them passed.
@@ -142,4 +148,22 @@ pub fn spread(values: &[f64]) -> Value {
         "min": tenths(values[0]),
         "max": tenths(values[values.len() - 1]),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_has_whole_turns_of_every_source_and_no_forged_one_twice() {
+        assert_eq!(frames_for(200.0), 7 * FRAMES_MIN);
+        assert_eq!(frames_for(5_000.0), FRAMES_MIN);
+        assert_eq!(frames_for(0.1), FRAMES_MAX);
+        const { assert!(FRAMES_MAX + (17 << 16) < 1 << 24) };
+    }
+
+    #[test]
+    fn a_spread_is_the_median_between_the_extremes() {
+        assert_eq!(spread(&[3.04, 1.0, 2.0]), json!({ "median": 2.0, "min": 1.0, "max": 3.0 }));
+    }
 }

@@ -2,13 +2,13 @@
 
 use anyhow::{Context as _, Result, ensure};
 use ratelimit_common::source::Family as SourceFamily;
-use ratelimit_common::verdict::{Action, Reason};
+use ratelimit_common::verdict::Reason;
 use ratelimit_userspace::config::XdpModeChoice;
 use ratelimit_userspace::datapath::kernel::{Bare, Clock, Kernel, Options, Passed};
 use ratelimit_userspace::datapath::{Datapath as _, XdpMode};
 
 use super::peers::{Hashlimit, NftDrop, NftMeter};
-use super::rows::{Amount, Beside, Expected, OTHERS_BITS, Row};
+use super::rows::{Beside, Expected, OTHERS_BITS, Row};
 use super::wire::{RECEIVING, Wire};
 
 /// Of a peer's packets so many may have another verdict than the limiter's: its bucket refills while it runs. One in:
@@ -103,10 +103,7 @@ enum Loaded<'a> {
 impl<'a> Receiver<'a> {
     /// Loads one, for a row of so many frames in all.
     pub fn load(kind: Kind, row: &Row, frames: u64, wire: &'a Wire) -> Result<Self> {
-        let amount = match row.amount {
-            Amount::Of(amount) => amount,
-            Amount::Plenty | Amount::OfOthers => row.packets_an_hour(frames),
-        };
+        let amount = row.packets_an_hour(frames);
         let loaded = match kind {
             Kind::Bare => Loaded::Bare(wire.receiver.inside(|| {
                 let mut bare = Bare::load()?;
@@ -140,7 +137,7 @@ impl<'a> Receiver<'a> {
         let counts = self.counts()?.since(before);
         let Counts { over, within, new_dropped, other } = counts;
         let is_right = match &self.loaded {
-            // The only wire where something else may come.
+            // Over IPv6 some come that nobody sent.
             Loaded::Bare(_) | Loaded::NftDrop(_) => over >= sent && within == 0,
             Loaded::Limiter(_) => {
                 let is_alone = other == 0 || row.sources.first.is_ipv6();
@@ -223,8 +220,18 @@ pub fn counts_of(kernel: &mut Kernel, wire: &Wire) -> Result<Counts> {
             Reason::OverLimit => &mut counts.over,
             Reason::WithinLimit => &mut counts.within,
             Reason::NewSourceBudget => &mut counts.new_dropped,
-            other if other.action() == Action::Pass || other.action() == Action::Drop => &mut counts.other,
-            _ => unreachable!("an action is one of two"),
+            Reason::NotIp
+            | Reason::NotProtected
+            | Reason::NotCounted
+            | Reason::Exempt
+            | Reason::DryRun
+            | Reason::Malformed
+            | Reason::StateFull
+            | Reason::InternalError
+            | Reason::Contended
+            | Reason::Banned
+            | Reason::Denied
+            | Reason::TooManyTags => &mut counts.other,
         };
         *kind += tally.packets;
     }

@@ -120,7 +120,7 @@ impl Row {
         match self.amount {
             Amount::Of(amount) => amount,
             Amount::Plenty => PLENTY,
-            Amount::OfOthers => frames / 2 >> OTHERS_BITS,
+            Amount::OfOthers => (frames / 2) >> OTHERS_BITS,
         }
     }
 
