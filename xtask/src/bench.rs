@@ -41,6 +41,9 @@ pub(crate) struct Options {
     /// Measure nothing: record how large the program is now, with room to grow, in integration-test/budget.toml
     #[arg(long, conflicts_with_all = ["words", "part", "growth", "check", "json", "write"])]
     write_budget: bool,
+    /// Measure nothing: write docs/PERFORMANCE.md and its plots anew from docs/performance.json
+    #[arg(long, conflicts_with_all = ["words", "part", "growth", "json", "write", "write_budget"])]
+    render: bool,
     /// How often every row has its turn; medians are of so many
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -60,6 +63,11 @@ enum Part {
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    if options.render {
+        let report = report::read()?;
+        report::write(&report)?;
+        return Ok(held(&report, options));
+    }
     setup::ensure(setup::Tier::Build)?;
     let bins = ["--bin", "cost", "--bin", "flood"];
     let artifacts = cargo::build(&[&["--release", "--package", "integration-test"], bins.as_slice()].concat())?;
@@ -96,11 +104,16 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if options.write {
         report::write(&report)?;
     }
-    let missed = goals::missed(&report);
+    Ok(held(&report, options))
+}
+
+/// Says which goals are missed.
+fn held(report: &Report, options: &Options) -> ExitCode {
+    let missed = goals::missed(report);
     for line in &missed {
         eprintln!("bench: missed: {line}");
     }
-    Ok(if options.check && !missed.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    if options.check && !missed.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 impl Options {

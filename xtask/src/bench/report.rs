@@ -36,6 +36,12 @@ pub(super) fn tables(report: &Report) -> String {
     text
 }
 
+/// What was written last.
+pub(super) fn read() -> Result<Report> {
+    let text = fs::read_to_string(workspace::root().join(JSON)).with_context(|| format!("read {JSON}"))?;
+    serde_json::from_str(&text).with_context(|| format!("read {JSON}"))
+}
+
 /// The document, its plots and the numbers.
 pub(super) fn write(report: &Report) -> Result<()> {
     let root = workspace::root();
