@@ -144,7 +144,7 @@ pub fn spread(values: &[f64]) -> Value {
     values.sort_by(f64::total_cmp);
     let tenths = |value: f64| (value * 10.0).round() / 10.0;
     json!({
-        "median": tenths(values[values.len() / 2]),
+        "median": tenths(values[(values.len() - 1) / 2].midpoint(values[values.len() / 2])),
         "min": tenths(values[0]),
         "max": tenths(values[values.len() - 1]),
     })
@@ -165,5 +165,6 @@ mod tests {
     #[test]
     fn a_spread_is_the_median_between_the_extremes() {
         assert_eq!(spread(&[3.04, 1.0, 2.0]), json!({ "median": 2.0, "min": 1.0, "max": 3.0 }));
+        assert_eq!(spread(&[4.0, 1.0]), json!({ "median": 2.5, "min": 1.0, "max": 4.0 }));
     }
 }
