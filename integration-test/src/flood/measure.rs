@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::peers;
 use super::receiver::{Kind, Receiver};
-use super::rows::Row;
+use super::rows::{OTHERS_BEFORE, OTHERS_BITS, Row};
 use super::wire::{Family, Wire};
 
 /// How long one run is to take.
@@ -99,6 +99,9 @@ fn run(kind: Kind, row: &Row, frames: u32, wire: &Wire, generator: &mut Generato
     let frames_in_all = u64::from(before) + u64::from(frames);
     let mut receiver = Receiver::load(kind, row, frames_in_all, wire).with_context(context)?;
     let timed = (|| {
+        if let Some(flood) = row.flood_of_others() {
+            wire.send(&mut wire.generator(0, &flood)?, OTHERS_BEFORE << OTHERS_BITS)?;
+        }
         if before > 0 {
             wire.send(generator, before)?;
         }

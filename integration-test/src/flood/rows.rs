@@ -17,6 +17,8 @@ use crate::program::limit_over;
 pub const PORT: u16 = 80;
 /// The well-behaved ones of a mixed flood: two to the power of this.
 pub const OTHERS_BITS: u8 = 6;
+/// Packets of each of them before the flood, by which they are known.
+pub const OTHERS_BEFORE: u32 = 64;
 /// Sources that the limiter remembers unless a row says otherwise: its default.
 pub const MAX_SOURCES: u32 = 262_144;
 /// More than any row sends.
@@ -115,12 +117,17 @@ impl Row {
         Flood { frame: padded(frame, 60), sources: self.sources.clone(), others: self.others.clone() }
     }
 
+    /// What its well-behaved sources send before the flood, if it has any.
+    pub fn flood_of_others(&self) -> Option<Flood> {
+        self.others.clone().map(|sources| Flood { sources, others: None, ..self.flood() })
+    }
+
     /// Packets an hour where so many frames come in all.
     pub fn packets_an_hour(&self, frames: u64) -> u64 {
         match self.amount {
             Amount::Of(amount) => amount,
             Amount::Plenty => PLENTY,
-            Amount::OfOthers => (frames / 2) >> OTHERS_BITS,
+            Amount::OfOthers => u64::from(OTHERS_BEFORE) + ((frames / 2) >> OTHERS_BITS),
         }
     }
 
