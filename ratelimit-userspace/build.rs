@@ -1,4 +1,4 @@
-//! Builds the BPF object, here and nowhere else, into `OUT_DIR/ratelimit-ebpf`; and the benchmark's, `OUT_DIR/bare`.
+//! Builds the BPF object, here and nowhere else, into `OUT_DIR/ratelimit-ebpf`; and the benchmark's, `bare` and `generator`.
 //!
 //! Which compiler and linker: `cargo xtask setup` has found them, tried them, and left a record of them.
 //! This file reads that record and knows nothing of how they came to be there.

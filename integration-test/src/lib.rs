@@ -3,8 +3,10 @@
 
 pub mod clients;
 pub mod fixtures;
+pub mod flood;
 pub mod frames;
 pub mod lab;
+pub mod machine;
 pub mod oracle;
 pub mod program;
 pub mod random;

@@ -10,7 +10,7 @@ use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::Reason;
 use ratelimit_userspace::config::XdpModeChoice;
 use ratelimit_userspace::datapath::Datapath as _;
-use ratelimit_userspace::datapath::kernel::{Clock, Kernel, Options, ProgramSize};
+use ratelimit_userspace::datapath::kernel::{Clock, Kernel, Options, Passed, ProgramSize};
 use ratelimit_userspace::desired::{Limit, Policy, Ports, Rule, WindowForm, slot};
 
 /// 10:00 of some day in 2026.
@@ -51,6 +51,7 @@ impl Program {
             insertions_max: BUDGET_ANY,
             ipv6_family: Family::of_ipv6_prefix(policy.ipv6_prefix),
             clock,
+            passed: Passed::On,
         })
         .expect("the program loads");
         // Frames seem to come in by the loopback interface; to it nothing is attached.

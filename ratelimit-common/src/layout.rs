@@ -95,6 +95,10 @@ pub mod map {
 /// The read-only global that makes the program take its time from [`map::INJECTED_NOW`] (in [`crate::time::Nanos`]).
 pub const CLOCK_IS_INJECTED: &str = "CLOCK_IS_INJECTED";
 
+/// The read-only global that is returned for a packet that passes: XDP_PASS, but where the benchmark measures the program and not
+/// the network stack behind it.
+pub const PASSED_ACTION: &str = "PASSED_ACTION";
+
 /// Generations of the configuration: one that packets read, one that the daemon writes.
 pub const GENERATIONS: u32 = 2;
 /// The configuration by which [`CHARGE_PROGRAM`] charges, and no packet is judged: its first rule has one limit, which everything fits.

@@ -33,12 +33,17 @@ mod packet;
 
 #[cfg(target_arch = "bpf")]
 mod entry {
+    use aya_ebpf::Global;
     use aya_ebpf::bindings::xdp_action::{XDP_DROP, XDP_PASS};
     use aya_ebpf::macros::xdp;
     use aya_ebpf::programs::XdpContext;
     use ratelimit_common::verdict::{Action, Reason, Verdict};
 
     use crate::{account, decide, limits, maps, packet};
+
+    /// What is returned for a packet that passes, [`ratelimit_common::layout::PASSED_ACTION`]. Read-only when the verifier sees it.
+    #[unsafe(no_mangle)]
+    static PASSED_ACTION: Global<u32> = Global::new(XDP_PASS);
 
     /// The whole of a packet's way. `frags`: frames of several buffers too, or jumbo frames could not be attached to.
     #[xdp(frags)]
@@ -55,7 +60,7 @@ mod entry {
         #[cfg(feature = "trace")]
         aya_log_ebpf::info!(&ctx, "{} rule {}", verdict.reason.label(), verdict.rule);
         match verdict.reason.action() {
-            Action::Pass => XDP_PASS,
+            Action::Pass => PASSED_ACTION.load(),
             Action::Drop => XDP_DROP,
         }
     }

@@ -55,6 +55,11 @@ pub(crate) fn ensure_accuracy_programs() -> Result<()> {
     programs::ensure_for_accuracy()
 }
 
+/// What `cargo xtask bench` runs: namespaces, and other limiters.
+pub(crate) fn ensure_bench_programs() -> Result<()> {
+    programs::ensure_for_bench()
+}
+
 /// Where set-up keeps what is its own: `$CARGO_HOME/ratelimitd/bpf-linker-VERSION`, shared by all clones.
 struct Tools {
     dir: PathBuf,

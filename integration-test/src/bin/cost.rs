@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, IPV6, Segment, VLAN, frame, padded, tagged, tcp, v4, v6};
+use integration_test::machine;
 use integration_test::program::{Program, limit_over, policy};
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
@@ -73,12 +74,13 @@ fn main() -> Result<()> {
     let size = programs.first_mut().context("there are rows")?.size();
     let rows: Vec<_> = rows.iter().zip(&rows_ns).map(|(row, times_ns)| measured(row, times_ns)).collect();
     let report = json!({
-        "kernel": text("/proc/sys/kernel/osrelease"),
-        "processor": processor(),
+        "kernel": machine::kernel(),
+        "processor": machine::processor(),
         "rounds": rounds,
         "repeat": repeat,
         "verified_instructions": size.verified_instructions,
         "translated_bytes": size.translated_bytes,
+        "jited_bytes": size.jited_bytes,
         "bare_ns": spread(bare_ns.iter().map(|time_ns| time_ns.cast_signed()).collect()),
         "rows": rows,
     });
@@ -200,15 +202,4 @@ fn spread(mut values: Vec<i64>) -> serde_json::Value {
 
 fn nanos(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn processor() -> String {
-    let cpuinfo = text("/proc/cpuinfo");
-    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let count = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
-    format!("{count} x {}", model.map_or("unknown", |(_, name)| name))
-}
-
-fn text(path: &str) -> String {
-    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }

@@ -31,6 +31,10 @@ const FOR_ACCURACY: [(&str, &str, &str); 4] = [
     ("pip3", "python3-venv", "clients and servers in Python"),
 ];
 
+/// What `cargo xtask bench` holds the limiter against.
+const FOR_BENCH: [(&str, &str, &str); 2] =
+    [("nft", "nftables", "a limiter to compare with"), ("iptables", "iptables", "another")];
+
 pub(super) fn ensure() -> Result<()> {
     ensure_some(&PROGRAMS.map(|(program, ..)| program))?;
     if ARCH == "x86_64"
@@ -46,11 +50,20 @@ pub(super) fn ensure_for_accuracy() -> Result<()> {
     ensure_some(&[&besides[..], &FOR_ACCURACY.map(|(program, ..)| program)].concat())
 }
 
+/// The others are compared with where they are there.
+pub(super) fn ensure_for_bench() -> Result<()> {
+    ensure_some(&["ip", "ethtool", "nsenter", "setpriv"])?;
+    if let Err(error) = ensure_some(&FOR_BENCH.map(|(program, ..)| program)) {
+        say(&format!("{error:#}; their columns say so"));
+    }
+    Ok(())
+}
+
 /// Those of the lists that are named.
 pub(super) fn ensure_some(names: &[&str]) -> Result<()> {
     let is_missing =
         |(program, ..): &&(&str, &str, &str)| names.contains(program) && workspace::program(program).is_none();
-    let missing: Vec<_> = PROGRAMS.iter().chain(&FOR_ACCURACY).filter(is_missing).collect();
+    let missing: Vec<_> = PROGRAMS.iter().chain(&FOR_ACCURACY).chain(&FOR_BENCH).filter(is_missing).collect();
     if missing.is_empty() {
         say(&format!("programs: {}", names.join(" ")));
         return Ok(());

@@ -14,12 +14,11 @@ use ratelimit_common::window::{self, BURST_ANY, amount_max};
 
 use super::clients::Client;
 use super::plain::Plain;
-use super::{Kernel, limits_of, rules_len};
+use super::{Kernel, XDP_PASS, limits_of, rules_len};
 use crate::datapath::DatapathError;
 
 /// The shortest frame that the kernel runs a program on is an Ethernet header.
 const FRAME: [u8; 64] = [0; 64];
-const XDP_PASS: u32 = 2;
 /// What a leaky bucket is charged at most in one call, in runs of [`gcra::AMOUNT_MAX`]. // 134 MB
 const LEAK_RUNS_MAX: u64 = 1024;
 

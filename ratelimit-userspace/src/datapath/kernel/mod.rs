@@ -5,8 +5,10 @@ mod charge;
 mod clients;
 mod encode;
 mod generation;
+mod generator;
 mod held;
 mod notes;
+mod options;
 mod plain;
 mod state;
 mod testing;
@@ -17,14 +19,13 @@ mod trial;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::AsFd as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context as _;
 use aya::maps::{Array, Map, MapData, MapError, PerCpuArray};
 use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use ratelimit_common::admission;
 use ratelimit_common::layout::{
     self, COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, GENERATIONS, INTERFACE_UNKNOWN,
     INTERFACES_MAX, LIMITS_MAX, ROWS_MAX, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Tally, counters_index,
@@ -37,7 +38,9 @@ use ratelimit_common::verdict::{Reason, Verdict};
 use self::attach::Slot;
 use self::clients::{Client, Lengths};
 use self::generation::Tries;
+pub use self::generator::{Flood, Generator, Order, Sources};
 use self::held::Held;
+pub use self::options::{Clock, Options, Passed};
 use self::plain::Plain;
 pub use self::testing::{Bare, ProgramSize, TestRun};
 use super::pins::Pins;
@@ -47,35 +50,6 @@ use super::{
 };
 use crate::config::{Config, OnExit, XdpModeChoice};
 use crate::desired::Policy;
-
-/// How a [`Kernel`] is set up; none of it can be changed while it runs.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Where link and maps are pinned, so that they outlive the daemon; [`super::pins::ROOT`] on a host set up as usual.
-    pub pins: Option<PathBuf>,
-    /// How to attach.
-    pub xdp_mode: XdpModeChoice,
-    /// Sources remembered of each family at least.
-    pub max_sources: u32,
-    /// Windows of each source, see [`Policy::windows_per_source`]. A policy that is applied later may need more: then fewer
-    /// sources are remembered.
-    pub windows_per_source: u32,
-    /// Whether IPv6 sources need the wide keys, see [`Family::of_ipv6_prefix`].
-    pub ipv6_family: Family,
-    /// Where the program takes its time from.
-    pub clock: Clock,
-    /// New sources that a CPU remembers in 134 ms before it draws among them, see [`ratelimit_common::admission`].
-    pub insertions_max: u32,
-}
-
-/// Where the program takes its time from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clock {
-    /// The kernel's monotonic clock, set to the wall clock once.
-    Kernel,
-    /// [`Kernel::set_now`], for tests.
-    Injected,
-}
 
 /// The program in the kernel, with its maps and links. Dropped, it detaches what is not pinned.
 pub struct Kernel {
@@ -109,22 +83,11 @@ pub struct Kernel {
 /// (`LOCAL_FREE_TARGET`, kernel/bpf/bpf_lru_list.c, Linux 6.18); this is added to what is asked for.
 const LRU_SLACK_PER_CPU: u32 = 2 * 128;
 
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
+
 /// A map that is not used must have some room all the same.
 const ENTRIES_MIN: u32 = 1;
-
-impl From<&Config> for Options {
-    fn from(config: &Config) -> Self {
-        Self {
-            pins: pins_root(config.on_exit).map(Path::to_owned),
-            xdp_mode: config.xdp_mode,
-            max_sources: config.max_sources,
-            windows_per_source: config.policy.windows_per_source(),
-            ipv6_family: Family::of_ipv6_prefix(config.policy.ipv6_prefix),
-            clock: Clock::Kernel,
-            insertions_max: admission::BUDGET,
-        }
-    }
-}
 
 impl Kernel {
     /// What a daemon of this configuration drives: [`Kernel::load`], once it is certain that its interfaces can be had, so that
@@ -194,6 +157,7 @@ impl Kernel {
         };
         let lines = notes::lines(windows);
         let clock_is_injected = u8::from(options.clock == Clock::Injected);
+        let passed_action = options.passed.action();
         let mut loader = EbpfLoader::new();
         loader
             .map_max_entries(map::SOURCES_V4, entries)
@@ -202,7 +166,8 @@ impl Kernel {
             .map_max_entries(map::REFUSED, lines)
             .map_max_entries(map::KNOWN, notes::words(lines))
             .map_max_entries(map::UNLISTED, lines)
-            .override_global(layout::CLOCK_IS_INJECTED, &clock_is_injected, true);
+            .override_global(layout::CLOCK_IS_INJECTED, &clock_is_injected, true)
+            .override_global(layout::PASSED_ACTION, &passed_action, true);
         if let Some(pins) = pins {
             for expected in state::EXPECTED {
                 state::check_pin(pins, expected)?;

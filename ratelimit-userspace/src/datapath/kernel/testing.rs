@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use aya::programs::Xdp;
+use aya::programs::xdp::XdpMode;
 use aya::{Ebpf, TestRun as _, TestRunOptions};
 use ratelimit_common::layout::map;
 use ratelimit_common::time::Nanos;
@@ -28,6 +29,8 @@ pub struct ProgramSize {
     pub verified_instructions: u32,
     /// The program as the kernel rewrote it, 8 bytes an instruction.
     pub translated_bytes: u32,
+    /// The machine's instructions that it became.
+    pub jited_bytes: u32,
 }
 
 /// The empty program, which drops every frame unseen: what a run costs without the work.
@@ -43,6 +46,16 @@ impl Bare {
         let mut bare = Self(Ebpf::load(object).context("read the empty program")?);
         bare.program()?.load().context("load the empty program")?;
         Ok(bare)
+    }
+
+    /// Attaches it in the driver of an interface of the calling thread's namespace, for as long as it lives.
+    ///
+    /// # Errors
+    /// Where there is no such interface, it has a program already, or its driver takes none.
+    pub fn attach(&mut self, interface: &str) -> Result<(), DatapathError> {
+        let attached = self.program()?.attach(interface, XdpMode::Driver);
+        attached.with_context(|| format!("attach the empty program to {interface}"))?;
+        Ok(())
     }
 
     /// As [`Kernel::test_run`].
@@ -69,6 +82,7 @@ impl Kernel {
         Ok(ProgramSize {
             verified_instructions: info.verified_instruction_count().unwrap_or(0),
             translated_bytes: info.size_translated().unwrap_or(0),
+            jited_bytes: info.size_jitted(),
         })
     }
 

@@ -1,0 +1,173 @@
+//! The rounds: in each, every row has its turn, and in a row every receiver, loaded anew.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use ratelimit_userspace::datapath::kernel::Generator;
+use serde_json::{Value, json};
+
+use super::peers;
+use super::receiver::{Kind, Receiver};
+use super::rows::{OTHERS_BEFORE, OTHERS_BITS, Row};
+use super::wire::{Family, Wire};
+
+/// How long one run is to take.
+const RUN_MIN: Duration = Duration::from_millis(200);
+/// A run's frames are a multiple of this, so that every source of every row has as many turns.
+const FRAMES_MIN: u32 = 1 << 17;
+/// More would give sources a second turn that are to be new.
+const FRAMES_MAX: u32 = 1 << 21;
+/// After a receiver with a large table has gone, the kernel frees its entries beside what comes next.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// Wires, as rows need them.
+pub struct Wires {
+    v4: Wire,
+    v6: Wire,
+}
+
+impl Wires {
+    /// Makes them.
+    pub fn new() -> Result<Self> {
+        Ok(Self { v4: Wire::new(Family::V4, 1)?, v6: Wire::new(Family::V6, 1)? })
+    }
+
+    fn of(&self, row: &Row) -> &Wire {
+        match row.family() {
+            Family::V4 => &self.v4,
+            Family::V6 => &self.v6,
+        }
+    }
+}
+
+/// What a row came to.
+pub struct Measured {
+    /// Which.
+    pub row: Row,
+    /// Nanoseconds a packet, by receiver and round.
+    pub ns: BTreeMap<Kind, Vec<f64>>,
+    /// Frames in a run, by receiver.
+    pub frames: BTreeMap<Kind, u32>,
+    /// Of the limiter's packets those that passed, in one run.
+    pub limiter_passed: u64,
+}
+
+/// Measures the rows in so many rounds; each receiver is tried once before, and fails there if it does what it must not.
+pub fn measure(rows: &[Row], rounds: u32) -> Result<Vec<Measured>> {
+    let wires = Wires::new()?;
+    // A receiver is loaded anew and knows nothing; whoever sends goes on with the source that is next.
+    let load = |row: &Row| wires.of(row).generator(0, &row.flood()).with_context(|| row.name.clone());
+    let mut generators: Vec<Generator> = rows.iter().map(load).collect::<Result<_>>()?;
+    let mut all = Vec::new();
+    for (at, (row, generator)) in rows.iter().zip(&mut generators).enumerate() {
+        eprintln!("flood: trying row {} of {}: {}", at + 1, rows.len(), row.name);
+        let mut measured =
+            Measured { row: row.clone(), ns: BTreeMap::new(), frames: BTreeMap::new(), limiter_passed: 0 };
+        for &kind in Kind::of(row).iter().filter(|&&kind| peers::obstacle(kind).is_none()) {
+            let (ns, _) = run(kind, row, FRAMES_MIN, wires.of(row), generator)?;
+            measured.frames.insert(kind, frames_for(ns));
+        }
+        all.push(measured);
+    }
+    for round in 1..=rounds {
+        for (at, (measured, generator)) in all.iter_mut().zip(&mut generators).enumerate() {
+            eprintln!("flood: round {round} of {rounds}, row {} of {}: {}", at + 1, rows.len(), measured.row.name);
+            for (&kind, &frames) in &measured.frames {
+                let (ns, passed) = run(kind, &measured.row, frames, wires.of(&measured.row), generator)?;
+                measured.ns.entry(kind).or_default().push(ns);
+                if kind == Kind::Limiter {
+                    measured.limiter_passed = passed;
+                }
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// As many as take about as long as a run is to take.
+fn frames_for(ns: f64) -> u32 {
+    let least = Duration::from_secs_f64(ns * f64::from(FRAMES_MIN) / 1e9);
+    let times = RUN_MIN.as_nanos() / least.as_nanos().max(1);
+    u32::try_from(times).unwrap_or(u32::MAX).saturating_mul(FRAMES_MIN).clamp(FRAMES_MIN, FRAMES_MAX)
+}
+
+/// Loads one, sends what comes before, and then times so many frames; nanoseconds a packet, and how many of them passed.
+fn run(kind: Kind, row: &Row, frames: u32, wire: &Wire, generator: &mut Generator) -> Result<(f64, u64)> {
+    let context = || format!("{}, {}", row.name, kind.id());
+    let before = kind.needs_before(row);
+    let frames_in_all = u64::from(before) + u64::from(frames);
+    let mut receiver = Receiver::load(kind, row, frames_in_all, wire).with_context(context)?;
+    let timed = (|| {
+        if let Some(flood) = row.flood_of_others() {
+            wire.send(&mut wire.generator(0, &flood)?, OTHERS_BEFORE << OTHERS_BITS)?;
+        }
+        if before > 0 {
+            wire.send(generator, before)?;
+        }
+        let counted = receiver.counts()?;
+        let run = wire.send(generator, frames)?;
+        let counts = receiver.check(row, counted, run.sent)?;
+        receiver.check_edge(row, |frames| wire.send(generator, frames).map(|_| ()))?;
+        Ok::<_, anyhow::Error>((run.ns(), counts.within))
+    })();
+    drop(receiver);
+    std::thread::sleep(SETTLE);
+    timed.with_context(context)
+}
+
+impl Measured {
+    /// As JSON: medians and extremes, and the same above the bare program of the same round.
+    pub fn to_json(&self) -> Result<Value> {
+        let bare = self.ns.get(&Kind::Bare).context("the bare program is measured")?;
+        let mut receivers = Vec::new();
+        for &kind in Kind::of(&self.row) {
+            if let Some(missing) = peers::obstacle(kind) {
+                receivers.push(json!({ "id": kind.id(), "missing": missing }));
+                continue;
+            }
+            let ns = self.ns.get(&kind).with_context(|| format!("{} is measured", kind.id()))?;
+            ensure!(ns.len() == bare.len(), "each round has a run of each");
+            let above: Vec<f64> = ns.iter().zip(bare).map(|(ns, bare)| ns - bare).collect();
+            receivers.push(json!({
+                "id": kind.id(),
+                "frames": self.frames[&kind],
+                "ns": spread(ns),
+                "above_bare_ns": spread(&above),
+            }));
+        }
+        let passed = self.limiter_passed as f64 / f64::from(self.frames[&Kind::Limiter]);
+        Ok(json!({ "id": self.row.id, "name": self.row.name, "limiter_passed": passed, "receivers": receivers }))
+    }
+}
+
+/// Median, least and most, in tenths.
+pub fn spread(values: &[f64]) -> Value {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let tenths = |value: f64| (value * 10.0).round() / 10.0;
+    json!({
+        "median": tenths(values[(values.len() - 1) / 2].midpoint(values[values.len() / 2])),
+        "min": tenths(values[0]),
+        "max": tenths(values[values.len() - 1]),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_has_whole_turns_of_every_source_and_no_forged_one_twice() {
+        assert_eq!(frames_for(200.0), 7 * FRAMES_MIN);
+        assert_eq!(frames_for(5_000.0), FRAMES_MIN);
+        assert_eq!(frames_for(0.1), FRAMES_MAX);
+        const { assert!(FRAMES_MAX + (17 << 16) < 1 << 24) };
+    }
+
+    #[test]
+    fn a_spread_is_the_median_between_the_extremes() {
+        assert_eq!(spread(&[3.04, 1.0, 2.0]), json!({ "median": 2.0, "min": 1.0, "max": 3.0 }));
+        assert_eq!(spread(&[4.0, 1.0]), json!({ "median": 2.5, "min": 1.0, "max": 4.0 }));
+    }
+}

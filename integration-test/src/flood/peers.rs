@@ -1,0 +1,192 @@
+//! The other limiters, each with its rules as its manual has them, and whatever is left dropped right behind: so the verdict is
+//! measured and not the stack behind it.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use netlab::Namespace;
+use serde_json::Value;
+
+use super::receiver::{Counts, Kind};
+use super::rows::{PORT, Packet, Row};
+use super::wire::{Family, RECEIVING};
+
+/// Sources that each has room for.
+const ELEMENTS_MAX: u32 = 1 << 20;
+
+/// Why one cannot be measured here, and what would help; none where it can.
+pub fn obstacle(kind: Kind) -> Option<String> {
+    let (program, package) = match kind {
+        Kind::Bare | Kind::Limiter => return None,
+        Kind::NftDrop | Kind::NftMeter => ("nft", "nftables"),
+        Kind::Hashlimit => ("iptables", "iptables"),
+    };
+    let is_there = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    (!is_there).then(|| format!("there is no {program}: install {package}"))
+}
+
+/// What a program calls itself.
+pub fn version(kind: Kind) -> Option<String> {
+    let program = match kind {
+        Kind::Bare | Kind::Limiter | Kind::NftDrop => return None,
+        Kind::NftMeter => "nft",
+        Kind::Hashlimit => "iptables",
+    };
+    let output = Command::new(program).arg("--version").output().ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// What everything comes to at ingress that no chain before it has dropped. A table of its own: nft reads all elements of a
+/// table's sets before it lists anything of it, which takes minutes.
+const BEHIND: &str = "table netdev behind {
+    chain ingress { type filter hook ingress device \"INTERFACE\" priority 10; policy drop; counter drop; }
+}";
+
+/// Tables of nftables in a namespace, taken out on drop.
+struct Tables<'a>(&'a Namespace);
+
+impl<'a> Tables<'a> {
+    fn load(namespace: &'a Namespace, before: &str) -> Result<Self> {
+        let script = format!("{before}\n{BEHIND}\n").replace("INTERFACE", RECEIVING[0]);
+        let tables = Self(namespace);
+        feed(namespace.command("nft").args(["-f", "-"]), &script)?;
+        Ok(tables)
+    }
+
+    /// Packets that came to the last chain.
+    fn behind(&self) -> Result<u64> {
+        let output = self.0.run(&["nft", "-j", "list", "chain", "netdev", "behind", "ingress"])?;
+        ensure!(output.status.success(), "nft list chain: {}", output.stderr.trim());
+        let listed: Value = serde_json::from_str(&output.stdout).context("read what nft lists")?;
+        let rule = listed["nftables"].as_array().and_then(|all| all.iter().find_map(|object| object.get("rule")));
+        let counter = rule.and_then(|rule| rule["expr"].as_array()?.iter().find_map(|part| part.get("counter")));
+        counter.and_then(|counter| counter["packets"].as_u64()).context("nft lists no counter")
+    }
+}
+
+impl Drop for Tables<'_> {
+    fn drop(&mut self) {
+        // They go with their namespace at the latest.
+        let _gone = self.0.run(&["nft", "flush", "ruleset"]);
+    }
+}
+
+/// nftables, which drops everything at ingress.
+pub struct NftDrop<'a>(Tables<'a>);
+
+impl<'a> NftDrop<'a> {
+    /// Loads it.
+    pub fn load(namespace: &'a Namespace) -> Result<Self> {
+        Ok(Self(Tables::load(namespace, "")?))
+    }
+
+    /// Packets that it has dropped.
+    pub fn dropped(&self) -> Result<u64> {
+        self.0.behind()
+    }
+}
+
+/// nftables, with a dynamic set whose elements have a limit each, at ingress.
+pub struct NftMeter<'a>(Tables<'a>);
+
+impl<'a> NftMeter<'a> {
+    /// Loads it, for so many packets an hour of each source.
+    pub fn load(namespace: &'a Namespace, row: &Row, amount: u64) -> Result<Self> {
+        let (kind, source) = match row.family() {
+            Family::V4 => ("ipv4_addr", "ip saddr"),
+            Family::V6 => ("ipv6_addr", "ip6 saddr & ffff:ffff:ffff:ffff::"),
+        };
+        let rules = format!(
+            "table netdev flood {{\n\
+             set sources {{ type {kind}; size {ELEMENTS_MAX}; flags dynamic, timeout; timeout 1h; }}\n\
+             chain ingress {{ type filter hook ingress device \"INTERFACE\" priority 0; policy accept;\n\
+             {protocol} dport {PORT} update @sources {{ {source} limit rate over {amount}/hour burst {burst} packets }} drop\n\
+             }}\n}}",
+            protocol = protocol(row),
+            burst = burst(amount),
+        );
+        Ok(Self(Tables::load(namespace, &rules)?))
+    }
+
+    /// Packets that were within their limit; it has dropped the rest.
+    pub fn within(&self) -> Result<u64> {
+        self.0.behind()
+    }
+}
+
+/// iptables, with hashlimit in the raw table, the first that a packet comes to. Taken out on drop.
+pub struct Hashlimit<'a> {
+    namespace: &'a Namespace,
+    program: &'static str,
+}
+
+impl<'a> Hashlimit<'a> {
+    /// Loads it, for so many packets an hour of each source.
+    pub fn load(namespace: &'a Namespace, row: &Row, amount: u64) -> Result<Self> {
+        let (program, prefix) = match row.family() {
+            Family::V4 => ("iptables", "32"),
+            Family::V6 => ("ip6tables", "64"),
+        };
+        let hashlimit = Self { namespace, program };
+        let rule = format!(
+            "-A PREROUTING -i {interface} -p {protocol} --dport {PORT} -m hashlimit --hashlimit-name flood \
+             --hashlimit-mode srcip --hashlimit-srcmask {prefix} --hashlimit-above {amount}/hour --hashlimit-burst {burst} \
+             --hashlimit-htable-size {buckets} --hashlimit-htable-max {ELEMENTS_MAX} --hashlimit-htable-expire 3600000 -j DROP",
+            interface = RECEIVING[0],
+            protocol = protocol(row),
+            burst = burst(amount),
+            buckets = ELEMENTS_MAX / 4,
+        );
+        hashlimit.raw(&rule.split_whitespace().collect::<Vec<_>>())?;
+        hashlimit.raw(&["-A", "PREROUTING", "-i", RECEIVING[0], "-j", "DROP"])?;
+        Ok(hashlimit)
+    }
+
+    /// The counters of its two rules.
+    pub fn counts(&self) -> Result<Counts> {
+        let listed = self.raw(&["-L", "PREROUTING", "-v", "-n", "-x"])?;
+        // A line for the chain and one for the columns' names come first.
+        let packets = listed.lines().skip(2).map(|line| line.split_whitespace().next()?.parse().ok());
+        let packets: Option<Vec<u64>> = packets.collect();
+        let [over, within] = packets.context("read what iptables lists")?[..] else {
+            bail!("not two rules:\n{listed}")
+        };
+        Ok(Counts { over, within, ..Counts::default() })
+    }
+
+    fn raw(&self, arguments: &[&str]) -> Result<String> {
+        let output = self.namespace.run(&[&[self.program, "-w", "-t", "raw"], arguments].concat())?;
+        ensure!(output.status.success(), "{} {}: {}", self.program, arguments.join(" "), output.stderr.trim());
+        Ok(output.stdout)
+    }
+}
+
+impl Drop for Hashlimit<'_> {
+    fn drop(&mut self) {
+        // It goes with its namespace at the latest.
+        let _gone = self.raw(&["-F", "PREROUTING"]);
+    }
+}
+
+/// As much as the limit at once, as the limiter allows too; both programs end at about a million.
+fn burst(amount: u64) -> u64 {
+    amount.clamp(1, 1_000_000)
+}
+
+fn protocol(row: &Row) -> &'static str {
+    match row.packet {
+        Packet::Syn | Packet::Data => "tcp",
+        Packet::Datagram => "udp",
+    }
+}
+
+fn feed(command: &mut Command, text: &str) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("start {name}"))?;
+    child.stdin.take().context("standard input is piped")?.write_all(text.as_bytes()).context("write the rules")?;
+    let output = child.wait_with_output().context("wait for it")?;
+    ensure!(output.status.success(), "nft: {}\n{text}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! The receivers, each loaded anew for every run, and what each says that it did.
+
+use anyhow::{Context as _, Result, ensure};
+use ratelimit_common::admission::BUDGET;
+use ratelimit_common::source::Family as SourceFamily;
+use ratelimit_common::verdict::Reason;
+use ratelimit_userspace::config::XdpModeChoice;
+use ratelimit_userspace::datapath::kernel::{Bare, Clock, Kernel, Options, Passed};
+use ratelimit_userspace::datapath::{Datapath as _, XdpMode};
+
+use super::peers::{Hashlimit, NftDrop, NftMeter};
+use super::rows::{Beside, Expected, OTHERS_BITS, Row};
+use super::wire::{RECEIVING, Wire};
+
+/// Of a peer's packets so many may have another verdict than the limiter's: its bucket refills while it runs. One in:
+const OFF_MAX: u64 = 100;
+
+/// Who receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// `XDP_DROP` at once.
+    Bare,
+    /// The real program.
+    Limiter,
+    /// nftables, which drops everything.
+    NftDrop,
+    /// nftables, with a limit for each source.
+    NftMeter,
+    /// iptables, with a limit for each source.
+    Hashlimit,
+}
+
+impl Kind {
+    /// All, in the order that they have their turns in.
+    pub const ALL: [Self; 5] = [Self::Bare, Self::Limiter, Self::NftDrop, Self::NftMeter, Self::Hashlimit];
+
+    /// Its name in JSON.
+    pub const fn id(self) -> &'static str {
+        match self {
+            Self::Bare => "bare",
+            Self::Limiter => "limiter",
+            Self::NftDrop => "nft_drop",
+            Self::NftMeter => "nft_meter",
+            Self::Hashlimit => "hashlimit",
+        }
+    }
+
+    /// Frames before the first that is timed: what has the row's sources over their limit, or the table full.
+    pub fn needs_before(self, row: &Row) -> u32 {
+        match self {
+            Self::Bare | Self::NftDrop => 0,
+            Self::Limiter => row.before.min(2 * row.max_sources),
+            Self::NftMeter | Self::Hashlimit => row.before,
+        }
+    }
+
+    /// Those that a row is measured with.
+    pub fn of(row: &Row) -> &'static [Self] {
+        match row.beside {
+            Beside::Peers => &Self::ALL,
+            Beside::Bare => &Self::ALL[..2],
+        }
+    }
+}
+
+/// Packets so far, by what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Dropped as over a limit; all, where everything is dropped.
+    pub over: u64,
+    /// Within their limit.
+    pub within: u64,
+    /// Dropped as new ones in a flood of new ones.
+    pub new_dropped: u64,
+    /// Packets of new sources that passed without being looked at.
+    pub not_admitted: u64,
+    /// Anything else.
+    pub other: u64,
+}
+
+impl Counts {
+    fn since(self, before: Self) -> Self {
+        Self {
+            over: self.over - before.over,
+            within: self.within - before.within,
+            new_dropped: self.new_dropped - before.new_dropped,
+            not_admitted: self.not_admitted - before.not_admitted,
+            other: self.other - before.other,
+        }
+    }
+}
+
+/// One that receives, until it is dropped.
+pub struct Receiver<'a> {
+    wire: &'a Wire,
+    loaded: Loaded<'a>,
+}
+
+enum Loaded<'a> {
+    Bare(#[expect(dead_code, reason = "it is attached while it lives")] Bare),
+    Limiter(Box<Kernel>),
+    NftDrop(NftDrop<'a>),
+    NftMeter(NftMeter<'a>),
+    Hashlimit(Hashlimit<'a>),
+}
+
+impl<'a> Receiver<'a> {
+    /// Loads one, for a row of so many frames in all.
+    pub fn load(kind: Kind, row: &Row, frames: u64, wire: &'a Wire) -> Result<Self> {
+        let amount = row.packets_an_hour(frames);
+        let loaded = match kind {
+            Kind::Bare => Loaded::Bare(wire.receiver.inside(|| {
+                let mut bare = Bare::load()?;
+                bare.attach(RECEIVING[0])?;
+                Ok(bare)
+            })?),
+            Kind::Limiter => Loaded::Limiter(Box::new(limiter(row, frames, wire, 1)?)),
+            Kind::NftDrop => Loaded::NftDrop(NftDrop::load(&wire.receiver)?),
+            Kind::NftMeter => Loaded::NftMeter(NftMeter::load(&wire.receiver, row, amount)?),
+            Kind::Hashlimit => Loaded::Hashlimit(Hashlimit::load(&wire.receiver, row, amount)?),
+        };
+        Ok(Self { wire, loaded })
+    }
+
+    /// What has become of the packets so far.
+    pub fn counts(&mut self) -> Result<Counts> {
+        match &mut self.loaded {
+            Loaded::Bare(_) => Ok(Counts { over: self.wire.dropped_by_xdp()?, ..Counts::default() }),
+            Loaded::Limiter(kernel) => counts_of(kernel, self.wire),
+            Loaded::NftDrop(nft) => Ok(Counts { over: nft.dropped()?, ..Counts::default() }),
+            Loaded::NftMeter(nft) => {
+                let within = nft.within()?;
+                Ok(Counts { over: self.wire.received(1)?.saturating_sub(within), within, ..Counts::default() })
+            }
+            Loaded::Hashlimit(hashlimit) => hashlimit.counts(),
+        }
+    }
+
+    /// Fails where something else became of `sent` frames than the row says.
+    pub fn check(&mut self, row: &Row, before: Counts, sent: u64) -> Result<Counts> {
+        let counts = self.counts()?.since(before);
+        let Counts { over, within, new_dropped, not_admitted, other } = counts;
+        let is_right = match &self.loaded {
+            // Over IPv6 some come that nobody sent.
+            Loaded::Bare(_) | Loaded::NftDrop(_) => over >= sent && within == 0,
+            Loaded::Limiter(_) => {
+                let is_alone = other == 0 || row.sources.first.is_ipv6();
+                let is_judged = match row.expected {
+                    Expected::Over => over == sent,
+                    Expected::Within => within == sent,
+                    Expected::New => over == 0 && within + new_dropped + not_admitted == sent,
+                    Expected::HalfNew => over == 0 && within + new_dropped + not_admitted == sent && within >= sent / 2,
+                };
+                is_alone && is_judged
+            }
+            Loaded::NftMeter(_) => {
+                let off = match row.expected {
+                    Expected::Over => within,
+                    Expected::Within | Expected::New | Expected::HalfNew => over,
+                };
+                over + within >= sent && off <= sent / OFF_MAX
+            }
+            // What finds its table full is dropped before any rule counts it.
+            Loaded::Hashlimit(_) => match row.expected {
+                Expected::Over => over + within == sent && within <= sent / OFF_MAX,
+                Expected::Within => over + within == sent && over <= sent / OFF_MAX,
+                Expected::New | Expected::HalfNew => over + within <= sent && over <= sent / OFF_MAX,
+            },
+        };
+        ensure!(is_right, "of {sent} frames {counts:?}, which is not `{:?}`", row.expected);
+        Ok(counts)
+    }
+
+    /// Fails where a well-behaved source that has sent all that it may can send one more, or could have sent less: `send` sends
+    /// as many frames as it is told.
+    pub fn check_edge(&mut self, row: &Row, send: impl FnOnce(u32) -> Result<()>) -> Result<()> {
+        if row.expected != Expected::HalfNew || !matches!(self.loaded, Loaded::Limiter(_)) {
+            return Ok(());
+        }
+        let before = self.counts()?;
+        send(2 << OTHERS_BITS)?;
+        let over = self.counts()?.since(before).over;
+        ensure!(
+            over == 1 << OTHERS_BITS,
+            "of {} sources at their limit {over} were refused one more",
+            1 << OTHERS_BITS
+        );
+        Ok(())
+    }
+}
+
+/// The real program, attached to the receiving ends of so many pairs.
+pub fn limiter(row: &Row, frames: u64, wire: &Wire, pairs: usize) -> Result<Kernel> {
+    wire.receiver.inside(|| {
+        let policy = row.policy(frames);
+        let mut kernel = Kernel::load(&Options {
+            pins: None,
+            xdp_mode: XdpModeChoice::Native,
+            max_sources: row.max_sources,
+            // Rules share the sources; only one of them judges.
+            windows_per_source: 1,
+            ipv6_family: SourceFamily::of_ipv6_prefix(policy.ipv6_prefix),
+            clock: Clock::Kernel,
+            passed: Passed::Nowhere,
+            insertions_max: BUDGET,
+        })?;
+        kernel.apply(&policy)?;
+        for interface in &RECEIVING[..pairs] {
+            let mode = kernel.attach(interface)?;
+            ensure!(mode == XdpMode::Native, "attached to {interface} in {} mode", mode.label());
+        }
+        Ok(kernel)
+    })
+}
+
+/// What the program's counters say, of all interfaces.
+pub fn counts_of(kernel: &mut Kernel, wire: &Wire) -> Result<Counts> {
+    let reading = wire.receiver.inside(|| Ok(kernel.read()?))?;
+    let faults: Vec<_> = reading.faults.iter().filter(|(_, count)| *count != 0).collect();
+    ensure!(faults.is_empty(), "map operations failed: {faults:?}");
+    let mut counts = Counts::default();
+    let tallies = reading.interfaces.iter().flat_map(|interface| interface.rules.iter().chain([&interface.unruled]));
+    for (reason, tally) in tallies.flat_map(|tallies| &tallies.0) {
+        let kind = match reason {
+            Reason::OverLimit => &mut counts.over,
+            Reason::WithinLimit => &mut counts.within,
+            Reason::NewSourceBudget => &mut counts.new_dropped,
+            Reason::NotAdmitted => &mut counts.not_admitted,
+            Reason::NotIp
+            | Reason::NotProtected
+            | Reason::NotCounted
+            | Reason::Exempt
+            | Reason::DryRun
+            | Reason::Malformed
+            | Reason::StateFull
+            | Reason::InternalError
+            | Reason::Contended
+            | Reason::Banned
+            | Reason::Denied
+            | Reason::TooManyTags => &mut counts.other,
+        };
+        *kind += tally.packets;
+    }
+    reading.interfaces.first().context("it is attached")?;
+    Ok(counts)
+}

@@ -1,0 +1,315 @@
+//! What is measured: who sends what, by which limit it is judged, and what must become of it.
+
+use std::net::IpAddr;
+
+use ratelimit_common::layout::Unit;
+use ratelimit_common::time::SECOND_NS;
+use ratelimit_userspace::datapath::kernel::{Flood, Order, Sources};
+use ratelimit_userspace::desired::{Access, Policy, Ports, Rule, WindowForm, slot};
+
+use super::wire::Family;
+use crate::frames::flag::{ACK, PSH, SYN};
+use crate::frames::proto::{TCP, UDP};
+use crate::frames::{IPV4, IPV6, frame, padded, tcp, tcp_with, udp, v4, v6};
+use crate::program::limit_over;
+
+/// A server's port; every flood goes there.
+pub const PORT: u16 = 80;
+/// The well-behaved ones of a mixed flood: two to the power of this.
+pub const OTHERS_BITS: u8 = 6;
+/// Packets of each of them before the flood, by which they are known.
+pub const OTHERS_BEFORE: u32 = 64;
+/// Sources that the limiter remembers unless a row says otherwise: its default.
+pub const MAX_SOURCES: u32 = 262_144;
+/// More than any row sends.
+const PLENTY: u64 = 1 << 33;
+
+/// What is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packet {
+    /// What opens a TCP connection.
+    Syn,
+    /// A TCP segment with 64 bytes of data.
+    Data,
+    /// A datagram with 18 bytes of data, the shortest that fills a frame.
+    Datagram,
+}
+
+/// By which limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// So many packets an hour.
+    Of(u64),
+    /// More than come.
+    Plenty,
+    /// As many as each of the well-behaved sources sends.
+    OfOthers,
+}
+
+/// What must become of the packets once a row has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// All are over the limit.
+    Over,
+    /// All are within the limit.
+    Within,
+    /// All are of sources that were not seen yet, so none is over the limit.
+    New,
+    /// Every other one is of a known source within its limit, and the rest of new ones.
+    HalfNew,
+}
+
+/// Whether other limiters are measured beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// All of them.
+    Peers,
+    /// The bare program alone.
+    Bare,
+}
+
+/// One row of the tables.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// By which its goal is found.
+    pub id: &'static str,
+    /// What it is.
+    pub name: String,
+    /// What is sent.
+    pub packet: Packet,
+    /// By whom.
+    pub sources: Sources,
+    /// Whether every other frame is of a small set of sources that stay within their limit.
+    pub others: Option<Sources>,
+    /// The limit.
+    pub amount: Amount,
+    /// What must become of it.
+    pub expected: Expected,
+    /// Rules; the last judges.
+    pub rules: usize,
+    /// Exempt prefixes; none holds a source.
+    pub exempt: u32,
+    /// Sources that the limiter remembers.
+    pub max_sources: u32,
+    /// Frames that are sent before the first that is timed.
+    pub before: u32,
+    /// Whom it is held against.
+    pub beside: Beside,
+}
+
+impl Row {
+    /// Which wire it needs.
+    pub fn family(&self) -> Family {
+        if self.sources.first.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+
+    /// What is sent.
+    pub fn flood(&self) -> Flood {
+        let (proto, payload) = match self.packet {
+            Packet::Syn => (TCP, tcp(PORT, SYN)),
+            Packet::Data => (TCP, tcp_with(PORT, ACK | PSH, &[], &[0x55; 64])),
+            Packet::Datagram => (UDP, udp(PORT, [0x55; 18])),
+        };
+        let frame = match self.family() {
+            Family::V4 => frame(IPV4, v4(proto, payload)),
+            Family::V6 => frame(IPV6, v6(proto, payload)),
+        };
+        Flood { frame: padded(frame, 60), sources: self.sources.clone(), others: self.others.clone() }
+    }
+
+    /// What its well-behaved sources send before the flood, if it has any.
+    pub fn flood_of_others(&self) -> Option<Flood> {
+        self.others.clone().map(|sources| Flood { sources, others: None, ..self.flood() })
+    }
+
+    /// Packets an hour where so many frames come in all.
+    pub fn packets_an_hour(&self, frames: u64) -> u64 {
+        match self.amount {
+            Amount::Of(amount) => amount,
+            Amount::Plenty => PLENTY,
+            Amount::OfOthers => u64::from(OTHERS_BEFORE) + ((frames / 2) >> OTHERS_BITS),
+        }
+    }
+
+    /// What the limiter judges by.
+    pub fn policy(&self, frames: u64) -> Policy {
+        let rule = |at: usize| {
+            let is_last = at + 1 == self.rules;
+            let port = if is_last { PORT } else { 1000 + u16::try_from(at).expect("at most 64 rules") };
+            let (name, bucket_ns) = (format!("rule-{at}"), 600 * SECOND_NS);
+            let amount = self.packets_an_hour(frames);
+            let mut limit = limit_over(amount, Unit::Packets, WindowForm::Strict, 6, bucket_ns);
+            limit.slot = slot(&name, Unit::Packets, bucket_ns);
+            let ports = vec![(port, port)];
+            Rule::new(name, Ports { tcp: ports.clone(), udp: ports, other_protocols: false }, vec![limit])
+        };
+        let exempt = (0..self.exempt).map(|at| {
+            // Every second /24 from 20.0.0.0 on: the sources of these rows are between two of them.
+            let octets = (0x1400_0000 + (at << 9)).to_be_bytes();
+            Access::exempt(format!("{}.{}.{}.0/24", octets[0], octets[1], octets[2]).parse().expect("a prefix"))
+        });
+        Policy {
+            ipv4_prefix: 32,
+            ipv6_prefix: 64,
+            access: exempt.collect(),
+            rules: (0..self.rules).map(rule).collect(),
+        }
+    }
+}
+
+/// So many sources in turn, two to the power of `bits`.
+pub fn in_turn(first: &str, bits: u8) -> Sources {
+    Sources { first: address(first), bits, order: Order::InTurn, host_bits: 0 }
+}
+
+/// Prefixes of 64 bits in turn.
+pub fn prefixes_in_turn(first: &str, bits: u8) -> Sources {
+    Sources { host_bits: 64, ..in_turn(first, bits) }
+}
+
+/// Sources of a Zipf distribution with exponent 1: of `2^bits`, by a table of 65 536 quantiles.
+pub fn zipf(first: &str, bits: u8) -> Sources {
+    Sources { order: Order::Picked(zipf_picks(1 << bits, 65_536)), ..in_turn(first, bits) }
+}
+
+/// The ranks at the middles of so many equal parts of the distribution, where rank r has a share of 1/r.
+fn zipf_picks(ranks: u32, parts: u32) -> Vec<u32> {
+    let total: f64 = (1..=ranks).map(|rank| 1.0 / f64::from(rank)).sum();
+    let (mut rank, mut below) = (0, 1.0);
+    let picks = (0..parts).map(|part| {
+        let quantile = (f64::from(part) + 0.5) / f64::from(parts) * total;
+        while below < quantile && rank + 1 < ranks {
+            rank += 1;
+            below += 1.0 / f64::from(rank + 1);
+        }
+        rank
+    });
+    picks.collect()
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+const ONE: &str = "198.51.100.7";
+const MANY: &str = "10.77.0.0";
+const FORGED: &str = "11.0.0.0";
+/// Between two of the exempt prefixes.
+const AMONG_EXEMPT: &str = "21.0.1.7";
+
+/// One source over its limit, from which the others differ.
+pub fn one_source() -> Row {
+    Row {
+        id: "one_source",
+        name: "one source over its limit".into(),
+        packet: Packet::Syn,
+        sources: in_turn(ONE, 0),
+        others: None,
+        amount: Amount::Of(1000),
+        expected: Expected::Over,
+        rules: 1,
+        exempt: 0,
+        max_sources: MAX_SOURCES,
+        before: 8192,
+        beside: Beside::Peers,
+    }
+}
+
+/// Those of the first table.
+pub fn all() -> Vec<Row> {
+    let row = |id, name: &str| Row { id, name: name.into(), ..one_source() };
+    // Fills every table: those of the others have room for 1 << 20 sources.
+    let forged_before = 17 << 16;
+    let many = Row { amount: Amount::Of(1), before: 3 << 16, ..one_source() };
+    vec![
+        one_source(),
+        Row {
+            id: "sources_65536",
+            name: "65 536 sources over their limit".into(),
+            sources: in_turn(MANY, 16),
+            ..many.clone()
+        },
+        Row {
+            id: "sources_zipf",
+            name: "1 M sources, Zipf, over their limit".into(),
+            sources: zipf("10.0.0.0", 20),
+            ..many
+        },
+        Row {
+            sources: in_turn(FORGED, 24),
+            expected: Expected::New,
+            before: forged_before,
+            ..row("forged", "16.7 M forged sources")
+        },
+        Row {
+            sources: in_turn(FORGED, 24),
+            others: Some(in_turn("198.18.0.0", OTHERS_BITS)),
+            amount: Amount::OfOthers,
+            expected: Expected::HalfNew,
+            before: 1 << 19,
+            ..row("half_forged", "half 64 known sources within their limit, half forged")
+        },
+        Row { sources: in_turn("2001:db8:0:7::", 24), ..row("v6_in_64", "IPv6, rotating in one /64 over its limit") },
+        Row {
+            sources: prefixes_in_turn("2001:db8:ff00::1", 24),
+            expected: Expected::New,
+            before: forged_before,
+            ..row("v6_forged", "IPv6, 16.7 M forged /64s")
+        },
+        Row { packet: Packet::Datagram, ..row("udp", "UDP, one source over its limit") },
+        Row { packet: Packet::Data, ..row("data", "data segments, one source over its limit") },
+        Row { rules: 64, beside: Beside::Bare, ..row("rules_64", "one source over the limit of the last of 64 rules") },
+        Row {
+            sources: in_turn(AMONG_EXEMPT, 0),
+            amount: Amount::Plenty,
+            expected: Expected::Within,
+            beside: Beside::Bare,
+            ..row("within", "one source within its limit")
+        },
+        Row {
+            sources: in_turn(AMONG_EXEMPT, 0),
+            amount: Amount::Plenty,
+            expected: Expected::Within,
+            exempt: 100_000,
+            beside: Beside::Bare,
+            ..row("exempt_100000", "the same beside 100 000 exempt prefixes")
+        },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zipf_picks_the_first_rank_as_often_as_its_share_says() {
+        let picks = zipf_picks(1 << 20, 65_536);
+        let share = |rank| picks.iter().filter(|&&pick| pick == rank).count();
+        // 65536 / H(2^20) = 65536 / 14.44
+        assert!((4530..=4550).contains(&share(0)), "{}", share(0));
+        assert!((2260..=2280).contains(&share(1)), "{}", share(1));
+        assert!(picks.is_sorted() && picks.last().is_some_and(|&last| last < 1 << 20));
+        let distinct = picks.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        assert!(distinct > 10_000, "{distinct}");
+    }
+
+    #[test]
+    fn no_row_has_an_exempt_source_and_the_last_rule_judges() {
+        for row in all() {
+            let policy = row.policy(1 << 20);
+            let prefixes = policy.access.iter().filter(|access| access.prefix.contains(&row.sources.first)).count();
+            assert_eq!(prefixes, 0, "{}", row.name);
+            assert_eq!((policy.access.len(), policy.rules.len()), (row.exempt as usize, row.rules));
+            assert_eq!(policy.rules.iter().position(|rule| rule.ports.tcp == [(PORT, PORT)]), Some(row.rules - 1));
+        }
+    }
+
+    #[test]
+    fn what_comes_before_has_every_source_of_a_row_over_its_limit() {
+        for row in all().iter().filter(|row| row.expected == Expected::Over && row.sources.order == Order::InTurn) {
+            let Amount::Of(amount) = row.amount else { panic!("{} has no limit to be over", row.name) };
+            let sources = if row.family() == Family::V6 { 1 } else { 1 << row.sources.bits };
+            assert!(u64::from(row.before) >= sources * (amount + 1), "{}", row.name);
+        }
+    }
+}

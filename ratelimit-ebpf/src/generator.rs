@@ -1,0 +1,198 @@
+//! The benchmark's sender: gives a frame the next source of a flood, and sends it over an interface. Run on live frames
+//! (`BPF_PROG_TEST_RUN` with `BPF_F_TEST_XDP_LIVE_FRAMES`) between namespaces of the benchmark's own; nobody attaches it.
+//!
+//! What a frame says besides its source is in the frame that it is run on. The globals are set at load, so the verifier takes
+//! out what a flood does not need.
+#![cfg_attr(target_arch = "bpf", no_std, no_main)]
+
+#[cfg(target_arch = "bpf")]
+mod object;
+
+#[cfg(target_arch = "bpf")]
+mod entry {
+    use aya_ebpf::Global;
+    use aya_ebpf::bindings::xdp_action::XDP_ABORTED;
+    use aya_ebpf::helpers::generated::bpf_redirect;
+    use aya_ebpf::macros::{map, xdp};
+    use aya_ebpf::maps::Array;
+    use aya_ebpf::programs::XdpContext;
+
+    /// Where the flood's sources are taken from a table: entries, a power of two.
+    const PICKS_LEN: u32 = 65_536;
+    const ETHERNET_LEN: usize = 14;
+
+    /// The interface that frames leave by.
+    #[unsafe(no_mangle)]
+    static INTERFACE: Global<u32> = Global::new(0);
+    /// Whether the frame is IPv6, else IPv4.
+    #[unsafe(no_mangle)]
+    static IS_IPV6: Global<u8> = Global::new(0);
+    /// Whether it is UDP, else TCP.
+    #[unsafe(no_mangle)]
+    static IS_UDP: Global<u8> = Global::new(0);
+    /// Whether sources are picked by the table.
+    #[unsafe(no_mangle)]
+    static IS_PICKED: Global<u8> = Global::new(0);
+    /// Sums of what the checksums cover, without the source's address and port: IPv4's header, and the segment or datagram.
+    #[unsafe(no_mangle)]
+    static HEADER_SUM: Global<u32> = Global::new(0);
+    #[unsafe(no_mangle)]
+    static PAYLOAD_SUM: Global<u32> = Global::new(0);
+    /// The first source's address, in host order; of IPv4 in the low half.
+    #[unsafe(no_mangle)]
+    static BASE_HIGH: Global<u64> = Global::new(0);
+    #[unsafe(no_mangle)]
+    static BASE_LOW: Global<u64> = Global::new(0);
+    /// The sources' numbers less one, a run of ones, and half their length in bits.
+    #[unsafe(no_mangle)]
+    static MASK: Global<u32> = Global::new(0);
+    #[unsafe(no_mangle)]
+    static HALF_BITS: Global<u32> = Global::new(0);
+    /// Whether a source's number counts IPv6 prefixes of 64 bits, else addresses.
+    #[unsafe(no_mangle)]
+    static IS_OF_PREFIXES: Global<u8> = Global::new(0);
+    /// Whether every other frame is of another, small set of sources: their first address, and their number less one.
+    #[unsafe(no_mangle)]
+    static IS_MIXED: Global<u8> = Global::new(0);
+    #[unsafe(no_mangle)]
+    static OTHERS_BASE_HIGH: Global<u64> = Global::new(0);
+    #[unsafe(no_mangle)]
+    static OTHERS_BASE_LOW: Global<u64> = Global::new(0);
+    #[unsafe(no_mangle)]
+    static OTHERS_MASK: Global<u32> = Global::new(0);
+
+    /// Frames so far. One CPU at a time runs a loaded generator.
+    #[map]
+    static SENT: Array<u64> = Array::with_max_entries(1, 0);
+    #[map]
+    static PICKS: Array<u32> = Array::with_max_entries(PICKS_LEN, 0);
+
+    #[xdp]
+    fn generator(ctx: XdpContext) -> u32 {
+        let Some((high, low, port)) = next_source() else { return XDP_ABORTED };
+        let written = if IS_IPV6.load() == 0 { v4(&ctx, low as u32, port) } else { v6(&ctx, high, low, port) };
+        match written {
+            // SAFETY: the helper has no preconditions.
+            Some(()) => unsafe { bpf_redirect(INTERFACE.load(), 0) as u32 },
+            None => XDP_ABORTED,
+        }
+    }
+
+    /// Address and port, in host order.
+    #[inline(always)]
+    fn next_source() -> Option<(u64, u64, u16)> {
+        let sent = SENT.get_ptr_mut(0)?;
+        // SAFETY: the element lives as long as the map, and nobody else writes it.
+        let at = unsafe { *sent };
+        // SAFETY: likewise.
+        unsafe { *sent = at + 1 };
+        let port = 1024 + (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 49) as u16;
+        if IS_MIXED.load() != 0 && at & 1 != 0 {
+            let number = (at >> 1) as u32 & OTHERS_MASK.load();
+            return Some((OTHERS_BASE_HIGH.load(), OTHERS_BASE_LOW.load() + u64::from(number), port));
+        }
+        let at = if IS_MIXED.load() != 0 { at >> 1 } else { at } as u32;
+        let number = if IS_PICKED.load() != 0 {
+            *PICKS.get(shuffled(at, PICKS_LEN - 1, 8) & (PICKS_LEN - 1))?
+        } else {
+            shuffled(at, MASK.load(), HALF_BITS.load() & 31)
+        };
+        let (high, low) = (BASE_HIGH.load(), BASE_LOW.load());
+        Some(if IS_OF_PREFIXES.load() == 0 {
+            (high, low + u64::from(number), port)
+        } else {
+            (high + u64::from(number), low, port)
+        })
+    }
+
+    /// Each number of the mask's once, in no order that a cache could follow: steps that can be undone, so no two meet.
+    #[inline(always)]
+    fn shuffled(at: u32, mask: u32, half_bits: u32) -> u32 {
+        let mut number = at.wrapping_mul(0x9e37_79b1) & mask;
+        number ^= number >> half_bits;
+        number = number.wrapping_mul(0x85eb_ca6b) & mask;
+        number ^ number >> half_bits
+    }
+
+    /// An IPv4 header without options, and the one behind it.
+    #[repr(C, packed)]
+    struct V4 {
+        before: [u16; 5],
+        checksum: u16,
+        source: u32,
+        destination: u32,
+        port: u16,
+    }
+
+    /// An IPv6 header without extensions, and the one behind it.
+    #[repr(C, packed)]
+    struct V6 {
+        before: [u32; 2],
+        source: [u64; 2],
+        destination: [u64; 2],
+        port: u16,
+    }
+
+    #[inline(always)]
+    fn v4(ctx: &XdpContext, address: u32, port: u16) -> Option<()> {
+        const LEN: usize = 20;
+        let (address, port) = (address.to_be(), port.to_be());
+        let sum = u64::from(address);
+        let header = place::<V4>(ctx, ETHERNET_LEN)?;
+        // SAFETY: `place` has held it against the frame's end.
+        unsafe {
+            (*header).checksum = inverted(sum + u64::from(HEADER_SUM.load()));
+            (*header).source = address;
+            (*header).port = port;
+        }
+        payload_checksum(ctx, ETHERNET_LEN + LEN, sum + u64::from(port))
+    }
+
+    #[inline(always)]
+    fn v6(ctx: &XdpContext, high: u64, low: u64, port: u16) -> Option<()> {
+        const LEN: usize = 40;
+        let (high, low, port) = (high.to_be(), low.to_be(), port.to_be());
+        let header = place::<V6>(ctx, ETHERNET_LEN)?;
+        // SAFETY: `place` has held it against the frame's end.
+        unsafe {
+            (*header).source = [high, low];
+            (*header).port = port;
+        }
+        let sum = (high >> 32) + (high & 0xffff_ffff) + (low >> 32) + (low & 0xffff_ffff);
+        payload_checksum(ctx, ETHERNET_LEN + LEN, sum + u64::from(port))
+    }
+
+    #[inline(always)]
+    fn payload_checksum(ctx: &XdpContext, header: usize, sum: u64) -> Option<()> {
+        let checksum = inverted(sum + u64::from(PAYLOAD_SUM.load()));
+        if IS_UDP.load() == 0 {
+            let place = place::<u16>(ctx, header + 16)?;
+            // SAFETY: `place` has held it against the frame's end.
+            unsafe { *place = checksum };
+        } else {
+            let place = place::<u16>(ctx, header + 6)?;
+            // SAFETY: `place` has held it against the frame's end. 0 would say that there is none.
+            unsafe { *place = if checksum == 0 { 0xffff } else { checksum } };
+        }
+        Some(())
+    }
+
+    /// RFC 1071's checksum from a sum of words, which may be of any width and in any byte order.
+    #[inline(always)]
+    fn inverted(sum: u64) -> u16 {
+        let sum = (sum >> 32) + (sum & 0xffff_ffff);
+        let sum = (sum >> 16) + (sum & 0xffff);
+        let sum = (sum >> 16) + (sum & 0xffff);
+        let sum = (sum >> 16) + (sum & 0xffff);
+        !(sum as u16)
+    }
+
+    #[inline(always)]
+    fn place<T>(ctx: &XdpContext, offset: usize) -> Option<*mut T> {
+        let at = ctx.data() + offset;
+        (at + size_of::<T>() <= ctx.data_end()).then_some(at as *mut T)
+    }
+}
+
+#[cfg(not(target_arch = "bpf"))]
+fn main() {}

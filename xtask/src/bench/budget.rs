@@ -1,0 +1,58 @@
+//! How large the program may be: recorded in the tree, held by integration-test/tests/budget.rs.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use super::measured::Cost;
+use crate::workspace;
+
+const FILE: &str = "integration-test/budget.toml";
+/// Room beyond what it is: small changes of the code or the compiler pass.
+const ROOM_PERCENT: u32 = 5;
+
+/// Records what it is now, with the room.
+pub(super) fn write(measured: &Cost) -> Result<()> {
+    let file = workspace::root().join(FILE);
+    fs::write(&file, text(measured)).with_context(|| format!("write {}", file.display()))?;
+    eprintln!("bench: {FILE} is written");
+    Ok(())
+}
+
+fn text(measured: &Cost) -> String {
+    let Cost { verified_instructions, translated_bytes, jited_bytes, .. } = *measured;
+    format!(
+        "# How large the program may be, as the kernel takes it. integration-test/tests/budget.rs fails where it is more;\n\
+         # `cargo xtask bench --write-budget` records what it is, and {ROOM_PERCENT} % more.\n\n\
+         # Of the million that the verifier looks at.\n\
+         verified_instructions = {}\n\
+         # As the verifier left it, 8 bytes each.\n\
+         instructions = {}\n\
+         # The machine's, which have to fit its cache beside everything else.\n\
+         jited_bytes = {}\n",
+        with_room(verified_instructions),
+        with_room(translated_bytes / 8),
+        with_room(jited_bytes),
+    )
+}
+
+/// Two digits less than it has: what is recorded changes when it has to.
+fn with_room(value: u32) -> u32 {
+    (u64::from(value) * u64::from(100 + ROOM_PERCENT))
+        .div_ceil(10_000)
+        .saturating_mul(100)
+        .try_into()
+        .unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_has_room_and_is_rounded_up() {
+        assert_eq!(with_room(1000), 1100);
+        assert_eq!(with_room(660_784), 693_900);
+        assert_eq!(with_room(0), 0);
+    }
+}

@@ -1,0 +1,150 @@
+//! What the costs are to be, and whether they are.
+
+use super::measured::{Flood, Floods, Report};
+
+/// What a packet of a source over its limit may cost above the empty program when the program runs alone, where the rule has one
+/// limit.
+pub(super) const OVER_LIMIT_NS_MAX: f64 = 100.0;
+/// Those that a goal asks a ratio to.
+const PEERS: [&str; 2] = ["nft_meter", "hashlimit"];
+
+/// What is asked of a row.
+enum Goal {
+    /// So many nanoseconds above the empty program at most, and each of the peers dearer by so much.
+    Beside { above_ns: f64, ratio: f64 },
+    /// So much more than another row's cost above the empty program, as a factor.
+    Factor { of: &'static str, factor: f64 },
+    /// So many nanoseconds more than another row.
+    More { of: &'static str, ns: f64 },
+}
+
+const GOALS: [(&str, Goal); 5] = [
+    ("one_source", Goal::Beside { above_ns: 35.0, ratio: 15.0 }),
+    ("sources_65536", Goal::Beside { above_ns: 80.0, ratio: 12.0 }),
+    ("forged", Goal::Beside { above_ns: 90.0, ratio: 8.0 }),
+    ("rules_64", Goal::Factor { of: "one_source", factor: 1.1 }),
+    ("exempt_100000", Goal::More { of: "within", ns: 10.0 }),
+];
+
+/// One thing that was asked, and what came of it.
+#[derive(Debug, PartialEq)]
+pub(super) struct Outcome {
+    pub(super) asked: String,
+    pub(super) is_met: bool,
+}
+
+/// Everything that is asked of a row; nothing where what it is held against was not measured.
+pub(super) fn of(row: &Flood, floods: &Floods) -> Vec<Outcome> {
+    let above = |row: &Flood| row.of("limiter").map(|(_, above)| above.median);
+    let (Some(ours), Some((_, goal))) = (above(row), GOALS.iter().find(|(id, _)| *id == row.id)) else {
+        return Vec::new();
+    };
+    let other = |id: &str| floods.rows.iter().find(|row| row.id == id).and_then(above);
+    match *goal {
+        Goal::Beside { above_ns, ratio } => {
+            let peers = PEERS.iter().filter_map(|&peer| Some((peer, row.of(peer)?.1.median)));
+            let ratios = peers.map(|(peer, theirs)| Outcome {
+                asked: format!("{ratio}x cheaper than {peer}"),
+                is_met: theirs >= ratio * ours,
+            });
+            let own = Outcome { asked: format!("at most {above_ns} ns above bare"), is_met: ours <= above_ns };
+            std::iter::once(own).chain(ratios).collect()
+        }
+        Goal::Factor { of, factor } => {
+            let asked = format!("at most {:.0} % more than {of}", (factor - 1.0) * 100.0);
+            other(of).map(|other| Outcome { asked, is_met: ours <= other * factor }).into_iter().collect()
+        }
+        Goal::More { of, ns } => {
+            let asked = format!("at most {ns} ns more than {of}");
+            other(of).map(|other| Outcome { asked, is_met: ours <= other + ns }).into_iter().collect()
+        }
+    }
+}
+
+/// Whatever was asked and not met.
+pub(super) fn missed(report: &Report) -> Vec<String> {
+    let mut missed = Vec::new();
+    for row in report.program.iter().flat_map(|program| &program.rows) {
+        let above = row.above_bare_ns.median;
+        if row.limits == 1 && row.verdict == "over_limit" && above > OVER_LIMIT_NS_MAX {
+            missed.push(format!("{}: {above} ns above the empty program, not {OVER_LIMIT_NS_MAX}", row.name));
+        }
+    }
+    if let Some(floods) = &report.floods {
+        for row in &floods.rows {
+            let outcomes = of(row, floods).into_iter().filter(|outcome| !outcome.is_met);
+            missed.extend(outcomes.map(|outcome| format!("{}: {}", row.name, outcome.asked)));
+        }
+    }
+    missed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::measured::{Cost, Row, Spread, flood};
+    use super::*;
+
+    fn floods(rows: Vec<Flood>) -> Floods {
+        Floods {
+            kernel: String::new(),
+            processor: String::new(),
+            clock: String::new(),
+            rounds: 9,
+            programs: Vec::new(),
+            rows,
+        }
+    }
+
+    fn missed_of(rows: Vec<Flood>) -> Vec<String> {
+        missed(&Report { floods: Some(floods(rows)), ..Report::default() })
+    }
+
+    #[test]
+    fn a_goal_is_met_up_to_its_edge_and_no_further() {
+        let row = |ours, meter| flood("one_source", &[("bare", 0.0), ("limiter", ours), ("nft_meter", meter)]);
+        assert_eq!(missed_of(vec![row(35.0, 525.0)]), [""; 0]);
+        assert_eq!(missed_of(vec![row(35.1, 600.0)]), ["one_source: at most 35 ns above bare"]);
+        assert_eq!(missed_of(vec![row(35.0, 524.9)]), ["one_source: 15x cheaper than nft_meter"]);
+    }
+
+    #[test]
+    fn rows_are_held_against_the_rows_that_they_differ_from() {
+        let rows = |rules, exempt| {
+            let row = |id, above| flood(id, &[("limiter", above)]);
+            vec![row("one_source", 30.0), row("rules_64", rules), row("within", 50.0), row("exempt_100000", exempt)]
+        };
+        assert_eq!(missed_of(rows(33.0, 60.0)), [""; 0]);
+        assert_eq!(missed_of(rows(33.1, 60.0)), ["rules_64: at most 10 % more than one_source"]);
+        assert_eq!(missed_of(rows(33.0, 60.1)), ["exempt_100000: at most 10 ns more than within"]);
+    }
+
+    #[test]
+    fn a_row_is_held_against_nothing_that_was_not_measured() {
+        assert_eq!(missed_of(vec![flood("rules_64", &[("limiter", 500.0)])]), [""; 0]);
+        assert_eq!(missed_of(vec![flood("one_source", &[("limiter", 30.0)])]), [""; 0]);
+    }
+
+    #[test]
+    fn alone_only_refusing_by_one_limit_has_a_goal() {
+        let missed_with = |verdict: &str, limits, median| {
+            let spread = Spread { median, min: median, max: median };
+            let row = Row { name: "a row".into(), verdict: verdict.into(), limits, ns: spread, above_bare_ns: spread };
+            let program = Cost {
+                kernel: String::new(),
+                processor: String::new(),
+                rounds: 1,
+                repeat: 1,
+                verified_instructions: 1,
+                translated_bytes: 8,
+                jited_bytes: 8,
+                bare_ns: spread,
+                rows: vec![row],
+            };
+            missed(&Report { program: Some(program), ..Report::default() }).len()
+        };
+        assert_eq!(missed_with("over_limit", 1, OVER_LIMIT_NS_MAX), 0);
+        assert_eq!(missed_with("over_limit", 1, OVER_LIMIT_NS_MAX + 1.0), 1);
+        assert_eq!(missed_with("within_limit", 1, OVER_LIMIT_NS_MAX + 1.0), 0);
+        assert_eq!(missed_with("over_limit", 2, OVER_LIMIT_NS_MAX + 1.0), 0);
+    }
+}

@@ -1,0 +1,148 @@
+//! What integration-test's `cost` and `flood` print, and so docs/performance.json.
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+/// Everything that was measured.
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct Report {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) program: Option<Cost>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) floods: Option<Floods>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) growth: Option<Growth>,
+}
+
+/// The program alone.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Cost {
+    pub(super) kernel: String,
+    pub(super) processor: String,
+    pub(super) rounds: u32,
+    pub(super) repeat: u32,
+    pub(super) verified_instructions: u32,
+    pub(super) translated_bytes: u32,
+    pub(super) jited_bytes: u32,
+    pub(super) bare_ns: Spread,
+    pub(super) rows: Vec<Row>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) verdict: String,
+    /// How many limits the rule has.
+    pub(super) limits: usize,
+    pub(super) ns: Spread,
+    pub(super) above_bare_ns: Spread,
+}
+
+/// Median, least and most.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Spread {
+    pub(super) median: f64,
+    pub(super) min: f64,
+    pub(super) max: f64,
+}
+
+/// Floods against receivers.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Floods {
+    pub(super) kernel: String,
+    pub(super) processor: String,
+    /// What was measured by.
+    pub(super) clock: String,
+    pub(super) rounds: u32,
+    /// The others, as they call themselves.
+    pub(super) programs: Vec<String>,
+    pub(super) rows: Vec<Flood>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Flood {
+    pub(super) id: String,
+    pub(super) name: String,
+    /// Share of its packets that the limiter let pass.
+    pub(super) limiter_passed: f64,
+    pub(super) receivers: Vec<Receiver>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Receiver {
+    pub(super) id: String,
+    #[serde(flatten)]
+    pub(super) outcome: Outcome,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Outcome {
+    Measured {
+        frames: u32,
+        ns: Spread,
+        above_bare_ns: Spread,
+    },
+    /// Why it was not, and what would help.
+    Missing {
+        missing: String,
+    },
+}
+
+impl Flood {
+    /// What a packet costs one of the receivers, and how much of it is above the empty program.
+    pub(super) fn of(&self, id: &str) -> Option<(Spread, Spread)> {
+        match self.receivers.iter().find(|receiver| receiver.id == id)?.outcome {
+            Outcome::Measured { ns, above_bare_ns, .. } => Some((ns, above_bare_ns)),
+            Outcome::Missing { .. } => None,
+        }
+    }
+}
+
+/// How the limiter's cost grows.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Growth {
+    pub(super) rounds: u32,
+    pub(super) points: Vec<Point>,
+    pub(super) cpus: Cpus,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Point {
+    /// Of what there are so many.
+    pub(super) series: String,
+    pub(super) count: u64,
+    pub(super) ns: Spread,
+    pub(super) above_bare_ns: Spread,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Cpus {
+    Measured { cases: Vec<Case> },
+    Missing { missing: String },
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Case {
+    pub(super) name: String,
+    pub(super) ns: Spread,
+    pub(super) bare_ns: Spread,
+    pub(super) above_bare_ns: Spread,
+}
+
+impl Report {
+    pub(super) fn to_json(&self) -> Result<String> {
+        serde_json::to_string_pretty(self).context("write what was measured as JSON")
+    }
+}
+
+#[cfg(test)]
+pub(super) fn flood(id: &str, above: &[(&str, f64)]) -> Flood {
+    let spread = |median| Spread { median, min: median - 1.0, max: median + 1.0 };
+    let receivers = above.iter().map(|&(id, above)| Receiver {
+        id: id.to_owned(),
+        outcome: Outcome::Measured { frames: 1, ns: spread(200.0 + above), above_bare_ns: spread(above) },
+    });
+    Flood { id: id.to_owned(), name: id.to_owned(), limiter_passed: 0.0, receivers: receivers.collect() }
+}

@@ -1,0 +1,256 @@
+//! What was measured, as tables: for the terminal, and as docs/PERFORMANCE.md with its plots.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use super::goals::{self, OVER_LIMIT_NS_MAX};
+use super::measured::{Cost, Cpus, Flood, Floods, Growth, Outcome, Report, Row, Spread};
+use super::plot::{self, Group};
+use crate::workspace;
+
+const DOCUMENT: &str = "docs/PERFORMANCE.md";
+const JSON: &str = "docs/performance.json";
+const RECEIVERS: [(&str, &str); 4] =
+    [("limiter", "this limiter"), ("nft_drop", "nft drop"), ("nft_meter", "nft meter"), ("hashlimit", "hashlimit")];
+/// What grows, and what a plot of it is called.
+const SERIES: [(&str, &str); 3] = [
+    ("sources", "ns above bare by sources over their limit"),
+    ("rules", "ns above bare by rules, over the limit of the last"),
+    ("exempt", "ns above bare by exempt prefixes, within the limit"),
+];
+
+/// Everything that there is, in Markdown, which is read well enough in a terminal.
+pub(super) fn tables(report: &Report) -> String {
+    let mut text = String::new();
+    if let Some(floods) = &report.floods {
+        write!(text, "{}\n{}\n", floods_table(floods), goals_table(floods)).ok();
+    }
+    if let Some(growth) = &report.growth {
+        writeln!(text, "{}", growth_tables(growth)).ok();
+    }
+    if let Some(program) = &report.program {
+        text.push_str(&program_table(program));
+    }
+    text
+}
+
+/// What was written last.
+pub(super) fn read() -> Result<Report> {
+    let text = fs::read_to_string(workspace::root().join(JSON)).with_context(|| format!("read {JSON}"))?;
+    serde_json::from_str(&text).with_context(|| format!("read {JSON}"))
+}
+
+/// The document, its plots and the numbers.
+pub(super) fn write(report: &Report) -> Result<()> {
+    let root = workspace::root();
+    let mut files = vec![(DOCUMENT.to_owned(), document(report)), (JSON.to_owned(), report.to_json()? + "\n")];
+    if let Some(floods) = &report.floods {
+        files.push(("docs/performance-floods.svg".to_owned(), floods_plot(floods)));
+    }
+    for (series, title) in report.growth.iter().flat_map(|_| SERIES) {
+        files.push((format!("docs/performance-{series}.svg"), plot::line(title, &points(report, series))));
+    }
+    fs::create_dir_all(root.join("docs")).context("make docs")?;
+    files.iter().try_for_each(|(file, text)| fs::write(root.join(file), text).with_context(|| format!("write {file}")))
+}
+
+fn document(report: &Report) -> String {
+    let mut text = include_str!("report/head.md").to_owned();
+    if let Some(floods) = &report.floods {
+        write!(
+            text,
+            "\n## Floods, beside others\n\n![Cost above bare XDP_DROP](performance-floods.svg)\n\n{}\n### What is asked\n\n{}\n{}",
+            floods_table(floods),
+            goals_table(floods),
+            include_str!("report/floods.md"),
+        )
+        .ok();
+        write!(
+            text,
+            "\nMeasured by {} on {}, Linux {}; {} rounds; {}.\n",
+            floods.clock,
+            floods.processor,
+            floods.kernel,
+            floods.rounds,
+            if floods.programs.is_empty() { "no other limiter".to_owned() } else { floods.programs.join(", ") },
+        )
+        .ok();
+    }
+    if let Some(growth) = &report.growth {
+        text.push_str("\n## Growth\n\n");
+        for (series, title) in SERIES {
+            writeln!(text, "![{title}](performance-{series}.svg)\n").ok();
+        }
+        text.push_str(&growth_tables(growth));
+    }
+    if let Some(program) = &report.program {
+        write!(
+            text,
+            "\n## The program alone\n\n```text\n{}```\n\n{}",
+            program_table(program),
+            include_str!("report/program.md").replace("OVER_LIMIT_NS_MAX", &OVER_LIMIT_NS_MAX.to_string())
+        )
+        .ok();
+    }
+    text
+}
+
+/// A row for each flood, a column for each receiver: ns a packet, of which above bare, and how much that is of the limiter's.
+fn floods_table(floods: &Floods) -> String {
+    let head = ["flood", "bare", "this limiter", "above bare", "passed", "nft drop", "nft meter", "hashlimit"];
+    let cells = |row: &Flood| {
+        let ns = |id: &str| row.of(id).map_or_else(String::new, |(ns, _)| shown(ns));
+        let above = row.of("limiter").map_or_else(String::new, |(_, above)| shown(above));
+        let beside = |id: &str| match (row.of(id), row.of("limiter")) {
+            (Some((_, theirs)), Some((_, ours))) => format!("+{:.0} {}", theirs.median, ratio(theirs, ours)),
+            (None, _) | (_, None) => missing(row, id),
+        };
+        let passed = format!("{:.0} %", row.limiter_passed * 100.0);
+        let peers = ["nft_drop", "nft_meter", "hashlimit"].map(beside);
+        [vec![row.name.clone(), ns("bare"), ns("limiter"), above, passed], peers.to_vec()].concat()
+    };
+    markdown(&head, &floods.rows.iter().map(cells).collect::<Vec<_>>())
+}
+
+fn ratio(theirs: Spread, ours: Spread) -> String {
+    if ours.median < 1.0 { String::new() } else { format!("({:.1}x)", theirs.median / ours.median) }
+}
+
+/// Why a receiver has no number.
+fn missing(row: &Flood, id: &str) -> String {
+    let found = row.receivers.iter().find(|receiver| receiver.id == id);
+    match found.map(|receiver| &receiver.outcome) {
+        Some(Outcome::Missing { missing }) => missing.clone(),
+        Some(Outcome::Measured { .. }) | None => String::new(),
+    }
+}
+
+fn goals_table(floods: &Floods) -> String {
+    let rows = floods.rows.iter().flat_map(|row| {
+        let measured = row.of("limiter").map_or_else(String::new, |(_, above)| format!("+{:.0}", above.median));
+        goals::of(row, floods).into_iter().map(move |outcome| {
+            let is_met = if outcome.is_met { "met" } else { "**not met**" };
+            vec![row.name.clone(), outcome.asked, measured.clone(), is_met.to_owned()]
+        })
+    });
+    markdown(&["flood", "asked", "ns above bare", ""], &rows.collect::<Vec<_>>())
+}
+
+fn growth_tables(growth: &Growth) -> String {
+    let rows = growth
+        .points
+        .iter()
+        .map(|point| vec![point.series.clone(), point.count.to_string(), shown(point.ns), shown(point.above_bare_ns)]);
+    let points = markdown(&["what grows", "count", "ns a packet", "above bare"], &rows.collect::<Vec<_>>());
+    let cpus = match &growth.cpus {
+        Cpus::Measured { cases } => {
+            let rows = cases
+                .iter()
+                .map(|case| vec![case.name.clone(), shown(case.bare_ns), shown(case.ns), shown(case.above_bare_ns)]);
+            let head = ["over the limit, from", "bare, ns of a CPU", "this limiter", "above bare"];
+            markdown(&head, &rows.collect::<Vec<_>>())
+        }
+        Cpus::Missing { missing } => format!("Two CPUs: {missing}.\n"),
+    };
+    format!("{points}\n{cpus}")
+}
+
+fn points(report: &Report, series: &str) -> Vec<(u64, Spread)> {
+    let all = report.growth.iter().flat_map(|growth| &growth.points);
+    all.filter(|point| point.series == series).map(|point| (point.count, point.above_bare_ns)).collect()
+}
+
+fn floods_plot(floods: &Floods) -> String {
+    let groups = floods.rows.iter().map(|row| {
+        let bar = |(at, (id, _)): (usize, &(&str, &str))| Some((at, row.of(id)?.1.median));
+        Group { name: row.name.clone(), bars: RECEIVERS.iter().enumerate().filter_map(bar).collect() }
+    });
+    let names: Vec<&str> = RECEIVERS.iter().map(|(_, name)| *name).collect();
+    plot::bars("ns a packet above bare XDP_DROP", &names, &groups.collect::<Vec<_>>())
+}
+
+/// Its median and extremes.
+fn shown(spread: Spread) -> String {
+    format!("{:.0} ({:.0}..{:.0})", spread.median, spread.min, spread.max)
+}
+
+fn program_table(program: &Cost) -> String {
+    let mut text = format!("{:<44} {:<14} {:>6} {:>12} {:>16}\n", "packet", "verdict", "ns", "above bare", "min..max");
+    let bare = &program.bare_ns;
+    let spread = format!("{}..{}", bare.min, bare.max);
+    writeln!(text, "{:<44} {:<14} {:>6} {:>12} {spread:>16}", "the empty program", "", bare.median, "").ok();
+    for Row { name, verdict, ns, above_bare_ns: above, .. } in &program.rows {
+        let spread = format!("{}..{}", above.min, above.max);
+        writeln!(text, "{name:<44} {verdict:<14} {:>6} {:>12} {spread:>16}", ns.median, above.median).ok();
+    }
+    writeln!(
+        text,
+        "\n{} rounds of {} packets; {} instructions verified, {} bytes translated, {} bytes of machine code\n{}, Linux {}",
+        program.rounds,
+        program.repeat,
+        program.verified_instructions,
+        program.translated_bytes,
+        program.jited_bytes,
+        program.processor,
+        program.kernel
+    )
+    .ok();
+    text
+}
+
+/// Each column as wide as its widest cell.
+fn markdown(head: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain(head.get(column).map(|cell| cell.len())).max().unwrap_or(0).max(3)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let line = |cells: Vec<&str>| {
+        let padded = cells.iter().zip(&widths).map(|(cell, &width)| format!(" {cell:<width$} |"));
+        format!("|{}\n", padded.collect::<String>())
+    };
+    let rule: String = widths.iter().map(|width| format!("{}|", "-".repeat(width + 2))).collect();
+    let body: String = rows.iter().map(|row| line(row.iter().map(String::as_str).collect())).collect();
+    format!("{}|{rule}\n{body}", line(head.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::measured::{Receiver, flood};
+    use super::*;
+
+    fn floods(rows: Vec<Flood>) -> Floods {
+        let text = |text: &str| text.to_owned();
+        let (kernel, processor, clock) = (text("6.18"), text("2 x some"), text("CPU time"));
+        Floods { kernel, processor, clock, rounds: 9, programs: vec![text("nft v1")], rows }
+    }
+
+    #[test]
+    fn a_flood_shows_the_ratio_to_its_peers_or_why_there_is_none() {
+        let mut row = flood("one_source", &[("bare", 0.0), ("limiter", 50.0), ("nft_meter", 600.0)]);
+        let missing = Outcome::Missing { missing: "there is no iptables: install iptables".into() };
+        row.receivers.push(Receiver { id: "hashlimit".into(), outcome: missing });
+        let table = floods_table(&floods(vec![row]));
+        assert!(table.contains("| +600 (12.0x) |"), "{table}");
+        assert!(table.contains("install iptables"), "{table}");
+    }
+
+    #[test]
+    fn the_document_says_which_goals_are_missed_and_on_what_it_was_measured() {
+        let row = flood("one_source", &[("bare", 0.0), ("limiter", 50.0), ("nft_meter", 800.0), ("hashlimit", 100.0)]);
+        let report = Report { floods: Some(floods(vec![row])), ..Report::default() };
+        let document = document(&report);
+        assert!(document.contains("| at most 35 ns above bare"), "{document}");
+        assert_eq!(document.matches("**not met**").count(), 2, "{document}");
+        assert!(document.contains("2 x some, Linux 6.18; 9 rounds; nft v1."), "{document}");
+    }
+
+    #[test]
+    fn what_is_printed_as_json_is_read_again() {
+        let report = Report { floods: Some(floods(vec![flood("forged", &[("limiter", 1.5)])])), ..Report::default() };
+        let read: Report = serde_json::from_str(&report.to_json().unwrap()).unwrap();
+        assert_eq!(read.floods.unwrap().rows[0].of("limiter").unwrap().1.median.to_bits(), 1.5_f64.to_bits());
+    }
+}
