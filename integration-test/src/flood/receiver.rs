@@ -1,7 +1,7 @@
 //! The receivers, each loaded anew for every run, and what each says that it did.
 
 use anyhow::{Context as _, Result, ensure};
-use ratelimit_common::admission::BUDGET;
+use ratelimit_common::admission::{BUDGET, BUDGET_ANY};
 use ratelimit_common::source::Family as SourceFamily;
 use ratelimit_common::verdict::Reason;
 use ratelimit_userspace::config::XdpModeChoice;
@@ -202,7 +202,8 @@ pub fn limiter(row: &Row, frames: u64, wire: &Wire, pairs: usize) -> Result<Kern
             ipv6_family: SourceFamily::of_ipv6_prefix(policy.ipv6_prefix),
             clock: Clock::Kernel,
             passed: Passed::Nowhere,
-            insertions_max: BUDGET,
+            // What is not forged is known before it is timed, however fast it comes.
+            insertions_max: if row.is_forged() { BUDGET } else { BUDGET_ANY },
         })?;
         kernel.apply(&policy)?;
         for interface in &RECEIVING[..pairs] {

@@ -131,6 +131,11 @@ impl Row {
         }
     }
 
+    /// Whether some of its sources are new with each packet.
+    pub fn is_forged(&self) -> bool {
+        matches!(self.expected, Expected::New | Expected::HalfNew)
+    }
+
     /// What the limiter judges by.
     pub fn policy(&self, frames: u64) -> Policy {
         let rule = |at: usize| {
