@@ -9,7 +9,7 @@
 //! The first count is not corrected for what was not drawn. That would be the better estimate, and would let who forges an address
 //! spend 2^shift of its owner's limit with one packet.
 //!
-//! Who is known is told by [`stamps`](Stamps): a source that was charged a second time, within the longest window.
+//! Who is known is told by [`Mark`]s: a source that was charged a second time, within the longest window.
 
 use crate::refused::mix;
 use crate::time::Nanos;
@@ -125,52 +125,73 @@ const fn needed(wanted: u32, budget: u32) -> u32 {
     shift
 }
 
-/// Where the two stamps of a source are, and what they say now. A stamp is 16 bits of a clock that ticks every 17 s: a Bloom filter
-/// whose bits age by themselves. Four of them are a word; both of a source are in one.
+/// Where it is kept that a source is known, and how: a Bloom filter that forgets by itself. A cell is two words, for the turns of a clock
+/// with even numbers and with odd ones; a word is the turn's number and [`CELL_BITS`] bits, three of them a source's. Who was kept in
+/// this turn or in the one before is known. A word of an older turn is empty.
+///
+/// ```text
+///     63       48 47                 0
+///    [ turn      | bits               ]
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamps {
-    /// Which word, before it is cut to how many there are.
+pub struct Mark {
+    /// Which cell, before it is cut to how many there are.
     pub place: u64,
-    /// Which of the word's four.
-    pub at: [usize; 2],
-    /// What a stamp of now is, never 0.
-    pub now: u16,
+    /// The source's bits.
+    pub bits: u64,
+    /// The turn that it is, never 0.
+    pub turn: u16,
 }
 
-/// Stamps in a word.
-pub const STAMPS_IN_WORD: usize = 4;
+/// Bits of a word that sources share.
+pub const CELL_BITS: u32 = 48;
 
-/// How often stamps tick: every 17 s. // 2^16 of them are 13 days; an older stamp may look new, and then costs a look-up
-const TICK_SHIFT: u32 = 34;
-
-/// The longest that a stamp is believed: a quarter of its range, 3 days.
-pub const LIFE_MAX: u16 = 1 << 14;
-
-impl Stamps {
-    /// Those of the source with this prefix.
+impl Mark {
+    /// Of the source with this prefix, where turns are 2^`turn_shift` ns.
     #[inline(always)]
-    pub const fn of(seed: u64, high: u64, low: u64, now: Nanos) -> Self {
+    pub const fn of(seed: u64, high: u64, low: u64, turn_shift: u32, now: Nanos) -> Self {
         let place = mix(seed, high, low);
-        let first = (place >> 40) as usize % STAMPS_IN_WORD;
-        let second = (first + 1 + (place >> 42) as usize % (STAMPS_IN_WORD - 1)) % STAMPS_IN_WORD;
-        #[expect(clippy::cast_possible_truncation, reason = "less than 2^16")]
-        let now = (now.0 >> TICK_SHIFT) as u16;
-        Self { place, at: [first, second], now: if now == 0 { 1 } else { now } }
+        let choice = place >> 32;
+        let bits = 1 << (choice & 15) | 1 << (16 + (choice >> 4 & 15)) | 1 << (32 + (choice >> 8 & 15));
+        #[expect(clippy::cast_possible_truncation, reason = "its low bits")]
+        let turn = (now.0 >> (turn_shift & 63)) as u16;
+        Self { place: place ^ choice >> 12, bits, turn: if turn == 0 { 1 } else { turn } }
     }
 
-    /// Whether a stamp was made within `life` ticks.
+    /// Which of the cell's words is of this turn; the other one is of the last, or of none.
     #[inline(always)]
-    pub const fn is_fresh(self, stamp: u16, life: u16) -> bool {
-        stamp != 0 && self.now.wrapping_sub(stamp) <= life
+    pub const fn current(self) -> usize {
+        self.turn as usize & 1
+    }
+
+    /// Whether a cell with these words, that of this turn and the other one, says that the source is known. It may say so of one that
+    /// is not.
+    #[inline(always)]
+    pub const fn is_known(self, current: u64, other: u64) -> bool {
+        self.is_in(current, self.turn) || self.is_in(other, self.turn.wrapping_sub(1))
+    }
+
+    #[inline(always)]
+    const fn is_in(self, word: u64, turn: u16) -> bool {
+        word >> CELL_BITS == turn as u64 && word & self.bits == self.bits
+    }
+
+    /// What becomes of the word of this turn once the source is known; none where it is already.
+    #[inline(always)]
+    pub const fn made_known(self, current: u64) -> Option<u64> {
+        if self.is_in(current, self.turn) {
+            return None;
+        }
+        let empty = (self.turn as u64) << CELL_BITS;
+        let kept = if current >> CELL_BITS == self.turn as u64 { current } else { empty };
+        Some(kept | self.bits)
     }
 }
 
-/// How many ticks a stamp is believed where what it stands for lasts so long.
-pub const fn life(lasting_ns: u64) -> u16 {
-    let ticks = (lasting_ns >> TICK_SHIFT) + 2;
-    #[expect(clippy::cast_possible_truncation, reason = "at most that")]
-    let life = if ticks > LIFE_MAX as u64 { LIFE_MAX } else { ticks as u16 };
-    life
+/// The least [`Mark::of`] turn that lasts as long as this.
+pub const fn turn_shift(lasting_ns: u64) -> u32 {
+    let shift = 64 - lasting_ns.leading_zeros();
+    if shift < PERIOD_SHIFT { PERIOD_SHIFT } else { shift }
 }
 
 #[cfg(test)]
@@ -265,24 +286,45 @@ mod tests {
         assert!(late <= 25, "{late} of 1000");
     }
 
-    #[test]
-    fn a_stamp_is_fresh_for_its_life_and_not_after() {
-        let life = life(300 * SECOND_NS);
-        let made = Stamps::of(1, 2, 3, START);
-        for (seconds, fresh) in [(0, true), (300, true), (400, false), (86_400, false)] {
-            let now = Stamps::of(1, 2, 3, Nanos(START.0 + seconds * SECOND_NS));
-            assert_eq!((now.place, now.at), (made.place, made.at));
-            assert_eq!(now.is_fresh(made.now, life), fresh, "after {seconds} s");
+    /// Sources that are made known, and who is known of others, at these times.
+    fn known(made: u64, asked: u64, later_ns: u64) -> (usize, usize) {
+        let shift = turn_shift(300 * SECOND_NS);
+        let mut cells = vec![[0_u64; 2]; 32_768];
+        for source in 0..made {
+            let mark = Mark::of(77, source, 4, shift, START);
+            let word = &mut cells[(mark.place & 32_767) as usize][mark.current()];
+            *word = mark.made_known(*word).unwrap_or(*word);
+            assert_eq!(mark.made_known(*word), None);
         }
-        assert!(!made.is_fresh(0, LIFE_MAX));
+        let is_known = |source: &u64| {
+            let mark = Mark::of(77, *source, 4, shift, Nanos(START.0 + later_ns));
+            let cell = cells[(mark.place & 32_767) as usize];
+            mark.is_known(cell[mark.current()], cell[1 - mark.current()])
+        };
+        ((0..made).filter(is_known).count(), (made..made + asked).filter(is_known).count())
     }
 
     #[test]
-    fn the_two_stamps_of_a_source_are_not_one() {
-        assert!(
-            (0..1000)
-                .map(|source| Stamps::of(9, source, 0, START).at)
-                .all(|[first, second]| first != second && second < 4)
-        );
+    fn who_is_made_known_is_known_for_the_longest_window_and_not_for_ever() {
+        for (seconds, all) in [(0, true), (60, true), (300, true), (2000, false), (86_400, false)] {
+            assert_eq!(known(1000, 0, seconds * SECOND_NS).0 == 1000, all, "after {seconds} s");
+        }
+    }
+
+    #[test]
+    fn few_are_taken_for_known_that_are_not() {
+        let (_, taken) = known(262_144, 100_000, 0);
+        assert!(taken < 10_000, "{taken} of 100 000 where the table is full");
+        let (_, taken) = known(32_768, 100_000, 0);
+        assert!(taken < 200, "{taken} of 100 000 where an eighth of it is");
+    }
+
+    #[test]
+    fn a_cell_of_an_older_turn_is_empty() {
+        let mark = Mark::of(1, 2, 3, 30, START);
+        assert!(!mark.is_known(0, 0));
+        let old = u64::from(mark.turn.wrapping_sub(2)) << CELL_BITS | mark.bits;
+        assert!(!mark.is_known(old, 0) && !mark.is_known(0, old));
+        assert_eq!(mark.made_known(old), Some(u64::from(mark.turn) << CELL_BITS | mark.bits));
     }
 }

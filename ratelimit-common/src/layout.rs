@@ -63,7 +63,9 @@ pub mod map {
     pub const CONVERSATIONS_V6: &str = "CONVERSATIONS_V6";
     /// Array of [`crate::refused::Line`], by [`crate::refused::Key::place`].
     pub const REFUSED: &str = "REFUSED";
-    /// Array of words of [`crate::admission::Stamps`], by their place.
+    /// Array of a bit for each line of [`REFUSED`]: whether there may be a note.
+    pub const NOTED: &str = "NOTED";
+    /// Array of cells of [`crate::admission::Mark`], by their place.
     pub const KNOWN: &str = "KNOWN";
     /// Array of `u64`, by a hash of the source: that no prefix of [`PREFIXES_V4`] or [`PREFIXES_V6`] holds it, see
     /// [`super::Unlisted`].
@@ -127,8 +129,10 @@ pub const FLOWS_CAPACITY: u32 = 65_536;
 pub const CONVERSATIONS_CAPACITY: u32 = 131_072;
 /// Lines of [`map::REFUSED`] unless the daemon says otherwise: a power of two. // 131072 x 64 B = 8 MB
 pub const LINES_CAPACITY: u32 = 131_072;
-/// Words of [`map::KNOWN`] for each line of [`map::REFUSED`]. // 131072 x 32 B = 4 MB
-pub const KNOWN_WORDS_PER_LINE: u32 = 4;
+/// Lines of [`map::REFUSED`] for each word of [`map::NOTED`]: a bit each. // 16 KB, so that it is in the nearest cache
+pub const LINES_PER_WORD: u32 = 64;
+/// Lines of [`map::REFUSED`] for each cell of [`map::KNOWN`]. // 32768 x 16 B = 512 KB, so that it is in the next one
+pub const LINES_PER_CELL: u32 = 4;
 /// Sources remembered of each family unless the daemon says otherwise. // 262144 x 128 B = 34 MB
 pub const SOURCES_CAPACITY: u32 = 262_144;
 /// Reasons that the counters have room for.
@@ -331,8 +335,8 @@ pub struct Config {
     pub lines_mask: u32,
     /// Insertions of one CPU in a period of [`crate::admission`] before sources are drawn.
     pub insertions_max: u32,
-    /// [`crate::admission::life`] of the longest window.
-    pub known_life: u32,
+    /// [`crate::admission::turn_shift`] of the longest window.
+    pub turn_shift: u32,
     /// Indexes of the protected interfaces; 0 is unused. The position is the row of an interface in the counters.
     pub interfaces: [u32; INTERFACES_MAX],
     /// Which generation the prefixes of sources have: they change more seldom than the rest.

@@ -14,9 +14,9 @@ use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{
     self, BANS_CAPACITY, CONFIGS, CONVERSATIONS_CAPACITY, COUNTERS_LEN, ChargeOrder, Config, ConversationKeyV4,
     ConversationKeyV6, Counters, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6, GENERATION_BITS, GENERATIONS,
-    KNOWN_WORDS_PER_LINE, LINES_CAPACITY, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6, REASONS_MAX,
-    ROWS_MAX, RULES_MAX, Rule, RuleSet, SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
-    TARGETS_MAX,
+    LINES_CAPACITY, LINES_PER_CELL, LINES_PER_WORD, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6,
+    REASONS_MAX, ROWS_MAX, RULES_MAX, Rule, RuleSet, SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6,
+    SourceKeyV6Wide, TARGETS_MAX,
 };
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::refused::Line;
@@ -67,7 +67,9 @@ static CONVERSATIONS_V6: LruHashMap<ConversationKeyV6, Conversation> =
 #[map]
 static REFUSED: Array<Line> = Array::with_max_entries(LINES_CAPACITY, 0);
 #[map]
-static KNOWN: Array<u64> = Array::with_max_entries(LINES_CAPACITY * KNOWN_WORDS_PER_LINE, 0);
+static NOTED: Array<u64> = Array::with_max_entries(LINES_CAPACITY / LINES_PER_WORD, 0);
+#[map]
+static KNOWN: Array<[u64; 2]> = Array::with_max_entries(LINES_CAPACITY / LINES_PER_CELL, 0);
 #[map]
 static UNLISTED: Array<u64> = Array::with_max_entries(LINES_CAPACITY, 0);
 #[map]

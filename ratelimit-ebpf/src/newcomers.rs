@@ -1,6 +1,6 @@
 //! Who is remembered where more new sources come than the maps can take. What is decided by is in `ratelimit_common::admission`.
 
-use ratelimit_common::admission::Stamps;
+use ratelimit_common::admission::Mark;
 use ratelimit_common::layout::CHARGE_GENERATION;
 use ratelimit_common::verdict::Reason;
 
@@ -18,7 +18,7 @@ pub(crate) extern "C" fn turned_away(high: u64, low: u64, generation: u32, rule:
     let now = Clock::new(config.wall_offset_ns).coarse();
     admission.advance(now, config.insertions_max);
     admission.is_drawn = 0;
-    if !admission.is_pressed() || maps::is_known(config, Stamps::of(config.seed, high, low, now)) {
+    if !admission.is_pressed() || maps::is_known(config, Mark::of(config.seed, high, low, config.turn_shift, now)) {
         return Reason::WithinLimit as u32;
     }
     let rule = maps::rule(config, rule);
@@ -60,7 +60,7 @@ pub(crate) extern "C" fn admit(generation: u32, rule: u32) -> u32 {
 pub(crate) extern "C" fn make_known(high: u64, low: u64, generation: u32) -> u32 {
     if let Some(config) = maps::config(generation) {
         let now = Clock::new(config.wall_offset_ns).coarse();
-        maps::make_known(config, Stamps::of(config.seed, high, low, now));
+        maps::make_known(config, Mark::of(config.seed, high, low, config.turn_shift, now));
     }
     0
 }

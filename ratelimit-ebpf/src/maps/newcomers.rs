@@ -1,11 +1,11 @@
-//! What is kept for sources that nobody knows yet: stamps of those who are known, the budgets of those who are not, and who is in
+//! What is kept for sources that nobody knows yet: marks of those who are known, the budgets of those who are not, and who is in
 //! no list.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 
-use ratelimit_common::admission::{Admission, STAMPS_IN_WORD, Stamps};
+use ratelimit_common::admission::{Admission, Mark};
 use ratelimit_common::gcra::{self, Rate};
-use ratelimit_common::layout::{Config, Fault, KNOWN_WORDS_PER_LINE, Rule, Unlisted};
+use ratelimit_common::layout::{Config, Fault, LINES_PER_CELL, Rule, Unlisted};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window::{Cells, Charge};
 
@@ -22,42 +22,38 @@ pub(crate) fn admission() -> Option<&'static mut Admission> {
     Some(unsafe { &mut *admission })
 }
 
-/// The word with a source's stamps.
+/// The words of a source's cell: that of this turn, and the other one.
 #[inline(always)]
-fn word(config: &Config, stamps: Stamps) -> Option<*mut u16> {
-    let mask = config.lines_mask * KNOWN_WORDS_PER_LINE + (KNOWN_WORDS_PER_LINE - 1);
-    #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
-    let word = KNOWN.get_ptr_mut(stamps.place as u32 & mask);
-    if word.is_none() {
+fn cell(config: &Config, mark: Mark) -> Option<[*mut u64; 2]> {
+    let Some(cell) = KNOWN.get_ptr_mut(mark.place as u32 & config.lines_mask / LINES_PER_CELL) else {
         fault(Fault::KnownLookup);
-    }
-    word.map(|word| word.cast())
+        return None;
+    };
+    // What the verifier does not follow must be in bounds for it all the same.
+    let current = forget(mark.current() as u32) as usize & 1;
+    // SAFETY: the lookup gave a pointer to both words, valid for the run of the program.
+    Some(unsafe { [cell.cast::<u64>().add(current), cell.cast::<u64>().add(current ^ 1)] })
 }
 
-/// Whether the source was stamped lately; true also for some that were not.
+/// Whether the source was made known lately; true also for some that were not.
 #[inline(always)]
-pub(crate) fn is_known(config: &Config, stamps: Stamps) -> bool {
-    let Some(word) = word(config, stamps) else { return true };
-    let [first, second] = stamps.at.map(|at| {
-        // SAFETY: one of the four that the word has; it is valid for the run of the program. Volatile: other CPUs write it.
-        unsafe { word.add(forget(at as u32) as usize & (STAMPS_IN_WORD - 1)).read_volatile() }
-    });
-    let life = config.known_life as u16;
-    stamps.is_fresh(first, life) && stamps.is_fresh(second, life)
+pub(crate) fn is_known(config: &Config, mark: Mark) -> bool {
+    let Some(words) = cell(config, mark) else { return true };
+    // SAFETY: as in `cell`. Volatile: other CPUs write them.
+    let [current, other] = words.map(|word| unsafe { word.read_volatile() });
+    mark.is_known(current, other)
 }
 
-/// Stamps the source. What two CPUs write here at once is the same, or another source's of now. // written once a tick
+/// Makes the source known. Where another CPU writes the same word at that time it is left to the next packet.
 #[inline(always)]
-pub(crate) fn make_known(config: &Config, stamps: Stamps) {
-    let Some(word) = word(config, stamps) else { return };
-    for at in stamps.at {
-        // SAFETY: as in `is_known`.
-        let stamp = unsafe { word.add(forget(at as u32) as usize & (STAMPS_IN_WORD - 1)) };
-        // SAFETY: as in `is_known`.
-        if unsafe { stamp.read_volatile() } != stamps.now {
-            // SAFETY: as in `is_known`.
-            unsafe { stamp.write_volatile(stamps.now) };
-        }
+pub(crate) fn make_known(config: &Config, mark: Mark) {
+    let Some([word, _]) = cell(config, mark) else { return };
+    // SAFETY: as in `cell`.
+    let current = unsafe { word.read_volatile() };
+    if let Some(next) = mark.made_known(current) {
+        // SAFETY: as in `cell`, and map values are aligned to 8 bytes.
+        let _ =
+            unsafe { atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(word, current, next) };
     }
 }
 

@@ -2,22 +2,34 @@
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd};
 
-use ratelimit_common::layout::{Config, Fault};
+use ratelimit_common::layout::{Config, Fault, LINES_PER_WORD};
 use ratelimit_common::refused::{BUSY, Key, Line, Note, ONE_DROPPED, Term, WAYS};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Verdict;
 
-use super::{REFUSED, SourceV4, SourceV6, Sources, fault};
+use super::{NOTED, REFUSED, SourceV4, SourceV6, Sources, fault};
 
-/// The line that notes of this key are in.
+/// The number of the line that notes of this key are in.
 #[inline(always)]
-fn line(config: &Config, key: Key) -> Option<*mut Line> {
+fn place(config: &Config, key: Key) -> u32 {
     #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
-    let line = REFUSED.get_ptr_mut(key.place(config.seed) as u32 & config.lines_mask);
+    let place = key.place(config.seed) as u32;
+    place & config.lines_mask
+}
+
+#[inline(always)]
+fn line(place: u32) -> Option<*mut Line> {
+    let line = REFUSED.get_ptr_mut(place);
     if line.is_none() {
         fault(Fault::RefusedLookup);
     }
     line
+}
+
+/// The word that says whether there may be a note in a line.
+#[inline(always)]
+fn noted(place: u32) -> Option<*mut u64> {
+    NOTED.get_ptr_mut(place / LINES_PER_WORD)
 }
 
 /// What refuses a packet of this key, if it is noted; counts the packet there.
@@ -25,8 +37,15 @@ fn line(config: &Config, key: Key) -> Option<*mut Line> {
 /// A note that is being written is not believed. One that is overwritten between the look at its key and the look at its end
 /// may refuse one packet of another source, in that instant only.
 #[inline(always)]
-pub(crate) fn refused(config: &Config, key: Key, now: impl FnOnce() -> Nanos) -> Option<Verdict> {
-    let line = line(config, key)?;
+pub(crate) fn refused(config: &Config, key: Key, now: impl Fn() -> Nanos) -> Option<Verdict> {
+    let place = place(config, key);
+    let word = noted(place)?;
+    // SAFETY: the lookup gave a pointer to the word, valid for the run of the program. Volatile: other CPUs write it.
+    let bits = unsafe { word.read_volatile() };
+    if bits >> (place % LINES_PER_WORD) & 1 == 0 {
+        return None;
+    }
+    let line = line(place)?;
     for way in 0..WAYS {
         // SAFETY: the lookup gave a pointer to a whole line, valid for the run of the program; each way is in it.
         let note = unsafe { (&raw mut (*line).0).cast::<Note>().add(way) };
@@ -47,14 +66,45 @@ pub(crate) fn refused(config: &Config, key: Key, now: impl FnOnce() -> Nanos) ->
         unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(&raw mut (*note).counted, ONE_DROPPED) };
         return Some(term.verdict());
     }
+    let _always_zero = clear_if_over(place, key.what, now().0);
     None
+}
+
+/// Takes a line out of [`NOTED`] where no note in it holds any more, so that the next packet need not look. One that is written at that time
+/// may be overlooked until it is written again. Returns 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn clear_if_over(place: u32, what: u64, now: u64) -> u32 {
+    let (Some(line), Some(word)) = (line(place), noted(place)) else { return 0 };
+    for way in 0..WAYS {
+        // SAFETY: as in `refused`.
+        let note = unsafe { (&raw mut (*line).0).cast::<Note>().add(way) };
+        // SAFETY: as in `refused`.
+        let (until, of) =
+            unsafe { ((&raw const (*note).until).read_volatile(), (&raw const (*note).what).read_volatile()) };
+        if until == BUSY || Term::of(until).holds(Nanos(now)) && of >> 32 == what >> 32 {
+            return 0;
+        }
+    }
+    // SAFETY: as in `refused`.
+    let bits = unsafe { word.read_volatile() };
+    // SAFETY: as in `refused`, and map values are aligned to 8 bytes.
+    let _ = unsafe {
+        atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(
+            word,
+            bits,
+            bits & !(1 << (place % LINES_PER_WORD)),
+        )
+    };
+    0
 }
 
 /// Notes that what has this key is refused, in the place of a note of its own, else of one that has ended, else of the
 /// one that ends first. What that one has dropped is counted where it belongs.
 #[inline(always)]
 pub(crate) fn note_refused(config: &Config, key: Key, slot: u32, term: Term, now: Nanos) {
-    let Some(line) = line(config, key) else { return };
+    let place = place(config, key);
+    let (Some(line), Some(word)) = (line(place), noted(place)) else { return };
     let mut chosen = 0;
     let mut least = u64::MAX;
     for way in 0..WAYS {
@@ -114,6 +164,14 @@ pub(crate) fn note_refused(config: &Config, key: Key, slot: u32, term: Term, now
         (&raw mut (*note).counted).write_volatile(slot.into());
         // Last: only now is it believed.
         (&raw mut (*note).until).write_volatile(term.word());
+    }
+    // SAFETY: as in `refused`.
+    let bits = unsafe { word.read_volatile() };
+    let noted = bits | 1 << (place % LINES_PER_WORD);
+    if noted != bits {
+        // SAFETY: as in `refused`, and map values are aligned to 8 bytes. Where another CPU was first, the next refusal notes it again.
+        let _ =
+            unsafe { atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(word, bits, noted) };
     }
 }
 

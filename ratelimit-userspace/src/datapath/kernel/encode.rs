@@ -76,7 +76,7 @@ pub(super) fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
         ipv4_mask: ipv4_mask(policy.ipv4_prefix),
         lines_mask: 0,
         insertions_max: 0,
-        known_life: known_life(policy),
+        turn_shift: turn_shift(policy),
         interfaces: [0; INTERFACES_MAX],
         prefixes_generation: 0,
         has_prefixes_v4: has_prefixes(prefixes.keys().filter(|net| matches!(net, IpNet::V4(_))), policy.ipv4_prefix),
@@ -103,10 +103,10 @@ fn has_prefixes<'a>(nets: impl Iterator<Item = &'a IpNet>, client: u8) -> u8 {
 }
 
 /// How long who was counted is known: as long as any of the windows may hold it.
-fn known_life(policy: &Policy) -> u32 {
+fn turn_shift(policy: &Policy) -> u32 {
     let limits = policy.rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
     let longest_ns = limits.map(|limit| limit.window_ns.saturating_add(limit.bucket_ns)).max();
-    admission::life(longest_ns.unwrap_or(0)).into()
+    admission::turn_shift(longest_ns.unwrap_or(0))
 }
 
 /// The rules of which this holds.

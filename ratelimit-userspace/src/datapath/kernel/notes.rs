@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 use anyhow::Context as _;
 use aya::maps::PerCpuArray;
 use ratelimit_common::admission::Admission;
-use ratelimit_common::layout::{Active, GENERATIONS, KNOWN_WORDS_PER_LINE, SourceKeyV4, map};
+use ratelimit_common::layout::{Active, GENERATIONS, SourceKeyV4, map};
 use ratelimit_common::refused::{Line, Note, Term, WAYS};
 
 use super::clients::Client;
@@ -29,11 +29,6 @@ impl Noted {
 /// Lines of notes for so many windows: one note for each, and at least as many as make a page.
 pub(super) fn lines(windows: u32) -> u32 {
     (windows / 2).max(64).checked_next_power_of_two().unwrap_or(1 << 31)
-}
-
-/// Words of stamps for so many lines.
-pub(super) fn words(lines: u32) -> u32 {
-    lines.saturating_mul(KNOWN_WORDS_PER_LINE)
 }
 
 /// A number that nobody foresees: the hash of nothing, by keys that the system has drawn.
