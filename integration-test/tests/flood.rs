@@ -159,3 +159,125 @@ fn a_source_over_its_limit_is_not_forgiven_by_a_flood() {
         assert_eq!(program.passed(&syn(attacker), LIMIT + 2), LIMIT);
     }
 }
+
+/// The chance of nothing, or of at most one, in so many draws.
+fn chances(shift: u32, draws: u32) -> [f64; 2] {
+    let (p, draws) = (0.5_f64.powi(i32::try_from(shift).unwrap()), i32::try_from(draws).unwrap());
+    let none = (1.0 - p).powi(draws);
+    [none, none + f64::from(draws) * p * (1.0 - p).powi(draws - 1)]
+}
+
+/// Whether so many of all is as many as this chance makes, give or take four standard deviations.
+fn is_likely(hits: usize, all: usize, chance: f64) -> bool {
+    let [hits, all] = [hits, all].map(|count| f64::from(u32::try_from(count).unwrap()));
+    (hits - all * chance).abs() <= 4.0 * (all * chance * (1.0 - chance)).sqrt() + 1.0
+}
+
+#[test]
+fn a_source_over_its_limit_is_caught_under_pressure_within_the_stated_number_of_packets() {
+    const LIMIT: u64 = 10;
+    const BUDGET: u32 = 2000;
+    const SOURCES: usize = 600;
+    const SHIFT: u32 = 4;
+    if is_skipped("a_source_over_its_limit_is_caught_under_pressure_within_the_stated_number_of_packets") {
+        return;
+    }
+    on_one_cpu();
+    // Four times the limit, and of a source that goes on ten times as much.
+    for packets in [40, 100] {
+        let room = Room { max_sources: 32_768, insertions_max: BUDGET, ..Room::default() };
+        let mut program = Program::with_room(&connections(LIMIT), room);
+        // Within one period, in which the share is only made smaller, and only by a whole budget of insertions.
+        let mut forged = Forged::new(3);
+        while program.shift() < SHIFT {
+            forged.flood(&mut program, 100);
+        }
+        let before = program.insertions();
+        for source in 0..SOURCES {
+            program.passed(&syn(client(source)), packets);
+        }
+        assert_eq!(program.shift(), SHIFT);
+        let used = used(&mut program);
+        let of: Vec<u64> = (0..SOURCES).map(|source| used.get(&client(source).into()).copied().unwrap_or(0)).collect();
+        let [looked_at, known] = [1, 2].map(|least| of.iter().filter(|&&used| used >= least).count());
+        assert_eq!(program.insertions() - before, u64::try_from(looked_at).unwrap(), "one window of each");
+        let [none, one] = chances(SHIFT, u32::try_from(packets).unwrap());
+        println!("{packets} packets: {looked_at} looked at, {known} known, of {SOURCES}; {none:.3} and {one:.3} are to be missed");
+        assert!(is_likely(looked_at, SOURCES, 1.0 - none), "{looked_at} of {SOURCES}, to be missed: {none}");
+        // From its second on, a source is known: each packet of it is counted.
+        assert!(is_likely(known, SOURCES, 1.0 - one), "{known} of {SOURCES}, to be missed: {one}");
+        for (source, &used) in of.iter().enumerate().filter(|(_, used)| **used >= 2) {
+            assert!(used <= LIMIT);
+            assert_eq!(program.passed(&syn(client(source)), LIMIT + 2), LIMIT - used, "client {source} had {used}");
+        }
+    }
+}
+
+#[test]
+fn a_flood_does_not_make_the_maps_forget_who_is_known_and_goes_on() {
+    const KNOWN: usize = 200;
+    const PERIODS: u64 = 30;
+    const FORGED_A_PERIOD: u64 = 2000;
+    if is_skipped("a_flood_does_not_make_the_maps_forget_who_is_known_and_goes_on") {
+        return;
+    }
+    on_one_cpu();
+    let room = Room { max_sources: 512, windows_per_source: 1, insertions_max: 64 };
+    let mut program = Program::with_room(&connections(1000), room);
+    for known in (0..KNOWN).map(client) {
+        assert_eq!(program.passed(&syn(known), 2), 2);
+        program.advance(PERIOD_NS / 50);
+    }
+    assert_eq!(program.shift(), 0);
+    let mut forged = Forged::new(4);
+    for period in 0..PERIODS {
+        // Each comes again every three periods; of the forged, each comes twice.
+        for known in 0..KNOWN {
+            forged.flood_twice(&mut program, FORGED_A_PERIOD / 2 / KNOWN as u64);
+            if known as u64 % 3 == period % 3 {
+                program.passes(&syn(client(known)));
+            }
+            program.advance(PERIOD_NS / KNOWN as u64);
+        }
+    }
+    assert!(forged.sent > 50 * 512, "the flood is too small to say anything");
+    let used = used(&mut program);
+    let lost = (0..KNOWN).filter(|&known| used.get(&client(known).into()) != Some(&(2 + PERIODS / 3))).count();
+    assert_eq!(lost, 0, "of {KNOWN}; {} windows were made", program.insertions());
+}
+
+#[test]
+fn new_sources_beyond_the_rules_budget_are_dropped_and_known_ones_served() {
+    const LIMIT: u64 = 10;
+    const NEW: u64 = 100;
+    if is_skipped("new_sources_beyond_the_rules_budget_are_dropped_and_known_ones_served") {
+        return;
+    }
+    on_one_cpu();
+    // Without pressure, and with it.
+    for insertions_max in [BUDGET_ANY, 16] {
+        let room = Room { insertions_max, ..Room::default() };
+        let mut program = Program::with_room(&connections(LIMIT), room);
+        program.kernel().set_new_sources(0, NEW, SECOND_NS).unwrap();
+        let known: Vec<_> = (0..5).map(client).collect();
+        for known in &known {
+            assert_eq!(program.passed(&syn(*known), 2), 2);
+        }
+        let mut forged = Forged::new(5);
+        forged.flood(&mut program, 1000);
+        let counts = program.counts();
+        let let_in = counts["within_limit"] + counts["not_admitted"] - 2 * 5;
+        assert_eq!(let_in, NEW - 5, "{counts:?}");
+        assert_eq!(counts["new_source_budget"], 1000 - let_in, "{counts:?}");
+        for known in &known {
+            assert_eq!(program.passed(&syn(*known), LIMIT), LIMIT - 2);
+            assert_eq!(program.verdict(&syn(*known)), "over_limit");
+        }
+        // It fills again with time.
+        program.advance(SECOND_NS / 2);
+        let before = program.counts()["new_source_budget"];
+        forged.flood(&mut program, 1000);
+        assert_eq!(program.counts()["new_source_budget"] - before, 1000 - NEW / 2);
+        assert_eq!(program.verdict(&syn(known[0])), "over_limit");
+    }
+}

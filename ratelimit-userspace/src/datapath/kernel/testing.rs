@@ -88,6 +88,17 @@ impl Kernel {
         run(program(&mut self.ebpf)?, frame, repeat)
     }
 
+    /// Lets so many new sources in, in so long, by one rule of what packets read.
+    ///
+    /// # Errors
+    /// Where the map cannot be written.
+    pub fn set_new_sources(&mut self, rule: usize, amount: u64, window_ns: u64) -> Result<(), DatapathError> {
+        let (generation, mut words) = (self.active_generation()?, self.config_words()?);
+        let rule = words.rules.get_mut(rule).with_context(|| format!("no rule {rule}"))?;
+        (rule.new_sources, rule.new_sources_ns) = (amount, window_ns);
+        self.write_config(generation, words)
+    }
+
     /// Gives an interface a row of counters without attaching to it.
     ///
     /// # Errors
