@@ -202,7 +202,9 @@ fn a_source_over_its_limit_is_caught_under_pressure_within_the_stated_number_of_
         let [looked_at, known] = [1, 2].map(|least| of.iter().filter(|&&used| used >= least).count());
         assert_eq!(program.insertions() - before, u64::try_from(looked_at).unwrap(), "one window of each");
         let [none, one] = chances(SHIFT, u32::try_from(packets).unwrap());
-        println!("{packets} packets: {looked_at} looked at, {known} known, of {SOURCES}; {none:.3} and {one:.3} are to be missed");
+        println!(
+            "{packets} packets: {looked_at} looked at, {known} known, of {SOURCES}; {none:.3} and {one:.3} are to be missed"
+        );
         assert!(is_likely(looked_at, SOURCES, 1.0 - none), "{looked_at} of {SOURCES}, to be missed: {none}");
         // From its second on, a source is known: each packet of it is counted.
         assert!(is_likely(known, SOURCES, 1.0 - one), "{known} of {SOURCES}, to be missed: {one}");
