@@ -3,14 +3,19 @@
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::HashMap;
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, V4, frame, tcp};
 use integration_test::is_skipped;
+use integration_test::lab::{CLIENTS, Lab, SERVER, number, packets};
 use integration_test::program::{Program, Room, TEN_O_CLOCK, limit, on_one_cpu, policy};
 use integration_test::random::Random;
+use netlab::PacketSocket;
 use ratelimit_common::admission::BUDGET_ANY;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
@@ -282,4 +287,93 @@ fn new_sources_beyond_the_rules_budget_are_dropped_and_known_ones_served() {
         assert_eq!(program.counts()["new_source_budget"] - before, 1000 - NEW / 2);
         assert_eq!(program.verdict(&syn(known[0])), "over_limit");
     }
+}
+
+/// The SYN to the server, with every checksum as it should be, so that nothing but the limiter and the backlog stands before it.
+fn routed_syn(frame: &mut [u8], source: [u8; 4], source_port: u16) {
+    frame[26..30].copy_from_slice(&source);
+    frame[34..36].copy_from_slice(&source_port.to_be_bytes());
+    for (at, zero) in [(24, 14..34), (50, 34..54)] {
+        frame[at..at + 2].fill(0);
+        // The addresses, protocol and length are part of the segment's sum.
+        let pseudo = if at == 50 { [&frame[26..34], &[0, 6, 0, 20]].concat() } else { Vec::new() };
+        let sum = [&pseudo, &frame[zero]]
+            .concat()
+            .chunks(2)
+            .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]))
+            .sum::<u32>();
+        let folded = (sum & 0xffff) + (sum >> 16);
+        let folded = (folded & 0xffff) + (folded >> 16);
+        frame[at..at + 2].copy_from_slice(&(!u16::try_from(folded).unwrap()).to_be_bytes());
+    }
+}
+
+/// Sends so many SYNs from random sources within so long, and no more of them in a hundredth of it than are due.
+fn flood_the_server(lab: &Lab, packets: u64, within: Duration) {
+    let shown = lab.server.ip(&["-br", "link", "show", "dev", "s0"]).unwrap();
+    let link = shown.split_whitespace().nth(2).unwrap().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap());
+    let mut frame = syn([0; 4]);
+    frame.splice(..6, link);
+    frame[30..34].copy_from_slice(&SERVER[0].parse::<Ipv4Addr>().unwrap().octets());
+    let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+    let mut random = Random(6);
+    let start = Instant::now();
+    for burst in 0..100 {
+        thread::sleep((within / 100 * burst).saturating_sub(start.elapsed()));
+        for _ in 0..packets / 100 {
+            let [a, b, c, d, port @ ..] = random.word().to_be_bytes().first_chunk::<6>().copied().unwrap();
+            // 20.0.0.0/6: nobody's here.
+            routed_syn(&mut frame, [20 | a & 3, b, c, d], 1024 | u16::from_be_bytes(port));
+            sender.send(&frame).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_real_client_behind_nginx_loses_no_request_while_forged_sources_flood() {
+    const FORGED: u64 = 200_000;
+    const FLOOD: Duration = Duration::from_secs(5);
+    const LIMIT: usize = 20;
+    if is_skipped("a_real_client_behind_nginx_loses_no_request_while_forged_sources_flood") {
+        return;
+    }
+    let lab = Lab::quiet();
+    // Answers to the forged go somewhere, and do not fill the backlog.
+    lab.server.ip(&["route", "add", "default", "via", CLIENTS[0]]).unwrap();
+    for setting in ["net.ipv4.tcp_syncookies=1", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.s0.rp_filter=0"] {
+        assert_eq!(lab.server.run(&["sysctl", "-w", setting]).unwrap().code(), 0);
+    }
+    let address = format!("{}:80", SERVER[0]).parse().unwrap();
+    let _nginx = netlab::nginx(&lab.server, lab.directory(), &[address]).unwrap();
+    let limit = format!("{LIMIT}/10s");
+    let _daemon = lab.limit(&["--limit", &limit, "--count", "connections", "--max-sources", "4096"]);
+    let [client, attacker, _] = CLIENTS;
+    lab.http(client, 80);
+    lab.http(client, 80);
+    // The server answers it as long as it is let, and then it is refused until long after the flood.
+    lab.assert_admitted(attacker, 80, LIMIT);
+    let start = Instant::now();
+    let mut answered = 2;
+    thread::scope(|scope| {
+        let flood = scope.spawn(|| flood_the_server(&lab, FORGED, FLOOD));
+        while !flood.is_finished() {
+            if answered < LIMIT - 2 {
+                assert!(lab.http(client, 80).ends_with("ok\n"), "request {answered}");
+                answered += 1;
+            }
+            lab.assert_blocked(attacker, 80);
+        }
+    });
+    assert!(start.elapsed() < Duration::from_secs(9), "the attacker may be let in again");
+    assert!(answered >= 5, "{answered} requests in {:?}", start.elapsed());
+    let stats = lab.stats_once(|stats| packets(stats)[0] >= FORGED);
+    let reason = |reason: &str| number(&stats, &format!("/reasons/{reason}"));
+    println!(
+        "{answered} requests answered; {} not admitted, {} over the limit",
+        reason("not_admitted"),
+        reason("over_limit")
+    );
+    assert!(reason("not_admitted") > FORGED / 4, "the flood did not press: {stats:#}");
+    let log = fs::read_to_string(lab.directory().join("access.log")).unwrap();
+    assert_eq!(log.lines().filter(|line| line.starts_with(&format!("{client} "))).count(), answered, "{log}");
 }
