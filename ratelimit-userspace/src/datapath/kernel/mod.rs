@@ -39,7 +39,7 @@ use self::clients::{Client, Lengths};
 use self::generation::Tries;
 use self::held::Held;
 use self::plain::Plain;
-pub use self::testing::{Bare, ProgramSize, TestRun};
+pub use self::testing::{Bare, ProgramSize, TestRun, object};
 use super::pins::Pins;
 use super::{
     Ban, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading, Tallies, Trial, XdpMode, batch,

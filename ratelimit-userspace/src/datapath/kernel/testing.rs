@@ -30,6 +30,12 @@ pub struct ProgramSize {
     pub translated_bytes: u32,
 }
 
+/// The object that is loaded, an ELF file.
+#[must_use]
+pub const fn object() -> &'static [u8] {
+    include_bytes!(concat!(env!("OUT_DIR"), "/ratelimit-ebpf"))
+}
+
 /// The empty program, which drops every frame unseen: what a run costs without the work.
 pub struct Bare(Ebpf);
 
