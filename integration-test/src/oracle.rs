@@ -285,21 +285,28 @@ impl Oracle {
 
     /// Judges one packet.
     pub fn judge(&mut self, packet: &Packet, now: Nanos) -> Outcome {
-        let judges = |rule: &&Rule| rule.until.is_none_or(|until| now < until) && rule.is_for(packet);
-        let rules: Vec<&Rule> = self.policy.rules.iter().filter(judges).collect();
-        // A fragment may be of any of them: the first that counts such at all.
-        let counts_volume =
-            |rule: &&&Rule| rule.limits.iter().any(|limit| matches!(limit.unit, Unit::Packets | Unit::Bytes));
-        let preferred = rules.iter().filter(|_| packet.kind == Kind::Fragment).find(counts_volume);
-        let Some(rule) = preferred.or(rules.first()).map(|rule| (*rule).clone()) else {
-            return Outcome::NotProtected;
-        };
+        let Some(rule) = self.judging(packet, now).cloned() else { return Outcome::NotProtected };
         let outcome = match self.granted(packet.source, now) {
             Some(Grant::Exempt) => Outcome::Exempt,
             Some(Grant::Denied) => Outcome::Denied,
             None => self.judge_by(&rule, packet, now),
         };
         if rule.mode == Mode::DryRun && !outcome.passes() { Outcome::DryRun } else { outcome }
+    }
+
+    /// Which rule judges a packet, by its name, and which client it is of.
+    pub fn held_to(&self, packet: &Packet, now: Nanos) -> Option<(&'static str, IpAddr)> {
+        self.judging(packet, now).map(|rule| (rule.name, self.client(packet.source)))
+    }
+
+    fn judging(&self, packet: &Packet, now: Nanos) -> Option<&Rule> {
+        let judges = |rule: &&Rule| rule.until.is_none_or(|until| now < until) && rule.is_for(packet);
+        let rules: Vec<&Rule> = self.policy.rules.iter().filter(judges).collect();
+        // A fragment may be of any of them: the first that counts such at all.
+        let counts_volume =
+            |rule: &&&Rule| rule.limits.iter().any(|limit| matches!(limit.unit, Unit::Packets | Unit::Bytes));
+        let preferred = rules.iter().filter(|_| packet.kind == Kind::Fragment).find(counts_volume);
+        preferred.or(rules.first()).copied()
     }
 
     /// What the longest prefix around the address says that still says something.

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ratelimit_common::admission::BUDGET_ANY;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+use ratelimit_common::admission::{Admission, BUDGET_ANY};
 use ratelimit_common::layout::Unit;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::{Nanos, SECOND_NS};
@@ -22,33 +24,57 @@ const XDP_PASS: u32 = 2;
 /// Packets by the word for what became of them.
 pub type Counts = BTreeMap<&'static str, u64>;
 
+/// How much the program has room for.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Sources of each family.
+    pub max_sources: u32,
+    /// Windows of each of them.
+    pub windows_per_source: u32,
+    /// New sources of one CPU in a period, before it draws among them.
+    pub insertions_max: u32,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { max_sources: 4096, windows_per_source: 4, insertions_max: BUDGET_ANY }
+    }
+}
+
 /// The program in the kernel.
 pub struct Program {
     kernel: Kernel,
     now: Nanos,
     runs: u64,
+    /// What had become of how many, when it was asked last.
+    counted: (u64, Counts),
 }
 
 impl Program {
     /// Loads it, at ten o'clock.
     pub fn new(policy: &Policy) -> Self {
-        let mut program = Self::with_clock(policy, Clock::Injected);
+        Self::with_room(policy, Room::default())
+    }
+
+    /// Loads it with as much room, at ten o'clock.
+    pub fn with_room(policy: &Policy, room: Room) -> Self {
+        let mut program = Self::load(policy, Clock::Injected, room);
         program.set_now(TEN_O_CLOCK);
         program
     }
 
     /// Loads it with the clock that it has in production, whose reading takes its time.
     pub fn on_the_kernels_clock(policy: &Policy) -> Self {
-        Self::with_clock(policy, Clock::Kernel)
+        Self::load(policy, Clock::Kernel, Room::default())
     }
 
-    fn with_clock(policy: &Policy, clock: Clock) -> Self {
+    fn load(policy: &Policy, clock: Clock, room: Room) -> Self {
         let mut kernel = Kernel::load(&Options {
             pins: None,
             xdp_mode: XdpModeChoice::Auto,
-            max_sources: 4096,
-            windows_per_source: 4,
-            insertions_max: BUDGET_ANY,
+            max_sources: room.max_sources,
+            windows_per_source: room.windows_per_source,
+            insertions_max: room.insertions_max,
             ipv6_family: Family::of_ipv6_prefix(policy.ipv6_prefix),
             clock,
             passed: Passed::On,
@@ -56,7 +82,7 @@ impl Program {
         .expect("the program loads");
         // Frames seem to come in by the loopback interface; to it nothing is attached.
         kernel.list_unattached("lo").expect("every namespace has a loopback interface");
-        let mut program = Self { kernel, now: TEN_O_CLOCK, runs: 0 };
+        let mut program = Self { kernel, now: TEN_O_CLOCK, runs: 0, counted: (0, Counts::new()) };
         program.apply(policy);
         program
     }
@@ -115,14 +141,31 @@ impl Program {
 
     /// Sends one frame, and says what became of it: the one counter that moved, which must agree with the action.
     pub fn verdict(&mut self, frame: &[u8]) -> &'static str {
-        let before = self.counts();
+        let before = if self.counted.0 == self.runs { std::mem::take(&mut self.counted.1) } else { Counts::new() };
+        let before = if before.is_empty() { self.counts() } else { before };
         let passes = self.passes(frame);
         let after = self.counts();
         let moved: Vec<_> = after.iter().filter(|(word, count)| before[*word] != **count).collect();
         let [(word, count)] = moved[..] else { panic!("one packet moved {moved:?}") };
         assert_eq!(*count, before[word] + 1);
         assert_eq!(passes, is_pass(word), "{word}");
+        let word = *word;
+        self.counted = (self.runs, after);
         word
+    }
+
+    /// Windows that were made so far.
+    pub fn insertions(&mut self) -> u64 {
+        self.admissions().iter().map(|cpu| cpu.insertions).sum()
+    }
+
+    /// One packet of a source that nobody knows in 2^this is looked at, on the CPU that draws from the most.
+    pub fn shift(&mut self) -> u32 {
+        self.admissions().iter().map(|cpu| cpu.shift).max().unwrap_or(0)
+    }
+
+    fn admissions(&mut self) -> Vec<Admission> {
+        self.kernel.admissions().expect("what is admitted is read")
     }
 
     /// Packets within the limits of each rule so far.
@@ -150,6 +193,16 @@ impl Program {
 /// Whether a packet with this word passed.
 pub fn is_pass(word: &str) -> bool {
     !["over_limit", "contended", "banned", "denied", "new_source_budget", "too_many_tags"].contains(&word)
+}
+
+/// Has this thread run on one CPU from now on: each CPU has a budget of its own.
+pub fn on_one_cpu() {
+    let this = Pid::from_raw(0);
+    let allowed = sched_getaffinity(this).expect("the CPUs are known");
+    let first = (0..CpuSet::count()).find(|&cpu| allowed.is_set(cpu) == Ok(true)).expect("one of them is allowed");
+    let mut only = CpuSet::new();
+    only.set(first).expect("it is a CPU");
+    sched_setaffinity(this, &only).expect("the thread stays there");
 }
 
 /// A policy for TCP and UDP 80 and 443 with these limits: strict unless they say otherwise, enforced, /32 and /64.

@@ -3,17 +3,17 @@
 //! A run prints its seed; RATELIMITD_SEED repeats it.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
-use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use integration_test::clients::{Clients, Sent};
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{FRAGMENT, GRE, ICMP, ICMPV6, TCP, UDP};
-use integration_test::frames::{IPV4, IPV6, Segment, V4, V6, fragment, icmp, quic, tagged, udp_from};
+use integration_test::frames::{IPV4, IPV6, Segment, V4, V6, fragment, icmp, quic, syn, tagged, udp_from};
 use integration_test::is_skipped;
-use integration_test::oracle::{self, Kind, Oracle, Packet};
-use integration_test::program::{Program, TEN_O_CLOCK, limit_over};
+use integration_test::oracle::{self, Kind, Oracle, Outcome, Packet};
+use integration_test::program::{Program, Room, TEN_O_CLOCK, limit_over, on_one_cpu};
 use integration_test::random::Random;
 use ipnet::IpNet;
 use ratelimit_common::conversation::{Turn, turn};
@@ -30,6 +30,10 @@ const SEGMENTS: u32 = 100_000;
 const STEPS_BETWEEN_COUNTS: u32 = 500;
 /// A segment's timestamps, as most have them.
 const TIMESTAMP: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+/// Packets under pressure, of each of which the verdict is asked.
+const STEPS_UNDER_PRESSURE: u32 = 8000;
+/// Where nobody of [`SOURCES`] is.
+const FORGED: &str = "16.0.0.0/4";
 const PORTS: [u16; 4] = [80, 443, 22, 8080];
 const BUCKETS_NS: [u64; 5] = [SECOND_NS / 5, 2 * SECOND_NS, 10 * SECOND_NS, 60 * SECOND_NS, 600 * SECOND_NS];
 
@@ -353,6 +357,115 @@ fn run(prefixes: (u8, u8), seed: u64) {
     println!("{STEPS} steps agree: {expected:?}");
 }
 
+/// A policy by which it is known of whom each packet must be counted though the program is pressed: one limit a rule, so that it is
+/// remembered as a whole or not at all, and under names and in windows that no policy before had. Its first rule is for forged sources.
+fn random_policy_to_press(
+    random: &mut Random,
+    prefixes: (u8, u8),
+    now: Nanos,
+    number: u32,
+) -> (Policy, oracle::Policy) {
+    let (mut policy, mut twin) = random_policy(random, prefixes, now);
+    for (rule, twin) in policy.rules.iter_mut().zip(&mut twin.rules) {
+        let name: &'static str = format!("{} {number}", rule.name).leak();
+        name.clone_into(&mut rule.name);
+        rule.shadow_limits.clear();
+        rule.limits.truncate(1);
+        rule.limits[0].slot |= number << 23;
+        *twin = twin_of_rule(name, rule);
+    }
+    let ports = Ports { tcp: vec![(80, 80)], udp: Vec::new(), other_protocols: false };
+    let limit = limit_over(1000, Unit::Connections, WindowForm::Strict, 5, 60 * SECOND_NS);
+    let forged = Rule { from: vec![net(FORGED)], ..Rule::new("forged".into(), ports, vec![limit]) };
+    twin.rules.insert(0, twin_of_rule("forged", &forged));
+    policy.rules.insert(0, forged);
+    (policy, twin)
+}
+
+/// Who must be known, whatever the program draws: whoever was charged by a rule a second time, or refused by it, no longer ago than
+/// the longest window holds it.
+#[derive(Default)]
+struct Known {
+    charged: HashSet<(&'static str, IpAddr)>,
+    at: HashMap<(&'static str, IpAddr), u64>,
+}
+
+impl Known {
+    fn learn(&mut self, who: (&'static str, IpAddr), outcome: Outcome, now: u64) {
+        if outcome == Outcome::WithinLimit && !self.charged.insert(who) {
+            self.at.insert(who, now);
+        }
+        // What a note refuses is no news.
+        if outcome == Outcome::OverLimit && self.charged.contains(&who) {
+            self.at.entry(who).or_insert(now);
+        }
+    }
+
+    fn is_certain(&self, who: (&'static str, IpAddr), now: u64, policy: &Policy) -> bool {
+        let limits = policy.rules.iter().flat_map(|rule| &rule.limits);
+        let longest_ns = limits.map(|limit| limit.window_ns + limit.bucket_ns).max().unwrap();
+        self.at.get(&who).is_some_and(|at| now - at <= longest_ns)
+    }
+}
+
+/// Runs both side by side, while forged sources press the program: what it does not admit, the oracle never hears of.
+fn run_under_pressure(prefixes: (u8, u8), seed: u64) {
+    println!("RATELIMITD_SEED={seed} prefixes {prefixes:?}, under pressure");
+    on_one_cpu();
+    let mut random = Random(seed);
+    let mut clients = Clients::default();
+    let (mut wanted, twin) = random_policy_to_press(&mut random, prefixes, TEN_O_CLOCK, 0);
+    let room = Room { max_sources: 32_768, insertions_max: 4, ..Room::default() };
+    let mut program = Program::with_room(&wanted, room);
+    let (mut oracle, mut known) = (Oracle::new(twin), Known::default());
+    let mut expected: BTreeMap<&str, u64> = BTreeMap::new();
+    let (mut policies, mut certain, mut pressed_in) = (0, 0_u32, 0);
+    for step in 0..STEPS_UNDER_PRESSURE {
+        if random.one_in(800) {
+            policies += 1;
+            let (other, twin) = random_policy_to_press(&mut random, prefixes, program.now(), policies);
+            program.apply(&other);
+            oracle.apply(twin);
+            (wanted, known) = (other, Known::default());
+        }
+        if random.one_in(4) {
+            let step_ns = random_step_ns(&mut random);
+            program.advance(step_ns);
+        }
+        // Most periods are pressed, to one in 16.
+        let period = program.now().0 >> 27;
+        if period != pressed_in && !random.one_in(4) {
+            pressed_in = period;
+            for _ in 0..64 {
+                let source = Ipv4Addr::from_bits(0x1000_0000 | u32::try_from(random.below(1 << 28)).unwrap());
+                program.passes(&syn(&source.to_string(), 80));
+            }
+        }
+        let (frame, packet) = random_packet(&mut random, &mut clients);
+        let now = program.now().0;
+        let word = program.verdict(&frame);
+        let at = || format!("seed {seed}, step {step}: {packet:?} at {now} under {wanted:#?}");
+        *expected.entry(word).or_default() += 1;
+        let who = oracle.held_to(&packet, now);
+        if word == "not_admitted" {
+            assert!(!known.is_certain(who.unwrap(), now, &wanted), "{} is known: {}", packet.source, at());
+            let outcome = oracle.clone().judge(&packet, now);
+            let may_be = [Outcome::WithinLimit, Outcome::OverLimit, Outcome::DryRun];
+            assert!(may_be.contains(&outcome), "not admitted is {outcome:?} to the oracle: {}", at());
+            continue;
+        }
+        let outcome = oracle.judge(&packet, now);
+        assert_eq!(word, outcome.word(), "{}", at());
+        if let Some(who) = who {
+            certain += u32::from(program.shift() != 0 && known.is_certain(who, now, &wanted));
+            known.learn(who, outcome, now);
+        }
+    }
+    println!("{STEPS_UNDER_PRESSURE} steps agree, {certain} of sources that must be known while pressed: {expected:?}");
+    assert!(expected.get("not_admitted").is_some_and(|&count| count > 50), "there was no pressure: {expected:?}");
+    assert!(certain > STEPS_UNDER_PRESSURE / 100, "nobody was known: {certain}");
+}
+
 fn address(parsed: Address) -> IpAddr {
     match parsed {
         Address::V4(word) => IpAddr::from(word.to_ne_bytes()),
@@ -435,4 +548,14 @@ fn the_program_agrees_with_the_oracle_where_other_prefixes_are_one_client() {
         return;
     }
     run((24, 128), seed());
+}
+
+#[test]
+fn the_program_under_pressure_agrees_with_the_oracle_on_whom_it_admits() {
+    if is_skipped("the_program_under_pressure_agrees_with_the_oracle_on_whom_it_admits") {
+        return;
+    }
+    for prefixes in [(32, 64), (24, 128)] {
+        run_under_pressure(prefixes, seed());
+    }
 }

@@ -88,9 +88,7 @@ impl Admission {
         x ^= x >> 7;
         x ^= x << 17;
         self.random = x;
-        let is_drawn = mix(0, x, 0) >> 40 & ((1 << self.shift) - 1) == 0;
-        self.is_drawn = is_drawn as u32;
-        is_drawn
+        mix(0, x, 0) >> 40 & ((1 << self.shift) - 1) == 0
     }
 
     /// A source is being inserted. Where the budget of the period is spent, the next are drawn from twice as many.

@@ -25,7 +25,11 @@ pub(crate) extern "C" fn turned_away(high: u64, low: u64, generation: u32, rule:
     if rule.new_sources != 0 && !maps::lets_in(rule, now) {
         return Reason::NewSourceBudget as u32;
     }
-    if admission.draw() { Reason::WithinLimit as u32 } else { Reason::NotAdmitted as u32 }
+    if !admission.draw() {
+        return Reason::NotAdmitted as u32;
+    }
+    admission.is_drawn = 1;
+    Reason::WithinLimit as u32
 }
 
 /// Whether a source that has no window yet gets one, and puts it on the budget: a [`Reason`]'s code, likewise.

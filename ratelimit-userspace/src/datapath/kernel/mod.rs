@@ -42,7 +42,7 @@ pub use self::generator::{Flood, Generator, Order, Sources};
 use self::held::Held;
 pub use self::options::{Clock, Options, Passed};
 use self::plain::Plain;
-pub use self::testing::{Bare, ProgramSize, TestRun};
+pub use self::testing::{Bare, ProgramSize, TestRun, object};
 use super::pins::Pins;
 use super::{
     Ban, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading, Tallies, Trial, XdpMode, batch,

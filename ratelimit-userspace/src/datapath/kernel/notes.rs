@@ -83,7 +83,10 @@ impl Kernel {
     }
 
     /// What each CPU has admitted of new sources.
-    pub(super) fn admissions(&self) -> Result<Vec<Admission>, DatapathError> {
+    ///
+    /// # Errors
+    /// Where the map cannot be read.
+    pub fn admissions(&self) -> Result<Vec<Admission>, DatapathError> {
         let map: PerCpuArray<_, Plain<Admission>> =
             PerCpuArray::try_from(map_ref(&self.ebpf, map::ADMISSION)?).context("open ADMISSION")?;
         let cpus = map.get(&0, 0).with_context(|| format!("read {}", map::ADMISSION))?;

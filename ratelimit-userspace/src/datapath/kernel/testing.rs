@@ -33,6 +33,12 @@ pub struct ProgramSize {
     pub jited_bytes: u32,
 }
 
+/// The object that is loaded, an ELF file.
+#[must_use]
+pub const fn object() -> &'static [u8] {
+    include_bytes!(concat!(env!("OUT_DIR"), "/ratelimit-ebpf"))
+}
+
 /// The empty program, which drops every frame unseen: what a run costs without the work.
 pub struct Bare(Ebpf);
 
@@ -100,6 +106,17 @@ impl Kernel {
     /// Where the kernel refuses: frames are 14 bytes at least.
     pub fn test_run(&mut self, frame: &[u8], repeat: u32) -> Result<TestRun, DatapathError> {
         run(program(&mut self.ebpf)?, frame, repeat)
+    }
+
+    /// Lets so many new sources in, in so long, by one rule of what packets read.
+    ///
+    /// # Errors
+    /// Where the map cannot be written.
+    pub fn set_new_sources(&mut self, rule: usize, amount: u64, window_ns: u64) -> Result<(), DatapathError> {
+        let (generation, mut words) = (self.active_generation()?, self.config_words()?);
+        let rule = words.rules.get_mut(rule).with_context(|| format!("no rule {rule}"))?;
+        (rule.new_sources, rule.new_sources_ns) = (amount, window_ns);
+        self.write_config(generation, words)
     }
 
     /// Gives an interface a row of counters without attaching to it.

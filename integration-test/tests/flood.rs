@@ -1,0 +1,379 @@
+//! Floods of forged sources: who is known is counted to the packet, who is over its limit stays refused, and the maps take no more
+//! than their budget.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::collections::HashMap;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use integration_test::frames::flag::SYN;
+use integration_test::frames::proto::TCP;
+use integration_test::frames::{IPV4, V4, frame, tcp};
+use integration_test::is_skipped;
+use integration_test::lab::{CLIENTS, Lab, SERVER, number, packets};
+use integration_test::program::{Program, Room, TEN_O_CLOCK, limit, on_one_cpu, policy};
+use integration_test::random::Random;
+use netlab::PacketSocket;
+use ratelimit_common::admission::BUDGET_ANY;
+use ratelimit_common::layout::Unit;
+use ratelimit_common::time::{Nanos, SECOND_NS};
+use ratelimit_common::window;
+use ratelimit_userspace::datapath::Datapath as _;
+use ratelimit_userspace::desired::{Bans, Policy, WindowForm};
+
+const MINUTE_NS: u64 = 60 * SECOND_NS;
+const MILLISECOND_NS: u64 = 1_000_000;
+/// That for which insertions are counted.
+const PERIOD_NS: u64 = 1 << 27;
+
+fn connections(amount: u64) -> Policy {
+    policy(&[limit(amount, Unit::Connections, WindowForm::Strict)])
+}
+
+fn syn(source: [u8; 4]) -> Vec<u8> {
+    frame(IPV4, V4 { source, ..V4::of(TCP) }.around(tcp(80, SYN)))
+}
+
+/// One of so many clients that are what they say.
+fn client(number: usize) -> [u8; 4] {
+    let [_, _, high, low] = u32::try_from(number).unwrap().to_be_bytes();
+    [198, 51, high, low]
+}
+
+/// SYNs from sources of which each comes once, most likely.
+struct Forged {
+    random: Random,
+    syn: Vec<u8>,
+    sent: u64,
+}
+
+impl Forged {
+    fn new(seed: u64) -> Self {
+        Self { random: Random(seed), syn: syn([0; 4]), sent: 0 }
+    }
+
+    fn next(&mut self) -> &[u8] {
+        // Below 128.0.0.0, and no client.
+        let word = u32::try_from(self.random.below(0x7000_0000)).unwrap() + 0x0800_0000;
+        self.syn[26..30].copy_from_slice(&word.to_be_bytes());
+        self.sent += 1;
+        &self.syn
+    }
+
+    fn flood(&mut self, program: &mut Program, packets: u64) {
+        for _ in 0..packets {
+            program.passes(self.next());
+        }
+    }
+
+    /// Twice of each: the kernel keeps what was looked up again rather than what was not.
+    fn flood_twice(&mut self, program: &mut Program, sources: u64) {
+        for _ in 0..sources {
+            program.passed(self.next(), 2);
+        }
+    }
+}
+
+/// What the kernel has admitted of each source in the window that ends now.
+fn used(program: &mut Program) -> HashMap<IpAddr, u64> {
+    let limit = limit(u64::MAX, Unit::Connections, WindowForm::Strict);
+    let count_bits = window::count_bits(limit.bucket_ns);
+    let arithmetic = window::Limit { amount: u64::MAX, behind: 5, count_bits, burst: window::BURST_ANY };
+    let bucket = program.now().bucket(limit.bucket_ns);
+    let mut used = HashMap::new();
+    let mut visit = |reading: ratelimit_userspace::datapath::SourceReading| {
+        used.insert(reading.prefix.addr(), window::used(&reading.window.cells, arithmetic, bucket));
+    };
+    program.kernel().visit_sources(&mut visit).unwrap();
+    used
+}
+
+/// Whether a source has a window.
+fn is_remembered(program: &mut Program, source: [u8; 4]) -> bool {
+    !program.kernel().source(Ipv4Addr::from(source).into()).unwrap().is_empty()
+}
+
+#[test]
+fn known_sources_are_counted_exactly_while_forged_ones_flood() {
+    const BUDGET: u32 = 64;
+    const LIMIT: u64 = 20;
+    const KNOWN: usize = 8;
+    const PERIODS: u64 = 20;
+    const FORGED_A_PERIOD: u64 = 2000;
+    if is_skipped("known_sources_are_counted_exactly_while_forged_ones_flood") {
+        return;
+    }
+    on_one_cpu();
+    let room = Room { insertions_max: BUDGET, ..Room::default() };
+    let mut program = Program::with_room(&connections(LIMIT), room);
+    for known in (0..KNOWN).map(client) {
+        assert_eq!(program.passed(&syn(known), 2), 2);
+    }
+    let mut sent = [2_u64; KNOWN];
+    let mut forged = Forged::new(1);
+    for at in 0..PERIODS * FORGED_A_PERIOD {
+        forged.flood(&mut program, 1);
+        if at % 50 == 49 {
+            let one = usize::try_from(at / 50).unwrap() % KNOWN;
+            let expected = if sent[one] < LIMIT { "within_limit" } else { "over_limit" };
+            assert_eq!(program.verdict(&syn(client(one))), expected, "packet {} of client {one}", sent[one] + 1);
+            sent[one] += 1;
+        }
+        program.advance(PERIOD_NS / FORGED_A_PERIOD);
+    }
+    assert!(sent.iter().all(|&sent| sent > LIMIT * 4), "{sent:?}");
+    let counts = program.counts();
+    assert!(counts["not_admitted"] * 10 > forged.sent * 9, "{counts:?}");
+    // The first period finds the share by doubling: a budget for each step. In each of the others the share is right, give or take.
+    let insertions = program.insertions();
+    let budget = u64::from(BUDGET) * PERIODS;
+    assert!(insertions <= budget * 5 / 4 + 8 * u64::from(BUDGET), "{insertions}, and the budget is {budget}");
+    assert!(insertions >= budget / 3, "{insertions}, and the budget is {budget}");
+    assert_eq!(counts["new_source_budget"], 0);
+}
+
+#[test]
+fn a_source_over_its_limit_is_not_forgiven_by_a_flood() {
+    const LIMIT: u64 = 5;
+    const SOURCES: u32 = 1000;
+    /// Of the window's five minutes and the one that is held back.
+    const FREED_AFTER: u64 = 6;
+    if is_skipped("a_source_over_its_limit_is_not_forgiven_by_a_flood") {
+        return;
+    }
+    let bans = Bans { steps_ns: vec![FREED_AFTER * MINUTE_NS], forget_ns: 0 };
+    for (bans, word) in [(None, "over_limit"), (Some(bans), "banned")] {
+        let mut policy = connections(LIMIT);
+        policy.rules[0].bans = bans;
+        let room = Room { max_sources: SOURCES, windows_per_source: 1, insertions_max: BUDGET_ANY };
+        let mut program = Program::with_room(&policy, room);
+        let mut forged = Forged::new(2);
+        let attacker = client(1);
+        assert_eq!(program.passed(&syn(attacker), LIMIT + 2), LIMIT);
+        for minute in 0..FREED_AFTER {
+            forged.flood_twice(&mut program, 4 * u64::from(SOURCES));
+            assert!(!is_remembered(&mut program, attacker), "the flood is too small to say anything");
+            for millisecond in [0, 1, 30_000, 59_990] {
+                program.set_now(Nanos(TEN_O_CLOCK.0 + minute * MINUTE_NS + millisecond * MILLISECOND_NS));
+                assert_eq!(program.verdict(&syn(attacker)), word, "after {minute} min and {millisecond} ms");
+            }
+        }
+        program.set_now(Nanos(TEN_O_CLOCK.0 + FREED_AFTER * MINUTE_NS));
+        assert_eq!(program.passed(&syn(attacker), LIMIT + 2), LIMIT);
+    }
+}
+
+/// The chance of nothing, or of at most one, in so many draws.
+fn chances(shift: u32, draws: u32) -> [f64; 2] {
+    let (p, draws) = (0.5_f64.powi(i32::try_from(shift).unwrap()), i32::try_from(draws).unwrap());
+    let none = (1.0 - p).powi(draws);
+    [none, none + f64::from(draws) * p * (1.0 - p).powi(draws - 1)]
+}
+
+/// Whether so many of all is as many as this chance makes, give or take four standard deviations.
+fn is_likely(hits: usize, all: usize, chance: f64) -> bool {
+    let [hits, all] = [hits, all].map(|count| f64::from(u32::try_from(count).unwrap()));
+    (hits - all * chance).abs() <= 4.0 * (all * chance * (1.0 - chance)).sqrt() + 1.0
+}
+
+#[test]
+fn a_source_over_its_limit_is_caught_under_pressure_within_the_stated_number_of_packets() {
+    const LIMIT: u64 = 10;
+    const BUDGET: u32 = 2000;
+    const SOURCES: usize = 600;
+    const SHIFT: u32 = 4;
+    if is_skipped("a_source_over_its_limit_is_caught_under_pressure_within_the_stated_number_of_packets") {
+        return;
+    }
+    on_one_cpu();
+    // Four times the limit, and of a source that goes on ten times as much.
+    for packets in [40, 100] {
+        let room = Room { max_sources: 32_768, insertions_max: BUDGET, ..Room::default() };
+        let mut program = Program::with_room(&connections(LIMIT), room);
+        // Within one period, in which the share is only made smaller, and only by a whole budget of insertions.
+        let mut forged = Forged::new(3);
+        while program.shift() < SHIFT {
+            forged.flood(&mut program, 100);
+        }
+        let before = program.insertions();
+        for source in 0..SOURCES {
+            program.passed(&syn(client(source)), packets);
+        }
+        assert_eq!(program.shift(), SHIFT);
+        let used = used(&mut program);
+        let of: Vec<u64> = (0..SOURCES).map(|source| used.get(&client(source).into()).copied().unwrap_or(0)).collect();
+        let [looked_at, known] = [1, 2].map(|least| of.iter().filter(|&&used| used >= least).count());
+        assert_eq!(program.insertions() - before, u64::try_from(looked_at).unwrap(), "one window of each");
+        let [none, one] = chances(SHIFT, u32::try_from(packets).unwrap());
+        println!(
+            "{packets} packets: {looked_at} looked at, {known} known, of {SOURCES}; {none:.3} and {one:.3} are to be missed"
+        );
+        assert!(is_likely(looked_at, SOURCES, 1.0 - none), "{looked_at} of {SOURCES}, to be missed: {none}");
+        // From its second on, a source is known: each packet of it is counted.
+        assert!(is_likely(known, SOURCES, 1.0 - one), "{known} of {SOURCES}, to be missed: {one}");
+        for (source, &used) in of.iter().enumerate().filter(|(_, used)| **used >= 2) {
+            assert!(used <= LIMIT);
+            assert_eq!(program.passed(&syn(client(source)), LIMIT + 2), LIMIT - used, "client {source} had {used}");
+        }
+    }
+}
+
+#[test]
+fn a_flood_does_not_make_the_maps_forget_who_is_known_and_goes_on() {
+    const KNOWN: usize = 200;
+    const PERIODS: u64 = 30;
+    const FORGED_A_PERIOD: u64 = 2000;
+    if is_skipped("a_flood_does_not_make_the_maps_forget_who_is_known_and_goes_on") {
+        return;
+    }
+    on_one_cpu();
+    let room = Room { max_sources: 512, windows_per_source: 1, insertions_max: 64 };
+    let mut program = Program::with_room(&connections(1000), room);
+    for known in (0..KNOWN).map(client) {
+        assert_eq!(program.passed(&syn(known), 2), 2);
+        program.advance(PERIOD_NS / 50);
+    }
+    assert_eq!(program.shift(), 0);
+    let mut forged = Forged::new(4);
+    for period in 0..PERIODS {
+        // Each comes again every three periods; of the forged, each comes twice.
+        for known in 0..KNOWN {
+            forged.flood_twice(&mut program, FORGED_A_PERIOD / 2 / KNOWN as u64);
+            if known as u64 % 3 == period % 3 {
+                program.passes(&syn(client(known)));
+            }
+            program.advance(PERIOD_NS / KNOWN as u64);
+        }
+    }
+    assert!(forged.sent > 50 * 512, "the flood is too small to say anything");
+    let used = used(&mut program);
+    let lost = (0..KNOWN).filter(|&known| used.get(&client(known).into()) != Some(&(2 + PERIODS / 3))).count();
+    assert_eq!(lost, 0, "of {KNOWN}; {} windows were made", program.insertions());
+}
+
+#[test]
+fn new_sources_beyond_the_rules_budget_are_dropped_and_known_ones_served() {
+    const LIMIT: u64 = 10;
+    const NEW: u64 = 100;
+    if is_skipped("new_sources_beyond_the_rules_budget_are_dropped_and_known_ones_served") {
+        return;
+    }
+    on_one_cpu();
+    // Without pressure, and with it.
+    for insertions_max in [BUDGET_ANY, 16] {
+        let room = Room { insertions_max, ..Room::default() };
+        let mut program = Program::with_room(&connections(LIMIT), room);
+        program.kernel().set_new_sources(0, NEW, SECOND_NS).unwrap();
+        let known: Vec<_> = (0..5).map(client).collect();
+        for known in &known {
+            assert_eq!(program.passed(&syn(*known), 2), 2);
+        }
+        let mut forged = Forged::new(5);
+        forged.flood(&mut program, 1000);
+        let counts = program.counts();
+        let let_in = counts["within_limit"] + counts["not_admitted"] - 2 * 5;
+        assert_eq!(let_in, NEW - 5, "{counts:?}");
+        assert_eq!(counts["new_source_budget"], 1000 - let_in, "{counts:?}");
+        for known in &known {
+            assert_eq!(program.passed(&syn(*known), LIMIT), LIMIT - 2);
+            assert_eq!(program.verdict(&syn(*known)), "over_limit");
+        }
+        // It fills again with time.
+        program.advance(SECOND_NS / 2);
+        let before = program.counts()["new_source_budget"];
+        forged.flood(&mut program, 1000);
+        assert_eq!(program.counts()["new_source_budget"] - before, 1000 - NEW / 2);
+        assert_eq!(program.verdict(&syn(known[0])), "over_limit");
+    }
+}
+
+/// The SYN to the server, with every checksum as it should be, so that nothing but the limiter and the backlog stands before it.
+fn routed_syn(frame: &mut [u8], source: [u8; 4], source_port: u16) {
+    frame[26..30].copy_from_slice(&source);
+    frame[34..36].copy_from_slice(&source_port.to_be_bytes());
+    for (at, zero) in [(24, 14..34), (50, 34..54)] {
+        frame[at..at + 2].fill(0);
+        // The addresses, protocol and length are part of the segment's sum.
+        let pseudo = if at == 50 { [&frame[26..34], &[0, 6, 0, 20]].concat() } else { Vec::new() };
+        let sum = [&pseudo, &frame[zero]]
+            .concat()
+            .chunks(2)
+            .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]))
+            .sum::<u32>();
+        let folded = (sum & 0xffff) + (sum >> 16);
+        let folded = (folded & 0xffff) + (folded >> 16);
+        frame[at..at + 2].copy_from_slice(&(!u16::try_from(folded).unwrap()).to_be_bytes());
+    }
+}
+
+/// Sends so many SYNs from random sources within so long, and no more of them in a hundredth of it than are due.
+fn flood_the_server(lab: &Lab, packets: u64, within: Duration) {
+    let shown = lab.server.ip(&["-br", "link", "show", "dev", "s0"]).unwrap();
+    let link = shown.split_whitespace().nth(2).unwrap().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap());
+    let mut frame = syn([0; 4]);
+    frame.splice(..6, link);
+    frame[30..34].copy_from_slice(&SERVER[0].parse::<Ipv4Addr>().unwrap().octets());
+    let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+    let mut random = Random(6);
+    let start = Instant::now();
+    for burst in 0..100 {
+        thread::sleep((within / 100 * burst).saturating_sub(start.elapsed()));
+        for _ in 0..packets / 100 {
+            let [a, b, c, d, port @ ..] = random.word().to_be_bytes().first_chunk::<6>().copied().unwrap();
+            // 20.0.0.0/6: nobody's here.
+            routed_syn(&mut frame, [20 | a & 3, b, c, d], 1024 | u16::from_be_bytes(port));
+            sender.send(&frame).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_real_client_behind_nginx_loses_no_request_while_forged_sources_flood() {
+    const FORGED: u64 = 200_000;
+    const FLOOD: Duration = Duration::from_secs(5);
+    const LIMIT: usize = 20;
+    if is_skipped("a_real_client_behind_nginx_loses_no_request_while_forged_sources_flood") {
+        return;
+    }
+    let lab = Lab::quiet();
+    // Answers to the forged go somewhere, and do not fill the backlog.
+    lab.server.ip(&["route", "add", "default", "via", CLIENTS[0]]).unwrap();
+    for setting in ["net.ipv4.tcp_syncookies=1", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.s0.rp_filter=0"] {
+        assert_eq!(lab.server.run(&["sysctl", "-w", setting]).unwrap().code(), 0);
+    }
+    let address = format!("{}:80", SERVER[0]).parse().unwrap();
+    let _nginx = netlab::nginx(&lab.server, lab.directory(), &[address]).unwrap();
+    let limit = format!("{LIMIT}/10s");
+    let _daemon = lab.limit(&["--limit", &limit, "--count", "connections", "--max-sources", "4096"]);
+    let [client, attacker, _] = CLIENTS;
+    lab.http(client, 80);
+    lab.http(client, 80);
+    // The server answers it as long as it is let, and then it is refused until long after the flood.
+    lab.assert_admitted(attacker, 80, LIMIT);
+    let start = Instant::now();
+    let mut answered = 2;
+    thread::scope(|scope| {
+        let flood = scope.spawn(|| flood_the_server(&lab, FORGED, FLOOD));
+        while !flood.is_finished() {
+            if answered < LIMIT - 2 {
+                assert!(lab.http(client, 80).ends_with("ok\n"), "request {answered}");
+                answered += 1;
+            }
+            lab.assert_blocked(attacker, 80);
+        }
+    });
+    assert!(start.elapsed() < Duration::from_secs(9), "the attacker may be let in again");
+    assert!(answered >= 5, "{answered} requests in {:?}", start.elapsed());
+    let stats = lab.stats_once(|stats| packets(stats)[0] >= FORGED);
+    let reason = |reason: &str| number(&stats, &format!("/reasons/{reason}"));
+    println!(
+        "{answered} requests answered; {} not admitted, {} over the limit",
+        reason("not_admitted"),
+        reason("over_limit")
+    );
+    assert!(reason("not_admitted") > FORGED / 4, "the flood did not press: {stats:#}");
+    let log = fs::read_to_string(lab.directory().join("access.log")).unwrap();
+    assert_eq!(log.lines().filter(|line| line.starts_with(&format!("{client} "))).count(), answered, "{log}");
+}

@@ -1,0 +1,271 @@
+//! Notes of who is refused until when: each packet that one drops is counted once, and whatever the daemon changes ends them all.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::net::IpAddr;
+
+use integration_test::frames::flag::{ACK, SYN};
+use integration_test::frames::proto::{TCP, UDP};
+use integration_test::frames::{IPV4, IPV6, SOURCE_V6, V4, V6, frame, syn, tcp, udp};
+use integration_test::is_skipped;
+use integration_test::program::{Program, Room, limit, policy};
+use ratelimit_common::admission::BUDGET_ANY;
+use ratelimit_common::layout::Unit;
+use ratelimit_common::time::{Nanos, SECOND_NS};
+use ratelimit_userspace::datapath::Datapath as _;
+use ratelimit_userspace::desired::{Access, Bans, Mode, Policy, WindowForm};
+
+const MINUTE_NS: u64 = 60 * SECOND_NS;
+const LIMIT: u64 = 5;
+
+fn packets(amount: u64) -> Policy {
+    policy(&[limit(amount, Unit::Packets, WindowForm::Strict)])
+}
+
+fn connections(amount: u64) -> Policy {
+    policy(&[limit(amount, Unit::Connections, WindowForm::Strict)])
+}
+
+fn v4(number: u16) -> IpAddr {
+    let [high, low] = number.to_be_bytes();
+    IpAddr::from([198, 51, high, low])
+}
+
+fn v6(number: u16) -> IpAddr {
+    let mut octets = SOURCE_V6;
+    octets[6..8].copy_from_slice(&number.to_be_bytes());
+    IpAddr::from(octets)
+}
+
+/// Packets of one source that have notes of their own: each kind to each port.
+fn of_each_note(source: IpAddr) -> Vec<Vec<u8>> {
+    let ports = [80, 443];
+    let around = |proto, payload: Vec<u8>| match source {
+        IpAddr::V4(source) => frame(IPV4, V4 { source: source.octets(), ..V4::of(proto) }.around(payload)),
+        IpAddr::V6(source) => frame(IPV6, V6 { source: source.octets(), ..V6::of(proto) }.around(payload)),
+    };
+    let of_port = |port| [around(TCP, tcp(port, SYN)), around(TCP, tcp(port, ACK)), around(UDP, udp(port, [0; 4]))];
+    ports.into_iter().flat_map(of_port).collect()
+}
+
+/// What the daemon reads of a source's refusals, which is the same whether it asks for one source or for all.
+fn refused(program: &mut Program, source: IpAddr) -> u64 {
+    let readings = program.kernel().source(source).unwrap();
+    let [reading] = readings[..] else { panic!("{} windows of {source}", readings.len()) };
+    let mut all = Vec::new();
+    program.kernel().visit_sources(&mut |of| all.extend((of.prefix == reading.prefix).then_some(of))).unwrap();
+    assert_eq!(all, [reading]);
+    reading.window.refused.count()
+}
+
+#[test]
+fn a_note_counts_what_it_drops_and_the_source_says_so() {
+    if is_skipped("a_note_counts_what_it_drops_and_the_source_says_so") {
+        return;
+    }
+    for source in [v4(1), v6(1)] {
+        let mut program = Program::new(&packets(LIMIT));
+        let frames = of_each_note(source);
+        assert_eq!(program.passed(&frames[0], LIMIT), LIMIT);
+        assert_eq!(refused(&mut program, source), 0);
+        for round in 1..=5 {
+            for (at, frame) in frames.iter().enumerate() {
+                let before = program.counts()["over_limit"];
+                let sent = 1 + at as u64;
+                assert_eq!(program.passed(frame, sent), 0);
+                assert_eq!(program.counts()["over_limit"] - before, sent);
+                assert_eq!(refused(&mut program, source), program.counts()["over_limit"], "round {round}, frame {at}");
+            }
+            program.advance(MINUTE_NS);
+        }
+        // Two windows later it has been let in again, refused again, and all is still in the one count.
+        program.advance(10 * MINUTE_NS);
+        assert_eq!(program.passed(&frames[0], LIMIT + 7), LIMIT);
+        assert_eq!(refused(&mut program, source), program.counts()["over_limit"]);
+        let client = program.kernel().source(source).unwrap()[0].prefix;
+        assert_eq!(program.kernel().forget(client).unwrap().windows, 1);
+        assert_eq!(program.kernel().source(source).unwrap(), []);
+        let before = program.counts()["over_limit"];
+        assert_eq!(program.passed(&frames[0], LIMIT), LIMIT);
+        assert_eq!(refused(&mut program, source), 0);
+        assert_eq!(program.passed(&frames[0], 9), 0);
+        assert_eq!(refused(&mut program, source), 9);
+        assert_eq!(program.counts()["over_limit"] - before, 9);
+    }
+}
+
+#[test]
+fn what_a_note_dropped_is_not_lost_when_another_source_has_its_place() {
+    /// With six notes each, more than there is room for; fewer than the maps of windows have.
+    const SOURCES: u16 = 300;
+    if is_skipped("what_a_note_dropped_is_not_lost_when_another_source_has_its_place") {
+        return;
+    }
+    let room = Room { max_sources: SOURCES.into(), windows_per_source: 1, insertions_max: BUDGET_ANY };
+    let mut program = Program::with_room(&packets(LIMIT), room);
+    let sources: Vec<IpAddr> =
+        (0..SOURCES).map(|number| if number % 2 == 0 { v4(number) } else { v6(number) }).collect();
+    for (number, &source) in sources.iter().enumerate() {
+        let frames = of_each_note(source);
+        assert_eq!(program.passed(&frames[0], LIMIT), LIMIT);
+        for frame in &frames {
+            assert_eq!(program.passed(frame, 3 + number as u64 % 3), 0);
+        }
+    }
+    let of = |number: usize| 6 * (3 + number as u64 % 3);
+    let before = sources.iter().enumerate().map(|(number, _)| of(number)).sum::<u64>();
+    assert_eq!(program.counts()["over_limit"], before);
+    let mut readings = Vec::new();
+    program
+        .kernel()
+        .visit_sources(&mut |reading| readings.push((reading.prefix, reading.window.refused.count())))
+        .unwrap();
+    assert_eq!(readings.len(), sources.len());
+    for (number, source) in sources.iter().enumerate() {
+        let all = readings.iter().find(|(prefix, _)| prefix.contains(source)).unwrap().1;
+        assert_eq!(all, of(number), "{source}");
+    }
+}
+
+#[test]
+fn a_note_holds_no_packets_of_other_sources_ports_and_kinds() {
+    if is_skipped("a_note_holds_no_packets_of_other_sources_ports_and_kinds") {
+        return;
+    }
+    let mut both = connections(LIMIT);
+    both.rules.push(integration_test::program::rule("other", &[8080], LIMIT));
+    let mut program = Program::new(&both);
+    let [first, second] = [syn("198.51.100.1", 80), syn("198.51.100.2", 80)];
+    assert_eq!(program.passed(&first, LIMIT + 3), LIMIT);
+    assert_eq!(program.verdict(&second), "within_limit");
+    assert_eq!(program.verdict(&syn("198.51.100.1", 8080)), "within_limit");
+    assert_eq!(program.verdict(&syn("198.51.100.1", 22)), "not_protected");
+    let ack = frame(IPV4, V4 { source: [198, 51, 100, 1], ..V4::of(TCP) }.around(tcp(80, ACK)));
+    assert_eq!(program.verdict(&ack), "not_counted");
+}
+
+/// A source over its limit of connections, and noted: its SYN.
+fn refused_syn(program: &mut Program) -> Vec<u8> {
+    let syn = syn("198.51.100.1", 80);
+    assert_eq!(program.passed(&syn, LIMIT + 3), LIMIT);
+    assert_eq!(program.verdict(&syn), "over_limit");
+    syn
+}
+
+#[test]
+fn what_the_daemon_changes_ends_every_note() {
+    if is_skipped("what_the_daemon_changes_ends_every_note") {
+        return;
+    }
+    type Change = fn(&mut Program);
+    let changes: [(&str, Change, &str); 8] = [
+        ("the limit is raised", |program| program.apply(&connections(LIMIT + 1)), "within_limit"),
+        ("the limit stays", |program| program.apply(&connections(LIMIT)), "over_limit"),
+        (
+            "the source is exempt",
+            |program| {
+                let exempt = Access::exempt("198.51.100.0/24".parse().unwrap());
+                program.apply(&Policy { access: vec![exempt], ..connections(LIMIT) });
+            },
+            "exempt",
+        ),
+        (
+            "the rule drops no more",
+            |program| {
+                let mut dry = connections(LIMIT);
+                dry.rules[0].mode = Mode::DryRun;
+                program.apply(&dry);
+            },
+            "dry_run",
+        ),
+        (
+            "no rule protects the port",
+            |program| {
+                let mut other = connections(LIMIT);
+                other.rules[0].ports.tcp = vec![(443, 443)];
+                program.apply(&other);
+            },
+            "not_protected",
+        ),
+        (
+            "another rule is before it",
+            |program| {
+                let mut two = connections(LIMIT);
+                two.rules.insert(0, integration_test::program::rule("first", &[80], LIMIT));
+                program.apply(&two);
+            },
+            "within_limit",
+        ),
+        (
+            "the source is forgotten",
+            |program| {
+                program.kernel().forget("198.51.100.1/32".parse().unwrap()).unwrap();
+            },
+            "within_limit",
+        ),
+        (
+            "another source is forgotten",
+            |program| {
+                program.kernel().forget("198.51.100.2/32".parse().unwrap()).unwrap();
+            },
+            "over_limit",
+        ),
+    ];
+    for (what, change, expected) in changes {
+        let mut program = Program::new(&connections(LIMIT));
+        let syn = refused_syn(&mut program);
+        change(&mut program);
+        assert_eq!(program.verdict(&syn), expected, "{what}");
+    }
+}
+
+#[test]
+fn a_ban_that_is_lifted_ends_its_notes() {
+    if is_skipped("a_ban_that_is_lifted_ends_its_notes") {
+        return;
+    }
+    let mut banning = connections(LIMIT);
+    banning.rules[0].bans = Some(Bans { steps_ns: vec![60 * MINUTE_NS], forget_ns: 0 });
+    let mut program = Program::new(&banning);
+    let syn = syn("198.51.100.1", 80);
+    assert_eq!(program.passed(&syn, LIMIT + 3), LIMIT);
+    assert_eq!(program.verdict(&syn), "banned");
+    program.advance(20 * MINUTE_NS);
+    assert_eq!(program.verdict(&syn), "banned");
+    assert_eq!(program.kernel().lift_bans("198.51.100.0/24".parse().unwrap()).unwrap().len(), 1);
+    assert_eq!(program.verdict(&syn), "within_limit");
+}
+
+#[test]
+fn a_note_ends_with_its_rule_and_with_a_trial() {
+    if is_skipped("a_note_ends_with_its_rule_and_with_a_trial") {
+        return;
+    }
+    // A rule that ends leaves the judging to the next.
+    let mut ending = connections(LIMIT);
+    ending.rules.push(integration_test::program::rule("next", &[80], 100));
+    let mut program = Program::new(&ending);
+    ending.rules[0].until = Some(Nanos(program.now().0 + MINUTE_NS));
+    program.apply(&ending);
+    let syn = refused_syn(&mut program);
+    program.advance(MINUTE_NS);
+    assert_eq!(program.verdict(&syn), "within_limit");
+
+    // A trial that is stricter, and ends by itself.
+    let mut program = Program::new(&connections(LIMIT + 10));
+    let until = Nanos(program.now().0 + MINUTE_NS);
+    program.kernel().apply_until(&connections(LIMIT), until).unwrap();
+    let syn = refused_syn(&mut program);
+    program.advance(MINUTE_NS);
+    assert_eq!(program.verdict(&syn), "within_limit");
+
+    // One that is more generous: the source that was refused before it is let in by it, and refused again after it.
+    let mut program = Program::new(&connections(LIMIT));
+    let syn = refused_syn(&mut program);
+    let until = Nanos(program.now().0 + MINUTE_NS);
+    program.kernel().apply_until(&connections(LIMIT + 10), until).unwrap();
+    assert_eq!(program.passed(&syn, 20), 10);
+    program.advance(MINUTE_NS);
+    assert_eq!(program.verdict(&syn), "over_limit");
+    program.apply(&connections(LIMIT + 11));
+    assert_eq!(program.passed(&syn, 20), 1);
+}
