@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use ratelimit_common::admission::Admission;
 use ratelimit_common::layout::{Fault, Source, Tally};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
@@ -143,6 +144,8 @@ pub struct Reading {
     pub bans_begun: Vec<u64>,
     /// Sources remembered of each family at most.
     pub sources_capacity: u64,
+    /// What each CPU has admitted of new sources.
+    pub admissions: Vec<Admission>,
 }
 
 /// One window of one source.

@@ -49,7 +49,7 @@ use super::{
     interface,
 };
 use crate::config::{Config, OnExit, XdpModeChoice};
-use crate::desired::Policy;
+use crate::desired::{Policy, note_lines};
 
 /// The program in the kernel, with its maps and links. Dropped, it detaches what is not pinned.
 pub struct Kernel {
@@ -155,7 +155,7 @@ impl Kernel {
             Family::V4 | Family::V6 => (entries, ENTRIES_MIN),
             Family::V6Wide => (ENTRIES_MIN, entries),
         };
-        let lines = notes::lines(windows);
+        let lines = note_lines(windows);
         let clock_is_injected = u8::from(options.clock == Clock::Injected);
         let passed_action = options.passed.action();
         let mut loader = EbpfLoader::new();
@@ -441,6 +441,7 @@ impl Datapath for Kernel {
             faults: self.faults()?,
             bans_begun: self.rows.iter().map(|&row| self.bans_begun(row)).collect::<Result<_, _>>()?,
             sources_capacity: self.sources_capacity(),
+            admissions: self.admissions()?,
         })
     }
 

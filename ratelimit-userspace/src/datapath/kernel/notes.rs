@@ -26,11 +26,6 @@ impl Noted {
     }
 }
 
-/// Lines of notes for so many windows: one note for each, and at least as many as make a page.
-pub(super) fn lines(windows: u32) -> u32 {
-    (windows / 2).max(64).checked_next_power_of_two().unwrap_or(1 << 31)
-}
-
 /// A number that nobody foresees: the hash of nothing, by keys that the system has drawn.
 pub(super) fn seed() -> u64 {
     RandomState::new().hash_one(())
@@ -143,12 +138,5 @@ mod tests {
             .collect();
         assert_eq!(line(&bytes), Some(written));
         assert_eq!(line(&bytes[1..]), None);
-    }
-
-    #[test]
-    fn there_is_a_note_for_each_window() {
-        assert_eq!(lines(262_144), 131_072);
-        assert_eq!(lines(1000), 512);
-        assert_eq!(lines(1), 64);
     }
 }
