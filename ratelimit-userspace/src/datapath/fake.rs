@@ -66,6 +66,8 @@ struct World {
     bans: BTreeMap<(IpNet, usize), Ban>,
     bans_begun: BTreeMap<usize, u64>,
     windows: BTreeMap<(IpNet, u32), Source>,
+    /// Until when it is noted that a window refuses.
+    notes: BTreeMap<(IpNet, u32), Nanos>,
     /// Of each rule that has a budget of new sources, by [`ratelimit_common::gcra`].
     new_sources: BTreeMap<usize, Source>,
     admission: Admission,
@@ -108,6 +110,7 @@ impl FakeDatapath {
             bans: BTreeMap::new(),
             bans_begun: BTreeMap::new(),
             windows: BTreeMap::new(),
+            notes: BTreeMap::new(),
             new_sources: BTreeMap::new(),
             admission: Admission::default(),
             faults: BTreeMap::new(),
@@ -154,6 +157,13 @@ impl FakeKernel {
     /// From now on, what one CPU is said to have admitted of new sources.
     pub fn press(&self, admission: Admission) {
         self.world().admission = admission;
+    }
+
+    /// Forgets every window, as a flood would have the kernel do, but for a note that this one refuses.
+    pub fn wash_out(&self, source: IpNet, slot: u32, until: Nanos) {
+        let mut world = self.world();
+        world.windows.clear();
+        world.notes.insert((source, slot), until);
     }
 
     /// Lets time pass.
@@ -256,6 +266,7 @@ impl Datapath for FakeDatapath {
         let windows = u64::from(SOURCES_CAPACITY) * u64::from(policy.windows_per_source());
         world.windows_capacity.get_or_insert(windows);
         world.policy = Some(policy.clone());
+        world.notes.clear();
         world.trial = None;
         Ok(())
     }
@@ -315,6 +326,7 @@ impl Datapath for FakeDatapath {
         let mut world = self.kernel.world();
         let before = (world.windows.len(), world.bans.len());
         world.windows.retain(|(of, _), _| *of != client);
+        world.notes.retain(|(of, _), _| *of != client);
         world.bans.retain(|(of, _), _| *of != client);
         Ok(Forgotten { windows: before.0 - world.windows.len(), bans: before.1 - world.bans.len() })
     }
@@ -399,17 +411,25 @@ impl Datapath for FakeDatapath {
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {
         let world = self.kernel.world();
         for (&(prefix, slot), &window) in &world.windows {
-            visit(SourceReading { prefix, slot, window });
+            visit(SourceReading { prefix, slot, window, refused_until: world.noted(prefix, slot) });
         }
         Ok(())
     }
 
-    fn source(&mut self, address: IpAddr) -> Result<Vec<SourceReading>, DatapathError> {
+    fn sources(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError> {
         let world = self.kernel.world();
-        let Some(policy) = world.in_force() else { return Ok(Vec::new()) };
-        let prefix = policy.client(address);
-        let windows = world.windows.iter().filter(|((other, _), _)| *other == prefix);
-        Ok(windows.map(|(&(prefix, slot), &window)| SourceReading { prefix, slot, window }).collect())
+        let Some(policy) = world.in_force() else { return Ok(vec![Vec::new(); addresses.len()]) };
+        let of = |address: &IpAddr| {
+            let prefix = policy.client(*address);
+            let mut slots: BTreeMap<u32, Source> = BTreeMap::new();
+            let noted = world.notes.keys().filter(|key| world.noted(key.0, key.1).is_some());
+            slots.extend(noted.filter(|(of, _)| *of == prefix).map(|(_, slot)| (*slot, Source::default())));
+            slots.extend(world.windows.iter().filter(|((of, _), _)| *of == prefix).map(|((_, slot), of)| (*slot, *of)));
+            let reading =
+                |(slot, window)| SourceReading { prefix, slot, window, refused_until: world.noted(prefix, slot) };
+            slots.into_iter().map(reading).collect()
+        };
+        Ok(addresses.iter().map(of).collect())
     }
 
     fn abandon(&mut self) -> Result<(), DatapathError> {
@@ -434,6 +454,10 @@ impl Datapath for FakeDatapath {
 }
 
 impl World {
+    fn noted(&self, client: IpNet, slot: u32) -> Option<Nanos> {
+        self.notes.get(&(client, slot)).copied().filter(|until| self.now < *until)
+    }
+
     fn in_force(&self) -> Option<&Policy> {
         match &self.trial {
             Some((before, until)) if *until <= self.now => Some(before),
