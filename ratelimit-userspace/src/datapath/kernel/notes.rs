@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_line_is_read_as_it_was_written() {
-        let note = |of: u64| Note { until: of, source: of + 1, what: of + 2, counted: 3 * ONE_DROPPED | of };
+        let note = |of: u64| Note { until: of, source: of + 1, what: of + 2, counted: (3 * ONE_DROPPED) | of };
         let written = Line([note(7), note(70)]);
         let bytes: Vec<u8> = written
             .0
@@ -177,7 +177,7 @@ mod tests {
     fn note(after_ns: u64, reason: Reason, epoch: u32, dropped: u64) -> Note {
         let until = Term::new(Nanos(NOW.0 + after_ns), Verdict { reason, rule: 3 }).word();
         let source = u64::from(u32::from_ne_bytes([192, 0, 2, 1]));
-        Note { until, source, what: u64::from(epoch) << 32 | 443, counted: dropped * ONE_DROPPED | 9 }
+        Note { until, source, what: u64::from(epoch) << 32 | 443, counted: (dropped * ONE_DROPPED) | 9 }
     }
 
     #[test]
