@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use ratelimit_common::layout::{
-    CONVERSATIONS_CAPACITY, FLOWS_CAPACITY, KNOWN_WORDS_PER_LINE, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Unit,
+    CONVERSATIONS_CAPACITY, FLOWS_CAPACITY, LINES_PER_CELL, LINES_PER_WORD, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
+    Unit,
 };
 use ratelimit_common::refused::Line;
 use ratelimit_common::source::Family;
@@ -131,8 +132,6 @@ pub fn memory(config: &Config) -> [Memory; 2] {
 pub struct NotesMemory {
     /// Lines, each for two windows.
     pub lines: u64,
-    /// Bytes of a line.
-    pub line_bytes: u64,
     /// All of it.
     pub bytes: u64,
     /// Bytes of it for each source of one family that can be remembered, rounded up.
@@ -141,11 +140,12 @@ pub struct NotesMemory {
 
 /// Kernel memory for what is noted beside the windows.
 pub fn notes_memory(config: &Config) -> NotesMemory {
-    let lines = note_lines(config.max_sources.saturating_mul(config.policy.windows_per_source())).into();
-    let word = size_of::<u64>() as u64;
-    let line_bytes = size_of::<Line>() as u64 + u64::from(KNOWN_WORDS_PER_LINE) * word + word;
-    let bytes = lines * line_bytes;
-    NotesMemory { lines, line_bytes, bytes, source_bytes: bytes.div_ceil(config.max_sources.max(1).into()) }
+    let lines = note_lines(config.max_sources.saturating_mul(config.policy.windows_per_source()));
+    let (line, word) = (size_of::<Line>() as u64, size_of::<u64>() as u64);
+    // Of each line the notes, and whether no list holds a source; of some together who is known, and in which there are notes.
+    let (cells, words) = (u64::from(lines / LINES_PER_CELL), u64::from(lines / LINES_PER_WORD));
+    let bytes = u64::from(lines) * (line + word) + cells * 2 * word + words * word;
+    NotesMemory { lines: lines.into(), bytes, source_bytes: bytes.div_ceil(config.max_sources.max(1).into()) }
 }
 
 /// A configuration in words, lines ended.
@@ -307,8 +307,8 @@ fn new_sources_words(of: NewSources) -> String {
 fn notes_words(of: &NotesMemory) -> String {
     let bytes = amount::rounded(of.bytes);
     format!(
-        "notes of who is refused, known or in no list: {} lines x {} B = {bytes}, {} B a source",
-        of.lines, of.line_bytes, of.source_bytes
+        "notes of who is refused, known or in no list: {} lines = {bytes}, {} B a source",
+        of.lines, of.source_bytes
     )
 }
 
@@ -359,7 +359,7 @@ mod tests {
     fn notes_take_what_the_kernel_allocates_for_them() {
         let directory = std::path::Path::new("/run");
         let of = notes_memory(&crate::fixture::config(directory, 10));
-        assert_eq!((of.lines, of.line_bytes, of.bytes, of.source_bytes), (131_072, 104, 13_631_488, 52));
+        assert_eq!((of.lines, of.bytes, of.source_bytes), (131_072, 9_977_856, 39));
     }
 
     #[test]
