@@ -3,15 +3,17 @@
 use std::fmt::Write as _;
 
 use ratelimit_common::layout::{
-    CONVERSATIONS_CAPACITY, FLOWS_CAPACITY, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Unit,
+    CONVERSATIONS_CAPACITY, FLOWS_CAPACITY, LINES_PER_CELL, LINES_PER_WORD, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
+    Unit,
 };
+use ratelimit_common::refused::Line;
 use ratelimit_common::source::Family;
 use serde::Serialize;
 
 use ipnet::IpNet;
 
 use crate::config::{Config, OnExit, Safety, XdpModeChoice, amount, duration};
-use crate::desired::{Bans, Grant, Limit, Mode, Refuse, Rule, WindowForm, date, unit_label};
+use crate::desired::{Bans, Grant, Limit, Mode, NewSources, Refuse, Rule, WindowForm, date, note_lines, unit_label};
 
 pub use self::json::{ConfigJson, InvalidJson};
 
@@ -124,6 +126,28 @@ pub fn memory(config: &Config) -> [Memory; 2] {
     [of("ipv4", Family::V4), of("ipv6", Family::of_ipv6_prefix(config.policy.ipv6_prefix))]
 }
 
+/// Kernel memory for what is noted beside the windows, of both families together: who is refused until when, who is known, and
+/// who is in no list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NotesMemory {
+    /// Lines, each for two windows.
+    pub lines: u64,
+    /// All of it.
+    pub bytes: u64,
+    /// Bytes of it for each source of one family that can be remembered, rounded up.
+    pub source_bytes: u64,
+}
+
+/// Kernel memory for what is noted beside the windows.
+pub fn notes_memory(config: &Config) -> NotesMemory {
+    let lines = note_lines(config.max_sources.saturating_mul(config.policy.windows_per_source()));
+    let (line, word) = (size_of::<Line>() as u64, size_of::<u64>() as u64);
+    // Of each line the notes, and whether no list holds a source; of some together who is known, and in which there are notes.
+    let (cells, words) = (u64::from(lines / LINES_PER_CELL), u64::from(lines / LINES_PER_WORD));
+    let bytes = u64::from(lines) * (line + word) + cells * 2 * word + words * word;
+    NotesMemory { lines: lines.into(), bytes, source_bytes: bytes.div_ceil(config.max_sources.max(1).into()) }
+}
+
 /// A configuration in words, lines ended.
 pub fn config_words(config: &Config) -> String {
     let mut out = String::new();
@@ -172,6 +196,9 @@ pub fn config_words(config: &Config) -> String {
         if let Some(bans) = &rule.bans {
             line("  bans", &bans_words(bans));
         }
+        if let Some(of) = rule.new_sources {
+            line("  new sources", &format!(" {}", new_sources_words(of)));
+        }
         if rule.under_attack_ok {
             line("  breaker", "leaves this rule alone");
         }
@@ -180,6 +207,7 @@ pub fn config_words(config: &Config) -> String {
         let name = if position == 0 { "memory" } else { "" };
         line(name, &memory_words(memory));
     }
+    line("", &notes_words(&notes_memory(config)));
     line("", &connections_words());
     line("socket", &config.socket.display().to_string());
     line("listen", &config.listen.map_or_else(|| "off".to_owned(), |listen| format!("http://{listen}")));
@@ -259,11 +287,37 @@ fn refuse_words(rule: &Rule) -> &'static str {
 }
 
 /// What remembering connections and flows takes, whatever is counted: their maps have one size.
-fn connections_words() -> String {
+fn connections_bytes() -> u64 {
     let connections = u64::from(CONVERSATIONS_CAPACITY) * (96 + 120);
     let flows = u64::from(FLOWS_CAPACITY) * (72 + 88);
-    let bytes = amount::rounded(connections + flows);
+    connections + flows
+}
+
+fn connections_words() -> String {
+    let bytes = amount::rounded(connections_bytes());
     format!("{CONVERSATIONS_CAPACITY} connections and {FLOWS_CAPACITY} UDP flows of each = {bytes}")
+}
+
+/// What holding new sources back means: `at most 20000 in 1 second that nobody knows yet; ...`.
+fn new_sources_words(of: NewSources) -> String {
+    let window = duration::words(of.window_ns);
+    format!("at most {} in {window} that nobody knows yet; what others of these send is dropped", of.amount)
+}
+
+fn notes_words(of: &NotesMemory) -> String {
+    let bytes = amount::rounded(of.bytes);
+    format!(
+        "notes of who is refused, known or in no list: {} lines = {bytes}, {} B a source",
+        of.lines, of.source_bytes
+    )
+}
+
+/// All kernel memory that is taken before the first packet comes, in a phrase.
+pub fn memory_short(config: &Config) -> String {
+    let [ipv4, ipv6] = memory(config).map(|memory| memory.bytes);
+    let bytes = ipv4 + ipv6 + notes_memory(config).bytes + connections_bytes();
+    let of_one = memory(config).map(|memory| memory.element_bytes * memory.limits).into_iter().max().unwrap_or(0);
+    format!("{} for {} sources of each family, up to {of_one} B each", amount::rounded(bytes), config.max_sources)
 }
 
 fn memory_words(memory: &Memory) -> String {
@@ -299,6 +353,13 @@ mod tests {
             "1kB in 5 minutes (lenient; buckets of 1 minute: up to 2kB in 5 minutes where two windows meet)"
         );
         assert_eq!(quantity(1, Unit::Packets), "1 packet");
+    }
+
+    #[test]
+    fn notes_take_what_the_kernel_allocates_for_them() {
+        let directory = std::path::Path::new("/run");
+        let of = notes_memory(&crate::fixture::config(directory, 10));
+        assert_eq!((of.lines, of.bytes, of.source_bytes), (131_072, 9_977_856, 39));
     }
 
     #[test]

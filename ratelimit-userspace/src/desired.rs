@@ -124,6 +124,8 @@ pub struct Rule {
     pub bans: Option<Bans>,
     /// A share of dropped packets that is too large does not turn it into a dry run.
     pub under_attack_ok: bool,
+    /// How many sources it lets in that nobody knows yet; none is any number.
+    pub new_sources: Option<NewSources>,
     /// When it ends, by the datapath's clock, and the rules after it judge instead; none is never.
     pub until: Option<Nanos>,
 }
@@ -142,6 +144,7 @@ impl Rule {
             shadow_limits: Vec::new(),
             bans: None,
             under_attack_ok: false,
+            new_sources: None,
             until: None,
         }
     }
@@ -155,6 +158,15 @@ pub struct Bans {
     pub steps_ns: Vec<u64>,
     /// So long after the end of a ban the next is the first again.
     pub forget_ns: u64,
+}
+
+/// New sources that a rule lets in: what others send that nobody knows yet is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewSources {
+    /// How many in `window_ns`; all of them at once, or evenly.
+    pub amount: u64,
+    /// Nanoseconds.
+    pub window_ns: u64,
 }
 
 /// Whether a rule drops.
@@ -275,6 +287,11 @@ pub fn ban_slot(rule: &str) -> u32 {
     hash32(rule.bytes().chain([0, 0]))
 }
 
+/// Lines of notes for so many windows: one note for each, two to a line, and at least as many as make a page.
+pub fn note_lines(windows: u32) -> u32 {
+    (windows / 2).max(64).checked_next_power_of_two().unwrap_or(1 << 31)
+}
+
 /// An instant as RFC 3339 has it, to the second, in UTC.
 pub fn date(at: Nanos) -> String {
     let seconds = i64::try_from(at.0 / SECOND_NS).unwrap_or(i64::MAX);
@@ -338,6 +355,13 @@ impl fmt::Display for Bans {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let steps: Vec<String> = self.steps_ns.iter().map(|step_ns| duration::short(*step_ns)).collect();
         write!(f, "{}, forgotten after {}", steps.join(","), duration::short(self.forget_ns))
+    }
+}
+
+impl fmt::Display for NewSources {
+    /// As flags and files have it: `20000/1s`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.amount, duration::short(self.window_ns))
     }
 }
 
@@ -413,6 +437,11 @@ impl Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn there_is_a_note_for_each_window() {
+        assert_eq!([262_144, 1000, 1, u32::MAX].map(note_lines), [131_072, 512, 64, 1 << 31]);
+    }
 
     #[test]
     fn slots_of_earlier_versions_are_found_again() {

@@ -107,7 +107,12 @@ fn sources(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result 
         snapshot.rules.iter().map(|rule| (vec![("rule", &*rule.name)], ConstCounter::new(rule.bans))),
     )?;
     let help = "Packets of sources that could not be remembered";
-    family(out, "ratelimitd_sources_not_admitted", help, [(none(), ConstCounter::new(of.not_admitted))])
+    family(out, "ratelimitd_sources_not_admitted", help, [(none(), ConstCounter::new(of.not_admitted))])?;
+    let help = "Sources remembered anew, in each limit on its own";
+    family(out, "ratelimitd_source_insertions", help, [(none(), ConstCounter::new(of.insertions))])?;
+    let help =
+        "Of so many packets of unknown sources one is looked at: 1 unless more new ones come than can be remembered";
+    family(out, "ratelimitd_sources_sampled_one_in", help, [(none(), gauge(of.sampled_one_in))])
 }
 
 fn state(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
@@ -204,7 +209,7 @@ mod tests {
     use crate::fixture::snapshot;
 
     /// Every metric that INTERFACE.md names and that there is something to say about.
-    const NAMES: [&str; 15] = [
+    const NAMES: [&str; 17] = [
         "ratelimitd_build_info",
         "ratelimitd_packets_total",
         "ratelimitd_bytes_total",
@@ -212,6 +217,8 @@ mod tests {
         "ratelimitd_sources_capacity",
         "ratelimitd_sources_over_limit",
         "ratelimitd_sources_not_admitted_total",
+        "ratelimitd_source_insertions_total",
+        "ratelimitd_sources_sampled_one_in",
         "ratelimitd_map_errors_total",
         "ratelimitd_attached",
         "ratelimitd_bans_active",
@@ -264,6 +271,8 @@ mod tests {
             "ratelimitd_packets_total{iface=\"eth0\",rule=\"default\",verdict=\"drop\",reason=\"over_limit\"} 40",
             "ratelimitd_packets_total{iface=\"eth0\",rule=\"\",verdict=\"pass\",reason=\"not_ip\"} 12",
             "ratelimitd_sources_capacity 262144",
+            "ratelimitd_source_insertions_total 5400",
+            "ratelimitd_sources_sampled_one_in 1",
             "ratelimitd_attached{iface=\"eth1\",mode=\"none\"} 0",
             "ratelimitd_config_last_reload_success_timestamp_seconds 1767261600.0",
         ] {

@@ -88,6 +88,8 @@ pub fn changes(current: &DesiredState, wanted: &DesiredState) -> Vec<String> {
             changed(of("bans"), bans(before.bans.as_ref()), bans(rule.bans.as_ref()));
             let under_attack = |rule: &Rule| if rule.under_attack_ok { "off" } else { "on" }.to_owned();
             changed(of("breaker"), under_attack(before), under_attack(rule));
+            let budget = |rule: &Rule| rule.new_sources.map_or_else(|| "any number".to_owned(), |of| of.to_string());
+            changed(of("new sources"), budget(before), budget(rule));
         }
     }
     push_prefixes(&mut lines, &gone(&old.access, &new.access), "added");
@@ -184,6 +186,7 @@ mod tests {
     use crate::config::rule::RuleSettings;
     use crate::config::settings::Settings;
     use crate::config::written::{Origin, Written};
+    use crate::desired::NewSources;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
@@ -327,11 +330,12 @@ mod tests {
         let more = (prefixes(), prefixes(), bans, until, prop::bool::ANY, prop::option::of(1_u64..4));
         let one =
             (states(), 0_usize..4, more).prop_map(|(state, name, (from, to, bans, until, under_attack_ok, burst))| {
+                let new_sources = burst.map(|amount| NewSources { amount, window_ns: 1_000_000_000 });
                 let mut rule = state.policy.rules[0].clone();
                 rule.name = ["web", "login", "api", "api:partner"][name].to_owned();
                 rule.limits.iter_mut().for_each(|limit| limit.burst = burst);
                 let shadow_limits = burst.map(|_| rule.limits[0]).into_iter().collect();
-                (name, Rule { from, to, bans, until, under_attack_ok, shadow_limits, ..rule })
+                (name, Rule { from, to, bans, until, under_attack_ok, new_sources, shadow_limits, ..rule })
             });
         prop::collection::vec(one, 1..6)
             .prop_map(|rules| rules.into_iter().collect::<BTreeMap<_, _>>().into_values().collect::<Vec<_>>())
@@ -356,6 +360,7 @@ mod tests {
         rule.until = Some(Nanos(1_806_537_600_000_000_000));
         rule.bans = Some(Bans { steps_ns: vec![60_000_000_000, 600_000_000_000], forget_ns: 86_400_000_000_000 });
         rule.under_attack_ok = true;
+        rule.new_sources = Some(NewSources { amount: 20_000, window_ns: 1_000_000_000 });
         rule.shadow_limits = vec![Limit { amount: 500, ..rule.limits[0] }];
         rule.limits[0].burst = Some(100);
         let many = (0..20).map(|last| Access::denied(IpNet::from(std::net::IpAddr::from([10, 0, 0, last]))));
@@ -368,6 +373,7 @@ mod tests {
                 "end of rule default: never -> 2027-04-01T00:00:00Z",
                 "bans of rule default: none -> 1m,10m, forgotten after 24h",
                 "breaker of rule default: on -> off",
+                "new sources of rule default: any number -> 20000/1s",
                 "denied 20 prefixes: added",
                 "burst of 1000/5m requests: any -> 100",
                 "shadow limits of rule default: none -> 500/5m requests",

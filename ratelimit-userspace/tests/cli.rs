@@ -137,6 +137,7 @@ transcripts! {
     bad_limit_too_large: ["--iface", "nosuch0", "--limit", "10GB/1s"];
     bad_size: ["--iface", "nosuch0", "--limit", "50mb/1m"];
     bad_unit: ["--iface", "nosuch0", "--limit", "10/1m", "--count", "conections"];
+    bad_budget_of_new_sources: ["--iface", "nosuch0", "--limit", "10/1m", "--new-sources", "20000/5x"];
     bad_port: ["--iface", "nosuch0", "--limit", "10/1m", "--port", "80,https"];
     bad_cidr: ["--iface", "nosuch0", "--limit", "10/1m", "--allow", "192.0.2.1/24"];
     bad_prefix: ["--iface", "nosuch0", "--limit", "10/1m", "--ipv4-prefix", "33"];
@@ -167,6 +168,10 @@ transcripts! {
     file_bad_limit: ["run", "--config", "r.toml"], [("r.toml", "interfaces = [\"nosuch0\"]\n[rule]\nlimits = [\"10/1m\", \"60/1y\"]\n")];
     file_candidate_of_no_limit: ["check-config", "r.toml"],
         [("r.toml", "interfaces = [\"lo\"]\n[rule]\nlimits = [\"10/1m\", \"60/1h\"]\ncandidates = [\"20/1m\", \"100/2h\"]\n")];
+    file_bad_budget_of_new_sources: ["check-config", "r.toml"],
+        [("r.toml", "interfaces = [\"lo\"]\n[rule]\nlimits = [\"10/1m\"]\nnew_sources = \"20000/1h\"\n")];
+    file_key_near_new_sources: ["check-config", "r.toml"],
+        [("r.toml", "interfaces = [\"lo\"]\n[rule]\nlimits = [\"10/1m\"]\nnew_source = \"20000/s\"\n")];
     file_bad_syntax: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"\n[rule]\n")];
     file_bad_type: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\nmax_sources = \"many\"\n")];
     file_two_rules_without_a_name: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\n[[rule]]\nlimits = [\"10/1m\"]\n[[rule]]\nlimits = [\"10/1m\"]\n")];
@@ -193,6 +198,7 @@ transcripts! {
     limit_before_replay: ["--limit", "3/1m", "replay", "access.log"];
 
     check_config_of_flags: ["check-config", "--iface", "lo", "--limit", "1000/5m"];
+    check_config_of_a_budget: ["check-config", "--iface", "lo", "--limit", "1000/5m,60/1h", "--new-sources", "20000/s"];
     check_config_lenient: ["check-config", "--iface", "lo", "--limit", "1000/1m", "--window", "lenient", "--dry-run"];
     check_config_warns: ["check-config", "--iface", "nosuch0", "--limit", "1000/1m,1000/5m", "--port", "all"];
     check_config_quietly: ["-q", "check-config", "--iface", "nosuch0", "--limit", "1000/5m"];

@@ -49,6 +49,10 @@ pub struct Limiter {
     /// Ban a source for DUR once it exceeds a limit; growing, for each time again: 10m, "1m,10m,1h" [default: off]
     #[arg(long, value_name = "DUR", help_heading = "What happens over the limit")]
     pub block_for: Option<String>,
+    /// Let in at most N sources in DUR that nobody knows yet, 1s to 1m, and drop what others send: holds a flood of forged
+    /// sources back, and whoever is new while it lasts [default: off]
+    #[arg(long, value_name = "N/DUR", help_heading = "What happens over the limit")]
+    pub new_sources: Option<String>,
     /// How the window is cut: strict, never more than N in any DUR; lenient, up to 2N where two windows
     /// meet [default: strict]
     #[arg(long, value_name = "FORM", help_heading = "What happens over the limit", value_parser = Suggested(&["strict", "lenient"]))]
@@ -99,6 +103,7 @@ impl Limiter {
             window: one("--window", &self.window),
             refuse: one("--refuse", &self.refuse),
             block_for: self.block_for.as_ref().map(|text| written("--block-for", text)).into_iter().collect(),
+            new_sources: one("--new-sources", &self.new_sources),
             ..RuleSettings::default()
         };
         Settings {

@@ -137,6 +137,7 @@ fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Resul
     log::start(log::level(LevelFilter::INFO, global.verbose, global.quiet));
     warn(&lint::warnings(&config, now()), global);
     warn(&Around::look().warnings(&config, now()), global);
+    tracing::info!("kernel memory: {}", describe::memory_short(&config));
     runtime()?.block_on(daemon::run(config, source, Kernel::open))?;
     Ok(Exit::Done)
 }

@@ -30,6 +30,7 @@ const SAME: &[Row] = &[
     ("window", &["--window", "lenient"], "", "window = \"lenient\""),
     ("refuse", &["--refuse", "all"], "", "refuse = \"all\""),
     ("block-for", &["--block-for", "1m,10m"], "", "block_for = [\"1m\", \"10m\"]"),
+    ("new-sources", &["--new-sources", "20000/s"], "", "new_sources = \"20000/s\""),
 ];
 
 /// What only a file can say, beside the tables that are there only in a file.

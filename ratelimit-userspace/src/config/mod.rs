@@ -17,6 +17,7 @@ mod limits;
 pub mod lint;
 pub mod lists;
 pub mod network;
+pub mod new_sources;
 mod overlap;
 pub mod ports;
 pub mod rule;

@@ -11,7 +11,7 @@ use super::lists::Lists;
 use super::network::parse_cidr;
 use super::syntax::{SyntaxError, items, turns_text};
 use super::written::{OfRule, Source, Written};
-use super::{duration, limit, limits, ports, until};
+use super::{duration, limit, limits, new_sources, ports, until};
 use crate::desired::{Bans, Limit, Mode, Ports, Refuse, Rule};
 use crate::error::Diagnostic;
 
@@ -71,6 +71,8 @@ pub struct RuleSettings {
     pub candidates: Vec<Written>,
     /// `rule.under_attack_ok`.
     pub under_attack_ok: Option<Written>,
+    /// `--new-sources`, `rule.new_sources`.
+    pub new_sources: Option<Written>,
     /// `rule.override`.
     pub overrides: Vec<OverrideSettings>,
 }
@@ -161,6 +163,7 @@ impl RuleSettings {
             shadow_limits,
             bans: self.bans(source)?,
             under_attack_ok: source.is_set(self.under_attack_ok.as_ref(), false)?,
+            new_sources: source.read_if(self.new_sources.as_ref(), new_sources::parse)?,
             ..Rule::new(name, ports, limits)
         })
     }

@@ -175,6 +175,7 @@ mod tests {
             faults: Vec::new(),
             bans_begun: Vec::new(),
             sources_capacity: 0,
+            admissions: Vec::new(),
         }
     }
 

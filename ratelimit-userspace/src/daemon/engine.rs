@@ -375,8 +375,9 @@ impl<D: Datapath> Engine<D> {
         let mut tracked = census.finish();
         let bans = self.datapath.bans()?;
         let mut top = Vec::new();
-        for source in std::mem::take(&mut tracked.leaders) {
-            let windows = self.datapath.source(source.addr())?;
+        let leaders = std::mem::take(&mut tracked.leaders);
+        let windows = self.datapath.sources(&leaders.iter().map(|source| source.addr()).collect::<Vec<_>>())?;
+        for (source, windows) in leaders.into_iter().zip(windows) {
             let of = TopSource::of(policy, reading.now, source, &windows);
             top.extend(of.map(|of| of.with_access(policy, source, &bans, reading.now)));
         }

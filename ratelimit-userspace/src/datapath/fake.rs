@@ -10,16 +10,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::anyhow;
 use ipnet::IpNet;
-use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally, Unit};
-use ratelimit_common::time::{BucketIndex, Nanos};
+use ratelimit_common::admission::Admission;
+use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally};
+use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Action, Reason};
-use ratelimit_common::window::{self, CELLS, Charge};
+use ratelimit_common::window;
 
 use super::{
     Ban, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading, Tallies, Trial, XdpMode,
 };
 use crate::config::OnExit;
-use crate::desired::{Grant, Limit, Mode, Policy, Refuse, Rule};
+use crate::desired::{Grant, Mode, Policy, Rule};
+
+mod judge;
+
+pub(crate) use judge::Words;
+use judge::{ban, charge_or_refuse, count_beside, judge, lets_in};
 
 /// When a fake begins: 2026-01-01T10:00:00Z.
 pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
@@ -60,6 +66,11 @@ struct World {
     bans: BTreeMap<(IpNet, usize), Ban>,
     bans_begun: BTreeMap<usize, u64>,
     windows: BTreeMap<(IpNet, u32), Source>,
+    /// Until when it is noted that a window refuses.
+    notes: BTreeMap<(IpNet, u32), Nanos>,
+    /// Of each rule that has a budget of new sources, by [`ratelimit_common::gcra`].
+    new_sources: BTreeMap<usize, Source>,
+    admission: Admission,
     faults: BTreeMap<Fault, u64>,
     refusing_attach: BTreeSet<String>,
     refusing_apply: bool,
@@ -99,6 +110,9 @@ impl FakeDatapath {
             bans: BTreeMap::new(),
             bans_begun: BTreeMap::new(),
             windows: BTreeMap::new(),
+            notes: BTreeMap::new(),
+            new_sources: BTreeMap::new(),
+            admission: Admission::default(),
             faults: BTreeMap::new(),
             refusing_attach: BTreeSet::new(),
             refusing_apply: false,
@@ -138,6 +152,18 @@ impl FakeKernel {
     /// Counts a failed map operation.
     pub fn fault(&self, fault: Fault) {
         *self.world().faults.entry(fault).or_default() += 1;
+    }
+
+    /// From now on, what one CPU is said to have admitted of new sources.
+    pub fn press(&self, admission: Admission) {
+        self.world().admission = admission;
+    }
+
+    /// Forgets every window, as a flood would have the kernel do, but for a note that this one refuses.
+    pub fn wash_out(&self, source: IpNet, slot: u32, until: Nanos) {
+        let mut world = self.world();
+        world.windows.clear();
+        world.notes.insert((source, slot), until);
     }
 
     /// Lets time pass.
@@ -240,6 +266,7 @@ impl Datapath for FakeDatapath {
         let windows = u64::from(SOURCES_CAPACITY) * u64::from(policy.windows_per_source());
         world.windows_capacity.get_or_insert(windows);
         world.policy = Some(policy.clone());
+        world.notes.clear();
         world.trial = None;
         Ok(())
     }
@@ -299,6 +326,7 @@ impl Datapath for FakeDatapath {
         let mut world = self.kernel.world();
         let before = (world.windows.len(), world.bans.len());
         world.windows.retain(|(of, _), _| *of != client);
+        world.notes.retain(|(of, _), _| *of != client);
         world.bans.retain(|(of, _), _| *of != client);
         Ok(Forgotten { windows: before.0 - world.windows.len(), bans: before.1 - world.bans.len() })
     }
@@ -376,23 +404,32 @@ impl Datapath for FakeDatapath {
             faults: Fault::ALL.iter().map(|fault| (*fault, world.faults.get(fault).copied().unwrap_or(0))).collect(),
             bans_begun: (0..rules).map(|rule| world.bans_begun.get(&rule).copied().unwrap_or(0)).collect(),
             sources_capacity: world.sources_capacity(),
+            admissions: vec![world.admission],
         })
     }
 
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {
         let world = self.kernel.world();
         for (&(prefix, slot), &window) in &world.windows {
-            visit(SourceReading { prefix, slot, window });
+            visit(SourceReading { prefix, slot, window, refused_until: world.noted(prefix, slot) });
         }
         Ok(())
     }
 
-    fn source(&mut self, address: IpAddr) -> Result<Vec<SourceReading>, DatapathError> {
+    fn sources(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError> {
         let world = self.kernel.world();
-        let Some(policy) = world.in_force() else { return Ok(Vec::new()) };
-        let prefix = policy.client(address);
-        let windows = world.windows.iter().filter(|((other, _), _)| *other == prefix);
-        Ok(windows.map(|(&(prefix, slot), &window)| SourceReading { prefix, slot, window }).collect())
+        let Some(policy) = world.in_force() else { return Ok(vec![Vec::new(); addresses.len()]) };
+        let of = |address: &IpAddr| {
+            let prefix = policy.client(*address);
+            let mut slots: BTreeMap<u32, Source> = BTreeMap::new();
+            let noted = world.notes.keys().filter(|key| world.noted(key.0, key.1).is_some());
+            slots.extend(noted.filter(|(of, _)| *of == prefix).map(|(_, slot)| (*slot, Source::default())));
+            slots.extend(world.windows.iter().filter(|((of, _), _)| *of == prefix).map(|((_, slot), of)| (*slot, *of)));
+            let reading =
+                |(slot, window)| SourceReading { prefix, slot, window, refused_until: world.noted(prefix, slot) };
+            slots.into_iter().map(reading).collect()
+        };
+        Ok(addresses.iter().map(of).collect())
     }
 
     fn abandon(&mut self) -> Result<(), DatapathError> {
@@ -417,6 +454,10 @@ impl Datapath for FakeDatapath {
 }
 
 impl World {
+    fn noted(&self, client: IpNet, slot: u32) -> Option<Nanos> {
+        self.notes.get(&(client, slot)).copied().filter(|until| self.now < *until)
+    }
+
     fn in_force(&self) -> Option<&Policy> {
         match &self.trial {
             Some((before, until)) if *until <= self.now => Some(before),
@@ -444,6 +485,8 @@ impl World {
             Reason::Denied
         } else if self.bans.get(&(client, index)).is_some_and(|ban| now < ban.until) {
             Reason::Banned
+        } else if !lets_in(&mut self.new_sources, &self.windows, (index, rule), client, packet, now) {
+            Reason::NewSourceBudget
         } else {
             let reason = judge(&mut self.windows, rule, client, packet, now);
             if reason == Reason::OverLimit && ban(&mut self.bans, rule, (client, index), now) {
@@ -458,101 +501,6 @@ impl World {
         };
         add(row.ruled.entry(index).or_default(), reason, tally);
         Some(reason)
-    }
-}
-
-/// True if the rule bans.
-fn ban(bans: &mut BTreeMap<(IpNet, usize), Ban>, rule: &Rule, key: (IpNet, usize), now: Nanos) -> bool {
-    let Some(of) = &rule.bans else { return false };
-    let before = bans.get(&key).filter(|ban| now.0 < ban.until.0.saturating_add(of.forget_ns));
-    let step = before.map_or(1, |ban| ban.step + 1);
-    let place = usize::try_from(step - 1).unwrap_or(usize::MAX);
-    let Some(length) = of.steps_ns.get(place).or(of.steps_ns.last()) else { return false };
-    let until = Nanos(now.0.saturating_add(*length));
-    bans.insert(key, Ban { client: key.0, rule: key.1, until, step });
-    true
-}
-
-/// What the shadow limits count, whatever became of the packet.
-fn count_beside(
-    windows: &mut BTreeMap<(IpNet, u32), Source>,
-    rule: &Rule,
-    client: IpNet,
-    packet: FakePacket,
-    now: Nanos,
-) {
-    for limit in rule.shadow_limits.iter().filter(|limit| units(limit, packet) != 0) {
-        let window = windows.entry((client, limit.slot)).or_default();
-        charge_or_refuse(window, limit.arithmetic(), now.bucket(limit.bucket_ns), units(limit, packet));
-    }
-}
-
-fn charge_or_refuse(window: &mut Source, limit: window::Limit, bucket: BucketIndex, amount: u64) {
-    let words = Words(window.cells.map(Word::new));
-    match window::charge(&words, limit, bucket, amount) {
-        Charge::Admitted(_) => window.cells = words.0.map(Word::into_inner),
-        Charge::Refused | Charge::Contended | Charge::Unsettled(_) => {
-            window.refused = window.refused.and_one_in(bucket);
-        }
-    }
-}
-
-/// A window's words that can be changed in place.
-pub(crate) struct Words(pub(crate) [Word<u64>; CELLS]);
-
-impl window::Cells for Words {
-    fn load(&self, index: usize) -> u64 {
-        self.0[index & (CELLS - 1)].get()
-    }
-
-    fn compare_exchange(&self, index: usize, current: u64, new: u64) -> bool {
-        let word = &self.0[index & (CELLS - 1)];
-        let unchanged = word.get() == current;
-        if unchanged {
-            word.set(new);
-        }
-        unchanged
-    }
-}
-
-fn judge(
-    windows: &mut BTreeMap<(IpNet, u32), Source>,
-    rule: &Rule,
-    client: IpNet,
-    packet: FakePacket,
-    now: Nanos,
-) -> Reason {
-    let counts = rule.limits.iter().any(|limit| units(limit, packet) > 0);
-    for limit in &rule.limits {
-        let (amount, bucket) = (units(limit, packet), now.bucket(limit.bucket_ns));
-        let window = windows.entry((client, limit.slot)).or_default();
-        let fits = window::has_room(&window.cells, limit.arithmetic(), bucket, amount.max(1));
-        let has_room = match rule.refuse {
-            Refuse::Excess => amount == 0 || fits,
-            Refuse::All => window.refused.lets_through(amount, bucket, limit.behind(), fits),
-        };
-        if !has_room {
-            window.refused = window.refused.and_one_in(bucket);
-            return Reason::OverLimit;
-        }
-    }
-    for limit in &rule.limits {
-        let window = windows.entry((client, limit.slot)).or_default();
-        let words = Words(window.cells.map(Word::new));
-        match window::charge(&words, limit.arithmetic(), now.bucket(limit.bucket_ns), units(limit, packet)) {
-            Charge::Admitted(_) => window.cells = words.0.map(Word::into_inner),
-            Charge::Refused | Charge::Contended | Charge::Unsettled(_) => return Reason::OverLimit,
-        }
-    }
-    if counts { Reason::WithinLimit } else { Reason::NotCounted }
-}
-
-fn units(limit: &Limit, packet: FakePacket) -> u64 {
-    match limit.unit {
-        Unit::Requests => packet.requests,
-        Unit::Connections => u64::from(packet.opens),
-        Unit::Packets => 1,
-        Unit::Bytes => packet.bytes,
     }
 }
 

@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use ratelimit_common::admission::Admission;
 use ratelimit_common::layout::{Fault, Source, Tally};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
@@ -143,6 +144,8 @@ pub struct Reading {
     pub bans_begun: Vec<u64>,
     /// Sources remembered of each family at most.
     pub sources_capacity: u64,
+    /// What each CPU has admitted of new sources.
+    pub admissions: Vec<Admission>,
 }
 
 /// One window of one source.
@@ -152,8 +155,10 @@ pub struct SourceReading {
     pub prefix: IpNet,
     /// Which limit's window, see [`crate::desired::Limit::slot`].
     pub slot: u32,
-    /// Its words.
+    /// Its words; as of a source that nobody knows where it was forgotten.
     pub window: Source,
+    /// Until when it is noted, beside the window, that this source is refused by this limit: by the datapath's clock.
+    pub refused_until: Option<Nanos>,
 }
 
 /// One source that is banned.
@@ -252,8 +257,14 @@ pub trait Datapath: Send + 'static {
     /// Visits every window of every source, in no order; a source that comes or goes meanwhile may be missed.
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError>;
 
-    /// The windows of the source that `address` belongs to under the applied policy.
-    fn source(&mut self, address: IpAddr) -> Result<Vec<SourceReading>, DatapathError>;
+    /// The windows of the sources that these addresses belong to under the applied policy, one by one; also one that is
+    /// forgotten, while it is noted that it refuses.
+    fn sources(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError>;
+
+    /// The same of one.
+    fn source(&mut self, address: IpAddr) -> Result<Vec<SourceReading>, DatapathError> {
+        Ok(self.sources(&[address])?.pop().unwrap_or_default())
+    }
 
     /// Ends a run that could not start, called once and last: takes off what it has attached itself. What it took over from
     /// an earlier run goes on, under that run's policy if this one has applied none.

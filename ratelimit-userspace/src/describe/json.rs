@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 use serde::Serialize;
 
-use super::{Memory, limit_words, memory, seconds};
+use super::{Memory, NotesMemory, limit_words, memory, notes_memory, seconds};
 use crate::config::Config;
 use crate::desired::{Grant, Limit, Rule, date, unit_label};
 use crate::error::{Diagnostic, Place};
@@ -28,6 +28,7 @@ pub struct ConfigJson {
     safety: SafetyJson,
     rules: Vec<RuleJson>,
     memory: [Memory; 2],
+    notes_memory: NotesMemory,
 }
 
 #[derive(Debug, Serialize)]
@@ -53,8 +54,15 @@ struct RuleJson {
     block_for_seconds: Vec<f64>,
     forget_after_seconds: Option<f64>,
     under_attack_ok: bool,
+    new_sources: Option<NewSourcesJson>,
     until: Option<String>,
     note: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct NewSourcesJson {
+    amount: u64,
+    window_seconds: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -95,6 +103,7 @@ impl ConfigJson {
             },
             rules: config.policy.rules.iter().map(|rule| RuleJson::new(config, rule)).collect(),
             memory: memory(config),
+            notes_memory: notes_memory(config),
         }
     }
 }
@@ -150,6 +159,9 @@ impl RuleJson {
                 .collect(),
             forget_after_seconds: rule.bans.as_ref().map(|bans| seconds(bans.forget_ns)),
             under_attack_ok: rule.under_attack_ok,
+            new_sources: rule
+                .new_sources
+                .map(|of| NewSourcesJson { amount: of.amount, window_seconds: seconds(of.window_ns) }),
             until: rule.until.map(date),
             note: note.map(|(_, note)| note.clone()),
         }

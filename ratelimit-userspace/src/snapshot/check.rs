@@ -42,6 +42,9 @@ pub struct CheckReport {
     /// No wait is long enough, for one of the limits at least, or it is denied for ever.
     #[serde(default)]
     pub never: bool,
+    /// Whether any of its windows or bans is remembered.
+    #[serde(default = "remembered")]
+    pub remembered: bool,
     /// Every limit of every rule that may judge its packets.
     pub limits: Vec<CheckLimit>,
     /// What the limits count, and how well: each unit once.
@@ -110,12 +113,13 @@ impl CheckReport {
         let client = policy.client(address);
         let holds = |ban: &&Ban| ban.client == client && rules.iter().any(|(at, _)| *at == ban.rule);
         let bans: Vec<&Ban> = bans.iter().filter(holds).collect();
+        let is_found = |limit: &Limit| windows.iter().any(|reading| reading.slot == limit.slot);
         let limits = rules.iter().flat_map(|(_, rule)| rule.limits.iter().map(move |limit| (*rule, limit)));
         let limits: Vec<_> = limits
             .map(|(rule, limit)| {
-                let window = windows.iter().find(|reading| reading.slot == limit.slot);
-                let window = window.map_or(Source::default(), |reading| reading.window);
-                (rule, limit, window, Standing::of(rule, limit, &window, now))
+                let found = windows.iter().find(|reading| reading.slot == limit.slot);
+                let window = found.map_or(Source::default(), |reading| reading.window);
+                (rule, limit, window, Standing::of_reading(rule, limit, found, now))
             })
             .collect();
         let over = |mode: desired::Mode| limits.iter().any(|(rule, _, _, of)| rule.mode == mode && of.over);
@@ -148,11 +152,17 @@ impl CheckReport {
             reason: reason.label().to_owned(),
             retry_after_seconds: seconds(retry.after_ns),
             never: retry.never,
+            remembered: !bans.is_empty() || limits.iter().any(|(_, limit, _, _)| is_found(limit)),
             limits: limits.iter().map(|(rule, limit, window, of)| check_limit(rule, limit, window, of, now)).collect(),
             counting: Counting::of(rules.iter().flat_map(|(_, rule)| &rule.limits)),
             shadow_limits: rules.iter().flat_map(|(_, rule)| shadow_limits(rule, windows, now)).collect(),
         }
     }
+}
+
+/// Of a daemon that does not say it.
+const fn remembered() -> bool {
+    true
 }
 
 impl From<Action> for Outcome {

@@ -122,9 +122,9 @@ impl ExplainReport {
         let ban = bans.iter().find(|ban| ban.client == client && ban.rule == at && now < ban.until);
         note(&mut self.steps, ban_step(ban, now));
         for limit in &rule.limits {
-            let window = windows.iter().find(|reading| reading.slot == limit.slot);
-            let window = window.map_or(Source::default(), |reading| reading.window);
-            let of = Standing::of(rule, limit, &window, now);
+            let found = windows.iter().find(|reading| reading.slot == limit.slot);
+            let window = found.map_or(Source::default(), |reading| reading.window);
+            let of = Standing::of_reading(rule, limit, found, now);
             self.limits.push(check_limit(rule, limit, &window, &of, now));
             note(&mut self.steps, limit_step(limit, &of));
         }
@@ -189,7 +189,13 @@ fn ban_step(ban: Option<&Ban>, now: Nanos) -> (Step, Option<Reason>) {
 fn limit_step(limit: &desired::Limit, of: &Standing) -> (Step, Option<Reason>) {
     let used = format!("{} of {} used", of.used, limit.amount);
     let at = format!("limit {limit}");
-    if of.over {
+    if of.is_noted {
+        let why = format!(
+            "{used}, and noted to be refused for the next {}",
+            seconds_left(Nanos(of.retry.after_ns), Nanos(0))
+        );
+        (Step::new(at, StepOutcome::Drops, why), Some(Reason::OverLimit))
+    } else if of.over {
         (Step::new(at, StepOutcome::Drops, format!("{used}: no room for one more")), Some(Reason::OverLimit))
     } else {
         (Step::new(at, StepOutcome::GoesOn, format!("{used}: there is room")), None)
@@ -260,6 +266,11 @@ mod tests {
         let over = report(1);
         assert_eq!((over.verdict, over.reason.as_str()), (Outcome::Drop, "over_limit"));
         assert!(lines(&over)[4].ends_with("2 of 2 used: no room for one more"));
+        let until = Nanos(crate::datapath::fake::START.0 + 90 * SECOND_NS);
+        kernel.wash_out("198.51.100.7/32".parse().unwrap(), policy.rules[1].limits[0].slot, until);
+        let noted = report(0);
+        assert_eq!((noted.verdict, noted.reason.as_str()), (Outcome::Drop, "over_limit"));
+        assert!(lines(&noted)[4].ends_with("0 of 2 used, and noted to be refused for the next 1m30s"));
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod check;
 mod dominant;
 mod explain;
 mod list;
+mod newcomers;
 mod rate;
 mod sources;
 mod suggest;
@@ -28,6 +29,7 @@ pub use check::{Bucket, CheckLimit, CheckReport, Outcome};
 pub use dominant::{Dominance, Dominant, Look};
 pub use explain::{ExplainReport, Step, StepOutcome};
 pub use list::{Author, Clocks, ListReport, Listed};
+pub use newcomers::{NewSources, Pressure};
 pub use rate::{Rates, Sample, Samples};
 pub use sources::{Blocked, Census, Shadowed, State, TOP_DEFAULT, TopSource, Tracked};
 pub use suggest::{
@@ -221,6 +223,9 @@ pub struct Rule {
     /// Limits that are counted beside and never enforced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shadow_limits: Vec<ShadowLimit>,
+    /// How many sources it lets in that nobody knows yet, where that is bounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_sources: Option<NewSources>,
 }
 
 /// A limit that is counted and never enforced, and what it would have refused of the sources that are remembered.
@@ -244,8 +249,20 @@ pub struct Sources {
     pub capacity: u64,
     /// Banned now.
     pub banned: u64,
-    /// Packets of sources that could not be remembered.
+    /// Packets of sources that were not remembered: not looked at, over a rule's budget of new ones, or without room in the map.
     pub not_admitted: u64,
+    /// Sources that the program has remembered anew, in each limit on its own.
+    #[serde(default)]
+    pub insertions: u64,
+    /// Whether more new ones come now than can be remembered.
+    #[serde(default)]
+    pub pressure: Pressure,
+    /// Of so many packets of sources that nobody knows, one is looked at; 1 without pressure.
+    #[serde(default = "newcomers::every_one")]
+    pub sampled_one_in: u64,
+    /// Times of 134 ms that began under pressure, summed over the CPUs.
+    #[serde(default)]
+    pub pressed_periods: u64,
 }
 
 /// Failures of one map operation.
@@ -308,12 +325,7 @@ impl Snapshot {
             unlisted: Traffic::of([&reading.unlisted]),
             rules: policy.rules.iter().enumerate().map(|(at, of)| rule(at, of, reading, &tracked)).collect(),
             counting: Counting::of(policy.rules.iter().flat_map(|rule| &rule.limits)),
-            sources: Sources {
-                tracked: tracked.sources,
-                capacity: reading.sources_capacity,
-                banned: 0,
-                not_admitted: packets_of(Reason::NewSourceBudget).saturating_add(packets_of(Reason::StateFull)),
-            },
+            sources: newcomers::sources(reading, tracked.sources, packets_of),
             map_errors: reading.faults.iter().map(|&(fault, count)| map_error(fault.labels(), count)).collect(),
             reasons,
             config,
@@ -419,6 +431,7 @@ fn rule(at: usize, rule: &desired::Rule, reading: &Reading, tracked: &Tracked) -
         bans: reading.bans_begun.get(at).copied().unwrap_or(0),
         sources_over_limit: tracked.over_limit.get(at).copied().unwrap_or(0),
         shadow_limits: shadows.collect(),
+        new_sources: rule.new_sources.map(NewSources::from),
     }
 }
 

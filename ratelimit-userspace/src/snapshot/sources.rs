@@ -123,6 +123,8 @@ pub(super) struct Standing {
     pub(super) remaining: u64,
     pub(super) over: bool,
     pub(super) refused: u64,
+    /// Its window has room, or was forgotten, and it is noted all the same that it is refused.
+    pub(super) is_noted: bool,
     pub(super) retry: Retry,
 }
 
@@ -258,7 +260,7 @@ impl TopSource {
         let standings: Vec<_> = standings
             .flat_map(|(rule, limit)| {
                 let windows = windows.iter().filter(|reading| reading.slot == limit.slot);
-                windows.map(move |reading| (rule, limit, Standing::of(rule, limit, &reading.window, now)))
+                windows.map(move |reading| (rule, limit, Standing::of_reading(rule, limit, Some(reading), now)))
             })
             .collect();
         let &(rule, limit, nearest) = standings
@@ -327,6 +329,17 @@ impl Standing {
         Self::with(rule.refuse, limit, source, now)
     }
 
+    /// From what is read of it; nothing is known of a source that was not found.
+    pub(super) fn of_reading(rule: &desired::Rule, limit: &Limit, found: Option<&SourceReading>, now: Nanos) -> Self {
+        let standing = Self::of(rule, limit, &found.map_or(Source::default(), |reading| reading.window), now);
+        let Some(until) = found.and_then(|reading| reading.refused_until).filter(|until| now < *until) else {
+            return standing;
+        };
+        // Whatever its window says now, or would if it were not forgotten.
+        let noted = Retry { never: false, after_ns: until.0.saturating_sub(now.0) };
+        Self { over: true, remaining: 0, is_noted: !standing.over, retry: standing.retry.max(noted), ..standing }
+    }
+
     /// With a shadow limit, which refuses what does not fit and nothing else, whatever its rule does.
     pub(super) fn of_shadow(limit: &Limit, source: &Source, now: Nanos) -> Self {
         Self::with(Refuse::Excess, limit, source, now)
@@ -343,7 +356,8 @@ impl Standing {
                 Retry::from(first, limit, source, now)
             }
         };
-        Self { used, remaining: remaining(limit, used, source, now), over, refused: source.refused.count(), retry }
+        let remaining = remaining(limit, used, source, now);
+        Self { used, remaining, over, refused: source.refused.count(), is_noted: false, retry }
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use ratelimit_common::admission::Admission;
 use ratelimit_common::layout::{Fault, Source, Unit as Counted};
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::time::{BucketIndex, SECOND_NS};
@@ -265,7 +266,8 @@ fn a_refusal_after_the_clock_was_read_is_seen() {
     let now = crate::datapath::fake::START;
     let later = BucketIndex(now.bucket(MINUTE_NS).0 + 1);
     let window = Source { refused: Refusals::default().and_one_in(later), cells: window_of(&limit, 1000, now) };
-    let source = SourceReading { prefix: IpNet::from(address("198.51.100.7")), slot: limit.slot, window };
+    let source =
+        SourceReading { prefix: IpNet::from(address("198.51.100.7")), slot: limit.slot, window, refused_until: None };
     let report = CheckReport::build(&policy, now, address("198.51.100.7"), &[source]);
     assert_eq!(report.verdict, Outcome::Drop);
 }
@@ -280,6 +282,45 @@ fn a_source_that_was_never_seen_and_one_that_is_exempt_pass() {
     assert_eq!((unknown.limits[0].used, unknown.limits[0].buckets.len()), (0, 6));
     let exempt = CheckReport::build(&policy, now, address("192.0.2.9"), &[]);
     assert_eq!((exempt.verdict, &*exempt.reason), (Outcome::Pass, "exempt"));
+}
+
+#[test]
+fn a_source_whose_window_was_washed_out_is_refused_as_long_as_that_is_noted() {
+    let policy = policy(vec![limit(2, Counted::Connections)]);
+    let (mut datapath, kernel) = fake(&policy);
+    let source = IpNet::from(address("198.51.100.7"));
+    let mut report = || {
+        let (now, windows) = (datapath.read().unwrap().now, datapath.source(source.addr()).unwrap());
+        (CheckReport::build(&policy, now, source.addr(), &windows), TopSource::of(&policy, now, source, &windows))
+    };
+    assert!(!report().0.remembered);
+    kernel.wash_out(source, policy.rules[0].limits[0].slot, Nanos(crate::datapath::fake::START.0 + 90 * SECOND_NS));
+    let (refused, top) = report();
+    assert_eq!((refused.verdict, &*refused.reason, refused.remembered), (Outcome::Drop, "over_limit", true));
+    assert_eq!((refused.retry_after_seconds, refused.limits[0].used, refused.limits[0].remaining), (90.0, 0, 0));
+    assert_eq!(top.unwrap().state, State::OverLimit);
+    kernel.advance(90 * SECOND_NS);
+    let (again, top) = report();
+    assert_eq!((again.verdict, again.remembered, top), (Outcome::Pass, false, None));
+}
+
+#[test]
+fn new_sources_over_a_rules_budget_are_dropped_and_told_and_known_ones_served() {
+    let mut policy = policy(vec![limit(20, Counted::Connections)]);
+    policy.rules[0].new_sources = Some(desired::NewSources { amount: 2, window_ns: SECOND_NS });
+    let (mut datapath, kernel) = fake(&policy);
+    let sent = |last: u8| kernel.packet("eth0", opening(&format!("198.51.100.{last}"))).unwrap();
+    let budget = Reason::NewSourceBudget;
+    assert_eq!([1, 2, 3].map(sent), [Reason::WithinLimit, Reason::WithinLimit, budget]);
+    assert_eq!([1, 3].map(sent), [Reason::WithinLimit, budget]);
+    kernel.advance(SECOND_NS);
+    assert_eq!(sent(3), Reason::WithinLimit);
+    let period = datapath.now().unwrap().0 >> 27;
+    kernel.press(Admission { period, shift: 3, insertions: 3, ..Admission::default() });
+    let of = build(&mut datapath, &policy);
+    assert_eq!((of.sources.not_admitted, of.sources.insertions, of.sources.sampled_one_in), (2, 3, 8));
+    assert_eq!(of.sources.pressure, Pressure::Sampling);
+    assert_eq!(of.rules[0].new_sources, Some(NewSources { amount: 2, window_seconds: 1.0 }));
 }
 
 #[test]
@@ -302,6 +343,7 @@ fn a_source_that_is_never_let_in_is_told_a_number_too() {
         prefix,
         slot: limit.slot,
         window: Source { refused: Refusals(1), cells: window_of(limit, limit.amount, now) },
+        refused_until: None,
     };
     let windows: Vec<_> = policy.rules[0].limits.iter().map(of).collect();
     // Never, whatever the other limit's wait of twelve minutes.
@@ -336,6 +378,7 @@ fn the_worst_of_many_sources_are_the_same_as_if_all_were_kept() {
             prefix,
             slot: limits[at].slot,
             window: Source { refused: Refusals(used[at] % 7), cells: window_of(&limits[at], used[at], now) },
+            refused_until: None,
         });
         let over = used[0] == 1000 || used[1] == 2000;
         let refused = [0, 1].into_iter().filter(|&at| used[at] == limits[at].amount).map(|at| used[at] % 7).max();
@@ -396,7 +439,12 @@ fn any_words_in_a_window_are_read_without_a_panic() {
         });
         let window = Source { refused: Refusals(u64::MAX), cells };
         let prefix = IpNet::from(address("198.51.100.7"));
-        let windows = policy.rules[0].limits.iter().map(|limit| SourceReading { prefix, slot: limit.slot, window });
+        let windows = policy.rules[0].limits.iter().map(|limit| SourceReading {
+            prefix,
+            slot: limit.slot,
+            window,
+            refused_until: None,
+        });
         let windows: Vec<_> = windows.collect();
         let now = crate::datapath::fake::START;
         let mut census = Census::new(&policy, now, 1);
@@ -448,7 +496,12 @@ fn a_leaky_bucket_and_a_fixed_window_are_read_as_the_packet_path_reads_them() {
     let now = Nanos(1_767_261_600 * SECOND_NS);
     let check = |of: desired::Limit, cells: [u64; 8]| {
         let prefix = IpNet::from(source);
-        let windows = [SourceReading { prefix, slot: of.slot, window: Source { refused: Refusals(0), cells } }];
+        let windows = [SourceReading {
+            prefix,
+            slot: of.slot,
+            window: Source { refused: Refusals(0), cells },
+            refused_until: None,
+        }];
         let report = CheckReport::build(&policy(vec![of]), now, source, &windows);
         let of = &report.limits[0];
         (report.reason.clone(), of.used, of.remaining, of.retry_after_seconds, of.buckets.len())
@@ -479,6 +532,7 @@ fn what_a_shadow_limit_would_have_refused_is_summed_over_the_sources() {
             prefix,
             slot: 901,
             window: Source { refused: Refusals(refused), cells: [0; 8] },
+            refused_until: None,
         });
     }
     assert_eq!(census.finish().shadows, [[Shadowed { packets: 11, sources: 2 }]]);

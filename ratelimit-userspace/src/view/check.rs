@@ -15,6 +15,8 @@ pub fn check(report: &CheckReport) -> String {
     };
     if let Some(until) = until {
         out += &until;
+    } else if !report.remembered && report.reason == "within_limit" {
+        out += "Nothing of it is remembered: it has sent nothing that counts for a while, or was not looked at.\n";
     } else if is_held_back && report.reason != "exempt" {
         out += &if report.never {
             "There is never room: a limit is 0.\n".to_owned()

@@ -1,7 +1,7 @@
 //! `ratelimitd stats`.
 
 use super::{counted, counting, duration, form, limit, number, table};
-use crate::snapshot::{Interface, Mode, Rule, Snapshot, State, TopSource, XdpMode};
+use crate::snapshot::{Interface, Mode, Pressure, Rule, Snapshot, State, TopSource, XdpMode};
 
 /// A snapshot for people, several lines.
 pub fn stats(snapshot: &Snapshot) -> String {
@@ -106,6 +106,9 @@ fn rule(rule: &Rule) -> String {
     out += &format!("  dropped      {}\n", counted(rule.dropped, "packet"));
     out += &format!("  would drop   {}\n", counted(rule.would_drop, "packet"));
     out += &format!("  over limit   {} now\n", counted(rule.sources_over_limit, "source"));
+    if let Some(of) = rule.new_sources {
+        out += &format!("  new sources  at most {} in {}\n", number(of.amount), duration(of.window_seconds));
+    }
     if rule.bans != 0 {
         out += &format!("  bans         {} begun\n", number(rule.bans));
     }
@@ -125,6 +128,7 @@ fn sources(snapshot: &Snapshot) -> String {
     if of.not_admitted > 0 {
         out += &format!("  {} of sources that could not be remembered\n", counted(of.not_admitted, "packet"));
     }
+    out += &newcomers(snapshot);
     let top = snapshot.top.as_deref().unwrap_or_default();
     if top.is_empty() {
         return out;
@@ -154,6 +158,27 @@ fn sources(snapshot: &Snapshot) -> String {
         top.iter().map(row),
     );
     out
+}
+
+/// Whether more new sources come than can be remembered, and what helps.
+fn newcomers(snapshot: &Snapshot) -> String {
+    let of = &snapshot.sources;
+    let is_bounded = snapshot.rules.iter().any(|rule| rule.new_sources.is_some());
+    match of.pressure {
+        Pressure::Sampling => {
+            let advice = if is_bounded { "" } else { "; `new_sources` in a rule holds them back" };
+            format!(
+                "  MORE NEW SOURCES COME THAN CAN BE REMEMBERED: 1 packet in {} of unknown ones is looked at, the \
+                 others pass{advice}\n",
+                number(of.sampled_one_in)
+            )
+        }
+        Pressure::None if of.pressed_periods > 0 => {
+            let periods = counted(of.pressed_periods, "time");
+            format!("  {periods} a CPU was met by more new sources than it could remember; now it is not\n")
+        }
+        Pressure::None => String::new(),
+    }
 }
 
 fn standing(of: &TopSource) -> (&'static str, String) {

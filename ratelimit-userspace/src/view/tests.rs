@@ -111,6 +111,34 @@ fn what_never_has_room_is_said_so() {
     assert!(stats(&snapshot).contains("over the limit  never: the limit is 0\n"), "{}", stats(&snapshot));
 }
 
+#[test]
+fn pressure_is_said_with_what_helps_and_only_where_it_would() {
+    use crate::snapshot::{NewSources, Pressure};
+    let mut snapshot = crate::fixture::snapshot();
+    assert!(!stats(&snapshot).contains("NEW SOURCES") && !stats(&snapshot).contains("new sources"));
+    snapshot.sources.pressed_periods = 12;
+    let said = stats(&snapshot);
+    assert!(said.contains("  12 times a CPU was met by more new sources than it could remember; now"), "{said}");
+    snapshot.sources.pressure = Pressure::Sampling;
+    snapshot.sources.sampled_one_in = 256;
+    let said = stats(&snapshot);
+    let line =
+        "  MORE NEW SOURCES COME THAN CAN BE REMEMBERED: 1 packet in 256 of unknown ones is looked at, the others pass";
+    assert!(said.contains(&format!("{line}; `new_sources` in a rule holds them back\n")), "{said}");
+    snapshot.rules[0].new_sources = Some(NewSources { amount: 20_000, window_seconds: 1.0 });
+    let said = stats(&snapshot);
+    assert!(said.contains(&format!("{line}\n")), "{said}");
+    assert!(said.contains("  new sources  at most 20,000 in 1s\n"), "{said}");
+}
+
+#[test]
+fn a_source_of_which_nothing_is_remembered_is_told_so() {
+    let policy = crate::fixture::policy(vec![crate::fixture::limit(20, ratelimit_common::layout::Unit::Connections)]);
+    let (source, now) = (crate::fixture::address("198.51.100.7"), crate::datapath::fake::START);
+    let said = check(&crate::snapshot::CheckReport::build(&policy, now, source, &[]));
+    assert!(said.contains("passes: it is within every limit.\nNothing of it is remembered: "), "{said}");
+}
+
 fn listed(json: &str) -> crate::snapshot::Listed {
     serde_json::from_str(json).unwrap()
 }

@@ -52,6 +52,7 @@ pub const RULE_KEYS: Keys = &[
     "shadow_limits",
     "candidates",
     "under_attack_ok",
+    "new_sources",
 ];
 /// Keys of `[[rule.override]]`.
 pub const OVERRIDE_KEYS: Keys = &["name", "from", "limits", "algorithm", "window", "burst", "until", "note"];
@@ -118,6 +119,7 @@ struct RuleTable {
     #[serde(default)]
     candidates: Vec<Text>,
     under_attack_ok: Option<Spanned<bool>>,
+    new_sources: Option<Text>,
     #[serde(default, rename = "override")]
     overrides: Vec<Table<OverrideTable>>,
 }
@@ -330,6 +332,7 @@ impl RuleTable {
             shadow_limits: at.texts("rule.shadow_limits", self.shadow_limits),
             candidates: at.texts("rule.candidates", self.candidates),
             under_attack_ok: at.value("rule.under_attack_ok", self.under_attack_ok),
+            new_sources: at.value("rule.new_sources", self.new_sources),
             overrides: self.overrides.into_iter().map(|Table(table)| table.settings(&at)).collect(),
             of: at.0,
         }

@@ -6,7 +6,7 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::time::Nanos;
 
 use crate::config::{Config, file};
-use crate::desired::{Access, Bans, Grant, Mode, Refuse, Rule, WindowForm};
+use crate::desired::{Access, Bans, Grant, Mode, NewSources, Refuse, Rule, WindowForm};
 use crate::error::{Diagnostic, Place};
 
 fn parsed(contents: &str) -> Result<Config, Diagnostic> {
@@ -56,6 +56,7 @@ fn rules_keep_their_order_and_every_key_says_what_it_says() {
         forget_after = "2d"
         shadow_limits = ["500/5m", "2000/5m"]
         under_attack_ok = true
+        new_sources = "20000/s"
         [[rule]]
         name = "web"
         limits = ["10/s"]
@@ -71,6 +72,10 @@ fn rules_keep_their_order_and_every_key_says_what_it_says() {
     assert_eq!(premium.limits.iter().map(|limit| limit.unit).collect::<Vec<_>>(), [Unit::Packets, Unit::Bytes]);
     assert!(premium.limits.iter().all(|limit| limit.form == WindowForm::Lenient));
     assert_eq!(premium.shadow_limits.iter().map(|limit| limit.amount).collect::<Vec<_>>(), [500, 2_000]);
+    assert_eq!(
+        (premium.new_sources, web.new_sources),
+        (Some(NewSources { amount: 20_000, window_ns: minute / 60 }), None)
+    );
     assert_eq!((web.name.as_str(), web.from.len(), web.to.len(), &web.bans), ("web", 0, 0, &None));
 }
 

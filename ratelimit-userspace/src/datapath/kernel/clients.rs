@@ -1,6 +1,6 @@
 //! One client in the maps: its windows and its bans.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::AsFd as _;
 
 use anyhow::Context as _;
@@ -17,7 +17,7 @@ use ratelimit_common::time::Nanos;
 
 use super::plain::Plain;
 use super::{Kernel, limits_of, map_mut, map_ref, rules_len, state};
-use crate::datapath::{Ban, DatapathError, Forgotten, batch};
+use crate::datapath::{Ban, DatapathError, Forgotten, SourceReading, batch};
 
 /// Bans of one map that are kept though they have ended: what is left is for new ones.
 const BANS_KEPT_MAX: usize = BANS_CAPACITY as usize / 4 * 3;
@@ -214,6 +214,32 @@ impl Kernel {
         self.begin_epoch()?;
         self.forget_notes(|of| of == client)?;
         Ok(forgotten)
+    }
+
+    pub(super) fn windows_of(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError> {
+        let (words, noted) = (self.config_words()?, self.noted()?);
+        let slots: Vec<u32> = words.rules[..rules_len(&words)].iter().flat_map(limits_of).map(|of| of.slot).collect();
+        let Lengths { ipv4, ipv6 } = Lengths::of(&words);
+        let mut all = Vec::with_capacity(addresses.len());
+        for address in addresses {
+            let prefix = match *address {
+                IpAddr::V4(address) => IpNet::V4(Ipv4Net::new(address, ipv4).context("an IPv4 prefix")?.trunc()),
+                IpAddr::V6(address) => IpNet::V6(Ipv6Net::new(address, ipv6).context("an IPv6 prefix")?.trunc()),
+            };
+            let client = Client::of(prefix, self.ipv6_family);
+            let mut readings = Vec::new();
+            for &slot in &slots {
+                let (window, refused_until) = (self.window(client, slot)?, noted.until(client, slot));
+                if window.is_none() && refused_until.is_none() {
+                    continue;
+                }
+                let mut window = window.unwrap_or_default();
+                window.refused = window.refused.and(noted.of(client, slot));
+                readings.push(SourceReading { prefix, slot, window, refused_until });
+            }
+            all.push(readings);
+        }
+        Ok(all)
     }
 
     /// Those of the entries that hold and that a rule is for, sorted.

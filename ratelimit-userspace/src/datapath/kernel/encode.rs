@@ -266,8 +266,8 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         reserved: 0,
         name: desired::name_hash(&rule.name),
         until_ns: rule.until.map_or(0, |until| until.0.max(1)),
-        new_sources: 0,
-        new_sources_ns: 0,
+        new_sources: rule.new_sources.map_or(0, |of| of.amount),
+        new_sources_ns: rule.new_sources.map_or(0, |of| of.window_ns),
         bans: rule.bans.as_ref().map_or(Ok(ban::Rule::default()), |bans| self::bans(&rule.name, bans))?,
     })
 }
@@ -420,6 +420,14 @@ mod tests {
         let mut shared = single();
         shared.rules[0].limits = vec![shared.rules[0].limits[0]; 2];
         assert_eq!(encode(&shared).unwrap_err(), EncodeError::SharedWindow("default".into()));
+    }
+
+    #[test]
+    fn a_budget_of_new_sources_is_one_of_its_rule_and_none_is_0() {
+        let mut policy = policy(vec![rule("a", &[(80, 80)], &[]), rule("b", &[(81, 81)], &[])]);
+        policy.rules[1].new_sources = Some(desired::NewSources { amount: 20_000, window_ns: SECOND_NS });
+        let rules = encode(&policy).unwrap().config.rules;
+        assert_eq!([0, 1].map(|at| (rules[at].new_sources, rules[at].new_sources_ns)), [(0, 0), (20_000, SECOND_NS)]);
     }
 
     #[test]

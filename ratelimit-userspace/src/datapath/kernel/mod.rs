@@ -25,7 +25,7 @@ use anyhow::Context as _;
 use aya::maps::{Array, Map, MapData, MapError, PerCpuArray};
 use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader};
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 use ratelimit_common::layout::{
     self, COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, GENERATIONS, INTERFACE_UNKNOWN,
     INTERFACES_MAX, LIMITS_MAX, LINES_PER_CELL, LINES_PER_WORD, ROWS_MAX, Source, SourceKeyV4, SourceKeyV6,
@@ -49,7 +49,7 @@ use super::{
     interface,
 };
 use crate::config::{Config, OnExit, XdpModeChoice};
-use crate::desired::Policy;
+use crate::desired::{Policy, note_lines};
 
 /// The program in the kernel, with its maps and links. Dropped, it detaches what is not pinned.
 pub struct Kernel {
@@ -155,7 +155,7 @@ impl Kernel {
             Family::V4 | Family::V6 => (entries, ENTRIES_MIN),
             Family::V6Wide => (ENTRIES_MIN, entries),
         };
-        let lines = notes::lines(windows);
+        let lines = note_lines(windows);
         let clock_is_injected = u8::from(options.clock == Clock::Injected);
         let passed_action = options.passed.action();
         let mut loader = EbpfLoader::new();
@@ -441,6 +441,7 @@ impl Datapath for Kernel {
             faults: self.faults()?,
             bans_begun: self.rows.iter().map(|&row| self.bans_begun(row)).collect::<Result<_, _>>()?,
             sources_capacity: self.sources_capacity(),
+            admissions: self.admissions()?,
         })
     }
 
@@ -462,6 +463,7 @@ impl Datapath for Kernel {
                 if let Some(mut reading) = state::source_reading(key, value, ipv4, ipv6) {
                     let client = Client::of(reading.prefix, family);
                     reading.window.refused = reading.window.refused.and(noted.of(client, reading.slot));
+                    reading.refused_until = noted.until(client, reading.slot);
                     visit(reading);
                 }
             })
@@ -470,22 +472,8 @@ impl Datapath for Kernel {
         Ok(())
     }
 
-    fn source(&mut self, address: IpAddr) -> Result<Vec<SourceReading>, DatapathError> {
-        let words = self.config_words()?;
-        let Lengths { ipv4, ipv6 } = Lengths::of(&words);
-        let prefix = match address {
-            IpAddr::V4(address) => IpNet::V4(Ipv4Net::new(address, ipv4).context("an IPv4 prefix")?.trunc()),
-            IpAddr::V6(address) => IpNet::V6(Ipv6Net::new(address, ipv6).context("an IPv6 prefix")?.trunc()),
-        };
-        let client = Client::of(prefix, self.ipv6_family);
-        let limits = words.rules[..rules_len(&words)].iter().flat_map(limits_of);
-        let (mut readings, noted) = (Vec::new(), self.noted()?);
-        for slot in limits.map(|limit| limit.slot) {
-            let window = self.window(client, slot)?;
-            let with_noted = |window: Source| Source { refused: window.refused.and(noted.of(client, slot)), ..window };
-            readings.extend(window.map(|window| SourceReading { prefix, slot, window: with_noted(window) }));
-        }
-        Ok(readings)
+    fn sources(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError> {
+        self.windows_of(addresses)
     }
 
     fn shutdown(&mut self, on_exit: OnExit) -> Result<(), DatapathError> {

@@ -9,26 +9,52 @@ use aya::maps::PerCpuArray;
 use ratelimit_common::admission::Admission;
 use ratelimit_common::layout::{Active, GENERATIONS, SourceKeyV4, map};
 use ratelimit_common::refused::{Line, Note, Term, WAYS};
+use ratelimit_common::time::Nanos;
 
 use super::clients::Client;
 use super::plain::Plain;
 use super::{Kernel, map_ref, state};
 use crate::datapath::{DatapathError, batch};
 
-/// Packets that were dropped by a note and are counted nowhere else yet, by client and slot.
+/// What is noted, by client and slot.
 #[derive(Debug, Default)]
-pub(super) struct Noted(HashMap<(Client, u32), u64>);
+pub(super) struct Noted {
+    /// Packets that were dropped by a note and are counted nowhere else yet.
+    dropped: HashMap<(Client, u32), u64>,
+    /// Until when packets believe the last of its notes.
+    until: HashMap<(Client, u32), Nanos>,
+}
 
 impl Noted {
-    /// Those of one window.
+    /// Packets of one window.
     pub(super) fn of(&self, client: Client, slot: u32) -> u64 {
-        self.0.get(&(client, slot)).copied().unwrap_or(0)
+        self.dropped.get(&(client, slot)).copied().unwrap_or(0)
+    }
+
+    /// Until when it is noted that one window refuses, if it still does.
+    pub(super) fn until(&self, client: Client, slot: u32) -> Option<Nanos> {
+        self.until.get(&(client, slot)).copied()
+    }
+
+    fn add(&mut self, note: &Note, epoch: u32, now: Nanos) {
+        let (term, key) = (Term::of(note.until), (client(note), note.slot()));
+        if term.is_ban() {
+            return;
+        }
+        if note.dropped() != 0 {
+            let dropped = self.dropped.entry(key).or_default();
+            *dropped = dropped.saturating_add(note.dropped());
+        }
+        if term.holds(now) && note.what >> 32 == u64::from(epoch) {
+            let until = self.until.entry(key).or_insert(Nanos(0));
+            *until = end(term).max(*until);
+        }
     }
 }
 
-/// Lines of notes for so many windows: one note for each, and at least as many as make a page.
-pub(super) fn lines(windows: u32) -> u32 {
-    (windows / 2).max(64).checked_next_power_of_two().unwrap_or(1 << 31)
+/// When a term ends: it tells 2^20 ns, above 16 bits.
+fn end(term: Term) -> Nanos {
+    Nanos(term.word() >> 16 << 20)
 }
 
 /// A number that nobody foresees: the hash of nothing, by keys that the system has drawn.
@@ -55,15 +81,13 @@ impl Kernel {
         self.activate(generation)
     }
 
-    /// What was dropped by notes alone.
-    pub(super) fn noted(&self) -> Result<Noted, DatapathError> {
+    /// What was dropped by notes alone, and what notes refuse now.
+    pub(super) fn noted(&mut self) -> Result<Noted, DatapathError> {
+        let (now, words, epoch) = (self.read_clock()?, self.config_words()?, self.active()?.epoch());
+        let is_trial_over = words.until_ns != 0 && words.until_ns <= now.0;
+        let epoch = if is_trial_over { Active::epoch_after_trial(epoch) } else { epoch };
         let mut noted = Noted::default();
-        self.visit_lines(|_, line| {
-            for note in line.0.iter().filter(|note| note.dropped() != 0 && !Term::of(note.until).is_ban()) {
-                let dropped = noted.0.entry((client(note), note.slot())).or_default();
-                *dropped = dropped.saturating_add(note.dropped());
-            }
-        })?;
+        self.visit_lines(|_, line| line.0.iter().for_each(|note| noted.add(note, epoch, now)))?;
         Ok(noted)
     }
 
@@ -130,13 +154,14 @@ fn line(value: &[u8]) -> Option<Line> {
 
 #[cfg(test)]
 mod tests {
-    use ratelimit_common::refused::ONE_DROPPED;
+    use ratelimit_common::refused::{BUSY, ONE_DROPPED};
+    use ratelimit_common::verdict::{Reason, Verdict};
 
     use super::*;
 
     #[test]
     fn a_line_is_read_as_it_was_written() {
-        let note = |of: u64| Note { until: of, source: of + 1, what: of + 2, counted: 3 * ONE_DROPPED | of };
+        let note = |of: u64| Note { until: of, source: of + 1, what: of + 2, counted: (3 * ONE_DROPPED) | of };
         let written = Line([note(7), note(70)]);
         let bytes: Vec<u8> = written
             .0
@@ -148,10 +173,40 @@ mod tests {
         assert_eq!(line(&bytes[1..]), None);
     }
 
+    const NOW: Nanos = Nanos(1_767_261_600_000_000_000);
+    const EPOCH: u32 = 7;
+
+    /// Of 192.0.2.1 and slot 9.
+    fn note(after_ns: u64, reason: Reason, epoch: u32, dropped: u64) -> Note {
+        let until = Term::new(Nanos(NOW.0 + after_ns), Verdict { reason, rule: 3 }).word();
+        let source = u64::from(u32::from_ne_bytes([192, 0, 2, 1]));
+        Note { until, source, what: u64::from(epoch) << 32 | 443, counted: (dropped * ONE_DROPPED) | 9 }
+    }
+
     #[test]
-    fn there_is_a_note_for_each_window() {
-        assert_eq!(lines(262_144), 131_072);
-        assert_eq!(lines(1000), 512);
-        assert_eq!(lines(1), 64);
+    fn a_note_tells_until_when_it_refuses_to_the_millisecond() {
+        let mut noted = Noted::default();
+        noted.add(&note(30_000_000_000, Reason::OverLimit, EPOCH, 2), EPOCH, NOW);
+        noted.add(&note(20_000_000_000, Reason::OverLimit, EPOCH, 3), EPOCH, NOW);
+        let client = Client::V4([192, 0, 2, 1]);
+        let left_ns = noted.until(client, 9).unwrap().0 - NOW.0;
+        assert!((29_998_000_000..=30_000_000_000).contains(&left_ns), "{left_ns}");
+        assert_eq!((noted.of(client, 9), noted.of(client, 8)), (5, 0));
+        assert_eq!((noted.until(client, 8), noted.until(Client::V4([192, 0, 2, 2]), 9)), (None, None));
+    }
+
+    #[test]
+    fn a_note_that_has_ended_or_of_another_epoch_or_that_is_being_written_refuses_nothing_and_is_counted() {
+        let client = Client::V4([192, 0, 2, 1]);
+        let busy = Note { until: BUSY, ..note(0, Reason::OverLimit, EPOCH, 1) };
+        let ended = note(0, Reason::OverLimit, EPOCH, 1);
+        for of in [busy, ended, note(30_000_000_000, Reason::OverLimit, EPOCH - 1, 1)] {
+            let mut noted = Noted::default();
+            noted.add(&of, EPOCH, NOW);
+            assert_eq!((noted.until(client, 9), noted.of(client, 9)), (None, 1), "{of:?}");
+        }
+        let mut noted = Noted::default();
+        noted.add(&note(30_000_000_000, Reason::Banned, EPOCH, 1), EPOCH, NOW);
+        assert_eq!((noted.until(client, 9), noted.of(client, 9)), (None, 0));
     }
 }

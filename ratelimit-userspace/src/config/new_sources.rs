@@ -1,0 +1,122 @@
+//! The budget of new sources of a rule: `20000/s`. Pure.
+
+use ratelimit_common::time::SECOND_NS;
+
+use super::amount::{self, Amount};
+use super::duration;
+use super::syntax::SyntaxError;
+use crate::desired::NewSources;
+
+/// The shortest time that a budget is for.
+pub const WINDOW_NS_MIN: u64 = SECOND_NS;
+/// The longest: whoever comes after the budget is spent has to wait for what is left of it.
+pub const WINDOW_NS_MAX: u64 = 60 * SECOND_NS;
+/// The most a second. // a leaky bucket rounds the time of one up to a nanosecond: an error of at most 1 in 1000
+const PER_SECOND_MAX: u64 = 1_000_000;
+
+const HELP: &str = "a budget is N/DUR, as in 20000/s";
+
+/// Parses a budget.
+pub fn parse(text: &str) -> Result<NewSources, SyntaxError> {
+    if let Some(comma) = text.find(',') {
+        return Err(SyntaxError::new(comma..comma + 1, "a rule has one budget of new sources").with_help(HELP));
+    }
+    let Some(slash) = text.find('/') else {
+        let error = amount::parse(text).err().filter(|error| error.span.start == 0);
+        let missing = SyntaxError::new(text.len()..text.len(), "the time is missing");
+        return Err(error.unwrap_or(missing).with_help(HELP));
+    };
+    let amount = match amount::parse(&text[..slash]).map_err(|error| error.with_help(HELP))? {
+        Amount::Plain(amount) => amount,
+        Amount::Bytes(_) => {
+            let problem = format!("`{}` is a size, and sources have none", &text[..slash]);
+            return Err(SyntaxError::new(0..slash, problem).with_help(HELP));
+        }
+    };
+    let window_at = slash + 1;
+    let window = &text[window_at..];
+    if let Some(space) = window.find(char::is_whitespace) {
+        let error = SyntaxError::new(window_at + space..text.len(), "a budget of new sources has no unit");
+        return Err(error.with_help(HELP));
+    }
+    let window_ns = duration::parse(window).map_err(|error| error.shifted(window_at))?;
+    if !(WINDOW_NS_MIN..=WINDOW_NS_MAX).contains(&window_ns) {
+        let which = if window_ns < WINDOW_NS_MIN { "short" } else { "long" };
+        let error = SyntaxError::new(window_at..text.len(), format!("the time is too {which}"));
+        return Err(error.with_help("a budget of new sources is for 1s to 1m"));
+    }
+    check_amount(amount, window_ns).map_err(|error| SyntaxError { span: 0..slash, ..error })?;
+    Ok(NewSources { amount, window_ns })
+}
+
+fn check_amount(amount: u64, window_ns: u64) -> Result<(), SyntaxError> {
+    if amount == 0 {
+        return Err(SyntaxError::new(0..0, "a budget of 0 would let nobody in that is not known")
+            .with_help("the smallest budget is 1; without the option there is none"));
+    }
+    let most = window_ns / (SECOND_NS / PER_SECOND_MAX);
+    if amount > most {
+        return Err(SyntaxError::new(0..0, "no host is found by so many new sources")
+            .with_help(format!("the most for this time is {most}; without the option there is no budget")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_budget_reads_as_documented() {
+        for (text, amount, seconds) in
+            [("20000/s", 20_000, 1), ("1/1m", 1, 60), ("60000000/1m", 60_000_000, 60), ("500/1s500ms", 500, 0)]
+        {
+            let window_ns = if seconds == 0 { SECOND_NS * 3 / 2 } else { seconds * SECOND_NS };
+            assert_eq!(parse(text), Ok(NewSources { amount, window_ns }), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_error_points_at_the_character() {
+        for (text, span, problem) in [
+            ("", 0..0, "the number is missing"),
+            ("20000", 5..5, "the time is missing"),
+            ("many/s", 0..1, "`m` is not a digit"),
+            ("20000/", 6..6, "the time is missing"),
+            ("20000/5x", 7..8, "`x` is not a unit of time"),
+            ("20000/s connections", 7..19, "a budget of new sources has no unit"),
+            ("20MB/s", 0..4, "`20MB` is a size, and sources have none"),
+            ("1/s,2/1m", 3..4, "a rule has one budget of new sources"),
+            ("10/999ms", 3..8, "the time is too short"),
+            ("10/61s", 3..6, "the time is too long"),
+            ("0/s", 0..1, "a budget of 0 would let nobody in that is not known"),
+            ("1000001/s", 0..7, "no host is found by so many new sources"),
+        ] {
+            let error = parse(text).expect_err(text);
+            assert_eq!((error.span, error.problem.as_str()), (span, problem), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_largest_budget_is_the_last_that_is_taken() {
+        assert!(parse("1000000/s").is_ok());
+        assert!(parse("1000001/s").is_err());
+        assert!(parse("60000001/1m").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "\\PC{0,16}|[0-9a-zA-Z/, ]{0,24}|[0-9]{1,4}[kMG]?i?B?/[0-9]{0,3}[smhd]?( [a-z]{0,11})?") {
+            if let Err(error) = parse(&text) {
+                prop_assert!(text.get(error.span).is_some());
+            }
+        }
+
+        #[test]
+        fn what_is_printed_is_read_again(amount in 1_u64..=1_000_000, seconds in 1_u64..=60) {
+            let budget = NewSources { amount, window_ns: seconds * SECOND_NS };
+            prop_assert_eq!(parse(&budget.to_string()), Ok(budget));
+        }
+    }
+}
