@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn a_flood_is_held_to_the_budget_within_its_first_second_and_after() {
         let mut admission = Admission::default();
-        let budget_a_second = u64::from(BUDGET) * 1_000_000_000 >> PERIOD_SHIFT;
+        let budget_a_second = (u64::from(BUDGET) * 1_000_000_000) >> PERIOD_SHIFT;
         for (second, inserted) in flood(&mut admission, 0, 5, 2000, BUDGET).into_iter().enumerate() {
             // The first period finds the share by doubling: a budget for each step.
             let slack = if second == 0 { 12 * u64::from(BUDGET) } else { budget_a_second / 10 };

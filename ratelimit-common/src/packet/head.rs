@@ -85,11 +85,13 @@ impl Head {
         let [version, _, _, _, len_high, len_low, proto, _] = frame.bytes(EthHdr::LEN)?;
         let source = frame.bytes(EthHdr::LEN + offset_of!(Ipv6Hdr, src_addr))?;
         // No length is a jumbogram's, and fits no header below.
-        let ip_bytes = (Ipv6Hdr::LEN + u16::from_be_bytes([len_high, len_low]) as usize) as u32;
+        let end = EthHdr::LEN + Ipv6Hdr::LEN + u16::from_be_bytes([len_high, len_low]) as usize;
         if version >> 4 != 6 {
             return None;
         }
-        let to = to(frame, proto, EthHdr::LEN + Ipv6Hdr::LEN, EthHdr::LEN + ip_bytes as usize)?;
+        let to = to(frame, proto, EthHdr::LEN + Ipv6Hdr::LEN, end)?;
+        #[expect(clippy::cast_possible_truncation, reason = "a length field of 16 bits and a header")]
+        let ip_bytes = (end - EthHdr::LEN) as u32;
         Some(Self { source: Address::v6(source), ip_bytes, to })
     }
 }
