@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use integration_test::frames::flag::SYN;
+use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, V4, frame, tcp};
 use integration_test::is_skipped;
@@ -287,6 +287,46 @@ fn new_sources_beyond_the_rules_budget_are_dropped_and_known_ones_served() {
         assert_eq!(program.counts()["new_source_budget"] - before, 1000 - NEW / 2);
         assert_eq!(program.verdict(&syn(known[0])), "over_limit");
     }
+}
+
+#[test]
+fn what_only_a_shadow_limit_counts_is_on_the_budget_too() {
+    const BUDGET: u32 = 64;
+    if is_skipped("what_only_a_shadow_limit_counts_is_on_the_budget_too") {
+        return;
+    }
+    on_one_cpu();
+    let mut policy = connections(10);
+    policy.rules[0].shadow_limits = vec![limit(100, Unit::Packets, WindowForm::Strict)];
+    let room = Room { insertions_max: BUDGET, ..Room::default() };
+    let mut program = Program::with_room(&policy, room);
+    let mut forged = Forged::new(7);
+    // Acknowledgements: no limit of the rule counts them.
+    forged.syn[47] = ACK;
+    for _ in 0..4 {
+        forged.flood(&mut program, 2000);
+        program.advance(PERIOD_NS);
+    }
+    assert_eq!(program.counts()["not_counted"], forged.sent);
+    let insertions = program.insertions();
+    assert!(insertions <= u64::from(BUDGET) * (4 + 8), "{insertions} of {} sources were given a window", forged.sent);
+}
+
+#[test]
+#[ignore = "a packet that no window has room for is drawn before that is seen, so most of them pass"]
+fn a_limit_of_nothing_lets_nothing_through_under_pressure() {
+    if is_skipped("a_limit_of_nothing_lets_nothing_through_under_pressure") {
+        return;
+    }
+    on_one_cpu();
+    let mut policy = connections(10);
+    policy.rules.push(integration_test::program::rule("nothing", &[8080], 0));
+    let mut program = Program::with_room(&policy, Room { insertions_max: 64, ..Room::default() });
+    Forged::new(8).flood(&mut program, 2000);
+    assert!(program.shift() > 2);
+    let mut syn = syn(client(1));
+    syn[36..38].copy_from_slice(&8080_u16.to_be_bytes());
+    assert_eq!(program.passed(&syn, 100), 0);
 }
 
 /// The SYN to the server, with every checksum as it should be, so that nothing but the limiter and the backlog stands before it.

@@ -380,6 +380,11 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
             return Look::refused(at);
         }
     }
+    if reason == Reason::NotCounted && rule.shadows_len != 0 {
+        // What only these count is drawn for this packet too, and not admitted by what was drawn for another.
+        let [high, low] = source.words();
+        let _whatever = turned_away(high, low, generation, index);
+    }
     if let (Reason::WithinLimit, Some(ban)) = (reason, ban) {
         ban.note_let_in();
     }
