@@ -3,8 +3,8 @@
 //!
 //! Each CPU has a budget of insertions. As long as it lasts everybody is remembered with the first packet, and counting is exact. Past
 //! it, a packet of a source that nobody knows is looked at by chance, one in 2^[`Admission::shift`], and passes otherwise: a flood of
-//! forged sources then costs a draw and evicts few. A source that sends k times its limit N is caught with each packet that is drawn:
-//! after n packets with probability 1 - (1 - 2^-shift)^n, and from then on it is counted exactly.
+//! forged sources then costs a draw and evicts few. A source that sends k times its limit N is looked at with each packet that is drawn:
+//! of n packets one is with probability 1 - (1 - 2^-shift)^n. With the second of them it is known, and from then on it is counted exactly.
 //!
 //! The first count is not corrected for what was not drawn. That would be the better estimate, and would let who forges an address
 //! spend 2^shift of its owner's limit with one packet.

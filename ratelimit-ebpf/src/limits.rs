@@ -351,6 +351,10 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
         }
         let amount = cost.of(limit.unit);
         if amount != 0 {
+            // What fits no window need not be drawn, nor remembered.
+            if amount > limit.amount {
+                return Look::refused(at);
+            }
             if reason == Reason::NotCounted
                 && let [high, low] = source.words()
                 && let turned_away = turned_away(high, low, generation, index)
