@@ -351,13 +351,9 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
         }
         let amount = cost.of(limit.unit);
         if amount != 0 {
-            // What fits no window need not be drawn, nor remembered.
-            if amount > limit.amount {
-                return Look::refused(at);
-            }
             if reason == Reason::NotCounted
                 && let [high, low] = source.words()
-                && let turned_away = turned_away(high, low, generation, index)
+                && let turned_away = turned_away(high, low, generation, index, (amount > limit.amount).into())
                 && turned_away != Reason::WithinLimit as u32
             {
                 return Look(turned_away);
@@ -387,7 +383,7 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
     if reason == Reason::NotCounted && rule.shadows_len != 0 {
         // What only these count is drawn for this packet too, and not admitted by what was drawn for another.
         let [high, low] = source.words();
-        let _whatever = turned_away(high, low, generation, index);
+        let _whatever = turned_away(high, low, generation, index, 0);
     }
     if let (Reason::WithinLimit, Some(ban)) = (reason, ban) {
         ban.note_let_in();

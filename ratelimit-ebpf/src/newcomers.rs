@@ -11,13 +11,17 @@ use crate::maps;
 /// `WithinLimit` where it is looked at. A function of its own, for all families.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn turned_away(high: u64, low: u64, generation: u32, rule: u32) -> u32 {
+pub(crate) extern "C" fn turned_away(high: u64, low: u64, generation: u32, rule: u32, fits_none: u32) -> u32 {
     let (Some(config), Some(admission)) = (maps::config(generation), maps::admission()) else {
         return Reason::WithinLimit as u32;
     };
     let now = Clock::new(config.wall_offset_ns).coarse();
     admission.advance(now, config.insertions_max);
-    admission.is_drawn = 0;
+    // What fits no window is refused without one, so there is nothing to draw for.
+    admission.is_drawn = (fits_none != 0).into();
+    if fits_none != 0 {
+        return Reason::WithinLimit as u32;
+    }
     if !admission.is_pressed() || maps::is_known(config, Mark::of(config.seed, high, low, config.turn_shift, now)) {
         return Reason::WithinLimit as u32;
     }
