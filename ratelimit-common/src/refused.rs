@@ -1,8 +1,12 @@
 //! Who is refused for how long: the source of a packet that a limit refused, or a ban, is noted with the time from which it may
 //! have room again, and what it sends until then is refused by one look, before its rule is searched.
 //!
-//! Notes lie in lines of [`WAYS`], found by a keyed hash. A full line loses the note that ends first: its source is judged by its
-//! window again, as before it was noted. So what a flood does here costs time and forgives nothing.
+//! Notes lie in lines of [`WAYS`], found by a keyed hash, or in the line beside. Where both are full a note gives way to one that lasts
+//! longer, and nobody to others: who has none is judged by its window, as before it was noted. So what a flood does here costs time
+//! and forgives nothing.
+//!
+//! A window that is full has room again when its bucket turns, or when what another limit of its rule refused is taken back: then the
+//! source waits to the end of the note all the same, for what was a race of two of its packets.
 //!
 //! A note is of one port, family and kind of packet, and of one *epoch*: whatever the daemon changes (a rule, a grant, a source that is
 //! reset) begins another, and what was noted before holds no longer.

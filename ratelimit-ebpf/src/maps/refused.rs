@@ -1,6 +1,7 @@
 //! The notes of who is refused for how long: looked at by every packet, written when a limit or a ban refuses.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd};
+use core::ptr::NonNull;
 
 use ratelimit_common::layout::{Config, Fault, LINES_PER_WORD};
 use ratelimit_common::refused::{BUSY, Key, Line, Note, ONE_DROPPED, Term, WAYS};
@@ -9,7 +10,7 @@ use ratelimit_common::verdict::Verdict;
 
 use super::{NOTED, REFUSED, SourceV4, SourceV6, Sources, fault};
 
-/// The number of the line that notes of this key are in.
+/// The number of the line that notes of this key are in first.
 #[inline(always)]
 fn place(config: &Config, key: Key) -> u32 {
     #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
@@ -26,7 +27,7 @@ fn line(place: u32) -> Option<*mut Line> {
     line
 }
 
-/// The word that says whether there may be a note in a line.
+/// The word that says whether there may be a note in a line, or for it in the one beside.
 #[inline(always)]
 fn noted(place: u32) -> Option<*mut u64> {
     NOTED.get_ptr_mut(place / LINES_PER_WORD)
@@ -45,7 +46,16 @@ pub(crate) fn refused(config: &Config, key: Key, now: impl Fn() -> Nanos) -> Opt
     if bits >> (place % LINES_PER_WORD) & 1 == 0 {
         return None;
     }
-    let line = line(place)?;
+    if let Some(note) = own(line(place)?, key) {
+        return holding(note, now()).map(Term::verdict);
+    }
+    let term = beside(place, key.source, key.what, now().0);
+    if term == 0 { None } else { Some(Term::of(term).verdict()) }
+}
+
+/// The note of this key in this line.
+#[inline(always)]
+fn own(line: *mut Line, key: Key) -> Option<NonNull<Note>> {
     for way in 0..WAYS {
         // SAFETY: the lookup gave a pointer to a whole line, valid for the run of the program; each way is in it.
         let note = unsafe { (&raw mut (*line).0).cast::<Note>().add(way) };
@@ -54,36 +64,49 @@ pub(crate) fn refused(config: &Config, key: Key, now: impl Fn() -> Nanos) -> Opt
             continue;
         }
         // SAFETY: as above.
-        if unsafe { (&raw const (*note).what).read_volatile() } != key.what {
-            continue;
+        if unsafe { (&raw const (*note).what).read_volatile() } == key.what {
+            return NonNull::new(note);
         }
-        // SAFETY: as above.
-        let term = Term::of(unsafe { (&raw const (*note).until).read_volatile() });
-        if !term.holds(now()) {
-            return None;
-        }
-        // SAFETY: as above, and map values are aligned to 8 bytes.
-        unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(&raw mut (*note).counted, ONE_DROPPED) };
-        return Some(term.verdict());
     }
-    let _always_zero = clear_if_over(place, key.what, now().0);
     None
 }
 
-/// Takes a line out of [`NOTED`] where no note in it holds any more, so that the next packet need not look. One that is written at that time
-/// may be overlooked until it is written again. Returns 0.
+/// What a note says, if it holds; then the packet is counted there.
+#[inline(always)]
+fn holding(note: NonNull<Note>, now: Nanos) -> Option<Term> {
+    let note = note.as_ptr();
+    // SAFETY: as in `own`.
+    let term = Term::of(unsafe { (&raw const (*note).until).read_volatile() });
+    if !term.holds(now) {
+        return None;
+    }
+    // SAFETY: as in `own`, and map values are aligned to 8 bytes.
+    unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(&raw mut (*note).counted, ONE_DROPPED) };
+    Some(term)
+}
+
+/// The rest of [`refused`], for few: looks in the line beside, where a note is whose own line was full; returns its term, counted, or 0.
+/// Where neither line has a note that holds, they are taken out of [`NOTED`], so that the next packet need not look. A note that is written
+/// at that time may be overlooked until it is written again.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn clear_if_over(place: u32, what: u64, now: u64) -> u32 {
-    let (Some(line), Some(word)) = (line(place), noted(place)) else { return 0 };
-    for way in 0..WAYS {
-        // SAFETY: as in `refused`.
-        let note = unsafe { (&raw mut (*line).0).cast::<Note>().add(way) };
-        // SAFETY: as in `refused`.
-        let (until, of) =
-            unsafe { ((&raw const (*note).until).read_volatile(), (&raw const (*note).what).read_volatile()) };
-        if until == BUSY || Term::of(until).holds(Nanos(now)) && of >> 32 == what >> 32 {
-            return 0;
+extern "C" fn beside(place: u32, source: u64, what: u64, now: u64) -> u64 {
+    let (Some(first), Some(second), Some(word)) = (line(place), line(place ^ 1), noted(place)) else { return 0 };
+    let now = Nanos(now);
+    if let Some(note) = own(second, Key { source, what }) {
+        return holding(note, now).map_or(0, Term::word);
+    }
+    for line in [first, second] {
+        for way in 0..WAYS {
+            // SAFETY: as in `own`.
+            let note = unsafe { (&raw mut (*line).0).cast::<Note>().add(way) };
+            // SAFETY: as in `own`.
+            let until = unsafe { (&raw const (*note).until).read_volatile() };
+            // SAFETY: as in `own`.
+            let of = unsafe { (&raw const (*note).what).read_volatile() };
+            if until == BUSY || Term::of(until).holds(now) && of >> 32 == what >> 32 {
+                return 0;
+            }
         }
     }
     // SAFETY: as in `refused`.
@@ -99,25 +122,23 @@ extern "C" fn clear_if_over(place: u32, what: u64, now: u64) -> u32 {
     0
 }
 
-/// Notes that what has this key is refused, in the place of a note of its own, else of one that has ended, else of the
-/// one that ends first. What that one has dropped is counted where it belongs.
+/// Notes that what has this key is refused: in the place of a note of its own, else of one that has ended, in its line or in the one
+/// beside, else of one that ends sooner. Where all last as long none gives way: its source is judged by its window then, and the others
+/// do not take turns at losing theirs. What a note has dropped that gives way is counted where it belongs.
 #[inline(always)]
 pub(crate) fn note_refused(config: &Config, key: Key, slot: u32, term: Term, now: Nanos) {
     let place = place(config, key);
-    let (Some(line), Some(word)) = (line(place), noted(place)) else { return };
+    let Some(word) = noted(place) else { return };
     let mut chosen = 0;
-    let mut least = u64::MAX;
-    for way in 0..WAYS {
-        // SAFETY: as in `refused`.
-        let note = unsafe { (&raw mut (*line).0).cast::<Note>().add(way) };
-        // SAFETY: as in `refused`.
-        let (until, source, what) = unsafe {
-            (
-                (&raw const (*note).until).read_volatile(),
-                (&raw const (*note).source).read_volatile(),
-                (&raw const (*note).what).read_volatile(),
-            )
-        };
+    let mut least = term.word();
+    for candidate in 0..2 * WAYS as u32 {
+        let Some(note) = candidate_at(place, candidate) else { return };
+        // SAFETY: as in `own`.
+        let until = unsafe { (&raw const (*note).until).read_volatile() };
+        // SAFETY: as in `own`.
+        let source = unsafe { (&raw const (*note).source).read_volatile() };
+        // SAFETY: as in `own`.
+        let what = unsafe { (&raw const (*note).what).read_volatile() };
         let is_own = source == key.source && what as u32 == key.what as u32;
         let is_of_now = Term::of(until).holds(now) && what >> 32 == key.what >> 32;
         let rank = if is_own {
@@ -128,11 +149,13 @@ pub(crate) fn note_refused(config: &Config, key: Key, slot: u32, term: Term, now
             1
         };
         if rank < least {
-            (least, chosen) = (rank, way);
+            (least, chosen) = (rank, candidate);
         }
     }
-    // SAFETY: as in `refused`; `chosen` is one of the ways.
-    let note = unsafe { (&raw mut (*line).0).cast::<Note>().add(super::forget(chosen as u32) as usize & (WAYS - 1)) };
+    if least == term.word() {
+        return;
+    }
+    let Some(note) = candidate_at(place, super::forget(chosen)) else { return };
     // SAFETY: as in `refused`.
     let before = unsafe { (&raw const (*note).until).read_volatile() };
     if before == BUSY {
@@ -149,7 +172,7 @@ pub(crate) fn note_refused(config: &Config, key: Key, slot: u32, term: Term, now
     if !is_ours {
         return;
     }
-    // SAFETY: as in `refused`. Nobody else writes it while it is busy, but for packets that are counted by it meanwhile: those
+    // SAFETY: as in `own`. Nobody else writes it while it is busy, but for packets that are counted by it meanwhile: those
     // that are counted between this and the next write are lost to their source's count, and to nothing else.
     let counted = unsafe { (&raw const (*note).counted).read_volatile() };
     if counted >> 32 != 0 {
@@ -173,6 +196,14 @@ pub(crate) fn note_refused(config: &Config, key: Key, slot: u32, term: Term, now
         let _ =
             unsafe { atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(word, bits, noted) };
     }
+}
+
+/// One of the places that a note may have: those of its line, then those of the one beside.
+#[inline(always)]
+fn candidate_at(place: u32, candidate: u32) -> Option<*mut Note> {
+    let line = line(place ^ (candidate / WAYS as u32 & 1))?;
+    // SAFETY: as in `own`.
+    Some(unsafe { (&raw mut (*line).0).cast::<Note>().add(candidate as usize & (WAYS - 1)) })
 }
 
 /// Counts what a note has dropped where its window or ban counts it, if that is still remembered. Returns 0.
