@@ -75,6 +75,7 @@ impl Program {
             max_sources: room.max_sources,
             windows_per_source: room.windows_per_source,
             insertions_max: room.insertions_max,
+            insertions_free: 0,
             ipv6_family: Family::of_ipv6_prefix(policy.ipv6_prefix),
             clock,
             passed: Passed::On,

@@ -1,7 +1,7 @@
 //! Which new sources are remembered while more of them come than the maps can take: sample and hold (Estan and Varghese, *New
 //! Directions in Traffic Measurement and Accounting*, SIGCOMM 2002).
 //!
-//! Each CPU has a budget of insertions. As long as it lasts everybody is remembered with the first packet, and counting is exact. Past
+//! Each CPU has a budget of insertions, besides those that first fill the maps and evict nobody. As long as it lasts everybody is remembered with the first packet, and counting is exact. Past
 //! it, a packet of a source that nobody knows is looked at by chance, one in 2^[`Admission::shift`], and passes otherwise: a flood of
 //! forged sources then costs a draw and evicts few. A source that sends k times its limit N is looked at with each packet that is drawn:
 //! of n packets one is with probability 1 - (1 - 2^-shift)^n. With the second of them it is known, and from then on it is counted exactly.
@@ -65,12 +65,13 @@ impl Admission {
         if period == self.period {
             return;
         }
-        let mut shift = needed(self.wanted, budget);
         // Where periods passed without a packet there was no pressure in them.
-        let slowly = if period == self.period + 1 { self.shift.saturating_sub(1) } else { 0 };
-        if shift < slowly {
-            shift = slowly;
-        }
+        let shift = if period == self.period + 1 {
+            let (needed, slowly) = (needed(self.wanted, budget), self.shift.saturating_sub(1));
+            if needed < slowly { slowly } else { needed }
+        } else {
+            0
+        };
         self.period = period;
         self.shift = shift;
         self.wanted = 0;
@@ -91,10 +92,14 @@ impl Admission {
         mix(0, x, 0) >> 40 & ((1 << self.shift) - 1) == 0
     }
 
-    /// A source is being inserted. Where the budget of the period is spent, the next are drawn from twice as many.
+    /// A source is being inserted: one of those that are `free`, or on the budget. Where that of the period is spent, the next are drawn from
+    /// twice as many.
     #[inline(always)]
-    pub const fn insert(&mut self, budget: u32) {
+    pub const fn insert(&mut self, budget: u32, free: u32) {
         self.insertions += 1;
+        if self.insertions <= free as u64 {
+            return;
+        }
         if self.shift == 0 {
             self.wanted = self.wanted.saturating_add(1);
         }
@@ -212,7 +217,7 @@ mod tests {
                 admission.advance(at(from + second * 1000 + millisecond), budget);
                 for _ in 0..per_millisecond {
                     if !admission.is_pressed() || admission.draw() {
-                        admission.insert(budget);
+                        admission.insert(budget, 0);
                     }
                 }
             }
@@ -250,9 +255,8 @@ mod tests {
         flood(&mut admission, 2000, 3, 1, BUDGET);
         assert!(!admission.is_pressed());
         flood(&mut admission, 5000, 1, 2000, BUDGET);
+        assert!(admission.is_pressed());
         admission.advance(at(60_000), BUDGET);
-        assert!(admission.shift <= needed(admission.wanted.max(2000 * 134), BUDGET));
-        admission.advance(at(61_000), BUDGET);
         assert!(!admission.is_pressed());
     }
 
@@ -261,6 +265,19 @@ mod tests {
         let mut admission = Admission::default();
         assert_eq!(flood(&mut admission, 0, 1, 5000, BUDGET_ANY), [5_000_000]);
         assert!(!admission.is_pressed());
+    }
+
+    #[test]
+    fn as_long_as_the_maps_are_being_filled_everybody_is_admitted() {
+        let mut admission = Admission::default();
+        for _ in 0..100_000 {
+            admission.insert(BUDGET, 100_000);
+        }
+        assert!(!admission.is_pressed());
+        for _ in 0..BUDGET {
+            admission.insert(BUDGET, 100_000);
+        }
+        assert!(admission.is_pressed());
     }
 
     #[test]

@@ -269,6 +269,10 @@ pub struct Config {
     pub lines_mask: u32,
     /// Insertions of one CPU in a period of [`crate::admission`] before sources are drawn.
     pub insertions_max: u32,
+    /// Insertions of one CPU, since the program was loaded, that are on no budget: the maps were empty.
+    pub insertions_free: u32,
+    /// Zero.
+    pub reserved: u32,
     /// [`crate::admission::turn_shift`] of the longest window.
     pub turn_shift: u32,
     /// Indexes of the protected interfaces; 0 is unused. The position is the row of an interface in the counters.
@@ -303,7 +307,7 @@ pub struct Config {
 
 const _: () = assert!(
     size_of::<Config>()
-        == 8 + 8 + 16 + 16 + 4 * INTERFACES_MAX + 8 + 8 * 6 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
+        == 8 + 8 + 16 + 24 + 4 * INTERFACES_MAX + 8 + 8 * 6 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
 );
 
 /// What [`CHARGE_PROGRAM`] is to do.

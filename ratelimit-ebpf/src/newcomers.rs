@@ -58,7 +58,7 @@ pub(crate) extern "C" fn admit(generation: u32, rule: u32) -> u32 {
         }
         admission.is_drawn = 1;
     }
-    admission.insert(config.insertions_max);
+    admission.insert(config.insertions_max, config.insertions_free);
     Reason::WithinLimit as u32
 }
 

@@ -203,6 +203,7 @@ pub fn limiter(row: &Row, frames: u64, wire: &Wire, pairs: usize) -> Result<Kern
             clock: Clock::Kernel,
             passed: Passed::Nowhere,
             // What is not forged is known before it is timed, however fast it comes.
+            insertions_free: 0,
             insertions_max: if row.is_forged() { BUDGET } else { BUDGET_ANY },
         })?;
         kernel.apply(&policy)?;

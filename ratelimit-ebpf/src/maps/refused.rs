@@ -39,6 +39,10 @@ fn noted(place: u32) -> Option<*mut u64> {
 /// may refuse one packet of another source, in that instant only.
 #[inline(always)]
 pub(crate) fn refused(config: &Config, key: Key, now: impl Fn() -> Nanos) -> Option<Verdict> {
+    // What has no notes has no line either, and must not tidy up another's.
+    if key.what == Key::NONE.what {
+        return None;
+    }
     let place = place(config, key);
     let word = noted(place)?;
     // SAFETY: the lookup gave a pointer to the word, valid for the run of the program. Volatile: other CPUs write it.

@@ -76,6 +76,8 @@ pub(super) fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
         ipv4_mask: ipv4_mask(policy.ipv4_prefix),
         lines_mask: 0,
         insertions_max: 0,
+        insertions_free: 0,
+        reserved: 0,
         turn_shift: turn_shift(policy),
         interfaces: [0; INTERFACES_MAX],
         prefixes_generation: 0,

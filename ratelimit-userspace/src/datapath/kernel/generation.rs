@@ -46,6 +46,7 @@ impl Kernel {
         config.wall_offset_ns = self.wall_offset_ns;
         config.seed = self.seed;
         config.insertions_max = self.insertions_max;
+        config.insertions_free = self.insertions_free;
         config.lines_mask = self.map(map::REFUSED)?.max_entries().saturating_sub(1);
         config.interfaces = self.listed();
         config.until_ns = until.map_or(0, |until| until.0.max(1));

@@ -72,6 +72,8 @@ pub struct Kernel {
     /// Of the program's hashes.
     seed: u64,
     insertions_max: u32,
+    /// Of each CPU.
+    insertions_free: u32,
     ipv6_family: Family,
     /// Windows remembered of each family at most.
     windows_capacity: u32,
@@ -140,6 +142,7 @@ impl Kernel {
             wall_offset_ns: 0,
             seed: 0,
             insertions_max: options.insertions_max,
+            insertions_free: 0,
             ipv6_family: options.ipv6_family,
             windows_capacity: 0,
             windows_per_source: options.windows_per_source.max(1),
@@ -193,7 +196,9 @@ impl Kernel {
             (Clock::Kernel, 0) => state::wall_offset_ns()?,
             (Clock::Kernel, pinned) => pinned,
         };
-        self.seed = if known.seed == 0 { notes::seed() } else { known.seed };
+        let is_new = known.seed == 0;
+        self.seed = if is_new { notes::seed() } else { known.seed };
+        self.insertions_free = if is_new { notes::insertions_free(options.insertions_free) } else { 0 };
         self.take_rows(&known)?;
         self.take_counters(&known)?;
         self.windows_capacity = self.map(map::SOURCES_V4)?.max_entries().saturating_sub(slack);

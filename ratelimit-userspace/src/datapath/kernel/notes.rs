@@ -57,6 +57,12 @@ fn end(term: Term) -> Nanos {
     Nanos(term.word() >> 16 << 20)
 }
 
+/// What each CPU may have of so many insertions: twice its share, as packets are not spread evenly.
+pub(super) fn insertions_free(all: u32) -> u32 {
+    let cpus = u32::try_from(aya::util::nr_cpus().unwrap_or(1)).unwrap_or(1).max(1);
+    all.div_ceil(cpus).saturating_mul(2)
+}
+
 /// A number that nobody foresees: the hash of nothing, by keys that the system has drawn.
 pub(super) fn seed() -> u64 {
     RandomState::new().hash_one(())

@@ -26,6 +26,8 @@ pub struct Options {
     pub clock: Clock,
     /// New sources that a CPU remembers in 134 ms before it draws among them, see [`ratelimit_common::admission`].
     pub insertions_max: u32,
+    /// Insertions of all CPUs that first fill the maps, on no budget; none where the maps are pinned ones.
+    pub insertions_free: u32,
     /// Where packets go that pass.
     pub passed: Passed,
 }
@@ -67,6 +69,7 @@ impl From<&Config> for Options {
             ipv6_family: Family::of_ipv6_prefix(config.policy.ipv6_prefix),
             clock: Clock::Kernel,
             insertions_max: admission::BUDGET,
+            insertions_free: config.max_sources.saturating_mul(config.policy.windows_per_source()),
             passed: Passed::On,
         }
     }
