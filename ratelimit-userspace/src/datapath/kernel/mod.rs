@@ -457,6 +457,7 @@ impl Datapath for Kernel {
         }
         let Lengths { ipv4, ipv6 } = Lengths::of(&words);
         let (noted, family) = (self.noted()?, self.ipv6_family);
+        let is_nothing_noted = noted.is_empty();
         let (v6_name, v6_len) = match self.ipv6_family {
             Family::V4 | Family::V6 => (map::SOURCES_V6, size_of::<SourceKeyV6>()),
             Family::V6Wide => (map::SOURCES_V6_WIDE, size_of::<SourceKeyV6Wide>()),
@@ -466,9 +467,11 @@ impl Datapath for Kernel {
             let entries = self.map(name)?.max_entries();
             batch::visit(data.fd().as_fd(), key_len, size_of::<Source>(), entries, |key, value| {
                 if let Some(mut reading) = state::source_reading(key, value, ipv4, ipv6) {
-                    let client = Client::of(reading.prefix, family);
-                    reading.window.refused = reading.window.refused.and(noted.of(client, reading.slot));
-                    reading.refused_until = noted.until(client, reading.slot);
+                    if !is_nothing_noted {
+                        let client = Client::of(reading.prefix, family);
+                        reading.window.refused = reading.window.refused.and(noted.of(client, reading.slot));
+                        reading.refused_until = noted.until(client, reading.slot);
+                    }
                     visit(reading);
                 }
             })

@@ -26,6 +26,11 @@ pub(super) struct Noted {
 }
 
 impl Noted {
+    /// Whether nothing is noted of anybody.
+    pub(super) fn is_empty(&self) -> bool {
+        self.dropped.is_empty() && self.until.is_empty()
+    }
+
     /// Packets of one window.
     pub(super) fn of(&self, client: Client, slot: u32) -> u64 {
         self.dropped.get(&(client, slot)).copied().unwrap_or(0)
@@ -127,7 +132,10 @@ impl Kernel {
         let name = map::REFUSED;
         let (data, lines) = (state::data(map_ref(&self.ebpf, name)?)?, self.map(name)?.max_entries());
         batch::visit(data.fd().as_fd(), size_of::<u32>(), size_of::<Line>(), lines, |key, value| {
-            if let (Ok(key), Some(line)) = (key.try_into(), line(value)) {
+            // Most have never been written.
+            if value.iter().any(|byte| *byte != 0)
+                && let (Ok(key), Some(line)) = (key.try_into(), line(value))
+            {
                 visit(u32::from_ne_bytes(key), line);
             }
         })
