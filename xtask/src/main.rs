@@ -8,6 +8,7 @@ mod cargo;
 mod demo;
 mod install;
 mod interrupt;
+mod markdown;
 mod packages;
 mod pins;
 mod run;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::enforce::Enforced;
 use super::measure::Measured;
-use crate::workspace;
+use crate::{markdown, workspace};
 
 const REPORT: &str = "docs/ACCURACY.md";
 
@@ -64,7 +64,7 @@ impl Report {
             let [logged, first, most] = [one.logged, one.in_first, one.in_any_max].map(|count| count.to_string());
             vec![one.over.clone(), one.family.clone(), logged, first, most, "100".to_owned()]
         });
-        markdown(&head, &rows.collect::<Vec<_>>())
+        markdown::table(&head, &rows.collect::<Vec<_>>())
     }
 
     pub(super) fn write(&self) -> Result<()> {
@@ -110,32 +110,5 @@ fn table_of(rows: &[&Measured]) -> String {
             row.bound.to_string(),
         ]
     };
-    markdown(&head, &rows.iter().map(cells).collect::<Vec<_>>())
-}
-
-/// Each column as wide as its widest cell.
-fn markdown(head: &[&str], rows: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-        cells.chain(head.get(column).map(|cell| cell.len())).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let line = |cells: Vec<&str>| {
-        let padded = cells.iter().zip(&widths).map(|(cell, &width)| format!(" {cell:<width$} |"));
-        format!("|{}\n", padded.collect::<String>())
-    };
-    let rule: String = widths.iter().map(|width| format!("{}|", "-".repeat(width + 2))).collect();
-    let body: String = rows.iter().map(|row| line(row.iter().map(String::as_str).collect())).collect();
-    format!("{}|{rule}\n{body}", line(head.to_vec()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_table_has_columns_of_one_width() {
-        let table = markdown(&["a", "longer"], &[vec!["wide cell".to_owned(), "1".to_owned()]]);
-        assert_eq!(table, "| a         | longer |\n|-----------|--------|\n| wide cell | 1      |\n");
-    }
+    markdown::table(&head, &rows.iter().map(cells).collect::<Vec<_>>())
 }

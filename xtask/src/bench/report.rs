@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use super::goals::{self, OVER_LIMIT_NS_MAX};
 use super::measured::{Cost, Cpus, Flood, Floods, Growth, Outcome, Report, Row, Spread};
 use super::plot::{self, Group};
-use crate::workspace;
+use crate::{markdown, workspace};
 
 const DOCUMENT: &str = "docs/PERFORMANCE.md";
 const JSON: &str = "docs/performance.json";
@@ -111,7 +111,7 @@ fn floods_table(floods: &Floods) -> String {
         let peers = ["nft_drop", "nft_meter", "hashlimit"].map(beside);
         [vec![row.name.clone(), ns("bare"), ns("limiter"), above, passed], peers.to_vec()].concat()
     };
-    markdown(&head, &floods.rows.iter().map(cells).collect::<Vec<_>>())
+    markdown::table(&head, &floods.rows.iter().map(cells).collect::<Vec<_>>())
 }
 
 fn ratio(theirs: Spread, ours: Spread) -> String {
@@ -135,7 +135,7 @@ fn goals_table(floods: &Floods) -> String {
             vec![row.name.clone(), outcome.asked, measured.clone(), is_met.to_owned()]
         })
     });
-    markdown(&["flood", "asked", "ns above bare", ""], &rows.collect::<Vec<_>>())
+    markdown::table(&["flood", "asked", "ns above bare", ""], &rows.collect::<Vec<_>>())
 }
 
 fn growth_tables(growth: &Growth) -> String {
@@ -143,14 +143,14 @@ fn growth_tables(growth: &Growth) -> String {
         .points
         .iter()
         .map(|point| vec![point.series.clone(), point.count.to_string(), shown(point.ns), shown(point.above_bare_ns)]);
-    let points = markdown(&["what grows", "count", "ns a packet", "above bare"], &rows.collect::<Vec<_>>());
+    let points = markdown::table(&["what grows", "count", "ns a packet", "above bare"], &rows.collect::<Vec<_>>());
     let cpus = match &growth.cpus {
         Cpus::Measured { cases } => {
             let rows = cases
                 .iter()
                 .map(|case| vec![case.name.clone(), shown(case.bare_ns), shown(case.ns), shown(case.above_bare_ns)]);
             let head = ["over the limit, from", "bare, ns of a CPU", "this limiter", "above bare"];
-            markdown(&head, &rows.collect::<Vec<_>>())
+            markdown::table(&head, &rows.collect::<Vec<_>>())
         }
         Cpus::Missing { missing } => format!("Two CPUs: {missing}.\n"),
     };
@@ -198,22 +198,6 @@ fn program_table(program: &Cost) -> String {
     )
     .ok();
     text
-}
-
-/// Each column as wide as its widest cell.
-fn markdown(head: &[&str], rows: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-        cells.chain(head.get(column).map(|cell| cell.len())).max().unwrap_or(0).max(3)
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let line = |cells: Vec<&str>| {
-        let padded = cells.iter().zip(&widths).map(|(cell, &width)| format!(" {cell:<width$} |"));
-        format!("|{}\n", padded.collect::<String>())
-    };
-    let rule: String = widths.iter().map(|width| format!("{}|", "-".repeat(width + 2))).collect();
-    let body: String = rows.iter().map(|row| line(row.iter().map(String::as_str).collect())).collect();
-    format!("{}|{rule}\n{body}", line(head.to_vec()))
 }
 
 #[cfg(test)]

@@ -1,0 +1,26 @@
+//! Tables for documents.
+
+/// Each column as wide as its widest cell, and at least as a rule's three dashes.
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain(head.get(column).map(|cell| cell.len())).max().unwrap_or(0).max(3)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let line = |cells: Vec<&str>| {
+        let padded = cells.iter().zip(&widths).map(|(cell, &width)| format!(" {cell:<width$} |"));
+        format!("|{}\n", padded.collect::<String>())
+    };
+    let rule: String = widths.iter().map(|width| format!("{}|", "-".repeat(width + 2))).collect();
+    let body: String = rows.iter().map(|row| line(row.iter().map(String::as_str).collect())).collect();
+    format!("{}|{rule}\n{body}", line(head.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_table_has_columns_of_one_width() {
+        let table = super::table(&["a", "longer"], &[vec!["wide cell".to_owned(), "1".to_owned()]]);
+        assert_eq!(table, "| a         | longer |\n|-----------|--------|\n| wide cell | 1      |\n");
+    }
+}
