@@ -230,20 +230,16 @@ pub fn used_unsettled<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: Bucket
         if back > BEHIND_MIN && back > limit.behind {
             break;
         }
-        let earlier = BucketIndex(bucket.0.wrapping_sub(back as u64));
-        let word = cells.load(index(earlier));
-        // 0: sealed. 1: that bucket, still open. Else another bucket.
-        if Prefix::of(word, limit.count_bits).0 ^ Prefix::sealed(earlier).0 <= 1 {
-            used = used.wrapping_add(count(word, limit.count_bits));
-        }
+        used = used.wrapping_add(admitted_in(cells, limit, BucketIndex(bucket.0.wrapping_sub(back as u64))));
     }
     used
 }
 
-/// What was admitted in the current bucket.
+/// What was admitted in this bucket, as far as is known: nothing where its place has another one.
 #[inline(always)]
-fn current<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
+fn admitted_in<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
     let word = cells.load(index(bucket));
+    // 0: still open. 1: sealed. Else another bucket.
     if Prefix::of(word, limit.count_bits).0 ^ Prefix::open(bucket).0 <= 1 { count(word, limit.count_bits) } else { 0 }
 }
 
@@ -317,7 +313,7 @@ pub fn charge<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) 
 #[inline(always)]
 pub fn has_room<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> bool {
     let bucket = never_negative(now);
-    limit.fits(full(cells, limit, bucket), current(cells, limit, bucket), amount)
+    limit.fits(full(cells, limit, bucket), admitted_in(cells, limit, bucket), amount)
 }
 
 /// Takes back a charge that [`charge`] admitted to `bucket`, as far as the cell still holds that bucket. If
@@ -363,7 +359,7 @@ pub fn open(words: &mut [u64; CELLS], limit: Limit, now: BucketIndex, amount: u6
 #[inline(always)]
 pub fn used<C: Cells>(cells: &C, limit: Limit, now: BucketIndex) -> u64 {
     let bucket = never_negative(now);
-    full(cells, limit, bucket).wrapping_add(current(cells, limit, bucket))
+    full(cells, limit, bucket).wrapping_add(admitted_in(cells, limit, bucket))
 }
 
 /// What was admitted in the full buckets before the current one.
@@ -385,27 +381,19 @@ pub fn room_from<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u6
 #[inline(always)]
 pub fn full_until<C: Cells>(cells: &C, limit: Limit, now: BucketIndex) -> BucketIndex {
     let bucket = never_negative(now);
-    let current = current(cells, limit, bucket);
-    let is_full = |used: u64| used >= limit.amount;
-    if limit.behind == 0 || is_full(current) {
-        let buckets = if is_full(current) || current >= limit.burst { limit.behind as u64 + 1 } else { 0 };
-        return BucketIndex(bucket.0 + buckets);
-    }
+    let current = admitted_in(cells, limit, bucket);
     let mut used = current;
+    // Of the sums of one bucket, two, and so on: those that are full. // the first is that number from the end
+    let mut full = (used >= limit.amount) as u64;
     for back in 1..BEHIND_MAX + 1 {
-        if back > BEHIND_MIN && back > limit.behind {
-            break;
+        if back <= limit.behind {
+            used = used.wrapping_add(admitted_in(cells, limit, BucketIndex(bucket.0.wrapping_sub(back as u64))));
         }
-        let earlier = BucketIndex(bucket.0.wrapping_sub(back as u64));
-        let word = cells.load(index(earlier));
-        if Prefix::of(word, limit.count_bits).0 ^ Prefix::sealed(earlier).0 <= 1 {
-            used = used.wrapping_add(count(word, limit.count_bits));
-        }
-        if is_full(used) {
-            return BucketIndex(bucket.0 + (limit.behind as u64 + 1).wrapping_sub(back as u64));
-        }
+        full = cells.forget(full + (used >= limit.amount) as u64);
     }
-    BucketIndex(bucket.0 + (current >= limit.burst) as u64)
+    let passed_over = (BEHIND_MAX - limit.behind) as u64;
+    let buckets = if full > passed_over { full - passed_over } else { (current >= limit.burst) as u64 };
+    BucketIndex(bucket.0 + buckets)
 }
 
 #[inline(always)]
