@@ -21,7 +21,7 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::window;
 use ratelimit_userspace::datapath::Datapath as _;
-use ratelimit_userspace::desired::{Bans, Policy, WindowForm};
+use ratelimit_userspace::desired::{Bans, NewSources, Policy, WindowForm};
 use ratelimit_userspace::snapshot::CheckReport;
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
@@ -154,7 +154,7 @@ fn a_source_over_its_limit_is_not_forgiven_by_a_flood() {
     if is_skipped("a_source_over_its_limit_is_not_forgiven_by_a_flood") {
         return;
     }
-    let bans = Bans { steps_ns: vec![FREED_AFTER * MINUTE_NS], forget_ns: 0 };
+    let bans = Bans { steps_ns: vec![FREED_AFTER * MINUTE_NS], forget_ns: 0, needs_proof: false };
     for (bans, word) in [(None, "over_limit"), (Some(bans), "banned")] {
         let mut policy = connections(LIMIT);
         policy.rules[0].bans = bans;
@@ -299,6 +299,30 @@ fn new_sources_beyond_the_rules_budget_are_dropped_and_known_ones_served() {
         assert_eq!(program.counts()["new_source_budget"] - before, 1000 - NEW / 2);
         assert_eq!(program.verdict(&syn(known[0])), "over_limit");
     }
+}
+
+#[test]
+fn a_changed_budget_of_new_sources_is_not_held_to_what_another_let_in() {
+    if is_skipped("a_changed_budget_of_new_sources_is_not_held_to_what_another_let_in") {
+        return;
+    }
+    on_one_cpu();
+    let with_budget = |amount| {
+        let mut policy = connections(10);
+        policy.rules[0].new_sources = Some(NewSources { amount, window_ns: MINUTE_NS });
+        policy
+    };
+    let mut program = Program::new(&with_budget(1));
+    let mut forged = Forged::new(6);
+    forged.flood(&mut program, 50);
+    assert_eq!(program.counts()["new_source_budget"], 49);
+    program.apply(&with_budget(100));
+    forged.flood(&mut program, 50);
+    assert_eq!(program.counts()["new_source_budget"], 49);
+    // What stays as it is goes on.
+    program.apply(&with_budget(100));
+    forged.flood(&mut program, 60);
+    assert_eq!(program.counts()["new_source_budget"], 49 + 10);
 }
 
 #[test]

@@ -224,7 +224,7 @@ fn a_ban_that_is_lifted_ends_its_notes() {
         return;
     }
     let mut banning = connections(LIMIT);
-    banning.rules[0].bans = Some(Bans { steps_ns: vec![60 * MINUTE_NS], forget_ns: 0 });
+    banning.rules[0].bans = Some(Bans { steps_ns: vec![60 * MINUTE_NS], forget_ns: 0, needs_proof: false });
     let mut program = Program::new(&banning);
     let syn = syn("198.51.100.1", 80);
     assert_eq!(program.passed(&syn, LIMIT + 3), LIMIT);

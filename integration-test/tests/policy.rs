@@ -250,6 +250,8 @@ fn every_rule_of_the_example_of_a_site_holds_on_both_sides_and_in_both_families(
     let site = fs::read_to_string(examples.join("site.toml")).unwrap().replace("\"eth0\"", "\"s0\"");
     // A SYN is no request.
     let site = site.replace("[[rule]]", "[[rule]]\ncount = \"connections\"");
+    // And these are of no connection.
+    let site = site.replace("\nblock_for", "\nban_unproven = true\nblock_for");
     let path = lab.directory().join("site.toml");
     fs::write(&path, format!("max_sources = 4096\nsocket = \"{}\"\n{site}", lab.socket().display())).unwrap();
     fs::copy(examples.join("deny.txt"), lab.directory().join("deny.txt")).unwrap();

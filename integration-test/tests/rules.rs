@@ -128,7 +128,7 @@ fn whoever_exceeds_a_limit_is_banned_for_longer_each_time_until_it_is_forgotten(
     if is_skipped("whoever_exceeds_a_limit_is_banned_for_longer_each_time_until_it_is_forgotten") {
         return;
     }
-    let bans = Bans { steps_ns: vec![10 * MINUTE_NS, 60 * MINUTE_NS], forget_ns: 24 * AGE_NS };
+    let bans = Bans { steps_ns: vec![10 * MINUTE_NS, 60 * MINUTE_NS], forget_ns: 24 * AGE_NS, needs_proof: false };
     let login = Rule { bans: Some(bans), ..rule("login", &[80], 2) };
     let mut program = Program::new(&rules(vec![login.clone(), rule("other", &[443], 9)]));
     for source in ["198.51.100.9", "2001:db8:1:9::1"] {
@@ -223,7 +223,7 @@ fn one_excess_is_one_ban_until_the_source_was_let_in_again() {
     if is_skipped("one_excess_is_one_ban_until_the_source_was_let_in_again") {
         return;
     }
-    let bans = Bans { steps_ns: vec![MINUTE_NS, 10 * MINUTE_NS], forget_ns: 24 * AGE_NS };
+    let bans = Bans { steps_ns: vec![MINUTE_NS, 10 * MINUTE_NS], forget_ns: 24 * AGE_NS, needs_proof: false };
     let mut program = Program::new(&rules(vec![Rule { bans: Some(bans), ..rule("login", &[80], 2) }]));
     for source in ["198.51.100.9", "2001:db8:1:9::1"] {
         let syn = syn(source, 80);
@@ -266,7 +266,7 @@ fn the_table_of_bans_makes_room_for_new_ones() {
         return;
     }
     let banning = |forget_ns| {
-        let bans = Bans { steps_ns: vec![MINUTE_NS], forget_ns };
+        let bans = Bans { steps_ns: vec![MINUTE_NS], forget_ns, needs_proof: false };
         rules(vec![Rule { bans: Some(bans), ..rule("login", &[80], 0) }])
     };
     let mut program = Program::new(&banning(MINUTE_NS));

@@ -19,7 +19,10 @@ fn net(text: &str) -> IpNet {
 }
 
 fn banning(rule: Rule) -> Rule {
-    Rule { bans: Some(Bans { steps_ns: vec![MINUTE_NS, 10 * MINUTE_NS], forget_ns: 60 * MINUTE_NS }), ..rule }
+    Rule {
+        bans: Some(Bans { steps_ns: vec![MINUTE_NS, 10 * MINUTE_NS], forget_ns: 60 * MINUTE_NS, needs_proof: false }),
+        ..rule
+    }
 }
 
 fn denied(prefix: &str) -> Access {

@@ -6,6 +6,7 @@
 
 use crate::access;
 use crate::gcra::Rate;
+use crate::proof;
 use crate::refusals::Refusals;
 use crate::verdict::Reason;
 use crate::window::{self, CELLS};
@@ -16,8 +17,8 @@ mod faults;
 pub use active::{Active, Unlisted};
 pub use faults::{FAULTS_MAX, Fault};
 
-/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v4`.
-pub const VERSION: u32 = 4;
+/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v5`.
+pub const VERSION: u32 = 5;
 
 /// The XDP program's name.
 pub const PROGRAM: &str = "ratelimitd";
@@ -61,7 +62,8 @@ pub mod map {
     pub const CONVERSATIONS_V4: &str = "CONVERSATIONS_V4";
     /// LRU hash of [`super::ConversationKeyV6`] to [`crate::conversation::Conversation`].
     pub const CONVERSATIONS_V6: &str = "CONVERSATIONS_V6";
-    /// Array of [`crate::refused::Line`], by [`crate::refused::Key::place`].
+    /// Array of [`crate::refused::Line`], by [`crate::refused::Key::place`]. Memory that the daemon shares, so that it begins at a page, and a
+    /// line is one of the cache's.
     pub const REFUSED: &str = "REFUSED";
     /// Array of a bit for each line of [`REFUSED`]: whether there may be a note.
     pub const NOTED: &str = "NOTED";
@@ -180,6 +182,13 @@ impl Limit {
         window::Limit { amount: self.amount, behind: self.behind, count_bits: self.count_bits, burst: self.burst }
     }
 
+    /// Its window of what is proven, or of what anyone can forge. Of connections the first holds nobody to anything: it is what a ban
+    /// needs.
+    #[inline(always)]
+    pub const fn slot_of(&self, is_proven: bool) -> u32 {
+        self.slot ^ if is_proven { proof::SLOT } else { 0 }
+    }
+
     /// It as a leaky bucket, if it is one.
     #[inline(always)]
     pub const fn rate(&self) -> Rate {
@@ -237,8 +246,8 @@ pub struct Rule {
     /// 1: some limit counts requests, so TCP connections and UDP flows are looked up. 2: and nothing else refuses, so a segment in
     /// which none begins passes.
     pub counts_requests: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// What it asks proof for: some of [`proof::asks`].
+    pub proof: u8,
     /// A hash of its name, by which the next configuration finds its row.
     pub name: u64,
     /// When it ends, and the rules after it judge instead; 0 is never.
@@ -320,7 +329,7 @@ pub struct ChargeOrder {
     pub amount: u64,
     /// Which map the source is in: [`ChargeOrder::V4`], [`ChargeOrder::V6`] or [`ChargeOrder::V6_WIDE`].
     pub family: u32,
-    /// [`ChargeOrder::CHARGE`] or [`ChargeOrder::BAN`].
+    /// [`ChargeOrder::CHARGE`], [`ChargeOrder::BAN`] or [`ChargeOrder::CHARGE_PROVEN`].
     pub step: u32,
 }
 
@@ -337,6 +346,8 @@ impl ChargeOrder {
     pub const CHARGE: u32 = 0;
     /// Ban by the rule.
     pub const BAN: u32 = 1;
+    /// Charge the limit's window of what is proven.
+    pub const CHARGE_PROVEN: u32 = 2;
 }
 
 /// The class of each destination port.

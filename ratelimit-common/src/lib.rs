@@ -12,6 +12,7 @@ pub mod flow;
 pub mod gcra;
 pub mod layout;
 pub mod packet;
+pub mod proof;
 pub mod refusals;
 pub mod refused;
 pub mod source;

@@ -103,6 +103,11 @@ impl Term {
         self.0
     }
 
+    /// When it ends.
+    pub const fn until(self) -> Nanos {
+        Nanos(self.0 >> 16 << TIME_SHIFT)
+    }
+
     /// Whether it holds.
     #[inline(always)]
     pub const fn holds(self, now: Nanos) -> bool {
@@ -163,6 +168,12 @@ impl Key {
     #[inline(always)]
     pub const fn is_opening(self) -> bool {
         self.what & (OPENING | DATAGRAM) == OPENING
+    }
+
+    /// Whether it is of TCP segments that open nothing.
+    #[inline(always)]
+    pub const fn is_segment(self) -> bool {
+        self.what & (OPENING | DATAGRAM) == 0
     }
 
     /// Where its line is among all, before it is cut to how many there are. The same in each epoch.

@@ -12,11 +12,13 @@ use crate::clock::Clock;
 use crate::conversations;
 use crate::flows::Part;
 use crate::limits::{
-    Cost, Look, ban_v4, ban_v6, ban_v6_wide, charge_all_v4, charge_all_v6, charge_all_v6_wide, refused_v4, refused_v6,
-    refused_v6_wide, room_v4, room_v6, room_v6_wide, shadow_v4, shadow_v6, shadow_v6_wide,
+    Cost, Look, ban_v4, ban_v6, ban_v6_wide, charge_all_v4, charge_all_v6, charge_all_v6_wide, prove_v4, prove_v6,
+    prove_v6_wide, refused_v4, refused_v6, refused_v6_wide, room_v4, room_v6, room_v6_wide, shadow_v4, shadow_v6,
+    shadow_v6_wide,
 };
 use crate::maps::{self, Active, NoPacket, Pending, Seen};
 use crate::packet::{XdpFrame, forget};
+use crate::proof::{self, Proof};
 
 /// Judges one packet, and charges it where it is admitted.
 #[inline(always)]
@@ -265,8 +267,21 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
         To::Unwalkable => (true, 1, Leaves::Nothing),
         To::Udp { .. } | To::Fragment | To::Other | To::Essential => (false, 0, Leaves::Nothing),
     };
+    let proof = match head.to {
+        To::Tcp { opening: false, .. } if proof::is_asked(rule, requests) => {
+            if frame.seen().is_none() {
+                return Reason::InternalError;
+            }
+            Proof::of(frame, active.generation, judging.index, requests)
+        }
+        _ => Proof::NONE,
+    };
     let Some(seen) = maps::seen() else { return Reason::InternalError };
-    let reason = judge_source(active, judging, seen.source(), Cost::new(opening, requests, seen.ip_bytes()));
+    let cost = Cost::new(opening, requests, seen.ip_bytes(), proof.is_proven());
+    let reason = judge_source(active, judging, seen.source(), cost, proof.is_established());
+    if proof.is_first() {
+        prove(active, judging.index, seen.source());
+    }
     let decisive = match pending {
         Leaves::Nothing => return reason,
         Leaves::Flow => reason,
@@ -291,7 +306,7 @@ enum Leaves {
 
 /// Holds the source to the rule's limits, in the maps of its family.
 #[inline(always)]
-fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost) -> Reason {
+fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost, is_established: bool) -> Reason {
     let Active { config, generation, .. } = active;
     let Judging { index, rule } = judging;
     let code = match source {
@@ -299,10 +314,11 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost) -
             let prefix = cut_ipv4(address, config.ipv4_mask);
             hold(
                 rule,
-                || room_v4(prefix, generation, index, cost.word()),
+                cost,
+                |cost| room_v4(prefix, generation, index, cost.word()),
                 |at| refused_v4(prefix, generation, index, at),
-                || charge_all_v4(prefix, generation, index, cost.word()),
-                || ban_v4(prefix, generation, index),
+                || charge_all_v4(prefix, generation, cost.charged(index), cost.word()),
+                |is_proven| ban_v4(prefix, generation, index, (is_proven && is_established) as u32),
                 || shadow_v4(prefix, generation, index, cost.word()),
             )
         }
@@ -311,19 +327,21 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost) -
             if config.ipv6_wide == 0 {
                 hold(
                     rule,
-                    || room_v6(high, generation, index, cost.word()),
+                    cost,
+                    |cost| room_v6(high, generation, index, cost.word()),
                     |at| refused_v6(high, generation, index, at),
-                    || charge_all_v6(high, generation, index, cost.word()),
-                    || ban_v6(high, generation, index),
+                    || charge_all_v6(high, generation, cost.charged(index), cost.word()),
+                    |is_proven| ban_v6(high, generation, index, (is_proven && is_established) as u32),
                     || shadow_v6(high, generation, index, cost.word()),
                 )
             } else {
                 hold(
                     rule,
-                    || room_v6_wide(high, low, generation, index, cost.word()),
+                    cost,
+                    |cost| room_v6_wide(high, low, generation, index, cost.word()),
                     |at| refused_v6_wide(high, low, generation, index, at),
-                    || charge_all_v6_wide(high, low, generation, index, cost.word()),
-                    || ban_v6_wide(high, low, generation, index),
+                    || charge_all_v6_wide(high, low, generation, cost.charged(index), cost.word()),
+                    |is_proven| ban_v6_wide(high, low, generation, index, (is_proven && is_established) as u32),
                     || shadow_v6_wide(high, low, generation, index, cost.word()),
                 )
             }
@@ -332,26 +350,53 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost) -
     Reason::from_code(code)
 }
 
+/// Counts a connection of the source that was proven.
+#[inline(always)]
+fn prove(active: Active, rule: u32, source: Address) {
+    let Active { config, generation, .. } = active;
+    let _always_zero = match source {
+        Address::V4(address) => prove_v4(cut_ipv4(address, config.ipv4_mask), generation, rule),
+        Address::V6(address) => {
+            let [high, low] = cut_ipv6(address, config.ipv6_mask);
+            if config.ipv6_wide == 0 {
+                prove_v6(high, generation, rule)
+            } else {
+                prove_v6_wide(high, low, generation, rule)
+            }
+        }
+    };
+}
+
 /// All limits are looked at before any is charged: most of what is refused ends with the look. Each is a function of its
 /// own, called from here, so that their stacks do not add up.
 #[inline(always)]
 fn hold(
     rule: &Rule,
-    room: impl FnOnce() -> u32,
+    cost: Cost,
+    room: impl Fn(Cost) -> u32,
     refused: impl FnOnce(u32) -> u32,
     charge_all: impl FnOnce() -> u32,
-    ban: impl FnOnce() -> u32,
+    ban: impl FnOnce(bool) -> u32,
     shadow: impl FnOnce() -> u32,
 ) -> u32 {
-    let look = Look::from_word(room());
+    let mut look = Look::NONE;
+    // Where everything is refused of whoever is over the limit, that is what proves nothing too.
+    if rule.refuse_all != 0 && !cost.is_proven() {
+        look = Look::from_word(room(Cost::GLANCE));
+    }
+    if look.code() == Reason::NotCounted as u32 {
+        look = Look::from_word(room(cost));
+    }
     let mut code = look.code();
+    let mut is_proven = look.is_proven();
     if code == Reason::WithinLimit as u32 {
+        is_proven = cost.is_proven();
         code = charge_all();
     } else if code == Reason::OverLimit as u32 {
         let _always_zero = refused(look.at());
     }
     if code == Reason::OverLimit as u32 && rule.bans.steps_len != 0 && rule.dry_run == 0 {
-        let _always_zero = ban();
+        let _always_zero = ban(is_proven);
     }
     // Whatever the limits say: what a wider one would let through counts too.
     if rule.shadows_len != 0 && code != Reason::Banned as u32 {

@@ -3,8 +3,8 @@
 
 use ratelimit_common::ban::Ban;
 use ratelimit_common::gcra;
-use ratelimit_common::layout::{self, CHARGE_GENERATION, ChargeOrder, LIMITS_MAX, Rule, Unit};
-use ratelimit_common::refusals::Refusals;
+use ratelimit_common::layout::{self, CHARGE_GENERATION, ChargeOrder, LIMITS_MAX, RULES_MAX, Rule, Unit};
+use ratelimit_common::proof::{self, asks};
 use ratelimit_common::time::BucketIndex;
 use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_common::window::{self, Cells, Charge};
@@ -13,12 +13,17 @@ use crate::clock::Clock;
 use crate::maps::{self, Inserted, SourceRef, SourceV4, SourceV6, SourceV6Wide, Sources};
 use crate::newcomers::{admit, make_known, turned_away};
 use crate::notes::{lasts, note};
+use words::{LimitIndex, PROVEN, charged};
+
+mod words;
+
+pub(crate) use words::{Cost, Look};
 
 /// The verifier walks a global function once, whatever it is called with, as long as its arguments are plain numbers;
 /// inlined, the paths through these would multiply past the million instructions that it looks at. One of each for
 /// each family.
 macro_rules! families {
-    ($($room:ident $refused:ident $ban:ident $charge_all:ident $charge_one:ident $shadow:ident $remember:ident $charge:ident $settle:ident $refund:ident ($($word:ident: $type:ty),*) = $source:expr;)*) => {
+    ($($room:ident $refused:ident $ban:ident $prove:ident $charge_all:ident $charge_one:ident $rounds:ident $shadow:ident $remember:ident $charge:ident $settle:ident $refund:ident ($($word:ident: $type:ty),*) = $source:expr;)*) => {
         $(
             /// [`look`]; returns a [`Look`].
             #[unsafe(no_mangle)]
@@ -31,53 +36,70 @@ macro_rules! families {
             #[unsafe(no_mangle)]
             #[inline(never)]
             pub(crate) extern "C" fn $refused($($word: $type,)* generation: u32, rule: u32, at: u32) -> u32 {
-                refused(&$source, generation, LimitIndex::new(rule, at as usize));
+                refused(&$source, generation, LimitIndex::new(rule | at & PROVEN, (at & !PROVEN) as usize));
                 0
             }
 
             /// [`ban`]; returns 0.
             #[unsafe(no_mangle)]
             #[inline(never)]
-            pub(crate) extern "C" fn $ban($($word: $type,)* generation: u32, rule: u32) -> u32 {
-                ban(&$source, generation, rule);
+            pub(crate) extern "C" fn $ban($($word: $type,)* generation: u32, rule: u32, is_proven: u32) -> u32 {
+                ban(&$source, generation, rule, is_proven != 0);
                 0
             }
 
-            /// [`charge_all`]; returns a reason's code.
+            /// Counts a connection that was proven, in the windows for that; returns 0.
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            pub(crate) extern "C" fn $prove($($word: $type,)* generation: u32, rule: u32) -> u32 {
+                let Some(of) = maps::config(generation).and_then(|config| config.rules.get(rule as usize)) else { return 0 };
+                let [high, low] = Sources::words(&$source);
+                let _whatever = turned_away(high, low, generation, rule, 1);
+                for (at, limit) in of.limits[..LIMITS_MAX].iter().enumerate() {
+                    if at >= of.limits_len as usize {
+                        break;
+                    }
+                    if limit.unit == Unit::Connections as u8 {
+                        let _whatever = $rounds($($word,)* generation, LimitIndex::new(rule | PROVEN, at).0, 1);
+                    }
+                }
+                0
+            }
+
+            /// [`charge_all`], of a rule's number as [`Cost::charged`] has it; returns a reason's code.
             #[unsafe(no_mangle)]
             #[inline(never)]
             pub(crate) extern "C" fn $charge_all($($word: $type,)* generation: u32, rule: u32, cost: u64) -> u32 {
                 let call = Calls {
-                    charge: |at, amount| {
-                        let limit = LimitIndex::new(rule, at).0;
-                        rounds(
-                            || $charge($($word,)* generation, limit, amount),
-                            || if_admitted(generation, limit, || $remember($($word,)* generation, limit, amount)),
-                            |bucket| $settle($($word,)* generation, limit, bucket),
-                            || { let [high, low] = Sources::words(&$source); make_known(high, low, generation) },
-                        )
-                    },
+                    charge: |at, amount| $rounds($($word,)* generation, LimitIndex::new(rule, at).0, amount),
                     refund: |at, amount, bucket: BucketIndex| {
                         let _always_zero = $refund($($word,)* LimitIndex::new(rule, at).in_generation(generation), amount, bucket.0);
                     },
                 };
-                match maps::config(generation).and_then(|config| config.rules.get(rule as usize)) {
-                    Some(rule) => charge_all(rule, Cost(cost), &call) as u32,
+                match maps::config(generation) {
+                    Some(config) => charge_all(&config.rules[rule as usize & (RULES_MAX - 1)], Cost(cost), &call) as u32,
                     None => Reason::InternalError as u32,
                 }
             }
 
-            /// Charges the first limit of the first rule; returns the bucket, or a code above all buckets.
+            /// [`rounds`]; returns the bucket, or a code above all buckets.
             #[unsafe(no_mangle)]
             #[inline(never)]
-            extern "C" fn $charge_one($($word: $type,)* generation: u32, amount: u64) -> u64 {
-                let limit = LimitIndex::new(0, 0).0;
+            extern "C" fn $rounds($($word: $type,)* generation: u32, limit: u32, amount: u64) -> u64 {
                 rounds(
                     || $charge($($word,)* generation, limit, amount),
                     || if_admitted(generation, limit, || $remember($($word,)* generation, limit, amount)),
                     |bucket| $settle($($word,)* generation, limit, bucket),
-                            || { let [high, low] = Sources::words(&$source); make_known(high, low, generation) },
+                    || { let [high, low] = Sources::words(&$source); make_known(high, low, generation) },
                 )
+            }
+
+            /// Charges the first limit of the first rule, its window of what is proven where `side` says so; returns the bucket, or a
+            /// code above all buckets.
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            extern "C" fn $charge_one($($word: $type,)* generation: u32, side: u32, amount: u64) -> u64 {
+                $rounds($($word,)* generation, LimitIndex::new(side & PROVEN, 0).0, amount)
             }
 
             /// Charges the rule's shadow limits, each for itself; returns 0.
@@ -91,13 +113,7 @@ macro_rules! families {
                     }
                     let amount = Cost(cost).of(limit.unit);
                     if amount != 0 {
-                        let limit = LimitIndex::new(rule, LIMITS_MAX + at).0;
-                        let _whatever = rounds(
-                            || $charge($($word,)* generation, limit, amount),
-                            || if_admitted(generation, limit, || $remember($($word,)* generation, limit, amount)),
-                            |bucket| $settle($($word,)* generation, limit, bucket),
-                            || { let [high, low] = Sources::words(&$source); make_known(high, low, generation) },
-                        );
+                        let _whatever = $rounds($($word,)* generation, LimitIndex::new(rule, LIMITS_MAX + at).0, amount);
                     }
                 }
                 0
@@ -137,9 +153,9 @@ macro_rules! families {
 }
 
 families! {
-    room_v4 refused_v4 ban_v4 charge_all_v4 charge_one_v4 shadow_v4 remember_v4 charge_v4 settle_v4 refund_v4 (prefix: u32) = SourceV4(prefix.to_ne_bytes());
-    room_v6 refused_v6 ban_v6 charge_all_v6 charge_one_v6 shadow_v6 remember_v6 charge_v6 settle_v6 refund_v6 (prefix: u64) = SourceV6(prefix.to_ne_bytes());
-    room_v6_wide refused_v6_wide ban_v6_wide charge_all_v6_wide charge_one_v6_wide shadow_v6_wide remember_v6_wide charge_v6_wide settle_v6_wide refund_v6_wide (high: u64, low: u64)
+    room_v4 refused_v4 ban_v4 prove_v4 charge_all_v4 charge_one_v4 rounds_v4 shadow_v4 remember_v4 charge_v4 settle_v4 refund_v4 (prefix: u32) = SourceV4(prefix.to_ne_bytes());
+    room_v6 refused_v6 ban_v6 prove_v6 charge_all_v6 charge_one_v6 rounds_v6 shadow_v6 remember_v6 charge_v6 settle_v6 refund_v6 (prefix: u64) = SourceV6(prefix.to_ne_bytes());
+    room_v6_wide refused_v6_wide ban_v6_wide prove_v6_wide charge_all_v6_wide charge_one_v6_wide rounds_v6_wide shadow_v6_wide remember_v6_wide charge_v6_wide settle_v6_wide refund_v6_wide (high: u64, low: u64)
         = SourceV6Wide([high.to_ne_bytes(), low.to_ne_bytes()]);
 }
 
@@ -191,75 +207,16 @@ pub(crate) fn carry_out(order: &ChargeOrder) -> bool {
         u32::from_ne_bytes([order.prefix[0][0], order.prefix[0][1], order.prefix[0][2], order.prefix[0][3]]),
     );
     let [high, low] = [u64::from_ne_bytes(order.prefix[0]), u64::from_ne_bytes(order.prefix[1])];
+    let side = if order.step == ChargeOrder::CHARGE_PROVEN { PROVEN } else { 0 };
     let code = match (order.step, order.family) {
-        (ChargeOrder::BAN, ChargeOrder::V4) => u64::from(ban_v4(v4, CHARGE_GENERATION, 0)),
-        (ChargeOrder::BAN, ChargeOrder::V6) => u64::from(ban_v6(high, CHARGE_GENERATION, 0)),
-        (ChargeOrder::BAN, _) => u64::from(ban_v6_wide(high, low, CHARGE_GENERATION, 0)),
-        (_, ChargeOrder::V4) => charge_one_v4(v4, CHARGE_GENERATION, amount),
-        (_, ChargeOrder::V6) => charge_one_v6(high, CHARGE_GENERATION, amount),
-        (_, _) => charge_one_v6_wide(high, low, CHARGE_GENERATION, amount),
+        (ChargeOrder::BAN, ChargeOrder::V4) => u64::from(ban_v4(v4, CHARGE_GENERATION, 0, 1)),
+        (ChargeOrder::BAN, ChargeOrder::V6) => u64::from(ban_v6(high, CHARGE_GENERATION, 0, 1)),
+        (ChargeOrder::BAN, _) => u64::from(ban_v6_wide(high, low, CHARGE_GENERATION, 0, 1)),
+        (_, ChargeOrder::V4) => charge_one_v4(v4, CHARGE_GENERATION, side, amount),
+        (_, ChargeOrder::V6) => charge_one_v6(high, CHARGE_GENERATION, side, amount),
+        (_, _) => charge_one_v6_wide(high, low, CHARGE_GENERATION, side, amount),
     };
     code < charged::CODES
-}
-
-/// What a packet costs, by unit: its bytes, above them the requests that begin in it, and in the top bit whether it opens a
-/// connection. One word, as an argument must be.
-#[derive(Clone, Copy)]
-pub(crate) struct Cost(u64);
-
-const COST_OPENS: u32 = 63;
-const COST_REQUESTS: u32 = 32;
-
-impl Cost {
-    #[inline(always)]
-    pub(crate) const fn new(opening: bool, requests: u32, bytes: u32) -> Self {
-        Self((opening as u64) << COST_OPENS | (requests as u64) << COST_REQUESTS | bytes as u64)
-    }
-
-    #[inline(always)]
-    pub(crate) const fn word(self) -> u64 {
-        self.0
-    }
-
-    #[inline(always)]
-    fn of(self, unit: u8) -> u64 {
-        match Unit::from_code(unit) {
-            Some(Unit::Connections) => self.0 >> COST_OPENS,
-            Some(Unit::Packets) => 1,
-            Some(Unit::Bytes) => self.0 & u64::from(u32::MAX),
-            Some(Unit::Requests) => self.0 >> COST_REQUESTS & u64::from(u16::MAX),
-            None => 0,
-        }
-    }
-}
-
-/// Which limit of which rule, of which generation where that is not another argument. One word, likewise.
-#[derive(Clone, Copy)]
-struct LimitIndex(u32);
-
-impl LimitIndex {
-    #[inline(always)]
-    const fn new(rule: u32, at: usize) -> Self {
-        Self((rule & 0xff) << 8 | at as u32 & 0xff)
-    }
-
-    #[inline(always)]
-    const fn in_generation(self, generation: u32) -> u32 {
-        generation << 16 | self.0
-    }
-
-    #[inline(always)]
-    const fn rule(self) -> u32 {
-        self.0 >> 8 & 0xff
-    }
-
-    /// The limit, and the clock to hold it by.
-    #[inline(always)]
-    fn limit(self, generation: u32) -> Option<(&'static layout::Limit, Clock)> {
-        let config = maps::config(generation)?;
-        let limit = config.rules.get(self.rule() as usize)?.limits.get((self.0 & 0xff) as usize)?;
-        Some((limit, Clock::new(config.wall_offset_ns)))
-    }
 }
 
 /// The steps of [`charge_all`] for one family of sources, each with the position of the limit in its rule.
@@ -271,60 +228,6 @@ struct Calls<Charge, Refund> {
 /// Rounds of remembering, settling and charging: those that all tries of a charge take, and two for a bucket that turns or a
 /// source that is evicted.
 const ROUNDS_MAX: usize = window::TRIES_MAX / <SourceRef as Cells>::TRIES + 2;
-
-/// What [`charge`] returns besides the number of the bucket that was charged.
-mod charged {
-    pub(super) const REFUSED: u64 = u64::MAX;
-    pub(super) const CONTENDED: u64 = u64::MAX - 1;
-    /// The source has no window yet, or not any more.
-    pub(super) const NOT_KNOWN: u64 = u64::MAX - 2;
-    /// Nor can it get one.
-    pub(super) const NOT_REMEMBERED: u64 = u64::MAX - 3;
-    /// Nor is it to get one: it was not drawn.
-    pub(super) const NOT_ADMITTED: u64 = u64::MAX - 4;
-    /// Nor is it to get one: its rule has let in as many as it may.
-    pub(super) const NEW_SOURCE_BUDGET: u64 = u64::MAX - 5;
-    /// The first of these codes.
-    pub(super) const CODES: u64 = NEW_SOURCE_BUDGET;
-    /// With the number of a bucket: those before it have no final counts yet.
-    pub(super) const UNSETTLED: u64 = 1 << 62;
-    /// Of the codes, only that one has these two bits so.
-    pub(super) const UNSETTLED_MASK: u64 = 3 << 62;
-}
-
-/// What [`look`] has found: a reason's code, and above it, where that is `OverLimit`, the position of the limit that refuses.
-#[derive(Clone, Copy)]
-pub(crate) struct Look(u32);
-
-impl Look {
-    /// Of what a function has returned.
-    #[inline(always)]
-    pub(crate) const fn from_word(word: u32) -> Self {
-        Self(word)
-    }
-
-    #[inline(always)]
-    const fn of(reason: Reason) -> Self {
-        Self(reason as u32)
-    }
-
-    #[inline(always)]
-    const fn refused(at: usize) -> Self {
-        Self((at as u32) << 8 | Reason::OverLimit as u32)
-    }
-
-    /// The reason's code.
-    #[inline(always)]
-    pub(crate) const fn code(self) -> u32 {
-        self.0 & 0xff
-    }
-
-    /// The position of the limit that refuses.
-    #[inline(always)]
-    pub(crate) const fn at(self) -> u32 {
-        self.0 >> 8
-    }
-}
 
 /// Looks whether the packet may have room in every limit that counts it, and changes nothing but the count of what a ban
 /// drops: [`Reason::WithinLimit`] may be overtaken by another CPU, anything else stands.
@@ -353,7 +256,7 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
         if amount != 0 {
             if reason == Reason::NotCounted
                 && let [high, low] = source.words()
-                && let turned_away = turned_away(high, low, generation, index, (amount > limit.amount).into())
+                && let turned_away = turned_away(high, low, generation, index, is_excused(limit, amount, cost) as u32)
                 && turned_away != Reason::WithinLimit as u32
             {
                 return Look(turned_away);
@@ -362,25 +265,13 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
         } else if rule.refuse_all == 0 {
             continue;
         }
-        let Some(window) = source.window(limit.slot) else { continue };
-        let bucket = now.bucket(limit.bucket_ns);
-        let asked = if amount == 0 { 1 } else { amount };
-        let fits = match limit.is_gcra {
-            0 => window.has_room(limit, bucket, asked),
-            // A bucket filled since the last tick was filled later than the coarse clock says, and would look too full.
-            _ => gcra::has_room(&window, limit.rate(), clock.precise(), asked),
-        };
-        let has_room = match (rule.refuse_all, limit.is_gcra) {
-            (0, _) => fits,
-            (_, 0) => window.refusals().lets_through(amount, bucket, limit.behind, fits),
-            // A leaky bucket frees at any time: what fits goes through.
-            _ => amount == 0 && !window.refusals().is_within(bucket, 1) || fits,
-        };
-        if !has_room {
-            return Look::refused(at);
+        let side = cost.side(limit);
+        let Some(window) = source.window(limit.slot_of(side != 0)) else { continue };
+        if !has_room(window, rule, limit, amount, now.bucket(limit.bucket_ns), clock) {
+            return Look::refused(at as u32 | side);
         }
     }
-    if reason == Reason::NotCounted && rule.shadows_len != 0 {
+    if reason == Reason::NotCounted && rule.shadows_len != 0 && !cost.is_glance() {
         // What only these count is drawn for this packet too, and not admitted by what was drawn for another.
         let [high, low] = source.words();
         let _whatever = turned_away(high, low, generation, index, 0);
@@ -391,30 +282,69 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
     Look::of(reason)
 }
 
+/// Whether nobody asks if its source is known: what proves its sender is no part of a flood, and what fits no window gets none.
+#[inline(always)]
+const fn is_excused(limit: &layout::Limit, amount: u64, cost: Cost) -> bool {
+    cost.is_proven() || amount > limit.amount
+}
+
+/// Whether the window has room for so much.
+#[inline(always)]
+fn has_room(
+    window: SourceRef,
+    rule: &Rule,
+    limit: &layout::Limit,
+    amount: u64,
+    bucket: BucketIndex,
+    clock: Clock,
+) -> bool {
+    let asked = if amount == 0 { 1 } else { amount };
+    let fits = fits(window, limit, bucket, asked, clock);
+    match (rule.refuse_all, limit.is_gcra) {
+        (0, _) => fits,
+        (_, 0) => window.refusals().lets_through(amount, bucket, limit.behind, fits),
+        // A leaky bucket frees at any time: what fits goes through.
+        _ => amount == 0 && !window.refusals().is_within(bucket, 1) || fits,
+    }
+}
+
+#[inline(always)]
+fn fits(window: SourceRef, limit: &layout::Limit, bucket: BucketIndex, asked: u64, clock: Clock) -> bool {
+    match limit.is_gcra {
+        0 => window.has_room(limit, bucket, asked),
+        // A bucket filled since the last tick was filled later than the coarse clock says, and would look too full.
+        _ => gcra::has_room(&window, limit.rate(), clock.precise(), asked),
+    }
+}
+
 /// Counts that the source was refused, and notes it where that lasts.
 #[inline(always)]
 fn refused<S: Sources>(source: &S, generation: u32, at: LimitIndex) {
     let (Some(config), Some((limit, clock))) = (maps::config(generation), at.limit(generation)) else { return };
     let Some(rule) = config.rules.get(at.rule() as usize) else { return };
-    let Some(window) = source.window(limit.slot) else { return };
+    let Some(window) = source.window(at.slot(limit)) else { return };
     let bucket = clock.coarse().bucket(limit.bucket_ns);
     window.count_refused(bucket);
     let [high, low] = source.words();
     let _always_zero = make_known(high, low, generation);
-    if lasts(rule, limit) {
+    if lasts(rule, limit, at.is_proven()) {
         let full_until = window.full_until(limit, bucket);
         if full_until != bucket {
             let until_ns = full_until.0.wrapping_mul(limit.bucket_ns);
-            let _always_zero = note(generation, at.rule(), limit.slot, until_ns, Reason::OverLimit as u32);
+            let _always_zero = note(generation, at.rule(), at.slot(limit), until_ns, Reason::OverLimit as u32);
         }
     }
 }
 
-/// Bans the source, or bans it again; each ban that begins is counted once, on whichever CPU was first.
+/// Bans the source, or bans it again, unless the rule asks for proof and there is none; each ban that begins is counted once, on
+/// whichever CPU was first.
 #[inline(always)]
-fn ban<S: Sources>(source: &S, generation: u32, rule: u32) {
+fn ban<S: Sources>(source: &S, generation: u32, rule: u32, is_proven: bool) {
     let Some(config) = maps::config(generation) else { return };
     let Some(rule) = config.rules.get(rule as usize) else { return };
+    if rule.proof & asks::BANS != 0 && !is_proven && !is_connected(source, rule, Clock::new(config.wall_offset_ns)) {
+        return;
+    }
     let (row, rule, now) = (rule.row, &rule.bans, Clock::new(config.wall_offset_ns).coarse());
     let begins = match source.ban(rule.slot) {
         Some(newest) => {
@@ -428,6 +358,24 @@ fn ban<S: Sources>(source: &S, generation: u32, rule: u32) {
     if begins {
         maps::count_ban(row);
     }
+}
+
+/// Whether the source has lately proven so many connections that it is itself who asks for more.
+#[inline(always)]
+fn is_connected<S: Sources>(source: &S, rule: &Rule, clock: Clock) -> bool {
+    for (at, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
+        if at >= rule.limits_len as usize {
+            break;
+        }
+        if limit.unit == Unit::Connections as u8
+            && let Some(window) = source.window(limit.slot_of(true))
+            && let asked = proof::room_of_the_innocent(limit.amount)
+            && !fits(window, limit, clock.coarse().bucket(limit.bucket_ns), asked, clock)
+        {
+            return true;
+        }
+    }
+    false
 }
 
 /// Charges every limit of the rule that counts the packet. A charge that one of them refuses after all, because
@@ -477,9 +425,9 @@ where
 
 /// Charges one limit's window of the source, if there is one.
 #[inline(always)]
-fn charge<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u64) -> u64 {
-    let Some((limit, clock)) = limit.limit(generation) else { return charged::NOT_REMEMBERED };
-    let Some(window) = source.window(limit.slot) else { return charged::NOT_KNOWN };
+fn charge<S: Sources>(source: &S, generation: u32, index: LimitIndex, amount: u64) -> u64 {
+    let Some((limit, clock)) = index.limit(generation) else { return charged::NOT_REMEMBERED };
+    let Some(window) = source.window(index.slot(limit)) else { return charged::NOT_KNOWN };
     let precise = clock.precise();
     let now = precise.bucket(limit.bucket_ns);
     let charge = match limit.is_gcra {
@@ -499,20 +447,21 @@ fn charge<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u6
 
 /// Gives the buckets before this one of one limit's window their final counts.
 #[inline(always)]
-fn settle<S: Sources>(source: &S, generation: u32, limit: LimitIndex, bucket: BucketIndex) {
-    let Some((limit, _)) = limit.limit(generation) else { return };
-    if let Some(window) = source.window(limit.slot) {
+fn settle<S: Sources>(source: &S, generation: u32, index: LimitIndex, bucket: BucketIndex) {
+    let Some((limit, _)) = index.limit(generation) else { return };
+    if let Some(window) = source.window(index.slot(limit)) {
         let _newest = window::settle(&window, limit.arithmetic(), bucket);
     }
 }
 
 /// Gives the source a window that is charged already: one insertion, and no second look.
 #[inline(always)]
-fn remember<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: u64) -> u64 {
-    let Some((limit, clock)) = limit.limit(generation) else { return charged::NOT_REMEMBERED };
+fn remember<S: Sources>(source: &S, generation: u32, index: LimitIndex, amount: u64) -> u64 {
+    let Some((limit, clock)) = index.limit(generation) else { return charged::NOT_REMEMBERED };
     let precise = clock.precise();
     let now = precise.bucket(limit.bucket_ns);
     let Some(first) = maps::scratch() else { return charged::NOT_REMEMBERED };
+    maps::park(first, index.slot(limit));
     let fits = match limit.is_gcra {
         0 => window::open(&mut first.cells, limit.arithmetic(), now, amount),
         _ => gcra::open(&mut first.cells, limit.rate(), precise, amount),
@@ -521,8 +470,8 @@ fn remember<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: 
     if !fits {
         return charged::REFUSED;
     }
-    first.refused = Refusals(0);
-    match source.insert(limit.slot, first) {
+    let slot = maps::take_parked(first);
+    match source.insert(slot, first) {
         Inserted::New => now.0,
         Inserted::Existed => charged::NOT_KNOWN,
         Inserted::Refused => charged::NOT_REMEMBERED,
@@ -531,9 +480,9 @@ fn remember<S: Sources>(source: &S, generation: u32, limit: LimitIndex, amount: 
 
 /// Takes back what one limit's window was charged.
 #[inline(always)]
-fn refund<S: Sources>(source: &S, limit: LimitIndex, amount: u64, bucket: BucketIndex) {
-    let Some((limit, _)) = limit.limit(limit.0 >> 16) else { return };
-    if let Some(window) = source.window(limit.slot) {
+fn refund<S: Sources>(source: &S, index: LimitIndex, amount: u64, bucket: BucketIndex) {
+    let Some((limit, _)) = index.limit(index.0 >> 16) else { return };
+    if let Some(window) = source.window(index.slot(limit)) {
         match limit.is_gcra {
             0 => window::refund(&window, limit.arithmetic(), bucket, amount),
             _ => gcra::refund(&window, limit.rate(), amount),

@@ -30,6 +30,8 @@ mod notes;
 mod object;
 #[cfg(target_arch = "bpf")]
 mod packet;
+#[cfg(target_arch = "bpf")]
+mod proof;
 
 #[cfg(target_arch = "bpf")]
 mod entry {

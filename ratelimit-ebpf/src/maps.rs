@@ -3,7 +3,7 @@
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd};
 use core::ptr::NonNull;
 
-use aya_ebpf::bindings::BPF_NOEXIST;
+use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_NOEXIST};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::lpm_trie::{Key, LpmTrie};
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
@@ -65,7 +65,7 @@ static CONVERSATIONS_V4: LruHashMap<ConversationKeyV4, Conversation> =
 static CONVERSATIONS_V6: LruHashMap<ConversationKeyV6, Conversation> =
     LruHashMap::with_max_entries(CONVERSATIONS_CAPACITY, 0);
 #[map]
-static REFUSED: Array<Line> = Array::with_max_entries(LINES_CAPACITY, 0);
+static REFUSED: Array<Line> = Array::with_max_entries(LINES_CAPACITY, BPF_F_MMAPABLE);
 #[map]
 static NOTED: Array<u64> = Array::with_max_entries(LINES_CAPACITY / LINES_PER_WORD, 0);
 #[map]
@@ -435,17 +435,6 @@ mod out_of_line {
     }
 }
 
-/// Room for one source, which would be a seventh of the stack. This CPU's, and nothing of it outlasts a packet.
-#[inline(always)]
-pub(crate) fn scratch() -> Option<&'static mut Source> {
-    let Some(source) = SCRATCH.get_ptr_mut(0) else {
-        fault(Fault::ScratchLookup);
-        return None;
-    };
-    // SAFETY: this CPU's element, which lives as long as the map; it is borrowed once a packet.
-    Some(unsafe { &mut *source })
-}
-
 /// What became of the insertion of a source or flow.
 pub(crate) enum Inserted {
     /// It is in the map.
@@ -473,10 +462,14 @@ fn inserted(result: Result<(), i32>, on_failure: Fault) -> Inserted {
 mod newcomers;
 mod passing;
 mod refused;
+mod sockets;
 
 pub(crate) use newcomers::{admission, is_known, is_unlisted, lets_in, make_known, note_unlisted};
-pub(crate) use passing::{NoPacket, Pending, Seen, pending, place, remember_pending, seen, to_see};
+pub(crate) use passing::{
+    NoPacket, Pending, Seen, park, pending, place, remember_pending, scratch, seen, take_parked, to_see,
+};
 pub(crate) use refused::{note_refused, refused};
+pub(crate) use sockets::standing_of;
 
 /// One source, in the map of its family.
 pub(crate) trait Sources {

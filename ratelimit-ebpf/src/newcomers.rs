@@ -8,20 +8,21 @@ use crate::clock::Clock;
 use crate::maps;
 
 /// Whether a packet of this source is not looked at, because nobody knows it and too many are new: a [`Reason`]'s code, that of
-/// `WithinLimit` where it is looked at. A function of its own, for all families.
+/// `WithinLimit` where it is looked at. Nothing is asked of a packet that `is_excused`. A function of its own, for all families.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn turned_away(high: u64, low: u64, generation: u32, rule: u32, fits_none: u32) -> u32 {
+pub(crate) extern "C" fn turned_away(high: u64, low: u64, generation: u32, rule: u32, is_excused: u32) -> u32 {
     let (Some(config), Some(admission)) = (maps::config(generation), maps::admission()) else {
         return Reason::WithinLimit as u32;
     };
     let now = Clock::new(config.wall_offset_ns).coarse();
     admission.advance(now, config.insertions_max);
-    // What fits no window is refused without one, so there is nothing to draw for.
-    admission.is_drawn = (fits_none != 0).into();
-    if fits_none != 0 {
+    // LLVM 22 makes a constant of a condition that is stored as a number here.
+    if is_excused != 0 {
+        admission.is_drawn = 1;
         return Reason::WithinLimit as u32;
     }
+    admission.is_drawn = 0;
     if !admission.is_pressed() || maps::is_known(config, Mark::of(config.seed, high, low, config.turn_shift, now)) {
         return Reason::WithinLimit as u32;
     }

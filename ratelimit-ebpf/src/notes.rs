@@ -9,16 +9,18 @@ use ratelimit_common::verdict::{Reason, Verdict};
 use crate::clock::Clock;
 use crate::maps;
 
-/// Whether the limit, once it has no room for one more, refuses each packet like the one at hand until it has, and nothing else is
-/// done with those.
+/// Whether the limit, once it has no room for one more in this window of it, refuses each packet like the one at hand until it has, and
+/// nothing else is done with those. Whether a segment is proven is not known before it is looked up: where those that are not are
+/// refused, others may not be.
 #[inline(always)]
-pub(crate) fn lasts(rule: &Rule, limit: &Limit) -> bool {
+pub(crate) fn lasts(rule: &Rule, limit: &Limit, is_proven: bool) -> bool {
     let is_all = rule.refuse_all == 0 && rule.shadows_len == 0 && rule.bans.steps_len == 0 && limit.is_gcra == 0;
+    let Some(key) = maps::pending().map(|pending| pending.refused) else { return false };
     is_all
         && match Unit::from_code(limit.unit) {
-            Some(Unit::Packets | Unit::Bytes) => true,
+            Some(Unit::Packets | Unit::Bytes) => is_proven || !key.is_segment(),
             // Of the others it depends on the connection or flow.
-            Some(Unit::Connections) => maps::pending().is_some_and(|pending| pending.refused.is_opening()),
+            Some(Unit::Connections) => key.is_opening(),
             Some(Unit::Requests) | None => false,
         }
 }

@@ -226,7 +226,8 @@ fn some_of(prefixes: &[IpNet]) -> Option<String> {
 pub fn bans_words(bans: &Bans) -> String {
     let steps: Vec<String> = bans.steps_ns.iter().map(|step_ns| duration::words(*step_ns)).collect();
     let after = if steps.len() > 1 { " for each time after" } else { "" };
-    format!("{}{after}; forgotten {} after a ban", steps.join(", then "), duration::words(bans.forget_ns))
+    let proof = if bans.needs_proof { "" } else { "; by what anyone can forge too" };
+    format!("{}{after}; forgotten {} after a ban{proof}", steps.join(", then "), duration::words(bans.forget_ns))
 }
 
 fn safety_words(safety: Safety) -> String {

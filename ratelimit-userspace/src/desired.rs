@@ -158,6 +158,8 @@ pub struct Bans {
     pub steps_ns: Vec<u64>,
     /// So long after the end of a ban the next is the first again.
     pub forget_ns: u64,
+    /// Whether only what is proven bans, see [`ratelimit_common::proof`].
+    pub needs_proof: bool,
 }
 
 /// New sources that a rule lets in: what others send that nobody knows yet is dropped.
@@ -354,7 +356,8 @@ impl fmt::Display for Bans {
     /// `1m,10m, forgotten after 24h`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let steps: Vec<String> = self.steps_ns.iter().map(|step_ns| duration::short(*step_ns)).collect();
-        write!(f, "{}, forgotten after {}", steps.join(","), duration::short(self.forget_ns))
+        write!(f, "{}, forgotten after {}", steps.join(","), duration::short(self.forget_ns))?;
+        f.write_str(if self.needs_proof { "" } else { ", by what anyone can forge too" })
     }
 }
 

@@ -8,7 +8,6 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use ipnet::IpNet;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window::amount_max;
@@ -26,7 +25,7 @@ mod tests;
 pub use limit::{Candidate, Observed};
 pub use propose::{Distribution, Gap, Proposal, Reason, SOURCES_MIN, gaps, propose, widest};
 
-use limit::Observation;
+use limit::{Observation, Whose, whose};
 
 /// Rounds are no closer than this: a window of one second has 8 buckets of 0.2 s in its ring, so none is missed.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
@@ -49,7 +48,7 @@ pub struct Observer {
     limits: Vec<Observation>,
     slots: HashMap<u32, usize>,
     /// Refusals of one limit that another of the same rule was not asked about: which, whose, how much.
-    owed: Vec<(usize, IpNet, u64)>,
+    owed: Vec<(usize, Whose, u64)>,
 }
 
 /// One visit of every source.
@@ -125,7 +124,7 @@ impl Round<'_> {
         let refused = of.visit(reading, refused_bytes);
         if refused > 0 {
             let owed = of.shared().iter().map(|(other, weight)| (*other, weight.amount(refused, refused_bytes)));
-            self.observer.owed.extend(owed.map(|(other, amount)| (other, reading.prefix, amount)));
+            self.observer.owed.extend(owed.map(|(other, amount)| (other, whose(reading), amount)));
         }
     }
 

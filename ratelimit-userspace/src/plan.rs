@@ -325,6 +325,7 @@ mod tests {
         let bans = prop::option::of((1_u64..4, 1_u64..3).prop_map(|(minutes, days)| Bans {
             steps_ns: vec![minutes * 60_000_000_000],
             forget_ns: days * 86_400_000_000_000,
+            needs_proof: days == 1,
         }));
         let until = prop::option::of((1_u64..4).prop_map(|day| Nanos(day * 86_400_000_000_000)));
         let more = (prefixes(), prefixes(), bans, until, prop::bool::ANY, prop::option::of(1_u64..4));
@@ -358,7 +359,11 @@ mod tests {
         rule.from = vec!["192.0.2.0/24".parse().expect("a prefix")];
         rule.to = vec!["203.0.113.5/32".parse().expect("a prefix")];
         rule.until = Some(Nanos(1_806_537_600_000_000_000));
-        rule.bans = Some(Bans { steps_ns: vec![60_000_000_000, 600_000_000_000], forget_ns: 86_400_000_000_000 });
+        rule.bans = Some(Bans {
+            steps_ns: vec![60_000_000_000, 600_000_000_000],
+            forget_ns: 86_400_000_000_000,
+            needs_proof: true,
+        });
         rule.under_attack_ok = true;
         rule.new_sources = Some(NewSources { amount: 20_000, window_ns: 1_000_000_000 });
         rule.shadow_limits = vec![Limit { amount: 500, ..rule.limits[0] }];

@@ -4,12 +4,13 @@
 use aya_ebpf::bindings::BPF_NOEXIST;
 use ratelimit_common::conversation::Conversation;
 use ratelimit_common::flow::{Datagram, Flow};
-use ratelimit_common::layout::{ConversationKeyV4, ConversationKeyV6, Fault, FlowKeyV4, FlowKeyV6};
+use ratelimit_common::layout::{ConversationKeyV4, ConversationKeyV6, Fault, FlowKeyV4, FlowKeyV6, Source};
 use ratelimit_common::packet::{Head, Parsed, Segment, Target, To};
-use ratelimit_common::refused::Key;
+use ratelimit_common::refusals::Refusals;
+use ratelimit_common::refused::{Key, mix};
 use ratelimit_common::source::Address;
 
-use super::{CONVERSATIONS_V4, CONVERSATIONS_V6, FLOWS_V4, FLOWS_V6, PENDING, SEEN, fault, inserted};
+use super::{CONVERSATIONS_V4, CONVERSATIONS_V6, FLOWS_V4, FLOWS_V6, PENDING, SCRATCH, SEEN, fault, inserted};
 
 /// Reads a field where it is needed: what is read earlier than that is kept on the stack, of which there is little.
 macro_rules! read {
@@ -178,6 +179,23 @@ impl Seen {
     #[inline(always)]
     pub(crate) fn ip_bytes(&self) -> u32 {
         read!(self.ip_bytes)
+    }
+
+    /// Its destination port.
+    #[inline(always)]
+    pub(crate) fn port(&self) -> u16 {
+        read!(self.port)
+    }
+
+    /// Of a segment, its connection as two words, for hashes.
+    #[inline(always)]
+    pub(crate) fn connection_words(&self) -> [u64; 2] {
+        let (source, destination) = (read!(self.source), read!(self.destination));
+        let ports = u64::from(self.segment().source_port) << 16 | u64::from(self.port());
+        if read!(self.is_v6) == 0 {
+            return [source[0] << 32 | destination[0], ports];
+        }
+        [mix(ports, source[0], source[1]), mix(ports, destination[0], destination[1])]
     }
 
     /// Its source port.
@@ -357,6 +375,33 @@ impl Pending {
             _ => {}
         }
     }
+}
+
+/// Room for one source, which would be a seventh of the stack. This CPU's, and nothing of it outlasts a packet.
+#[inline(always)]
+pub(crate) fn scratch() -> Option<&'static mut Source> {
+    let Some(source) = SCRATCH.get_ptr_mut(0) else {
+        fault(Fault::ScratchLookup);
+        return None;
+    };
+    // SAFETY: this CPU's element, which lives as long as the map; it is borrowed once a packet.
+    Some(unsafe { &mut *source })
+}
+
+/// Keeps a slot where a new source's refusals will be, until it is asked for: a word of the stack less.
+#[inline(always)]
+pub(crate) fn park(source: &mut Source, slot: u32) {
+    // SAFETY: a field of what is borrowed. Volatile, or the compiler would keep it on the stack all the same.
+    unsafe { (&raw mut source.refused.0).write_volatile(slot.into()) };
+}
+
+/// What was parked; then nothing is refused yet.
+#[inline(always)]
+pub(crate) fn take_parked(source: &mut Source) -> u32 {
+    // SAFETY: likewise.
+    let slot = unsafe { (&raw const source.refused.0).read_volatile() } as u32;
+    source.refused = Refusals(0);
+    slot
 }
 
 /// Remembers the connection or flow that was looked at last, as it is with its packet; returns 0. A function of its own, likewise.

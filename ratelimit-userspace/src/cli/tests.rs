@@ -42,6 +42,7 @@ const FILE_ONLY: &[&str] = &[
     "rule.algorithm",
     "rule.burst",
     "rule.forget_after",
+    "rule.ban_unproven",
     "rule.shadow_limits",
     "rule.candidates",
     "rule.under_attack_ok",

@@ -65,6 +65,8 @@ pub struct RuleSettings {
     pub block_for: Vec<Written>,
     /// `rule.forget_after`.
     pub forget_after: Option<Written>,
+    /// `rule.ban_unproven`.
+    pub ban_unproven: Option<Written>,
     /// `rule.shadow_limits`.
     pub shadow_limits: Vec<Written>,
     /// `rule.candidates`.
@@ -290,7 +292,12 @@ impl RuleSettings {
             ban_length(text)
         })?;
         let forget_ns = forget_ns.unwrap_or(FORGET_NS_DEFAULT);
-        Ok((!steps_ns.is_empty()).then_some(Bans { steps_ns, forget_ns }))
+        if let Some(written) = self.ban_unproven.as_ref().filter(|_| steps_ns.is_empty()) {
+            let error = SyntaxError::new(0..written.text.len(), "there is no ban that could need proof");
+            return Err(source.wrong(written, error.with_help("say how long a source is banned: block_for = \"10m\"")));
+        }
+        let needs_proof = !source.is_set(self.ban_unproven.as_ref(), false)?;
+        Ok((!steps_ns.is_empty()).then_some(Bans { steps_ns, forget_ns, needs_proof }))
     }
 }
 

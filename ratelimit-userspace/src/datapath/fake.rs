@@ -411,7 +411,7 @@ impl Datapath for FakeDatapath {
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {
         let world = self.kernel.world();
         for (&(prefix, slot), &window) in &world.windows {
-            visit(SourceReading { prefix, slot, window, refused_until: world.noted(prefix, slot) });
+            visit(SourceReading { prefix, slot, is_proven: false, window, refused_until: world.noted(prefix, slot) });
         }
         Ok(())
     }
@@ -425,8 +425,13 @@ impl Datapath for FakeDatapath {
             let noted = world.notes.keys().filter(|key| world.noted(key.0, key.1).is_some());
             slots.extend(noted.filter(|(of, _)| *of == prefix).map(|(_, slot)| (*slot, Source::default())));
             slots.extend(world.windows.iter().filter(|((of, _), _)| *of == prefix).map(|((_, slot), of)| (*slot, *of)));
-            let reading =
-                |(slot, window)| SourceReading { prefix, slot, window, refused_until: world.noted(prefix, slot) };
+            let reading = |(slot, window)| SourceReading {
+                prefix,
+                slot,
+                is_proven: false,
+                window,
+                refused_until: world.noted(prefix, slot),
+            };
             slots.into_iter().map(reading).collect()
         };
         Ok(addresses.iter().map(of).collect())

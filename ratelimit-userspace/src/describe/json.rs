@@ -53,6 +53,7 @@ struct RuleJson {
     candidates: Vec<LimitJson>,
     block_for_seconds: Vec<f64>,
     forget_after_seconds: Option<f64>,
+    ban_unproven: bool,
     under_attack_ok: bool,
     new_sources: Option<NewSourcesJson>,
     until: Option<String>,
@@ -158,6 +159,7 @@ impl RuleJson {
                 .map(|step_ns| seconds(*step_ns))
                 .collect(),
             forget_after_seconds: rule.bans.as_ref().map(|bans| seconds(bans.forget_ns)),
+            ban_unproven: rule.bans.as_ref().is_some_and(|bans| !bans.needs_proof),
             under_attack_ok: rule.under_attack_ok,
             new_sources: rule
                 .new_sources

@@ -58,13 +58,20 @@ pub(super) struct Observation {
     missed_buckets: u64,
     sources_max: usize,
     /// Where in `seen` a source is: half-empty tables are cheaper of these than of what is seen.
-    index: HashMap<IpNet, u32>,
+    index: HashMap<Whose, u32>,
     seen: Vec<Seen>,
     not_observed: u64,
     not_observed_in_round: u64,
     totals: Totals,
     weight: Weight,
     shared: Vec<(usize, Weight)>,
+}
+
+/// Whose window it is, and whether that of what its connections prove: each is held to the limit for itself.
+pub(super) type Whose = (IpNet, bool);
+
+pub(super) const fn whose(reading: &SourceReading) -> Whose {
+    (reading.prefix, reading.is_proven)
 }
 
 impl Observation {
@@ -136,7 +143,7 @@ impl Observation {
     /// Takes in one window, and tells how many refusals are new.
     pub(super) fn visit(&mut self, reading: &SourceReading, refused_bytes: u64) -> u64 {
         let (count, is_first) = (reading.window.refused.count(), self.rounds == 0);
-        let Some(seen) = entry(&mut self.index, &mut self.seen, self.sources_max, reading.prefix, || {
+        let Some(seen) = entry(&mut self.index, &mut self.seen, self.sources_max, whose(reading), || {
             // What was refused before anybody looked was refused at a time that nobody knows.
             let open = BucketIndex(self.current.0.saturating_sub(CELLS as u64 - 1));
             if is_first {
@@ -161,7 +168,7 @@ impl Observation {
     }
 
     /// Adds what another limit of the rule refused before this one was asked.
-    pub(super) fn owe(&mut self, source: IpNet, amount: u64) {
+    pub(super) fn owe(&mut self, source: Whose, amount: u64) {
         let Some(at) = self.index.get(&source) else { return };
         let seen = &mut self.seen[*at as usize];
         seen.add(self.shape, Refused { amount, bucket: self.current }, &mut self.totals);
@@ -202,7 +209,7 @@ impl Observation {
 
     pub(super) fn bytes(&self) -> usize {
         // hashbrown: an entry and a byte of control for each place.
-        let places = self.index.capacity() * 8 / 7 * (size_of::<(IpNet, u32)>() + 1);
+        let places = self.index.capacity() * 8 / 7 * (size_of::<(Whose, u32)>() + 1);
         let trials: usize = self.seen.iter().map(Seen::trial_bytes).sum();
         places + self.seen.capacity() * size_of::<Seen>() + trials
     }
@@ -210,10 +217,10 @@ impl Observation {
 
 /// The source, new where there is room.
 fn entry<'a>(
-    index: &mut HashMap<IpNet, u32>,
+    index: &mut HashMap<Whose, u32>,
     seen: &'a mut Vec<Seen>,
     sources_max: usize,
-    source: IpNet,
+    source: Whose,
     new: impl FnOnce() -> Seen,
 ) -> Option<&'a mut Seen> {
     if let Some(at) = index.get(&source) {

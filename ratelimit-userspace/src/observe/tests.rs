@@ -44,7 +44,13 @@ impl Charged {
     fn reading(&self, slot: u32) -> SourceReading {
         let cells = std::array::from_fn(|at| self.words.0[at].get());
         let prefix = "192.0.2.7/32".parse().unwrap();
-        SourceReading { prefix, slot, window: Source { refused: self.newest, cells }, refused_until: None }
+        SourceReading {
+            prefix,
+            slot,
+            is_proven: false,
+            window: Source { refused: self.newest, cells },
+            refused_until: None,
+        }
     }
 }
 
@@ -161,7 +167,7 @@ proptest! {
         for ((refused, cells), now) in words.into_iter().zip(times) {
             let mut round = observer.round(Nanos(now), &[u64::MAX]);
             let window = Source { refused: ratelimit_common::refusals::Refusals(refused), cells };
-            round.visit(&SourceReading { prefix: "192.0.2.7/32".parse().unwrap(), slot: of.slot, window, refused_until: None });
+            round.visit(&SourceReading { prefix: "192.0.2.7/32".parse().unwrap(), slot: of.slot, is_proven: false, window, refused_until: None });
             round.finish();
             let _observed = observer.observed(&of);
         }

@@ -1,5 +1,6 @@
 //! What would become of one more unit of one source, and why: `ratelimitd check IP --json`. Pure.
 
+use std::cmp::Reverse;
 use std::net::IpAddr;
 
 use jiff::Timestamp;
@@ -64,6 +65,9 @@ pub struct CheckLimit {
     pub mode: Mode,
     /// What is counted.
     pub unit: Unit,
+    /// Which of the source's packets this window is of, where its connections have one of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
     /// Used in the window.
     pub used: u64,
     /// Admitted in a window.
@@ -92,6 +96,16 @@ pub struct CheckLimit {
     pub buckets: Vec<Bucket>,
 }
 
+/// What is counted apart of one source, each part held to the limit for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Budget {
+    /// What anyone can forge: connection attempts, datagrams, segments of no connection.
+    Unproven,
+    /// Segments of connections that are established with this host.
+    Proven,
+}
+
 /// One bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bucket {
@@ -116,13 +130,12 @@ impl CheckReport {
         let is_found = |limit: &Limit| windows.iter().any(|reading| reading.slot == limit.slot);
         let limits = rules.iter().flat_map(|(_, rule)| rule.limits.iter().map(move |limit| (*rule, limit)));
         let limits: Vec<_> = limits
-            .map(|(rule, limit)| {
-                let found = windows.iter().find(|reading| reading.slot == limit.slot);
-                let window = found.map_or(Source::default(), |reading| reading.window);
-                (rule, limit, window, Standing::of_reading(rule, limit, found, now))
+            .flat_map(|(rule, limit)| {
+                let windows = Window::all(rule, limit, windows, now);
+                windows.into_iter().map(move |window| (rule, limit, window))
             })
             .collect();
-        let over = |mode: desired::Mode| limits.iter().any(|(rule, _, _, of)| rule.mode == mode && of.over);
+        let over = |mode: desired::Mode| limits.iter().any(|(rule, _, of)| rule.mode == mode && of.standing.over);
         let enforces = rules.iter().any(|(_, rule)| rule.mode == desired::Mode::Enforce);
         let ban_by = |mode: desired::Mode| bans.iter().any(|ban| policy.rules[ban.rule].mode == mode);
         let access = policy.grant(address, now);
@@ -142,7 +155,7 @@ impl CheckReport {
         let denied = access.filter(|access| access.grant == Grant::Denied);
         let denied = denied.map(|access| access.until.map_or(Retry { never: true, after_ns: 0 }, until));
         let banned = bans.iter().map(|ban| until(ban.until));
-        let retries = limits.iter().map(|(_, _, _, of)| of.retry).chain(denied).chain(banned);
+        let retries = limits.iter().map(|(_, _, of)| of.standing.retry).chain(denied).chain(banned);
         let retry = retries.max().filter(|_| reason != Reason::Exempt).unwrap_or_default();
         Self {
             schema: SCHEMA,
@@ -152,8 +165,8 @@ impl CheckReport {
             reason: reason.label().to_owned(),
             retry_after_seconds: seconds(retry.after_ns),
             never: retry.never,
-            remembered: !bans.is_empty() || limits.iter().any(|(_, limit, _, _)| is_found(limit)),
-            limits: limits.iter().map(|(rule, limit, window, of)| check_limit(rule, limit, window, of, now)).collect(),
+            remembered: !bans.is_empty() || limits.iter().any(|(_, limit, _)| is_found(limit)),
+            limits: limits.iter().map(|(rule, limit, window)| check_limit(rule, limit, window, now)).collect(),
             counting: Counting::of(rules.iter().flat_map(|(_, rule)| &rule.limits)),
             shadow_limits: rules.iter().flat_map(|(_, rule)| shadow_limits(rule, windows, now)).collect(),
         }
@@ -188,24 +201,48 @@ impl Outcome {
 pub(super) fn shadow_limits(rule: &desired::Rule, windows: &[SourceReading], now: Nanos) -> Vec<CheckLimit> {
     let of = |limit: &Limit| {
         let window = windows.iter().find(|reading| reading.slot == limit.slot);
-        let window = window.map_or(Source::default(), |reading| reading.window);
-        let standing = Standing::of_shadow(limit, &window, now);
-        CheckLimit { mode: Mode::DryRun, ..check_limit(rule, limit, &window, &standing, now) }
+        let words = window.map_or(Source::default(), |reading| reading.window);
+        let window = Window { budget: None, words, standing: Standing::of_shadow(limit, &words, now) };
+        CheckLimit { mode: Mode::DryRun, ..check_limit(rule, limit, &window, now) }
     };
     rule.shadow_limits.iter().map(of).collect()
 }
 
-pub(super) fn check_limit(
-    rule: &desired::Rule,
-    limit: &Limit,
-    window: &Source,
-    of: &Standing,
-    now: Nanos,
-) -> CheckLimit {
+/// One window of a limit, and how it stands.
+pub(super) struct Window {
+    budget: Option<Budget>,
+    words: Source,
+    pub(super) standing: Standing,
+}
+
+impl Window {
+    /// Those that are known of a source, the worst first; one that nothing is known of where there is none.
+    pub(super) fn all(rule: &desired::Rule, limit: &Limit, windows: &[SourceReading], now: Nanos) -> Vec<Self> {
+        let found: Vec<_> = windows.iter().filter(|reading| reading.slot == limit.slot).collect();
+        let is_apart = found.iter().any(|reading| reading.is_proven);
+        let budget = |is_proven| if is_proven { Budget::Proven } else { Budget::Unproven };
+        let window = |reading: &&SourceReading| Self {
+            budget: is_apart.then(|| budget(reading.is_proven)),
+            words: reading.window,
+            standing: Standing::of_reading(rule, limit, Some(reading), now),
+        };
+        let mut all: Vec<Self> = found.iter().map(window).collect();
+        if all.is_empty() {
+            let standing = Standing::of_reading(rule, limit, None, now);
+            all.push(Self { budget: None, words: Source::default(), standing });
+        }
+        all.sort_by_key(|of| Reverse((of.standing.over, of.standing.retry, of.standing.used)));
+        all
+    }
+}
+
+pub(super) fn check_limit(rule: &desired::Rule, limit: &Limit, window: &Window, now: Nanos) -> CheckLimit {
+    let Window { budget, words, standing: of } = window;
     CheckLimit {
         rule: rule.name.clone(),
         mode: rule.mode.into(),
         unit: limit.unit.into(),
+        budget: *budget,
         used: of.used,
         limit: limit.amount,
         remaining: of.remaining,
@@ -216,7 +253,7 @@ pub(super) fn check_limit(
         window_seconds: seconds(limit.window_ns),
         window: limit.form.into(),
         bucket_seconds: seconds(limit.bucket_ns),
-        buckets: buckets(limit, window, now),
+        buckets: buckets(limit, words, now),
     }
 }
 

@@ -2,12 +2,11 @@
 //! Pure.
 
 use jiff::Timestamp;
-use ratelimit_common::layout::Source;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 use serde::{Deserialize, Serialize};
 
-use super::check::{check_limit, shadow_limits};
+use super::check::{Window, check_limit, shadow_limits};
 use super::sources::{Standing, source_text};
 use super::{CheckLimit, Mode, Outcome, SCHEMA, ports, timestamp};
 use crate::datapath::{Ban, SourceReading};
@@ -122,11 +121,11 @@ impl ExplainReport {
         let ban = bans.iter().find(|ban| ban.client == client && ban.rule == at && now < ban.until);
         note(&mut self.steps, ban_step(ban, now));
         for limit in &rule.limits {
-            let found = windows.iter().find(|reading| reading.slot == limit.slot);
-            let window = found.map_or(Source::default(), |reading| reading.window);
-            let of = Standing::of_reading(rule, limit, found, now);
-            self.limits.push(check_limit(rule, limit, &window, &of, now));
-            note(&mut self.steps, limit_step(limit, &of));
+            let windows = Window::all(rule, limit, windows, now);
+            self.limits.extend(windows.iter().map(|window| check_limit(rule, limit, window, now)));
+            if let Some(worst) = windows.first() {
+                note(&mut self.steps, limit_step(limit, &worst.standing));
+            }
         }
         match (first, rule.mode) {
             (None, _) => Reason::WithinLimit,

@@ -204,7 +204,8 @@ mod tests {
     #[test]
     fn all_that_holds_is_listed_by_prefix_and_what_decides_comes_first() {
         let mut policy = policy(vec![limit(3, ratelimit_common::layout::Unit::Connections)]);
-        policy.rules[0].bans = Some(Bans { steps_ns: vec![60 * SECOND_NS, 600 * SECOND_NS], forget_ns: 0 });
+        policy.rules[0].bans =
+            Some(Bans { steps_ns: vec![60 * SECOND_NS, 600 * SECOND_NS], forget_ns: 0, needs_proof: false });
         let user = || By::Command { user: "root".into(), is_forced: false };
         let entries = [
             entry("192.0.2.1/32", Grant::Denied, user(), None),

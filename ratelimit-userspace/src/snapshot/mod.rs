@@ -25,7 +25,7 @@ mod sources;
 mod suggest;
 mod words;
 
-pub use check::{Bucket, CheckLimit, CheckReport, Outcome};
+pub use check::{Bucket, Budget, CheckLimit, CheckReport, Outcome};
 pub use dominant::{Dominance, Dominant, Look};
 pub use explain::{ExplainReport, Step, StepOutcome};
 pub use list::{Author, Clocks, ListReport, Listed};

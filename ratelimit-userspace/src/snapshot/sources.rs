@@ -84,8 +84,8 @@ pub struct Shadowed {
 
 /// Counts windows as they are visited, in any order, and keeps the worst.
 ///
-/// The windows of one source come apart, so the worst `top_max * limits` windows are kept: fewer than `top_max` sources can
-/// come before a source that belongs to the worst `top_max`, each with at most one window a limit, so none is missed.
+/// The windows of one source come apart, so the worst `top_max * 2 * limits` windows are kept: fewer than `top_max` sources can
+/// come before a source that belongs to the worst `top_max`, each with at most two windows a limit, so none is missed.
 #[derive(Debug)]
 pub struct Census {
     now: Nanos,
@@ -103,7 +103,8 @@ struct LimitCensus {
     rule: usize,
     refuse: Refuse,
     limit: Limit,
-    windows: u64,
+    /// Those of what anyone can forge, and those of what is proven: a source may have both.
+    windows: [u64; 2],
     over: u64,
 }
 
@@ -141,7 +142,7 @@ impl Census {
     /// An empty one, at `now` by the datapath's clock.
     pub fn new(policy: &Policy, now: Nanos, top_max: usize) -> Self {
         let limits = policy.rules.iter().enumerate().flat_map(|(rule, of)| {
-            let census = move |&limit| LimitCensus { rule, refuse: of.refuse, limit, windows: 0, over: 0 };
+            let census = move |&limit| LimitCensus { rule, refuse: of.refuse, limit, windows: [0; 2], over: 0 };
             of.limits.iter().map(census)
         });
         let shadow_slots = policy.rules.iter().enumerate().flat_map(|(rule, of)| {
@@ -166,9 +167,9 @@ impl Census {
             of.sources += u64::from(refused != 0);
             return;
         }
-        let worst_max = self.top_max.saturating_mul(self.limits.len());
+        let worst_max = self.top_max.saturating_mul(2 * self.limits.len());
         for of in self.limits.iter_mut().filter(|of| of.limit.slot == reading.slot) {
-            of.windows += 1;
+            of.windows[usize::from(reading.is_proven)] += 1;
             let Level { used, over, .. } = Level::of(&of.limit, of.refuse, &reading.window, self.now);
             of.over += u64::from(over);
             let refused = if over { reading.window.refused.count() } else { 0 };
@@ -199,7 +200,7 @@ impl Census {
             }
         }
         Tracked {
-            sources: self.limits.iter().map(|of| of.windows).max().unwrap_or(0),
+            sources: self.limits.iter().flat_map(|of| of.windows).max().unwrap_or(0),
             over_limit,
             shadows: self.shadows,
             leaders,

@@ -17,6 +17,8 @@ use crate::datapath::{Datapath, SourceReading};
 use crate::desired::{Access, Mode as DesiredMode, Refuse};
 use crate::fixture::{MINUTE_NS, address, limit, opening, policy};
 
+mod budgets;
+
 fn fake(policy: &Policy) -> (FakeDatapath, FakeKernel) {
     let (mut datapath, kernel) = FakeDatapath::new(&["eth0", "eth1"]);
     datapath.apply(policy).unwrap();
@@ -266,9 +268,9 @@ fn a_refusal_after_the_clock_was_read_is_seen() {
     let now = crate::datapath::fake::START;
     let later = BucketIndex(now.bucket(MINUTE_NS).0 + 1);
     let window = Source { refused: Refusals::default().and_one_in(later), cells: window_of(&limit, 1000, now) };
-    let source =
-        SourceReading { prefix: IpNet::from(address("198.51.100.7")), slot: limit.slot, window, refused_until: None };
-    let report = CheckReport::build(&policy, now, address("198.51.100.7"), &[source]);
+    let prefix = IpNet::from(address("198.51.100.7"));
+    let source = SourceReading { prefix, slot: limit.slot, is_proven: false, window, refused_until: None };
+    let report = CheckReport::build(&policy, now, prefix.addr(), &[source]);
     assert_eq!(report.verdict, Outcome::Drop);
 }
 
@@ -342,6 +344,7 @@ fn a_source_that_is_never_let_in_is_told_a_number_too() {
     let of = |limit: &desired::Limit| SourceReading {
         prefix,
         slot: limit.slot,
+        is_proven: false,
         window: Source { refused: Refusals(1), cells: window_of(limit, limit.amount, now) },
         refused_until: None,
     };
@@ -377,6 +380,7 @@ fn the_worst_of_many_sources_are_the_same_as_if_all_were_kept() {
         let windows = [0, 1].map(|at| SourceReading {
             prefix,
             slot: limits[at].slot,
+            is_proven: false,
             window: Source { refused: Refusals(used[at] % 7), cells: window_of(&limits[at], used[at], now) },
             refused_until: None,
         });
@@ -442,6 +446,7 @@ fn any_words_in_a_window_are_read_without_a_panic() {
         let windows = policy.rules[0].limits.iter().map(|limit| SourceReading {
             prefix,
             slot: limit.slot,
+            is_proven: false,
             window,
             refused_until: None,
         });
@@ -499,6 +504,7 @@ fn a_leaky_bucket_and_a_fixed_window_are_read_as_the_packet_path_reads_them() {
         let windows = [SourceReading {
             prefix,
             slot: of.slot,
+            is_proven: false,
             window: Source { refused: Refusals(0), cells },
             refused_until: None,
         }];
@@ -531,6 +537,7 @@ fn what_a_shadow_limit_would_have_refused_is_summed_over_the_sources() {
         census.visit(&SourceReading {
             prefix,
             slot: 901,
+            is_proven: false,
             window: Source { refused: Refusals(refused), cells: [0; 8] },
             refused_until: None,
         });
@@ -570,7 +577,7 @@ fn shadow_limits_are_shown_of_one_source_too_and_judge_nothing() {
 #[test]
 fn bans_are_counted_as_they_begin() {
     let mut policy = policy(vec![limit(1, Counted::Connections)]);
-    policy.rules[0].bans = Some(desired::Bans { steps_ns: vec![MINUTE_NS], forget_ns: MINUTE_NS });
+    policy.rules[0].bans = Some(desired::Bans { steps_ns: vec![MINUTE_NS], forget_ns: MINUTE_NS, needs_proof: false });
     let (mut datapath, kernel) = fake(&policy);
     for source in ["198.51.100.7", "198.51.100.8"] {
         for _ in 0..5 {

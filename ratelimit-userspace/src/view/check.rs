@@ -2,7 +2,7 @@
 
 use super::{counted, counting, duration, number};
 use crate::error::Exit;
-use crate::snapshot::{CheckLimit, CheckReport, Mode, Outcome};
+use crate::snapshot::{Budget, CheckLimit, CheckReport, Mode, Outcome};
 
 /// One source for people, several lines.
 pub fn check(report: &CheckReport) -> String {
@@ -84,8 +84,13 @@ fn limit(limit: &CheckLimit) -> String {
         Mode::DryRun => ", dry run",
     };
     let newest = if limit.over && limit.remaining > 0 { ", the newest in this bucket" } else { "" };
+    let budget = match limit.budget {
+        None => "",
+        Some(Budget::Proven) => " of its connections",
+        Some(Budget::Unproven) => " of what anyone can forge",
+    };
     let mut out = format!(
-        "Rule {}{mode}: {} of {} {} used in {}, {} left; {} refused{newest}\n",
+        "Rule {}{mode}: {} of {} {}{budget} used in {}, {} left; {} refused{newest}\n",
         limit.rule,
         number(limit.used),
         number(limit.limit),

@@ -51,6 +51,7 @@ pub const RULE_KEYS: Keys = &[
     "forget_after",
     "shadow_limits",
     "candidates",
+    "ban_unproven",
     "under_attack_ok",
     "new_sources",
 ];
@@ -118,6 +119,7 @@ struct RuleTable {
     shadow_limits: Vec<Text>,
     #[serde(default)]
     candidates: Vec<Text>,
+    ban_unproven: Option<Spanned<bool>>,
     under_attack_ok: Option<Spanned<bool>>,
     new_sources: Option<Text>,
     #[serde(default, rename = "override")]
@@ -331,6 +333,7 @@ impl RuleTable {
             forget_after: at.value("rule.forget_after", self.forget_after),
             shadow_limits: at.texts("rule.shadow_limits", self.shadow_limits),
             candidates: at.texts("rule.candidates", self.candidates),
+            ban_unproven: at.value("rule.ban_unproven", self.ban_unproven),
             under_attack_ok: at.value("rule.under_attack_ok", self.under_attack_ok),
             new_sources: at.value("rule.new_sources", self.new_sources),
             overrides: self.overrides.into_iter().map(|Table(table)| table.settings(&at)).collect(),

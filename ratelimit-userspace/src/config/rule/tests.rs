@@ -54,6 +54,7 @@ fn rules_keep_their_order_and_every_key_says_what_it_says() {
         mode = "dry-run"
         block_for = ["1m", "10m", "1h"]
         forget_after = "2d"
+        ban_unproven = true
         shadow_limits = ["500/5m", "2000/5m"]
         under_attack_ok = true
         new_sources = "20000/s"
@@ -67,7 +68,8 @@ fn rules_keep_their_order_and_every_key_says_what_it_says() {
     assert_eq!(prefixes(&premium.to), ["203.0.113.0/25", "203.0.113.5/32"]);
     assert_eq!((premium.mode, premium.refuse, premium.under_attack_ok), (Mode::DryRun, Refuse::All, true));
     let minute = 60_000_000_000;
-    let bans = Bans { steps_ns: vec![minute, 10 * minute, 60 * minute], forget_ns: 2 * 1_440 * minute };
+    let bans =
+        Bans { steps_ns: vec![minute, 10 * minute, 60 * minute], forget_ns: 2 * 1_440 * minute, needs_proof: false };
     assert_eq!(premium.bans, Some(bans));
     assert_eq!(premium.limits.iter().map(|limit| limit.unit).collect::<Vec<_>>(), [Unit::Packets, Unit::Bytes]);
     assert!(premium.limits.iter().all(|limit| limit.form == WindowForm::Lenient));
@@ -282,6 +284,13 @@ fn what_is_wrong_with_one_of_several_rules_is_said_with_its_name_and_place() {
             "bad value for `rule.forget_after` of rule b: there is no ban to forget",
             8,
             17,
+            "block_for",
+        ),
+        (
+            "name = \"b\"\nlimits = [\"5/s\"]\nban_unproven = true",
+            "bad value for `rule.ban_unproven` of rule b: there is no ban that could need proof",
+            8,
+            16,
             "block_for",
         ),
         (

@@ -84,7 +84,7 @@ async fn an_exemption_tells_whom_it_frees_and_goes_before_bans_and_denials() {
     let mut site = Site::new(1);
     site.start().await;
     let mut policy = site.kernel.policy().unwrap();
-    policy.rules[0].bans = Some(Bans { steps_ns: vec![60 * site::SECOND_NS], forget_ns: 0 });
+    policy.rules[0].bans = Some(Bans { steps_ns: vec![60 * site::SECOND_NS], forget_ns: 0, needs_proof: false });
     crate::datapath::Datapath::apply(&mut site.kernel.peek(), &policy).unwrap();
     for source in ["198.51.100.7", "198.51.100.7", "198.51.100.8", "203.0.113.9", "203.0.113.9"] {
         site.reason(source);
@@ -113,7 +113,7 @@ async fn unblock_takes_off_the_denial_and_the_bans_within_and_reset_forgets_the_
     let mut site = Site::new(1);
     site.start().await;
     let mut policy = site.kernel.policy().unwrap();
-    policy.rules[0].bans = Some(Bans { steps_ns: vec![60 * site::SECOND_NS], forget_ns: 0 });
+    policy.rules[0].bans = Some(Bans { steps_ns: vec![60 * site::SECOND_NS], forget_ns: 0, needs_proof: false });
     crate::datapath::Datapath::apply(&mut site.kernel.peek(), &policy).unwrap();
     for source in ["198.51.100.7", "198.51.100.7", "2001:db8::7", "2001:db8::8"] {
         site.reason(source);

@@ -8,7 +8,7 @@ use aya::programs::Xdp;
 use aya::{Ebpf, TestRun as _, TestRunOptions};
 use ipnet::IpNet;
 use ratelimit_common::gcra;
-use ratelimit_common::layout::{CHARGE_GENERATION, CHARGE_PROGRAM, ChargeOrder, LIMITS_MAX, Limit, Source, map};
+use ratelimit_common::layout::{CHARGE_GENERATION, CHARGE_PROGRAM, ChargeOrder, LIMITS_MAX, Limit, Source, Unit, map};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window::{self, BURST_ANY, amount_max};
 
@@ -40,20 +40,26 @@ impl Kernel {
         };
         let client = Client::of(net, self.ipv6_family);
         let limits = &of.limits[..usize::from(of.limits_len).min(LIMITS_MAX)];
-        for limit in limits_of(&of) {
+        for (at, limit) in limits_of(&of).enumerate() {
             let largest = if limit.is_gcra == 0 { amount_max(limit.bucket_ns) } else { limit.amount };
             words.rules[0] = of;
             words.rules[0].limits[0] = Limit { amount: largest, burst: BURST_ANY, ..*limit };
             (words.rules[0].limits_len, words.rules[0].shadows_len) = (1, 0);
             self.write_config(CHARGE_GENERATION, words)?;
-            for amount in runs(limit, amount.min(self.room(client, limit, largest)?)) {
-                self.order(ChargeOrder { amount, step: ChargeOrder::CHARGE, ..client.order() })?;
+            // Whichever of its windows is the one that the source's packets are held to.
+            for (is_proven, step) in sides(limit, at < limits.len()) {
+                for amount in runs(limit, amount.min(self.room(client, limit, is_proven, largest)?)) {
+                    self.order(ChargeOrder { amount, step, ..client.order() })?;
+                }
             }
         }
         let now = self.read_clock()?;
         let mut is_over = false;
         for limit in limits {
-            is_over |= self.window(client, limit.slot)?.is_some_and(|window| exceeds(limit, &window, now));
+            for (is_proven, _) in sides(limit, true) {
+                let window = self.window(client, limit.slot_of(is_proven))?;
+                is_over |= window.is_some_and(|window| exceeds(limit, &window, now));
+            }
         }
         let bans = is_over && of.bans.steps_len != 0 && of.dry_run == 0;
         if bans && !self.ban(client, of.bans.slot)?.is_some_and(|ban| ban.holds(now)) {
@@ -64,15 +70,15 @@ impl Kernel {
 
     /// How much more of a limit can be counted: a cell has an end, and a source that is there has been over its limit for long. A
     /// leaky bucket has none, and would be full for years: it is filled with a window's worth more than it holds.
-    fn room(&mut self, client: Client, limit: &Limit, largest: u64) -> Result<u64, DatapathError> {
-        let now = self.read_clock()?;
+    fn room(&mut self, client: Client, limit: &Limit, is_proven: bool, largest: u64) -> Result<u64, DatapathError> {
+        let (now, slot) = (self.read_clock()?, limit.slot_of(is_proven));
         if limit.is_gcra != 0 {
-            let full_ns = self.window(client, limit.slot)?.map_or(0, |window| window.cells[0]).saturating_sub(now.0);
+            let full_ns = self.window(client, slot)?.map_or(0, |window| window.cells[0]).saturating_sub(now.0);
             let left_ns = limit.burst.saturating_add(limit.bucket_ns).saturating_sub(full_ns);
             let room = u128::from(left_ns) * u128::from(limit.amount) / u128::from(limit.bucket_ns.max(1));
             return Ok(u64::try_from(room).unwrap_or(u64::MAX));
         }
-        let used = self.window(client, limit.slot)?.map_or(0, |window| used(limit, &window, now));
+        let used = self.window(client, slot)?.map_or(0, |window| used(limit, &window, now));
         Ok(largest.saturating_sub(used))
     }
 
@@ -89,6 +95,16 @@ impl Kernel {
         }
         Err(anyhow!("charge a source: its window has no room for so much, or the map has none for its window").into())
     }
+}
+
+/// The windows of a limit, or of a shadow limit, that packets are charged to: whether each is that of what is proven, and the step that
+/// charges it.
+fn sides(limit: &Limit, is_held: bool) -> Vec<(bool, u32)> {
+    let mut sides = vec![(false, ChargeOrder::CHARGE)];
+    if is_held && limit.unit != Unit::Connections as u8 {
+        sides.push((true, ChargeOrder::CHARGE_PROVEN));
+    }
+    sides
 }
 
 /// The amounts to charge one after the other: nothing is not charged.

@@ -16,6 +16,7 @@ use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 
 use super::plain::Plain;
+use super::windows::Windows;
 use super::{Kernel, limits_of, map_mut, map_ref, rules_len, state};
 use crate::datapath::{Ban, DatapathError, Forgotten, SourceReading, batch};
 
@@ -177,11 +178,10 @@ impl Kernel {
         let mut entries = self.ban_entries()?;
         entries.retain(|entry| entry.client.net(lengths).is_some_and(|client| within.contains(&client)));
         let lifted = self.in_force(&words, &entries)?;
-        for Entry { client, slot, .. } in entries {
-            self.remove_ban(client, slot)?;
-        }
+        let removed = entries.iter().try_for_each(|of| self.remove_ban(of.client, of.slot).map(|_| ()));
+        // Of those that are removed no note holds, whatever became of the others.
         self.begin_epoch()?;
-        Ok(lifted)
+        removed.map(|()| lifted)
     }
 
     pub(super) fn forget_client(&mut self, net: IpNet) -> Result<Forgotten, DatapathError> {
@@ -191,7 +191,7 @@ impl Kernel {
         for generation in 0..GENERATIONS {
             let words = self.config_words_of(generation)?;
             let limits = words.rules[..rules_len(&words)].iter().flat_map(limits_of);
-            slots.extend(limits.map(|limit| limit.slot));
+            slots.extend(limits.flat_map(|limit| [false, true].map(|is_proven| limit.slot_of(is_proven))));
         }
         slots.sort_unstable();
         slots.dedup();
@@ -218,7 +218,7 @@ impl Kernel {
 
     pub(super) fn windows_of(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError> {
         let (words, noted) = (self.config_words()?, self.noted()?);
-        let slots: Vec<u32> = words.rules[..rules_len(&words)].iter().flat_map(limits_of).map(|of| of.slot).collect();
+        let windows = Windows::of(&words);
         let Lengths { ipv4, ipv6 } = Lengths::of(&words);
         let mut all = Vec::with_capacity(addresses.len());
         for address in addresses {
@@ -228,14 +228,14 @@ impl Kernel {
             };
             let client = Client::of(prefix, self.ipv6_family);
             let mut readings = Vec::new();
-            for &slot in &slots {
-                let (window, refused_until) = (self.window(client, slot)?, noted.until(client, slot));
+            for (key, slot, is_proven) in windows.all() {
+                let (window, refused_until) = (self.window(client, key)?, noted.until(client, key));
                 if window.is_none() && refused_until.is_none() {
                     continue;
                 }
                 let mut window = window.unwrap_or_default();
-                window.refused = window.refused.and(noted.of(client, slot));
-                readings.push(SourceReading { prefix, slot, window, refused_until });
+                window.refused = window.refused.and(noted.of(client, key));
+                readings.push(SourceReading { prefix, slot, is_proven, window, refused_until });
             }
             all.push(readings);
         }

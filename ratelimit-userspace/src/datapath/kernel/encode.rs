@@ -10,6 +10,7 @@ use ratelimit_common::layout::{
     BAN_STEPS_MAX, CLASSES_MAX, Config, GENERATION_BITS, INTERFACES_MAX, LIMITS_MAX, Limit, PREFIXES_MAX, PortTable,
     Prefix, PrefixKeyV4, PrefixKeyV6, RULES_MAX, Rule, RuleSet, SHADOWS_MAX, TARGETS_MAX, Unit,
 };
+use ratelimit_common::proof::{self, asks};
 use ratelimit_common::source::{Family, ipv4_mask, ipv6_mask};
 
 use crate::desired::{self, Access, Mode, Policy, Ports, Refuse};
@@ -242,10 +243,11 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
     if count == 0 || count > LIMITS_MAX {
         return Err(EncodeError::Limits(rule.name.clone(), count));
     }
-    let mut slots: Vec<_> = rule.limits.iter().chain(&rule.shadow_limits).map(|limit| limit.slot).collect();
+    let limits = rule.limits.iter().chain(&rule.shadow_limits);
+    let mut slots: Vec<_> = limits.flat_map(|limit| [limit.slot, limit.slot ^ proof::SLOT]).collect();
     slots.sort_unstable();
     slots.dedup();
-    if slots.len() != count + rule.shadow_limits.len() {
+    if slots.len() != 2 * (count + rule.shadow_limits.len()) {
         return Err(EncodeError::SharedWindow(rule.name.clone()));
     }
     let shadows = rule.shadow_limits.len();
@@ -265,7 +267,7 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         row: 0,
         shadows_len: u8::try_from(shadows).unwrap_or(0),
         counts_requests: counts_requests(rule),
-        reserved: 0,
+        proof: proof(rule),
         name: desired::name_hash(&rule.name),
         until_ns: rule.until.map_or(0, |until| until.0.max(1)),
         new_sources: rule.new_sources.map_or(0, |of| of.amount),
@@ -277,6 +279,23 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
 /// Whether a limit of the rule counts these, a shadow limit or one that holds.
 fn counts(rule: &desired::Rule, unit: Unit) -> bool {
     rule.limits.iter().chain(&rule.shadow_limits).any(|limit| limit.unit == unit)
+}
+
+/// [`Rule::proof`].
+fn proof(rule: &desired::Rule) -> u8 {
+    let holds = |unit| rule.limits.iter().any(|limit| limit.unit == unit);
+    let bans = rule.mode == Mode::Enforce && rule.bans.as_ref().is_some_and(|bans| bans.needs_proof);
+    let mut asked = 0;
+    if holds(Unit::Packets) || holds(Unit::Bytes) || holds(Unit::Requests) && rule.refuse == Refuse::All {
+        asked |= asks::SEGMENTS;
+    }
+    if bans {
+        asked |= asks::BANS;
+    }
+    if bans && holds(Unit::Connections) {
+        asked |= asks::CONNECTIONS;
+    }
+    asked
 }
 
 /// [`Rule::counts_requests`].

@@ -43,6 +43,15 @@ impl Kernel {
         for row in taken {
             self.clear_row(row)?;
         }
+        for rule in &config.rules[..policy.rules.len()] {
+            let budget = |of: &layout::Rule| (of.row, of.name, of.new_sources, of.new_sources_ns);
+            if !known.rules.iter().any(|of| budget(of) == budget(rule)) {
+                // What another budget has let in would be no measure for this one.
+                self.array::<u64>(map::NEW_SOURCES)?
+                    .set(rule.row.into(), 0, 0)
+                    .with_context(|| format!("write {}", map::NEW_SOURCES))?;
+            }
+        }
         config.wall_offset_ns = self.wall_offset_ns;
         config.seed = self.seed;
         config.insertions_max = self.insertions_max;

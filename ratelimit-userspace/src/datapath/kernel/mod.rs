@@ -10,11 +10,13 @@ mod held;
 mod notes;
 mod options;
 mod plain;
+mod shared;
 mod state;
 mod testing;
 #[cfg(feature = "trace")]
 mod trace;
 mod trial;
+mod windows;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -24,7 +26,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use aya::maps::{Array, Map, MapData, MapError, PerCpuArray};
 use aya::programs::Xdp;
-use aya::{Ebpf, EbpfLoader};
+use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use ipnet::IpNet;
 use ratelimit_common::layout::{
     self, COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, GENERATIONS, INTERFACE_UNKNOWN,
@@ -43,6 +45,7 @@ use self::held::Held;
 pub use self::options::{Clock, Options, Passed};
 use self::plain::Plain;
 pub use self::testing::{Bare, ProgramSize, TestRun, object};
+use self::windows::Windows;
 use super::pins::Pins;
 use super::{
     Ban, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading, Tallies, Trial, XdpMode, batch,
@@ -161,8 +164,13 @@ impl Kernel {
         let lines = note_lines(windows);
         let clock_is_injected = u8::from(options.clock == Clock::Injected);
         let passed_action = options.passed.action();
+        // Each try with a log that has to be longer than the last one's verifies the program anew: with all of its log that takes
+        // minutes on a slow machine, before the refusal is heard of.
+        let wanted =
+            if tracing::enabled!(tracing::Level::DEBUG) { VerifierLogLevel::DEBUG } else { VerifierLogLevel::DISABLE };
         let mut loader = EbpfLoader::new();
         loader
+            .verifier_log_level(wanted | VerifierLogLevel::STATS)
             .map_max_entries(map::SOURCES_V4, entries)
             .map_max_entries(map::SOURCES_V6, v6)
             .map_max_entries(map::SOURCES_V6_WIDE, v6_wide)
@@ -456,7 +464,7 @@ impl Datapath for Kernel {
             return Ok(());
         }
         let Lengths { ipv4, ipv6 } = Lengths::of(&words);
-        let (noted, family) = (self.noted()?, self.ipv6_family);
+        let (noted, family, windows) = (self.noted()?, self.ipv6_family, Windows::of(&words));
         let is_nothing_noted = noted.is_empty();
         let (v6_name, v6_len) = match self.ipv6_family {
             Family::V4 | Family::V6 => (map::SOURCES_V6, size_of::<SourceKeyV6>()),
@@ -472,7 +480,9 @@ impl Datapath for Kernel {
                         reading.window.refused = reading.window.refused.and(noted.of(client, reading.slot));
                         reading.refused_until = noted.until(client, reading.slot);
                     }
-                    visit(reading);
+                    if let Some((slot, is_proven)) = windows.limit(reading.slot) {
+                        visit(SourceReading { slot, is_proven, ..reading });
+                    }
                 }
             })
             .with_context(|| format!("read {name}"))?;

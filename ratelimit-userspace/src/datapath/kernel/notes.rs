@@ -3,18 +3,20 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context as _;
 use aya::maps::PerCpuArray;
 use ratelimit_common::admission::Admission;
-use ratelimit_common::layout::{Active, GENERATIONS, SourceKeyV4, map};
-use ratelimit_common::refused::{Line, Note, Term, WAYS};
+use ratelimit_common::layout::{Active, GENERATIONS, map};
+use ratelimit_common::refused::{BUSY, Line, Note, Term};
 use ratelimit_common::time::Nanos;
 
 use super::clients::Client;
 use super::plain::Plain;
+use super::shared::Shared;
 use super::{Kernel, map_ref, state};
-use crate::datapath::{DatapathError, batch};
+use crate::datapath::DatapathError;
 
 /// What is noted, by client and slot.
 #[derive(Debug, Default)]
@@ -52,14 +54,9 @@ impl Noted {
         }
         if term.holds(now) && note.what >> 32 == u64::from(epoch) {
             let until = self.until.entry(key).or_insert(Nanos(0));
-            *until = end(term).max(*until);
+            *until = term.until().max(*until);
         }
     }
-}
-
-/// When a term ends: it tells 2^20 ns, above 16 bits.
-fn end(term: Term) -> Nanos {
-    Nanos(term.word() >> 16 << 20)
 }
 
 /// What each CPU may have of so many insertions: twice its share, as packets are not spread evenly.
@@ -98,21 +95,28 @@ impl Kernel {
         let is_trial_over = words.until_ns != 0 && words.until_ns <= now.0;
         let epoch = if is_trial_over { Active::epoch_after_trial(epoch) } else { epoch };
         let mut noted = Noted::default();
-        self.visit_lines(|_, line| line.0.iter().for_each(|note| noted.add(note, epoch, now)))?;
+        for words in self.refused()?.words().as_chunks().0 {
+            // Most have never been written.
+            if words[0].load(Ordering::Relaxed) != 0 {
+                noted.add(&note(words), epoch, now);
+            }
+        }
         Ok(noted)
     }
 
-    /// Takes out the notes of these clients, and what is counted in them.
+    /// Takes out the notes of these clients, and what is counted in them. Each as a packet would: what is being written at that time
+    /// stays.
     pub(super) fn forget_notes(&mut self, is_meant: impl Fn(Client) -> bool) -> Result<(), DatapathError> {
-        let mut changed = Vec::new();
-        self.visit_lines(|at, mut line| {
-            let meant = line.0.iter_mut().filter(|note| note.what != 0 && is_meant(client(note)));
-            if meant.map(|note| *note = Note::default()).count() != 0 {
-                changed.push((at, line));
+        for words in self.refused()?.words().as_chunks::<NOTE_WORDS>().0 {
+            let note = note(words);
+            if note.what == 0 || note.until == BUSY || !is_meant(client(&note)) {
+                continue;
             }
-        })?;
-        for (at, line) in changed {
-            self.array(map::REFUSED)?.set(at, Plain(line), 0).with_context(|| format!("write {}", map::REFUSED))?;
+            let [until, source, what, counted] = words;
+            if until.compare_exchange(note.until, BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                [source, what, counted].into_iter().for_each(|word| word.store(0, Ordering::SeqCst));
+                until.store(0, Ordering::SeqCst);
+            }
         }
         Ok(())
     }
@@ -128,19 +132,11 @@ impl Kernel {
         Ok(cpus.iter().map(|Plain(cpu)| *cpu).collect())
     }
 
-    fn visit_lines(&self, mut visit: impl FnMut(u32, Line)) -> Result<(), DatapathError> {
-        let name = map::REFUSED;
-        let (data, lines) = (state::data(map_ref(&self.ebpf, name)?)?, self.map(name)?.max_entries());
-        batch::visit(data.fd().as_fd(), size_of::<u32>(), size_of::<Line>(), lines, |key, value| {
-            // Most have never been written.
-            if value.iter().any(|byte| *byte != 0)
-                && let (Ok(key), Some(line)) = (key.try_into(), line(value))
-            {
-                visit(u32::from_ne_bytes(key), line);
-            }
-        })
-        .with_context(|| format!("read {name}"))?;
-        Ok(())
+    fn refused(&self) -> Result<Shared<'_>, DatapathError> {
+        let (name, info) = (map::REFUSED, self.map(map::REFUSED)?);
+        let bytes = info.max_entries() as usize * size_of::<Line>();
+        let data = state::data(map_ref(&self.ebpf, name)?)?;
+        Ok(Shared::of(data.fd().as_fd(), bytes).with_context(|| format!("map {name}"))?)
     }
 }
 
@@ -152,39 +148,31 @@ fn client(note: &Note) -> Client {
     }
     #[expect(clippy::cast_possible_truncation, reason = "an address of 32 bits")]
     let address = note.source as u32;
-    let SourceKeyV4 { prefix, .. } = SourceKeyV4 { prefix: address.to_ne_bytes(), slot: 0 };
-    Client::V4(prefix)
+    Client::V4(address.to_ne_bytes())
 }
 
-fn line(value: &[u8]) -> Option<Line> {
-    let words: &[[u8; 8]; 4 * WAYS] = value.as_chunks().0.try_into().ok()?;
-    let mut notes = words.map(u64::from_ne_bytes).into_iter();
-    let mut line = Line::default();
-    for note in &mut line.0 {
-        *note = Note { until: notes.next()?, source: notes.next()?, what: notes.next()?, counted: notes.next()? };
-    }
-    Some(line)
+/// Words of a note.
+const NOTE_WORDS: usize = size_of::<Note>() / size_of::<u64>();
+
+/// A note as it is now. One that is being written meanwhile may be read in parts: then it refuses nothing, or has refused what the one
+/// before it had.
+fn note([until, source, what, counted]: &[AtomicU64; NOTE_WORDS]) -> Note {
+    let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
+    Note { until: word(until), source: word(source), what: word(what), counted: word(counted) }
 }
 
 #[cfg(test)]
 mod tests {
-    use ratelimit_common::refused::{BUSY, ONE_DROPPED};
+    use ratelimit_common::refused::ONE_DROPPED;
     use ratelimit_common::verdict::{Reason, Verdict};
 
     use super::*;
 
     #[test]
-    fn a_line_is_read_as_it_was_written() {
-        let note = |of: u64| Note { until: of, source: of + 1, what: of + 2, counted: (3 * ONE_DROPPED) | of };
-        let written = Line([note(7), note(70)]);
-        let bytes: Vec<u8> = written
-            .0
-            .iter()
-            .flat_map(|note| [note.until, note.source, note.what, note.counted])
-            .flat_map(u64::to_ne_bytes)
-            .collect();
-        assert_eq!(line(&bytes), Some(written));
-        assert_eq!(line(&bytes[1..]), None);
+    fn a_note_is_read_as_it_was_written() {
+        let written = Note { until: 7, source: 8, what: 9, counted: (3 * ONE_DROPPED) | 7 };
+        let words = [written.until, written.source, written.what, written.counted].map(AtomicU64::new);
+        assert_eq!(super::note(&words), written);
     }
 
     const NOW: Nanos = Nanos(1_767_261_600_000_000_000);

@@ -108,7 +108,7 @@ pub(super) fn source_reading(key: &[u8], value: &[u8], ipv4_prefix: u8, ipv6_pre
         *cell = words.next()?.ok()?;
     }
     let slot = u32::from_ne_bytes(slot.try_into().ok()?);
-    Some(SourceReading { prefix, slot, window: Source { refused, cells }, refused_until: None })
+    Some(SourceReading { prefix, slot, is_proven: false, window: Source { refused, cells }, refused_until: None })
 }
 
 /// Wall clock minus monotonic clock, in nanoseconds.

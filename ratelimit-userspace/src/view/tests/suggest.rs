@@ -61,7 +61,7 @@ fn what_is_not_certain_is_said() {
     let mut policy =
         policy(vec![Limit { burst: Some(15), ..limit(20, Unit::Connections) }, hour, limit(4000, Unit::Bytes)]);
     policy.rules[0].refuse = Refuse::All;
-    policy.rules[0].bans = Some(crate::desired::Bans { steps_ns: vec![1], forget_ns: 1 });
+    policy.rules[0].bans = Some(crate::desired::Bans { steps_ns: vec![1], forget_ns: 1, needs_proof: false });
     insta::assert_snapshot!(said(&policy, &with(&[300])[420..], 9));
 }
 

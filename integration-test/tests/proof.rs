@@ -1,0 +1,184 @@
+//! What is sent in a source's name, and what it sends itself: budgets apart, and bans that need proof.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use integration_test::frames::flag::{ACK, SYN};
+use integration_test::frames::proto::{TCP, UDP};
+use integration_test::frames::{IPV4, V4, frame, tcp_with, udp};
+use integration_test::is_skipped;
+use integration_test::lab::{CLIENTS, Lab, SERVER, ask, number, packets};
+use netlab::{Child, PacketSocket, nginx, without_offloads};
+use serde_json::Value;
+
+/// Whose address is forged: the innocent.
+const OWNER: &str = CLIENTS[0];
+const OWNER_V4: [u8; 4] = [10, 9, 0, 2];
+
+fn web(lab: &Lab) -> Child {
+    // Segments are what they are on a wire.
+    without_offloads(&lab.client, "c0").unwrap();
+    without_offloads(&lab.server, "s0").unwrap();
+    nginx(&lab.server, lab.directory(), &[SocketAddr::new(SERVER[0].parse().unwrap(), 80)]).unwrap()
+}
+
+/// A frame in the owner's name to the server's port 80: by what follows the IP header.
+fn forged(protocol: u8, payload: Vec<u8>) -> Vec<u8> {
+    let mut frame = frame(IPV4, V4 { source: OWNER_V4, ..V4::of(protocol) }.around(payload));
+    // Behind the Ethernet header. The checksum is wrong then: what passes ends in the stack, and nobody answers it.
+    frame[14 + 16..14 + 20].copy_from_slice(&[10, 9, 0, 1]);
+    frame
+}
+
+/// Asks once more over a connection that stays open.
+fn answers(stream: &mut TcpStream) -> bool {
+    stream.set_read_timeout(Some(Duration::from_millis(800))).unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let mut part = [0; 4096];
+    while !answer.ends_with(b"ok\n") {
+        match stream.read(&mut part) {
+            Ok(0) | Err(_) => return false,
+            Ok(bytes) => answer.extend(&part[..bytes]),
+        }
+    }
+    true
+}
+
+/// One of each kind that anyone can send: a SYN, a segment of no connection, a datagram.
+fn kinds() -> [Vec<u8>; 3] {
+    [
+        forged(TCP, tcp_with(80, SYN, &[], &[])),
+        forged(TCP, tcp_with(80, ACK, &[], b"GET / HTTP/1.1\r\n\r\n")),
+        forged(UDP, udp(80, [7; 100])),
+    ]
+}
+
+/// Sends so many of each, and waits until they are counted.
+fn flood(lab: &Lab, sender: &PacketSocket, each: u64) {
+    let before = packets(&lab.stats())[0];
+    for _ in 0..each {
+        for frame in kinds() {
+            sender.send(&frame).unwrap();
+        }
+    }
+    lab.stats_once(|stats| packets(stats)[0] >= before + 3 * each);
+}
+
+fn check(lab: &Lab) -> Value {
+    serde_json::from_str(&lab.ratelimitd(&["check", OWNER, "--json"]).stdout).unwrap()
+}
+
+/// What is used of the owner's limit, by its budgets: of what anyone can forge, and of its connections.
+fn used(lab: &Lab) -> (u64, u64) {
+    let check = check(lab);
+    let of = |budget: &str| {
+        let limits = check["limits"].as_array().unwrap();
+        limits.iter().find(|limit| limit["budget"] == budget).map_or(0, |limit| number(limit, "/used"))
+    };
+    (of("unproven"), of("proven"))
+}
+
+fn banned(lab: &Lab) -> u64 {
+    number(&lab.stats(), "/sources/banned")
+}
+
+#[test]
+fn who_is_forged_keeps_its_open_connection_at_full_speed() {
+    if is_skipped("who_is_forged_keeps_its_open_connection_at_full_speed") {
+        return;
+    }
+    const FILE_BYTES: usize = 4 << 20;
+    let lab = Lab::new();
+    fs::create_dir(lab.directory().join("files")).unwrap();
+    fs::write(lab.directory().join("files/large"), vec![b'x'; FILE_BYTES]).unwrap();
+    let _web = web(&lab);
+    let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+    // What a download of 4 MB acknowledges is less; what is forged is ten times as much.
+    let _daemon = lab.limit(&["--limit", "6000/1h", "--count", "packets"]);
+    let mut stream = lab.open(OWNER, 80);
+    flood(&lab, &sender, 3_000);
+    let began = Instant::now();
+    assert!(ask(&mut stream, "/files/large").len() >= FILE_BYTES);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    let (unproven, proven) = used(&lab);
+    assert_eq!(unproven, 6_000, "what is forged is held to the limit");
+    assert!((100..6_000).contains(&proven), "{proven}");
+    // And nobody gets in by what is forged.
+    lab.assert_blocked(OWNER, 80);
+}
+
+#[test]
+fn who_is_forged_has_its_requests_answered_up_to_the_limit_and_no_further() {
+    if is_skipped("who_is_forged_has_its_requests_answered_up_to_the_limit_and_no_further") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+    let _daemon = lab.limit(&["--limit", "20/1h", "--count", "requests"]);
+    flood(&lab, &sender, 50);
+    let mut stream = lab.open(OWNER, 80);
+    for _ in 0..20 {
+        assert!(answers(&mut stream));
+        flood(&lab, &sender, 1);
+    }
+    assert_eq!(used(&lab), (20, 20));
+    assert!(!answers(&mut stream), "one too many");
+}
+
+#[test]
+fn what_is_forged_bans_nobody_in_any_unit_unless_the_rule_says_so() {
+    if is_skipped("what_is_forged_bans_nobody_in_any_unit_unless_the_rule_says_so") {
+        return;
+    }
+    for unit in ["connections", "packets", "bytes", "requests"] {
+        let lab = Lab::new();
+        let _web = web(&lab);
+        let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+        let limit = if unit == "bytes" { "4000/1h" } else { "12/1h" };
+        let _daemon = lab.limit(&["--limit", limit, "--count", unit, "--block-for", "1h"]);
+        // The owner is there too, well within its limit.
+        let mut stream = lab.open(OWNER, 80);
+        assert!(answers(&mut stream));
+        flood(&lab, &sender, 100);
+        assert!(number(&lab.stats(), "/reasons/over_limit") > 80, "{unit}");
+        assert_eq!(banned(&lab), 0, "{unit}");
+        assert!(answers(&mut stream), "{unit}");
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+    let file = lab.directory().join("ratelimitd.toml");
+    let rule = "[rule]\nlimits = [\"8/1h connections\"]\nblock_for = \"1h\"\nban_unproven = true\n";
+    fs::write(&file, format!("interfaces = [\"s0\"]\nsocket = \"{}\"\n{rule}", lab.socket().display())).unwrap();
+    let _daemon = lab.start(&["run", "--config", file.to_str().unwrap()]);
+    lab.stats_once(|_| true);
+    flood(&lab, &sender, 100);
+    assert_eq!(banned(&lab), 1);
+}
+
+#[test]
+fn who_connects_itself_and_goes_on_over_the_limit_is_banned_in_any_unit() {
+    if is_skipped("who_connects_itself_and_goes_on_over_the_limit_is_banned_in_any_unit") {
+        return;
+    }
+    for (unit, limit) in [("connections", "8/1h"), ("packets", "60/1h"), ("bytes", "6000/1h"), ("requests", "8/1h")] {
+        let lab = Lab::new();
+        let _web = web(&lab);
+        let _daemon = lab.limit(&["--limit", limit, "--count", unit, "--block-for", "1h"]);
+        // One after the other, each with a request of its own, until it is banned.
+        let url = format!("http://{}/", SERVER[0]);
+        let one = ["timeout", "5", "curl", "-s", "-m", "1", "--interface", OWNER, "-o", "/dev/null", &url];
+        let tried = (1..40).find(|_| {
+            lab.client.run(&one).unwrap();
+            banned(&lab) == 1
+        });
+        assert!(tried.is_some_and(|tried| tried > 5), "{unit}: {tried:?}, {:#}", lab.stats());
+        assert_eq!(check(&lab)["reason"], "banned", "{unit}");
+    }
+}

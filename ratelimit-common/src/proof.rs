@@ -1,0 +1,100 @@
+//! What a packet proves of its sender. Whoever receives what this host sends is who it says: a TCP segment of one of the host's
+//! connections. A SYN, a datagram or a segment of no connection can be anyone's, in anyone's name.
+//!
+//! So what is proven is counted in windows of its own, with the same limits: packets in the name of a source take nothing from its open
+//! connections. And a ban follows what is proven: a segment of an established connection that was refused, or an attempt to connect by a source that has lately
+//! made nearly as many connections as the limit lets in.
+
+/// Of a slot, flipped: its window of what is proven.
+pub const SLOT: u32 = 1 << 31;
+
+/// What a rule asks proof for; some of them.
+pub mod asks {
+    /// Each TCP segment: the rule counts packets or bytes, or refuses everything.
+    pub const SEGMENTS: u8 = 1;
+    /// Each connection, once: the rule counts them, and bans.
+    pub const CONNECTIONS: u8 = 2;
+    /// Bans begin by what is proven alone.
+    pub const BANS: u8 = 4;
+}
+
+/// What the host's TCP socket that a segment is for says of its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// There is none, or one that listens: anyone can send this.
+    Unknown,
+    /// It has answered a SYN, and waits for the end of the handshake. A client's first request may come with that, and be looked at
+    /// before the stack has seen either: it is counted as what is proven, like those after it, and bans nobody. What is no request
+    /// is not.
+    Answered,
+    /// It has heard from its peer what only that can know.
+    Established,
+}
+
+/// What a socket in this state says (`include/net/tcp_states.h`, Linux 6.18).
+#[inline(always)]
+pub const fn standing(state: u32) -> Standing {
+    const SYN_RECV: u32 = 3;
+    const NEW_SYN_RECV: u32 = 12;
+    if is_established(state) {
+        Standing::Established
+    } else if state == SYN_RECV || state == NEW_SYN_RECV {
+        Standing::Answered
+    } else {
+        Standing::Unknown
+    }
+}
+
+#[inline(always)]
+const fn is_established(state: u32) -> bool {
+    const ESTABLISHED: u32 = 1;
+    const FIN_WAIT1: u32 = 4;
+    const FIN_WAIT2: u32 = 5;
+    const TIME_WAIT: u32 = 6;
+    const CLOSE_WAIT: u32 = 8;
+    const LAST_ACK: u32 = 9;
+    const CLOSING: u32 = 11;
+    const ALL: u32 = 1 << ESTABLISHED
+        | 1 << FIN_WAIT1
+        | 1 << FIN_WAIT2
+        | 1 << TIME_WAIT
+        | 1 << CLOSE_WAIT
+        | 1 << LAST_ACK
+        | 1 << CLOSING;
+    state < 32 && ALL >> (state & 31) & 1 != 0
+}
+
+/// Whether it is enough for a ban that there is no room for so many more among the proven connections of a limit of `amount`: then they
+/// are at least three quarters of it, or all of less than four. Not each connection that is let in sends something.
+#[inline(always)]
+pub const fn room_of_the_innocent(amount: u64) -> u64 {
+    amount / 4 + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_waits_for_its_peer_proves_nothing() {
+        let (syn_sent, syn_recv, close, listen, new_syn_recv) = (2, 3, 7, 10, 12);
+        for state in [0, syn_sent, close, listen, 32, 33, u32::MAX] {
+            assert_eq!(standing(state), Standing::Unknown, "{state}");
+        }
+        for state in [syn_recv, new_syn_recv] {
+            assert_eq!(standing(state), Standing::Answered, "{state}");
+        }
+        for state in [1, 4, 5, 6, 8, 9, 11] {
+            assert_eq!(standing(state), Standing::Established, "{state}");
+        }
+    }
+
+    #[test]
+    fn three_quarters_of_the_limit_are_enough_and_less_is_not() {
+        for (amount, enough) in [(1, 1), (2, 2), (3, 3), (4, 3), (10, 8), (1000, 750)] {
+            let has_room = |used: u64| used + room_of_the_innocent(amount) <= amount;
+            assert!(!has_room(enough), "{amount}");
+            assert!(has_room(enough - 1), "{amount}");
+        }
+    }
+}

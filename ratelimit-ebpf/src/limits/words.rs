@@ -1,0 +1,176 @@
+//! What the functions of [`super`] pass each other: plain numbers, as the verifier wants them.
+
+use ratelimit_common::layout::{self, Unit};
+use ratelimit_common::verdict::Reason;
+
+use crate::clock::Clock;
+use crate::maps;
+
+/// What a packet costs, by unit: its bytes, above them the requests that begin in it, and in the top bits whether it opens a
+/// connection and whether it is proven. One word, as an argument must be.
+#[derive(Clone, Copy)]
+pub(crate) struct Cost(pub(super) u64);
+
+const COST_OPENS: u32 = 63;
+const COST_PROVEN: u32 = 62;
+const COST_GLANCE: u32 = 61;
+const COST_REQUESTS: u32 = 32;
+
+impl Cost {
+    /// Nothing, of what is proven: whether the source is refused whatever it sends.
+    pub(crate) const GLANCE: Self = Self(1 << COST_PROVEN | 1 << COST_GLANCE);
+
+    #[inline(always)]
+    pub(crate) const fn new(opening: bool, requests: u32, bytes: u32, is_proven: bool) -> Self {
+        let opens = (opening as u64) << COST_OPENS | (is_proven as u64) << COST_PROVEN;
+        Self(opens | (requests as u64) << COST_REQUESTS | bytes as u64)
+    }
+
+    #[inline(always)]
+    pub(crate) const fn is_proven(self) -> bool {
+        self.0 >> COST_PROVEN & 1 != 0
+    }
+
+    /// Of the rule with this number, the windows that are charged, where it is one number with that.
+    #[inline(always)]
+    pub(crate) const fn charged(self, rule: u32) -> u32 {
+        if self.is_proven() { rule | PROVEN } else { rule }
+    }
+
+    #[inline(always)]
+    pub(crate) const fn word(self) -> u64 {
+        self.0
+    }
+
+    /// Whether it is [`Cost::GLANCE`].
+    #[inline(always)]
+    pub(super) const fn is_glance(self) -> bool {
+        self.0 == Self::GLANCE.0
+    }
+
+    /// With a limit's position, or a rule's number, which window is looked at. The proven connections refuse nothing.
+    #[inline(always)]
+    pub(super) const fn side(self, limit: &layout::Limit) -> u32 {
+        if self.is_proven() && limit.unit != Unit::Connections as u8 { PROVEN } else { 0 }
+    }
+
+    #[inline(always)]
+    pub(super) fn of(self, unit: u8) -> u64 {
+        if self.is_glance() {
+            return 0;
+        }
+        match Unit::from_code(unit) {
+            Some(Unit::Connections) => self.0 >> COST_OPENS,
+            Some(Unit::Packets) => 1,
+            Some(Unit::Bytes) => self.0 & u64::from(u32::MAX),
+            Some(Unit::Requests) => self.0 >> COST_REQUESTS & u64::from(u16::MAX),
+            None => 0,
+        }
+    }
+}
+
+/// Which limit of which rule, of which generation where that is not another argument, and which window of it. One word, likewise.
+#[derive(Clone, Copy)]
+pub(super) struct LimitIndex(pub(super) u32);
+
+/// With a rule's number: its windows of what is proven. Of a [`Look`], likewise with a limit's position.
+pub(crate) const PROVEN: u32 = 0x80;
+
+impl LimitIndex {
+    #[inline(always)]
+    pub(super) const fn new(rule: u32, at: usize) -> Self {
+        Self((rule & 0xff) << 8 | at as u32 & 0xff)
+    }
+
+    #[inline(always)]
+    pub(super) const fn in_generation(self, generation: u32) -> u32 {
+        generation << 16 | self.0
+    }
+
+    #[inline(always)]
+    pub(super) const fn rule(self) -> u32 {
+        self.0 >> 8 & 0x7f
+    }
+
+    /// The limit, and the clock to hold it by.
+    #[inline(always)]
+    pub(super) fn limit(self, generation: u32) -> Option<(&'static layout::Limit, Clock)> {
+        let config = maps::config(generation)?;
+        let limit = config.rules.get(self.rule() as usize)?.limits.get((self.0 & 0xff) as usize)?;
+        Some((limit, Clock::new(config.wall_offset_ns)))
+    }
+
+    #[inline(always)]
+    pub(super) const fn is_proven(self) -> bool {
+        self.0 & PROVEN << 8 != 0
+    }
+
+    /// Which window.
+    #[inline(always)]
+    pub(super) const fn slot(self, limit: &layout::Limit) -> u32 {
+        limit.slot_of(self.is_proven())
+    }
+}
+
+/// What [`charge`] returns besides the number of the bucket that was charged.
+pub(super) mod charged {
+    pub(in crate::limits) const REFUSED: u64 = u64::MAX;
+    pub(in crate::limits) const CONTENDED: u64 = u64::MAX - 1;
+    /// The source has no window yet, or not any more.
+    pub(in crate::limits) const NOT_KNOWN: u64 = u64::MAX - 2;
+    /// Nor can it get one.
+    pub(in crate::limits) const NOT_REMEMBERED: u64 = u64::MAX - 3;
+    /// Nor is it to get one: it was not drawn.
+    pub(in crate::limits) const NOT_ADMITTED: u64 = u64::MAX - 4;
+    /// Nor is it to get one: its rule has let in as many as it may.
+    pub(in crate::limits) const NEW_SOURCE_BUDGET: u64 = u64::MAX - 5;
+    /// The first of these codes.
+    pub(in crate::limits) const CODES: u64 = NEW_SOURCE_BUDGET;
+    /// With the number of a bucket: those before it have no final counts yet.
+    pub(in crate::limits) const UNSETTLED: u64 = 1 << 62;
+    /// Of the codes, only that one has these two bits so.
+    pub(in crate::limits) const UNSETTLED_MASK: u64 = 3 << 62;
+}
+
+/// What [`look`] has found: a reason's code, and above it, where that is `OverLimit`, the position of the limit that refuses.
+#[derive(Clone, Copy)]
+pub(crate) struct Look(pub(super) u32);
+
+impl Look {
+    /// Nothing yet.
+    pub(crate) const NONE: Self = Self::of(Reason::NotCounted);
+
+    /// Of what a function has returned.
+    #[inline(always)]
+    pub(crate) const fn from_word(word: u32) -> Self {
+        Self(word)
+    }
+
+    #[inline(always)]
+    pub(in crate::limits) const fn of(reason: Reason) -> Self {
+        Self(reason as u32)
+    }
+
+    #[inline(always)]
+    pub(in crate::limits) const fn refused(at: u32) -> Self {
+        Self(at << 8 | Reason::OverLimit as u32)
+    }
+
+    /// The reason's code.
+    #[inline(always)]
+    pub(crate) const fn code(self) -> u32 {
+        self.0 & 0xff
+    }
+
+    /// The position of the limit that refuses, and which window of it.
+    #[inline(always)]
+    pub(crate) const fn at(self) -> u32 {
+        self.0 >> 8
+    }
+
+    /// Whether what refuses is the window of what is proven.
+    #[inline(always)]
+    pub(crate) const fn is_proven(self) -> bool {
+        self.at() & PROVEN != 0
+    }
+}

@@ -1,0 +1,78 @@
+//! Which window of which limit an entry of the sources' maps is.
+
+use std::collections::BTreeMap;
+
+use ratelimit_common::layout::{LIMITS_MAX, Limit, Rule, Unit};
+
+use super::{ConfigWords, rules_len};
+
+/// The windows of a configuration's limits, by the slot that is part of their keys.
+#[derive(Debug)]
+pub(super) struct Windows(BTreeMap<u32, Window>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Window {
+    /// Of the limit with this slot.
+    Of(u32, bool),
+    /// It holds nobody to anything: the proven connections.
+    Evidence,
+}
+
+impl Windows {
+    pub(super) fn of(words: &ConfigWords) -> Self {
+        Self(words.rules[..rules_len(words)].iter().flat_map(Self::of_rule).collect())
+    }
+
+    fn of_rule(rule: &Rule) -> impl Iterator<Item = (u32, Window)> {
+        let (held, beside) = rule.limits.split_at(LIMITS_MAX);
+        let window = |limit: &Limit, is_proven| (limit.slot_of(is_proven), Window::Of(limit.slot, is_proven));
+        let proven = move |limit: &Limit| match Unit::from_code(limit.unit) {
+            Some(Unit::Connections) | None => (limit.slot_of(true), Window::Evidence),
+            Some(Unit::Requests | Unit::Packets | Unit::Bytes) => window(limit, true),
+        };
+        let held =
+            held.iter().take(rule.limits_len.into()).flat_map(move |limit| [window(limit, false), proven(limit)]);
+        held.chain(beside.iter().take(rule.shadows_len.into()).map(move |limit| window(limit, false)))
+    }
+
+    /// The slot of the limit that a window is of, and whether it is that of what is proven; none where nothing is held to it. Windows
+    /// of no limit of now have the slots that they have.
+    pub(super) fn limit(&self, slot: u32) -> Option<(u32, bool)> {
+        match self.0.get(&slot) {
+            Some(Window::Of(limit, is_proven)) => Some((*limit, *is_proven)),
+            Some(Window::Evidence) => None,
+            None => Some((slot, false)),
+        }
+    }
+
+    /// The slot of each window, that of its limit, and whether it is that of what is proven.
+    pub(super) fn all(&self) -> impl Iterator<Item = (u32, u32, bool)> {
+        self.0.iter().filter_map(|(key, window)| match window {
+            Window::Of(limit, is_proven) => Some((*key, *limit, *is_proven)),
+            Window::Evidence => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proven_connections_are_no_window_that_anybody_is_held_to() {
+        let limit = |slot, unit: Unit| Limit { slot, unit: unit as u8, ..Limit::default() };
+        let mut rule = Rule { limits_len: 2, shadows_len: 1, ..Rule::default() };
+        rule.limits[0] = limit(7, Unit::Connections);
+        rule.limits[1] = limit(8, Unit::Requests);
+        rule.limits[LIMITS_MAX] = limit(9, Unit::Packets);
+        let windows = Windows(Windows::of_rule(&rule).collect());
+        let of = |slot: u32| windows.limit(slot);
+        assert_eq!(
+            (of(7), of(8), of(9), of(70)),
+            (Some((7, false)), Some((8, false)), Some((9, false)), Some((70, false)))
+        );
+        assert_eq!(of(rule.limits[0].slot_of(true)), None);
+        assert_eq!(of(rule.limits[1].slot_of(true)), Some((8, true)));
+        assert_eq!(windows.all().count(), 4);
+    }
+}
