@@ -94,6 +94,24 @@ fn a_note_counts_what_it_drops_and_the_source_says_so() {
 }
 
 #[test]
+fn segments_that_prove_nothing_are_refused_by_a_note_too() {
+    if is_skipped("segments_that_prove_nothing_are_refused_by_a_note_too") {
+        return;
+    }
+    for source in [v4(1), v6(1)] {
+        let mut program = Program::new(&packets(LIMIT));
+        let segment = &of_each_note(source)[1];
+        assert_eq!(program.passed(segment, LIMIT), LIMIT);
+        let until = |program: &mut Program| program.kernel().source(source).unwrap()[0].refused_until;
+        assert_eq!(until(&mut program), None);
+        assert_eq!(program.passed(segment, 1), 0);
+        assert!(until(&mut program).is_some());
+        assert_eq!(program.passed(segment, 20), 0);
+        assert_eq!(refused(&mut program, source), 21);
+    }
+}
+
+#[test]
 fn what_a_note_dropped_is_not_lost_when_another_source_has_its_place() {
     /// With six notes each, more than there is room for; fewer than the maps of windows have.
     const SOURCES: u16 = 300;

@@ -10,7 +10,7 @@ use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{TCP, UDP};
 use integration_test::frames::{IPV4, V4, frame, tcp_with, udp};
 use integration_test::is_skipped;
-use integration_test::lab::{CLIENTS, Lab, SERVER, ask, number, packets};
+use integration_test::lab::{CLIENTS, Daemon, Lab, SERVER, ask, number, packets};
 use netlab::{Child, PacketSocket, nginx, without_offloads};
 use serde_json::Value;
 
@@ -86,6 +86,14 @@ fn banned(lab: &Lab) -> u64 {
     number(&lab.stats(), "/sources/banned")
 }
 
+/// A daemon with one rule that bans for an hour.
+fn start(lab: &Lab, rule: &str) -> Daemon {
+    let file = lab.directory().join("ratelimitd.toml");
+    let top = format!("interfaces = [\"s0\"]\nsocket = \"{}\"", lab.socket().display());
+    fs::write(&file, format!("{top}\n[rule]\n{rule}\nblock_for = \"1h\"\n")).unwrap();
+    lab.start(&["run", "--config", file.to_str().unwrap()])
+}
+
 #[test]
 fn who_is_forged_keeps_its_open_connection_at_full_speed() {
     if is_skipped("who_is_forged_keeps_its_open_connection_at_full_speed") {
@@ -153,13 +161,43 @@ fn what_is_forged_bans_nobody_in_any_unit_unless_the_rule_says_so() {
     let lab = Lab::new();
     let _web = web(&lab);
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
-    let file = lab.directory().join("ratelimitd.toml");
-    let rule = "[rule]\nlimits = [\"8/1h connections\"]\nblock_for = \"1h\"\nban_unproven = true\n";
-    fs::write(&file, format!("interfaces = [\"s0\"]\nsocket = \"{}\"\n{rule}", lab.socket().display())).unwrap();
-    let _daemon = lab.start(&["run", "--config", file.to_str().unwrap()]);
-    lab.stats_once(|_| true);
+    let _daemon = start(&lab, "limits = [\"8/1h connections\"]\nban_unproven = true");
     flood(&lab, &sender, 100);
     assert_eq!(banned(&lab), 1);
+}
+
+#[test]
+fn what_is_forged_adds_nothing_to_what_its_owner_has_proven() {
+    if is_skipped("what_is_forged_adds_nothing_to_what_its_owner_has_proven") {
+        return;
+    }
+    for (rule, opened) in [
+        // A burst is filled by what is forged, and three quarters of the limit are far.
+        ("limits = [\"100/1h connections\"]\nburst = 10", 2),
+        ("limits = [\"100/1h connections\"]\nalgorithm = \"gcra\"\nburst = 10", 2),
+        // It is another limit that refuses than the one that the owner is near.
+        ("limits = [\"1000/1h connections\", \"50/1h packets\"]", 4),
+        ("limits = [\"8/1h requests\"]", 4),
+    ] {
+        let lab = Lab::new();
+        let _web = web(&lab);
+        let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+        let _daemon = start(&lab, rule);
+        for _ in 0..opened {
+            assert!(lab.http(OWNER, 80).ends_with("ok\n"), "{rule}");
+        }
+        flood(&lab, &sender, 100);
+        assert!(number(&lab.stats(), "/reasons/over_limit") > 80, "{rule}");
+        // What an application charges is held against what is proven alone.
+        let charge = format!(r#"{{"source":"{OWNER}","rule":"default","amount":1}}"#);
+        let url = "http://localhost/v1/charge";
+        let socket = lab.socket();
+        let answer =
+            lab.server.run(&["curl", "-s", "--unix-socket", socket.to_str().unwrap(), url, "-d", &charge]).unwrap();
+        assert!(answer.stdout.contains("verdict"), "{}{}", answer.stdout, answer.stderr);
+        flood(&lab, &sender, 10);
+        assert_eq!(banned(&lab), 0, "{rule}");
+    }
 }
 
 #[test]

@@ -182,8 +182,7 @@ impl Limit {
         window::Limit { amount: self.amount, behind: self.behind, count_bits: self.count_bits, burst: self.burst }
     }
 
-    /// Its window of what is proven, or of what anyone can forge. Of connections the first holds nobody to anything: it is what a ban
-    /// needs.
+    /// Its window of what is proven, or of what anyone can forge. Of connections there is no first: what opens one proves nothing.
     #[inline(always)]
     pub const fn slot_of(&self, is_proven: bool) -> u32 {
         self.slot ^ if is_proven { proof::SLOT } else { 0 }
@@ -329,7 +328,7 @@ pub struct ChargeOrder {
     pub amount: u64,
     /// Which map the source is in: [`ChargeOrder::V4`], [`ChargeOrder::V6`] or [`ChargeOrder::V6_WIDE`].
     pub family: u32,
-    /// [`ChargeOrder::CHARGE`], [`ChargeOrder::BAN`] or [`ChargeOrder::CHARGE_PROVEN`].
+    /// [`ChargeOrder::CHARGE`] or another of these.
     pub step: u32,
 }
 
@@ -348,6 +347,8 @@ impl ChargeOrder {
     pub const BAN: u32 = 1;
     /// Charge the limit's window of what is proven.
     pub const CHARGE_PROVEN: u32 = 2;
+    /// Charge the limit's window of what a ban needs.
+    pub const CHARGE_EVIDENCE: u32 = 3;
 }
 
 /// The class of each destination port.

@@ -2,17 +2,20 @@
 //! connections. A SYN, a datagram or a segment of no connection can be anyone's, in anyone's name.
 //!
 //! So what is proven is counted in windows of its own, with the same limits: packets in the name of a source take nothing from its open
-//! connections. And a ban follows what is proven: a segment of an established connection that was refused, or an attempt to connect by a source that has lately
-//! made nearly as many connections as the limit lets in.
+//! connections. And a ban follows what is proven: a segment of an established connection that was refused, or an attempt to connect, by a source that
+//! has itself lately made nearly as many requests or connections as the limit lets in.
 
 /// Of a slot, flipped: its window of what is proven.
 pub const SLOT: u32 = 1 << 31;
+
+/// Of a slot, flipped: its window of what a ban needs. It refuses nothing.
+pub const EVIDENCE: u32 = 1 << 30;
 
 /// What a rule asks proof for; some of them.
 pub mod asks {
     /// Each TCP segment: the rule counts packets or bytes, or refuses everything.
     pub const SEGMENTS: u8 = 1;
-    /// Each connection, once: the rule counts them, and bans.
+    /// Each connection, once: the rule counts these or requests, and bans.
     pub const CONNECTIONS: u8 = 2;
     /// Bans begin by what is proven alone.
     pub const BANS: u8 = 4;
@@ -64,11 +67,11 @@ const fn is_established(state: u32) -> bool {
     state < 32 && ALL >> (state & 31) & 1 != 0
 }
 
-/// Whether it is enough for a ban that there is no room for so many more among the proven connections of a limit of `amount`: then they
-/// are at least three quarters of it, or all of less than four. Not each connection that is let in sends something.
+/// Whether so much of a limit of `amount` was proven that it is the source itself who asks for more: three quarters, or all of less than
+/// four. Not each connection that is let in sends something.
 #[inline(always)]
-pub const fn room_of_the_innocent(amount: u64) -> u64 {
-    amount / 4 + 1
+pub const fn is_enough(used: u64, amount: u64) -> bool {
+    used != 0 && used >= amount - amount / 4
 }
 
 #[cfg(test)]
@@ -92,9 +95,8 @@ mod tests {
     #[test]
     fn three_quarters_of_the_limit_are_enough_and_less_is_not() {
         for (amount, enough) in [(1, 1), (2, 2), (3, 3), (4, 3), (10, 8), (1000, 750)] {
-            let has_room = |used: u64| used + room_of_the_innocent(amount) <= amount;
-            assert!(!has_room(enough), "{amount}");
-            assert!(has_room(enough - 1), "{amount}");
+            assert!(is_enough(enough, amount) && !is_enough(enough - 1, amount), "{amount}");
         }
+        assert!(!is_enough(0, 0));
     }
 }

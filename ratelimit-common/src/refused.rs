@@ -8,6 +8,9 @@
 //! A window that is full has room again when its bucket turns, or when what another limit of its rule refused is taken back: then the
 //! source waits to the end of the note all the same, for what was a race of two of its packets.
 //!
+//! Segments of TCP that open nothing are of two kinds, see [`crate::proof`]: a note of all of them is looked at first, and one of those that
+//! prove nothing where there is such a note.
+//!
 //! A note is of one port, family and kind of packet, and of one *epoch*: whatever the daemon changes (a rule, a grant, a source that is
 //! reset) begins another, and what was noted before holds no longer.
 //!
@@ -142,6 +145,7 @@ pub struct Key {
 const IPV6: u64 = 1 << 18;
 const OPENING: u64 = 1 << 16;
 const DATAGRAM: u64 = 2 << 16;
+const UNPROVEN: u64 = 3 << 16;
 
 impl Key {
     /// Nothing that is noted.
@@ -174,6 +178,12 @@ impl Key {
     #[inline(always)]
     pub const fn is_segment(self) -> bool {
         self.what & (OPENING | DATAGRAM) == 0
+    }
+
+    /// What notes have of a segment's kind that prove nothing, where this is that of all.
+    #[inline(always)]
+    pub const fn unproven(self) -> Self {
+        Self { source: self.source, what: self.what | UNPROVEN }
     }
 
     /// Where its line is among all, before it is cut to how many there are. The same in each epoch.
@@ -223,6 +233,15 @@ mod tests {
             assert!(!keys[..at].contains(key), "{key:?}");
             assert_ne!(*key, Key::NONE);
         }
+    }
+
+    #[test]
+    fn what_proves_nothing_is_a_kind_of_its_own_and_opens_nothing() {
+        let to = To::Tcp { port: 443, opening: false, has_payload: true };
+        let segment = key(Head { to, ..HEAD }).unwrap();
+        let others = [HEAD.to, To::Udp { port: 443 }, to].map(|to| key(Head { to, ..HEAD }).unwrap());
+        assert!(segment.is_segment() && !segment.unproven().is_segment() && !segment.unproven().is_opening());
+        assert!(!others.contains(&segment.unproven()));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! From a parsed packet to its verdict: which rule judges it, and what that rule asks of its source. Whether it fits the
 //! rule's limits is told by [`crate::limits`].
 
+use aya_ebpf::bindings::xdp_md;
 use ratelimit_common::access::{self, Grant};
-use ratelimit_common::layout::{GENERATIONS, Prefix, RULES_MAX, Rule, RuleSet, Unlisted};
+use ratelimit_common::layout::{GENERATIONS, LIMITS_MAX, Prefix, RULES_MAX, Rule, RuleSet, Unlisted};
 use ratelimit_common::packet::{Head, To};
-use ratelimit_common::refused::Key;
+use ratelimit_common::proof::Standing;
+use ratelimit_common::refused::{Key, Term};
 use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
 use ratelimit_common::verdict::{Action, Reason, Verdict};
 
@@ -12,9 +14,9 @@ use crate::clock::Clock;
 use crate::conversations;
 use crate::flows::Part;
 use crate::limits::{
-    Cost, Look, ban_v4, ban_v6, ban_v6_wide, charge_all_v4, charge_all_v6, charge_all_v6_wide, prove_v4, prove_v6,
-    prove_v6_wide, refused_v4, refused_v6, refused_v6_wide, room_v4, room_v6, room_v6_wide, shadow_v4, shadow_v6,
-    shadow_v6_wide,
+    BY_ESTABLISHED, BY_OPENING, Cost, Look, ban_v4, ban_v6, ban_v6_wide, charge_all_v4, charge_all_v6,
+    charge_all_v6_wide, prove_v4, prove_v6, prove_v6_wide, refused_v4, refused_v6, refused_v6_wide, room_v4, room_v6,
+    room_v6_wide, shadow_v4, shadow_v6, shadow_v6_wide,
 };
 use crate::maps::{self, Active, NoPacket, Pending, Seen};
 use crate::packet::{XdpFrame, forget};
@@ -32,8 +34,17 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     };
     let config = active.config;
     let key = Key::of(&head, active.epoch, config.ipv4_mask, config.ipv6_mask).unwrap_or(Key::NONE);
-    if let Some(verdict) = maps::refused(config, key, || Clock::new(config.wall_offset_ns).coarse()) {
-        return verdict;
+    if let Some(term) = maps::refused(config, key, || Clock::new(config.wall_offset_ns).coarse()) {
+        return term.verdict();
+    }
+    if key.is_segment() && maps::may_be_noted(config, key.unproven()) {
+        if frame.seen().is_none() {
+            return Verdict::unruled(Reason::InternalError);
+        }
+        let code = refused_unproven(frame.context(), active.generation, key.source, key.what);
+        if code != 0 {
+            return Term::of(code).verdict();
+        }
     }
     // From here on the packet is where functions find it, and the stack is theirs.
     let (Some(seen), Some(pending)) = (maps::to_see(), maps::pending()) else {
@@ -52,6 +63,18 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
         reason => reason,
     };
     enforced(rule, reason)
+}
+
+/// What refuses the segment that was seen last if it proves nothing, by a note of such: a [`Term`], or 0. A function of its own, for few.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn refused_unproven(ctx: *mut xdp_md, generation: u32, source: u64, what: u64) -> u64 {
+    let Some(config) = maps::config(generation) else { return 0 };
+    if maps::standing_of(ctx) != Standing::Unknown as u32 {
+        return 0;
+    }
+    let key = Key { source, what }.unproven();
+    maps::refused(config, key, || Clock::new(config.wall_offset_ns).coarse()).map_or(0, Term::word)
 }
 
 /// What [`choose`] returns: a reason's code, that of `NotCounted` where the limits decide; above it the number of the rule that judges,
@@ -277,10 +300,16 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
         _ => Proof::NONE,
     };
     let Some(seen) = maps::seen() else { return Reason::InternalError };
-    let cost = Cost::new(opening, requests, seen.ip_bytes(), proof.is_proven());
-    let reason = judge_source(active, judging, seen.source(), cost, proof.is_established());
-    if proof.is_first() {
-        prove(active, judging.index, seen.source());
+    let cost = Cost::new(opening, requests, seen.ip_bytes(), proof);
+    let by = match head.to {
+        To::Tcp { opening: true, .. } => BY_OPENING,
+        _ if proof.is_established() => BY_ESTABLISHED,
+        _ => 0,
+    };
+    let reason = judge_source(active, judging, seen.source(), cost, by);
+    let proven = proof.proven(rule, requests);
+    if proven != 0 {
+        prove(active, judging.index, seen.source(), proven);
     }
     let decisive = match pending {
         Leaves::Nothing => return reason,
@@ -306,7 +335,7 @@ enum Leaves {
 
 /// Holds the source to the rule's limits, in the maps of its family.
 #[inline(always)]
-fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost, is_established: bool) -> Reason {
+fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost, by: u32) -> Reason {
     let Active { config, generation, .. } = active;
     let Judging { index, rule } = judging;
     let code = match source {
@@ -318,7 +347,7 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost, i
                 |cost| room_v4(prefix, generation, index, cost.word()),
                 |at| refused_v4(prefix, generation, index, at),
                 || charge_all_v4(prefix, generation, cost.charged(index), cost.word()),
-                |is_proven| ban_v4(prefix, generation, index, (is_proven && is_established) as u32),
+                |at| ban_v4(prefix, generation, index, at | by),
                 || shadow_v4(prefix, generation, index, cost.word()),
             )
         }
@@ -331,7 +360,7 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost, i
                     |cost| room_v6(high, generation, index, cost.word()),
                     |at| refused_v6(high, generation, index, at),
                     || charge_all_v6(high, generation, cost.charged(index), cost.word()),
-                    |is_proven| ban_v6(high, generation, index, (is_proven && is_established) as u32),
+                    |at| ban_v6(high, generation, index, at | by),
                     || shadow_v6(high, generation, index, cost.word()),
                 )
             } else {
@@ -341,7 +370,7 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost, i
                     |cost| room_v6_wide(high, low, generation, index, cost.word()),
                     |at| refused_v6_wide(high, low, generation, index, at),
                     || charge_all_v6_wide(high, low, generation, cost.charged(index), cost.word()),
-                    |is_proven| ban_v6_wide(high, low, generation, index, (is_proven && is_established) as u32),
+                    |at| ban_v6_wide(high, low, generation, index, at | by),
                     || shadow_v6_wide(high, low, generation, index, cost.word()),
                 )
             }
@@ -350,18 +379,18 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost, i
     Reason::from_code(code)
 }
 
-/// Counts a connection of the source that was proven.
+/// Counts what the source has proven: [`Proof::proven`].
 #[inline(always)]
-fn prove(active: Active, rule: u32, source: Address) {
+fn prove(active: Active, rule: u32, source: Address, proven: u32) {
     let Active { config, generation, .. } = active;
     let _always_zero = match source {
-        Address::V4(address) => prove_v4(cut_ipv4(address, config.ipv4_mask), generation, rule),
+        Address::V4(address) => prove_v4(cut_ipv4(address, config.ipv4_mask), generation, rule, proven),
         Address::V6(address) => {
             let [high, low] = cut_ipv6(address, config.ipv6_mask);
             if config.ipv6_wide == 0 {
-                prove_v6(high, generation, rule)
+                prove_v6(high, generation, rule, proven)
             } else {
-                prove_v6_wide(high, low, generation, rule)
+                prove_v6_wide(high, low, generation, rule, proven)
             }
         }
     };
@@ -376,7 +405,7 @@ fn hold(
     room: impl Fn(Cost) -> u32,
     refused: impl FnOnce(u32) -> u32,
     charge_all: impl FnOnce() -> u32,
-    ban: impl FnOnce(bool) -> u32,
+    ban: impl FnOnce(u32) -> u32,
     shadow: impl FnOnce() -> u32,
 ) -> u32 {
     let mut look = Look::NONE;
@@ -388,15 +417,16 @@ fn hold(
         look = Look::from_word(room(cost));
     }
     let mut code = look.code();
-    let mut is_proven = look.is_proven();
+    let mut at = look.at();
     if code == Reason::WithinLimit as u32 {
-        is_proven = cost.is_proven();
+        // Which limit another CPU has filled meanwhile is not known: where bans need proof, the next packet bans.
+        at = LIMITS_MAX as u32 - 1;
         code = charge_all();
     } else if code == Reason::OverLimit as u32 {
         let _always_zero = refused(look.at());
     }
     if code == Reason::OverLimit as u32 && rule.bans.steps_len != 0 && rule.dry_run == 0 {
-        let _always_zero = ban(is_proven);
+        let _always_zero = ban(at);
     }
     // Whatever the limits say: what a wider one would let through counts too.
     if rule.shadows_len != 0 && code != Reason::Banned as u32 {

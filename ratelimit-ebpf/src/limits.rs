@@ -12,12 +12,12 @@ use ratelimit_common::window::{self, Cells, Charge};
 use crate::clock::Clock;
 use crate::maps::{self, Inserted, SourceRef, SourceV4, SourceV6, SourceV6Wide, Sources};
 use crate::newcomers::{admit, make_known, turned_away};
-use crate::notes::{lasts, note};
-use words::{LimitIndex, PROVEN, charged};
+use crate::notes::{lasts, note, of_unproven};
+use words::{BY_ORDER, EVIDENCE, LimitIndex, PROVEN, charged};
 
 mod words;
 
-pub(crate) use words::{Cost, Look};
+pub(crate) use words::{BY_ESTABLISHED, BY_OPENING, Cost, Look};
 
 /// The verifier walks a global function once, whatever it is called with, as long as its arguments are plain numbers;
 /// inlined, the paths through these would multiply past the million instructions that it looks at. One of each for
@@ -43,24 +43,33 @@ macro_rules! families {
             /// [`ban`]; returns 0.
             #[unsafe(no_mangle)]
             #[inline(never)]
-            pub(crate) extern "C" fn $ban($($word: $type,)* generation: u32, rule: u32, is_proven: u32) -> u32 {
-                ban(&$source, generation, rule, is_proven != 0);
+            pub(crate) extern "C" fn $ban($($word: $type,)* generation: u32, rule: u32, how: u32) -> u32 {
+                ban(&$source, generation, rule, how);
                 0
             }
 
-            /// Counts a connection that was proven, in the windows for that; returns 0.
+            /// Counts what was proven, in the windows of what a ban needs: requests, above them whether it is the first of its
+            /// connection. Returns 0.
             #[unsafe(no_mangle)]
             #[inline(never)]
-            pub(crate) extern "C" fn $prove($($word: $type,)* generation: u32, rule: u32) -> u32 {
+            pub(crate) extern "C" fn $prove($($word: $type,)* generation: u32, rule: u32, proven: u32) -> u32 {
                 let Some(of) = maps::config(generation).and_then(|config| config.rules.get(rule as usize)) else { return 0 };
                 let [high, low] = Sources::words(&$source);
                 let _whatever = turned_away(high, low, generation, rule, 1);
+                let (connections, requests) = (proven >> 16, proven & 0xffff);
                 for (at, limit) in of.limits[..LIMITS_MAX].iter().enumerate() {
                     if at >= of.limits_len as usize {
                         break;
                     }
-                    if limit.unit == Unit::Connections as u8 {
-                        let _whatever = $rounds($($word,)* generation, LimitIndex::new(rule | PROVEN, at).0, 1);
+                    // A connection's first request may have been counted before it was established.
+                    let amount = match Unit::from_code(limit.unit) {
+                        Some(Unit::Connections) => connections,
+                        Some(Unit::Requests) if requests != 0 => requests,
+                        Some(Unit::Requests) => connections,
+                        Some(Unit::Packets | Unit::Bytes) | None => 0,
+                    };
+                    if amount != 0 {
+                        let _whatever = $rounds($($word,)* generation, LimitIndex::new(rule | EVIDENCE, at).0, amount.into());
                     }
                 }
                 0
@@ -94,12 +103,12 @@ macro_rules! families {
                 )
             }
 
-            /// Charges the first limit of the first rule, its window of what is proven where `side` says so; returns the bucket, or a
+            /// Charges the first limit of the first rule, the window of it that `side` says; returns the bucket, or a
             /// code above all buckets.
             #[unsafe(no_mangle)]
             #[inline(never)]
             extern "C" fn $charge_one($($word: $type,)* generation: u32, side: u32, amount: u64) -> u64 {
-                $rounds($($word,)* generation, LimitIndex::new(side & PROVEN, 0).0, amount)
+                $rounds($($word,)* generation, LimitIndex::new(side, 0).0, amount)
             }
 
             /// Charges the rule's shadow limits, each for itself; returns 0.
@@ -207,11 +216,15 @@ pub(crate) fn carry_out(order: &ChargeOrder) -> bool {
         u32::from_ne_bytes([order.prefix[0][0], order.prefix[0][1], order.prefix[0][2], order.prefix[0][3]]),
     );
     let [high, low] = [u64::from_ne_bytes(order.prefix[0]), u64::from_ne_bytes(order.prefix[1])];
-    let side = if order.step == ChargeOrder::CHARGE_PROVEN { PROVEN } else { 0 };
+    let side = match order.step {
+        ChargeOrder::CHARGE_PROVEN => PROVEN,
+        ChargeOrder::CHARGE_EVIDENCE => EVIDENCE,
+        _ => 0,
+    };
     let code = match (order.step, order.family) {
-        (ChargeOrder::BAN, ChargeOrder::V4) => u64::from(ban_v4(v4, CHARGE_GENERATION, 0, 1)),
-        (ChargeOrder::BAN, ChargeOrder::V6) => u64::from(ban_v6(high, CHARGE_GENERATION, 0, 1)),
-        (ChargeOrder::BAN, _) => u64::from(ban_v6_wide(high, low, CHARGE_GENERATION, 0, 1)),
+        (ChargeOrder::BAN, ChargeOrder::V4) => u64::from(ban_v4(v4, CHARGE_GENERATION, 0, BY_ORDER)),
+        (ChargeOrder::BAN, ChargeOrder::V6) => u64::from(ban_v6(high, CHARGE_GENERATION, 0, BY_ORDER)),
+        (ChargeOrder::BAN, _) => u64::from(ban_v6_wide(high, low, CHARGE_GENERATION, 0, BY_ORDER)),
         (_, ChargeOrder::V4) => charge_one_v4(v4, CHARGE_GENERATION, side, amount),
         (_, ChargeOrder::V6) => charge_one_v6(high, CHARGE_GENERATION, side, amount),
         (_, _) => charge_one_v6_wide(high, low, CHARGE_GENERATION, side, amount),
@@ -276,7 +289,10 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
         let [high, low] = source.words();
         let _whatever = turned_away(high, low, generation, index, 0);
     }
-    if let (Reason::WithinLimit, Some(ban)) = (reason, ban) {
+    // Where bans need proof, what anyone can forge is no sign that the window which banned has room again.
+    if let (Reason::WithinLimit, Some(ban)) = (reason, ban)
+        && (rule.proof & asks::BANS == 0 || cost.is_established() || cost.of(Unit::Connections as u8) != 0)
+    {
         ban.note_let_in();
     }
     Look::of(reason)
@@ -285,7 +301,7 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
 /// Whether nobody asks if its source is known: what proves its sender is no part of a flood, and what fits no window gets none.
 #[inline(always)]
 const fn is_excused(limit: &layout::Limit, amount: u64, cost: Cost) -> bool {
-    cost.is_proven() || amount > limit.amount
+    cost.is_established() || amount > limit.amount
 }
 
 /// Whether the window has room for so much.
@@ -327,7 +343,10 @@ fn refused<S: Sources>(source: &S, generation: u32, at: LimitIndex) {
     window.count_refused(bucket);
     let [high, low] = source.words();
     let _always_zero = make_known(high, low, generation);
-    if lasts(rule, limit, at.is_proven()) {
+    if lasts(rule, limit) {
+        if !at.is_proven() {
+            of_unproven();
+        }
         let full_until = window.full_until(limit, bucket);
         if full_until != bucket {
             let until_ns = full_until.0.wrapping_mul(limit.bucket_ns);
@@ -337,12 +356,13 @@ fn refused<S: Sources>(source: &S, generation: u32, at: LimitIndex) {
 }
 
 /// Bans the source, or bans it again, unless the rule asks for proof and there is none; each ban that begins is counted once, on
-/// whichever CPU was first.
+/// whichever CPU was first. `how` is the position of the limit that refused, with what it was refused by.
 #[inline(always)]
-fn ban<S: Sources>(source: &S, generation: u32, rule: u32, is_proven: bool) {
+fn ban<S: Sources>(source: &S, generation: u32, rule: u32, how: u32) {
     let Some(config) = maps::config(generation) else { return };
     let Some(rule) = config.rules.get(rule as usize) else { return };
-    if rule.proof & asks::BANS != 0 && !is_proven && !is_connected(source, rule, Clock::new(config.wall_offset_ns)) {
+    let needs_proof = rule.proof & asks::BANS != 0 && how & BY_ORDER == 0;
+    if needs_proof && !is_proven(source, rule, how, Clock::new(config.wall_offset_ns)) {
         return;
     }
     let (row, rule, now) = (rule.row, &rule.bans, Clock::new(config.wall_offset_ns).coarse());
@@ -360,22 +380,25 @@ fn ban<S: Sources>(source: &S, generation: u32, rule: u32, is_proven: bool) {
     }
 }
 
-/// Whether the source has lately proven so many connections that it is itself who asks for more.
+/// Whether it is the source itself who asks for more than the limit that refused it.
 #[inline(always)]
-fn is_connected<S: Sources>(source: &S, rule: &Rule, clock: Clock) -> bool {
-    for (at, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
-        if at >= rule.limits_len as usize {
-            break;
-        }
-        if limit.unit == Unit::Connections as u8
-            && let Some(window) = source.window(limit.slot_of(true))
-            && let asked = proof::room_of_the_innocent(limit.amount)
-            && !fits(window, limit, clock.coarse().bucket(limit.bucket_ns), asked, clock)
-        {
-            return true;
-        }
+fn is_proven<S: Sources>(source: &S, rule: &Rule, how: u32, clock: Clock) -> bool {
+    let limit = &rule.limits[how as usize & (LIMITS_MAX - 1)];
+    match Unit::from_code(limit.unit) {
+        Some(Unit::Packets | Unit::Bytes) => how & BY_ESTABLISHED != 0 && how & PROVEN != 0,
+        Some(Unit::Connections) => how & BY_OPENING != 0 && is_evident(source, limit, clock),
+        Some(Unit::Requests) => how & BY_ESTABLISHED != 0 && is_evident(source, limit, clock),
+        None => false,
     }
-    false
+}
+
+#[inline(always)]
+fn is_evident<S: Sources>(source: &S, limit: &layout::Limit, clock: Clock) -> bool {
+    let Some(window) = source.window(limit.slot ^ proof::EVIDENCE) else { return false };
+    match limit.is_gcra {
+        0 => proof::is_enough(window.used(limit, clock.coarse().bucket(limit.bucket_ns)), limit.amount),
+        _ => proof::is_enough(window.load(0).saturating_sub(clock.precise().0), limit.burst),
+    }
 }
 
 /// Charges every limit of the rule that counts the packet. A charge that one of them refuses after all, because

@@ -15,14 +15,13 @@ use ratelimit_common::layout::{
     self, BANS_CAPACITY, CONFIGS, CONVERSATIONS_CAPACITY, COUNTERS_LEN, ChargeOrder, Config, ConversationKeyV4,
     ConversationKeyV6, Counters, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6, GENERATION_BITS, GENERATIONS,
     LINES_CAPACITY, LINES_PER_CELL, LINES_PER_WORD, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6,
-    REASONS_MAX, ROWS_MAX, RULES_MAX, Rule, RuleSet, SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6,
-    SourceKeyV6Wide, TARGETS_MAX,
+    ROWS_MAX, RULES_MAX, Rule, RuleSet, SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
+    TARGETS_MAX,
 };
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::refused::Line;
 use ratelimit_common::source::Address;
 use ratelimit_common::time::{BucketIndex, Nanos};
-use ratelimit_common::verdict::Reason;
 use ratelimit_common::window::{self, CELLS, Cells};
 
 use crate::clock::Clock;
@@ -245,41 +244,6 @@ fn trie_key<const WORDS: usize, const DATA: usize>(words: &[u32; WORDS]) -> &Key
     unsafe { &*core::ptr::from_ref(words).cast() }
 }
 
-/// Adds one packet to its row. Each CPU has its own cells and XDP is not preempted by itself there, so no atomic is needed.
-#[inline(always)]
-pub(crate) fn count(row: u32, reason: Reason, bytes: u64) {
-    // Each row and reason would be another path to the end for the verifier.
-    let (row, reason) = (forget(row), forget(reason as u32) as usize & (REASONS_MAX - 1));
-    let Some(counters) = COUNTERS.get_ptr_mut(row) else {
-        fault(Fault::CountersLookup);
-        return;
-    };
-    // SAFETY: this CPU's cells, which live as long as the map; nobody else writes them.
-    let tally = unsafe { &mut (*counters).by_reason[reason] };
-    tally.packets = tally.packets.wrapping_add(1);
-    tally.bytes = tally.bytes.wrapping_add(bytes);
-}
-
-/// Counts a failed map operation.
-#[inline(always)]
-pub(crate) fn fault(fault: Fault) {
-    if let Some(count) = FAULTS.get_ptr_mut(fault as u32) {
-        // SAFETY: this CPU's cell, as in `count`.
-        unsafe { *count = (*count).wrapping_add(1) };
-    }
-}
-
-/// Counts a ban that the rule with this row has begun.
-#[inline(always)]
-pub(crate) fn count_ban(row: u8) {
-    let Some(count) = BANS_BEGUN.get_ptr_mut(row.into()) else {
-        fault(Fault::BansBegunLookup);
-        return;
-    };
-    // SAFETY: this CPU's cell, as in `count`.
-    unsafe { *count = (*count).wrapping_add(1) };
-}
-
 /// One window of one source, in its map.
 ///
 /// The kernel reuses an evicted element at once, so another source may get it while this packet still holds it. Then
@@ -344,6 +308,12 @@ impl SourceRef {
     #[inline(always)]
     pub(crate) fn full_until(self, limit: &layout::Limit, bucket: BucketIndex) -> BucketIndex {
         BucketIndex(out_of_line::full_until(self.0.as_ptr(), limit, bucket.0))
+    }
+
+    /// [`window::used`].
+    #[inline(always)]
+    pub(crate) fn used(self, limit: &layout::Limit, bucket: BucketIndex) -> u64 {
+        out_of_line::used(self.0.as_ptr(), limit, bucket.0)
     }
 
     /// [`window::has_room`].
@@ -424,6 +394,13 @@ mod out_of_line {
         window::has_room(&source, limit, BucketIndex(bucket), amount) as u32
     }
 
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    pub(super) extern "C" fn used(source: *mut Source, limit: *const layout::Limit, bucket: u64) -> u64 {
+        let (Some(source), Some(limit)) = (SourceRef::new(source), held(limit)) else { return 0 };
+        window::used(&source, limit, BucketIndex(bucket))
+    }
+
     #[inline(always)]
     fn held(limit: *const layout::Limit) -> Option<window::Limit> {
         // SAFETY: a limit of a rule, which lives as long as its map.
@@ -459,16 +436,18 @@ fn inserted(result: Result<(), i32>, on_failure: Fault) -> Inserted {
     }
 }
 
+mod counts;
 mod newcomers;
 mod passing;
 mod refused;
 mod sockets;
 
+pub(crate) use counts::{count, count_ban, fault};
 pub(crate) use newcomers::{admission, is_known, is_unlisted, lets_in, make_known, note_unlisted};
 pub(crate) use passing::{
     NoPacket, Pending, Seen, park, pending, place, remember_pending, scratch, seen, take_parked, to_see,
 };
-pub(crate) use refused::{note_refused, refused};
+pub(crate) use refused::{may_be_noted, note_refused, refused};
 pub(crate) use sockets::standing_of;
 
 /// One source, in the map of its family.

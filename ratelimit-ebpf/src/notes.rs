@@ -9,20 +9,30 @@ use ratelimit_common::verdict::{Reason, Verdict};
 use crate::clock::Clock;
 use crate::maps;
 
-/// Whether the limit, once it has no room for one more in this window of it, refuses each packet like the one at hand until it has, and
-/// nothing else is done with those. Whether a segment is proven is not known before it is looked up: where those that are not are
-/// refused, others may not be.
+/// Whether the limit, once it has no room for one more in the window that refused the packet at hand, refuses each packet like that until
+/// it has, and nothing else is done with those.
 #[inline(always)]
-pub(crate) fn lasts(rule: &Rule, limit: &Limit, is_proven: bool) -> bool {
+pub(crate) fn lasts(rule: &Rule, limit: &Limit) -> bool {
     let is_all = rule.refuse_all == 0 && rule.shadows_len == 0 && rule.bans.steps_len == 0 && limit.is_gcra == 0;
     let Some(key) = maps::pending().map(|pending| pending.refused) else { return false };
     is_all
         && match Unit::from_code(limit.unit) {
-            Some(Unit::Packets | Unit::Bytes) => is_proven || !key.is_segment(),
+            Some(Unit::Packets | Unit::Bytes) => true,
             // Of the others it depends on the connection or flow.
             Some(Unit::Connections) => key.is_opening(),
             Some(Unit::Requests) | None => false,
         }
+}
+
+/// Has the note of the packet at hand, which is to be made, be one of what is as unproven as that.
+#[inline(always)]
+pub(crate) fn of_unproven() {
+    if let Some(pending) = maps::pending()
+        && pending.refused.is_segment()
+        && pending.refused != Key::NONE
+    {
+        pending.refused = pending.refused.unproven();
+    }
 }
 
 /// Notes how long the source of the packet at hand is refused, if there is a note for packets like it: no longer than its rule and

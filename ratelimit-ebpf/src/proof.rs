@@ -39,10 +39,14 @@ impl Proof {
         self.0 & ESTABLISHED != 0
     }
 
-    /// Whether it is the first of its connection that is known to be, and its rule asks for that.
+    /// What the rule's bans need of it, in which so many requests begin: those, and above 16 bits whether it is the first of its
+    /// connection that is known to be established.
     #[inline(always)]
-    pub(crate) const fn is_first(self) -> bool {
-        self.0 & FIRST != 0
+    pub(crate) const fn proven(self, rule: &Rule, requests: u32) -> u32 {
+        if rule.proof & asks::CONNECTIONS == 0 || !self.is_established() {
+            return 0;
+        }
+        (self.0 & FIRST != 0) as u32 * (1 << 16) | requests & 0xffff
     }
 }
 
@@ -59,7 +63,7 @@ extern "C" fn proof(ctx: *mut xdp_md, generation: u32, rule: u32, requests: u32)
     let (Some(config), Some(seen)) = (maps::config(generation), maps::seen()) else { return 0 };
     let rule = maps::rule(config, rule);
     if rule.proof & asks::CONNECTIONS == 0 {
-        return bits(maps::standing_of(ctx), requests);
+        return bits(maps::standing_of(ctx), rule, requests);
     }
     let [high, low] = seen.connection_words();
     let mark = Mark::of(config.seed, high, low, config.turn_shift, Clock::new(config.wall_offset_ns).coarse());
@@ -69,7 +73,7 @@ extern "C" fn proof(ctx: *mut xdp_md, generation: u32, rule: u32, requests: u32)
         maps::make_known(config, mark);
         return 0;
     }
-    let bits = bits(maps::standing_of(ctx), requests);
+    let bits = bits(maps::standing_of(ctx), rule, requests);
     if bits & ESTABLISHED == 0 {
         return bits;
     }
@@ -79,11 +83,11 @@ extern "C" fn proof(ctx: *mut xdp_md, generation: u32, rule: u32, requests: u32)
 
 /// Of a [`Standing`]'s number, and the requests that begin in its segment.
 #[inline(always)]
-const fn bits(standing: u32, requests: u32) -> u32 {
+const fn bits(standing: u32, rule: &Rule, requests: u32) -> u32 {
     const ANSWERED: u32 = Standing::Answered as u32;
     const ESTABLISHED: u32 = Standing::Established as u32;
     match standing {
-        ANSWERED if requests != 0 => PROVEN,
+        ANSWERED if requests != 0 && rule.proof & asks::SEGMENTS == 0 => PROVEN,
         ESTABLISHED => PROVEN | self::ESTABLISHED,
         _ => 0,
     }

@@ -323,7 +323,7 @@ pub fn memory_short(config: &Config) -> String {
 
 fn memory_words(memory: &Memory) -> String {
     let family = if memory.family == "ipv4" { "IPv4" } else { "IPv6" };
-    let limits = if memory.limits == 1 { String::new() } else { format!(" x {} limits", memory.limits) };
+    let limits = if memory.limits == 1 { String::new() } else { format!(" x {} windows", memory.limits) };
     let bytes = amount::rounded(memory.bytes);
     format!("{family}: {} sources x {} B{limits} = {bytes}", memory.sources, memory.element_bytes)
 }

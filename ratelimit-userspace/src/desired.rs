@@ -80,7 +80,15 @@ impl Policy {
     /// Windows that one source may have, at least 1: one for each limit and shadow limit of the rules that are for everyone,
     /// since it may send to all of them. Rules for some sources are left out, unless one of them alone has more.
     pub fn windows_per_source(&self) -> u32 {
-        let windows = |rule: &Rule| rule.limits.len() + rule.shadow_limits.len();
+        // What is proven has a window of its own where a connection is counted as both, and what bans need another one.
+        let of_limit = |rule: &Rule, limit: &Limit| {
+            let is_of_volume = matches!(limit.unit, Unit::Packets | Unit::Bytes);
+            let bans = rule.bans.as_ref().is_some_and(|bans| bans.needs_proof);
+            1 + usize::from(is_of_volume || bans)
+        };
+        let windows = |rule: &Rule| {
+            rule.limits.iter().map(|limit| of_limit(rule, limit)).sum::<usize>() + rule.shadow_limits.len()
+        };
         let of_everyone = self.rules.iter().filter(|rule| rule.from.is_empty()).map(windows).sum();
         let most = self.rules.iter().map(windows).max().unwrap_or(1);
         u32::try_from(most.max(of_everyone).max(1)).unwrap_or(u32::MAX)

@@ -1,10 +1,12 @@
 //! What the functions of [`super`] pass each other: plain numbers, as the verifier wants them.
 
 use ratelimit_common::layout::{self, Unit};
+use ratelimit_common::proof;
 use ratelimit_common::verdict::Reason;
 
 use crate::clock::Clock;
 use crate::maps;
+use crate::proof::Proof;
 
 /// What a packet costs, by unit: its bytes, above them the requests that begin in it, and in the top bits whether it opens a
 /// connection and whether it is proven. One word, as an argument must be.
@@ -14,6 +16,7 @@ pub(crate) struct Cost(pub(super) u64);
 const COST_OPENS: u32 = 63;
 const COST_PROVEN: u32 = 62;
 const COST_GLANCE: u32 = 61;
+const COST_ESTABLISHED: u32 = 60;
 const COST_REQUESTS: u32 = 32;
 
 impl Cost {
@@ -21,9 +24,15 @@ impl Cost {
     pub(crate) const GLANCE: Self = Self(1 << COST_PROVEN | 1 << COST_GLANCE);
 
     #[inline(always)]
-    pub(crate) const fn new(opening: bool, requests: u32, bytes: u32, is_proven: bool) -> Self {
-        let opens = (opening as u64) << COST_OPENS | (is_proven as u64) << COST_PROVEN;
-        Self(opens | (requests as u64) << COST_REQUESTS | bytes as u64)
+    pub(crate) const fn new(opening: bool, requests: u32, bytes: u32, proof: Proof) -> Self {
+        let proven = (proof.is_proven() as u64) << COST_PROVEN | (proof.is_established() as u64) << COST_ESTABLISHED;
+        Self((opening as u64) << COST_OPENS | proven | (requests as u64) << COST_REQUESTS | bytes as u64)
+    }
+
+    /// Whether its connection is established.
+    #[inline(always)]
+    pub(crate) const fn is_established(self) -> bool {
+        self.0 >> COST_ESTABLISHED & 1 != 0
     }
 
     #[inline(always)]
@@ -75,6 +84,14 @@ pub(super) struct LimitIndex(pub(super) u32);
 
 /// With a rule's number: its windows of what is proven. Of a [`Look`], likewise with a limit's position.
 pub(crate) const PROVEN: u32 = 0x80;
+/// With a rule's number: its windows of what a ban needs.
+pub(crate) const EVIDENCE: u32 = 0x40;
+/// With the position of the limit that refused, and [`PROVEN`]: the packet was of an established connection.
+pub(crate) const BY_ESTABLISHED: u32 = 0x100;
+/// Likewise: it was to open one.
+pub(crate) const BY_OPENING: u32 = 0x200;
+/// Instead of all that: an application says so.
+pub(crate) const BY_ORDER: u32 = 0x400;
 
 impl LimitIndex {
     #[inline(always)]
@@ -89,7 +106,7 @@ impl LimitIndex {
 
     #[inline(always)]
     pub(super) const fn rule(self) -> u32 {
-        self.0 >> 8 & 0x7f
+        self.0 >> 8 & 0x3f
     }
 
     /// The limit, and the clock to hold it by.
@@ -108,7 +125,7 @@ impl LimitIndex {
     /// Which window.
     #[inline(always)]
     pub(super) const fn slot(self, limit: &layout::Limit) -> u32 {
-        limit.slot_of(self.is_proven())
+        limit.slot_of(self.is_proven()) ^ if self.0 & EVIDENCE << 8 != 0 { proof::EVIDENCE } else { 0 }
     }
 }
 
@@ -166,11 +183,5 @@ impl Look {
     #[inline(always)]
     pub(crate) const fn at(self) -> u32 {
         self.0 >> 8
-    }
-
-    /// Whether what refuses is the window of what is proven.
-    #[inline(always)]
-    pub(crate) const fn is_proven(self) -> bool {
-        self.at() & PROVEN != 0
     }
 }

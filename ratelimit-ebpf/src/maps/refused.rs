@@ -6,7 +6,6 @@ use core::ptr::NonNull;
 use ratelimit_common::layout::{Config, Fault, LINES_PER_WORD};
 use ratelimit_common::refused::{BUSY, Key, Line, Note, ONE_DROPPED, Term, WAYS};
 use ratelimit_common::time::Nanos;
-use ratelimit_common::verdict::Verdict;
 
 use super::{NOTED, REFUSED, SourceV4, SourceV6, Sources, fault};
 
@@ -38,7 +37,24 @@ fn noted(place: u32) -> Option<*mut u64> {
 /// A note that is being written is not believed. One that is overwritten between the look at its key and the look at its end
 /// may refuse one packet of another source, in that instant only.
 #[inline(always)]
-pub(crate) fn refused(config: &Config, key: Key, now: impl Fn() -> Nanos) -> Option<Verdict> {
+pub(crate) fn refused(config: &Config, key: Key, now: impl Fn() -> Nanos) -> Option<Term> {
+    let place = noted_place(config, key)?;
+    if let Some(note) = own(line(place)?, key) {
+        return holding(note, now());
+    }
+    let term = beside(place, key.source, key.what, now().0);
+    if term == 0 { None } else { Some(Term::of(term)) }
+}
+
+/// Whether there may be a note of this key.
+#[inline(always)]
+pub(crate) fn may_be_noted(config: &Config, key: Key) -> bool {
+    noted_place(config, key).is_some()
+}
+
+/// The number of the line that notes of this key are in first, if there may be one.
+#[inline(always)]
+fn noted_place(config: &Config, key: Key) -> Option<u32> {
     // What has no notes has no line either, and must not tidy up another's.
     if key.what == Key::NONE.what {
         return None;
@@ -47,14 +63,7 @@ pub(crate) fn refused(config: &Config, key: Key, now: impl Fn() -> Nanos) -> Opt
     let word = noted(place)?;
     // SAFETY: the lookup gave a pointer to the word, valid for the run of the program. Volatile: other CPUs write it.
     let bits = unsafe { word.read_volatile() };
-    if bits >> (place % LINES_PER_WORD) & 1 == 0 {
-        return None;
-    }
-    if let Some(note) = own(line(place)?, key) {
-        return holding(note, now()).map(Term::verdict);
-    }
-    let term = beside(place, key.source, key.what, now().0);
-    if term == 0 { None } else { Some(Term::of(term).verdict()) }
+    if bits >> (place % LINES_PER_WORD) & 1 == 0 { None } else { Some(place) }
 }
 
 /// The note of this key in this line.
@@ -145,7 +154,9 @@ pub(crate) fn note_refused(config: &Config, key: Key, slot: u32, term: Term, now
         let what = unsafe { (&raw const (*note).what).read_volatile() };
         let is_own = source == key.source && what as u32 == key.what as u32;
         let is_of_now = Term::of(until).holds(now) && what >> 32 == key.what >> 32;
-        let rank = if is_own {
+        let rank = if until == BUSY {
+            u64::MAX
+        } else if is_own {
             0
         } else if is_of_now {
             until

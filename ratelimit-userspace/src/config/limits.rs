@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use ratelimit_common::layout::Unit;
+use ratelimit_common::proof;
 
 use super::amount::{self, Amount};
 use super::duration;
@@ -166,7 +167,9 @@ fn read(
     for written in written {
         for (span, rate) in source.read(written, |text| limit::parse(text, unit))? {
             let limit = counted(rate, rule, form, kind);
-            if let Some((other_rule, other)) = slots.0.insert(limit.slot, (rule.to_owned(), limit)) {
+            if let Some((other_rule, other)) =
+                slots.0.insert(limit.slot & !(proof::SLOT | proof::EVIDENCE), (rule.to_owned(), limit))
+            {
                 let error = if other_rule == rule { shared_slot(span, other, limit) } else { alike(span, other) };
                 return Err(source.wrong(written, error));
             }

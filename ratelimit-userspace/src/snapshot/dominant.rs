@@ -56,8 +56,11 @@ pub struct Dominance {
     /// By the rule's name.
     counts: BTreeMap<String, Counts>,
     /// By the limit's slot: what the windows had refused that had refused most.
-    refused: HashMap<u32, Vec<(IpNet, u64)>>,
+    refused: HashMap<u32, Vec<(Whose, u64)>>,
 }
+
+/// A source, and whether it is its window of what is proven.
+type Whose = (IpNet, bool);
 
 /// Packets of one rule that its limits counted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -82,7 +85,7 @@ struct Slot {
     used: u128,
     most_used: Option<(u64, IpNet)>,
     /// Refused, by whom, who has used how much.
-    most_refused: BinaryHeap<Reverse<(u64, IpNet, u64)>>,
+    most_refused: BinaryHeap<Reverse<(u64, Whose, u64)>>,
 }
 
 impl Dominance {
@@ -127,7 +130,9 @@ impl Dominance {
         let all = u128::from(since.admitted) + u128::from(since.refused);
         let share = |(prefix, used): (IpNet, u64)| {
             let admitted = u128::from(since.admitted) * u128::from(used) / slot.used.max(1);
-            let refused: u64 = rule.limits.iter().filter_map(|limit| self.grown(look, limit.slot, prefix)).sum();
+            let windows = rule.limits.iter().flat_map(|limit| [(limit, false), (limit, true)]);
+            let grown = |(limit, is_proven): (&desired::Limit, _)| self.grown(look, limit.slot, (prefix, is_proven));
+            let refused: u64 = windows.filter_map(grown).sum();
             (((admitted + u128::from(refused.min(since.refused))) * 100 / all.max(1)), prefix)
         };
         let (percent, prefix) = candidates.map(share).max()?;
@@ -140,10 +145,10 @@ impl Dominance {
     }
 
     /// By how much a window's refusals have grown, at least.
-    fn grown(&self, look: &Look, slot: u32, prefix: IpNet) -> Option<u64> {
-        let now = look.slots.get(&slot)?.most_refused.iter().find(|Reverse((_, of, _))| *of == prefix)?.0.0;
+    fn grown(&self, look: &Look, slot: u32, whose: Whose) -> Option<u64> {
+        let now = look.slots.get(&slot)?.most_refused.iter().find(|Reverse((_, of, _))| *of == whose)?.0.0;
         let before = self.refused.get(&slot)?;
-        let known = before.iter().find(|(of, _)| *of == prefix).map(|(_, refused)| *refused);
+        let known = before.iter().find(|(of, _)| *of == whose).map(|(_, refused)| *refused);
         // One that was not among them had refused no more than the least of them.
         let least = before.iter().map(|(_, refused)| *refused).min().filter(|_| before.len() >= REMEMBERED_MAX);
         Some(now.saturating_sub(known.or(least).unwrap_or(0)))
@@ -186,7 +191,7 @@ impl Look {
         if of.refused == 0 {
             return;
         }
-        slot.most_refused.push(Reverse((of.refused, reading.prefix, of.used)));
+        slot.most_refused.push(Reverse((of.refused, (reading.prefix, reading.is_proven), of.used)));
         if slot.most_refused.len() > REMEMBERED_MAX {
             slot.most_refused.pop();
         }
@@ -200,7 +205,7 @@ impl Slot {
 
     /// Who may be it, and how much each has used.
     fn candidates(&self) -> impl Iterator<Item = (IpNet, u64)> {
-        let refused = self.most_refused.iter().map(|Reverse((_, prefix, used))| (*prefix, *used));
+        let refused = self.most_refused.iter().map(|Reverse((_, (prefix, _), used))| (*prefix, *used));
         refused.chain(self.most_used.map(|(used, prefix)| (prefix, used)))
     }
 }

@@ -8,7 +8,10 @@ use aya::programs::Xdp;
 use aya::{Ebpf, TestRun as _, TestRunOptions};
 use ipnet::IpNet;
 use ratelimit_common::gcra;
-use ratelimit_common::layout::{CHARGE_GENERATION, CHARGE_PROGRAM, ChargeOrder, LIMITS_MAX, Limit, Source, Unit, map};
+use ratelimit_common::layout::{
+    CHARGE_GENERATION, CHARGE_PROGRAM, ChargeOrder, LIMITS_MAX, Limit, Rule, Source, Unit, map,
+};
+use ratelimit_common::proof;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window::{self, BURST_ANY, amount_max};
 
@@ -47,8 +50,8 @@ impl Kernel {
             (words.rules[0].limits_len, words.rules[0].shadows_len) = (1, 0);
             self.write_config(CHARGE_GENERATION, words)?;
             // Whichever of its windows is the one that the source's packets are held to.
-            for (is_proven, step) in sides(limit, at < limits.len()) {
-                for amount in runs(limit, amount.min(self.room(client, limit, is_proven, largest)?)) {
+            for (side, step) in sides(&of, limit, at < limits.len()) {
+                for amount in runs(limit, amount.min(self.room(client, limit, side, largest)?)) {
                     self.order(ChargeOrder { amount, step, ..client.order() })?;
                 }
             }
@@ -56,8 +59,9 @@ impl Kernel {
         let now = self.read_clock()?;
         let mut is_over = false;
         for limit in limits {
-            for (is_proven, _) in sides(limit, true) {
-                let window = self.window(client, limit.slot_of(is_proven))?;
+            // What anyone can forge bans nobody here either.
+            for (side, _) in sides(&of, limit, true).into_iter().filter(|(side, _)| *side != 0 || !needs_proof(&of)) {
+                let window = self.window(client, limit.slot ^ side)?;
                 is_over |= window.is_some_and(|window| exceeds(limit, &window, now));
             }
         }
@@ -70,8 +74,8 @@ impl Kernel {
 
     /// How much more of a limit can be counted: a cell has an end, and a source that is there has been over its limit for long. A
     /// leaky bucket has none, and would be full for years: it is filled with a window's worth more than it holds.
-    fn room(&mut self, client: Client, limit: &Limit, is_proven: bool, largest: u64) -> Result<u64, DatapathError> {
-        let (now, slot) = (self.read_clock()?, limit.slot_of(is_proven));
+    fn room(&mut self, client: Client, limit: &Limit, side: u32, largest: u64) -> Result<u64, DatapathError> {
+        let (now, slot) = (self.read_clock()?, limit.slot ^ side);
         if limit.is_gcra != 0 {
             let full_ns = self.window(client, slot)?.map_or(0, |window| window.cells[0]).saturating_sub(now.0);
             let left_ns = limit.burst.saturating_add(limit.bucket_ns).saturating_sub(full_ns);
@@ -97,14 +101,22 @@ impl Kernel {
     }
 }
 
-/// The windows of a limit, or of a shadow limit, that packets are charged to: whether each is that of what is proven, and the step that
-/// charges it.
-fn sides(limit: &Limit, is_held: bool) -> Vec<(bool, u32)> {
-    let mut sides = vec![(false, ChargeOrder::CHARGE)];
-    if is_held && limit.unit != Unit::Connections as u8 {
-        sides.push((true, ChargeOrder::CHARGE_PROVEN));
+/// The windows of a limit that is held, or of a shadow limit, that are charged: by what their slots differ from its own, and the step that
+/// charges each.
+fn sides(rule: &Rule, limit: &Limit, is_held: bool) -> Vec<(u32, u32)> {
+    let mut sides = vec![(0, ChargeOrder::CHARGE)];
+    let is_of_connections = limit.unit == Unit::Connections as u8;
+    if is_held && !is_of_connections {
+        sides.push((proof::SLOT, ChargeOrder::CHARGE_PROVEN));
+    }
+    if is_held && is_of_connections && needs_proof(rule) {
+        sides.push((proof::EVIDENCE, ChargeOrder::CHARGE_EVIDENCE));
     }
     sides
+}
+
+const fn needs_proof(rule: &Rule) -> bool {
+    rule.proof & proof::asks::BANS != 0
 }
 
 /// The amounts to charge one after the other: nothing is not charged.

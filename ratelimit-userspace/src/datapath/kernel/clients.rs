@@ -12,6 +12,7 @@ use ratelimit_common::layout::{
     BANS_CAPACITY, ChargeOrder, Config as ConfigWords, GENERATIONS, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
     map,
 };
+use ratelimit_common::proof;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 
@@ -191,7 +192,7 @@ impl Kernel {
         for generation in 0..GENERATIONS {
             let words = self.config_words_of(generation)?;
             let limits = words.rules[..rules_len(&words)].iter().flat_map(limits_of);
-            slots.extend(limits.flat_map(|limit| [false, true].map(|is_proven| limit.slot_of(is_proven))));
+            slots.extend(limits.flat_map(|limit| [0, proof::SLOT, proof::EVIDENCE].map(|side| limit.slot ^ side)));
         }
         slots.sort_unstable();
         slots.dedup();

@@ -244,10 +244,11 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         return Err(EncodeError::Limits(rule.name.clone(), count));
     }
     let limits = rule.limits.iter().chain(&rule.shadow_limits);
-    let mut slots: Vec<_> = limits.flat_map(|limit| [limit.slot, limit.slot ^ proof::SLOT]).collect();
+    let mut slots: Vec<_> =
+        limits.flat_map(|limit| [0, proof::SLOT, proof::EVIDENCE].map(|side| limit.slot ^ side)).collect();
     slots.sort_unstable();
     slots.dedup();
-    if slots.len() != 2 * (count + rule.shadow_limits.len()) {
+    if slots.len() != 3 * (count + rule.shadow_limits.len()) {
         return Err(EncodeError::SharedWindow(rule.name.clone()));
     }
     let shadows = rule.shadow_limits.len();
@@ -292,7 +293,7 @@ fn proof(rule: &desired::Rule) -> u8 {
     if bans {
         asked |= asks::BANS;
     }
-    if bans && holds(Unit::Connections) {
+    if bans && (holds(Unit::Connections) || holds(Unit::Requests)) {
         asked |= asks::CONNECTIONS;
     }
     asked

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ratelimit_common::layout::{LIMITS_MAX, Limit, Rule, Unit};
+use ratelimit_common::proof;
 
 use super::{ConfigWords, rules_len};
 
@@ -14,7 +15,7 @@ pub(super) struct Windows(BTreeMap<u32, Window>);
 enum Window {
     /// Of the limit with this slot.
     Of(u32, bool),
-    /// It holds nobody to anything: the proven connections.
+    /// It holds nobody to anything: what a ban needs.
     Evidence,
 }
 
@@ -26,12 +27,12 @@ impl Windows {
     fn of_rule(rule: &Rule) -> impl Iterator<Item = (u32, Window)> {
         let (held, beside) = rule.limits.split_at(LIMITS_MAX);
         let window = |limit: &Limit, is_proven| (limit.slot_of(is_proven), Window::Of(limit.slot, is_proven));
-        let proven = move |limit: &Limit| match Unit::from_code(limit.unit) {
-            Some(Unit::Connections) | None => (limit.slot_of(true), Window::Evidence),
-            Some(Unit::Requests | Unit::Packets | Unit::Bytes) => window(limit, true),
+        let windows = move |limit: &Limit| {
+            let evidence = (limit.slot ^ proof::EVIDENCE, Window::Evidence);
+            let proven = (limit.unit != Unit::Connections as u8).then(|| window(limit, true));
+            [Some(window(limit, false)), Some(evidence), proven].into_iter().flatten()
         };
-        let held =
-            held.iter().take(rule.limits_len.into()).flat_map(move |limit| [window(limit, false), proven(limit)]);
+        let held = held.iter().take(rule.limits_len.into()).flat_map(windows);
         held.chain(beside.iter().take(rule.shadows_len.into()).map(move |limit| window(limit, false)))
     }
 
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proven_connections_are_no_window_that_anybody_is_held_to() {
+    fn what_a_ban_needs_is_no_window_that_anybody_is_held_to() {
         let limit = |slot, unit: Unit| Limit { slot, unit: unit as u8, ..Limit::default() };
         let mut rule = Rule { limits_len: 2, shadows_len: 1, ..Rule::default() };
         rule.limits[0] = limit(7, Unit::Connections);
@@ -71,7 +72,7 @@ mod tests {
             (of(7), of(8), of(9), of(70)),
             (Some((7, false)), Some((8, false)), Some((9, false)), Some((70, false)))
         );
-        assert_eq!(of(rule.limits[0].slot_of(true)), None);
+        assert_eq!([7, 8].map(|slot: u32| of(slot ^ proof::EVIDENCE)), [None, None]);
         assert_eq!(of(rule.limits[1].slot_of(true)), Some((8, true)));
         assert_eq!(windows.all().count(), 4);
     }

@@ -1,0 +1,41 @@
+//! What is counted of packets, of bans and of trouble. Each CPU has cells of its own.
+
+use ratelimit_common::layout::{Fault, REASONS_MAX};
+use ratelimit_common::verdict::Reason;
+
+use super::{BANS_BEGUN, COUNTERS, FAULTS, forget};
+
+/// Adds one packet to its row. Each CPU has its own cells and XDP is not preempted by itself there, so no atomic is needed.
+#[inline(always)]
+pub(crate) fn count(row: u32, reason: Reason, bytes: u64) {
+    // Each row and reason would be another path to the end for the verifier.
+    let (row, reason) = (forget(row), forget(reason as u32) as usize & (REASONS_MAX - 1));
+    let Some(counters) = COUNTERS.get_ptr_mut(row) else {
+        fault(Fault::CountersLookup);
+        return;
+    };
+    // SAFETY: this CPU's cells, which live as long as the map; nobody else writes them.
+    let tally = unsafe { &mut (*counters).by_reason[reason] };
+    tally.packets = tally.packets.wrapping_add(1);
+    tally.bytes = tally.bytes.wrapping_add(bytes);
+}
+
+/// Counts a failed map operation.
+#[inline(always)]
+pub(crate) fn fault(fault: Fault) {
+    if let Some(count) = FAULTS.get_ptr_mut(fault as u32) {
+        // SAFETY: this CPU's cell, as in `count`.
+        unsafe { *count = (*count).wrapping_add(1) };
+    }
+}
+
+/// Counts a ban that the rule with this row has begun.
+#[inline(always)]
+pub(crate) fn count_ban(row: u8) {
+    let Some(count) = BANS_BEGUN.get_ptr_mut(row.into()) else {
+        fault(Fault::BansBegunLookup);
+        return;
+    };
+    // SAFETY: this CPU's cell, as in `count`.
+    unsafe { *count = (*count).wrapping_add(1) };
+}
