@@ -89,6 +89,8 @@ pub struct Bans {
     pub steps: Vec<Nanos>,
     /// So long after its end a ban is forgotten.
     pub forget: Nanos,
+    /// None begins but by what proves who sent it, which nothing does that the oracle is shown.
+    pub needs_proof: bool,
 }
 
 /// One rule.
@@ -353,7 +355,9 @@ impl Oracle {
         let outcome = self.charge(rule, client, cost, now);
         // Who was not let in since is refused for the same as before.
         let is_another = self.bans.get(&(rule.name, client)).is_none_or(|ban| ban.is_over || now >= ban.forgotten);
-        if let (Outcome::OverLimit, Mode::Enforce, Some(bans), true) = (outcome, rule.mode, &rule.bans, is_another) {
+        if let (Outcome::OverLimit, Mode::Enforce, Some(bans), true) = (outcome, rule.mode, &rule.bans, is_another)
+            && !bans.needs_proof
+        {
             let before = ban.filter(|ban| now < ban.forgotten).map_or(0, |ban| ban.before + 1);
             let until = now + bans.steps[before.min(bans.steps.len() - 1)];
             let ban = Ban { until, forgotten: until + bans.forget, before, is_over: false };
@@ -393,8 +397,12 @@ impl Oracle {
         }
         let counted: Vec<&Limit> = rule.limits.iter().filter(|limit| cost(limit.unit) > 0).collect();
         if let Some(ban) = self.bans.get_mut(&(rule.name, client))
-            && rule.bans.is_some()
+            && let Some(bans) = &rule.bans
             && !counted.is_empty()
+            // Nor does it show that there is room for what does.
+            && (!bans.needs_proof
+                || rule.mode == Mode::DryRun
+                || rule.limits.iter().all(|limit| limit.unit == Unit::Connections))
         {
             ban.is_over = true;
         }

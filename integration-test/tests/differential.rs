@@ -110,7 +110,7 @@ fn random_rule(random: &mut Random, name: &str, now: Nanos) -> Rule {
         bans,
         shadow_limits: random_limits(random, name, 0, 3)
             .into_iter()
-            .map(|limit| Limit { slot: limit.slot | 1 << 30, ..limit })
+            .map(|limit| Limit { slot: limit.slot | 1 << 29, ..limit })
             .collect(),
         ..Rule::new(name.into(), ports, limits)
     }
@@ -194,12 +194,11 @@ fn twin_of_rule(name: &'static str, rule: &Rule) -> oracle::Rule {
             Mode::DryRun => oracle::Mode::DryRun,
         },
         until: rule.until.map(|until| until.0),
-        // These frames are of no connection, and prove nothing.
-        bans: rule
-            .bans
-            .as_ref()
-            .filter(|bans| !bans.needs_proof)
-            .map(|bans| oracle::Bans { steps: bans.steps_ns.clone(), forget: bans.forget_ns }),
+        bans: rule.bans.as_ref().map(|bans| oracle::Bans {
+            steps: bans.steps_ns.clone(),
+            forget: bans.forget_ns,
+            needs_proof: bans.needs_proof,
+        }),
     }
 }
 

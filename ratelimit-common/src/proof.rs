@@ -19,6 +19,8 @@ pub mod asks {
     pub const CONNECTIONS: u8 = 2;
     /// Bans begin by what is proven alone.
     pub const BANS: u8 = 4;
+    /// No limit counts anything but connections, so that nothing that it lets in can prove anything.
+    pub const CONNECTIONS_ALONE: u8 = 8;
 }
 
 /// What the host's TCP socket that a segment is for says of its sender.

@@ -177,7 +177,7 @@ impl Key {
     /// Whether it is of TCP segments that open nothing.
     #[inline(always)]
     pub const fn is_segment(self) -> bool {
-        self.what & (OPENING | DATAGRAM) == 0
+        self.what != Self::NONE.what && self.what & (OPENING | DATAGRAM) == 0
     }
 
     /// What notes have of a segment's kind that prove nothing, where this is that of all.

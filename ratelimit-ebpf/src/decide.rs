@@ -3,9 +3,9 @@
 
 use aya_ebpf::bindings::xdp_md;
 use ratelimit_common::access::{self, Grant};
-use ratelimit_common::layout::{GENERATIONS, LIMITS_MAX, Prefix, RULES_MAX, Rule, RuleSet, Unlisted};
+use ratelimit_common::layout::{GENERATIONS, Prefix, RULES_MAX, Rule, RuleSet, Unlisted};
 use ratelimit_common::packet::{Head, To};
-use ratelimit_common::proof::Standing;
+use ratelimit_common::proof::{Standing, asks};
 use ratelimit_common::refused::{Key, Term};
 use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
 use ratelimit_common::verdict::{Action, Reason, Verdict};
@@ -307,7 +307,8 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
         _ => 0,
     };
     let reason = judge_source(active, judging, seen.source(), cost, by);
-    let proven = proof.proven(rule, requests);
+    // What is refused is sent again, and would be counted again.
+    let proven = proof.proven(rule, if reason.action() == Action::Pass { requests } else { 0 });
     if proven != 0 {
         prove(active, judging.index, seen.source(), proven);
     }
@@ -417,16 +418,16 @@ fn hold(
         look = Look::from_word(room(cost));
     }
     let mut code = look.code();
-    let mut at = look.at();
+    let mut bans = rule.bans.steps_len != 0 && rule.dry_run == 0;
     if code == Reason::WithinLimit as u32 {
         // Which limit another CPU has filled meanwhile is not known: where bans need proof, the next packet bans.
-        at = LIMITS_MAX as u32 - 1;
+        bans &= rule.proof & asks::BANS == 0;
         code = charge_all();
     } else if code == Reason::OverLimit as u32 {
         let _always_zero = refused(look.at());
     }
-    if code == Reason::OverLimit as u32 && rule.bans.steps_len != 0 && rule.dry_run == 0 {
-        let _always_zero = ban(at);
+    if code == Reason::OverLimit as u32 && bans {
+        let _always_zero = ban(look.at());
     }
     // Whatever the limits say: what a wider one would let through counts too.
     if rule.shadows_len != 0 && code != Reason::Banned as u32 {

@@ -61,11 +61,9 @@ macro_rules! families {
                     if at >= of.limits_len as usize {
                         break;
                     }
-                    // A connection's first request may have been counted before it was established.
                     let amount = match Unit::from_code(limit.unit) {
                         Some(Unit::Connections) => connections,
-                        Some(Unit::Requests) if requests != 0 => requests,
-                        Some(Unit::Requests) => connections,
+                        Some(Unit::Requests) => requests,
                         Some(Unit::Packets | Unit::Bytes) | None => 0,
                     };
                     if amount != 0 {
@@ -291,7 +289,7 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
     }
     // Where bans need proof, what anyone can forge is no sign that the window which banned has room again.
     if let (Reason::WithinLimit, Some(ban)) = (reason, ban)
-        && (rule.proof & asks::BANS == 0 || cost.is_established() || cost.of(Unit::Connections as u8) != 0)
+        && (rule.proof & asks::BANS == 0 || rule.proof & asks::CONNECTIONS_ALONE != 0 || cost.is_established())
     {
         ban.note_let_in();
     }

@@ -16,6 +16,7 @@ pub(crate) struct Proof(u32);
 const PROVEN: u32 = 1;
 const ESTABLISHED: u32 = 2;
 const FIRST: u32 = 4;
+const ASKED_EARLY: u32 = 8;
 
 impl Proof {
     /// Of what proves nothing.
@@ -39,14 +40,15 @@ impl Proof {
         self.0 & ESTABLISHED != 0
     }
 
-    /// What the rule's bans need of it, in which so many requests begin: those, and above 16 bits whether it is the first of its
-    /// connection that is known to be established.
+    /// What the rule's bans need of it, in which so many requests were let in: those, with the one that came before its connection was
+    /// established, and above 16 bits whether it is the first of its connection that is known to be.
     #[inline(always)]
     pub(crate) const fn proven(self, rule: &Rule, requests: u32) -> u32 {
         if rule.proof & asks::CONNECTIONS == 0 || !self.is_established() {
             return 0;
         }
-        (self.0 & FIRST != 0) as u32 * (1 << 16) | requests & 0xffff
+        let early = (self.0 & ASKED_EARLY != 0) as u32;
+        (self.0 & FIRST != 0) as u32 * (1 << 16) | (requests + early) & 0xffff
     }
 }
 
@@ -74,11 +76,22 @@ extern "C" fn proof(ctx: *mut xdp_md, generation: u32, rule: u32, requests: u32)
         return 0;
     }
     let bits = bits(maps::standing_of(ctx), rule, requests);
+    let now = Clock::new(config.wall_offset_ns).coarse();
+    let asked_early = Mark::of(config.seed, low, high, config.turn_shift, now);
     if bits & ESTABLISHED == 0 {
+        if bits & PROVEN != 0 {
+            maps::make_known(config, asked_early);
+        }
         return bits;
     }
     maps::make_known(config, mark);
-    if is_known { bits } else { bits | FIRST }
+    if is_known {
+        bits
+    } else if maps::is_known(config, asked_early) {
+        bits | FIRST | ASKED_EARLY
+    } else {
+        bits | FIRST
+    }
 }
 
 /// Of a [`Standing`]'s number, and the requests that begin in its segment.

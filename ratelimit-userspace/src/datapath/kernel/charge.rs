@@ -60,10 +60,9 @@ impl Kernel {
         let mut is_over = false;
         for limit in limits {
             // What anyone can forge bans nobody here either.
-            for (side, _) in sides(&of, limit, true).into_iter().filter(|(side, _)| *side != 0 || !needs_proof(&of)) {
-                let window = self.window(client, limit.slot ^ side)?;
-                is_over |= window.is_some_and(|window| exceeds(limit, &window, now));
-            }
+            let judged = if needs_proof(&of) { proven_side(limit) } else { 0 };
+            let window = self.window(client, limit.slot ^ judged)?;
+            is_over |= window.is_some_and(|window| exceeds(limit, &window, now));
         }
         let bans = is_over && of.bans.steps_len != 0 && of.dry_run == 0;
         if bans && !self.ban(client, of.bans.slot)?.is_some_and(|ban| ban.holds(now)) {
@@ -105,14 +104,21 @@ impl Kernel {
 /// charges each.
 fn sides(rule: &Rule, limit: &Limit, is_held: bool) -> Vec<(u32, u32)> {
     let mut sides = vec![(0, ChargeOrder::CHARGE)];
-    let is_of_connections = limit.unit == Unit::Connections as u8;
-    if is_held && !is_of_connections {
+    if is_held && limit.unit != Unit::Connections as u8 {
         sides.push((proof::SLOT, ChargeOrder::CHARGE_PROVEN));
     }
-    if is_held && is_of_connections && needs_proof(rule) {
+    if is_held && needs_proof(rule) && proven_side(limit) == proof::EVIDENCE {
         sides.push((proof::EVIDENCE, ChargeOrder::CHARGE_EVIDENCE));
     }
     sides
+}
+
+/// By what the slot of the window differs from the limit's that a ban follows, where bans need proof.
+fn proven_side(limit: &Limit) -> u32 {
+    match Unit::from_code(limit.unit) {
+        Some(Unit::Connections | Unit::Requests) => proof::EVIDENCE,
+        Some(Unit::Packets | Unit::Bytes) | None => proof::SLOT,
+    }
 }
 
 const fn needs_proof(rule: &Rule) -> bool {

@@ -296,6 +296,9 @@ fn proof(rule: &desired::Rule) -> u8 {
     if bans && (holds(Unit::Connections) || holds(Unit::Requests)) {
         asked |= asks::CONNECTIONS;
     }
+    if rule.limits.iter().all(|limit| limit.unit == Unit::Connections) {
+        asked |= asks::CONNECTIONS_ALONE;
+    }
     asked
 }
 
