@@ -11,6 +11,14 @@ pub const SLOT: u32 = 1 << 31;
 /// Of a slot, flipped: its window of what a ban needs. It refuses nothing.
 pub const EVIDENCE: u32 = 1 << 30;
 
+/// By what the slots of a limit's windows may differ from its own.
+pub const SIDES: [u32; 3] = [0, SLOT, EVIDENCE];
+
+/// What the slots of all windows of a limit have in common: those of two limits differ in it, or they would share a window.
+pub const fn of_all_sides(slot: u32) -> u32 {
+    slot & !(SLOT | EVIDENCE)
+}
+
 /// What a rule asks proof for; some of them.
 pub mod asks {
     /// Each TCP segment: the rule counts packets or bytes, or refuses everything.

@@ -29,7 +29,6 @@ pub(crate) fn lasts(rule: &Rule, limit: &Limit) -> bool {
 pub(crate) fn of_unproven() {
     if let Some(pending) = maps::pending()
         && pending.refused.is_segment()
-        && pending.refused != Key::NONE
     {
         pending.refused = pending.refused.unproven();
     }

@@ -68,7 +68,8 @@ extern "C" fn proof(ctx: *mut xdp_md, generation: u32, rule: u32, requests: u32)
         return bits(maps::standing_of(ctx), rule, requests);
     }
     let [high, low] = seen.connection_words();
-    let mark = Mark::of(config.seed, high, low, config.turn_shift, Clock::new(config.wall_offset_ns).coarse());
+    let now = Clock::new(config.wall_offset_ns).coarse();
+    let mark = Mark::of(config.seed, high, low, config.turn_shift, now);
     let is_known = maps::is_known(config, mark);
     if is_known && requests == 0 && rule.proof & asks::SEGMENTS == 0 {
         // As long as it sends, it is not taken for another one.
@@ -76,7 +77,6 @@ extern "C" fn proof(ctx: *mut xdp_md, generation: u32, rule: u32, requests: u32)
         return 0;
     }
     let bits = bits(maps::standing_of(ctx), rule, requests);
-    let now = Clock::new(config.wall_offset_ns).coarse();
     let asked_early = Mark::of(config.seed, low, high, config.turn_shift, now);
     if bits & ESTABLISHED == 0 {
         if bits & PROVEN != 0 {

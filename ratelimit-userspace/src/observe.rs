@@ -12,7 +12,7 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window::amount_max;
 
-use crate::datapath::SourceReading;
+use crate::datapath::{SourceReading, Whose};
 use crate::desired::{Limit, Policy, Refuse, Rule, WindowForm};
 
 mod limit;
@@ -25,7 +25,7 @@ mod tests;
 pub use limit::{Candidate, Observed};
 pub use propose::{Distribution, Gap, Proposal, Reason, SOURCES_MIN, gaps, propose, widest};
 
-use limit::{Observation, Whose, whose};
+use limit::Observation;
 
 /// Rounds are no closer than this: a window of one second has 8 buckets of 0.2 s in its ring, so none is missed.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
@@ -124,7 +124,7 @@ impl Round<'_> {
         let refused = of.visit(reading, refused_bytes);
         if refused > 0 {
             let owed = of.shared().iter().map(|(other, weight)| (*other, weight.amount(refused, refused_bytes)));
-            self.observer.owed.extend(owed.map(|(other, amount)| (other, whose(reading), amount)));
+            self.observer.owed.extend(owed.map(|(other, amount)| (other, reading.whose(), amount)));
         }
     }
 

@@ -167,9 +167,8 @@ fn read(
     for written in written {
         for (span, rate) in source.read(written, |text| limit::parse(text, unit))? {
             let limit = counted(rate, rule, form, kind);
-            if let Some((other_rule, other)) =
-                slots.0.insert(limit.slot & !(proof::SLOT | proof::EVIDENCE), (rule.to_owned(), limit))
-            {
+            let of_all = proof::of_all_sides(limit.slot);
+            if let Some((other_rule, other)) = slots.0.insert(of_all, (rule.to_owned(), limit)) {
                 let error = if other_rule == rule { shared_slot(span, other, limit) } else { alike(span, other) };
                 return Err(source.wrong(written, error));
             }

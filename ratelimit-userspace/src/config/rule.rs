@@ -286,19 +286,22 @@ impl RuleSettings {
         }
         let forget_ns = source.read_if(self.forget_after.as_ref(), |text| {
             if self.block_for.is_empty() {
-                return Err(SyntaxError::new(0..text.len(), "there is no ban to forget")
-                    .with_help("say how long a source is banned: block_for = \"10m\""));
+                return Err(without_ban(text, "there is no ban to forget"));
             }
             ban_length(text)
         })?;
         let forget_ns = forget_ns.unwrap_or(FORGET_NS_DEFAULT);
         if let Some(written) = self.ban_unproven.as_ref().filter(|_| steps_ns.is_empty()) {
-            let error = SyntaxError::new(0..written.text.len(), "there is no ban that could need proof");
-            return Err(source.wrong(written, error.with_help("say how long a source is banned: block_for = \"10m\"")));
+            return Err(source.wrong(written, without_ban(&written.text, "there is no ban that could need proof")));
         }
         let needs_proof = !source.is_set(self.ban_unproven.as_ref(), false)?;
         Ok((!steps_ns.is_empty()).then_some(Bans { steps_ns, forget_ns, needs_proof }))
     }
+}
+
+/// What is said of bans where there are none.
+fn without_ban(text: &str, problem: &str) -> SyntaxError {
+    SyntaxError::new(0..text.len(), problem).with_help("say how long a source is banned: block_for = \"10m\"")
 }
 
 fn ban_steps(text: &str, mut previous_ns: Option<u64>) -> Result<Vec<u64>, SyntaxError> {

@@ -163,6 +163,16 @@ pub struct SourceReading {
     pub refused_until: Option<Nanos>,
 }
 
+/// A source, and whether it is its windows of what is proven: each is held to the limits for itself.
+pub(crate) type Whose = (IpNet, bool);
+
+impl SourceReading {
+    /// Whose window it is.
+    pub(crate) const fn whose(&self) -> Whose {
+        (self.prefix, self.is_proven)
+    }
+}
+
 /// One source that is banned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ban {

@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 
-use ipnet::IpNet;
 use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::window::{BURST_ANY, CELLS, Cell, count_bits};
 
 use super::Weight;
 use super::source::{Blocked, Refused, Seen, Shape, Totals};
-use crate::datapath::SourceReading;
+use crate::datapath::{SourceReading, Whose};
 use crate::desired::Limit;
 
 /// What was observed of one limit.
@@ -65,13 +64,6 @@ pub(super) struct Observation {
     totals: Totals,
     weight: Weight,
     shared: Vec<(usize, Weight)>,
-}
-
-/// Whose window it is, and whether that of what its connections prove: each is held to the limit for itself.
-pub(super) type Whose = (IpNet, bool);
-
-pub(super) const fn whose(reading: &SourceReading) -> Whose {
-    (reading.prefix, reading.is_proven)
 }
 
 impl Observation {
@@ -143,7 +135,7 @@ impl Observation {
     /// Takes in one window, and tells how many refusals are new.
     pub(super) fn visit(&mut self, reading: &SourceReading, refused_bytes: u64) -> u64 {
         let (count, is_first) = (reading.window.refused.count(), self.rounds == 0);
-        let Some(seen) = entry(&mut self.index, &mut self.seen, self.sources_max, whose(reading), || {
+        let Some(seen) = entry(&mut self.index, &mut self.seen, self.sources_max, reading.whose(), || {
             // What was refused before anybody looked was refused at a time that nobody knows.
             let open = BucketIndex(self.current.0.saturating_sub(CELLS as u64 - 1));
             if is_first {

@@ -15,7 +15,7 @@ use ratelimit_common::verdict::Reason;
 use serde::{Deserialize, Serialize};
 
 use super::sources::{Standing, source_text};
-use crate::datapath::{Reading, SourceReading};
+use crate::datapath::{Reading, SourceReading, Whose};
 use crate::desired::{self, Grant, Policy};
 
 /// How often it is looked at: a visit to every source.
@@ -58,9 +58,6 @@ pub struct Dominance {
     /// By the limit's slot: what the windows had refused that had refused most.
     refused: HashMap<u32, Vec<(Whose, u64)>>,
 }
-
-/// A source, and whether it is its window of what is proven.
-type Whose = (IpNet, bool);
 
 /// Packets of one rule that its limits counted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -191,7 +188,7 @@ impl Look {
         if of.refused == 0 {
             return;
         }
-        slot.most_refused.push(Reverse((of.refused, (reading.prefix, reading.is_proven), of.used)));
+        slot.most_refused.push(Reverse((of.refused, reading.whose(), of.used)));
         if slot.most_refused.len() > REMEMBERED_MAX {
             slot.most_refused.pop();
         }

@@ -192,7 +192,7 @@ impl Kernel {
         for generation in 0..GENERATIONS {
             let words = self.config_words_of(generation)?;
             let limits = words.rules[..rules_len(&words)].iter().flat_map(limits_of);
-            slots.extend(limits.flat_map(|limit| [0, proof::SLOT, proof::EVIDENCE].map(|side| limit.slot ^ side)));
+            slots.extend(limits.flat_map(|limit| proof::SIDES.map(|side| limit.slot ^ side)));
         }
         slots.sort_unstable();
         slots.dedup();

@@ -244,11 +244,10 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         return Err(EncodeError::Limits(rule.name.clone(), count));
     }
     let limits = rule.limits.iter().chain(&rule.shadow_limits);
-    let mut slots: Vec<_> =
-        limits.flat_map(|limit| [0, proof::SLOT, proof::EVIDENCE].map(|side| limit.slot ^ side)).collect();
+    let mut slots: Vec<_> = limits.map(|limit| proof::of_all_sides(limit.slot)).collect();
     slots.sort_unstable();
     slots.dedup();
-    if slots.len() != 3 * (count + rule.shadow_limits.len()) {
+    if slots.len() != count + rule.shadow_limits.len() {
         return Err(EncodeError::SharedWindow(rule.name.clone()));
     }
     let shadows = rule.shadow_limits.len();
