@@ -9,7 +9,8 @@ use integration_test::frames::{IPV4, IPV6, SOURCE_V6, V4, V6, frame, syn, tcp, u
 use integration_test::is_skipped;
 use integration_test::program::{Program, Room, limit, policy};
 use ratelimit_common::admission::BUDGET_ANY;
-use ratelimit_common::layout::Unit;
+use ratelimit_common::layout::{Active, Unit};
+use ratelimit_common::refused::DROPPED_MAX;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_userspace::datapath::Datapath as _;
 use ratelimit_userspace::desired::{Access, Bans, Mode, Policy, WindowForm};
@@ -91,6 +92,41 @@ fn a_note_counts_what_it_drops_and_the_source_says_so() {
         assert_eq!(refused(&mut program, source), 9);
         assert_eq!(program.counts()["over_limit"] - before, 9);
     }
+}
+
+#[test]
+fn a_note_that_has_counted_its_most_goes_on_counting() {
+    if is_skipped("a_note_that_has_counted_its_most_goes_on_counting") {
+        return;
+    }
+    for source in [v4(1), v6(1)] {
+        let mut program = Program::new(&packets(LIMIT));
+        let syn = &of_each_note(source)[0];
+        assert_eq!(program.passed(syn, LIMIT), LIMIT);
+        for sent in [DROPPED_MAX, 1, 1, DROPPED_MAX, 2 * DROPPED_MAX] {
+            assert_eq!(program.passed(syn, sent), 0);
+            assert_eq!(refused(&mut program, source), program.counts()["over_limit"]);
+        }
+        assert_eq!(refused(&mut program, source), 4 * DROPPED_MAX + 2);
+    }
+}
+
+#[test]
+fn a_note_is_not_believed_again_when_the_number_of_its_epoch_comes_again() {
+    if is_skipped("a_note_is_not_believed_again_when_the_number_of_its_epoch_comes_again") {
+        return;
+    }
+    let begun = Active::new(0, 1);
+    let later = std::iter::successors(Some(begun), |active| Some(Active::new(0, active.next_epoch()))).skip(1);
+    let is_same = |active: &Active| (active.epoch() ^ begun.epoch()) & Active::NOTES_MASK == 0;
+    let changes = 1 + later.take(1000).position(|active| is_same(&active)).unwrap() as u64;
+    let mut program = Program::new(&connections(LIMIT));
+    let syn = refused_syn(&mut program);
+    // No packet of it meanwhile, which would find that nothing is noted any more.
+    for change in 0..changes {
+        program.apply(&connections(1000 + change));
+    }
+    assert_eq!(program.verdict(&syn), "within_limit", "after {changes} changes");
 }
 
 #[test]

@@ -17,8 +17,8 @@ mod faults;
 pub use active::{Active, Unlisted};
 pub use faults::{FAULTS_MAX, Fault};
 
-/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v5`.
-pub const VERSION: u32 = 5;
+/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v6`.
+pub const VERSION: u32 = 6;
 
 /// The XDP program's name.
 pub const PROGRAM: &str = "ratelimitd";
@@ -65,7 +65,9 @@ pub mod map {
     /// Array of [`crate::refused::Line`], by [`crate::refused::Key::place`]. Memory that the daemon shares, so that it begins at a page, and a
     /// line is one of the cache's.
     pub const REFUSED: &str = "REFUSED";
-    /// Array of a bit for each line of [`REFUSED`]: whether there may be a note.
+    /// Array of the [`crate::refused::Cause`]s of each line of [`REFUSED`]. Shared likewise.
+    pub const CAUSES: &str = "CAUSES";
+    /// Array of [`super::BITS_PER_LINE`] bits for each line of [`REFUSED`]: whether there may be a note, by more of its hash.
     pub const NOTED: &str = "NOTED";
     /// Array of cells of [`crate::admission::Mark`], by their place.
     pub const KNOWN: &str = "KNOWN";
@@ -129,12 +131,14 @@ pub const TARGETS_MAX: u32 = 4_096;
 pub const FLOWS_CAPACITY: u32 = 65_536;
 /// TCP connections remembered of each family where requests are counted. // 131072 x 96 B = 13 MB, 131072 x 120 B = 16 MB
 pub const CONVERSATIONS_CAPACITY: u32 = 131_072;
-/// Lines of [`map::REFUSED`] unless the daemon says otherwise: a power of two. // 131072 x 64 B = 8 MB
-pub const LINES_CAPACITY: u32 = 131_072;
-/// Lines of [`map::REFUSED`] for each word of [`map::NOTED`]: a bit each. // 16 KB, so that it is in the nearest cache
-pub const LINES_PER_WORD: u32 = 64;
-/// Lines of [`map::REFUSED`] for each cell of [`map::KNOWN`]. // 32768 x 16 B = 512 KB, so that it is in the next one
-pub const LINES_PER_CELL: u32 = 4;
+/// Lines of [`map::REFUSED`] unless the daemon says otherwise: a power of two. // 32768 x 64 B = 2 MB
+pub const LINES_CAPACITY: u32 = 32_768;
+/// Bits of [`map::NOTED`] for each line of [`map::REFUSED`]. // 16 KB, so that it is in the nearest cache
+pub const BITS_PER_LINE: u32 = 4;
+/// Lines of [`map::REFUSED`] for each word of [`map::NOTED`].
+pub const LINES_PER_WORD: u32 = 64 / BITS_PER_LINE;
+/// Words of [`map::UNLISTED`] for each line of [`map::REFUSED`].
+pub const UNLISTED_PER_LINE: u32 = 4;
 /// Sources remembered of each family unless the daemon says otherwise. // 262144 x 128 B = 34 MB
 pub const SOURCES_CAPACITY: u32 = 262_144;
 /// Reasons that the counters have room for.

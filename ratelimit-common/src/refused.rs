@@ -12,37 +12,35 @@
 //! prove nothing where there is such a note.
 //!
 //! A note is of one port, family and kind of packet, and of one *epoch*: whatever the daemon changes (a rule, a grant, a source that is
-//! reset) begins another, and what was noted before holds no longer.
+//! reset) begins another, and what was noted before holds no longer. An epoch is cut to five bits here, so the daemon retires the notes of
+//! those before whenever it begins one.
+//!
+//! A note is as small as it can be without taking one source for another: what a flood from many sources costs is the memory that it
+//! touches. Which window or ban refuses, and until when to the nanosecond, is apart ([`Cause`]): few packets ask for it.
 //!
 //! ```text
-//!     until   63                16 15       8 7          0
-//!            [ 2^20 ns from 1970  | rule row | reason      ]
-//!     what    63        32   18       17..16 15          0
-//!            [ epoch       | is IPv6 | kind | port         ]
-//!     counted 63        32 31                            0
-//!            [ dropped     | slot                          ]
+//!     word    63       54 53               32 31    27 26      20 19      18        17..16 15     0
+//!            [ dropped   | until, 2^29 ns    | epoch  | rule row | is ban | is IPv6 | kind  | port ]
 //! ```
 
+use crate::layout::Active;
 use crate::packet::{Head, To};
 use crate::source::{Address, cut_ipv4, cut_ipv6};
 use crate::time::Nanos;
 use crate::verdict::{Reason, Verdict};
 
-/// Notes in a line. // two of 32 bytes are a cache line
-pub const WAYS: usize = 2;
+/// Notes in a line. // four of 16 bytes are a cache line
+pub const WAYS: usize = 4;
 
 /// One note.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Note {
-    /// A [`Term`]; 0 is none. Whoever writes a note has put [`BUSY`] here before.
-    pub until: u64,
+    /// Of what it is, how long it holds, and how many packets it has dropped that are not counted elsewhere; 0 is none. Whoever writes a
+    /// note has put [`BUSY`] here before.
+    pub word: u64,
     /// [`Key::source`].
     pub source: u64,
-    /// [`Key::what`].
-    pub what: u64,
-    /// Which window or ban refuses, by its slot; above it the packets that were dropped by this note and are not counted there.
-    pub counted: u64,
 }
 
 /// The notes that share a place.
@@ -52,31 +50,99 @@ pub struct Line(pub [Note; WAYS]);
 
 const _: () = assert!(size_of::<Line>() == 64);
 
-/// One more packet, in [`Note::counted`].
-pub const ONE_DROPPED: u64 = 1 << 32;
+/// What a note's packets are refused by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Cause {
+    /// When it ends.
+    pub until_ns: u64,
+    /// The slot of the window or ban.
+    pub slot: u32,
+    /// Zero.
+    pub reserved: u32,
+}
 
-/// A note that somebody is writing: nothing is refused by it.
-pub const BUSY: u64 = 0xff;
+const _: () = assert!(size_of::<Cause>() == 16);
+
+const DROPPED_SHIFT: u32 = 54;
+const UNTIL_SHIFT: u32 = 32;
+const EPOCH_SHIFT: u32 = 27;
+const ROW_SHIFT: u32 = 20;
+
+/// One more packet, in [`Note::word`].
+pub const ONE_DROPPED: u64 = 1 << DROPPED_SHIFT;
+
+/// The most packets that a note counts. With the next its count is 0 again, and [`DROPPED_MAX`] + 1 are to be counted elsewhere.
+pub const DROPPED_MAX: u64 = u64::MAX >> DROPPED_SHIFT;
+
+/// A note that somebody is writing, whatever is counted in it: nothing is refused by it.
+pub const BUSY: u64 = ONE_DROPPED - 1;
+
+const TICKS_MASK: u64 = (1 << (DROPPED_SHIFT - UNTIL_SHIFT)) - 1;
+const EPOCH_MASK: u64 = Active::NOTES_MASK as u64;
+const BAN: u64 = 1 << 19;
+const IPV6: u64 = 1 << 18;
+const OPENING: u64 = 1 << 16;
+const DATAGRAM: u64 = 2 << 16;
+const UNPROVEN: u64 = 3 << 16;
+/// Family, kind and port.
+const KIND: u64 = IPV6 | IPV6 - 1;
+/// What [`Key::what`] has.
+const WHAT: u64 = EPOCH_MASK << EPOCH_SHIFT | KIND;
+const TERM: u64 = BUSY & !WHAT;
 
 impl Note {
     /// The packets dropped by it that are counted nowhere else.
     #[inline(always)]
     pub const fn dropped(self) -> u64 {
-        self.counted >> 32
+        self.word >> DROPPED_SHIFT
     }
 
-    /// The slot of the window or ban that refuses.
+    /// Whether somebody is writing it.
     #[inline(always)]
-    pub const fn slot(self) -> u32 {
-        #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
-        let slot = self.counted as u32;
-        slot
+    pub const fn is_busy(self) -> bool {
+        self.word & BUSY == BUSY
     }
 
     /// Whether its source is one of IPv6.
     #[inline(always)]
     pub const fn is_ipv6(self) -> bool {
-        self.what & IPV6 != 0
+        self.word & IPV6 != 0
+    }
+
+    /// How long it holds, and what it says.
+    #[inline(always)]
+    pub const fn term(self) -> Term {
+        Term(self.word & TERM)
+    }
+
+    /// Whether it is of this key.
+    #[inline(always)]
+    pub const fn is_of(self, key: Key) -> bool {
+        self.source == key.source && (self.word ^ key.what) & WHAT == 0
+    }
+
+    /// Whether it is of this key, or of the same in another epoch.
+    #[inline(always)]
+    pub const fn is_of_any_epoch(self, key: Key) -> bool {
+        self.source == key.source && (self.word ^ key.what) & KIND == 0
+    }
+
+    /// Whether it is of the same epoch as this key.
+    #[inline(always)]
+    pub const fn is_in_epoch_of(self, key: Key) -> bool {
+        (self.word ^ key.what) & EPOCH_MASK << EPOCH_SHIFT == 0
+    }
+
+    /// Whether it was written in this epoch.
+    pub const fn is_in_epoch(self, epoch: u32) -> bool {
+        self.word >> EPOCH_SHIFT & EPOCH_MASK == epoch as u64 & EPOCH_MASK
+    }
+
+    /// It as one of no epoch: it refuses nothing, and has counted what it has counted.
+    #[must_use]
+    pub const fn retired(self) -> Self {
+        Self { word: self.word & !(EPOCH_MASK << EPOCH_SHIFT | TICKS_MASK << UNTIL_SHIFT), source: self.source }
     }
 }
 
@@ -84,50 +150,76 @@ impl Note {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term(u64);
 
-/// Bits of nanoseconds that a note does not tell: it ends up to a millisecond early.
-const TIME_SHIFT: u32 = 20;
+/// A tick of a note's time: 537 ms. In its last one [`Cause::until_ns`] tells whether it holds.
+const TICK_SHIFT: u32 = 29;
+
+/// The longest term: 3 days. Ticks begin anew every 26, so one that lasts longer is written again, and one that was left is taken for a new
+/// one only where no daemon came for 3 weeks.
+const TERM_MAX: u64 = 1 << 19;
+
+/// Whether a note holds, as far as its term tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// It does.
+    Yes,
+    /// Until its cause says that it ends.
+    InLastTick,
+    /// It has ended.
+    No,
+}
 
 impl Term {
-    /// That `verdict` holds until then.
+    /// That `verdict`, one of a rule, holds until then, from now on; and until when it does, which is no later.
     #[inline(always)]
-    pub const fn new(until: Nanos, verdict: Verdict) -> Self {
-        Self(until.0 >> TIME_SHIFT << 16 | (verdict.rule as u64) << 8 | verdict.reason as u64)
+    pub const fn new(now: Nanos, until: Nanos, verdict: Verdict) -> (Self, Nanos) {
+        let last = Nanos(((now.0 >> TICK_SHIFT) + TERM_MAX) << TICK_SHIFT);
+        let until = if until.0 < last.0 { until } else { last };
+        // One that has ended ends now, and not in 26 days.
+        let until = if until.0 < now.0 { now } else { until };
+        let ban = if matches!(verdict.reason, Reason::Banned) { BAN } else { 0 };
+        let said = ((verdict.rule as u64) << ROW_SHIFT | ban) & TERM;
+        (Self((until.0 >> TICK_SHIFT & TICKS_MASK) << UNTIL_SHIFT | said), until)
     }
 
-    /// Of a [`Note::until`].
+    /// Of [`Term::word`].
     #[inline(always)]
     pub const fn of(word: u64) -> Self {
-        Self(word)
+        Self(word & TERM)
     }
 
-    /// The word.
+    /// The word. It is 0 in one tick of 26 days, for the first row.
     #[inline(always)]
     pub const fn word(self) -> u64 {
         self.0
     }
 
-    /// When it ends.
-    pub const fn until(self) -> Nanos {
-        Nanos(self.0 >> 16 << TIME_SHIFT)
+    /// Ticks that it goes on in, this one with them; 0 where it has ended.
+    #[inline(always)]
+    pub const fn left(self, now: Nanos) -> u64 {
+        let after = (self.0 >> UNTIL_SHIFT).wrapping_sub(now.0 >> TICK_SHIFT) & TICKS_MASK;
+        if after <= TERM_MAX { after + 1 } else { 0 }
     }
 
     /// Whether it holds.
     #[inline(always)]
-    pub const fn holds(self, now: Nanos) -> bool {
-        self.0 >> 16 > now.0 >> TIME_SHIFT
+    pub const fn holds(self, now: Nanos) -> Holds {
+        match self.left(now) {
+            0 => Holds::No,
+            1 => Holds::InLastTick,
+            _ => Holds::Yes,
+        }
     }
 
     /// Whether it is a ban's, and not a limit's.
     #[inline(always)]
     pub const fn is_ban(self) -> bool {
-        self.0 & 0xff == Reason::Banned as u64
+        self.0 & BAN != 0
     }
 
     /// The verdict on what it refuses.
     #[inline(always)]
     pub const fn verdict(self) -> Verdict {
-        #[expect(clippy::cast_possible_truncation, reason = "the byte above the reason")]
-        let rule = (self.0 >> 8) as u8;
+        let rule = (self.0 >> ROW_SHIFT & 0x7f) as u8;
         Verdict { reason: if self.is_ban() { Reason::Banned } else { Reason::OverLimit }, rule }
     }
 }
@@ -138,14 +230,9 @@ impl Term {
 pub struct Key {
     /// The source's prefix: an IPv4 address, or the upper half of an IPv6 one, in network order.
     pub source: u64,
-    /// Epoch, family, kind and port.
+    /// Epoch, family, kind and port, as in [`Note::word`]. Never 0, as no epoch is.
     pub what: u64,
 }
-
-const IPV6: u64 = 1 << 18;
-const OPENING: u64 = 1 << 16;
-const DATAGRAM: u64 = 2 << 16;
-const UNPROVEN: u64 = 3 << 16;
 
 impl Key {
     /// Nothing that is noted.
@@ -165,7 +252,13 @@ impl Key {
             Address::V6(_) if ipv6_mask[1] != 0 => return None,
             Address::V6(address) => (cut_ipv6(address, ipv6_mask)[0], IPV6),
         };
-        Some(Self { source, what: (epoch as u64) << 32 | family | kind_and_port })
+        Some(Self { source, what: (epoch as u64 & EPOCH_MASK) << EPOCH_SHIFT | family | kind_and_port })
+    }
+
+    /// The word of its note, which has dropped nothing yet.
+    #[inline(always)]
+    pub const fn noted(self, term: Term) -> u64 {
+        self.what | term.0
     }
 
     /// Whether it is of packets that open TCP connections.
@@ -189,7 +282,7 @@ impl Key {
     /// Where its line is among all, before it is cut to how many there are. The same in each epoch.
     #[inline(always)]
     pub const fn place(self, seed: u64) -> u64 {
-        mix(seed, self.source, self.what & 0xffff_ffff)
+        mix(seed, self.source, self.what & KIND)
     }
 }
 
@@ -261,21 +354,74 @@ mod tests {
         assert_eq!(Key::of(&v6, 7, u32::MAX, [u64::MAX, 1]), None);
     }
 
+    const NOW: Nanos = Nanos(1_767_261_600_123_456_789);
+    const OVER: Verdict = Verdict { reason: Reason::OverLimit, rule: 127 };
+
     #[test]
-    fn a_term_ends_at_most_a_millisecond_early_and_never_late() {
-        let until = Nanos(1_767_261_600_123_456_789);
-        let term = Term::new(until, Verdict { reason: Reason::OverLimit, rule: 200 });
-        assert!(term.holds(Nanos(until.0 - 1_100_000)));
-        assert!(!term.holds(until));
-        assert_eq!(term.verdict(), Verdict { reason: Reason::OverLimit, rule: 200 });
-        let ban = Verdict { reason: Reason::Banned, rule: 0 };
-        assert_eq!(Term::of(Term::new(until, ban).word()).verdict(), ban);
+    fn a_term_tells_whether_it_holds_but_in_its_last_tick() {
+        for later_ns in [1, 268_435_456, 1_000_000_000, 60_000_000_000, 250_000_000_000_000] {
+            let until = Nanos(NOW.0 + later_ns);
+            let (term, ends) = Term::new(NOW, until, OVER);
+            assert_eq!(ends, until);
+            for (at, held) in
+                [(NOW.0, true), (until.0 - 1, true), (until.0, false), (until.0 + 3_600_000_000_000, false)]
+            {
+                match term.holds(Nanos(at)) {
+                    Holds::Yes => assert!(held, "{later_ns} {at}"),
+                    Holds::No => assert!(!held, "{later_ns} {at}"),
+                    Holds::InLastTick => assert!(until.0.abs_diff(at) < 1 << TICK_SHIFT, "{later_ns} {at}"),
+                }
+            }
+            let a_tick_before = Nanos(until.0 - (1 << TICK_SHIFT));
+            assert!(a_tick_before < NOW || term.holds(a_tick_before) == Holds::Yes, "{later_ns}");
+        }
     }
 
     #[test]
-    fn neither_nothing_nor_what_is_being_written_holds() {
-        assert!(!Term::of(0).holds(Nanos(0)));
-        assert!(!Term::of(BUSY).holds(Nanos(0)));
+    fn a_longer_term_ends_sooner_and_one_that_has_ended_holds_never() {
+        let (term, ends) = Term::new(NOW, Nanos(NOW.0 + 30 * 86_400_000_000_000), OVER);
+        assert_eq!(term.left(NOW), TERM_MAX + 1);
+        assert!((3 * 86_400_000_000_000..4 * 86_400_000_000_000).contains(&(ends.0 - NOW.0)));
+        let (term, ends) = Term::new(NOW, Nanos(NOW.0 - 86_400_000_000_000), OVER);
+        assert_eq!((term.left(NOW), ends), (1, NOW));
+        assert_eq!(term.holds(Nanos(NOW.0 + 86_400_000_000_000)), Holds::No);
+    }
+
+    #[test]
+    fn a_note_says_what_was_written_and_counts_to_its_most_and_from_0_again() {
+        let of = key(HEAD).unwrap();
+        for verdict in [OVER, Verdict { reason: Reason::Banned, rule: 0 }] {
+            let (term, _) = Term::new(NOW, Nanos(NOW.0 + 60_000_000_000), verdict);
+            let mut note = Note { word: of.noted(term), source: of.source };
+            for dropped in 0..=DROPPED_MAX {
+                assert_eq!((note.dropped(), note.term(), note.is_of(of)), (dropped, term, true));
+                note.word = note.word.wrapping_add(ONE_DROPPED);
+            }
+            assert_eq!((note.dropped(), note.term().verdict(), note.is_ipv6()), (0, verdict, false));
+        }
+    }
+
+    #[test]
+    fn a_retired_note_holds_never_and_has_counted_what_it_has() {
+        let of = key(HEAD).unwrap();
+        let (term, _) = Term::new(NOW, Nanos(NOW.0 + 60_000_000_000), OVER);
+        let note = Note { word: of.noted(term) | 5 * ONE_DROPPED, source: of.source };
+        assert!(note.is_in_epoch(7) && note.is_in_epoch_of(of) && note.is_of(of));
+        let retired = note.retired();
+        assert!(!retired.is_in_epoch(7) && !retired.is_in_epoch_of(of) && !retired.is_of(of));
+        assert!(retired.is_of_any_epoch(of));
+        assert_eq!((retired.dropped(), retired.term().verdict()), (5, OVER));
+    }
+
+    #[test]
+    fn neither_nothing_nor_what_is_being_written_is_of_any_key() {
+        let of = key(HEAD).unwrap();
+        let last = Key::of(&HEAD, 30, u32::MAX, [u64::MAX, 0]).unwrap();
+        for word in [0, BUSY, BUSY | 9 * ONE_DROPPED] {
+            let note = Note { word, source: of.source };
+            assert!(!note.is_of(of) && !note.is_of(last));
+            assert_eq!(note.is_busy(), word != 0);
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use aya_ebpf::bindings::xdp_md;
 use ratelimit_common::access::{self, Grant};
-use ratelimit_common::layout::{GENERATIONS, Prefix, RULES_MAX, Rule, RuleSet, Unlisted};
+use ratelimit_common::layout::{self, Prefix, RULES_MAX, Rule, RuleSet, Unlisted};
 use ratelimit_common::packet::{Head, To};
 use ratelimit_common::proof::{Standing, asks};
 use ratelimit_common::refused::{Key, Term};
@@ -33,7 +33,7 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
         Err(NoPacket::TooManyTags) => return too_many_tags(active),
     };
     let config = active.config;
-    let key = Key::of(&head, active.epoch, config.ipv4_mask, config.ipv6_mask).unwrap_or(Key::NONE);
+    let key = Key::of(&head, active.word.epoch(), config.ipv4_mask, config.ipv6_mask).unwrap_or(Key::NONE);
     if let Some(term) = maps::refused(config, key, || Clock::new(config.wall_offset_ns).coarse()) {
         return term.verdict();
     }
@@ -41,7 +41,7 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
         if frame.seen().is_none() {
             return Verdict::unruled(Reason::InternalError);
         }
-        let code = refused_unproven(frame.context(), active.generation, key.source, key.what);
+        let code = refused_unproven(frame.context(), active.word.generation(), key.source, key.what);
         if code != 0 {
             return Term::of(code).verdict();
         }
@@ -55,7 +55,7 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     if config.has_targets != 0 && frame.seen().is_none() {
         return Verdict::unruled(Reason::InternalError);
     }
-    let choice = Choice(choose(active.generation, active.epoch));
+    let choice = Choice(choose(active.word.0));
     let Some(index) = choice.rule() else { return Verdict::unruled(choice.reason()) };
     let rule = maps::rule(config, index);
     let reason = match choice.reason() {
@@ -104,15 +104,16 @@ impl Choice {
     }
 }
 
-/// Which rule judges the packet that was seen last, and what its source is granted: a [`Choice`].
+/// Which rule judges the packet that was seen last, and what its source is granted: a [`Choice`], of a [`layout::Active`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn choose(generation: u32, epoch: u32) -> u32 {
-    let (Some(config), Some(seen), Some(pending)) = (maps::config(generation), maps::seen(), maps::pending()) else {
+extern "C" fn choose(word: u64) -> u32 {
+    let word = layout::Active(word);
+    let (Some(config), Some(seen), Some(pending)) = (maps::config(word.generation()), maps::seen(), maps::pending())
+    else {
         return Choice::none(Reason::InternalError).0;
     };
-    let active = Active { config, generation: generation & (GENERATIONS - 1), epoch };
-    choice(active, seen, pending).0
+    choice(Active { config, word }, seen, pending).0
 }
 
 #[inline(always)]
@@ -163,8 +164,8 @@ fn too_many_tags(active: Active) -> Verdict {
 #[inline(always)]
 fn protecting(active: Active, to: To) -> Option<RuleSet> {
     let class = match to {
-        To::Tcp { port, .. } => maps::ports(active.generation)?.tcp[bounded(port)],
-        To::Udp { port } => maps::ports(active.generation)?.udp[bounded(port)],
+        To::Tcp { port, .. } => maps::ports(active.word.generation())?.tcp[bounded(port)],
+        To::Udp { port } => maps::ports(active.word.generation())?.udp[bounded(port)],
         To::Fragment | To::Unwalkable => return Some(active.config.portless_rules),
         To::Other => return Some(active.config.other_rules),
         To::Essential => return Some(0),
@@ -175,8 +176,8 @@ fn protecting(active: Active, to: To) -> Option<RuleSet> {
 /// What is known of the packet's source, where anything is known of some of its family.
 #[inline(always)]
 fn prefix(active: Active, source: Address) -> Option<&'static Prefix> {
-    let Active { config, epoch, .. } = active;
-    let unlisted = Unlisted::of(source, epoch, config.seed);
+    let config = active.config;
+    let unlisted = Unlisted::of(source, active.word.epoch(), config.seed);
     if maps::is_unlisted(config, unlisted) {
         return None;
     }
@@ -190,7 +191,8 @@ fn prefix(active: Active, source: Address) -> Option<&'static Prefix> {
 /// Which of these rules are for packets from this source to this address.
 #[inline(always)]
 fn matching(active: Active, protecting: RuleSet, prefix: Option<&'static Prefix>) -> RuleSet {
-    let Active { config, generation, .. } = active;
+    let Active { config, word } = active;
+    let generation = word.generation();
     let from = config.from_any | prefix.map_or(0, |prefix| prefix.rules);
     let to = match config.has_targets {
         0 => RuleSet::MAX,
@@ -282,7 +284,7 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
             if frame.seen().is_none() {
                 return Reason::InternalError;
             }
-            let part = Part::of_datagram(active.generation);
+            let part = Part::of_datagram(active.word.generation());
             (part.opens(), part.requests(), Leaves::Flow)
         }
         To::Tcp { opening, .. } => (opening, 0, Leaves::Nothing),
@@ -295,7 +297,7 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
             if frame.seen().is_none() {
                 return Reason::InternalError;
             }
-            Proof::of(frame, active.generation, judging.index, requests)
+            Proof::of(frame, active.word.generation(), judging.index, requests)
         }
         _ => Proof::NONE,
     };
@@ -337,7 +339,8 @@ enum Leaves {
 /// Holds the source to the rule's limits, in the maps of its family.
 #[inline(always)]
 fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost, by: u32) -> Reason {
-    let Active { config, generation, .. } = active;
+    let Active { config, word } = active;
+    let generation = word.generation();
     let Judging { index, rule } = judging;
     let code = match source {
         Address::V4(address) => {
@@ -383,7 +386,8 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost, b
 /// Counts what the source has proven: [`Proof::proven`].
 #[inline(always)]
 fn prove(active: Active, rule: u32, source: Address, proven: u32) {
-    let Active { config, generation, .. } = active;
+    let Active { config, word } = active;
+    let generation = word.generation();
     let _always_zero = match source {
         Address::V4(address) => prove_v4(cut_ipv4(address, config.ipv4_mask), generation, rule, proven),
         Address::V6(address) => {

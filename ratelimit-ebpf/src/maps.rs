@@ -14,12 +14,11 @@ use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{
     self, BANS_CAPACITY, CONFIGS, CONVERSATIONS_CAPACITY, COUNTERS_LEN, ChargeOrder, Config, ConversationKeyV4,
     ConversationKeyV6, Counters, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6, GENERATION_BITS, GENERATIONS,
-    LINES_CAPACITY, LINES_PER_CELL, LINES_PER_WORD, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6,
-    ROWS_MAX, RULES_MAX, Rule, RuleSet, SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
-    TARGETS_MAX,
+    LINES_CAPACITY, LINES_PER_WORD, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6, ROWS_MAX, RULES_MAX,
+    Rule, RuleSet, SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX, UNLISTED_PER_LINE,
 };
 use ratelimit_common::refusals::Refusals;
-use ratelimit_common::refused::Line;
+use ratelimit_common::refused::{Cause, Line, WAYS};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::window::{self, CELLS, Cells};
@@ -66,11 +65,13 @@ static CONVERSATIONS_V6: LruHashMap<ConversationKeyV6, Conversation> =
 #[map]
 static REFUSED: Array<Line> = Array::with_max_entries(LINES_CAPACITY, BPF_F_MMAPABLE);
 #[map]
+static CAUSES: Array<[Cause; WAYS]> = Array::with_max_entries(LINES_CAPACITY, BPF_F_MMAPABLE);
+#[map]
 static NOTED: Array<u64> = Array::with_max_entries(LINES_CAPACITY / LINES_PER_WORD, 0);
 #[map]
-static KNOWN: Array<[u64; 2]> = Array::with_max_entries(LINES_CAPACITY / LINES_PER_CELL, 0);
+static KNOWN: Array<[u64; 2]> = Array::with_max_entries(LINES_CAPACITY, 0);
 #[map]
-static UNLISTED: Array<u64> = Array::with_max_entries(LINES_CAPACITY, 0);
+static UNLISTED: Array<u64> = Array::with_max_entries(LINES_CAPACITY * UNLISTED_PER_LINE, 0);
 #[map]
 static ADMISSION: PerCpuArray<Admission> = PerCpuArray::with_max_entries(1, 0);
 #[map]
@@ -102,8 +103,8 @@ static CLOCK_IS_INJECTED: u8 = 0;
 #[derive(Clone, Copy)]
 pub(crate) struct Active {
     pub(crate) config: &'static Config,
-    pub(crate) generation: u32,
-    pub(crate) epoch: u32,
+    /// One word, which takes less of the stack than its parts.
+    pub(crate) word: layout::Active,
 }
 
 /// The active generation. The daemon writes only the other one, and waits for every packet that still reads a
@@ -115,16 +116,13 @@ pub(crate) fn active() -> Option<Active> {
         return None;
     };
     // SAFETY: the element lives as long as the map. Volatile: it is read once, so that the packet keeps to one generation.
-    let active = unsafe { active.read_volatile() };
-    let (mut generation, mut epoch) = (active.generation(), active.epoch());
-    let mut config = config(generation)?;
+    let mut word = unsafe { active.read_volatile() };
+    let mut config = config(word.generation())?;
     if config.until_ns != 0 && config.until_ns <= Clock::new(config.wall_offset_ns).coarse().0 {
-        generation ^= 1;
-        // Nobody else begins one, and what was noted on trial holds no longer.
-        epoch = layout::Active::epoch_after_trial(epoch);
-        config = self::config(generation)?;
+        word = word.after_trial();
+        config = self::config(word.generation())?;
     }
-    Some(Active { config, generation, epoch })
+    Some(Active { config, word })
 }
 
 /// The class of each port.

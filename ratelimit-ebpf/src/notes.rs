@@ -50,7 +50,9 @@ pub(crate) extern "C" fn note(generation: u32, rule: u32, slot: u32, until_ns: u
             until_ns = end_ns;
         }
     }
-    let term = Term::new(Nanos(until_ns), Verdict { reason: Reason::from_code(reason), rule: rule.row });
-    maps::note_refused(config, pending.refused, slot, term, Clock::new(config.wall_offset_ns).coarse());
+    let now = Clock::new(config.wall_offset_ns).coarse();
+    let verdict = Verdict { reason: Reason::from_code(reason), rule: rule.row };
+    let (term, until) = Term::new(now, Nanos(until_ns), verdict);
+    maps::note_refused(config, pending.refused, slot, term, until, now);
     0
 }

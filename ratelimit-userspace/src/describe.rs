@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use ratelimit_common::layout::{
-    CONVERSATIONS_CAPACITY, FLOWS_CAPACITY, LINES_PER_CELL, LINES_PER_WORD, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
-    Unit,
+    CONVERSATIONS_CAPACITY, FLOWS_CAPACITY, LINES_PER_WORD, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
+    UNLISTED_PER_LINE, Unit,
 };
-use ratelimit_common::refused::Line;
+use ratelimit_common::refused::{Cause, Line, WAYS};
 use ratelimit_common::source::Family;
 use serde::Serialize;
 
@@ -130,7 +130,7 @@ pub fn memory(config: &Config) -> [Memory; 2] {
 /// who is in no list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NotesMemory {
-    /// Lines, each for two windows.
+    /// Lines, each for four windows.
     pub lines: u64,
     /// All of it.
     pub bytes: u64,
@@ -142,9 +142,9 @@ pub struct NotesMemory {
 pub fn notes_memory(config: &Config) -> NotesMemory {
     let lines = note_lines(config.max_sources.saturating_mul(config.policy.windows_per_source()));
     let (line, word) = (size_of::<Line>() as u64, size_of::<u64>() as u64);
-    // Of each line the notes, and whether no list holds a source; of some together who is known, and in which there are notes.
-    let (cells, words) = (u64::from(lines / LINES_PER_CELL), u64::from(lines / LINES_PER_WORD));
-    let bytes = u64::from(lines) * (line + word) + cells * 2 * word + words * word;
+    // Of each line the notes and their causes, who is known, and whether no list holds a source; of some together in which there are notes.
+    let (causes, cell, unlisted) = (size_of::<[Cause; WAYS]>() as u64, 2 * word, u64::from(UNLISTED_PER_LINE) * word);
+    let bytes = u64::from(lines) * (line + causes + cell + unlisted) + u64::from(lines / LINES_PER_WORD) * word;
     NotesMemory { lines: lines.into(), bytes, source_bytes: bytes.div_ceil(config.max_sources.max(1).into()) }
 }
 
@@ -360,7 +360,7 @@ mod tests {
     fn notes_take_what_the_kernel_allocates_for_them() {
         let directory = std::path::Path::new("/run");
         let of = notes_memory(&crate::fixture::config(directory, 10));
-        assert_eq!((of.lines, of.bytes, of.source_bytes), (131_072, 9_977_856, 39));
+        assert_eq!((of.lines, of.bytes, of.source_bytes), (32_768, 5_783_552, 23));
     }
 
     #[test]

@@ -297,9 +297,9 @@ pub fn ban_slot(rule: &str) -> u32 {
     hash32(rule.bytes().chain([0, 0]))
 }
 
-/// Lines of notes for so many windows: one note for each, two to a line, and at least as many as make a page.
+/// Lines of notes for so many windows: a note for every second one, four to a line, and at least as many as make a page.
 pub fn note_lines(windows: u32) -> u32 {
-    (windows / 2).max(64).checked_next_power_of_two().unwrap_or(1 << 31)
+    (windows / 8).max(64).checked_next_power_of_two().unwrap_or(1 << 31)
 }
 
 /// An instant as RFC 3339 has it, to the second, in UTC.
@@ -451,7 +451,7 @@ mod tests {
 
     #[test]
     fn there_is_a_note_for_each_window() {
-        assert_eq!([262_144, 1000, 1, u32::MAX].map(note_lines), [131_072, 512, 64, 1 << 31]);
+        assert_eq!([262_144, 1000, 1, u32::MAX].map(note_lines), [32_768, 128, 64, 1 << 29]);
     }
 
     #[test]

@@ -10,6 +10,9 @@ use crate::source::Address;
 pub struct Active(pub u64);
 
 impl Active {
+    /// What a note of a source has of the epoch.
+    pub const NOTES_MASK: u32 = 0x1f;
+
     /// The word.
     #[inline(always)]
     pub const fn new(generation: u32, epoch: u32) -> Self {
@@ -27,10 +30,28 @@ impl Active {
         generation
     }
 
-    /// The epoch after a trial that ended by itself in this one.
+    /// The epoch after a trial that ended by itself in this one: one that no daemon begins, and another in notes too.
     #[inline(always)]
     pub const fn epoch_after_trial(epoch: u32) -> u32 {
-        epoch ^ 1 << 31
+        epoch ^ (1 << 31 | 1 << 4)
+    }
+
+    /// The other generation, which packets read after a trial that ended by itself: nobody else begins its epoch, and what was noted on
+    /// trial holds no longer.
+    #[inline(always)]
+    #[must_use]
+    pub const fn after_trial(self) -> Self {
+        Self::new(self.generation() ^ 1, Self::epoch_after_trial(self.epoch()))
+    }
+
+    /// The epoch that comes next. In a note neither it nor the one after its trial is 0, which is none, or all ones.
+    pub const fn next_epoch(self) -> u32 {
+        let next = self.epoch().wrapping_add(1);
+        match next & 0xf {
+            0 => next + 1,
+            0xf => next.wrapping_add(2),
+            _ => next,
+        }
     }
 
     /// Grows whenever what was noted of sources may hold no longer: see [`crate::refused`] and [`Unlisted`].
@@ -64,6 +85,25 @@ impl Unlisted {
                 // 0 is no note.
                 Self { place, word: word | 1 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_epoch_is_none_in_a_note_or_the_same_as_the_one_before_or_that_after_a_trial() {
+        let mut active = Active::new(0, u32::MAX - 40);
+        for _ in 0..100 {
+            let (before, epoch) = (active.epoch() & Active::NOTES_MASK, active.next_epoch());
+            let after_trial = Active::epoch_after_trial(epoch);
+            for of in [epoch, after_trial].map(|of| of & Active::NOTES_MASK) {
+                assert!(of != 0 && of != Active::NOTES_MASK && of != before, "{epoch:x} after {before:x}");
+            }
+            assert_ne!(epoch & Active::NOTES_MASK, after_trial & Active::NOTES_MASK);
+            active = Active::new(0, epoch);
         }
     }
 }

@@ -5,7 +5,7 @@ use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 
 use ratelimit_common::admission::{Admission, Mark};
 use ratelimit_common::gcra::{self, Rate};
-use ratelimit_common::layout::{Config, Fault, LINES_PER_CELL, Rule, Unlisted};
+use ratelimit_common::layout::{Config, Fault, Rule, UNLISTED_PER_LINE, Unlisted};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window::{Cells, Charge};
 
@@ -25,7 +25,7 @@ pub(crate) fn admission() -> Option<&'static mut Admission> {
 /// The words of a source's cell: that of this turn, and the other one.
 #[inline(always)]
 fn cell(config: &Config, mark: Mark) -> Option<[*mut u64; 2]> {
-    let Some(cell) = KNOWN.get_ptr_mut(mark.place as u32 & config.lines_mask / LINES_PER_CELL) else {
+    let Some(cell) = KNOWN.get_ptr_mut(mark.place as u32 & config.lines_mask) else {
         fault(Fault::KnownLookup);
         return None;
     };
@@ -112,6 +112,6 @@ pub(crate) fn note_unlisted(config: &Config, unlisted: Unlisted) {
 #[inline(always)]
 fn place(config: &Config, unlisted: Unlisted) -> Option<*mut u64> {
     #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
-    let place = unlisted.place as u32 & config.lines_mask;
+    let place = unlisted.place as u32 & (config.lines_mask * UNLISTED_PER_LINE | (UNLISTED_PER_LINE - 1));
     UNLISTED.get_ptr_mut(place)
 }

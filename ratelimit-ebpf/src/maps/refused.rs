@@ -1,48 +1,72 @@
 //! The notes of who is refused for how long: looked at by every packet, written when a limit or a ban refuses.
 
-use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd};
+use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xchg};
 use core::ptr::NonNull;
 
-use ratelimit_common::layout::{Config, Fault, LINES_PER_WORD};
-use ratelimit_common::refused::{BUSY, Key, Line, Note, ONE_DROPPED, Term, WAYS};
+use ratelimit_common::layout::{BITS_PER_LINE, Config, Fault, LINES_PER_WORD};
+use ratelimit_common::refused::{BUSY, Cause, DROPPED_MAX, Holds, Key, Line, Note, ONE_DROPPED, Term, WAYS};
 use ratelimit_common::time::Nanos;
 
-use super::{NOTED, REFUSED, SourceV4, SourceV6, Sources, fault};
+use super::{CAUSES, NOTED, REFUSED, SourceV4, SourceV6, Sources, fault, forget};
 
-/// The number of the line that notes of this key are in first.
-#[inline(always)]
-fn place(config: &Config, key: Key) -> u32 {
-    #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
-    let place = key.place(config.seed) as u32;
-    place & config.lines_mask
+/// Where notes of a key are: the number of the line that they are in first, and the bits of [`NOTED`] that tell.
+#[derive(Clone, Copy)]
+struct Place {
+    line: u32,
+    bit: u32,
+}
+
+impl Place {
+    #[inline(always)]
+    fn of(config: &Config, key: Key) -> Self {
+        let hash = key.place(config.seed);
+        #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
+        let (line, more) = (hash as u32 & config.lines_mask, (hash >> 32) as u32);
+        Self { line, bit: line % LINES_PER_WORD * BITS_PER_LINE + more % BITS_PER_LINE }
+    }
+
+    /// The word of [`NOTED`].
+    #[inline(always)]
+    fn word(self) -> Option<*mut u64> {
+        NOTED.get_ptr_mut(self.line / LINES_PER_WORD)
+    }
 }
 
 #[inline(always)]
-fn line(place: u32) -> Option<*mut Line> {
-    let line = REFUSED.get_ptr_mut(place);
+fn line(number: u32) -> Option<*mut Line> {
+    let line = REFUSED.get_ptr_mut(number);
     if line.is_none() {
         fault(Fault::RefusedLookup);
     }
     line
 }
 
-/// The word that says whether there may be a note in a line, or for it in the one beside.
+/// One of a line's notes.
 #[inline(always)]
-fn noted(place: u32) -> Option<*mut u64> {
-    NOTED.get_ptr_mut(place / LINES_PER_WORD)
+fn way(line: *mut Line, way: usize) -> *mut Note {
+    // SAFETY: whoever calls has a pointer to a whole line from a lookup, valid for the run of the program; each way is in it.
+    unsafe { (&raw mut (*line).0).cast::<Note>().add(way & (WAYS - 1)) }
+}
+
+/// A note as it is now.
+#[inline(always)]
+fn read(note: *mut Note) -> Note {
+    // SAFETY: as in `way`. Volatile: other CPUs write it.
+    unsafe {
+        Note { word: (&raw const (*note).word).read_volatile(), source: (&raw const (*note).source).read_volatile() }
+    }
 }
 
 /// What refuses a packet of this key, if it is noted; counts the packet there.
 ///
-/// A note that is being written is not believed. One that is overwritten between the look at its key and the look at its end
-/// may refuse one packet of another source, in that instant only.
+/// A note that is being written is not believed, and neither is one that was overwritten between the look at it and the count.
 #[inline(always)]
 pub(crate) fn refused(config: &Config, key: Key, now: impl Fn() -> Nanos) -> Option<Term> {
     let place = noted_place(config, key)?;
-    if let Some(note) = own(line(place)?, key) {
-        return holding(note, now());
+    if let Some((note, word)) = own(line(place.line)?, key) {
+        return holding(note, word, key, place.line, now());
     }
-    let term = beside(place, key.source, key.what, now().0);
+    let term = beside(place.line, place.bit, key.source, key.what, now().0);
     if term == 0 { None } else { Some(Term::of(term)) }
 }
 
@@ -52,50 +76,89 @@ pub(crate) fn may_be_noted(config: &Config, key: Key) -> bool {
     noted_place(config, key).is_some()
 }
 
-/// The number of the line that notes of this key are in first, if there may be one.
+/// Where notes of this key are, if there may be one.
 #[inline(always)]
-fn noted_place(config: &Config, key: Key) -> Option<u32> {
+fn noted_place(config: &Config, key: Key) -> Option<Place> {
     // What has no notes has no line either, and must not tidy up another's.
     if key.what == Key::NONE.what {
         return None;
     }
-    let place = place(config, key);
-    let word = noted(place)?;
+    let place = Place::of(config, key);
     // SAFETY: the lookup gave a pointer to the word, valid for the run of the program. Volatile: other CPUs write it.
-    let bits = unsafe { word.read_volatile() };
-    if bits >> (place % LINES_PER_WORD) & 1 == 0 { None } else { Some(place) }
+    let bits = unsafe { place.word()?.read_volatile() };
+    if bits >> place.bit & 1 == 0 { None } else { Some(place) }
 }
 
-/// The note of this key in this line.
+/// The note of this key in this line, and its word.
 #[inline(always)]
-fn own(line: *mut Line, key: Key) -> Option<NonNull<Note>> {
-    for way in 0..WAYS {
-        // SAFETY: the lookup gave a pointer to a whole line, valid for the run of the program; each way is in it.
-        let note = unsafe { (&raw mut (*line).0).cast::<Note>().add(way) };
-        // SAFETY: as above. Volatile: other CPUs write it.
-        if unsafe { (&raw const (*note).source).read_volatile() } != key.source {
-            continue;
-        }
-        // SAFETY: as above.
-        if unsafe { (&raw const (*note).what).read_volatile() } == key.what {
-            return NonNull::new(note);
+fn own(line: *mut Line, key: Key) -> Option<(NonNull<Note>, u64)> {
+    for at in 0..WAYS {
+        let note = way(line, at);
+        let read = read(note);
+        if read.is_of(key) {
+            return NonNull::new(note).map(|note| (note, read.word));
         }
     }
     None
 }
 
-/// What a note says, if it holds; then the packet is counted there.
+/// What a note of this key in this line says, if it holds; then the packet is counted there.
 #[inline(always)]
-fn holding(note: NonNull<Note>, now: Nanos) -> Option<Term> {
-    let note = note.as_ptr();
-    // SAFETY: as in `own`.
-    let term = Term::of(unsafe { (&raw const (*note).until).read_volatile() });
-    if !term.holds(now) {
-        return None;
+fn holding(note: NonNull<Note>, word: u64, key: Key, line: u32, now: Nanos) -> Option<Term> {
+    let read = Note { word, source: key.source };
+    // SAFETY: as in `way`.
+    let place = unsafe { &raw mut (*note.as_ptr()).word };
+    let is_counted = match read.term().holds(now) {
+        Holds::No => return None,
+        Holds::Yes => read.dropped() != DROPPED_MAX && exchange(place, word, word + ONE_DROPPED).1,
+        Holds::InLastTick => false,
+    };
+    if is_counted || counted(line, key.source, key.what, now.0) != 0 { Some(read.term()) } else { None }
+}
+
+/// How often a packet tries to be counted in a note that other CPUs count in. After that its window or ban judges it, and counts it.
+const TRIES_MAX: usize = 4;
+
+/// The rest of [`holding`], for few: counts the packet in a note that is in its last tick, that another CPU has counted in meanwhile, or
+/// that has counted its most, which is then counted where it belongs. 0 where it has ended, or another has its place.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn counted(number: u32, source: u64, what: u64, now: u64) -> u32 {
+    let Some(line) = line(number) else { return 0 };
+    let key = Key { source, what };
+    for at in 0..WAYS {
+        let note = way(line, at);
+        let mut before = read(note);
+        if !before.is_of(key) {
+            continue;
+        }
+        let Some(cause) = cause(number, at) else { return 0 };
+        // SAFETY: as in `cause`. Volatile: other CPUs write it.
+        let cause = unsafe { cause.read_volatile() };
+        for _ in 0..TRIES_MAX {
+            if !before.is_of(key) || cause.until_ns <= now {
+                return 0;
+            }
+            // SAFETY: as in `way`.
+            let place = unsafe { &raw mut (*note).word };
+            let (is, exchanged) = exchange(place, before.word, before.word.wrapping_add(ONE_DROPPED));
+            if exchanged {
+                if before.dropped() == DROPPED_MAX {
+                    let _always_zero = count_dropped(source, before.word, cause.slot, DROPPED_MAX + 1);
+                }
+                return 1;
+            }
+            before.word = is;
+        }
     }
-    // SAFETY: as in `own`, and map values are aligned to 8 bytes.
-    unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(&raw mut (*note).counted, ONE_DROPPED) };
-    Some(term)
+    0
+}
+
+/// The cause of a note.
+#[inline(always)]
+fn cause(line: u32, way: usize) -> Option<*mut Cause> {
+    // SAFETY: the lookup gave a pointer to all causes of a line, valid for the run of the program.
+    CAUSES.get_ptr_mut(line).map(|causes| unsafe { causes.cast::<Cause>().add(way & (WAYS - 1)) })
 }
 
 /// The rest of [`refused`], for few: looks in the line beside, where a note is whose own line was full; returns its term, counted, or 0.
@@ -103,144 +166,123 @@ fn holding(note: NonNull<Note>, now: Nanos) -> Option<Term> {
 /// at that time may be overlooked until it is written again.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn beside(place: u32, source: u64, what: u64, now: u64) -> u64 {
-    let (Some(first), Some(second), Some(word)) = (line(place), line(place ^ 1), noted(place)) else { return 0 };
-    let now = Nanos(now);
-    if let Some(note) = own(second, Key { source, what }) {
-        return holding(note, now).map_or(0, Term::word);
+extern "C" fn beside(number: u32, bit: u32, source: u64, what: u64, now: u64) -> u64 {
+    let word = Place { line: number, bit }.word();
+    let (Some(first), Some(second), Some(word)) = (line(number), line(number ^ 1), word) else { return 0 };
+    let (key, now) = (Key { source, what }, Nanos(now));
+    if let Some((note, word)) = own(second, key) {
+        return holding(note, word, key, number ^ 1, now).map_or(0, Term::word);
     }
     for line in [first, second] {
-        for way in 0..WAYS {
-            // SAFETY: as in `own`.
-            let note = unsafe { (&raw mut (*line).0).cast::<Note>().add(way) };
-            // SAFETY: as in `own`.
-            let until = unsafe { (&raw const (*note).until).read_volatile() };
-            // SAFETY: as in `own`.
-            let of = unsafe { (&raw const (*note).what).read_volatile() };
-            if until == BUSY || Term::of(until).holds(now) && of >> 32 == what >> 32 {
+        for at in 0..WAYS {
+            let note = read(way(line, at));
+            if note.is_busy() || note.term().left(now) != 0 && note.is_in_epoch_of(key) {
                 return 0;
             }
         }
     }
-    // SAFETY: as in `refused`.
+    // SAFETY: as in `noted_place`.
     let bits = unsafe { word.read_volatile() };
-    // SAFETY: as in `refused`, and map values are aligned to 8 bytes.
-    let _ = unsafe {
-        atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(
-            word,
-            bits,
-            bits & !(1 << (place % LINES_PER_WORD)),
-        )
-    };
+    let of_line = (1 << BITS_PER_LINE) - 1 << bit / BITS_PER_LINE * BITS_PER_LINE;
+    let _whatever = exchange(word, bits, bits & !of_line);
     0
+}
+
+/// Writes a word, if it is still what it was: what it was, and whether it was written.
+#[inline(always)]
+fn exchange(word: *mut u64, before: u64, after: u64) -> (u64, bool) {
+    // SAFETY: whoever calls has a pointer to the word from a lookup, valid for the run of the program; map values are aligned to 8 bytes.
+    unsafe { atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(word, before, after) }
 }
 
 /// Notes that what has this key is refused: in the place of a note of its own, else of one that has ended, in its line or in the one
 /// beside, else of one that ends sooner. Where all last as long none gives way: its source is judged by its window then, and the others
 /// do not take turns at losing theirs. What a note has dropped that gives way is counted where it belongs.
 #[inline(always)]
-pub(crate) fn note_refused(config: &Config, key: Key, slot: u32, term: Term, now: Nanos) {
-    let place = place(config, key);
-    let Some(word) = noted(place) else { return };
-    let mut chosen = 0;
-    let mut least = term.word();
+pub(crate) fn note_refused(config: &Config, key: Key, slot: u32, term: Term, until: Nanos, now: Nanos) {
+    let place = Place::of(config, key);
+    let (mut least, mut chosen) = (term.left(now) + 1, u32::MAX);
     for candidate in 0..2 * WAYS as u32 {
-        let Some(note) = candidate_at(place, candidate) else { return };
-        // SAFETY: as in `own`.
-        let until = unsafe { (&raw const (*note).until).read_volatile() };
-        // SAFETY: as in `own`.
-        let source = unsafe { (&raw const (*note).source).read_volatile() };
-        // SAFETY: as in `own`.
-        let what = unsafe { (&raw const (*note).what).read_volatile() };
-        let is_own = source == key.source && what as u32 == key.what as u32;
-        let is_of_now = Term::of(until).holds(now) && what >> 32 == key.what >> 32;
-        let rank = if until == BUSY {
-            u64::MAX
-        } else if is_own {
-            0
-        } else if is_of_now {
-            until
-        } else {
-            1
-        };
+        let rank = rank(place.line, candidate, key.source, key.what, now.0);
         if rank < least {
             (least, chosen) = (rank, candidate);
         }
     }
-    if least == term.word() {
+    if chosen == u32::MAX {
         return;
     }
-    let Some(note) = candidate_at(place, super::forget(chosen)) else { return };
-    // SAFETY: as in `refused`.
-    let before = unsafe { (&raw const (*note).until).read_volatile() };
-    if before == BUSY {
+    let chosen = forget(chosen);
+    let Some(note) = candidate_at(place.line, chosen) else { return };
+    let Some(at) = self::cause(place.line ^ (chosen / WAYS as u32 & 1), chosen as usize) else { return };
+    let before = read(note);
+    // SAFETY: as in `way`.
+    if before.is_busy() || !exchange(unsafe { &raw mut (*note).word }, before.word, BUSY).1 {
         return;
     }
-    // SAFETY: as in `refused`, and map values are aligned to 8 bytes.
-    let (_, is_ours) = unsafe {
-        atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(
-            &raw mut (*note).until,
-            before,
-            BUSY,
-        )
-    };
-    if !is_ours {
-        return;
+    if before.dropped() != 0 {
+        // SAFETY: as in `way`.
+        let _always_zero = count_dropped(before.source, before.word, unsafe { (*at).slot }, before.dropped());
     }
-    // SAFETY: as in `own`. Nobody else writes it while it is busy, but for packets that are counted by it meanwhile: those
-    // that are counted between this and the next write are lost to their source's count, and to nothing else.
-    let counted = unsafe { (&raw const (*note).counted).read_volatile() };
-    if counted >> 32 != 0 {
-        // SAFETY: as in `refused`.
-        let (source, what) = unsafe { ((*note).source, (*note).what) };
-        let _always_zero = count_dropped(source, what, counted, before);
-    }
-    // SAFETY: as in `refused`.
+    // SAFETY: as in `way`. Nobody else writes them while the note is busy. Last its word, behind a barrier: only now is it believed.
     unsafe {
         (&raw mut (*note).source).write_volatile(key.source);
-        (&raw mut (*note).what).write_volatile(key.what);
-        (&raw mut (*note).counted).write_volatile(slot.into());
-        // Last: only now is it believed.
-        (&raw mut (*note).until).write_volatile(term.word());
+        (&raw mut (*at).until_ns).write_volatile(until.0);
+        (&raw mut (*at).slot).write_volatile(slot);
+        atomic_xchg::<u64, { AtomicOrdering::SeqCst }>(&raw mut (*note).word, key.noted(term));
     }
-    // SAFETY: as in `refused`.
+    let Some(word) = place.word() else { return };
+    // SAFETY: as in `noted_place`.
     let bits = unsafe { word.read_volatile() };
-    let noted = bits | 1 << (place % LINES_PER_WORD);
+    let noted = bits | 1 << place.bit;
     if noted != bits {
-        // SAFETY: as in `refused`, and map values are aligned to 8 bytes. Where another CPU was first, the next refusal notes it again.
-        let _ =
-            unsafe { atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(word, bits, noted) };
+        // Where another CPU was first, the next refusal notes it again.
+        let _whatever = exchange(word, bits, noted);
+    }
+}
+
+/// What the note at a candidate is worth to one of this key: its own is least, then one that has ended, then the one that ends first. One
+/// that is being written cannot be replaced. A function of its own, for the verifier.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn rank(number: u32, candidate: u32, source: u64, what: u64, now: u64) -> u64 {
+    let (Some(note), key) = (candidate_at(number, candidate).map(read), Key { source, what }) else { return u64::MAX };
+    if note.is_busy() {
+        u64::MAX
+    } else if note.is_of_any_epoch(key) {
+        0
+    } else if note.is_in_epoch_of(key) {
+        note.term().left(Nanos(now)) + 1
+    } else {
+        1
     }
 }
 
 /// One of the places that a note may have: those of its line, then those of the one beside.
 #[inline(always)]
-fn candidate_at(place: u32, candidate: u32) -> Option<*mut Note> {
-    let line = line(place ^ (candidate / WAYS as u32 & 1))?;
-    // SAFETY: as in `own`.
-    Some(unsafe { (&raw mut (*line).0).cast::<Note>().add(candidate as usize & (WAYS - 1)) })
+fn candidate_at(number: u32, candidate: u32) -> Option<*mut Note> {
+    Some(way(line(number ^ (candidate / WAYS as u32 & 1))?, candidate as usize))
 }
 
 /// Counts what a note has dropped where its window or ban counts it, if that is still remembered. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn count_dropped(source: u64, what: u64, counted: u64, until: u64) -> u32 {
-    let note = Note { until, source, what, counted };
+extern "C" fn count_dropped(source: u64, word: u64, slot: u32, dropped: u64) -> u32 {
+    let note = Note { word, source };
     if note.is_ipv6() {
-        count_in(&SourceV6(source.to_ne_bytes()), note);
+        count_in(&SourceV6(source.to_ne_bytes()), note.term().is_ban(), slot, dropped);
     } else {
-        count_in(&SourceV4((source as u32).to_ne_bytes()), note);
+        count_in(&SourceV4((source as u32).to_ne_bytes()), note.term().is_ban(), slot, dropped);
     }
     0
 }
 
 #[inline(always)]
-fn count_in<S: Sources>(source: &S, note: Note) {
-    if Term::of(note.until).is_ban() {
-        if let Some(ban) = source.ban(note.slot()) {
-            ban.count_dropped(note.dropped());
+fn count_in<S: Sources>(source: &S, is_ban: bool, slot: u32, dropped: u64) {
+    if is_ban {
+        if let Some(ban) = source.ban(slot) {
+            ban.count_dropped(dropped);
         }
-    } else if let Some(window) = source.window(note.slot()) {
-        window.add_refused(note.dropped());
+    } else if let Some(window) = source.window(slot) {
+        window.add_refused(dropped);
     }
 }

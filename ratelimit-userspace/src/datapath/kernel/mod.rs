@@ -30,8 +30,8 @@ use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use ipnet::IpNet;
 use ratelimit_common::layout::{
     self, COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, GENERATIONS, INTERFACE_UNKNOWN,
-    INTERFACES_MAX, LIMITS_MAX, LINES_PER_CELL, LINES_PER_WORD, ROWS_MAX, Source, SourceKeyV4, SourceKeyV6,
-    SourceKeyV6Wide, Tally, counters_index, map,
+    INTERFACES_MAX, LIMITS_MAX, LINES_PER_WORD, ROWS_MAX, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Tally,
+    UNLISTED_PER_LINE, counters_index, map,
 };
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
@@ -175,9 +175,10 @@ impl Kernel {
             .map_max_entries(map::SOURCES_V6, v6)
             .map_max_entries(map::SOURCES_V6_WIDE, v6_wide)
             .map_max_entries(map::REFUSED, lines)
+            .map_max_entries(map::CAUSES, lines)
             .map_max_entries(map::NOTED, lines / LINES_PER_WORD)
-            .map_max_entries(map::KNOWN, lines / LINES_PER_CELL)
-            .map_max_entries(map::UNLISTED, lines)
+            .map_max_entries(map::KNOWN, lines)
+            .map_max_entries(map::UNLISTED, lines * UNLISTED_PER_LINE)
             .override_global(layout::CLOCK_IS_INJECTED, &clock_is_injected, true)
             .override_global(layout::PASSED_ACTION, &passed_action, true);
         if let Some(pins) = pins {

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use aya::maps::PerCpuArray;
 use ratelimit_common::admission::Admission;
 use ratelimit_common::layout::{Active, GENERATIONS, map};
-use ratelimit_common::refused::{BUSY, Line, Note, Term};
+use ratelimit_common::refused::{BUSY, Cause, Line, Note, WAYS};
 use ratelimit_common::time::Nanos;
 
 use super::clients::Client;
@@ -43,18 +43,18 @@ impl Noted {
         self.until.get(&(client, slot)).copied()
     }
 
-    fn add(&mut self, note: &Note, epoch: u32, now: Nanos) {
-        let (term, key) = (Term::of(note.until), (client(note), note.slot()));
-        if term.is_ban() {
+    fn add(&mut self, note: Note, cause: Cause, epoch: u32, now: Nanos) {
+        let (term, key) = (note.term(), (client(note), cause.slot));
+        if note.is_busy() || term.is_ban() {
             return;
         }
         if note.dropped() != 0 {
             let dropped = self.dropped.entry(key).or_default();
             *dropped = dropped.saturating_add(note.dropped());
         }
-        if term.holds(now) && note.what >> 32 == u64::from(epoch) {
+        if note.is_in_epoch(epoch) && term.left(now) != 0 && cause.until_ns > now.0 {
             let until = self.until.entry(key).or_insert(Nanos(0));
-            *until = term.until().max(*until);
+            *until = Nanos(cause.until_ns).max(*until);
         }
     }
 }
@@ -78,9 +78,26 @@ impl Kernel {
 
     /// Has every packet read this generation, and believe nothing that was noted before.
     pub(super) fn activate(&mut self, generation: u32) -> Result<(), DatapathError> {
-        let epoch = self.active()?.epoch().wrapping_add(1);
+        let epoch = self.active()?.next_epoch();
         let active = Plain(Active::new(generation % GENERATIONS, epoch));
-        Ok(self.array(map::ACTIVE)?.set(0, active, 0).with_context(|| format!("write {}", map::ACTIVE))?)
+        self.array(map::ACTIVE)?.set(0, active, 0).with_context(|| format!("write {}", map::ACTIVE))?;
+        self.retire_notes(epoch)
+    }
+
+    /// Takes its epoch from every note of another, before that one's number comes again.
+    fn retire_notes(&self, epoch: u32) -> Result<(), DatapathError> {
+        for words in self.notes()?.words().as_chunks::<NOTE_WORDS>().0 {
+            let [word, _] = words;
+            let mut note = note(words);
+            // Packets count in it meanwhile.
+            while note.word != 0 && !note.is_busy() && !note.is_in_epoch(epoch) && note != note.retired() {
+                match word.compare_exchange(note.word, note.retired().word, Ordering::SeqCst, Ordering::SeqCst) {
+                    Ok(_) => break,
+                    Err(is) => note.word = is,
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Has no packet believe what was noted before.
@@ -95,10 +112,12 @@ impl Kernel {
         let is_trial_over = words.until_ns != 0 && words.until_ns <= now.0;
         let epoch = if is_trial_over { Active::epoch_after_trial(epoch) } else { epoch };
         let mut noted = Noted::default();
-        for words in self.refused()?.words().as_chunks().0 {
+        let (notes, causes) = (self.notes()?, self.shared(map::CAUSES, size_of::<[Cause; WAYS]>())?);
+        for (words, of) in notes.words().as_chunks().0.iter().zip(causes.words().as_chunks().0) {
             // Most have never been written.
             if words[0].load(Ordering::Relaxed) != 0 {
-                noted.add(&note(words), epoch, now);
+                let (note, cause) = note_and_cause(words, of);
+                noted.add(note, cause, epoch, now);
             }
         }
         Ok(noted)
@@ -107,15 +126,19 @@ impl Kernel {
     /// Takes out the notes of these clients, and what is counted in them. Each as a packet would: what is being written at that time
     /// stays.
     pub(super) fn forget_notes(&mut self, is_meant: impl Fn(Client) -> bool) -> Result<(), DatapathError> {
-        for words in self.refused()?.words().as_chunks::<NOTE_WORDS>().0 {
-            let note = note(words);
-            if note.what == 0 || note.until == BUSY || !is_meant(client(&note)) {
-                continue;
-            }
-            let [until, source, what, counted] = words;
-            if until.compare_exchange(note.until, BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                [source, what, counted].into_iter().for_each(|word| word.store(0, Ordering::SeqCst));
-                until.store(0, Ordering::SeqCst);
+        for words in self.notes()?.words().as_chunks::<NOTE_WORDS>().0 {
+            let [word, source] = words;
+            let mut note = note(words);
+            while note.word != 0 && !note.is_busy() && is_meant(client(note)) {
+                match word.compare_exchange(note.word, BUSY, Ordering::SeqCst, Ordering::SeqCst) {
+                    Ok(_) => {
+                        source.store(0, Ordering::SeqCst);
+                        word.store(0, Ordering::SeqCst);
+                        break;
+                    }
+                    // Packets count in it meanwhile.
+                    Err(is) => note.word = is,
+                }
             }
         }
         Ok(())
@@ -132,16 +155,20 @@ impl Kernel {
         Ok(cpus.iter().map(|Plain(cpu)| *cpu).collect())
     }
 
-    fn refused(&self) -> Result<Shared<'_>, DatapathError> {
-        let (name, info) = (map::REFUSED, self.map(map::REFUSED)?);
-        let bytes = info.max_entries() as usize * size_of::<Line>();
+    fn notes(&self) -> Result<Shared<'_>, DatapathError> {
+        self.shared(map::REFUSED, size_of::<Line>())
+    }
+
+    /// A map of elements of so many bytes as memory.
+    fn shared(&self, name: &'static str, bytes: usize) -> Result<Shared<'_>, DatapathError> {
+        let bytes = self.map(name)?.max_entries() as usize * bytes;
         let data = state::data(map_ref(&self.ebpf, name)?)?;
         Ok(Shared::of(data.fd().as_fd(), bytes).with_context(|| format!("map {name}"))?)
     }
 }
 
 /// Whose note it is.
-fn client(note: &Note) -> Client {
+fn client(note: Note) -> Client {
     let octets = note.source.to_ne_bytes();
     if note.is_ipv6() {
         return Client::V6(octets);
@@ -153,62 +180,90 @@ fn client(note: &Note) -> Client {
 
 /// Words of a note.
 const NOTE_WORDS: usize = size_of::<Note>() / size_of::<u64>();
+/// Words of a cause.
+const CAUSE_WORDS: usize = size_of::<Cause>() / size_of::<u64>();
 
-/// A note as it is now. One that is being written meanwhile may be read in parts: then it refuses nothing, or has refused what the one
-/// before it had.
-fn note([until, source, what, counted]: &[AtomicU64; NOTE_WORDS]) -> Note {
-    let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
-    Note { until: word(until), source: word(source), what: word(what), counted: word(counted) }
+/// A note as it is now. One that is being written meanwhile may be read in parts.
+fn note([word, source]: &[AtomicU64; NOTE_WORDS]) -> Note {
+    Note { word: word.load(Ordering::Acquire), source: source.load(Ordering::Acquire) }
+}
+
+/// A note and its cause; read again where another has taken its place meanwhile.
+fn note_and_cause(words: &[AtomicU64; NOTE_WORDS], [until, slot]: &[AtomicU64; CAUSE_WORDS]) -> (Note, Cause) {
+    loop {
+        let (note, until_ns) = (note(words), until.load(Ordering::Acquire));
+        let [a, b, c, d, ..] = slot.load(Ordering::Acquire).to_ne_bytes();
+        if (words[0].load(Ordering::Acquire) ^ note.word) & BUSY == 0 {
+            return (note, Cause { until_ns, slot: u32::from_ne_bytes([a, b, c, d]), reserved: 0 });
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use ratelimit_common::refused::ONE_DROPPED;
+    use ratelimit_common::packet::{Head, To};
+    use ratelimit_common::refused::{Key, ONE_DROPPED, Term};
+    use ratelimit_common::source::Address;
     use ratelimit_common::verdict::{Reason, Verdict};
 
     use super::*;
 
     #[test]
     fn a_note_is_read_as_it_was_written() {
-        let written = Note { until: 7, source: 8, what: 9, counted: (3 * ONE_DROPPED) | 7 };
-        let words = [written.until, written.source, written.what, written.counted].map(AtomicU64::new);
-        assert_eq!(super::note(&words), written);
+        let written = Note { word: 7, source: 8 };
+        let words = [written.word, written.source].map(AtomicU64::new);
+        let cause = Cause { until_ns: 5, slot: 9, reserved: 0 };
+        let slot = [9_u32.to_ne_bytes(), [0; 4]].concat().try_into().map(u64::from_ne_bytes).unwrap();
+        assert_eq!(note_and_cause(&words, &[AtomicU64::new(5), AtomicU64::new(slot)]), (written, cause));
     }
 
     const NOW: Nanos = Nanos(1_767_261_600_000_000_000);
     const EPOCH: u32 = 7;
 
     /// Of 192.0.2.1 and slot 9.
-    fn note(after_ns: u64, reason: Reason, epoch: u32, dropped: u64) -> Note {
-        let until = Term::new(Nanos(NOW.0 + after_ns), Verdict { reason, rule: 3 }).word();
-        let source = u64::from(u32::from_ne_bytes([192, 0, 2, 1]));
-        Note { until, source, what: u64::from(epoch) << 32 | 443, counted: (dropped * ONE_DROPPED) | 9 }
+    fn note(after_ns: u64, reason: Reason, epoch: u32, dropped: u64) -> (Note, Cause) {
+        let head = Head {
+            source: Address::v4([192, 0, 2, 1]),
+            ip_bytes: 40,
+            to: To::Tcp { port: 443, opening: true, has_payload: false },
+        };
+        let key = Key::of(&head, epoch, u32::MAX, [u64::MAX, 0]).unwrap();
+        let (term, until) = Term::new(NOW, Nanos(NOW.0 + after_ns), Verdict { reason, rule: 3 });
+        let note = Note { word: key.noted(term) | dropped * ONE_DROPPED, source: key.source };
+        (note, Cause { until_ns: until.0, slot: 9, reserved: 0 })
+    }
+
+    fn noted(notes: impl IntoIterator<Item = (Note, Cause)>) -> Noted {
+        let mut noted = Noted::default();
+        notes.into_iter().for_each(|(note, cause)| noted.add(note, cause, EPOCH, NOW));
+        noted
     }
 
     #[test]
-    fn a_note_tells_until_when_it_refuses_to_the_millisecond() {
-        let mut noted = Noted::default();
-        noted.add(&note(30_000_000_000, Reason::OverLimit, EPOCH, 2), EPOCH, NOW);
-        noted.add(&note(20_000_000_000, Reason::OverLimit, EPOCH, 3), EPOCH, NOW);
+    fn a_note_tells_until_when_it_refuses() {
+        let noted = noted(
+            [(30_000_000_001, 2), (20_000_000_000, 3)]
+                .map(|(after_ns, dropped)| note(after_ns, Reason::OverLimit, EPOCH, dropped)),
+        );
         let client = Client::V4([192, 0, 2, 1]);
-        let left_ns = noted.until(client, 9).unwrap().0 - NOW.0;
-        assert!((29_998_000_000..=30_000_000_000).contains(&left_ns), "{left_ns}");
+        assert_eq!(noted.until(client, 9), Some(Nanos(NOW.0 + 30_000_000_001)));
         assert_eq!((noted.of(client, 9), noted.of(client, 8)), (5, 0));
         assert_eq!((noted.until(client, 8), noted.until(Client::V4([192, 0, 2, 2]), 9)), (None, None));
     }
 
     #[test]
-    fn a_note_that_has_ended_or_of_another_epoch_or_that_is_being_written_refuses_nothing_and_is_counted() {
+    fn a_note_that_has_ended_or_of_another_epoch_refuses_nothing_and_is_counted() {
         let client = Client::V4([192, 0, 2, 1]);
-        let busy = Note { until: BUSY, ..note(0, Reason::OverLimit, EPOCH, 1) };
+        let (holds, cause) = note(30_000_000_000, Reason::OverLimit, EPOCH, 1);
         let ended = note(0, Reason::OverLimit, EPOCH, 1);
-        for of in [busy, ended, note(30_000_000_000, Reason::OverLimit, EPOCH - 1, 1)] {
-            let mut noted = Noted::default();
-            noted.add(&of, EPOCH, NOW);
+        for of in [ended, (holds.retired(), cause), note(30_000_000_000, Reason::OverLimit, EPOCH - 1, 1)] {
+            let noted = noted([of]);
             assert_eq!((noted.until(client, 9), noted.of(client, 9)), (None, 1), "{of:?}");
         }
-        let mut noted = Noted::default();
-        noted.add(&note(30_000_000_000, Reason::Banned, EPOCH, 1), EPOCH, NOW);
-        assert_eq!((noted.until(client, 9), noted.of(client, 9)), (None, 0));
+        let busy = Note { word: BUSY | ONE_DROPPED, ..holds };
+        for of in [(busy, cause), note(30_000_000_000, Reason::Banned, EPOCH, 1)] {
+            let noted = noted([of]);
+            assert_eq!((noted.until(client, 9), noted.of(client, 9)), (None, 0), "{of:?}");
+        }
     }
 }

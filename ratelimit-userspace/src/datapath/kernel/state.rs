@@ -11,7 +11,7 @@ use ratelimit_common::ban::Ban;
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{self, Source, map};
 use ratelimit_common::refusals::Refusals;
-use ratelimit_common::refused::Line;
+use ratelimit_common::refused::{Cause, Line, WAYS};
 use ratelimit_common::time::SECOND_NS;
 use ratelimit_common::window::CELLS;
 
@@ -48,6 +48,7 @@ pub(super) const EXPECTED: &[Expected] = &[
     expected::<layout::FlowKeyV4, Flow>(map::FLOWS_V4, MapType::LruHash),
     expected::<layout::FlowKeyV6, Flow>(map::FLOWS_V6, MapType::LruHash),
     expected::<u32, Line>(map::REFUSED, MapType::Array),
+    expected::<u32, [Cause; WAYS]>(map::CAUSES, MapType::Array),
     expected::<u32, u64>(map::NOTED, MapType::Array),
     expected::<u32, [u64; 2]>(map::KNOWN, MapType::Array),
     expected::<u32, layout::Counters>(map::COUNTERS, MapType::PerCpuArray),
