@@ -128,6 +128,34 @@ const fn needed(wanted: u32, budget: u32) -> u32 {
     shift
 }
 
+/// Of which packets a rule asks first of all whether their source is known, before anything is looked up that is its own: whatever those are,
+/// the first limit that counts them counts one, and nothing comes before it. What a flood of forged addresses has then ends with a draw.
+pub mod asks_first {
+    use crate::layout::{Limit, Rule, Unit};
+
+    /// SYNs.
+    pub const OPENINGS: u32 = 1;
+    /// UDP datagrams.
+    pub const DATAGRAMS: u32 = 2;
+
+    /// What this rule asks so.
+    pub const fn of(rule: &Rule) -> u32 {
+        // A ban is known of whoever is not; so are refusals of everything; and what is turned away counts for shadow limits.
+        if rule.limits_len == 0 || rule.bans.steps_len != 0 || rule.refuse_all != 0 || rule.shadows_len != 0 {
+            return 0;
+        }
+        let Limit { unit, amount, .. } = rule.limits[0];
+        match Unit::from_code(unit) {
+            // What fits no window gets none.
+            _ if amount == 0 => 0,
+            Some(Unit::Packets) => OPENINGS | DATAGRAMS,
+            // Of a datagram it depends on its flow.
+            Some(Unit::Connections) => OPENINGS,
+            Some(Unit::Bytes | Unit::Requests) | None => 0,
+        }
+    }
+}
+
 /// Where it is kept that a source is known, and how: a Bloom filter that forgets by itself. A cell is two words, for the turns of a clock
 /// with even numbers and with odd ones; a word is the turn's number and [`CELL_BITS`] bits, three of them a source's. Who was kept in
 /// this turn or in the one before is known. A word of an older turn is empty.
@@ -200,6 +228,7 @@ pub const fn turn_shift(lasting_ns: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::{self, Unit};
     use crate::time::SECOND_NS;
 
     const START: Nanos = Nanos(1_767_261_600 * SECOND_NS);
@@ -224,6 +253,27 @@ mod tests {
             inserted.push(admission.insertions - before);
         }
         inserted
+    }
+
+    #[test]
+    fn a_rule_asks_first_where_nothing_else_comes_before() {
+        let rule = |unit: Unit, amount| {
+            let mut rule = layout::Rule { limits_len: 1, ..layout::Rule::default() };
+            rule.limits[0] = layout::Limit { unit: unit as u8, amount, ..layout::Limit::default() };
+            rule
+        };
+        let (connections, packets) = (rule(Unit::Connections, 1), rule(Unit::Packets, 1));
+        assert_eq!(asks_first::of(&connections), asks_first::OPENINGS);
+        assert_eq!(asks_first::of(&packets), asks_first::OPENINGS | asks_first::DATAGRAMS);
+        let mut banning = packets;
+        banning.bans.steps_len = 1;
+        let refusing_all = layout::Rule { refuse_all: 1, ..packets };
+        let with_shadows = layout::Rule { shadows_len: 1, ..packets };
+        let others =
+            [rule(Unit::Requests, 1), rule(Unit::Bytes, 9999), rule(Unit::Packets, 0), layout::Rule::default()];
+        for rule in [banning, refusing_all, with_shadows].iter().chain(&others) {
+            assert_eq!(asks_first::of(rule), 0, "{rule:?}");
+        }
     }
 
     #[test]

@@ -251,6 +251,10 @@ pub struct Rule {
     pub counts_requests: u8,
     /// What it asks proof for: some of [`proof::asks`].
     pub proof: u8,
+    /// Of which packets it asks first of all whether their source is known: some of [`crate::admission::asks_first`].
+    pub asks_first: u32,
+    /// Zero.
+    pub reserved: u32,
     /// A hash of its name, by which the next configuration finds its row.
     pub name: u64,
     /// When it ends, and the rules after it judge instead; 0 is never.
@@ -263,7 +267,7 @@ pub struct Rule {
     pub bans: crate::ban::Rule,
 }
 
-const _: () = assert!(size_of::<Rule>() == 32 * (LIMITS_MAX + SHADOWS_MAX) + 8 + 8 + 8 + 16 + 48);
+const _: () = assert!(size_of::<Rule>() == 32 * (LIMITS_MAX + SHADOWS_MAX) + 8 + 8 + 8 + 8 + 16 + 48);
 
 /// One generation of what every packet reads first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

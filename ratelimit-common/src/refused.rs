@@ -267,6 +267,18 @@ impl Key {
         self.what & (OPENING | DATAGRAM) == OPENING
     }
 
+    /// Whether it is of UDP datagrams.
+    #[inline(always)]
+    pub const fn is_datagram(self) -> bool {
+        self.what & (OPENING | DATAGRAM) == DATAGRAM
+    }
+
+    /// The second of the words that its source is known by, of IPv4 or of IPv6.
+    #[inline(always)]
+    pub const fn family(self) -> u64 {
+        if self.what & IPV6 == 0 { 4 } else { 6 }
+    }
+
     /// Whether it is of TCP segments that open nothing.
     #[inline(always)]
     pub const fn is_segment(self) -> bool {

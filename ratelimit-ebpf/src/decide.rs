@@ -3,6 +3,7 @@
 
 use aya_ebpf::bindings::xdp_md;
 use ratelimit_common::access::{self, Grant};
+use ratelimit_common::admission::asks_first;
 use ratelimit_common::layout::{self, Prefix, RULES_MAX, Rule, RuleSet, Unlisted};
 use ratelimit_common::packet::{Head, To};
 use ratelimit_common::proof::{Standing, asks};
@@ -19,6 +20,7 @@ use crate::limits::{
     room_v6_wide, shadow_v4, shadow_v6, shadow_v6_wide,
 };
 use crate::maps::{self, Active, NoPacket, Pending, Seen};
+use crate::newcomers::{excuses, turned_away};
 use crate::packet::{XdpFrame, forget};
 use crate::proof::{self, Proof};
 
@@ -58,11 +60,37 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     let choice = Choice(choose(active.word.0));
     let Some(index) = choice.rule() else { return Verdict::unruled(choice.reason()) };
     let rule = maps::rule(config, index);
-    let reason = match choice.reason() {
-        Reason::NotCounted => judge(active, frame, Judging { index, rule }),
-        reason => reason,
-    };
+    let mut judging = Judging { index, rule, is_asked: false };
+    let mut reason = choice.reason();
+    if reason == Reason::NotCounted {
+        judging.is_asked = asks_first(rule, key);
+        if judging.is_asked {
+            reason = Reason::from_code(turned_away(
+                key.source,
+                key.family(),
+                active.word.generation(),
+                index,
+                excuses::NONE,
+            ));
+        }
+        if !judging.is_asked || reason == Reason::WithinLimit {
+            reason = judge(active, frame, judging);
+        }
+    }
     enforced(rule, reason)
+}
+
+/// Whether it is asked first of all whether the source is known of a packet with this key.
+#[inline(always)]
+fn asks_first(rule: &Rule, key: Key) -> bool {
+    let kind = if key.is_opening() {
+        asks_first::OPENINGS
+    } else if key.is_datagram() {
+        asks_first::DATAGRAMS
+    } else {
+        0
+    };
+    rule.asks_first & kind != 0
 }
 
 /// What refuses the segment that was seen last if it proves nothing, by a note of such: a [`Term`], or 0. A function of its own, for few.
@@ -266,6 +294,8 @@ fn enforced(rule: &Rule, reason: Reason) -> Verdict {
 struct Judging {
     index: u32,
     rule: &'static Rule,
+    /// Whether it was asked already whether the source is known, which it is then, or drawn.
+    is_asked: bool,
 }
 
 #[inline(always)]
@@ -303,6 +333,7 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
     };
     let Some(seen) = maps::seen() else { return Reason::InternalError };
     let cost = Cost::new(opening, requests, seen.ip_bytes(), proof);
+    let cost = if judging.is_asked { cost.asked() } else { cost };
     let by = match head.to {
         To::Tcp { opening: true, .. } => BY_OPENING,
         _ if proof.is_established() => BY_ESTABLISHED,
@@ -341,7 +372,7 @@ enum Leaves {
 fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost, by: u32) -> Reason {
     let Active { config, word } = active;
     let generation = word.generation();
-    let Judging { index, rule } = judging;
+    let Judging { index, rule, .. } = judging;
     let code = match source {
         Address::V4(address) => {
             let prefix = cut_ipv4(address, config.ipv4_mask);

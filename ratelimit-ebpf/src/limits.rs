@@ -11,7 +11,7 @@ use ratelimit_common::window::{self, Cells, Charge};
 
 use crate::clock::Clock;
 use crate::maps::{self, Inserted, SourceRef, SourceV4, SourceV6, SourceV6Wide, Sources};
-use crate::newcomers::{admit, make_known, turned_away};
+use crate::newcomers::{admit, excuses, make_known, turned_away};
 use crate::notes::{lasts, note, of_unproven};
 use words::{BY_ORDER, EVIDENCE, LimitIndex, PROVEN, charged};
 
@@ -55,7 +55,7 @@ macro_rules! families {
             pub(crate) extern "C" fn $prove($($word: $type,)* generation: u32, rule: u32, proven: u32) -> u32 {
                 let Some(of) = maps::config(generation).and_then(|config| config.rules.get(rule as usize)) else { return 0 };
                 let [high, low] = Sources::words(&$source);
-                let _whatever = turned_away(high, low, generation, rule, 1);
+                let _whatever = turned_away(high, low, generation, rule, excuses::PROVEN_OR_TOO_MUCH);
                 let (connections, requests) = (proven >> 16, proven & 0xffff);
                 for (at, limit) in of.limits[..LIMITS_MAX].iter().enumerate() {
                     if at >= of.limits_len as usize {
@@ -267,7 +267,7 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
         if amount != 0 {
             if reason == Reason::NotCounted
                 && let [high, low] = source.words()
-                && let turned_away = turned_away(high, low, generation, index, is_excused(limit, amount, cost) as u32)
+                && let turned_away = turned_away(high, low, generation, index, excuse(limit, amount, cost))
                 && turned_away != Reason::WithinLimit as u32
             {
                 return Look(turned_away);
@@ -285,7 +285,7 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
     if reason == Reason::NotCounted && rule.shadows_len != 0 && !cost.is_glance() {
         // What only these count is drawn for this packet too, and not admitted by what was drawn for another.
         let [high, low] = source.words();
-        let _whatever = turned_away(high, low, generation, index, 0);
+        let _whatever = turned_away(high, low, generation, index, excuses::NONE);
     }
     // Where bans need proof, what anyone can forge is no sign that the window which banned has room again.
     if let (Reason::WithinLimit, Some(ban)) = (reason, ban)
@@ -296,10 +296,12 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
     Look::of(reason)
 }
 
-/// Whether nobody asks if its source is known: what proves its sender is no part of a flood, and what fits no window gets none.
+/// Why nobody asks if its source is known: it was asked already; or what proves its sender is no part of a flood, and what fits no window gets
+/// none. Some of [`excuses`].
 #[inline(always)]
-const fn is_excused(limit: &layout::Limit, amount: u64, cost: Cost) -> bool {
-    cost.is_established() || amount > limit.amount
+const fn excuse(limit: &layout::Limit, amount: u64, cost: Cost) -> u32 {
+    let is_excused = cost.is_established() || amount > limit.amount;
+    is_excused as u32 * excuses::PROVEN_OR_TOO_MUCH | cost.is_asked() as u32 * excuses::ASKED
 }
 
 /// Whether the window has room for so much.

@@ -7,18 +7,31 @@ use ratelimit_common::verdict::Reason;
 use crate::clock::Clock;
 use crate::maps;
 
+/// Why [`turned_away`] asks nothing.
+pub(crate) mod excuses {
+    /// It does.
+    pub(crate) const NONE: u32 = 0;
+    /// The packet gets a window, if it gets any.
+    pub(crate) const PROVEN_OR_TOO_MUCH: u32 = 1;
+    /// It has asked already, of this packet.
+    pub(crate) const ASKED: u32 = 2;
+}
+
 /// Whether a packet of this source is not looked at, because nobody knows it and too many are new: a [`Reason`]'s code, that of
-/// `WithinLimit` where it is looked at. Nothing is asked of a packet that `is_excused`. A function of its own, for all families.
+/// `WithinLimit` where it is looked at. Nothing is asked of a packet with one of the [`excuses`]. A function of its own, for all families.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn turned_away(high: u64, low: u64, generation: u32, rule: u32, is_excused: u32) -> u32 {
+pub(crate) extern "C" fn turned_away(high: u64, low: u64, generation: u32, rule: u32, excuse: u32) -> u32 {
+    if excuse & excuses::ASKED != 0 {
+        return Reason::WithinLimit as u32;
+    }
     let (Some(config), Some(admission)) = (maps::config(generation), maps::admission()) else {
         return Reason::WithinLimit as u32;
     };
     let now = Clock::new(config.wall_offset_ns).coarse();
     admission.advance(now, config.insertions_max);
     // LLVM 22 makes a constant of a condition that is stored as a number here.
-    if is_excused != 0 {
+    if excuse != excuses::NONE {
         admission.is_drawn = 1;
         return Reason::WithinLimit as u32;
     }

@@ -9,7 +9,7 @@ use crate::maps;
 use crate::proof::Proof;
 
 /// What a packet costs, by unit: its bytes, above them the requests that begin in it, and in the top bits whether it opens a
-/// connection and whether it is proven. One word, as an argument must be.
+/// connection, what it proves, and what was asked of it already. One word, as an argument must be.
 #[derive(Clone, Copy)]
 pub(crate) struct Cost(pub(super) u64);
 
@@ -17,6 +17,7 @@ const COST_OPENS: u32 = 63;
 const COST_PROVEN: u32 = 62;
 const COST_GLANCE: u32 = 61;
 const COST_ESTABLISHED: u32 = 60;
+const COST_ASKED: u32 = 59;
 const COST_REQUESTS: u32 = 32;
 
 impl Cost {
@@ -27,6 +28,18 @@ impl Cost {
     pub(crate) const fn new(opening: bool, requests: u32, bytes: u32, proof: Proof) -> Self {
         let proven = (proof.is_proven() as u64) << COST_PROVEN | (proof.is_established() as u64) << COST_ESTABLISHED;
         Self((opening as u64) << COST_OPENS | proven | (requests as u64) << COST_REQUESTS | bytes as u64)
+    }
+
+    /// It, of a packet of whose source it was asked already whether it is known.
+    #[inline(always)]
+    pub(crate) const fn asked(self) -> Self {
+        Self(self.0 | 1 << COST_ASKED)
+    }
+
+    /// Whether that was asked already.
+    #[inline(always)]
+    pub(super) const fn is_asked(self) -> bool {
+        self.0 >> COST_ASKED & 1 != 0
     }
 
     /// Whether its connection is established.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 use ratelimit_common::access::{FOR_EVER, STEPS, Step};
 use ratelimit_common::admission;
+use ratelimit_common::admission::asks_first;
 use ratelimit_common::ban;
 use ratelimit_common::layout::{
     BAN_STEPS_MAX, CLASSES_MAX, Config, GENERATION_BITS, INTERFACES_MAX, LIMITS_MAX, Limit, PREFIXES_MAX, PortTable,
@@ -258,7 +259,7 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
     let (held, beside) = limits.split_at_mut(LIMITS_MAX);
     let encoded = held.iter_mut().zip(&rule.limits).chain(beside.iter_mut().zip(&rule.shadow_limits));
     encoded.for_each(|(encoded, limit)| *encoded = limit.layout());
-    Ok(Rule {
+    let mut encoded = Rule {
         limits,
         limits_len: u8::try_from(count).unwrap_or(u8::MAX),
         dry_run: u8::from(rule.mode == Mode::DryRun),
@@ -268,12 +269,16 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         shadows_len: u8::try_from(shadows).unwrap_or(0),
         counts_requests: counts_requests(rule),
         proof: proof(rule),
+        asks_first: 0,
+        reserved: 0,
         name: desired::name_hash(&rule.name),
         until_ns: rule.until.map_or(0, |until| until.0.max(1)),
         new_sources: rule.new_sources.map_or(0, |of| of.amount),
         new_sources_ns: rule.new_sources.map_or(0, |of| of.window_ns),
         bans: rule.bans.as_ref().map_or(Ok(ban::Rule::default()), |bans| self::bans(&rule.name, bans))?,
-    })
+    };
+    encoded.asks_first = asks_first::of(&encoded);
+    Ok(encoded)
 }
 
 /// Whether a limit of the rule counts these, a shadow limit or one that holds.
