@@ -7,6 +7,7 @@
 pub mod growth;
 pub mod measure;
 pub mod peers;
+pub mod reading;
 pub mod receiver;
 pub mod rows;
 pub mod stopwatch;

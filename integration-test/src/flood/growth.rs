@@ -5,6 +5,7 @@ use ratelimit_userspace::datapath::kernel::{Bare, Generator, Kernel};
 use serde_json::{Value, json};
 
 use super::measure::{self, Measured, spread};
+use super::reading;
 use super::receiver::{counts_of, limiter};
 use super::rows::{Amount, Beside, MAX_SOURCES, Row, all, in_turn, one_source};
 use super::wire::{Family, RECEIVING, Wire};
@@ -39,7 +40,7 @@ pub fn measure(rounds: u32) -> Result<Value> {
         }))
     };
     let points: Vec<Value> = counts.into_iter().zip(&measured).map(point).collect::<Result<_>>()?;
-    Ok(json!({ "rounds": rounds, "points": points, "cpus": cpus(rounds)? }))
+    Ok(json!({ "rounds": rounds, "points": points, "cpus": cpus(rounds)?, "reading": reading::measure(rounds)? }))
 }
 
 fn alone() -> Row {

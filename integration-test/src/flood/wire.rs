@@ -176,6 +176,11 @@ fn cpus() -> Result<Vec<usize>> {
     Ok((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect())
 }
 
+/// Has this thread stay on the CPU that sends last, and so not at all where one pair sends and there are two CPUs.
+pub fn on_the_first_cpu() -> Result<()> {
+    pin(*cpus()?.first().context("there is a CPU")?)
+}
+
 fn pin(cpu: usize) -> Result<()> {
     let mut only = CpuSet::new();
     only.set(cpu).context("name a CPU")?;

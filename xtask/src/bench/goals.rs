@@ -1,10 +1,14 @@
 //! What the costs are to be, and whether they are.
 
-use super::measured::{Flood, Floods, Report};
+use super::measured::{Flood, Floods, Growth, Reading, Readings, Report};
 
 /// What a packet of a source over its limit may cost above the empty program when the program runs alone, where the rule has one
 /// limit.
 pub(super) const OVER_LIMIT_NS_MAX: f64 = 100.0;
+/// By how much a packet may cost more while all windows are read.
+pub(super) const READING_MORE_PERCENT_MAX: f64 = 5.0;
+/// How long it may take to read a million windows.
+pub(super) const READING_MS_MAX: f64 = 500.0;
 /// Those that a goal asks a ratio to.
 const PEERS: [&str; 2] = ["nft_meter", "hashlimit"];
 
@@ -61,6 +65,16 @@ pub(super) fn of(row: &Flood, floods: &Floods) -> Vec<Outcome> {
     }
 }
 
+/// Whether packets are not held up by who reads all windows.
+pub(super) fn is_undisturbed(case: &Reading) -> bool {
+    case.more_percent.median <= READING_MORE_PERCENT_MAX
+}
+
+/// Whether all windows are read fast enough.
+pub(super) fn is_read_in_time(case: &Reading) -> bool {
+    case.took_ms.median <= READING_MS_MAX
+}
+
 /// Whatever was asked and not met.
 pub(super) fn missed(report: &Report) -> Vec<String> {
     let mut missed = Vec::new();
@@ -68,6 +82,17 @@ pub(super) fn missed(report: &Report) -> Vec<String> {
         let above = row.above_bare_ns.median;
         if row.limits == 1 && row.verdict == "over_limit" && above > OVER_LIMIT_NS_MAX {
             missed.push(format!("{}: {above} ns above the empty program, not {OVER_LIMIT_NS_MAX}", row.name));
+        }
+    }
+    if let Some(Growth { reading: Readings::Measured { cases, .. }, .. }) = &report.growth {
+        for case in cases {
+            let name = format!("{}, while all windows are read", case.name);
+            if !is_undisturbed(case) {
+                missed.push(format!("{name}: {:.1} % more", case.more_percent.median));
+            }
+            if !is_read_in_time(case) {
+                missed.push(format!("{name}: they take {:.0} ms", case.took_ms.median));
+            }
         }
     }
     if let Some(floods) = &report.floods {
@@ -81,7 +106,7 @@ pub(super) fn missed(report: &Report) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::measured::{Cost, Row, Spread, flood};
+    use super::super::measured::{Cost, Cpus, Row, Spread, flood};
     use super::*;
 
     fn floods(rows: Vec<Flood>) -> Floods {
@@ -116,6 +141,27 @@ mod tests {
         assert_eq!(missed_of(rows(33.0, 60.0)), [""; 0]);
         assert_eq!(missed_of(rows(33.1, 60.0)), ["rules_64: at most 10 % more than one_source"]);
         assert_eq!(missed_of(rows(33.0, 60.1)), ["exempt_100000: at most 10 ns more than within"]);
+    }
+
+    #[test]
+    fn reading_is_to_hold_up_no_packet_and_to_be_done_in_time() {
+        let spread = |median| Spread { median, min: median, max: median };
+        let missed_with = |more_percent, took_ms| {
+            let case = Reading {
+                name: "one".into(),
+                alone_ns: spread(200.0),
+                beside_ns: spread(210.0),
+                more_percent: spread(more_percent),
+                took_ms: spread(took_ms),
+            };
+            let reading = Readings::Measured { sources: 1 << 20, cases: vec![case] };
+            let cpus = Cpus::Missing { missing: String::new() };
+            let growth = Growth { rounds: 9, points: Vec::new(), cpus, reading };
+            missed(&Report { growth: Some(growth), ..Report::default() })
+        };
+        assert_eq!(missed_with(5.0, 500.0), [""; 0]);
+        assert_eq!(missed_with(5.1, 500.0), ["one, while all windows are read: 5.1 % more"]);
+        assert_eq!(missed_with(5.0, 500.6), ["one, while all windows are read: they take 501 ms"]);
     }
 
     #[test]

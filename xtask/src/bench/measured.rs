@@ -105,6 +105,26 @@ pub(super) struct Growth {
     pub(super) rounds: u32,
     pub(super) points: Vec<Point>,
     pub(super) cpus: Cpus,
+    pub(super) reading: Readings,
+}
+
+/// Packets while all windows are read.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Readings {
+    Measured { sources: u32, cases: Vec<Reading> },
+    Missing { missing: String },
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct Reading {
+    pub(super) name: String,
+    pub(super) alone_ns: Spread,
+    pub(super) beside_ns: Spread,
+    /// By how much a packet costs more in a round's second run, beside the reader.
+    pub(super) more_percent: Spread,
+    /// How long it takes to read all windows once.
+    pub(super) took_ms: Spread,
 }
 
 #[derive(Serialize, Deserialize)]

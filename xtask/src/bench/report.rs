@@ -6,7 +6,7 @@ use std::fs;
 use anyhow::{Context, Result};
 
 use super::goals::{self, OVER_LIMIT_NS_MAX};
-use super::measured::{Cost, Cpus, Flood, Floods, Growth, Outcome, Report, Row, Spread};
+use super::measured::{Cost, Cpus, Flood, Floods, Growth, Outcome, Readings, Report, Row, Spread};
 use super::plot::{self, Group};
 use crate::{markdown, workspace};
 
@@ -154,7 +154,25 @@ fn growth_tables(growth: &Growth) -> String {
         }
         Cpus::Missing { missing } => format!("Two CPUs: {missing}.\n"),
     };
-    format!("{points}\n{cpus}")
+    format!("{points}\n{cpus}\n{}", readings_table(&growth.reading))
+}
+
+/// What a packet costs without a reader and beside one, and how long a reading takes.
+fn readings_table(reading: &Readings) -> String {
+    let (sources, cases) = match reading {
+        Readings::Measured { sources, cases } => (sources, cases),
+        Readings::Missing { missing } => return format!("Beside a reader: {missing}.\n"),
+    };
+    let rows = cases.iter().map(|case| {
+        let asked = |is_met| if is_met { "met" } else { "**not met**" };
+        let more = format!("{} ({})", shown(case.more_percent), asked(goals::is_undisturbed(case)));
+        let took = format!("{} ({})", shown(case.took_ms), asked(goals::is_read_in_time(case)));
+        vec![case.name.clone(), shown(case.alone_ns), shown(case.beside_ns), more, took]
+    });
+    let more = format!("% more, asked: at most {:.0}", goals::READING_MORE_PERCENT_MAX);
+    let took = format!("ms to read {sources} windows, asked: at most {:.0}", goals::READING_MS_MAX);
+    let head = ["while all windows are read", "ns a packet without", "ns with", &more, &took];
+    markdown::table(&head, &rows.collect::<Vec<_>>())
 }
 
 fn points(report: &Report, series: &str) -> Vec<(u64, Spread)> {

@@ -1,0 +1,102 @@
+//! What a packet costs while all windows are read, and how long that takes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use ratelimit_userspace::datapath::Datapath as _;
+use ratelimit_userspace::datapath::kernel::Kernel;
+use serde_json::{Value, json};
+
+use super::measure::spread;
+use super::receiver::limiter;
+use super::rows::{Amount, Beside, Row, in_turn, one_source};
+use super::wire::{Family, Wire};
+
+const SOURCES_BITS: u8 = 20;
+/// Frames of one run: a reading of all windows is shorter.
+const FRAMES: u32 = 1 << 22;
+/// What the timed source may send: more than it does.
+const PLENTY: u64 = 1 << 38;
+
+/// Whose packets are timed.
+struct Case {
+    name: &'static str,
+    amount: Amount,
+    /// Frames that its source sends before.
+    before: u32,
+}
+
+const CASES: [Case; 2] = [
+    Case { name: "one source over its limit", amount: Amount::Of(1), before: 1000 },
+    Case { name: "one source within its limit", amount: Amount::Of(PLENTY), before: 1000 },
+];
+
+/// Each case without a reader and with one that begins anew whenever it is done, in so many rounds.
+pub fn measure(rounds: u32) -> Result<Value> {
+    let wire = Wire::new(Family::V4, 1)?;
+    if wire.cpus() < 2 {
+        return Ok(json!({ "missing": "needs two CPUs" }));
+    }
+    let mut cases = Vec::new();
+    for case in &CASES {
+        let (mut alone_ns, mut beside_ns, mut more_percent, mut took_ms) = (vec![], vec![], vec![], vec![]);
+        let many = Row { amount: case.amount, ..with_all_sources() };
+        let mut kernel = limiter(&many, 0, &wire, 1)?;
+        wire.send(&mut wire.generator(0, &many.flood())?, many.before)?;
+        let one = Row { sources: in_turn("198.51.100.7", 0), ..many.clone() };
+        let mut generator = wire.generator(0, &one.flood())?;
+        wire.send(&mut generator, case.before)?;
+        for round in 1..=rounds {
+            eprintln!("flood: round {round} of {rounds}, beside a reader: {}", case.name);
+            let alone = wire.send(&mut generator, FRAMES)?.ns();
+            let (beside, readings) = beside_reader(&mut kernel, || Ok(wire.send(&mut generator, FRAMES)?.ns()))?;
+            alone_ns.push(alone);
+            beside_ns.push(beside);
+            more_percent.push((beside / alone - 1.0) * 100.0);
+            took_ms.extend(readings.iter().map(|took| took.as_secs_f64() * 1000.0));
+        }
+        cases.push(json!({
+            "name": case.name,
+            "alone_ns": spread(&alone_ns),
+            "beside_ns": spread(&beside_ns),
+            "more_percent": spread(&more_percent),
+            "took_ms": spread(&took_ms),
+        }));
+    }
+    Ok(json!({ "sources": 1 << SOURCES_BITS, "cases": cases }))
+}
+
+/// As many sources as the design speaks of, each of which has a window when the first frame is timed.
+fn with_all_sources() -> Row {
+    let sources = 1 << SOURCES_BITS;
+    Row {
+        sources: in_turn("10.0.0.0", SOURCES_BITS),
+        before: sources,
+        max_sources: sources / 4 * 5,
+        beside: Beside::Bare,
+        ..one_source()
+    }
+}
+
+/// Has all windows read on another CPU, again and again, as long as this takes; and how long each reading took.
+fn beside_reader(kernel: &mut Kernel, send: impl FnOnce() -> Result<f64>) -> Result<(f64, Vec<Duration>)> {
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            super::wire::on_the_first_cpu()?;
+            let mut took = Vec::new();
+            while !is_done.load(Ordering::Relaxed) {
+                let (start, mut windows) = (Instant::now(), 0_u32);
+                kernel.visit_sources(&mut |_| windows += 1).context("read all windows")?;
+                took.push(start.elapsed());
+                ensure!(windows >= 1 << SOURCES_BITS, "{windows} windows were read, not {}", 1 << SOURCES_BITS);
+            }
+            Ok(took)
+        });
+        let sent = send();
+        is_done.store(true, Ordering::Relaxed);
+        let took = reader.join().expect("a reader does not panic")?;
+        Ok((sent?, took))
+    })
+}
