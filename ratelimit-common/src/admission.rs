@@ -23,8 +23,8 @@ pub const SHIFT_MAX: u32 = 12;
 /// A budget that is never spent.
 pub const BUDGET_ANY: u32 = u32::MAX;
 
-/// Insertions of a CPU in one period unless the daemon says otherwise: 30 000 a second. // at less than 1 us each
-pub const BUDGET: u32 = 4096;
+/// Insertions of a CPU in one period unless the daemon says otherwise: 15 000 a second.
+pub const BUDGET: u32 = 2048;
 
 /// What one CPU has admitted, and how much it is pressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

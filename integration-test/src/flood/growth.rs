@@ -1,4 +1,4 @@
-//! How a packet's cost grows: with sources, rules, exempt prefixes, and with a second CPU.
+//! How a packet's cost grows: with sources, rules, exempt prefixes, buckets, and with a second CPU.
 
 use anyhow::{Context as _, Result, ensure};
 use ratelimit_userspace::datapath::kernel::{Bare, Generator, Kernel};
@@ -12,6 +12,7 @@ use super::wire::{Family, RECEIVING, Wire};
 
 const SOURCES_BITS: [u8; 5] = [0, 10, 16, 20, 22];
 const RULES: [usize; 4] = [1, 4, 16, 64];
+const BUCKETS: [u8; 3] = [5, 6, 7];
 const EXEMPT: [u32; 5] = [0, 100, 1_000, 10_000, 100_000];
 /// Frames of one run on each CPU.
 const FRAMES: u32 = 1 << 18;
@@ -26,7 +27,11 @@ pub fn measure(rounds: u32) -> Result<Value> {
         let name = format!("{exempt} exempt prefixes");
         (u64::from(exempt), Row { id: "exempt", name, exempt, ..within.clone() })
     });
-    let points: Vec<(u64, Row)> = sources.into_iter().chain(rules).chain(exempt).collect();
+    let buckets = BUCKETS.map(|buckets| {
+        let name = format!("{buckets} buckets");
+        (u64::from(buckets), Row { id: "buckets", name, buckets, ..within.clone() })
+    });
+    let points: Vec<(u64, Row)> = sources.into_iter().chain(rules).chain(exempt).chain(buckets).collect();
     let (counts, rows): (Vec<u64>, Vec<Row>) = points.into_iter().unzip();
     let measured = measure::measure(&rows, rounds)?;
     let point = |(count, measured): (u64, &Measured)| {

@@ -87,6 +87,8 @@ pub struct Row {
     pub expected: Expected,
     /// Rules; the last judges.
     pub rules: usize,
+    /// Buckets of ten minutes to a window.
+    pub buckets: u8,
     /// Exempt prefixes; none holds a source.
     pub exempt: u32,
     /// Sources that the limiter remembers.
@@ -143,7 +145,7 @@ impl Row {
             let port = if is_last { PORT } else { 1000 + u16::try_from(at).expect("at most 64 rules") };
             let (name, bucket_ns) = (format!("rule-{at}"), 600 * SECOND_NS);
             let amount = self.packets_an_hour(frames);
-            let mut limit = limit_over(amount, Unit::Packets, WindowForm::Strict, 6, bucket_ns);
+            let mut limit = limit_over(amount, Unit::Packets, WindowForm::Strict, self.buckets, bucket_ns);
             limit.slot = slot(&name, Unit::Packets, bucket_ns);
             let ports = vec![(port, port)];
             Rule::new(name, Ports { tcp: ports.clone(), udp: ports, other_protocols: false }, vec![limit])
@@ -213,6 +215,7 @@ pub fn one_source() -> Row {
         amount: Amount::Of(1000),
         expected: Expected::Over,
         rules: 1,
+        buckets: 6,
         exempt: 0,
         max_sources: MAX_SOURCES,
         before: 8192,

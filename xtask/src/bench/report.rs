@@ -94,7 +94,7 @@ fn document(report: &Report) -> String {
         )
         .ok();
     }
-    text
+    text + include_str!("report/tried.md")
 }
 
 /// A row for each flood, a column for each receiver: ns a packet, of which above bare, and how much that is of the limiter's.

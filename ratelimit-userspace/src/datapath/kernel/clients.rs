@@ -16,6 +16,7 @@ use ratelimit_common::proof;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 
+use super::notes::OfWindow;
 use super::plain::Plain;
 use super::windows::Windows;
 use super::{Kernel, limits_of, map_mut, map_ref, rules_len, state};
@@ -230,12 +231,13 @@ impl Kernel {
             let client = Client::of(prefix, self.ipv6_family);
             let mut readings = Vec::new();
             for (key, slot, is_proven) in windows.all() {
-                let (window, refused_until) = (self.window(client, key)?, noted.until(client, key));
+                let (window, OfWindow { dropped, until: refused_until }) =
+                    (self.window(client, key)?, noted.of(client, key));
                 if window.is_none() && refused_until.is_none() {
                     continue;
                 }
                 let mut window = window.unwrap_or_default();
-                window.refused = window.refused.and(noted.of(client, key));
+                window.refused = window.refused.and(dropped);
                 readings.push(SourceReading { prefix, slot, is_proven, window, refused_until });
             }
             all.push(readings);

@@ -477,9 +477,9 @@ impl Datapath for Kernel {
             batch::visit(data.fd().as_fd(), key_len, size_of::<Source>(), entries, |key, value| {
                 if let Some(mut reading) = state::source_reading(key, value, ipv4, ipv6) {
                     if !is_nothing_noted {
-                        let client = Client::of(reading.prefix, family);
-                        reading.window.refused = reading.window.refused.and(noted.of(client, reading.slot));
-                        reading.refused_until = noted.until(client, reading.slot);
+                        let noted = noted.of(Client::of(reading.prefix, family), reading.slot);
+                        reading.window.refused = reading.window.refused.and(noted.dropped);
+                        reading.refused_until = noted.until;
                     }
                     if let Some((slot, is_proven)) = windows.limit(reading.slot) {
                         visit(SourceReading { slot, is_proven, ..reading });

@@ -18,44 +18,39 @@ use super::shared::Shared;
 use super::{Kernel, map_ref, state};
 use crate::datapath::DatapathError;
 
-/// What is noted, by client and slot.
+/// What is noted, by client and slot. // asked for each of a million windows, so it is hashed fast
 #[derive(Debug, Default)]
-pub(super) struct Noted {
+pub(super) struct Noted(HashMap<(Client, u32), OfWindow, foldhash::fast::RandomState>);
+
+/// What is noted of one window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct OfWindow {
     /// Packets that were dropped by a note and are counted nowhere else yet.
-    dropped: HashMap<(Client, u32), u64>,
-    /// Until when packets believe the last of its notes.
-    until: HashMap<(Client, u32), Nanos>,
+    pub(super) dropped: u64,
+    /// Until when packets believe the last of its notes, if they do.
+    pub(super) until: Option<Nanos>,
 }
 
 impl Noted {
     /// Whether nothing is noted of anybody.
     pub(super) fn is_empty(&self) -> bool {
-        self.dropped.is_empty() && self.until.is_empty()
+        self.0.is_empty()
     }
 
-    /// Packets of one window.
-    pub(super) fn of(&self, client: Client, slot: u32) -> u64 {
-        self.dropped.get(&(client, slot)).copied().unwrap_or(0)
-    }
-
-    /// Until when it is noted that one window refuses, if it still does.
-    pub(super) fn until(&self, client: Client, slot: u32) -> Option<Nanos> {
-        self.until.get(&(client, slot)).copied()
+    /// Of one window.
+    pub(super) fn of(&self, client: Client, slot: u32) -> OfWindow {
+        self.0.get(&(client, slot)).copied().unwrap_or_default()
     }
 
     fn add(&mut self, note: Note, cause: Cause, epoch: u32, now: Nanos) {
-        let (term, key) = (note.term(), (client(note), cause.slot));
-        if note.is_busy() || term.is_ban() {
+        let term = note.term();
+        let holds = note.is_in_epoch(epoch) && term.left(now) != 0 && cause.until_ns > now.0;
+        if note.is_busy() || term.is_ban() || !holds && note.dropped() == 0 {
             return;
         }
-        if note.dropped() != 0 {
-            let dropped = self.dropped.entry(key).or_default();
-            *dropped = dropped.saturating_add(note.dropped());
-        }
-        if note.is_in_epoch(epoch) && term.left(now) != 0 && cause.until_ns > now.0 {
-            let until = self.until.entry(key).or_insert(Nanos(0));
-            *until = Nanos(cause.until_ns).max(*until);
-        }
+        let of = self.0.entry((client(note), cause.slot)).or_default();
+        of.dropped = of.dropped.saturating_add(note.dropped());
+        of.until = of.until.max(holds.then_some(Nanos(cause.until_ns)));
     }
 }
 
@@ -246,9 +241,9 @@ mod tests {
                 .map(|(after_ns, dropped)| note(after_ns, Reason::OverLimit, EPOCH, dropped)),
         );
         let client = Client::V4([192, 0, 2, 1]);
-        assert_eq!(noted.until(client, 9), Some(Nanos(NOW.0 + 30_000_000_001)));
-        assert_eq!((noted.of(client, 9), noted.of(client, 8)), (5, 0));
-        assert_eq!((noted.until(client, 8), noted.until(Client::V4([192, 0, 2, 2]), 9)), (None, None));
+        assert_eq!(noted.of(client, 9), OfWindow { dropped: 5, until: Some(Nanos(NOW.0 + 30_000_000_001)) });
+        let nothing = OfWindow::default();
+        assert_eq!((noted.of(client, 8), noted.of(Client::V4([192, 0, 2, 2]), 9)), (nothing, nothing));
     }
 
     #[test]
@@ -258,12 +253,12 @@ mod tests {
         let ended = note(0, Reason::OverLimit, EPOCH, 1);
         for of in [ended, (holds.retired(), cause), note(30_000_000_000, Reason::OverLimit, EPOCH - 1, 1)] {
             let noted = noted([of]);
-            assert_eq!((noted.until(client, 9), noted.of(client, 9)), (None, 1), "{of:?}");
+            assert_eq!(noted.of(client, 9), OfWindow { dropped: 1, until: None }, "{of:?}");
         }
         let busy = Note { word: BUSY | ONE_DROPPED, ..holds };
         for of in [(busy, cause), note(30_000_000_000, Reason::Banned, EPOCH, 1)] {
             let noted = noted([of]);
-            assert_eq!((noted.until(client, 9), noted.of(client, 9)), (None, 0), "{of:?}");
+            assert!(noted.is_empty(), "{of:?}");
         }
     }
 }
