@@ -86,7 +86,7 @@ const OPENING: u64 = 1 << 16;
 const DATAGRAM: u64 = 2 << 16;
 const UNPROVEN: u64 = 3 << 16;
 /// Family, kind and port.
-const KIND: u64 = IPV6 | IPV6 - 1;
+const KIND: u64 = IPV6 | (IPV6 - 1);
 /// What [`Key::what`] has.
 const WHAT: u64 = EPOCH_MASK << EPOCH_SHIFT | KIND;
 const TERM: u64 = BUSY & !WHAT;
@@ -417,7 +417,7 @@ mod tests {
     fn a_retired_note_holds_never_and_has_counted_what_it_has() {
         let of = key(HEAD).unwrap();
         let (term, _) = Term::new(NOW, Nanos(NOW.0 + 60_000_000_000), OVER);
-        let note = Note { word: of.noted(term) | 5 * ONE_DROPPED, source: of.source };
+        let note = Note { word: of.noted(term) | (5 * ONE_DROPPED), source: of.source };
         assert!(note.is_in_epoch(7) && note.is_in_epoch_of(of) && note.is_of(of));
         let retired = note.retired();
         assert!(!retired.is_in_epoch(7) && !retired.is_in_epoch_of(of) && !retired.is_of(of));
@@ -429,7 +429,7 @@ mod tests {
     fn neither_nothing_nor_what_is_being_written_is_of_any_key() {
         let of = key(HEAD).unwrap();
         let last = Key::of(&HEAD, 30, u32::MAX, [u64::MAX, 0]).unwrap();
-        for word in [0, BUSY, BUSY | 9 * ONE_DROPPED] {
+        for word in [0, BUSY, BUSY | (9 * ONE_DROPPED)] {
             let note = Note { word, source: of.source };
             assert!(!note.is_of(of) && !note.is_of(last));
             assert_eq!(note.is_busy(), word != 0);

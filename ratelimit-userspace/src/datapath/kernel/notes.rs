@@ -224,7 +224,7 @@ mod tests {
         };
         let key = Key::of(&head, epoch, u32::MAX, [u64::MAX, 0]).unwrap();
         let (term, until) = Term::new(NOW, Nanos(NOW.0 + after_ns), Verdict { reason, rule: 3 });
-        let note = Note { word: key.noted(term) | dropped * ONE_DROPPED, source: key.source };
+        let note = Note { word: key.noted(term) | (dropped * ONE_DROPPED), source: key.source };
         (note, Cause { until_ns: until.0, slot: 9, reserved: 0 })
     }
 
