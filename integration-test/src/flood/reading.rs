@@ -16,21 +16,12 @@ use super::wire::{Family, Wire};
 const SOURCES_BITS: u8 = 20;
 /// Frames of one run: a reading of all windows is shorter.
 const FRAMES: u32 = 1 << 22;
-/// What the timed source may send: more than it does.
-const PLENTY: u64 = 1 << 38;
+/// Frames that the timed source sends before: it is known then, or over its limit.
+const BEFORE: u32 = 1000;
 
-/// Whose packets are timed.
-struct Case {
-    name: &'static str,
-    amount: Amount,
-    /// Frames that its source sends before.
-    before: u32,
-}
-
-const CASES: [Case; 2] = [
-    Case { name: "one source over its limit", amount: Amount::Of(1), before: 1000 },
-    Case { name: "one source within its limit", amount: Amount::Of(PLENTY), before: 1000 },
-];
+/// Whose packets are timed, and what it may send.
+const CASES: [(&str, Amount); 2] =
+    [("one source over its limit", Amount::Of(1)), ("one source within its limit", Amount::Plenty)];
 
 /// Each case without a reader and with one that begins anew whenever it is done, in so many rounds.
 pub fn measure(rounds: u32) -> Result<Value> {
@@ -39,16 +30,16 @@ pub fn measure(rounds: u32) -> Result<Value> {
         return Ok(json!({ "missing": "needs two CPUs" }));
     }
     let mut cases = Vec::new();
-    for case in &CASES {
+    for (name, amount) in CASES {
         let (mut alone_ns, mut beside_ns, mut more_percent, mut took_ms) = (vec![], vec![], vec![], vec![]);
-        let many = Row { amount: case.amount, ..with_all_sources() };
+        let many = Row { amount, ..with_all_sources() };
         let mut kernel = limiter(&many, 0, &wire, 1)?;
         wire.send(&mut wire.generator(0, &many.flood())?, many.before)?;
         let one = Row { sources: in_turn("198.51.100.7", 0), ..many.clone() };
         let mut generator = wire.generator(0, &one.flood())?;
-        wire.send(&mut generator, case.before)?;
+        wire.send(&mut generator, BEFORE)?;
         for round in 1..=rounds {
-            eprintln!("flood: round {round} of {rounds}, beside a reader: {}", case.name);
+            eprintln!("flood: round {round} of {rounds}, beside a reader: {name}");
             let alone = wire.send(&mut generator, FRAMES)?.ns();
             let (beside, readings) = beside_reader(&mut kernel, || Ok(wire.send(&mut generator, FRAMES)?.ns()))?;
             alone_ns.push(alone);
@@ -57,7 +48,7 @@ pub fn measure(rounds: u32) -> Result<Value> {
             took_ms.extend(readings.iter().map(|took| took.as_secs_f64() * 1000.0));
         }
         cases.push(json!({
-            "name": case.name,
+            "name": name,
             "alone_ns": spread(&alone_ns),
             "beside_ns": spread(&beside_ns),
             "more_percent": spread(&more_percent),

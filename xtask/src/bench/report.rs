@@ -130,12 +130,16 @@ fn missing(row: &Flood, id: &str) -> String {
 fn goals_table(floods: &Floods) -> String {
     let rows = floods.rows.iter().flat_map(|row| {
         let measured = row.of("limiter").map_or_else(String::new, |(_, above)| format!("+{:.0}", above.median));
-        goals::of(row, floods).into_iter().map(move |outcome| {
-            let is_met = if outcome.is_met { "met" } else { "**not met**" };
-            vec![row.name.clone(), outcome.asked, measured.clone(), is_met.to_owned()]
-        })
+        goals::of(row, floods)
+            .into_iter()
+            .map(move |outcome| vec![row.name.clone(), outcome.asked, measured.clone(), met(outcome.is_met).to_owned()])
     });
     markdown::table(&["flood", "asked", "ns above bare", ""], &rows.collect::<Vec<_>>())
+}
+
+/// What came of a goal.
+fn met(is_met: bool) -> &'static str {
+    if is_met { "met" } else { "**not met**" }
 }
 
 fn growth_tables(growth: &Growth) -> String {
@@ -164,9 +168,8 @@ fn readings_table(reading: &Readings) -> String {
         Readings::Missing { missing } => return format!("Beside a reader: {missing}.\n"),
     };
     let rows = cases.iter().map(|case| {
-        let asked = |is_met| if is_met { "met" } else { "**not met**" };
-        let more = format!("{} ({})", shown(case.more_percent), asked(goals::is_undisturbed(case)));
-        let took = format!("{} ({})", shown(case.took_ms), asked(goals::is_read_in_time(case)));
+        let more = format!("{} ({})", shown(case.more_percent), met(goals::is_undisturbed(case)));
+        let took = format!("{} ({})", shown(case.took_ms), met(goals::is_read_in_time(case)));
         vec![case.name.clone(), shown(case.alone_ns), shown(case.beside_ns), more, took]
     });
     let more = format!("% more, asked: at most {:.0}", goals::READING_MORE_PERCENT_MAX);
