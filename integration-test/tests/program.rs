@@ -5,7 +5,7 @@ use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{DEST_OPTIONS, TCP, UDP};
 use integration_test::frames::{IPV4, IPV6, SOURCE_V4, SOURCE_V6, V4, V6, extension, frame, quic, tcp, tcp_with, udp};
 use integration_test::is_skipped;
-use integration_test::program::{Program, limit, policy};
+use integration_test::program::{Program, limit, limit_over, policy};
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_userspace::desired::{Access, Mode, Refuse, WindowForm};
@@ -265,6 +265,31 @@ fn where_everything_is_refused_a_small_packet_that_would_fit_is_too_until_the_ne
     assert_eq!(program.verdict(&small), "over_limit");
     program.advance(MINUTE_NS);
     assert_eq!(program.verdict(&small), "within_limit");
+}
+
+#[test]
+fn where_everything_is_refused_the_first_limit_that_has_no_room_for_the_packet_is_the_one_that_refused_it() {
+    if is_skipped(
+        "where_everything_is_refused_the_first_limit_that_has_no_room_for_the_packet_is_the_one_that_refused_it",
+    ) {
+        return;
+    }
+    let mut all = policy(&[
+        limit(900, Unit::Bytes, WindowForm::Strict),
+        limit_over(1, Unit::Connections, WindowForm::Gcra, 1, SECOND_NS),
+    ]);
+    all.rules[0].refuse = Refuse::All;
+    let (ack, large) = (tcp(80, ACK), tcp_with(80, ACK, &[], &[0; 900]));
+    let [ack, large] = [ack, large].map(|segment| frame(IPV4, V4::of(TCP).around(segment)));
+    let mut program = Program::new(&all);
+    assert_eq!(program.verdict(&syn_from(SOURCE_V4)), "within_limit");
+    assert_eq!(program.verdict(&syn_from(SOURCE_V4)), "over_limit");
+    assert_eq!(program.verdict(&large), "over_limit");
+    // The connections have leaked. The bytes refused too, which holds to the end of their bucket.
+    program.advance(5 * SECOND_NS);
+    assert_eq!(program.verdict(&ack), "over_limit");
+    program.advance(MINUTE_NS);
+    assert_eq!(program.verdict(&ack), "within_limit");
 }
 
 #[test]

@@ -277,6 +277,10 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
             continue;
         }
         let side = cost.side(limit);
+        // What is not counted apart is looked at with the packet's own cost, or the wrong limit would have refused it.
+        if side == 0 && cost.is_glance() {
+            continue;
+        }
         let Some(window) = source.window(limit.slot_of(side != 0)) else { continue };
         if !has_room(window, rule, limit, amount, now.bucket(limit.bucket_ns), clock) {
             return Look::refused(at as u32 | side);
