@@ -10,7 +10,7 @@ use integration_test::is_skipped;
 use integration_test::program::{Program, Room, limit, policy};
 use ratelimit_common::admission::BUDGET_ANY;
 use ratelimit_common::layout::{Active, Unit};
-use ratelimit_common::refused::DROPPED_MAX;
+use ratelimit_common::refused::{DROPPED_MAX, TICK_BITS, TICK_SHIFT};
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_userspace::datapath::Datapath as _;
 use ratelimit_userspace::desired::{Access, Bans, Mode, Policy, WindowForm};
@@ -127,6 +127,22 @@ fn a_note_is_not_believed_again_when_the_number_of_its_epoch_comes_again() {
         program.apply(&connections(1000 + change));
     }
     assert_eq!(program.verdict(&syn), "within_limit", "after {changes} changes");
+}
+
+#[test]
+fn a_note_that_has_ended_is_not_believed_again_when_its_ticks_come_again() {
+    if is_skipped("a_note_that_has_ended_is_not_believed_again_when_its_ticks_come_again") {
+        return;
+    }
+    let again_after_ns = 1_u64 << (TICK_SHIFT + TICK_BITS);
+    let mut program = Program::new(&connections(LIMIT));
+    let syn = refused_syn(&mut program);
+    for later_ns in [6 * MINUTE_NS, again_after_ns - 6 * MINUTE_NS] {
+        program.advance(later_ns);
+        // The daemon reads; no packet comes, which would find that nothing is noted any more.
+        program.kernel().visit_sources(&mut |_| ()).unwrap();
+    }
+    assert_eq!(program.verdict(&syn), "within_limit");
 }
 
 #[test]

@@ -78,7 +78,7 @@ pub const DROPPED_MAX: u64 = u64::MAX >> DROPPED_SHIFT;
 /// A note that somebody is writing, whatever is counted in it: nothing is refused by it.
 pub const BUSY: u64 = ONE_DROPPED - 1;
 
-const TICKS_MASK: u64 = (1 << (DROPPED_SHIFT - UNTIL_SHIFT)) - 1;
+const TICKS_MASK: u64 = (1 << TICK_BITS) - 1;
 const EPOCH_MASK: u64 = Active::NOTES_MASK as u64;
 const BAN: u64 = 1 << 19;
 const IPV6: u64 = 1 << 18;
@@ -151,10 +151,13 @@ impl Note {
 pub struct Term(u64);
 
 /// A tick of a note's time: 537 ms. In its last one [`Cause::until_ns`] tells whether it holds.
-const TICK_SHIFT: u32 = 29;
+pub const TICK_SHIFT: u32 = 29;
 
-/// The longest term: 3 days. Ticks begin anew every 26, so one that lasts longer is written again, and one that was left is taken for a new
-/// one only where no daemon came for 3 weeks.
+/// How many bits a note has for its ticks: they begin anew every 26 days.
+pub const TICK_BITS: u32 = DROPPED_SHIFT - UNTIL_SHIFT;
+
+/// The longest term: 3 days. One that lasts longer is written again. One that has ended is retired by the daemon whenever it reads: only
+/// where none came for 3 weeks may it be taken for a new one, and then for as many packets as it counts.
 const TERM_MAX: u64 = 1 << 19;
 
 /// Whether a note holds, as far as its term tells.

@@ -82,15 +82,7 @@ impl Kernel {
     /// Takes its epoch from every note of another, before that one's number comes again.
     fn retire_notes(&self, epoch: u32) -> Result<(), DatapathError> {
         for words in self.notes()?.words().as_chunks::<NOTE_WORDS>().0 {
-            let [word, _] = words;
-            let mut note = note(words);
-            // Packets count in it meanwhile.
-            while note.word != 0 && !note.is_busy() && !note.is_in_epoch(epoch) && note != note.retired() {
-                match word.compare_exchange(note.word, note.retired().word, Ordering::SeqCst, Ordering::SeqCst) {
-                    Ok(_) => break,
-                    Err(is) => note.word = is,
-                }
-            }
+            retire(&words[0], note(words), |note| note.word != 0 && !note.is_in_epoch(epoch));
         }
         Ok(())
     }
@@ -101,7 +93,7 @@ impl Kernel {
         self.activate(generation)
     }
 
-    /// What was dropped by notes alone, and what notes refuse now.
+    /// What was dropped by notes alone, and what notes refuse now. What has ended is retired, before its ticks come again.
     pub(super) fn noted(&mut self) -> Result<Noted, DatapathError> {
         let (now, words, epoch) = (self.read_clock()?, self.config_words()?, self.active()?.epoch());
         let is_trial_over = words.until_ns != 0 && words.until_ns <= now.0;
@@ -113,6 +105,9 @@ impl Kernel {
             if words[0].load(Ordering::Relaxed) != 0 {
                 let (note, cause) = note_and_cause(words, of);
                 noted.add(note, cause, epoch, now);
+                if cause.until_ns <= now.0 {
+                    retire(&words[0], note, |is| is.term() == note.term());
+                }
             }
         }
         Ok(noted)
@@ -171,6 +166,17 @@ fn client(note: Note) -> Client {
     #[expect(clippy::cast_possible_truncation, reason = "an address of 32 bits")]
     let address = note.source as u32;
     Client::V4(address.to_ne_bytes())
+}
+
+/// Has a note refuse nothing any more, as long as it `is_over`.
+fn retire(word: &AtomicU64, mut note: Note, is_over: impl Fn(Note) -> bool) {
+    while !note.is_busy() && is_over(note) && note != note.retired() {
+        match word.compare_exchange(note.word, note.retired().word, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => return,
+            // Packets count in it meanwhile.
+            Err(is) => note.word = is,
+        }
+    }
 }
 
 /// Words of a note.
@@ -244,6 +250,20 @@ mod tests {
         assert_eq!(noted.of(client, 9), OfWindow { dropped: 5, until: Some(Nanos(NOW.0 + 30_000_000_001)) });
         let nothing = OfWindow::default();
         assert_eq!((noted.of(client, 8), noted.of(Client::V4([192, 0, 2, 2]), 9)), (nothing, nothing));
+    }
+
+    #[test]
+    fn what_is_over_is_retired_with_what_was_counted_meanwhile_and_nothing_else_is() {
+        let (note, _) = note(30_000_000_000, Reason::OverLimit, EPOCH, 1);
+        let counted = Note { word: note.word + ONE_DROPPED, ..note };
+        let word = AtomicU64::new(counted.word);
+        retire(&word, note, |is| is.term() == note.term() && is.dropped() < 2);
+        assert_eq!(word.load(Ordering::SeqCst), counted.word);
+        retire(&word, note, |is| is.term() == note.term());
+        assert_eq!(word.load(Ordering::SeqCst), counted.retired().word);
+        let busy = AtomicU64::new(BUSY);
+        retire(&busy, note, |_| true);
+        assert_eq!(busy.load(Ordering::SeqCst), BUSY);
     }
 
     #[test]
