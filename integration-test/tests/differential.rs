@@ -21,6 +21,7 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::packet::{self, Parsed, Target, parse};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::{Nanos, SECOND_NS};
+use ratelimit_userspace::datapath::Datapath as _;
 use ratelimit_userspace::desired::{Access, Bans, Grant, Limit, Mode, Policy, Ports, Refuse, Rule, WindowForm};
 
 const STEPS: u32 = 120_000;
@@ -28,6 +29,8 @@ const STEPS: u32 = 120_000;
 const SEGMENTS: u32 = 100_000;
 /// After so many steps, the counters of the program are compared with the oracle's, which also shows that no packet is lost.
 const STEPS_BETWEEN_COUNTS: u32 = 500;
+/// For so long packets take no old note for a new one though no daemon comes by.
+const DAEMON_AWAY_MAX_NS: u64 = 20 * 86_400 * SECOND_NS;
 /// A segment's timestamps, as most have them.
 const TIMESTAMP: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
 /// Packets under pressure, of each of which the verdict is asked.
@@ -310,14 +313,10 @@ fn random_step_ns(random: &mut Random) -> u64 {
     }
 }
 
-/// What is run unless `RATELIMITD_SEED` names another seed, or says `new`.
-const SEED: u64 = 7930;
-
 fn seed() -> u64 {
-    match std::env::var("RATELIMITD_SEED").as_deref() {
-        Ok("new") => SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos().into(),
+    match std::env::var("RATELIMITD_SEED") {
         Ok(seed) => seed.parse().unwrap(),
-        Err(_) => SEED,
+        Err(_) => SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos().into(),
     }
 }
 
@@ -346,6 +345,10 @@ fn run(prefixes: (u8, u8), seed: u64) {
                 step_ns = random.below(400 * 86_400 * SECOND_NS);
             }
             program.advance(step_ns);
+            if step_ns > DAEMON_AWAY_MAX_NS {
+                // The daemon reads at least twice a minute.
+                program.kernel().visit_sources(&mut |_| ()).unwrap();
+            }
         }
         let (frame, packet) = random_packet(&mut random, &mut clients);
         let outcome = oracle.judge(&packet, program.now().0);
