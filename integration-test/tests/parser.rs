@@ -8,7 +8,7 @@ use etherparse::{
 };
 use integration_test::{fixtures, frames};
 use proptest::prelude::*;
-use ratelimit_common::packet::{Frame, Head, Packet, Parsed, Segment, Target, parse};
+use ratelimit_common::packet::{Frame, Head, Packet, Parsed, Segment, Target, parse, source_port};
 use ratelimit_common::source::Address;
 
 /// As the table of named frames has it.
@@ -80,9 +80,16 @@ fn a_frame_cut_short_at_any_length_is_malformed_or_what_it_was() {
     }
 }
 
-/// Whether the head says what the parser does, where it says anything.
+/// Whether the head says what the parser does, where it says anything, and so does the source port, which is where there is a head.
 fn is_read_at_a_glance_as_parsed(bytes: &[u8]) -> bool {
-    match (Head::of(&bytes), parse(&bytes)) {
+    let (head, parsed, port) = (Head::of(&bytes), parse(&bytes), source_port(&bytes));
+    if let Parsed::Ip(Packet { target: Target::Tcp { opening: false, segment, .. }, .. }) = parsed
+        && port != Some(segment.source_port)
+        && (port.is_some() || head.is_some())
+    {
+        return false;
+    }
+    match (head, parsed) {
         (None, _) => true,
         (Some(head), Parsed::Ip(packet)) => head == Head::from(&packet),
         (Some(_), _) => false,

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use integration_test::frames::flag::{ACK, SYN};
@@ -118,6 +119,30 @@ fn who_is_forged_keeps_its_open_connection_at_full_speed() {
     assert!((100..6_000).contains(&proven), "{proven}");
     // And nobody gets in by what is forged.
     lab.assert_blocked(OWNER, 80);
+}
+
+#[test]
+fn an_open_connection_that_was_not_seen_lately_is_found_as_it_is_sent_again() {
+    if is_skipped("an_open_connection_that_was_not_seen_lately_is_found_as_it_is_sent_again") {
+        return;
+    }
+    let lab = Lab::new();
+    let _web = web(&lab);
+    let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+    let mut stream = lab.open(OWNER, 80);
+    let _daemon = lab.limit(&["--limit", "600/1h", "--count", "packets"]);
+    flood(&lab, &sender, 300);
+    let mut again = forged(TCP, tcp_with(80, ACK, &[], &[]));
+    again[34..36].copy_from_slice(&stream.local_addr().unwrap().port().to_be_bytes());
+    // It is looked up in one of eight moments: in none of so many with a probability of 1 in 10^11.
+    for _ in 0..200 {
+        sender.send(&again).unwrap();
+        sleep(Duration::from_millis(5));
+    }
+    for _ in 0..20 {
+        assert!(answers(&mut stream));
+    }
+    assert_eq!(used(&lab).0, 600);
 }
 
 #[test]

@@ -71,6 +71,8 @@ pub mod map {
     pub const NOTED: &str = "NOTED";
     /// Array of cells of [`crate::admission::Mark`], by their place.
     pub const KNOWN: &str = "KNOWN";
+    /// The same, of [`crate::proof::connection`].
+    pub const CONNECTIONS: &str = "CONNECTIONS";
     /// Array of `u64`, by a hash of the source: that no prefix of [`PREFIXES_V4`] or [`PREFIXES_V6`] holds it, see
     /// [`super::Unlisted`].
     pub const UNLISTED: &str = "UNLISTED";

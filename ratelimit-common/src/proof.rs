@@ -5,6 +5,10 @@
 //! connections. And a ban follows what is proven: a segment of an established connection that was refused, or an attempt to connect, by a source that
 //! has itself lately made nearly as many requests or connections as the limit lets in.
 
+use crate::admission::Mark;
+use crate::refused::{Key, mix};
+use crate::time::Nanos;
+
 /// Of a slot, flipped: its window of what is proven.
 pub const SLOT: u32 = 1 << 31;
 
@@ -29,6 +33,24 @@ pub mod asks {
     pub const BANS: u8 = 4;
     /// No limit counts anything but connections, so that nothing that it lets in can prove anything.
     pub const CONNECTIONS_ALONE: u8 = 8;
+}
+
+/// A connection that was found among the host's own is taken for one of them for so long at least: a turn of 275 s.
+const CONNECTION_TURN_SHIFT: u32 = 38;
+
+/// Where it is kept that a connection was found: that of a segment with this key. Its other address is left out, for it costs a look and
+/// tells few apart.
+#[inline(always)]
+pub const fn connection(seed: u64, key: Key, source_port: u16, now: Nanos) -> Mark {
+    Mark::of(seed, key.source, (source_port as u64) << 16 | key.port() as u64, CONNECTION_TURN_SHIFT, now)
+}
+
+/// Whether a segment of a connection with this mark is looked up now though that was not found lately, where a note refuses what its source
+/// has not proven: in one of eight moments of 4 ms. Who was silent for longer is so found as what is not answered is sent again; nobody
+/// foresees when who does not know the seed.
+#[inline(always)]
+pub const fn is_looked_up(connection: Mark, now: Nanos) -> bool {
+    mix(connection.place, now.0 >> 22, 0) >> 40 & 7 == 0
 }
 
 /// What the host's TCP socket that a segment is for says of its sender.
@@ -99,6 +121,35 @@ mod tests {
         }
         for state in [1, 4, 5, 6, 8, 9, 11] {
             assert_eq!(standing(state), Standing::Established, "{state}");
+        }
+    }
+
+    #[test]
+    fn a_connection_that_was_not_found_lately_is_looked_up_in_one_of_eight_moments() {
+        const MOMENTS: usize = 1000;
+        for port in 0..100 {
+            let at = |moment: usize| Nanos(1_767_261_600_000_000_000 + moment as u64 * (1 << 22));
+            let mark = |now| connection(77, Key { source: 5, what: 443 }, 40_000 + port, now);
+            let looked_up = (0..MOMENTS).filter(|&moment| is_looked_up(mark(at(moment)), at(moment))).count();
+            assert!((85..170).contains(&looked_up), "{looked_up}");
+        }
+    }
+
+    #[test]
+    fn a_connection_stays_marked_for_a_turn_at_least_and_is_another_by_each_of_its_words() {
+        let (now, key) = (Nanos(1_767_261_600_000_000_000), Key { source: 5, what: 1 << 27 | 443 });
+        let mark = connection(77, key, 40_000, now);
+        let cell = [mark.made_known(0).unwrap(), 0];
+        for (later_s, is_marked) in [(0, true), (270, true), (1000, false)] {
+            let later = connection(77, key, 40_000, Nanos(now.0 + later_s * 1_000_000_000));
+            let turned = later.current() ^ mark.current();
+            assert_eq!(later.place, mark.place);
+            assert_eq!(later.is_known(cell[turned], cell[1 - turned]), is_marked, "{later_s}");
+        }
+        let same = connection(77, Key { what: 9 << 27 | 443, ..key }, 40_000, now);
+        assert_eq!(same, mark, "the epoch does not matter");
+        for (key, port) in [(key, 40_001), (Key { source: 6, ..key }, 40_000), (Key { what: 80, ..key }, 40_000)] {
+            assert_ne!(connection(77, key, port, now).place, mark.place);
         }
     }
 

@@ -288,6 +288,12 @@ impl Key {
         self.what != Self::NONE.what && self.what & (OPENING | DATAGRAM) == 0
     }
 
+    /// Its destination port.
+    #[inline(always)]
+    pub const fn port(self) -> u16 {
+        (self.what & 0xffff) as u16
+    }
+
     /// What notes have of a segment's kind that prove nothing, where this is that of all.
     #[inline(always)]
     pub const fn unproven(self) -> Self {

@@ -1,13 +1,12 @@
 //! From a parsed packet to its verdict: which rule judges it, and what that rule asks of its source. Whether it fits the
 //! rule's limits is told by [`crate::limits`].
 
-use aya_ebpf::bindings::xdp_md;
 use ratelimit_common::access::{self, Grant};
 use ratelimit_common::admission::asks_first;
 use ratelimit_common::layout::{self, Prefix, RULES_MAX, Rule, RuleSet, Unlisted};
 use ratelimit_common::packet::{Head, To};
-use ratelimit_common::proof::{Standing, asks};
-use ratelimit_common::refused::{Key, Term};
+use ratelimit_common::proof::asks;
+use ratelimit_common::refused::Key;
 use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
 use ratelimit_common::verdict::{Action, Reason, Verdict};
 
@@ -39,14 +38,11 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     if let Some(term) = maps::refused(config, key, || Clock::new(config.wall_offset_ns).coarse()) {
         return term.verdict();
     }
-    if key.is_segment() && maps::may_be_noted(config, key.unproven()) {
-        if frame.seen().is_none() {
-            return Verdict::unruled(Reason::InternalError);
-        }
-        let code = refused_unproven(frame.context(), active.word.generation(), key.source, key.what);
-        if code != 0 {
-            return Term::of(code).verdict();
-        }
+    if key.is_segment()
+        && maps::may_be_noted(config, key.unproven())
+        && let Some(term) = proof::refused(frame, active.word.generation(), key)
+    {
+        return term.verdict();
     }
     // From here on the packet is where functions find it, and the stack is theirs.
     let (Some(seen), Some(pending)) = (maps::to_see(), maps::pending()) else {
@@ -91,18 +87,6 @@ fn asks_first(rule: &Rule, key: Key) -> bool {
         0
     };
     rule.asks_first & kind != 0
-}
-
-/// What refuses the segment that was seen last if it proves nothing, by a note of such: a [`Term`], or 0. A function of its own, for few.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn refused_unproven(ctx: *mut xdp_md, generation: u32, source: u64, what: u64) -> u64 {
-    let Some(config) = maps::config(generation) else { return 0 };
-    if maps::standing_of(ctx) != Standing::Unknown as u32 {
-        return 0;
-    }
-    let key = Key { source, what }.unproven();
-    maps::refused(config, key, || Clock::new(config.wall_offset_ns).coarse()).map_or(0, Term::word)
 }
 
 /// What [`choose`] returns: a reason's code, that of `NotCounted` where the limits decide; above it the number of the rule that judges,

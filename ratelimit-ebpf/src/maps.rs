@@ -71,6 +71,8 @@ static NOTED: Array<u64> = Array::with_max_entries(LINES_CAPACITY / LINES_PER_WO
 #[map]
 static KNOWN: Array<[u64; 2]> = Array::with_max_entries(LINES_CAPACITY, 0);
 #[map]
+static CONNECTIONS: Array<[u64; 2]> = Array::with_max_entries(LINES_CAPACITY, 0);
+#[map]
 static UNLISTED: Array<u64> = Array::with_max_entries(LINES_CAPACITY * UNLISTED_PER_LINE, 0);
 #[map]
 static ADMISSION: PerCpuArray<Admission> = PerCpuArray::with_max_entries(1, 0);
@@ -441,7 +443,7 @@ mod refused;
 mod sockets;
 
 pub(crate) use counts::{count, count_ban, fault};
-pub(crate) use newcomers::{admission, is_known, is_unlisted, lets_in, make_known, note_unlisted};
+pub(crate) use newcomers::{Marked, admission, is_marked, is_unlisted, lets_in, make_marked, note_unlisted};
 pub(crate) use passing::{
     NoPacket, Pending, Seen, park, pending, place, remember_pending, scratch, seen, take_parked, to_see,
 };

@@ -5,7 +5,7 @@ use ratelimit_common::layout::CHARGE_GENERATION;
 use ratelimit_common::verdict::Reason;
 
 use crate::clock::Clock;
-use crate::maps;
+use crate::maps::{self, Marked};
 
 /// Why [`turned_away`] asks nothing.
 pub(crate) mod excuses {
@@ -36,7 +36,9 @@ pub(crate) extern "C" fn turned_away(high: u64, low: u64, generation: u32, rule:
         return Reason::WithinLimit as u32;
     }
     admission.is_drawn = 0;
-    if !admission.is_pressed() || maps::is_known(config, Mark::of(config.seed, high, low, config.turn_shift, now)) {
+    if !admission.is_pressed()
+        || maps::is_marked(Marked::Known, config, Mark::of(config.seed, high, low, config.turn_shift, now))
+    {
         return Reason::WithinLimit as u32;
     }
     let rule = maps::rule(config, rule);
@@ -82,7 +84,7 @@ pub(crate) extern "C" fn admit(generation: u32, rule: u32) -> u32 {
 pub(crate) extern "C" fn make_known(high: u64, low: u64, generation: u32) -> u32 {
     if let Some(config) = maps::config(generation) {
         let now = Clock::new(config.wall_offset_ns).coarse();
-        maps::make_known(config, Mark::of(config.seed, high, low, config.turn_shift, now));
+        maps::make_marked(Marked::Known, config, Mark::of(config.seed, high, low, config.turn_shift, now));
     }
     0
 }

@@ -142,9 +142,10 @@ pub struct NotesMemory {
 pub fn notes_memory(config: &Config) -> NotesMemory {
     let lines = note_lines(config.max_sources.saturating_mul(config.policy.windows_per_source()));
     let (line, word) = (size_of::<Line>() as u64, size_of::<u64>() as u64);
-    // Of each line the notes and their causes, who is known, and whether no list holds a source; of some together in which there are notes.
+    // Of each line the notes and their causes, who is known, which connections are, and whether no list holds a source; of some together in
+    // which there are notes.
     let (causes, cell, unlisted) = (size_of::<[Cause; WAYS]>() as u64, 2 * word, u64::from(UNLISTED_PER_LINE) * word);
-    let bytes = u64::from(lines) * (line + causes + cell + unlisted) + u64::from(lines / LINES_PER_WORD) * word;
+    let bytes = u64::from(lines) * (line + causes + 2 * cell + unlisted) + u64::from(lines / LINES_PER_WORD) * word;
     NotesMemory { lines: lines.into(), bytes, source_bytes: bytes.div_ceil(config.max_sources.max(1).into()) }
 }
 
@@ -360,7 +361,7 @@ mod tests {
     fn notes_take_what_the_kernel_allocates_for_them() {
         let directory = std::path::Path::new("/run");
         let of = notes_memory(&crate::fixture::config(directory, 10));
-        assert_eq!((of.lines, of.bytes, of.source_bytes), (32_768, 5_783_552, 23));
+        assert_eq!((of.lines, of.bytes, of.source_bytes), (32_768, 6_307_840, 25));
     }
 
     #[test]

@@ -68,6 +68,8 @@ faults! {
     AdmissionLookup = 21, map::ADMISSION, "lookup";
     /// No word for a rule's new sources: they are let in.
     NewSourcesLookup = 22, map::NEW_SOURCES, "lookup";
+    /// No word for a connection's stamps: it is looked up.
+    ConnectionsLookup = 23, map::CONNECTIONS, "lookup";
 }
 
 /// Cells of [`map::FAULTS`].

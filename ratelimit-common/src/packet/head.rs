@@ -96,6 +96,28 @@ impl Head {
     }
 }
 
+/// The source port of a segment whose frame is plain, or near enough; none where only all of the frame tells.
+#[inline(always)]
+pub fn source_port<F: Frame>(frame: &F) -> Option<u16> {
+    let ether_type = u16::from_ne_bytes(frame.bytes(offset_of!(EthHdr, ether_type))?);
+    let start = if ether_type == EtherType::Ipv4 as u16 {
+        let [vihl, _] = frame.bytes(EthHdr::LEN)?;
+        if vihl != PLAIN_VIHL {
+            return None;
+        }
+        EthHdr::LEN + Ipv4Hdr::LEN
+    } else if ether_type == EtherType::Ipv6 as u16 {
+        let [proto, _] = frame.bytes(EthHdr::LEN + offset_of!(Ipv6Hdr, next_hdr))?;
+        if proto != IpProto::Tcp as u8 {
+            return None;
+        }
+        EthHdr::LEN + Ipv6Hdr::LEN
+    } else {
+        return None;
+    };
+    frame.bytes(start).map(u16::from_be_bytes)
+}
+
 /// Version 4, and a header without options.
 const PLAIN_VIHL: u8 = 0x45;
 

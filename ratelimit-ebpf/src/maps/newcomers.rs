@@ -1,4 +1,4 @@
-//! What is kept for sources that nobody knows yet: marks of those who are known, the budgets of those who are not, and who is in
+//! What is kept for sources that nobody knows yet: marks of those who are known, and of connections; the budgets of those who are not, and who is in
 //! no list.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg};
@@ -9,7 +9,7 @@ use ratelimit_common::layout::{Config, Fault, Rule, UNLISTED_PER_LINE, Unlisted}
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window::{Cells, Charge};
 
-use super::{ADMISSION, KNOWN, NEW_SOURCES, UNLISTED, fault, forget};
+use super::{ADMISSION, CONNECTIONS, KNOWN, NEW_SOURCES, UNLISTED, fault, forget};
 
 /// How much this CPU is pressed by new sources.
 #[inline(always)]
@@ -22,11 +22,24 @@ pub(crate) fn admission() -> Option<&'static mut Admission> {
     Some(unsafe { &mut *admission })
 }
 
-/// The words of a source's cell: that of this turn, and the other one.
+/// What was marked lately: sources, or connections.
+#[derive(Clone, Copy)]
+pub(crate) enum Marked {
+    /// Sources that are known.
+    Known,
+    /// Connections that were found among the host's own.
+    Connection,
+}
+
+/// The words of a mark's cell: that of this turn, and the other one.
 #[inline(always)]
-fn cell(config: &Config, mark: Mark) -> Option<[*mut u64; 2]> {
-    let Some(cell) = KNOWN.get_ptr_mut(mark.place as u32 & config.lines_mask) else {
-        fault(Fault::KnownLookup);
+fn cell(of: Marked, config: &Config, mark: Mark) -> Option<[*mut u64; 2]> {
+    let (map, missing) = match of {
+        Marked::Known => (&KNOWN, Fault::KnownLookup),
+        Marked::Connection => (&CONNECTIONS, Fault::ConnectionsLookup),
+    };
+    let Some(cell) = map.get_ptr_mut(mark.place as u32 & config.lines_mask) else {
+        fault(missing);
         return None;
     };
     // What the verifier does not follow must be in bounds for it all the same.
@@ -35,19 +48,19 @@ fn cell(config: &Config, mark: Mark) -> Option<[*mut u64; 2]> {
     Some(unsafe { [cell.cast::<u64>().add(current), cell.cast::<u64>().add(current ^ 1)] })
 }
 
-/// Whether the source was made known lately; true also for some that were not.
+/// Whether it was marked lately; true also for some that were not.
 #[inline(always)]
-pub(crate) fn is_known(config: &Config, mark: Mark) -> bool {
-    let Some(words) = cell(config, mark) else { return true };
+pub(crate) fn is_marked(of: Marked, config: &Config, mark: Mark) -> bool {
+    let Some(words) = cell(of, config, mark) else { return true };
     // SAFETY: as in `cell`. Volatile: other CPUs write them.
     let [current, other] = words.map(|word| unsafe { word.read_volatile() });
     mark.is_known(current, other)
 }
 
-/// Makes the source known. Where another CPU writes the same word at that time it is left to the next packet.
+/// Marks it. Where another CPU writes the same word at that time it is left to the next packet.
 #[inline(always)]
-pub(crate) fn make_known(config: &Config, mark: Mark) {
-    let Some([word, _]) = cell(config, mark) else { return };
+pub(crate) fn make_marked(of: Marked, config: &Config, mark: Mark) {
+    let Some([word, _]) = cell(of, config, mark) else { return };
     // SAFETY: as in `cell`.
     let current = unsafe { word.read_volatile() };
     if let Some(next) = mark.made_known(current) {

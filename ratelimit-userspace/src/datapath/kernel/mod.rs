@@ -178,6 +178,7 @@ impl Kernel {
             .map_max_entries(map::CAUSES, lines)
             .map_max_entries(map::NOTED, lines / LINES_PER_WORD)
             .map_max_entries(map::KNOWN, lines)
+            .map_max_entries(map::CONNECTIONS, lines)
             .map_max_entries(map::UNLISTED, lines * UNLISTED_PER_LINE)
             .override_global(layout::CLOCK_IS_INJECTED, &clock_is_injected, true)
             .override_global(layout::PASSED_ACTION, &passed_action, true);
