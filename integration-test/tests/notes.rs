@@ -146,6 +146,24 @@ fn a_note_that_has_ended_is_not_believed_again_when_its_ticks_come_again() {
 }
 
 #[test]
+fn a_limit_of_bytes_is_noted_where_not_even_the_shortest_packet_fits() {
+    if is_skipped("a_limit_of_bytes_is_noted_where_not_even_the_shortest_packet_fits") {
+        return;
+    }
+    // The shortest of each family: an IP header and ports.
+    for (source, least) in [(v4(1), 28), (v6(1), 48)] {
+        let syn = &of_each_note(source)[0];
+        let bytes = u64::try_from(syn.len() - 14).unwrap();
+        for (left, is_noted) in [(least - 1, true), (least, false), (0, true)] {
+            let mut program = Program::new(&policy(&[limit(2 * bytes + left, Unit::Bytes, WindowForm::Strict)]));
+            assert_eq!(program.passed(syn, 3), 2);
+            let reading = program.kernel().source(source).unwrap()[0];
+            assert_eq!(reading.refused_until.is_some(), is_noted, "{source}, {left} left");
+        }
+    }
+}
+
+#[test]
 fn segments_that_prove_nothing_are_refused_by_a_note_too() {
     if is_skipped("segments_that_prove_nothing_are_refused_by_a_note_too") {
         return;

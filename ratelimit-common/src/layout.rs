@@ -71,7 +71,7 @@ pub mod map {
     pub const NOTED: &str = "NOTED";
     /// Array of cells of [`crate::admission::Mark`], by their place.
     pub const KNOWN: &str = "KNOWN";
-    /// The same, of [`crate::proof::connection`].
+    /// The same, of [`crate::proof::found`] and then of [`crate::proof::not_found`].
     pub const CONNECTIONS: &str = "CONNECTIONS";
     /// Array of `u64`, by a hash of the source: that no prefix of [`PREFIXES_V4`] or [`PREFIXES_V6`] holds it, see
     /// [`super::Unlisted`].
@@ -139,6 +139,8 @@ pub const LINES_CAPACITY: u32 = 32_768;
 pub const BITS_PER_LINE: u32 = 4;
 /// Lines of [`map::REFUSED`] for each word of [`map::NOTED`].
 pub const LINES_PER_WORD: u32 = 64 / BITS_PER_LINE;
+/// Lines of [`map::REFUSED`] for each cell of [`map::CONNECTIONS`].
+pub const LINES_PER_CONNECTIONS: u32 = 2;
 /// Words of [`map::UNLISTED`] for each line of [`map::REFUSED`].
 pub const UNLISTED_PER_LINE: u32 = 4;
 /// Sources remembered of each family unless the daemon says otherwise. // 262144 x 128 B = 34 MB

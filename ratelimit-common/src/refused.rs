@@ -90,6 +90,8 @@ const KIND: u64 = IPV6 | (IPV6 - 1);
 /// What [`Key::what`] has.
 const WHAT: u64 = EPOCH_MASK << EPOCH_SHIFT | KIND;
 const TERM: u64 = BUSY & !WHAT;
+/// One of the bits of [`KIND`].
+const SOME: u64 = 1;
 
 impl Note {
     /// The packets dropped by it that are counted nowhere else.
@@ -190,10 +192,10 @@ impl Term {
         Self(word & TERM)
     }
 
-    /// The word. It is 0 in one tick of 26 days, for the first row.
+    /// The word, with a bit that no term has: it is never 0.
     #[inline(always)]
     pub const fn word(self) -> u64 {
-        self.0
+        self.0 | SOME
     }
 
     /// Ticks that it goes on in, this one with them; 0 where it has ended.
@@ -286,6 +288,12 @@ impl Key {
     #[inline(always)]
     pub const fn is_segment(self) -> bool {
         self.what != Self::NONE.what && self.what & (OPENING | DATAGRAM) == 0
+    }
+
+    /// The shortest IP packet that it may be of: an IP header, and the ports that even a first fragment has.
+    #[inline(always)]
+    pub const fn least_bytes(self) -> u64 {
+        if self.what & IPV6 == 0 { 20 + 8 } else { 40 + 8 }
     }
 
     /// Its destination port.

@@ -376,23 +376,25 @@ pub fn room_from<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u6
         .find(|&bucket| has_room(cells, limit, bucket, amount))
 }
 
-/// The first bucket, from `now` on, in which one more fits if nothing else is charged: [`room_from`] of 1, in one pass. Where the
-/// limit is 0, the first one in which nothing is left of what was admitted.
+/// The first bucket, from `now` on, in which `least` fits if nothing else is charged, at least 1: [`room_from`] in one pass. Where that is
+/// more than the limit, the first one in which nothing is left of what was admitted.
 #[inline(always)]
-pub fn full_until<C: Cells>(cells: &C, limit: Limit, now: BucketIndex) -> BucketIndex {
+pub fn full_until<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, least: u64) -> BucketIndex {
     let bucket = never_negative(now);
     let current = admitted_in(cells, limit, bucket);
     let mut used = current;
+    // As much leaves no room for it.
+    let (amount, burst) = (limit.amount.saturating_sub(least - 1), limit.burst.saturating_sub(least - 1));
     // Of the sums of one bucket, two, and so on: those that are full. // the first is that number from the end
-    let mut full = (used >= limit.amount) as u64;
+    let mut full = (used >= amount) as u64;
     for back in 1..BEHIND_MAX + 1 {
         if back <= limit.behind {
             used = used.wrapping_add(admitted_in(cells, limit, BucketIndex(bucket.0.wrapping_sub(back as u64))));
         }
-        full = cells.forget(full + (used >= limit.amount) as u64);
+        full = cells.forget(full + (used >= amount) as u64);
     }
     let passed_over = (BEHIND_MAX - limit.behind) as u64;
-    let buckets = if full > passed_over { full - passed_over } else { (current >= limit.burst) as u64 };
+    let buckets = if full > passed_over { full - passed_over } else { (current >= burst) as u64 };
     BucketIndex(bucket.0 + buckets)
 }
 

@@ -12,7 +12,7 @@ use ratelimit_common::window::{self, Cells, Charge};
 use crate::clock::Clock;
 use crate::maps::{self, Inserted, SourceRef, SourceV4, SourceV6, SourceV6Wide, Sources};
 use crate::newcomers::{admit, excuses, make_known, turned_away};
-use crate::notes::{lasts, note, of_unproven};
+use crate::notes::{lasts, least, note, of_unproven};
 use words::{BY_ORDER, EVIDENCE, LimitIndex, PROVEN, charged};
 
 mod words;
@@ -351,7 +351,7 @@ fn refused<S: Sources>(source: &S, generation: u32, at: LimitIndex) {
         if !at.is_proven() {
             of_unproven();
         }
-        let full_until = window.full_until(limit, bucket);
+        let full_until = window.full_until(limit, bucket, least(limit));
         if full_until != bucket {
             let until_ns = full_until.0.wrapping_mul(limit.bucket_ns);
             let _always_zero = note(generation, at.rule(), at.slot(limit), until_ns, Reason::OverLimit as u32);

@@ -14,8 +14,9 @@ use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{
     self, BANS_CAPACITY, CONFIGS, CONVERSATIONS_CAPACITY, COUNTERS_LEN, ChargeOrder, Config, ConversationKeyV4,
     ConversationKeyV6, Counters, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6, GENERATION_BITS, GENERATIONS,
-    LINES_CAPACITY, LINES_PER_WORD, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6, ROWS_MAX, RULES_MAX,
-    Rule, RuleSet, SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX, UNLISTED_PER_LINE,
+    LINES_CAPACITY, LINES_PER_CONNECTIONS, LINES_PER_WORD, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6,
+    ROWS_MAX, RULES_MAX, Rule, RuleSet, SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
+    TARGETS_MAX, UNLISTED_PER_LINE,
 };
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::refused::{Cause, Line, WAYS};
@@ -71,7 +72,7 @@ static NOTED: Array<u64> = Array::with_max_entries(LINES_CAPACITY / LINES_PER_WO
 #[map]
 static KNOWN: Array<[u64; 2]> = Array::with_max_entries(LINES_CAPACITY, 0);
 #[map]
-static CONNECTIONS: Array<[u64; 2]> = Array::with_max_entries(LINES_CAPACITY, 0);
+static CONNECTIONS: Array<[[u64; 2]; 2]> = Array::with_max_entries(LINES_CAPACITY / LINES_PER_CONNECTIONS, 0);
 #[map]
 static UNLISTED: Array<u64> = Array::with_max_entries(LINES_CAPACITY * UNLISTED_PER_LINE, 0);
 #[map]
@@ -306,8 +307,8 @@ impl SourceRef {
 
     /// [`window::full_until`].
     #[inline(always)]
-    pub(crate) fn full_until(self, limit: &layout::Limit, bucket: BucketIndex) -> BucketIndex {
-        BucketIndex(out_of_line::full_until(self.0.as_ptr(), limit, bucket.0))
+    pub(crate) fn full_until(self, limit: &layout::Limit, bucket: BucketIndex, least: u64) -> BucketIndex {
+        BucketIndex(out_of_line::full_until(self.0.as_ptr(), limit, bucket.0, least))
     }
 
     /// [`window::used`].
@@ -377,9 +378,14 @@ mod out_of_line {
 
     #[unsafe(no_mangle)]
     #[inline(never)]
-    pub(super) extern "C" fn full_until(source: *mut Source, limit: *const layout::Limit, bucket: u64) -> u64 {
+    pub(super) extern "C" fn full_until(
+        source: *mut Source,
+        limit: *const layout::Limit,
+        bucket: u64,
+        least: u64,
+    ) -> u64 {
         let (Some(source), Some(limit)) = (SourceRef::new(source), held(limit)) else { return bucket };
-        window::full_until(&source, limit, BucketIndex(bucket)).0
+        window::full_until(&source, limit, BucketIndex(bucket), least).0
     }
 
     #[unsafe(no_mangle)]

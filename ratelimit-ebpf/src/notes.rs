@@ -24,6 +24,15 @@ pub(crate) fn lasts(rule: &Rule, limit: &Limit) -> bool {
         }
 }
 
+/// The least that a packet like the one at hand takes of this limit: where there is room for less, there is none.
+#[inline(always)]
+pub(crate) fn least(limit: &Limit) -> u64 {
+    match (Unit::from_code(limit.unit), maps::pending()) {
+        (Some(Unit::Bytes), Some(pending)) => pending.refused.least_bytes(),
+        _ => 1,
+    }
+}
+
 /// Has the note of the packet at hand, which is to be made, be one of what is as unproven as that.
 #[inline(always)]
 pub(crate) fn of_unproven() {

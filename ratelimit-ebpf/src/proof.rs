@@ -5,7 +5,7 @@ use aya_ebpf::programs::XdpContext;
 use ratelimit_common::admission::Mark;
 use ratelimit_common::layout::Rule;
 use ratelimit_common::packet::source_port;
-use ratelimit_common::proof::{Standing, asks, connection, is_looked_up};
+use ratelimit_common::proof::{Standing, asks, found, is_looked_up, not_found};
 use ratelimit_common::refused::{Key, Term};
 
 use crate::clock::Clock;
@@ -63,9 +63,9 @@ pub(crate) const fn is_asked(rule: &Rule, requests: u32) -> bool {
 }
 
 /// What [`refused_unproven`] returns of a segment that is to be looked up first, which is no [`Term`].
-const LOOK_UP: u64 = 1;
+const LOOK_UP: u64 = 2;
 
-/// What refuses the segment that this frame is, which has this key, by a note of what proves nothing. Few are looked up among the host's sockets: those of a connection that was found there lately, and one in eight others.
+/// What refuses the segment that this frame is, which has this key, by a note of what proves nothing. Looked up among the host's sockets are connections that were found there lately, and those that were not looked for a moment ago.
 #[inline(always)]
 pub(crate) fn refused(frame: &XdpFrame, generation: u32, key: Key) -> Option<Term> {
     let (ctx, Key { source, what }) = (frame.context(), key);
@@ -89,8 +89,11 @@ extern "C" fn refused_unproven(ctx: *mut xdp_md, generation: u32, source: u64, w
         let context = XdpContext::new(ctx);
         // Where a glance does not tell, the frame was seen: its key is of that.
         let Some(source_port) = source_port(&XdpFrame::new(&context)).or_else(seen_source_port) else { return LOOK_UP };
-        let mark = connection(config.seed, key, source_port, now);
-        if is_looked_up(mark, now) || maps::is_marked(Marked::Connection, config, mark) {
+        let marks = (found(config.seed, key, source_port, now), not_found(config.seed, key, source_port, now));
+        if maps::is_marked(Marked::Found, config, marks.0)
+            || !maps::is_marked(Marked::NotFound, config, marks.1)
+            || is_looked_up(marks.1, now)
+        {
             return LOOK_UP;
         }
     }
@@ -102,19 +105,23 @@ fn seen_source_port() -> Option<u16> {
     maps::seen().map(|seen| seen.segment().source_port)
 }
 
-/// The [`Standing`] of the segment that was seen last. If that is of a connection, and has this key, the connection is marked as found: also
-/// before it is established, for who begins one may be forged before the first request is there.
+/// The [`Standing`] of the segment that was seen last. Whether that is of a connection is marked, if it has this key: also before it is
+/// established, for who begins one may be forged before the first request is there.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn look_up(ctx: *mut xdp_md, generation: u32, source: u64, what: u64) -> u32 {
     let standing = maps::standing_of(ctx);
     let key = Key { source, what };
-    if standing != Standing::Unknown as u32
-        && key != Key::NONE
+    if key != Key::NONE
         && let (Some(config), Some(source_port)) = (maps::config(generation), seen_source_port())
     {
         let now = Clock::new(config.wall_offset_ns).coarse();
-        maps::make_marked(Marked::Connection, config, connection(config.seed, key, source_port, now));
+        let (of, mark) = if standing == Standing::Unknown as u32 {
+            (Marked::NotFound, not_found(config.seed, key, source_port, now))
+        } else {
+            (Marked::Found, found(config.seed, key, source_port, now))
+        };
+        maps::make_marked(of, config, mark);
     }
     standing
 }

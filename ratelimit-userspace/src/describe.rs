@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use ratelimit_common::layout::{
-    CONVERSATIONS_CAPACITY, FLOWS_CAPACITY, LINES_PER_WORD, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
-    UNLISTED_PER_LINE, Unit,
+    CONVERSATIONS_CAPACITY, FLOWS_CAPACITY, LINES_PER_CONNECTIONS, LINES_PER_WORD, SourceKeyV4, SourceKeyV6,
+    SourceKeyV6Wide, UNLISTED_PER_LINE, Unit,
 };
 use ratelimit_common::refused::{Cause, Line, WAYS};
 use ratelimit_common::source::Family;
@@ -126,11 +126,11 @@ pub fn memory(config: &Config) -> [Memory; 2] {
     [of("ipv4", Family::V4), of("ipv6", Family::of_ipv6_prefix(config.policy.ipv6_prefix))]
 }
 
-/// Kernel memory for what is noted beside the windows, of both families together: who is refused until when, who is known, and
-/// who is in no list.
+/// Kernel memory for what is noted beside the windows, of both families together: who is refused until when, who is known and who
+/// is in no list, and which connections are the host's own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NotesMemory {
-    /// Lines, each for four windows.
+    /// Lines, each for eight windows.
     pub lines: u64,
     /// All of it.
     pub bytes: u64,
@@ -145,7 +145,9 @@ pub fn notes_memory(config: &Config) -> NotesMemory {
     // Of each line the notes and their causes, who is known, which connections are, and whether no list holds a source; of some together in
     // which there are notes.
     let (causes, cell, unlisted) = (size_of::<[Cause; WAYS]>() as u64, 2 * word, u64::from(UNLISTED_PER_LINE) * word);
-    let bytes = u64::from(lines) * (line + causes + 2 * cell + unlisted) + u64::from(lines / LINES_PER_WORD) * word;
+    let connections = 2 * cell / u64::from(LINES_PER_CONNECTIONS);
+    let bytes =
+        u64::from(lines) * (line + causes + cell + connections + unlisted) + u64::from(lines / LINES_PER_WORD) * word;
     NotesMemory { lines: lines.into(), bytes, source_bytes: bytes.div_ceil(config.max_sources.max(1).into()) }
 }
 
@@ -309,7 +311,7 @@ fn new_sources_words(of: NewSources) -> String {
 fn notes_words(of: &NotesMemory) -> String {
     let bytes = amount::rounded(of.bytes);
     format!(
-        "notes of who is refused, known or in no list: {} lines = {bytes}, {} B a source",
+        "notes of who is refused, known or in no list, and of connections: {} lines = {bytes}, {} B a source",
         of.lines, of.source_bytes
     )
 }

@@ -254,9 +254,9 @@ proptest! {
             prop_assert_eq!(matches!(charged, Charge::Admitted(_)), expected);
             prop_assert_eq!(room, expected);
             prop_assert_ne!(charged, Charge::Contended);
-            if amount != 0 && burst != 0 {
-                let bucket = Nanos(now_ns).bucket(bucket_ns);
-                prop_assert_eq!(Some(full_until(&ring, limit, bucket)), room_from(&ring, limit, bucket, 1));
+            let bucket = Nanos(now_ns).bucket(bucket_ns);
+            for least in (1..30).take_while(|&least| least <= amount && least <= burst) {
+                prop_assert_eq!(Some(full_until(&ring, limit, bucket, least)), room_from(&ring, limit, bucket, least));
             }
         }
     }

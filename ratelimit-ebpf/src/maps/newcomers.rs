@@ -5,7 +5,7 @@ use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 
 use ratelimit_common::admission::{Admission, Mark};
 use ratelimit_common::gcra::{self, Rate};
-use ratelimit_common::layout::{Config, Fault, Rule, UNLISTED_PER_LINE, Unlisted};
+use ratelimit_common::layout::{Config, Fault, LINES_PER_CONNECTIONS, Rule, UNLISTED_PER_LINE, Unlisted};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window::{Cells, Charge};
 
@@ -28,24 +28,34 @@ pub(crate) enum Marked {
     /// Sources that are known.
     Known,
     /// Connections that were found among the host's own.
-    Connection,
+    Found,
+    /// Connections that were looked for there, and not found.
+    NotFound,
 }
 
 /// The words of a mark's cell: that of this turn, and the other one.
 #[inline(always)]
 fn cell(of: Marked, config: &Config, mark: Mark) -> Option<[*mut u64; 2]> {
-    let (map, missing) = match of {
-        Marked::Known => (&KNOWN, Fault::KnownLookup),
-        Marked::Connection => (&CONNECTIONS, Fault::ConnectionsLookup),
+    let place = mark.place as u32 & config.lines_mask;
+    let (cell, missing, at) = match of {
+        Marked::Known => (KNOWN.get_ptr_mut(place).map(|cell| cell.cast::<u64>()), Fault::KnownLookup, 0),
+        Marked::Found => (connection(place), Fault::ConnectionsLookup, 0),
+        Marked::NotFound => (connection(place), Fault::ConnectionsLookup, 2),
     };
-    let Some(cell) = map.get_ptr_mut(mark.place as u32 & config.lines_mask) else {
+    let Some(cell) = cell else {
         fault(missing);
         return None;
     };
     // What the verifier does not follow must be in bounds for it all the same.
     let current = forget(mark.current() as u32) as usize & 1;
-    // SAFETY: the lookup gave a pointer to both words, valid for the run of the program.
-    Some(unsafe { [cell.cast::<u64>().add(current), cell.cast::<u64>().add(current ^ 1)] })
+    // SAFETY: the lookup gave a pointer to two words, or four, valid for the run of the program.
+    Some(unsafe { [cell.add(at + current), cell.add(at + (current ^ 1))] })
+}
+
+/// What is kept of connections at this place, of two lines together.
+#[inline(always)]
+fn connection(place: u32) -> Option<*mut u64> {
+    CONNECTIONS.get_ptr_mut(place / LINES_PER_CONNECTIONS).map(|cell| cell.cast::<u64>())
 }
 
 /// Whether it was marked lately; true also for some that were not.

@@ -147,8 +147,13 @@ impl Observation {
             self.not_observed_in_round += 1;
             return 0;
         };
-        // Fewer than before: the source was evicted, and is back.
-        let fresh = if count < seen.refused { count } else { count - seen.refused };
+        let fresh = match count.checked_sub(seen.refused) {
+            Some(more) => more,
+            // The source was evicted, and is back.
+            None if count <= seen.refused / 2 => count,
+            // A note came to its end while the windows were read the last time, and was in that reading twice.
+            None => 0,
+        };
         seen.refused = count;
         let refused = (fresh > 0).then(|| {
             let bucket = newest_refusal(reading, seen.open(), self.current);

@@ -409,6 +409,26 @@ fn a_source_that_is_forgotten_and_comes_back_is_the_same_one() {
 }
 
 #[test]
+fn a_reading_that_has_somewhat_fewer_refusals_than_the_one_before_adds_none() {
+    let of = limit(10, Unit::Packets);
+    let mut observer = Observer::default();
+    observer.follow(&policy(vec![of]), &[], 2, START);
+    let prefix = "192.0.2.7/32".parse().unwrap();
+    let mut demand_after = |refused: u64| {
+        let mut newest = ratelimit_common::refusals::Refusals(0).and_one_in(START.bucket(of.bucket_ns));
+        newest = newest.and(refused - 1);
+        let window = Source { refused: newest, cells: [0; CELLS] };
+        let mut round = observer.round(START, &[u64::MAX]);
+        round.visit(&SourceReading { prefix, slot: of.slot, is_proven: false, window, refused_until: None });
+        round.finish();
+        observer.observed(&of).unwrap().demand
+    };
+    // What was there before anybody looked; a note that was read twice; more; and a source that is forgotten and back.
+    let demands = [50_000, 52_000, 51_500, 51_600, 30].map(&mut demand_after);
+    assert_eq!(demands.map(|demand| demand - demands[0]), [0, 2_000, 2_000, 2_100, 2_130]);
+}
+
+#[test]
 fn what_one_limit_refuses_is_wanted_of_the_others_of_its_rule_too() {
     for unit in [Unit::Requests, Unit::Connections] {
         let hour =

@@ -30,8 +30,8 @@ use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use ipnet::IpNet;
 use ratelimit_common::layout::{
     self, COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, GENERATIONS, INTERFACE_UNKNOWN,
-    INTERFACES_MAX, LIMITS_MAX, LINES_PER_WORD, ROWS_MAX, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Tally,
-    UNLISTED_PER_LINE, counters_index, map,
+    INTERFACES_MAX, LIMITS_MAX, LINES_PER_CONNECTIONS, LINES_PER_WORD, ROWS_MAX, Source, SourceKeyV4, SourceKeyV6,
+    SourceKeyV6Wide, Tally, UNLISTED_PER_LINE, counters_index, map,
 };
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
@@ -178,7 +178,7 @@ impl Kernel {
             .map_max_entries(map::CAUSES, lines)
             .map_max_entries(map::NOTED, lines / LINES_PER_WORD)
             .map_max_entries(map::KNOWN, lines)
-            .map_max_entries(map::CONNECTIONS, lines)
+            .map_max_entries(map::CONNECTIONS, lines / LINES_PER_CONNECTIONS)
             .map_max_entries(map::UNLISTED, lines * UNLISTED_PER_LINE)
             .override_global(layout::CLOCK_IS_INJECTED, &clock_is_injected, true)
             .override_global(layout::PASSED_ACTION, &passed_action, true);
