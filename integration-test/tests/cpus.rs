@@ -1,6 +1,7 @@
 //! Two CPUs at the edge of one source's limit: as many are admitted as the limit says, neither one more nor one less.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -73,6 +74,42 @@ fn two_cpus_admit_exactly_the_limit_of_one_source() {
         let arrived: usize = listeners.iter().map(heard).sum();
         assert_eq!(u64::try_from(arrived).unwrap(), limit);
     }
+}
+
+#[test]
+fn two_cpus_admit_exactly_the_limit_of_a_known_source_while_forged_ones_flood() {
+    if is_skipped_here("two_cpus_admit_exactly_the_limit_of_a_known_source_while_forged_ones_flood") {
+        return;
+    }
+    const EACH: u64 = 20_000;
+    const LIMIT: u64 = 5_000;
+    const FORGED_BESIDE_EACH: u64 = 4;
+    let lab = Lab::quiet();
+    lab.connect_second_ends();
+    let limit = format!("{LIMIT}/1h");
+    let limits = ["--limit", &limit, "--count", "connections", "--max-sources", "4096"];
+    let _daemon = lab.start(&[&["--iface", "s0", "--iface", "s1"], &limits[..]].concat());
+    // With its second packet it is known.
+    let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
+    (0..2).for_each(|_| sender.send(&syn()).unwrap());
+    lab.stats_once(|stats| sum(stats, "received") == 2);
+    let forged = AtomicU32::new(0);
+    on_both_cpus(&lab, |sender| {
+        let mut other = syn();
+        for _ in 0..EACH {
+            sender.send(&syn()).unwrap();
+            for _ in 0..FORGED_BESIDE_EACH {
+                // 20.0.0.0/6: nobody's here, and nobody's twice.
+                let source = 20 << 24 | forged.fetch_add(1, Ordering::Relaxed);
+                other[26..30].copy_from_slice(&source.to_be_bytes());
+                sender.send(&other).unwrap();
+            }
+        }
+    });
+    let stats = lab.stats_once(|stats| sum(stats, "received") == 2 + 2 * EACH * (1 + FORGED_BESIDE_EACH));
+    assert!(number(&stats, "/sources/not_admitted") > EACH, "there was no pressure: {stats:#}");
+    let [used, refused] = ["used", "dropped"].map(|key| number(&stats, &format!("/top/0/{key}")));
+    assert_eq!([used, refused], [LIMIT, 2 + 2 * EACH - LIMIT], "{stats:#}");
 }
 
 #[test]
