@@ -23,11 +23,12 @@ fn is_skipped_here(name: &str) -> bool {
     is_skipped(name)
 }
 
-/// One daemon on two interfaces that share the counts.
-fn two_wires(limit: &str) -> (Lab, Daemon) {
+/// One daemon on two interfaces that share the counts; with what options more.
+fn two_wires(limit: &str, more: &[&str]) -> (Lab, Daemon) {
     let lab = Lab::quiet();
     lab.connect_second_ends();
-    let daemon = lab.start(&["--iface", "s0", "--iface", "s1", "--limit", limit, "--count", "connections"]);
+    let options = ["--iface", "s0", "--iface", "s1", "--limit", limit, "--count", "connections"];
+    let daemon = lab.start(&[&options[..], more].concat());
     (lab, daemon)
 }
 
@@ -65,7 +66,7 @@ fn two_cpus_admit_exactly_the_limit_of_one_source() {
     }
     const EACH: u64 = 30_000;
     for limit in [1_u64, 1000, 20_000] {
-        let (lab, _daemon) = two_wires(&format!("{limit}/1h"));
+        let (lab, _daemon) = two_wires(&format!("{limit}/1h"), &[]);
         let listeners = listeners(&lab);
         on_both_cpus(&lab, |sender| (0..EACH).for_each(|_| sender.send(&syn()).unwrap()));
         let stats = lab.stats_once(|stats| sum(stats, "received") == 2 * EACH);
@@ -84,11 +85,7 @@ fn two_cpus_admit_exactly_the_limit_of_a_known_source_while_forged_ones_flood() 
     const EACH: u64 = 20_000;
     const LIMIT: u64 = 5_000;
     const FORGED_BESIDE_EACH: u64 = 4;
-    let lab = Lab::quiet();
-    lab.connect_second_ends();
-    let limit = format!("{LIMIT}/1h");
-    let limits = ["--limit", &limit, "--count", "connections", "--max-sources", "4096"];
-    let _daemon = lab.start(&[&["--iface", "s0", "--iface", "s1"], &limits[..]].concat());
+    let (lab, _daemon) = two_wires(&format!("{LIMIT}/1h"), &["--max-sources", "4096"]);
     // With its second packet it is known.
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
     (0..2).for_each(|_| sender.send(&syn()).unwrap());
@@ -121,7 +118,7 @@ fn no_window_in_real_time_has_more_than_the_limit_while_buckets_turn() {
     const WINDOW: Duration = Duration::from_secs(1);
     /// The packet path reads the coarse clock, a tick of at most 10 ms late; and the stamp is taken after the verdict.
     const SLACK: Duration = Duration::from_millis(15);
-    let (lab, _daemon) = two_wires(&format!("{LIMIT}/1s"));
+    let (lab, _daemon) = two_wires(&format!("{LIMIT}/1s"), &[]);
     let listeners = listeners(&lab);
     let start = Instant::now();
     let sent = on_both_cpus(&lab, |sender| {
@@ -158,7 +155,7 @@ fn two_cpus_on_one_source_admit_exactly_the_limit_with_notes() {
     }
     const EACH: u64 = 40_000;
     const LIMIT: u64 = 500;
-    let (lab, _daemon) = two_wires(&format!("{LIMIT}/1h"));
+    let (lab, _daemon) = two_wires(&format!("{LIMIT}/1h"), &[]);
     let listeners = listeners(&lab);
     // A note for each port, and both CPUs at each of them.
     let syns: Vec<_> = [80, 443].map(|port| frame(IPV4, v4(TCP, tcp(port, SYN)))).into();

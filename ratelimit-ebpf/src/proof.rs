@@ -65,7 +65,8 @@ pub(crate) const fn is_asked(rule: &Rule, requests: u32) -> bool {
 /// What [`refused_unproven`] returns of a segment that is to be looked up first, which is no [`Term`].
 const LOOK_UP: u64 = 2;
 
-/// What refuses the segment that this frame is, which has this key, by a note of what proves nothing. Looked up among the host's sockets are connections that were found there lately, and those that were not looked for a moment ago.
+/// What refuses the segment that this frame is, which has this key, by a note of what proves nothing. Looked up among the host's
+/// sockets are connections that were found there lately, and those that were not looked for a moment ago.
 #[inline(always)]
 pub(crate) fn refused(frame: &XdpFrame, generation: u32, key: Key) -> Option<Term> {
     let (ctx, Key { source, what }) = (frame.context(), key);

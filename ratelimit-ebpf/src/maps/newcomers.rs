@@ -1,5 +1,5 @@
-//! What is kept for sources that nobody knows yet: marks of those who are known, and of connections; the budgets of those who are not, and who is in
-//! no list.
+//! What is kept for sources that nobody knows yet: marks of those who are known, and of connections; the budgets of those who
+//! are not, and who is in no list.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 
