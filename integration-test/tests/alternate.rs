@@ -22,7 +22,7 @@ const RELOADS: u32 = 10;
 /// Entries of a list that differ from one reload to the next but one; in every third all do.
 const CHANGED: u32 = 1_000;
 const ALL_CHANGE_EVERY: u32 = 3;
-/// Of each kind of reload the fastest: the load keeps both CPUs busy, and whatever else the machine does takes its share.
+/// Of each kind of reload the one in the middle: the tests share the machine with whatever else it does.
 const RELOADED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A configuration: everything about the judging of a packet from the client to port 80 differs from the other's.
@@ -151,5 +151,5 @@ fn no_packet_is_judged_by_half_a_configuration_and_no_count_is_lost() {
     assert!(judged.is_empty(), "judged by half a configuration: {judged:?}");
     assert!(wholes.iter().all(|count| *count > u64::from(RELOADS)), "both were met: {wholes:?}");
     assert_eq!(wholes.iter().sum::<u64>() + u64::from(RELOADS), sent);
-    assert!(took.iter().all(|took| took[0] < RELOADED_WITHIN), "{took:?}");
+    assert!(took.iter().all(|took| took[took.len() / 2] < RELOADED_WITHIN), "{took:?}");
 }

@@ -115,7 +115,8 @@ fn who_is_forged_keeps_its_open_connection_at_full_speed() {
     assert!(took < Duration::from_secs(2), "{took:?}");
     let (unproven, proven) = used(&lab);
     assert_eq!(unproven, 6_000, "what is forged is held to the limit");
-    assert!((100..6_000).contains(&proven), "{proven}");
+    // How many segments acknowledge it is the stack's choice.
+    assert!((20..6_000).contains(&proven), "{proven}");
     // And nobody gets in by what is forged.
     lab.assert_blocked(OWNER, 80);
 }

@@ -1,6 +1,7 @@
 //! Writes a policy into the generation that no packet reads, and then has every packet read that one.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
 
 use anyhow::Context as _;
 use aya::Pod;
@@ -13,7 +14,7 @@ use ratelimit_common::time::Nanos;
 use super::encode::{self, Encoded};
 use super::plain::Plain;
 use super::{Kernel, map_mut, plain_box, rules_len, state};
-use crate::datapath::DatapathError;
+use crate::datapath::{DatapathError, batch};
 use crate::desired::Policy;
 
 /// What the generations of the tries hold, as far as this run knows.
@@ -106,8 +107,8 @@ impl Kernel {
     where
         Plain<V>: Pod,
     {
-        let mut trie: LpmTrie<_, [u32; N], Plain<V>> =
-            LpmTrie::try_from(map_mut(&mut self.ebpf, name)?).with_context(|| format!("open {name}"))?;
+        let map = map_mut(&mut self.ebpf, name)?;
+        let trie: LpmTrie<_, [u32; N], Plain<V>> = LpmTrie::try_from(&*map).with_context(|| format!("open {name}"))?;
         let key = |net: &IpNet| key(net, generation).map(|(bits, data)| Key::new(bits, data));
         let stale: Vec<_> = match held {
             Some(held) => held.keys().filter(|net| !wanted.contains_key(net)).filter_map(&key).collect(),
@@ -116,15 +117,20 @@ impl Kernel {
                 all.into_iter().filter(|key| key.data()[0] == generation).collect()
             }
         };
-        for key in stale {
-            trie.remove(&key).with_context(|| format!("remove from {name}"))?;
-        }
-        for (net, value) in wanted {
-            let is_held = held.and_then(|held| held.get(net)) == Some(value);
-            if let Some(key) = key(net).filter(|_| !is_held) {
-                trie.insert(&key, Plain(*value), 0).with_context(|| format!("write {net} to {name}"))?;
-            }
-        }
+        let is_new = |net: &IpNet, value: &V| held.and_then(|held| held.get(net)) != Some(value);
+        let new = wanted.iter().filter(|(net, value)| is_new(net, value));
+        let (nets, (keys, values)): (Vec<_>, (Vec<_>, Vec<_>)) =
+            new.filter_map(|(net, value)| Some((*net, (key(net)?, Plain(*value))))).unzip();
+        let map = state::data(map)?.fd().as_fd();
+        // SAFETY: the map was opened above with these types of keys and values.
+        unsafe { batch::remove(map, &stale) }
+            .map_err(|stopped| stopped.error)
+            .with_context(|| format!("remove from {name}"))?;
+        // SAFETY: likewise.
+        unsafe { batch::update(map, &keys, &values) }.or_else(|stopped| {
+            let net = nets.get(stopped.at).map_or_else(String::new, ToString::to_string);
+            Err(stopped.error).with_context(|| format!("write {net} to {name}"))
+        })?;
         Ok(())
     }
 }
