@@ -178,6 +178,11 @@ pub struct Mark {
 /// Bits of a word that sources share.
 pub const CELL_BITS: u32 = 48;
 
+/// Cells of sources whose [`Mark::in_summary`] share a cell.
+pub const CELLS_PER_SUMMARY: u32 = 16;
+
+const SUMMARY_BITS: u32 = CELL_BITS / CELLS_PER_SUMMARY;
+
 impl Mark {
     /// Of the source with this prefix, where turns are 2^`turn_shift` ns.
     #[inline(always)]
@@ -188,6 +193,16 @@ impl Mark {
         #[expect(clippy::cast_possible_truncation, reason = "its low bits")]
         let turn = (now.0 >> (turn_shift & 63)) as u16;
         Self { place: place ^ choice >> 12, bits, turn }
+    }
+
+    /// What of it is kept in the cell that sums up some: one bit. A flood of sources that nobody knows looks there, which is in a near cache,
+    /// and at few of the cells themselves.
+    #[inline(always)]
+    #[must_use]
+    pub const fn in_summary(self) -> Self {
+        let cell = self.place % CELLS_PER_SUMMARY as u64 * SUMMARY_BITS as u64;
+        let choice = ((self.place >> 48 & 0xff) * SUMMARY_BITS as u64) >> 8;
+        Self { place: self.place, bits: 1 << (cell + choice), turn: self.turn }
     }
 
     /// Which of the cell's words is of this turn; the other one is of the last, or of none.
@@ -383,6 +398,28 @@ mod tests {
         assert!(taken < 10_000, "{taken} of 100 000 where the table is full");
         let (_, taken) = known(32_768, 100_000, 0);
         assert!(taken < 200, "{taken} of 100 000 where an eighth of it is");
+    }
+
+    /// Of 100 000 sources that nobody knows, those of which the summary does not tell, where so many are known.
+    fn looked_for(made: u64) -> usize {
+        let shift = turn_shift(300 * SECOND_NS);
+        let mut cells = vec![0_u64; 32_768 / CELLS_PER_SUMMARY as usize];
+        let at = |mark: Mark| (mark.place & 32_767) as usize / CELLS_PER_SUMMARY as usize;
+        let mark = |source: u64| Mark::of(77, source, 4, shift, START).in_summary();
+        for mark in (0..made).map(mark) {
+            let word = &mut cells[at(mark)];
+            *word = mark.made_known(*word).unwrap_or(*word);
+        }
+        let is_known = |mark: &Mark| mark.is_known(cells[at(*mark)], 0);
+        assert_eq!((0..made).map(mark).filter(is_known).count() as u64, made);
+        (made..made + 100_000).map(mark).filter(is_known).count()
+    }
+
+    #[test]
+    fn the_summary_tells_of_most_that_nobody_knows_them_unless_many_are_known() {
+        assert_eq!(looked_for(0), 0);
+        assert!((500..1_500).contains(&looked_for(1_000)), "{}", looked_for(1_000));
+        assert!((8_000..11_000).contains(&looked_for(10_000)), "{}", looked_for(10_000));
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub use active::{Active, Unlisted};
 pub use faults::{FAULTS_MAX, Fault};
 
 /// The layout's version, as in `/sys/fs/bpf/ratelimitd/v6`.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// The XDP program's name.
 pub const PROGRAM: &str = "ratelimitd";
@@ -71,7 +71,9 @@ pub mod map {
     pub const NOTED: &str = "NOTED";
     /// Array of cells of [`crate::admission::Mark`], by their place.
     pub const KNOWN: &str = "KNOWN";
-    /// The same, of [`crate::proof::found`] and then of [`crate::proof::not_found`].
+    /// The same of [`crate::admission::Mark::in_summary`], one for each [`crate::admission::CELLS_PER_SUMMARY`] of [`KNOWN`].
+    pub const KNOWN_SUMMARY: &str = "KNOWN_SUMMARY";
+    /// The same as [`KNOWN`], of [`crate::proof::found`] and then of [`crate::proof::not_found`].
     pub const CONNECTIONS: &str = "CONNECTIONS";
     /// Array of `u64`, by a hash of the source: that no prefix of [`PREFIXES_V4`] or [`PREFIXES_V6`] holds it, see
     /// [`super::Unlisted`].

@@ -7,7 +7,7 @@ use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_NOEXIST};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::lpm_trie::{Key, LpmTrie};
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
-use ratelimit_common::admission::Admission;
+use ratelimit_common::admission::{Admission, CELLS_PER_SUMMARY};
 use ratelimit_common::ban::Ban;
 use ratelimit_common::conversation::Conversation;
 use ratelimit_common::flow::Flow;
@@ -71,6 +71,8 @@ static CAUSES: Array<[Cause; WAYS]> = Array::with_max_entries(LINES_CAPACITY, BP
 static NOTED: Array<u64> = Array::with_max_entries(LINES_CAPACITY / LINES_PER_WORD, 0);
 #[map]
 static KNOWN: Array<[u64; 2]> = Array::with_max_entries(LINES_CAPACITY, 0);
+#[map]
+static KNOWN_SUMMARY: Array<[u64; 2]> = Array::with_max_entries(LINES_CAPACITY / CELLS_PER_SUMMARY, 0);
 #[map]
 static CONNECTIONS: Array<[[u64; 2]; 2]> = Array::with_max_entries(LINES_CAPACITY / LINES_PER_CONNECTIONS, 0);
 #[map]

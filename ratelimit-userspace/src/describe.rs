@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use ratelimit_common::admission::CELLS_PER_SUMMARY;
 use ratelimit_common::layout::{
     CONVERSATIONS_CAPACITY, FLOWS_CAPACITY, LINES_PER_CONNECTIONS, LINES_PER_WORD, SourceKeyV4, SourceKeyV6,
     SourceKeyV6Wide, UNLISTED_PER_LINE, Unit,
@@ -143,11 +144,12 @@ pub fn notes_memory(config: &Config) -> NotesMemory {
     let lines = note_lines(config.max_sources.saturating_mul(config.policy.windows_per_source()));
     let (line, word) = (size_of::<Line>() as u64, size_of::<u64>() as u64);
     // Of each line the notes and their causes, who is known, which connections are, and whether no list holds a source; of some together in
-    // which there are notes.
+    // which there are notes, and in which anybody is known.
     let (causes, cell, unlisted) = (size_of::<[Cause; WAYS]>() as u64, 2 * word, u64::from(UNLISTED_PER_LINE) * word);
     let connections = 2 * cell / u64::from(LINES_PER_CONNECTIONS);
-    let bytes =
-        u64::from(lines) * (line + causes + cell + connections + unlisted) + u64::from(lines / LINES_PER_WORD) * word;
+    let bytes = u64::from(lines) * (line + causes + cell + connections + unlisted)
+        + u64::from(lines / LINES_PER_WORD) * word
+        + u64::from(lines / CELLS_PER_SUMMARY) * cell;
     NotesMemory { lines: lines.into(), bytes, source_bytes: bytes.div_ceil(config.max_sources.max(1).into()) }
 }
 
@@ -363,7 +365,7 @@ mod tests {
     fn notes_take_what_the_kernel_allocates_for_them() {
         let directory = std::path::Path::new("/run");
         let of = notes_memory(&crate::fixture::config(directory, 10));
-        assert_eq!((of.lines, of.bytes, of.source_bytes), (32_768, 6_307_840, 25));
+        assert_eq!((of.lines, of.bytes, of.source_bytes), (32_768, 6_340_608, 25));
     }
 
     #[test]

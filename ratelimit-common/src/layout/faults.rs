@@ -70,6 +70,8 @@ faults! {
     NewSourcesLookup = 22, map::NEW_SOURCES, "lookup";
     /// No word for a connection's stamps: it is looked up.
     ConnectionsLookup = 23, map::CONNECTIONS, "lookup";
+    /// No word for the stamps of several sources: they are taken for known ones, as far as this tells.
+    KnownSummaryLookup = 24, map::KNOWN_SUMMARY, "lookup";
 }
 
 /// Cells of [`map::FAULTS`].

@@ -3,13 +3,13 @@
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 
-use ratelimit_common::admission::{Admission, Mark};
+use ratelimit_common::admission::{Admission, CELLS_PER_SUMMARY, Mark};
 use ratelimit_common::gcra::{self, Rate};
 use ratelimit_common::layout::{Config, Fault, LINES_PER_CONNECTIONS, Rule, UNLISTED_PER_LINE, Unlisted};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window::{Cells, Charge};
 
-use super::{ADMISSION, CONNECTIONS, KNOWN, NEW_SOURCES, UNLISTED, fault, forget};
+use super::{ADMISSION, CONNECTIONS, KNOWN, KNOWN_SUMMARY, NEW_SOURCES, UNLISTED, fault, forget};
 
 /// How much this CPU is pressed by new sources.
 #[inline(always)]
@@ -27,10 +27,23 @@ pub(crate) fn admission() -> Option<&'static mut Admission> {
 pub(crate) enum Marked {
     /// Sources that are known.
     Known,
+    /// What sums those up.
+    KnownSummary,
     /// Connections that were found among the host's own.
     Found,
     /// Connections that were looked for there, and not found.
     NotFound,
+}
+
+impl Marked {
+    /// What sums it up.
+    #[inline(always)]
+    const fn summary(self) -> Option<Self> {
+        match self {
+            Self::Known => Some(Self::KnownSummary),
+            Self::KnownSummary | Self::Found | Self::NotFound => None,
+        }
+    }
 }
 
 /// The words of a mark's cell: that of this turn, and the other one.
@@ -39,6 +52,10 @@ fn cell(of: Marked, config: &Config, mark: Mark) -> Option<[*mut u64; 2]> {
     let place = mark.place as u32 & config.lines_mask;
     let (cell, missing, at) = match of {
         Marked::Known => (KNOWN.get_ptr_mut(place).map(|cell| cell.cast::<u64>()), Fault::KnownLookup, 0),
+        Marked::KnownSummary => {
+            let cell = KNOWN_SUMMARY.get_ptr_mut(place / CELLS_PER_SUMMARY);
+            (cell.map(|cell| cell.cast::<u64>()), Fault::KnownSummaryLookup, 0)
+        }
         Marked::Found => (connection(place), Fault::ConnectionsLookup, 0),
         Marked::NotFound => (connection(place), Fault::ConnectionsLookup, 2),
     };
@@ -61,22 +78,56 @@ fn connection(place: u32) -> Option<*mut u64> {
 /// Whether it was marked lately; true also for some that were not.
 #[inline(always)]
 pub(crate) fn is_marked(of: Marked, config: &Config, mark: Mark) -> bool {
+    if let Some(summary) = of.summary()
+        && !is_in(summary, config, mark.in_summary())
+    {
+        return false;
+    }
+    is_in(of, config, mark)
+}
+
+#[inline(always)]
+fn is_in(of: Marked, config: &Config, mark: Mark) -> bool {
     let Some(words) = cell(of, config, mark) else { return true };
     // SAFETY: as in `cell`. Volatile: other CPUs write them.
     let [current, other] = words.map(|word| unsafe { word.read_volatile() });
     mark.is_known(current, other)
 }
 
-/// Marks it. Where another CPU writes the same word at that time it is left to the next packet.
+/// Marks it, first where it is summed up. Where another CPU writes the same word at that time it is left to the next packet.
 #[inline(always)]
 pub(crate) fn make_marked(of: Marked, config: &Config, mark: Mark) {
-    let Some([word, _]) = cell(of, config, mark) else { return };
-    // SAFETY: as in `cell`.
-    let current = unsafe { word.read_volatile() };
-    if let Some(next) = mark.made_known(current) {
+    let Some(lack) = Lack::of(of, config, mark) else { return };
+    let is_summed_up =
+        of.summary().and_then(|summary| Lack::of(summary, config, mark.in_summary())).is_none_or(Lack::mend);
+    if is_summed_up {
+        let _whatever = lack.mend();
+    }
+}
+
+/// A word that lacks a mark: what it has, and what it is to have.
+struct Lack {
+    word: *mut u64,
+    has: u64,
+    wanted: u64,
+}
+
+impl Lack {
+    /// None where the mark is there.
+    #[inline(always)]
+    fn of(of: Marked, config: &Config, mark: Mark) -> Option<Self> {
+        let [word, _] = cell(of, config, mark)?;
+        // SAFETY: as in `cell`.
+        let has = unsafe { word.read_volatile() };
+        Some(Self { word, has, wanted: mark.made_known(has)? })
+    }
+
+    /// Writes the word, unless another CPU does.
+    #[inline(always)]
+    fn mend(self) -> bool {
+        let Self { word, has, wanted } = self;
         // SAFETY: as in `cell`, and map values are aligned to 8 bytes.
-        let _ =
-            unsafe { atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(word, current, next) };
+        unsafe { atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(word, has, wanted) }.1
     }
 }
 

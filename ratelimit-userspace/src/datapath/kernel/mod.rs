@@ -28,6 +28,7 @@ use aya::maps::{Array, Map, MapData, MapError, PerCpuArray};
 use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use ipnet::IpNet;
+use ratelimit_common::admission::CELLS_PER_SUMMARY;
 use ratelimit_common::layout::{
     self, COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, GENERATIONS, INTERFACE_UNKNOWN,
     INTERFACES_MAX, LIMITS_MAX, LINES_PER_CONNECTIONS, LINES_PER_WORD, ROWS_MAX, Source, SourceKeyV4, SourceKeyV6,
@@ -178,6 +179,7 @@ impl Kernel {
             .map_max_entries(map::CAUSES, lines)
             .map_max_entries(map::NOTED, lines / LINES_PER_WORD)
             .map_max_entries(map::KNOWN, lines)
+            .map_max_entries(map::KNOWN_SUMMARY, lines / CELLS_PER_SUMMARY)
             .map_max_entries(map::CONNECTIONS, lines / LINES_PER_CONNECTIONS)
             .map_max_entries(map::UNLISTED, lines * UNLISTED_PER_LINE)
             .override_global(layout::CLOCK_IS_INJECTED, &clock_is_injected, true)

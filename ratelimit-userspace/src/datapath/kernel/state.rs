@@ -51,6 +51,7 @@ pub(super) const EXPECTED: &[Expected] = &[
     expected::<u32, [Cause; WAYS]>(map::CAUSES, MapType::Array),
     expected::<u32, u64>(map::NOTED, MapType::Array),
     expected::<u32, [u64; 2]>(map::KNOWN, MapType::Array),
+    expected::<u32, [u64; 2]>(map::KNOWN_SUMMARY, MapType::Array),
     expected::<u32, [[u64; 2]; 2]>(map::CONNECTIONS, MapType::Array),
     expected::<u32, layout::Counters>(map::COUNTERS, MapType::PerCpuArray),
     expected::<u32, u64>(map::FAULTS, MapType::PerCpuArray),
