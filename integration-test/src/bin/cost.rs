@@ -81,6 +81,7 @@ fn main() -> Result<()> {
         "verified_instructions": size.verified_instructions,
         "translated_bytes": size.translated_bytes,
         "jited_bytes": size.jited_bytes,
+        "functions": size.functions,
         "bare_ns": spread(bare_ns.iter().map(|time_ns| time_ns.cast_signed()).collect()),
         "rows": rows,
     });

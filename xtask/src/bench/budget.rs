@@ -1,5 +1,6 @@
 //! How large the program may be: recorded in the tree, held by integration-test/tests/budget.rs.
 
+use std::fmt::Write as _;
 use std::fs;
 
 use anyhow::{Context, Result};
@@ -20,8 +21,8 @@ pub(super) fn write(measured: &Cost) -> Result<()> {
 }
 
 fn text(measured: &Cost) -> String {
-    let Cost { verified_instructions, translated_bytes, jited_bytes, .. } = *measured;
-    format!(
+    let Cost { verified_instructions, translated_bytes, jited_bytes, ref functions, .. } = *measured;
+    let mut text = format!(
         "# How large the program may be, as the kernel takes it. integration-test/tests/budget.rs fails where it is more;\n\
          # `cargo xtask bench --write-budget` records what it is, and {ROOM_PERCENT} % more.\n\n\
          # Of the million that the verifier looks at.\n\
@@ -33,7 +34,13 @@ fn text(measured: &Cost) -> String {
         with_room(verified_instructions),
         with_room(translated_bytes / 8),
         with_room(jited_bytes),
-    )
+    );
+    text.push_str("\n# The machine's of each function: of the paths that a packet may take, the parts.\n[functions]\n");
+    for (name, bytes) in functions {
+        // Writing to a String cannot fail.
+        let _infallible = writeln!(text, "{name} = {}", with_room(*bytes));
+    }
+    text
 }
 
 /// Two digits less than it has: what is recorded changes when it has to.

@@ -106,6 +106,8 @@ pub(super) fn missed(report: &Report) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::super::measured::{Cost, Cpus, Row, Spread, flood};
     use super::*;
 
@@ -183,6 +185,7 @@ mod tests {
                 verified_instructions: 1,
                 translated_bytes: 8,
                 jited_bytes: 8,
+                functions: BTreeMap::new(),
                 bare_ns: spread,
                 rows: vec![row],
             };

@@ -1,5 +1,7 @@
 //! What integration-test's `cost` and `flood` print, and so docs/performance.json.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +26,9 @@ pub(super) struct Cost {
     pub(super) verified_instructions: u32,
     pub(super) translated_bytes: u32,
     pub(super) jited_bytes: u32,
+    /// The same of each of its functions; of none where it was measured before they were.
+    #[serde(default)]
+    pub(super) functions: BTreeMap<String, u32>,
     pub(super) bare_ns: Spread,
     pub(super) rows: Vec<Row>,
 }

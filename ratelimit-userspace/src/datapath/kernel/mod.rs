@@ -11,6 +11,7 @@ mod notes;
 mod options;
 mod plain;
 mod shared;
+mod size;
 mod state;
 mod testing;
 #[cfg(feature = "trace")]
@@ -45,7 +46,8 @@ pub use self::generator::{Flood, Generator, Order, Sources};
 use self::held::Held;
 pub use self::options::{Clock, Options, Passed};
 use self::plain::Plain;
-pub use self::testing::{Bare, ProgramSize, TestRun, object};
+pub use self::size::ProgramSize;
+pub use self::testing::{Bare, TestRun, object};
 use self::windows::Windows;
 use super::pins::Pins;
 use super::{

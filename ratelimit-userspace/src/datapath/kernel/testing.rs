@@ -22,17 +22,6 @@ pub struct TestRun {
     pub duration: Duration,
 }
 
-/// How large the loaded program is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProgramSize {
-    /// Instructions that the verifier looked at, of a million that it will; 0 before Linux 5.16, which does not tell.
-    pub verified_instructions: u32,
-    /// The program as the kernel rewrote it, 8 bytes an instruction.
-    pub translated_bytes: u32,
-    /// The machine's instructions that it became.
-    pub jited_bytes: u32,
-}
-
 /// The object that is loaded, an ELF file.
 #[must_use]
 pub const fn object() -> &'static [u8] {
@@ -79,19 +68,6 @@ impl Bare {
 }
 
 impl Kernel {
-    /// How large the program is, as this kernel took it.
-    ///
-    /// # Errors
-    /// Where the kernel does not say.
-    pub fn program_size(&mut self) -> Result<ProgramSize, DatapathError> {
-        let info = program(&mut self.ebpf)?.info().context("look at the program")?;
-        Ok(ProgramSize {
-            verified_instructions: info.verified_instruction_count().unwrap_or(0),
-            translated_bytes: info.size_translated().unwrap_or(0),
-            jited_bytes: info.size_jitted(),
-        })
-    }
-
     /// Sets the time of a program that was loaded with [`super::Clock::Injected`].
     ///
     /// # Errors
