@@ -94,13 +94,17 @@ fn is_in(of: Marked, config: &Config, mark: Mark) -> bool {
     mark.is_known(current, other)
 }
 
-/// Marks it, first where it is summed up. Where another CPU writes the same word at that time it is left to the next packet.
+/// Marks it, first where it is summed up, also where others have its bits already: theirs are summed up by another bit. Where another
+/// CPU writes the same word at that time it is left to the next packet.
 #[inline(always)]
 pub(crate) fn make_marked(of: Marked, config: &Config, mark: Mark) {
-    let Some(lack) = Lack::of(of, config, mark) else { return };
-    let is_summed_up =
-        of.summary().and_then(|summary| Lack::of(summary, config, mark.in_summary())).is_none_or(Lack::mend);
-    if is_summed_up {
+    if let Some(summary) = of.summary()
+        && let Some(lack) = Lack::of(summary, config, mark.in_summary())
+        && !lack.mend()
+    {
+        return;
+    }
+    if let Some(lack) = Lack::of(of, config, mark) {
         let _whatever = lack.mend();
     }
 }
