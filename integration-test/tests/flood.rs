@@ -422,6 +422,30 @@ fn flood_the_server(lab: &Lab, packets: u64, within: Duration) {
     }
 }
 
+/// How many requests of a known client nginx has answered, all of them as its log says, once the flood is over. Beside it an attacker goes
+/// on that has used up such a limit before, and is refused all the time.
+fn answered_during(lab: &Lab, limit: usize, flood: impl FnOnce() + Send) -> usize {
+    let [client, attacker, _] = CLIENTS;
+    lab.http(client, 80);
+    lab.http(client, 80);
+    // The server answers it as long as it is let, and then it is refused until long after the flood.
+    lab.assert_admitted(attacker, 80, limit);
+    let mut answered = 2;
+    thread::scope(|scope| {
+        let flood = scope.spawn(flood);
+        while !flood.is_finished() {
+            if answered < limit - 2 {
+                assert!(lab.http(client, 80).ends_with("ok\n"), "request {answered}");
+                answered += 1;
+            }
+            lab.assert_blocked(attacker, 80);
+        }
+    });
+    let log = fs::read_to_string(lab.directory().join("access.log")).unwrap();
+    assert_eq!(log.lines().filter(|line| line.starts_with(&format!("{client} "))).count(), answered, "{log}");
+    answered
+}
+
 #[test]
 fn a_real_client_behind_nginx_loses_no_request_while_forged_sources_flood() {
     const FORGED: u64 = 200_000;
@@ -434,23 +458,8 @@ fn a_real_client_behind_nginx_loses_no_request_while_forged_sources_flood() {
     let _nginx = web(&lab);
     let limit = format!("{LIMIT}/10s");
     let _daemon = lab.limit(&["--limit", &limit, "--count", "connections", "--max-sources", "4096"]);
-    let [client, attacker, _] = CLIENTS;
-    lab.http(client, 80);
-    lab.http(client, 80);
-    // The server answers it as long as it is let, and then it is refused until long after the flood.
-    lab.assert_admitted(attacker, 80, LIMIT);
     let start = Instant::now();
-    let mut answered = 2;
-    thread::scope(|scope| {
-        let flood = scope.spawn(|| flood_the_server(&lab, FORGED, FLOOD));
-        while !flood.is_finished() {
-            if answered < LIMIT - 2 {
-                assert!(lab.http(client, 80).ends_with("ok\n"), "request {answered}");
-                answered += 1;
-            }
-            lab.assert_blocked(attacker, 80);
-        }
-    });
+    let answered = answered_during(&lab, LIMIT, || flood_the_server(&lab, FORGED, FLOOD));
     assert!(start.elapsed() < Duration::from_secs(9), "the attacker may be let in again");
     assert!(answered >= 5, "{answered} requests in {:?}", start.elapsed());
     let stats = lab.stats_once(|stats| packets(stats)[0] >= FORGED);
@@ -461,8 +470,6 @@ fn a_real_client_behind_nginx_loses_no_request_while_forged_sources_flood() {
         reason("over_limit")
     );
     assert!(reason("not_admitted") > FORGED / 4, "the flood did not press: {stats:#}");
-    let log = fs::read_to_string(lab.directory().join("access.log")).unwrap();
-    assert_eq!(log.lines().filter(|line| line.starts_with(&format!("{client} "))).count(), answered, "{log}");
 }
 
 #[test]
@@ -484,27 +491,13 @@ fn a_real_client_behind_nginx_loses_no_request_while_16_777_216_forged_sources_f
     let rule = format!("limits = [\"{LIMIT}/5m connections\"]\nnew_sources = \"1000/s\"");
     fs::write(&file, format!("{top}\n[rule]\n{rule}\n")).unwrap();
     let _daemon = lab.start(&["run", "--config", file.to_str().unwrap()]);
-    let [client, attacker, _] = CLIENTS;
-    lab.http(client, 80);
-    lab.http(client, 80);
-    lab.assert_admitted(attacker, 80, LIMIT);
     let sources = Sources { first: [20, 0, 0, 0].into(), bits: BITS, order: Order::InTurn, host_bits: 0 };
     let flood = Flood { frame: padded(syn_to_the_server(&lab, "s1"), 60), sources, others: None };
     let mut generator = lab.client.inside(|| Ok(Generator::load(&flood, "c1")?)).unwrap();
     let start = Instant::now();
-    let mut answered = 2;
-    thread::scope(|scope| {
-        let flood = scope.spawn(|| {
-            on_one_cpu();
-            lab.client.inside(|| Ok(generator.send(1 << BITS)?)).unwrap();
-        });
-        while !flood.is_finished() {
-            if answered < LIMIT - 2 {
-                assert!(lab.http(client, 80).ends_with("ok\n"), "request {answered}");
-                answered += 1;
-            }
-            lab.assert_blocked(attacker, 80);
-        }
+    let answered = answered_during(&lab, LIMIT, || {
+        on_one_cpu();
+        lab.client.inside(|| Ok(generator.send(1 << BITS)?)).unwrap();
     });
     let took = start.elapsed();
     // Where something else has the CPU for long, the interface loses some.
@@ -521,6 +514,4 @@ fn a_real_client_behind_nginx_loses_no_request_while_16_777_216_forged_sources_f
     assert!(answered >= 5, "{answered} requests in {took:?}");
     let let_in = 1000 * (took.as_secs() + 2);
     assert!(reason("new_source_budget") >= FORGED_LEAST - let_in, "{stats:#}");
-    let log = fs::read_to_string(lab.directory().join("access.log")).unwrap();
-    assert_eq!(log.lines().filter(|line| line.starts_with(&format!("{client} "))).count(), answered, "{log}");
 }

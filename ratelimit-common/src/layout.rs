@@ -17,7 +17,7 @@ mod faults;
 pub use active::{Active, Unlisted};
 pub use faults::{FAULTS_MAX, Fault};
 
-/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v6`.
+/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v7`.
 pub const VERSION: u32 = 7;
 
 /// The XDP program's name.

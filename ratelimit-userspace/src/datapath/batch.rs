@@ -5,14 +5,10 @@
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
+use super::bpf::{self, Command};
+
 /// Entries asked for at once. The kernel hands out whole hash buckets, so a batch may come back shorter.
 const BATCH_LEN: usize = 16_384;
-
-/// A command's number in `enum bpf_cmd`.
-type Command = libc::c_long;
-const BPF_MAP_LOOKUP_BATCH: Command = 24;
-const BPF_MAP_UPDATE_BATCH: Command = 26;
-const BPF_MAP_DELETE_BATCH: Command = 27;
 
 /// `struct { ... } batch` of `union bpf_attr`.
 #[repr(C)]
@@ -59,7 +55,7 @@ pub(super) fn visit(
             ..BatchAttr::default()
         };
         // SAFETY: the buffers hold `count` keys and values, and live until the call returns.
-        let error = unsafe { call(BPF_MAP_LOOKUP_BATCH, &mut attr) }.err();
+        let error = unsafe { bpf::call(Command::MAP_LOOKUP_BATCH, &mut attr) }.err();
         match error.as_ref().and_then(io::Error::raw_os_error) {
             // One bucket alone has more entries than the buffers: nothing was copied.
             Some(libc::ENOSPC) => {
@@ -101,7 +97,7 @@ pub(super) struct Stopped {
 /// `K` and `V` have the sizes of the map's keys and values.
 pub(super) unsafe fn update<K: Copy, V: Copy>(map: BorrowedFd<'_>, keys: &[K], values: &[V]) -> Result<(), Stopped> {
     // SAFETY: as promised.
-    unsafe { change(BPF_MAP_UPDATE_BATCH, map, keys, &values[..keys.len()]) }
+    unsafe { change(Command::MAP_UPDATE_BATCH, map, keys, &values[..keys.len()]) }
 }
 
 /// Removes the entries of these keys.
@@ -113,16 +109,12 @@ pub(super) unsafe fn update<K: Copy, V: Copy>(map: BorrowedFd<'_>, keys: &[K], v
 /// `K` has the size of the map's keys.
 pub(super) unsafe fn remove<K: Copy>(map: BorrowedFd<'_>, keys: &[K]) -> Result<(), Stopped> {
     // SAFETY: as promised; no value is read.
-    unsafe { change::<K, ()>(BPF_MAP_DELETE_BATCH, map, keys, &[]) }
+    unsafe { change::<K, ()>(Command::MAP_DELETE_BATCH, map, keys, &[]) }
 }
 
 /// # Safety
 /// `K` and `V` have the sizes of the map's keys and, where the command reads any, values, of which there are as many.
 unsafe fn change<K, V>(command: Command, map: BorrowedFd<'_>, keys: &[K], values: &[V]) -> Result<(), Stopped> {
-    if keys.is_empty() {
-        // The kernel would say nothing against it, but who asks for nothing need not ask.
-        return Ok(());
-    }
     let mut attr = BatchAttr {
         keys: keys.as_ptr() as u64,
         values: values.as_ptr() as u64,
@@ -131,14 +123,6 @@ unsafe fn change<K, V>(command: Command, map: BorrowedFd<'_>, keys: &[K], values
         ..BatchAttr::default()
     };
     // SAFETY: the slices hold `count` keys and values, and live until the call returns.
-    unsafe { call(command, &mut attr) }.map_err(|error| Stopped { at: attr.count as usize, error })
-}
-
-/// # Safety
-/// What `attr` points to is there, with room for `count` keys and values of the map's sizes.
-unsafe fn call(command: Command, attr: &mut BatchAttr) -> io::Result<()> {
-    let attr: *mut BatchAttr = attr;
-    // SAFETY: `attr` is of that size, and what it points to is there.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attr, size_of::<BatchAttr>()) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let called = unsafe { bpf::call(command, &mut attr) };
+    called.map(|_| ()).map_err(|error| Stopped { at: attr.count as usize, error })
 }

@@ -13,6 +13,7 @@ use crate::config::OnExit;
 use crate::desired::Policy;
 
 mod batch;
+mod bpf;
 pub mod fake;
 mod interface;
 pub mod kernel;

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 use anyhow::{Context as _, ensure};
 
 use super::{Kernel, program};
-use crate::datapath::DatapathError;
+use crate::datapath::{DatapathError, bpf};
 
 /// How large the loaded program is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,17 +20,6 @@ pub struct ProgramSize {
     pub jited_bytes: u32,
     /// The same of each of its functions.
     pub functions: BTreeMap<String, u32>,
-}
-
-/// The command's number in `enum bpf_cmd`.
-const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
-
-/// `struct { ... } info` of `union bpf_attr`.
-#[repr(C)]
-struct InfoAttr {
-    fd: u32,
-    len: u32,
-    info: u64,
 }
 
 /// `struct bpf_prog_info` up to what tells of functions (Linux 4.18); aya has nothing of it.
@@ -67,7 +55,8 @@ impl Kernel {
 /// The functions' names, and how many bytes the machine's code of each has.
 fn functions(program: BorrowedFd<'_>) -> anyhow::Result<BTreeMap<String, u32>> {
     let mut info = Info::default();
-    look_at(program, &mut info)?;
+    // SAFETY: it is integers alone, those that the kernel writes of a program, and points to nothing yet.
+    unsafe { bpf::look_at(program, &mut info) }.context("look at the program's functions")?;
     ensure!(info.addresses_len == info.lens_len, "{} functions of {} lengths", info.addresses_len, info.lens_len);
     let (mut addresses, mut lens) = (vec![0_u64; info.lens_len as usize], vec![0_u32; info.lens_len as usize]);
     info = Info {
@@ -77,7 +66,8 @@ fn functions(program: BorrowedFd<'_>) -> anyhow::Result<BTreeMap<String, u32>> {
         lens: lens.as_mut_ptr() as u64,
         ..Info::default()
     };
-    look_at(program, &mut info)?;
+    // SAFETY: likewise, and there is room for as many as it says.
+    unsafe { bpf::look_at(program, &mut info) }.context("look at the program's functions")?;
     let symbols = fs::read_to_string("/proc/kallsyms").context("read /proc/kallsyms")?;
     let names: BTreeMap<u64, &str> = symbols.lines().filter_map(name).collect();
     let named = addresses.iter().zip(lens).map(|(address, len)| {
@@ -93,16 +83,6 @@ fn name(line: &str) -> Option<(u64, &str)> {
     let (address, symbol) = (words.next()?, words.nth(1)?);
     let (_tag, name) = symbol.strip_prefix("bpf_prog_")?.split_once('_')?;
     Some((u64::from_str_radix(address, 16).ok()?, name))
-}
-
-fn look_at(program: BorrowedFd<'_>, info: &mut Info) -> anyhow::Result<()> {
-    let info: *mut Info = info;
-    let len = u32::try_from(size_of::<Info>()).context("it is 128")?;
-    let mut attr = InfoAttr { fd: program.as_raw_fd().unsigned_abs(), len, info: info as u64 };
-    // SAFETY: `attr` and the info that it points to have these sizes; what that points to has room for as much as it says.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &raw mut attr, size_of::<InfoAttr>()) };
-    ensure!(result == 0, "look at the program's functions: {}", io::Error::last_os_error());
-    Ok(())
 }
 
 #[cfg(test)]
