@@ -1,60 +1,73 @@
-//! Which of a client's segments begin a request. Pure, and of the inbound direction alone: what is remembered of the
-//! connection is an argument, as are the segment and the frame that it lies in.
+//! Which of a client's segments begin a request. Pure: what is remembered of the connection is an argument, as are the segment,
+//! the frame that it lies in, and what the server's own TCP says of the connection ([`Peer`]).
 //!
-//! A request is what begins a new *turn*: new payload, sent by a client that has heard something of the server since its
-//! last request. What the payload is decides the rest: clear HTTP/1 ([`http1`]), TLS ([`tls`]), or neither.
+//! A request is what begins a new *turn*: new payload, sent after the server has said something since the last request. In the
+//! clear each request's own first line tells ([`clear`]); under TLS the records' headers do ([`tls`]).
 //!
-//! Everything here is the sender's choice but for what the server makes of it, so nothing is believed for long: a byte
-//! sent far ahead makes what comes after it no repetition, and no end of what is remembered makes a request free.
+//! What the server's TCP has received and sent is the truth, and what the client claims is not: payload that the server has
+//! is a repetition, payload outside its window is nothing, and what the server has said is what it has sent. Where no socket
+//! tells, as on a host that forwards, the client's own numbers have to do ([`turn`] without a [`Peer`]).
+//!
+//! Nothing is free without a bound: docs/COUNTING.md has each exception, and what it costs when a client abuses it.
 
-mod http1;
+mod clear;
 mod search;
 #[cfg(test)]
 mod tests;
 mod tls;
 
 pub use search::Sought;
-pub use tls::Record;
+pub use tls::{Moment, Record};
 
 use crate::packet::{Frame, Segment};
 
-/// What is remembered of a TCP connection: 32 bytes.
+/// What is remembered of a TCP connection: 48 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Conversation {
+    /// The number of the connection's first byte, as far as it is known.
+    begins_at: u32,
     /// The first byte that the client has not sent yet.
     next: u32,
-    /// What the client had heard of the server when its newest request was counted.
+    /// What the server had said when the newest request was counted.
     heard: u32,
+    /// Where the newest request that was counted began.
+    counted_at: u32,
     /// Bytes from here to `hole_end` were left out, and may still come; where both are equal, none.
     hole: u32,
     hole_end: u32,
     /// Of a TLS record, the bytes that are still to come; or [`tls::LOST`].
     record_left: u32,
-    /// TLS: the first bytes of a record's header whose others are in the next segment, and how many.
+    /// HTTP/2: what the server had said when a frame of control was last taken for what follows a long answer.
+    control_at: u32,
+    /// Some of [`is`].
+    is: u16,
+    /// HTTP/2: length of a HEADERS frame that was counted, and is like the others; 0 before the first.
+    headers_bytes: u16,
+    /// TLS: the first bytes of a record's header whose others are in the next segment, and how many. In the clear: the last bytes, and
+    /// whether they are known.
     split: [u8; 4],
     split_len: u8,
     /// What it speaks: one of [`speaks`].
     speaks: u8,
-    /// Some of [`is`].
-    is: u8,
     /// TLS: what encryption adds to a record, in bytes.
     overhead: u8,
     /// TLS: records of application data so far, as far as it matters.
     records: u8,
     /// HTTP/2: records of this turn so far, as far as it matters.
     turn_records: u8,
-    /// HTTP/2: length of a HEADERS frame that was counted, and is like the others; 0 before the first.
-    headers_bytes: u16,
+    /// HTTP/2: frames of control that were free, of those that follow no long answer.
+    controls: u8,
+    /// Zero.
+    reserved: [u8; 2],
 }
 
-const _: () = assert!(size_of::<Conversation>() == 32);
+const _: () = assert!(size_of::<Conversation>() == 48);
 
 /// What a connection speaks.
 mod speaks {
-    // 0 is something else, or what was not understood: turns alone tell.
-    /// HTTP/1 in the clear.
-    pub(super) const HTTP1: u8 = 1;
+    /// HTTP/1 in the clear, or anything else that is not TLS.
+    pub(super) const CLEAR: u8 = 0;
     /// TLS, at its first messages.
     pub(super) const TLS_HELLO: u8 = 2;
     /// TLS, behind the client's ChangeCipherSpec.
@@ -66,29 +79,53 @@ mod speaks {
 /// What else is known of a connection.
 mod is {
     /// The next request needs no word of the server before it: the first one.
-    pub(super) const OPEN: u8 = 1;
-    /// Requests were seen that did not wait for an answer.
-    pub(super) const PIPELINED: u8 = 2;
+    pub(super) const OPEN: u16 = 1;
+    /// In the clear: a request was counted whose first line has not ended yet.
+    pub(super) const AHEAD: u16 = 2;
     /// HTTP/2.
-    pub(super) const HTTP2: u8 = 4;
+    pub(super) const HTTP2: u16 = 4;
     /// HTTP/2 whose preface was counted in the place of a request that comes after it.
-    pub(super) const PREFACE_COUNTED: u8 = 8;
+    pub(super) const PREFACE_COUNTED: u16 = 8;
     /// No request but the first was counted: what the server has said since may be session tickets.
-    pub(super) const FIRST: u8 = 16;
+    pub(super) const FIRST: u16 = 16;
     /// TLS whose client offers HTTP/2.
-    pub(super) const OFFERS_HTTP2: u8 = 32;
+    pub(super) const OFFERS_HTTP2: u16 = 32;
     /// TLS that has sent what is as long as an alert: one ends a connection.
-    pub(super) const ALERTED: u8 = 64;
-    /// A connection of which nothing was seen but the middle of something. Its beginning may have been refused: when that comes
-    /// again, it is one.
-    pub(super) const UNSEEN: u8 = 128;
+    pub(super) const ALERTED: u16 = 64;
+    /// Its beginning was not seen, so what it speaks is a guess.
+    pub(super) const UNSEEN: u16 = 128;
+    /// HTTP/2 that has sent what is as long as the one acknowledgement of the server's first settings.
+    pub(super) const ACKNOWLEDGED: u16 = 256;
 }
+
+/// What the server's TCP says of the connection, at the time of a segment. Sequence numbers in host order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Peer {
+    /// The next byte that it expects (`rcv_nxt`).
+    pub received: u32,
+    /// The first byte that it does not take yet (`rcv_wup + rcv_wnd`).
+    pub window_end: u32,
+    /// The next byte that it will send (`snd_nxt`).
+    pub said: u32,
+    /// 1: it has received no payload yet.
+    pub is_first: u8,
+    /// 1: it has ended its side, so it answers nothing any more.
+    pub has_ended: u8,
+    /// Zero.
+    pub reserved: [u8; 2],
+}
+
+const _: () = assert!(size_of::<Peer>() == 16);
 
 /// What a segment is to its conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
     /// Requests that begin in it.
     pub requests: u32,
+    /// Whether it is one that the guard counts: it begins no request, and is either short, or the one in
+    /// [`ACCOUNTED_BYTES`] of what is long.
+    pub is_unaccounted: bool,
     /// What to remember once they are admitted. While they are not, the connection stays as it is known, so that each
     /// retransmission is judged again.
     pub newest: Conversation,
@@ -97,20 +134,25 @@ pub struct Turn {
 /// Farther from what is expected than any window that is in use: another connection with the same ports, or nonsense.
 const FAR_BYTES: u32 = 1 << 23;
 
-/// What a first segment may have at most, where it is nothing that is known here, to be taken for a request and not for a
-/// part of something larger that began before anything was remembered.
-const FIRST_BYTES_MAX: u32 = 1024;
-
 /// The answer that asks for the body: `HTTP/1.1 100 Continue` and an empty line. No answer to a request is as short.
 const CONTINUE_BYTES: u32 = 25;
+
+/// What is not counted is counted by the guard once in so many bytes. // 100 MB are 6 400
+pub const ACCOUNTED_BYTES: u32 = 1 << ACCOUNTED_SHIFT;
+const ACCOUNTED_SHIFT: u32 = 14;
+
+/// Segments with less payload are counted by the guard each.
+pub const SHORT_BYTES: u32 = 512;
 
 /// The part of a frame that is new to a conversation.
 #[derive(Clone, Copy)]
 struct Fresh {
     at: u32,
     end: u32,
-    /// What its sender has heard of the server.
-    acknowledged: u32,
+    /// The number of its first byte.
+    sequence: u32,
+    /// What the server has said, as it says itself, or as the client says that it has heard.
+    said: u32,
 }
 
 impl Fresh {
@@ -118,22 +160,34 @@ impl Fresh {
     const fn len(self) -> u32 {
         self.end - self.at
     }
+
+    #[inline(always)]
+    const fn moment(self) -> Moment {
+        Moment { sequence: self.sequence, said: self.said }
+    }
 }
 
 /// Where a segment belongs among what was sent before.
 enum Place {
-    /// Nothing was remembered. Of what cannot be told it is a request up to so many bytes.
-    Unknown(u32),
-    /// Sent before.
+    /// A connection begins with it.
+    Begins,
+    /// Nothing is known of what was before it.
+    Middle,
+    /// A connection's first payload is still on its way, and this is some of what comes after that.
+    MiddleOfFirst,
+    /// The server has it.
     Repeated,
+    /// The server does not take it.
+    Outside,
     /// It goes on where the last one ended, or overlaps it by so many bytes.
     Next(u32),
     /// It leaves out so many bytes.
     Ahead(u32),
     /// Among what was left out.
     InHole,
-    /// Nowhere near.
-    Far,
+    /// It was seen before, but for so many bytes at its beginning the server does not have it: what was seen then did not
+    /// arrive there, or has not yet.
+    Again(u32),
 }
 
 /// What a conversation asks of the frame besides its bytes. Where a verifier follows every path, each is a function of its
@@ -153,21 +207,26 @@ pub trait Walk: Frame + Sized {
 
     /// How many requests begin in this record: 0, 1, or several of HTTP/2.
     #[inline(always)]
-    fn record(&self, conversation: &mut Conversation, record: Record, acknowledged: u32) -> u32 {
-        conversation.record(record, acknowledged)
+    fn record(&self, conversation: &mut Conversation, record: Record, moment: Moment) -> u32 {
+        conversation.record(record, moment)
     }
 }
 
 impl Walk for &[u8] {}
 
-/// Judges a segment with payload, of the conversation last remembered as `known`.
-pub fn turn<F: Walk>(frame: &F, segment: &Segment, known: Option<Conversation>) -> Turn {
+/// Judges a segment with payload, of the conversation last remembered as `known`, by what the server's TCP says of it; by the
+/// client's own numbers where nobody knows.
+pub fn turn<F: Walk>(frame: &F, segment: &Segment, known: Option<Conversation>, peer: Option<Peer>) -> Turn {
     let mut newest = known.unwrap_or_default();
-    if known.is_some() && newest.continues(frame, segment) {
-        return Turn { requests: 0, newest };
-    }
-    let requests = newest.turn(frame, segment, known.is_some());
-    Turn { requests, newest }
+    let requests = newest.turn(frame, segment, known.is_some(), peer);
+    Turn { requests, is_unaccounted: requests == 0 && is_accounted(segment), newest }
+}
+
+/// Whether the guard counts a segment that begins no request.
+#[inline(always)]
+pub const fn is_accounted(segment: &Segment) -> bool {
+    let end = segment.sequence.wrapping_add(segment.payload_bytes);
+    segment.payload_bytes < SHORT_BYTES || segment.sequence >> ACCOUNTED_SHIFT != end >> ACCOUNTED_SHIFT
 }
 
 /// Whether `count` is at or behind `other`, on the circle that sequence numbers are.
@@ -177,59 +236,32 @@ const fn passed(count: u32, other: u32) -> bool {
 }
 
 impl Conversation {
-    /// Goes on by a segment with payload in which nothing can begin: what was sent before, the next part of a record, or of what
-    /// is neither a request nor an answer to anything. Says false, and does nothing, where that is not certain at first sight.
-    #[inline(always)]
-    pub fn continues<F: Frame>(&mut self, frame: &F, segment: &Segment) -> bool {
-        let bytes = segment.payload_bytes;
-        let behind = self.next.wrapping_sub(segment.sequence);
-        if self.has(is::UNSEEN) {
-            return false;
-        }
-        if behind != 0 {
-            return behind >= bytes && behind <= FAR_BYTES && self.hole == self.hole_end;
-        }
-        if self.speaks >= speaks::TLS {
-            if !self.stays_in_record(bytes) {
-                return false;
-            }
-        } else {
-            let (at, end) = (segment.payload_at, segment.payload_at + bytes);
-            let may_begin = self.speaks != speaks::HTTP1
-                || self.has(is::PIPELINED)
-                || self.heard != segment.acknowledged
-                || http1::begins(frame, at, end);
-            if may_begin {
-                return false;
-            }
-        }
-        self.next = segment.sequence.wrapping_add(bytes);
-        true
-    }
-
     /// Goes on by a segment with payload, from what is remembered if that `is_known`, and says how many requests begin in it.
     #[inline(always)]
-    pub fn turn<F: Walk>(&mut self, frame: &F, segment: &Segment, is_known: bool) -> u32 {
+    pub fn turn<F: Walk>(&mut self, frame: &F, segment: &Segment, is_known: bool, peer: Option<Peer>) -> u32 {
         let mut fresh = Fresh {
             at: segment.payload_at,
             end: segment.payload_at + segment.payload_bytes,
-            acknowledged: segment.acknowledged,
+            sequence: segment.sequence,
+            said: match peer {
+                Some(peer) => peer.said,
+                None => segment.acknowledged,
+            },
+        };
+        let place = match peer {
+            Some(peer) => self.place(segment, is_known, peer),
+            None => self.place_by_client(segment, is_known),
         };
         let end = segment.sequence.wrapping_add(segment.payload_bytes);
         let mut is_late = false;
-        let place = match is_known {
-            false => Place::Unknown(FIRST_BYTES_MAX),
-            true if !self.has(is::UNSEEN) => self.place(segment.sequence, segment.payload_bytes),
-            // What the server has answered began with it, whatever it was.
-            true if self.heard_since(fresh.acknowledged) > CONTINUE_BYTES => Place::Far,
-            true => Place::Unknown(0),
-        };
         match place {
-            Place::Unknown(bytes_max) => *self = Self::begun(frame, fresh, end, Some(bytes_max)),
-            Place::Far => *self = Self::begun(frame, fresh, end, None),
-            Place::Repeated => return 0,
-            Place::Next(repeated) => {
-                fresh.at += repeated;
+            Place::Repeated | Place::Outside => return 0,
+            Place::Begins => *self = Self::begun(frame, fresh, end, is::OPEN | is::FIRST),
+            Place::Middle => *self = Self::begun(frame, fresh, end, is::OPEN | is::UNSEEN),
+            // Counted is what comes to its beginning, and here what can be told for certain.
+            Place::MiddleOfFirst => *self = Self::begun(frame, fresh, end, is::UNSEEN),
+            Place::Next(received) => {
+                fresh.at += received;
                 self.next = end;
             }
             Place::Ahead(left_out) => self.leave_out(left_out, segment.sequence, end),
@@ -238,48 +270,108 @@ impl Conversation {
                 is_late = passed(self.next, end);
                 self.fill(segment.sequence, end);
             }
+            Place::Again(received) => {
+                fresh.at += received;
+                is_late = true;
+                self.doubt(end);
+            }
         }
-        // Data in a SYN, of which the client could not say what it has heard.
-        if self.heard == 0 {
-            self.heard = fresh.acknowledged;
+        if let Some(peer) = peer
+            && peer.has_ended != 0
+        {
+            return 0;
+        }
+        if self.speaks == speaks::CLEAR && self.has(is::UNSEEN) && tls::record_at(frame, fresh.at, fresh.end).is_some()
+        {
+            let is = self.is;
+            *self = self.in_tls(is);
+            self.record_left = 0;
         }
         match self.speaks {
-            speaks::HTTP1 => self.http1(frame, fresh),
-            speaks::TLS_HELLO | speaks::TLS_CHANGED | speaks::TLS => self.tls(frame, fresh, is_late),
-            _ => self.anything(fresh),
+            speaks::CLEAR => self.clear(frame, fresh, is_late),
+            _ => self.tls(frame, fresh, is_late),
         }
     }
 
-    /// The conversation that begins with this segment, before it is judged. Where that might be the middle of something, so
-    /// that nothing is counted which began before: then there is a `bytes_max` of what may be a request all the same.
+    /// The conversation that begins with this segment, before it is judged.
     #[inline(always)]
-    fn begun<F: Frame>(frame: &F, fresh: Fresh, end: u32, bytes_max: Option<u32>) -> Self {
-        let newest = Self { next: end, heard: fresh.acknowledged, hole: end, hole_end: end, ..Self::default() };
-        let open = is::OPEN | is::FIRST;
+    fn begun<F: Frame>(frame: &F, fresh: Fresh, end: u32, is: u16) -> Self {
+        let newest = Self {
+            begins_at: fresh.sequence,
+            next: end,
+            heard: fresh.said,
+            counted_at: fresh.sequence,
+            hole: end,
+            hole_end: end,
+            control_at: fresh.said,
+            is,
+            split_len: 1,
+            ..Self::default()
+        };
         match tls::record_at(frame, fresh.at, fresh.end) {
-            Some(record) if record.is_handshake() => Self { speaks: speaks::TLS_HELLO, is: open, ..newest },
-            Some(_) => newest.in_tls(if bytes_max.is_none() { open } else { 0 }),
-            None if http1::may_begin(frame, fresh.at, fresh.end) => Self { speaks: speaks::HTTP1, is: open, ..newest },
-            None if bytes_max.is_none_or(|bytes_max| fresh.len() <= bytes_max) => Self { is: open, ..newest },
-            None => Self { is: is::UNSEEN, ..newest },
+            Some(record) if record.is_handshake() => Self { speaks: speaks::TLS_HELLO, split_len: 0, ..newest },
+            Some(_) => newest.in_tls(is),
+            None => newest,
         }
     }
 
+    /// By what the server has and takes.
     #[inline(always)]
-    fn place(&self, sequence: u32, len: u32) -> Place {
-        let ahead = sequence.wrapping_sub(self.next);
-        let behind = self.next.wrapping_sub(sequence);
-        if ahead > FAR_BYTES && behind > FAR_BYTES {
-            Place::Far
+    fn place(&self, segment: &Segment, is_known: bool, peer: Peer) -> Place {
+        let (sequence, len) = (segment.sequence, segment.payload_bytes);
+        if passed(peer.received, sequence.wrapping_add(len)) {
+            return Place::Repeated;
+        }
+        if !passed(peer.window_end, sequence) {
+            return Place::Outside;
+        }
+        let is_behind = passed(peer.received, sequence);
+        let received = if is_behind { peer.received.wrapping_sub(sequence) } else { 0 };
+        if peer.is_first != 0 {
+            // Whatever was known before is of another connection, or of what this one sends for the first time once more.
+            if is_behind {
+                return Place::Begins;
+            }
+            if !is_known || self.begins_at != peer.received {
+                return Place::MiddleOfFirst;
+            }
+        } else if !is_known {
+            return Place::Middle;
+        }
+        let start = sequence.wrapping_add(received);
+        let ahead = start.wrapping_sub(self.next);
+        if ahead == 0 {
+            Place::Next(received)
+        } else if ahead < 1 << 31 {
+            Place::Ahead(ahead)
+        } else if received == 0 && self.is_in_hole(sequence) && passed(self.hole_end, sequence.wrapping_add(len)) {
+            Place::InHole
+        } else {
+            Place::Again(received)
+        }
+    }
+
+    /// By what the client says alone.
+    #[inline(always)]
+    fn place_by_client(&self, segment: &Segment, is_known: bool) -> Place {
+        let (sequence, len) = (segment.sequence, segment.payload_bytes);
+        let (ahead, behind) = (sequence.wrapping_sub(self.next), self.next.wrapping_sub(sequence));
+        if !is_known || ahead > FAR_BYTES && behind > FAR_BYTES {
+            Place::Begins
         } else if ahead != 0 && ahead <= FAR_BYTES {
             Place::Ahead(ahead)
-        } else if self.hole != self.hole_end && passed(sequence, self.hole) && !passed(sequence, self.hole_end) {
+        } else if self.is_in_hole(sequence) {
             Place::InHole
         } else if behind < len {
             Place::Next(behind)
         } else {
             Place::Repeated
         }
+    }
+
+    #[inline(always)]
+    const fn is_in_hole(&self, sequence: u32) -> bool {
+        self.hole != self.hole_end && passed(sequence, self.hole) && !passed(sequence, self.hole_end)
     }
 
     /// A segment comes that leaves out so many bytes.
@@ -303,37 +395,43 @@ impl Conversation {
         }
         if !passed(self.next, end) {
             self.next = end;
-            self.record_left = tls::LOST;
-            self.split_len = 0;
+            self.lose();
         }
     }
 
+    /// A segment comes again that the server does not have: nothing is known of where records begin behind it.
     #[inline(always)]
-    fn anything(&mut self, fresh: Fresh) -> u32 {
-        let is_request = self.has(is::OPEN) || self.heard_since(fresh.acknowledged) > CONTINUE_BYTES;
-        if is_request {
-            self.counted(fresh.acknowledged);
+    const fn doubt(&mut self, end: u32) {
+        if !passed(self.next, end) {
+            self.next = end;
         }
-        is_request as u32
+        self.lose();
     }
 
-    /// A turn began, by a client that had heard so much.
     #[inline(always)]
-    const fn counted(&mut self, acknowledged: u32) {
+    const fn lose(&mut self) {
+        self.record_left = tls::LOST;
+        self.split_len = 0;
+    }
+
+    /// A turn began, with this part of a segment.
+    #[inline(always)]
+    const fn counted(&mut self, fresh: Fresh) {
         self.is &= !(is::OPEN | is::FIRST);
-        self.heard = acknowledged;
+        self.heard = fresh.said;
+        self.counted_at = fresh.sequence;
     }
 
-    /// How many bytes the client has heard since its newest request, as far as 32 bits tell; none where it says that it has heard
+    /// How many bytes the server has said since the newest request, as far as 32 bits tell; none where it says that it has said
     /// somewhat less, as what comes late does.
     #[inline(always)]
-    const fn heard_since(&self, acknowledged: u32) -> u32 {
-        let since = acknowledged.wrapping_sub(self.heard);
+    const fn heard_since(&self, said: u32) -> u32 {
+        let since = said.wrapping_sub(self.heard);
         if since < u32::MAX - FAR_BYTES { since } else { 0 }
     }
 
     #[inline(always)]
-    const fn has(&self, what: u8) -> bool {
+    const fn has(&self, what: u16) -> bool {
         self.is & what != 0
     }
 }

@@ -1,16 +1,19 @@
 //! Looking for a byte in a payload, a word at a time.
 
-use super::{Walk, http1, tls};
+use super::{Walk, clear, tls};
 use crate::packet::Frame;
 
-/// How much of a segment is searched: all of it on Ethernet.
-const SEARCHED_BYTES_MAX: u32 = 1536;
+/// How much of a segment is searched: the first page of it.
+const SEARCHED_BYTES_MAX: u32 = 4096;
 
 /// Steps of a search: a word of 8 bytes, or a byte that was looked for, in each.
-const STEPS_MAX: u32 = SEARCHED_BYTES_MAX / 8 + 64;
+const STEPS_MAX: u32 = SEARCHED_BYTES_MAX / 8 + 256;
 
-pub(super) const EACH_BYTE: u64 = 0x0101_0101_0101_0101;
-pub(super) const TOP_BITS: u64 = 0x8080_8080_8080_8080;
+/// The shortest request: `A / HTTP/1.1` and two lines' ends.
+const REQUEST_BYTES_MIN: u32 = 16;
+
+const EACH_BYTE: u64 = 0x0101_0101_0101_0101;
+const TOP_BITS: u64 = 0x8080_8080_8080_8080;
 
 /// The 8 bytes from here, the first in the lowest place, and zeros for those that are behind the end.
 #[inline(always)]
@@ -27,18 +30,18 @@ pub(super) fn word<F: Frame>(frame: &F, at: u32, end: u32) -> Option<u64> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Sought {
-    /// A request of HTTP/1, behind a line's end.
-    Request = 0,
+    /// The version that ends the first line of a request of HTTP/1.
+    Version = 0,
     /// The name of HTTP/2 among the protocols that a ClientHello offers.
     Http2 = 1,
 }
 
 impl Sought {
-    /// The byte that it begins with.
+    /// The byte that it is found by.
     #[inline(always)]
     const fn byte(self) -> u8 {
         match self {
-            Self::Request => b'\n',
+            Self::Version => b'/',
             Self::Http2 => b'h',
         }
     }
@@ -47,18 +50,19 @@ impl Sought {
     #[inline(always)]
     pub fn is_at<F: Frame>(self, frame: &F, start: u32, next: u32, end: u32) -> bool {
         match self {
-            Self::Request => http1::begins_behind(frame, start, next, end),
+            Self::Version => clear::is_version(frame, start, next, end),
             Self::Http2 => tls::is_http2(frame, next),
         }
     }
 
-    /// How many there are from `at` to `end`.
+    /// How many there are from `at` to `end`. Where the search has to end before that, as many as may be in the rest of what can
+    /// be read: who fills a segment with the byte that is looked for hides nothing behind it.
     #[inline(always)]
     pub fn found<F: Walk>(self, frame: &F, at: u32, end: u32) -> u32 {
         let mut count = 0;
         let (start, mut at) = (at, at);
         for _ in 0..STEPS_MAX {
-            let Some(word) = word(frame, at, end) else { break };
+            let Some(word) = word(frame, at, end) else { return count };
             let different = word ^ (EACH_BYTE * self.byte() as u64);
             // The lowest of these bits is at the first such byte; those above it may err.
             let hit = different.wrapping_sub(EACH_BYTE) & !different & TOP_BITS;
@@ -71,6 +75,6 @@ impl Sought {
                 count = frame.forget_u32(count + 1);
             }
         }
-        count
+        count + end.saturating_sub(at) / REQUEST_BYTES_MIN
     }
 }

@@ -26,17 +26,23 @@ const OVERHEAD_MAX: u8 = 24;
 /// A TLS 1.2 Finished message; encrypted, it tells what encryption adds.
 const FINISHED_1_2_BYTES: u16 = 16;
 const FINISHED_1_2_RECORD_MAX: u16 = 112;
-/// A TLS 1.3 Finished message's record, with SHA-256 and with SHA-384; the others are with a client's empty list of certificates.
-const FINISHED_1_3_RECORDS: [u16; 4] = {
-    let (short, long) = (4 + 32 + OVERHEAD_1_3 as u16, 4 + 48 + OVERHEAD_1_3 as u16);
-    [short, long, short + 8, long + 8]
-};
-/// A client's certificate, the proof of it, and one more, before its Finished.
-const BEFORE_FINISHED_MAX: u8 = 3;
+/// A TLS 1.3 Finished message's record is shorter (53 or 69 bytes, 85 where Java pads it), or padded to a block. What is neither,
+/// before it, is a client's certificate.
+const FINISHED_1_3_RECORD_MAX: u16 = 128;
+/// Blocks that records are padded to are multiples of this; behind them is the tag.
+const PADDED_BYTES: u16 = 64;
+const TAG_BYTES: u16 = 16;
+/// A client's certificate, the proof of it, and its Finished: a server takes no more records of them.
+const FINISHED_AMONG: u8 = 3;
 
-/// The shortest request is longer (`GET / HTTP/1.0` and an empty line), and a frame of HTTP/2 that is none is not: 9, 13, 14 and
-/// 17 bytes have SETTINGS that acknowledge, WINDOW_UPDATE and RST_STREAM, PRIORITY, PING and GOAWAY.
+/// Frames of HTTP/2 that are no request are as long: PING and GOAWAY are the longest.
 const CONTROL_BYTES_MAX: u16 = 17;
+/// HTTP/2: WINDOW_UPDATE and RST_STREAM; PING and GOAWAY; two WINDOW_UPDATEs in one record, of the stream and of the connection.
+const CONTROL_BYTES: [u16; 3] = [13, CONTROL_BYTES_MAX, 26];
+/// HTTP/2: what the server has said before a client makes its windows larger again.
+const WINDOW_HEARD_MIN: u32 = 16_384;
+/// HTTP/2: frames of control that follow no long answer and count nothing, of a connection.
+const CONTROLS_FREE_MAX: u8 = 3;
 /// HTTP/2: a client's preface without a request: its 24 bytes, settings of 9 + 6 each, larger windows of 13 each.
 const PREFACE_BYTES_MAX: u16 = 90;
 /// HTTP/2: the acknowledgement of the server's settings, which each client has to send.
@@ -49,10 +55,6 @@ const ALERT_BYTES: u16 = 2;
 const TICKETS_BYTES: core::ops::RangeInclusive<u32> = 480..=580;
 /// And the first of them, where the second is still on its way.
 const TICKET_BYTES: core::ops::RangeInclusive<u32> = 240..=290;
-/// HTTP/2: two WINDOW_UPDATEs in one record, of the stream and of the connection.
-const WINDOW_UPDATES_BYTES: u16 = 26;
-/// What was heard before a client makes its windows larger again: half of the smallest that is usual.
-const WINDOW_UPDATES_HEARD_MIN: u32 = 32_000;
 /// HTTP/2: a record of more is no HEADERS frame, but part of a body.
 const HEADERS_BYTES_MAX: u16 = 4_096;
 /// HTTP/2: frames of headers for one site differ by little but for what is new in them; a body's DATA frame does so by chance.
@@ -64,14 +66,25 @@ const STREAMS_MAX: u16 = 128;
 /// HTTP/2: the shortest HEADERS frame: its header, and one field.
 const HEADERS_BYTES_MIN: u16 = 10;
 /// What a server may say while a body is sent, of tickets, windows and settings: a record in the middle of a segment, or one too
-/// long for headers, follows an answer only where more was heard.
+/// long for headers, follows an answer only where more was heard, and as much more as a server says of windows for what was sent.
 const HEARD_IN_BODY_MAX: u32 = 700;
+/// Bytes of a body for which a server says one more. // 35 or 70 for every 4 KB or more, as measured of Go's
+const BODY_BYTES_PER_HEARD: u32 = 32;
 /// HTTP/2: a later record of one turn that is longer is part of a body.
 const LATER_HEADERS_BYTES_MAX: u16 = 700;
 /// HTTP/1: the shortest request that names its host has more (`GET / HTTP/1.1`, `Host: a`).
 const HTTP1_BYTES_MIN: u16 = 27;
 /// HTTP/1: a record of that much may be the body that `Expect: 100-continue` held back.
 const BODY_RECORD_MIN: u16 = 8_192;
+
+/// When a record is sent: where its segment begins, and what the server had said by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// [`Segment::sequence`](crate::packet::Segment::sequence).
+    pub sequence: u32,
+    /// [`Peer::said`](super::Peer::said).
+    pub said: u32,
+}
 
 /// A record's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,11 +151,12 @@ pub(super) fn is_http2<F: Frame>(frame: &F, next: u32) -> bool {
 impl Conversation {
     /// In the middle of something: all that might not be a request is not.
     #[inline(always)]
-    pub(super) const fn in_tls(mut self, is: u8) -> Self {
+    pub(super) const fn in_tls(mut self, is: u16) -> Self {
         self.speaks = speaks::TLS;
         self.overhead = OVERHEAD_MAX;
         self.records = SETTINGS_ACK_AMONG;
         self.is = is | is::OFFERS_HTTP2;
+        self.split_len = 0;
         self
     }
 
@@ -178,7 +192,8 @@ impl Conversation {
     #[inline(always)]
     fn records<F: Walk>(&mut self, frame: &F, fresh: Fresh) -> u32 {
         if self.stays_in_record(fresh.len()) {
-            return 0;
+            // Where it is a guess that there is a record, an answer says that there is none.
+            return if self.has(is::UNSEEN) && self.is_answered(fresh.moment()) { self.lost(fresh) } else { 0 };
         }
         let was_lost = self.record_left == LOST;
         let begins_at = fresh.at;
@@ -189,7 +204,7 @@ impl Conversation {
             begins_segment = false;
             match self.joined(frame, fresh) {
                 Some(record) => {
-                    requests = frame.record(self, record, fresh.acknowledged);
+                    requests = frame.record(self, record, fresh.moment());
                     at += HEADER_BYTES - self.split_len as u32 + record.length as u32;
                 }
                 None => self.record_left = LOST,
@@ -210,7 +225,7 @@ impl Conversation {
             // What is no request anyway may be before one.
             record.begins_segment = begins_segment;
             begins_segment &= record.length <= self.overhead as u16 + CONTROL_BYTES_MAX;
-            let more = frame.record(self, record, fresh.acknowledged);
+            let more = frame.record(self, record, fresh.moment());
             requests = frame.forget_u32(requests + more);
             at = frame.forget_u32(at + HEADER_BYTES + record.length as u32);
         }
@@ -221,20 +236,28 @@ impl Conversation {
             () if at + HEADER_BYTES > fresh.end => self.split(frame, at, fresh.end),
             () => LOST,
         };
-        if requests == 0 && self.record_left == LOST { self.lost(fresh.acknowledged) } else { requests }
+        if requests == 0 && self.record_left == LOST { self.lost(fresh) } else { requests }
     }
 
     /// A segment of which it cannot be told where its records begin. Until one begins a segment turns alone tell, or to hide them
     /// would be a way around.
     #[inline(always)]
-    fn lost(&mut self, acknowledged: u32) -> u32 {
-        let heard = self.heard_since(acknowledged);
-        if heard <= self.no_answer_bytes() {
+    fn lost(&mut self, fresh: Fresh) -> u32 {
+        let heard = self.heard_since(fresh.said);
+        let is_open = self.has(is::OPEN) && self.speaks == speaks::TLS;
+        if !is_open && heard <= self.no_answer_bytes() {
             return 0;
         }
-        let are_tickets = self.has(is::FIRST) && TICKETS_BYTES.contains(&heard);
-        self.counted(acknowledged);
+        let are_tickets = self.has(is::FIRST) && !is_open && TICKETS_BYTES.contains(&heard);
+        self.counted(fresh);
         !are_tickets as u32
+    }
+
+    /// Whether the server has said more than it says while a body is sent.
+    #[inline(always)]
+    const fn is_answered(&self, moment: Moment) -> bool {
+        let sent = moment.sequence.wrapping_sub(self.counted_at);
+        self.heard_since(moment.said) > HEARD_IN_BODY_MAX + sent / BODY_BYTES_PER_HEARD
     }
 
     /// Keeps the beginning of a header whose rest is in the next segment.
@@ -272,49 +295,45 @@ impl Conversation {
 
     /// How many requests begin in this record, and what it is to the conversation otherwise.
     #[inline(always)]
-    pub fn record(&mut self, record: Record, acknowledged: u32) -> u32 {
+    pub fn record(&mut self, record: Record, moment: Moment) -> u32 {
         match record.kind {
-            HANDSHAKE => self.handshake(record, acknowledged),
+            HANDSHAKE => self.handshake(record, moment),
             CHANGE_CIPHER_SPEC => {
                 if self.speaks == speaks::TLS_HELLO {
                     self.speaks = speaks::TLS_CHANGED;
                 }
                 0
             }
-            APPLICATION_DATA if self.speaks == speaks::TLS => self.application_data(record, acknowledged),
-            APPLICATION_DATA => self.first_data(record, acknowledged),
+            APPLICATION_DATA if self.speaks == speaks::TLS => self.application_data(record, moment),
+            APPLICATION_DATA => self.first_data(record, moment),
             // Alerts, and what is none of these.
             _ => 0,
         }
     }
 
     #[inline(always)]
-    fn handshake(&mut self, record: Record, acknowledged: u32) -> u32 {
+    fn handshake(&mut self, record: Record, moment: Moment) -> u32 {
         if self.speaks == speaks::TLS_CHANGED && record.length <= FINISHED_1_2_RECORD_MAX {
             #[expect(clippy::cast_possible_truncation, reason = "at most FINISHED_1_2_RECORD_MAX")]
             let overhead = record.length.saturating_sub(FINISHED_1_2_BYTES) as u8;
-            self.finished(overhead, acknowledged);
+            self.finished(overhead, moment);
         }
         0
     }
 
-    /// TLS 1.3: data before the Finished message, that message, or what is sent along with it.
+    /// TLS 1.3: early data, or what ends the handshake: the Finished message, and before it a certificate and the proof of it. The server
+    /// takes nothing else there.
     #[inline(always)]
-    fn first_data(&mut self, record: Record, acknowledged: u32) -> u32 {
-        let [short, long, short_with, long_with] = FINISHED_1_3_RECORDS;
-        let length = record.length;
-        if length == short || length == long || length == short_with || length == long_with {
-            self.finished(OVERHEAD_1_3, acknowledged);
-            return 0;
-        }
-        if self.heard_since(acknowledged) == 0 {
+    fn first_data(&mut self, record: Record, moment: Moment) -> u32 {
+        if self.heard_since(moment.said) == 0 {
             // Sent before the server has said anything: early data, which is as long as it likes.
             self.overhead = OVERHEAD_1_3;
-            return self.application_data(record, acknowledged);
+            return self.application_data(record, moment);
         }
         self.records += 1;
-        if self.records > BEFORE_FINISHED_MAX {
-            self.finished(OVERHEAD_1_3, acknowledged);
+        let is_padded = record.length % PADDED_BYTES == TAG_BYTES;
+        if record.length <= FINISHED_1_3_RECORD_MAX || is_padded || self.records >= FINISHED_AMONG {
+            self.finished(OVERHEAD_1_3, moment);
         }
         0
     }
@@ -323,20 +342,22 @@ impl Conversation {
     #[inline(always)]
     pub(super) fn leave_out_finished(&mut self) {
         if self.speaks == speaks::TLS_HELLO || self.speaks == speaks::TLS_CHANGED {
-            self.finished(OVERHEAD_1_3, self.heard);
+            self.finished(OVERHEAD_1_3, Moment { said: self.heard, sequence: self.counted_at });
         }
     }
 
     #[inline(always)]
-    fn finished(&mut self, overhead: u8, acknowledged: u32) {
+    fn finished(&mut self, overhead: u8, moment: Moment) {
         self.speaks = speaks::TLS;
-        self.heard = acknowledged;
+        self.heard = moment.said;
+        self.counted_at = moment.sequence;
+        self.control_at = moment.said;
         self.overhead = overhead;
         self.records = 0;
     }
 
     #[inline(always)]
-    fn application_data(&mut self, record: Record, acknowledged: u32) -> u32 {
+    fn application_data(&mut self, record: Record, moment: Moment) -> u32 {
         let bytes = record.length.saturating_sub(self.overhead as u16);
         let is_among_first = self.records < SETTINGS_ACK_AMONG;
         if is_among_first {
@@ -346,55 +367,87 @@ impl Conversation {
             self.is |= is::ALERTED;
             return 0;
         }
-        if self.has(is::OFFERS_HTTP2) && matches!(bytes, SETTINGS_ACK_BYTES | 13 | 14 | CONTROL_BYTES_MAX) {
-            if bytes == SETTINGS_ACK_BYTES && is_among_first {
-                self.is |= is::HTTP2;
-            }
+        if self.has(is::OFFERS_HTTP2) && self.is_control(bytes, is_among_first, moment) {
             return 0;
         }
         if self.has(is::HTTP2) {
-            return self.http2_record(bytes, acknowledged);
+            return self.http2_record(bytes, moment);
         }
-        self.http1_record(bytes, record.begins_segment, acknowledged)
+        self.http1_record(bytes, record.begins_segment, moment)
+    }
+
+    /// HTTP/2: whether it is taken for a frame of control, as it is as long as one. Few of them come unless the server has said much.
+    #[inline(always)]
+    fn is_control(&mut self, bytes: u16, is_among_first: bool, moment: Moment) -> bool {
+        if bytes == SETTINGS_ACK_BYTES && is_among_first && !self.has(is::ACKNOWLEDGED) {
+            self.is |= is::HTTP2 | is::ACKNOWLEDGED;
+            return true;
+        }
+        let [short, long, two] = CONTROL_BYTES;
+        if bytes != short && bytes != long && bytes != two {
+            return false;
+        }
+        let since_control = moment.said.wrapping_sub(self.control_at);
+        let since_request = self.heard_since(moment.said);
+        let since = if since_request < since_control { since_request } else { since_control };
+        if since >= WINDOW_HEARD_MIN || since_control == 0 && since_request >= WINDOW_HEARD_MIN {
+            self.control_at = moment.said;
+            return true;
+        }
+        // As long as a request may be, where it follows what may be an answer.
+        if bytes == two || self.controls >= CONTROLS_FREE_MAX {
+            return false;
+        }
+        self.controls += 1;
+        true
     }
 
     #[inline(always)]
-    fn http1_record(&mut self, bytes: u16, begins_segment: bool, acknowledged: u32) -> u32 {
+    fn http1_record(&mut self, bytes: u16, begins_segment: bool, moment: Moment) -> u32 {
+        let heard = self.heard_since(moment.said);
         if self.has(is::OPEN) {
             self.is &= !is::OPEN;
             if self.has(is::OFFERS_HTTP2) && bytes <= PREFACE_BYTES_MAX {
                 self.is |= is::PREFACE_COUNTED;
             }
-            if self.heard_since(acknowledged) != 0 {
-                // The tickets were heard before.
+            if heard != 0 {
+                // The tickets were said before.
                 self.is &= !is::FIRST;
             }
-            self.heard = acknowledged;
+            self.turned(moment);
             return 1;
         }
-        let heard = self.heard_since(acknowledged);
-        if heard == 0 || !begins_segment && heard < HEARD_IN_BODY_MAX {
+        if heard == 0 || !begins_segment && !self.is_answered(moment) {
             // HTTP/2: the request itself, behind a preface that was counted for it.
             self.is &= !is::PREFACE_COUNTED;
             return 0;
         }
-        let is_after_tickets = self.overhead == OVERHEAD_1_3 && self.has(is::FIRST);
-        let is_body = heard <= self.no_answer_bytes()
-            || is_after_tickets
-                && (bytes >= BODY_RECORD_MIN
-                    || TICKETS_BYTES.contains(&heard)
-                    || self.has(is::PREFACE_COUNTED) && TICKET_BYTES.contains(&heard));
+        if heard <= self.no_answer_bytes() {
+            return 0;
+        }
+        let are_tickets = self.overhead == OVERHEAD_1_3
+            && self.has(is::FIRST)
+            && (bytes >= BODY_RECORD_MIN
+                || TICKETS_BYTES.contains(&heard)
+                || self.has(is::PREFACE_COUNTED) && TICKET_BYTES.contains(&heard));
         self.is &= !is::FIRST;
         let may_be_headers = (HEADERS_BYTES_MIN..HTTP1_BYTES_MIN).contains(&bytes);
-        if may_be_headers && self.has(is::OFFERS_HTTP2) && !is_body {
+        if may_be_headers && self.has(is::OFFERS_HTTP2) && !are_tickets {
             self.is |= is::HTTP2;
-            return self.http2_record(bytes, acknowledged);
+            return self.http2_record(bytes, moment);
         }
-        self.heard = acknowledged;
-        if is_body {
+        self.turned(moment);
+        if are_tickets {
             self.is &= !is::PREFACE_COUNTED;
         }
-        !is_body as u32
+        !are_tickets as u32
+    }
+
+    /// A turn is over.
+    #[inline(always)]
+    const fn turned(&mut self, moment: Moment) {
+        self.heard = moment.said;
+        self.counted_at = moment.sequence;
     }
 
     /// A record of so many bytes is no answer: `100 Continue`, or HTTP/2's frames of control.
@@ -406,21 +459,23 @@ impl Conversation {
     /// A record of HTTP/2 that may be headers. The second in a turn may as well be the body that belongs to the first,
     /// unless it is as long; a third is a request of its own.
     #[inline(always)]
-    fn http2_record(&mut self, bytes: u16, acknowledged: u32) -> u32 {
-        let heard = self.heard_since(acknowledged);
+    fn http2_record(&mut self, bytes: u16, moment: Moment) -> u32 {
+        let heard = self.heard_since(moment.said);
         if bytes > HEADERS_BYTES_MAX {
-            self.heard = acknowledged;
-            return (heard > HEARD_IN_BODY_MAX) as u32;
+            let is_answered = self.is_answered(moment);
+            if is_answered {
+                self.turned(moment);
+            }
+            return is_answered as u32;
         }
-        if bytes < HEADERS_BYTES_MIN {
-            return 0;
-        }
-        if heard > self.no_answer_bytes() {
-            self.heard = acknowledged;
+        let is_turn = heard > self.no_answer_bytes();
+        if is_turn {
+            self.turned(moment);
             self.turn_records = 0;
         }
-        if bytes == WINDOW_UPDATES_BYTES && heard >= WINDOW_UPDATES_HEARD_MIN {
-            return 0;
+        if bytes < HEADERS_BYTES_MIN {
+            // Too short for headers, so it is part of them, or a frame of control too many.
+            return is_turn as u32;
         }
         let before = self.turn_records;
         if before < 2 {

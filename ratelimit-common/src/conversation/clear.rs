@@ -1,0 +1,108 @@
+//! HTTP/1 in the clear. Each request's first line ends with its version, so versions are counted, wherever segments end and
+//! whatever the method is; and a turn that has none counts as one.
+
+use super::search::{Sought, word};
+use super::{CONTINUE_BYTES, Conversation, Fresh, Walk, is};
+use crate::packet::Frame;
+
+/// `HTTP`, in any case: servers differ.
+const NAME: u32 = u32::from_le_bytes(*b"http");
+const NAME_BYTES: u32 = 4;
+const LOWER_CASE: u32 = 0x2020_2020;
+
+/// Whether this `/`, the byte before `next`, is that of a version which ends a line. `start` is where the segment's payload begins: of what
+/// was in the segment before it is taken to be what it should be, as is what follows in the next one.
+#[inline(always)]
+pub(super) fn is_version<F: Frame>(frame: &F, start: u32, next: u32, end: u32) -> bool {
+    let before = next - 1 - start;
+    // Headers of more than 4 bytes are before any payload, so that can be read too.
+    let Some(name) = frame.bytes::<4>(next as usize - 5) else { return false };
+    let missing = if before < 4 { 8 * (4 - before) } else { 0 };
+    // With all four missing nothing is left to compare.
+    let known = (u64::from(u32::MAX) << missing) as u32;
+    if (u32::from_le_bytes(name) | LOWER_CASE) & known != NAME & known {
+        return false;
+    }
+    // Zeros stand for what is in the next segment.
+    let [major, dot, minor, rest @ ..] = word(frame, next, end).unwrap_or(0).to_le_bytes();
+    is_digit(major) && matches!(dot, b'.' | 0) && is_digit(minor) && ends_line(rest)
+}
+
+#[inline(always)]
+const fn is_digit(byte: u8) -> bool {
+    byte.is_ascii_digit() || byte == 0
+}
+
+/// Whether a line ends here: at once, or behind blanks or more digits, as some servers take it.
+#[inline(always)]
+const fn ends_line(rest: [u8; 5]) -> bool {
+    let (mut at, mut is_number) = (0, true);
+    while at < rest.len() {
+        match rest[at] {
+            b'\r' | b'\n' | 0 => return true,
+            b'0'..=b'9' if is_number => {}
+            b' ' | b'\t' => is_number = false,
+            _ => return false,
+        }
+        at += 1;
+    }
+    true
+}
+
+impl Conversation {
+    #[inline(always)]
+    pub(super) fn clear<F: Walk>(&mut self, frame: &F, fresh: Fresh, is_late: bool) -> u32 {
+        let found = self.versions(frame, fresh, is_late);
+        if !is_late {
+            self.keep_last(frame, fresh);
+        }
+        if found != 0 {
+            let requests = found - self.has(is::AHEAD) as u32;
+            self.is &= !is::AHEAD;
+            self.counted(fresh);
+            return requests;
+        }
+        // Whatever a turn begins with is a request, so that to cut its first line in two is no way around, unless the server has
+        // said no more than that the body may come.
+        if self.has(is::OPEN) || self.heard_since(fresh.said) > CONTINUE_BYTES {
+            self.counted(fresh);
+            self.is |= is::AHEAD;
+            return 1;
+        }
+        0
+    }
+
+    /// How many versions end a line here, but for those of which the bytes before this segment say that they are none.
+    #[inline(always)]
+    fn versions<F: Walk>(&self, frame: &F, fresh: Fresh, is_late: bool) -> u32 {
+        let mut found = frame.found(fresh.at, fresh.end, Sought::Version);
+        if found == 0 || is_late || self.split_len == 0 {
+            return found;
+        }
+        let Some(first) = word(frame, fresh.at, fresh.end) else { return found };
+        let around = u32::from_le_bytes(self.split) as u64 | first << 32;
+        for at in 0..NAME_BYTES {
+            let is_slash = (first >> (8 * at)) & 0xff == b'/' as u64;
+            let is_named = (around >> (8 * at)) as u32 | LOWER_CASE == NAME;
+            if is_slash && !is_named && frame.is_at(Sought::Version, fresh.at, fresh.at + at + 1, fresh.end) {
+                found = frame.forget_u32(found.saturating_sub(1));
+            }
+        }
+        found
+    }
+
+    /// Keeps the last bytes, for a version that begins in this segment and ends in the next.
+    #[inline(always)]
+    fn keep_last<F: Frame>(&mut self, frame: &F, fresh: Fresh) {
+        let len = fresh.len();
+        if len >= NAME_BYTES {
+            self.split_len = 0;
+            if let Some(last) = frame.bytes::<4>((fresh.end - NAME_BYTES) as usize) {
+                (self.split, self.split_len) = (last, 1);
+            }
+        } else if self.split_len != 0 {
+            let around = u32::from_le_bytes(self.split) as u64 | word(frame, fresh.at, fresh.end).unwrap_or(0) << 32;
+            self.split = ((around >> (8 * (len & 3))) as u32).to_le_bytes();
+        }
+    }
+}
