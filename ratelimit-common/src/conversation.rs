@@ -219,7 +219,8 @@ impl Walk for &[u8] {}
 pub fn turn<F: Walk>(frame: &F, segment: &Segment, known: Option<Conversation>, peer: Option<Peer>) -> Turn {
     let mut newest = known.unwrap_or_default();
     let requests = newest.turn(frame, segment, known.is_some(), peer);
-    Turn { requests, is_unaccounted: requests == 0 && is_accounted(segment), newest }
+    let is_unaccounted = requests == 0 && is_accounted(segment) && !newest.is_at_its_beginning();
+    Turn { requests, is_unaccounted, newest }
 }
 
 /// Whether the guard counts a segment that begins no request.
@@ -291,6 +292,12 @@ impl Conversation {
             speaks::CLEAR => self.clear(frame, fresh, is_late),
             _ => self.tls(frame, fresh, is_late),
         }
+    }
+
+    /// Whether no request was counted yet: the server ends a handshake that goes on for long by itself.
+    #[inline(always)]
+    pub const fn is_at_its_beginning(&self) -> bool {
+        self.has(is::OPEN)
     }
 
     /// The conversation that begins with this segment, before it is judged.

@@ -6,7 +6,7 @@
 
 use crate::access;
 use crate::gcra::Rate;
-use crate::proof;
+use crate::proof::{self, Side};
 use crate::refusals::Refusals;
 use crate::verdict::Reason;
 use crate::window::{self, CELLS};
@@ -17,8 +17,8 @@ mod faults;
 pub use active::{Active, Unlisted};
 pub use faults::{FAULTS_MAX, Fault};
 
-/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v7`.
-pub const VERSION: u32 = 7;
+/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v8`.
+pub const VERSION: u32 = 8;
 
 /// The XDP program's name.
 pub const PROGRAM: &str = "ratelimitd";
@@ -105,6 +105,36 @@ pub mod map {
 /// The read-only global that makes the program take its time from [`map::INJECTED_NOW`] (in [`crate::time::Nanos`]).
 pub const CLOCK_IS_INJECTED: &str = "CLOCK_IS_INJECTED";
 
+/// The read-only global of [`SocketFields`].
+pub const SOCKET_FIELDS: &str = "SOCKET_FIELDS";
+
+/// Where the fields of the kernel's own structures are that the program reads of a socket: bytes from their beginnings, as the BTF of the
+/// kernel that runs says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct SocketFields {
+    /// 1: they are known. 0: nothing but a socket's state is read.
+    pub are_known: u32,
+    /// `tcp_sock.rcv_nxt`
+    pub received: u32,
+    /// `tcp_sock.rcv_wup`
+    pub window_at: u32,
+    /// `tcp_sock.rcv_wnd`
+    pub window: u32,
+    /// `tcp_sock.snd_nxt`
+    pub said: u32,
+    /// `tcp_sock.snd_una`
+    pub unacknowledged: u32,
+    /// `tcp_sock.max_window`
+    pub peers_window_max: u32,
+    /// `tcp_sock.bytes_received`
+    pub bytes_received: u32,
+    /// `tcp_request_sock.rcv_nxt`
+    pub request_received: u32,
+    /// `tcp_request_sock.snt_isn`
+    pub request_said: u32,
+}
+
 /// The read-only global that is returned for a packet that passes: XDP_PASS, but where the benchmark measures the program and not
 /// the network stack behind it.
 pub const PASSED_ACTION: &str = "PASSED_ACTION";
@@ -148,7 +178,7 @@ pub const UNLISTED_PER_LINE: u32 = 4;
 /// Sources remembered of each family unless the daemon says otherwise. // 262144 x 128 B = 34 MB
 pub const SOURCES_CAPACITY: u32 = 262_144;
 /// Reasons that the counters have room for.
-pub const REASONS_MAX: usize = 16;
+pub const REASONS_MAX: usize = 24;
 
 const _: () = assert!(Reason::ALL.len() <= REASONS_MAX);
 
@@ -192,16 +222,35 @@ impl Limit {
         window::Limit { amount: self.amount, behind: self.behind, count_bits: self.count_bits, burst: self.burst }
     }
 
-    /// Its window of what is proven, or of what anyone can forge. Of connections there is no first: what opens one proves nothing.
-    #[inline(always)]
-    pub const fn slot_of(&self, is_proven: bool) -> u32 {
-        self.slot ^ if is_proven { proof::SLOT } else { 0 }
-    }
-
     /// It as a leaky bucket, if it is one.
     #[inline(always)]
     pub const fn rate(&self) -> Rate {
         Rate { amount: self.amount, window_ns: self.bucket_ns, burst_ns: self.burst }
+    }
+
+    /// It as it holds on one of its sides: the guard has no burst, and another amount of segments.
+    #[inline(always)]
+    #[must_use]
+    pub const fn on(&self, side: Side) -> Self {
+        let (amount, burst) = match side {
+            Side::Unproven | Side::Proven | Side::Evidence => (self.amount, self.burst),
+            Side::Connections | Side::Segments => {
+                (self.guarded(side), if self.is_gcra == 0 { window::BURST_ANY } else { self.bucket_ns })
+            }
+        };
+        Self { amount, burst, slot: side.slot(self.slot), ..*self }
+    }
+
+    /// What the guard allows on this side.
+    #[inline(always)]
+    const fn guarded(&self, side: Side) -> u64 {
+        if matches!(side, Side::Connections) {
+            return self.amount;
+        }
+        let times = self.amount.saturating_mul(proof::GUARDED_SEGMENTS_PER_REQUEST);
+        let times = if times < proof::GUARDED_SEGMENTS_MIN { proof::GUARDED_SEGMENTS_MIN } else { times };
+        let most = window::amount_max(self.bucket_ns);
+        if self.is_gcra == 0 && times > most { most } else { times }
     }
 }
 
@@ -259,8 +308,10 @@ pub struct Rule {
     pub proof: u8,
     /// Of which packets it asks first of all whether their source is known: some of [`crate::admission::asks_first`].
     pub asks_first: u32,
+    /// 1: its limits of requests hold connections too, and segments that begin none.
+    pub guard: u8,
     /// Zero.
-    pub reserved: u32,
+    pub reserved: [u8; 3],
     /// A hash of its name, by which the next configuration finds its row.
     pub name: u64,
     /// When it ends, and the rules after it judge instead; 0 is never.
@@ -528,7 +579,7 @@ pub struct Counters {
     pub by_reason: [Tally; REASONS_MAX],
 }
 
-const _: () = assert!(size_of::<Counters>() == 256);
+const _: () = assert!(size_of::<Counters>() == 384);
 
 /// Rows of counters that rules can have: enough for those that packets read and those that take their place.
 pub const ROWS_MAX: usize = 2 * RULES_MAX;

@@ -1,33 +1,80 @@
-//! What a packet proves of its sender. Whoever receives what this host sends is who it says: a TCP segment of one of the host's
-//! connections. A SYN, a datagram or a segment of no connection can be anyone's, in anyone's name.
+//! What a packet proves of its sender. Whoever receives what this host sends is who it says: a TCP segment that one of the host's
+//! connections takes. A SYN, a datagram or a segment of no connection can be anyone's, in anyone's name; so can a segment with
+//! sequence numbers that its connection does not take, which changes nothing there and nothing here ([`Socket::takes`]).
 //!
 //! So what is proven is counted in windows of its own, with the same limits: packets in the name of a source take nothing from its open
-//! connections. And a ban follows what is proven: a segment of an established connection that was refused, or an attempt to connect, by a source that
-//! has itself lately made nearly as many requests or connections as the limit lets in.
+//! connections. And a ban begins with a segment that is proven: one that was refused, or one of a source that has itself opened as many
+//! connections as the limit allows, and was refused another.
 
 use crate::admission::Mark;
+use crate::packet::Segment;
 use crate::refused::{Key, mix};
 use crate::time::Nanos;
 
-/// Of a slot, flipped: its window of what is proven.
-pub const SLOT: u32 = 1 << 31;
+/// Which of a limit's windows: by what its slot differs from the limit's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Side {
+    /// What anyone can forge.
+    Unproven = 0,
+    /// What is proven.
+    Proven = 1,
+    /// The connections that a ban needs. It refuses nothing.
+    Evidence = 2,
+    /// Of a limit of requests: connections that are opened, as the guard allows.
+    Connections = 3,
+    /// Of a limit of requests: segments that begin none, as the guard allows.
+    Segments = 4,
+}
 
-/// Of a slot, flipped: its window of what a ban needs. It refuses nothing.
-pub const EVIDENCE: u32 = 1 << 30;
+impl Side {
+    /// Every one.
+    pub const ALL: [Self; 5] = [Self::Unproven, Self::Proven, Self::Evidence, Self::Connections, Self::Segments];
 
-/// By what the slots of a limit's windows may differ from its own.
-pub const SIDES: [u32; 3] = [0, SLOT, EVIDENCE];
+    /// Of a code.
+    #[inline(always)]
+    pub const fn from_code(code: u32) -> Self {
+        match code {
+            1 => Self::Proven,
+            2 => Self::Evidence,
+            3 => Self::Connections,
+            4 => Self::Segments,
+            _ => Self::Unproven,
+        }
+    }
+
+    /// Its slot, of a limit with this one.
+    #[inline(always)]
+    pub const fn slot(self, slot: u32) -> u32 {
+        slot ^ (self as u32) << SIDE_SHIFT
+    }
+
+    /// Whether the guard holds a source to it.
+    #[inline(always)]
+    pub const fn is_guard(self) -> bool {
+        matches!(self, Self::Connections | Self::Segments)
+    }
+}
+
+const SIDE_SHIFT: u32 = 29;
 
 /// What the slots of all windows of a limit have in common: those of two limits differ in it, or they would share a window.
 pub const fn of_all_sides(slot: u32) -> u32 {
-    slot & !(SLOT | EVIDENCE)
+    slot & (1 << SIDE_SHIFT) - 1
 }
+
+/// Segments that begin no request, as the guard allows them to a source: so many times the limit of requests, and at least
+/// [`GUARDED_SEGMENTS_MIN`]. // docs/COUNTING.md has what was measured
+pub const GUARDED_SEGMENTS_PER_REQUEST: u64 = 64;
+
+/// However small the limit is: 100 MB of an upload are 6 400, see [`crate::conversation::is_accounted`].
+pub const GUARDED_SEGMENTS_MIN: u64 = 16_384;
 
 /// What a rule asks proof for; some of them.
 pub mod asks {
     /// Each TCP segment: the rule counts packets or bytes, or refuses everything.
     pub const SEGMENTS: u8 = 1;
-    /// Each connection, once: the rule counts these or requests, and bans.
+    /// Each connection, once: the rule counts these, and bans.
     pub const CONNECTIONS: u8 = 2;
     /// Bans begin by what is proven alone.
     pub const BANS: u8 = 4;
@@ -66,12 +113,55 @@ pub const fn is_looked_up(connection: Mark, now: Nanos) -> bool {
 pub enum Standing {
     /// There is none, or one that listens: anyone can send this.
     Unknown,
-    /// It has answered a SYN, and waits for the end of the handshake. A client's first request may come with that, and be looked at
-    /// before the stack has seen either: it is counted as what is proven, like those after it, and bans nobody. What is no request
-    /// is not.
+    /// It has answered a SYN, and waits for the end of the handshake, and cannot say what that is. A client's first request may come with
+    /// it, and be looked at before the stack has seen either: it is counted as what is proven, like those after it, and bans
+    /// nobody. What is no request is not.
     Answered,
-    /// It has heard from its peer what only that can know.
+    /// Its peer has sent this, who has received what it has sent.
     Established,
+    /// It does not take this segment, whoever sent it.
+    Ignored,
+}
+
+/// What a socket has received and sent, as it says itself (`struct tcp_sock`, Linux 6.18). Sequence numbers in host order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Socket {
+    /// The next byte that it expects: `rcv_nxt`.
+    pub received: u32,
+    /// What it expected when it last told its window: `rcv_wup`.
+    pub window_at: u32,
+    /// The window: `rcv_wnd`.
+    pub window: u32,
+    /// The next byte that it will send: `snd_nxt`.
+    pub said: u32,
+    /// The first byte that its peer has not acknowledged: `snd_una`.
+    pub unacknowledged: u32,
+    /// The largest window that its peer has told: `max_window`.
+    pub peers_window_max: u32,
+}
+
+impl Socket {
+    /// The first byte that it does not take yet.
+    #[inline(always)]
+    pub const fn window_end(&self) -> u32 {
+        self.window_at.wrapping_add(self.window)
+    }
+
+    /// Whether it takes a segment by its sequence numbers (`tcp_sequence`, `tcp_ack`, net/ipv4/tcp_input.c, Linux 6.18).
+    #[inline(always)]
+    pub const fn takes(&self, segment: &Segment) -> bool {
+        let end = segment.sequence.wrapping_add(segment.payload_bytes);
+        let is_in_window = is_at_or_behind(self.window_at, end) && is_at_or_behind(segment.sequence, self.window_end());
+        let (unheard, not_acknowledged) =
+            (self.said.wrapping_sub(segment.acknowledged), self.said.wrapping_sub(self.unacknowledged));
+        is_in_window && unheard <= not_acknowledged.saturating_add(self.peers_window_max)
+    }
+}
+
+/// Whether `first` comes before `second`, or is it, on the circle that sequence numbers are.
+#[inline(always)]
+const fn is_at_or_behind(first: u32, second: u32) -> bool {
+    second.wrapping_sub(first) < 1 << 31
 }
 
 /// What a socket in this state says (`include/net/tcp_states.h`, Linux 6.18).
@@ -86,6 +176,14 @@ pub const fn standing(state: u32) -> Standing {
     } else {
         Standing::Unknown
     }
+}
+
+/// Whether a socket in this state has ended its side: it answers nothing any more.
+#[inline(always)]
+pub const fn has_ended(state: u32) -> bool {
+    const ESTABLISHED: u32 = 1;
+    const CLOSE_WAIT: u32 = 8;
+    is_established(state) && state != ESTABLISHED && state != CLOSE_WAIT
 }
 
 #[inline(always)]
@@ -105,13 +203,6 @@ const fn is_established(state: u32) -> bool {
         | 1 << LAST_ACK
         | 1 << CLOSING;
     state < 32 && ALL >> (state & 31) & 1 != 0
-}
-
-/// Whether so much of a limit of `amount` was proven that it is the source itself who asks for more: three quarters, or all of less than
-/// four. Not each connection that is let in sends something.
-#[inline(always)]
-pub const fn is_enough(used: u64, amount: u64) -> bool {
-    used != 0 && used >= amount - amount / 4
 }
 
 #[cfg(test)]
@@ -165,10 +256,48 @@ mod tests {
     }
 
     #[test]
-    fn three_quarters_of_the_limit_are_enough_and_less_is_not() {
-        for (amount, enough) in [(1, 1), (2, 2), (3, 3), (4, 3), (10, 8), (1000, 750)] {
-            assert!(is_enough(enough, amount) && !is_enough(enough - 1, amount), "{amount}");
+    fn a_socket_takes_what_is_in_its_window_and_acknowledges_what_it_has_said() {
+        let socket = Socket {
+            received: 1_000,
+            window_at: 900,
+            window: 5_000,
+            said: 10,
+            unacknowledged: u32::MAX - 9,
+            peers_window_max: 100,
+        };
+        let takes = |sequence, acknowledged, payload_bytes| {
+            socket.takes(&Segment { sequence, acknowledged, payload_bytes, ..Segment::default() })
+        };
+        for (sequence, payload_bytes, is_taken) in [
+            (1_000, 0, true),
+            (899, 0, false),
+            (800, 100, true),
+            (800, 99, false),
+            (5_900, 10, true),
+            (5_901, 10, false),
+            (1_000_u32.wrapping_sub(1 << 31), 10, false),
+        ] {
+            assert_eq!(takes(sequence, 10, payload_bytes), is_taken, "{sequence} {payload_bytes}");
         }
-        assert!(!is_enough(0, 0));
+        for (acknowledged, is_taken) in [
+            (10, true),
+            (11, false),
+            (u32::MAX - 9, true),
+            (u32::MAX - 109, true),
+            (u32::MAX - 110, false),
+            (1 << 30, false),
+        ] {
+            assert_eq!(takes(1_000, acknowledged, 10), is_taken, "{acknowledged}");
+        }
+    }
+
+    #[test]
+    fn each_side_of_a_limit_has_a_window_of_its_own() {
+        let mut slots: Vec<_> = [7, 8].into_iter().flat_map(|slot| Side::ALL.map(|side| side.slot(slot))).collect();
+        assert!(slots.iter().all(|slot| [7, 8].contains(&of_all_sides(*slot))));
+        slots.sort_unstable();
+        slots.dedup();
+        assert_eq!(slots.len(), 10);
+        assert!(Side::ALL.iter().all(|side| Side::from_code(*side as u32) == *side));
     }
 }

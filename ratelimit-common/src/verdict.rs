@@ -76,6 +76,8 @@ reasons! {
     TooManyTags = 14, "too_many_tags", Drop;
     /// From a source that nobody knows, not looked at: more new ones came than can be remembered, and it was not drawn.
     NotAdmitted = 15, "not_admitted", Pass;
+    /// Over what the guard of a limit of requests allows beside them: connections, or segments that begin no request.
+    Guard = 16, "guard", Drop;
 }
 
 /// What was decided about one packet.

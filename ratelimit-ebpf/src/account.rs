@@ -37,6 +37,7 @@ fn count(interface: usize, frame: &XdpFrame<'_>, verdict: Verdict) {
         | Reason::Banned
         | Reason::Denied
         | Reason::NewSourceBudget
+        | Reason::Guard
         | Reason::NotAdmitted => frame.known_len(),
     };
     maps::count(counters_index(interface, verdict.rule), verdict.reason, bytes as u64);

@@ -2,7 +2,7 @@
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::programs::XdpContext;
-use ratelimit_common::conversation::{Conversation, Record, Sought, Walk};
+use ratelimit_common::conversation::{Conversation, Moment, Record, Sought, Walk, is_accounted};
 
 use crate::maps;
 use crate::packet::XdpFrame;
@@ -13,12 +13,20 @@ pub(crate) struct Judged(u32);
 
 /// Above all numbers of requests: nothing is pending.
 const CONTINUES: u32 = 1 << 31;
+/// Likewise: the guard counts it.
+const IS_UNACCOUNTED: u32 = 1 << 30;
 
 impl Judged {
     /// How many requests begin in it.
     #[inline(always)]
     pub(crate) const fn requests(self) -> u32 {
-        self.0 & !CONTINUES
+        self.0 & !(CONTINUES | IS_UNACCOUNTED)
+    }
+
+    /// Whether it begins none, and is one that the guard counts.
+    #[inline(always)]
+    pub(crate) const fn is_unaccounted(self) -> bool {
+        self.0 & IS_UNACCOUNTED != 0
     }
 
     /// Whether its connection is to be remembered once it is admitted.
@@ -28,8 +36,8 @@ impl Judged {
     }
 }
 
-/// Judges the segment that this frame is. Where it `passes` unless a request begins in it, and none does, its connection is
-/// remembered there and then.
+/// Judges the segment that this frame is, by what its socket has said. Where it `passes` unless a request begins in it or the guard counts
+/// it, and neither is so, its connection is remembered there and then.
 #[inline(always)]
 pub(crate) fn judge(frame: &XdpFrame, passes: bool) -> Judged {
     Judged(turn(frame.context(), passes as u32))
@@ -41,25 +49,34 @@ pub(crate) fn judge(frame: &XdpFrame, passes: bool) -> Judged {
 extern "C" fn turn(ctx: *mut xdp_md, passes: u32) -> u32 {
     let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return CONTINUES };
     pending.set_conversation(seen);
-    let Some(known) = pending.known_conversation() else { return begins(ctx, 0) };
-    let context = XdpContext::new(ctx);
-    if passes != 0 && known.continues(&XdpFrame::new(&context), &seen.segment()) {
-        return CONTINUES;
+    let known = pending.known_conversation();
+    pending.conversation = match &known {
+        Some(known) => **known,
+        None => Conversation::default(),
+    };
+    let requests = begins(ctx, known.is_some() as u32);
+    if requests != 0 {
+        return requests & !(CONTINUES | IS_UNACCOUNTED);
     }
-    pending.conversation = *known;
-    if passes == 0 && pending.conversation.continues(&XdpFrame::new(&context), &seen.segment()) {
-        return 0;
+    if is_accounted(&seen.segment()) && !pending.conversation.is_at_its_beginning() {
+        return IS_UNACCOUNTED;
     }
-    begins(ctx, 1)
+    match known {
+        Some(known) if passes != 0 => {
+            *known = pending.conversation;
+            CONTINUES
+        }
+        Some(_) | None => 0,
+    }
 }
 
 /// The rest of [`turn`]: what begins in a segment.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn begins(ctx: *mut xdp_md, is_known: u32) -> u32 {
-    let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return CONTINUES };
+    let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return 0 };
     let context = XdpContext::new(ctx);
-    pending.conversation.turn(&XdpFrame::new(&context), &seen.segment(), is_known != 0)
+    pending.conversation.turn(&XdpFrame::new(&context), &seen.segment(), is_known != 0, seen.peer())
 }
 
 impl Walk for XdpFrame<'_> {
@@ -74,8 +91,9 @@ impl Walk for XdpFrame<'_> {
     }
 
     #[inline(always)]
-    fn record(&self, conversation: &mut Conversation, record: Record, acknowledged: u32) -> u32 {
-        record_of(conversation, record.length.into(), record.kind.into(), record.begins_segment.into(), acknowledged)
+    fn record(&self, conversation: &mut Conversation, record: Record, moment: Moment) -> u32 {
+        let word = u32::from(record.length) | u32::from(record.kind) << 16 | u32::from(record.begins_segment) << 24;
+        record_of(conversation, word, moment.sequence, moment.said)
     }
 }
 
@@ -98,20 +116,14 @@ extern "C" fn is_at(ctx: *mut xdp_md, sought: u32, start: u32, next: u32, end: u
 
 #[inline(always)]
 const fn sought(code: u32) -> Sought {
-    if code == Sought::Request as u32 { Sought::Request } else { Sought::Http2 }
+    if code == Sought::Version as u32 { Sought::Version } else { Sought::Http2 }
 }
 
 /// [`Conversation::record`], likewise. Null is not passed; the verifier wants to see that it would do no harm.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn record_of(
-    conversation: *mut Conversation,
-    length: u32,
-    kind: u32,
-    begins: u32,
-    acknowledged: u32,
-) -> u32 {
+extern "C" fn record_of(conversation: *mut Conversation, word: u32, sequence: u32, said: u32) -> u32 {
     let Some(conversation) = maps::place(conversation) else { return 0 };
-    let record = Record { kind: kind as u8, begins_segment: begins != 0, length: length as u16 };
-    conversation.record(record, acknowledged)
+    let record = Record { kind: (word >> 16) as u8, begins_segment: word >> 24 != 0, length: word as u16 };
+    conversation.record(record, Moment { sequence, said })
 }

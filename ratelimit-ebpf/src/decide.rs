@@ -5,7 +5,7 @@ use ratelimit_common::access::{self, Grant};
 use ratelimit_common::admission::asks_first;
 use ratelimit_common::layout::{self, Prefix, RULES_MAX, Rule, RuleSet, Unlisted};
 use ratelimit_common::packet::{Head, To};
-use ratelimit_common::proof::asks;
+use ratelimit_common::proof::asks as proof_of;
 use ratelimit_common::refused::Key;
 use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
 use ratelimit_common::verdict::{Action, Reason, Verdict};
@@ -14,9 +14,9 @@ use crate::clock::Clock;
 use crate::conversations;
 use crate::flows::Part;
 use crate::limits::{
-    BY_ESTABLISHED, BY_OPENING, Cost, Look, ban_v4, ban_v6, ban_v6_wide, charge_all_v4, charge_all_v6,
-    charge_all_v6_wide, prove_v4, prove_v6, prove_v6_wide, refused_v4, refused_v6, refused_v6_wide, room_v4, room_v6,
-    room_v6_wide, shadow_v4, shadow_v6, shadow_v6_wide,
+    BY_ESTABLISHED, Cost, Look, ban_v4, ban_v6, ban_v6_wide, charge_all_v4, charge_all_v6, charge_all_v6_wide,
+    prove_v4, prove_v6, prove_v6_wide, refused_v4, refused_v6, refused_v6_wide, room_v4, room_v6, room_v6_wide,
+    shadow_v4, shadow_v6, shadow_v6_wide,
 };
 use crate::maps::{self, Active, NoPacket, Pending, Seen};
 use crate::newcomers::{excuses, turned_away};
@@ -286,14 +286,25 @@ struct Judging {
 fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
     let rule = judging.rule;
     let Some(Ok(head)) = maps::seen().map(Seen::head) else { return Reason::InternalError };
-    let (opening, requests, pending) = match head.to {
-        To::Tcp { opening, has_payload: true, .. } if rule.counts_requests != 0 => {
+    let may_ask = matches!(head.to, To::Tcp { opening: false, has_payload: true, .. }) && rule.counts_requests != 0;
+    let proof = match head.to {
+        To::Tcp { opening: false, .. } if proof::is_asked(rule, may_ask) => {
             if frame.seen().is_none() {
                 return Reason::InternalError;
             }
-            let judged = conversations::judge(frame, rule.counts_requests == 2);
-            (opening, judged.requests(), if judged.is_pending() { Leaves::Conversation } else { Leaves::Nothing })
+            Proof::of(frame, active.word.generation(), judging.index, may_ask)
         }
+        _ => Proof::NONE,
+    };
+    let mut is_unaccounted = false;
+    let (opening, requests, pending) = match head.to {
+        To::Tcp { opening: false, .. } if may_ask && !proof.is_ignored() => {
+            let judged = conversations::judge(frame, rule.counts_requests == 2);
+            is_unaccounted = judged.is_unaccounted() && proof.is_proven();
+            (false, judged.requests(), if judged.is_pending() { Leaves::Conversation } else { Leaves::Nothing })
+        }
+        // A server that takes payload with a SYN answers it.
+        To::Tcp { opening: true, has_payload: true, .. } if rule.counts_requests != 0 => (true, 1, Leaves::Nothing),
         To::Udp { .. } if rule.counts_connections | rule.counts_requests != 0 => {
             if frame.seen().is_none() {
                 return Reason::InternalError;
@@ -306,28 +317,14 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
         To::Unwalkable => (true, 1, Leaves::Nothing),
         To::Udp { .. } | To::Fragment | To::Other | To::Essential => (false, 0, Leaves::Nothing),
     };
-    let proof = match head.to {
-        To::Tcp { opening: false, .. } if proof::is_asked(rule, requests) => {
-            if frame.seen().is_none() {
-                return Reason::InternalError;
-            }
-            Proof::of(frame, active.word.generation(), judging.index, requests)
-        }
-        _ => Proof::NONE,
-    };
     let Some(seen) = maps::seen() else { return Reason::InternalError };
     let cost = Cost::new(opening, requests, seen.ip_bytes(), proof);
     let cost = if judging.is_asked { cost.asked() } else { cost };
-    let by = match head.to {
-        To::Tcp { opening: true, .. } => BY_OPENING,
-        _ if proof.is_established() => BY_ESTABLISHED,
-        _ => 0,
-    };
+    let cost = if is_unaccounted { cost.unaccounted() } else { cost };
+    let by = if proof.is_established() { BY_ESTABLISHED } else { 0 };
     let reason = judge_source(active, judging, seen.source(), cost, by);
-    // What is refused is sent again, and would be counted again.
-    let proven = proof.proven(rule, if reason.action() == Action::Pass { requests } else { 0 });
-    if proven != 0 {
-        prove(active, judging.index, seen.source(), proven);
+    if proof.is_evidence() && reason.action() == Action::Pass {
+        prove(active, judging.index, seen.source(), proof.is_first());
     }
     let decisive = match pending {
         Leaves::Nothing => return reason,
@@ -365,7 +362,7 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost, b
                 cost,
                 |cost| room_v4(prefix, generation, index, cost.word()),
                 |at| refused_v4(prefix, generation, index, at),
-                || charge_all_v4(prefix, generation, cost.charged(index), cost.word()),
+                || charge_all_v4(prefix, generation, index, cost.word()),
                 |at| ban_v4(prefix, generation, index, at | by),
                 || shadow_v4(prefix, generation, index, cost.word()),
             )
@@ -378,7 +375,7 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost, b
                     cost,
                     |cost| room_v6(high, generation, index, cost.word()),
                     |at| refused_v6(high, generation, index, at),
-                    || charge_all_v6(high, generation, cost.charged(index), cost.word()),
+                    || charge_all_v6(high, generation, index, cost.word()),
                     |at| ban_v6(high, generation, index, at | by),
                     || shadow_v6(high, generation, index, cost.word()),
                 )
@@ -388,7 +385,7 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost, b
                     cost,
                     |cost| room_v6_wide(high, low, generation, index, cost.word()),
                     |at| refused_v6_wide(high, low, generation, index, at),
-                    || charge_all_v6_wide(high, low, generation, cost.charged(index), cost.word()),
+                    || charge_all_v6_wide(high, low, generation, index, cost.word()),
                     |at| ban_v6_wide(high, low, generation, index, at | by),
                     || shadow_v6_wide(high, low, generation, index, cost.word()),
                 )
@@ -398,19 +395,20 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost, b
     Reason::from_code(code)
 }
 
-/// Counts what the source has proven: [`Proof::proven`].
+/// Counts a connection that the source has opened, or bans it for too many.
 #[inline(always)]
-fn prove(active: Active, rule: u32, source: Address, proven: u32) {
+fn prove(active: Active, rule: u32, source: Address, is_first: bool) {
+    let first = u32::from(is_first);
     let Active { config, word } = active;
     let generation = word.generation();
     let _always_zero = match source {
-        Address::V4(address) => prove_v4(cut_ipv4(address, config.ipv4_mask), generation, rule, proven),
+        Address::V4(address) => prove_v4(cut_ipv4(address, config.ipv4_mask), generation, rule, first),
         Address::V6(address) => {
             let [high, low] = cut_ipv6(address, config.ipv6_mask);
             if config.ipv6_wide == 0 {
-                prove_v6(high, generation, rule, proven)
+                prove_v6(high, generation, rule, first)
             } else {
-                prove_v6_wide(high, low, generation, rule, proven)
+                prove_v6_wide(high, low, generation, rule, first)
             }
         }
     };
@@ -440,9 +438,9 @@ fn hold(
     let mut bans = rule.bans.steps_len != 0 && rule.dry_run == 0;
     if code == Reason::WithinLimit as u32 {
         // Which limit another CPU has filled meanwhile is not known: where bans need proof, the next packet bans.
-        bans &= rule.proof & asks::BANS == 0;
+        bans &= rule.proof & proof_of::BANS == 0;
         code = charge_all();
-    } else if code == Reason::OverLimit as u32 {
+    } else if code == Reason::OverLimit as u32 || code == Reason::Guard as u32 {
         let _always_zero = refused(look.at());
     }
     if code == Reason::OverLimit as u32 && bans {

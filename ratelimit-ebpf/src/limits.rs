@@ -4,20 +4,20 @@
 use ratelimit_common::ban::Ban;
 use ratelimit_common::gcra;
 use ratelimit_common::layout::{self, CHARGE_GENERATION, ChargeOrder, LIMITS_MAX, RULES_MAX, Rule, Unit};
-use ratelimit_common::proof::{self, asks};
+use ratelimit_common::proof::{Side, asks};
 use ratelimit_common::time::BucketIndex;
 use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_common::window::{self, Cells, Charge};
 
 use crate::clock::Clock;
 use crate::maps::{self, Inserted, SourceRef, SourceV4, SourceV6, SourceV6Wide, Sources};
-use crate::newcomers::{admit, excuses, make_known, turned_away};
+use crate::newcomers::{admit, excuses, make_armed, make_known, turned_away};
 use crate::notes::{lasts, least, note, of_unproven};
-use words::{BY_ORDER, EVIDENCE, LimitIndex, PROVEN, charged};
+use words::{At, BY_EVIDENCE, BY_ORDER, LimitIndex, charged};
 
 mod words;
 
-pub(crate) use words::{BY_ESTABLISHED, BY_OPENING, Cost, Look};
+pub(crate) use words::{BY_ESTABLISHED, Cost, Look};
 
 /// The verifier walks a global function once, whatever it is called with, as long as its arguments are plain numbers;
 /// inlined, the paths through these would multiply past the million instructions that it looks at. One of each for
@@ -36,7 +36,7 @@ macro_rules! families {
             #[unsafe(no_mangle)]
             #[inline(never)]
             pub(crate) extern "C" fn $refused($($word: $type,)* generation: u32, rule: u32, at: u32) -> u32 {
-                refused(&$source, generation, LimitIndex::new(rule | at & PROVEN, (at & !PROVEN) as usize));
+                refused(&$source, generation, LimitIndex::new(rule, At(at)));
                 0
             }
 
@@ -48,38 +48,36 @@ macro_rules! families {
                 0
             }
 
-            /// Counts what was proven, in the windows of what a ban needs: requests, above them whether it is the first of its
-            /// connection. Returns 0.
+            /// Counts a connection that is proven, if it is the `first` that is known of it, and bans the source where it was refused
+            /// another after as many. Returns 0.
             #[unsafe(no_mangle)]
             #[inline(never)]
-            pub(crate) extern "C" fn $prove($($word: $type,)* generation: u32, rule: u32, proven: u32) -> u32 {
+            pub(crate) extern "C" fn $prove($($word: $type,)* generation: u32, rule: u32, first: u32) -> u32 {
                 let Some(of) = maps::config(generation).and_then(|config| config.rules.get(rule as usize)) else { return 0 };
                 let [high, low] = Sources::words(&$source);
                 let _whatever = turned_away(high, low, generation, rule, excuses::PROVEN_OR_TOO_MUCH);
-                let (connections, requests) = (proven >> 16, proven & 0xffff);
                 for (at, limit) in of.limits[..LIMITS_MAX].iter().enumerate() {
                     if at >= of.limits_len as usize {
                         break;
                     }
-                    let amount = match Unit::from_code(limit.unit) {
-                        Some(Unit::Connections) => connections,
-                        Some(Unit::Requests) => requests,
-                        Some(Unit::Packets | Unit::Bytes) | None => 0,
-                    };
-                    if amount != 0 {
-                        let _whatever = $rounds($($word,)* generation, LimitIndex::new(rule | EVIDENCE, at).0, amount.into());
+                    if limit.unit != Unit::Connections as u8 {
+                        continue;
                     }
+                    if first != 0 {
+                        let _whatever = $rounds($($word,)* generation, LimitIndex::new(rule, At::new(at, Side::Evidence)).0, 1);
+                    }
+                    let _always_zero = $ban($($word,)* generation, rule, at as u32 | BY_EVIDENCE);
                 }
                 0
             }
 
-            /// [`charge_all`], of a rule's number as [`Cost::charged`] has it; returns a reason's code.
+            /// [`charge_all`]; returns a reason's code.
             #[unsafe(no_mangle)]
             #[inline(never)]
             pub(crate) extern "C" fn $charge_all($($word: $type,)* generation: u32, rule: u32, cost: u64) -> u32 {
                 let call = Calls {
-                    charge: |at, amount| $rounds($($word,)* generation, LimitIndex::new(rule, at).0, amount),
-                    refund: |at, amount, bucket: BucketIndex| {
+                    charge: |at: At, amount| $rounds($($word,)* generation, LimitIndex::new(rule, at).0, amount),
+                    refund: |at: At, amount, bucket: BucketIndex| {
                         let _always_zero = $refund($($word,)* LimitIndex::new(rule, at).in_generation(generation), amount, bucket.0);
                     },
                 };
@@ -101,12 +99,12 @@ macro_rules! families {
                 )
             }
 
-            /// Charges the first limit of the first rule, the window of it that `side` says; returns the bucket, or a
+            /// Charges the first limit of the first rule, the window of it with this [`Side`]'s code; returns the bucket, or a
             /// code above all buckets.
             #[unsafe(no_mangle)]
             #[inline(never)]
             extern "C" fn $charge_one($($word: $type,)* generation: u32, side: u32, amount: u64) -> u64 {
-                $rounds($($word,)* generation, LimitIndex::new(side, 0).0, amount)
+                $rounds($($word,)* generation, LimitIndex::new(0, At::new(0, Side::from_code(side))).0, amount)
             }
 
             /// Charges the rule's shadow limits, each for itself; returns 0.
@@ -118,9 +116,10 @@ macro_rules! families {
                     if at >= of.shadows_len as usize {
                         break;
                     }
-                    let amount = Cost(cost).of(limit.unit);
-                    if amount != 0 {
-                        let _whatever = $rounds($($word,)* generation, LimitIndex::new(rule, LIMITS_MAX + at).0, amount);
+                    let (amount, side) = Cost(cost).of(of, limit);
+                    if amount != 0 && !side.is_guard() {
+                        let at = At::new(LIMITS_MAX + at, Side::Unproven);
+                        let _whatever = $rounds($($word,)* generation, LimitIndex::new(rule, at).0, amount);
                     }
                 }
                 0
@@ -215,10 +214,10 @@ pub(crate) fn carry_out(order: &ChargeOrder) -> bool {
     );
     let [high, low] = [u64::from_ne_bytes(order.prefix[0]), u64::from_ne_bytes(order.prefix[1])];
     let side = match order.step {
-        ChargeOrder::CHARGE_PROVEN => PROVEN,
-        ChargeOrder::CHARGE_EVIDENCE => EVIDENCE,
-        _ => 0,
-    };
+        ChargeOrder::CHARGE_PROVEN => Side::Proven,
+        ChargeOrder::CHARGE_EVIDENCE => Side::Evidence,
+        _ => Side::Unproven,
+    } as u32;
     let code = match (order.step, order.family) {
         (ChargeOrder::BAN, ChargeOrder::V4) => u64::from(ban_v4(v4, CHARGE_GENERATION, 0, BY_ORDER)),
         (ChargeOrder::BAN, ChargeOrder::V6) => u64::from(ban_v6(high, CHARGE_GENERATION, 0, BY_ORDER)),
@@ -263,11 +262,11 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
         if at >= rule.limits_len as usize {
             break;
         }
-        let amount = cost.of(limit.unit);
+        let (amount, side) = cost.of(rule, limit);
         if amount != 0 {
             if reason == Reason::NotCounted
                 && let [high, low] = source.words()
-                && let turned_away = turned_away(high, low, generation, index, excuse(limit, amount, cost))
+                && let turned_away = turned_away(high, low, generation, index, excuse(&limit.on(side), amount, cost))
                 && turned_away != Reason::WithinLimit as u32
             {
                 return Look(turned_away);
@@ -276,14 +275,13 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
         } else if rule.refuse_all == 0 {
             continue;
         }
-        let side = cost.side(limit);
         // What is not counted apart is looked at with the packet's own cost, or the wrong limit would have refused it.
-        if side == 0 && cost.is_glance() {
+        if cost.is_glance() && limit.unit == Unit::Connections as u8 {
             continue;
         }
-        let Some(window) = source.window(limit.slot_of(side != 0)) else { continue };
-        if !has_room(window, rule, limit, amount, now.bucket(limit.bucket_ns), clock) {
-            return Look::refused(at as u32 | side);
+        let Some(window) = source.window(side.slot(limit.slot)) else { continue };
+        if !has_room(window, rule, limit, side, amount, now.bucket(limit.bucket_ns), clock) {
+            return Look::refused(At::new(at, side));
         }
     }
     if reason == Reason::NotCounted && rule.shadows_len != 0 && !cost.is_glance() {
@@ -314,12 +312,13 @@ fn has_room(
     window: SourceRef,
     rule: &Rule,
     limit: &layout::Limit,
+    side: Side,
     amount: u64,
     bucket: BucketIndex,
     clock: Clock,
 ) -> bool {
     let asked = if amount == 0 { 1 } else { amount };
-    let fits = fits(window, limit, bucket, asked, clock);
+    let fits = fits(window, limit, side, bucket, asked, clock);
     match (rule.refuse_all, limit.is_gcra) {
         (0, _) => fits,
         (_, 0) => window.refusals().lets_through(amount, bucket, limit.behind, fits),
@@ -329,11 +328,11 @@ fn has_room(
 }
 
 #[inline(always)]
-fn fits(window: SourceRef, limit: &layout::Limit, bucket: BucketIndex, asked: u64, clock: Clock) -> bool {
+fn fits(window: SourceRef, limit: &layout::Limit, side: Side, bucket: BucketIndex, asked: u64, clock: Clock) -> bool {
     match limit.is_gcra {
-        0 => window.has_room(limit, bucket, asked),
+        0 => window.has_room(limit, side, bucket, asked),
         // A bucket filled since the last tick was filled later than the coarse clock says, and would look too full.
-        _ => gcra::has_room(&window, limit.rate(), clock.precise(), asked),
+        _ => gcra::has_room(&window, limit.on(side).rate(), clock.precise(), asked),
     }
 }
 
@@ -347,26 +346,29 @@ fn refused<S: Sources>(source: &S, generation: u32, at: LimitIndex) {
     window.count_refused(bucket);
     let [high, low] = source.words();
     let _always_zero = make_known(high, low, generation);
-    if lasts(rule, limit) {
-        if !at.is_proven() {
+    let side = at.at().side();
+    if lasts(rule, limit, side) {
+        if side == Side::Unproven {
             of_unproven();
         }
-        let full_until = window.full_until(limit, bucket, least(limit));
+        let full_until = window.full_until(limit, side, bucket, least(limit));
         if full_until != bucket {
             let until_ns = full_until.0.wrapping_mul(limit.bucket_ns);
-            let _always_zero = note(generation, at.rule(), at.slot(limit), until_ns, Reason::OverLimit as u32);
+            let reason = if side.is_guard() { Reason::Guard } else { Reason::OverLimit };
+            let _always_zero = note(generation, at.rule(), at.slot(limit), until_ns, reason as u32);
         }
     }
 }
 
 /// Bans the source, or bans it again, unless the rule asks for proof and there is none; each ban that begins is counted once, on
-/// whichever CPU was first. `how` is the position of the limit that refused, with what it was refused by.
+/// whichever CPU was first. `how` is the [`At`] of the limit that refused, with what it was refused by.
 #[inline(always)]
 fn ban<S: Sources>(source: &S, generation: u32, rule: u32, how: u32) {
     let Some(config) = maps::config(generation) else { return };
+    let index = rule;
     let Some(rule) = config.rules.get(rule as usize) else { return };
     let needs_proof = rule.proof & asks::BANS != 0 && how & BY_ORDER == 0;
-    if needs_proof && !is_proven(source, rule, how, Clock::new(config.wall_offset_ns)) {
+    if needs_proof && !is_proven(source, generation, index, rule, how, Clock::new(config.wall_offset_ns)) {
         return;
     }
     let (row, rule, now) = (rule.row, &rule.bans, Clock::new(config.wall_offset_ns).coarse());
@@ -384,24 +386,35 @@ fn ban<S: Sources>(source: &S, generation: u32, rule: u32, how: u32) {
     }
 }
 
-/// Whether it is the source itself who asks for more than the limit that refused it.
+/// Whether it is the source itself who asks for more than the limit that refused it. A SYN that was refused is no proof, also of a source
+/// that has opened as many connections as it may: the next segment of one of them is asked, and says so.
 #[inline(always)]
-fn is_proven<S: Sources>(source: &S, rule: &Rule, how: u32, clock: Clock) -> bool {
-    let limit = &rule.limits[how as usize & (LIMITS_MAX - 1)];
-    match Unit::from_code(limit.unit) {
-        Some(Unit::Packets | Unit::Bytes) => how & BY_ESTABLISHED != 0 && how & PROVEN != 0,
-        Some(Unit::Connections) => how & BY_OPENING != 0 && is_evident(source, limit, clock),
-        Some(Unit::Requests) => how & BY_ESTABLISHED != 0 && is_evident(source, limit, clock),
-        None => false,
+fn is_proven<S: Sources>(source: &S, generation: u32, index: u32, rule: &Rule, how: u32, clock: Clock) -> bool {
+    let at = At(how & 0xff);
+    let limit = &rule.limits[at.position() & (LIMITS_MAX - 1)];
+    if limit.unit != Unit::Connections as u8 {
+        return how & BY_ESTABLISHED != 0 && at.side() == Side::Proven;
     }
+    if !has_opened_all(source, limit, clock) {
+        return false;
+    }
+    if how & BY_EVIDENCE == 0 {
+        let [high, low] = source.words();
+        let _always_zero = make_armed(high, low, generation, index);
+        return false;
+    }
+    let bucket = clock.coarse().bucket(limit.bucket_ns);
+    let behind = if limit.is_gcra == 0 { limit.behind } else { 1 };
+    source.window(limit.slot).is_some_and(|window| window.refusals().is_within(bucket, behind))
 }
 
+/// Whether the source has itself opened as many connections as the limit allows.
 #[inline(always)]
-fn is_evident<S: Sources>(source: &S, limit: &layout::Limit, clock: Clock) -> bool {
-    let Some(window) = source.window(limit.slot ^ proof::EVIDENCE) else { return false };
+fn has_opened_all<S: Sources>(source: &S, limit: &layout::Limit, clock: Clock) -> bool {
+    let Some(window) = source.window(Side::Evidence.slot(limit.slot)) else { return false };
     match limit.is_gcra {
-        0 => proof::is_enough(window.used(limit, clock.coarse().bucket(limit.bucket_ns)), limit.amount),
-        _ => proof::is_enough(window.load(0).saturating_sub(clock.precise().0), limit.burst),
+        0 => !window.has_room(limit, Side::Evidence, clock.coarse().bucket(limit.bucket_ns), 1),
+        _ => !gcra::has_room(&window, limit.rate(), clock.precise(), 1),
     }
 }
 
@@ -410,8 +423,8 @@ fn is_evident<S: Sources>(source: &S, limit: &layout::Limit, clock: Clock) -> bo
 #[inline(always)]
 fn charge_all<Charge, Refund>(rule: &Rule, cost: Cost, calls: &Calls<Charge, Refund>) -> Reason
 where
-    Charge: Fn(usize, u64) -> u64,
-    Refund: Fn(usize, u64, BucketIndex),
+    Charge: Fn(At, u64) -> u64,
+    Refund: Fn(At, u64, BucketIndex),
 {
     let mut buckets = [BucketIndex(0); LIMITS_MAX];
     let mut reason = Reason::WithinLimit;
@@ -419,14 +432,15 @@ where
         if at >= rule.limits_len as usize {
             break;
         }
-        let amount = cost.of(limit.unit);
+        let (amount, side) = cost.of(rule, limit);
         if amount == 0 {
             continue;
         }
-        reason = match (calls.charge)(at, amount) {
+        reason = match (calls.charge)(At::new(at, side), amount) {
             charged::NOT_KNOWN | charged::NOT_REMEMBERED => Reason::StateFull,
             charged::NOT_ADMITTED => Reason::NotAdmitted,
             charged::NEW_SOURCE_BUDGET => Reason::NewSourceBudget,
+            charged::REFUSED if side.is_guard() => Reason::Guard,
             charged::REFUSED => Reason::OverLimit,
             charged::CONTENDED => Reason::Contended,
             bucket => {
@@ -443,7 +457,8 @@ where
         for (at, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
             // Bucket 0 is none: this limit was not charged.
             if buckets[at].0 != 0 {
-                (calls.refund)(at, cost.of(limit.unit), buckets[at]);
+                let (amount, side) = cost.of(rule, limit);
+                (calls.refund)(At::new(at, side), amount, buckets[at]);
             }
         }
     }
@@ -458,8 +473,8 @@ fn charge<S: Sources>(source: &S, generation: u32, index: LimitIndex, amount: u6
     let precise = clock.precise();
     let now = precise.bucket(limit.bucket_ns);
     let charge = match limit.is_gcra {
-        0 => window::charge(&window, limit.arithmetic(), now, amount),
-        _ => gcra::charge(&window, limit.rate(), precise, amount),
+        0 => window::charge(&window, index.held(limit).arithmetic(), now, amount),
+        _ => gcra::charge(&window, index.held(limit).rate(), precise, amount),
     };
     match charge {
         Charge::Admitted(bucket) => bucket.0,
@@ -477,7 +492,7 @@ fn charge<S: Sources>(source: &S, generation: u32, index: LimitIndex, amount: u6
 fn settle<S: Sources>(source: &S, generation: u32, index: LimitIndex, bucket: BucketIndex) {
     let Some((limit, _)) = index.limit(generation) else { return };
     if let Some(window) = source.window(index.slot(limit)) {
-        let _newest = window::settle(&window, limit.arithmetic(), bucket);
+        let _newest = window::settle(&window, index.held(limit).arithmetic(), bucket);
     }
 }
 
@@ -490,8 +505,8 @@ fn remember<S: Sources>(source: &S, generation: u32, index: LimitIndex, amount: 
     let Some(first) = maps::scratch() else { return charged::NOT_REMEMBERED };
     maps::park(first, index.slot(limit));
     let fits = match limit.is_gcra {
-        0 => window::open(&mut first.cells, limit.arithmetic(), now, amount),
-        _ => gcra::open(&mut first.cells, limit.rate(), precise, amount),
+        0 => window::open(&mut first.cells, index.held(limit).arithmetic(), now, amount),
+        _ => gcra::open(&mut first.cells, index.held(limit).rate(), precise, amount),
     };
     // One that does not fit an empty window is not worth remembering.
     if !fits {
@@ -511,8 +526,8 @@ fn refund<S: Sources>(source: &S, index: LimitIndex, amount: u64, bucket: Bucket
     let Some((limit, _)) = index.limit(index.0 >> 16) else { return };
     if let Some(window) = source.window(index.slot(limit)) {
         match limit.is_gcra {
-            0 => window::refund(&window, limit.arithmetic(), bucket, amount),
-            _ => gcra::refund(&window, limit.rate(), amount),
+            0 => window::refund(&window, index.held(limit).arithmetic(), bucket, amount),
+            _ => gcra::refund(&window, index.held(limit).rate(), amount),
         }
     }
 }

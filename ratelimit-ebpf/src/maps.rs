@@ -18,6 +18,7 @@ use ratelimit_common::layout::{
     ROWS_MAX, RULES_MAX, Rule, RuleSet, SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
     TARGETS_MAX, UNLISTED_PER_LINE,
 };
+use ratelimit_common::proof::Side;
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::refused::{Cause, Line, WAYS};
 use ratelimit_common::source::Address;
@@ -309,20 +310,14 @@ impl SourceRef {
 
     /// [`window::full_until`].
     #[inline(always)]
-    pub(crate) fn full_until(self, limit: &layout::Limit, bucket: BucketIndex, least: u64) -> BucketIndex {
-        BucketIndex(out_of_line::full_until(self.0.as_ptr(), limit, bucket.0, least))
-    }
-
-    /// [`window::used`].
-    #[inline(always)]
-    pub(crate) fn used(self, limit: &layout::Limit, bucket: BucketIndex) -> u64 {
-        out_of_line::used(self.0.as_ptr(), limit, bucket.0)
+    pub(crate) fn full_until(self, limit: &layout::Limit, side: Side, bucket: BucketIndex, least: u64) -> BucketIndex {
+        BucketIndex(out_of_line::full_until(self.0.as_ptr(), limit, side as u32, bucket.0, least))
     }
 
     /// [`window::has_room`].
     #[inline(always)]
-    pub(crate) fn has_room(self, limit: &layout::Limit, bucket: BucketIndex, amount: u64) -> bool {
-        out_of_line::has_room(self.0.as_ptr(), limit, bucket.0, amount) != 0
+    pub(crate) fn has_room(self, limit: &layout::Limit, side: Side, bucket: BucketIndex, amount: u64) -> bool {
+        out_of_line::has_room(self.0.as_ptr(), limit, side as u32, bucket.0, amount) != 0
     }
 
     #[inline(always)]
@@ -369,7 +364,7 @@ impl Cells for SourceRef {
 /// The verifier walks a global function once, whatever it is called with. Null is not passed; the verifier wants to
 /// see that it would do no harm.
 mod out_of_line {
-    use super::{BucketIndex, Source, SourceRef, layout, window};
+    use super::{BucketIndex, Side, Source, SourceRef, layout, window};
 
     #[unsafe(no_mangle)]
     #[inline(never)]
@@ -383,10 +378,11 @@ mod out_of_line {
     pub(super) extern "C" fn full_until(
         source: *mut Source,
         limit: *const layout::Limit,
+        side: u32,
         bucket: u64,
         least: u64,
     ) -> u64 {
-        let (Some(source), Some(limit)) = (SourceRef::new(source), held(limit)) else { return bucket };
+        let (Some(source), Some(limit)) = (SourceRef::new(source), held(limit, side)) else { return bucket };
         window::full_until(&source, limit, BucketIndex(bucket), least).0
     }
 
@@ -395,24 +391,18 @@ mod out_of_line {
     pub(super) extern "C" fn has_room(
         source: *mut Source,
         limit: *const layout::Limit,
+        side: u32,
         bucket: u64,
         amount: u64,
     ) -> u32 {
-        let (Some(source), Some(limit)) = (SourceRef::new(source), held(limit)) else { return 1 };
+        let (Some(source), Some(limit)) = (SourceRef::new(source), held(limit, side)) else { return 1 };
         window::has_room(&source, limit, BucketIndex(bucket), amount) as u32
     }
 
-    #[unsafe(no_mangle)]
-    #[inline(never)]
-    pub(super) extern "C" fn used(source: *mut Source, limit: *const layout::Limit, bucket: u64) -> u64 {
-        let (Some(source), Some(limit)) = (SourceRef::new(source), held(limit)) else { return 0 };
-        window::used(&source, limit, BucketIndex(bucket))
-    }
-
     #[inline(always)]
-    fn held(limit: *const layout::Limit) -> Option<window::Limit> {
+    fn held(limit: *const layout::Limit, side: u32) -> Option<window::Limit> {
         // SAFETY: a limit of a rule, which lives as long as its map.
-        unsafe { limit.as_ref() }.map(layout::Limit::arithmetic)
+        unsafe { limit.as_ref() }.map(|limit| limit.on(Side::from_code(side)).arithmetic())
     }
 
     const fn limit(behind: u32, count_bits: u32) -> window::Limit {

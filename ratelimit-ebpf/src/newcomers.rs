@@ -1,7 +1,8 @@
 //! Who is remembered where more new sources come than the maps can take. What is decided by is in `ratelimit_common::admission`.
 
 use ratelimit_common::admission::Mark;
-use ratelimit_common::layout::CHARGE_GENERATION;
+use ratelimit_common::layout::{CHARGE_GENERATION, Config};
+use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 
 use crate::clock::Clock;
@@ -87,4 +88,21 @@ pub(crate) extern "C" fn make_known(high: u64, low: u64, generation: u32) -> u32
         maps::make_marked(Marked::Known, config, Mark::of(config.seed, high, low, config.turn_shift, now));
     }
     0
+}
+
+/// By what the words of a source that is armed differ from its own.
+const ARMED: u64 = 0x61_72_6d_65_64 << 24;
+
+/// Notes that this source was refused a connection by this rule, after it has itself opened as many as it may: the next segment of one of
+/// those bans it. Returns 0.
+#[inline(always)]
+pub(crate) fn make_armed(high: u64, low: u64, generation: u32, rule: u32) -> u32 {
+    make_known(high, low ^ ARMED ^ u64::from(rule) << 16, generation)
+}
+
+/// Whether that was noted; true also for some of which it was not.
+#[inline(always)]
+pub(crate) fn is_armed(config: &Config, high: u64, low: u64, rule: u32, now: Nanos) -> bool {
+    let low = low ^ ARMED ^ u64::from(rule) << 16;
+    maps::is_marked(Marked::Known, config, Mark::of(config.seed, high, low, config.turn_shift, now))
 }

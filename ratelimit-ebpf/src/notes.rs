@@ -2,6 +2,7 @@
 //! `ratelimit_common::refused`.
 
 use ratelimit_common::layout::{Limit, Rule, Unit};
+use ratelimit_common::proof::Side;
 use ratelimit_common::refused::{Key, Term};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
@@ -12,7 +13,7 @@ use crate::maps;
 /// Whether the limit, once it has no room for one more in the window that refused the packet at hand, refuses each packet like that until
 /// it has, and nothing else is done with those.
 #[inline(always)]
-pub(crate) fn lasts(rule: &Rule, limit: &Limit) -> bool {
+pub(crate) fn lasts(rule: &Rule, limit: &Limit, side: Side) -> bool {
     let is_all = rule.refuse_all == 0 && rule.shadows_len == 0 && rule.bans.steps_len == 0 && limit.is_gcra == 0;
     let Some(key) = maps::pending().map(|pending| pending.refused) else { return false };
     is_all
@@ -20,7 +21,8 @@ pub(crate) fn lasts(rule: &Rule, limit: &Limit) -> bool {
             Some(Unit::Packets | Unit::Bytes) => true,
             // Of the others it depends on the connection or flow.
             Some(Unit::Connections) => key.is_opening(),
-            Some(Unit::Requests) | None => false,
+            Some(Unit::Requests) => side == Side::Connections && key.is_opening(),
+            None => false,
         }
 }
 

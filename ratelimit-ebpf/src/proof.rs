@@ -10,7 +10,7 @@ use ratelimit_common::refused::{Key, Term};
 
 use crate::clock::Clock;
 use crate::maps::{self, Marked};
-use crate::newcomers::make_known;
+use crate::newcomers::{is_armed, make_known};
 use crate::packet::XdpFrame;
 
 /// What [`proof`] says of a segment.
@@ -20,16 +20,17 @@ pub(crate) struct Proof(u32);
 const PROVEN: u32 = 1;
 const ESTABLISHED: u32 = 2;
 const FIRST: u32 = 4;
-const ASKED_EARLY: u32 = 8;
+const IGNORED: u32 = 8;
+const ARMED: u32 = 16;
 
 impl Proof {
     /// Of what proves nothing.
     pub(crate) const NONE: Self = Self(0);
 
-    /// Of the segment that this frame is, once it was seen.
+    /// Of the segment that this frame is, once it was seen; `may_ask`: it may be asked for something, by a rule that counts that.
     #[inline(always)]
-    pub(crate) fn of(frame: &XdpFrame, generation: u32, rule: u32, requests: u32) -> Self {
-        Self(proof(frame.context(), generation, rule, requests))
+    pub(crate) fn of(frame: &XdpFrame, generation: u32, rule: u32, may_ask: bool) -> Self {
+        Self(proof(frame.context(), generation, rule, may_ask as u32))
     }
 
     /// Whether it is counted as what is proven.
@@ -44,22 +45,29 @@ impl Proof {
         self.0 & ESTABLISHED != 0
     }
 
-    /// What the rule's bans need of it, in which so many requests were let in: those, with the one that came before its connection was
-    /// established, and above 16 bits whether it is the first of its connection that is known to be.
+    /// Whether the server does not take it, so that no request begins in it.
     #[inline(always)]
-    pub(crate) const fn proven(self, rule: &Rule, requests: u32) -> u32 {
-        if rule.proof & asks::CONNECTIONS == 0 || !self.is_established() {
-            return 0;
-        }
-        let early = (self.0 & ASKED_EARLY != 0) as u32;
-        (self.0 & FIRST != 0) as u32 * (1 << 16) | (requests + early) & 0xffff
+    pub(crate) const fn is_ignored(self) -> bool {
+        self.0 & IGNORED != 0
+    }
+
+    /// Whether it says something of its source's connections: that this is the first that is known of one, or that too many were opened.
+    #[inline(always)]
+    pub(crate) const fn is_evidence(self) -> bool {
+        self.0 & (FIRST | ARMED) != 0
+    }
+
+    /// Whether it is the first that is known of its connection.
+    #[inline(always)]
+    pub(crate) const fn is_first(self) -> bool {
+        self.0 & FIRST != 0
     }
 }
 
-/// Whether it matters to the rule what a segment proves in which so many requests begin.
+/// Whether it matters to the rule what a segment proves.
 #[inline(always)]
-pub(crate) const fn is_asked(rule: &Rule, requests: u32) -> bool {
-    requests != 0 || rule.proof & (asks::SEGMENTS | asks::CONNECTIONS) != 0
+pub(crate) const fn is_asked(rule: &Rule, may_ask: bool) -> bool {
+    may_ask || rule.proof & (asks::SEGMENTS | asks::CONNECTIONS) != 0
 }
 
 /// What [`refused_unproven`] returns of a segment that is to be looked up first, which is no [`Term`].
@@ -130,37 +138,34 @@ extern "C" fn look_up(ctx: *mut xdp_md, generation: u32, source: u64, what: u64)
 /// A function of its own: it is walked once, and its stack is free again when the source is judged.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn proof(ctx: *mut xdp_md, generation: u32, rule: u32, requests: u32) -> u32 {
+extern "C" fn proof(ctx: *mut xdp_md, generation: u32, rule: u32, may_ask: u32) -> u32 {
     let (Some(config), Some(seen)) = (maps::config(generation), maps::seen()) else { return 0 };
+    let index = rule;
     let rule = maps::rule(config, rule);
     if rule.proof & asks::CONNECTIONS == 0 {
-        return bits(standing(ctx, generation, rule), rule, requests);
+        return bits(standing(ctx, generation, rule), rule, may_ask);
     }
-    let [high, low] = seen.connection_words();
     let now = Clock::new(config.wall_offset_ns).coarse();
-    let mark = Mark::of(config.seed, high, low, config.turn_shift, now);
-    let is_known = maps::is_marked(Marked::Known, config, mark);
-    if is_known && requests == 0 && rule.proof & asks::SEGMENTS == 0 {
+    let [high, low] = seen.source_words(config);
+    let is_armed = is_armed(config, high, low, index, now);
+    let [high, low] = seen.connection_words();
+    let is_known = maps::is_marked(Marked::Known, config, Mark::of(config.seed, high, low, config.turn_shift, now));
+    if is_known && !is_armed && may_ask == 0 && rule.proof & asks::SEGMENTS == 0 {
         // As long as it sends, it is not taken for another one.
         let _always_zero = make_known(high, low, generation);
         return 0;
     }
-    let bits = bits(standing(ctx, generation, rule), rule, requests);
-    let asked_early = Mark::of(config.seed, low, high, config.turn_shift, now);
-    if bits & ESTABLISHED == 0 {
-        if bits & PROVEN != 0 {
-            let _always_zero = make_known(low, high, generation);
+    let mut bits = bits(standing(ctx, generation, rule), rule, may_ask);
+    if bits & ESTABLISHED != 0 {
+        let _always_zero = make_known(high, low, generation);
+        if !is_known {
+            bits |= FIRST;
         }
-        return bits;
+        if is_armed {
+            bits |= ARMED;
+        }
     }
-    let _always_zero = make_known(high, low, generation);
-    if is_known {
-        bits
-    } else if maps::is_marked(Marked::Known, config, asked_early) {
-        bits | FIRST | ASKED_EARLY
-    } else {
-        bits | FIRST
-    }
+    bits
 }
 
 /// [`look_up`]; only where a rule's segments are refused for what they prove does it matter later that a connection was found.
@@ -173,14 +178,16 @@ fn standing(ctx: *mut xdp_md, generation: u32, rule: &Rule) -> u32 {
     look_up(ctx, generation, key.source, key.what)
 }
 
-/// Of a [`Standing`]'s number, and the requests that begin in its segment.
+/// Of a [`Standing`]'s number, and whether its segment may ask for something.
 #[inline(always)]
-const fn bits(standing: u32, rule: &Rule, requests: u32) -> u32 {
+const fn bits(standing: u32, rule: &Rule, may_ask: u32) -> u32 {
     const ANSWERED: u32 = Standing::Answered as u32;
     const ESTABLISHED: u32 = Standing::Established as u32;
+    const IGNORED: u32 = Standing::Ignored as u32;
     match standing {
-        ANSWERED if requests != 0 && rule.proof & asks::SEGMENTS == 0 => PROVEN,
+        ANSWERED if may_ask != 0 && rule.proof & asks::SEGMENTS == 0 => PROVEN,
         ESTABLISHED => PROVEN | self::ESTABLISHED,
+        IGNORED => self::IGNORED,
         _ => 0,
     }
 }

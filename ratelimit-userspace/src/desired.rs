@@ -80,11 +80,13 @@ impl Policy {
     /// Windows that one source may have, at least 1: one for each limit and shadow limit of the rules that are for everyone,
     /// since it may send to all of them. Rules for some sources are left out, unless one of them alone has more.
     pub fn windows_per_source(&self) -> u32 {
-        // What is proven has a window of its own where a connection is counted as both, and what bans need another one.
+        // What is proven has a window of its own where a connection is counted as both, and what bans need another one; so have the
+        // connections that a limit of requests guards.
         let of_limit = |rule: &Rule, limit: &Limit| {
             let is_of_volume = matches!(limit.unit, Unit::Packets | Unit::Bytes);
             let bans = rule.bans.as_ref().is_some_and(|bans| bans.needs_proof);
-            1 + usize::from(is_of_volume || bans)
+            let is_guarded = limit.unit == Unit::Requests && rule.guard == Guard::Auto;
+            1 + usize::from(is_of_volume || bans) + usize::from(is_guarded)
         };
         let windows = |rule: &Rule| {
             rule.limits.iter().map(|limit| of_limit(rule, limit)).sum::<usize>() + rule.shadow_limits.len()
@@ -118,6 +120,8 @@ pub struct Rule {
     pub mode: Mode,
     /// What of a source over its limit is dropped.
     pub refuse: Refuse,
+    /// Whether its limits of requests hold connections too, and segments that begin none.
+    pub guard: Guard,
     /// Whose packets it judges: those from these prefixes, sorted, each once; none is everyone's.
     pub from: Vec<IpNet>,
     /// Sent to which addresses: these prefixes, sorted, each once; none is to any.
@@ -145,6 +149,7 @@ impl Rule {
             name,
             mode: Mode::Enforce,
             refuse: Refuse::Excess,
+            guard: Guard::Auto,
             from: Vec::new(),
             to: Vec::new(),
             ports,
@@ -195,6 +200,15 @@ pub enum Refuse {
     Excess,
     /// Every packet to the rule's ports, until the bucket after the last refusal, and then until the window has room.
     All,
+}
+
+/// Whether a limit of requests is guarded by what else a source does, see [`ratelimit_common::proof::Side::is_guard`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// It is: within the limit are connections too, and within a multiple of it segments that begin no request.
+    Auto,
+    /// Requests alone are counted.
+    Off,
 }
 
 /// Destination ports: inclusive ranges, sorted, not touching.

@@ -1,7 +1,7 @@
 //! What the functions of [`super`] pass each other: plain numbers, as the verifier wants them.
 
-use ratelimit_common::layout::{self, Unit};
-use ratelimit_common::proof;
+use ratelimit_common::layout::{self, Rule, Unit};
+use ratelimit_common::proof::Side;
 use ratelimit_common::verdict::Reason;
 
 use crate::clock::Clock;
@@ -18,6 +18,7 @@ const COST_PROVEN: u32 = 62;
 const COST_GLANCE: u32 = 61;
 const COST_ESTABLISHED: u32 = 60;
 const COST_ASKED: u32 = 59;
+const COST_UNACCOUNTED: u32 = 58;
 const COST_REQUESTS: u32 = 32;
 
 impl Cost {
@@ -36,27 +37,32 @@ impl Cost {
         Self(self.0 | 1 << COST_ASKED)
     }
 
+    /// It, of a segment that begins no request and is one that the guard counts.
+    #[inline(always)]
+    pub(crate) const fn unaccounted(self) -> Self {
+        Self(self.0 | 1 << COST_UNACCOUNTED)
+    }
+
     /// Whether that was asked already.
     #[inline(always)]
     pub(super) const fn is_asked(self) -> bool {
-        self.0 >> COST_ASKED & 1 != 0
+        self.has(COST_ASKED)
     }
 
     /// Whether its connection is established.
     #[inline(always)]
     pub(crate) const fn is_established(self) -> bool {
-        self.0 >> COST_ESTABLISHED & 1 != 0
+        self.has(COST_ESTABLISHED)
     }
 
     #[inline(always)]
     pub(crate) const fn is_proven(self) -> bool {
-        self.0 >> COST_PROVEN & 1 != 0
+        self.has(COST_PROVEN)
     }
 
-    /// Of the rule with this number, the windows that are charged, where it is one number with that.
     #[inline(always)]
-    pub(crate) const fn charged(self, rule: u32) -> u32 {
-        if self.is_proven() { rule | PROVEN } else { rule }
+    const fn has(self, bit: u32) -> bool {
+        self.0 >> bit & 1 != 0
     }
 
     #[inline(always)]
@@ -70,23 +76,22 @@ impl Cost {
         self.0 == Self::GLANCE.0
     }
 
-    /// With a limit's position, or a rule's number, which window is looked at. The proven connections refuse nothing.
+    /// How much of a limit it takes, and of which of its windows. The proven connections refuse nothing.
     #[inline(always)]
-    pub(super) const fn side(self, limit: &layout::Limit) -> u32 {
-        if self.is_proven() && limit.unit != Unit::Connections as u8 { PROVEN } else { 0 }
-    }
-
-    #[inline(always)]
-    pub(super) fn of(self, unit: u8) -> u64 {
+    pub(super) fn of(self, rule: &Rule, limit: &layout::Limit) -> (u64, Side) {
+        let side = if self.is_proven() { Side::Proven } else { Side::Unproven };
         if self.is_glance() {
-            return 0;
+            return (0, side);
         }
-        match Unit::from_code(unit) {
-            Some(Unit::Connections) => self.0 >> COST_OPENS,
-            Some(Unit::Packets) => 1,
-            Some(Unit::Bytes) => self.0 & u64::from(u32::MAX),
-            Some(Unit::Requests) => self.0 >> COST_REQUESTS & u64::from(u16::MAX),
-            None => 0,
+        let requests = self.0 >> COST_REQUESTS & u64::from(u16::MAX);
+        match Unit::from_code(limit.unit) {
+            Some(Unit::Connections) => (self.0 >> COST_OPENS, Side::Unproven),
+            Some(Unit::Packets) => (1, side),
+            Some(Unit::Bytes) => (self.0 & u64::from(u32::MAX), side),
+            Some(Unit::Requests) if requests != 0 || rule.guard == 0 => (requests, side),
+            Some(Unit::Requests) if self.has(COST_OPENS) => (1, Side::Connections),
+            Some(Unit::Requests) => (self.has(COST_UNACCOUNTED) as u64, Side::Segments),
+            None => (0, side),
         }
     }
 }
@@ -95,21 +100,41 @@ impl Cost {
 #[derive(Clone, Copy)]
 pub(super) struct LimitIndex(pub(super) u32);
 
-/// With a rule's number: its windows of what is proven. Of a [`Look`], likewise with a limit's position.
-pub(crate) const PROVEN: u32 = 0x80;
-/// With a rule's number: its windows of what a ban needs.
-pub(crate) const EVIDENCE: u32 = 0x40;
-/// With the position of the limit that refused, and [`PROVEN`]: the packet was of an established connection.
+/// A limit's position in its rule and the window of it that is meant: of a [`Look`] too.
+#[derive(Clone, Copy)]
+pub(super) struct At(pub(super) u32);
+
+const AT_SIDE_SHIFT: u32 = 4;
+const _: () = assert!(layout::LIMITS_MAX + layout::SHADOWS_MAX <= 1 << AT_SIDE_SHIFT);
+
+impl At {
+    #[inline(always)]
+    pub(super) const fn new(at: usize, side: Side) -> Self {
+        Self((side as u32) << AT_SIDE_SHIFT | at as u32)
+    }
+
+    #[inline(always)]
+    pub(super) const fn position(self) -> usize {
+        (self.0 & (1 << AT_SIDE_SHIFT) - 1) as usize
+    }
+
+    #[inline(always)]
+    pub(super) const fn side(self) -> Side {
+        Side::from_code(self.0 >> AT_SIDE_SHIFT & 7)
+    }
+}
+
+/// With what [`At`] has of the limit that refused: the packet was of an established connection.
 pub(crate) const BY_ESTABLISHED: u32 = 0x100;
-/// Likewise: it was to open one.
-pub(crate) const BY_OPENING: u32 = 0x200;
+/// Instead of that: by what the source itself has opened.
+pub(super) const BY_EVIDENCE: u32 = 0x200;
 /// Instead of all that: an application says so.
 pub(crate) const BY_ORDER: u32 = 0x400;
 
 impl LimitIndex {
     #[inline(always)]
-    pub(super) const fn new(rule: u32, at: usize) -> Self {
-        Self((rule & 0xff) << 8 | at as u32 & 0xff)
+    pub(super) const fn new(rule: u32, at: At) -> Self {
+        Self((rule & 0x3f) << 8 | at.0 & 0xff)
     }
 
     #[inline(always)]
@@ -122,23 +147,29 @@ impl LimitIndex {
         self.0 >> 8 & 0x3f
     }
 
+    #[inline(always)]
+    pub(super) const fn at(self) -> At {
+        At(self.0 & 0xff)
+    }
+
     /// The limit, and the clock to hold it by.
     #[inline(always)]
     pub(super) fn limit(self, generation: u32) -> Option<(&'static layout::Limit, Clock)> {
         let config = maps::config(generation)?;
-        let limit = config.rules.get(self.rule() as usize)?.limits.get((self.0 & 0xff) as usize)?;
+        let limit = config.rules.get(self.rule() as usize)?.limits.get(self.at().position())?;
         Some((limit, Clock::new(config.wall_offset_ns)))
     }
 
+    /// The limit as it holds there.
     #[inline(always)]
-    pub(super) const fn is_proven(self) -> bool {
-        self.0 & PROVEN << 8 != 0
+    pub(super) const fn held(self, limit: &layout::Limit) -> layout::Limit {
+        limit.on(self.at().side())
     }
 
     /// Which window.
     #[inline(always)]
     pub(super) const fn slot(self, limit: &layout::Limit) -> u32 {
-        limit.slot_of(self.is_proven()) ^ if self.0 & EVIDENCE << 8 != 0 { proof::EVIDENCE } else { 0 }
+        self.at().side().slot(limit.slot)
     }
 }
 
@@ -162,7 +193,7 @@ pub(super) mod charged {
     pub(in crate::limits) const UNSETTLED_MASK: u64 = 3 << 62;
 }
 
-/// What [`look`] has found: a reason's code, and above it, where that is `OverLimit`, the position of the limit that refuses.
+/// What [`look`] has found: a reason's code, and above it, where that is `OverLimit` or `Guard`, the position of the limit that refuses.
 #[derive(Clone, Copy)]
 pub(crate) struct Look(pub(super) u32);
 
@@ -182,8 +213,9 @@ impl Look {
     }
 
     #[inline(always)]
-    pub(in crate::limits) const fn refused(at: u32) -> Self {
-        Self(at << 8 | Reason::OverLimit as u32)
+    pub(in crate::limits) const fn refused(at: At) -> Self {
+        let reason = if at.side().is_guard() { Reason::Guard } else { Reason::OverLimit };
+        Self(at.0 << 8 | reason as u32)
     }
 
     /// The reason's code.
@@ -192,7 +224,7 @@ impl Look {
         self.0 & 0xff
     }
 
-    /// The position of the limit that refuses, and which window of it.
+    /// What [`At`] has of the limit that refuses.
     #[inline(always)]
     pub(crate) const fn at(self) -> u32 {
         self.0 >> 8

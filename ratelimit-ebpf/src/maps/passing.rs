@@ -2,13 +2,13 @@
 //! it once it is admitted. Nothing here outlasts a packet.
 
 use aya_ebpf::bindings::BPF_NOEXIST;
-use ratelimit_common::conversation::Conversation;
+use ratelimit_common::conversation::{Conversation, Peer};
 use ratelimit_common::flow::{Datagram, Flow};
-use ratelimit_common::layout::{ConversationKeyV4, ConversationKeyV6, Fault, FlowKeyV4, FlowKeyV6, Source};
+use ratelimit_common::layout::{Config, ConversationKeyV4, ConversationKeyV6, Fault, FlowKeyV4, FlowKeyV6, Source};
 use ratelimit_common::packet::{Head, Parsed, Segment, Target, To};
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::refused::{Key, mix};
-use ratelimit_common::source::Address;
+use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
 
 use super::{CONVERSATIONS_V4, CONVERSATIONS_V6, FLOWS_V4, FLOWS_V6, PENDING, SCRATCH, SEEN, fault, inserted};
 
@@ -28,6 +28,8 @@ pub(crate) struct Seen {
     source: [u64; 2],
     destination: [u64; 2],
     segment: Segment,
+    /// What its socket says, if `has_peer`.
+    peer: Peer,
     ip_bytes: u32,
     /// The frame's length as far as the parser asked for it.
     pub(crate) frame_bytes: u32,
@@ -42,7 +44,8 @@ pub(crate) struct Seen {
     payload_bytes: u16,
     /// Of a TCP segment, whether it has any payload.
     has_payload: u8,
-    reserved: [u8; 7],
+    has_peer: u8,
+    reserved: [u8; 6],
 }
 
 /// What a [`Seen`] is.
@@ -138,6 +141,25 @@ impl Seen {
         };
     }
 
+    /// Nothing is known of its socket, or not yet.
+    #[inline(always)]
+    pub(crate) fn forget_peer(&mut self) {
+        self.has_peer = 0;
+    }
+
+    /// Keeps what its socket says.
+    #[inline(always)]
+    pub(crate) fn keep_peer(&mut self, peer: Peer) {
+        self.peer = peer;
+        self.has_peer = 1;
+    }
+
+    /// What its socket says, where it was asked and takes the segment.
+    #[inline(always)]
+    pub(crate) fn peer(&self) -> Option<Peer> {
+        if read!(self.has_peer) == 0 { None } else { Some(read!(self.peer)) }
+    }
+
     /// The segment, if it is one.
     #[inline(always)]
     pub(crate) fn segment(&self) -> Segment {
@@ -196,6 +218,18 @@ impl Seen {
             return [source[0] << 32 | destination[0], ports];
         }
         [mix(ports, source[0], source[1]), mix(ports, destination[0], destination[1])]
+    }
+
+    /// Its source as the words that it is known by, for hashes.
+    #[inline(always)]
+    pub(crate) fn source_words(&self, config: &Config) -> [u64; 2] {
+        match self.source() {
+            Address::V4(address) => [u64::from(cut_ipv4(address, config.ipv4_mask)), 4],
+            Address::V6(address) => {
+                let [high, low] = cut_ipv6(address, config.ipv6_mask);
+                if config.ipv6_wide == 0 { [high, 6] } else { [high, low] }
+            }
+        }
     }
 
     /// Its source port.

@@ -14,6 +14,7 @@ use crate::desired::Policy;
 
 mod batch;
 mod bpf;
+mod btf;
 pub mod fake;
 mod interface;
 pub mod kernel;

@@ -67,7 +67,7 @@ impl Conversations {
                 }
                 let (source, destination) = (packet.source, packet.destination);
                 let key = ConversationKey { source, destination, source_port: segment.source_port, port };
-                let turn = conversation::turn(frame, &segment, self.tcp.get(key));
+                let turn = conversation::turn(frame, &segment, self.tcp.get(key), None);
                 Seen {
                     cost: Cost { requests: u64::from(turn.requests), ..cost },
                     newest: Newest::Tcp(key, turn.newest),

@@ -11,7 +11,7 @@ use ratelimit_common::gcra;
 use ratelimit_common::layout::{
     CHARGE_GENERATION, CHARGE_PROGRAM, ChargeOrder, LIMITS_MAX, Limit, Rule, Source, Unit, map,
 };
-use ratelimit_common::proof;
+use ratelimit_common::proof::{self, Side};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window::{self, BURST_ANY, amount_max};
 
@@ -60,8 +60,8 @@ impl Kernel {
         let mut is_over = false;
         for limit in limits {
             // What anyone can forge bans nobody here either.
-            let judged = if needs_proof(&of) { proven_side(limit) } else { 0 };
-            let window = self.window(client, limit.slot ^ judged)?;
+            let judged = if needs_proof(&of) { proven_side(limit) } else { Side::Unproven };
+            let window = self.window(client, judged.slot(limit.slot))?;
             is_over |= window.is_some_and(|window| exceeds(limit, &window, now));
         }
         let bans = is_over && of.bans.steps_len != 0 && of.dry_run == 0;
@@ -73,8 +73,8 @@ impl Kernel {
 
     /// How much more of a limit can be counted: a cell has an end, and a source that is there has been over its limit for long. A
     /// leaky bucket has none, and would be full for years: it is filled with a window's worth more than it holds.
-    fn room(&mut self, client: Client, limit: &Limit, side: u32, largest: u64) -> Result<u64, DatapathError> {
-        let (now, slot) = (self.read_clock()?, limit.slot ^ side);
+    fn room(&mut self, client: Client, limit: &Limit, side: Side, largest: u64) -> Result<u64, DatapathError> {
+        let (now, slot) = (self.read_clock()?, side.slot(limit.slot));
         if limit.is_gcra != 0 {
             let full_ns = self.window(client, slot)?.map_or(0, |window| window.cells[0]).saturating_sub(now.0);
             let left_ns = limit.burst.saturating_add(limit.bucket_ns).saturating_sub(full_ns);
@@ -100,24 +100,23 @@ impl Kernel {
     }
 }
 
-/// The windows of a limit that is held, or of a shadow limit, that are charged: by what their slots differ from its own, and the step that
-/// charges each.
-fn sides(rule: &Rule, limit: &Limit, is_held: bool) -> Vec<(u32, u32)> {
-    let mut sides = vec![(0, ChargeOrder::CHARGE)];
+/// The windows of a limit that is held, or of a shadow limit, that are charged, and the step that charges each.
+fn sides(rule: &Rule, limit: &Limit, is_held: bool) -> Vec<(Side, u32)> {
+    let mut sides = vec![(Side::Unproven, ChargeOrder::CHARGE)];
     if is_held && limit.unit != Unit::Connections as u8 {
-        sides.push((proof::SLOT, ChargeOrder::CHARGE_PROVEN));
+        sides.push((Side::Proven, ChargeOrder::CHARGE_PROVEN));
     }
-    if is_held && needs_proof(rule) && proven_side(limit) == proof::EVIDENCE {
-        sides.push((proof::EVIDENCE, ChargeOrder::CHARGE_EVIDENCE));
+    if is_held && needs_proof(rule) && proven_side(limit) == Side::Evidence {
+        sides.push((Side::Evidence, ChargeOrder::CHARGE_EVIDENCE));
     }
     sides
 }
 
-/// By what the slot of the window differs from the limit's that a ban follows, where bans need proof.
-fn proven_side(limit: &Limit) -> u32 {
+/// The window that a ban follows, where bans need proof.
+fn proven_side(limit: &Limit) -> Side {
     match Unit::from_code(limit.unit) {
-        Some(Unit::Connections | Unit::Requests) => proof::EVIDENCE,
-        Some(Unit::Packets | Unit::Bytes) | None => proof::SLOT,
+        Some(Unit::Connections) => Side::Evidence,
+        Some(Unit::Requests | Unit::Packets | Unit::Bytes) | None => Side::Proven,
     }
 }
 

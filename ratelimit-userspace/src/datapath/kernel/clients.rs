@@ -12,7 +12,7 @@ use ratelimit_common::layout::{
     BANS_CAPACITY, ChargeOrder, Config as ConfigWords, GENERATIONS, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
     map,
 };
-use ratelimit_common::proof;
+use ratelimit_common::proof::Side;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 
@@ -193,7 +193,7 @@ impl Kernel {
         for generation in 0..GENERATIONS {
             let words = self.config_words_of(generation)?;
             let limits = words.rules[..rules_len(&words)].iter().flat_map(limits_of);
-            slots.extend(limits.flat_map(|limit| proof::SIDES.map(|side| limit.slot ^ side)));
+            slots.extend(limits.flat_map(|limit| Side::ALL.map(|side| side.slot(limit.slot))));
         }
         slots.sort_unstable();
         slots.dedup();

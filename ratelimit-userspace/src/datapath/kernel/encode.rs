@@ -14,7 +14,7 @@ use ratelimit_common::layout::{
 use ratelimit_common::proof::{self, asks};
 use ratelimit_common::source::{Family, ipv4_mask, ipv6_mask};
 
-use crate::desired::{self, Access, Mode, Policy, Ports, Refuse};
+use crate::desired::{self, Access, Guard, Mode, Policy, Ports, Refuse};
 
 /// Why a policy does not fit the maps.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -270,7 +270,8 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         counts_requests: counts_requests(rule),
         proof: proof(rule),
         asks_first: 0,
-        reserved: 0,
+        guard: u8::from(rule.guard == Guard::Auto),
+        reserved: [0; 3],
         name: desired::name_hash(&rule.name),
         until_ns: rule.until.map_or(0, |until| until.0.max(1)),
         new_sources: rule.new_sources.map_or(0, |of| of.amount),
@@ -297,7 +298,7 @@ fn proof(rule: &desired::Rule) -> u8 {
     if bans {
         asked |= asks::BANS;
     }
-    if bans && (holds(Unit::Connections) || holds(Unit::Requests)) {
+    if bans && holds(Unit::Connections) {
         asked |= asks::CONNECTIONS;
     }
     if rule.limits.iter().all(|limit| limit.unit == Unit::Connections) {

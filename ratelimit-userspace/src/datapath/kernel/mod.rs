@@ -12,6 +12,7 @@ mod options;
 mod plain;
 mod shared;
 mod size;
+mod sockets;
 mod state;
 mod testing;
 #[cfg(feature = "trace")]
@@ -167,6 +168,7 @@ impl Kernel {
         let lines = note_lines(windows);
         let clock_is_injected = u8::from(options.clock == Clock::Injected);
         let passed_action = options.passed.action();
+        let socket_fields = Plain(sockets::fields());
         // Each try with a log that has to be longer than the last one's verifies the program anew: with all of its log that takes
         // minutes on a slow machine, before the refusal is heard of.
         let wanted =
@@ -185,7 +187,8 @@ impl Kernel {
             .map_max_entries(map::CONNECTIONS, lines / LINES_PER_CONNECTIONS)
             .map_max_entries(map::UNLISTED, lines * UNLISTED_PER_LINE)
             .override_global(layout::CLOCK_IS_INJECTED, &clock_is_injected, true)
-            .override_global(layout::PASSED_ACTION, &passed_action, true);
+            .override_global(layout::PASSED_ACTION, &passed_action, true)
+            .override_global(layout::SOCKET_FIELDS, &socket_fields, true);
         if let Some(pins) = pins {
             for expected in state::EXPECTED {
                 state::check_pin(pins, expected)?;

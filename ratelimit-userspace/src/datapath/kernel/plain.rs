@@ -5,7 +5,7 @@ use ratelimit_common::admission::Admission;
 use ratelimit_common::ban::Ban;
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{
-    Active, ChargeOrder, Config, Counters, PortTable, Prefix, RuleSet, Source, SourceKeyV4, SourceKeyV6,
+    Active, ChargeOrder, Config, Counters, PortTable, Prefix, RuleSet, SocketFields, Source, SourceKeyV4, SourceKeyV6,
     SourceKeyV6Wide,
 };
 use ratelimit_common::refused::Line;
@@ -37,6 +37,7 @@ plain!(
     PortTable,
     Prefix,
     RuleSet,
+    SocketFields,
     Source,
     SourceKeyV4,
     SourceKeyV6,

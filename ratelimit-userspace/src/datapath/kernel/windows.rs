@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ratelimit_common::layout::{LIMITS_MAX, Limit, Rule, Unit};
-use ratelimit_common::proof;
+use ratelimit_common::proof::Side;
 
 use super::{ConfigWords, rules_len};
 
@@ -15,8 +15,8 @@ pub(super) struct Windows(BTreeMap<u32, Window>);
 enum Window {
     /// Of the limit with this slot.
     Of(u32, bool),
-    /// It holds nobody to anything: what a ban needs.
-    Evidence,
+    /// It is shown nowhere: what a ban needs, and what the guard holds.
+    Hidden,
 }
 
 impl Windows {
@@ -26,11 +26,15 @@ impl Windows {
 
     fn of_rule(rule: &Rule) -> impl Iterator<Item = (u32, Window)> {
         let (held, beside) = rule.limits.split_at(LIMITS_MAX);
-        let window = |limit: &Limit, is_proven| (limit.slot_of(is_proven), Window::Of(limit.slot, is_proven));
+        let window = |limit: &Limit, is_proven: bool| {
+            let side = if is_proven { Side::Proven } else { Side::Unproven };
+            (side.slot(limit.slot), Window::Of(limit.slot, is_proven))
+        };
         let windows = move |limit: &Limit| {
-            let evidence = (limit.slot ^ proof::EVIDENCE, Window::Evidence);
+            let hidden = [Side::Evidence, Side::Connections, Side::Segments];
+            let hidden = hidden.map(|side| (side.slot(limit.slot), Window::Hidden));
             let proven = (limit.unit != Unit::Connections as u8).then(|| window(limit, true));
-            [Some(window(limit, false)), Some(evidence), proven].into_iter().flatten()
+            hidden.into_iter().chain([window(limit, false)]).chain(proven)
         };
         let held = held.iter().take(rule.limits_len.into()).flat_map(windows);
         held.chain(beside.iter().take(rule.shadows_len.into()).map(move |limit| window(limit, false)))
@@ -41,7 +45,7 @@ impl Windows {
     pub(super) fn limit(&self, slot: u32) -> Option<(u32, bool)> {
         match self.0.get(&slot) {
             Some(Window::Of(limit, is_proven)) => Some((*limit, *is_proven)),
-            Some(Window::Evidence) => None,
+            Some(Window::Hidden) => None,
             None => Some((slot, false)),
         }
     }
@@ -50,7 +54,7 @@ impl Windows {
     pub(super) fn all(&self) -> impl Iterator<Item = (u32, u32, bool)> {
         self.0.iter().filter_map(|(key, window)| match window {
             Window::Of(limit, is_proven) => Some((*key, *limit, *is_proven)),
-            Window::Evidence => None,
+            Window::Hidden => None,
         })
     }
 }
@@ -72,8 +76,10 @@ mod tests {
             (of(7), of(8), of(9), of(70)),
             (Some((7, false)), Some((8, false)), Some((9, false)), Some((70, false)))
         );
-        assert_eq!([7, 8].map(|slot: u32| of(slot ^ proof::EVIDENCE)), [None, None]);
-        assert_eq!(of(rule.limits[1].slot_of(true)), Some((8, true)));
+        for side in [Side::Evidence, Side::Connections, Side::Segments] {
+            assert_eq!([7, 8].map(|slot| of(side.slot(slot))), [None, None]);
+        }
+        assert_eq!(of(Side::Proven.slot(8)), Some((8, true)));
         assert_eq!(windows.all().count(), 4);
     }
 }
