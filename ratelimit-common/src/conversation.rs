@@ -112,8 +112,10 @@ pub struct Peer {
     pub is_first: u8,
     /// 1: it has ended its side, so it answers nothing any more.
     pub has_ended: u8,
+    /// 1: it has answered a SYN, and waits for the end of the handshake.
+    pub is_opening: u8,
     /// Zero.
-    pub reserved: [u8; 2],
+    pub reserved: u8,
 }
 
 const _: () = assert!(size_of::<Peer>() == 16);

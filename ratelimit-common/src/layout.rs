@@ -234,7 +234,7 @@ impl Limit {
     pub const fn on(&self, side: Side) -> Self {
         let (amount, burst) = match side {
             Side::Unproven | Side::Proven | Side::Evidence => (self.amount, self.burst),
-            Side::Connections | Side::Segments => {
+            Side::Attempts | Side::Opened | Side::Segments => {
                 (self.guarded(side), if self.is_gcra == 0 { window::BURST_ANY } else { self.bucket_ns })
             }
         };
@@ -243,8 +243,8 @@ impl Limit {
 
     /// What the guard allows on this side.
     #[inline(always)]
-    const fn guarded(&self, side: Side) -> u64 {
-        if matches!(side, Side::Connections) {
+    pub const fn guarded(&self, side: Side) -> u64 {
+        if matches!(side, Side::Attempts | Side::Opened) {
             return self.amount;
         }
         let times = self.amount.saturating_mul(proof::GUARDED_SEGMENTS_PER_REQUEST);

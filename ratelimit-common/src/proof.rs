@@ -21,15 +21,18 @@ pub enum Side {
     Proven = 1,
     /// The connections that a ban needs. It refuses nothing.
     Evidence = 2,
-    /// Of a limit of requests: connections that are opened, as the guard allows.
-    Connections = 3,
+    /// Of a limit of requests: attempts to connect, which anyone can forge. Over the limit they make a source suspect, and pass.
+    Attempts = 3,
+    /// Of a limit of requests: what the guard allows a suspect source to open.
+    Opened = 4,
     /// Of a limit of requests: segments that begin none, as the guard allows.
-    Segments = 4,
+    Segments = 5,
 }
 
 impl Side {
     /// Every one.
-    pub const ALL: [Self; 5] = [Self::Unproven, Self::Proven, Self::Evidence, Self::Connections, Self::Segments];
+    pub const ALL: [Self; 6] =
+        [Self::Unproven, Self::Proven, Self::Evidence, Self::Attempts, Self::Opened, Self::Segments];
 
     /// Of a code.
     #[inline(always)]
@@ -37,8 +40,9 @@ impl Side {
         match code {
             1 => Self::Proven,
             2 => Self::Evidence,
-            3 => Self::Connections,
-            4 => Self::Segments,
+            3 => Self::Attempts,
+            4 => Self::Opened,
+            5 => Self::Segments,
             _ => Self::Unproven,
         }
     }
@@ -52,7 +56,7 @@ impl Side {
     /// Whether the guard holds a source to it.
     #[inline(always)]
     pub const fn is_guard(self) -> bool {
-        matches!(self, Self::Connections | Self::Segments)
+        matches!(self, Self::Attempts | Self::Opened | Self::Segments)
     }
 }
 
@@ -147,11 +151,13 @@ impl Socket {
         self.window_at.wrapping_add(self.window)
     }
 
-    /// Whether it takes a segment by its sequence numbers (`tcp_sequence`, `tcp_ack`, net/ipv4/tcp_input.c, Linux 6.18).
+    /// Whether it takes a segment by its sequence numbers (`tcp_sequence`, `tcp_ack`, net/ipv4/tcp_input.c, Linux 6.18), or has taken it: so
+    /// does who has not heard of that, and sends it again.
     #[inline(always)]
     pub const fn takes(&self, segment: &Segment) -> bool {
         let end = segment.sequence.wrapping_add(segment.payload_bytes);
-        let is_in_window = is_at_or_behind(self.window_at, end) && is_at_or_behind(segment.sequence, self.window_end());
+        let oldest = self.window_at.wrapping_sub(self.window);
+        let is_in_window = is_at_or_behind(oldest, end) && is_at_or_behind(segment.sequence, self.window_end());
         let (unheard, not_acknowledged) =
             (self.said.wrapping_sub(segment.acknowledged), self.said.wrapping_sub(self.unacknowledged));
         is_in_window && unheard <= not_acknowledged.saturating_add(self.peers_window_max)
@@ -270,9 +276,9 @@ mod tests {
         };
         for (sequence, payload_bytes, is_taken) in [
             (1_000, 0, true),
-            (899, 0, false),
             (800, 100, true),
-            (800, 99, false),
+            (900_u32.wrapping_sub(5_000), 0, true),
+            (900_u32.wrapping_sub(5_001), 0, false),
             (5_900, 10, true),
             (5_901, 10, false),
             (1_000_u32.wrapping_sub(1 << 31), 10, false),
@@ -297,7 +303,7 @@ mod tests {
         assert!(slots.iter().all(|slot| [7, 8].contains(&of_all_sides(*slot))));
         slots.sort_unstable();
         slots.dedup();
-        assert_eq!(slots.len(), 10);
+        assert_eq!(slots.len(), 12);
         assert!(Side::ALL.iter().all(|side| Side::from_code(*side as u32) == *side));
     }
 }

@@ -38,10 +38,8 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     if let Some(term) = maps::refused(config, key, || Clock::new(config.wall_offset_ns).coarse()) {
         return term.verdict();
     }
-    if key.is_segment()
-        && maps::may_be_noted(config, key.unproven())
-        && let Some(term) = proof::refused(frame, active.word.generation(), key)
-    {
+    let is_suspect = key.is_segment() && maps::may_be_noted(config, key.unproven());
+    if is_suspect && let Some(term) = proof::refused(frame, active.word.generation(), key) {
         return term.verdict();
     }
     // From here on the packet is where functions find it, and the stack is theirs.
@@ -56,7 +54,7 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     let choice = Choice(choose(active.word.0));
     let Some(index) = choice.rule() else { return Verdict::unruled(choice.reason()) };
     let rule = maps::rule(config, index);
-    let mut judging = Judging { index, rule, is_asked: false };
+    let mut judging = Judging { index, rule, is_asked: false, is_suspect };
     let mut reason = choice.reason();
     if reason == Reason::NotCounted {
         judging.is_asked = asks_first(rule, key);
@@ -280,6 +278,8 @@ struct Judging {
     rule: &'static Rule,
     /// Whether it was asked already whether the source is known, which it is then, or drawn.
     is_asked: bool,
+    /// Whether what proves nothing may be refused of its source, so that its connections are counted.
+    is_suspect: bool,
 }
 
 #[inline(always)]
@@ -287,8 +287,9 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
     let rule = judging.rule;
     let Some(Ok(head)) = maps::seen().map(Seen::head) else { return Reason::InternalError };
     let may_ask = matches!(head.to, To::Tcp { opening: false, has_payload: true, .. }) && rule.counts_requests != 0;
+    let may_end_handshake = judging.is_suspect && rule.guard != 0 && rule.counts_requests != 0 && !may_ask;
     let proof = match head.to {
-        To::Tcp { opening: false, .. } if proof::is_asked(rule, may_ask) => {
+        To::Tcp { opening: false, .. } if proof::is_asked(rule, may_ask) || may_end_handshake => {
             if frame.seen().is_none() {
                 return Reason::InternalError;
             }
@@ -321,6 +322,8 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
     let cost = Cost::new(opening, requests, seen.ip_bytes(), proof);
     let cost = if judging.is_asked { cost.asked() } else { cost };
     let cost = if is_unaccounted { cost.unaccounted() } else { cost };
+    let ends_handshake = may_end_handshake && proof.is_proven() && seen.peer().is_some_and(|peer| peer.is_opening != 0);
+    let cost = if ends_handshake { cost.ends_handshake() } else { cost };
     let by = if proof.is_established() { BY_ESTABLISHED } else { 0 };
     let reason = judge_source(active, judging, seen.source(), cost, by);
     if proof.is_evidence() && reason.action() == Action::Pass {

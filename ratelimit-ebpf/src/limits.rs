@@ -12,7 +12,7 @@ use ratelimit_common::window::{self, Cells, Charge};
 use crate::clock::Clock;
 use crate::maps::{self, Inserted, SourceRef, SourceV4, SourceV6, SourceV6Wide, Sources};
 use crate::newcomers::{admit, excuses, make_armed, make_known, turned_away};
-use crate::notes::{lasts, least, note, of_unproven};
+use crate::notes::{lasts, least, note, of_suspect, of_unproven};
 use words::{At, BY_EVIDENCE, BY_ORDER, LimitIndex, charged};
 
 mod words;
@@ -281,6 +281,10 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
         }
         let Some(window) = source.window(side.slot(limit.slot)) else { continue };
         if !has_room(window, rule, limit, side, amount, now.bucket(limit.bucket_ns), clock) {
+            if side == Side::Attempts {
+                suspect(window, generation, LimitIndex::new(index, At::new(at, side)));
+                continue;
+            }
             return Look::refused(At::new(at, side));
         }
     }
@@ -296,6 +300,19 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
         ban.note_let_in();
     }
     Look::of(reason)
+}
+
+/// Notes that a source has tried to connect as often as it may: from now on what proves nothing is refused, and each connection that is
+/// proven is counted. Its attempts pass, since anyone can forge them.
+#[inline(always)]
+fn suspect(window: SourceRef, generation: u32, at: LimitIndex) {
+    let Some((limit, clock)) = at.limit(generation) else { return };
+    let bucket = clock.coarse().bucket(limit.bucket_ns);
+    if limit.is_gcra == 0 && of_suspect(generation) {
+        let full_until = window.full_until(limit, Side::Attempts, bucket, 1);
+        let until_ns = full_until.0.wrapping_mul(limit.bucket_ns);
+        let _always_zero = note(generation, at.rule(), at.slot(limit), until_ns, Reason::Guard as u32);
+    }
 }
 
 /// Why nobody asks if its source is known: it was asked already; or what proves its sender is no part of a flood, and what fits no window gets
@@ -347,7 +364,7 @@ fn refused<S: Sources>(source: &S, generation: u32, at: LimitIndex) {
     let [high, low] = source.words();
     let _always_zero = make_known(high, low, generation);
     let side = at.at().side();
-    if lasts(rule, limit, side) {
+    if lasts(rule, limit) {
         if side == Side::Unproven {
             of_unproven();
         }
@@ -440,6 +457,7 @@ where
             charged::NOT_KNOWN | charged::NOT_REMEMBERED => Reason::StateFull,
             charged::NOT_ADMITTED => Reason::NotAdmitted,
             charged::NEW_SOURCE_BUDGET => Reason::NewSourceBudget,
+            charged::REFUSED if side == Side::Attempts => continue,
             charged::REFUSED if side.is_guard() => Reason::Guard,
             charged::REFUSED => Reason::OverLimit,
             charged::CONTENDED => Reason::Contended,

@@ -2,7 +2,6 @@
 //! `ratelimit_common::refused`.
 
 use ratelimit_common::layout::{Limit, Rule, Unit};
-use ratelimit_common::proof::Side;
 use ratelimit_common::refused::{Key, Term};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
@@ -13,7 +12,7 @@ use crate::maps;
 /// Whether the limit, once it has no room for one more in the window that refused the packet at hand, refuses each packet like that until
 /// it has, and nothing else is done with those.
 #[inline(always)]
-pub(crate) fn lasts(rule: &Rule, limit: &Limit, side: Side) -> bool {
+pub(crate) fn lasts(rule: &Rule, limit: &Limit) -> bool {
     let is_all = rule.refuse_all == 0 && rule.shadows_len == 0 && rule.bans.steps_len == 0 && limit.is_gcra == 0;
     let Some(key) = maps::pending().map(|pending| pending.refused) else { return false };
     is_all
@@ -21,8 +20,7 @@ pub(crate) fn lasts(rule: &Rule, limit: &Limit, side: Side) -> bool {
             Some(Unit::Packets | Unit::Bytes) => true,
             // Of the others it depends on the connection or flow.
             Some(Unit::Connections) => key.is_opening(),
-            Some(Unit::Requests) => side == Side::Connections && key.is_opening(),
-            None => false,
+            Some(Unit::Requests) | None => false,
         }
 }
 
@@ -43,6 +41,18 @@ pub(crate) fn of_unproven() {
     {
         pending.refused = pending.refused.unproven();
     }
+}
+
+/// Has the note of the SYN at hand, which is to be made, be one of the segments of its source that prove nothing; false where there is one, or
+/// none can be made.
+#[inline(always)]
+pub(crate) fn of_suspect(generation: u32) -> bool {
+    let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) else { return false };
+    if !pending.refused.is_opening() || maps::may_be_noted(config, pending.refused.unproven()) {
+        return false;
+    }
+    pending.refused = pending.refused.unproven();
+    true
 }
 
 /// Notes how long the source of the packet at hand is refused, if there is a note for packets like it: no longer than its rule and

@@ -7,6 +7,7 @@ use ratelimit_common::layout::{
     CONVERSATIONS_CAPACITY, FLOWS_CAPACITY, LINES_PER_CONNECTIONS, LINES_PER_WORD, SourceKeyV4, SourceKeyV6,
     SourceKeyV6Wide, UNLISTED_PER_LINE, Unit,
 };
+use ratelimit_common::proof::Side;
 use ratelimit_common::refused::{Cause, Line, WAYS};
 use ratelimit_common::source::Family;
 use serde::Serialize;
@@ -14,7 +15,9 @@ use serde::Serialize;
 use ipnet::IpNet;
 
 use crate::config::{Config, OnExit, Safety, XdpModeChoice, amount, duration};
-use crate::desired::{Bans, Grant, Limit, Mode, NewSources, Refuse, Rule, WindowForm, date, note_lines, unit_label};
+use crate::desired::{
+    Bans, Grant, Guard, Limit, Mode, NewSources, Refuse, Rule, WindowForm, date, note_lines, unit_label,
+};
 
 pub use self::json::{ConfigJson, InvalidJson};
 
@@ -198,6 +201,9 @@ pub fn config_words(config: &Config) -> String {
             line("  candidates", &format!(" {}: held against what is observed", amounts.join(", ")));
         }
         line("  refuses", refuse_words(rule));
+        if let Some(words) = guard_words(rule) {
+            line("  guard", &format!(" {words}"));
+        }
         if let Some(bans) = &rule.bans {
             line("  bans", &bans_words(bans));
         }
@@ -281,6 +287,22 @@ fn ports_words(rule: &Rule) -> String {
     }
     let is_same = rule.ports.tcp == rule.ports.udp;
     format!("{}{}", rule.ports, if is_same { " (TCP and UDP)" } else { "" })
+}
+
+/// What else a limit of requests holds; none where none does.
+fn guard_words(rule: &Rule) -> Option<String> {
+    let of_requests = rule.limits.iter().filter(|limit| limit.unit == Unit::Requests);
+    let guarded = of_requests.map(|limit| {
+        let segments = limit.layout().guarded(Side::Segments);
+        let window = duration::words(limit.window_ns);
+        format!("{} connections, and {segments} TCP segments that begin no request, in {window}", limit.amount)
+    });
+    let guarded = guarded.collect::<Vec<_>>().join(", ");
+    match rule.guard {
+        _ if guarded.is_empty() => None,
+        Guard::Auto => Some(format!("at most {guarded}")),
+        Guard::Off => Some("off: nothing bounds what is not counted as a request".to_owned()),
+    }
 }
 
 fn refuse_words(rule: &Rule) -> &'static str {

@@ -342,6 +342,16 @@ impl Refuse {
     }
 }
 
+impl Guard {
+    /// The name in files.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Off => "off",
+        }
+    }
+}
+
 impl WindowForm {
     /// The name in flags and files.
     pub const fn label(self) -> &'static str {

@@ -81,6 +81,7 @@ pub fn changes(current: &DesiredState, wanted: &DesiredState) -> Vec<String> {
             let of = |what: &str| format!("{what} of rule {}", rule.name);
             changed(of("mode"), before.mode.label().into(), rule.mode.label().into());
             changed(of("refuse"), before.refuse.label().into(), rule.refuse.label().into());
+            changed(of("guard"), before.guard.label().into(), rule.guard.label().into());
             changed(of("ports"), before.ports.to_string(), rule.ports.to_string());
             changed(of("from"), prefixes_or(&before.from, "everyone"), prefixes_or(&rule.from, "everyone"));
             changed(of("to"), prefixes_or(&before.to, "any address"), prefixes_or(&rule.to, "any address"));

@@ -19,6 +19,7 @@ const COST_GLANCE: u32 = 61;
 const COST_ESTABLISHED: u32 = 60;
 const COST_ASKED: u32 = 59;
 const COST_UNACCOUNTED: u32 = 58;
+const COST_ENDS_HANDSHAKE: u32 = 57;
 const COST_REQUESTS: u32 = 32;
 
 impl Cost {
@@ -41,6 +42,12 @@ impl Cost {
     #[inline(always)]
     pub(crate) const fn unaccounted(self) -> Self {
         Self(self.0 | 1 << COST_UNACCOUNTED)
+    }
+
+    /// It, of a segment by which a suspect source ends a handshake.
+    #[inline(always)]
+    pub(crate) const fn ends_handshake(self) -> Self {
+        Self(self.0 | 1 << COST_ENDS_HANDSHAKE)
     }
 
     /// Whether that was asked already.
@@ -89,7 +96,8 @@ impl Cost {
             Some(Unit::Packets) => (1, side),
             Some(Unit::Bytes) => (self.0 & u64::from(u32::MAX), side),
             Some(Unit::Requests) if requests != 0 || rule.guard == 0 => (requests, side),
-            Some(Unit::Requests) if self.has(COST_OPENS) => (1, Side::Connections),
+            Some(Unit::Requests) if self.has(COST_OPENS) => (1, Side::Attempts),
+            Some(Unit::Requests) if self.has(COST_ENDS_HANDSHAKE) => (1, Side::Opened),
             Some(Unit::Requests) => (self.has(COST_UNACCOUNTED) as u64, Side::Segments),
             None => (0, side),
         }

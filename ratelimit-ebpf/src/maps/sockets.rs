@@ -135,7 +135,8 @@ fn established(socket: *mut bpf_sock, state: u32, seen: &mut Seen, segment: &Seg
         said: socket.said,
         is_first: !has_received as u8,
         has_ended: has_ended(state) as u8,
-        reserved: [0; 2],
+        is_opening: 0,
+        reserved: 0,
     });
     Standing::Established
 }
@@ -162,7 +163,14 @@ fn answered(socket: *mut bpf_sock, seen: &mut Seen, segment: &Segment) -> Standi
     if !socket.takes(segment) {
         return Standing::Ignored;
     }
-    seen.keep_peer(Peer { received, window_end: socket.window_end(), said, is_first: 1, ..Peer::default() });
+    seen.keep_peer(Peer {
+        received,
+        window_end: socket.window_end(),
+        said,
+        is_first: 1,
+        is_opening: 1,
+        ..Peer::default()
+    });
     Standing::Established
 }
 

@@ -46,6 +46,7 @@ const FILE_ONLY: &[&str] = &[
     "rule.shadow_limits",
     "rule.candidates",
     "rule.under_attack_ok",
+    "rule.guard",
 ];
 
 /// Every key with its table.

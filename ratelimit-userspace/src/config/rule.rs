@@ -12,7 +12,7 @@ use super::network::parse_cidr;
 use super::syntax::{SyntaxError, items, turns_text};
 use super::written::{OfRule, Source, Written};
 use super::{duration, limit, limits, new_sources, ports, until};
-use crate::desired::{Bans, Limit, Mode, Ports, Refuse, Rule};
+use crate::desired::{Bans, Guard, Limit, Mode, Ports, Refuse, Rule};
 use crate::error::Diagnostic;
 
 /// The rule's name unless it is said.
@@ -61,6 +61,8 @@ pub struct RuleSettings {
     pub mode: Option<Written>,
     /// `--refuse`, `rule.refuse`.
     pub refuse: Option<Written>,
+    /// `rule.guard`.
+    pub guard: Option<Written>,
     /// `--block-for`, `rule.block_for`.
     pub block_for: Vec<Written>,
     /// `rule.forget_after`.
@@ -160,6 +162,7 @@ impl RuleSettings {
         Ok(Rule {
             mode: source.choice(self.mode.as_ref(), [Mode::Enforce, Mode::DryRun], Mode::label)?,
             refuse: source.choice(self.refuse.as_ref(), [Refuse::Excess, Refuse::All], Refuse::label)?,
+            guard: source.choice(self.guard.as_ref(), [Guard::Auto, Guard::Off], Guard::label)?,
             from,
             to: self.receivers(source)?,
             shadow_limits,

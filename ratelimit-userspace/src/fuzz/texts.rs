@@ -46,6 +46,7 @@ const LINES: [&str; 41] = [
     "burst = 3",
     "mode = \"dry-run\"",
     "refuse = \"all\"",
+    "guard = \"off\"",
     "block_for = [\"1m\", \"2m\"]",
     "forget_after = \"1h\"",
     "shadow_limits = [\"5/1m\", \"6/1m\"]",

@@ -47,6 +47,7 @@ pub const RULE_KEYS: Keys = &[
     "burst",
     "mode",
     "refuse",
+    "guard",
     "block_for",
     "forget_after",
     "shadow_limits",
@@ -113,6 +114,7 @@ struct RuleTable {
     burst: Option<Spanned<Plain>>,
     mode: Option<Text>,
     refuse: Option<Text>,
+    guard: Option<Text>,
     block_for: Option<Spanned<OneOrMany>>,
     forget_after: Option<Text>,
     #[serde(default)]
@@ -329,6 +331,7 @@ impl RuleTable {
             burst: at.value("rule.burst", self.burst),
             mode: at.value("rule.mode", self.mode),
             refuse: at.value("rule.refuse", self.refuse),
+            guard: at.value("rule.guard", self.guard),
             block_for: at.one_or_many("rule.block_for", self.block_for),
             forget_after: at.value("rule.forget_after", self.forget_after),
             shadow_limits: at.texts("rule.shadow_limits", self.shadow_limits),

@@ -31,7 +31,7 @@ impl Windows {
             (side.slot(limit.slot), Window::Of(limit.slot, is_proven))
         };
         let windows = move |limit: &Limit| {
-            let hidden = [Side::Evidence, Side::Connections, Side::Segments];
+            let hidden = [Side::Evidence, Side::Attempts, Side::Opened, Side::Segments];
             let hidden = hidden.map(|side| (side.slot(limit.slot), Window::Hidden));
             let proven = (limit.unit != Unit::Connections as u8).then(|| window(limit, true));
             hidden.into_iter().chain([window(limit, false)]).chain(proven)
@@ -76,7 +76,7 @@ mod tests {
             (of(7), of(8), of(9), of(70)),
             (Some((7, false)), Some((8, false)), Some((9, false)), Some((70, false)))
         );
-        for side in [Side::Evidence, Side::Connections, Side::Segments] {
+        for side in [Side::Evidence, Side::Attempts, Side::Opened, Side::Segments] {
             assert_eq!([7, 8].map(|slot| of(side.slot(slot))), [None, None]);
         }
         assert_eq!(of(Side::Proven.slot(8)), Some((8, true)));
