@@ -6,6 +6,7 @@
 
 use crate::access;
 use crate::gcra::Rate;
+use crate::hash::HashKey;
 use crate::proof;
 use crate::refusals::Refusals;
 use crate::verdict::Reason;
@@ -282,7 +283,7 @@ pub struct Config {
     /// Wall clock minus monotonic clock, nanoseconds, as it was when this state began. It never follows a step of the wall clock.
     pub wall_offset_ns: u64,
     /// Of the hashes: secret, so that nobody chooses what shares a place. It stays as long as the maps do.
-    pub seed: u64,
+    pub seed: HashKey,
     /// [`crate::source::ipv6_mask`].
     pub ipv6_mask: [u64; 2],
     /// [`crate::source::ipv4_mask`].
@@ -329,7 +330,7 @@ pub struct Config {
 
 const _: () = assert!(
     size_of::<Config>()
-        == 8 + 8 + 16 + 24 + 4 * INTERFACES_MAX + 8 + 8 * 6 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
+        == 8 + 16 + 16 + 24 + 4 * INTERFACES_MAX + 8 + 8 * 6 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
 );
 
 /// What [`CHARGE_PROGRAM`] is to do.

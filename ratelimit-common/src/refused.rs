@@ -23,6 +23,7 @@
 //!            [ dropped   | until, 2^29 ns    | epoch  | rule row | is ban | is IPv6 | kind  | port ]
 //! ```
 
+use crate::hash::HashKey;
 use crate::layout::Active;
 use crate::packet::{Head, To};
 use crate::source::{Address, cut_ipv4, cut_ipv6};
@@ -310,19 +311,9 @@ impl Key {
 
     /// Where its line is among all, before it is cut to how many there are. The same in each epoch.
     #[inline(always)]
-    pub const fn place(self, seed: u64) -> u64 {
-        mix(seed, self.source, self.what & KIND)
+    pub const fn place(self, seed: HashKey) -> u64 {
+        seed.hash(self.source, self.what & KIND)
     }
-}
-
-/// A hash of two words that nobody foresees who does not know the seed: two rounds of multiplying by an odd number, and folding.
-/// The upper bits are as good as the lower.
-#[inline(always)]
-pub const fn mix(seed: u64, a: u64, b: u64) -> u64 {
-    let first = (a ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let first = first ^ first >> 32;
-    let second = (first ^ b ^ seed >> 17).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    second ^ second >> 32
 }
 
 #[cfg(test)]
@@ -451,16 +442,5 @@ mod tests {
             assert!(!note.is_of(of) && !note.is_of(last));
             assert_eq!(note.is_busy(), word != 0);
         }
-    }
-
-    #[test]
-    fn neighbouring_sources_and_ports_are_spread_over_all_places() {
-        let mut hit = vec![0_u32; 1024];
-        for source in 0..16_384_u64 {
-            hit[(mix(0x1234_5678_9abc_def0, source.swap_bytes(), 443) & 1023) as usize] += 1;
-            hit[(mix(0x1234_5678_9abc_def0, source, 443) & 1023) as usize] += 1;
-        }
-        let most = *hit.iter().max().unwrap();
-        assert!(most < 70 && hit.iter().all(|&of| of > 6), "{most}, {:?}", hit.iter().min());
     }
 }

@@ -136,7 +136,7 @@ extern "C" fn proof(ctx: *mut xdp_md, generation: u32, rule: u32, requests: u32)
     if rule.proof & asks::CONNECTIONS == 0 {
         return bits(standing(ctx, generation, rule), rule, requests);
     }
-    let [high, low] = seen.connection_words();
+    let [high, low] = seen.connection_words(config.seed);
     let now = Clock::new(config.wall_offset_ns).coarse();
     let mark = Mark::of(config.seed, high, low, config.turn_shift, now);
     let is_known = maps::is_marked(Marked::Known, config, mark);

@@ -10,6 +10,7 @@ mod held;
 mod notes;
 mod options;
 mod plain;
+mod random;
 mod shared;
 mod size;
 mod state;
@@ -30,6 +31,7 @@ use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use ipnet::IpNet;
 use ratelimit_common::admission::CELLS_PER_SUMMARY;
+use ratelimit_common::hash::HashKey;
 use ratelimit_common::layout::{
     self, COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, GENERATIONS, INTERFACE_UNKNOWN,
     INTERFACES_MAX, LIMITS_MAX, LINES_PER_CONNECTIONS, LINES_PER_WORD, ROWS_MAX, Source, SourceKeyV4, SourceKeyV6,
@@ -76,7 +78,7 @@ pub struct Kernel {
     tries: Tries,
     wall_offset_ns: u64,
     /// Of the program's hashes.
-    seed: u64,
+    seed: HashKey,
     insertions_max: u32,
     /// Of each CPU.
     insertions_free: u32,
@@ -146,7 +148,7 @@ impl Kernel {
             cleared: vec![Tallies::default(); INTERFACE_UNKNOWN + 1],
             tries: Tries::default(),
             wall_offset_ns: 0,
-            seed: 0,
+            seed: HashKey::default(),
             insertions_max: options.insertions_max,
             insertions_free: 0,
             ipv6_family: options.ipv6_family,
@@ -154,6 +156,7 @@ impl Kernel {
             windows_per_source: options.windows_per_source.max(1),
         };
         kernel.take_over(options, lru_slack())?;
+        kernel.seed_draws()?;
         Ok(kernel)
     }
 
@@ -210,8 +213,8 @@ impl Kernel {
             (Clock::Kernel, 0) => state::wall_offset_ns()?,
             (Clock::Kernel, pinned) => pinned,
         };
-        let is_new = known.seed == 0;
-        self.seed = if is_new { notes::seed() } else { known.seed };
+        let is_new = known.seed == HashKey::default();
+        self.seed = if is_new { HashKey(random::words()?) } else { known.seed };
         self.insertions_free = if is_new { notes::insertions_free(options.insertions_free) } else { 0 };
         self.take_rows(&known)?;
         self.take_counters(&known)?;

@@ -1,12 +1,11 @@
 //! What packets note beside the windows: who is refused until when, and how many were dropped by that alone.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context as _;
-use aya::maps::PerCpuArray;
+use aya::maps::{PerCpuArray, PerCpuValues};
 use ratelimit_common::admission::Admission;
 use ratelimit_common::layout::{Active, GENERATIONS, map};
 use ratelimit_common::refused::{BUSY, Cause, Line, Note, WAYS};
@@ -15,7 +14,7 @@ use ratelimit_common::time::Nanos;
 use super::clients::Client;
 use super::plain::Plain;
 use super::shared::Shared;
-use super::{Kernel, map_ref, state};
+use super::{Kernel, map_mut, map_ref, random, state};
 use crate::datapath::DatapathError;
 
 /// What is noted, by client and slot. // asked for each of a million windows, so it is hashed fast
@@ -58,11 +57,6 @@ impl Noted {
 pub(super) fn insertions_free(all: u32) -> u32 {
     let cpus = u32::try_from(aya::util::nr_cpus().unwrap_or(1)).unwrap_or(1).max(1);
     all.div_ceil(cpus).saturating_mul(2)
-}
-
-/// A number that nobody foresees: the hash of nothing, by keys that the system has drawn.
-pub(super) fn seed() -> u64 {
-    RandomState::new().hash_one(())
 }
 
 impl Kernel {
@@ -142,6 +136,19 @@ impl Kernel {
             PerCpuArray::try_from(map_ref(&self.ebpf, map::ADMISSION)?).context("open ADMISSION")?;
         let cpus = map.get(&0, 0).with_context(|| format!("read {}", map::ADMISSION))?;
         Ok(cpus.iter().map(|Plain(cpu)| *cpu).collect())
+    }
+
+    /// Begins the draws of each CPU where the kernel's randomness says: of every CPU that there may ever be, also of one that is plugged in
+    /// later. To be called before anything is attached; the map is this load's alone.
+    pub(super) fn seed_draws(&mut self) -> Result<(), DatapathError> {
+        let mut map: PerCpuArray<_, Plain<Admission>> =
+            PerCpuArray::try_from(map_mut(&mut self.ebpf, map::ADMISSION)?).context("open ADMISSION")?;
+        let cpus = aya::util::nr_cpus().map_err(|(_, error)| error).context("count CPUs")?;
+        let begin = |_| Ok(Plain(Admission { random: random::words::<1>()?[0], ..Admission::default() }));
+        let begun = (0..cpus).map(begin).collect::<Result<Vec<_>, DatapathError>>()?;
+        let begun = PerCpuValues::try_from(begun).context("a value for each CPU")?;
+        map.set(0, begun, 0).with_context(|| format!("write {}", map::ADMISSION))?;
+        Ok(())
     }
 
     fn notes(&self) -> Result<Shared<'_>, DatapathError> {
