@@ -16,7 +16,7 @@ mod active;
 mod faults;
 
 pub use active::{Active, Unlisted};
-pub use faults::{FAULTS_MAX, Fault};
+pub use faults::{FAULTS_MAX, Fault, NOT_CACHED};
 
 /// The layout's version, as in `/sys/fs/bpf/ratelimitd/v7`.
 pub const VERSION: u32 = 7;
@@ -89,7 +89,7 @@ pub mod map {
     pub const PENDING: &str = "PENDING";
     /// Per-CPU array of [`super::Counters`], by [`super::counters_index`].
     pub const COUNTERS: &str = "COUNTERS";
-    /// Per-CPU array of `u64`, by [`super::Fault`].
+    /// Per-CPU array of `u64`, by [`super::Fault`], and [`super::NOT_CACHED`].
     pub const FAULTS: &str = "FAULTS";
     /// Per-CPU array of `u64`, by [`super::Rule::row`]: bans that the rule has begun.
     pub const BANS_BEGUN: &str = "BANS_BEGUN";

@@ -35,11 +35,12 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     };
     let config = active.config;
     let key = Key::of(&head, active.word.epoch(), config.ipv4_mask, config.ipv6_mask).unwrap_or(Key::NONE);
-    if let Some(term) = maps::refused(config, key, || Clock::new(config.wall_offset_ns).coarse()) {
+    let hash = key.hash(config.seed);
+    if let Some(term) = maps::refused(config, key, hash, || Clock::new(config.wall_offset_ns).coarse()) {
         return term.verdict();
     }
     if key.is_segment()
-        && maps::may_be_noted(config, key.unproven())
+        && maps::may_be_noted(config, key.unproven(), hash)
         && let Some(term) = proof::refused(frame, active.word.generation(), key)
     {
         return term.verdict();

@@ -2,12 +2,13 @@
 //! `ratelimit_common::refused`.
 
 use ratelimit_common::layout::{Limit, Rule, Unit};
+use ratelimit_common::proof::asks;
 use ratelimit_common::refused::{Key, Term};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
 
 use crate::clock::Clock;
-use crate::maps;
+use crate::maps::{self, Refusal};
 
 /// Whether the limit, once it has no room for one more in the window that refused the packet at hand, refuses each packet like that until
 /// it has, and nothing else is done with those.
@@ -62,6 +63,11 @@ pub(crate) extern "C" fn note(generation: u32, rule: u32, slot: u32, until_ns: u
     let now = Clock::new(config.wall_offset_ns).coarse();
     let verdict = Verdict { reason: Reason::from_code(reason), rule: rule.row };
     let (term, until) = Term::new(now, Nanos(until_ns), verdict);
-    maps::note_refused(config, pending.refused, slot, term, until, now);
+    // Of all segments: what established connections sent was over the limit.
+    let is_verified = match verdict.reason {
+        Reason::Banned => rule.proof & asks::BANS != 0,
+        _ => pending.refused.is_segment(),
+    };
+    maps::note_refused(config, pending.refused, Refusal { slot, term, until, is_verified }, now);
     0
 }

@@ -98,7 +98,7 @@ extern "C" fn refused_unproven(ctx: *mut xdp_md, generation: u32, source: u64, w
             return LOOK_UP;
         }
     }
-    maps::refused(config, key.unproven(), || now).map_or(0, Term::word)
+    maps::refused(config, key.unproven(), key.hash(config.seed), || now).map_or(0, Term::word)
 }
 
 #[inline(always)]
