@@ -10,9 +10,12 @@
 //! The first count is not corrected for what was not drawn. That would be the better estimate, and would let who forges an address
 //! spend 2^shift of its owner's limit with one packet.
 //!
+//! A draw is the keyed hash of its number, and each CPU's numbers begin anew with each load where the kernel's randomness says. Who does not
+//! know the key foresees none, whatever draws he has seen.
+//!
 //! Who is known is told by [`Mark`]s: a source that was charged a second time, within the longest window.
 
-use crate::refused::mix;
+use crate::hash::HashKey;
 use crate::time::Nanos;
 
 /// How long the insertions of a CPU are counted for: 134 ms.
@@ -20,6 +23,9 @@ const PERIOD_SHIFT: u32 = 27;
 
 /// The most that is drawn from: one in 4096.
 pub const SHIFT_MAX: u32 = 12;
+
+/// With the number of a draw, what is hashed for it: nothing else is hashed with this word.
+const DRAWS: u64 = 1 << 40;
 
 /// A budget that is never spent.
 pub const BUDGET_ANY: u32 = u32::MAX;
@@ -37,7 +43,7 @@ pub struct Admission {
     pub insertions: u64,
     /// Periods that began with [`Admission::shift`] above 0.
     pub pressed_periods: u64,
-    /// The state of the draws.
+    /// Which number is drawn next. The loader begins each CPU's numbers where the kernel's randomness says.
     pub random: u64,
     /// Sources that wanted to be remembered in this period, drawn or not.
     pub wanted: u32,
@@ -82,15 +88,10 @@ impl Admission {
 
     /// A packet of a source that nobody knows: whether it is looked at.
     #[inline(always)]
-    pub const fn draw(&mut self) -> bool {
+    pub const fn draw(&mut self, seed: HashKey) -> bool {
         self.wanted = self.wanted.saturating_add(1);
-        // Marsaglia's xorshift; 0 would stay 0.
-        let mut x = self.random | 1;
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        self.random = x;
-        mix(0, x, 0) >> 40 & ((1 << self.shift) - 1) == 0
+        self.random = self.random.wrapping_add(1);
+        seed.hash(self.random, DRAWS) & ((1 << self.shift) - 1) == 0
     }
 
     /// A source is being inserted: one of those that are `free`, or on the budget. Where that of the period is spent, the next are drawn from
@@ -186,8 +187,8 @@ const SUMMARY_BITS: u32 = CELL_BITS / CELLS_PER_SUMMARY;
 impl Mark {
     /// Of the source with this prefix, where turns are 2^`turn_shift` ns.
     #[inline(always)]
-    pub const fn of(seed: u64, high: u64, low: u64, turn_shift: u32, now: Nanos) -> Self {
-        let place = mix(seed, high, low);
+    pub const fn of(seed: HashKey, high: u64, low: u64, turn_shift: u32, now: Nanos) -> Self {
+        let place = seed.hash(high, low);
         let choice = place >> 32;
         let bits = 1 << (choice & 15) | 1 << (16 + (choice >> 4 & 15)) | 1 << (32 + (choice >> 8 & 15));
         #[expect(clippy::cast_possible_truncation, reason = "its low bits")]
@@ -247,6 +248,7 @@ mod tests {
     use crate::layout::{self, Unit};
     use crate::time::SECOND_NS;
 
+    const KEY: HashKey = HashKey([0x0123_4567_89ab_cdef, 77]);
     const START: Nanos = Nanos(1_767_261_600 * SECOND_NS);
 
     fn at(millis: u64) -> Nanos {
@@ -261,7 +263,7 @@ mod tests {
             for millisecond in 0..1000 {
                 admission.advance(at(from + second * 1000 + millisecond), budget);
                 for _ in 0..per_millisecond {
-                    if !admission.is_pressed() || admission.draw() {
+                    if !admission.is_pressed() || admission.draw(KEY) {
                         admission.insert(budget, 0);
                     }
                 }
@@ -350,7 +352,7 @@ mod tests {
     fn draws_are_one_in_two_to_the_shift() {
         for shift in [1, 4, 8] {
             let mut admission = Admission { shift, ..Admission::default() };
-            let drawn = (0..1 << 20).filter(|_| admission.draw()).count();
+            let drawn = (0..1 << 20).filter(|_| admission.draw(KEY)).count();
             let expected = (1_usize << 20) >> shift;
             assert!(drawn.abs_diff(expected) < expected / 10, "{drawn} of {expected}");
         }
@@ -361,8 +363,8 @@ mod tests {
         // At the most, 1 in 4096: 99 in 100 sources are drawn a second time within 6.64 times as many packets.
         let mut late = 0;
         for source in 0..1000 {
-            let mut admission = Admission { shift: SHIFT_MAX, random: mix(7, source, 0), ..Admission::default() };
-            late += usize::from((0..27_188).filter(|_| admission.draw()).count() < 2);
+            let mut admission = Admission { shift: SHIFT_MAX, random: KEY.hash(source, 0), ..Admission::default() };
+            late += usize::from((0..27_188).filter(|_| admission.draw(KEY)).count() < 2);
         }
         assert!(late <= 25, "{late} of 1000");
     }
@@ -372,13 +374,13 @@ mod tests {
         let shift = turn_shift(300 * SECOND_NS);
         let mut cells = vec![[0_u64; 2]; 32_768];
         for source in 0..made {
-            let mark = Mark::of(77, source, 4, shift, START);
+            let mark = Mark::of(KEY, source, 4, shift, START);
             let word = &mut cells[(mark.place & 32_767) as usize][mark.current()];
             *word = mark.made_known(*word).unwrap_or(*word);
             assert_eq!(mark.made_known(*word), None);
         }
         let is_known = |source: &u64| {
-            let mark = Mark::of(77, *source, 4, shift, Nanos(START.0 + later_ns));
+            let mark = Mark::of(KEY, *source, 4, shift, Nanos(START.0 + later_ns));
             let cell = cells[(mark.place & 32_767) as usize];
             mark.is_known(cell[mark.current()], cell[1 - mark.current()])
         };
@@ -405,7 +407,7 @@ mod tests {
         let shift = turn_shift(300 * SECOND_NS);
         let mut cells = vec![0_u64; 32_768 / CELLS_PER_SUMMARY as usize];
         let at = |mark: Mark| (mark.place & 32_767) as usize / CELLS_PER_SUMMARY as usize;
-        let mark = |source: u64| Mark::of(77, source, 4, shift, START).in_summary();
+        let mark = |source: u64| Mark::of(KEY, source, 4, shift, START).in_summary();
         for mark in (0..made).map(mark) {
             let word = &mut cells[at(mark)];
             *word = mark.made_known(*word).unwrap_or(*word);
@@ -424,7 +426,7 @@ mod tests {
 
     #[test]
     fn a_cell_of_an_older_turn_is_empty() {
-        let mark = Mark::of(1, 2, 3, 30, START);
+        let mark = Mark::of(KEY, 2, 3, 30, START);
         assert!(!mark.is_known(0, 0));
         let old = u64::from(mark.turn.wrapping_sub(2)) << CELL_BITS | mark.bits;
         assert!(!mark.is_known(old, 0) && !mark.is_known(0, old));

@@ -6,6 +6,7 @@
 
 use crate::access;
 use crate::gcra::Rate;
+use crate::hash::HashKey;
 use crate::proof::{self, Side};
 use crate::refusals::Refusals;
 use crate::verdict::Reason;
@@ -15,7 +16,7 @@ mod active;
 mod faults;
 
 pub use active::{Active, Unlisted};
-pub use faults::{FAULTS_MAX, Fault};
+pub use faults::{FAULTS_MAX, Fault, NOT_CACHED};
 
 /// The layout's version, as in `/sys/fs/bpf/ratelimitd/v8`.
 pub const VERSION: u32 = 8;
@@ -88,7 +89,7 @@ pub mod map {
     pub const PENDING: &str = "PENDING";
     /// Per-CPU array of [`super::Counters`], by [`super::counters_index`].
     pub const COUNTERS: &str = "COUNTERS";
-    /// Per-CPU array of `u64`, by [`super::Fault`].
+    /// Per-CPU array of `u64`, by [`super::Fault`], and [`super::NOT_CACHED`].
     pub const FAULTS: &str = "FAULTS";
     /// Per-CPU array of `u64`, by [`super::Rule::row`]: bans that the rule has begun.
     pub const BANS_BEGUN: &str = "BANS_BEGUN";
@@ -333,7 +334,7 @@ pub struct Config {
     /// Wall clock minus monotonic clock, nanoseconds, as it was when this state began. It never follows a step of the wall clock.
     pub wall_offset_ns: u64,
     /// Of the hashes: secret, so that nobody chooses what shares a place. It stays as long as the maps do.
-    pub seed: u64,
+    pub seed: HashKey,
     /// [`crate::source::ipv6_mask`].
     pub ipv6_mask: [u64; 2],
     /// [`crate::source::ipv4_mask`].
@@ -380,7 +381,7 @@ pub struct Config {
 
 const _: () = assert!(
     size_of::<Config>()
-        == 8 + 8 + 16 + 24 + 4 * INTERFACES_MAX + 8 + 8 * 6 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
+        == 8 + 16 + 16 + 24 + 4 * INTERFACES_MAX + 8 + 8 * 6 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
 );
 
 /// What [`CHARGE_PROGRAM`] is to do.

@@ -10,6 +10,7 @@ pub mod ban;
 pub mod conversation;
 pub mod flow;
 pub mod gcra;
+pub mod hash;
 pub mod layout;
 pub mod packet;
 pub mod proof;

@@ -1,9 +1,11 @@
 //! Who is refused for how long: the source of a packet that a limit refused, or a ban, is noted with the time from which it may
 //! have room again, and what it sends until then is refused by one look, before its rule is searched.
 //!
-//! Notes lie in lines of [`WAYS`], found by a keyed hash, or in the line beside. Where both are full a note gives way to one that lasts
-//! longer, and nobody to others: who has none is judged by its window, as before it was noted. So what a flood does here costs time
-//! and forgives nothing.
+//! Notes lie in lines of [`WAYS`], found by a keyed hash, or in the line beside. Where both are full a new one finds no place, and its source
+//! is judged by its window, as before it was refused: a note that holds is never replaced by another of the same standing. Otherwise whoever
+//! forges sources that are over their limit would choose whose note ends. What only a verified connection or a ban can make takes the place
+//! of what can be forged; never the other way. So the table fills up to what it has room for, each note until its end, and what a flood does
+//! here costs time and forgives nobody who was refused before it.
 //!
 //! A window that is full has room again when its bucket turns, or when what another limit of its rule refused is taken back: then the
 //! source waits to the end of the note all the same, for what was a race of two of its packets.
@@ -19,10 +21,11 @@
 //! touches. Which window or ban refuses, and until when to the nanosecond, is apart ([`Cause`]): few packets ask for it.
 //!
 //! ```text
-//!     word    63       54 53               32 31    27 26      20 19      18        17..16 15     0
-//!            [ dropped   | until, 2^29 ns    | epoch  | rule row | is ban | is IPv6 | kind  | port ]
+//!     word    63       55 54               33 32        31    27 26      20 19      18        17..16 15     0
+//!            [ dropped   | until, 2^29 ns    | is guard | epoch  | rule row | is ban | is IPv6 | kind  | port ]
 //! ```
 
+use crate::hash::HashKey;
 use crate::layout::Active;
 use crate::packet::{Head, To};
 use crate::source::{Address, cut_ipv4, cut_ipv6};
@@ -60,12 +63,14 @@ pub struct Cause {
     pub slot: u32,
     /// Zero.
     pub reserved: u32,
+    /// The source's prefix, as in [`Key::source`] of what is no connection: whose window or ban it is.
+    pub source: u64,
 }
 
-const _: () = assert!(size_of::<Cause>() == 16);
+const _: () = assert!(size_of::<Cause>() == 24);
 
-const DROPPED_SHIFT: u32 = 54;
-const UNTIL_SHIFT: u32 = 32;
+const DROPPED_SHIFT: u32 = 55;
+const UNTIL_SHIFT: u32 = 33;
 const EPOCH_SHIFT: u32 = 27;
 const ROW_SHIFT: u32 = 20;
 
@@ -80,6 +85,7 @@ pub const BUSY: u64 = ONE_DROPPED - 1;
 
 const TICKS_MASK: u64 = (1 << TICK_BITS) - 1;
 const EPOCH_MASK: u64 = Active::NOTES_MASK as u64;
+const GUARD: u64 = 1 << 32;
 const BAN: u64 = 1 << 19;
 const IPV6: u64 = 1 << 18;
 const OPENING: u64 = 1 << 16;
@@ -141,12 +147,43 @@ impl Note {
         self.word >> EPOCH_SHIFT & EPOCH_MASK == epoch as u64 & EPOCH_MASK
     }
 
+    /// Whether only a verified connection or a ban can have made it: the refusal of all segments is of what established connections have
+    /// sent. The other kinds can be forged.
+    #[inline(always)]
+    pub const fn is_verified(self) -> bool {
+        self.word & BAN != 0 || self.word & UNPROVEN == 0
+    }
+
+    /// What it is worth to an entry of this key that looks for a place: the least is taken. First the key's own, which it replaces; then what
+    /// holds no longer. An entry that holds gives way to nobody, except that what can be forged gives way to what is verified, and then the one
+    /// that ends first; [`KEEPS`] is none. In its last tick it counts as one that holds.
+    #[inline(always)]
+    pub const fn rank(self, key: Key, is_verified: bool, now: Nanos) -> u64 {
+        if self.is_busy() {
+            return KEEPS;
+        }
+        if self.is_of_any_epoch(key) {
+            return 0;
+        }
+        let left = if self.is_in_epoch_of(key) { self.term().left(now) } else { 0 };
+        if left == 0 {
+            1
+        } else if is_verified && !self.is_verified() {
+            1 + left
+        } else {
+            KEEPS
+        }
+    }
+
     /// It as one of no epoch: it refuses nothing, and has counted what it has counted.
     #[must_use]
     pub const fn retired(self) -> Self {
         Self { word: self.word & !(EPOCH_MASK << EPOCH_SHIFT | TICKS_MASK << UNTIL_SHIFT), source: self.source }
     }
 }
+
+/// The [`Note::rank`] of one that keeps its place.
+pub const KEEPS: u64 = u64::MAX;
 
 /// How long a note holds, and what it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,8 +218,12 @@ impl Term {
         let until = if until.0 < last.0 { until } else { last };
         // One that has ended ends now, and not in 26 days.
         let until = if until.0 < now.0 { now } else { until };
-        let ban = if matches!(verdict.reason, Reason::Banned) { BAN } else { 0 };
-        let said = ((verdict.rule as u64) << ROW_SHIFT | ban) & TERM;
+        let by = match verdict.reason {
+            Reason::Banned => BAN,
+            Reason::Guard => GUARD,
+            _ => 0,
+        };
+        let said = ((verdict.rule as u64) << ROW_SHIFT | by) & TERM;
         (Self((until.0 >> TICK_SHIFT & TICKS_MASK) << UNTIL_SHIFT | said), until)
     }
 
@@ -225,7 +266,12 @@ impl Term {
     #[inline(always)]
     pub const fn verdict(self) -> Verdict {
         let rule = (self.0 >> ROW_SHIFT & 0x7f) as u8;
-        Verdict { reason: if self.is_ban() { Reason::Banned } else { Reason::OverLimit }, rule }
+        let reason = match self.0 & (BAN | GUARD) {
+            0 => Reason::OverLimit,
+            GUARD => Reason::Guard,
+            _ => Reason::Banned,
+        };
+        Verdict { reason, rule }
     }
 }
 
@@ -302,165 +348,32 @@ impl Key {
         (self.what & 0xffff) as u16
     }
 
+    /// What notes have of the requests of one TCP connection, where this is of its segments; with its [`Key::hash`], a number that is that of
+    /// no other connection. Of those with one source the other address tells few apart, and is left out.
+    #[inline(always)]
+    pub const fn of_connection(self, seed: HashKey, source_port: u16) -> Self {
+        let of = seed.hash(self.source, (source_port as u64) << 16 | self.port() as u64 | self.what & IPV6);
+        Self { source: of, what: self.what | UNPROVEN }
+    }
+
     /// What notes have of a segment's kind that prove nothing, where this is that of all.
     #[inline(always)]
     pub const fn unproven(self) -> Self {
         Self { source: self.source, what: self.what | UNPROVEN }
     }
 
-    /// Where its line is among all, before it is cut to how many there are. The same in each epoch.
+    /// What its [`Key::place`] is made of. The same in each epoch, and of each kind: a segment's packets are looked for by two of them.
     #[inline(always)]
-    pub const fn place(self, seed: u64) -> u64 {
-        mix(seed, self.source, self.what & KIND)
+    pub const fn hash(self, seed: HashKey) -> u64 {
+        if self.what == Self::NONE.what { 0 } else { seed.hash(self.source, self.what & KIND & !UNPROVEN) }
     }
-}
 
-/// A hash of two words that nobody foresees who does not know the seed: two rounds of multiplying by an odd number, and folding.
-/// The upper bits are as good as the lower.
-#[inline(always)]
-pub const fn mix(seed: u64, a: u64, b: u64) -> u64 {
-    let first = (a ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let first = first ^ first >> 32;
-    let second = (first ^ b ^ seed >> 17).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    second ^ second >> 32
+    /// Where its cache set is among all, before it is cut to how many there are: each kind has other bits of its [`Key::hash`].
+    #[inline(always)]
+    pub const fn place(self, hash: u64) -> u64 {
+        hash.rotate_right((self.what >> 16 & 3) as u32 * 16)
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HEAD: Head = Head {
-        source: Address::v4([192, 0, 2, 1]),
-        ip_bytes: 40,
-        to: To::Tcp { port: 443, opening: true, has_payload: false },
-    };
-
-    fn key(head: Head) -> Option<Key> {
-        Key::of(&head, 7, u32::MAX, [u64::MAX, 0])
-    }
-
-    #[test]
-    fn a_note_is_of_one_port_one_family_one_kind_and_one_epoch() {
-        let kinds = [
-            To::Tcp { port: 443, opening: true, has_payload: false },
-            To::Tcp { port: 443, opening: false, has_payload: false },
-            To::Udp { port: 443 },
-            To::Udp { port: 444 },
-        ];
-        let v6 = Address::V6([u64::from(u32::from_ne_bytes([192, 0, 2, 1])), 0]);
-        let mut keys: Vec<_> = kinds.map(|to| key(Head { to, ..HEAD }).unwrap()).into();
-        keys.extend(kinds.map(|to| key(Head { to, source: v6, ..HEAD }).unwrap()));
-        keys.push(Key::of(&HEAD, 8, u32::MAX, [u64::MAX, 0]).unwrap());
-        for (at, key) in keys.iter().enumerate() {
-            assert!(!keys[..at].contains(key), "{key:?}");
-            assert_ne!(*key, Key::NONE);
-        }
-    }
-
-    #[test]
-    fn what_proves_nothing_is_a_kind_of_its_own_and_opens_nothing() {
-        let to = To::Tcp { port: 443, opening: false, has_payload: true };
-        let segment = key(Head { to, ..HEAD }).unwrap();
-        let others = [HEAD.to, To::Udp { port: 443 }, to].map(|to| key(Head { to, ..HEAD }).unwrap());
-        assert!(segment.is_segment() && !segment.unproven().is_segment() && !segment.unproven().is_opening());
-        assert!(!others.contains(&segment.unproven()));
-    }
-
-    #[test]
-    fn payload_makes_no_other_note() {
-        let to = To::Tcp { port: 443, opening: false, has_payload: true };
-        let other = Head { to, ..HEAD };
-        let to = To::Tcp { port: 443, opening: false, has_payload: false };
-        assert_eq!(key(other), key(Head { to, ..HEAD }));
-    }
-
-    #[test]
-    fn what_has_no_port_and_what_is_kept_by_longer_prefixes_is_not_noted() {
-        for to in [To::Fragment, To::Unwalkable, To::Essential, To::Other] {
-            assert_eq!(key(Head { to, ..HEAD }), None);
-        }
-        let v6 = Head { source: Address::V6([1, 2]), ..HEAD };
-        assert_eq!(Key::of(&v6, 7, u32::MAX, [u64::MAX, 1]), None);
-    }
-
-    const NOW: Nanos = Nanos(1_767_261_600_123_456_789);
-    const OVER: Verdict = Verdict { reason: Reason::OverLimit, rule: 127 };
-
-    #[test]
-    fn a_term_tells_whether_it_holds_but_in_its_last_tick() {
-        for later_ns in [1, 268_435_456, 1_000_000_000, 60_000_000_000, 250_000_000_000_000] {
-            let until = Nanos(NOW.0 + later_ns);
-            let (term, ends) = Term::new(NOW, until, OVER);
-            assert_eq!(ends, until);
-            for (at, held) in
-                [(NOW.0, true), (until.0 - 1, true), (until.0, false), (until.0 + 3_600_000_000_000, false)]
-            {
-                match term.holds(Nanos(at)) {
-                    Holds::Yes => assert!(held, "{later_ns} {at}"),
-                    Holds::No => assert!(!held, "{later_ns} {at}"),
-                    Holds::InLastTick => assert!(until.0.abs_diff(at) < 1 << TICK_SHIFT, "{later_ns} {at}"),
-                }
-            }
-            let a_tick_before = Nanos(until.0 - (1 << TICK_SHIFT));
-            assert!(a_tick_before < NOW || term.holds(a_tick_before) == Holds::Yes, "{later_ns}");
-        }
-    }
-
-    #[test]
-    fn a_longer_term_ends_sooner_and_one_that_has_ended_holds_never() {
-        let (term, ends) = Term::new(NOW, Nanos(NOW.0 + 30 * 86_400_000_000_000), OVER);
-        assert_eq!(term.left(NOW), TERM_MAX + 1);
-        assert!((3 * 86_400_000_000_000..4 * 86_400_000_000_000).contains(&(ends.0 - NOW.0)));
-        let (term, ends) = Term::new(NOW, Nanos(NOW.0 - 86_400_000_000_000), OVER);
-        assert_eq!((term.left(NOW), ends), (1, NOW));
-        assert_eq!(term.holds(Nanos(NOW.0 + 86_400_000_000_000)), Holds::No);
-    }
-
-    #[test]
-    fn a_note_says_what_was_written_and_counts_to_its_most_and_from_0_again() {
-        let of = key(HEAD).unwrap();
-        for verdict in [OVER, Verdict { reason: Reason::Banned, rule: 0 }] {
-            let (term, _) = Term::new(NOW, Nanos(NOW.0 + 60_000_000_000), verdict);
-            let mut note = Note { word: of.noted(term), source: of.source };
-            for dropped in 0..=DROPPED_MAX {
-                assert_eq!((note.dropped(), note.term(), note.is_of(of)), (dropped, term, true));
-                note.word = note.word.wrapping_add(ONE_DROPPED);
-            }
-            assert_eq!((note.dropped(), note.term().verdict(), note.is_ipv6()), (0, verdict, false));
-        }
-    }
-
-    #[test]
-    fn a_retired_note_holds_never_and_has_counted_what_it_has() {
-        let of = key(HEAD).unwrap();
-        let (term, _) = Term::new(NOW, Nanos(NOW.0 + 60_000_000_000), OVER);
-        let note = Note { word: of.noted(term) | (5 * ONE_DROPPED), source: of.source };
-        assert!(note.is_in_epoch(7) && note.is_in_epoch_of(of) && note.is_of(of));
-        let retired = note.retired();
-        assert!(!retired.is_in_epoch(7) && !retired.is_in_epoch_of(of) && !retired.is_of(of));
-        assert!(retired.is_of_any_epoch(of));
-        assert_eq!((retired.dropped(), retired.term().verdict()), (5, OVER));
-    }
-
-    #[test]
-    fn neither_nothing_nor_what_is_being_written_is_of_any_key() {
-        let of = key(HEAD).unwrap();
-        let last = Key::of(&HEAD, 30, u32::MAX, [u64::MAX, 0]).unwrap();
-        for word in [0, BUSY, BUSY | (9 * ONE_DROPPED)] {
-            let note = Note { word, source: of.source };
-            assert!(!note.is_of(of) && !note.is_of(last));
-            assert_eq!(note.is_busy(), word != 0);
-        }
-    }
-
-    #[test]
-    fn neighbouring_sources_and_ports_are_spread_over_all_places() {
-        let mut hit = vec![0_u32; 1024];
-        for source in 0..16_384_u64 {
-            hit[(mix(0x1234_5678_9abc_def0, source.swap_bytes(), 443) & 1023) as usize] += 1;
-            hit[(mix(0x1234_5678_9abc_def0, source, 443) & 1023) as usize] += 1;
-        }
-        let most = *hit.iter().max().unwrap();
-        assert!(most < 70 && hit.iter().all(|&of| of > 6), "{most}, {:?}", hit.iter().min());
-    }
-}
+mod tests;

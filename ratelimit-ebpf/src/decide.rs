@@ -4,7 +4,7 @@
 use ratelimit_common::access::{self, Grant};
 use ratelimit_common::admission::asks_first;
 use ratelimit_common::layout::{self, Prefix, RULES_MAX, Rule, RuleSet, Unlisted};
-use ratelimit_common::packet::{Head, To};
+use ratelimit_common::packet::{Head, To, source_port};
 use ratelimit_common::proof::asks as proof_of;
 use ratelimit_common::refused::Key;
 use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
@@ -35,11 +35,23 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     };
     let config = active.config;
     let key = Key::of(&head, active.word.epoch(), config.ipv4_mask, config.ipv6_mask).unwrap_or(Key::NONE);
-    if let Some(term) = maps::refused(config, key, || Clock::new(config.wall_offset_ns).coarse()) {
+    let hash = key.hash(config.seed);
+    if let Some(term) = maps::refused(config, key, hash, || Clock::new(config.wall_offset_ns).coarse()) {
         return term.verdict();
     }
-    let is_suspect = key.is_segment() && maps::may_be_noted(config, key.unproven());
+    let is_suspect = key.is_segment() && maps::may_be_noted(config, key.unproven(), hash);
     if is_suspect && let Some(term) = proof::refused(frame, active.word.generation(), key) {
+        return term.verdict();
+    }
+    let connection = match head.to {
+        To::Tcp { opening: false, has_payload: true, .. } if key != Key::NONE => {
+            source_port(frame).map_or(Key::NONE, |source_port| key.of_connection(config.seed, source_port))
+        }
+        _ => Key::NONE,
+    };
+    if let Some(term) =
+        maps::refused(config, connection, connection.source, || Clock::new(config.wall_offset_ns).coarse())
+    {
         return term.verdict();
     }
     // From here on the packet is where functions find it, and the stack is theirs.
@@ -47,6 +59,8 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
         return Verdict::unruled(Reason::InternalError);
     };
     pending.refused = key;
+    pending.connection = connection;
+    pending.source = key.source;
     seen.keep_head(&head);
     if config.has_targets != 0 && frame.seen().is_none() {
         return Verdict::unruled(Reason::InternalError);
@@ -144,6 +158,7 @@ fn choice(active: Active, seen: &Seen, pending: &mut Pending) -> Choice {
     // A note is of a whole client, wherever it sends: not where lists tell its parts from each other, or rules its destinations.
     if prefix.is_some() || has_prefixes == 2 || active.config.has_targets != 0 {
         pending.refused = Key::NONE;
+        pending.connection = Key::NONE;
     }
     match prefix.and_then(|prefix| granted(active, prefix)) {
         Some(Grant::Exempt) => Choice::new(Reason::Exempt, index),

@@ -12,7 +12,7 @@ use ratelimit_common::window::{self, Cells, Charge};
 use crate::clock::Clock;
 use crate::maps::{self, Inserted, SourceRef, SourceV4, SourceV6, SourceV6Wide, Sources};
 use crate::newcomers::{admit, excuses, make_armed, make_known, turned_away};
-use crate::notes::{lasts, least, note, of_suspect, of_unproven};
+use crate::notes::{lasts, least, note, note_connection, of_suspect, of_unproven};
 use words::{At, BY_EVIDENCE, BY_ORDER, LimitIndex, charged};
 
 mod words;
@@ -364,7 +364,13 @@ fn refused<S: Sources>(source: &S, generation: u32, at: LimitIndex) {
     let [high, low] = source.words();
     let _always_zero = make_known(high, low, generation);
     let side = at.at().side();
-    if lasts(rule, limit) {
+    if limit.unit == Unit::Requests as u8 && !side.is_guard() {
+        if rule.refuse_all == 0 && rule.shadows_len == 0 && limit.is_gcra == 0 {
+            let full_until = window.full_until(limit, side, bucket, 1);
+            let until_ns = if full_until == bucket { 0 } else { full_until.0.wrapping_mul(limit.bucket_ns) };
+            let _always_zero = note_connection(generation, at.rule(), at.slot(limit), until_ns);
+        }
+    } else if lasts(rule, limit) {
         if side == Side::Unproven {
             of_unproven();
         }

@@ -445,7 +445,7 @@ pub(crate) use newcomers::{Marked, admission, is_marked, is_unlisted, lets_in, m
 pub(crate) use passing::{
     NoPacket, Pending, Seen, park, pending, place, remember_pending, scratch, seen, take_parked, to_see,
 };
-pub(crate) use refused::{may_be_noted, note_refused, refused};
+pub(crate) use refused::{Refusal, may_be_noted, note_refused, refused};
 pub(crate) use sockets::standing_of;
 
 /// One source, in the map of its family.

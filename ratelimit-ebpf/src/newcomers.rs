@@ -46,7 +46,7 @@ pub(crate) extern "C" fn turned_away(high: u64, low: u64, generation: u32, rule:
     if rule.new_sources != 0 && !maps::lets_in(rule, now) {
         return Reason::NewSourceBudget as u32;
     }
-    if !admission.draw() {
+    if !admission.draw(config.seed) {
         return Reason::NotAdmitted as u32;
     }
     admission.is_drawn = 1;
@@ -70,7 +70,7 @@ pub(crate) extern "C" fn admit(generation: u32, rule: u32) -> u32 {
             return Reason::NewSourceBudget as u32;
         }
         // One that was taken for a known one.
-        if admission.is_pressed() && !admission.draw() {
+        if admission.is_pressed() && !admission.draw(config.seed) {
             return Reason::NotAdmitted as u32;
         }
         admission.is_drawn = 1;

@@ -2,12 +2,13 @@
 //! `ratelimit_common::refused`.
 
 use ratelimit_common::layout::{Limit, Rule, Unit};
+use ratelimit_common::proof::asks;
 use ratelimit_common::refused::{Key, Term};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
 
 use crate::clock::Clock;
-use crate::maps;
+use crate::maps::{self, Refusal};
 
 /// Whether the limit, once it has no room for one more in the window that refused the packet at hand, refuses each packet like that until
 /// it has, and nothing else is done with those.
@@ -20,7 +21,9 @@ pub(crate) fn lasts(rule: &Rule, limit: &Limit) -> bool {
             Some(Unit::Packets | Unit::Bytes) => true,
             // Of the others it depends on the connection or flow.
             Some(Unit::Connections) => key.is_opening(),
-            Some(Unit::Requests) | None => false,
+            // Whether one begins depends on the connection: it is of that.
+            Some(Unit::Requests) => false,
+            None => false,
         }
 }
 
@@ -43,12 +46,36 @@ pub(crate) fn of_unproven() {
     }
 }
 
+/// Has no segment with payload of the connection at hand be judged again until `full_until`: the server does not have what was refused, and so
+/// takes nothing that comes after it. Where the window has room, but not for so much, it is judged again in a second. Returns 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn note_connection(generation: u32, rule: u32, slot: u32, full_until: u64) -> u32 {
+    const AGAIN_NS: u64 = 1_000_000_000;
+    let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) else { return 0 };
+    if pending.connection == Key::NONE {
+        return 0;
+    }
+    let until_ns = match full_until {
+        0 => Clock::new(config.wall_offset_ns).coarse().0.saturating_add(AGAIN_NS),
+        until_ns => until_ns,
+    };
+    let of_source = pending.refused;
+    pending.refused = pending.connection;
+    let _always_zero = note(generation, rule, slot, until_ns, Reason::OverLimit as u32);
+    pending.refused = of_source;
+    0
+}
+
 /// Has the note of the SYN at hand, which is to be made, be one of the segments of its source that prove nothing; false where there is one, or
 /// none can be made.
 #[inline(always)]
 pub(crate) fn of_suspect(generation: u32) -> bool {
     let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) else { return false };
-    if !pending.refused.is_opening() || maps::may_be_noted(config, pending.refused.unproven()) {
+    if !pending.refused.is_opening() || {
+        let hash = pending.refused.hash(config.seed);
+        maps::may_be_noted(config, pending.refused.unproven(), hash)
+    } {
         return false;
     }
     pending.refused = pending.refused.unproven();
@@ -74,6 +101,14 @@ pub(crate) extern "C" fn note(generation: u32, rule: u32, slot: u32, until_ns: u
     let now = Clock::new(config.wall_offset_ns).coarse();
     let verdict = Verdict { reason: Reason::from_code(reason), rule: rule.row };
     let (term, until) = Term::new(now, Nanos(until_ns), verdict);
-    maps::note_refused(config, pending.refused, slot, term, until, now);
+    // Of all segments: what established connections sent was over the limit.
+    let is_verified = match verdict.reason {
+        Reason::Banned => rule.proof & asks::BANS != 0,
+        _ => pending.refused.is_segment(),
+    };
+    let is_connection = pending.refused == pending.connection;
+    let hash = if is_connection { pending.connection.source } else { pending.refused.hash(config.seed) };
+    let refusal = Refusal { slot, term, until, is_verified, source: pending.source };
+    maps::note_refused(config, pending.refused, hash, refusal, now);
     0
 }

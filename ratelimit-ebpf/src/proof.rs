@@ -106,7 +106,7 @@ extern "C" fn refused_unproven(ctx: *mut xdp_md, generation: u32, source: u64, w
             return LOOK_UP;
         }
     }
-    maps::refused(config, key.unproven(), || now).map_or(0, Term::word)
+    maps::refused(config, key.unproven(), key.hash(config.seed), || now).map_or(0, Term::word)
 }
 
 #[inline(always)]
@@ -148,7 +148,7 @@ extern "C" fn proof(ctx: *mut xdp_md, generation: u32, rule: u32, may_ask: u32) 
     let now = Clock::new(config.wall_offset_ns).coarse();
     let [high, low] = seen.source_words(config);
     let is_armed = is_armed(config, high, low, index, now);
-    let [high, low] = seen.connection_words();
+    let [high, low] = seen.connection_words(config.seed);
     let is_known = maps::is_marked(Marked::Known, config, Mark::of(config.seed, high, low, config.turn_shift, now));
     if is_known && !is_armed && may_ask == 0 && rule.proof & asks::SEGMENTS == 0 {
         // As long as it sends, it is not taken for another one.

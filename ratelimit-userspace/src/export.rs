@@ -110,6 +110,8 @@ fn sources(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result 
     family(out, "ratelimitd_sources_not_admitted", help, [(none(), ConstCounter::new(of.not_admitted))])?;
     let help = "Sources remembered anew, in each limit on its own";
     family(out, "ratelimitd_source_insertions", help, [(none(), ConstCounter::new(of.insertions))])?;
+    let help = "Packets that were refused by their source's window, as the drop cache was full";
+    family(out, "ratelimitd_refusals_not_cached", help, [(none(), ConstCounter::new(of.not_cached))])?;
     let help =
         "Of so many packets of unknown sources one is looked at: 1 unless more new ones come than can be remembered";
     family(out, "ratelimitd_sources_sampled_one_in", help, [(none(), gauge(of.sampled_one_in))])
@@ -209,7 +211,7 @@ mod tests {
     use crate::fixture::snapshot;
 
     /// Every metric that INTERFACE.md names and that there is something to say about.
-    const NAMES: [&str; 17] = [
+    const NAMES: [&str; 18] = [
         "ratelimitd_build_info",
         "ratelimitd_packets_total",
         "ratelimitd_bytes_total",
@@ -218,6 +220,7 @@ mod tests {
         "ratelimitd_sources_over_limit",
         "ratelimitd_sources_not_admitted_total",
         "ratelimitd_source_insertions_total",
+        "ratelimitd_refusals_not_cached_total",
         "ratelimitd_sources_sampled_one_in",
         "ratelimitd_map_errors_total",
         "ratelimitd_attached",
@@ -272,6 +275,7 @@ mod tests {
             "ratelimitd_packets_total{iface=\"eth0\",rule=\"\",verdict=\"pass\",reason=\"not_ip\"} 12",
             "ratelimitd_sources_capacity 262144",
             "ratelimitd_source_insertions_total 5400",
+            "ratelimitd_refusals_not_cached_total 31",
             "ratelimitd_sources_sampled_one_in 1",
             "ratelimitd_attached{iface=\"eth1\",mode=\"none\"} 0",
             "ratelimitd_config_last_reload_success_timestamp_seconds 1767261600.0",

@@ -1,7 +1,7 @@
 //! Which generation of the configuration packets read, and the epoch of what they note.
 
 use super::GENERATIONS;
-use crate::refused::mix;
+use crate::hash::HashKey;
 use crate::source::Address;
 
 /// What packets read first, in one load.
@@ -62,7 +62,7 @@ impl Active {
 }
 
 /// A note in [`map::UNLISTED`]: no prefix holds this source, in this epoch. Of IPv4 it is the address itself. Of IPv6 it is a keyed hash
-/// of 64 bits, so one source in 2^64 is taken for another.
+/// of 64 bits, so one source in 2^63 is taken for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unlisted {
     /// Which word of the map, before it is cut to how many there are.
@@ -71,17 +71,20 @@ pub struct Unlisted {
     pub word: u64,
 }
 
+/// With the epoch, what is hashed for a word of IPv6: nothing else is hashed with these bits.
+const WORDS: u64 = 1 << 41;
+
 impl Unlisted {
     /// The note of this source.
     #[inline(always)]
-    pub const fn of(source: Address, epoch: u32, seed: u64) -> Self {
+    pub const fn of(source: Address, epoch: u32, seed: HashKey) -> Self {
         match source {
             Address::V4(address) => {
-                Self { place: mix(seed, address as u64, 4), word: (epoch as u64) << 32 | address as u64 }
+                Self { place: seed.hash(address as u64, 4), word: (epoch as u64) << 32 | address as u64 }
             }
             Address::V6([high, low]) => {
-                let place = mix(seed, high, low);
-                let word = mix(mix(!seed, high, low.rotate_left(32)), epoch as u64, low ^ place);
+                let place = seed.hash(high, low);
+                let word = seed.hash(place, WORDS | epoch as u64);
                 // 0 is no note.
                 Self { place, word: word | 1 }
             }

@@ -77,4 +77,8 @@ faults! {
 /// Cells of [`map::FAULTS`].
 pub const FAULTS_MAX: u32 = 32;
 
-const _: () = assert!(Fault::ALL.len() <= FAULTS_MAX as usize);
+/// The last of them counts no fault: refusals that found no place in [`map::REFUSED`], whose sources are judged by their windows. A flood of
+/// sources that are over their limit makes them.
+pub const NOT_CACHED: u32 = FAULTS_MAX - 1;
+
+const _: () = assert!(Fault::ALL.len() <= NOT_CACHED as usize);

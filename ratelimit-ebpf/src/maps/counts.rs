@@ -1,6 +1,6 @@
 //! What is counted of packets, of bans and of trouble. Each CPU has cells of its own.
 
-use ratelimit_common::layout::{Fault, REASONS_MAX};
+use ratelimit_common::layout::{Fault, NOT_CACHED, REASONS_MAX};
 use ratelimit_common::verdict::Reason;
 
 use super::{BANS_BEGUN, COUNTERS, FAULTS, forget};
@@ -23,7 +23,18 @@ pub(crate) fn count(row: u32, reason: Reason, bytes: u64) {
 /// Counts a failed map operation.
 #[inline(always)]
 pub(crate) fn fault(fault: Fault) {
-    if let Some(count) = FAULTS.get_ptr_mut(fault as u32) {
+    count_in_faults(fault as u32);
+}
+
+/// Counts a refusal that found no place where refusals are noted.
+#[inline(always)]
+pub(super) fn count_not_cached() {
+    count_in_faults(NOT_CACHED);
+}
+
+#[inline(always)]
+fn count_in_faults(cell: u32) {
+    if let Some(count) = FAULTS.get_ptr_mut(cell) {
         // SAFETY: this CPU's cell, as in `count`.
         unsafe { *count = (*count).wrapping_add(1) };
     }

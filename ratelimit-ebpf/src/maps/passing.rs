@@ -4,10 +4,11 @@
 use aya_ebpf::bindings::BPF_NOEXIST;
 use ratelimit_common::conversation::{Conversation, Peer};
 use ratelimit_common::flow::{Datagram, Flow};
+use ratelimit_common::hash::HashKey;
 use ratelimit_common::layout::{Config, ConversationKeyV4, ConversationKeyV6, Fault, FlowKeyV4, FlowKeyV6, Source};
 use ratelimit_common::packet::{Head, Parsed, Segment, Target, To};
 use ratelimit_common::refusals::Refusals;
-use ratelimit_common::refused::{Key, mix};
+use ratelimit_common::refused::Key;
 use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
 
 use super::{CONVERSATIONS_V4, CONVERSATIONS_V6, FLOWS_V4, FLOWS_V6, PENDING, SCRATCH, SEEN, fault, inserted};
@@ -211,13 +212,13 @@ impl Seen {
 
     /// Of a segment, its connection as two words, for hashes.
     #[inline(always)]
-    pub(crate) fn connection_words(&self) -> [u64; 2] {
+    pub(crate) fn connection_words(&self, seed: HashKey) -> [u64; 2] {
         let (source, destination) = (read!(self.source), read!(self.destination));
         let ports = u64::from(self.segment().source_port) << 16 | u64::from(self.port());
         if read!(self.is_v6) == 0 {
             return [source[0] << 32 | destination[0], ports];
         }
-        [mix(ports, source[0], source[1]), mix(ports, destination[0], destination[1])]
+        [seed.hash(source[0], source[1]), seed.hash(destination[0], destination[1]) ^ ports]
     }
 
     /// Its source as the words that it is known by, for hashes.
@@ -296,6 +297,10 @@ pub(crate) struct Pending {
     is: u32,
     /// What a note that the source is refused would have; none where no note is made.
     pub(crate) refused: Key,
+    /// What one would have that its connection is; none where that cannot be told.
+    pub(crate) connection: Key,
+    /// The source, as [`Key::source`] has it.
+    pub(crate) source: u64,
 }
 
 /// What a [`Pending`] is.

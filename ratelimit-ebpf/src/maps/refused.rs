@@ -4,9 +4,10 @@ use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xchg};
 use core::ptr::NonNull;
 
 use ratelimit_common::layout::{BITS_PER_LINE, Config, Fault, LINES_PER_WORD};
-use ratelimit_common::refused::{BUSY, Cause, DROPPED_MAX, Holds, Key, Line, Note, ONE_DROPPED, Term, WAYS};
+use ratelimit_common::refused::{BUSY, Cause, DROPPED_MAX, Holds, KEEPS, Key, Line, Note, ONE_DROPPED, Term, WAYS};
 use ratelimit_common::time::Nanos;
 
+use super::counts::count_not_cached;
 use super::{CAUSES, NOTED, REFUSED, SourceV4, SourceV6, Sources, fault, forget};
 
 /// Where notes of a key are: the number of the line that they are in first, and the bits of [`NOTED`] that tell.
@@ -18,10 +19,10 @@ struct Place {
 
 impl Place {
     #[inline(always)]
-    fn of(config: &Config, key: Key) -> Self {
-        let hash = key.place(config.seed);
+    fn of(config: &Config, key: Key, hash: u64) -> Self {
+        let place = key.place(hash);
         #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
-        let (line, more) = (hash as u32 & config.lines_mask, (hash >> 32) as u32);
+        let (line, more) = (place as u32 & config.lines_mask, (place >> 32) as u32);
         Self { line, bit: line % LINES_PER_WORD * BITS_PER_LINE + more % BITS_PER_LINE }
     }
 
@@ -57,12 +58,12 @@ fn read(note: *mut Note) -> Note {
     }
 }
 
-/// What refuses a packet of this key, if it is noted; counts the packet there.
+/// What refuses a packet of this key with that [`Key::hash`], if it is noted; counts the packet there.
 ///
 /// A note that is being written is not believed, and neither is one that was overwritten between the look at it and the count.
 #[inline(always)]
-pub(crate) fn refused(config: &Config, key: Key, now: impl Fn() -> Nanos) -> Option<Term> {
-    let place = noted_place(config, key)?;
+pub(crate) fn refused(config: &Config, key: Key, hash: u64, now: impl Fn() -> Nanos) -> Option<Term> {
+    let place = noted_place(config, key, hash)?;
     if let Some((note, word)) = own(line(place.line)?, key) {
         return holding(note, word, key, place.line, now());
     }
@@ -72,18 +73,18 @@ pub(crate) fn refused(config: &Config, key: Key, now: impl Fn() -> Nanos) -> Opt
 
 /// Whether there may be a note of this key.
 #[inline(always)]
-pub(crate) fn may_be_noted(config: &Config, key: Key) -> bool {
-    noted_place(config, key).is_some()
+pub(crate) fn may_be_noted(config: &Config, key: Key, hash: u64) -> bool {
+    noted_place(config, key, hash).is_some()
 }
 
 /// Where notes of this key are, if there may be one.
 #[inline(always)]
-fn noted_place(config: &Config, key: Key) -> Option<Place> {
+fn noted_place(config: &Config, key: Key, hash: u64) -> Option<Place> {
     // What has no notes has no line either, and must not tidy up another's.
     if key.what == Key::NONE.what {
         return None;
     }
-    let place = Place::of(config, key);
+    let place = Place::of(config, key, hash);
     // SAFETY: the lookup gave a pointer to the word, valid for the run of the program. Volatile: other CPUs write it.
     let bits = unsafe { place.word()?.read_volatile() };
     if bits >> place.bit & 1 == 0 { None } else { Some(place) }
@@ -144,7 +145,7 @@ extern "C" fn counted(number: u32, source: u64, what: u64, now: u64) -> u32 {
             let (is, exchanged) = exchange(place, before.word, before.word.wrapping_add(ONE_DROPPED));
             if exchanged {
                 if before.dropped() == DROPPED_MAX {
-                    let _always_zero = count_dropped(source, before.word, cause.slot, DROPPED_MAX + 1);
+                    let _always_zero = count_dropped(cause.source, before.word, cause.slot, DROPPED_MAX + 1);
                 }
                 return 1;
             }
@@ -195,20 +196,37 @@ fn exchange(word: *mut u64, before: u64, after: u64) -> (u64, bool) {
     unsafe { atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(word, before, after) }
 }
 
+/// What is to be noted of a refusal.
+#[derive(Clone, Copy)]
+pub(crate) struct Refusal {
+    /// The slot of the window or ban that refuses.
+    pub(crate) slot: u32,
+    pub(crate) term: Term,
+    /// When that ends, exactly.
+    pub(crate) until: Nanos,
+    /// Whether nobody can have forged what it is for: see [`Note::rank`].
+    pub(crate) is_verified: bool,
+    /// Whose window or ban it is.
+    pub(crate) source: u64,
+}
+
 /// Notes that what has this key is refused: in the place of a note of its own, else of one that has ended, in its line or in the one
-/// beside, else of one that ends sooner. Where all last as long none gives way: its source is judged by its window then, and the others
-/// do not take turns at losing theirs. What a note has dropped that gives way is counted where it belongs.
+/// beside, else of one of lower standing. Where there is none its source is judged by its window, and that is counted. What a note has
+/// dropped that gives way is counted where it belongs.
 #[inline(always)]
-pub(crate) fn note_refused(config: &Config, key: Key, slot: u32, term: Term, until: Nanos, now: Nanos) {
-    let place = Place::of(config, key);
-    let (mut least, mut chosen) = (term.left(now) + 1, u32::MAX);
+pub(crate) fn note_refused(config: &Config, key: Key, hash: u64, refusal: Refusal, now: Nanos) {
+    let Refusal { slot, term, until, is_verified, source } = refusal;
+    let place = Place::of(config, key, hash);
+    let standing = if is_verified { IS_VERIFIED } else { 0 };
+    let (mut least, mut chosen) = (KEEPS, u32::MAX);
     for candidate in 0..2 * WAYS as u32 {
-        let rank = rank(place.line, candidate, key.source, key.what, now.0);
+        let rank = rank(place.line, candidate | standing, key.source, key.what, now.0);
         if rank < least {
             (least, chosen) = (rank, candidate);
         }
     }
     if chosen == u32::MAX {
+        count_not_cached();
         return;
     }
     let chosen = forget(chosen);
@@ -221,13 +239,15 @@ pub(crate) fn note_refused(config: &Config, key: Key, slot: u32, term: Term, unt
     }
     if before.dropped() != 0 {
         // SAFETY: as in `way`.
-        let _always_zero = count_dropped(before.source, before.word, unsafe { (*at).slot }, before.dropped());
+        let (slot, source) = unsafe { ((*at).slot, (*at).source) };
+        let _always_zero = count_dropped(source, before.word, slot, before.dropped());
     }
     // SAFETY: as in `way`. Nobody else writes them while the note is busy. Last its word, behind a barrier: only now is it believed.
     unsafe {
         (&raw mut (*note).source).write_volatile(key.source);
         (&raw mut (*at).until_ns).write_volatile(until.0);
         (&raw mut (*at).slot).write_volatile(slot);
+        (&raw mut (*at).source).write_volatile(source);
         atomic_xchg::<u64, { AtomicOrdering::SeqCst }>(&raw mut (*note).word, key.noted(term));
     }
     let Some(word) = place.word() else { return };
@@ -240,21 +260,15 @@ pub(crate) fn note_refused(config: &Config, key: Key, slot: u32, term: Term, unt
     }
 }
 
-/// What the note at a candidate is worth to one of this key: its own is least, then one that has ended, then the one that ends first. One
-/// that is being written cannot be replaced. A function of its own, for the verifier.
+/// With the number of a candidate: what asks for its place is verified.
+const IS_VERIFIED: u32 = 1 << 8;
+
+/// The [`Note::rank`] of the note at a candidate, for one of this key. A function of its own, for the verifier.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn rank(number: u32, candidate: u32, source: u64, what: u64, now: u64) -> u64 {
-    let (Some(note), key) = (candidate_at(number, candidate).map(read), Key { source, what }) else { return u64::MAX };
-    if note.is_busy() {
-        u64::MAX
-    } else if note.is_of_any_epoch(key) {
-        0
-    } else if note.is_in_epoch_of(key) {
-        note.term().left(Nanos(now)) + 1
-    } else {
-        1
-    }
+    let Some(note) = candidate_at(number, candidate).map(read) else { return KEEPS };
+    note.rank(Key { source, what }, candidate & IS_VERIFIED != 0, Nanos(now))
 }
 
 /// One of the places that a note may have: those of its line, then those of the one beside.

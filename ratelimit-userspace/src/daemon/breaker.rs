@@ -176,6 +176,7 @@ mod tests {
             bans_begun: Vec::new(),
             sources_capacity: 0,
             admissions: Vec::new(),
+            not_cached: 0,
         }
     }
 

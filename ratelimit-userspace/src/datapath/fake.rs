@@ -405,6 +405,7 @@ impl Datapath for FakeDatapath {
             bans_begun: (0..rules).map(|rule| world.bans_begun.get(&rule).copied().unwrap_or(0)).collect(),
             sources_capacity: world.sources_capacity(),
             admissions: vec![world.admission],
+            not_cached: 0,
         })
     }
 

@@ -148,6 +148,8 @@ pub struct Reading {
     pub sources_capacity: u64,
     /// What each CPU has admitted of new sources.
     pub admissions: Vec<Admission>,
+    /// Packets that were refused and not noted, as the place for that was taken: their sources are judged by their windows.
+    pub not_cached: u64,
 }
 
 /// One window of one source.

@@ -263,6 +263,9 @@ pub struct Sources {
     /// Times of 134 ms that began under pressure, summed over the CPUs.
     #[serde(default)]
     pub pressed_periods: u64,
+    /// Packets of sources over a limit that the drop cache had no place for: each was refused by its window. It costs time, and is no fault.
+    #[serde(default)]
+    pub not_cached: u64,
 }
 
 /// Failures of one map operation.

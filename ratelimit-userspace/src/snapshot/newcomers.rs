@@ -62,6 +62,7 @@ pub(super) fn sources(reading: &Reading, tracked: u64, packets_of: impl Fn(Reaso
         pressure: if sampled_one_in == 1 { Pressure::None } else { Pressure::Sampling },
         sampled_one_in,
         pressed_periods: sum(|cpu| cpu.pressed_periods),
+        not_cached: reading.not_cached,
     }
 }
 
@@ -103,13 +104,14 @@ mod tests {
             bans_begun: Vec::new(),
             sources_capacity: 256,
             admissions: vec![cpu(0, 7), cpu(4, 20), cpu(2, 3)],
+            not_cached: 8,
         };
         let of_reasons = [(Reason::NotAdmitted, 1), (Reason::NewSourceBudget, 20), (Reason::StateFull, 300)];
         let packets =
             |reason: Reason| of_reasons.iter().find(|(of, _)| *of == reason).map_or(4000, |(_, packets)| *packets);
         let of = sources(&reading, 9, packets);
         assert_eq!((of.pressure, of.sampled_one_in), (Pressure::Sampling, 16));
-        assert_eq!((of.insertions, of.pressed_periods, of.not_admitted), (30, 6, 321));
+        assert_eq!((of.insertions, of.pressed_periods, of.not_admitted, of.not_cached), (30, 6, 321, 8));
         let calm = Reading { admissions: vec![cpu(0, 7)], ..reading };
         let of = sources(&calm, 9, packets);
         assert_eq!((of.pressure, of.sampled_one_in), (Pressure::None, 1));

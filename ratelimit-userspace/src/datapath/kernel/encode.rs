@@ -7,6 +7,7 @@ use ratelimit_common::access::{FOR_EVER, STEPS, Step};
 use ratelimit_common::admission;
 use ratelimit_common::admission::asks_first;
 use ratelimit_common::ban;
+use ratelimit_common::hash::HashKey;
 use ratelimit_common::layout::{
     BAN_STEPS_MAX, CLASSES_MAX, Config, GENERATION_BITS, INTERFACES_MAX, LIMITS_MAX, Limit, PREFIXES_MAX, PortTable,
     Prefix, PrefixKeyV4, PrefixKeyV6, RULES_MAX, Rule, RuleSet, SHADOWS_MAX, TARGETS_MAX, Unit,
@@ -73,7 +74,7 @@ pub(super) fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
     }
     let config = Config {
         wall_offset_ns: 0,
-        seed: 0,
+        seed: HashKey::default(),
         ipv6_mask: ipv6_mask(policy.ipv6_prefix),
         ipv4_mask: ipv4_mask(policy.ipv4_prefix),
         lines_mask: 0,

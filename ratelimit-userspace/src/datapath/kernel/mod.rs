@@ -10,6 +10,7 @@ mod held;
 mod notes;
 mod options;
 mod plain;
+mod random;
 mod shared;
 mod size;
 mod sockets;
@@ -26,15 +27,16 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use anyhow::Context as _;
-use aya::maps::{Array, Map, MapData, MapError, PerCpuArray};
+use aya::maps::{Array, Map, MapData, PerCpuArray};
 use aya::programs::Xdp;
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use ipnet::IpNet;
 use ratelimit_common::admission::CELLS_PER_SUMMARY;
+use ratelimit_common::hash::HashKey;
 use ratelimit_common::layout::{
     self, COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, GENERATIONS, INTERFACE_UNKNOWN,
-    INTERFACES_MAX, LIMITS_MAX, LINES_PER_CONNECTIONS, LINES_PER_WORD, ROWS_MAX, Source, SourceKeyV4, SourceKeyV6,
-    SourceKeyV6Wide, Tally, UNLISTED_PER_LINE, counters_index, map,
+    INTERFACES_MAX, LIMITS_MAX, LINES_PER_CONNECTIONS, LINES_PER_WORD, NOT_CACHED, ROWS_MAX, Source, SourceKeyV4,
+    SourceKeyV6, SourceKeyV6Wide, Tally, UNLISTED_PER_LINE, counters_index, map,
 };
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
@@ -77,7 +79,7 @@ pub struct Kernel {
     tries: Tries,
     wall_offset_ns: u64,
     /// Of the program's hashes.
-    seed: u64,
+    seed: HashKey,
     insertions_max: u32,
     /// Of each CPU.
     insertions_free: u32,
@@ -147,7 +149,7 @@ impl Kernel {
             cleared: vec![Tallies::default(); INTERFACE_UNKNOWN + 1],
             tries: Tries::default(),
             wall_offset_ns: 0,
-            seed: 0,
+            seed: HashKey::default(),
             insertions_max: options.insertions_max,
             insertions_free: 0,
             ipv6_family: options.ipv6_family,
@@ -155,6 +157,7 @@ impl Kernel {
             windows_per_source: options.windows_per_source.max(1),
         };
         kernel.take_over(options, lru_slack())?;
+        kernel.seed_draws()?;
         Ok(kernel)
     }
 
@@ -213,8 +216,8 @@ impl Kernel {
             (Clock::Kernel, 0) => state::wall_offset_ns()?,
             (Clock::Kernel, pinned) => pinned,
         };
-        let is_new = known.seed == 0;
-        self.seed = if is_new { notes::seed() } else { known.seed };
+        let is_new = known.seed == HashKey::default();
+        self.seed = if is_new { HashKey(random::words()?) } else { known.seed };
         self.insertions_free = if is_new { notes::insertions_free(options.insertions_free) } else { 0 };
         self.take_rows(&known)?;
         self.take_counters(&known)?;
@@ -349,12 +352,15 @@ impl Kernel {
     }
 
     fn faults(&self) -> Result<Vec<(Fault, u64)>, DatapathError> {
+        Fault::ALL.iter().map(|&fault| Ok((fault, self.fault_cell(fault as u32)?))).collect()
+    }
+
+    /// A cell of [`map::FAULTS`], of all CPUs.
+    fn fault_cell(&self, cell: u32) -> Result<u64, DatapathError> {
         let faults: PerCpuArray<_, u64> =
             PerCpuArray::try_from(map_ref(&self.ebpf, map::FAULTS)?).context("open FAULTS")?;
-        let sum = |&fault: &Fault| -> Result<_, MapError> {
-            Ok((fault, faults.get(&(fault as u32), 0)?.iter().fold(0, |sum: u64, cpu| sum.wrapping_add(*cpu))))
-        };
-        Ok(Fault::ALL.iter().map(sum).collect::<Result<_, _>>().context("read FAULTS")?)
+        let cpus = faults.get(&cell, 0).context("read FAULTS")?;
+        Ok(cpus.iter().fold(0, |sum: u64, cpu| sum.wrapping_add(*cpu)))
     }
 
     fn read_clock(&mut self) -> Result<Nanos, DatapathError> {
@@ -464,6 +470,7 @@ impl Datapath for Kernel {
             bans_begun: self.rows.iter().map(|&row| self.bans_begun(row)).collect::<Result<_, _>>()?,
             sources_capacity: self.sources_capacity(),
             admissions: self.admissions()?,
+            not_cached: self.fault_cell(NOT_CACHED)?,
         })
     }
 

@@ -1,12 +1,11 @@
 //! What packets note beside the windows: who is refused until when, and how many were dropped by that alone.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context as _;
-use aya::maps::PerCpuArray;
+use aya::maps::{PerCpuArray, PerCpuValues};
 use ratelimit_common::admission::Admission;
 use ratelimit_common::layout::{Active, GENERATIONS, map};
 use ratelimit_common::refused::{BUSY, Cause, Line, Note, WAYS};
@@ -15,7 +14,7 @@ use ratelimit_common::time::Nanos;
 use super::clients::Client;
 use super::plain::Plain;
 use super::shared::Shared;
-use super::{Kernel, map_ref, state};
+use super::{Kernel, map_mut, map_ref, random, state};
 use crate::datapath::DatapathError;
 
 /// What is noted, by client and slot. // asked for each of a million windows, so it is hashed fast
@@ -48,7 +47,7 @@ impl Noted {
         if note.is_busy() || term.is_ban() || !holds && note.dropped() == 0 {
             return;
         }
-        let of = self.0.entry((client(note), cause.slot)).or_default();
+        let of = self.0.entry((client(note, cause), cause.slot)).or_default();
         of.dropped = of.dropped.saturating_add(note.dropped());
         of.until = of.until.max(holds.then_some(Nanos(cause.until_ns)));
     }
@@ -58,11 +57,6 @@ impl Noted {
 pub(super) fn insertions_free(all: u32) -> u32 {
     let cpus = u32::try_from(aya::util::nr_cpus().unwrap_or(1)).unwrap_or(1).max(1);
     all.div_ceil(cpus).saturating_mul(2)
-}
-
-/// A number that nobody foresees: the hash of nothing, by keys that the system has drawn.
-pub(super) fn seed() -> u64 {
-    RandomState::new().hash_one(())
 }
 
 impl Kernel {
@@ -119,15 +113,19 @@ impl Kernel {
 
     /// Takes out the notes of these clients, and what is counted in them. What is being written at that time stays.
     pub(super) fn forget_notes(&mut self, is_meant: impl Fn(Client) -> bool) -> Result<(), DatapathError> {
-        for words in self.notes()?.words().as_chunks::<NOTE_WORDS>().0 {
-            let mut of = note(words);
+        let (notes, causes) = (self.notes()?, self.shared(map::CAUSES, size_of::<[Cause; WAYS]>())?);
+        for (words, of) in notes.words().as_chunks().0.iter().zip(causes.words().as_chunks().0) {
+            if words[0].load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let (mut note, mut cause) = note_and_cause(words, of);
             // Packets count in it meanwhile, or write another.
-            while of.word != 0
-                && !of.is_busy()
-                && is_meant(client(of))
-                && words[0].compare_exchange(of.word, 0, Ordering::SeqCst, Ordering::SeqCst).is_err()
+            while note.word != 0
+                && !note.is_busy()
+                && is_meant(client(note, cause))
+                && words[0].compare_exchange(note.word, 0, Ordering::SeqCst, Ordering::SeqCst).is_err()
             {
-                of = note(words);
+                (note, cause) = note_and_cause(words, of);
             }
         }
         Ok(())
@@ -144,6 +142,19 @@ impl Kernel {
         Ok(cpus.iter().map(|Plain(cpu)| *cpu).collect())
     }
 
+    /// Begins the draws of each CPU where the kernel's randomness says: of every CPU that there may ever be, also of one that is plugged in
+    /// later. To be called before anything is attached; the map is this load's alone.
+    pub(super) fn seed_draws(&mut self) -> Result<(), DatapathError> {
+        let mut map: PerCpuArray<_, Plain<Admission>> =
+            PerCpuArray::try_from(map_mut(&mut self.ebpf, map::ADMISSION)?).context("open ADMISSION")?;
+        let cpus = aya::util::nr_cpus().map_err(|(_, error)| error).context("count CPUs")?;
+        let begin = |_| Ok(Plain(Admission { random: random::words::<1>()?[0], ..Admission::default() }));
+        let begun = (0..cpus).map(begin).collect::<Result<Vec<_>, DatapathError>>()?;
+        let begun = PerCpuValues::try_from(begun).context("a value for each CPU")?;
+        map.set(0, begun, 0).with_context(|| format!("write {}", map::ADMISSION))?;
+        Ok(())
+    }
+
     fn notes(&self) -> Result<Shared<'_>, DatapathError> {
         self.shared(map::REFUSED, size_of::<Line>())
     }
@@ -157,13 +168,13 @@ impl Kernel {
 }
 
 /// Whose note it is.
-fn client(note: Note) -> Client {
-    let octets = note.source.to_ne_bytes();
+fn client(note: Note, cause: Cause) -> Client {
+    let octets = cause.source.to_ne_bytes();
     if note.is_ipv6() {
         return Client::V6(octets);
     }
     #[expect(clippy::cast_possible_truncation, reason = "an address of 32 bits")]
-    let address = note.source as u32;
+    let address = cause.source as u32;
     Client::V4(address.to_ne_bytes())
 }
 
@@ -189,12 +200,16 @@ fn note([word, source]: &[AtomicU64; NOTE_WORDS]) -> Note {
 }
 
 /// A note and its cause; read again where another has taken its place meanwhile.
-fn note_and_cause(words: &[AtomicU64; NOTE_WORDS], [until, slot]: &[AtomicU64; CAUSE_WORDS]) -> (Note, Cause) {
+fn note_and_cause(
+    words: &[AtomicU64; NOTE_WORDS],
+    [until, slot, source]: &[AtomicU64; CAUSE_WORDS],
+) -> (Note, Cause) {
     loop {
         let (note, until_ns) = (note(words), until.load(Ordering::Acquire));
         let [a, b, c, d, ..] = slot.load(Ordering::Acquire).to_ne_bytes();
+        let source = source.load(Ordering::Acquire);
         if (words[0].load(Ordering::Acquire) ^ note.word) & BUSY == 0 {
-            return (note, Cause { until_ns, slot: u32::from_ne_bytes([a, b, c, d]), reserved: 0 });
+            return (note, Cause { until_ns, slot: u32::from_ne_bytes([a, b, c, d]), reserved: 0, source });
         }
     }
 }
@@ -212,9 +227,9 @@ mod tests {
     fn a_note_is_read_as_it_was_written() {
         let written = Note { word: 7, source: 8 };
         let words = [written.word, written.source].map(AtomicU64::new);
-        let cause = Cause { until_ns: 5, slot: 9, reserved: 0 };
+        let cause = Cause { until_ns: 5, slot: 9, reserved: 0, source: 6 };
         let slot = [9_u32.to_ne_bytes(), [0; 4]].concat().try_into().map(u64::from_ne_bytes).unwrap();
-        assert_eq!(note_and_cause(&words, &[AtomicU64::new(5), AtomicU64::new(slot)]), (written, cause));
+        assert_eq!(note_and_cause(&words, &[5, slot, 6].map(AtomicU64::new)), (written, cause));
     }
 
     const NOW: Nanos = Nanos(1_767_261_600_000_000_000);
@@ -230,7 +245,7 @@ mod tests {
         let key = Key::of(&head, epoch, u32::MAX, [u64::MAX, 0]).unwrap();
         let (term, until) = Term::new(NOW, Nanos(NOW.0 + after_ns), Verdict { reason, rule: 3 });
         let note = Note { word: key.noted(term) | (dropped * ONE_DROPPED), source: key.source };
-        (note, Cause { until_ns: until.0, slot: 9, reserved: 0 })
+        (note, Cause { until_ns: until.0, slot: 9, reserved: 0, source: key.source })
     }
 
     fn noted(notes: impl IntoIterator<Item = (Note, Cause)>) -> Noted {

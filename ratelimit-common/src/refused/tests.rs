@@ -1,0 +1,234 @@
+//! What notes say, and who gives way to whom.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const HEAD: Head = Head {
+    source: Address::v4([192, 0, 2, 1]),
+    ip_bytes: 40,
+    to: To::Tcp { port: 443, opening: true, has_payload: false },
+};
+
+fn key(head: Head) -> Option<Key> {
+    Key::of(&head, 7, u32::MAX, [u64::MAX, 0])
+}
+
+#[test]
+fn a_note_is_of_one_port_one_family_one_kind_and_one_epoch() {
+    let kinds = [
+        To::Tcp { port: 443, opening: true, has_payload: false },
+        To::Tcp { port: 443, opening: false, has_payload: false },
+        To::Udp { port: 443 },
+        To::Udp { port: 444 },
+    ];
+    let v6 = Address::V6([u64::from(u32::from_ne_bytes([192, 0, 2, 1])), 0]);
+    let mut keys: Vec<_> = kinds.map(|to| key(Head { to, ..HEAD }).unwrap()).into();
+    keys.extend(kinds.map(|to| key(Head { to, source: v6, ..HEAD }).unwrap()));
+    keys.push(Key::of(&HEAD, 8, u32::MAX, [u64::MAX, 0]).unwrap());
+    for (at, key) in keys.iter().enumerate() {
+        assert!(!keys[..at].contains(key), "{key:?}");
+        assert_ne!(*key, Key::NONE);
+    }
+}
+
+#[test]
+fn what_proves_nothing_is_a_kind_of_its_own_and_opens_nothing() {
+    let to = To::Tcp { port: 443, opening: false, has_payload: true };
+    let segment = key(Head { to, ..HEAD }).unwrap();
+    let others = [HEAD.to, To::Udp { port: 443 }, to].map(|to| key(Head { to, ..HEAD }).unwrap());
+    assert!(segment.is_segment() && !segment.unproven().is_segment() && !segment.unproven().is_opening());
+    assert!(!others.contains(&segment.unproven()));
+}
+
+#[test]
+fn payload_makes_no_other_note() {
+    let to = To::Tcp { port: 443, opening: false, has_payload: true };
+    let other = Head { to, ..HEAD };
+    let to = To::Tcp { port: 443, opening: false, has_payload: false };
+    assert_eq!(key(other), key(Head { to, ..HEAD }));
+}
+
+#[test]
+fn what_has_no_port_and_what_is_kept_by_longer_prefixes_is_not_noted() {
+    for to in [To::Fragment, To::Unwalkable, To::Essential, To::Other] {
+        assert_eq!(key(Head { to, ..HEAD }), None);
+    }
+    let v6 = Head { source: Address::V6([1, 2]), ..HEAD };
+    assert_eq!(Key::of(&v6, 7, u32::MAX, [u64::MAX, 1]), None);
+}
+
+const NOW: Nanos = Nanos(1_767_261_600_123_456_789);
+const OVER: Verdict = Verdict { reason: Reason::OverLimit, rule: 127 };
+
+#[test]
+fn a_term_tells_whether_it_holds_but_in_its_last_tick() {
+    for later_ns in [1, 268_435_456, 1_000_000_000, 60_000_000_000, 250_000_000_000_000] {
+        let until = Nanos(NOW.0 + later_ns);
+        let (term, ends) = Term::new(NOW, until, OVER);
+        assert_eq!(ends, until);
+        for (at, held) in [(NOW.0, true), (until.0 - 1, true), (until.0, false), (until.0 + 3_600_000_000_000, false)] {
+            match term.holds(Nanos(at)) {
+                Holds::Yes => assert!(held, "{later_ns} {at}"),
+                Holds::No => assert!(!held, "{later_ns} {at}"),
+                Holds::InLastTick => assert!(until.0.abs_diff(at) < 1 << TICK_SHIFT, "{later_ns} {at}"),
+            }
+        }
+        let a_tick_before = Nanos(until.0 - (1 << TICK_SHIFT));
+        assert!(a_tick_before < NOW || term.holds(a_tick_before) == Holds::Yes, "{later_ns}");
+    }
+}
+
+#[test]
+fn a_longer_term_ends_sooner_and_one_that_has_ended_holds_never() {
+    let (term, ends) = Term::new(NOW, Nanos(NOW.0 + 30 * 86_400_000_000_000), OVER);
+    assert_eq!(term.left(NOW), TERM_MAX + 1);
+    assert!((3 * 86_400_000_000_000..4 * 86_400_000_000_000).contains(&(ends.0 - NOW.0)));
+    let (term, ends) = Term::new(NOW, Nanos(NOW.0 - 86_400_000_000_000), OVER);
+    assert_eq!((term.left(NOW), ends), (1, NOW));
+    assert_eq!(term.holds(Nanos(NOW.0 + 86_400_000_000_000)), Holds::No);
+}
+
+#[test]
+fn a_note_says_what_was_written_and_counts_to_its_most_and_from_0_again() {
+    let of = key(HEAD).unwrap();
+    for verdict in [OVER, Verdict { reason: Reason::Banned, rule: 0 }] {
+        let (term, _) = Term::new(NOW, Nanos(NOW.0 + 60_000_000_000), verdict);
+        let mut note = Note { word: of.noted(term), source: of.source };
+        for dropped in 0..=DROPPED_MAX {
+            assert_eq!((note.dropped(), note.term(), note.is_of(of)), (dropped, term, true));
+            note.word = note.word.wrapping_add(ONE_DROPPED);
+        }
+        assert_eq!((note.dropped(), note.term().verdict(), note.is_ipv6()), (0, verdict, false));
+    }
+}
+
+#[test]
+fn a_retired_note_holds_never_and_has_counted_what_it_has() {
+    let of = key(HEAD).unwrap();
+    let (term, _) = Term::new(NOW, Nanos(NOW.0 + 60_000_000_000), OVER);
+    let note = Note { word: of.noted(term) | (5 * ONE_DROPPED), source: of.source };
+    assert!(note.is_in_epoch(7) && note.is_in_epoch_of(of) && note.is_of(of));
+    let retired = note.retired();
+    assert!(!retired.is_in_epoch(7) && !retired.is_in_epoch_of(of) && !retired.is_of(of));
+    assert!(retired.is_of_any_epoch(of));
+    assert_eq!((retired.dropped(), retired.term().verdict()), (5, OVER));
+}
+
+#[test]
+fn neither_nothing_nor_what_is_being_written_is_of_any_key() {
+    let of = key(HEAD).unwrap();
+    let last = Key::of(&HEAD, 30, u32::MAX, [u64::MAX, 0]).unwrap();
+    for word in [0, BUSY, BUSY | (9 * ONE_DROPPED)] {
+        let note = Note { word, source: of.source };
+        assert!(!note.is_of(of) && !note.is_of(last));
+        assert_eq!(note.is_busy(), word != 0);
+    }
+}
+
+/// Of so many sources there are notes, in one cache set and the one beside.
+const SOURCES: u64 = 24;
+const PLACES: usize = 2 * WAYS;
+
+/// A key of one of them, of one of the kinds.
+fn key_of(source: u64, kind: u64, epoch: u32) -> Key {
+    let to = match kind {
+        0 => To::Tcp { port: 443, opening: true, has_payload: false },
+        1 => To::Udp { port: 443 },
+        _ => To::Tcp { port: 443, opening: false, has_payload: true },
+    };
+    let [.., low] = source.to_be_bytes();
+    let of =
+        Key::of(&Head { source: Address::v4([192, 0, 2, low]), to, ..HEAD }, epoch, u32::MAX, [u64::MAX, 0]).unwrap();
+    if kind == 3 { of.unproven() } else { of }
+}
+
+/// Which place a note gets, as the program chooses.
+fn chosen(notes: &[Note; PLACES], key: Key, is_verified: bool, now: Nanos) -> Option<usize> {
+    let ranks = notes.map(|note| note.rank(key, is_verified, now));
+    let least = *ranks.iter().min().unwrap();
+    (least != KEEPS).then(|| ranks.iter().position(|&rank| rank == least).unwrap())
+}
+
+proptest! {
+    #[test]
+    fn a_note_that_holds_gives_way_only_to_its_own_key_or_as_forgeable_to_what_is_verified(
+        steps in proptest::collection::vec((0..SOURCES, 0..4_u64, 0..9_u64, 0..120_u64, 0..20_u64, any::<bool>()), 1..200)
+    ) {
+        let (mut notes, mut now, mut epoch) = ([Note::default(); PLACES], NOW, 7);
+        for (source, kind, dice, lasts_s, later_s, is_proven) in steps {
+            now = Nanos(now.0 + later_s * 500_000_000);
+            if dice == 0 {
+                epoch = 8;
+            }
+            let key = key_of(source, kind, epoch);
+            let reason = if dice == 1 { Reason::Banned } else { Reason::OverLimit };
+            // Of a ban the rule says whether it needs proof; of limits it is the kind.
+            let is_verified = if dice == 1 { is_proven } else { kind == 2 };
+            let (term, _) = Term::new(now, Nanos(now.0 + lasts_s * 1_000_000_000), Verdict { reason, rule: 3 });
+            let wanted = Note { word: key.noted(term), source: key.source };
+            prop_assert_eq!(wanted.is_verified(), kind == 2 || dice == 1);
+            let holds = |note: Note| note.is_in_epoch(epoch) && note.term().left(now) != 0;
+            let before = notes;
+            let place = chosen(&notes, key, is_verified, now);
+            if let Some(place) = place {
+                notes[place] = wanted;
+                let was = before[place];
+                if holds(was) && !was.is_of(key) {
+                    prop_assert!(is_verified && !was.is_verified(), "{was:?} gave way to {wanted:?}");
+                    prop_assert!(before.iter().all(|note| holds(*note)), "there was a free place");
+                    let sooner = |note: &&Note| !note.is_verified() && note.term().left(now) < was.term().left(now);
+                    prop_assert_eq!(before.iter().find(sooner), None);
+                }
+            } else {
+                let gives_way = |note: &Note| !holds(*note) || note.is_of(key) || is_verified && !note.is_verified();
+                prop_assert!(!before.iter().any(gives_way), "{wanted:?} found no place among {before:?}");
+            }
+            let of_key = notes.iter().filter(|note| note.is_of_any_epoch(key)).count();
+            prop_assert!(of_key <= 1, "{of_key} notes of {key:?}");
+        }
+    }
+}
+
+#[test]
+fn the_kinds_of_packets_of_one_source_lie_apart_and_evenly() {
+    let seed = HashKey([1, 2]);
+    let mut hit = vec![[0_u32; 4]; 1024];
+    let mut shared = 0;
+    for source in 0..8192_u64 {
+        let places = [0, 1, 2, 3].map(|kind| {
+            let of = Key { source, ..key_of(1, kind, 7) };
+            (of.place(of.hash(seed)) & 1023) as usize
+        });
+        places.iter().enumerate().for_each(|(kind, &place)| hit[place][kind] += 1);
+        shared += (0..4).filter(|&kind| places[..kind].contains(&places[kind])).count();
+    }
+    // 8 each; and of six pairs of each source one in 1024.
+    assert!(hit.iter().flatten().all(|&of| of < 30), "{:?}", hit.iter().flatten().max());
+    assert!((20..90).contains(&shared), "{shared}");
+}
+
+#[test]
+fn sources_that_are_over_the_limit_later_take_nobody_s_place_but_that_of_who_waits_no_longer() {
+    let note = |source: u64, after_s: u64| {
+        let key = key_of(source, 1, 7);
+        let (term, _) = Term::new(NOW, Nanos(NOW.0 + after_s * 1_000_000_000), OVER);
+        (key, Note { word: key.noted(term), source: key.source })
+    };
+    let mut notes = [0, 1, 2, 3, 4, 5, 6, 7].map(|source| note(source, 60).1);
+    let (later, _) = note(20, 70);
+    for now in [NOW, Nanos(NOW.0 + 10_000_000_000), Nanos(NOW.0 + 59_000_000_000)] {
+        assert_eq!(chosen(&notes, later, false, now), None);
+    }
+    assert_eq!(chosen(&notes, key_of(5, 1, 7), false, NOW), Some(5), "its own");
+    assert_eq!(chosen(&notes, later, false, Nanos(NOW.0 + 61_000_000_000)), Some(0), "all have ended");
+    assert_eq!(chosen(&notes, key_of(20, 1, 8), false, NOW), Some(0), "all are of another epoch");
+    notes[3] = note(3, 50).1;
+    assert_eq!(
+        chosen(&notes, key_of(20, 2, 7), true, NOW),
+        Some(3),
+        "the one that ends first makes room for what is verified"
+    );
+    notes.iter_mut().for_each(|note| note.word = BUSY);
+    assert_eq!(chosen(&notes, key_of(20, 2, 7), true, NOW), None);
+}
