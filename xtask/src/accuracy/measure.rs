@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::lab::{Family, Lab};
 use super::limiter::Limiter;
 use super::programs::Tools;
-use super::rows::{Bound, Over, Row, Server};
+use super::rows::{Bound, Row, Server};
 use crate::run;
 
 /// No client takes longer, or it hangs.
@@ -58,7 +58,7 @@ pub(super) fn row(row: &Row, family: Family, lab: &Lab, limiter: &Limiter<'_>, t
 
 /// Runs a row's client to its end.
 fn ask(row: &Row, family: Family, lab: &Lab, tools: &Tools) -> Result<()> {
-    let line = filled_in(row, family, lab, tools);
+    let line = filled_in(row, family, lab, tools)?;
     let mut command = lab.client.command("timeout");
     command.args(["--kill-after=5", CLIENT_SECONDS_MAX, "sh", "-c", &line]).stdin(Stdio::null());
     for proxy in ["http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
@@ -76,24 +76,32 @@ fn ask(row: &Row, family: Family, lab: &Lab, tools: &Tools) -> Result<()> {
     Ok(())
 }
 
-fn filled_in(row: &Row, family: Family, lab: &Lab, tools: &Tools) -> String {
+fn filled_in(row: &Row, family: Family, lab: &Lab, tools: &Tools) -> Result<String> {
     let port = row.server.port(row.over);
     let address = SocketAddr::new(family.server(), port).to_string();
-    let url = if row.over == Over::Clear { format!("http://{address}") } else { format!("https://{address}") };
+    let url = if row.over.is_clear() { format!("http://{address}") } else { format!("https://{address}") };
     // curl takes brackets for a range, unless they are escaped.
     let url_of_globs = url.replace('[', "\\[").replace(']', "\\]");
     let python = format!("env PYTHONPATH={} python3 -W ignore", tools.python().display());
     let line = row.command.replace("{chromium}", CHROMIUM).replace("{url_of_globs}", &url_of_globs);
-    line.replace("{url}", &url)
+    Ok(line
+        .replace("{url}", &url)
         .replace("{address}", &address)
         .replace("{host}", &family.server().to_string())
         .replace("{bracketed_host}", address.rsplit_once(':').map_or("", |(host, _)| host))
         .replace("{port}", &port.to_string())
         .replace("{python}", &python)
         .replace("{ureq}", &tools.ureq().to_string_lossy())
+        .replace("{java17}", &tools.java_17()?)
+        .replace("{java21}", &tools.java_21())
+        .replace("{node}", "node {programs}/node_client.js")
+        .replace("{libcurl}", "python3 {programs}/libcurl.py")
+        .replace("{padded256}", "env OPENSSL_CONF={files}/padded256.conf")
+        .replace("{padded512}", "env OPENSSL_CONF={files}/padded512.conf")
+        .replace("{curl_shown}", "curl -ksSf --cert {files}/client.pem --key {files}/client-key.pem")
         .replace("{programs}", &Tools::programs().to_string_lossy())
         .replace("{files}", &lab.directory().to_string_lossy())
-        .replace("{spki}", lab.certificate_hash())
+        .replace("{spki}", lab.certificate_hash()))
 }
 
 /// Requests in the server's log so far. Those of nginx are told by their client; the others serve one at a time.
@@ -103,11 +111,16 @@ fn logged(lab: &Lab, server: Server, family: Family) -> Result<u64> {
         return Ok(0);
     }
     let log = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    let start = match server {
-        Server::Nginx => format!("{} ", family.client()),
-        Server::Hypercorn | Server::Grpc => String::new(),
-    };
-    Ok(log.lines().filter(|line| line.starts_with(&start)).count() as u64)
+    Ok(log.lines().filter(|line| is_request(line, server, family)).count() as u64)
+}
+
+fn is_request(line: &str, server: Server, family: Family) -> bool {
+    match server {
+        Server::Nginx => line.starts_with(&format!("{} ", family.client())),
+        // It logs the preface of HTTP/2, too, where it is clear.
+        Server::Lighttpd => !line.ends_with("\"PRI * HTTP/2.0\""),
+        Server::Apache | Server::Caddy | Server::Haproxy | Server::Hypercorn | Server::Grpc => true,
+    }
 }
 
 impl Measured {
@@ -152,6 +165,15 @@ mod tests {
             logged,
             counted,
         }
+    }
+
+    #[test]
+    fn of_nginx_the_clients_own_lines_are_requests_and_of_lighttpd_all_but_a_preface() {
+        let is_of = |server, line| is_request(line, server, Family::V4);
+        assert!(is_of(Server::Nginx, "192.0.2.7 1.000 80") && !is_of(Server::Nginx, "192.0.2.77 1.000 80"));
+        let preface = r#"192.0.2.7 8307 HTTP/2.0 100 "PRI * HTTP/2.0""#;
+        assert!(!is_of(Server::Lighttpd, preface) && is_of(Server::Haproxy, preface));
+        assert!(is_of(Server::Lighttpd, r#"192.0.2.7 8307 HTTP/2.0 200 "GET /ok HTTP/2.0""#));
     }
 
     #[test]
