@@ -114,12 +114,14 @@ fn logged(lab: &Lab, server: Server, family: Family) -> Result<u64> {
     Ok(log.lines().filter(|line| is_request(line, server, family)).count() as u64)
 }
 
+/// Web servers log the client first; what HAProxy says of handshakes that failed has the client's port as well.
 fn is_request(line: &str, server: Server, family: Family) -> bool {
+    let is_of_client = || line.strip_prefix(&family.client().to_string()).is_some_and(|rest| rest.starts_with(' '));
     match server {
-        Server::Nginx => line.starts_with(&format!("{} ", family.client())),
+        Server::Nginx | Server::Apache | Server::Haproxy => is_of_client(),
         // It logs the preface of HTTP/2, too, where it is clear.
-        Server::Lighttpd => !line.ends_with("\"PRI * HTTP/2.0\""),
-        Server::Apache | Server::Caddy | Server::Haproxy | Server::Hypercorn | Server::Grpc => true,
+        Server::Lighttpd => is_of_client() && !line.ends_with("\"PRI * HTTP/2.0\""),
+        Server::Caddy | Server::Hypercorn | Server::Grpc => true,
     }
 }
 
@@ -168,12 +170,13 @@ mod tests {
     }
 
     #[test]
-    fn of_nginx_the_clients_own_lines_are_requests_and_of_lighttpd_all_but_a_preface() {
+    fn a_request_is_a_line_of_the_client_that_is_no_preface_and_no_failed_handshake() {
         let is_of = |server, line| is_request(line, server, Family::V4);
         assert!(is_of(Server::Nginx, "192.0.2.7 1.000 80") && !is_of(Server::Nginx, "192.0.2.77 1.000 80"));
-        let preface = r#"192.0.2.7 8307 HTTP/2.0 100 "PRI * HTTP/2.0""#;
-        assert!(!is_of(Server::Lighttpd, preface) && is_of(Server::Haproxy, preface));
+        assert!(is_of(Server::Haproxy, "192.0.2.7 8402 HTTP/1.1 200 GET"));
+        assert!(!is_of(Server::Haproxy, "192.0.2.7:52976 [22/Nov/2026:20:49:40.073] lab/3: SSL handshake failure"));
         assert!(is_of(Server::Lighttpd, r#"192.0.2.7 8307 HTTP/2.0 200 "GET /ok HTTP/2.0""#));
+        assert!(!is_of(Server::Lighttpd, r#"192.0.2.7 8307 HTTP/2.0 100 "PRI * HTTP/2.0""#));
     }
 
     #[test]

@@ -237,6 +237,29 @@ mod tests {
     }
 
     #[test]
+    fn set_up_installs_each_program_that_a_row_runs() {
+        let (installed, of_a_shell) =
+            (crate::setup::accuracy_programs(), ["cat", "done", "env", "for", "printf", "sleep"]);
+        for row in all() {
+            for part in row.command.split(['|', ';', '&', '(']).map(|part| part.trim_start().trim_start_matches("do "))
+            {
+                let mut words = part.split_whitespace().skip_while(|word| word.starts_with("{padded"));
+                let program = match words.next() {
+                    None | Some("{ureq}" | "{java17}" | "{java21}") => continue,
+                    Some("{python}" | "{libcurl}") => "python3",
+                    Some("{curl_shown}") => "curl",
+                    Some(word) => word.trim_start_matches('{').trim_end_matches('}'),
+                };
+                assert!(
+                    installed.contains(&program) || of_a_shell.contains(&program),
+                    "{program} of `{}`",
+                    row.command
+                );
+            }
+        }
+    }
+
+    #[test]
     fn no_row_is_there_twice() {
         let mut names: Vec<_> = all().iter().map(ToString::to_string).collect();
         let count = names.len();

@@ -66,12 +66,16 @@ pub(super) fn ensure() -> Result<()> {
 }
 
 pub(super) fn ensure_for_accuracy() -> Result<()> {
-    let besides = ["nginx", "curl", "wrk", "openssl", "python3", "ip", "ethtool", "nsenter", "setpriv"];
-    ensure_some(&[&besides[..], &FOR_ACCURACY.map(|(program, ..)| program)].concat())?;
+    ensure_some(&for_accuracy())?;
     for (package, purpose) in LIBRARIES_FOR_ACCURACY {
         apt::install(purpose, &[package]).with_context(|| format!("the rows need {package}: {purpose}"))?;
     }
     Ok(())
+}
+
+pub(super) fn for_accuracy() -> Vec<&'static str> {
+    let besides = ["nginx", "curl", "wrk", "openssl", "python3", "ip", "ethtool", "nsenter", "setpriv"];
+    [&besides[..], &FOR_ACCURACY.map(|(program, ..)| program)].concat()
 }
 
 /// The others are compared with where they are there.

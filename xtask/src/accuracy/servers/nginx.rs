@@ -8,6 +8,7 @@ use netlab::{Child, Namespace};
 use super::{SINK, answers_for_all, write_config};
 use crate::accuracy::rows::{Over, Server};
 
+/// `/sink` answers once it has read the whole body, which a `return` by itself does not.
 pub(super) fn start(namespace: &Namespace, directory: &Path) -> Result<Child> {
     let path = write_config(directory, "nginx.conf", &config(directory))?;
     let mut command = namespace.command("nginx");
@@ -33,7 +34,8 @@ http {{
     ssl_certificate {root}/certificate.pem; ssl_certificate_key {root}/key.pem;
     {servers}server {{
         listen {SINK}; access_log off; root {root};
-        location /put/ {{ dav_methods PUT; }} location /sink {{ return 200 \"ok\\n\"; }}
+        location /put/ {{ dav_methods PUT; }}
+        location /sink {{ proxy_pass http://{SINK}/read; }} location /read {{ return 200 \"ok\\n\"; }}
     }}
 }}
 "
