@@ -3,6 +3,7 @@
 //! What a TLS library writes differs by library and by server: how long its Finished is and in which segment, whether the
 //! server has sent tickets before the first request, what is written at the end.
 
+use super::traffic::CHROMIUM;
 use super::{Bound, Over, Row, Server, row};
 use crate::accuracy::lab::Family;
 
@@ -14,6 +15,10 @@ pub(super) fn all() -> Vec<Row> {
         }
         rows.extend(with_certificate().into_iter().map(|row| of_server(server, row)));
         rows.extend(http2_clear().into_iter().map(|row| of_server(server, row)));
+        // nginx's pages are among the kinds of traffic.
+        if server != Server::Nginx {
+            rows.extend(pages().map(|row| of_server(server, row)));
+        }
         for over in [Over::Http2Tls12, Over::Http2] {
             rows.extend(http2(over).into_iter().map(|row| of_server(server, row)));
         }
@@ -171,6 +176,11 @@ fn java(over: Over, version: &str) -> Vec<Row> {
     ]
 }
 
+fn pages() -> [Row; 3] {
+    let of = |over, bound| row(over, bound, 60, "a page of 60 resources", "Chromium", CHROMIUM);
+    [of(Over::Clear, Bound::Exact), of(Over::Tls13, Bound::Exact), of(Over::Http2, Bound::Within(10))]
+}
+
 fn with_certificate() -> Vec<Row> {
     let of = |over, asks, traffic, client, command| row(over, Bound::Exact, asks, traffic, client, command);
     let (http1, http2) = (Over::Mutual, Over::Http2Mutual);
@@ -222,7 +232,8 @@ fn http2_clear() -> Vec<Row> {
     let of = |bound, asks, traffic, client, command| row(Over::Http2Clear, bound, asks, traffic, client, command);
     let (one, many) = (Bound::Exact, Bound::Third);
     vec![
-        of(one, 3, "3 requests, kept alive", "curl", "curl -sSf --http2-prior-knowledge {url}/ok {url}/ok {url}/ok"),
+        // It fails where it uses such a connection again.
+        of(one, 3, "3 connections", "curl", "for i in 1 2 3; do curl -sSf --http2-prior-knowledge {url}/ok; done"),
         of(one, 300, "1 stream at a time, /", "h2load -m 1", "h2load -n 300 -c 1 -m 1 {url}/"),
         of(one, 300, "1 stream at a time, /index.html", "h2load -m 1", "h2load -n 300 -c 1 -m 1 {url}/index.html"),
         of(many, 1000, "10 streams at once", "h2load -m 10", "h2load -n 1000 -c 1 -m 10 {url}/"),

@@ -2,7 +2,7 @@
 
 use super::{Bound, Link, Over, Row, Server, row};
 
-const CHROMIUM: &str = "{chromium} --disable-quic --dump-dom {url}/page.html";
+pub(super) const CHROMIUM: &str = "{chromium} --disable-quic --dump-dom {url}/page.html";
 
 pub(super) fn all() -> Vec<Row> {
     let http1 = [Over::Clear, Over::Tls12, Over::Tls13].into_iter().flat_map(|over| http1(over).into_iter());

@@ -23,13 +23,15 @@ pub(super) fn start(namespace: &Namespace, directory: &Path) -> Result<Child> {
 fn config(directory: &Path) -> String {
     let root = directory.display();
     let mut text = String::new();
-    for module in ["mpm_event", "authz_core", "ssl", "http2", "proxy", "proxy_http", "dir", "socache_shmcb"] {
+    for module in ["mpm_event", "authz_core", "ssl", "http2", "proxy", "proxy_http", "dir", "mime", "socache_shmcb"] {
         writeln!(text, "LoadModule {module}_module {MODULES}/mod_{module}.so").ok();
     }
     write!(
         text,
         "ServerRoot {root}\nPidFile {root}/apache.pid\nDefaultRuntimeDir {root}\nServerName server.test
 User www-data\nGroup www-data\nErrorLog {root}/apache-error.log\nDocumentRoot {root}\nDirectoryIndex index.html
+TypesConfig /dev/null\nAddType text/html .html\nAddType text/css .css
+AddType application/javascript .js\nAddType image/png .png
 LogFormat \"%a %p %H %>s \\\"%r\\\"\" lab\nCustomLog {root}/apache.log lab
 SSLSessionCache shmcb:{root}/apache-sessions(512000)\nMaxKeepAliveRequests 0\nKeepAliveTimeout 30
 <Directory {root}>\nRequire all granted\n</Directory>\n"
