@@ -37,7 +37,7 @@ pub(super) struct Measured {
 }
 
 pub(super) fn row(row: &Row, family: Family, lab: &Lab, limiter: &Limiter<'_>, tools: &Tools) -> Result<Measured> {
-    let counts = || -> Result<(u64, u64)> { Ok((logged(lab, row.server, family)?, limiter.counted(family.client())?)) };
+    let counts = || -> Result<(u64, u64)> { Ok((logged(lab, row, family)?, limiter.counted(family.client())?)) };
     let (logged_before, counted_before) = netlab::settled(counts)?;
     ask(row, family, lab, tools)?;
     let (logged_after, counted_after) = netlab::settled(counts)?;
@@ -105,23 +105,26 @@ fn filled_in(row: &Row, family: Family, lab: &Lab, tools: &Tools) -> Result<Stri
 }
 
 /// Requests in the server's log so far. Those of nginx are told by their client; the others serve one at a time.
-fn logged(lab: &Lab, server: Server, family: Family) -> Result<u64> {
-    let path = lab.directory().join(server.log());
+fn logged(lab: &Lab, row: &Row, family: Family) -> Result<u64> {
+    let path = lab.directory().join(row.server.log());
     if !path.exists() {
         return Ok(0);
     }
     let log = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    Ok(log.lines().filter(|line| is_request(line, server, family)).count() as u64)
+    Ok(log.lines().filter(|line| is_request(line, row, family)).count() as u64)
 }
 
-/// Web servers log the client first; what HAProxy says of handshakes that failed has the client's port as well.
-fn is_request(line: &str, server: Server, family: Family) -> bool {
+/// Web servers log the client first; what HAProxy says of handshakes that failed has the client's port as well. A client
+/// that should speak HTTP/2 and does not asks nothing.
+fn is_request(line: &str, row: &Row, family: Family) -> bool {
     let is_of_client = || line.strip_prefix(&family.client().to_string()).is_some_and(|rest| rest.starts_with(' '));
-    match server {
-        Server::Nginx | Server::Apache | Server::Haproxy => is_of_client(),
+    let is_of_protocol = || !row.over.is_http2() || line.contains("HTTP/2");
+    match row.server {
+        Server::Nginx | Server::Apache | Server::Haproxy => is_of_client() && is_of_protocol(),
         // It logs the preface of HTTP/2, too, where it is clear.
-        Server::Lighttpd => is_of_client() && !line.ends_with("\"PRI * HTTP/2.0\""),
-        Server::Caddy | Server::Hypercorn | Server::Grpc => true,
+        Server::Lighttpd => is_of_client() && is_of_protocol() && !line.ends_with("\"PRI * HTTP/2.0\""),
+        Server::Caddy => is_of_protocol(),
+        Server::Hypercorn | Server::Grpc => true,
     }
 }
 
@@ -153,6 +156,7 @@ impl fmt::Display for Measured {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::accuracy::rows::{self, Over};
 
     fn measured(logged: u64, counted: u64) -> Measured {
         let text = String::new;
@@ -171,12 +175,16 @@ mod tests {
 
     #[test]
     fn a_request_is_a_line_of_the_client_that_is_no_preface_and_no_failed_handshake() {
-        let is_of = |server, line| is_request(line, server, Family::V4);
-        assert!(is_of(Server::Nginx, "192.0.2.7 1.000 80") && !is_of(Server::Nginx, "192.0.2.77 1.000 80"));
-        assert!(is_of(Server::Haproxy, "192.0.2.7 8402 HTTP/1.1 200 GET"));
-        assert!(!is_of(Server::Haproxy, "192.0.2.7:52976 [22/Nov/2026:20:49:40.073] lab/3: SSL handshake failure"));
-        assert!(is_of(Server::Lighttpd, r#"192.0.2.7 8307 HTTP/2.0 200 "GET /ok HTTP/2.0""#));
-        assert!(!is_of(Server::Lighttpd, r#"192.0.2.7 8307 HTTP/2.0 100 "PRI * HTTP/2.0""#));
+        let row = |server, over| rows::all().into_iter().find(|row| row.server == server && row.over == over).unwrap();
+        let is_of = |server, over, line| is_request(line, &row(server, over), Family::V4);
+        assert!(is_of(Server::Nginx, Over::Clear, "192.0.2.7 1.000 80"));
+        assert!(!is_of(Server::Nginx, Over::Clear, "192.0.2.77 1.000 80"));
+        assert!(is_of(Server::Haproxy, Over::Tls12, "192.0.2.7 8402 HTTP/1.1 200 GET"));
+        let failed = "192.0.2.7:52976 [22/Nov/2026:20:49:40.073] lab/3: SSL handshake failure";
+        assert!(!is_of(Server::Haproxy, Over::Tls12, failed));
+        assert!(is_of(Server::Lighttpd, Over::Http2Clear, r#"192.0.2.7 8307 HTTP/2.0 200 "GET /ok HTTP/2.0""#));
+        assert!(!is_of(Server::Lighttpd, Over::Http2Clear, r#"192.0.2.7 8307 HTTP/2.0 100 "PRI * HTTP/2.0""#));
+        assert!(!is_of(Server::Lighttpd, Over::Http2, r#"192.0.2.7 8303 HTTP/1.1 200 "GET /ok HTTP/1.1""#));
     }
 
     #[test]
