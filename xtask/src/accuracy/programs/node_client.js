@@ -23,9 +23,11 @@ function ask(agent, method, body) {
   });
 }
 
-function askStream(session, path, body) {
+function askStream(session, body) {
   return new Promise((done, fail) => {
-    const stream = session.request({ ":path": path, ":method": body ? "PUT" : "GET" });
+    // By itself it names an IPv6 address without its brackets.
+    const { host, pathname } = new URL(url);
+    const stream = session.request({ ":authority": host, ":path": pathname, ":method": body ? "PUT" : "GET" });
     stream.on("response", (headers) => headers[":status"] > 299 && fail(new Error(`status ${headers[":status"]}`)));
     stream.on("error", fail).resume().on("end", done);
     stream.end(body);
@@ -46,9 +48,9 @@ async function main() {
     await oneByOne(count, async () => (await fetch(url)).text());
   } else {
     const session = http2.connect(url, { rejectUnauthorized: false });
-    const path = new URL(url).pathname;
     const lanes = kind === "http2-at-once" ? 10 : 1;
-    await Promise.all(Array.from({ length: lanes }, () => oneByOne(count / lanes, () => askStream(session, path, body))));
+    const lane = () => oneByOne(count / lanes, () => askStream(session, body));
+    await Promise.all(Array.from({ length: lanes }, lane));
     session.close();
   }
 }
