@@ -12,8 +12,8 @@ pub(super) fn all() -> Vec<Row> {
     for server in Server::WEB {
         for over in [Over::Clear, Over::Tls12, Over::Tls13] {
             // Caddy says 100 itself and passes on what the server behind it says; after the second, Java never goes on.
-            let goes_on =
-                |row: &Row| server != Server::Caddy || !row.command.contains("} upload-continue 1 {url}/put/ten 1 1");
+            let never_ends = (Server::Caddy, "Java 17", "upload of 10 MB, Expect");
+            let goes_on = |row: &Row| (server, row.client, row.traffic) != never_ends;
             rows.extend(http1(over).into_iter().filter(goes_on).map(|row| of_server(server, row)));
         }
         rows.extend(with_certificate().into_iter().map(|row| of_server(server, row)));
