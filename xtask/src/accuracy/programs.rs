@@ -31,10 +31,20 @@ impl Tools {
         cargo.arg(source().join("ureq-client/Cargo.toml")).arg("--target-dir").arg(&tools.dir);
         run::step("accuracy: building the Rust client", &mut cargo)?;
         tools.install_python()?;
-        let mut javac = Command::new(java_17("javac")?);
-        javac.arg("-d").arg(tools.java_classes()).arg(Self::programs().join("JavaClient.java"));
-        run::step("accuracy: building the Java client", &mut javac)?;
+        tools.build_java()?;
         Ok(tools)
+    }
+
+    /// Anew only where the source is newer.
+    fn build_java(&self) -> Result<()> {
+        let (source, class) = (Self::programs().join("JavaClient.java"), self.java_classes().join("JavaClient.class"));
+        let changed = |file: &Path| fs::metadata(file).and_then(|metadata| metadata.modified()).ok();
+        if changed(&class) > changed(&source) {
+            return Ok(());
+        }
+        let mut javac = Command::new(java_17("javac")?);
+        javac.arg("-d").arg(self.java_classes()).arg(source);
+        run::step("accuracy: building the Java client", &mut javac)
     }
 
     /// Anew only where the list has changed: a copy of it is left where all of it is installed.
