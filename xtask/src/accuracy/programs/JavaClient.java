@@ -8,7 +8,6 @@ import java.security.KeyStore;
 import java.security.SecureRandom;
 import java.security.cert.X509Certificate;
 import java.util.ArrayList;
-import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import javax.net.ssl.KeyManager;
 import javax.net.ssl.KeyManagerFactory;
@@ -18,7 +17,7 @@ import javax.net.ssl.X509TrustManager;
 
 /**
  * Java's own HttpClient: `JavaClient KIND VERSION URL CONNECTIONS REQUESTS [FILE]`, so many requests on each of so many connections.
- * KIND: get (one after the other), at-once, upload, upload-continue, certificate. No certificate is verified.
+ * KIND: get (one after the other), at-once (ten under way), eight-at-once, upload, upload-continue, certificate. No certificate is verified.
  */
 public class JavaClient {
     static final String PASSWORD = "secret";
@@ -63,9 +62,9 @@ public class JavaClient {
         for (var client : clients) {
             threads.add(new Thread(() -> {
                 try {
-                    if (kind.equals("at-once")) {
+                    if (kind.endsWith("at-once")) {
                         ask(client, request); // The connection that all others share.
-                        atOnce(client, request, requests - 1);
+                        atOnce(client, request, requests - 1, kind.startsWith("eight") ? 8 : 10);
                     } else {
                         for (int number = 0; number < requests; number++) {
                             ask(client, request);
@@ -95,13 +94,13 @@ public class JavaClient {
         check(client.send(request, BodyHandlers.ofByteArray()).statusCode());
     }
 
-    /** Ten under way at each moment. */
-    static void atOnce(HttpClient client, HttpRequest request, int requests) {
-        var lanes = new ArrayList<CompletableFuture<Void>>();
-        for (int lane = 0; lane < 10; lane++) {
-            lanes.add(chain(client, request, requests / 10 + (lane < requests % 10 ? 1 : 0)));
+    /** So many lanes, one request of each under way at each moment. */
+    static void atOnce(HttpClient client, HttpRequest request, int requests, int lanes) {
+        var running = new ArrayList<CompletableFuture<Void>>();
+        for (int lane = 0; lane < lanes; lane++) {
+            running.add(chain(client, request, requests / lanes + (lane < requests % lanes ? 1 : 0)));
         }
-        for (var lane : lanes) {
+        for (var lane : running) {
             lane.join();
         }
     }

@@ -38,7 +38,18 @@ fn of_server(server: Server, row: Row) -> Row {
         Server::Nginx | Server::Caddy | Server::Haproxy => &[Family::V4],
         Server::Apache | Server::Lighttpd | Server::Hypercorn | Server::Grpc => &[Family::V6],
     };
+    let row = if server == Server::Lighttpd { of_eight_streams(row) } else { row };
     Row { server, families, ..row }
+}
+
+/// lighttpd allows no more at a time, and Java fails where other clients wait.
+fn of_eight_streams(row: Row) -> Row {
+    let command = match (row.client, row.traffic) {
+        ("Java 17", "10 streams at once") => "{java17} eight-at-once 2 {url}/ok 1 200",
+        ("Java 21", "10 streams at once") => "{java21} eight-at-once 2 {url}/ok 1 200",
+        _ => return row,
+    };
+    Row { traffic: "8 streams at once", command, ..row }
 }
 
 fn http1(over: Over) -> Vec<Row> {
