@@ -23,8 +23,9 @@ pub(super) fn all() -> Vec<Row> {
             rows.extend(pages().map(|row| of_server(server, row)));
         }
         for over in [Over::Http2Tls12, Over::Http2] {
-            // lighttpd takes what a client names first, and NSS names HTTP/2 last.
-            let agree = |row: &Row| server != Server::Lighttpd || row.client != "libcurl, NSS";
+            // lighttpd takes what a client names first, and these name HTTP/2 last.
+            let names_it_last = ["libcurl, NSS", "Python httpx", "Python httpx asyncio"];
+            let agree = |row: &Row| server != Server::Lighttpd || !names_it_last.contains(&row.client);
             rows.extend(http2(over).into_iter().filter(agree).map(|row| of_server(server, row)));
         }
     }
