@@ -27,7 +27,7 @@ use measure::Measured;
 use programs::Tools;
 use report::Report;
 
-use rows::{Link, Row};
+use rows::{Link, Row, Server};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -93,13 +93,12 @@ fn measure_all(tools: &Tools, options: &Options) -> Result<Report> {
     for swept in netlab::sweep()? {
         eprintln!("accuracy: removed what an earlier run has left: {swept}");
     }
-    let families: &[Family] = if options.quick { &[Family::V4] } else { &[Family::V4, Family::V6] };
     let rows: Vec<Row> = rows::all().into_iter().filter(|row| is_chosen(row, options)).collect();
     let (mut measured, mut failed) = (Vec::new(), Vec::new());
     for link in Link::ALL {
         let rows: Vec<&Row> = rows.iter().filter(|row| row.link == link).collect();
         if !rows.is_empty() {
-            measure_over(link, &rows, families, tools, &mut measured, &mut failed)?;
+            measure_over(link, &rows, options, tools, (&mut measured, &mut failed))?;
         }
     }
     let enforced = if options.quick || !options.words.is_empty() && !is_enforcement(&options.words) {
@@ -119,14 +118,16 @@ fn measure_all(tools: &Tools, options: &Options) -> Result<Report> {
 fn measure_over(
     link: Link,
     rows: &[&Row],
-    families: &[Family],
+    options: &Options,
     tools: &Tools,
-    measured: &mut Vec<Measured>,
-    failed: &mut Vec<String>,
+    (measured, failed): (&mut Vec<Measured>, &mut Vec<String>),
 ) -> Result<()> {
-    let lab = Lab::build(link, tools)?;
+    let asked: Vec<Server> =
+        Server::ALL.into_iter().filter(|server| rows.iter().any(|row| row.server == *server)).collect();
+    let lab = Lab::build(link, tools, &asked)?;
     let limiter = limiter::Limiter::start(&lab, tools, "1000000000/1h")?;
     for row in rows {
+        let families = row.families.iter().filter(|family| !options.quick || **family == Family::V4);
         for &family in families {
             interrupt::check()?;
             match measure::row(row, family, &lab, &limiter, tools) {

@@ -55,6 +55,12 @@ pub(crate) fn ensure_accuracy_programs() -> Result<()> {
     programs::ensure_for_accuracy()
 }
 
+/// The programs among it.
+#[cfg(test)]
+pub(crate) fn accuracy_programs() -> Vec<&'static str> {
+    programs::for_accuracy()
+}
+
 /// What `cargo xtask bench` runs: namespaces, and other limiters.
 pub(crate) fn ensure_bench_programs() -> Result<()> {
     programs::ensure_for_bench()

@@ -34,7 +34,7 @@ pub(super) struct Enforced {
 
 /// Both at once: a client each, of a source of its own.
 pub(super) fn run(tools: &Tools) -> Result<Vec<Enforced>> {
-    let lab = Lab::build(Link::Clean, tools)?;
+    let lab = Lab::build(Link::Clean, tools, &[Server::Nginx])?;
     let limiter = Limiter::start(&lab, tools, LIMIT_TEXT)?;
     eprintln!("accuracy: enforcement: --limit {LIMIT_TEXT}, wrk with 64 connections for {SECONDS} s, clear and TLS");
     let runs = [(Over::Clear, Family::V4), (Over::Tls13, Family::V6)];

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use netlab::{Child, End, Forwarded, Namespace, Relay, Trouble, acquaint, veth, without_offloads};
 
 use super::programs::Tools;
-use super::rows::Link;
+use super::rows::{Link, Server};
 use super::servers;
 
 /// The server's end, which the limiter sits on.
@@ -88,7 +88,7 @@ pub(super) struct Lab {
 struct Files(PathBuf);
 
 impl Lab {
-    pub(super) fn build(link: Link, tools: &Tools) -> Result<Self> {
+    pub(super) fn build(link: Link, tools: &Tools, asked: &[Server]) -> Result<Self> {
         let files = Files::make()?;
         let certificate_hash = servers::write_files(&files.0)?;
         let [client, server] = ["accuracy-client", "accuracy-server"].map(Namespace::named);
@@ -104,10 +104,7 @@ impl Lab {
                 (Some(wire), Some(relay))
             }
         };
-        let mut running = vec![servers::nginx(&server, &files.0)?];
-        if link == Link::Clean {
-            running.extend(servers::others(&server, &files.0, tools)?);
-        }
+        let running = servers::start(&server, &files.0, tools, asked)?;
         Ok(Self { _servers: running, relay, client, _wire: wire, server, files, certificate_hash })
     }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::lab::{Family, Lab};
 use super::limiter::Limiter;
 use super::programs::Tools;
-use super::rows::{Bound, Over, Row, Server};
+use super::rows::{Bound, Row, Server};
 use crate::run;
 
 /// No client takes longer, or it hangs.
@@ -37,7 +37,7 @@ pub(super) struct Measured {
 }
 
 pub(super) fn row(row: &Row, family: Family, lab: &Lab, limiter: &Limiter<'_>, tools: &Tools) -> Result<Measured> {
-    let counts = || -> Result<(u64, u64)> { Ok((logged(lab, row.server, family)?, limiter.counted(family.client())?)) };
+    let counts = || -> Result<(u64, u64)> { Ok((logged(lab, row, family)?, limiter.counted(family.client())?)) };
     let (logged_before, counted_before) = netlab::settled(counts)?;
     ask(row, family, lab, tools)?;
     let (logged_after, counted_after) = netlab::settled(counts)?;
@@ -58,7 +58,7 @@ pub(super) fn row(row: &Row, family: Family, lab: &Lab, limiter: &Limiter<'_>, t
 
 /// Runs a row's client to its end.
 fn ask(row: &Row, family: Family, lab: &Lab, tools: &Tools) -> Result<()> {
-    let line = filled_in(row, family, lab, tools);
+    let line = filled_in(row, family, lab, tools)?;
     let mut command = lab.client.command("timeout");
     command.args(["--kill-after=5", CLIENT_SECONDS_MAX, "sh", "-c", &line]).stdin(Stdio::null());
     for proxy in ["http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
@@ -76,38 +76,56 @@ fn ask(row: &Row, family: Family, lab: &Lab, tools: &Tools) -> Result<()> {
     Ok(())
 }
 
-fn filled_in(row: &Row, family: Family, lab: &Lab, tools: &Tools) -> String {
+fn filled_in(row: &Row, family: Family, lab: &Lab, tools: &Tools) -> Result<String> {
     let port = row.server.port(row.over);
     let address = SocketAddr::new(family.server(), port).to_string();
-    let url = if row.over == Over::Clear { format!("http://{address}") } else { format!("https://{address}") };
+    let url = if row.over.is_clear() { format!("http://{address}") } else { format!("https://{address}") };
     // curl takes brackets for a range, unless they are escaped.
     let url_of_globs = url.replace('[', "\\[").replace(']', "\\]");
     let python = format!("env PYTHONPATH={} python3 -W ignore", tools.python().display());
     let line = row.command.replace("{chromium}", CHROMIUM).replace("{url_of_globs}", &url_of_globs);
-    line.replace("{url}", &url)
+    Ok(line
+        .replace("{url}", &url)
         .replace("{address}", &address)
         .replace("{host}", &family.server().to_string())
         .replace("{bracketed_host}", address.rsplit_once(':').map_or("", |(host, _)| host))
         .replace("{port}", &port.to_string())
         .replace("{python}", &python)
         .replace("{ureq}", &tools.ureq().to_string_lossy())
+        .replace("{java17}", &tools.java_17()?)
+        .replace("{java21}", &tools.java_21())
+        .replace("{node}", "node {programs}/node_client.js")
+        .replace("{libcurl}", "python3 {programs}/libcurl.py")
+        .replace("{padded256}", "env OPENSSL_CONF={files}/padded256.conf")
+        .replace("{padded512}", "env OPENSSL_CONF={files}/padded512.conf")
+        .replace("{curl_shown}", "curl -ksSf --cert {files}/client.pem --key {files}/client-key.pem")
         .replace("{programs}", &Tools::programs().to_string_lossy())
         .replace("{files}", &lab.directory().to_string_lossy())
-        .replace("{spki}", lab.certificate_hash())
+        .replace("{spki}", lab.certificate_hash()))
 }
 
 /// Requests in the server's log so far. Those of nginx are told by their client; the others serve one at a time.
-fn logged(lab: &Lab, server: Server, family: Family) -> Result<u64> {
-    let path = lab.directory().join(server.log());
+fn logged(lab: &Lab, row: &Row, family: Family) -> Result<u64> {
+    let path = lab.directory().join(row.server.log());
     if !path.exists() {
         return Ok(0);
     }
     let log = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    let start = match server {
-        Server::Nginx => format!("{} ", family.client()),
-        Server::Hypercorn | Server::Grpc => String::new(),
-    };
-    Ok(log.lines().filter(|line| line.starts_with(&start)).count() as u64)
+    Ok(log.lines().filter(|line| is_request(line, row, family)).count() as u64)
+}
+
+/// Web servers log the client first; what HAProxy says of handshakes that failed has the client's port as well. A client
+/// that should speak HTTP/2 and does not asks nothing.
+fn is_request(line: &str, row: &Row, family: Family) -> bool {
+    let is_of_client = || line.strip_prefix(&family.client().to_string()).is_some_and(|rest| rest.starts_with(' '));
+    let is_of_protocol = || !row.over.is_http2() || line.contains("HTTP/2");
+    match row.server {
+        Server::Nginx | Server::Apache | Server::Haproxy => is_of_client() && is_of_protocol(),
+        // It logs the preface of HTTP/2, too, where it is clear.
+        Server::Lighttpd => is_of_client() && is_of_protocol() && !line.ends_with("\"PRI * HTTP/2.0\""),
+        Server::Caddy => is_of_protocol(),
+        Server::Hypercorn | Server::Grpc => true,
+    }
 }
 
 impl Measured {
@@ -138,6 +156,7 @@ impl fmt::Display for Measured {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::accuracy::rows::{self, Over};
 
     fn measured(logged: u64, counted: u64) -> Measured {
         let text = String::new;
@@ -152,6 +171,20 @@ mod tests {
             logged,
             counted,
         }
+    }
+
+    #[test]
+    fn a_request_is_a_line_of_the_client_that_is_no_preface_and_no_failed_handshake() {
+        let row = |server, over| rows::all().into_iter().find(|row| row.server == server && row.over == over).unwrap();
+        let is_of = |server, over, line| is_request(line, &row(server, over), Family::V4);
+        assert!(is_of(Server::Nginx, Over::Clear, "192.0.2.7 1.000 80"));
+        assert!(!is_of(Server::Nginx, Over::Clear, "192.0.2.77 1.000 80"));
+        assert!(is_of(Server::Haproxy, Over::Tls12, "192.0.2.7 8402 HTTP/1.1 200 GET"));
+        let failed = "192.0.2.7:52976 [22/Nov/2026:20:49:40.073] lab/3: SSL handshake failure";
+        assert!(!is_of(Server::Haproxy, Over::Tls12, failed));
+        assert!(is_of(Server::Lighttpd, Over::Http2Clear, r#"192.0.2.7 8307 HTTP/2.0 200 "GET /ok HTTP/2.0""#));
+        assert!(!is_of(Server::Lighttpd, Over::Http2Clear, r#"192.0.2.7 8307 HTTP/2.0 100 "PRI * HTTP/2.0""#));
+        assert!(!is_of(Server::Lighttpd, Over::Http2, r#"192.0.2.7 8303 HTTP/1.1 200 "GET /ok HTTP/1.1""#));
     }
 
     #[test]

