@@ -108,7 +108,7 @@ impl DaemonError {
     pub fn help(&self) -> Vec<String> {
         match self {
             Self::Socket(_) if self.exit() == Exit::NotPrivileged => vec![
-                "run it as root, or with CAP_BPF and CAP_NET_ADMIN and a --socket PATH that this user may make"
+                "run it as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON and a --socket PATH that this user may make"
                     .to_owned(),
             ],
             Self::Refused { path, record, .. } => vec![
