@@ -188,7 +188,7 @@ fn verifier_words(refusal: &std::io::Error, log: &str) -> String {
 impl From<PinsError> for DatapathError {
     fn from(error: PinsError) -> Self {
         let path = match &error {
-            PinsError::NoBpfFileSystem(_) => {
+            PinsError::NoBpfFileSystem(_) | PinsError::Foreign { .. } => {
                 return Self::Unsupported { what: "keep the filter over restarts".into(), why: error.to_string() };
             }
             PinsError::Io { what, path, source } if source.kind() == std::io::ErrorKind::PermissionDenied => {
