@@ -50,6 +50,20 @@ pub struct Program {
     counted: (u64, Counts),
 }
 
+fn options(policy: &Policy, clock: Clock, room: Room) -> Options {
+    Options {
+        pins: None,
+        xdp_mode: XdpModeChoice::Auto,
+        max_sources: room.max_sources,
+        windows_per_source: room.windows_per_source,
+        insertions_max: room.insertions_max,
+        insertions_free: 0,
+        ipv6_family: Family::of_ipv6_prefix(policy.ipv6_prefix),
+        clock,
+        passed: Passed::On,
+    }
+}
+
 impl Program {
     /// Loads it, at ten o'clock.
     pub fn new(policy: &Policy) -> Self {
@@ -69,23 +83,17 @@ impl Program {
     }
 
     fn load(policy: &Policy, clock: Clock, room: Room) -> Self {
-        let mut kernel = Kernel::load(&Options {
-            pins: None,
-            xdp_mode: XdpModeChoice::Auto,
-            max_sources: room.max_sources,
-            windows_per_source: room.windows_per_source,
-            insertions_max: room.insertions_max,
-            insertions_free: 0,
-            ipv6_family: Family::of_ipv6_prefix(policy.ipv6_prefix),
-            clock,
-            passed: Passed::On,
-        })
-        .expect("the program loads");
+        let mut kernel = Kernel::load(&options(policy, clock, room)).expect("the program loads");
         // Frames seem to come in by the loopback interface; to it nothing is attached.
         kernel.list_unattached("lo").expect("every namespace has a loopback interface");
         let mut program = Self { kernel, now: TEN_O_CLOCK, runs: 0, counted: (0, Counts::new()) };
         program.apply(policy);
         program
+    }
+
+    /// Why it does not load, if it does not.
+    pub fn refusal(policy: &Policy) -> Option<String> {
+        Kernel::load(&options(policy, Clock::Injected, Room::default())).err().map(|error| error.to_string())
     }
 
     /// Judges by another policy from now on.

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -314,4 +315,43 @@ fn a_kept_filter_in_another_mode_than_asked_for_is_refused_and_goes_on() {
         }
         assert_eq!(lab.ratelimitd(&["detach"]).code(), 0);
     }
+}
+
+#[test]
+fn pins_that_another_user_has_made_are_refused_and_nothing_is_attached() {
+    if is_skipped("pins_that_another_user_has_made_are_refused_and_nothing_is_attached") {
+        return;
+    }
+    const NOBODY: u32 = 65_534;
+    let lab = Lab::new();
+    let bpffs = lab.pins().parent().unwrap().to_owned();
+    let version = format!("v{}", ratelimit_common::layout::VERSION);
+    let arguments = [&["--iface", "s0"][..], &KEEP].concat();
+    // As a BPF file system is that was mounted without a mode: everybody may make a directory, and the first has it.
+    fs::set_permissions(&bpffs, fs::Permissions::from_mode(0o1777)).unwrap();
+    for made in [lab.pins(), lab.pins().join(&version), lab.pins().join("x")] {
+        fs::create_dir_all(&made).unwrap();
+        chown(&made, Some(NOBODY), Some(NOBODY)).unwrap();
+        let seen = format!("/sys/fs/bpf/{}", made.strip_prefix(&bpffs).unwrap().display());
+        let words = [seen.as_str(), "belongs to user 65534", "sudo rm -r", "sudo chmod 0700"];
+        assert_refused(&lab.ratelimitd(&arguments), 69, &words);
+        assert!(!lab.has_xdp("s0"));
+        fs::remove_dir_all(lab.pins()).unwrap();
+    }
+    symlink("/tmp", lab.pins()).unwrap();
+    assert_refused(&lab.ratelimitd(&arguments), 69, &["is a symbolic link", "sudo rm -r"]);
+    fs::remove_file(lab.pins()).unwrap();
+
+    let daemon = lab.start(&arguments);
+    daemon.kill();
+    let link = lab.pins().join(&version).join("link-s0");
+    assert_eq!(fs::metadata(link.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
+    chown(&link, Some(NOBODY), Some(NOBODY)).unwrap();
+    assert_refused(&lab.ratelimitd(&arguments), 69, &["link-s0", "belongs to user 65534"]);
+    assert!(lab.has_xdp("s0"), "what is enforced goes on");
+    chown(&link, Some(0), Some(0)).unwrap();
+    fs::set_permissions(lab.pins(), fs::Permissions::from_mode(0o777)).unwrap();
+    assert_refused(&lab.ratelimitd(&arguments), 69, &["may be written to by others, its mode is 0777"]);
+    fs::set_permissions(lab.pins(), fs::Permissions::from_mode(0o700)).unwrap();
+    drop(lab.start(&arguments));
 }

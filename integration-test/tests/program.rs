@@ -1,11 +1,16 @@
 //! The whole program in the kernel: every named frame, each cut short, the design's timelines, and both sides of each edge.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
+use std::thread;
+
+use caps::{CapSet, CapsHashSet};
 use integration_test::fixtures::{self, Fate, Fixture};
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{DEST_OPTIONS, TCP, UDP};
 use integration_test::frames::{IPV4, IPV6, SOURCE_V4, SOURCE_V6, V4, V6, extension, frame, quic, tcp, tcp_with, udp};
 use integration_test::is_skipped;
 use integration_test::program::{Program, limit, limit_over, policy};
+use integration_test::unit;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_userspace::desired::{Access, Mode, Refuse, WindowForm};
@@ -400,4 +405,45 @@ fn a_source_idle_for_years_starts_empty() {
         program.advance(years * 365 * 24 * 60 * MINUTE_NS);
     }
     assert_eq!(program.passed(&syn, 5), 3);
+}
+
+/// What the work gives on a thread that holds these capabilities and can gain no others.
+fn confined<T: Send>(capabilities: &[&str], work: impl FnOnce() -> T + Send) -> T {
+    let kept: CapsHashSet = capabilities.iter().map(|name| name.parse().unwrap()).collect();
+    thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            caps::all().into_iter().filter(|of| !kept.contains(of)).for_each(|of| {
+                // One that this kernel does not know need not be dropped.
+                let _unknown = caps::drop(None, CapSet::Bounding, of);
+            });
+            for set in [CapSet::Ambient, CapSet::Inheritable] {
+                caps::clear(None, set).unwrap();
+            }
+            caps::set(None, CapSet::Effective, &kept).unwrap();
+            caps::set(None, CapSet::Permitted, &kept).unwrap();
+            nix::sys::prctl::set_no_new_privs().unwrap();
+            work()
+        });
+        work.join().unwrap()
+    })
+}
+
+#[test]
+fn the_program_loads_and_judges_with_the_capabilities_of_the_unit_and_with_no_fewer() {
+    if is_skipped("the_program_loads_and_judges_with_the_capabilities_of_the_unit_and_with_no_fewer") {
+        return;
+    }
+    let of_unit = unit::capabilities();
+    let policy = policy(&[limit(1, Unit::Connections, WindowForm::Strict)]);
+    let verdicts = confined(&of_unit, || {
+        let mut program = Program::new(&policy);
+        [(); 2].map(|()| program.verdict(&syn_from([192, 0, 2, 1])))
+    });
+    assert_eq!(verdicts, ["within_limit", "over_limit"]);
+    for missing in &of_unit {
+        let fewer: Vec<_> = of_unit.iter().copied().filter(|of| of != missing).collect();
+        let refused = confined(&fewer, || Program::refusal(&policy));
+        let refused = refused.unwrap_or_else(|| panic!("it loads without {missing}"));
+        assert!(refused.contains(missing) && refused.contains("permission denied"), "without {missing}: {refused}");
+    }
 }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::builder::styling::{AnsiColor, Style};
 
-use crate::config::syntax::turns_text;
+use crate::config::syntax::printable;
 use crate::control::client::ClientError;
 use crate::daemon::DaemonError;
 use crate::datapath::DatapathError;
@@ -124,8 +124,8 @@ pub struct Excerpt {
     pub line: usize,
     /// The mark's first character in the line, from 1.
     pub column: usize,
-    /// The line; of a long one what is around the mark.
-    pub text: String,
+    /// The line; of a long one what is around the mark. None of a file that whoever reads this may not read.
+    pub text: Option<String>,
     /// The marked bytes of `text`.
     pub span: Range<usize>,
 }
@@ -148,9 +148,14 @@ impl Excerpt {
         Self {
             line: contents[..line_start].matches('\n').count() + 1,
             column: contents[line_start..start].chars().count() + 1,
-            text: contents[shown_start..shown_end].to_owned(),
+            text: Some(contents[shown_start..shown_end].to_owned()),
             span: start - shown_start..end.min(shown_end) - shown_start,
         }
+    }
+
+    /// Line and column of `span` alone.
+    pub fn without_text(contents: &str, span: Range<usize>) -> Self {
+        Self { text: None, span: 0..0, ..Self::of(contents, span) }
     }
 }
 
@@ -237,9 +242,11 @@ fn push_diagnostic(out: &mut String, title: &str, diagnostic: &Diagnostic) {
             let margin = " ".repeat(excerpt.line.to_string().len());
             let place = format!("{}:{}:{}", path.display(), excerpt.line, excerpt.column);
             push_line(out, &format!("{margin}{FAINT}-->{FAINT:#} "), &printable(&place));
-            push_line(out, &format!("{margin} {FAINT}|{FAINT:#}"), "");
-            push_line(out, &format!("{FAINT}{} |{FAINT:#} ", excerpt.line), &printable(&excerpt.text));
-            push_line(out, &format!("{margin} {FAINT}|{FAINT:#} "), &mark(&excerpt.text, &excerpt.span));
+            if let Some(text) = &excerpt.text {
+                push_line(out, &format!("{margin} {FAINT}|{FAINT:#}"), "");
+                push_line(out, &format!("{FAINT}{} |{FAINT:#} ", excerpt.line), &printable(text));
+                push_line(out, &format!("{margin} {FAINT}|{FAINT:#} "), &mark(text, &excerpt.span));
+            }
         }
     }
     for help in &diagnostic.help {
@@ -258,21 +265,6 @@ fn mark(text: &str, span: &Range<usize>) -> String {
     let before = characters(text.get(..span.start));
     let width = characters(text.get(span.clone())).max(1);
     format!("{}{ERROR}{}{ERROR:#}", " ".repeat(before), "^".repeat(width))
-}
-
-/// One character for one, so that marks stay in place; nothing that a terminal would obey.
-fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| {
-            if c == '\t' {
-                ' '
-            } else if c.is_control() || turns_text(c) {
-                '\u{fffd}'
-            } else {
-                c
-            }
-        })
-        .collect()
 }
 
 #[cfg(test)]
@@ -298,8 +290,9 @@ mod tests {
         let at = 6 + 200_000;
         let excerpt = Excerpt::of(&contents, at..at + 3);
         assert_eq!((excerpt.line, excerpt.column), (2, 100_001));
-        assert_eq!(&excerpt.text[excerpt.span.clone()], "\"x\"");
-        assert!(excerpt.text.len() <= 2 * AROUND_MAX && excerpt.text.starts_with('\u{e9}'));
+        let text = excerpt.text.unwrap();
+        assert_eq!(&text[excerpt.span.clone()], "\"x\"");
+        assert!(text.len() <= 2 * AROUND_MAX && text.starts_with('\u{e9}'));
         let all = Excerpt::of(&contents, 6..contents.len());
         assert_eq!((all.column, all.span), (1, 0..AROUND_MAX));
     }
@@ -368,7 +361,8 @@ mod tests {
         #[test]
         fn no_span_panics(contents in "(\\PC|\n|\r){0,30}", start in 0_usize..60, length in 0_usize..60) {
             let excerpt = Excerpt::of(&contents, start..start + length);
-            prop_assert!(excerpt.text.get(excerpt.span.clone()).is_some() || excerpt.span.is_empty());
+            let text = excerpt.text.clone().unwrap_or_default();
+            prop_assert!(text.get(excerpt.span.clone()).is_some() || excerpt.span.is_empty());
             let place = Place::File { path: "f".into(), excerpt: Some(Box::new(excerpt)) };
             let _text = render(&Diagnostic { problem: String::new(), place, help: vec![] }.into());
         }

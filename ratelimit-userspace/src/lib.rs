@@ -10,6 +10,7 @@ pub mod describe;
 pub mod desired;
 pub mod error;
 pub mod export;
+pub mod files;
 #[cfg(test)]
 mod fixture;
 #[cfg(test)]

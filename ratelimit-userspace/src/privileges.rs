@@ -1,11 +1,16 @@
-//! Gives up every capability that a running daemon does not need.
+//! The capabilities that it takes to start, and those that a running daemon keeps.
 
 use std::io;
 
 use caps::{CapSet, Capability, CapsHashSet, errors::CapsError};
 
+/// What it takes to start, sorted. The verifier refuses the arithmetic of packet pointers without CAP_PERFMON
+/// (`allow_ptr_leaks`, kernel/bpf/verifier.c, Linux 6.1 to 6.18).
+const NEEDED: [Capability; 3] = [Capability::CAP_BPF, Capability::CAP_NET_ADMIN, Capability::CAP_PERFMON];
+
 /// What stays: maps are reached through bpf(2), which asks for CAP_BPF where `kernel.unprivileged_bpf_disabled` is set, and
-/// attaching to an interface that comes back asks for CAP_NET_ADMIN (kernel/bpf/syscall.c, net/core/dev.c, Linux 6.18).
+/// attaching to an interface that comes back asks for CAP_NET_ADMIN (kernel/bpf/syscall.c, net/core/dev.c, Linux 6.18). Programs are
+/// loaded at the start alone, so CAP_PERFMON goes.
 const KEPT: [Capability; 2] = [Capability::CAP_BPF, Capability::CAP_NET_ADMIN];
 
 /// Why capabilities could not be given up.
@@ -26,6 +31,15 @@ pub struct Remaining {
     pub capabilities: Vec<String>,
     /// Other threads of the process that hold more: capabilities belong to threads, and only a thread gives up its own.
     pub threads_with_more: usize,
+}
+
+/// Those of [`NEEDED`] that this thread lacks, sorted. CAP_SYS_ADMIN stands for two of them, as in the kernel
+/// (`bpf_capable`, `perfmon_capable`, include/linux/capability.h, Linux 6.18).
+pub fn missing() -> Vec<Capability> {
+    let Ok(effective) = caps::read(None, CapSet::Effective) else { return Vec::new() };
+    let is_admin = effective.contains(&Capability::CAP_SYS_ADMIN);
+    let has = |needed: &Capability| effective.contains(needed) || (is_admin && *needed != Capability::CAP_NET_ADMIN);
+    NEEDED.into_iter().filter(|needed| !has(needed)).collect()
 }
 
 /// Gives up all of this thread's capabilities but CAP_BPF and CAP_NET_ADMIN, in every set, and sets no_new_privs.
@@ -59,6 +73,33 @@ fn threads_with_more(kept: &CapsHashSet) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_thread_lacks_is_named_and_sys_admin_stands_for_two_of_the_three() {
+        let lacks = |kept: &'static [Capability]| {
+            std::thread::spawn(move || {
+                let permitted = caps::read(None, CapSet::Permitted).unwrap();
+                let kept: CapsHashSet = kept.iter().copied().filter(|of| permitted.contains(of)).collect();
+                caps::set(None, CapSet::Effective, &kept).unwrap();
+                let lacks = missing();
+                (lacks.iter().map(Capability::to_string).collect::<Vec<_>>().join(" "), kept.len())
+            })
+            .join()
+            .unwrap()
+        };
+        use Capability::{CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_SYS_ADMIN};
+        assert_eq!(lacks(&[]).0, "CAP_BPF CAP_NET_ADMIN CAP_PERFMON");
+        for (kept, expected) in [
+            (&NEEDED[..], ""),
+            (&[CAP_BPF, CAP_NET_ADMIN], "CAP_PERFMON"),
+            (&[CAP_PERFMON, CAP_NET_ADMIN], "CAP_BPF"),
+            (&[CAP_SYS_ADMIN], "CAP_NET_ADMIN"),
+        ] {
+            let (lacks, had) = lacks(kept);
+            // Without root there is nothing to keep.
+            assert!(lacks == expected || had < kept.len(), "{kept:?}: {lacks}");
+        }
+    }
 
     #[test]
     fn a_thread_keeps_bpf_and_net_admin_and_nothing_else() {

@@ -153,7 +153,7 @@ transcripts! {
     flag_of_the_one_liner_with_a_command: ["--iface", "nosuch0", "stats"];
     socket_before_the_command: ["--socket", "my.sock", "stats"];
     flags_with_run: ["--dry-run", "run"];
-    bad_prefix_to_deny: ["deny", "192.0.2.1/24"];
+    bad_prefix_to_deny: ["deny", "192.0.2.1/33"];
     bad_time_to_deny: ["deny", "192.0.2.1", "--for", "5x"];
     bad_time_to_confirm: ["apply", "--confirm", "500ms"];
     bad_port_to_explain: ["explain", "192.0.2.1", "--to", "https"];

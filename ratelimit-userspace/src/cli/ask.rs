@@ -4,8 +4,9 @@ use std::io::{self, IsTerminal as _};
 use std::net::IpAddr;
 use std::path::Path;
 
-use super::run::{print, print_json};
+use super::run::{print_json, print_words};
 use super::{Insistence, OutputFormat, Repeat};
+use crate::config::syntax::printable_lines;
 use crate::control::client::{Client, ClientError};
 use crate::control::proto::ReloadRequest;
 use crate::datapath::DatapathError;
@@ -20,11 +21,11 @@ use crate::view::{self, Screen, WatchError};
 pub(super) async fn stats(socket: &Path, format: OutputFormat, repeat: Repeat) -> anyhow::Result<Exit> {
     let client = Client::new(socket);
     match (repeat, format) {
-        (Repeat::Once, OutputFormat::Human) => print(view::stats(&client.stats().await?).as_bytes()),
+        (Repeat::Once, OutputFormat::Human) => print_words(&view::stats(&client.stats().await?)),
         (Repeat::Once, OutputFormat::Json) => print_json(&client.stats().await?),
         (Repeat::Watch, OutputFormat::Human) => {
             let screen = if io::stdout().is_terminal() { Screen::Terminal } else { Screen::Stream };
-            watch(&client, screen, view::stats).await
+            watch(&client, screen, |snapshot| printable_lines(&view::stats(snapshot))).await
         }
         (Repeat::Watch, OutputFormat::Json) => watch(&client, Screen::Stream, json_line).await,
     }
@@ -48,7 +49,7 @@ fn json_line(snapshot: &Snapshot) -> String {
 pub(super) async fn check(socket: &Path, source: IpAddr, format: OutputFormat) -> anyhow::Result<Exit> {
     let report = Client::new(socket).check(source).await?;
     match format {
-        OutputFormat::Human => print(view::check(&report).as_bytes())?,
+        OutputFormat::Human => print_words(&view::check(&report))?,
         OutputFormat::Json => print_json(&report)?,
     };
     Ok(view::check_exit(&report))
@@ -58,7 +59,7 @@ pub(super) async fn check(socket: &Path, source: IpAddr, format: OutputFormat) -
 pub(super) async fn explain(socket: &Path, sent: Sent, format: OutputFormat) -> anyhow::Result<Exit> {
     let report = Client::new(socket).explain(&sent).await?;
     match format {
-        OutputFormat::Human => print(view::explain(&report).as_bytes()),
+        OutputFormat::Human => print_words(&view::explain(&report)),
         OutputFormat::Json => print_json(&report),
     }
 }
@@ -67,7 +68,7 @@ pub(super) async fn explain(socket: &Path, sent: Sent, format: OutputFormat) -> 
 pub(super) async fn suggest(socket: &Path, rule: Option<&str>, format: OutputFormat) -> anyhow::Result<Exit> {
     let report = Client::new(socket).suggest(rule).await?;
     match format {
-        OutputFormat::Human => print(view::suggest(&report).as_bytes()),
+        OutputFormat::Human => print_words(&view::suggest(&report)),
         OutputFormat::Json => print_json(&report),
     }
 }
@@ -76,7 +77,7 @@ pub(super) async fn suggest(socket: &Path, rule: Option<&str>, format: OutputFor
 pub(super) async fn list(socket: &Path, format: OutputFormat) -> anyhow::Result<Exit> {
     let report = Client::new(socket).list().await?;
     match format {
-        OutputFormat::Human => print(view::list(&report).as_bytes()),
+        OutputFormat::Human => print_words(&view::list(&report)),
         OutputFormat::Json => print_json(&report),
     }
 }
@@ -86,7 +87,7 @@ pub(super) async fn reload(socket: &Path, insistence: Insistence, format: Output
     let request = ReloadRequest { ssh: safety::ssh_session_of_this_process(), force: insistence.force };
     let report = Client::new(socket).reload_by(&request).await?;
     match format {
-        OutputFormat::Human => print(view::reloaded(&report).as_bytes()),
+        OutputFormat::Human => print_words(&view::reloaded(&report)),
         OutputFormat::Json => print_json(&report),
     }
 }
@@ -125,7 +126,7 @@ pub(super) async fn detach(socket: &Path, interface: Option<&str>, format: Outpu
                 DetachedBy::DaemonThatEnds => "nothing is limited any more, and the daemon ends",
                 DetachedBy::Command => "no daemon answered, so what an earlier one had left pinned was removed",
             };
-            print(format!("detached from {}: {how}\n", detached.join(", ")).as_bytes())
+            print_words(&format!("detached from {}: {how}\n", detached.join(", ")))
         }
         OutputFormat::Json => print_json(&Detached { schema: 1, detached, by }),
     }
@@ -141,7 +142,10 @@ fn remove_pinned(interface: Option<&str>, no_daemon: ClientError) -> anyhow::Res
             path: path.display().to_string(),
             remedy: "say where its socket is, `ratelimitd detach --socket PATH`, or stop it first",
         },
-        error @ (PinsError::NoBpfFileSystem(_) | PinsError::OtherVersion(_) | PinsError::Io { .. }) => error.into(),
+        error @ (PinsError::NoBpfFileSystem(_)
+        | PinsError::Foreign { .. }
+        | PinsError::OtherVersion(_)
+        | PinsError::Io { .. }) => error.into(),
     })?;
     if removed.is_empty() { Err(no_daemon.into()) } else { Ok(removed) }
 }

@@ -4,13 +4,12 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use ipnet::IpNet;
 use ratelimit_common::time::SECOND_NS;
 
-use super::run::{parse_source, print, print_json};
+use super::run::{parse_source, print_json, print_words};
 use super::{GrantArgs, Insistence, OutputFormat};
 use crate::config::duration;
-use crate::config::network::parse_cidr;
+use crate::config::network::Target;
 use crate::config::syntax::SyntaxError;
 use crate::control::client::Client;
 use crate::control::proto::{ApplyRequest, GrantRequest, ModeWord};
@@ -22,14 +21,15 @@ use crate::view;
 /// What stands for no end.
 const FOREVER: &str = "forever";
 
-/// A prefix.
-pub(super) fn parse_prefix(text: &str) -> anyhow::Result<IpNet> {
-    parse_cidr(text).map_err(|error| wrong("CIDR", text, error))
+/// An address or a prefix, as it was written: what a source is, the daemon knows.
+pub(super) fn parse_prefix(text: &str) -> anyhow::Result<String> {
+    Target::parse(text).map_err(|error| wrong("CIDR", text, error))?;
+    Ok(text.to_owned())
 }
 
 /// Who is let through or kept out.
 pub(super) fn parse_grant(args: &GrantArgs) -> anyhow::Result<GrantRequest> {
-    let prefix = parse_prefix(&args.prefix)?.to_string();
+    let prefix = parse_prefix(&args.prefix)?;
     let timed = args.duration.as_deref().filter(|text| *text != FOREVER);
     Ok(GrantRequest {
         prefix,
@@ -91,16 +91,16 @@ pub(super) async fn grant(
 ) -> anyhow::Result<Exit> {
     let report = Client::new(socket).grant(grant, &request).await?;
     match format {
-        OutputFormat::Human => print(view::granted(&report).as_bytes()),
+        OutputFormat::Human => print_words(&view::granted(&report)),
         OutputFormat::Json => print_json(&report),
     }
 }
 
 /// Takes off a denial, and the bans within it.
-pub(super) async fn unblock(socket: &Path, prefix: IpNet, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = Client::new(socket).unblock(&prefix.to_string()).await?;
+pub(super) async fn unblock(socket: &Path, prefix: &str, format: OutputFormat) -> anyhow::Result<Exit> {
+    let report = Client::new(socket).unblock(prefix).await?;
     match format {
-        OutputFormat::Human => print(view::unblocked(&prefix.to_string(), &report).as_bytes()),
+        OutputFormat::Human => print_words(&view::unblocked(&report)),
         OutputFormat::Json => print_json(&report),
     }
 }
@@ -109,7 +109,7 @@ pub(super) async fn unblock(socket: &Path, prefix: IpNet, format: OutputFormat) 
 pub(super) async fn reset(socket: &Path, source: IpAddr, format: OutputFormat) -> anyhow::Result<Exit> {
     let report = Client::new(socket).reset(source).await?;
     match format {
-        OutputFormat::Human => print(view::reset(&report).as_bytes()),
+        OutputFormat::Human => print_words(&view::reset(&report)),
         OutputFormat::Json => print_json(&report),
     }
 }
@@ -118,7 +118,7 @@ pub(super) async fn reset(socket: &Path, source: IpAddr, format: OutputFormat) -
 pub(super) async fn mode(socket: &Path, word: ModeWord, format: OutputFormat) -> anyhow::Result<Exit> {
     let report = Client::new(socket).mode(word).await?;
     match format {
-        OutputFormat::Human => print(view::mode(&report).as_bytes()),
+        OutputFormat::Human => print_words(&view::mode(&report)),
         OutputFormat::Json => print_json(&report),
     }
 }
@@ -127,7 +127,7 @@ pub(super) async fn mode(socket: &Path, word: ModeWord, format: OutputFormat) ->
 pub(super) async fn apply(socket: &Path, request: ApplyRequest, format: OutputFormat) -> anyhow::Result<Exit> {
     let report = Client::new(socket).apply(&request).await?;
     match format {
-        OutputFormat::Human => print(view::applied(&report).as_bytes()),
+        OutputFormat::Human => print_words(&view::applied(&report)),
         OutputFormat::Json => print_json(&report),
     }
 }
@@ -136,7 +136,7 @@ pub(super) async fn apply(socket: &Path, request: ApplyRequest, format: OutputFo
 pub(super) async fn confirm(socket: &Path, format: OutputFormat) -> anyhow::Result<Exit> {
     let report = Client::new(socket).confirm().await?;
     match format {
-        OutputFormat::Human => print(format!("confirmed: {} holds for good\n", report.file.display()).as_bytes()),
+        OutputFormat::Human => print_words(&format!("confirmed: {} holds for good\n", report.file.display())),
         OutputFormat::Json => print_json(&report),
     }
 }

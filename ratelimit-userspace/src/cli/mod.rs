@@ -196,7 +196,7 @@ pub enum Command {
     },
     /// Take off a denial, and the bans of sources within it
     Unblock {
-        /// The address or network, as it was denied
+        /// The address or network, as it was denied; an IPv6 address alone is its source
         #[arg(value_name = "CIDR")]
         prefix: String,
         /// The daemon to ask.
@@ -312,7 +312,7 @@ pub struct Insistence {
 /// Who is let through or kept out, for how long and why.
 #[derive(Clone, Debug, Args)]
 pub struct GrantArgs {
-    /// The address or network: 192.0.2.7, 192.0.2.0/24, 2001:db8::/32
+    /// The address or network: 192.0.2.7, 192.0.2.0/24, 2001:db8::/32. An IPv6 address alone is its source, the /64; /128 is one address
     #[arg(value_name = "CIDR")]
     pub prefix: String,
     /// For how long: 10m, 12h, 7d, or forever

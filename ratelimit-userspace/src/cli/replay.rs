@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueHint};
 
 use super::limiter::{Limiter, Suggested};
-use super::run::{print, print_json, warn};
+use super::run::{print_json, print_words, warn};
 use super::{Global, OutputFormat};
 use crate::error::{Diagnostic, Exit, Place};
 use crate::replay::{self, InputError, Ports};
@@ -47,7 +47,7 @@ pub(super) fn replay(asked: ReplayArgs, global: &Global) -> anyhow::Result<Exit>
     match global.format() {
         OutputFormat::Human => {
             warn(&report.warnings, global);
-            print(view::replay(&report).as_bytes())
+            print_words(&view::replay(&report))
         }
         OutputFormat::Json => print_json(&report),
     }

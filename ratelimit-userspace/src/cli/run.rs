@@ -12,6 +12,7 @@ use tracing::level_filters::LevelFilter;
 
 use super::{Cli, Color, Command, Global, Limiter, ModeArg, OutputFormat, Repeat, ask, change, definition, texts};
 use crate::config::lists::KnownLists;
+use crate::config::syntax::printable_lines;
 use crate::config::{Config, FILE_DEFAULT, file, lint};
 use crate::control::proto::ModeWord;
 use crate::daemon::{self, ConfigSource, Loaded};
@@ -80,7 +81,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         }
         Some(Command::Unblock { prefix, socket }) => {
             let prefix = change::parse_prefix(&prefix)?;
-            block_on(&global, change::unblock(&socket.path, prefix, format))
+            block_on(&global, change::unblock(&socket.path, &prefix, format))
         }
         Some(Command::Reset { source, socket }) => {
             let source = parse_source("reset", &source)?;
@@ -184,7 +185,7 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
         OutputFormat::Human => {
             warn(&warnings, global);
             let good = file.map_or_else(String::new, |path| format!("{}: good\n\n", path.display()));
-            print(format!("{good}{}", describe::config_words(&config)).as_bytes())
+            print_words(&format!("{good}{}", describe::config_words(&config)))
         }
         OutputFormat::Json => print_json(&describe::ConfigJson::new(&config, warnings)),
     }
@@ -248,6 +249,11 @@ pub(super) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<Exit> 
     let mut text = serde_json::to_vec_pretty(value)?;
     text.push(b'\n');
     print(&text)
+}
+
+/// Prints lines for people. What is in them may come from files and from others: a terminal obeys none of it.
+pub(super) fn print_words(text: &str) -> anyhow::Result<Exit> {
+    print(printable_lines(text).as_bytes())
 }
 
 /// Prints to standard output. A reader that has seen enough is no error.

@@ -1,4 +1,4 @@
-//! The configuration file: from TOML to [`Settings`] with places, and the list files that it names. The one module here that reads files.
+//! The configuration file: from TOML to [`Settings`] with places, and the list files that it names. With `crate::files` the one here that reads files.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -12,6 +12,7 @@ use super::lists::{self, KnownLists, LIST_BYTES_MAX};
 use super::settings::Settings;
 use super::syntax::{near_miss, shortened};
 use crate::error::{Diagnostic, Excerpt, Place};
+use crate::files;
 
 pub mod shape;
 
@@ -51,11 +52,7 @@ pub fn read_text(path: &Path) -> Result<String, Diagnostic> {
 
 /// The contents of a list file, or why there are none. What is not UTF-8 in it is a comment or a mistake, and is seen as such.
 pub fn read_list(path: &Path) -> Result<String, String> {
-    // A pipe would be waited for.
-    if !path.metadata().map_err(|error| reason(&error))?.is_file() {
-        return Err("it is not a file".to_owned());
-    }
-    let bytes = read(path, LIST_BYTES_MAX).map_err(|error| reason(&error))?;
+    let bytes = files::read_of_anyone(path, LIST_BYTES_MAX).map_err(|error| reason(&error))?;
     Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
@@ -348,8 +345,7 @@ mod tests {
         let files: Vec<_> =
             config.list_files.iter().map(|file| (file.path.as_path(), file.named_by.as_str())).collect();
         assert_eq!(files, [(directory.path().join("drop.txt").as_path(), "deny")]);
-        for (file, problem) in
-            [("/dev/zero", "it is not a file"), (".", "it is not a file"), ("no.txt", "no such file")]
+        for (file, problem) in [("/dev/zero", "it is a device"), (".", "it is a directory"), ("no.txt", "no such file")]
         {
             let list = format!("interfaces = [\"eth0\"]\ndeny = [\"file:{file}\"]\n[rule]\nlimits = [\"1/s\"]\n");
             write("r.toml", list.as_bytes());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use ratelimit_common::layout::PREFIXES_MAX;
 
-use super::network::{parse_cidr, parse_cidr_of_any_bits};
+use super::network::{CIDR_HELP, parse_cidr, parse_cidr_of_any_bits, parse_source};
 use super::rule::check_name;
 use super::syntax::{SyntaxError, near_miss};
 use super::written::{Source, Written};
@@ -84,15 +84,13 @@ pub fn path(entry: &str, source: &Source) -> Option<PathBuf> {
 
 /// Parses a list file: one address or prefix a line, with `#` or `;` before a comment; what follows after a space is not read.
 ///
-/// Bits beyond a prefix's length are cut off, as published sets have them. Sorted, each once.
+/// Bits beyond a prefix's length are cut off, as published sets have them. Sorted, each once. What is wrong is said without the text:
+/// the file may be one that whoever reads about it may not read.
 pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostic> {
-    let wrong = |at: usize, error: SyntaxError| Diagnostic {
-        problem: format!("bad line in a list file: {}", error.problem),
-        place: Place::File {
-            path: path.to_owned(),
-            excerpt: Some(Box::new(Excerpt::of(contents, at + error.span.start..at + error.span.end))),
-        },
-        help: error.help.into_iter().collect(),
+    let wrong = |at: usize, problem: &str, help: &str| Diagnostic {
+        problem: format!("bad line in a list file: {problem}"),
+        place: Place::File { path: path.to_owned(), excerpt: Some(Box::new(Excerpt::without_text(contents, at..at))) },
+        help: vec![help.to_owned()],
     };
     let mut prefixes = Vec::new();
     let mut line_at = 0;
@@ -108,9 +106,14 @@ pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostic> {
         }
         if prefixes.len() == LIST_ENTRIES_MAX {
             let problem = format!("there are more than {LIST_ENTRIES_MAX} entries");
-            return Err(wrong(at, SyntaxError::new(0..entry.len(), problem).with_help("join neighbouring prefixes")));
+            return Err(wrong(at, &problem, "join neighbouring prefixes"));
         }
-        prefixes.push(parse_cidr_of_any_bits(entry).map_err(|error| wrong(at, error))?);
+        prefixes.push(parse_cidr_of_any_bits(entry).map_err(|error| match error.span.start {
+            0 => wrong(at, "this is no address, and no prefix", CIDR_HELP),
+            start => {
+                wrong(at + start, "this is no length of a prefix", "lengths are 0 to 32 in IPv4, and 0 to 128 in IPv6")
+            }
+        })?);
     }
     prefixes.sort_unstable();
     prefixes.dedup();
@@ -160,6 +163,19 @@ impl<'a> Lists<'a> {
 
     /// The prefixes that `entries` name: addresses, prefixes, list files and named lists.
     pub(super) fn prefixes(&self, entries: &[Written]) -> Result<BTreeSet<IpNet>, Diagnostic> {
+        self.prefixes_by(entries, parse_cidr)
+    }
+
+    /// The same, where an IPv6 address that is an entry by itself means its source.
+    pub(super) fn sources(&self, entries: &[Written], ipv6_prefix: u8) -> Result<BTreeSet<IpNet>, Diagnostic> {
+        self.prefixes_by(entries, |text| parse_source(text, ipv6_prefix))
+    }
+
+    fn prefixes_by(
+        &self,
+        entries: &[Written],
+        parse: impl Fn(&str) -> Result<IpNet, SyntaxError>,
+    ) -> Result<BTreeSet<IpNet>, Diagnostic> {
         let mut prefixes = BTreeSet::new();
         let mut seen = BTreeSet::new();
         for entry in entries.iter().filter(|entry| seen.insert(&entry.text)) {
@@ -168,7 +184,7 @@ impl<'a> Lists<'a> {
             } else if entry.text.starts_with(FILE_MARK) {
                 prefixes.extend(self.file(entry)?);
             } else {
-                prefixes.insert(self.source.read(entry, parse_cidr)?);
+                prefixes.insert(self.source.read(entry, &parse)?);
             }
         }
         if let Some(last) = entries.last() {
@@ -248,10 +264,14 @@ mod tests {
     #[test]
     fn an_error_in_a_list_file_names_file_line_and_column() {
         let error = parse(Path::new("drop.txt"), "# ok\n192.0.2.0/24\n  192.0.2.300 x\n").expect_err("no address");
-        assert_eq!(error.problem, "bad line in a list file: `192.0.2.300` is not an IP address");
+        assert_eq!(error.problem, "bad line in a list file: this is no address, and no prefix");
         let Place::File { path, excerpt: Some(excerpt) } = error.place else { panic!("not in the file") };
         assert_eq!((path.as_path(), excerpt.line, excerpt.column), (Path::new("drop.txt"), 3, 3));
-        assert_eq!(excerpt.span, 2..13);
+        let error = parse(Path::new("drop.txt"), "192.0.2.0/24\n192.0.2.0/33\n").expect_err("no length");
+        assert_eq!(
+            error.to_string().split(" (").next(),
+            Some("drop.txt:2:11: bad line in a list file: this is no length of a prefix")
+        );
     }
 
     #[test]
@@ -277,6 +297,20 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn what_is_wrong_in_a_list_file_is_said_without_its_text(
+            before in "([0-9]{1,3}\n){0,3}",
+            address in "(192\\.0\\.2\\.0/|2001:db8::/)?",
+            secret in "[a-z:$./]{0,6}qzx[ -~]{0,40}",
+        ) {
+            let good = before.replace('\n', ".0.0.1\n");
+            let contents = format!("{good}{address}{secret}\n");
+            if let Err(error) = parse(Path::new("list"), &contents) {
+                let shown = format!("{error} {error:?} {}", crate::error::render(&error.clone().into()));
+                prop_assert!(!shown.contains("qzx"), "{shown}");
+            }
+        }
+
         #[test]
         fn no_list_file_panics(contents in "(\\PC|\n|\r|\t){0,60}|([0-9a-f.:/]{0,20}[ ;#\r]{0,2}\n){0,6}") {
             if let Ok(prefixes) = parse(Path::new("list"), &contents) {

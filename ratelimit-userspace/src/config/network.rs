@@ -9,7 +9,7 @@ use super::syntax::{Scanner, SyntaxError, turns_text};
 /// The longest name of an interface: the kernel's `IFNAMSIZ` less the terminator.
 pub const INTERFACE_NAME_LEN_MAX: usize = 15;
 
-const CIDR_HELP: &str = "write an address, or a network with its length as in 192.0.2.0/24 or 2001:db8::/32";
+pub(super) const CIDR_HELP: &str = "write an address, or a network with its length as in 192.0.2.0/24 or 2001:db8::/32";
 
 /// Bits before the IPv4 address in an IPv4-mapped one, `::ffff:192.0.2.1` (RFC 4291, 2.5.5.2).
 const MAPPED_PREFIX_LEN: u8 = 96;
@@ -26,6 +26,70 @@ pub fn parse_cidr(text: &str) -> Result<IpNet, SyntaxError> {
             .with_help(format!("did you mean {network}, or the one address {address}?")));
     }
     Ok(unmapped(network))
+}
+
+/// What a command names: who is allowed or denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// An address without a length. Of IPv6 it means its source: whoever has the address has the rest of the prefix too.
+    Address(IpAddr),
+    /// A prefix.
+    Prefix {
+        /// Without bits beyond its length.
+        network: IpNet,
+        /// As it was written.
+        written: IpNet,
+    },
+}
+
+impl Target {
+    /// Parses an address, or a prefix, whose bits beyond the length are cut off.
+    pub fn parse(text: &str) -> Result<Self, SyntaxError> {
+        let written = parse_uncut(text)?;
+        if !text.contains('/') {
+            return Ok(Self::Address(written.addr()));
+        }
+        Ok(Self::Prefix { network: unmapped(written.trunc()), written })
+    }
+
+    /// The prefix that is meant where `ipv6_prefix` is one source.
+    pub fn prefix(self, ipv6_prefix: u8) -> IpNet {
+        match self {
+            Self::Address(address @ IpAddr::V6(_)) => {
+                IpNet::new(address, ipv6_prefix).map_or(IpNet::from(address), |source| source.trunc())
+            }
+            Self::Address(address @ IpAddr::V4(_)) => IpNet::from(address),
+            Self::Prefix { network, .. } => network,
+        }
+    }
+
+    /// The address, or a prefix's first.
+    pub fn address(self) -> IpAddr {
+        match self {
+            Self::Address(address) => address,
+            Self::Prefix { network, .. } => network.addr(),
+        }
+    }
+
+    /// What is to be said where something else is meant than what was written.
+    pub fn note(self, ipv6_prefix: u8) -> Option<String> {
+        let meant = self.prefix(ipv6_prefix);
+        match self {
+            Self::Address(address) if meant.prefix_len() < meant.max_prefix_len() => {
+                Some(format!("{address} means its source, {meant}; {address}/128 means the one address"))
+            }
+            Self::Prefix { network, written } if written.trunc() != written => {
+                Some(format!("{written} has bits set beyond /{}: cut to {network}", written.prefix_len()))
+            }
+            Self::Address(_) | Self::Prefix { .. } => None,
+        }
+    }
+}
+
+/// Parses an entry of `allow` or `deny`: as [`parse_cidr`] does, and an IPv6 address alone is its source.
+pub fn parse_source(text: &str, ipv6_prefix: u8) -> Result<IpNet, SyntaxError> {
+    let network = parse_cidr(text)?;
+    Ok(if text.contains('/') { network } else { Target::Address(network.addr()).prefix(ipv6_prefix) })
 }
 
 /// Parses a prefix likewise, and cuts off the bits beyond its length.
@@ -180,6 +244,37 @@ mod tests {
             assert_eq!((error.span, error.problem.as_str()), (span, problem), "{text}");
             assert!(error.help.unwrap_or_default().contains(help), "{text}");
         }
+    }
+
+    #[test]
+    fn an_ipv6_address_alone_means_its_source_and_a_length_means_what_it_says() {
+        for (text, of_64, of_128, note) in [
+            ("2001:db8::7", "2001:db8::/64", "2001:db8::7/128", "2001:db8::7/128 means the one address"),
+            ("2001:db8::7/128", "2001:db8::7/128", "2001:db8::7/128", ""),
+            ("2001:db8::/64", "2001:db8::/64", "2001:db8::/64", ""),
+            ("2001:db8::7/48", "2001:db8::/48", "2001:db8::/48", "bits set beyond /48: cut to 2001:db8::/48"),
+            ("192.0.2.7", "192.0.2.7/32", "192.0.2.7/32", ""),
+            (
+                "192.0.2.7/24",
+                "192.0.2.0/24",
+                "192.0.2.0/24",
+                "192.0.2.7/24 has bits set beyond /24: cut to 192.0.2.0/24",
+            ),
+            ("192.0.2.7/0", "0.0.0.0/0", "0.0.0.0/0", "cut to 0.0.0.0/0"),
+            ("::ffff:192.0.2.7", "192.0.2.7/32", "192.0.2.7/32", ""),
+            ("::ffff:192.0.2.7/120", "192.0.2.0/24", "192.0.2.0/24", "cut to 192.0.2.0/24"),
+        ] {
+            let target = Target::parse(text).expect(text);
+            assert_eq!([64, 128].map(|length| target.prefix(length).to_string()), [of_64, of_128], "{text}");
+            let said = target.note(64).unwrap_or_default();
+            assert!(said.contains(note) && said.is_empty() == note.is_empty(), "{text}: {said}");
+        }
+        for (text, source) in
+            [("2001:db8::7", "2001:db8::/64"), ("2001:db8::7/128", "2001:db8::7/128"), ("192.0.2.7", "192.0.2.7/32")]
+        {
+            assert_eq!(parse_source(text, 64).expect(text).to_string(), source, "{text}");
+        }
+        assert!(parse_source("192.0.2.7/24", 64).is_err() && Target::parse("192.0.2.7/33").is_err());
     }
 
     #[test]

@@ -144,7 +144,7 @@ impl Settings {
         let ipv6_prefix = self.prefix(self.ipv6_prefix.as_ref(), 128, IPV6_PREFIX_DEFAULT)?;
         self.check_rules_number()?;
         let lists = Lists::new(&self.source, &self.lists, &self.list_files)?;
-        let (access, overruled) = self.access(&lists)?;
+        let (access, overruled) = self.access(&lists, ipv6_prefix)?;
         let OfRules { rules, notes, candidates } = self.rules(&lists)?;
         self.check_prefixes_number(&lists, &access, &rules)?;
         Ok(Config {
@@ -172,7 +172,7 @@ impl Settings {
         let ipv4_prefix = self.prefix(self.ipv4_prefix.as_ref(), 32, IPV4_PREFIX_DEFAULT)?;
         let ipv6_prefix = self.prefix(self.ipv6_prefix.as_ref(), 128, IPV6_PREFIX_DEFAULT)?;
         let lists = Lists::new(&self.source, &self.lists, &self.list_files)?;
-        let (access, _) = self.access(&lists)?;
+        let (access, _) = self.access(&lists, ipv6_prefix)?;
         Ok(Policy { ipv4_prefix, ipv6_prefix, access, rules: self.rules(&lists)?.rules })
     }
 
@@ -243,9 +243,9 @@ impl Settings {
     }
 
     /// Who is let through or kept out, and the prefixes that are said to be both.
-    fn access(&self, lists: &Lists<'_>) -> Result<(Vec<Access>, Vec<IpNet>), Diagnostic> {
-        let exempt = lists.prefixes(&self.allow)?;
-        let denied = lists.prefixes(&self.deny)?;
+    fn access(&self, lists: &Lists<'_>, ipv6_prefix: u8) -> Result<(Vec<Access>, Vec<IpNet>), Diagnostic> {
+        let exempt = lists.sources(&self.allow, ipv6_prefix)?;
+        let denied = lists.sources(&self.deny, ipv6_prefix)?;
         let is_everyone = |prefix: &IpNet| prefix.prefix_len() == 0;
         let everyone = IpNet::aggregate(&denied.iter().copied().collect()).into_iter().find(is_everyone);
         let is_meant = self.source.is_set(self.deny_everyone.as_ref(), false)?;

@@ -44,6 +44,23 @@ pub const fn turns_text(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// A text with nothing in it that a terminal would obey: one character for one, so that marks below it stay in place.
+pub fn printable(text: &str) -> String {
+    let shown = |c: char| match c {
+        '\t' => ' ',
+        c if c.is_control() || turns_text(c) => char::REPLACEMENT_CHARACTER,
+        c => c,
+    };
+    text.chars().map(shown).collect()
+}
+
+/// The same of several lines.
+pub fn printable_lines(text: &str) -> String {
+    text.split_inclusive('\n')
+        .map(|line| line.strip_suffix('\n').map_or_else(|| printable(line), |line| printable(line) + "\n"))
+        .collect()
+}
+
 /// Characters of what is said: what was written may be as long as the file, and is said where it stands anyway.
 const SAID_MAX: usize = 300;
 

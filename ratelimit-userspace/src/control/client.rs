@@ -28,6 +28,8 @@ use crate::snapshot::{CheckReport, ExplainReport, ListReport, Snapshot, SuggestR
 
 /// An answer is there by then: the server's own limit, and a little for the way.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(35);
+/// Between two tries to connect.
+const QUEUE_PAUSE: Duration = Duration::from_millis(10);
 /// Sixteen interfaces with every counter are 100 kB.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
@@ -266,7 +268,7 @@ impl Client {
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, Bytes), ClientError> {
-        let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(error))?;
+        let stream = self.connect().await.map_err(|error| self.unreachable(error))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.unintelligible(error))?;
@@ -282,6 +284,16 @@ impl Client {
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
         connection.abort();
         Ok((status, body.map_err(|error| self.unintelligible(error))?.to_bytes()))
+    }
+
+    /// A socket whose queue is full says so at once: it is empty again in a moment.
+    async fn connect(&self) -> io::Result<UnixStream> {
+        loop {
+            match UnixStream::connect(&self.socket).await {
+                Err(full) if full.kind() == ErrorKind::WouldBlock => tokio::time::sleep(QUEUE_PAUSE).await,
+                other => return other,
+            }
+        }
     }
 
     fn unreachable(&self, why: io::Error) -> ClientError {

@@ -7,15 +7,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipnet::IpNet;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::config::network::Target;
 use crate::desired::{Grant, Sent};
 use crate::snapshot::{CheckReport, ExplainReport, ListReport, Snapshot, SuggestReport};
 
 pub mod client;
 mod orders;
+mod places;
 pub mod proto;
 mod routes;
 pub mod server;
@@ -27,7 +28,7 @@ use proto::{
 };
 
 /// Commands that wait for the datapath's owner. As many as there can be connections, so that nobody waits to wait.
-pub const COMMANDS_MAX: usize = 2 * server::CONNECTIONS_MAX;
+pub const COMMANDS_MAX: usize = server::CONNECTIONS_MAX;
 
 /// Where an answer goes.
 pub type Reply<T> = oneshot::Sender<Result<T, Problem>>;
@@ -91,8 +92,8 @@ pub enum Command {
     Grant {
         /// Which of the two.
         grant: Grant,
-        /// The prefix that the request names.
-        prefix: IpNet,
+        /// Whom the request names.
+        target: Target,
         /// The rest of it.
         request: GrantRequest,
         /// User who asks.
@@ -102,8 +103,8 @@ pub enum Command {
     },
     /// Takes off a denial, and the bans within it.
     Unblock {
-        /// Of this prefix.
-        prefix: IpNet,
+        /// Of whom.
+        target: Target,
         /// User who asks.
         uid: u32,
         /// Where the answer goes.
@@ -163,13 +164,43 @@ pub enum Command {
 
 /// The way to the owner of the datapath.
 #[derive(Clone, Debug)]
-pub struct Handle(mpsc::Sender<Command>);
+pub struct Handle {
+    way: mpsc::Sender<Command>,
+    /// The way past those who wait on the other.
+    first: mpsc::Sender<Command>,
+}
+
+/// The end that commands come out of.
+#[derive(Debug)]
+pub struct Commands {
+    first: mpsc::Receiver<Command>,
+    others: mpsc::Receiver<Command>,
+}
+
+impl Commands {
+    /// The next one; none once every handle is gone. Loses none if it is dropped.
+    pub async fn recv(&mut self) -> Option<Command> {
+        tokio::select! {
+            biased;
+            Some(command) = self.first.recv() => Some(command),
+            Some(command) = self.others.recv() => Some(command),
+            else => None,
+        }
+    }
+}
 
 impl Handle {
     /// A handle, and the end that its commands come out of.
-    pub fn channel() -> (Self, mpsc::Receiver<Command>) {
-        let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
-        (Self(sender), receiver)
+    pub fn channel() -> (Self, Commands) {
+        let (way, others) = mpsc::channel(COMMANDS_MAX);
+        let (first, firsts) = mpsc::channel(COMMANDS_MAX);
+        (Self { way, first }, Commands { first: firsts, others })
+    }
+
+    /// The same for those who wait for nobody's commands but their own kind's.
+    #[must_use]
+    pub fn first(&self) -> Self {
+        Self { way: self.first.clone(), first: self.first.clone() }
     }
 
     /// Reads everything; what was read up to `age_max` before will do.
@@ -218,16 +249,16 @@ impl Handle {
     pub async fn grant(
         &self,
         grant: Grant,
-        prefix: IpNet,
+        target: Target,
         request: GrantRequest,
         uid: u32,
     ) -> Result<GrantReport, Problem> {
-        self.ask(|reply| Command::Grant { grant, prefix, request, uid, reply }).await
+        self.ask(|reply| Command::Grant { grant, target, request, uid, reply }).await
     }
 
     /// Takes off a denial, and the bans within it.
-    pub async fn unblock(&self, prefix: IpNet, uid: u32) -> Result<UnblockReport, Problem> {
-        self.ask(|reply| Command::Unblock { prefix, uid, reply }).await
+    pub async fn unblock(&self, target: Target, uid: u32) -> Result<UnblockReport, Problem> {
+        self.ask(|reply| Command::Unblock { target, uid, reply }).await
     }
 
     /// Forgets what a source has used, and its bans.
@@ -263,7 +294,7 @@ impl Handle {
     async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Problem> {
         let stopping = || Problem::new(ProblemKind::Stopping, "the daemon is stopping");
         let (reply, answer) = oneshot::channel();
-        self.0.send(command(reply)).await.map_err(|_| stopping())?;
+        self.way.send(command(reply)).await.map_err(|_| stopping())?;
         answer.await.unwrap_or_else(|_| Err(stopping()))
     }
 }

@@ -12,7 +12,7 @@ use crate::snapshot::{Limit, Listed};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GrantRequest {
-    /// An address or a prefix.
+    /// An address or a prefix; an IPv6 address alone is its source.
     pub prefix: String,
     /// For how long; without it as long as is usual, unless `forever`.
     #[serde(default)]
@@ -50,7 +50,7 @@ pub struct GrantReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrefixRequest {
-    /// An address or a prefix.
+    /// An address or a prefix; an IPv6 address alone is its source.
     pub prefix: String,
 }
 
@@ -59,6 +59,9 @@ pub struct PrefixRequest {
 pub struct UnblockReport {
     /// [`crate::snapshot::SCHEMA`].
     pub schema: u32,
+    /// The prefix that was meant.
+    #[serde(default)]
+    pub prefix: String,
     /// The denial and the bans that are off.
     pub removed: Vec<Listed>,
     /// What else there is to know, a sentence each.

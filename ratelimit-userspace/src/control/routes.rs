@@ -5,7 +5,6 @@ use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
-use ipnet::IpNet;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -14,7 +13,7 @@ use super::proto::{
     ProblemKind, RELOAD, RESET, ReloadRequest, STANDING, SUGGEST, SourceRequest, UNBLOCK,
 };
 use super::server::{Peer, Refusal, Service, may_write, parse_address, problem};
-use crate::config::network::parse_cidr;
+use crate::config::network::Target;
 use crate::desired::{Grant, Sent};
 
 type Answer = Result<Response, Refusal>;
@@ -97,14 +96,14 @@ async fn deny(service: State<Service>, peer: Extension<Peer>, body: Bytes) -> An
 async fn grant(State(service): State<Service>, Extension(peer): Extension<Peer>, body: &Bytes, grant: Grant) -> Answer {
     let uid = may_write(&service, peer)?;
     let request: GrantRequest = parse(body)?;
-    let prefix = prefix(&request.prefix)?;
-    Ok(Json(service.handle.grant(grant, prefix, request, uid).await?).into_response())
+    let target = target(&request.prefix)?;
+    Ok(Json(service.handle.grant(grant, target, request, uid).await?).into_response())
 }
 
 async fn unblock(State(service): State<Service>, Extension(peer): Extension<Peer>, body: Bytes) -> Answer {
     let uid = may_write(&service, peer)?;
     let request: PrefixRequest = parse(&body)?;
-    Ok(Json(service.handle.unblock(prefix(&request.prefix)?, uid).await?).into_response())
+    Ok(Json(service.handle.unblock(target(&request.prefix)?, uid).await?).into_response())
 }
 
 async fn reset(State(service): State<Service>, Extension(peer): Extension<Peer>, body: Bytes) -> Answer {
@@ -147,8 +146,8 @@ fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Refusal> {
         .map_err(|error| problem(ProblemKind::BadRequest, &format!("the body is not what is asked for here: {error}")))
 }
 
-fn prefix(text: &str) -> Result<IpNet, Refusal> {
-    parse_cidr(text).map_err(|error| {
+fn target(text: &str) -> Result<Target, Refusal> {
+    Target::parse(text).map_err(|error| {
         let help = error.help.map_or(String::new(), |help| format!("; {help}"));
         problem(ProblemKind::BadRequest, &format!("{}{help}", error.problem))
     })

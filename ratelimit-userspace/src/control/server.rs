@@ -1,7 +1,8 @@
 //! The control API's server: one router, two surfaces. Knows [`Handle`]; must not know the datapath.
 //!
 //! Over the socket everything, writing only for root and the daemon's own user. Over TCP nothing that writes and
-//! nothing that names a source. No client, however slow, holds a connection beyond [`CONNECTION_TIME_MAX`].
+//! nothing that names a source. No client, however slow, holds a connection beyond [`CONNECTION_TIME_MAX`], and no number of them
+//! keeps another caller out: see [`Surface::room`].
 
 use std::future::Future;
 use std::io;
@@ -16,6 +17,7 @@ use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
+use http_body_util::LengthLimitError;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -23,16 +25,24 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
+use super::places::{Caller, Place, Places, Room};
 use super::proto::{CHECK, DETACH, HEALTHZ, METRICS, Problem, ProblemKind, STATS};
 use super::{Handle, routes};
 use crate::export;
 
-/// Connections of one surface at a time; more wait to be accepted.
-pub const CONNECTIONS_MAX: usize = 64;
+/// Connections over the socket at a time, and those of them that only root and the daemon's own user can have.
+const SOCKET_CONNECTIONS_MAX: usize = 256;
+const SOCKET_CONNECTIONS_KEPT: usize = 128;
+/// Connections over TCP. // with those of the socket 384 descriptors of the 1024 that a process has unless it is said
+const TCP_CONNECTIONS_MAX: usize = 128;
+/// Connections of one user, or one address, of either surface.
+pub const CONNECTIONS_EACH: usize = 32;
+/// Connections of both surfaces.
+pub(super) const CONNECTIONS_MAX: usize = SOCKET_CONNECTIONS_MAX + TCP_CONNECTIONS_MAX;
 /// A request's head must be there by then.
 pub const HEADER_TIME_MAX: Duration = Duration::from_secs(5);
 /// A connection, which carries one request, is over by then.
@@ -57,11 +67,59 @@ pub enum Surface {
     Tcp,
 }
 
-/// Who sent a request over the socket, by SO_PEERCRED.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Who sent a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
-    /// User of the process that connected; none if the kernel did not tell.
+    /// User of the process that connected over the socket, by SO_PEERCRED; none if the kernel did not tell.
     pub uid: Option<u32>,
+    /// Where a connection over TCP comes from.
+    pub address: Option<IpAddr>,
+}
+
+impl Surface {
+    const fn room(self) -> Room {
+        match self {
+            Self::Socket => Room {
+                all: SOCKET_CONNECTIONS_MAX,
+                others: SOCKET_CONNECTIONS_MAX - SOCKET_CONNECTIONS_KEPT,
+                each: CONNECTIONS_EACH,
+            },
+            Self::Tcp => Room { all: TCP_CONNECTIONS_MAX, others: TCP_CONNECTIONS_MAX, each: CONNECTIONS_EACH },
+        }
+    }
+}
+
+/// What a surface serves, and to how many.
+#[derive(Clone, Debug)]
+pub struct Door {
+    /// For root and the daemon's own user, whose commands go before others'.
+    first: Router,
+    others: Router,
+    places: Places,
+    own_uid: u32,
+}
+
+impl Door {
+    /// The API of a surface, for a daemon that runs as `own_uid`.
+    pub fn new(handle: &Handle, surface: Surface, own_uid: u32) -> Self {
+        Self {
+            first: router(handle.first(), surface, own_uid),
+            others: router(handle.clone(), surface, own_uid),
+            places: Places::new(surface.room()),
+            own_uid,
+        }
+    }
+
+    fn caller(&self, peer: Peer) -> Caller {
+        peer.address.map_or_else(|| Caller::by_uid(peer.uid, self.own_uid), Caller::at)
+    }
+
+    fn router(&self, caller: Caller) -> Router {
+        match caller {
+            Caller::Privileged => self.first.clone(),
+            Caller::User(_) | Caller::Address(_) => self.others.clone(),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -117,7 +175,7 @@ impl Listener for UnixListener {
     async fn next(&self) -> io::Result<(UnixStream, Peer)> {
         let (stream, _) = self.accept().await?;
         let uid = stream.peer_cred().ok().map(|peer| peer.uid());
-        Ok((stream, Peer { uid }))
+        Ok((stream, Peer { uid, address: None }))
     }
 }
 
@@ -125,32 +183,26 @@ impl Listener for TcpListener {
     type Stream = TcpStream;
 
     async fn next(&self) -> io::Result<(TcpStream, Peer)> {
-        Ok((self.accept().await?.0, Peer { uid: None }))
+        let (stream, address) = self.accept().await?;
+        Ok((stream, Peer { uid: None, address: Some(address.ip()) }))
     }
 }
 
-/// Serves until `stop` changes, and then a moment longer for what is under way.
-pub async fn serve(listener: impl Listener, router: Router, mut stop: watch::Receiver<()>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+/// Serves until `stop` changes, and then a moment longer for what is under way. Whoever connects is accepted at once: what waits in
+/// the kernel's queue would keep others out.
+pub async fn serve(listener: impl Listener, door: Door, mut stop: watch::Receiver<()>) {
     let mut connections = JoinSet::new();
     loop {
-        let next = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (place, listener.next().await)
-        };
-        let (place, accepted) = tokio::select! {
-            next = next => next,
+        let accepted = tokio::select! {
+            next = listener.next() => next,
             Some(_) = connections.join_next() => continue,
             _ = stop.changed() => break,
         };
         match accepted {
             Ok((stream, peer)) => {
-                let connection = connection(stream, peer, router.clone());
-                connections.spawn(async move {
-                    // A connection that runs out of time is dropped, and so closed.
-                    let _ = tokio::time::timeout(CONNECTION_TIME_MAX, connection).await;
-                    drop(place);
-                });
+                admit(&mut connections, &door, stream, peer);
+                // What has been sent already is read before another connection can take the place.
+                tokio::task::yield_now().await;
             }
             Err(error) => {
                 tracing::warn!("accept a connection: {error}");
@@ -162,15 +214,40 @@ pub async fn serve(listener: impl Listener, router: Router, mut stop: watch::Rec
     let _ = tokio::time::timeout(STOP_TIME_MAX, finish).await;
 }
 
-fn connection<S>(stream: S, peer: Peer, router: Router) -> impl Future<Output = ()>
+fn admit<S>(connections: &mut JoinSet<()>, door: &Door, stream: S, peer: Peer)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let caller = door.caller(peer);
+    let Some(place) = door.places.take(caller) else {
+        tracing::debug!("a control connection was closed: {caller:?} has {CONNECTIONS_EACH} requests under way");
+        return;
+    };
+    let id = place.id();
+    let connection = connection(stream, peer, door.router(caller), Arc::new(place));
+    let task = connections.spawn(async move {
+        // A connection that runs out of time is dropped, and so closed.
+        let _ = tokio::time::timeout(CONNECTION_TIME_MAX, connection).await;
+    });
+    door.places.held_by(id, task);
+}
+
+fn connection<S>(stream: S, peer: Peer, router: Router, place: Arc<Place>) -> impl Future<Output = ()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(move |request: Request<Incoming>| {
-        let router = router.clone();
+        let (router, place) = (router.clone(), Arc::clone(&place));
         async move {
-            let mut request = request.map(Body::new);
+            let (parts, body) = request.into_parts();
+            // While it waits for the rest of the request, it waits for its client.
+            let body = match to_bytes(Body::new(body), BODY_BYTES_MAX).await {
+                Ok(body) => Body::from(body),
+                Err(error) => return Ok(unread(&error)),
+            };
+            let mut request = Request::from_parts(parts, body);
             request.extensions_mut().insert(peer);
+            let _served = place.serve();
             router.oneshot(request).await
         }
     });
@@ -185,6 +262,14 @@ where
             tracing::debug!("a control connection ended early: {error}");
         }
     }
+}
+
+/// A request without all of its body.
+fn unread(error: &axum::Error) -> Response {
+    let is_too_long = std::error::Error::source(error).is_some_and(|source| source.is::<LengthLimitError>());
+    let status = if is_too_long { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
+    let why = format!("{}: a body has at most {BODY_BYTES_MAX} bytes", status.canonical_reason().unwrap_or("refused"));
+    (status, Json(Problem::new(ProblemKind::BadRequest, why))).into_response()
 }
 
 async fn metrics(State(service): State<Service>) -> Result<Response, Refusal> {

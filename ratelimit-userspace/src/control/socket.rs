@@ -151,7 +151,9 @@ fn place(path: &Path) -> Result<UnixListener, SocketError> {
     let listener = UnixListener::bind(&beside).map_err(error("listen on", path))?;
     let mode = Permissions::from_mode(SOCKET_MODE);
     fs::set_permissions(&beside, mode).map_err(error("set the mode of", &beside))?;
-    if let Some(group) = group()
+    // As a service it is made with the group, and chown(2) is not among the system calls that the unit allows.
+    let is_of = |group: &Gid| fs::metadata(&beside).is_ok_and(|of| of.gid() == group.as_raw());
+    if let Some(group) = group().filter(|group| !is_of(group))
         && let Err(refused) = std::os::unix::fs::chown(&beside, None, Some(group.as_raw()))
     {
         tracing::warn!(path = %path.display(), "cannot give the control socket to group {GROUP}: {refused}");

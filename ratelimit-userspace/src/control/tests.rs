@@ -9,13 +9,14 @@ use tokio::sync::watch;
 use tower::ServiceExt;
 
 use super::proto::{DetachReport, Health, ReloadReport};
-use super::server::{Peer, Surface, router, serve};
+use super::server::{Door, Peer, Surface, router, serve};
 use super::*;
 use crate::datapath::Datapath;
 use crate::datapath::fake::FakeDatapath;
 use crate::fixture::{limit, opening, policy};
 use crate::snapshot::{Census, ConfigState, Parts, SCHEMA, Samples, TOP_DEFAULT, TopSource};
 
+mod crowd;
 mod fuzz;
 
 const OWN_UID: u32 = 990;
@@ -72,8 +73,12 @@ fn stub() -> Handle {
                     let detached = interface.into_iter().collect();
                     drop(reply.send(Ok(DetachReport { schema: SCHEMA, detached, stopping: false })));
                 }
-                Command::Grant { prefix, uid, reply, .. } => drop(reply.send(Err(echo(&format!("{prefix} by {uid}"))))),
-                Command::Unblock { prefix, uid, reply } => drop(reply.send(Err(echo(&format!("{prefix} by {uid}"))))),
+                Command::Grant { target, uid, reply, .. } => {
+                    drop(reply.send(Err(echo(&format!("{} by {uid}", target.prefix(64))))))
+                }
+                Command::Unblock { target, uid, reply } => {
+                    drop(reply.send(Err(echo(&format!("{} by {uid}", target.prefix(64))))))
+                }
                 Command::Reset { source, uid, reply } => drop(reply.send(Err(echo(&format!("{source} by {uid}"))))),
                 Command::Mode { mode, uid, reply } => drop(reply.send(Err(echo(&format!("{mode:?} by {uid}"))))),
                 Command::Apply { request, uid, reply } => drop(reply.send(Err(echo(&format!("{request:?} by {uid}"))))),
@@ -90,8 +95,12 @@ fn stub() -> Handle {
 }
 
 async fn ask(surface: Surface, peer: Option<u32>, method: &str, path: &str) -> (StatusCode, String) {
-    let request =
-        Request::builder().method(method).uri(path).extension(Peer { uid: peer }).body(Body::empty()).unwrap();
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .extension(Peer { uid: peer, address: None })
+        .body(Body::empty())
+        .unwrap();
     let response = router(stub(), surface, OWN_UID).oneshot(request).await.unwrap();
     let status = response.status();
     let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -117,7 +126,7 @@ async fn only_root_and_the_daemons_own_user_may_write() {
 }
 
 async fn post(surface: Surface, peer: Option<u32>, path: &str, body: &str) -> (StatusCode, String) {
-    let request = Request::builder().method("POST").uri(path).extension(Peer { uid: peer });
+    let request = Request::builder().method("POST").uri(path).extension(Peer { uid: peer, address: None });
     let request = request.body(Body::from(body.to_owned())).unwrap();
     let response = router(stub(), surface, OWN_UID).oneshot(request).await.unwrap();
     let status = response.status();
@@ -126,10 +135,13 @@ async fn post(surface: Surface, peer: Option<u32>, path: &str, body: &str) -> (S
 }
 
 /// A request that changes something, and how the stub names it.
-const CHANGES: [(&str, &str, &str); 7] = [
+const CHANGES: [(&str, &str, &str); 10] = [
     ("/v1/allow", r#"{"prefix":"192.0.2.0/24","reason":"office"}"#, "192.0.2.0/24 by 0"),
     ("/v1/deny", r#"{"prefix":"192.0.2.7","seconds":60}"#, "192.0.2.7/32 by 0"),
     ("/v1/unblock", r#"{"prefix":"192.0.2.7"}"#, "192.0.2.7/32 by 0"),
+    ("/v1/deny", r#"{"prefix":"2001:db8::7"}"#, "2001:db8::/64 by 0"),
+    ("/v1/unblock", r#"{"prefix":"2001:db8::7/128"}"#, "2001:db8::7/128 by 0"),
+    ("/v1/allow", r#"{"prefix":"192.0.2.1/24"}"#, "192.0.2.0/24 by 0"),
     ("/v1/reset", r#"{"source":"192.0.2.7"}"#, "192.0.2.7 by 0"),
     ("/v1/mode", r#"{"mode":"dry-run"}"#, "DryRun by 0"),
     ("/v1/apply", r#"{"confirm_seconds":60}"#, "confirm_seconds: Some(60)"),
@@ -168,7 +180,7 @@ async fn whoever_may_connect_may_charge_and_ask() {
 async fn a_body_that_is_not_what_is_asked_for_is_answered_in_words() {
     for (path, body, words) in [
         ("/v1/deny", "", "the body is not what is asked for"),
-        ("/v1/deny", r#"{"prefix":"192.0.2.1/24"}"#, "did you mean 192.0.2.0/24"),
+        ("/v1/deny", r#"{"prefix":"192.0.2.1/33"}"#, "lengths are 0 to 32"),
         ("/v1/deny", r#"{"prefix":"192.0.2.1","until":5}"#, "unknown field `until`"),
         ("/v1/mode", r#"{"mode":"off"}"#, "unknown variant `off`"),
         ("/v1/charge", r#"{"source":"192.0.2.7","rule":"login","amount":-1}"#, "invalid value"),
@@ -244,7 +256,7 @@ async fn a_tcp_port_serves_one_request_a_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = watch::channel(());
-    let server = tokio::spawn(serve(listener, router(stub(), Surface::Tcp, OWN_UID), stopped));
+    let server = tokio::spawn(serve(listener, Door::new(&stub(), Surface::Tcp, OWN_UID), stopped));
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").await.unwrap();
     let mut answer = String::new();

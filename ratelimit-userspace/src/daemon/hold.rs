@@ -9,6 +9,7 @@ use super::breaker::{Share, Trip};
 use super::engine::{Engine, Moment};
 use super::orders::user_name;
 use crate::config::OnExit;
+use crate::config::syntax::printable;
 use crate::control::proto::{ModeReport, ModeWord, Problem};
 use crate::datapath::{Datapath, Reading};
 use crate::desired::{Mode, Policy};
@@ -51,7 +52,7 @@ impl<D: Datapath> Engine<D> {
         if self.config.on_exit == OnExit::Detach {
             return;
         }
-        self.hold = self.host.store.load(FILE);
+        self.hold = self.host.store.load(FILE).map(|hold: Hold| Hold { user: printable(&hold.user), ..hold });
         if let Some(hold) = &self.hold {
             tracing::error!("{}; `ratelimitd mode enforce` ends it", hold.words());
         }

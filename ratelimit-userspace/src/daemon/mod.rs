@@ -15,9 +15,9 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, sleep_until};
 
 use crate::config::Config;
 use crate::control::proto::{Problem, ReloadRequest};
-use crate::control::server::{Surface, router, serve};
+use crate::control::server::{Door, Surface, serve};
 use crate::control::socket::{ControlSocket, SocketError};
-use crate::control::{Command, Handle, Reply};
+use crate::control::{Command, Commands, Handle, Reply};
 use crate::datapath::{Datapath, DatapathError};
 use crate::error::Exit;
 use crate::safety::Around;
@@ -108,7 +108,7 @@ impl DaemonError {
     pub fn help(&self) -> Vec<String> {
         match self {
             Self::Socket(_) if self.exit() == Exit::NotPrivileged => vec![
-                "run it as root, or with CAP_BPF and CAP_NET_ADMIN and a --socket PATH that this user may make"
+                "run it as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON and a --socket PATH that this user may make"
                     .to_owned(),
             ],
             Self::Refused { path, record, .. } => vec![
@@ -234,11 +234,10 @@ impl Listeners {
 
     fn serve(self, handle: &Handle, own_uid: u32, stopped: &watch::Receiver<()>) -> JoinSet<()> {
         let mut servers = JoinSet::new();
-        let api = router(handle.clone(), Surface::Socket, own_uid);
-        servers.spawn(serve(self.socket, api, stopped.clone()));
+        let door = |surface| Door::new(handle, surface, own_uid);
+        servers.spawn(serve(self.socket, door(Surface::Socket), stopped.clone()));
         if let Some(tcp) = self.tcp {
-            let api = router(handle.clone(), Surface::Tcp, own_uid);
-            servers.spawn(serve(tcp, api, stopped.clone()));
+            servers.spawn(serve(tcp, door(Surface::Tcp), stopped.clone()));
         }
         servers
     }
@@ -253,7 +252,7 @@ struct Owner<D> {
 impl<D: Datapath> Owner<D> {
     async fn serve(
         &mut self,
-        mut commands: mpsc::Receiver<Command>,
+        mut commands: Commands,
         mut events: mpsc::Receiver<Event>,
         surroundings: &mut Surroundings,
     ) -> Result<(), DaemonError> {
@@ -356,11 +355,11 @@ impl<D: Datapath> Owner<D> {
                 })
                 .await?;
             }
-            Command::Grant { grant, prefix, request, uid, reply } => {
-                self.reply(reply, move |engine, moment| engine.grant(grant, prefix, &request, uid, moment)).await?;
+            Command::Grant { grant, target, request, uid, reply } => {
+                self.reply(reply, move |engine, moment| engine.grant(grant, target, &request, uid, moment)).await?;
             }
-            Command::Unblock { prefix, uid, reply } => {
-                self.reply(reply, move |engine, moment| engine.unblock(prefix, uid, moment)).await?;
+            Command::Unblock { target, uid, reply } => {
+                self.reply(reply, move |engine, moment| engine.unblock(target, uid, moment)).await?;
             }
             Command::Reset { source, uid, reply } => {
                 self.reply(reply, move |engine, _| engine.reset(source, uid)).await?;

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::engine::{Engine, Moment};
 use crate::access::{By, ENTRIES_MAX, Entry, Ledger, REASON_BYTES_MAX, merged};
 use crate::config::Config;
-use crate::config::syntax::turns_text;
+use crate::config::network::Target;
+use crate::config::syntax::{printable, turns_text};
 use crate::control::proto::{
     ChargeRequest, GrantReport, GrantRequest, Problem, ProblemKind, ResetReport, Standing, UnblockReport,
 };
@@ -133,11 +134,13 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn grant(
         &mut self,
         grant: Grant,
-        prefix: IpNet,
+        target: Target,
         request: &GrantRequest,
         uid: u32,
         moment: Moment,
     ) -> Result<GrantReport, Problem> {
+        let ipv6_prefix = self.desired.policy.ipv6_prefix;
+        let prefix = target.prefix(ipv6_prefix);
         self.notice_trial();
         let clocks = self.clocks(moment)?;
         self.settled(clocks.now)?;
@@ -149,7 +152,8 @@ impl<D: Datapath> Engine<D> {
         let by = By::Command { user: user_name(uid), is_forced: request.force };
         let reason = checked_reason(request.reason.as_deref())?;
         let entry = Entry { prefix, grant, by, reason, since: Some(clocks.wall), until };
-        let mut notes = self.notes_on(&entry, clocks);
+        let mut notes: Vec<String> = target.note(ipv6_prefix).into_iter().collect();
+        notes.extend(self.notes_on(&entry, clocks));
         let frees = match grant {
             Grant::Exempt => self.blocked_within(prefix, clocks.now)?,
             Grant::Denied => Vec::new(),
@@ -182,9 +186,11 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// Takes off a denial, and the bans within the prefix.
-    pub(super) fn unblock(&mut self, prefix: IpNet, uid: u32, moment: Moment) -> Result<UnblockReport, Problem> {
+    pub(super) fn unblock(&mut self, target: Target, uid: u32, moment: Moment) -> Result<UnblockReport, Problem> {
         let clocks = self.clocks(moment)?;
-        let mut notes = Vec::new();
+        let ipv6_prefix = self.desired.policy.ipv6_prefix;
+        let prefix = target.prefix(ipv6_prefix);
+        let mut notes: Vec<String> = target.note(ipv6_prefix).into_iter().collect();
         let denial = self.grants.ledger.entries().find(|of| of.prefix == prefix && of.grant == Grant::Denied).cloned();
         if denial.is_some() {
             self.settled(clocks.now)?;
@@ -201,15 +207,16 @@ impl<D: Datapath> Engine<D> {
         let mut removed: Vec<Listed> = denial.iter().map(|entry| Listed::of(entry, true, clocks)).collect();
         removed.extend(lifted.iter().map(|ban| Listed::of_ban(policy, ban, clocks)));
         if let Some(access) =
-            self.desired.policy.grant(prefix.addr(), clocks.now).filter(|of| of.grant == Grant::Denied)
+            self.desired.policy.grant(target.address(), clocks.now).filter(|of| of.grant == Grant::Denied)
         {
             let whose = self.author_of(&access, clocks.now);
-            notes.push(format!("{prefix} is still denied as part of {}, {whose}", access.prefix));
+            let still = if access.prefix.contains(&prefix) { prefix } else { IpNet::from(target.address()) };
+            notes.push(format!("{still} is still denied as part of {}, {whose}", access.prefix));
         }
         let user = user_name(uid);
         tracing::info!(user, prefix = %prefix, bans = lifted.len(), "{prefix} is unblocked by {user}");
         self.newest = None;
-        Ok(UnblockReport { schema: SCHEMA, removed, notes })
+        Ok(UnblockReport { schema: SCHEMA, prefix: prefix.to_string(), removed, notes })
     }
 
     /// Forgets what a source has used, and its bans.
@@ -424,8 +431,9 @@ impl Entry {
                 KeptGrant::Exempt => Grant::Exempt,
                 KeptGrant::Denied => Grant::Denied,
             },
-            by: By::Command { user: kept.user, is_forced: kept.forced },
-            reason: kept.reason,
+            // What was typed held nothing that a terminal obeys; what was written into the file may.
+            by: By::Command { user: printable(&kept.user), is_forced: kept.forced },
+            reason: kept.reason.map(|reason| printable(&reason)),
             since: kept.since,
             until: kept.until.map(|until| clocks.datapath_of(until)),
         }

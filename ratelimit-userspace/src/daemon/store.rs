@@ -1,11 +1,14 @@
 //! What outlives the daemon in files of its own: what commands have changed. Versioned JSON, written whole or not at all.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use crate::files;
 
 /// The directory, unless [`DIRECTORY_VARIABLE`] names another.
 const DIRECTORY: &str = "/var/lib/ratelimitd";
@@ -13,6 +16,11 @@ const DIRECTORY: &str = "/var/lib/ratelimitd";
 const DIRECTORY_VARIABLE: &str = "RATELIMITD_STATE_DIR";
 /// The version of every file.
 const VERSION: u32 = 1;
+/// The longest file. A trial that remembers as many prefixes as the kernel takes, twice, has half of it.
+const BYTES_MAX: u64 = 64 << 20;
+/// Whoever may write here says what is allowed: that is root alone, whatever the umask.
+const FILE_MODE: u32 = 0o600;
+const DIRECTORY_MODE: u32 = 0o700;
 
 /// A directory of small files.
 #[derive(Clone, Debug)]
@@ -47,11 +55,11 @@ impl Store {
     /// A file's contents. One that cannot be understood is set aside, loudly, and counts as none.
     pub(super) fn load<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let path = self.path(name);
-        let bytes = match fs::read(&path) {
+        let bytes = match files::read_own(&path, BYTES_MAX) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return None,
             Err(error) => {
-                tracing::warn!("read {}: {error}; going on without it", path.display());
+                tracing::warn!("read {}: {error}; nothing of it holds", path.display());
                 return None;
             }
         };
@@ -70,8 +78,12 @@ impl Store {
         let new = self.directory.join(format!("{name}.new"));
         let text = serde_json::to_vec_pretty(&Versioned { version: VERSION, contents })?;
         let write = || {
-            fs::create_dir_all(&self.directory)?;
-            let mut file = File::create(&new)?;
+            if text.len() as u64 > BYTES_MAX {
+                return Err(io::Error::other(format!("it would be longer than {BYTES_MAX} bytes")));
+            }
+            DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&self.directory)?;
+            remove_if_there(&new)?;
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&new)?;
             file.write_all(&text)?;
             file.sync_all()?;
             fs::rename(&new, &path)?;
@@ -84,10 +96,16 @@ impl Store {
     /// Removes a file; one that is not there is removed already.
     pub(super) fn remove(&self, name: &str) {
         let path = self.path(name);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => tracing::warn!("remove {}: {error}", path.display()),
-            Ok(()) | Err(_) => {}
+        if let Err(error) = remove_if_there(&path) {
+            tracing::warn!("remove {}: {error}", path.display());
         }
+    }
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 
@@ -147,6 +165,46 @@ mod tests {
             assert_eq!(fs::read_to_string(directory.path().join("a.json.broken")).unwrap(), broken);
             assert!(!directory.path().join("a.json").exists());
         }
+    }
+
+    #[test]
+    fn a_file_that_is_none_or_too_long_is_left_where_it_is_and_counts_as_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().to_owned());
+        let path = directory.path().join("a.json");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(store.load::<Words>("a.json"), None, "and a pipe is not waited for");
+        assert!(path.exists());
+        std::fs::remove_file(&path).unwrap();
+        let elsewhere = directory.path().join("elsewhere");
+        store.save("elsewhere", Words { words: vec!["one".into()] }).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        assert_eq!(store.load::<Words>("a.json"), None);
+        store.save("a.json", Words { words: vec![] }).unwrap();
+        assert_eq!(
+            store.load("elsewhere"),
+            Some(Words { words: vec!["one".into()] }),
+            "nothing is written through a link"
+        );
+        assert_eq!(store.load("a.json"), Some(Words { words: vec![] }));
+        File::options().write(true).open(&path).unwrap().set_len(BYTES_MAX + 1).unwrap();
+        assert_eq!(store.load::<Words>("a.json"), None);
+    }
+
+    #[test]
+    fn what_is_written_is_for_the_owner_alone_and_not_through_what_lies_beside() {
+        use std::os::unix::fs::MetadataExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().join("state"));
+        store.save("a.json", Words { words: vec![] }).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&store.path("")), mode(&store.path("a.json"))), (0o700, 0o600));
+        let target = directory.path().join("target");
+        fs::write(&target, "precious").unwrap();
+        std::os::unix::fs::symlink(&target, store.path("a.json.new")).unwrap();
+        store.save("a.json", Words { words: vec!["two".into()] }).unwrap();
+        assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
+        assert_eq!(store.load("a.json"), Some(Words { words: vec!["two".into()] }));
     }
 
     #[test]

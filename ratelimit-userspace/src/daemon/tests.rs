@@ -15,7 +15,7 @@ use super::*;
 use crate::config::{OnExit, XdpModeChoice};
 use crate::control::client::{Client, ClientError};
 use crate::control::proto::ProblemKind;
-use crate::control::server::{CONNECTION_TIME_MAX, CONNECTIONS_MAX, HEADER_TIME_MAX};
+use crate::control::server::HEADER_TIME_MAX;
 use crate::datapath::XdpMode;
 use crate::datapath::fake::{FakeDatapath, FakeKernel};
 use crate::fixture::{address, config, opening};
@@ -468,14 +468,15 @@ async fn clients_that_say_nothing_hold_neither_the_daemon_nor_the_next_client() 
     let running = start_from_flags().await;
     let path = running.directory.path().join("control.sock");
     let mut silent = Vec::new();
-    for _ in 0..CONNECTIONS_MAX {
+    // More than all can have together, of the daemon's own user.
+    for _ in 0..400 {
         silent.push(UnixStream::connect(&path).await.unwrap());
     }
     let asked = Instant::now();
     let answer = running.client.stats().await;
     let waited = asked.elapsed();
     assert!(answer.is_ok(), "{answer:?}");
-    assert!(waited <= HEADER_TIME_MAX + Duration::from_secs(1) && waited < CONNECTION_TIME_MAX, "{waited:?}");
+    assert!(waited < Duration::from_secs(1), "{waited:?}");
     let mut rest = Vec::new();
     let closed = timeout(HEADER_TIME_MAX, silent[0].read_to_end(&mut rest)).await;
     assert!(closed.is_ok(), "a silent connection is closed");

@@ -68,7 +68,7 @@ pub enum DatapathError {
         why: String,
     },
     /// Not privileged.
-    #[error("{what}: permission denied; run as root, or with CAP_BPF and CAP_NET_ADMIN")]
+    #[error("{what}: permission denied; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")]
     NotPrivileged {
         /// What was tried.
         what: String,

@@ -4,10 +4,13 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 use ratelimit_common::layout;
+
+use crate::files;
 
 /// Where pins lie on a host that is set up as usual.
 pub const ROOT: &str = "/sys/fs/bpf/ratelimitd";
@@ -17,6 +20,11 @@ const LINK_PREFIX: &str = "link-";
 
 /// `BPF_FS_MAGIC` of linux/magic.h.
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+
+/// Pins are root's alone, whatever the umask.
+const DIRECTORY_MODE: u32 = 0o700;
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+const STICKY: u32 = 0o1000;
 
 /// The directory of one layout's pins, locked: one daemon at a time.
 #[derive(Debug)]
@@ -31,6 +39,16 @@ pub enum PinsError {
     /// There is no BPF file system.
     #[error("{0} is not in a BPF file system; mount one with `mount -t bpf bpf /sys/fs/bpf`")]
     NoBpfFileSystem(PathBuf),
+    /// Others than root could take the filter off.
+    #[error("{path} {why}, so others could take the filter off; {remedy}, then start again")]
+    Foreign {
+        /// What is not ours.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+        /// What to do.
+        remedy: String,
+    },
     /// Another daemon has them.
     #[error("{0} is in use by another ratelimitd; stop that one first")]
     Locked(PathBuf),
@@ -67,8 +85,13 @@ impl Pins {
             return Err(PinsError::NoBpfFileSystem(root.to_owned()));
         }
         let dir = version_dir(root);
+        refuse_foreign(root)?;
         refuse_other_versions(root)?;
-        fs::create_dir_all(&dir).map_err(|source| PinsError::Io { what: "create", path: dir.clone(), source })?;
+        for made in [root, &dir] {
+            make(made)?;
+        }
+        // What was there before us was made, or filled, in between.
+        refuse_foreign(root)?;
         let lock = lock(&dir)?;
         Ok(Self { dir, _lock: lock })
     }
@@ -112,6 +135,85 @@ impl Pins {
     /// Where the file cannot be removed. One that is not there is no error.
     pub fn remove_link(&self, interface: &str) -> Result<(), PinsError> {
         remove(&self.link(interface))
+    }
+}
+
+/// Refuses pins below `root` that others than root and the daemon's own user have made or could take away, and changes nothing. That
+/// others may make files beside `root` is their right where they may not remove it: a BPF file system that is mounted without a mode is 1777.
+///
+/// # Errors
+/// Where they are, and where it cannot be told.
+pub fn refuse_foreign(root: &Path) -> Result<(), PinsError> {
+    let parent = root.parent().unwrap_or(Path::new("/"));
+    let foreign = |path: &Path, not_ours: NotOurs| {
+        let (close, start) = (format!("`sudo chmod 0700 {}`", parent.display()), root.display());
+        let remedy = match not_ours {
+            NotOurs::Writable(_) => format!("`sudo chmod 0700 {}`", path.display()),
+            NotOurs::Link | NotOurs::Owner(_) if path == parent => {
+                format!("mount a BPF file system of root's on {}", path.display())
+            }
+            NotOurs::Link | NotOurs::Owner(_) => {
+                format!("`sudo rm -r {start}`, and {close} so that nobody makes it anew")
+            }
+        };
+        PinsError::Foreign { path: path.to_owned(), why: not_ours.to_string(), remedy }
+    };
+    let look = |path: &Path| match fs::symlink_metadata(path) {
+        Ok(of) => Ok(Some(of)),
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(PinsError::Io { what: "look at", path: path.to_owned(), source }),
+    };
+    let check = |path: &Path, is_shared: bool| {
+        let Some(of) = look(path)? else { return Ok(false) };
+        match not_ours(&of, is_shared) {
+            Some(why) => Err(foreign(path, why)),
+            None => Ok(of.is_dir()),
+        }
+    };
+    check(parent, true)?;
+    if !check(root, false)? {
+        return Ok(());
+    }
+    for dir in entries(root)? {
+        if check(&dir, false)? {
+            entries(&dir)?.iter().try_for_each(|pin| check(pin, false).map(drop))?;
+        }
+    }
+    Ok(())
+}
+
+/// Why others could change a pin or a directory of pins.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+enum NotOurs {
+    #[error("is a symbolic link")]
+    Link,
+    #[error("belongs to user {0}, not to root")]
+    Owner(u32),
+    #[error("may be written to by others, its mode is {0:04o}")]
+    Writable(u32),
+}
+
+/// `is_shared` is a directory that others may add to.
+fn not_ours(of: &fs::Metadata, is_shared: bool) -> Option<NotOurs> {
+    let (mode, is_sticky) = (of.mode() & 0o7777, of.mode() & STICKY != 0);
+    if of.is_symlink() {
+        return Some(NotOurs::Link);
+    }
+    if !files::is_trusted(of.uid()) {
+        return Some(NotOurs::Owner(of.uid()));
+    }
+    // Writing to a pin does nothing: who may write to its directory may remove it.
+    let is_writable = of.is_dir() && mode & WRITABLE_BY_OTHERS != 0;
+    (is_writable && !(is_shared && is_sticky)).then_some(NotOurs::Writable(mode))
+}
+
+/// Makes a directory that is for its owner alone, where it is missing.
+fn make(dir: &Path) -> Result<(), PinsError> {
+    match fs::DirBuilder::new().mode(DIRECTORY_MODE).create(dir) {
+        Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+            Err(PinsError::Io { what: "create", path: dir.to_owned(), source })
+        }
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 
@@ -188,6 +290,7 @@ pub fn remove_pinned(root: &Path, interface: Option<&str>) -> Result<Vec<String>
     if !dir.exists() {
         return Ok(Vec::new());
     }
+    refuse_foreign(root)?;
     let _lock = lock(&dir)?;
     remove_files(root, interface)
 }
@@ -215,7 +318,9 @@ fn remove_files(root: &Path, interface: Option<&str>) -> Result<Vec<String>, Pin
 
 fn lock(dir: &Path) -> Result<Flock<fs::File>, PinsError> {
     let io = |what, source| PinsError::Io { what, path: dir.to_owned(), source };
-    let file = fs::File::open(dir).map_err(|source| io("open", source))?;
+    let mut options = fs::File::options();
+    options.read(true).custom_flags((OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY).bits());
+    let file = options.open(dir).map_err(|source| io("open", source))?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(lock),
         Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(PinsError::Locked(dir.to_owned())),
@@ -250,6 +355,71 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>, PinsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pins_that_others_made_or_could_take_away_are_refused_with_what_to_do() {
+        use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
+        const NOBODY: u32 = 65_534;
+        let directory = tempfile::tempdir().unwrap();
+        let parent = directory.path().join("bpf");
+        let root = parent.join("ratelimitd");
+        let dir = version_dir(&root);
+        let link = dir.join("link-eth0");
+        let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let refusal = || refuse_foreign(&root).err().map(|error| error.to_string());
+        assert_eq!(refusal(), None, "there is nothing yet");
+        fs::create_dir(&parent).unwrap();
+        [root.as_path(), &dir].into_iter().try_for_each(make).unwrap();
+        assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
+        fs::write(&link, "").unwrap();
+        for (path, good, bad) in [
+            (&parent, &[0o700, 0o755, 0o1777][..], &[0o777, 0o770, 0o2775][..]),
+            (&root, &[0o700, 0o755], &[0o1777, 0o770, 0o702]),
+            (&dir, &[0o700, 0o755], &[0o1777, 0o770, 0o702]),
+        ] {
+            for of in bad {
+                mode(path, *of);
+                let refusal = refusal().unwrap_or_else(|| panic!("{} of {of:o}", path.display()));
+                let path = path.display();
+                for part in [
+                    format!("{path} may be written to by others, its mode is {of:04o}"),
+                    format!("sudo chmod 0700 {path}"),
+                ] {
+                    assert!(refusal.contains(&part), "{refusal}");
+                }
+            }
+            for of in good {
+                mode(path, *of);
+                assert_eq!(refusal(), None, "{} of {of:o}", path.display());
+            }
+        }
+        let is_root = lchown(&link, Some(NOBODY), None).is_ok();
+        if !is_root {
+            println!("skipped: pins of other users: needs root");
+        }
+        for path in [&link, &dir, &root, &parent].into_iter().filter(|_| is_root) {
+            lchown(path, Some(NOBODY), None).unwrap();
+            let refusal = refusal().unwrap();
+            assert!(refusal.contains(&format!("{} belongs to user 65534, not to root", path.display())), "{refusal}");
+            lchown(path, Some(0), None).unwrap();
+        }
+        for path in [&dir, &root] {
+            let aside = directory.path().join("aside");
+            fs::rename(path, &aside).unwrap();
+            symlink(&aside, path).unwrap();
+            let refused = refusal().unwrap();
+            let parts = [
+                format!("{} is a symbolic link", path.display()),
+                format!("sudo rm -r {}", root.display()),
+                format!("sudo chmod 0700 {}", parent.display()),
+            ];
+            assert!(parts.iter().all(|part| refused.contains(part)), "{refused}");
+            assert!(remove_pinned(&root, None).is_err() && aside.exists(), "nothing is removed through a link");
+            fs::remove_file(path).unwrap();
+            fs::rename(&aside, path).unwrap();
+        }
+        assert_eq!(refusal(), None);
+    }
 
     #[test]
     fn pins_that_a_daemon_holds_are_not_removed_by_another_process() {

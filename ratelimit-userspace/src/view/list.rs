@@ -42,13 +42,13 @@ pub fn granted(report: &GrantReport) -> String {
 }
 
 /// What `unblock` has done.
-pub fn unblocked(prefix: &str, report: &UnblockReport) -> String {
+pub fn unblocked(report: &UnblockReport) -> String {
     let mut out = String::new();
     for of in &report.removed {
         out += &format!("{} is no longer {}\n", of.prefix, state(of));
     }
     if report.removed.is_empty() {
-        out = format!("there was no denial of {prefix}, and no ban within it\n");
+        out = format!("there was no denial of {}, and no ban within it\n", report.prefix);
     }
     out + &notes(&report.notes)
 }

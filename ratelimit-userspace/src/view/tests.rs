@@ -165,12 +165,13 @@ fn what_commands_did_is_said_in_a_line_or_two() {
     );
     let notes = vec!["it goes before denied 192.0.0.0/16, which root entered".to_owned()];
     let frees = vec!["192.0.2.7".to_owned(), "192.0.2.8".to_owned()];
+    let prefix = || "192.0.2.0/24".to_owned();
     let denied = crate::snapshot::Listed { state: crate::snapshot::State::Denied, until: None, ..entry.clone() };
     let said = [
         granted(&GrantReport { schema: 1, entry, frees, frees_count: 5, notes: notes.clone() }),
         granted(&GrantReport { schema: 1, entry: denied.clone(), frees: vec![], frees_count: 0, notes: vec![] }),
-        unblocked("192.0.2.0/24", &UnblockReport { schema: 1, removed: vec![denied], notes: vec![] }),
-        unblocked("192.0.2.0/24", &UnblockReport { schema: 1, removed: vec![], notes }),
+        unblocked(&UnblockReport { schema: 1, prefix: prefix(), removed: vec![denied], notes: vec![] }),
+        unblocked(&UnblockReport { schema: 1, prefix: prefix(), removed: vec![], notes }),
         reset(&ResetReport { schema: 1, source: "192.0.2.7/32".into(), windows: 2, bans: 1 }),
         reset(&ResetReport { schema: 1, source: "192.0.2.7/32".into(), windows: 0, bans: 0 }),
         mode(&ModeReport { schema: 1, mode: ModeWord::Panic, changed: true, notes: vec![] }),

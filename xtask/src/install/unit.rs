@@ -24,7 +24,7 @@ mod tests {
 
     use super::*;
 
-    /// Tenths of systemd's exposure score, as systemd 252 gives it: what is left is root, the two capabilities,
+    /// Tenths of systemd's exposure score, as systemd 252 gives it: what is left is root, the three capabilities,
     /// the host's network, and /sys/fs/bpf.
     const EXPOSURE_MAX: u32 = 23;
 

@@ -225,7 +225,7 @@ fn what_is_wrong_with_one_of_several_rules_is_said_with_its_name_and_place() {
         ),
         (
             "name = \"b\"\nlimits = [\"1/s\"]\nfrom = [\"file:bad.txt\"]",
-            "bad line in a list file: `33` is not the length of an IPv4 prefix",
+            "bad line in a list file: this is no length of a prefix",
             2,
             11,
             "0 to 32",

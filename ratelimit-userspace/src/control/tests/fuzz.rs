@@ -50,7 +50,7 @@ impl Listener for Pipes {
 
     async fn next(&self) -> io::Result<(DuplexStream, Peer)> {
         match self.0.lock().await.recv().await {
-            Some(stream) => Ok((stream, Peer { uid: Some(0) })),
+            Some(stream) => Ok((stream, Peer { uid: Some(0), address: None })),
             None => std::future::pending().await,
         }
     }
@@ -85,7 +85,8 @@ async fn said(pipes: &mpsc::Sender<DuplexStream>, bytes: &[u8]) -> Vec<u8> {
 async fn serve_these(bytes: &[u8]) {
     let (pipes, incoming) = mpsc::channel(1);
     let (stop, stopped) = watch::channel(());
-    let server = tokio::spawn(serve(Pipes(Mutex::new(incoming)), router(stub(), Surface::Socket, OWN_UID), stopped));
+    let server =
+        tokio::spawn(serve(Pipes(Mutex::new(incoming)), Door::new(&stub(), Surface::Socket, OWN_UID), stopped));
     let answer = said(&pipes, bytes).await;
     let shown = format!("{:?}: {:?}", String::from_utf8_lossy(bytes), String::from_utf8_lossy(&answer));
     // 503 is what the stub says of its health; it is at fault for nothing else.

@@ -10,7 +10,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::config::file;
-use crate::control::server::Peer;
+use crate::control::server::{Peer, router};
 use crate::datapath::Trial;
 use crate::desired::{DesiredState, Mode, Rule};
 use crate::fuzz::{CHOICES_MAX, Choices, TIME, config_text};
@@ -31,7 +31,7 @@ fn parsed(text: &str) -> anyhow::Result<Config> {
 struct Subject {
     owner: Owner<FakeDatapath>,
     handle: Handle,
-    commands: mpsc::Receiver<Command>,
+    commands: Commands,
     surroundings: Surroundings,
     kernel: FakeKernel,
     /// What the configuration file says.
@@ -126,7 +126,8 @@ impl Subject {
     }
 
     async fn answer(&mut self, ask: &Ask) -> Option<(StatusCode, Vec<u8>)> {
-        let request = Request::builder().method(ask.method).uri(&ask.path).extension(Peer { uid: ask.peer });
+        let request =
+            Request::builder().method(ask.method).uri(&ask.path).extension(Peer { uid: ask.peer, address: None });
         // What is no URI does not get past the HTTP library.
         let request = request.body(Body::from(ask.body.clone())).ok()?;
         let api = router(self.handle.clone(), ask.surface, OWN_UID);

@@ -134,6 +134,60 @@ async fn unblock_takes_off_the_denial_and_the_bans_within_and_reset_forgets_the_
     site.stop().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_ipv6_address_alone_is_its_source_for_a_command_and_what_is_cut_off_is_said() {
+    let mut site = Site::new(3);
+    site.start().await;
+    let report = site.client.grant(Grant::Denied, &forever("2001:db8::7")).await.unwrap();
+    assert_eq!(report.entry.prefix, "2001:db8::/64");
+    assert_eq!(report.notes, ["2001:db8::7 means its source, 2001:db8::/64; 2001:db8::7/128 means the one address"]);
+    assert_eq!((site.reason("2001:db8::8"), site.reason("2001:db8:0:1::7")), ("denied", "within_limit"));
+    let report = site.client.grant(Grant::Denied, &forever("2001:db8::7/128")).await.unwrap();
+    assert_eq!((report.entry.prefix.as_str(), report.notes.len()), ("2001:db8::7", 0));
+    let report = site.client.grant(Grant::Denied, &forever("198.51.100.7/24")).await.unwrap();
+    assert_eq!(report.entry.prefix, "198.51.100.0/24");
+    assert_eq!(report.notes, ["198.51.100.7/24 has bits set beyond /24: cut to 198.51.100.0/24"]);
+
+    let report = site.client.unblock("2001:db8::7").await.unwrap();
+    assert_eq!(report.removed.iter().map(|of| of.prefix.as_str()).collect::<Vec<_>>(), ["2001:db8::/64"]);
+    assert_eq!((report.prefix.as_str(), report.notes.len()), ("2001:db8::/64", 2));
+    assert_eq!(report.notes[1], "2001:db8::7/128 is still denied as part of 2001:db8::7/128, which root entered");
+    assert_eq!((site.reason("2001:db8::8"), site.reason("2001:db8::7")), ("within_limit", "denied"));
+    site.client.unblock("2001:db8::7/128").await.unwrap();
+    assert_eq!(site.reason("2001:db8::7"), "within_limit");
+    let report = site.client.unblock("198.51.100.9/24").await.unwrap();
+    assert_eq!((report.removed.len(), report.notes.len()), (1, 1));
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_file_of_state_says_of_users_and_reasons_holds_nothing_that_a_terminal_obeys() {
+    let mut site = Site::new(3);
+    std::fs::create_dir(site.directory.path().join("state")).unwrap();
+    let entry = |reason: &str| {
+        serde_json::json!({"prefix": "192.0.2.0/24", "grant": "denied", "user": "\u{1b}[2Jroot\u{9b}1m", "reason": reason,
+            "forced": false, "since": null, "until": null})
+    };
+    let kept = serde_json::json!({"version": 1, "entries": [entry("\u{1b}]0;x\u{7}\n\u{202e}y")]});
+    std::fs::write(site.state("access.json"), kept.to_string()).unwrap();
+    let hold =
+        serde_json::json!({"version": 1, "word": "panic", "user": "\u{1b}[31mred", "since": "2026-01-01T00:00:00Z"});
+    std::fs::write(site.state("mode.json"), hold.to_string()).unwrap();
+    site.start().await;
+    let stats = site.client.stats().await.unwrap();
+    let list = site.client.list().await.unwrap();
+    assert_eq!(list.entries[0].user.as_deref(), Some("\u{fffd}[2Jroot\u{fffd}1m"));
+    assert_eq!(list.entries[0].reason.as_deref(), Some("\u{fffd}]0;x\u{fffd}\u{fffd}\u{fffd}y"));
+    assert_eq!(stats.hold.as_ref().map(|hold| hold.by.as_str()), Some("\u{fffd}[31mred"));
+    for said in [crate::view::list(&list), crate::view::stats(&stats)] {
+        assert!(
+            said.chars().all(|c| c == '\n' || !c.is_control() && !crate::config::syntax::turns_text(c)),
+            "{said:?}"
+        );
+    }
+    site.stop().await;
+}
+
 fn around() -> Around {
     Around {
         ssh: crate::safety::ssh_session("198.51.100.7 51000 192.0.2.5 22"),

@@ -163,7 +163,7 @@ async fn a_broken_list_keeps_the_old_one_is_said_once_and_holds_no_other_back() 
     for (contents, words) in [
         (
             Some("# x\n192.0.2.0/24\n  192.0.2.300 x\n".to_owned()),
-            "bad.txt:3:3: bad line in a list file: `192.0.2.300`",
+            "bad.txt:3:3: bad line in a list file: this is no address",
         ),
         (None, "cannot read the list file: no such file"),
         (Some("# nothing\n".to_owned()), "bad.txt has become empty"),
@@ -196,6 +196,34 @@ async fn a_broken_list_keeps_the_old_one_is_said_once_and_holds_no_other_back() 
     assert!(said.contains("is followed again") && said.contains("1 added, 1 removed"), "{said}");
     assert_eq!(site.denied(), ["192.0.2.7/32", "203.0.113.0/24"]);
     assert!(site.stats().stale_lists.is_empty() && site.metric("ratelimitd_config_last_reload_successful 1"));
+}
+
+#[tokio::test]
+async fn a_list_that_is_another_users_link_or_no_file_is_not_followed_and_none_of_its_text_is_said() {
+    let mut site = Watched::new();
+    let path = site.directory.path().join("bad.txt");
+    site.write("secret", "root:$y$j9T$SALT$HASH:20000\n");
+    std::fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink("secret", &path).unwrap();
+    let said = site.two_looks();
+    assert!(said.contains("bad.txt:1:1: bad line in a list file: this is no address"), "{said}");
+    let shown = format!("{said}{:?}{}", site.stats(), crate::view::stats(&site.stats()));
+    assert!(!shown.contains("HASH") && !shown.contains("root:"), "{shown}");
+    std::fs::remove_file(&path).unwrap();
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert!(site.two_looks().contains("it is a pipe, not a file"));
+    std::fs::remove_file(&path).unwrap();
+    site.write("good", "203.0.113.7\n");
+    std::os::unix::fs::symlink("good", &path).unwrap();
+    assert!(site.two_looks().contains("is followed again"), "an administrator's own link is followed");
+    if std::os::unix::fs::lchown(&path, Some(65_534), None).is_err() {
+        println!("skipped: a link of another user: needs root");
+        return;
+    }
+    site.write("good", "203.0.113.7\n203.0.113.8\n");
+    let said = site.two_looks();
+    assert!(said.contains("bad.txt is a symbolic link of user 65534, not of root"), "{said}");
+    assert_eq!(site.denied(), ["198.51.100.0/24", "203.0.113.7/32"]);
 }
 
 #[tokio::test]

@@ -63,6 +63,7 @@ impl Slot {
 pub(super) fn look_at(names: &[String], root: Option<&Path>) -> Result<(), DatapathError> {
     let present = interface::all().context("list the network interfaces")?;
     if let Some(root) = root {
+        pins::refuse_foreign(root)?;
         pins::refuse_other_versions(root)?;
     }
     let held = root.map_or(Ok(Vec::new()), |root| held::all(root, &present))?;

@@ -17,6 +17,7 @@ use ratelimit_common::window::CELLS;
 
 use crate::datapath::pins::{Pins, PinsError};
 use crate::datapath::{DatapathError, SourceReading};
+use crate::privileges;
 
 /// What a pinned map must be. Capacities may differ: they are the user's.
 pub(super) struct Expected {
@@ -151,9 +152,11 @@ pub(super) fn errno(error: &anyhow::Error) -> Option<i32> {
 /// What the kernel's refusal to load means.
 #[expect(clippy::wildcard_enum_match_arm, reason = "one of some thirty errors has a log")]
 pub(super) fn load_error(what: &str, error: anyhow::Error) -> DatapathError {
-    // EACCES is not among them: it is how the verifier refuses.
-    if errno(&error) == Some(libc::EPERM) {
-        return DatapathError::NotPrivileged { what: what.to_owned() };
+    // EACCES is how the verifier refuses: what it would not refuse somebody with more capabilities, too.
+    let missing: Vec<String> = privileges::missing().iter().map(ToString::to_string).collect();
+    if errno(&error) == Some(libc::EPERM) || (errno(&error) == Some(libc::EACCES) && !missing.is_empty()) {
+        let without = if missing.is_empty() { String::new() } else { format!(" without {}", missing.join(" and ")) };
+        return DatapathError::NotPrivileged { what: format!("{what}{without}") };
     }
     if errno(&error) == Some(libc::ENOMEM) {
         // The maps of sources are nearly all that is asked for.
@@ -185,7 +188,7 @@ fn verifier_words(refusal: &std::io::Error, log: &str) -> String {
 impl From<PinsError> for DatapathError {
     fn from(error: PinsError) -> Self {
         let path = match &error {
-            PinsError::NoBpfFileSystem(_) => {
+            PinsError::NoBpfFileSystem(_) | PinsError::Foreign { .. } => {
                 return Self::Unsupported { what: "keep the filter over restarts".into(), why: error.to_string() };
             }
             PinsError::Io { what, path, source } if source.kind() == std::io::ErrorKind::PermissionDenied => {
