@@ -40,43 +40,60 @@ impl Judged {
 /// it, and neither is so, its connection is remembered there and then.
 #[inline(always)]
 pub(crate) fn judge(frame: &XdpFrame, passes: bool) -> Judged {
-    Judged(turn(frame.context(), passes as u32))
+    let is_known = recall();
+    let requests = begins(frame.context(), is_known);
+    if requests != 0 {
+        return Judged(requests & !(CONTINUES | IS_UNACCOUNTED));
+    }
+    Judged(settle(passes as u32))
 }
 
-/// Functions of their own: the verifier walks each once, and their stacks are free again when the source is judged.
+/// Functions of their own, called one after the other: the verifier walks each once, and their stacks are free again when the next is called
+/// and the source is judged. This one has the connection ready that the segment is of; returns whether it is known.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn turn(ctx: *mut xdp_md, passes: u32) -> u32 {
-    let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return CONTINUES };
+extern "C" fn recall() -> u32 {
+    let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return 0 };
     pending.set_conversation(seen);
-    let known = pending.known_conversation();
-    pending.conversation = match &known {
-        Some(known) => **known,
-        None => Conversation::default(),
-    };
-    let requests = begins(ctx, known.is_some() as u32);
-    if requests != 0 {
-        return requests & !(CONTINUES | IS_UNACCOUNTED);
-    }
-    if is_accounted(&seen.segment()) && !pending.conversation.is_at_its_beginning() {
-        return IS_UNACCOUNTED;
-    }
-    match known {
-        Some(known) if passes != 0 => {
-            *known = pending.conversation;
-            CONTINUES
+    match pending.known_conversation() {
+        Some(known) => {
+            pending.conversation = *known;
+            1
         }
-        Some(_) | None => 0,
+        None => {
+            pending.conversation = Conversation::default();
+            0
+        }
     }
 }
 
-/// The rest of [`turn`]: what begins in a segment.
+/// What begins in the segment.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn begins(ctx: *mut xdp_md, is_known: u32) -> u32 {
     let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return 0 };
     let context = XdpContext::new(ctx);
     pending.conversation.turn(&XdpFrame::new(&context), &seen.segment(), is_known != 0, seen.peer())
+}
+
+/// What becomes of a segment in which nothing begins.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn settle(passes: u32) -> u32 {
+    let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return CONTINUES };
+    if is_accounted(&seen.segment()) && !pending.conversation.is_at_its_beginning() {
+        return IS_UNACCOUNTED;
+    }
+    if passes == 0 {
+        return 0;
+    }
+    match pending.known_conversation() {
+        Some(known) => {
+            *known = pending.conversation;
+            CONTINUES
+        }
+        None => 0,
+    }
 }
 
 impl Walk for XdpFrame<'_> {

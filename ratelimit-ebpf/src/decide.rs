@@ -1,12 +1,14 @@
 //! From a parsed packet to its verdict: which rule judges it, and what that rule asks of its source. Whether it fits the
 //! rule's limits is told by [`crate::limits`].
 
+use aya_ebpf::bindings::xdp_md;
+use aya_ebpf::programs::XdpContext;
 use ratelimit_common::access::{self, Grant};
 use ratelimit_common::admission::asks_first;
 use ratelimit_common::layout::{self, Prefix, RULES_MAX, Rule, RuleSet, Unlisted};
 use ratelimit_common::packet::{Head, To, source_port};
 use ratelimit_common::proof::asks as proof_of;
-use ratelimit_common::refused::Key;
+use ratelimit_common::refused::{Key, Term};
 use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
 use ratelimit_common::verdict::{Action, Reason, Verdict};
 
@@ -16,7 +18,7 @@ use crate::flows::Part;
 use crate::limits::{
     BY_ESTABLISHED, Cost, Look, ban_v4, ban_v6, ban_v6_wide, charge_all_v4, charge_all_v6, charge_all_v6_wide,
     prove_v4, prove_v6, prove_v6_wide, refused_v4, refused_v6, refused_v6_wide, room_v4, room_v6, room_v6_wide,
-    shadow_v4, shadow_v6, shadow_v6_wide,
+    shadow_v4, shadow_v6, shadow_v6_wide, suspect_v4, suspect_v6, suspect_v6_wide,
 };
 use crate::maps::{self, Active, NoPacket, Pending, Seen};
 use crate::newcomers::{excuses, turned_away};
@@ -43,24 +45,22 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     if is_suspect && let Some(term) = proof::refused(frame, active.word.generation(), key) {
         return term.verdict();
     }
-    let connection = match head.to {
-        To::Tcp { opening: false, has_payload: true, .. } if key != Key::NONE => {
-            source_port(frame).map_or(Key::NONE, |source_port| key.of_connection(config.seed, source_port))
+    let may_ask = matches!(head.to, To::Tcp { opening: false, has_payload: true, .. });
+    if may_ask {
+        let term = refused_connection(frame.context(), active.word.generation(), key.source, key.what);
+        if term != 0 {
+            return Term::of(term).verdict();
         }
-        _ => Key::NONE,
-    };
-    if let Some(term) =
-        maps::refused(config, connection, connection.source, || Clock::new(config.wall_offset_ns).coarse())
-    {
-        return term.verdict();
     }
     // From here on the packet is where functions find it, and the stack is theirs.
     let (Some(seen), Some(pending)) = (maps::to_see(), maps::pending()) else {
         return Verdict::unruled(Reason::InternalError);
     };
     pending.refused = key;
-    pending.connection = connection;
     pending.source = key.source;
+    if !may_ask {
+        pending.connection = Key::NONE;
+    }
     seen.keep_head(&head);
     if config.has_targets != 0 && frame.seen().is_none() {
         return Verdict::unruled(Reason::InternalError);
@@ -86,6 +86,22 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
         }
     }
     enforced(rule, reason)
+}
+
+/// What refuses a segment with payload by a note of its connection, for a segment with this key: a [`Term`], or 0. Keeps what such a note has. A
+/// function of its own, for the place of that on the stack.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn refused_connection(ctx: *mut xdp_md, generation: u32, source: u64, what: u64) -> u64 {
+    let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) else { return 0 };
+    let (context, key) = (XdpContext::new(ctx), Key { source, what });
+    pending.connection = match source_port(&XdpFrame::new(&context)) {
+        Some(source_port) if key != Key::NONE => key.of_connection(config.seed, source_port),
+        _ => Key::NONE,
+    };
+    let connection = pending.connection;
+    maps::refused(config, connection, connection.source, || Clock::new(config.wall_offset_ns).coarse())
+        .map_or(0, Term::word)
 }
 
 /// Whether it is asked first of all whether the source is known of a packet with this key.
@@ -380,6 +396,7 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost, b
                 cost,
                 |cost| room_v4(prefix, generation, index, cost.word()),
                 |at| refused_v4(prefix, generation, index, at),
+                |at| suspect_v4(prefix, generation, index, at),
                 || charge_all_v4(prefix, generation, index, cost.word()),
                 |at| ban_v4(prefix, generation, index, at | by),
                 || shadow_v4(prefix, generation, index, cost.word()),
@@ -393,6 +410,7 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost, b
                     cost,
                     |cost| room_v6(high, generation, index, cost.word()),
                     |at| refused_v6(high, generation, index, at),
+                    |at| suspect_v6(high, generation, index, at),
                     || charge_all_v6(high, generation, index, cost.word()),
                     |at| ban_v6(high, generation, index, at | by),
                     || shadow_v6(high, generation, index, cost.word()),
@@ -403,6 +421,7 @@ fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost, b
                     cost,
                     |cost| room_v6_wide(high, low, generation, index, cost.word()),
                     |at| refused_v6_wide(high, low, generation, index, at),
+                    |at| suspect_v6_wide(high, low, generation, index, at),
                     || charge_all_v6_wide(high, low, generation, index, cost.word()),
                     |at| ban_v6_wide(high, low, generation, index, at | by),
                     || shadow_v6_wide(high, low, generation, index, cost.word()),
@@ -440,6 +459,7 @@ fn hold(
     cost: Cost,
     room: impl Fn(Cost) -> u32,
     refused: impl FnOnce(u32) -> u32,
+    suspect: impl FnOnce(u32) -> u32,
     charge_all: impl FnOnce() -> u32,
     ban: impl FnOnce(u32) -> u32,
     shadow: impl FnOnce() -> u32,
@@ -457,6 +477,9 @@ fn hold(
     if code == Reason::WithinLimit as u32 {
         // Which limit another CPU has filled meanwhile is not known: where bans need proof, the next packet bans.
         bans &= rule.proof & proof_of::BANS == 0;
+        if look.is_suspect() {
+            let _always_zero = suspect(look.at());
+        }
         code = charge_all();
     } else if code == Reason::OverLimit as u32 || code == Reason::Guard as u32 {
         let _always_zero = refused(look.at());

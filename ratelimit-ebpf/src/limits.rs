@@ -23,7 +23,7 @@ pub(crate) use words::{BY_ESTABLISHED, Cost, Look};
 /// inlined, the paths through these would multiply past the million instructions that it looks at. One of each for
 /// each family.
 macro_rules! families {
-    ($($room:ident $refused:ident $ban:ident $prove:ident $charge_all:ident $charge_one:ident $rounds:ident $shadow:ident $remember:ident $charge:ident $settle:ident $refund:ident ($($word:ident: $type:ty),*) = $source:expr;)*) => {
+    ($($room:ident $refused:ident $suspect:ident $ban:ident $prove:ident $charge_all:ident $charge_one:ident $rounds:ident $shadow:ident $remember:ident $charge:ident $settle:ident $refund:ident ($($word:ident: $type:ty),*) = $source:expr;)*) => {
         $(
             /// [`look`]; returns a [`Look`].
             #[unsafe(no_mangle)]
@@ -37,6 +37,14 @@ macro_rules! families {
             #[inline(never)]
             pub(crate) extern "C" fn $refused($($word: $type,)* generation: u32, rule: u32, at: u32) -> u32 {
                 refused(&$source, generation, LimitIndex::new(rule, At(at)));
+                0
+            }
+
+            /// [`suspect`]; returns 0.
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            pub(crate) extern "C" fn $suspect($($word: $type,)* generation: u32, rule: u32, at: u32) -> u32 {
+                suspect(&$source, generation, LimitIndex::new(rule, At(at)));
                 0
             }
 
@@ -159,9 +167,9 @@ macro_rules! families {
 }
 
 families! {
-    room_v4 refused_v4 ban_v4 prove_v4 charge_all_v4 charge_one_v4 rounds_v4 shadow_v4 remember_v4 charge_v4 settle_v4 refund_v4 (prefix: u32) = SourceV4(prefix.to_ne_bytes());
-    room_v6 refused_v6 ban_v6 prove_v6 charge_all_v6 charge_one_v6 rounds_v6 shadow_v6 remember_v6 charge_v6 settle_v6 refund_v6 (prefix: u64) = SourceV6(prefix.to_ne_bytes());
-    room_v6_wide refused_v6_wide ban_v6_wide prove_v6_wide charge_all_v6_wide charge_one_v6_wide rounds_v6_wide shadow_v6_wide remember_v6_wide charge_v6_wide settle_v6_wide refund_v6_wide (high: u64, low: u64)
+    room_v4 refused_v4 suspect_v4 ban_v4 prove_v4 charge_all_v4 charge_one_v4 rounds_v4 shadow_v4 remember_v4 charge_v4 settle_v4 refund_v4 (prefix: u32) = SourceV4(prefix.to_ne_bytes());
+    room_v6 refused_v6 suspect_v6 ban_v6 prove_v6 charge_all_v6 charge_one_v6 rounds_v6 shadow_v6 remember_v6 charge_v6 settle_v6 refund_v6 (prefix: u64) = SourceV6(prefix.to_ne_bytes());
+    room_v6_wide refused_v6_wide suspect_v6_wide ban_v6_wide prove_v6_wide charge_all_v6_wide charge_one_v6_wide rounds_v6_wide shadow_v6_wide remember_v6_wide charge_v6_wide settle_v6_wide refund_v6_wide (high: u64, low: u64)
         = SourceV6Wide([high.to_ne_bytes(), low.to_ne_bytes()]);
 }
 
@@ -257,7 +265,7 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
         let _always_zero = note(generation, index, rule.bans.slot, ban.until().0, Reason::Banned as u32);
         return Look::of(Reason::Banned);
     }
-    let mut reason = Reason::NotCounted;
+    let (mut reason, mut suspect) = (Reason::NotCounted, 0);
     for (at, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
         if at >= rule.limits_len as usize {
             break;
@@ -266,7 +274,8 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
         if amount != 0 {
             if reason == Reason::NotCounted
                 && let [high, low] = source.words()
-                && let turned_away = turned_away(high, low, generation, index, excuse(&limit.on(side), amount, cost))
+                && let turned_away =
+                    turned_away(high, low, generation, index, excuse(limit.on(side).amount, amount, cost))
                 && turned_away != Reason::WithinLimit as u32
             {
                 return Look(turned_away);
@@ -282,7 +291,7 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
         let Some(window) = source.window(side.slot(limit.slot)) else { continue };
         if !has_room(window, rule, limit, side, amount, now.bucket(limit.bucket_ns), clock) {
             if side == Side::Attempts {
-                suspect(window, generation, LimitIndex::new(index, At::new(at, side)));
+                suspect = At::new(at, side).0;
                 continue;
             }
             return Look::refused(At::new(at, side));
@@ -299,14 +308,15 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
     {
         ban.note_let_in();
     }
-    Look::of(reason)
+    Look::of(reason).of_suspect(suspect)
 }
 
 /// Notes that a source has tried to connect as often as it may: from now on what proves nothing is refused, and each connection that is
 /// proven is counted. Its attempts pass, since anyone can forge them.
 #[inline(always)]
-fn suspect(window: SourceRef, generation: u32, at: LimitIndex) {
+fn suspect<S: Sources>(source: &S, generation: u32, at: LimitIndex) {
     let Some((limit, clock)) = at.limit(generation) else { return };
+    let Some(window) = source.window(at.slot(limit)) else { return };
     let bucket = clock.coarse().bucket(limit.bucket_ns);
     if limit.is_gcra == 0 && of_suspect(generation) {
         let full_until = window.full_until(limit, Side::Attempts, bucket, 1);
@@ -318,8 +328,8 @@ fn suspect(window: SourceRef, generation: u32, at: LimitIndex) {
 /// Why nobody asks if its source is known: it was asked already; or what proves its sender is no part of a flood, and what fits no window gets
 /// none. Some of [`excuses`].
 #[inline(always)]
-const fn excuse(limit: &layout::Limit, amount: u64, cost: Cost) -> u32 {
-    let is_excused = cost.is_established() || amount > limit.amount;
+const fn excuse(most: u64, amount: u64, cost: Cost) -> u32 {
+    let is_excused = cost.is_established() || amount > most;
     is_excused as u32 * excuses::PROVEN_OR_TOO_MUCH | cost.is_asked() as u32 * excuses::ASKED
 }
 

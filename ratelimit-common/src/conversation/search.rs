@@ -7,7 +7,7 @@ use crate::packet::Frame;
 const SEARCHED_BYTES_MAX: u32 = 4096;
 
 /// Steps of a search: a word of 8 bytes, or a byte that was looked for, in each.
-const STEPS_MAX: u32 = SEARCHED_BYTES_MAX / 8 + 256;
+const STEPS_MAX: u32 = 256;
 
 /// The shortest request: `A / HTTP/1.1` and two lines' ends.
 const REQUEST_BYTES_MIN: u32 = 16;

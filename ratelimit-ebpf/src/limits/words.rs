@@ -205,6 +205,8 @@ pub(super) mod charged {
 #[derive(Clone, Copy)]
 pub(crate) struct Look(pub(super) u32);
 
+const IS_SUSPECT: u32 = 1 << 31;
+
 impl Look {
     /// Nothing yet.
     pub(crate) const NONE: Self = Self::of(Reason::NotCounted);
@@ -226,6 +228,18 @@ impl Look {
         Self(at.0 << 8 | reason as u32)
     }
 
+    /// It, of a source that has tried to connect more often than the limit at this [`At`] says; 0 of one that has not.
+    #[inline(always)]
+    pub(in crate::limits) const fn of_suspect(self, at: u32) -> Self {
+        if at == 0 { self } else { Self(self.0 | at << 8 | IS_SUSPECT) }
+    }
+
+    /// Whether it is.
+    #[inline(always)]
+    pub(crate) const fn is_suspect(self) -> bool {
+        self.0 & IS_SUSPECT != 0
+    }
+
     /// The reason's code.
     #[inline(always)]
     pub(crate) const fn code(self) -> u32 {
@@ -235,6 +249,6 @@ impl Look {
     /// What [`At`] has of the limit that refuses.
     #[inline(always)]
     pub(crate) const fn at(self) -> u32 {
-        self.0 >> 8
+        (self.0 & !IS_SUSPECT) >> 8
     }
 }

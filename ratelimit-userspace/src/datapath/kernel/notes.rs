@@ -200,10 +200,7 @@ fn note([word, source]: &[AtomicU64; NOTE_WORDS]) -> Note {
 }
 
 /// A note and its cause; read again where another has taken its place meanwhile.
-fn note_and_cause(
-    words: &[AtomicU64; NOTE_WORDS],
-    [until, slot, source]: &[AtomicU64; CAUSE_WORDS],
-) -> (Note, Cause) {
+fn note_and_cause(words: &[AtomicU64; NOTE_WORDS], [until, slot, source]: &[AtomicU64; CAUSE_WORDS]) -> (Note, Cause) {
     loop {
         let (note, until_ns) = (note(words), until.load(Ordering::Acquire));
         let [a, b, c, d, ..] = slot.load(Ordering::Acquire).to_ne_bytes();
