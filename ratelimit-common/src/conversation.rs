@@ -38,7 +38,8 @@ pub struct Conversation {
     hole_end: u32,
     /// Of a TLS record, the bytes that are still to come; or [`tls::LOST`].
     record_left: u32,
-    /// HTTP/2: what the server had said when a frame of control was last taken for what follows a long answer.
+    /// What the server had said when the first record came that may end the handshake; behind it, HTTP/2: when a frame of control
+    /// was last taken for what follows a long answer.
     control_at: u32,
     /// Some of [`is`].
     is: u16,
@@ -54,7 +55,7 @@ pub struct Conversation {
     overhead: u8,
     /// TLS: records of application data so far, as far as it matters.
     records: u8,
-    /// HTTP/2: records of this turn so far, as far as it matters.
+    /// Records that may end the handshake so far; behind it, HTTP/2: those of this turn, as far as it matters.
     turn_records: u8,
     /// HTTP/2: frames of control that were free, of those that follow no long answer.
     controls: u8,

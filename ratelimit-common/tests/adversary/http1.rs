@@ -157,13 +157,11 @@ impl Server for Http1 {
             if let Expects::Body(left) | Expects::Chunk(left) = self.expects
                 && left != 0
             {
+                let is_chunk = matches!(self.expects, Expects::Chunk(_));
                 let taken = usize::try_from(left).unwrap().min(rest.len());
                 rest = &rest[taken..];
                 let left = left - taken as u64;
-                self.expects = match self.expects {
-                    Expects::Body(_) => Expects::Body(left),
-                    _ => Expects::Chunk(left),
-                };
+                self.expects = if is_chunk { Expects::Chunk(left) } else { Expects::Body(left) };
                 if self.expects == Expects::Body(0) {
                     self.body_ends();
                 }

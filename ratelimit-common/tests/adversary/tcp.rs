@@ -41,7 +41,9 @@ impl Receiver {
     }
 
     pub(crate) fn number(&self, at: i64) -> u32 {
-        self.begins_at.wrapping_add(at as u32)
+        #[expect(clippy::cast_possible_truncation, reason = "on the circle that sequence numbers are")]
+        let at = at as u32;
+        self.begins_at.wrapping_add(at)
     }
 
     pub(crate) fn peer(&self) -> Peer {
