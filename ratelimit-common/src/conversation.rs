@@ -38,7 +38,8 @@ pub struct Conversation {
     hole_end: u32,
     /// Of a TLS record, the bytes that are still to come; or [`tls::LOST`].
     record_left: u32,
-    /// HTTP/2: what the server had said when a frame of control was last taken for what follows a long answer.
+    /// What the server had said when the first record came that may end the handshake; behind it, HTTP/2: when a frame of control
+    /// was last taken for what follows a long answer.
     control_at: u32,
     /// Some of [`is`].
     is: u16,
@@ -54,7 +55,7 @@ pub struct Conversation {
     overhead: u8,
     /// TLS: records of application data so far, as far as it matters.
     records: u8,
-    /// HTTP/2: records of this turn so far, as far as it matters.
+    /// Records that may end the handshake so far; behind it, HTTP/2: those of this turn, as far as it matters.
     turn_records: u8,
     /// HTTP/2: frames of control that were free, of those that follow no long answer.
     controls: u8,
@@ -96,6 +97,8 @@ mod is {
     pub(super) const UNSEEN: u16 = 128;
     /// HTTP/2 that has sent what is as long as the one acknowledgement of the server's first settings.
     pub(super) const ACKNOWLEDGED: u16 = 256;
+    /// More than its first segment came before the server had any: what it takes of them is not known, nor what that speaks.
+    pub(super) const DOUBTED: u16 = 512;
 }
 
 /// What the server's TCP says of the connection, at the time of a segment. Sequence numbers in host order.
@@ -171,8 +174,8 @@ impl Fresh {
 
 /// Where a segment belongs among what was sent before.
 enum Place {
-    /// A connection begins with it.
-    Begins,
+    /// A connection begins with it, behind so many bytes that are of none.
+    Begins(u32),
     /// Nothing is known of what was before it.
     Middle,
     /// A connection's first payload is still on its way, and this is some of what comes after that.
@@ -256,10 +259,18 @@ impl Conversation {
             None => self.place_by_client(segment, is_known),
         };
         let end = segment.sequence.wrapping_add(segment.payload_bytes);
+        // What the server has not taken yet may not be what was seen of it, so that what that speaks is a guess as well.
+        let is_doubted = is_known && matches!(peer, Some(peer) if peer.is_first != 0);
         let mut is_late = false;
         match place {
             Place::Repeated | Place::Outside => return 0,
-            Place::Begins => *self = Self::begun(frame, fresh, end, is::OPEN | is::FIRST),
+            Place::Begins(before) => {
+                fresh.at += before;
+                fresh.sequence = fresh.sequence.wrapping_add(before);
+                let is_again = is_known && peer.is_some() && self.begins_at == fresh.sequence;
+                let doubted = if is_again { is::DOUBTED } else { 0 };
+                *self = Self::begun(frame, fresh, end, is::OPEN | is::FIRST | doubted);
+            }
             Place::Middle => *self = Self::begun(frame, fresh, end, is::OPEN | is::UNSEEN),
             // Counted is what comes to its beginning, and here what can be told for certain.
             Place::MiddleOfFirst => *self = Self::begun(frame, fresh, end, is::UNSEEN),
@@ -292,8 +303,21 @@ impl Conversation {
         }
         match self.speaks {
             speaks::CLEAR => self.clear(frame, fresh, is_late),
+            _ if is_doubted || self.has(is::DOUBTED | is::UNSEEN) => self.tls_or_clear(frame, fresh, is_late),
             _ => self.tls(frame, fresh, is_late),
         }
+    }
+
+    /// Where it is a guess that it is TLS: what would be requests in the clear are some, and nothing else is lost by it.
+    #[inline(always)]
+    fn tls_or_clear<F: Walk>(&mut self, frame: &F, fresh: Fresh, is_late: bool) -> u32 {
+        let requests = self.tls(frame, fresh, is_late);
+        let versions = frame.found(fresh.at, fresh.end, Sought::Version);
+        if versions <= requests {
+            return requests;
+        }
+        self.counted(fresh);
+        versions
     }
 
     /// Whether no request was counted yet: the server ends a handshake that goes on for long by itself.
@@ -339,7 +363,7 @@ impl Conversation {
         if peer.is_first != 0 {
             // Whatever was known before is of another connection, or of what this one sends for the first time once more.
             if is_behind {
-                return Place::Begins;
+                return Place::Begins(received);
             }
             if !is_known || self.begins_at != peer.received {
                 return Place::MiddleOfFirst;
@@ -366,7 +390,7 @@ impl Conversation {
         let (sequence, len) = (segment.sequence, segment.payload_bytes);
         let (ahead, behind) = (sequence.wrapping_sub(self.next), self.next.wrapping_sub(sequence));
         if !is_known || ahead > FAR_BYTES && behind > FAR_BYTES {
-            Place::Begins
+            Place::Begins(0)
         } else if ahead != 0 && ahead <= FAR_BYTES {
             Place::Ahead(ahead)
         } else if self.is_in_hole(sequence) {

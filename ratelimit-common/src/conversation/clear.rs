@@ -19,6 +19,7 @@ pub(super) fn is_version<F: Frame>(frame: &F, start: u32, next: u32, end: u32) -
     let Some(name) = frame.bytes::<4>(next as usize - 5) else { return false };
     let missing = if before < 4 { 8 * (4 - before) } else { 0 };
     // With all four missing nothing is left to compare.
+    #[expect(clippy::cast_possible_truncation, reason = "the lowest four bytes")]
     let known = (u64::from(u32::MAX) << missing) as u32;
     if (u32::from_le_bytes(name) | LOWER_CASE) & known != NAME & known {
         return false;
@@ -83,6 +84,7 @@ impl Conversation {
         let around = u32::from_le_bytes(self.split) as u64 | first << 32;
         for at in 0..NAME_BYTES {
             let is_slash = (first >> (8 * at)) & 0xff == b'/' as u64;
+            #[expect(clippy::cast_possible_truncation, reason = "the lowest four bytes")]
             let is_named = (around >> (8 * at)) as u32 | LOWER_CASE == NAME;
             if is_slash && !is_named && frame.is_at(Sought::Version, fresh.at, fresh.at + at + 1, fresh.end) {
                 found = frame.forget_u32(found.saturating_sub(1));
@@ -102,7 +104,9 @@ impl Conversation {
             }
         } else if self.split_len != 0 {
             let around = u32::from_le_bytes(self.split) as u64 | word(frame, fresh.at, fresh.end).unwrap_or(0) << 32;
-            self.split = ((around >> (8 * (len & 3))) as u32).to_le_bytes();
+            #[expect(clippy::cast_possible_truncation, reason = "the lowest four bytes")]
+            let last = (around >> (8 * (len & 3))) as u32;
+            self.split = last.to_le_bytes();
         }
     }
 }

@@ -53,6 +53,8 @@ const SETTINGS_ACK_AMONG: u8 = 32;
 const ALERT_BYTES: u16 = 2;
 /// TLS 1.3: a server's two session tickets, as OpenSSL's are, which it sends before it answers the first request.
 const TICKETS_BYTES: core::ops::RangeInclusive<u32> = 480..=580;
+/// The most that tickets are, with a client's certificate in each.
+const TICKETS_BYTES_MAX: u32 = 2_100;
 /// And the first of them, where the second is still on its way.
 const TICKET_BYTES: core::ops::RangeInclusive<u32> = 240..=290;
 /// HTTP/2: a record of more is no HEADERS frame, but part of a body.
@@ -330,9 +332,16 @@ impl Conversation {
             self.overhead = OVERHEAD_1_3;
             return self.application_data(record, moment);
         }
-        self.records += 1;
+        if self.turn_records == 0 {
+            self.control_at = moment.said;
+        } else if moment.said != self.control_at {
+            // It says nothing before it has the handshake's end, so that was before this.
+            self.finished(OVERHEAD_1_3, Moment { said: self.control_at, ..moment });
+            return self.application_data(record, moment);
+        }
+        self.turn_records += 1;
         let is_padded = record.length % PADDED_BYTES == TAG_BYTES;
-        if record.length <= FINISHED_1_3_RECORD_MAX || is_padded || self.records >= FINISHED_AMONG {
+        if record.length <= FINISHED_1_3_RECORD_MAX || is_padded || self.turn_records >= FINISHED_AMONG {
             self.finished(OVERHEAD_1_3, moment);
         }
         0
@@ -354,6 +363,7 @@ impl Conversation {
         self.control_at = moment.said;
         self.overhead = overhead;
         self.records = 0;
+        self.turn_records = 0;
     }
 
     #[inline(always)]
@@ -367,7 +377,8 @@ impl Conversation {
             self.is |= is::ALERTED;
             return 0;
         }
-        if self.has(is::OFFERS_HTTP2) && self.is_control(bytes, is_among_first, moment) {
+        // Before all of them is a preface.
+        if self.has(is::OFFERS_HTTP2) && !self.has(is::OPEN) && self.is_control(bytes, is_among_first, moment) {
             return 0;
         }
         if self.has(is::HTTP2) {
@@ -427,7 +438,7 @@ impl Conversation {
         }
         let are_tickets = self.overhead == OVERHEAD_1_3
             && self.has(is::FIRST)
-            && (bytes >= BODY_RECORD_MIN
+            && (bytes >= BODY_RECORD_MIN && heard <= TICKETS_BYTES_MAX
                 || TICKETS_BYTES.contains(&heard)
                 || self.has(is::PREFACE_COUNTED) && TICKET_BYTES.contains(&heard));
         self.is &= !is::FIRST;

@@ -1,0 +1,112 @@
+//! What the adversary found, a row each.
+
+use crate::http1::Http1;
+use crate::link::{Link, Sent, Server};
+use crate::random::Random;
+use crate::tls::{App, FINISHED, Tls, kind, record, sealed};
+
+const GET: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
+/// What the ports of TLS begin with: a record's header.
+const HELLO: &[u8] = b"\x16\x03\x01\x02\x00\x01";
+
+/// A step of a row: segments, and what the server makes of those that arrive.
+enum Step {
+    /// It arrives.
+    Sends(i64, Vec<u8>),
+    /// The limiter sees it, and the server's TCP drops it for its checksum.
+    Loses(i64, Vec<u8>),
+    /// The server has read and answered all that arrived.
+    Settles,
+}
+
+/// Requests accepted, and counted.
+fn clear(steps: &[Step]) -> (u64, u64) {
+    let mut link = Link::new(Http1::new(&[200]), &mut Random::of(1), u64::MAX);
+    for step in steps {
+        let (at, payload, is_lost) = match step {
+            Step::Sends(at, payload) => (*at, payload, false),
+            Step::Loses(at, payload) => (*at, payload, true),
+            Step::Settles => {
+                link.settles();
+                continue;
+            }
+        };
+        link.sends(&Sent { at, payload, acknowledged: 0, is_lost });
+    }
+    link.settles();
+    (link.server.accepted().len() as u64, link.limiter.counted)
+}
+
+#[test]
+fn a_hello_that_the_server_drops_behind_the_first_request_does_not_make_what_follows_tls() {
+    let at = i64::try_from(GET.len()).unwrap();
+    for before in [0, 20] {
+        let hello = [&vec![b'x'; before], HELLO].concat();
+        let (accepted, counted) = clear(&[
+            Step::Sends(0, GET.to_vec()),
+            Step::Loses(-i64::try_from(before).unwrap(), hello),
+            Step::Settles,
+            Step::Sends(at, GET.repeat(50)),
+        ]);
+        assert_eq!(accepted, 51);
+        assert!(counted >= accepted, "{counted} counted");
+    }
+}
+
+#[test]
+fn a_hello_that_the_server_drops_does_not_hide_what_comes_before_the_first_request() {
+    let at = i64::try_from(GET.len()).unwrap();
+    for before in [0, 20] {
+        let hello = [&vec![b'x'; before], HELLO].concat();
+        let (accepted, counted) = clear(&[
+            Step::Loses(-i64::try_from(before).unwrap(), hello),
+            Step::Sends(at, GET.repeat(50)),
+            Step::Sends(0, GET.to_vec()),
+        ]);
+        assert_eq!(accepted, 51);
+        assert!(counted >= accepted, "{counted} counted");
+    }
+}
+
+/// A connection over TLS 1.3 that offers HTTP/2, speaks HTTP/1, and waits for what each of these is answered: what is counted.
+fn over_tls(answer: u32, parts: &[Vec<u8>]) -> u64 {
+    let mut server = Tls::new(App::One(Http1::new(&[answer])), true);
+    server.tickets.clear();
+    let mut link = Link::new(server, &mut Random::of(1), u64::MAX);
+    let hello = record(kind::HANDSHAKE, &[&[1; 200][..], b"\x02h2\x08http/1.1", &[0; 100]].concat());
+    for part in [&[hello], parts].concat() {
+        for payload in part.chunks(1448) {
+            let at = link.tcp.received;
+            link.sends(&Sent { at, payload, acknowledged: 0, is_lost: false });
+            link.arrives(1);
+        }
+        link.settles();
+    }
+    link.limiter.counted
+}
+
+fn request(padding: usize) -> Vec<u8> {
+    sealed(kind::DATA, GET, padding)
+}
+
+#[test]
+fn what_the_server_says_ends_a_handshake_whatever_its_end_is_padded_to() {
+    let finished = sealed(kind::HANDSHAKE, &[FINISHED; 52], 200);
+    let counted = over_tls(300, &[[finished, request(200)].concat(), request(200), request(200)]);
+    assert!(counted >= 2, "{counted}");
+}
+
+#[test]
+fn no_request_is_a_frame_of_control_before_any_was_counted() {
+    let finished = sealed(kind::HANDSHAKE, &[FINISHED; 52], 200);
+    // Of as many bytes as what is padded to a block, and as two frames.
+    let counted = over_tls(100_000, &[[finished, request(45)].concat(), request(8)]);
+    assert_eq!(counted, 1);
+}
+
+#[test]
+fn an_upload_behind_a_long_answer_is_a_request_where_the_server_sends_no_tickets() {
+    let upload = [b"PUT / HTTP/1.1\r\nContent-Length: 9000\r\n\r\n".as_slice(), &[b'x'; 9000]].concat();
+    let finished = sealed(kind::HANDSHAKE, &[FINISHED; 52], 0);
+    assert_eq!(over_tls(3_000, &[finished, request(0), sealed(kind::DATA, &upload, 0)]), 2);
+}

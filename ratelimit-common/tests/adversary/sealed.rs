@@ -1,0 +1,189 @@
+//! HTTP/1 and HTTP/2 under TLS.
+
+use crate::each_case;
+use crate::http1::Http1;
+use crate::http2::{ACK, END_HEADERS, END_STREAM, Http2, frame, kind as frame_kind, preface};
+use crate::link::{Link, Server};
+use crate::random::Random;
+use crate::sender::Sender;
+use crate::tls::{App, FINISHED, Tls, kind, record, sealed, sealed_1_2};
+
+/// Turns of a connection that are free.
+const FREE_OF_A_CONNECTION: u64 = 1;
+
+/// Turns for each of what is counted or held to the guard.
+const FACTOR: u64 = 2;
+
+/// What a server says within one turn: `100 Continue`, or a record of control.
+const QUIET_BYTES: u32 = 54;
+
+/// How many turns these requests are: a turn begins when the server has said more since the last began than it says in one.
+pub(crate) fn turns(accepted: &[u32], quiet_bytes: u32) -> u64 {
+    let mut turns = 0;
+    let mut begun_at = None;
+    for &said in accepted {
+        if begun_at.is_none_or(|at| said.wrapping_sub(at) > quiet_bytes && said.wrapping_sub(at) < 1 << 31) {
+            turns += 1;
+            begun_at = Some(said);
+        }
+    }
+    turns
+}
+
+struct Client {
+    is_1_3: bool,
+    is_http2: bool,
+    pads: bool,
+    /// How it cuts what it says into records.
+    cuts: usize,
+}
+
+impl Client {
+    fn seal(&self, random: &mut Random, kind: u8, content: &[u8]) -> Vec<u8> {
+        if !self.is_1_3 {
+            return sealed_1_2(kind, content);
+        }
+        let padding = if self.pads { random.of_these(&[0, 1, 3, 8, 15, 40, 200, 500, 900]) } else { 0 };
+        sealed(kind, content, padding)
+    }
+
+    fn opens(&self, random: &mut Random) -> Vec<u8> {
+        let name: &[u8] = if self.is_http2 || random.once_in(2) { b"\x02h2\x08http/1.1" } else { b"\x08http/1.1" };
+        record(kind::HANDSHAKE, &[&[1; 200], name, &[0; 100]].concat())
+    }
+
+    fn finishes(&self, random: &mut Random) -> Vec<u8> {
+        let changes = record(kind::CHANGE_CIPHER_SPEC, &[1]);
+        if !self.is_1_3 {
+            let finished = record(kind::HANDSHAKE, &[&[FINISHED; 16][..], &[0; 24]].concat());
+            return [record(kind::HANDSHAKE, &[16; 37]), changes, finished].concat();
+        }
+        let mut bytes = if random.once_in(3) { Vec::new() } else { changes };
+        if random.once_in(4) {
+            bytes.extend(self.seal(random, kind::HANDSHAKE, &[11; 600]));
+            bytes.extend(self.seal(random, kind::HANDSHAKE, &[15; 200]));
+        }
+        bytes.extend(self.seal(random, kind::HANDSHAKE, &[FINISHED; 52]));
+        bytes
+    }
+
+    /// Something that it says; several records of it, perhaps.
+    fn says(&self, random: &mut Random, is_first: bool) -> Vec<u8> {
+        let mut plain = if self.is_http2 && is_first { preface() } else { Vec::new() };
+        for _ in 0..random.of_these(&[1, 1, 1, 2, 5]) {
+            plain.extend(if self.is_http2 { frames(random) } else { request(random) });
+        }
+        let mut records = Vec::new();
+        let mut rest = plain.as_slice();
+        while !rest.is_empty() {
+            let bytes = match self.cuts {
+                0 => rest.len(),
+                1 => random.of_these(&[1, 2, 9, 13, 14, 17, 26, 60]),
+                2 => random.between(1, 400),
+                most => most,
+            };
+            let (part, left) = rest.split_at(bytes.min(rest.len()).min(16_000));
+            if self.is_1_3 && random.once_in(20) {
+                records.extend(self.seal(random, kind::DATA, &[]));
+            }
+            records.extend(self.seal(random, kind::DATA, part));
+            rest = left;
+        }
+        records
+    }
+}
+
+fn request(random: &mut Random) -> Vec<u8> {
+    let body = random.of_these(&[0, 0, 0, 0, 9, 100, 1000, 9000]);
+    let expect = if body != 0 && random.once_in(3) { "Expect: 100-continue\r\n" } else { "" };
+    let fields = match body {
+        0 => random.of_these(&["", "", "Host: example.org\r\n"]).to_string(),
+        _ => format!("Content-Length: {body}\r\n{expect}"),
+    };
+    [format!("GET / HTTP/1.1\r\n{fields}\r\n").as_bytes(), &vec![b'x'; body]].concat()
+}
+
+fn frames(random: &mut Random) -> Vec<u8> {
+    let field = [0x82; 60];
+    let length = random.of_these(&[1, 4, 5, 8, 17, 30, 50]);
+    match random.below(8) {
+        0 => frame(frame_kind::PING, random.of_these(&[0, ACK]), &[0; 8]),
+        1 => frame(frame_kind::WINDOW_UPDATE, 0, &[1; 4]),
+        2 => frame(frame_kind::SETTINGS, ACK, &[]),
+        3 => {
+            let body = random.of_these(&[1, 17, 100, 5000, 16_384]);
+            let headers = frame(frame_kind::HEADERS, END_HEADERS, &field[..length]);
+            [headers, frame(frame_kind::DATA, END_STREAM, &vec![1; body])].concat()
+        }
+        _ => frame(frame_kind::HEADERS, END_HEADERS | END_STREAM, &field[..length]),
+    }
+}
+
+fn adversary(seed: u64, is_told: bool) -> Result<(), String> {
+    let random = &mut Random::of(seed);
+    let answers: Vec<u32> =
+        (0..3).map(|_| random.of_these(&[40, 60, 150, 200, 460, 500, 540, 700, 5_000, 16_500, 100_000])).collect();
+    let client = Client {
+        is_1_3: !random.once_in(4),
+        is_http2: random.once_in(2),
+        pads: random.once_in(3),
+        cuts: random.of_these(&[0, 0, 0, 1, 2, 13, 26, 500]),
+    };
+    let app = match client.is_http2 {
+        true => App::Two(Http2::new(&answers, random.of_these(&[4096, 16_384, 32_768]))),
+        false => App::One(Http1::new(&answers)),
+    };
+    let mut server = Tls::new(app, client.is_1_3);
+    server.takes_early_data = random.once_in(8);
+    if random.once_in(4) {
+        server.tickets = random.of_these(&[&[][..], &[152], &[295]]).to_vec();
+    }
+    let mut link = Link::new(server, random, random_limit(seed));
+    link.log = is_told.then(Vec::new);
+    let mut sender = Sender::new(random);
+    sender.stream = client.opens(random);
+    let is_steady = random.once_in(2);
+    let items = random.of_these(&[4, 16, 16, 60]);
+    if link.server.takes_early_data && client.is_1_3 {
+        sender.stream.extend(client.says(random, true));
+    }
+    sender.finish(&mut link, random);
+    let is_early = link.server.takes_early_data && client.is_1_3;
+    sender.stream.extend(client.finishes(random));
+    for item in 0..random.between(1, items) {
+        for _ in 0..random.of_these(&[1, 1, 1, 4]) {
+            sender.stream.extend(client.says(random, item == 0 && !is_early));
+        }
+        if is_steady {
+            for _ in 0..random.of_these(&[1, 1, 8]) {
+                let at = link.tcp.received;
+                sender.send(&mut link, random, at);
+            }
+            link.settles();
+            continue;
+        }
+        for _ in 0..random.between(1, 6) {
+            sender.step(&mut link, random);
+        }
+    }
+    sender.finish(&mut link, random);
+    let turns = turns(link.server.accepted(), QUIET_BYTES);
+    let (counted, unaccounted) = (link.limiter.counted, link.limiter.unaccounted);
+    if turns <= FACTOR * (counted + unaccounted) + FREE_OF_A_CONNECTION {
+        return Ok(());
+    }
+    Err(format!(
+        "{} accepted in {turns} turns, {counted} counted, {unaccounted} unaccounted\n{}",
+        link.server.accepted().len(),
+        link.log.unwrap_or_default().join("\n")
+    ))
+}
+
+fn random_limit(seed: u64) -> u64 {
+    if seed.is_multiple_of(4) { 3 + seed % 7 } else { u64::MAX / 2 }
+}
+
+#[test]
+fn under_tls_no_more_turns_have_requests_than_were_counted_or_held_to_the_guard() {
+    each_case("TLS", adversary);
+}
