@@ -303,15 +303,18 @@ impl Conversation {
         }
         match self.speaks {
             speaks::CLEAR => self.clear(frame, fresh, is_late),
-            _ if is_doubted || self.has(is::DOUBTED | is::UNSEEN) => self.tls_or_clear(frame, fresh, is_late),
-            _ => self.tls(frame, fresh, is_late),
+            _ => {
+                let requests = self.tls(frame, fresh, is_late);
+                let is_doubted = is_doubted || self.has(is::DOUBTED | is::UNSEEN);
+                if is_doubted { self.or_clear(frame, fresh, requests) } else { requests }
+            }
         }
     }
 
-    /// Where it is a guess that it is TLS: what would be requests in the clear are some, and nothing else is lost by it.
+    /// Where it is a guess that it is TLS, in which so many requests begin: what would be requests in the clear are some, and nothing else is
+    /// lost by it.
     #[inline(always)]
-    fn tls_or_clear<F: Walk>(&mut self, frame: &F, fresh: Fresh, is_late: bool) -> u32 {
-        let requests = self.tls(frame, fresh, is_late);
+    fn or_clear<F: Walk>(&mut self, frame: &F, fresh: Fresh, requests: u32) -> u32 {
         let versions = frame.found(fresh.at, fresh.end, Sought::Version);
         if versions <= requests {
             return requests;

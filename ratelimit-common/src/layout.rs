@@ -7,7 +7,7 @@
 use crate::access;
 use crate::gcra::Rate;
 use crate::hash::HashKey;
-use crate::proof::{self, Side};
+use crate::proof::Side;
 use crate::refusals::Refusals;
 use crate::verdict::Reason;
 use crate::window::{self, CELLS};
@@ -212,46 +212,38 @@ pub struct Limit {
     pub is_gcra: u8,
     /// At most so much in one bucket, see [`crate::window::BURST_ANY`]. With `is_gcra`: [`crate::gcra::Rate::burst_ns`].
     pub burst: u64,
+    /// Of requests: [`crate::proof::guarded_segments`].
+    pub guarded_segments: u64,
 }
 
-const _: () = assert!(size_of::<Limit>() == 32);
+const _: () = assert!(size_of::<Limit>() == 40);
 
 impl Limit {
-    /// It as a window's, unless it is a leaky bucket.
+    /// It as a window's on one of its sides, unless it is a leaky bucket.
     #[inline(always)]
-    pub const fn arithmetic(&self) -> window::Limit {
-        window::Limit { amount: self.amount, behind: self.behind, count_bits: self.count_bits, burst: self.burst }
-    }
-
-    /// It as a leaky bucket, if it is one.
-    #[inline(always)]
-    pub const fn rate(&self) -> Rate {
-        Rate { amount: self.amount, window_ns: self.bucket_ns, burst_ns: self.burst }
-    }
-
-    /// It as it holds on one of its sides: the guard has no burst, and another amount of segments.
-    #[inline(always)]
-    #[must_use]
-    pub const fn on(&self, side: Side) -> Self {
-        let (amount, burst) = match side {
-            Side::Unproven | Side::Proven | Side::Evidence => (self.amount, self.burst),
-            Side::Attempts | Side::Opened | Side::Segments => {
-                (self.guarded(side), if self.is_gcra == 0 { window::BURST_ANY } else { self.bucket_ns })
-            }
-        };
-        Self { amount, burst, slot: side.slot(self.slot), ..*self }
-    }
-
-    /// What the guard allows on this side.
-    #[inline(always)]
-    pub const fn guarded(&self, side: Side) -> u64 {
-        if matches!(side, Side::Attempts | Side::Opened) {
-            return self.amount;
+    pub const fn arithmetic(&self, side: Side) -> window::Limit {
+        window::Limit {
+            amount: self.amount_on(side),
+            behind: self.behind,
+            count_bits: self.count_bits,
+            burst: if side.is_guard() { window::BURST_ANY } else { self.burst },
         }
-        let times = self.amount.saturating_mul(proof::GUARDED_SEGMENTS_PER_REQUEST);
-        let times = if times < proof::GUARDED_SEGMENTS_MIN { proof::GUARDED_SEGMENTS_MIN } else { times };
-        let most = window::amount_max(self.bucket_ns);
-        if self.is_gcra == 0 && times > most { most } else { times }
+    }
+
+    /// It as a leaky bucket on one of its sides, if it is one.
+    #[inline(always)]
+    pub const fn rate(&self, side: Side) -> Rate {
+        let burst_ns = if side.is_guard() { self.bucket_ns } else { self.burst };
+        Rate { amount: self.amount_on(side), window_ns: self.bucket_ns, burst_ns }
+    }
+
+    /// What it admits on one of its sides.
+    #[inline(always)]
+    pub const fn amount_on(&self, side: Side) -> u64 {
+        match side {
+            Side::Unproven | Side::Proven | Side::Evidence | Side::Attempts | Side::Opened => self.amount,
+            Side::Segments => self.guarded_segments,
+        }
     }
 }
 
@@ -305,7 +297,7 @@ pub struct Rule {
     /// 1: some limit counts requests, so TCP connections and UDP flows are looked up. 2: and nothing else refuses, so a segment in
     /// which none begins passes.
     pub counts_requests: u8,
-    /// What it asks proof for: some of [`proof::asks`].
+    /// What it asks proof for: some of [`crate::proof::asks`].
     pub proof: u8,
     /// Of which packets it asks first of all whether their source is known: some of [`crate::admission::asks_first`].
     pub asks_first: u32,
@@ -325,7 +317,7 @@ pub struct Rule {
     pub bans: crate::ban::Rule,
 }
 
-const _: () = assert!(size_of::<Rule>() == 32 * (LIMITS_MAX + SHADOWS_MAX) + 8 + 8 + 8 + 8 + 16 + 48);
+const _: () = assert!(size_of::<Rule>() == 40 * (LIMITS_MAX + SHADOWS_MAX) + 8 + 8 + 8 + 8 + 16 + 48);
 
 /// One generation of what every packet reads first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -75,6 +75,11 @@ pub const GUARDED_SEGMENTS_PER_REQUEST: u64 = 64;
 /// However small the limit is: 100 MB of an upload are 6 400, see [`crate::conversation::is_accounted`].
 pub const GUARDED_SEGMENTS_MIN: u64 = 16_384;
 
+/// Segments that begin no request, as the guard of a limit of so many requests allows them, where a cell counts up to `most`.
+pub fn guarded_segments(requests: u64, most: u64) -> u64 {
+    requests.saturating_mul(GUARDED_SEGMENTS_PER_REQUEST).max(GUARDED_SEGMENTS_MIN).min(most)
+}
+
 /// What a rule asks proof for; some of them.
 pub mod asks {
     /// Each TCP segment: the rule counts packets or bytes, or refuses everything.

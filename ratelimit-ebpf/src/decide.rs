@@ -6,8 +6,8 @@ use aya_ebpf::programs::XdpContext;
 use ratelimit_common::access::{self, Grant};
 use ratelimit_common::admission::asks_first;
 use ratelimit_common::layout::{self, Prefix, RULES_MAX, Rule, RuleSet, Unlisted};
-use ratelimit_common::packet::{Head, To, source_port};
-use ratelimit_common::proof::asks as proof_of;
+use ratelimit_common::packet::{Head, To, source_port_of_payload};
+use ratelimit_common::proof::{Side, asks as proof_of};
 use ratelimit_common::refused::{Key, Term};
 use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
 use ratelimit_common::verdict::{Action, Reason, Verdict};
@@ -37,20 +37,14 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     };
     let config = active.config;
     let key = Key::of(&head, active.word.epoch(), config.ipv4_mask, config.ipv6_mask).unwrap_or(Key::NONE);
-    let hash = key.hash(config.seed);
-    if let Some(term) = maps::refused(config, key, hash, || Clock::new(config.wall_offset_ns).coarse()) {
+    let term = if key.is_segment() {
+        let term = refused_segment(frame.context(), active.word.generation(), key.source, key.what);
+        if term == 0 { None } else { Some(Term::of(term)) }
+    } else {
+        maps::refused(config, key, key.hash(config.seed), || Clock::new(config.wall_offset_ns).coarse())
+    };
+    if let Some(term) = term {
         return term.verdict();
-    }
-    let is_suspect = key.is_segment() && maps::may_be_noted(config, key.unproven(), hash);
-    if is_suspect && let Some(term) = proof::refused(frame, active.word.generation(), key) {
-        return term.verdict();
-    }
-    let may_ask = matches!(head.to, To::Tcp { opening: false, has_payload: true, .. });
-    if may_ask {
-        let term = refused_connection(frame.context(), active.word.generation(), key.source, key.what);
-        if term != 0 {
-            return Term::of(term).verdict();
-        }
     }
     // From here on the packet is where functions find it, and the stack is theirs.
     let (Some(seen), Some(pending)) = (maps::to_see(), maps::pending()) else {
@@ -58,8 +52,10 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     };
     pending.refused = key;
     pending.source = key.source;
-    if !may_ask {
+    pending.suspect_at = 0;
+    if !key.is_segment() {
         pending.connection = Key::NONE;
+        pending.is_suspect = 0;
     }
     seen.keep_head(&head);
     if config.has_targets != 0 && frame.seen().is_none() {
@@ -68,11 +64,11 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     let choice = Choice(choose(active.word.0));
     let Some(index) = choice.rule() else { return Verdict::unruled(choice.reason()) };
     let rule = maps::rule(config, index);
-    let mut judging = Judging { index, rule, is_asked: false, is_suspect };
+    let judging = Judging { index, rule };
     let mut reason = choice.reason();
     if reason == Reason::NotCounted {
-        judging.is_asked = asks_first(rule, key);
-        if judging.is_asked {
+        pending.is_asked = asks_first(rule, key) as u32;
+        if pending.is_asked != 0 {
             reason = Reason::from_code(turned_away(
                 key.source,
                 key.family(),
@@ -81,27 +77,36 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
                 excuses::NONE,
             ));
         }
-        if !judging.is_asked || reason == Reason::WithinLimit {
+        if pending.is_asked == 0 || reason == Reason::WithinLimit {
             reason = judge(active, frame, judging);
         }
     }
     enforced(rule, reason)
 }
 
-/// What refuses a segment with payload by a note of its connection, for a segment with this key: a [`Term`], or 0. Keeps what such a note has. A
-/// function of its own, for the place of that on the stack.
+/// What refuses a segment with this key, by a note of all its source's, of those that prove nothing, or of its connection: a [`Term`], or 0.
+/// Keeps whether there may be the second, and what the third has. A function of its own, for its place on the stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn refused_connection(ctx: *mut xdp_md, generation: u32, source: u64, what: u64) -> u64 {
+extern "C" fn refused_segment(ctx: *mut xdp_md, generation: u32, source: u64, what: u64) -> u64 {
     let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) else { return 0 };
     let (context, key) = (XdpContext::new(ctx), Key { source, what });
-    pending.connection = match source_port(&XdpFrame::new(&context)) {
-        Some(source_port) if key != Key::NONE => key.of_connection(config.seed, source_port),
-        _ => Key::NONE,
-    };
-    let connection = pending.connection;
-    maps::refused(config, connection, connection.source, || Clock::new(config.wall_offset_ns).coarse())
-        .map_or(0, Term::word)
+    let (frame, hash) = (XdpFrame::new(&context), key.hash(config.seed));
+    let now = || Clock::new(config.wall_offset_ns).coarse();
+    if let Some(term) = maps::refused(config, key, hash, now) {
+        return term.word();
+    }
+    pending.connection = Key::NONE;
+    pending.is_suspect = maps::may_be_noted(config, key.unproven(), hash) as u32;
+    if pending.is_suspect != 0
+        && let Some(term) = proof::refused(&frame, generation, key)
+    {
+        return term.word();
+    }
+    let Some(source_port) = source_port_of_payload(&frame) else { return 0 };
+    let connection = key.of_connection(config.seed, source_port);
+    pending.connection = connection;
+    maps::refused(config, connection, connection.source, now).map_or(0, Term::word)
 }
 
 /// Whether it is asked first of all whether the source is known of a packet with this key.
@@ -307,10 +312,6 @@ fn enforced(rule: &Rule, reason: Reason) -> Verdict {
 struct Judging {
     index: u32,
     rule: &'static Rule,
-    /// Whether it was asked already whether the source is known, which it is then, or drawn.
-    is_asked: bool,
-    /// Whether what proves nothing may be refused of its source, so that its connections are counted.
-    is_suspect: bool,
 }
 
 #[inline(always)]
@@ -318,7 +319,8 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
     let rule = judging.rule;
     let Some(Ok(head)) = maps::seen().map(Seen::head) else { return Reason::InternalError };
     let may_ask = matches!(head.to, To::Tcp { opening: false, has_payload: true, .. }) && rule.counts_requests != 0;
-    let may_end_handshake = judging.is_suspect && rule.guard != 0 && rule.counts_requests != 0 && !may_ask;
+    let is_guarded = rule.guard != 0 && rule.counts_requests != 0;
+    let may_end_handshake = is_guarded && !may_ask && maps::pending().is_some_and(|pending| pending.is_suspect != 0);
     let proof = match head.to {
         To::Tcp { opening: false, .. } if proof::is_asked(rule, may_ask) || may_end_handshake => {
             if frame.seen().is_none() {
@@ -351,10 +353,15 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
     };
     let Some(seen) = maps::seen() else { return Reason::InternalError };
     let cost = Cost::new(opening, requests, seen.ip_bytes(), proof);
-    let cost = if judging.is_asked { cost.asked() } else { cost };
-    let cost = if is_unaccounted { cost.unaccounted() } else { cost };
-    let ends_handshake = may_end_handshake && proof.is_proven() && seen.peer().is_some_and(|peer| peer.is_opening != 0);
-    let cost = if ends_handshake { cost.ends_handshake() } else { cost };
+    let is_asked = maps::pending().is_some_and(|pending| pending.is_asked != 0);
+    let cost = if is_asked { cost.asked() } else { cost };
+    let cost = match () {
+        () if !is_guarded || requests != 0 => cost,
+        () if opening => cost.guarded(Side::Attempts),
+        () if is_unaccounted => cost.guarded(Side::Segments),
+        () if may_end_handshake && proof.is_proven() && seen.is_opening() => cost.guarded(Side::Opened),
+        () => cost,
+    };
     let by = if proof.is_established() { BY_ESTABLISHED } else { 0 };
     let reason = judge_source(active, judging, seen.source(), cost, by);
     if proof.is_evidence() && reason.action() == Action::Pass {
@@ -473,13 +480,14 @@ fn hold(
         look = Look::from_word(room(cost));
     }
     let mut code = look.code();
+    let suspect_at = maps::pending().map_or(0, |pending| pending.suspect_at);
+    if suspect_at != 0 || code == Reason::Banned as u32 {
+        let _always_zero = suspect(suspect_at);
+    }
     let mut bans = rule.bans.steps_len != 0 && rule.dry_run == 0;
     if code == Reason::WithinLimit as u32 {
         // Which limit another CPU has filled meanwhile is not known: where bans need proof, the next packet bans.
         bans &= rule.proof & proof_of::BANS == 0;
-        if look.is_suspect() {
-            let _always_zero = suspect(look.at());
-        }
         code = charge_all();
     } else if code == Reason::OverLimit as u32 || code == Reason::Guard as u32 {
         let _always_zero = refused(look.at());

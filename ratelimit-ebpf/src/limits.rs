@@ -40,11 +40,15 @@ macro_rules! families {
                 0
             }
 
-            /// [`suspect`]; returns 0.
+            /// [`suspect`], or [`note_ban`] where there is no such limit; returns 0.
             #[unsafe(no_mangle)]
             #[inline(never)]
             pub(crate) extern "C" fn $suspect($($word: $type,)* generation: u32, rule: u32, at: u32) -> u32 {
-                suspect(&$source, generation, LimitIndex::new(rule, At(at)));
+                if at == 0 {
+                    note_ban(&$source, generation, rule);
+                } else {
+                    suspect(&$source, generation, LimitIndex::new(rule, At(at)));
+                }
                 0
             }
 
@@ -124,7 +128,7 @@ macro_rules! families {
                     if at >= of.shadows_len as usize {
                         break;
                     }
-                    let (amount, side) = Cost(cost).of(of, limit);
+                    let (amount, side) = Cost(cost).of(limit);
                     if amount != 0 && !side.is_guard() {
                         let at = At::new(LIMITS_MAX + at, Side::Unproven);
                         let _whatever = $rounds($($word,)* generation, LimitIndex::new(rule, at).0, amount);
@@ -262,20 +266,19 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
         && ban.holds(now)
     {
         ban.count_dropped(1);
-        let _always_zero = note(generation, index, rule.bans.slot, ban.until().0, Reason::Banned as u32);
         return Look::of(Reason::Banned);
     }
-    let (mut reason, mut suspect) = (Reason::NotCounted, 0);
+    let mut reason = Reason::NotCounted;
     for (at, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
         if at >= rule.limits_len as usize {
             break;
         }
-        let (amount, side) = cost.of(rule, limit);
+        let (amount, side) = cost.of(limit);
         if amount != 0 {
             if reason == Reason::NotCounted
                 && let [high, low] = source.words()
                 && let turned_away =
-                    turned_away(high, low, generation, index, excuse(limit.on(side).amount, amount, cost))
+                    turned_away(high, low, generation, index, excuse(limit.amount_on(side), amount, cost))
                 && turned_away != Reason::WithinLimit as u32
             {
                 return Look(turned_away);
@@ -291,7 +294,7 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
         let Some(window) = source.window(side.slot(limit.slot)) else { continue };
         if !has_room(window, rule, limit, side, amount, now.bucket(limit.bucket_ns), clock) {
             if side == Side::Attempts {
-                suspect = At::new(at, side).0;
+                maps::keep_suspect(At::new(at, side).0);
                 continue;
             }
             return Look::refused(At::new(at, side));
@@ -308,7 +311,16 @@ fn look<S: Sources>(source: &S, generation: u32, index: u32, cost: Cost) -> Look
     {
         ban.note_let_in();
     }
-    Look::of(reason).of_suspect(suspect)
+    Look::of(reason)
+}
+
+/// Notes until when a ban holds that was met.
+#[inline(always)]
+fn note_ban<S: Sources>(source: &S, generation: u32, index: u32) {
+    let Some(rule) = maps::config(generation).and_then(|config| config.rules.get(index as usize)) else { return };
+    if let Some(ban) = source.ban(rule.bans.slot) {
+        let _always_zero = note(generation, index, rule.bans.slot, ban.until().0, Reason::Banned as u32);
+    }
 }
 
 /// Notes that a source has tried to connect as often as it may: from now on what proves nothing is refused, and each connection that is
@@ -359,7 +371,7 @@ fn fits(window: SourceRef, limit: &layout::Limit, side: Side, bucket: BucketInde
     match limit.is_gcra {
         0 => window.has_room(limit, side, bucket, asked),
         // A bucket filled since the last tick was filled later than the coarse clock says, and would look too full.
-        _ => gcra::has_room(&window, limit.on(side).rate(), clock.precise(), asked),
+        _ => gcra::has_room(&window, limit.rate(side), clock.precise(), asked),
     }
 }
 
@@ -447,7 +459,7 @@ fn has_opened_all<S: Sources>(source: &S, limit: &layout::Limit, clock: Clock) -
     let Some(window) = source.window(Side::Evidence.slot(limit.slot)) else { return false };
     match limit.is_gcra {
         0 => !window.has_room(limit, Side::Evidence, clock.coarse().bucket(limit.bucket_ns), 1),
-        _ => !gcra::has_room(&window, limit.rate(), clock.precise(), 1),
+        _ => !gcra::has_room(&window, limit.rate(Side::Evidence), clock.precise(), 1),
     }
 }
 
@@ -465,7 +477,7 @@ where
         if at >= rule.limits_len as usize {
             break;
         }
-        let (amount, side) = cost.of(rule, limit);
+        let (amount, side) = cost.of(limit);
         if amount == 0 {
             continue;
         }
@@ -491,7 +503,7 @@ where
         for (at, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
             // Bucket 0 is none: this limit was not charged.
             if buckets[at].0 != 0 {
-                let (amount, side) = cost.of(rule, limit);
+                let (amount, side) = cost.of(limit);
                 (calls.refund)(At::new(at, side), amount, buckets[at]);
             }
         }
@@ -507,8 +519,8 @@ fn charge<S: Sources>(source: &S, generation: u32, index: LimitIndex, amount: u6
     let precise = clock.precise();
     let now = precise.bucket(limit.bucket_ns);
     let charge = match limit.is_gcra {
-        0 => window::charge(&window, index.held(limit).arithmetic(), now, amount),
-        _ => gcra::charge(&window, index.held(limit).rate(), precise, amount),
+        0 => window::charge(&window, limit.arithmetic(index.at().side()), now, amount),
+        _ => gcra::charge(&window, limit.rate(index.at().side()), precise, amount),
     };
     match charge {
         Charge::Admitted(bucket) => bucket.0,
@@ -526,7 +538,7 @@ fn charge<S: Sources>(source: &S, generation: u32, index: LimitIndex, amount: u6
 fn settle<S: Sources>(source: &S, generation: u32, index: LimitIndex, bucket: BucketIndex) {
     let Some((limit, _)) = index.limit(generation) else { return };
     if let Some(window) = source.window(index.slot(limit)) {
-        let _newest = window::settle(&window, index.held(limit).arithmetic(), bucket);
+        let _newest = window::settle(&window, limit.arithmetic(index.at().side()), bucket);
     }
 }
 
@@ -539,8 +551,8 @@ fn remember<S: Sources>(source: &S, generation: u32, index: LimitIndex, amount: 
     let Some(first) = maps::scratch() else { return charged::NOT_REMEMBERED };
     maps::park(first, index.slot(limit));
     let fits = match limit.is_gcra {
-        0 => window::open(&mut first.cells, index.held(limit).arithmetic(), now, amount),
-        _ => gcra::open(&mut first.cells, index.held(limit).rate(), precise, amount),
+        0 => window::open(&mut first.cells, limit.arithmetic(index.at().side()), now, amount),
+        _ => gcra::open(&mut first.cells, limit.rate(index.at().side()), precise, amount),
     };
     // One that does not fit an empty window is not worth remembering.
     if !fits {
@@ -560,8 +572,8 @@ fn refund<S: Sources>(source: &S, index: LimitIndex, amount: u64, bucket: Bucket
     let Some((limit, _)) = index.limit(index.0 >> 16) else { return };
     if let Some(window) = source.window(index.slot(limit)) {
         match limit.is_gcra {
-            0 => window::refund(&window, index.held(limit).arithmetic(), bucket, amount),
-            _ => gcra::refund(&window, index.held(limit).rate(), amount),
+            0 => window::refund(&window, limit.arithmetic(index.at().side()), bucket, amount),
+            _ => gcra::refund(&window, limit.rate(index.at().side()), amount),
         }
     }
 }

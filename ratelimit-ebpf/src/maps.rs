@@ -317,7 +317,12 @@ impl SourceRef {
     /// [`window::has_room`].
     #[inline(always)]
     pub(crate) fn has_room(self, limit: &layout::Limit, side: Side, bucket: BucketIndex, amount: u64) -> bool {
-        out_of_line::has_room(self.0.as_ptr(), limit, side as u32, bucket.0, amount) != 0
+        let source = self.0.as_ptr();
+        if side.is_guard() {
+            out_of_line::has_guarded_room(source, limit, side as u32, bucket.0, amount) != 0
+        } else {
+            out_of_line::has_room(source, limit, bucket.0, amount) != 0
+        }
     }
 
     #[inline(always)]
@@ -391,18 +396,31 @@ mod out_of_line {
     pub(super) extern "C" fn has_room(
         source: *mut Source,
         limit: *const layout::Limit,
+        bucket: u64,
+        amount: u64,
+    ) -> u32 {
+        let (Some(source), Some(limit)) = (SourceRef::new(source), held(limit, Side::Proven as u32)) else { return 1 };
+        window::has_room(&source, limit, BucketIndex(bucket), amount) as u32
+    }
+
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    pub(super) extern "C" fn has_guarded_room(
+        source: *mut Source,
+        limit: *const layout::Limit,
         side: u32,
         bucket: u64,
         amount: u64,
     ) -> u32 {
         let (Some(source), Some(limit)) = (SourceRef::new(source), held(limit, side)) else { return 1 };
+        let limit = window::Limit { burst: window::BURST_ANY, ..limit };
         window::has_room(&source, limit, BucketIndex(bucket), amount) as u32
     }
 
     #[inline(always)]
     fn held(limit: *const layout::Limit, side: u32) -> Option<window::Limit> {
         // SAFETY: a limit of a rule, which lives as long as its map.
-        unsafe { limit.as_ref() }.map(|limit| limit.on(Side::from_code(side)).arithmetic())
+        unsafe { limit.as_ref() }.map(|limit| limit.arithmetic(Side::from_code(side)))
     }
 
     const fn limit(behind: u32, count_bits: u32) -> window::Limit {
@@ -443,7 +461,7 @@ mod sockets;
 pub(crate) use counts::{count, count_ban, fault};
 pub(crate) use newcomers::{Marked, admission, is_marked, is_unlisted, lets_in, make_marked, note_unlisted};
 pub(crate) use passing::{
-    NoPacket, Pending, Seen, park, pending, place, remember_pending, scratch, seen, take_parked, to_see,
+    NoPacket, Pending, Seen, keep_suspect, park, pending, place, remember_pending, scratch, seen, take_parked, to_see,
 };
 pub(crate) use refused::{Refusal, may_be_noted, note_refused, refused};
 pub(crate) use sockets::standing_of;

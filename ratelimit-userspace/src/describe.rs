@@ -7,7 +7,6 @@ use ratelimit_common::layout::{
     CONVERSATIONS_CAPACITY, FLOWS_CAPACITY, LINES_PER_CONNECTIONS, LINES_PER_WORD, SourceKeyV4, SourceKeyV6,
     SourceKeyV6Wide, UNLISTED_PER_LINE, Unit,
 };
-use ratelimit_common::proof::Side;
 use ratelimit_common::refused::{Cause, Line, WAYS};
 use ratelimit_common::source::Family;
 use serde::Serialize;
@@ -293,7 +292,7 @@ fn ports_words(rule: &Rule) -> String {
 fn guard_words(rule: &Rule) -> Option<String> {
     let of_requests = rule.limits.iter().filter(|limit| limit.unit == Unit::Requests);
     let guarded = of_requests.map(|limit| {
-        let segments = limit.layout().guarded(Side::Segments);
+        let segments = limit.layout().guarded_segments;
         let window = duration::words(limit.window_ns);
         format!("{} connections, and {segments} TCP segments that begin no request, in {window}", limit.amount)
     });

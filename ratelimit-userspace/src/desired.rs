@@ -10,9 +10,10 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use ratelimit_common::access::Grant;
 use ratelimit_common::gcra::Rate;
 use ratelimit_common::layout::Unit;
+use ratelimit_common::proof::guarded_segments;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_common::window::BURST_ANY;
+use ratelimit_common::window::{BURST_ANY, amount_max};
 
 use crate::config::{Config, OnExit, XdpModeChoice, amount, duration};
 
@@ -440,6 +441,7 @@ impl Limit {
                 WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => self.burst.unwrap_or(BURST_ANY),
                 WindowForm::Gcra => self.leak().burst_ns,
             },
+            guarded_segments: guarded_segments(self.amount, amount_max(self.bucket_ns)),
         }
     }
 

@@ -3,11 +3,11 @@
 use super::{Walk, clear, tls};
 use crate::packet::Frame;
 
-/// How much of a segment is searched: the first page of it.
-const SEARCHED_BYTES_MAX: u32 = 4096;
+/// How much of a segment is searched: all of it on Ethernet.
+const SEARCHED_BYTES_MAX: u32 = 1536;
 
 /// Steps of a search: a word of 8 bytes, or a byte that was looked for, in each.
-const STEPS_MAX: u32 = 256;
+const STEPS_MAX: u32 = SEARCHED_BYTES_MAX / 8 + 64;
 
 /// The shortest request: `A / HTTP/1.1` and two lines' ends.
 const REQUEST_BYTES_MIN: u32 = 16;
@@ -55,8 +55,8 @@ impl Sought {
         }
     }
 
-    /// How many there are from `at` to `end`. Where the search has to end before that, as many as may be in the rest of what can
-    /// be read: who fills a segment with the byte that is looked for hides nothing behind it.
+    /// How many there are from `at` to `end`. Who fills a segment with the byte that is looked for hides nothing behind it: where the search
+    /// has to end for that, as many as may be in the rest.
     #[inline(always)]
     pub fn found<F: Walk>(self, frame: &F, at: u32, end: u32) -> u32 {
         let mut count = 0;
@@ -75,6 +75,8 @@ impl Sought {
                 count = frame.forget_u32(count + 1);
             }
         }
+        let searched = start + SEARCHED_BYTES_MAX;
+        let end = if end < searched { end } else { searched };
         count + end.saturating_sub(at) / REQUEST_BYTES_MIN
     }
 }

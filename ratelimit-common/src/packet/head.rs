@@ -118,6 +118,15 @@ pub fn source_port<F: Frame>(frame: &F) -> Option<u16> {
     frame.bytes(start).map(u16::from_be_bytes)
 }
 
+/// The same of a segment that has payload; none of one that has none.
+#[inline(always)]
+pub fn source_port_of_payload<F: Frame>(frame: &F) -> Option<u16> {
+    match Head::of(frame)?.to {
+        To::Tcp { has_payload: true, .. } => source_port(frame),
+        _ => None,
+    }
+}
+
 /// Version 4, and a header without options.
 const PLAIN_VIHL: u8 = 0x45;
 

@@ -1,6 +1,6 @@
 //! What the functions of [`super`] pass each other: plain numbers, as the verifier wants them.
 
-use ratelimit_common::layout::{self, Rule, Unit};
+use ratelimit_common::layout::{self, Unit};
 use ratelimit_common::proof::Side;
 use ratelimit_common::verdict::Reason;
 
@@ -18,8 +18,8 @@ const COST_PROVEN: u32 = 62;
 const COST_GLANCE: u32 = 61;
 const COST_ESTABLISHED: u32 = 60;
 const COST_ASKED: u32 = 59;
-const COST_UNACCOUNTED: u32 = 58;
-const COST_ENDS_HANDSHAKE: u32 = 57;
+/// Two bits: what the guard counts, by how far the code of its side is behind that of [`Side::Evidence`].
+const COST_GUARDED: u32 = 57;
 const COST_REQUESTS: u32 = 32;
 
 impl Cost {
@@ -38,16 +38,10 @@ impl Cost {
         Self(self.0 | 1 << COST_ASKED)
     }
 
-    /// It, of a segment that begins no request and is one that the guard counts.
+    /// It, of a packet that a guard counts on this side.
     #[inline(always)]
-    pub(crate) const fn unaccounted(self) -> Self {
-        Self(self.0 | 1 << COST_UNACCOUNTED)
-    }
-
-    /// It, of a segment by which a suspect source ends a handshake.
-    #[inline(always)]
-    pub(crate) const fn ends_handshake(self) -> Self {
-        Self(self.0 | 1 << COST_ENDS_HANDSHAKE)
+    pub(crate) const fn guarded(self, side: Side) -> Self {
+        Self(self.0 | (side as u64 - Side::Evidence as u64) << COST_GUARDED)
     }
 
     /// Whether that was asked already.
@@ -85,20 +79,23 @@ impl Cost {
 
     /// How much of a limit it takes, and of which of its windows. The proven connections refuse nothing.
     #[inline(always)]
-    pub(super) fn of(self, rule: &Rule, limit: &layout::Limit) -> (u64, Side) {
+    pub(super) fn of(self, limit: &layout::Limit) -> (u64, Side) {
         let side = if self.is_proven() { Side::Proven } else { Side::Unproven };
         if self.is_glance() {
             return (0, side);
         }
-        let requests = self.0 >> COST_REQUESTS & u64::from(u16::MAX);
         match Unit::from_code(limit.unit) {
             Some(Unit::Connections) => (self.0 >> COST_OPENS, Side::Unproven),
             Some(Unit::Packets) => (1, side),
             Some(Unit::Bytes) => (self.0 & u64::from(u32::MAX), side),
-            Some(Unit::Requests) if requests != 0 || rule.guard == 0 => (requests, side),
-            Some(Unit::Requests) if self.has(COST_OPENS) => (1, Side::Attempts),
-            Some(Unit::Requests) if self.has(COST_ENDS_HANDSHAKE) => (1, Side::Opened),
-            Some(Unit::Requests) => (self.has(COST_UNACCOUNTED) as u64, Side::Segments),
+            Some(Unit::Requests) => {
+                let (requests, guarded) = (self.0 >> COST_REQUESTS & u64::from(u16::MAX), self.0 >> COST_GUARDED & 3);
+                if guarded == 0 {
+                    (requests, side)
+                } else {
+                    (1, Side::from_code(guarded as u32 + Side::Evidence as u32))
+                }
+            }
             None => (0, side),
         }
     }
@@ -168,12 +165,6 @@ impl LimitIndex {
         Some((limit, Clock::new(config.wall_offset_ns)))
     }
 
-    /// The limit as it holds there.
-    #[inline(always)]
-    pub(super) const fn held(self, limit: &layout::Limit) -> layout::Limit {
-        limit.on(self.at().side())
-    }
-
     /// Which window.
     #[inline(always)]
     pub(super) const fn slot(self, limit: &layout::Limit) -> u32 {
@@ -205,8 +196,6 @@ pub(super) mod charged {
 #[derive(Clone, Copy)]
 pub(crate) struct Look(pub(super) u32);
 
-const IS_SUSPECT: u32 = 1 << 31;
-
 impl Look {
     /// Nothing yet.
     pub(crate) const NONE: Self = Self::of(Reason::NotCounted);
@@ -228,18 +217,6 @@ impl Look {
         Self(at.0 << 8 | reason as u32)
     }
 
-    /// It, of a source that has tried to connect more often than the limit at this [`At`] says; 0 of one that has not.
-    #[inline(always)]
-    pub(in crate::limits) const fn of_suspect(self, at: u32) -> Self {
-        if at == 0 { self } else { Self(self.0 | at << 8 | IS_SUSPECT) }
-    }
-
-    /// Whether it is.
-    #[inline(always)]
-    pub(crate) const fn is_suspect(self) -> bool {
-        self.0 & IS_SUSPECT != 0
-    }
-
     /// The reason's code.
     #[inline(always)]
     pub(crate) const fn code(self) -> u32 {
@@ -249,6 +226,6 @@ impl Look {
     /// What [`At`] has of the limit that refuses.
     #[inline(always)]
     pub(crate) const fn at(self) -> u32 {
-        (self.0 & !IS_SUSPECT) >> 8
+        self.0 >> 8
     }
 }

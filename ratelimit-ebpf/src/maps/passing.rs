@@ -161,6 +161,12 @@ impl Seen {
         if read!(self.has_peer) == 0 { None } else { Some(read!(self.peer)) }
     }
 
+    /// Whether its socket waits for the end of a handshake.
+    #[inline(always)]
+    pub(crate) fn is_opening(&self) -> bool {
+        self.peer().is_some_and(|peer| peer.is_opening != 0)
+    }
+
     /// The segment, if it is one.
     #[inline(always)]
     pub(crate) fn segment(&self) -> Segment {
@@ -301,6 +307,12 @@ pub(crate) struct Pending {
     pub(crate) connection: Key,
     /// The source, as [`Key::source`] has it.
     pub(crate) source: u64,
+    /// Whether what proves nothing may be refused of it, so that its connections are counted.
+    pub(crate) is_suspect: u32,
+    /// 1: it was asked already whether the source is known, which it is then, or drawn.
+    pub(crate) is_asked: u32,
+    /// Which limit says that it has tried to connect too often; 0 is none.
+    pub(crate) suspect_at: u32,
 }
 
 /// What a [`Pending`] is.
@@ -320,6 +332,14 @@ pub(crate) fn pending() -> Option<&'static mut Pending> {
     };
     // SAFETY: this CPU's element, which lives as long as the map; each who borrows it is done before the next one does.
     Some(unsafe { &mut *pending })
+}
+
+/// Keeps which limit says that the source of this packet has tried to connect too often.
+#[inline(always)]
+pub(crate) fn keep_suspect(at: u32) {
+    if let Some(pending) = pending() {
+        pending.suspect_at = at;
+    }
 }
 
 /// What is at this pointer, into what [`pending`] or [`to_see`] gave; none if it is null.
