@@ -36,6 +36,7 @@ fn count(interface: usize, frame: &XdpFrame<'_>, verdict: Verdict) {
         | Reason::Contended
         | Reason::Banned
         | Reason::Denied
+        | Reason::TooManyHeaders
         | Reason::NewSourceBudget
         | Reason::Guard
         | Reason::NotAdmitted => frame.known_len(),

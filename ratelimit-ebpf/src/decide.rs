@@ -15,13 +15,14 @@ use ratelimit_common::verdict::{Action, Reason, Verdict};
 use crate::clock::Clock;
 use crate::conversations;
 use crate::flows::Part;
+use crate::fragments;
 use crate::limits::{
     BY_ESTABLISHED, Cost, Look, ban_v4, ban_v6, ban_v6_wide, charge_all_v4, charge_all_v6, charge_all_v6_wide,
     prove_v4, prove_v6, prove_v6_wide, refused_v4, refused_v6, refused_v6_wide, room_v4, room_v6, room_v6_wide,
     shadow_v4, shadow_v6, shadow_v6_wide, suspect_v4, suspect_v6, suspect_v6_wide,
 };
 use crate::maps::{self, Active, NoPacket, Pending, Seen};
-use crate::newcomers::{excuses, turned_away};
+use crate::newcomers::{excuses, remember_pending, turned_away};
 use crate::packet::{XdpFrame, forget};
 use crate::proof::{self, Proof};
 
@@ -58,6 +59,9 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
         pending.is_suspect = 0;
     }
     seen.keep_head(&head);
+    if !frame.is_seen() {
+        seen.keep_whole();
+    }
     if config.has_targets != 0 && frame.seen().is_none() {
         return Verdict::unruled(Reason::InternalError);
     }
@@ -80,6 +84,9 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
         if pending.is_asked == 0 || reason == Reason::WithinLimit {
             reason = judge(active, frame, judging);
         }
+    }
+    if pending.fragment_rules != 0 {
+        return fragments::verdict(active, reason);
     }
     enforced(rule, reason)
 }
@@ -173,9 +180,9 @@ fn choice(active: Active, seen: &Seen, pending: &mut Pending) -> Choice {
         Address::V6(_) => active.config.has_prefixes_v6,
     };
     let prefix = if has_prefixes == 0 { None } else { prefix(active, head.source) };
-    let Some(index) = judging(active, head.to, matching(active, protecting, prefix)) else {
-        return Choice::none(Reason::NotProtected);
-    };
+    let rules = matching(active, protecting, prefix);
+    pending.fragment_rules = 0;
+    let Some(index) = judging(active, head.to, rules) else { return Choice::none(Reason::NotProtected) };
     // A note is of a whole client, wherever it sends: not where lists tell its parts from each other, or rules its destinations.
     if prefix.is_some() || has_prefixes == 2 || active.config.has_targets != 0 {
         pending.refused = Key::NONE;
@@ -184,8 +191,26 @@ fn choice(active: Active, seen: &Seen, pending: &mut Pending) -> Choice {
     match prefix.and_then(|prefix| granted(active, prefix)) {
         Some(Grant::Exempt) => Choice::new(Reason::Exempt, index),
         Some(Grant::Denied) => Choice::new(Reason::Denied, index),
-        None => Choice::new(Reason::NotCounted, index),
+        None if is_unparsable(head.to) && maps::rule(active.config, index).counts_unparsable == 0 => {
+            Choice::new(Reason::TooManyHeaders, index)
+        }
+        None => {
+            if let To::Fragment = head.to
+                && seen.is_fragment_of_tcp()
+            {
+                pending.fragment_rules = rules & !(1 << index);
+                pending.fragment_rule = index;
+                pending.fragment_verdict = 0;
+            }
+            Choice::new(Reason::NotCounted, index)
+        }
     }
+}
+
+/// Whether nobody can tell what it is, while the network stack might: as behind too many tags.
+#[inline(always)]
+const fn is_unparsable(to: To) -> bool {
+    matches!(to, To::Unwalkable)
 }
 
 /// Whom the packet is from and what it is sent to: at a glance, or by parsing all of it.
@@ -279,7 +304,7 @@ fn first(active: Active, rules: RuleSet) -> Option<u32> {
 
 /// The first of these rules. The verifier does not know what the compiler does, that there are no more than bits in a word.
 #[inline(always)]
-fn lowest(rules: RuleSet) -> Option<u32> {
+pub(crate) fn lowest(rules: RuleSet) -> Option<u32> {
     if rules == 0 { None } else { Some(forget(rules.trailing_zeros()) & (RULES_MAX as u32 - 1)) }
 }
 
@@ -300,7 +325,7 @@ fn bounded(port: u16) -> usize {
 }
 
 #[inline(always)]
-fn enforced(rule: &Rule, reason: Reason) -> Verdict {
+pub(crate) fn enforced(rule: &Rule, reason: Reason) -> Verdict {
     match (reason.action(), rule.dry_run) {
         (Action::Pass, _) | (Action::Drop, 0) => Verdict { reason, rule: rule.row },
         (Action::Drop, _) => Verdict { reason: Reason::DryRun, rule: rule.row },
@@ -317,22 +342,26 @@ struct Judging {
 #[inline(always)]
 fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
     let rule = judging.rule;
-    let Some(Ok(head)) = maps::seen().map(Seen::head) else { return Reason::InternalError };
-    let may_ask = matches!(head.to, To::Tcp { opening: false, has_payload: true, .. }) && rule.counts_requests != 0;
+    let Some(seen) = maps::seen() else { return Reason::InternalError };
+    let (Ok(head), is_fragment) = (seen.head(), seen.is_fragment_of_tcp()) else { return Reason::InternalError };
+    let is_segment = !is_fragment && matches!(head.to, To::Tcp { opening: false, .. });
+    let may_ask = is_segment && rule.counts_requests != 0 && matches!(head.to, To::Tcp { has_payload: true, .. });
     let is_guarded = rule.guard != 0 && rule.counts_requests != 0;
-    let may_end_handshake = is_guarded && !may_ask && maps::pending().is_some_and(|pending| pending.is_suspect != 0);
-    let proof = match head.to {
-        To::Tcp { opening: false, .. } if proof::is_asked(rule, may_ask) || may_end_handshake => {
-            if frame.seen().is_none() {
-                return Reason::InternalError;
-            }
-            Proof::of(frame, active.word.generation(), judging.index, may_ask)
+    let may_end_handshake =
+        is_segment && is_guarded && !may_ask && maps::pending().is_some_and(|pending| pending.is_suspect != 0);
+    let proof = if is_segment && (proof::is_asked(rule, may_ask) || may_end_handshake) {
+        if frame.seen().is_none() {
+            return Reason::InternalError;
         }
-        _ => Proof::NONE,
+        Proof::of(frame, active.word.generation(), judging.index, may_ask)
+    } else {
+        Proof::NONE
     };
     let mut is_unaccounted = false;
     let (opening, requests, pending) = match head.to {
-        To::Tcp { opening: false, .. } if may_ask && !proof.is_ignored() => {
+        // What begins in it is in other packets too, and what it says of its connection may not be what is put together.
+        To::Tcp { opening, .. } if is_fragment => (opening, 1, Leaves::Nothing),
+        To::Tcp { .. } if may_ask && !proof.is_ignored() => {
             let judged = conversations::judge(frame, rule.counts_requests == 2);
             is_unaccounted = judged.is_unaccounted() && proof.is_proven();
             (false, judged.requests(), if judged.is_pending() { Leaves::Conversation } else { Leaves::Nothing })
@@ -343,13 +372,14 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
             if frame.seen().is_none() {
                 return Reason::InternalError;
             }
-            let part = Part::of_datagram(active.word.generation());
+            let part = Part::of_datagram(active.word.generation(), judging.index);
             (part.opens(), part.requests(), Leaves::Flow)
         }
         To::Tcp { opening, .. } => (opening, 0, Leaves::Nothing),
         // Whatever it is, it may be anything.
         To::Unwalkable => (true, 1, Leaves::Nothing),
-        To::Udp { .. } | To::Fragment | To::Other | To::Essential => (false, 0, Leaves::Nothing),
+        To::Fragment => (false, is_fragment as u32, Leaves::Nothing),
+        To::Udp { .. } | To::Other | To::Essential => (false, 0, Leaves::Nothing),
     };
     let Some(seen) = maps::seen() else { return Reason::InternalError };
     let cost = Cost::new(opening, requests, seen.ip_bytes(), proof);
@@ -362,10 +392,9 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
         () if may_end_handshake && proof.is_proven() && seen.is_opening() => cost.guarded(Side::Opened),
         () => cost,
     };
-    let by = if proof.is_established() { BY_ESTABLISHED } else { 0 };
-    let reason = judge_source(active, judging, seen.source(), cost, by);
-    if proof.is_evidence() && reason.action() == Action::Pass {
-        prove(active, judging.index, seen.source(), proof.is_first());
+    let reason = judge_source(active, judging, seen.source(), cost);
+    if cost.is_evidence() && reason.action() == Action::Pass {
+        prove(active, judging.index, seen.source(), cost.is_first());
     }
     let decisive = match pending {
         Leaves::Nothing => return reason,
@@ -374,7 +403,8 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
     };
     // Of a source that is not remembered nothing else is.
     if decisive != Reason::NotAdmitted && decisive.action() == Action::Pass {
-        let _always_zero = maps::remember_pending();
+        let is_counted = reason == Reason::WithinLimit || cost.is_established();
+        let _always_zero = remember_pending(active.word.generation(), is_counted as u32);
     }
     reason
 }
@@ -391,7 +421,8 @@ enum Leaves {
 
 /// Holds the source to the rule's limits, in the maps of its family.
 #[inline(always)]
-fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost, by: u32) -> Reason {
+fn judge_source(active: Active, judging: Judging, source: Address, cost: Cost) -> Reason {
+    let by = if cost.is_established() { BY_ESTABLISHED } else { 0 };
     let Active { config, word } = active;
     let generation = word.generation();
     let Judging { index, rule, .. } = judging;

@@ -51,10 +51,10 @@ impl Proof {
         self.0 & IGNORED != 0
     }
 
-    /// Whether it says something of its source's connections: that this is the first that is known of one, or that too many were opened.
+    /// Whether its source was refused a connection, after it had opened as many as it may.
     #[inline(always)]
-    pub(crate) const fn is_evidence(self) -> bool {
-        self.0 & (FIRST | ARMED) != 0
+    pub(crate) const fn is_armed(self) -> bool {
+        self.0 & ARMED != 0
     }
 
     /// Whether it is the first that is known of its connection.

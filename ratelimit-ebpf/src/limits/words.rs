@@ -20,6 +20,8 @@ const COST_ESTABLISHED: u32 = 60;
 const COST_ASKED: u32 = 59;
 /// Two bits: what the guard counts, by how far the code of its side is behind that of [`Side::Evidence`].
 const COST_GUARDED: u32 = 57;
+const COST_FIRST: u32 = 56;
+const COST_ARMED: u32 = 55;
 const COST_REQUESTS: u32 = 32;
 
 impl Cost {
@@ -29,7 +31,8 @@ impl Cost {
     #[inline(always)]
     pub(crate) const fn new(opening: bool, requests: u32, bytes: u32, proof: Proof) -> Self {
         let proven = (proof.is_proven() as u64) << COST_PROVEN | (proof.is_established() as u64) << COST_ESTABLISHED;
-        Self((opening as u64) << COST_OPENS | proven | (requests as u64) << COST_REQUESTS | bytes as u64)
+        let evidence = (proof.is_first() as u64) << COST_FIRST | (proof.is_armed() as u64) << COST_ARMED;
+        Self((opening as u64) << COST_OPENS | proven | evidence | (requests as u64) << COST_REQUESTS | bytes as u64)
     }
 
     /// It, of a packet of whose source it was asked already whether it is known.
@@ -54,6 +57,18 @@ impl Cost {
     #[inline(always)]
     pub(crate) const fn is_established(self) -> bool {
         self.has(COST_ESTABLISHED)
+    }
+
+    /// Whether it says something of its source's connections: that this is the first that is known of one, or that too many were opened.
+    #[inline(always)]
+    pub(crate) const fn is_evidence(self) -> bool {
+        self.has(COST_FIRST) || self.has(COST_ARMED)
+    }
+
+    /// Whether it is the first that is known of its connection.
+    #[inline(always)]
+    pub(crate) const fn is_first(self) -> bool {
+        self.has(COST_FIRST)
     }
 
     #[inline(always)]
