@@ -190,6 +190,13 @@ pub const fn standing(state: u32) -> Standing {
     }
 }
 
+/// Whether a socket in this state listens.
+#[inline(always)]
+pub const fn is_listening(state: u32) -> bool {
+    const LISTEN: u32 = 10;
+    state == LISTEN
+}
+
 /// Whether a socket in this state has ended its side: it answers nothing any more.
 #[inline(always)]
 pub const fn has_ended(state: u32) -> bool {

@@ -105,8 +105,10 @@ extern "C" fn refused_segment(ctx: *mut xdp_md, generation: u32, source: u64, wh
     }
     pending.connection = Key::NONE;
     pending.is_suspect = maps::may_be_noted(config, key.unproven(), hash) as u32;
+    // What the guard notes of a suspect source refuses nothing.
     if pending.is_suspect != 0
         && let Some(term) = proof::refused(&frame, generation, key)
+        && term.verdict().reason != Reason::Guard
     {
         return term.word();
     }

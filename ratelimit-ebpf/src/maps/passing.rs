@@ -33,6 +33,7 @@ pub(crate) struct Seen {
     segment: Segment,
     /// What its socket says, if `has_peer`.
     peer: Peer,
+    headers: Headers,
     ip_bytes: u32,
     /// The frame's length as far as the parser asked for it.
     pub(crate) frame_bytes: u32,
@@ -52,6 +53,18 @@ pub(crate) struct Seen {
     fragment: u8,
     reserved: [u8; 6],
 }
+
+/// As much of a segment's headers as a socket that listens is asked about, in network order.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Headers {
+    pub(crate) ip: [u32; IPV6_WORDS],
+    pub(crate) tcp: [u32; 5],
+    reserved: u32,
+}
+
+const IPV4_WORDS: usize = 5;
+const IPV6_WORDS: usize = 10;
 
 /// What a [`Seen`] is.
 mod seen_is {
@@ -167,6 +180,29 @@ impl Seen {
     #[inline(always)]
     pub(crate) fn peer(&self) -> Option<Peer> {
         if read!(self.has_peer) == 0 { None } else { Some(read!(self.peer)) }
+    }
+
+    /// Writes the headers of a segment like this one: what says who sent it to whom, and what of.
+    #[inline(always)]
+    pub(crate) fn write_headers(&mut self, segment: &Segment) -> (&mut Headers, u32) {
+        let (source, destination, is_v6) = (read!(self.source), read!(self.destination), read!(self.is_v6) != 0);
+        let ports = u32::from(segment.source_port.to_be()) | u32::from(self.port().to_be()) << 16;
+        let headers = &mut self.headers;
+        // The length of the header in words, and of flags only that of an acknowledgement.
+        headers.tcp = [ports, segment.sequence.to_be(), segment.acknowledged.to_be(), 0x0000_1050, 0];
+        if is_v6 {
+            headers.ip[0] = 0x60;
+            for (at, half) in [source[0], source[1], destination[0], destination[1]].into_iter().enumerate() {
+                headers.ip[2 + 2 * at] = half as u32;
+                headers.ip[3 + 2 * at] = (half >> 32) as u32;
+            }
+            (headers, (IPV6_WORDS * size_of::<u32>()) as u32)
+        } else {
+            headers.ip[0] = 0x45;
+            headers.ip[3] = source[0] as u32;
+            headers.ip[4] = destination[0] as u32;
+            (headers, (IPV4_WORDS * size_of::<u32>()) as u32)
+        }
     }
 
     /// Whether its socket waits for the end of a handshake.

@@ -4,12 +4,12 @@ use core::arch::asm;
 
 use aya_ebpf::bindings::{bpf_sock, bpf_sock_tuple, xdp_md};
 use aya_ebpf::helpers::generated::{
-    bpf_sk_release, bpf_skc_lookup_tcp, bpf_skc_to_tcp_request_sock, bpf_skc_to_tcp_sock,
+    bpf_sk_release, bpf_skc_lookup_tcp, bpf_skc_to_tcp_request_sock, bpf_skc_to_tcp_sock, bpf_tcp_check_syncookie,
 };
 use ratelimit_common::conversation::Peer;
 use ratelimit_common::layout::SocketFields;
 use ratelimit_common::packet::Segment;
-use ratelimit_common::proof::{Socket, Standing, has_ended, standing};
+use ratelimit_common::proof::{Socket, Standing, has_ended, is_listening, standing};
 use ratelimit_common::source::Address;
 
 use super::{Seen, to_see};
@@ -100,6 +100,7 @@ fn look_up<T>(ctx: *mut xdp_md, tuple: &T, bytes: usize, seen: &mut Seen, segmen
         standing = match standing {
             Standing::Established => established(socket, state, seen, segment),
             Standing::Answered => answered(socket, seen, segment),
+            Standing::Unknown if is_listening(state) => listening(socket, seen, segment),
             Standing::Unknown | Standing::Ignored => standing,
         };
     }
@@ -171,6 +172,30 @@ fn answered(socket: *mut bpf_sock, seen: &mut Seen, segment: &Segment) -> Standi
         is_opening: 1,
         ..Peer::default()
     });
+    Standing::Established
+}
+
+/// What a socket says that listens: where SYNs are answered by cookies, what ends the handshake has one, and so has the first payload.
+#[inline(always)]
+fn listening(socket: *mut bpf_sock, seen: &mut Seen, segment: &Segment) -> Standing {
+    let peer = Peer {
+        received: segment.sequence,
+        window_end: segment.sequence.wrapping_add(WINDOW_FIRST_MAX),
+        said: segment.acknowledged,
+        is_first: 1,
+        is_opening: 1,
+        ..Peer::default()
+    };
+    let (headers, ip_bytes) = seen.write_headers(segment);
+    let tcp = headers.tcp.as_mut_ptr().cast();
+    // SAFETY: a socket from a look-up, that was not released; the kernel reads so many bytes of both headers, all written.
+    let answer = unsafe {
+        bpf_tcp_check_syncookie(socket.cast(), headers.ip.as_mut_ptr().cast(), ip_bytes, tcp, size_of_val(&headers.tcp) as u32)
+    };
+    if answer != 0 {
+        return Standing::Unknown;
+    }
+    seen.keep_peer(peer);
     Standing::Established
 }
 
