@@ -22,7 +22,7 @@ use ratelimit_common::packet::{self, Parsed, Target, parse};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_userspace::datapath::Datapath as _;
-use ratelimit_userspace::desired::{Access, Bans, Grant, Limit, Mode, Policy, Ports, Refuse, Rule, WindowForm};
+use ratelimit_userspace::desired::{Access, Bans, Grant, Guard, Limit, Mode, Policy, Ports, Refuse, Rule, WindowForm};
 
 const STEPS: u32 = 120_000;
 /// Packets of any kind whose segments are held against the rule alone.
@@ -32,7 +32,7 @@ const STEPS_BETWEEN_COUNTS: u32 = 500;
 /// For so long packets take no old note for a new one though no daemon comes by.
 const DAEMON_AWAY_MAX_NS: u64 = 20 * 86_400 * SECOND_NS;
 /// A segment's timestamps, as most have them.
-const TIMESTAMP: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+const TIMESTAMP: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 9];
 /// Packets under pressure, of each of which the verdict is asked.
 const STEPS_UNDER_PRESSURE: u32 = 8000;
 /// Where nobody of [`SOURCES`] is.
@@ -108,6 +108,8 @@ fn random_rule(random: &mut Random, name: &str, now: Nanos) -> Rule {
         from,
         to,
         mode: if random.one_in(8) { Mode::DryRun } else { Mode::Enforce },
+        // What the guard refuses is proven by a socket; what it makes of others' attempts is in tests/guard.rs.
+        guard: Guard::Off,
         refuse: if random.one_in(3) { Refuse::All } else { Refuse::Excess },
         until: random_end(random, now),
         bans,
@@ -191,6 +193,10 @@ fn twin_of_rule(name: &'static str, rule: &Rule) -> oracle::Rule {
         refuse: match rule.refuse {
             Refuse::Excess => oracle::Refuse::Excess,
             Refuse::All => oracle::Refuse::All,
+        },
+        guard: match rule.guard {
+            Guard::Auto => oracle::Guard::Auto,
+            Guard::Off => oracle::Guard::Off,
         },
         mode: match rule.mode {
             Mode::Enforce => oracle::Mode::Enforce,
@@ -530,15 +536,16 @@ fn as_many_requests_begin_in_a_random_segment_as_the_oracle_says() {
         let Kind::Tcp { source_port, port, .. } = packet.kind else { continue };
         let expected = parts.requests(&packet, TEN_O_CLOCK.0);
         let frame = frame.as_slice();
-        let Parsed::Ip(packet::Packet { target: Target::Tcp { segment, .. }, .. }) = parse(&frame) else {
+        let Parsed::Ip(packet::Packet { target: Target::Tcp { segment, opening, .. }, .. }) = parse(&frame) else {
             panic!("{packet:?} is no segment: {frame:02x?}");
         };
-        if segment.payload_bytes == 0 {
+        // What comes with a SYN is no part of a conversation.
+        if segment.payload_bytes == 0 || opening {
             continue;
         }
         let name = (packet.source, packet.destination, source_port, port);
         let before = known.get(&name).copied();
-        let Turn { requests, newest } = turn(&frame, &segment, before);
+        let Turn { requests, newest, .. } = turn(&frame, &segment, before, None);
         assert_eq!(u64::from(requests), expected, "seed {seed}, step {step}: {before:#?}, {packet:?}");
         known.insert(name, newest);
         counted += requests;

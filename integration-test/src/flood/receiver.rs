@@ -239,6 +239,7 @@ pub fn counts_of(kernel: &mut Kernel, wire: &Wire) -> Result<Counts> {
             | Reason::Contended
             | Reason::Banned
             | Reason::Denied
+            | Reason::Guard
             | Reason::TooManyTags => &mut counts.other,
         };
         *kind += tally.packets;
