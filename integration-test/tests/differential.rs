@@ -108,14 +108,14 @@ fn random_rule(random: &mut Random, name: &str, now: Nanos) -> Rule {
         from,
         to,
         mode: if random.one_in(8) { Mode::DryRun } else { Mode::Enforce },
-        // What the guard refuses is proven by a socket; what it makes of others' attempts is in tests/guard.rs.
+        // What the guard refuses is proven by a socket, or of a source that has too many of them: no frame here has one.
         guard: Guard::Off,
         refuse: if random.one_in(3) { Refuse::All } else { Refuse::Excess },
         until: random_end(random, now),
         bans,
         shadow_limits: random_limits(random, name, 0, 3)
             .into_iter()
-            .map(|limit| Limit { slot: limit.slot | 1 << 29, ..limit })
+            .map(|limit| Limit { slot: limit.slot | 1 << 28, ..limit })
             .collect(),
         ..Rule::new(name.into(), ports, limits)
     }

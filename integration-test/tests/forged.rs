@@ -171,7 +171,8 @@ fn ten_million_forged_segments_from_all_ports_take_nothing_from_an_open_connecti
     println!("{answered} requests answered in {took:?}; {} forged segments: {}", forged(&stats), stats["reasons"]);
     assert_eq!((banned(&lab), proven(&lab)), (0, answered), "{stats:#}");
     assert_eq!(logged(&lab) as u64, answered);
-    // As many as anybody may be let in in its name.
+    // As many as are within the limit of what anyone can forge, and what repeats these; and those to the owner's own port, which its
+    // socket does not take.
     let passed = number(&stats, "/interfaces/1/packets/passed");
-    println!("{passed} of them passed");
+    assert!(passed < forged(&stats) / 50, "{passed} of them passed");
 }

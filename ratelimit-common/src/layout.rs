@@ -178,9 +178,9 @@ pub const UNLISTED_PER_LINE: u32 = 4;
 /// Sources remembered of each family unless the daemon says otherwise. // 262144 x 128 B = 34 MB
 pub const SOURCES_CAPACITY: u32 = 262_144;
 /// Reasons that the counters have room for.
-pub const REASONS_MAX: usize = 24;
+pub const REASONS_MAX: usize = 32;
 
-const _: () = assert!(Reason::ALL.len() <= REASONS_MAX);
+const _: () = assert!(Reason::ALL.len() <= REASONS_MAX && REASONS_MAX.is_power_of_two());
 
 /// Class of a port that no rule protects.
 pub const CLASS_NONE: u8 = 0;
@@ -579,7 +579,7 @@ pub struct Counters {
     pub by_reason: [Tally; REASONS_MAX],
 }
 
-const _: () = assert!(size_of::<Counters>() == 384);
+const _: () = assert!(size_of::<Counters>() == 512);
 
 /// Rows of counters that rules can have: enough for those that packets read and those that take their place.
 pub const ROWS_MAX: usize = 2 * RULES_MAX;
