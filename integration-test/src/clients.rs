@@ -189,7 +189,10 @@ impl Client {
     /// Some of the server's answer, or the whole.
     fn hear(&mut self, random: &mut Random) {
         // Beside what is no answer (`100 Continue`, clear and in a record; two session tickets), and more.
-        let bytes = random.of(&[1, 24, 25, 26, 46, 47, 48, 200, 479, 480, 580, 581, 699, 700, 1448, 60_000]);
+        let bytes = random.of(&[
+            1, 24, 25, 26, 46, 47, 48, 200, 239, 240, 290, 479, 480, 580, 581, 699, 700, 701, 1448, 16_383, 16_384,
+            60_000,
+        ]);
         self.heard = self.heard.wrapping_add(bytes);
         if random.one_in(40) {
             // Less than it has heard before, as a segment that was overtaken says it.
@@ -251,13 +254,15 @@ fn http1(random: &mut Random) -> Vec<u8> {
             "MKCALENDAR",
             "PROPFIND",
         ]);
-        let version = random.of(&["1.1", "1.1", "1.1", "1.0", "2.0"]);
+        // Some servers take the longer ones, and none the others.
+        let version = random.of(&["1.1", "1.1", "1.1", "1.1", "1.0", "2.0", "1.1  ", "1.01", "1.1x", "11", "a.html"]);
+        let protocol = random.of(&["HTTP", "HTTP", "HTTP", "http", "HTTQ"]);
         let end = random.of(&["\r\n", "\r\n", "\r\n", "\n"]);
         if random.one_in(12) {
             // Servers skip it.
             bytes.extend(end.bytes());
         }
-        bytes.extend(format!("{method} /{} HTTP/{version}{end}", "a".repeat(random.index(60))).bytes());
+        bytes.extend(format!("{method} /{} {protocol}/{version}{end}", "a".repeat(random.index(60))).bytes());
         for _ in 0..random.below(4) {
             bytes.extend(format!("X-Header: {}{end}", "GET / HTTP/1.1 ".repeat(random.index(12))).bytes());
         }
@@ -293,11 +298,23 @@ const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 const APPLICATION_DATA: u8 = 23;
 
-/// A client's hello, and what it sends before its first request: by TLS 1.2, by 1.3, or what is neither. None of it is as short as HTTP/2's
-/// headers, for which a record of an application would be taken where the hello was not seen.
+/// The protocols that a hello offers, HTTP/2 among them.
+const OFFER_OF_HTTP2: &[u8] = b"\x02h2\x08http/1.1";
+
+/// A client's hello, and what it sends before its first request: by TLS 1.2, by 1.3, or what is neither.
 fn tls_start(random: &mut Random) -> Vec<u8> {
     let mut bytes = record(HANDSHAKE, 200 + random.index(400));
-    bytes.extend(record(CHANGE_CIPHER_SPEC, 1));
+    if random.one_in(2) {
+        bytes[100..][..OFFER_OF_HTTP2.len()].copy_from_slice(OFFER_OF_HTTP2);
+    }
+    if !random.one_in(5) {
+        bytes.extend(record(CHANGE_CIPHER_SPEC, 1));
+    }
+    if random.one_in(6) {
+        // A certificate, and the proof of it.
+        bytes.extend(record(APPLICATION_DATA, 725));
+        bytes.extend(record(APPLICATION_DATA, 281));
+    }
     let (finished, len) = random.of(&[
         (HANDSHAKE, 40),
         (HANDSHAKE, 77),
@@ -305,8 +322,10 @@ fn tls_start(random: &mut Random) -> Vec<u8> {
         (APPLICATION_DATA, 53),
         (APPLICATION_DATA, 61),
         (APPLICATION_DATA, 69),
-        (APPLICATION_DATA, 77),
-        (APPLICATION_DATA, 52),
+        (APPLICATION_DATA, 85),
+        (APPLICATION_DATA, 128),
+        (APPLICATION_DATA, 129),
+        (APPLICATION_DATA, 272),
     ]);
     bytes.extend(record(finished, len));
     bytes
@@ -329,10 +348,10 @@ fn tls(random: &mut Random) -> Vec<u8> {
             0,
         ]);
         let at_most = random.of(&[1, 120, 120, 600, 600, 16_384]);
-        // An alert of TLS 1.3 and what is nearly one, a frame of HTTP/2's control where nobody knows the cipher, or what is none of
-        // its headers by any cipher.
-        let short = random.of(&[18, 19, 19, 20, 26, 32, 33, 37, 38, 41]);
-        bytes.extend(record(kind, if at_most == 1 { short } else { 51 + random.index(at_most) }));
+        // An alert of TLS 1.3 and what is nearly one; frames of HTTP/2's control, one or two, by the ciphers of TLS 1.3 and by others; its
+        // shortest headers, and several of them in one record.
+        let short = random.of(&[18, 19, 19, 20, 26, 26, 27, 30, 31, 33, 34, 37, 38, 41, 43, 44, 45, 50, 59, 87, 157]);
+        bytes.extend(record(kind, if at_most == 1 { short } else { 20 + random.index(at_most) }));
     }
     bytes
 }

@@ -375,6 +375,11 @@ fn length(len: usize) -> u16 {
     u16::try_from(len).expect("a packet of at most 65535 bytes")
 }
 
+/// The Internet checksum (RFC 1071).
+pub fn checksum(bytes: &[u8]) -> u16 {
+    !ones_sum(0, bytes)
+}
+
 /// The Internet checksum's sum (RFC 1071), not yet inverted.
 fn ones_sum(start: u32, bytes: &[u8]) -> u16 {
     let mut sum = bytes

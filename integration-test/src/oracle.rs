@@ -30,7 +30,7 @@ pub enum Unit {
     Packets,
     /// A byte of an IP packet.
     Bytes,
-    /// What begins a turn of a conversation.
+    /// What a client asks for: of TCP, by its turns and by what its segments say.
     Requests,
 }
 
@@ -71,6 +71,16 @@ pub enum Refuse {
     Excess,
     /// Everything to the rule's ports.
     All,
+}
+
+/// Whether a limit of requests counts attempts to connect beside. It refuses none of them, and what it does refuse is proven by a
+/// socket, which nothing is that the oracle is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// It does.
+    Auto,
+    /// It counts requests alone.
+    Off,
 }
 
 /// Whether a rule drops.
@@ -114,6 +124,8 @@ pub struct Rule {
     pub shadows: Vec<Unit>,
     /// What is dropped.
     pub refuse: Refuse,
+    /// What is counted beside.
+    pub guard: Guard,
     /// Whether it is.
     pub mode: Mode,
     /// When it ends.
@@ -358,6 +370,7 @@ impl Oracle {
 
     fn judge_by(&mut self, rule: &Rule, packet: &Packet, now: Nanos) -> Outcome {
         let part = self.part(rule, packet, now);
+        let is_guarded = part.opens && part.requests == 0 && matches!(packet.kind, Kind::Tcp { .. }) && rule.guards();
         let cost = |unit: Unit| match unit {
             Unit::Connections => u64::from(part.opens),
             Unit::Requests => part.requests,
@@ -371,7 +384,7 @@ impl Oracle {
         if outcome.passes() || goes_on {
             self.parts.remember(part.newest);
         }
-        outcome
+        if outcome == Outcome::NotCounted && is_guarded { Outcome::WithinLimit } else { outcome }
     }
 
     /// What of its connection a packet is, as far as this rule asks.
@@ -533,6 +546,10 @@ impl Oracle {
 impl Rule {
     fn counts(&self, unit: Unit) -> bool {
         self.limits.iter().any(|limit| limit.unit == unit) || self.shadows.contains(&unit)
+    }
+
+    fn guards(&self) -> bool {
+        self.guard == Guard::Auto && self.limits.iter().any(|limit| limit.unit == Unit::Requests)
     }
 
     fn is_for(&self, packet: &Packet) -> bool {

@@ -23,7 +23,7 @@ use ratelimit_common::source::Address;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_userspace::datapath::Datapath as _;
 use ratelimit_userspace::desired::{
-    Access, Bans, Grant, Limit, Mode, Policy, Ports, QuicPorts, Refuse, Rule, Unparsable, WindowForm,
+    Access, Bans, Grant, Guard, Limit, Mode, Policy, Ports, QuicPorts, Refuse, Rule, Unparsable, WindowForm,
 };
 
 const STEPS: u32 = 120_000;
@@ -34,7 +34,7 @@ const STEPS_BETWEEN_COUNTS: u32 = 500;
 /// For so long packets take no old note for a new one though no daemon comes by.
 const DAEMON_AWAY_MAX_NS: u64 = 20 * 86_400 * SECOND_NS;
 /// A segment's timestamps, as most have them.
-const TIMESTAMP: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+const TIMESTAMP: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 9];
 /// Packets under pressure, of each of which the verdict is asked.
 const STEPS_UNDER_PRESSURE: u32 = 8000;
 /// Where nobody of [`SOURCES`] is.
@@ -110,12 +110,14 @@ fn random_rule(random: &mut Random, name: &str, now: Nanos) -> Rule {
         from,
         to,
         mode: if random.one_in(8) { Mode::DryRun } else { Mode::Enforce },
+        // What the guard refuses is proven by a socket, or of a source that has too many of them: no frame here has one.
+        guard: Guard::Off,
         refuse: if random.one_in(3) { Refuse::All } else { Refuse::Excess },
         until: random_end(random, now),
         bans,
         shadow_limits: random_limits(random, name, 0, 3)
             .into_iter()
-            .map(|limit| Limit { slot: limit.slot | 1 << 29, ..limit })
+            .map(|limit| Limit { slot: limit.slot | 1 << 28, ..limit })
             .collect(),
         quic_ports: random.of(&[QuicPorts::DEFAULT, QuicPorts::NONE]),
         unparsable: random.of(&[Unparsable::Drop, Unparsable::Count]),
@@ -195,6 +197,10 @@ fn twin_of_rule(name: &'static str, rule: &Rule) -> oracle::Rule {
         refuse: match rule.refuse {
             Refuse::Excess => oracle::Refuse::Excess,
             Refuse::All => oracle::Refuse::All,
+        },
+        guard: match rule.guard {
+            Guard::Auto => oracle::Guard::Auto,
+            Guard::Off => oracle::Guard::Off,
         },
         mode: match rule.mode {
             Mode::Enforce => oracle::Mode::Enforce,
@@ -556,15 +562,16 @@ fn as_many_requests_begin_in_a_random_segment_as_the_oracle_says() {
         let Kind::Tcp { source_port, port, is_fragment: false, .. } = packet.kind else { continue };
         let expected = parts.requests(&packet, TEN_O_CLOCK.0, &[443]);
         let frame = frame.as_slice();
-        let Parsed::Ip(packet::Packet { target: Target::Tcp { segment, .. }, .. }) = parse(&frame) else {
+        let Parsed::Ip(packet::Packet { target: Target::Tcp { segment, opening, .. }, .. }) = parse(&frame) else {
             panic!("{packet:?} is no segment: {frame:02x?}");
         };
-        if segment.payload_bytes == 0 {
+        // What comes with a SYN is no part of a conversation.
+        if segment.payload_bytes == 0 || opening {
             continue;
         }
         let name = (packet.source, packet.destination, source_port, port);
         let before = known.get(&name).copied();
-        let Turn { requests, newest } = turn(&frame, &segment, before);
+        let Turn { requests, newest, .. } = turn(&frame, &segment, before, None);
         assert_eq!(u64::from(requests), expected, "seed {seed}, step {step}: {before:#?}, {packet:?}");
         known.insert(name, newest);
         counted += requests;

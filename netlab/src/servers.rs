@@ -154,11 +154,34 @@ pub fn nginx_with_tls(
     clear: &[SocketAddr],
     tls: &[SocketAddr],
 ) -> Result<Child> {
+    start_nginx_with_tls(namespace, directory, clear, tls, "ssl")
+}
+
+/// The same, which speaks HTTP/2 there too.
+///
+/// # Errors
+/// As for [`nginx_with_tls`].
+pub fn nginx_with_http2(
+    namespace: &Namespace,
+    directory: &Path,
+    clear: &[SocketAddr],
+    tls: &[SocketAddr],
+) -> Result<Child> {
+    start_nginx_with_tls(namespace, directory, clear, tls, "ssl http2")
+}
+
+fn start_nginx_with_tls(
+    namespace: &Namespace,
+    directory: &Path,
+    clear: &[SocketAddr],
+    tls: &[SocketAddr],
+    speaks: &str,
+) -> Result<Child> {
     let [key, certificate] = ["key.pem", "certificate.pem"].map(|name| directory.join(name).display().to_string());
     let subject = ["-subj", "/CN=server.test", "-days", "30", "-keyout", &key, "-out", &certificate];
     must("openssl", &[&["req", "-x509", "-newkey", "rsa:2048", "-nodes"], &subject[..]].concat())?;
     let mut listen: String = clear.iter().map(|address| format!("listen {address}; ")).collect();
-    listen.extend(tls.iter().map(|address| format!("listen {address} ssl; ")));
+    listen.extend(tls.iter().map(|address| format!("listen {address} {speaks}; ")));
     listen += &format!("ssl_certificate {certificate}; ssl_certificate_key {key};");
     start_nginx(namespace, directory, &[clear, tls].concat(), &listen)
 }

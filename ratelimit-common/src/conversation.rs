@@ -109,7 +109,7 @@ pub struct Peer {
     pub received: u32,
     /// The first byte that it does not take yet (`rcv_wup + rcv_wnd`).
     pub window_end: u32,
-    /// The next byte that it will send (`snd_nxt`).
+    /// The next byte that its program will give it to send (`write_seq`).
     pub said: u32,
     /// 1: it has received no payload yet.
     pub is_first: u8,

@@ -122,7 +122,7 @@ pub struct SocketFields {
     pub window_at: u32,
     /// `tcp_sock.rcv_wnd`
     pub window: u32,
-    /// `tcp_sock.snd_nxt`
+    /// `tcp_sock.write_seq`
     pub said: u32,
     /// `tcp_sock.snd_una`
     pub unacknowledged: u32,

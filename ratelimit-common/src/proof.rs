@@ -142,7 +142,7 @@ pub struct Socket {
     pub window_at: u32,
     /// The window: `rcv_wnd`.
     pub window: u32,
-    /// The next byte that it will send: `snd_nxt`.
+    /// The next byte that it will be given to send: `write_seq`.
     pub said: u32,
     /// The first byte that its peer has not acknowledged: `snd_una`.
     pub unacknowledged: u32,

@@ -305,7 +305,7 @@ fn guard_words(rule: &Rule) -> Option<String> {
     });
     let guarded = guarded.collect::<Vec<_>>().join(", ");
     match rule.guard {
-        _ if guarded.is_empty() => None,
+        _ if guarded.is_empty() || rule.refuse == Refuse::All => None,
         Guard::Auto => Some(format!("at most {guarded}")),
         Guard::Off => Some("off: nothing bounds what is not counted as a request".to_owned()),
     }

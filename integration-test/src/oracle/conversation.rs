@@ -1,4 +1,4 @@
-//! How many requests begin in a segment of TCP, by what its client has sent and heard so far. HTTP/2 is not in it.
+//! How many requests begin in a segment of TCP, by what its client has sent and says to have heard so far: there is no socket to ask.
 
 use std::ops::Range;
 
@@ -6,10 +6,10 @@ use super::tls::{self, Tls};
 
 /// Farther away, it is another connection.
 const FAR: u32 = 1 << 23;
-/// What is unknown, and longer, is the middle of something.
-const FIRST_BYTES_MAX: usize = 1024;
 /// `HTTP/1.1 100 Continue` and an empty line.
 pub(super) const CONTINUE: u32 = 25;
+/// How many bytes before a version's `/` are its name.
+const NAME: &[u8] = b"HTTP";
 
 #[derive(Clone, Debug)]
 pub(super) struct Conversation {
@@ -23,32 +23,49 @@ pub(super) struct Conversation {
 
 #[derive(Clone, Debug)]
 enum Speaks {
-    Http1 {
-        /// Has sent several requests at once.
-        is_pipelined: bool,
-    },
+    Clear(Clear),
     Tls(Tls),
-    Anything,
-    /// Nobody knows: nothing was seen but the middle of something.
-    Unseen,
+}
+
+/// What is not TLS.
+#[derive(Clone, Debug)]
+struct Clear {
+    /// The bytes before what comes next, as many as a version's name has; none where nobody knows.
+    last: Option<[u8; 4]>,
+    /// A request was counted that had no version yet.
+    is_ahead: bool,
 }
 
 /// Where the client is in its talk with the server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turn {
-    /// What the client had heard when its newest request was counted; 0 is not known.
+    /// What the client had heard when its newest request was counted.
     pub(super) heard: u32,
+    /// Where the segment of that request began.
+    pub(super) at: u32,
     /// The next request is the first.
     pub(super) is_open: bool,
     /// No turn was taken since the first.
     pub(super) is_first: bool,
 }
 
+/// When something is sent: its segment's number, and what the client says to have heard.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    pub(super) sequence: u32,
+    pub(super) heard: u32,
+}
+
 impl Turn {
     /// Bytes heard since; none where it is less than was heard before, as long as it is not far less.
-    pub(super) fn heard_since(self, acknowledged: u32) -> u32 {
-        let less = self.heard.wrapping_sub(acknowledged);
-        if (1..=FAR + 1).contains(&less) { 0 } else { acknowledged.wrapping_sub(self.heard) }
+    pub(super) fn heard_since(self, moment: Moment) -> u32 {
+        let less = self.heard.wrapping_sub(moment.heard);
+        if (1..=FAR + 1).contains(&less) { 0 } else { moment.heard.wrapping_sub(self.heard) }
+    }
+
+    /// A request is counted, and its turn begins.
+    pub(super) fn takes(&mut self, moment: Moment) {
+        *self = Self { heard: moment.heard, at: moment.sequence, is_open: false, is_first: false };
     }
 }
 
@@ -56,26 +73,20 @@ impl Conversation {
     /// The conversation with this segment, and the requests that begin in it.
     pub(super) fn turn(known: Option<&Self>, sequence: u32, acknowledged: u32, payload: &[u8]) -> (Self, u64) {
         let end = sequence.wrapping_add(u32::try_from(payload.len()).expect("a packet's length"));
-        let Some(known) = known else { return Self::begin(end, acknowledged, payload, Some(FIRST_BYTES_MAX)) };
-        if matches!(known.speaks, Speaks::Unseen) {
-            // The server has answered something, which began with this one.
-            let is_answered = known.turn.heard_since(acknowledged) > CONTINUE;
-            return Self::begin(end, acknowledged, payload, (!is_answered).then_some(0));
-        }
+        let moment = Moment { sequence, heard: acknowledged };
+        let Some(known) = known else { return Self::begin(end, moment, payload) };
         let mut now = known.clone();
         let ahead = difference(sequence, known.next);
         if ahead.unsigned_abs() > FAR {
-            return Self::begin(end, acknowledged, payload, None);
+            return Self::begin(end, moment, payload);
         }
         let mut repeated = 0;
         let mut is_late = false;
         if ahead > 0 {
             let start = known.hole.as_ref().map_or(known.next, |hole| hole.start);
             now.hole = Some(start..sequence);
-            if let Speaks::Tls(tls) = &mut now.speaks {
-                tls.leave_out(ahead.unsigned_abs() as usize);
-            }
             now.next = end;
+            now.leave_out(ahead.unsigned_abs() as usize);
         } else if let Some(hole) = known.hole.clone().filter(|hole| is_in(hole, sequence)) {
             if sequence == hole.start {
                 now.hole = Some(end..hole.end).filter(|left| difference(left.end, left.start) > 0);
@@ -83,9 +94,7 @@ impl Conversation {
             is_late = difference(end, known.next) <= 0;
             if !is_late {
                 now.next = end;
-                if let Speaks::Tls(tls) = &mut now.speaks {
-                    tls.lose();
-                }
+                now.lose();
             }
         } else if difference(end, known.next) > 0 {
             repeated = ahead.unsigned_abs() as usize;
@@ -93,98 +102,97 @@ impl Conversation {
         } else {
             return (now, 0);
         }
-        // The rest of a record is looked at no further.
-        let is_rest = ahead == 0 && matches!(&known.speaks, Speaks::Tls(tls) if tls.has_left(payload.len()));
-        if now.turn.heard == 0 && !is_rest {
-            now.turn.heard = acknowledged;
-        }
-        let requests = now.requests(acknowledged, &payload[repeated..], is_late);
+        let requests = now.requests(moment, payload, repeated, is_late);
         (now, requests)
     }
 
-    /// `unknown_max`: what is unknown and longer may be the middle of something. None where the beginning was not missed, or does
-    /// not matter.
-    fn begin(end: u32, acknowledged: u32, payload: &[u8], unknown_max: Option<usize>) -> (Self, u64) {
-        let (speaks, is_open) = match tls::record(payload) {
-            Some((tls::HANDSHAKE, _)) => (Speaks::Tls(Tls::at_hello()), true),
-            Some(_) => (Speaks::Tls(Tls::in_the_middle()), unknown_max.is_none()),
-            None if is_first_of_http1(payload) => (Speaks::Http1 { is_pipelined: false }, true),
-            None if unknown_max.is_none_or(|max| payload.len() <= max) => (Speaks::Anything, true),
-            None => (Speaks::Unseen, false),
+    fn begin(end: u32, moment: Moment, payload: &[u8]) -> (Self, u64) {
+        let speaks = match tls::record(payload) {
+            Some((tls::HANDSHAKE, _)) => Speaks::Tls(Tls::at_hello(moment)),
+            Some(_) => Speaks::Tls(Tls::in_the_middle(moment)),
+            None => Speaks::Clear(Clear { last: Some([0; 4]), is_ahead: false }),
         };
-        let turn = Turn { heard: acknowledged, is_open, is_first: is_open };
+        let turn = Turn { heard: moment.heard, at: moment.sequence, is_open: true, is_first: true };
         let mut new = Self { next: end, hole: None, speaks, turn };
-        let requests = new.requests(acknowledged, payload, false);
+        let requests = new.requests(moment, payload, 0, false);
         (new, requests)
     }
 
-    fn requests(&mut self, acknowledged: u32, fresh: &[u8], is_late: bool) -> u64 {
+    /// Some bytes were never seen.
+    fn leave_out(&mut self, bytes: usize) {
+        match &mut self.speaks {
+            Speaks::Clear(clear) => clear.last = None,
+            Speaks::Tls(tls) => tls.leave_out(self.turn, bytes),
+        }
+    }
+
+    /// Nobody knows what was before what comes next.
+    fn lose(&mut self) {
+        match &mut self.speaks {
+            Speaks::Clear(clear) => clear.last = None,
+            Speaks::Tls(tls) => tls.lose(),
+        }
+    }
+
+    fn requests(&mut self, moment: Moment, payload: &[u8], repeated: usize, is_late: bool) -> u64 {
         let Self { speaks, turn, .. } = self;
         match speaks {
-            Speaks::Http1 { is_pipelined } => http1(is_pipelined, turn, acknowledged, fresh),
-            Speaks::Tls(tls) if is_late => tls.apart(turn, acknowledged, fresh),
-            Speaks::Tls(tls) => tls.requests(turn, acknowledged, fresh),
-            Speaks::Anything => {
-                let is_request = turn.is_open || turn.heard_since(acknowledged) > CONTINUE;
-                if is_request {
-                    *turn = Turn { heard: acknowledged, is_open: false, is_first: false };
-                }
-                u64::from(is_request)
-            }
-            Speaks::Unseen => 0,
+            Speaks::Clear(clear) => clear.requests(turn, moment, &payload[repeated..], is_late),
+            Speaks::Tls(tls) if is_late => tls.apart(turn, moment, payload),
+            Speaks::Tls(tls) => tls.requests(turn, moment, payload, repeated),
         }
     }
 }
 
-fn http1(is_pipelined: &mut bool, turn: &mut Turn, acknowledged: u32, fresh: &[u8]) -> u64 {
-    let next_turn = Turn { heard: acknowledged, is_open: false, is_first: false };
-    if is_request(fresh) || turn.is_open || *is_pipelined {
-        let behind_lines = (1..fresh.len()).filter(|&at| begins_behind_line(fresh, at));
-        let found = u64::from(is_request(fresh)) + behind_lines.count() as u64;
-        // The first is one whatever its method is.
-        let requests = found.max(u64::from(turn.is_open));
-        *is_pipelined |= requests > 1;
-        if requests > 0 {
-            *turn = next_turn;
+impl Clear {
+    /// As many as versions end a line; one for a turn without, which the next version belongs to.
+    fn requests(&mut self, turn: &mut Turn, moment: Moment, fresh: &[u8], is_late: bool) -> u64 {
+        let before = self.last.filter(|_| !is_late);
+        let versions = (0..fresh.len()).filter(|&at| is_version(before, fresh, at)).count() as u64;
+        if !is_late {
+            self.last = match (self.last, fresh.last_chunk()) {
+                (_, Some(last)) => Some(*last),
+                (Some(last), None) => [&last, fresh].concat().last_chunk().copied(),
+                (None, None) => None,
+            };
+        }
+        if versions > 0 {
+            let requests = versions - u64::from(self.is_ahead);
+            self.is_ahead = false;
+            turn.takes(moment);
             return requests;
         }
+        let is_request = turn.is_open || turn.heard_since(moment) > CONTINUE;
+        if is_request {
+            turn.takes(moment);
+            self.is_ahead = true;
+        }
+        u64::from(is_request)
     }
-    let heard = turn.heard_since(acknowledged);
-    if heard > 0 {
-        *turn = next_turn;
-    }
-    u64::from(heard > CONTINUE && !is_web_socket(fresh))
 }
 
-/// Any method, as far as eight bytes tell, or an empty line before it.
-fn is_first_of_http1(bytes: &[u8]) -> bool {
-    let letters = bytes.iter().take(8).take_while(|byte| byte.is_ascii_uppercase()).count();
-    letters == 8 || letters >= 3 && bytes.get(letters) == Some(&b' ') || matches!(bytes[0], b'\r' | b'\n')
-}
-
-const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"];
-
-/// A method, a space, and the beginning of a target where there is room for it in eight bytes.
-fn is_request(bytes: &[u8]) -> bool {
-    let eight = &bytes[..bytes.len().min(8)];
-    let behind = METHODS.iter().find_map(|method| eight.strip_prefix(method.as_bytes())?.strip_prefix(b" "));
+/// Whether the byte here is the `/` of a version that ends a line. What is not in the segment is what it should be, but for what was
+/// `before` it, where that is known.
+fn is_version(before: Option<[u8; 4]>, segment: &[u8], at: usize) -> bool {
+    if segment[at] != b'/' {
+        return false;
+    }
+    let is_named = (1..=NAME.len()).all(|back| {
+        let byte = match at.checked_sub(back) {
+            Some(at) => Some(segment[at]),
+            None => before.map(|before| before[4 + at - back]),
+        };
+        byte.is_none_or(|byte| byte.eq_ignore_ascii_case(&NAME[4 - back]))
+    });
     // Zero is a byte that is not there.
-    behind.is_some_and(|target| target.first().is_none_or(|&byte| byte == 0 || byte > b' '))
-}
-
-/// The same behind an empty line, where as much of a method will do as the segment has; or behind any line that may be the end of
-/// an empty one which began in the segment before.
-fn begins_behind_line(segment: &[u8], at: usize) -> bool {
-    let (before, rest) = segment.split_at(at);
-    let is_behind_empty = at >= 4 && (before.ends_with(b"\n\r\n") || before.ends_with(b"\n\n"));
-    let may_be_behind_empty = at < 4 && before.ends_with(b"\n");
-    let is_cut_off = rest.len() <= 8 && rest.iter().all(u8::is_ascii_uppercase);
-    is_request(rest) && (is_behind_empty || may_be_behind_empty) || is_cut_off && is_behind_empty
-}
-
-/// RFC 6455, section 5.2: no reserved bit but compression's, an opcode that there is, masked.
-fn is_web_socket(bytes: &[u8]) -> bool {
-    bytes.len() >= 6 && bytes[0] & 0x30 == 0 && [0, 1, 2, 8, 9, 10].contains(&(bytes[0] & 0xf)) && bytes[1] >= 0x80
+    let behind = |bytes: usize| segment.get(at + bytes).copied().filter(|byte| *byte != 0);
+    let is_digit = |byte: Option<u8>| byte.is_none_or(|byte| byte.is_ascii_digit());
+    let is_number = is_digit(behind(1)) && behind(2).is_none_or(|dot| dot == b'.') && is_digit(behind(3));
+    // Digits, then blanks, then the line's end: as far as five bytes tell.
+    let rest: Vec<Option<u8>> =
+        (4..9).map(behind).skip_while(|byte| byte.is_some_and(|byte| byte.is_ascii_digit())).collect();
+    let end = rest.iter().find(|byte| !matches!(byte, Some(b' ' | b'\t')));
+    is_named && is_number && end.is_none_or(|end| matches!(end, None | Some(b'\r' | b'\n')))
 }
 
 fn is_in(range: &Range<u32>, number: u32) -> bool {

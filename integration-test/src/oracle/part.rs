@@ -122,6 +122,10 @@ impl Parts {
         let Kind::Tcp { source_port, port, opens, sequence, acknowledged, is_fragment: _ } = packet.kind else {
             return Part::default();
         };
+        // A server that takes payload with a SYN answers it; what comes behind is not known by it.
+        if opens {
+            return Part { opens, requests: 1, newest: Newest::Nothing };
+        }
         let key = (packet.source, packet.destination, source_port, port);
         let (conversation, requests) =
             Conversation::turn(self.conversations.get(&key), sequence, acknowledged, &packet.payload);

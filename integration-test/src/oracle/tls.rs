@@ -1,6 +1,6 @@
-//! Requests of HTTP/1 under TLS, by the headers of its records.
+//! Requests under TLS, by the headers of its records: of HTTP/1, and of HTTP/2 by the lengths of its frames.
 
-use super::conversation::{CONTINUE, Turn};
+use super::conversation::{CONTINUE, Moment, Turn};
 
 const CHANGE_CIPHER_SPEC: u8 = 20;
 pub(super) const HANDSHAKE: u8 = 22;
@@ -8,37 +8,83 @@ const APPLICATION_DATA: u8 = 23;
 
 const HEADER: usize = 5;
 const LENGTH_MAX: usize = 16_384 + 2_048;
+/// Of one segment, so many records are looked at.
+const RECORDS_MAX: usize = 24;
 /// What TLS 1.3 adds to a record.
 const OVERHEAD_1_3: usize = 17;
 /// Taken for what is added where that is not known.
 const OVERHEAD_UNKNOWN: usize = 24;
-/// A client's Finished message of TLS 1.3, by the two lengths of hashes, alone and with an empty list of certificates.
-const FINISHED_1_3: [usize; 4] = [53, 61, 69, 77];
 /// The longest record that a Finished message of TLS 1.2 is in, and the message.
 const FINISHED_1_2_MAX: usize = 112;
 const FINISHED_1_2: usize = 16;
-/// Records of application data before the Finished message of TLS 1.3 that are not of an application.
-const BEFORE_FINISHED_MAX: usize = 3;
+/// The same of TLS 1.3, which comes third at the latest; or it is padded to so many bytes, and has a tag.
+const FINISHED_1_3_MAX: usize = 128;
+const FINISHED_AMONG: usize = 3;
+const PADDING: usize = 64;
+const TAG: usize = 16;
 /// What TLS 1.3 sends at an end.
-const ALERT_BYTES: usize = 2;
-/// Where it may be HTTP/2, its frames that are no requests, and the longest of them.
-const CONTROL: [usize; 4] = [9, 13, 14, CONTROL_MAX];
-const CONTROL_MAX: usize = 17;
-/// Nothing that a server says before it answers is as long, of this many bytes or more.
+const ALERT: usize = 2;
+/// Nothing that a server says while a body is sent is as much, and one more byte for each so many of the body.
 const ANSWER_MIN: u32 = 700;
+const BODY_PER_HEARD: u32 = 32;
 /// A body that was held back for `100 Continue`.
 const BODY_MIN: usize = 8192;
+/// Two of a server's tickets, and the first of them.
+const TICKETS: std::ops::RangeInclusive<u32> = 480..=580;
+const TICKET: std::ops::RangeInclusive<u32> = 240..=290;
+
+/// HTTP/2's frames, in bytes: the acknowledgement of settings; those of control that may be free one by one; two in one record; and what a
+/// server has said before a window is made larger.
+const SETTINGS_ACK: usize = 9;
+const CONTROL: [usize; 2] = [13, CONTROL_MAX];
+const CONTROL_MAX: usize = 17;
+const CONTROL_TWICE: usize = 26;
+const WINDOW: u32 = 16_384;
+/// How many of them are free without that, and among how many records the acknowledgement is.
+const CONTROLS_FREE: u32 = 3;
+const ACK_AMONG: usize = 32;
+/// The longest beginning of HTTP/2 without a request.
+const PREFACE_MAX: usize = 90;
+/// HEADERS: the shortest; what is shorter than any request of HTTP/1; the longest that may come several to a record; how much they differ;
+/// the longest behind another one of its turn; the longest of all.
+const HEADERS_MIN: usize = 10;
+const HTTP1_MIN: usize = 27;
+const HEADERS_SHORT: usize = 64;
+const HEADERS_ALIKE: usize = 16;
+const LATER_HEADERS_MAX: usize = 700;
+const HEADERS_MAX: usize = 4096;
+/// Streams that a server takes at once.
+const STREAMS_MAX: usize = 128;
 
 #[derive(Clone, Debug)]
 pub(super) struct Tls {
     phase: Phase,
     /// What encryption adds to a record.
     overhead: usize,
-    /// Of application data, as long as there was no Finished message.
+    /// Records of application data, of the handshake or behind it.
     records: usize,
     /// Has sent what is as long as an alert, of which there is one.
     is_alerted: bool,
     ahead: Ahead,
+    http2: Http2,
+}
+
+/// What is known of HTTP/2.
+#[derive(Clone, Debug)]
+struct Http2 {
+    is_offered: bool,
+    is_spoken: bool,
+    /// Its preface was counted for the request behind it.
+    is_preface_counted: bool,
+    is_acknowledged: bool,
+    /// What was heard when a frame of control was last taken for an answer's.
+    control_heard: u32,
+    /// Frames of control that were free without an answer.
+    controls: u32,
+    /// Of this turn, 2 at most.
+    headers: u32,
+    /// Length of the newest.
+    headers_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +92,6 @@ enum Phase {
     Hello,
     Changed,
     Finished,
-    /// Seen from the middle on.
-    Unknown,
 }
 
 /// What comes before the next record.
@@ -72,31 +116,46 @@ fn record_of_any_version(kind: u8, header: &[u8]) -> Option<(u8, usize)> {
     ((20..=23).contains(&kind) && (1..=LENGTH_MAX).contains(&length)).then_some((kind, length))
 }
 
+/// Whether HTTP/2's name is somewhere behind `from`: its length, itself, and something behind it.
+fn names_http2(payload: &[u8], from: usize) -> bool {
+    (from.max(1)..payload.len()).any(|at| matches!(payload[at - 1..], [2, b'h', b'2', _, ..]))
+}
+
 impl Tls {
-    pub(super) const fn at_hello() -> Self {
-        Self { phase: Phase::Hello, overhead: 0, records: 0, is_alerted: false, ahead: Ahead::Rest(0) }
+    pub(super) const fn at_hello(moment: Moment) -> Self {
+        let http2 = Http2 {
+            is_offered: false,
+            is_spoken: false,
+            is_preface_counted: false,
+            is_acknowledged: false,
+            control_heard: moment.heard,
+            controls: 0,
+            headers: 0,
+            headers_bytes: 0,
+        };
+        Self { phase: Phase::Hello, overhead: 0, records: 0, is_alerted: false, ahead: Ahead::Rest(0), http2 }
     }
 
-    pub(super) fn in_the_middle() -> Self {
-        Self { phase: Phase::Unknown, overhead: OVERHEAD_UNKNOWN, ..Self::at_hello() }
+    /// It may speak HTTP/2, and has acknowledged the settings.
+    pub(super) const fn in_the_middle(moment: Moment) -> Self {
+        let mut tls = Self::at_hello(moment);
+        tls.phase = Phase::Finished;
+        tls.overhead = OVERHEAD_UNKNOWN;
+        tls.records = ACK_AMONG;
+        tls.http2.is_offered = true;
+        tls
     }
 
-    /// Some bytes never came.
-    pub(super) fn leave_out(&mut self, bytes: usize) {
+    /// Some bytes were never seen.
+    pub(super) fn leave_out(&mut self, turn: Turn, bytes: usize) {
         self.ahead = match self.ahead {
             Ahead::Rest(left) if bytes <= left => Ahead::Rest(left - bytes),
             Ahead::Rest(_) | Ahead::Header(_) | Ahead::Lost => Ahead::Lost,
         };
         // The end of the handshake is among them, which only TLS 1.3 sends without having waited.
-        if matches!(self.phase, Phase::Hello | Phase::Changed) {
-            (self.phase, self.overhead) = (Phase::Finished, OVERHEAD_1_3);
+        if self.phase != Phase::Finished {
+            self.finish(turn.heard, OVERHEAD_1_3);
         }
-    }
-
-    /// Behind the handshake, so much and maybe more is left of a record.
-    pub(super) fn has_left(&self, bytes: usize) -> bool {
-        matches!(self.phase, Phase::Finished | Phase::Unknown)
-            && matches!(self.ahead, Ahead::Rest(left) if left >= bytes)
     }
 
     /// What comes next may be anywhere in a record.
@@ -105,14 +164,16 @@ impl Tls {
     }
 
     /// A segment that comes late is read by itself.
-    pub(super) fn apart(&mut self, turn: &mut Turn, acknowledged: u32, fresh: &[u8]) -> u64 {
+    pub(super) fn apart(&mut self, turn: &mut Turn, moment: Moment, payload: &[u8]) -> u64 {
         let ahead = std::mem::replace(&mut self.ahead, Ahead::Lost);
-        let requests = self.requests(turn, acknowledged, fresh);
+        let requests = self.requests(turn, moment, payload, 0);
         self.ahead = ahead;
         requests
     }
 
-    pub(super) fn requests(&mut self, turn: &mut Turn, acknowledged: u32, fresh: &[u8]) -> u64 {
+    pub(super) fn requests(&mut self, turn: &mut Turn, moment: Moment, payload: &[u8], repeated: usize) -> u64 {
+        self.http2.is_offered |= self.phase == Phase::Hello && names_http2(payload, repeated);
+        let fresh = &payload[repeated..];
         let mut requests = 0;
         let ahead = std::mem::replace(&mut self.ahead, Ahead::Lost);
         let was_lost = matches!(ahead, Ahead::Lost);
@@ -131,7 +192,7 @@ impl Tls {
                 let header = fresh.get(..missing).filter(|_| fresh.len() > 1).map(|rest| [&begun, rest].concat());
                 match header.and_then(|header| record_of_any_version(header[0], &header)) {
                     Some((kind, length)) => {
-                        requests += self.record(turn, acknowledged, (kind, length), false);
+                        requests += self.record(turn, moment, (kind, length), false);
                         missing + length
                     }
                     None => 0,
@@ -139,13 +200,16 @@ impl Tls {
             }
         };
         let mut is_known = true;
-        while is_known && at + HEADER <= fresh.len() {
+        for _ in 0..RECORDS_MAX {
+            if !is_known || at + HEADER > fresh.len() {
+                break;
+            }
             let Some((kind, length)) = record(&fresh[at..]) else {
                 is_known = false;
                 continue;
             };
             let is_small = length <= self.overhead + CONTROL_MAX;
-            requests += self.record(turn, acknowledged, (kind, length), begins);
+            requests += self.record(turn, moment, (kind, length), begins);
             begins &= is_small;
             at += HEADER + length;
         }
@@ -153,43 +217,45 @@ impl Tls {
             _ if !is_known => Ahead::Lost,
             Some(left) => Ahead::Rest(left),
             None if was_lost && at == 0 => Ahead::Lost,
-            None => Ahead::Header(fresh[at..].to_vec()),
+            None if at + HEADER > fresh.len() => Ahead::Header(fresh[at..].to_vec()),
+            None => Ahead::Lost,
         };
-        if requests == 0 && matches!(self.ahead, Ahead::Lost) { self.turn_alone(turn, acknowledged) } else { requests }
+        if requests == 0 && matches!(self.ahead, Ahead::Lost) { self.turn_alone(turn, moment) } else { requests }
     }
 
     /// Where nobody knows where records begin, turns alone tell.
-    fn turn_alone(&self, turn: &mut Turn, acknowledged: u32) -> u64 {
-        let heard = turn.heard_since(acknowledged);
-        if heard as usize <= CONTINUE as usize + HEADER + self.overhead {
+    fn turn_alone(&self, turn: &mut Turn, moment: Moment) -> u64 {
+        let heard = turn.heard_since(moment);
+        let is_first = turn.is_open && self.phase == Phase::Finished;
+        if !is_first && heard <= self.no_answer() {
             return 0;
         }
-        let are_tickets = turn.is_first && (480..=580).contains(&heard);
-        *turn = Turn { heard: acknowledged, is_open: false, is_first: false };
+        let are_tickets = turn.is_first && !is_first && TICKETS.contains(&heard);
+        turn.takes(moment);
         u64::from(!are_tickets)
     }
 
-    fn record(&mut self, turn: &mut Turn, acknowledged: u32, (kind, length): (u8, usize), begins: bool) -> u64 {
+    /// A record that is no answer: `100 Continue`, or frames of control.
+    fn no_answer(&self) -> u32 {
+        CONTINUE + u32::try_from(HEADER + self.overhead).expect("some bytes")
+    }
+
+    fn record(&mut self, turn: &mut Turn, moment: Moment, (kind, length): (u8, usize), begins: bool) -> u64 {
         match (self.phase, kind) {
             (Phase::Hello, CHANGE_CIPHER_SPEC) => self.phase = Phase::Changed,
             (Phase::Changed, HANDSHAKE) if length <= FINISHED_1_2_MAX => {
-                self.finish(turn, acknowledged, length.saturating_sub(FINISHED_1_2));
+                self.finished(turn, moment, length.saturating_sub(FINISHED_1_2));
             }
-            (Phase::Finished | Phase::Unknown, APPLICATION_DATA) => {
-                return self.data(turn, acknowledged, length, begins);
-            }
-            (Phase::Hello | Phase::Changed, APPLICATION_DATA) if FINISHED_1_3.contains(&length) => {
-                self.finish(turn, acknowledged, OVERHEAD_1_3);
+            (Phase::Finished, APPLICATION_DATA) => return self.data(turn, moment, length, begins),
+            // Before the server has said anything, it is early data.
+            (Phase::Hello | Phase::Changed, APPLICATION_DATA) if turn.heard_since(moment) == 0 => {
+                self.overhead = OVERHEAD_1_3;
+                return self.data(turn, moment, length, begins);
             }
             (Phase::Hello | Phase::Changed, APPLICATION_DATA) => {
                 self.records += 1;
-                // Before the server has said anything, it is early data.
-                if turn.heard_since(acknowledged) == 0 {
-                    self.overhead = OVERHEAD_1_3;
-                    return self.data(turn, acknowledged, length, begins);
-                }
-                if self.records > BEFORE_FINISHED_MAX {
-                    self.finish(turn, acknowledged, OVERHEAD_1_3);
+                if length <= FINISHED_1_3_MAX || length % PADDING == TAG || self.records >= FINISHED_AMONG {
+                    self.finished(turn, moment, OVERHEAD_1_3);
                 }
             }
             _ => {}
@@ -198,36 +264,130 @@ impl Tls {
     }
 
     /// What the server has said so far is of the handshake.
-    fn finish(&mut self, turn: &mut Turn, acknowledged: u32, overhead: usize) {
-        (self.phase, self.overhead) = (Phase::Finished, overhead);
-        turn.heard = acknowledged;
+    fn finished(&mut self, turn: &mut Turn, moment: Moment, overhead: usize) {
+        (turn.heard, turn.at) = (moment.heard, moment.sequence);
+        self.finish(moment.heard, overhead);
     }
 
-    fn data(&mut self, turn: &mut Turn, acknowledged: u32, length: usize, begins: bool) -> u64 {
+    fn finish(&mut self, heard: u32, overhead: usize) {
+        (self.phase, self.overhead, self.records) = (Phase::Finished, overhead, 0);
+        self.http2.control_heard = heard;
+    }
+
+    fn data(&mut self, turn: &mut Turn, moment: Moment, length: usize, begins: bool) -> u64 {
         let bytes = length.saturating_sub(self.overhead);
-        if bytes == ALERT_BYTES && self.overhead == OVERHEAD_1_3 && !self.is_alerted {
+        let is_among_first = self.records < ACK_AMONG;
+        self.records = (self.records + 1).min(ACK_AMONG);
+        if bytes == ALERT && self.overhead == OVERHEAD_1_3 && !self.is_alerted {
             self.is_alerted = true;
             return 0;
         }
-        if self.phase == Phase::Unknown && CONTROL.contains(&bytes) {
+        if self.http2.is_offered && self.http2.is_control(*turn, moment, bytes, is_among_first) {
             return 0;
         }
-        let heard = turn.heard_since(acknowledged);
+        if self.http2.is_spoken {
+            return self.http2(turn, moment, bytes);
+        }
+        self.http1(turn, moment, bytes, begins)
+    }
+
+    fn http1(&mut self, turn: &mut Turn, moment: Moment, bytes: usize, begins: bool) -> u64 {
+        let heard = turn.heard_since(moment);
         if turn.is_open {
             // What was heard before it are the tickets.
             let is_first = turn.is_first && heard == 0;
-            *turn = Turn { heard: acknowledged, is_open: false, is_first };
+            turn.takes(moment);
+            turn.is_first = is_first;
+            self.http2.is_preface_counted |= self.http2.is_offered && bytes <= PREFACE_MAX;
             return 1;
         }
-        if heard == 0 || !begins && heard < ANSWER_MIN {
+        if heard == 0 || !begins && !is_answer(*turn, moment) {
+            self.http2.is_preface_counted = false;
+            return 0;
+        }
+        if heard <= self.no_answer() {
             return 0;
         }
         // Behind its handshake a server of TLS 1.3 sends tickets, which are no answer.
-        let may_be_tickets = self.overhead == OVERHEAD_1_3 && turn.is_first;
-        let no_answer = CONTINUE as usize + HEADER + self.overhead;
-        let is_body =
-            heard as usize <= no_answer || may_be_tickets && (bytes >= BODY_MIN || (480..=580).contains(&heard));
-        *turn = Turn { heard: acknowledged, is_open: false, is_first: false };
-        u64::from(!is_body)
+        let are_tickets = self.overhead == OVERHEAD_1_3
+            && turn.is_first
+            && (bytes >= BODY_MIN
+                || TICKETS.contains(&heard)
+                || self.http2.is_preface_counted && TICKET.contains(&heard));
+        turn.is_first = false;
+        if self.http2.is_offered && !are_tickets && (HEADERS_MIN..HTTP1_MIN).contains(&bytes) {
+            self.http2.is_spoken = true;
+            return self.http2(turn, moment, bytes);
+        }
+        turn.takes(moment);
+        if are_tickets {
+            self.http2.is_preface_counted = false;
+        }
+        u64::from(!are_tickets)
     }
+
+    /// A record that may be headers.
+    fn http2(&mut self, turn: &mut Turn, moment: Moment, bytes: usize) -> u64 {
+        if bytes > HEADERS_MAX {
+            let is_answered = is_answer(*turn, moment);
+            if is_answered {
+                (turn.heard, turn.at) = (moment.heard, moment.sequence);
+            }
+            return u64::from(is_answered);
+        }
+        let is_turn = turn.heard_since(moment) > self.no_answer();
+        let http2 = &mut self.http2;
+        if is_turn {
+            (turn.heard, turn.at) = (moment.heard, moment.sequence);
+            http2.headers = 0;
+        }
+        if bytes < HEADERS_MIN {
+            return u64::from(is_turn);
+        }
+        let (before, known) = (http2.headers, http2.headers_bytes);
+        http2.headers = (before + 1).min(2);
+        if before == 0 && (HEADERS_MIN..=HEADERS_SHORT).contains(&known) && bytes > known && bytes % known == 0 {
+            return (bytes / known).min(STREAMS_MAX) as u64;
+        }
+        let is_body = match before {
+            0 => false,
+            1 => bytes.abs_diff(known) > HEADERS_ALIKE || bytes > LATER_HEADERS_MAX,
+            _ => bytes > LATER_HEADERS_MAX,
+        };
+        if is_body {
+            return 0;
+        }
+        http2.headers_bytes = bytes;
+        // The preface was counted for it.
+        u64::from(!std::mem::take(&mut http2.is_preface_counted))
+    }
+}
+
+impl Http2 {
+    /// Whether a record as long is a frame of control, which is free: once where all have to send it, after much was heard, or rarely.
+    fn is_control(&mut self, turn: Turn, moment: Moment, bytes: usize, is_among_first: bool) -> bool {
+        if bytes == SETTINGS_ACK && is_among_first && !self.is_acknowledged {
+            (self.is_spoken, self.is_acknowledged) = (true, true);
+            return true;
+        }
+        if !CONTROL.contains(&bytes) && bytes != CONTROL_TWICE {
+            return false;
+        }
+        let since_control = moment.heard.wrapping_sub(self.control_heard);
+        let heard = turn.heard_since(moment);
+        // Two at one time are of one stream, and of the connection.
+        if heard >= WINDOW && (since_control >= WINDOW || since_control == 0) {
+            self.control_heard = moment.heard;
+            return true;
+        }
+        let is_free = bytes != CONTROL_TWICE && self.controls < CONTROLS_FREE;
+        self.controls += u32::from(is_free);
+        is_free
+    }
+}
+
+/// Whether the server has said more than it says while a body of that much is sent.
+fn is_answer(turn: Turn, moment: Moment) -> bool {
+    let sent = moment.sequence.wrapping_sub(turn.at);
+    turn.heard_since(moment) > ANSWER_MIN + sent / BODY_PER_HEARD
 }

@@ -27,7 +27,7 @@ pub(crate) struct Receiver {
     pub(crate) received: i64,
     /// `rcv_wup`.
     told_at: i64,
-    /// `snd_nxt`.
+    /// `write_seq`.
     pub(crate) said: u32,
     /// By where they begin.
     out_of_order: Vec<Piece>,

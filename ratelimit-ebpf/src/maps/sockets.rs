@@ -190,7 +190,13 @@ fn listening(socket: *mut bpf_sock, seen: &mut Seen, segment: &Segment) -> Stand
     let tcp = headers.tcp.as_mut_ptr().cast();
     // SAFETY: a socket from a look-up, that was not released; the kernel reads so many bytes of both headers, all written.
     let answer = unsafe {
-        bpf_tcp_check_syncookie(socket.cast(), headers.ip.as_mut_ptr().cast(), ip_bytes, tcp, size_of_val(&headers.tcp) as u32)
+        bpf_tcp_check_syncookie(
+            socket.cast(),
+            headers.ip.as_mut_ptr().cast(),
+            ip_bytes,
+            tcp,
+            size_of_val(&headers.tcp) as u32,
+        )
     };
     if answer != 0 {
         return Standing::Unknown;

@@ -272,7 +272,8 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         proof: proof(rule),
         asks_first: 0,
         counts_unparsable: u8::from(rule.unparsable == Unparsable::Count),
-        guard: u8::from(rule.guard == Guard::Auto),
+        // What refuses everything needs none.
+        guard: u8::from(rule.guard == Guard::Auto && rule.refuse == Refuse::Excess),
         reserved: [0; 2],
         quic_ports: rule.quic_ports.layout(),
         name: desired::name_hash(&rule.name),

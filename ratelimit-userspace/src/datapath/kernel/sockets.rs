@@ -29,7 +29,8 @@ fn read() -> Result<SocketFields> {
         received: tcp("rcv_nxt")?,
         window_at: tcp("rcv_wup")?,
         window: tcp("rcv_wnd")?,
-        said: tcp("snd_nxt")?,
+        // `snd_nxt` is moved only once a segment is on its way (`tcp_write_xmit`): who is near has answered by then.
+        said: tcp("write_seq")?,
         unacknowledged: tcp("snd_una")?,
         peers_window_max: tcp("max_window")?,
         bytes_received: tcp("bytes_received")?,

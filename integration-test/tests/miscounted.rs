@@ -1,0 +1,250 @@
+//! Who wants to be miscounted in the clear, with a TCP of its own: none gets more requests to the server than the limit allows. Each row is
+//! a way around an earlier rule.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use integration_test::frames::Segment;
+use integration_test::frames::flag::{ACK, PSH};
+use integration_test::is_skipped;
+use integration_test::lab::{Daemon, Lab, SERVER};
+use integration_test::raw::{RawClient, RawWire};
+use netlab::{Child, nginx, without_offloads};
+
+const LIMIT: usize = 10;
+const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+/// What begins like a TLS record of 18 KB: a handshake's, or another.
+const DECOYS: [&[u8]; 2] = [b"\x16\x03\x01\x48\x00\x01", b"\x17\x03\x03\x48\x00\x01"];
+/// What is answered is so by then, also where the machine is busy; what is refused takes as long.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(900);
+/// What was sent is seen by then.
+const MOMENT: Duration = Duration::from_millis(50);
+
+/// A server whose requests are limited, and a wire to it.
+struct Rig {
+    wire: RawWire,
+    lab: Lab,
+    _daemon: Daemon,
+    _web: Child,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let lab = Lab::new();
+        without_offloads(&lab.client, "c0").unwrap();
+        without_offloads(&lab.server, "s0").unwrap();
+        let web = nginx(&lab.server, lab.directory(), &[SocketAddr::new(SERVER[0].parse().unwrap(), 80)]).unwrap();
+        let daemon = lab.limit(&["--limit", &format!("{LIMIT}/1h"), "--count", "requests"]);
+        Self { wire: RawWire::new(&lab), lab, _daemon: daemon, _web: web }
+    }
+
+    /// Another address.
+    fn address(&self, number: u8) -> Ipv4Addr {
+        let address = Ipv4Addr::new(10, 9, 0, 100 + number);
+        self.wire.host(&self.lab, address);
+        address
+    }
+
+    /// A connection from another address.
+    fn client(&self, number: u8) -> RawClient<'_> {
+        RawClient::new(&self.wire, self.address(number), 40_000, 80, 1 << 28).connected(&[])
+    }
+
+    /// Requests in the server's log.
+    fn logged(&self, address: Ipv4Addr) -> usize {
+        let log = self.lab.directory().join("access.log");
+        let lines =
+            || Ok(fs::read_to_string(&log)?.lines().filter(|line| line.starts_with(&format!("{address} "))).count());
+        netlab::settled(lines).unwrap()
+    }
+
+    /// The server has got as many requests as the limit allows, and no more.
+    fn assert_exact(&self, address: Ipv4Addr, what: &str) {
+        assert_eq!(self.logged(address), LIMIT, "{what}");
+    }
+
+    /// It has got no more than that, as what it never saw was counted too.
+    fn assert_at_most(&self, address: Ipv4Addr, what: &str) {
+        let logged = self.logged(address);
+        assert!(logged <= LIMIT, "{what}: {logged}");
+        println!("{what}: {logged}");
+    }
+}
+
+#[test]
+fn a_port_that_is_used_again_with_lower_numbers_is_another_connection() {
+    if is_skipped("a_port_that_is_used_again_with_lower_numbers_is_another_connection") {
+        return;
+    }
+    let rig = Rig::new();
+    for (number, behind) in [7_000_000, 1, 1 << 23, 1 << 30].into_iter().enumerate() {
+        let address = rig.address(u8::try_from(number).unwrap());
+        let mut first = RawClient::new(&rig.wire, address, 40_000, 80, 1 << 28).connected(&[]);
+        assert_eq!(first.asks(GET, 1, ANSWERS_WITHIN), 1);
+        first.resets();
+        let isn = (1_u32 << 28).wrapping_sub(behind);
+        let mut second = RawClient::new(&rig.wire, address, 40_000, 80, isn).connected(&[]);
+        assert_eq!(second.asks(GET, 2 * LIMIT, ANSWERS_WITHIN), LIMIT - 1, "{behind} lower");
+        rig.assert_exact(address, "a port used again");
+    }
+}
+
+#[test]
+fn what_lies_outside_the_servers_window_makes_nothing_free() {
+    if is_skipped("what_lies_outside_the_servers_window_makes_nothing_free") {
+        return;
+    }
+    let rig = Rig::new();
+    for (number, decoy) in (0..).zip(DECOYS) {
+        let mut client = rig.client(number);
+        for ahead in [-(1 << 30), 1 << 22, 1 << 17, -1_000_000] {
+            let sequence = client.sequence.wrapping_add_signed(ahead);
+            client.send(Segment { sequence, data: decoy, ..client.plain(ACK) });
+        }
+        assert_eq!(client.asks(GET, 2 * LIMIT, ANSWERS_WITHIN), LIMIT);
+        rig.assert_exact(client.address, "decoys outside of the window");
+    }
+}
+
+#[test]
+fn what_has_a_wrong_checksum_makes_nothing_free() {
+    if is_skipped("what_has_a_wrong_checksum_makes_nothing_free") {
+        return;
+    }
+    let rig = Rig::new();
+    for (number, decoy) in (0..).zip(DECOYS) {
+        let mut client = rig.client(number);
+        let long = [decoy, &[b'x'; 1390]].concat();
+        for round in 0..4 {
+            // It covers what is then sent in earnest; another lies ahead of that.
+            client.send_broken(Segment { data: &long, ..client.plain(ACK) });
+            let sequence = client.sequence.wrapping_add(3 * 1460);
+            client.send_broken(Segment { sequence, data: &long, ..client.plain(ACK) });
+            if client.asks(GET, LIMIT, ANSWERS_WITHIN) < LIMIT {
+                break;
+            }
+            assert!(round < 1, "all requests of two rounds are answered");
+        }
+        rig.assert_at_most(client.address, "decoys with wrong checksums");
+        assert!(client.answers() > 0, "a decoy costs some, not all");
+    }
+}
+
+#[test]
+fn what_comes_with_a_syn_makes_nothing_free() {
+    if is_skipped("what_comes_with_a_syn_makes_nothing_free") {
+        return;
+    }
+    let rig = Rig::new();
+    for (number, decoy) in (0..).zip(DECOYS) {
+        let address = rig.address(number);
+        let long = [decoy, &[b'x'; 1390]].concat();
+        for port in 40_000..40_004 {
+            let mut client = RawClient::new(&rig.wire, address, port, 80, 1 << 28);
+            if !client.connects(&long, ANSWERS_WITHIN) {
+                break;
+            }
+            client.asks(GET, LIMIT, ANSWERS_WITHIN);
+        }
+        rig.assert_at_most(address, "payload in the SYN");
+        assert!(rig.logged(address) > 0);
+    }
+}
+
+#[test]
+fn small_acknowledgements_make_nothing_free() {
+    if is_skipped("small_acknowledgements_make_nothing_free") {
+        return;
+    }
+    const STEP: u32 = 25;
+    let rig = Rig::new();
+    let mut client = rig.client(0);
+    client.acknowledges = false;
+    let mut acknowledged = client.acknowledged;
+    client.says(&GET[..5]);
+    client.says(&GET[5..]);
+    for answer in 1..=2 * LIMIT {
+        if !client.hears_answers(answer, ANSWERS_WITHIN) {
+            break;
+        }
+        // A part of the next request with each step, and its last with the last.
+        let steps = client.acknowledged.wrapping_sub(acknowledged).div_ceil(STEP) as usize;
+        let request = [&GET[..4], &vec![b'/'; steps.saturating_sub(GET.len())], &GET[4..]].concat();
+        let part = (request.len() / steps).max(1);
+        let mut parts: Vec<&[u8]> = request.chunks(part).collect();
+        let rest = parts.split_off(parts.len().min(steps)).concat();
+        for (at, part) in parts.iter().enumerate() {
+            acknowledged = acknowledged.wrapping_add(STEP.min(client.acknowledged.wrapping_sub(acknowledged)));
+            let data = if at + 1 == parts.len() { [part, &rest[..]].concat() } else { part.to_vec() };
+            client.send(Segment { acknowledged, data: &data, ..client.plain(ACK | PSH) });
+            client.sequence += u32::try_from(data.len()).unwrap();
+        }
+    }
+    rig.assert_exact(client.address, "acknowledgements of 25 bytes");
+}
+
+#[test]
+fn what_begins_as_no_request_does_is_one() {
+    if is_skipped("what_begins_as_no_request_does_is_one") {
+        return;
+    }
+    let rig = Rig::new();
+    let head = |line: &str| format!("{line}\r\nHost: a\r\n\r\n").into_bytes();
+    for (number, (what, request)) in (0..).zip([
+        ("a method that is not listed", head("PROPFIND / HTTP/1.1")),
+        ("two spaces behind the method", head("GET  / HTTP/1.1")),
+        ("an empty line first", head("\r\nGET / HTTP/1.1")),
+        ("an upgrade", head("GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade")),
+    ]) {
+        let mut client = rig.client(number);
+        assert_eq!(client.asks(&request, 2 * LIMIT, ANSWERS_WITHIN), LIMIT, "{what}");
+        rig.assert_exact(client.address, what);
+    }
+}
+
+#[test]
+fn a_turn_that_begins_like_a_web_sockets_frame_is_a_request() {
+    if is_skipped("a_turn_that_begins_like_a_web_sockets_frame_is_a_request") {
+        return;
+    }
+    let rig = Rig::new();
+    for (number, frame) in (0..).zip([b"A\x80aaaa", b"\x81\x85aaaa", b"\x82\xfeaaaa"]) {
+        let mut client = rig.client(number);
+        let start = b"GET / HTTP/1.1\r\nHost: a\r\nX: ";
+        client.says(start);
+        // Each segment ends a request, and begins the next, whose first line is in it.
+        let turn = [&frame[..], b"\r\n\r\n", start].concat();
+        let answers = client.asks(&turn, 2 * LIMIT, ANSWERS_WITHIN);
+        // The last one that was counted never ended.
+        assert!((LIMIT - 1..=LIMIT).contains(&answers), "{answers}");
+        rig.assert_at_most(client.address, "a web socket's look");
+    }
+}
+
+#[test]
+fn requests_that_do_not_wait_count_each_wherever_segments_begin() {
+    if is_skipped("requests_that_do_not_wait_count_each_wherever_segments_begin") {
+        return;
+    }
+    let rig = Rig::new();
+    let many = GET.repeat(40);
+    let (begin, end) = GET.split_at(GET.len() - 3);
+    let rest = [end, &many, begin].concat();
+    let lines = [b"GET / HTTP/1.1\r\nHost: a\r\n", &b"a:\n".repeat(260)[..], b"\n"].concat();
+    for (number, (what, segments)) in (0..).zip([
+        ("whole requests", vec![&many[..]; 10]),
+        ("the first byte in a segment of its own", [&[&many[..1], &many[1..]], &[&many[..]; 10][..]].concat()),
+        ("each segment begins within a request", [&[begin], &[&rest[..]; 10][..]].concat()),
+        ("260 lines before them", vec![&lines[..], &many]),
+        ("one by one", vec![GET; 3 * LIMIT]),
+    ]) {
+        let mut client = rig.client(number);
+        for segment in segments {
+            client.says(segment);
+        }
+        client.hears_answers(LIMIT + 1, MOMENT * 10);
+        rig.assert_at_most(client.address, what);
+    }
+}
