@@ -11,7 +11,7 @@ const DENY: &str = include_str!("../../../examples/deny.txt");
 const EDITS_MAX: usize = 6;
 
 /// Lines that make sense in some table.
-const LINES: [&str; 43] = [
+const LINES: [&str; 44] = [
     "interfaces = [\"eth0\"]",
     "interfaces = [\"eth1\", \"eth0\"]",
     "on_exit = \"keep\"",
