@@ -120,6 +120,10 @@ pub struct Rule {
     pub until: Option<Nanos>,
     /// How it bans.
     pub bans: Option<Bans>,
+    /// UDP ports where what looks like QUIC is QUIC.
+    pub quic: Vec<u16>,
+    /// What cannot be parsed is counted, as anything that it may be.
+    pub counts_unparsable: bool,
 }
 
 /// What a prefix is granted.
@@ -174,6 +178,8 @@ pub enum Kind {
         sequence: u32,
         /// How much its sender says to have heard; 0 where it says nothing of that.
         acknowledged: u32,
+        /// The rest of the segment is in other packets.
+        is_fragment: bool,
     },
     /// A UDP datagram.
     Udp {
@@ -185,7 +191,12 @@ pub enum Kind {
         quic_initial: bool,
     },
     /// A fragment without ports.
-    Fragment,
+    Fragment {
+        /// It may bring requests.
+        may_be_tcp: bool,
+    },
+    /// What may be anything, to any port.
+    Unparsable,
     /// Neighbour discovery and ICMP errors.
     Essential,
     /// Other protocols.
@@ -211,6 +222,8 @@ pub enum Outcome {
     Banned,
     /// Dropped.
     Denied,
+    /// Dropped: nobody can tell what it is.
+    TooManyHeaders,
 }
 
 impl Outcome {
@@ -225,6 +238,7 @@ impl Outcome {
             Self::OverLimit => "over_limit",
             Self::Banned => "banned",
             Self::Denied => "denied",
+            Self::TooManyHeaders => "too_many_headers",
         }
     }
 
@@ -232,7 +246,7 @@ impl Outcome {
     pub const fn passes(self) -> bool {
         match self {
             Self::NotProtected | Self::NotCounted | Self::WithinLimit | Self::Exempt | Self::DryRun => true,
-            Self::OverLimit | Self::Banned | Self::Denied => false,
+            Self::OverLimit | Self::Banned | Self::Denied | Self::TooManyHeaders => false,
         }
     }
 }
@@ -288,12 +302,32 @@ impl Oracle {
     /// Judges one packet.
     pub fn judge(&mut self, packet: &Packet, now: Nanos) -> Outcome {
         let Some(rule) = self.judging(packet, now).cloned() else { return Outcome::NotProtected };
-        let outcome = match self.granted(packet.source, now) {
+        let granted = self.granted(packet.source, now);
+        let outcome = match granted {
             Some(Grant::Exempt) => Outcome::Exempt,
             Some(Grant::Denied) => Outcome::Denied,
+            None if packet.kind == Kind::Unparsable && !rule.counts_unparsable => Outcome::TooManyHeaders,
             None => self.judge_by(&rule, packet, now),
         };
-        if rule.mode == Mode::DryRun && !outcome.passes() { Outcome::DryRun } else { outcome }
+        let outcome = if rule.mode == Mode::DryRun && !outcome.passes() { Outcome::DryRun } else { outcome };
+        if packet.kind != (Kind::Fragment { may_be_tcp: true }) || granted.is_some() || !outcome.passes() {
+            return outcome;
+        }
+        // It may bring requests to any port, so it is held to all of these rules.
+        let others = self.rules_for(packet, now).into_iter().filter(|other| other.name != rule.name);
+        for other in others.cloned().collect::<Vec<_>>() {
+            if !self.charge_elsewhere(&other, packet, now) && other.mode == Mode::Enforce {
+                return Outcome::OverLimit;
+            }
+        }
+        outcome
+    }
+
+    /// Whether nothing counts this packet, and a connection or flow begins with it all the same.
+    pub fn begins_what_nothing_counts(&self, packet: &Packet, now: Nanos) -> bool {
+        let Some(rule) = self.judging(packet, now) else { return false };
+        let begins = !self.parts.has(&self.part(rule, packet, now).newest);
+        begins && self.clone().judge(packet, now) == Outcome::NotCounted
     }
 
     /// Which rule judges a packet, by its name, and which client it is of.
@@ -301,13 +335,17 @@ impl Oracle {
         self.judging(packet, now).map(|rule| (rule.name, self.client(packet.source)))
     }
 
-    fn judging(&self, packet: &Packet, now: Nanos) -> Option<&Rule> {
+    fn rules_for(&self, packet: &Packet, now: Nanos) -> Vec<&Rule> {
         let judges = |rule: &&Rule| rule.until.is_none_or(|until| now < until) && rule.is_for(packet);
-        let rules: Vec<&Rule> = self.policy.rules.iter().filter(judges).collect();
+        self.policy.rules.iter().filter(judges).collect()
+    }
+
+    fn judging(&self, packet: &Packet, now: Nanos) -> Option<&Rule> {
+        let rules = self.rules_for(packet, now);
         // A fragment may be of any of them: the first that counts such at all.
         let counts_volume =
             |rule: &&&Rule| rule.limits.iter().any(|limit| matches!(limit.unit, Unit::Packets | Unit::Bytes));
-        let preferred = rules.iter().filter(|_| packet.kind == Kind::Fragment).find(counts_volume);
+        let preferred = rules.iter().filter(|_| matches!(packet.kind, Kind::Fragment { .. })).find(counts_volume);
         preferred.or(rules.first()).copied()
     }
 
@@ -340,10 +378,15 @@ impl Oracle {
     fn part(&self, rule: &Rule, packet: &Packet, now: Nanos) -> Part {
         let counts = |unit| rule.counts(unit);
         match packet.kind {
-            Kind::Udp { .. } if counts(Unit::Connections) || counts(Unit::Requests) => self.parts.datagram(packet, now),
+            Kind::Udp { port, .. } if counts(Unit::Connections) || counts(Unit::Requests) => {
+                self.parts.datagram(packet, now, rule.quic.contains(&port))
+            }
+            Kind::Tcp { opens, is_fragment: true, .. } => Part { opens, requests: 1, ..Part::default() },
             Kind::Tcp { .. } if counts(Unit::Requests) && !packet.payload.is_empty() => self.parts.segment(packet),
             Kind::Tcp { opens, .. } => Part { opens, ..Part::default() },
-            Kind::Udp { .. } | Kind::Fragment | Kind::Essential | Kind::Other => Part::default(),
+            Kind::Fragment { may_be_tcp } => Part { requests: may_be_tcp.into(), ..Part::default() },
+            Kind::Unparsable => Part { opens: true, requests: 1, ..Part::default() },
+            Kind::Udp { .. } | Kind::Essential | Kind::Other => Part::default(),
         }
     }
 
@@ -413,15 +456,42 @@ impl Oracle {
             self.begun.insert(counter(limit));
         }
         for limit in &counted {
-            let (counter, cost) = (counter(limit), cost(limit.unit));
-            if limit.form == Form::Leaky {
-                let from = self.empty_at.get(&counter).map_or(now, |at| now.max(*at));
-                self.empty_at.insert(counter, from + leaks_in(limit, cost));
-            } else {
-                self.log.entry(counter).or_default().push((now, cost));
-            }
+            self.add(counter(limit), limit, cost(limit.unit), now);
         }
         if counted.is_empty() { Outcome::NotCounted } else { Outcome::WithinLimit }
+    }
+
+    /// Charges a fragment to a rule that it may belong to, or to none of its limits. Whether it fits.
+    fn charge_elsewhere(&mut self, rule: &Rule, packet: &Packet, now: Nanos) -> bool {
+        let cost = |unit: Unit| match unit {
+            Unit::Connections => 0,
+            Unit::Requests | Unit::Packets => 1,
+            Unit::Bytes => packet.bytes,
+        };
+        let client = self.client(packet.source);
+        let counted: Vec<&Limit> = rule.limits.iter().filter(|limit| cost(limit.unit) > 0).collect();
+        let counter = |limit: &Limit| (rule.name, client, limit.unit, limit.bucket, limit.form == Form::Leaky);
+        for limit in &counted {
+            if !self.fits(&counter(limit), limit, cost(limit.unit), now) {
+                if self.begun.contains(&counter(limit)) {
+                    self.refused.insert(counter(limit), now);
+                }
+                return false;
+            }
+            self.begun.insert(counter(limit));
+        }
+        counted.iter().for_each(|limit| self.add(counter(limit), limit, cost(limit.unit), now));
+        true
+    }
+
+    /// Charges a limit what fits it.
+    fn add(&mut self, counter: Counter, limit: &Limit, cost: u64, now: Nanos) {
+        if limit.form == Form::Leaky {
+            let from = self.empty_at.get(&counter).map_or(now, |at| now.max(*at));
+            self.empty_at.insert(counter, from + leaks_in(limit, cost));
+        } else {
+            self.log.entry(counter).or_default().push((now, cost));
+        }
     }
 
     fn fits(&self, counter: &Counter, limit: &Limit, cost: u64, now: Nanos) -> bool {
@@ -471,7 +541,9 @@ impl Rule {
         let is_protected = match packet.kind {
             Kind::Tcp { port, .. } => self.tcp.contains(&port),
             Kind::Udp { port, .. } => self.udp.contains(&port),
-            Kind::Fragment => !self.tcp.is_empty() || !self.udp.is_empty() || self.other_protocols,
+            Kind::Fragment { .. } | Kind::Unparsable => {
+                !self.tcp.is_empty() || !self.udp.is_empty() || self.other_protocols
+            }
             Kind::Other => self.other_protocols,
             Kind::Essential => false,
         };

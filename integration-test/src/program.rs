@@ -193,7 +193,8 @@ impl Program {
 
 /// Whether a packet with this word passed.
 pub fn is_pass(word: &str) -> bool {
-    !["over_limit", "contended", "banned", "denied", "new_source_budget", "too_many_tags"].contains(&word)
+    !["over_limit", "contended", "banned", "denied", "new_source_budget", "too_many_tags", "guard", "too_many_headers"]
+        .contains(&word)
 }
 
 /// Has this thread run on one CPU from now on: each CPU has a budget of its own.

@@ -147,7 +147,7 @@ fn with_quic_initial(target: Target) -> Target {
         Target::Udp { port, source_port, payload_bytes, quic_short: _, quic_initial: _ } => {
             Target::Udp { port, source_port, payload_bytes, quic_short: false, quic_initial: true }
         }
-        Target::Tcp { .. } | Target::Fragment | Target::Unwalkable | Target::Essential | Target::Other => target,
+        Target::Tcp { .. } | Target::Fragment { .. } | Target::Unwalkable | Target::Essential | Target::Other => target,
     }
 }
 
@@ -277,7 +277,7 @@ fn has_its_payload_within(frame: &[u8]) -> bool {
             (payload_at + payload_bytes, payload_bytes)
         }
         Target::Udp { payload_bytes, .. } => (0, payload_bytes.into()),
-        Target::Fragment | Target::Unwalkable | Target::Essential | Target::Other => return true,
+        Target::Fragment { .. } | Target::Unwalkable | Target::Essential | Target::Other => return true,
     };
     end as usize <= frame.len() && payload_bytes < ip_bytes
 }
@@ -320,6 +320,7 @@ fn by_etherparse(bytes: &[u8]) -> Option<Parsed> {
                 payload_at: u32::try_from(tcp.payload().as_ptr().addr() - bytes.as_ptr().addr()).unwrap(),
                 payload_bytes: u32::try_from(tcp.payload().len()).unwrap(),
             },
+            is_fragment: payload.fragmented,
         },
         Some(TransportSlice::Udp(udp)) => Target::Udp {
             port: udp.destination_port(),
@@ -331,7 +332,8 @@ fn by_etherparse(bytes: &[u8]) -> Option<Parsed> {
         Some(TransportSlice::Icmpv4(icmp)) if !is_v6 => essential(matches!(icmp.type_u8(), 3 | 11 | 12)),
         Some(TransportSlice::Icmpv6(icmp)) if is_v6 => essential(matches!(icmp.type_u8(), 1..=4 | 130..=137 | 143)),
         Some(TransportSlice::Icmpv4(_) | TransportSlice::Icmpv6(_) | TransportSlice::Igmp(_)) => Target::Other,
-        None if payload_is_later_fragment(&sliced) => Target::Fragment,
+        // In IPv6 the header of a later fragment does not say what it is of.
+        None if payload_is_later_fragment(&sliced) => Target::Fragment { may_be_tcp: is_v6 || proto == IpNumber::TCP },
         None if payload.fragmented || proto == IpNumber::TCP || proto == IpNumber::UDP => return None,
         None => Target::Other,
     };

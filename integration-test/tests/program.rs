@@ -8,7 +8,7 @@ use integration_test::is_skipped;
 use integration_test::program::{Program, limit, limit_over, policy};
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_userspace::desired::{Access, Mode, Refuse, WindowForm};
+use ratelimit_userspace::desired::{Access, Mode, Refuse, Unparsable, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 /// Longer than any window here, and than a UDP flow is remembered.
@@ -30,6 +30,7 @@ fn word(fate: Fate, unit: Unit, counted: &'static str) -> &'static str {
         (Fate::NotIp, _) => "not_ip",
         (Fate::Malformed, _) => "malformed",
         (Fate::TooManyTags, _) => "too_many_tags",
+        (Fate::TooManyHeaders, _) => "too_many_headers",
         (Fate::NotProtected, _) => "not_protected",
         (_, Unit::Requests) => panic!("a row says nothing of requests"),
         (Fate::GoesOn, Unit::Connections) => "not_counted",
@@ -104,8 +105,8 @@ fn a_frame_cut_short_at_any_length_is_malformed_or_judged_as_it_was() {
 }
 
 #[test]
-fn a_packet_whose_ports_are_behind_the_first_buffer_is_counted_as_one_that_opens() {
-    if is_skipped("a_packet_whose_ports_are_behind_the_first_buffer_is_counted_as_one_that_opens") {
+fn a_packet_whose_ports_are_behind_the_first_buffer_is_dropped_or_counted_as_one_that_opens() {
+    if is_skipped("a_packet_whose_ports_are_behind_the_first_buffer_is_dropped_or_counted_as_one_that_opens") {
         return;
     }
     let behind = |len, packet| extension(DEST_OPTIONS, 256, extension(DEST_OPTIONS, len, packet));
@@ -113,6 +114,10 @@ fn a_packet_whose_ports_are_behind_the_first_buffer_is_counted_as_one_that_opens
     let mut program = Program::new(&policy(&[limit(1, Unit::Connections, WindowForm::Strict)]));
     // The kernel puts about 3500 bytes of a test's frame into the first buffer.
     assert_eq!(program.verdict(&with_ports_at(100)), "not_protected");
+    assert_eq!(program.verdict(&with_ports_at(256)), "too_many_headers");
+    let mut counting = policy(&[limit(1, Unit::Connections, WindowForm::Strict)]);
+    counting.rules[0].unparsable = Unparsable::Count;
+    program.apply(&counting);
     assert_eq!(program.verdict(&with_ports_at(256)), "within_limit");
     assert_eq!(program.verdict(&with_ports_at(256)), "over_limit");
 }

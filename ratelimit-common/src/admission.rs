@@ -10,6 +10,9 @@
 //! The first count is not corrected for what was not drawn. That would be the better estimate, and would let who forges an address
 //! spend 2^shift of its owner's limit with one packet.
 //!
+//! Flows and connections are remembered on the same budget, also those of packets that no limit counts: else whoever forges such would
+//! have an insertion and an eviction for each. One that is not remembered is judged as new again with its next packet.
+//!
 //! Who is known is told by [`Mark`]s: a source that was charged a second time, within the longest window.
 
 use crate::refused::mix;
@@ -98,9 +101,25 @@ impl Admission {
     #[inline(always)]
     pub const fn insert(&mut self, budget: u32, free: u32) {
         self.insertions += 1;
-        if self.insertions <= free as u64 {
-            return;
+        if self.insertions > free as u64 {
+            self.spend(budget);
         }
+    }
+
+    /// A flow or connection that nobody remembers: whether it is remembered from now on, which goes on the same budget. Past that it is drawn
+    /// for like a source, unless its own is known or drawn already (`is_admitted`). What is not remembered asks again with its next packet.
+    #[inline(always)]
+    pub const fn remembers_flow(&mut self, budget: u32, is_admitted: bool) -> bool {
+        if self.is_pressed() && !is_admitted && !self.draw() {
+            return false;
+        }
+        self.spend(budget);
+        true
+    }
+
+    /// One insertion that is on the budget.
+    #[inline(always)]
+    const fn spend(&mut self, budget: u32) {
         if self.shift == 0 {
             self.wanted = self.wanted.saturating_add(1);
         }
@@ -311,6 +330,36 @@ mod tests {
             assert!(inserted >= budget_a_second / 3, "{inserted} in second {second}");
         }
         assert!(admission.is_pressed());
+    }
+
+    #[test]
+    fn a_flood_of_flows_that_nothing_counts_is_held_to_the_budget_too() {
+        let mut admission = Admission::default();
+        let budget_a_second = (u64::from(BUDGET) * 1_000_000_000) >> PERIOD_SHIFT;
+        for second in 0..5 {
+            let mut remembered = 0;
+            for millisecond in 0..1000 {
+                admission.advance(at(second * 1000 + millisecond), BUDGET);
+                remembered += (0..2000).filter(|_| admission.remembers_flow(BUDGET, false)).count() as u64;
+            }
+            let slack = if second == 0 { 12 * u64::from(BUDGET) } else { budget_a_second / 10 };
+            assert!(remembered <= budget_a_second + slack, "{remembered} in second {second}");
+            assert!(remembered >= budget_a_second / 3, "{remembered} in second {second}");
+        }
+        assert!(admission.is_pressed());
+        assert_eq!(admission.insertions, 0, "these are those of sources");
+    }
+
+    #[test]
+    fn a_flow_of_a_source_that_is_admitted_is_remembered_and_others_are_drawn() {
+        let remembered = |is_admitted| {
+            let mut admission = Admission { shift: SHIFT_MAX, random: 7, ..Admission::default() };
+            (0..1000).filter(|_| admission.remembers_flow(BUDGET_ANY, is_admitted)).count()
+        };
+        assert_eq!(remembered(true), 1000);
+        assert!(remembered(false) < 10);
+        let mut calm = Admission::default();
+        assert!((0..1000).all(|_| calm.remembers_flow(BUDGET_ANY, false)));
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Which datagram opens a UDP flow, and which is a request. Pure: the remembered flow and the time are arguments.
 //!
 //! Used only where connections or requests are counted. A flow is one (source, source port, destination port).
+//!
+//! What QUIC's packets look like says something only on ports that speak QUIC: elsewhere whoever wants to be miscounted would send
+//! one that looks so. There the first datagram opens, and each is a request.
 
 use core::ops::RangeInclusive;
 
@@ -12,9 +15,6 @@ pub const IDLE_NS: u64 = 120 * SECOND_NS;
 /// How many QUIC Initial datagrams one handshake may take (a ClientHello of two datagrams, each sent thrice, and
 /// the acknowledgements) before the next one counts as another connection. One port so hides at most this many.
 pub const INITIALS_PER_CONNECTION_MAX: u32 = 8;
-
-/// Where QUIC is expected, so that a flow whose beginning was not seen is taken for it.
-const QUIC_PORT: u16 = 443;
 
 /// How long a datagram with a short QUIC header is that asks for something: shorter are acknowledgements (30 to 62 bytes as
 /// measured of Chromium and aioquic), longer a part of a body.
@@ -39,8 +39,8 @@ const _: () = assert!(size_of::<Flow>() == 16);
 /// A datagram, as far as it matters to its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Destination port.
-    pub port: u16,
+    /// Whether its destination port speaks QUIC: a flow there whose beginning was not seen is taken for it.
+    pub speaks_quic: bool,
     /// Whether it may begin with a QUIC Initial packet.
     pub quic_initial: bool,
     /// Whether it begins with a short header, if it is QUIC.
@@ -63,15 +63,18 @@ pub struct Step {
 /// Judges one datagram of the flow last remembered as `known`.
 #[inline(always)]
 pub fn step(known: Option<Flow>, now: Nanos, datagram: Datagram) -> Step {
-    let Datagram { port, quic_initial, quic_short, payload_bytes } = datagram;
+    let Datagram { speaks_quic, quic_initial, quic_short, payload_bytes } = datagram;
     let is_known = match known {
         Some(flow) => now.0.saturating_sub(flow.last_seen_ns) <= IDLE_NS,
         None => false,
     };
+    if !speaks_quic {
+        return Step { opens: !is_known, requests: 1, newest: Flow { last_seen_ns: now.0, ..Flow::default() } };
+    }
     let flow = match known {
         Some(flow) if is_known => flow,
         // In the middle of a QUIC connection: its first request was before.
-        Some(_) | None => Flow { asked: (port == QUIC_PORT && quic_short) as u16, ..Flow::default() },
+        Some(_) | None => Flow { asked: quic_short as u16, ..Flow::default() },
     };
     let initials = flow.initials.saturating_add(quic_initial as u32);
     let opens = !is_known || initials > INITIALS_PER_CONNECTION_MAX;
@@ -103,11 +106,12 @@ mod tests {
 
     const NOW: Nanos = Nanos(1_800_000_000 * SECOND_NS);
 
-    const OTHER: Datagram = Datagram { port: 53, quic_initial: false, quic_short: true, payload_bytes: 100 };
-    const INITIAL: Datagram = Datagram { port: 443, quic_initial: true, quic_short: false, payload_bytes: 1200 };
+    const OTHER: Datagram = Datagram { speaks_quic: false, quic_initial: false, quic_short: true, payload_bytes: 100 };
+    const INITIAL: Datagram =
+        Datagram { speaks_quic: true, quic_initial: true, quic_short: false, payload_bytes: 1200 };
 
     const fn short(payload_bytes: u16) -> Datagram {
-        Datagram { port: 443, quic_initial: false, quic_short: true, payload_bytes }
+        Datagram { speaks_quic: true, quic_initial: false, quic_short: true, payload_bytes }
     }
 
     fn requests(datagrams: &[Datagram]) -> u32 {
@@ -178,9 +182,34 @@ mod tests {
     }
 
     #[test]
+    fn where_no_quic_is_spoken_nothing_that_looks_like_it_sets_the_next_datagram_free() {
+        let elsewhere = |datagram| Datagram { speaks_quic: false, ..datagram };
+        assert_eq!(requests(&[INITIAL, short(33), short(33)].map(elsewhere)), 3);
+        // Nor what it was while its port spoke QUIC.
+        let known = Flow { last_seen_ns: NOW.0, initials: 3, asked: 1, in_body: 1 };
+        let step = step(Some(known), NOW, elsewhere(short(1200)));
+        assert_eq!((step.opens, step.requests, step.newest.initials, step.newest.asked), (false, 1, 0, 0));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn where_no_quic_is_spoken_the_first_datagram_opens_and_each_is_a_request(
+            datagrams in proptest::collection::vec((0_u8..4, 0_u16..1500), 1..40)
+        ) {
+            let mut known = None;
+            for (at, (looks, payload_bytes)) in datagrams.into_iter().enumerate() {
+                let (quic_initial, quic_short) = (looks & 1 != 0, looks & 2 != 0);
+                let step = step(known, NOW, Datagram { speaks_quic: false, quic_initial, quic_short, payload_bytes });
+                proptest::prop_assert_eq!((step.opens, step.requests), (at == 0, 1));
+                known = Some(step.newest);
+            }
+        }
+    }
+
+    #[test]
     fn a_quic_connection_whose_beginning_was_not_seen_is_known_by_its_port() {
         assert_eq!(requests(&[short(33), short(100), short(34)]), 1);
-        let elsewhere = |bytes| Datagram { port: 8443, ..short(bytes) };
+        let elsewhere = |bytes| Datagram { speaks_quic: false, ..short(bytes) };
         assert_eq!(requests(&[elsewhere(33), elsewhere(100), elsewhere(34)]), 3);
     }
 }

@@ -123,6 +123,8 @@ pub const RULES_MAX: usize = 64;
 pub const LIMITS_MAX: usize = 4;
 /// Shadow limits on one rule.
 pub const SHADOWS_MAX: usize = 8;
+/// UDP ports of one rule that speak QUIC.
+pub const QUIC_PORTS_MAX: usize = 8;
 /// Bans of growing length on one rule.
 pub const BAN_STEPS_MAX: usize = crate::ban::STEPS_MAX;
 /// Bans of each family: running, or not yet forgotten. // 65536 x 96 B = 6 MB, in use or not
@@ -148,7 +150,7 @@ pub const UNLISTED_PER_LINE: u32 = 4;
 /// Sources remembered of each family unless the daemon says otherwise. // 262144 x 128 B = 34 MB
 pub const SOURCES_CAPACITY: u32 = 262_144;
 /// Reasons that the counters have room for.
-pub const REASONS_MAX: usize = 16;
+pub const REASONS_MAX: usize = 24;
 
 const _: () = assert!(Reason::ALL.len() <= REASONS_MAX);
 
@@ -259,8 +261,10 @@ pub struct Rule {
     pub proof: u8,
     /// Of which packets it asks first of all whether their source is known: some of [`crate::admission::asks_first`].
     pub asks_first: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// 1: what cannot be parsed is judged as what opens a connection and asks for something. 0: it is dropped.
+    pub counts_unparsable: u32,
+    /// UDP ports that speak QUIC, in host order; 0 is none.
+    pub quic_ports: [u16; QUIC_PORTS_MAX],
     /// A hash of its name, by which the next configuration finds its row.
     pub name: u64,
     /// When it ends, and the rules after it judge instead; 0 is never.
@@ -273,7 +277,16 @@ pub struct Rule {
     pub bans: crate::ban::Rule,
 }
 
-const _: () = assert!(size_of::<Rule>() == 32 * (LIMITS_MAX + SHADOWS_MAX) + 8 + 8 + 8 + 8 + 16 + 48);
+const _: () =
+    assert!(size_of::<Rule>() == 32 * (LIMITS_MAX + SHADOWS_MAX) + 8 + 8 + 2 * QUIC_PORTS_MAX + 8 + 8 + 16 + 48);
+
+impl Rule {
+    /// Whether its UDP port speaks QUIC.
+    #[inline(always)]
+    pub fn speaks_quic(&self, port: u16) -> bool {
+        port != 0 && self.quic_ports.contains(&port)
+    }
+}
 
 /// One generation of what every packet reads first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -528,7 +541,7 @@ pub struct Counters {
     pub by_reason: [Tally; REASONS_MAX],
 }
 
-const _: () = assert!(size_of::<Counters>() == 256);
+const _: () = assert!(size_of::<Counters>() == 384);
 
 /// Rows of counters that rules can have: enough for those that packets read and those that take their place.
 pub const ROWS_MAX: usize = 2 * RULES_MAX;

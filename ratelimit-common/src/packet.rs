@@ -100,6 +100,9 @@ pub enum Target {
         opening: bool,
         /// What it says of its connection.
         segment: Segment,
+        /// Whether it is a first fragment: the rest of its segment is in other packets, which nobody here can tell to be its own. So
+        /// it is one request, whatever begins in it, and its connection is none of its business.
+        is_fragment: bool,
     },
     /// A UDP datagram.
     Udp {
@@ -116,7 +119,11 @@ pub enum Target {
         payload_bytes: u16,
     },
     /// A fragment after the first: its ports were in another packet.
-    Fragment,
+    Fragment {
+        /// Whether it may be one of TCP, and then bring requests. In IPv4 its header says so. In IPv6 that says nothing: what is put
+        /// together takes what the first fragment says (RFC 8200, section 4.5; `ip6_frag_queue`, net/ipv6/reassembly.c, Linux 6.18).
+        may_be_tcp: bool,
+    },
     /// A chain of more than [`EXTENSION_HEADERS_MAX`] extension headers, one that goes on behind what can be read, or a
     /// first fragment that ends before its ports: whatever is there, a network stack may take it.
     Unwalkable,
@@ -168,7 +175,7 @@ pub fn parse<F: Frame>(frame: &F) -> Parsed {
     };
     let Some(Network { source, destination, ip_bytes, payload }) = network else { return Parsed::Malformed };
     let target = match payload {
-        Payload::Fragment => Some(Target::Fragment),
+        Payload::Fragment { may_be_tcp } => Some(Target::Fragment { may_be_tcp }),
         Payload::Unwalkable => Some(Target::Unwalkable),
         Payload::Transport { proto, span } => match transport(frame, source, proto, span) {
             None if span.is_fragment => Some(Target::Unwalkable),
@@ -198,7 +205,7 @@ struct Network {
 
 /// What is inside an IP packet.
 enum Payload {
-    Fragment,
+    Fragment { may_be_tcp: bool },
     Unwalkable,
     Transport { proto: u8, span: Span },
 }
@@ -243,7 +250,8 @@ fn ipv4<F: Frame>(frame: &F, start: usize) -> Option<Network> {
     }
     let fragment = u16::from_be_bytes([frags_high, frags_low]);
     let payload = if fragment & IPV4_FRAGMENT_OFFSET != 0 {
-        Payload::Fragment
+        // Fragments are put together by protocol too (`ip4_frag_match`, net/ipv4/ip_fragment.c, Linux 6.18).
+        Payload::Fragment { may_be_tcp: proto == IpProto::Tcp as u8 }
     } else {
         let is_fragment = fragment & IPV4_MORE_FRAGMENTS != 0;
         Payload::Transport { proto, span: Span { start: start + header_len, end, is_fragment } }
@@ -294,7 +302,7 @@ fn walk_extensions<F: Frame>(frame: &F, first: u8, span: Span) -> Option<Payload
         if proto == IpProto::Ipv6Frag as u8 {
             let fragment = u16::from_be_bytes([offset_high, offset_low]);
             if fragment & IPV6_FRAGMENT_OFFSET != 0 {
-                return Some(Payload::Fragment);
+                return Some(Payload::Fragment { may_be_tcp: true });
             }
             span.is_fragment |= fragment & IPV6_MORE_FRAGMENTS != 0;
             header_len = FRAGMENT_HEADER_LEN;
@@ -388,7 +396,7 @@ fn tcp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
         payload_bytes: if header_len < TcpHdr::LEN { 0 } else { payload_bytes as u32 },
     };
     let opening = flags & (TCP_FLAG_SYN | TCP_FLAG_ACK) == TCP_FLAG_SYN;
-    Some(Target::Tcp { port: u16::from_be_bytes([p0, p1]), opening, segment })
+    Some(Target::Tcp { port: u16::from_be_bytes([p0, p1]), opening, segment, is_fragment: span.is_fragment })
 }
 
 /// A first fragment that ends before the flags: it may open a connection.
@@ -399,6 +407,7 @@ fn tcp_cut_off<F: Frame>(frame: &F, span: Span) -> Target {
             port: u16::from_be_bytes([p0, p1]),
             opening: true,
             segment: Segment { source_port: u16::from_be_bytes([s0, s1]), ..Segment::default() },
+            is_fragment: true,
         },
         None => Target::Unwalkable,
     }

@@ -76,6 +76,11 @@ reasons! {
     TooManyTags = 14, "too_many_tags", Drop;
     /// From a source that nobody knows, not looked at: more new ones came than can be remembered, and it was not drawn.
     NotAdmitted = 15, "not_admitted", Pass;
+    /// Refused by the guard of a limit of requests.
+    Guard = 16, "guard", Drop;
+    /// Behind more headers than are looked behind, or behind some that end or go on where nobody can read: the network stack might
+    /// still take what is there.
+    TooManyHeaders = 17, "too_many_headers", Drop;
 }
 
 /// What was decided about one packet.

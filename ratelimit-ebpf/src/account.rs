@@ -36,6 +36,8 @@ fn count(interface: usize, frame: &XdpFrame<'_>, verdict: Verdict) {
         | Reason::Contended
         | Reason::Banned
         | Reason::Denied
+        | Reason::Guard
+        | Reason::TooManyHeaders
         | Reason::NewSourceBudget
         | Reason::NotAdmitted => frame.known_len(),
     };

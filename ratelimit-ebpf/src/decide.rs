@@ -13,13 +13,14 @@ use ratelimit_common::verdict::{Action, Reason, Verdict};
 use crate::clock::Clock;
 use crate::conversations;
 use crate::flows::Part;
+use crate::fragments;
 use crate::limits::{
     BY_ESTABLISHED, BY_OPENING, Cost, Look, ban_v4, ban_v6, ban_v6_wide, charge_all_v4, charge_all_v6,
     charge_all_v6_wide, prove_v4, prove_v6, prove_v6_wide, refused_v4, refused_v6, refused_v6_wide, room_v4, room_v6,
     room_v6_wide, shadow_v4, shadow_v6, shadow_v6_wide,
 };
 use crate::maps::{self, Active, NoPacket, Pending, Seen};
-use crate::newcomers::{excuses, turned_away};
+use crate::newcomers::{excuses, remember_pending, turned_away};
 use crate::packet::{XdpFrame, forget};
 use crate::proof::{self, Proof};
 
@@ -50,6 +51,9 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     };
     pending.refused = key;
     seen.keep_head(&head);
+    if !frame.is_seen() {
+        seen.keep_whole();
+    }
     if config.has_targets != 0 && frame.seen().is_none() {
         return Verdict::unruled(Reason::InternalError);
     }
@@ -72,6 +76,9 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
         if !judging.is_asked || reason == Reason::WithinLimit {
             reason = judge(active, frame, judging);
         }
+    }
+    if pending.fragment_rules != 0 {
+        return fragments::verdict(active, reason);
     }
     enforced(rule, reason)
 }
@@ -140,9 +147,9 @@ fn choice(active: Active, seen: &Seen, pending: &mut Pending) -> Choice {
         Address::V6(_) => active.config.has_prefixes_v6,
     };
     let prefix = if has_prefixes == 0 { None } else { prefix(active, head.source) };
-    let Some(index) = judging(active, head.to, matching(active, protecting, prefix)) else {
-        return Choice::none(Reason::NotProtected);
-    };
+    let rules = matching(active, protecting, prefix);
+    pending.fragment_rules = 0;
+    let Some(index) = judging(active, head.to, rules) else { return Choice::none(Reason::NotProtected) };
     // A note is of a whole client, wherever it sends: not where lists tell its parts from each other, or rules its destinations.
     if prefix.is_some() || has_prefixes == 2 || active.config.has_targets != 0 {
         pending.refused = Key::NONE;
@@ -150,8 +157,26 @@ fn choice(active: Active, seen: &Seen, pending: &mut Pending) -> Choice {
     match prefix.and_then(|prefix| granted(active, prefix)) {
         Some(Grant::Exempt) => Choice::new(Reason::Exempt, index),
         Some(Grant::Denied) => Choice::new(Reason::Denied, index),
-        None => Choice::new(Reason::NotCounted, index),
+        None if is_unparsable(head.to) && maps::rule(active.config, index).counts_unparsable == 0 => {
+            Choice::new(Reason::TooManyHeaders, index)
+        }
+        None => {
+            if let To::Fragment = head.to
+                && seen.is_fragment_of_tcp()
+            {
+                pending.fragment_rules = rules & !(1 << index);
+                pending.fragment_rule = index;
+                pending.fragment_verdict = 0;
+            }
+            Choice::new(Reason::NotCounted, index)
+        }
     }
+}
+
+/// Whether nobody can tell what it is, while the network stack might: as behind too many tags.
+#[inline(always)]
+const fn is_unparsable(to: To) -> bool {
+    matches!(to, To::Unwalkable)
 }
 
 /// Whom the packet is from and what it is sent to: at a glance, or by parsing all of it.
@@ -245,7 +270,7 @@ fn first(active: Active, rules: RuleSet) -> Option<u32> {
 
 /// The first of these rules. The verifier does not know what the compiler does, that there are no more than bits in a word.
 #[inline(always)]
-fn lowest(rules: RuleSet) -> Option<u32> {
+pub(crate) fn lowest(rules: RuleSet) -> Option<u32> {
     if rules == 0 { None } else { Some(forget(rules.trailing_zeros()) & (RULES_MAX as u32 - 1)) }
 }
 
@@ -266,7 +291,7 @@ fn bounded(port: u16) -> usize {
 }
 
 #[inline(always)]
-fn enforced(rule: &Rule, reason: Reason) -> Verdict {
+pub(crate) fn enforced(rule: &Rule, reason: Reason) -> Verdict {
     match (reason.action(), rule.dry_run) {
         (Action::Pass, _) | (Action::Drop, 0) => Verdict { reason, rule: rule.row },
         (Action::Drop, _) => Verdict { reason: Reason::DryRun, rule: rule.row },
@@ -285,8 +310,11 @@ struct Judging {
 #[inline(always)]
 fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
     let rule = judging.rule;
-    let Some(Ok(head)) = maps::seen().map(Seen::head) else { return Reason::InternalError };
+    let Some(seen) = maps::seen() else { return Reason::InternalError };
+    let (Ok(head), is_fragment) = (seen.head(), seen.is_fragment_of_tcp()) else { return Reason::InternalError };
     let (opening, requests, pending) = match head.to {
+        // What begins in it is in other packets too, and what it says of its connection may not be what is put together.
+        To::Tcp { opening, .. } if is_fragment => (opening, 1, Leaves::Nothing),
         To::Tcp { opening, has_payload: true, .. } if rule.counts_requests != 0 => {
             if frame.seen().is_none() {
                 return Reason::InternalError;
@@ -298,16 +326,17 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
             if frame.seen().is_none() {
                 return Reason::InternalError;
             }
-            let part = Part::of_datagram(active.word.generation());
+            let part = Part::of_datagram(active.word.generation(), judging.index);
             (part.opens(), part.requests(), Leaves::Flow)
         }
         To::Tcp { opening, .. } => (opening, 0, Leaves::Nothing),
         // Whatever it is, it may be anything.
         To::Unwalkable => (true, 1, Leaves::Nothing),
-        To::Udp { .. } | To::Fragment | To::Other | To::Essential => (false, 0, Leaves::Nothing),
+        To::Fragment => (false, is_fragment as u32, Leaves::Nothing),
+        To::Udp { .. } | To::Other | To::Essential => (false, 0, Leaves::Nothing),
     };
     let proof = match head.to {
-        To::Tcp { opening: false, .. } if proof::is_asked(rule, requests) => {
+        To::Tcp { opening: false, .. } if !is_fragment && proof::is_asked(rule, requests) => {
             if frame.seen().is_none() {
                 return Reason::InternalError;
             }
@@ -336,7 +365,8 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
     };
     // Of a source that is not remembered nothing else is.
     if decisive != Reason::NotAdmitted && decisive.action() == Action::Pass {
-        let _always_zero = maps::remember_pending();
+        let is_counted = reason == Reason::WithinLimit;
+        let _always_zero = remember_pending(active.word.generation(), is_counted as u32);
     }
     reason
 }

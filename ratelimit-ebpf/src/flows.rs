@@ -10,10 +10,10 @@ use crate::maps;
 pub(crate) struct Part(u32);
 
 impl Part {
-    /// That of the datagram that was seen last.
+    /// That of the datagram that was seen last, which this rule judges.
     #[inline(always)]
-    pub(crate) fn of_datagram(generation: u32) -> Self {
-        Self(part_of_flow(generation))
+    pub(crate) fn of_datagram(generation: u32, rule: u32) -> Self {
+        Self(part_of_flow(generation, rule))
     }
 
     #[inline(always)]
@@ -30,11 +30,11 @@ impl Part {
 /// A function of its own, whose stack is free again when the source is judged. Returns a [`Part`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn part_of_flow(generation: u32) -> u32 {
+extern "C" fn part_of_flow(generation: u32, rule: u32) -> u32 {
     let Some(config) = maps::config(generation) else { return 0 };
     let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return 0 };
-    let datagram = seen.datagram();
-    pending.set_flow(seen.source(), seen.source_port(), datagram.port);
+    let datagram = seen.datagram(maps::rule(config, rule).speaks_quic(seen.port()));
+    pending.set_flow(seen.source(), seen.source_port(), seen.port());
     let now = Clock::new(config.wall_offset_ns).coarse();
     let step = flow::step(pending.known_flow(), now, datagram);
     pending.flow = step.newest;

@@ -19,6 +19,8 @@ mod decide;
 #[cfg(target_arch = "bpf")]
 mod flows;
 #[cfg(target_arch = "bpf")]
+mod fragments;
+#[cfg(target_arch = "bpf")]
 mod limits;
 #[cfg(target_arch = "bpf")]
 mod maps;

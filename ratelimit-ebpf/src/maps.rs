@@ -452,9 +452,7 @@ mod sockets;
 
 pub(crate) use counts::{count, count_ban, fault};
 pub(crate) use newcomers::{Marked, admission, is_marked, is_unlisted, lets_in, make_marked, note_unlisted};
-pub(crate) use passing::{
-    NoPacket, Pending, Seen, park, pending, place, remember_pending, scratch, seen, take_parked, to_see,
-};
+pub(crate) use passing::{NoPacket, Pending, Seen, park, pending, place, scratch, seen, take_parked, to_see};
 pub(crate) use refused::{may_be_noted, note_refused, refused};
 pub(crate) use sockets::standing_of;
 

@@ -2,6 +2,7 @@
 
 use ratelimit_common::admission::Mark;
 use ratelimit_common::layout::CHARGE_GENERATION;
+use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
 use ratelimit_common::verdict::Reason;
 
 use crate::clock::Clock;
@@ -87,4 +88,41 @@ pub(crate) extern "C" fn make_known(high: u64, low: u64, generation: u32) -> u32
         maps::make_marked(Marked::Known, config, Mark::of(config.seed, high, low, config.turn_shift, now));
     }
     0
+}
+
+/// Remembers the connection or flow that was looked at last, as it is with its packet: one that has no entry yet on the budget of new
+/// sources. `is_counted`: the packet was counted, so its source is known or drawn. Returns 0. A function of its own, likewise.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn remember_pending(generation: u32, is_counted: u32) -> u32 {
+    if let Some(pending) = maps::pending()
+        && !pending.renew()
+        && is_remembered(generation, is_counted != 0 || pending.is_conversation() && is_source_known(generation))
+    {
+        pending.insert();
+    }
+    0
+}
+
+#[inline(always)]
+fn is_remembered(generation: u32, is_admitted: bool) -> bool {
+    let (Some(config), Some(admission)) = (maps::config(generation), maps::admission()) else { return true };
+    admission.advance(Clock::new(config.wall_offset_ns).coarse(), config.insertions_max);
+    admission.remembers_flow(config.insertions_max, is_admitted)
+}
+
+/// Whether the source of the packet that was seen last is known. Of a connection that is asked, since its first segments are not counted
+/// under TLS; of a flow it is not, or whoever forges a known address would be on no budget.
+#[inline(always)]
+fn is_source_known(generation: u32) -> bool {
+    let (Some(config), Some(seen)) = (maps::config(generation), maps::seen()) else { return false };
+    let [high, low] = match seen.source() {
+        Address::V4(address) => [u64::from(cut_ipv4(address, config.ipv4_mask)), 4],
+        Address::V6(address) => match cut_ipv6(address, config.ipv6_mask) {
+            [high, _] if config.ipv6_wide == 0 => [high, 6],
+            wide => wide,
+        },
+    };
+    let now = Clock::new(config.wall_offset_ns).coarse();
+    maps::is_marked(Marked::Known, config, Mark::of(config.seed, high, low, config.turn_shift, now))
 }

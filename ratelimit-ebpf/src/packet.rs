@@ -41,6 +41,12 @@ impl<'a> XdpFrame<'a> {
         Some(seen)
     }
 
+    /// Whether it was parsed.
+    #[inline(always)]
+    pub(crate) fn is_seen(&self) -> bool {
+        self.is_seen.get()
+    }
+
     /// The context that it is in.
     #[inline(always)]
     pub(crate) fn context(&self) -> *mut xdp_md {

@@ -14,7 +14,9 @@ use serde::Serialize;
 use ipnet::IpNet;
 
 use crate::config::{Config, OnExit, Safety, XdpModeChoice, amount, duration};
-use crate::desired::{Bans, Grant, Limit, Mode, NewSources, Refuse, Rule, WindowForm, date, note_lines, unit_label};
+use crate::desired::{
+    Bans, Grant, Limit, Mode, NewSources, QuicPorts, Refuse, Rule, Unparsable, WindowForm, date, note_lines, unit_label,
+};
 
 pub use self::json::{ConfigJson, InvalidJson};
 
@@ -203,6 +205,12 @@ pub fn config_words(config: &Config) -> String {
         }
         if let Some(of) = rule.new_sources {
             line("  new sources", &format!(" {}", new_sources_words(of)));
+        }
+        if rule.quic_ports != QuicPorts::DEFAULT {
+            line("  QUIC", &format!("on UDP ports: {}; elsewhere each datagram is a request", rule.quic_ports));
+        }
+        if rule.unparsable == Unparsable::Count {
+            line("  unparsable", "counts as a request that opens a connection");
         }
         if rule.under_attack_ok {
             line("  breaker", "leaves this rule alone");

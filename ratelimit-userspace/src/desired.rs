@@ -17,8 +17,10 @@ use ratelimit_common::window::BURST_ANY;
 use crate::config::{Config, OnExit, XdpModeChoice, amount, duration};
 
 mod matching;
+mod strict;
 
 pub use matching::{Mismatch, Protocol, Sent};
+pub use strict::{QuicPorts, Unparsable};
 
 /// Everything that the daemon holds the kernel to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,6 +136,10 @@ pub struct Rule {
     pub under_attack_ok: bool,
     /// How many sources it lets in that nobody knows yet; none is any number.
     pub new_sources: Option<NewSources>,
+    /// On which of its UDP ports what looks like QUIC is QUIC.
+    pub quic_ports: QuicPorts,
+    /// What becomes of what cannot be parsed.
+    pub unparsable: Unparsable,
     /// When it ends, by the datapath's clock, and the rules after it judge instead; none is never.
     pub until: Option<Nanos>,
 }
@@ -153,6 +159,8 @@ impl Rule {
             bans: None,
             under_attack_ok: false,
             new_sources: None,
+            quic_ports: QuicPorts::DEFAULT,
+            unparsable: Unparsable::Drop,
             until: None,
         }
     }

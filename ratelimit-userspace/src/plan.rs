@@ -90,6 +90,8 @@ pub fn changes(current: &DesiredState, wanted: &DesiredState) -> Vec<String> {
             changed(of("breaker"), under_attack(before), under_attack(rule));
             let budget = |rule: &Rule| rule.new_sources.map_or_else(|| "any number".to_owned(), |of| of.to_string());
             changed(of("new sources"), budget(before), budget(rule));
+            changed(of("QUIC ports"), before.quic_ports.to_string(), rule.quic_ports.to_string());
+            changed(of("unparsable"), before.unparsable.label().into(), rule.unparsable.label().into());
         }
     }
     push_prefixes(&mut lines, &gone(&old.access, &new.access), "added");
@@ -186,7 +188,7 @@ mod tests {
     use crate::config::rule::RuleSettings;
     use crate::config::settings::Settings;
     use crate::config::written::{Origin, Written};
-    use crate::desired::NewSources;
+    use crate::desired::{NewSources, QuicPorts, Unparsable};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
@@ -336,6 +338,9 @@ mod tests {
                 rule.name = ["web", "login", "api", "api:partner"][name].to_owned();
                 rule.limits.iter_mut().for_each(|limit| limit.burst = burst);
                 let shadow_limits = burst.map(|_| rule.limits[0]).into_iter().collect();
+                let quic_ports = if under_attack_ok { QuicPorts::NONE } else { QuicPorts::DEFAULT };
+                let unparsable = if until.is_some() { Unparsable::Count } else { Unparsable::Drop };
+                let rule = Rule { quic_ports, unparsable, ..rule };
                 (name, Rule { from, to, bans, until, under_attack_ok, new_sources, shadow_limits, ..rule })
             });
         prop::collection::vec(one, 1..6)
@@ -366,6 +371,8 @@ mod tests {
         });
         rule.under_attack_ok = true;
         rule.new_sources = Some(NewSources { amount: 20_000, window_ns: 1_000_000_000 });
+        rule.quic_ports = QuicPorts::new(&[80, 443]).expect("two ports");
+        rule.unparsable = Unparsable::Count;
         rule.shadow_limits = vec![Limit { amount: 500, ..rule.limits[0] }];
         rule.limits[0].burst = Some(100);
         let many = (0..20).map(|last| Access::denied(IpNet::from(std::net::IpAddr::from([10, 0, 0, last]))));
@@ -379,6 +386,8 @@ mod tests {
                 "bans of rule default: none -> 1m,10m, forgotten after 24h",
                 "breaker of rule default: on -> off",
                 "new sources of rule default: any number -> 20000/1s",
+                "QUIC ports of rule default: 443 -> 80,443",
+                "unparsable of rule default: drop -> count",
                 "denied 20 prefixes: added",
                 "burst of 1000/5m requests: any -> 100",
                 "shadow limits of rule default: none -> 500/5m requests",

@@ -239,6 +239,8 @@ pub fn counts_of(kernel: &mut Kernel, wire: &Wire) -> Result<Counts> {
             | Reason::Contended
             | Reason::Banned
             | Reason::Denied
+            | Reason::Guard
+            | Reason::TooManyHeaders
             | Reason::TooManyTags => &mut counts.other,
         };
         *kind += tally.packets;

@@ -13,9 +13,6 @@ pub(super) const FLOW_IDLE: Nanos = 120 * SECOND;
 /// QUIC Initial datagrams that one connection may take.
 const INITIALS_PER_CONNECTION: u32 = 8;
 
-/// Where a flow that begins in its middle is taken for QUIC.
-const QUIC_PORT: u16 = 443;
-
 /// A UDP flow: whole address, source port, destination port.
 type FlowKey = (IpAddr, u16, u16);
 
@@ -59,11 +56,13 @@ pub struct Parts {
 
 impl Parts {
     /// How many requests begin in a packet of TCP or UDP, which passes.
-    pub fn requests(&mut self, packet: &Packet, now: Nanos) -> u64 {
+    pub fn requests(&mut self, packet: &Packet, now: Nanos, quic: &[u16]) -> u64 {
         let part = match packet.kind {
-            Kind::Udp { .. } => self.datagram(packet, now),
+            Kind::Udp { port, .. } => self.datagram(packet, now, quic.contains(&port)),
+            Kind::Tcp { is_fragment: true, .. } => Part { requests: 1, ..Part::default() },
             Kind::Tcp { .. } if !packet.payload.is_empty() => self.segment(packet),
-            Kind::Tcp { .. } | Kind::Fragment | Kind::Essential | Kind::Other => Part::default(),
+            Kind::Fragment { may_be_tcp } => Part { requests: may_be_tcp.into(), ..Part::default() },
+            Kind::Tcp { .. } | Kind::Unparsable | Kind::Essential | Kind::Other => Part::default(),
         };
         self.remember(part.newest);
         part.requests
@@ -77,12 +76,25 @@ impl Parts {
         }
     }
 
-    pub(super) fn datagram(&self, packet: &Packet, now: Nanos) -> Part {
+    /// Whether it is remembered already.
+    pub(super) fn has(&self, newest: &Newest) -> bool {
+        match newest {
+            Newest::Nothing => true,
+            Newest::Flow(key, _) => self.flows.contains_key(key),
+            Newest::Conversation(key, _) => self.conversations.contains_key(key),
+        }
+    }
+
+    pub(super) fn datagram(&self, packet: &Packet, now: Nanos, speaks_quic: bool) -> Part {
         let Kind::Udp { source_port, port, quic_initial } = packet.kind else { return Part::default() };
         let key = (packet.source, source_port, port);
         let is_short = packet.payload.len() >= 6 && packet.payload[0] < 0x80;
         let known = self.flows.get(&key).filter(|flow| now - flow.last <= FLOW_IDLE);
-        let has_asked = port == QUIC_PORT && is_short;
+        if !speaks_quic {
+            let flow = Flow { last: now, initials: 0, has_asked: false, is_in_body: false };
+            return Part { opens: known.is_none(), requests: 1, newest: Newest::Flow(key, flow) };
+        }
+        let has_asked = is_short;
         let before = known.copied().unwrap_or(Flow { last: now, initials: 0, has_asked, is_in_body: false });
         let mut flow = Flow { last: now, initials: before.initials + u32::from(quic_initial), ..before };
         let opens = known.is_none() || flow.initials > INITIALS_PER_CONNECTION;
@@ -107,7 +119,7 @@ impl Parts {
     }
 
     pub(super) fn segment(&self, packet: &Packet) -> Part {
-        let Kind::Tcp { source_port, port, opens, sequence, acknowledged } = packet.kind else {
+        let Kind::Tcp { source_port, port, opens, sequence, acknowledged, is_fragment: _ } = packet.kind else {
             return Part::default();
         };
         let key = (packet.source, packet.destination, source_port, port);

@@ -23,6 +23,8 @@ fn rule(limits: Vec<Limit>) -> Rule {
         mode: Mode::Enforce,
         until: None,
         bans: None,
+        quic: vec![443],
+        counts_unparsable: false,
     }
 }
 
@@ -38,7 +40,7 @@ const SYN: Packet = Packet {
     source: CLIENT,
     destination: DESTINATION,
     bytes: 40,
-    kind: Kind::Tcp { source_port: 4000, port: 80, opens: true, sequence: 1, acknowledged: 0 },
+    kind: Kind::Tcp { source_port: 4000, port: 80, opens: true, sequence: 1, acknowledged: 0, is_fragment: false },
     payload: Vec::new(),
 };
 
@@ -109,8 +111,10 @@ fn dry_run_and_refuse_all_do_as_they_say() {
     let mut oracle = Oracle::new(policy(vec![Rule { mode: Mode::DryRun, ..of_one.clone() }]));
     assert_eq!(oracle.judge(&SYN, TEN_O_CLOCK), Outcome::WithinLimit);
     assert_eq!(oracle.judge(&SYN, TEN_O_CLOCK), Outcome::DryRun);
-    let ack =
-        Packet { kind: Kind::Tcp { source_port: 4000, port: 80, opens: false, sequence: 2, acknowledged: 1 }, ..SYN };
+    let ack = Packet {
+        kind: Kind::Tcp { source_port: 4000, port: 80, opens: false, sequence: 2, acknowledged: 1, is_fragment: false },
+        ..SYN
+    };
     assert_eq!(oracle.judge(&ack, TEN_O_CLOCK), Outcome::NotCounted);
     oracle.apply(policy(vec![Rule { refuse: Refuse::All, ..of_one }]));
     assert_eq!(oracle.judge(&ack, TEN_O_CLOCK), Outcome::OverLimit);
@@ -157,8 +161,8 @@ fn a_request_is_a_turn_or_one_of_several_in_a_segment_or_a_datagram() {
     const GET: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
     let mut parts = Parts::default();
     let mut segment = |sequence: u32, acknowledged: u32, payload: &[u8]| {
-        let kind = Kind::Tcp { source_port: 4000, port: 80, opens: false, sequence, acknowledged };
-        parts.requests(&Packet { kind, payload: payload.to_vec(), ..SYN }, TEN_O_CLOCK)
+        let kind = Kind::Tcp { source_port: 4000, port: 80, opens: false, sequence, acknowledged, is_fragment: false };
+        parts.requests(&Packet { kind, payload: payload.to_vec(), ..SYN }, TEN_O_CLOCK, &[443])
     };
     // Cut in two; sent again; the next, unanswered; answered; answered by no more than that the body may come.
     assert_eq!([segment(0, 1, &GET[..9]), segment(9, 1, &GET[9..]), segment(0, 1, GET)], [1, 0, 0]);
@@ -170,7 +174,7 @@ fn a_request_is_a_turn_or_one_of_several_in_a_segment_or_a_datagram() {
     assert_eq!([segment(1 << 30, 525, b"anything"), segment((1 << 30) + 8, 525, b" else")], [1, 0]);
     let mut datagram = |port: u16, payload: &[u8]| {
         let kind = Kind::Udp { source_port: 4000, port, quic_initial: false };
-        parts.requests(&Packet { kind, payload: payload.to_vec(), ..SYN }, TEN_O_CLOCK)
+        parts.requests(&Packet { kind, payload: payload.to_vec(), ..SYN }, TEN_O_CLOCK, &[443])
     };
     assert_eq!([datagram(53, &[0; 30]), datagram(53, &[0; 30])], [1, 1]);
     assert_eq!([datagram(443, &[0x40; 30]), datagram(443, &[0x40; 64]), datagram(443, &[0x40; 1001])], [0, 1, 0]);

@@ -26,7 +26,7 @@ pub struct Head {
     pub to: To,
 }
 
-/// [`Target`], likewise. Ports are in host order.
+/// [`Target`], likewise; what of TCP is a fragment, all of the frame tells. Ports are in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
     /// A TCP segment.
@@ -146,11 +146,11 @@ impl From<&Packet> for Head {
     #[inline(always)]
     fn from(packet: &Packet) -> Self {
         let to = match packet.target {
-            Target::Tcp { port, opening, segment } => {
+            Target::Tcp { port, opening, segment, .. } => {
                 To::Tcp { port, opening, has_payload: segment.payload_bytes != 0 }
             }
             Target::Udp { port, .. } => To::Udp { port },
-            Target::Fragment => To::Fragment,
+            Target::Fragment { .. } => To::Fragment,
             Target::Unwalkable => To::Unwalkable,
             Target::Essential => To::Essential,
             Target::Other => To::Other,

@@ -9,7 +9,10 @@ use super::{BANS_BEGUN, COUNTERS, FAULTS, forget};
 #[inline(always)]
 pub(crate) fn count(row: u32, reason: Reason, bytes: u64) {
     // Each row and reason would be another path to the end for the verifier.
-    let (row, reason) = (forget(row), forget(reason as u32) as usize & (REASONS_MAX - 1));
+    let (row, reason) = (forget(row), forget(reason as u32) as usize);
+    if reason >= REASONS_MAX {
+        return;
+    }
     let Some(counters) = COUNTERS.get_ptr_mut(row) else {
         fault(Fault::CountersLookup);
         return;

@@ -4,7 +4,7 @@
 use aya_ebpf::bindings::BPF_NOEXIST;
 use ratelimit_common::conversation::Conversation;
 use ratelimit_common::flow::{Datagram, Flow};
-use ratelimit_common::layout::{ConversationKeyV4, ConversationKeyV6, Fault, FlowKeyV4, FlowKeyV6, Source};
+use ratelimit_common::layout::{ConversationKeyV4, ConversationKeyV6, Fault, FlowKeyV4, FlowKeyV6, RuleSet, Source};
 use ratelimit_common::packet::{Head, Parsed, Segment, Target, To};
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::refused::{Key, mix};
@@ -42,7 +42,9 @@ pub(crate) struct Seen {
     payload_bytes: u16,
     /// Of a TCP segment, whether it has any payload.
     has_payload: u8,
-    reserved: [u8; 7],
+    /// [`Target::Tcp::is_fragment`], [`Target::Fragment::may_be_tcp`].
+    fragment: u8,
+    reserved: [u8; 6],
 }
 
 /// What a [`Seen`] is.
@@ -84,10 +86,11 @@ impl Seen {
             (Address::V4(_), Address::V6(_)) | (Address::V6(_), Address::V4(_)) => {}
         }
         self.is = match packet.target {
-            Target::Tcp { port, opening, segment } => {
+            Target::Tcp { port, opening, segment, is_fragment } => {
                 self.port = port;
                 self.opening = opening as u8;
                 self.has_payload = (segment.payload_bytes != 0) as u8;
+                self.fragment = is_fragment as u8;
                 self.segment = segment;
                 seen_is::TCP
             }
@@ -99,7 +102,10 @@ impl Seen {
                 self.payload_bytes = payload_bytes;
                 seen_is::UDP
             }
-            Target::Fragment => seen_is::FRAGMENT,
+            Target::Fragment { may_be_tcp } => {
+                self.fragment = may_be_tcp as u8;
+                seen_is::FRAGMENT
+            }
             Target::Unwalkable => seen_is::UNWALKABLE,
             Target::Essential => seen_is::ESSENTIAL,
             Target::Other => seen_is::OTHER,
@@ -138,6 +144,19 @@ impl Seen {
         };
     }
 
+    /// Says that it is no fragment, as no plain frame is: nobody has parsed it.
+    #[inline(always)]
+    pub(crate) fn keep_whole(&mut self) {
+        self.fragment = 0;
+    }
+
+    /// Of a TCP segment, whether this is its first fragment and the rest is in other packets; of a later fragment, whether it may be one of
+    /// TCP.
+    #[inline(always)]
+    pub(crate) fn is_fragment_of_tcp(&self) -> bool {
+        read!(self.fragment) != 0
+    }
+
     /// The segment, if it is one.
     #[inline(always)]
     pub(crate) fn segment(&self) -> Segment {
@@ -166,9 +185,9 @@ impl Seen {
 
     /// What it is to its flow, if it is a datagram.
     #[inline(always)]
-    pub(crate) fn datagram(&self) -> Datagram {
+    pub(crate) fn datagram(&self, speaks_quic: bool) -> Datagram {
         Datagram {
-            port: read!(self.port),
+            speaks_quic,
             quic_initial: read!(self.opening) != 0,
             quic_short: read!(self.quic_short) != 0,
             payload_bytes: read!(self.payload_bytes),
@@ -260,6 +279,13 @@ pub(crate) struct Pending {
     flow_v6: FlowKeyV6,
     /// Which of them it is.
     is: u32,
+    /// Of a later fragment that may be of TCP, the rules that are to hold it beside the one that judges it: all for what has no port,
+    /// from its source to its destination.
+    pub(crate) fragment_rules: RuleSet,
+    /// The one of those that holds it now; at first, the rule that has judged it.
+    pub(crate) fragment_rule: u32,
+    /// What they have said of it so far, as [`crate::fragments`] has it; 0 is nothing.
+    pub(crate) fragment_verdict: u32,
     /// What a note that the source is refused would have; none where no note is made.
     pub(crate) refused: Key,
 }
@@ -349,29 +375,53 @@ impl Pending {
         entry.map(|known| unsafe { *known })
     }
 
-    /// Remembers it, through the entry itself where there is one.
+    /// Whether it is the place of a connection, and not of a flow.
     #[inline(always)]
-    pub(crate) fn remember(&self) {
-        macro_rules! remember {
-            ($map:ident, $key:expr, $value:expr, $fault:ident) => {
+    pub(crate) fn is_conversation(&self) -> bool {
+        matches!(self.is, pending_is::CONVERSATION_V4 | pending_is::CONVERSATION_V6)
+    }
+
+    /// Remembers it in its entry; false where there is none yet.
+    #[inline(always)]
+    pub(crate) fn renew(&self) -> bool {
+        macro_rules! renew {
+            ($map:ident, $key:expr, $value:expr) => {
                 match $map.get_ptr_mut($key) {
-                    // SAFETY: a whole element, valid for the run of the program.
-                    Some(known) => unsafe { *known = $value },
-                    None => {
-                        let _counted = inserted($map.insert($key, $value, BPF_NOEXIST.into()), Fault::$fault);
+                    Some(known) => {
+                        // SAFETY: a whole element, valid for the run of the program.
+                        unsafe { *known = $value };
+                        true
                     }
+                    None => false,
                 }
             };
         }
         match self.is {
+            pending_is::CONVERSATION_V4 => renew!(CONVERSATIONS_V4, self.conversation_v4, self.conversation),
+            pending_is::CONVERSATION_V6 => renew!(CONVERSATIONS_V6, self.conversation_v6, self.conversation),
+            pending_is::FLOW_V4 => renew!(FLOWS_V4, self.flow_v4, self.flow),
+            pending_is::FLOW_V6 => renew!(FLOWS_V6, self.flow_v6, self.flow),
+            _ => true,
+        }
+    }
+
+    /// Remembers what has no entry yet.
+    #[inline(always)]
+    pub(crate) fn insert(&self) {
+        macro_rules! insert {
+            ($map:ident, $key:expr, $value:expr, $fault:ident) => {{
+                let _counted = inserted($map.insert($key, $value, BPF_NOEXIST.into()), Fault::$fault);
+            }};
+        }
+        match self.is {
             pending_is::CONVERSATION_V4 => {
-                remember!(CONVERSATIONS_V4, self.conversation_v4, self.conversation, ConversationsV4Insert)
+                insert!(CONVERSATIONS_V4, self.conversation_v4, self.conversation, ConversationsV4Insert)
             }
             pending_is::CONVERSATION_V6 => {
-                remember!(CONVERSATIONS_V6, self.conversation_v6, self.conversation, ConversationsV6Insert)
+                insert!(CONVERSATIONS_V6, self.conversation_v6, self.conversation, ConversationsV6Insert)
             }
-            pending_is::FLOW_V4 => remember!(FLOWS_V4, self.flow_v4, self.flow, FlowsV4Insert),
-            pending_is::FLOW_V6 => remember!(FLOWS_V6, self.flow_v6, self.flow, FlowsV6Insert),
+            pending_is::FLOW_V4 => insert!(FLOWS_V4, self.flow_v4, self.flow, FlowsV4Insert),
+            pending_is::FLOW_V6 => insert!(FLOWS_V6, self.flow_v6, self.flow, FlowsV6Insert),
             _ => {}
         }
     }
@@ -402,14 +452,4 @@ pub(crate) fn take_parked(source: &mut Source) -> u32 {
     let slot = unsafe { (&raw const source.refused.0).read_volatile() } as u32;
     source.refused = Refusals(0);
     slot
-}
-
-/// Remembers the connection or flow that was looked at last, as it is with its packet; returns 0. A function of its own, likewise.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub(crate) extern "C" fn remember_pending() -> u32 {
-    if let Some(pending) = pending() {
-        pending.remember();
-    }
-    0
 }

@@ -25,6 +25,10 @@ pub struct Limiter {
     /// Ports to protect: 80,443, 8000-8100, 53/udp, all; a plain number is TCP and UDP [default: 80,443]
     #[arg(long = "port", value_name = "LIST", help_heading = "What to limit")]
     pub ports: Option<String>,
+    /// Which of these UDP ports speak QUIC: 443,8443, at most 8, or none; on the others each datagram is a request,
+    /// whatever it looks like [default: 443]
+    #[arg(long, value_name = "LIST", help_heading = "What to limit")]
+    pub quic_ports: Option<String>,
     /// Never limit this address or network: 192.0.2.0/24; repeatable
     #[arg(long, value_name = "CIDR", help_heading = "What to limit")]
     pub allow: Vec<String>,
@@ -53,6 +57,10 @@ pub struct Limiter {
     /// sources back, and whoever is new while it lasts [default: off]
     #[arg(long, value_name = "N/DUR", help_heading = "What happens over the limit")]
     pub new_sources: Option<String>,
+    /// What becomes of packets that cannot be parsed, as behind nine IPv6 extension headers: drop; count, each as one
+    /// request that opens a connection [default: drop]
+    #[arg(long, value_name = "WHAT", help_heading = "What happens over the limit", value_parser = Suggested(&["drop", "count"]))]
+    pub unparsable: Option<String>,
     /// How the window is cut: strict, never more than N in any DUR; lenient, up to 2N where two windows
     /// meet [default: strict]
     #[arg(long, value_name = "FORM", help_heading = "What happens over the limit", value_parser = Suggested(&["strict", "lenient"]))]
@@ -104,6 +112,8 @@ impl Limiter {
             refuse: one("--refuse", &self.refuse),
             block_for: self.block_for.as_ref().map(|text| written("--block-for", text)).into_iter().collect(),
             new_sources: one("--new-sources", &self.new_sources),
+            quic_ports: one("--quic-ports", &self.quic_ports),
+            unparsable: one("--unparsable", &self.unparsable),
             ..RuleSettings::default()
         };
         Settings {

@@ -31,6 +31,8 @@ const SAME: &[Row] = &[
     ("refuse", &["--refuse", "all"], "", "refuse = \"all\""),
     ("block-for", &["--block-for", "1m,10m"], "", "block_for = [\"1m\", \"10m\"]"),
     ("new-sources", &["--new-sources", "20000/s"], "", "new_sources = \"20000/s\""),
+    ("quic-ports", &["--quic-ports", "none"], "", "quic_ports = \"none\""),
+    ("unparsable", &["--unparsable", "count"], "", "unparsable = \"count\""),
 ];
 
 /// What only a file can say, beside the tables that are there only in a file.

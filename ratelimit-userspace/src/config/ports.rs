@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use ratelimit_common::layout::QUIC_PORTS_MAX;
+
 use super::syntax::{Scanner, SyntaxError, items, near_miss};
-use crate::desired::Ports;
+use crate::desired::{Ports, Protocol, QuicPorts};
 
 const HELP: &str = "ports are 80,443 (TCP and UDP), ranges as in 8000-8100, one protocol as in 53/udp, or all";
 
@@ -20,6 +22,33 @@ pub fn parse(text: &str) -> Result<Ports, SyntaxError> {
     ports.tcp = merged(ports.tcp);
     ports.udp = merged(ports.udp);
     Ok(ports)
+}
+
+/// Parses a list of UDP ports that speak QUIC, of those that a rule protects.
+pub(super) fn parse_quic(text: &str, protected: &Ports) -> Result<QuicPorts, SyntaxError> {
+    const HELP: &str = "these are UDP ports, as in 443,8443, or none";
+    if text == "none" {
+        return Ok(QuicPorts::NONE);
+    }
+    let mut ports = Vec::new();
+    for item in items(text) {
+        let (start, item) = item.map_err(|error| error.with_help(HELP))?;
+        let mut scanner = Scanner::new(item);
+        let port = parse_port(&mut scanner).map_err(|error| error.shifted(start))?;
+        let span = start..start + item.len();
+        if !scanner.is_done() {
+            return Err(SyntaxError::new(span, format!("`{item}` is not one port")).with_help(HELP));
+        }
+        if !protected.holds(Protocol::Udp, port) {
+            let problem = format!("the rule does not protect UDP port {port}");
+            return Err(SyntaxError::new(span, problem).with_help(format!("its ports are {protected}")));
+        }
+        ports.push(port);
+    }
+    QuicPorts::new(&ports).ok_or_else(|| {
+        let problem = format!("there are more than {QUIC_PORTS_MAX} ports that speak QUIC");
+        SyntaxError::new(0..text.len(), problem).with_help("leave some out: there each datagram is a request")
+    })
 }
 
 fn parse_one(text: &str, ports: &mut Ports) -> Result<(), SyntaxError> {

@@ -12,7 +12,7 @@ use super::network::parse_cidr;
 use super::syntax::{SyntaxError, items, turns_text};
 use super::written::{OfRule, Source, Written};
 use super::{duration, limit, limits, new_sources, ports, until};
-use crate::desired::{Bans, Limit, Mode, Ports, Refuse, Rule};
+use crate::desired::{Bans, Limit, Mode, Ports, Refuse, Rule, Unparsable};
 use crate::error::Diagnostic;
 
 /// The rule's name unless it is said.
@@ -75,6 +75,10 @@ pub struct RuleSettings {
     pub under_attack_ok: Option<Written>,
     /// `--new-sources`, `rule.new_sources`.
     pub new_sources: Option<Written>,
+    /// `--quic-ports`, `rule.quic_ports`.
+    pub quic_ports: Option<Written>,
+    /// `--unparsable`, `rule.unparsable`.
+    pub unparsable: Option<Written>,
     /// `rule.override`.
     pub overrides: Vec<OverrideSettings>,
 }
@@ -166,6 +170,14 @@ impl RuleSettings {
             bans: self.bans(source)?,
             under_attack_ok: source.is_set(self.under_attack_ok.as_ref(), false)?,
             new_sources: source.read_if(self.new_sources.as_ref(), new_sources::parse)?,
+            quic_ports: source
+                .read_if(self.quic_ports.as_ref(), |text| ports::parse_quic(text, &ports))?
+                .unwrap_or_default(),
+            unparsable: source.choice(
+                self.unparsable.as_ref(),
+                [Unparsable::Drop, Unparsable::Count],
+                Unparsable::label,
+            )?,
             ..Rule::new(name, ports, limits)
         })
     }

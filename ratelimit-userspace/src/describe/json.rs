@@ -56,6 +56,8 @@ struct RuleJson {
     ban_unproven: bool,
     under_attack_ok: bool,
     new_sources: Option<NewSourcesJson>,
+    quic_ports: Vec<u16>,
+    unparsable: &'static str,
     until: Option<String>,
     note: Option<String>,
 }
@@ -164,6 +166,8 @@ impl RuleJson {
             new_sources: rule
                 .new_sources
                 .map(|of| NewSourcesJson { amount: of.amount, window_seconds: seconds(of.window_ns) }),
+            quic_ports: rule.quic_ports.iter().collect(),
+            unparsable: rule.unparsable.label(),
             until: rule.until.map(date),
             note: note.map(|(_, note)| note.clone()),
         }

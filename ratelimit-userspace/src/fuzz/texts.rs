@@ -11,7 +11,7 @@ const DENY: &str = include_str!("../../../examples/deny.txt");
 const EDITS_MAX: usize = 6;
 
 /// Lines that make sense in some table.
-const LINES: [&str; 41] = [
+const LINES: [&str; 43] = [
     "interfaces = [\"eth0\"]",
     "interfaces = [\"eth1\", \"eth0\"]",
     "on_exit = \"keep\"",
@@ -51,6 +51,8 @@ const LINES: [&str; 41] = [
     "shadow_limits = [\"5/1m\", \"6/1m\"]",
     "under_attack_ok = true",
     "new_sources = \"20000/s\"",
+    "quic_ports = \"443,8443\"",
+    "unparsable = \"count\"",
     "[[rule.override]]\nfrom = [\"203.0.113.0/24\"]\nlimits = [\"9/1h\"]",
     "until = 2027-03-31",
 ];

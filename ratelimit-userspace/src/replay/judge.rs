@@ -11,7 +11,7 @@ use ratelimit_common::packet::Target;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window::{self, CELLS, Charge};
 
-use crate::desired::{Limit, Policy, Ports, Protocol, Rule, WindowForm};
+use crate::desired::{Limit, Policy, Ports, Protocol, QuicPorts, Rule, Unparsable, WindowForm};
 
 /// Sources that are judged; of more, only how much came from them is told. // 2^20 x (64 + 40 B a limit and ~100 B) = 214 MB
 const SOURCES_MAX: usize = 1 << 20;
@@ -74,6 +74,16 @@ impl Judge {
         &self.rule.limits
     }
 
+    /// Whether the rule drops it, whoever sent it, since nobody can tell what it is.
+    pub(super) fn drops(&self, target: &Target) -> bool {
+        matches!(target, Target::Unwalkable) && self.rule.unparsable == Unparsable::Drop
+    }
+
+    /// Its UDP ports that speak QUIC.
+    pub(super) const fn quic_ports(&self) -> QuicPorts {
+        self.rule.quic_ports
+    }
+
     pub(super) const fn ports(&self) -> &Ports {
         &self.rule.ports
     }
@@ -81,10 +91,11 @@ impl Judge {
     /// Whether the rule judges what is sent there.
     pub(super) fn is_for(&self, target: &Target) -> bool {
         let counts_volume = || self.rule.limits.iter().any(|limit| matches!(limit.unit, Unit::Packets | Unit::Bytes));
+        let counts_requests = || self.rule.limits.iter().any(|limit| limit.unit == Unit::Requests);
         match target {
             Target::Tcp { port, .. } => self.rule.ports.holds(Protocol::Tcp, *port),
             Target::Udp { port, .. } => self.rule.ports.holds(Protocol::Udp, *port),
-            Target::Fragment => counts_volume(),
+            Target::Fragment { may_be_tcp } => counts_volume() || *may_be_tcp && counts_requests(),
             Target::Unwalkable => true,
             Target::Other => self.rule.ports.other_protocols,
             Target::Essential => false,

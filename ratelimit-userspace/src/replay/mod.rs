@@ -69,8 +69,12 @@ impl Replay {
         if !self.judge.is_for(&packet.target) {
             return;
         }
+        if self.judge.drops(&packet.target) {
+            self.malformed += 1;
+            return;
+        }
         let now = self.now(at);
-        let seen = self.conversations.look(frame, &packet, now);
+        let seen = self.conversations.look(frame, &packet, now, self.judge.quic_ports());
         let is_admitted = self.judge.charge(now, traffic::address(packet.source), seen.cost);
         self.conversations.remember(seen, is_admitted);
         self.judged += 1;

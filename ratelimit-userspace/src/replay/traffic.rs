@@ -11,6 +11,7 @@ use ratelimit_common::time::Nanos;
 
 use super::judge::Cost;
 use super::recent::Recent;
+use crate::desired::QuicPorts;
 
 /// Connections and flows that are remembered at least, each. // 2^18 x 2 halves x ~90 B = 47 MB of each
 const REMEMBERED: usize = 1 << 18;
@@ -56,11 +57,15 @@ impl Default for Conversations {
 
 impl Conversations {
     /// What a packet is, by what is remembered.
-    pub(super) fn look<F: Walk>(&self, frame: &F, packet: &Packet, now: Nanos) -> Seen {
+    pub(super) fn look<F: Walk>(&self, frame: &F, packet: &Packet, now: Nanos, quic: QuicPorts) -> Seen {
         let volume = Cost { packets: 1, bytes: u64::from(packet.ip_bytes), ..Cost::default() };
         let nothing = |cost| Seen { cost, newest: Newest::Nothing };
         match packet.target {
-            Target::Tcp { port, opening, segment } => {
+            // What begins in it is in other packets too.
+            Target::Tcp { opening, is_fragment: true, .. } => {
+                nothing(Cost { connections: u64::from(opening), requests: 1, ..volume })
+            }
+            Target::Tcp { port, opening, segment, is_fragment: false } => {
                 let cost = Cost { connections: u64::from(opening), ..volume };
                 if segment.payload_bytes == 0 {
                     return nothing(cost);
@@ -75,14 +80,15 @@ impl Conversations {
             }
             Target::Udp { port, source_port, quic_initial, quic_short, payload_bytes } => {
                 let key = FlowKey { source: packet.source, source_port, port };
-                let datagram = Datagram { port, quic_initial, quic_short, payload_bytes };
+                let datagram = Datagram { speaks_quic: quic.holds(port), quic_initial, quic_short, payload_bytes };
                 let step = flow::step(self.udp.get(key), now, datagram);
                 let (connections, requests) = (u64::from(step.opens), u64::from(step.requests));
                 Seen { cost: Cost { connections, requests, ..volume }, newest: Newest::Udp(key, step.newest) }
             }
             // Whatever it is, it may be anything.
             Target::Unwalkable => nothing(Cost { connections: 1, requests: 1, ..volume }),
-            Target::Fragment | Target::Other | Target::Essential => nothing(volume),
+            Target::Fragment { may_be_tcp } => nothing(Cost { requests: u64::from(may_be_tcp), ..volume }),
+            Target::Other | Target::Essential => nothing(volume),
         }
     }
 

@@ -54,6 +54,8 @@ pub const RULE_KEYS: Keys = &[
     "ban_unproven",
     "under_attack_ok",
     "new_sources",
+    "quic_ports",
+    "unparsable",
 ];
 /// Keys of `[[rule.override]]`.
 pub const OVERRIDE_KEYS: Keys = &["name", "from", "limits", "algorithm", "window", "burst", "until", "note"];
@@ -122,6 +124,8 @@ struct RuleTable {
     ban_unproven: Option<Spanned<bool>>,
     under_attack_ok: Option<Spanned<bool>>,
     new_sources: Option<Text>,
+    quic_ports: Option<Spanned<Plain>>,
+    unparsable: Option<Text>,
     #[serde(default, rename = "override")]
     overrides: Vec<Table<OverrideTable>>,
 }
@@ -336,6 +340,8 @@ impl RuleTable {
             ban_unproven: at.value("rule.ban_unproven", self.ban_unproven),
             under_attack_ok: at.value("rule.under_attack_ok", self.under_attack_ok),
             new_sources: at.value("rule.new_sources", self.new_sources),
+            quic_ports: at.value("rule.quic_ports", self.quic_ports),
+            unparsable: at.value("rule.unparsable", self.unparsable),
             overrides: self.overrides.into_iter().map(|Table(table)| table.settings(&at)).collect(),
             of: at.0,
         }

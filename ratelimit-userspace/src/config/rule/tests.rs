@@ -6,7 +6,7 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::time::Nanos;
 
 use crate::config::{Config, file};
-use crate::desired::{Access, Bans, Grant, Mode, NewSources, Refuse, Rule, WindowForm};
+use crate::desired::{Access, Bans, Grant, Mode, NewSources, QuicPorts, Refuse, Rule, Unparsable, WindowForm};
 use crate::error::{Diagnostic, Place};
 
 fn parsed(contents: &str) -> Result<Config, Diagnostic> {
@@ -58,6 +58,8 @@ fn rules_keep_their_order_and_every_key_says_what_it_says() {
         shadow_limits = ["500/5m", "2000/5m"]
         under_attack_ok = true
         new_sources = "20000/s"
+        quic_ports = "none"
+        unparsable = "count"
         [[rule]]
         name = "web"
         limits = ["10/s"]
@@ -78,6 +80,8 @@ fn rules_keep_their_order_and_every_key_says_what_it_says() {
         (premium.new_sources, web.new_sources),
         (Some(NewSources { amount: 20_000, window_ns: minute / 60 }), None)
     );
+    assert_eq!((premium.quic_ports, premium.unparsable), (QuicPorts::NONE, Unparsable::Count));
+    assert_eq!((web.quic_ports, web.unparsable), (QuicPorts::DEFAULT, Unparsable::Drop));
     assert_eq!((web.name.as_str(), web.from.len(), web.to.len(), &web.bans), ("web", 0, 0, &None));
 }
 
@@ -292,6 +296,41 @@ fn what_is_wrong_with_one_of_several_rules_is_said_with_its_name_and_place() {
             8,
             16,
             "block_for",
+        ),
+        (
+            "name = \"b\"\nlimits = [\"5/s\"]\nquic_ports = \"443,8443\"",
+            "bad value for `rule.quic_ports` of rule b: the rule does not protect UDP port 8443",
+            8,
+            19,
+            "its ports are 80,443",
+        ),
+        (
+            "name = \"b\"\nlimits = [\"5/s\"]\nquic_ports = \"443-444\"",
+            "bad value for `rule.quic_ports` of rule b: `443-444` is not one port",
+            8,
+            15,
+            "or none",
+        ),
+        (
+            "name = \"b\"\nlimits = [\"5/s\"]\nquic_ports = \"udp\"",
+            "bad value for `rule.quic_ports` of rule b: `udp` is not a port",
+            8,
+            15,
+            "ports are",
+        ),
+        (
+            "name = \"b\"\nlimits = [\"5/s\"]\nports = \"1-9\"\nquic_ports = \"1,2,3,4,5,6,7,8,9\"",
+            "bad value for `rule.quic_ports` of rule b: there are more than 8 ports that speak QUIC",
+            9,
+            15,
+            "leave some out",
+        ),
+        (
+            "name = \"b\"\nlimits = [\"5/s\"]\nunparsable = \"dorp\"",
+            "bad value for `rule.unparsable` of rule b: `dorp` is not one of them",
+            8,
+            15,
+            "did you mean `drop`",
         ),
         (
             "name = \"b\"\nlimits = [\"5/s\"]\n[[rule.override]]\nlimits = [\"1/s\"]",

@@ -14,7 +14,7 @@ use ratelimit_common::layout::{
 use ratelimit_common::proof::{self, asks};
 use ratelimit_common::source::{Family, ipv4_mask, ipv6_mask};
 
-use crate::desired::{self, Access, Mode, Policy, Ports, Refuse};
+use crate::desired::{self, Access, Mode, Policy, Ports, Refuse, Unparsable};
 
 /// Why a policy does not fit the maps.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -270,7 +270,8 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         counts_requests: counts_requests(rule),
         proof: proof(rule),
         asks_first: 0,
-        reserved: 0,
+        counts_unparsable: u32::from(rule.unparsable == Unparsable::Count),
+        quic_ports: rule.quic_ports.layout(),
         name: desired::name_hash(&rule.name),
         until_ns: rule.until.map_or(0, |until| until.0.max(1)),
         new_sources: rule.new_sources.map_or(0, |of| of.amount),
@@ -457,6 +458,18 @@ mod tests {
         policy.rules[1].new_sources = Some(desired::NewSources { amount: 20_000, window_ns: SECOND_NS });
         let rules = encode(&policy).unwrap().config.rules;
         assert_eq!([0, 1].map(|at| (rules[at].new_sources, rules[at].new_sources_ns)), [(0, 0), (20_000, SECOND_NS)]);
+    }
+
+    #[test]
+    fn what_cannot_be_parsed_is_dropped_and_quic_spoken_on_443_unless_the_rule_says_otherwise() {
+        let mut policy = policy(vec![rule("a", &[(80, 80)], &[]), rule("b", &[(81, 81)], &[])]);
+        policy.rules[1].unparsable = Unparsable::Count;
+        policy.rules[1].quic_ports = desired::QuicPorts::new(&[8443, 4433]).unwrap();
+        let rules = encode(&policy).unwrap().config.rules;
+        assert_eq!([rules[0].counts_unparsable, rules[1].counts_unparsable], [0, 1]);
+        let speaks = |port| [rules[0].speaks_quic(port), rules[1].speaks_quic(port)];
+        let expected = [(0, [false; 2]), (53, [false; 2]), (443, [true, false]), (4433, [false, true])];
+        assert_eq!(expected.map(|(port, _)| (port, speaks(port))), expected);
     }
 
     #[test]

@@ -3,14 +3,17 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use aya::maps::HashMap;
 use aya::programs::Xdp;
 use aya::programs::xdp::XdpMode;
 use aya::{Ebpf, TestRun as _, TestRunOptions};
-use ratelimit_common::layout::map;
+use ratelimit_common::conversation::Conversation;
+use ratelimit_common::flow::Flow;
+use ratelimit_common::layout::{ConversationKeyV4, ConversationKeyV6, FlowKeyV4, FlowKeyV6, map};
 use ratelimit_common::time::Nanos;
 
 use super::attach::Slot;
-use super::{Kernel, interface, program};
+use super::{Kernel, interface, map_ref, program};
 use crate::datapath::{Datapath as _, DatapathError};
 
 /// What a run came to.
@@ -93,6 +96,27 @@ impl Kernel {
         let rule = words.rules.get_mut(rule).with_context(|| format!("no rule {rule}"))?;
         (rule.new_sources, rule.new_sources_ns) = (amount, window_ns);
         self.write_config(generation, words)
+    }
+
+    /// How many UDP flows and how many TCP connections are remembered.
+    ///
+    /// # Errors
+    /// Where the maps cannot be read.
+    pub fn remembered(&self) -> Result<[usize; 2], DatapathError> {
+        const FLOW: usize = size_of::<Flow>();
+        const CONNECTION: usize = size_of::<Conversation>();
+        let flows = self.entries::<{ size_of::<FlowKeyV4>() }, FLOW>(map::FLOWS_V4)?
+            + self.entries::<{ size_of::<FlowKeyV6>() }, FLOW>(map::FLOWS_V6)?;
+        let connections = self.entries::<{ size_of::<ConversationKeyV4>() }, CONNECTION>(map::CONVERSATIONS_V4)?
+            + self.entries::<{ size_of::<ConversationKeyV6>() }, CONNECTION>(map::CONVERSATIONS_V6)?;
+        Ok([flows, connections])
+    }
+
+    fn entries<const KEY: usize, const VALUE: usize>(&self, name: &'static str) -> Result<usize, DatapathError> {
+        let map: HashMap<_, [u8; KEY], [u8; VALUE]> =
+            HashMap::try_from(map_ref(&self.ebpf, name)?).with_context(|| format!("open {name}"))?;
+        let keys: Result<Vec<_>, _> = map.keys().collect();
+        Ok(keys.with_context(|| format!("read {name}"))?.len())
     }
 
     /// Gives an interface a row of counters without attaching to it.

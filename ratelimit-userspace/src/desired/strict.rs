@@ -1,0 +1,96 @@
+//! How strictly a rule judges what its look does not tell: ports whose datagrams may be QUIC, and what cannot be parsed. Pure.
+
+use std::fmt;
+
+use ratelimit_common::layout::QUIC_PORTS_MAX;
+
+/// UDP ports that speak QUIC: sorted, each once, at most [`QUIC_PORTS_MAX`]. By default 443. As the maps have them: 0 is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuicPorts([u16; QUIC_PORTS_MAX]);
+
+impl QuicPorts {
+    /// 443.
+    pub const DEFAULT: Self = Self([443, 0, 0, 0, 0, 0, 0, 0]);
+    /// On no port.
+    pub const NONE: Self = Self([0; QUIC_PORTS_MAX]);
+
+    /// These; none if there are too many of them.
+    pub fn new(ports: &[u16]) -> Option<Self> {
+        let mut sorted: Vec<u16> = ports.iter().copied().filter(|port| *port != 0).collect();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let mut all = [0; QUIC_PORTS_MAX];
+        all.get_mut(..sorted.len())?.copy_from_slice(&sorted);
+        Some(Self(all))
+    }
+
+    /// In order.
+    pub fn iter(&self) -> impl Iterator<Item = u16> {
+        self.0.into_iter().filter(|port| *port != 0)
+    }
+
+    /// Whether this is one of them.
+    pub fn holds(&self, port: u16) -> bool {
+        port != 0 && self.0.contains(&port)
+    }
+
+    /// As the maps have them.
+    pub const fn layout(self) -> [u16; QUIC_PORTS_MAX] {
+        self.0
+    }
+}
+
+impl Default for QuicPorts {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl fmt::Display for QuicPorts {
+    /// As flags and files have them: `443,8443`, `none`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ports: Vec<String> = self.iter().map(|port| port.to_string()).collect();
+        f.write_str(if ports.is_empty() { "none".into() } else { ports.join(",") }.as_str())
+    }
+}
+
+/// What becomes of packets of which nobody can tell what they are, though the network stack might: chains of headers that are too
+/// long, or that end where others may go on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unparsable {
+    /// They are dropped, as behind too many tags.
+    #[default]
+    Drop,
+    /// Each opens a connection and is a request.
+    Count,
+}
+
+impl Unparsable {
+    /// The name in flags and files.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Drop => "drop",
+            Self::Count => "count",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_ports_fit_as_there_is_room_for_each_once_and_one_more_does_not() {
+        let most = [8, 7, 6, 5, 4, 3, 2, 1];
+        assert_eq!(QuicPorts::new(&most).map(|ports| ports.to_string()), Some("1,2,3,4,5,6,7,8".to_owned()));
+        assert_eq!(QuicPorts::new(&[[443; 9].as_slice(), &[8443, 0]].concat()).unwrap().to_string(), "443,8443");
+        assert_eq!(QuicPorts::new(&[1, 2, 3, 4, 5, 6, 7, 8, 9]), None);
+    }
+
+    #[test]
+    fn none_holds_no_port_not_even_the_one_that_is_none() {
+        assert!(QuicPorts::DEFAULT.holds(443) && !QuicPorts::DEFAULT.holds(0));
+        assert!((0..=u16::MAX).all(|port| !QuicPorts::NONE.holds(port)));
+        assert_eq!(QuicPorts::NONE.to_string(), "none");
+    }
+}
