@@ -51,8 +51,8 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     let (Some(seen), Some(pending)) = (maps::to_see(), maps::pending()) else {
         return Verdict::unruled(Reason::InternalError);
     };
+    pending.key = key;
     pending.refused = key;
-    pending.source = key.source;
     pending.suspect_at = 0;
     if !key.is_segment() {
         pending.connection = Key::NONE;
@@ -71,6 +71,7 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     let judging = Judging { index, rule };
     let mut reason = choice.reason();
     if reason == Reason::NotCounted {
+        let key = pending.key();
         pending.is_asked = asks_first(rule, key) as u32;
         if pending.is_asked != 0 {
             reason = Reason::from_code(turned_away(
@@ -348,10 +349,8 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
     let (Ok(head), is_fragment) = (seen.head(), seen.is_fragment_of_tcp()) else { return Reason::InternalError };
     let is_segment = !is_fragment && matches!(head.to, To::Tcp { opening: false, .. });
     let may_ask = is_segment && rule.counts_requests != 0 && matches!(head.to, To::Tcp { has_payload: true, .. });
-    let is_guarded = rule.guard != 0 && rule.counts_requests != 0;
-    let may_end_handshake =
-        is_segment && is_guarded && !may_ask && maps::pending().is_some_and(|pending| pending.is_suspect != 0);
-    let proof = if is_segment && (proof::is_asked(rule, may_ask) || may_end_handshake) {
+    let is_suspect = || maps::pending().is_some_and(|pending| pending.is_suspect != 0);
+    let proof = if is_segment && (proof::is_asked(rule, may_ask) || rule.guard != 0 && is_suspect()) {
         if frame.seen().is_none() {
             return Reason::InternalError;
         }
@@ -388,10 +387,10 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
     let is_asked = maps::pending().is_some_and(|pending| pending.is_asked != 0);
     let cost = if is_asked { cost.asked() } else { cost };
     let cost = match () {
-        () if !is_guarded || requests != 0 => cost,
+        () if rule.guard == 0 || requests != 0 => cost,
         () if opening => cost.guarded(Side::Attempts),
         () if is_unaccounted => cost.guarded(Side::Segments),
-        () if may_end_handshake && proof.is_proven() && seen.is_opening() => cost.guarded(Side::Opened),
+        () if is_suspect() && cost.is_proven() && seen.ends_handshake() => cost.guarded(Side::Opened),
         () => cost,
     };
     let reason = judge_source(active, judging, seen.source(), cost);

@@ -91,13 +91,13 @@ pub(crate) extern "C" fn make_known(high: u64, low: u64, generation: u32) -> u32
 }
 
 /// Remembers the connection or flow that was looked at last, as it is with its packet: one that has no entry yet on the budget of new
-/// sources. `is_counted`: the packet was counted, so its source is known or drawn. Returns 0. A function of its own, likewise.
+/// sources. `is_counted`: the packet was counted, so its source is known or drawn; or it is of an established connection. Returns 0. A function of its own, likewise.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn remember_pending(generation: u32, is_counted: u32) -> u32 {
     if let Some(pending) = maps::pending()
         && !pending.renew()
-        && is_remembered(generation, is_counted != 0 || pending.is_conversation() && is_source_known(generation))
+        && is_remembered(generation, is_counted != 0)
     {
         pending.insert();
     }
@@ -109,16 +109,6 @@ fn is_remembered(generation: u32, is_admitted: bool) -> bool {
     let (Some(config), Some(admission)) = (maps::config(generation), maps::admission()) else { return true };
     admission.advance(Clock::new(config.wall_offset_ns).coarse(), config.insertions_max);
     admission.remembers_flow(config.seed, config.insertions_max, is_admitted)
-}
-
-/// Whether the source of the packet that was seen last is known. Of a connection that is asked, since its first segments are not counted
-/// under TLS; of a flow it is not, or whoever forges a known address would be on no budget.
-#[inline(always)]
-fn is_source_known(generation: u32) -> bool {
-    let (Some(config), Some(seen)) = (maps::config(generation), maps::seen()) else { return false };
-    let [high, low] = seen.source_words(config);
-    let now = Clock::new(config.wall_offset_ns).coarse();
-    maps::is_marked(Marked::Known, config, Mark::of(config.seed, high, low, config.turn_shift, now))
 }
 
 /// By what the words of a source that is armed differ from its own.

@@ -108,7 +108,7 @@ pub(crate) extern "C" fn note(generation: u32, rule: u32, slot: u32, until_ns: u
     };
     let is_connection = pending.refused == pending.connection;
     let hash = if is_connection { pending.connection.source } else { pending.refused.hash(config.seed) };
-    let refusal = Refusal { slot, term, until, is_verified, source: pending.source };
+    let refusal = Refusal { slot, term, until, is_verified, source: pending.key.source };
     maps::note_refused(config, pending.refused, hash, refusal, now);
     0
 }

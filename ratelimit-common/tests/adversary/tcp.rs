@@ -53,7 +53,7 @@ impl Receiver {
             said: self.said,
             is_first: u8::from(self.received == 0),
             has_ended: u8::from(self.has_ended),
-            reserved: [0; 2],
+            ..Peer::default()
         }
     }
 

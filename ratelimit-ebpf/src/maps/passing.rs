@@ -205,10 +205,10 @@ impl Seen {
         }
     }
 
-    /// Whether its socket waits for the end of a handshake.
+    /// Whether it ends a handshake, and does nothing else.
     #[inline(always)]
-    pub(crate) fn is_opening(&self) -> bool {
-        self.peer().is_some_and(|peer| peer.is_opening != 0)
+    pub(crate) fn ends_handshake(&self) -> bool {
+        read!(self.has_payload) == 0 && self.peer().is_some_and(|peer| peer.is_opening != 0)
     }
 
     /// Says that it is no fragment, as no plain frame is: nobody has parsed it.
@@ -369,8 +369,8 @@ pub(crate) struct Pending {
     pub(crate) refused: Key,
     /// What one would have that its connection is; none where that cannot be told.
     pub(crate) connection: Key,
-    /// The source, as [`Key::source`] has it.
-    pub(crate) source: u64,
+    /// What notes of this packet have, whether one is made or not.
+    pub(crate) key: Key,
     /// Whether what proves nothing may be refused of it, so that its connections are counted.
     pub(crate) is_suspect: u32,
     /// 1: it was asked already whether the source is known, which it is then, or drawn.
@@ -472,10 +472,10 @@ impl Pending {
         entry.map(|known| unsafe { *known })
     }
 
-    /// Whether it is the place of a connection, and not of a flow.
+    /// Its [`Pending::key`], read where it is needed.
     #[inline(always)]
-    pub(crate) fn is_conversation(&self) -> bool {
-        matches!(self.is, pending_is::CONVERSATION_V4 | pending_is::CONVERSATION_V6)
+    pub(crate) fn key(&self) -> Key {
+        read!(self.key)
     }
 
     /// Remembers it in its entry; false where there is none yet.

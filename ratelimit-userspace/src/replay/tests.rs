@@ -11,7 +11,7 @@ use ratelimit_common::time::SECOND_NS;
 use super::capture::Captured;
 use super::input::Named;
 use super::*;
-use crate::desired::WindowForm;
+use crate::desired::{QuicPorts, Unparsable, WindowForm};
 use crate::fixture::{MINUTE_NS, limit, policy};
 
 /// The beginning of a bucket of a minute.
@@ -214,6 +214,45 @@ fn a_packet_that_is_not_all_there_is_judged_by_what_is_and_said() {
     let report = replayed(&capture, &policy(vec![limit(10, Unit::Requests)])).unwrap();
     assert_eq!((report.input.cut_off, report.limits[0].admitted), (6, 3));
     assert!(report.warnings[0].contains("tcpdump -s 0"), "{:?}", report.warnings);
+}
+
+/// A segment's frame over IPv4 with other fragment bits and offset, of this protocol.
+fn fragment(bits_and_offset: u16, proto: u8) -> Vec<u8> {
+    let mut frame = tcp(CLIENT, SERVER, 1, 1, GET);
+    frame[20..22].copy_from_slice(&bits_and_offset.to_be_bytes());
+    frame[23] = proto;
+    frame
+}
+
+#[test]
+fn fragments_of_tcp_are_a_request_each_and_what_cannot_be_parsed_is_dropped_or_one_too() {
+    const MORE: u16 = 0x2000;
+    let mut before_its_ports = fragment(MORE, 6);
+    before_its_ports[16..18].copy_from_slice(&27_u16.to_be_bytes());
+    let frames = [fragment(MORE, 6), fragment(MORE, 6), fragment(3, 6), fragment(3, 17), before_its_ports];
+    let frames: Vec<_> = frames.into_iter().map(|frame| (START, frame)).collect();
+    let mut of = policy(vec![limit(9, Unit::Requests)]);
+    for (unparsable, admitted, malformed) in [(Unparsable::Drop, 3, 1), (Unparsable::Count, 4, 0)] {
+        of.rules[0].unparsable = unparsable;
+        let report = replayed(&pcap(1, &frames), &of).unwrap();
+        assert_eq!((report.limits[0].admitted, report.input.malformed), (admitted, malformed), "{unparsable:?}");
+    }
+}
+
+#[test]
+fn what_looks_like_quic_is_judged_so_on_the_rules_quic_ports_alone() {
+    let datagram = |payload: &[u8]| {
+        let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([198, 51, 100, 7], [192, 0, 2, 1], 64);
+        let mut frame = Vec::new();
+        builder.udp(40_000, 80).write(&mut frame, payload).unwrap();
+        (START, frame)
+    };
+    let frames = [datagram(&[0xc0, 0, 0, 0, 1, 8, 0, 0]), datagram(&[0x40; 33]), datagram(&[0x40; 33])];
+    let mut of = policy(vec![limit(9, Unit::Requests)]);
+    for (ports, admitted) in [(QuicPorts::DEFAULT, 3), (QuicPorts::new(&[80]).unwrap(), 1)] {
+        of.rules[0].quic_ports = ports;
+        assert_eq!(replayed(&pcap(1, &frames), &of).unwrap().limits[0].admitted, admitted, "QUIC on {ports}");
+    }
 }
 
 #[test]

@@ -273,7 +273,7 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         asks_first: 0,
         counts_unparsable: u8::from(rule.unparsable == Unparsable::Count),
         // What refuses everything needs none.
-        guard: u8::from(rule.guard == Guard::Auto && rule.refuse == Refuse::Excess),
+        guard: u8::from(rule.guard == Guard::Auto && rule.refuse == Refuse::Excess && counts_requests(rule) != 0),
         reserved: [0; 2],
         quic_ports: rule.quic_ports.layout(),
         name: desired::name_hash(&rule.name),
