@@ -27,8 +27,9 @@ const PERIOD_SHIFT: u32 = 27;
 /// The most that is drawn from: one in 4096.
 pub const SHIFT_MAX: u32 = 12;
 
-/// With the number of a draw, what is hashed for it: nothing else is hashed with this word.
-const DRAWS: u64 = 1 << 40;
+/// In the second word of what is hashed for a draw, beside the upper bits of its number: nothing else that is hashed has this bit in so
+/// short a message.
+const DRAWS: u64 = 1 << 23;
 
 /// A budget that is never spent.
 pub const BUDGET_ANY: u32 = u32::MAX;
@@ -94,7 +95,8 @@ impl Admission {
     pub const fn draw(&mut self, seed: HashKey) -> bool {
         self.wanted = self.wanted.saturating_add(1);
         self.random = self.random.wrapping_add(1);
-        seed.hash(self.random, DRAWS) & ((1 << self.shift) - 1) == 0
+        // 55 bits of the number are a message of 7 bytes, the cheapest.
+        seed.hash(self.random & 0xffff_ffff, DRAWS | self.random >> 32 & (DRAWS - 1)) & ((1 << self.shift) - 1) == 0
     }
 
     /// A source is being inserted: one of those that are `free`, or on the budget. Where that of the period is spent, the next are drawn from
@@ -405,6 +407,20 @@ mod tests {
             let expected = (1_usize << 20) >> shift;
             assert!(drawn.abs_diff(expected) < expected / 10, "{drawn} of {expected}");
         }
+    }
+
+    #[test]
+    fn draws_that_begin_elsewhere_or_by_another_key_are_others() {
+        let drawn = |random, key| {
+            let mut admission = Admission { shift: 2, random, ..Admission::default() };
+            (0..200).map(|_| admission.draw(key)).collect::<Vec<_>>()
+        };
+        let other = HashKey([KEY.0[0], KEY.0[1] ^ 1]);
+        assert_eq!(drawn(7, KEY), drawn(7, KEY));
+        for random in [0, 8, 7 + (1 << 32), 7 + (1 << 54)] {
+            assert_ne!(drawn(random, KEY), drawn(7, KEY), "{random:x}");
+        }
+        assert_ne!(drawn(7, other), drawn(7, KEY));
     }
 
     #[test]
