@@ -65,7 +65,7 @@ const SIDE_SHIFT: u32 = 29;
 
 /// What the slots of all windows of a limit have in common: those of two limits differ in it, or they would share a window.
 pub const fn of_all_sides(slot: u32) -> u32 {
-    slot & (1 << SIDE_SHIFT) - 1
+    slot & ((1 << SIDE_SHIFT) - 1)
 }
 
 /// Segments that begin no request, as the guard allows them to a source: so many times the limit of requests, and at least

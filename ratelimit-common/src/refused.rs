@@ -218,10 +218,12 @@ impl Term {
         let until = if until.0 < last.0 { until } else { last };
         // One that has ended ends now, and not in 26 days.
         let until = if until.0 < now.0 { now } else { until };
-        let by = match verdict.reason {
-            Reason::Banned => BAN,
-            Reason::Guard => GUARD,
-            _ => 0,
+        let by = if matches!(verdict.reason, Reason::Banned) {
+            BAN
+        } else if matches!(verdict.reason, Reason::Guard) {
+            GUARD
+        } else {
+            0
         };
         let said = ((verdict.rule as u64) << ROW_SHIFT | by) & TERM;
         (Self((until.0 >> TICK_SHIFT & TICKS_MASK) << UNTIL_SHIFT | said), until)

@@ -346,7 +346,8 @@ impl Tls {
         }
         let (before, known) = (http2.headers, http2.headers_bytes);
         http2.headers = (before + 1).min(2);
-        if before == 0 && (HEADERS_MIN..=HEADERS_SHORT).contains(&known) && bytes > known && bytes % known == 0 {
+        if before == 0 && (HEADERS_MIN..=HEADERS_SHORT).contains(&known) && bytes > known && bytes.is_multiple_of(known)
+        {
             return (bytes / known).min(STREAMS_MAX) as u64;
         }
         let is_body = match before {

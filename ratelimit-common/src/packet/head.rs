@@ -121,10 +121,7 @@ pub fn source_port<F: Frame>(frame: &F) -> Option<u16> {
 /// The same of a segment that has payload; none of one that has none.
 #[inline(always)]
 pub fn source_port_of_payload<F: Frame>(frame: &F) -> Option<u16> {
-    match Head::of(frame)?.to {
-        To::Tcp { has_payload: true, .. } => source_port(frame),
-        _ => None,
-    }
+    if matches!(Head::of(frame)?.to, To::Tcp { has_payload: true, .. }) { source_port(frame) } else { None }
 }
 
 /// Version 4, and a header without options.
