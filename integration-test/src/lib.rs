@@ -7,6 +7,7 @@ pub mod flood;
 pub mod frames;
 pub mod lab;
 pub mod machine;
+pub mod numbers;
 pub mod oracle;
 pub mod program;
 pub mod random;

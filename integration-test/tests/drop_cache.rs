@@ -7,6 +7,7 @@ use integration_test::frames::flag::ACK;
 use integration_test::frames::proto::{TCP, UDP};
 use integration_test::frames::{IPV4, Segment, V4, frame, udp};
 use integration_test::is_skipped;
+use integration_test::numbers;
 use integration_test::program::{Program, Room, limit, policy};
 use ratelimit_common::admission::BUDGET_ANY;
 use ratelimit_common::layout::Unit;
@@ -111,8 +112,9 @@ fn what_an_established_connection_sent_over_the_limit_is_noted_where_forged_sour
     let mut only = packets();
     only.rules[0].ports = Ports { tcp: vec![(port, port)], udp: vec![(port, port)], other_protocols: false };
     let mut program = program(&only);
+    let (sequence, acknowledged) = numbers::of(&client).unwrap();
     let of = |source_port| {
-        let segment = Segment { source_port, ..Segment::to(port, ACK) }.bytes();
+        let segment = Segment { source_port, sequence, acknowledged, ..Segment::to(port, ACK) }.bytes();
         let mut frame = frame(IPV4, V4 { source: Ipv4Addr::LOCALHOST.octets(), ..V4::of(TCP) }.around(segment));
         // Behind the Ethernet header. The program does not look at the checksum.
         frame[14 + 16..14 + 20].copy_from_slice(&Ipv4Addr::LOCALHOST.octets());

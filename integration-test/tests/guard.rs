@@ -1,0 +1,168 @@
+//! What a limit of requests allows of what counts as none: connections that ask nothing, and segments that begin nothing.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use integration_test::frames::Segment;
+use integration_test::frames::flag::SYN;
+use integration_test::is_skipped;
+use integration_test::lab::{CLIENTS, Lab, SERVER, number, packets};
+use integration_test::raw::RawWire;
+use netlab::without_offloads;
+
+const CLIENT: &str = CLIENTS[0];
+const OTHER: &str = CLIENTS[1];
+const LIMIT: u64 = 5;
+/// `GUARDED_SEGMENTS_MIN`, as docs/COUNTING.md has it.
+const SEGMENTS: u64 = 16_384;
+/// What the server does not have by then was dropped: it is sent again, and dropped again, for as long as the window is full.
+const LOST_AFTER: Duration = Duration::from_secs(2);
+const POST: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n";
+
+/// A server that accepts and reads, and says nothing.
+struct Sink {
+    accepted: Arc<AtomicU64>,
+    read: Arc<AtomicU64>,
+}
+
+impl Sink {
+    fn start(lab: &Lab) -> Self {
+        without_offloads(&lab.client, "c0").unwrap();
+        without_offloads(&lab.server, "s0").unwrap();
+        let listener = lab.server.inside(|| Ok(TcpListener::bind((SERVER[0], 80))?)).unwrap();
+        let (accepted, read) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let sink = Self { accepted: Arc::clone(&accepted), read: Arc::clone(&read) };
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, read) = (stream.unwrap(), Arc::clone(&read));
+                accepted.fetch_add(1, Ordering::Relaxed);
+                thread::spawn(move || {
+                    let mut part = vec![0; 1 << 16];
+                    while let Ok(bytes @ 1..) = stream.read(&mut part) {
+                        read.fetch_add(bytes as u64, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        sink
+    }
+
+    fn accepted(&self) -> u64 {
+        netlab::settled(|| Ok(self.accepted.load(Ordering::Relaxed))).unwrap()
+    }
+
+    fn read(&self) -> u64 {
+        netlab::settled(|| Ok(self.read.load(Ordering::Relaxed))).unwrap()
+    }
+}
+
+fn guarded(lab: &Lab) -> u64 {
+    lab.stats().pointer("/reasons/guard").and_then(serde_json::Value::as_u64).unwrap_or(0)
+}
+
+/// Connections that ask nothing, each of which the client takes for open.
+fn open_many(lab: &Lab, connections: u64) -> Vec<TcpStream> {
+    (0..connections).map(|_| lab.open(CLIENT, 80)).collect()
+}
+
+#[test]
+fn connections_that_ask_nothing_are_refused_beyond_twice_the_limit() {
+    if is_skipped("connections_that_ask_nothing_are_refused_beyond_twice_the_limit") {
+        return;
+    }
+    let lab = Lab::new();
+    let sink = Sink::start(&lab);
+    let _daemon = lab.limit(&["--limit", &format!("{LIMIT}/1h")]);
+    let _open = open_many(&lab, 4 * LIMIT);
+    let accepted = sink.accepted();
+    assert!((LIMIT..=2 * LIMIT).contains(&accepted), "{accepted}");
+    assert!(guarded(&lab) > 0, "{:#}", lab.stats());
+    // Another source has its own.
+    let before = sink.accepted();
+    let _other = lab.open(OTHER, 80);
+    assert_eq!(sink.accepted(), before + 1);
+}
+
+#[test]
+fn connections_are_free_where_the_rule_turns_the_guard_off() {
+    if is_skipped("connections_are_free_where_the_rule_turns_the_guard_off") {
+        return;
+    }
+    let lab = Lab::new();
+    let sink = Sink::start(&lab);
+    let file = lab.directory().join("ratelimitd.toml");
+    let top = format!("interfaces = [\"s0\"]\nsocket = \"{}\"", lab.socket().display());
+    let rule = format!("[rule]\nlimits = [\"{LIMIT}/1h requests\"]\nguard = \"off\"\n");
+    std::fs::write(&file, format!("{top}\n{rule}")).unwrap();
+    let _daemon = lab.start(&["run", "--config", file.to_str().unwrap()]);
+    let _open = open_many(&lab, 4 * LIMIT);
+    assert_eq!((sink.accepted(), guarded(&lab)), (4 * LIMIT, 0));
+}
+
+#[test]
+fn forged_attempts_to_connect_keep_nobody_from_connecting() {
+    if is_skipped("forged_attempts_to_connect_keep_nobody_from_connecting") {
+        return;
+    }
+    const FORGED: u16 = 50;
+    let lab = Lab::new();
+    let sink = Sink::start(&lab);
+    let wire = RawWire::new(&lab);
+    let _daemon = lab.limit(&["--limit", &format!("{LIMIT}/1h")]);
+    let before = packets(&lab.stats())[0];
+    for source_port in 0..FORGED {
+        // Of ports that the client's own stack gives nobody.
+        let segment = Segment { source_port: 1_000 + source_port, sequence: 1, ..Segment::to(80, SYN) };
+        wire.send(&wire.frame(CLIENT.parse().unwrap(), segment));
+    }
+    lab.stats_once(|stats| packets(stats)[0] >= before + u64::from(FORGED));
+    let mut open = open_many(&lab, LIMIT);
+    assert_eq!((sink.accepted(), guarded(&lab)), (LIMIT, 0));
+    for stream in &mut open {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    }
+    assert_eq!(sink.read(), LIMIT * 27);
+    assert_eq!(number(&lab.stats(), "/reasons/over_limit"), 0);
+}
+
+#[test]
+fn segments_that_begin_no_request_are_bounded_and_an_upload_is_not() {
+    if is_skipped("segments_that_begin_no_request_are_bounded_and_an_upload_is_not") {
+        return;
+    }
+    const UPLOAD_BYTES: usize = 100_000_000;
+    let lab = Lab::new();
+    let sink = Sink::start(&lab);
+    let _daemon = lab.limit(&["--limit", &format!("{LIMIT}/1h")]);
+    let mut upload = lab.open(OTHER, 80);
+    upload.write_all(POST).unwrap();
+    let part = vec![b'x'; 1 << 16];
+    for _ in 0..UPLOAD_BYTES / part.len() {
+        upload.write_all(&part).unwrap();
+    }
+    let uploaded = (POST.len() + UPLOAD_BYTES / part.len() * part.len()) as u64;
+    assert_eq!((sink.read(), guarded(&lab)), (uploaded, 0));
+    // A byte at a time, as who wants to be miscounted would send requests.
+    let mut bytes = lab.open(CLIENT, 80);
+    bytes.set_nodelay(true).unwrap();
+    bytes.write_all(POST).unwrap();
+    let before = sink.read();
+    let passed = (1..2 * SEGMENTS).find(|sent| {
+        bytes.write_all(b"x").unwrap();
+        let began = Instant::now();
+        while sink.read.load(Ordering::Relaxed) < before + sent {
+            if began.elapsed() > LOST_AFTER {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
+    });
+    assert_eq!(passed, Some(SEGMENTS + 1));
+    assert!(guarded(&lab) > 0);
+}
