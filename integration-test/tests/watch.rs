@@ -73,7 +73,8 @@ fn a_list_file_is_followed_and_a_broken_one_is_not() {
 
     replace("198.51.100.9\nnonsense\n");
     let line = daemon.child.wait_for_line("bad.txt:2:1", FOLLOWED).unwrap();
-    assert!(line.contains("list bad (") && line.contains("`nonsense`"), "{line}");
+    // The file may hold anything, and the journal is read by others.
+    assert!(line.contains("list bad (") && !line.contains("nonsense"), "{line}");
     assert!(metrics(&lab).contains("\nratelimitd_config_last_reload_successful 0\n"));
     assert!(done(&lab, &["stats"]).contains("bad.txt IS NOT FOLLOWED"));
     send(8);

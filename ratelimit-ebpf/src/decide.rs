@@ -388,7 +388,7 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
     let cost = if is_asked { cost.asked() } else { cost };
     let cost = match () {
         () if rule.guard == 0 || requests != 0 => cost,
-        () if opening => cost.guarded(Side::Attempts),
+        () if opening && matches!(head.to, To::Tcp { .. }) => cost.guarded(Side::Attempts),
         () if is_unaccounted => cost.guarded(Side::Segments),
         () if is_suspect() && cost.is_proven() && seen.ends_handshake() => cost.guarded(Side::Opened),
         () => cost,
