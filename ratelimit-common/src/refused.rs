@@ -358,6 +358,13 @@ impl Key {
         Self { source: of, what: self.what | UNPROVEN }
     }
 
+    /// What notes have of requests of one TCP connection that proved nothing, where this is that of those that were proven. Anyone can have
+    /// such a note made, so it refuses only what proves nothing either.
+    #[inline(always)]
+    pub const fn of_unproven_requests(self) -> Self {
+        Self { source: !self.source, what: self.what }
+    }
+
     /// What notes have of a segment's kind that prove nothing, where this is that of all.
     #[inline(always)]
     pub const fn unproven(self) -> Self {

@@ -24,7 +24,7 @@ use crate::limits::{
 use crate::maps::{self, Active, NoPacket, Pending, Seen};
 use crate::newcomers::{excuses, remember_pending, turned_away};
 use crate::packet::{XdpFrame, forget};
-use crate::proof::{self, Proof};
+use crate::proof::{self, Proof, Unproven};
 
 /// Judges one packet, and charges it where it is admitted.
 #[inline(always)]
@@ -108,7 +108,7 @@ extern "C" fn refused_segment(ctx: *mut xdp_md, generation: u32, source: u64, wh
     pending.is_suspect = maps::may_be_noted(config, key.unproven(), hash) as u32;
     // What the guard notes of a suspect source refuses nothing.
     if pending.is_suspect != 0
-        && let Some(term) = proof::refused(&frame, generation, key)
+        && let Some(term) = proof::refused(&frame, generation, key, Unproven::Source)
         && term.verdict().reason != Reason::Guard
     {
         return term.word();
@@ -116,7 +116,16 @@ extern "C" fn refused_segment(ctx: *mut xdp_md, generation: u32, source: u64, wh
     let Some(source_port) = source_port_of_payload(&frame) else { return 0 };
     let connection = key.of_connection(config.seed, source_port);
     pending.connection = connection;
-    maps::refused(config, connection, connection.source, now).map_or(0, Term::word)
+    if let Some(term) = maps::refused(config, connection, connection.source, now) {
+        return term.word();
+    }
+    let unproven = connection.of_unproven_requests();
+    if maps::may_be_noted(config, unproven, unproven.source)
+        && let Some(term) = proof::refused(&frame, generation, key, Unproven::Connection)
+    {
+        return term.word();
+    }
+    0
 }
 
 /// Whether it is asked first of all whether the source is known of a packet with this key.

@@ -390,7 +390,8 @@ fn refused<S: Sources>(source: &S, generation: u32, at: LimitIndex) {
         if rule.refuse_all == 0 && rule.shadows_len == 0 && limit.is_gcra == 0 {
             let full_until = window.full_until(limit, side, bucket, 1);
             let until_ns = if full_until == bucket { 0 } else { full_until.0.wrapping_mul(limit.bucket_ns) };
-            let _always_zero = note_connection(generation, at.rule(), at.slot(limit), until_ns);
+            let _always_zero =
+                note_connection(generation, at.rule(), at.slot(limit), until_ns, (side == Side::Unproven) as u32);
         }
     } else if lasts(rule, limit) {
         if side == Side::Unproven {

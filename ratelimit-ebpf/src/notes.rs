@@ -50,7 +50,13 @@ pub(crate) fn of_unproven() {
 /// takes nothing that comes after it. Where the window has room, but not for so much, it is judged again in a second. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn note_connection(generation: u32, rule: u32, slot: u32, full_until: u64) -> u32 {
+pub(crate) extern "C" fn note_connection(
+    generation: u32,
+    rule: u32,
+    slot: u32,
+    full_until: u64,
+    is_unproven: u32,
+) -> u32 {
     const AGAIN_NS: u64 = 1_000_000_000;
     let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) else { return 0 };
     if pending.connection == Key::NONE {
@@ -61,6 +67,9 @@ pub(crate) extern "C" fn note_connection(generation: u32, rule: u32, slot: u32, 
         until_ns => until_ns,
     };
     let of_source = pending.refused;
+    if is_unproven != 0 {
+        pending.connection = pending.connection.of_unproven_requests();
+    }
     pending.refused = pending.connection;
     let _always_zero = note(generation, rule, slot, until_ns, Reason::OverLimit as u32);
     pending.refused = of_source;

@@ -73,31 +73,45 @@ pub(crate) const fn is_asked(rule: &Rule, may_ask: bool) -> bool {
 /// What [`refused_unproven`] returns of a segment that is to be looked up first, which is no [`Term`].
 const LOOK_UP: u64 = 2;
 
+/// Whose note of what proves nothing is asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unproven {
+    /// Of all that a source sends.
+    Source = 0,
+    /// Of one connection's requests.
+    Connection = 1,
+}
+
 /// What refuses the segment that this frame is, which has this key, by a note of what proves nothing. Looked up among the host's
 /// sockets are connections that were found there lately, and those that were not looked for a moment ago.
 #[inline(always)]
-pub(crate) fn refused(frame: &XdpFrame, generation: u32, key: Key) -> Option<Term> {
+pub(crate) fn refused(frame: &XdpFrame, generation: u32, key: Key, of: Unproven) -> Option<Term> {
     let (ctx, Key { source, what }) = (frame.context(), key);
-    let mut code = refused_unproven(ctx, generation, source, what, 0);
+    let mut code = refused_unproven(ctx, generation, source, what, of as u32);
     if code == LOOK_UP {
         frame.seen()?;
         let is_proven = look_up(ctx, generation, source, what) == Standing::Established as u32;
-        code = if is_proven { 0 } else { refused_unproven(ctx, generation, source, what, 1) };
+        code = if is_proven { 0 } else { refused_unproven(ctx, generation, source, what, of as u32 | LOOKED_UP) };
     }
     if code == 0 { None } else { Some(Term::of(code)) }
 }
+
+/// Beside an [`Unproven`]: the segment was looked up, and proves nothing.
+const LOOKED_UP: u32 = 2;
 
 /// The note that refuses a segment with this key which proves nothing: a [`Term`], or 0; but [`LOOK_UP`] where it may prove something and was
 /// not looked up yet.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn refused_unproven(ctx: *mut xdp_md, generation: u32, source: u64, what: u64, looked_up: u32) -> u64 {
+extern "C" fn refused_unproven(ctx: *mut xdp_md, generation: u32, source: u64, what: u64, of: u32) -> u64 {
     let Some(config) = maps::config(generation) else { return 0 };
     let (key, now) = (Key { source, what }, Clock::new(config.wall_offset_ns).coarse());
-    if looked_up == 0 {
-        let context = XdpContext::new(ctx);
-        // Where a glance does not tell, the frame was seen: its key is of that.
-        let Some(source_port) = source_port(&XdpFrame::new(&context)).or_else(seen_source_port) else { return LOOK_UP };
+    let context = XdpContext::new(ctx);
+    // Where a glance does not tell, the frame was seen: its key is of that.
+    let Some(source_port) = source_port(&XdpFrame::new(&context)).or_else(seen_source_port) else {
+        return if of & LOOKED_UP == 0 { LOOK_UP } else { 0 };
+    };
+    if of & LOOKED_UP == 0 {
         let marks = (found(config.seed, key, source_port, now), not_found(config.seed, key, source_port, now));
         if maps::is_marked(Marked::Found, config, marks.0)
             || !maps::is_marked(Marked::NotFound, config, marks.1)
@@ -106,7 +120,13 @@ extern "C" fn refused_unproven(ctx: *mut xdp_md, generation: u32, source: u64, w
             return LOOK_UP;
         }
     }
-    maps::refused(config, key.unproven(), key.hash(config.seed), || now).map_or(0, Term::word)
+    let (key, hash) = if of & Unproven::Connection as u32 == 0 {
+        (key.unproven(), key.hash(config.seed))
+    } else {
+        let key = key.of_connection(config.seed, source_port).of_unproven_requests();
+        (key, key.source)
+    };
+    maps::refused(config, key, hash, || now).map_or(0, Term::word)
 }
 
 #[inline(always)]
