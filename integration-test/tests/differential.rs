@@ -18,7 +18,7 @@ use integration_test::random::Random;
 use ipnet::IpNet;
 use ratelimit_common::conversation::{Turn, turn};
 use ratelimit_common::layout::Unit;
-use ratelimit_common::packet::{self, Parsed, Target, parse};
+use ratelimit_common::packet::{self, Head, Parsed, Target, parse};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_userspace::datapath::Datapath as _;
@@ -316,7 +316,8 @@ fn random_packet(random: &mut Random, clients: &mut Clients) -> (Vec<u8>, Packet
     let tags = [(0x88a8, 5), (0x8100, 6)];
     let first_tag = random.of(&[0, 1, 2, 2, 2]);
     let bytes = packet.len() as u64;
-    (tagged(&tags[first_tag..], ether_type, packet), Packet { source, destination, bytes, kind, payload })
+    let is_plain = first_tag == tags.len() && matches!(kind, Kind::Tcp { is_fragment: false, .. } | Kind::Udp { .. });
+    (tagged(&tags[first_tag..], ether_type, packet), Packet { source, destination, bytes, kind, payload, is_plain })
 }
 
 fn random_ends(random: &mut Random, is_v4: bool) -> (IpAddr, IpAddr) {
@@ -527,6 +528,7 @@ fn a_random_packet_is_to_the_parser_what_it_is_to_the_oracle() {
         let Parsed::Ip(parsed) = parse(&frame.as_slice()) else { panic!("{packet:?} is no IP: {frame:02x?}") };
         let source = address(parsed.source);
         let destination = address(parsed.destination);
+        let is_plain = Head::of(&frame.as_slice()).is_some();
         let end = |bytes: usize| frame[frame.len() - bytes..].to_vec();
         let (kind, payload) = match parsed.target {
             Target::Tcp { port, opening, segment, is_fragment } => {
@@ -543,7 +545,7 @@ fn a_random_packet_is_to_the_parser_what_it_is_to_the_oracle() {
             Target::Other => (Kind::Other, Vec::new()),
         };
         assert_eq!(
-            Packet { source, destination, bytes: parsed.ip_bytes.into(), kind, payload },
+            Packet { source, destination, bytes: parsed.ip_bytes.into(), kind, payload, is_plain },
             packet,
             "{frame:02x?}"
         );

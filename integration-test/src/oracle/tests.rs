@@ -43,6 +43,7 @@ const SYN: Packet = Packet {
     bytes: 40,
     kind: Kind::Tcp { source_port: 4000, port: 80, opens: true, sequence: 1, acknowledged: 0, is_fragment: false },
     payload: Vec::new(),
+    is_plain: true,
 };
 
 fn admitted(oracle: &mut Oracle, packet: &Packet, now: Nanos, tries: u64) -> u64 {
@@ -85,6 +86,7 @@ fn a_flow_opens_with_its_first_datagram_after_silence_and_with_every_ninth_initi
         bytes: 100,
         kind: Kind::Udp { source_port: 4000, port: 443, quic_initial },
         payload: Vec::new(),
+        is_plain: true,
     };
     assert_eq!(oracle.judge(&datagram(false), TEN_O_CLOCK), Outcome::WithinLimit);
     assert_eq!(oracle.judge(&datagram(false), TEN_O_CLOCK + FLOW_IDLE), Outcome::NotCounted);
