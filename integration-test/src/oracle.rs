@@ -97,11 +97,16 @@ impl Oracle {
         outcome
     }
 
-    /// Whether nothing counts this packet, and a connection or flow begins with it all the same.
+    /// Whether nothing counts this packet, and a connection or flow begins with it all the same: also with a request that a dry run lets
+    /// pass over its limit.
     pub fn begins_what_nothing_counts(&self, packet: &Packet, now: Nanos) -> bool {
         let Some(rule) = self.judging(packet, now) else { return false };
-        let begins = !self.parts.has(&self.part(rule, packet, now).newest);
-        begins && self.clone().judge(packet, now) == Outcome::NotCounted
+        let newest = self.part(rule, packet, now).newest;
+        if self.parts.has(&newest) {
+            return false;
+        }
+        let outcome = self.clone().judge(packet, now);
+        outcome == Outcome::NotCounted || outcome == Outcome::DryRun && matches!(newest, Newest::Conversation(..))
     }
 
     /// Which rule judges a packet, by its name, and which client it is of.

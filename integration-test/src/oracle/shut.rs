@@ -53,10 +53,8 @@ impl Oracle {
 
     /// The client that sent a segment which opens nothing, and to which port.
     fn sender(&self, packet: &Packet) -> Option<(IpAddr, u16)> {
-        match packet.kind {
-            Kind::Tcp { port, opens: false, .. } => Some((self.client(packet.source), port)),
-            _ => None,
-        }
+        let Kind::Tcp { port, opens: false, .. } = packet.kind else { return None };
+        Some((self.client(packet.source), port))
     }
 
     /// The connection of a segment that brings it something, where that can be read at a glance.
