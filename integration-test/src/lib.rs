@@ -12,6 +12,7 @@ pub mod oracle;
 pub mod program;
 pub mod random;
 pub mod raw;
+pub mod twins;
 pub mod unit;
 
 /// Whether a test that needs root cannot run here; then it says so, with its name.

@@ -5,263 +5,20 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 mod conversation;
+mod packet;
 mod part;
+mod policy;
+mod shut;
 #[cfg(test)]
 mod tests;
 mod tls;
 
+pub use packet::{Kind, Outcome, Packet};
 pub use part::Parts;
 use part::{Newest, Part};
-
-/// Nanoseconds since 1970, as everywhere.
-pub type Nanos = u64;
-
-/// An address and a length. Bits behind the length are 0.
-pub type Prefix = (IpAddr, u8);
-
-const SECOND: Nanos = 1_000_000_000;
-
-/// What one of a limit is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Unit {
-    /// What opens one.
-    Connections,
-    /// An IP packet.
-    Packets,
-    /// A byte of an IP packet.
-    Bytes,
-    /// What a client asks for: of TCP, by its turns and by what its segments say.
-    Requests,
-}
-
-/// How a limit counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// The current bucket and B full ones.
-    Strict,
-    /// The current bucket and B - 1 full ones.
-    Lenient,
-    /// The current bucket alone.
-    Fixed,
-    /// A bucket that leaks evenly, as much in `bucket` as the limit admits.
-    Leaky,
-}
-
-/// One limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
-    /// How many are admitted in a window.
-    pub amount: u64,
-    /// Of what.
-    pub unit: Unit,
-    /// Length of a bucket.
-    pub bucket: Nanos,
-    /// Buckets to a window.
-    pub buckets: u64,
-    /// How they are counted.
-    pub form: Form,
-    /// At most so many in one bucket; of a leaky bucket, how many it holds, and none is all.
-    pub burst: Option<u64>,
-}
-
-/// What of a source over its limit is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refuse {
-    /// What is counted.
-    Excess,
-    /// Everything to the rule's ports.
-    All,
-}
-
-/// Whether a limit of requests counts attempts to connect beside. It refuses none of them, and what it does refuse is proven by a
-/// socket, which nothing is that the oracle is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Guard {
-    /// It does.
-    Auto,
-    /// It counts requests alone.
-    Off,
-}
-
-/// Whether a rule drops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// It does.
-    Enforce,
-    /// It only says so.
-    DryRun,
-}
-
-/// How a rule bans who exceeds it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bans {
-    /// For how long the first time, the second, and so on; the last for all after it.
-    pub steps: Vec<Nanos>,
-    /// So long after its end a ban is forgotten.
-    pub forget: Nanos,
-    /// None begins but by what proves who sent it, which nothing does that the oracle is shown.
-    pub needs_proof: bool,
-}
-
-/// One rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
-    /// By which it is the same rule in another policy.
-    pub name: &'static str,
-    /// Whose packets; empty is everyone's.
-    pub from: Vec<Prefix>,
-    /// To which addresses; empty is all.
-    pub to: Vec<Prefix>,
-    /// Protected TCP ports.
-    pub tcp: Vec<u16>,
-    /// Protected UDP ports.
-    pub udp: Vec<u16>,
-    /// Whether other protocols are protected.
-    pub other_protocols: bool,
-    /// All of which must hold.
-    pub limits: Vec<Limit>,
-    /// What is counted without being held: it decides what is remembered of flows and connections, as limits do.
-    pub shadows: Vec<Unit>,
-    /// What is dropped.
-    pub refuse: Refuse,
-    /// What is counted beside.
-    pub guard: Guard,
-    /// Whether it is.
-    pub mode: Mode,
-    /// When it ends.
-    pub until: Option<Nanos>,
-    /// How it bans.
-    pub bans: Option<Bans>,
-    /// UDP ports where what looks like QUIC is QUIC.
-    pub quic: Vec<u16>,
-    /// What cannot be parsed is counted, as anything that it may be.
-    pub counts_unparsable: bool,
-}
-
-/// What a prefix is granted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grant {
-    /// Never limited.
-    Exempt,
-    /// Dropped.
-    Denied,
-}
-
-/// What the oracle judges by.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
-    /// Prefix length of one IPv4 client.
-    pub ipv4_prefix: u8,
-    /// Prefix length of one IPv6 client.
-    pub ipv6_prefix: u8,
-    /// What prefixes are granted, until when; each prefix once.
-    pub access: Vec<(Prefix, Grant, Option<Nanos>)>,
-    /// The first that matches judges.
-    pub rules: Vec<Rule>,
-}
-
-/// A packet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packet {
-    /// Who sent it.
-    pub source: IpAddr,
-    /// To whom.
-    pub destination: IpAddr,
-    /// Length of the IP packet.
-    pub bytes: u64,
-    /// What it is.
-    pub kind: Kind,
-    /// What is behind the headers of TCP or UDP.
-    pub payload: Vec<u8>,
-}
-
-/// What a packet is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A TCP segment, which opens a connection or does not.
-    Tcp {
-        /// Source port.
-        source_port: u16,
-        /// Destination port.
-        port: u16,
-        /// SYN without ACK.
-        opens: bool,
-        /// Number of the payload's first byte.
-        sequence: u32,
-        /// How much its sender says to have heard; 0 where it says nothing of that.
-        acknowledged: u32,
-        /// The rest of the segment is in other packets.
-        is_fragment: bool,
-    },
-    /// A UDP datagram.
-    Udp {
-        /// Source port.
-        source_port: u16,
-        /// Destination port.
-        port: u16,
-        /// Whether it begins with a QUIC Initial.
-        quic_initial: bool,
-    },
-    /// A fragment without ports.
-    Fragment {
-        /// It may bring requests.
-        may_be_tcp: bool,
-    },
-    /// What may be anything, to any port.
-    Unparsable,
-    /// Neighbour discovery and ICMP errors.
-    Essential,
-    /// Other protocols.
-    Other,
-}
-
-/// What becomes of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Outcome {
-    /// Passed: no rule is for it.
-    NotProtected,
-    /// Passed: no limit counts it.
-    NotCounted,
-    /// Passed and charged.
-    WithinLimit,
-    /// Passed: exempt.
-    Exempt,
-    /// Passed, but would have been dropped.
-    DryRun,
-    /// Dropped.
-    OverLimit,
-    /// Dropped.
-    Banned,
-    /// Dropped.
-    Denied,
-    /// Dropped: nobody can tell what it is.
-    TooManyHeaders,
-}
-
-impl Outcome {
-    /// The word for it in the project's list of reasons.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::NotProtected => "not_protected",
-            Self::NotCounted => "not_counted",
-            Self::WithinLimit => "within_limit",
-            Self::Exempt => "exempt",
-            Self::DryRun => "dry_run",
-            Self::OverLimit => "over_limit",
-            Self::Banned => "banned",
-            Self::Denied => "denied",
-            Self::TooManyHeaders => "too_many_headers",
-        }
-    }
-
-    /// Whether the packet passes.
-    pub const fn passes(self) -> bool {
-        match self {
-            Self::NotProtected | Self::NotCounted | Self::WithinLimit | Self::Exempt | Self::DryRun => true,
-            Self::OverLimit | Self::Banned | Self::Denied | Self::TooManyHeaders => false,
-        }
-    }
-}
+pub use policy::{Bans, Form, Grant, Guard, Limit, Mode, Nanos, Policy, Prefix, Refuse, Rule, Unit};
+use policy::{SECOND, bucket_start, cut, first_held_against, first_of_window, is_in, leaks_in};
+use shut::Shut;
 
 /// Whose counter it is: a rule, a client, one kind of bucket, and whether that leaks. A limit that changes its amount, form or
 /// number of buckets keeps it.
@@ -290,6 +47,7 @@ pub struct Oracle {
     refused: HashMap<Counter, Nanos>,
     bans: HashMap<(&'static str, IpAddr), Ban>,
     parts: Parts,
+    shut: Shut,
 }
 
 impl Oracle {
@@ -303,16 +61,20 @@ impl Oracle {
             refused: HashMap::new(),
             bans: HashMap::new(),
             parts: Parts::default(),
+            shut: Shut::default(),
         }
     }
 
     /// Judges by another policy from now on. Nothing that was admitted is forgotten.
     pub fn apply(&mut self, policy: Policy) {
-        self.policy = policy;
+        (self.policy, self.shut) = (policy, Shut::default());
     }
 
     /// Judges one packet.
     pub fn judge(&mut self, packet: &Packet, now: Nanos) -> Outcome {
+        if let Some(outcome) = self.refused_unseen(packet, now) {
+            return outcome;
+        }
         let Some(rule) = self.judging(packet, now).cloned() else { return Outcome::NotProtected };
         let granted = self.granted(packet.source, now);
         let outcome = match granted {
@@ -335,11 +97,16 @@ impl Oracle {
         outcome
     }
 
-    /// Whether nothing counts this packet, and a connection or flow begins with it all the same.
+    /// Whether nothing counts this packet, and a connection or flow begins with it all the same: also with a request that a dry run lets
+    /// pass over its limit.
     pub fn begins_what_nothing_counts(&self, packet: &Packet, now: Nanos) -> bool {
         let Some(rule) = self.judging(packet, now) else { return false };
-        let begins = !self.parts.has(&self.part(rule, packet, now).newest);
-        begins && self.clone().judge(packet, now) == Outcome::NotCounted
+        let newest = self.part(rule, packet, now).newest;
+        if self.parts.has(&newest) {
+            return false;
+        }
+        let outcome = self.clone().judge(packet, now);
+        outcome == Outcome::NotCounted || outcome == Outcome::DryRun && matches!(newest, Newest::Conversation(..))
     }
 
     /// Which rule judges a packet, by its name, and which client it is of.
@@ -377,7 +144,7 @@ impl Oracle {
             Unit::Packets => 1,
             Unit::Bytes => packet.bytes,
         };
-        let outcome = self.hold(rule, self.client(packet.source), cost, now);
+        let outcome = self.hold(rule, packet, cost, now);
         // What is refused is judged again when it is sent again. A flow that is refused opens with each datagram, in a dry run
         // too; a conversation goes on by whatever passes.
         let goes_on = rule.mode == Mode::DryRun && matches!(part.newest, Newest::Conversation(..));
@@ -403,12 +170,14 @@ impl Oracle {
         }
     }
 
-    fn hold(&mut self, rule: &Rule, client: IpAddr, cost: impl Fn(Unit) -> u64, now: Nanos) -> Outcome {
+    fn hold(&mut self, rule: &Rule, packet: &Packet, cost: impl Fn(Unit) -> u64, now: Nanos) -> Outcome {
+        let client = self.client(packet.source);
         let ban = self.bans.get(&(rule.name, client)).copied();
-        if rule.bans.is_some() && ban.is_some_and(|ban| now < ban.until) {
+        if let Some(ban) = ban.filter(|ban| rule.bans.is_some() && now < ban.until) {
+            self.shut_out(rule, packet, ban.until);
             return Outcome::Banned;
         }
-        let outcome = self.charge(rule, client, cost, now);
+        let outcome = self.charge(rule, packet, cost, now);
         // Who was not let in since is refused for the same as before.
         let is_another = self.bans.get(&(rule.name, client)).is_none_or(|ban| ban.is_over || now >= ban.forgotten);
         if let (Outcome::OverLimit, Mode::Enforce, Some(bans), true) = (outcome, rule.mode, &rule.bans, is_another)
@@ -422,7 +191,8 @@ impl Oracle {
         outcome
     }
 
-    fn charge(&mut self, rule: &Rule, client: IpAddr, cost: impl Fn(Unit) -> u64, now: Nanos) -> Outcome {
+    fn charge(&mut self, rule: &Rule, packet: &Packet, cost: impl Fn(Unit) -> u64, now: Nanos) -> Outcome {
+        let client = self.client(packet.source);
         let counter = |limit: &Limit| (rule.name, client, limit.unit, limit.bucket, limit.form == Form::Leaky);
         let refuses = |limit: &&Limit| {
             let counter = counter(limit);
@@ -449,6 +219,7 @@ impl Oracle {
         };
         if let Some(limit) = rule.limits.iter().find(refuses) {
             self.refused.insert(counter(limit), now);
+            self.shut_connection(rule, limit, packet, now);
             return Outcome::OverLimit;
         }
         let counted: Vec<&Limit> = rule.limits.iter().filter(|limit| cost(limit.unit) > 0).collect();
@@ -540,76 +311,5 @@ impl Oracle {
             IpAddr::V6(_) => self.policy.ipv6_prefix,
         };
         cut(source, len).unwrap_or(source)
-    }
-}
-
-impl Rule {
-    fn counts(&self, unit: Unit) -> bool {
-        self.limits.iter().any(|limit| limit.unit == unit) || self.shadows.contains(&unit)
-    }
-
-    fn guards(&self) -> bool {
-        self.guard == Guard::Auto && self.limits.iter().any(|limit| limit.unit == Unit::Requests)
-    }
-
-    fn is_for(&self, packet: &Packet) -> bool {
-        let holds =
-            |prefixes: &[Prefix], address| prefixes.is_empty() || prefixes.iter().any(|prefix| is_in(address, prefix));
-        let is_protected = match packet.kind {
-            Kind::Tcp { port, .. } => self.tcp.contains(&port),
-            Kind::Udp { port, .. } => self.udp.contains(&port),
-            Kind::Fragment { .. } | Kind::Unparsable => {
-                !self.tcp.is_empty() || !self.udp.is_empty() || self.other_protocols
-            }
-            Kind::Other => self.other_protocols,
-            Kind::Essential => false,
-        };
-        is_protected && holds(&self.from, packet.source) && holds(&self.to, packet.destination)
-    }
-}
-
-/// How long a leaky bucket takes to lose so much, rounded up. Nothing is asked of one that loses nothing.
-fn leaks_in(limit: &Limit, amount: u64) -> Nanos {
-    (amount * limit.bucket).div_ceil(limit.amount.max(1))
-}
-
-/// When the current bucket began.
-fn bucket_start(limit: &Limit, now: Nanos) -> Nanos {
-    now - now % limit.bucket
-}
-
-/// When the window that ends now began.
-fn first_of_window(limit: &Limit, now: Nanos) -> Nanos {
-    let behind = match limit.form {
-        Form::Strict => limit.buckets,
-        Form::Lenient => limit.buckets - 1,
-        Form::Fixed | Form::Leaky => 0,
-    };
-    (now / limit.bucket - behind) * limit.bucket
-}
-
-/// A refusal since then holds up what is not counted: in a leaky bucket's time, since the one before the current began.
-fn first_held_against(limit: &Limit, now: Nanos) -> Nanos {
-    match limit.form {
-        Form::Strict | Form::Lenient | Form::Fixed => first_of_window(limit, now),
-        Form::Leaky => bucket_start(limit, now) - limit.bucket,
-    }
-}
-
-fn is_in(address: IpAddr, (prefix, len): &Prefix) -> bool {
-    address.is_ipv4() == prefix.is_ipv4() && cut(address, *len) == Some(*prefix)
-}
-
-/// The address with all bits behind the first `len` cleared; none if it has not as many.
-fn cut(address: IpAddr, len: u8) -> Option<IpAddr> {
-    match address {
-        IpAddr::V4(v4) => {
-            let behind = 32_u32.checked_sub(len.into())?;
-            Some(IpAddr::V4(v4.to_bits().checked_shr(behind).unwrap_or(0).checked_shl(behind).unwrap_or(0).into()))
-        }
-        IpAddr::V6(v6) => {
-            let behind = 128_u32.checked_sub(len.into())?;
-            Some(IpAddr::V6(v6.to_bits().checked_shr(behind).unwrap_or(0).checked_shl(behind).unwrap_or(0).into()))
-        }
     }
 }

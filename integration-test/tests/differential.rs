@@ -7,24 +7,19 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use integration_test::clients::{Clients, Sent};
-use integration_test::frames::flag::{ACK, SYN};
-use integration_test::frames::proto::{DEST_OPTIONS, FRAGMENT, GRE, ICMP, ICMPV6, NONE, TCP, UDP};
-use integration_test::frames::{IPV4, IPV6, Segment, V4, V6, chain, fragment, icmp, quic, syn, tagged, udp_from};
+use integration_test::clients::Clients;
+use integration_test::frames::syn;
 use integration_test::is_skipped;
 use integration_test::oracle::{self, Kind, Oracle, Outcome, Packet};
-use integration_test::program::{Program, Room, TEN_O_CLOCK, limit_over, on_one_cpu};
+use integration_test::program::{Program, Room, TEN_O_CLOCK, on_one_cpu};
 use integration_test::random::Random;
-use ipnet::IpNet;
+use integration_test::twins::{random_packet, random_policy, random_policy_to_press};
 use ratelimit_common::conversation::{Turn, turn};
-use ratelimit_common::layout::Unit;
-use ratelimit_common::packet::{self, Parsed, Target, parse};
+use ratelimit_common::packet::{self, Head, Parsed, Target, parse};
 use ratelimit_common::source::Address;
-use ratelimit_common::time::{Nanos, SECOND_NS};
+use ratelimit_common::time::SECOND_NS;
 use ratelimit_userspace::datapath::Datapath as _;
-use ratelimit_userspace::desired::{
-    Access, Bans, Grant, Guard, Limit, Mode, Policy, Ports, QuicPorts, Refuse, Rule, Unparsable, WindowForm,
-};
+use ratelimit_userspace::desired::Policy;
 
 const STEPS: u32 = 120_000;
 /// Packets of any kind whose segments are held against the rule alone.
@@ -33,301 +28,8 @@ const SEGMENTS: u32 = 100_000;
 const STEPS_BETWEEN_COUNTS: u32 = 500;
 /// For so long packets take no old note for a new one though no daemon comes by.
 const DAEMON_AWAY_MAX_NS: u64 = 20 * 86_400 * SECOND_NS;
-/// A segment's timestamps, as most have them.
-const TIMESTAMP: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 9];
 /// Packets under pressure, of each of which the verdict is asked.
 const STEPS_UNDER_PRESSURE: u32 = 8000;
-/// Where nobody of [`SOURCES`] is.
-const FORGED: &str = "16.0.0.0/4";
-const PORTS: [u16; 4] = [80, 443, 22, 8080];
-const BUCKETS_NS: [u64; 5] = [SECOND_NS / 5, 2 * SECOND_NS, 10 * SECOND_NS, 60 * SECOND_NS, 600 * SECOND_NS];
-
-/// Prefixes that hold some of the sources, each one other's or not.
-const SOURCES: [&str; 7] = [
-    "198.51.0.0/16",
-    "198.51.100.0/24",
-    "198.51.100.2/32",
-    "203.0.113.1/32",
-    "2001:db8::/32",
-    "2001:db8:0:1::/64",
-    "2001:db8:0:1::2/128",
-];
-const DESTINATIONS: [&str; 5] =
-    ["192.0.2.0/24", "192.0.2.1/32", "192.0.2.2/32", "2001:db8:ff::/48", "2001:db8:ff::1/128"];
-const ENDED_MAX: usize = 3;
-const RULES: [&str; 5] = ["web", "api", "login", "premium", "rest"];
-
-/// The policy twice: as the program takes it, and as the oracle does.
-fn random_policy(random: &mut Random, prefixes: (u8, u8), now: Nanos) -> (Policy, oracle::Policy) {
-    let mut access = Vec::new();
-    if random.one_in(3) {
-        for prefix in SOURCES.map(net) {
-            if random.one_in(4) {
-                let grant = random.of(&[Grant::Exempt, Grant::Denied]);
-                access.push(Access { prefix, grant, until: random_end(random, now) });
-            }
-        }
-    }
-    let mut names = RULES.to_vec();
-    let mut rules = Vec::new();
-    for _ in 0..=random.below(4) {
-        let name = names.swap_remove(random.index(names.len()));
-        let mut rule = random_rule(random, name, now);
-        // The program looks past so many rules that have ended, which the daemon takes out.
-        if rules.iter().filter(|(_, rule): &&(_, Rule)| rule.until.is_some()).count() == ENDED_MAX {
-            rule.until = None;
-        }
-        rules.push((name, rule));
-    }
-    let twin_of_access = |access: &Access| {
-        let grant = match access.grant {
-            Grant::Exempt => oracle::Grant::Exempt,
-            Grant::Denied => oracle::Grant::Denied,
-        };
-        (twin_of_net(&access.prefix), grant, access.until.map(|until| until.0))
-    };
-    let twin = oracle::Policy {
-        ipv4_prefix: prefixes.0,
-        ipv6_prefix: prefixes.1,
-        access: access.iter().map(twin_of_access).collect(),
-        rules: rules.iter().map(|(name, rule)| twin_of_rule(name, rule)).collect(),
-    };
-    let rules = rules.into_iter().map(|(_, rule)| rule).collect();
-    (Policy { ipv4_prefix: prefixes.0, ipv6_prefix: prefixes.1, access, rules }, twin)
-}
-
-fn random_rule(random: &mut Random, name: &str, now: Nanos) -> Rule {
-    let limits = random_limits(random, name, 1, 4);
-    let (tcp, udp) = (some_ports(random), some_ports(random));
-    let ports = Ports { tcp, udp, other_protocols: random.one_in(4) };
-    let (from, to) = (some_prefixes(random, &SOURCES), some_prefixes(random, &DESTINATIONS));
-    let bans = random.one_in(4).then(|| Bans {
-        steps_ns: (0..=random.below(4)).map(|_| 1 + random.below(200 * SECOND_NS)).collect(),
-        forget_ns: random.below(600 * SECOND_NS),
-        needs_proof: random.one_in(4),
-    });
-    Rule {
-        from,
-        to,
-        mode: if random.one_in(8) { Mode::DryRun } else { Mode::Enforce },
-        // What the guard refuses is proven by a socket, or of a source that has too many of them: no frame here has one.
-        guard: Guard::Off,
-        refuse: if random.one_in(3) { Refuse::All } else { Refuse::Excess },
-        until: random_end(random, now),
-        bans,
-        shadow_limits: random_limits(random, name, 0, 3)
-            .into_iter()
-            .map(|limit| Limit { slot: limit.slot | 1 << 28, ..limit })
-            .collect(),
-        quic_ports: random.of(&[QuicPorts::DEFAULT, QuicPorts::NONE]),
-        unparsable: random.of(&[Unparsable::Drop, Unparsable::Count]),
-        ..Rule::new(name.into(), ports, limits)
-    }
-}
-
-fn random_limits(random: &mut Random, rule: &str, at_least: u64, below: u64) -> Vec<Limit> {
-    let mut limits: Vec<Limit> = Vec::new();
-    for _ in 0..at_least + random.below(below) {
-        let unit = random.of(&[Unit::Connections, Unit::Packets, Unit::Bytes, Unit::Requests, Unit::Requests]);
-        let form = random.of(&[
-            WindowForm::Strict,
-            WindowForm::Strict,
-            WindowForm::Lenient,
-            WindowForm::Lenient,
-            WindowForm::Fixed,
-            WindowForm::Gcra,
-        ]);
-        let amount = match unit {
-            Unit::Connections | Unit::Requests => random.below(12),
-            Unit::Packets => random.below(25),
-            Unit::Bytes => random.below(3000),
-        };
-        let buckets = match form {
-            WindowForm::Strict | WindowForm::Lenient => u8::try_from(5 + random.below(3)).unwrap(),
-            WindowForm::Fixed | WindowForm::Gcra => 1,
-        };
-        let limit = limit_over(amount, unit, form, buckets, random.of(&BUCKETS_NS));
-        let rule = u32::try_from(RULES.iter().position(|name| *name == rule).unwrap()).unwrap();
-        limits.push(Limit {
-            burst: random.one_in(4).then(|| random.below(amount + 1)),
-            slot: rule << 20 | u32::from(form == WindowForm::Gcra) << 19 | limit.slot,
-            ..limit
-        });
-    }
-    // Two limits of one rule have a window in common only where configurations may say so; program.rs has that case.
-    limits.sort_by_key(|limit| limit.slot);
-    limits.dedup_by_key(|limit| limit.slot);
-    limits
-}
-
-fn random_end(random: &mut Random, now: Nanos) -> Option<Nanos> {
-    random.one_in(4).then(|| Nanos(now.0 + random.below(200 * SECOND_NS)))
-}
-
-fn net(text: &str) -> IpNet {
-    text.parse().unwrap()
-}
-
-fn some_ports(random: &mut Random) -> Vec<(u16, u16)> {
-    let mut ranges: Vec<_> = PORTS.into_iter().filter(|_| !random.one_in(3)).map(|port| (port, port)).collect();
-    ranges.sort_unstable();
-    ranges
-}
-
-fn some_prefixes(random: &mut Random, of: &[&str]) -> Vec<IpNet> {
-    let is_for_all = !random.one_in(3);
-    of.iter().map(|text| net(text)).filter(|_| !is_for_all && random.one_in(2)).collect()
-}
-
-fn twin_of_net(net: &IpNet) -> oracle::Prefix {
-    (net.addr(), net.prefix_len())
-}
-
-fn twin_of_rule(name: &'static str, rule: &Rule) -> oracle::Rule {
-    let ports = |ranges: &[(u16, u16)]| ranges.iter().map(|(first, _)| *first).collect();
-    oracle::Rule {
-        name,
-        from: rule.from.iter().map(twin_of_net).collect(),
-        to: rule.to.iter().map(twin_of_net).collect(),
-        tcp: ports(&rule.ports.tcp),
-        udp: ports(&rule.ports.udp),
-        other_protocols: rule.ports.other_protocols,
-        limits: rule.limits.iter().map(twin_of).collect(),
-        shadows: rule.shadow_limits.iter().map(|limit| twin_of_unit(limit.unit)).collect(),
-        refuse: match rule.refuse {
-            Refuse::Excess => oracle::Refuse::Excess,
-            Refuse::All => oracle::Refuse::All,
-        },
-        guard: match rule.guard {
-            Guard::Auto => oracle::Guard::Auto,
-            Guard::Off => oracle::Guard::Off,
-        },
-        mode: match rule.mode {
-            Mode::Enforce => oracle::Mode::Enforce,
-            Mode::DryRun => oracle::Mode::DryRun,
-        },
-        until: rule.until.map(|until| until.0),
-        bans: rule.bans.as_ref().map(|bans| oracle::Bans {
-            steps: bans.steps_ns.clone(),
-            forget: bans.forget_ns,
-            needs_proof: bans.needs_proof,
-        }),
-        quic: rule.quic_ports.iter().collect(),
-        counts_unparsable: rule.unparsable == Unparsable::Count,
-    }
-}
-
-fn twin_of(limit: &Limit) -> oracle::Limit {
-    oracle::Limit {
-        amount: limit.amount,
-        unit: twin_of_unit(limit.unit),
-        bucket: limit.bucket_ns,
-        buckets: limit.buckets.into(),
-        form: match limit.form {
-            WindowForm::Strict => oracle::Form::Strict,
-            WindowForm::Lenient => oracle::Form::Lenient,
-            WindowForm::Fixed => oracle::Form::Fixed,
-            WindowForm::Gcra => oracle::Form::Leaky,
-        },
-        burst: limit.burst,
-    }
-}
-
-const fn twin_of_unit(unit: Unit) -> oracle::Unit {
-    match unit {
-        Unit::Connections => oracle::Unit::Connections,
-        Unit::Packets => oracle::Unit::Packets,
-        Unit::Bytes => oracle::Unit::Bytes,
-        Unit::Requests => oracle::Unit::Requests,
-    }
-}
-
-/// A packet twice: as a frame, and as the oracle sees it.
-fn random_packet(random: &mut Random, clients: &mut Clients) -> (Vec<u8>, Packet) {
-    let port = random.of(&PORTS);
-    let at_most = random.of(&[300, 300, 1300]);
-    let data = vec![0; random.index(at_most)];
-    let source_port = 40_000 + u16::try_from(random.below(4)).unwrap();
-    let is_v4 = random.one_in(2);
-    let (source, destination) = random_ends(random, is_v4);
-    let more = random.one_in(2);
-    let offset = 1 + u16::try_from(random.below(100)).unwrap();
-    // The kind; what carries it over IPv4, over IPv6; its payload, and what of that is behind the ports.
-    let what = random.below(12);
-    let (kind, (v4, v6), transport, payload) = match what {
-        0..=3 | 10 => {
-            let is_fragment = what == 10;
-            let sent = clients.next((source, destination, source_port, port), random);
-            let Sent { sequence, acknowledged, flags, data } = &sent;
-            let segment = Segment {
-                source_port,
-                sequence: *sequence,
-                acknowledged: *acknowledged,
-                data,
-                options: random.of(&[&[][..], &TIMESTAMP]),
-                ..Segment::to(port, *flags)
-            };
-            let kind = Kind::Tcp {
-                source_port,
-                port,
-                opens: flags & (SYN | ACK) == SYN,
-                sequence: if flags & SYN == 0 { *sequence } else { sequence.wrapping_add(1) },
-                acknowledged: if flags & ACK == 0 { 0 } else { *acknowledged },
-                is_fragment,
-            };
-            let bytes = segment.bytes();
-            match (is_fragment, is_v4) {
-                (false, _) => (kind, (V4::of(TCP), TCP), bytes, sent.data),
-                (true, true) => (kind, (V4::fragment(TCP, 0, true), TCP), bytes, sent.data),
-                (true, false) => (kind, (V4::of(TCP), FRAGMENT), fragment(TCP, 0, true, bytes), sent.data),
-            }
-        }
-        4..=5 => {
-            let kind = Kind::Udp { source_port, port, quic_initial: false };
-            (kind, (V4::of(UDP), UDP), udp_from(source_port, port, &data), data)
-        }
-        6 => {
-            // An Initial mostly, else a Handshake.
-            let first = random.of(&[0xc0, 0xc0, 0xc0, 0xe0]);
-            let (kind, long) = (Kind::Udp { source_port, port, quic_initial: first == 0xc0 }, quic(first, 1));
-            (kind, (V4::of(UDP), UDP), udp_from(source_port, port, &long), long)
-        }
-        7 => {
-            let of = random.of(&[UDP, TCP]);
-            let (v4, v6) = (V4::fragment(of, offset, more), fragment(of, offset, more, &data));
-            // Over IPv6 it says nothing.
-            let kind = Kind::Fragment { may_be_tcp: of == TCP || !is_v4 };
-            (kind, (v4, FRAGMENT), if is_v4 { data } else { v6 }, Vec::new())
-        }
-        11 if is_v4 => (Kind::Unparsable, (V4::fragment(TCP, 0, true), NONE), vec![0; 7], Vec::new()),
-        11 => (Kind::Unparsable, (V4::of(TCP), DEST_OPTIONS), chain(9, TCP, data), Vec::new()),
-        8 if random.one_in(2) => (Kind::Essential, (V4::of(ICMP), ICMPV6), icmp(3, 4), Vec::new()),
-        8 => (Kind::Other, (V4::of(ICMP), ICMPV6), icmp(if is_v4 { 8 } else { 128 }, 0), Vec::new()),
-        _ => (Kind::Other, (V4::of(GRE), GRE), data, Vec::new()),
-    };
-    let (ether_type, mut packet) = match source {
-        IpAddr::V4(source) => (IPV4, V4 { source: source.octets(), ..v4 }.around(transport)),
-        IpAddr::V6(source) => (IPV6, V6 { source: source.octets(), ..V6::of(v6) }.around(transport)),
-    };
-    match destination {
-        IpAddr::V4(to) => packet[16..20].copy_from_slice(&to.octets()),
-        IpAddr::V6(to) => packet[24..40].copy_from_slice(&to.octets()),
-    }
-    let tags = [(0x88a8, 5), (0x8100, 6)];
-    let first_tag = random.of(&[0, 1, 2, 2, 2]);
-    let bytes = packet.len() as u64;
-    (tagged(&tags[first_tag..], ether_type, packet), Packet { source, destination, bytes, kind, payload })
-}
-
-fn random_ends(random: &mut Random, is_v4: bool) -> (IpAddr, IpAddr) {
-    let (sources, destinations) = if is_v4 {
-        (["198.51.100.1", "198.51.100.2", "203.0.113.1"], ["192.0.2.1", "192.0.2.2"])
-    } else {
-        // Two /64, one of them with two addresses.
-        (["2001:db8:0:1::1", "2001:db8:0:1::2", "2001:db8:0:2::1"], ["2001:db8:ff::1", "2001:db8:ff::2"])
-    };
-    (random.of(&sources).parse().unwrap(), random.of(&destinations).parse().unwrap())
-}
 
 fn random_step_ns(random: &mut Random) -> u64 {
     match random.below(100) {
@@ -394,31 +96,6 @@ fn run(prefixes: (u8, u8), seed: u64) {
         }
     }
     println!("{STEPS} steps agree: {expected:?}");
-}
-
-/// A policy by which it is known of whom each packet must be counted though the program is pressed: one limit a rule, so that it is
-/// remembered as a whole or not at all, and under names and in windows that no policy before had. Its first rule is for forged sources.
-fn random_policy_to_press(
-    random: &mut Random,
-    prefixes: (u8, u8),
-    now: Nanos,
-    number: u32,
-) -> (Policy, oracle::Policy) {
-    let (mut policy, mut twin) = random_policy(random, prefixes, now);
-    for (rule, twin) in policy.rules.iter_mut().zip(&mut twin.rules) {
-        let name: &'static str = format!("{} {number}", rule.name).leak();
-        name.clone_into(&mut rule.name);
-        rule.shadow_limits.clear();
-        rule.limits.truncate(1);
-        rule.limits[0].slot |= number << 23;
-        *twin = twin_of_rule(name, rule);
-    }
-    let ports = Ports { tcp: vec![(80, 80)], udp: Vec::new(), other_protocols: false };
-    let limit = limit_over(1000, Unit::Connections, WindowForm::Strict, 5, 60 * SECOND_NS);
-    let forged = Rule { from: vec![net(FORGED)], ..Rule::new("forged".into(), ports, vec![limit]) };
-    twin.rules.insert(0, twin_of_rule("forged", &forged));
-    policy.rules.insert(0, forged);
-    (policy, twin)
 }
 
 /// Who must be known, whatever the program draws: whoever was charged by a rule a second time, or refused by it, no longer ago than
@@ -527,6 +204,7 @@ fn a_random_packet_is_to_the_parser_what_it_is_to_the_oracle() {
         let Parsed::Ip(parsed) = parse(&frame.as_slice()) else { panic!("{packet:?} is no IP: {frame:02x?}") };
         let source = address(parsed.source);
         let destination = address(parsed.destination);
+        let is_plain = Head::of(&frame.as_slice()).is_some();
         let end = |bytes: usize| frame[frame.len() - bytes..].to_vec();
         let (kind, payload) = match parsed.target {
             Target::Tcp { port, opening, segment, is_fragment } => {
@@ -543,7 +221,7 @@ fn a_random_packet_is_to_the_parser_what_it_is_to_the_oracle() {
             Target::Other => (Kind::Other, Vec::new()),
         };
         assert_eq!(
-            Packet { source, destination, bytes: parsed.ip_bytes.into(), kind, payload },
+            Packet { source, destination, bytes: parsed.ip_bytes.into(), kind, payload, is_plain },
             packet,
             "{frame:02x?}"
         );

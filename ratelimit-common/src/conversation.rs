@@ -55,12 +55,14 @@ pub struct Conversation {
     overhead: u8,
     /// TLS: records of application data so far, as far as it matters.
     records: u8,
-    /// Records that may end the handshake so far; behind it, HTTP/2: those of this turn, as far as it matters.
+    /// HTTP/2: records of this turn, as far as it matters.
     turn_records: u8,
     /// HTTP/2: frames of control that were free, of those that follow no long answer.
     controls: u8,
+    /// TLS 1.3: records that may end the handshake so far. Early data before them has a turn of its own.
+    ending_records: u8,
     /// Zero.
-    reserved: [u8; 2],
+    reserved: u8,
 }
 
 const _: () = assert!(size_of::<Conversation>() == 48);

@@ -4,19 +4,23 @@
 //! hidden padding, and each size is asserted beside its type. A change of any layout raises [`VERSION`], which
 //! is part of the pin path: pins of another version are refused, never reinterpreted.
 
-use crate::access;
 use crate::gcra::Rate;
 use crate::hash::HashKey;
 use crate::proof::Side;
-use crate::refusals::Refusals;
 use crate::verdict::Reason;
-use crate::window::{self, CELLS};
+use crate::window;
 
 mod active;
 mod faults;
+mod keys;
+pub mod map;
 
 pub use active::{Active, Unlisted};
 pub use faults::{FAULTS_MAX, Fault, NOT_CACHED};
+pub use keys::{
+    ConversationKeyV4, ConversationKeyV6, FlowKeyV4, FlowKeyV6, GENERATION_BITS, Prefix, PrefixKeyV4, PrefixKeyV6,
+    Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
+};
 
 /// The layout's version, as in `/sys/fs/bpf/ratelimitd/v8`.
 pub const VERSION: u32 = 8;
@@ -26,82 +30,6 @@ pub const PROGRAM: &str = "ratelimitd";
 
 /// The name of the program that charges a source without a packet, run by the daemon alone.
 pub const CHARGE_PROGRAM: &str = "charge_source";
-
-/// Map names.
-pub mod map {
-    /// Array of one [`super::Active`]: which generation of the configuration packets read, and in which epoch.
-    pub const ACTIVE: &str = "ACTIVE";
-    /// Array of [`super::Config`], one a generation; and [`super::CHARGE_GENERATION`].
-    pub const CONFIG: &str = "CONFIG";
-    /// Array of [`super::PortTable`], one a generation.
-    pub const PORTS: &str = "PORTS";
-    /// LPM trie of what is known of IPv4 sources, [`super::PrefixKeyV4`] to [`super::Prefix`].
-    pub const PREFIXES_V4: &str = "PREFIXES_V4";
-    /// LPM trie of what is known of IPv6 sources, [`super::PrefixKeyV6`] to [`super::Prefix`].
-    pub const PREFIXES_V6: &str = "PREFIXES_V6";
-    /// LPM trie of IPv4 destinations, [`super::PrefixKeyV4`] to the [`super::RuleSet`] that names them.
-    pub const TARGETS_V4: &str = "TARGETS_V4";
-    /// LPM trie of IPv6 destinations, [`super::PrefixKeyV6`] to the [`super::RuleSet`] that names them.
-    pub const TARGETS_V6: &str = "TARGETS_V6";
-    /// LRU hash of [`super::SourceKeyV4`] to [`super::Source`].
-    pub const SOURCES_V4: &str = "SOURCES_V4";
-    /// LRU hash of [`super::SourceKeyV6`] to [`super::Source`].
-    pub const SOURCES_V6: &str = "SOURCES_V6";
-    /// LRU hash of [`super::SourceKeyV6Wide`] to [`super::Source`].
-    pub const SOURCES_V6_WIDE: &str = "SOURCES_V6_WIDE";
-    /// Hash of [`super::SourceKeyV4`] to [`crate::ban::Ban`].
-    pub const BANS_V4: &str = "BANS_V4";
-    /// Hash of [`super::SourceKeyV6`] to [`crate::ban::Ban`].
-    pub const BANS_V6: &str = "BANS_V6";
-    /// Hash of [`super::SourceKeyV6Wide`] to [`crate::ban::Ban`].
-    pub const BANS_V6_WIDE: &str = "BANS_V6_WIDE";
-    /// LRU hash of [`super::FlowKeyV4`] to [`crate::flow::Flow`].
-    pub const FLOWS_V4: &str = "FLOWS_V4";
-    /// LRU hash of [`super::FlowKeyV6`] to [`crate::flow::Flow`].
-    pub const FLOWS_V6: &str = "FLOWS_V6";
-    /// LRU hash of [`super::ConversationKeyV4`] to [`crate::conversation::Conversation`].
-    pub const CONVERSATIONS_V4: &str = "CONVERSATIONS_V4";
-    /// LRU hash of [`super::ConversationKeyV6`] to [`crate::conversation::Conversation`].
-    pub const CONVERSATIONS_V6: &str = "CONVERSATIONS_V6";
-    /// Array of [`crate::refused::Line`], by [`crate::refused::Key::place`]. Memory that the daemon shares, so that it begins at a page, and a
-    /// line is one of the cache's.
-    pub const REFUSED: &str = "REFUSED";
-    /// Array of the [`crate::refused::Cause`]s of each line of [`REFUSED`]. Shared likewise.
-    pub const CAUSES: &str = "CAUSES";
-    /// Array of [`super::BITS_PER_LINE`] bits for each line of [`REFUSED`]: whether there may be a note, by more of its hash.
-    pub const NOTED: &str = "NOTED";
-    /// Array of cells of [`crate::admission::Mark`], by their place.
-    pub const KNOWN: &str = "KNOWN";
-    /// The same of [`crate::admission::Mark::in_summary`], one for each [`crate::admission::CELLS_PER_SUMMARY`] of [`KNOWN`].
-    pub const KNOWN_SUMMARY: &str = "KNOWN_SUMMARY";
-    /// The same as [`KNOWN`], of [`crate::proof::found`] and then of [`crate::proof::not_found`].
-    pub const CONNECTIONS: &str = "CONNECTIONS";
-    /// Array of `u64`, by a hash of the source: that no prefix of [`PREFIXES_V4`] or [`PREFIXES_V6`] holds it, see
-    /// [`super::Unlisted`].
-    pub const UNLISTED: &str = "UNLISTED";
-    /// Per-CPU array of one [`crate::admission::Admission`].
-    pub const ADMISSION: &str = "ADMISSION";
-    /// Array of one word of [`crate::gcra`] for each row of rules: new sources that it has let in.
-    pub const NEW_SOURCES: &str = "NEW_SOURCES";
-    /// Per-CPU array of one parsed packet.
-    pub const SEEN: &str = "SEEN";
-    /// Per-CPU array of one segment and its conversation, as it will be if the segment is admitted.
-    pub const PENDING: &str = "PENDING";
-    /// Per-CPU array of [`super::Counters`], by [`super::counters_index`].
-    pub const COUNTERS: &str = "COUNTERS";
-    /// Per-CPU array of `u64`, by [`super::Fault`], and [`super::NOT_CACHED`].
-    pub const FAULTS: &str = "FAULTS";
-    /// Per-CPU array of `u64`, by [`super::Rule::row`]: bans that the rule has begun.
-    pub const BANS_BEGUN: &str = "BANS_BEGUN";
-    /// Array of one [`super::ChargeOrder`].
-    pub const CHARGE_ORDER: &str = "CHARGE_ORDER";
-    /// Per-CPU array of one [`super::Source`], to build a new one in.
-    pub const SCRATCH: &str = "SCRATCH";
-    /// Per-CPU array of the clock's last reading.
-    pub const READ_IN_TICK: &str = "READ_IN_TICK";
-    /// Array of one `u64`: the time in tests that inject it.
-    pub const INJECTED_NOW: &str = "INJECTED_NOW";
-}
 
 /// The read-only global that makes the program take its time from [`map::INJECTED_NOW`] (in [`crate::time::Nanos`]).
 pub const CLOCK_IS_INJECTED: &str = "CLOCK_IS_INJECTED";
@@ -435,139 +363,6 @@ pub struct PortTable {
 }
 
 const _: () = assert!(size_of::<PortTable>() == 131_072);
-
-/// Key of an IPv4 source in one window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(C)]
-pub struct SourceKeyV4 {
-    /// The address cut to the prefix, network order.
-    pub prefix: [u8; 4],
-    /// [`Limit::slot`].
-    pub slot: u32,
-}
-
-const _: () = assert!(size_of::<SourceKeyV4>() == 8);
-
-/// Key of an IPv6 source of at most 64 bits in one window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(C)]
-pub struct SourceKeyV6 {
-    /// The upper half of the address cut to the prefix, network order.
-    pub prefix: [u8; 8],
-    /// [`Limit::slot`].
-    pub slot: u32,
-}
-
-const _: () = assert!(size_of::<SourceKeyV6>() == 12);
-
-/// Key of an IPv6 source of more than 64 bits in one window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(C)]
-pub struct SourceKeyV6Wide {
-    /// The address cut to the prefix, network order.
-    pub prefix: [[u8; 8]; 2],
-    /// [`Limit::slot`].
-    pub slot: u32,
-}
-
-const _: () = assert!(size_of::<SourceKeyV6Wide>() == 20);
-
-/// One window of one source.
-///
-/// The kernel puts 48 bytes of its own and the key before the value: with an 8-byte key an element is 128 bytes, two
-/// cache lines, and the cells are the whole of the second one (`struct htab_elem`, kernel/bpf/hashtab.c, Linux 6.18).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Source {
-    /// Packets that this window refused, dry run included, and in which bucket the newest.
-    pub refused: Refusals,
-    /// The window's cells, see [`crate::window`].
-    pub cells: [u64; CELLS],
-}
-
-const _: () = assert!(size_of::<Source>() == 72);
-
-/// Key of a UDP flow over IPv4. Addresses are whole, whatever the prefix of a source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(C)]
-pub struct FlowKeyV4 {
-    /// Source address, network order.
-    pub address: [u8; 4],
-    /// Source port, host order.
-    pub source_port: u16,
-    /// Destination port, host order.
-    pub port: u16,
-}
-
-const _: () = assert!(size_of::<FlowKeyV4>() == 8);
-
-/// Key of a UDP flow over IPv6.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(C)]
-pub struct FlowKeyV6 {
-    /// Source address, network order.
-    pub address: [[u8; 8]; 2],
-    /// Source port, host order.
-    pub source_port: u16,
-    /// Destination port, host order.
-    pub port: u16,
-}
-
-const _: () = assert!(size_of::<FlowKeyV6>() == 20);
-
-/// Key of a TCP connection over IPv4.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(C)]
-pub struct ConversationKeyV4 {
-    /// Source address, network order.
-    pub source: [u8; 4],
-    /// Destination address, network order.
-    pub destination: [u8; 4],
-    /// Source port, host order.
-    pub source_port: u16,
-    /// Destination port, host order.
-    pub port: u16,
-}
-
-const _: () = assert!(size_of::<ConversationKeyV4>() == 12);
-
-/// Key of a TCP connection over IPv6.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(C)]
-pub struct ConversationKeyV6 {
-    /// Source address, network order.
-    pub source: [[u8; 8]; 2],
-    /// Destination address, network order.
-    pub destination: [[u8; 8]; 2],
-    /// Source port, host order.
-    pub source_port: u16,
-    /// Destination port, host order.
-    pub port: u16,
-}
-
-const _: () = assert!(size_of::<ConversationKeyV6>() == 36);
-
-/// Bits of a prefix's key before its address: the generation, as a word.
-pub const GENERATION_BITS: u32 = 32;
-
-/// Data of an IPv4 prefix, behind the trie's own length: the generation, then the address in network order. A
-/// prefix of n bits has length [`GENERATION_BITS`] + n.
-pub type PrefixKeyV4 = [u32; 2];
-
-/// Data of an IPv6 prefix, likewise.
-pub type PrefixKeyV6 = [u32; 5];
-
-/// What is known of the sources in one prefix, and in no longer one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Prefix {
-    /// Rules for the packets of these sources, beside those for everyone's.
-    pub rules: RuleSet,
-    /// What they are granted whatever the limits say.
-    pub access: [access::Step; access::STEPS],
-}
-
-const _: () = assert!(size_of::<Prefix>() == 8 + 8 * access::STEPS);
 
 /// What one reason has come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -43,6 +43,7 @@ const SYN: Packet = Packet {
     bytes: 40,
     kind: Kind::Tcp { source_port: 4000, port: 80, opens: true, sequence: 1, acknowledged: 0, is_fragment: false },
     payload: Vec::new(),
+    is_plain: true,
 };
 
 fn admitted(oracle: &mut Oracle, packet: &Packet, now: Nanos, tries: u64) -> u64 {
@@ -85,6 +86,7 @@ fn a_flow_opens_with_its_first_datagram_after_silence_and_with_every_ninth_initi
         bytes: 100,
         kind: Kind::Udp { source_port: 4000, port: 443, quic_initial },
         payload: Vec::new(),
+        is_plain: true,
     };
     assert_eq!(oracle.judge(&datagram(false), TEN_O_CLOCK), Outcome::WithinLimit);
     assert_eq!(oracle.judge(&datagram(false), TEN_O_CLOCK + FLOW_IDLE), Outcome::NotCounted);
@@ -179,4 +181,29 @@ fn a_request_is_a_turn_or_one_of_several_in_a_segment_or_a_datagram() {
     };
     assert_eq!([datagram(53, &[0; 30]), datagram(53, &[0; 30])], [1, 1]);
     assert_eq!([datagram(443, &[0x40; 30]), datagram(443, &[0x40; 64]), datagram(443, &[0x40; 1001])], [0, 1, 0]);
+}
+
+#[test]
+fn a_refused_request_shuts_its_connection_until_its_limit_has_room() {
+    let limits = vec![limit(1, Unit::Requests, Form::Lenient)];
+    let mut oracle = Oracle::new(policy(vec![rule(limits.clone())]));
+    let segment = |source_port, sequence, payload: &[u8]| {
+        let kind = Kind::Tcp { source_port, port: 80, opens: false, sequence, acknowledged: 1, is_fragment: false };
+        Packet { kind, payload: payload.to_vec(), ..SYN }
+    };
+    let get: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
+    assert_eq!(oracle.judge(&segment(4000, 0, get), TEN_O_CLOCK), Outcome::WithinLimit);
+    assert_eq!(oracle.judge(&segment(4000, 18, get), TEN_O_CLOCK), Outcome::OverLimit);
+    for (packet, before, after) in [
+        (segment(4000, 18, b"a body"), Outcome::OverLimit, Outcome::NotCounted),
+        (segment(4000, 18, b""), Outcome::NotCounted, Outcome::NotCounted),
+        (Packet { is_plain: false, ..segment(4000, 18, b"a body") }, Outcome::NotCounted, Outcome::NotCounted),
+    ] {
+        let room = TEN_O_CLOCK + 5 * MINUTE;
+        for (now, expected) in [(TEN_O_CLOCK, before), (room - 1, before), (room, after)] {
+            assert_eq!(oracle.clone().judge(&packet, now), expected, "{packet:?} at {now}");
+        }
+    }
+    oracle.apply(policy(vec![rule(limits)]));
+    assert_eq!(oracle.judge(&segment(4000, 18, b"a body"), TEN_O_CLOCK), Outcome::NotCounted, "another policy");
 }

@@ -31,6 +31,8 @@ const BODY_PER_HEARD: u32 = 32;
 const BODY_MIN: usize = 8192;
 /// Two of a server's tickets, and the first of them.
 const TICKETS: std::ops::RangeInclusive<u32> = 480..=580;
+/// More than tickets are, whatever is in them.
+const TICKETS_MAX: u32 = 2100;
 const TICKET: std::ops::RangeInclusive<u32> = 240..=290;
 
 /// HTTP/2's frames, in bytes: the acknowledgement of settings; those of control that may be free one by one; two in one record; and what a
@@ -61,8 +63,11 @@ pub(super) struct Tls {
     phase: Phase,
     /// What encryption adds to a record.
     overhead: usize,
-    /// Records of application data, of the handshake or behind it.
+    /// Records of application data, early or behind the handshake.
     records: usize,
+    /// Those that may be of the handshake's end so far, of which the client had heard the same when it sent the first.
+    ending: usize,
+    ending_heard: u32,
     /// Has sent what is as long as an alert, of which there is one.
     is_alerted: bool,
     ahead: Ahead,
@@ -133,7 +138,16 @@ impl Tls {
             headers: 0,
             headers_bytes: 0,
         };
-        Self { phase: Phase::Hello, overhead: 0, records: 0, is_alerted: false, ahead: Ahead::Rest(0), http2 }
+        Self {
+            phase: Phase::Hello,
+            overhead: 0,
+            records: 0,
+            ending: 0,
+            ending_heard: moment.heard,
+            is_alerted: false,
+            ahead: Ahead::Rest(0),
+            http2,
+        }
     }
 
     /// It may speak HTTP/2, and has acknowledged the settings.
@@ -253,8 +267,15 @@ impl Tls {
                 return self.data(turn, moment, length, begins);
             }
             (Phase::Hello | Phase::Changed, APPLICATION_DATA) => {
-                self.records += 1;
-                if length <= FINISHED_1_3_MAX || length % PADDING == TAG || self.records >= FINISHED_AMONG {
+                if self.ending == 0 {
+                    self.ending_heard = moment.heard;
+                } else if self.ending_heard != moment.heard {
+                    // The server answers the end of a handshake and not the middle of one, so the end came before.
+                    self.finished(turn, Moment { heard: self.ending_heard, ..moment }, OVERHEAD_1_3);
+                    return self.data(turn, moment, length, begins);
+                }
+                self.ending += 1;
+                if length <= FINISHED_1_3_MAX || length % PADDING == TAG || self.ending >= FINISHED_AMONG {
                     self.finished(turn, moment, OVERHEAD_1_3);
                 }
             }
@@ -271,7 +292,7 @@ impl Tls {
 
     fn finish(&mut self, heard: u32, overhead: usize) {
         (self.phase, self.overhead, self.records) = (Phase::Finished, overhead, 0);
-        self.http2.control_heard = heard;
+        (self.http2.control_heard, self.http2.headers) = (heard, 0);
     }
 
     fn data(&mut self, turn: &mut Turn, moment: Moment, length: usize, begins: bool) -> u64 {
@@ -282,7 +303,8 @@ impl Tls {
             self.is_alerted = true;
             return 0;
         }
-        if self.http2.is_offered && self.http2.is_control(*turn, moment, bytes, is_among_first) {
+        // The first of all is the preface, however long it is.
+        if self.http2.is_offered && !turn.is_open && self.http2.is_control(*turn, moment, bytes, is_among_first) {
             return 0;
         }
         if self.http2.is_spoken {
@@ -311,7 +333,7 @@ impl Tls {
         // Behind its handshake a server of TLS 1.3 sends tickets, which are no answer.
         let are_tickets = self.overhead == OVERHEAD_1_3
             && turn.is_first
-            && (bytes >= BODY_MIN
+            && (bytes >= BODY_MIN && heard <= TICKETS_MAX
                 || TICKETS.contains(&heard)
                 || self.http2.is_preface_counted && TICKET.contains(&heard));
         turn.is_first = false;

@@ -2,6 +2,8 @@
 
 use super::*;
 
+mod tls;
+
 const TICKETS: u32 = 542;
 const ANSWER: u32 = 700;
 const CONTINUE: u32 = 25;
@@ -244,120 +246,6 @@ fn each_turn_of_a_web_socket_counts_whatever_its_frames_look_like() {
 }
 
 #[test]
-fn under_tls_each_turn_is_a_request_and_the_handshake_is_none() {
-    let mut clients = [Client::with_tls_1_2(), Client::with_tls_1_3(false), Client::with_tls_1_3(true)];
-    for client in &mut clients {
-        assert_eq!(client.sends(&data(80)), 1);
-        client.hears(TICKETS);
-        for _ in 0..5 {
-            assert_eq!(client.hears(ANSWER).sends(&data(80)), 1);
-        }
-        client.hears(ANSWER);
-        let alert = if client.known.unwrap().overhead == 17 { record(23, &[0; 19]) } else { record(21, &[0; 26]) };
-        assert_eq!(client.sends(&alert), 0);
-    }
-}
-
-#[test]
-fn a_request_behind_the_end_of_a_handshake_in_one_segment_counts() {
-    let mut client = Client::new();
-    client.sends(&record(22, &[0; 512]));
-    client.hears(1371);
-    assert_eq!(client.sends(&[record(20, &[1]), record(23, &[0; 53]), data(120)].concat()), 1);
-}
-
-#[test]
-fn early_data_is_a_request() {
-    let mut client = Client::new();
-    assert_eq!(client.sends(&[record(22, &[0; 512]), record(20, &[1]), data(120)].concat()), 1);
-    client.hears(1371);
-    assert_eq!(client.sends(&record(23, &[0; 53])), 0, "the handshake's end");
-    assert_eq!(client.hears(TICKETS + ANSWER).sends(&data(120)), 1);
-}
-
-#[test]
-fn a_clients_certificate_is_no_request() {
-    let mut client = Client::new();
-    client.sends(&record(22, &[0; 512]));
-    client.hears(2000);
-    assert_eq!(client.sends(&[record(20, &[1]), data(900), data(300), record(23, &[0; 53])].concat()), 0);
-    assert_eq!(client.sends(&data(120)), 1);
-}
-
-#[test]
-fn under_tls_a_body_is_part_of_its_request() {
-    for mut client in [Client::with_tls_1_2(), Client::with_tls_1_3(false)] {
-        let is_1_3 = client.known.unwrap().overhead == 17;
-        assert_eq!(client.sends(&data(120)), 1);
-        assert_eq!(client.hears(if is_1_3 { TICKETS } else { 0 }).sends(&data(400)), 0, "a slow client's body");
-        let stream: Vec<u8> = (0..20).flat_map(|_| data(16_384)).collect();
-        let body: u32 = stream.chunks(1448).map(|payload| client.sends(payload)).sum();
-        assert_eq!(body, 0);
-        assert_eq!(client.hears(ANSWER).sends(&data(120)), 1);
-        let invited = CONTINUE + 5 + if is_1_3 { 17 } else { 24 };
-        assert_eq!(client.hears(invited).sends(&data(16_384)[..1448]), 0, "after 100 Continue");
-    }
-}
-
-#[test]
-fn records_are_followed_wherever_segments_end() {
-    let stream: Vec<u8> = (0..60).flat_map(|_| data(40)).collect();
-    for segment in 6..400 {
-        let mut client = Client::with_tls_1_3(true);
-        assert_eq!(client.sends(&data(70)), 1, "the preface");
-        assert_eq!(client.sends(&data(300)), 0, "and what it was counted for");
-        assert_eq!(client.hears(31).sends(&data(9)), 0, "the settings' acknowledgement");
-        client.hears(TICKETS + ANSWER);
-        let counted: u32 = stream.chunks(segment).map(|payload| client.sends(payload)).sum();
-        assert_eq!(counted, 60, "segments of {segment} bytes");
-    }
-}
-
-/// A connection that is known to speak HTTP/2, and has asked once.
-fn http2() -> Client {
-    let mut client = Client::with_tls_1_3(true);
-    assert_eq!(client.sends(&data(70)), 1);
-    assert_eq!(client.hears(31).sends(&data(9)), 0);
-    assert_eq!(client.sends(&data(300)), 0, "the preface was counted for it");
-    client.hears(TICKETS + ANSWER);
-    client
-}
-
-#[test]
-fn few_frames_of_control_of_http2_are_free_and_those_that_follow_long_answers() {
-    let mut client = http2();
-    for bytes in [13, 17, 13] {
-        assert_eq!(client.hears(ANSWER).sends(&data(bytes)), 0, "{bytes} bytes");
-    }
-    for bytes in [9, 13, 14, 17, 26] {
-        assert_eq!(client.hears(ANSWER).sends(&data(bytes)), 1, "{bytes} bytes, once too often");
-    }
-    for _ in 0..100 {
-        assert_eq!(client.hears(16_384).sends(&data(13)), 0, "a larger window, during a download");
-        assert_eq!(client.sends(&data(13)), 0, "and another, of the connection");
-        assert_eq!(client.hears(16_384).sends(&data(26)), 0, "two in one record");
-    }
-}
-
-#[test]
-fn a_body_of_http2_is_part_of_its_request() {
-    let mut client = http2();
-    assert_eq!(client.sends(&data(50)), 1);
-    assert_eq!(client.sends(&data(400)), 0, "a form");
-    assert_eq!(client.hears(ANSWER).sends(&data(50)), 1);
-    let stream: Vec<u8> = (0..20).flat_map(|_| data(16_393)).collect();
-    assert_eq!(stream.chunks(1448).map(|payload| client.sends(payload)).sum::<u32>(), 0);
-}
-
-#[test]
-fn short_headers_of_http2_that_share_a_record_count_each() {
-    let mut client = http2();
-    assert_eq!(client.sends(&data(18)), 1);
-    assert_eq!(client.hears(ANSWER).sends(&data(180)), 10);
-    assert_eq!(client.hears(ANSWER).sends(&data(181)), 1);
-}
-
-#[test]
 fn a_request_of_several_segments_that_was_refused_is_judged_again() {
     let long = [b"GET / HTTP/1.1\r\nCookie: ", [b'c'; 3000].as_slice(), b"\r\n\r\n"].concat();
     let client = Client::with_socket();
@@ -391,34 +279,6 @@ fn text_with_words_like_methods_is_no_request() {
 }
 
 #[test]
-fn a_long_answer_does_not_make_what_follows_free() {
-    for gigabytes in 1..4 {
-        let mut client = Client::with_tls_1_3(false);
-        client.sends(&data(80));
-        for _ in 0..gigabytes {
-            client.hears(1 << 30);
-        }
-        for _ in 0..3 {
-            assert_eq!(client.sends(&data(80)), 1, "{gigabytes} GB");
-            client.hears(ANSWER);
-        }
-    }
-}
-
-#[test]
-fn a_handshakes_end_that_is_lost_does_not_hide_the_request_behind_it() {
-    let mut client = Client::new();
-    client.sends(&record(22, &[0; 512]));
-    client.hears(1371);
-    let finished = [record(20, &[1]), record(23, &[0; 69])].concat();
-    let at = client.sequence;
-    client.sequence = at.wrapping_add(u32::try_from(finished.len()).unwrap());
-    assert_eq!(client.sends(&data(120)), 1);
-    assert_eq!(client.sends_at(at, &finished), 0);
-    assert_eq!(client.hears(TICKETS + ANSWER).sends(&data(120)), 1);
-}
-
-#[test]
 fn beginnings_that_servers_take_are_requests() {
     for begins in
         ["\r\nGET / HTTP/1.1\r\n", "GET  / HTTP/1.1\r\n", "PROPFIND /a HTTP/1.1\r\n", "REPORT /a HTTP/1.1\r\n"]
@@ -429,13 +289,6 @@ fn beginnings_that_servers_take_are_requests() {
         assert_eq!(client.sends(&request), 1, "{begins}");
         assert_eq!(client.hears(ANSWER).sends(&request), 1, "{begins}");
     }
-}
-
-#[test]
-fn a_body_of_http2_in_short_records_is_part_of_its_request() {
-    let mut client = http2();
-    assert_eq!(client.sends(&data(50)), 1);
-    assert_eq!((0..100).map(|_| client.sends(&data(1186))).sum::<u32>(), 0);
 }
 
 #[test]
@@ -541,42 +394,6 @@ fn a_byte_far_ahead_makes_nothing_behind_it_free() {
             assert_eq!(client.hears(ANSWER).sends(&data(80)), 1, "{ahead} bytes ahead");
         }
     }
-}
-
-#[test]
-fn to_hide_where_records_begin_makes_nothing_free() {
-    let mut client = Client::with_tls_1_3(false);
-    // More records than are looked at, the last of which goes on in the next segment, and so on.
-    let many: Vec<u8> = (0..40).flat_map(|_| data(20)).collect();
-    let tail = data(200);
-    assert_eq!(client.sends(&[&many, &tail[..100]].concat()), 1);
-    for _ in 0..5 {
-        client.hears(TICKETS + ANSWER);
-        assert_eq!(client.sends(&[&tail[100..], &data(80), &tail[..100]].concat()), 1);
-    }
-}
-
-#[test]
-fn a_record_too_short_for_a_request_hides_none_behind_it() {
-    let mut client = Client::with_tls_1_3(true);
-    assert_eq!(client.sends(&data(70)), 1);
-    client.hears(TICKETS);
-    for _ in 0..5 {
-        assert_eq!(client.hears(ANSWER).sends(&[data(5), data(120)].concat()), 1);
-    }
-}
-
-#[test]
-fn what_came_out_of_order_counts_once() {
-    let mut client = Client::with_tls_1_3(false);
-    assert_eq!(client.sends(&data(80)), 1);
-    client.hears(TICKETS + ANSWER);
-    let request = [data(120), data(16_384)].concat();
-    let (first, second) = request.split_at(1448);
-    let at = client.sequence;
-    let later = client.sends_at(at.wrapping_add(1448), second);
-    let earlier = client.sends_at(at, first);
-    assert_eq!(later + earlier, 1);
 }
 
 #[test]

@@ -332,16 +332,16 @@ impl Conversation {
             self.overhead = OVERHEAD_1_3;
             return self.application_data(record, moment);
         }
-        if self.turn_records == 0 {
+        if self.ending_records == 0 {
             self.control_at = moment.said;
         } else if moment.said != self.control_at {
             // It says nothing before it has the handshake's end, so that was before this.
             self.finished(OVERHEAD_1_3, Moment { said: self.control_at, ..moment });
             return self.application_data(record, moment);
         }
-        self.turn_records += 1;
+        self.ending_records += 1;
         let is_padded = record.length % PADDED_BYTES == TAG_BYTES;
-        if record.length <= FINISHED_1_3_RECORD_MAX || is_padded || self.turn_records >= FINISHED_AMONG {
+        if record.length <= FINISHED_1_3_RECORD_MAX || is_padded || self.ending_records >= FINISHED_AMONG {
             self.finished(OVERHEAD_1_3, moment);
         }
         0

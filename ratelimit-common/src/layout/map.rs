@@ -1,0 +1,74 @@
+//! Map names.
+
+/// Array of one [`super::Active`]: which generation of the configuration packets read, and in which epoch.
+pub const ACTIVE: &str = "ACTIVE";
+/// Array of [`super::Config`], one a generation; and [`super::CHARGE_GENERATION`].
+pub const CONFIG: &str = "CONFIG";
+/// Array of [`super::PortTable`], one a generation.
+pub const PORTS: &str = "PORTS";
+/// LPM trie of what is known of IPv4 sources, [`super::PrefixKeyV4`] to [`super::Prefix`].
+pub const PREFIXES_V4: &str = "PREFIXES_V4";
+/// LPM trie of what is known of IPv6 sources, [`super::PrefixKeyV6`] to [`super::Prefix`].
+pub const PREFIXES_V6: &str = "PREFIXES_V6";
+/// LPM trie of IPv4 destinations, [`super::PrefixKeyV4`] to the [`super::RuleSet`] that names them.
+pub const TARGETS_V4: &str = "TARGETS_V4";
+/// LPM trie of IPv6 destinations, [`super::PrefixKeyV6`] to the [`super::RuleSet`] that names them.
+pub const TARGETS_V6: &str = "TARGETS_V6";
+/// LRU hash of [`super::SourceKeyV4`] to [`super::Source`].
+pub const SOURCES_V4: &str = "SOURCES_V4";
+/// LRU hash of [`super::SourceKeyV6`] to [`super::Source`].
+pub const SOURCES_V6: &str = "SOURCES_V6";
+/// LRU hash of [`super::SourceKeyV6Wide`] to [`super::Source`].
+pub const SOURCES_V6_WIDE: &str = "SOURCES_V6_WIDE";
+/// Hash of [`super::SourceKeyV4`] to [`crate::ban::Ban`].
+pub const BANS_V4: &str = "BANS_V4";
+/// Hash of [`super::SourceKeyV6`] to [`crate::ban::Ban`].
+pub const BANS_V6: &str = "BANS_V6";
+/// Hash of [`super::SourceKeyV6Wide`] to [`crate::ban::Ban`].
+pub const BANS_V6_WIDE: &str = "BANS_V6_WIDE";
+/// LRU hash of [`super::FlowKeyV4`] to [`crate::flow::Flow`].
+pub const FLOWS_V4: &str = "FLOWS_V4";
+/// LRU hash of [`super::FlowKeyV6`] to [`crate::flow::Flow`].
+pub const FLOWS_V6: &str = "FLOWS_V6";
+/// LRU hash of [`super::ConversationKeyV4`] to [`crate::conversation::Conversation`].
+pub const CONVERSATIONS_V4: &str = "CONVERSATIONS_V4";
+/// LRU hash of [`super::ConversationKeyV6`] to [`crate::conversation::Conversation`].
+pub const CONVERSATIONS_V6: &str = "CONVERSATIONS_V6";
+/// Array of [`crate::refused::Line`], by [`crate::refused::Key::place`]. Memory that the daemon shares, so that it begins at a page, and a
+/// line is one of the cache's.
+pub const REFUSED: &str = "REFUSED";
+/// Array of the [`crate::refused::Cause`]s of each line of [`REFUSED`]. Shared likewise.
+pub const CAUSES: &str = "CAUSES";
+/// Array of [`super::BITS_PER_LINE`] bits for each line of [`REFUSED`]: whether there may be a note, by more of its hash.
+pub const NOTED: &str = "NOTED";
+/// Array of cells of [`crate::admission::Mark`], by their place.
+pub const KNOWN: &str = "KNOWN";
+/// The same of [`crate::admission::Mark::in_summary`], one for each [`crate::admission::CELLS_PER_SUMMARY`] of [`KNOWN`].
+pub const KNOWN_SUMMARY: &str = "KNOWN_SUMMARY";
+/// The same as [`KNOWN`], of [`crate::proof::found`] and then of [`crate::proof::not_found`].
+pub const CONNECTIONS: &str = "CONNECTIONS";
+/// Array of `u64`, by a hash of the source: that no prefix of [`PREFIXES_V4`] or [`PREFIXES_V6`] holds it, see
+/// [`super::Unlisted`].
+pub const UNLISTED: &str = "UNLISTED";
+/// Per-CPU array of one [`crate::admission::Admission`].
+pub const ADMISSION: &str = "ADMISSION";
+/// Array of one word of [`crate::gcra`] for each row of rules: new sources that it has let in.
+pub const NEW_SOURCES: &str = "NEW_SOURCES";
+/// Per-CPU array of one parsed packet.
+pub const SEEN: &str = "SEEN";
+/// Per-CPU array of one segment and its conversation, as it will be if the segment is admitted.
+pub const PENDING: &str = "PENDING";
+/// Per-CPU array of [`super::Counters`], by [`super::counters_index`].
+pub const COUNTERS: &str = "COUNTERS";
+/// Per-CPU array of `u64`, by [`super::Fault`], and [`super::NOT_CACHED`].
+pub const FAULTS: &str = "FAULTS";
+/// Per-CPU array of `u64`, by [`super::Rule::row`]: bans that the rule has begun.
+pub const BANS_BEGUN: &str = "BANS_BEGUN";
+/// Array of one [`super::ChargeOrder`].
+pub const CHARGE_ORDER: &str = "CHARGE_ORDER";
+/// Per-CPU array of one [`super::Source`], to build a new one in.
+pub const SCRATCH: &str = "SCRATCH";
+/// Per-CPU array of the clock's last reading.
+pub const READ_IN_TICK: &str = "READ_IN_TICK";
+/// Array of one `u64`: the time in tests that inject it.
+pub const INJECTED_NOW: &str = "INJECTED_NOW";
