@@ -202,7 +202,7 @@ pub fn config_words(config: &Config) -> String {
         }
         line("  refuses", refuse_words(rule));
         if let Some(words) = guard_words(rule) {
-            line("  guard", &format!(" {words}"));
+            line("  guard", &words);
         }
         if let Some(bans) = &rule.bans {
             line("  bans", &bans_words(bans));
