@@ -398,8 +398,8 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
     let cost = match () {
         () if rule.guard == 0 || requests != 0 => cost,
         () if opening && matches!(head.to, To::Tcp { .. }) => cost.guarded(Side::Attempts),
+        () if is_suspect() && cost.is_proven() && seen.may_end_handshake() => cost.guarded(Side::Opened),
         () if is_unaccounted => cost.guarded(Side::Segments),
-        () if is_suspect() && cost.is_proven() && seen.ends_handshake() => cost.guarded(Side::Opened),
         () => cost,
     };
     let reason = judge_source(active, judging, seen.source(), cost);

@@ -98,7 +98,8 @@ pub(crate) fn of_suspect(generation: u32) -> bool {
 pub(crate) extern "C" fn note(generation: u32, rule: u32, slot: u32, until_ns: u64, reason: u32) -> u32 {
     let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) else { return 0 };
     let rule = maps::rule(config, rule);
-    if rule.dry_run != 0 || pending.refused == Key::NONE {
+    // What the guard notes of a suspect source refuses nothing: a dry run says what would become of it.
+    if rule.dry_run != 0 && reason != Reason::Guard as u32 || pending.refused == Key::NONE {
         return 0;
     }
     let mut until_ns = until_ns;

@@ -205,10 +205,10 @@ impl Seen {
         }
     }
 
-    /// Whether it ends a handshake, and does nothing else.
+    /// Whether it may end a handshake, with payload or without.
     #[inline(always)]
-    pub(crate) fn ends_handshake(&self) -> bool {
-        read!(self.has_payload) == 0 && self.peer().is_some_and(|peer| peer.is_opening != 0)
+    pub(crate) fn may_end_handshake(&self) -> bool {
+        self.peer().is_some_and(|peer| peer.is_opening != 0)
     }
 
     /// Says that it is no fragment, as no plain frame is: nobody has parsed it.

@@ -35,13 +35,14 @@ impl<'a> Limiter<'a> {
         Ok(Self { process, tools, namespace: &lab.server, socket })
     }
 
-    /// Requests of the last window that it has counted for a source.
+    /// Requests of the last window that it has counted for a source: of its connections, and of what anyone can forge.
     pub(super) fn counted(&self, source: IpAddr) -> Result<u64> {
         let (program, socket) = (self.tools.limiter.to_string_lossy(), self.socket.to_string_lossy());
         let output = self.namespace.run(&[&program, "check", &source.to_string(), "--json", "--socket", &socket])?;
         let check = serde_json::from_str::<Value>(&output.stdout);
         let check = check.with_context(|| format!("`ratelimitd check` failed: {}", output.stderr.trim()))?;
-        let used = check.pointer("/limits/0/used").and_then(Value::as_u64);
+        let limits = check["limits"].as_array().filter(|limits| !limits.is_empty());
+        let used = limits.and_then(|limits| limits.iter().map(|limit| limit["used"].as_u64()).sum::<Option<u64>>());
         used.with_context(|| format!("`ratelimitd check {source}` tells no count: {check}"))
     }
 
