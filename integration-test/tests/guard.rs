@@ -89,6 +89,25 @@ fn connections_that_ask_nothing_are_refused_beyond_twice_the_limit() {
 }
 
 #[test]
+fn handshakes_of_tls_that_ask_nothing_are_refused_beyond_twice_the_limit() {
+    if is_skipped("handshakes_of_tls_that_ask_nothing_are_refused_beyond_twice_the_limit") {
+        return;
+    }
+    let lab = Lab::new();
+    let sink = Sink::start(&lab);
+    let _daemon = lab.limit(&["--limit", &format!("{LIMIT}/1h")]);
+    let hello = [b"\x16\x03\x01\x00\x80\x01".as_slice(), &[0; 127]].concat();
+    let mut open = open_many(&lab, 4 * LIMIT);
+    for stream in &mut open {
+        // It has the end of the TCP handshake again, that was refused.
+        stream.write_all(&hello).unwrap();
+    }
+    let accepted = sink.accepted();
+    assert!((LIMIT..=2 * LIMIT).contains(&accepted), "{accepted}");
+    assert!(guarded(&lab) > 0, "{:#}", lab.stats());
+}
+
+#[test]
 fn connections_are_free_where_the_rule_turns_the_guard_off() {
     if is_skipped("connections_are_free_where_the_rule_turns_the_guard_off") {
         return;

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Lab, SERVER};
@@ -111,4 +112,39 @@ fn a_request_of_several_segments_over_the_limit_is_not_answered() {
         assert_eq!(output.status.code(), Some(CURL_TIMED_OUT), "{scheme}: {}", output.stderr);
         assert_eq!(settled(&lab), [2, 2], "{scheme}");
     }
+}
+
+#[test]
+fn a_server_that_takes_mptcp_gets_no_more_requests_than_one_that_does_not() {
+    const LIMIT: usize = 5;
+    if is_skipped("a_server_that_takes_mptcp_gets_no_more_requests_than_one_that_does_not") {
+        return;
+    }
+    // Its protocol is 262. Whoever does not speak it connects by plain TCP.
+    const SERVER_PROGRAM: &str = "\
+import socket, sys
+listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+listener.bind((sys.argv[1], 80))
+listener.listen(64)
+print('listens', file=sys.stderr, flush=True)
+while True:
+    stream, _ = listener.accept()
+    if stream.recv(4096):
+        stream.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Length: 3\\r\\nConnection: close\\r\\n\\r\\nok\\n')
+    stream.close()
+";
+    let lab = Lab::new();
+    without_offloads(&lab.client, "c0").unwrap();
+    without_offloads(&lab.server, "s0").unwrap();
+    let mut command = lab.command("python3");
+    command.args(["-c", SERVER_PROGRAM, SERVER[0]]);
+    let server = Child::start(command).unwrap();
+    server.wait_for_line("listens", Duration::from_secs(10)).unwrap();
+    let _daemon = lab.limit(&["--limit", &format!("{LIMIT}/1h")]);
+    let is_answered = || {
+        let url = format!("http://{}/", SERVER[0]);
+        lab.client.run(&["curl", "-sS", "--max-time", "1", &url]).unwrap().status.success()
+    };
+    let answered = (0..3 * LIMIT).filter(|_| is_answered()).count();
+    assert_eq!(answered, LIMIT);
 }

@@ -101,6 +101,10 @@ mod is {
     pub(super) const ACKNOWLEDGED: u16 = 256;
     /// More than its first segment came before the server had any: what it takes of them is not known, nor what that speaks.
     pub(super) const DOUBTED: u16 = 512;
+    /// HTTP/2: the newest record was a full one, and so part of a body.
+    pub(super) const IN_BODY: u16 = 1024;
+    /// HTTP/2: a second frame of control was free at the moment when one was that followed a long answer.
+    pub(super) const PAIRED: u16 = 2048;
 }
 
 /// What the server's TCP says of the connection, at the time of a segment. Sequence numbers in host order.

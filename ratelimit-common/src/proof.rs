@@ -197,6 +197,13 @@ pub const fn is_listening(state: u32) -> bool {
     state == LISTEN
 }
 
+/// Whether what is in this state is no socket yet, but what is kept of a SYN.
+#[inline(always)]
+pub const fn is_request(state: u32) -> bool {
+    const NEW_SYN_RECV: u32 = 12;
+    state == NEW_SYN_RECV
+}
+
 /// Whether a socket in this state has ended its side: it answers nothing any more.
 #[inline(always)]
 pub const fn has_ended(state: u32) -> bool {

@@ -55,6 +55,9 @@ const HEADERS_SHORT: usize = 64;
 const HEADERS_ALIKE: usize = 16;
 const LATER_HEADERS_MAX: usize = 700;
 const HEADERS_MAX: usize = 4096;
+/// A record of a body that is as long as they are sent, and what is left of a body's frame behind it.
+const FULL_RECORD: usize = 16_300;
+const BODY_REST: usize = 42;
 /// Streams that a server takes at once.
 const STREAMS_MAX: usize = 128;
 
@@ -82,6 +85,10 @@ struct Http2 {
     /// Its preface was counted for the request behind it.
     is_preface_counted: bool,
     is_acknowledged: bool,
+    /// The newest record was part of a body by its length.
+    is_in_body: bool,
+    /// Two frames of control were free at one time.
+    is_pair: bool,
     /// What was heard when a frame of control was last taken for an answer's.
     control_heard: u32,
     /// Frames of control that were free without an answer.
@@ -132,6 +139,8 @@ impl Tls {
             is_offered: false,
             is_spoken: false,
             is_preface_counted: false,
+            is_in_body: false,
+            is_pair: false,
             is_acknowledged: false,
             control_heard: moment.heard,
             controls: 0,
@@ -328,6 +337,7 @@ impl Tls {
             return 0;
         }
         if heard <= self.no_answer() {
+            self.http2.is_preface_counted = false;
             return 0;
         }
         // Behind its handshake a server of TLS 1.3 sends tickets, which are no answer.
@@ -350,7 +360,9 @@ impl Tls {
 
     /// A record that may be headers.
     fn http2(&mut self, turn: &mut Turn, moment: Moment, bytes: usize) -> u64 {
-        if bytes > HEADERS_MAX {
+        let is_rest = std::mem::replace(&mut self.http2.is_in_body, false) && bytes <= BODY_REST;
+        if bytes > HEADERS_MAX || is_rest {
+            self.http2.is_in_body = bytes >= FULL_RECORD;
             let is_answered = is_answer(*turn, moment);
             if is_answered {
                 (turn.heard, turn.at) = (moment.heard, moment.sequence);
@@ -398,9 +410,13 @@ impl Http2 {
         }
         let since_control = moment.heard.wrapping_sub(self.control_heard);
         let heard = turn.heard_since(moment);
-        // Two at one time are of one stream, and of the connection.
-        if heard >= WINDOW && (since_control >= WINDOW || since_control == 0) {
-            self.control_heard = moment.heard;
+        if heard >= WINDOW && since_control >= WINDOW {
+            (self.control_heard, self.is_pair) = (moment.heard, false);
+            return true;
+        }
+        // Two at one time, and not three, are of one stream, and of the connection.
+        if heard >= WINDOW && since_control == 0 && !self.is_pair {
+            self.is_pair = true;
             return true;
         }
         let is_free = bytes != CONTROL_TWICE && self.controls < CONTROLS_FREE;

@@ -59,6 +59,10 @@ const TICKETS_BYTES_MAX: u32 = 2_100;
 const TICKET_BYTES: core::ops::RangeInclusive<u32> = 240..=290;
 /// HTTP/2: a record of more is no HEADERS frame, but part of a body.
 const HEADERS_BYTES_MAX: u16 = 4_096;
+/// HTTP/2: a record as full as records are, of which clients make a body: 16 384 bytes, less what Java pads. Each so costs a client 16 KB.
+const FULL_RECORD_MIN: u16 = 16_300;
+/// HTTP/2: what is left of a DATA frame of 16 KB behind a record of as much: its header's length, and with it what Java pads.
+const BODY_END_BYTES_MAX: u16 = 42;
 /// HTTP/2: frames of headers for one site differ by little but for what is new in them; a body's DATA frame does so by chance.
 const HEADERS_ALIKE_BYTES: u16 = 16;
 /// HTTP/2: frames of headers so short, all of the same length, may be several in one record.
@@ -401,8 +405,14 @@ impl Conversation {
         let since_control = moment.said.wrapping_sub(self.control_at);
         let since_request = self.heard_since(moment.said);
         let since = if since_request < since_control { since_request } else { since_control };
-        if since >= WINDOW_HEARD_MIN || since_control == 0 && since_request >= WINDOW_HEARD_MIN {
+        if since >= WINDOW_HEARD_MIN {
             self.control_at = moment.said;
+            self.is &= !is::PAIRED;
+            return true;
+        }
+        // Two at one moment: of the stream, and of the connection.
+        if since_control == 0 && since_request >= WINDOW_HEARD_MIN && !self.has(is::PAIRED) {
+            self.is |= is::PAIRED;
             return true;
         }
         // As long as a request may be, where it follows what may be an answer.
@@ -434,6 +444,7 @@ impl Conversation {
             return 0;
         }
         if heard <= self.no_answer_bytes() {
+            self.is &= !is::PREFACE_COUNTED;
             return 0;
         }
         let are_tickets = self.overhead == OVERHEAD_1_3
@@ -472,10 +483,15 @@ impl Conversation {
     #[inline(always)]
     fn http2_record(&mut self, bytes: u16, moment: Moment) -> u32 {
         let heard = self.heard_since(moment.said);
-        if bytes > HEADERS_BYTES_MAX {
+        let may_end_body = self.has(is::IN_BODY) && bytes <= BODY_END_BYTES_MAX;
+        self.is &= !is::IN_BODY;
+        if bytes > HEADERS_BYTES_MAX || may_end_body {
             let is_answered = self.is_answered(moment);
             if is_answered {
                 self.turned(moment);
+            }
+            if bytes >= FULL_RECORD_MIN {
+                self.is |= is::IN_BODY;
             }
             return is_answered as u32;
         }

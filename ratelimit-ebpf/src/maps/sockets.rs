@@ -9,7 +9,7 @@ use aya_ebpf::helpers::generated::{
 use ratelimit_common::conversation::Peer;
 use ratelimit_common::layout::SocketFields;
 use ratelimit_common::packet::Segment;
-use ratelimit_common::proof::{Socket, Standing, has_ended, is_listening, standing};
+use ratelimit_common::proof::{Socket, Standing, has_ended, is_listening, is_request, standing};
 use ratelimit_common::source::Address;
 
 use super::{Seen, to_see};
@@ -99,7 +99,7 @@ fn look_up<T>(ctx: *mut xdp_md, tuple: &T, bytes: usize, seen: &mut Seen, segmen
     if field!(are_known) != 0 {
         standing = match standing {
             Standing::Established => established(socket, state, seen, segment),
-            Standing::Answered => answered(socket, seen, segment),
+            Standing::Answered => answered(socket, state, seen, segment),
             Standing::Unknown if is_listening(state) => listening(socket, seen, segment),
             Standing::Unknown | Standing::Ignored => standing,
         };
@@ -144,11 +144,16 @@ fn established(socket: *mut bpf_sock, state: u32, seen: &mut Seen, segment: &Seg
 
 /// What a socket says that has answered a SYN: what ends the handshake acknowledges a number that only the peer knows.
 #[inline(always)]
-fn answered(socket: *mut bpf_sock, seen: &mut Seen, segment: &Segment) -> Standing {
-    // SAFETY: as in `established`; null where it is one of a connection that was opened with data.
+fn answered(socket: *mut bpf_sock, state: u32, seen: &mut Seen, segment: &Segment) -> Standing {
+    if !is_request(state) {
+        // A connection that was opened with data.
+        return established(socket, 0, seen, segment);
+    }
+    // SAFETY: as in `established`; null where its TCP is one of several kinds, as of a listener that takes MPTCP: nothing is known of those
+    // then but that they wait.
     let request = unsafe { bpf_skc_to_tcp_request_sock(socket.cast()) };
     if request.is_null() {
-        return established(socket, 0, seen, segment);
+        return Standing::Answered;
     }
     let request = Structure(request as usize);
     let received = request.u32(field!(request_received));

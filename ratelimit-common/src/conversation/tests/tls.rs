@@ -106,7 +106,32 @@ fn few_frames_of_control_of_http2_are_free_and_those_that_follow_long_answers() 
     for _ in 0..100 {
         assert_eq!(client.hears(16_384).sends(&data(13)), 0, "a larger window, during a download");
         assert_eq!(client.sends(&data(13)), 0, "and another, of the connection");
+        assert_eq!(client.sends(&data(13)), 1, "and no third");
         assert_eq!(client.hears(16_384).sends(&data(26)), 0, "two in one record");
+    }
+}
+
+#[test]
+fn what_a_full_record_leaves_of_a_frame_is_part_of_its_body() {
+    let mut client = http2();
+    assert_eq!(client.sends(&data(50)), 1);
+    for _ in 0..10 {
+        assert_eq!(client.hears(56).sends(&data(16_384)), 0);
+        assert_eq!(client.hears(56).sends(&data(9)), 0, "the frame's last bytes");
+    }
+    assert_eq!(client.hears(ANSWER).sends(&data(50)), 1);
+    assert_eq!(client.hears(56).sends(&data(4_200)), 0);
+    assert_eq!(client.hears(56).sends(&data(40)), 1, "behind a shorter one it may be a request");
+}
+
+#[test]
+fn headers_behind_a_preface_that_the_server_has_answered_are_the_request_that_counts() {
+    let mut client = Client::with_tls_1_3(true);
+    assert_eq!(client.hears(TICKETS).sends(&data(64)), 1, "the preface");
+    assert_eq!(client.hears(31).sends(&data(43)), 0, "the request");
+    assert_eq!(client.hears(ANSWER).sends(&data(9)), 0, "the server's settings");
+    for _ in 0..5 {
+        assert_eq!(client.hears(ANSWER).sends(&data(19)), 1);
     }
 }
 
