@@ -319,6 +319,7 @@ fn by_etherparse(bytes: &[u8]) -> Option<Parsed> {
                 acknowledged: if tcp.ack() { tcp.acknowledgment_number() } else { 0 },
                 payload_at: u32::try_from(tcp.payload().as_ptr().addr() - bytes.as_ptr().addr()).unwrap(),
                 payload_bytes: u32::try_from(tcp.payload().len()).unwrap(),
+                is_urgent: tcp.urg().into(),
             },
             is_fragment: payload.fragmented,
         },

@@ -266,6 +266,33 @@ fn on_ports_that_speak_no_quic_initials_open_nothing_after_the_first_datagram() 
     assert_eq!(opened(&mut program, 443), 2, "one for each run of eight");
 }
 
+#[test]
+fn each_request_that_comes_with_a_syn_counts() {
+    if is_skipped("each_request_that_comes_with_a_syn_counts") {
+        return;
+    }
+    let mut program = Program::new(&policy(&[strict(5, Unit::Requests)]));
+    let mut verdict = |requests: usize| {
+        program.advance(3_600_000_000_000);
+        let data = GET.repeat(requests);
+        let bytes = Segment { data: &data, ..Segment::to(80, SYN) }.bytes();
+        program.verdict(&frame(IPV4, V4::of(TCP).around(bytes)))
+    };
+    assert_eq!((verdict(5), verdict(6)), ("within_limit", "over_limit"));
+}
+
+#[test]
+fn a_guard_drops_urgent_data() {
+    const URG: u8 = 0x20;
+    if is_skipped("a_guard_drops_urgent_data") {
+        return;
+    }
+    let mut program = Program::new(&policy(&[strict(5, Unit::Requests)]));
+    let urgent = |data| frame(IPV4, V4::of(TCP).around(Segment { data, ..Segment::to(80, ACK | URG) }.bytes()));
+    assert_eq!(program.verdict(&urgent(GET)), "guard");
+    assert_eq!(program.verdict(&urgent(&[])), "not_counted", "there is none");
+}
+
 /// A datagram of a flow of its own, with a short header of a QUIC acknowledgement: a limit of requests counts nothing of it.
 fn uncounted(number: u32) -> Vec<u8> {
     let [_, b, c, d] = number.to_be_bytes();

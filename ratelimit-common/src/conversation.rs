@@ -230,15 +230,17 @@ impl Walk for &[u8] {}
 pub fn turn<F: Walk>(frame: &F, segment: &Segment, known: Option<Conversation>, peer: Option<Peer>) -> Turn {
     let mut newest = known.unwrap_or_default();
     let requests = newest.turn(frame, segment, known.is_some(), peer);
-    let is_unaccounted = requests == 0 && is_accounted(segment) && !newest.is_at_its_beginning();
+    let goes_on = known.is_none_or(|known| newest.goes_on_from(&known));
+    let is_unaccounted = requests == 0 && is_accounted(segment, goes_on) && !newest.is_at_its_beginning();
     Turn { requests, is_unaccounted, newest }
 }
 
-/// Whether the guard counts a segment that begins no request.
+/// Whether the guard counts a segment that begins no request: each that is short, or sent again, and of those by which a stream `goes_on`
+/// one in so many bytes.
 #[inline(always)]
-pub const fn is_accounted(segment: &Segment) -> bool {
+pub const fn is_accounted(segment: &Segment, goes_on: bool) -> bool {
     let end = segment.sequence.wrapping_add(segment.payload_bytes);
-    segment.payload_bytes < SHORT_BYTES || segment.sequence >> ACCOUNTED_SHIFT != end >> ACCOUNTED_SHIFT
+    !goes_on || segment.payload_bytes < SHORT_BYTES || segment.sequence >> ACCOUNTED_SHIFT != end >> ACCOUNTED_SHIFT
 }
 
 /// Whether `count` is at or behind `other`, on the circle that sequence numbers are.
@@ -327,6 +329,12 @@ impl Conversation {
         }
         self.counted(fresh);
         versions
+    }
+
+    /// Whether it has come farther than that one.
+    #[inline(always)]
+    pub const fn goes_on_from(&self, known: &Self) -> bool {
+        self.next != known.next
     }
 
     /// Whether no request was counted yet: the server ends a handshake that goes on for long by itself.

@@ -147,6 +147,8 @@ pub struct Segment {
     pub payload_at: u32,
     /// Bytes of payload; 0 also where a tiny first fragment has cut off where they begin.
     pub payload_bytes: u32,
+    /// 1: some of it is urgent, which may not be among what the server reads.
+    pub is_urgent: u32,
 }
 
 /// Parses a frame.
@@ -367,6 +369,7 @@ const fn is_essential(source: Address, icmp_kind: u8) -> bool {
 
 const TCP_FLAG_SYN: u8 = 0x02;
 const TCP_FLAG_ACK: u8 = 0x10;
+const TCP_FLAG_URG: u8 = 0x20;
 /// Up to where the flags are: network-types has them as a bit field that starts with the data offset.
 const TCP_TO_FLAGS: usize = 14;
 /// The smallest part of a transport header that a first fragment must carry: fragments are cut at multiples of 8.
@@ -394,6 +397,7 @@ fn tcp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
         acknowledged: if flags & TCP_FLAG_ACK == 0 { 0 } else { u32::from_be_bytes([a0, a1, a2, a3]) },
         payload_at: (span.start + header_len) as u32,
         payload_bytes: if header_len < TcpHdr::LEN { 0 } else { payload_bytes as u32 },
+        is_urgent: (flags & TCP_FLAG_URG != 0) as u32,
     };
     let opening = flags & (TCP_FLAG_SYN | TCP_FLAG_ACK) == TCP_FLAG_SYN;
     Some(Target::Tcp { port: u16::from_be_bytes([p0, p1]), opening, segment, is_fragment: span.is_fragment })

@@ -48,6 +48,19 @@ pub(crate) fn judge(frame: &XdpFrame, passes: bool) -> Judged {
     Judged(settle(passes as u32))
 }
 
+/// How many requests come with the SYN that this frame is, which has payload: a server with TCP Fast Open answers each.
+#[inline(always)]
+pub(crate) fn of_syn(frame: &XdpFrame) -> u32 {
+    let Some(segment) = frame.seen().map(|seen| seen.segment()) else { return 1 };
+    let versions = found(
+        frame.context(),
+        segment.payload_at,
+        segment.payload_at.saturating_add(segment.payload_bytes),
+        Sought::Version as u32,
+    );
+    if versions == 0 { 1 } else { versions }
+}
+
 /// Functions of their own, called one after the other: the verifier walks each once, and their stacks are free again when the next is called
 /// and the source is judged. This one has the connection ready that the segment is of; returns whether it is known.
 #[unsafe(no_mangle)]
@@ -81,7 +94,11 @@ extern "C" fn begins(ctx: *mut xdp_md, is_known: u32) -> u32 {
 #[inline(never)]
 extern "C" fn settle(passes: u32) -> u32 {
     let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return CONTINUES };
-    if is_accounted(&seen.segment()) && !pending.conversation.is_at_its_beginning() {
+    let goes_on = match pending.known_conversation() {
+        Some(known) => pending.conversation.goes_on_from(known),
+        None => true,
+    };
+    if is_accounted(&seen.segment(), goes_on) && !pending.conversation.is_at_its_beginning() {
         return IS_UNACCOUNTED;
     }
     if passes == 0 {

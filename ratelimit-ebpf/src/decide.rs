@@ -367,6 +367,10 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
     } else {
         Proof::NONE
     };
+    // Some of it the server may read elsewhere, or not at all, so nobody knows what the rest is. No client of the web sends such.
+    if may_ask && rule.guard != 0 && seen.segment().is_urgent != 0 {
+        return Reason::Guard;
+    }
     let mut is_unaccounted = false;
     let (opening, requests, pending) = match head.to {
         // What begins in it is in other packets too, and what it says of its connection may not be what is put together.
@@ -377,7 +381,9 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
             (false, judged.requests(), if judged.is_pending() { Leaves::Conversation } else { Leaves::Nothing })
         }
         // A server that takes payload with a SYN answers it.
-        To::Tcp { opening: true, has_payload: true, .. } if rule.counts_requests != 0 => (true, 1, Leaves::Nothing),
+        To::Tcp { opening: true, has_payload: true, .. } if rule.counts_requests != 0 => {
+            (true, conversations::of_syn(frame), Leaves::Nothing)
+        }
         To::Udp { .. } if rule.counts_connections | rule.counts_requests != 0 => {
             if frame.seen().is_none() {
                 return Reason::InternalError;

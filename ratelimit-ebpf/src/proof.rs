@@ -112,6 +112,10 @@ extern "C" fn refused_unproven(ctx: *mut xdp_md, generation: u32, source: u64, w
         return if of & LOOKED_UP == 0 { LOOK_UP } else { 0 };
     };
     if of & LOOKED_UP == 0 {
+        // Who forges requests from all ports has each be one that is looked up; else he has the first request of whoever connects from one wait.
+        if of & Unproven::Connection as u32 != 0 {
+            return LOOK_UP;
+        }
         let marks = (found(config.seed, key, source_port, now), not_found(config.seed, key, source_port, now));
         if maps::is_marked(Marked::Found, config, marks.0)
             || !maps::is_marked(Marked::NotFound, config, marks.1)

@@ -14,6 +14,8 @@ const REQUEST_BYTES_MIN: u32 = 16;
 
 const EACH_BYTE: u64 = 0x0101_0101_0101_0101;
 const TOP_BITS: u64 = 0x8080_8080_8080_8080;
+/// What tells a capital from a small letter.
+const EVERY_CAPITAL: u64 = EACH_BYTE * 0x20;
 
 /// The 8 bytes from here, the first in the lowest place, and zeros for those that are behind the end.
 #[inline(always)]
@@ -24,6 +26,14 @@ pub(super) fn word<F: Frame>(frame: &F, at: u32, end: u32) -> Option<u64> {
     // What is before a payload can be read as well: headers of more than 8 bytes.
     let behind_end = (at + 8).saturating_sub(end);
     frame.bytes::<8>((at - behind_end) as usize).map(|bytes| u64::from_le_bytes(bytes) >> (8 * behind_end))
+}
+
+/// The top bit of each byte of the word that is this one.
+#[inline(always)]
+const fn equal(word: u64, byte: u8) -> u64 {
+    let different = word ^ (EACH_BYTE * byte as u64);
+    // Each byte by itself: nothing is carried on to the next.
+    !(((different & !TOP_BITS) + !TOP_BITS) | different | !TOP_BITS)
 }
 
 /// What is looked for in a payload.
@@ -37,12 +47,18 @@ pub enum Sought {
 }
 
 impl Sought {
-    /// The byte that it is found by.
+    /// Where in this word it may be: the top bit of each byte that it is found by. `last` are the two bytes before the word, and `unseen` is
+    /// which of the word's bytes have none of the payload before them. What is before a byte is looked at too: slashes alone are many in
+    /// dates and paths, and each would cost a step.
     #[inline(always)]
-    const fn byte(self) -> u8 {
+    const fn hits(self, word: u64, last: u32, unseen: u64) -> u64 {
+        let (before, before_that) = ((word << 8) | (last as u64 >> 8), (word << 16) | last as u64);
         match self {
-            Self::Version => b'/',
-            Self::Http2 => b'h',
+            Self::Version => {
+                let (before, before_that) = (before | EVERY_CAPITAL, before_that | EVERY_CAPITAL);
+                equal(word, b'/') & (equal(before, b'p') & equal(before_that, b't') | unseen)
+            }
+            Self::Http2 => equal(word, b'h') & (equal(before, 2) | unseen),
         }
     }
 
@@ -60,17 +76,22 @@ impl Sought {
     #[inline(always)]
     pub fn found<F: Walk>(self, frame: &F, at: u32, end: u32) -> u32 {
         let mut count = 0;
-        let (start, mut at) = (at, at);
+        // What is before the payload may be in the segment before.
+        let (start, mut at, mut last, mut unseen) = (at, at, 0, 0xffff);
         for _ in 0..STEPS_MAX {
             let Some(word) = word(frame, at, end) else { return count };
-            let different = word ^ (EACH_BYTE * self.byte() as u64);
-            // The lowest of these bits is at the first such byte; those above it may err.
-            let hit = different.wrapping_sub(EACH_BYTE) & !different & TOP_BITS;
+            let hit = self.hits(word, last, unseen as u64);
             if hit == 0 {
                 at = frame.forget_u32(at + 8);
+                last = frame.forget_u32((word >> 48) as u32);
+                unseen = frame.forget_u32(0);
                 continue;
             }
-            at = frame.forget_u32(at + hit.trailing_zeros() / 8 + 1);
+            let before_hit = hit.trailing_zeros() / 8;
+            at = frame.forget_u32(at + before_hit + 1);
+            unseen = frame.forget_u32((unseen >> (8 * (before_hit & 3))) >> 8);
+            // Nothing is found twice within two bytes.
+            last = 0;
             if frame.is_at(self, start, at, end) {
                 count = frame.forget_u32(count + 1);
             }

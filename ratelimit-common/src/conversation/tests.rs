@@ -78,6 +78,7 @@ impl Client {
             acknowledged: self.acknowledged,
             payload_at: u32::try_from(HEADERS).unwrap(),
             payload_bytes: u32::try_from(payload.len()).unwrap(),
+            is_urgent: 0,
         };
         let by_client = turn(&frame.as_slice(), &segment, self.known, None);
         let by_server = self.server.as_ref().map(|server| {
@@ -223,6 +224,34 @@ fn an_upload_is_one_request_with_its_invitation() {
         assert_eq!(body, 0);
         assert_eq!(client.hears(ANSWER).sends(GET), 1);
     }
+}
+
+#[test]
+fn an_upload_is_one_request_whatever_it_is_full_of() {
+    for line in ["01/02/2024,12\n", "5/5 4/5 ", "/app/tip/map/", "<loc>http://a/b/c</loc>", "///////", "ph2p/h2/"] {
+        let mut client = Client::new();
+        assert_eq!(client.sends(b"POST / HTTP/1.1\r\nContent-Length: 100000\r\n\r\n"), 1);
+        let body = line.repeat(100_000 / line.len());
+        let requests: u32 = body.as_bytes().chunks(1448).map(|part| client.sends(part)).sum();
+        assert_eq!(requests, 0, "{line:?}");
+    }
+}
+
+#[test]
+fn segments_that_are_sent_again_are_counted_by_the_guard_each() {
+    let mut known = None;
+    let mut unaccounted = |sequence| {
+        let payload = [b'x'; 1_000];
+        let segment = Segment { sequence, acknowledged: 1, payload_bytes: 1_000, ..Segment::default() };
+        let turn = turn(&&payload[..], &segment, known, None);
+        known = Some(turn.newest);
+        turn.is_unaccounted
+    };
+    let first = 1 << 14;
+    assert!(!unaccounted(first), "a request");
+    assert_eq!((1..100).filter(|at| unaccounted(first + at * 1_000)).count(), 6, "one in 16 KB");
+    assert_eq!((0..100).filter(|_| unaccounted(first + 50_000)).count(), 100);
+    assert_eq!((0..100).filter(|_| unaccounted(first + 90_000)).count(), 100);
 }
 
 #[test]

@@ -109,13 +109,14 @@ fn look_up<T>(ctx: *mut xdp_md, tuple: &T, bytes: usize, seen: &mut Seen, segmen
     standing
 }
 
-/// What a connection's socket says. One that only waits for late segments takes none.
+/// What a connection's socket says. One that only waits for late segments takes none, but gives way to a SYN that may be before this segment
+/// in the same batch: anyone can send this.
 #[inline(always)]
 fn established(socket: *mut bpf_sock, state: u32, seen: &mut Seen, segment: &Segment) -> Standing {
     // SAFETY: a socket from a look-up, that was not released; null where it is no full one.
     let tcp = unsafe { bpf_skc_to_tcp_sock(socket.cast()) };
     if tcp.is_null() {
-        return Standing::Ignored;
+        return Standing::Unknown;
     }
     let tcp = Structure(tcp as usize);
     let socket = Socket {
