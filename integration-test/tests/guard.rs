@@ -65,6 +65,18 @@ fn guarded(lab: &Lab) -> u64 {
     lab.stats().pointer("/reasons/guard").and_then(serde_json::Value::as_u64).unwrap_or(0)
 }
 
+/// How many of these the client has used, whom `check` calls blocked by the guard, and `stats` too.
+fn blocked(lab: &Lab, used: &str) -> u64 {
+    let (check, said) = (lab.ratelimitd(&["check", CLIENT, "--json"]), lab.ratelimitd(&["check", CLIENT]));
+    assert_eq!((check.code(), said.code()), (3, 3), "{}", said.stdout);
+    assert!(said.stdout.contains("is blocked by the guard: "), "{}", said.stdout);
+    let stats = lab.ratelimitd(&["stats"]).stdout;
+    assert!(stats.contains(" by the guard\n"), "{stats}");
+    let check: serde_json::Value = serde_json::from_str(&check.stdout).unwrap();
+    assert_eq!((&check["reason"], &check["guard"][0]["over"]), (&"guard".into(), &true.into()), "{check:#}");
+    number(&check, &format!("/guard/0/{used}/used"))
+}
+
 /// Connections that ask nothing, each of which the client takes for open.
 fn open_many(lab: &Lab, connections: u64) -> Vec<TcpStream> {
     (0..connections).map(|_| lab.open(CLIENT, 80)).collect()
@@ -82,6 +94,7 @@ fn connections_that_ask_nothing_are_refused_beyond_twice_the_limit() {
     let accepted = sink.accepted();
     assert!((LIMIT..=2 * LIMIT).contains(&accepted), "{accepted}");
     assert!(guarded(&lab) > 0, "{:#}", lab.stats());
+    assert_eq!(blocked(&lab, "connections"), LIMIT);
     // Another source has its own.
     let before = sink.accepted();
     let _other = lab.open(OTHER, 80);
@@ -184,4 +197,5 @@ fn segments_that_begin_no_request_are_bounded_and_an_upload_is_not() {
     });
     assert_eq!(passed, Some(SEGMENTS + 1));
     assert!(guarded(&lab) > 0);
+    assert_eq!(blocked(&lab, "segments"), SEGMENTS);
 }

@@ -7,6 +7,7 @@ use ratelimit_common::layout::{
     CONVERSATIONS_CAPACITY, FLOWS_CAPACITY, LINES_PER_CONNECTIONS, LINES_PER_WORD, SourceKeyV4, SourceKeyV6,
     SourceKeyV6Wide, UNLISTED_PER_LINE, Unit,
 };
+use ratelimit_common::proof::Side;
 use ratelimit_common::refused::{Cause, Line, WAYS};
 use ratelimit_common::source::Family;
 use serde::Serialize;
@@ -161,7 +162,7 @@ pub fn config_words(config: &Config) -> String {
     let mut out = String::new();
     let mut line = |name: &str, value: &str| {
         // Writing to a String cannot fail.
-        let _infallible = writeln!(out, "{name:<12}{value}");
+        let _infallible = writeln!(out, "{name:<11} {value}");
     };
     line("interfaces", &config.interfaces.join(", "));
     line("XDP mode", xdp_words(config.xdp_mode));
@@ -198,17 +199,17 @@ pub fn config_words(config: &Config) -> String {
         }
         if let Some((_, candidates)) = config.candidates.iter().find(|(name, _)| *name == rule.name) {
             let amounts: Vec<String> = candidates.iter().map(limit_short).collect();
-            line("  candidates", &format!(" {}: held against what is observed", amounts.join(", ")));
+            line("  candidates", &format!("{}: held against what is observed", amounts.join(", ")));
         }
         line("  refuses", refuse_words(rule));
-        if let Some(words) = guard_words(rule) {
+        for words in guard_words(rule) {
             line("  guard", &words);
         }
         if let Some(bans) = &rule.bans {
             line("  bans", &bans_words(bans));
         }
         if let Some(of) = rule.new_sources {
-            line("  new sources", &format!(" {}", new_sources_words(of)));
+            line("  new sources", &new_sources_words(of));
         }
         if rule.quic_ports != QuicPorts::DEFAULT {
             line("  QUIC", &format!("on UDP ports: {}; elsewhere each datagram is a request", rule.quic_ports));
@@ -295,19 +296,30 @@ fn ports_words(rule: &Rule) -> String {
     format!("{}{}", rule.ports, if is_same { " (TCP and UDP)" } else { "" })
 }
 
-/// What else a limit of requests holds; none where none does.
-fn guard_words(rule: &Rule) -> Option<String> {
-    let of_requests = rule.limits.iter().filter(|limit| limit.unit == Unit::Requests);
-    let guarded = of_requests.map(|limit| {
-        let segments = limit.layout().guarded_segments;
+/// What else the limits of requests hold, a line each; none where there are none, or where TCP is not judged.
+fn guard_words(rule: &Rule) -> Vec<String> {
+    let words = |limit: &Limit| {
+        let layout = limit.layout();
+        let segments = layout.amount_on(Side::Segments);
+        let connections = layout.amount_on(Side::Attempts).saturating_add(layout.amount_on(Side::Opened));
+        // Nobody becomes suspect by a leaky bucket.
+        let connections = match limit.form {
+            WindowForm::Gcra => String::new(),
+            WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => {
+                format!("{connections} connections that ask nothing, and ")
+            }
+        };
         let window = duration::words(limit.window_ns);
-        format!("{} connections, and {segments} TCP segments that begin no request, in {window}", limit.amount)
-    });
-    let guarded = guarded.collect::<Vec<_>>().join(", ");
-    match rule.guard {
-        _ if guarded.is_empty() || rule.refuse == Refuse::All => None,
-        Guard::Auto => Some(format!("at most {guarded}")),
-        Guard::Off => Some("off: nothing bounds what is not counted as a request".to_owned()),
+        format!(
+            "at most {connections}{segments} segments that begin no request (of long ones one in 16 KB counts), in {window}"
+        )
+    };
+    let is_guardable = !rule.ports.tcp.is_empty() && rule.limits.iter().any(|limit| limit.unit == Unit::Requests);
+    match (rule.refuse, rule.guard) {
+        _ if !is_guardable => Vec::new(),
+        (Refuse::All, _) => vec!["off, because refuse is \"all\"".to_owned()],
+        (Refuse::Excess, Guard::Off) => vec!["off: nothing bounds what is not counted as a request".to_owned()],
+        (Refuse::Excess, Guard::Auto) => rule.guarded().map(words).collect(),
     }
 }
 

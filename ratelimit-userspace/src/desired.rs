@@ -17,9 +17,11 @@ use ratelimit_common::window::{BURST_ANY, amount_max};
 
 use crate::config::{Config, OnExit, XdpModeChoice, amount, duration};
 
+mod guard;
 mod matching;
 mod strict;
 
+pub use guard::Guard;
 pub use matching::{Mismatch, Protocol, Sent};
 pub use strict::{QuicPorts, Unparsable};
 
@@ -88,7 +90,7 @@ impl Policy {
         let of_limit = |rule: &Rule, limit: &Limit| {
             let is_of_volume = matches!(limit.unit, Unit::Packets | Unit::Bytes);
             let bans = rule.bans.as_ref().is_some_and(|bans| bans.needs_proof);
-            let is_guarded = limit.unit == Unit::Requests && rule.guard == Guard::Auto;
+            let is_guarded = limit.unit == Unit::Requests && rule.is_guarded();
             1 + usize::from(is_of_volume || bans) + usize::from(is_guarded)
         };
         let windows = |rule: &Rule| {
@@ -209,15 +211,6 @@ pub enum Refuse {
     Excess,
     /// Every packet to the rule's ports, until the bucket after the last refusal, and then until the window has room.
     All,
-}
-
-/// Whether a limit of requests is guarded by what else a source does, see [`ratelimit_common::proof::Side::is_guard`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Guard {
-    /// It is: within the limit are connections too, and within a multiple of it segments that begin no request.
-    Auto,
-    /// Requests alone are counted.
-    Off,
 }
 
 /// Destination ports: inclusive ranges, sorted, not touching.
@@ -347,16 +340,6 @@ impl Refuse {
         match self {
             Self::Excess => "excess",
             Self::All => "all",
-        }
-    }
-}
-
-impl Guard {
-    /// The name in files.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Off => "off",
         }
     }
 }

@@ -103,6 +103,39 @@ mode = "dry-run"
 refuse = "all"
 "#;
 
+const GUARDS: &str = r#"
+interfaces = ["lo"]
+
+[[rule]]
+name = "two"
+limits = ["10/1m", "2000/1h"]
+ports = "443/tcp"
+
+[[rule]]
+name = "all"
+limits = ["10/1m"]
+ports = "444/tcp"
+refuse = "all"
+unparsable = "count"
+
+[[rule]]
+name = "off"
+limits = ["10/1m"]
+ports = "445/tcp"
+guard = "off"
+
+[[rule]]
+name = "udp"
+limits = ["10/1m"]
+ports = "53/udp"
+
+[[rule]]
+name = "leaky"
+limits = ["10/1m"]
+ports = "446/tcp"
+algorithm = "gcra"
+"#;
+
 transcripts! {
     nothing_is_a_short_usage: [];
     help_short: ["-h"];
@@ -203,6 +236,7 @@ transcripts! {
     check_config_warns: ["check-config", "--iface", "nosuch0", "--limit", "1000/1m,1000/5m", "--port", "all"];
     check_config_quietly: ["-q", "check-config", "--iface", "nosuch0", "--limit", "1000/5m"];
     check_config_of_a_file: ["check-config", "r.toml"], [("r.toml", GOOD)];
+    check_config_of_guards: ["check-config", "g.toml"], [("g.toml", GUARDS)];
     check_config_json: ["check-config", "r.toml", "--json"], [("r.toml", GOOD)];
     check_config_json_of_a_bad_file:
         ["check-config", "r.toml", "--json"], [("r.toml", "interfaces = [\"lo\"]\n[rule]\nlimits = [\"0/1m\"]\n")];

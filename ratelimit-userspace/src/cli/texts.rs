@@ -36,15 +36,15 @@ Limits:
     \"100/1m packets\"         100 packets in 1 minute
 
 What is counted (--count, or the word after a limit):
-  requests     What a client says that begins a new turn. On TCP, a segment of new payload after the
-               server has said something since the last request, or one that begins with an HTTP
-               method; several in one segment count each. Over TLS too; handshakes and the control
-               frames of HTTP/2 do not count. On QUIC, the Initial is the connection's first
-               request, and later ones are told by size. Of other UDP, each datagram.
+  requests     What begins a new turn: new data from the client, after the server has said something
+               since the client's last request. In the clear each HTTP/1 request counts, whatever
+               its method. Over TLS too; handshakes and the control frames of HTTP/2 do not count.
+               On QUIC, the Initial is the connection's first request, and later ones are told by
+               size. Of other UDP, each datagram.
                Exact under HTTP/1.x, clear and over TLS; a lower bound under HTTP/2 with several
                requests at once; an estimate under HTTP/3: docs/ACCURACY.md.
-               SYNs, pure acknowledgements and idle connections are no requests: limit them beside
-               it, as in --limit 1000/5m --limit \"500/5m connections\".
+               Connections that ask nothing are no requests, nor are segments that begin none: the
+               guard bounds them, unless the rule says guard = \"off\" or refuse = \"all\".
   connections  A TCP SYN, a QUIC Initial, the first datagram of any other UDP flow.
   packets      An IP packet.
   bytes        A byte of an IP packet.

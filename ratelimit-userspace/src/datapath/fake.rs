@@ -20,7 +20,7 @@ use super::{
     Ban, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading, Tallies, Trial, XdpMode,
 };
 use crate::config::OnExit;
-use crate::desired::{Grant, Mode, Policy, Rule};
+use crate::desired::{Grant, Limit, Mode, Policy, Rule};
 
 mod judge;
 
@@ -164,6 +164,16 @@ impl FakeKernel {
         let mut world = self.world();
         world.windows.clear();
         world.notes.insert((source, slot), until);
+    }
+
+    /// Counts so many in the window of a guard, see [`Limit::guard`], as far as they fit.
+    pub fn guard(&self, source: IpNet, guard: &Limit, amount: u64) {
+        let mut world = self.world();
+        let bucket = world.now.bucket(guard.bucket_ns);
+        let window = world.windows.entry((source, guard.slot)).or_default();
+        for _ in 0..amount {
+            charge_or_refuse(window, guard.arithmetic(), bucket, 1);
+        }
     }
 
     /// Lets time pass.

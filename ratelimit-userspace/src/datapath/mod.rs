@@ -273,8 +273,8 @@ pub trait Datapath: Send + 'static {
     /// Visits every window of every source, in no order; a source that comes or goes meanwhile may be missed.
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError>;
 
-    /// The windows of the sources that these addresses belong to under the applied policy, one by one; also one that is
-    /// forgotten, while it is noted that it refuses.
+    /// The windows of the sources that these addresses belong to under the applied policy, one by one, those of guards too (see
+    /// [`crate::desired::Limit::guard`]); also one that is forgotten, while it is noted that it refuses.
     fn sources(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError>;
 
     /// The same of one.

@@ -10,8 +10,9 @@ use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_common::window::{CELLS, Cell, index};
 use serde::{Deserialize, Serialize};
 
+use super::guard::GuardStanding;
 use super::sources::{Retry, Standing, source_text};
-use super::{Counting, Mode, SCHEMA, Unit, WindowForm, seconds, timestamp};
+use super::{CheckGuard, Counting, Mode, SCHEMA, Unit, WindowForm, seconds, timestamp};
 use crate::datapath::{Ban, SourceReading};
 use crate::desired::{self, Grant, Limit, Policy};
 
@@ -38,7 +39,7 @@ pub struct CheckReport {
     pub verdict: Outcome,
     /// Why, in the words of the counters.
     pub reason: String,
-    /// When every limit has room again and no ban or denial holds, if nothing else is admitted meanwhile.
+    /// When every limit and its guard have room again and no ban or denial holds, if nothing else is admitted meanwhile.
     pub retry_after_seconds: f64,
     /// No wait is long enough, for one of the limits at least, or it is denied for ever.
     #[serde(default)]
@@ -54,6 +55,9 @@ pub struct CheckReport {
     /// The same of their shadow limits, which are counted and never enforced: `mode` is dry-run, whatever the rule's is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shadow_limits: Vec<CheckLimit>,
+    /// The guards of its limits of requests of which it has used something.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guard: Vec<CheckGuard>,
 }
 
 /// How one source stands with one limit.
@@ -135,6 +139,8 @@ impl CheckReport {
                 windows.into_iter().map(move |window| (rule, limit, window))
             })
             .collect();
+        let guards: Vec<_> = rules.iter().flat_map(|(_, rule)| GuardStanding::all(rule, windows, now)).collect();
+        let guarded = |mode: desired::Mode| guards.iter().any(|of| of.rule.mode == mode && of.over);
         let over = |mode: desired::Mode| limits.iter().any(|(rule, _, of)| rule.mode == mode && of.standing.over);
         let enforces = rules.iter().any(|(_, rule)| rule.mode == desired::Mode::Enforce);
         let ban_by = |mode: desired::Mode| bans.iter().any(|ban| policy.rules[ban.rule].mode == mode);
@@ -145,7 +151,10 @@ impl CheckReport {
             Some(Grant::Denied) if !rules.is_empty() => Reason::DryRun,
             Some(Grant::Denied) | None if ban_by(desired::Mode::Enforce) => Reason::Banned,
             Some(Grant::Denied) | None if over(desired::Mode::Enforce) => Reason::OverLimit,
-            Some(Grant::Denied) | None if over(desired::Mode::DryRun) || ban_by(desired::Mode::DryRun) => {
+            Some(Grant::Denied) | None if guarded(desired::Mode::Enforce) => Reason::Guard,
+            Some(Grant::Denied) | None
+                if over(desired::Mode::DryRun) || ban_by(desired::Mode::DryRun) || guarded(desired::Mode::DryRun) =>
+            {
                 Reason::DryRun
             }
             Some(Grant::Denied) | None if rules.is_empty() => Reason::NotProtected,
@@ -155,7 +164,8 @@ impl CheckReport {
         let denied = access.filter(|access| access.grant == Grant::Denied);
         let denied = denied.map(|access| access.until.map_or(Retry { never: true, after_ns: 0 }, until));
         let banned = bans.iter().map(|ban| until(ban.until));
-        let retries = limits.iter().map(|(_, _, of)| of.standing.retry).chain(denied).chain(banned);
+        let retries = limits.iter().map(|(_, _, of)| of.standing.retry).chain(guards.iter().map(|of| of.retry));
+        let retries = retries.chain(denied).chain(banned);
         let retry = retries.max().filter(|_| reason != Reason::Exempt).unwrap_or_default();
         Self {
             schema: SCHEMA,
@@ -165,10 +175,11 @@ impl CheckReport {
             reason: reason.label().to_owned(),
             retry_after_seconds: seconds(retry.after_ns),
             never: retry.never,
-            remembered: !bans.is_empty() || limits.iter().any(|(_, limit, _)| is_found(limit)),
+            remembered: !bans.is_empty() || !guards.is_empty() || limits.iter().any(|(_, limit, _)| is_found(limit)),
             limits: limits.iter().map(|(rule, limit, window)| check_limit(rule, limit, window, now)).collect(),
             counting: Counting::of(rules.iter().flat_map(|(_, rule)| &rule.limits)),
             shadow_limits: rules.iter().flat_map(|(_, rule)| shadow_limits(rule, windows, now)).collect(),
+            guard: guards.iter().map(GuardStanding::report).collect(),
         }
     }
 }

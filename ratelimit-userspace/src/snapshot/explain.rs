@@ -7,10 +7,11 @@ use ratelimit_common::verdict::Reason;
 use serde::{Deserialize, Serialize};
 
 use super::check::{Window, check_limit, shadow_limits};
+use super::guard::GuardStanding;
 use super::sources::{Standing, source_text};
 use super::{CheckLimit, Mode, Outcome, SCHEMA, ports, timestamp};
 use crate::datapath::{Ban, SourceReading};
-use crate::desired::{self, Access, Grant, Mismatch, Policy, Sent};
+use crate::desired::{self, Access, Grant, Mismatch, Policy, Protocol, Sent};
 
 /// Prefixes of a rule that are named; lists may have thousands.
 const PREFIXES_SHOWN: usize = 3;
@@ -127,6 +128,9 @@ impl ExplainReport {
                 note(&mut self.steps, limit_step(limit, &worst.standing));
             }
         }
+        for guard in GuardStanding::all(rule, windows, now).iter().filter(|_| sent.protocol == Protocol::Tcp) {
+            note(&mut self.steps, guard_step(guard));
+        }
         match (first, rule.mode) {
             (None, _) => Reason::WithinLimit,
             (Some(Reason::Exempt), _) => Reason::Exempt,
@@ -198,6 +202,20 @@ fn limit_step(limit: &desired::Limit, of: &Standing) -> (Step, Option<Reason>) {
         (Step::new(at, StepOutcome::Drops, format!("{used}: no room for one more")), Some(Reason::OverLimit))
     } else {
         (Step::new(at, StepOutcome::GoesOn, format!("{used}: there is room")), None)
+    }
+}
+
+fn guard_step(of: &GuardStanding<'_>) -> (Step, Option<Reason>) {
+    let at = format!("guard of {}", of.limit);
+    let (opened, segments) = (of.connections, of.segments);
+    let used = format!(
+        "{} of {} connections, {} of {} segments that begin no request used",
+        opened.used, opened.limit, segments.used, segments.limit
+    );
+    if of.over {
+        (Step::new(at, StepOutcome::Drops, format!("{used}: no room for one more")), Some(Reason::Guard))
+    } else {
+        (Step::new(at, StepOutcome::GoesOn, format!("{used}: it refuses nothing")), None)
     }
 }
 

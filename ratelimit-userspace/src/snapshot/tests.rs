@@ -18,6 +18,7 @@ use crate::desired::{Access, Mode as DesiredMode, Refuse};
 use crate::fixture::{MINUTE_NS, address, limit, opening, policy};
 
 mod budgets;
+mod guard;
 
 fn fake(policy: &Policy) -> (FakeDatapath, FakeKernel) {
     let (mut datapath, kernel) = FakeDatapath::new(&["eth0", "eth1"]);

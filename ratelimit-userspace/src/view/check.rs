@@ -2,12 +2,13 @@
 
 use super::{counted, counting, duration, number};
 use crate::error::Exit;
-use crate::snapshot::{Budget, CheckLimit, CheckReport, Mode, Outcome};
+use crate::snapshot::{Budget, CheckGuard, CheckLimit, CheckReport, Mode, Outcome};
 
 /// One source for people, several lines.
 pub fn check(report: &CheckReport) -> String {
     let mut out = format!("{} {}\n", report.source, verdict_in_words(report));
-    let is_held_back = report.limits.iter().any(|limit| limit.over);
+    let is_guarded = report.guard.iter().any(|of| of.over);
+    let is_held_back = is_guarded || report.limits.iter().any(|limit| limit.over);
     let until = match report.reason.as_str() {
         "denied" if report.never => Some("It is denied until `ratelimitd unblock`.\n".to_owned()),
         "denied" | "banned" => Some(format!("It is let in again in {}.\n", duration(report.retry_after_seconds))),
@@ -25,9 +26,16 @@ pub fn check(report: &CheckReport) -> String {
             format!("There is room again in {again}, if it sends nothing that is admitted meanwhile.\n")
         };
     }
+    if is_guarded && report.reason != "exempt" {
+        out += "`guard = \"off\"` in the rule ends its guard; with a higher limit it allows more.\n";
+    }
     for limit in &report.limits {
         out += "\n";
         out += &self::limit(limit);
+    }
+    if !report.guard.is_empty() {
+        out += "\n";
+        out += &report.guard.iter().map(guard).collect::<String>();
     }
     if !report.shadow_limits.is_empty() {
         out += "\n";
@@ -68,14 +76,38 @@ fn verdict_in_words(report: &CheckReport) -> String {
     match (report.verdict, report.reason.as_str()) {
         (Outcome::Pass, "within_limit") => "passes: it is within every limit.".to_owned(),
         (Outcome::Pass, "exempt") => "passes: it is exempt from every limit.".to_owned(),
+        (Outcome::Pass, "dry_run")
+            if report.guard.iter().any(|of| of.over) && !report.limits.iter().any(|of| of.over) =>
+        {
+            "passes, but only because of the dry run: the guard of a limit would refuse it.".to_owned()
+        }
         (Outcome::Pass, "dry_run") => "passes, but only because of the dry run: it is over a limit.".to_owned(),
         (Outcome::Pass, "not_protected") => "passes: no rule judges its packets.".to_owned(),
         (Outcome::Drop, "over_limit") => "is blocked: it is over a limit.".to_owned(),
+        (Outcome::Drop, "guard") => {
+            "is blocked by the guard: it is over what a limit of requests allows beside requests.".to_owned()
+        }
         (Outcome::Drop, "banned") => "is blocked: it is banned for exceeding a limit.".to_owned(),
         (Outcome::Drop, "denied") => "is blocked: it is denied; `ratelimitd list` says by whom and why.".to_owned(),
         (Outcome::Pass, other) => format!("passes: {other}."),
         (Outcome::Drop, other) => format!("is blocked: {other}."),
     }
+}
+
+fn guard(of: &CheckGuard) -> String {
+    let mode = match of.mode {
+        Mode::Enforce => "",
+        Mode::DryRun => ", dry run",
+    };
+    format!(
+        "Guard of rule {}{mode}: {} of {} connections, {} of {} segments that begin no request used in {}\n",
+        of.rule,
+        number(of.connections.used),
+        number(of.connections.limit),
+        number(of.segments.used),
+        number(of.segments.limit),
+        duration(of.window_seconds),
+    )
 }
 
 fn limit(limit: &CheckLimit) -> String {

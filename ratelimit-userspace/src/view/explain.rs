@@ -28,6 +28,7 @@ fn verdict(report: &ExplainReport) -> String {
         (Outcome::Pass, "exempt") => "passes: it is exempt from every limit.".to_owned(),
         (Outcome::Pass, "dry_run") => format!("passes, but only because rule {rule} is in dry run."),
         (Outcome::Drop, "over_limit") => format!("dropped: it is over a limit of rule {rule}."),
+        (Outcome::Drop, "guard") => format!("dropped: the guard of rule {rule} refuses it."),
         (Outcome::Drop, "banned") => format!("dropped: rule {rule} has banned it."),
         (Outcome::Drop, "denied") => "dropped: it is denied.".to_owned(),
         (Outcome::Pass, other) => format!("passes: {other}."),

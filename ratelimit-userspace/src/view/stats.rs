@@ -1,7 +1,9 @@
 //! `ratelimitd stats`.
 
+use ratelimit_common::verdict::Reason;
+
 use super::{counted, counting, duration, form, limit, number, table};
-use crate::snapshot::{Interface, Mode, Pressure, Rule, Snapshot, State, TopSource, XdpMode};
+use crate::snapshot::{Interface, Mode, Outcome, Pressure, Rule, Snapshot, State, TopSource, XdpMode};
 
 /// A snapshot for people, several lines.
 pub fn stats(snapshot: &Snapshot) -> String {
@@ -42,7 +44,7 @@ pub fn stats(snapshot: &Snapshot) -> String {
     out += &interfaces(snapshot);
     for rule in &snapshot.rules {
         out += "\n";
-        out += &self::rule(rule);
+        out += &self::rule(snapshot, rule);
     }
     if !snapshot.counting.is_empty() {
         out += "\n";
@@ -92,7 +94,7 @@ fn attachment(interface: &Interface) -> &'static str {
     }
 }
 
-fn rule(rule: &Rule) -> String {
+fn rule(snapshot: &Snapshot, rule: &Rule) -> String {
     let mode = match rule.mode {
         Mode::Enforce => "enforced",
         Mode::DryRun => "dry run",
@@ -103,7 +105,7 @@ fn rule(rule: &Rule) -> String {
     }
     out += &format!("  admitted     {}\n", counted(rule.admitted, "packet"));
     out += &format!("  not counted  {}\n", counted(rule.not_counted, "packet"));
-    out += &format!("  dropped      {}\n", counted(rule.dropped, "packet"));
+    out += &format!("  dropped      {}{}\n", counted(rule.dropped, "packet"), reasons(snapshot, rule));
     out += &format!("  would drop   {}\n", counted(rule.would_drop, "packet"));
     out += &format!("  over limit   {} now\n", counted(rule.sources_over_limit, "source"));
     if let Some(of) = rule.new_sources {
@@ -117,6 +119,40 @@ fn rule(rule: &Rule) -> String {
         out += &format!("  shadow       {}: would have dropped {packets} of {sources}\n", limit(&of.limit));
     }
     out
+}
+
+/// Why a rule dropped, where that is not the limit alone: `: 1,285 over the limit, 270 by the guard`.
+fn reasons(snapshot: &Snapshot, rule: &Rule) -> String {
+    let counters = || snapshot.interfaces.iter().flat_map(|interface| &interface.counters);
+    let drops = || counters().filter(|of| of.rule == rule.name && of.verdict == Outcome::Drop && of.packets != 0);
+    if drops().all(|of| of.reason == Reason::OverLimit.label()) {
+        return String::new();
+    }
+    let mut reasons: Vec<(&str, u64)> = Vec::new();
+    for of in drops() {
+        match reasons.iter_mut().find(|(reason, _)| *reason == of.reason) {
+            Some((_, packets)) => *packets = packets.saturating_add(of.packets),
+            None => reasons.push((&of.reason, of.packets)),
+        }
+    }
+    let words: Vec<_> =
+        reasons.iter().map(|(reason, packets)| format!("{} {}", number(*packets), drop_words(reason))).collect();
+    format!(": {}", words.join(", "))
+}
+
+/// A reason to drop, as what follows a number of packets; one of a later daemon is told as it is.
+fn drop_words(reason: &str) -> &str {
+    match Reason::ALL.iter().find(|of| of.label() == reason) {
+        Some(Reason::OverLimit) => "over the limit",
+        Some(Reason::Contended) => "whose count other CPUs changed at every try",
+        Some(Reason::Banned) => "of banned sources",
+        Some(Reason::Denied) => "of denied sources",
+        Some(Reason::NewSourceBudget) => "of new sources over their budget",
+        Some(Reason::TooManyTags) => "behind too many tags",
+        Some(Reason::Guard) => "by the guard",
+        Some(Reason::TooManyHeaders) => "behind headers that cannot be parsed",
+        Some(_) | None => reason,
+    }
 }
 
 fn sources(snapshot: &Snapshot) -> String {

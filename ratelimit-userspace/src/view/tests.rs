@@ -76,6 +76,67 @@ fn check_says_why_and_when_again() {
 }
 
 #[test]
+fn check_says_what_the_guard_blocks_and_what_to_do() {
+    use crate::datapath::Datapath as _;
+    use crate::datapath::fake::FakeDatapath;
+    use crate::fixture::{address, limit, opening, policy};
+    use ratelimit_common::proof::Side;
+
+    let mut policy = policy(vec![limit(10, ratelimit_common::layout::Unit::Requests)]);
+    let (mut datapath, kernel) = FakeDatapath::new(&["eth0"]);
+    datapath.apply(&policy).unwrap();
+    datapath.attach("eth0").unwrap();
+    kernel.packet("eth0", opening("198.51.100.7"));
+    for (side, amount) in [(Side::Attempts, 10), (Side::Opened, 10), (Side::Segments, 16_384)] {
+        let guard = policy.rules[0].limits[0].guard(side);
+        kernel.guard("198.51.100.7/32".parse().unwrap(), &guard, amount);
+    }
+    let windows = datapath.source(address("198.51.100.7")).unwrap();
+    let now = datapath.read().unwrap().now;
+    let report = |policy: &crate::desired::Policy| {
+        crate::snapshot::CheckReport::build(policy, now, address("198.51.100.7"), &windows)
+    };
+    assert_eq!(check_exit(&report(&policy)), Exit::Blocked);
+    insta::assert_snapshot!("check_guarded", check(&report(&policy)));
+    policy.rules[0].mode = crate::desired::Mode::DryRun;
+    assert_eq!(check_exit(&report(&policy)), Exit::Done);
+    let said = check(&report(&policy));
+    assert!(
+        said.contains("passes, but only because of the dry run: the guard of a limit would refuse it.\n"),
+        "{said}"
+    );
+    assert!(said.contains("\nGuard of rule default, dry run: 10 of 10 connections, "), "{said}");
+}
+
+#[test]
+fn stats_say_why_a_rule_drops_where_that_is_not_its_limit_alone() {
+    use crate::snapshot::{Counter, Outcome};
+    use ratelimit_common::verdict::{Action, Reason};
+
+    let mut snapshot = crate::fixture::snapshot();
+    let counter = |rule: &str, reason: &str, packets| {
+        let (rule, reason) = (rule.to_owned(), reason.to_owned());
+        Counter { rule, verdict: Outcome::Drop, reason, packets, bytes: 0 }
+    };
+    assert!(stats(&snapshot).contains("  dropped      40 packets\n"));
+    snapshot.rules[0].dropped = 1_555;
+    snapshot.interfaces[0].counters = vec![counter("default", "over_limit", 1_000), counter("default", "guard", 200)];
+    let of_another = counter("other", "banned", 7);
+    let more = vec![counter("default", "over_limit", 285), counter("default", "guard", 70), of_another];
+    snapshot.interfaces[2].counters = more;
+    let said = stats(&snapshot);
+    assert!(said.contains("  dropped      1,555 packets: 1,285 over the limit, 270 by the guard\n"), "{said}");
+    snapshot.interfaces.truncate(1);
+    let drops = Reason::ALL.iter().filter(|reason| reason.action() == Action::Drop);
+    snapshot.interfaces[0].counters = drops.map(|reason| counter("default", reason.label(), 1)).collect();
+    snapshot.interfaces[0].counters.push(counter("default", "of_a_later_daemon", 1));
+    let said = stats(&snapshot);
+    let line = said.lines().find(|line| line.starts_with("  dropped ")).unwrap();
+    insta::assert_snapshot!("stats_reasons", line);
+    assert_eq!(line.matches('_').count(), 3, "no other reason is without words: {line}");
+}
+
+#[test]
 fn a_source_that_is_refused_though_something_is_left_is_told_so() {
     use crate::datapath::Datapath as _;
     use crate::datapath::fake::FakeDatapath;

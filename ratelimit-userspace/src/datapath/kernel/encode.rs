@@ -15,7 +15,7 @@ use ratelimit_common::layout::{
 use ratelimit_common::proof::{self, asks};
 use ratelimit_common::source::{Family, ipv4_mask, ipv6_mask};
 
-use crate::desired::{self, Access, Guard, Mode, Policy, Ports, Refuse, Unparsable};
+use crate::desired::{self, Access, Mode, Policy, Ports, Refuse, Unparsable};
 
 /// Why a policy does not fit the maps.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -272,8 +272,7 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         proof: proof(rule),
         asks_first: 0,
         counts_unparsable: u8::from(rule.unparsable == Unparsable::Count),
-        // What refuses everything needs none.
-        guard: u8::from(rule.guard == Guard::Auto && rule.refuse == Refuse::Excess && counts_requests(rule) != 0),
+        guard: u8::from(rule.is_guarded()),
         reserved: [0; 2],
         quic_ports: rule.quic_ports.layout(),
         name: desired::name_hash(&rule.name),

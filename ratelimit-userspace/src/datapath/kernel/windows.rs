@@ -15,7 +15,9 @@ pub(super) struct Windows(BTreeMap<u32, Window>);
 enum Window {
     /// Of the limit with this slot.
     Of(u32, bool),
-    /// It is shown nowhere: what a ban needs, and what the guard holds.
+    /// What the guard holds a source to. It is shown of one source alone, with a slot of its own.
+    Guard,
+    /// It is shown nowhere: what a ban needs, and where there is no guard, what one has held.
     Hidden,
 }
 
@@ -31,10 +33,14 @@ impl Windows {
             (side.slot(limit.slot), Window::Of(limit.slot, is_proven))
         };
         let windows = move |limit: &Limit| {
-            let hidden = [Side::Evidence, Side::Attempts, Side::Opened, Side::Segments];
-            let hidden = hidden.map(|side| (side.slot(limit.slot), Window::Hidden));
+            let is_guarded = rule.guard != 0 && limit.unit == Unit::Requests as u8;
+            let beside = [Side::Evidence, Side::Attempts, Side::Opened, Side::Segments];
+            let beside = beside.map(|side| {
+                let window = if is_guarded && side.is_guard() { Window::Guard } else { Window::Hidden };
+                (side.slot(limit.slot), window)
+            });
             let proven = (limit.unit != Unit::Connections as u8).then(|| window(limit, true));
-            hidden.into_iter().chain([window(limit, false)]).chain(proven)
+            beside.into_iter().chain([window(limit, false)]).chain(proven)
         };
         let held = held.iter().take(rule.limits_len.into()).flat_map(windows);
         held.chain(beside.iter().take(rule.shadows_len.into()).map(move |limit| window(limit, false)))
@@ -45,15 +51,17 @@ impl Windows {
     pub(super) fn limit(&self, slot: u32) -> Option<(u32, bool)> {
         match self.0.get(&slot) {
             Some(Window::Of(limit, is_proven)) => Some((*limit, *is_proven)),
-            Some(Window::Hidden) => None,
+            Some(Window::Guard | Window::Hidden) => None,
             None => Some((slot, false)),
         }
     }
 
-    /// The slot of each window, that of its limit, and whether it is that of what is proven.
+    /// The slot of each window, that of its limit, and whether it is that of what is proven. Those of a guard have their own slot for
+    /// that of a limit, see [`crate::desired::Limit::guard`].
     pub(super) fn all(&self) -> impl Iterator<Item = (u32, u32, bool)> {
         self.0.iter().filter_map(|(key, window)| match window {
             Window::Of(limit, is_proven) => Some((*key, *limit, *is_proven)),
+            Window::Guard => Some((*key, *key, false)),
             Window::Hidden => None,
         })
     }
@@ -81,5 +89,18 @@ mod tests {
         }
         assert_eq!(of(Side::Proven.slot(8)), Some((8, true)));
         assert_eq!(windows.all().count(), 4);
+    }
+
+    #[test]
+    fn what_the_guard_holds_is_asked_of_one_source_and_never_visited() {
+        let mut rule = Rule { limits_len: 2, guard: 1, ..Rule::default() };
+        rule.limits[0] = Limit { slot: 7, unit: Unit::Connections as u8, ..Limit::default() };
+        rule.limits[1] = Limit { slot: 8, unit: Unit::Requests as u8, ..Limit::default() };
+        let windows = Windows(Windows::of_rule(&rule).collect());
+        let of_guard = [Side::Attempts, Side::Opened, Side::Segments].map(|side| side.slot(8));
+        assert_eq!(of_guard.map(|slot| windows.limit(slot)), [None; 3]);
+        let asked: Vec<_> = windows.all().collect();
+        assert!(of_guard.iter().all(|slot| asked.contains(&(*slot, *slot, false))), "{asked:?}");
+        assert_eq!(asked.len(), 6, "and those of the limits: {asked:?}");
     }
 }
