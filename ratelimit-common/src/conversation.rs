@@ -210,6 +210,12 @@ pub trait Walk: Frame + Sized {
         sought.found(self, at, end)
     }
 
+    /// How many of them are in the part of it that begins at `at`, see [`Sought::found_in_part`].
+    #[inline(always)]
+    fn found_in_part(&self, start: u32, at: u32, end: u32, sought: Sought) -> u32 {
+        sought.found_in_part(self, start, at, end)
+    }
+
     /// Whether its first byte, the one before `next`, is part of what is sought, see [`Sought::is_at`].
     #[inline(always)]
     fn is_at(&self, sought: Sought, start: u32, next: u32, end: u32) -> bool {

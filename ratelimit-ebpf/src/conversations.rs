@@ -52,12 +52,8 @@ pub(crate) fn judge(frame: &XdpFrame, passes: bool) -> Judged {
 #[inline(always)]
 pub(crate) fn of_syn(frame: &XdpFrame) -> u32 {
     let Some(segment) = frame.seen().map(|seen| seen.segment()) else { return 1 };
-    let versions = found(
-        frame.context(),
-        segment.payload_at,
-        segment.payload_at.saturating_add(segment.payload_bytes),
-        Sought::Version as u32,
-    );
+    let end = segment.payload_at.saturating_add(segment.payload_bytes);
+    let versions = frame.found(segment.payload_at, end, Sought::Version);
     if versions == 0 { 1 } else { versions }
 }
 
@@ -115,8 +111,8 @@ extern "C" fn settle(passes: u32) -> u32 {
 
 impl Walk for XdpFrame<'_> {
     #[inline(always)]
-    fn found(&self, at: u32, end: u32, sought: Sought) -> u32 {
-        found(self.context(), at, end, sought as u32)
+    fn found_in_part(&self, start: u32, at: u32, end: u32, sought: Sought) -> u32 {
+        found_in_part(self.context(), start, at, end, sought as u32)
     }
 
     #[inline(always)]
@@ -131,13 +127,12 @@ impl Walk for XdpFrame<'_> {
     }
 }
 
-/// [`Sought::found`], likewise.
+/// [`Sought::found_in_part`], likewise.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn found(ctx: *mut xdp_md, at: u32, end: u32, sought: u32) -> u32 {
+extern "C" fn found_in_part(ctx: *mut xdp_md, start: u32, at: u32, end: u32, sought: u32) -> u32 {
     let ctx = XdpContext::new(ctx);
-    let frame = XdpFrame::new(&ctx);
-    self::sought(sought).found(&frame, at, end)
+    self::sought(sought).found_in_part(&XdpFrame::new(&ctx), start, at, end)
 }
 
 /// [`Sought::is_at`], likewise.

@@ -171,6 +171,11 @@ impl Clear {
     }
 }
 
+/// How many versions end a line in this, before which nothing is known.
+pub(super) fn versions(payload: &[u8]) -> u64 {
+    (0..payload.len()).filter(|at| is_version(None, payload, *at)).count() as u64
+}
+
 /// Whether the byte here is the `/` of a version that ends a line. What is not in the segment is what it should be, but for what was
 /// `before` it, where that is known.
 fn is_version(before: Option<[u8; 4]>, segment: &[u8], at: usize) -> bool {

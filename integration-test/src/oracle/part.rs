@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use super::conversation::Conversation;
+use super::conversation::{Conversation, versions};
 use super::{Kind, Nanos, Packet, SECOND};
 
 /// A UDP flow that was silent for longer is new again.
@@ -122,9 +122,9 @@ impl Parts {
         let Kind::Tcp { source_port, port, opens, sequence, acknowledged, is_fragment: _ } = packet.kind else {
             return Part::default();
         };
-        // A server that takes payload with a SYN answers it; what comes behind is not known by it.
+        // A server that takes payload with a SYN answers each request in it; what comes behind is not known by it.
         if opens {
-            return Part { opens, requests: 1, newest: Newest::Nothing };
+            return Part { opens, requests: versions(&packet.payload).max(1), newest: Newest::Nothing };
         }
         let key = (packet.source, packet.destination, source_port, port);
         let (conversation, requests) =

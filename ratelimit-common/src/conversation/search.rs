@@ -3,11 +3,14 @@
 use super::{Walk, clear, tls};
 use crate::packet::Frame;
 
-/// How much of a segment is searched: all of it on Ethernet.
-const SEARCHED_BYTES_MAX: u32 = 1536;
+/// How much is searched at once: a segment on Ethernet.
+const PART_BYTES: u32 = 1536;
+
+/// How many of these a segment has at most: jumbo frames have six.
+pub(super) const PARTS_MAX: u32 = 6;
 
 /// Steps of a search: a word of 8 bytes, or a byte that was looked for, in each.
-const STEPS_MAX: u32 = SEARCHED_BYTES_MAX / 8 + 64;
+const STEPS_MAX: u32 = PART_BYTES / 8 + 64;
 
 /// The shortest request: `A / HTTP/1.1` and two lines' ends.
 const REQUEST_BYTES_MIN: u32 = 16;
@@ -71,14 +74,34 @@ impl Sought {
         }
     }
 
-    /// How many there are from `at` to `end`. Who fills a segment with the byte that is looked for hides nothing behind it: where the search
-    /// has to end for that, as many as may be in the rest.
+    /// How many there are from `at` to `end`, where a payload begins and ends.
     #[inline(always)]
     pub fn found<F: Walk>(self, frame: &F, at: u32, end: u32) -> u32 {
         let mut count = 0;
-        // What is before the payload may be in the segment before.
-        let (start, mut at, mut last, mut unseen) = (at, at, 0, 0xffff);
+        for part in 0..PARTS_MAX {
+            let from = at + part * PART_BYTES;
+            if from >= end {
+                break;
+            }
+            count = frame.forget_u32(count + frame.found_in_part(at, from, end, self));
+        }
+        count
+    }
+
+    /// How many there are in the part that begins at `at`, of a payload from `start` to `end`. Who fills a segment with the byte that is looked
+    /// for hides nothing behind it: where the search has to end for that, as many as may be in the rest.
+    #[inline(always)]
+    pub fn found_in_part<F: Walk>(self, frame: &F, start: u32, at: u32, end: u32) -> u32 {
+        let part_end = at + PART_BYTES;
+        let part_end = if part_end < end { part_end } else { end };
+        // What is before the payload may be in the segment before. Headers of more than two bytes can be read there.
+        let before = frame.bytes::<2>(at.saturating_sub(2) as usize).unwrap_or_default();
+        let (mut count, mut at, mut last, mut unseen) =
+            (0, at, u32::from(u16::from_le_bytes(before)), if at == start { 0xffff } else { 0 });
         for _ in 0..STEPS_MAX {
+            if at >= part_end {
+                return count;
+            }
             let Some(word) = word(frame, at, end) else { return count };
             let hit = self.hits(word, last, unseen as u64);
             if hit == 0 {
@@ -89,6 +112,9 @@ impl Sought {
             }
             let before_hit = hit.trailing_zeros() / 8;
             at = frame.forget_u32(at + before_hit + 1);
+            if at > part_end {
+                return count;
+            }
             unseen = frame.forget_u32((unseen >> (8 * (before_hit & 3))) >> 8);
             // Nothing is found twice within two bytes.
             last = 0;
@@ -96,8 +122,6 @@ impl Sought {
                 count = frame.forget_u32(count + 1);
             }
         }
-        let searched = start + SEARCHED_BYTES_MAX;
-        let end = if end < searched { end } else { searched };
-        count + end.saturating_sub(at) / REQUEST_BYTES_MIN
+        count + part_end.saturating_sub(at) / REQUEST_BYTES_MIN
     }
 }
