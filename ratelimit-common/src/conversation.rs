@@ -105,6 +105,8 @@ mod is {
     pub(super) const IN_BODY: u16 = 1024;
     /// HTTP/2: a second frame of control was free at the moment when one was that followed a long answer.
     pub(super) const PAIRED: u16 = 2048;
+    /// HTTP/2: the newest frame of control followed an answer, and may be a request: one if it is answered.
+    pub(super) const OWED: u16 = 4096;
 }
 
 /// What the server's TCP says of the connection, at the time of a segment. Sequence numbers in host order.

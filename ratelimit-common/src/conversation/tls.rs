@@ -21,6 +21,9 @@ const APPLICATION_DATA: u8 = 23;
 
 /// What TLS 1.3 adds to a record: the true type, and the tag of its ciphers.
 const OVERHEAD_1_3: u8 = 17;
+/// The same of Java, which pads each by 16 bytes; and its Finished, with the longer of the two hashes, which tells.
+const OVERHEAD_OF_JAVA: u8 = 33;
+const FINISHED_OF_JAVA: u16 = 85;
 /// The most that a cipher without padding adds: where it is not known.
 const OVERHEAD_MAX: u8 = 24;
 /// A TLS 1.2 Finished message; encrypted, it tells what encryption adds.
@@ -57,6 +60,12 @@ const TICKETS_BYTES: core::ops::RangeInclusive<u32> = 480..=580;
 const TICKETS_BYTES_MAX: u32 = 2_100;
 /// And the first of them, where the second is still on its way.
 const TICKET_BYTES: core::ops::RangeInclusive<u32> = 240..=290;
+/// HTTP/2: what a server may say between a client's preface and its first request: settings, their acknowledgement and a window, each in a
+/// record; and with session tickets. No answer is as short as the first; few are as short as the second with tickets in it.
+const SETTINGS_HEARD_MAX: u32 = 150;
+const PREFACE_HEARD_MAX: u32 = 690;
+/// HTTP/1: two interim answers, as of a proxy and of what is behind it, while a body is sent.
+const INTERIM_BYTES_MAX: u32 = 120;
 /// HTTP/2: a record of more is no HEADERS frame, but part of a body.
 const HEADERS_BYTES_MAX: u16 = 4_096;
 /// HTTP/2: a record as full as records are, of which clients make a body: 16 384 bytes, less what Java pads. Each so costs a client 16 KB.
@@ -310,7 +319,10 @@ impl Conversation {
                 }
                 0
             }
-            APPLICATION_DATA if self.speaks == speaks::TLS => self.application_data(record, moment),
+            APPLICATION_DATA if self.speaks == speaks::TLS => {
+                let owed = self.owed(moment);
+                owed + self.application_data(record, moment)
+            }
             APPLICATION_DATA => self.first_data(record, moment),
             // Alerts, and what is none of these.
             _ => 0,
@@ -338,15 +350,16 @@ impl Conversation {
         }
         if self.ending_records == 0 {
             self.control_at = moment.said;
-        } else if moment.said != self.control_at {
-            // It says nothing before it has the handshake's end, so that was before this.
+        } else if moment.said != self.control_at || record.begins_segment {
+            // The server says nothing before it has the handshake's end, and a client sends all of that at once: so it was before this.
             self.finished(OVERHEAD_1_3, Moment { said: self.control_at, ..moment });
             return self.application_data(record, moment);
         }
         self.ending_records += 1;
         let is_padded = record.length % PADDED_BYTES == TAG_BYTES;
         if record.length <= FINISHED_1_3_RECORD_MAX || is_padded || self.ending_records >= FINISHED_AMONG {
-            self.finished(OVERHEAD_1_3, moment);
+            let is_of_java = record.length == FINISHED_OF_JAVA;
+            self.finished(if is_of_java { OVERHEAD_OF_JAVA } else { OVERHEAD_1_3 }, moment);
         }
         0
     }
@@ -377,7 +390,7 @@ impl Conversation {
         if is_among_first {
             self.records += 1;
         }
-        if bytes == ALERT_BYTES && self.overhead == OVERHEAD_1_3 && !self.has(is::ALERTED) {
+        if bytes == ALERT_BYTES && self.is_tls_1_3() && !self.has(is::ALERTED) {
             self.is |= is::ALERTED;
             return 0;
         }
@@ -389,6 +402,16 @@ impl Conversation {
             return self.http2_record(bytes, moment);
         }
         self.http1_record(bytes, record.begins_segment, moment)
+    }
+
+    /// HTTP/2: 1 where what was taken for a frame of control was answered, and so was a request. The server says a PING's acknowledgement too,
+    /// which is as short as what is no answer.
+    #[inline(always)]
+    fn owed(&mut self, moment: Moment) -> u32 {
+        let is_answered = moment.said.wrapping_sub(self.control_at) > self.no_answer_bytes();
+        let is_owed = self.has(is::OWED) && is_answered;
+        self.is &= !is::OWED;
+        is_owed as u32
     }
 
     /// HTTP/2: whether it is taken for a frame of control, as it is as long as one. Few of them come unless the server has said much.
@@ -413,6 +436,12 @@ impl Conversation {
         // Two at one moment: of the stream, and of the connection.
         if since_control == 0 && since_request >= WINDOW_HEARD_MIN && !self.has(is::PAIRED) {
             self.is |= is::PAIRED;
+            return true;
+        }
+        // PING and GOAWAY, or a request as long, which the server then answers.
+        if bytes == long && since_request > self.no_answer_bytes() {
+            self.is |= is::OWED;
+            self.control_at = moment.said;
             return true;
         }
         // As long as a request may be, where it follows what may be an answer.
@@ -447,11 +476,16 @@ impl Conversation {
             self.is &= !is::PREFACE_COUNTED;
             return 0;
         }
-        let are_tickets = self.overhead == OVERHEAD_1_3
+        if bytes >= BODY_RECORD_MIN && heard <= INTERIM_BYTES_MAX {
+            return 0;
+        }
+        let is_behind_preface = self.has(is::PREFACE_COUNTED);
+        let are_tickets = self.is_tls_1_3()
             && self.has(is::FIRST)
             && (bytes >= BODY_RECORD_MIN && heard <= TICKETS_BYTES_MAX
                 || TICKETS_BYTES.contains(&heard)
-                || self.has(is::PREFACE_COUNTED) && TICKET_BYTES.contains(&heard));
+                || is_behind_preface && heard >= *TICKET_BYTES.start() && heard <= PREFACE_HEARD_MAX)
+            || is_behind_preface && heard <= SETTINGS_HEARD_MAX;
         self.is &= !is::FIRST;
         let may_be_headers = (HEADERS_BYTES_MIN..HTTP1_BYTES_MIN).contains(&bytes);
         if may_be_headers && self.has(is::OFFERS_HTTP2) && !are_tickets {
@@ -463,6 +497,11 @@ impl Conversation {
             self.is &= !is::PREFACE_COUNTED;
         }
         !are_tickets as u32
+    }
+
+    #[inline(always)]
+    const fn is_tls_1_3(&self) -> bool {
+        self.overhead == OVERHEAD_1_3 || self.overhead == OVERHEAD_OF_JAVA
     }
 
     /// A turn is over.
