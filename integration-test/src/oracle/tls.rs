@@ -28,7 +28,7 @@ const TAG: usize = 16;
 /// What TLS 1.3 sends at an end.
 const ALERT: usize = 2;
 /// Nothing that a server says while a body is sent is as much, and one more byte for each so many of the body.
-const ANSWER_MIN: u32 = 700;
+const ANSWER_MIN: u32 = 1_000;
 const BODY_PER_HEARD: u32 = 32;
 /// A body that was held back for `100 Continue`.
 const BODY_MIN: usize = 8192;
@@ -92,8 +92,8 @@ struct Http2 {
     /// Its preface was counted for the request behind it.
     is_preface_counted: bool,
     is_acknowledged: bool,
-    /// The newest record was part of a body by its length.
-    is_in_body: bool,
+    /// How long the newest record was, if it was part of a body by that.
+    body_before: usize,
     /// Two frames of control were free at one time.
     is_pair: bool,
     /// The newest may be a request.
@@ -148,7 +148,7 @@ impl Tls {
             is_offered: false,
             is_spoken: false,
             is_preface_counted: false,
-            is_in_body: false,
+            body_before: 0,
             is_pair: false,
             is_owed: false,
             is_acknowledged: false,
@@ -388,9 +388,10 @@ impl Tls {
 
     /// A record that may be headers.
     fn http2(&mut self, turn: &mut Turn, moment: Moment, bytes: usize) -> u64 {
-        let is_rest = std::mem::replace(&mut self.http2.is_in_body, false) && bytes <= BODY_REST;
+        let before = std::mem::take(&mut self.http2.body_before);
+        let is_rest = before >= FULL_RECORD && bytes <= BODY_REST || before > HEADERS_MAX && bytes < HEADERS_MIN;
         if bytes > HEADERS_MAX || is_rest {
-            self.http2.is_in_body = bytes >= FULL_RECORD;
+            self.http2.body_before = bytes;
             let is_answered = is_answer(*turn, moment);
             if is_answered {
                 (turn.heard, turn.at) = (moment.heard, moment.sequence);

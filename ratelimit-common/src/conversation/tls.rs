@@ -82,7 +82,7 @@ const STREAMS_MAX: u16 = 128;
 const HEADERS_BYTES_MIN: u16 = 10;
 /// What a server may say while a body is sent, of tickets, windows and settings: a record in the middle of a segment, or one too
 /// long for headers, follows an answer only where more was heard, and as much more as a server says of windows for what was sent.
-const HEARD_IN_BODY_MAX: u32 = 700;
+const HEARD_IN_BODY_MAX: u32 = 1_000;
 /// Bytes of a body for which a server says one more. // 35 or 70 for every 4 KB or more, as measured of Go's
 const BODY_BYTES_PER_HEARD: u32 = 32;
 /// HTTP/2: a later record of one turn that is longer is part of a body.
@@ -522,15 +522,19 @@ impl Conversation {
     #[inline(always)]
     fn http2_record(&mut self, bytes: u16, moment: Moment) -> u32 {
         let heard = self.heard_since(moment.said);
-        let may_end_body = self.has(is::IN_BODY) && bytes <= BODY_END_BYTES_MAX;
-        self.is &= !is::IN_BODY;
+        let may_end_body =
+            self.has(is::FULL) && bytes <= BODY_END_BYTES_MAX || self.has(is::IN_BODY) && bytes < HEADERS_BYTES_MIN;
+        self.is &= !(is::IN_BODY | is::FULL);
         if bytes > HEADERS_BYTES_MAX || may_end_body {
             let is_answered = self.is_answered(moment);
             if is_answered {
                 self.turned(moment);
             }
-            if bytes >= FULL_RECORD_MIN {
+            if bytes > HEADERS_BYTES_MAX {
                 self.is |= is::IN_BODY;
+            }
+            if bytes >= FULL_RECORD_MIN {
+                self.is |= is::FULL;
             }
             return is_answered as u32;
         }
