@@ -448,13 +448,18 @@ impl Http2 {
             self.is_pair = true;
             return true;
         }
-        // What is as long as a PING may be a request: it is one if the server answers it.
-        if bytes == CONTROL_MAX && heard > no_answer {
+        // So many come unasked, whatever was said before.
+        let is_window = bytes == CONTROL[0] && self.controls < CONTROLS_FREE;
+        if bytes == CONTROL_TWICE {
+            return false;
+        }
+        // What else is as long may be a request: it is one if the server answers it. Several at one time are not told apart.
+        if !is_window && heard > no_answer && since_control != 0 {
             (self.is_owed, self.control_heard) = (true, moment.heard);
             return true;
         }
-        let is_free = bytes != CONTROL_TWICE && self.controls < CONTROLS_FREE;
-        self.controls += u32::from(is_free);
+        let is_free = self.controls < CONTROLS_FREE;
+        self.controls += 1;
         is_free
     }
 }

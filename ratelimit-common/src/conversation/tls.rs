@@ -438,18 +438,21 @@ impl Conversation {
             self.is |= is::PAIRED;
             return true;
         }
-        // PING and GOAWAY, or a request as long, which the server then answers.
-        if bytes == long && since_request > self.no_answer_bytes() {
+        if bytes == two {
+            return false;
+        }
+        if bytes == short && self.controls < CONTROLS_FREE_MAX {
+            self.controls += 1;
+            return true;
+        }
+        // RST_STREAM, PING and GOAWAY, or a request as long, which the server then answers. Of several at one moment one is.
+        if since_control != 0 && since_request > self.no_answer_bytes() {
             self.is |= is::OWED;
             self.control_at = moment.said;
             return true;
         }
-        // As long as a request may be, where it follows what may be an answer.
-        if bytes == two || self.controls >= CONTROLS_FREE_MAX {
-            return false;
-        }
-        self.controls += 1;
-        true
+        self.controls = self.controls.saturating_add(1);
+        self.controls <= CONTROLS_FREE_MAX
     }
 
     #[inline(always)]
