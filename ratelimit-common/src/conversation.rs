@@ -101,10 +101,14 @@ mod is {
     pub(super) const ACKNOWLEDGED: u16 = 256;
     /// More than its first segment came before the server had any: what it takes of them is not known, nor what that speaks.
     pub(super) const DOUBTED: u16 = 512;
-    /// HTTP/2: the newest record was a full one, and so part of a body.
+    /// HTTP/2: the newest record was too long for headers, and so part of a body.
     pub(super) const IN_BODY: u16 = 1024;
+    /// HTTP/2: it was a full one.
+    pub(super) const FULL: u16 = 8192;
     /// HTTP/2: a second frame of control was free at the moment when one was that followed a long answer.
     pub(super) const PAIRED: u16 = 2048;
+    /// HTTP/2: the newest frame of control followed an answer, and may be a request: one if it is answered.
+    pub(super) const OWED: u16 = 4096;
 }
 
 /// What the server's TCP says of the connection, at the time of a segment. Sequence numbers in host order.

@@ -12,6 +12,9 @@ const LENGTH_MAX: usize = 16_384 + 2_048;
 const RECORDS_MAX: usize = 24;
 /// What TLS 1.3 adds to a record.
 const OVERHEAD_1_3: usize = 17;
+/// Java adds 16 more, to its Finished too.
+const OVERHEAD_OF_JAVA: usize = 33;
+const FINISHED_OF_JAVA: usize = 85;
 /// Taken for what is added where that is not known.
 const OVERHEAD_UNKNOWN: usize = 24;
 /// The longest record that a Finished message of TLS 1.2 is in, and the message.
@@ -25,7 +28,7 @@ const TAG: usize = 16;
 /// What TLS 1.3 sends at an end.
 const ALERT: usize = 2;
 /// Nothing that a server says while a body is sent is as much, and one more byte for each so many of the body.
-const ANSWER_MIN: u32 = 700;
+const ANSWER_MIN: u32 = 1_000;
 const BODY_PER_HEARD: u32 = 32;
 /// A body that was held back for `100 Continue`.
 const BODY_MIN: usize = 8192;
@@ -33,6 +36,10 @@ const BODY_MIN: usize = 8192;
 const TICKETS: std::ops::RangeInclusive<u32> = 480..=580;
 /// More than tickets are, whatever is in them.
 const TICKETS_MAX: u32 = 2100;
+/// What a server says behind a preface, without tickets and with them; and twice, to a body.
+const SETTINGS: u32 = 150;
+const TICKETS_AND_SETTINGS: u32 = 690;
+const INTERIM: u32 = 120;
 const TICKET: std::ops::RangeInclusive<u32> = 240..=290;
 
 /// HTTP/2's frames, in bytes: the acknowledgement of settings; those of control that may be free one by one; two in one record; and what a
@@ -85,10 +92,12 @@ struct Http2 {
     /// Its preface was counted for the request behind it.
     is_preface_counted: bool,
     is_acknowledged: bool,
-    /// The newest record was part of a body by its length.
-    is_in_body: bool,
+    /// How long the newest record was, if it was part of a body by that.
+    body_before: usize,
     /// Two frames of control were free at one time.
     is_pair: bool,
+    /// The newest may be a request.
+    is_owed: bool,
     /// What was heard when a frame of control was last taken for an answer's.
     control_heard: u32,
     /// Frames of control that were free without an answer.
@@ -139,8 +148,9 @@ impl Tls {
             is_offered: false,
             is_spoken: false,
             is_preface_counted: false,
-            is_in_body: false,
+            body_before: 0,
             is_pair: false,
+            is_owed: false,
             is_acknowledged: false,
             control_heard: moment.heard,
             controls: 0,
@@ -278,14 +288,15 @@ impl Tls {
             (Phase::Hello | Phase::Changed, APPLICATION_DATA) => {
                 if self.ending == 0 {
                     self.ending_heard = moment.heard;
-                } else if self.ending_heard != moment.heard {
-                    // The server answers the end of a handshake and not the middle of one, so the end came before.
+                } else if self.ending_heard != moment.heard || begins {
+                    // The server answers the end of a handshake and not the middle of one, and the end comes in one piece: so it came before.
                     self.finished(turn, Moment { heard: self.ending_heard, ..moment }, OVERHEAD_1_3);
                     return self.data(turn, moment, length, begins);
                 }
                 self.ending += 1;
                 if length <= FINISHED_1_3_MAX || length % PADDING == TAG || self.ending >= FINISHED_AMONG {
-                    self.finished(turn, moment, OVERHEAD_1_3);
+                    let overhead = if length == FINISHED_OF_JAVA { OVERHEAD_OF_JAVA } else { OVERHEAD_1_3 };
+                    self.finished(turn, moment, overhead);
                 }
             }
             _ => {}
@@ -305,15 +316,25 @@ impl Tls {
     }
 
     fn data(&mut self, turn: &mut Turn, moment: Moment, length: usize, begins: bool) -> u64 {
+        let answered = moment.heard.wrapping_sub(self.http2.control_heard);
+        let is_owed = std::mem::take(&mut self.http2.is_owed) && answered > self.no_answer();
+        u64::from(is_owed) + self.of_data(turn, moment, length, begins)
+    }
+
+    fn of_data(&mut self, turn: &mut Turn, moment: Moment, length: usize, begins: bool) -> u64 {
         let bytes = length.saturating_sub(self.overhead);
         let is_among_first = self.records < ACK_AMONG;
         self.records = (self.records + 1).min(ACK_AMONG);
-        if bytes == ALERT && self.overhead == OVERHEAD_1_3 && !self.is_alerted {
+        if bytes == ALERT && self.is_1_3() && !self.is_alerted {
             self.is_alerted = true;
             return 0;
         }
         // The first of all is the preface, however long it is.
-        if self.http2.is_offered && !turn.is_open && self.http2.is_control(*turn, moment, bytes, is_among_first) {
+        let no_answer = self.no_answer();
+        if self.http2.is_offered
+            && !turn.is_open
+            && self.http2.is_control(*turn, moment, bytes, is_among_first, no_answer)
+        {
             return 0;
         }
         if self.http2.is_spoken {
@@ -340,12 +361,15 @@ impl Tls {
             self.http2.is_preface_counted = false;
             return 0;
         }
-        // Behind its handshake a server of TLS 1.3 sends tickets, which are no answer.
-        let are_tickets = self.overhead == OVERHEAD_1_3
-            && turn.is_first
-            && (bytes >= BODY_MIN && heard <= TICKETS_MAX
-                || TICKETS.contains(&heard)
-                || self.http2.is_preface_counted && TICKET.contains(&heard));
+        if bytes >= BODY_MIN && heard <= INTERIM {
+            return 0;
+        }
+        // Behind its handshake a server of TLS 1.3 sends tickets, and one of HTTP/2 settings, which are no answer.
+        let is_preface_counted = self.http2.is_preface_counted;
+        let are_settings = is_preface_counted && heard <= SETTINGS;
+        let with_settings = is_preface_counted && (*TICKET.start()..=TICKETS_AND_SETTINGS).contains(&heard);
+        let are_alone = TICKETS.contains(&heard) || bytes >= BODY_MIN && heard <= TICKETS_MAX;
+        let are_tickets = are_settings || self.is_1_3() && turn.is_first && (are_alone || with_settings);
         turn.is_first = false;
         if self.http2.is_offered && !are_tickets && (HEADERS_MIN..HTTP1_MIN).contains(&bytes) {
             self.http2.is_spoken = true;
@@ -358,11 +382,16 @@ impl Tls {
         u64::from(!are_tickets)
     }
 
+    fn is_1_3(&self) -> bool {
+        [OVERHEAD_1_3, OVERHEAD_OF_JAVA].contains(&self.overhead)
+    }
+
     /// A record that may be headers.
     fn http2(&mut self, turn: &mut Turn, moment: Moment, bytes: usize) -> u64 {
-        let is_rest = std::mem::replace(&mut self.http2.is_in_body, false) && bytes <= BODY_REST;
+        let before = std::mem::take(&mut self.http2.body_before);
+        let is_rest = before >= FULL_RECORD && bytes <= BODY_REST || before > HEADERS_MAX && bytes < HEADERS_MIN;
         if bytes > HEADERS_MAX || is_rest {
-            self.http2.is_in_body = bytes >= FULL_RECORD;
+            self.http2.body_before = bytes;
             let is_answered = is_answer(*turn, moment);
             if is_answered {
                 (turn.heard, turn.at) = (moment.heard, moment.sequence);
@@ -400,7 +429,7 @@ impl Tls {
 
 impl Http2 {
     /// Whether a record as long is a frame of control, which is free: once where all have to send it, after much was heard, or rarely.
-    fn is_control(&mut self, turn: Turn, moment: Moment, bytes: usize, is_among_first: bool) -> bool {
+    fn is_control(&mut self, turn: Turn, moment: Moment, bytes: usize, is_among_first: bool, no_answer: u32) -> bool {
         if bytes == SETTINGS_ACK && is_among_first && !self.is_acknowledged {
             (self.is_spoken, self.is_acknowledged) = (true, true);
             return true;
@@ -419,8 +448,18 @@ impl Http2 {
             self.is_pair = true;
             return true;
         }
-        let is_free = bytes != CONTROL_TWICE && self.controls < CONTROLS_FREE;
-        self.controls += u32::from(is_free);
+        // So many come unasked, whatever was said before.
+        let is_window = bytes == CONTROL[0] && self.controls < CONTROLS_FREE;
+        if bytes == CONTROL_TWICE {
+            return false;
+        }
+        // What else is as long may be a request: it is one if the server answers it. Several at one time are not told apart.
+        if !is_window && heard > no_answer && since_control != 0 {
+            (self.is_owed, self.control_heard) = (true, moment.heard);
+            return true;
+        }
+        let is_free = self.controls < CONTROLS_FREE;
+        self.controls += 1;
         is_free
     }
 }

@@ -21,6 +21,9 @@ const APPLICATION_DATA: u8 = 23;
 
 /// What TLS 1.3 adds to a record: the true type, and the tag of its ciphers.
 const OVERHEAD_1_3: u8 = 17;
+/// The same of Java, which pads each by 16 bytes; and its Finished, with the longer of the two hashes, which tells.
+const OVERHEAD_OF_JAVA: u8 = 33;
+const FINISHED_OF_JAVA: u16 = 85;
 /// The most that a cipher without padding adds: where it is not known.
 const OVERHEAD_MAX: u8 = 24;
 /// A TLS 1.2 Finished message; encrypted, it tells what encryption adds.
@@ -57,6 +60,12 @@ const TICKETS_BYTES: core::ops::RangeInclusive<u32> = 480..=580;
 const TICKETS_BYTES_MAX: u32 = 2_100;
 /// And the first of them, where the second is still on its way.
 const TICKET_BYTES: core::ops::RangeInclusive<u32> = 240..=290;
+/// HTTP/2: what a server may say between a client's preface and its first request: settings, their acknowledgement and a window, each in a
+/// record; and with session tickets. No answer is as short as the first; few are as short as the second with tickets in it.
+const SETTINGS_HEARD_MAX: u32 = 150;
+const PREFACE_HEARD_MAX: u32 = 690;
+/// HTTP/1: two interim answers, as of a proxy and of what is behind it, while a body is sent.
+const INTERIM_BYTES_MAX: u32 = 120;
 /// HTTP/2: a record of more is no HEADERS frame, but part of a body.
 const HEADERS_BYTES_MAX: u16 = 4_096;
 /// HTTP/2: a record as full as records are, of which clients make a body: 16 384 bytes, less what Java pads. Each so costs a client 16 KB.
@@ -73,7 +82,7 @@ const STREAMS_MAX: u16 = 128;
 const HEADERS_BYTES_MIN: u16 = 10;
 /// What a server may say while a body is sent, of tickets, windows and settings: a record in the middle of a segment, or one too
 /// long for headers, follows an answer only where more was heard, and as much more as a server says of windows for what was sent.
-const HEARD_IN_BODY_MAX: u32 = 700;
+const HEARD_IN_BODY_MAX: u32 = 1_000;
 /// Bytes of a body for which a server says one more. // 35 or 70 for every 4 KB or more, as measured of Go's
 const BODY_BYTES_PER_HEARD: u32 = 32;
 /// HTTP/2: a later record of one turn that is longer is part of a body.
@@ -310,7 +319,10 @@ impl Conversation {
                 }
                 0
             }
-            APPLICATION_DATA if self.speaks == speaks::TLS => self.application_data(record, moment),
+            APPLICATION_DATA if self.speaks == speaks::TLS => {
+                let owed = self.owed(moment);
+                owed + self.application_data(record, moment)
+            }
             APPLICATION_DATA => self.first_data(record, moment),
             // Alerts, and what is none of these.
             _ => 0,
@@ -338,15 +350,16 @@ impl Conversation {
         }
         if self.ending_records == 0 {
             self.control_at = moment.said;
-        } else if moment.said != self.control_at {
-            // It says nothing before it has the handshake's end, so that was before this.
+        } else if moment.said != self.control_at || record.begins_segment {
+            // The server says nothing before it has the handshake's end, and a client sends all of that at once: so it was before this.
             self.finished(OVERHEAD_1_3, Moment { said: self.control_at, ..moment });
             return self.application_data(record, moment);
         }
         self.ending_records += 1;
         let is_padded = record.length % PADDED_BYTES == TAG_BYTES;
         if record.length <= FINISHED_1_3_RECORD_MAX || is_padded || self.ending_records >= FINISHED_AMONG {
-            self.finished(OVERHEAD_1_3, moment);
+            let is_of_java = record.length == FINISHED_OF_JAVA;
+            self.finished(if is_of_java { OVERHEAD_OF_JAVA } else { OVERHEAD_1_3 }, moment);
         }
         0
     }
@@ -377,7 +390,7 @@ impl Conversation {
         if is_among_first {
             self.records += 1;
         }
-        if bytes == ALERT_BYTES && self.overhead == OVERHEAD_1_3 && !self.has(is::ALERTED) {
+        if bytes == ALERT_BYTES && self.is_tls_1_3() && !self.has(is::ALERTED) {
             self.is |= is::ALERTED;
             return 0;
         }
@@ -389,6 +402,16 @@ impl Conversation {
             return self.http2_record(bytes, moment);
         }
         self.http1_record(bytes, record.begins_segment, moment)
+    }
+
+    /// HTTP/2: 1 where what was taken for a frame of control was answered, and so was a request. The server says a PING's acknowledgement too,
+    /// which is as short as what is no answer.
+    #[inline(always)]
+    fn owed(&mut self, moment: Moment) -> u32 {
+        let is_answered = moment.said.wrapping_sub(self.control_at) > self.no_answer_bytes();
+        let is_owed = self.has(is::OWED) && is_answered;
+        self.is &= !is::OWED;
+        is_owed as u32
     }
 
     /// HTTP/2: whether it is taken for a frame of control, as it is as long as one. Few of them come unless the server has said much.
@@ -415,12 +438,21 @@ impl Conversation {
             self.is |= is::PAIRED;
             return true;
         }
-        // As long as a request may be, where it follows what may be an answer.
-        if bytes == two || self.controls >= CONTROLS_FREE_MAX {
+        if bytes == two {
             return false;
         }
-        self.controls += 1;
-        true
+        if bytes == short && self.controls < CONTROLS_FREE_MAX {
+            self.controls += 1;
+            return true;
+        }
+        // RST_STREAM, PING and GOAWAY, or a request as long, which the server then answers. Of several at one moment one is.
+        if since_control != 0 && since_request > self.no_answer_bytes() {
+            self.is |= is::OWED;
+            self.control_at = moment.said;
+            return true;
+        }
+        self.controls = self.controls.saturating_add(1);
+        self.controls <= CONTROLS_FREE_MAX
     }
 
     #[inline(always)]
@@ -447,11 +479,16 @@ impl Conversation {
             self.is &= !is::PREFACE_COUNTED;
             return 0;
         }
-        let are_tickets = self.overhead == OVERHEAD_1_3
+        if bytes >= BODY_RECORD_MIN && heard <= INTERIM_BYTES_MAX {
+            return 0;
+        }
+        let is_behind_preface = self.has(is::PREFACE_COUNTED);
+        let are_tickets = self.is_tls_1_3()
             && self.has(is::FIRST)
             && (bytes >= BODY_RECORD_MIN && heard <= TICKETS_BYTES_MAX
                 || TICKETS_BYTES.contains(&heard)
-                || self.has(is::PREFACE_COUNTED) && TICKET_BYTES.contains(&heard));
+                || is_behind_preface && heard >= *TICKET_BYTES.start() && heard <= PREFACE_HEARD_MAX)
+            || is_behind_preface && heard <= SETTINGS_HEARD_MAX;
         self.is &= !is::FIRST;
         let may_be_headers = (HEADERS_BYTES_MIN..HTTP1_BYTES_MIN).contains(&bytes);
         if may_be_headers && self.has(is::OFFERS_HTTP2) && !are_tickets {
@@ -463,6 +500,11 @@ impl Conversation {
             self.is &= !is::PREFACE_COUNTED;
         }
         !are_tickets as u32
+    }
+
+    #[inline(always)]
+    const fn is_tls_1_3(&self) -> bool {
+        self.overhead == OVERHEAD_1_3 || self.overhead == OVERHEAD_OF_JAVA
     }
 
     /// A turn is over.
@@ -483,15 +525,19 @@ impl Conversation {
     #[inline(always)]
     fn http2_record(&mut self, bytes: u16, moment: Moment) -> u32 {
         let heard = self.heard_since(moment.said);
-        let may_end_body = self.has(is::IN_BODY) && bytes <= BODY_END_BYTES_MAX;
-        self.is &= !is::IN_BODY;
+        let may_end_body =
+            self.has(is::FULL) && bytes <= BODY_END_BYTES_MAX || self.has(is::IN_BODY) && bytes < HEADERS_BYTES_MIN;
+        self.is &= !(is::IN_BODY | is::FULL);
         if bytes > HEADERS_BYTES_MAX || may_end_body {
             let is_answered = self.is_answered(moment);
             if is_answered {
                 self.turned(moment);
             }
-            if bytes >= FULL_RECORD_MIN {
+            if bytes > HEADERS_BYTES_MAX {
                 self.is |= is::IN_BODY;
+            }
+            if bytes >= FULL_RECORD_MIN {
+                self.is |= is::FULL;
             }
             return is_answered as u32;
         }
