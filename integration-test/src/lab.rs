@@ -288,6 +288,21 @@ pub fn ask(stream: &mut TcpStream, path: &str) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
+/// Asks once more over a connection that stays open: whether a server whose page is `ok` answers within this time.
+pub fn is_answered(stream: &mut TcpStream, within: Duration) -> bool {
+    stream.set_read_timeout(Some(within)).expect("a time limit");
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n").expect("the request is sent");
+    let mut answer = Vec::new();
+    let mut part = [0; 4096];
+    while !answer.ends_with(b"ok\n") {
+        match stream.read(&mut part) {
+            Ok(0) | Err(_) => return false,
+            Ok(bytes) => answer.extend(&part[..bytes]),
+        }
+    }
+    true
+}
+
 /// A number in statistics: `/interfaces/0/packets/received`.
 pub fn number(stats: &Value, pointer: &str) -> u64 {
     let number = stats.pointer(pointer).and_then(Value::as_u64);

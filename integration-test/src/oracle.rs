@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 mod conversation;
+mod frames;
 mod packet;
 mod part;
 mod policy;

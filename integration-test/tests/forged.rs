@@ -3,15 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use integration_test::frames::flag::{ACK, PSH, SYN};
 use integration_test::frames::{Segment, padded};
 use integration_test::is_skipped;
-use integration_test::lab::{CLIENTS, Lab, SERVER, ask, number, packets};
+use integration_test::lab::{CLIENTS, Lab, SERVER, ask, is_answered, number, packets};
 use integration_test::program::on_one_cpu;
 use integration_test::random::Random;
 use integration_test::raw::RawWire;
@@ -19,6 +18,7 @@ use netlab::{Child, nginx, without_offloads};
 use ratelimit_userspace::datapath::kernel::{Flood, Generator, Order, Sources};
 use serde_json::Value;
 
+const ANSWERED_WITHIN: Duration = Duration::from_secs(3);
 /// Whose address is forged.
 const OWNER: &str = CLIENTS[0];
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -33,21 +33,6 @@ fn web(lab: &Lab) -> Child {
 fn connect_from_ports(lab: &Lab, range: &str) {
     let range = format!("net.ipv4.ip_local_port_range={range}");
     assert_eq!(lab.client.run(&["sysctl", "-w", &range]).unwrap().code(), 0);
-}
-
-/// Asks once more over a connection that stays open.
-fn is_answered(stream: &mut TcpStream) -> bool {
-    stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
-    stream.write_all(GET).unwrap();
-    let mut answer = Vec::new();
-    let mut part = [0; 4096];
-    while !answer.ends_with(b"ok\n") {
-        match stream.read(&mut part) {
-            Ok(0) | Err(_) => return false,
-            Ok(bytes) => answer.extend(&part[..bytes]),
-        }
-    }
-    true
 }
 
 /// Requests of the owner in the server's log.
@@ -82,7 +67,7 @@ fn a_forged_syn_and_request_from_every_port_ban_nobody_and_take_no_request_from_
     let wire = RawWire::new(&lab);
     let _daemon = lab.limit(&["--limit", &format!("{LIMIT}/1h"), "--count", "requests", "--block-for", "10m"]);
     let mut open = lab.open(OWNER, 80);
-    assert!(is_answered(&mut open));
+    assert!(is_answered(&mut open, ANSWERED_WITHIN));
     let before = packets(&lab.stats())[0];
     let ports = 32_768..61_000_u16;
     for source_port in ports.clone() {
@@ -102,7 +87,7 @@ fn a_forged_syn_and_request_from_every_port_ban_nobody_and_take_no_request_from_
     assert!(number(&stats, "/reasons/over_limit") > forged / 4, "{stats:#}");
     assert_eq!((banned(&lab), proven(&lab)), (0, 1), "{stats:#}");
     for own in 2..=OWN / 2 {
-        assert!(is_answered(&mut open), "request {own}");
+        assert!(is_answered(&mut open, ANSWERED_WITHIN), "request {own}");
     }
     for own in OWN / 2 + 1..=OWN {
         assert!(lab.http(OWNER, 80).ends_with("ok\n"), "request {own}");
@@ -131,7 +116,7 @@ fn ten_million_forged_segments_from_all_ports_take_nothing_from_an_open_connecti
     let _daemon =
         lab.start(&["--iface", "s0", "--iface", "s1", "--limit", &limit, "--count", "requests", "--block-for", "10m"]);
     let mut open = lab.open(OWNER, 80);
-    assert!(is_answered(&mut open));
+    assert!(is_answered(&mut open, ANSWERED_WITHIN));
     assert_eq!(proven(&lab), 1);
     let wire = RawWire::to(&lab, "s1");
     let mut random = Random(13);
@@ -157,7 +142,7 @@ fn ten_million_forged_segments_from_all_ports_take_nothing_from_an_open_connecti
             }
         });
         while !flood.is_finished() || answered == 1 {
-            assert!(is_answered(&mut open), "request {answered} over the open connection");
+            assert!(is_answered(&mut open, ANSWERED_WITHIN), "request {answered} over the open connection");
             answered += 1;
             thread::sleep(Duration::from_millis(100));
         }

@@ -21,6 +21,9 @@ const AGE_NS: u64 = 3600 * SECOND_NS;
 /// BPF_PROG_TEST_RUN takes no shorter frame (`bpf_test_init`, net/bpf/test_run.c, Linux 6.18).
 const FRAME_MIN: usize = 14;
 
+/// Of the million instructions that a verifier looks at.
+const VERIFIED_MAX: u32 = 800_000;
+
 fn runnable() -> impl Iterator<Item = Fixture> {
     fixtures::all().into_iter().filter(|fixture| fixture.frame.len() >= FRAME_MIN)
 }
@@ -451,4 +454,16 @@ fn the_program_loads_and_judges_with_the_capabilities_of_the_unit_and_with_no_fe
         let refused = refused.unwrap_or_else(|| panic!("it loads without {missing}"));
         assert!(refused.contains(missing) && refused.contains("permission denied"), "without {missing}: {refused}");
     }
+}
+
+/// Newer kernels merge paths that older ones walk one by one, so a program that the newest takes with ease may be too much for the oldest.
+#[test]
+fn the_verifier_has_room_left() {
+    if is_skipped("the_verifier_has_room_left") {
+        return;
+    }
+    let verified = Program::on_the_kernels_clock(&policy(&[limit(1, Unit::Requests, WindowForm::Strict)]))
+        .size()
+        .verified_instructions;
+    assert!(verified < VERIFIED_MAX, "the verifier looked at {verified} instructions, and gives up at a million");
 }

@@ -2,18 +2,18 @@
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{TCP, UDP};
 use integration_test::frames::{IPV4, V4, frame, tcp_with, udp};
 use integration_test::is_skipped;
-use integration_test::lab::{CLIENTS, Daemon, Lab, SERVER, ask, number, packets};
+use integration_test::lab::{CLIENTS, Daemon, Lab, SERVER, ask, is_answered, number, packets};
 use netlab::{Child, PacketSocket, nginx, without_offloads};
 use serde_json::Value;
 
+const ANSWERED_WITHIN: Duration = Duration::from_millis(800);
 /// Whose address is forged: the innocent.
 const OWNER: &str = CLIENTS[0];
 const OWNER_V4: [u8; 4] = [10, 9, 0, 2];
@@ -31,21 +31,6 @@ fn forged(protocol: u8, payload: Vec<u8>) -> Vec<u8> {
     // Behind the Ethernet header. The checksum is wrong then: what passes ends in the stack, and nobody answers it.
     frame[14 + 16..14 + 20].copy_from_slice(&[10, 9, 0, 1]);
     frame
-}
-
-/// Asks once more over a connection that stays open.
-fn answers(stream: &mut TcpStream) -> bool {
-    stream.set_read_timeout(Some(Duration::from_millis(800))).unwrap();
-    stream.write_all(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
-    let mut answer = Vec::new();
-    let mut part = [0; 4096];
-    while !answer.ends_with(b"ok\n") {
-        match stream.read(&mut part) {
-            Ok(0) | Err(_) => return false,
-            Ok(bytes) => answer.extend(&part[..bytes]),
-        }
-    }
-    true
 }
 
 /// One of each kind that anyone can send: a SYN, a segment of no connection, a datagram.
@@ -133,7 +118,7 @@ fn an_open_connection_of_which_nothing_was_seen_goes_on_at_once() {
     let _daemon = lab.limit(&["--limit", "600/1h", "--count", "packets"]);
     flood(&lab, &sender, 300);
     for _ in 0..20 {
-        assert!(answers(&mut stream));
+        assert!(is_answered(&mut stream, ANSWERED_WITHIN));
     }
     assert_eq!(used(&lab).0, 600);
 }
@@ -150,11 +135,11 @@ fn who_is_forged_has_its_requests_answered_up_to_the_limit_and_no_further() {
     flood(&lab, &sender, 50);
     let mut stream = lab.open(OWNER, 80);
     for _ in 0..20 {
-        assert!(answers(&mut stream));
+        assert!(is_answered(&mut stream, ANSWERED_WITHIN));
         flood(&lab, &sender, 1);
     }
     assert_eq!(used(&lab), (20, 20));
-    assert!(!answers(&mut stream), "one too many");
+    assert!(!is_answered(&mut stream, ANSWERED_WITHIN), "one too many");
 }
 
 #[test]
@@ -170,11 +155,11 @@ fn what_is_forged_bans_nobody_in_any_unit_unless_the_rule_says_so() {
         let _daemon = lab.limit(&["--limit", limit, "--count", unit, "--block-for", "1h"]);
         // The owner is there too, well within its limit.
         let mut stream = lab.open(OWNER, 80);
-        assert!(answers(&mut stream));
+        assert!(is_answered(&mut stream, ANSWERED_WITHIN));
         flood(&lab, &sender, 100);
         assert!(number(&lab.stats(), "/reasons/over_limit") > 80, "{unit}");
         assert_eq!(banned(&lab), 0, "{unit}");
-        assert!(answers(&mut stream), "{unit}");
+        assert!(is_answered(&mut stream, ANSWERED_WITHIN), "{unit}");
     }
     let lab = Lab::new();
     let _web = web(&lab);
@@ -234,7 +219,7 @@ fn who_connects_itself_and_goes_on_over_the_limit_is_banned_in_any_unit() {
         let mut open = lab.open(OWNER, 80);
         let tried = (1..40).find(|_| {
             lab.client.run(&one).unwrap();
-            answers(&mut open);
+            is_answered(&mut open, ANSWERED_WITHIN);
             banned(&lab) == 1
         });
         assert!(tried.is_some_and(|tried| tried > 5), "{unit}: {tried:?}, {:#}", lab.stats());

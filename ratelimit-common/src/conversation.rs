@@ -2,7 +2,7 @@
 //! the frame that it lies in, and what the server's own TCP says of the connection ([`Peer`]).
 //!
 //! A request is what begins a new *turn*: new payload, sent after the server has said something since the last request. In the
-//! clear each request's own first line tells ([`clear`]); under TLS the records' headers do ([`tls`]).
+//! clear each request's own first line tells ([`clear`]), or a frame's header ([`http2`]); under TLS the records' headers do ([`tls`]).
 //!
 //! What the server's TCP has received and sent is the truth, and what the client claims is not: payload that the server has
 //! is a repetition, payload outside its window is nothing, and what the server has said is what it has sent. Where no socket
@@ -11,6 +11,7 @@
 //! Nothing is free without a bound: docs/COUNTING.md has each exception, and what it costs when a client abuses it.
 
 mod clear;
+mod http2;
 mod search;
 #[cfg(test)]
 mod tests;
@@ -36,7 +37,7 @@ pub struct Conversation {
     /// Bytes from here to `hole_end` were left out, and may still come; where both are equal, none.
     hole: u32,
     hole_end: u32,
-    /// Of a TLS record, the bytes that are still to come; or [`tls::LOST`].
+    /// Of a TLS record, or of a frame of HTTP/2 in the clear, the bytes that are still to come; or [`tls::LOST`].
     record_left: u32,
     /// What the server had said when the first record came that may end the handshake; behind it, HTTP/2: when a frame of control
     /// was last taken for what follows a long answer.
@@ -45,8 +46,8 @@ pub struct Conversation {
     is: u16,
     /// HTTP/2: length of a HEADERS frame that was counted, and is like the others; 0 before the first.
     headers_bytes: u16,
-    /// TLS: the first bytes of a record's header whose others are in the next segment, and how many. In the clear: the last bytes, and
-    /// whether they are known.
+    /// TLS, and HTTP/2 in the clear: the first bytes of a record's or frame's header whose others are in the next segment, and how many.
+    /// HTTP/1 in the clear: the last bytes, and whether they are known.
     split: [u8; 4],
     split_len: u8,
     /// What it speaks: one of [`speaks`].
@@ -57,12 +58,12 @@ pub struct Conversation {
     records: u8,
     /// HTTP/2: records of this turn, as far as it matters.
     turn_records: u8,
-    /// HTTP/2: frames of control that were free, of those that follow no long answer.
-    controls: u8,
-    /// TLS 1.3: records that may end the handshake so far. Early data before them has a turn of its own.
+    /// HTTP/2: frames of control that may still be free, of those that follow no long answer.
+    controls_left: u8,
+    /// TLS 1.3: records that may end the handshake so far; behind it, not 0 where it did not tell what encryption adds.
     ending_records: u8,
-    /// Zero.
-    reserved: u8,
+    /// TLS 1.3: 1 where the server sends one session ticket at most from now on: it showed no certificate, or has sent the first of two.
+    has_one_ticket: u8,
 }
 
 const _: () = assert!(size_of::<Conversation>() == 48);
@@ -71,6 +72,8 @@ const _: () = assert!(size_of::<Conversation>() == 48);
 mod speaks {
     /// HTTP/1 in the clear, or anything else that is not TLS.
     pub(super) const CLEAR: u8 = 0;
+    /// HTTP/2 in the clear.
+    pub(super) const HTTP2: u8 = 1;
     /// TLS, at its first messages.
     pub(super) const TLS_HELLO: u8 = 2;
     /// TLS, behind the client's ChangeCipherSpec.
@@ -101,14 +104,14 @@ mod is {
     pub(super) const ACKNOWLEDGED: u16 = 256;
     /// More than its first segment came before the server had any: what it takes of them is not known, nor what that speaks.
     pub(super) const DOUBTED: u16 = 512;
-    /// HTTP/2: the newest record was too long for headers, and so part of a body.
+    /// TLS: since the newest request was counted, a record was too long for headers of HTTP/2, and so part of a body.
     pub(super) const IN_BODY: u16 = 1024;
-    /// HTTP/2: it was a full one.
-    pub(super) const FULL: u16 = 8192;
     /// HTTP/2: a second frame of control was free at the moment when one was that followed a long answer.
     pub(super) const PAIRED: u16 = 2048;
     /// HTTP/2: the newest frame of control followed an answer, and may be a request: one if it is answered.
     pub(super) const OWED: u16 = 4096;
+    /// HTTP/2 in the clear: once it was not known where a frame begins.
+    pub(super) const CUT: u16 = 8192;
 }
 
 /// What the server's TCP says of the connection, at the time of a segment. Sequence numbers in host order.
@@ -214,10 +217,14 @@ pub trait Walk: Frame + Sized {
         sought.found(self, at, end)
     }
 
-    /// How many of them are in the part of it that begins at `at`, see [`Sought::found_in_part`].
+    /// Takes steps until one says that it was the last, or as many were taken. Where a verifier follows every path, it follows one step.
     #[inline(always)]
-    fn found_in_part(&self, start: u32, at: u32, end: u32, sought: Sought) -> u32 {
-        sought.found_in_part(self, start, at, end)
+    fn repeat<S: Step>(&self, most: u32, steps: &mut S) {
+        for _ in 0..most {
+            if !steps.step(self) {
+                break;
+            }
+        }
     }
 
     /// Whether its first byte, the one before `next`, is part of what is sought, see [`Sought::is_at`].
@@ -231,26 +238,35 @@ pub trait Walk: Frame + Sized {
     fn record(&self, conversation: &mut Conversation, record: Record, moment: Moment) -> u32 {
         conversation.record(record, moment)
     }
+
+    /// How many requests begin in a segment of which it cannot be told where its records begin: 0 or 1.
+    #[inline(always)]
+    fn lost(&self, conversation: &mut Conversation, moment: Moment) -> u32 {
+        conversation.lost(moment)
+    }
+
+    /// How many HEADERS frames of HTTP/2 in the clear begin in the payload from `at` to `end`.
+    #[inline(always)]
+    fn headers(&self, conversation: &mut Conversation, at: u32, end: u32) -> u32 {
+        conversation.headers(self, at, end)
+    }
 }
 
 impl Walk for &[u8] {}
+
+/// One of many, see [`Walk::repeat`].
+pub trait Step {
+    /// Takes it. Whether there may be another.
+    fn step<F: Walk>(&mut self, frame: &F) -> bool;
+}
 
 /// Judges a segment with payload, of the conversation last remembered as `known`, by what the server's TCP says of it; by the
 /// client's own numbers where nobody knows.
 pub fn turn<F: Walk>(frame: &F, segment: &Segment, known: Option<Conversation>, peer: Option<Peer>) -> Turn {
     let mut newest = known.unwrap_or_default();
     let requests = newest.turn(frame, segment, known.is_some(), peer);
-    let goes_on = known.is_none_or(|known| newest.goes_on_from(&known));
-    let is_unaccounted = requests == 0 && is_accounted(segment, goes_on) && !newest.is_at_its_beginning();
+    let is_unaccounted = requests == 0 && newest.is_unaccounted(segment, known.as_ref());
     Turn { requests, is_unaccounted, newest }
-}
-
-/// Whether the guard counts a segment that begins no request: each that is short, or sent again, and of those by which a stream `goes_on`
-/// one in so many bytes.
-#[inline(always)]
-pub const fn is_accounted(segment: &Segment, goes_on: bool) -> bool {
-    let end = segment.sequence.wrapping_add(segment.payload_bytes);
-    !goes_on || segment.payload_bytes < SHORT_BYTES || segment.sequence >> ACCOUNTED_SHIFT != end >> ACCOUNTED_SHIFT
 }
 
 /// Whether `count` is at or behind `other`, on the circle that sequence numbers are.
@@ -287,7 +303,12 @@ impl Conversation {
                 fresh.sequence = fresh.sequence.wrapping_add(before);
                 let is_again = is_known && peer.is_some() && self.begins_at == fresh.sequence;
                 let doubted = if is_again { is::DOUBTED } else { 0 };
+                let was_http2 = is_again && self.speaks == speaks::HTTP2;
                 *self = Self::begun(frame, fresh, end, is::OPEN | is::FIRST | doubted);
+                if was_http2 {
+                    self.speaks = speaks::HTTP2;
+                    self.lose();
+                }
             }
             Place::Middle => *self = Self::begun(frame, fresh, end, is::OPEN | is::UNSEEN),
             // Counted is what comes to its beginning, and here what can be told for certain.
@@ -319,14 +340,24 @@ impl Conversation {
             *self = self.in_tls(is);
             self.record_left = 0;
         }
-        match self.speaks {
-            speaks::CLEAR => self.clear(frame, fresh, is_late),
+        // What comes late is judged by itself, and its successors go on from where they are.
+        let goes_on_from = (self.record_left, self.split, self.split_len);
+        if is_late {
+            self.lose();
+        }
+        let requests = match self.speaks {
+            speaks::CLEAR => self.clear(frame, fresh),
+            speaks::HTTP2 => self.http2(frame, fresh),
             _ => {
-                let requests = self.tls(frame, fresh, is_late);
+                let requests = self.tls(frame, fresh);
                 let is_doubted = is_doubted || self.has(is::DOUBTED | is::UNSEEN);
                 if is_doubted { self.or_clear(frame, fresh, requests) } else { requests }
             }
+        };
+        if is_late {
+            (self.record_left, self.split, self.split_len) = goes_on_from;
         }
+        requests
     }
 
     /// Where it is a guess that it is TLS, in which so many requests begin: what would be requests in the clear are some, and nothing else is
@@ -337,20 +368,23 @@ impl Conversation {
         if versions <= requests {
             return requests;
         }
-        self.counted(fresh);
+        self.counted(fresh.moment());
         versions
     }
 
-    /// Whether it has come farther than that one.
+    /// Whether the guard counts the segment by which it has come here from what was `known`, and which begins no request: each that is short,
+    /// or sent again, and of those by which a stream goes on one in [`ACCOUNTED_BYTES`]. None before the first request, where it is known what
+    /// that is: the server ends a handshake that goes on for long by itself.
     #[inline(always)]
-    pub const fn goes_on_from(&self, known: &Self) -> bool {
-        self.next != known.next
-    }
-
-    /// Whether no request was counted yet: the server ends a handshake that goes on for long by itself.
-    #[inline(always)]
-    pub const fn is_at_its_beginning(&self) -> bool {
-        self.has(is::OPEN)
+    pub const fn is_unaccounted(&self, segment: &Segment, known: Option<&Self>) -> bool {
+        let goes_on = match known {
+            Some(known) => self.next != known.next,
+            None => true,
+        };
+        let end = segment.sequence.wrapping_add(segment.payload_bytes);
+        let is_one_in_many = segment.sequence >> ACCOUNTED_SHIFT != end >> ACCOUNTED_SHIFT;
+        let is_handshake = self.has(is::OPEN) && self.record_left != tls::LOST;
+        (!goes_on || segment.payload_bytes < SHORT_BYTES || is_one_in_many) && !is_handshake
     }
 
     /// The conversation that begins with this segment, before it is judged.
@@ -365,12 +399,16 @@ impl Conversation {
             hole_end: end,
             control_at: fresh.said,
             is,
-            split_len: 1,
+            // Before its first byte is nothing; before what was not seen, something.
+            split_len: (is & is::UNSEEN == 0) as u8,
             ..Self::default()
         };
         match tls::record_at(frame, fresh.at, fresh.end) {
             Some(record) if record.is_handshake() => Self { speaks: speaks::TLS_HELLO, split_len: 0, ..newest },
             Some(_) => newest.in_tls(is),
+            None if is & is::UNSEEN == 0 && http2::is_preface(frame, fresh.at, fresh.end) => {
+                Self { speaks: speaks::HTTP2, record_left: http2::PREFACE_BYTES, split_len: 0, ..newest }
+            }
             None => newest,
         }
     }
@@ -474,12 +512,19 @@ impl Conversation {
         self.split_len = 0;
     }
 
-    /// A turn began, with this part of a segment.
+    /// A turn began, and was counted.
     #[inline(always)]
-    const fn counted(&mut self, fresh: Fresh) {
+    const fn counted(&mut self, moment: Moment) {
         self.is &= !(is::OPEN | is::FIRST);
-        self.heard = fresh.said;
-        self.counted_at = fresh.sequence;
+        self.turned(moment);
+    }
+
+    /// A turn began.
+    #[inline(always)]
+    const fn turned(&mut self, moment: Moment) {
+        self.is &= !is::IN_BODY;
+        self.heard = moment.said;
+        self.counted_at = moment.sequence;
     }
 
     /// How many bytes the server has said since the newest request, as far as 32 bits tell; none where it says that it has said

@@ -72,7 +72,7 @@ pub const fn of_all_sides(slot: u32) -> u32 {
 /// [`GUARDED_SEGMENTS_MIN`]. // docs/COUNTING.md has what was measured
 pub const GUARDED_SEGMENTS_PER_REQUEST: u64 = 64;
 
-/// However small the limit is: 100 MB of an upload are 6 400, see [`crate::conversation::is_accounted`].
+/// However small the limit is: 100 MB of an upload are 6 400, see [`crate::conversation::Conversation::is_unaccounted`].
 pub const GUARDED_SEGMENTS_MIN: u64 = 16_384;
 
 /// Segments that begin no request, as the guard of a limit of so many requests allows them, where a cell counts up to `most`.

@@ -2,10 +2,10 @@
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::programs::XdpContext;
-use ratelimit_common::conversation::{Conversation, Moment, Record, Sought, Walk, is_accounted};
+use ratelimit_common::conversation::{Conversation, Moment, Record, Sought, Step, Walk};
 
 use crate::maps;
-use crate::packet::XdpFrame;
+use crate::packet::{self, XdpFrame};
 
 /// What [`turn`] says of a segment.
 #[derive(Clone, Copy)]
@@ -90,29 +90,28 @@ extern "C" fn begins(ctx: *mut xdp_md, is_known: u32) -> u32 {
 #[inline(never)]
 extern "C" fn settle(passes: u32) -> u32 {
     let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return CONTINUES };
-    let goes_on = match pending.known_conversation() {
-        Some(known) => pending.conversation.goes_on_from(known),
-        None => true,
-    };
-    if is_accounted(&seen.segment(), goes_on) && !pending.conversation.is_at_its_beginning() {
+    let known = pending.known_conversation();
+    if pending.conversation.is_unaccounted(&seen.segment(), known.as_deref()) {
         return IS_UNACCOUNTED;
     }
-    if passes == 0 {
-        return 0;
-    }
-    match pending.known_conversation() {
-        Some(known) => {
+    match known {
+        Some(known) if passes != 0 => {
             *known = pending.conversation;
             CONTINUES
         }
-        None => 0,
+        Some(_) | None => 0,
     }
 }
 
 impl Walk for XdpFrame<'_> {
     #[inline(always)]
-    fn found_in_part(&self, start: u32, at: u32, end: u32, sought: Sought) -> u32 {
-        found_in_part(self.context(), start, at, end, sought as u32)
+    fn found(&self, at: u32, end: u32, sought: Sought) -> u32 {
+        found(self.context(), at, end, sought as u32)
+    }
+
+    #[inline(always)]
+    fn repeat<S: Step>(&self, most: u32, steps: &mut S) {
+        packet::repeat(self.context(), most, steps);
     }
 
     #[inline(always)]
@@ -125,14 +124,24 @@ impl Walk for XdpFrame<'_> {
         let word = u32::from(record.length) | u32::from(record.kind) << 16 | u32::from(record.begins_segment) << 24;
         record_of(conversation, word, moment.sequence, moment.said)
     }
+
+    #[inline(always)]
+    fn lost(&self, conversation: &mut Conversation, moment: Moment) -> u32 {
+        lost(conversation, moment.sequence, moment.said)
+    }
+
+    #[inline(always)]
+    fn headers(&self, conversation: &mut Conversation, at: u32, end: u32) -> u32 {
+        headers_in(self.context(), conversation, at, end)
+    }
 }
 
-/// [`Sought::found_in_part`], likewise.
+/// [`Sought::found`], likewise.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn found_in_part(ctx: *mut xdp_md, start: u32, at: u32, end: u32, sought: u32) -> u32 {
+extern "C" fn found(ctx: *mut xdp_md, at: u32, end: u32, sought: u32) -> u32 {
     let ctx = XdpContext::new(ctx);
-    self::sought(sought).found_in_part(&XdpFrame::new(&ctx), start, at, end)
+    self::sought(sought).found(&XdpFrame::new(&ctx), at, end)
 }
 
 /// [`Sought::is_at`], likewise.
@@ -155,4 +164,21 @@ extern "C" fn record_of(conversation: *mut Conversation, word: u32, sequence: u3
     let Some(conversation) = maps::place(conversation) else { return 0 };
     let record = Record { kind: (word >> 16) as u8, begins_segment: word >> 24 != 0, length: word as u16 };
     conversation.record(record, Moment { sequence, said })
+}
+
+/// [`Conversation::headers`], likewise.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn headers_in(ctx: *mut xdp_md, conversation: *mut Conversation, at: u32, end: u32) -> u32 {
+    let Some(conversation) = maps::place(conversation) else { return 0 };
+    let ctx = XdpContext::new(ctx);
+    conversation.headers(&XdpFrame::new(&ctx), at, end)
+}
+
+/// [`Conversation::lost`], likewise.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn lost(conversation: *mut Conversation, sequence: u32, said: u32) -> u32 {
+    let Some(conversation) = maps::place(conversation) else { return 0 };
+    conversation.lost(Moment { sequence, said })
 }

@@ -323,8 +323,8 @@ fn note_ban<S: Sources>(source: &S, generation: u32, index: u32) {
     }
 }
 
-/// Notes that a source has tried to connect as often as it may: from now on what proves nothing is refused, and each connection that is
-/// proven is counted. Its attempts pass, since anyone can forge them.
+/// Notes that a source has tried to connect as often as it may: from now on each connection that it completes is counted. The note refuses
+/// nothing, and its attempts pass, since anyone can forge them.
 #[inline(always)]
 fn suspect<S: Sources>(source: &S, generation: u32, at: LimitIndex) {
     let Some((limit, clock)) = at.limit(generation) else { return };

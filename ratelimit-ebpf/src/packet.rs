@@ -2,10 +2,12 @@
 
 use core::arch::asm;
 use core::cell::Cell;
+use core::ffi::c_void;
 
 use aya_ebpf::bindings::xdp_md;
-use aya_ebpf::helpers::generated::bpf_xdp_get_buff_len;
+use aya_ebpf::helpers::generated::{bpf_loop, bpf_xdp_get_buff_len};
 use aya_ebpf::programs::XdpContext;
+use ratelimit_common::conversation::Step;
 use ratelimit_common::packet::{self, Frame};
 
 use crate::maps::{self, Seen};
@@ -65,6 +67,29 @@ impl<'a> XdpFrame<'a> {
     pub(crate) fn known_len(&self) -> usize {
         self.len.get()
     }
+}
+
+/// What steps are taken on, for [`step`].
+#[repr(C)]
+struct Walked<S> {
+    ctx: *mut xdp_md,
+    steps: *mut S,
+}
+
+/// [`Walk::repeat`](ratelimit_common::conversation::Walk::repeat), by the kernel: the verifier walks one step, however many there may be.
+#[inline(always)]
+pub(crate) fn repeat<S: Step>(ctx: *mut xdp_md, most: u32, steps: &mut S) {
+    let mut walked = Walked { ctx, steps };
+    let step: extern "C" fn(u32, *mut Walked<S>) -> u64 = step::<S>;
+    // SAFETY: `step` is called with what is given here, and not any more when this returns.
+    unsafe { bpf_loop(most, step as *mut c_void, (&raw mut walked).cast(), 0) };
+}
+
+/// Takes one; 0 where there may be another.
+extern "C" fn step<S: Step>(_: u32, walked: *mut Walked<S>) -> u64 {
+    // SAFETY: what `repeat` gave the kernel, which calls this one at a time.
+    let (ctx, steps) = unsafe { (XdpContext::new((*walked).ctx), &mut *(*walked).steps) };
+    u64::from(!steps.step(&XdpFrame::new(&ctx)))
 }
 
 /// Parses the frame and keeps what it is; returns 0. A function of its own: the verifier walks it once and not once for each way

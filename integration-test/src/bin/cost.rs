@@ -109,6 +109,10 @@ fn rows() -> Vec<Row> {
         verdict,
     };
     let (one_request, requests) = (policy(&[limit(1, Unit::Requests)]), policy(&[limit(ENOUGH, Unit::Requests)]));
+    let refused = |name, frame: &[u8]| Row {
+        before: vec![other_port(segment(1000, GET))],
+        ..row(name, frame, &one_request, "over_limit")
+    };
     let ack = padded(frame(IPV4, v4(TCP, tcp(80, ACK))), 60);
     let body = segment(2000, &[0x55; 1400]);
     let vlan = tagged(&[(VLAN, 5)], IPV4, v4(TCP, tcp(80, SYN)));
@@ -124,13 +128,19 @@ fn rows() -> Vec<Row> {
             before: vec![segment(1000, GET), segment(9000, b"x")],
             ..row("not counted: late data, where requests are", &body, &requests, "not_counted")
         },
-        Row {
-            before: vec![other_port(segment(1000, GET))],
-            ..row("over the limit: requests, in the clear", &segment(1000, GET), &one_request, "over_limit")
-        },
+        refused("over the limit: requests, in the clear", &segment(1000, GET)),
         Row {
             before: [vec![other_port(segment(1000, GET))], tls()].concat(),
-            ..row("over the limit: requests, under TLS", &record(1400, 120), &one_request, "over_limit")
+            ..refused("over the limit: requests, under TLS", &record(1400, 120))
+        },
+        refused("over the limit: 1400 bytes of line ends", &segment(1000, &[b'\n'; 1400])),
+        refused("over the limit: 87 requests in one segment", &segment(1000, &b"A / HTTP/1.1\r\n\r\n".repeat(87))),
+        Row {
+            before: [vec![other_port(segment(1000, GET))], tls()].concat(),
+            ..refused(
+                "over the limit: 24 records",
+                &segment(1400, &[&[23, 3, 3, 0, 53][..], &[0x55; 53]].concat().repeat(24)),
+            )
         },
         row("over the limit: connections", &syn_v4, &connections, "over_limit"),
         row("over the limit: packets", &syn_v4, &policy(&[one_packet]), "over_limit"),

@@ -2,12 +2,15 @@
 
 use std::ops::Range;
 
+use super::frames::{self, Frames};
 use super::tls::{self, Tls};
 
 /// Farther away, it is another connection.
 const FAR: u32 = 1 << 23;
 /// `HTTP/1.1 100 Continue` and an empty line.
 pub(super) const CONTINUE: u32 = 25;
+/// Two interim answers in the clear.
+const INTERIM: u32 = 80;
 /// How many bytes before a version's `/` are its name.
 const NAME: &[u8] = b"HTTP";
 
@@ -24,6 +27,7 @@ pub(super) struct Conversation {
 #[derive(Clone, Debug)]
 enum Speaks {
     Clear(Clear),
+    Http2(Frames),
     Tls(Tls),
 }
 
@@ -34,6 +38,27 @@ struct Clear {
     last: Option<[u8; 4]>,
     /// A request was counted that had no version yet.
     is_ahead: bool,
+}
+
+/// What comes before the next record of TLS, or the next frame of HTTP/2.
+#[derive(Clone, Debug)]
+pub(super) enum Ahead {
+    /// So much of the last one.
+    Rest(usize),
+    /// The rest of its header, of which this was in the last segment.
+    Header(Vec<u8>),
+    /// It is unknown.
+    Lost,
+}
+
+impl Ahead {
+    /// Some bytes were never seen.
+    pub(super) fn leave_out(&mut self, bytes: usize) {
+        *self = match self {
+            Self::Rest(left) if bytes <= *left => Self::Rest(*left - bytes),
+            Self::Rest(_) | Self::Header(_) | Self::Lost => Self::Lost,
+        };
+    }
 }
 
 /// Where the client is in its talk with the server.
@@ -110,6 +135,7 @@ impl Conversation {
         let speaks = match tls::record(payload) {
             Some((tls::HANDSHAKE, _)) => Speaks::Tls(Tls::at_hello(moment)),
             Some(_) => Speaks::Tls(Tls::in_the_middle(moment)),
+            None if payload.starts_with(frames::PREFACE) => Speaks::Http2(Frames::behind_preface()),
             None => Speaks::Clear(Clear { last: Some([0; 4]), is_ahead: false }),
         };
         let turn = Turn { heard: moment.heard, at: moment.sequence, is_open: true, is_first: true };
@@ -122,6 +148,7 @@ impl Conversation {
     fn leave_out(&mut self, bytes: usize) {
         match &mut self.speaks {
             Speaks::Clear(clear) => clear.last = None,
+            Speaks::Http2(frames) => frames.leave_out(bytes),
             Speaks::Tls(tls) => tls.leave_out(self.turn, bytes),
         }
     }
@@ -130,6 +157,7 @@ impl Conversation {
     fn lose(&mut self) {
         match &mut self.speaks {
             Speaks::Clear(clear) => clear.last = None,
+            Speaks::Http2(frames) => frames.lose(),
             Speaks::Tls(tls) => tls.lose(),
         }
     }
@@ -138,6 +166,8 @@ impl Conversation {
         let Self { speaks, turn, .. } = self;
         match speaks {
             Speaks::Clear(clear) => clear.requests(turn, moment, &payload[repeated..], is_late),
+            Speaks::Http2(frames) if is_late => frames.apart(turn, moment, &payload[repeated..]),
+            Speaks::Http2(frames) => frames.requests(turn, moment, &payload[repeated..]),
             Speaks::Tls(tls) if is_late => tls.apart(turn, moment, payload),
             Speaks::Tls(tls) => tls.requests(turn, moment, payload, repeated),
         }
@@ -162,7 +192,7 @@ impl Clear {
             turn.takes(moment);
             return requests;
         }
-        let is_request = turn.is_open || turn.heard_since(moment) > CONTINUE;
+        let is_request = turn.is_open || turn.heard_since(moment) > INTERIM;
         if is_request {
             turn.takes(moment);
             self.is_ahead = true;
@@ -189,6 +219,8 @@ fn is_version(before: Option<[u8; 4]>, segment: &[u8], at: usize) -> bool {
         };
         byte.is_none_or(|byte| byte.eq_ignore_ascii_case(&NAME[4 - back]))
     });
+    // Behind its length, it is a name that TLS offers.
+    let is_offered = at > NAME.len() && segment[at - NAME.len() - 1] == 8;
     // Zero is a byte that is not there.
     let behind = |bytes: usize| segment.get(at + bytes).copied().filter(|byte| *byte != 0);
     let is_digit = |byte: Option<u8>| byte.is_none_or(|byte| byte.is_ascii_digit());
@@ -197,7 +229,7 @@ fn is_version(before: Option<[u8; 4]>, segment: &[u8], at: usize) -> bool {
     let rest: Vec<Option<u8>> =
         (4..9).map(behind).skip_while(|byte| byte.is_some_and(|byte| byte.is_ascii_digit())).collect();
     let end = rest.iter().find(|byte| !matches!(byte, Some(b' ' | b'\t')));
-    is_named && is_number && end.is_none_or(|end| matches!(end, None | Some(b'\r' | b'\n')))
+    is_named && !is_offered && is_number && end.is_none_or(|end| matches!(end, None | Some(b'\r' | b'\n')))
 }
 
 fn is_in(range: &Range<u32>, number: u32) -> bool {

@@ -1,6 +1,6 @@
 //! Requests under TLS, by the headers of its records: of HTTP/1, and of HTTP/2 by the lengths of its frames.
 
-use super::conversation::{CONTINUE, Moment, Turn};
+use super::conversation::{Ahead, CONTINUE, Moment, Turn};
 
 const CHANGE_CIPHER_SPEC: u8 = 20;
 pub(super) const HANDSHAKE: u8 = 22;
@@ -15,6 +15,8 @@ const OVERHEAD_1_3: usize = 17;
 /// Java adds 16 more, to its Finished too.
 const OVERHEAD_OF_JAVA: usize = 33;
 const FINISHED_OF_JAVA: usize = 85;
+/// Java's with the shorter hash, and others' with the longer one.
+const FINISHED_OF_EITHER: usize = 69;
 /// Taken for what is added where that is not known.
 const OVERHEAD_UNKNOWN: usize = 24;
 /// The longest record that a Finished message of TLS 1.2 is in, and the message.
@@ -28,7 +30,8 @@ const TAG: usize = 16;
 /// What TLS 1.3 sends at an end.
 const ALERT: usize = 2;
 /// Nothing that a server says while a body is sent is as much, and one more byte for each so many of the body.
-const ANSWER_MIN: u32 = 1_000;
+const ANSWER_MIN: u32 = 240;
+const FIRST_ANSWER_MIN: u32 = 1_000;
 const BODY_PER_HEARD: u32 = 32;
 /// A body that was held back for `100 Continue`.
 const BODY_MIN: usize = 8192;
@@ -39,8 +42,10 @@ const TICKETS_MAX: u32 = 2100;
 /// What a server says behind a preface, without tickets and with them; and twice, to a body.
 const SETTINGS: u32 = 150;
 const TICKETS_AND_SETTINGS: u32 = 690;
-const INTERIM: u32 = 120;
-const TICKET: std::ops::RangeInclusive<u32> = 240..=290;
+const INTERIM: u32 = 130;
+/// A server's first flight, without a certificate.
+const RESUMED_MAX: u32 = 400;
+const TICKET: std::ops::RangeInclusive<u32> = 240..=300;
 
 /// HTTP/2's frames, in bytes: the acknowledgement of settings; those of control that may be free one by one; two in one record; and what a
 /// server has said before a window is made larger.
@@ -50,7 +55,7 @@ const CONTROL_MAX: usize = 17;
 const CONTROL_TWICE: usize = 26;
 const WINDOW: u32 = 16_384;
 /// How many of them are free without that, and among how many records the acknowledgement is.
-const CONTROLS_FREE: u32 = 3;
+const CONTROLS_FREE: usize = 3;
 const ACK_AMONG: usize = 32;
 /// The longest beginning of HTTP/2 without a request.
 const PREFACE_MAX: usize = 90;
@@ -62,9 +67,10 @@ const HEADERS_SHORT: usize = 64;
 const HEADERS_ALIKE: usize = 16;
 const LATER_HEADERS_MAX: usize = 700;
 const HEADERS_MAX: usize = 4096;
-/// A record of a body that is as long as they are sent, and what is left of a body's frame behind it.
-const FULL_RECORD: usize = 16_300;
-const BODY_REST: usize = 42;
+/// Of which a browser sends many at once, none a request.
+const PRIORITY: usize = 14;
+/// Behind so many as long as each other, more are requests.
+const ALIKE: u32 = 2;
 /// Streams that a server takes at once.
 const STREAMS_MAX: usize = 128;
 
@@ -75,11 +81,14 @@ pub(super) struct Tls {
     overhead: usize,
     /// Records of application data, early or behind the handshake.
     records: usize,
-    /// Those that may be of the handshake's end so far, of which the client had heard the same when it sent the first.
+    /// Those that may be of the handshake's end so far, or any where it did not say what encryption adds; and what the client had
+    /// heard when it sent the first.
     ending: usize,
     ending_heard: u32,
     /// Has sent what is as long as an alert, of which there is one.
     is_alerted: bool,
+    /// The server sends one ticket at most: it showed no certificate, or has sent the first.
+    has_one_ticket: bool,
     ahead: Ahead,
     http2: Http2,
 }
@@ -92,17 +101,17 @@ struct Http2 {
     /// Its preface was counted for the request behind it.
     is_preface_counted: bool,
     is_acknowledged: bool,
-    /// How long the newest record was, if it was part of a body by that.
-    body_before: usize,
+    /// Since the newest request, a record was too long for headers.
+    is_in_body: bool,
     /// Two frames of control were free at one time.
     is_pair: bool,
     /// The newest may be a request.
     is_owed: bool,
     /// What was heard when a frame of control was last taken for an answer's.
     control_heard: u32,
-    /// Frames of control that were free without an answer.
-    controls: u32,
-    /// Of this turn, 2 at most.
+    /// Frames of control that may still be free without an answer.
+    controls_left: usize,
+    /// Of this turn, 2 at most; or those that are as long as each other.
     headers: u32,
     /// Length of the newest.
     headers_bytes: usize,
@@ -113,17 +122,6 @@ enum Phase {
     Hello,
     Changed,
     Finished,
-}
-
-/// What comes before the next record.
-#[derive(Clone, Debug)]
-enum Ahead {
-    /// So much of the last one.
-    Rest(usize),
-    /// The rest of its header, of which this was in the last segment.
-    Header(Vec<u8>),
-    /// Nobody knows.
-    Lost,
 }
 
 /// A record's type and length, where the bytes begin with one.
@@ -148,12 +146,12 @@ impl Tls {
             is_offered: false,
             is_spoken: false,
             is_preface_counted: false,
-            body_before: 0,
+            is_in_body: false,
             is_pair: false,
             is_owed: false,
             is_acknowledged: false,
             control_heard: moment.heard,
-            controls: 0,
+            controls_left: 0,
             headers: 0,
             headers_bytes: 0,
         };
@@ -164,6 +162,7 @@ impl Tls {
             ending: 0,
             ending_heard: moment.heard,
             is_alerted: false,
+            has_one_ticket: false,
             ahead: Ahead::Rest(0),
             http2,
         }
@@ -175,16 +174,14 @@ impl Tls {
         tls.phase = Phase::Finished;
         tls.overhead = OVERHEAD_UNKNOWN;
         tls.records = ACK_AMONG;
+        tls.http2.controls_left = CONTROLS_FREE;
         tls.http2.is_offered = true;
         tls
     }
 
     /// Some bytes were never seen.
     pub(super) fn leave_out(&mut self, turn: Turn, bytes: usize) {
-        self.ahead = match self.ahead {
-            Ahead::Rest(left) if bytes <= left => Ahead::Rest(left - bytes),
-            Ahead::Rest(_) | Ahead::Header(_) | Ahead::Lost => Ahead::Lost,
-        };
+        self.ahead.leave_out(bytes);
         // The end of the handshake is among them, which only TLS 1.3 sends without having waited.
         if self.phase != Phase::Finished {
             self.finish(turn.heard, OVERHEAD_1_3);
@@ -257,20 +254,41 @@ impl Tls {
     }
 
     /// Where nobody knows where records begin, turns alone tell.
-    fn turn_alone(&self, turn: &mut Turn, moment: Moment) -> u64 {
+    fn turn_alone(&mut self, turn: &mut Turn, moment: Moment) -> u64 {
         let heard = turn.heard_since(moment);
         let is_first = turn.is_open && self.phase == Phase::Finished;
-        if !is_first && heard <= self.no_answer() {
+        let is_answer = if self.http2.is_in_body { self.is_answer(*turn, moment) } else { heard > self.no_answer() };
+        if !is_first && !is_answer {
             return 0;
         }
         let are_tickets = turn.is_first && !is_first && TICKETS.contains(&heard);
-        turn.takes(moment);
+        self.takes(turn, moment);
         u64::from(!are_tickets)
     }
 
     /// A record that is no answer: `100 Continue`, or frames of control.
     fn no_answer(&self) -> u32 {
-        CONTINUE + u32::try_from(HEADER + self.overhead).expect("some bytes")
+        // A server adds no more than others, whatever its client does.
+        let overhead = if self.is_1_3() { OVERHEAD_1_3 } else { self.overhead };
+        CONTINUE + u32::try_from(HEADER + overhead).expect("some bytes")
+    }
+
+    /// A request is counted, so its body is still to come.
+    fn takes(&mut self, turn: &mut Turn, moment: Moment) {
+        turn.takes(moment);
+        self.http2.is_in_body = false;
+    }
+
+    /// The same of HTTP/2, which does not ask for the first.
+    fn turns(&mut self, turn: &mut Turn, moment: Moment) {
+        (turn.heard, turn.at, turn.is_first) = (moment.heard, moment.sequence, false);
+        self.http2.is_in_body = false;
+    }
+
+    /// Whether the server has said more than it says while a body of that much is sent.
+    fn is_answer(&self, turn: Turn, moment: Moment) -> bool {
+        let least = if turn.is_first { FIRST_ANSWER_MIN } else { ANSWER_MIN };
+        turn.heard_since(moment) > least + moment.sequence.wrapping_sub(turn.at) / BODY_PER_HEARD
     }
 
     fn record(&mut self, turn: &mut Turn, moment: Moment, (kind, length): (u8, usize), begins: bool) -> u64 {
@@ -296,6 +314,7 @@ impl Tls {
                 self.ending += 1;
                 if length <= FINISHED_1_3_MAX || length % PADDING == TAG || self.ending >= FINISHED_AMONG {
                     let overhead = if length == FINISHED_OF_JAVA { OVERHEAD_OF_JAVA } else { OVERHEAD_1_3 };
+                    self.ending = usize::from(length == FINISHED_OF_EITHER);
                     self.finished(turn, moment, overhead);
                 }
             }
@@ -306,22 +325,17 @@ impl Tls {
 
     /// What the server has said so far is of the handshake.
     fn finished(&mut self, turn: &mut Turn, moment: Moment, overhead: usize) {
+        self.has_one_ticket = (1..RESUMED_MAX).contains(&moment.heard.wrapping_sub(turn.heard));
         (turn.heard, turn.at) = (moment.heard, moment.sequence);
         self.finish(moment.heard, overhead);
     }
 
     fn finish(&mut self, heard: u32, overhead: usize) {
         (self.phase, self.overhead, self.records) = (Phase::Finished, overhead, 0);
-        (self.http2.control_heard, self.http2.headers) = (heard, 0);
+        (self.http2.control_heard, self.http2.headers, self.http2.controls_left) = (heard, 0, CONTROLS_FREE);
     }
 
     fn data(&mut self, turn: &mut Turn, moment: Moment, length: usize, begins: bool) -> u64 {
-        let answered = moment.heard.wrapping_sub(self.http2.control_heard);
-        let is_owed = std::mem::take(&mut self.http2.is_owed) && answered > self.no_answer();
-        u64::from(is_owed) + self.of_data(turn, moment, length, begins)
-    }
-
-    fn of_data(&mut self, turn: &mut Turn, moment: Moment, length: usize, begins: bool) -> u64 {
         let bytes = length.saturating_sub(self.overhead);
         let is_among_first = self.records < ACK_AMONG;
         self.records = (self.records + 1).min(ACK_AMONG);
@@ -329,53 +343,76 @@ impl Tls {
             self.is_alerted = true;
             return 0;
         }
+        let answered = moment.heard.wrapping_sub(self.http2.control_heard);
+        let is_owed = self.http2.is_owed && answered > self.no_answer();
+        self.http2.is_owed &= !is_owed;
+        u64::from(is_owed) + self.of_data(turn, moment, bytes, begins, is_among_first)
+    }
+
+    fn of_data(&mut self, turn: &mut Turn, moment: Moment, bytes: usize, begins: bool, is_among_first: bool) -> u64 {
+        if self.http2.is_in_body {
+            self.http2.is_spoken |= self.http2.is_offered && bytes == SETTINGS_ACK;
+            if self.http2.is_spoken && !self.is_answer(*turn, moment) {
+                return 0;
+            }
+        }
         // The first of all is the preface, however long it is.
-        let no_answer = self.no_answer();
-        if self.http2.is_offered
-            && !turn.is_open
-            && self.http2.is_control(*turn, moment, bytes, is_among_first, no_answer)
-        {
+        if self.http2.is_offered && !turn.is_open && self.is_control(*turn, moment, bytes, is_among_first) {
             return 0;
         }
-        if self.http2.is_spoken {
-            return self.http2(turn, moment, bytes);
-        }
-        self.http1(turn, moment, bytes, begins)
+        let requests = match self.http2.is_spoken {
+            true => self.http2(turn, moment, bytes),
+            false => self.http1(turn, moment, bytes, begins),
+        };
+        self.http2.is_in_body |= bytes > HEADERS_MAX;
+        requests
     }
 
     fn http1(&mut self, turn: &mut Turn, moment: Moment, bytes: usize, begins: bool) -> u64 {
         let heard = turn.heard_since(moment);
         if turn.is_open {
             // What was heard before it are the tickets.
-            let is_first = turn.is_first && heard == 0;
-            turn.takes(moment);
+            let is_second_to_come = TICKET.contains(&heard);
+            self.has_one_ticket |= is_second_to_come;
+            let is_first = turn.is_first && (heard == 0 || is_second_to_come);
+            self.takes(turn, moment);
             turn.is_first = is_first;
+            self.http2.headers = 1;
             self.http2.is_preface_counted |= self.http2.is_offered && bytes <= PREFACE_MAX;
             return 1;
         }
-        if heard == 0 || !begins && !is_answer(*turn, moment) {
-            self.http2.is_preface_counted = false;
+        let is_body = bytes >= BODY_MIN || self.http2.is_in_body;
+        let is_interim = is_body && (1..=INTERIM).contains(&heard);
+        let is_rest = self.http2.is_in_body && bytes < HTTP1_MIN && heard > self.no_answer();
+        let is_no_interim = is_interim && heard != self.no_answer();
+        if self.http2.is_offered && (is_no_interim || is_rest && !self.is_answer(*turn, moment)) {
+            self.http2.is_spoken = true;
             return 0;
         }
-        if heard <= self.no_answer() {
-            self.http2.is_preface_counted = false;
+        if is_interim {
             return 0;
         }
-        if bytes >= BODY_MIN && heard <= INTERIM {
-            return 0;
+        if heard <= self.no_answer() || !begins && heard <= INTERIM {
+            self.http2.is_preface_counted = false;
+            return u64::from(self.http2.is_one_of_many(bytes));
         }
         // Behind its handshake a server of TLS 1.3 sends tickets, and one of HTTP/2 settings, which are no answer.
         let is_preface_counted = self.http2.is_preface_counted;
         let are_settings = is_preface_counted && heard <= SETTINGS;
-        let with_settings = is_preface_counted && (*TICKET.start()..=TICKETS_AND_SETTINGS).contains(&heard);
-        let are_alone = TICKETS.contains(&heard) || bytes >= BODY_MIN && heard <= TICKETS_MAX;
+        let most = TICKETS_AND_SETTINGS - if self.has_one_ticket { *TICKET.end() } else { 0 };
+        let with_settings = is_preface_counted && (*TICKET.start()..=most).contains(&heard);
+        let are_alone = !self.has_one_ticket && TICKETS.contains(&heard) || bytes >= BODY_MIN && heard <= TICKETS_MAX;
         let are_tickets = are_settings || self.is_1_3() && turn.is_first && (are_alone || with_settings);
-        turn.is_first = false;
+        // After one, there may be another.
+        turn.is_first &= are_tickets && TICKET.contains(&heard);
+        let is_first = turn.is_first;
         if self.http2.is_offered && !are_tickets && (HEADERS_MIN..HTTP1_MIN).contains(&bytes) {
             self.http2.is_spoken = true;
             return self.http2(turn, moment, bytes);
         }
-        turn.takes(moment);
+        self.takes(turn, moment);
+        turn.is_first = is_first;
+        (self.http2.headers, self.http2.headers_bytes) = (1, 0);
         if are_tickets {
             self.http2.is_preface_counted = false;
         }
@@ -388,84 +425,124 @@ impl Tls {
 
     /// A record that may be headers.
     fn http2(&mut self, turn: &mut Turn, moment: Moment, bytes: usize) -> u64 {
-        let before = std::mem::take(&mut self.http2.body_before);
-        let is_rest = before >= FULL_RECORD && bytes <= BODY_REST || before > HEADERS_MAX && bytes < HEADERS_MIN;
-        if bytes > HEADERS_MAX || is_rest {
-            self.http2.body_before = bytes;
-            let is_answered = is_answer(*turn, moment);
+        if bytes > HEADERS_MAX {
+            let is_answered = self.is_answer(*turn, moment);
             if is_answered {
-                (turn.heard, turn.at) = (moment.heard, moment.sequence);
+                self.turns(turn, moment);
             }
             return u64::from(is_answered);
         }
         let is_turn = turn.heard_since(moment) > self.no_answer();
-        let http2 = &mut self.http2;
+        self.http2.is_owed = false;
         if is_turn {
-            (turn.heard, turn.at) = (moment.heard, moment.sequence);
-            http2.headers = 0;
+            self.turns(turn, moment);
+            self.http2.headers = 0;
         }
         if bytes < HEADERS_MIN {
             return u64::from(is_turn);
         }
+        let http2 = &mut self.http2;
         let (before, known) = (http2.headers, http2.headers_bytes);
-        http2.headers = (before + 1).min(2);
+        http2.headers = before.max((before + 1).min(2));
+        if std::mem::take(&mut http2.is_preface_counted) {
+            // The preface was counted for it.
+            (http2.headers_bytes, http2.headers) = (bytes, 1);
+            return 0;
+        }
         if before == 0 && (HEADERS_MIN..=HEADERS_SHORT).contains(&known) && bytes > known && bytes.is_multiple_of(known)
         {
-            return (bytes / known).min(STREAMS_MAX) as u64;
+            let several = (bytes / known).min(STREAMS_MAX);
+            http2.earns(several);
+            return several as u64;
         }
         let is_body = match before {
             0 => false,
-            1 => bytes.abs_diff(known) > HEADERS_ALIKE || bytes > LATER_HEADERS_MAX,
+            1 => known == 0 || bytes.abs_diff(known) > HEADERS_ALIKE || bytes > LATER_HEADERS_MAX,
             _ => bytes > LATER_HEADERS_MAX,
         };
         if is_body {
             return 0;
         }
+        if before > 0 {
+            http2.earns(1);
+        }
         http2.headers_bytes = bytes;
-        // The preface was counted for it.
-        u64::from(!std::mem::take(&mut http2.is_preface_counted))
+        1
+    }
+
+    /// Whether a record as long is a frame of control, which is free: once where all have to send it, after much was heard, or rarely.
+    fn is_control(&mut self, turn: Turn, moment: Moment, bytes: usize, is_among_first: bool) -> bool {
+        let no_answer = self.no_answer();
+        let http2 = &mut self.http2;
+        let without_padding =
+            bytes.checked_sub(OVERHEAD_OF_JAVA - OVERHEAD_1_3).filter(|_| self.ending > 0 && !http2.is_spoken);
+        let is_of_java = without_padding == Some(SETTINGS_ACK);
+        if (bytes == SETTINGS_ACK || is_of_java) && is_among_first && !http2.is_acknowledged {
+            (http2.is_spoken, http2.is_acknowledged) = (true, true);
+            if is_of_java {
+                self.overhead = OVERHEAD_OF_JAVA;
+            }
+            return true;
+        }
+        let is_window_of_java = http2.is_preface_counted && without_padding == Some(CONTROL[0]);
+        if is_window_of_java || bytes == PRIORITY && http2.headers_bytes > PRIORITY + HEADERS_ALIKE {
+            return http2.spends();
+        }
+        if !CONTROL.contains(&bytes) && ![SETTINGS_ACK, CONTROL_TWICE].contains(&bytes) {
+            return false;
+        }
+        let since_control = moment.heard.wrapping_sub(http2.control_heard);
+        let heard = turn.heard_since(moment);
+        if heard >= WINDOW && since_control >= WINDOW {
+            (http2.control_heard, http2.is_pair) = (moment.heard, false);
+            return true;
+        }
+        // Two at one time, and not three, are of one stream, and of the connection.
+        if heard >= WINDOW && since_control == 0 && !http2.is_pair {
+            http2.is_pair = true;
+            return true;
+        }
+        if bytes == CONTROL_TWICE {
+            return false;
+        }
+        // So many come unasked, whatever was said before.
+        if bytes == CONTROL[0] && http2.spends() {
+            return true;
+        }
+        if since_control == 0 && http2.is_owed {
+            return true;
+        }
+        let no_answer = if bytes == SETTINGS_ACK { SETTINGS } else { no_answer };
+        // What else is as long may be a request: it is one if the server answers it. Several at one time are not told apart.
+        if heard > no_answer && since_control != 0 {
+            (http2.is_owed, http2.control_heard) = (true, moment.heard);
+            return true;
+        }
+        heard <= no_answer && bytes != http2.headers_bytes || http2.spends()
     }
 }
 
 impl Http2 {
-    /// Whether a record as long is a frame of control, which is free: once where all have to send it, after much was heard, or rarely.
-    fn is_control(&mut self, turn: Turn, moment: Moment, bytes: usize, is_among_first: bool, no_answer: u32) -> bool {
-        if bytes == SETTINGS_ACK && is_among_first && !self.is_acknowledged {
-            (self.is_spoken, self.is_acknowledged) = (true, true);
-            return true;
-        }
-        if !CONTROL.contains(&bytes) && bytes != CONTROL_TWICE {
-            return false;
-        }
-        let since_control = moment.heard.wrapping_sub(self.control_heard);
-        let heard = turn.heard_since(moment);
-        if heard >= WINDOW && since_control >= WINDOW {
-            (self.control_heard, self.is_pair) = (moment.heard, false);
-            return true;
-        }
-        // Two at one time, and not three, are of one stream, and of the connection.
-        if heard >= WINDOW && since_control == 0 && !self.is_pair {
-            self.is_pair = true;
-            return true;
-        }
-        // So many come unasked, whatever was said before.
-        let is_window = bytes == CONTROL[0] && self.controls < CONTROLS_FREE;
-        if bytes == CONTROL_TWICE {
-            return false;
-        }
-        // What else is as long may be a request: it is one if the server answers it. Several at one time are not told apart.
-        if !is_window && heard > no_answer && since_control != 0 {
-            (self.is_owed, self.control_heard) = (true, moment.heard);
-            return true;
-        }
-        let is_free = self.controls < CONTROLS_FREE;
-        self.controls += 1;
-        is_free
+    /// Each stream beside others may be reset.
+    fn earns(&mut self, streams: usize) {
+        self.controls_left = (self.controls_left + streams).min(255);
     }
-}
 
-/// Whether the server has said more than it says while a body of that much is sent.
-fn is_answer(turn: Turn, moment: Moment) -> bool {
-    let sent = moment.sequence.wrapping_sub(turn.at);
-    turn.heard_since(moment) > ANSWER_MIN + sent / BODY_PER_HEARD
+    /// One more is free, if there is one.
+    fn spends(&mut self) -> bool {
+        let is_left = self.controls_left > 0;
+        self.controls_left = self.controls_left.saturating_sub(1);
+        is_left
+    }
+
+    /// Before it is known that HTTP/2 is spoken: whether it is as long as the two before it.
+    fn is_one_of_many(&mut self, bytes: usize) -> bool {
+        let may_be = self.is_offered && (HEADERS_MIN..=LATER_HEADERS_MAX).contains(&bytes);
+        let is_alike = may_be && bytes.abs_diff(self.headers_bytes) <= 1;
+        self.headers = if is_alike { self.headers + 1 } else { 1 };
+        self.headers_bytes = bytes;
+        let is_one = self.headers > ALIKE;
+        self.is_spoken |= is_one;
+        is_one
+    }
 }

@@ -2,12 +2,17 @@
 //! whatever the method is; and a turn that has none counts as one.
 
 use super::search::{Sought, word};
-use super::{CONTINUE_BYTES, Conversation, Fresh, Walk, is};
+use super::{Conversation, Fresh, Walk, is};
 use crate::packet::Frame;
 
 /// `HTTP`, in any case: servers differ.
 const NAME: u32 = u32::from_le_bytes(*b"http");
 const NAME_BYTES: u32 = 4;
+/// How long `http/1.1` is, as ALPN says before it (RFC 7301).
+const ALPN_LENGTH: u8 = 8;
+/// Two interim answers, as of a proxy and of what is behind it, while a body is sent. An answer may be as short, but what follows it is a
+/// request only with a version.
+const INTERIM_BYTES_MAX: u32 = 80;
 const LOWER_CASE: u32 = 0x2020_2020;
 
 /// Whether this `/`, the byte before `next`, is that of a version which ends a line. `start` is where the segment's payload begins: of what
@@ -22,6 +27,12 @@ pub(super) fn is_version<F: Frame>(frame: &F, start: u32, next: u32, end: u32) -
     #[expect(clippy::cast_possible_truncation, reason = "the lowest four bytes")]
     let known = (u64::from(u32::MAX) << missing) as u32;
     if (u32::from_le_bytes(name) | LOWER_CASE) & known != NAME & known {
+        return false;
+    }
+    // In a ClientHello it is a protocol's name, behind its length.
+    if before > NAME_BYTES
+        && let Some([ALPN_LENGTH, _]) = frame.bytes::<2>(next as usize - 6)
+    {
         return false;
     }
     // Zeros stand for what is in the next segment.
@@ -52,21 +63,19 @@ const fn ends_line(rest: [u8; 5]) -> bool {
 
 impl Conversation {
     #[inline(always)]
-    pub(super) fn clear<F: Walk>(&mut self, frame: &F, fresh: Fresh, is_late: bool) -> u32 {
-        let found = self.versions(frame, fresh, is_late);
-        if !is_late {
-            self.keep_last(frame, fresh);
-        }
+    pub(super) fn clear<F: Walk>(&mut self, frame: &F, fresh: Fresh) -> u32 {
+        let found = self.versions(frame, fresh);
+        self.keep_last(frame, fresh);
         if found != 0 {
             let requests = found - self.has(is::AHEAD) as u32;
             self.is &= !is::AHEAD;
-            self.counted(fresh);
+            self.counted(fresh.moment());
             return requests;
         }
         // Whatever a turn begins with is a request, so that to cut its first line in two is no way around, unless the server has
         // said no more than that the body may come.
-        if self.has(is::OPEN) || self.heard_since(fresh.said) > CONTINUE_BYTES {
-            self.counted(fresh);
+        if self.has(is::OPEN) || self.heard_since(fresh.said) > INTERIM_BYTES_MAX {
+            self.counted(fresh.moment());
             self.is |= is::AHEAD;
             return 1;
         }
@@ -75,9 +84,9 @@ impl Conversation {
 
     /// How many versions end a line here, but for those of which the bytes before this segment say that they are none.
     #[inline(always)]
-    fn versions<F: Walk>(&self, frame: &F, fresh: Fresh, is_late: bool) -> u32 {
+    fn versions<F: Walk>(&self, frame: &F, fresh: Fresh) -> u32 {
         let mut found = frame.found(fresh.at, fresh.end, Sought::Version);
-        if found == 0 || is_late || self.split_len == 0 {
+        if found == 0 || self.split_len == 0 {
             return found;
         }
         let Some(first) = word(frame, fresh.at, fresh.end) else { return found };

@@ -1,16 +1,12 @@
-//! Looking for a byte in a payload, a word at a time.
+//! Looking for versions and names in a payload, a word at a time.
 
-use super::{Walk, clear, tls};
+use super::{Step, Walk, clear, tls};
 use crate::packet::Frame;
 
-/// How much is searched at once: a segment on Ethernet.
-const PART_BYTES: u32 = 1536;
+const WORD_BYTES: u32 = 8;
 
-/// How many of these a segment has at most: jumbo frames have six.
-pub(super) const PARTS_MAX: u32 = 6;
-
-/// Steps of a search: a word of 8 bytes, or a byte that was looked for, in each.
-const STEPS_MAX: u32 = PART_BYTES / 8 + 64;
+/// Words of a step.
+const WORDS: u32 = 8;
 
 /// The shortest request: `A / HTTP/1.1` and two lines' ends.
 const REQUEST_BYTES_MIN: u32 = 16;
@@ -50,18 +46,27 @@ pub enum Sought {
 }
 
 impl Sought {
-    /// Where in this word it may be: the top bit of each byte that it is found by. `last` are the two bytes before the word, and `unseen` is
-    /// which of the word's bytes have none of the payload before them. What is before a byte is looked at too: slashes alone are many in
-    /// dates and paths, and each would cost a step.
+    /// What it is found by.
     #[inline(always)]
-    const fn hits(self, word: u64, last: u32, unseen: u64) -> u64 {
-        let (before, before_that) = ((word << 8) | (last as u64 >> 8), (word << 16) | last as u64);
+    const fn byte(self) -> u8 {
+        match self {
+            Self::Version => b'/',
+            Self::Http2 => b'h',
+        }
+    }
+
+    /// Which of the hits in this word may be it, by the two bytes before each: the top bit of each byte. `last` are the two before the word, and
+    /// `unseen` is which of the word's bytes have none of the payload before them. Slashes alone are many in dates and paths, and each would
+    /// cost a step.
+    #[inline(always)]
+    const fn likely(self, hits: u64, word: u64, last: u16, unseen: u64) -> u64 {
+        let (before, before_that) = ((word << 8) | (last >> 8) as u64, (word << 16) | last as u64);
         match self {
             Self::Version => {
                 let (before, before_that) = (before | EVERY_CAPITAL, before_that | EVERY_CAPITAL);
-                equal(word, b'/') & (equal(before, b'p') & equal(before_that, b't') | unseen)
+                hits & (equal(before, b'p') & equal(before_that, b't') | unseen)
             }
-            Self::Http2 => equal(word, b'h') & (equal(before, 2) | unseen),
+            Self::Http2 => hits & (equal(before, 2) | unseen),
         }
     }
 
@@ -74,54 +79,62 @@ impl Sought {
         }
     }
 
-    /// How many there are from `at` to `end`, where a payload begins and ends.
+    /// How many there are from `at` to `end`, where a payload begins and ends. A step is taken for some words, and for each request that there
+    /// may be. Who fills a payload with what it is found by hides nothing behind it: as many count as may be in the rest.
     #[inline(always)]
     pub fn found<F: Walk>(self, frame: &F, at: u32, end: u32) -> u32 {
-        let mut count = 0;
-        for part in 0..PARTS_MAX {
-            let from = at + part * PART_BYTES;
-            if from >= end {
-                break;
-            }
-            count = frame.forget_u32(count + frame.found_in_part(at, from, end, self));
-        }
-        count
+        let mut search = Search { sought: self, start: at, at, end, count: 0 };
+        let bytes = end.saturating_sub(at);
+        frame.repeat(bytes.div_ceil(WORD_BYTES * WORDS) + bytes / REQUEST_BYTES_MIN + 1, &mut search);
+        search.count + end.saturating_sub(search.at) / REQUEST_BYTES_MIN
     }
+}
 
-    /// How many there are in the part that begins at `at`, of a payload from `start` to `end`. Who fills a segment with the byte that is looked
-    /// for hides nothing behind it: where the search has to end for that, as many as may be in the rest.
+/// A search under way.
+#[repr(C)]
+pub(super) struct Search {
+    sought: Sought,
+    start: u32,
+    at: u32,
+    end: u32,
+    count: u32,
+}
+
+impl Step for Search {
+    /// Goes on to the next place where it may be, or by as many words as there are in a step.
     #[inline(always)]
-    pub fn found_in_part<F: Walk>(self, frame: &F, start: u32, at: u32, end: u32) -> u32 {
-        let part_end = at + PART_BYTES;
-        let part_end = if part_end < end { part_end } else { end };
-        // What is before the payload may be in the segment before. Headers of more than two bytes can be read there.
-        let before = frame.bytes::<2>(at.saturating_sub(2) as usize).unwrap_or_default();
-        let (mut count, mut at, mut last, mut unseen) =
-            (0, at, u32::from(u16::from_le_bytes(before)), if at == start { 0xffff } else { 0 });
-        for _ in 0..STEPS_MAX {
-            if at >= part_end {
-                return count;
+    fn step<F: Walk>(&mut self, frame: &F) -> bool {
+        let Self { sought, start, mut at, end, .. } = *self;
+        for _ in 0..WORDS {
+            let Some(word) = word(frame, at, end) else {
+                self.at = end;
+                return false;
+            };
+            let hits = equal(word, sought.byte());
+            if hits != 0 {
+                let hit = likely(sought, frame, start, at, word, hits);
+                if hit != 0 {
+                    self.at = at + hit.trailing_zeros() / 8 + 1;
+                    self.count += frame.is_at(sought, start, self.at, end) as u32;
+                    return true;
+                }
             }
-            let Some(word) = word(frame, at, end) else { return count };
-            let hit = self.hits(word, last, unseen as u64);
-            if hit == 0 {
-                at = frame.forget_u32(at + 8);
-                last = frame.forget_u32((word >> 48) as u32);
-                unseen = frame.forget_u32(0);
-                continue;
-            }
-            let before_hit = hit.trailing_zeros() / 8;
-            at = frame.forget_u32(at + before_hit + 1);
-            if at > part_end {
-                return count;
-            }
-            unseen = frame.forget_u32((unseen >> (8 * (before_hit & 3))) >> 8);
-            // Nothing is found twice within two bytes.
-            last = 0;
-            if frame.is_at(self, start, at, end) {
-                count = frame.forget_u32(count + 1);
-            }
+            at = frame.forget_u32(at + WORD_BYTES);
         }
-        count + part_end.saturating_sub(at) / REQUEST_BYTES_MIN
+        self.at = at;
+        true
     }
+}
+
+/// [`Sought::likely`] of the word that is here.
+#[inline(always)]
+fn likely<F: Frame>(sought: Sought, frame: &F, start: u32, at: u32, word: u64, hits: u64) -> u64 {
+    // What is before the payload may be in the segment before. Headers of more than two bytes can be read there.
+    let last = frame.bytes::<2>(at.saturating_sub(2) as usize).unwrap_or_default();
+    let unseen = match at - start {
+        0 => 0xffff,
+        1 => 0xff,
+        _ => 0,
+    };
+    sought.likely(hits, word, u16::from_le_bytes(last), unseen)
 }

@@ -456,3 +456,70 @@ fn no_bytes_whatever_make_it_panic_or_count_without_bound() {
         }
     }
 }
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A frame of HTTP/2 of this type, with so many bytes behind its header.
+fn frame_of(kind: u8, len: u16) -> Vec<u8> {
+    let [high, low] = len.to_be_bytes();
+    [&[0, high, low, kind, 0, 0, 0, 0, 1][..], &vec![0x82; usize::from(len)]].concat()
+}
+
+#[test]
+fn each_stream_of_http2_in_the_clear_counts_and_its_control_does_not() {
+    let (settings, headers, body) = (frame_of(4, 18), frame_of(1, 5), frame_of(0, 9_000));
+    let mut client = Client::new();
+    assert_eq!(client.sends(&[PREFACE, &settings, &headers].concat()), 1);
+    assert_eq!(client.hears(ANSWER).sends(&frame_of(4, 0)), 0, "settings acknowledged");
+    for _ in 0..5 {
+        assert_eq!(client.hears(ANSWER).sends(&headers), 1);
+    }
+    assert_eq!(client.sends(&headers.repeat(100)), 100, "streams of one segment");
+    let mut upload = [headers.clone(), body].concat();
+    upload.extend(frame_of(8, 4));
+    upload.extend(&headers);
+    assert_eq!(upload.chunks(1448).map(|payload| client.hears(ANSWER).sends(payload)).sum::<u32>(), 2);
+}
+
+#[test]
+fn a_preface_alone_counts_in_the_place_of_the_first_request() {
+    let mut client = Client::new();
+    assert_eq!(client.sends(PREFACE), 1);
+    assert_eq!(client.hears(15).sends(&frame_of(4, 0)), 0);
+    assert_eq!(client.sends(&frame_of(1, 30)), 0);
+    assert_eq!(client.hears(ANSWER).sends(&frame_of(1, 30)), 1);
+}
+
+#[test]
+fn frames_of_http2_in_the_clear_are_found_wherever_segments_end() {
+    let mut stream = [PREFACE, &frame_of(4, 18)].concat();
+    for _ in 0..10 {
+        stream.extend([frame_of(1, 20), frame_of(0, 30), frame_of(8, 4)].concat());
+    }
+    for bytes in 1..60 {
+        let mut client = Client::new();
+        let (preface, rest) = stream.split_at(24);
+        let first = client.sends(preface);
+        let later: u32 = rest.chunks(bytes).map(|payload| client.hears(ANSWER).sends(payload)).sum();
+        assert_eq!(first + later, 10, "{bytes} bytes at a time");
+    }
+}
+
+#[test]
+fn a_preface_hides_no_requests_of_http1() {
+    let mut client = Client::new();
+    assert_eq!(client.sends(&[PREFACE, &frame_of(0, 16_000)[..9]].concat()), 1);
+    for _ in 0..5 {
+        assert_eq!(client.hears(ANSWER).sends(&GET.repeat(2)), 2);
+    }
+}
+
+#[test]
+fn turns_count_where_a_frames_beginning_is_lost() {
+    let mut client = Client::new();
+    assert_eq!(client.sends(&[PREFACE, &frame_of(1, 30)].concat()), 1);
+    client.sequence = client.sequence.wrapping_add(500);
+    for _ in 0..5 {
+        assert_eq!(client.hears(ANSWER).sends(&[0xff; 40]), 1);
+    }
+}

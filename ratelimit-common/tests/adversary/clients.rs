@@ -4,7 +4,7 @@ use crate::each_case;
 use crate::http1::Http1;
 use crate::link::{Link, Sent, Server};
 use crate::random::Random;
-use crate::tls::{App, FINISHED, Tls, kind, record, sealed, sealed_1_2};
+use crate::tls::{FINISHED, Tls, kind, record, sealed, sealed_1_2};
 
 const SEGMENT_BYTES: usize = 1448;
 
@@ -69,7 +69,7 @@ fn under_tls(seed: u64, is_told: bool) -> Result<(), String> {
     let tickets: &[u32] = random.of_these(&[&[], &[152], &[279, 279], &[284, 284], &[255, 255]]);
     // Without tickets, a short first answer may be some.
     let answers = if tickets.len() == 2 || !is_1_3 { answers(random) } else { vec![3_000, 100_000] };
-    let mut server = Tls::new(App::One(Http1::new(&answers)), is_1_3);
+    let mut server = Tls::new(Box::new(Http1::new(&answers)), is_1_3);
     if is_1_3 {
         server.tickets = tickets.to_vec();
     }

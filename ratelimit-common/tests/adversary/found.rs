@@ -3,7 +3,7 @@
 use crate::http1::Http1;
 use crate::link::{Link, Sent, Server};
 use crate::random::Random;
-use crate::tls::{App, FINISHED, Tls, kind, record, sealed};
+use crate::tls::{FINISHED, Tls, kind, record, sealed};
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
 /// What the ports of TLS begin with: a record's header.
@@ -70,7 +70,7 @@ fn a_hello_that_the_server_drops_does_not_hide_what_comes_before_the_first_reque
 
 /// A connection over TLS 1.3 that offers HTTP/2, speaks HTTP/1, and waits for what each of these is answered: what is counted.
 fn over_tls(answer: u32, parts: &[Vec<u8>]) -> u64 {
-    let mut server = Tls::new(App::One(Http1::new(&[answer])), true);
+    let mut server = Tls::new(Box::new(Http1::new(&[answer])), true);
     server.tickets.clear();
     let mut link = Link::new(server, &mut Random::of(1), u64::MAX);
     let hello = record(kind::HANDSHAKE, &[&[1; 200][..], b"\x02h2\x08http/1.1", &[0; 100]].concat());
@@ -109,4 +109,16 @@ fn an_upload_behind_a_long_answer_is_a_request_where_the_server_sends_no_tickets
     let upload = [b"PUT / HTTP/1.1\r\nContent-Length: 9000\r\n\r\n".as_slice(), &[b'x'; 9000]].concat();
     let finished = sealed(kind::HANDSHAKE, &[FINISHED; 52], 0);
     assert_eq!(over_tls(3_000, &[finished, request(0), sealed(kind::DATA, &upload, 0)]), 2);
+}
+
+#[test]
+fn a_version_goes_on_where_the_connection_was_forgotten() {
+    let mut link = Link::new(Http1::new(&[200]), &mut Random::of(1), u64::MAX);
+    for payload in [&b"A / HTTP/1.1\r\n\r\nB / HTTP"[..], b"/1.1\r\n\r\nC / HTTP/1.1\r\n\r\n"] {
+        link.limiter.known = None;
+        let at = link.tcp.received;
+        link.sends(&Sent { at, payload, acknowledged: 0, is_lost: false });
+        link.settles();
+    }
+    assert_eq!((link.server.accepted().len(), link.limiter.counted), (3, 3));
 }

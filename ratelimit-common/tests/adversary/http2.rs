@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use crate::link::Server;
+
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEADER_BYTES: usize = 9;
 
@@ -30,13 +32,13 @@ pub(crate) struct Http2 {
     buffer: Vec<u8>,
     buffer_said: u32,
     has_preface: bool,
-    pub(crate) accepted: Vec<u32>,
-    pub(crate) owed: VecDeque<u32>,
+    accepted: Vec<u32>,
+    owed: VecDeque<u32>,
     answers: VecDeque<u32>,
     body_bytes: u32,
     /// Bytes of a body that it takes for each time that it makes the window larger.
     window_each: u32,
-    pub(crate) has_ended: bool,
+    has_ended: bool,
 }
 
 impl Http2 {
@@ -52,32 +54,6 @@ impl Http2 {
             window_each,
             has_ended: false,
         }
-    }
-
-    pub(crate) fn reads(&mut self, bytes: &[u8], said: u32) {
-        if self.buffer.is_empty() {
-            self.buffer_said = said;
-        }
-        self.buffer.extend_from_slice(bytes);
-        let mut at = 0;
-        if !self.has_preface {
-            if self.buffer.len() < PREFACE.len() {
-                return;
-            }
-            self.has_preface = true;
-            self.has_ended |= !self.buffer.starts_with(PREFACE);
-            at = PREFACE.len();
-        }
-        while let Some(&[high, middle, low, kind, flags]) = self.buffer[at..].first_chunk::<5>() {
-            let end = at + HEADER_BYTES + u32::from_be_bytes([0, high, middle, low]) as usize;
-            if self.has_ended || self.buffer.len() < end {
-                break;
-            }
-            self.frame(kind, flags, end - at - HEADER_BYTES);
-            at = end;
-            self.buffer_said = said;
-        }
-        self.buffer.drain(..at);
     }
 
     fn frame(&mut self, kind: u8, flags: u8, len: usize) {
@@ -107,5 +83,45 @@ impl Http2 {
     fn answers(&mut self) {
         self.answers.rotate_left(1);
         self.owed.push_back(self.answers[0]);
+    }
+}
+
+impl Server for Http2 {
+    fn reads(&mut self, bytes: &[u8], said: u32) {
+        if self.buffer.is_empty() {
+            self.buffer_said = said;
+        }
+        self.buffer.extend_from_slice(bytes);
+        let mut at = 0;
+        if !self.has_preface {
+            if self.buffer.len() < PREFACE.len() {
+                return;
+            }
+            self.has_preface = true;
+            self.has_ended |= !self.buffer.starts_with(PREFACE);
+            at = PREFACE.len();
+        }
+        while let Some(&[high, middle, low, kind, flags]) = self.buffer[at..].first_chunk::<5>() {
+            let end = at + HEADER_BYTES + u32::from_be_bytes([0, high, middle, low]) as usize;
+            if self.has_ended || self.buffer.len() < end {
+                break;
+            }
+            self.frame(kind, flags, end - at - HEADER_BYTES);
+            at = end;
+            self.buffer_said = said;
+        }
+        self.buffer.drain(..at);
+    }
+
+    fn owes(&mut self) -> &mut VecDeque<u32> {
+        &mut self.owed
+    }
+
+    fn accepted(&self) -> &[u32] {
+        &self.accepted
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended
     }
 }

@@ -6,7 +6,7 @@ use crate::http2::{ACK, END_HEADERS, END_STREAM, Http2, frame, kind as frame_kin
 use crate::link::{Link, Server};
 use crate::random::Random;
 use crate::sender::Sender;
-use crate::tls::{App, FINISHED, Tls, kind, record, sealed, sealed_1_2};
+use crate::tls::{FINISHED, Tls, kind, record, seal, seal_1_2};
 
 /// Turns of a connection that are free.
 const FREE_OF_A_CONNECTION: u64 = 1;
@@ -30,6 +30,23 @@ pub(crate) fn turns(accepted: &[u32], quiet_bytes: u32) -> u64 {
     turns
 }
 
+/// Whether no more turns have requests than the bound says.
+pub(crate) fn held_to_bound<S: Server>(link: Link<S>, quiet_bytes: u32) -> Result<(), String> {
+    let turns = turns(link.server.accepted(), quiet_bytes);
+    let (counted, unaccounted) = (link.limiter.counted, link.limiter.unaccounted);
+    if turns <= FACTOR * (counted + unaccounted) + FREE_OF_A_CONNECTION {
+        return Ok(());
+    }
+    Err(format!(
+        "{} accepted in {turns} turns, {counted} counted, {unaccounted} unaccounted\n{}",
+        link.server.accepted().len(),
+        link.log.unwrap_or_default().join("\n")
+    ))
+}
+
+/// How long bodies are.
+const BODIES: [usize; 5] = [1, 17, 100, 5000, 16_384];
+
 struct Client {
     is_1_3: bool,
     is_http2: bool,
@@ -39,12 +56,12 @@ struct Client {
 }
 
 impl Client {
-    fn seal(&self, random: &mut Random, kind: u8, content: &[u8]) -> Vec<u8> {
+    fn seal(&self, stream: &mut Vec<u8>, random: &mut Random, kind: u8, content: &[u8]) {
         if !self.is_1_3 {
-            return sealed_1_2(kind, content);
+            return seal_1_2(stream, kind, content);
         }
         let padding = if self.pads { random.of_these(&[0, 1, 3, 8, 15, 40, 200, 500, 900]) } else { 0 };
-        sealed(kind, content, padding)
+        seal(stream, kind, content, padding);
     }
 
     fn opens(&self, random: &mut Random) -> Vec<u8> {
@@ -60,18 +77,20 @@ impl Client {
         }
         let mut bytes = if random.once_in(3) { Vec::new() } else { changes };
         if random.once_in(4) {
-            bytes.extend(self.seal(random, kind::HANDSHAKE, &[11; 600]));
-            bytes.extend(self.seal(random, kind::HANDSHAKE, &[15; 200]));
+            self.seal(&mut bytes, random, kind::HANDSHAKE, &[11; 600]);
+            self.seal(&mut bytes, random, kind::HANDSHAKE, &[15; 200]);
         }
-        bytes.extend(self.seal(random, kind::HANDSHAKE, &[FINISHED; 52]));
+        self.seal(&mut bytes, random, kind::HANDSHAKE, &[FINISHED; 52]);
         bytes
     }
 
     /// Something that it says; several records of it, perhaps.
     fn says(&self, random: &mut Random, is_first: bool) -> Vec<u8> {
+        // Long ones in short records say no more.
+        let bodies = if self.cuts == 1 { &BODIES[..3] } else { &BODIES };
         let mut plain = if self.is_http2 && is_first { preface() } else { Vec::new() };
         for _ in 0..random.of_these(&[1, 1, 1, 2, 5]) {
-            plain.extend(if self.is_http2 { frames(random) } else { request(random) });
+            plain.extend(if self.is_http2 { frames(random, bodies) } else { request(random, bodies) });
         }
         let mut records = Vec::new();
         let mut rest = plain.as_slice();
@@ -84,17 +103,17 @@ impl Client {
             };
             let (part, left) = rest.split_at(bytes.min(rest.len()).min(16_000));
             if self.is_1_3 && random.once_in(20) {
-                records.extend(self.seal(random, kind::DATA, &[]));
+                self.seal(&mut records, random, kind::DATA, &[]);
             }
-            records.extend(self.seal(random, kind::DATA, part));
+            self.seal(&mut records, random, kind::DATA, part);
             rest = left;
         }
         records
     }
 }
 
-fn request(random: &mut Random) -> Vec<u8> {
-    let body = random.of_these(&[0, 0, 0, 0, 9, 100, 1000, 9000]);
+fn request(random: &mut Random, bodies: &[usize]) -> Vec<u8> {
+    let body = if random.once_in(2) { 0 } else { random.of_these(bodies) };
     let expect = if body != 0 && random.once_in(3) { "Expect: 100-continue\r\n" } else { "" };
     let fields = match body {
         0 => random.of_these(&["", "", "Host: example.org\r\n"]).to_string(),
@@ -103,7 +122,7 @@ fn request(random: &mut Random) -> Vec<u8> {
     [format!("GET / HTTP/1.1\r\n{fields}\r\n").as_bytes(), &vec![b'x'; body]].concat()
 }
 
-fn frames(random: &mut Random) -> Vec<u8> {
+pub(crate) fn frames(random: &mut Random, bodies: &[usize]) -> Vec<u8> {
     let field = [0x82; 60];
     let length = random.of_these(&[1, 4, 5, 8, 17, 30, 50]);
     match random.below(8) {
@@ -111,7 +130,7 @@ fn frames(random: &mut Random) -> Vec<u8> {
         1 => frame(frame_kind::WINDOW_UPDATE, 0, &[1; 4]),
         2 => frame(frame_kind::SETTINGS, ACK, &[]),
         3 => {
-            let body = random.of_these(&[1, 17, 100, 5000, 16_384]);
+            let body = random.of_these(bodies);
             let headers = frame(frame_kind::HEADERS, END_HEADERS, &field[..length]);
             [headers, frame(frame_kind::DATA, END_STREAM, &vec![1; body])].concat()
         }
@@ -129,9 +148,9 @@ fn adversary(seed: u64, is_told: bool) -> Result<(), String> {
         pads: random.once_in(3),
         cuts: random.of_these(&[0, 0, 0, 1, 2, 13, 26, 500]),
     };
-    let app = match client.is_http2 {
-        true => App::Two(Http2::new(&answers, random.of_these(&[4096, 16_384, 32_768]))),
-        false => App::One(Http1::new(&answers)),
+    let app: Box<dyn Server> = match client.is_http2 {
+        true => Box::new(Http2::new(&answers, random.of_these(&[4096, 16_384, 32_768]))),
+        false => Box::new(Http1::new(&answers)),
     };
     let mut server = Tls::new(app, client.is_1_3);
     server.takes_early_data = random.once_in(8);
@@ -167,16 +186,7 @@ fn adversary(seed: u64, is_told: bool) -> Result<(), String> {
         }
     }
     sender.finish(&mut link, random);
-    let turns = turns(link.server.accepted(), QUIET_BYTES);
-    let (counted, unaccounted) = (link.limiter.counted, link.limiter.unaccounted);
-    if turns <= FACTOR * (counted + unaccounted) + FREE_OF_A_CONNECTION {
-        return Ok(());
-    }
-    Err(format!(
-        "{} accepted in {turns} turns, {counted} counted, {unaccounted} unaccounted\n{}",
-        link.server.accepted().len(),
-        link.log.unwrap_or_default().join("\n")
-    ))
+    held_to_bound(link, QUIET_BYTES)
 }
 
 fn random_limit(seed: u64) -> u64 {

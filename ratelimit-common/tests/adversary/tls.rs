@@ -3,8 +3,6 @@
 
 use std::collections::VecDeque;
 
-use crate::http1::Http1;
-use crate::http2::Http2;
 use crate::link::Server;
 
 const HEADER_BYTES: usize = 5;
@@ -23,47 +21,44 @@ pub(crate) mod kind {
 pub(crate) const FINISHED: u8 = 20;
 
 pub(crate) fn record(kind: u8, content: &[u8]) -> Vec<u8> {
-    let [high, low] = u16::try_from(content.len()).unwrap().to_be_bytes();
-    [&[kind, 3, 3, high, low], content].concat()
+    let mut record = Vec::new();
+    begin(&mut record, kind, content.len());
+    record.extend_from_slice(content);
+    record
+}
+
+fn begin(stream: &mut Vec<u8>, kind: u8, length: usize) {
+    let [high, low] = u16::try_from(length).unwrap().to_be_bytes();
+    stream.extend_from_slice(&[kind, 3, 3, high, low]);
 }
 
 /// A record of TLS 1.3, encrypted, with so many bytes of padding.
 pub(crate) fn sealed(kind: u8, content: &[u8], padding: usize) -> Vec<u8> {
-    record(kind::DATA, &[content, &[kind], &vec![0; padding + TAG_BYTES]].concat())
+    let mut record = Vec::new();
+    seal(&mut record, kind, content, padding);
+    record
+}
+
+/// The same at the end of a stream.
+pub(crate) fn seal(stream: &mut Vec<u8>, kind: u8, content: &[u8], padding: usize) {
+    begin(stream, kind::DATA, content.len() + 1 + padding + TAG_BYTES);
+    stream.extend_from_slice(content);
+    stream.push(kind);
+    stream.resize(stream.len() + padding + TAG_BYTES, 0);
 }
 
 /// One of TLS 1.2.
 pub(crate) fn sealed_1_2(kind: u8, content: &[u8]) -> Vec<u8> {
-    record(kind, &[content, &[0; ADDED_1_2]].concat())
+    let mut record = Vec::new();
+    seal_1_2(&mut record, kind, content);
+    record
 }
 
-/// What reads what is in the records.
-pub(crate) enum App {
-    One(Http1),
-    Two(Http2),
-}
-
-impl App {
-    fn reads(&mut self, bytes: &[u8], said: u32) {
-        match self {
-            Self::One(http) => http.reads(bytes, said),
-            Self::Two(http) => http.reads(bytes, said),
-        }
-    }
-
-    fn owes(&mut self) -> &mut VecDeque<u32> {
-        match self {
-            Self::One(http) => http.owes(),
-            Self::Two(http) => &mut http.owed,
-        }
-    }
-
-    fn has_ended(&self) -> bool {
-        match self {
-            Self::One(http) => http.has_ended(),
-            Self::Two(http) => http.has_ended,
-        }
-    }
+/// The same at the end of a stream.
+pub(crate) fn seal_1_2(stream: &mut Vec<u8>, kind: u8, content: &[u8]) {
+    begin(stream, kind, content.len() + ADDED_1_2);
+    stream.extend_from_slice(content);
+    stream.resize(stream.len() + ADDED_1_2, 0);
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,7 +70,8 @@ enum Stage {
 }
 
 pub(crate) struct Tls {
-    pub(crate) app: App,
+    /// What reads what is in the records.
+    pub(crate) app: Box<dyn Server>,
     pub(crate) is_1_3: bool,
     /// It takes requests before the handshake's end.
     pub(crate) takes_early_data: bool,
@@ -89,7 +85,7 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    pub(crate) fn new(app: App, is_1_3: bool) -> Self {
+    pub(crate) fn new(app: Box<dyn Server>, is_1_3: bool) -> Self {
         let (flight, tickets) = if is_1_3 { (1371, vec![279, 279]) } else { (1223, vec![327]) };
         let (stage, owed) = (Stage::Hello, VecDeque::new());
         Self { app, is_1_3, takes_early_data: false, flight, tickets, stage, buffer: Vec::new(), record_said: 0, owed }
@@ -167,10 +163,7 @@ impl Server for Tls {
     }
 
     fn accepted(&self) -> &[u32] {
-        match &self.app {
-            App::One(http) => http.accepted(),
-            App::Two(http) => &http.accepted,
-        }
+        self.app.accepted()
     }
 
     fn has_ended(&self) -> bool {

@@ -371,7 +371,7 @@ pub(crate) struct Pending {
     pub(crate) connection: Key,
     /// What notes of this packet have, whether one is made or not.
     pub(crate) key: Key,
-    /// Whether what proves nothing may be refused of it, so that its connections are counted.
+    /// Whether there may be a note of what proves nothing, also one of the guard's, so that its connections are looked up and counted.
     pub(crate) is_suspect: u32,
     /// 1: it was asked already whether the source is known, which it is then, or drawn.
     pub(crate) is_asked: u32,

@@ -41,8 +41,9 @@ What is counted (--count, or the word after a limit):
                its method. Over TLS too; handshakes and the control frames of HTTP/2 do not count.
                On QUIC, the Initial is the connection's first request, and later ones are told by
                size. Of other UDP, each datagram.
-               Exact under HTTP/1.x, clear and over TLS; a lower bound under HTTP/2 with several
-               requests at once; an estimate under HTTP/3: docs/ACCURACY.md.
+               Exact under HTTP/1.x, and under HTTP/2 in the clear or with one request at a time; a
+               lower bound under HTTP/2 over TLS with several at once; an estimate under HTTP/3:
+               docs/ACCURACY.md.
                Connections that ask nothing are no requests, nor are segments that begin none: the
                guard bounds them, unless the rule says guard = \"off\" or refuse = \"all\".
   connections  A TCP SYN, a QUIC Initial, the first datagram of any other UDP flow.

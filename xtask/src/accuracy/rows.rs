@@ -68,6 +68,10 @@ pub(super) enum Bound {
     Within(u64),
     /// Many streams: a third of the log at least, and at most 5 % above it.
     Third,
+    /// Many streams whose requests share records: at most 5 % above the log.
+    Shared,
+    /// Padded records: the client's goodbyes count as well, at most so many.
+    Goodbyes(u64),
     /// Shown, and nothing is promised.
     Stated,
 }
@@ -119,6 +123,8 @@ impl Bound {
             Self::Exact => counted == logged,
             Self::Within(percent) => counted.abs_diff(logged) * 100 <= logged * percent,
             Self::Third => counted * 100 <= logged * 105 && counted * 3 >= logged,
+            Self::Shared => counted * 100 <= logged * 105 && counted != 0,
+            Self::Goodbyes(most) => (logged..=logged + most).contains(&counted),
             Self::Stated => true,
         }
     }
@@ -130,6 +136,8 @@ impl fmt::Display for Bound {
             Self::Exact => write!(f, "0"),
             Self::Within(percent) => write!(f, "at most {percent} %"),
             Self::Third => f.write_str("-67 to +5 %"),
+            Self::Shared => f.write_str("at most +5 %"),
+            Self::Goodbyes(most) => write!(f, "at most +{most}"),
             Self::Stated => write!(f, "stated"),
         }
     }
@@ -207,11 +215,14 @@ mod tests {
         assert!(Bound::Within(1).holds(200, 202) && !Bound::Within(1).holds(200, 203));
         assert!(Bound::Third.holds(100, 105) && !Bound::Third.holds(100, 106));
         assert!(Bound::Third.holds(99, 33) && !Bound::Third.holds(99, 32) && Bound::Stated.holds(1, 50));
+        assert!(Bound::Shared.holds(100, 105) && Bound::Shared.holds(100, 1) && !Bound::Shared.holds(100, 106));
+        assert!(Bound::Goodbyes(1).holds(3, 4) && !Bound::Goodbyes(1).holds(3, 5) && !Bound::Goodbyes(1).holds(3, 2));
     }
 
     #[test]
     fn all_of_http1_is_exact_but_what_has_no_exact_truth() {
-        let loose = |row: &&Row| row.bound != Bound::Exact && !row.over.is_http2() && row.over != Over::Http3;
+        let is_exact = |bound| matches!(bound, Bound::Exact | Bound::Goodbyes(_));
+        let loose = |row: &&Row| !is_exact(row.bound) && !row.over.is_http2() && row.over != Over::Http3;
         let rows = all();
         let mut traffic: Vec<_> = rows.iter().filter(loose).map(|row| row.traffic).collect();
         traffic.dedup();

@@ -71,7 +71,7 @@ def httpx_library():
 
     with httpx.Client(http2=True, verify=False) as client:
         for number in range(count):
-            client.post(url + "/sink", content=b"x" * 500) if number % 2 else client.get(url + "/ok")
+            client.put(url + "/put/small", content=b"x" * 500) if number % 2 else client.get(url + "/ok")
 
 
 def httpx_parallel():

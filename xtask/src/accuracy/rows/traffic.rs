@@ -50,7 +50,7 @@ fn http1(over: Over) -> Vec<Row> {
 
 fn http2(over: Over) -> Vec<Row> {
     let of = |bound, asks, traffic, client, command| row(over, bound, asks, traffic, client, command);
-    let (one, many) = (Bound::Exact, Bound::Third);
+    let (one, many, shared) = (Bound::Exact, Bound::Third, Bound::Shared);
     vec![
         of(one, 1, "1 request", "curl", "curl -ksSf --http2 {url}/ok"),
         Row {
@@ -59,7 +59,7 @@ fn http2(over: Over) -> Vec<Row> {
         },
         of(one, 1000, "1 stream at a time", "h2load -m 1", "h2load -n 1000 -c 1 -m 1 {url}/ok"),
         of(one, 1000, "1 stream at a time, 4 connections", "h2load -m 1", "h2load -n 1000 -c 4 -m 1 {url}/ok"),
-        of(one, 40, "GET and POST", "Python httpx", "{python} {programs}/client.py httpx {url} 40"),
+        of(one, 40, "GET and PUT", "Python httpx", "{python} {programs}/client.py httpx {url} 40"),
         Row { is_quick: true, ..of(Bound::Within(10), 60, "a page of 60 resources", "Chromium", CHROMIUM) },
         of(
             many,
@@ -68,10 +68,10 @@ fn http2(over: Over) -> Vec<Row> {
             "curl --parallel",
             "curl -ksSf --http2 -Z --parallel-max 20 -o {files}/got#1 '{url_of_globs}/page/[0-19].png'",
         ),
-        of(many, 40, "40 at once", "Python httpx", "{python} {programs}/client.py httpx-parallel {url} 40"),
-        of(many, 1000, "10 streams at once", "h2load -m 10", "h2load -n 1000 -c 1 -m 10 {url}/ok"),
-        of(many, 1000, "10 streams at once, 4 connections", "h2load -m 10", "h2load -n 1000 -c 4 -m 10 {url}/ok"),
-        of(many, 1000, "100 streams at once", "h2load -m 100", "h2load -n 1000 -c 1 -m 100 {url}/ok"),
+        of(shared, 40, "40 at once", "Python httpx", "{python} {programs}/client.py httpx-parallel {url} 40"),
+        of(shared, 1000, "10 streams at once", "h2load -m 10", "h2load -n 1000 -c 1 -m 10 {url}/ok"),
+        of(shared, 1000, "10 streams at once, 4 connections", "h2load -m 10", "h2load -n 1000 -c 4 -m 10 {url}/ok"),
+        of(shared, 1000, "100 streams at once", "h2load -m 100", "h2load -n 1000 -c 1 -m 100 {url}/ok"),
         of(Bound::Exact, 1, "upload of 10 MB", "curl", "curl -ksSf --http2 -T {files}/ten {url}/put/ten"),
         of(Bound::Exact, 1, "download of 100 MB", "curl", "curl -ksSf --http2 -o {files}/got {url}/hundred"),
         of(Bound::Stated, 1, "server-sent events, 40", "curl", "curl -ksSf --http2 {url}/events"),

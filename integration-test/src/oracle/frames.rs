@@ -1,0 +1,106 @@
+//! Requests of HTTP/2 in the clear, by the headers of its frames.
+
+use super::conversation::{Ahead, CONTINUE, Moment, Turn, versions};
+
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// A frame's header; and of that, what says how long the frame is, and what.
+const HEADER: usize = 9;
+const HEAD: usize = 4;
+const HEADERS: u8 = 1;
+/// What frames are looked for by, where it is unknown where one begins.
+const KIND_MAX: u8 = 9;
+const LENGTH_MAX: usize = 16_384;
+/// Of one segment, so many frames are looked at; and how short those of headers are.
+const FRAMES_MAX: usize = 168;
+const HEADERS_MIN: usize = 10;
+
+#[derive(Clone, Debug)]
+pub(super) struct Frames {
+    ahead: Ahead,
+    /// Once it was unknown where a frame begins.
+    was_lost: bool,
+    is_preface_counted: bool,
+}
+
+impl Frames {
+    pub(super) const fn behind_preface() -> Self {
+        Self { ahead: Ahead::Rest(PREFACE.len()), was_lost: false, is_preface_counted: false }
+    }
+
+    pub(super) fn leave_out(&mut self, bytes: usize) {
+        self.ahead.leave_out(bytes);
+    }
+
+    pub(super) fn lose(&mut self) {
+        self.ahead = Ahead::Lost;
+    }
+
+    /// A segment that comes late is read by itself.
+    pub(super) fn apart(&mut self, turn: &mut Turn, moment: Moment, fresh: &[u8]) -> u64 {
+        let ahead = std::mem::replace(&mut self.ahead, Ahead::Lost);
+        let requests = self.requests(turn, moment, fresh);
+        self.ahead = ahead;
+        requests
+    }
+
+    pub(super) fn requests(&mut self, turn: &mut Turn, moment: Moment, fresh: &[u8]) -> u64 {
+        self.was_lost |= matches!(self.ahead, Ahead::Lost);
+        let mut requests = self.headers(fresh);
+        if requests > 0 && std::mem::take(&mut self.is_preface_counted) {
+            requests -= 1;
+        }
+        self.is_preface_counted |= turn.is_open && requests == 0;
+        let is_turn = turn.is_open || self.was_lost && turn.heard_since(moment) > CONTINUE;
+        let others = match versions(fresh) {
+            0 => u64::from(is_turn),
+            versions => versions,
+        };
+        let requests = requests.max(others);
+        if requests > 0 {
+            turn.takes(moment);
+        }
+        requests
+    }
+
+    /// How many frames of headers begin here.
+    fn headers(&mut self, fresh: &[u8]) -> u64 {
+        let is_sought = matches!(self.ahead, Ahead::Lost);
+        let mut headers = 0;
+        let mut at = match std::mem::replace(&mut self.ahead, Ahead::Lost) {
+            Ahead::Lost => 0,
+            Ahead::Rest(left) => left,
+            Ahead::Header(mut begun) => {
+                let here = (HEAD - begun.len()).min(fresh.len());
+                begun.extend_from_slice(&fresh[..here]);
+                let Some((kind, length)) = head(&begun) else {
+                    self.ahead = Ahead::Header(begun);
+                    return 0;
+                };
+                headers += u64::from(kind == HEADERS);
+                here + HEADER - HEAD + length
+            }
+        };
+        for _ in 0..FRAMES_MAX {
+            if at >= fresh.len() {
+                self.ahead = Ahead::Rest(at - fresh.len());
+                return headers;
+            }
+            let Some((kind, length)) = head(&fresh[at..]) else {
+                self.ahead = Ahead::Header(fresh[at..].to_vec());
+                return headers;
+            };
+            if is_sought && (kind > KIND_MAX || length > LENGTH_MAX) {
+                return headers;
+            }
+            headers += u64::from(kind == HEADERS);
+            at += HEADER + length;
+        }
+        headers + (fresh.len().saturating_sub(at) / HEADERS_MIN) as u64
+    }
+}
+
+/// A frame's type and length.
+fn head(bytes: &[u8]) -> Option<(u8, usize)> {
+    let &[high, middle, low, kind] = bytes.first_chunk()?;
+    Some((kind, u32::from_be_bytes([0, high, middle, low]) as usize))
+}

@@ -1,0 +1,86 @@
+//! HTTP/2 in the clear.
+
+use crate::each_case;
+use crate::http2::{Http2, preface};
+use crate::link::{Link, Sent, Server as _};
+use crate::random::Random;
+use crate::sealed::{frames, held_to_bound};
+use crate::sender::Sender;
+
+/// What a server says that is no answer: its settings, a window.
+const QUIET_BYTES: u32 = 25;
+
+/// How long bodies are: many segments of a long one take long to send, and say no more.
+const BODIES: [usize; 4] = [1, 17, 100, 1500];
+
+fn link(random: &mut Random, is_told: bool) -> Link<Http2> {
+    let answers: Vec<u32> = (0..3).map(|_| random.of_these(&[40, 60, 200, 700, 5_000, 100_000])).collect();
+    let server = Http2::new(&answers, random.of_these(&[4096, 16_384]));
+    let mut link = Link::new(server, random, u64::MAX);
+    link.log = is_told.then(Vec::new);
+    link
+}
+
+/// In order, in segments of any size, several at once: frames are where they are said to be.
+fn in_order(seed: u64, is_told: bool) -> Result<(), String> {
+    let random = &mut Random::of(seed);
+    let mut link = link(random, is_told);
+    if random.once_in(2) {
+        link = link.without_socket();
+    }
+    let sizes = random.of_these(&[(1, 3), (1, 60), (8, 200), (1448, 1448), (1, 4200)]);
+    let mut stream = preface();
+    let mut at = 0;
+    for _ in 0..random.between(1, 20) {
+        for _ in 0..random.of_these(&[1, 1, 4, 40]) {
+            stream.extend(frames(random, &BODIES));
+        }
+        // The preface comes whole, as clients send it.
+        while at < stream.len() {
+            let least = if at == 0 { 24 } else { 1 };
+            let end = (at + random.between(sizes.0, sizes.1).max(least)).min(stream.len());
+            let acknowledged = link.tcp.said;
+            let place = i64::try_from(at).unwrap();
+            link.sends(&Sent { at: place, payload: &stream[at..end], acknowledged, is_lost: false });
+            at = end;
+            if random.once_in(3) {
+                link.settles();
+            }
+        }
+        link.settles();
+    }
+    let (accepted, counted) = (link.server.accepted().len() as u64, link.limiter.counted);
+    // The preface counts in the place of the first.
+    if counted == accepted.max(1) {
+        return Ok(());
+    }
+    Err(format!("{accepted} accepted, {counted} counted\n{}", link.log.unwrap_or_default().join("\n")))
+}
+
+fn adversary(seed: u64, is_told: bool) -> Result<(), String> {
+    let random = &mut Random::of(seed);
+    let mut link = link(random, is_told);
+    link.limiter.limit = random.of_these(&[3, 20, u64::MAX / 2, u64::MAX / 2]);
+    let mut sender = Sender::new(random);
+    sender.stream = preface();
+    for _ in 0..random.between(1, 12) {
+        for _ in 0..random.of_these(&[1, 1, 2, 10]) {
+            sender.stream.extend(frames(random, &BODIES));
+        }
+        for _ in 0..random.between(1, 6) {
+            sender.step(&mut link, random);
+        }
+    }
+    sender.finish(&mut link, random);
+    held_to_bound(link, QUIET_BYTES)
+}
+
+#[test]
+fn each_stream_of_http2_in_the_clear_counts_and_nothing_else() {
+    each_case("HTTP/2 in the clear, in order", in_order);
+}
+
+#[test]
+fn of_http2_in_the_clear_no_more_turns_have_requests_than_were_counted_or_held_to_the_guard() {
+    each_case("HTTP/2 in the clear", adversary);
+}
