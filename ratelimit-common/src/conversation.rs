@@ -112,6 +112,8 @@ mod is {
     pub(super) const OWED: u16 = 4096;
     /// HTTP/2 in the clear: once it was not known where a frame begins.
     pub(super) const CUT: u16 = 8192;
+    /// TLS: the header that was split began before the server had said anything.
+    pub(super) const EARLY: u16 = 16_384;
 }
 
 /// What the server's TCP says of the connection, at the time of a segment. Sequence numbers in host order.
@@ -510,6 +512,43 @@ impl Conversation {
     const fn lose(&mut self) {
         self.record_left = tls::LOST;
         self.split_len = 0;
+    }
+
+    /// Keeps the beginning of a header, at most 4 bytes of it, where the rest is in the next segment.
+    #[inline(always)]
+    fn keep_head<F: Frame>(&mut self, frame: &F, at: u32, end: u32) {
+        self.lose();
+        // Headers of more than 4 bytes are before any payload, so that can be read too.
+        if let Some(last) = frame.bytes::<4>(end.saturating_sub(4) as usize) {
+            #[expect(clippy::cast_possible_truncation, reason = "at most 4")]
+            let split_len = (end - at) as u8;
+            (self.split, self.split_len, self.record_left) = (last, split_len, 0);
+        }
+    }
+
+    /// The first `bytes` of a header, at most 5, of which the beginning is kept. None where this segment does not have all the rest: that is kept
+    /// too.
+    #[inline(always)]
+    fn join_head<F: Frame>(&mut self, frame: &F, at: u32, end: u32, bytes: u32) -> Option<[u8; 5]> {
+        let missing = bytes.saturating_sub(self.split_len as u32);
+        let here = if end - at < missing { end - at } else { missing };
+        let Some(more) = frame.bytes::<4>((at + here).saturating_sub(4) as usize) else {
+            self.lose();
+            return None;
+        };
+        let bits = 8 * (here & 7);
+        let more = u32::from_be_bytes(more) as u64 & ((1 << bits) - 1);
+        let head = (u32::from_be_bytes(self.split) as u64) << bits | more;
+        if here < missing {
+            #[expect(clippy::cast_possible_truncation, reason = "the newest 4 bytes, and fewer than 5")]
+            let (split, here) = (head as u32, here as u8);
+            self.split = split.to_be_bytes();
+            self.split_len += here;
+            return None;
+        }
+        self.split_len = 0;
+        let [_, _, _, head @ ..] = (head << (8 * (5 - bytes))).to_be_bytes();
+        Some(head)
     }
 
     /// A turn began, and was counted.

@@ -149,7 +149,7 @@ impl Conversation {
         match &mut self.speaks {
             Speaks::Clear(clear) => clear.last = None,
             Speaks::Http2(frames) => frames.leave_out(bytes),
-            Speaks::Tls(tls) => tls.leave_out(self.turn, bytes),
+            Speaks::Tls(tls) => tls.leave_out(&mut self.turn, bytes),
         }
     }
 

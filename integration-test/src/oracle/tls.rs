@@ -90,6 +90,8 @@ pub(super) struct Tls {
     /// The server sends one ticket at most: it showed no certificate, or has sent the first.
     has_one_ticket: bool,
     ahead: Ahead,
+    /// Where a header is to be put together: the server had said nothing yet when it began.
+    is_header_early: bool,
     http2: Http2,
 }
 
@@ -126,12 +128,8 @@ enum Phase {
 
 /// A record's type and length, where the bytes begin with one.
 pub(super) fn record(bytes: &[u8]) -> Option<(u8, usize)> {
-    let [kind, 3, 0..=4, ..] = *bytes else { return None };
-    record_of_any_version(kind, bytes)
-}
-
-fn record_of_any_version(kind: u8, header: &[u8]) -> Option<(u8, usize)> {
-    let length = usize::from(u16::from_be_bytes([*header.get(3)?, *header.get(4)?]));
+    let [kind, 3, 0..=4, high, low, ..] = *bytes else { return None };
+    let length = usize::from(u16::from_be_bytes([high, low]));
     ((20..=23).contains(&kind) && (1..=LENGTH_MAX).contains(&length)).then_some((kind, length))
 }
 
@@ -164,6 +162,7 @@ impl Tls {
             is_alerted: false,
             has_one_ticket: false,
             ahead: Ahead::Rest(0),
+            is_header_early: false,
             http2,
         }
     }
@@ -180,11 +179,11 @@ impl Tls {
     }
 
     /// Some bytes were never seen.
-    pub(super) fn leave_out(&mut self, turn: Turn, bytes: usize) {
+    pub(super) fn leave_out(&mut self, turn: &mut Turn, bytes: usize) {
         self.ahead.leave_out(bytes);
         // The end of the handshake is among them, which only TLS 1.3 sends without having waited.
         if self.phase != Phase::Finished {
-            self.finish(turn.heard, OVERHEAD_1_3);
+            self.finish(turn, turn.heard, OVERHEAD_1_3);
         }
     }
 
@@ -206,7 +205,7 @@ impl Tls {
         let fresh = &payload[repeated..];
         let mut requests = 0;
         let ahead = std::mem::replace(&mut self.ahead, Ahead::Lost);
-        let was_lost = matches!(ahead, Ahead::Lost);
+        let mut was_lost = matches!(ahead, Ahead::Lost);
         // Nothing that may be a request was in this segment.
         let mut begins = matches!(ahead, Ahead::Lost | Ahead::Rest(0));
         let mut at = match ahead {
@@ -216,16 +215,25 @@ impl Tls {
                 return 0;
             }
             Ahead::Rest(left) => left,
-            Ahead::Header(begun) => {
+            Ahead::Header(mut begun) => {
                 let missing = HEADER - begun.len();
-                // What comes in more than two parts, or alone, is not put together.
-                let header = fresh.get(..missing).filter(|_| fresh.len() > 1).map(|rest| [&begun, rest].concat());
-                match header.and_then(|header| record_of_any_version(header[0], &header)) {
-                    Some((kind, length)) => {
-                        requests += self.record(turn, moment, (kind, length), false);
-                        missing + length
+                begun.extend(fresh.iter().take(missing));
+                if begun.len() < HEADER {
+                    self.ahead = Ahead::Header(begun);
+                    return 0;
+                }
+                match record(&begun) {
+                    Some(record) => {
+                        // Of a handshake, it is as early as it began.
+                        let is_early = self.is_header_early && self.phase != Phase::Finished;
+                        let heard = if is_early { turn.heard } else { moment.heard };
+                        requests += self.record(turn, Moment { heard, ..moment }, record, false);
+                        missing + record.1
                     }
-                    None => 0,
+                    None => {
+                        was_lost = true;
+                        0
+                    }
                 }
             }
         };
@@ -247,7 +255,10 @@ impl Tls {
             _ if !is_known => Ahead::Lost,
             Some(left) => Ahead::Rest(left),
             None if was_lost && at == 0 => Ahead::Lost,
-            None if at + HEADER > fresh.len() => Ahead::Header(fresh[at..].to_vec()),
+            None if at + HEADER > fresh.len() => {
+                self.is_header_early = turn.heard == moment.heard;
+                Ahead::Header(fresh[at..].to_vec())
+            }
             None => Ahead::Lost,
         };
         if requests == 0 && matches!(self.ahead, Ahead::Lost) { self.turn_alone(turn, moment) } else { requests }
@@ -327,10 +338,12 @@ impl Tls {
     fn finished(&mut self, turn: &mut Turn, moment: Moment, overhead: usize) {
         self.has_one_ticket = (1..RESUMED_MAX).contains(&moment.heard.wrapping_sub(turn.heard));
         (turn.heard, turn.at) = (moment.heard, moment.sequence);
-        self.finish(moment.heard, overhead);
+        self.finish(turn, moment.heard, overhead);
     }
 
-    fn finish(&mut self, heard: u32, overhead: usize) {
+    fn finish(&mut self, turn: &mut Turn, heard: u32, overhead: usize) {
+        // Behind early data, what is said next may be its answer.
+        turn.is_first &= turn.is_open;
         (self.phase, self.overhead, self.records) = (Phase::Finished, overhead, 0);
         (self.http2.control_heard, self.http2.headers, self.http2.controls_left) = (heard, 0, CONTROLS_FREE);
     }

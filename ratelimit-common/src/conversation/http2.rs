@@ -68,9 +68,10 @@ impl Conversation {
         let is_sought = self.record_left == LOST;
         let (mut headers, mut at) = (0, at);
         if self.split_len != 0 {
-            let Some(head) = self.join(frame, at, end) else { return 0 };
-            headers += (head & 0xff == HEADERS) as u32;
-            at += self.record_left;
+            let missing = HEAD_BYTES - (self.split_len as u32 & 3);
+            let Some([a, b, c, kind, _]) = self.join_head(frame, at, end, HEAD_BYTES) else { return 0 };
+            headers += (kind as u32 == HEADERS) as u32;
+            at += missing + HEADER_BYTES - HEAD_BYTES + u32::from_be_bytes([0, a, b, c]);
         } else if !is_sought {
             at += self.record_left;
         }
@@ -80,7 +81,7 @@ impl Conversation {
                 return headers;
             }
             if at + HEAD_BYTES > end {
-                self.keep(frame, at, end);
+                self.keep_head(frame, at, end);
                 return headers;
             }
             let Some(head) = frame.bytes::<4>(at as usize).map(u32::from_be_bytes) else { break };
@@ -93,41 +94,5 @@ impl Conversation {
         }
         self.lose();
         headers + end.saturating_sub(at) / HEADERS_BYTES_MIN
-    }
-
-    /// Keeps the beginning of a frame's header, of which less than what tells is in this segment.
-    #[inline(always)]
-    fn keep<F: Frame>(&mut self, frame: &F, at: u32, end: u32) {
-        self.lose();
-        // Headers of more than 4 bytes are before any payload, so that can be read too.
-        if let Some(last) = frame.bytes::<4>((end - HEAD_BYTES) as usize) {
-            #[expect(clippy::cast_possible_truncation, reason = "less than 4")]
-            let split_len = (end - at) as u8;
-            (self.split, self.split_len, self.record_left) = (last, split_len, 0);
-        }
-    }
-
-    /// The header whose beginning was in the last segment, and `record_left`: what is to come of that frame from here on. None where this
-    /// segment does not have all of it.
-    #[inline(always)]
-    fn join<F: Frame>(&mut self, frame: &F, at: u32, end: u32) -> Option<u32> {
-        let missing = HEAD_BYTES - (self.split_len as u32 & 3);
-        let here = if end - at < missing { end - at } else { missing };
-        let Some(bytes) = frame.bytes::<4>((at + here - HEAD_BYTES) as usize) else {
-            self.lose();
-            return None;
-        };
-        let bits = 8 * (here & 3);
-        let head = u32::from_be_bytes(self.split) << bits | u32::from_be_bytes(bytes) & ((1 << bits) - 1);
-        if here < missing {
-            self.split = head.to_be_bytes();
-            #[expect(clippy::cast_possible_truncation, reason = "less than 4")]
-            let here = here as u8;
-            self.split_len += here;
-            return None;
-        }
-        self.split_len = 0;
-        self.record_left = here + HEADER_BYTES - HEAD_BYTES + (head >> 8);
-        Some(head)
     }
 }

@@ -161,21 +161,26 @@ impl Conversation {
                 0
             };
         }
-        let was_lost = self.record_left == LOST;
+        let mut was_lost = self.record_left == LOST;
         let begins_at = fresh.at;
         let mut begins_segment = self.record_left == 0 || was_lost;
         let mut requests = 0;
         let mut at = fresh.at;
         if self.split_len != 0 {
             begins_segment = false;
-            match self.joined(frame, fresh) {
+            let missing = HEADER_BYTES - self.split_len as u32;
+            let Some(head) = self.join_head(frame, at, fresh.end, HEADER_BYTES) else {
+                return if self.record_left == LOST { frame.lost(self, fresh.moment()) } else { 0 };
+            };
+            match Record::parse(head) {
                 Some(record) => {
-                    requests = frame.record(self, record, fresh.moment());
-                    at += HEADER_BYTES - self.split_len as u32 + record.length as u32;
+                    let is_early = self.has(is::EARLY) && self.speaks != speaks::TLS;
+                    let said = if is_early { self.heard } else { fresh.said };
+                    requests = frame.record(self, record, Moment { said, ..fresh.moment() });
+                    at += missing + record.length as u32;
                 }
-                None => self.record_left = LOST,
+                None => was_lost = true,
             }
-            self.split_len = 0;
         } else if self.record_left != LOST {
             at += self.record_left;
         }
@@ -199,7 +204,14 @@ impl Conversation {
             () if !is_known => LOST,
             () if at >= fresh.end => at - fresh.end,
             () if was_lost && at == begins_at => LOST,
-            () if at + HEADER_BYTES > fresh.end => self.split(frame, at, fresh.end),
+            () if at + HEADER_BYTES > fresh.end => {
+                self.is &= !is::EARLY;
+                if self.heard == fresh.said {
+                    self.is |= is::EARLY;
+                }
+                self.keep_head(frame, at, fresh.end);
+                self.record_left
+            }
             () => LOST,
         };
         if requests == 0 && self.record_left == LOST { frame.lost(self, fresh.moment()) } else { requests }
@@ -221,39 +233,6 @@ impl Conversation {
         let are_tickets = self.has(is::FIRST) && !is_open && TICKETS_BYTES.contains(&heard);
         self.counted(moment);
         !are_tickets as u32
-    }
-
-    /// Keeps the beginning of a header whose rest is in the next segment.
-    #[inline(always)]
-    fn split<F: Frame>(&mut self, frame: &F, at: u32, end: u32) -> u32 {
-        let len = end - at;
-        // A byte alone cannot be read, so it is read with the one before it.
-        let bytes = match len {
-            1 => frame.bytes::<2>(at as usize - 1).map(|[_, kind]| [kind, 0, 0, 0]),
-            2 | 3 => frame.bytes::<2>(at as usize).map(|[kind, major]| [kind, major, 0, 0]),
-            _ => frame.bytes::<4>(at as usize),
-        };
-        let Some(bytes) = bytes else { return LOST };
-        self.split = bytes;
-        #[expect(clippy::cast_possible_truncation, reason = "less than a header")]
-        let split_len = len as u8;
-        self.split_len = split_len;
-        0
-    }
-
-    /// The header whose beginning was in the last segment.
-    #[inline(always)]
-    fn joined<F: Frame>(&self, frame: &F, fresh: Fresh) -> Option<Record> {
-        let rest = HEADER_BYTES - self.split_len as u32;
-        if fresh.len() < rest || fresh.len() < 2 {
-            return None;
-        }
-        let [kind, _, _, high] = self.split;
-        let length = match rest {
-            1 => frame.bytes::<2>(fresh.at as usize).map(|[low, _]| [high, low])?,
-            _ => frame.bytes::<2>((fresh.at + rest) as usize - 2)?,
-        };
-        Record::parse([kind, 3, 3, length[0], length[1]])
     }
 
     /// How many requests begin in this record, and what it is to the conversation otherwise.
@@ -316,6 +295,10 @@ impl Conversation {
 
     #[inline(always)]
     fn finished(&mut self, overhead: u8, moment: Moment) {
+        if !self.has(is::OPEN) {
+            // Behind early data, what the server says next may be its answer.
+            self.is &= !is::FIRST;
+        }
         let flight = moment.said.wrapping_sub(self.heard);
         self.has_one_ticket = (flight != 0 && flight < CERTIFIED_BYTES_MIN) as u8;
         self.speaks = speaks::TLS;

@@ -68,21 +68,39 @@ fn a_hello_that_the_server_drops_does_not_hide_what_comes_before_the_first_reque
     }
 }
 
-/// A connection over TLS 1.3 that offers HTTP/2, speaks HTTP/1, and waits for what each of these is answered: what is counted.
-fn over_tls(answer: u32, parts: &[Vec<u8>]) -> u64 {
-    let mut server = Tls::new(Box::new(Http1::new(&[answer])), true);
+/// A connection over TLS 1.3 that offers HTTP/2, speaks HTTP/1, and waits for what each of these is answered, in segments of so many bytes
+/// behind the first: what is counted, and requests accepted.
+fn over_tls_in(segment: usize, mut server: Tls, parts: &[Vec<u8>]) -> (u64, usize) {
     server.tickets.clear();
     let mut link = Link::new(server, &mut Random::of(1), u64::MAX);
-    let hello = record(kind::HANDSHAKE, &[&[1; 200][..], b"\x02h2\x08http/1.1", &[0; 100]].concat());
-    for part in [&[hello], parts].concat() {
-        for payload in part.chunks(1448) {
+    for (index, part) in parts.iter().enumerate() {
+        for payload in part.chunks(if index == 0 { 1448 } else { segment }) {
             let at = link.tcp.received;
             link.sends(&Sent { at, payload, acknowledged: 0, is_lost: false });
             link.arrives(1);
         }
         link.settles();
     }
-    link.limiter.counted
+    (link.limiter.counted, link.server.accepted().len())
+}
+
+fn hello() -> Vec<u8> {
+    record(kind::HANDSHAKE, &[&[1; 200][..], b"\x02h2\x08http/1.1", &[0; 100]].concat())
+}
+
+fn server(answer: u32) -> Tls {
+    Tls::new(Box::new(Http1::new(&[answer])), true)
+}
+
+fn server_of_early_data(answer: u32) -> Tls {
+    let mut server = server(answer);
+    server.takes_early_data = true;
+    server
+}
+
+/// The same in segments of Ethernet: what is counted.
+fn over_tls(answer: u32, parts: &[Vec<u8>]) -> u64 {
+    over_tls_in(1448, server(answer), &[&[hello()], parts].concat()).0
 }
 
 fn request(padding: usize) -> Vec<u8> {
@@ -109,6 +127,32 @@ fn an_upload_behind_a_long_answer_is_a_request_where_the_server_sends_no_tickets
     let upload = [b"PUT / HTTP/1.1\r\nContent-Length: 9000\r\n\r\n".as_slice(), &[b'x'; 9000]].concat();
     let finished = sealed(kind::HANDSHAKE, &[FINISHED; 52], 0);
     assert_eq!(over_tls(3_000, &[finished, request(0), sealed(kind::DATA, &upload, 0)]), 2);
+}
+
+#[test]
+fn a_header_that_comes_byte_by_byte_is_a_record() {
+    let finished = sealed(kind::HANDSHAKE, &[FINISHED; 52], 0);
+    let parts = [hello(), finished, request(0), [request(3), request(3)].concat(), request(200)];
+    assert_eq!(over_tls_in(1, server(5_000), &parts), (3, 4));
+}
+
+#[test]
+fn early_data_that_begins_before_the_server_says_anything_is_a_request_wherever_its_header_is_cut() {
+    for cut in 1..5 {
+        let early = request(0);
+        let (begins, ends) = early.split_at(cut);
+        let parts = [[hello().as_slice(), begins].concat(), ends.to_vec()];
+        assert_eq!(over_tls_in(1448, server_of_early_data(300), &parts), (1, 1), "cut behind {cut} bytes");
+    }
+}
+
+#[test]
+fn what_is_said_behind_early_data_is_no_ticket() {
+    let finished = sealed(kind::HANDSHAKE, &[FINISHED; 52], 0);
+    let parts = [[hello(), request(0)].concat(), [finished, request(0)].concat(), request(0)];
+    let (counted, accepted) = over_tls_in(1448, server_of_early_data(500), &parts);
+    assert_eq!(accepted, 3);
+    assert!(counted >= 2, "{counted}");
 }
 
 #[test]
