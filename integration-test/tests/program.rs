@@ -22,7 +22,7 @@ const AGE_NS: u64 = 3600 * SECOND_NS;
 const FRAME_MIN: usize = 14;
 
 /// Of the million instructions that a verifier looks at.
-const VERIFIED_MAX: u32 = 800_000;
+const VERIFIED_MAX: u32 = 600_000;
 
 fn runnable() -> impl Iterator<Item = Fixture> {
     fixtures::all().into_iter().filter(|fixture| fixture.frame.len() >= FRAME_MIN)

@@ -219,14 +219,16 @@ pub trait Walk: Frame + Sized {
         sought.found(self, at, end)
     }
 
-    /// Takes steps until one says that it was the last, or as many were taken. Where a verifier follows every path, it follows one step.
+    /// Takes steps until one says that it was the last, or as many were taken: where they have led. Where a verifier follows every path, it
+    /// follows one step.
     #[inline(always)]
-    fn repeat<S: Step>(&self, most: u32, steps: &mut S) {
+    fn repeat<S: Step>(&self, most: u32, mut steps: S) -> S {
         for _ in 0..most {
             if !steps.step(self) {
                 break;
             }
         }
+        steps
     }
 
     /// Whether its first byte, the one before `next`, is part of what is sought, see [`Sought::is_at`].

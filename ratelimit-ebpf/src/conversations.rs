@@ -110,8 +110,8 @@ impl Walk for XdpFrame<'_> {
     }
 
     #[inline(always)]
-    fn repeat<S: Step>(&self, most: u32, steps: &mut S) {
-        packet::repeat(self.context(), most, steps);
+    fn repeat<S: Step>(&self, most: u32, steps: S) -> S {
+        packet::repeat(self.context(), most, steps)
     }
 
     #[inline(always)]

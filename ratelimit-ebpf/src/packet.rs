@@ -73,22 +73,23 @@ impl<'a> XdpFrame<'a> {
 #[repr(C)]
 struct Walked<S> {
     ctx: *mut xdp_md,
-    steps: *mut S,
+    steps: S,
 }
 
 /// [`Walk::repeat`](ratelimit_common::conversation::Walk::repeat), by the kernel: the verifier walks one step, however many there may be.
 #[inline(always)]
-pub(crate) fn repeat<S: Step>(ctx: *mut xdp_md, most: u32, steps: &mut S) {
+pub(crate) fn repeat<S: Step>(ctx: *mut xdp_md, most: u32, steps: S) -> S {
     let mut walked = Walked { ctx, steps };
     let step: extern "C" fn(u32, *mut Walked<S>) -> u64 = step::<S>;
     // SAFETY: `step` is called with what is given here, and not any more when this returns.
     unsafe { bpf_loop(most, step as *mut c_void, (&raw mut walked).cast(), 0) };
+    walked.steps
 }
 
 /// Takes one; 0 where there may be another.
 extern "C" fn step<S: Step>(_: u32, walked: *mut Walked<S>) -> u64 {
     // SAFETY: what `repeat` gave the kernel, which calls this one at a time.
-    let (ctx, steps) = unsafe { (XdpContext::new((*walked).ctx), &mut *(*walked).steps) };
+    let (ctx, steps) = unsafe { (XdpContext::new((*walked).ctx), &mut (*walked).steps) };
     u64::from(!steps.step(&XdpFrame::new(&ctx)))
 }
 

@@ -83,9 +83,9 @@ impl Sought {
     /// may be. Who fills a payload with what it is found by hides nothing behind it: as many count as may be in the rest.
     #[inline(always)]
     pub fn found<F: Walk>(self, frame: &F, at: u32, end: u32) -> u32 {
-        let mut search = Search { sought: self, start: at, at, end, count: 0 };
         let bytes = end.saturating_sub(at);
-        frame.repeat(bytes.div_ceil(WORD_BYTES * WORDS) + bytes / REQUEST_BYTES_MIN + 1, &mut search);
+        let steps = bytes.div_ceil(WORD_BYTES * WORDS) + bytes / REQUEST_BYTES_MIN + 1;
+        let search = frame.repeat(steps, Search { sought: self, start: at, at, end, count: 0 });
         search.count + end.saturating_sub(search.at) / REQUEST_BYTES_MIN
     }
 }

@@ -5,7 +5,7 @@ mod data;
 use data::{CONTROL_BYTES_MAX, CONTROLS_FREE_MAX, SETTINGS_ACK_AMONG, TICKETS_BYTES};
 
 use super::search::Sought;
-use super::{Conversation, Fresh, Walk, is, speaks};
+use super::{Conversation, Fresh, Step, Walk, is, speaks};
 use crate::packet::Frame;
 
 /// [`Conversation::record_left`] where it is not known where the next record begins: it is looked for at the beginning of each
@@ -184,22 +184,9 @@ impl Conversation {
         } else if self.record_left != LOST {
             at += self.record_left;
         }
-        let mut is_known = true;
-        for _ in 0..RECORDS_MAX {
-            if at + HEADER_BYTES > fresh.end {
-                break;
-            }
-            let Some(mut record) = record_at(frame, at, fresh.end) else {
-                is_known = false;
-                break;
-            };
-            // What is no request anyway may be before one.
-            record.begins_segment = begins_segment;
-            begins_segment &= record.length <= self.overhead as u16 + CONTROL_BYTES_MAX;
-            let more = frame.record(self, record, fresh.moment());
-            requests = frame.forget_u32(requests + more);
-            at = frame.forget_u32(at + HEADER_BYTES + record.length as u32);
-        }
+        let (moment, end) = (fresh.moment(), fresh.end);
+        let records = Records { conversation: self, moment, at, end, requests, begins_segment, is_known: true };
+        let Records { at, requests, is_known, .. } = frame.repeat(RECORDS_MAX, records);
         self.record_left = match () {
             () if !is_known => LOST,
             () if at >= fresh.end => at - fresh.end,
@@ -309,5 +296,36 @@ impl Conversation {
         self.records = 0;
         self.turn_records = 0;
         self.controls_left = CONTROLS_FREE_MAX;
+    }
+}
+
+/// Records that begin in a segment, on the way through them.
+struct Records<'a> {
+    conversation: &'a mut Conversation,
+    moment: Moment,
+    at: u32,
+    end: u32,
+    requests: u32,
+    begins_segment: bool,
+    /// False where something else is in the place of one.
+    is_known: bool,
+}
+
+impl Step for Records<'_> {
+    #[inline(always)]
+    fn step<F: Walk>(&mut self, frame: &F) -> bool {
+        if self.at + HEADER_BYTES > self.end {
+            return false;
+        }
+        let Some(mut record) = record_at(frame, self.at, self.end) else {
+            self.is_known = false;
+            return false;
+        };
+        record.begins_segment = self.begins_segment;
+        // What is no request anyway may be before one.
+        self.begins_segment &= record.length <= self.conversation.overhead as u16 + CONTROL_BYTES_MAX;
+        self.requests += frame.record(self.conversation, record, self.moment);
+        self.at += HEADER_BYTES + record.length as u32;
+        true
     }
 }
