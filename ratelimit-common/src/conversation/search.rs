@@ -11,6 +11,9 @@ const WORDS: u32 = 8;
 /// The shortest request: `A / HTTP/1.1` and two lines' ends.
 const REQUEST_BYTES_MIN: u32 = 16;
 
+/// Places that look like what is sought and are not: what is before a payload's first two bytes is not known, and a few names end like it.
+const OTHERS_MAX: u32 = 8;
+
 const EACH_BYTE: u64 = 0x0101_0101_0101_0101;
 const TOP_BITS: u64 = 0x8080_8080_8080_8080;
 /// What tells a capital from a small letter.
@@ -79,14 +82,14 @@ impl Sought {
         }
     }
 
-    /// How many there are from `at` to `end`, where a payload begins and ends. A step is taken for some words, and for each request that there
-    /// may be. Who fills a payload with what it is found by hides nothing behind it: as many count as may be in the rest.
+    /// How many there are from `at` to `end`, where a payload begins and ends. Steps are taken for its words, for each request that there may
+    /// be, and for some that look like one. Who fills a payload with these hides nothing behind them: as many count as may be in the rest.
     #[inline(always)]
     pub fn found<F: Walk>(self, frame: &F, at: u32, end: u32) -> u32 {
         let bytes = end.saturating_sub(at);
-        let steps = bytes.div_ceil(WORD_BYTES * WORDS) + bytes / REQUEST_BYTES_MIN + 1;
+        let steps = bytes.div_ceil(WORD_BYTES * WORDS) + bytes / REQUEST_BYTES_MIN + OTHERS_MAX;
         let search = frame.repeat(steps, Search { sought: self, start: at, at, end, count: 0 });
-        search.count + end.saturating_sub(search.at) / REQUEST_BYTES_MIN
+        search.count + end.saturating_sub(search.at).div_ceil(REQUEST_BYTES_MIN)
     }
 }
 

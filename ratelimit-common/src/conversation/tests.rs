@@ -189,8 +189,14 @@ fn versions_that_end_a_line_are_told_from_what_looks_like_them() {
         "A / HTTP/1.01\r\n",
         "A / HTTP/1.1",
         "A / HTTP/",
+        "//a/b HTTP/1.01",
     ] {
         assert_eq!(found(request), 1, "{request}");
+    }
+    // What looks like versions hides none.
+    for others in (0..400).chain([3000]) {
+        let payload = "TP/".repeat(others) + "A / HTTP/1.1\r\n";
+        assert!(found(&payload) >= 1, "behind {others} others");
     }
     for other in [
         "\"GET / HTTP/1.1\" 200 5\n",

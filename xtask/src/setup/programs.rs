@@ -8,10 +8,11 @@ use super::{apt, machine, say};
 use crate::workspace;
 
 /// A program, its package, what it is for.
-const PROGRAMS: [(&str, &str, &str); 12] = [
+const PROGRAMS: [(&str, &str, &str); 13] = [
     ("nginx", "nginx-light", "the web server behind the limiter"),
     ("curl", "curl", "a client"),
     ("wrk", "wrk", "a client that sends as fast as it can"),
+    ("h2load", "nghttp2-client", "a client of HTTP/2 with many streams"),
     ("openssl", "openssl", "a certificate"),
     ("python3", "python3", "the example application in Python"),
     ("php", "php-cli", "the example application in PHP"),
@@ -24,9 +25,8 @@ const PROGRAMS: [(&str, &str, &str); 12] = [
 ];
 
 /// What `cargo xtask accuracy` runs besides.
-const FOR_ACCURACY: [(&str, &str, &str); 13] = [
+const FOR_ACCURACY: [(&str, &str, &str); 12] = [
     ("ab", "apache2-utils", "a client of HTTP/1.0"),
-    ("h2load", "nghttp2-client", "a client of HTTP/2 with many streams"),
     ("chromium", "chromium", "a browser"),
     ("pip3", "python3-venv", "clients and servers in Python"),
     ("apache2", "apache2-bin", "a web server"),
@@ -74,7 +74,7 @@ pub(super) fn ensure_for_accuracy() -> Result<()> {
 }
 
 pub(super) fn for_accuracy() -> Vec<&'static str> {
-    let besides = ["nginx", "curl", "wrk", "openssl", "python3", "ip", "ethtool", "nsenter", "setpriv"];
+    let besides = ["nginx", "curl", "wrk", "h2load", "openssl", "python3", "ip", "ethtool", "nsenter", "setpriv"];
     [&besides[..], &FOR_ACCURACY.map(|(program, ..)| program)].concat()
 }
 
