@@ -352,7 +352,7 @@ impl Tls {
         let bytes = length.saturating_sub(self.overhead);
         let is_among_first = self.records < ACK_AMONG;
         self.records = (self.records + 1).min(ACK_AMONG);
-        if bytes == ALERT && self.is_1_3() && !self.is_alerted {
+        if bytes == ALERT && self.phase == Phase::Finished && self.is_1_3() && !self.is_alerted {
             self.is_alerted = true;
             return 0;
         }
@@ -445,7 +445,8 @@ impl Tls {
             }
             return u64::from(is_answered);
         }
-        let is_turn = turn.heard_since(moment) > self.no_answer();
+        let heard = turn.heard_since(moment);
+        let is_turn = heard > self.no_answer();
         self.http2.is_owed = false;
         if is_turn {
             self.turns(turn, moment);
@@ -457,8 +458,8 @@ impl Tls {
         let http2 = &mut self.http2;
         let (before, known) = (http2.headers, http2.headers_bytes);
         http2.headers = before.max((before + 1).min(2));
-        if std::mem::take(&mut http2.is_preface_counted) {
-            // The preface was counted for it.
+        if std::mem::take(&mut http2.is_preface_counted) && heard <= TICKETS_MAX {
+            // The preface was counted for it, and nothing was answered.
             (http2.headers_bytes, http2.headers) = (bytes, 1);
             return 0;
         }

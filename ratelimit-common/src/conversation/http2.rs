@@ -84,7 +84,10 @@ impl Conversation {
                 self.keep_head(frame, at, end);
                 return headers;
             }
-            let Some(head) = frame.bytes::<4>(at as usize).map(u32::from_be_bytes) else { break };
+            let Some(head) = frame.bytes::<4>(at as usize).map(u32::from_be_bytes) else {
+                self.lose();
+                return headers;
+            };
             if is_sought && (head & 0xff > KIND_MAX || head >> 8 > LENGTH_MAX) {
                 self.lose();
                 return headers;

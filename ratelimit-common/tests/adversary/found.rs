@@ -133,7 +133,7 @@ fn an_upload_behind_a_long_answer_is_a_request_where_the_server_sends_no_tickets
 fn a_header_that_comes_byte_by_byte_is_a_record() {
     let finished = sealed(kind::HANDSHAKE, &[FINISHED; 52], 0);
     let parts = [hello(), finished, request(0), [request(3), request(3)].concat(), request(200)];
-    assert_eq!(over_tls_in(1, server(5_000), &parts), (3, 4));
+    assert_eq!(over_tls_in(1, server(5_000), &parts), (4, 4));
 }
 
 #[test]
@@ -153,6 +153,19 @@ fn what_is_said_behind_early_data_is_no_ticket() {
     let (counted, accepted) = over_tls_in(1448, server_of_early_data(500), &parts);
     assert_eq!(accepted, 3);
     assert!(counted >= 2, "{counted}");
+}
+
+#[test]
+fn early_data_as_short_as_an_alert_is_a_request() {
+    let [begins, ends] = [&GET[..2], &GET[2..]].map(|part| sealed(kind::DATA, part, 0));
+    let parts = [[hello(), begins].concat(), ends];
+    assert_eq!(over_tls_in(1448, server_of_early_data(300), &parts), (1, 1));
+}
+
+#[test]
+fn what_comes_behind_a_long_answer_is_not_what_a_preface_was_counted_for() {
+    let finished = sealed(kind::HANDSHAKE, &[FINISHED; 52], 0);
+    assert_eq!(over_tls(5_000, &[finished, request(0), request(2)]), 2);
 }
 
 #[test]

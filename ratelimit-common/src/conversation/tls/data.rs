@@ -1,6 +1,6 @@
 //! What is in records of application data, by how long they are: requests of HTTP/1 and HTTP/2, bodies, and frames of control.
 
-use super::super::{CONTINUE_BYTES, Conversation, is};
+use super::super::{CONTINUE_BYTES, Conversation, is, speaks};
 use super::{HEADER_BYTES, Moment, OVERHEAD_1_3, OVERHEAD_OF_JAVA, Record};
 
 /// Frames of HTTP/2 that are no request are as long: PING and GOAWAY are the longest.
@@ -78,7 +78,9 @@ impl Conversation {
         if is_among_first {
             self.records += 1;
         }
-        if bytes == ALERT_BYTES && self.is_tls_1_3() && !self.has(is::ALERTED) {
+        // None is early.
+        let may_be_alert = self.speaks == speaks::TLS && self.is_tls_1_3() && !self.has(is::ALERTED);
+        if bytes == ALERT_BYTES && may_be_alert {
             self.is |= is::ALERTED;
             return 0;
         }
@@ -312,9 +314,12 @@ impl Conversation {
         }
         if self.has(is::PREFACE_COUNTED) {
             self.is &= !is::PREFACE_COUNTED;
-            self.headers_bytes = bytes;
-            self.turn_records = 1;
-            return 0;
+            // Not behind an answer.
+            if heard <= TICKETS_BYTES_MAX {
+                self.headers_bytes = bytes;
+                self.turn_records = 1;
+                return 0;
+            }
         }
         let known = self.headers_bytes;
         let is_short = (HEADERS_BYTES_MIN..=HEADERS_SHORT_BYTES).contains(&known);
