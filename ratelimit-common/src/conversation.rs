@@ -110,9 +110,9 @@ mod is {
     pub(super) const PAIRED: u16 = 2048;
     /// HTTP/2: the newest frame of control followed an answer, and may be a request: one if it is answered.
     pub(super) const OWED: u16 = 4096;
-    /// HTTP/2 in the clear: once it was not known where a frame begins.
+    /// HTTP/2 in the clear: once it was not known where a frame begins, in a segment that came late at the least. Stays.
     pub(super) const CUT: u16 = 8192;
-    /// TLS: the header that was split began before the server had said anything.
+    /// TLS: the header that was split began when the server had said nothing since the newest request; in a handshake, nothing at all.
     pub(super) const EARLY: u16 = 16_384;
 }
 

@@ -81,14 +81,16 @@ struct Walked<S> {
 pub(crate) fn repeat<S: Step>(ctx: *mut xdp_md, most: u32, steps: S) -> S {
     let mut walked = Walked { ctx, steps };
     let step: extern "C" fn(u32, *mut Walked<S>) -> u64 = step::<S>;
-    // SAFETY: `step` is called with what is given here, and not any more when this returns.
+    // SAFETY: the kernel calls `step::<S>` with `walked` alone, which outlives the call and which nothing else touches meanwhile. It refuses
+    // only flags, which are none, and more than 2^23 steps, which no payload has.
     unsafe { bpf_loop(most, step as *mut c_void, (&raw mut walked).cast(), 0) };
     walked.steps
 }
 
 /// Takes one; 0 where there may be another.
 extern "C" fn step<S: Step>(_: u32, walked: *mut Walked<S>) -> u64 {
-    // SAFETY: what `repeat` gave the kernel, which calls this one at a time.
+    // SAFETY: it is the `Walked<S>` of the `repeat::<S>` that waits for this: not null, aligned, and reached by nobody else. The kernel calls one
+    // at a time.
     let (ctx, steps) = unsafe { (XdpContext::new((*walked).ctx), &mut (*walked).steps) };
     u64::from(!steps.step(&XdpFrame::new(&ctx)))
 }

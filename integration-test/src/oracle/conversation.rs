@@ -59,6 +59,22 @@ impl Ahead {
             Self::Rest(_) | Self::Header(_) | Self::Lost => Self::Lost,
         };
     }
+
+    /// For what comes late, which is read by itself: returns where what comes next goes on from.
+    pub(super) fn apart(&mut self) -> Self {
+        std::mem::replace(self, Self::Lost)
+    }
+
+    /// As much of a header of so many bytes as there is with this segment, and how many of these are in it. None where more is to come.
+    pub(super) fn join(&mut self, mut begun: Vec<u8>, fresh: &[u8], bytes: usize) -> Option<(Vec<u8>, usize)> {
+        let here = (bytes - begun.len()).min(fresh.len());
+        begun.extend_from_slice(&fresh[..here]);
+        if begun.len() < bytes {
+            *self = Self::Header(begun);
+            return None;
+        }
+        Some((begun, here))
+    }
 }
 
 /// Where the client is in its talk with the server.

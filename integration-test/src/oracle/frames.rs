@@ -37,7 +37,7 @@ impl Frames {
 
     /// A segment that comes late is read by itself.
     pub(super) fn apart(&mut self, turn: &mut Turn, moment: Moment, fresh: &[u8]) -> u64 {
-        let ahead = std::mem::replace(&mut self.ahead, Ahead::Lost);
+        let ahead = self.ahead.apart();
         let requests = self.requests(turn, moment, fresh);
         self.ahead = ahead;
         requests
@@ -69,13 +69,9 @@ impl Frames {
         let mut at = match std::mem::replace(&mut self.ahead, Ahead::Lost) {
             Ahead::Lost => 0,
             Ahead::Rest(left) => left,
-            Ahead::Header(mut begun) => {
-                let here = (HEAD - begun.len()).min(fresh.len());
-                begun.extend_from_slice(&fresh[..here]);
-                let Some((kind, length)) = head(&begun) else {
-                    self.ahead = Ahead::Header(begun);
-                    return 0;
-                };
+            Ahead::Header(begun) => {
+                let Some((begun, here)) = self.ahead.join(begun, fresh, HEAD) else { return 0 };
+                let (kind, length) = head(&begun).expect("all of it is there");
                 headers += u64::from(kind == HEADERS);
                 here + HEADER - HEAD + length
             }

@@ -194,7 +194,7 @@ impl Tls {
 
     /// A segment that comes late is read by itself.
     pub(super) fn apart(&mut self, turn: &mut Turn, moment: Moment, payload: &[u8]) -> u64 {
-        let ahead = std::mem::replace(&mut self.ahead, Ahead::Lost);
+        let ahead = self.ahead.apart();
         let requests = self.requests(turn, moment, payload, 0);
         self.ahead = ahead;
         requests
@@ -215,20 +215,15 @@ impl Tls {
                 return 0;
             }
             Ahead::Rest(left) => left,
-            Ahead::Header(mut begun) => {
-                let missing = HEADER - begun.len();
-                begun.extend(fresh.iter().take(missing));
-                if begun.len() < HEADER {
-                    self.ahead = Ahead::Header(begun);
-                    return 0;
-                }
+            Ahead::Header(begun) => {
+                let Some((begun, here)) = self.ahead.join(begun, fresh, HEADER) else { return 0 };
                 match record(&begun) {
                     Some(record) => {
                         // Of a handshake, it is as early as it began.
                         let is_early = self.is_header_early && self.phase != Phase::Finished;
                         let heard = if is_early { turn.heard } else { moment.heard };
                         requests += self.record(turn, Moment { heard, ..moment }, record, false);
-                        missing + record.1
+                        here + record.1
                     }
                     None => {
                         was_lost = true;

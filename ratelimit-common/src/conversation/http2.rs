@@ -14,8 +14,8 @@ const HEADER_BYTES: u32 = 9;
 /// Of a frame's header: its length, and its type.
 const HEAD_BYTES: u32 = 4;
 const HEADERS: u32 = 1;
-/// The last of the types that clients send (CONTINUATION), and the most that a frame has unless the server said otherwise: where a frame is
-/// looked for, others are none.
+/// The last of the types of RFC 9113 (CONTINUATION), and the most that a frame has unless the server said otherwise: where a frame is looked
+/// for, others are none.
 const KIND_MAX: u32 = 9;
 const LENGTH_MAX: u32 = 16_384;
 
