@@ -11,7 +11,7 @@ use integration_test::frames::flag::{ACK, PSH};
 use integration_test::is_skipped;
 use integration_test::lab::{Daemon, Lab, SERVER};
 use integration_test::raw::{RawClient, RawWire};
-use netlab::{Child, nginx, without_offloads};
+use netlab::{Child, nginx, serving, without_offloads};
 
 const LIMIT: usize = 10;
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -32,10 +32,25 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
+        Self::with(|lab, address| nginx(&lab.server, lab.directory(), &[address]).unwrap())
+    }
+
+    /// Node's server, which speaks HTTP/2 in the clear on port 443.
+    fn with_node() -> Self {
+        Self::with(|lab, address| {
+            let program = lab.directory().join("answers.js");
+            fs::write(&program, include_str!("programs/answers.js")).unwrap();
+            let mut command = lab.server.command("node");
+            command.arg(program).arg(SERVER[0]).arg(lab.directory().join("access.log"));
+            serving(&lab.server, command, address).unwrap()
+        })
+    }
+
+    fn with(serve: impl FnOnce(&Lab, SocketAddr) -> Child) -> Self {
         let lab = Lab::new();
         without_offloads(&lab.client, "c0").unwrap();
         without_offloads(&lab.server, "s0").unwrap();
-        let web = nginx(&lab.server, lab.directory(), &[SocketAddr::new(SERVER[0].parse().unwrap(), 80)]).unwrap();
+        let web = serve(&lab, SocketAddr::new(SERVER[0].parse().unwrap(), 80));
         let daemon = lab.limit(&["--limit", &format!("{LIMIT}/1h"), "--count", "requests"]);
         Self { wire: RawWire::new(&lab), lab, _daemon: daemon, _web: web }
     }
@@ -49,7 +64,12 @@ impl Rig {
 
     /// A connection from another address.
     fn client(&self, number: u8) -> RawClient<'_> {
-        RawClient::new(&self.wire, self.address(number), 40_000, 80, 1 << 28).connected(&[])
+        self.client_of(number, 80).connected(&[])
+    }
+
+    /// One to this port that is not opened yet.
+    fn client_of(&self, number: u8, port: u16) -> RawClient<'_> {
+        RawClient::new(&self.wire, self.address(number), 40_000, port, 1 << 28)
     }
 
     /// Requests in the server's log.
@@ -246,5 +266,66 @@ fn requests_that_do_not_wait_count_each_wherever_segments_begin() {
         }
         client.hears_answers(LIMIT + 1, MOMENT * 10);
         rig.assert_at_most(client.address, what);
+    }
+}
+
+/// What a client of HTTP/2 in the clear begins with: its preface and its settings.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// Streams, each of which is a request.
+fn streams(numbers: std::ops::Range<u8>) -> Vec<u8> {
+    // `GET`, `/`, `http`, and a host.
+    let fields = b"\x82\x84\x86\x41\x01a";
+    numbers.flat_map(|number| [&[0, 0, 6, 1, 5, 0, 0, 0, 2 * number + 1][..], fields].concat()).collect()
+}
+
+#[test]
+fn streams_of_http2_count_each_wherever_its_preface_is_cut() {
+    if is_skipped("streams_of_http2_count_each_wherever_its_preface_is_cut") {
+        return;
+    }
+    let rig = Rig::with_node();
+    for (number, cut) in (0..).zip([1, 8, 23, PREFACE.len()]) {
+        let mut client = rig.client_of(number, 443).connected(&[]);
+        let (begins, ends) = PREFACE.split_at(cut);
+        for part in [begins, ends, &streams(0..4), &streams(4..10), &streams(10..100)] {
+            client.says(part);
+            client.hears_answers(1, MOMENT);
+        }
+        rig.assert_exact(client.address, "a preface that is cut");
+    }
+}
+
+#[test]
+fn a_syn_that_begins_http2_comes_again_without() {
+    if is_skipped("a_syn_that_begins_http2_comes_again_without") {
+        return;
+    }
+    let rig = Rig::with_node();
+    for (number, begins) in (0..).zip([PREFACE, &PREFACE[..1]]) {
+        let mut client = rig.client_of(number, 443);
+        assert!(!client.connects(begins, MOMENT * 10));
+        assert!(client.connects(&[], ANSWERS_WITHIN));
+        for part in [PREFACE, &streams(0..10), &streams(10..100)] {
+            client.says(part);
+            client.hears_answers(1, MOMENT);
+        }
+        rig.assert_exact(client.address, "a preface in the SYN");
+    }
+}
+
+#[test]
+fn versions_of_other_protocols_that_the_server_answers_are_requests() {
+    if is_skipped("versions_of_other_protocols_that_the_server_answers_are_requests") {
+        return;
+    }
+    let rig = Rig::with_node();
+    for (number, line) in (0..).zip(["GET / RTSP/1.1", "SOURCE / ICE/1.1", "GET / HTTP/1.1"]) {
+        let mut client = rig.client(number);
+        let request = format!("{line}\r\nHost: a\r\n\r\n").into_bytes();
+        client.says(&request.repeat(4));
+        assert!(client.hears_answers(4, ANSWERS_WITHIN), "{line}");
+        assert_eq!(client.asks(&request, 2 * LIMIT, ANSWERS_WITHIN), LIMIT - 4, "{line}");
+        rig.assert_exact(client.address, line);
     }
 }

@@ -17,7 +17,7 @@ pub use child::{Child, Output};
 pub use namespace::{End, Namespace, acquaint, veth, without_offloads};
 pub use packets::PacketSocket;
 pub use relay::{Forwarded, Relay, Trouble};
-pub use servers::{HttpServer, UdpCounter, nginx, nginx_with_http2, nginx_with_tls};
+pub use servers::{HttpServer, UdpCounter, nginx, nginx_with_http2, nginx_with_tls, serving};
 pub use settled::settled;
 
 use std::path::Path;

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -202,13 +203,21 @@ fn start_nginx(namespace: &Namespace, directory: &Path, addresses: &[SocketAddr]
     fs::write(&path, config).with_context(|| format!("write {}", path.display()))?;
     let mut command = namespace.command("nginx");
     command.arg("-c").arg(&path).arg("-e").arg(directory.join("error.log"));
-    let server = Child::start(command)?;
     let first = addresses.first().context("nginx needs an address")?;
+    serving(namespace, command, *first)
+}
+
+/// Starts a server in a namespace, and waits until it answers there.
+///
+/// # Errors
+/// If it cannot be started, or does not answer within ten seconds.
+pub fn serving(namespace: &Namespace, command: Command, address: SocketAddr) -> Result<Child> {
+    let server = Child::start(command)?;
     for _ in 0..1000 {
-        if namespace.inside(|| Ok(TcpStream::connect(first).is_ok()))? {
+        if namespace.inside(|| Ok(TcpStream::connect(address).is_ok()))? {
             return Ok(server);
         }
         thread::sleep(TICK);
     }
-    Err(anyhow!("nginx does not answer on {first}: {}", server.stderr()))
+    Err(anyhow!("what should answer on {address} does not: {}", server.stderr()))
 }

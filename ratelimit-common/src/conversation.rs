@@ -37,14 +37,14 @@ pub struct Conversation {
     /// Bytes from here to `hole_end` were left out, and may still come; where both are equal, none.
     hole: u32,
     hole_end: u32,
-    /// Of a TLS record, or of a frame of HTTP/2 in the clear, the bytes that are still to come; or [`tls::LOST`].
+    /// Of a TLS record, of HTTP/2's preface, or of a frame of it in the clear, the bytes that are still to come; or [`LOST`].
     record_left: u32,
     /// What the server had said when the first record came that may end the handshake; behind it, HTTP/2: when a frame of control
     /// was last taken for what follows a long answer.
     control_at: u32,
     /// Some of [`is`].
     is: u16,
-    /// HTTP/2: length of a HEADERS frame that was counted, and is like the others; 0 before the first.
+    /// TLS: length of the newest record that may be a HEADERS frame of HTTP/2, and is like the others; 0 before the first of a turn.
     headers_bytes: u16,
     /// TLS, and HTTP/2 in the clear: the first bytes of a record's or frame's header whose others are in the next segment, and how many.
     /// HTTP/1 in the clear: the last bytes, and whether they are known.
@@ -56,11 +56,11 @@ pub struct Conversation {
     overhead: u8,
     /// TLS: records of application data so far, as far as it matters.
     records: u8,
-    /// HTTP/2: records of this turn, as far as it matters.
+    /// TLS: records of this turn that may be HEADERS frames of HTTP/2, as far as it matters; until that is spoken, those as long as each other.
     turn_records: u8,
     /// HTTP/2: frames of control that may still be free, of those that follow no long answer.
     controls_left: u8,
-    /// TLS 1.3: records that may end the handshake so far; behind it, not 0 where it did not tell what encryption adds.
+    /// TLS 1.3: records that may end the handshake so far; behind it, not 0 where its end did not tell what encryption adds.
     ending_records: u8,
     /// TLS 1.3: 1 where the server sends one session ticket at most from now on: it showed no certificate, or has sent the first of two.
     has_one_ticket: u8,
@@ -80,6 +80,8 @@ mod speaks {
     pub(super) const TLS_CHANGED: u8 = 3;
     /// TLS, with its handshake behind it.
     pub(super) const TLS: u8 = 4;
+    /// What may go on as HTTP/2's preface.
+    pub(super) const PREFACE: u8 = 5;
 }
 
 /// What else is known of a connection.
@@ -110,7 +112,7 @@ mod is {
     pub(super) const PAIRED: u16 = 2048;
     /// HTTP/2: the newest frame of control followed an answer, and may be a request: one if it is answered.
     pub(super) const OWED: u16 = 4096;
-    /// HTTP/2 in the clear: once it was not known where a frame begins, in a segment that came late at the least. Stays.
+    /// Once it was not known where a record begins, or a frame of HTTP/2 in the clear: since then it is a guess.
     pub(super) const CUT: u16 = 8192;
     /// TLS: the header that was split began when the server had said nothing since the newest request; in a handshake, nothing at all.
     pub(super) const EARLY: u16 = 16_384;
@@ -151,6 +153,10 @@ pub struct Turn {
     pub newest: Conversation,
 }
 
+/// [`Conversation::record_left`] where it is not known where the next record or frame begins: it is looked for at the beginning of each
+/// segment.
+const LOST: u32 = u32::MAX;
+
 /// Farther from what is expected than any window that is in use: another connection with the same ports, or nonsense.
 const FAR_BYTES: u32 = 1 << 23;
 
@@ -179,6 +185,13 @@ impl Fresh {
     #[inline(always)]
     const fn len(self) -> u32 {
         self.end - self.at
+    }
+
+    /// So many of its first bytes are not new, or were looked at.
+    #[inline(always)]
+    const fn skip(&mut self, bytes: u32) {
+        self.at += bytes;
+        self.sequence = self.sequence.wrapping_add(bytes);
     }
 
     #[inline(always)]
@@ -210,8 +223,8 @@ enum Place {
     Again(u32),
 }
 
-/// What a conversation asks of the frame besides its bytes. Where a verifier follows every path, each is a function of its
-/// own there.
+/// What a conversation asks of the frame besides its bytes. Where a verifier follows every path, each but [`Walk::repeat`] is a function
+/// of its own there.
 pub trait Walk: Frame + Sized {
     /// How many of what is sought are in the payload from `at` to `end`.
     #[inline(always)]
@@ -249,6 +262,12 @@ pub trait Walk: Frame + Sized {
         conversation.lost(moment)
     }
 
+    /// How many bytes of HTTP/2's preface are in the payload from `at` to `end`.
+    #[inline(always)]
+    fn preface(&self, conversation: &mut Conversation, at: u32, end: u32) -> u32 {
+        conversation.preface(self, at, end)
+    }
+
     /// How many HEADERS frames of HTTP/2 in the clear begin in the payload from `at` to `end`.
     #[inline(always)]
     fn headers(&self, conversation: &mut Conversation, at: u32, end: u32) -> u32 {
@@ -271,6 +290,24 @@ pub fn turn<F: Walk>(frame: &F, segment: &Segment, known: Option<Conversation>, 
     let requests = newest.turn(frame, segment, known.is_some(), peer);
     let is_unaccounted = requests == 0 && newest.is_unaccounted(segment, known.as_ref());
     Turn { requests, is_unaccounted, newest }
+}
+
+/// What of a record is left behind `bytes` that nobody saw.
+#[inline(always)]
+const fn without(record_left: u32, bytes: u32) -> u32 {
+    if bytes == 0 {
+        record_left
+    } else if record_left != LOST && bytes <= record_left {
+        record_left - bytes
+    } else {
+        LOST
+    }
+}
+
+/// Whether a connection that begins with this payload may speak HTTP/2 in the clear.
+#[inline(always)]
+pub fn may_be_http2<F: Frame>(frame: &F, at: u32, end: u32) -> bool {
+    http2::is_preface(frame, at, end, 0)
 }
 
 /// Whether `count` is at or behind `other`, on the circle that sequence numbers are.
@@ -303,11 +340,10 @@ impl Conversation {
         match place {
             Place::Repeated | Place::Outside => return 0,
             Place::Begins(before) => {
-                fresh.at += before;
-                fresh.sequence = fresh.sequence.wrapping_add(before);
+                fresh.skip(before);
                 let is_again = is_known && peer.is_some() && self.begins_at == fresh.sequence;
                 let doubted = if is_again { is::DOUBTED } else { 0 };
-                let was_http2 = is_again && self.speaks == speaks::HTTP2;
+                let was_http2 = is_again && matches!(self.speaks, speaks::HTTP2 | speaks::PREFACE);
                 *self = Self::begun(frame, fresh, end, is::OPEN | is::FIRST | doubted);
                 if was_http2 {
                     self.speaks = speaks::HTTP2;
@@ -318,7 +354,7 @@ impl Conversation {
             // Counted is what comes to its beginning, and here what can be told for certain.
             Place::MiddleOfFirst => *self = Self::begun(frame, fresh, end, is::UNSEEN),
             Place::Next(received) => {
-                fresh.at += received;
+                fresh.skip(received);
                 self.next = end;
             }
             Place::Ahead(left_out) => self.leave_out(left_out, segment.sequence, end),
@@ -328,7 +364,7 @@ impl Conversation {
                 self.fill(segment.sequence, end);
             }
             Place::Again(received) => {
-                fresh.at += received;
+                fresh.skip(received);
                 is_late = true;
                 self.doubt(end);
             }
@@ -338,20 +374,19 @@ impl Conversation {
         {
             return 0;
         }
-        if self.speaks == speaks::CLEAR && self.has(is::UNSEEN) && tls::record_at(frame, fresh.at, fresh.end).is_some()
-        {
-            let is = self.is;
-            *self = self.in_tls(is);
-            self.record_left = 0;
+        if self.speaks == speaks::CLEAR && self.has(is::UNSEEN) {
+            self.guess(frame, fresh);
         }
         // What comes late is judged by itself, and its successors go on from where they are.
-        let goes_on_from = (self.record_left, self.split, self.split_len);
+        let goes_on_from = (self.record_left, self.split, self.split_len, self.is & (is::CUT | is::EARLY));
         if is_late {
             self.lose();
+        } else if self.speaks == speaks::PREFACE {
+            fresh.skip(frame.preface(self, fresh.at, fresh.end));
         }
         let requests = match self.speaks {
             speaks::CLEAR => self.clear(frame, fresh),
-            speaks::HTTP2 => self.http2(frame, fresh),
+            speaks::HTTP2 | speaks::PREFACE => self.http2(frame, fresh),
             _ => {
                 let requests = self.tls(frame, fresh);
                 let is_doubted = is_doubted || self.has(is::DOUBTED | is::UNSEEN);
@@ -359,9 +394,24 @@ impl Conversation {
             }
         };
         if is_late {
-            (self.record_left, self.split, self.split_len) = goes_on_from;
+            let is;
+            (self.record_left, self.split, self.split_len, is) = goes_on_from;
+            self.is = self.is & !(is::CUT | is::EARLY) | is;
         }
         requests
+    }
+
+    /// What it speaks, where nobody saw it begin and this looks like a record of TLS, or like a frame of HTTP/2.
+    #[inline(always)]
+    fn guess<F: Frame>(&mut self, frame: &F, fresh: Fresh) {
+        if tls::record_at(frame, fresh.at, fresh.end).is_some() {
+            let is = self.is;
+            *self = self.in_tls(is);
+            self.record_left = 0;
+        } else if http2::is_frame(frame, fresh.at, fresh.end) {
+            self.speaks = speaks::HTTP2;
+            self.lose();
+        }
     }
 
     /// Where it is a guess that it is TLS, in which so many requests begin: what would be requests in the clear are some, and nothing else is
@@ -387,7 +437,7 @@ impl Conversation {
         };
         let end = segment.sequence.wrapping_add(segment.payload_bytes);
         let is_one_in_many = segment.sequence >> ACCOUNTED_SHIFT != end >> ACCOUNTED_SHIFT;
-        let is_handshake = self.has(is::OPEN) && self.record_left != tls::LOST;
+        let is_handshake = self.has(is::OPEN) && self.record_left != LOST;
         (!goes_on || segment.payload_bytes < SHORT_BYTES || is_one_in_many) && !is_handshake
     }
 
@@ -410,8 +460,8 @@ impl Conversation {
         match tls::record_at(frame, fresh.at, fresh.end) {
             Some(record) if record.is_handshake() => Self { speaks: speaks::TLS_HELLO, split_len: 0, ..newest },
             Some(_) => newest.in_tls(is),
-            None if is & is::UNSEEN == 0 && http2::is_preface(frame, fresh.at, fresh.end) => {
-                Self { speaks: speaks::HTTP2, record_left: http2::PREFACE_BYTES, split_len: 0, ..newest }
+            None if is & is::UNSEEN == 0 && http2::is_preface(frame, fresh.at, fresh.end, 0) => {
+                Self { speaks: speaks::PREFACE, record_left: http2::PREFACE_BYTES, split_len: 0, ..newest }
             }
             None => newest,
         }
@@ -484,7 +534,7 @@ impl Conversation {
         }
         self.hole_end = sequence;
         self.next = end;
-        self.record_left = tls::without(self.record_left, bytes);
+        self.record_left = if self.speaks == speaks::PREFACE { LOST } else { without(self.record_left, bytes) };
         self.split_len = 0;
         self.leave_out_finished();
     }
@@ -512,7 +562,7 @@ impl Conversation {
 
     #[inline(always)]
     const fn lose(&mut self) {
-        self.record_left = tls::LOST;
+        self.record_left = LOST;
         self.split_len = 0;
     }
 
@@ -528,10 +578,10 @@ impl Conversation {
         }
     }
 
-    /// The first `bytes` of a header, at most 5, of which the beginning is kept. None where this segment does not have all the rest: that is kept
-    /// too.
+    /// The first `bytes` of a header, at most 5, of which the beginning is kept, and how many of these are in this segment. None where it does
+    /// not have all the rest: that is kept too.
     #[inline(always)]
-    fn join_head<F: Frame>(&mut self, frame: &F, at: u32, end: u32, bytes: u32) -> Option<[u8; 5]> {
+    fn join_head<F: Frame>(&mut self, frame: &F, at: u32, end: u32, bytes: u32) -> Option<([u8; 5], u32)> {
         let missing = bytes.saturating_sub(self.split_len as u32);
         let here = if end - at < missing { end - at } else { missing };
         let Some(more) = frame.bytes::<4>((at + here).saturating_sub(4) as usize) else {
@@ -550,7 +600,7 @@ impl Conversation {
         }
         self.split_len = 0;
         let [_, _, _, head @ ..] = (head << (8 * (5 - bytes))).to_be_bytes();
-        Some(head)
+        Some((head, here))
     }
 
     /// A turn began, and was counted.
@@ -579,5 +629,11 @@ impl Conversation {
     #[inline(always)]
     const fn has(&self, what: u16) -> bool {
         self.is & what != 0
+    }
+
+    /// Whether it is a guess where its records or frames begin.
+    #[inline(always)]
+    const fn is_guessed(&self) -> bool {
+        self.has(is::UNSEEN | is::CUT)
     }
 }

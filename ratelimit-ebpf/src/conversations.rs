@@ -2,7 +2,7 @@
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::programs::XdpContext;
-use ratelimit_common::conversation::{Conversation, Moment, Record, Sought, Step, Walk};
+use ratelimit_common::conversation::{self, Conversation, Moment, Record, Sought, Step, Walk};
 
 use crate::maps;
 use crate::packet::{self, XdpFrame};
@@ -48,13 +48,16 @@ pub(crate) fn judge(frame: &XdpFrame, passes: bool) -> Judged {
     Judged(settle(passes as u32))
 }
 
-/// How many requests come with the SYN that this frame is, which has payload: a server with TCP Fast Open answers each.
+/// How many requests come with the SYN that this frame is, which has payload: a server with TCP Fast Open answers each. None where it begins
+/// HTTP/2, as what comes behind a SYN is not known by it: a client sends it again without.
 #[inline(always)]
-pub(crate) fn of_syn(frame: &XdpFrame) -> u32 {
-    let Some(segment) = frame.seen().map(|seen| seen.segment()) else { return 1 };
-    let end = segment.payload_at.saturating_add(segment.payload_bytes);
-    let versions = frame.found(segment.payload_at, end, Sought::Version);
-    if versions == 0 { 1 } else { versions }
+pub(crate) fn of_syn(frame: &XdpFrame) -> Option<u32> {
+    let Some(segment) = frame.seen().map(|seen| seen.segment()) else { return Some(1) };
+    match begins_with_syn(frame.context(), segment.payload_at, segment.payload_at.saturating_add(segment.payload_bytes))
+    {
+        0 => None,
+        requests => Some(requests),
+    }
 }
 
 /// Functions of their own, called one after the other: the verifier walks each once, and their stacks are free again when the next is called
@@ -83,6 +86,19 @@ extern "C" fn begins(ctx: *mut xdp_md, is_known: u32) -> u32 {
     let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return 0 };
     let context = XdpContext::new(ctx);
     pending.conversation.turn(&XdpFrame::new(&context), &seen.segment(), is_known != 0, seen.peer())
+}
+
+/// [`of_syn`], of the payload from `at` to `end`; 0 for none.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn begins_with_syn(ctx: *mut xdp_md, at: u32, end: u32) -> u32 {
+    let context = XdpContext::new(ctx);
+    let frame = XdpFrame::new(&context);
+    if conversation::may_be_http2(&frame, at, end) {
+        return 0;
+    }
+    let versions = frame.found(at, end, Sought::Version);
+    if versions == 0 { 1 } else { versions }
 }
 
 /// What becomes of a segment in which nothing begins.
@@ -131,6 +147,11 @@ impl Walk for XdpFrame<'_> {
     }
 
     #[inline(always)]
+    fn preface(&self, conversation: &mut Conversation, at: u32, end: u32) -> u32 {
+        preface_in(self.context(), conversation, at, end)
+    }
+
+    #[inline(always)]
     fn headers(&self, conversation: &mut Conversation, at: u32, end: u32) -> u32 {
         headers_in(self.context(), conversation, at, end)
     }
@@ -164,6 +185,15 @@ extern "C" fn record_of(conversation: *mut Conversation, word: u32, sequence: u3
     let Some(conversation) = maps::place(conversation) else { return 0 };
     let record = Record { kind: (word >> 16) as u8, begins_segment: word >> 24 != 0, length: word as u16 };
     conversation.record(record, Moment { sequence, said })
+}
+
+/// [`Conversation::preface`], likewise.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn preface_in(ctx: *mut xdp_md, conversation: *mut Conversation, at: u32, end: u32) -> u32 {
+    let Some(conversation) = maps::place(conversation) else { return 0 };
+    let ctx = XdpContext::new(ctx);
+    conversation.preface(&XdpFrame::new(&ctx), at, end)
 }
 
 /// [`Conversation::headers`], likewise.

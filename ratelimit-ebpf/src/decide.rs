@@ -382,7 +382,11 @@ fn judge(active: Active, frame: &XdpFrame, judging: Judging) -> Reason {
         }
         // A server that takes payload with a SYN answers it.
         To::Tcp { opening: true, has_payload: true, .. } if rule.counts_requests != 0 => {
-            (true, conversations::of_syn(frame), Leaves::Nothing)
+            match conversations::of_syn(frame) {
+                Some(requests) => (true, requests, Leaves::Nothing),
+                None if rule.guard != 0 => return Reason::Guard,
+                None => (true, 1, Leaves::Nothing),
+            }
         }
         To::Udp { .. } if rule.counts_connections | rule.counts_requests != 0 => {
             if frame.seen().is_none() {

@@ -11,8 +11,10 @@ const FAR: u32 = 1 << 23;
 pub(super) const CONTINUE: u32 = 25;
 /// Two interim answers in the clear.
 const INTERIM: u32 = 80;
-/// How many bytes before a version's `/` are its name.
-const NAME: &[u8] = b"HTTP";
+/// How many bytes before a version's `/` are looked at.
+const NAME: usize = 4;
+/// Where the preface of HTTP/2 has the `/` of its version.
+const VERSION_AT: usize = 10;
 
 #[derive(Clone, Debug)]
 pub(super) struct Conversation {
@@ -27,6 +29,8 @@ pub(super) struct Conversation {
 #[derive(Clone, Debug)]
 enum Speaks {
     Clear(Clear),
+    /// So much of a preface, perhaps, and what it is if it goes on as one.
+    Preface(usize, Frames),
     Http2(Frames),
     Tls(Tls),
 }
@@ -143,7 +147,8 @@ impl Conversation {
         } else {
             return (now, 0);
         }
-        let requests = now.requests(moment, payload, repeated, is_late);
+        let first_new = sequence.wrapping_add(u32::try_from(repeated).expect("a packet's length"));
+        let requests = now.requests(Moment { sequence: first_new, ..moment }, payload, repeated, is_late);
         (now, requests)
     }
 
@@ -151,7 +156,7 @@ impl Conversation {
         let speaks = match tls::record(payload) {
             Some((tls::HANDSHAKE, _)) => Speaks::Tls(Tls::at_hello(moment)),
             Some(_) => Speaks::Tls(Tls::in_the_middle(moment)),
-            None if payload.starts_with(frames::PREFACE) => Speaks::Http2(Frames::behind_preface()),
+            None if frames::is_preface(payload, 0) => Speaks::Preface(0, Frames::behind_preface()),
             None => Speaks::Clear(Clear { last: Some([0; 4]), is_ahead: false }),
         };
         let turn = Turn { heard: moment.heard, at: moment.sequence, is_open: true, is_first: true };
@@ -164,6 +169,7 @@ impl Conversation {
     fn leave_out(&mut self, bytes: usize) {
         match &mut self.speaks {
             Speaks::Clear(clear) => clear.last = None,
+            Speaks::Preface(..) => self.lose(),
             Speaks::Http2(frames) => frames.leave_out(bytes),
             Speaks::Tls(tls) => tls.leave_out(&mut self.turn, bytes),
         }
@@ -173,17 +179,42 @@ impl Conversation {
     fn lose(&mut self) {
         match &mut self.speaks {
             Speaks::Clear(clear) => clear.last = None,
+            Speaks::Preface(_, frames) => {
+                frames.lose();
+                self.speaks = Speaks::Http2(frames.clone());
+            }
             Speaks::Http2(frames) => frames.lose(),
             Speaks::Tls(tls) => tls.lose(),
         }
     }
 
-    fn requests(&mut self, moment: Moment, payload: &[u8], repeated: usize, is_late: bool) -> u64 {
+    /// Goes on by what is of the preface, and says how many bytes these are.
+    fn go_on_with_preface(&mut self, fresh: &[u8]) -> usize {
+        let Speaks::Preface(known, frames) = &self.speaks else { return 0 };
+        if !frames::is_preface(fresh, *known) {
+            let is_ahead = !self.turn.is_open && *known <= VERSION_AT;
+            self.speaks = Speaks::Clear(Clear { last: None, is_ahead });
+            return 0;
+        }
+        let here = (frames::PREFACE.len() - known).min(fresh.len());
+        self.speaks = match known + here {
+            all if all == frames::PREFACE.len() => Speaks::Http2(frames.clone()),
+            known => Speaks::Preface(known, frames.clone()),
+        };
+        here
+    }
+
+    fn requests(&mut self, moment: Moment, payload: &[u8], mut repeated: usize, is_late: bool) -> u64 {
+        if !is_late {
+            repeated += self.go_on_with_preface(&payload[repeated..]);
+        }
         let Self { speaks, turn, .. } = self;
         match speaks {
             Speaks::Clear(clear) => clear.requests(turn, moment, &payload[repeated..], is_late),
-            Speaks::Http2(frames) if is_late => frames.apart(turn, moment, &payload[repeated..]),
-            Speaks::Http2(frames) => frames.requests(turn, moment, &payload[repeated..]),
+            Speaks::Preface(_, frames) | Speaks::Http2(frames) if is_late => {
+                frames.apart(turn, moment, &payload[repeated..])
+            }
+            Speaks::Preface(_, frames) | Speaks::Http2(frames) => frames.requests(turn, moment, &payload[repeated..]),
             Speaks::Tls(tls) if is_late => tls.apart(turn, moment, payload),
             Speaks::Tls(tls) => tls.requests(turn, moment, payload, repeated),
         }
@@ -228,15 +259,18 @@ fn is_version(before: Option<[u8; 4]>, segment: &[u8], at: usize) -> bool {
     if segment[at] != b'/' {
         return false;
     }
-    let is_named = (1..=NAME.len()).all(|back| {
-        let byte = match at.checked_sub(back) {
+    let name: Vec<Option<u8>> = (1..=NAME)
+        .rev()
+        .map(|back| match at.checked_sub(back) {
             Some(at) => Some(segment[at]),
-            None => before.map(|before| before[4 + at - back]),
-        };
-        byte.is_none_or(|byte| byte.eq_ignore_ascii_case(&NAME[4 - back]))
-    });
+            None => before.map(|before| before[NAME + at - back]),
+        })
+        .collect();
+    let is = |other: &[u8]| name.iter().zip(other).all(|(byte, other)| byte.is_none_or(|byte| byte == *other));
+    let is_http = name.iter().zip(b"HTTP").all(|(byte, is)| byte.is_none_or(|byte| byte.eq_ignore_ascii_case(is)));
+    let is_named = is_http || is(b"RTSP") || is(b" ICE") || is(b"\tICE");
     // Behind its length, it is a name that TLS offers.
-    let is_offered = at > NAME.len() && segment[at - NAME.len() - 1] == 8;
+    let is_offered = at > NAME && segment[at - NAME - 1] == 8;
     // Zero is a byte that is not there.
     let behind = |bytes: usize| segment.get(at + bytes).copied().filter(|byte| *byte != 0);
     let is_digit = |byte: Option<u8>| byte.is_none_or(|byte| byte.is_ascii_digit());

@@ -10,9 +10,6 @@ const HEADERS: u8 = 1;
 /// What frames are looked for by, where it is unknown where one begins.
 const KIND_MAX: u8 = 9;
 const LENGTH_MAX: usize = 16_384;
-/// Of one segment, so many frames are looked at; and how short those of headers are.
-const FRAMES_MAX: usize = 168;
-const HEADERS_MIN: usize = 10;
 
 #[derive(Clone, Debug)]
 pub(super) struct Frames {
@@ -24,7 +21,7 @@ pub(super) struct Frames {
 
 impl Frames {
     pub(super) const fn behind_preface() -> Self {
-        Self { ahead: Ahead::Rest(PREFACE.len()), was_lost: false, is_preface_counted: false }
+        Self { ahead: Ahead::Rest(0), was_lost: false, is_preface_counted: false }
     }
 
     pub(super) fn leave_out(&mut self, bytes: usize) {
@@ -37,9 +34,9 @@ impl Frames {
 
     /// A segment that comes late is read by itself.
     pub(super) fn apart(&mut self, turn: &mut Turn, moment: Moment, fresh: &[u8]) -> u64 {
-        let ahead = self.ahead.apart();
+        let (ahead, was_lost) = (self.ahead.apart(), self.was_lost);
         let requests = self.requests(turn, moment, fresh);
-        self.ahead = ahead;
+        (self.ahead, self.was_lost) = (ahead, was_lost);
         requests
     }
 
@@ -76,7 +73,7 @@ impl Frames {
                 here + HEADER - HEAD + length
             }
         };
-        for _ in 0..FRAMES_MAX {
+        loop {
             if at >= fresh.len() {
                 self.ahead = Ahead::Rest(at - fresh.len());
                 return headers;
@@ -91,8 +88,12 @@ impl Frames {
             headers += u64::from(kind == HEADERS);
             at += HEADER + length;
         }
-        headers + (fresh.len().saturating_sub(at) / HEADERS_MIN) as u64
     }
+}
+
+/// Whether this is a preface from its byte `known` on, as far as both go.
+pub(super) fn is_preface(bytes: &[u8], known: usize) -> bool {
+    bytes.iter().zip(&PREFACE[known..]).all(|(byte, expected)| byte == expected)
 }
 
 /// A frame's type and length.

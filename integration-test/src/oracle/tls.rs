@@ -90,6 +90,8 @@ pub(super) struct Tls {
     /// The server sends one ticket at most: it showed no certificate, or has sent the first.
     has_one_ticket: bool,
     ahead: Ahead,
+    /// Once it was unknown where a record begins.
+    is_cut: bool,
     /// Where a header is to be put together: the server had said nothing yet when it began.
     is_header_early: bool,
     http2: Http2,
@@ -162,6 +164,7 @@ impl Tls {
             is_alerted: false,
             has_one_ticket: false,
             ahead: Ahead::Rest(0),
+            is_cut: false,
             is_header_early: false,
             http2,
         }
@@ -194,9 +197,9 @@ impl Tls {
 
     /// A segment that comes late is read by itself.
     pub(super) fn apart(&mut self, turn: &mut Turn, moment: Moment, payload: &[u8]) -> u64 {
-        let ahead = self.ahead.apart();
+        let (ahead, is_cut, is_header_early) = (self.ahead.apart(), self.is_cut, self.is_header_early);
         let requests = self.requests(turn, moment, payload, 0);
-        self.ahead = ahead;
+        (self.ahead, self.is_cut, self.is_header_early) = (ahead, is_cut, is_header_early);
         requests
     }
 
@@ -206,13 +209,14 @@ impl Tls {
         let mut requests = 0;
         let ahead = std::mem::replace(&mut self.ahead, Ahead::Lost);
         let mut was_lost = matches!(ahead, Ahead::Lost);
+        self.is_cut |= was_lost;
         // Nothing that may be a request was in this segment.
         let mut begins = matches!(ahead, Ahead::Lost | Ahead::Rest(0));
         let mut at = match ahead {
             Ahead::Lost => 0,
             Ahead::Rest(left) if left >= fresh.len() => {
                 self.ahead = Ahead::Rest(left - fresh.len());
-                return 0;
+                return self.answered(turn, moment);
             }
             Ahead::Rest(left) => left,
             Ahead::Header(begun) => {
@@ -226,7 +230,7 @@ impl Tls {
                         here + record.1
                     }
                     None => {
-                        was_lost = true;
+                        (was_lost, self.is_cut) = (true, true);
                         0
                     }
                 }
@@ -257,6 +261,11 @@ impl Tls {
             None => Ahead::Lost,
         };
         if requests == 0 && matches!(self.ahead, Ahead::Lost) { self.turn_alone(turn, moment) } else { requests }
+    }
+
+    /// Where it is a guess that there is a record, an answer says that there is none.
+    fn answered(&mut self, turn: &mut Turn, moment: Moment) -> u64 {
+        if self.is_cut && self.is_answer(*turn, moment) { self.turn_alone(turn, moment) } else { 0 }
     }
 
     /// Where nobody knows where records begin, turns alone tell.
@@ -323,10 +332,11 @@ impl Tls {
                     self.ending = usize::from(length == FINISHED_OF_EITHER);
                     self.finished(turn, moment, overhead);
                 }
+                return 0;
             }
             _ => {}
         }
-        0
+        self.answered(turn, moment)
     }
 
     /// What the server has said so far is of the handshake.
@@ -502,12 +512,14 @@ impl Tls {
         }
         let since_control = moment.heard.wrapping_sub(http2.control_heard);
         let heard = turn.heard_since(moment);
-        if heard >= WINDOW && since_control >= WINDOW {
+        // Where it is a guess that there is one, few are.
+        let may_be_window = heard >= WINDOW && (!self.is_cut || http2.spends());
+        if may_be_window && since_control >= WINDOW {
             (http2.control_heard, http2.is_pair) = (moment.heard, false);
             return true;
         }
         // Two at one time, and not three, are of one stream, and of the connection.
-        if heard >= WINDOW && since_control == 0 && !http2.is_pair {
+        if may_be_window && since_control == 0 && !http2.is_pair {
             http2.is_pair = true;
             return true;
         }

@@ -8,6 +8,11 @@ use crate::packet::Frame;
 /// `HTTP`, in any case: servers differ.
 const NAME: u32 = u32::from_le_bytes(*b"http");
 const NAME_BYTES: u32 = 4;
+/// Node's server answers these too, as they are. The shorter one is the end of other words, unless there is a blank before it.
+const OTHER_NAMES: [u32; 3] =
+    [u32::from_le_bytes(*b"RTSP"), u32::from_le_bytes(*b" ICE"), u32::from_le_bytes(*b"\tICE")];
+/// Where the preface of HTTP/2 has the `/` of its version.
+pub(super) const VERSION_AT: u32 = 10;
 /// How long `http/1.1` is, as ALPN says before it (RFC 7301).
 const ALPN_LENGTH: u8 = 8;
 /// Two interim answers, as of a proxy and of what is behind it, while a body is sent. An answer may be as short, but what follows it is a
@@ -26,7 +31,7 @@ pub(super) fn is_version<F: Frame>(frame: &F, start: u32, next: u32, end: u32) -
     // With all four missing nothing is left to compare.
     #[expect(clippy::cast_possible_truncation, reason = "the lowest four bytes")]
     let known = (u64::from(u32::MAX) << missing) as u32;
-    if (u32::from_le_bytes(name) | LOWER_CASE) & known != NAME & known {
+    if !is_name(u32::from_le_bytes(name), known) {
         return false;
     }
     // In a ClientHello it is a protocol's name, behind its length.
@@ -38,6 +43,17 @@ pub(super) fn is_version<F: Frame>(frame: &F, start: u32, next: u32, end: u32) -
     // Zeros stand for what is in the next segment.
     let [major, dot, minor, rest @ ..] = word(frame, next, end).unwrap_or(0).to_le_bytes();
     is_digit(major) && matches!(dot, b'.' | 0) && is_digit(minor) && ends_line(rest)
+}
+
+/// Whether this is the name of a protocol, as far as its bytes are `known`.
+#[inline(always)]
+const fn is_name(name: u32, known: u32) -> bool {
+    let [rtsp, ice, tab_ice] = OTHER_NAMES;
+    let name = name & known;
+    (name | LOWER_CASE) & known == NAME & known
+        || name == rtsp & known
+        || name == ice & known
+        || name == tab_ice & known
 }
 
 #[inline(always)]
@@ -94,7 +110,7 @@ impl Conversation {
         for at in 0..NAME_BYTES {
             let is_slash = (first >> (8 * at)) & 0xff == b'/' as u64;
             #[expect(clippy::cast_possible_truncation, reason = "the lowest four bytes")]
-            let is_named = (around >> (8 * at)) as u32 | LOWER_CASE == NAME;
+            let is_named = is_name((around >> (8 * at)) as u32, u32::MAX);
             if is_slash && !is_named && frame.is_at(Sought::Version, fresh.at, fresh.at + at + 1, fresh.end) {
                 found = frame.forget_u32(found.saturating_sub(1));
             }

@@ -1,14 +1,13 @@
 //! HTTP/2 in the clear, from a preface on. Frames say by type and length what is in them (RFC 9113, section 4.1), so HEADERS are counted.
 
-use super::search::Sought;
-use super::tls::LOST;
-use super::{CONTINUE_BYTES, Conversation, Fresh, Walk, is};
+use super::clear::VERSION_AT;
+use super::search::{Sought, word};
+use super::{CONTINUE_BYTES, Conversation, Fresh, LOST, Step, Walk, is, speaks};
 use crate::packet::Frame;
 
-/// What a client begins with.
-const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// What a client begins with; and zeros, for the last word.
+const PREFACE: [u8; 32] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\0\0\0\0\0";
 pub(super) const PREFACE_BYTES: u32 = 24;
-const _: () = assert!(PREFACE.len() == PREFACE_BYTES as usize);
 
 const HEADER_BYTES: u32 = 9;
 /// Of a frame's header: its length, and its type.
@@ -19,21 +18,63 @@ const HEADERS: u32 = 1;
 const KIND_MAX: u32 = 9;
 const LENGTH_MAX: u32 = 16_384;
 
-/// Frames of one segment that are looked at: as many as fit one on Ethernet.
-const FRAMES_MAX: u32 = 168;
-/// The shortest HEADERS frame: its header, and one field.
-const HEADERS_BYTES_MIN: u32 = 10;
-
-/// Whether a connection begins here that speaks it.
+/// Whether this is a preface from its byte `known` on, as far as it goes.
 #[inline(always)]
-pub(super) fn is_preface<F: Frame>(frame: &F, at: u32, end: u32) -> bool {
-    at + PREFACE_BYTES <= end
-        && frame.bytes::<8>(at as usize) == PREFACE.first_chunk().copied()
-        && frame.bytes::<8>(at as usize + 8) == PREFACE[8..].first_chunk().copied()
-        && frame.bytes::<8>(at as usize + 16) == PREFACE.last_chunk().copied()
+pub(super) fn is_preface<F: Frame>(frame: &F, at: u32, end: u32, known: u32) -> bool {
+    let (mut at, mut known) = (at, known);
+    while known < PREFACE_BYTES
+        && let Some(is) = word(frame, at, end)
+    {
+        let Some(expected) = PREFACE.get(known as usize..).and_then(<[u8]>::first_chunk) else { return false };
+        let different = is ^ u64::from_le_bytes(*expected);
+        // Only of what is in the preface, and in the segment.
+        let bytes = (PREFACE_BYTES - known).min(end - at);
+        if bytes < 8 && different << (64 - 8 * bytes) != 0 || bytes >= 8 && different != 0 {
+            return false;
+        }
+        (at, known) = (at + 8, known + 8);
+    }
+    true
+}
+
+/// Whether this looks like a frame: nothing else has a beginning like one.
+#[inline(always)]
+pub(super) fn is_frame<F: Frame>(frame: &F, at: u32, end: u32) -> bool {
+    at + HEADER_BYTES <= end && frame.bytes::<4>(at as usize).is_some_and(|head| may_be_head(u32::from_be_bytes(head)))
+}
+
+/// Whether a frame may have this length and this type.
+#[inline(always)]
+const fn may_be_head(head: u32) -> bool {
+    head & 0xff <= KIND_MAX && head >> 8 <= LENGTH_MAX
 }
 
 impl Conversation {
+    /// Goes on by what of the preface is in the payload from `at` to `end`, and says how many bytes these are. In the clear, where something
+    /// else is there.
+    #[inline(always)]
+    pub fn preface<F: Frame>(&mut self, frame: &F, at: u32, end: u32) -> u32 {
+        if self.record_left == LOST {
+            self.speaks = speaks::HTTP2;
+            return 0;
+        }
+        let known = PREFACE_BYTES.saturating_sub(self.record_left);
+        if !is_preface(frame, at, end, known) {
+            (self.speaks, self.record_left) = (speaks::CLEAR, 0);
+            // What was counted with the preface's beginning is the request whose first line goes on here.
+            if !self.has(is::OPEN) && known <= VERSION_AT {
+                self.is |= is::AHEAD;
+            }
+            return 0;
+        }
+        let here = if end - at < self.record_left { end - at } else { self.record_left };
+        self.record_left -= here;
+        if self.record_left == 0 {
+            self.speaks = speaks::HTTP2;
+        }
+        here
+    }
+
     /// How many requests begin in this payload: its HEADERS, the first of which was counted with the preface. Versions of HTTP/1 count as well,
     /// or a server that makes nothing of a preface would be asked for nothing. Where a frame's beginning was lost, so do turns.
     #[inline(always)]
@@ -49,7 +90,7 @@ impl Conversation {
         if requests == 0 && self.has(is::OPEN) {
             self.is |= is::PREFACE_COUNTED;
         }
-        let is_turn = self.has(is::OPEN) || self.has(is::CUT) && self.heard_since(fresh.said) > CONTINUE_BYTES;
+        let is_turn = self.has(is::OPEN) || self.is_guessed() && self.heard_since(fresh.said) > CONTINUE_BYTES;
         let versions = frame.found(fresh.at, fresh.end, Sought::Version);
         let others = if versions == 0 { is_turn as u32 } else { versions };
         let requests = if requests < others { others } else { requests };
@@ -61,41 +102,56 @@ impl Conversation {
 
     /// How many HEADERS frames begin in the payload from `at` to `end`.
     #[inline(always)]
-    pub fn headers<F: Frame>(&mut self, frame: &F, at: u32, end: u32) -> u32 {
+    pub fn headers<F: Walk>(&mut self, frame: &F, at: u32, end: u32) -> u32 {
         if self.stays_in_record(end - at) {
             return 0;
         }
         let is_sought = self.record_left == LOST;
-        let (mut headers, mut at) = (0, at);
+        let mut frames = Frames { at, end, headers: 0, is_sought, is_known: true };
         if self.split_len != 0 {
-            let missing = HEAD_BYTES - (self.split_len as u32 & 3);
-            let Some([a, b, c, kind, _]) = self.join_head(frame, at, end, HEAD_BYTES) else { return 0 };
-            headers += (kind as u32 == HEADERS) as u32;
-            at += missing + HEADER_BYTES - HEAD_BYTES + u32::from_be_bytes([0, a, b, c]);
+            let Some(([a, b, c, kind, _], here)) = self.join_head(frame, at, end, HEAD_BYTES) else { return 0 };
+            frames.headers += (kind as u32 == HEADERS) as u32;
+            frames.at += here + HEADER_BYTES - HEAD_BYTES + u32::from_be_bytes([0, a, b, c]);
         } else if !is_sought {
-            at += self.record_left;
+            frames.at += self.record_left;
         }
-        for _ in 0..FRAMES_MAX {
-            if at >= end {
-                self.record_left = at - end;
-                return headers;
-            }
-            if at + HEAD_BYTES > end {
-                self.keep_head(frame, at, end);
-                return headers;
-            }
-            let Some(head) = frame.bytes::<4>(at as usize).map(u32::from_be_bytes) else {
-                self.lose();
-                return headers;
-            };
-            if is_sought && (head & 0xff > KIND_MAX || head >> 8 > LENGTH_MAX) {
-                self.lose();
-                return headers;
-            }
-            headers = frame.forget_u32(headers + (head & 0xff == HEADERS) as u32);
-            at = frame.forget_u32(at + HEADER_BYTES + (head >> 8));
+        let Frames { at, headers, is_known, .. } = frame.repeat((end - at) / HEADER_BYTES + 1, frames);
+        if !is_known {
+            self.lose();
+        } else if at >= end {
+            self.record_left = at - end;
+        } else {
+            self.keep_head(frame, at, end);
         }
-        self.lose();
-        headers + end.saturating_sub(at) / HEADERS_BYTES_MIN
+        headers
+    }
+}
+
+/// Frames that begin in a segment, on the way through them.
+#[repr(C)]
+struct Frames {
+    at: u32,
+    end: u32,
+    headers: u32,
+    /// It is a guess that there is one.
+    is_sought: bool,
+    /// False where there is none.
+    is_known: bool,
+}
+
+impl Step for Frames {
+    #[inline(always)]
+    fn step<F: Walk>(&mut self, frame: &F) -> bool {
+        if self.at + HEAD_BYTES > self.end {
+            return false;
+        }
+        let head = frame.bytes::<4>(self.at as usize).map(u32::from_be_bytes);
+        let Some(head) = head.filter(|head| !self.is_sought || may_be_head(*head)) else {
+            self.is_known = false;
+            return false;
+        };
+        self.headers += (head & 0xff == HEADERS) as u32;
+        self.at = frame.forget_u32(self.at + HEADER_BYTES + (head >> 8));
+        true
     }
 }

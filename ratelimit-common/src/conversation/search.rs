@@ -5,7 +5,7 @@ use crate::packet::Frame;
 
 const WORD_BYTES: u32 = 8;
 
-/// Words of a step.
+/// Words of a step, and places in them that are found and are not likely.
 const WORDS: u32 = 8;
 
 /// The shortest request: `A / HTTP/1.1` and two lines' ends.
@@ -16,9 +16,6 @@ const OTHERS_MAX: u32 = 8;
 
 const EACH_BYTE: u64 = 0x0101_0101_0101_0101;
 const TOP_BITS: u64 = 0x8080_8080_8080_8080;
-/// What tells a capital from a small letter.
-const EVERY_CAPITAL: u64 = EACH_BYTE * 0x20;
-
 /// The 8 bytes from here, the first in the lowest place, and zeros for those that are behind the end.
 #[inline(always)]
 pub(super) fn word<F: Frame>(frame: &F, at: u32, end: u32) -> Option<u64> {
@@ -37,6 +34,11 @@ const fn equal(word: u64, byte: u8) -> u64 {
     // Each byte by itself: nothing is carried on to the next.
     !(((different & !TOP_BITS) + !TOP_BITS) | different | !TOP_BITS)
 }
+
+/// How the names before a version end.
+const HTTP_ENDS: u16 = u16::from_be_bytes(*b"tp");
+const RTSP_ENDS: u16 = u16::from_be_bytes(*b"sp");
+const ICE_ENDS: u16 = u16::from_be_bytes(*b"ce");
 
 /// What is looked for in a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,18 +60,12 @@ impl Sought {
         }
     }
 
-    /// Which of the hits in this word may be it, by the two bytes before each: the top bit of each byte. `last` are the two before the word, and
-    /// `unseen` is which of the word's bytes have none of the payload before them. Slashes alone are many in dates and paths, and each would
-    /// cost a step.
+    /// Whether it may be behind these two bytes: others are many in dates and paths, and each would cost a step.
     #[inline(always)]
-    const fn likely(self, hits: u64, word: u64, last: u16, unseen: u64) -> u64 {
-        let (before, before_that) = ((word << 8) | (last >> 8) as u64, (word << 16) | last as u64);
+    const fn is_likely(self, before: [u8; 2]) -> bool {
         match self {
-            Self::Version => {
-                let (before, before_that) = (before | EVERY_CAPITAL, before_that | EVERY_CAPITAL);
-                hits & (equal(before, b'p') & equal(before_that, b't') | unseen)
-            }
-            Self::Http2 => hits & (equal(before, 2) | unseen),
+            Self::Version => matches!(u16::from_be_bytes(before) | 0x2020, HTTP_ENDS | RTSP_ENDS | ICE_ENDS),
+            Self::Http2 => before[1] == 2,
         }
     }
 
@@ -82,12 +78,12 @@ impl Sought {
         }
     }
 
-    /// How many there are from `at` to `end`, where a payload begins and ends. Steps are taken for its words, for each request that there may
+    /// How many there are from `at` to `end`, where a payload begins and ends. Steps are taken for its bytes, for each request that there may
     /// be, and for some that look like one. Who fills a payload with these hides nothing behind them: as many count as may be in the rest.
     #[inline(always)]
     pub fn found<F: Walk>(self, frame: &F, at: u32, end: u32) -> u32 {
         let bytes = end.saturating_sub(at);
-        let steps = bytes.div_ceil(WORD_BYTES * WORDS) + bytes / REQUEST_BYTES_MIN + OTHERS_MAX;
+        let steps = bytes.div_ceil(WORDS) + bytes / REQUEST_BYTES_MIN + OTHERS_MAX;
         let search = frame.repeat(steps, Search { sought: self, start: at, at, end, count: 0 });
         search.count + end.saturating_sub(search.at).div_ceil(REQUEST_BYTES_MIN)
     }
@@ -114,30 +110,20 @@ impl Step for Search {
                 return false;
             };
             let hits = equal(word, sought.byte());
-            if hits != 0 {
-                let hit = likely(sought, frame, start, at, word, hits);
-                if hit != 0 {
-                    self.at = at + hit.trailing_zeros() / 8 + 1;
-                    self.count += frame.is_at(sought, start, self.at, end) as u32;
-                    return true;
-                }
+            if hits == 0 {
+                at = frame.forget_u32(at + WORD_BYTES);
+                continue;
             }
-            at = frame.forget_u32(at + WORD_BYTES);
+            at = frame.forget_u32(at + hits.trailing_zeros() / 8 + 1);
+            // What is before the payload may be in the segment before. Headers of more than two bytes can be read there.
+            let is_first = at - start < 3;
+            if is_first || frame.bytes::<2>(at as usize - 3).is_some_and(|before| sought.is_likely(before)) {
+                self.at = at;
+                self.count += frame.is_at(sought, start, at, end) as u32;
+                return true;
+            }
         }
         self.at = at;
         true
     }
-}
-
-/// [`Sought::likely`] of the word that is here.
-#[inline(always)]
-fn likely<F: Frame>(sought: Sought, frame: &F, start: u32, at: u32, word: u64, hits: u64) -> u64 {
-    // What is before the payload may be in the segment before. Headers of more than two bytes can be read there.
-    let last = frame.bytes::<2>(at.saturating_sub(2) as usize).unwrap_or_default();
-    let unseen = match at - start {
-        0 => 0xffff,
-        1 => 0xff,
-        _ => 0,
-    };
-    sought.likely(hits, word, u16::from_le_bytes(last), unseen)
 }

@@ -5,12 +5,8 @@ mod data;
 use data::{CONTROL_BYTES_MAX, CONTROLS_FREE_MAX, SETTINGS_ACK_AMONG, TICKETS_BYTES};
 
 use super::search::Sought;
-use super::{Conversation, Fresh, Step, Walk, is, speaks};
+use super::{Conversation, Fresh, LOST, Step, Walk, is, speaks};
 use crate::packet::Frame;
-
-/// [`Conversation::record_left`] where it is not known where the next record begins: it is looked for at the beginning of each
-/// segment.
-pub(super) const LOST: u32 = u32::MAX;
 
 /// Records of one segment that are looked at: requests of a browser that asks for much at once are of about 60 bytes.
 const RECORDS_MAX: u32 = 24;
@@ -97,18 +93,6 @@ pub(super) fn record_at<F: Frame>(frame: &F, at: u32, end: u32) -> Option<Record
     Record::parse([kind, major, minor, high, low])
 }
 
-/// What of a record is left behind `bytes` that nobody saw.
-#[inline(always)]
-pub(super) const fn without(record_left: u32, bytes: u32) -> u32 {
-    if bytes == 0 {
-        record_left
-    } else if record_left != LOST && bytes <= record_left {
-        record_left - bytes
-    } else {
-        LOST
-    }
-}
-
 /// Whether this `h`, the byte before `next`, is in HTTP/2's name in a ClientHello (RFC 7301), which has its length before it.
 #[inline(always)]
 pub(super) fn is_http2<F: Frame>(frame: &F, next: u32) -> bool {
@@ -155,21 +139,23 @@ impl Conversation {
     fn records<F: Walk>(&mut self, frame: &F, fresh: Fresh) -> u32 {
         if self.stays_in_record(fresh.len()) {
             // Where it is a guess that there is a record, an answer says that there is none.
-            return if self.has(is::UNSEEN) && self.is_answered(fresh.moment()) {
+            return if self.is_guessed() && self.is_answered(fresh.moment()) {
                 frame.lost(self, fresh.moment())
             } else {
                 0
             };
         }
         let mut was_lost = self.record_left == LOST;
+        if was_lost {
+            self.is |= is::CUT;
+        }
         let begins_at = fresh.at;
         let mut begins_segment = self.record_left == 0 || was_lost;
         let mut requests = 0;
         let mut at = fresh.at;
         if self.split_len != 0 {
             begins_segment = false;
-            let missing = HEADER_BYTES - self.split_len as u32;
-            let Some(head) = self.join_head(frame, at, fresh.end, HEADER_BYTES) else {
+            let Some((head, here)) = self.join_head(frame, at, fresh.end, HEADER_BYTES) else {
                 return if self.record_left == LOST { frame.lost(self, fresh.moment()) } else { 0 };
             };
             match Record::parse(head) {
@@ -177,9 +163,12 @@ impl Conversation {
                     let is_early = self.has(is::EARLY) && self.speaks != speaks::TLS;
                     let said = if is_early { self.heard } else { fresh.said };
                     requests = frame.record(self, record, Moment { said, ..fresh.moment() });
-                    at += missing + record.length as u32;
+                    at += here + record.length as u32;
                 }
-                None => was_lost = true,
+                None => {
+                    was_lost = true;
+                    self.is |= is::CUT;
+                }
             }
         } else if self.record_left != LOST {
             at += self.record_left;
@@ -228,13 +217,15 @@ impl Conversation {
         match record.kind {
             HANDSHAKE => self.handshake(record, moment),
             CHANGE_CIPHER_SPEC if self.speaks == speaks::TLS_HELLO => self.speaks = speaks::TLS_CHANGED,
-            APPLICATION_DATA if self.speaks == speaks::TLS || self.is_early_or_first(record, moment) => {
-                return self.application_data(record, moment);
+            APPLICATION_DATA => {
+                let is_data = self.speaks == speaks::TLS || self.is_early_or_first(record, moment);
+                return if is_data { self.application_data(record, moment) } else { 0 };
             }
             // Alerts, and what is none of these.
             _ => {}
         }
-        0
+        // Where it is a guess that there is a header, an answer says that there is none.
+        if self.is_guessed() && self.is_answered(moment) { self.lost(moment) } else { 0 }
     }
 
     #[inline(always)]
@@ -289,8 +280,7 @@ impl Conversation {
         let flight = moment.said.wrapping_sub(self.heard);
         self.has_one_ticket = (flight != 0 && flight < CERTIFIED_BYTES_MIN) as u8;
         self.speaks = speaks::TLS;
-        self.heard = moment.said;
-        self.counted_at = moment.sequence;
+        self.turned(moment);
         self.control_at = moment.said;
         self.overhead = overhead;
         self.records = 0;

@@ -14,10 +14,13 @@ fn request(random: &mut Random) -> Vec<u8> {
     let method = random.of_these(&["GET", "GET", "POST", "A", "PROPFIND", "get", "M-SEARCH", "!"]);
     let blank = random.of_these(&[" ", " ", "  ", "\t"]);
     let target = random.of_these(&["/", "/page", "/a/HTTP/1.1", "*", "http://a/b", "/HTTP"]);
-    let version = random.of_these(&["HTTP/1.1", "HTTP/1.1", "HTTP/1.0", "http/1.1", "HTTP/1.01", "HTTP/1.1         "]);
+    let versions =
+        ["HTTP/1.1", "HTTP/1.1", "HTTP/1.0", "http/1.1", "HTTP/1.01", "HTTP/1.1         ", "RTSP/1.1", "ICE/1.0"];
+    let version = random.of_these(&versions);
     let line = random.of_these(&["\r\n", "\r\n", "\n"]);
     let mut fields = String::new();
-    let text = b"GET / HTTP/1.1\r\n\r\nHTTP/1.1\r\n\x17\x03\x03\x48\x00\x16\x03\x01\x02\x00\x01/1.1\r\n";
+    let text =
+        b"GET / HTTP/1.1\r\n\r\nHTTP/1.1\r\n\x17\x03\x03\x48\x00\x16\x03\x01\x02\x00\x01/1.1\r\nPRI * HTTP/2.0\r\n\r\n";
     let mut body: Vec<u8> = Vec::new();
     match random.below(8) {
         0 => {
@@ -54,6 +57,8 @@ fn adversary(seed: u64, is_told: bool) -> Result<(), String> {
     let mut link = Link::new(Http1::new(&answers), random, limit);
     link.log = is_told.then(Vec::new);
     let mut sender = Sender::new(random);
+    // What begins as HTTP/2 would.
+    sender.stream.extend(random.of_these(&[&b""[..], b"", b"", b"P", b"PR", b"PRI * HTTP/2.0\r\n\r\n"]));
     for _ in 0..random.between(1, 12) {
         for _ in 0..random.of_these(&[1, 1, 2, 10]) {
             sender.stream.extend(request(random));

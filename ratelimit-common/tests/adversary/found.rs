@@ -1,6 +1,7 @@
 //! What the adversary found, a row each.
 
 use crate::http1::Http1;
+use crate::http2::{END_HEADERS, END_STREAM, Http2, frame, kind as frame_kind, preface};
 use crate::link::{Link, Sent, Server};
 use crate::random::Random;
 use crate::tls::{FINISHED, Tls, kind, record, sealed};
@@ -178,4 +179,109 @@ fn a_version_goes_on_where_the_connection_was_forgotten() {
         link.settles();
     }
     assert_eq!((link.server.accepted().len(), link.limiter.counted), (3, 3));
+}
+
+/// Sends this in segments, each once the one before was answered: requests accepted, and counted.
+fn in_turn<S: Server>(server: S, segments: &[Vec<u8>]) -> (usize, u64) {
+    let mut link = Link::new(server, &mut Random::of(1), u64::MAX);
+    for payload in segments {
+        let at = link.tcp.received;
+        link.sends(&Sent { at, payload, acknowledged: 0, is_lost: false });
+        link.settles();
+    }
+    (link.server.accepted().len(), link.limiter.counted)
+}
+
+fn headers() -> Vec<u8> {
+    frame(frame_kind::HEADERS, END_HEADERS | END_STREAM, &[0x82; 10])
+}
+
+#[test]
+fn a_preface_in_several_segments_is_one() {
+    let preface = preface();
+    for cut in 1..preface.len() {
+        let (begins, ends) = preface.split_at(cut);
+        let segments = [&[begins.to_vec(), ends.to_vec()][..], &vec![headers().repeat(20); 5]].concat();
+        assert_eq!(in_turn(Http2::new(&[60], 4096), &segments), (100, 100), "cut behind {cut} bytes");
+    }
+}
+
+#[test]
+fn what_begins_as_a_preface_and_goes_on_as_http1_is_that() {
+    for (begins, ends) in
+        [("P", "OST / HTTP/1.1\r\n\r\n"), ("PRI * HTTP/", "1.1\r\n\r\n"), ("PRI * HTTP/2.0\r\n", "\r\n")]
+    {
+        let segments = [&[begins, ends].map(|part| part.as_bytes().to_vec())[..], &vec![GET.repeat(20); 5]].concat();
+        assert_eq!(in_turn(Http1::new(&[60]), &segments), (101, 101), "{begins:?}");
+    }
+}
+
+#[test]
+fn so_many_frames_in_a_segment_hide_none_behind_them() {
+    let empty = frame(frame_kind::DATA, 0, &[]);
+    // What is behind the last of these looks like a frame that goes on for long, if it is not known that it is the rest of one.
+    let long = [frame(frame_kind::DATA, 0, &[0, 64, 0, 0, 0].repeat(400)), headers()].concat();
+    let (begins, ends) = long.split_at(509);
+    let segment = [ends, &empty.repeat(200), &headers(), begins].concat();
+    let segments = [&[preface(), [&empty.repeat(200), begins].concat()][..], &vec![segment; 50]].concat();
+    let (accepted, counted) = in_turn(Http2::new(&[60], 4096), &segments);
+    assert_eq!((accepted, counted), (100, 100));
+}
+
+#[test]
+fn other_protocols_versions_are_requests_where_a_server_takes_them() {
+    for line in ["GET / RTSP/1.1\r\n\r\n", "SOURCE / ICE/1.1\r\n\r\n", "SOURCE /\tICE/1.1\r\n\r\n"] {
+        assert_eq!(in_turn(Http1::new(&[60]), &vec![line.repeat(20).into_bytes(); 5]), (100, 100), "{line:?}");
+    }
+    let line = "GET / HTTP/1.1\r\nUser-Agent: a-service/1.0\r\n\r\n";
+    assert_eq!(in_turn(Http1::new(&[60]), &[line.into()]), (1, 1));
+}
+
+/// A client that writes what looks like records' headers into its ciphertext, and has the limiter lose where the true ones are: turns, and
+/// what counts or is held to the guard.
+fn forges(kind: u8, length: u16, segment_bytes: usize) -> (usize, u64) {
+    let finished = sealed(kind::HANDSHAKE, &[FINISHED; 52], 0);
+    let mut server = server(60_000);
+    server.tickets.clear();
+    let mut link = Link::new(server, &mut Random::of(1), u64::MAX);
+    let sends =
+        |link: &mut Link<Tls>, at, payload: &[u8]| link.sends(&Sent { at, payload, acknowledged: 0, is_lost: false });
+    for part in [hello(), finished, request(0)] {
+        let at = link.tcp.received;
+        sends(&mut link, at, &part);
+        link.settles();
+    }
+    let [high, low] = length.to_be_bytes();
+    let header = [kind, 3, 3, high, low];
+    // Each segment ends one record and begins the next, and each record has a request.
+    let field =
+        [b"GET / HTTP/1.1\r\nX: ".as_slice(), &[b'x'; 400], &header.repeat(segment_bytes / 5), b"\r\n\r\n"].concat();
+    let record = sealed(kind::DATA, &field, 0);
+    let (begins, ends) = record.split_at(200);
+    // More records than are looked at, the last of which goes on in the next segment.
+    let at = link.tcp.received;
+    sends(&mut link, at, &[&sealed(kind::DATA, &[], 0).repeat(40), begins].concat());
+    link.arrives(1);
+    for _ in 0..200 {
+        let place = ends.windows(5).position(|bytes| bytes == header).unwrap();
+        let (before, rest) = ends.split_at(place);
+        for payload in [before, &[rest, begins].concat()] {
+            let at = link.tcp.received;
+            sends(&mut link, at, payload);
+            link.arrives(1);
+        }
+        link.settles();
+    }
+    (link.server.accepted().len(), link.limiter.counted)
+}
+
+#[test]
+fn headers_that_are_forged_in_ciphertext_hide_no_turn() {
+    for kind in [kind::CHANGE_CIPHER_SPEC, kind::ALERT, kind::HANDSHAKE, kind::DATA] {
+        for length in [18_432, 16_384, 1_200, 700, 30, 26] {
+            let (accepted, counted) = forges(kind, length, 600);
+            assert!(accepted >= 200, "{accepted}");
+            assert!(2 * counted >= accepted as u64, "{kind}, {length}: {accepted} accepted, {counted} counted");
+        }
+    }
 }

@@ -98,7 +98,7 @@ impl Http1 {
         (self.body_bytes, self.is_chunked, self.is_invited, self.is_last) = (0, false, false, false);
         match words[..] {
             [method, _, version] if is_token(method) && is_version(version) && !line.starts_with(b" ") => {
-                self.is_last = version.ends_with(b".0");
+                self.is_last = version.ends_with(b"1.0");
                 self.expects = Expects::Field;
             }
             // HTTP/0.9: a request without more, and an answer without more.
@@ -144,10 +144,13 @@ impl Http1 {
     }
 }
 
-/// `HTTP/1.` and a digit or more.
+/// `HTTP/1.` and a digit or more; or as Node takes them, those of RTSP and of ICE.
 fn is_version(word: &[u8]) -> bool {
-    let Some((name, digits)) = word.split_at_checked(7) else { return false };
-    name.eq_ignore_ascii_case(b"HTTP/1.") && !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+    let Some((name, digits)) = word.iter().position(|byte| *byte == b'.').map(|dot| word.split_at(dot + 1)) else {
+        return false;
+    };
+    let is_name = name.eq_ignore_ascii_case(b"HTTP/1.") || matches!(name, b"HTTP/2." | b"RTSP/1." | b"ICE/1.");
+    is_name && !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
 }
 
 impl Server for Http1 {

@@ -112,6 +112,14 @@ impl Client {
     }
 }
 
+/// What looks like records' headers, wherever a segment begins: their lengths are whatever a client that knows its keys likes.
+fn forged(random: &mut Random, bytes: usize) -> Vec<u8> {
+    let kind = random.of_these(&[20, 21, 22, 23, 23]);
+    let length: u16 = random.of_these(&[0x4800, 0x4000, 600, 95, 35, 30, 26, 19]);
+    let [high, low] = length.to_be_bytes();
+    [kind, 3, 3, high, low].iter().copied().cycle().skip(random.below(5)).take(bytes).collect()
+}
+
 fn request(random: &mut Random, bodies: &[usize]) -> Vec<u8> {
     let body = if random.once_in(2) { 0 } else { random.of_these(bodies) };
     let expect = if body != 0 && random.once_in(3) { "Expect: 100-continue\r\n" } else { "" };
@@ -119,7 +127,10 @@ fn request(random: &mut Random, bodies: &[usize]) -> Vec<u8> {
         0 => random.of_these(&["", "", "Host: example.org\r\n"]).to_string(),
         _ => format!("Content-Length: {body}\r\n{expect}"),
     };
-    [format!("GET / HTTP/1.1\r\n{fields}\r\n").as_bytes(), &vec![b'x'; body]].concat()
+    let forges = random.once_in(3);
+    let field = if forges { [b"X: ", &forged(random, 200)[..], b"\r\n"].concat() } else { Vec::new() };
+    let body = if forges { forged(random, body) } else { vec![b'x'; body] };
+    [format!("GET / HTTP/1.1\r\n{fields}").as_bytes(), &field, b"\r\n", &body].concat()
 }
 
 pub(crate) fn frames(random: &mut Random, bodies: &[usize]) -> Vec<u8> {
@@ -132,7 +143,8 @@ pub(crate) fn frames(random: &mut Random, bodies: &[usize]) -> Vec<u8> {
         3 => {
             let body = random.of_these(bodies);
             let headers = frame(frame_kind::HEADERS, END_HEADERS, &field[..length]);
-            [headers, frame(frame_kind::DATA, END_STREAM, &vec![1; body])].concat()
+            let body = if random.once_in(2) { forged(random, body) } else { vec![1; body] };
+            [headers, frame(frame_kind::DATA, END_STREAM, &body)].concat()
         }
         _ => frame(frame_kind::HEADERS, END_HEADERS | END_STREAM, &field[..length]),
     }

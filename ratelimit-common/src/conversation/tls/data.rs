@@ -33,7 +33,7 @@ const TICKET_BYTES: core::ops::RangeInclusive<u32> = 240..=300;
 const SETTINGS_HEARD_MAX: u32 = 150;
 const PREFACE_HEARD_MAX: u32 = 690;
 /// HTTP/1: two interim answers, as of a proxy and of what is behind it, while a body is sent.
-const INTERIM_BYTES_MAX: u32 = 130;
+const INTERIM_RECORDS_BYTES_MAX: u32 = 130;
 /// HTTP/2: a record of more is no HEADERS frame, but part of a body.
 const HEADERS_BYTES_MAX: u16 = 4_096;
 /// HTTP/2: frames of headers for one site differ by little but for what is new in them; a body's DATA frame does so by chance.
@@ -149,14 +149,15 @@ impl Conversation {
         }
         let since_control = moment.said.wrapping_sub(self.control_at);
         let since_request = self.heard_since(moment.said);
-        let since = if since_request < since_control { since_request } else { since_control };
-        if since >= WINDOW_HEARD_MIN {
+        // Where it is a guess that there is a frame, few are.
+        let may_be_window = since_request >= WINDOW_HEARD_MIN && (!self.is_guessed() || self.is_left());
+        if may_be_window && since_control >= WINDOW_HEARD_MIN {
             self.control_at = moment.said;
             self.is &= !is::PAIRED;
             return true;
         }
         // Two at one moment: of the stream, and of the connection.
-        if since_control == 0 && since_request >= WINDOW_HEARD_MIN && !self.has(is::PAIRED) {
+        if may_be_window && since_control == 0 && !self.has(is::PAIRED) {
             self.is |= is::PAIRED;
             return true;
         }
@@ -213,7 +214,7 @@ impl Conversation {
             return 1;
         }
         let is_interim =
-            heard != 0 && heard <= INTERIM_BYTES_MAX && (bytes >= BODY_RECORD_MIN || self.has(is::IN_BODY));
+            heard != 0 && heard <= INTERIM_RECORDS_BYTES_MAX && (bytes >= BODY_RECORD_MIN || self.has(is::IN_BODY));
         // HTTP/1 says nothing but `100 Continue` before it has a body, and begins no request with so little.
         let is_http2 = is_interim && heard != self.no_answer_bytes()
             || self.has(is::IN_BODY)
@@ -227,7 +228,7 @@ impl Conversation {
         if is_interim {
             return 0;
         }
-        if heard <= self.no_answer_bytes() || !begins_segment && heard <= INTERIM_BYTES_MAX {
+        if heard <= self.no_answer_bytes() || !begins_segment && heard <= INTERIM_RECORDS_BYTES_MAX {
             // HTTP/2: the request itself, behind a preface that was counted for it.
             self.is &= !is::PREFACE_COUNTED;
             return self.is_one_of_many(bytes) as u32;
