@@ -529,3 +529,23 @@ fn turns_count_where_a_frames_beginning_is_lost() {
         assert_eq!(client.hears(ANSWER).sends(&[0xff; 40]), 1);
     }
 }
+
+#[test]
+fn two_interim_answers_are_no_answer_and_one_byte_more_is() {
+    for (heard, requests) in [(80, 0), (81, 1)] {
+        let mut client = Client::new();
+        assert_eq!(client.sends(b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n"), 1);
+        assert_eq!(client.hears(heard).sends(b"a"), requests, "{heard}");
+    }
+}
+
+#[test]
+fn where_frames_are_looked_for_others_than_those_of_the_standard_are_none() {
+    for (kind, len, headers) in [(9, 16_384, 2), (10, 16_384, 0), (9, 16_385, 0)] {
+        let mut client = Client::new();
+        assert_eq!(client.sends(&[PREFACE, &frame_of(1, 5)].concat()), 1);
+        client.sequence = client.sequence.wrapping_add(500);
+        let payload = [frame_of(kind, len), frame_of(1, 5), frame_of(1, 5)].concat();
+        assert_eq!(client.sends(&payload), headers, "type {kind}, {len} bytes");
+    }
+}

@@ -317,3 +317,102 @@ fn a_protocols_name_in_the_second_part_of_a_hello_is_no_request() {
     server.received = at;
     assert_eq!(client.sends(second), 0);
 }
+
+/// A handshake that offers HTTP/2, with a first flight of so many bytes and an end of so many.
+fn handshake(flight: u32, finished: usize) -> Client {
+    let mut client = Client::new();
+    client.sends(&record(22, &[&[0; 200], &b"\x02h2\x08http/1.1"[..], &[0; 100]].concat()));
+    client.hears(flight);
+    assert_eq!(client.sends(&record(23, &vec![0; finished])), 0);
+    client
+}
+
+#[test]
+fn tickets_are_as_long_as_tickets_are() {
+    for (heard, requests) in [(479, 1), (480, 0), (580, 0), (581, 1)] {
+        let mut client = Client::with_tls_1_3(false);
+        assert_eq!(client.sends(&data(80)), 1);
+        assert_eq!(client.hears(heard).sends(&data(80)), requests, "{heard}");
+    }
+    // Who resumes a session gets one.
+    for (flight, requests) in [(399, 1), (400, 0)] {
+        let mut client = handshake(flight, 53);
+        assert_eq!(client.sends(&data(200)), 1);
+        assert_eq!(client.hears(500).sends(&data(200)), requests, "behind a flight of {flight}");
+    }
+    // The first of two, before the first request; the second is behind a preface.
+    for (heard, requests) in [(239, 1), (240, 0), (300, 0), (301, 1)] {
+        let mut client = handshake(1_371, 53);
+        assert_eq!(client.hears(heard).sends(&data(70)), 1);
+        assert_eq!(client.hears(300).sends(&data(300)), requests, "{heard}");
+    }
+}
+
+#[test]
+fn what_a_server_says_while_it_takes_a_body_is_no_answer_and_one_byte_more_is() {
+    let after_body = |mut client: Client, least: u32, more: u32| {
+        let begins_at = client.sequence;
+        assert_eq!(client.sends(&data(50)), 1);
+        assert_eq!(client.sends(&data(5_000)), 0);
+        let sent = client.sequence.wrapping_sub(begins_at);
+        client.hears(least + sent / 32 + more).sends(&data(50))
+    };
+    for more in [0, 1] {
+        assert_eq!(after_body(http2(), 240, more), more);
+        let mut first = handshake(1_371, 53);
+        let begins_at = first.sequence;
+        assert_eq!(first.sends(&data(100)), 1);
+        assert_eq!([data(9), data(5_000)].map(|record| first.sends(&record)), [0, 0]);
+        let sent = first.sequence.wrapping_sub(begins_at);
+        assert_eq!(first.hears(1_000 + sent / 32 + more).sends(&data(50)), more, "behind the first request");
+    }
+    for (heard, requests) in [(130, 0), (131, 1)] {
+        let mut client = Client::with_tls_1_2();
+        assert_eq!(client.sends(&data(150)), 1);
+        assert_eq!(client.hears(heard).sends(&data(8_199)), requests, "{heard}");
+    }
+}
+
+#[test]
+fn what_is_as_long_as_a_priority_is_one_where_headers_are_longer() {
+    for (headers, requests) in [(30, 1), (31, 0)] {
+        let mut client = http2();
+        assert_eq!(client.sends(&data(headers)), 1);
+        assert_eq!(client.sends(&data(14)), requests, "behind headers of {headers}");
+    }
+}
+
+#[test]
+fn the_third_record_as_long_as_those_before_it_is_a_request() {
+    let mut client = Client::with_tls_1_3(true);
+    let counted = [(); 6].map(|()| client.sends(&data(100)));
+    assert_eq!(counted, [1, 0, 0, 1, 1, 1]);
+}
+
+#[test]
+fn a_record_holds_no_more_headers_than_a_server_takes_streams() {
+    for (streams, counted) in [(127, 127), (128, 128), (129, 128)] {
+        let mut client = http2();
+        assert_eq!(client.sends(&data(10)), 1);
+        assert_eq!(client.hears(ANSWER).sends(&data(10 * streams)), counted, "{streams}");
+    }
+}
+
+#[test]
+fn a_handshakes_end_that_may_be_javas_leaves_it_open() {
+    for (finished, requests) in [(53, 1), (69, 0)] {
+        let mut client = handshake(1_371, finished);
+        assert_eq!(client.sends(&data(70)), 1);
+        assert_eq!(client.hears(20_000).sends(&data(25)), requests, "an end of {finished} bytes");
+    }
+}
+
+#[test]
+fn where_it_is_a_guess_where_records_begin_few_windows_are_free() {
+    let mut client = http2();
+    assert_eq!(client.sends(&data(50)), 1);
+    // What is left out holds the beginning of a record.
+    client.sequence = client.sequence.wrapping_add(500);
+    let counted: u32 = (0..100).map(|_| client.hears(20_000).sends(&data(26))).sum();
+    assert!((96..=98).contains(&counted), "{counted}");
+}
