@@ -17,7 +17,7 @@ mod search;
 mod tests;
 mod tls;
 
-pub use search::Sought;
+pub use search::{Found, Hit, Sought};
 pub use tls::{Moment, Record};
 
 use crate::packet::{Frame, Segment};
@@ -171,10 +171,13 @@ const ACCOUNTED_SHIFT: u32 = 14;
 pub const SHORT_BYTES: u32 = 512;
 
 /// The part of a frame that is new to a conversation.
-#[derive(Clone, Copy)]
-struct Fresh {
-    at: u32,
-    end: u32,
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Fresh {
+    /// Where it begins in the frame.
+    pub at: u32,
+    /// And where it ends.
+    pub end: u32,
     /// The number of its first byte.
     sequence: u32,
     /// What the server has said, as it says itself, or as the client says that it has heard.
@@ -200,6 +203,24 @@ impl Fresh {
     }
 }
 
+/// A segment that its conversation has taken in, and in which something may begin.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Entered {
+    fresh: Fresh,
+    /// What was so of the conversation, if the segment comes late: its fields of the same names.
+    record_left: u32,
+    split: [u8; 4],
+    /// Of [`is`], what says where records begin.
+    is: u16,
+    split_len: u8,
+    /// 1: it was expected before others that have come.
+    is_late: u8,
+    /// 1: it is a guess what the connection speaks.
+    is_doubted: u8,
+    reserved: [u8; 3],
+}
+
 /// Where a segment belongs among what was sent before.
 enum Place {
     /// A connection begins with it, behind so many bytes that are of none.
@@ -214,8 +235,8 @@ enum Place {
     Outside,
     /// It goes on where the last one ended, or overlaps it by so many bytes.
     Next(u32),
-    /// It leaves out so many bytes.
-    Ahead(u32),
+    /// It leaves out so many bytes; and the server has so many of its first.
+    Ahead { left_out: u32, received: u32 },
     /// Among what was left out.
     InHole,
     /// It was seen before, but for so many bytes at its beginning the server does not have it: what was seen then did not
@@ -226,9 +247,9 @@ enum Place {
 /// What a conversation asks of the frame besides its bytes. Where a verifier follows every path, each but [`Walk::repeat`] is a function
 /// of its own there.
 pub trait Walk: Frame + Sized {
-    /// How many of what is sought are in the payload from `at` to `end`.
+    /// What of that is sought is in the payload from `at` to `end`.
     #[inline(always)]
-    fn found(&self, at: u32, end: u32, sought: Sought) -> u32 {
+    fn found(&self, at: u32, end: u32, sought: Sought) -> Found {
         sought.found(self, at, end)
     }
 
@@ -244,10 +265,10 @@ pub trait Walk: Frame + Sized {
         steps
     }
 
-    /// Whether its first byte, the one before `next`, is part of what is sought, see [`Sought::is_at`].
+    /// What the byte before `next` is part of, see [`Sought::at`].
     #[inline(always)]
-    fn is_at(&self, sought: Sought, start: u32, next: u32, end: u32) -> bool {
-        sought.is_at(self, start, next, end)
+    fn what_is_at(&self, sought: Sought, start: u32, next: u32, end: u32) -> Hit {
+        sought.at(self, start, next, end)
     }
 
     /// How many requests begin in this record: 0, 1, or several of HTTP/2.
@@ -262,16 +283,28 @@ pub trait Walk: Frame + Sized {
         conversation.lost(moment)
     }
 
-    /// How many bytes of HTTP/2's preface are in the payload from `at` to `end`.
+    /// How many bytes of HTTP/2's preface are in a payload.
     #[inline(always)]
-    fn preface(&self, conversation: &mut Conversation, at: u32, end: u32) -> u32 {
-        conversation.preface(self, at, end)
+    fn preface(&self, conversation: &mut Conversation, fresh: Fresh) -> u32 {
+        conversation.preface(self, fresh.at, fresh.end)
     }
 
-    /// How many HEADERS frames of HTTP/2 in the clear begin in the payload from `at` to `end`.
+    /// [`Conversation::clear`].
     #[inline(always)]
-    fn headers(&self, conversation: &mut Conversation, at: u32, end: u32) -> u32 {
-        conversation.headers(self, at, end)
+    fn clear(&self, conversation: &mut Conversation, entered: &mut Entered) -> u32 {
+        conversation.clear(self, entered)
+    }
+
+    /// [`Conversation::http2`].
+    #[inline(always)]
+    fn http2(&self, conversation: &mut Conversation, entered: &Entered) -> u32 {
+        conversation.http2(self, entered)
+    }
+
+    /// [`Conversation::tls`].
+    #[inline(always)]
+    fn tls(&self, conversation: &mut Conversation, entered: &Entered) -> u32 {
+        conversation.tls(self, entered)
     }
 }
 
@@ -320,6 +353,21 @@ impl Conversation {
     /// Goes on by a segment with payload, from what is remembered if that `is_known`, and says how many requests begin in it.
     #[inline(always)]
     pub fn turn<F: Walk>(&mut self, frame: &F, segment: &Segment, is_known: bool, peer: Option<Peer>) -> u32 {
+        match self.enter(frame, segment, is_known, peer) {
+            Some(mut entered) => self.speak(frame, &mut entered),
+            None => 0,
+        }
+    }
+
+    /// The first half of [`Conversation::turn`]: where the segment belongs. None where nothing can begin in it.
+    #[inline(always)]
+    pub fn enter<F: Walk>(
+        &mut self,
+        frame: &F,
+        segment: &Segment,
+        is_known: bool,
+        peer: Option<Peer>,
+    ) -> Option<Entered> {
         let mut fresh = Fresh {
             at: segment.payload_at,
             end: segment.payload_at + segment.payload_bytes,
@@ -338,7 +386,7 @@ impl Conversation {
         let is_doubted = is_known && matches!(peer, Some(peer) if peer.is_first != 0);
         let mut is_late = false;
         match place {
-            Place::Repeated | Place::Outside => return 0,
+            Place::Repeated | Place::Outside => return None,
             Place::Begins(before) => {
                 fresh.skip(before);
                 let is_again = is_known && peer.is_some() && self.begins_at == fresh.sequence;
@@ -356,8 +404,15 @@ impl Conversation {
             Place::Next(received) => {
                 fresh.skip(received);
                 self.next = end;
+                // What was seen before this the server may get otherwise.
+                if self.speaks == speaks::CLEAR && peer.is_some_and(|peer| peer.received != fresh.sequence) {
+                    self.split_len = 0;
+                }
             }
-            Place::Ahead(left_out) => self.leave_out(left_out, segment.sequence, end),
+            Place::Ahead { left_out, received } => {
+                fresh.skip(received);
+                self.leave_out(left_out, fresh.sequence, end, peer.is_some());
+            }
             Place::InHole => {
                 // What overlaps its end is the newest as well.
                 is_late = passed(self.next, end);
@@ -372,31 +427,48 @@ impl Conversation {
         if let Some(peer) = peer
             && peer.has_ended != 0
         {
-            return 0;
+            return None;
         }
         if self.speaks == speaks::CLEAR && self.has(is::UNSEEN) {
             self.guess(frame, fresh);
         }
-        // What comes late is judged by itself, and its successors go on from where they are.
-        let goes_on_from = (self.record_left, self.split, self.split_len, self.is & (is::CUT | is::EARLY));
+        Some(Entered {
+            fresh,
+            record_left: self.record_left,
+            split: self.split,
+            is: self.is & (is::CUT | is::EARLY),
+            split_len: self.split_len,
+            is_late: is_late as u8,
+            is_doubted: (is_doubted || self.has(is::DOUBTED | is::UNSEEN)) as u8,
+            reserved: [0; 3],
+        })
+    }
+
+    /// The second half: how many requests begin in it, by what is spoken.
+    #[inline(always)]
+    pub fn speak<F: Walk>(&mut self, frame: &F, entered: &mut Entered) -> u32 {
+        let is_late = entered.is_late != 0;
         if is_late {
             self.lose();
         } else if self.speaks == speaks::PREFACE {
-            fresh.skip(frame.preface(self, fresh.at, fresh.end));
+            entered.fresh.skip(frame.preface(self, entered.fresh));
         }
-        let requests = match self.speaks {
-            speaks::CLEAR => self.clear(frame, fresh),
-            speaks::HTTP2 | speaks::PREFACE => self.http2(frame, fresh),
-            _ => {
-                let requests = self.tls(frame, fresh);
-                let is_doubted = is_doubted || self.has(is::DOUBTED | is::UNSEEN);
-                if is_doubted { self.or_clear(frame, fresh, requests) } else { requests }
-            }
+        let (mut requests, mut is_other) = (0, false);
+        if self.speaks == speaks::CLEAR {
+            requests = frame.clear(self, entered);
+            is_other = self.speaks != speaks::CLEAR;
+        }
+        requests += match self.speaks {
+            speaks::CLEAR => 0,
+            speaks::HTTP2 | speaks::PREFACE => frame.http2(self, entered),
+            _ => frame.tls(self, entered),
         };
-        if is_late {
-            let is;
-            (self.record_left, self.split, self.split_len, is) = goes_on_from;
-            self.is = self.is & !(is::CUT | is::EARLY) | is;
+        if is_late && is_other {
+            self.lose();
+        } else if is_late {
+            // It was judged by itself, and its successors go on from where they are.
+            (self.record_left, self.split, self.split_len) = (entered.record_left, entered.split, entered.split_len);
+            self.is = self.is & !(is::CUT | is::EARLY) | entered.is;
         }
         requests
     }
@@ -412,18 +484,6 @@ impl Conversation {
             self.speaks = speaks::HTTP2;
             self.lose();
         }
-    }
-
-    /// Where it is a guess that it is TLS, in which so many requests begin: what would be requests in the clear are some, and nothing else is
-    /// lost by it.
-    #[inline(always)]
-    fn or_clear<F: Walk>(&mut self, frame: &F, fresh: Fresh, requests: u32) -> u32 {
-        let versions = frame.found(fresh.at, fresh.end, Sought::Version);
-        if versions <= requests {
-            return requests;
-        }
-        self.counted(fresh.moment());
-        versions
     }
 
     /// Whether the guard counts the segment by which it has come here from what was `known`, and which begins no request: each that is short,
@@ -495,7 +555,7 @@ impl Conversation {
         if ahead == 0 {
             Place::Next(received)
         } else if ahead < 1 << 31 {
-            Place::Ahead(ahead)
+            Place::Ahead { left_out: ahead, received }
         } else if received == 0 && self.is_in_hole(sequence) && passed(self.hole_end, sequence.wrapping_add(len)) {
             Place::InHole
         } else {
@@ -511,7 +571,7 @@ impl Conversation {
         if !is_known || ahead > FAR_BYTES && behind > FAR_BYTES {
             Place::Begins(0)
         } else if ahead != 0 && ahead <= FAR_BYTES {
-            Place::Ahead(ahead)
+            Place::Ahead { left_out: ahead, received: 0 }
         } else if self.is_in_hole(sequence) {
             Place::InHole
         } else if behind < len {
@@ -526,10 +586,11 @@ impl Conversation {
         self.hole != self.hole_end && passed(sequence, self.hole) && !passed(sequence, self.hole_end)
     }
 
-    /// A segment comes that leaves out so many bytes.
+    /// A segment comes that leaves out so many bytes. Where the server `tells` what it has, no older ones are kept: what is between them was
+    /// seen, and may come again.
     #[inline(always)]
-    fn leave_out(&mut self, bytes: u32, sequence: u32, end: u32) {
-        if self.hole == self.hole_end {
+    fn leave_out(&mut self, bytes: u32, sequence: u32, end: u32, tells: bool) {
+        if tells || self.hole == self.hole_end {
             self.hole = self.next;
         }
         self.hole_end = sequence;

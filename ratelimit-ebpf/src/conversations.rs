@@ -2,7 +2,9 @@
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::programs::XdpContext;
-use ratelimit_common::conversation::{self, Conversation, Moment, Record, Sought, Step, Walk};
+use ratelimit_common::conversation::{
+    self, Conversation, Entered, Found, Fresh, Hit, Moment, Record, Sought, Step, Walk,
+};
 
 use crate::maps;
 use crate::packet::{self, XdpFrame};
@@ -41,7 +43,12 @@ impl Judged {
 #[inline(always)]
 pub(crate) fn judge(frame: &XdpFrame, passes: bool) -> Judged {
     let is_known = recall();
-    let requests = begins(frame.context(), is_known);
+    let requests = match maps::pending() {
+        Some(pending) if enter(frame.context(), is_known) != 0 => {
+            pending.conversation.speak(frame, &mut pending.entered)
+        }
+        Some(_) | None => 0,
+    };
     if requests != 0 {
         return Judged(requests & !(CONTINUES | IS_UNACCOUNTED));
     }
@@ -79,13 +86,20 @@ extern "C" fn recall() -> u32 {
     }
 }
 
-/// What begins in the segment.
+/// [`Conversation::enter`] of the segment: whether something may begin in it.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn begins(ctx: *mut xdp_md, is_known: u32) -> u32 {
+extern "C" fn enter(ctx: *mut xdp_md, is_known: u32) -> u32 {
     let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return 0 };
     let context = XdpContext::new(ctx);
-    pending.conversation.turn(&XdpFrame::new(&context), &seen.segment(), is_known != 0, seen.peer())
+    let entered = pending.conversation.enter(&XdpFrame::new(&context), &seen.segment(), is_known != 0, seen.peer());
+    match entered {
+        Some(entered) => {
+            pending.entered = entered;
+            1
+        }
+        None => 0,
+    }
 }
 
 /// [`of_syn`], of the payload from `at` to `end`; 0 for none.
@@ -97,7 +111,7 @@ extern "C" fn begins_with_syn(ctx: *mut xdp_md, at: u32, end: u32) -> u32 {
     if conversation::may_be_http2(&frame, at, end) {
         return 0;
     }
-    let versions = frame.found(at, end, Sought::Version);
+    let versions = frame.found(at, end, Sought::Version).count();
     if versions == 0 { 1 } else { versions }
 }
 
@@ -121,8 +135,8 @@ extern "C" fn settle(passes: u32) -> u32 {
 
 impl Walk for XdpFrame<'_> {
     #[inline(always)]
-    fn found(&self, at: u32, end: u32, sought: Sought) -> u32 {
-        found(self.context(), at, end, sought as u32)
+    fn found(&self, at: u32, end: u32, sought: Sought) -> Found {
+        Found(found(self.context(), at, end, sought as u32))
     }
 
     #[inline(always)]
@@ -131,8 +145,12 @@ impl Walk for XdpFrame<'_> {
     }
 
     #[inline(always)]
-    fn is_at(&self, sought: Sought, start: u32, next: u32, end: u32) -> bool {
-        is_at(self.context(), sought as u32, start, next, end) != 0
+    fn what_is_at(&self, sought: Sought, start: u32, next: u32, end: u32) -> Hit {
+        match what_is_at(self.context(), sought as u32, start, next, end) {
+            0 => Hit::None,
+            1 => Hit::One,
+            _ => Hit::Preface,
+        }
     }
 
     #[inline(always)]
@@ -147,44 +165,89 @@ impl Walk for XdpFrame<'_> {
     }
 
     #[inline(always)]
-    fn preface(&self, conversation: &mut Conversation, at: u32, end: u32) -> u32 {
-        preface_in(self.context(), conversation, at, end)
+    fn preface(&self, conversation: &mut Conversation, fresh: Fresh) -> u32 {
+        preface_in(self.context(), conversation, fresh.at, fresh.end)
     }
 
     #[inline(always)]
-    fn headers(&self, conversation: &mut Conversation, at: u32, end: u32) -> u32 {
-        headers_in(self.context(), conversation, at, end)
+    fn clear(&self, conversation: &mut Conversation, entered: &mut Entered) -> u32 {
+        clear_in(self.context(), conversation, entered)
+    }
+
+    #[inline(always)]
+    fn http2(&self, conversation: &mut Conversation, entered: &Entered) -> u32 {
+        http2_in(self.context(), conversation, entered)
+    }
+
+    #[inline(always)]
+    fn tls(&self, conversation: &mut Conversation, entered: &Entered) -> u32 {
+        tls_in(self.context(), conversation, entered)
     }
 }
 
 /// [`Sought::found`], likewise.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn found(ctx: *mut xdp_md, at: u32, end: u32, sought: u32) -> u32 {
+extern "C" fn found(ctx: *mut xdp_md, at: u32, end: u32, sought: u32) -> u64 {
     let ctx = XdpContext::new(ctx);
-    self::sought(sought).found(&XdpFrame::new(&ctx), at, end)
+    self::sought(sought).found(&XdpFrame::new(&ctx), at, end).0
 }
 
-/// [`Sought::is_at`], likewise.
+/// [`Sought::at`], likewise.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn is_at(ctx: *mut xdp_md, sought: u32, start: u32, next: u32, end: u32) -> u32 {
+extern "C" fn what_is_at(ctx: *mut xdp_md, sought: u32, start: u32, next: u32, end: u32) -> u32 {
     let ctx = XdpContext::new(ctx);
-    self::sought(sought).is_at(&XdpFrame::new(&ctx), start, next, end) as u32
+    self::sought(sought).at(&XdpFrame::new(&ctx), start, next, end) as u32
 }
 
 #[inline(always)]
 const fn sought(code: u32) -> Sought {
-    if code == Sought::Version as u32 { Sought::Version } else { Sought::Http2 }
+    match code {
+        0 => Sought::Version,
+        1 => Sought::Http2,
+        _ => Sought::VersionToPreface,
+    }
 }
 
-/// [`Conversation::record`], likewise. Null is not passed; the verifier wants to see that it would do no harm.
+/// [`Conversation::record`], likewise.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn record_of(conversation: *mut Conversation, word: u32, sequence: u32, said: u32) -> u32 {
     let Some(conversation) = maps::place(conversation) else { return 0 };
     let record = Record { kind: (word >> 16) as u8, begins_segment: word >> 24 != 0, length: word as u16 };
     conversation.record(record, Moment { sequence, said })
+}
+
+/// [`Conversation::clear`], likewise. Null is not passed; the verifier wants to see that it would do no harm.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn clear_in(ctx: *mut xdp_md, conversation: *mut Conversation, entered: *mut Entered) -> u32 {
+    let (Some(conversation), Some(entered)) = (maps::place(conversation), maps::place(entered)) else { return 0 };
+    let ctx = XdpContext::new(ctx);
+    conversation.clear(&XdpFrame::new(&ctx), entered)
+}
+
+/// [`Conversation::http2`], likewise.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn http2_in(ctx: *mut xdp_md, conversation: *mut Conversation, entered: *const Entered) -> u32 {
+    let (Some(conversation), Some(entered)) = (maps::place(conversation), maps::place(entered.cast_mut())) else {
+        return 0;
+    };
+    let ctx = XdpContext::new(ctx);
+    conversation.http2(&XdpFrame::new(&ctx), entered)
+}
+
+/// [`Conversation::tls`], likewise.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn tls_in(ctx: *mut xdp_md, conversation: *mut Conversation, entered: *const Entered) -> u32 {
+    let (Some(conversation), Some(entered)) = (maps::place(conversation), maps::place(entered.cast_mut())) else {
+        return 0;
+    };
+    let ctx = XdpContext::new(ctx);
+    conversation.tls(&XdpFrame::new(&ctx), entered)
 }
 
 /// [`Conversation::preface`], likewise.
@@ -194,15 +257,6 @@ extern "C" fn preface_in(ctx: *mut xdp_md, conversation: *mut Conversation, at: 
     let Some(conversation) = maps::place(conversation) else { return 0 };
     let ctx = XdpContext::new(ctx);
     conversation.preface(&XdpFrame::new(&ctx), at, end)
-}
-
-/// [`Conversation::headers`], likewise.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn headers_in(ctx: *mut xdp_md, conversation: *mut Conversation, at: u32, end: u32) -> u32 {
-    let Some(conversation) = maps::place(conversation) else { return 0 };
-    let ctx = XdpContext::new(ctx);
-    conversation.headers(&XdpFrame::new(&ctx), at, end)
 }
 
 /// [`Conversation::lost`], likewise.

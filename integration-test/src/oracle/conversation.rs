@@ -210,7 +210,21 @@ impl Conversation {
         }
         let Self { speaks, turn, .. } = self;
         match speaks {
-            Speaks::Clear(clear) => clear.requests(turn, moment, &payload[repeated..], is_late),
+            Speaks::Clear(clear) => {
+                let fresh = &payload[repeated..];
+                let (requests, preface_at) = clear.requests(turn, moment, fresh, is_late);
+                let Some(at) = preface_at else { return requests };
+                // Behind the `/` of its version it goes on, and its version was counted for the first of what comes.
+                *speaks = Speaks::Preface(VERSION_AT + 1, Frames::behind_another_preface());
+                let here = self.go_on_with_preface(&fresh[at + 1..]);
+                let (Speaks::Preface(_, frames) | Speaks::Http2(frames)) = &mut self.speaks else { return requests };
+                let requests = requests + frames.requests(&mut self.turn, moment, &fresh[at + 1 + here..]);
+                if is_late {
+                    frames.lose();
+                    self.speaks = Speaks::Http2(frames.clone());
+                }
+                requests
+            }
             Speaks::Preface(_, frames) | Speaks::Http2(frames) if is_late => {
                 frames.apart(turn, moment, &payload[repeated..])
             }
@@ -222,10 +236,16 @@ impl Conversation {
 }
 
 impl Clear {
-    /// As many as versions end a line; one for a turn without, which the next version belongs to.
-    fn requests(&mut self, turn: &mut Turn, moment: Moment, fresh: &[u8], is_late: bool) -> u64 {
+    /// As many as versions end a line; one for a turn without, which the next version belongs to. And where HTTP/2's preface has its version, if
+    /// one goes on from there.
+    fn requests(&mut self, turn: &mut Turn, moment: Moment, fresh: &[u8], is_late: bool) -> (u64, Option<usize>) {
         let before = self.last.filter(|_| !is_late);
-        let versions = (0..fresh.len()).filter(|&at| is_version(before, fresh, at)).count() as u64;
+        let all = || (0..fresh.len()).filter(|&at| is_version(before, fresh, at));
+        let preface_at = all().find(|&at| {
+            let begun = at.min(VERSION_AT);
+            frames::is_preface(&fresh[at - begun..], VERSION_AT - begun)
+        });
+        let versions = all().filter(|&at| preface_at.is_none_or(|preface| at <= preface)).count() as u64;
         if !is_late {
             self.last = match (self.last, fresh.last_chunk()) {
                 (_, Some(last)) => Some(*last),
@@ -237,14 +257,14 @@ impl Clear {
             let requests = versions - u64::from(self.is_ahead);
             self.is_ahead = false;
             turn.takes(moment);
-            return requests;
+            return (requests, preface_at);
         }
         let is_request = turn.is_open || turn.heard_since(moment) > INTERIM;
         if is_request {
             turn.takes(moment);
             self.is_ahead = true;
         }
-        u64::from(is_request)
+        (u64::from(is_request), None)
     }
 }
 
@@ -271,15 +291,24 @@ fn is_version(before: Option<[u8; 4]>, segment: &[u8], at: usize) -> bool {
     let is_named = is_http || is(b"RTSP") || is(b" ICE") || is(b"\tICE");
     // Behind its length, it is a name that TLS offers.
     let is_offered = at > NAME && segment[at - NAME - 1] == 8;
-    // Zero is a byte that is not there.
-    let behind = |bytes: usize| segment.get(at + bytes).copied().filter(|byte| *byte != 0);
-    let is_digit = |byte: Option<u8>| byte.is_none_or(|byte| byte.is_ascii_digit());
-    let is_number = is_digit(behind(1)) && behind(2).is_none_or(|dot| dot == b'.') && is_digit(behind(3));
-    // Digits, then blanks, then the line's end: as far as five bytes tell.
-    let rest: Vec<Option<u8>> =
-        (4..9).map(behind).skip_while(|byte| byte.is_some_and(|byte| byte.is_ascii_digit())).collect();
-    let end = rest.iter().find(|byte| !matches!(byte, Some(b' ' | b'\t')));
-    is_named && !is_offered && is_number && end.is_none_or(|end| matches!(end, None | Some(b'\r' | b'\n')))
+    is_named && !is_offered && is_number(&segment[at + 1..segment.len().min(at + 9)])
+}
+
+/// Whether the eight bytes behind a version's `/` are numbers with a dot between them, blanks perhaps, and a line's end; as far as they are
+/// there, and zero is a byte that is not.
+fn is_number(bytes: &[u8]) -> bool {
+    let known = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    let line = known.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0);
+    let number: Vec<u8> = line.iter().copied().take_while(|byte| !is_blank(byte)).collect();
+    let blanks = &line[number.len()..];
+    let ends = line.len() < known.len() || !blanks.is_empty();
+    let mut parts = number.split(|byte| *byte == b'.');
+    let (major, minor) = (parts.next().unwrap_or_default(), parts.next());
+    let are_digits = major.iter().chain(minor.unwrap_or_default()).all(u8::is_ascii_digit);
+    // A dot has digits before it.
+    let is_whole = minor.is_some() && !major.is_empty();
+    are_digits && parts.next().is_none() && blanks.iter().all(is_blank) && (is_whole || !ends && minor.is_none())
 }
 
 fn is_in(range: &Range<u32>, number: u32) -> bool {

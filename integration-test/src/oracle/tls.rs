@@ -421,8 +421,9 @@ impl Tls {
         let with_settings = is_preface_counted && (*TICKET.start()..=most).contains(&heard);
         let are_alone = !self.has_one_ticket && TICKETS.contains(&heard) || bytes >= BODY_MIN && heard <= TICKETS_MAX;
         let are_tickets = are_settings || self.is_1_3() && turn.is_first && (are_alone || with_settings);
-        // After one, there may be another.
-        turn.is_first &= are_tickets && TICKET.contains(&heard);
+        // After one, there may be another, and no third.
+        turn.is_first &= are_tickets && TICKET.contains(&heard) && !self.has_one_ticket;
+        self.has_one_ticket = true;
         let is_first = turn.is_first;
         if self.http2.is_offered && !are_tickets && (HEADERS_MIN..HTTP1_MIN).contains(&bytes) {
             self.http2.is_spoken = true;

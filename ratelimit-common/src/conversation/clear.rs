@@ -1,8 +1,8 @@
 //! HTTP/1 in the clear. Each request's first line ends with its version, so versions are counted, wherever segments end and
 //! whatever the method is; and a turn that has none counts as one.
 
-use super::search::{Sought, word};
-use super::{Conversation, Fresh, Walk, is};
+use super::search::{Hit, Sought, word};
+use super::{Conversation, Entered, Fresh, Walk, is};
 use crate::packet::Frame;
 
 /// `HTTP`, in any case: servers differ.
@@ -25,24 +25,18 @@ const LOWER_CASE: u32 = 0x2020_2020;
 #[inline(always)]
 pub(super) fn is_version<F: Frame>(frame: &F, start: u32, next: u32, end: u32) -> bool {
     let before = next - 1 - start;
-    // Headers of more than 4 bytes are before any payload, so that can be read too.
-    let Some(name) = frame.bytes::<4>(next as usize - 5) else { return false };
+    // Headers of more than 8 bytes are before any payload, so that can be read too.
+    let Some([_, _, _, length, name @ ..]) = frame.bytes::<8>(next as usize - 9) else { return false };
     let missing = if before < 4 { 8 * (4 - before) } else { 0 };
     // With all four missing nothing is left to compare.
     #[expect(clippy::cast_possible_truncation, reason = "the lowest four bytes")]
     let known = (u64::from(u32::MAX) << missing) as u32;
-    if !is_name(u32::from_le_bytes(name), known) {
-        return false;
-    }
     // In a ClientHello it is a protocol's name, behind its length.
-    if before > NAME_BYTES
-        && let Some([ALPN_LENGTH, _]) = frame.bytes::<2>(next as usize - 6)
-    {
+    if !is_name(u32::from_le_bytes(name), known) || before > NAME_BYTES && length == ALPN_LENGTH {
         return false;
     }
     // Zeros stand for what is in the next segment.
-    let [major, dot, minor, rest @ ..] = word(frame, next, end).unwrap_or(0).to_le_bytes();
-    is_digit(major) && matches!(dot, b'.' | 0) && is_digit(minor) && ends_line(rest)
+    is_number(word(frame, next, end).unwrap_or(0).to_le_bytes())
 }
 
 /// Whether this is the name of a protocol, as far as its bytes are `known`.
@@ -56,36 +50,81 @@ const fn is_name(name: u32, known: u32) -> bool {
         || name == tab_ice & known
 }
 
+/// Whether this is a version's number that ends a line, as far as it goes: at once or behind blanks, and with digits in front of it, as some
+/// servers take it. By tables: the verifier would walk each way through eight bytes.
 #[inline(always)]
-const fn is_digit(byte: u8) -> bool {
-    byte.is_ascii_digit() || byte == 0
-}
-
-/// Whether a line ends here: at once, or behind blanks or more digits, as some servers take it.
-#[inline(always)]
-const fn ends_line(rest: [u8; 5]) -> bool {
-    let (mut at, mut is_number) = (0, true);
-    while at < rest.len() {
-        match rest[at] {
-            b'\r' | b'\n' | 0 => return true,
-            b'0'..=b'9' if is_number => {}
-            b' ' | b'\t' => is_number = false,
-            _ => return false,
-        }
+const fn is_number(bytes: [u8; 8]) -> bool {
+    let (mut at, mut state) = (0, number::BEGINS);
+    while at < bytes.len() {
+        let class = number::CLASSES[bytes[at] as usize];
+        state = number::NEXT[state as usize & 7][class as usize & 7];
         at += 1;
     }
-    true
+    state != number::NONE
+}
+
+/// A version's number, byte by byte.
+mod number {
+    pub(super) const BEGINS: u8 = 0;
+    const MAJOR: u8 = 1;
+    const MINOR: u8 = 2;
+    const BLANK: u8 = 3;
+    const ONE: u8 = 4;
+    pub(super) const NONE: u8 = 5;
+
+    /// Of each byte, where it leads: the columns of [`NEXT`]. Zeros are not known.
+    pub(super) const CLASSES: [u8; 256] = {
+        let (mut classes, mut byte) = ([0; 256], 0);
+        while byte < 256 {
+            classes[byte] = match byte as u8 {
+                0 => 1,
+                b'0'..=b'9' => 2,
+                b'.' => 3,
+                // With what Python takes for a blank.
+                b' ' | b'\t' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0 => 4,
+                b'\r' | b'\n' => 5,
+                _ => 0,
+            };
+            byte += 1;
+        }
+        classes
+    };
+
+    /// For each state, what is next: behind another byte, one that is not known, a digit, a dot, a blank, a line's end.
+    pub(super) const NEXT: [[u8; 8]; 8] = [
+        [NONE, ONE, MAJOR, NONE, NONE, NONE, NONE, NONE],
+        [NONE, ONE, MAJOR, MINOR, NONE, NONE, NONE, NONE],
+        [NONE, ONE, MINOR, NONE, BLANK, ONE, NONE, NONE],
+        [NONE, ONE, NONE, NONE, BLANK, ONE, NONE, NONE],
+        [ONE; 8],
+        [NONE; 8],
+        [NONE; 8],
+        [NONE; 8],
+    ];
 }
 
 impl Conversation {
+    /// How many requests begin in this payload, up to where a preface of HTTP/2 goes on: what is behind that is left.
     #[inline(always)]
-    pub(super) fn clear<F: Walk>(&mut self, frame: &F, fresh: Fresh) -> u32 {
-        let found = self.versions(frame, fresh);
+    pub fn clear<F: Walk>(&mut self, frame: &F, entered: &mut Entered) -> u32 {
+        let fresh = entered.fresh;
+        let mut all = frame.found(fresh.at, fresh.end, Sought::VersionToPreface);
+        let mut found = self.versions(frame, fresh, all.count());
+        if all.taken() != 0 && found == 0 {
+            // What was before this segment says that it is none.
+            all = frame.found(all.taken(), fresh.end, Sought::VersionToPreface);
+            found = all.count();
+        }
         self.keep_last(frame, fresh);
         if found != 0 {
             let requests = found - self.has(is::AHEAD) as u32;
             self.is &= !is::AHEAD;
             self.counted(fresh.moment());
+            if all.taken() != 0 {
+                self.begin_http2();
+                entered.fresh.skip(all.taken() - fresh.at);
+                entered.fresh.skip(frame.preface(self, entered.fresh));
+            }
             return requests;
         }
         // Whatever a turn begins with is a request, so that to cut its first line in two is no way around, unless the server has
@@ -98,10 +137,10 @@ impl Conversation {
         0
     }
 
-    /// How many versions end a line here, but for those of which the bytes before this segment say that they are none.
+    /// How many of the versions that were found here end a line, but for those of which the bytes before this segment say that they are none.
     #[inline(always)]
-    fn versions<F: Walk>(&self, frame: &F, fresh: Fresh) -> u32 {
-        let mut found = frame.found(fresh.at, fresh.end, Sought::Version);
+    fn versions<F: Walk>(&self, frame: &F, fresh: Fresh, found: u32) -> u32 {
+        let mut found = found;
         if found == 0 || self.split_len == 0 {
             return found;
         }
@@ -111,7 +150,8 @@ impl Conversation {
             let is_slash = (first >> (8 * at)) & 0xff == b'/' as u64;
             #[expect(clippy::cast_possible_truncation, reason = "the lowest four bytes")]
             let is_named = is_name((around >> (8 * at)) as u32, u32::MAX);
-            if is_slash && !is_named && frame.is_at(Sought::Version, fresh.at, fresh.at + at + 1, fresh.end) {
+            let next = fresh.at + at + 1;
+            if is_slash && !is_named && frame.what_is_at(Sought::Version, fresh.at, next, fresh.end) != Hit::None {
                 found = frame.forget_u32(found.saturating_sub(1));
             }
         }

@@ -2,11 +2,11 @@
 
 use super::clear::VERSION_AT;
 use super::search::{Sought, word};
-use super::{CONTINUE_BYTES, Conversation, Fresh, LOST, Step, Walk, is, speaks};
+use super::{CONTINUE_BYTES, Conversation, Entered, LOST, Step, Walk, is, speaks};
 use crate::packet::Frame;
 
 /// What a client begins with; and zeros, for the last word.
-const PREFACE: [u8; 32] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\0\0\0\0\0";
+const PREFACE: [u8; 40] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 pub(super) const PREFACE_BYTES: u32 = 24;
 
 const HEADER_BYTES: u32 = 9;
@@ -25,7 +25,9 @@ pub(super) fn is_preface<F: Frame>(frame: &F, at: u32, end: u32, known: u32) -> 
     while known < PREFACE_BYTES
         && let Some(is) = word(frame, at, end)
     {
-        let Some(expected) = PREFACE.get(known as usize..).and_then(<[u8]>::first_chunk) else { return false };
+        // The verifier does not know how far this goes.
+        let place = frame.forget_u32(known) as usize & 31;
+        let Some(expected) = PREFACE.get(place..).and_then(<[u8]>::first_chunk) else { return false };
         let different = is ^ u64::from_le_bytes(*expected);
         // Only of what is in the preface, and in the segment.
         let bytes = (PREFACE_BYTES - known).min(end - at);
@@ -35,6 +37,13 @@ pub(super) fn is_preface<F: Frame>(frame: &F, at: u32, end: u32, known: u32) -> 
         (at, known) = (at + 8, known + 8);
     }
     true
+}
+
+/// Whether a preface goes on behind this `/`, the byte before `next`, and begins before it, as far as the payload from `start` to `end` says.
+#[inline(always)]
+pub(super) fn goes_on<F: Frame>(frame: &F, start: u32, next: u32, end: u32) -> bool {
+    let before = if next - start <= VERSION_AT { next - start } else { VERSION_AT + 1 };
+    is_preface(frame, next - before, end, VERSION_AT + 1 - before)
 }
 
 /// Whether this looks like a frame: nothing else has a beginning like one.
@@ -75,14 +84,25 @@ impl Conversation {
         here
     }
 
+    /// A preface goes on behind the `/` of its version, on a connection that spoke something else: counted with that version. Whether the server
+    /// takes it for one is not known.
+    #[inline(always)]
+    pub(super) const fn begin_http2(&mut self) {
+        self.speaks = speaks::PREFACE;
+        self.record_left = PREFACE_BYTES - VERSION_AT - 1;
+        self.split_len = 0;
+        self.is |= is::CUT | is::PREFACE_COUNTED;
+    }
+
     /// How many requests begin in this payload: its HEADERS, the first of which was counted with the preface. Versions of HTTP/1 count as well,
     /// or a server that makes nothing of a preface would be asked for nothing. Where a frame's beginning was lost, so do turns.
     #[inline(always)]
-    pub(super) fn http2<F: Walk>(&mut self, frame: &F, fresh: Fresh) -> u32 {
+    pub fn http2<F: Walk>(&mut self, frame: &F, entered: &Entered) -> u32 {
+        let fresh = entered.fresh;
         if self.record_left == LOST || self.has(is::DOUBTED) {
             self.is |= is::CUT;
         }
-        let mut requests = frame.headers(self, fresh.at, fresh.end);
+        let mut requests = self.headers(frame, fresh.at, fresh.end);
         if requests != 0 && self.has(is::PREFACE_COUNTED) {
             self.is &= !is::PREFACE_COUNTED;
             requests -= 1;
@@ -91,7 +111,7 @@ impl Conversation {
             self.is |= is::PREFACE_COUNTED;
         }
         let is_turn = self.has(is::OPEN) || self.is_guessed() && self.heard_since(fresh.said) > CONTINUE_BYTES;
-        let versions = frame.found(fresh.at, fresh.end, Sought::Version);
+        let versions = frame.found(fresh.at, fresh.end, Sought::Version).count();
         let others = if versions == 0 { is_turn as u32 } else { versions };
         let requests = if requests < others { others } else { requests };
         if requests != 0 {
@@ -102,7 +122,7 @@ impl Conversation {
 
     /// How many HEADERS frames begin in the payload from `at` to `end`.
     #[inline(always)]
-    pub fn headers<F: Walk>(&mut self, frame: &F, at: u32, end: u32) -> u32 {
+    fn headers<F: Walk>(&mut self, frame: &F, at: u32, end: u32) -> u32 {
         if self.stays_in_record(end - at) {
             return 0;
         }
@@ -150,7 +170,7 @@ impl Step for Frames {
             self.is_known = false;
             return false;
         };
-        self.headers += (head & 0xff == HEADERS) as u32;
+        self.headers = frame.forget_u32(self.headers + (head & 0xff == HEADERS) as u32);
         self.at = frame.forget_u32(self.at + HEADER_BYTES + (head >> 8));
         true
     }

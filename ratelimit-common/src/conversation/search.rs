@@ -1,6 +1,6 @@
 //! Looking for versions and names in a payload, a word at a time.
 
-use super::{Step, Walk, clear, tls};
+use super::{Step, Walk, clear, http2, tls};
 use crate::packet::Frame;
 
 const WORD_BYTES: u32 = 8;
@@ -8,8 +8,8 @@ const WORD_BYTES: u32 = 8;
 /// Words of a step, and places in them that are found and are not likely.
 const WORDS: u32 = 8;
 
-/// The shortest request: `A / HTTP/1.1` and two lines' ends.
-const REQUEST_BYTES_MIN: u32 = 16;
+/// The shortest request: `A / ICE/1.1` and two lines' ends.
+const REQUEST_BYTES_MIN: u32 = 13;
 
 /// Places that look like what is sought and are not: what is before a payload's first two bytes is not known, and a few names end like it.
 const OTHERS_MAX: u32 = 8;
@@ -48,6 +48,8 @@ pub enum Sought {
     Version = 0,
     /// The name of HTTP/2 among the protocols that a ClientHello offers.
     Http2 = 1,
+    /// Versions, up to that in HTTP/2's preface.
+    VersionToPreface = 2,
 }
 
 impl Sought {
@@ -55,7 +57,7 @@ impl Sought {
     #[inline(always)]
     const fn byte(self) -> u8 {
         match self {
-            Self::Version => b'/',
+            Self::Version | Self::VersionToPreface => b'/',
             Self::Http2 => b'h',
         }
     }
@@ -64,28 +66,74 @@ impl Sought {
     #[inline(always)]
     const fn is_likely(self, before: [u8; 2]) -> bool {
         match self {
-            Self::Version => matches!(u16::from_be_bytes(before) | 0x2020, HTTP_ENDS | RTSP_ENDS | ICE_ENDS),
+            Self::Version | Self::VersionToPreface => {
+                matches!(u16::from_be_bytes(before) | 0x2020, HTTP_ENDS | RTSP_ENDS | ICE_ENDS)
+            }
             Self::Http2 => before[1] == 2,
         }
     }
 
-    /// Whether that byte, the one before `next`, is part of it, by what is around it. `start` is where the search began.
+    /// What that byte, the one before `next`, is part of, by what is around it. `start` is where the search began.
     #[inline(always)]
-    pub fn is_at<F: Frame>(self, frame: &F, start: u32, next: u32, end: u32) -> bool {
-        match self {
-            Self::Version => clear::is_version(frame, start, next, end),
+    pub fn at<F: Frame>(self, frame: &F, start: u32, next: u32, end: u32) -> Hit {
+        let is_one = match self {
+            Self::Version | Self::VersionToPreface => clear::is_version(frame, start, next, end),
             Self::Http2 => tls::is_http2(frame, next),
+        };
+        match (is_one, self) {
+            (false, _) => Hit::None,
+            (true, Self::VersionToPreface) if http2::goes_on(frame, start, next, end) => Hit::Preface,
+            (true, _) => Hit::One,
         }
     }
 
     /// How many there are from `at` to `end`, where a payload begins and ends. Steps are taken for its bytes, for each request that there may
     /// be, and for some that look like one. Who fills a payload with these hides nothing behind them: as many count as may be in the rest.
     #[inline(always)]
-    pub fn found<F: Walk>(self, frame: &F, at: u32, end: u32) -> u32 {
+    pub fn found<F: Walk>(self, frame: &F, at: u32, end: u32) -> Found {
         let bytes = end.saturating_sub(at);
         let steps = bytes.div_ceil(WORDS) + bytes / REQUEST_BYTES_MIN + OTHERS_MAX;
-        let search = frame.repeat(steps, Search { sought: self, start: at, at, end, count: 0 });
-        search.count + end.saturating_sub(search.at).div_ceil(REQUEST_BYTES_MIN)
+        let search = frame.repeat(steps, Search { sought: self, start: at, at, end, count: 0, preface_at: 0 });
+        let rest = if search.preface_at == 0 { end.saturating_sub(search.at) } else { 0 };
+        let count = search.count + rest.div_ceil(REQUEST_BYTES_MIN);
+        Found::new(count, search.preface_at)
+    }
+}
+
+/// What a place in a payload is part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Hit {
+    /// Nothing that is sought.
+    None = 0,
+    /// One of it.
+    One = 1,
+    /// The version in HTTP/2's preface, of [`Sought::VersionToPreface`] alone.
+    Preface = 2,
+}
+
+/// What was found in a payload, and how far that was looked at, if not to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found(pub u64);
+
+impl Found {
+    #[inline(always)]
+    pub(super) const fn new(count: u32, taken: u32) -> Self {
+        Self((taken as u64) << 32 | count as u64)
+    }
+
+    /// How many.
+    #[inline(always)]
+    pub const fn count(self) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+        let count = self.0 as u32;
+        count
+    }
+
+    /// How far the payload was looked at: to where HTTP/2's preface goes on behind the `/` of its version; 0 where there is none.
+    #[inline(always)]
+    pub(super) const fn taken(self) -> u32 {
+        (self.0 >> 32) as u32
     }
 }
 
@@ -97,6 +145,8 @@ pub(super) struct Search {
     at: u32,
     end: u32,
     count: u32,
+    /// See [`Found::taken`].
+    preface_at: u32,
 }
 
 impl Step for Search {
@@ -118,9 +168,13 @@ impl Step for Search {
             // What is before the payload may be in the segment before. Headers of more than two bytes can be read there.
             let is_first = at - start < 3;
             if is_first || frame.bytes::<2>(at as usize - 3).is_some_and(|before| sought.is_likely(before)) {
+                let hit = frame.what_is_at(sought, start, at, end);
                 self.at = at;
-                self.count += frame.is_at(sought, start, at, end) as u32;
-                return true;
+                self.count = frame.forget_u32(self.count + (hit != Hit::None) as u32);
+                if hit == Hit::Preface {
+                    self.preface_at = at;
+                }
+                return hit != Hit::Preface;
             }
         }
         self.at = at;

@@ -5,7 +5,7 @@ mod data;
 use data::{CONTROL_BYTES_MAX, CONTROLS_FREE_MAX, SETTINGS_ACK_AMONG, TICKETS_BYTES};
 
 use super::search::Sought;
-use super::{Conversation, Fresh, LOST, Step, Walk, is, speaks};
+use super::{Conversation, Entered, Fresh, LOST, Step, Walk, is, speaks};
 use crate::packet::Frame;
 
 /// Records of one segment that are looked at: requests of a browser that asks for much at once are of about 60 bytes.
@@ -115,13 +115,24 @@ impl Conversation {
         self
     }
 
-    /// How many requests begin in this payload.
+    /// How many requests begin in this payload. Where it is a guess that it is TLS, what would be requests in the clear are some, and nothing
+    /// else is lost by it.
     #[inline(always)]
-    pub(super) fn tls<F: Walk>(&mut self, frame: &F, fresh: Fresh) -> u32 {
-        if self.speaks == speaks::TLS_HELLO && frame.found(fresh.at, fresh.end, Sought::Http2) != 0 {
+    pub fn tls<F: Walk>(&mut self, frame: &F, entered: &Entered) -> u32 {
+        let fresh = entered.fresh;
+        if self.speaks == speaks::TLS_HELLO && frame.found(fresh.at, fresh.end, Sought::Http2).count() != 0 {
             self.is |= is::OFFERS_HTTP2;
         }
-        self.records(frame, fresh)
+        let requests = self.records(frame, fresh);
+        if entered.is_doubted == 0 {
+            return requests;
+        }
+        let versions = frame.found(fresh.at, fresh.end, Sought::Version).count();
+        if versions <= requests {
+            return requests;
+        }
+        self.counted(fresh.moment());
+        versions
     }
 
     /// Goes on by so many bytes where all of them belong to the record that is under way; else false, and nothing is done.

@@ -2,7 +2,7 @@
 //! it once it is admitted. Nothing here outlasts a packet.
 
 use aya_ebpf::bindings::BPF_NOEXIST;
-use ratelimit_common::conversation::{Conversation, Peer};
+use ratelimit_common::conversation::{Conversation, Entered, Peer};
 use ratelimit_common::flow::{Datagram, Flow};
 use ratelimit_common::hash::HashKey;
 use ratelimit_common::layout::{
@@ -350,6 +350,8 @@ pub(crate) fn to_see() -> Option<&'static mut Seen> {
 pub(crate) struct Pending {
     /// The connection, as it will be.
     pub(crate) conversation: Conversation,
+    /// The segment, as that has taken it in.
+    pub(crate) entered: Entered,
     /// The flow, as it will be, of a datagram.
     pub(crate) flow: Flow,
     conversation_v4: ConversationKeyV4,

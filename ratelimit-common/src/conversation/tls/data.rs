@@ -241,10 +241,11 @@ impl Conversation {
                 || self.has_one_ticket == 0 && TICKETS_BYTES.contains(&heard)
                 || is_behind_preface && heard >= *TICKET_BYTES.start() && heard <= most)
             || is_behind_preface && heard <= SETTINGS_HEARD_MAX;
-        // Behind the first of the tickets comes the second.
-        if !are_tickets || !TICKET_BYTES.contains(&heard) {
+        // Behind the first of the tickets comes the second, and no third.
+        if !are_tickets || !TICKET_BYTES.contains(&heard) || self.has_one_ticket != 0 {
             self.is &= !is::FIRST;
         }
+        self.has_one_ticket = 1;
         let may_be_headers = (HEADERS_BYTES_MIN..HTTP1_BYTES_MIN).contains(&bytes);
         if may_be_headers && self.has(is::OFFERS_HTTP2) && !are_tickets {
             self.is |= is::HTTP2;
