@@ -9,14 +9,27 @@ use crate::sender::Sender;
 /// Requests of one connection that are not counted: one of HTTP/0.9, which has no version and ends it, behind others.
 const FREE_OF_A_CONNECTION: u64 = 1;
 
+const VERSIONS: [&str; 12] = [
+    "HTTP/1.1",
+    "HTTP/1.1",
+    "HTTP/1.1",
+    "HTTP/1.1",
+    "HTTP/1.0",
+    "http/1.1",
+    "HTTP/1.01",
+    "HTTP/001.1",
+    "HTTP/1.1         ",
+    "HTTP/1.1\u{b}\u{1c}",
+    "RTSP/1.1",
+    "ICE/1.0",
+];
+
 fn request(random: &mut Random) -> Vec<u8> {
     let before = random.of_these(&["", "", "", "\r\n", "\n", "\r\n\r\n\n"]);
     let method = random.of_these(&["GET", "GET", "POST", "A", "PROPFIND", "get", "M-SEARCH", "!"]);
     let blank = random.of_these(&[" ", " ", "  ", "\t"]);
     let target = random.of_these(&["/", "/page", "/a/HTTP/1.1", "*", "http://a/b", "/HTTP"]);
-    let versions =
-        ["HTTP/1.1", "HTTP/1.1", "HTTP/1.0", "http/1.1", "HTTP/1.01", "HTTP/1.1         ", "RTSP/1.1", "ICE/1.0"];
-    let version = random.of_these(&versions);
+    let version = random.of_these(&VERSIONS);
     let line = random.of_these(&["\r\n", "\r\n", "\n"]);
     let mut fields = String::new();
     let text =

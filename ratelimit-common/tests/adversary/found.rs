@@ -285,3 +285,174 @@ fn headers_that_are_forged_in_ciphertext_hide_no_turn() {
         }
     }
 }
+
+#[test]
+fn a_version_whose_name_the_server_gets_otherwise_is_one() {
+    let mut steps = vec![Step::Sends(0, GET.to_vec()), Step::Settles];
+    for request in 0..50 {
+        let at = i64::try_from(GET.len()).unwrap() + 16 * request;
+        steps.push(Step::Loses(at, b"A / XXXX".to_vec()));
+        steps.push(Step::Sends(at + 8, b"/1.1\r\n\r\n".to_vec()));
+        steps.push(Step::Sends(at, b"A / HTTP".to_vec()));
+    }
+    let (accepted, counted) = clear(&steps);
+    assert_eq!(accepted, 51);
+    assert!(counted >= accepted, "{counted} counted");
+}
+
+#[test]
+fn short_requests_are_not_hidden_behind_what_looks_like_versions() {
+    for size in [1448, 4000, 8900] {
+        for decoys in (0..size / 4).step_by(7) {
+            let head = [b"A / HTTP/1.1\nX:".to_vec(), b"tp/".repeat(decoys), b"\n\n".to_vec()].concat();
+            let requests = b"A / HTTP/1.1\n\n".repeat((size - head.len()) / 14);
+            let segment = [head, requests].concat();
+            let (accepted, counted) = in_turn(Http1::new(&[200]), &[segment.clone(), segment]);
+            assert!(counted >= accepted as u64, "{decoys} in {size} bytes: {accepted} accepted, {counted} counted");
+        }
+    }
+}
+
+/// Sends `stream[from..to]` at its place.
+fn part<S: Server>(link: &mut Link<S>, stream: &[u8], from: usize, to: usize) {
+    let payload = &stream[from..to];
+    link.sends(&Sent { at: i64::try_from(from).unwrap(), payload, acknowledged: 0, is_lost: false });
+}
+
+/// A stream of which the limiter saw something else: behind `known` bytes one that is lost, with what it `claims`, is overtaken by what follows
+/// in earnest; each `unit` of the rest is sent once the one before was answered.
+fn behind_two_holes<S: Server>(link: &mut Link<S>, stream: &[u8], known: usize, claims: &[u8], unit: usize) {
+    let claimed = [&[0; 9], claims].concat();
+    link.sends(&Sent { at: i64::try_from(known + 1).unwrap(), payload: &claimed, acknowledged: 0, is_lost: true });
+    let second = known + 1 + claimed.len() + 1;
+    let end = known + 10 + unit;
+    part(link, stream, second, end);
+    part(link, stream, known, second);
+    link.settles();
+    for from in (end..stream.len()).step_by(unit) {
+        part(link, stream, from, from + unit);
+        link.settles();
+    }
+}
+
+#[test]
+fn a_hole_swallows_nothing_that_was_seen_before_it() {
+    for unit in [frame(frame_kind::HEADERS, END_HEADERS | END_STREAM, &[0x82; 591]), headers().repeat(70)] {
+        let begins = [preface(), frame(frame_kind::DATA, 0, &[0; 20])].concat();
+        let stream = [begins.clone(), unit.repeat(300)].concat();
+        let mut link = Link::new(Http2::new(&[300], 4096), &mut Random::of(1), u64::MAX);
+        let known = begins.len() - 10;
+        part(&mut link, &stream, 0, known);
+        link.settles();
+        behind_two_holes(&mut link, &stream, known, &[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1], unit.len());
+        // But for those of the segment that came before the hole was filled.
+        let (accepted, counted) = (link.server.accepted().len(), link.limiter.counted);
+        let most = counted + unit.len() as u64 / headers().len() as u64;
+        assert!(accepted >= 300 && accepted as u64 <= most, "{accepted} accepted, {counted} counted");
+    }
+}
+
+#[test]
+fn under_tls_a_hole_swallows_nothing_that_was_seen_before_it() {
+    const UNIT: usize = 700;
+    let long = |units: usize, rest: usize| {
+        [&[kind::HANDSHAKE, 3, 3][..], &u16::try_from(UNIT * units - rest).unwrap().to_be_bytes()].concat()
+    };
+    for answer in [300, 60_000] {
+        let mut plain = b"GET / HTTP/1.1\r\nX: ".to_vec();
+        plain.resize(UNIT - 22 - 4, b'x');
+        plain.extend(b"\r\n\r\n");
+        plain[295..300].copy_from_slice(&long(26, 5));
+        let record = sealed(kind::DATA, &plain, 0);
+        let finished = sealed(kind::HANDSHAKE, &[FINISHED; 52], 0);
+        let begins = [hello(), finished].concat();
+        let stream = [begins.clone(), record.repeat(302)].concat();
+        let mut server = server(answer);
+        server.tickets.clear();
+        let mut link = Link::new(server, &mut Random::of(1), u64::MAX);
+        let known = begins.len() + UNIT - 10;
+        for [from, to] in [[0, hello().len()], [hello().len(), begins.len()], [begins.len(), known]] {
+            part(&mut link, &stream, from, to);
+            link.settles();
+        }
+        behind_two_holes(&mut link, &stream, known, &long(25, UNIT - 295), UNIT);
+        let (accepted, counted) = (link.server.accepted().len() as u64, link.limiter.counted);
+        assert!(accepted == 302 && 2 * counted >= accepted, "{accepted} accepted, {counted} counted");
+    }
+}
+
+#[test]
+fn what_goes_on_behind_bytes_that_were_not_seen_is_followed_from_where_the_server_is() {
+    let begins = [preface(), frame(frame_kind::DATA, 0, &[])].concat();
+    let mut data = vec![0; 1000];
+    data[980..989].copy_from_slice(&[0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1]);
+    let long = [begins.clone(), frame(frame_kind::DATA, 0, &data)].concat();
+    let burst = headers().repeat(70);
+    let stream = [long.clone(), burst.repeat(200)].concat();
+    let mut link = Link::new(Http2::new(&[300], 4096), &mut Random::of(1), u64::MAX);
+    let known = begins.len() + 9;
+    part(&mut link, &stream, 0, known);
+    link.settles();
+    // As in fragments.
+    let unseen = crate::tcp::Piece {
+        at: i64::try_from(known).unwrap(),
+        bytes: stream[known..known + 900].to_vec(),
+        said: link.tcp.said,
+    };
+    let server = &mut link.server;
+    link.tcp.receives(unseen, |bytes, said| server.reads(bytes, said));
+    part(&mut link, &stream, known + 880, long.len());
+    link.settles();
+    for from in (long.len()..stream.len()).step_by(burst.len()) {
+        part(&mut link, &stream, from, from + burst.len());
+        link.settles();
+    }
+    let (accepted, counted) = (link.server.accepted().len() as u64, link.limiter.counted);
+    assert_eq!(accepted, 14_000);
+    assert!(counted >= accepted, "{counted} counted");
+}
+
+#[test]
+fn tickets_come_once() {
+    let head = b"POST / HTTP/1.1\r\nContent-Length: 8160\r\n\r\n".as_slice();
+    let post = sealed(kind::DATA, &[head, &[b'x'; 8160]].concat(), 0);
+    let finished = sealed(kind::HANDSHAKE, &[FINISHED; 52], 0);
+    for answer in [230, 260] {
+        let parts = [&[finished.clone(), request(0)][..], &vec![post.clone(); 200]].concat();
+        let counted = over_tls(answer, &parts);
+        assert!(counted >= 199, "{counted} of 201");
+    }
+}
+
+#[test]
+fn a_preface_behind_another_request_begins_http2() {
+    let streams = headers().repeat(40);
+    for segments in [
+        vec![GET.to_vec(), preface(), streams.clone(), streams.clone()],
+        vec![GET.to_vec(), [preface(), streams.clone()].concat(), streams.clone()],
+        vec![[GET, &preface()[..], &streams[..]].concat(), streams.clone()],
+        vec![[GET, &preface()[..9]].concat(), [&preface()[9..], &streams[..]].concat(), streams.clone()],
+    ] {
+        let mut link = Link::new(Http1::new(&[60]), &mut Random::of(1), u64::MAX);
+        let mut at = 0;
+        for payload in &segments {
+            link.sends(&Sent { at, payload, acknowledged: 0, is_lost: false });
+            at += i64::try_from(payload.len()).unwrap();
+            link.tcp.received = at;
+            link.tcp.said += 100;
+        }
+        assert!(link.limiter.counted >= 81, "{} counted", link.limiter.counted);
+    }
+}
+
+#[test]
+fn versions_are_requests_as_leniently_as_servers_take_them() {
+    for version in
+        ["HTTP/01.1", "HTTP/001.001", "HTTP/1.1\u{b}", "HTTP/1.1 \u{1c}", "HTTP/1.1\u{1f}", "HTTP/0000000001.1"]
+    {
+        let segment = format!("GET / {version}\r\n\r\n").repeat(20).into_bytes();
+        let mut link = Link::new(Http1::new(&[60]), &mut Random::of(1), u64::MAX);
+        link.sends(&Sent { at: 0, payload: &segment, acknowledged: 0, is_lost: false });
+        assert_eq!(link.limiter.counted, 20, "{version:?}");
+    }
+}

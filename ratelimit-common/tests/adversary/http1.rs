@@ -144,13 +144,19 @@ impl Http1 {
     }
 }
 
-/// `HTTP/1.` and a digit or more; or as Node takes them, those of RTSP and of ICE.
+/// `HTTP/1.1`, with more digits, or with what Python takes for a blank behind them; or as Node takes them, versions of RTSP and of ICE.
 fn is_version(word: &[u8]) -> bool {
-    let Some((name, digits)) = word.iter().position(|byte| *byte == b'.').map(|dot| word.split_at(dot + 1)) else {
+    let is_blank = |byte: &u8| matches!(byte, 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0);
+    let blanks = word.iter().rev().take_while(|byte| is_blank(byte)).count();
+    let version = &word[..word.len() - blanks];
+    let Some((name, number)) = version.iter().position(|byte| *byte == b'/').map(|slash| version.split_at(slash))
+    else {
         return false;
     };
-    let is_name = name.eq_ignore_ascii_case(b"HTTP/1.") || matches!(name, b"HTTP/2." | b"RTSP/1." | b"ICE/1.");
-    is_name && !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+    let is_name = name.eq_ignore_ascii_case(b"HTTP") || matches!(name, b"RTSP" | b"ICE");
+    let mut parts = number[1..].split(|byte| *byte == b'.');
+    let are_digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+    is_name && parts.by_ref().take(2).filter(|part| are_digits(part)).count() == 2 && parts.next().is_none()
 }
 
 impl Server for Http1 {
