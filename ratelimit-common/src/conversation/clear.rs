@@ -74,9 +74,9 @@ mod number {
 
     /// Of each byte, where it leads: the columns of [`NEXT`]. Zeros are not known.
     pub(super) const CLASSES: [u8; 256] = {
-        let (mut classes, mut byte) = ([0; 256], 0);
-        while byte < 256 {
-            classes[byte] = match byte as u8 {
+        let (mut classes, mut byte) = ([0; 256], 0_u8);
+        while byte < u8::MAX {
+            classes[byte as usize] = match byte {
                 0 => 1,
                 b'0'..=b'9' => 2,
                 b'.' => 3,
