@@ -295,9 +295,8 @@ fn is_version(before: Option<[u8; 4]>, segment: &[u8], at: usize) -> bool {
 }
 
 /// Whether the eight bytes behind a version's `/` are numbers with a dot between them, blanks perhaps, and a line's end; as far as they are
-/// there, and zero is a byte that is not.
-fn is_number(bytes: &[u8]) -> bool {
-    let known = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+/// there.
+fn is_number(known: &[u8]) -> bool {
     let line = known.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0);
     let number: Vec<u8> = line.iter().copied().take_while(|byte| !is_blank(byte)).collect();

@@ -35,8 +35,7 @@ pub(super) fn is_version<F: Frame>(frame: &F, start: u32, next: u32, end: u32) -
     if !is_name(u32::from_le_bytes(name), known) || before > NAME_BYTES && length == ALPN_LENGTH {
         return false;
     }
-    // Zeros stand for what is in the next segment.
-    is_number(word(frame, next, end).unwrap_or(0).to_le_bytes())
+    is_number(word(frame, next, end).unwrap_or(0).to_le_bytes(), end.saturating_sub(next))
 }
 
 /// Whether this is the name of a protocol, as far as its bytes are `known`.
@@ -50,13 +49,13 @@ const fn is_name(name: u32, known: u32) -> bool {
         || name == tab_ice & known
 }
 
-/// Whether this is a version's number that ends a line, as far as it goes: at once or behind blanks, and with digits in front of it, as some
+/// Whether this is a version's number that ends a line, as far as so many bytes go: at once or behind blanks, and with digits in front of it, as some
 /// servers take it. By tables: the verifier would walk each way through eight bytes.
 #[inline(always)]
-const fn is_number(bytes: [u8; 8]) -> bool {
+const fn is_number(bytes: [u8; 8], known: u32) -> bool {
     let (mut at, mut state) = (0, number::BEGINS);
     while at < bytes.len() {
-        let class = number::CLASSES[bytes[at] as usize];
+        let class = if at < known as usize { number::CLASSES[bytes[at] as usize] } else { number::UNKNOWN };
         state = number::NEXT[state as usize & 7][class as usize & 7];
         at += 1;
     }
@@ -72,12 +71,14 @@ mod number {
     const ONE: u8 = 4;
     pub(super) const NONE: u8 = 5;
 
-    /// Of each byte, where it leads: the columns of [`NEXT`]. Zeros are not known.
+    /// What is in the next segment.
+    pub(super) const UNKNOWN: u8 = 1;
+
+    /// Of each byte, where it leads: the columns of [`NEXT`].
     pub(super) const CLASSES: [u8; 256] = {
         let (mut classes, mut byte) = ([0; 256], 0_u8);
         while byte < u8::MAX {
             classes[byte as usize] = match byte {
-                0 => 1,
                 b'0'..=b'9' => 2,
                 b'.' => 3,
                 // With what Python takes for a blank.

@@ -204,6 +204,10 @@ fn versions_that_end_a_line_are_told_from_what_looks_like_them() {
         "HTTP/1.1 200 OK\r\n",
         "GET /HTTP/index.html",
         "see RTTP/1.1\r\n",
+        "GET / HTTP/\0\0",
+        "GET / HTTP/1\0",
+        "/\0",
+        "x/1.\01\r\n",
         "accept: text/html,application/json",
     ] {
         assert_eq!(found(other), 0, "{other}");
@@ -240,6 +244,21 @@ fn an_upload_is_one_request_whatever_it_is_full_of() {
         let body = line.repeat(100_000 / line.len());
         let requests: u32 = body.as_bytes().chunks(1448).map(|part| client.sends(part)).sum();
         assert_eq!(requests, 0, "{line:?}");
+    }
+}
+
+#[test]
+fn an_upload_is_one_request_also_while_it_is_on_its_way() {
+    // Each segment begins so, and the server does not have the one before yet.
+    for begins in ["/\0\0\0\0\0\0\0", "/1\0", "P/1.\0", "TP/\0", "/1.1x"] {
+        let mut client = Client::with_socket();
+        assert_eq!(client.sends(b"POST / HTTP/1.1\r\nContent-Length: 100000\r\n\r\n"), 1);
+        let received = client.server.as_ref().unwrap().received;
+        for _ in 0..70 {
+            let segment = [begins.as_bytes(), &[b'x'; 1_400]].concat();
+            assert_eq!(client.sends(&segment), 0, "{begins:?}");
+            client.server.as_mut().unwrap().received = received;
+        }
     }
 }
 

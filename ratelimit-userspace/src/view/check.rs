@@ -84,8 +84,13 @@ fn verdict_in_words(report: &CheckReport) -> String {
         (Outcome::Pass, "dry_run") => "passes, but only because of the dry run: it is over a limit.".to_owned(),
         (Outcome::Pass, "not_protected") => "passes: no rule judges its packets.".to_owned(),
         (Outcome::Drop, "over_limit") => "is blocked: it is over a limit.".to_owned(),
+        (Outcome::Drop, "guard") if report.guard.iter().any(|of| of.over && of.segments.used >= of.segments.limit) => {
+            "is blocked by the guard: it has sent as much beside requests as a limit of requests allows.".to_owned()
+        }
         (Outcome::Drop, "guard") => {
-            "is blocked by the guard: it is over what a limit of requests allows beside requests.".to_owned()
+            "is blocked by the guard: it has opened as many connections that ask nothing as a limit of requests \
+             allows. Its requests pass."
+                .to_owned()
         }
         (Outcome::Drop, "banned") => "is blocked: it is banned for exceeding a limit.".to_owned(),
         (Outcome::Drop, "denied") => "is blocked: it is denied; `ratelimitd list` says by whom and why.".to_owned(),
@@ -100,9 +105,10 @@ fn guard(of: &CheckGuard) -> String {
         Mode::DryRun => ", dry run",
     };
     format!(
-        "Guard of rule {}{mode}: {} of {} connections, {} of {} segments that begin no request used in {}\n",
+        "Guard of rule {}{mode}: {} of {} connections that ask nothing beyond the first {}, {} of {} segments that begin no request used in {}\n",
         of.rule,
         number(of.connections.used),
+        number(of.connections.limit),
         number(of.connections.limit),
         number(of.segments.used),
         number(of.segments.limit),

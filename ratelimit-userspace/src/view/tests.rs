@@ -98,6 +98,12 @@ fn check_says_what_the_guard_blocks_and_what_to_do() {
     };
     assert_eq!(check_exit(&report(&policy)), Exit::Blocked);
     insta::assert_snapshot!("check_guarded", check(&report(&policy)));
+    let mut connections = report(&policy);
+    connections.guard[0].segments.used = 0;
+    assert!(
+        check(&connections)
+            .contains("connections that ask nothing as a limit of requests allows. Its requests pass.\n")
+    );
     policy.rules[0].mode = crate::desired::Mode::DryRun;
     assert_eq!(check_exit(&report(&policy)), Exit::Done);
     let said = check(&report(&policy));
