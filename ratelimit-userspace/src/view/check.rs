@@ -105,7 +105,8 @@ fn guard(of: &CheckGuard) -> String {
         Mode::DryRun => ", dry run",
     };
     format!(
-        "Guard of rule {}{mode}: {} of {} connections that ask nothing beyond the first {}, {} of {} segments that begin no request used in {}\n",
+        "Guard of rule {}{mode}: {} of {} connections that ask nothing beyond the first {}, {} of {} segments that begin no \
+         request used in {}\n",
         of.rule,
         number(of.connections.used),
         number(of.connections.limit),

@@ -111,7 +111,7 @@ fn check_says_what_the_guard_blocks_and_what_to_do() {
         said.contains("passes, but only because of the dry run: the guard of a limit would refuse it.\n"),
         "{said}"
     );
-    assert!(said.contains("\nGuard of rule default, dry run: 10 of 10 connections, "), "{said}");
+    assert!(said.contains("\nGuard of rule default, dry run: 10 of 10 connections that ask nothing"), "{said}");
 }
 
 #[test]
