@@ -207,7 +207,7 @@ fn versions_that_end_a_line_are_told_from_what_looks_like_them() {
         "GET / HTTP/\0\0",
         "GET / HTTP/1\0",
         "/\0",
-        "x/1.\01\r\n",
+        "x/1.\x001\r\n",
         "accept: text/html,application/json",
     ] {
         assert_eq!(found(other), 0, "{other}");
