@@ -217,7 +217,10 @@ impl Conversation {
         if !is_open && !is_answer {
             return 0;
         }
-        let are_tickets = self.has(is::FIRST) && !is_open && TICKETS_BYTES.contains(&heard);
+        // Of a body that was held back for it, `100 Continue` came with them.
+        let are_as_long =
+            TICKETS_BYTES.contains(&heard) || TICKETS_BYTES.contains(&heard.saturating_sub(self.no_answer_bytes()));
+        let are_tickets = self.has(is::FIRST) && !is_open && are_as_long;
         self.counted(moment);
         !are_tickets as u32
     }

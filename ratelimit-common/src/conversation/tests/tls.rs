@@ -416,3 +416,21 @@ fn where_it_is_a_guess_where_records_begin_few_windows_are_free() {
     let counted: u32 = (0..100).map(|_| client.hears(20_000).sends(&data(26))).sum();
     assert!((96..=98).contains(&counted), "{counted}");
 }
+
+#[test]
+fn a_body_whose_first_segment_is_lost_is_part_of_its_request() {
+    for (heard, requests) in [(542, 0), (542 + 47, 0), (580 + 47, 0), (580 + 48, 1), (479, 1)] {
+        let mut client = Client::with_tls_1_3(false);
+        assert_eq!(client.sends(&data(200)), 1);
+        client.hears(heard);
+        let body = data(16_384);
+        let at = client.sequence;
+        let later: u32 = body
+            .chunks(1_448)
+            .skip(1)
+            .zip(1..)
+            .map(|(part, place)| client.sends_at(at.wrapping_add(place * 1_448), part))
+            .sum();
+        assert_eq!(later, requests, "{heard}");
+    }
+}
