@@ -349,6 +349,8 @@ impl Tls {
     }
 
     fn finish(&mut self, turn: &mut Turn, heard: u32, overhead: usize) {
+        // A turn begins: what was early is no part of what comes now.
+        self.http2.is_in_body = false;
         // Behind early data, what is said next may be its answer.
         turn.is_first &= turn.is_open;
         (self.phase, self.overhead, self.records) = (Phase::Finished, overhead, 0);
