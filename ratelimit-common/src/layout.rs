@@ -235,8 +235,10 @@ pub struct Rule {
     pub counts_unparsable: u8,
     /// 1: its limits of requests hold connections too, and segments that begin none.
     pub guard: u8,
-    /// Zero.
-    pub reserved: [u8; 2],
+    /// 1: its one limit alone decides, see [`crate::hold::is_plain`].
+    pub is_plain: u8,
+    /// 1: an acknowledgement without payload is nothing to it, see [`crate::hold::ignores_acknowledgements`].
+    pub ignores_acknowledgements: u8,
     /// UDP ports that speak QUIC, in host order; 0 is none.
     pub quic_ports: [u16; QUIC_PORTS_MAX],
     /// A hash of its name, by which the next configuration finds its row.

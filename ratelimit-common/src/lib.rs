@@ -11,6 +11,7 @@ pub mod conversation;
 pub mod flow;
 pub mod gcra;
 pub mod hash;
+pub mod hold;
 pub mod layout;
 pub mod packet;
 pub mod proof;

@@ -15,7 +15,7 @@ use crate::source::Address;
 
 mod head;
 
-pub use head::{Head, To, source_port, source_port_of_payload};
+pub use head::{Head, To, is_of_other_protocol, source_port};
 
 /// VLAN tags that are looked behind: one, or two as in QinQ; see [`Parsed::TooManyTags`].
 pub const VLAN_TAGS_MAX: usize = 2;

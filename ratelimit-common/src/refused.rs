@@ -374,7 +374,7 @@ impl Key {
     /// What its [`Key::place`] is made of. The same in each epoch, and of each kind: a segment's packets are looked for by two of them.
     #[inline(always)]
     pub const fn hash(self, seed: HashKey) -> u64 {
-        if self.what == Self::NONE.what { 0 } else { seed.hash(self.source, self.what & KIND & !UNPROVEN) }
+        if self.what == Self::NONE.what { 0 } else { seed.hash_here(self.source, self.what & KIND & !UNPROVEN) }
     }
 
     /// Where its cache set is among all, before it is cut to how many there are: each kind has other bits of its [`Key::hash`].

@@ -52,12 +52,6 @@ pub trait Cells {
         value
     }
 
-    /// Calls [`used_unsettled`]: where a verifier follows every path, from a function that it follows once.
-    #[inline(always)]
-    fn used_unsettled(&self, limit: Limit, bucket: BucketIndex) -> u64 {
-        used_unsettled(self, limit, bucket)
-    }
-
     /// Calls [`settle`]; or returns none, and has whoever charges do so and charge again, where a verifier counts the stack of
     /// one function within another.
     #[inline(always)]
@@ -224,8 +218,11 @@ fn before<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> Before {
 /// What was admitted in the full buckets before the current one, as far as is known: final where they are settled, else
 /// at least this.
 #[inline(always)]
-pub fn used_unsettled<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
+fn full<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
     let mut used = 0_u64;
+    if limit.behind == 0 {
+        return used;
+    }
     for back in 1..BEHIND_MAX + 1 {
         if back > BEHIND_MIN && back > limit.behind {
             break;
@@ -345,14 +342,22 @@ pub fn open(words: &mut [u64; CELLS], limit: Limit, now: BucketIndex, amount: u6
     }
     let now = never_negative(now).0;
     for (at, word) in words.iter_mut().enumerate() {
+        // One word after the other: all at once would be a fifth of the kernel's stack.
+        let now = core::hint::black_box(now);
         // The newest bucket at or before `now` whose place this is.
         let back = now.wrapping_sub(at as u64) & (CELLS as u64 - 1);
         let is_current = back == 0;
         let bucket = BucketIndex(now - back);
-        *word =
-            Cell { bucket, sealed: !is_current, count: if is_current { amount } else { 0 } }.encode(limit.count_bits);
+        let count = if is_current { amount } else { 0 };
+        *word = Cell { bucket, sealed: !is_current, count }.encode(limit.count_bits);
     }
     true
+}
+
+/// What the cell of this bucket counts; of another bucket, where that is not there any more.
+#[inline(always)]
+pub fn count_at<C: Cells>(cells: &C, count_bits: u8, bucket: BucketIndex) -> u64 {
+    count(cells.load(index(bucket)), count_bits)
 }
 
 /// Sum over the window at `now`.
@@ -360,13 +365,6 @@ pub fn open(words: &mut [u64; CELLS], limit: Limit, now: BucketIndex, amount: u6
 pub fn used<C: Cells>(cells: &C, limit: Limit, now: BucketIndex) -> u64 {
     let bucket = never_negative(now);
     full(cells, limit, bucket).wrapping_add(admitted_in(cells, limit, bucket))
-}
-
-/// What was admitted in the full buckets before the current one.
-#[inline(always)]
-fn full<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
-    let before = before(cells, limit, bucket);
-    if before.is_settled { before.used } else { cells.used_unsettled(limit, bucket) }
 }
 
 /// The first bucket, from `now` on, in which `amount` fits if nothing else is charged; none if it never does.

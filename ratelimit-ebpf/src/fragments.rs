@@ -4,16 +4,16 @@
 //! Bans and refusals of everything are left to the rule that judges, and to the first fragment, without which nothing is put together:
 //! it has its port.
 
+use ratelimit_common::hold::Cost;
 use ratelimit_common::layout::{self, RULES_MAX};
-use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
 use ratelimit_common::verdict::{Action, Reason, Verdict};
 
 use crate::clock::Clock;
+use crate::cost::Leaves;
 use crate::decide::{enforced, lowest};
-use crate::limits::{Cost, charge_all_v4, charge_all_v6, charge_all_v6_wide};
+use crate::hold::charge_all;
 use crate::maps::{self, Active};
 use crate::packet::forget;
-use crate::proof::Proof;
 
 /// The verdict on the packet that was seen last, of which the rule that judges it has said this: it passes where every other rule that it
 /// may belong to has room for it too. What is charged where the next one refuses stays charged.
@@ -65,18 +65,9 @@ extern "C" fn next_rule(word: u64, found: u32) -> u32 {
 
 /// Charges the rule with this number, as what nobody has verified; a reason's code.
 #[inline(always)]
-fn charge(Active { config, word }: Active, index: u32) -> u32 {
-    let Some(seen) = maps::seen() else { return Reason::InternalError as u32 };
-    let (generation, cost) = (word.generation(), Cost::new(false, 1, seen.ip_bytes(), Proof::NONE).word());
-    match seen.source() {
-        Address::V4(address) => charge_all_v4(cut_ipv4(address, config.ipv4_mask), generation, index, cost),
-        Address::V6(address) => {
-            let [high, low] = cut_ipv6(address, config.ipv6_mask);
-            if config.ipv6_wide == 0 {
-                charge_all_v6(high, generation, index, cost)
-            } else {
-                charge_all_v6_wide(high, low, generation, index, cost)
-            }
-        }
-    }
+fn charge(Active { word, .. }: Active, index: u32) -> u32 {
+    let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return Reason::InternalError as u32 };
+    pending.judge_by(word.generation(), index);
+    pending.keep_cost(Cost { bytes: seen.ip_bytes(), requests: 1, ..Cost::default() }, Leaves::Nothing);
+    charge_all()
 }

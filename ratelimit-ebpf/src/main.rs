@@ -15,13 +15,15 @@ mod clock;
 #[cfg(target_arch = "bpf")]
 mod conversations;
 #[cfg(target_arch = "bpf")]
+mod cost;
+#[cfg(target_arch = "bpf")]
 mod decide;
 #[cfg(target_arch = "bpf")]
 mod flows;
 #[cfg(target_arch = "bpf")]
 mod fragments;
 #[cfg(target_arch = "bpf")]
-mod limits;
+mod hold;
 #[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]
@@ -43,7 +45,7 @@ mod entry {
     use aya_ebpf::programs::XdpContext;
     use ratelimit_common::verdict::{Action, Reason, Verdict};
 
-    use crate::{account, decide, limits, maps, packet};
+    use crate::{account, decide, hold, maps, packet};
 
     /// What is returned for a packet that passes, [`ratelimit_common::layout::PASSED_ACTION`]. Read-only when the verifier sees it.
     #[unsafe(no_mangle)]
@@ -73,7 +75,7 @@ mod entry {
     #[xdp]
     fn charge_source(_: XdpContext) -> u32 {
         match maps::charge_order() {
-            Some(order) if limits::carry_out(order) => XDP_PASS,
+            Some(order) if hold::carry_out(order) => XDP_PASS,
             Some(_) | None => XDP_DROP,
         }
     }

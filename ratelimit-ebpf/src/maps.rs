@@ -1,9 +1,6 @@
 //! Every map of the program, private, behind accessors that say what may fail. Knows layouts, decides nothing.
 
-use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd};
-use core::ptr::NonNull;
-
-use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_NOEXIST};
+use aya_ebpf::bindings::BPF_F_MMAPABLE;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::lpm_trie::{Key, LpmTrie};
 use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
@@ -11,6 +8,7 @@ use ratelimit_common::admission::{Admission, CELLS_PER_SUMMARY};
 use ratelimit_common::ban::Ban;
 use ratelimit_common::conversation::Conversation;
 use ratelimit_common::flow::Flow;
+use ratelimit_common::hold::Inserted;
 use ratelimit_common::layout::{
     self, BANS_CAPACITY, CONFIGS, CONVERSATIONS_CAPACITY, COUNTERS_LEN, ChargeOrder, Config, ConversationKeyV4,
     ConversationKeyV6, Counters, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6, GENERATION_BITS, GENERATIONS,
@@ -18,12 +16,9 @@ use ratelimit_common::layout::{
     ROWS_MAX, RULES_MAX, Rule, RuleSet, SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
     TARGETS_MAX, UNLISTED_PER_LINE,
 };
-use ratelimit_common::proof::Side;
-use ratelimit_common::refusals::Refusals;
 use ratelimit_common::refused::{Cause, Line, WAYS};
 use ratelimit_common::source::Address;
-use ratelimit_common::time::{BucketIndex, Nanos};
-use ratelimit_common::window::{self, CELLS, Cells};
+use ratelimit_common::time::Nanos;
 
 use crate::clock::Clock;
 use crate::packet::forget;
@@ -248,196 +243,6 @@ fn trie_key<const WORDS: usize, const DATA: usize>(words: &[u32; WORDS]) -> &Key
     unsafe { &*core::ptr::from_ref(words).cast() }
 }
 
-/// One window of one source, in its map.
-///
-/// The kernel reuses an evicted element at once, so another source may get it while this packet still holds it. Then
-/// this packet's charge lands there, or is lost: one packet's worth, and only in the instant of an eviction.
-#[derive(Clone, Copy)]
-pub(crate) struct SourceRef(NonNull<Source>);
-
-impl SourceRef {
-    /// The window at this pointer, which a look-up gave; none if it is null.
-    #[inline(always)]
-    pub(crate) fn new(source: *mut Source) -> Option<Self> {
-        NonNull::new(source).map(Self)
-    }
-
-    /// What this window has refused.
-    #[inline(always)]
-    pub(crate) fn refusals(self) -> Refusals {
-        // SAFETY: the lookup gave a pointer to a whole element, valid for the run of the program. Volatile: other CPUs write it.
-        Refusals(unsafe { self.refused().read_volatile() })
-    }
-
-    /// Counts one packet that this window refused in `bucket`.
-    #[inline(always)]
-    pub(crate) fn count_refused(self, bucket: BucketIndex) {
-        let refusals = self.refusals();
-        if !refusals.is_in(bucket) {
-            let newer = refusals.and_one_in(bucket).0;
-            // SAFETY: as above, and map values are aligned to 8 bytes.
-            let (_, exchanged) = unsafe {
-                atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(
-                    self.refused(),
-                    refusals.0,
-                    newer,
-                )
-            };
-            if exchanged {
-                return;
-            }
-        }
-        if !refusals.is_full() {
-            // SAFETY: as above.
-            unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(self.refused(), 1) };
-        }
-    }
-
-    /// Counts packets that were refused in its name, in the bucket of the newest refusal or after it.
-    #[inline(always)]
-    pub(crate) fn add_refused(self, packets: u64) {
-        // SAFETY: as above.
-        unsafe {
-            atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(self.refused(), self.refusals().room_for(packets))
-        };
-    }
-
-    #[inline(always)]
-    fn refused(self) -> *mut u64 {
-        // SAFETY: a field of the element that the lookup gave.
-        unsafe { &raw mut (*self.0.as_ptr()).refused.0 }
-    }
-
-    /// [`window::full_until`].
-    #[inline(always)]
-    pub(crate) fn full_until(self, limit: &layout::Limit, side: Side, bucket: BucketIndex, least: u64) -> BucketIndex {
-        BucketIndex(out_of_line::full_until(self.0.as_ptr(), limit, side as u32, bucket.0, least))
-    }
-
-    /// [`window::has_room`].
-    #[inline(always)]
-    pub(crate) fn has_room(self, limit: &layout::Limit, side: Side, bucket: BucketIndex, amount: u64) -> bool {
-        let source = self.0.as_ptr();
-        if side.is_guard() {
-            out_of_line::has_guarded_room(source, limit, side as u32, bucket.0, amount) != 0
-        } else {
-            out_of_line::has_room(source, limit, bucket.0, amount) != 0
-        }
-    }
-
-    #[inline(always)]
-    fn cell(&self, index: usize) -> *mut u64 {
-        // SAFETY: as above; the index stays within the array.
-        unsafe { (&raw mut (*self.0.as_ptr()).cells).cast::<u64>().add(index & (CELLS - 1)) }
-    }
-}
-
-impl Cells for SourceRef {
-    const TRIES: usize = 4;
-
-    #[inline(always)]
-    fn load(&self, index: usize) -> u64 {
-        // SAFETY: as above. Volatile: other CPUs write it, and each look wants one load.
-        unsafe { self.cell(index).read_volatile() }
-    }
-
-    #[inline(always)]
-    fn compare_exchange(&self, index: usize, current: u64, new: u64) -> bool {
-        // SAFETY: as above, and map values are aligned to 8 bytes.
-        let (_, exchanged) = unsafe {
-            atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(self.cell(index), current, new)
-        };
-        exchanged
-    }
-
-    #[inline(always)]
-    fn used_unsettled(&self, limit: window::Limit, bucket: BucketIndex) -> u64 {
-        out_of_line::used_unsettled(self.0.as_ptr(), limit.behind.into(), limit.count_bits.into(), bucket.0)
-    }
-
-    #[inline(always)]
-    fn settle(&self, _: window::Limit, _: BucketIndex) -> Option<BucketIndex> {
-        None
-    }
-
-    #[inline(always)]
-    fn forget(&self, value: u64) -> u64 {
-        u64::from(forget(value as u32)) | u64::from(forget((value >> 32) as u32)) << 32
-    }
-}
-
-/// The verifier walks a global function once, whatever it is called with. Null is not passed; the verifier wants to
-/// see that it would do no harm.
-mod out_of_line {
-    use super::{BucketIndex, Side, Source, SourceRef, layout, window};
-
-    #[unsafe(no_mangle)]
-    #[inline(never)]
-    pub(super) extern "C" fn used_unsettled(source: *mut Source, behind: u32, count_bits: u32, bucket: u64) -> u64 {
-        let Some(source) = SourceRef::new(source) else { return 0 };
-        window::used_unsettled(&source, limit(behind, count_bits), BucketIndex(bucket))
-    }
-
-    #[unsafe(no_mangle)]
-    #[inline(never)]
-    pub(super) extern "C" fn full_until(
-        source: *mut Source,
-        limit: *const layout::Limit,
-        side: u32,
-        bucket: u64,
-        least: u64,
-    ) -> u64 {
-        let (Some(source), Some(limit)) = (SourceRef::new(source), held(limit, side)) else { return bucket };
-        window::full_until(&source, limit, BucketIndex(bucket), least).0
-    }
-
-    #[unsafe(no_mangle)]
-    #[inline(never)]
-    pub(super) extern "C" fn has_room(
-        source: *mut Source,
-        limit: *const layout::Limit,
-        bucket: u64,
-        amount: u64,
-    ) -> u32 {
-        let (Some(source), Some(limit)) = (SourceRef::new(source), held(limit, Side::Proven as u32)) else { return 1 };
-        window::has_room(&source, limit, BucketIndex(bucket), amount) as u32
-    }
-
-    #[unsafe(no_mangle)]
-    #[inline(never)]
-    pub(super) extern "C" fn has_guarded_room(
-        source: *mut Source,
-        limit: *const layout::Limit,
-        side: u32,
-        bucket: u64,
-        amount: u64,
-    ) -> u32 {
-        let (Some(source), Some(limit)) = (SourceRef::new(source), held(limit, side)) else { return 1 };
-        let limit = window::Limit { burst: window::BURST_ANY, ..limit };
-        window::has_room(&source, limit, BucketIndex(bucket), amount) as u32
-    }
-
-    #[inline(always)]
-    fn held(limit: *const layout::Limit, side: u32) -> Option<window::Limit> {
-        // SAFETY: a limit of a rule, which lives as long as its map.
-        unsafe { limit.as_ref() }.map(|limit| limit.arithmetic(Side::from_code(side)))
-    }
-
-    const fn limit(behind: u32, count_bits: u32) -> window::Limit {
-        window::Limit { amount: 0, behind: behind as u8, count_bits: count_bits as u8, burst: window::BURST_ANY }
-    }
-}
-
-/// What became of the insertion of a source or flow.
-pub(crate) enum Inserted {
-    /// It is in the map.
-    New,
-    /// Another CPU was first.
-    Existed,
-    /// The map refused it; already counted as a fault.
-    Refused,
-}
-
 const EEXIST: i32 = -17;
 
 #[inline(always)]
@@ -457,129 +262,11 @@ mod newcomers;
 mod passing;
 mod refused;
 mod sockets;
+mod sources;
 
 pub(crate) use counts::{count, count_ban, fault};
 pub(crate) use newcomers::{Marked, admission, is_marked, is_unlisted, lets_in, make_marked, note_unlisted};
-pub(crate) use passing::{
-    NoPacket, Pending, Seen, keep_suspect, park, pending, place, scratch, seen, take_parked, to_see,
-};
+pub(crate) use passing::{NoPacket, Pending, Seen, pending, place, seen, to_see};
 pub(crate) use refused::{Refusal, may_be_noted, note_refused, refused};
 pub(crate) use sockets::standing_of;
-
-/// One source, in the map of its family.
-pub(crate) trait Sources {
-    /// Its window in `slot`, if it is remembered.
-    fn window(&self, slot: u32) -> Option<SourceRef>;
-    /// Remembers it. Never an update: an existing entry stays as it is.
-    fn insert(&self, slot: u32, source: &Source) -> Inserted;
-    /// Its prefix as two words, for hashes.
-    fn words(&self) -> [u64; 2];
-    /// Its newest ban in `slot`, if it is not forgotten.
-    fn ban(&self, slot: u32) -> Option<BanRef>;
-    /// Bans it for the first time.
-    fn insert_ban(&self, slot: u32, ban: &Ban) -> Inserted;
-}
-
-/// A ban in its map.
-#[derive(Clone, Copy)]
-pub(crate) struct BanRef(NonNull<Ban>);
-
-impl BanRef {
-    /// Whether it holds.
-    #[inline(always)]
-    pub(crate) fn holds(self, now: Nanos) -> bool {
-        now < self.until()
-    }
-
-    /// When it ends.
-    #[inline(always)]
-    pub(crate) fn until(self) -> Nanos {
-        // SAFETY: as in `read`.
-        Nanos(unsafe { (&raw const (*self.0.as_ptr()).until_ns).read_volatile() })
-    }
-
-    /// What it is. A copy: of what other CPUs change meanwhile, `until_ns` alone decides anything.
-    #[inline(always)]
-    pub(crate) fn read(self) -> Ban {
-        // SAFETY: the lookup gave a pointer to a whole element, valid for the run of the program. The kernel reuses an
-        // element that the daemon deletes; then one packet is judged by another's ban, in that instant only.
-        unsafe { self.0.as_ptr().read_volatile() }
-    }
-
-    /// Notes that the source was let in after it. What two CPUs write here at once is the same.
-    #[inline(always)]
-    pub(crate) fn note_let_in(self) {
-        // SAFETY: as above.
-        unsafe { (&raw mut (*self.0.as_ptr()).let_in).write_volatile(1) };
-    }
-
-    /// Counts packets that it dropped.
-    #[inline(always)]
-    pub(crate) fn count_dropped(self, packets: u64) {
-        // SAFETY: as above, and map values are aligned to 8 bytes.
-        unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(&raw mut (*self.0.as_ptr()).dropped, packets) };
-    }
-
-    /// Puts `next` in its place, unless another CPU was first: so one excess makes one ban. Who reads between the writes sees
-    /// the new end with the old step, which nothing is decided by before that end. True if it was done.
-    #[inline(always)]
-    #[must_use]
-    pub(crate) fn replace(self, read: &Ban, next: &Ban) -> bool {
-        // SAFETY: as above.
-        let (_, exchanged) = unsafe {
-            atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(
-                &raw mut (*self.0.as_ptr()).until_ns,
-                read.until_ns,
-                next.until_ns,
-            )
-        };
-        if exchanged {
-            // SAFETY: as above.
-            unsafe { (&raw mut (*self.0.as_ptr()).step).write_volatile(next.step) };
-            // SAFETY: as above.
-            unsafe { (&raw mut (*self.0.as_ptr()).let_in).write_volatile(next.let_in) };
-            // SAFETY: as above.
-            unsafe { (&raw mut (*self.0.as_ptr()).forgotten_ns).write_volatile(next.forgotten_ns) };
-        }
-        exchanged
-    }
-}
-
-macro_rules! sources {
-    ($(#[$doc:meta])* $name:ident, $prefix:ty, $key:ident, $map:ident, $fault:ident, $bans:ident, $ban_fault:ident, $words:expr) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy)]
-        pub(crate) struct $name(pub(crate) $prefix);
-
-        impl Sources for $name {
-            #[inline(always)]
-            fn window(&self, slot: u32) -> Option<SourceRef> {
-                $map.get_ptr_mut($key { prefix: self.0, slot }).and_then(NonNull::new).map(SourceRef)
-            }
-
-            #[inline(always)]
-            fn insert(&self, slot: u32, source: &Source) -> Inserted {
-                inserted($map.insert($key { prefix: self.0, slot }, source, BPF_NOEXIST.into()), Fault::$fault)
-            }
-
-            #[inline(always)]
-            fn words(&self) -> [u64; 2] {
-                ($words)(self.0)
-            }
-
-            #[inline(always)]
-            fn ban(&self, slot: u32) -> Option<BanRef> {
-                $bans.get_ptr_mut($key { prefix: self.0, slot }).and_then(NonNull::new).map(BanRef)
-            }
-
-            #[inline(always)]
-            fn insert_ban(&self, slot: u32, ban: &Ban) -> Inserted {
-                inserted($bans.insert($key { prefix: self.0, slot }, ban, BPF_NOEXIST.into()), Fault::$ban_fault)
-            }
-        }
-    };
-}
-
-sources!(/** An IPv4 source. */ SourceV4, [u8; 4], SourceKeyV4, SOURCES_V4, SourcesV4Insert, BANS_V4, BansV4Insert, |prefix: [u8; 4]| [u64::from(u32::from_ne_bytes(prefix)), 4]);
-sources!(/** An IPv6 source by a prefix of at most 64 bits. */ SourceV6, [u8; 8], SourceKeyV6, SOURCES_V6, SourcesV6Insert, BANS_V6, BansV6Insert, |prefix: [u8; 8]| [u64::from_ne_bytes(prefix), 6]);
-sources!(/** An IPv6 source by a longer prefix. */ SourceV6Wide, [[u8; 8]; 2], SourceKeyV6Wide, SOURCES_V6_WIDE, SourcesV6WideInsert, BANS_V6_WIDE, BansV6WideInsert, |prefix: [[u8; 8]; 2]| prefix.map(u64::from_ne_bytes));
+pub(crate) use sources::{BanRef, Of, SourceRef};

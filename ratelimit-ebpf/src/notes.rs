@@ -1,7 +1,7 @@
 //! Which refusals are noted, so that the next packet like this one is refused by one look, and until when. What a note is, is in
 //! `ratelimit_common::refused`.
 
-use ratelimit_common::layout::{Limit, Rule, Unit};
+use ratelimit_common::layout::{Config, Limit, Rule, Unit};
 use ratelimit_common::proof::asks;
 use ratelimit_common::refused::{Key, Term};
 use ratelimit_common::time::Nanos;
@@ -50,15 +50,10 @@ pub(crate) fn of_unproven() {
 /// takes nothing that comes after it. Where the window has room, but not for so much, it is judged again in a second. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn note_connection(
-    generation: u32,
-    rule: u32,
-    slot: u32,
-    full_until: u64,
-    is_unproven: u32,
-) -> u32 {
+pub(crate) extern "C" fn note_connection(slot: u32, full_until: u64, is_unproven: u32) -> u32 {
     const AGAIN_NS: u64 = 1_000_000_000;
-    let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) else { return 0 };
+    let Some(pending) = maps::pending() else { return 0 };
+    let Some(config) = maps::config(pending.generation()) else { return 0 };
     if pending.connection == Key::NONE {
         return 0;
     }
@@ -71,33 +66,34 @@ pub(crate) extern "C" fn note_connection(
         pending.connection = pending.connection.of_unproven_requests();
     }
     pending.refused = pending.connection;
-    let _always_zero = note(generation, rule, slot, until_ns, Reason::OverLimit as u32);
+    let _always_zero = note(slot, until_ns, Reason::OverLimit as u32);
     pending.refused = of_source;
     0
 }
 
-/// Has the note of the SYN at hand, which is to be made, be one of the segments of its source that prove nothing; false where there is one, or
-/// none can be made.
+/// Whether the packet at hand is a SYN whose source is not noted yet as suspect.
 #[inline(always)]
-pub(crate) fn of_suspect(generation: u32) -> bool {
-    let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) else { return false };
-    if !pending.refused.is_opening() || {
-        let hash = pending.refused.hash(config.seed);
-        maps::may_be_noted(config, pending.refused.unproven(), hash)
-    } {
-        return false;
+pub(crate) fn may_be_of_suspect(config: &Config) -> bool {
+    let Some(refused) = maps::pending().map(|pending| pending.refused) else { return false };
+    refused.is_opening() && !maps::may_be_noted(config, refused.unproven(), refused.hash(config.seed))
+}
+
+/// Has the note of that SYN, which is to be made, be one of the segments of its source that prove nothing.
+#[inline(always)]
+pub(crate) fn of_suspect() {
+    if let Some(pending) = maps::pending() {
+        pending.refused = pending.refused.unproven();
     }
-    pending.refused = pending.refused.unproven();
-    true
 }
 
 /// Notes how long the source of the packet at hand is refused, if there is a note for packets like it: no longer than its rule and
 /// this configuration last. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn note(generation: u32, rule: u32, slot: u32, until_ns: u64, reason: u32) -> u32 {
-    let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) else { return 0 };
-    let rule = maps::rule(config, rule);
+pub(crate) extern "C" fn note(slot: u32, until_ns: u64, reason: u32) -> u32 {
+    let Some(pending) = maps::pending() else { return 0 };
+    let Some(config) = maps::config(pending.generation()) else { return 0 };
+    let rule = maps::rule(config, pending.rule());
     // What the guard notes of a suspect source refuses nothing: a dry run says what would become of it.
     if rule.dry_run != 0 && reason != Reason::Guard as u32 || pending.refused == Key::NONE {
         return 0;

@@ -3,10 +3,12 @@
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::programs::XdpContext;
 use ratelimit_common::admission::Mark;
-use ratelimit_common::layout::Rule;
+use ratelimit_common::hold::is;
+use ratelimit_common::layout::{Config, Rule};
 use ratelimit_common::packet::source_port;
 use ratelimit_common::proof::{Standing, asks, found, is_looked_up, not_found};
 use ratelimit_common::refused::{Key, Term};
+use ratelimit_common::verdict::Reason;
 
 use crate::clock::Clock;
 use crate::maps::{self, Marked};
@@ -15,13 +17,15 @@ use crate::packet::XdpFrame;
 
 /// What [`proof`] says of a segment.
 #[derive(Clone, Copy)]
+#[repr(transparent)]
 pub(crate) struct Proof(u32);
 
-const PROVEN: u32 = 1;
-const ESTABLISHED: u32 = 2;
-const FIRST: u32 = 4;
-const IGNORED: u32 = 8;
-const ARMED: u32 = 16;
+const PROVEN: u32 = is::PROVEN as u32;
+const ESTABLISHED: u32 = is::ESTABLISHED as u32;
+const FIRST: u32 = is::FIRST as u32;
+const ARMED: u32 = is::ARMED as u32;
+/// Above all that a cost has.
+const IGNORED: u32 = 1 << 8;
 
 impl Proof {
     /// Of what proves nothing.
@@ -39,28 +43,16 @@ impl Proof {
         self.0 & PROVEN != 0
     }
 
-    /// Whether it is proof enough for a ban.
-    #[inline(always)]
-    pub(crate) const fn is_established(self) -> bool {
-        self.0 & ESTABLISHED != 0
-    }
-
     /// Whether the server does not take it, so that no request begins in it.
     #[inline(always)]
     pub(crate) const fn is_ignored(self) -> bool {
         self.0 & IGNORED != 0
     }
 
-    /// Whether its source was refused a connection, after it had opened as many as it may.
+    /// What [`ratelimit_common::hold::Cost`] has of it.
     #[inline(always)]
-    pub(crate) const fn is_armed(self) -> bool {
-        self.0 & ARMED != 0
-    }
-
-    /// Whether it is the first that is known of its connection.
-    #[inline(always)]
-    pub(crate) const fn is_first(self) -> bool {
-        self.0 & FIRST != 0
+    pub(crate) const fn of_cost(self) -> u8 {
+        self.0 as u8
     }
 }
 
@@ -70,67 +62,104 @@ pub(crate) const fn is_asked(rule: &Rule, may_ask: bool) -> bool {
     may_ask || rule.proof & (asks::SEGMENTS | asks::CONNECTIONS) != 0
 }
 
-/// What [`refused_unproven`] returns of a segment that is to be looked up first, which is no [`Term`].
+/// What [`refused_segment`] returns of a segment that is to be looked up, which is no [`Term`].
 const LOOK_UP: u64 = 2;
 
-/// Whose note of what proves nothing is asked for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unproven {
-    /// Of all that a source sends.
-    Source = 0,
-    /// Of one connection's requests.
-    Connection = 1,
-}
-
-/// What refuses the segment that this frame is, which has this key, by a note of what proves nothing. Looked up among the host's
-/// sockets are connections that were found there lately, and those that were not looked for a moment ago.
+/// What refuses the segment that this frame is, which has this key: a note of all its source's, of its connection's requests, or of those of
+/// either that prove nothing. Looked up among the host's sockets are connections that were found there lately, and those that were not looked
+/// for a moment ago. Keeps whether there may be a note of what proves nothing; and, where it `may_ask` for something, what one of its
+/// connection has.
 #[inline(always)]
-pub(crate) fn refused(frame: &XdpFrame, generation: u32, key: Key, of: Unproven) -> Option<Term> {
-    let (ctx, Key { source, what }) = (frame.context(), key);
-    let mut code = refused_unproven(ctx, generation, source, what, of as u32);
+pub(crate) fn refused(frame: &XdpFrame, generation: u32, key: Key, may_ask: bool) -> Option<Term> {
+    let Key { source, what } = key;
+    let mut code = refused_segment(frame.context(), generation, source, what, may_ask as u32);
     if code == LOOK_UP {
         frame.seen()?;
-        let is_proven = look_up(ctx, generation, source, what) == Standing::Established as u32;
-        code = if is_proven { 0 } else { refused_unproven(ctx, generation, source, what, of as u32 | LOOKED_UP) };
+        code = if look_up(frame.context(), generation, source, what) == Standing::Established as u32 {
+            0
+        } else {
+            refused_unproven(generation, source, what)
+        };
     }
     if code == 0 { None } else { Some(Term::of(code)) }
 }
 
-/// Beside an [`Unproven`]: the segment was looked up, and proves nothing.
-const LOOKED_UP: u32 = 2;
-
-/// The note that refuses a segment with this key which proves nothing: a [`Term`], or 0; but [`LOOK_UP`] where it may prove something and was
-/// not looked up yet.
+/// A [`Term`], 0, or [`LOOK_UP`]. A function of its own, for its place on the stack, as the next one is.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn refused_unproven(ctx: *mut xdp_md, generation: u32, source: u64, what: u64, of: u32) -> u64 {
-    let Some(config) = maps::config(generation) else { return 0 };
-    let (key, now) = (Key { source, what }, Clock::new(config.wall_offset_ns).coarse());
+extern "C" fn refused_segment(ctx: *mut xdp_md, generation: u32, source: u64, what: u64, may_ask: u32) -> u64 {
+    let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) else { return 0 };
+    let key = Key { source, what };
+    let hash = key.hash(config.seed);
+    let now = || Clock::new(config.wall_offset_ns).coarse();
+    if let Some(term) = maps::refused(config, key, hash, now) {
+        return term.word();
+    }
+    pending.connection = Key::NONE;
+    pending.is_suspect = maps::may_be_noted(config, key.unproven(), hash) as u32;
+    if pending.is_suspect == 0 && may_ask == 0 {
+        return 0;
+    }
     let context = XdpContext::new(ctx);
     // Where a glance does not tell, the frame was seen: its key is of that.
-    let Some(source_port) = source_port(&XdpFrame::new(&context)).or_else(seen_source_port) else {
-        return if of & LOOKED_UP == 0 { LOOK_UP } else { 0 };
-    };
-    if of & LOOKED_UP == 0 {
-        // Who forges requests from all ports has each be one that is looked up; else he has the first request of whoever connects from one wait.
-        if of & Unproven::Connection as u32 != 0 {
-            return LOOK_UP;
-        }
-        let marks = (found(config.seed, key, source_port, now), not_found(config.seed, key, source_port, now));
-        if maps::is_marked(Marked::Found, config, marks.0)
+    let Some(source_port) = source_port(&XdpFrame::new(&context)).or_else(seen_source_port) else { return LOOK_UP };
+    let mut found = 0;
+    if pending.is_suspect != 0 {
+        let now = now();
+        let marks = (self::found(config.seed, key, source_port, now), not_found(config.seed, key, source_port, now));
+        found = if maps::is_marked(Marked::Found, config, marks.0)
             || !maps::is_marked(Marked::NotFound, config, marks.1)
             || is_looked_up(marks.1, now)
         {
-            return LOOK_UP;
+            LOOK_UP
+        } else {
+            of_unproven_source(config, key, hash)
+        };
+        if found > LOOK_UP {
+            return found;
         }
     }
-    let (key, hash) = if of & Unproven::Connection as u32 == 0 {
-        (key.unproven(), key.hash(config.seed))
-    } else {
-        let key = key.of_connection(config.seed, source_port).of_unproven_requests();
-        (key, key.source)
-    };
-    maps::refused(config, key, hash, || now).map_or(0, Term::word)
+    if may_ask == 0 {
+        return found;
+    }
+    let connection = key.of_connection(config.seed, source_port);
+    pending.connection = connection;
+    if let Some(term) = maps::refused(config, connection, connection.source, now) {
+        return term.word();
+    }
+    // Who forges requests from all ports has each be one that is looked up; else he has the first request of whoever connects from one wait.
+    let unproven = connection.of_unproven_requests();
+    if maps::may_be_noted(config, unproven, unproven.source) { LOOK_UP } else { found }
+}
+
+/// What refuses a segment with this key that was looked up and proves nothing: a [`Term`], or 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn refused_unproven(generation: u32, source: u64, what: u64) -> u64 {
+    let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) else { return 0 };
+    let key = Key { source, what };
+    if pending.is_suspect != 0 {
+        let term = of_unproven_source(config, key, key.hash(config.seed));
+        if term != 0 {
+            return term;
+        }
+    }
+    let connection = pending.connection;
+    if connection == Key::NONE {
+        return 0;
+    }
+    let (unproven, now) = (connection.of_unproven_requests(), || Clock::new(config.wall_offset_ns).coarse());
+    maps::refused(config, unproven, unproven.source, now).map_or(0, Term::word)
+}
+
+/// The note that refuses what proves nothing of this source. What the guard notes of a suspect one refuses nothing.
+#[inline(always)]
+fn of_unproven_source(config: &Config, key: Key, hash: u64) -> u64 {
+    let now = || Clock::new(config.wall_offset_ns).coarse();
+    match maps::refused(config, key.unproven(), hash, now) {
+        Some(term) if term.verdict().reason != Reason::Guard => term.word(),
+        Some(_) | None => 0,
+    }
 }
 
 #[inline(always)]
@@ -164,14 +193,12 @@ extern "C" fn look_up(ctx: *mut xdp_md, generation: u32, source: u64, what: u64)
 #[inline(never)]
 extern "C" fn proof(ctx: *mut xdp_md, generation: u32, rule: u32, may_ask: u32) -> u32 {
     let (Some(config), Some(seen)) = (maps::config(generation), maps::seen()) else { return 0 };
-    let index = rule;
     let rule = maps::rule(config, rule);
     if rule.proof & asks::CONNECTIONS == 0 {
         return bits(standing(ctx, generation, rule), rule, may_ask);
     }
     let now = Clock::new(config.wall_offset_ns).coarse();
-    let [high, low] = seen.source_words(config);
-    let is_armed = is_armed(config, high, low, index, now);
+    let is_armed = maps::pending().is_some_and(|pending| is_armed(config, pending, now));
     let [high, low] = seen.connection_words(config.seed);
     let is_known = maps::is_marked(Marked::Known, config, Mark::of(config.seed, high, low, config.turn_shift, now));
     if is_known && !is_armed && may_ask == 0 && rule.proof & asks::SEGMENTS == 0 {

@@ -80,7 +80,7 @@ impl Unlisted {
     pub const fn of(source: Address, epoch: u32, seed: HashKey) -> Self {
         match source {
             Address::V4(address) => {
-                Self { place: seed.hash(address as u64, 4), word: (epoch as u64) << 32 | address as u64 }
+                Self { place: seed.hash_here(address as u64, 4), word: (epoch as u64) << 32 | address as u64 }
             }
             Address::V6([high, low]) => {
                 let place = seed.hash(high, low);

@@ -11,7 +11,7 @@ use network_types::tcp::TcpHdr;
 use network_types::udp::UdpHdr;
 
 use super::{
-    Frame, IPV4_FRAGMENT_OFFSET, IPV4_MORE_FRAGMENTS, Packet, TCP_FLAG_ACK, TCP_FLAG_SYN, TCP_TO_FLAGS, Target,
+    Frame, IPV4_FRAGMENT_OFFSET, IPV4_MORE_FRAGMENTS, Packet, TCP_FLAG_ACK, TCP_FLAG_SYN, TCP_TO_FLAGS, Target, is_vlan,
 };
 use crate::source::Address;
 
@@ -96,6 +96,13 @@ impl Head {
     }
 }
 
+/// Whether the frame is of another protocol than IP, at a glance: it has no tag either that IP may be behind.
+#[inline(always)]
+pub fn is_of_other_protocol<F: Frame>(frame: &F) -> bool {
+    let Some(ether_type) = frame.bytes(offset_of!(EthHdr, ether_type)).map(u16::from_ne_bytes) else { return false };
+    ether_type != EtherType::Ipv4 as u16 && ether_type != EtherType::Ipv6 as u16 && !is_vlan(ether_type)
+}
+
 /// The source port of a segment whose frame is plain, or near enough; none where only all of the frame tells.
 #[inline(always)]
 pub fn source_port<F: Frame>(frame: &F) -> Option<u16> {
@@ -116,12 +123,6 @@ pub fn source_port<F: Frame>(frame: &F) -> Option<u16> {
         return None;
     };
     frame.bytes(start).map(u16::from_be_bytes)
-}
-
-/// The same of a segment that has payload; none of one that has none.
-#[inline(always)]
-pub fn source_port_of_payload<F: Frame>(frame: &F) -> Option<u16> {
-    if matches!(Head::of(frame)?.to, To::Tcp { has_payload: true, .. }) { source_port(frame) } else { None }
 }
 
 /// Version 4, and a header without options.

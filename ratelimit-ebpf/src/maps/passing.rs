@@ -5,15 +5,16 @@ use aya_ebpf::bindings::BPF_NOEXIST;
 use ratelimit_common::conversation::{Conversation, Entered, Peer};
 use ratelimit_common::flow::{Datagram, Flow};
 use ratelimit_common::hash::HashKey;
+use ratelimit_common::hold::Cost;
 use ratelimit_common::layout::{
-    Config, ConversationKeyV4, ConversationKeyV6, Fault, FlowKeyV4, FlowKeyV6, RuleSet, Source,
+    ConversationKeyV4, ConversationKeyV6, Fault, FlowKeyV4, FlowKeyV6, LIMITS_MAX, RuleSet,
 };
 use ratelimit_common::packet::{Head, Parsed, Segment, Target, To};
-use ratelimit_common::refusals::Refusals;
 use ratelimit_common::refused::Key;
-use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
+use ratelimit_common::source::Address;
 
-use super::{CONVERSATIONS_V4, CONVERSATIONS_V6, FLOWS_V4, FLOWS_V6, PENDING, SCRATCH, SEEN, fault, inserted};
+use super::{CONVERSATIONS_V4, CONVERSATIONS_V6, FLOWS_V4, FLOWS_V6, Of, PENDING, SEEN, fault, inserted};
+use crate::cost::Leaves;
 
 /// Reads a field where it is needed: what is read earlier than that is kept on the stack, of which there is little.
 macro_rules! read {
@@ -284,18 +285,6 @@ impl Seen {
         [seed.hash(source[0], source[1]), seed.hash(destination[0], destination[1]) ^ ports]
     }
 
-    /// Its source as the words that it is known by, for hashes.
-    #[inline(always)]
-    pub(crate) fn source_words(&self, config: &Config) -> [u64; 2] {
-        match self.source() {
-            Address::V4(address) => [u64::from(cut_ipv4(address, config.ipv4_mask)), 4],
-            Address::V6(address) => {
-                let [high, low] = cut_ipv6(address, config.ipv6_mask);
-                if config.ipv6_wide == 0 { [high, 6] } else { [high, low] }
-            }
-        }
-    }
-
     /// Its source port.
     #[inline(always)]
     pub(crate) fn source_port(&self) -> u16 {
@@ -377,8 +366,20 @@ pub(crate) struct Pending {
     pub(crate) is_suspect: u32,
     /// 1: it was asked already whether the source is known, which it is then, or drawn.
     pub(crate) is_asked: u32,
-    /// Which limit says that it has tried to connect too often; 0 is none.
+    /// Which limit says that it has tried to connect too often, as [`ratelimit_common::hold::At`] has it; 0 is none.
     pub(crate) suspect_at: u32,
+    /// Its source.
+    pub(crate) of: Of,
+    /// Which bucket of each limit it was charged to.
+    pub(crate) charged: [u64; LIMITS_MAX],
+    /// By which generation's rule it is judged, and which that is.
+    generation: u32,
+    rule: u32,
+    /// What it costs.
+    cost: Cost,
+    /// A [`Leaves`].
+    leaves: u32,
+    reserved: u32,
 }
 
 /// What a [`Pending`] is.
@@ -400,14 +401,6 @@ pub(crate) fn pending() -> Option<&'static mut Pending> {
     Some(unsafe { &mut *pending })
 }
 
-/// Keeps which limit says that the source of this packet has tried to connect too often.
-#[inline(always)]
-pub(crate) fn keep_suspect(at: u32) {
-    if let Some(pending) = pending() {
-        pending.suspect_at = at;
-    }
-}
-
 /// What is at this pointer, into what [`pending`] or [`to_see`] gave; none if it is null.
 #[inline(always)]
 pub(crate) fn place<T>(pointer: *mut T) -> Option<&'static mut T> {
@@ -416,6 +409,48 @@ pub(crate) fn place<T>(pointer: *mut T) -> Option<&'static mut T> {
 }
 
 impl Pending {
+    /// Has the packet judged by this rule of this generation.
+    #[inline(always)]
+    pub(crate) fn judge_by(&mut self, generation: u32, rule: u32) {
+        self.generation = generation;
+        self.rule = rule;
+    }
+
+    /// By which generation's rule it is judged.
+    #[inline(always)]
+    pub(crate) fn generation(&self) -> u32 {
+        read!(self.generation)
+    }
+
+    /// Which rule that is.
+    #[inline(always)]
+    pub(crate) fn rule(&self) -> u32 {
+        read!(self.rule)
+    }
+
+    /// Keeps what it costs, and what it leaves.
+    #[inline(always)]
+    pub(crate) fn keep_cost(&mut self, cost: Cost, leaves: Leaves) {
+        self.cost = cost;
+        self.leaves = leaves as u32;
+    }
+
+    /// What it leaves.
+    #[inline(always)]
+    pub(crate) fn leaves(&self) -> Leaves {
+        match read!(self.leaves) {
+            0 => Leaves::Nothing,
+            1 => Leaves::Conversation,
+            _ => Leaves::Flow,
+        }
+    }
+
+    /// What it costs.
+    #[inline(always)]
+    pub(crate) fn cost(&self) -> Cost {
+        read!(self.cost)
+    }
+
     /// Makes it the place of this segment's connection.
     #[inline(always)]
     pub(crate) fn set_conversation(&mut self, seen: &Seen) {
@@ -524,31 +559,4 @@ impl Pending {
             _ => {}
         }
     }
-}
-
-/// Room for one source, which would be a seventh of the stack. This CPU's, and nothing of it outlasts a packet.
-#[inline(always)]
-pub(crate) fn scratch() -> Option<&'static mut Source> {
-    let Some(source) = SCRATCH.get_ptr_mut(0) else {
-        fault(Fault::ScratchLookup);
-        return None;
-    };
-    // SAFETY: this CPU's element, which lives as long as the map; it is borrowed once a packet.
-    Some(unsafe { &mut *source })
-}
-
-/// Keeps a slot where a new source's refusals will be, until it is asked for: a word of the stack less.
-#[inline(always)]
-pub(crate) fn park(source: &mut Source, slot: u32) {
-    // SAFETY: a field of what is borrowed. Volatile, or the compiler would keep it on the stack all the same.
-    unsafe { (&raw mut source.refused.0).write_volatile(slot.into()) };
-}
-
-/// What was parked; then nothing is refused yet.
-#[inline(always)]
-pub(crate) fn take_parked(source: &mut Source) -> u32 {
-    // SAFETY: likewise.
-    let slot = unsafe { (&raw const source.refused.0).read_volatile() } as u32;
-    source.refused = Refusals(0);
-    slot
 }

@@ -3,12 +3,14 @@
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xchg};
 use core::ptr::NonNull;
 
+use ratelimit_common::hold::Banned as _;
 use ratelimit_common::layout::{BITS_PER_LINE, Config, Fault, LINES_PER_WORD};
 use ratelimit_common::refused::{BUSY, Cause, DROPPED_MAX, Holds, KEEPS, Key, Line, Note, ONE_DROPPED, Term, WAYS};
 use ratelimit_common::time::Nanos;
 
 use super::counts::count_not_cached;
-use super::{CAUSES, NOTED, REFUSED, SourceV4, SourceV6, Sources, fault, forget};
+use super::sources::{ban_of, window_of};
+use super::{CAUSES, NOTED, REFUSED, fault, forget};
 
 /// Where notes of a key are: the number of the line that they are in first, and the bits of [`NOTED`] that tell.
 #[derive(Clone, Copy)]
@@ -282,21 +284,12 @@ fn candidate_at(number: u32, candidate: u32) -> Option<*mut Note> {
 #[inline(never)]
 extern "C" fn count_dropped(source: u64, word: u64, slot: u32, dropped: u64) -> u32 {
     let note = Note { word, source };
-    if note.is_ipv6() {
-        count_in(&SourceV6(source.to_ne_bytes()), note.term().is_ban(), slot, dropped);
-    } else {
-        count_in(&SourceV4((source as u32).to_ne_bytes()), note.term().is_ban(), slot, dropped);
-    }
-    0
-}
-
-#[inline(always)]
-fn count_in<S: Sources>(source: &S, is_ban: bool, slot: u32, dropped: u64) {
-    if is_ban {
-        if let Some(ban) = source.ban(slot) {
+    if note.term().is_ban() {
+        if let Some(ban) = ban_of(note.is_ipv6(), source, slot) {
             ban.count_dropped(dropped);
         }
-    } else if let Some(window) = source.window(slot) {
+    } else if let Some(window) = window_of(note.is_ipv6(), source, slot) {
         window.add_refused(dropped);
     }
+    0
 }

@@ -8,6 +8,7 @@ use ratelimit_common::admission;
 use ratelimit_common::admission::asks_first;
 use ratelimit_common::ban;
 use ratelimit_common::hash::HashKey;
+use ratelimit_common::hold;
 use ratelimit_common::layout::{
     BAN_STEPS_MAX, CLASSES_MAX, Config, GENERATION_BITS, INTERFACES_MAX, LIMITS_MAX, Limit, PREFIXES_MAX, PortTable,
     Prefix, PrefixKeyV4, PrefixKeyV6, RULES_MAX, Rule, RuleSet, SHADOWS_MAX, TARGETS_MAX, Unit,
@@ -273,7 +274,8 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         asks_first: 0,
         counts_unparsable: u8::from(rule.unparsable == Unparsable::Count),
         guard: u8::from(rule.is_guarded()),
-        reserved: [0; 2],
+        is_plain: 0,
+        ignores_acknowledgements: 0,
         quic_ports: rule.quic_ports.layout(),
         name: desired::name_hash(&rule.name),
         until_ns: rule.until.map_or(0, |until| until.0.max(1)),
@@ -282,6 +284,8 @@ fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         bans: rule.bans.as_ref().map_or(Ok(ban::Rule::default()), |bans| self::bans(&rule.name, bans))?,
     };
     encoded.asks_first = asks_first::of(&encoded);
+    encoded.is_plain = u8::from(hold::is_plain(&encoded));
+    encoded.ignores_acknowledgements = u8::from(hold::ignores_acknowledgements(&encoded));
     Ok(encoded)
 }
 

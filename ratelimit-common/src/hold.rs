@@ -1,0 +1,553 @@
+//! Holding a source to the limits of a rule: whether there is room, charging, refusing, banning, counting beside. Which rule that is, and what
+//! the packet costs, is found out before.
+//!
+//! Written once, over a [`State`]: in the kernel that is maps, and what has to be a function of its own there is a method that calls one;
+//! elsewhere it is memory.
+
+use crate::ban::{self, Ban};
+use crate::gcra;
+use crate::layout::{self, LIMITS_MAX, Rule, Unit};
+use crate::proof::{Side, asks};
+use crate::time::{BucketIndex, Nanos};
+use crate::verdict::{Action, Reason};
+use crate::window::{self, Cells, Charge};
+use cost::refusal;
+
+mod cost;
+mod state;
+
+pub use cost::{At, Charged, Cost, Look, by, is};
+pub use state::{Banned, Excuse, Inserted, State, Window};
+
+/// Whether a rule needs no look at what is there before it charges, and does nothing beside: its one limit alone decides.
+pub const fn is_plain(rule: &Rule) -> bool {
+    rule.limits_len == 1 && rule.shadows_len == 0 && rule.refuse_all == 0 && rule.bans.steps_len == 0
+}
+
+/// Whether it is nothing to the rule when a source sends a segment without payload that opens no connection, unless it guards and the source
+/// is suspect.
+pub fn ignores_acknowledgements(rule: &Rule) -> bool {
+    let counts_none =
+        |limit: &layout::Limit| limit.unit == Unit::Requests as u8 || limit.unit == Unit::Connections as u8;
+    let (held, beside) = rule.limits.split_at(LIMITS_MAX);
+    let mut limits = held.iter().take(rule.limits_len.into()).chain(beside.iter().take(rule.shadows_len.into()));
+    rule.refuse_all == 0
+        && rule.bans.steps_len == 0
+        && rule.proof & (asks::SEGMENTS | asks::CONNECTIONS) == 0
+        && limits.all(counts_none)
+}
+
+/// Holds the source of the packet to the rule's limits.
+#[inline(always)]
+pub fn hold<S: State>(state: S) -> Reason {
+    let rule = state.rule();
+    if rule.is_plain == 0 {
+        hold_all(state)
+    } else if state.cost().of(&rule.limits[0]).0 == 0 {
+        Reason::NotCounted
+    } else {
+        state.hold_plain()
+    }
+}
+
+/// Charges the one limit of a plain rule, which counts the packet: what that says is the verdict.
+#[inline(always)]
+pub fn hold_plain<S: State>(state: S) -> Reason {
+    let (limit, cost) = (&state.rule().limits[0], state.cost());
+    let (amount, side) = cost.of(limit);
+    if let Some(reason) = turned_away(state, excuse(limit.amount_on(side), amount, cost)) {
+        return reason;
+    }
+    let at = At::new(0, side);
+    match of_charge(state.charge(at, amount), side) {
+        None => Reason::WithinLimit,
+        Some(Reason::OverLimit | Reason::Guard) if side == Side::Attempts => {
+            state.suspect(at);
+            Reason::WithinLimit
+        }
+        Some(reason @ (Reason::OverLimit | Reason::Guard)) => {
+            state.note_refusal(at);
+            reason
+        }
+        Some(reason) => reason,
+    }
+}
+
+/// Looks at all limits before any is charged.
+#[inline(always)]
+fn hold_all<S: State>(state: S) -> Reason {
+    let (rule, cost) = (state.rule(), state.cost());
+    let mut look = Look::of(Reason::NotCounted);
+    if rule.bans.steps_len != 0 && state.is_banned() {
+        look = Look::of(Reason::Banned);
+    }
+    // Where everything is refused of whoever is over the limit, that is what proves nothing too.
+    if look.is(Reason::NotCounted) && rule.refuse_all != 0 && !cost.has(is::PROVEN) {
+        look = state.look(Cost::GLANCE);
+    }
+    if look.is(Reason::NotCounted) {
+        look = state.look(cost);
+    }
+    let mut reason = look.reason();
+    if look.is(Reason::Banned) {
+        state.note_ban();
+    } else if let Some(at) = state.suspected() {
+        state.suspect(at);
+    }
+    let mut bans = rule.bans.steps_len != 0 && rule.dry_run == 0;
+    if look.is(Reason::WithinLimit) {
+        // Where bans need proof, what anyone can forge is no sign that the window which banned has room again.
+        let is_let_in =
+            rule.proof & asks::BANS == 0 || rule.proof & asks::CONNECTIONS_ALONE != 0 || cost.has(is::ESTABLISHED);
+        if rule.bans.steps_len != 0 && is_let_in {
+            state.note_let_in();
+        }
+        // Which limit another CPU has filled meanwhile is not known: where bans need proof, the next packet bans.
+        bans &= rule.proof & asks::BANS == 0;
+        reason = state.charge_all();
+    } else if look.is(Reason::OverLimit) || look.is(Reason::Guard) {
+        state.count_refusal(look.at());
+    }
+    if bans && matches!(reason, Reason::OverLimit) {
+        let established = if cost.has(is::ESTABLISHED) { by::ESTABLISHED } else { 0 };
+        state.ban_source(look.at().0 | established);
+    }
+    // Whatever the limits say: what a wider one would let through counts too.
+    if rule.shadows_len != 0 && !matches!(reason, Reason::Banned) {
+        if look.is(Reason::NotCounted) {
+            // What only these count is drawn for this packet too, and not admitted by what was drawn for another.
+            let _whatever = turned_away(state, Excuse::None);
+        }
+        state.charge_shadows();
+    }
+    reason
+}
+
+/// Whether a ban of the source holds; then the packet is counted there.
+#[inline(always)]
+pub fn is_banned<S: State>(state: S) -> bool {
+    match state.ban() {
+        Some(ban) if state.coarse() < ban.until() => {
+            ban.count_dropped(1);
+            true
+        }
+        Some(_) | None => false,
+    }
+}
+
+/// Notes that the source was let in after its ban, if it was banned.
+#[inline(always)]
+pub fn note_let_in<S: State>(state: S) {
+    if let Some(ban) = state.ban() {
+        ban.note_let_in();
+    }
+}
+
+/// Looks whether the packet may have room in every limit that counts it, and changes nothing: [`Reason::WithinLimit`] may be overtaken by
+/// another CPU, anything else stands.
+///
+/// By the coarse clock: it is never ahead, so what it refuses is over the limit, or was within the last tick.
+#[inline(always)]
+pub fn look<S: State>(state: S, cost: Cost) -> Look {
+    let rule = state.rule();
+    let mut reason = Reason::NotCounted;
+    for (position, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
+        if position >= rule.limits_len as usize {
+            break;
+        }
+        let (amount, side) = cost.of(limit);
+        if amount != 0 {
+            if matches!(reason, Reason::NotCounted)
+                && let Some(reason) = turned_away(state, excuse(limit.amount_on(side), amount, cost))
+            {
+                return Look::of(reason);
+            }
+            reason = Reason::WithinLimit;
+        } else if rule.refuse_all == 0 {
+            continue;
+        }
+        // What is not counted apart is looked at with the packet's own cost, or the wrong limit would have refused it.
+        if cost.has(is::GLANCE) && limit.unit == Unit::Connections as u8 {
+            continue;
+        }
+        let Some(window) = state.window(side.slot(limit.slot)) else { continue };
+        if !has_room(state, window, limit, side, amount) {
+            let at = At::new(position, side);
+            if side == Side::Attempts {
+                state.keep_suspected(at);
+                continue;
+            }
+            return Look::refused(at);
+        }
+    }
+    Look::of(reason)
+}
+
+/// Why the packet is not looked at, if it is not: nobody knows its source, and too many are new.
+#[inline(always)]
+fn turned_away<S: State>(state: S, excuse: Excuse) -> Option<Reason> {
+    if state.asks_who_is_new() { state.turned_away(excuse) } else { None }
+}
+
+/// Why nobody asks if its source is known: it was asked already; or what proves its sender is no part of a flood, and what fits no window gets
+/// none.
+#[inline(always)]
+const fn excuse(most: u64, amount: u64, cost: Cost) -> Excuse {
+    if cost.has(is::ASKED) {
+        Excuse::Asked
+    } else if cost.has(is::ESTABLISHED) || amount > most {
+        Excuse::ProvenOrTooMuch
+    } else {
+        Excuse::None
+    }
+}
+
+/// Whether the window has room for so much.
+#[inline(always)]
+fn has_room<S: State>(state: S, window: S::Window, limit: &layout::Limit, side: Side, amount: u64) -> bool {
+    let now = time_to_look_at(state, limit);
+    if state.rule().refuse_all == 0 {
+        window.has_room(limit, side, now, amount)
+    } else {
+        window.lets_through(limit, side, now, amount)
+    }
+}
+
+/// A leaky bucket that was filled since the last tick was filled later than the coarse clock says, and would look too full.
+#[inline(always)]
+fn time_to_look_at<S: State>(state: S, limit: &layout::Limit) -> Nanos {
+    if limit.is_gcra == 0 { state.coarse() } else { state.precise() }
+}
+
+/// Charges every limit of the rule that counts the packet. A charge that one of them refuses after all, because
+/// another CPU was faster, is taken back from the others.
+#[inline(always)]
+pub fn charge_all<S: State>(state: S) -> Reason {
+    let (rule, cost) = (state.rule(), state.cost());
+    for position in 0..LIMITS_MAX {
+        // Bucket 0 is none.
+        state.keep_charged(position, 0);
+    }
+    let mut reason = Reason::WithinLimit;
+    for (position, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
+        if position >= rule.limits_len as usize {
+            break;
+        }
+        let (amount, side) = cost.of(limit);
+        if amount == 0 {
+            continue;
+        }
+        let charged = state.charge(At::new(position, side), amount);
+        if let Some(bucket) = charged.bucket() {
+            state.keep_charged(position, bucket);
+        }
+        reason = match of_charge(charged, side) {
+            Some(Reason::OverLimit | Reason::Guard) if side == Side::Attempts => continue,
+            Some(reason) => reason,
+            None => continue,
+        };
+        if let Reason::StateFull | Reason::NotAdmitted = reason {
+            continue;
+        }
+        break;
+    }
+    if let Action::Drop = reason.action() {
+        for (position, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
+            if position >= rule.limits_len as usize {
+                break;
+            }
+            let bucket = state.charged(position);
+            if bucket != 0 {
+                let (amount, side) = cost.of(limit);
+                state.refund(At::new(position, side), amount, bucket);
+            }
+        }
+    }
+    reason
+}
+
+/// Charges the rule's shadow limits, each for itself.
+#[inline(always)]
+pub fn charge_shadows<S: State>(state: S) {
+    let (rule, cost) = (state.rule(), state.cost());
+    for (position, limit) in rule.limits[LIMITS_MAX..].iter().enumerate() {
+        if position >= rule.shadows_len as usize {
+            break;
+        }
+        let (amount, side) = cost.of(limit);
+        if amount != 0 && !side.is_guard() {
+            let _whatever = state.charge(At::new(LIMITS_MAX + position, Side::Unproven), amount);
+        }
+    }
+}
+
+/// The reason of what a charge has come to, where it was not admitted.
+#[inline(always)]
+const fn of_charge(charged: Charged, side: Side) -> Option<Reason> {
+    if charged.bucket().is_some() {
+        return None;
+    }
+    Some(match charged {
+        Charged::REFUSED => refusal(side),
+        Charged::NOT_ADMITTED => Reason::NotAdmitted,
+        Charged::NEW_SOURCE_BUDGET => Reason::NewSourceBudget,
+        Charged::CONTENDED => Reason::Contended,
+        _ => Reason::StateFull,
+    })
+}
+
+/// Rounds of remembering, settling and charging: those that all tries of a charge take, and two for a bucket that turns or a
+/// source that is evicted.
+const fn rounds_max(tries: usize) -> usize {
+    window::TRIES_MAX / tries + 2
+}
+
+/// Charges one limit, and does before what the charge asks for.
+#[inline(always)]
+pub fn charge<S: State>(state: S, at: At, amount: u64) -> Charged {
+    let Some(limit) = at.limit(state.rule()) else { return Charged::NOT_REMEMBERED };
+    for _ in 0..rounds_max(<S::Window as Cells>::TRIES) {
+        let charged = match state.window(at.slot(limit)) {
+            Some(window) => {
+                let charged = window.charge(limit, at.side(), state.precise(), amount);
+                if let Some(bucket) = charged.to_settle() {
+                    window.settle_before(limit, BucketIndex(bucket));
+                    continue;
+                }
+                // Whoever is charged often in a bucket was marked at its beginning: that lasts a turn, which is longer.
+                if charged.is_fresh() && charged.bucket().is_some() {
+                    state.make_known();
+                }
+                charged
+            }
+            None => {
+                if let Some(charged) = state.keeps_out() {
+                    return charged;
+                }
+                // Else its next packet would be one more new source. There are no more of these than the rule lets in.
+                if state.rule().new_sources != 0 {
+                    state.make_known();
+                }
+                state.remember(at, amount)
+            }
+        };
+        match charged {
+            // Another CPU charged or remembered it in between.
+            Charged::NOT_KNOWN | Charged::CONTENDED => {}
+            charged => return charged,
+        }
+    }
+    Charged::CONTENDED
+}
+
+/// So many times what a charge takes is little for a bucket.
+const LITTLE: u64 = 8;
+
+/// Charges one limit's window.
+#[inline(always)]
+pub fn charge_window<W: Window>(window: W, limit: &layout::Limit, side: Side, now: Nanos, amount: u64) -> Charged {
+    let bucket = now.bucket(limit.bucket_ns);
+    let charge = match limit.is_gcra {
+        0 => window::charge(&window, limit.arithmetic(side), bucket, amount),
+        _ => gcra::charge(&window, limit.rate(side), now, amount),
+    };
+    match charge {
+        Charge::Admitted(bucket) => {
+            let little = amount.saturating_mul(LITTLE);
+            let is_fresh = limit.is_gcra != 0 || window::count_at(&window, limit.count_bits, bucket) <= little;
+            Charged::to(bucket.0, is_fresh)
+        }
+        Charge::Refused => {
+            window.count_refused(bucket);
+            Charged::REFUSED
+        }
+        Charge::Contended => Charged::CONTENDED,
+        Charge::Unsettled(bucket) => Charged::unsettled(bucket.0),
+    }
+}
+
+/// Whether one limit's window has room for so much.
+#[inline(always)]
+pub fn window_has_room<W: Window>(window: W, limit: &layout::Limit, side: Side, now: Nanos, amount: u64) -> bool {
+    match limit.is_gcra {
+        0 => window::has_room(&window, limit.arithmetic(side), now.bucket(limit.bucket_ns), amount),
+        _ => gcra::has_room(&window, limit.rate(side), now, amount),
+    }
+}
+
+/// Whether one limit's window lets so much through, where everything is refused of whoever is over the limit.
+#[inline(always)]
+pub fn window_lets_through<W: Window>(window: W, limit: &layout::Limit, side: Side, now: Nanos, amount: u64) -> bool {
+    let (refusals, bucket) = (window.refusals(), now.bucket(limit.bucket_ns));
+    let fits = window_has_room(window, limit, side, now, if amount == 0 { 1 } else { amount });
+    match limit.is_gcra {
+        0 => refusals.lets_through(amount, bucket, limit.behind, fits),
+        // A leaky bucket frees at any time: what fits goes through.
+        _ => amount == 0 && !refusals.is_within(bucket, 1) || fits,
+    }
+}
+
+/// Gives the source a window that is charged already: one insertion, and no second look.
+#[inline(always)]
+pub fn remember<S: State>(state: S, at: At, amount: u64) -> Charged {
+    let Some(limit) = at.limit(state.rule()) else { return Charged::NOT_REMEMBERED };
+    let now = state.precise();
+    let bucket = now.bucket(limit.bucket_ns);
+    let inserted = state.insert(at.slot(limit), |cells| match limit.is_gcra {
+        0 => window::open(cells, limit.arithmetic(at.side()), bucket, amount),
+        _ => gcra::open(cells, limit.rate(at.side()), now, amount),
+    });
+    match inserted {
+        Inserted::New => Charged::to(bucket.0, false),
+        Inserted::Existed => Charged::NOT_KNOWN,
+        Inserted::Refused => Charged::NOT_REMEMBERED,
+        // What does not fit an empty window is not worth remembering.
+        Inserted::Nothing => Charged::REFUSED,
+    }
+}
+
+/// Takes back what one limit's window was charged.
+#[inline(always)]
+pub fn refund<S: State>(state: S, at: At, amount: u64, bucket: u64) {
+    let Some(limit) = at.limit(state.rule()) else { return };
+    if let Some(window) = state.window(at.slot(limit)) {
+        match limit.is_gcra {
+            0 => window::refund(&window, limit.arithmetic(at.side()), BucketIndex(bucket), amount),
+            _ => gcra::refund(&window, limit.rate(at.side()), amount),
+        }
+    }
+}
+
+/// Counts that the source was refused, and notes it where that lasts.
+#[inline(always)]
+pub fn count_refusal<S: State>(state: S, at: At) {
+    let Some(limit) = at.limit(state.rule()) else { return };
+    if let Some(window) = state.window(at.slot(limit)) {
+        window.count_refused(state.coarse().bucket(limit.bucket_ns));
+        state.make_known();
+        note_refusal_of(state, window, limit, at);
+    }
+}
+
+/// Notes that the source was refused, where that lasts; it is counted already.
+#[inline(always)]
+pub fn note_refusal<S: State>(state: S, at: At) {
+    let Some(limit) = at.limit(state.rule()) else { return };
+    if let Some(window) = state.window(at.slot(limit)) {
+        state.make_known();
+        note_refusal_of(state, window, limit, at);
+    }
+}
+
+#[inline(always)]
+fn note_refusal_of<S: State>(state: S, window: S::Window, limit: &layout::Limit, at: At) {
+    let (rule, side) = (state.rule(), at.side());
+    let bucket = state.coarse().bucket(limit.bucket_ns);
+    if limit.unit == Unit::Requests as u8 && !side.is_guard() {
+        if rule.refuse_all == 0 && rule.shadows_len == 0 && limit.is_gcra == 0 {
+            let full_until = window.full_until(limit, side, bucket, 1);
+            let until_ns = if full_until == bucket { 0 } else { full_until.0.wrapping_mul(limit.bucket_ns) };
+            state.note_connection(at.slot(limit), until_ns, side == Side::Unproven);
+        }
+    } else if state.is_refusal_lasting(limit) {
+        let full_until = window.full_until(limit, side, bucket, state.least(limit));
+        if full_until != bucket {
+            let until_ns = full_until.0.wrapping_mul(limit.bucket_ns);
+            state.note(at.slot(limit), until_ns, refusal(side), side == Side::Unproven);
+        }
+    }
+}
+
+/// Notes that a source has tried to connect as often as it may: from now on each connection that it completes is counted. The note refuses
+/// nothing, and its attempts pass, since anyone can forge them.
+#[inline(always)]
+pub fn suspect<S: State>(state: S, at: At) {
+    let Some(limit) = at.limit(state.rule()) else { return };
+    let Some(window) = state.window(at.slot(limit)) else { return };
+    if limit.is_gcra == 0 && state.may_note_suspect() {
+        let bucket = state.coarse().bucket(limit.bucket_ns);
+        let full_until = window.full_until(limit, Side::Attempts, bucket, 1);
+        state.note_suspect(at.slot(limit), full_until.0.wrapping_mul(limit.bucket_ns));
+    }
+}
+
+/// Notes until when a ban holds that was met.
+#[inline(always)]
+pub fn note_ban<S: State>(state: S) {
+    if let Some(ban) = state.ban() {
+        state.note(state.rule().bans.slot, ban.until().0, Reason::Banned, false);
+    }
+}
+
+/// Bans the source, or bans it again, unless the rule asks for proof and there is none; each ban that begins is counted once, on
+/// whichever CPU was first. `how` is the [`At`] of the limit that refused, with what [`by`] says it was refused by.
+#[inline(always)]
+pub fn ban_source<S: State>(state: S, how: u32) {
+    let rule = state.rule();
+    let needs_proof = rule.proof & asks::BANS != 0 && how & by::ORDER == 0;
+    if needs_proof && !is_proven(state, how) {
+        return;
+    }
+    let (rule, now): (&ban::Rule, _) = (&rule.bans, state.coarse());
+    let begins = match state.ban() {
+        Some(newest) => {
+            let read = newest.read();
+            // What an application charges is an offence of its own.
+            let is_another = read.may_be_followed(now) || state.is_ordered() && !read.holds(now);
+            is_another && newest.replace(&read, &read.next(rule, now))
+        }
+        None => matches!(state.insert_ban(&Ban::first(rule, now)), Inserted::New),
+    };
+    if begins {
+        state.count_ban();
+    }
+}
+
+/// Whether it is the source itself who asks for more than the limit that refused it. A SYN that was refused is no proof, also of a source
+/// that has opened as many connections as it may: the next segment of one of them is asked, and says so.
+#[inline(always)]
+fn is_proven<S: State>(state: S, how: u32) -> bool {
+    let at = At(how & 0xff);
+    let limit = &state.rule().limits[at.position() & (LIMITS_MAX - 1)];
+    if limit.unit != Unit::Connections as u8 {
+        return how & by::ESTABLISHED != 0 && at.side() == Side::Proven;
+    }
+    if !has_opened_all(state, limit) {
+        return false;
+    }
+    if how & by::EVIDENCE == 0 {
+        state.make_armed();
+        return false;
+    }
+    let bucket = state.coarse().bucket(limit.bucket_ns);
+    let behind = if limit.is_gcra == 0 { limit.behind } else { 1 };
+    state.window(limit.slot).is_some_and(|window| window.refusals().is_within(bucket, behind))
+}
+
+/// Whether the source has itself opened as many connections as the limit allows.
+#[inline(always)]
+fn has_opened_all<S: State>(state: S, limit: &layout::Limit) -> bool {
+    let window = state.window(Side::Evidence.slot(limit.slot));
+    window.is_some_and(|window| !window.has_room(limit, Side::Evidence, time_to_look_at(state, limit), 1))
+}
+
+/// Counts a connection that is proven, if the packet is the first that is known of it, and bans the source where it was refused another
+/// after as many.
+#[inline(always)]
+pub fn prove<S: State>(state: S) {
+    let rule = state.rule();
+    let is_first = state.cost().has(is::FIRST);
+    let _whatever = turned_away(state, Excuse::ProvenOrTooMuch);
+    for (position, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
+        if position >= rule.limits_len as usize {
+            break;
+        }
+        if limit.unit != Unit::Connections as u8 {
+            continue;
+        }
+        if is_first {
+            let _whatever = state.charge(At::new(position, Side::Evidence), 1);
+        }
+        state.ban_source(At::new(position, Side::Unproven).0 | by::EVIDENCE);
+    }
+}

@@ -1,0 +1,240 @@
+//! What a decision reads and writes.
+
+use super::{At, Charged, Cost, Look};
+use crate::ban::Ban;
+use crate::layout::{Limit, Rule};
+use crate::proof::Side;
+use crate::refusals::Refusals;
+use crate::time::{BucketIndex, Nanos};
+use crate::verdict::Reason;
+use crate::window::{self, CELLS, Cells};
+
+/// What is known of one packet's source, and where it is kept.
+///
+/// Steps have a method each, which does the step: where a verifier follows every path, from a function that it follows once.
+pub trait State: Copy {
+    /// A window of the source.
+    type Window: Window;
+    /// The source's newest ban by the rule.
+    type Ban: Banned;
+
+    /// The rule that judges the packet.
+    fn rule(&self) -> &Rule;
+    /// What the packet costs.
+    fn cost(&self) -> Cost;
+    /// Whether it is no packet at all: the daemon charges the source.
+    fn is_ordered(&self) -> bool;
+
+    /// The time to charge at.
+    fn precise(&self) -> Nanos;
+    /// A time that is never ahead of that and at most a timer tick behind.
+    fn coarse(&self) -> Nanos;
+
+    /// The source's window in this slot, if it has one.
+    fn window(&self, slot: u32) -> Option<Self::Window>;
+    /// Gives the source a window with the cells that `open` writes, if that says so. Never an update: one that is there stays as it is.
+    fn insert(&self, slot: u32, open: impl FnOnce(&mut [u64; CELLS]) -> bool) -> Inserted;
+
+    /// The source's newest ban, if it is not forgotten.
+    fn ban(&self) -> Option<Self::Ban>;
+    /// Bans it for the first time.
+    fn insert_ban(&self, ban: &Ban) -> Inserted;
+    /// Counts a ban that has begun.
+    fn count_ban(&self);
+
+    /// Whether it matters now who is new.
+    fn asks_who_is_new(&self) -> bool;
+    /// Why the packet is not looked at, if it is not.
+    fn turned_away(&self, excuse: Excuse) -> Option<Reason>;
+    /// Why the source, which has no window, gets none, if it does not: [`Charged::NOT_ADMITTED`] or [`Charged::NEW_SOURCE_BUDGET`].
+    fn keeps_out(&self) -> Option<Charged>;
+    /// Marks the source as one that is known.
+    fn make_known(&self);
+    /// Marks it as one that was refused a connection after it has itself opened as many as it may.
+    fn make_armed(&self);
+
+    /// Keeps which bucket of the limit at this position was charged.
+    fn keep_charged(&self, position: usize, bucket: u64);
+    /// What was kept.
+    fn charged(&self, position: usize) -> u64;
+    /// Keeps which limit says that the source has tried to connect too often.
+    fn keep_suspected(&self, at: At);
+    /// What was kept.
+    fn suspected(&self) -> Option<At>;
+
+    /// Whether the limit, once it has no room for one more in the window that refused the packet, refuses each packet like that until it
+    /// has, and nothing else is done with those.
+    fn is_refusal_lasting(&self, limit: &Limit) -> bool;
+    /// The least that a packet like this takes of the limit: where there is room for less, there is none.
+    fn least(&self, limit: &Limit) -> u64;
+    /// Notes until when the window or ban in this slot refuses packets like this; or those of them that prove nothing.
+    fn note(&self, slot: u32, until_ns: u64, reason: Reason, is_unproven: bool);
+    /// Notes until when no segment of the packet's connection is judged again; 0 is a moment. Of those that prove nothing, or of all.
+    fn note_connection(&self, slot: u32, until_ns: u64, is_unproven: bool);
+    /// Whether it is not noted yet that the source is suspect, and can be.
+    fn may_note_suspect(&self) -> bool;
+    /// Notes until when each connection that the source completes is counted.
+    fn note_suspect(&self, slot: u32, until_ns: u64);
+
+    /// [`super::hold_plain`].
+    #[inline(always)]
+    fn hold_plain(&self) -> Reason {
+        super::hold_plain(*self)
+    }
+
+    /// [`super::is_banned`].
+    #[inline(always)]
+    fn is_banned(&self) -> bool {
+        super::is_banned(*self)
+    }
+
+    /// [`super::note_let_in`].
+    #[inline(always)]
+    fn note_let_in(&self) {
+        super::note_let_in(*self);
+    }
+
+    /// [`super::look`].
+    #[inline(always)]
+    fn look(&self, cost: Cost) -> Look {
+        super::look(*self, cost)
+    }
+
+    /// [`super::charge_all`].
+    #[inline(always)]
+    fn charge_all(&self) -> Reason {
+        super::charge_all(*self)
+    }
+
+    /// [`super::charge_shadows`].
+    #[inline(always)]
+    fn charge_shadows(&self) {
+        super::charge_shadows(*self);
+    }
+
+    /// [`super::charge`].
+    #[inline(always)]
+    fn charge(&self, at: At, amount: u64) -> Charged {
+        super::charge(*self, at, amount)
+    }
+
+    /// [`super::remember`].
+    #[inline(always)]
+    fn remember(&self, at: At, amount: u64) -> Charged {
+        super::remember(*self, at, amount)
+    }
+
+    /// [`super::refund`].
+    #[inline(always)]
+    fn refund(&self, at: At, amount: u64, bucket: u64) {
+        super::refund(*self, at, amount, bucket);
+    }
+
+    /// [`super::count_refusal`].
+    #[inline(always)]
+    fn count_refusal(&self, at: At) {
+        super::count_refusal(*self, at);
+    }
+
+    /// [`super::note_refusal`].
+    #[inline(always)]
+    fn note_refusal(&self, at: At) {
+        super::note_refusal(*self, at);
+    }
+
+    /// [`super::suspect`].
+    #[inline(always)]
+    fn suspect(&self, at: At) {
+        super::suspect(*self, at);
+    }
+
+    /// [`super::note_ban`].
+    #[inline(always)]
+    fn note_ban(&self) {
+        super::note_ban(*self);
+    }
+
+    /// [`super::ban_source`].
+    #[inline(always)]
+    fn ban_source(&self, how: u32) {
+        super::ban_source(*self, how);
+    }
+}
+
+/// A source's window, where it is kept.
+pub trait Window: Cells + Copy {
+    /// What it has refused.
+    fn refusals(&self) -> Refusals;
+    /// Counts one packet that it refused in this bucket.
+    fn count_refused(&self, bucket: BucketIndex);
+
+    /// [`super::charge_window`].
+    #[inline(always)]
+    fn charge(&self, limit: &Limit, side: Side, now: Nanos, amount: u64) -> Charged {
+        super::charge_window(*self, limit, side, now, amount)
+    }
+
+    /// [`window::settle`], which is the same on all sides.
+    #[inline(always)]
+    fn settle_before(&self, limit: &Limit, bucket: BucketIndex) {
+        let _newest = window::settle(self, limit.arithmetic(Side::Unproven), bucket);
+    }
+
+    /// Whether it has room for so much at `now`.
+    #[inline(always)]
+    fn has_room(&self, limit: &Limit, side: Side, now: Nanos, amount: u64) -> bool {
+        super::window_has_room(*self, limit, side, now, amount)
+    }
+
+    /// [`super::window_lets_through`].
+    #[inline(always)]
+    fn lets_through(&self, limit: &Limit, side: Side, now: Nanos, amount: u64) -> bool {
+        super::window_lets_through(*self, limit, side, now, amount)
+    }
+
+    /// [`window::full_until`].
+    #[inline(always)]
+    fn full_until(&self, limit: &Limit, side: Side, bucket: BucketIndex, least: u64) -> BucketIndex {
+        window::full_until(self, limit.arithmetic(side), bucket, least)
+    }
+}
+
+/// A source's newest ban, where it is kept.
+pub trait Banned: Copy {
+    /// When it ends.
+    fn until(&self) -> Nanos;
+    /// What it is. A copy: of what other CPUs change meanwhile, the end alone decides anything.
+    fn read(&self) -> Ban;
+    /// Notes that the source was let in after it.
+    fn note_let_in(&self);
+    /// Counts packets that it dropped.
+    fn count_dropped(&self, packets: u64);
+    /// Puts `next` in its place, unless another CPU was first. True if it was done.
+    #[must_use]
+    fn replace(&self, read: &Ban, next: &Ban) -> bool;
+}
+
+/// Why [`State::turned_away`] asks nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Excuse {
+    /// It does.
+    None = 0,
+    /// The packet gets a window, if it gets any.
+    ProvenOrTooMuch = 1,
+    /// It has asked already, of this packet.
+    Asked = 2,
+}
+
+/// What became of an insertion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inserted {
+    /// It is in the map.
+    New,
+    /// Another CPU was first.
+    Existed,
+    /// The map refused it, which is counted already.
+    Refused,
+    /// There was nothing to insert.
+    Nothing,
+}

@@ -1,0 +1,338 @@
+//! [`State`] over the maps: the source that is judged, by the rule that judges it. What is decided by is in `ratelimit_common::hold`.
+
+use ratelimit_common::ban::Ban;
+use ratelimit_common::hold::{self, At, Charged, Cost, Excuse, Inserted, Look, State, by};
+use ratelimit_common::layout::{CHARGE_GENERATION, ChargeOrder, Config, LIMITS_MAX, Limit, Rule};
+use ratelimit_common::proof::Side;
+use ratelimit_common::time::Nanos;
+use ratelimit_common::verdict::Reason;
+use ratelimit_common::window::CELLS;
+
+use crate::clock::Clock;
+use crate::maps::{self, BanRef, SourceRef};
+use crate::newcomers;
+use crate::notes;
+
+/// What is held: the packet that [`maps::pending`] is of.
+#[derive(Clone, Copy)]
+pub(crate) struct Held {
+    config: &'static Config,
+    rule: &'static Rule,
+}
+
+impl Held {
+    /// It, where it can be found.
+    #[inline(always)]
+    pub(crate) fn current() -> Option<Self> {
+        let pending = maps::pending()?;
+        let config = maps::config(pending.generation())?;
+        Some(Self { config, rule: maps::rule(config, pending.rule()) })
+    }
+
+    /// [`hold::hold`].
+    #[inline(always)]
+    pub(crate) fn hold(self) -> Reason {
+        hold::hold(self)
+    }
+}
+
+/// Charges or bans a source without a packet; false where it could not be charged.
+#[inline(always)]
+pub(crate) fn carry_out(order: &ChargeOrder) -> bool {
+    let Some(pending) = maps::pending() else { return false };
+    let [high, low] = [u64::from_ne_bytes(order.prefix[0]), u64::from_ne_bytes(order.prefix[1])];
+    pending.judge_by(CHARGE_GENERATION, 0);
+    match order.family {
+        ChargeOrder::V4 => pending.of.set_v4(high as u32),
+        ChargeOrder::V6 => pending.of.set_v6(high),
+        _ => pending.of.set_v6_wide([high, low]),
+    }
+    let side = match order.step {
+        ChargeOrder::BAN => return ban_source(by::ORDER) == 0,
+        ChargeOrder::CHARGE_PROVEN => Side::Proven,
+        ChargeOrder::CHARGE_EVIDENCE => Side::Evidence,
+        _ => Side::Unproven,
+    };
+    Charged(charge(At::new(0, side).0, order.amount)).bucket().is_some()
+}
+
+impl State for Held {
+    type Window = SourceRef;
+    type Ban = BanRef;
+
+    #[inline(always)]
+    fn rule(&self) -> &Rule {
+        self.rule
+    }
+
+    #[inline(always)]
+    fn cost(&self) -> Cost {
+        maps::pending().map_or(Cost::default(), |pending| pending.cost())
+    }
+
+    #[inline(always)]
+    fn is_ordered(&self) -> bool {
+        maps::pending().is_some_and(|pending| pending.generation() == CHARGE_GENERATION)
+    }
+
+    #[inline(always)]
+    fn precise(&self) -> Nanos {
+        Clock::new(self.config.wall_offset_ns).precise()
+    }
+
+    #[inline(always)]
+    fn coarse(&self) -> Nanos {
+        Clock::new(self.config.wall_offset_ns).coarse()
+    }
+
+    #[inline(always)]
+    fn window(&self, slot: u32) -> Option<SourceRef> {
+        maps::pending()?.of.window(slot)
+    }
+
+    #[inline(always)]
+    fn insert(&self, slot: u32, open: impl FnOnce(&mut [u64; CELLS]) -> bool) -> Inserted {
+        match maps::pending() {
+            Some(pending) => pending.of.insert(slot, open),
+            None => Inserted::Refused,
+        }
+    }
+
+    #[inline(always)]
+    fn ban(&self) -> Option<BanRef> {
+        maps::pending()?.of.ban(self.rule.bans.slot)
+    }
+
+    #[inline(always)]
+    fn insert_ban(&self, ban: &Ban) -> Inserted {
+        match maps::pending() {
+            Some(pending) => pending.of.insert_ban(self.rule.bans.slot, ban),
+            None => Inserted::Refused,
+        }
+    }
+
+    #[inline(always)]
+    fn count_ban(&self) {
+        maps::count_ban(self.rule.row);
+    }
+
+    #[inline(always)]
+    fn asks_who_is_new(&self) -> bool {
+        newcomers::are_asked_for(self.rule)
+    }
+
+    #[inline(always)]
+    fn turned_away(&self, excuse: Excuse) -> Option<Reason> {
+        if excuse == Excuse::Asked {
+            return None;
+        }
+        let code = newcomers::turned_away(excuse as u32);
+        if code == Reason::WithinLimit as u32 { None } else { Some(Reason::from_code(code)) }
+    }
+
+    #[inline(always)]
+    fn keeps_out(&self) -> Option<Charged> {
+        let code = newcomers::admit();
+        if code == Reason::NotAdmitted as u32 {
+            Some(Charged::NOT_ADMITTED)
+        } else if code == Reason::NewSourceBudget as u32 {
+            Some(Charged::NEW_SOURCE_BUDGET)
+        } else {
+            None
+        }
+    }
+
+    #[inline(always)]
+    fn make_known(&self) {
+        newcomers::make_source_known(0);
+    }
+
+    #[inline(always)]
+    fn make_armed(&self) {
+        if let Some(pending) = maps::pending() {
+            newcomers::make_source_known(newcomers::armed(pending.rule()));
+        }
+    }
+
+    #[inline(always)]
+    fn keep_charged(&self, position: usize, bucket: u64) {
+        if let Some(pending) = maps::pending() {
+            pending.charged[position & (LIMITS_MAX - 1)] = bucket;
+        }
+    }
+
+    #[inline(always)]
+    fn charged(&self, position: usize) -> u64 {
+        maps::pending().map_or(0, |pending| pending.charged[position & (LIMITS_MAX - 1)])
+    }
+
+    #[inline(always)]
+    fn keep_suspected(&self, at: At) {
+        if let Some(pending) = maps::pending() {
+            pending.suspect_at = at.0;
+        }
+    }
+
+    #[inline(always)]
+    fn suspected(&self) -> Option<At> {
+        match maps::pending()?.suspect_at {
+            0 => None,
+            at => Some(At(at)),
+        }
+    }
+
+    #[inline(always)]
+    fn is_refusal_lasting(&self, limit: &Limit) -> bool {
+        notes::lasts(self.rule, limit)
+    }
+
+    #[inline(always)]
+    fn least(&self, limit: &Limit) -> u64 {
+        notes::least(limit)
+    }
+
+    #[inline(always)]
+    fn note(&self, slot: u32, until_ns: u64, reason: Reason, is_unproven: bool) {
+        if is_unproven {
+            notes::of_unproven();
+        }
+        let _always_zero = notes::note(slot, until_ns, reason as u32);
+    }
+
+    #[inline(always)]
+    fn note_connection(&self, slot: u32, until_ns: u64, is_unproven: bool) {
+        let _always_zero = notes::note_connection(slot, until_ns, is_unproven as u32);
+    }
+
+    #[inline(always)]
+    fn may_note_suspect(&self) -> bool {
+        notes::may_be_of_suspect(self.config)
+    }
+
+    #[inline(always)]
+    fn note_suspect(&self, slot: u32, until_ns: u64) {
+        notes::of_suspect();
+        let _always_zero = notes::note(slot, until_ns, Reason::Guard as u32);
+    }
+
+    #[inline(always)]
+    fn hold_plain(&self) -> Reason {
+        Reason::from_code(hold_plain())
+    }
+
+    #[inline(always)]
+    fn is_banned(&self) -> bool {
+        is_banned() != 0
+    }
+
+    #[inline(always)]
+    fn note_let_in(&self) {
+        let _always_zero = note_let_in();
+    }
+
+    #[inline(always)]
+    fn look(&self, cost: Cost) -> Look {
+        Look(look(cost.word()))
+    }
+
+    #[inline(always)]
+    fn charge_all(&self) -> Reason {
+        Reason::from_code(charge_all())
+    }
+
+    #[inline(always)]
+    fn charge_shadows(&self) {
+        let _always_zero = charge_shadows();
+    }
+
+    #[inline(always)]
+    fn charge(&self, at: At, amount: u64) -> Charged {
+        Charged(charge(at.0, amount))
+    }
+
+    #[inline(always)]
+    fn remember(&self, at: At, amount: u64) -> Charged {
+        Charged(remember(at.0, amount))
+    }
+
+    #[inline(always)]
+    fn refund(&self, at: At, amount: u64, bucket: u64) {
+        let _always_zero = refund(at.0, amount, bucket);
+    }
+
+    #[inline(always)]
+    fn count_refusal(&self, at: At) {
+        let _always_zero = count_refusal(at.0);
+    }
+
+    #[inline(always)]
+    fn note_refusal(&self, at: At) {
+        let _always_zero = note_refusal(at.0);
+    }
+
+    #[inline(always)]
+    fn suspect(&self, at: At) {
+        let _always_zero = suspect(at.0);
+    }
+
+    #[inline(always)]
+    fn note_ban(&self) {
+        let _always_zero = note_ban();
+    }
+
+    #[inline(always)]
+    fn ban_source(&self, how: u32) {
+        let _always_zero = ban_source(how);
+    }
+}
+
+/// Has the verifier walk a step once, wherever it is called from: its stack is free again when the next is called.
+macro_rules! steps {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $result:ty, or $otherwise:expr, $held:ident => $step:expr;)*) => {
+        $(
+            $(#[$doc])*
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            pub(crate) extern "C" fn $name($($argument: $type),*) -> $result {
+                let Some($held) = Held::current() else { return $otherwise };
+                $step
+            }
+        )*
+    };
+}
+
+/// What a step returns that returns nothing.
+const DONE: u32 = 0;
+
+steps! {
+    /// [`hold::hold_plain`]; a reason's code.
+    hold_plain() -> u32, or Reason::InternalError as u32, held => hold::hold_plain(held) as u32;
+    /// [`hold::is_banned`].
+    is_banned() -> u32, or 0, held => hold::is_banned(held) as u32;
+    /// [`hold::note_let_in`].
+    note_let_in() -> u32, or DONE, held => { hold::note_let_in(held); DONE };
+    /// [`hold::look`], of a [`Cost`]; a [`Look`].
+    look(cost: u64) -> u32, or Look::of(Reason::InternalError).0, held => hold::look(held, Cost::from_word(cost)).0;
+    /// [`hold::charge_all`]; a reason's code.
+    charge_all() -> u32, or Reason::InternalError as u32, held => hold::charge_all(held) as u32;
+    /// [`hold::charge_shadows`].
+    charge_shadows() -> u32, or DONE, held => { hold::charge_shadows(held); DONE };
+    /// [`hold::charge`], of an [`At`]; a [`Charged`].
+    charge(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held => hold::charge(held, At(at), amount).0;
+    /// [`hold::remember`], likewise.
+    remember(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held => hold::remember(held, At(at), amount).0;
+    /// [`hold::refund`], of an [`At`].
+    refund(at: u32, amount: u64, bucket: u64) -> u32, or DONE, held => { hold::refund(held, At(at), amount, bucket); DONE };
+    /// [`hold::count_refusal`], likewise.
+    count_refusal(at: u32) -> u32, or DONE, held => { hold::count_refusal(held, At(at)); DONE };
+    /// [`hold::note_refusal`], likewise.
+    note_refusal(at: u32) -> u32, or DONE, held => { hold::note_refusal(held, At(at)); DONE };
+    /// [`hold::suspect`], likewise.
+    suspect(at: u32) -> u32, or DONE, held => { hold::suspect(held, At(at)); DONE };
+    /// [`hold::note_ban`].
+    note_ban() -> u32, or DONE, held => { hold::note_ban(held); DONE };
+    /// [`hold::ban_source`].
+    ban_source(how: u32) -> u32, or DONE, held => { hold::ban_source(held, how); DONE };
+    /// [`hold::prove`].
+    prove() -> u32, or DONE, held => { hold::prove(held); DONE };
+}

@@ -1,0 +1,421 @@
+//! The source that is judged: its windows and its bans, in the maps of its family. Each family has keys of its own size, and nothing else.
+
+use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd};
+use core::ptr::NonNull;
+
+use aya_ebpf::bindings::BPF_NOEXIST;
+use ratelimit_common::ban::Ban;
+use ratelimit_common::hold::{Banned, Charged, Inserted, Window};
+use ratelimit_common::layout::{Config, Fault, Limit, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide};
+use ratelimit_common::proof::Side;
+use ratelimit_common::refusals::Refusals;
+use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
+use ratelimit_common::time::{BucketIndex, Nanos};
+use ratelimit_common::window::{self, CELLS, Cells};
+
+use super::{BANS_V4, BANS_V6, BANS_V6_WIDE, SCRATCH, SOURCES_V4, SOURCES_V6, SOURCES_V6_WIDE, fault, inserted};
+use crate::packet::forget;
+
+/// A source, as the maps have it: part of what is kept of a packet.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Of {
+    /// By which it is known, for hashes.
+    pub(crate) words: [u64; 2],
+    v4: SourceKeyV4,
+    v6: SourceKeyV6,
+    v6_wide: SourceKeyV6Wide,
+    family: u32,
+    reserved: u32,
+}
+
+const V4: u32 = 0;
+const V6: u32 = 1;
+const V6_WIDE: u32 = 2;
+
+/// Calls this method of a map, that of the source's family, with the key of this slot.
+macro_rules! of_family {
+    ($self:ident, $slot:expr, [$v4:ident $v6:ident $v6_wide:ident], $method:ident($($argument:expr),*)) => {
+        match $self.family {
+            V4 => {
+                $self.v4.slot = $slot;
+                $v4.$method(&$self.v4 $(, $argument)*)
+            }
+            V6 => {
+                $self.v6.slot = $slot;
+                $v6.$method(&$self.v6 $(, $argument)*)
+            }
+            _ => {
+                $self.v6_wide.slot = $slot;
+                $v6_wide.$method(&$self.v6_wide $(, $argument)*)
+            }
+        }
+    };
+}
+
+impl Of {
+    /// Makes it this address, cut to what is one client.
+    #[inline(always)]
+    pub(crate) fn set(&mut self, address: Address, config: &Config) {
+        match address {
+            Address::V4(address) => self.set_v4(cut_ipv4(address, config.ipv4_mask)),
+            Address::V6(address) => {
+                let prefix = cut_ipv6(address, config.ipv6_mask);
+                if config.ipv6_wide == 0 { self.set_v6(prefix[0]) } else { self.set_v6_wide(prefix) }
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_v4(&mut self, prefix: u32) {
+        self.words = [u64::from(prefix), 4];
+        self.v4.prefix = prefix.to_ne_bytes();
+        self.family = V4;
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_v6(&mut self, prefix: u64) {
+        self.words = [prefix, 6];
+        self.v6.prefix = prefix.to_ne_bytes();
+        self.family = V6;
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_v6_wide(&mut self, prefix: [u64; 2]) {
+        self.words = prefix;
+        self.v6_wide.prefix = prefix.map(u64::to_ne_bytes);
+        self.family = V6_WIDE;
+    }
+
+    /// Its window in this slot, if it is remembered. A function of its own, as the next one is: it is called from many places.
+    #[inline(never)]
+    pub(crate) fn window(&mut self, slot: u32) -> Option<SourceRef> {
+        let source = of_family!(self, slot, [SOURCES_V4 SOURCES_V6 SOURCES_V6_WIDE], get_ptr_mut());
+        source.and_then(SourceRef::new)
+    }
+
+    /// Its newest ban in this slot, if it is not forgotten.
+    #[inline(never)]
+    pub(crate) fn ban(&mut self, slot: u32) -> Option<BanRef> {
+        let ban = of_family!(self, slot, [BANS_V4 BANS_V6 BANS_V6_WIDE], get_ptr_mut());
+        ban.and_then(NonNull::new).map(BanRef)
+    }
+
+    /// Bans it for the first time.
+    #[inline(always)]
+    pub(crate) fn insert_ban(&mut self, slot: u32, ban: &Ban) -> Inserted {
+        let result = of_family!(self, slot, [BANS_V4 BANS_V6 BANS_V6_WIDE], insert(ban, BPF_NOEXIST.into()));
+        inserted(result, self.fault([Fault::BansV4Insert, Fault::BansV6Insert, Fault::BansV6WideInsert]))
+    }
+
+    /// Remembers it. Never an update: an existing entry stays as it is.
+    #[inline(always)]
+    pub(crate) fn insert(&mut self, slot: u32, open: impl FnOnce(&mut [u64; CELLS]) -> bool) -> Inserted {
+        let Some(first) = scratch() else { return Inserted::Refused };
+        if !open(&mut first.cells) {
+            return Inserted::Nothing;
+        }
+        let result = of_family!(
+            self, slot, [SOURCES_V4 SOURCES_V6 SOURCES_V6_WIDE], insert(&*first, BPF_NOEXIST.into())
+        );
+        inserted(result, self.fault([Fault::SourcesV4Insert, Fault::SourcesV6Insert, Fault::SourcesV6WideInsert]))
+    }
+
+    #[inline(always)]
+    const fn fault(&self, [v4, v6, v6_wide]: [Fault; 3]) -> Fault {
+        match self.family {
+            V4 => v4,
+            V6 => v6,
+            _ => v6_wide,
+        }
+    }
+}
+
+/// The window of another source in this slot, of an IPv4 address or an IPv6 prefix of at most 64 bits.
+#[inline(always)]
+pub(super) fn window_of(is_ipv6: bool, prefix: u64, slot: u32) -> Option<SourceRef> {
+    let source = if is_ipv6 {
+        SOURCES_V6.get_ptr_mut(SourceKeyV6 { prefix: prefix.to_ne_bytes(), slot })
+    } else {
+        SOURCES_V4.get_ptr_mut(SourceKeyV4 { prefix: (prefix as u32).to_ne_bytes(), slot })
+    };
+    source.and_then(SourceRef::new)
+}
+
+/// Its newest ban, likewise.
+#[inline(always)]
+pub(super) fn ban_of(is_ipv6: bool, prefix: u64, slot: u32) -> Option<BanRef> {
+    let ban = if is_ipv6 {
+        BANS_V6.get_ptr_mut(SourceKeyV6 { prefix: prefix.to_ne_bytes(), slot })
+    } else {
+        BANS_V4.get_ptr_mut(SourceKeyV4 { prefix: (prefix as u32).to_ne_bytes(), slot })
+    };
+    ban.and_then(NonNull::new).map(BanRef)
+}
+
+/// Room for one source, which would be a seventh of the stack. This CPU's, and nothing of it outlasts a packet.
+#[inline(always)]
+fn scratch() -> Option<&'static mut Source> {
+    let Some(source) = SCRATCH.get_ptr_mut(0) else {
+        fault(Fault::ScratchLookup);
+        return None;
+    };
+    // SAFETY: this CPU's element, which lives as long as the map; it is borrowed once a packet. Nothing is refused in it.
+    Some(unsafe { &mut *source })
+}
+
+/// One window of one source, in its map.
+///
+/// The kernel reuses an evicted element at once, so another source may get it while this packet still holds it. Then
+/// this packet's charge lands there, or is lost: one packet's worth, and only in the instant of an eviction.
+#[derive(Clone, Copy)]
+pub(crate) struct SourceRef(NonNull<Source>);
+
+impl SourceRef {
+    /// The window at this pointer, which a look-up gave; none if it is null.
+    #[inline(always)]
+    pub(crate) fn new(source: *mut Source) -> Option<Self> {
+        NonNull::new(source).map(Self)
+    }
+
+    /// Counts packets that were refused in its name, in the bucket of the newest refusal or after it.
+    #[inline(always)]
+    pub(crate) fn add_refused(self, packets: u64) {
+        // SAFETY: as above.
+        unsafe {
+            atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(self.refused(), self.refusals().room_for(packets))
+        };
+    }
+
+    #[inline(always)]
+    fn refused(self) -> *mut u64 {
+        // SAFETY: a field of the element that the lookup gave.
+        unsafe { &raw mut (*self.0.as_ptr()).refused.0 }
+    }
+
+    #[inline(always)]
+    fn cell(&self, index: usize) -> *mut u64 {
+        // SAFETY: as above; the index stays within the array.
+        unsafe { (&raw mut (*self.0.as_ptr()).cells).cast::<u64>().add(index & (CELLS - 1)) }
+    }
+}
+
+impl Cells for SourceRef {
+    const TRIES: usize = 4;
+
+    #[inline(always)]
+    fn load(&self, index: usize) -> u64 {
+        // SAFETY: as above. Volatile: other CPUs write it, and each look wants one load.
+        unsafe { self.cell(index).read_volatile() }
+    }
+
+    #[inline(always)]
+    fn compare_exchange(&self, index: usize, current: u64, new: u64) -> bool {
+        // SAFETY: as above, and map values are aligned to 8 bytes.
+        let (_, exchanged) = unsafe {
+            atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(self.cell(index), current, new)
+        };
+        exchanged
+    }
+
+    #[inline(always)]
+    fn settle(&self, _: window::Limit, _: BucketIndex) -> Option<BucketIndex> {
+        None
+    }
+
+    #[inline(always)]
+    fn forget(&self, value: u64) -> u64 {
+        u64::from(forget(value as u32)) | u64::from(forget((value >> 32) as u32)) << 32
+    }
+}
+
+impl Window for SourceRef {
+    #[inline(always)]
+    fn refusals(&self) -> Refusals {
+        // SAFETY: the lookup gave a pointer to a whole element, valid for the run of the program. Volatile: other CPUs write it.
+        Refusals(unsafe { self.refused().read_volatile() })
+    }
+
+    #[inline(always)]
+    fn count_refused(&self, bucket: BucketIndex) {
+        let refusals = self.refusals();
+        if !refusals.is_in(bucket) {
+            let newer = refusals.and_one_in(bucket).0;
+            // SAFETY: as above, and map values are aligned to 8 bytes.
+            let (_, exchanged) = unsafe {
+                atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(
+                    self.refused(),
+                    refusals.0,
+                    newer,
+                )
+            };
+            if exchanged {
+                return;
+            }
+        }
+        if !refusals.is_full() {
+            // SAFETY: as above.
+            unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(self.refused(), 1) };
+        }
+    }
+
+    #[inline(always)]
+    fn charge(&self, limit: &Limit, side: Side, now: Nanos, amount: u64) -> Charged {
+        Charged(out_of_line::charge_window(self.0.as_ptr(), limit, side as u32, now.0, amount))
+    }
+
+    #[inline(always)]
+    fn settle_before(&self, limit: &Limit, bucket: BucketIndex) {
+        let _always_zero = out_of_line::settle_window(self.0.as_ptr(), limit, bucket.0);
+    }
+
+    #[inline(always)]
+    fn has_room(&self, limit: &Limit, side: Side, now: Nanos, amount: u64) -> bool {
+        out_of_line::has_room(self.0.as_ptr(), limit, side as u32, now.0, amount) != 0
+    }
+
+    #[inline(always)]
+    fn lets_through(&self, limit: &Limit, side: Side, now: Nanos, amount: u64) -> bool {
+        out_of_line::lets_through(self.0.as_ptr(), limit, side as u32, now.0, amount) != 0
+    }
+
+    #[inline(always)]
+    fn full_until(&self, limit: &Limit, side: Side, bucket: BucketIndex, least: u64) -> BucketIndex {
+        BucketIndex(out_of_line::full_until(self.0.as_ptr(), limit, side as u32, bucket.0, least))
+    }
+}
+
+/// The verifier walks a global function once, whatever it is called with. Null is not passed; the verifier wants to
+/// see that it would do no harm.
+mod out_of_line {
+    use ratelimit_common::hold::{Charged, charge_window as charge, window_has_room, window_lets_through};
+
+    use super::{BucketIndex, Limit, Nanos, Side, Source, SourceRef, window};
+
+    /// A [`Charged`].
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    pub(super) extern "C" fn charge_window(
+        source: *mut Source,
+        limit: *const Limit,
+        side: u32,
+        now: u64,
+        amount: u64,
+    ) -> u64 {
+        // SAFETY: a limit of a rule, which lives as long as its map.
+        let (Some(source), Some(limit)) = (SourceRef::new(source), unsafe { limit.as_ref() }) else {
+            return Charged::NOT_REMEMBERED.0;
+        };
+        charge(source, limit, Side::from_code(side), Nanos(now), amount).0
+    }
+
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    pub(super) extern "C" fn settle_window(source: *mut Source, limit: *const Limit, bucket: u64) -> u32 {
+        if let (Some(source), Some(limit)) = (SourceRef::new(source), held(limit, Side::Unproven as u32)) {
+            let _newest = window::settle(&source, limit, BucketIndex(bucket));
+        }
+        0
+    }
+
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    pub(super) extern "C" fn full_until(
+        source: *mut Source,
+        limit: *const Limit,
+        side: u32,
+        bucket: u64,
+        least: u64,
+    ) -> u64 {
+        let (Some(source), Some(limit)) = (SourceRef::new(source), held(limit, side)) else { return bucket };
+        window::full_until(&source, limit, BucketIndex(bucket), least).0
+    }
+
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    pub(super) extern "C" fn has_room(
+        source: *mut Source,
+        limit: *const Limit,
+        side: u32,
+        now: u64,
+        amount: u64,
+    ) -> u32 {
+        // SAFETY: a limit of a rule, which lives as long as its map.
+        let (Some(source), Some(limit)) = (SourceRef::new(source), unsafe { limit.as_ref() }) else { return 1 };
+        window_has_room(source, limit, Side::from_code(side), Nanos(now), amount) as u32
+    }
+
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    pub(super) extern "C" fn lets_through(
+        source: *mut Source,
+        limit: *const Limit,
+        side: u32,
+        now: u64,
+        amount: u64,
+    ) -> u32 {
+        // SAFETY: a limit of a rule, which lives as long as its map.
+        let (Some(source), Some(limit)) = (SourceRef::new(source), unsafe { limit.as_ref() }) else { return 1 };
+        window_lets_through(source, limit, Side::from_code(side), Nanos(now), amount) as u32
+    }
+
+    #[inline(always)]
+    fn held(limit: *const Limit, side: u32) -> Option<window::Limit> {
+        // SAFETY: a limit of a rule, which lives as long as its map.
+        unsafe { limit.as_ref() }.map(|limit| limit.arithmetic(Side::from_code(side)))
+    }
+}
+
+/// A ban in its map.
+#[derive(Clone, Copy)]
+pub(crate) struct BanRef(NonNull<Ban>);
+
+impl Banned for BanRef {
+    #[inline(always)]
+    fn until(&self) -> Nanos {
+        // SAFETY: as in `read`.
+        Nanos(unsafe { (&raw const (*self.0.as_ptr()).until_ns).read_volatile() })
+    }
+
+    #[inline(always)]
+    fn read(&self) -> Ban {
+        // SAFETY: the lookup gave a pointer to a whole element, valid for the run of the program. The kernel reuses an
+        // element that the daemon deletes; then one packet is judged by another's ban, in that instant only.
+        unsafe { self.0.as_ptr().read_volatile() }
+    }
+
+    #[inline(always)]
+    fn note_let_in(&self) {
+        // SAFETY: as above.
+        unsafe { (&raw mut (*self.0.as_ptr()).let_in).write_volatile(1) };
+    }
+
+    #[inline(always)]
+    fn count_dropped(&self, packets: u64) {
+        // SAFETY: as above, and map values are aligned to 8 bytes.
+        unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(&raw mut (*self.0.as_ptr()).dropped, packets) };
+    }
+
+    /// Puts `next` in its place, unless another CPU was first: so one excess makes one ban. Who reads between the writes sees
+    /// the new end with the old step, which nothing is decided by before that end. True if it was done.
+    #[inline(always)]
+    fn replace(&self, read: &Ban, next: &Ban) -> bool {
+        // SAFETY: as above.
+        let (_, exchanged) = unsafe {
+            atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(
+                &raw mut (*self.0.as_ptr()).until_ns,
+                read.until_ns,
+                next.until_ns,
+            )
+        };
+        if exchanged {
+            // SAFETY: as above.
+            unsafe { (&raw mut (*self.0.as_ptr()).step).write_volatile(next.step) };
+            // SAFETY: as above.
+            unsafe { (&raw mut (*self.0.as_ptr()).let_in).write_volatile(next.let_in) };
+            // SAFETY: as above.
+            unsafe { (&raw mut (*self.0.as_ptr()).forgotten_ns).write_volatile(next.forgotten_ns) };
+        }
+        exchanged
+    }
+}
