@@ -202,6 +202,14 @@ impl Fresh {
     }
 }
 
+/// How late a segment comes.
+mod late {
+    pub(super) const NO: u8 = 0;
+    pub(super) const IN_HOLE: u8 = 1;
+    /// Over what was seen already.
+    pub(super) const AGAIN: u8 = 2;
+}
+
 /// A segment that its conversation has taken in, and in which something may begin.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -213,7 +221,7 @@ pub struct Entered {
     /// Of [`is`], what says where records begin.
     is: u16,
     split_len: u8,
-    /// 1: it was expected before others that have come.
+    /// One of [`late`].
     is_late: u8,
     /// 1: it is a guess what the connection speaks.
     is_doubted: u8,
@@ -342,7 +350,7 @@ impl Conversation {
         let end = segment.sequence.wrapping_add(segment.payload_bytes);
         // What the server has not taken yet may not be what was seen of it, so that what that speaks is a guess as well.
         let is_doubted = is_known && matches!(peer, Some(peer) if peer.is_first != 0);
-        let mut is_late = false;
+        let mut is_late = late::NO;
         match place {
             Place::Repeated | Place::Outside => return None,
             Place::Begins(before) => {
@@ -373,12 +381,12 @@ impl Conversation {
             }
             Place::InHole => {
                 // What overlaps its end is the newest as well.
-                is_late = passed(self.next, end);
+                is_late = passed(self.next, end) as u8 * late::IN_HOLE;
                 self.fill(segment.sequence, end);
             }
             Place::Again(received) => {
                 fresh.skip(received);
-                is_late = true;
+                is_late = late::AGAIN;
                 self.doubt(end);
             }
         }
@@ -396,7 +404,7 @@ impl Conversation {
             split: self.split,
             is: self.is & (is::CUT | is::EARLY),
             split_len: self.split_len,
-            is_late: is_late as u8,
+            is_late,
             is_doubted: (is_doubted || self.has(is::DOUBTED | is::UNSEEN)) as u8,
             reserved: [0; 3],
         })
@@ -405,7 +413,7 @@ impl Conversation {
     /// The second half: how many requests begin in it, by what is spoken.
     #[inline(always)]
     pub fn speak<F: Walk>(&mut self, frame: &F, entered: &mut Entered) -> u32 {
-        let is_late = entered.is_late != 0;
+        let is_late = entered.is_late != late::NO;
         if is_late {
             self.lose();
         } else if self.speaks == speaks::PREFACE {

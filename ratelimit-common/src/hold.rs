@@ -551,3 +551,6 @@ pub fn prove<S: State>(state: S) {
         state.ban_source(At::new(position, Side::Unproven).0 | by::EVIDENCE);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,7 @@
 //! whatever the method is; and a turn that has none counts as one.
 
 use super::search::{Hit, Sought, word};
-use super::{Conversation, Entered, Fresh, Walk, is};
+use super::{Conversation, Entered, Fresh, Walk, is, late};
 use crate::packet::Frame;
 
 /// `HTTP`, in any case: servers differ.
@@ -47,6 +47,19 @@ const fn is_name(name: u32, known: u32) -> bool {
         || name == rtsp & known
         || name == ice & known
         || name == tab_ice & known
+}
+
+/// Whether these bytes end where the name of a protocol has begun.
+#[inline(always)]
+fn ends_in_name<F: Frame>(frame: &F, fresh: Fresh) -> bool {
+    // Headers of more than 4 bytes are before any payload, so that can be read too.
+    let Some(last) = frame.bytes::<4>((fresh.end - NAME_BYTES) as usize) else { return false };
+    let [_, after_one, after_two, after_three] = [0, 8, 16, 24].map(|bits| u32::from_le_bytes(last) >> bits);
+    let known = |bytes: u32| u32::MAX >> (8 * (NAME_BYTES - bytes));
+    is_name(u32::from_le_bytes(last), known(4)) && fresh.len() >= 4
+        || is_name(after_one, known(3)) && fresh.len() >= 3
+        || is_name(after_two, known(2)) && fresh.len() >= 2
+        || is_name(after_three, known(1))
 }
 
 /// Whether this is a version's number that ends a line, as far as so many bytes go: at once or behind blanks, and with digits in front of it, as some
@@ -115,6 +128,10 @@ impl Conversation {
             // What was before this segment says that it is none.
             all = frame.found(all.taken(), fresh.end, Sought::VersionToPreface);
             found = all.count();
+        }
+        // What was seen behind it may be of other bytes before that: the name may go on there.
+        if entered.is_late == late::AGAIN && ends_in_name(frame, fresh) {
+            found = frame.forget_u32(found + 1);
         }
         self.keep_last(frame, fresh);
         if found != 0 {

@@ -301,6 +301,22 @@ fn a_version_whose_name_the_server_gets_otherwise_is_one() {
 }
 
 #[test]
+fn a_version_whose_name_is_cut_where_the_server_goes_on_with_what_came_before_is_one() {
+    let mut link = Link::new(Http1::new(&[60]), &mut Random::of(1), u64::MAX);
+    link.sends(&Sent { at: 0, payload: GET, acknowledged: 0, is_lost: false });
+    for request in 0..50 {
+        let at = i64::try_from(GET.len()).unwrap() + 16 * request;
+        for (at, payload) in [(at + 1, b" / H\x14TP/1.1\r\n\r\n".as_slice()), (at, b"A / HT")] {
+            link.sends(&Sent { at, payload, acknowledged: 0, is_lost: false });
+        }
+        link.settles();
+    }
+    let (accepted, counted) = (link.server.accepted().len() as u64, link.limiter.counted);
+    assert_eq!(accepted, 51);
+    assert!(counted >= accepted, "{counted} counted");
+}
+
+#[test]
 fn short_requests_are_not_hidden_behind_what_looks_like_versions() {
     for size in [1448, 4000, 8900] {
         for decoys in (0..size / 4).step_by(7) {

@@ -1,0 +1,351 @@
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::layout::{BAN_STEPS_MAX, Limit};
+use crate::refusals::Refusals;
+use crate::time::SECOND_NS;
+use crate::window::CELLS;
+
+const NOW: Nanos = Nanos(1_767_261_600 * SECOND_NS);
+
+/// A window in memory.
+#[derive(Default)]
+struct Kept {
+    cells: [Cell<u64>; CELLS],
+    refused: Cell<Refusals>,
+}
+
+impl Cells for &'static Kept {
+    fn load(&self, index: usize) -> u64 {
+        self.cells.load(index)
+    }
+
+    fn compare_exchange(&self, index: usize, current: u64, new: u64) -> bool {
+        self.cells.compare_exchange(index, current, new)
+    }
+}
+
+impl Window for &'static Kept {
+    fn refusals(&self) -> Refusals {
+        self.refused.get()
+    }
+
+    fn count_refused(&self, bucket: BucketIndex) {
+        self.refused.set(self.refused.get().and_one_in(bucket));
+    }
+}
+
+impl Banned for &'static Cell<Ban> {
+    fn until(&self) -> Nanos {
+        Nanos(self.get().until_ns)
+    }
+
+    fn read(&self) -> Ban {
+        self.get()
+    }
+
+    fn note_let_in(&self) {
+        self.set(Ban { let_in: 1, ..self.get() });
+    }
+
+    fn count_dropped(&self, packets: u64) {
+        self.set(Ban { dropped: self.get().dropped + packets, ..self.get() });
+    }
+
+    fn replace(&self, _: &Ban, next: &Ban) -> bool {
+        self.set(*next);
+        true
+    }
+}
+
+/// One source, in memory.
+struct Memory {
+    rule: Rule,
+    cost: Cell<Cost>,
+    now: Cell<Nanos>,
+    windows: RefCell<BTreeMap<u32, &'static Kept>>,
+    ban: Cell<Option<&'static Cell<Ban>>>,
+    charged: [Cell<u64>; LIMITS_MAX],
+    /// Whether a source that has no window is kept out.
+    is_full: Cell<bool>,
+    is_known: Cell<u64>,
+}
+
+impl State for &Memory {
+    type Window = &'static Kept;
+    type Ban = &'static Cell<Ban>;
+
+    fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    fn cost(&self) -> Cost {
+        self.cost.get()
+    }
+
+    fn is_ordered(&self) -> bool {
+        false
+    }
+
+    fn precise(&self) -> Nanos {
+        self.now.get()
+    }
+
+    fn coarse(&self) -> Nanos {
+        self.now.get()
+    }
+
+    fn window(&self, slot: u32) -> Option<&'static Kept> {
+        self.windows.borrow().get(&slot).copied()
+    }
+
+    fn insert(&self, slot: u32, open: impl FnOnce(&mut [u64; CELLS]) -> bool) -> Inserted {
+        let mut cells = [0; CELLS];
+        if !open(&mut cells) {
+            return Inserted::Nothing;
+        }
+        let kept = Kept { cells: cells.map(Cell::new), ..Kept::default() };
+        self.windows.borrow_mut().insert(slot, Box::leak(Box::new(kept)));
+        Inserted::New
+    }
+
+    fn ban(&self) -> Option<&'static Cell<Ban>> {
+        self.ban.get()
+    }
+
+    fn insert_ban(&self, ban: &Ban) -> Inserted {
+        self.ban.set(Some(Box::leak(Box::new(Cell::new(*ban)))));
+        Inserted::New
+    }
+
+    fn count_ban(&self) {}
+
+    fn asks_who_is_new(&self) -> bool {
+        false
+    }
+
+    fn turned_away(&self, _: Excuse) -> Option<Reason> {
+        None
+    }
+
+    fn keeps_out(&self) -> Option<Charged> {
+        if self.is_full.get() { Some(Charged::NOT_ADMITTED) } else { None }
+    }
+
+    fn make_known(&self) {
+        self.is_known.set(self.is_known.get() + 1);
+    }
+
+    fn make_armed(&self) {}
+
+    fn keep_charged(&self, position: usize, bucket: u64) {
+        self.charged[position].set(bucket);
+    }
+
+    fn charged(&self, position: usize) -> u64 {
+        self.charged[position].get()
+    }
+
+    fn keep_suspected(&self, _: At) {}
+
+    fn suspected(&self) -> Option<At> {
+        None
+    }
+
+    fn is_refusal_lasting(&self, _: &Limit) -> bool {
+        false
+    }
+
+    fn least(&self, _: &Limit) -> u64 {
+        1
+    }
+
+    fn note(&self, _: u32, _: u64, _: Reason, _: bool) {}
+
+    fn note_connection(&self, _: u32, _: u64, _: bool) {}
+
+    fn may_note_suspect(&self) -> bool {
+        false
+    }
+
+    fn note_suspect(&self, _: u32, _: u64) {}
+}
+
+fn limit(slot: u32, unit: Unit, amount: u64) -> Limit {
+    let (bucket_ns, behind) = (60 * SECOND_NS, 5);
+    let count_bits = window::count_bits(bucket_ns);
+    Limit {
+        amount,
+        bucket_ns,
+        slot,
+        unit: unit as u8,
+        behind,
+        count_bits,
+        burst: window::BURST_ANY,
+        ..Limit::default()
+    }
+}
+
+fn rule(limits: &[Limit]) -> Rule {
+    let mut rule = Rule { limits_len: u8::try_from(limits.len()).unwrap(), ..Rule::default() };
+    rule.limits[..limits.len()].copy_from_slice(limits);
+    rule.is_plain = u8::from(is_plain(&rule));
+    rule
+}
+
+fn memory(rule: Rule) -> Memory {
+    Memory {
+        rule,
+        cost: Cell::default(),
+        now: Cell::new(NOW),
+        windows: RefCell::default(),
+        ban: Cell::new(None),
+        charged: <[Cell<u64>; LIMITS_MAX]>::default(),
+        is_full: Cell::new(false),
+        is_known: Cell::new(0),
+    }
+}
+
+impl Memory {
+    fn judges(&self, cost: Cost) -> Reason {
+        self.cost.set(cost);
+        hold(self)
+    }
+
+    fn used(&self, at: usize) -> u64 {
+        let limit = &self.rule.limits[at];
+        let arithmetic = limit.arithmetic(Side::Unproven);
+        self.window_of(limit.slot).map_or(0, |kept| window::used(&kept, arithmetic, NOW.bucket(limit.bucket_ns)))
+    }
+
+    fn window_of(&self, slot: u32) -> Option<&'static Kept> {
+        (&self).window(slot)
+    }
+}
+
+const PACKET: Cost = Cost { bytes: 100, requests: 0, is: 0, guarded: 0 };
+
+#[test]
+fn a_plain_rule_admits_its_limit_and_no_more_and_counts_what_it_refuses() {
+    let memory = memory(rule(&[limit(7, Unit::Packets, 3)]));
+    assert_eq!(memory.rule.is_plain, 1);
+    for expected in
+        [Reason::WithinLimit, Reason::WithinLimit, Reason::WithinLimit, Reason::OverLimit, Reason::OverLimit]
+    {
+        assert_eq!(memory.judges(PACKET), expected);
+    }
+    assert_eq!((memory.used(0), memory.window_of(7).unwrap().refusals().count()), (3, 2));
+}
+
+#[test]
+fn what_a_plain_rule_does_not_count_leaves_nothing() {
+    let memory = memory(rule(&[limit(7, Unit::Connections, 3)]));
+    assert_eq!(memory.judges(PACKET), Reason::NotCounted);
+    assert!(memory.windows.borrow().is_empty());
+}
+
+#[test]
+fn what_one_limit_refuses_is_charged_to_none_whatever_was_charged_before() {
+    // The first packet is charged to all three; the others, which the second limit refuses, to none.
+    let limits = [limit(7, Unit::Packets, 100), limit(8, Unit::Packets, 1), limit(9, Unit::Bytes, 1000)];
+    let memory = memory(rule(&limits));
+    assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
+    for _ in 0..5 {
+        assert_eq!(memory.judges(PACKET), Reason::OverLimit);
+    }
+    assert_eq!([memory.used(0), memory.used(1), memory.used(2)], [1, 1, 100]);
+    // Another CPU was faster behind the look: what was charged before is taken back, and nothing else.
+    memory.cost.set(PACKET);
+    assert_eq!(charge_all(&memory), Reason::OverLimit);
+    assert_eq!([memory.used(0), memory.used(1), memory.used(2)], [1, 1, 100]);
+}
+
+#[test]
+fn who_is_kept_out_is_not_charged_and_who_is_known_is() {
+    let memory = memory(rule(&[limit(7, Unit::Packets, 3)]));
+    memory.is_full.set(true);
+    assert_eq!(memory.judges(PACKET), Reason::NotAdmitted);
+    assert_eq!(memory.used(0), 0);
+    memory.is_full.set(false);
+    assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
+    memory.is_full.set(true);
+    assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
+    assert_eq!(memory.used(0), 2);
+}
+
+#[test]
+fn a_source_is_marked_at_the_beginning_of_each_bucket_and_not_with_each_packet() {
+    let memory = memory(rule(&[limit(7, Unit::Packets, 10_000)]));
+    for bucket in 0..3 {
+        memory.now.set(Nanos(NOW.0 + bucket * 60 * SECOND_NS));
+        let before = memory.is_known.get();
+        for _ in 0..1000 {
+            assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
+        }
+        let marked = memory.is_known.get() - before;
+        assert!((1..=LITTLE).contains(&marked), "{marked} times");
+    }
+}
+
+#[test]
+fn a_ban_begins_with_what_is_refused_and_drops_until_it_ends() {
+    let mut banning = rule(&[limit(7, Unit::Packets, 1)]);
+    let mut steps_ns = [0; BAN_STEPS_MAX];
+    steps_ns[0] = 10 * SECOND_NS;
+    banning.bans = ban::Rule { steps_ns, forget_ns: SECOND_NS, steps_len: 1, slot: 3 };
+    assert!(!is_plain(&banning));
+    banning.is_plain = 0;
+    let memory = memory(banning);
+    let judged: Vec<_> = (0..4).map(|_| memory.judges(PACKET)).collect();
+    assert_eq!(judged, [Reason::WithinLimit, Reason::OverLimit, Reason::Banned, Reason::Banned]);
+    assert_eq!(memory.ban.get().unwrap().get().dropped, 2);
+    memory.now.set(Nanos(NOW.0 + 10 * SECOND_NS));
+    assert_eq!(memory.judges(PACKET), Reason::OverLimit, "the window is full still");
+}
+
+#[test]
+fn an_acknowledgement_is_nothing_only_to_rules_that_count_and_refuse_none() {
+    let counted =
+        |units: &[Unit]| rule(&units.iter().zip(0..).map(|(unit, slot)| limit(slot, *unit, 5)).collect::<Vec<_>>());
+    assert!(ignores_acknowledgements(&counted(&[Unit::Requests])));
+    assert!(ignores_acknowledgements(&counted(&[Unit::Requests, Unit::Connections])));
+    assert!(!ignores_acknowledgements(&counted(&[Unit::Requests, Unit::Packets])));
+    assert!(!ignores_acknowledgements(&counted(&[Unit::Bytes])));
+    let of_requests = counted(&[Unit::Requests]);
+    assert!(!ignores_acknowledgements(&Rule { refuse_all: 1, ..of_requests }));
+    assert!(!ignores_acknowledgements(&Rule { proof: asks::CONNECTIONS, ..of_requests }));
+    let bans = ban::Rule { steps_len: 1, ..ban::Rule::default() };
+    assert!(!ignores_acknowledgements(&Rule { bans, ..of_requests }));
+    let mut with_shadow = Rule { shadows_len: 1, ..of_requests };
+    with_shadow.limits[LIMITS_MAX] = limit(9, Unit::Packets, 1);
+    assert!(!ignores_acknowledgements(&with_shadow));
+}
+
+#[test]
+fn a_cost_is_the_same_as_a_word() {
+    let cost = Cost { bytes: u32::MAX - 1, requests: u16::MAX - 2, is: is::OPENING | is::ASKED, guarded: 5 };
+    assert_eq!(Cost::from_word(cost.word()), cost);
+    assert_eq!(Cost::from_word(Cost::GLANCE.word()), Cost::GLANCE);
+}
+
+#[test]
+fn what_a_charge_has_come_to_is_one_thing_only() {
+    let codes = [
+        Charged::REFUSED,
+        Charged::CONTENDED,
+        Charged::NOT_KNOWN,
+        Charged::NOT_REMEMBERED,
+        Charged::NOT_ADMITTED,
+        Charged::NEW_SOURCE_BUDGET,
+    ];
+    assert!(codes.iter().all(|code| code.bucket().is_none() && code.to_settle().is_none()));
+    for bucket in [1, 29_454_360, (1 << 48) - 1] {
+        for is_fresh in [false, true] {
+            let charged = Charged::to(bucket, is_fresh);
+            assert_eq!((charged.bucket(), charged.to_settle(), charged.is_fresh()), (Some(bucket), None, is_fresh));
+        }
+        let unsettled = Charged::unsettled(bucket);
+        assert_eq!((unsettled.bucket(), unsettled.to_settle()), (None, Some(bucket)));
+    }
+}
