@@ -424,7 +424,6 @@ pub fn count_refusal<S: State>(state: S, at: At) {
     let Some(limit) = at.limit(state.rule()) else { return };
     if let Some(window) = state.window(at.slot(limit)) {
         window.count_refused(state.coarse().bucket(limit.bucket_ns));
-        state.make_known();
         note_refusal_of(state, window, limit, at);
     }
 }
@@ -434,7 +433,6 @@ pub fn count_refusal<S: State>(state: S, at: At) {
 pub fn note_refusal<S: State>(state: S, at: At) {
     let Some(limit) = at.limit(state.rule()) else { return };
     if let Some(window) = state.window(at.slot(limit)) {
-        state.make_known();
         note_refusal_of(state, window, limit, at);
     }
 }
@@ -442,6 +440,10 @@ pub fn note_refusal<S: State>(state: S, at: At) {
 #[inline(always)]
 fn note_refusal_of<S: State>(state: S, window: S::Window, limit: &layout::Limit, at: At) {
     let (rule, side) = (state.rule(), at.side());
+    // What fills its window marked it, but for the charge that it was made with.
+    if window.refusals().count() <= LITTLE {
+        state.make_known();
+    }
     let bucket = state.coarse().bucket(limit.bucket_ns);
     if limit.unit == Unit::Requests as u8 && !side.is_guard() {
         if rule.refuse_all == 0 && rule.shadows_len == 0 && limit.is_gcra == 0 {

@@ -289,6 +289,17 @@ fn a_source_is_marked_at_the_beginning_of_each_bucket_and_not_with_each_packet()
 }
 
 #[test]
+fn who_has_a_window_and_is_refused_is_known() {
+    let memory = memory(rule(&[limit(7, Unit::Packets, 1)]));
+    assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
+    assert_eq!(memory.is_known.get(), 0, "one packet may be forged");
+    for _ in 0..1000 {
+        assert_eq!(memory.judges(PACKET), Reason::OverLimit);
+    }
+    assert!((1..=LITTLE).contains(&memory.is_known.get()));
+}
+
+#[test]
 fn a_ban_begins_with_what_is_refused_and_drops_until_it_ends() {
     let mut banning = rule(&[limit(7, Unit::Packets, 1)]);
     let mut steps_ns = [0; BAN_STEPS_MAX];
