@@ -1,3 +1,5 @@
+//! The core over a source in memory. Knows no map and no packet.
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
