@@ -16,6 +16,7 @@ mod fixture;
 #[cfg(test)]
 mod fuzz;
 pub mod log;
+mod memory;
 mod netlink;
 pub mod observe;
 pub mod plan;

@@ -11,21 +11,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::anyhow;
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
-use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally};
-use ratelimit_common::time::Nanos;
+use ratelimit_common::hold::{Cost, is};
+use ratelimit_common::layout::{self, Fault, SOURCES_CAPACITY, Source, Tally};
+use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::verdict::{Action, Reason};
-use ratelimit_common::window;
+use ratelimit_common::window::{self, Charge};
 
+use super::encode;
 use super::{
     Ban, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading, Tallies, Trial, XdpMode,
 };
 use crate::config::OnExit;
-use crate::desired::{Grant, Limit, Mode, Policy, Rule};
-
-mod judge;
-
-pub(crate) use judge::Words;
-use judge::{ban, charge_or_refuse, count_beside, judge, lets_in};
+use crate::desired::{self, Grant, Limit, Mode, Policy, Rule};
+use crate::memory::Sources;
 
 /// When a fake begins: 2026-01-01T10:00:00Z.
 pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
@@ -63,13 +61,10 @@ struct World {
     policy: Option<Policy>,
     /// What was in force before the trial, and when packets go back to it.
     trial: Option<(Policy, Nanos)>,
-    bans: BTreeMap<(IpNet, usize), Ban>,
     bans_begun: BTreeMap<usize, u64>,
-    windows: BTreeMap<(IpNet, u32), Source>,
+    sources: Sources,
     /// Until when it is noted that a window refuses.
     notes: BTreeMap<(IpNet, u32), Nanos>,
-    /// Of each rule that has a budget of new sources, by [`ratelimit_common::gcra`].
-    new_sources: BTreeMap<usize, Source>,
     admission: Admission,
     faults: BTreeMap<Fault, u64>,
     refusing_attach: BTreeSet<String>,
@@ -107,11 +102,9 @@ impl FakeDatapath {
             known: BTreeMap::new(),
             policy: None,
             trial: None,
-            bans: BTreeMap::new(),
             bans_begun: BTreeMap::new(),
-            windows: BTreeMap::new(),
+            sources: Sources::default(),
             notes: BTreeMap::new(),
-            new_sources: BTreeMap::new(),
             admission: Admission::default(),
             faults: BTreeMap::new(),
             refusing_attach: BTreeSet::new(),
@@ -162,7 +155,7 @@ impl FakeKernel {
     /// Forgets every window, as a flood would have the kernel do, but for a note that this one refuses.
     pub fn wash_out(&self, source: IpNet, slot: u32, until: Nanos) {
         let mut world = self.world();
-        world.windows.clear();
+        world.sources.windows.clear();
         world.notes.insert((source, slot), until);
     }
 
@@ -170,7 +163,7 @@ impl FakeKernel {
     pub fn guard(&self, source: IpNet, guard: &Limit, amount: u64) {
         let mut world = self.world();
         let bucket = world.now.bucket(guard.bucket_ns);
-        let window = world.windows.entry((source, guard.slot)).or_default();
+        let window = world.sources.window(source, guard.slot);
         for _ in 0..amount {
             charge_or_refuse(window, guard.arithmetic(), bucket, 1);
         }
@@ -312,7 +305,7 @@ impl Datapath for FakeDatapath {
 
     fn bans(&mut self) -> Result<Vec<Ban>, DatapathError> {
         let world = self.kernel.world();
-        Ok(world.bans.values().filter(|ban| world.now < ban.until).copied().collect())
+        Ok(world.bans().filter(|ban| world.now < ban.until).collect())
     }
 
     fn bans_of(&mut self, client: IpNet) -> Result<Vec<Ban>, DatapathError> {
@@ -327,18 +320,19 @@ impl Datapath for FakeDatapath {
     fn lift_bans(&mut self, prefix: IpNet) -> Result<Vec<Ban>, DatapathError> {
         let mut world = self.kernel.world();
         let now = world.now;
-        let lifted: Vec<Ban> = world.bans.values().filter(|ban| prefix.contains(&ban.client)).copied().collect();
-        world.bans.retain(|_, ban| !prefix.contains(&ban.client));
-        Ok(lifted.into_iter().filter(|ban| now < ban.until).collect())
+        let lifted = world.bans().filter(|ban| prefix.contains(&ban.client) && now < ban.until).collect();
+        world.sources.bans.retain(|(client, _), _| !prefix.contains(client));
+        Ok(lifted)
     }
 
     fn forget(&mut self, client: IpNet) -> Result<Forgotten, DatapathError> {
         let mut world = self.kernel.world();
-        let before = (world.windows.len(), world.bans.len());
-        world.windows.retain(|(of, _), _| *of != client);
         world.notes.retain(|(of, _), _| *of != client);
-        world.bans.retain(|(of, _), _| *of != client);
-        Ok(Forgotten { windows: before.0 - world.windows.len(), bans: before.1 - world.bans.len() })
+        let Sources { windows, bans, .. } = &mut world.sources;
+        let before = (windows.len(), bans.len());
+        windows.retain(|(of, _), _| *of != client);
+        bans.retain(|(of, _), _| *of != client);
+        Ok(Forgotten { windows: before.0 - windows.len(), bans: before.1 - bans.len() })
     }
 
     fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError> {
@@ -348,11 +342,11 @@ impl Datapath for FakeDatapath {
             return Err(anyhow!("no rule {rule}").into());
         };
         for limit in rule.limits.iter().chain(&rule.shadow_limits) {
-            let window = world.windows.entry((client, limit.slot)).or_default();
+            let window = world.sources.window(client, limit.slot);
             let bucket = now.bucket(limit.bucket_ns);
             let largest = window::amount_max(limit.bucket_ns);
             let boundless = window::Limit { amount: largest, burst: window::BURST_ANY, ..limit.arithmetic() };
-            let used = window::used(&Words(window.cells.map(Word::new)), boundless, bucket);
+            let used = window::used(&window.cells, boundless, bucket);
             charge_or_refuse(window, boundless, bucket, amount.min(largest.saturating_sub(used)));
         }
         Ok(())
@@ -421,7 +415,7 @@ impl Datapath for FakeDatapath {
 
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {
         let world = self.kernel.world();
-        for (&(prefix, slot), &window) in &world.windows {
+        for (&(prefix, slot), &window) in &world.sources.windows {
             visit(SourceReading { prefix, slot, is_proven: false, window, refused_until: world.noted(prefix, slot) });
         }
         Ok(())
@@ -435,7 +429,9 @@ impl Datapath for FakeDatapath {
             let mut slots: BTreeMap<u32, Source> = BTreeMap::new();
             let noted = world.notes.keys().filter(|key| world.noted(key.0, key.1).is_some());
             slots.extend(noted.filter(|(of, _)| *of == prefix).map(|(_, slot)| (*slot, Source::default())));
-            slots.extend(world.windows.iter().filter(|((of, _), _)| *of == prefix).map(|((_, slot), of)| (*slot, *of)));
+            slots.extend(
+                world.sources.windows.iter().filter(|((of, _), _)| *of == prefix).map(|((_, slot), of)| (*slot, *of)),
+            );
             let reading = |(slot, window)| SourceReading {
                 prefix,
                 slot,
@@ -470,6 +466,15 @@ impl Datapath for FakeDatapath {
 }
 
 impl World {
+    /// The newest ban of each source by each rule that is in force.
+    fn bans(&self) -> impl Iterator<Item = Ban> {
+        let rules = self.in_force().map_or(&[][..], |policy| &policy.rules);
+        self.sources.bans.iter().filter_map(|(&(client, slot), ban)| {
+            let rule = rules.iter().position(|rule| desired::ban_slot(&rule.name) == slot)?;
+            Some(Ban { client, rule, until: Nanos(ban.until_ns), step: ban.step + 1 })
+        })
+    }
+
     fn noted(&self, client: IpNet, slot: u32) -> Option<Nanos> {
         self.notes.get(&(client, slot)).copied().filter(|until| self.now < *until)
     }
@@ -485,31 +490,24 @@ impl World {
         let policy = self.in_force()?.clone();
         let row = self.known.get_mut(interface).filter(|row| row.attached)?;
         let (now, tally) = (self.now, Tally { packets: 1, bytes: packet.bytes });
-        let grant = policy.grant(packet.source, now).map(|access| access.grant);
-        if grant == Some(Grant::Exempt) {
-            add(&mut row.unruled, Reason::Exempt, tally);
-            return Some(Reason::Exempt);
-        }
         let is_from = |rule: &Rule| rule.from.is_empty() || rule.from.iter().any(|of| of.contains(&packet.source));
         let matches = |rule: &Rule| is_from(rule) && rule.until.is_none_or(|until| now < until);
         let Some((index, rule)) = policy.rules.iter().enumerate().find(|(_, rule)| matches(rule)) else {
             add(&mut row.unruled, Reason::NotProtected, tally);
             return Some(Reason::NotProtected);
         };
-        let client = policy.client(packet.source);
-        let reason = if grant == Some(Grant::Denied) {
-            Reason::Denied
-        } else if self.bans.get(&(client, index)).is_some_and(|ban| now < ban.until) {
-            Reason::Banned
-        } else if !lets_in(&mut self.new_sources, &self.windows, (index, rule), client, packet, now) {
-            Reason::NewSourceBudget
-        } else {
-            let reason = judge(&mut self.windows, rule, client, packet, now);
-            if reason == Reason::OverLimit && ban(&mut self.bans, rule, (client, index), now) {
-                *self.bans_begun.entry(index).or_default() += 1;
+        let reason = match policy.grant(packet.source, now).map(|access| access.grant) {
+            Some(Grant::Exempt) => Reason::Exempt,
+            Some(Grant::Denied) => Reason::Denied,
+            None => {
+                // Whatever comes is proven here, and nobody forges anything.
+                let encoded = layout::Rule { proof: 0, guard: 0, ..encode::rule(rule).ok()? };
+                let held = self.sources.hold(policy.client(packet.source), &encoded, packet.cost(), now);
+                if held.has_banned {
+                    *self.bans_begun.entry(index).or_default() += 1;
+                }
+                held.reason
             }
-            count_beside(&mut self.windows, rule, client, packet, now);
-            reason
         };
         let reason = match (rule.mode, reason.action()) {
             (Mode::DryRun, Action::Drop) => Reason::DryRun,
@@ -517,6 +515,27 @@ impl World {
         };
         add(row.ruled.entry(index).or_default(), reason, tally);
         Some(reason)
+    }
+}
+
+impl FakePacket {
+    fn cost(self) -> Cost {
+        let cost = Cost {
+            bytes: u32::try_from(self.bytes).unwrap_or(u32::MAX),
+            requests: u16::try_from(self.requests).unwrap_or(u16::MAX),
+            ..Cost::default()
+        };
+        cost.with(is::OPENING, self.opens)
+    }
+}
+
+fn charge_or_refuse(window: &mut Source, limit: window::Limit, bucket: BucketIndex, amount: u64) {
+    let words = window.cells.map(Word::new);
+    match window::charge(&words, limit, bucket, amount) {
+        Charge::Admitted(_) => window.cells = words.map(Word::into_inner),
+        Charge::Refused | Charge::Contended | Charge::Unsettled(_) => {
+            window.refused = window.refused.and_one_in(bucket);
+        }
     }
 }
 

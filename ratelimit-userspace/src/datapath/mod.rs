@@ -15,6 +15,7 @@ use crate::desired::Policy;
 mod batch;
 mod bpf;
 mod btf;
+pub(crate) mod encode;
 pub mod fake;
 mod interface;
 pub mod kernel;

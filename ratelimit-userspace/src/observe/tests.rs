@@ -12,21 +12,21 @@ use ratelimit_common::window::{self, CELLS, Charge};
 
 use super::*;
 use crate::datapath::Datapath as _;
-use crate::datapath::fake::{FakeDatapath, FakeKernel, FakePacket, START, Words};
+use crate::datapath::fake::{FakeDatapath, FakeKernel, FakePacket, START};
 use crate::desired::Mode;
 use crate::fixture::{MINUTE_NS, limit, opening, policy};
 
 /// One source's window under one limit.
 struct Charged {
     limit: window::Limit,
-    words: Words,
+    words: [Word<u64>; window::CELLS],
     refused: u64,
     newest: ratelimit_common::refusals::Refusals,
 }
 
 impl Charged {
     fn new(limit: window::Limit) -> Self {
-        let words = Words(std::array::from_fn(|_| Word::new(0)));
+        let words = std::array::from_fn(|_| Word::new(0));
         Self { limit, words, refused: 0, newest: ratelimit_common::refusals::Refusals(0) }
     }
 
@@ -42,7 +42,7 @@ impl Charged {
     }
 
     fn reading(&self, slot: u32) -> SourceReading {
-        let cells = std::array::from_fn(|at| self.words.0[at].get());
+        let cells = std::array::from_fn(|at| self.words[at].get());
         let prefix = "192.0.2.7/32".parse().unwrap();
         SourceReading {
             prefix,

@@ -7,6 +7,7 @@
 use std::net::IpAddr;
 
 use ratelimit_common::conversation::Walk;
+use ratelimit_common::hold::Cost;
 use ratelimit_common::packet::{self, Parsed};
 use ratelimit_common::time::Nanos;
 
@@ -14,8 +15,8 @@ use crate::desired::Policy;
 
 pub mod access_log;
 pub mod capture;
+mod fared;
 mod input;
-mod judge;
 mod recent;
 mod report;
 mod traffic;
@@ -23,7 +24,7 @@ mod traffic;
 pub use self::input::{InputError, Ports, read};
 pub use self::report::{Input, Kind, LimitReport, Limited, Report};
 
-use self::judge::{Cost, Judge};
+use self::fared::Judge;
 use self::traffic::Conversations;
 
 #[cfg(test)]

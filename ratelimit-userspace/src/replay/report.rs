@@ -5,7 +5,7 @@ use ratelimit_common::time::Nanos;
 use serde::Serialize;
 
 use super::Read;
-use super::judge::{Fared, Judge};
+use super::fared::{Fared, Judge};
 use crate::desired;
 use crate::snapshot::{Counting, Limit, SCHEMA, source_text, timestamp};
 

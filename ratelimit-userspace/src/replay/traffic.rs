@@ -5,11 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ratelimit_common::conversation::{self, Conversation, Walk};
 use ratelimit_common::flow::{self, Datagram, Flow};
+use ratelimit_common::hold::{Cost, is};
 use ratelimit_common::packet::{Packet, Target};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
 
-use super::judge::Cost;
 use super::recent::Recent;
 use crate::desired::QuicPorts;
 
@@ -58,36 +58,30 @@ impl Default for Conversations {
 impl Conversations {
     /// What a packet is, by what is remembered.
     pub(super) fn look<F: Walk>(&self, frame: &F, packet: &Packet, now: Nanos, quic: QuicPorts) -> Seen {
-        let volume = Cost { packets: 1, bytes: u64::from(packet.ip_bytes), ..Cost::default() };
+        let volume = Cost { bytes: packet.ip_bytes, ..Cost::default() };
+        let costs = |opens, requests| Cost { requests: saturating(requests), ..volume }.with(is::OPENING, opens);
         let nothing = |cost| Seen { cost, newest: Newest::Nothing };
         match packet.target {
             // What begins in it is in other packets too.
-            Target::Tcp { opening, is_fragment: true, .. } => {
-                nothing(Cost { connections: u64::from(opening), requests: 1, ..volume })
-            }
+            Target::Tcp { opening, is_fragment: true, .. } => nothing(costs(opening, 1)),
             Target::Tcp { port, opening, segment, is_fragment: false } => {
-                let cost = Cost { connections: u64::from(opening), ..volume };
                 if segment.payload_bytes == 0 {
-                    return nothing(cost);
+                    return nothing(costs(opening, 0));
                 }
                 let (source, destination) = (packet.source, packet.destination);
                 let key = ConversationKey { source, destination, source_port: segment.source_port, port };
                 let turn = conversation::turn(frame, &segment, self.tcp.get(key), None);
-                Seen {
-                    cost: Cost { requests: u64::from(turn.requests), ..cost },
-                    newest: Newest::Tcp(key, turn.newest),
-                }
+                Seen { cost: costs(opening, turn.requests), newest: Newest::Tcp(key, turn.newest) }
             }
             Target::Udp { port, source_port, quic_initial, quic_short, payload_bytes } => {
                 let key = FlowKey { source: packet.source, source_port, port };
                 let datagram = Datagram { speaks_quic: quic.holds(port), quic_initial, quic_short, payload_bytes };
                 let step = flow::step(self.udp.get(key), now, datagram);
-                let (connections, requests) = (u64::from(step.opens), u64::from(step.requests));
-                Seen { cost: Cost { connections, requests, ..volume }, newest: Newest::Udp(key, step.newest) }
+                Seen { cost: costs(step.opens, step.requests), newest: Newest::Udp(key, step.newest) }
             }
             // Whatever it is, it may be anything.
-            Target::Unwalkable => nothing(Cost { connections: 1, requests: 1, ..volume }),
-            Target::Fragment { may_be_tcp } => nothing(Cost { requests: u64::from(may_be_tcp), ..volume }),
+            Target::Unwalkable => nothing(costs(true, 1)),
+            Target::Fragment { may_be_tcp } => nothing(costs(false, may_be_tcp.into())),
             Target::Other | Target::Essential => nothing(volume),
         }
     }
@@ -101,6 +95,10 @@ impl Conversations {
             Newest::Udp(..) | Newest::Nothing => {}
         }
     }
+}
+
+fn saturating(requests: u32) -> u16 {
+    u16::try_from(requests).unwrap_or(u16::MAX)
 }
 
 /// A packet's address as the rest of this side has it.

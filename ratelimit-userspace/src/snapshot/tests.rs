@@ -588,6 +588,10 @@ fn bans_are_counted_as_they_begin() {
     assert_eq!(build(&mut datapath, &policy).rules[0].bans, 2);
     kernel.advance(MINUTE_NS);
     kernel.packet("eth0", opening("198.51.100.8"));
+    assert_eq!(build(&mut datapath, &policy).rules[0].bans, 2, "it was banned for this");
+    // It is forgotten.
+    kernel.advance(MINUTE_NS);
+    kernel.packet("eth0", opening("198.51.100.8"));
     let snapshot = build(&mut datapath, &policy);
     assert!(crate::view::stats(&snapshot).contains("  bans         3 begun\n"));
     let metrics = crate::export::metrics(std::sync::Arc::new(snapshot)).unwrap();

@@ -11,9 +11,9 @@ use ratelimit_common::layout::{self, GENERATIONS, Prefix, ROWS_MAX, Rule, RuleSe
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 
-use super::encode::{self, Encoded};
 use super::plain::Plain;
 use super::{Kernel, map_mut, plain_box, rules_len, state};
+use crate::datapath::encode::{self, Encoded};
 use crate::datapath::{DatapathError, batch};
 use crate::desired::Policy;
 

@@ -3,7 +3,6 @@
 mod attach;
 mod charge;
 mod clients;
-mod encode;
 mod generation;
 mod generator;
 mod held;

@@ -20,7 +20,7 @@ use crate::desired::{self, Access, Mode, Policy, Ports, Refuse, Unparsable};
 
 /// Why a policy does not fit the maps.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum EncodeError {
+pub(crate) enum EncodeError {
     #[error("{0} rules; there is room for {RULES_MAX}")]
     Rules(usize),
     #[error("rule {0}: {1} limits; there is room for 1 to {LIMITS_MAX}")]
@@ -41,19 +41,19 @@ pub(super) enum EncodeError {
 
 /// A policy as the packet path reads it, but for what depends on the state that it is written to.
 #[derive(Debug)]
-pub(super) struct Encoded {
+pub(in crate::datapath) struct Encoded {
     /// The configuration: without interfaces, clock, rows and generations.
-    pub(super) config: Config,
+    pub(in crate::datapath) config: Config,
     /// The class of each port. // 128 KiB: keep it boxed
-    pub(super) ports: Box<PortTable>,
+    pub(in crate::datapath) ports: Box<PortTable>,
     /// What is known of the prefixes of sources.
-    pub(super) prefixes: BTreeMap<IpNet, Prefix>,
+    pub(in crate::datapath) prefixes: BTreeMap<IpNet, Prefix>,
     /// The rules that name the prefixes of destinations.
-    pub(super) targets: BTreeMap<IpNet, RuleSet>,
+    pub(in crate::datapath) targets: BTreeMap<IpNet, RuleSet>,
 }
 
 /// Encodes a policy.
-pub(super) fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
+pub(in crate::datapath) fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
     if policy.rules.len() > RULES_MAX {
         return Err(EncodeError::Rules(policy.rules.len()));
     }
@@ -225,14 +225,14 @@ fn targets(policy: &Policy) -> BTreeMap<IpNet, RuleSet> {
 }
 
 /// A prefix as a trie's key of IPv4: length in bits, and data; none if it is no IPv4 prefix.
-pub(super) fn key_v4(net: &IpNet, generation: u32) -> Option<(u32, PrefixKeyV4)> {
+pub(in crate::datapath) fn key_v4(net: &IpNet, generation: u32) -> Option<(u32, PrefixKeyV4)> {
     let IpNet::V4(net) = net else { return None };
     let bits = GENERATION_BITS + u32::from(net.prefix_len());
     Some((bits, [generation, u32::from_ne_bytes(net.network().octets())]))
 }
 
 /// Likewise of IPv6.
-pub(super) fn key_v6(net: &IpNet, generation: u32) -> Option<(u32, PrefixKeyV6)> {
+pub(in crate::datapath) fn key_v6(net: &IpNet, generation: u32) -> Option<(u32, PrefixKeyV6)> {
     let IpNet::V6(net) = net else { return None };
     let mut data = [generation; 5];
     for (word, bytes) in data[1..].iter_mut().zip(net.network().octets().as_chunks().0) {
@@ -241,7 +241,8 @@ pub(super) fn key_v6(net: &IpNet, generation: u32) -> Option<(u32, PrefixKeyV6)>
     Some((GENERATION_BITS + u32::from(net.prefix_len()), data))
 }
 
-fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
+/// A rule as the core reads it.
+pub(crate) fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
     let count = rule.limits.len();
     if count == 0 || count > LIMITS_MAX {
         return Err(EncodeError::Limits(rule.name.clone(), count));
