@@ -313,3 +313,20 @@ fn no_charge_fills_a_leaky_bucket_for_longer_than_a_window_more() {
     program.advance(1);
     assert_eq!(program.passed(&syn, 3), 1);
 }
+
+#[test]
+fn an_order_leaves_what_is_kept_of_a_packet_that_may_be_under_way() {
+    if is_skipped("an_order_leaves_what_is_kept_of_a_packet_that_may_be_under_way") {
+        return;
+    }
+    let mut banning = policy(&[limit_over(1, Unit::Connections, WindowForm::Strict, 5, 60 * SECOND_NS)]);
+    let bans = Bans { steps_ns: vec![60 * SECOND_NS], forget_ns: 0, needs_proof: false };
+    banning.rules[0].bans = Some(bans);
+    let mut program = Program::new(&banning);
+    assert!(program.passes(&syn("198.51.100.7", 80)));
+    let before = program.kernel().kept_of_packets().unwrap();
+    assert!(before.iter().any(|byte| *byte != 0), "a packet leaves something");
+    program.kernel().charge(net("198.51.100.9/32"), 0, 2).expect("it is charged, and banned");
+    assert_eq!(program.kernel().kept_of_packets().unwrap(), before);
+    assert_eq!(program.verdict(&syn("198.51.100.9", 80)), "banned");
+}

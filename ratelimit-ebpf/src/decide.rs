@@ -352,7 +352,7 @@ fn judge(frame: &XdpFrame, pending: &mut Pending, rule: &Rule) -> Reason {
     if let Err(reason) = keep_cost(frame, pending, rule) {
         return reason;
     }
-    let Some(held) = Held::current() else { return Reason::InternalError };
+    let Some(held) = Held::packet() else { return Reason::InternalError };
     let reason = held.hold();
     let cost = pending.cost();
     if cost.has(is::FIRST | is::ARMED) && reason.action() == Action::Pass {

@@ -9,24 +9,44 @@ use ratelimit_common::verdict::Reason;
 use ratelimit_common::window::CELLS;
 
 use crate::clock::Clock;
-use crate::maps::{self, BanRef, SourceRef};
+use crate::maps::{self, BanRef, Pending, SourceRef, Work};
 use crate::newcomers;
 use crate::notes;
 
-/// What is held: the packet that [`maps::pending`] is of.
+/// What is held: the packet or the order that [`maps::pending_of`] is of.
 #[derive(Clone, Copy)]
 pub(crate) struct Held {
+    work: Work,
     config: &'static Config,
     rule: &'static Rule,
 }
 
 impl Held {
-    /// It, where it can be found.
+    /// The packet, where it can be found.
     #[inline(always)]
-    pub(crate) fn current() -> Option<Self> {
-        let pending = maps::pending()?;
+    pub(crate) fn packet() -> Option<Self> {
+        Self::of(Work::PACKET)
+    }
+
+    #[inline(always)]
+    fn of(work: Work) -> Option<Self> {
+        let pending = maps::pending_of(work)?;
         let config = maps::config(pending.generation())?;
-        Some(Self { config, rule: maps::rule(config, pending.rule()) })
+        Some(Self { work, config, rule: maps::rule(config, pending.rule()) })
+    }
+
+    /// Marks the source as known, or what it differs from by this.
+    #[inline(always)]
+    fn mark(self, by: u64) {
+        if let Some(pending) = self.pending() {
+            let [high, low] = pending.of.words;
+            let _always_zero = newcomers::make_known(high, low ^ by, pending.generation());
+        }
+    }
+
+    #[inline(always)]
+    fn pending(self) -> Option<&'static mut Pending> {
+        maps::pending_of(self.work)
     }
 
     /// [`hold::hold`].
@@ -39,7 +59,7 @@ impl Held {
 /// Charges or bans a source without a packet; false where it could not be charged.
 #[inline(always)]
 pub(crate) fn carry_out(order: &ChargeOrder) -> bool {
-    let Some(pending) = maps::pending() else { return false };
+    let Some(pending) = maps::pending_of(Work::ORDER) else { return false };
     let [high, low] = [u64::from_ne_bytes(order.prefix[0]), u64::from_ne_bytes(order.prefix[1])];
     pending.judge_by(CHARGE_GENERATION, 0);
     match order.family {
@@ -48,12 +68,12 @@ pub(crate) fn carry_out(order: &ChargeOrder) -> bool {
         _ => pending.of.set_v6_wide([high, low]),
     }
     let side = match order.step {
-        ChargeOrder::BAN => return ban_source(by::ORDER) == 0,
+        ChargeOrder::BAN => return ban_as_ordered(by::ORDER) == 0,
         ChargeOrder::CHARGE_PROVEN => Side::Proven,
         ChargeOrder::CHARGE_EVIDENCE => Side::Evidence,
         _ => Side::Unproven,
     };
-    Charged(charge(At::new(0, side).0, order.amount)).bucket().is_some()
+    Charged(charge_as_ordered(At::new(0, side).0, order.amount)).bucket().is_some()
 }
 
 impl State for Held {
@@ -67,12 +87,12 @@ impl State for Held {
 
     #[inline(always)]
     fn cost(&self) -> Cost {
-        maps::pending().map_or(Cost::default(), |pending| pending.cost())
+        self.pending().map_or(Cost::default(), |pending| pending.cost())
     }
 
     #[inline(always)]
     fn is_ordered(&self) -> bool {
-        maps::pending().is_some_and(|pending| pending.generation() == CHARGE_GENERATION)
+        self.work == Work::ORDER
     }
 
     #[inline(always)]
@@ -87,25 +107,25 @@ impl State for Held {
 
     #[inline(always)]
     fn window(&self, slot: u32) -> Option<SourceRef> {
-        maps::pending()?.of.window(slot)
+        self.pending()?.of.window(slot)
     }
 
     #[inline(always)]
     fn insert(&self, slot: u32, open: impl FnOnce(&mut [u64; CELLS]) -> bool) -> Inserted {
-        match maps::pending() {
-            Some(pending) => pending.of.insert(slot, open),
+        match self.pending() {
+            Some(pending) => pending.of.insert(self.work, slot, open),
             None => Inserted::Refused,
         }
     }
 
     #[inline(always)]
     fn ban(&self) -> Option<BanRef> {
-        maps::pending()?.of.ban(self.rule.bans.slot)
+        self.pending()?.of.ban(self.rule.bans.slot)
     }
 
     #[inline(always)]
     fn insert_ban(&self, ban: &Ban) -> Inserted {
-        match maps::pending() {
+        match self.pending() {
             Some(pending) => pending.of.insert_ban(self.rule.bans.slot, ban),
             None => Inserted::Refused,
         }
@@ -132,6 +152,10 @@ impl State for Held {
 
     #[inline(always)]
     fn keeps_out(&self) -> Option<Charged> {
+        // What the daemon charges is no packet's.
+        if self.is_ordered() {
+            return None;
+        }
         let code = newcomers::admit();
         if code == Reason::NotAdmitted as u32 {
             Some(Charged::NOT_ADMITTED)
@@ -144,38 +168,38 @@ impl State for Held {
 
     #[inline(always)]
     fn make_known(&self) {
-        newcomers::make_source_known(0);
+        self.mark(0);
     }
 
     #[inline(always)]
     fn make_armed(&self) {
-        if let Some(pending) = maps::pending() {
-            newcomers::make_source_known(newcomers::armed(pending.rule()));
+        if let Some(pending) = self.pending() {
+            self.mark(newcomers::armed(pending.rule()));
         }
     }
 
     #[inline(always)]
     fn keep_charged(&self, position: usize, bucket: u64) {
-        if let Some(pending) = maps::pending() {
+        if let Some(pending) = self.pending() {
             pending.charged[position & (LIMITS_MAX - 1)] = bucket;
         }
     }
 
     #[inline(always)]
     fn charged(&self, position: usize) -> u64 {
-        maps::pending().map_or(0, |pending| pending.charged[position & (LIMITS_MAX - 1)])
+        self.pending().map_or(0, |pending| pending.charged[position & (LIMITS_MAX - 1)])
     }
 
     #[inline(always)]
     fn keep_suspected(&self, at: At) {
-        if let Some(pending) = maps::pending() {
+        if let Some(pending) = self.pending() {
             pending.suspect_at = at.0;
         }
     }
 
     #[inline(always)]
     fn suspected(&self) -> Option<At> {
-        match maps::pending()?.suspect_at {
+        match self.pending()?.suspect_at {
             0 => None,
             at => Some(At(at)),
         }
@@ -252,7 +276,7 @@ impl State for Held {
 
     #[inline(always)]
     fn remember(&self, at: At, amount: u64) -> Charged {
-        Charged(remember(at.0, amount))
+        Charged(if self.is_ordered() { remember_as_ordered(at.0, amount) } else { remember(at.0, amount) })
     }
 
     #[inline(always)]
@@ -288,13 +312,13 @@ impl State for Held {
 
 /// Has the verifier walk a step once, wherever it is called from: its stack is free again when the next is called.
 macro_rules! steps {
-    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $result:ty, or $otherwise:expr, $held:ident => $step:expr;)*) => {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $result:ty, or $otherwise:expr, $held:ident of $work:expr => $step:expr;)*) => {
         $(
             $(#[$doc])*
             #[unsafe(no_mangle)]
             #[inline(never)]
             pub(crate) extern "C" fn $name($($argument: $type),*) -> $result {
-                let Some($held) = Held::current() else { return $otherwise };
+                let Some($held) = Held::of($work) else { return $otherwise };
                 $step
             }
         )*
@@ -306,33 +330,39 @@ const DONE: u32 = 0;
 
 steps! {
     /// [`hold::hold_plain`]; a reason's code.
-    hold_plain() -> u32, or Reason::InternalError as u32, held => hold::hold_plain(held) as u32;
+    hold_plain() -> u32, or Reason::InternalError as u32, held of Work::PACKET => hold::hold_plain(held) as u32;
     /// [`hold::is_banned`].
-    is_banned() -> u32, or 0, held => hold::is_banned(held) as u32;
+    is_banned() -> u32, or 0, held of Work::PACKET => hold::is_banned(held) as u32;
     /// [`hold::note_let_in`].
-    note_let_in() -> u32, or DONE, held => { hold::note_let_in(held); DONE };
+    note_let_in() -> u32, or DONE, held of Work::PACKET => { hold::note_let_in(held); DONE };
     /// [`hold::look`], of a [`Cost`]; a [`Look`].
-    look(cost: u64) -> u32, or Look::of(Reason::InternalError).0, held => hold::look(held, Cost::from_word(cost)).0;
+    look(cost: u64) -> u32, or Look::of(Reason::InternalError).0, held of Work::PACKET => hold::look(held, Cost::from_word(cost)).0;
     /// [`hold::charge_all`]; a reason's code.
-    charge_all() -> u32, or Reason::InternalError as u32, held => hold::charge_all(held) as u32;
+    charge_all() -> u32, or Reason::InternalError as u32, held of Work::PACKET => hold::charge_all(held) as u32;
     /// [`hold::charge_shadows`].
-    charge_shadows() -> u32, or DONE, held => { hold::charge_shadows(held); DONE };
+    charge_shadows() -> u32, or DONE, held of Work::PACKET => { hold::charge_shadows(held); DONE };
     /// [`hold::charge`], of an [`At`]; a [`Charged`].
-    charge(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held => hold::charge(held, At(at), amount).0;
+    charge(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::PACKET => hold::charge(held, At(at), amount).0;
     /// [`hold::remember`], likewise.
-    remember(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held => hold::remember(held, At(at), amount).0;
+    remember(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::PACKET => hold::remember(held, At(at), amount).0;
     /// [`hold::refund`], of an [`At`].
-    refund(at: u32, amount: u64, bucket: u64) -> u32, or DONE, held => { hold::refund(held, At(at), amount, bucket); DONE };
+    refund(at: u32, amount: u64, bucket: u64) -> u32, or DONE, held of Work::PACKET => { hold::refund(held, At(at), amount, bucket); DONE };
     /// [`hold::count_refusal`], likewise.
-    count_refusal(at: u32) -> u32, or DONE, held => { hold::count_refusal(held, At(at)); DONE };
+    count_refusal(at: u32) -> u32, or DONE, held of Work::PACKET => { hold::count_refusal(held, At(at)); DONE };
     /// [`hold::note_refusal`], likewise.
-    note_refusal(at: u32) -> u32, or DONE, held => { hold::note_refusal(held, At(at)); DONE };
+    note_refusal(at: u32) -> u32, or DONE, held of Work::PACKET => { hold::note_refusal(held, At(at)); DONE };
     /// [`hold::suspect`], likewise.
-    suspect(at: u32) -> u32, or DONE, held => { hold::suspect(held, At(at)); DONE };
+    suspect(at: u32) -> u32, or DONE, held of Work::PACKET => { hold::suspect(held, At(at)); DONE };
     /// [`hold::note_ban`].
-    note_ban() -> u32, or DONE, held => { hold::note_ban(held); DONE };
+    note_ban() -> u32, or DONE, held of Work::PACKET => { hold::note_ban(held); DONE };
     /// [`hold::ban_source`].
-    ban_source(how: u32) -> u32, or DONE, held => { hold::ban_source(held, how); DONE };
+    ban_source(how: u32) -> u32, or DONE, held of Work::PACKET => { hold::ban_source(held, how); DONE };
+    /// [`charge`], of an order.
+    charge_as_ordered(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::ORDER => hold::charge(held, At(at), amount).0;
+    /// [`remember`], likewise.
+    remember_as_ordered(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::ORDER => hold::remember(held, At(at), amount).0;
+    /// [`ban_source`], likewise.
+    ban_as_ordered(how: u32) -> u32, or DONE, held of Work::ORDER => { hold::ban_source(held, how); DONE };
     /// [`hold::prove`].
-    prove() -> u32, or DONE, held => { hold::prove(held); DONE };
+    prove() -> u32, or DONE, held of Work::PACKET => { hold::prove(held); DONE };
 }

@@ -80,7 +80,7 @@ static NEW_SOURCES: Array<u64> = Array::with_max_entries(ROWS_MAX as u32, 0);
 #[map]
 static SEEN: PerCpuArray<Seen> = PerCpuArray::with_max_entries(1, 0);
 #[map]
-static PENDING: PerCpuArray<Pending> = PerCpuArray::with_max_entries(1, 0);
+static PENDING: PerCpuArray<Pending> = PerCpuArray::with_max_entries(Work::PLACES, 0);
 #[map]
 static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(COUNTERS_LEN as u32, 0);
 #[map]
@@ -90,7 +90,7 @@ static BANS_BEGUN: PerCpuArray<u64> = PerCpuArray::with_max_entries(ROWS_MAX as 
 #[map]
 static CHARGE_ORDER: Array<ChargeOrder> = Array::with_max_entries(1, 0);
 #[map]
-static SCRATCH: PerCpuArray<Source> = PerCpuArray::with_max_entries(1, 0);
+static SCRATCH: PerCpuArray<Source> = PerCpuArray::with_max_entries(Work::PLACES, 0);
 #[map]
 static READ_IN_TICK: PerCpuArray<ReadInTick> = PerCpuArray::with_max_entries(1, 0);
 #[map]
@@ -266,7 +266,7 @@ mod sources;
 
 pub(crate) use counts::{count, count_ban, fault};
 pub(crate) use newcomers::{Marked, admission, is_marked, is_unlisted, lets_in, make_marked, note_unlisted};
-pub(crate) use passing::{NoPacket, Pending, Seen, pending, place, seen, to_see};
+pub(crate) use passing::{NoPacket, Pending, Seen, Work, pending, pending_of, place, seen, to_see};
 pub(crate) use refused::{Refusal, may_be_noted, note_refused, refused};
 pub(crate) use sockets::standing_of;
 pub(crate) use sources::{BanRef, Of, SourceRef};

@@ -2,7 +2,7 @@
 
 use ratelimit_common::admission::Mark;
 use ratelimit_common::hold::Excuse;
-use ratelimit_common::layout::{CHARGE_GENERATION, Config, Rule};
+use ratelimit_common::layout::{Config, Rule};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 
@@ -56,10 +56,6 @@ pub(crate) extern "C" fn admit() -> u32 {
     let (Some(pending), Some(admission)) = (maps::pending(), maps::admission()) else {
         return Reason::WithinLimit as u32;
     };
-    // What the daemon charges is no packet's.
-    if pending.generation() == CHARGE_GENERATION {
-        return Reason::WithinLimit as u32;
-    }
     let Some(config) = maps::config(pending.generation()) else { return Reason::WithinLimit as u32 };
     let rule = maps::rule(config, pending.rule());
     let now = Clock::new(config.wall_offset_ns).coarse();
@@ -76,15 +72,6 @@ pub(crate) extern "C" fn admit() -> u32 {
     }
     admission.insert(config.insertions_max, config.insertions_free);
     Reason::WithinLimit as u32
-}
-
-/// Notes that the source of the packet at hand is known, or that what it differs from by this is.
-#[inline(always)]
-pub(crate) fn make_source_known(by: u64) {
-    if let Some(pending) = maps::pending() {
-        let [high, low] = pending.of.words;
-        let _always_zero = make_known(high, low ^ by, pending.generation());
-    }
 }
 
 /// Notes that what has these words is known. Returns 0.

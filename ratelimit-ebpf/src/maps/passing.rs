@@ -390,10 +390,26 @@ mod pending_is {
     pub(super) const FLOW_V6: u32 = 3;
 }
 
+/// What a CPU is at: a packet, or an order of the daemon's, which a packet may interrupt. Each has a place of its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Work(pub(super) u32);
+
+impl Work {
+    pub(crate) const PACKET: Self = Self(0);
+    pub(crate) const ORDER: Self = Self(1);
+    pub(super) const PLACES: u32 = 2;
+}
+
 /// Room for what this packet leaves behind.
 #[inline(always)]
 pub(crate) fn pending() -> Option<&'static mut Pending> {
-    let Some(pending) = PENDING.get_ptr_mut(0) else {
+    pending_of(Work::PACKET)
+}
+
+/// Likewise, of a packet or an order.
+#[inline(always)]
+pub(crate) fn pending_of(work: Work) -> Option<&'static mut Pending> {
+    let Some(pending) = PENDING.get_ptr_mut(work.0) else {
         fault(Fault::PendingLookup);
         return None;
     };

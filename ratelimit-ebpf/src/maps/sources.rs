@@ -13,7 +13,7 @@ use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
 use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::window::{self, CELLS, Cells};
 
-use super::{BANS_V4, BANS_V6, BANS_V6_WIDE, SCRATCH, SOURCES_V4, SOURCES_V6, SOURCES_V6_WIDE, fault, inserted};
+use super::{BANS_V4, BANS_V6, BANS_V6_WIDE, SCRATCH, SOURCES_V4, SOURCES_V6, SOURCES_V6_WIDE, Work, fault, inserted};
 use crate::packet::forget;
 
 /// A source, as the maps have it: part of what is kept of a packet.
@@ -108,10 +108,10 @@ impl Of {
         inserted(result, self.fault([Fault::BansV4Insert, Fault::BansV6Insert, Fault::BansV6WideInsert]))
     }
 
-    /// Remembers it. Never an update: an existing entry stays as it is.
+    /// Remembers it, by way of the room for this work. Never an update: an existing entry stays as it is.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, slot: u32, open: impl FnOnce(&mut [u64; CELLS]) -> bool) -> Inserted {
-        let Some(first) = scratch() else { return Inserted::Refused };
+    pub(crate) fn insert(&mut self, at: Work, slot: u32, open: impl FnOnce(&mut [u64; CELLS]) -> bool) -> Inserted {
+        let Some(first) = scratch(at) else { return Inserted::Refused };
         if !open(&mut first.cells) {
             return Inserted::Nothing;
         }
@@ -155,8 +155,8 @@ pub(super) fn ban_of(is_ipv6: bool, prefix: u64, slot: u32) -> Option<BanRef> {
 
 /// Room for one source, which would be a seventh of the stack. This CPU's, and nothing of it outlasts a packet.
 #[inline(always)]
-fn scratch() -> Option<&'static mut Source> {
-    let Some(source) = SCRATCH.get_ptr_mut(0) else {
+fn scratch(at: Work) -> Option<&'static mut Source> {
+    let Some(source) = SCRATCH.get_ptr_mut(at.0) else {
         fault(Fault::ScratchLookup);
         return None;
     };
@@ -302,18 +302,15 @@ mod out_of_line {
         now: u64,
         amount: u64,
     ) -> u64 {
-        // SAFETY: a limit of a rule, which lives as long as its map.
-        let (Some(source), Some(limit)) = (SourceRef::new(source), unsafe { limit.as_ref() }) else {
-            return Charged::NOT_REMEMBERED.0;
-        };
+        let Some((source, limit)) = at(source, limit) else { return Charged::NOT_REMEMBERED.0 };
         charge(source, limit, Side::from_code(side), Nanos(now), amount).0
     }
 
     #[unsafe(no_mangle)]
     #[inline(never)]
     pub(super) extern "C" fn settle_window(source: *mut Source, limit: *const Limit, bucket: u64) -> u32 {
-        if let (Some(source), Some(limit)) = (SourceRef::new(source), held(limit, Side::Unproven as u32)) {
-            let _newest = window::settle(&source, limit, BucketIndex(bucket));
+        if let Some((source, limit)) = at(source, limit) {
+            let _newest = window::settle(&source, limit.arithmetic(Side::Unproven), BucketIndex(bucket));
         }
         0
     }
@@ -327,8 +324,8 @@ mod out_of_line {
         bucket: u64,
         least: u64,
     ) -> u64 {
-        let (Some(source), Some(limit)) = (SourceRef::new(source), held(limit, side)) else { return bucket };
-        window::full_until(&source, limit, BucketIndex(bucket), least).0
+        let Some((source, limit)) = at(source, limit) else { return bucket };
+        window::full_until(&source, limit.arithmetic(Side::from_code(side)), BucketIndex(bucket), least).0
     }
 
     #[unsafe(no_mangle)]
@@ -340,8 +337,7 @@ mod out_of_line {
         now: u64,
         amount: u64,
     ) -> u32 {
-        // SAFETY: a limit of a rule, which lives as long as its map.
-        let (Some(source), Some(limit)) = (SourceRef::new(source), unsafe { limit.as_ref() }) else { return 1 };
+        let Some((source, limit)) = at(source, limit) else { return 1 };
         window_has_room(source, limit, Side::from_code(side), Nanos(now), amount) as u32
     }
 
@@ -354,15 +350,14 @@ mod out_of_line {
         now: u64,
         amount: u64,
     ) -> u32 {
-        // SAFETY: a limit of a rule, which lives as long as its map.
-        let (Some(source), Some(limit)) = (SourceRef::new(source), unsafe { limit.as_ref() }) else { return 1 };
+        let Some((source, limit)) = at(source, limit) else { return 1 };
         window_lets_through(source, limit, Side::from_code(side), Nanos(now), amount) as u32
     }
 
     #[inline(always)]
-    fn held(limit: *const Limit, side: u32) -> Option<window::Limit> {
+    fn at(source: *mut Source, limit: *const Limit) -> Option<(SourceRef, &'static Limit)> {
         // SAFETY: a limit of a rule, which lives as long as its map.
-        unsafe { limit.as_ref() }.map(|limit| limit.arithmetic(Side::from_code(side)))
+        Some((SourceRef::new(source)?, unsafe { limit.as_ref() }?))
     }
 }
 

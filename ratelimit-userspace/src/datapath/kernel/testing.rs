@@ -1,9 +1,10 @@
 //! Running the program on made-up frames, without an interface (`BPF_PROG_TEST_RUN`).
 
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use anyhow::Context as _;
-use aya::maps::HashMap;
+use anyhow::{Context as _, anyhow};
+use aya::maps::{HashMap, Map};
 use aya::programs::Xdp;
 use aya::programs::xdp::XdpMode;
 use aya::{Ebpf, TestRun as _, TestRunOptions};
@@ -14,7 +15,7 @@ use ratelimit_common::time::Nanos;
 
 use super::attach::Slot;
 use super::{Kernel, interface, map_ref, program};
-use crate::datapath::{Datapath as _, DatapathError};
+use crate::datapath::{Datapath as _, DatapathError, batch};
 
 /// What a run came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +111,28 @@ impl Kernel {
         let connections = self.entries::<{ size_of::<ConversationKeyV4>() }, CONNECTION>(map::CONVERSATIONS_V4)?
             + self.entries::<{ size_of::<ConversationKeyV6>() }, CONNECTION>(map::CONVERSATIONS_V6)?;
         Ok([flows, connections])
+    }
+
+    /// What is kept of packets while they are judged: the bytes of each CPU.
+    ///
+    /// # Errors
+    /// Where the map cannot be read.
+    pub fn kept_of_packets(&self) -> Result<Vec<u8>, DatapathError> {
+        const OF_A_PACKET: [u8; 4] = [0; 4];
+        let Map::PerCpuArray(data) = map_ref(&self.ebpf, map::PENDING)? else {
+            return Err(anyhow!("{} is no array of each CPU's", map::PENDING).into());
+        };
+        let info = data.info().context("ask what the map is")?;
+        let cpus = aya::util::nr_cpus().map_err(|(file, error)| anyhow!("read {file}: {error}"))?;
+        let value_len = (info.value_size() as usize).next_multiple_of(8) * cpus;
+        let mut kept = Vec::new();
+        batch::visit(data.fd().as_fd(), OF_A_PACKET.len(), value_len, info.max_entries(), |key, value| {
+            if key == OF_A_PACKET {
+                kept.extend_from_slice(value);
+            }
+        })
+        .with_context(|| format!("read {}", map::PENDING))?;
+        Ok(kept)
     }
 
     fn entries<const KEY: usize, const VALUE: usize>(&self, name: &'static str) -> Result<usize, DatapathError> {
