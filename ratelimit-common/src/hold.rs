@@ -13,9 +13,11 @@ use crate::verdict::{Action, Reason};
 use crate::window::{self, Cells, Charge};
 use cost::refusal;
 
+mod alone;
 mod cost;
 mod state;
 
+pub use alone::Alone;
 pub use cost::{At, Charged, Cost, Look, by, is};
 pub use state::{Banned, Excuse, Inserted, State, Window};
 
@@ -81,7 +83,7 @@ fn hold_all<S: State>(state: S) -> Reason {
     if rule.bans.steps_len != 0 && state.is_banned() {
         look = Look::of(Reason::Banned);
     }
-    // Where everything is refused of whoever is over the limit, that is what proves nothing too.
+    // Where everything is refused of a source over its limit, that is what proves nothing too.
     if look.is(Reason::NotCounted) && rule.refuse_all != 0 && !cost.has(is::PROVEN) {
         look = state.look(Cost::GLANCE);
     }
@@ -135,7 +137,7 @@ pub fn is_banned<S: State>(state: S) -> bool {
     }
 }
 
-/// Notes that the source was let in after its ban, if it was banned.
+/// Notes that the source was admitted after its ban, if it was banned.
 #[inline(always)]
 pub fn note_let_in<S: State>(state: S) {
     if let Some(ban) = state.ban() {
@@ -183,14 +185,14 @@ pub fn look<S: State>(state: S, cost: Cost) -> Look {
     Look::of(reason)
 }
 
-/// Why the packet is not looked at, if it is not: nobody knows its source, and too many are new.
+/// Why the packet is not looked at, if it is not: its source is new, and too many are.
 #[inline(always)]
 fn turned_away<S: State>(state: S, excuse: Excuse) -> Option<Reason> {
     if state.asks_who_is_new() { state.turned_away(excuse) } else { None }
 }
 
-/// Why nobody asks if its source is known: it was asked already; or what proves its sender is no part of a flood, and what fits no window gets
-/// none.
+/// Why it is not asked whether its source is known: it was asked already; or what proves its sender is no part of a flood, and what fits no
+/// window gets none.
 #[inline(always)]
 const fn excuse(most: u64, amount: u64, cost: Cost) -> Excuse {
     if cost.has(is::ASKED) {
@@ -224,11 +226,7 @@ fn time_to_look_at<S: State>(state: S, limit: &layout::Limit) -> Nanos {
 #[inline(always)]
 pub fn charge_all<S: State>(state: S) -> Reason {
     let (rule, cost) = (state.rule(), state.cost());
-    for position in 0..LIMITS_MAX {
-        // Bucket 0 is none.
-        state.keep_charged(position, 0);
-    }
-    let mut reason = Reason::WithinLimit;
+    let (mut reason, mut refused_by) = (Reason::WithinLimit, 0);
     for (position, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
         if position >= rule.limits_len as usize {
             break;
@@ -238,9 +236,8 @@ pub fn charge_all<S: State>(state: S) -> Reason {
             continue;
         }
         let charged = state.charge(At::new(position, side), amount);
-        if let Some(bucket) = charged.bucket() {
-            state.keep_charged(position, bucket);
-        }
+        // Bucket 0 is none.
+        state.keep_charged(position, charged.bucket().unwrap_or(0));
         reason = match of_charge(charged, side) {
             Some(Reason::OverLimit | Reason::Guard) if side == Side::Attempts => continue,
             Some(reason) => reason,
@@ -249,16 +246,17 @@ pub fn charge_all<S: State>(state: S) -> Reason {
         if let Reason::StateFull | Reason::NotAdmitted = reason {
             continue;
         }
+        refused_by = position;
         break;
     }
     if let Action::Drop = reason.action() {
         for (position, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
-            if position >= rule.limits_len as usize {
+            if position >= refused_by {
                 break;
             }
+            let (amount, side) = cost.of(limit);
             let bucket = state.charged(position);
-            if bucket != 0 {
-                let (amount, side) = cost.of(limit);
+            if amount != 0 && bucket != 0 {
                 state.refund(At::new(position, side), amount, bucket);
             }
         }
@@ -314,7 +312,7 @@ pub fn charge<S: State>(state: S, at: At, amount: u64) -> Charged {
                     window.settle_before(limit, BucketIndex(bucket));
                     continue;
                 }
-                // Whoever is charged often in a bucket was marked at its beginning: that lasts a turn, which is longer.
+                // A source that is charged often in a bucket was marked at its beginning: that lasts a turn, which is longer.
                 if charged.is_fresh() && charged.bucket().is_some() {
                     state.make_known();
                 }
@@ -375,7 +373,7 @@ pub fn window_has_room<W: Window>(window: W, limit: &layout::Limit, side: Side, 
     }
 }
 
-/// Whether one limit's window lets so much through, where everything is refused of whoever is over the limit.
+/// Whether one limit's window passes so much, where everything is refused of a source over its limit.
 #[inline(always)]
 pub fn window_lets_through<W: Window>(window: W, limit: &layout::Limit, side: Side, now: Nanos, amount: u64) -> bool {
     let (refusals, bucket) = (window.refusals(), now.bucket(limit.bucket_ns));

@@ -23,7 +23,10 @@ pub trait State: Copy {
     /// What the packet costs.
     fn cost(&self) -> Cost;
     /// Whether it is no packet at all: the daemon charges the source.
-    fn is_ordered(&self) -> bool;
+    #[inline(always)]
+    fn is_ordered(&self) -> bool {
+        false
+    }
 
     /// The time to charge at.
     fn precise(&self) -> Nanos;
@@ -57,24 +60,52 @@ pub trait State: Copy {
     fn keep_charged(&self, position: usize, bucket: u64);
     /// What was kept.
     fn charged(&self, position: usize) -> u64;
+    // What follows is of notes: where none are made, each packet is judged by its window, and to the same end.
+
     /// Keeps which limit says that the source has tried to connect too often.
-    fn keep_suspected(&self, at: At);
+    #[inline(always)]
+    fn keep_suspected(&self, at: At) {
+        let _ = at;
+    }
     /// What was kept.
-    fn suspected(&self) -> Option<At>;
+    #[inline(always)]
+    fn suspected(&self) -> Option<At> {
+        None
+    }
 
     /// Whether the limit, once it has no room for one more in the window that refused the packet, refuses each packet like that until it
     /// has, and nothing else is done with those.
-    fn is_refusal_lasting(&self, limit: &Limit) -> bool;
+    #[inline(always)]
+    fn is_refusal_lasting(&self, limit: &Limit) -> bool {
+        let _ = limit;
+        false
+    }
     /// The least that a packet like this takes of the limit: where there is room for less, there is none.
-    fn least(&self, limit: &Limit) -> u64;
+    #[inline(always)]
+    fn least(&self, limit: &Limit) -> u64 {
+        let _ = limit;
+        1
+    }
     /// Notes until when the window or ban in this slot refuses packets like this; or those of them that prove nothing.
-    fn note(&self, slot: u32, until_ns: u64, reason: Reason, is_unproven: bool);
+    #[inline(always)]
+    fn note(&self, slot: u32, until_ns: u64, reason: Reason, is_unproven: bool) {
+        let _ = (slot, until_ns, reason, is_unproven);
+    }
     /// Notes until when no segment of the packet's connection is judged again; 0 is a moment. Of those that prove nothing, or of all.
-    fn note_connection(&self, slot: u32, until_ns: u64, is_unproven: bool);
+    #[inline(always)]
+    fn note_connection(&self, slot: u32, until_ns: u64, is_unproven: bool) {
+        let _ = (slot, until_ns, is_unproven);
+    }
     /// Whether it is not noted yet that the source is suspect, and can be.
-    fn may_note_suspect(&self) -> bool;
+    #[inline(always)]
+    fn may_note_suspect(&self) -> bool {
+        false
+    }
     /// Notes until when each connection that the source completes is counted.
-    fn note_suspect(&self, slot: u32, until_ns: u64);
+    #[inline(always)]
+    fn note_suspect(&self, slot: u32, until_ns: u64) {
+        let _ = (slot, until_ns);
+    }
 
     /// [`super::hold_plain`].
     #[inline(always)]
@@ -205,7 +236,7 @@ pub trait Banned: Copy {
     fn until(&self) -> Nanos;
     /// What it is. A copy: of what other CPUs change meanwhile, the end alone decides anything.
     fn read(&self) -> Ban;
-    /// Notes that the source was let in after it.
+    /// Notes that the source was admitted after it.
     fn note_let_in(&self);
     /// Counts packets that it dropped.
     fn count_dropped(&self, packets: u64);

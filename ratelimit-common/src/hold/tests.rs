@@ -5,68 +5,17 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::layout::{BAN_STEPS_MAX, Limit};
-use crate::refusals::Refusals;
 use crate::time::SECOND_NS;
 use crate::window::CELLS;
 
 const NOW: Nanos = Nanos(1_767_261_600 * SECOND_NS);
-
-/// A window in memory.
-#[derive(Default)]
-struct Kept {
-    cells: [Cell<u64>; CELLS],
-    refused: Cell<Refusals>,
-}
-
-impl Cells for &'static Kept {
-    fn load(&self, index: usize) -> u64 {
-        self.cells.load(index)
-    }
-
-    fn compare_exchange(&self, index: usize, current: u64, new: u64) -> bool {
-        self.cells.compare_exchange(index, current, new)
-    }
-}
-
-impl Window for &'static Kept {
-    fn refusals(&self) -> Refusals {
-        self.refused.get()
-    }
-
-    fn count_refused(&self, bucket: BucketIndex) {
-        self.refused.set(self.refused.get().and_one_in(bucket));
-    }
-}
-
-impl Banned for &'static Cell<Ban> {
-    fn until(&self) -> Nanos {
-        Nanos(self.get().until_ns)
-    }
-
-    fn read(&self) -> Ban {
-        self.get()
-    }
-
-    fn note_let_in(&self) {
-        self.set(Ban { let_in: 1, ..self.get() });
-    }
-
-    fn count_dropped(&self, packets: u64) {
-        self.set(Ban { dropped: self.get().dropped + packets, ..self.get() });
-    }
-
-    fn replace(&self, _: &Ban, next: &Ban) -> bool {
-        self.set(*next);
-        true
-    }
-}
 
 /// One source, in memory.
 struct Memory {
     rule: Rule,
     cost: Cell<Cost>,
     now: Cell<Nanos>,
-    windows: RefCell<BTreeMap<u32, &'static Kept>>,
+    windows: RefCell<BTreeMap<u32, &'static Alone>>,
     ban: Cell<Option<&'static Cell<Ban>>>,
     charged: [Cell<u64>; LIMITS_MAX],
     /// Whether a source that has no window is kept out.
@@ -75,7 +24,7 @@ struct Memory {
 }
 
 impl State for &Memory {
-    type Window = &'static Kept;
+    type Window = &'static Alone;
     type Ban = &'static Cell<Ban>;
 
     fn rule(&self) -> &Rule {
@@ -86,10 +35,6 @@ impl State for &Memory {
         self.cost.get()
     }
 
-    fn is_ordered(&self) -> bool {
-        false
-    }
-
     fn precise(&self) -> Nanos {
         self.now.get()
     }
@@ -98,7 +43,7 @@ impl State for &Memory {
         self.now.get()
     }
 
-    fn window(&self, slot: u32) -> Option<&'static Kept> {
+    fn window(&self, slot: u32) -> Option<&'static Alone> {
         self.windows.borrow().get(&slot).copied()
     }
 
@@ -107,7 +52,7 @@ impl State for &Memory {
         if !open(&mut cells) {
             return Inserted::Nothing;
         }
-        let kept = Kept { cells: cells.map(Cell::new), ..Kept::default() };
+        let kept = Alone { cells: cells.map(Cell::new), ..Alone::default() };
         self.windows.borrow_mut().insert(slot, Box::leak(Box::new(kept)));
         Inserted::New
     }
@@ -148,30 +93,6 @@ impl State for &Memory {
     fn charged(&self, position: usize) -> u64 {
         self.charged[position].get()
     }
-
-    fn keep_suspected(&self, _: At) {}
-
-    fn suspected(&self) -> Option<At> {
-        None
-    }
-
-    fn is_refusal_lasting(&self, _: &Limit) -> bool {
-        false
-    }
-
-    fn least(&self, _: &Limit) -> u64 {
-        1
-    }
-
-    fn note(&self, _: u32, _: u64, _: Reason, _: bool) {}
-
-    fn note_connection(&self, _: u32, _: u64, _: bool) {}
-
-    fn may_note_suspect(&self) -> bool {
-        false
-    }
-
-    fn note_suspect(&self, _: u32, _: u64) {}
 }
 
 fn limit(slot: u32, unit: Unit, amount: u64) -> Limit {
@@ -221,7 +142,7 @@ impl Memory {
         self.window_of(limit.slot).map_or(0, |kept| window::used(&kept, arithmetic, NOW.bucket(limit.bucket_ns)))
     }
 
-    fn window_of(&self, slot: u32) -> Option<&'static Kept> {
+    fn window_of(&self, slot: u32) -> Option<&'static Alone> {
         (&self).window(slot)
     }
 }

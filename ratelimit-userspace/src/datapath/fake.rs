@@ -12,18 +12,17 @@ use anyhow::anyhow;
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
 use ratelimit_common::hold::{Cost, is};
-use ratelimit_common::layout::{self, Fault, SOURCES_CAPACITY, Source, Tally};
+use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally};
 use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_common::window::{self, Charge};
 
-use super::encode;
 use super::{
     Ban, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading, Tallies, Trial, XdpMode,
 };
 use crate::config::OnExit;
 use crate::desired::{self, Grant, Limit, Mode, Policy, Rule};
-use crate::memory::Sources;
+use crate::memory::{self, Sources};
 
 /// When a fake begins: 2026-01-01T10:00:00Z.
 pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
@@ -500,9 +499,7 @@ impl World {
             Some(Grant::Exempt) => Reason::Exempt,
             Some(Grant::Denied) => Reason::Denied,
             None => {
-                // Whatever comes is proven here, and nobody forges anything.
-                let encoded = layout::Rule { proof: 0, guard: 0, ..encode::rule(rule).ok()? };
-                let held = self.sources.hold(policy.client(packet.source), &encoded, packet.cost(), now);
+                let held = self.sources.hold(policy.client(packet.source), &memory::rule(rule)?, packet.cost(), now);
                 if held.has_banned {
                     *self.bans_begun.entry(index).or_default() += 1;
                 }

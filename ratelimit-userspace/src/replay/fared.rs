@@ -4,14 +4,13 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use ratelimit_common::hold::{self, Cost};
+use ratelimit_common::hold::Cost;
 use ratelimit_common::layout::{self, Unit};
 use ratelimit_common::packet::Target;
 use ratelimit_common::time::Nanos;
 
-use crate::datapath::encode;
 use crate::desired::{Limit, Policy, Ports, Protocol, QuicPorts, Rule, Unparsable};
-use crate::memory::Sources;
+use crate::memory::{self, Sources};
 
 /// Sources that are judged; of more, only how much came from them is told. // 2^20 x (64 + 40 B a limit and ~100 B) = 214 MB
 const SOURCES_MAX: usize = 1 << 20;
@@ -43,14 +42,8 @@ pub(super) struct Judge {
 impl Judge {
     pub(super) fn new(policy: &Policy) -> Option<Self> {
         let rule = policy.rules.first()?.clone();
-        // As in a dry run, which bans nobody; and nobody forges a capture.
-        let encoded = layout::Rule {
-            bans: ratelimit_common::ban::Rule::default(),
-            proof: 0,
-            guard: 0,
-            ..encode::rule(&rule).ok()?
-        };
-        let encoded = layout::Rule { is_plain: hold::is_plain(&encoded).into(), ..encoded };
+        // As in a dry run, which bans no source.
+        let encoded = memory::rule(&Rule { bans: None, ..rule.clone() })?;
         Some(Self {
             policy: policy.clone(),
             rule,

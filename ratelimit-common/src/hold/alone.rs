@@ -1,0 +1,61 @@
+//! A window and a ban that one thread alone has: for a [`State`](super::State) in memory.
+
+use core::cell::Cell;
+
+use super::{Banned, Window};
+use crate::ban::Ban;
+use crate::refusals::Refusals;
+use crate::time::{BucketIndex, Nanos};
+use crate::window::{CELLS, Cells};
+
+/// A window.
+#[derive(Clone, Debug, Default)]
+pub struct Alone {
+    /// Its cells.
+    pub cells: [Cell<u64>; CELLS],
+    /// What it has refused.
+    pub refused: Cell<Refusals>,
+}
+
+impl Cells for &Alone {
+    fn load(&self, index: usize) -> u64 {
+        self.cells.load(index)
+    }
+
+    fn compare_exchange(&self, index: usize, current: u64, new: u64) -> bool {
+        self.cells.compare_exchange(index, current, new)
+    }
+}
+
+impl Window for &Alone {
+    fn refusals(&self) -> Refusals {
+        self.refused.get()
+    }
+
+    fn count_refused(&self, bucket: BucketIndex) {
+        self.refused.set(self.refused.get().and_one_in(bucket));
+    }
+}
+
+impl Banned for &Cell<Ban> {
+    fn until(&self) -> Nanos {
+        Nanos(self.get().until_ns)
+    }
+
+    fn read(&self) -> Ban {
+        self.get()
+    }
+
+    fn note_let_in(&self) {
+        self.set(Ban { let_in: 1, ..self.get() });
+    }
+
+    fn count_dropped(&self, packets: u64) {
+        self.set(Ban { dropped: self.get().dropped.saturating_add(packets), ..self.get() });
+    }
+
+    fn replace(&self, _: &Ban, next: &Ban) -> bool {
+        self.set(*next);
+        true
+    }
+}
