@@ -29,7 +29,7 @@ impl HashKey {
     }
 }
 
-/// A function of its own in the kernel, where its words would take half of the stack of whoever calls it.
+/// A function of its own in the kernel, where its words would take half of its caller's stack.
 #[cfg_attr(target_arch = "bpf", inline(never))]
 #[cfg_attr(not(target_arch = "bpf"), inline(always))]
 const fn sip_1_3(k0: u64, k1: u64, a: u64, b: u64) -> u64 {

@@ -114,7 +114,7 @@ fn hold_all<S: State>(state: S) -> Reason {
         let established = if cost.has(is::ESTABLISHED) { by::ESTABLISHED } else { 0 };
         state.ban_source(look.at().0 | established);
     }
-    // Whatever the limits say: what a wider one would let through counts too.
+    // Whatever the limits say: what a wider one would pass counts too.
     if rule.shadows_len != 0 && !matches!(reason, Reason::Banned) {
         if look.is(Reason::NotCounted) {
             // What only these count is drawn for this packet too, and not admitted by what was drawn for another.

@@ -38,7 +38,7 @@ pub(crate) fn keep_cost(frame: &XdpFrame, pending: &mut Pending, rule: &Rule) ->
     } else {
         Proof::NONE
     };
-    // Some of it the server may read elsewhere, or not at all, so nobody knows what the rest is. No client of the web sends such.
+    // Some of it the server may read elsewhere, or not at all, so what the rest is cannot be told. No client of the web sends such.
     if may_ask && rule.guard != 0 && seen.segment().is_urgent != 0 {
         return Err(Reason::Guard);
     }

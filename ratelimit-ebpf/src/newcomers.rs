@@ -15,7 +15,7 @@ pub(crate) fn are_asked_for(rule: &Rule) -> bool {
     rule.new_sources != 0 || maps::admission().is_some_and(|admission| admission.is_pressed())
 }
 
-/// Whether the packet at hand is not looked at, because nobody knows its source and too many are new: a [`Reason`]'s code, that of
+/// Whether the packet at hand is not looked at, because its source is new and too many are: a [`Reason`]'s code, that of
 /// `WithinLimit` where it is looked at. Nothing is asked of a packet that has an [`Excuse`]. A function of its own, for the verifier.
 #[unsafe(no_mangle)]
 #[inline(never)]

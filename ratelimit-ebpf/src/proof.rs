@@ -127,7 +127,7 @@ extern "C" fn refused_segment(ctx: *mut xdp_md, generation: u32, source: u64, wh
     if let Some(term) = maps::refused(config, connection, connection.source, now) {
         return term.word();
     }
-    // Who forges requests from all ports has each be one that is looked up; else he has the first request of whoever connects from one wait.
+    // Who forges requests from all ports has each be one that is looked up; else he has the first request of a client that connects from one wait.
     let unproven = connection.of_unproven_requests();
     if maps::may_be_noted(config, unproven, unproven.source) { LOOK_UP } else { found }
 }

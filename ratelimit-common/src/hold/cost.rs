@@ -151,7 +151,7 @@ impl Charged {
     pub const NOT_REMEMBERED: Self = Self(u64::MAX - 3);
     /// Nor is it to get one: it was not drawn.
     pub const NOT_ADMITTED: Self = Self(u64::MAX - 4);
-    /// Nor is it to get one: its rule has let in as many as it may.
+    /// Nor is it to get one: its rule has passed as many as it may.
     pub const NEW_SOURCE_BUDGET: Self = Self(u64::MAX - 5);
     /// With the number of a bucket: those before it have no final counts yet.
     const UNSETTLED: u64 = 1 << 62;

@@ -96,7 +96,7 @@ impl Head {
     }
 }
 
-/// Whether the frame is of another protocol than IP, at a glance: it has no tag either that IP may be behind.
+/// Whether the frame is of another protocol than IP, as its first bytes say: it has no tag either that IP may be behind.
 #[inline(always)]
 pub fn is_of_other_protocol<F: Frame>(frame: &F) -> bool {
     let Some(ether_type) = frame.bytes(offset_of!(EthHdr, ether_type)).map(u16::from_ne_bytes) else { return false };
