@@ -10,6 +10,7 @@
 //!
 //! Nothing is free without a bound: docs/COUNTING.md has each exception, and what it costs when a client abuses it.
 
+mod accounted;
 mod clear;
 mod http2;
 mod place;
@@ -18,6 +19,7 @@ mod search;
 mod tests;
 mod tls;
 
+pub use accounted::{ACCOUNTED_BYTES, SHORT_BYTES};
 use place::{FAR_BYTES, Place, passed};
 pub use search::{Found, Hit, Sought};
 pub use tls::{Moment, Record};
@@ -118,6 +120,8 @@ mod is {
     pub(super) const CUT: u16 = 8192;
     /// TLS: the header that was split began when the server had said nothing since the newest request; in a handshake, nothing at all.
     pub(super) const EARLY: u16 = 16_384;
+    /// The server had some of it when its newest segment was judged, or nobody tells: what it takes first is known.
+    pub(super) const TAKEN: u16 = 32_768;
 }
 
 /// What the server's TCP says of the connection, at the time of a segment. Sequence numbers in host order.
@@ -161,13 +165,6 @@ const LOST: u32 = u32::MAX;
 
 /// The answer that asks for the body: `HTTP/1.1 100 Continue` and an empty line. No answer to a request is as short.
 const CONTINUE_BYTES: u32 = 25;
-
-/// What is not counted is counted by the guard once in so many bytes. // 100 MB are 6 400
-pub const ACCOUNTED_BYTES: u32 = 1 << ACCOUNTED_SHIFT;
-const ACCOUNTED_SHIFT: u32 = 14;
-
-/// Segments with less payload are counted by the guard each.
-pub const SHORT_BYTES: u32 = 512;
 
 /// The part of a frame that is new to a conversation.
 #[derive(Clone, Copy, Debug, Default)]
@@ -224,8 +221,7 @@ pub struct Entered {
     /// One of [`late`].
     is_late: u8,
     /// 1: it is a guess what the connection speaks.
-    is_doubted: u8,
-    reserved: [u8; 3],
+    is_doubted: u32,
 }
 
 /// What a conversation asks of the frame besides its bytes. Where a verifier follows every path, each but [`Walk::repeat`] is a function
@@ -304,6 +300,9 @@ pub trait Step {
 /// client's own numbers where nobody knows.
 pub fn turn<F: Walk>(frame: &F, segment: &Segment, known: Option<Conversation>, peer: Option<Peer>) -> Turn {
     let mut newest = known.unwrap_or_default();
+    if newest.goes_on(segment) {
+        return Turn { requests: 0, is_unaccounted: false, newest };
+    }
     let requests = newest.turn(frame, segment, known.is_some(), peer);
     let is_unaccounted = requests == 0 && newest.is_unaccounted(segment, known.as_ref());
     Turn { requests, is_unaccounted, newest }
@@ -390,6 +389,10 @@ impl Conversation {
                 self.doubt(end);
             }
         }
+        self.is &= !is::TAKEN;
+        if !matches!(peer, Some(peer) if peer.is_first != 0) {
+            self.is |= is::TAKEN;
+        }
         if let Some(peer) = peer
             && peer.has_ended != 0
         {
@@ -405,8 +408,7 @@ impl Conversation {
             is: self.is & (is::CUT | is::EARLY),
             split_len: self.split_len,
             is_late,
-            is_doubted: (is_doubted || self.has(is::DOUBTED | is::UNSEEN)) as u8,
-            reserved: [0; 3],
+            is_doubted: (is_doubted || self.has(is::DOUBTED | is::UNSEEN)) as u32,
         })
     }
 
@@ -450,21 +452,6 @@ impl Conversation {
             self.speaks = speaks::HTTP2;
             self.lose();
         }
-    }
-
-    /// Whether the guard counts the segment by which it has come here from what was `known`, and which begins no request: each that is short,
-    /// or sent again, and of those by which a stream goes on one in [`ACCOUNTED_BYTES`]. None before the first request, where it is known what
-    /// that is: the server ends a handshake that goes on for long by itself.
-    #[inline(always)]
-    pub const fn is_unaccounted(&self, segment: &Segment, known: Option<&Self>) -> bool {
-        let goes_on = match known {
-            Some(known) => self.next != known.next,
-            None => true,
-        };
-        let end = segment.sequence.wrapping_add(segment.payload_bytes);
-        let is_one_in_many = segment.sequence >> ACCOUNTED_SHIFT != end >> ACCOUNTED_SHIFT;
-        let is_handshake = self.has(is::OPEN) && self.record_left != LOST;
-        (!goes_on || segment.payload_bytes < SHORT_BYTES || is_one_in_many) && !is_handshake
     }
 
     /// The conversation that begins with this segment, before it is judged.

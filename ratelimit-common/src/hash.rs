@@ -29,6 +29,16 @@ impl HashKey {
     }
 }
 
+impl HashKey {
+    /// A place for a word of 32 bits in a table that tells by the word itself whose it is: who does not know the key cannot choose whose place he
+    /// takes. // one multiplication
+    #[inline(always)]
+    pub const fn spread(self, word: u32) -> u64 {
+        let Self([k0, _]) = self;
+        (word as u64 ^ k0 >> 32).wrapping_mul(k0 | 1) >> 32
+    }
+}
+
 /// A function of its own in the kernel, where its words would take half of its caller's stack.
 #[cfg_attr(target_arch = "bpf", inline(never))]
 #[cfg_attr(not(target_arch = "bpf"), inline(always))]

@@ -8,7 +8,7 @@ use crate::ban::{self, Ban};
 use crate::gcra;
 use crate::layout::{self, LIMITS_MAX, Rule, Unit};
 use crate::proof::{Side, asks};
-use crate::time::{BucketIndex, Nanos};
+use crate::time::{BucketIndex, Nanos, SECOND_NS};
 use crate::verdict::{Action, Reason};
 use crate::window::{self, Cells, Charge};
 use cost::refusal;
@@ -42,14 +42,24 @@ pub fn ignores_acknowledgements(rule: &Rule) -> bool {
 /// Holds the source of the packet to the rule's limits.
 #[inline(always)]
 pub fn hold<S: State>(state: S) -> Reason {
-    let rule = state.rule();
+    let (rule, cost) = (state.rule(), state.cost());
     if rule.is_plain == 0 {
-        hold_all(state)
-    } else if state.cost().of(&rule.limits[0]).0 == 0 {
-        Reason::NotCounted
-    } else {
-        state.hold_plain()
+        return hold_all(state);
     }
+    let (amount, side) = cost.of(&rule.limits[0]);
+    if amount == 0 {
+        return Reason::NotCounted;
+    }
+    if cost.has(is::ASKED) || !state.asks_who_is_new() {
+        let charged = state.charge_at_once(At::new(0, side), amount);
+        if charged.bucket().is_some() {
+            if charged.is_fresh() {
+                state.make_known();
+            }
+            return Reason::WithinLimit;
+        }
+    }
+    state.hold_plain()
 }
 
 /// Charges the one limit of a plain rule, which counts the packet: what that says is the verdict.
@@ -338,6 +348,27 @@ pub fn charge<S: State>(state: S, at: At, amount: u64) -> Charged {
     Charged::CONTENDED
 }
 
+/// The most that the coarse clock is behind, with what a kernel may be late to count its timer's ticks. // it mends that after five of them
+const COARSE_BEHIND_NS: u64 = SECOND_NS / 4;
+
+/// Charges a window that is there, by the coarse clock where that is sure to be in the same bucket as the exact one, in one try:
+/// [`Charged::CONTENDED`] where that does not admit it. Then [`charge`] says what is so.
+#[inline(always)]
+pub fn charge_at_once<S: State>(state: S, at: At, amount: u64) -> Charged {
+    let Some(limit) = at.limit(state.rule()) else { return Charged::CONTENDED };
+    let now = state.coarse();
+    let bucket = now.bucket(limit.bucket_ns);
+    let since_ns = now.0.wrapping_sub(bucket.0.wrapping_mul(limit.bucket_ns));
+    if limit.is_gcra != 0 || since_ns.saturating_add(COARSE_BEHIND_NS) >= limit.bucket_ns {
+        return Charged::CONTENDED;
+    }
+    let Some(window) = state.window_here(at.slot(limit)) else { return Charged::CONTENDED };
+    match window::charge_within(&window, limit.arithmetic(at.side()), bucket, amount, 1) {
+        Charge::Admitted(bucket) => admitted(window, limit, bucket, amount),
+        Charge::Refused | Charge::Contended | Charge::Unsettled(_) => Charged::CONTENDED,
+    }
+}
+
 /// So many times what a charge takes is little for a bucket.
 const LITTLE: u64 = 8;
 
@@ -350,11 +381,7 @@ pub fn charge_window<W: Window>(window: W, limit: &layout::Limit, side: Side, no
         _ => gcra::charge(&window, limit.rate(side), now, amount),
     };
     match charge {
-        Charge::Admitted(bucket) => {
-            let little = amount.saturating_mul(LITTLE);
-            let is_fresh = limit.is_gcra != 0 || window::count_at(&window, limit.count_bits, bucket) <= little;
-            Charged::to(bucket.0, is_fresh)
-        }
+        Charge::Admitted(bucket) => admitted(window, limit, bucket, amount),
         Charge::Refused => {
             window.count_refused(bucket);
             Charged::REFUSED
@@ -362,6 +389,13 @@ pub fn charge_window<W: Window>(window: W, limit: &layout::Limit, side: Side, no
         Charge::Contended => Charged::CONTENDED,
         Charge::Unsettled(bucket) => Charged::unsettled(bucket.0),
     }
+}
+
+/// What a charge has come to that was admitted to this bucket.
+#[inline(always)]
+fn admitted<W: Window>(window: W, limit: &layout::Limit, bucket: BucketIndex, amount: u64) -> Charged {
+    let little = amount.saturating_mul(LITTLE);
+    Charged::to(bucket.0, limit.is_gcra != 0 || window::count_at(&window, limit.count_bits, bucket) <= little)
 }
 
 /// Whether one limit's window has room for so much.

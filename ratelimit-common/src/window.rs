@@ -275,8 +275,14 @@ const fn never_negative(bucket: BucketIndex) -> BucketIndex {
 /// than the limit in the window of the last of them.
 #[inline(always)]
 pub fn charge<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> Charge {
+    charge_within(cells, limit, now, amount, C::TRIES)
+}
+
+/// [`charge`], in so many tries.
+#[inline(always)]
+pub fn charge_within<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64, tries: usize) -> Charge {
     let mut bucket = never_negative(now);
-    for _ in 0..C::TRIES {
+    for _ in 0..tries {
         bucket = BucketIndex(cells.forget(bucket.0));
         let at = index(bucket);
         let word = cells.load(at);

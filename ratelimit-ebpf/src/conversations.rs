@@ -6,6 +6,8 @@ use ratelimit_common::conversation::{
     self, Conversation, Entered, Found, Fresh, Hit, Moment, Record, Sought, Step, Walk,
 };
 
+use ratelimit_common::packet::plain_segment;
+
 use crate::maps;
 use crate::packet::{self, XdpFrame};
 
@@ -36,6 +38,28 @@ impl Judged {
     pub(crate) const fn is_pending(self) -> bool {
         self.0 & CONTINUES == 0
     }
+}
+
+/// [`Conversation::goes_on`], of the segment that was seen at a glance, which has payload; 1 where it does, and its requests are not refused. Its
+/// connection is remembered there and then.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn goes_on(ctx: *mut xdp_md, generation: u32) -> u32 {
+    let (Some(config), Some(seen), Some(pending)) = (maps::config(generation), maps::seen(), maps::pending()) else {
+        return 0;
+    };
+    let context = XdpContext::new(ctx);
+    let source = seen.source();
+    let Some((destination, port, segment)) = plain_segment(&XdpFrame::new(&context), source, seen.ip_bytes()) else {
+        return 0;
+    };
+    let connection = pending.key().of_connection(config.seed, segment.source_port);
+    let unproven = connection.of_unproven_requests();
+    if [connection, unproven].into_iter().any(|key| maps::may_be_noted(config, key, key.source)) {
+        return 0;
+    }
+    pending.set_conversation(source, destination, segment.source_port, port);
+    pending.known_conversation().is_some_and(|known| known.goes_on(&segment)) as u32
 }
 
 /// Judges the segment that this frame is, by what its socket has said. Where it `passes` unless a request begins in it or the guard counts
@@ -73,14 +97,14 @@ pub(crate) fn of_syn(frame: &XdpFrame) -> Option<u32> {
 #[inline(never)]
 extern "C" fn recall() -> u32 {
     let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return 0 };
-    pending.set_conversation(seen);
+    pending.set_conversation(seen.source(), seen.destination(), seen.segment().source_port, seen.port());
     match pending.known_conversation() {
         Some(known) => {
-            pending.conversation = *known;
+            maps::copy(known, &mut pending.conversation);
             1
         }
         None => {
-            pending.conversation = Conversation::default();
+            maps::clear(&mut pending.conversation);
             0
         }
     }
@@ -126,7 +150,7 @@ extern "C" fn settle(passes: u32) -> u32 {
     }
     match known {
         Some(known) if passes != 0 => {
-            *known = pending.conversation;
+            maps::copy(&pending.conversation, known);
             CONTINUES
         }
         Some(_) | None => 0,

@@ -3,6 +3,7 @@
 
 use ratelimit_common::access::{self, Grant};
 use ratelimit_common::admission::asks_first;
+use ratelimit_common::conversation::SHORT_BYTES;
 use ratelimit_common::hold::{Excuse, is};
 use ratelimit_common::layout::{self, Config, Prefix, RULES_MAX, Rule, RuleSet, Unlisted};
 use ratelimit_common::packet::{Head, To, is_of_other_protocol};
@@ -11,6 +12,7 @@ use ratelimit_common::source::Address;
 use ratelimit_common::verdict::{Action, Reason, Verdict};
 
 use crate::clock::Clock;
+use crate::conversations;
 use crate::cost::{Leaves, keep_cost};
 use crate::fragments;
 use crate::hold::{Held, prove};
@@ -48,12 +50,17 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     seen.keep_head(&head);
     pending.key = key;
     // Of a fragment it is not known what else there is.
-    if let To::Tcp { opening: false, has_payload: false, .. } = head.to
+    if let To::Tcp { opening: false, has_payload, .. } = head.to
         && !frame.is_seen()
     {
-        let row = ignoring(active.word.0, protecting);
-        if row != NONE {
-            return Verdict { reason: Reason::NotCounted, rule: row as u8 };
+        let ignoring = Ignoring(ignoring(active.word.0, protecting));
+        if ignoring != Ignoring::NONE
+            && (!has_payload
+                || !ignoring.counts_requests()
+                || head.ip_bytes > SHORT_BYTES
+                    && conversations::goes_on(frame.context(), active.word.generation()) != 0)
+        {
+            return Verdict { reason: Reason::NotCounted, rule: ignoring.row() };
         }
     }
     if key.is_segment() {
@@ -66,7 +73,7 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     pending.refused = key;
     pending.suspect_at = 0;
     if !key.is_segment() {
-        pending.connection = Key::NONE;
+        pending.forget_connection();
         pending.is_suspect = 0;
     }
     if !frame.is_seen() {
@@ -88,19 +95,19 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     enforced(rule, reason)
 }
 
-/// The row of the rule that judges the acknowledgement at hand, which has no payload, where a glance tells that it is nothing to that, and that
-/// nothing is known of its source; [`NONE`] elsewhere. Most of what clients send to a web server is such. A function of its own, for its place on
-/// the stack.
+/// The rule that judges the segment at hand, which opens nothing, where a glance tells that it is nothing to that unless it asks for something,
+/// and that nothing is known of its source: an [`Ignoring`]. Most of what clients send to a web server is such. A function of its own, for its
+/// place on the stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn ignoring(word: u64, protecting: RuleSet) -> u32 {
     let word = layout::Active(word);
     let (Some(config), Some(seen), Some(pending)) = (maps::config(word.generation()), maps::seen(), maps::pending())
     else {
-        return NONE;
+        return Ignoring::NONE.0;
     };
     let (source, key) = (seen.source(), pending.key());
-    let Some(index) = lowest(protecting & config.from_any) else { return NONE };
+    let Some(index) = lowest(protecting & config.from_any) else { return Ignoring::NONE.0 };
     let rule = maps::rule(config, index);
     let is_ignored = rule.ignores_acknowledgements != 0
         && rule.until_ns == 0
@@ -108,11 +115,32 @@ extern "C" fn ignoring(word: u64, protecting: RuleSet) -> u32 {
         && (has_prefixes(config, source) == 0
             || maps::is_unlisted(config, Unlisted::of(source, word.epoch(), config.seed)))
         && (rule.guard == 0 || key == Key::NONE || !maps::may_be_noted(config, key.unproven(), key.hash(config.seed)));
-    if is_ignored { rule.row.into() } else { NONE }
+    if is_ignored { Ignoring::by(rule).0 } else { Ignoring::NONE.0 }
 }
 
-/// Above all rows.
-const NONE: u32 = u32::MAX;
+/// The row of a rule, and whether it counts requests.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Ignoring(u32);
+
+impl Ignoring {
+    /// None.
+    const NONE: Self = Self(u32::MAX);
+
+    #[inline(always)]
+    const fn by(rule: &Rule) -> Self {
+        Self(rule.row as u32 | (rule.counts_requests as u32) << 8)
+    }
+
+    #[inline(always)]
+    const fn row(self) -> u8 {
+        self.0 as u8
+    }
+
+    #[inline(always)]
+    const fn counts_requests(self) -> bool {
+        self.0 >> 8 != 0
+    }
+}
 
 /// Whether there are prefixes of the source's family, as [`Config::has_prefixes_v4`] says it.
 #[inline(always)]
@@ -186,8 +214,8 @@ fn choice(active: Active, protecting: RuleSet, seen: &Seen, pending: &mut Pendin
     let Some(index) = judging(active, head.to, rules) else { return Choice::none(Reason::NotProtected) };
     // A note is of a whole client, wherever it sends: not where lists tell its parts from each other, or rules its destinations.
     if prefix.is_some() || has_prefixes == 2 || active.config.has_targets != 0 {
-        pending.refused = Key::NONE;
-        pending.connection = Key::NONE;
+        pending.forget_refused();
+        pending.forget_connection();
     }
     match prefix.and_then(|prefix| granted(active, prefix)) {
         Some(Grant::Exempt) => Choice::new(Reason::Exempt, index),

@@ -111,6 +111,11 @@ impl State for Held {
     }
 
     #[inline(always)]
+    fn window_here(&self, slot: u32) -> Option<SourceRef> {
+        self.pending()?.of.window_here(slot)
+    }
+
+    #[inline(always)]
     fn insert(&self, slot: u32, open: impl FnOnce(&mut [u64; CELLS]) -> bool) -> Inserted {
         match self.pending() {
             Some(pending) => pending.of.insert(self.work, slot, open),
@@ -275,6 +280,11 @@ impl State for Held {
     }
 
     #[inline(always)]
+    fn charge_at_once(&self, at: At, amount: u64) -> Charged {
+        Charged(charge_at_once(at.0, amount))
+    }
+
+    #[inline(always)]
     fn remember(&self, at: At, amount: u64) -> Charged {
         Charged(if self.is_ordered() { remember_as_ordered(at.0, amount) } else { remember(at.0, amount) })
     }
@@ -343,6 +353,8 @@ steps! {
     charge_shadows() -> u32, or DONE, held of Work::PACKET => { hold::charge_shadows(held); DONE };
     /// [`hold::charge`], of an [`At`]; a [`Charged`].
     charge(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::PACKET => hold::charge(held, At(at), amount).0;
+    /// [`hold::charge_at_once`], likewise.
+    charge_at_once(at: u32, amount: u64) -> u64, or Charged::CONTENDED.0, held of Work::PACKET => hold::charge_at_once(held, At(at), amount).0;
     /// [`hold::remember`], likewise.
     remember(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::PACKET => hold::remember(held, At(at), amount).0;
     /// [`hold::refund`], of an [`At`].

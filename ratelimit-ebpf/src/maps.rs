@@ -198,12 +198,12 @@ pub(crate) fn prefix(generation: u32, source: Address) -> Option<&'static Prefix
     }
 }
 
-/// Functions of their own, for the keys' place on the stack.
-#[inline(never)]
+#[inline(always)]
 fn prefix_v4(generation: u32, address: u32) -> Option<&'static Prefix> {
     PREFIXES_V4.get(trie_key(&[GENERATION_BITS + 32, generation, address]))
 }
 
+/// A function of its own, for the key's place on the stack.
 #[inline(never)]
 fn prefix_v6(generation: u32, high: u64, low: u64) -> Option<&'static Prefix> {
     let [w0, w1, w2, w3] = words([high, low]);
@@ -266,7 +266,7 @@ mod sources;
 
 pub(crate) use counts::{count, count_ban, fault};
 pub(crate) use newcomers::{Marked, admission, is_marked, is_unlisted, lets_in, make_marked, note_unlisted};
-pub(crate) use passing::{NoPacket, Pending, Seen, Work, pending, pending_of, place, seen, to_see};
+pub(crate) use passing::{NoPacket, Pending, Seen, Work, clear, copy, pending, pending_of, place, seen, to_see};
 pub(crate) use refused::{Refusal, may_be_noted, note_refused, refused};
 pub(crate) use sockets::standing_of;
 pub(crate) use sources::{BanRef, Of, SourceRef};

@@ -95,7 +95,7 @@ extern "C" fn refused_segment(ctx: *mut xdp_md, generation: u32, source: u64, wh
     if let Some(term) = maps::refused(config, key, hash, now) {
         return term.word();
     }
-    pending.connection = Key::NONE;
+    pending.forget_connection();
     pending.is_suspect = maps::may_be_noted(config, key.unproven(), hash) as u32;
     if pending.is_suspect == 0 && may_ask == 0 {
         return 0;

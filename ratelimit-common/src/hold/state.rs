@@ -35,6 +35,11 @@ pub trait State: Copy {
 
     /// The source's window in this slot, if it has one.
     fn window(&self, slot: u32) -> Option<Self::Window>;
+    /// The same where most packets ask for it.
+    #[inline(always)]
+    fn window_here(&self, slot: u32) -> Option<Self::Window> {
+        self.window(slot)
+    }
     /// Gives the source a window with the cells that `open` writes, if that says so. Never an update: one that is there stays as it is.
     fn insert(&self, slot: u32, open: impl FnOnce(&mut [u64; CELLS]) -> bool) -> Inserted;
 
@@ -147,6 +152,12 @@ pub trait State: Copy {
     #[inline(always)]
     fn charge(&self, at: At, amount: u64) -> Charged {
         super::charge(*self, at, amount)
+    }
+
+    /// [`super::charge_at_once`].
+    #[inline(always)]
+    fn charge_at_once(&self, at: At, amount: u64) -> Charged {
+        super::charge_at_once(*self, at, amount)
     }
 
     /// [`super::remember`].

@@ -15,6 +15,8 @@ struct Memory {
     rule: Rule,
     cost: Cell<Cost>,
     now: Cell<Nanos>,
+    /// How much the coarse clock is behind.
+    behind_ns: Cell<u64>,
     windows: RefCell<BTreeMap<u32, &'static Alone>>,
     ban: Cell<Option<&'static Cell<Ban>>>,
     charged: [Cell<u64>; LIMITS_MAX],
@@ -40,7 +42,7 @@ impl State for &Memory {
     }
 
     fn coarse(&self) -> Nanos {
-        self.now.get()
+        Nanos(self.now.get().0 - self.behind_ns.get())
     }
 
     fn window(&self, slot: u32) -> Option<&'static Alone> {
@@ -122,6 +124,7 @@ fn memory(rule: Rule) -> Memory {
         rule,
         cost: Cell::default(),
         now: Cell::new(NOW),
+        behind_ns: Cell::new(0),
         windows: RefCell::default(),
         ban: Cell::new(None),
         charged: <[Cell<u64>; LIMITS_MAX]>::default(),
@@ -159,6 +162,27 @@ fn a_plain_rule_admits_its_limit_and_no_more_and_counts_what_it_refuses() {
         assert_eq!(memory.judges(PACKET), expected);
     }
     assert_eq!((memory.used(0), memory.window_of(7).unwrap().refusals().count()), (3, 2));
+}
+
+#[test]
+fn a_charge_is_of_the_bucket_that_the_exact_clock_names_however_far_the_coarse_one_is_behind() {
+    let memory = memory(rule(&[limit(7, Unit::Packets, 100)]));
+    let (limit, begins) = (memory.rule.limits[0], NOW.bucket(memory.rule.limits[0].bucket_ns));
+    assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
+    let length_ns = limit.bucket_ns;
+    let instants = [0, 1, COARSE_BEHIND_NS - 1, COARSE_BEHIND_NS, COARSE_BEHIND_NS + 1, length_ns / 2];
+    for behind_ns in [0, 1, SECOND_NS / 100, COARSE_BEHIND_NS] {
+        for since_ns in instants.into_iter().chain(instants.map(|ns| length_ns - 1 - ns)) {
+            // Buckets later, so that each finds its own empty.
+            memory.now.set(Nanos(memory.now.get().bucket(length_ns).0.wrapping_add(8) * length_ns + since_ns));
+            memory.behind_ns.set(behind_ns);
+            assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
+            let bucket = memory.now.get().bucket(length_ns);
+            assert!(bucket > begins);
+            let charged = window::count_at(&memory.window_of(7).unwrap(), limit.count_bits, bucket);
+            assert_eq!(charged, 1, "{since_ns} ns after the bucket began, {behind_ns} ns behind");
+        }
+    }
 }
 
 #[test]

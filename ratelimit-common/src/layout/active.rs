@@ -61,7 +61,8 @@ impl Active {
     }
 }
 
-/// A note in [`map::UNLISTED`]: no prefix holds this source, in this epoch. Of IPv4 it is the address itself. Of IPv6 it is a keyed hash
+/// A note in [`map::UNLISTED`]: no prefix holds this source, in this epoch. Of IPv4 it is the address itself, so its place
+/// may be any. Of IPv6 it is a keyed hash
 /// of 64 bits, so one source in 2^63 is taken for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unlisted {
@@ -79,9 +80,7 @@ impl Unlisted {
     #[inline(always)]
     pub const fn of(source: Address, epoch: u32, seed: HashKey) -> Self {
         match source {
-            Address::V4(address) => {
-                Self { place: seed.hash_here(address as u64, 4), word: (epoch as u64) << 32 | address as u64 }
-            }
+            Address::V4(address) => Self { place: seed.spread(address), word: (epoch as u64) << 32 | address as u64 },
             Address::V6([high, low]) => {
                 let place = seed.hash(high, low);
                 let word = seed.hash(place, WORDS | epoch as u64);

@@ -11,7 +11,8 @@ use network_types::tcp::TcpHdr;
 use network_types::udp::UdpHdr;
 
 use super::{
-    Frame, IPV4_FRAGMENT_OFFSET, IPV4_MORE_FRAGMENTS, Packet, TCP_FLAG_ACK, TCP_FLAG_SYN, TCP_TO_FLAGS, Target, is_vlan,
+    Frame, IPV4_FRAGMENT_OFFSET, IPV4_MORE_FRAGMENTS, Packet, Segment, TCP_FLAG_ACK, TCP_FLAG_PSH, TCP_FLAG_SYN,
+    TCP_FLAGS, TCP_TO_FLAGS, Target, is_vlan,
 };
 use crate::source::Address;
 
@@ -123,6 +124,33 @@ pub fn source_port<F: Frame>(frame: &F) -> Option<u16> {
         return None;
     };
     frame.bytes(start).map(u16::from_be_bytes)
+}
+
+/// Whom a segment is sent to, and what is in its header, of a frame that [`Head::of`] took for a plain one with payload from this source.
+/// None where it has other flags than what follows a handshake.
+#[inline(always)]
+pub fn plain_segment<F: Frame>(frame: &F, source: Address, ip_bytes: u32) -> Option<(Address, u16, Segment)> {
+    let (destination, header_bytes) = match source {
+        Address::V4(_) => (Address::v4(frame.bytes(EthHdr::LEN + offset_of!(Ipv4Hdr, dst_addr))?), Ipv4Hdr::LEN),
+        Address::V6(_) => (Address::v6(frame.bytes(EthHdr::LEN + offset_of!(Ipv6Hdr, dst_addr))?), Ipv6Hdr::LEN),
+    };
+    let start = EthHdr::LEN + header_bytes;
+    let [s0, s1, p0, p1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags] = frame.bytes::<TCP_TO_FLAGS>(start)?;
+    if flags & !TCP_FLAG_PSH & TCP_FLAGS != TCP_FLAG_ACK {
+        return None;
+    }
+    let header_len = (offset >> 4) as u32 * 4;
+    #[expect(clippy::cast_possible_truncation, reason = "the length of headers")]
+    let (payload_at, header_bytes) = (start as u32 + header_len, header_bytes as u32 + header_len);
+    let segment = Segment {
+        source_port: u16::from_be_bytes([s0, s1]),
+        sequence: u32::from_be_bytes([q0, q1, q2, q3]),
+        acknowledged: u32::from_be_bytes([a0, a1, a2, a3]),
+        payload_at,
+        payload_bytes: ip_bytes.saturating_sub(header_bytes),
+        is_urgent: 0,
+    };
+    Some((destination, u16::from_be_bytes([p0, p1]), segment))
 }
 
 /// Version 4, and a header without options.

@@ -424,7 +424,42 @@ pub(crate) fn place<T>(pointer: *mut T) -> Option<&'static mut T> {
     unsafe { pointer.as_mut() }
 }
 
+/// Copies what is made of numbers word by word: what the compiler has for it takes a step for each byte. // of 48 bytes 2 ns and not 25
+#[inline(always)]
+pub(crate) fn copy<T: Copy>(from: &T, to: &mut T) {
+    const { assert!(size_of::<T>() % size_of::<u64>() == 0) };
+    for at in 0..size_of::<T>() / size_of::<u64>() {
+        // SAFETY: a word within both, which are elements of maps and so aligned to words.
+        unsafe {
+            let word = core::ptr::from_ref(from).cast::<u64>().add(at).read_volatile();
+            core::ptr::from_mut(to).cast::<u64>().add(at).write_volatile(word);
+        }
+    }
+}
+
+/// Makes it all zeros, likewise.
+#[inline(always)]
+pub(crate) fn clear<T: Copy>(place: &mut T) {
+    const { assert!(size_of::<T>() % size_of::<u64>() == 0) };
+    for at in 0..size_of::<T>() / size_of::<u64>() {
+        // SAFETY: as in `copy`.
+        unsafe { core::ptr::from_mut(place).cast::<u64>().add(at).write_volatile(0) };
+    }
+}
+
 impl Pending {
+    /// No note is made that the connection is refused.
+    #[inline(always)]
+    pub(crate) fn forget_connection(&mut self) {
+        clear(&mut self.connection);
+    }
+
+    /// Nor one that its source is.
+    #[inline(always)]
+    pub(crate) fn forget_refused(&mut self) {
+        clear(&mut self.refused);
+    }
+
     /// Has the packet judged by this rule of this generation.
     #[inline(always)]
     pub(crate) fn judge_by(&mut self, generation: u32, rule: u32) {
@@ -467,11 +502,10 @@ impl Pending {
         read!(self.cost)
     }
 
-    /// Makes it the place of this segment's connection.
+    /// Makes it the place of this connection.
     #[inline(always)]
-    pub(crate) fn set_conversation(&mut self, seen: &Seen) {
-        let (port, source_port) = (read!(seen.port), seen.segment().source_port);
-        match (seen.source(), seen.destination()) {
+    pub(crate) fn set_conversation(&mut self, source: Address, destination: Address, source_port: u16, port: u16) {
+        match (source, destination) {
             (Address::V4(source), Address::V4(destination)) => {
                 let [source, destination] = [source, destination].map(u32::to_ne_bytes);
                 self.conversation_v4 = ConversationKeyV4 { source, destination, source_port, port };
@@ -539,7 +573,7 @@ impl Pending {
                 match $map.get_ptr_mut($key) {
                     Some(known) => {
                         // SAFETY: a whole element, valid for the run of the program.
-                        unsafe { *known = $value };
+                        copy(&$value, unsafe { &mut *known });
                         true
                     }
                     None => false,

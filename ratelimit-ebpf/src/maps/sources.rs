@@ -90,6 +90,12 @@ impl Of {
     /// Its window in this slot, if it is remembered. A function of its own, as the next one is: it is called from many places.
     #[inline(never)]
     pub(crate) fn window(&mut self, slot: u32) -> Option<SourceRef> {
+        self.window_here(slot)
+    }
+
+    /// The same where it is: for the look-up that most packets take.
+    #[inline(always)]
+    pub(crate) fn window_here(&mut self, slot: u32) -> Option<SourceRef> {
         let source = of_family!(self, slot, [SOURCES_V4 SOURCES_V6 SOURCES_V6_WIDE], get_ptr_mut());
         source.and_then(SourceRef::new)
     }

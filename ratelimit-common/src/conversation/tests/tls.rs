@@ -17,6 +17,73 @@ fn under_tls_each_turn_is_a_request_and_the_handshake_is_none() {
     }
 }
 
+/// A segment in the clear part of a record that is under way, at the next byte or `ahead` of it.
+fn within(known: &Conversation, ahead: u32, bytes: u32) -> Segment {
+    Segment { sequence: known.next.wrapping_add(ahead), payload_bytes: bytes, ..Segment::default() }
+}
+
+#[test]
+fn what_lies_whole_in_the_record_that_is_under_way_goes_on_whatever_its_server_says() {
+    let mut client = Client::with_tls_1_3(false);
+    client.sends(&data(120));
+    // A body's first record, in whose middle no number of bytes ends that the guard counts at.
+    client.hears(ANSWER);
+    client.sends(&data(16_384)[..600]);
+    let known = client.known.unwrap();
+    let before_counted = ACCOUNTED_BYTES - known.next % ACCOUNTED_BYTES;
+    let most = known.record_left.min(before_counted - 1);
+    for (bytes, goes_on) in [(SHORT_BYTES, true), (most, true), (SHORT_BYTES - 1, false), (most + 1, false)] {
+        let mut newest = known;
+        assert_eq!(newest.goes_on(&within(&known, 0, bytes)), goes_on, "{bytes} bytes");
+        let moved = if goes_on { bytes } else { 0 };
+        assert_eq!((newest.next, newest.record_left), (known.next.wrapping_add(moved), known.record_left - moved));
+    }
+    let mut newest = known;
+    assert!(!newest.goes_on(&within(&known, 1, SHORT_BYTES)), "something is left out");
+    assert!(!newest.goes_on(&within(&known, u32::MAX, SHORT_BYTES)), "some of it came before");
+    assert!(!newest.goes_on(&Segment { is_urgent: 1, ..within(&known, 0, SHORT_BYTES) }));
+    assert_eq!(newest, known);
+}
+
+#[test]
+fn nothing_goes_on_unasked_where_it_is_not_known_what_the_server_takes() {
+    let mut client = Client::with_tls_1_3(false);
+    client.sends(&data(120));
+    client.hears(ANSWER);
+    client.sends(&data(16_384)[..600]);
+    let known = client.known.unwrap();
+    assert!({ known }.goes_on(&within(&known, 0, SHORT_BYTES)));
+    let others = [
+        ("the server had none of it", Conversation { is: known.is & !is::TAKEN, ..known }),
+        ("its beginning was not seen", Conversation { is: known.is | is::UNSEEN, ..known }),
+        ("where records begin is a guess", Conversation { is: known.is | is::CUT, ..known }),
+        ("the server may have it otherwise", Conversation { is: known.is | is::DOUBTED, ..known }),
+        ("where the record ends is lost", Conversation { record_left: LOST, ..known }),
+        ("a header is split", Conversation { split_len: 1, ..known }),
+        ("its handshake goes on", Conversation { speaks: speaks::TLS_HELLO, ..known }),
+        ("it is in the clear", Conversation { speaks: speaks::CLEAR, ..known }),
+    ];
+    for (why, other) in others {
+        assert!(!{ other }.goes_on(&within(&other, 0, SHORT_BYTES)), "{why}");
+    }
+}
+
+#[test]
+fn what_a_server_has_nothing_of_is_not_taken_for_what_it_has() {
+    // Its server drops all that is sent; what comes with a guess is what it may have instead.
+    let mut client = Client::with_socket();
+    let server = client.server.as_mut().unwrap();
+    server.received = server.received.wrapping_sub(1);
+    server.begins_at = server.received;
+    for payload in
+        [record(22, &[0; 512]), [record(20, &[1]), record(23, &[0; 53])].concat(), data(16_384)[..600].to_vec()]
+    {
+        client.hears(ANSWER).sends(&payload);
+    }
+    let known = client.server.as_ref().unwrap().known.unwrap();
+    assert!(!known.has(is::TAKEN));
+}
+
 #[test]
 fn a_request_behind_the_end_of_a_handshake_in_one_segment_counts() {
     let mut client = Client::new();

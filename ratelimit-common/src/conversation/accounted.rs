@@ -1,0 +1,53 @@
+//! What the guard counts of segments that begin no request; and what it does not, so that nothing has to be asked of it.
+
+use super::{Conversation, LOST, is, speaks};
+use crate::packet::Segment;
+
+/// What is not counted is counted by the guard once in so many bytes. // 100 MB are 6 400
+pub const ACCOUNTED_BYTES: u32 = 1 << ACCOUNTED_SHIFT;
+const ACCOUNTED_SHIFT: u32 = 14;
+
+/// Segments with less payload are counted by the guard each.
+pub const SHORT_BYTES: u32 = 512;
+
+/// Whether it is the one in [`ACCOUNTED_BYTES`] of what is long.
+#[inline(always)]
+const fn is_one_in_many(segment: &Segment) -> bool {
+    let end = segment.sequence.wrapping_add(segment.payload_bytes);
+    segment.sequence >> ACCOUNTED_SHIFT != end >> ACCOUNTED_SHIFT
+}
+
+impl Conversation {
+    /// Goes on by a segment that lies whole in the record of TLS that is under way, and that the guard does not count: what the server says of
+    /// it changes nothing then. Else false, and nothing is done.
+    #[inline(always)]
+    pub fn goes_on(&mut self, segment: &Segment) -> bool {
+        let bytes = segment.payload_bytes;
+        let is_known =
+            self.speaks == speaks::TLS && self.is & (is::TAKEN | is::UNSEEN | is::CUT | is::DOUBTED) == is::TAKEN;
+        if !is_known
+            || segment.is_urgent != 0
+            || segment.sequence != self.next
+            || bytes < SHORT_BYTES
+            || is_one_in_many(segment)
+            || !self.stays_in_record(bytes)
+        {
+            return false;
+        }
+        self.next = segment.sequence.wrapping_add(bytes);
+        true
+    }
+
+    /// Whether the guard counts the segment by which it has come here from what was `known`, and which begins no request: each that is short,
+    /// or sent again, and of those by which a stream goes on one in [`ACCOUNTED_BYTES`]. None before the first request, where it is known what
+    /// that is: the server ends a handshake that goes on for long by itself.
+    #[inline(always)]
+    pub const fn is_unaccounted(&self, segment: &Segment, known: Option<&Self>) -> bool {
+        let goes_on = match known {
+            Some(known) => self.next != known.next,
+            None => true,
+        };
+        let is_handshake = self.has(is::OPEN) && self.record_left != LOST;
+        (!goes_on || segment.payload_bytes < SHORT_BYTES || is_one_in_many(segment)) && !is_handshake
+    }
+}
