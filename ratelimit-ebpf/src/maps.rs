@@ -263,10 +263,12 @@ mod passing;
 mod refused;
 mod sockets;
 mod sources;
+mod words;
 
 pub(crate) use counts::{count, count_ban, fault};
 pub(crate) use newcomers::{Marked, admission, is_marked, is_unlisted, lets_in, make_marked, note_unlisted};
-pub(crate) use passing::{NoPacket, Pending, Seen, Work, clear, copy, pending, pending_of, place, seen, to_see};
+pub(crate) use passing::{NoPacket, Pending, Seen, Work, pending, pending_of, place, seen, to_see};
 pub(crate) use refused::{Refusal, may_be_noted, note_refused, refused};
 pub(crate) use sockets::standing_of;
 pub(crate) use sources::{BanRef, Of, SourceRef};
+pub(crate) use words::{clear, copy};

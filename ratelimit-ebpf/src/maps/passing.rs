@@ -13,6 +13,7 @@ use ratelimit_common::packet::{Head, Parsed, Segment, Target, To};
 use ratelimit_common::refused::Key;
 use ratelimit_common::source::Address;
 
+use super::words::{clear, copy};
 use super::{CONVERSATIONS_V4, CONVERSATIONS_V6, FLOWS_V4, FLOWS_V6, Of, PENDING, SEEN, fault, inserted};
 use crate::cost::Leaves;
 
@@ -422,29 +423,6 @@ pub(crate) fn pending_of(work: Work) -> Option<&'static mut Pending> {
 pub(crate) fn place<T>(pointer: *mut T) -> Option<&'static mut T> {
     // SAFETY: a part of this CPU's element, which lives as long as the map.
     unsafe { pointer.as_mut() }
-}
-
-/// Copies what is made of numbers word by word: what the compiler has for it takes a step for each byte. // of 48 bytes 2 ns and not 25
-#[inline(always)]
-pub(crate) fn copy<T: Copy>(from: &T, to: &mut T) {
-    const { assert!(size_of::<T>() % size_of::<u64>() == 0) };
-    for at in 0..size_of::<T>() / size_of::<u64>() {
-        // SAFETY: a word within both, which are elements of maps and so aligned to words.
-        unsafe {
-            let word = core::ptr::from_ref(from).cast::<u64>().add(at).read_volatile();
-            core::ptr::from_mut(to).cast::<u64>().add(at).write_volatile(word);
-        }
-    }
-}
-
-/// Makes it all zeros, likewise.
-#[inline(always)]
-pub(crate) fn clear<T: Copy>(place: &mut T) {
-    const { assert!(size_of::<T>() % size_of::<u64>() == 0) };
-    for at in 0..size_of::<T>() / size_of::<u64>() {
-        // SAFETY: as in `copy`.
-        unsafe { core::ptr::from_mut(place).cast::<u64>().add(at).write_volatile(0) };
-    }
 }
 
 impl Pending {
