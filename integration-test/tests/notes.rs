@@ -1,7 +1,7 @@
 //! Notes of who is refused until when: each packet that one drops is counted once, and whatever the daemon changes ends them all.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{TCP, UDP};
@@ -26,15 +26,18 @@ fn connections(amount: u64) -> Policy {
     policy(&[limit(amount, Unit::Connections, WindowForm::Strict)])
 }
 
-fn v4(number: u16) -> IpAddr {
+/// A source of each family, and how long a prefix one client is.
+const CLIENTS: [(IpAddr, u8); 3] = [(v4(1), 64), (v6(1), 64), (v6(1), 128)];
+
+const fn v4(number: u16) -> IpAddr {
     let [high, low] = number.to_be_bytes();
-    IpAddr::from([198, 51, high, low])
+    IpAddr::V4(Ipv4Addr::new(198, 51, high, low))
 }
 
-fn v6(number: u16) -> IpAddr {
+const fn v6(number: u16) -> IpAddr {
     let mut octets = SOURCE_V6;
-    octets[6..8].copy_from_slice(&number.to_be_bytes());
-    IpAddr::from(octets)
+    [octets[6], octets[7]] = number.to_be_bytes();
+    IpAddr::V6(Ipv6Addr::from_octets(octets))
 }
 
 /// Packets of one source that have notes of their own: each kind to each port.
@@ -63,8 +66,8 @@ fn a_note_counts_what_it_drops_and_the_source_says_so() {
     if is_skipped("a_note_counts_what_it_drops_and_the_source_says_so") {
         return;
     }
-    for source in [v4(1), v6(1)] {
-        let mut program = Program::new(&packets(LIMIT));
+    for (source, ipv6_prefix) in CLIENTS {
+        let mut program = Program::new(&Policy { ipv6_prefix, ..packets(LIMIT) });
         let frames = of_each_note(source);
         assert_eq!(program.passed(&frames[0], LIMIT), LIMIT);
         assert_eq!(refused(&mut program, source), 0);
@@ -95,12 +98,35 @@ fn a_note_counts_what_it_drops_and_the_source_says_so() {
 }
 
 #[test]
+fn a_note_of_one_address_of_ipv6_refuses_no_neighbour_and_a_ban_is_noted_too() {
+    if is_skipped("a_note_of_one_address_of_ipv6_refuses_no_neighbour_and_a_ban_is_noted_too") {
+        return;
+    }
+    let mut policy = Policy { ipv6_prefix: 128, ..packets(LIMIT) };
+    policy.rules[0].bans = Some(Bans { steps_ns: vec![6 * MINUTE_NS], forget_ns: 0, needs_proof: false });
+    let mut program = Program::new(&policy);
+    let neighbour = |low: u8| {
+        let mut octets = SOURCE_V6;
+        octets[15] = low;
+        frame(IPV6, V6 { source: octets, ..V6::of(TCP) }.around(tcp(80, SYN)))
+    };
+    assert_eq!(program.passed(&neighbour(1), LIMIT + 9), LIMIT);
+    assert_eq!(program.verdict(&neighbour(1)), "banned");
+    assert_eq!(program.passed(&neighbour(2), LIMIT), LIMIT);
+    program.advance(5 * MINUTE_NS);
+    assert_eq!(program.verdict(&neighbour(1)), "banned");
+    assert_eq!(program.verdict(&neighbour(3)), "within_limit");
+    program.advance(2 * MINUTE_NS);
+    assert_eq!(program.verdict(&neighbour(1)), "within_limit");
+}
+
+#[test]
 fn a_note_that_has_counted_its_most_goes_on_counting() {
     if is_skipped("a_note_that_has_counted_its_most_goes_on_counting") {
         return;
     }
-    for source in [v4(1), v6(1)] {
-        let mut program = Program::new(&packets(LIMIT));
+    for (source, ipv6_prefix) in CLIENTS {
+        let mut program = Program::new(&Policy { ipv6_prefix, ..packets(LIMIT) });
         let syn = &of_each_note(source)[0];
         assert_eq!(program.passed(syn, LIMIT), LIMIT);
         for sent in [DROPPED_MAX, 1, 1, DROPPED_MAX, 2 * DROPPED_MAX] {

@@ -23,7 +23,7 @@ pub use keys::{
 };
 
 /// The layout's version, as in `/sys/fs/bpf/ratelimitd/v8`.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// The XDP program's name.
 pub const PROGRAM: &str = "ratelimitd";

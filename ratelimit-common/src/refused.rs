@@ -61,13 +61,13 @@ pub struct Cause {
     pub until_ns: u64,
     /// The slot of the window or ban.
     pub slot: u32,
-    /// Zero.
-    pub reserved: u32,
-    /// The source's prefix, as in [`Key::source`] of what is no connection: whose window or ban it is.
-    pub source: u64,
+    /// 1: `source` is a prefix of IPv6 of more than 64 bits, both words of it.
+    pub is_wide: u32,
+    /// The source's prefix: whose window or ban it is. In the first word alone, unless it is wide.
+    pub source: [u64; 2],
 }
 
-const _: () = assert!(size_of::<Cause>() == 24);
+const _: () = assert!(size_of::<Cause>() == 32);
 
 const DROPPED_SHIFT: u32 = 55;
 const UNTIL_SHIFT: u32 = 33;
@@ -291,9 +291,10 @@ impl Key {
     /// Nothing that is noted.
     pub const NONE: Self = Self { source: 0, what: 0 };
 
-    /// What notes of this packet have; none where a packet of its kind is not noted, or its source by more than 64 bits.
+    /// What notes of this packet have; none where a packet of its kind is not noted. A source of more than 64 bits is known by its keyed hash
+    /// of so many: of two sources one in 2^64 is taken for the other.
     #[inline(always)]
-    pub const fn of(head: &Head, epoch: u32, ipv4_mask: u32, ipv6_mask: [u64; 2]) -> Option<Self> {
+    pub const fn of(head: &Head, epoch: u32, ipv4_mask: u32, ipv6_mask: [u64; 2], seed: HashKey) -> Option<Self> {
         let kind_and_port = match head.to {
             To::Tcp { port, opening: true, .. } => OPENING | port as u64,
             To::Tcp { port, .. } => port as u64,
@@ -302,8 +303,10 @@ impl Key {
         };
         let (source, family) = match head.source {
             Address::V4(address) => (cut_ipv4(address, ipv4_mask) as u64, 0),
-            Address::V6(_) if ipv6_mask[1] != 0 => return None,
-            Address::V6(address) => (cut_ipv6(address, ipv6_mask)[0], IPV6),
+            Address::V6(address) => {
+                let [high, low] = cut_ipv6(address, ipv6_mask);
+                (if ipv6_mask[1] == 0 { high } else { seed.hash(high, low) }, IPV6)
+            }
         };
         Some(Self { source, what: (epoch as u64 & EPOCH_MASK) << EPOCH_SHIFT | family | kind_and_port })
     }

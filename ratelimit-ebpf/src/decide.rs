@@ -36,7 +36,7 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
         return Verdict::unruled(Reason::NotProtected);
     }
     let config = active.config;
-    let key = Key::of(&head, active.word.epoch(), config.ipv4_mask, config.ipv6_mask).unwrap_or(Key::NONE);
+    let key = Key::of(&head, active.word.epoch(), config.ipv4_mask, config.ipv6_mask, config.seed).unwrap_or(Key::NONE);
     if !key.is_segment()
         && let Some(term) =
             maps::refused(config, key, key.hash(config.seed), || Clock::new(config.wall_offset_ns).coarse())

@@ -114,7 +114,7 @@ pub(crate) extern "C" fn note(slot: u32, until_ns: u64, reason: u32) -> u32 {
     };
     let is_connection = pending.refused == pending.connection;
     let hash = if is_connection { pending.connection.source } else { pending.refused.hash(config.seed) };
-    let refusal = Refusal { slot, term, until, is_verified, source: pending.key.source };
+    let refusal = Refusal { slot, term, until, is_verified, of: &pending.of };
     maps::note_refused(config, pending.refused, hash, refusal, now);
     0
 }

@@ -10,8 +10,10 @@ const HEAD: Head = Head {
     to: To::Tcp { port: 443, opening: true, has_payload: false },
 };
 
+const SEED: HashKey = HashKey([3, 4]);
+
 fn key(head: Head) -> Option<Key> {
-    Key::of(&head, 7, u32::MAX, [u64::MAX, 0])
+    Key::of(&head, 7, u32::MAX, [u64::MAX, 0], SEED)
 }
 
 #[test]
@@ -25,7 +27,7 @@ fn a_note_is_of_one_port_one_family_one_kind_and_one_epoch() {
     let v6 = Address::V6([u64::from(u32::from_ne_bytes([192, 0, 2, 1])), 0]);
     let mut keys: Vec<_> = kinds.map(|to| key(Head { to, ..HEAD }).unwrap()).into();
     keys.extend(kinds.map(|to| key(Head { to, source: v6, ..HEAD }).unwrap()));
-    keys.push(Key::of(&HEAD, 8, u32::MAX, [u64::MAX, 0]).unwrap());
+    keys.push(Key::of(&HEAD, 8, u32::MAX, [u64::MAX, 0], SEED).unwrap());
     for (at, key) in keys.iter().enumerate() {
         assert!(!keys[..at].contains(key), "{key:?}");
         assert_ne!(*key, Key::NONE);
@@ -50,12 +52,24 @@ fn payload_makes_no_other_note() {
 }
 
 #[test]
-fn what_has_no_port_and_what_is_kept_by_longer_prefixes_is_not_noted() {
+fn what_has_no_port_is_not_noted() {
     for to in [To::Fragment, To::Unwalkable, To::Essential, To::Other] {
         assert_eq!(key(Head { to, ..HEAD }), None);
     }
-    let v6 = Head { source: Address::V6([1, 2]), ..HEAD };
-    assert_eq!(Key::of(&v6, 7, u32::MAX, [u64::MAX, 1]), None);
+}
+
+#[test]
+fn a_client_of_ipv6_is_its_prefix_however_long_that_is() {
+    let keys = |ipv6_mask: [u64; 2]| {
+        [[1, 2], [1, 3], [2, 2]].map(|source| {
+            let head = Head { source: Address::V6(source), ..HEAD };
+            Key::of(&head, 7, u32::MAX, ipv6_mask, SEED).unwrap()
+        })
+    };
+    let [one, neighbour, other] = keys([u64::MAX, 0]);
+    assert!(one == neighbour && one != other);
+    let [one, neighbour, other] = keys([u64::MAX; 2]);
+    assert!(one != neighbour && one != other && neighbour != other);
 }
 
 const NOW: Nanos = Nanos(1_767_261_600_123_456_789);
@@ -118,7 +132,7 @@ fn a_retired_note_holds_never_and_has_counted_what_it_has() {
 #[test]
 fn neither_nothing_nor_what_is_being_written_is_of_any_key() {
     let of = key(HEAD).unwrap();
-    let last = Key::of(&HEAD, 30, u32::MAX, [u64::MAX, 0]).unwrap();
+    let last = Key::of(&HEAD, 30, u32::MAX, [u64::MAX, 0], SEED).unwrap();
     for word in [0, BUSY, BUSY | (9 * ONE_DROPPED)] {
         let note = Note { word, source: of.source };
         assert!(!note.is_of(of) && !note.is_of(last));
@@ -138,8 +152,8 @@ fn key_of(source: u64, kind: u64, epoch: u32) -> Key {
         _ => To::Tcp { port: 443, opening: false, has_payload: true },
     };
     let [.., low] = source.to_be_bytes();
-    let of =
-        Key::of(&Head { source: Address::v4([192, 0, 2, low]), to, ..HEAD }, epoch, u32::MAX, [u64::MAX, 0]).unwrap();
+    let of = Key::of(&Head { source: Address::v4([192, 0, 2, low]), to, ..HEAD }, epoch, u32::MAX, [u64::MAX, 0], SEED)
+        .unwrap();
     if kind == 3 { of.unproven() } else { of }
 }
 

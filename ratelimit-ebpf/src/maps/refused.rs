@@ -9,7 +9,7 @@ use ratelimit_common::refused::{BUSY, Cause, DROPPED_MAX, Holds, KEEPS, Key, Lin
 use ratelimit_common::time::Nanos;
 
 use super::counts::count_not_cached;
-use super::sources::{ban_of, window_of};
+use super::sources::{Of, ban_of, family_of, window_of};
 use super::{CAUSES, NOTED, REFUSED, fault, forget};
 
 /// Where notes of a key are: the number of the line that they are in first, and the bits of [`NOTED`] that tell.
@@ -147,7 +147,7 @@ extern "C" fn counted(number: u32, source: u64, what: u64, now: u64) -> u32 {
             let (is, exchanged) = exchange(place, before.word, before.word.wrapping_add(ONE_DROPPED));
             if exchanged {
                 if before.dropped() == DROPPED_MAX {
-                    let _always_zero = count_dropped(cause.source, before.word, cause.slot, DROPPED_MAX + 1);
+                    let _always_zero = count_dropped(number, at as u32, before.word, DROPPED_MAX + 1);
                 }
                 return 1;
             }
@@ -200,7 +200,7 @@ fn exchange(word: *mut u64, before: u64, after: u64) -> (u64, bool) {
 
 /// What is to be noted of a refusal.
 #[derive(Clone, Copy)]
-pub(crate) struct Refusal {
+pub(crate) struct Refusal<'a> {
     /// The slot of the window or ban that refuses.
     pub(crate) slot: u32,
     pub(crate) term: Term,
@@ -209,15 +209,15 @@ pub(crate) struct Refusal {
     /// Whether nobody can have forged what it is for: see [`Note::rank`].
     pub(crate) is_verified: bool,
     /// Whose window or ban it is.
-    pub(crate) source: u64,
+    pub(crate) of: &'a Of,
 }
 
 /// Notes that what has this key is refused: in the place of a note of its own, else of one that has ended, in its line or in the one
 /// beside, else of one of lower standing. Where there is none its source is judged by its window, and that is counted. What a note has
 /// dropped that gives way is counted where it belongs.
 #[inline(always)]
-pub(crate) fn note_refused(config: &Config, key: Key, hash: u64, refusal: Refusal, now: Nanos) {
-    let Refusal { slot, term, until, is_verified, source } = refusal;
+pub(crate) fn note_refused(config: &Config, key: Key, hash: u64, refusal: Refusal<'_>, now: Nanos) {
+    let Refusal { slot, term, until, is_verified, of } = refusal;
     let place = Place::of(config, key, hash);
     let standing = if is_verified { IS_VERIFIED } else { 0 };
     let (mut least, mut chosen) = (KEEPS, u32::MAX);
@@ -233,23 +233,23 @@ pub(crate) fn note_refused(config: &Config, key: Key, hash: u64, refusal: Refusa
     }
     let chosen = forget(chosen);
     let Some(note) = candidate_at(place.line, chosen) else { return };
-    let Some(at) = self::cause(place.line ^ (chosen / WAYS as u32 & 1), chosen as usize) else { return };
+    let line = place.line ^ (chosen / WAYS as u32 & 1);
+    let Some(at) = self::cause(line, chosen as usize) else { return };
     let before = read(note);
     // SAFETY: as in `way`.
     if before.is_busy() || !exchange(unsafe { &raw mut (*note).word }, before.word, BUSY).1 {
         return;
     }
     if before.dropped() != 0 {
-        // SAFETY: as in `way`.
-        let (slot, source) = unsafe { ((*at).slot, (*at).source) };
-        let _always_zero = count_dropped(source, before.word, slot, before.dropped());
+        let _always_zero = count_dropped(line, chosen, before.word, before.dropped());
     }
     // SAFETY: as in `way`. Nobody else writes them while the note is busy. Last its word, behind a barrier: only now is it believed.
     unsafe {
         (&raw mut (*note).source).write_volatile(key.source);
         (&raw mut (*at).until_ns).write_volatile(until.0);
         (&raw mut (*at).slot).write_volatile(slot);
-        (&raw mut (*at).source).write_volatile(source);
+        (&raw mut (*at).is_wide).write_volatile(of.is_wide() as u32);
+        (&raw mut (*at).source).write_volatile(of.prefix());
         atomic_xchg::<u64, { AtomicOrdering::SeqCst }>(&raw mut (*note).word, key.noted(term));
     }
     let Some(word) = place.word() else { return };
@@ -279,16 +279,20 @@ fn candidate_at(number: u32, candidate: u32) -> Option<*mut Note> {
     Some(way(line(number ^ (candidate / WAYS as u32 & 1))?, candidate as usize))
 }
 
-/// Counts what a note has dropped where its window or ban counts it, if that is still remembered. Returns 0.
+/// Counts what a note with this word has dropped where its window or ban counts it, if that is still remembered. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn count_dropped(source: u64, word: u64, slot: u32, dropped: u64) -> u32 {
-    let note = Note { word, source };
+extern "C" fn count_dropped(line: u32, way: u32, word: u64, dropped: u64) -> u32 {
+    let Some(cause) = cause(line, way as usize) else { return 0 };
+    // SAFETY: as in `cause`. Volatile: other CPUs write it.
+    let Cause { slot, is_wide, source, .. } = unsafe { cause.read_volatile() };
+    let note = Note { word, source: 0 };
+    let family = family_of(note.is_ipv6(), is_wide != 0);
     if note.term().is_ban() {
-        if let Some(ban) = ban_of(note.is_ipv6(), source, slot) {
+        if let Some(ban) = ban_of(family, source, slot) {
             ban.count_dropped(dropped);
         }
-    } else if let Some(window) = window_of(note.is_ipv6(), source, slot) {
+    } else if let Some(window) = window_of(family, source, slot) {
         window.add_refused(dropped);
     }
     0

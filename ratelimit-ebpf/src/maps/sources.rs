@@ -87,6 +87,19 @@ impl Of {
         self.family = V6_WIDE;
     }
 
+    /// Whether it is one of more than 64 bits.
+    #[inline(always)]
+    pub(crate) const fn is_wide(&self) -> bool {
+        self.family == V6_WIDE
+    }
+
+    /// Its prefix, in the first word alone unless it is wide.
+    #[inline(always)]
+    pub(crate) const fn prefix(&self) -> [u64; 2] {
+        let [high, low] = self.words;
+        [high, if self.is_wide() { low } else { 0 }]
+    }
+
     /// Its window in this slot, if it is remembered. A function of its own, as the next one is: it is called from many places.
     #[inline(never)]
     pub(crate) fn window(&mut self, slot: u32) -> Option<SourceRef> {
@@ -137,26 +150,38 @@ impl Of {
     }
 }
 
-/// The window of another source in this slot, of an IPv4 address or an IPv6 prefix of at most 64 bits.
+/// The family of a source.
 #[inline(always)]
-pub(super) fn window_of(is_ipv6: bool, prefix: u64, slot: u32) -> Option<SourceRef> {
-    let source = if is_ipv6 {
-        SOURCES_V6.get_ptr_mut(SourceKeyV6 { prefix: prefix.to_ne_bytes(), slot })
-    } else {
-        SOURCES_V4.get_ptr_mut(SourceKeyV4 { prefix: (prefix as u32).to_ne_bytes(), slot })
-    };
-    source.and_then(SourceRef::new)
+pub(super) const fn family_of(is_ipv6: bool, is_wide: bool) -> u32 {
+    match (is_ipv6, is_wide) {
+        (false, _) => V4,
+        (true, false) => V6,
+        (true, true) => V6_WIDE,
+    }
+}
+
+/// Gets from a map, that of this family, what this source has in this slot.
+macro_rules! get_of {
+    ($family:expr, $source:expr, $slot:expr, [$v4:ident $v6:ident $v6_wide:ident]) => {{
+        let ([high, low], slot) = ($source, $slot);
+        match $family {
+            V4 => $v4.get_ptr_mut(SourceKeyV4 { prefix: (high as u32).to_ne_bytes(), slot }),
+            V6 => $v6.get_ptr_mut(SourceKeyV6 { prefix: high.to_ne_bytes(), slot }),
+            _ => $v6_wide.get_ptr_mut(SourceKeyV6Wide { prefix: [high, low].map(u64::to_ne_bytes), slot }),
+        }
+    }};
+}
+
+/// The window of another source in this slot.
+#[inline(always)]
+pub(super) fn window_of(family: u32, source: [u64; 2], slot: u32) -> Option<SourceRef> {
+    get_of!(family, source, slot, [SOURCES_V4 SOURCES_V6 SOURCES_V6_WIDE]).and_then(SourceRef::new)
 }
 
 /// Its newest ban, likewise.
 #[inline(always)]
-pub(super) fn ban_of(is_ipv6: bool, prefix: u64, slot: u32) -> Option<BanRef> {
-    let ban = if is_ipv6 {
-        BANS_V6.get_ptr_mut(SourceKeyV6 { prefix: prefix.to_ne_bytes(), slot })
-    } else {
-        BANS_V4.get_ptr_mut(SourceKeyV4 { prefix: (prefix as u32).to_ne_bytes(), slot })
-    };
-    ban.and_then(NonNull::new).map(BanRef)
+pub(super) fn ban_of(family: u32, source: [u64; 2], slot: u32) -> Option<BanRef> {
+    get_of!(family, source, slot, [BANS_V4 BANS_V6 BANS_V6_WIDE]).and_then(NonNull::new).map(BanRef)
 }
 
 /// Room for one source, which would be a seventh of the stack. This CPU's, and nothing of it outlasts a packet.

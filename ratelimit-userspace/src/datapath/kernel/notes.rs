@@ -169,12 +169,15 @@ impl Kernel {
 
 /// Whose note it is.
 fn client(note: Note, cause: Cause) -> Client {
-    let octets = cause.source.to_ne_bytes();
+    let [high, low] = cause.source;
+    if cause.is_wide != 0 {
+        return Client::V6Wide([high, low].map(u64::to_ne_bytes));
+    }
     if note.is_ipv6() {
-        return Client::V6(octets);
+        return Client::V6(high.to_ne_bytes());
     }
     #[expect(clippy::cast_possible_truncation, reason = "an address of 32 bits")]
-    let address = cause.source as u32;
+    let address = high as u32;
     Client::V4(address.to_ne_bytes())
 }
 
@@ -200,19 +203,23 @@ fn note([word, source]: &[AtomicU64; NOTE_WORDS]) -> Note {
 }
 
 /// A note and its cause; read again where another has taken its place meanwhile.
-fn note_and_cause(words: &[AtomicU64; NOTE_WORDS], [until, slot, source]: &[AtomicU64; CAUSE_WORDS]) -> (Note, Cause) {
+fn note_and_cause(words: &[AtomicU64; NOTE_WORDS], cause: &[AtomicU64; CAUSE_WORDS]) -> (Note, Cause) {
+    let [until, slot, source @ ..] = cause;
     loop {
         let (note, until_ns) = (note(words), until.load(Ordering::Acquire));
-        let [a, b, c, d, ..] = slot.load(Ordering::Acquire).to_ne_bytes();
-        let source = source.load(Ordering::Acquire);
+        let [a, b, c, d, wide @ ..] = slot.load(Ordering::Acquire).to_ne_bytes();
+        let [high, low] = source;
+        let source = [high.load(Ordering::Acquire), low.load(Ordering::Acquire)];
         if (words[0].load(Ordering::Acquire) ^ note.word) & BUSY == 0 {
-            return (note, Cause { until_ns, slot: u32::from_ne_bytes([a, b, c, d]), reserved: 0, source });
+            let (slot, is_wide) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes(wide));
+            return (note, Cause { until_ns, slot, is_wide, source });
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ratelimit_common::hash::HashKey;
     use ratelimit_common::packet::{Head, To};
     use ratelimit_common::refused::{Key, ONE_DROPPED, Term};
     use ratelimit_common::source::Address;
@@ -224,9 +231,9 @@ mod tests {
     fn a_note_is_read_as_it_was_written() {
         let written = Note { word: 7, source: 8 };
         let words = [written.word, written.source].map(AtomicU64::new);
-        let cause = Cause { until_ns: 5, slot: 9, reserved: 0, source: 6 };
-        let slot = [9_u32.to_ne_bytes(), [0; 4]].concat().try_into().map(u64::from_ne_bytes).unwrap();
-        assert_eq!(note_and_cause(&words, &[5, slot, 6].map(AtomicU64::new)), (written, cause));
+        let cause = Cause { until_ns: 5, slot: 9, is_wide: 1, source: [6, 7] };
+        let slot = [9_u32.to_ne_bytes(), 1_u32.to_ne_bytes()].concat().try_into().map(u64::from_ne_bytes).unwrap();
+        assert_eq!(note_and_cause(&words, &[5, slot, 6, 7].map(AtomicU64::new)), (written, cause));
     }
 
     const NOW: Nanos = Nanos(1_767_261_600_000_000_000);
@@ -239,10 +246,10 @@ mod tests {
             ip_bytes: 40,
             to: To::Tcp { port: 443, opening: true, has_payload: false },
         };
-        let key = Key::of(&head, epoch, u32::MAX, [u64::MAX, 0]).unwrap();
+        let key = Key::of(&head, epoch, u32::MAX, [u64::MAX, 0], HashKey([1, 2])).unwrap();
         let (term, until) = Term::new(NOW, Nanos(NOW.0 + after_ns), Verdict { reason, rule: 3 });
         let note = Note { word: key.noted(term) | (dropped * ONE_DROPPED), source: key.source };
-        (note, Cause { until_ns: until.0, slot: 9, reserved: 0, source: key.source })
+        (note, Cause { until_ns: until.0, slot: 9, is_wide: 0, source: [key.source, 0] })
     }
 
     fn noted(notes: impl IntoIterator<Item = (Note, Cause)>) -> Noted {
