@@ -14,19 +14,26 @@ const PEERS: [&str; 2] = ["nft_meter", "hashlimit"];
 
 /// What is asked of a row.
 enum Goal {
-    /// So many nanoseconds above the empty program at most, and each of the peers dearer by so much.
+    /// So many nanoseconds above the bare program at most.
+    AtMost { above_ns: f64 },
+    /// The same, and each of the peers dearer by so much.
     Beside { above_ns: f64, ratio: f64 },
-    /// So much more than another row's cost above the empty program, as a factor.
+    /// So many nanoseconds above the floor at most, and less than this share of what each of the peers costs above its own.
+    Within { above_ns: f64, share: f64 },
+    /// So much more than another row's cost above the bare program, as a factor.
     Factor { of: &'static str, factor: f64 },
     /// So many nanoseconds more than another row.
     More { of: &'static str, ns: f64 },
 }
 
-const GOALS: [(&str, Goal); 5] = [
+const GOALS: [(&str, Goal); 8] = [
     ("one_source", Goal::Beside { above_ns: 35.0, ratio: 15.0 }),
     ("sources_65536", Goal::Beside { above_ns: 80.0, ratio: 12.0 }),
     ("forged", Goal::Beside { above_ns: 90.0, ratio: 8.0 }),
     ("rules_64", Goal::Factor { of: "one_source", factor: 1.1 }),
+    ("within", Goal::Within { above_ns: 90.0, share: 0.5 }),
+    ("within_65536", Goal::Within { above_ns: 250.0, share: 1.0 }),
+    ("new_sources", Goal::AtMost { above_ns: 90.0 }),
     ("exempt_100000", Goal::More { of: "within", ns: 10.0 }),
 ];
 
@@ -37,22 +44,34 @@ pub(super) struct Outcome {
     pub(super) is_met: bool,
 }
 
-/// Everything that is asked of a row; nothing where what it is held against was not measured.
+/// Everything that is asked of a row. A peer that was not measured is a goal that is not met; another row that was not is nothing
+/// to be held against, since who measures chooses the rows.
 pub(super) fn of(row: &Flood, floods: &Floods) -> Vec<Outcome> {
     let above = |row: &Flood| row.of("limiter").map(|(_, above)| above.median);
     let (Some(ours), Some((_, goal))) = (above(row), GOALS.iter().find(|(id, _)| *id == row.id)) else {
         return Vec::new();
     };
     let other = |id: &str| floods.rows.iter().find(|row| row.id == id).and_then(above);
+    let at_most = |above_ns: f64, of: &str| Outcome {
+        asked: format!("at most {above_ns} ns above {of}"),
+        is_met: ours <= above_ns,
+    };
     match *goal {
+        Goal::AtMost { above_ns } => vec![at_most(above_ns, "bare")],
         Goal::Beside { above_ns, ratio } => {
-            let peers = PEERS.iter().filter_map(|&peer| Some((peer, row.of(peer)?.1.median)));
-            let ratios = peers.map(|(peer, theirs)| Outcome {
-                asked: format!("{ratio}x cheaper than {peer}"),
-                is_met: theirs >= ratio * ours,
+            let ratios = PEERS.iter().map(|&peer| {
+                let theirs = row.of(peer).map(|(_, theirs)| theirs.median);
+                beside(row, peer, format!("{ratio}x cheaper than {peer}"), theirs.map(|theirs| theirs >= ratio * ours))
             });
-            let own = Outcome { asked: format!("at most {above_ns} ns above bare"), is_met: ours <= above_ns };
-            std::iter::once(own).chain(ratios).collect()
+            std::iter::once(at_most(above_ns, "bare")).chain(ratios).collect()
+        }
+        Goal::Within { above_ns, share } => {
+            let shares = PEERS.iter().map(|&peer| {
+                let than = if share < 1.0 { format!("{:.0} % of {peer}", share * 100.0) } else { peer.to_owned() };
+                let theirs = row.above_floor(peer).map(|theirs| theirs.median);
+                beside(row, peer, format!("less than {than}"), theirs.map(|theirs| ours < share * theirs))
+            });
+            std::iter::once(at_most(above_ns, "the floor")).chain(shares).collect()
         }
         Goal::Factor { of, factor } => {
             let asked = format!("at most {:.0} % more than {of}", (factor - 1.0) * 100.0);
@@ -61,6 +80,17 @@ pub(super) fn of(row: &Flood, floods: &Floods) -> Vec<Outcome> {
         Goal::More { of, ns } => {
             let asked = format!("at most {ns} ns more than {of}");
             other(of).map(|other| Outcome { asked, is_met: ours <= other + ns }).into_iter().collect()
+        }
+    }
+}
+
+/// What came of holding a row against a peer: not met where there was no peer, and then it says why.
+fn beside(row: &Flood, peer: &str, asked: String, is_met: Option<bool>) -> Outcome {
+    match is_met {
+        Some(is_met) => Outcome { asked, is_met },
+        None => {
+            let why = row.missing(peer).unwrap_or("it was not measured");
+            Outcome { asked: format!("{asked} ({why})"), is_met: false }
         }
     }
 }
@@ -108,7 +138,7 @@ pub(super) fn missed(report: &Report) -> Vec<String> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::measured::{Cost, Cpus, Row, Spread, flood};
+    use super::super::measured::{self, Cost, Cpus, Floor, Receiver, Row, Spread, flood};
     use super::*;
 
     fn floods(rows: Vec<Flood>) -> Floods {
@@ -128,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_goal_is_met_up_to_its_edge_and_no_further() {
-        let row = |ours, meter| flood("one_source", &[("bare", 0.0), ("limiter", ours), ("nft_meter", meter)]);
+        let row = |ours, meter| flood("one_source", &[("limiter", ours), ("nft_meter", meter), ("hashlimit", 999.0)]);
         assert_eq!(missed_of(vec![row(35.0, 525.0)]), [""; 0]);
         assert_eq!(missed_of(vec![row(35.1, 600.0)]), ["one_source: at most 35 ns above bare"]);
         assert_eq!(missed_of(vec![row(35.0, 524.9)]), ["one_source: 15x cheaper than nft_meter"]);
@@ -137,7 +167,7 @@ mod tests {
     #[test]
     fn rows_are_held_against_the_rows_that_they_differ_from() {
         let rows = |rules, exempt| {
-            let row = |id, above| flood(id, &[("limiter", above)]);
+            let row = |id, above| flood(id, &[("limiter", above), ("nft_meter", 999.0), ("hashlimit", 999.0)]);
             vec![row("one_source", 30.0), row("rules_64", rules), row("within", 50.0), row("exempt_100000", exempt)]
         };
         assert_eq!(missed_of(rows(33.0, 60.0)), [""; 0]);
@@ -169,7 +199,47 @@ mod tests {
     #[test]
     fn a_row_is_held_against_nothing_that_was_not_measured() {
         assert_eq!(missed_of(vec![flood("rules_64", &[("limiter", 500.0)])]), [""; 0]);
-        assert_eq!(missed_of(vec![flood("one_source", &[("limiter", 30.0)])]), [""; 0]);
+    }
+
+    #[test]
+    fn a_peer_that_is_missing_is_a_goal_that_is_not_met() {
+        let mut row = flood("one_source", &[("limiter", 30.0), ("nft_meter", 999.0)]);
+        assert_eq!(missed_of(vec![row.clone()]), ["one_source: 15x cheaper than hashlimit (it was not measured)"]);
+        let missing = measured::Outcome::Missing { missing: "there is no iptables".into() };
+        row.receivers.push(Receiver { id: "hashlimit".into(), outcome: missing });
+        assert_eq!(missed_of(vec![row]), ["one_source: 15x cheaper than hashlimit (there is no iptables)"]);
+        let alone = missed_of(vec![flood("within_65536", &[("limiter", 30.0)])]);
+        assert_eq!(alone.len(), 2, "{alone:?}");
+    }
+
+    #[test]
+    fn what_passes_is_held_against_each_peers_cost_above_its_own_floor() {
+        let missed_with = |id, ours, meter, hashlimit| {
+            let mut row = flood(id, &[("limiter", ours), ("nft_meter", 999.0), ("hashlimit", 999.0)]);
+            row.floor = Floor::Own;
+            for (peer, above) in [("nft_meter", meter), ("hashlimit", hashlimit)] {
+                let receiver = row.receivers.iter_mut().find(|receiver| receiver.id == peer).unwrap();
+                if let measured::Outcome::Measured { above_floor_ns, .. } = &mut receiver.outcome {
+                    *above_floor_ns = Some(Spread { median: above, min: above, max: above });
+                }
+            }
+            missed_of(vec![row])
+        };
+        assert_eq!(missed_with("within", 90.0, 180.1, 200.0), [""; 0]);
+        assert_eq!(missed_with("within", 90.0, 180.0, 200.0), ["within: less than 50 % of nft_meter"]);
+        assert_eq!(missed_with("within", 90.1, 300.0, 300.0), ["within: at most 90 ns above the floor"]);
+        assert_eq!(missed_with("within_65536", 250.0, 250.1, 251.0), [""; 0]);
+        assert_eq!(missed_with("within_65536", 250.0, 300.0, 250.0), ["within_65536: less than hashlimit"]);
+        assert_eq!(missed_with("new_sources", 90.0, 0.0, 0.0), [""; 0]);
+        assert_eq!(missed_with("new_sources", 90.1, 0.0, 0.0), ["new_sources: at most 90 ns above bare"]);
+    }
+
+    #[test]
+    fn every_goal_is_of_a_row_that_is_measured() {
+        let rows = include_str!("../../../integration-test/src/flood/rows.rs");
+        for (id, _) in &GOALS {
+            assert!(rows.contains(&format!("\"{id}\"")), "no row {id}");
+        }
     }
 
     #[test]
