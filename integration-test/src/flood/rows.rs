@@ -131,7 +131,12 @@ impl Row {
             Family::V4 => frame(IPV4, v4(proto, payload)),
             Family::V6 => frame(IPV6, v6(proto, payload)),
         };
-        Flood { frame: padded(frame, 60), sources: self.sources.clone(), others: self.others.clone() }
+        Flood {
+            frame: padded(frame, 60),
+            sources: self.sources.clone(),
+            others: self.others.clone(),
+            connections: None,
+        }
     }
 
     /// What its well-behaved sources send before the flood, if it has any.

@@ -231,13 +231,23 @@ fn shown(spread: Spread) -> String {
 }
 
 fn program_table(program: &Cost) -> String {
-    let mut text = format!("{:<44} {:<14} {:>6} {:>12} {:>16}\n", "packet", "verdict", "ns", "above bare", "min..max");
+    let mut text = format!(
+        "{:<58} {:<13} {:>5} {:>11} {:>11} {:>13}\n",
+        "packet", "verdict", "ns", "above bare", "min..max", "asked"
+    );
     let bare = &program.bare_ns;
     let spread = format!("{}..{}", bare.min, bare.max);
-    writeln!(text, "{:<44} {:<14} {:>6} {:>12} {spread:>16}", "the empty program", "", bare.median, "").ok();
-    for Row { name, verdict, ns, above_bare_ns: above, .. } in &program.rows {
+    writeln!(text, "{:<58} {:<13} {:>5} {:>11} {spread:>11}", "the empty program", "", bare.median, "").ok();
+    for row in &program.rows {
+        let Row { name, verdict, ns, above_bare_ns: above, .. } = row;
         let spread = format!("{}..{}", above.min, above.max);
-        writeln!(text, "{name:<44} {verdict:<14} {:>6} {:>12} {spread:>16}", ns.median, above.median).ok();
+        let asked = match goals::of_program(row) {
+            Some((most, true)) => format!("{most} (met)"),
+            Some((most, false)) => format!("{most} (NOT MET)"),
+            None => String::new(),
+        };
+        let line = format!("{name:<58} {verdict:<13} {:>5} {:>11} {spread:>11} {asked:>13}", ns.median, above.median);
+        writeln!(text, "{}", line.trim_end()).ok();
     }
     writeln!(
         text,
