@@ -28,3 +28,28 @@ pub fn of(stream: &TcpStream) -> nix::Result<(u32, u32)> {
     setsockopt(stream, TcpRepair, &u32::MAX)?;
     Ok((numbers.0?, numbers.1?))
 }
+
+/// `struct tcp_repair_window` (include/uapi/linux/tcp.h).
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Windows {
+    heard_at: u32,
+    peers: u32,
+    peers_max: u32,
+    receives: u32,
+    told_at: u32,
+}
+
+sockopt_impl!(
+    /// Its windows.
+    RepairWindow, Both, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, Windows
+);
+
+/// Has a socket take so many bytes more than it has. Needs `CAP_NET_ADMIN`. Nothing is sent for it.
+pub fn widen(stream: &TcpStream, bytes: u32) -> nix::Result<()> {
+    setsockopt(stream, TcpRepair, &1)?;
+    let windows = getsockopt(stream, RepairWindow);
+    let widened = windows.and_then(|now| setsockopt(stream, RepairWindow, &Windows { receives: bytes, ..now }));
+    setsockopt(stream, TcpRepair, &u32::MAX)?;
+    widened
+}

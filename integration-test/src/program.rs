@@ -12,7 +12,7 @@ use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::Reason;
 use ratelimit_userspace::config::XdpModeChoice;
 use ratelimit_userspace::datapath::Datapath as _;
-use ratelimit_userspace::datapath::kernel::{Clock, Kernel, Options, Passed, ProgramSize};
+use ratelimit_userspace::datapath::kernel::{Advance, Clock, Kernel, Options, Passed, ProgramSize, Steps};
 use ratelimit_userspace::desired::{Limit, Policy, Ports, Rule, WindowForm, slot};
 
 /// 10:00 of some day in 2026.
@@ -141,6 +141,17 @@ impl Program {
     pub fn time(&mut self, frame: &[u8], times: u32) -> Duration {
         self.runs += u64::from(times);
         self.kernel.test_run(frame, times).expect("the frame is run").duration
+    }
+
+    /// What has this program run on a connection that goes on.
+    pub fn advancing(&mut self, steps: Steps) -> anyhow::Result<Advance> {
+        Ok(self.kernel.advancing(steps)?)
+    }
+
+    /// Sends so many segments of such a connection in a row, and says how long one of them took.
+    pub fn time_through(&mut self, advance: &mut Advance, frame: &[u8], times: u32) -> anyhow::Result<Duration> {
+        self.runs += u64::from(times);
+        Ok(advance.test_run(frame, times)?.duration)
     }
 
     /// How large the program is.

@@ -492,7 +492,7 @@ fn a_real_client_behind_nginx_loses_no_request_while_16_777_216_forged_sources_f
     fs::write(&file, format!("{top}\n[rule]\n{rule}\n")).unwrap();
     let _daemon = lab.start(&["run", "--config", file.to_str().unwrap()]);
     let sources = Sources { first: [20, 0, 0, 0].into(), bits: BITS, order: Order::InTurn, host_bits: 0 };
-    let flood = Flood { frame: padded(syn_to_the_server(&lab, "s1"), 60), sources, others: None };
+    let flood = Flood { frame: padded(syn_to_the_server(&lab, "s1"), 60), sources, others: None, connections: None };
     let mut generator = lab.client.inside(|| Ok(Generator::load(&flood, "c1")?)).unwrap();
     let start = Instant::now();
     let answered = answered_during(&lab, LIMIT, || {

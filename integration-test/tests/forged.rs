@@ -128,7 +128,7 @@ fn ten_million_forged_segments_from_all_ports_take_nothing_from_an_open_connecti
             let segment = Segment { sequence, acknowledged, data, ..Segment::to(80, ACK | PSH) };
             let frame = padded(wire.frame(OWNER.parse().unwrap(), segment), 60);
             let sources = Sources { first: OWNER.parse().unwrap(), bits: 0, order: Order::InTurn, host_bits: 0 };
-            let flood = Flood { frame, sources, others: None };
+            let flood = Flood { frame, sources, others: None, connections: None };
             lab.client.inside(|| Ok(Generator::load(&flood, "c1")?)).unwrap()
         })
         .into();

@@ -1,6 +1,9 @@
 //! The benchmark's sender: gives a frame the next source of a flood, and sends it over an interface. Run on live frames
 //! (`BPF_PROG_TEST_RUN` with `BPF_F_TEST_XDP_LIVE_FRAMES`) between namespaces of the benchmark's own; nobody attaches it.
 //!
+//! `advance` is for a program that is timed alone: it makes the frame the next segment of its connection, and has the
+//! program run behind it.
+//!
 //! What a frame says besides its source is in the frame that it is run on. The globals are set at load, so the verifier takes
 //! out what a flood does not need.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
@@ -14,12 +17,19 @@ mod entry {
     use aya_ebpf::bindings::xdp_action::XDP_ABORTED;
     use aya_ebpf::helpers::generated::bpf_redirect;
     use aya_ebpf::macros::{map, xdp};
-    use aya_ebpf::maps::Array;
+    use aya_ebpf::maps::{Array, ProgramArray};
     use aya_ebpf::programs::XdpContext;
 
     /// Where the flood's sources are taken from a table: entries, a power of two.
     const PICKS_LEN: u32 = 65_536;
+    /// Connections that a flood may be of.
+    const CONNECTIONS_LEN: u32 = 1024;
     const ETHERNET_LEN: usize = 14;
+    const IPV4_LEN: usize = 20;
+    const TCP_LEN: usize = 20;
+    const RECORD_HEADER_LEN: usize = 5;
+    /// What a record's payload is filled with.
+    const FILLING: u8 = 0x55;
 
     /// The interface that frames leave by.
     #[unsafe(no_mangle)]
@@ -61,14 +71,84 @@ mod entry {
     #[unsafe(no_mangle)]
     static OTHERS_MASK: Global<u32> = Global::new(0);
 
+    /// Whether all frames are of the connections in the table, over IPv4, in turn; `MASK` is their number less one.
+    #[unsafe(no_mangle)]
+    static IS_OF_CONNECTIONS: Global<u8> = Global::new(0);
+    /// Their number is 2 to the power of this.
+    #[unsafe(no_mangle)]
+    static CONNECTIONS_BITS: Global<u32> = Global::new(0);
+    /// By how much a connection's sequence number is more in its next segment.
+    #[unsafe(no_mangle)]
+    static STEP: Global<u32> = Global::new(0);
+    /// Of `advance`: the sequence number of the first segment; segments in a TLS record, 0 where there are none; its length.
+    #[unsafe(no_mangle)]
+    static SEQUENCE: Global<u32> = Global::new(0);
+    #[unsafe(no_mangle)]
+    static RECORD_SEGMENTS: Global<u32> = Global::new(0);
+    #[unsafe(no_mangle)]
+    static RECORD_LEN: Global<u32> = Global::new(0);
+
     /// Frames so far. One CPU at a time runs a loaded generator.
     #[map]
     static SENT: Array<u64> = Array::with_max_entries(1, 0);
+    /// Of each connection the client's port, the sequence number of its first segment, and what it acknowledges: in host order.
+    #[map]
+    static CONNECTIONS: Array<[u32; 3]> = Array::with_max_entries(CONNECTIONS_LEN, 0);
+    /// The program that `advance` has run behind it.
+    #[map]
+    static BEHIND: ProgramArray = ProgramArray::with_max_entries(1, 0);
     #[map]
     static PICKS: Array<u32> = Array::with_max_entries(PICKS_LEN, 0);
 
+    /// Never returns where there is a program behind it.
+    #[xdp(frags)]
+    fn advance(ctx: XdpContext) -> u32 {
+        if advanced(&ctx).is_some() {
+            // SAFETY: the helper has no preconditions; it returns only where it fails.
+            unsafe { BEHIND.tail_call(&ctx, 0) };
+        }
+        XDP_ABORTED
+    }
+
+    #[inline(always)]
+    fn advanced(ctx: &XdpContext) -> Option<()> {
+        let at = count()? as u32;
+        let header = place::<Segment>(ctx, ETHERNET_LEN + IPV4_LEN)?;
+        // SAFETY: `place` has held it against the frame's end.
+        unsafe { (*header).sequence = SEQUENCE.load().wrapping_add(at.wrapping_mul(STEP.load())).to_be() };
+        let segments = RECORD_SEGMENTS.load();
+        if segments != 0 {
+            let payload = place::<[u8; RECORD_HEADER_LEN]>(ctx, ETHERNET_LEN + IPV4_LEN + TCP_LEN)?;
+            let len = RECORD_LEN.load();
+            let begins = at % segments == 0;
+            // Application data of TLS 1.2 and 1.3.
+            let bytes = if begins { [23, 3, 3, (len >> 8) as u8, len as u8] } else { [FILLING; RECORD_HEADER_LEN] };
+            // SAFETY: likewise.
+            unsafe { *payload = bytes };
+        }
+        Some(())
+    }
+
+    /// How many frames there were before this one.
+    #[inline(always)]
+    fn count() -> Option<u64> {
+        let sent = SENT.get_ptr_mut(0)?;
+        // SAFETY: the element lives as long as the map, and nobody else writes it.
+        let at = unsafe { *sent };
+        // SAFETY: likewise.
+        unsafe { *sent = at + 1 };
+        Some(at)
+    }
+
     #[xdp]
     fn generator(ctx: XdpContext) -> u32 {
+        if IS_OF_CONNECTIONS.load() != 0 {
+            return match of_connection(&ctx) {
+                // SAFETY: the helper has no preconditions.
+                Some(()) => unsafe { bpf_redirect(INTERFACE.load(), 0) as u32 },
+                None => XDP_ABORTED,
+            };
+        }
         let Some((high, low, port)) = next_source() else { return XDP_ABORTED };
         let written = if IS_IPV6.load() == 0 { v4(&ctx, low as u32, port) } else { v6(&ctx, high, low, port) };
         match written {
@@ -81,11 +161,7 @@ mod entry {
     /// Address and port, in host order.
     #[inline(always)]
     fn next_source() -> Option<(u64, u64, u16)> {
-        let sent = SENT.get_ptr_mut(0)?;
-        // SAFETY: the element lives as long as the map, and nobody else writes it.
-        let at = unsafe { *sent };
-        // SAFETY: likewise.
-        unsafe { *sent = at + 1 };
+        let at = count()?;
         let port = 1024 + (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 49) as u16;
         if IS_MIXED.load() != 0 && at & 1 != 0 {
             let number = (at >> 1) as u32 & OTHERS_MASK.load();
@@ -133,9 +209,39 @@ mod entry {
         port: u16,
     }
 
+    /// A TCP header as far as a connection's segments differ in it.
+    #[repr(C, packed)]
+    struct Segment {
+        ports: [u16; 2],
+        sequence: u32,
+        acknowledged: u32,
+    }
+
+    /// The next segment of the connection whose turn it is: `v4`, with its numbers.
+    #[inline(always)]
+    fn of_connection(ctx: &XdpContext) -> Option<()> {
+        let at = count()? as u32;
+        let [port, sequence, acknowledged] = *CONNECTIONS.get(at & MASK.load() & (CONNECTIONS_LEN - 1))?;
+        let turn = at >> (CONNECTIONS_BITS.load() & 31);
+        let sequence = sequence.wrapping_add(turn.wrapping_mul(STEP.load())).to_be();
+        let acknowledged = acknowledged.to_be();
+        let segment = place::<Segment>(ctx, ETHERNET_LEN + IPV4_LEN)?;
+        // SAFETY: `place` has held it against the frame's end.
+        unsafe {
+            (*segment).sequence = sequence;
+            (*segment).acknowledged = acknowledged;
+        }
+        v4_with(ctx, BASE_LOW.load() as u32, port as u16, u64::from(sequence) + u64::from(acknowledged))
+    }
+
     #[inline(always)]
     fn v4(ctx: &XdpContext, address: u32, port: u16) -> Option<()> {
-        const LEN: usize = 20;
+        v4_with(ctx, address, port, 0)
+    }
+
+    /// The same, where the payload's checksum is of these words too.
+    #[inline(always)]
+    fn v4_with(ctx: &XdpContext, address: u32, port: u16, words: u64) -> Option<()> {
         let (address, port) = (address.to_be(), port.to_be());
         let sum = u64::from(address);
         let header = place::<V4>(ctx, ETHERNET_LEN)?;
@@ -145,7 +251,7 @@ mod entry {
             (*header).source = address;
             (*header).port = port;
         }
-        payload_checksum(ctx, ETHERNET_LEN + LEN, sum + u64::from(port))
+        payload_checksum(ctx, ETHERNET_LEN + IPV4_LEN, sum + u64::from(port) + words)
     }
 
     #[inline(always)]

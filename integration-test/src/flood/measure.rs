@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::peers;
 use super::receiver::{Kind, Receiver};
-use super::rows::{OTHERS_BEFORE, OTHERS_BITS, Row};
+use super::rows::{Floor, OTHERS_BEFORE, OTHERS_BITS, Row};
 use super::wire::{Family, Wire};
 
 /// How long one run is to take.
@@ -49,8 +49,8 @@ pub struct Measured {
     pub ns: BTreeMap<Kind, Vec<f64>>,
     /// Frames in a run, by receiver.
     pub frames: BTreeMap<Kind, u32>,
-    /// Of the limiter's packets those that passed, in one run.
-    pub limiter_passed: u64,
+    /// The share of its packets that passed in the last round, by receiver.
+    pub passed: BTreeMap<Kind, f64>,
 }
 
 /// Measures the rows in so many rounds; each receiver is tried once before, and fails there if it does what it must not.
@@ -63,7 +63,7 @@ pub fn measure(rows: &[Row], rounds: u32) -> Result<Vec<Measured>> {
     for (at, (row, generator)) in rows.iter().zip(&mut generators).enumerate() {
         eprintln!("flood: trying row {} of {}: {}", at + 1, rows.len(), row.name);
         let mut measured =
-            Measured { row: row.clone(), ns: BTreeMap::new(), frames: BTreeMap::new(), limiter_passed: 0 };
+            Measured { row: row.clone(), ns: BTreeMap::new(), frames: BTreeMap::new(), passed: BTreeMap::new() };
         for &kind in Kind::of(row).iter().filter(|&&kind| peers::obstacle(kind).is_none()) {
             let (ns, _) = run(kind, row, FRAMES_MIN, wires.of(row), generator)?;
             measured.frames.insert(kind, frames_for(ns));
@@ -76,9 +76,7 @@ pub fn measure(rows: &[Row], rounds: u32) -> Result<Vec<Measured>> {
             for (&kind, &frames) in &measured.frames {
                 let (ns, passed) = run(kind, &measured.row, frames, wires.of(&measured.row), generator)?;
                 measured.ns.entry(kind).or_default().push(ns);
-                if kind == Kind::Limiter {
-                    measured.limiter_passed = passed;
-                }
+                measured.passed.insert(kind, passed);
             }
         }
     }
@@ -92,8 +90,8 @@ fn frames_for(ns: f64) -> u32 {
     u32::try_from(times).unwrap_or(u32::MAX).saturating_mul(FRAMES_MIN).clamp(FRAMES_MIN, FRAMES_MAX)
 }
 
-/// Loads one, sends what comes before, and then times so many frames; nanoseconds a packet, and how many of them passed.
-fn run(kind: Kind, row: &Row, frames: u32, wire: &Wire, generator: &mut Generator) -> Result<(f64, u64)> {
+/// Loads one, sends what comes before, and then times so many frames; nanoseconds a packet, and which share of them passed.
+fn run(kind: Kind, row: &Row, frames: u32, wire: &Wire, generator: &mut Generator) -> Result<(f64, f64)> {
     let context = || format!("{}, {}", row.name, kind.id());
     let before = kind.needs_before(row);
     let frames_in_all = u64::from(before) + u64::from(frames);
@@ -109,7 +107,7 @@ fn run(kind: Kind, row: &Row, frames: u32, wire: &Wire, generator: &mut Generato
         let run = wire.send(generator, frames)?;
         let counts = receiver.check(row, counted, run.sent)?;
         receiver.check_edge(row, |frames| wire.send(generator, frames).map(|_| ()))?;
-        Ok::<_, anyhow::Error>((run.ns(), counts.within))
+        Ok::<_, anyhow::Error>((run.ns(), counts.passed as f64 / run.sent as f64))
     })();
     drop(receiver);
     std::thread::sleep(SETTLE);
@@ -117,9 +115,13 @@ fn run(kind: Kind, row: &Row, frames: u32, wire: &Wire, generator: &mut Generato
 }
 
 impl Measured {
-    /// As JSON: medians and extremes, and the same above the bare program of the same round.
+    /// As JSON: medians and extremes, the same above the bare program of the same round, and above the receiver's floor in it.
     pub fn to_json(&self) -> Result<Value> {
-        let bare = self.ns.get(&Kind::Bare).context("the bare program is measured")?;
+        let above = |ns: &[f64], floor: Kind| {
+            let floor_ns = self.ns.get(&floor).with_context(|| format!("{} is measured", floor.id()))?;
+            ensure!(ns.len() == floor_ns.len(), "each round has a run of each");
+            Ok(ns.iter().zip(floor_ns).map(|(ns, floor_ns)| ns - floor_ns).collect::<Vec<f64>>())
+        };
         let mut receivers = Vec::new();
         for &kind in Kind::of(&self.row) {
             if let Some(missing) = peers::obstacle(kind) {
@@ -127,17 +129,26 @@ impl Measured {
                 continue;
             }
             let ns = self.ns.get(&kind).with_context(|| format!("{} is measured", kind.id()))?;
-            ensure!(ns.len() == bare.len(), "each round has a run of each");
-            let above: Vec<f64> = ns.iter().zip(bare).map(|(ns, bare)| ns - bare).collect();
             receivers.push(json!({
                 "id": kind.id(),
                 "frames": self.frames[&kind],
                 "ns": spread(ns),
-                "above_bare_ns": spread(&above),
+                "above_bare_ns": spread(&above(ns, Kind::Bare)?),
+                "above_floor_ns": spread(&above(ns, kind.floor(&self.row))?),
+                "passed": self.passed[&kind],
             }));
         }
-        let passed = self.limiter_passed as f64 / f64::from(self.frames[&Kind::Limiter]);
-        Ok(json!({ "id": self.row.id, "name": self.row.name, "limiter_passed": passed, "receivers": receivers }))
+        let floor = match self.row.floor {
+            Floor::Bare => "bare",
+            Floor::Own => "own",
+        };
+        Ok(json!({
+            "id": self.row.id,
+            "name": self.row.name,
+            "floor": floor,
+            "limiter_passed": self.passed[&Kind::Limiter],
+            "receivers": receivers,
+        }))
     }
 }
 

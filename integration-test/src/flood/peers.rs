@@ -4,7 +4,7 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use netlab::Namespace;
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ pub fn obstacle(kind: Kind) -> Option<String> {
     let (program, package) = match kind {
         Kind::Bare | Kind::Limiter => return None,
         Kind::NftDrop | Kind::NftMeter => ("nft", "nftables"),
-        Kind::Hashlimit => ("iptables", "iptables"),
+        Kind::IptablesDrop | Kind::Hashlimit => ("iptables", "iptables"),
     };
     let is_there = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
     (!is_there).then(|| format!("there is no {program}: install {package}"))
@@ -29,7 +29,7 @@ pub fn obstacle(kind: Kind) -> Option<String> {
 /// What a program calls itself.
 pub fn version(kind: Kind) -> Option<String> {
     let program = match kind {
-        Kind::Bare | Kind::Limiter | Kind::NftDrop => return None,
+        Kind::Bare | Kind::Limiter | Kind::NftDrop | Kind::IptablesDrop => return None,
         Kind::NftMeter => "nft",
         Kind::Hashlimit => "iptables",
     };
@@ -115,20 +115,76 @@ impl<'a> NftMeter<'a> {
     }
 }
 
-/// iptables, with hashlimit in the raw table, the first that a packet comes to. Taken out on drop.
-pub struct Hashlimit<'a> {
+/// The raw table of iptables, the first that a packet comes to, in a namespace. Its rules are taken out on drop.
+struct RawTable<'a> {
     namespace: &'a Namespace,
     program: &'static str,
 }
 
+impl<'a> RawTable<'a> {
+    const fn of(namespace: &'a Namespace, row: &Row) -> Self {
+        let program = if row.sources.first.is_ipv4() { "iptables" } else { "ip6tables" };
+        Self { namespace, program }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Result<String> {
+        let output = self.namespace.run(&[&[self.program, "-w", "-t", "raw"], arguments].concat())?;
+        ensure!(output.status.success(), "{} {}: {}", self.program, arguments.join(" "), output.stderr.trim());
+        Ok(output.stdout)
+    }
+
+    /// Its last rule: whatever comes to it is dropped.
+    fn drop_the_rest(&self) -> Result<()> {
+        self.run(&["-A", "PREROUTING", "-i", RECEIVING[0], "-j", "DROP"]).map(|_| ())
+    }
+
+    /// Packets that each of its rules took.
+    fn packets<const RULES: usize>(&self) -> Result<[u64; RULES]> {
+        let listed = self.run(&["-L", "PREROUTING", "-v", "-n", "-x"])?;
+        // A line for the chain and one for the columns' names come first.
+        let packets = listed.lines().skip(2).map(|line| line.split_whitespace().next()?.parse().ok());
+        let packets: Option<Vec<u64>> = packets.collect();
+        let packets: Result<[u64; RULES], _> = packets.context("read what iptables lists")?.try_into();
+        packets.ok().with_context(|| format!("not {RULES} rules:\n{listed}"))
+    }
+}
+
+impl Drop for RawTable<'_> {
+    fn drop(&mut self) {
+        // It goes with its namespace at the latest.
+        let _gone = self.run(&["-F", "PREROUTING"]);
+    }
+}
+
+/// iptables, which drops everything in the raw table.
+pub struct IptablesDrop<'a>(RawTable<'a>);
+
+impl<'a> IptablesDrop<'a> {
+    /// Loads it.
+    pub fn load(namespace: &'a Namespace, row: &Row) -> Result<Self> {
+        let table = RawTable::of(namespace, row);
+        table.drop_the_rest()?;
+        Ok(Self(table))
+    }
+
+    /// Packets that it has dropped.
+    pub fn dropped(&self) -> Result<u64> {
+        let [dropped] = self.0.packets()?;
+        Ok(dropped)
+    }
+}
+
+/// iptables, with hashlimit in the raw table.
+pub struct Hashlimit<'a>(RawTable<'a>);
+
 impl<'a> Hashlimit<'a> {
     /// Loads it, for so many packets an hour of each source.
     pub fn load(namespace: &'a Namespace, row: &Row, amount: u64) -> Result<Self> {
-        let (program, prefix) = match row.family() {
-            Family::V4 => ("iptables", "32"),
-            Family::V6 => ("ip6tables", "64"),
+        let prefix = match row.family() {
+            Family::V4 => "32",
+            Family::V6 => "64",
         };
-        let hashlimit = Self { namespace, program };
+        let table = RawTable::of(namespace, row);
         let rule = format!(
             "-A PREROUTING -i {interface} -p {protocol} --dport {PORT} -m hashlimit --hashlimit-name flood \
              --hashlimit-mode srcip --hashlimit-srcmask {prefix} --hashlimit-above {amount}/hour --hashlimit-burst {burst} \
@@ -138,34 +194,15 @@ impl<'a> Hashlimit<'a> {
             burst = burst(amount),
             buckets = ELEMENTS_MAX / 4,
         );
-        hashlimit.raw(&rule.split_whitespace().collect::<Vec<_>>())?;
-        hashlimit.raw(&["-A", "PREROUTING", "-i", RECEIVING[0], "-j", "DROP"])?;
-        Ok(hashlimit)
+        table.run(&rule.split_whitespace().collect::<Vec<_>>())?;
+        table.drop_the_rest()?;
+        Ok(Self(table))
     }
 
     /// The counters of its two rules.
     pub fn counts(&self) -> Result<Counts> {
-        let listed = self.raw(&["-L", "PREROUTING", "-v", "-n", "-x"])?;
-        // A line for the chain and one for the columns' names come first.
-        let packets = listed.lines().skip(2).map(|line| line.split_whitespace().next()?.parse().ok());
-        let packets: Option<Vec<u64>> = packets.collect();
-        let [over, within] = packets.context("read what iptables lists")?[..] else {
-            bail!("not two rules:\n{listed}")
-        };
-        Ok(Counts { over, within, ..Counts::default() })
-    }
-
-    fn raw(&self, arguments: &[&str]) -> Result<String> {
-        let output = self.namespace.run(&[&[self.program, "-w", "-t", "raw"], arguments].concat())?;
-        ensure!(output.status.success(), "{} {}: {}", self.program, arguments.join(" "), output.stderr.trim());
-        Ok(output.stdout)
-    }
-}
-
-impl Drop for Hashlimit<'_> {
-    fn drop(&mut self) {
-        // It goes with its namespace at the latest.
-        let _gone = self.raw(&["-F", "PREROUTING"]);
+        let [over, within] = self.0.packets()?;
+        Ok(Counts { over, within, passed: within, ..Counts::default() })
     }
 }
 

@@ -3,17 +3,19 @@
 use anyhow::{Context as _, Result, ensure};
 use ratelimit_common::admission::{BUDGET, BUDGET_ANY};
 use ratelimit_common::source::Family as SourceFamily;
-use ratelimit_common::verdict::Reason;
+use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_userspace::config::XdpModeChoice;
 use ratelimit_userspace::datapath::kernel::{Bare, Clock, Kernel, Options, Passed};
 use ratelimit_userspace::datapath::{Datapath as _, XdpMode};
 
-use super::peers::{Hashlimit, NftDrop, NftMeter};
-use super::rows::{Beside, Expected, OTHERS_BITS, Row};
+use super::peers::{Hashlimit, IptablesDrop, NftDrop, NftMeter};
+use super::rows::{Beside, Expected, Floor, OTHERS_BITS, Row};
 use super::wire::{RECEIVING, Wire};
 
 /// Of a peer's packets so many may have another verdict than the limiter's: its bucket refills while it runs. One in:
 const OFF_MAX: u64 = 100;
+/// Of packets of new sources beyond the budget so many may pass: a second's worth at once, and more while they come. One in:
+const BUDGET_SHARE_MAX: u64 = 10;
 
 /// Who receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,13 +28,16 @@ pub enum Kind {
     NftDrop,
     /// nftables, with a limit for each source.
     NftMeter,
+    /// iptables, which drops everything.
+    IptablesDrop,
     /// iptables, with a limit for each source.
     Hashlimit,
 }
 
 impl Kind {
     /// All, in the order that they have their turns in.
-    pub const ALL: [Self; 5] = [Self::Bare, Self::Limiter, Self::NftDrop, Self::NftMeter, Self::Hashlimit];
+    pub const ALL: [Self; 6] =
+        [Self::Bare, Self::Limiter, Self::NftDrop, Self::NftMeter, Self::IptablesDrop, Self::Hashlimit];
 
     /// Its name in JSON.
     pub const fn id(self) -> &'static str {
@@ -41,14 +46,32 @@ impl Kind {
             Self::Limiter => "limiter",
             Self::NftDrop => "nft_drop",
             Self::NftMeter => "nft_meter",
+            Self::IptablesDrop => "iptables_drop",
             Self::Hashlimit => "hashlimit",
+        }
+    }
+
+    /// What drops right behind it, alone: its own floor.
+    pub const fn own_floor(self) -> Self {
+        match self {
+            Self::Bare | Self::Limiter => Self::Bare,
+            Self::NftDrop | Self::NftMeter => Self::NftDrop,
+            Self::IptablesDrop | Self::Hashlimit => Self::IptablesDrop,
+        }
+    }
+
+    /// What its cost in a row is counted from.
+    pub const fn floor(self, row: &Row) -> Self {
+        match row.floor {
+            Floor::Bare => Self::Bare,
+            Floor::Own => self.own_floor(),
         }
     }
 
     /// Frames before the first that is timed: what has the row's sources over their limit, or the table full.
     pub fn needs_before(self, row: &Row) -> u32 {
         match self {
-            Self::Bare | Self::NftDrop => 0,
+            Self::Bare | Self::NftDrop | Self::IptablesDrop => 0,
             Self::Limiter => row.before.min(2 * row.max_sources),
             Self::NftMeter | Self::Hashlimit => row.before,
         }
@@ -76,6 +99,8 @@ pub struct Counts {
     pub not_admitted: u64,
     /// Anything else.
     pub other: u64,
+    /// Those of all that passed, whatever they are counted as.
+    pub passed: u64,
 }
 
 impl Counts {
@@ -86,6 +111,7 @@ impl Counts {
             new_dropped: self.new_dropped - before.new_dropped,
             not_admitted: self.not_admitted - before.not_admitted,
             other: self.other - before.other,
+            passed: self.passed - before.passed,
         }
     }
 }
@@ -101,6 +127,7 @@ enum Loaded<'a> {
     Limiter(Box<Kernel>),
     NftDrop(NftDrop<'a>),
     NftMeter(NftMeter<'a>),
+    IptablesDrop(IptablesDrop<'a>),
     Hashlimit(Hashlimit<'a>),
 }
 
@@ -117,6 +144,7 @@ impl<'a> Receiver<'a> {
             Kind::Limiter => Loaded::Limiter(Box::new(limiter(row, frames, wire, 1)?)),
             Kind::NftDrop => Loaded::NftDrop(NftDrop::load(&wire.receiver)?),
             Kind::NftMeter => Loaded::NftMeter(NftMeter::load(&wire.receiver, row, amount)?),
+            Kind::IptablesDrop => Loaded::IptablesDrop(IptablesDrop::load(&wire.receiver, row)?),
             Kind::Hashlimit => Loaded::Hashlimit(Hashlimit::load(&wire.receiver, row, amount)?),
         };
         Ok(Self { wire, loaded })
@@ -130,8 +158,10 @@ impl<'a> Receiver<'a> {
             Loaded::NftDrop(nft) => Ok(Counts { over: nft.dropped()?, ..Counts::default() }),
             Loaded::NftMeter(nft) => {
                 let within = nft.within()?;
-                Ok(Counts { over: self.wire.received(1)?.saturating_sub(within), within, ..Counts::default() })
+                let over = self.wire.received(1)?.saturating_sub(within);
+                Ok(Counts { over, within, passed: within, ..Counts::default() })
             }
+            Loaded::IptablesDrop(iptables) => Ok(Counts { over: iptables.dropped()?, ..Counts::default() }),
             Loaded::Hashlimit(hashlimit) => hashlimit.counts(),
         }
     }
@@ -139,16 +169,21 @@ impl<'a> Receiver<'a> {
     /// Fails where something else became of `sent` frames than the row says.
     pub fn check(&mut self, row: &Row, before: Counts, sent: u64) -> Result<Counts> {
         let counts = self.counts()?.since(before);
-        let Counts { over, within, new_dropped, not_admitted, other } = counts;
+        let Counts { over, within, new_dropped, not_admitted, other, passed } = counts;
         let is_right = match &self.loaded {
             // Over IPv6 some come that nobody sent.
-            Loaded::Bare(_) | Loaded::NftDrop(_) => over >= sent && within == 0,
+            Loaded::Bare(_) | Loaded::NftDrop(_) | Loaded::IptablesDrop(_) => over >= sent && passed == 0,
             Loaded::Limiter(_) => {
                 let is_alone = other == 0 || row.sources.first.is_ipv6();
                 let is_judged = match row.expected {
                     Expected::Over => over == sent,
                     Expected::Within => within == sent,
                     Expected::New => over == 0 && within + new_dropped + not_admitted == sent,
+                    Expected::NewOverBudget => {
+                        over == 0
+                            && within + new_dropped + not_admitted == sent
+                            && within + not_admitted <= sent / BUDGET_SHARE_MAX
+                    }
                     Expected::HalfNew => over == 0 && within + new_dropped + not_admitted == sent && within >= sent / 2,
                 };
                 is_alone && is_judged
@@ -156,7 +191,7 @@ impl<'a> Receiver<'a> {
             Loaded::NftMeter(_) => {
                 let off = match row.expected {
                     Expected::Over => within,
-                    Expected::Within | Expected::New | Expected::HalfNew => over,
+                    Expected::Within | Expected::New | Expected::NewOverBudget | Expected::HalfNew => over,
                 };
                 over + within >= sent && off <= sent / OFF_MAX
             }
@@ -164,7 +199,9 @@ impl<'a> Receiver<'a> {
             Loaded::Hashlimit(_) => match row.expected {
                 Expected::Over => over + within == sent && within <= sent / OFF_MAX,
                 Expected::Within => over + within == sent && over <= sent / OFF_MAX,
-                Expected::New | Expected::HalfNew => over + within <= sent && over <= sent / OFF_MAX,
+                Expected::New | Expected::NewOverBudget | Expected::HalfNew => {
+                    over + within <= sent && over <= sent / OFF_MAX
+                }
             },
         };
         ensure!(is_right, "of {sent} frames {counts:?}, which is not `{:?}`", row.expected);
@@ -244,6 +281,9 @@ pub fn counts_of(kernel: &mut Kernel, wire: &Wire) -> Result<Counts> {
             | Reason::TooManyTags => &mut counts.other,
         };
         *kind += tally.packets;
+        if reason.action() == Action::Pass {
+            counts.passed += tally.packets;
+        }
     }
     reading.interfaces.first().context("it is attached")?;
     Ok(counts)

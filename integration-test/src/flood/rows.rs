@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
 use ratelimit_userspace::datapath::kernel::{Flood, Order, Sources};
-use ratelimit_userspace::desired::{Access, Policy, Ports, Rule, WindowForm, slot};
+use ratelimit_userspace::desired::{Access, NewSources, Policy, Ports, Rule, WindowForm, slot};
 
 use super::wire::Family;
 use crate::frames::flag::{ACK, PSH, SYN};
@@ -21,8 +21,8 @@ pub const OTHERS_BITS: u8 = 6;
 pub const OTHERS_BEFORE: u32 = 64;
 /// Sources that the limiter remembers unless a row says otherwise: its default.
 pub const MAX_SOURCES: u32 = 262_144;
-/// More than any row sends.
-const PLENTY: u64 = 1 << 33;
+/// More packets an hour than any row sends. // 596 523 a second: hashlimit takes at most 1 000 000
+const PLENTY: u64 = 1 << 31;
 
 /// What is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,8 @@ pub enum Expected {
     Within,
     /// All are of sources that were not seen yet, so none is over the limit.
     New,
+    /// The same, and the rule drops what is beyond its budget of new sources: nearly all.
+    NewOverBudget,
     /// Every other one is of a known source within its limit, and the rest of new ones.
     HalfNew,
 }
@@ -66,6 +68,15 @@ pub enum Beside {
     Peers,
     /// The bare program alone.
     Bare,
+}
+
+/// What a receiver's cost is counted from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Floor {
+    /// The bare program, for all: dropping is what is measured, and making a socket buffer first is a part of that.
+    Bare,
+    /// What drops right behind the receiver, measured alone: the packets pass, so judging them is what is measured.
+    Own,
 }
 
 /// One row of the tables.
@@ -85,6 +96,8 @@ pub struct Row {
     pub amount: Amount,
     /// What must become of it.
     pub expected: Expected,
+    /// How many new sources the limiter's rule passes, if it says so. No other limiter has that.
+    pub new_sources: Option<NewSources>,
     /// Rules; the last judges.
     pub rules: usize,
     /// Buckets of ten minutes to a window.
@@ -97,6 +110,8 @@ pub struct Row {
     pub before: u32,
     /// Whom it is held against.
     pub beside: Beside,
+    /// What the costs are counted from.
+    pub floor: Floor,
 }
 
 impl Row {
@@ -116,7 +131,12 @@ impl Row {
             Family::V4 => frame(IPV4, v4(proto, payload)),
             Family::V6 => frame(IPV6, v6(proto, payload)),
         };
-        Flood { frame: padded(frame, 60), sources: self.sources.clone(), others: self.others.clone() }
+        Flood {
+            frame: padded(frame, 60),
+            sources: self.sources.clone(),
+            others: self.others.clone(),
+            connections: None,
+        }
     }
 
     /// What its well-behaved sources send before the flood, if it has any.
@@ -135,7 +155,7 @@ impl Row {
 
     /// Whether some of its sources are new with each packet.
     pub fn is_forged(&self) -> bool {
-        matches!(self.expected, Expected::New | Expected::HalfNew)
+        matches!(self.expected, Expected::New | Expected::NewOverBudget | Expected::HalfNew)
     }
 
     /// What the limiter judges by.
@@ -148,7 +168,8 @@ impl Row {
             let mut limit = limit_over(amount, Unit::Packets, WindowForm::Strict, self.buckets, bucket_ns);
             limit.slot = slot(&name, Unit::Packets, bucket_ns);
             let ports = vec![(port, port)];
-            Rule::new(name, Ports { tcp: ports.clone(), udp: ports, other_protocols: false }, vec![limit])
+            let ports = Ports { tcp: ports.clone(), udp: ports, other_protocols: false };
+            Rule { new_sources: self.new_sources, ..Rule::new(name, ports, vec![limit]) }
         };
         let exempt = (0..self.exempt).map(|at| {
             // Every second /24 from 20.0.0.0 on: the sources of these rows are between two of them.
@@ -198,6 +219,9 @@ fn address(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
+/// What the README recommends where sources are forged.
+pub const NEW_SOURCES: NewSources = NewSources { amount: 1000, window_ns: SECOND_NS };
+
 const ONE: &str = "198.51.100.7";
 const MANY: &str = "10.77.0.0";
 const FORGED: &str = "11.0.0.0";
@@ -214,12 +238,14 @@ pub fn one_source() -> Row {
         others: None,
         amount: Amount::Of(1000),
         expected: Expected::Over,
+        new_sources: None,
         rules: 1,
         buckets: 6,
         exempt: 0,
         max_sources: MAX_SOURCES,
         before: 8192,
         beside: Beside::Peers,
+        floor: Floor::Bare,
     }
 }
 
@@ -228,6 +254,13 @@ pub fn all() -> Vec<Row> {
     let row = |id, name: &str| Row { id, name: name.into(), ..one_source() };
     // Fills every table: those of the others have room for 1 << 20 sources.
     let forged_before = 17 << 16;
+    let within = Row {
+        sources: in_turn(AMONG_EXEMPT, 0),
+        amount: Amount::Plenty,
+        expected: Expected::Within,
+        floor: Floor::Own,
+        ..row("within", "one source within its limit")
+    };
     let many = Row { amount: Amount::Of(1), before: 3 << 16, ..one_source() };
     vec![
         one_source(),
@@ -268,20 +301,34 @@ pub fn all() -> Vec<Row> {
         // Its source ports are random: of each it is known by then that no connection has it.
         Row { packet: Packet::Data, before: 3 << 16, ..row("data", "data segments, one source over its limit") },
         Row { rules: 64, beside: Beside::Bare, ..row("rules_64", "one source over the limit of the last of 64 rules") },
+        within.clone(),
         Row {
-            sources: in_turn(AMONG_EXEMPT, 0),
-            amount: Amount::Plenty,
-            expected: Expected::Within,
-            beside: Beside::Bare,
-            ..row("within", "one source within its limit")
-        },
-        Row {
-            sources: in_turn(AMONG_EXEMPT, 0),
-            amount: Amount::Plenty,
-            expected: Expected::Within,
+            id: "exempt_100000",
+            name: "the same beside 100 000 exempt prefixes".into(),
             exempt: 100_000,
             beside: Beside::Bare,
-            ..row("exempt_100000", "the same beside 100 000 exempt prefixes")
+            ..within.clone()
+        },
+        Row {
+            id: "within_64",
+            name: "64 sources within their limit".into(),
+            sources: in_turn(MANY, 6),
+            ..within.clone()
+        },
+        Row {
+            id: "within_65536",
+            name: "65 536 sources within their limit".into(),
+            sources: in_turn(MANY, 16),
+            before: 3 << 16,
+            ..within
+        },
+        Row {
+            sources: in_turn(FORGED, 24),
+            expected: Expected::NewOverBudget,
+            new_sources: Some(NEW_SOURCES),
+            before: forged_before,
+            floor: Floor::Own,
+            ..row("new_sources", "16.7 M forged sources, `new_sources = \"1000/s\"`")
         },
     ]
 }
@@ -311,6 +358,20 @@ mod tests {
             assert_eq!((policy.access.len(), policy.rules.len()), (row.exempt as usize, row.rules));
             assert_eq!(policy.rules.iter().position(|rule| rule.ports.tcp == [(PORT, PORT)]), Some(row.rules - 1));
         }
+    }
+
+    #[test]
+    fn a_row_of_what_passes_is_counted_from_its_own_floor_and_has_a_limit_that_every_limiter_takes() {
+        for row in all().iter().filter(|row| row.expected == Expected::Within) {
+            assert_eq!((row.floor, row.amount), (Floor::Own, Amount::Plenty), "{}", row.name);
+            assert!(row.packets_an_hour(0) <= 3600 * 1_000_000, "hashlimit takes no more than a million a second");
+        }
+    }
+
+    #[test]
+    fn only_the_row_that_says_so_has_a_budget_of_new_sources() {
+        let with = all().into_iter().filter(|row| row.policy(1).rules.iter().any(|rule| rule.new_sources.is_some()));
+        assert_eq!(with.map(|row| row.id).collect::<Vec<_>>(), ["new_sources"]);
     }
 
     #[test]

@@ -1,10 +1,26 @@
 //! What the costs are to be, and whether they are.
 
-use super::measured::{Flood, Floods, Growth, Reading, Readings, Report};
+use super::measured::{Flood, Floods, Growth, Reading, Readings, Report, Row};
 
 /// What a packet of a source over its limit may cost above the empty program when the program runs alone, where the rule has one
-/// limit.
+/// limit and nothing else is asked of the row.
 pub(super) const OVER_LIMIT_NS_MAX: f64 = 100.0;
+/// What rows of the program alone may cost above the empty program.
+const PROGRAM_GOALS: [(&str, f64); 13] = [
+    ("not IP", 15.0),
+    ("not a protected port", 25.0),
+    ("exempt, 1 prefix", 70.0),
+    ("not counted: ACK, where requests are", 35.0),
+    ("not counted: data, where requests are", 80.0),
+    ("not counted: data within TLS records, where requests are", 80.0),
+    ("admitted: a request, in the clear", 250.0),
+    ("admitted: a request, under TLS", 250.0),
+    ("over the limit: requests, in the clear", 120.0),
+    ("over the limit: requests, under TLS", 120.0),
+    ("over the limit: packets", 35.0),
+    ("over the limit: IPv6 /128", 60.0),
+    ("admitted", 150.0),
+];
 /// By how much a packet may cost more while all windows are read.
 pub(super) const READING_MORE_PERCENT_MAX: f64 = 5.0;
 /// How long it may take to read a million windows.
@@ -14,19 +30,26 @@ const PEERS: [&str; 2] = ["nft_meter", "hashlimit"];
 
 /// What is asked of a row.
 enum Goal {
-    /// So many nanoseconds above the empty program at most, and each of the peers dearer by so much.
+    /// So many nanoseconds above the bare program at most.
+    AtMost { above_ns: f64 },
+    /// The same, and each of the peers dearer by so much.
     Beside { above_ns: f64, ratio: f64 },
-    /// So much more than another row's cost above the empty program, as a factor.
+    /// So many nanoseconds above the floor at most, and less than this share of what each of the peers costs above its own.
+    Within { above_ns: f64, share: f64 },
+    /// So much more than another row's cost above the bare program, as a factor.
     Factor { of: &'static str, factor: f64 },
     /// So many nanoseconds more than another row.
     More { of: &'static str, ns: f64 },
 }
 
-const GOALS: [(&str, Goal); 5] = [
+const GOALS: [(&str, Goal); 8] = [
     ("one_source", Goal::Beside { above_ns: 35.0, ratio: 15.0 }),
     ("sources_65536", Goal::Beside { above_ns: 80.0, ratio: 12.0 }),
     ("forged", Goal::Beside { above_ns: 90.0, ratio: 8.0 }),
     ("rules_64", Goal::Factor { of: "one_source", factor: 1.1 }),
+    ("within", Goal::Within { above_ns: 90.0, share: 0.5 }),
+    ("within_65536", Goal::Within { above_ns: 250.0, share: 1.0 }),
+    ("new_sources", Goal::AtMost { above_ns: 90.0 }),
     ("exempt_100000", Goal::More { of: "within", ns: 10.0 }),
 ];
 
@@ -37,22 +60,34 @@ pub(super) struct Outcome {
     pub(super) is_met: bool,
 }
 
-/// Everything that is asked of a row; nothing where what it is held against was not measured.
+/// Everything that is asked of a row. A peer that was not measured is a goal that is not met; another row that was not is nothing
+/// to be held against, since who measures chooses the rows.
 pub(super) fn of(row: &Flood, floods: &Floods) -> Vec<Outcome> {
     let above = |row: &Flood| row.of("limiter").map(|(_, above)| above.median);
     let (Some(ours), Some((_, goal))) = (above(row), GOALS.iter().find(|(id, _)| *id == row.id)) else {
         return Vec::new();
     };
     let other = |id: &str| floods.rows.iter().find(|row| row.id == id).and_then(above);
+    let at_most = |above_ns: f64, of: &str| Outcome {
+        asked: format!("at most {above_ns} ns above {of}"),
+        is_met: ours <= above_ns,
+    };
     match *goal {
+        Goal::AtMost { above_ns } => vec![at_most(above_ns, "bare")],
         Goal::Beside { above_ns, ratio } => {
-            let peers = PEERS.iter().filter_map(|&peer| Some((peer, row.of(peer)?.1.median)));
-            let ratios = peers.map(|(peer, theirs)| Outcome {
-                asked: format!("{ratio}x cheaper than {peer}"),
-                is_met: theirs >= ratio * ours,
+            let ratios = PEERS.iter().map(|&peer| {
+                let theirs = row.of(peer).map(|(_, theirs)| theirs.median);
+                beside(row, peer, format!("{ratio}x cheaper than {peer}"), theirs.map(|theirs| theirs >= ratio * ours))
             });
-            let own = Outcome { asked: format!("at most {above_ns} ns above bare"), is_met: ours <= above_ns };
-            std::iter::once(own).chain(ratios).collect()
+            std::iter::once(at_most(above_ns, "bare")).chain(ratios).collect()
+        }
+        Goal::Within { above_ns, share } => {
+            let shares = PEERS.iter().map(|&peer| {
+                let than = if share < 1.0 { format!("{:.0} % of {peer}", share * 100.0) } else { peer.to_owned() };
+                let theirs = row.above_floor(peer).map(|theirs| theirs.median);
+                beside(row, peer, format!("less than {than}"), theirs.map(|theirs| ours < share * theirs))
+            });
+            std::iter::once(at_most(above_ns, "the floor")).chain(shares).collect()
         }
         Goal::Factor { of, factor } => {
             let asked = format!("at most {:.0} % more than {of}", (factor - 1.0) * 100.0);
@@ -63,6 +98,24 @@ pub(super) fn of(row: &Flood, floods: &Floods) -> Vec<Outcome> {
             other(of).map(|other| Outcome { asked, is_met: ours <= other + ns }).into_iter().collect()
         }
     }
+}
+
+/// What came of holding a row against a peer: not met where there was no peer, and then it says why.
+fn beside(row: &Flood, peer: &str, asked: String, is_met: Option<bool>) -> Outcome {
+    match is_met {
+        Some(is_met) => Outcome { asked, is_met },
+        None => {
+            let why = row.missing(peer).unwrap_or("it was not measured");
+            Outcome { asked: format!("{asked} ({why})"), is_met: false }
+        }
+    }
+}
+
+/// What is asked of a row of the program alone, and whether it is met.
+pub(super) fn of_program(row: &Row) -> Option<(f64, bool)> {
+    let own = PROGRAM_GOALS.iter().find(|(name, _)| *name == row.name).map(|(_, ns)| *ns);
+    let of_refusals = (row.limits == 1 && row.verdict == "over_limit").then_some(OVER_LIMIT_NS_MAX);
+    own.or(of_refusals).map(|most| (most, row.above_bare_ns.median <= most))
 }
 
 /// Whether packets are not held up by who reads all windows.
@@ -79,9 +132,8 @@ pub(super) fn is_read_in_time(case: &Reading) -> bool {
 pub(super) fn missed(report: &Report) -> Vec<String> {
     let mut missed = Vec::new();
     for row in report.program.iter().flat_map(|program| &program.rows) {
-        let above = row.above_bare_ns.median;
-        if row.limits == 1 && row.verdict == "over_limit" && above > OVER_LIMIT_NS_MAX {
-            missed.push(format!("{}: {above} ns above the empty program, not {OVER_LIMIT_NS_MAX}", row.name));
+        if let Some((most, false)) = of_program(row) {
+            missed.push(format!("{}: {} ns above the empty program, not {most}", row.name, row.above_bare_ns.median));
         }
     }
     if let Some(Growth { reading: Readings::Measured { cases, .. }, .. }) = &report.growth {
@@ -108,7 +160,7 @@ pub(super) fn missed(report: &Report) -> Vec<String> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::measured::{Cost, Cpus, Row, Spread, flood};
+    use super::super::measured::{self, Cost, Cpus, Floor, Receiver, Row, Spread, flood};
     use super::*;
 
     fn floods(rows: Vec<Flood>) -> Floods {
@@ -128,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_goal_is_met_up_to_its_edge_and_no_further() {
-        let row = |ours, meter| flood("one_source", &[("bare", 0.0), ("limiter", ours), ("nft_meter", meter)]);
+        let row = |ours, meter| flood("one_source", &[("limiter", ours), ("nft_meter", meter), ("hashlimit", 999.0)]);
         assert_eq!(missed_of(vec![row(35.0, 525.0)]), [""; 0]);
         assert_eq!(missed_of(vec![row(35.1, 600.0)]), ["one_source: at most 35 ns above bare"]);
         assert_eq!(missed_of(vec![row(35.0, 524.9)]), ["one_source: 15x cheaper than nft_meter"]);
@@ -137,7 +189,7 @@ mod tests {
     #[test]
     fn rows_are_held_against_the_rows_that_they_differ_from() {
         let rows = |rules, exempt| {
-            let row = |id, above| flood(id, &[("limiter", above)]);
+            let row = |id, above| flood(id, &[("limiter", above), ("nft_meter", 999.0), ("hashlimit", 999.0)]);
             vec![row("one_source", 30.0), row("rules_64", rules), row("within", 50.0), row("exempt_100000", exempt)]
         };
         assert_eq!(missed_of(rows(33.0, 60.0)), [""; 0]);
@@ -169,14 +221,58 @@ mod tests {
     #[test]
     fn a_row_is_held_against_nothing_that_was_not_measured() {
         assert_eq!(missed_of(vec![flood("rules_64", &[("limiter", 500.0)])]), [""; 0]);
-        assert_eq!(missed_of(vec![flood("one_source", &[("limiter", 30.0)])]), [""; 0]);
     }
 
     #[test]
-    fn alone_only_refusing_by_one_limit_has_a_goal() {
-        let missed_with = |verdict: &str, limits, median| {
+    fn a_peer_that_is_missing_is_a_goal_that_is_not_met() {
+        let mut row = flood("one_source", &[("limiter", 30.0), ("nft_meter", 999.0)]);
+        assert_eq!(missed_of(vec![row.clone()]), ["one_source: 15x cheaper than hashlimit (it was not measured)"]);
+        let missing = measured::Outcome::Missing { missing: "there is no iptables".into() };
+        row.receivers.push(Receiver { id: "hashlimit".into(), outcome: missing });
+        assert_eq!(missed_of(vec![row]), ["one_source: 15x cheaper than hashlimit (there is no iptables)"]);
+        let alone = missed_of(vec![flood("within_65536", &[("limiter", 30.0)])]);
+        assert_eq!(alone.len(), 2, "{alone:?}");
+    }
+
+    #[test]
+    fn what_passes_is_held_against_each_peers_cost_above_its_own_floor() {
+        let missed_with = |id, ours, meter, hashlimit| {
+            let mut row = flood(id, &[("limiter", ours), ("nft_meter", 999.0), ("hashlimit", 999.0)]);
+            row.floor = Floor::Own;
+            for (peer, above) in [("nft_meter", meter), ("hashlimit", hashlimit)] {
+                let receiver = row.receivers.iter_mut().find(|receiver| receiver.id == peer).unwrap();
+                if let measured::Outcome::Measured { above_floor_ns, .. } = &mut receiver.outcome {
+                    *above_floor_ns = Some(Spread { median: above, min: above, max: above });
+                }
+            }
+            missed_of(vec![row])
+        };
+        assert_eq!(missed_with("within", 90.0, 180.1, 200.0), [""; 0]);
+        assert_eq!(missed_with("within", 90.0, 180.0, 200.0), ["within: less than 50 % of nft_meter"]);
+        assert_eq!(missed_with("within", 90.1, 300.0, 300.0), ["within: at most 90 ns above the floor"]);
+        assert_eq!(missed_with("within_65536", 250.0, 250.1, 251.0), [""; 0]);
+        assert_eq!(missed_with("within_65536", 250.0, 300.0, 250.0), ["within_65536: less than hashlimit"]);
+        assert_eq!(missed_with("new_sources", 90.0, 0.0, 0.0), [""; 0]);
+        assert_eq!(missed_with("new_sources", 90.1, 0.0, 0.0), ["new_sources: at most 90 ns above bare"]);
+    }
+
+    #[test]
+    fn every_goal_is_of_a_row_that_is_measured() {
+        let rows = include_str!("../../../integration-test/src/flood/rows.rs");
+        let alone = include_str!("../../../integration-test/src/cost/rows.rs");
+        for (name, _) in PROGRAM_GOALS {
+            assert!(alone.contains(&format!("\"{name}\"")), "no row {name}");
+        }
+        for (id, _) in &GOALS {
+            assert!(rows.contains(&format!("\"{id}\"")), "no row {id}");
+        }
+    }
+
+    #[test]
+    fn alone_a_row_is_asked_its_own_goal_and_refusing_by_one_limit_the_common_one() {
+        let missed_of = |name: &str, verdict: &str, limits, median| {
             let spread = Spread { median, min: median, max: median };
-            let row = Row { name: "a row".into(), verdict: verdict.into(), limits, ns: spread, above_bare_ns: spread };
+            let row = Row { name: name.into(), verdict: verdict.into(), limits, ns: spread, above_bare_ns: spread };
             let program = Cost {
                 kernel: String::new(),
                 processor: String::new(),
@@ -191,6 +287,10 @@ mod tests {
             };
             missed(&Report { program: Some(program), ..Report::default() }).len()
         };
+        let missed_with = |verdict: &str, limits, median| missed_of("a row", verdict, limits, median);
+        for (name, most) in PROGRAM_GOALS {
+            assert_eq!((missed_of(name, "over_limit", 1, most), missed_of(name, "over_limit", 1, most + 1.0)), (0, 1));
+        }
         assert_eq!(missed_with("over_limit", 1, OVER_LIMIT_NS_MAX), 0);
         assert_eq!(missed_with("over_limit", 1, OVER_LIMIT_NS_MAX + 1.0), 1);
         assert_eq!(missed_with("within_limit", 1, OVER_LIMIT_NS_MAX + 1.0), 0);

@@ -64,34 +64,52 @@ pub(super) struct Floods {
     pub(super) rows: Vec<Flood>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Flood {
     pub(super) id: String,
     pub(super) name: String,
-    /// Share of its packets that the limiter let pass.
+    /// What costs are counted from.
+    #[serde(default)]
+    pub(super) floor: Floor,
+    /// Share of its packets that the limiter passed, whatever it counted them as.
     pub(super) limiter_passed: f64,
     pub(super) receivers: Vec<Receiver>,
 }
 
-#[derive(Serialize, Deserialize)]
+/// What the costs of a row are counted from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Floor {
+    /// The bare program, for all.
+    #[default]
+    Bare,
+    /// What drops right behind each receiver, alone.
+    Own,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Receiver {
     pub(super) id: String,
     #[serde(flatten)]
     pub(super) outcome: Outcome,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Outcome {
     Measured {
         frames: u32,
         ns: Spread,
         above_bare_ns: Spread,
+        /// The same above the receiver's floor; none where it was measured before there were any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        above_floor_ns: Option<Spread>,
+        /// Share of its packets that the receiver passed; likewise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        passed: Option<f64>,
     },
     /// Why it was not, and what would help.
-    Missing {
-        missing: String,
-    },
+    Missing { missing: String },
 }
 
 impl Flood {
@@ -100,6 +118,25 @@ impl Flood {
         match self.receivers.iter().find(|receiver| receiver.id == id)?.outcome {
             Outcome::Measured { ns, above_bare_ns, .. } => Some((ns, above_bare_ns)),
             Outcome::Missing { .. } => None,
+        }
+    }
+
+    /// What a packet costs one of the receivers above its floor.
+    pub(super) fn above_floor(&self, id: &str) -> Option<Spread> {
+        match self.receivers.iter().find(|receiver| receiver.id == id)?.outcome {
+            Outcome::Measured { above_bare_ns, above_floor_ns, .. } => match self.floor {
+                Floor::Bare => Some(above_bare_ns),
+                Floor::Own => above_floor_ns,
+            },
+            Outcome::Missing { .. } => None,
+        }
+    }
+
+    /// Why a receiver was not measured; nothing where it was, and where nobody says.
+    pub(super) fn missing(&self, id: &str) -> Option<&str> {
+        match &self.receivers.iter().find(|receiver| receiver.id == id)?.outcome {
+            Outcome::Measured { .. } => None,
+            Outcome::Missing { missing } => Some(missing),
         }
     }
 }
@@ -167,7 +204,14 @@ pub(super) fn flood(id: &str, above: &[(&str, f64)]) -> Flood {
     let spread = |median| Spread { median, min: median - 1.0, max: median + 1.0 };
     let receivers = above.iter().map(|&(id, above)| Receiver {
         id: id.to_owned(),
-        outcome: Outcome::Measured { frames: 1, ns: spread(200.0 + above), above_bare_ns: spread(above) },
+        outcome: Outcome::Measured {
+            frames: 1,
+            ns: spread(200.0 + above),
+            above_bare_ns: spread(above),
+            above_floor_ns: Some(spread(above)),
+            passed: Some(0.0),
+        },
     });
-    Flood { id: id.to_owned(), name: id.to_owned(), limiter_passed: 0.0, receivers: receivers.collect() }
+    let floor = Floor::Bare;
+    Flood { id: id.to_owned(), name: id.to_owned(), floor, limiter_passed: 0.0, receivers: receivers.collect() }
 }

@@ -6,7 +6,7 @@ use std::fs;
 use anyhow::{Context, Result};
 
 use super::goals::{self, OVER_LIMIT_NS_MAX};
-use super::measured::{Cost, Cpus, Flood, Floods, Growth, Outcome, Readings, Report, Row, Spread};
+use super::measured::{Cost, Cpus, Flood, Floods, Floor, Growth, Readings, Report, Row, Spread};
 use super::plot::{self, Group};
 use crate::{markdown, workspace};
 
@@ -25,7 +25,7 @@ const SERIES: [(&str, &str); 3] = [
 pub(super) fn tables(report: &Report) -> String {
     let mut text = String::new();
     if let Some(floods) = &report.floods {
-        write!(text, "{}\n{}\n", floods_table(floods), goals_table(floods)).ok();
+        write!(text, "{}\n{}\n{}\n", floods_table(floods), passing_table(floods), goals_table(floods)).ok();
     }
     if let Some(growth) = &report.growth {
         writeln!(text, "{}", growth_tables(growth)).ok();
@@ -61,8 +61,10 @@ fn document(report: &Report) -> String {
     if let Some(floods) = &report.floods {
         write!(
             text,
-            "\n## Floods, beside others\n\n![Cost above bare XDP_DROP](performance-floods.svg)\n\n{}\n### What is asked\n\n{}\n{}",
+            "\n## Floods, beside others\n\n![Cost above bare XDP_DROP](performance-floods.svg)\n\n{}\n### Rows counted from each one's own \
+             floor\n\n{}\n### What is asked\n\n{}\n{}",
             floods_table(floods),
+            passing_table(floods),
             goals_table(floods),
             include_str!("report/floods.md"),
         )
@@ -97,7 +99,8 @@ fn document(report: &Report) -> String {
     text + include_str!("report/tried.md")
 }
 
-/// A row for each flood, a column for each receiver: ns a packet, of which above bare, and how much that is of the limiter's.
+/// A row for each flood that is counted from the bare program, a column for each receiver: ns a packet, of which above bare, and how
+/// much that is of the limiter's.
 fn floods_table(floods: &Floods) -> String {
     let head = ["flood", "bare", "this limiter", "above bare", "passed", "nft drop", "nft meter", "hashlimit"];
     let cells = |row: &Flood| {
@@ -107,11 +110,45 @@ fn floods_table(floods: &Floods) -> String {
             (Some((_, theirs)), Some((_, ours))) => format!("+{:.0} {}", theirs.median, ratio(theirs, ours)),
             (None, _) | (_, None) => missing(row, id),
         };
-        let passed = format!("{:.0} %", row.limiter_passed * 100.0);
         let peers = ["nft_drop", "nft_meter", "hashlimit"].map(beside);
-        [vec![row.name.clone(), ns("bare"), ns("limiter"), above, passed], peers.to_vec()].concat()
+        [vec![row.name.clone(), ns("bare"), ns("limiter"), above, passed(row)], peers.to_vec()].concat()
     };
-    markdown::table(&head, &floods.rows.iter().map(cells).collect::<Vec<_>>())
+    markdown::table(&head, &rows_from(floods, Floor::Bare).map(cells).collect::<Vec<_>>())
+}
+
+/// The rows where what passes is dropped right behind the receiver: each receiver's cost above that drop alone.
+fn passing_table(floods: &Floods) -> String {
+    let head = [
+        "traffic",
+        "bare",
+        "this limiter",
+        "above bare",
+        "passed",
+        "nft meter above nft drop",
+        "hashlimit above iptables drop",
+    ];
+    let cells = |row: &Flood| {
+        let ns = |id: &str| row.of(id).map_or_else(String::new, |(ns, _)| shown(ns));
+        let above = |id: &str| row.above_floor(id).map_or_else(|| missing(row, id), shown);
+        vec![
+            row.name.clone(),
+            ns("bare"),
+            ns("limiter"),
+            above("limiter"),
+            passed(row),
+            above("nft_meter"),
+            above("hashlimit"),
+        ]
+    };
+    markdown::table(&head, &rows_from(floods, Floor::Own).map(cells).collect::<Vec<_>>())
+}
+
+fn rows_from(floods: &Floods, floor: Floor) -> impl Iterator<Item = &Flood> {
+    floods.rows.iter().filter(move |row| row.floor == floor)
+}
+
+fn passed(row: &Flood) -> String {
+    format!("{:.0} %", row.limiter_passed * 100.0)
 }
 
 fn ratio(theirs: Spread, ours: Spread) -> String {
@@ -120,11 +157,7 @@ fn ratio(theirs: Spread, ours: Spread) -> String {
 
 /// Why a receiver has no number.
 fn missing(row: &Flood, id: &str) -> String {
-    let found = row.receivers.iter().find(|receiver| receiver.id == id);
-    match found.map(|receiver| &receiver.outcome) {
-        Some(Outcome::Missing { missing }) => missing.clone(),
-        Some(Outcome::Measured { .. }) | None => String::new(),
-    }
+    row.missing(id).unwrap_or_default().to_owned()
 }
 
 fn goals_table(floods: &Floods) -> String {
@@ -198,13 +231,23 @@ fn shown(spread: Spread) -> String {
 }
 
 fn program_table(program: &Cost) -> String {
-    let mut text = format!("{:<44} {:<14} {:>6} {:>12} {:>16}\n", "packet", "verdict", "ns", "above bare", "min..max");
+    let mut text = format!(
+        "{:<58} {:<13} {:>5} {:>11} {:>11} {:>13}\n",
+        "packet", "verdict", "ns", "above bare", "min..max", "asked"
+    );
     let bare = &program.bare_ns;
     let spread = format!("{}..{}", bare.min, bare.max);
-    writeln!(text, "{:<44} {:<14} {:>6} {:>12} {spread:>16}", "the empty program", "", bare.median, "").ok();
-    for Row { name, verdict, ns, above_bare_ns: above, .. } in &program.rows {
+    writeln!(text, "{:<58} {:<13} {:>5} {:>11} {spread:>11}", "the empty program", "", bare.median, "").ok();
+    for row in &program.rows {
+        let Row { name, verdict, ns, above_bare_ns: above, .. } = row;
         let spread = format!("{}..{}", above.min, above.max);
-        writeln!(text, "{name:<44} {verdict:<14} {:>6} {:>12} {spread:>16}", ns.median, above.median).ok();
+        let asked = match goals::of_program(row) {
+            Some((most, true)) => format!("{most} (met)"),
+            Some((most, false)) => format!("{most} (NOT MET)"),
+            None => String::new(),
+        };
+        let line = format!("{name:<58} {verdict:<13} {:>5} {:>11} {spread:>11} {asked:>13}", ns.median, above.median);
+        writeln!(text, "{}", line.trim_end()).ok();
     }
     writeln!(
         text,
@@ -223,7 +266,7 @@ fn program_table(program: &Cost) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::measured::{Receiver, flood};
+    use super::super::measured::{Outcome, Receiver, flood};
     use super::*;
 
     fn floods(rows: Vec<Flood>) -> Floods {
@@ -240,6 +283,21 @@ mod tests {
         let table = floods_table(&floods(vec![row]));
         assert!(table.contains("| +600 (12.0x) |"), "{table}");
         assert!(table.contains("install iptables"), "{table}");
+    }
+
+    #[test]
+    fn a_row_of_what_passes_is_in_the_table_of_each_ones_own_floor_and_in_no_other() {
+        let mut row = flood("within", &[("bare", 0.0), ("limiter", 50.0), ("nft_meter", 600.0)]);
+        (row.floor, row.limiter_passed) = (Floor::Own, 0.999);
+        if let Some(Outcome::Measured { above_floor_ns: Some(above), .. }) =
+            row.receivers.iter_mut().find(|receiver| receiver.id == "nft_meter").map(|receiver| &mut receiver.outcome)
+        {
+            above.median = 123.0;
+        }
+        let floods = floods(vec![row]);
+        assert!(!floods_table(&floods).contains("within"), "{}", floods_table(&floods));
+        let table = passing_table(&floods);
+        assert!(table.contains("| 123 (") && table.contains("| 100 % "), "{table}");
     }
 
     #[test]

@@ -15,6 +15,9 @@ use crate::datapath::DatapathError;
 const BATCH: u32 = 64;
 const NAME: &str = "generator";
 const PICKS: &str = "PICKS";
+const CONNECTIONS: &str = "CONNECTIONS";
+/// Connections that there is room for; likewise.
+const CONNECTIONS_MAX: usize = 1024;
 /// Entries of the table that sources may be picked from; ratelimit-ebpf/src/generator.rs has it too.
 const PICKS_LEN: u32 = 65_536;
 
@@ -44,6 +47,26 @@ pub enum Order {
     Picked(Vec<u32>),
 }
 
+/// An open connection, as its client has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenConnection {
+    /// The client's port.
+    pub source_port: u16,
+    /// The sequence number of its next segment.
+    pub sequence: u32,
+    /// What it acknowledges.
+    pub acknowledged: u32,
+}
+
+/// Open connections of one client over IPv4, each of which sends the next segment in turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenConnections {
+    /// A power of two, up to 1024.
+    pub all: Vec<OpenConnection>,
+    /// By how much a connection's sequence number is more in its next segment; 0 where it sends the same again.
+    pub step: u32,
+}
+
 /// What is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flood {
@@ -54,6 +77,8 @@ pub struct Flood {
     pub sources: Sources,
     /// Others, that send every other frame, in turn.
     pub others: Option<Sources>,
+    /// Whose segments all of it is, if it is of open connections: then the first source alone is the client.
+    pub connections: Option<OpenConnections>,
 }
 
 /// A flood, loaded.
@@ -70,7 +95,7 @@ impl Generator {
     pub fn load(flood: &Flood, interface: &str) -> Result<Self, DatapathError> {
         let found = interface::named(interface).context("list the network interfaces")?;
         let index = found.with_context(|| format!("no interface {interface}"))?.index;
-        let sums = Sums::of(&flood.frame)?;
+        let sums = Sums::of(&flood.frame, flood.connections.is_some())?;
         let (high, low) = words(flood.sources.first);
         let (others_high, others_low) = flood.others.as_ref().map_or((0, 0), |others| words(others.first));
         let (sources_mask, half_bits) = (mask(&flood.sources), u32::from(flood.sources.bits / 2).max(1));
@@ -80,6 +105,11 @@ impl Generator {
         let is_picked = u8::from(matches!(flood.sources.order, Order::Picked(_)));
         let is_of_prefixes = u8::from(flood.sources.host_bits == 64);
         let is_mixed = u8::from(flood.others.is_some());
+        let is_of_connections = u8::from(flood.connections.is_some());
+        let open = flood.connections.as_ref().map_or(&[][..], |connections| &connections.all);
+        let connections_bits = connections_bits(open)?;
+        let sources_mask = if open.is_empty() { sources_mask } else { (1 << connections_bits) - 1 };
+        let step = flood.connections.as_ref().map_or(0, |connections| connections.step);
         let mut loader = EbpfLoader::new();
         loader
             .override_global("INTERFACE", &index, true)
@@ -96,13 +126,17 @@ impl Generator {
             .override_global("IS_MIXED", &is_mixed, true)
             .override_global("OTHERS_BASE_HIGH", &others_high, true)
             .override_global("OTHERS_BASE_LOW", &others_low, true)
-            .override_global("OTHERS_MASK", &others_mask, true);
+            .override_global("OTHERS_MASK", &others_mask, true)
+            .override_global("IS_OF_CONNECTIONS", &is_of_connections, true)
+            .override_global("CONNECTIONS_BITS", &connections_bits, true)
+            .override_global("STEP", &step, true);
         let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/generator"));
         let ebpf = loader.load(object).context("read the generator")?;
         let mut generator = Self { ebpf, frame: flood.frame.clone() };
         if let Order::Picked(picks) = &flood.sources.order {
             generator.write(picks)?;
         }
+        generator.write_connections(open)?;
         generator.program()?.load().context("load the generator")?;
         Ok(generator)
     }
@@ -134,10 +168,29 @@ impl Generator {
         Ok(())
     }
 
+    fn write_connections(&mut self, open: &[OpenConnection]) -> Result<(), DatapathError> {
+        let map = self.ebpf.map_mut(CONNECTIONS).with_context(|| format!("the object has no map {CONNECTIONS}"))?;
+        let mut map: Array<_, [u32; 3]> = Array::try_from(map).with_context(|| format!("open {CONNECTIONS}"))?;
+        for (at, one) in (0..).zip(open) {
+            let words = [one.source_port.into(), one.sequence, one.acknowledged];
+            map.set(at, words, 0).with_context(|| format!("write {CONNECTIONS}"))?;
+        }
+        Ok(())
+    }
+
     fn program(&mut self) -> Result<&mut Xdp, DatapathError> {
         let program = self.ebpf.program_mut(NAME).with_context(|| format!("find program {NAME}"))?;
         Ok(program.try_into().context("the generator is no XDP program")?)
     }
+}
+
+fn connections_bits(open: &[OpenConnection]) -> Result<u32, DatapathError> {
+    let check = || {
+        let is_power = open.is_empty() || open.len().is_power_of_two();
+        ensure!(is_power && open.len() <= CONNECTIONS_MAX, "{} connections are not in turn", open.len());
+        Ok(open.len().max(1).trailing_zeros())
+    };
+    Ok(check()?)
 }
 
 fn mask(sources: &Sources) -> u32 {
@@ -168,7 +221,8 @@ struct Sums {
 }
 
 impl Sums {
-    fn of(frame: &[u8]) -> Result<Self, DatapathError> {
+    /// `is_of_connections`: its numbers are written anew as well.
+    fn of(frame: &[u8], is_of_connections: bool) -> Result<Self, DatapathError> {
         let ether_type = frame.get(12..14).context("a frame has an Ethernet header")?;
         let is_ipv6 = ether_type == IPV6;
         let (header_len, proto_at, destination) = if is_ipv6 { (40, 6, 24..40) } else { (20, 9, 16..20) };
@@ -182,6 +236,9 @@ impl Sums {
         let (proto, mut payload) = (header[proto_at], rest[..payload_len].to_vec());
         let is_udp = proto == UDP;
         payload[..2].fill(0);
+        if is_of_connections {
+            payload[4..12].fill(0);
+        }
         let checksum_at = if is_udp { 6 } else { 16 };
         payload[checksum_at..checksum_at + 2].fill(0);
         let mut without_source = header.to_vec();
@@ -227,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_sum_and_what_the_source_adds_are_the_checksum_of_the_header() {
-        let sums = Sums::of(&SYN).unwrap();
+        let sums = Sums::of(&SYN, false).unwrap();
         let source = sum(&SYN[26..30]);
         let header: u32 = sum(&SYN[14..24]) + sum(&SYN[26..34]);
         assert_eq!(folded(sums.header + source), folded(header));
@@ -236,17 +293,36 @@ mod tests {
 
     #[test]
     fn a_segments_sum_leaves_out_its_source_port_and_checksum() {
-        let sums = Sums::of(&SYN).unwrap();
+        let sums = Sums::of(&SYN, false).unwrap();
         let with_other = |at: usize, byte: u8| {
             let mut frame = SYN;
             frame[at] ^= byte;
-            Sums::of(&frame).unwrap()
+            Sums::of(&frame, false).unwrap()
         };
         assert_eq!(sums, with_other(34, 1));
         assert_eq!(sums, with_other(50, 1));
         assert_eq!(sums, with_other(29, 1));
         assert_ne!(sums, with_other(37, 1));
         assert_ne!(sums, with_other(33, 1));
+    }
+
+    #[test]
+    fn a_connections_numbers_are_in_its_segments_sum_unless_they_are_written_anew() {
+        for at in [38, 41, 42, 45] {
+            let mut frame = SYN;
+            frame[at] ^= 1;
+            let sums = |is_of_connections| [SYN, frame].map(|frame| Sums::of(&frame, is_of_connections).unwrap());
+            let ([before, after], [same, again]) = (sums(false), sums(true));
+            assert_ne!(before, after, "byte {at}");
+            assert_eq!(same, again, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn connections_are_a_power_of_two_and_no_more_than_there_is_room_for() {
+        let open = |count| vec![OpenConnection { source_port: 1, sequence: 2, acknowledged: 3 }; count];
+        assert_eq!([0, 1, 64, 1024].map(|count| connections_bits(&open(count)).unwrap()), [0, 0, 6, 10]);
+        assert!([3, 63, 2048].into_iter().all(|count| connections_bits(&open(count)).is_err()));
     }
 
     #[test]
@@ -257,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_frame_that_is_cut_off_is_refused() {
-        assert!(Sums::of(&SYN[..53]).is_err());
-        assert!(Sums::of(&[0; 10]).is_err());
+        assert!(Sums::of(&SYN[..53], false).is_err());
+        assert!(Sums::of(&[0; 10], false).is_err());
     }
 }

@@ -1,5 +1,6 @@
 //! The datapath that is the Linux kernel's: loads the program, writes and reads its maps, attaches it. Nothing else names aya.
 
+mod advance;
 mod attach;
 mod charge;
 mod clients;
@@ -41,10 +42,11 @@ use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
 
+pub use self::advance::{Advance, Steps};
 use self::attach::Slot;
 use self::clients::{Client, Lengths};
 use self::generation::Tries;
-pub use self::generator::{Flood, Generator, Order, Sources};
+pub use self::generator::{Flood, Generator, OpenConnection, OpenConnections, Order, Sources};
 use self::held::Held;
 pub use self::options::{Clock, Options, Passed};
 use self::plain::Plain;

@@ -13,6 +13,7 @@ use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{ConversationKeyV4, ConversationKeyV6, FlowKeyV4, FlowKeyV6, map};
 use ratelimit_common::time::Nanos;
 
+use super::advance::{Advance, Steps};
 use super::attach::Slot;
 use super::{Kernel, interface, map_ref, program};
 use crate::datapath::{Datapath as _, DatapathError, batch};
@@ -65,6 +66,14 @@ impl Bare {
         run(self.program()?, frame, repeat)
     }
 
+    /// As [`Kernel::advancing`].
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn advancing(&mut self, steps: Steps) -> Result<Advance, DatapathError> {
+        Advance::before(self.program()?.fd().context("the empty program is loaded")?, steps)
+    }
+
     fn program(&mut self) -> Result<&mut Xdp, DatapathError> {
         let program = self.0.program_mut("bare").context("find program bare")?;
         Ok(program.try_into().context("the empty program is no XDP program")?)
@@ -86,6 +95,14 @@ impl Kernel {
     /// Where the kernel refuses: frames are 14 bytes at least.
     pub fn test_run(&mut self, frame: &[u8], repeat: u32) -> Result<TestRun, DatapathError> {
         run(program(&mut self.ebpf)?, frame, repeat)
+    }
+
+    /// Has this program run on a connection that goes on by such steps.
+    ///
+    /// # Errors
+    /// Where privileges are missing, or the kernel takes no tail call to it.
+    pub fn advancing(&mut self, steps: Steps) -> Result<Advance, DatapathError> {
+        Advance::before(program(&mut self.ebpf)?.fd().context("the program is loaded")?, steps)
     }
 
     /// Lets so many new sources in, in so long, by one rule of what packets read.
@@ -157,7 +174,7 @@ impl Kernel {
     }
 }
 
-fn run(program: &Xdp, frame: &[u8], repeat: u32) -> Result<TestRun, DatapathError> {
+pub(super) fn run(program: &Xdp, frame: &[u8], repeat: u32) -> Result<TestRun, DatapathError> {
     let options = TestRunOptions { data_in: Some(frame), repeat, ..TestRunOptions::default() };
     let result = program.test_run(options).context("run the program")?;
     Ok(TestRun { action: result.return_value, duration: result.duration })

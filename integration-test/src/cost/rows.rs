@@ -1,0 +1,223 @@
+//! The packets that the program alone is timed on.
+//!
+//! Data, acknowledgements and requests are of a connection that is open, as the server's own socket is asked. One row alone is of segments
+//! that no socket knows.
+
+use ratelimit_common::layout::Unit;
+use ratelimit_common::time::SECOND_NS;
+use ratelimit_userspace::desired::{Access, Limit, Policy, WindowForm};
+
+use super::conversations::{GET, Said, asked_in_the_clear, asked_under_tls, body, record, uploading_in_the_clear};
+use crate::frames::flag::{ACK, SYN};
+use crate::frames::proto::TCP;
+use crate::frames::{IPV4, IPV6, Segment, VLAN, frame, padded, tagged, tcp, v4, v6};
+use crate::program::{limit_over, policy};
+
+/// Enough that it admits while the benchmark lasts.
+const ENOUGH: u64 = 1 << 38;
+/// A record of TLS is at most of 16 KB: of so many segments with 1024 bytes, header and all.
+const RECORD_SEGMENTS: u32 = 16;
+const RECORD_SEGMENT_BYTES: usize = 1024;
+const RECORD_BYTES: u16 = 16 * 1024 - 5;
+
+/// A packet.
+#[derive(Clone)]
+pub struct Row {
+    /// By which its goal is found.
+    pub name: &'static str,
+    /// What it is.
+    pub scene: Scene,
+    /// What it is judged by.
+    pub policy: Policy,
+    /// What becomes of it.
+    pub verdict: &'static str,
+}
+
+/// What a packet is.
+#[derive(Clone)]
+pub enum Scene {
+    /// A frame that somebody made up, and what comes before it.
+    Frame {
+        /// Each once.
+        before: Vec<Vec<u8>>,
+        /// What is timed.
+        frame: Vec<u8>,
+    },
+    /// A segment of an open connection to this port; new in each round.
+    Connection {
+        /// The server's.
+        port: u16,
+        /// What was said on it.
+        before: Vec<Said>,
+        /// What is in the segment that is timed: nothing of an acknowledgement.
+        data: Vec<u8>,
+        /// What the next one is.
+        goes: Goes,
+    },
+}
+
+/// What the next segment of a connection is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Goes {
+    /// The same, sent again: the server never has it.
+    Again,
+    /// What comes behind it, with the same payload; or with TLS records of so many segments, where these are not 0.
+    On {
+        /// Segments of each record.
+        record_segments: u32,
+        /// Its length, as its header says it.
+        record_len: u16,
+    },
+}
+
+const ON: Goes = Goes::On { record_segments: 0, record_len: 0 };
+
+/// All of them, in the order of the table.
+pub fn all() -> Vec<Row> {
+    let one_connection = limit(1, Unit::Connections);
+    let connections = policy(&[one_connection]);
+    let [requests, one_request] = [ENOUGH, 1].map(|amount| policy(&[limit(amount, Unit::Requests)]));
+    let ack = |name, policy: &Policy| Row {
+        name,
+        scene: Scene::Connection { port: 80, before: asked_in_the_clear(), data: Vec::new(), goes: Goes::Again },
+        policy: policy.clone(),
+        verdict: "not_counted",
+    };
+    let open = |name, before: Vec<Said>, data: Vec<u8>, goes, policy: &Policy, verdict| {
+        let port = if name_says_tls(name) { 443 } else { 80 };
+        let scene = Scene::Connection { port, before, data, goes };
+        Row { name, scene, policy: policy.clone(), verdict }
+    };
+    let line_ends = vec![b'\n'; 1400];
+    let refused = |name, before: Vec<Said>, data| open(name, before, data, Goes::Again, &one_request, "over_limit");
+    let late = [uploading_in_the_clear(), vec![Said::Lost(body(1400))]].concat();
+    let records = Goes::On { record_segments: RECORD_SEGMENTS, record_len: RECORD_BYTES };
+    let of_conversations = vec![
+        ack("not counted: ACK", &connections),
+        ack("not counted: ACK, where requests are", &requests),
+        open("not counted: data", asked_in_the_clear(), body(1400), Goes::Again, &connections, "not_counted"),
+        open(
+            "not counted: data, where requests are",
+            uploading_in_the_clear(),
+            body(1400),
+            ON,
+            &requests,
+            "not_counted",
+        ),
+        open(
+            "not counted: data within TLS records, where requests are",
+            asked_under_tls(),
+            body(RECORD_SEGMENT_BYTES),
+            records,
+            &requests,
+            "not_counted",
+        ),
+        open(
+            "admitted: data sent again, which the guard counts",
+            late,
+            body(1400),
+            Goes::Again,
+            &requests,
+            "within_limit",
+        ),
+        open(
+            "not counted: 1400 bytes of line ends, where requests are",
+            asked_in_the_clear(),
+            line_ends,
+            ON,
+            &requests,
+            "not_counted",
+        ),
+        forged("not counted: forged data, where requests are", &requests),
+        open("admitted: a request, in the clear", asked_in_the_clear(), GET.to_vec(), ON, &requests, "within_limit"),
+        open("admitted: a request, under TLS", asked_under_tls(), record(120), ON, &requests, "within_limit"),
+        refused("over the limit: requests, in the clear", asked_in_the_clear(), GET.to_vec()),
+        refused("over the limit: requests, under TLS", asked_under_tls(), record(120)),
+        refused("over the limit: 87 requests in one segment", asked_in_the_clear(), b"A / HTTP/1.1\r\n\r\n".repeat(87)),
+        refused("over the limit: 24 records, under TLS", asked_under_tls(), record(53).repeat(24)),
+    ];
+    [of_other_ports(&connections), of_conversations, of_openings(one_connection)].concat()
+}
+
+fn name_says_tls(name: &str) -> bool {
+    name.contains("TLS")
+}
+
+fn made_up(name: &'static str, frame: &[u8], policy: &Policy, verdict: &'static str) -> Row {
+    let scene = Scene::Frame { before: Vec::new(), frame: frame.to_vec() };
+    Row { name, scene, policy: policy.clone(), verdict }
+}
+
+/// Data that is of no connection of the host's.
+fn forged(name: &'static str, policy: &Policy) -> Row {
+    let data = body(1400);
+    let segment = Segment { sequence: 2000, data: &data, ..Segment::to(80, ACK) };
+    made_up(name, &frame(IPV4, v4(TCP, segment.bytes())), policy, "not_counted")
+}
+
+fn of_other_ports(connections: &Policy) -> Vec<Row> {
+    let exempt = with_exempt(connections, "198.51.100.0/24");
+    vec![
+        made_up("not IP", &padded(frame(0x0806, [0; 28]), 60), connections, "not_ip"),
+        made_up("not a protected port", &padded(frame(IPV4, v4(TCP, tcp(22, SYN))), 60), connections, "not_protected"),
+        made_up("exempt, 1 prefix", &syn_v4(), &exempt, "exempt"),
+    ]
+}
+
+fn of_openings(one_connection: Limit) -> Vec<Row> {
+    let one_packet = limit(1, Unit::Packets);
+    let plenty = [limit(ENOUGH, Unit::Connections), limit(ENOUGH, Unit::Packets)];
+    let connections = policy(&[one_connection]);
+    let (syn_v4, syn_v6) = (syn_v4(), frame(IPV6, v6(TCP, tcp(80, SYN))));
+    let vlan = tagged(&[(VLAN, 5)], IPV4, v4(TCP, tcp(80, SYN)));
+    let lenient = policy(&[Limit { form: WindowForm::Lenient, ..one_connection }]);
+    let wide = Policy { ipv6_prefix: 128, ..connections.clone() };
+    let others = with_exempt(&connections, "203.0.113.0/24");
+    let refused = |name, frame: &[u8], policy: &Policy| made_up(name, frame, policy, "over_limit");
+    let admitted = |name, frame: &[u8], limits: &[Limit]| made_up(name, frame, &policy(limits), "within_limit");
+    vec![
+        refused("over the limit: connections", &syn_v4, &connections),
+        refused("over the limit: packets", &syn_v4, &policy(&[one_packet])),
+        refused("over the limit: bytes", &syn_v4, &policy(&[limit(50, Unit::Bytes)])),
+        refused("over the limit: lenient window", &syn_v4, &lenient),
+        refused("over the limit: VLAN tag", &vlan, &connections),
+        refused("over the limit: IPv6 /64", &syn_v6, &connections),
+        refused("over the limit: IPv6 /128", &syn_v6, &wide),
+        refused("over the limit: 1 exempt prefix, another's", &syn_v4, &others),
+        refused("over the limit: the second of two", &syn_v4, &policy(&[plenty[0], one_packet])),
+        admitted("admitted", &syn_v4, &plenty[..1]),
+        admitted("admitted, two limits", &syn_v4, &plenty),
+        admitted("admitted, IPv6 /64", &syn_v6, &plenty[..1]),
+    ]
+}
+
+fn syn_v4() -> Vec<u8> {
+    padded(frame(IPV4, v4(TCP, tcp(80, SYN))), 60)
+}
+
+fn with_exempt(policy: &Policy, prefix: &str) -> Policy {
+    Policy { access: vec![Access::exempt(prefix.parse().expect("a prefix"))], ..policy.clone() }
+}
+
+/// Over an hour, in six buckets: what is over the limit stays so while the benchmark lasts.
+fn limit(amount: u64, unit: Unit) -> Limit {
+    limit_over(amount, unit, WindowForm::Strict, 6, 600 * SECOND_NS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_has_a_name_of_its_own_and_one_alone_is_of_data_that_no_socket_knows() {
+        let rows = all();
+        let names: std::collections::BTreeSet<_> = rows.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), rows.len());
+        let made_up = rows.iter().filter(|row| matches!(row.scene, Scene::Frame { .. }));
+        let forged: Vec<_> = made_up.map(|row| row.name).filter(|name| name.contains("forged")).collect();
+        assert_eq!(forged, ["not counted: forged data, where requests are"]);
+        let of_requests = rows.iter().filter(|row| row.policy.rules[0].limits[0].unit == Unit::Requests);
+        let unknown = of_requests.filter(|row| matches!(row.scene, Scene::Frame { .. })).map(|row| row.name);
+        assert_eq!(unknown.collect::<Vec<_>>(), forged);
+    }
+}
