@@ -2,6 +2,7 @@
 #![expect(clippy::expect_used, reason = "all of this is test code: where it cannot go on, the test fails")]
 
 pub mod clients;
+pub mod fake;
 pub mod fixtures;
 pub mod flood;
 pub mod frames;
