@@ -4,6 +4,7 @@
 pub mod clients;
 pub mod cost;
 pub mod established;
+pub mod fake;
 pub mod fixtures;
 pub mod flood;
 pub mod frames;

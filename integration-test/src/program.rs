@@ -11,8 +11,8 @@ use ratelimit_common::source::Family;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::Reason;
 use ratelimit_userspace::config::XdpModeChoice;
-use ratelimit_userspace::datapath::Datapath as _;
 use ratelimit_userspace::datapath::kernel::{Advance, Clock, Kernel, Options, Passed, ProgramSize, Steps};
+use ratelimit_userspace::datapath::{Datapath as _, Reading, Tallies};
 use ratelimit_userspace::desired::{Limit, Policy, Ports, Rule, WindowForm, slot};
 
 /// 10:00 of some day in 2026.
@@ -23,6 +23,9 @@ const XDP_PASS: u32 = 2;
 
 /// Packets by the word for what became of them.
 pub type Counts = BTreeMap<&'static str, u64>;
+
+/// What became of a packet: the word for it, and the number of the rule that judged it.
+pub type Verdict = (&'static str, Option<usize>);
 
 /// How much the program has room for.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +50,7 @@ pub struct Program {
     now: Nanos,
     runs: u64,
     /// What had become of how many, when it was asked last.
-    counted: (u64, Counts),
+    counted: (u64, BTreeMap<Verdict, u64>),
 }
 
 fn options(policy: &Policy, clock: Clock, room: Room) -> Options {
@@ -86,7 +89,7 @@ impl Program {
         let mut kernel = Kernel::load(&options(policy, clock, room)).expect("the program loads");
         // Frames seem to come in by the loopback interface; to it nothing is attached.
         kernel.list_unattached("lo").expect("every namespace has a loopback interface");
-        let mut program = Self { kernel, now: TEN_O_CLOCK, runs: 0, counted: (0, Counts::new()) };
+        let mut program = Self { kernel, now: TEN_O_CLOCK, runs: 0, counted: (0, BTreeMap::new()) };
         program.apply(policy);
         program
     }
@@ -99,6 +102,8 @@ impl Program {
     /// Judges by another policy from now on.
     pub fn apply(&mut self, policy: &Policy) {
         self.kernel.apply(policy).expect("the policy is applied");
+        // The rules have other numbers now.
+        self.counted.1.clear();
     }
 
     /// The kernel side, to ask of it what the daemon asks.
@@ -161,17 +166,22 @@ impl Program {
 
     /// Sends one frame, and says what became of it: the one counter that moved, which must agree with the action.
     pub fn verdict(&mut self, frame: &[u8]) -> &'static str {
-        let before = if self.counted.0 == self.runs { std::mem::take(&mut self.counted.1) } else { Counts::new() };
-        let before = if before.is_empty() { self.counts() } else { before };
+        self.judged(frame).0
+    }
+
+    /// Likewise, and by which rule.
+    pub fn judged(&mut self, frame: &[u8]) -> Verdict {
+        let before = if self.counted.0 == self.runs { std::mem::take(&mut self.counted.1) } else { BTreeMap::new() };
+        let before = if before.is_empty() { self.tallies() } else { before };
         let passes = self.passes(frame);
-        let after = self.counts();
-        let moved: Vec<_> = after.iter().filter(|(word, count)| before[*word] != **count).collect();
-        let [(word, count)] = moved[..] else { panic!("one packet moved {moved:?}") };
-        assert_eq!(*count, before[word] + 1);
-        assert_eq!(passes, is_pass(word), "{word}");
-        let word = *word;
+        let after = self.tallies();
+        let so_far = |verdict| before.get(verdict).copied().unwrap_or(0);
+        let moved: Vec<_> = after.iter().filter(|(verdict, count)| so_far(verdict) != **count).collect();
+        let [(&verdict, count)] = moved[..] else { panic!("one packet moved {moved:?}") };
+        assert_eq!(*count, so_far(&verdict) + 1);
+        assert_eq!(passes, is_pass(verdict.0), "{verdict:?}");
         self.counted = (self.runs, after);
-        word
+        verdict
     }
 
     /// Windows that were made so far.
@@ -197,17 +207,36 @@ impl Program {
 
     /// What has become of all packets so far. Every one is in there once.
     pub fn counts(&mut self) -> Counts {
-        let reading = self.kernel.read().expect("the counters are read");
-        assert!(reading.faults.iter().all(|(_, count)| *count == 0), "{:?}", reading.faults);
-        let tallies =
-            reading.interfaces.iter().flat_map(|interface| interface.rules.iter().chain([&interface.unruled]));
         let mut counts: Counts = Reason::ALL.iter().map(|reason| (reason.label(), 0)).collect();
-        for (reason, tally) in tallies.chain([&reading.unlisted]).flat_map(|tallies| &tallies.0) {
-            *counts.entry(reason.label()).or_default() += tally.packets;
+        for ((word, _), count) in self.tallies() {
+            *counts.entry(word).or_default() += count;
         }
         assert_eq!(counts.values().sum::<u64>(), self.runs, "received is what passed and what was dropped: {counts:?}");
         counts
     }
+
+    /// Likewise, by rule.
+    fn tallies(&mut self) -> BTreeMap<Verdict, u64> {
+        let reading = self.kernel.read().expect("the counters are read");
+        assert!(reading.faults.iter().all(|(_, count)| *count == 0), "{:?}", reading.faults);
+        tallies(&reading)
+    }
+}
+
+/// What has become of how many packets, as it was read.
+pub fn tallies(reading: &Reading) -> BTreeMap<Verdict, u64> {
+    let mut counts = BTreeMap::new();
+    let mut add = |rule, tallies: &Tallies| {
+        for (reason, tally) in tallies.0.iter().filter(|(_, tally)| tally.packets != 0) {
+            *counts.entry((reason.label(), rule)).or_default() += tally.packets;
+        }
+    };
+    for interface in &reading.interfaces {
+        interface.rules.iter().enumerate().for_each(|(at, tallies)| add(Some(at), tallies));
+        add(None, &interface.unruled);
+    }
+    add(None, &reading.unlisted);
+    counts
 }
 
 /// Whether a packet with this word passed.

@@ -221,6 +221,24 @@ const fn twin_of_unit(unit: Unit) -> oracle::Unit {
     }
 }
 
+/// A policy whose refusals last and are noted: each client is judged as one, and its rules drop what is over a limit and nothing else.
+pub fn random_policy_to_note(random: &mut Random, prefixes: (u8, u8), now: Nanos) -> (Policy, oracle::Policy) {
+    let (mut policy, mut twin) = random_policy(random, prefixes, now);
+    policy.access.clear();
+    twin.access.clear();
+    for (rule, twin) in policy.rules.iter_mut().zip(&mut twin.rules) {
+        (rule.from, rule.to, rule.shadow_limits) = (Vec::new(), Vec::new(), Vec::new());
+        (rule.mode, rule.refuse) = (Mode::Enforce, Refuse::Excess);
+        // Most are plain.
+        if !random.one_in(4) {
+            rule.limits.truncate(1);
+            rule.bans = None;
+        }
+        *twin = twin_of_rule(twin.name, rule);
+    }
+    (policy, twin)
+}
+
 /// A policy by which it is known of whom each packet must be counted though the program is pressed: one limit a rule, so that it is
 /// remembered as a whole or not at all, and under names and in windows that no policy before had. Its first rule is for forged sources.
 pub fn random_policy_to_press(

@@ -1,4 +1,9 @@
-//! The real program against the naive oracle: random packets, clock steps and changes of policy.
+//! The real program, the fake datapath, a replay and the naive oracle: random packets, clock steps and changes of policy, and one verdict.
+//!
+//! What each of them cannot know. The oracle and the others in memory have no sockets: what those prove is in `proven.rs`. Those in memory have
+//! no drop cache, so where they agree with the program, a note refuses what a window refuses. They forget nobody, so what the program does not
+//! admit under pressure they never hear of, and what it does admit they admit too: never more than a limit. A replay has one rule, whose dry
+//! run it is: that bans nobody, and lets each connection go on. A guard counts attempts in the program alone; no rule here has one.
 //!
 //! A run prints its seed; RATELIMITD_SEED repeats it.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
@@ -8,20 +13,24 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use integration_test::clients::Clients;
+use integration_test::fake::Fake;
 use integration_test::frames::syn;
 use integration_test::is_skipped;
 use integration_test::oracle::{self, Kind, Oracle, Outcome, Packet};
-use integration_test::program::{Program, Room, TEN_O_CLOCK, on_one_cpu};
+use integration_test::program::{Program, Room, TEN_O_CLOCK, Verdict, on_one_cpu};
 use integration_test::random::Random;
-use integration_test::twins::{random_packet, random_policy, random_policy_to_press};
+use integration_test::twins::{random_packet, random_policy, random_policy_to_note, random_policy_to_press};
+use ipnet::IpNet;
 use ratelimit_common::conversation::{Turn, turn};
 use ratelimit_common::packet::{self, Head, Parsed, Target, parse};
 use ratelimit_common::source::Address;
-use ratelimit_common::time::SECOND_NS;
-use ratelimit_userspace::datapath::Datapath as _;
-use ratelimit_userspace::desired::Policy;
+use ratelimit_common::time::{Nanos, SECOND_NS};
+use ratelimit_common::window;
+use ratelimit_userspace::datapath::{Ban, Datapath};
+use ratelimit_userspace::desired::{Limit, Mode, Policy, WindowForm};
+use ratelimit_userspace::replay::{Kind as Input, Replay};
 
-const STEPS: u32 = 120_000;
+const STEPS: u32 = 60_000;
 /// Packets of any kind whose segments are held against the rule alone.
 const SEGMENTS: u32 = 100_000;
 /// After so many steps, the counters of the program are compared with the oracle's, which also shows that no packet is lost.
@@ -49,22 +58,75 @@ fn seed() -> u64 {
     }
 }
 
-/// Runs both side by side.
-fn run(prefixes: (u8, u8), seed: u64) {
+/// What became of a packet of which the oracle says this, and by which rule; nobody can tell that of a later fragment which one of several
+/// rules refuses.
+fn is_as_the_oracle_says(verdict: Verdict, outcome: Outcome, packet: &Packet, rule: Option<usize>) -> bool {
+    let (word, by) = verdict;
+    let rule = if outcome == Outcome::NotProtected { None } else { rule };
+    let is_of_several = packet.kind == (Kind::Fragment { may_be_tcp: true }) && outcome == Outcome::OverLimit;
+    word == outcome.word() && (by == rule || is_of_several)
+}
+
+/// The number of the rule that the oracle holds a packet to.
+fn rule_of(oracle: &Oracle, policy: &Policy, packet: &Packet, now: u64) -> Option<usize> {
+    let (name, _) = oracle.held_to(packet, now)?;
+    policy.rules.iter().position(|rule| rule.name == name)
+}
+
+/// What each source has used of each limit, as it is read.
+fn used(datapath: &mut dyn Datapath, policy: &Policy, now: Nanos) -> BTreeMap<(IpNet, u32), u64> {
+    let limits = policy.rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
+    let limits: HashMap<u32, &Limit> = limits.map(|limit| (limit.slot, limit)).collect();
+    let mut used = BTreeMap::new();
+    datapath
+        .visit_sources(&mut |source| {
+            if let Some(limit) = limits.get(&source.slot)
+                && limit.form != WindowForm::Gcra
+            {
+                let amount = window::used(&source.window.cells, limit.arithmetic(), now.bucket(limit.bucket_ns));
+                if amount > 0 {
+                    used.insert((source.prefix, source.slot), amount);
+                }
+            }
+        })
+        .unwrap();
+    used
+}
+
+/// Who is banned now.
+fn bans(datapath: &mut dyn Datapath) -> Vec<Ban> {
+    let mut bans = datapath.bans().unwrap();
+    bans.sort_unstable();
+    bans
+}
+
+/// Whether a note refuses some of what this source sends.
+fn is_noted(program: &mut Program, source: IpAddr) -> bool {
+    let now = program.now();
+    let readings = program.kernel().sources(&[source]).unwrap();
+    readings.iter().flatten().any(|source| source.refused_until.is_some_and(|until| now < until))
+}
+
+/// By which policies packets are judged.
+type RandomPolicy = fn(&mut Random, (u8, u8), Nanos) -> (Policy, oracle::Policy);
+
+/// Runs the program, the fake and the oracle side by side. How many packets were refused of sources that there was a note of.
+fn run(random_policy: RandomPolicy, prefixes: (u8, u8), seed: u64) -> u32 {
     println!("RATELIMITD_SEED={seed} prefixes {prefixes:?}");
     let mut random = Random(seed);
     let mut clients = Clients::default();
-    let (wanted, twin) = random_policy(&mut random, prefixes, TEN_O_CLOCK);
-    let mut program = Program::new(&wanted);
-    let mut oracle = Oracle::new(twin.clone());
-    let mut applied = twin;
+    let (mut applied, twin) = random_policy(&mut random, prefixes, TEN_O_CLOCK);
+    let (mut program, mut fake) = (Program::new(&applied), Fake::new(&applied));
+    let mut oracle = Oracle::new(twin);
     let mut expected: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut noted = 0;
     for step in 0..STEPS {
         if random.one_in(300) {
             let (wanted, twin) = random_policy(&mut random, prefixes, program.now());
             program.apply(&wanted);
-            oracle.apply(twin.clone());
-            applied = twin;
+            fake.apply(&wanted);
+            oracle.apply(twin);
+            applied = wanted;
         }
         if random.one_in(2) {
             let mut step_ns = random_step_ns(&mut random);
@@ -74,28 +136,37 @@ fn run(prefixes: (u8, u8), seed: u64) {
                 step_ns = random.below(400 * 86_400 * SECOND_NS);
             }
             program.advance(step_ns);
+            fake.set_now(program.now());
             if step_ns > DAEMON_AWAY_MAX_NS {
                 // The daemon reads at least twice a minute.
                 program.kernel().visit_sources(&mut |_| ()).unwrap();
             }
         }
         let (frame, packet) = random_packet(&mut random, &mut clients);
-        let outcome = oracle.judge(&packet, program.now().0);
+        let now = program.now();
+        let rule = rule_of(&oracle, &applied, &packet, now.0);
+        let outcome = oracle.judge(&packet, now.0);
         *expected.entry(outcome.word()).or_default() += 1;
-        let passes = program.passes(&frame);
-        assert_eq!(
-            passes,
-            outcome.passes(),
-            "seed {seed}, step {step}: {packet:?} at {} is {outcome:?} to the oracle, under {applied:#?}",
-            program.now().0
+        noted += u32::from(outcome == Outcome::OverLimit && is_noted(&mut program, packet.source));
+        let (real, faked) = (program.judged(&frame), fake.judged(&frame));
+        assert!(
+            real == faked && is_as_the_oracle_says(real, outcome, &packet, rule),
+            "seed {seed}, step {step}: {packet:?} at {} is {outcome:?} by {rule:?} to the oracle, {real:?} to the program, {faked:?} to the \
+             fake, under {applied:#?}",
+            now.0
         );
         if step % STEPS_BETWEEN_COUNTS == 0 || step == STEPS - 1 {
             let mut counts = program.counts();
             counts.retain(|_, count| *count > 0);
             assert_eq!(counts, expected, "seed {seed}, step {step}");
+            assert_eq!(fake.counts(), expected, "seed {seed}, step {step}");
+            let (real, faked) = (used(program.kernel(), &applied, now), used(fake.datapath(), &applied, now));
+            assert_eq!(real, faked, "seed {seed}, step {step}");
+            assert_eq!(bans(program.kernel()), bans(fake.datapath()), "seed {seed}, step {step}");
         }
     }
-    println!("{STEPS} steps agree: {expected:?}");
+    println!("{STEPS} steps agree, {noted} refused of sources that were noted: {expected:?}");
+    noted
 }
 
 /// Who must be known, whatever the program draws: whoever was charged by a rule a second time, or refused by it, no longer ago than
@@ -132,7 +203,7 @@ fn run_under_pressure(prefixes: (u8, u8), seed: u64) {
     let mut clients = Clients::default();
     let (mut wanted, twin) = random_policy_to_press(&mut random, prefixes, TEN_O_CLOCK, 0);
     let room = Room { max_sources: 32_768, insertions_max: 4, ..Room::default() };
-    let mut program = Program::with_room(&wanted, room);
+    let (mut program, mut fake) = (Program::with_room(&wanted, room), Fake::new(&wanted));
     let (mut oracle, mut known) = (Oracle::new(twin), Known::default());
     let mut expected: BTreeMap<&str, u64> = BTreeMap::new();
     let (mut policies, mut certain, mut pressed_in) = (0, 0_u32, 0);
@@ -141,12 +212,14 @@ fn run_under_pressure(prefixes: (u8, u8), seed: u64) {
             policies += 1;
             let (other, twin) = random_policy_to_press(&mut random, prefixes, program.now(), policies);
             program.apply(&other);
+            fake.apply(&other);
             oracle.apply(twin);
             (wanted, known) = (other, Known::default());
         }
         if random.one_in(4) {
             let step_ns = random_step_ns(&mut random);
             program.advance(step_ns);
+            fake.set_now(program.now());
         }
         // Most periods are pressed, to one in 16.
         let period = program.now().0 >> 27;
@@ -163,7 +236,7 @@ fn run_under_pressure(prefixes: (u8, u8), seed: u64) {
         if packet.kind == (Kind::Fragment { may_be_tcp: true }) || oracle.begins_what_nothing_counts(&packet, now) {
             continue;
         }
-        let word = program.verdict(&frame);
+        let (word, rule) = program.judged(&frame);
         let at = || format!("seed {seed}, step {step}: {packet:?} at {now} under {wanted:#?}");
         *expected.entry(word).or_default() += 1;
         let who = oracle.held_to(&packet, now);
@@ -176,6 +249,7 @@ fn run_under_pressure(prefixes: (u8, u8), seed: u64) {
         }
         let outcome = oracle.judge(&packet, now);
         assert_eq!(word, outcome.word(), "{}", at());
+        assert_eq!(fake.judged(&frame), (word, rule), "{}", at());
         if let Some(who) = who {
             certain += u32::from(program.shift() != 0 && known.is_certain(who, now, &wanted));
             known.learn(who, outcome, now);
@@ -184,6 +258,53 @@ fn run_under_pressure(prefixes: (u8, u8), seed: u64) {
     println!("{STEPS_UNDER_PRESSURE} steps agree, {certain} of sources that must be known while pressed: {expected:?}");
     assert!(expected.get("not_admitted").is_some_and(|&count| count > 50), "there was no pressure: {expected:?}");
     assert!(certain > STEPS_UNDER_PRESSURE / 100, "nobody was known: {certain}");
+}
+
+/// Packets of each policy that a replay has.
+const STEPS_OF_A_REPLAY: u32 = 1000;
+/// Policies that replays have.
+const REPLAYS: u32 = 30;
+
+/// Runs the program, the fake and the oracle side by side with a replay: of one rule's dry run.
+fn run_replay(prefixes: (u8, u8), seed: u64) {
+    println!("RATELIMITD_SEED={seed} prefixes {prefixes:?}, replayed");
+    let mut random = Random(seed);
+    let mut expected: BTreeMap<&str, u64> = BTreeMap::new();
+    for _ in 0..REPLAYS {
+        let mut clients = Clients::default();
+        let (mut policy, mut twin) = random_policy(&mut random, prefixes, TEN_O_CLOCK);
+        policy.rules.truncate(1);
+        twin.rules.truncate(1);
+        (policy.rules[0].mode, policy.rules[0].bans) = (Mode::DryRun, None);
+        (twin.rules[0].mode, twin.rules[0].bans) = (oracle::Mode::DryRun, None);
+        let (mut program, mut fake) = (Program::new(&policy), Fake::new(&policy));
+        let (mut replay, mut oracle) = (Replay::new(&policy, Input::Capture).unwrap(), Oracle::new(twin));
+        for step in 0..STEPS_OF_A_REPLAY {
+            if random.one_in(2) {
+                let step_ns = random_step_ns(&mut random);
+                program.advance(step_ns);
+                fake.set_now(program.now());
+            }
+            let (frame, packet) = random_packet(&mut random, &mut clients);
+            let now = program.now();
+            let outcome = oracle.judge(&packet, now.0);
+            *expected.entry(outcome.word()).or_default() += 1;
+            let replayed = replay.frame(now, &frame.as_slice()).label();
+            let (real, faked) = (program.judged(&frame), fake.judged(&frame));
+            let rule = rule_of(&oracle, &policy, &packet, now.0);
+            assert!(
+                real == faked && replayed == real.0 && is_as_the_oracle_says(real, outcome, &packet, rule),
+                "seed {seed}, step {step}: {packet:?} at {} is {outcome:?} to the oracle, {real:?} to the program, {faked:?} to the fake, \
+                 {replayed} to a replay, under {policy:#?}",
+                now.0
+            );
+        }
+    }
+    println!("{REPLAYS} times {STEPS_OF_A_REPLAY} steps agree: {expected:?}");
+    assert!(
+        expected.get("dry_run").is_some_and(|count| *count > 1000),
+        "hardly anything would be refused: {expected:?}"
+    );
 }
 
 fn address(parsed: Address) -> IpAddr {
@@ -259,27 +380,46 @@ fn as_many_requests_begin_in_a_random_segment_as_the_oracle_says() {
 }
 
 #[test]
-fn the_program_agrees_with_the_oracle_where_a_slash_64_is_one_client() {
-    if is_skipped("the_program_agrees_with_the_oracle_where_a_slash_64_is_one_client") {
+fn the_program_and_the_fake_agree_with_the_oracle_where_a_slash_64_is_one_client() {
+    if is_skipped("the_program_and_the_fake_agree_with_the_oracle_where_a_slash_64_is_one_client") {
         return;
     }
-    run((32, 64), seed());
+    run(random_policy, (32, 64), seed());
 }
 
 #[test]
-fn the_program_agrees_with_the_oracle_where_other_prefixes_are_one_client() {
-    if is_skipped("the_program_agrees_with_the_oracle_where_other_prefixes_are_one_client") {
+fn the_program_and_the_fake_agree_with_the_oracle_where_other_prefixes_are_one_client() {
+    if is_skipped("the_program_and_the_fake_agree_with_the_oracle_where_other_prefixes_are_one_client") {
         return;
     }
-    run((24, 128), seed());
+    run(random_policy, (24, 128), seed());
 }
 
 #[test]
-fn the_program_under_pressure_agrees_with_the_oracle_on_whom_it_admits() {
-    if is_skipped("the_program_under_pressure_agrees_with_the_oracle_on_whom_it_admits") {
+fn what_a_note_refuses_a_window_without_one_refuses_too() {
+    if is_skipped("what_a_note_refuses_a_window_without_one_refuses_too") {
+        return;
+    }
+    let noted = run(random_policy_to_note, (32, 64), seed());
+    assert!(noted > STEPS / 50, "hardly anything was refused by a note: {noted}");
+}
+
+#[test]
+fn the_program_under_pressure_agrees_with_the_fake_and_the_oracle_on_whom_it_admits() {
+    if is_skipped("the_program_under_pressure_agrees_with_the_fake_and_the_oracle_on_whom_it_admits") {
         return;
     }
     for prefixes in [(32, 64), (24, 128)] {
         run_under_pressure(prefixes, seed());
+    }
+}
+
+#[test]
+fn a_replay_agrees_with_the_program_the_fake_and_the_oracle() {
+    if is_skipped("a_replay_agrees_with_the_program_the_fake_and_the_oracle") {
+        return;
+    }
+    for prefixes in [(32, 64), (24, 128)] {
+        run_replay(prefixes, seed());
     }
 }

@@ -308,6 +308,17 @@ pub fn turn<F: Walk>(frame: &F, segment: &Segment, known: Option<Conversation>, 
     Turn { requests, is_unaccounted, newest }
 }
 
+/// How many requests come with a SYN that has this payload: a server with TCP Fast Open answers each. None where it begins HTTP/2, as what
+/// comes behind a SYN is not known by it: a client sends it again without.
+#[inline(always)]
+pub fn with_syn<F: Walk>(frame: &F, at: u32, end: u32) -> Option<u32> {
+    if may_be_http2(frame, at, end) {
+        return None;
+    }
+    let versions = frame.found(at, end, Sought::Version).count();
+    Some(if versions == 0 { 1 } else { versions })
+}
+
 /// Whether a connection that begins with this payload may speak HTTP/2 in the clear.
 #[inline(always)]
 pub fn may_be_http2<F: Frame>(frame: &F, at: u32, end: u32) -> bool {

@@ -7,6 +7,7 @@
 pub mod access;
 pub mod admission;
 pub mod ban;
+pub mod choose;
 pub mod conversation;
 pub mod flow;
 pub mod gcra;

@@ -1,19 +1,28 @@
-//! Sources in memory, held to limits by the kernel's own core: what a fake kernel and a replay judge by. Pure; time is an argument.
+//! Packets and their sources in memory, judged by the kernel's own core: what a fake kernel and a replay judge by. Pure; time is an argument.
+//!
+//! [`Rules`] choose who judges a packet, [`Conversations`] say what it costs, [`Sources`] are held to the limits.
 
 use std::cell::{Cell, OnceCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use ratelimit_common::ban::Ban;
 use ratelimit_common::gcra::{self, Rate};
-use ratelimit_common::hold::{self, Alone, At, Charged, Cost, Excuse, Inserted, State};
-use ratelimit_common::layout::{LIMITS_MAX, Limit, Rule, SHADOWS_MAX, Source};
+use ratelimit_common::hold::{self, Alone, At, Charged, Cost, Excuse, Inserted, State, is};
+use ratelimit_common::layout::{LIMITS_MAX, Rule, SHADOWS_MAX, Source};
+use ratelimit_common::proof::Side;
 use ratelimit_common::time::Nanos;
-use ratelimit_common::verdict::Reason;
+use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_common::window::{CELLS, Charge};
 
-use crate::datapath::encode;
-use crate::desired;
+mod packets;
+mod recent;
+mod rules;
+mod traffic;
+
+pub(crate) use packets::{Judged, Packets};
+pub(crate) use rules::Rules;
+pub(crate) use traffic::{Conversations, address};
 
 /// What is kept of sources: windows and bans by source and slot, and each rule's leaky bucket of new sources.
 #[derive(Debug, Default)]
@@ -22,6 +31,8 @@ pub(crate) struct Sources {
     pub(crate) bans: BTreeMap<(IpNet, u32), Ban>,
     /// By the name of the rule, as [`Rule::name`] has it.
     new_sources: BTreeMap<u64, u64>,
+    /// Those that were refused a connection after they had opened as many as they may, by the rule's name.
+    armed: BTreeSet<(IpNet, u64)>,
 }
 
 /// What became of a packet.
@@ -32,37 +43,70 @@ pub(crate) struct Held {
     pub(crate) refused_at: Option<usize>,
     /// Whether a ban began.
     pub(crate) has_banned: bool,
+    /// Until when nothing more is taken of its connection, one of whose requests was refused: 0 is a moment. With the side that refused.
+    pub(crate) shuts: Option<(u64, Side)>,
 }
 
-/// A rule as sources are held to it here, where whatever comes is proven; none where it does not fit the kernel's maps.
-pub(crate) fn rule(rule: &desired::Rule) -> Option<Rule> {
-    Some(Rule { proof: 0, guard: 0, ..encode::rule(rule).ok()? })
-}
+/// A limit's windows here: what the guard counts is not among them.
+const SIDES: [Side; 3] = [Side::Unproven, Side::Proven, Side::Evidence];
 
 impl Sources {
     /// Holds a source to the limits of this rule for what its packet costs.
     pub(crate) fn hold(&mut self, client: IpNet, rule: &Rule, cost: Cost, now: Nanos) -> Held {
-        let kept = |limit: &Limit| match self.windows.get(&(client, limit.slot)) {
+        self.step(client, rule, cost, now, |packet| {
+            let reason = hold::hold(packet);
+            if cost.has(is::FIRST | is::ARMED) && reason.action() == Action::Pass {
+                hold::prove(packet);
+            }
+            reason
+        })
+    }
+
+    /// Charges it alone: what is held to this rule beside the one that judges it.
+    pub(crate) fn charge(&mut self, client: IpNet, rule: &Rule, cost: Cost, now: Nanos) -> Held {
+        self.step(client, rule, cost, now, |packet| hold::charge_all(packet))
+    }
+
+    fn step(
+        &mut self,
+        client: IpNet,
+        rule: &Rule,
+        cost: Cost,
+        now: Nanos,
+        step: impl FnOnce(&Packet<'_>) -> Reason,
+    ) -> Held {
+        // A rule that asks no proof tells what is proven from nothing.
+        let sides = if rule.proof == 0 { 1 } else { SIDES.len() };
+        let windows = <[[OnceCell<Alone>; LIMITS_MAX + SHADOWS_MAX]; SIDES.len()]>::default();
+        for (side, windows) in SIDES[..sides].iter().zip(&windows) {
             // A limit that is none has no buckets.
-            Some(window) if limit.bucket_ns != 0 => alone(window).into(),
-            Some(_) | None => OnceCell::new(),
-        };
+            let limits = rule.limits.iter().zip(windows).filter(|(limit, _)| limit.bucket_ns != 0);
+            for (limit, place) in limits {
+                if let Some(window) = self.windows.get(&(client, side.slot(limit.slot))) {
+                    let _is_new = place.set(alone(window));
+                }
+            }
+        }
         let packet = Packet {
             rule,
             cost,
             now,
-            windows: rule.limits.each_ref().map(kept),
+            windows,
             ban: self.bans.get(&(client, rule.bans.slot)).map_or_else(OnceCell::new, |ban| Cell::new(*ban).into()),
             new_sources: Cell::new(self.new_sources.get(&rule.name).copied().unwrap_or(0)),
             charged: <[Cell<u64>; LIMITS_MAX]>::default(),
             refused_at: Cell::new(None),
             has_banned: Cell::new(false),
+            is_armed: Cell::new(false),
+            shuts: Cell::new(None),
         };
-        let reason = hold::hold(&packet);
-        for (limit, window) in rule.limits.iter().zip(&packet.windows) {
-            if let Some(Alone { cells, refused }) = window.get() {
-                let window = Source { cells: cells.each_ref().map(Cell::get), refused: refused.get() };
-                self.windows.insert((client, limit.slot), window);
+        let reason = step(&packet);
+        for (side, windows) in SIDES.iter().zip(&packet.windows) {
+            for (limit, window) in rule.limits.iter().zip(windows) {
+                if let Some(Alone { cells, refused }) = window.get() {
+                    let window = Source { cells: cells.each_ref().map(Cell::get), refused: refused.get() };
+                    self.windows.insert((client, side.slot(limit.slot)), window);
+                }
             }
         }
         if let Some(ban) = packet.ban.get() {
@@ -71,8 +115,16 @@ impl Sources {
         if rule.new_sources != 0 {
             self.new_sources.insert(rule.name, packet.new_sources.get());
         }
+        if packet.is_armed.get() {
+            self.armed.insert((client, rule.name));
+        }
         let refused_at = packet.refused_at.get().map(At::position);
-        Held { reason, refused_at, has_banned: packet.has_banned.get() }
+        Held { reason, refused_at, has_banned: packet.has_banned.get(), shuts: packet.shuts.get() }
+    }
+
+    /// Whether the source was refused a connection by this rule after it had opened as many as it may.
+    fn is_armed(&self, client: IpNet, rule: &Rule) -> bool {
+        self.armed.contains(&(client, rule.name))
     }
 
     /// The window of a source in this slot, made if there is none.
@@ -90,24 +142,29 @@ struct Packet<'a> {
     rule: &'a Rule,
     cost: Cost,
     now: Nanos,
-    /// By the position of their limits.
-    windows: [OnceCell<Alone>; LIMITS_MAX + SHADOWS_MAX],
+    /// Of each of [`SIDES`], by the position of their limits.
+    windows: [[OnceCell<Alone>; LIMITS_MAX + SHADOWS_MAX]; SIDES.len()],
     ban: OnceCell<Cell<Ban>>,
     /// The word of the rule's leaky bucket of new sources.
     new_sources: Cell<u64>,
     charged: [Cell<u64>; LIMITS_MAX],
     refused_at: Cell<Option<At>>,
     has_banned: Cell<bool>,
+    is_armed: Cell<bool>,
+    shuts: Cell<Option<(u64, Side)>>,
 }
 
 impl Packet<'_> {
-    /// The place of a window: what is proven and what is not are one here.
+    /// The place of a window.
     fn place(&self, slot: u32) -> Option<&OnceCell<Alone>> {
-        self.rule.limits.iter().zip(&self.windows).find(|(limit, _)| limit.slot == slot).map(|(_, place)| place)
+        SIDES.iter().zip(&self.windows).find_map(|(side, windows)| {
+            let mut limits = self.rule.limits.iter().zip(windows);
+            limits.find(|(limit, _)| side.slot(limit.slot) == slot).map(|(_, place)| place)
+        })
     }
 
     fn is_known(&self) -> bool {
-        self.windows[..self.rule.limits_len.into()].iter().any(|window| window.get().is_some())
+        self.windows.iter().any(|of| of[..self.rule.limits_len.into()].iter().any(|window| window.get().is_some()))
     }
 
     /// Whether the rule passes one more new source.
@@ -188,7 +245,13 @@ impl<'a> State for &'a Packet<'_> {
 
     fn make_known(&self) {}
 
-    fn make_armed(&self) {}
+    fn make_armed(&self) {
+        self.is_armed.set(true);
+    }
+
+    fn note_connection(&self, _: u32, until_ns: u64, is_unproven: bool) {
+        self.shuts.set(Some((until_ns, if is_unproven { Side::Unproven } else { Side::Proven })));
+    }
 
     fn keep_charged(&self, position: usize, bucket: u64) {
         self.charged[position & (LIMITS_MAX - 1)].set(bucket);

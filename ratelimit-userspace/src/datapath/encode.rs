@@ -41,19 +41,19 @@ pub(crate) enum EncodeError {
 
 /// A policy as the packet path reads it, but for what depends on the state that it is written to.
 #[derive(Debug)]
-pub(in crate::datapath) struct Encoded {
+pub(crate) struct Encoded {
     /// The configuration: without interfaces, clock, rows and generations.
-    pub(in crate::datapath) config: Config,
+    pub(crate) config: Config,
     /// The class of each port. // 128 KiB: keep it boxed
-    pub(in crate::datapath) ports: Box<PortTable>,
+    pub(crate) ports: Box<PortTable>,
     /// What is known of the prefixes of sources.
-    pub(in crate::datapath) prefixes: BTreeMap<IpNet, Prefix>,
+    pub(crate) prefixes: BTreeMap<IpNet, Prefix>,
     /// The rules that name the prefixes of destinations.
-    pub(in crate::datapath) targets: BTreeMap<IpNet, RuleSet>,
+    pub(crate) targets: BTreeMap<IpNet, RuleSet>,
 }
 
 /// Encodes a policy.
-pub(in crate::datapath) fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
+pub(crate) fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
     if policy.rules.len() > RULES_MAX {
         return Err(EncodeError::Rules(policy.rules.len()));
     }

@@ -1,4 +1,4 @@
-//! A datapath without a kernel, for tests of what drives it. Judges packets with the real window arithmetic.
+//! A datapath without a kernel, for tests of what drives it. Judges packets as the kernel does, by the same core.
 //!
 //! [`FakeDatapath`] is what the daemon owns; its [`FakeKernel`] is what a test keeps, to send packets, to let time
 //! pass and to break things.
@@ -13,16 +13,17 @@ use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
 use ratelimit_common::hold::{Cost, is};
 use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally};
+use ratelimit_common::proof::{Side, Standing};
 use ratelimit_common::time::{BucketIndex, Nanos};
-use ratelimit_common::verdict::{Action, Reason};
+use ratelimit_common::verdict::{Reason, Verdict};
 use ratelimit_common::window::{self, Charge};
 
 use super::{
     Ban, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading, Tallies, Trial, XdpMode,
 };
 use crate::config::OnExit;
-use crate::desired::{self, Grant, Limit, Mode, Policy, Rule};
-use crate::memory::{self, Sources};
+use crate::desired::{self, Limit, Policy, Rule};
+use crate::memory::{Judged, Packets, Rules, Sources};
 
 /// When a fake begins: 2026-01-01T10:00:00Z.
 pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
@@ -60,8 +61,11 @@ struct World {
     policy: Option<Policy>,
     /// What was in force before the trial, and when packets go back to it.
     trial: Option<(Policy, Nanos)>,
-    bans_begun: BTreeMap<usize, u64>,
-    sources: Sources,
+    /// By the names of the rules, as all that they count.
+    bans_begun: BTreeMap<String, u64>,
+    packets: Packets,
+    /// What packets were last judged by.
+    rules: Option<Rules>,
     /// Until when it is noted that a window refuses.
     notes: BTreeMap<(IpNet, u32), Nanos>,
     admission: Admission,
@@ -79,7 +83,18 @@ struct Row {
     attached: bool,
     origin: Origin,
     unruled: BTreeMap<Reason, Tally>,
-    ruled: BTreeMap<usize, BTreeMap<Reason, Tally>>,
+    /// By the names of the rules.
+    ruled: BTreeMap<String, BTreeMap<Reason, Tally>>,
+}
+
+impl Row {
+    /// What other rules than these have counted is no rule's from now on.
+    fn fold(&mut self, rules: &[Rule]) {
+        let gone = |name: &String, _: &mut BTreeMap<_, _>| rules.iter().all(|rule| rule.name != *name);
+        for (reason, tally) in self.ruled.extract_if(.., gone).flat_map(|(_, counts)| counts) {
+            add(&mut self.unruled, reason, tally);
+        }
+    }
 }
 
 /// Who attached.
@@ -102,7 +117,8 @@ impl FakeDatapath {
             policy: None,
             trial: None,
             bans_begun: BTreeMap::new(),
-            sources: Sources::default(),
+            packets: Packets::default(),
+            rules: None,
             notes: BTreeMap::new(),
             admission: Admission::default(),
             faults: BTreeMap::new(),
@@ -134,6 +150,13 @@ impl FakeKernel {
         self.world().packet(interface, packet)
     }
 
+    /// Lets one frame arrive on an interface, of whose sender the host's sockets say this. The verdict's row is the number of the rule. None if
+    /// nothing is attached there.
+    pub fn frame(&self, interface: &str, frame: &[u8], standing: Standing) -> Option<Verdict> {
+        let bytes = frame.len() as u64;
+        self.world().judge(interface, bytes, |packets, rules, now| packets.judge(rules, &frame, standing, now))
+    }
+
     /// Counts packets that no rule judges.
     pub fn unruled(&self, interface: &str, reason: Reason, tally: Tally) {
         if let Some(row) = self.world().known.get_mut(interface) {
@@ -154,7 +177,7 @@ impl FakeKernel {
     /// Forgets every window, as a flood would have the kernel do, but for a note that this one refuses.
     pub fn wash_out(&self, source: IpNet, slot: u32, until: Nanos) {
         let mut world = self.world();
-        world.sources.windows.clear();
+        world.packets.sources.windows.clear();
         world.notes.insert((source, slot), until);
     }
 
@@ -162,7 +185,7 @@ impl FakeKernel {
     pub fn guard(&self, source: IpNet, guard: &Limit, amount: u64) {
         let mut world = self.world();
         let bucket = world.now.bucket(guard.bucket_ns);
-        let window = world.sources.window(source, guard.slot);
+        let window = world.packets.sources.window(source, guard.slot);
         for _ in 0..amount {
             charge_or_refuse(window, guard.arithmetic(), bucket, 1);
         }
@@ -268,7 +291,11 @@ impl Datapath for FakeDatapath {
         let windows = u64::from(SOURCES_CAPACITY) * u64::from(policy.windows_per_source());
         world.windows_capacity.get_or_insert(windows);
         world.policy = Some(policy.clone());
+        for row in world.known.values_mut() {
+            row.fold(&policy.rules);
+        }
         world.notes.clear();
+        world.packets.begin_epoch();
         world.trial = None;
         Ok(())
     }
@@ -320,14 +347,14 @@ impl Datapath for FakeDatapath {
         let mut world = self.kernel.world();
         let now = world.now;
         let lifted = world.bans().filter(|ban| prefix.contains(&ban.client) && now < ban.until).collect();
-        world.sources.bans.retain(|(client, _), _| !prefix.contains(client));
+        world.packets.sources.bans.retain(|(client, _), _| !prefix.contains(client));
         Ok(lifted)
     }
 
     fn forget(&mut self, client: IpNet) -> Result<Forgotten, DatapathError> {
         let mut world = self.kernel.world();
         world.notes.retain(|(of, _), _| *of != client);
-        let Sources { windows, bans, .. } = &mut world.sources;
+        let Sources { windows, bans, .. } = &mut world.packets.sources;
         let before = (windows.len(), bans.len());
         windows.retain(|(of, _), _| *of != client);
         bans.retain(|(of, _), _| *of != client);
@@ -341,7 +368,7 @@ impl Datapath for FakeDatapath {
             return Err(anyhow!("no rule {rule}").into());
         };
         for limit in rule.limits.iter().chain(&rule.shadow_limits) {
-            let window = world.sources.window(client, limit.slot);
+            let window = world.packets.sources.window(client, limit.slot);
             let bucket = now.bucket(limit.bucket_ns);
             let largest = window::amount_max(limit.bucket_ns);
             let boundless = window::Limit { amount: largest, burst: window::BURST_ANY, ..limit.arithmetic() };
@@ -393,19 +420,19 @@ impl Datapath for FakeDatapath {
         if world.refusing_read {
             return Err(anyhow!("read map COUNTERS: told to fail").into());
         }
-        let rules = world.in_force().map_or(0, |policy| policy.rules.len());
+        let rules = || world.in_force().into_iter().flat_map(|policy| &policy.rules);
         let interfaces = world.known.iter().map(|(name, row)| InterfaceReading {
             name: name.clone(),
             attached: world.present.get(name).copied().filter(|_| row.attached),
             unruled: tallies(&row.unruled),
-            rules: (0..rules).map(|rule| row.ruled.get(&rule).map(tallies).unwrap_or_default()).collect(),
+            rules: rules().map(|rule| row.ruled.get(&rule.name).map(tallies).unwrap_or_default()).collect(),
         });
         Ok(Reading {
             now: world.now,
             interfaces: interfaces.collect(),
             unlisted: Tallies::default(),
             faults: Fault::ALL.iter().map(|fault| (*fault, world.faults.get(fault).copied().unwrap_or(0))).collect(),
-            bans_begun: (0..rules).map(|rule| world.bans_begun.get(&rule).copied().unwrap_or(0)).collect(),
+            bans_begun: rules().map(|rule| world.bans_begun.get(&rule.name).copied().unwrap_or(0)).collect(),
             sources_capacity: world.sources_capacity(),
             admissions: vec![world.admission],
             not_cached: 0,
@@ -414,8 +441,8 @@ impl Datapath for FakeDatapath {
 
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {
         let world = self.kernel.world();
-        for (&(prefix, slot), &window) in &world.sources.windows {
-            visit(SourceReading { prefix, slot, is_proven: false, window, refused_until: world.noted(prefix, slot) });
+        for (&(prefix, slot), &window) in &world.packets.sources.windows {
+            visit(world.reading(prefix, slot, window));
         }
         Ok(())
     }
@@ -429,15 +456,15 @@ impl Datapath for FakeDatapath {
             let noted = world.notes.keys().filter(|key| world.noted(key.0, key.1).is_some());
             slots.extend(noted.filter(|(of, _)| *of == prefix).map(|(_, slot)| (*slot, Source::default())));
             slots.extend(
-                world.sources.windows.iter().filter(|((of, _), _)| *of == prefix).map(|((_, slot), of)| (*slot, *of)),
+                world
+                    .packets
+                    .sources
+                    .windows
+                    .iter()
+                    .filter(|((of, _), _)| *of == prefix)
+                    .map(|((_, slot), of)| (*slot, *of)),
             );
-            let reading = |(slot, window)| SourceReading {
-                prefix,
-                slot,
-                is_proven: false,
-                window,
-                refused_until: world.noted(prefix, slot),
-            };
+            let reading = |(slot, window)| world.reading(prefix, slot, window);
             slots.into_iter().map(reading).collect()
         };
         Ok(addresses.iter().map(of).collect())
@@ -465,13 +492,22 @@ impl Datapath for FakeDatapath {
 }
 
 impl World {
-    /// The newest ban of each source by each rule that is in force.
+    /// The newest ban of each source by each rule that is in force, and bans.
     fn bans(&self) -> impl Iterator<Item = Ban> {
         let rules = self.in_force().map_or(&[][..], |policy| &policy.rules);
-        self.sources.bans.iter().filter_map(|(&(client, slot), ban)| {
-            let rule = rules.iter().position(|rule| desired::ban_slot(&rule.name) == slot)?;
+        self.packets.sources.bans.iter().filter_map(|(&(client, slot), ban)| {
+            let is_its = |rule: &Rule| rule.bans.is_some() && desired::ban_slot(&rule.name) == slot;
+            let rule = rules.iter().position(is_its)?;
             Some(Ban { client, rule, until: Nanos(ban.until_ns), step: ban.step + 1 })
         })
+    }
+
+    fn reading(&self, prefix: IpNet, slot: u32, window: Source) -> SourceReading {
+        let rules = self.in_force().map_or(&[][..], |policy| &policy.rules);
+        let mut limits = rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
+        let proven = limits.find(|limit| Side::Proven.slot(limit.slot) == slot).map(|limit| limit.slot);
+        let refused_until = self.noted(prefix, slot);
+        SourceReading { prefix, slot: proven.unwrap_or(slot), is_proven: proven.is_some(), window, refused_until }
     }
 
     fn noted(&self, client: IpNet, slot: u32) -> Option<Nanos> {
@@ -486,32 +522,38 @@ impl World {
     }
 
     fn packet(&mut self, interface: &str, packet: FakePacket) -> Option<Reason> {
-        let policy = self.in_force()?.clone();
-        let row = self.known.get_mut(interface).filter(|row| row.attached)?;
-        let (now, tally) = (self.now, Tally { packets: 1, bytes: packet.bytes });
-        let is_from = |rule: &Rule| rule.from.is_empty() || rule.from.iter().any(|of| of.contains(&packet.source));
-        let matches = |rule: &Rule| is_from(rule) && rule.until.is_none_or(|until| now < until);
-        let Some((index, rule)) = policy.rules.iter().enumerate().find(|(_, rule)| matches(rule)) else {
-            add(&mut row.unruled, Reason::NotProtected, tally);
-            return Some(Reason::NotProtected);
+        let bytes = packet.bytes;
+        self.judge(interface, bytes, |packets, rules, now| {
+            packets.judge_abstract(rules, packet.source, packet.cost(), now)
+        })
+        .map(|verdict| verdict.reason)
+    }
+
+    /// Judges a packet that arrives on an interface, and counts it. None if nothing is attached there.
+    fn judge(
+        &mut self,
+        interface: &str,
+        bytes: u64,
+        judge: impl FnOnce(&mut Packets, &Rules, Nanos) -> Judged,
+    ) -> Option<Verdict> {
+        self.known.get(interface).filter(|row| row.attached)?;
+        let in_force = self.in_force()?;
+        if self.rules.as_ref().is_none_or(|rules| rules.policy() != in_force) {
+            self.rules = Some(Rules::new(in_force)?);
+            self.packets.begin_epoch();
+        }
+        let Judged { verdict, has_banned } = judge(&mut self.packets, self.rules.as_ref()?, self.now);
+        let rule = self.in_force()?.rules.get(usize::from(verdict.rule)).map(|rule| rule.name.clone());
+        let row = self.known.get_mut(interface)?;
+        let counts = match &rule {
+            Some(rule) => row.ruled.entry(rule.clone()).or_default(),
+            None => &mut row.unruled,
         };
-        let reason = match policy.grant(packet.source, now).map(|access| access.grant) {
-            Some(Grant::Exempt) => Reason::Exempt,
-            Some(Grant::Denied) => Reason::Denied,
-            None => {
-                let held = self.sources.hold(policy.client(packet.source), &memory::rule(rule)?, packet.cost(), now);
-                if held.has_banned {
-                    *self.bans_begun.entry(index).or_default() += 1;
-                }
-                held.reason
-            }
-        };
-        let reason = match (rule.mode, reason.action()) {
-            (Mode::DryRun, Action::Drop) => Reason::DryRun,
-            (Mode::DryRun, Action::Pass) | (Mode::Enforce, Action::Pass | Action::Drop) => reason,
-        };
-        add(row.ruled.entry(index).or_default(), reason, tally);
-        Some(reason)
+        add(counts, verdict.reason, Tally { packets: 1, bytes });
+        if let (Some(rule), true) = (rule, has_banned) {
+            *self.bans_begun.entry(rule).or_default() += 1;
+        }
+        Some(verdict)
     }
 }
 

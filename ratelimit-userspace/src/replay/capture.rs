@@ -274,7 +274,9 @@ impl Playing<'_> {
             self.read.cut_off += 1;
         }
         match Captured::new(interface.link, data, wire_len) {
-            Some(frame) => self.replay.frame(interface.time(ticks), &frame),
+            Some(frame) => {
+                let _reason = self.replay.frame(interface.time(ticks), &frame);
+            }
             None => self.read.unreadable += 1,
         }
     }

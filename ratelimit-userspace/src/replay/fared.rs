@@ -4,13 +4,17 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use ratelimit_common::choose::{self, Asked, Choice, choice, protecting};
+use ratelimit_common::conversation::Walk;
 use ratelimit_common::hold::Cost;
-use ratelimit_common::layout::{self, Unit};
-use ratelimit_common::packet::Target;
+use ratelimit_common::layout;
+use ratelimit_common::packet::{Head, Packet, Target};
+use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
+use ratelimit_common::verdict::{Action, Reason};
 
-use crate::desired::{Limit, Policy, Ports, Protocol, QuicPorts, Rule, Unparsable};
-use crate::memory::{self, Sources};
+use crate::desired::{Limit, Mode, Policy, Ports, Rule};
+use crate::memory::{Conversations, Rules, Sources, address};
 
 /// Sources that are judged; of more, only how much came from them is told. // 2^20 x (64 + 40 B a limit and ~100 B) = 214 MB
 const SOURCES_MAX: usize = 1 << 20;
@@ -28,10 +32,10 @@ pub(super) struct Fared {
 
 /// The limits, and how every source fared.
 pub(super) struct Judge {
-    policy: Policy,
-    rule: Rule,
-    /// The rule as the core reads it.
-    encoded: layout::Rule,
+    rules: Rules,
+    /// The one of them, as sources are held to it.
+    rule: layout::Rule,
+    conversations: Conversations,
     windows: Sources,
     sources_max: usize,
     pub(super) sources: HashMap<IpNet, Vec<Fared>>,
@@ -41,13 +45,15 @@ pub(super) struct Judge {
 
 impl Judge {
     pub(super) fn new(policy: &Policy) -> Option<Self> {
-        let rule = policy.rules.first()?.clone();
-        // As in a dry run, which bans no source.
-        let encoded = memory::rule(&Rule { bans: None, ..rule.clone() })?;
+        // A dry run, which bans no source.
+        let rule = Rule { mode: Mode::DryRun, bans: None, ..policy.rules.first()?.clone() };
+        let rules = Rules::new(&Policy { rules: vec![rule], ..policy.clone() })?;
+        // What comes from where, nobody proves to who reads of it: it is all one.
+        let rule = layout::Rule { proof: 0, ..*rules.rule(0) };
         Some(Self {
-            policy: policy.clone(),
+            rules,
             rule,
-            encoded,
+            conversations: Conversations::default(),
             windows: Sources::default(),
             sources_max: SOURCES_MAX,
             sources: HashMap::new(),
@@ -62,66 +68,67 @@ impl Judge {
     }
 
     pub(super) fn limits(&self) -> &[Limit] {
-        &self.rule.limits
+        &self.rules.policy().rules[0].limits
     }
 
-    /// Whether the rule drops it, whoever sent it, since nobody can tell what it is.
-    pub(super) fn drops(&self, target: &Target) -> bool {
-        matches!(target, Target::Unwalkable) && self.rule.unparsable == Unparsable::Drop
+    pub(super) fn ports(&self) -> &Ports {
+        &self.rules.policy().rules[0].ports
     }
 
-    /// Its UDP ports that speak QUIC.
-    pub(super) const fn quic_ports(&self) -> QuicPorts {
-        self.rule.quic_ports
+    /// Who judges a packet, and what its source is granted.
+    pub(super) fn choice(&self, packet: &Packet, now: Nanos) -> Choice {
+        let asked_by = self.rules.asked_by(packet.destination, now);
+        let (to, may_be_tcp) = (Head::from(packet).to, matches!(packet.target, Target::Fragment { may_be_tcp: true }));
+        choice(&asked_by, Asked { source: packet.source, to, may_be_tcp }, protecting(&asked_by, to).unwrap_or(0))
     }
 
-    pub(super) const fn ports(&self) -> &Ports {
-        &self.rule.ports
+    /// What becomes of what is behind too many tags.
+    pub(super) fn too_many_tags(&self, now: Nanos) -> Reason {
+        choose::too_many_tags(&self.rules.asked_by(Address::v4([0; 4]), now)).reason
     }
 
-    /// Whether the rule judges what is sent there.
-    pub(super) fn is_for(&self, target: &Target) -> bool {
-        let counts_volume = || self.rule.limits.iter().any(|limit| matches!(limit.unit, Unit::Packets | Unit::Bytes));
-        let counts_requests = || self.rule.limits.iter().any(|limit| limit.unit == Unit::Requests);
-        match target {
-            Target::Tcp { port, .. } => self.rule.ports.holds(Protocol::Tcp, *port),
-            Target::Udp { port, .. } => self.rule.ports.holds(Protocol::Udp, *port),
-            Target::Fragment { may_be_tcp } => counts_volume() || *may_be_tcp && counts_requests(),
-            Target::Unwalkable => true,
-            Target::Other => self.rule.ports.other_protocols,
-            Target::Essential => false,
-        }
+    /// Judges a packet whose limits decide.
+    pub(super) fn frame<F: Walk>(&mut self, frame: &F, packet: &Packet, now: Nanos) -> Reason {
+        let seen = self.conversations.look(frame, packet, now, &self.rule);
+        let reason = self.charge(now, address(packet.source), seen.cost);
+        self.conversations.remember(seen, &self.rule, reason);
+        self.enforced(reason)
     }
 
-    /// Charges every limit, or none where one has no room. Whether it is admitted.
-    pub(super) fn charge(&mut self, now: Nanos, source: IpAddr, cost: Cost) -> bool {
-        let limits = &self.encoded.limits[..self.encoded.limits_len.into()];
+    /// What becomes of a packet of which the rule says this.
+    pub(super) const fn enforced(&self, reason: Reason) -> Reason {
+        choose::enforced(&self.rule, reason).reason
+    }
+
+    /// Charges every limit, or none where one has no room.
+    pub(super) fn charge(&mut self, now: Nanos, source: IpAddr, cost: Cost) -> Reason {
+        let limits = &self.rule.limits[..self.rule.limits_len.into()];
+        let client = self.rules.policy().client(source);
         // As in the kernel: what counts nowhere is remembered nowhere, so that SYNs from anywhere take no place.
-        if limits.iter().all(|limit| cost.of(limit).0 == 0) {
-            return true;
-        }
-        let client = self.policy.client(source);
+        let counts_nowhere = limits.iter().all(|limit| cost.of(limit).0 == 0);
         let is_full = self.sources.len() >= self.sources_max;
         let fared = match self.sources.get_mut(&client) {
-            Some(fared) => fared,
+            // Where everything is refused of who is over a limit, that is too.
+            Some(fared) if !counts_nowhere || self.rule.refuse_all != 0 => fared,
+            Some(_) => return Reason::NotCounted,
+            None if counts_nowhere => return Reason::NotCounted,
             None if is_full => {
                 self.unplaced += 1;
-                return true;
+                return Reason::NotAdmitted;
             }
             None => self.sources.entry(client).or_insert_with(|| vec![Fared::default(); limits.len()]),
         };
-        let held = self.windows.hold(client, &self.encoded, cost, now);
+        let held = self.windows.hold(client, &self.rule, cost, now);
+        let is_admitted = held.reason.action() == Action::Pass;
         for (position, (limit, fared)) in limits.iter().zip(fared).enumerate() {
             let amount = cost.of(limit).0;
-            match held.refused_at {
-                None => fared.admitted += amount,
-                Some(at) if at == position => {
-                    fared.refused += amount;
-                    fared.span = Some((fared.span.map_or(now, |(first, _)| first), now));
-                }
-                Some(_) => {}
+            if is_admitted {
+                fared.admitted += amount;
+            } else if held.refused_at == Some(position) {
+                fared.refused += amount;
+                fared.span = Some((fared.span.map_or(now, |(first, _)| first), now));
             }
         }
-        held.refused_at.is_none()
+        held.reason
     }
 }

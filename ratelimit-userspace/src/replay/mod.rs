@@ -10,6 +10,7 @@ use ratelimit_common::conversation::Walk;
 use ratelimit_common::hold::Cost;
 use ratelimit_common::packet::{self, Parsed};
 use ratelimit_common::time::Nanos;
+use ratelimit_common::verdict::Reason;
 
 use crate::desired::Policy;
 
@@ -17,15 +18,12 @@ pub mod access_log;
 pub mod capture;
 mod fared;
 mod input;
-mod recent;
 mod report;
-mod traffic;
 
 pub use self::input::{InputError, Ports, read};
 pub use self::report::{Input, Kind, LimitReport, Limited, Report};
 
 use self::fared::Judge;
-use self::traffic::Conversations;
 
 #[cfg(test)]
 mod tests;
@@ -33,7 +31,6 @@ mod tests;
 /// The limits of one policy, and what has come in so far.
 pub struct Replay {
     judge: Judge,
-    conversations: Conversations,
     kind: Kind,
     newest: Nanos,
     oldest: Option<Nanos>,
@@ -47,7 +44,6 @@ impl Replay {
     pub fn new(policy: &Policy, kind: Kind) -> Option<Self> {
         Some(Self {
             judge: Judge::new(policy)?,
-            conversations: Conversations::default(),
             kind,
             newest: Nanos(0),
             oldest: None,
@@ -57,34 +53,37 @@ impl Replay {
         })
     }
 
-    /// A frame came in, whole or cut off, from its Ethernet header on.
-    pub fn frame<F: Walk>(&mut self, at: Nanos, frame: &F) {
+    /// A frame came in, whole or cut off, from its Ethernet header on. Says what the kernel would in a dry run.
+    pub fn frame<F: Walk>(&mut self, at: Nanos, frame: &F) -> Reason {
         let packet = match packet::parse(frame) {
             Parsed::Ip(packet) => packet,
-            Parsed::NotIp => return,
-            Parsed::Malformed | Parsed::TooManyTags => {
+            Parsed::NotIp => return Reason::NotIp,
+            Parsed::Malformed => {
                 self.malformed += 1;
-                return;
+                return Reason::Malformed;
+            }
+            Parsed::TooManyTags => {
+                self.malformed += 1;
+                return self.judge.too_many_tags(at);
             }
         };
-        if !self.judge.is_for(&packet.target) {
-            return;
-        }
-        if self.judge.drops(&packet.target) {
+        let reason = self.judge.choice(&packet, self.newest.max(at)).reason;
+        if reason == Reason::TooManyHeaders {
+            // Nobody can tell what it is: the rule drops it, whoever sent it.
             self.malformed += 1;
-            return;
+        }
+        if reason != Reason::NotCounted {
+            return self.judge.enforced(reason);
         }
         let now = self.now(at);
-        let seen = self.conversations.look(frame, &packet, now, self.judge.quic_ports());
-        let is_admitted = self.judge.charge(now, traffic::address(packet.source), seen.cost);
-        self.conversations.remember(seen, is_admitted);
         self.judged += 1;
+        self.judge.frame(frame, &packet, now)
     }
 
     /// A request came in, as a log has it.
     pub fn request(&mut self, at: Nanos, source: IpAddr) {
         let now = self.now(at);
-        let _is_admitted = self.judge.charge(now, source, Cost { requests: 1, ..Cost::default() });
+        let _reason = self.judge.charge(now, source, Cost { requests: 1, ..Cost::default() });
         self.judged += 1;
     }
 

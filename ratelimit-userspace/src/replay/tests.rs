@@ -300,10 +300,14 @@ fn sources_for_which_there_is_no_place_are_said() {
     let of = policy(vec![limit(1, Unit::Requests)]);
     let mut judge = Judge::new(&of).unwrap().with_room_for(2);
     let cost = Cost { requests: 1, ..Cost::default() };
-    for source in ["192.0.2.1", "192.0.2.2", "192.0.2.3"] {
-        assert!(judge.charge(Nanos(START), source.parse().unwrap(), cost), "{source}");
+    for (source, expected) in [
+        ("192.0.2.1", Reason::WithinLimit),
+        ("192.0.2.2", Reason::WithinLimit),
+        ("192.0.2.3", Reason::NotAdmitted),
+        ("192.0.2.1", Reason::OverLimit),
+    ] {
+        assert_eq!(judge.charge(Nanos(START), source.parse().unwrap(), cost), expected, "{source}");
     }
-    assert!(!judge.charge(Nanos(START), "192.0.2.1".parse().unwrap(), cost));
     assert_eq!((judge.sources.len(), judge.unplaced), (2, 1));
 }
 
@@ -343,7 +347,8 @@ proptest! {
         for (seconds, source) in steps {
             at += seconds * SECOND_NS / 4;
             let address = IpAddr::from([192, 0, 2, source]);
-            let is_admitted = judge.charge(Nanos(at), address, Cost { requests: 1, ..Cost::default() });
+            let reason = judge.charge(Nanos(at), address, Cost { requests: 1, ..Cost::default() });
+            let is_admitted = reason == Reason::WithinLimit;
             prop_assert_eq!(is_admitted, naive.admits(source, at, amount, behind));
             if is_admitted {
                 admitted.push((source, at));

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 /// Remembers at least the newest `half` keys, and never more than twice as many.
+#[derive(Debug)]
 pub(super) struct Recent<K, V> {
     newer: HashMap<K, V>,
     older: HashMap<K, V>,

@@ -1,22 +1,24 @@
-//! What a packet costs: how many connections and requests begin in it, by what was remembered of its connection. As the kernel has
-//! it in a dry run. Pure.
+//! What a packet costs: how many connections and requests begin in it, by what was remembered of its connection. No socket is asked here:
+//! where the kernel asks one, a segment's own numbers tell. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ratelimit_common::choose::enforced;
 use ratelimit_common::conversation::{self, Conversation, Walk};
 use ratelimit_common::flow::{self, Datagram, Flow};
 use ratelimit_common::hold::{Cost, is};
+use ratelimit_common::layout::Rule;
 use ratelimit_common::packet::{Packet, Target};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
+use ratelimit_common::verdict::{Action, Reason};
 
 use super::recent::Recent;
-use crate::desired::QuicPorts;
 
 /// Connections and flows that are remembered at least, each. // 2^18 x 2 halves x ~90 B = 47 MB of each
 const REMEMBERED: usize = 1 << 18;
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct ConversationKey {
     source: Address,
     destination: Address,
@@ -24,7 +26,7 @@ struct ConversationKey {
     port: u16,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FlowKey {
     source: Address,
     source_port: u16,
@@ -32,15 +34,23 @@ struct FlowKey {
 }
 
 /// What connections have said so far.
-pub(super) struct Conversations {
+#[derive(Debug)]
+pub(crate) struct Conversations {
     tcp: Recent<ConversationKey, Conversation>,
     udp: Recent<FlowKey, Flow>,
 }
 
 /// A packet's cost, and what is to be remembered of it.
-pub(super) struct Seen {
-    pub(super) cost: Cost,
+pub(crate) struct Seen {
+    pub(crate) cost: Cost,
     newest: Newest,
+}
+
+impl Seen {
+    /// That of a packet in which nothing begins.
+    pub(crate) fn of_volume(packet: &Packet) -> Self {
+        Self { cost: Cost { bytes: packet.ip_bytes, ..Cost::default() }, newest: Newest::Nothing }
+    }
 }
 
 enum Newest {
@@ -56,26 +66,33 @@ impl Default for Conversations {
 }
 
 impl Conversations {
-    /// What a packet is, by what is remembered.
-    pub(super) fn look<F: Walk>(&self, frame: &F, packet: &Packet, now: Nanos, quic: QuicPorts) -> Seen {
-        let volume = Cost { bytes: packet.ip_bytes, ..Cost::default() };
+    /// What a packet is to the rule that judges it, by what is remembered.
+    pub(crate) fn look<F: Walk>(&self, frame: &F, packet: &Packet, now: Nanos, rule: &Rule) -> Seen {
+        let volume = Seen::of_volume(packet).cost;
         let costs = |opens, requests| Cost { requests: saturating(requests), ..volume }.with(is::OPENING, opens);
         let nothing = |cost| Seen { cost, newest: Newest::Nothing };
         match packet.target {
             // What begins in it is in other packets too.
             Target::Tcp { opening, is_fragment: true, .. } => nothing(costs(opening, 1)),
-            Target::Tcp { port, opening, segment, is_fragment: false } => {
-                if segment.payload_bytes == 0 {
-                    return nothing(costs(opening, 0));
-                }
+            Target::Tcp { opening, segment, .. } if segment.payload_bytes == 0 || rule.counts_requests == 0 => {
+                nothing(costs(opening, 0))
+            }
+            // A server that takes payload with a SYN answers it.
+            Target::Tcp { opening: true, segment, .. } => {
+                let end = segment.payload_at.saturating_add(segment.payload_bytes);
+                nothing(costs(true, conversation::with_syn(frame, segment.payload_at, end).unwrap_or(1)))
+            }
+            Target::Tcp { port, segment, .. } => {
                 let (source, destination) = (packet.source, packet.destination);
                 let key = ConversationKey { source, destination, source_port: segment.source_port, port };
                 let turn = conversation::turn(frame, &segment, self.tcp.get(key), None);
-                Seen { cost: costs(opening, turn.requests), newest: Newest::Tcp(key, turn.newest) }
+                Seen { cost: costs(false, turn.requests), newest: Newest::Tcp(key, turn.newest) }
             }
+            Target::Udp { .. } if rule.counts_connections | rule.counts_requests == 0 => nothing(volume),
             Target::Udp { port, source_port, quic_initial, quic_short, payload_bytes } => {
                 let key = FlowKey { source: packet.source, source_port, port };
-                let datagram = Datagram { speaks_quic: quic.holds(port), quic_initial, quic_short, payload_bytes };
+                let datagram =
+                    Datagram { speaks_quic: rule.speaks_quic(port), quic_initial, quic_short, payload_bytes };
                 let step = flow::step(self.udp.get(key), now, datagram);
                 Seen { cost: costs(step.opens, step.requests), newest: Newest::Udp(key, step.newest) }
             }
@@ -86,13 +103,15 @@ impl Conversations {
         }
     }
 
-    /// The packet has come in and passed, as in a dry run: the capture shows what followed. A flow over the limit is judged
-    /// anew all the same, as it is in the kernel.
-    pub(super) fn remember(&mut self, seen: Seen, is_admitted: bool) {
+    /// Remembers what passes by this rule, whose limits say `reason`. A connection goes on by what passes in a dry run; a flow that is over
+    /// the limit is judged anew there too.
+    pub(crate) fn remember(&mut self, seen: Seen, rule: &Rule, reason: Reason) {
         match seen.newest {
-            Newest::Tcp(key, newest) => self.tcp.insert(key, newest),
-            Newest::Udp(key, newest) if is_admitted => self.udp.insert(key, newest),
-            Newest::Udp(..) | Newest::Nothing => {}
+            Newest::Tcp(key, newest) if enforced(rule, reason).reason.action() == Action::Pass => {
+                self.tcp.insert(key, newest);
+            }
+            Newest::Udp(key, newest) if reason.action() == Action::Pass => self.udp.insert(key, newest),
+            Newest::Tcp(..) | Newest::Udp(..) | Newest::Nothing => {}
         }
     }
 }
@@ -102,7 +121,7 @@ fn saturating(requests: u32) -> u16 {
 }
 
 /// A packet's address as the rest of this side has it.
-pub(super) fn address(address: Address) -> IpAddr {
+pub(crate) fn address(address: Address) -> IpAddr {
     match address {
         Address::V4(word) => Ipv4Addr::from(word.to_ne_bytes()).into(),
         Address::V6([high, low]) => {
