@@ -3,10 +3,13 @@
 use super::{Step, Walk, clear, http2, tls};
 use crate::packet::Frame;
 
-const WORD_BYTES: u32 = 8;
+const WORD_BYTES: usize = 8;
 
-/// Words of a step, and places in them that are found and are not likely.
-const WORDS: u32 = 8;
+/// What is looked at together: few have anything.
+const BLOCK_BYTES: usize = 32;
+
+/// Blocks of a step, and places in them that are found and are not likely.
+const BLOCKS: u32 = 3;
 
 /// The shortest request: `A / ICE/1.1` and two lines' ends.
 const REQUEST_BYTES_MIN: u32 = 13;
@@ -33,6 +36,30 @@ const fn equal(word: u64, byte: u8) -> u64 {
     let different = word ^ (EACH_BYTE * byte as u64);
     // Each byte by itself: nothing is carried on to the next.
     !(((different & !TOP_BITS) + !TOP_BITS) | different | !TOP_BITS)
+}
+
+/// Which of the next bytes is this one, up to the length of a block: the lowest bit is that of the byte at `at`.
+#[inline(always)]
+fn hits<F: Frame>(frame: &F, at: u32, end: u32, byte: u8) -> Option<u32> {
+    // What is before a payload can be read as well: headers of more bytes than a block has.
+    let behind_end = (at + BLOCK_BYTES as u32).saturating_sub(end);
+    let block = frame.bytes::<BLOCK_BYTES>((at - behind_end) as usize)?;
+    let (words, _) = block.as_chunks::<WORD_BYTES>();
+    let [first, second, third, fourth] = *words else { return None };
+    let [first, second, third, fourth] =
+        [first, second, third, fourth].map(|word| equal(u64::from_le_bytes(word), byte));
+    if first | second | third | fourth == 0 {
+        return Some(0);
+    }
+    let all = gathered(first) | gathered(second) << 8 | gathered(third) << 16 | gathered(fourth) << 24;
+    Some(all >> (behind_end & 31))
+}
+
+/// A bit for each byte, of what [`equal`] says.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "of eight bits")]
+const fn gathered(top_bits: u64) -> u32 {
+    ((top_bits >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u32
 }
 
 /// How the names before a version end.
@@ -92,7 +119,7 @@ impl Sought {
     #[inline(always)]
     pub fn found<F: Walk>(self, frame: &F, at: u32, end: u32) -> Found {
         let bytes = end.saturating_sub(at);
-        let steps = bytes.div_ceil(WORDS) + bytes / REQUEST_BYTES_MIN + OTHERS_MAX;
+        let steps = bytes.div_ceil(BLOCKS) + bytes / REQUEST_BYTES_MIN + OTHERS_MAX;
         let search = frame.repeat(steps, Search { sought: self, start: at, at, end, count: 0, preface_at: 0 });
         let rest = if search.preface_at == 0 { end.saturating_sub(search.at) } else { 0 };
         let count = search.count + rest.div_ceil(REQUEST_BYTES_MIN);
@@ -150,21 +177,21 @@ pub(super) struct Search {
 }
 
 impl Step for Search {
-    /// Goes on to the next place where it may be, or by as many words as there are in a step.
+    /// Goes on to the next place where it may be, or by as many blocks as there are in a step.
     #[inline(always)]
     fn step<F: Walk>(&mut self, frame: &F) -> bool {
         let Self { sought, start, mut at, end, .. } = *self;
-        for _ in 0..WORDS {
-            let Some(word) = word(frame, at, end) else {
+        for _ in 0..BLOCKS {
+            let hits = if at < end { hits(frame, at, end, sought.byte()) } else { None };
+            let Some(hits) = hits else {
                 self.at = end;
                 return false;
             };
-            let hits = equal(word, sought.byte());
             if hits == 0 {
-                at = frame.forget_u32(at + WORD_BYTES);
+                at = frame.forget_u32(at + BLOCK_BYTES as u32);
                 continue;
             }
-            at = frame.forget_u32(at + hits.trailing_zeros() / 8 + 1);
+            at = frame.forget_u32(at + hits.trailing_zeros() + 1);
             // What is before the payload may be in the segment before. Headers of more than two bytes can be read there.
             let is_first = at - start < 3;
             if is_first || frame.bytes::<2>(at as usize - 3).is_some_and(|before| sought.is_likely(before)) {
