@@ -3,13 +3,12 @@
 
 use ratelimit_common::hold::{Cost, is};
 use ratelimit_common::layout::Rule;
-use ratelimit_common::packet::To;
 use ratelimit_common::proof::Side;
 use ratelimit_common::verdict::Reason;
 
 use crate::conversations;
 use crate::flows::Part;
-use crate::maps::{self, Pending};
+use crate::maps::{self, Pending, seen_is};
 use crate::packet::XdpFrame;
 use crate::proof::{self, Proof};
 
@@ -28,9 +27,10 @@ pub(crate) enum Leaves {
 #[inline(always)]
 pub(crate) fn keep_cost(frame: &XdpFrame, pending: &mut Pending, rule: &Rule) -> Result<(), Reason> {
     let seen = maps::seen().ok_or(Reason::InternalError)?;
-    let (Ok(head), is_fragment) = (seen.head(), seen.is_fragment_of_tcp()) else { return Err(Reason::InternalError) };
-    let is_segment = !is_fragment && matches!(head.to, To::Tcp { opening: false, .. });
-    let may_ask = is_segment && rule.counts_requests != 0 && matches!(head.to, To::Tcp { has_payload: true, .. });
+    let (is_tcp, is_fragment) = (seen.is(seen_is::TCP), seen.is_fragment_of_tcp());
+    let (opening, has_payload) = (is_tcp && seen.is_opening(), is_tcp && seen.has_payload());
+    let is_segment = is_tcp && !is_fragment && !opening;
+    let may_ask = is_segment && rule.counts_requests != 0 && has_payload;
     let is_suspect = pending.is_suspect != 0;
     let proof = if is_segment && (proof::is_asked(rule, may_ask) || rule.guard != 0 && is_suspect) {
         frame.seen().ok_or(Reason::InternalError)?;
@@ -43,36 +43,33 @@ pub(crate) fn keep_cost(frame: &XdpFrame, pending: &mut Pending, rule: &Rule) ->
         return Err(Reason::Guard);
     }
     let mut is_unaccounted = false;
-    let (opening, requests, leaves) = match head.to {
+    let (opening, requests, leaves) = match () {
         // What begins in it is in other packets too, and what it says of its connection may not be what is put together.
-        To::Tcp { opening, .. } if is_fragment => (opening, 1, Leaves::Nothing),
-        To::Tcp { .. } if may_ask && !proof.is_ignored() => {
+        () if is_tcp && is_fragment => (opening, 1, Leaves::Nothing),
+        () if may_ask && !proof.is_ignored() => {
             let judged = conversations::judge(frame, rule.counts_requests == 2);
             is_unaccounted = judged.is_unaccounted() && proof.is_proven();
             (false, judged.requests(), if judged.is_pending() { Leaves::Conversation } else { Leaves::Nothing })
         }
         // A server that takes payload with a SYN answers it.
-        To::Tcp { opening: true, has_payload: true, .. } if rule.counts_requests != 0 => {
-            match conversations::of_syn(frame) {
-                Some(requests) => (true, requests, Leaves::Nothing),
-                None if rule.guard != 0 => return Err(Reason::Guard),
-                None => (true, 1, Leaves::Nothing),
-            }
-        }
-        To::Udp { .. } if rule.counts_connections | rule.counts_requests != 0 => {
+        () if opening && has_payload && rule.counts_requests != 0 => match conversations::of_syn(frame) {
+            Some(requests) => (true, requests, Leaves::Nothing),
+            None if rule.guard != 0 => return Err(Reason::Guard),
+            None => (true, 1, Leaves::Nothing),
+        },
+        () if seen.is(seen_is::UDP) && rule.counts_connections | rule.counts_requests != 0 => {
             frame.seen().ok_or(Reason::InternalError)?;
             let part = Part::of_datagram(pending.generation(), pending.rule());
             (part.opens(), part.requests(), Leaves::Flow)
         }
-        To::Tcp { opening, .. } => (opening, 0, Leaves::Nothing),
         // Whatever it is, it may be anything.
-        To::Unwalkable => (true, 1, Leaves::Nothing),
-        To::Fragment => (false, is_fragment as u32, Leaves::Nothing),
-        To::Udp { .. } | To::Other | To::Essential => (false, 0, Leaves::Nothing),
+        () if seen.is(seen_is::UNWALKABLE) => (true, 1, Leaves::Nothing),
+        () if seen.is(seen_is::FRAGMENT) => (false, is_fragment as u32, Leaves::Nothing),
+        () => (opening, 0, Leaves::Nothing),
     };
     let guarded = match () {
         () if rule.guard == 0 || requests != 0 => None,
-        () if opening && matches!(head.to, To::Tcp { .. }) => Some(Side::Attempts),
+        () if opening && is_tcp => Some(Side::Attempts),
         () if is_suspect && proof.is_proven() && seen.may_end_handshake() => Some(Side::Opened),
         () if is_unaccounted => Some(Side::Segments),
         () => None,

@@ -1,14 +1,15 @@
 //! From a parsed packet to its verdict: which rule judges it, and what that rule asks of its source. Whether it fits the
 //! rule's limits is told by [`crate::hold`].
 
-use ratelimit_common::access::{self, Grant};
 use ratelimit_common::admission::asks_first;
+use ratelimit_common::choose::{self, Asked, Beside, Rules, enforced, lowest};
 use ratelimit_common::conversation::SHORT_BYTES;
 use ratelimit_common::hold::{Excuse, is};
-use ratelimit_common::layout::{self, Config, Prefix, RULES_MAX, Rule, RuleSet, Unlisted};
+use ratelimit_common::layout::{self, Config, PortTable, Prefix, Rule, RuleSet, Unlisted};
 use ratelimit_common::packet::{Head, To, is_of_other_protocol};
 use ratelimit_common::refused::Key;
 use ratelimit_common::source::Address;
+use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Action, Reason, Verdict};
 
 use crate::clock::Clock;
@@ -29,9 +30,11 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
         Err(NoPacket::NotIp) => return Verdict::unruled(Reason::NotIp),
         Err(NoPacket::Malformed) => return Verdict::unruled(Reason::Malformed),
         Err(NoPacket::NotSeen) => return Verdict::unruled(Reason::InternalError),
-        Err(NoPacket::TooManyTags) => return too_many_tags(active),
+        Err(NoPacket::TooManyTags) => return choose::too_many_tags(&Maps(active)),
     };
-    let Some(protecting) = protecting(active, head.to) else { return Verdict::unruled(Reason::InternalError) };
+    let Some(protecting) = choose::protecting(&Maps(active), head.to) else {
+        return Verdict::unruled(Reason::InternalError);
+    };
     if protecting == 0 {
         return Verdict::unruled(Reason::NotProtected);
     }
@@ -49,18 +52,19 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     };
     seen.keep_head(&head);
     pending.key = key;
+    let mut glance = Glance::NONE;
     // Of a fragment it is not known what else there is.
     if let To::Tcp { opening: false, has_payload, .. } = head.to
         && !frame.is_seen()
     {
-        let ignoring = Ignoring(ignoring(active.word.0, protecting));
-        if ignoring != Ignoring::NONE
+        glance = Glance(at_a_glance(active.word.0, protecting));
+        if glance.is_ignored()
             && (!has_payload
-                || !ignoring.counts_requests()
+                || !glance.counts_requests()
                 || head.ip_bytes > SHORT_BYTES
                     && conversations::goes_on(frame.context(), active.word.generation()) != 0)
         {
-            return Verdict { reason: Reason::NotCounted, rule: ignoring.row() };
+            return Verdict { reason: Reason::NotCounted, rule: glance.row() };
         }
     }
     if key.is_segment() {
@@ -82,53 +86,79 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     if config.has_targets != 0 && frame.seen().is_none() {
         return Verdict::unruled(Reason::InternalError);
     }
-    let choice = Choice(choose(active.word.0, protecting));
+    let choice = if glance.0 == Glance::NONE.0 { Choice(choose(active.word.0, protecting)) } else { glance.choice() };
     let Some(index) = choice.rule() else { return Verdict::unruled(choice.reason()) };
     let rule = maps::rule(config, index);
     let mut reason = choice.reason();
     if reason == Reason::NotCounted {
         reason = judge(frame, pending, rule);
     }
-    if pending.fragment_rules != 0 {
+    if pending.beside.rules != 0 {
         return fragments::verdict(active, reason);
     }
     enforced(rule, reason)
 }
 
-/// The rule that judges the segment at hand, which opens nothing, where a glance tells that it is nothing to that unless it asks for something,
-/// and that nothing is known of its source: an [`Ignoring`]. Most of what clients send to a web server is such. A function of its own, for its
-/// place on the stack.
+/// The rule that judges the segment at hand, which opens nothing, where a glance tells that nothing is known of its source: a [`Glance`]. What
+/// most of the packets are that a web server is sent. A function of its own, for its place on the stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn ignoring(word: u64, protecting: RuleSet) -> u32 {
+extern "C" fn at_a_glance(word: u64, protecting: RuleSet) -> u32 {
     let word = layout::Active(word);
     let (Some(config), Some(seen), Some(pending)) = (maps::config(word.generation()), maps::seen(), maps::pending())
     else {
-        return Ignoring::NONE.0;
+        return Glance::NONE.0;
     };
     let (source, key) = (seen.source(), pending.key());
-    let Some(index) = lowest(protecting & config.from_any) else { return Ignoring::NONE.0 };
+    let Some(index) = lowest(&Maps(Active { config, word }), protecting & config.from_any) else {
+        return Glance::NONE.0;
+    };
     let rule = maps::rule(config, index);
+    let is_known = match choose::has_prefixes(config, source) {
+        0 => false,
+        // Its client is of more addresses than this one, which lists tell from each other.
+        2 => true,
+        _ => !maps::is_unlisted(config, Unlisted::of(source, word.epoch(), config.seed)),
+    };
+    if is_known || rule.until_ns != 0 || config.has_targets != 0 {
+        return Glance::NONE.0;
+    }
     let is_ignored = rule.ignores_acknowledgements != 0
-        && rule.until_ns == 0
-        && config.has_targets == 0
-        && (has_prefixes(config, source) == 0
-            || maps::is_unlisted(config, Unlisted::of(source, word.epoch(), config.seed)))
         && (rule.guard == 0 || key == Key::NONE || !maps::may_be_noted(config, key.unproven(), key.hash(config.seed)));
-    if is_ignored { Ignoring::by(rule).0 } else { Ignoring::NONE.0 }
+    if !is_ignored || seen.has_payload() {
+        pending.beside.rules = 0;
+        pending.of.set(source, config);
+        pending.judge_by(word.generation(), index);
+    }
+    Glance::new(index, rule, is_ignored).0
 }
 
-/// The row of a rule, and whether it counts requests.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Ignoring(u32);
+/// The number of the rule that judges a segment, its row, whether it counts requests, and whether whatever is none is nothing to it.
+#[derive(Clone, Copy)]
+struct Glance(u32);
 
-impl Ignoring {
-    /// None.
-    const NONE: Self = Self(u32::MAX);
+impl Glance {
+    /// Nothing can be told.
+    const NONE: Self = Self(0);
+    const IS_ONE: u32 = 1 << 31;
+    const COUNTS_REQUESTS: u32 = 1 << 30;
+    const IS_IGNORED: u32 = 1 << 29;
 
     #[inline(always)]
-    const fn by(rule: &Rule) -> Self {
-        Self(rule.row as u32 | (rule.counts_requests as u32) << 8)
+    const fn new(index: u32, rule: &Rule, is_ignored: bool) -> Self {
+        let counts_requests = if rule.counts_requests == 0 { 0 } else { Self::COUNTS_REQUESTS };
+        let is_ignored = if is_ignored { Self::IS_IGNORED } else { 0 };
+        Self(Self::IS_ONE | counts_requests | is_ignored | (index & 0xff) << 8 | rule.row as u32)
+    }
+
+    #[inline(always)]
+    const fn is_ignored(self) -> bool {
+        self.0 & Self::IS_IGNORED != 0
+    }
+
+    #[inline(always)]
+    const fn counts_requests(self) -> bool {
+        self.0 & Self::COUNTS_REQUESTS != 0
     }
 
     #[inline(always)]
@@ -136,18 +166,10 @@ impl Ignoring {
         self.0 as u8
     }
 
+    /// That its limits decide, if it is one.
     #[inline(always)]
-    const fn counts_requests(self) -> bool {
-        self.0 >> 8 != 0
-    }
-}
-
-/// Whether there are prefixes of the source's family, as [`Config::has_prefixes_v4`] says it.
-#[inline(always)]
-const fn has_prefixes(config: &Config, source: Address) -> u8 {
-    match source {
-        Address::V4(_) => config.has_prefixes_v4,
-        Address::V6(_) => config.has_prefixes_v6,
+    const fn choice(self) -> Choice {
+        Choice::new(Reason::NotCounted, self.0 >> 8 & 0xff)
     }
 }
 
@@ -207,44 +229,26 @@ extern "C" fn choose(word: u64, protecting: RuleSet) -> u32 {
 #[inline(always)]
 fn choice(active: Active, protecting: RuleSet, seen: &Seen, pending: &mut Pending) -> Choice {
     let Ok(head) = seen.head() else { return Choice::none(Reason::InternalError) };
-    let has_prefixes = has_prefixes(active.config, head.source);
-    let prefix = if has_prefixes == 0 { None } else { prefix(active, head.source) };
-    let rules = matching(active, protecting, prefix);
-    pending.fragment_rules = 0;
-    let Some(index) = judging(active, head.to, rules) else { return Choice::none(Reason::NotProtected) };
-    // A note is of a whole client, wherever it sends: not where lists tell its parts from each other, or rules its destinations.
-    if prefix.is_some() || has_prefixes == 2 || active.config.has_targets != 0 {
+    let asked = Asked { source: head.source, to: head.to, may_be_tcp: seen.is_fragment_of_tcp() };
+    let choice = choose::choice(&Maps(active), asked, protecting);
+    pending.beside.rules = choice.beside;
+    let Some(index) = choice.rule else { return Choice::none(choice.reason) };
+    // A note is of a whole client, wherever it sends.
+    if !choice.is_of_client {
         pending.forget_refused();
         pending.forget_connection();
     }
-    match prefix.and_then(|prefix| granted(active, prefix)) {
-        Some(Grant::Exempt) => Choice::new(Reason::Exempt, index),
-        Some(Grant::Denied) => Choice::new(Reason::Denied, index),
-        None if is_unparsable(head.to) && maps::rule(active.config, index).counts_unparsable == 0 => {
-            Choice::new(Reason::TooManyHeaders, index)
-        }
-        None => {
-            if let To::Fragment = head.to
-                && seen.is_fragment_of_tcp()
-            {
-                pending.fragment_rules = rules & !(1 << index);
-                pending.fragment_rule = index;
-                pending.fragment_verdict = 0;
-                if let Some(admission) = maps::admission() {
-                    admission.is_drawn = 0;
-                }
+    if choice.reason == Reason::NotCounted {
+        if choice.beside != 0 {
+            pending.beside = Beside::new(index, choice.beside);
+            if let Some(admission) = maps::admission() {
+                admission.is_drawn = 0;
             }
-            pending.of.set(head.source, active.config);
-            pending.judge_by(active.word.generation(), index);
-            Choice::new(Reason::NotCounted, index)
         }
+        pending.of.set(head.source, active.config);
+        pending.judge_by(active.word.generation(), index);
     }
-}
-
-/// Whether nobody can tell what it is, while the network stack might: as behind too many tags.
-#[inline(always)]
-const fn is_unparsable(to: To) -> bool {
-    matches!(to, To::Unwalkable)
+    Choice::new(choice.reason, index)
 }
 
 /// Whom the packet is from and what it is sent to: at a glance, or by parsing all of it.
@@ -257,113 +261,48 @@ fn head(frame: &XdpFrame) -> Result<Head, NoPacket> {
     }
 }
 
-/// What is behind the tags cannot be told, so whoever has what has no port has this.
-#[inline(always)]
-fn too_many_tags(active: Active) -> Verdict {
-    match lowest(active.config.portless_rules) {
-        Some(index) => enforced(&active.config.rules[index as usize], Reason::TooManyTags),
-        None => Verdict::unruled(Reason::NotProtected),
+/// What a choice reads of the maps.
+pub(crate) struct Maps(pub(crate) Active);
+
+impl Rules for Maps {
+    #[inline(always)]
+    fn config(&self) -> &Config {
+        self.0.config
     }
-}
 
-/// The rules for what the packet is sent to, by its port or protocol.
-#[inline(always)]
-fn protecting(active: Active, to: To) -> Option<RuleSet> {
-    let class = match to {
-        To::Tcp { port, .. } => maps::ports(active.word.generation())?.tcp[bounded(port)],
-        To::Udp { port } => maps::ports(active.word.generation())?.udp[bounded(port)],
-        To::Fragment | To::Unwalkable => return Some(active.config.portless_rules),
-        To::Other => return Some(active.config.other_rules),
-        To::Essential => return Some(0),
-    };
-    Some(active.config.class_rules[class as usize])
-}
-
-/// What is known of the packet's source, where anything is known of some of its family.
-#[inline(always)]
-fn prefix(active: Active, source: Address) -> Option<&'static Prefix> {
-    let config = active.config;
-    let unlisted = Unlisted::of(source, active.word.epoch(), config.seed);
-    if maps::is_unlisted(config, unlisted) {
-        return None;
+    #[inline(always)]
+    fn ports(&self) -> Option<&PortTable> {
+        maps::ports(self.0.word.generation())
     }
-    let prefix = maps::prefix(config.prefixes_generation, source);
-    if prefix.is_none() {
-        maps::note_unlisted(config, unlisted);
-    }
-    prefix
-}
 
-/// Which of these rules are for packets from this source to this address.
-#[inline(always)]
-fn matching(active: Active, protecting: RuleSet, prefix: Option<&'static Prefix>) -> RuleSet {
-    let Active { config, word } = active;
-    let generation = word.generation();
-    let from = config.from_any | prefix.map_or(0, |prefix| prefix.rules);
-    let to = match config.has_targets {
-        0 => RuleSet::MAX,
-        _ => config.to_any | maps::target_rules(generation),
-    };
-    protecting & from & to
-}
-
-/// Which of these rules judges the packet. A later fragment may belong to any port, and is held to volume if it is to be held at
-/// all: by the first rule that counts that, so that a rule for connections before it is no way around.
-#[inline(always)]
-fn judging(active: Active, to: To, rules: RuleSet) -> Option<u32> {
-    if let To::Fragment = to
-        && let Some(index) = first(active, rules & active.config.volume_rules)
-    {
-        return Some(index);
-    }
-    first(active, rules)
-}
-
-/// Rules that have ended and still stand: the daemon takes them out within seconds. After so many the next judges.
-const ENDED_MAX: usize = 3;
-
-/// The first of these rules that has not ended.
-#[inline(always)]
-fn first(active: Active, rules: RuleSet) -> Option<u32> {
-    let mut rules = rules;
-    for _ in 0..ENDED_MAX {
-        let index = lowest(rules)?;
-        let until_ns = active.config.rules[index as usize].until_ns;
-        if until_ns == 0 || Clock::new(active.config.wall_offset_ns).coarse().0 < until_ns {
-            return Some(index);
+    /// First it is looked up whether nothing is known of the source.
+    #[inline(always)]
+    fn prefix(&self, source: Address) -> Option<&Prefix> {
+        let Active { config, word } = self.0;
+        let unlisted = Unlisted::of(source, word.epoch(), config.seed);
+        if maps::is_unlisted(config, unlisted) {
+            return None;
         }
-        rules &= rules - 1;
+        let prefix = maps::prefix(config.prefixes_generation, source);
+        if prefix.is_none() {
+            maps::note_unlisted(config, unlisted);
+        }
+        prefix
     }
-    lowest(rules)
-}
 
-/// The first of these rules. The verifier does not know what the compiler does, that there are no more than bits in a word.
-#[inline(always)]
-pub(crate) fn lowest(rules: RuleSet) -> Option<u32> {
-    if rules == 0 { None } else { Some(forget(rules.trailing_zeros()) & (RULES_MAX as u32 - 1)) }
-}
-
-/// What the source is granted whatever the limits say.
-#[inline(always)]
-fn granted(active: Active, prefix: &'static Prefix) -> Option<Grant> {
-    if prefix.access[0] == access::Step::default() {
-        return None;
+    #[inline(always)]
+    fn target_rules(&self) -> RuleSet {
+        maps::target_rules(self.0.word.generation())
     }
-    access::grant(prefix.access, Clock::new(active.config.wall_offset_ns).coarse())
-}
 
-/// A port as an index. The verifier of Linux 6.12 knows nothing of a number whose bytes were swapped, so its bound must be
-/// in the program, where the compiler leaves it out if it knows.
-#[inline(always)]
-fn bounded(port: u16) -> usize {
-    forget(port as u32) as usize & 0xffff
-}
+    #[inline(always)]
+    fn coarse(&self) -> Nanos {
+        Clock::new(self.0.config.wall_offset_ns).coarse()
+    }
 
-#[inline(always)]
-pub(crate) fn enforced(rule: &Rule, reason: Reason) -> Verdict {
-    match (reason.action(), rule.dry_run) {
-        (Action::Pass, _) | (Action::Drop, 0) => Verdict { reason, rule: rule.row },
-        (Action::Drop, _) => Verdict { reason: Reason::DryRun, rule: rule.row },
+    #[inline(always)]
+    fn forget(&self, value: u32) -> u32 {
+        forget(value)
     }
 }
 

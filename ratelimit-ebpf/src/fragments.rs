@@ -1,16 +1,12 @@
-//! Later fragments that may be of TCP, at all rules that they may belong to: no port says which, and each may bring requests to any.
-//! One rule alone would let 64 KB of requests pass for one, at the others.
-//!
-//! Bans and refusals of everything are left to the rule that judges, and to the first fragment, without which nothing is put together:
-//! it has its port.
+//! Later fragments that may be of TCP, at all rules that they may belong to. What is decided by is in `ratelimit_common::choose`.
 
+use ratelimit_common::choose::Next;
 use ratelimit_common::hold::Cost;
 use ratelimit_common::layout::{self, RULES_MAX};
-use ratelimit_common::verdict::{Action, Reason, Verdict};
+use ratelimit_common::verdict::{Reason, Verdict};
 
-use crate::clock::Clock;
 use crate::cost::Leaves;
-use crate::decide::{enforced, lowest};
+use crate::decide::Maps;
 use crate::hold::charge_all;
 use crate::maps::{self, Active};
 use crate::packet::forget;
@@ -30,37 +26,24 @@ pub(crate) fn verdict(active: Active, reason: Reason) -> Verdict {
         let found = if next == HAS_ENDED { Reason::WithinLimit as u32 } else { charge(active, next) };
         next = next_rule(active.word.0, found);
     }
-    let said = maps::pending().map_or(0, |pending| pending.fragment_verdict);
-    Verdict { reason: Reason::from_code(said & 0xff), rule: (said >> 8) as u8 }
+    maps::pending().map_or(Verdict::unruled(Reason::InternalError), |pending| pending.beside.verdict())
 }
 
 /// Above all numbers of rules: there is none left to hold the packet, or none that need.
 const NONE: u32 = u32::MAX;
 /// Likewise: there is one, which has ended.
 const HAS_ENDED: u32 = u32::MAX - 1;
-/// In [`maps::Pending::fragment_verdict`], with a reason's code and above it the rule's row.
-const IS_SAID: u32 = 1 << 31;
-
 /// The number of the rule that holds the packet next, after one that found this reason. Of a [`layout::Active`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn next_rule(word: u64, found: u32) -> u32 {
     let word = layout::Active(word);
     let (Some(config), Some(pending)) = (maps::config(word.generation()), maps::pending()) else { return NONE };
-    let verdict = enforced(maps::rule(config, pending.fragment_rule), Reason::from_code(found));
-    let is_dropped = matches!(verdict.reason.action(), Action::Drop);
-    if is_dropped || pending.fragment_verdict == 0 {
-        pending.fragment_verdict = IS_SAID | verdict.reason as u32 | u32::from(verdict.rule) << 8;
+    match pending.beside.next(&Maps(Active { config, word }), Reason::from_code(found)) {
+        Next::Rule(index) => index,
+        Next::Ended => HAS_ENDED,
+        Next::Nothing => NONE,
     }
-    // Of a source that is not remembered in one rule nothing is in others.
-    if is_dropped || verdict.reason == Reason::NotAdmitted {
-        return NONE;
-    }
-    let Some(index) = lowest(pending.fragment_rules) else { return NONE };
-    pending.fragment_rules &= pending.fragment_rules - 1;
-    pending.fragment_rule = index;
-    let until_ns = maps::rule(config, index).until_ns;
-    if until_ns == 0 || Clock::new(config.wall_offset_ns).coarse().0 < until_ns { index } else { HAS_ENDED }
 }
 
 /// Charges the rule with this number, as what nobody has verified; a reason's code.

@@ -2,13 +2,12 @@
 //! it once it is admitted. Nothing here outlasts a packet.
 
 use aya_ebpf::bindings::BPF_NOEXIST;
+use ratelimit_common::choose::Beside;
 use ratelimit_common::conversation::{Conversation, Entered, Peer};
 use ratelimit_common::flow::{Datagram, Flow};
 use ratelimit_common::hash::HashKey;
 use ratelimit_common::hold::Cost;
-use ratelimit_common::layout::{
-    ConversationKeyV4, ConversationKeyV6, Fault, FlowKeyV4, FlowKeyV6, LIMITS_MAX, RuleSet,
-};
+use ratelimit_common::layout::{ConversationKeyV4, ConversationKeyV6, Fault, FlowKeyV4, FlowKeyV6, LIMITS_MAX};
 use ratelimit_common::packet::{Head, Parsed, Segment, Target, To};
 use ratelimit_common::refused::Key;
 use ratelimit_common::source::Address;
@@ -69,14 +68,14 @@ const IPV4_WORDS: usize = 5;
 const IPV6_WORDS: usize = 10;
 
 /// What a [`Seen`] is.
-mod seen_is {
+pub(crate) mod seen_is {
     pub(super) const NOT_IP: u8 = 0;
     pub(super) const MALFORMED: u8 = 1;
     pub(super) const TOO_MANY_TAGS: u8 = 2;
-    pub(super) const TCP: u8 = 3;
-    pub(super) const UDP: u8 = 4;
-    pub(super) const FRAGMENT: u8 = 5;
-    pub(super) const UNWALKABLE: u8 = 6;
+    pub(crate) const TCP: u8 = 3;
+    pub(crate) const UDP: u8 = 4;
+    pub(crate) const FRAGMENT: u8 = 5;
+    pub(crate) const UNWALKABLE: u8 = 6;
     pub(super) const ESSENTIAL: u8 = 7;
     pub(super) const OTHER: u8 = 8;
 }
@@ -269,6 +268,24 @@ impl Seen {
         read!(self.ip_bytes)
     }
 
+    /// Whether it is this of [`seen_is`].
+    #[inline(always)]
+    pub(crate) fn is(&self, what: u8) -> bool {
+        read!(self.is) == what
+    }
+
+    /// Whether it opens a connection, if it is of TCP.
+    #[inline(always)]
+    pub(crate) fn is_opening(&self) -> bool {
+        read!(self.opening) != 0
+    }
+
+    /// Whether it is a segment with payload, likewise.
+    #[inline(always)]
+    pub(crate) fn has_payload(&self) -> bool {
+        read!(self.has_payload) != 0
+    }
+
     /// Its destination port.
     #[inline(always)]
     pub(crate) fn port(&self) -> u16 {
@@ -350,13 +367,8 @@ pub(crate) struct Pending {
     flow_v6: FlowKeyV6,
     /// Which of them it is.
     is: u32,
-    /// Of a later fragment that may be of TCP, the rules that are to hold it beside the one that judges it: all for what has no port,
-    /// from its source to its destination.
-    pub(crate) fragment_rules: RuleSet,
-    /// The one of those that holds it now; at first, the rule that has judged it.
-    pub(crate) fragment_rule: u32,
-    /// What they have said of it so far, as [`crate::fragments`] has it; 0 is nothing.
-    pub(crate) fragment_verdict: u32,
+    /// Of a later fragment that may be of TCP, the rules that are to hold it beside the one that judges it.
+    pub(crate) beside: Beside,
     /// What a note that the source is refused would have; none where no note is made.
     pub(crate) refused: Key,
     /// What one would have that its connection is; none where that cannot be told.
