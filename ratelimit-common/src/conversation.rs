@@ -66,8 +66,8 @@ pub struct Conversation {
     controls_left: u8,
     /// TLS 1.3: records that may end the handshake so far; behind it, not 0 where its end did not tell what encryption adds.
     ending_records: u8,
-    /// TLS 1.3: 1 where the server sends one session ticket at most from now on: it showed no certificate, or has sent the first of two.
-    has_one_ticket: u8,
+    /// Some of [`also`].
+    also: u8,
 }
 
 const _: () = assert!(size_of::<Conversation>() == 48);
@@ -122,6 +122,14 @@ mod is {
     pub(super) const EARLY: u16 = 16_384;
     /// The server had some of it when its newest segment was judged, or nobody tells: what it takes first is known.
     pub(super) const TAKEN: u16 = 32_768;
+}
+
+/// More that is known of a connection.
+mod also {
+    /// TLS 1.3: the server sends one session ticket at most from now on: it showed no certificate, or has sent the first of two.
+    pub(super) const ONE_TICKET: u8 = 1;
+    /// The one segment in [`super::ACCOUNTED_BYTES`] went on by itself: the guard counts the next one that is asked about.
+    pub(super) const UNACCOUNTED: u8 = 2;
 }
 
 /// What the server's TCP says of the connection, at the time of a segment. Sequence numbers in host order.
@@ -304,7 +312,8 @@ pub fn turn<F: Walk>(frame: &F, segment: &Segment, known: Option<Conversation>, 
         return Turn { requests: 0, is_unaccounted: false, newest };
     }
     let requests = newest.turn(frame, segment, known.is_some(), peer);
-    let is_unaccounted = requests == 0 && newest.is_unaccounted(segment, known.as_ref());
+    let is_unaccounted =
+        requests == 0 && newest.is_unaccounted(segment, known.is_none_or(|known| known.next != newest.next));
     Turn { requests, is_unaccounted, newest }
 }
 
@@ -491,6 +500,12 @@ impl Conversation {
         }
     }
 
+    /// The first byte that the client has not sent yet.
+    #[inline(always)]
+    pub const fn next(&self) -> u32 {
+        self.next
+    }
+
     #[inline(always)]
     const fn lose(&mut self) {
         self.record_left = LOST;
@@ -560,6 +575,11 @@ impl Conversation {
     #[inline(always)]
     const fn has(&self, what: u16) -> bool {
         self.is & what != 0
+    }
+
+    #[inline(always)]
+    const fn has_one_ticket(&self) -> bool {
+        self.also & also::ONE_TICKET != 0
     }
 
     /// Whether it is a guess where its records or frames begin.

@@ -8,7 +8,7 @@ use ratelimit_common::conversation::{
 
 use ratelimit_common::packet::plain_segment;
 
-use crate::maps;
+use crate::maps::{self, Pending, Seen};
 use crate::packet::{self, XdpFrame};
 
 /// What [`turn`] says of a segment.
@@ -40,24 +40,17 @@ impl Judged {
     }
 }
 
-/// [`Conversation::goes_on`], of the segment that was seen at a glance, which has payload; 1 where it does, and its requests are not refused. Its
-/// connection is remembered there and then.
+/// [`Conversation::goes_on`], of the segment that was seen at a glance, which has payload; 1 where it does. Its connection is remembered there and
+/// then. Whether its requests are refused is not asked: what goes on is of one that was admitted.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn goes_on(ctx: *mut xdp_md, generation: u32) -> u32 {
-    let (Some(config), Some(seen), Some(pending)) = (maps::config(generation), maps::seen(), maps::pending()) else {
-        return 0;
-    };
+pub(crate) extern "C" fn goes_on(ctx: *mut xdp_md) -> u32 {
+    let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return 0 };
     let context = XdpContext::new(ctx);
     let source = seen.source();
     let Some((destination, port, segment)) = plain_segment(&XdpFrame::new(&context), source, seen.ip_bytes()) else {
         return 0;
     };
-    let connection = pending.key().of_connection(config.seed, segment.source_port);
-    let unproven = connection.of_unproven_requests();
-    if [connection, unproven].into_iter().any(|key| maps::may_be_noted(config, key, key.source)) {
-        return 0;
-    }
     pending.set_conversation(source, destination, segment.source_port, port);
     pending.known_conversation().is_some_and(|known| known.goes_on(&segment)) as u32
 }
@@ -65,18 +58,41 @@ pub(crate) extern "C" fn goes_on(ctx: *mut xdp_md, generation: u32) -> u32 {
 /// Judges the segment that this frame is, by what its socket has said. Where it `passes` unless a request begins in it or the guard counts
 /// it, and neither is so, its connection is remembered there and then.
 #[inline(always)]
-pub(crate) fn judge(frame: &XdpFrame, passes: bool) -> Judged {
-    let is_known = recall();
-    let requests = match maps::pending() {
-        Some(pending) if enter(frame.context(), is_known) != 0 => {
-            pending.conversation.speak(frame, &mut pending.entered)
-        }
-        Some(_) | None => 0,
-    };
+pub(crate) fn judge(frame: &XdpFrame, pending: &mut Pending, passes: bool) -> Judged {
+    let Some(seen) = maps::seen() else { return Judged(CONTINUES) };
+    let known = recalled(seen, pending);
+    let mut requests = 0;
+    if enter(frame.context(), known.is_some() as u32) != 0 {
+        requests = pending.conversation.speak(frame, &mut pending.entered);
+    }
     if requests != 0 {
         return Judged(requests & !(CONTINUES | IS_UNACCOUNTED));
     }
-    Judged(settle(passes as u32))
+    let went_on = known.is_none() || pending.went_on();
+    if pending.conversation.is_unaccounted(&seen.segment(), went_on) {
+        return Judged(IS_UNACCOUNTED);
+    }
+    match known {
+        Some(known) if passes => {
+            maps::copy(&pending.conversation, known);
+            Judged(CONTINUES)
+        }
+        Some(_) | None => Judged(0),
+    }
+}
+
+/// What is remembered of the connection that this segment is of; what that is to become begins as it is. A function of its own, for its place on
+/// the stack.
+#[inline(never)]
+fn recalled(seen: &Seen, pending: &mut Pending) -> Option<&'static mut Conversation> {
+    pending.set_conversation(seen.source(), seen.destination(), seen.source_port_of_segment(), seen.port());
+    let known = pending.known_conversation();
+    match &known {
+        Some(known) => maps::copy(*known, &mut pending.conversation),
+        None => maps::clear(&mut pending.conversation),
+    }
+    pending.keep_next();
+    known
 }
 
 /// How many requests come with the SYN that this frame is, which has payload: a server with TCP Fast Open answers each. None where it begins
@@ -92,24 +108,7 @@ pub(crate) fn of_syn(frame: &XdpFrame) -> Option<u32> {
 }
 
 /// Functions of their own, called one after the other: the verifier walks each once, and their stacks are free again when the next is called
-/// and the source is judged. This one has the connection ready that the segment is of; returns whether it is known.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn recall() -> u32 {
-    let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return 0 };
-    pending.set_conversation(seen.source(), seen.destination(), seen.segment().source_port, seen.port());
-    match pending.known_conversation() {
-        Some(known) => {
-            maps::copy(known, &mut pending.conversation);
-            1
-        }
-        None => {
-            maps::clear(&mut pending.conversation);
-            0
-        }
-    }
-}
-
+/// and the source is judged. This one is
 /// [`Conversation::enter`] of the segment: whether something may begin in it.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -137,24 +136,6 @@ extern "C" fn begins_with_syn(ctx: *mut xdp_md, at: u32, end: u32) -> u32 {
     }
     let versions = frame.found(at, end, Sought::Version).count();
     if versions == 0 { 1 } else { versions }
-}
-
-/// What becomes of a segment in which nothing begins.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn settle(passes: u32) -> u32 {
-    let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return CONTINUES };
-    let known = pending.known_conversation();
-    if pending.conversation.is_unaccounted(&seen.segment(), known.as_deref()) {
-        return IS_UNACCOUNTED;
-    }
-    match known {
-        Some(known) if passes != 0 => {
-            maps::copy(&pending.conversation, known);
-            CONTINUES
-        }
-        Some(_) | None => 0,
-    }
 }
 
 impl Walk for XdpFrame<'_> {

@@ -47,7 +47,7 @@ pub(crate) fn keep_cost(frame: &XdpFrame, pending: &mut Pending, rule: &Rule) ->
         // What begins in it is in other packets too, and what it says of its connection may not be what is put together.
         () if is_tcp && is_fragment => (opening, 1, Leaves::Nothing),
         () if may_ask && !proof.is_ignored() => {
-            let judged = conversations::judge(frame, rule.counts_requests == 2);
+            let judged = conversations::judge(frame, pending, rule.counts_requests == 2);
             is_unaccounted = judged.is_unaccounted() && proof.is_proven();
             (false, judged.requests(), if judged.is_pending() { Leaves::Conversation } else { Leaves::Nothing })
         }

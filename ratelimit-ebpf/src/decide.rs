@@ -61,8 +61,7 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
         if glance.is_ignored()
             && (!has_payload
                 || !glance.counts_requests()
-                || head.ip_bytes > SHORT_BYTES
-                    && conversations::goes_on(frame.context(), active.word.generation()) != 0)
+                || head.ip_bytes > SHORT_BYTES && conversations::goes_on(frame.context()) != 0)
         {
             return Verdict { reason: Reason::NotCounted, rule: glance.row() };
         }

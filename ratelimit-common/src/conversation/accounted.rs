@@ -1,6 +1,6 @@
 //! What the guard counts of segments that begin no request; and what it does not, so that nothing has to be asked of it.
 
-use super::{Conversation, LOST, is, speaks};
+use super::{Conversation, LOST, also, is, speaks};
 use crate::packet::Segment;
 
 /// What is not counted is counted by the guard once in so many bytes. // 100 MB are 6 400
@@ -18,8 +18,8 @@ const fn is_one_in_many(segment: &Segment) -> bool {
 }
 
 impl Conversation {
-    /// Goes on by a segment that lies whole in the record of TLS that is under way, and that the guard does not count: what the server says of
-    /// it changes nothing then. Else false, and nothing is done.
+    /// Goes on by a segment that lies whole in the record of TLS that is under way, and is not short: what the server says of it changes nothing
+    /// then. Else false, and nothing is done. Where it is one that the guard counts, the next one that does not go on so is counted for it.
     #[inline(always)]
     pub fn goes_on(&mut self, segment: &Segment) -> bool {
         let bytes = segment.payload_bytes;
@@ -29,25 +29,25 @@ impl Conversation {
             || segment.is_urgent != 0
             || segment.sequence != self.next
             || bytes < SHORT_BYTES
-            || is_one_in_many(segment)
             || !self.stays_in_record(bytes)
         {
             return false;
+        }
+        if is_one_in_many(segment) {
+            self.also |= also::UNACCOUNTED;
         }
         self.next = segment.sequence.wrapping_add(bytes);
         true
     }
 
-    /// Whether the guard counts the segment by which it has come here from what was `known`, and which begins no request: each that is short,
-    /// or sent again, and of those by which a stream goes on one in [`ACCOUNTED_BYTES`]. None before the first request, where it is known what
-    /// that is: the server ends a handshake that goes on for long by itself.
+    /// Whether the guard counts the segment by which it has come here, and which begins no request: each that is short, or by which it
+    /// `went_on` nowhere, as it was sent again; and of those by which a stream goes on one in [`ACCOUNTED_BYTES`]. None before the first
+    /// request, where it is known what that is: the server ends a handshake that goes on for long by itself.
     #[inline(always)]
-    pub const fn is_unaccounted(&self, segment: &Segment, known: Option<&Self>) -> bool {
-        let goes_on = match known {
-            Some(known) => self.next != known.next,
-            None => true,
-        };
+    pub const fn is_unaccounted(&mut self, segment: &Segment, went_on: bool) -> bool {
+        let is_due = self.also & also::UNACCOUNTED != 0;
+        self.also &= !also::UNACCOUNTED;
         let is_handshake = self.has(is::OPEN) && self.record_left != LOST;
-        (!goes_on || segment.payload_bytes < SHORT_BYTES || is_one_in_many(segment)) && !is_handshake
+        (!went_on || segment.payload_bytes < SHORT_BYTES || is_one_in_many(segment) || is_due) && !is_handshake
     }
 }

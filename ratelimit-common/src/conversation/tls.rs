@@ -5,7 +5,7 @@ mod data;
 use data::{CONTROL_BYTES_MAX, CONTROLS_FREE_MAX, SETTINGS_ACK_AMONG, TICKETS_BYTES};
 
 use super::search::Sought;
-use super::{Conversation, Entered, Fresh, LOST, Step, Walk, is, speaks};
+use super::{Conversation, Entered, Fresh, LOST, Step, Walk, also, is, speaks};
 use crate::packet::Frame;
 
 /// Records of one segment that are looked at: requests of a browser that asks for much at once are of about 60 bytes.
@@ -292,7 +292,10 @@ impl Conversation {
             self.is &= !is::FIRST;
         }
         let flight = moment.said.wrapping_sub(self.heard);
-        self.has_one_ticket = (flight != 0 && flight < CERTIFIED_BYTES_MIN) as u8;
+        self.also &= !also::ONE_TICKET;
+        if flight != 0 && flight < CERTIFIED_BYTES_MIN {
+            self.also |= also::ONE_TICKET;
+        }
         self.speaks = speaks::TLS;
         self.turned(moment);
         self.control_at = moment.said;

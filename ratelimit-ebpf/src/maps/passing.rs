@@ -303,6 +303,13 @@ impl Seen {
         [seed.hash(source[0], source[1]), seed.hash(destination[0], destination[1]) ^ ports]
     }
 
+    /// The source port of a segment.
+    #[inline(always)]
+    pub(crate) fn source_port_of_segment(&self) -> u16 {
+        let segment = &self.segment;
+        read!(segment.source_port)
+    }
+
     /// Its source port.
     #[inline(always)]
     pub(crate) fn source_port(&self) -> u16 {
@@ -392,7 +399,8 @@ pub(crate) struct Pending {
     cost: Cost,
     /// A [`Leaves`].
     leaves: u32,
-    reserved: u32,
+    /// The first byte that its connection had not sent yet.
+    next: u32,
 }
 
 /// What a [`Pending`] is.
@@ -474,6 +482,18 @@ impl Pending {
     pub(crate) fn keep_cost(&mut self, cost: Cost, leaves: Leaves) {
         self.cost = cost;
         self.leaves = leaves as u32;
+    }
+
+    /// Keeps where its connection goes on, as far as it is known.
+    #[inline(always)]
+    pub(crate) fn keep_next(&mut self) {
+        self.next = self.conversation.next();
+    }
+
+    /// Whether it does, since that was kept.
+    #[inline(always)]
+    pub(crate) fn went_on(&self) -> bool {
+        read!(self.next) != self.conversation.next()
     }
 
     /// What it leaves.

@@ -1,6 +1,6 @@
 //! What is in records of application data, by how long they are: requests of HTTP/1 and HTTP/2, bodies, and frames of control.
 
-use super::super::{CONTINUE_BYTES, Conversation, is, speaks};
+use super::super::{CONTINUE_BYTES, Conversation, also, is, speaks};
 use super::{HEADER_BYTES, Moment, OVERHEAD_1_3, OVERHEAD_OF_JAVA, Record};
 
 /// Frames of HTTP/2 that are no request are as long: PING and GOAWAY are the longest.
@@ -204,7 +204,7 @@ impl Conversation {
                 self.is |= is::PREFACE_COUNTED;
             }
             if TICKET_BYTES.contains(&heard) {
-                self.has_one_ticket = 1;
+                self.also |= also::ONE_TICKET;
             } else if heard != 0 {
                 // The tickets were said before.
                 self.is &= !is::FIRST;
@@ -234,18 +234,18 @@ impl Conversation {
             return self.is_one_of_many(bytes) as u32;
         }
         let is_behind_preface = self.has(is::PREFACE_COUNTED);
-        let most = PREFACE_HEARD_MAX - self.has_one_ticket as u32 * *TICKET_BYTES.end();
+        let most = PREFACE_HEARD_MAX - self.has_one_ticket() as u32 * *TICKET_BYTES.end();
         let are_tickets = self.is_tls_1_3()
             && self.has(is::FIRST)
             && (bytes >= BODY_RECORD_MIN && heard <= TICKETS_BYTES_MAX
-                || self.has_one_ticket == 0 && TICKETS_BYTES.contains(&heard)
+                || !self.has_one_ticket() && TICKETS_BYTES.contains(&heard)
                 || is_behind_preface && heard >= *TICKET_BYTES.start() && heard <= most)
             || is_behind_preface && heard <= SETTINGS_HEARD_MAX;
         // Behind the first of the tickets comes the second, and no third.
-        if !are_tickets || !TICKET_BYTES.contains(&heard) || self.has_one_ticket != 0 {
+        if !are_tickets || !TICKET_BYTES.contains(&heard) || self.has_one_ticket() {
             self.is &= !is::FIRST;
         }
-        self.has_one_ticket = 1;
+        self.also |= also::ONE_TICKET;
         let may_be_headers = (HEADERS_BYTES_MIN..HTTP1_BYTES_MIN).contains(&bytes);
         if may_be_headers && self.has(is::OFFERS_HTTP2) && !are_tickets {
             self.is |= is::HTTP2;
