@@ -6,6 +6,7 @@
 
 pub mod growth;
 pub mod measure;
+pub mod outside;
 pub mod peers;
 pub mod reading;
 pub mod receiver;

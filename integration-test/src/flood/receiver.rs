@@ -8,6 +8,7 @@ use ratelimit_userspace::config::XdpModeChoice;
 use ratelimit_userspace::datapath::kernel::{Bare, Clock, Kernel, Options, Passed};
 use ratelimit_userspace::datapath::{Datapath as _, XdpMode};
 
+use super::outside::{Outside, Running};
 use super::peers::{Hashlimit, IptablesDrop, NftDrop, NftMeter};
 use super::rows::{Beside, Expected, Floor, OTHERS_BITS, Row};
 use super::wire::{RECEIVING, Wire};
@@ -32,15 +33,17 @@ pub enum Kind {
     IptablesDrop,
     /// iptables, with a limit for each source.
     Hashlimit,
+    /// What whoever measures has given a command for.
+    Outside(&'static Outside),
 }
 
 impl Kind {
-    /// All, in the order that they have their turns in.
+    /// All that are always there, in the order that they have their turns in.
     pub const ALL: [Self; 6] =
         [Self::Bare, Self::Limiter, Self::NftDrop, Self::NftMeter, Self::IptablesDrop, Self::Hashlimit];
 
     /// Its name in JSON.
-    pub const fn id(self) -> &'static str {
+    pub fn id(self) -> &'static str {
         match self {
             Self::Bare => "bare",
             Self::Limiter => "limiter",
@@ -48,6 +51,7 @@ impl Kind {
             Self::NftMeter => "nft_meter",
             Self::IptablesDrop => "iptables_drop",
             Self::Hashlimit => "hashlimit",
+            Self::Outside(outside) => outside.name.as_str(),
         }
     }
 
@@ -55,7 +59,8 @@ impl Kind {
     pub const fn own_floor(self) -> Self {
         match self {
             Self::Bare | Self::Limiter => Self::Bare,
-            Self::NftDrop | Self::NftMeter => Self::NftDrop,
+            // What it passes comes to nft.
+            Self::NftDrop | Self::NftMeter | Self::Outside(_) => Self::NftDrop,
             Self::IptablesDrop | Self::Hashlimit => Self::IptablesDrop,
         }
     }
@@ -73,15 +78,15 @@ impl Kind {
         match self {
             Self::Bare | Self::NftDrop | Self::IptablesDrop => 0,
             Self::Limiter => row.before.min(2 * row.max_sources),
-            Self::NftMeter | Self::Hashlimit => row.before,
+            Self::NftMeter | Self::Hashlimit | Self::Outside(_) => row.before,
         }
     }
 
-    /// Those that a row is measured with.
-    pub fn of(row: &Row) -> &'static [Self] {
+    /// Those that a row is measured with, where there are these besides.
+    pub fn of(row: &Row, outside: &[Self]) -> Vec<Self> {
         match row.beside {
-            Beside::Peers => &Self::ALL,
-            Beside::Bare => &Self::ALL[..2],
+            Beside::Peers => [&Self::ALL, outside].concat(),
+            Beside::Bare => Self::ALL[..2].to_vec(),
         }
     }
 }
@@ -129,6 +134,7 @@ enum Loaded<'a> {
     NftMeter(NftMeter<'a>),
     IptablesDrop(IptablesDrop<'a>),
     Hashlimit(Hashlimit<'a>),
+    Outside(Running<'a>),
 }
 
 impl<'a> Receiver<'a> {
@@ -145,6 +151,7 @@ impl<'a> Receiver<'a> {
             Kind::NftDrop => Loaded::NftDrop(NftDrop::load(&wire.receiver)?),
             Kind::NftMeter => Loaded::NftMeter(NftMeter::load(&wire.receiver, row, amount)?),
             Kind::IptablesDrop => Loaded::IptablesDrop(IptablesDrop::load(&wire.receiver, row)?),
+            Kind::Outside(outside) => Loaded::Outside(Running::start(outside, &wire.receiver)?),
             Kind::Hashlimit => Loaded::Hashlimit(Hashlimit::load(&wire.receiver, row, amount)?),
         };
         Ok(Self { wire, loaded })
@@ -158,6 +165,11 @@ impl<'a> Receiver<'a> {
             Loaded::NftDrop(nft) => Ok(Counts { over: nft.dropped()?, ..Counts::default() }),
             Loaded::NftMeter(nft) => {
                 let within = nft.within()?;
+                let over = self.wire.received(1)?.saturating_sub(within);
+                Ok(Counts { over, within, passed: within, ..Counts::default() })
+            }
+            Loaded::Outside(running) => {
+                let within = running.passed()?;
                 let over = self.wire.received(1)?.saturating_sub(within);
                 Ok(Counts { over, within, passed: within, ..Counts::default() })
             }
@@ -195,6 +207,8 @@ impl<'a> Receiver<'a> {
                 };
                 over + within >= sent && off <= sent / OFF_MAX
             }
+            // What it is to do is for its command to say.
+            Loaded::Outside(_) => over + within >= sent,
             // What finds its table full is dropped before any rule counts it.
             Loaded::Hashlimit(_) => match row.expected {
                 Expected::Over => over + within == sent && within <= sent / OFF_MAX,
@@ -206,6 +220,19 @@ impl<'a> Receiver<'a> {
         };
         ensure!(is_right, "of {sent} frames {counts:?}, which is not `{:?}`", row.expected);
         Ok(counts)
+    }
+
+    /// Takes it away.
+    pub fn end(self) -> Result<()> {
+        match self.loaded {
+            Loaded::Outside(running) => running.end(),
+            Loaded::Bare(_)
+            | Loaded::Limiter(_)
+            | Loaded::NftDrop(_)
+            | Loaded::NftMeter(_)
+            | Loaded::IptablesDrop(_)
+            | Loaded::Hashlimit(_) => Ok(()),
+        }
     }
 
     /// Fails where a well-behaved source that has sent all that it may can send one more, or could have sent less: `send` sends

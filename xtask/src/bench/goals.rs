@@ -160,7 +160,7 @@ pub(super) fn missed(report: &Report) -> Vec<String> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::measured::{self, Cost, Cpus, Floor, Receiver, Row, Spread, flood};
+    use super::super::measured::{self, Cost, Cpus, Floor, Receiver, Row, Spread, Steadiness, flood};
     use super::*;
 
     fn floods(rows: Vec<Flood>) -> Floods {
@@ -272,7 +272,14 @@ mod tests {
     fn alone_a_row_is_asked_its_own_goal_and_refusing_by_one_limit_the_common_one() {
         let missed_of = |name: &str, verdict: &str, limits, median| {
             let spread = Spread { median, min: median, max: median };
-            let row = Row { name: name.into(), verdict: verdict.into(), limits, ns: spread, above_bare_ns: spread };
+            let row = Row {
+                name: name.into(),
+                verdict: verdict.into(),
+                limits,
+                ns: spread,
+                above_bare_ns: spread,
+                steadiness: Steadiness::default(),
+            };
             let program = Cost {
                 kernel: String::new(),
                 processor: String::new(),

@@ -41,6 +41,16 @@ pub(super) struct Row {
     pub(super) limits: usize,
     pub(super) ns: Spread,
     pub(super) above_bare_ns: Spread,
+    #[serde(flatten)]
+    pub(super) steadiness: Steadiness,
+}
+
+/// By how much a row's floor varied between rounds, as a share of its median, and how often it was measured again for that.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Steadiness {
+    pub(super) floor_varied: f64,
+    pub(super) measured_again: u32,
 }
 
 /// Median, least and most.
@@ -74,6 +84,8 @@ pub(super) struct Flood {
     /// Share of its packets that the limiter passed, whatever it counted them as.
     pub(super) limiter_passed: f64,
     pub(super) receivers: Vec<Receiver>,
+    #[serde(flatten)]
+    pub(super) steadiness: Steadiness,
 }
 
 /// What the costs of a row are counted from.
@@ -128,6 +140,14 @@ impl Flood {
                 Floor::Bare => Some(above_bare_ns),
                 Floor::Own => above_floor_ns,
             },
+            Outcome::Missing { .. } => None,
+        }
+    }
+
+    /// Share of its packets that one of the receivers passed.
+    pub(super) fn passed(&self, id: &str) -> Option<f64> {
+        match self.receivers.iter().find(|receiver| receiver.id == id)?.outcome {
+            Outcome::Measured { passed, .. } => passed,
             Outcome::Missing { .. } => None,
         }
     }
@@ -213,5 +233,7 @@ pub(super) fn flood(id: &str, above: &[(&str, f64)]) -> Flood {
         },
     });
     let floor = Floor::Bare;
-    Flood { id: id.to_owned(), name: id.to_owned(), floor, limiter_passed: 0.0, receivers: receivers.collect() }
+    let steadiness = Steadiness::default();
+    let (id, name) = (id.to_owned(), id.to_owned());
+    Flood { id, name, floor, limiter_passed: 0.0, receivers: receivers.collect(), steadiness }
 }
