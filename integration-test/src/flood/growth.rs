@@ -116,7 +116,7 @@ fn run_bare(wire: &Wire, case: &Case) -> Result<f64> {
 
 fn run_limiter(wire: &Wire, case: &Case) -> Result<f64> {
     let row = alone();
-    let mut kernel: Kernel = limiter(&row, u64::from(FRAMES), wire, case.first.len())?;
+    let mut kernel: Kernel = limiter(&row, u64::from(FRAMES), wire, case.first.len(), None)?;
     let mut generators = generators(wire, case)?;
     send(wire, &mut generators, row.before)?;
     let before = counts_of(&mut kernel, wire)?;

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use ratelimit_userspace::datapath::kernel::Generator;
 use serde_json::{Value, json};
 
+use super::connections::Connections;
 use super::peers;
 use super::receiver::{Kind, Receiver};
 use super::rows::{Floor, OTHERS_BEFORE, OTHERS_BITS, Row};
@@ -135,7 +136,13 @@ fn run(kind: Kind, row: &Row, frames: u32, wire: &Wire, generator: &mut Generato
     let context = || format!("{}, {}", row.name, kind.id());
     let before = kind.needs_before(row);
     let frames_in_all = u64::from(before) + u64::from(frames);
-    let mut receiver = Receiver::load(kind, row, frames_in_all, wire).with_context(context)?;
+    let mut open = Connections::of(row, wire).with_context(context)?;
+    let mut receiver = Receiver::load(kind, row, frames_in_all, wire, open.as_mut()).with_context(context)?;
+    let mut of_connections = match &open {
+        Some(open) => Some(wire.generator(0, &open.flood()?).with_context(context)?),
+        None => None,
+    };
+    let generator = of_connections.as_mut().unwrap_or(generator);
     let timed = (|| {
         if let Some(flood) = row.flood_of_others() {
             wire.send(&mut wire.generator(0, &flood)?, OTHERS_BEFORE << OTHERS_BITS)?;
@@ -177,12 +184,20 @@ impl Measured {
                 continue;
             }
             let ns = self.ns.get(&kind).with_context(|| format!("{} is measured", kind.id()))?;
+            let above_bare = above(ns, Kind::Bare)?;
+            let mut above_floor = above(ns, kind.floor(&self.row))?;
+            if matches!((kind, self.row.floor), (Kind::Outside(_), Floor::Own)) {
+                // What it drops costs it no drop behind it.
+                let passed = self.passed[&kind];
+                above_floor =
+                    above_floor.iter().zip(&above_bare).map(|(own, bare)| bare + (own - bare) * passed).collect();
+            }
             receivers.push(json!({
                 "id": kind.id(),
                 "frames": self.frames[&kind],
                 "ns": spread(ns),
-                "above_bare_ns": spread(&above(ns, Kind::Bare)?),
-                "above_floor_ns": spread(&above(ns, kind.floor(&self.row))?),
+                "above_bare_ns": spread(&above_bare),
+                "above_floor_ns": spread(&above_floor),
                 "passed": self.passed[&kind],
             }));
         }

@@ -27,7 +27,9 @@ pub(super) fn tables(report: &Report) -> String {
     let mut text = String::new();
     if let Some(floods) = &report.floods {
         for part in [floods_table(floods), passing_table(floods), others_table(floods), goals_table(floods)] {
-            writeln!(text, "{part}").ok();
+            if !part.is_empty() {
+                writeln!(text, "{part}").ok();
+            }
         }
     }
     if let Some(growth) = &report.growth {
@@ -135,7 +137,7 @@ fn floods_table(floods: &Floods) -> String {
         let peers = ["nft_drop", "nft_meter", "hashlimit"].map(beside);
         [vec![row.name.clone(), ns("bare"), ns("limiter"), above, passed(row)], peers.to_vec()].concat()
     };
-    markdown::table(&head, &rows_from(floods, Floor::Bare).map(cells).collect::<Vec<_>>())
+    table_of(&head, rows_from(floods, Floor::Bare).map(cells).collect())
 }
 
 /// The rows where what passes is dropped right behind the receiver: each receiver's cost above that drop alone.
@@ -162,7 +164,7 @@ fn passing_table(floods: &Floods) -> String {
             above("hashlimit"),
         ]
     };
-    markdown::table(&head, &rows_from(floods, Floor::Own).map(cells).collect::<Vec<_>>())
+    table_of(&head, rows_from(floods, Floor::Own).map(cells).collect())
 }
 
 /// What other programs cost above the floor of each row, and what they passed; nothing where there are none.
@@ -190,6 +192,11 @@ fn others_table(floods: &Floods) -> String {
     )
 }
 
+/// A table, or nothing where it has no rows.
+fn table_of(head: &[&str], rows: Vec<Vec<String>>) -> String {
+    if rows.is_empty() { String::new() } else { markdown::table(head, &rows) }
+}
+
 fn rows_from(floods: &Floods, floor: Floor) -> impl Iterator<Item = &Flood> {
     floods.rows.iter().filter(move |row| row.floor == floor)
 }
@@ -214,7 +221,7 @@ fn goals_table(floods: &Floods) -> String {
             .into_iter()
             .map(move |outcome| vec![row.name.clone(), outcome.asked, measured.clone(), met(outcome.is_met).to_owned()])
     });
-    markdown::table(&["flood", "asked", "ns above bare", ""], &rows.collect::<Vec<_>>())
+    table_of(&["flood", "asked", "ns above bare", ""], rows.collect())
 }
 
 /// What came of a goal.
