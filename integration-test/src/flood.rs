@@ -12,5 +12,6 @@ pub mod peers;
 pub mod reading;
 pub mod receiver;
 pub mod rows;
+pub mod servers;
 pub mod stopwatch;
 pub mod wire;

@@ -25,7 +25,7 @@ pub(crate) struct Options {
     /// Of the floods only the rows whose name or id has one of these words, and nothing else
     #[arg(value_name = "WORD", conflicts_with_all = ["part", "write"])]
     words: Vec<String>,
-    /// What to measure: may be given more than once [default: program and floods; with --write, everything]
+    /// What to measure: may be given more than once [default: all but growth; with --write, everything]
     #[arg(long, value_enum, value_name = "PART")]
     part: Vec<Part>,
     /// Measure growth too: sources, rules, exempt prefixes, a second CPU
@@ -68,6 +68,8 @@ enum Part {
     Program,
     /// Floods between namespaces, beside other limiters
     Floods,
+    /// Requests that a whole server answers in a second
+    Servers,
     /// How the cost grows
     Growth,
 }
@@ -107,6 +109,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
                 let arguments: Vec<&str> = first.chain(others).chain(["rows"]).chain(words).collect();
                 report.floods = Some(output_of(&flood, &arguments)?);
             }
+            Part::Servers => report.servers = Some(output_of(&flood, &[&rounds, "--again", &again, "servers"])?),
             Part::Growth => report.growth = Some(output_of(&flood, &[&rounds, "growth"])?),
         }
     }
@@ -133,9 +136,9 @@ fn held(report: &Report, options: &Options) -> ExitCode {
 impl Options {
     fn parts(&self) -> Vec<Part> {
         let mut parts = match (self.write, self.words.is_empty(), self.part.is_empty()) {
-            (true, ..) => vec![Part::Program, Part::Floods, Part::Growth],
+            (true, ..) => vec![Part::Program, Part::Floods, Part::Servers, Part::Growth],
             (false, false, _) => vec![Part::Floods],
-            (false, true, true) => vec![Part::Program, Part::Floods],
+            (false, true, true) => vec![Part::Program, Part::Floods, Part::Servers],
             (false, true, false) => self.part.clone(),
         };
         if self.growth && !parts.contains(&Part::Growth) {
@@ -172,6 +175,7 @@ mod tests {
         let name = |part| match part {
             Part::Program => "program",
             Part::Floods => "floods",
+            Part::Servers => "servers",
             Part::Growth => "growth",
         };
         cli.options.parts().into_iter().map(name).collect()
@@ -188,10 +192,10 @@ mod tests {
 
     #[test]
     fn what_is_measured_is_what_was_asked_for() {
-        assert_eq!(parts(&[]), ["program", "floods"]);
-        assert_eq!(parts(&["--growth"]), ["program", "floods", "growth"]);
+        assert_eq!(parts(&[]), ["program", "floods", "servers"]);
+        assert_eq!(parts(&["--growth"]), ["program", "floods", "servers", "growth"]);
         assert_eq!(parts(&["forged"]), ["floods"]);
         assert_eq!(parts(&["--part", "growth"]), ["growth"]);
-        assert_eq!(parts(&["--write"]), ["program", "floods", "growth"]);
+        assert_eq!(parts(&["--write"]), ["program", "floods", "servers", "growth"]);
     }
 }

@@ -1,14 +1,14 @@
 //! What a packet of a flood costs this limiter and others, as JSON on stdout. `cargo xtask bench` runs it as root and shows it.
 //!
 //! Arguments: the rounds; then any of `--again TIMES`, by which rows are measured again whose floor was not steady, and
-//! `--receiver NAME COMMAND`; then `rows` and words, of which a row's name or id has one where there are any; or `growth`. It makes
+//! `--receiver NAME COMMAND`; then `rows` and words, of which a row's name or id has one where there are any; or `growth`; or `servers`. It makes
 //! its own namespaces and touches nothing else of the machine's network.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use integration_test::flood::measure::{self, Plan};
 use integration_test::flood::outside::Outside;
 use integration_test::flood::receiver::Kind;
-use integration_test::flood::{growth, peers, rows, stopwatch};
+use integration_test::flood::{growth, peers, rows, servers, stopwatch};
 use integration_test::machine;
 use serde_json::{Value, json};
 
@@ -38,7 +38,8 @@ fn main() -> Result<()> {
     let report = match part.as_str() {
         "rows" => measure_rows(&plan, &arguments.collect::<Vec<_>>())?,
         "growth" => growth::measure(rounds)?,
-        other => bail!("`{other}` is neither rows nor growth"),
+        "servers" => servers::measure(rounds, plan.again_max)?,
+        other => bail!("`{other}` is neither rows nor growth nor servers"),
     };
     println!("{report:#}");
     Ok(())

@@ -223,7 +223,8 @@ fn protocol(row: &Row) -> &'static str {
     }
 }
 
-fn feed(command: &mut Command, text: &str) -> Result<()> {
+/// Has a command read this, which must succeed.
+pub fn feed(command: &mut Command, text: &str) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("start {name}"))?;

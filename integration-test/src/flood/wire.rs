@@ -186,6 +186,11 @@ pub fn on_the_first_cpu() -> Result<()> {
     pin(*cpus()?.first().context("there is a CPU")?)
 }
 
+/// Has this thread, and whatever it starts from now on, stay on the CPU that sends first.
+pub fn on_the_last_cpu() -> Result<()> {
+    pin(*cpus()?.last().context("there is a CPU")?)
+}
+
 fn pin(cpu: usize) -> Result<()> {
     let mut only = CpuSet::new();
     only.set(cpu).context("name a CPU")?;

@@ -13,6 +13,8 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) floods: Option<Floods>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) servers: Option<Servers>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) growth: Option<Growth>,
 }
 
@@ -157,6 +159,63 @@ impl Flood {
         match &self.receivers.iter().find(|receiver| receiver.id == id)?.outcome {
             Outcome::Measured { .. } => None,
             Outcome::Missing { missing } => Some(missing),
+        }
+    }
+}
+
+/// Whole servers, with one thing or another before them.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Servers {
+    Measured {
+        rounds: u32,
+        /// Connections that the client has open, and seconds of a run.
+        connections: String,
+        seconds: String,
+        rows: Vec<Server>,
+    },
+    Missing {
+        missing: String,
+    },
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Server {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) receivers: Vec<Answering>,
+    #[serde(flatten)]
+    pub(super) steadiness: Steadiness,
+}
+
+/// What is before a server.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Answering {
+    pub(super) id: String,
+    #[serde(flatten)]
+    pub(super) outcome: AnswersOutcome,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum AnswersOutcome {
+    Measured {
+        /// Requests in a second.
+        answered: Spread,
+        /// The same, of what is answered behind a bare `XDP_PASS` in the same round.
+        percent_of_pass: Spread,
+    },
+    Missing {
+        missing: String,
+    },
+}
+
+impl Server {
+    /// Requests in a second with this before it, and which share of those behind a bare `XDP_PASS`, in percent.
+    pub(super) fn of(&self, id: &str) -> Option<(Spread, Spread)> {
+        match self.receivers.iter().find(|receiver| receiver.id == id)?.outcome {
+            AnswersOutcome::Measured { answered, percent_of_pass } => Some((answered, percent_of_pass)),
+            AnswersOutcome::Missing { .. } => None,
         }
     }
 }

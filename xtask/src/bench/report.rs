@@ -6,7 +6,10 @@ use std::fs;
 use anyhow::{Context, Result};
 
 use super::goals::{self, OVER_LIMIT_NS_MAX};
-use super::measured::{Cost, Cpus, Flood, Floods, Floor, Growth, Readings, Report, Row, Spread, Steadiness};
+use super::measured::{
+    AnswersOutcome, Cost, Cpus, Flood, Floods, Floor, Growth, Readings, Report, Row, Server, Servers, Spread,
+    Steadiness,
+};
 use super::plot::{self, Group};
 use super::receivers;
 use crate::{markdown, workspace};
@@ -32,6 +35,9 @@ pub(super) fn tables(report: &Report) -> String {
             }
         }
     }
+    if let Some(servers) = &report.servers {
+        writeln!(text, "{}", servers_table(servers)).ok();
+    }
     if let Some(growth) = &report.growth {
         writeln!(text, "{}", growth_tables(growth)).ok();
     }
@@ -46,7 +52,12 @@ pub(super) fn tables(report: &Report) -> String {
 fn unsteady(report: &Report) -> String {
     let floods = report.floods.iter().flat_map(|floods| &floods.rows).map(|row| (&row.name, row.steadiness));
     let alone = report.program.iter().flat_map(|program| &program.rows).map(|row| (&row.name, row.steadiness));
-    let again = floods.chain(alone).filter(|(_, steadiness)| steadiness.measured_again > 0);
+    let servers = report.servers.iter().flat_map(|servers| match servers {
+        Servers::Measured { rows, .. } => rows.as_slice(),
+        Servers::Missing { .. } => &[],
+    });
+    let servers = servers.map(|row| (&row.name, row.steadiness));
+    let again = floods.chain(alone).chain(servers).filter(|(_, steadiness)| steadiness.measured_again > 0);
     let lines: Vec<String> = again
         .map(|(name, Steadiness { floor_varied, measured_again })| {
             let times = if measured_again == 1 { "once" } else { "twice" };
@@ -102,6 +113,10 @@ fn document(report: &Report) -> String {
             if floods.programs.is_empty() { "no other limiter".to_owned() } else { floods.programs.join(", ") },
         )
         .ok();
+    }
+    if let Some(servers) = &report.servers {
+        let explained = include_str!("report/servers.md");
+        write!(text, "\n## Whole servers\n\n{}\n{explained}", servers_table(servers)).ok();
     }
     if let Some(growth) = &report.growth {
         text.push_str("\n## Growth\n\n");
@@ -190,6 +205,29 @@ fn others_table(floods: &Floods) -> String {
         &head.iter().map(String::as_str).collect::<Vec<_>>(),
         &floods.rows.iter().map(cells).collect::<Vec<_>>(),
     )
+}
+
+/// Requests in a second, and what that is of a bare `XDP_PASS`.
+fn servers_table(servers: &Servers) -> String {
+    let (rounds, connections, seconds, rows) = match servers {
+        Servers::Measured { rounds, connections, seconds, rows } => (rounds, connections, seconds, rows),
+        Servers::Missing { missing } => return format!("Whole servers: {missing}.\n"),
+    };
+    let cells = |row: &Server| {
+        let of = |id: &str| match row.receivers.iter().find(|receiver| receiver.id == id).map(|one| &one.outcome) {
+            Some(AnswersOutcome::Measured { answered, percent_of_pass: Spread { median, min, max } }) => {
+                format!("{:.0} ({median:.1} %, {min:.1}..{max:.1})", answered.median)
+            }
+            Some(AnswersOutcome::Missing { missing }) => missing.clone(),
+            None => String::new(),
+        };
+        let asked = format!("{} %: {}", goals::ANSWERED_PERCENT_MIN, met(goals::is_nearly_as_fast(row)));
+        let all = ["pass", "nothing", "limiter", "nft_meter"].map(of);
+        [vec![row.name.clone()], all.to_vec(), vec![asked]].concat()
+    };
+    let head = ["requests a second", "bare XDP_PASS", "nothing", "this limiter", "nft meter", "asked of the limiter"];
+    let table = table_of(&head, rows.iter().map(cells).collect());
+    format!("{table}\n{rounds} rounds of {seconds} s each, {connections} connections.\n")
 }
 
 /// A table, or nothing where it has no rows.
