@@ -309,7 +309,7 @@ fn points(report: &Report, series: &str) -> Vec<(u64, Spread)> {
 }
 
 fn floods_plot(floods: &Floods) -> String {
-    let groups = floods.rows.iter().map(|row| {
+    let groups = rows_from(floods, Floor::Bare).map(|row| {
         let bar = |(at, (id, _)): (usize, &(&str, &str))| Some((at, row.of(id)?.1.median));
         Group { name: row.name.clone(), bars: RECEIVERS.iter().enumerate().filter_map(bar).collect() }
     });
