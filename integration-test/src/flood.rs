@@ -4,11 +4,14 @@
 //! the rate is what a packet costs both; what a bare `XDP_DROP` costs in the same round is taken off. What each receiver did with
 //! the frames is held against what it must do, in every single run.
 
+pub mod connections;
 pub mod growth;
 pub mod measure;
+pub mod outside;
 pub mod peers;
 pub mod reading;
 pub mod receiver;
 pub mod rows;
+pub mod servers;
 pub mod stopwatch;
 pub mod wire;

@@ -15,6 +15,7 @@ pub mod oracle;
 pub mod program;
 pub mod random;
 pub mod raw;
+pub mod steady;
 pub mod twins;
 pub mod unit;
 

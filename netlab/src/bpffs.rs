@@ -36,8 +36,22 @@ impl Bpffs {
     /// # Errors
     /// If the kernel refuses.
     pub fn pin_passing_program(&self, name: &str) -> Result<PathBuf> {
+        self.pin_passing(name, 0)
+    }
+
+    /// The same, of a program that takes packets in several fragments: as one does that reads headers alone (Linux 5.18).
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn pin_passing_program_with_fragments(&self, name: &str) -> Result<PathBuf> {
+        // include/uapi/linux/bpf.h: BPF_F_XDP_HAS_FRAGS.
+        const HAS_FRAGMENTS: u32 = 1 << 5;
+        self.pin_passing(name, HAS_FRAGMENTS)
+    }
+
+    fn pin_passing(&self, name: &str, flags: u32) -> Result<PathBuf> {
         let path = self.path.join(name);
-        pin(&load_passing_program().context("load a program")?, &path)
+        pin(&load_passing_program(flags).context("load a program")?, &path)
             .with_context(|| format!("pin {}", path.display()))?;
         Ok(path)
     }
@@ -63,8 +77,13 @@ struct LoadAttr {
     instructions_len: u32,
     instructions: u64,
     license: u64,
-    /// Log, kernel version, flags and name, all left out.
-    rest: [u64; 6],
+    /// Log and its buffer, left out.
+    log: [u64; 2],
+    /// The kernel's version, left out.
+    version: u32,
+    flags: u32,
+    /// Name and interface, left out.
+    rest: [u64; 3],
 }
 
 /// `union bpf_attr` for BPF_OBJ_PIN.
@@ -75,7 +94,7 @@ struct PinAttr {
     flags: u32,
 }
 
-fn load_passing_program() -> Result<OwnedFd> {
+fn load_passing_program(flags: u32) -> Result<OwnedFd> {
     const PROG_LOAD: libc::c_long = 5;
     const KIND_XDP: u32 = 6;
     // `r0 = XDP_PASS; exit`, as `struct bpf_insn`: code, registers, offset, immediate.
@@ -85,6 +104,7 @@ fn load_passing_program() -> Result<OwnedFd> {
         instructions_len: 2,
         instructions: instructions.as_ptr() as u64,
         license: c"GPL".as_ptr() as u64,
+        flags,
         ..LoadAttr::default()
     };
     // SAFETY: what the attribute points to lives until the call returns, and is as long as it says.

@@ -7,6 +7,7 @@ mod budget;
 mod goals;
 mod measured;
 mod plot;
+mod receivers;
 mod report;
 
 use std::process::{Command, ExitCode, Stdio};
@@ -17,21 +18,27 @@ use serde::de::DeserializeOwned;
 
 use crate::{cargo, run, setup};
 use measured::{Cost, Report};
+use receivers::Receiver;
 
 #[derive(Args)]
 pub(crate) struct Options {
     /// Of the floods only the rows whose name or id has one of these words, and nothing else
     #[arg(value_name = "WORD", conflicts_with_all = ["part", "write"])]
     words: Vec<String>,
-    /// What to measure: may be given more than once [default: program and floods; with --write, everything]
+    /// What to measure: may be given more than once [default: all but growth; with --write, everything]
     #[arg(long, value_enum, value_name = "PART")]
     part: Vec<Part>,
     /// Measure growth too: sources, rules, exempt prefixes, a second CPU
     #[arg(long)]
     growth: bool,
-    /// Fail where a goal is missed: those of the floods, and 100 ns for a refusal by a rule's one limit above the empty program
+    /// Fail where a goal is missed, by the medians; a row is measured again, twice at most, where its floor varied by more than a
+    /// fifth between rounds
     #[arg(long)]
     check: bool,
+    /// Of the floods measure this program too: COMMAND runs by sh in the receiver's network namespace, {iface} and $IFACE name its
+    /// interface; it is ready once an XDP program is attached there, it says `ready` on stderr, or it has ended well
+    #[arg(long, value_name = "NAME='COMMAND'", conflicts_with_all = ["write", "write_budget", "render"])]
+    receiver: Vec<Receiver>,
     /// Print JSON instead of tables
     #[arg(long)]
     json: bool,
@@ -52,12 +59,17 @@ pub(crate) struct Options {
     repeat: u32,
 }
 
+/// How often rows are measured again whose floor was not steady, where it matters whether goals are met.
+const AGAIN_MAX: u32 = 2;
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// The program alone, run on one frame again and again
     Program,
     /// Floods between namespaces, beside other limiters
     Floods,
+    /// Requests that a whole server answers in a second
+    Servers,
     /// How the cost grows
     Growth,
 }
@@ -75,7 +87,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         .map(|name| cargo::binary(&artifacts, name).map(|artifact| artifact.executable.to_string_lossy().into_owned()));
     let (cost, flood) = (cost?, flood?);
     if options.write_budget {
-        let measured: Cost = output_of(&cost, &["1", "1"])?;
+        let measured: Cost = output_of(&cost, &["1", "1", "0"])?;
         budget::write(&measured)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -83,16 +95,21 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if parts != [Part::Program] {
         setup::ensure_bench_programs()?;
     }
-    let rounds = options.rounds.to_string();
+    receivers::ensure_distinct(&options.receiver)?;
+    let again = if options.check || options.write { AGAIN_MAX } else { 0 };
+    let [rounds, repeat, again] = [options.rounds, options.repeat, again].map(|number| number.to_string());
     let mut report = Report::default();
     for part in parts {
         match part {
-            Part::Program => report.program = Some(output_of(&cost, &[&rounds, &options.repeat.to_string()])?),
+            Part::Program => report.program = Some(output_of(&cost, &[&rounds, &repeat, &again])?),
             Part::Floods => {
                 let words = options.words.iter().map(String::as_str);
-                let arguments: Vec<&str> = [rounds.as_str(), "rows"].into_iter().chain(words).collect();
+                let first = [rounds.as_str(), "--again", &again].into_iter();
+                let others = receivers::arguments(&options.receiver);
+                let arguments: Vec<&str> = first.chain(others).chain(["rows"]).chain(words).collect();
                 report.floods = Some(output_of(&flood, &arguments)?);
             }
+            Part::Servers => report.servers = Some(output_of(&flood, &[&rounds, "--again", &again, "servers"])?),
             Part::Growth => report.growth = Some(output_of(&flood, &[&rounds, "growth"])?),
         }
     }
@@ -119,9 +136,9 @@ fn held(report: &Report, options: &Options) -> ExitCode {
 impl Options {
     fn parts(&self) -> Vec<Part> {
         let mut parts = match (self.write, self.words.is_empty(), self.part.is_empty()) {
-            (true, ..) => vec![Part::Program, Part::Floods, Part::Growth],
+            (true, ..) => vec![Part::Program, Part::Floods, Part::Servers, Part::Growth],
             (false, false, _) => vec![Part::Floods],
-            (false, true, true) => vec![Part::Program, Part::Floods],
+            (false, true, true) => vec![Part::Program, Part::Floods, Part::Servers],
             (false, true, false) => self.part.clone(),
         };
         if self.growth && !parts.contains(&Part::Growth) {
@@ -158,17 +175,27 @@ mod tests {
         let name = |part| match part {
             Part::Program => "program",
             Part::Floods => "floods",
+            Part::Servers => "servers",
             Part::Growth => "growth",
         };
         cli.options.parts().into_iter().map(name).collect()
     }
 
     #[test]
+    fn other_receivers_are_given_by_name_and_never_written_to_the_document() {
+        let parse = |arguments: &[&str]| Cli::try_parse_from([&["bench"], arguments].concat());
+        let cli = parse(&["--receiver", "one=./one", "--receiver", "two=./two {iface}"]).ok().unwrap();
+        assert_eq!(cli.options.receiver.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["one", "two"]);
+        assert!(parse(&["--receiver", "one"]).is_err());
+        assert!(parse(&["--receiver", "one=./one", "--write"]).is_err());
+    }
+
+    #[test]
     fn what_is_measured_is_what_was_asked_for() {
-        assert_eq!(parts(&[]), ["program", "floods"]);
-        assert_eq!(parts(&["--growth"]), ["program", "floods", "growth"]);
+        assert_eq!(parts(&[]), ["program", "floods", "servers"]);
+        assert_eq!(parts(&["--growth"]), ["program", "floods", "servers", "growth"]);
         assert_eq!(parts(&["forged"]), ["floods"]);
         assert_eq!(parts(&["--part", "growth"]), ["growth"]);
-        assert_eq!(parts(&["--write"]), ["program", "floods", "growth"]);
+        assert_eq!(parts(&["--write"]), ["program", "floods", "servers", "growth"]);
     }
 }

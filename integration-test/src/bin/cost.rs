@@ -1,6 +1,7 @@
 //! What the program costs a packet, by BPF_PROG_TEST_RUN, as JSON on stdout. `cargo xtask bench` runs it as root and shows it.
 //!
-//! Arguments: rounds, runs a round, and words, of which a row's name has one where there are any. Rounds are interleaved: in each one
+//! Arguments: rounds, runs a round, how often rows are measured again whose floor was not steady, and words, of which a row's name has one
+//! where there are any. Rounds are interleaved: in each one
 //! every row has its turn between two of the empty program's, so that whatever else the machine does in that time falls on both. It makes
 //! a namespace of its own, for connections over its loopback interface.
 
@@ -8,6 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use integration_test::cost::rows::{self, Row};
 use integration_test::cost::runs::{Round, Runs};
 use integration_test::machine;
+use integration_test::steady::{Steadied, steadied, varied};
 use netlab::Namespace;
 use serde_json::{Value, json};
 
@@ -17,6 +19,7 @@ fn main() -> Result<()> {
         arguments.next().with_context(|| format!("{what} is missing"))?.parse().with_context(|| format!("read {what}"))
     };
     let (rounds, repeat) = (number("the number of rounds")?, number("the number of runs a round")?);
+    let again_max = number("how often again")?;
     ensure!(rounds > 0 && repeat > 0, "nothing to measure");
     let words: Vec<String> = arguments.collect();
     if let Some(obstacle) = netlab::obstacle() {
@@ -25,26 +28,30 @@ fn main() -> Result<()> {
     for swept in netlab::sweep()? {
         eprintln!("cost: removed what an earlier run has left: {swept}");
     }
-    let report = Namespace::named("cost")?.inside(|| measure(rounds, repeat, &words))?;
+    let report = Namespace::named("cost")?.inside(|| measure(rounds, repeat, again_max, &words))?;
     println!("{report:#}");
     Ok(())
 }
 
-fn measure(rounds: u32, repeat: u32, words: &[String]) -> Result<Value> {
+fn measure(rounds: u32, repeat: u32, again_max: u32, words: &[String]) -> Result<Value> {
     let is_chosen = |row: &Row| words.is_empty() || words.iter().any(|word| row.name.contains(word));
     let chosen = rows::all().into_iter().filter(is_chosen);
-    let mut all: Vec<(Runs, Vec<Round>)> =
-        chosen.map(|row| Ok((Runs::load(row)?, Vec::new()))).collect::<Result<_>>()?;
+    let mut all: Vec<Runs> = chosen.map(Runs::load).collect::<Result<_>>()?;
     ensure!(!all.is_empty(), "no row says {}", words.join(" or "));
-    for round in 0..rounds {
-        eprint!("\rround {} of {rounds}", round + 1);
-        for (runs, rounds) in &mut all {
-            rounds.push(runs.round(repeat)?);
-        }
-    }
-    eprintln!();
-    let size = all.first_mut().context("there are rows")?.0.size();
-    let bare_ns = all.iter().flat_map(|(_, rounds)| rounds.iter().flat_map(|round| round.bare_ns));
+    let positions: Vec<usize> = (0..all.len()).collect();
+    let first = in_rounds(&mut all, &positions, rounds, repeat)?;
+    let steadied = steadied(
+        first,
+        again_max,
+        |rounds| varied(&floor(rounds)),
+        |unsteady, again| {
+            let names: Vec<&str> = unsteady.iter().map(|&at| all[at].row().name).collect();
+            eprintln!("cost: the floor was not steady, measured again ({again} of {again_max}): {}", names.join("; "));
+            in_rounds(&mut all, unsteady, rounds, repeat)
+        },
+    )?;
+    let size = all.first_mut().context("there are rows")?.size();
+    let bare_ns = steadied.iter().flat_map(|rounds| rounds.of.iter().flat_map(|round| round.bare_ns));
     Ok(json!({
         "kernel": machine::kernel(),
         "processor": machine::processor(),
@@ -55,11 +62,30 @@ fn measure(rounds: u32, repeat: u32, words: &[String]) -> Result<Value> {
         "jited_bytes": size.jited_bytes,
         "functions": size.functions,
         "bare_ns": spread(bare_ns.map(u64::cast_signed).collect()),
-        "rows": all.iter().map(|(runs, rounds)| measured(runs.row(), rounds)).collect::<Vec<_>>(),
+        "rows": all.iter().zip(&steadied).map(|(runs, rounds)| measured(runs.row(), rounds)).collect::<Vec<_>>(),
     }))
 }
 
-fn measured(row: &Row, rounds: &[Round]) -> Value {
+/// In each round every one of these rows has its turn.
+fn in_rounds(all: &mut [Runs], positions: &[usize], rounds: u32, repeat: u32) -> Result<Vec<Vec<Round>>> {
+    let mut of_rows: Vec<Vec<Round>> = positions.iter().map(|_| Vec::new()).collect();
+    for round in 1..=rounds {
+        eprint!("\rround {round} of {rounds}");
+        for (of_row, &at) in of_rows.iter_mut().zip(positions) {
+            of_row.push(all[at].round(repeat)?);
+        }
+    }
+    eprintln!();
+    Ok(of_rows)
+}
+
+/// What the empty program took in each round, of its two runs.
+fn floor(rounds: &[Round]) -> Vec<f64> {
+    rounds.iter().map(|Round { bare_ns: [before, after], .. }| (*before as f64).midpoint(*after as f64)).collect()
+}
+
+fn measured(row: &Row, steadied: &Steadied<Vec<Round>>) -> Value {
+    let rounds = &steadied.of;
     let above = |round: &Round| {
         let [before, after] = round.bare_ns;
         round.ns.cast_signed() - before.midpoint(after).cast_signed()
@@ -70,6 +96,8 @@ fn measured(row: &Row, rounds: &[Round]) -> Value {
         "limits": row.policy.rules[0].limits.len(),
         "ns": spread(rounds.iter().map(|round| round.ns.cast_signed()).collect()),
         "above_bare_ns": spread(rounds.iter().map(above).collect()),
+        "floor_varied": steadied.floor_varied,
+        "measured_again": steadied.measured_again,
     })
 }
 

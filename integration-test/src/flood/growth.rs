@@ -4,11 +4,12 @@ use anyhow::{Context as _, Result, ensure};
 use ratelimit_userspace::datapath::kernel::{Bare, Generator, Kernel};
 use serde_json::{Value, json};
 
-use super::measure::{self, Measured, spread};
+use super::measure::{self, Measured, Plan, spread};
 use super::reading;
 use super::receiver::{counts_of, limiter};
 use super::rows::{Amount, Beside, MAX_SOURCES, Row, all, in_turn, one_source};
 use super::wire::{Family, RECEIVING, Wire};
+use crate::steady::Steadied;
 
 const SOURCES_BITS: [u8; 5] = [0, 10, 16, 20, 22];
 const RULES: [usize; 4] = [1, 4, 16, 64];
@@ -33,8 +34,8 @@ pub fn measure(rounds: u32) -> Result<Value> {
     });
     let points: Vec<(u64, Row)> = sources.into_iter().chain(rules).chain(exempt).chain(buckets).collect();
     let (counts, rows): (Vec<u64>, Vec<Row>) = points.into_iter().unzip();
-    let measured = measure::measure(&rows, rounds)?;
-    let point = |(count, measured): (u64, &Measured)| {
+    let measured = measure::measure(&rows, &Plan { rounds, ..Plan::default() })?;
+    let point = |(count, Steadied { of: measured, .. }): (u64, &Steadied<Measured>)| {
         let row = measured.to_json()?;
         let limiter = row["receivers"].as_array().and_then(|all| all.last()).context("the limiter is measured")?;
         Ok(json!({
@@ -115,7 +116,7 @@ fn run_bare(wire: &Wire, case: &Case) -> Result<f64> {
 
 fn run_limiter(wire: &Wire, case: &Case) -> Result<f64> {
     let row = alone();
-    let mut kernel: Kernel = limiter(&row, u64::from(FRAMES), wire, case.first.len())?;
+    let mut kernel: Kernel = limiter(&row, u64::from(FRAMES), wire, case.first.len(), None)?;
     let mut generators = generators(wire, case)?;
     send(wire, &mut generators, row.before)?;
     let before = counts_of(&mut kernel, wire)?;

@@ -7,10 +7,12 @@ use anyhow::{Context as _, Result, ensure};
 use ratelimit_userspace::datapath::kernel::Generator;
 use serde_json::{Value, json};
 
+use super::connections::Connections;
 use super::peers;
 use super::receiver::{Kind, Receiver};
 use super::rows::{Floor, OTHERS_BEFORE, OTHERS_BITS, Row};
 use super::wire::{Family, Wire};
+use crate::steady::{Steadied, steadied, varied};
 
 /// How long one run is to take.
 const RUN_MIN: Duration = Duration::from_millis(200);
@@ -41,10 +43,24 @@ impl Wires {
     }
 }
 
+/// What is measured, how often, and beside whom.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// How often each row has its turn.
+    pub rounds: u32,
+    /// How often rows are measured again whose floor was not steady.
+    pub again_max: u32,
+    /// Receivers besides those that are always there.
+    pub outside: Vec<Kind>,
+}
+
 /// What a row came to.
+#[derive(Clone)]
 pub struct Measured {
     /// Which.
     pub row: Row,
+    /// Who received, whether it could be measured or not.
+    pub kinds: Vec<Kind>,
     /// Nanoseconds a packet, by receiver and round.
     pub ns: BTreeMap<Kind, Vec<f64>>,
     /// Frames in a run, by receiver.
@@ -54,33 +70,58 @@ pub struct Measured {
 }
 
 /// Measures the rows in so many rounds; each receiver is tried once before, and fails there if it does what it must not.
-pub fn measure(rows: &[Row], rounds: u32) -> Result<Vec<Measured>> {
+pub fn measure(rows: &[Row], plan: &Plan) -> Result<Vec<Steadied<Measured>>> {
     let wires = Wires::new()?;
     // A receiver is loaded anew and knows nothing; whoever sends goes on with the source that is next.
     let load = |row: &Row| wires.of(row).generator(0, &row.flood()).with_context(|| row.name.clone());
     let mut generators: Vec<Generator> = rows.iter().map(load).collect::<Result<_>>()?;
-    let mut all = Vec::new();
+    let mut tried = Vec::new();
     for (at, (row, generator)) in rows.iter().zip(&mut generators).enumerate() {
         eprintln!("flood: trying row {} of {}: {}", at + 1, rows.len(), row.name);
-        let mut measured =
-            Measured { row: row.clone(), ns: BTreeMap::new(), frames: BTreeMap::new(), passed: BTreeMap::new() };
-        for &kind in Kind::of(row).iter().filter(|&&kind| peers::obstacle(kind).is_none()) {
+        let (kinds, none) = (Kind::of(row, &plan.outside), BTreeMap::new());
+        let mut frames = BTreeMap::new();
+        for &kind in kinds.iter().filter(|&&kind| peers::obstacle(kind).is_none()) {
             let (ns, _) = run(kind, row, FRAMES_MIN, wires.of(row), generator)?;
-            measured.frames.insert(kind, frames_for(ns));
+            frames.insert(kind, frames_for(ns));
         }
-        all.push(measured);
+        tried.push(Measured { row: row.clone(), kinds, ns: none, frames, passed: BTreeMap::new() });
     }
+    let mut first = tried.clone();
+    let positions: Vec<usize> = (0..rows.len()).collect();
+    in_rounds(&mut first, &positions, &mut generators, &wires, plan.rounds)?;
+    steadied(first, plan.again_max, Measured::floor_varied, |unsteady, again| {
+        let names: Vec<&str> = unsteady.iter().map(|&at| rows[at].name.as_str()).collect();
+        eprintln!(
+            "flood: the floor was not steady, measured again ({again} of {}): {}",
+            plan.again_max,
+            names.join("; ")
+        );
+        let mut newer: Vec<Measured> = unsteady.iter().map(|&at| tried[at].clone()).collect();
+        in_rounds(&mut newer, unsteady, &mut generators, &wires, plan.rounds)?;
+        Ok(newer)
+    })
+}
+
+/// In each round every row has its turn, and in a row every receiver: `positions` are the rows' among the generators.
+fn in_rounds(
+    all: &mut [Measured],
+    positions: &[usize],
+    generators: &mut [Generator],
+    wires: &Wires,
+    rounds: u32,
+) -> Result<()> {
     for round in 1..=rounds {
-        for (at, (measured, generator)) in all.iter_mut().zip(&mut generators).enumerate() {
-            eprintln!("flood: round {round} of {rounds}, row {} of {}: {}", at + 1, rows.len(), measured.row.name);
+        for (number, (measured, &at)) in (1..).zip(all.iter_mut().zip(positions)) {
+            let (row, of) = (measured.row.clone(), positions.len());
+            eprintln!("flood: round {round} of {rounds}, row {number} of {of}: {}", row.name);
             for (&kind, &frames) in &measured.frames {
-                let (ns, passed) = run(kind, &measured.row, frames, wires.of(&measured.row), generator)?;
+                let (ns, passed) = run(kind, &row, frames, wires.of(&row), &mut generators[at])?;
                 measured.ns.entry(kind).or_default().push(ns);
                 measured.passed.insert(kind, passed);
             }
         }
     }
-    Ok(all)
+    Ok(())
 }
 
 /// As many as take about as long as a run is to take.
@@ -95,7 +136,13 @@ fn run(kind: Kind, row: &Row, frames: u32, wire: &Wire, generator: &mut Generato
     let context = || format!("{}, {}", row.name, kind.id());
     let before = kind.needs_before(row);
     let frames_in_all = u64::from(before) + u64::from(frames);
-    let mut receiver = Receiver::load(kind, row, frames_in_all, wire).with_context(context)?;
+    let mut open = Connections::of(row, wire).with_context(context)?;
+    let mut receiver = Receiver::load(kind, row, frames_in_all, wire, open.as_mut()).with_context(context)?;
+    let mut of_connections = match &open {
+        Some(open) => Some(wire.generator(0, &open.flood()?).with_context(context)?),
+        None => None,
+    };
+    let generator = of_connections.as_mut().unwrap_or(generator);
     let timed = (|| {
         if let Some(flood) = row.flood_of_others() {
             wire.send(&mut wire.generator(0, &flood)?, OTHERS_BEFORE << OTHERS_BITS)?;
@@ -109,12 +156,20 @@ fn run(kind: Kind, row: &Row, frames: u32, wire: &Wire, generator: &mut Generato
         receiver.check_edge(row, |frames| wire.send(generator, frames).map(|_| ()))?;
         Ok::<_, anyhow::Error>((run.ns(), counts.passed as f64 / run.sent as f64))
     })();
-    drop(receiver);
+    let ended = receiver.end();
     std::thread::sleep(SETTLE);
-    timed.with_context(context)
+    let timed = timed.with_context(context)?;
+    ended.with_context(context)?;
+    Ok(timed)
 }
 
 impl Measured {
+    /// By how much the least steady floor of its receivers varied between rounds.
+    fn floor_varied(&self) -> f64 {
+        let floors = self.frames.keys().filter_map(|kind| self.ns.get(&kind.floor(&self.row)));
+        floors.map(|floor| varied(floor)).fold(0.0, f64::max)
+    }
+
     /// As JSON: medians and extremes, the same above the bare program of the same round, and above the receiver's floor in it.
     pub fn to_json(&self) -> Result<Value> {
         let above = |ns: &[f64], floor: Kind| {
@@ -123,18 +178,26 @@ impl Measured {
             Ok(ns.iter().zip(floor_ns).map(|(ns, floor_ns)| ns - floor_ns).collect::<Vec<f64>>())
         };
         let mut receivers = Vec::new();
-        for &kind in Kind::of(&self.row) {
+        for &kind in &self.kinds {
             if let Some(missing) = peers::obstacle(kind) {
                 receivers.push(json!({ "id": kind.id(), "missing": missing }));
                 continue;
             }
             let ns = self.ns.get(&kind).with_context(|| format!("{} is measured", kind.id()))?;
+            let above_bare = above(ns, Kind::Bare)?;
+            let mut above_floor = above(ns, kind.floor(&self.row))?;
+            if matches!((kind, self.row.floor), (Kind::Outside(_), Floor::Own)) {
+                // What it drops costs it no drop behind it.
+                let passed = self.passed[&kind];
+                above_floor =
+                    above_floor.iter().zip(&above_bare).map(|(own, bare)| bare + (own - bare) * passed).collect();
+            }
             receivers.push(json!({
                 "id": kind.id(),
                 "frames": self.frames[&kind],
                 "ns": spread(ns),
-                "above_bare_ns": spread(&above(ns, Kind::Bare)?),
-                "above_floor_ns": spread(&above(ns, kind.floor(&self.row))?),
+                "above_bare_ns": spread(&above_bare),
+                "above_floor_ns": spread(&above_floor),
                 "passed": self.passed[&kind],
             }));
         }

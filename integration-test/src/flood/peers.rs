@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use netlab::Namespace;
 use serde_json::Value;
 
+use super::outside::Outside;
 use super::receiver::{Counts, Kind};
 use super::rows::{PORT, Packet, Row};
 use super::wire::{Family, RECEIVING};
@@ -19,6 +20,7 @@ const ELEMENTS_MAX: u32 = 1 << 20;
 pub fn obstacle(kind: Kind) -> Option<String> {
     let (program, package) = match kind {
         Kind::Bare | Kind::Limiter => return None,
+        Kind::Outside(_) => return Outside::obstacle(),
         Kind::NftDrop | Kind::NftMeter => ("nft", "nftables"),
         Kind::IptablesDrop | Kind::Hashlimit => ("iptables", "iptables"),
     };
@@ -29,7 +31,9 @@ pub fn obstacle(kind: Kind) -> Option<String> {
 /// What a program calls itself.
 pub fn version(kind: Kind) -> Option<String> {
     let program = match kind {
-        Kind::Bare | Kind::Limiter | Kind::NftDrop | Kind::IptablesDrop => return None,
+        Kind::Bare | Kind::Limiter | Kind::NftDrop | Kind::IptablesDrop | Kind::Outside(_) => {
+            return None;
+        }
         Kind::NftMeter => "nft",
         Kind::Hashlimit => "iptables",
     };
@@ -44,10 +48,11 @@ const BEHIND: &str = "table netdev behind {
 }";
 
 /// Tables of nftables in a namespace, taken out on drop.
-struct Tables<'a>(&'a Namespace);
+pub struct Tables<'a>(&'a Namespace);
 
 impl<'a> Tables<'a> {
-    fn load(namespace: &'a Namespace, before: &str) -> Result<Self> {
+    /// Loads the last chain, and these tables before it.
+    pub fn load(namespace: &'a Namespace, before: &str) -> Result<Self> {
         let script = format!("{before}\n{BEHIND}\n").replace("INTERFACE", RECEIVING[0]);
         let tables = Self(namespace);
         feed(namespace.command("nft").args(["-f", "-"]), &script)?;
@@ -55,7 +60,7 @@ impl<'a> Tables<'a> {
     }
 
     /// Packets that came to the last chain.
-    fn behind(&self) -> Result<u64> {
+    pub fn behind(&self) -> Result<u64> {
         let output = self.0.run(&["nft", "-j", "list", "chain", "netdev", "behind", "ingress"])?;
         ensure!(output.status.success(), "nft list chain: {}", output.stderr.trim());
         let listed: Value = serde_json::from_str(&output.stdout).context("read what nft lists")?;
@@ -218,7 +223,8 @@ fn protocol(row: &Row) -> &'static str {
     }
 }
 
-fn feed(command: &mut Command, text: &str) -> Result<()> {
+/// Has a command read this, which must succeed.
+pub fn feed(command: &mut Command, text: &str) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("start {name}"))?;

@@ -33,7 +33,7 @@ pub fn measure(rounds: u32) -> Result<Value> {
     for (name, amount) in CASES {
         let (mut alone_ns, mut beside_ns, mut more_percent, mut took_ms) = (vec![], vec![], vec![], vec![]);
         let many = Row { amount, ..with_all_sources() };
-        let mut kernel = limiter(&many, 0, &wire, 1)?;
+        let mut kernel = limiter(&many, 0, &wire, 1, None)?;
         wire.send(&mut wire.generator(0, &many.flood())?, many.before)?;
         let one = Row { sources: in_turn("198.51.100.7", 0), ..many.clone() };
         let mut generator = wire.generator(0, &one.flood())?;

@@ -8,12 +8,16 @@ use ratelimit_userspace::config::XdpModeChoice;
 use ratelimit_userspace::datapath::kernel::{Bare, Clock, Kernel, Options, Passed};
 use ratelimit_userspace::datapath::{Datapath as _, XdpMode};
 
+use super::connections::Connections;
+use super::outside::{Outside, Running};
 use super::peers::{Hashlimit, IptablesDrop, NftDrop, NftMeter};
 use super::rows::{Beside, Expected, Floor, OTHERS_BITS, Row};
 use super::wire::{RECEIVING, Wire};
 
 /// Of a peer's packets so many may have another verdict than the limiter's: its bucket refills while it runs. One in:
 const OFF_MAX: u64 = 100;
+/// Of data that begins nothing the guard counts one segment in 16 KB: of those with 1400 bytes, fewer than one in so many.
+const GUARDED_SHARE: u64 = 8;
 /// Of packets of new sources beyond the budget so many may pass: a second's worth at once, and more while they come. One in:
 const BUDGET_SHARE_MAX: u64 = 10;
 
@@ -32,15 +36,17 @@ pub enum Kind {
     IptablesDrop,
     /// iptables, with a limit for each source.
     Hashlimit,
+    /// What whoever measures has given a command for.
+    Outside(&'static Outside),
 }
 
 impl Kind {
-    /// All, in the order that they have their turns in.
+    /// All that are always there, in the order that they have their turns in.
     pub const ALL: [Self; 6] =
         [Self::Bare, Self::Limiter, Self::NftDrop, Self::NftMeter, Self::IptablesDrop, Self::Hashlimit];
 
     /// Its name in JSON.
-    pub const fn id(self) -> &'static str {
+    pub fn id(self) -> &'static str {
         match self {
             Self::Bare => "bare",
             Self::Limiter => "limiter",
@@ -48,6 +54,7 @@ impl Kind {
             Self::NftMeter => "nft_meter",
             Self::IptablesDrop => "iptables_drop",
             Self::Hashlimit => "hashlimit",
+            Self::Outside(outside) => outside.name.as_str(),
         }
     }
 
@@ -55,7 +62,8 @@ impl Kind {
     pub const fn own_floor(self) -> Self {
         match self {
             Self::Bare | Self::Limiter => Self::Bare,
-            Self::NftDrop | Self::NftMeter => Self::NftDrop,
+            // What it passes comes to nft.
+            Self::NftDrop | Self::NftMeter | Self::Outside(_) => Self::NftDrop,
             Self::IptablesDrop | Self::Hashlimit => Self::IptablesDrop,
         }
     }
@@ -73,15 +81,15 @@ impl Kind {
         match self {
             Self::Bare | Self::NftDrop | Self::IptablesDrop => 0,
             Self::Limiter => row.before.min(2 * row.max_sources),
-            Self::NftMeter | Self::Hashlimit => row.before,
+            Self::NftMeter | Self::Hashlimit | Self::Outside(_) => row.before,
         }
     }
 
-    /// Those that a row is measured with.
-    pub fn of(row: &Row) -> &'static [Self] {
+    /// Those that a row is measured with, where there are these besides.
+    pub fn of(row: &Row, outside: &[Self]) -> Vec<Self> {
         match row.beside {
-            Beside::Peers => &Self::ALL,
-            Beside::Bare => &Self::ALL[..2],
+            Beside::Peers => [&Self::ALL, outside].concat(),
+            Beside::Bare => Self::ALL[..2].to_vec(),
         }
     }
 }
@@ -95,6 +103,8 @@ pub struct Counts {
     pub within: u64,
     /// Dropped as new ones in a flood of new ones.
     pub new_dropped: u64,
+    /// Nothing to any limit.
+    pub not_counted: u64,
     /// Packets of new sources that passed without being looked at.
     pub not_admitted: u64,
     /// Anything else.
@@ -109,6 +119,7 @@ impl Counts {
             over: self.over - before.over,
             within: self.within - before.within,
             new_dropped: self.new_dropped - before.new_dropped,
+            not_counted: self.not_counted - before.not_counted,
             not_admitted: self.not_admitted - before.not_admitted,
             other: self.other - before.other,
             passed: self.passed - before.passed,
@@ -129,11 +140,22 @@ enum Loaded<'a> {
     NftMeter(NftMeter<'a>),
     IptablesDrop(IptablesDrop<'a>),
     Hashlimit(Hashlimit<'a>),
+    Outside(Running<'a>),
 }
 
 impl<'a> Receiver<'a> {
-    /// Loads one, for a row of so many frames in all.
-    pub fn load(kind: Kind, row: &Row, frames: u64, wire: &'a Wire) -> Result<Self> {
+    /// Loads one, for a row of so many frames in all; on the row's open connections, if it has any, everything is said that comes
+    /// before.
+    pub fn load(kind: Kind, row: &Row, frames: u64, wire: &'a Wire, open: Option<&mut Connections>) -> Result<Self> {
+        let open = match (kind, open) {
+            // It judges what clients say.
+            (Kind::Limiter, open) => open,
+            (_, Some(open)) => {
+                open.play(None)?;
+                None
+            }
+            (_, None) => None,
+        };
         let amount = row.packets_an_hour(frames);
         let loaded = match kind {
             Kind::Bare => Loaded::Bare(wire.receiver.inside(|| {
@@ -141,10 +163,11 @@ impl<'a> Receiver<'a> {
                 bare.attach(RECEIVING[0])?;
                 Ok(bare)
             })?),
-            Kind::Limiter => Loaded::Limiter(Box::new(limiter(row, frames, wire, 1)?)),
+            Kind::Limiter => Loaded::Limiter(Box::new(limiter(row, frames, wire, 1, open)?)),
             Kind::NftDrop => Loaded::NftDrop(NftDrop::load(&wire.receiver)?),
             Kind::NftMeter => Loaded::NftMeter(NftMeter::load(&wire.receiver, row, amount)?),
             Kind::IptablesDrop => Loaded::IptablesDrop(IptablesDrop::load(&wire.receiver, row)?),
+            Kind::Outside(outside) => Loaded::Outside(Running::start(outside, &wire.receiver)?),
             Kind::Hashlimit => Loaded::Hashlimit(Hashlimit::load(&wire.receiver, row, amount)?),
         };
         Ok(Self { wire, loaded })
@@ -161,6 +184,11 @@ impl<'a> Receiver<'a> {
                 let over = self.wire.received(1)?.saturating_sub(within);
                 Ok(Counts { over, within, passed: within, ..Counts::default() })
             }
+            Loaded::Outside(running) => {
+                let within = running.passed()?;
+                let over = self.wire.received(1)?.saturating_sub(within);
+                Ok(Counts { over, within, passed: within, ..Counts::default() })
+            }
             Loaded::IptablesDrop(iptables) => Ok(Counts { over: iptables.dropped()?, ..Counts::default() }),
             Loaded::Hashlimit(hashlimit) => hashlimit.counts(),
         }
@@ -169,7 +197,7 @@ impl<'a> Receiver<'a> {
     /// Fails where something else became of `sent` frames than the row says.
     pub fn check(&mut self, row: &Row, before: Counts, sent: u64) -> Result<Counts> {
         let counts = self.counts()?.since(before);
-        let Counts { over, within, new_dropped, not_admitted, other, passed } = counts;
+        let Counts { over, within, new_dropped, not_counted, not_admitted, other, passed } = counts;
         let is_right = match &self.loaded {
             // Over IPv6 some come that nobody sent.
             Loaded::Bare(_) | Loaded::NftDrop(_) | Loaded::IptablesDrop(_) => over >= sent && passed == 0,
@@ -178,6 +206,7 @@ impl<'a> Receiver<'a> {
                 let is_judged = match row.expected {
                     Expected::Over => over == sent,
                     Expected::Within => within == sent,
+                    Expected::NotCounted => not_counted + within == sent && within <= sent / GUARDED_SHARE,
                     Expected::New => over == 0 && within + new_dropped + not_admitted == sent,
                     Expected::NewOverBudget => {
                         over == 0
@@ -191,14 +220,20 @@ impl<'a> Receiver<'a> {
             Loaded::NftMeter(_) => {
                 let off = match row.expected {
                     Expected::Over => within,
-                    Expected::Within | Expected::New | Expected::NewOverBudget | Expected::HalfNew => over,
+                    Expected::Within
+                    | Expected::NotCounted
+                    | Expected::New
+                    | Expected::NewOverBudget
+                    | Expected::HalfNew => over,
                 };
                 over + within >= sent && off <= sent / OFF_MAX
             }
+            // What it is to do is for its command to say.
+            Loaded::Outside(_) => over + within >= sent,
             // What finds its table full is dropped before any rule counts it.
             Loaded::Hashlimit(_) => match row.expected {
                 Expected::Over => over + within == sent && within <= sent / OFF_MAX,
-                Expected::Within => over + within == sent && over <= sent / OFF_MAX,
+                Expected::Within | Expected::NotCounted => over + within == sent && over <= sent / OFF_MAX,
                 Expected::New | Expected::NewOverBudget | Expected::HalfNew => {
                     over + within <= sent && over <= sent / OFF_MAX
                 }
@@ -206,6 +241,19 @@ impl<'a> Receiver<'a> {
         };
         ensure!(is_right, "of {sent} frames {counts:?}, which is not `{:?}`", row.expected);
         Ok(counts)
+    }
+
+    /// Takes it away.
+    pub fn end(self) -> Result<()> {
+        match self.loaded {
+            Loaded::Outside(running) => running.end(),
+            Loaded::Bare(_)
+            | Loaded::Limiter(_)
+            | Loaded::NftDrop(_)
+            | Loaded::NftMeter(_)
+            | Loaded::IptablesDrop(_)
+            | Loaded::Hashlimit(_) => Ok(()),
+        }
     }
 
     /// Fails where a well-behaved source that has sent all that it may can send one more, or could have sent less: `send` sends
@@ -226,8 +274,8 @@ impl<'a> Receiver<'a> {
     }
 }
 
-/// The real program, attached to the receiving ends of so many pairs.
-pub fn limiter(row: &Row, frames: u64, wire: &Wire, pairs: usize) -> Result<Kernel> {
+/// The real program, attached to the receiving ends of so many pairs, once everything was said on these connections that comes before.
+pub fn limiter(row: &Row, frames: u64, wire: &Wire, pairs: usize, open: Option<&mut Connections>) -> Result<Kernel> {
     wire.receiver.inside(|| {
         let policy = row.policy(frames);
         let mut kernel = Kernel::load(&Options {
@@ -244,6 +292,9 @@ pub fn limiter(row: &Row, frames: u64, wire: &Wire, pairs: usize) -> Result<Kern
             insertions_max: if row.is_forged() { BUDGET } else { BUDGET_ANY },
         })?;
         kernel.apply(&policy)?;
+        if let Some(open) = open {
+            open.play(Some(&mut kernel))?;
+        }
         for interface in &RECEIVING[..pairs] {
             let mode = kernel.attach(interface)?;
             ensure!(mode == XdpMode::Native, "attached to {interface} in {} mode", mode.label());
@@ -265,9 +316,9 @@ pub fn counts_of(kernel: &mut Kernel, wire: &Wire) -> Result<Counts> {
             Reason::WithinLimit => &mut counts.within,
             Reason::NewSourceBudget => &mut counts.new_dropped,
             Reason::NotAdmitted => &mut counts.not_admitted,
+            Reason::NotCounted => &mut counts.not_counted,
             Reason::NotIp
             | Reason::NotProtected
-            | Reason::NotCounted
             | Reason::Exempt
             | Reason::DryRun
             | Reason::Malformed

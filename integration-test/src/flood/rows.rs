@@ -7,7 +7,9 @@ use ratelimit_common::time::SECOND_NS;
 use ratelimit_userspace::datapath::kernel::{Flood, Order, Sources};
 use ratelimit_userspace::desired::{Access, NewSources, Policy, Ports, Rule, WindowForm, slot};
 
-use super::wire::Family;
+use super::connections::Open;
+use super::wire::{CLIENT, Family};
+use crate::cost::conversations::{GET, asked_in_the_clear, asked_under_tls, body, record, uploading_in_the_clear};
 use crate::frames::flag::{ACK, PSH, SYN};
 use crate::frames::proto::{TCP, UDP};
 use crate::frames::{IPV4, IPV6, frame, padded, tcp, tcp_with, udp, v4, v6};
@@ -17,6 +19,8 @@ use crate::program::limit_over;
 pub const PORT: u16 = 80;
 /// The well-behaved ones of a mixed flood: two to the power of this.
 pub const OTHERS_BITS: u8 = 6;
+/// Open connections of a row: two to the power of this.
+const OPEN_BITS: u8 = 6;
 /// Packets of each of them before the flood, by which they are known.
 pub const OTHERS_BEFORE: u32 = 64;
 /// Sources that the limiter remembers unless a row says otherwise: its default.
@@ -53,6 +57,8 @@ pub enum Expected {
     Over,
     /// All are within the limit.
     Within,
+    /// No limit counts them: all pass. Of data the guard counts a segment in 16 KB.
+    NotCounted,
     /// All are of sources that were not seen yet, so none is over the limit.
     New,
     /// The same, and the rule drops what is beyond its budget of new sources: nearly all.
@@ -94,6 +100,10 @@ pub struct Row {
     pub others: Option<Sources>,
     /// The limit.
     pub amount: Amount,
+    /// What it counts.
+    pub unit: Unit,
+    /// Whether all of it is of open connections; then the packets and sources say nothing.
+    pub open: Option<Open>,
     /// What must become of it.
     pub expected: Expected,
     /// How many new sources the limiter's rule passes, if it says so. No other limiter has that.
@@ -165,8 +175,8 @@ impl Row {
             let port = if is_last { PORT } else { 1000 + u16::try_from(at).expect("at most 64 rules") };
             let (name, bucket_ns) = (format!("rule-{at}"), 600 * SECOND_NS);
             let amount = self.packets_an_hour(frames);
-            let mut limit = limit_over(amount, Unit::Packets, WindowForm::Strict, self.buckets, bucket_ns);
-            limit.slot = slot(&name, Unit::Packets, bucket_ns);
+            let mut limit = limit_over(amount, self.unit, WindowForm::Strict, self.buckets, bucket_ns);
+            limit.slot = slot(&name, self.unit, bucket_ns);
             let ports = vec![(port, port)];
             let ports = Ports { tcp: ports.clone(), udp: ports, other_protocols: false };
             Rule { new_sources: self.new_sources, ..Rule::new(name, ports, vec![limit]) }
@@ -237,6 +247,8 @@ pub fn one_source() -> Row {
         sources: in_turn(ONE, 0),
         others: None,
         amount: Amount::Of(1000),
+        unit: Unit::Packets,
+        open: None,
         expected: Expected::Over,
         new_sources: None,
         rules: 1,
@@ -249,8 +261,60 @@ pub fn one_source() -> Row {
     }
 }
 
-/// Those of the first table.
+/// Those of the first tables.
 pub fn all() -> Vec<Row> {
+    [of_sources(), of_open_connections()].concat()
+}
+
+/// What clients send on connections that are open, in the default unit: one client's connections.
+fn of_open_connections() -> Vec<Row> {
+    let requests = |id, name: &str, amount, expected, open| Row {
+        id,
+        name: name.into(),
+        sources: in_turn(CLIENT, 0),
+        amount,
+        unit: Unit::Requests,
+        open: Some(open),
+        expected,
+        beside: Beside::Bare,
+        ..one_source()
+    };
+    let open = |before, data, goes_on| Open { bits: OPEN_BITS, before, data, goes_on };
+    // The one request of each that is said before is admitted, and no other.
+    let spent = Amount::Of(1 << OPEN_BITS);
+    vec![
+        requests(
+            "open_data",
+            "data segments of 64 open connections, requests counted",
+            Amount::Plenty,
+            Expected::NotCounted,
+            open(uploading_in_the_clear(), body(1400), true),
+        ),
+        requests(
+            "open_acks",
+            "acknowledgements of 64 open connections, requests counted",
+            Amount::Plenty,
+            Expected::NotCounted,
+            open(asked_in_the_clear(), Vec::new(), false),
+        ),
+        requests(
+            "open_requests",
+            "requests over the limit on 64 open connections, in the clear",
+            spent,
+            Expected::Over,
+            open(asked_in_the_clear(), GET.to_vec(), false),
+        ),
+        requests(
+            "open_requests_tls",
+            "requests over the limit on 64 open connections, under TLS",
+            spent,
+            Expected::Over,
+            open(asked_under_tls(), record(120), false),
+        ),
+    ]
+}
+
+fn of_sources() -> Vec<Row> {
     let row = |id, name: &str| Row { id, name: name.into(), ..one_source() };
     // Fills every table: those of the others have room for 1 << 20 sources.
     let forged_before = 17 << 16;
@@ -376,7 +440,8 @@ mod tests {
 
     #[test]
     fn what_comes_before_has_every_source_of_a_row_over_its_limit() {
-        for row in all().iter().filter(|row| row.expected == Expected::Over && row.sources.order == Order::InTurn) {
+        let of_packets = |row: &&Row| row.expected == Expected::Over && row.sources.order == Order::InTurn;
+        for row in of_sources().iter().filter(of_packets) {
             let Amount::Of(amount) = row.amount else { panic!("{} has no limit to be over", row.name) };
             let sources = if row.family() == Family::V6 { 1 } else { 1 << row.sources.bits };
             assert!(u64::from(row.before) >= sources * (amount + 1), "{}", row.name);

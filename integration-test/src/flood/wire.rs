@@ -14,6 +14,10 @@ use super::stopwatch::Stopwatch;
 /// The receiver's ends, by pair.
 pub const RECEIVING: [&str; 2] = ["s0", "s1"];
 const SENDING: [&str; 2] = ["c0", "c1"];
+/// The sender's and the receiver's IPv4 addresses on the first pair.
+pub const CLIENT: &str = "192.0.2.2";
+/// Likewise.
+pub const SERVER: &str = "192.0.2.1";
 const ADDRESSES: [[[&str; 2]; 2]; 2] = [
     [["192.0.2.2/24", "2001:db8::2/64"], ["192.0.2.1/24", "2001:db8::1/64"]],
     [["203.0.113.2/24", "2001:db8:113::2/64"], ["203.0.113.1/24", "2001:db8:113::1/64"]],
@@ -34,7 +38,8 @@ pub enum Family {
 
 /// Two namespaces and the pairs between them, removed on drop.
 pub struct Wire {
-    sender: Namespace,
+    /// Where the generators and the clients are.
+    pub sender: Namespace,
     /// Where the receivers are.
     pub receiver: Namespace,
     family: Family,
@@ -179,6 +184,11 @@ fn cpus() -> Result<Vec<usize>> {
 /// Has this thread stay on the CPU that sends last, and so not at all where one pair sends and there are two CPUs.
 pub fn on_the_first_cpu() -> Result<()> {
     pin(*cpus()?.first().context("there is a CPU")?)
+}
+
+/// Has this thread, and whatever it starts from now on, stay on the CPU that sends first.
+pub fn on_the_last_cpu() -> Result<()> {
+    pin(*cpus()?.last().context("there is a CPU")?)
 }
 
 fn pin(cpu: usize) -> Result<()> {

@@ -1,6 +1,6 @@
 //! What the costs are to be, and whether they are.
 
-use super::measured::{Flood, Floods, Growth, Reading, Readings, Report, Row};
+use super::measured::{Flood, Floods, Growth, Reading, Readings, Report, Row, Server, Servers};
 
 /// What a packet of a source over its limit may cost above the empty program when the program runs alone, where the rule has one
 /// limit and nothing else is asked of the row.
@@ -21,6 +21,8 @@ const PROGRAM_GOALS: [(&str, f64); 13] = [
     ("over the limit: IPv6 /128", 60.0),
     ("admitted", 150.0),
 ];
+/// How many percent of the requests that a server answers behind a bare `XDP_PASS` it answers behind the limiter, at least.
+pub(super) const ANSWERED_PERCENT_MIN: f64 = 97.0;
 /// By how much a packet may cost more while all windows are read.
 pub(super) const READING_MORE_PERCENT_MAX: f64 = 5.0;
 /// How long it may take to read a million windows.
@@ -118,6 +120,11 @@ pub(super) fn of_program(row: &Row) -> Option<(f64, bool)> {
     own.or(of_refusals).map(|most| (most, row.above_bare_ns.median <= most))
 }
 
+/// Whether a server answers nearly as many requests behind the limiter as behind a bare `XDP_PASS`.
+pub(super) fn is_nearly_as_fast(row: &Server) -> bool {
+    row.of("limiter").is_some_and(|(_, percent)| percent.median >= ANSWERED_PERCENT_MIN)
+}
+
 /// Whether packets are not held up by who reads all windows.
 pub(super) fn is_undisturbed(case: &Reading) -> bool {
     case.more_percent.median <= READING_MORE_PERCENT_MAX
@@ -147,6 +154,16 @@ pub(super) fn missed(report: &Report) -> Vec<String> {
             }
         }
     }
+    match &report.servers {
+        Some(Servers::Measured { rows, .. }) => {
+            for row in rows.iter().filter(|row| !is_nearly_as_fast(row)) {
+                let percent = row.of("limiter").map_or(0.0, |(_, percent)| percent.median);
+                missed.push(format!("{}: {percent:.1} % of a bare XDP_PASS, not {ANSWERED_PERCENT_MIN} %", row.name));
+            }
+        }
+        Some(Servers::Missing { missing: why }) => missed.push(format!("whole servers: {why}")),
+        None => {}
+    }
     if let Some(floods) = &report.floods {
         for row in &floods.rows {
             let outcomes = of(row, floods).into_iter().filter(|outcome| !outcome.is_met);
@@ -160,7 +177,7 @@ pub(super) fn missed(report: &Report) -> Vec<String> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::measured::{self, Cost, Cpus, Floor, Receiver, Row, Spread, flood};
+    use super::super::measured::{self, Cost, Cpus, Floor, Receiver, Row, Spread, Steadiness, flood};
     use super::*;
 
     fn floods(rows: Vec<Flood>) -> Floods {
@@ -257,6 +274,25 @@ mod tests {
     }
 
     #[test]
+    fn a_server_is_to_answer_97_percent_of_what_it_answers_behind_a_bare_pass() {
+        let spread = |median| Spread { median, min: median, max: median };
+        let missed_with = |percent| {
+            let outcome =
+                measured::AnswersOutcome::Measured { answered: spread(9.0), percent_of_pass: spread(percent) };
+            let receivers = vec![measured::Answering { id: "limiter".into(), outcome }];
+            let name = "wrk".to_owned();
+            let row = Server { id: name.clone(), name, receivers, steadiness: Steadiness::default() };
+            let (connections, seconds) = ("16".to_owned(), "2".to_owned());
+            let servers = Servers::Measured { rounds: 9, connections, seconds, rows: vec![row] };
+            missed(&Report { servers: Some(servers), ..Report::default() })
+        };
+        assert_eq!(missed_with(97.0), [""; 0]);
+        assert_eq!(missed_with(96.94), ["wrk: 96.9 % of a bare XDP_PASS, not 97 %"]);
+        let none = Servers::Missing { missing: "there is no wrk".into() };
+        assert_eq!(missed(&Report { servers: Some(none), ..Report::default() }), ["whole servers: there is no wrk"]);
+    }
+
+    #[test]
     fn every_goal_is_of_a_row_that_is_measured() {
         let rows = include_str!("../../../integration-test/src/flood/rows.rs");
         let alone = include_str!("../../../integration-test/src/cost/rows.rs");
@@ -272,7 +308,14 @@ mod tests {
     fn alone_a_row_is_asked_its_own_goal_and_refusing_by_one_limit_the_common_one() {
         let missed_of = |name: &str, verdict: &str, limits, median| {
             let spread = Spread { median, min: median, max: median };
-            let row = Row { name: name.into(), verdict: verdict.into(), limits, ns: spread, above_bare_ns: spread };
+            let row = Row {
+                name: name.into(),
+                verdict: verdict.into(),
+                limits,
+                ns: spread,
+                above_bare_ns: spread,
+                steadiness: Steadiness::default(),
+            };
             let program = Cost {
                 kernel: String::new(),
                 processor: String::new(),

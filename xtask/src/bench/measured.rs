@@ -13,6 +13,8 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) floods: Option<Floods>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) servers: Option<Servers>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) growth: Option<Growth>,
 }
 
@@ -41,6 +43,16 @@ pub(super) struct Row {
     pub(super) limits: usize,
     pub(super) ns: Spread,
     pub(super) above_bare_ns: Spread,
+    #[serde(flatten)]
+    pub(super) steadiness: Steadiness,
+}
+
+/// By how much a row's floor varied between rounds, as a share of its median, and how often it was measured again for that.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Steadiness {
+    pub(super) floor_varied: f64,
+    pub(super) measured_again: u32,
 }
 
 /// Median, least and most.
@@ -74,6 +86,8 @@ pub(super) struct Flood {
     /// Share of its packets that the limiter passed, whatever it counted them as.
     pub(super) limiter_passed: f64,
     pub(super) receivers: Vec<Receiver>,
+    #[serde(flatten)]
+    pub(super) steadiness: Steadiness,
 }
 
 /// What the costs of a row are counted from.
@@ -132,11 +146,76 @@ impl Flood {
         }
     }
 
+    /// Share of its packets that one of the receivers passed.
+    pub(super) fn passed(&self, id: &str) -> Option<f64> {
+        match self.receivers.iter().find(|receiver| receiver.id == id)?.outcome {
+            Outcome::Measured { passed, .. } => passed,
+            Outcome::Missing { .. } => None,
+        }
+    }
+
     /// Why a receiver was not measured; nothing where it was, and where nobody says.
     pub(super) fn missing(&self, id: &str) -> Option<&str> {
         match &self.receivers.iter().find(|receiver| receiver.id == id)?.outcome {
             Outcome::Measured { .. } => None,
             Outcome::Missing { missing } => Some(missing),
+        }
+    }
+}
+
+/// Whole servers, with one thing or another before them.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Servers {
+    Measured {
+        rounds: u32,
+        /// Connections that the client has open, and seconds of a run.
+        connections: String,
+        seconds: String,
+        rows: Vec<Server>,
+    },
+    Missing {
+        missing: String,
+    },
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Server {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) receivers: Vec<Answering>,
+    #[serde(flatten)]
+    pub(super) steadiness: Steadiness,
+}
+
+/// What is before a server.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Answering {
+    pub(super) id: String,
+    #[serde(flatten)]
+    pub(super) outcome: AnswersOutcome,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum AnswersOutcome {
+    Measured {
+        /// Requests in a second.
+        answered: Spread,
+        /// The same, of what is answered behind a bare `XDP_PASS` in the same round.
+        percent_of_pass: Spread,
+    },
+    Missing {
+        missing: String,
+    },
+}
+
+impl Server {
+    /// Requests in a second with this before it, and which share of those behind a bare `XDP_PASS`, in percent.
+    pub(super) fn of(&self, id: &str) -> Option<(Spread, Spread)> {
+        match self.receivers.iter().find(|receiver| receiver.id == id)?.outcome {
+            AnswersOutcome::Measured { answered, percent_of_pass } => Some((answered, percent_of_pass)),
+            AnswersOutcome::Missing { .. } => None,
         }
     }
 }
@@ -213,5 +292,7 @@ pub(super) fn flood(id: &str, above: &[(&str, f64)]) -> Flood {
         },
     });
     let floor = Floor::Bare;
-    Flood { id: id.to_owned(), name: id.to_owned(), floor, limiter_passed: 0.0, receivers: receivers.collect() }
+    let steadiness = Steadiness::default();
+    let (id, name) = (id.to_owned(), id.to_owned());
+    Flood { id, name, floor, limiter_passed: 0.0, receivers: receivers.collect(), steadiness }
 }

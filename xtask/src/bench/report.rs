@@ -6,8 +6,12 @@ use std::fs;
 use anyhow::{Context, Result};
 
 use super::goals::{self, OVER_LIMIT_NS_MAX};
-use super::measured::{Cost, Cpus, Flood, Floods, Floor, Growth, Readings, Report, Row, Spread};
+use super::measured::{
+    AnswersOutcome, Cost, Cpus, Flood, Floods, Floor, Growth, Readings, Report, Row, Server, Servers, Spread,
+    Steadiness,
+};
 use super::plot::{self, Group};
+use super::receivers;
 use crate::{markdown, workspace};
 
 const DOCUMENT: &str = "docs/PERFORMANCE.md";
@@ -25,7 +29,14 @@ const SERIES: [(&str, &str); 3] = [
 pub(super) fn tables(report: &Report) -> String {
     let mut text = String::new();
     if let Some(floods) = &report.floods {
-        write!(text, "{}\n{}\n{}\n", floods_table(floods), passing_table(floods), goals_table(floods)).ok();
+        for part in [floods_table(floods), passing_table(floods), others_table(floods), goals_table(floods)] {
+            if !part.is_empty() {
+                writeln!(text, "{part}").ok();
+            }
+        }
+    }
+    if let Some(servers) = &report.servers {
+        writeln!(text, "{}", servers_table(servers)).ok();
     }
     if let Some(growth) = &report.growth {
         writeln!(text, "{}", growth_tables(growth)).ok();
@@ -33,7 +44,30 @@ pub(super) fn tables(report: &Report) -> String {
     if let Some(program) = &report.program {
         text.push_str(&program_table(program));
     }
+    text.push_str(&unsteady(report));
     text
+}
+
+/// Which rows were measured again, and of which the floor was not steady even so; nothing where there are none.
+fn unsteady(report: &Report) -> String {
+    let floods = report.floods.iter().flat_map(|floods| &floods.rows).map(|row| (&row.name, row.steadiness));
+    let alone = report.program.iter().flat_map(|program| &program.rows).map(|row| (&row.name, row.steadiness));
+    let servers = report.servers.iter().flat_map(|servers| match servers {
+        Servers::Measured { rows, .. } => rows.as_slice(),
+        Servers::Missing { .. } => &[],
+    });
+    let servers = servers.map(|row| (&row.name, row.steadiness));
+    let again = floods.chain(alone).chain(servers).filter(|(_, steadiness)| steadiness.measured_again > 0);
+    let lines: Vec<String> = again
+        .map(|(name, Steadiness { floor_varied, measured_again })| {
+            let times = if measured_again == 1 { "once" } else { "twice" };
+            format!("- {name}: {times}; in what is shown the floor varied by {:.0} %\n", floor_varied * 100.0)
+        })
+        .collect();
+    if lines.is_empty() {
+        return String::new();
+    }
+    format!("\nMeasured again, as the floor varied by more than a fifth between rounds:\n\n{}", lines.concat())
 }
 
 /// What was written last.
@@ -80,6 +114,10 @@ fn document(report: &Report) -> String {
         )
         .ok();
     }
+    if let Some(servers) = &report.servers {
+        let explained = include_str!("report/servers.md");
+        write!(text, "\n## Whole servers\n\n{}\n{explained}", servers_table(servers)).ok();
+    }
     if let Some(growth) = &report.growth {
         text.push_str("\n## Growth\n\n");
         for (series, title) in SERIES {
@@ -96,7 +134,8 @@ fn document(report: &Report) -> String {
         )
         .ok();
     }
-    text + include_str!("report/tried.md")
+    text.push_str(&unsteady(report));
+    text + include_str!("report/repeat.md") + include_str!("report/tried.md")
 }
 
 /// A row for each flood that is counted from the bare program, a column for each receiver: ns a packet, of which above bare, and how
@@ -113,7 +152,7 @@ fn floods_table(floods: &Floods) -> String {
         let peers = ["nft_drop", "nft_meter", "hashlimit"].map(beside);
         [vec![row.name.clone(), ns("bare"), ns("limiter"), above, passed(row)], peers.to_vec()].concat()
     };
-    markdown::table(&head, &rows_from(floods, Floor::Bare).map(cells).collect::<Vec<_>>())
+    table_of(&head, rows_from(floods, Floor::Bare).map(cells).collect())
 }
 
 /// The rows where what passes is dropped right behind the receiver: each receiver's cost above that drop alone.
@@ -140,7 +179,60 @@ fn passing_table(floods: &Floods) -> String {
             above("hashlimit"),
         ]
     };
-    markdown::table(&head, &rows_from(floods, Floor::Own).map(cells).collect::<Vec<_>>())
+    table_of(&head, rows_from(floods, Floor::Own).map(cells).collect())
+}
+
+/// What other programs cost above the floor of each row, and what they passed; nothing where there are none.
+fn others_table(floods: &Floods) -> String {
+    let mut others: Vec<&str> = Vec::new();
+    for receiver in floods.rows.iter().flat_map(|row| &row.receivers) {
+        if receivers::is_other(&receiver.id) && !others.contains(&receiver.id.as_str()) {
+            others.push(&receiver.id);
+        }
+    }
+    if others.is_empty() {
+        return String::new();
+    }
+    let head = others.iter().flat_map(|id| [format!("{id}, ns above the floor"), format!("passed by {id}")]);
+    let head: Vec<String> = ["traffic".to_owned(), "this limiter".to_owned()].into_iter().chain(head).collect();
+    let cells = |row: &Flood| {
+        let cell = |id: &str| row.above_floor(id).map_or_else(|| missing(row, id), shown);
+        let passed = |id: &str| row.passed(id).map_or_else(String::new, |passed| format!("{:.0} %", passed * 100.0));
+        let others = others.iter().flat_map(|id| [cell(id), passed(id)]);
+        [row.name.clone(), cell("limiter")].into_iter().chain(others).collect::<Vec<_>>()
+    };
+    markdown::table(
+        &head.iter().map(String::as_str).collect::<Vec<_>>(),
+        &floods.rows.iter().map(cells).collect::<Vec<_>>(),
+    )
+}
+
+/// Requests in a second, and what that is of a bare `XDP_PASS`.
+fn servers_table(servers: &Servers) -> String {
+    let (rounds, connections, seconds, rows) = match servers {
+        Servers::Measured { rounds, connections, seconds, rows } => (rounds, connections, seconds, rows),
+        Servers::Missing { missing } => return format!("Whole servers: {missing}.\n"),
+    };
+    let cells = |row: &Server| {
+        let of = |id: &str| match row.receivers.iter().find(|receiver| receiver.id == id).map(|one| &one.outcome) {
+            Some(AnswersOutcome::Measured { answered, percent_of_pass: Spread { median, min, max } }) => {
+                format!("{:.0} ({median:.1} %, {min:.1}..{max:.1})", answered.median)
+            }
+            Some(AnswersOutcome::Missing { missing }) => missing.clone(),
+            None => String::new(),
+        };
+        let asked = format!("{} %: {}", goals::ANSWERED_PERCENT_MIN, met(goals::is_nearly_as_fast(row)));
+        let all = ["pass", "nothing", "limiter", "nft_meter"].map(of);
+        [vec![row.name.clone()], all.to_vec(), vec![asked]].concat()
+    };
+    let head = ["requests a second", "bare XDP_PASS", "nothing", "this limiter", "nft meter", "asked of the limiter"];
+    let table = table_of(&head, rows.iter().map(cells).collect());
+    format!("{table}\n{rounds} rounds of {seconds} s each, {connections} connections.\n")
+}
+
+/// A table, or nothing where it has no rows.
+fn table_of(head: &[&str], rows: Vec<Vec<String>>) -> String {
+    if rows.is_empty() { String::new() } else { markdown::table(head, &rows) }
 }
 
 fn rows_from(floods: &Floods, floor: Floor) -> impl Iterator<Item = &Flood> {
@@ -167,7 +259,7 @@ fn goals_table(floods: &Floods) -> String {
             .into_iter()
             .map(move |outcome| vec![row.name.clone(), outcome.asked, measured.clone(), met(outcome.is_met).to_owned()])
     });
-    markdown::table(&["flood", "asked", "ns above bare", ""], &rows.collect::<Vec<_>>())
+    table_of(&["flood", "asked", "ns above bare", ""], rows.collect())
 }
 
 /// What came of a goal.
@@ -217,7 +309,7 @@ fn points(report: &Report, series: &str) -> Vec<(u64, Spread)> {
 }
 
 fn floods_plot(floods: &Floods) -> String {
-    let groups = floods.rows.iter().map(|row| {
+    let groups = rows_from(floods, Floor::Bare).map(|row| {
         let bar = |(at, (id, _)): (usize, &(&str, &str))| Some((at, row.of(id)?.1.median));
         Group { name: row.name.clone(), bars: RECEIVERS.iter().enumerate().filter_map(bar).collect() }
     });
@@ -283,6 +375,28 @@ mod tests {
         let table = floods_table(&floods(vec![row]));
         assert!(table.contains("| +600 (12.0x) |"), "{table}");
         assert!(table.contains("install iptables"), "{table}");
+    }
+
+    #[test]
+    fn rows_that_were_measured_again_are_named_with_what_their_floor_still_varied_by() {
+        let mut rows = vec![flood("steady", &[("limiter", 1.0)]), flood("shaken", &[("limiter", 1.0)])];
+        let report = |rows| Report { floods: Some(floods(rows)), ..Report::default() };
+        assert_eq!(unsteady(&report(rows.clone())), "");
+        rows[1].steadiness = Steadiness { floor_varied: 0.284, measured_again: 2 };
+        let text = unsteady(&report(rows));
+        assert!(text.contains("- shaken: twice; in what is shown the floor varied by 28 %"), "{text}");
+        assert!(!text.contains("- steady"), "{text}");
+    }
+
+    #[test]
+    fn another_receiver_has_a_table_with_what_it_passed() {
+        let row = flood("one_source", &[("bare", 0.0), ("limiter", 50.0), ("theirs", 80.0)]);
+        let table = others_table(&floods(vec![row]));
+        assert!(
+            table.contains("passed by theirs") && table.contains("| 80 (79..81)") && table.contains("| 0 %"),
+            "{table}"
+        );
+        assert_eq!(others_table(&floods(vec![flood("one_source", &[("limiter", 50.0)])])), "");
     }
 
     #[test]

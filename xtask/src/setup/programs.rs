@@ -78,11 +78,12 @@ pub(super) fn for_accuracy() -> Vec<&'static str> {
     [&besides[..], &FOR_ACCURACY.map(|(program, ..)| program)].concat()
 }
 
-/// The others are compared with where they are there.
+/// What is compared with, and the server and client of a whole one, where they are there.
 pub(super) fn ensure_for_bench() -> Result<()> {
     ensure_some(&["ip", "ethtool", "nsenter", "setpriv"])?;
-    if let Err(error) = ensure_some(&FOR_BENCH.map(|(program, ..)| program)) {
-        say(&format!("{error:#}; their columns say so"));
+    let compared = FOR_BENCH.map(|(program, ..)| program);
+    if let Err(error) = ensure_some(&[&compared[..], &["wrk", "nginx", "openssl"]].concat()) {
+        say(&format!("{error:#}; their rows and columns say so"));
     }
     Ok(())
 }

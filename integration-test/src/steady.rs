@@ -1,0 +1,105 @@
+//! Rows whose floor was not steady are measured again. Pure.
+//!
+//! The floor is what costs the same whatever is measured: where it differs between rounds, something else had the machine. Which
+//! measurement is kept is told by the floor alone, never by what was measured above it.
+
+use anyhow::Result;
+
+/// By how much of its median a floor may vary between rounds.
+pub const VARIED_MAX: f64 = 0.2;
+
+/// By how much of its median a floor varied between rounds.
+pub fn varied(floor: &[f64]) -> f64 {
+    let mut floor = floor.to_vec();
+    floor.sort_by(f64::total_cmp);
+    match floor[..] {
+        [] => 0.0,
+        [least, .., most] => (most - least) / floor[(floor.len() - 1) / 2].midpoint(floor[floor.len() / 2]),
+        [_] => 0.0,
+    }
+}
+
+/// What a row came to, and how it came to that.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Steadied<T> {
+    /// The measurement whose floor varied least.
+    pub of: T,
+    /// By how much that varied.
+    pub floor_varied: f64,
+    /// How often the row was measured besides the first time.
+    pub measured_again: u32,
+}
+
+/// Has the rows measured again whose floor varied by more than [`VARIED_MAX`], up to `again_max` times: `measure` is given their
+/// positions, and which time it is.
+pub fn steadied<T>(
+    first: Vec<T>,
+    again_max: u32,
+    varied: impl Fn(&T) -> f64,
+    mut measure: impl FnMut(&[usize], u32) -> Result<Vec<T>>,
+) -> Result<Vec<Steadied<T>>> {
+    let steadied = |of| Steadied { floor_varied: varied(&of), of, measured_again: 0 };
+    let mut all: Vec<Steadied<T>> = first.into_iter().map(steadied).collect();
+    for again in 1..=again_max {
+        let is_unsteady = |(at, row): (usize, &Steadied<T>)| (row.floor_varied > VARIED_MAX).then_some(at);
+        let unsteady: Vec<usize> = all.iter().enumerate().filter_map(is_unsteady).collect();
+        if unsteady.is_empty() {
+            break;
+        }
+        for (&at, newer) in unsteady.iter().zip(measure(&unsteady, again)?) {
+            let (row, newer_varied) = (&mut all[at], varied(&newer));
+            row.measured_again = again;
+            if newer_varied < row.floor_varied {
+                (row.of, row.floor_varied) = (newer, newer_varied);
+            }
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_floor_varies_by_its_extremes_as_a_share_of_its_median() {
+        assert_eq!([varied(&[]), varied(&[7.0]), varied(&[200.0; 3])], [0.0; 3]);
+        assert!((varied(&[190.0, 230.0, 200.0]) - 0.2).abs() < 1e-9);
+        assert!((varied(&[100.0, 300.0]) - 1.0).abs() < 1e-9);
+    }
+
+    /// A measurement: its floor's rounds, and what was measured above them.
+    type Of = (Vec<f64>, f64);
+
+    fn run(first: Vec<Of>, again_max: u32, mut later: Vec<Of>) -> (Vec<Steadied<Of>>, Vec<Vec<usize>>) {
+        let mut asked = Vec::new();
+        let measure = |rows: &[usize], _| {
+            asked.push(rows.to_vec());
+            Ok(rows.iter().map(|_| later.remove(0)).collect())
+        };
+        let all = steadied(first, again_max, |(floor, _)| varied(floor), measure).unwrap();
+        (all, asked)
+    }
+
+    #[test]
+    fn only_rows_whose_floor_varied_by_more_than_a_fifth_are_measured_again() {
+        let steady = (vec![190.0, 200.0, 230.0], 5.0);
+        let unsteady = (vec![190.0, 200.0, 231.0], 5.0);
+        let (all, asked) = run(vec![steady.clone(), unsteady], 2, vec![steady.clone()]);
+        assert_eq!(asked, [[1]]);
+        assert_eq!((all[0].measured_again, all[1].measured_again), (0, 1));
+        assert_eq!(all[1].of, steady);
+    }
+
+    #[test]
+    fn it_is_measured_again_so_often_and_no_more_and_the_steadiest_is_kept_however_dear() {
+        let of = |most: f64, above: f64| (vec![100.0, 100.0, most], above);
+        let (all, asked) = run(vec![of(160.0, 1.0)], 2, vec![of(140.0, 90.0), of(150.0, 2.0)]);
+        assert_eq!(asked.len(), 2);
+        assert_eq!(all[0].of, of(140.0, 90.0));
+        assert_eq!(all[0].measured_again, 2);
+        assert!((all[0].floor_varied - 0.4).abs() < 1e-9);
+        let (all, asked) = run(vec![of(160.0, 1.0)], 0, Vec::new());
+        assert_eq!((all[0].measured_again, asked.len()), (0, 0));
+    }
+}

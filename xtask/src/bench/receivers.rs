@@ -1,0 +1,85 @@
+//! Other programs on the receiving end, as `--receiver NAME='COMMAND'` names them.
+
+use std::str::FromStr;
+
+use anyhow::{Error, Result, bail, ensure};
+
+/// Names that are taken.
+const OURS: [&str; 6] = ["bare", "limiter", "nft_drop", "nft_meter", "iptables_drop", "hashlimit"];
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Receiver {
+    pub(super) name: String,
+    pub(super) command: String,
+}
+
+impl FromStr for Receiver {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let Some((name, command)) = text.split_once('=') else {
+            bail!("`{text}` has no command: NAME='COMMAND', where {{iface}} stands for the interface")
+        };
+        let (name, command) = (name.trim(), command.trim());
+        let is_word = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+        ensure!(
+            !name.is_empty() && name.chars().all(is_word),
+            "`{name}` is no name: letters, digits, `-`, `_` and `.`"
+        );
+        ensure!(!OURS.contains(&name), "{name} is measured anyway: it takes another name");
+        ensure!(!command.is_empty(), "{name} has no command");
+        Ok(Self { name: name.to_owned(), command: command.to_owned() })
+    }
+}
+
+/// Fails where two have one name.
+pub(super) fn ensure_distinct(receivers: &[Receiver]) -> Result<()> {
+    for (at, receiver) in receivers.iter().enumerate() {
+        ensure!(receivers[..at].iter().all(|other| other.name != receiver.name), "two receivers are {}", receiver.name);
+    }
+    Ok(())
+}
+
+/// The arguments by which integration-test's `flood` has them measured.
+pub(super) fn arguments(receivers: &[Receiver]) -> impl Iterator<Item = &str> {
+    receivers.iter().flat_map(|receiver| ["--receiver", receiver.name.as_str(), receiver.command.as_str()])
+}
+
+/// Whether a receiver of a row is one of these, and not one that is always there.
+pub(super) fn is_other(id: &str) -> bool {
+    !OURS.contains(&id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receiver_is_a_name_and_the_whole_of_the_rest() {
+        let parsed: Receiver = "my-filter=env A=1 ./filter --iface {iface}".parse().unwrap();
+        assert_eq!((parsed.name.as_str(), parsed.command.as_str()), ("my-filter", "env A=1 ./filter --iface {iface}"));
+    }
+
+    #[test]
+    fn what_is_no_name_or_no_command_is_refused_and_it_says_what_would_do() {
+        for (text, says) in [
+            ("filter", "NAME='COMMAND'"),
+            ("=./filter", "no name"),
+            ("my filter=./filter", "no name"),
+            ("filter= ", "no command"),
+            ("hashlimit=./filter", "another name"),
+        ] {
+            let refused = text.parse::<Receiver>().unwrap_err().to_string();
+            assert!(refused.contains(says), "{text}: {refused}");
+        }
+    }
+
+    #[test]
+    fn two_of_one_name_are_refused() {
+        let receivers = ["a=x", "b=x", "a=y"].map(|text| text.parse().unwrap());
+        assert!(ensure_distinct(&receivers[..2]).is_ok());
+        assert!(ensure_distinct(&receivers).is_err());
+        assert_eq!(arguments(&receivers[1..2]).collect::<Vec<_>>(), ["--receiver", "b", "x"]);
+    }
+}
