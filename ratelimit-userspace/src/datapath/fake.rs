@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
 use ratelimit_common::hold::{Cost, is};
 use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally};
-use ratelimit_common::proof::{Side, Standing};
+use ratelimit_common::proof::Side;
 use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::verdict::{Reason, Verdict};
 use ratelimit_common::window::{self, Charge};
@@ -23,6 +23,7 @@ use super::{
 };
 use crate::config::OnExit;
 use crate::desired::{self, Limit, Policy, Rule};
+pub use crate::memory::Sender;
 use crate::memory::{Judged, Packets, Rules, Sources};
 
 /// When a fake begins: 2026-01-01T10:00:00Z.
@@ -152,9 +153,9 @@ impl FakeKernel {
 
     /// Lets one frame arrive on an interface, of whose sender the host's sockets say this. The verdict's row is the number of the rule. None if
     /// nothing is attached there.
-    pub fn frame(&self, interface: &str, frame: &[u8], standing: Standing) -> Option<Verdict> {
+    pub fn frame(&self, interface: &str, frame: &[u8], sender: Sender) -> Option<Verdict> {
         let bytes = frame.len() as u64;
-        self.world().judge(interface, bytes, |packets, rules, now| packets.judge(rules, &frame, standing, now))
+        self.world().judge(interface, bytes, |packets, rules, now| packets.judge(rules, &frame, sender, now))
     }
 
     /// Counts packets that no rule judges.
