@@ -232,7 +232,7 @@ fn run_under_pressure(prefixes: (u8, u8), seed: u64) {
 }
 
 /// Packets of each policy that a replay has.
-const STEPS_OF_A_REPLAY: u32 = 1000;
+const STEPS_OF_A_REPLAY: u32 = 2000;
 /// Policies that replays have.
 const REPLAYS: u32 = 30;
 
