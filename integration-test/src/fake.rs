@@ -93,9 +93,10 @@ pub fn used(datapath: &mut dyn Datapath, policy: &Policy, now: Nanos) -> BTreeMa
     used
 }
 
-/// Who is banned now.
-pub fn bans(datapath: &mut dyn Datapath) -> Vec<Ban> {
+/// Who is banned now by a rule of this policy that bans: the fake tells of others too.
+pub fn bans(datapath: &mut dyn Datapath, policy: &Policy) -> Vec<Ban> {
     let mut bans = datapath.bans().expect("the bans are read");
+    bans.retain(|ban| policy.rules[ban.rule].bans.is_some());
     bans.sort_unstable();
     bans
 }

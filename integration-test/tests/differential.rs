@@ -133,7 +133,7 @@ fn run(random_policy: RandomPolicy, prefixes: (u8, u8), seed: u64) -> u32 {
             assert_eq!(fake.counts(), expected, "seed {seed}, step {step}");
             let (real, faked) = (used(program.kernel(), &applied, now), used(fake.datapath(), &applied, now));
             assert_eq!(real, faked, "seed {seed}, step {step}");
-            assert_eq!(bans(program.kernel()), bans(fake.datapath()), "seed {seed}, step {step}");
+            assert_eq!(bans(program.kernel(), &applied), bans(fake.datapath(), &applied), "seed {seed}, step {step}");
         }
     }
     println!("{STEPS} steps agree, {noted} refused of sources that were noted: {expected:?}");

@@ -202,7 +202,7 @@ fn the_fake_that_is_told_what_segments_prove_agrees_with_the_program_that_asks_t
             let now = program.now();
             let used = (used(program.kernel(), &policy, now), used(fake.datapath(), &policy, now));
             assert_eq!(used.0, used.1, "seed {seed}, step {step} under {policy:#?}");
-            let bans = (bans(program.kernel()), bans(fake.datapath()));
+            let bans = (bans(program.kernel(), &policy), bans(fake.datapath(), &policy));
             assert_eq!(bans.0, bans.1, "seed {seed}, step {step} under {policy:#?}");
             let needs_proof = policy.rules[0].bans.as_ref().is_some_and(|bans| bans.needs_proof);
             bans_proven += usize::from(needs_proof) * bans.0.len();

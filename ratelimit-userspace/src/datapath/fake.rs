@@ -349,6 +349,7 @@ impl Datapath for FakeDatapath {
         let now = world.now;
         let lifted = world.bans().filter(|ban| prefix.contains(&ban.client) && now < ban.until).collect();
         world.packets.sources.bans.retain(|(client, _), _| !prefix.contains(client));
+        world.packets.begin_epoch();
         Ok(lifted)
     }
 
@@ -493,12 +494,11 @@ impl Datapath for FakeDatapath {
 }
 
 impl World {
-    /// The newest ban of each source by each rule that is in force, and bans.
+    /// The newest ban of each source by each rule that is in force; the kernel tells of those that ban alone.
     fn bans(&self) -> impl Iterator<Item = Ban> {
         let rules = self.in_force().map_or(&[][..], |policy| &policy.rules);
         self.packets.sources.bans.iter().filter_map(|(&(client, slot), ban)| {
-            let is_its = |rule: &Rule| rule.bans.is_some() && desired::ban_slot(&rule.name) == slot;
-            let rule = rules.iter().position(is_its)?;
+            let rule = rules.iter().position(|rule| desired::ban_slot(&rule.name) == slot)?;
             Some(Ban { client, rule, until: Nanos(ban.until_ns), step: ban.step + 1 })
         })
     }
