@@ -1,12 +1,13 @@
-//! The fake datapath, driven with the frames that the real program gets.
+//! The fake datapath, driven with the frames that the real program gets, and what both can be asked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use ratelimit_common::proof::Standing;
+use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
-use ratelimit_userspace::datapath::Datapath as _;
-use ratelimit_userspace::datapath::fake::{FakeDatapath, FakeKernel, START};
-use ratelimit_userspace::desired::Policy;
+use ratelimit_common::window;
+use ratelimit_userspace::datapath::fake::{FakeDatapath, FakeKernel, START, Sender};
+use ratelimit_userspace::datapath::{Ban, Datapath};
+use ratelimit_userspace::desired::{Limit, Policy, WindowForm};
 
 use crate::program::{TEN_O_CLOCK, Verdict, tallies};
 
@@ -49,12 +50,12 @@ impl Fake {
 
     /// Sends one frame, and says what became of it.
     pub fn judged(&self, frame: &[u8]) -> Verdict {
-        self.judged_of(frame, Standing::Unknown)
+        self.judged_of(frame, Sender::UNKNOWN)
     }
 
     /// Likewise, of a sender of whom the host's sockets say this.
-    pub fn judged_of(&self, frame: &[u8], standing: Standing) -> Verdict {
-        let verdict = self.kernel.frame(INTERFACE, frame, standing).expect("it is attached");
+    pub fn judged_of(&self, frame: &[u8], sender: Sender) -> Verdict {
+        let verdict = self.kernel.frame(INTERFACE, frame, sender).expect("it is attached");
         let rule = (verdict.rule != ratelimit_common::verdict::Verdict::NO_RULE).then(|| usize::from(verdict.rule));
         (verdict.reason.label(), rule)
     }
@@ -67,4 +68,35 @@ impl Fake {
         }
         counts
     }
+}
+
+/// What each source has used of each limit now, and whether that is proven.
+pub fn used(datapath: &mut dyn Datapath, policy: &Policy, now: Nanos) -> BTreeMap<(IpNet, u32, bool), u64> {
+    let limits = policy.rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
+    let limits: HashMap<u32, &Limit> = limits.map(|limit| (limit.slot, limit)).collect();
+    let mut used = BTreeMap::new();
+    datapath
+        .visit_sources(&mut |source| {
+            let Some(limit) = limits.get(&source.slot) else { return };
+            let amount = match limit.form {
+                // Nanoseconds until it is empty.
+                WindowForm::Gcra => source.window.cells[0].saturating_sub(now.0),
+                WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => {
+                    window::used(&source.window.cells, limit.arithmetic(), now.bucket(limit.bucket_ns))
+                }
+            };
+            if amount > 0 {
+                used.insert((source.prefix, source.slot, source.is_proven), amount);
+            }
+        })
+        .expect("the windows are read");
+    used
+}
+
+/// Who is banned now by a rule of this policy that bans: the fake tells of others too.
+pub fn bans(datapath: &mut dyn Datapath, policy: &Policy) -> Vec<Ban> {
+    let mut bans = datapath.bans().expect("the bans are read");
+    bans.retain(|ban| policy.rules[ban.rule].bans.is_some());
+    bans.sort_unstable();
+    bans
 }

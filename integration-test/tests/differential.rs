@@ -13,21 +13,19 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use integration_test::clients::Clients;
-use integration_test::fake::Fake;
+use integration_test::fake::{Fake, bans, used};
 use integration_test::frames::syn;
 use integration_test::is_skipped;
 use integration_test::oracle::{self, Kind, Oracle, Outcome, Packet};
 use integration_test::program::{Program, Room, TEN_O_CLOCK, Verdict, on_one_cpu};
 use integration_test::random::Random;
 use integration_test::twins::{random_packet, random_policy, random_policy_to_note, random_policy_to_press};
-use ipnet::IpNet;
 use ratelimit_common::conversation::{Turn, turn};
 use ratelimit_common::packet::{self, Head, Parsed, Target, parse};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_common::window;
-use ratelimit_userspace::datapath::{Ban, Datapath};
-use ratelimit_userspace::desired::{Limit, Mode, Policy, WindowForm};
+use ratelimit_userspace::datapath::Datapath as _;
+use ratelimit_userspace::desired::{Mode, Policy};
 use ratelimit_userspace::replay::{Kind as Input, Replay};
 
 const STEPS: u32 = 60_000;
@@ -71,33 +69,6 @@ fn is_as_the_oracle_says(verdict: Verdict, outcome: Outcome, packet: &Packet, ru
 fn rule_of(oracle: &Oracle, policy: &Policy, packet: &Packet, now: u64) -> Option<usize> {
     let (name, _) = oracle.held_to(packet, now)?;
     policy.rules.iter().position(|rule| rule.name == name)
-}
-
-/// What each source has used of each limit, as it is read.
-fn used(datapath: &mut dyn Datapath, policy: &Policy, now: Nanos) -> BTreeMap<(IpNet, u32), u64> {
-    let limits = policy.rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
-    let limits: HashMap<u32, &Limit> = limits.map(|limit| (limit.slot, limit)).collect();
-    let mut used = BTreeMap::new();
-    datapath
-        .visit_sources(&mut |source| {
-            if let Some(limit) = limits.get(&source.slot)
-                && limit.form != WindowForm::Gcra
-            {
-                let amount = window::used(&source.window.cells, limit.arithmetic(), now.bucket(limit.bucket_ns));
-                if amount > 0 {
-                    used.insert((source.prefix, source.slot), amount);
-                }
-            }
-        })
-        .unwrap();
-    used
-}
-
-/// Who is banned now.
-fn bans(datapath: &mut dyn Datapath) -> Vec<Ban> {
-    let mut bans = datapath.bans().unwrap();
-    bans.sort_unstable();
-    bans
 }
 
 /// Whether a note refuses some of what this source sends.
@@ -162,7 +133,7 @@ fn run(random_policy: RandomPolicy, prefixes: (u8, u8), seed: u64) -> u32 {
             assert_eq!(fake.counts(), expected, "seed {seed}, step {step}");
             let (real, faked) = (used(program.kernel(), &applied, now), used(fake.datapath(), &applied, now));
             assert_eq!(real, faked, "seed {seed}, step {step}");
-            assert_eq!(bans(program.kernel()), bans(fake.datapath()), "seed {seed}, step {step}");
+            assert_eq!(bans(program.kernel(), &applied), bans(fake.datapath(), &applied), "seed {seed}, step {step}");
         }
     }
     println!("{STEPS} steps agree, {noted} refused of sources that were noted: {expected:?}");
@@ -261,7 +232,7 @@ fn run_under_pressure(prefixes: (u8, u8), seed: u64) {
 }
 
 /// Packets of each policy that a replay has.
-const STEPS_OF_A_REPLAY: u32 = 1000;
+const STEPS_OF_A_REPLAY: u32 = 2000;
 /// Policies that replays have.
 const REPLAYS: u32 = 30;
 

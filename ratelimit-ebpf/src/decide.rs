@@ -193,7 +193,7 @@ struct Choice(u32);
 impl Choice {
     #[inline(always)]
     const fn new(reason: Reason, rule: u32) -> Self {
-        Self(rule + 1 << 8 | reason as u32)
+        Self((rule + 1) << 8 | reason as u32)
     }
 
     #[inline(always)]

@@ -12,6 +12,8 @@
 mod object;
 
 #[cfg(target_arch = "bpf")]
+#[expect(clippy::cast_possible_truncation, reason = "words are taken apart")]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "the fields of one header")]
 mod entry {
     use aya_ebpf::Global;
     use aya_ebpf::bindings::xdp_action::XDP_ABORTED;

@@ -7,6 +7,13 @@
     target_arch = "bpf",
     expect(internal_features, reason = "core::sync::atomic has no exchange for this target")
 )]
+#![cfg_attr(
+    target_arch = "bpf",
+    expect(
+        clippy::cast_possible_truncation,
+        reason = "usize has 64 bits here, and words are taken apart; a check would be a branch"
+    )
+)]
 
 #[cfg(target_arch = "bpf")]
 mod account;
@@ -17,6 +24,7 @@ mod conversations;
 #[cfg(target_arch = "bpf")]
 mod cost;
 #[cfg(target_arch = "bpf")]
+#[expect(clippy::precedence, reason = "a code and a number in one word, as the line above says")]
 mod decide;
 #[cfg(target_arch = "bpf")]
 mod flows;
@@ -25,6 +33,10 @@ mod fragments;
 #[cfg(target_arch = "bpf")]
 mod hold;
 #[cfg(target_arch = "bpf")]
+#[expect(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a place in a map and what is read or written there are safe for one reason"
+)]
 mod maps;
 #[cfg(target_arch = "bpf")]
 mod newcomers;
@@ -33,6 +45,7 @@ mod notes;
 #[cfg(target_arch = "bpf")]
 mod object;
 #[cfg(target_arch = "bpf")]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "two fields of what the kernel has handed over")]
 mod packet;
 #[cfg(target_arch = "bpf")]
 mod proof;

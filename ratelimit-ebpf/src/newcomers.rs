@@ -110,7 +110,7 @@ fn is_remembered(generation: u32, is_admitted: bool) -> bool {
 /// segment of one of those bans it.
 #[inline(always)]
 pub(crate) const fn armed(rule: u32) -> u64 {
-    0x61_72_6d_65_64 << 24 ^ (rule as u64) << 16
+    0x61_726d_6564 << 24 ^ (rule as u64) << 16
 }
 
 /// Whether that was noted of the source of the packet at hand; true also for some of which it was not.

@@ -108,9 +108,10 @@ pub(crate) extern "C" fn note(slot: u32, until_ns: u64, reason: u32) -> u32 {
     let verdict = Verdict { reason: Reason::from_code(reason), rule: rule.row };
     let (term, until) = Term::new(now, Nanos(until_ns), verdict);
     // Of all segments: what established connections sent was over the limit.
-    let is_verified = match verdict.reason {
-        Reason::Banned => rule.proof & asks::BANS != 0,
-        _ => pending.refused.is_segment(),
+    let is_verified = if matches!(verdict.reason, Reason::Banned) {
+        rule.proof & asks::BANS != 0
+    } else {
+        pending.refused.is_segment()
     };
     let is_connection = pending.refused == pending.connection;
     let hash = if is_connection { pending.connection.source } else { pending.refused.hash(config.seed) };

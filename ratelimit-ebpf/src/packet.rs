@@ -112,7 +112,7 @@ extern "C" fn parse_frame(ctx: *mut xdp_md, seen: *mut Seen) -> u32 {
 impl Frame for XdpFrame<'_> {
     #[inline(always)]
     fn bytes<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
-        const { assert!(N >= 2 && N % 2 == 0) };
+        const { assert!(N >= 2 && N.is_multiple_of(2)) };
         let offset = one_register(offset);
         if offset > OFFSET_MAX {
             return None;

@@ -3,7 +3,7 @@
 //! [`Rules`] choose who judges a packet, [`Conversations`] say what it costs, [`Sources`] are held to the limits.
 
 use std::cell::{Cell, OnceCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 use ratelimit_common::ban::Ban;
@@ -20,6 +20,7 @@ mod recent;
 mod rules;
 mod traffic;
 
+pub use packets::Sender;
 pub(crate) use packets::{Judged, Packets};
 pub(crate) use rules::Rules;
 pub(crate) use traffic::{Conversations, address};
@@ -31,8 +32,6 @@ pub(crate) struct Sources {
     pub(crate) bans: BTreeMap<(IpNet, u32), Ban>,
     /// By the name of the rule, as [`Rule::name`] has it.
     new_sources: BTreeMap<u64, u64>,
-    /// Those that were refused a connection after they had opened as many as they may, by the rule's name.
-    armed: BTreeSet<(IpNet, u64)>,
 }
 
 /// What became of a packet.
@@ -45,6 +44,10 @@ pub(crate) struct Held {
     pub(crate) has_banned: bool,
     /// Until when nothing more is taken of its connection, one of whose requests was refused: 0 is a moment. With the side that refused.
     pub(crate) shuts: Option<(u64, Side)>,
+    /// Until when it is banned, where it met its ban.
+    pub(crate) banned_until: Option<u64>,
+    /// Whether it was refused a connection after it had opened as many as it may.
+    pub(crate) is_armed: bool,
 }
 
 /// A limit's windows here: what the guard counts is not among them.
@@ -75,8 +78,8 @@ impl Sources {
         now: Nanos,
         step: impl FnOnce(&Packet<'_>) -> Reason,
     ) -> Held {
-        // A rule that asks no proof tells what is proven from nothing.
-        let sides = if rule.proof == 0 { 1 } else { SIDES.len() };
+        // Where nothing is proven, and no rule asks, there is no more to tell apart.
+        let sides = if rule.proof == 0 && !cost.has(is::PROVEN) { 1 } else { SIDES.len() };
         let windows = <[[OnceCell<Alone>; LIMITS_MAX + SHADOWS_MAX]; SIDES.len()]>::default();
         for (side, windows) in SIDES[..sides].iter().zip(&windows) {
             // A limit that is none has no buckets.
@@ -99,6 +102,7 @@ impl Sources {
             has_banned: Cell::new(false),
             is_armed: Cell::new(false),
             shuts: Cell::new(None),
+            banned_until: Cell::new(None),
         };
         let reason = step(&packet);
         for (side, windows) in SIDES.iter().zip(&packet.windows) {
@@ -115,16 +119,14 @@ impl Sources {
         if rule.new_sources != 0 {
             self.new_sources.insert(rule.name, packet.new_sources.get());
         }
-        if packet.is_armed.get() {
-            self.armed.insert((client, rule.name));
+        Held {
+            reason,
+            refused_at: packet.refused_at.get().map(At::position),
+            has_banned: packet.has_banned.get(),
+            shuts: packet.shuts.get(),
+            banned_until: packet.banned_until.get(),
+            is_armed: packet.is_armed.get(),
         }
-        let refused_at = packet.refused_at.get().map(At::position);
-        Held { reason, refused_at, has_banned: packet.has_banned.get(), shuts: packet.shuts.get() }
-    }
-
-    /// Whether the source was refused a connection by this rule after it had opened as many as it may.
-    fn is_armed(&self, client: IpNet, rule: &Rule) -> bool {
-        self.armed.contains(&(client, rule.name))
     }
 
     /// The window of a source in this slot, made if there is none.
@@ -152,6 +154,7 @@ struct Packet<'a> {
     has_banned: Cell<bool>,
     is_armed: Cell<bool>,
     shuts: Cell<Option<(u64, Side)>>,
+    banned_until: Cell<Option<u64>>,
 }
 
 impl Packet<'_> {
@@ -247,6 +250,12 @@ impl<'a> State for &'a Packet<'_> {
 
     fn make_armed(&self) {
         self.is_armed.set(true);
+    }
+
+    fn note(&self, _: u32, until_ns: u64, reason: Reason, _: bool) {
+        if reason == Reason::Banned {
+            self.banned_until.set(Some(until_ns));
+        }
     }
 
     fn note_connection(&self, _: u32, until_ns: u64, is_unproven: bool) {

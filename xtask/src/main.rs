@@ -8,6 +8,7 @@ mod cargo;
 mod demo;
 mod install;
 mod interrupt;
+mod lint;
 mod markdown;
 mod packages;
 mod pins;
@@ -44,6 +45,8 @@ enum Command {
     Accuracy(accuracy::Options),
     /// Check the invariants that a grep can hold
     Tidy,
+    /// Lint the BPF program, which the host's clippy does not see
+    Lint,
 }
 
 fn main() -> ExitCode {
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Accuracy(options) => accuracy::run(&options),
         Command::Tidy => tidy::run(),
+        Command::Lint => lint::run(),
     };
     match outcome {
         Ok(code) => code,

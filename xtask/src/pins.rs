@@ -15,6 +15,7 @@ pub(crate) struct Pins {
     pub(crate) llvm_major: u32,
     pub(crate) linked_toolchain: String,
     pub(crate) debian_packages: Vec<String>,
+    pub(crate) debian_clippy: String,
     pub(crate) nightly: String,
     pub(crate) unstable_crates: Vec<String>,
 }

@@ -7,6 +7,7 @@
 mod apt;
 mod compiler;
 mod linker;
+pub(crate) mod linter;
 mod llvm;
 pub(crate) mod machine;
 mod probe;

@@ -190,6 +190,6 @@ pub(crate) fn note_unlisted(config: &Config, unlisted: Unlisted) {
 #[inline(always)]
 fn place(config: &Config, unlisted: Unlisted) -> Option<*mut u64> {
     #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
-    let place = unlisted.place as u32 & (config.lines_mask * UNLISTED_PER_LINE | (UNLISTED_PER_LINE - 1));
+    let place = unlisted.place as u32 & ((config.lines_mask * UNLISTED_PER_LINE) | (UNLISTED_PER_LINE - 1));
     UNLISTED.get_ptr_mut(place)
 }

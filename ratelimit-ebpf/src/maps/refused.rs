@@ -186,7 +186,7 @@ extern "C" fn beside(number: u32, bit: u32, source: u64, what: u64, now: u64) ->
     }
     // SAFETY: as in `noted_place`.
     let bits = unsafe { word.read_volatile() };
-    let of_line = (1 << BITS_PER_LINE) - 1 << bit / BITS_PER_LINE * BITS_PER_LINE;
+    let of_line = ((1 << BITS_PER_LINE) - 1) << (bit / BITS_PER_LINE * BITS_PER_LINE);
     let _whatever = exchange(word, bits, bits & !of_line);
     0
 }
@@ -233,7 +233,7 @@ pub(crate) fn note_refused(config: &Config, key: Key, hash: u64, refusal: Refusa
     }
     let chosen = forget(chosen);
     let Some(note) = candidate_at(place.line, chosen) else { return };
-    let line = place.line ^ (chosen / WAYS as u32 & 1);
+    let line = place.line ^ ((chosen / WAYS as u32) & 1);
     let Some(at) = self::cause(line, chosen as usize) else { return };
     let before = read(note);
     // SAFETY: as in `way`.
@@ -276,7 +276,7 @@ extern "C" fn rank(number: u32, candidate: u32, source: u64, what: u64, now: u64
 /// One of the places that a note may have: those of its line, then those of the one beside.
 #[inline(always)]
 fn candidate_at(number: u32, candidate: u32) -> Option<*mut Note> {
-    Some(way(line(number ^ (candidate / WAYS as u32 & 1))?, candidate as usize))
+    Some(way(line(number ^ ((candidate / WAYS as u32) & 1))?, candidate as usize))
 }
 
 /// Counts what a note with this word has dropped where its window or ban counts it, if that is still remembered. Returns 0.

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
 use ratelimit_common::hold::{Cost, is};
 use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally};
-use ratelimit_common::proof::{Side, Standing};
+use ratelimit_common::proof::Side;
 use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::verdict::{Reason, Verdict};
 use ratelimit_common::window::{self, Charge};
@@ -23,6 +23,7 @@ use super::{
 };
 use crate::config::OnExit;
 use crate::desired::{self, Limit, Policy, Rule};
+pub use crate::memory::Sender;
 use crate::memory::{Judged, Packets, Rules, Sources};
 
 /// When a fake begins: 2026-01-01T10:00:00Z.
@@ -152,9 +153,9 @@ impl FakeKernel {
 
     /// Lets one frame arrive on an interface, of whose sender the host's sockets say this. The verdict's row is the number of the rule. None if
     /// nothing is attached there.
-    pub fn frame(&self, interface: &str, frame: &[u8], standing: Standing) -> Option<Verdict> {
+    pub fn frame(&self, interface: &str, frame: &[u8], sender: Sender) -> Option<Verdict> {
         let bytes = frame.len() as u64;
-        self.world().judge(interface, bytes, |packets, rules, now| packets.judge(rules, &frame, standing, now))
+        self.world().judge(interface, bytes, |packets, rules, now| packets.judge(rules, &frame, sender, now))
     }
 
     /// Counts packets that no rule judges.
@@ -348,6 +349,7 @@ impl Datapath for FakeDatapath {
         let now = world.now;
         let lifted = world.bans().filter(|ban| prefix.contains(&ban.client) && now < ban.until).collect();
         world.packets.sources.bans.retain(|(client, _), _| !prefix.contains(client));
+        world.packets.begin_epoch();
         Ok(lifted)
     }
 
@@ -492,12 +494,11 @@ impl Datapath for FakeDatapath {
 }
 
 impl World {
-    /// The newest ban of each source by each rule that is in force, and bans.
+    /// The newest ban of each source by each rule that is in force; the kernel tells of those that ban alone.
     fn bans(&self) -> impl Iterator<Item = Ban> {
         let rules = self.in_force().map_or(&[][..], |policy| &policy.rules);
         self.packets.sources.bans.iter().filter_map(|(&(client, slot), ban)| {
-            let is_its = |rule: &Rule| rule.bans.is_some() && desired::ban_slot(&rule.name) == slot;
-            let rule = rules.iter().position(is_its)?;
+            let rule = rules.iter().position(|rule| desired::ban_slot(&rule.name) == slot)?;
             Some(Ban { client, rule, until: Nanos(ban.until_ns), step: ban.step + 1 })
         })
     }

@@ -1,12 +1,12 @@
 //! Frames, each judged as the kernel judges it. What it has beside is not here: no socket says what a segment proves, which is an argument;
-//! nobody is forgotten, so nothing is drawn; no note refuses sooner what a window refuses too; and no guard counts.
+//! no source is forgotten, so none is drawn; no note refuses sooner what a window refuses too; and no guard counts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use ratelimit_common::choose::{self, Asked, Beside, Next, choice, enforced, protecting};
-use ratelimit_common::conversation::Walk;
+use ratelimit_common::conversation::{Peer, Walk};
 use ratelimit_common::hold::{Cost, is};
 use ratelimit_common::layout::{Rule, RuleSet};
 use ratelimit_common::packet::{Head, Packet, Parsed, Target, To, parse};
@@ -29,8 +29,26 @@ pub(crate) struct Packets {
     /// Connections of which nothing more is taken, as a request of theirs was refused, or nothing that proves as little as that: until when,
     /// and by which rule.
     shut: BTreeMap<(Connection, Side), (Nanos, u8)>,
-    /// Connections that have proven themselves, by both of their ends.
-    proven: BTreeSet<(IpAddr, IpAddr, u16, u16)>,
+    /// Clients whose segments to a port met their ban, which precedes that: likewise.
+    banned: BTreeMap<(IpNet, u16), (Nanos, u8)>,
+    /// Connections that have proven themselves, by both of their ends: in which turn of the clock.
+    proven: BTreeMap<(IpAddr, IpAddr, u16, u16), u16>,
+    /// Clients that were refused a connection after they had opened as many as they may, by the rule's name: likewise.
+    armed: BTreeMap<(IpNet, u64), u16>,
+}
+
+/// What the host's sockets say of a segment's sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sender {
+    /// Whether it is who it says.
+    pub standing: Standing,
+    /// What the server has said to it, where that is known.
+    pub peer: Option<Peer>,
+}
+
+impl Sender {
+    /// Nobody knows it.
+    pub const UNKNOWN: Self = Self { standing: Standing::Unknown, peer: None };
 }
 
 /// What became of a frame.
@@ -52,10 +70,11 @@ impl Packets {
     /// Other rules are in force, or what was known of some source is not any more: as the kernel begins an epoch.
     pub(crate) fn begin_epoch(&mut self) {
         self.shut.clear();
+        self.banned.clear();
     }
 
     /// Judges a frame, of whose sender the host's sockets say this.
-    pub(crate) fn judge<F: Walk>(&mut self, rules: &Rules, frame: &F, standing: Standing, now: Nanos) -> Judged {
+    pub(crate) fn judge<F: Walk>(&mut self, rules: &Rules, frame: &F, sender: Sender, now: Nanos) -> Judged {
         let packet = match parse(frame) {
             Parsed::Ip(packet) => packet,
             Parsed::NotIp => return Verdict::unruled(Reason::NotIp).into(),
@@ -71,9 +90,14 @@ impl Packets {
             return Verdict::unruled(Reason::NotProtected).into();
         };
         let client = rules.policy().client(address(packet.source));
-        let connection =
-            connection(frame, &packet, client).filter(|_| client.addr().is_ipv4() || !rules.is_ipv6_wide());
-        if let Some(rule) = connection.and_then(|connection| self.is_shut(connection, standing, now)) {
+        // No note is of more than half of an IPv6 address.
+        let is_noted = client.addr().is_ipv4() || !rules.is_ipv6_wide();
+        let segment_of = segment_of(&packet, client).filter(|_| is_noted);
+        let connection = connection(frame, &packet, client).filter(|_| is_noted);
+        if let Some((_, rule)) = segment_of.and_then(|of| self.banned.get(&of)).filter(|(until, _)| now < *until) {
+            return Verdict { reason: Reason::Banned, rule: *rule }.into();
+        }
+        if let Some(rule) = connection.and_then(|connection| self.is_shut(connection, sender.standing, now)) {
             return Verdict { reason: Reason::OverLimit, rule }.into();
         }
         let asked = Asked { source: packet.source, to: head.to, may_be_tcp: may_be_tcp(&packet) };
@@ -83,9 +107,16 @@ impl Packets {
         if choice.reason != Reason::NotCounted {
             return enforced(rule, choice.reason).into();
         }
-        let held = self.hold(frame, &packet, standing, rule, client, now);
-        if let (Some((until_ns, side)), Some(connection), true) = (held.shuts, connection, choice.is_of_client) {
-            self.shut((connection, side), rule, until_ns, now);
+        let held = self.hold(frame, &packet, sender, rule, (client, rules.turn(now)), now);
+        if choice.is_of_client && rule.dry_run == 0 {
+            if let (Some((until_ns, side)), Some(connection)) = (held.shuts, connection) {
+                // Where there is room, but not for so much, it is judged again in a second.
+                let until_ns = if until_ns == 0 { now.0 + SECOND_NS } else { until_ns };
+                self.shut.insert((connection, side), ends_with(rule, until_ns));
+            }
+            if let (Some(until_ns), Some(of)) = (held.banned_until, segment_of) {
+                self.banned.insert(of, ends_with(rule, until_ns));
+            }
         }
         let verdict = match choice.beside {
             0 => enforced(rule, held.reason),
@@ -115,31 +146,35 @@ impl Packets {
         &mut self,
         frame: &F,
         packet: &Packet,
-        standing: Standing,
+        Sender { standing, peer }: Sender,
         rule: &Rule,
-        client: IpNet,
+        (client, turn): (IpNet, u16),
         now: Nanos,
     ) -> Held {
         let mut seen = match standing {
             // Its server does not take it, so nothing begins in it.
             Standing::Ignored => Seen::of_volume(packet),
             Standing::Unknown | Standing::Answered | Standing::Established => {
-                self.conversations.look(frame, packet, now, rule)
+                self.conversations.look(frame, packet, peer, now, rule)
             }
         };
         if let Target::Tcp { opening: false, is_fragment: false, segment, .. } = packet.target {
             let may_ask = rule.counts_requests != 0 && segment.payload_bytes != 0;
             if may_ask || rule.proof & (asks::SEGMENTS | asks::CONNECTIONS) != 0 {
-                seen.cost.is |= self.proof(packet, standing, rule, client, may_ask);
+                seen.cost.is |= self.proof(packet, standing, rule, (client, turn), may_ask);
             }
         }
         let held = self.sources.hold(client, rule, seen.cost, now);
         self.conversations.remember(seen, rule, held.reason);
+        if held.is_armed {
+            self.armed.insert((client, rule.name), turn);
+        }
         held
     }
 
     /// What of [`is`] a segment proves.
-    fn proof(&mut self, packet: &Packet, standing: Standing, rule: &Rule, client: IpNet, may_ask: bool) -> u8 {
+    fn proof(&mut self, packet: &Packet, standing: Standing, rule: &Rule, of: (IpNet, u16), may_ask: bool) -> u8 {
+        let (client, turn) = of;
         let asks_segments = rule.proof & asks::SEGMENTS != 0;
         let bits = match standing {
             Standing::Answered if may_ask && !asks_segments => is::PROVEN,
@@ -147,19 +182,21 @@ impl Packets {
             Standing::Answered | Standing::Unknown | Standing::Ignored => 0,
         };
         let Target::Tcp { port, segment, .. } = packet.target else { return bits };
-        if rule.proof & asks::CONNECTIONS == 0 || standing != Standing::Established {
+        if rule.proof & asks::CONNECTIONS == 0 {
             return bits;
         }
-        let is_armed = self.sources.is_armed(client, rule);
-        let is_first =
-            self.proven.insert((address(packet.source), address(packet.destination), segment.source_port, port));
-        match (is_first, is_armed) {
-            (false, false) if !may_ask && !asks_segments => 0,
-            (false, false) => bits,
-            (true, false) => bits | is::FIRST,
-            (false, true) => bits | is::ARMED,
-            (true, true) => bits | is::FIRST | is::ARMED,
+        let is_marked = |in_turn: Option<&u16>| in_turn.is_some_and(|marked| turn.wrapping_sub(*marked) <= 1);
+        let ends = (address(packet.source), address(packet.destination), segment.source_port, port);
+        let (is_known, is_armed) = (is_marked(self.proven.get(&ends)), is_marked(self.armed.get(&(client, rule.name))));
+        if is_known && !is_armed && !may_ask && !asks_segments {
+            self.proven.insert(ends, turn);
+            return 0;
         }
+        if standing != Standing::Established {
+            return bits;
+        }
+        self.proven.insert(ends, turn);
+        bits | if is_known { 0 } else { is::FIRST } | if is_armed { is::ARMED } else { 0 }
     }
 
     /// Holds a later fragment, of which the rule that judges it has found this, to those that it may belong to beside.
@@ -184,16 +221,6 @@ impl Packets {
         }
     }
 
-    /// Takes nothing more of a connection until then, or where there is room, but not for so much, for a second: no longer than the rule lasts.
-    fn shut(&mut self, of: (Connection, Side), rule: &Rule, until_ns: u64, now: Nanos) {
-        if rule.dry_run != 0 {
-            return;
-        }
-        let until_ns = if until_ns == 0 { now.0 + SECOND_NS } else { until_ns };
-        let until_ns = if rule.until_ns == 0 { until_ns } else { until_ns.min(rule.until_ns) };
-        self.shut.insert(of, (Nanos(until_ns), rule.row));
-    }
-
     /// The row of the rule by which nothing more is taken of this connection, from such a sender.
     fn is_shut(&self, connection: Connection, standing: Standing, now: Nanos) -> Option<u8> {
         let sides =
@@ -201,6 +228,17 @@ impl Packets {
         let mut shut = sides.iter().filter_map(|side| self.shut.get(&(connection, *side)));
         shut.find(|(until, _)| now < *until).map(|(_, rule)| *rule)
     }
+}
+
+/// Until when a rule refuses, no longer than it lasts; and its row.
+fn ends_with(rule: &Rule, until_ns: u64) -> (Nanos, u8) {
+    (Nanos(if rule.until_ns == 0 { until_ns } else { until_ns.min(rule.until_ns) }), rule.row)
+}
+
+/// Whose segment it is, and to which port, if it opens nothing.
+const fn segment_of(packet: &Packet, client: IpNet) -> Option<(IpNet, u16)> {
+    let Target::Tcp { port, opening: false, .. } = packet.target else { return None };
+    Some((client, port))
 }
 
 /// The connection of a segment that brings it something, where that can be read at a glance.

@@ -51,6 +51,12 @@ impl Rules {
         self.config.ipv6_mask[1] != 0
     }
 
+    /// The turn of the clock by which the kernel forgets marks: it knows what it marked in this one or the last.
+    #[expect(clippy::cast_possible_truncation, reason = "as a mark has it")]
+    pub(super) const fn turn(&self, now: Nanos) -> u16 {
+        (now.0 >> (self.config.turn_shift & 63)) as u16
+    }
+
     /// As one packet asks them.
     pub(crate) const fn asked_by(&self, to: Address, now: Nanos) -> AskedBy<'_> {
         AskedBy { rules: self, to, now }

@@ -1,10 +1,10 @@
 //! What a packet costs: how many connections and requests begin in it, by what was remembered of its connection. No socket is asked here:
-//! where the kernel asks one, a segment's own numbers tell. Pure.
+//! where nobody says what one says, a segment's own numbers tell. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ratelimit_common::choose::enforced;
-use ratelimit_common::conversation::{self, Conversation, Walk};
+use ratelimit_common::conversation::{self, Conversation, Peer, Walk};
 use ratelimit_common::flow::{self, Datagram, Flow};
 use ratelimit_common::hold::{Cost, is};
 use ratelimit_common::layout::Rule;
@@ -66,8 +66,15 @@ impl Default for Conversations {
 }
 
 impl Conversations {
-    /// What a packet is to the rule that judges it, by what is remembered.
-    pub(crate) fn look<F: Walk>(&self, frame: &F, packet: &Packet, now: Nanos, rule: &Rule) -> Seen {
+    /// What a packet is to the rule that judges it, by what is remembered, and what its server has said where that is known.
+    pub(crate) fn look<F: Walk>(
+        &self,
+        frame: &F,
+        packet: &Packet,
+        peer: Option<Peer>,
+        now: Nanos,
+        rule: &Rule,
+    ) -> Seen {
         let volume = Seen::of_volume(packet).cost;
         let costs = |opens, requests| Cost { requests: saturating(requests), ..volume }.with(is::OPENING, opens);
         let nothing = |cost| Seen { cost, newest: Newest::Nothing };
@@ -85,7 +92,7 @@ impl Conversations {
             Target::Tcp { port, segment, .. } => {
                 let (source, destination) = (packet.source, packet.destination);
                 let key = ConversationKey { source, destination, source_port: segment.source_port, port };
-                let turn = conversation::turn(frame, &segment, self.tcp.get(key), None);
+                let turn = conversation::turn(frame, &segment, self.tcp.get(key), peer);
                 Seen { cost: costs(false, turn.requests), newest: Newest::Tcp(key, turn.newest) }
             }
             Target::Udp { .. } if rule.counts_connections | rule.counts_requests == 0 => nothing(volume),

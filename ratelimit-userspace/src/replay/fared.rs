@@ -89,7 +89,7 @@ impl Judge {
 
     /// Judges a packet whose limits decide.
     pub(super) fn frame<F: Walk>(&mut self, frame: &F, packet: &Packet, now: Nanos) -> Reason {
-        let seen = self.conversations.look(frame, packet, now, &self.rule);
+        let seen = self.conversations.look(frame, packet, None, now, &self.rule);
         let reason = self.charge(now, address(packet.source), seen.cost);
         self.conversations.remember(seen, &self.rule, reason);
         self.enforced(reason)

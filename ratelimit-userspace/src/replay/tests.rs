@@ -311,6 +311,53 @@ fn sources_for_which_there_is_no_place_are_said() {
     assert_eq!((judge.sources.len(), judge.unplaced), (2, 1));
 }
 
+/// What a replay of such a rule says of these frames, a millisecond apart.
+fn said(of: &Policy, frames: &[Vec<u8>]) -> Vec<Reason> {
+    let mut replay = Replay::new(of, Kind::Capture).unwrap();
+    let at = |number: usize| Nanos(START + number as u64 * 1_000_000);
+    frames.iter().enumerate().map(|(number, frame)| replay.frame(at(number), &frame.as_slice())).collect()
+}
+
+#[test]
+fn each_request_that_comes_with_a_syn_counts_and_what_follows_is_not_known_by_it() {
+    let syn = |mut frame: Vec<u8>| {
+        // Behind the Ethernet and IPv4 headers: SYN alone.
+        frame[14 + 20 + 13] = 0x02;
+        frame
+    };
+    let with_syn = syn(tcp(CLIENT, SERVER, 1, 0, &[GET, GET].concat()));
+    let again = tcp(CLIENT, SERVER, 2, 1, GET);
+    let frames = [with_syn.clone(), with_syn, again.clone(), again];
+    let of = policy(vec![limit(5, Unit::Requests)]);
+    let (counted, none) = (Reason::WithinLimit, Reason::NotCounted);
+    // Two and two with the SYNs; one in the segment, which is no repetition of theirs; and none where that is sent again.
+    assert_eq!(said(&of, &frames), [counted, counted, counted, none]);
+    assert_eq!(said(&policy(vec![limit(4, Unit::Requests)]), &frames)[2], Reason::DryRun);
+}
+
+#[test]
+fn where_everything_is_refused_so_is_what_no_limit_counts() {
+    let len = u32::try_from(GET.len()).unwrap();
+    let of = |sequence, acknowledged, payload: &[u8]| tcp(CLIENT, SERVER, sequence, acknowledged, payload);
+    let frames = [of(1, 1, GET), of(1 + len, 501, GET), of(1 + 2 * len, 501, b"")];
+    let mut of = policy(vec![limit(1, Unit::Requests)]);
+    assert_eq!(said(&of, &frames), [Reason::WithinLimit, Reason::DryRun, Reason::NotCounted]);
+    of.rules[0].refuse = crate::desired::Refuse::All;
+    assert_eq!(said(&of, &frames), [Reason::WithinLimit, Reason::DryRun, Reason::DryRun]);
+}
+
+#[test]
+fn what_a_budget_of_new_sources_drops_is_not_admitted() {
+    let mut of = policy(vec![limit(5, Unit::Requests)]);
+    of.rules[0].new_sources = Some(crate::desired::NewSources { amount: 1, window_ns: 60 * SECOND_NS });
+    let mut judge = Judge::new(&of).unwrap();
+    let cost = Cost { requests: 1, ..Cost::default() };
+    let judged = ["192.0.2.1", "192.0.2.2"].map(|source| judge.charge(Nanos(START), source.parse().unwrap(), cost));
+    assert_eq!(judged, [Reason::WithinLimit, Reason::NewSourceBudget]);
+    let admitted: u64 = judge.sources.values().map(|fared| fared[0].admitted).sum();
+    assert_eq!(admitted, 1);
+}
+
 #[test]
 fn a_capture_for_people() {
     let frames = [asking(CLIENT, SERVER, 12), asking("[2001:db8::7]:5", "[2001:db8::1]:443", 2)].concat();
