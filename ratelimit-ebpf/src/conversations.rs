@@ -85,7 +85,7 @@ pub(crate) fn judge(frame: &XdpFrame, pending: &mut Pending, passes: bool) -> Ju
 /// the stack.
 #[inline(never)]
 fn recalled(seen: &Seen, pending: &mut Pending) -> Option<&'static mut Conversation> {
-    pending.set_conversation(seen.source(), seen.destination(), seen.source_port_of_segment(), seen.port());
+    pending.set_conversation(seen.source(), seen.destination(), seen.segment().source_port, seen.port());
     let known = pending.known_conversation();
     match &known {
         Some(known) => maps::copy(*known, &mut pending.conversation),

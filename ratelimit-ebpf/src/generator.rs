@@ -122,7 +122,7 @@ mod entry {
         if segments != 0 {
             let payload = place::<[u8; RECORD_HEADER_LEN]>(ctx, ETHERNET_LEN + IPV4_LEN + TCP_LEN)?;
             let len = RECORD_LEN.load();
-            let begins = at % segments == 0;
+            let begins = at.is_multiple_of(segments);
             // Application data of TLS 1.2 and 1.3.
             let bytes = if begins { [23, 3, 3, (len >> 8) as u8, len as u8] } else { [FILLING; RECORD_HEADER_LEN] };
             // SAFETY: likewise.

@@ -24,7 +24,6 @@ mod conversations;
 #[cfg(target_arch = "bpf")]
 mod cost;
 #[cfg(target_arch = "bpf")]
-#[expect(clippy::precedence, reason = "a code and a number in one word, as the line above says")]
 mod decide;
 #[cfg(target_arch = "bpf")]
 mod flows;

@@ -6,7 +6,7 @@ use crate::packet::Frame;
 const WORD_BYTES: usize = 8;
 
 /// What is looked at together: few have anything.
-const BLOCK_BYTES: usize = 32;
+const BLOCK_BYTES: u32 = 32;
 
 /// Blocks of a step, and places in them that are found and are not likely.
 const BLOCKS: u32 = 3;
@@ -42,8 +42,8 @@ const fn equal(word: u64, byte: u8) -> u64 {
 #[inline(always)]
 fn hits<F: Frame>(frame: &F, at: u32, end: u32, byte: u8) -> Option<u32> {
     // What is before a payload can be read as well: headers of more bytes than a block has.
-    let behind_end = (at + BLOCK_BYTES as u32).saturating_sub(end);
-    let block = frame.bytes::<BLOCK_BYTES>((at - behind_end) as usize)?;
+    let behind_end = (at + BLOCK_BYTES).saturating_sub(end);
+    let block = frame.bytes::<{ BLOCK_BYTES as usize }>((at - behind_end) as usize)?;
     let (words, _) = block.as_chunks::<WORD_BYTES>();
     let [first, second, third, fourth] = *words else { return None };
     let [first, second, third, fourth] =
@@ -57,7 +57,6 @@ fn hits<F: Frame>(frame: &F, at: u32, end: u32, byte: u8) -> Option<u32> {
 
 /// A bit for each byte, of what [`equal`] says.
 #[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "of eight bits")]
 const fn gathered(top_bits: u64) -> u32 {
     ((top_bits >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u32
 }
@@ -188,7 +187,7 @@ impl Step for Search {
                 return false;
             };
             if hits == 0 {
-                at = frame.forget_u32(at + BLOCK_BYTES as u32);
+                at = frame.forget_u32(at + BLOCK_BYTES);
                 continue;
             }
             at = frame.forget_u32(at + hits.trailing_zeros() + 1);

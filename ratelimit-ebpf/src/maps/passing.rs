@@ -303,13 +303,6 @@ impl Seen {
         [seed.hash(source[0], source[1]), seed.hash(destination[0], destination[1]) ^ ports]
     }
 
-    /// The source port of a segment.
-    #[inline(always)]
-    pub(crate) fn source_port_of_segment(&self) -> u16 {
-        let segment = &self.segment;
-        read!(segment.source_port)
-    }
-
     /// Its source port.
     #[inline(always)]
     pub(crate) fn source_port(&self) -> u16 {
