@@ -235,7 +235,6 @@ fn choice(active: Active, protecting: RuleSet, seen: &Seen, pending: &mut Pendin
     // A note is of a whole client, wherever it sends.
     if !choice.is_of_client {
         pending.forget_refused();
-        pending.forget_connection();
     }
     if choice.reason == Reason::NotCounted {
         if choice.beside != 0 {

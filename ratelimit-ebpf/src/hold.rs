@@ -281,7 +281,7 @@ impl State for Held {
 
     #[inline(always)]
     fn charge_at_once(&self, at: At, amount: u64) -> Charged {
-        Charged(charge_at_once(at.0, amount))
+        hold::charge_at_once(*self, at, amount)
     }
 
     #[inline(always)]
@@ -353,8 +353,6 @@ steps! {
     charge_shadows() -> u32, or DONE, held of Work::PACKET => { hold::charge_shadows(held); DONE };
     /// [`hold::charge`], of an [`At`]; a [`Charged`].
     charge(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::PACKET => hold::charge(held, At(at), amount).0;
-    /// [`hold::charge_at_once`], likewise.
-    charge_at_once(at: u32, amount: u64) -> u64, or Charged::CONTENDED.0, held of Work::PACKET => hold::charge_at_once(held, At(at), amount).0;
     /// [`hold::remember`], likewise.
     remember(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::PACKET => hold::remember(held, At(at), amount).0;
     /// [`hold::refund`], of an [`At`].

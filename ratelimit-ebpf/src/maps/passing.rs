@@ -1,5 +1,4 @@
-//! What is kept of a packet between one function and the next, in per-CPU elements: the parsed frame, and what is remembered of
-//! it once it is admitted. Nothing here outlasts a packet.
+//! What is kept of a packet from one function to the next, in per-CPU elements: the parsed frame, and what is remembered once it is admitted.
 
 use aya_ebpf::bindings::BPF_NOEXIST;
 use ratelimit_common::choose::Beside;
@@ -41,7 +40,7 @@ pub(crate) struct Seen {
     /// One of [`seen_is`].
     is: u8,
     is_v6: u8,
-    /// What opens a connection: a SYN, or a QUIC Initial.
+    /// A SYN, or a QUIC Initial.
     opening: u8,
     quic_short: u8,
     port: u16,
@@ -445,10 +444,11 @@ impl Pending {
         clear(&mut self.connection);
     }
 
-    /// Nor one that its source is.
+    /// No note is made that its source or its connection is refused.
     #[inline(always)]
     pub(crate) fn forget_refused(&mut self) {
         clear(&mut self.refused);
+        self.forget_connection();
     }
 
     /// Has the packet judged by this rule of this generation.
