@@ -66,6 +66,7 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
             return Verdict { reason: Reason::NotCounted, rule: glance.row() };
         }
     }
+    let may_be_quick = !frame.is_seen() && matches!(head.to, To::Tcp { .. } | To::Udp { .. });
     if key.is_segment() {
         // Where the frame is not plain, no connection is noted.
         let may_ask = matches!(head.to, To::Tcp { has_payload: true, .. }) && !frame.is_seen();
@@ -85,7 +86,13 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     if config.has_targets != 0 && frame.seen().is_none() {
         return Verdict::unruled(Reason::InternalError);
     }
-    let choice = if glance.0 == Glance::NONE.0 { Choice(choose(active.word.0, protecting)) } else { glance.choice() };
+    let mut choice = glance.choice();
+    if glance.0 == Glance::NONE.0 {
+        choice = if may_be_quick { quick(active, head.source, protecting, pending) } else { Choice::UNKNOWN };
+        if choice.0 == Choice::UNKNOWN.0 {
+            choice = Choice(choose(active.word.0, protecting));
+        }
+    }
     let Some(index) = choice.rule() else { return Verdict::unruled(choice.reason()) };
     let rule = maps::rule(config, index);
     let mut reason = choice.reason();
@@ -113,13 +120,7 @@ extern "C" fn at_a_glance(word: u64, protecting: RuleSet) -> u32 {
         return Glance::NONE.0;
     };
     let rule = maps::rule(config, index);
-    let is_known = match choose::has_prefixes(config, source) {
-        0 => false,
-        // Its client is of more addresses than this one, which lists tell from each other.
-        2 => true,
-        _ => !maps::is_unlisted(config, Unlisted::of(source, word.epoch(), config.seed)),
-    };
-    if is_known || rule.until_ns != 0 || config.has_targets != 0 {
+    if !is_first_for_all(Active { config, word }, source, index) {
         return Glance::NONE.0;
     }
     let is_ignored = rule.ignores_acknowledgements != 0
@@ -185,12 +186,42 @@ fn asks_first(rule: &Rule, key: Key) -> bool {
     rule.asks_first & kind != 0
 }
 
+/// That the limits of the first rule decide, where [`is_first_for_all`] says so: what [`choose`] finds as well. Else [`Choice::UNKNOWN`].
+#[inline(always)]
+fn quick(Active { config, word }: Active, source: Address, protecting: RuleSet, pending: &mut Pending) -> Choice {
+    let active = Active { config, word };
+    let Some(index) = lowest(&Maps(active), protecting & config.from_any) else { return Choice::UNKNOWN };
+    if !is_first_for_all(active, source, index) {
+        return Choice::UNKNOWN;
+    }
+    pending.beside.rules = 0;
+    pending.of.set(source, config);
+    pending.judge_by(word.generation(), index);
+    Choice::new(Reason::NotCounted, index)
+}
+
+/// Whether this rule, the first of those for anybody, judges what comes from this source: nothing is known of that, no rule names destinations,
+/// and the rule does not end.
+#[inline(always)]
+fn is_first_for_all(Active { config, word }: Active, source: Address, index: u32) -> bool {
+    let is_known = match choose::has_prefixes(config, source) {
+        0 => false,
+        // Its client is of more addresses than this one, which lists tell from each other.
+        2 => true,
+        _ => !maps::is_unlisted(config, Unlisted::of(source, word.epoch(), config.seed)),
+    };
+    !is_known && maps::rule(config, index).until_ns == 0 && config.has_targets == 0
+}
+
 /// What [`choose`] returns: a reason's code, that of `NotCounted` where the limits decide; above it the number of the rule that judges,
 /// counted from 1.
 #[derive(Clone, Copy)]
 struct Choice(u32);
 
 impl Choice {
+    /// Not told yet.
+    const UNKNOWN: Self = Self(u32::MAX);
+
     #[inline(always)]
     const fn new(reason: Reason, rule: u32) -> Self {
         Self((rule + 1) << 8 | reason as u32)
