@@ -261,14 +261,16 @@ mod counts;
 mod newcomers;
 mod passing;
 mod refused;
+mod seen;
 mod sockets;
 mod sources;
 mod words;
 
 pub(crate) use counts::{count, count_ban, fault};
 pub(crate) use newcomers::{Marked, admission, is_marked, is_unlisted, lets_in, make_marked, note_unlisted};
-pub(crate) use passing::{NoPacket, Pending, Seen, Work, pending, pending_of, place, seen, seen_is, to_see};
+pub(crate) use passing::{Pending, Work, pending, pending_of, place};
 pub(crate) use refused::{Refusal, may_be_noted, note_refused, refused};
+pub(crate) use seen::{NoPacket, Seen, seen, seen_is, to_see};
 pub(crate) use sockets::standing_of;
 pub(crate) use sources::{BanRef, Of, SourceRef};
 pub(crate) use words::{clear, copy};

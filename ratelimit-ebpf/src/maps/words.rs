@@ -1,6 +1,15 @@
-//! Copies of elements of maps, a word at a time.
+//! What is read and written of elements of maps: a field where it is needed, and the whole a word at a time.
 
-/// Copies what is made of numbers word by word: what the compiler has for it takes a step for each byte. // of 48 bytes 2 ns and not 25
+/// Reads a field where it is needed: what is read earlier than that is kept on the stack, of which there is little.
+macro_rules! read {
+    ($self:ident.$field:ident) => {
+        // SAFETY: a field of what `$self` refers to.
+        unsafe { (&raw const $self.$field).read_volatile() }
+    };
+}
+pub(super) use read;
+
+/// Copies what is made of numbers word by word: what the compiler has for it takes a step for each byte.
 #[inline(always)]
 pub(crate) fn copy<T: Copy>(from: &T, to: &mut T) {
     const { assert!(size_of::<T>().is_multiple_of(size_of::<u64>())) };
