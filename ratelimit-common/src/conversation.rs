@@ -26,7 +26,7 @@ pub use tls::{Moment, Record};
 
 use crate::packet::{Frame, Segment};
 
-/// What is remembered of a TCP connection: 48 bytes.
+/// What is remembered of a TCP connection: 56 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Conversation {
@@ -68,9 +68,12 @@ pub struct Conversation {
     ending_records: u8,
     /// Some of [`also`].
     also: u8,
+    /// What the client acknowledged in the newest segment that was asked about.
+    acknowledged: u32,
+    reserved: u32,
 }
 
-const _: () = assert!(size_of::<Conversation>() == 48);
+const _: () = assert!(size_of::<Conversation>() == 56);
 
 /// What a connection speaks.
 mod speaks {
@@ -308,7 +311,7 @@ pub trait Step {
 /// client's own numbers where nobody knows.
 pub fn turn<F: Walk>(frame: &F, segment: &Segment, known: Option<Conversation>, peer: Option<Peer>) -> Turn {
     let mut newest = known.unwrap_or_default();
-    if newest.goes_on(segment) {
+    if newest.goes_on(frame, segment) {
         return Turn { requests: 0, is_unaccounted: false, newest };
     }
     let requests = newest.turn(frame, segment, known.is_some(), peer);
@@ -409,6 +412,7 @@ impl Conversation {
                 self.doubt(end);
             }
         }
+        self.acknowledged = segment.acknowledged;
         self.is &= !is::TAKEN;
         if !matches!(peer, Some(peer) if peer.is_first != 0) {
             self.is |= is::TAKEN;

@@ -47,12 +47,10 @@ impl Judged {
 pub(crate) extern "C" fn goes_on(ctx: *mut xdp_md) -> u32 {
     let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return 0 };
     let context = XdpContext::new(ctx);
-    let source = seen.source();
-    let Some((destination, port, segment)) = plain_segment(&XdpFrame::new(&context), source, seen.ip_bytes()) else {
-        return 0;
-    };
+    let (frame, source) = (XdpFrame::new(&context), seen.source());
+    let Some((destination, port, segment)) = plain_segment(&frame, source, seen.ip_bytes()) else { return 0 };
     pending.set_conversation(source, destination, segment.source_port, port);
-    pending.known_conversation().is_some_and(|known| known.goes_on(&segment)) as u32
+    pending.known_conversation().is_some_and(|known| known.goes_on(&frame, &segment)) as u32
 }
 
 /// Judges the segment that this frame is, by what its socket has said. Where it `passes` unless a request begins in it or the guard counts
@@ -108,8 +106,7 @@ pub(crate) fn of_syn(frame: &XdpFrame) -> Option<u32> {
 }
 
 /// Functions of their own, called one after the other: the verifier walks each once, and their stacks are free again when the next is called
-/// and the source is judged. This one is
-/// [`Conversation::enter`] of the segment: whether something may begin in it.
+/// and the source is judged. This one is [`Conversation::enter`] of the segment: whether something may begin in it.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn enter(ctx: *mut xdp_md, is_known: u32) -> u32 {

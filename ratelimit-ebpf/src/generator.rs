@@ -30,8 +30,9 @@ mod entry {
     const IPV4_LEN: usize = 20;
     const TCP_LEN: usize = 20;
     const RECORD_HEADER_LEN: usize = 5;
-    /// What a record's payload is filled with.
-    const FILLING: u8 = 0x55;
+    /// What a record's payload is filled with, and what begins one in 16 segments of it: of encrypted bytes as many begin with four below 128.
+    const FILLING: u8 = 0xd5;
+    const FILLING_BELOW_128: u8 = 0x55;
 
     /// The interface that frames leave by.
     #[unsafe(no_mangle)]
@@ -122,9 +123,10 @@ mod entry {
         if segments != 0 {
             let payload = place::<[u8; RECORD_HEADER_LEN]>(ctx, ETHERNET_LEN + IPV4_LEN + TCP_LEN)?;
             let len = RECORD_LEN.load();
-            let begins = at.is_multiple_of(segments);
+            let filling = if at % 16 == 8 { FILLING_BELOW_128 } else { FILLING };
             // Application data of TLS 1.2 and 1.3.
-            let bytes = if begins { [23, 3, 3, (len >> 8) as u8, len as u8] } else { [FILLING; RECORD_HEADER_LEN] };
+            let header = [23, 3, 3, (len >> 8) as u8, len as u8];
+            let bytes = if at.is_multiple_of(segments) { header } else { [filling; RECORD_HEADER_LEN] };
             // SAFETY: likewise.
             unsafe { *payload = bytes };
         }

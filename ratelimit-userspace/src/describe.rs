@@ -334,7 +334,7 @@ fn refuse_words(rule: &Rule) -> &'static str {
 
 /// What remembering connections and flows takes, whatever is counted: their maps have one size.
 fn connections_bytes() -> u64 {
-    let connections = u64::from(CONVERSATIONS_CAPACITY) * (96 + 120);
+    let connections = u64::from(CONVERSATIONS_CAPACITY) * (120 + 144);
     let flows = u64::from(FLOWS_CAPACITY) * (72 + 88);
     connections + flows
 }

@@ -65,18 +65,15 @@ impl Oracle {
     }
 
     /// Whether all that is sent in the client's name is judged alike: no list tells some of its addresses from others, or knows it at all, and
-    /// no rule asks where it sends to. More than half of an IPv6 address is too long to be kept.
+    /// no rule asks where it sends to.
     fn is_one(&self, source: IpAddr) -> bool {
         let (listed, rules) = (&self.policy.access, &self.policy.rules);
         let prefixes: Vec<_> =
             listed.iter().map(|(prefix, _, _)| prefix).chain(rules.iter().flat_map(|rule| &rule.from)).collect();
-        let (len, longest) =
-            if source.is_ipv4() { (self.policy.ipv4_prefix, 32) } else { (self.policy.ipv6_prefix, 64) };
+        let len = if source.is_ipv4() { self.policy.ipv4_prefix } else { self.policy.ipv6_prefix };
         let is_listed =
             |prefix: &Prefix| is_in(source, prefix) || prefix.0.is_ipv4() == source.is_ipv4() && prefix.1 > len;
-        len <= longest
-            && rules.iter().all(|rule| rule.to.is_empty())
-            && !prefixes.iter().any(|prefix| is_listed(prefix))
+        rules.iter().all(|rule| rule.to.is_empty()) && !prefixes.iter().any(|prefix| is_listed(prefix))
     }
 
     /// The bucket's beginning from which the limit has room for one, if nothing is admitted before; none where it has that now.

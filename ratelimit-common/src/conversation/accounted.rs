@@ -1,7 +1,7 @@
 //! What the guard counts of segments that begin no request; and what it does not, so that nothing has to be asked of it.
 
 use super::{Conversation, LOST, also, is, speaks};
-use crate::packet::Segment;
+use crate::packet::{Frame, Segment};
 
 /// What is not counted is counted by the guard once in so many bytes. // 100 MB are 6 400
 pub const ACCOUNTED_BYTES: u32 = 1 << ACCOUNTED_SHIFT;
@@ -17,18 +17,33 @@ const fn is_one_in_many(segment: &Segment) -> bool {
     segment.sequence >> ACCOUNTED_SHIFT != end >> ACCOUNTED_SHIFT
 }
 
+/// The top bits of four bytes.
+const TOP_BITS: u32 = 0x8080_8080;
+
+/// Whether a first request may begin here: in the clear and under TLS its first bytes are below 128. // so are those of one in 16 segments of data
+#[inline(always)]
+fn may_begin_a_connection<F: Frame>(frame: &F, at: u32) -> bool {
+    frame.bytes::<4>(at as usize).is_none_or(|bytes| u32::from_ne_bytes(bytes) & TOP_BITS == 0)
+}
+
 impl Conversation {
     /// Goes on by a segment that lies whole in the record of TLS that is under way, and is not short: what the server says of it changes nothing
     /// then. Else false, and nothing is done. Where it is one that the guard counts, the next one that does not go on so is counted for it.
+    ///
+    /// A client may end its connection in the middle of a record, and begin another between the same ports whose first byte has the number of
+    /// the next one. So the client must not have heard more since: another connection's server has other numbers. And what it sends must not
+    /// look like what a connection begins with, as servers before Linux 6.1.69 take what acknowledges older numbers.
     #[inline(always)]
-    pub fn goes_on(&mut self, segment: &Segment) -> bool {
+    pub fn goes_on<F: Frame>(&mut self, frame: &F, segment: &Segment) -> bool {
         let bytes = segment.payload_bytes;
         let is_known =
             self.speaks == speaks::TLS && self.is & (is::TAKEN | is::UNSEEN | is::CUT | is::DOUBTED) == is::TAKEN;
         if !is_known
             || segment.is_urgent != 0
             || segment.sequence != self.next
+            || segment.acknowledged != self.acknowledged
             || bytes < SHORT_BYTES
+            || may_begin_a_connection(frame, segment.payload_at)
             || !self.stays_in_record(bytes)
         {
             return false;

@@ -90,10 +90,8 @@ impl Packets {
             return Verdict::unruled(Reason::NotProtected).into();
         };
         let client = rules.policy().client(address(packet.source));
-        // No note is of more than half of an IPv6 address.
-        let is_noted = client.addr().is_ipv4() || !rules.is_ipv6_wide();
-        let segment_of = segment_of(&packet, client).filter(|_| is_noted);
-        let connection = connection(frame, &packet, client).filter(|_| is_noted);
+        let segment_of = segment_of(&packet, client);
+        let connection = connection(frame, &packet, client);
         if let Some((_, rule)) = segment_of.and_then(|of| self.banned.get(&of)).filter(|(until, _)| now < *until) {
             return Verdict { reason: Reason::Banned, rule: *rule }.into();
         }

@@ -46,11 +46,6 @@ impl Rules {
         &self.config.rules[index as usize]
     }
 
-    /// Whether more than half of an IPv6 address is one client's: then no note is of one.
-    pub(super) const fn is_ipv6_wide(&self) -> bool {
-        self.config.ipv6_mask[1] != 0
-    }
-
     /// The turn of the clock by which the kernel forgets marks: it knows what it marked in this one or the last.
     #[expect(clippy::cast_possible_truncation, reason = "as a mark has it")]
     pub(super) const fn turn(&self, now: Nanos) -> u16 {

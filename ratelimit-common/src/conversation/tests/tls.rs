@@ -17,42 +17,58 @@ fn under_tls_each_turn_is_a_request_and_the_handshake_is_none() {
     }
 }
 
-/// A segment in the clear part of a record that is under way, at the next byte or `ahead` of it.
-fn within(known: &Conversation, ahead: u32, bytes: u32) -> Segment {
-    Segment { sequence: known.next.wrapping_add(ahead), payload_bytes: bytes, ..Segment::default() }
+/// A client in the middle of a body's first record, as it is known.
+fn within_a_record() -> Conversation {
+    let mut client = Client::with_tls_1_3(false);
+    client.sends(&data(120));
+    client.hears(ANSWER);
+    client.sends(&data(16_384)[..600]);
+    client.known.unwrap()
 }
+
+/// The segment by which it goes on, `ahead` of its next byte.
+fn within(known: &Conversation, ahead: u32, bytes: u32) -> Segment {
+    Segment {
+        sequence: known.next.wrapping_add(ahead),
+        acknowledged: known.acknowledged,
+        payload_at: u32::try_from(HEADERS).unwrap(),
+        payload_bytes: bytes,
+        ..Segment::default()
+    }
+}
+
+/// Whether it goes on by this segment, in which these bytes are first.
+fn goes_on(mut known: Conversation, segment: &Segment, first: [u8; 4]) -> bool {
+    let frame = [vec![0xaa; HEADERS], first.to_vec(), vec![0xd5; segment.payload_bytes as usize]].concat();
+    let before = known;
+    let goes_on = known.goes_on(&frame.as_slice(), segment);
+    let moved = if goes_on { segment.payload_bytes } else { 0 };
+    assert_eq!(
+        (known.next, known.record_left),
+        (before.next.wrapping_add(moved), before.record_left.wrapping_sub(moved))
+    );
+    assert!(goes_on || known == before);
+    goes_on
+}
+
+const SEALED: [u8; 4] = [0xd5; 4];
 
 #[test]
 fn what_lies_whole_in_the_record_that_is_under_way_goes_on_whatever_its_server_says() {
-    let mut client = Client::with_tls_1_3(false);
-    client.sends(&data(120));
-    // A body's first record, in whose middle no number of bytes ends that the guard counts at.
-    client.hears(ANSWER);
-    client.sends(&data(16_384)[..600]);
-    let known = client.known.unwrap();
-    let before_counted = ACCOUNTED_BYTES - known.next % ACCOUNTED_BYTES;
-    let most = known.record_left.min(before_counted - 1);
-    for (bytes, goes_on) in [(SHORT_BYTES, true), (most, true), (SHORT_BYTES - 1, false), (most + 1, false)] {
-        let mut newest = known;
-        assert_eq!(newest.goes_on(&within(&known, 0, bytes)), goes_on, "{bytes} bytes");
-        let moved = if goes_on { bytes } else { 0 };
-        assert_eq!((newest.next, newest.record_left), (known.next.wrapping_add(moved), known.record_left - moved));
+    let known = within_a_record();
+    let left = known.record_left;
+    for (bytes, expected) in [(SHORT_BYTES, true), (left, true), (SHORT_BYTES - 1, false), (left + 1, false)] {
+        assert_eq!(goes_on(known, &within(&known, 0, bytes), SEALED), expected, "{bytes} bytes");
     }
-    let mut newest = known;
-    assert!(!newest.goes_on(&within(&known, 1, SHORT_BYTES)), "something is left out");
-    assert!(!newest.goes_on(&within(&known, u32::MAX, SHORT_BYTES)), "some of it came before");
-    assert!(!newest.goes_on(&Segment { is_urgent: 1, ..within(&known, 0, SHORT_BYTES) }));
-    assert_eq!(newest, known);
+    assert!(!goes_on(known, &within(&known, 1, SHORT_BYTES), SEALED), "something is left out");
+    assert!(!goes_on(known, &within(&known, u32::MAX, SHORT_BYTES), SEALED), "some of it came before");
+    assert!(!goes_on(known, &Segment { is_urgent: 1, ..within(&known, 0, SHORT_BYTES) }, SEALED));
 }
 
 #[test]
 fn nothing_goes_on_unasked_where_it_is_not_known_what_the_server_takes() {
-    let mut client = Client::with_tls_1_3(false);
-    client.sends(&data(120));
-    client.hears(ANSWER);
-    client.sends(&data(16_384)[..600]);
-    let known = client.known.unwrap();
-    assert!({ known }.goes_on(&within(&known, 0, SHORT_BYTES)));
+    let known = within_a_record();
+    assert!(goes_on(known, &within(&known, 0, SHORT_BYTES), SEALED));
     let others = [
         ("the server had none of it", Conversation { is: known.is & !is::TAKEN, ..known }),
         ("its beginning was not seen", Conversation { is: known.is | is::UNSEEN, ..known }),
@@ -64,8 +80,55 @@ fn nothing_goes_on_unasked_where_it_is_not_known_what_the_server_takes() {
         ("it is in the clear", Conversation { speaks: speaks::CLEAR, ..known }),
     ];
     for (why, other) in others {
-        assert!(!{ other }.goes_on(&within(&other, 0, SHORT_BYTES)), "{why}");
+        assert!(!goes_on(other, &within(&other, 0, SHORT_BYTES), SEALED), "{why}");
     }
+}
+
+#[test]
+fn another_connection_between_the_same_ports_does_not_go_on_by_the_record_of_the_one_before() {
+    let known = within_a_record();
+    let segment = within(&known, 0, SHORT_BYTES);
+    let heard = Segment { acknowledged: known.acknowledged.wrapping_add(1), ..segment };
+    assert!(!goes_on(known, &heard, SEALED), "its server has other numbers");
+    for first in [*b"GET ", *b"\r\nGE", *b"PRI ", [22, 3, 1, 2], [23, 3, 3, 64]] {
+        assert!(!goes_on(known, &segment, first), "{first:?}");
+    }
+    assert!(goes_on(known, &segment, [22, 3, 3, 0xd5]), "one byte tells");
+    // Its first bytes have the numbers of the next ones of that record: its server has nothing yet.
+    let requests = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(20);
+    let frame = [vec![0xaa; HEADERS], requests].concat();
+    let said = known.acknowledged.wrapping_add(70_000);
+    let first = Peer {
+        received: known.next,
+        window_end: known.next.wrapping_add(1 << 16),
+        said,
+        is_first: 1,
+        ..Peer::default()
+    };
+    for acknowledged in [known.acknowledged, said] {
+        let segment = Segment { acknowledged, payload_bytes: u32::try_from(frame.len() - HEADERS).unwrap(), ..segment };
+        assert_eq!(turn(&frame.as_slice(), &segment, Some(known), Some(first)).requests, 20);
+    }
+}
+
+#[test]
+fn what_went_on_unasked_is_counted_by_the_guard_with_the_next_that_is_asked_about() {
+    let mut client = Client::with_tls_1_3(false);
+    client.sends(&data(120));
+    client.hears(ANSWER);
+    // Records as long as the guard's measure, in segments that go on unasked: its next header counts, and only that.
+    let record: Vec<u8> = data(16_384).into_iter().map(|byte| byte | 0x80).collect();
+    let record = [&data(16_384)[..5], &record[5..]].concat();
+    let mut counted = 0;
+    for payload in record.repeat(20).chunks(1448) {
+        let known = client.known.unwrap();
+        let turn = client.judged(client.sequence, payload);
+        counted += u32::from(turn.is_unaccounted);
+        let went_on = known.record_left as usize >= payload.len() && payload[0] >= 0x80;
+        assert!(!(went_on && turn.is_unaccounted), "{known:?}");
+        client.sends(payload);
+    }
+    assert!((18..=22).contains(&counted), "{counted} of 20 records");
 }
 
 #[test]
