@@ -16,8 +16,8 @@ use ratelimit_userspace::desired::WindowForm;
 const REPEAT: u32 = 200;
 
 #[test]
-fn every_row_has_its_verdict_in_one_round_after_the_other() {
-    if is_skipped("every_row_has_its_verdict_in_one_round_after_the_other") {
+fn every_row_of_a_connection_has_its_verdict_in_one_round_after_the_other() {
+    if is_skipped("every_row_of_a_connection_has_its_verdict_in_one_round_after_the_other") {
         return;
     }
     let rows = all().into_iter().filter(|row| matches!(row.scene, Scene::Connection { .. }));

@@ -22,6 +22,12 @@ impl HashKey {
         sip_1_3(k0, k1, a, b)
     }
 
+    /// A key of its own for [`spread`], which tells nothing of this one.
+    #[inline(always)]
+    pub const fn of_places(self) -> u64 {
+        self.hash(0, PLACES)
+    }
+
     /// The same where it is, for what nearly every packet asks: in the kernel a call takes as long as the hash.
     #[inline(always)]
     pub const fn hash_here(self, a: u64, b: u64) -> u64 {
@@ -29,14 +35,15 @@ impl HashKey {
     }
 }
 
-impl HashKey {
-    /// A place for a word of 32 bits in a table that tells by the word itself whose it is: who does not know the key cannot choose whose place he
-    /// takes. // one multiplication
-    #[inline(always)]
-    pub const fn spread(self, word: u32) -> u64 {
-        let Self([k0, _]) = self;
-        (word as u64 ^ k0 >> 32).wrapping_mul(k0 | 1) >> 32
-    }
+/// What is hashed for the key of [`spread`]: nothing else is hashed with these bits.
+const PLACES: u64 = 1 << 42;
+
+/// A place for a word of 32 bits in a table whose words tell whose they are. No pseudorandom function: who shares a place with another costs him
+/// a look-up, and decides nothing. // two multiplications
+#[inline(always)]
+pub const fn spread(key: u64, word: u32) -> u64 {
+    let once = (word as u64 ^ key >> 32).wrapping_mul(key | 1);
+    (once ^ once >> 32).wrapping_mul(key | 1) >> 32
 }
 
 /// A function of its own in the kernel, where its words would take half of its caller's stack.

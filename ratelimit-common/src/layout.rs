@@ -22,7 +22,7 @@ pub use keys::{
     Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
 };
 
-/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v8`.
+/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v9`.
 pub const VERSION: u32 = 9;
 
 /// The XDP program's name.
@@ -92,9 +92,9 @@ pub const BANS_CAPACITY: u32 = 65_536;
 pub const PREFIXES_MAX: u32 = 131_072;
 /// Prefixes of destinations of each family and generation.
 pub const TARGETS_MAX: u32 = 4_096;
-/// UDP flows remembered where connections are counted. // 65536 x 80 B = 5 MB, 65536 x 96 B = 6 MB
+/// UDP flows remembered where connections are counted. // 65536 x 72 B = 5 MB, 65536 x 88 B = 6 MB
 pub const FLOWS_CAPACITY: u32 = 65_536;
-/// TCP connections remembered of each family where requests are counted. // 131072 x 96 B = 13 MB, 131072 x 120 B = 16 MB
+/// TCP connections remembered of each family where requests are counted. // 131072 x 120 B = 16 MB, 131072 x 144 B = 19 MB
 pub const CONVERSATIONS_CAPACITY: u32 = 131_072;
 /// Lines of [`map::REFUSED`] unless the daemon says otherwise: a power of two. // 32768 x 64 B = 2 MB
 pub const LINES_CAPACITY: u32 = 32_768;
@@ -272,6 +272,8 @@ pub struct Config {
     pub wall_offset_ns: u64,
     /// Of the hashes: secret, so that nobody chooses what shares a place. It stays as long as the maps do.
     pub seed: HashKey,
+    /// [`HashKey::of_places`].
+    pub places: u64,
     /// [`crate::source::ipv6_mask`].
     pub ipv6_mask: [u64; 2],
     /// [`crate::source::ipv4_mask`].
@@ -318,7 +320,7 @@ pub struct Config {
 
 const _: () = assert!(
     size_of::<Config>()
-        == 8 + 16 + 16 + 24 + 4 * INTERFACES_MAX + 8 + 8 * 6 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
+        == 8 + 16 + 8 + 16 + 24 + 4 * INTERFACES_MAX + 8 + 8 * 6 + 8 * CLASSES_MAX + size_of::<[Rule; RULES_MAX]>()
 );
 
 /// What [`CHARGE_PROGRAM`] is to do.

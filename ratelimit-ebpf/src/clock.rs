@@ -25,7 +25,8 @@ impl Clock {
     }
 
     /// A time that is at most one timer tick (1 to 10 ms) behind: enough to refuse by, since a refusal may come late
-    /// by that much, and never to admit by. // about 2 ns: the verifier makes the helper one load
+    /// by that much, and to admit by only
+    /// where it is sure to name the same bucket. // about 2 ns: the verifier makes the helper one load
     #[inline(always)]
     pub(crate) fn coarse(self) -> Nanos {
         self.wall(|| {

@@ -11,7 +11,7 @@ use ratelimit_common::packet::plain_segment;
 use crate::maps::{self, Pending, Seen};
 use crate::packet::{self, XdpFrame};
 
-/// What [`turn`] says of a segment.
+/// What [`judge`] says of a segment.
 #[derive(Clone, Copy)]
 pub(crate) struct Judged(u32);
 
@@ -128,11 +128,7 @@ extern "C" fn enter(ctx: *mut xdp_md, is_known: u32) -> u32 {
 extern "C" fn begins_with_syn(ctx: *mut xdp_md, at: u32, end: u32) -> u32 {
     let context = XdpContext::new(ctx);
     let frame = XdpFrame::new(&context);
-    if conversation::may_be_http2(&frame, at, end) {
-        return 0;
-    }
-    let versions = frame.found(at, end, Sought::Version).count();
-    if versions == 0 { 1 } else { versions }
+    conversation::with_syn(&frame, at, end).unwrap_or(0)
 }
 
 impl Walk for XdpFrame<'_> {

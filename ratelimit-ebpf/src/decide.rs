@@ -66,7 +66,7 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
             return Verdict { reason: Reason::NotCounted, rule: glance.row() };
         }
     }
-    let may_be_quick = !frame.is_seen() && matches!(head.to, To::Tcp { .. } | To::Udp { .. });
+    let may_be_quick = !frame.is_seen() && matches!(head.to, To::Tcp { opening: true, .. } | To::Udp { .. });
     if key.is_segment() {
         // Where the frame is not plain, no connection is noted.
         let may_ask = matches!(head.to, To::Tcp { has_payload: true, .. }) && !frame.is_seen();
@@ -124,7 +124,7 @@ extern "C" fn at_a_glance(word: u64, protecting: RuleSet) -> u32 {
         return Glance::NONE.0;
     }
     let is_ignored = rule.ignores_acknowledgements != 0
-        && (rule.guard == 0 || key == Key::NONE || !maps::may_be_noted(config, key.unproven(), key.hash(config.seed)));
+        && (rule.guard == 0 || !maps::may_be_noted(config, key.unproven(), key.hash(config.seed)));
     if !is_ignored || seen.has_payload() {
         pending.beside.rules = 0;
         pending.of.set(source, config);
@@ -208,7 +208,7 @@ fn is_first_for_all(Active { config, word }: Active, source: Address, index: u32
         0 => false,
         // Its client is of more addresses than this one, which lists tell from each other.
         2 => true,
-        _ => !maps::is_unlisted(config, Unlisted::of(source, word.epoch(), config.seed)),
+        _ => !maps::is_unlisted(config, Unlisted::of(source, word.epoch(), config.seed, config.places)),
     };
     !is_known && maps::rule(config, index).until_ns == 0 && config.has_targets == 0
 }
@@ -308,7 +308,7 @@ impl Rules for Maps {
     #[inline(always)]
     fn prefix(&self, source: Address) -> Option<&Prefix> {
         let Active { config, word } = self.0;
-        let unlisted = Unlisted::of(source, word.epoch(), config.seed);
+        let unlisted = Unlisted::of(source, word.epoch(), config.seed, config.places);
         if maps::is_unlisted(config, unlisted) {
             return None;
         }

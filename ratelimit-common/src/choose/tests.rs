@@ -50,6 +50,7 @@ fn memory(count: usize) -> Memory {
     let mut config = Box::new(Config {
         wall_offset_ns: 0,
         seed: HashKey::default(),
+        places: 0,
         ipv6_mask: [0; 2],
         ipv4_mask: 0,
         lines_mask: 0,

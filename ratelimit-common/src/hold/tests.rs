@@ -165,24 +165,31 @@ fn a_plain_rule_admits_its_limit_and_no_more_and_counts_what_it_refuses() {
 }
 
 #[test]
-fn a_charge_is_of_the_bucket_that_the_exact_clock_names_however_far_the_coarse_one_is_behind() {
-    let memory = memory(rule(&[limit(7, Unit::Packets, 100)]));
-    let (limit, begins) = (memory.rule.limits[0], NOW.bucket(memory.rule.limits[0].bucket_ns));
-    assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
-    let length_ns = limit.bucket_ns;
-    let instants = [0, 1, COARSE_BEHIND_NS - 1, COARSE_BEHIND_NS, COARSE_BEHIND_NS + 1, length_ns / 2];
-    for behind_ns in [0, 1, SECOND_NS / 100, COARSE_BEHIND_NS] {
-        for since_ns in instants.into_iter().chain(instants.map(|ns| length_ns - 1 - ns)) {
-            // Buckets later, so that each finds its own empty.
-            memory.now.set(Nanos(memory.now.get().bucket(length_ns).0.wrapping_add(8) * length_ns + since_ns));
-            memory.behind_ns.set(behind_ns);
+fn a_charge_is_of_the_bucket_that_the_exact_clock_names_with_the_coarse_one_up_to_its_most_behind() {
+    let length_ns = 60 * SECOND_NS;
+    let begins = NOW.bucket(length_ns).start(length_ns).0;
+    let mut at_once = 0;
+    for behind_ns in [0, 1, SECOND_NS / 100, COARSE_BEHIND_NS - 1, COARSE_BEHIND_NS] {
+        for since_ns in
+            [0, 1, SECOND_NS / 100, COARSE_BEHIND_NS - 1, COARSE_BEHIND_NS, COARSE_BEHIND_NS + 1, length_ns - 1]
+        {
+            let memory = memory(rule(&[limit(7, Unit::Packets, 100)]));
+            // The bucket before is open, and so is this one where it has a charge.
+            memory.now.set(Nanos(begins - SECOND_NS));
             assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
-            let bucket = memory.now.get().bucket(length_ns);
-            assert!(bucket > begins);
-            let charged = window::count_at(&memory.window_of(7).unwrap(), limit.count_bits, bucket);
-            assert_eq!(charged, 1, "{since_ns} ns after the bucket began, {behind_ns} ns behind");
+            memory.now.set(Nanos(begins + since_ns));
+            memory.behind_ns.set(behind_ns);
+            at_once += u64::from(charge_at_once(&memory, At::new(0, Side::Unproven), 1).bucket().is_some());
+            assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
+            at_once += u64::from(charge_at_once(&memory, At::new(0, Side::Unproven), 1).bucket().is_some());
+            let count =
+                |bucket| window::count_at(&memory.window_of(7).unwrap(), memory.rule.limits[0].count_bits, bucket);
+            let of = Nanos(begins + since_ns).bucket(length_ns);
+            assert_eq!(count(BucketIndex(of.0 - 1)), 1, "{since_ns} ns after the bucket began, {behind_ns} ns behind");
+            assert!(count(of) >= 1);
         }
     }
+    assert!(at_once > 20, "{at_once} charges were made at once");
 }
 
 #[test]

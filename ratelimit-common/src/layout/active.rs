@@ -1,7 +1,7 @@
 //! Which generation of the configuration packets read, and the epoch of what they note.
 
 use super::GENERATIONS;
-use crate::hash::HashKey;
+use crate::hash::{HashKey, spread};
 use crate::source::Address;
 
 /// What packets read first, in one load.
@@ -76,11 +76,13 @@ pub struct Unlisted {
 const WORDS: u64 = 1 << 41;
 
 impl Unlisted {
-    /// The note of this source.
+    /// The note of this source; `places` is [`HashKey::of_places`].
     #[inline(always)]
-    pub const fn of(source: Address, epoch: u32, seed: HashKey) -> Self {
+    pub const fn of(source: Address, epoch: u32, seed: HashKey, places: u64) -> Self {
         match source {
-            Address::V4(address) => Self { place: seed.spread(address), word: (epoch as u64) << 32 | address as u64 },
+            Address::V4(address) => {
+                Self { place: spread(places, address), word: (epoch as u64) << 32 | address as u64 }
+            }
             Address::V6([high, low]) => {
                 let place = seed.hash(high, low);
                 let word = seed.hash(place, WORDS | epoch as u64);
@@ -106,6 +108,27 @@ mod tests {
             }
             assert_ne!(epoch & Active::NOTES_MASK, after_trial & Active::NOTES_MASK);
             active = Active::new(0, epoch);
+        }
+    }
+
+    #[test]
+    fn neighbouring_addresses_of_ipv4_are_spread_over_all_places() {
+        const PLACES: usize = 1 << 17;
+        for key in 0..20 {
+            let places = HashKey([key, 1]).of_places();
+            for step in [1, 256, 65_536] {
+                let mut taken = vec![false; PLACES];
+                for number in 0..65_536_u32 {
+                    let source = Address::V4(number.wrapping_mul(step).to_be());
+                    let Unlisted { place, word } = Unlisted::of(source, 7, HashKey([key, 1]), places);
+                    taken[usize::try_from(place).unwrap() % PLACES] = true;
+                    assert_eq!(word, 7 << 32 | u64::from(number.wrapping_mul(step).to_be()));
+                }
+                let (taken, addresses) =
+                    (taken.iter().filter(|taken| **taken).count(), 65_536.min((1_u64 << 32) / u64::from(step)));
+                // At random four fifths would have a place of their own.
+                assert!(taken as u64 * 2 > addresses, "{taken} places of {addresses} by key {key}, step {step}");
+            }
         }
     }
 }

@@ -147,7 +147,7 @@ extern "C" fn counted(number: u32, source: u64, what: u64, now: u64) -> u32 {
             let (is, exchanged) = exchange(place, before.word, before.word.wrapping_add(ONE_DROPPED));
             if exchanged {
                 if before.dropped() == DROPPED_MAX {
-                    let _always_zero = count_dropped(number, at as u32, before.word, DROPPED_MAX + 1);
+                    count_of(cause, before.word, DROPPED_MAX + 1);
                 }
                 return 1;
             }
@@ -241,7 +241,8 @@ pub(crate) fn note_refused(config: &Config, key: Key, hash: u64, refusal: Refusa
         return;
     }
     if before.dropped() != 0 {
-        let _always_zero = count_dropped(line, chosen, before.word, before.dropped());
+        // SAFETY: as in `cause`. Nobody else writes it while the note is busy.
+        count_of(unsafe { at.read_volatile() }, before.word, before.dropped());
     }
     // SAFETY: as in `way`. Nobody else writes them while the note is busy. Last its word, behind a barrier: only now is it believed.
     unsafe {
@@ -279,15 +280,18 @@ fn candidate_at(number: u32, candidate: u32) -> Option<*mut Note> {
     Some(way(line(number ^ ((candidate / WAYS as u32) & 1))?, candidate as usize))
 }
 
-/// Counts what a note with this word has dropped where its window or ban counts it, if that is still remembered. Returns 0.
+/// Counts what a note with this word and cause has dropped where its window or ban counts it, if that is still remembered.
+#[inline(always)]
+fn count_of(Cause { slot, is_wide, source: [high, low], .. }: Cause, word: u64, dropped: u64) {
+    let _always_zero = count_dropped(high, low, word, slot, dropped << 1 | u64::from(is_wide & 1));
+}
+
+/// [`count_of`]; `dropped` is twice that, and 1 more where the source is wide. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn count_dropped(line: u32, way: u32, word: u64, dropped: u64) -> u32 {
-    let Some(cause) = cause(line, way as usize) else { return 0 };
-    // SAFETY: as in `cause`. Volatile: other CPUs write it.
-    let Cause { slot, is_wide, source, .. } = unsafe { cause.read_volatile() };
+extern "C" fn count_dropped(high: u64, low: u64, word: u64, slot: u32, dropped: u64) -> u32 {
     let note = Note { word, source: 0 };
-    let family = family_of(note.is_ipv6(), is_wide != 0);
+    let (family, source, dropped) = (family_of(note.is_ipv6(), dropped & 1 != 0), [high, low], dropped >> 1);
     if note.term().is_ban() {
         if let Some(ban) = ban_of(family, source, slot) {
             ban.count_dropped(dropped);

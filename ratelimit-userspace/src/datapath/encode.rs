@@ -76,6 +76,7 @@ pub(crate) fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
     let config = Config {
         wall_offset_ns: 0,
         seed: HashKey::default(),
+        places: 0,
         ipv6_mask: ipv6_mask(policy.ipv6_prefix),
         ipv4_mask: ipv4_mask(policy.ipv4_prefix),
         lines_mask: 0,

@@ -54,7 +54,7 @@ impl Kernel {
             }
         }
         config.wall_offset_ns = self.wall_offset_ns;
-        config.seed = self.seed;
+        (config.seed, config.places) = (self.seed, self.seed.of_places());
         config.insertions_max = self.insertions_max;
         config.insertions_free = self.insertions_free;
         config.lines_mask = self.map(map::REFUSED)?.max_entries().saturating_sub(1);
