@@ -123,7 +123,7 @@ mod is {
     pub(super) const CUT: u16 = 8192;
     /// TLS: the header that was split began when the server had said nothing since the newest request; in a handshake, nothing at all.
     pub(super) const EARLY: u16 = 16_384;
-    /// The server had some of it when its newest segment was judged, or nobody tells: what it takes first is known.
+    /// Its socket had some of it when its newest segment was judged: what the server takes first is known.
     pub(super) const TAKEN: u16 = 32_768;
 }
 
@@ -133,6 +133,8 @@ mod also {
     pub(super) const ONE_TICKET: u8 = 1;
     /// The one segment in [`super::ACCOUNTED_BYTES`] went on by itself: the guard counts the next one that is asked about.
     pub(super) const UNACCOUNTED: u8 = 2;
+    /// Its socket has said something behind what this began with, and goes on: a server in the clear ends what begins like TLS.
+    pub(super) const ANSWERED: u8 = 4;
 }
 
 /// What the server's TCP says of the connection, at the time of a segment. Sequence numbers in host order.
@@ -414,8 +416,14 @@ impl Conversation {
         }
         self.acknowledged = segment.acknowledged;
         self.is &= !is::TAKEN;
-        if !matches!(peer, Some(peer) if peer.is_first != 0) {
+        if let Some(peer) = peer
+            && peer.is_first == 0
+            && peer.has_ended == 0
+        {
             self.is |= is::TAKEN;
+            if peer.said != self.heard {
+                self.also |= also::ANSWERED;
+            }
         }
         if let Some(peer) = peer
             && peer.has_ended != 0
@@ -579,11 +587,6 @@ impl Conversation {
     #[inline(always)]
     const fn has(&self, what: u16) -> bool {
         self.is & what != 0
-    }
-
-    #[inline(always)]
-    const fn has_one_ticket(&self) -> bool {
-        self.also & also::ONE_TICKET != 0
     }
 
     /// Whether it is a guess where its records or frames begin.

@@ -88,6 +88,8 @@ const EPOCH_MASK: u64 = Active::NOTES_MASK as u64;
 const GUARD: u64 = 1 << 32;
 const BAN: u64 = 1 << 19;
 const IPV6: u64 = 1 << 18;
+/// By so much the family is above both ports, in what is hashed of a connection.
+const FAMILY_SHIFT: u32 = 14;
 const OPENING: u64 = 1 << 16;
 const DATAGRAM: u64 = 2 << 16;
 const UNPROVEN: u64 = 3 << 16;
@@ -357,7 +359,8 @@ impl Key {
     /// no other connection. Of those with one source the other address tells few apart, and is left out.
     #[inline(always)]
     pub const fn of_connection(self, seed: HashKey, source_port: u16) -> Self {
-        let of = seed.hash(self.source, (source_port as u64) << 16 | self.port() as u64 | self.what & IPV6);
+        let of = seed
+            .hash(self.source, (source_port as u64) << 16 | self.port() as u64 | (self.what & IPV6) << FAMILY_SHIFT);
         Self { source: of, what: self.what | UNPROVEN }
     }
 

@@ -19,11 +19,15 @@ const fn is_one_in_many(segment: &Segment) -> bool {
 
 /// The top bits of four bytes.
 const TOP_BITS: u32 = 0x8080_8080;
+/// The third byte of a ClientHello in the form of SSL 2, which some servers take before TLS 1.3; the first is of 128 or more.
+const SSL2_CLIENT_HELLO: u8 = 1;
 
-/// Whether a first request may begin here: in the clear and under TLS its first bytes are below 128. // so are those of one in 16 segments of data
+/// Whether a first request may begin here: in the clear and under TLS its first bytes are below 128, but for an old form of TLS. // so are those of
+/// one in 16 segments of data
 #[inline(always)]
 fn may_begin_a_connection<F: Frame>(frame: &F, at: u32) -> bool {
-    frame.bytes::<4>(at as usize).is_none_or(|bytes| u32::from_ne_bytes(bytes) & TOP_BITS == 0)
+    let Some(bytes) = frame.bytes::<4>(at as usize) else { return true };
+    u32::from_ne_bytes(bytes) & TOP_BITS == 0 || bytes[2] == SSL2_CLIENT_HELLO
 }
 
 impl Conversation {
@@ -39,6 +43,7 @@ impl Conversation {
         let is_known =
             self.speaks == speaks::TLS && self.is & (is::TAKEN | is::UNSEEN | is::CUT | is::DOUBTED) == is::TAKEN;
         if !is_known
+            || self.also & also::ANSWERED == 0
             || segment.is_urgent != 0
             || segment.sequence != self.next
             || segment.acknowledged != self.acknowledged

@@ -96,8 +96,8 @@ pub(super) fn record_at<F: Frame>(frame: &F, at: u32, end: u32) -> Option<Record
 /// Whether this `h`, the byte before `next`, is in HTTP/2's name in a ClientHello (RFC 7301), which has its length before it.
 #[inline(always)]
 pub(super) fn is_http2<F: Frame>(frame: &F, next: u32) -> bool {
-    match frame.bytes::<4>(next as usize - 2) {
-        Some([length, _, digit, _]) => length == 2 && digit == b'2',
+    match frame.bytes::<4>(next as usize - 3) {
+        Some([_, length, _, digit]) => length == 2 && digit == b'2',
         None => false,
     }
 }
@@ -113,6 +113,11 @@ impl Conversation {
         self.is = is | is::OFFERS_HTTP2;
         self.split_len = 0;
         self
+    }
+
+    #[inline(always)]
+    const fn has_one_ticket(&self) -> bool {
+        self.also & also::ONE_TICKET != 0
     }
 
     /// How many requests begin in this payload. Where it is a guess that it is TLS, what would be requests in the clear are some, and nothing

@@ -23,7 +23,9 @@ fn within_a_record() -> Conversation {
     client.sends(&data(120));
     client.hears(ANSWER);
     client.sends(&data(16_384)[..600]);
-    client.known.unwrap()
+    let by_client = client.known.unwrap();
+    assert!(!goes_on(by_client, &within(&by_client, 0, SHORT_BYTES), SEALED), "no socket tells");
+    client.server.unwrap().known.unwrap()
 }
 
 /// The segment by which it goes on, `ahead` of its next byte.
@@ -71,6 +73,7 @@ fn nothing_goes_on_unasked_where_it_is_not_known_what_the_server_takes() {
     assert!(goes_on(known, &within(&known, 0, SHORT_BYTES), SEALED));
     let others = [
         ("the server had none of it", Conversation { is: known.is & !is::TAKEN, ..known }),
+        ("the server has not answered", Conversation { also: known.also & !also::ANSWERED, ..known }),
         ("its beginning was not seen", Conversation { is: known.is | is::UNSEEN, ..known }),
         ("where records begin is a guess", Conversation { is: known.is | is::CUT, ..known }),
         ("the server may have it otherwise", Conversation { is: known.is | is::DOUBTED, ..known }),
@@ -93,6 +96,7 @@ fn another_connection_between_the_same_ports_does_not_go_on_by_the_record_of_the
     for first in [*b"GET ", *b"\r\nGE", *b"PRI ", [22, 3, 1, 2], [23, 3, 3, 64]] {
         assert!(!goes_on(known, &segment, first), "{first:?}");
     }
+    assert!(!goes_on(known, &segment, [0x82, 0x2e, 1, 0]), "as SSL 2 began");
     assert!(goes_on(known, &segment, [22, 3, 3, 0xd5]), "one byte tells");
     // Its first bytes have the numbers of the next ones of that record: its server has nothing yet.
     let requests = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(20);
@@ -116,12 +120,13 @@ fn what_went_on_unasked_is_counted_by_the_guard_with_the_next_that_is_asked_abou
     let mut client = Client::with_tls_1_3(false);
     client.sends(&data(120));
     client.hears(ANSWER);
+    client.lies = true;
     // Records as long as the guard's measure, in segments that go on unasked: its next header counts, and only that.
     let record: Vec<u8> = data(16_384).into_iter().map(|byte| byte | 0x80).collect();
     let record = [&data(16_384)[..5], &record[5..]].concat();
     let mut counted = 0;
     for payload in record.repeat(20).chunks(1448) {
-        let known = client.known.unwrap();
+        let known = client.server.as_ref().unwrap().known.unwrap();
         let turn = client.judged(client.sequence, payload);
         counted += u32::from(turn.is_unaccounted);
         let went_on = known.record_left as usize >= payload.len() && payload[0] >= 0x80;
