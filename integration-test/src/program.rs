@@ -108,6 +108,7 @@ impl Program {
 
     /// The kernel side, to ask of it what the daemon asks.
     pub fn kernel(&mut self) -> &mut Kernel {
+        self.counted.1.clear();
         &mut self.kernel
     }
 
@@ -120,6 +121,8 @@ impl Program {
     pub fn set_now(&mut self, now: Nanos) {
         self.kernel.set_now(now).expect("the time is set");
         self.now = now;
+        // A trial may have ended by that.
+        self.counted.1.clear();
     }
 
     /// Lets time pass.
