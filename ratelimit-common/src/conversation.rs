@@ -461,7 +461,7 @@ impl Conversation {
         requests += match self.speaks {
             speaks::CLEAR => 0,
             speaks::HTTP2 | speaks::PREFACE => frame.http2(self, entered),
-            _ => frame.tls(self, entered),
+            _ => self.tls_or_clear(frame, entered),
         };
         if is_late && is_other {
             self.lose();

@@ -121,14 +121,14 @@ impl Conversation {
     }
 
     /// How many requests begin in this payload. Where it is a guess that it is TLS, what would be requests in the clear are some, and nothing
-    /// else is lost by it.
+    /// else is lost by it. Searched is here, and not below: a verifier counts the stack of one function within another.
     #[inline(always)]
-    pub fn tls<F: Walk>(&mut self, frame: &F, entered: &Entered) -> u32 {
+    pub(super) fn tls_or_clear<F: Walk>(&mut self, frame: &F, entered: &Entered) -> u32 {
         let fresh = entered.fresh;
         if self.speaks == speaks::TLS_HELLO && frame.found(fresh.at, fresh.end, Sought::Http2).count() != 0 {
             self.is |= is::OFFERS_HTTP2;
         }
-        let requests = self.records(frame, fresh);
+        let requests = frame.tls(self, entered);
         if entered.is_doubted == 0 {
             return requests;
         }
@@ -138,6 +138,12 @@ impl Conversation {
         }
         self.counted(fresh.moment());
         versions
+    }
+
+    /// How many requests the records of this payload begin.
+    #[inline(always)]
+    pub fn tls<F: Walk>(&mut self, frame: &F, entered: &Entered) -> u32 {
+        self.records(frame, entered.fresh)
     }
 
     /// Goes on by so many bytes where all of them belong to the record that is under way; else false, and nothing is done.
