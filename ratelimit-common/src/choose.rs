@@ -5,7 +5,7 @@
 
 use crate::access::{self, Grant};
 use crate::layout::{Config, PortTable, Prefix, RULES_MAX, Rule, RuleSet};
-use crate::packet::To;
+use crate::packet::{Head, Packet, Target, To};
 use crate::source::Address;
 use crate::time::Nanos;
 use crate::verdict::{Action, Reason, Verdict};
@@ -52,6 +52,13 @@ pub struct Asked {
     pub to: To,
     /// Of a later fragment: whether it may be one of TCP.
     pub may_be_tcp: bool,
+}
+
+impl From<&Packet> for Asked {
+    fn from(packet: &Packet) -> Self {
+        let may_be_tcp = matches!(packet.target, Target::Fragment { may_be_tcp: true });
+        Self { source: packet.source, to: Head::from(packet).to, may_be_tcp }
+    }
 }
 
 /// Who judges a packet.

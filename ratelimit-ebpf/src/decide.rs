@@ -115,20 +115,16 @@ extern "C" fn at_a_glance(word: u64, protecting: RuleSet) -> u32 {
     else {
         return Glance::NONE.0;
     };
-    let (source, key) = (seen.source(), pending.key());
-    let Some(index) = lowest(&Maps(Active { config, word }), protecting & config.from_any) else {
-        return Glance::NONE.0;
-    };
+    let (active, source, key) = (Active { config, word }, seen.source(), pending.key());
+    let Some(index) = lowest(&Maps(active), protecting & config.from_any) else { return Glance::NONE.0 };
     let rule = maps::rule(config, index);
-    if !is_first_for_all(Active { config, word }, source, index) {
+    if !is_first_for_all(active, source, index) {
         return Glance::NONE.0;
     }
     let is_ignored = rule.ignores_acknowledgements != 0
         && (rule.guard == 0 || !maps::may_be_noted(config, key.unproven(), key.hash(config.seed)));
     if !is_ignored || seen.has_payload() {
-        pending.beside.rules = 0;
-        pending.of.set(source, config);
-        pending.judge_by(word.generation(), index);
+        judged_alone(active, source, index, pending);
     }
     Glance::new(index, rule, is_ignored).0
 }
@@ -188,16 +184,21 @@ fn asks_first(rule: &Rule, key: Key) -> bool {
 
 /// That the limits of the first rule decide, where [`is_first_for_all`] says so: what [`choose`] finds as well. Else [`Choice::UNKNOWN`].
 #[inline(always)]
-fn quick(Active { config, word }: Active, source: Address, protecting: RuleSet, pending: &mut Pending) -> Choice {
-    let active = Active { config, word };
-    let Some(index) = lowest(&Maps(active), protecting & config.from_any) else { return Choice::UNKNOWN };
+fn quick(active: Active, source: Address, protecting: RuleSet, pending: &mut Pending) -> Choice {
+    let Some(index) = lowest(&Maps(active), protecting & active.config.from_any) else { return Choice::UNKNOWN };
     if !is_first_for_all(active, source, index) {
         return Choice::UNKNOWN;
     }
+    judged_alone(active, source, index, pending);
+    Choice::new(Reason::NotCounted, index)
+}
+
+/// Has this rule judge the packet at hand, and no other beside it.
+#[inline(always)]
+fn judged_alone(Active { config, word }: Active, source: Address, index: u32, pending: &mut Pending) {
     pending.beside.rules = 0;
     pending.of.set(source, config);
     pending.judge_by(word.generation(), index);
-    Choice::new(Reason::NotCounted, index)
 }
 
 /// Whether this rule, the first of those for anybody, judges what comes from this source: nothing is known of that, no rule names destinations,

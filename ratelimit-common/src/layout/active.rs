@@ -61,9 +61,8 @@ impl Active {
     }
 }
 
-/// A note in [`map::UNLISTED`]: no prefix holds this source, in this epoch. Of IPv4 it is the address itself, so its place
-/// may be any. Of IPv6 it is a keyed hash
-/// of 64 bits, so one source in 2^63 is taken for another.
+/// A note in [`map::UNLISTED`]: no prefix holds this source, in this epoch. Of IPv4 it is the address itself, so its place may be
+/// any. Of IPv6 it is a keyed hash of 64 bits, so one source in 2^63 is taken for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unlisted {
     /// Which word of the map, before it is cut to how many there are.

@@ -98,7 +98,7 @@ impl Packets {
         if let Some(rule) = connection.and_then(|connection| self.is_shut(connection, sender.standing, now)) {
             return Verdict { reason: Reason::OverLimit, rule }.into();
         }
-        let asked = Asked { source: packet.source, to: head.to, may_be_tcp: may_be_tcp(&packet) };
+        let asked = Asked::from(&packet);
         let choice = choice(&asked_by, asked, protecting);
         let Some(index) = choice.rule else { return Verdict::unruled(choice.reason).into() };
         let rule = rules.rule(index);
@@ -251,9 +251,4 @@ fn packet_address(address: IpAddr) -> Address {
         IpAddr::V4(address) => Address::v4(address.octets()),
         IpAddr::V6(address) => Address::v6(address.octets()),
     }
-}
-
-/// Of a later fragment, whether it may be one of TCP.
-const fn may_be_tcp(packet: &Packet) -> bool {
-    matches!(packet.target, Target::Fragment { may_be_tcp: true })
 }

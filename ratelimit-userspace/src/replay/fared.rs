@@ -8,7 +8,7 @@ use ratelimit_common::choose::{self, Asked, Choice, choice, protecting};
 use ratelimit_common::conversation::Walk;
 use ratelimit_common::hold::Cost;
 use ratelimit_common::layout;
-use ratelimit_common::packet::{Head, Packet, Target};
+use ratelimit_common::packet::Packet;
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Action, Reason};
@@ -78,8 +78,8 @@ impl Judge {
     /// Who judges a packet, and what its source is granted.
     pub(super) fn choice(&self, packet: &Packet, now: Nanos) -> Choice {
         let asked_by = self.rules.asked_by(packet.destination, now);
-        let (to, may_be_tcp) = (Head::from(packet).to, matches!(packet.target, Target::Fragment { may_be_tcp: true }));
-        choice(&asked_by, Asked { source: packet.source, to, may_be_tcp }, protecting(&asked_by, to).unwrap_or(0))
+        let asked = Asked::from(packet);
+        choice(&asked_by, asked, protecting(&asked_by, asked.to).unwrap_or(0))
     }
 
     /// What becomes of what is behind too many tags.
