@@ -15,6 +15,8 @@ use crate::lab::{Lab, SERVER};
 const ETHERNET_BYTES: usize = 14;
 const IP_BYTES: usize = 20;
 const TCP_BYTES: usize = 20;
+/// Of IPv4, where a fragment's offset is.
+const MORE_FRAGMENTS: u16 = 0x2000;
 /// A segment size of 1460, as on Ethernet.
 const SEGMENT_SIZE: [u8; 4] = [2, 4, 0x05, 0xb4];
 /// How often what was heard is looked at.
@@ -161,6 +163,32 @@ impl<'a> RawClient<'a> {
     pub fn says(&mut self, payload: &[u8]) {
         self.send(Segment { data: payload, ..self.plain(ACK | PSH) });
         self.sequence = self.sequence.wrapping_add(u32::try_from(payload.len()).expect("a packet's length"));
+    }
+
+    /// Sends what comes next in two fragments of IP, the first of which ends behind so many bytes of TCP; between them, this.
+    pub fn says_in_fragments(&mut self, payload: &[u8], first: usize, between: impl FnOnce(&Self)) {
+        let frame = self.wire.frame(self.address, Segment { data: payload, ..self.plain(ACK | PSH) });
+        let (head, tcp) = frame.split_at(ETHERNET_BYTES + IP_BYTES);
+        let (begins, ends) = tcp.split_at(first);
+        let offset = u16::try_from(first / 8).expect("a fragment's offset");
+        self.send_part(head, MORE_FRAGMENTS, begins);
+        between(self);
+        self.send_part(head, offset, ends);
+        self.sequence = self.sequence.wrapping_add(u32::try_from(payload.len()).expect("a packet's length"));
+    }
+
+    /// Sends one of them, with the rest of this head.
+    fn send_part(&self, head: &[u8], fragment: u16, part: &[u8]) {
+        let (mut ethernet, mut ip) = (head[..ETHERNET_BYTES].to_vec(), head[ETHERNET_BYTES..].to_vec());
+        let len = u16::try_from(IP_BYTES + part.len()).expect("a packet's length");
+        ip[2..4].copy_from_slice(&len.to_be_bytes());
+        ip[6..8].copy_from_slice(&fragment.to_be_bytes());
+        ip[10..12].fill(0);
+        let sum = checksum(&ip);
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        ethernet.extend(ip);
+        ethernet.extend(part);
+        self.wire.send(&ethernet);
     }
 
     /// Ends the connection at once.

@@ -153,6 +153,35 @@ fn what_has_a_wrong_checksum_makes_nothing_free() {
 }
 
 #[test]
+fn what_comes_in_fragments_in_the_place_of_a_wrong_checksum_makes_nothing_free() {
+    if is_skipped("what_comes_in_fragments_in_the_place_of_a_wrong_checksum_makes_nothing_free") {
+        return;
+    }
+    let rig = Rig::new();
+    let ways = DECOYS.iter().flat_map(|decoy| [true, false].map(|is_first| (decoy, is_first)));
+    for (number, (decoy, is_first)) in (0..).zip(ways) {
+        let mut client = rig.client(number);
+        let mut decoy = decoy.to_vec();
+        decoy.resize(GET.len(), b'x');
+        let broken = |client: &RawClient<'_>| client.send_broken(Segment { data: &decoy, ..client.plain(ACK) });
+        if is_first {
+            broken(&client);
+        }
+        // Its ports and its number alone are in the first.
+        client.says_in_fragments(GET, 8, |client| {
+            if !is_first {
+                broken(client)
+            }
+        });
+        assert!(client.hears_answers(1, ANSWERS_WITHIN), "the server takes the fragments");
+        client.asks(GET, 4 * LIMIT, ANSWERS_WITHIN);
+        // What comes in fragments proves nothing, so it counts apart.
+        let logged = rig.logged(client.address);
+        assert!((LIMIT..=LIMIT + 1).contains(&logged), "{decoy:?}, which comes first: {is_first}: {logged}");
+    }
+}
+
+#[test]
 fn what_comes_with_a_syn_makes_nothing_free() {
     if is_skipped("what_comes_with_a_syn_makes_nothing_free") {
         return;

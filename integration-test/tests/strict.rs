@@ -75,15 +75,17 @@ fn each_first_fragment_is_one_request_whatever_begins_in_it() {
 }
 
 #[test]
-fn a_first_fragment_neither_reads_nor_writes_what_is_remembered_of_its_connection() {
-    if is_skipped("a_first_fragment_neither_reads_nor_writes_what_is_remembered_of_its_connection") {
+fn a_first_fragment_is_read_for_no_request_and_remembered_as_one_of_its_connection() {
+    if is_skipped("a_first_fragment_is_read_for_no_request_and_remembered_as_one_of_its_connection") {
         return;
     }
     let whole = |at: usize| frame(IPV4, V4::of(TCP).around(segment(at, GET)));
     let [fragment, _] = first_of(&segment(GET.len(), GET));
     let mut program = Program::new(&requests(100));
     assert_eq!(program.passed(&fragment, 4), 4);
-    assert_eq!(program.kernel().remembered().unwrap(), [0, 0], "nothing is remembered of it");
+    assert_eq!(program.kernel().remembered().unwrap(), [0, 1], "that there was one");
+    // What comes behind it is judged as the first of its connection.
+    assert_eq!(program.verdict(&whole(0)), "within_limit");
     // Had it been taken for a part of the connection, the whole one behind it would be sent again, and free.
     let mut program = Program::new(&requests(3));
     assert_eq!(program.verdict(&whole(0)), "within_limit");

@@ -12,6 +12,7 @@
 
 mod accounted;
 mod clear;
+mod head;
 mod http2;
 mod place;
 mod search;
@@ -135,6 +136,10 @@ mod also {
     pub(super) const UNACCOUNTED: u8 = 2;
     /// Its socket has said something behind what this began with, and goes on: a server in the clear ends what begins like TLS.
     pub(super) const ANSWERED: u8 = 4;
+    /// Some of it came in fragments, which nobody reads, and so perhaps what was seen did not: of what its socket takes all is doubted from then on.
+    pub(super) const IN_FRAGMENTS: u8 = 8;
+    /// Nothing of it was seen but those.
+    pub(super) const UNREAD: u8 = 16;
 }
 
 /// What the server's TCP says of the connection, at the time of a segment. Sequence numbers in host order.
@@ -358,6 +363,8 @@ impl Conversation {
         is_known: bool,
         peer: Option<Peer>,
     ) -> Option<Entered> {
+        let fragments = if peer.is_some() { self.also & also::IN_FRAGMENTS } else { 0 };
+        let is_known = is_known && self.also & also::UNREAD == 0;
         let mut fresh = Fresh {
             at: segment.payload_at,
             end: segment.payload_at + segment.payload_bytes,
@@ -413,6 +420,10 @@ impl Conversation {
                 is_late = late::AGAIN;
                 self.doubt(end);
             }
+        }
+        self.also = self.also & !also::IN_FRAGMENTS | fragments;
+        if fragments != 0 {
+            self.is |= is::DOUBTED;
         }
         self.acknowledged = segment.acknowledged;
         self.is &= !is::TAKEN;
@@ -512,6 +523,12 @@ impl Conversation {
         }
     }
 
+    /// A first fragment of it comes. What was seen before it the server may have otherwise, and so what is seen before the last fragment.
+    #[inline(always)]
+    pub const fn come_in_fragments(&mut self, is_known: bool) {
+        self.also |= also::IN_FRAGMENTS | if is_known { 0 } else { also::UNREAD };
+    }
+
     /// The first byte that the client has not sent yet.
     #[inline(always)]
     pub const fn next(&self) -> u32 {
@@ -522,43 +539,6 @@ impl Conversation {
     const fn lose(&mut self) {
         self.record_left = LOST;
         self.split_len = 0;
-    }
-
-    /// Keeps the beginning of a header, at most 4 bytes of it, where the rest is in the next segment.
-    #[inline(always)]
-    fn keep_head<F: Frame>(&mut self, frame: &F, at: u32, end: u32) {
-        self.lose();
-        // Headers of more than 4 bytes are before any payload, so that can be read too.
-        if let Some(last) = frame.bytes::<4>(end.saturating_sub(4) as usize) {
-            #[expect(clippy::cast_possible_truncation, reason = "at most 4")]
-            let split_len = (end - at) as u8;
-            (self.split, self.split_len, self.record_left) = (last, split_len, 0);
-        }
-    }
-
-    /// The first `bytes` of a header, at most 5, of which the beginning is kept, and how many of these are in this segment. None where it does
-    /// not have all the rest: that is kept too.
-    #[inline(always)]
-    fn join_head<F: Frame>(&mut self, frame: &F, at: u32, end: u32, bytes: u32) -> Option<([u8; 5], u32)> {
-        let missing = bytes.saturating_sub(self.split_len as u32);
-        let here = if end - at < missing { end - at } else { missing };
-        let Some(more) = frame.bytes::<4>((at + here).saturating_sub(4) as usize) else {
-            self.lose();
-            return None;
-        };
-        let bits = 8 * (here & 7);
-        let more = u32::from_be_bytes(more) as u64 & ((1 << bits) - 1);
-        let head = (u32::from_be_bytes(self.split) as u64) << bits | more;
-        if here < missing {
-            #[expect(clippy::cast_possible_truncation, reason = "the newest 4 bytes, and fewer than 5")]
-            let (split, here) = (head as u32, here as u8);
-            self.split = split.to_be_bytes();
-            self.split_len += here;
-            return None;
-        }
-        self.split_len = 0;
-        let [_, _, _, head @ ..] = (head << (8 * (5 - bytes))).to_be_bytes();
-        Some((head, here))
     }
 
     /// A turn began, and was counted.
@@ -587,6 +567,12 @@ impl Conversation {
     #[inline(always)]
     const fn has(&self, what: u16) -> bool {
         self.is & what != 0
+    }
+
+    /// Whether it is a guess that it is within a record.
+    #[inline(always)]
+    const fn may_be_in_none(&self) -> bool {
+        self.is_guessed() || self.also & also::IN_FRAGMENTS != 0
     }
 
     /// Whether it is a guess where its records or frames begin.

@@ -79,6 +79,14 @@ pub(crate) fn judge(frame: &XdpFrame, pending: &mut Pending, passes: bool) -> Ju
     }
 }
 
+/// Notes of the connection that this first fragment is of that some of it comes in fragments. A function of its own, as
+/// the next one is.
+#[inline(never)]
+pub(crate) fn come_in_fragments(seen: &Seen, pending: &mut Pending) {
+    let is_known = recalled(seen, pending).is_some();
+    pending.conversation.come_in_fragments(is_known);
+}
+
 /// What is remembered of the connection that this segment is of; what that is to become begins as it is. A function of its own, for its place on
 /// the stack.
 #[inline(never)]

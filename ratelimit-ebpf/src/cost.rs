@@ -45,6 +45,10 @@ pub(crate) fn keep_cost(frame: &XdpFrame, pending: &mut Pending, rule: &Rule) ->
     let mut is_unaccounted = false;
     let (opening, requests, leaves) = match () {
         // What begins in it is in other packets too, and what it says of its connection may not be what is put together.
+        () if is_tcp && is_fragment && rule.counts_requests != 0 => {
+            conversations::come_in_fragments(seen, pending);
+            (opening, 1, Leaves::Conversation)
+        }
         () if is_tcp && is_fragment => (opening, 1, Leaves::Nothing),
         () if may_ask && !proof.is_ignored() => {
             let judged = conversations::judge(frame, pending, rule.counts_requests == 2);

@@ -43,7 +43,7 @@ impl Conversation {
         let is_known =
             self.speaks == speaks::TLS && self.is & (is::TAKEN | is::UNSEEN | is::CUT | is::DOUBTED) == is::TAKEN;
         if !is_known
-            || self.also & also::ANSWERED == 0
+            || self.also & (also::ANSWERED | also::IN_FRAGMENTS) != also::ANSWERED
             || segment.is_urgent != 0
             || segment.sequence != self.next
             || segment.acknowledged != self.acknowledged

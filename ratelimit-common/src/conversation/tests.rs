@@ -2,6 +2,7 @@
 
 use super::*;
 
+mod fragments;
 mod tls;
 
 const TICKETS: u32 = 542;

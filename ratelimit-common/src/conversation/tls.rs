@@ -161,7 +161,7 @@ impl Conversation {
     fn records<F: Walk>(&mut self, frame: &F, fresh: Fresh) -> u32 {
         if self.stays_in_record(fresh.len()) {
             // Where it is a guess that there is a record, an answer says that there is none.
-            return if self.is_guessed() && self.is_answered(fresh.moment()) {
+            return if self.may_be_in_none() && self.is_answered(fresh.moment()) {
                 frame.lost(self, fresh.moment())
             } else {
                 0

@@ -8,7 +8,7 @@ use ratelimit_common::conversation::{self, Conversation, Peer, Walk};
 use ratelimit_common::flow::{self, Datagram, Flow};
 use ratelimit_common::hold::{Cost, is};
 use ratelimit_common::layout::Rule;
-use ratelimit_common::packet::{Packet, Target};
+use ratelimit_common::packet::{Packet, Segment, Target};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Action, Reason};
@@ -80,6 +80,13 @@ impl Conversations {
         let nothing = |cost| Seen { cost, newest: Newest::Nothing };
         match packet.target {
             // What begins in it is in other packets too.
+            Target::Tcp { port, opening, segment, is_fragment: true } if rule.counts_requests != 0 => {
+                let key = conversation_key(packet, &segment, port);
+                let known = self.tcp.get(key);
+                let mut newest = known.unwrap_or_default();
+                newest.come_in_fragments(known.is_some());
+                Seen { cost: costs(opening, 1), newest: Newest::Tcp(key, newest) }
+            }
             Target::Tcp { opening, is_fragment: true, .. } => nothing(costs(opening, 1)),
             Target::Tcp { opening, segment, .. } if segment.payload_bytes == 0 || rule.counts_requests == 0 => {
                 nothing(costs(opening, 0))
@@ -90,8 +97,7 @@ impl Conversations {
                 nothing(costs(true, conversation::with_syn(frame, segment.payload_at, end).unwrap_or(1)))
             }
             Target::Tcp { port, segment, .. } => {
-                let (source, destination) = (packet.source, packet.destination);
-                let key = ConversationKey { source, destination, source_port: segment.source_port, port };
+                let key = conversation_key(packet, &segment, port);
                 let turn = conversation::turn(frame, &segment, self.tcp.get(key), peer);
                 Seen { cost: costs(false, turn.requests), newest: Newest::Tcp(key, turn.newest) }
             }
@@ -121,6 +127,11 @@ impl Conversations {
             Newest::Tcp(..) | Newest::Udp(..) | Newest::Nothing => {}
         }
     }
+}
+
+fn conversation_key(packet: &Packet, segment: &Segment, port: u16) -> ConversationKey {
+    let (source, destination) = (packet.source, packet.destination);
+    ConversationKey { source, destination, source_port: segment.source_port, port }
 }
 
 fn saturating(requests: u32) -> u16 {

@@ -77,6 +77,7 @@ fn nothing_goes_on_unasked_where_it_is_not_known_what_the_server_takes() {
         ("its beginning was not seen", Conversation { is: known.is | is::UNSEEN, ..known }),
         ("where records begin is a guess", Conversation { is: known.is | is::CUT, ..known }),
         ("the server may have it otherwise", Conversation { is: known.is | is::DOUBTED, ..known }),
+        ("some of it came in fragments", Conversation { also: known.also | also::IN_FRAGMENTS, ..known }),
         ("where the record ends is lost", Conversation { record_left: LOST, ..known }),
         ("a header is split", Conversation { split_len: 1, ..known }),
         ("its handshake goes on", Conversation { speaks: speaks::TLS_HELLO, ..known }),
