@@ -318,11 +318,14 @@ pub fn charge<S: State>(state: S, at: At, amount: u64) -> Charged {
         let charged = match state.window(at.slot(limit)) {
             Some(window) => {
                 let charged = window.charge(limit, at.side(), state.precise(), amount);
+                // The second charge of all settles, and the first one of each later bucket: the mark lasts a turn, which is longer than what is
+                // charged to the bucket counts.
                 if let Some(bucket) = charged.to_settle() {
                     window.settle_before(limit, BucketIndex(bucket));
+                    state.make_known();
                     continue;
                 }
-                // A source that is charged often in a bucket was marked at its beginning: that lasts a turn, which is longer.
+                // Once more, as a mark is lost where another CPU makes one at the same time.
                 if charged.is_fresh() && charged.bucket().is_some() {
                     state.make_known();
                 }

@@ -201,7 +201,10 @@ fn before<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> Before {
     let mut used = 0_u64;
     let mut difference = 0;
     if limit.behind == 0 {
-        return Before { used, is_settled: true };
+        // Nothing is summed. What is left of [`open`] is settled all the same.
+        let left = BucketIndex(bucket.0 - BEHIND_MIN as u64);
+        let is_settled = Prefix::of(cells.load(index(left)), limit.count_bits) == Prefix::sealed(left);
+        return Before { used, is_settled };
     }
     for back in 1..BEHIND_MAX + 1 {
         if back > BEHIND_MIN && back > limit.behind {
@@ -340,7 +343,8 @@ pub fn refund<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u6
 }
 
 /// Writes the words of a window that nothing was charged to before, with `amount` charged at `now`. False, and
-/// nothing written, if it does not fit.
+/// nothing written, if it does not fit. One bucket is left to be settled, so that the second charge is told from the first: the latest to which no charge
+/// can come any more, as what is before that takes in the place of `now`.
 #[inline(always)]
 pub fn open(words: &mut [u64; CELLS], limit: Limit, now: BucketIndex, amount: u64) -> bool {
     if !limit.fits(0, 0, amount) {
@@ -352,10 +356,9 @@ pub fn open(words: &mut [u64; CELLS], limit: Limit, now: BucketIndex, amount: u6
         let now = core::hint::black_box(now);
         // The newest bucket at or before `now` whose place this is.
         let back = now.wrapping_sub(at as u64) & (CELLS as u64 - 1);
-        let is_current = back == 0;
         let bucket = BucketIndex(now - back);
-        let count = if is_current { amount } else { 0 };
-        *word = Cell { bucket, sealed: !is_current, count }.encode(limit.count_bits);
+        let count = if back == 0 { amount } else { 0 };
+        *word = Cell { bucket, sealed: back != 0 && back != BEHIND_MIN as u64, count }.encode(limit.count_bits);
     }
     true
 }

@@ -170,6 +170,12 @@ fn a_straggler_several_buckets_late_never_gets_past_the_limit() {
 }
 
 #[test]
+fn a_straggler_in_the_bucket_that_was_left_open_never_gets_past_the_limit() {
+    const THREADS: &[&[Demand]] = &[&[charge(NOW - BEHIND_MIN as u64, 1)], &[charge(NOW, 1)]];
+    in_every_order(limit(2, BEHIND_MIN), 1, THREADS, Expected { at_least: 2, preemptions: None });
+}
+
+#[test]
 fn a_straggler_whose_place_in_the_ring_was_taken_never_gets_past_the_limit() {
     const THREADS: &[&[Demand]] = &[&[charge(NOW, 1)], &[charge(NOW + CELLS as u64, 2)]];
     in_every_order(limit(2, BEHIND_MIN), 1, THREADS, Expected { at_least: 2, preemptions: Some(2) });

@@ -6,7 +6,7 @@ use super::{Banned, Window};
 use crate::ban::Ban;
 use crate::refusals::Refusals;
 use crate::time::{BucketIndex, Nanos};
-use crate::window::{CELLS, Cells};
+use crate::window::{self, CELLS, Cells};
 
 /// A window.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +24,11 @@ impl Cells for &Alone {
 
     fn compare_exchange(&self, index: usize, current: u64, new: u64) -> bool {
         self.cells.compare_exchange(index, current, new)
+    }
+
+    // As the kernel's.
+    fn settle(&self, _: window::Limit, _: BucketIndex) -> Option<BucketIndex> {
+        None
     }
 }
 
