@@ -36,6 +36,12 @@ pub trait Rules {
         &self.config().rules[self.forget(index) as usize & (RULES_MAX - 1)]
     }
 
+    /// Returns `value`, of which the compiler then knows nothing where it would make many copies of a loop that goes on to it.
+    #[inline(always)]
+    fn unknown(value: usize) -> usize {
+        value
+    }
+
     /// Returns `value`. A verifier forgets here what it knows of it, which is less than the compiler does.
     #[inline(always)]
     fn forget(&self, value: u32) -> u32 {
@@ -191,7 +197,7 @@ fn judging<R: Rules>(rules: &R, to: To, of: RuleSet) -> Option<u32> {
 #[inline(always)]
 fn first<R: Rules>(rules: &R, of: RuleSet) -> Option<u32> {
     let mut of = of;
-    for _ in 0..ENDED_MAX {
+    for _ in 0..R::unknown(ENDED_MAX) {
         let index = lowest(rules, of)?;
         if !has_ended(rules, index) {
             return Some(index);

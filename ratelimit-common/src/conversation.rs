@@ -382,22 +382,18 @@ impl Conversation {
         // What the server has not taken yet may not be what was seen of it, so that what that speaks is a guess as well.
         let is_doubted = is_known && matches!(peer, Some(peer) if peer.is_first != 0);
         let mut is_late = late::NO;
+        let (mut begins, mut was_http2) = (None, false);
         match place {
             Place::Repeated | Place::Outside => return None,
             Place::Begins(before) => {
                 fresh.skip(before);
                 let is_again = is_known && peer.is_some() && self.begins_at == fresh.sequence;
-                let doubted = if is_again { is::DOUBTED } else { 0 };
-                let was_http2 = is_again && matches!(self.speaks, speaks::HTTP2 | speaks::PREFACE);
-                *self = Self::begun(frame, fresh, end, is::OPEN | is::FIRST | doubted);
-                if was_http2 {
-                    self.speaks = speaks::HTTP2;
-                    self.lose();
-                }
+                was_http2 = is_again && matches!(self.speaks, speaks::HTTP2 | speaks::PREFACE);
+                begins = Some(is::OPEN | is::FIRST | if is_again { is::DOUBTED } else { 0 });
             }
-            Place::Middle => *self = Self::begun(frame, fresh, end, is::OPEN | is::UNSEEN),
+            Place::Middle => begins = Some(is::OPEN | is::UNSEEN),
             // Counted is what comes to its beginning, and here what can be told for certain.
-            Place::MiddleOfFirst => *self = Self::begun(frame, fresh, end, is::UNSEEN),
+            Place::MiddleOfFirst => begins = Some(is::UNSEEN),
             Place::Next(received) => {
                 fresh.skip(received);
                 self.next = end;
@@ -421,6 +417,15 @@ impl Conversation {
                 self.doubt(end);
             }
         }
+        let may_be_record = begins.is_some() || self.is_unseen_clear();
+        let record = if may_be_record { tls::record_at(frame, fresh.at, fresh.end) } else { None };
+        if let Some(is) = begins {
+            self.begin(frame, fresh, record, end, is);
+        }
+        if was_http2 {
+            self.speaks = speaks::HTTP2;
+            self.lose();
+        }
         self.also = self.also & !also::IN_FRAGMENTS | fragments;
         if fragments != 0 {
             self.is |= is::DOUBTED;
@@ -441,8 +446,8 @@ impl Conversation {
         {
             return None;
         }
-        if self.speaks == speaks::CLEAR && self.has(is::UNSEEN) {
-            self.guess(frame, fresh);
+        if self.is_unseen_clear() {
+            self.guess(frame, fresh, record);
         }
         Some(Entered {
             fresh,
@@ -484,12 +489,17 @@ impl Conversation {
         requests
     }
 
-    /// What it speaks, where nobody saw it begin and this looks like a record of TLS, or like a frame of HTTP/2.
+    /// Whether it is not known what it speaks, as nobody saw it begin.
     #[inline(always)]
-    fn guess<F: Frame>(&mut self, frame: &F, fresh: Fresh) {
-        if tls::record_at(frame, fresh.at, fresh.end).is_some() {
-            let is = self.is;
-            *self = self.in_tls(is);
+    const fn is_unseen_clear(&self) -> bool {
+        self.speaks == speaks::CLEAR && self.has(is::UNSEEN)
+    }
+
+    /// What it speaks, where nobody saw it begin and its payload looks like a record of TLS, or like a frame of HTTP/2.
+    #[inline(always)]
+    fn guess<F: Frame>(&mut self, frame: &F, fresh: Fresh, record: Option<Record>) {
+        if record.is_some() {
+            self.speak_tls(self.is);
             self.record_left = 0;
         } else if http2::is_frame(frame, fresh.at, fresh.end) {
             self.speaks = speaks::HTTP2;
@@ -497,10 +507,10 @@ impl Conversation {
         }
     }
 
-    /// The conversation that begins with this segment, before it is judged.
+    /// Makes it the conversation that begins with this segment, or with this record of TLS, before it is judged.
     #[inline(always)]
-    fn begun<F: Frame>(frame: &F, fresh: Fresh, end: u32, is: u16) -> Self {
-        let newest = Self {
+    fn begin<F: Frame>(&mut self, frame: &F, fresh: Fresh, record: Option<Record>, end: u32, is: u16) {
+        *self = Self {
             begins_at: fresh.sequence,
             next: end,
             heard: fresh.said,
@@ -513,13 +523,18 @@ impl Conversation {
             split_len: (is & is::UNSEEN == 0) as u8,
             ..Self::default()
         };
-        match tls::record_at(frame, fresh.at, fresh.end) {
-            Some(record) if record.is_handshake() => Self { speaks: speaks::TLS_HELLO, split_len: 0, ..newest },
-            Some(_) => newest.in_tls(is),
-            None if is & is::UNSEEN == 0 && http2::is_preface(frame, fresh.at, fresh.end, 0) => {
-                Self { speaks: speaks::PREFACE, record_left: http2::PREFACE_BYTES, split_len: 0, ..newest }
+        match record {
+            Some(record) if record.is_handshake() => {
+                self.speaks = speaks::TLS_HELLO;
+                self.split_len = 0;
             }
-            None => newest,
+            Some(_) => self.speak_tls(is),
+            None if is & is::UNSEEN == 0 && http2::is_preface(frame, fresh.at, fresh.end, 0) => {
+                self.speaks = speaks::PREFACE;
+                self.record_left = http2::PREFACE_BYTES;
+                self.split_len = 0;
+            }
+            None => {}
         }
     }
 

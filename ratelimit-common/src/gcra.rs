@@ -7,7 +7,7 @@
 //! Costs are rounded up to a nanosecond, so a rate is never exceeded, and missed by less than a nanosecond a charge.
 
 use crate::time::Nanos;
-use crate::window::{CELLS, Cells, Charge, TRIES_MAX};
+use crate::window::{CELLS, Cells, Charge};
 
 /// Where the word is among a window's.
 const WORD: usize = 0;
@@ -74,7 +74,7 @@ pub fn has_room<C: Cells>(cells: &C, rate: Rate, now: Nanos, amount: u64) -> boo
 /// Charges `amount` at `now`, exactly. The bucket that it is said to be admitted to is a whole window: nobody asks for it.
 #[inline(always)]
 pub fn charge<C: Cells>(cells: &C, rate: Rate, now: Nanos, amount: u64) -> Charge {
-    for _ in 0..C::TRIES {
+    for _ in 0..C::unknown(C::TRIES) {
         let word = cells.load(WORD);
         let Some(next) = rate.next(word, now, amount) else { return Charge::Refused };
         if cells.compare_exchange(WORD, word, next) {
@@ -93,10 +93,10 @@ pub fn open(words: &mut [u64; CELLS], rate: Rate, now: Nanos, amount: u64) -> bo
     true
 }
 
-/// Takes back a charge. If [`TRIES_MAX`] tries are overtaken it stays charged: the error is on the side of refusing.
+/// Takes back a charge. If [`Cells::TRIES`] tries are overtaken it stays charged: the error is on the side of refusing.
 #[inline(always)]
 pub fn refund<C: Cells>(cells: &C, rate: Rate, amount: u64) {
-    for _ in 0..TRIES_MAX {
+    for _ in 0..C::unknown(C::TRIES) {
         let word = cells.load(WORD);
         if cells.compare_exchange(WORD, word, word.saturating_sub(rate.cost_ns(amount))) {
             return;

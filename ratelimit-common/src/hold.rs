@@ -6,7 +6,7 @@
 
 use crate::ban::{self, Ban};
 use crate::gcra;
-use crate::layout::{self, LIMITS_MAX, Rule, Unit};
+use crate::layout::{self, LIMITS_MAX, Rule, SHADOWS_MAX, Unit};
 use crate::proof::{Side, asks};
 use crate::time::{BucketIndex, Nanos, SECOND_NS};
 use crate::verdict::{Action, Reason};
@@ -78,7 +78,7 @@ pub fn hold_plain<S: State>(state: S) -> Reason {
             Reason::WithinLimit
         }
         Some(reason @ (Reason::OverLimit | Reason::Guard)) => {
-            state.note_refusal(at);
+            state.note_refusal(at, true);
             reason
         }
         Some(reason) => reason,
@@ -118,7 +118,7 @@ fn hold_all<S: State>(state: S) -> Reason {
         bans &= rule.proof & asks::BANS == 0;
         reason = state.charge_all();
     } else if look.is(Reason::OverLimit) || look.is(Reason::Guard) {
-        state.count_refusal(look.at());
+        state.note_refusal(look.at(), false);
     }
     if bans && matches!(reason, Reason::OverLimit) {
         let established = if cost.has(is::ESTABLISHED) { by::ESTABLISHED } else { 0 };
@@ -155,6 +155,15 @@ pub fn note_let_in<S: State>(state: S) {
     }
 }
 
+/// The first of the rule's limits, so many, and their positions.
+#[inline(always)]
+fn limits<S: State>(rule: &Rule, count: usize) -> impl Iterator<Item = (usize, &layout::Limit)> {
+    let most = S::Window::unknown(LIMITS_MAX);
+    (0..most)
+        .take_while(move |&position| position < count)
+        .map(|position| (position, &rule.limits[position & (LIMITS_MAX - 1)]))
+}
+
 /// Looks whether the packet may have room in every limit that counts it, and changes nothing: [`Reason::WithinLimit`] may be overtaken by
 /// another CPU, anything else stands.
 ///
@@ -163,10 +172,7 @@ pub fn note_let_in<S: State>(state: S) {
 pub fn look<S: State>(state: S, cost: Cost) -> Look {
     let rule = state.rule();
     let mut reason = Reason::NotCounted;
-    for (position, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
-        if position >= rule.limits_len as usize {
-            break;
-        }
+    for (position, limit) in limits::<S>(rule, rule.limits_len.into()) {
         let (amount, side) = cost.of(limit);
         if amount != 0 {
             if matches!(reason, Reason::NotCounted)
@@ -235,13 +241,10 @@ fn time_to_look_at<S: State>(state: S, limit: &layout::Limit) -> Nanos {
 /// another CPU was faster, is taken back from the others.
 #[inline(always)]
 pub fn charge_all<S: State>(state: S) -> Reason {
-    let (rule, cost) = (state.rule(), state.cost());
+    let rule = state.rule();
     let (mut reason, mut refused_by) = (Reason::WithinLimit, 0);
-    for (position, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
-        if position >= rule.limits_len as usize {
-            break;
-        }
-        let (amount, side) = cost.of(limit);
+    for (position, limit) in limits::<S>(rule, rule.limits_len.into()) {
+        let (amount, side) = state.cost().of(limit);
         if amount == 0 {
             continue;
         }
@@ -260,31 +263,37 @@ pub fn charge_all<S: State>(state: S) -> Reason {
         break;
     }
     if let Action::Drop = reason.action() {
-        for (position, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
-            if position >= refused_by {
-                break;
-            }
-            let (amount, side) = cost.of(limit);
-            let bucket = state.charged(position);
-            if amount != 0 && bucket != 0 {
-                state.refund(At::new(position, side), amount, bucket);
-            }
-        }
+        state.refund_before(refused_by);
     }
     reason
+}
+
+/// Takes back what the rule's limits before this position were charged.
+#[inline(always)]
+pub fn refund_before<S: State>(state: S, refused_by: usize) {
+    let rule = state.rule();
+    for (position, limit) in limits::<S>(rule, refused_by) {
+        let (amount, side) = state.cost().of(limit);
+        let bucket = state.charged(position);
+        if amount != 0 && bucket != 0 {
+            state.refund(At::new(position, side), amount, bucket);
+        }
+    }
 }
 
 /// Charges the rule's shadow limits, each for itself.
 #[inline(always)]
 pub fn charge_shadows<S: State>(state: S) {
-    let (rule, cost) = (state.rule(), state.cost());
-    for (position, limit) in rule.limits[LIMITS_MAX..].iter().enumerate() {
-        if position >= rule.shadows_len as usize {
+    let rule = state.rule();
+    for shadow in 0..S::Window::unknown(SHADOWS_MAX) {
+        if shadow >= rule.shadows_len as usize {
             break;
         }
-        let (amount, side) = cost.of(limit);
+        let position = LIMITS_MAX + (shadow & (SHADOWS_MAX - 1));
+        let limit = &rule.limits[position];
+        let (amount, side) = state.cost().of(limit);
         if amount != 0 && !side.is_guard() {
-            let _whatever = state.charge(At::new(LIMITS_MAX + position, Side::Unproven), amount);
+            let _whatever = state.charge(At::new(position, Side::Unproven), amount);
         }
     }
 }
@@ -366,7 +375,7 @@ pub fn charge_at_once<S: State>(state: S, at: At, amount: u64) -> Charged {
         return Charged::CONTENDED;
     }
     let Some(window) = state.window_here(at.slot(limit)) else { return Charged::CONTENDED };
-    match window::charge_within(&window, limit.arithmetic(at.side()), bucket, amount, 1) {
+    match window::charge_once(&window, limit.arithmetic(at.side()), bucket, amount) {
         Charge::Admitted(bucket) => admitted(window, limit, bucket, amount),
         Charge::Refused | Charge::Contended | Charge::Unsettled(_) => Charged::CONTENDED,
     }
@@ -414,7 +423,7 @@ pub fn window_has_room<W: Window>(window: W, limit: &layout::Limit, side: Side, 
 #[inline(always)]
 pub fn window_lets_through<W: Window>(window: W, limit: &layout::Limit, side: Side, now: Nanos, amount: u64) -> bool {
     let (refusals, bucket) = (window.refusals(), now.bucket(limit.bucket_ns));
-    let fits = window_has_room(window, limit, side, now, if amount == 0 { 1 } else { amount });
+    let fits = window.has_room(limit, side, now, if amount == 0 { 1 } else { amount });
     match limit.is_gcra {
         0 => refusals.lets_through(amount, bucket, limit.behind, fits),
         // A leaky bucket frees at any time: what fits goes through.
@@ -453,33 +462,20 @@ pub fn refund<S: State>(state: S, at: At, amount: u64, bucket: u64) {
     }
 }
 
-/// Counts that the source was refused, and notes it where that lasts.
+/// Notes that the source was refused, where that lasts; first counts it, unless the charge that refused has.
 #[inline(always)]
-pub fn count_refusal<S: State>(state: S, at: At) {
-    let Some(limit) = at.limit(state.rule()) else { return };
-    if let Some(window) = state.window(at.slot(limit)) {
-        window.count_refused(state.coarse().bucket(limit.bucket_ns));
-        note_refusal_of(state, window, limit, at);
-    }
-}
-
-/// Notes that the source was refused, where that lasts; it is counted already.
-#[inline(always)]
-pub fn note_refusal<S: State>(state: S, at: At) {
-    let Some(limit) = at.limit(state.rule()) else { return };
-    if let Some(window) = state.window(at.slot(limit)) {
-        note_refusal_of(state, window, limit, at);
-    }
-}
-
-#[inline(always)]
-fn note_refusal_of<S: State>(state: S, window: S::Window, limit: &layout::Limit, at: At) {
+pub fn note_refusal<S: State>(state: S, at: At, is_counted: bool) {
     let (rule, side) = (state.rule(), at.side());
+    let Some(limit) = at.limit(rule) else { return };
+    let Some(window) = state.window(at.slot(limit)) else { return };
+    let bucket = state.coarse().bucket(limit.bucket_ns);
+    if !is_counted {
+        window.count_refused(bucket);
+    }
     // What fills its window marked it, but for the charge that it was made with.
     if window.refusals().count() <= LITTLE {
         state.make_known();
     }
-    let bucket = state.coarse().bucket(limit.bucket_ns);
     if limit.unit == Unit::Requests as u8 && !side.is_guard() {
         if rule.refuse_all == 0 && rule.shadows_len == 0 && limit.is_gcra == 0 {
             let full_until = window.full_until(limit, side, bucket, 1);
@@ -575,10 +571,7 @@ pub fn prove<S: State>(state: S) {
     let rule = state.rule();
     let is_first = state.cost().has(is::FIRST);
     let _whatever = turned_away(state, Excuse::ProvenOrTooMuch);
-    for (position, limit) in rule.limits[..LIMITS_MAX].iter().enumerate() {
-        if position >= rule.limits_len as usize {
-            break;
-        }
+    for (position, limit) in limits::<S>(rule, rule.limits_len.into()) {
         if limit.unit != Unit::Connections as u8 {
             continue;
         }

@@ -52,6 +52,12 @@ pub trait Cells {
         value
     }
 
+    /// Returns `value`, of which the compiler then knows nothing where it would make many copies of a loop that goes on to it.
+    #[inline(always)]
+    fn unknown(value: usize) -> usize {
+        value
+    }
+
     /// Calls [`settle`]; or returns none, and has whoever charges do so and charge again, where a verifier counts the stack of
     /// one function within another.
     #[inline(always)]
@@ -195,9 +201,9 @@ struct Before {
     is_settled: bool,
 }
 
-/// One pass without a branch but for the length: nearly always all are settled.
+/// One pass without a branch but for the length: nearly always all are settled. `most` is [`BEHIND_MAX`].
 #[inline(always)]
-fn before<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> Before {
+fn before<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, most: usize) -> Before {
     let mut used = 0_u64;
     let mut difference = 0;
     if limit.behind == 0 {
@@ -206,7 +212,7 @@ fn before<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> Before {
         let is_settled = Prefix::of(cells.load(index(left)), limit.count_bits) == Prefix::sealed(left);
         return Before { used, is_settled };
     }
-    for back in 1..BEHIND_MAX + 1 {
+    for back in 1..most as u8 + 1 {
         if back > BEHIND_MIN && back > limit.behind {
             break;
         }
@@ -226,7 +232,7 @@ fn full<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
     if limit.behind == 0 {
         return used;
     }
-    for back in 1..BEHIND_MAX + 1 {
+    for back in 1..C::unknown(BEHIND_MAX.into()) as u8 + 1 {
         if back > BEHIND_MIN && back > limit.behind {
             break;
         }
@@ -248,7 +254,7 @@ fn admitted_in<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) 
 #[inline(always)]
 pub fn settle<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) -> BucketIndex {
     let mut newest = bucket;
-    for back in 1..BEHIND_MAX + 1 {
+    for back in 1..C::unknown(BEHIND_MAX.into()) as u8 + 1 {
         if back > BEHIND_MIN && back > limit.behind {
             break;
         }
@@ -278,58 +284,75 @@ const fn never_negative(bucket: BucketIndex) -> BucketIndex {
 /// than the limit in the window of the last of them.
 #[inline(always)]
 pub fn charge<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> Charge {
-    charge_within(cells, limit, now, amount, C::TRIES)
-}
-
-/// [`charge`], in so many tries.
-#[inline(always)]
-pub fn charge_within<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64, tries: usize) -> Charge {
-    let mut bucket = never_negative(now);
-    for _ in 0..tries {
+    let (mut bucket, most) = (never_negative(now), C::unknown(BEHIND_MAX.into()));
+    for _ in 0..C::unknown(C::TRIES) {
         bucket = BucketIndex(cells.forget(bucket.0));
-        let at = index(bucket);
-        let word = cells.load(at);
-        let (prefix, open) = (Prefix::of(word, limit.count_bits), Prefix::open(bucket));
-        if prefix > open {
-            // Another CPU's clock is past this bucket: it is sealed, or its place holds a later one.
-            bucket = if prefix == Prefix::sealed(bucket) { BucketIndex(bucket.0 + 1) } else { prefix.bucket(at) };
-            continue;
-        }
-        let count = if prefix == open { count(word, limit.count_bits) } else { 0 };
-        let before = before(cells, limit, bucket);
-        if !before.is_settled {
-            match cells.settle(limit, bucket) {
-                Some(newest) => bucket = newest,
-                None => return Charge::Unsettled(bucket),
-            }
-            continue;
-        }
-        if !limit.fits(before.used, count, amount) {
-            return Charge::Refused;
-        }
-        let charged = Cell { bucket, sealed: false, count: count + amount };
-        if cells.compare_exchange(at, word, charged.encode(limit.count_bits)) {
-            return Charge::Admitted(bucket);
+        match charge_in(cells, limit, bucket, amount, most) {
+            Tried::Done(charge) => return charge,
+            Tried::Later(later) => bucket = later,
         }
     }
     Charge::Contended
 }
 
+/// [`charge`], in one try.
+#[inline(always)]
+pub fn charge_once<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> Charge {
+    match charge_in(cells, limit, never_negative(now), amount, BEHIND_MAX.into()) {
+        Tried::Done(charge) => charge,
+        Tried::Later(_) => Charge::Contended,
+    }
+}
+
+/// What one try comes to.
+enum Tried {
+    Done(Charge),
+    /// To be tried again, in this bucket.
+    Later(BucketIndex),
+}
+
+/// Tries to charge in this bucket. `most` is [`BEHIND_MAX`].
+#[inline(always)]
+fn charge_in<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u64, most: usize) -> Tried {
+    let at = index(bucket);
+    let word = cells.load(at);
+    let (prefix, open) = (Prefix::of(word, limit.count_bits), Prefix::open(bucket));
+    if prefix > open {
+        // Another CPU's clock is past this bucket: it is sealed, or its place holds a later one.
+        let is_sealed = prefix == Prefix::sealed(bucket);
+        return Tried::Later(if is_sealed { BucketIndex(bucket.0 + 1) } else { prefix.bucket(at) });
+    }
+    let count = if prefix == open { count(word, limit.count_bits) } else { 0 };
+    let before = before(cells, limit, bucket, most);
+    if !before.is_settled {
+        return cells.settle(limit, bucket).map_or(Tried::Done(Charge::Unsettled(bucket)), Tried::Later);
+    }
+    if !limit.fits(before.used, count, amount) {
+        return Tried::Done(Charge::Refused);
+    }
+    let charged = Cell { bucket, sealed: false, count: count + amount };
+    if cells.compare_exchange(at, word, charged.encode(limit.count_bits)) {
+        Tried::Done(Charge::Admitted(bucket))
+    } else {
+        Tried::Later(bucket)
+    }
+}
+
 /// Whether `amount` would be admitted at `now`, without charging it. "No" is certain; "yes" another CPU may overtake.
 #[inline(always)]
 pub fn has_room<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> bool {
-    let bucket = never_negative(now);
+    let bucket = BucketIndex(cells.forget(never_negative(now).0));
     limit.fits(full(cells, limit, bucket), admitted_in(cells, limit, bucket), amount)
 }
 
 /// Takes back a charge that [`charge`] admitted to `bucket`, as far as the cell still holds that bucket. If
-/// [`TRIES_MAX`] tries are overtaken it stays charged: the error is on the side of refusing.
+/// [`Cells::TRIES`] tries are overtaken it stays charged: the error is on the side of refusing.
 ///
 /// A sealed count may shrink, never grow: whoever summed the larger one only refused more.
 #[inline(always)]
 pub fn refund<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u64) {
     let at = index(bucket);
-    for _ in 0..TRIES_MAX {
+    for _ in 0..C::unknown(C::TRIES) {
         let word = cells.load(at);
         let cell = Cell::decode(word, at, limit.count_bits);
         if cell.bucket != bucket {
@@ -351,14 +374,14 @@ pub fn open(words: &mut [u64; CELLS], limit: Limit, now: BucketIndex, amount: u6
         return false;
     }
     let now = never_negative(now).0;
-    for (at, word) in words.iter_mut().enumerate() {
-        // One word after the other: all at once would be a fifth of the kernel's stack.
-        let now = core::hint::black_box(now);
+    // One word after the other: all at once would be a fifth of the kernel's stack.
+    for at in 0..core::hint::black_box(CELLS) {
         // The newest bucket at or before `now` whose place this is.
         let back = now.wrapping_sub(at as u64) & (CELLS as u64 - 1);
         let bucket = BucketIndex(now - back);
         let count = if back == 0 { amount } else { 0 };
-        *word = Cell { bucket, sealed: back != 0 && back != BEHIND_MIN as u64, count }.encode(limit.count_bits);
+        let sealed = back != 0 && back != BEHIND_MIN as u64;
+        words[at & (CELLS - 1)] = Cell { bucket, sealed, count }.encode(limit.count_bits);
     }
     true
 }
@@ -387,14 +410,14 @@ pub fn room_from<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u6
 /// more than the limit, the first one in which nothing is left of what was admitted.
 #[inline(always)]
 pub fn full_until<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, least: u64) -> BucketIndex {
-    let bucket = never_negative(now);
+    let bucket = BucketIndex(cells.forget(never_negative(now).0));
     let current = admitted_in(cells, limit, bucket);
     let mut used = current;
     // As much leaves no room for it.
     let (amount, burst) = (limit.amount.saturating_sub(least - 1), limit.burst.saturating_sub(least - 1));
     // Of the sums of one bucket, two, and so on: those that are full. // the first is that number from the end
     let mut full = (used >= amount) as u64;
-    for back in 1..BEHIND_MAX + 1 {
+    for back in 1..C::unknown(BEHIND_MAX.into()) as u8 + 1 {
         if back <= limit.behind {
             used = used.wrapping_add(admitted_in(cells, limit, BucketIndex(bucket.0.wrapping_sub(back as u64))));
         }

@@ -19,7 +19,7 @@ use crate::fragments;
 use crate::hold::{Held, prove};
 use crate::maps::{self, Active, NoPacket, Pending, Seen};
 use crate::newcomers::{are_asked_for, remember_pending, turned_away};
-use crate::packet::{XdpFrame, forget};
+use crate::packet::{XdpFrame, forget, one_register};
 use crate::proof;
 
 /// Judges one packet, and charges it where it is admitted.
@@ -30,9 +30,9 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
         Err(NoPacket::NotIp) => return Verdict::unruled(Reason::NotIp),
         Err(NoPacket::Malformed) => return Verdict::unruled(Reason::Malformed),
         Err(NoPacket::NotSeen) => return Verdict::unruled(Reason::InternalError),
-        Err(NoPacket::TooManyTags) => return choose::too_many_tags(&Maps(active)),
+        Err(NoPacket::TooManyTags) => return too_many_tags(active),
     };
-    let Some(protecting) = choose::protecting(&Maps(active), head.to) else {
+    let Some(protecting) = choose::protecting(&Maps::at_no_time(active), head.to) else {
         return Verdict::unruled(Reason::InternalError);
     };
     if protecting == 0 {
@@ -40,18 +40,18 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     }
     let config = active.config;
     let key = Key::of(&head, active.word.epoch(), config.ipv4_mask, config.ipv6_mask, config.seed).unwrap_or(Key::NONE);
+    let (hash, now) = (key.hash(config.seed), Clock::new(config.wall_offset_ns).coarse());
     if !key.is_segment()
-        && let Some(term) =
-            maps::refused(config, key, key.hash(config.seed), || Clock::new(config.wall_offset_ns).coarse())
+        && let Some(term) = maps::refused(config, key, hash, now)
     {
         return term.verdict();
     }
     // From here on the packet is where functions find it, and the stack is theirs.
-    let (Some(seen), Some(pending)) = (maps::to_see(), maps::pending()) else {
+    let (Some(seen), Some(pending)) = (maps::to_see(), maps::to_pend()) else {
         return Verdict::unruled(Reason::InternalError);
     };
     seen.keep_head(&head);
-    pending.key = key;
+    (pending.key, pending.hash, pending.now) = (key, hash, now);
     let mut glance = Glance::NONE;
     // Of a fragment it is not known what else there is.
     if let To::Tcp { opening: false, has_payload, .. } = head.to
@@ -116,13 +116,13 @@ extern "C" fn at_a_glance(word: u64, protecting: RuleSet) -> u32 {
         return Glance::NONE.0;
     };
     let (active, source, key) = (Active { config, word }, seen.source(), pending.key());
-    let Some(index) = lowest(&Maps(active), protecting & config.from_any) else { return Glance::NONE.0 };
+    let Some(index) = lowest(&Maps::at_no_time(active), protecting & config.from_any) else { return Glance::NONE.0 };
     let rule = maps::rule(config, index);
     if !is_first_for_all(active, source, index) {
         return Glance::NONE.0;
     }
     let is_ignored = rule.ignores_acknowledgements != 0
-        && (rule.guard == 0 || !maps::may_be_noted(config, key.unproven(), key.hash(config.seed)));
+        && (rule.guard == 0 || !maps::may_be_noted(config, key.unproven(), pending.hash()));
     if !is_ignored || seen.has_payload() {
         judged_alone(active, source, index, pending);
     }
@@ -185,7 +185,9 @@ fn asks_first(rule: &Rule, key: Key) -> bool {
 /// That the limits of the first rule decide, where [`is_first_for_all`] says so: what [`choose`] finds as well. Else [`Choice::UNKNOWN`].
 #[inline(always)]
 fn quick(active: Active, source: Address, protecting: RuleSet, pending: &mut Pending) -> Choice {
-    let Some(index) = lowest(&Maps(active), protecting & active.config.from_any) else { return Choice::UNKNOWN };
+    let Some(index) = lowest(&Maps::at_no_time(active), protecting & active.config.from_any) else {
+        return Choice::UNKNOWN;
+    };
     if !is_first_for_all(active, source, index) {
         return Choice::UNKNOWN;
     }
@@ -261,7 +263,7 @@ extern "C" fn choose(word: u64, protecting: RuleSet) -> u32 {
 fn choice(active: Active, protecting: RuleSet, seen: &Seen, pending: &mut Pending) -> Choice {
     let Ok(head) = seen.head() else { return Choice::none(Reason::InternalError) };
     let asked = Asked { source: head.source, to: head.to, may_be_tcp: seen.is_fragment_of_tcp() };
-    let choice = choose::choice(&Maps(active), asked, protecting);
+    let choice = choose::choice(&Maps { active, now: pending.now() }, asked, protecting);
     pending.beside.rules = choice.beside;
     let Some(index) = choice.rule else { return Choice::none(choice.reason) };
     // A note is of a whole client, wherever it sends.
@@ -291,24 +293,41 @@ fn head(frame: &XdpFrame) -> Result<Head, NoPacket> {
     }
 }
 
+/// The verdict on what is behind too many tags.
+fn too_many_tags(active: Active) -> Verdict {
+    choose::too_many_tags(&Maps::at_no_time(active))
+}
+
 /// What a choice reads of the maps.
-pub(crate) struct Maps(pub(crate) Active);
+pub(crate) struct Maps {
+    pub(crate) active: Active,
+    /// When the packet came, by the coarse clock.
+    pub(crate) now: Nanos,
+}
+
+impl Maps {
+    /// For what does not depend on the time.
+    #[inline(always)]
+    const fn at_no_time(active: Active) -> Self {
+        Self { active, now: Nanos(0) }
+    }
+}
 
 impl Rules for Maps {
     #[inline(always)]
     fn config(&self) -> &Config {
-        self.0.config
+        self.active.config
     }
 
     #[inline(always)]
     fn ports(&self) -> Option<&PortTable> {
-        maps::ports(self.0.word.generation())
+        maps::ports(self.active.word.generation())
     }
 
     /// First it is looked up whether nothing is known of the source.
     #[inline(always)]
     fn prefix(&self, source: Address) -> Option<&Prefix> {
-        let Active { config, word } = self.0;
+        let Active { config, word } = self.active;
         let unlisted = Unlisted::of(source, word.epoch(), config.seed, config.places);
         if maps::is_unlisted(config, unlisted) {
             return None;
@@ -322,12 +341,17 @@ impl Rules for Maps {
 
     #[inline(always)]
     fn target_rules(&self) -> RuleSet {
-        maps::target_rules(self.0.word.generation())
+        maps::target_rules(self.active.word.generation())
     }
 
     #[inline(always)]
     fn coarse(&self) -> Nanos {
-        Clock::new(self.0.config.wall_offset_ns).coarse()
+        self.now
+    }
+
+    #[inline(always)]
+    fn unknown(value: usize) -> usize {
+        one_register(value)
     }
 
     #[inline(always)]

@@ -2,7 +2,6 @@
 
 use ratelimit_common::flow;
 
-use crate::clock::Clock;
 use crate::maps;
 
 /// What [`part_of_flow`] returns: in the lowest bit whether the datagram opens a connection, above it the requests that it is.
@@ -35,8 +34,7 @@ extern "C" fn part_of_flow(generation: u32, rule: u32) -> u32 {
     let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return 0 };
     let datagram = seen.datagram(maps::rule(config, rule).speaks_quic(seen.port()));
     pending.set_flow(seen.source(), seen.source_port(), seen.port());
-    let now = Clock::new(config.wall_offset_ns).coarse();
-    let step = flow::step(pending.known_flow(), now, datagram);
+    let step = flow::step(pending.known_flow().map(|known| *known), pending.now(), datagram);
     pending.flow = step.newest;
     step.opens as u32 | step.requests << 1
 }

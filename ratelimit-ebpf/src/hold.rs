@@ -1,5 +1,7 @@
 //! [`State`] over the maps: the source that is judged, by the rule that judges it. What is decided by is in `ratelimit_common::hold`.
 
+use core::ptr::NonNull;
+
 use ratelimit_common::ban::Ban;
 use ratelimit_common::hold::{self, At, Charged, Cost, Excuse, Inserted, Look, State, by};
 use ratelimit_common::layout::{CHARGE_GENERATION, ChargeOrder, Config, LIMITS_MAX, Limit, Rule};
@@ -17,6 +19,7 @@ use crate::notes;
 #[derive(Clone, Copy)]
 pub(crate) struct Held {
     work: Work,
+    pending: NonNull<Pending>,
     config: &'static Config,
     rule: &'static Rule,
 }
@@ -32,21 +35,21 @@ impl Held {
     fn of(work: Work) -> Option<Self> {
         let pending = maps::pending_of(work)?;
         let config = maps::config(pending.generation())?;
-        Some(Self { work, config, rule: maps::rule(config, pending.rule()) })
+        Some(Self { work, config, rule: maps::rule(config, pending.rule()), pending: NonNull::from(pending) })
     }
 
     /// Marks the source as known, or what it differs from by this.
     #[inline(always)]
     fn mark(self, by: u64) {
-        if let Some(pending) = self.pending() {
-            let [high, low] = pending.of.words;
-            let _always_zero = newcomers::make_known(high, low ^ by, pending.generation());
-        }
+        let pending = self.pending();
+        let [high, low] = pending.of.words;
+        let _always_zero = newcomers::make_known(high, low ^ by, pending.generation());
     }
 
     #[inline(always)]
-    fn pending(self) -> Option<&'static mut Pending> {
-        maps::pending_of(self.work)
+    fn pending(self) -> &'static mut Pending {
+        // SAFETY: this CPU's element, which lives as long as the map; each who borrows it is done before the next one does.
+        unsafe { &mut *self.pending.as_ptr() }
     }
 
     /// [`hold::hold`].
@@ -61,7 +64,9 @@ impl Held {
 pub(crate) fn carry_out(order: &ChargeOrder) -> bool {
     let Some(pending) = maps::pending_of(Work::ORDER) else { return false };
     let [high, low] = [u64::from_ne_bytes(order.prefix[0]), u64::from_ne_bytes(order.prefix[1])];
+    let Some(config) = maps::config(CHARGE_GENERATION) else { return false };
     pending.judge_by(CHARGE_GENERATION, 0);
+    pending.now = Clock::new(config.wall_offset_ns).coarse();
     match order.family {
         ChargeOrder::V4 => pending.of.set_v4(high as u32),
         ChargeOrder::V6 => pending.of.set_v6(high),
@@ -87,7 +92,7 @@ impl State for Held {
 
     #[inline(always)]
     fn cost(&self) -> Cost {
-        self.pending().map_or(Cost::default(), |pending| pending.cost())
+        self.pending().cost()
     }
 
     #[inline(always)]
@@ -102,38 +107,32 @@ impl State for Held {
 
     #[inline(always)]
     fn coarse(&self) -> Nanos {
-        Clock::new(self.config.wall_offset_ns).coarse()
+        self.pending().now()
     }
 
     #[inline(always)]
     fn window(&self, slot: u32) -> Option<SourceRef> {
-        self.pending()?.of.window(slot)
+        self.pending().of.window(slot)
     }
 
     #[inline(always)]
     fn window_here(&self, slot: u32) -> Option<SourceRef> {
-        self.pending()?.of.window_here(slot)
+        self.pending().of.window_here(slot)
     }
 
     #[inline(always)]
     fn insert(&self, slot: u32, open: impl FnOnce(&mut [u64; CELLS]) -> bool) -> Inserted {
-        match self.pending() {
-            Some(pending) => pending.of.insert(self.work, slot, open),
-            None => Inserted::Refused,
-        }
+        self.pending().of.insert(self.work, slot, open)
     }
 
     #[inline(always)]
     fn ban(&self) -> Option<BanRef> {
-        self.pending()?.of.ban(self.rule.bans.slot)
+        self.pending().of.ban(self.rule.bans.slot)
     }
 
     #[inline(always)]
     fn insert_ban(&self, ban: &Ban) -> Inserted {
-        match self.pending() {
-            Some(pending) => pending.of.insert_ban(self.rule.bans.slot, ban),
-            None => Inserted::Refused,
-        }
+        self.pending().of.insert_ban(self.rule.bans.slot, ban)
     }
 
     #[inline(always)]
@@ -178,33 +177,27 @@ impl State for Held {
 
     #[inline(always)]
     fn make_armed(&self) {
-        if let Some(pending) = self.pending() {
-            self.mark(newcomers::armed(pending.rule()));
-        }
+        self.mark(newcomers::armed(self.pending().rule()));
     }
 
     #[inline(always)]
     fn keep_charged(&self, position: usize, bucket: u64) {
-        if let Some(pending) = self.pending() {
-            pending.charged[position & (LIMITS_MAX - 1)] = bucket;
-        }
+        self.pending().charged[position & (LIMITS_MAX - 1)] = bucket;
     }
 
     #[inline(always)]
     fn charged(&self, position: usize) -> u64 {
-        self.pending().map_or(0, |pending| pending.charged[position & (LIMITS_MAX - 1)])
+        self.pending().charged[position & (LIMITS_MAX - 1)]
     }
 
     #[inline(always)]
     fn keep_suspected(&self, at: At) {
-        if let Some(pending) = self.pending() {
-            pending.suspect_at = at.0;
-        }
+        self.pending().suspect_at = at.0;
     }
 
     #[inline(always)]
     fn suspected(&self) -> Option<At> {
-        match self.pending()?.suspect_at {
+        match self.pending().suspect_at {
             0 => None,
             at => Some(At(at)),
         }
@@ -212,18 +205,18 @@ impl State for Held {
 
     #[inline(always)]
     fn is_refusal_lasting(&self, limit: &Limit) -> bool {
-        notes::lasts(self.rule, limit)
+        notes::lasts(self.rule, limit, self.pending())
     }
 
     #[inline(always)]
     fn least(&self, limit: &Limit) -> u64 {
-        notes::least(limit)
+        notes::least(limit, self.pending())
     }
 
     #[inline(always)]
     fn note(&self, slot: u32, until_ns: u64, reason: Reason, is_unproven: bool) {
         if is_unproven {
-            notes::of_unproven();
+            notes::of_unproven(self.pending());
         }
         let _always_zero = notes::note(slot, until_ns, reason as u32);
     }
@@ -235,12 +228,12 @@ impl State for Held {
 
     #[inline(always)]
     fn may_note_suspect(&self) -> bool {
-        notes::may_be_of_suspect(self.config)
+        notes::may_be_of_suspect(self.config, self.pending())
     }
 
     #[inline(always)]
     fn note_suspect(&self, slot: u32, until_ns: u64) {
-        notes::of_suspect();
+        notes::of_suspect(self.pending());
         let _always_zero = notes::note(slot, until_ns, Reason::Guard as u32);
     }
 
@@ -270,6 +263,11 @@ impl State for Held {
     }
 
     #[inline(always)]
+    fn refund_before(&self, refused_by: usize) {
+        let _always_zero = refund_before(refused_by as u32);
+    }
+
+    #[inline(always)]
     fn charge_shadows(&self) {
         let _always_zero = charge_shadows();
     }
@@ -295,13 +293,8 @@ impl State for Held {
     }
 
     #[inline(always)]
-    fn count_refusal(&self, at: At) {
-        let _always_zero = count_refusal(at.0);
-    }
-
-    #[inline(always)]
-    fn note_refusal(&self, at: At) {
-        let _always_zero = note_refusal(at.0);
+    fn note_refusal(&self, at: At, is_counted: bool) {
+        let _always_zero = note_refusal(at.0, is_counted as u32);
     }
 
     #[inline(always)]
@@ -349,6 +342,8 @@ steps! {
     look(cost: u64) -> u32, or Look::of(Reason::InternalError).0, held of Work::PACKET => hold::look(held, Cost::from_word(cost)).0;
     /// [`hold::charge_all`]; a reason's code.
     charge_all() -> u32, or Reason::InternalError as u32, held of Work::PACKET => hold::charge_all(held) as u32;
+    /// [`hold::refund_before`].
+    refund_before(refused_by: u32) -> u32, or DONE, held of Work::PACKET => { hold::refund_before(held, refused_by as usize); DONE };
     /// [`hold::charge_shadows`].
     charge_shadows() -> u32, or DONE, held of Work::PACKET => { hold::charge_shadows(held); DONE };
     /// [`hold::charge`], of an [`At`]; a [`Charged`].
@@ -357,10 +352,8 @@ steps! {
     remember(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::PACKET => hold::remember(held, At(at), amount).0;
     /// [`hold::refund`], of an [`At`].
     refund(at: u32, amount: u64, bucket: u64) -> u32, or DONE, held of Work::PACKET => { hold::refund(held, At(at), amount, bucket); DONE };
-    /// [`hold::count_refusal`], likewise.
-    count_refusal(at: u32) -> u32, or DONE, held of Work::PACKET => { hold::count_refusal(held, At(at)); DONE };
     /// [`hold::note_refusal`], likewise.
-    note_refusal(at: u32) -> u32, or DONE, held of Work::PACKET => { hold::note_refusal(held, At(at)); DONE };
+    note_refusal(at: u32, is_counted: u32) -> u32, or DONE, held of Work::PACKET => { hold::note_refusal(held, At(at), is_counted != 0); DONE };
     /// [`hold::suspect`], likewise.
     suspect(at: u32) -> u32, or DONE, held of Work::PACKET => { hold::suspect(held, At(at)); DONE };
     /// [`hold::note_ban`].

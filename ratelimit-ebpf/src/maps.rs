@@ -118,7 +118,10 @@ pub(crate) fn active() -> Option<Active> {
     };
     // SAFETY: the element lives as long as the map. Volatile: it is read once, so that the packet keeps to one generation.
     let mut word = unsafe { active.read_volatile() };
-    let mut config = config(word.generation())?;
+    let Some(mut config) = config(word.generation()) else {
+        fault(Fault::ConfigLookup);
+        return None;
+    };
     if config.until_ns != 0 && config.until_ns <= Clock::new(config.wall_offset_ns).coarse().0 {
         word = word.after_trial();
         config = self::config(word.generation())?;
@@ -136,14 +139,10 @@ pub(crate) fn ports(generation: u32) -> Option<&'static PortTable> {
     ports
 }
 
-/// The configuration of a generation, without its ports.
+/// The configuration of a generation, without its ports. What is missing was counted by [`active`].
 #[inline(always)]
 pub(crate) fn config(generation: u32) -> Option<&'static Config> {
-    let config = CONFIG.get(generation & (CONFIGS - 1));
-    if config.is_none() {
-        fault(Fault::ConfigLookup);
-    }
-    config
+    CONFIG.get(generation & (CONFIGS - 1))
 }
 
 /// A rule of a configuration, by a number that the verifier need not know.
@@ -267,10 +266,10 @@ mod sources;
 mod words;
 
 pub(crate) use counts::{count, count_ban, fault};
-pub(crate) use newcomers::{Marked, admission, is_marked, is_unlisted, lets_in, make_marked, note_unlisted};
-pub(crate) use passing::{Pending, Work, pending, pending_of, place};
-pub(crate) use refused::{Refusal, may_be_noted, note_refused, refused};
-pub(crate) use seen::{NoPacket, Seen, seen, seen_is, to_see};
+pub(crate) use newcomers::{Marked, admission, is_marked, is_unlisted, lets_in, make_marked, note_unlisted, to_admit};
+pub(crate) use passing::{Pending, Work, pending, pending_of, place, to_pend};
+pub(crate) use refused::{Refusal, may_be_noted, note_refused, refused, refused_of};
+pub(crate) use seen::{NoPacket, Seen, seen, seen_is, seen_mut, to_see};
 pub(crate) use sockets::standing_of;
 pub(crate) use sources::{BanRef, Of, SourceRef};
 pub(crate) use words::{clear, copy};

@@ -2,11 +2,9 @@
 
 use ratelimit_common::admission::Mark;
 use ratelimit_common::hold::Excuse;
-use ratelimit_common::layout::{Config, Rule};
-use ratelimit_common::time::Nanos;
+use ratelimit_common::layout::Rule;
 use ratelimit_common::verdict::Reason;
 
-use crate::clock::Clock;
 use crate::maps::{self, Marked, Pending};
 
 /// Whether it matters now who is new, to a packet that this rule judges.
@@ -24,7 +22,7 @@ pub(crate) extern "C" fn turned_away(excuse: u32) -> u32 {
         return Reason::WithinLimit as u32;
     };
     let Some(config) = maps::config(pending.generation()) else { return Reason::WithinLimit as u32 };
-    let now = Clock::new(config.wall_offset_ns).coarse();
+    let now = pending.now();
     admission.advance(now, config.insertions_max);
     // LLVM 22 makes a constant of a condition that is stored as a number here.
     if excuse != Excuse::None as u32 {
@@ -34,12 +32,22 @@ pub(crate) extern "C" fn turned_away(excuse: u32) -> u32 {
     admission.is_drawn = 0;
     let rule = maps::rule(config, pending.rule());
     let [high, low] = pending.of.words;
-    if rule.new_sources == 0 && !admission.is_pressed()
-        || maps::is_marked(Marked::Known, config, Mark::of(config.seed, high, low, config.turn_shift, now))
-    {
+    if rule.new_sources == 0 && !admission.is_pressed() || is_known(high, low, pending.generation()) != 0 {
         return Reason::WithinLimit as u32;
     }
-    if rule.new_sources != 0 && !maps::lets_in(rule, now) {
+    draw()
+}
+
+/// Whether a source that is new is let in, which is drawn once: a [`Reason`]'s code, likewise.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn draw() -> u32 {
+    let (Some(pending), Some(admission)) = (maps::pending(), maps::admission()) else {
+        return Reason::WithinLimit as u32;
+    };
+    let Some(config) = maps::config(pending.generation()) else { return Reason::WithinLimit as u32 };
+    let rule = maps::rule(config, pending.rule());
+    if rule.new_sources != 0 && !maps::lets_in(rule, pending.now()) {
         return Reason::NewSourceBudget as u32;
     }
     if admission.is_pressed() && !admission.draw(config.seed) {
@@ -53,34 +61,37 @@ pub(crate) extern "C" fn turned_away(excuse: u32) -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn admit() -> u32 {
-    let (Some(pending), Some(admission)) = (maps::pending(), maps::admission()) else {
+    let (Some(pending), Some(admission)) = (maps::pending(), maps::to_admit()) else {
         return Reason::WithinLimit as u32;
     };
     let Some(config) = maps::config(pending.generation()) else { return Reason::WithinLimit as u32 };
-    let rule = maps::rule(config, pending.rule());
-    let now = Clock::new(config.wall_offset_ns).coarse();
-    admission.advance(now, config.insertions_max);
+    admission.advance(pending.now(), config.insertions_max);
     // Where it matters who is new, this is one that was taken for a known one.
     if admission.is_drawn == 0 {
-        if rule.new_sources != 0 && !maps::lets_in(rule, now) {
-            return Reason::NewSourceBudget as u32;
+        let code = draw();
+        if code != Reason::WithinLimit as u32 {
+            return code;
         }
-        if admission.is_pressed() && !admission.draw(config.seed) {
-            return Reason::NotAdmitted as u32;
-        }
-        admission.is_drawn = 1;
     }
     admission.insert(config.insertions_max, config.insertions_free);
     Reason::WithinLimit as u32
+}
+
+/// Whether it was noted lately that what has these words is known, 1 or 0; 1 also for some of which it was not.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn is_known(high: u64, low: u64, generation: u32) -> u32 {
+    let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) else { return 1 };
+    let mark = Mark::of(config.seed, high, low, config.turn_shift, pending.now());
+    maps::is_marked(Marked::Known, config, mark) as u32
 }
 
 /// Notes that what has these words is known. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn make_known(high: u64, low: u64, generation: u32) -> u32 {
-    if let Some(config) = maps::config(generation) {
-        let now = Clock::new(config.wall_offset_ns).coarse();
-        maps::make_marked(Marked::Known, config, Mark::of(config.seed, high, low, config.turn_shift, now));
+    if let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) {
+        maps::make_marked(Marked::Known, config, Mark::of(config.seed, high, low, config.turn_shift, pending.now()));
     }
     0
 }
@@ -92,7 +103,7 @@ pub(crate) extern "C" fn make_known(high: u64, low: u64, generation: u32) -> u32
 pub(crate) extern "C" fn remember_pending(generation: u32, is_counted: u32) -> u32 {
     if let Some(pending) = maps::pending()
         && !pending.renew()
-        && is_remembered(generation, is_counted != 0)
+        && is_remembered(generation, pending, is_counted != 0)
     {
         pending.insert();
     }
@@ -100,9 +111,9 @@ pub(crate) extern "C" fn remember_pending(generation: u32, is_counted: u32) -> u
 }
 
 #[inline(always)]
-fn is_remembered(generation: u32, is_admitted: bool) -> bool {
+fn is_remembered(generation: u32, pending: &Pending, is_admitted: bool) -> bool {
     let (Some(config), Some(admission)) = (maps::config(generation), maps::admission()) else { return true };
-    admission.advance(Clock::new(config.wall_offset_ns).coarse(), config.insertions_max);
+    admission.advance(pending.now(), config.insertions_max);
     admission.remembers_flow(config.seed, config.insertions_max, is_admitted)
 }
 
@@ -115,8 +126,7 @@ pub(crate) const fn armed(rule: u32) -> u64 {
 
 /// Whether that was noted of the source of the packet at hand; true also for some of which it was not.
 #[inline(always)]
-pub(crate) fn is_armed(config: &Config, pending: &Pending, now: Nanos) -> bool {
+pub(crate) fn is_armed(pending: &Pending, generation: u32) -> bool {
     let [high, low] = pending.of.words;
-    let low = low ^ armed(pending.rule());
-    maps::is_marked(Marked::Known, config, Mark::of(config.seed, high, low, config.turn_shift, now))
+    is_known(high, low ^ armed(pending.rule()), generation) != 0
 }

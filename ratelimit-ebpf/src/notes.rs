@@ -7,20 +7,18 @@ use ratelimit_common::refused::{Key, Term};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
 
-use crate::clock::Clock;
-use crate::maps::{self, Refusal};
+use crate::maps::{self, Pending, Refusal};
 
 /// Whether the limit, once it has no room for one more in the window that refused the packet at hand, refuses each packet like that until
 /// it has, and nothing else is done with those.
 #[inline(always)]
-pub(crate) fn lasts(rule: &Rule, limit: &Limit) -> bool {
+pub(crate) fn lasts(rule: &Rule, limit: &Limit, pending: &Pending) -> bool {
     let is_all = rule.refuse_all == 0 && rule.shadows_len == 0 && rule.bans.steps_len == 0 && limit.is_gcra == 0;
-    let Some(key) = maps::pending().map(|pending| pending.refused) else { return false };
     is_all
         && match Unit::from_code(limit.unit) {
             Some(Unit::Packets | Unit::Bytes) => true,
             // Of the others it depends on the connection or flow.
-            Some(Unit::Connections) => key.is_opening(),
+            Some(Unit::Connections) => pending.refused.is_opening(),
             // Whether one begins depends on the connection: it is of that.
             Some(Unit::Requests) => false,
             None => false,
@@ -29,19 +27,17 @@ pub(crate) fn lasts(rule: &Rule, limit: &Limit) -> bool {
 
 /// The least that a packet like the one at hand takes of this limit: where there is room for less, there is none.
 #[inline(always)]
-pub(crate) fn least(limit: &Limit) -> u64 {
-    match (Unit::from_code(limit.unit), maps::pending()) {
-        (Some(Unit::Bytes), Some(pending)) => pending.refused.least_bytes(),
+pub(crate) fn least(limit: &Limit, pending: &Pending) -> u64 {
+    match Unit::from_code(limit.unit) {
+        Some(Unit::Bytes) => pending.refused.least_bytes(),
         _ => 1,
     }
 }
 
 /// Has the note of the packet at hand, which is to be made, be one of what is as unproven as that.
 #[inline(always)]
-pub(crate) fn of_unproven() {
-    if let Some(pending) = maps::pending()
-        && pending.refused.is_segment()
-    {
+pub(crate) fn of_unproven(pending: &mut Pending) {
+    if pending.refused.is_segment() {
         pending.refused = pending.refused.unproven();
     }
 }
@@ -53,12 +49,11 @@ pub(crate) fn of_unproven() {
 pub(crate) extern "C" fn note_connection(slot: u32, full_until: u64, is_unproven: u32) -> u32 {
     const AGAIN_NS: u64 = 1_000_000_000;
     let Some(pending) = maps::pending() else { return 0 };
-    let Some(config) = maps::config(pending.generation()) else { return 0 };
     if pending.connection == Key::NONE {
         return 0;
     }
     let until_ns = match full_until {
-        0 => Clock::new(config.wall_offset_ns).coarse().0.saturating_add(AGAIN_NS),
+        0 => pending.now().0.saturating_add(AGAIN_NS),
         until_ns => until_ns,
     };
     let of_source = pending.refused;
@@ -73,17 +68,15 @@ pub(crate) extern "C" fn note_connection(slot: u32, full_until: u64, is_unproven
 
 /// Whether the packet at hand is a SYN whose source is not noted yet as suspect.
 #[inline(always)]
-pub(crate) fn may_be_of_suspect(config: &Config) -> bool {
-    let Some(refused) = maps::pending().map(|pending| pending.refused) else { return false };
-    refused.is_opening() && !maps::may_be_noted(config, refused.unproven(), refused.hash(config.seed))
+pub(crate) fn may_be_of_suspect(config: &Config, pending: &Pending) -> bool {
+    let refused = pending.refused;
+    refused.is_opening() && !maps::may_be_noted(config, refused.unproven(), pending.hash())
 }
 
 /// Has the note of that SYN, which is to be made, be one of the segments of its source that prove nothing.
 #[inline(always)]
-pub(crate) fn of_suspect() {
-    if let Some(pending) = maps::pending() {
-        pending.refused = pending.refused.unproven();
-    }
+pub(crate) fn of_suspect(pending: &mut Pending) {
+    pending.refused = pending.refused.unproven();
 }
 
 /// Notes how long the source of the packet at hand is refused, if there is a note for packets like it: no longer than its rule and
@@ -104,7 +97,7 @@ pub(crate) extern "C" fn note(slot: u32, until_ns: u64, reason: u32) -> u32 {
             until_ns = end_ns;
         }
     }
-    let now = Clock::new(config.wall_offset_ns).coarse();
+    let now = pending.now();
     let verdict = Verdict { reason: Reason::from_code(reason), rule: rule.row };
     let (term, until) = Term::new(now, Nanos(until_ns), verdict);
     // Of all segments: what established connections sent was over the limit.
@@ -114,7 +107,7 @@ pub(crate) extern "C" fn note(slot: u32, until_ns: u64, reason: u32) -> u32 {
         pending.refused.is_segment()
     };
     let is_connection = pending.refused == pending.connection;
-    let hash = if is_connection { pending.connection.source } else { pending.refused.hash(config.seed) };
+    let hash = if is_connection { pending.connection.source } else { pending.hash() };
     let refusal = Refusal { slot, term, until, is_verified, of: &pending.of };
     maps::note_refused(config, pending.refused, hash, refusal, now);
     0

@@ -34,7 +34,7 @@ impl<'a> XdpFrame<'a> {
     /// All that it is, where there was room to keep that. Parsed once.
     #[inline(always)]
     pub(crate) fn seen(&self) -> Option<&'static Seen> {
-        let seen = maps::to_see()?;
+        let seen = maps::seen_mut()?;
         if !self.is_seen.get() {
             let _always_zero = parse_frame(self.context(), seen);
             self.len.set(seen.frame_bytes as usize);
@@ -159,7 +159,7 @@ impl Frame for XdpFrame<'_> {
 /// pointer. Verifiers before Linux 6.11 do not carry what one register was found to be over to another that differs from it
 /// by a constant. // one instruction
 #[inline(always)]
-fn one_register(mut value: usize) -> usize {
+pub(crate) fn one_register(mut value: usize) -> usize {
     // SAFETY: the instruction does nothing.
     unsafe { asm!("{0} = {0}", inout(reg) value, options(pure, nomem, nostack, preserves_flags)) };
     value

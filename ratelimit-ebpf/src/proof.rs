@@ -2,17 +2,15 @@
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::programs::XdpContext;
-use ratelimit_common::admission::Mark;
 use ratelimit_common::hold::is;
-use ratelimit_common::layout::{Config, Rule};
+use ratelimit_common::layout::Rule;
 use ratelimit_common::packet::source_port;
 use ratelimit_common::proof::{Standing, asks, found, is_looked_up, not_found};
 use ratelimit_common::refused::{Key, Term};
 use ratelimit_common::verdict::Reason;
 
-use crate::clock::Clock;
-use crate::maps::{self, Marked};
-use crate::newcomers::{is_armed, make_known};
+use crate::maps::{self, Marked, Pending};
+use crate::newcomers::{is_armed, is_known, make_known};
 use crate::packet::XdpFrame;
 
 /// What [`proof`] says of a segment.
@@ -90,10 +88,12 @@ pub(crate) fn refused(frame: &XdpFrame, generation: u32, key: Key, may_ask: bool
 extern "C" fn refused_segment(ctx: *mut xdp_md, generation: u32, source: u64, what: u64, may_ask: u32) -> u64 {
     let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) else { return 0 };
     let key = Key { source, what };
-    let hash = key.hash(config.seed);
-    let now = || Clock::new(config.wall_offset_ns).coarse();
-    if let Some(term) = maps::refused(config, key, hash, now) {
-        return term.word();
+    let (hash, now) = (pending.hash(), pending.now());
+    if maps::may_be_noted(config, key, hash) {
+        let term = maps::refused_of(generation, source, what, hash, now.0);
+        if term != 0 {
+            return term;
+        }
     }
     pending.forget_connection();
     pending.is_suspect = maps::may_be_noted(config, key.unproven(), hash) as u32;
@@ -105,7 +105,6 @@ extern "C" fn refused_segment(ctx: *mut xdp_md, generation: u32, source: u64, wh
     let Some(source_port) = source_port(&XdpFrame::new(&context)).or_else(seen_source_port) else { return LOOK_UP };
     let mut found = 0;
     if pending.is_suspect != 0 {
-        let now = now();
         let marks = (self::found(config.seed, key, source_port, now), not_found(config.seed, key, source_port, now));
         found = if maps::is_marked(Marked::Found, config, marks.0)
             || !maps::is_marked(Marked::NotFound, config, marks.1)
@@ -113,7 +112,7 @@ extern "C" fn refused_segment(ctx: *mut xdp_md, generation: u32, source: u64, wh
         {
             LOOK_UP
         } else {
-            of_unproven_source(config, key, hash)
+            of_unproven_source(generation, key, pending)
         };
         if found > LOOK_UP {
             return found;
@@ -124,8 +123,9 @@ extern "C" fn refused_segment(ctx: *mut xdp_md, generation: u32, source: u64, wh
     }
     let connection = key.of_connection(config.seed, source_port);
     pending.connection = connection;
-    if let Some(term) = maps::refused(config, connection, connection.source, now) {
-        return term.word();
+    let term = maps::refused_of(generation, connection.source, connection.what, connection.source, now.0);
+    if term != 0 {
+        return term;
     }
     // Who forges requests from all ports has each be one that is looked up; else he has the first request of a client that connects from one wait.
     let unproven = connection.of_unproven_requests();
@@ -136,10 +136,10 @@ extern "C" fn refused_segment(ctx: *mut xdp_md, generation: u32, source: u64, wh
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn refused_unproven(generation: u32, source: u64, what: u64) -> u64 {
-    let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) else { return 0 };
+    let Some(pending) = maps::pending() else { return 0 };
     let key = Key { source, what };
     if pending.is_suspect != 0 {
-        let term = of_unproven_source(config, key, key.hash(config.seed));
+        let term = of_unproven_source(generation, key, pending);
         if term != 0 {
             return term;
         }
@@ -148,17 +148,18 @@ extern "C" fn refused_unproven(generation: u32, source: u64, what: u64) -> u64 {
     if connection == Key::NONE {
         return 0;
     }
-    let (unproven, now) = (connection.of_unproven_requests(), || Clock::new(config.wall_offset_ns).coarse());
-    maps::refused(config, unproven, unproven.source, now).map_or(0, Term::word)
+    let unproven = connection.of_unproven_requests();
+    maps::refused_of(generation, unproven.source, unproven.what, unproven.source, pending.now().0)
 }
 
 /// The note that refuses what proves nothing of this source. What the guard notes of a suspect one refuses nothing.
 #[inline(always)]
-fn of_unproven_source(config: &Config, key: Key, hash: u64) -> u64 {
-    let now = || Clock::new(config.wall_offset_ns).coarse();
-    match maps::refused(config, key.unproven(), hash, now) {
-        Some(term) if term.verdict().reason != Reason::Guard => term.word(),
-        Some(_) | None => 0,
+fn of_unproven_source(generation: u32, key: Key, pending: &Pending) -> u64 {
+    let Key { source, what } = key.unproven();
+    match maps::refused_of(generation, source, what, pending.hash(), pending.now().0) {
+        0 => 0,
+        word if Term::of(word).verdict().reason == Reason::Guard => 0,
+        word => word,
     }
 }
 
@@ -175,9 +176,10 @@ extern "C" fn look_up(ctx: *mut xdp_md, generation: u32, source: u64, what: u64)
     let standing = maps::standing_of(ctx);
     let key = Key { source, what };
     if key != Key::NONE
-        && let (Some(config), Some(source_port)) = (maps::config(generation), seen_source_port())
+        && let (Some(config), Some(pending), Some(source_port)) =
+            (maps::config(generation), maps::pending(), seen_source_port())
     {
-        let now = Clock::new(config.wall_offset_ns).coarse();
+        let now = pending.now();
         let (of, mark) = if standing == Standing::Unknown as u32 {
             (Marked::NotFound, not_found(config.seed, key, source_port, now))
         } else {
@@ -197,10 +199,10 @@ extern "C" fn proof(ctx: *mut xdp_md, generation: u32, rule: u32, may_ask: u32) 
     if rule.proof & asks::CONNECTIONS == 0 {
         return bits(standing(ctx, generation, rule), rule, may_ask);
     }
-    let now = Clock::new(config.wall_offset_ns).coarse();
-    let is_armed = maps::pending().is_some_and(|pending| is_armed(config, pending, now));
+    let Some(pending) = maps::pending() else { return 0 };
+    let is_armed = is_armed(pending, generation);
     let [high, low] = seen.connection_words(config.seed);
-    let is_known = maps::is_marked(Marked::Known, config, Mark::of(config.seed, high, low, config.turn_shift, now));
+    let is_known = is_known(high, low, generation) != 0;
     if is_known && !is_armed && may_ask == 0 && rule.proof & asks::SEGMENTS == 0 {
         // As long as it sends, it is not taken for another one.
         let _always_zero = make_known(high, low, generation);

@@ -270,9 +270,9 @@ impl<'a> State for &'a Packet<'_> {
         self.charged[position & (LIMITS_MAX - 1)].get()
     }
 
-    fn count_refusal(&self, at: At) {
+    fn note_refusal(&self, at: At, is_counted: bool) {
         self.refused_at.set(Some(at));
-        hold::count_refusal(*self, at);
+        hold::note_refusal(*self, at, is_counted);
     }
 
     fn charge(&self, at: At, amount: u64) -> Charged {

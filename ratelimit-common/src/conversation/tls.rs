@@ -105,14 +105,13 @@ pub(super) fn is_http2<F: Frame>(frame: &F, next: u32) -> bool {
 impl Conversation {
     /// In the middle of something: all that might not be a request is not.
     #[inline(always)]
-    pub(super) const fn in_tls(mut self, is: u16) -> Self {
+    pub(super) const fn speak_tls(&mut self, is: u16) {
         self.speaks = speaks::TLS;
         self.overhead = OVERHEAD_MAX;
         self.records = SETTINGS_ACK_AMONG;
         self.controls_left = CONTROLS_FREE_MAX;
         self.is = is | is::OFFERS_HTTP2;
         self.split_len = 0;
-        self
     }
 
     #[inline(always)]

@@ -142,6 +142,12 @@ pub trait State: Copy {
         super::charge_all(*self)
     }
 
+    /// [`super::refund_before`].
+    #[inline(always)]
+    fn refund_before(&self, refused_by: usize) {
+        super::refund_before(*self, refused_by);
+    }
+
     /// [`super::charge_shadows`].
     #[inline(always)]
     fn charge_shadows(&self) {
@@ -172,16 +178,10 @@ pub trait State: Copy {
         super::refund(*self, at, amount, bucket);
     }
 
-    /// [`super::count_refusal`].
-    #[inline(always)]
-    fn count_refusal(&self, at: At) {
-        super::count_refusal(*self, at);
-    }
-
     /// [`super::note_refusal`].
     #[inline(always)]
-    fn note_refusal(&self, at: At) {
-        super::note_refusal(*self, at);
+    fn note_refusal(&self, at: At, is_counted: bool) {
+        super::note_refusal(*self, at, is_counted);
     }
 
     /// [`super::suspect`].

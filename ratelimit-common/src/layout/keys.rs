@@ -58,7 +58,7 @@ const _: () = assert!(size_of::<Source>() == 72);
 
 /// Key of a UDP flow over IPv4. Addresses are whole, whatever the prefix of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(C)]
+#[repr(C, align(4))]
 pub struct FlowKeyV4 {
     /// Source address, network order.
     pub address: [u8; 4],
@@ -72,7 +72,7 @@ const _: () = assert!(size_of::<FlowKeyV4>() == 8);
 
 /// Key of a UDP flow over IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(C)]
+#[repr(C, align(4))]
 pub struct FlowKeyV6 {
     /// Source address, network order.
     pub address: [[u8; 8]; 2],
@@ -86,7 +86,7 @@ const _: () = assert!(size_of::<FlowKeyV6>() == 20);
 
 /// Key of a TCP connection over IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(C)]
+#[repr(C, align(4))]
 pub struct ConversationKeyV4 {
     /// Source address, network order.
     pub source: [u8; 4],
@@ -102,7 +102,7 @@ const _: () = assert!(size_of::<ConversationKeyV4>() == 12);
 
 /// Key of a TCP connection over IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(C)]
+#[repr(C, align(4))]
 pub struct ConversationKeyV6 {
     /// Source address, network order.
     pub source: [[u8; 8]; 2],

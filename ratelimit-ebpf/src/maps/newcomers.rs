@@ -10,16 +10,23 @@ use ratelimit_common::time::Nanos;
 use ratelimit_common::window::{Cells, Charge};
 
 use super::{ADMISSION, CONNECTIONS, KNOWN, KNOWN_SUMMARY, NEW_SOURCES, UNLISTED, fault, forget};
+use crate::packet::one_register;
 
 /// How much this CPU is pressed by new sources.
 #[inline(always)]
 pub(crate) fn admission() -> Option<&'static mut Admission> {
-    let Some(admission) = ADMISSION.get_ptr_mut(0) else {
-        fault(Fault::AdmissionLookup);
-        return None;
-    };
     // SAFETY: this CPU's element, which lives as long as the map; each who borrows it is done before the next one does.
-    Some(unsafe { &mut *admission })
+    ADMISSION.get_ptr_mut(0).map(|admission| unsafe { &mut *admission })
+}
+
+/// The same, where it is needed most; what is missing is counted here.
+#[inline(always)]
+pub(crate) fn to_admit() -> Option<&'static mut Admission> {
+    let admission = admission();
+    if admission.is_none() {
+        fault(Fault::AdmissionLookup);
+    }
+    admission
 }
 
 /// What was marked lately: sources, or connections.
@@ -154,6 +161,11 @@ struct NewSources(*mut u64);
 
 impl Cells for NewSources {
     const TRIES: usize = 4;
+
+    #[inline(always)]
+    fn unknown(value: usize) -> usize {
+        one_register(value)
+    }
 
     #[inline(always)]
     fn load(&self, _: usize) -> u64 {

@@ -9,6 +9,7 @@ use ratelimit_common::hold::Cost;
 use ratelimit_common::layout::{ConversationKeyV4, ConversationKeyV6, Fault, FlowKeyV4, FlowKeyV6, LIMITS_MAX};
 use ratelimit_common::refused::Key;
 use ratelimit_common::source::Address;
+use ratelimit_common::time::Nanos;
 
 use super::words::{clear, copy, read};
 use super::{CONVERSATIONS_V4, CONVERSATIONS_V6, FLOWS_V4, FLOWS_V6, Of, PENDING, fault, inserted};
@@ -38,6 +39,10 @@ pub(crate) struct Pending {
     pub(crate) connection: Key,
     /// What notes of this packet have, whether one is made or not.
     pub(crate) key: Key,
+    /// What places those are in, whichever they are: [`Key::hash`].
+    pub(crate) hash: u64,
+    /// The time, by the coarse clock.
+    pub(crate) now: Nanos,
     /// Whether there may be a note of what proves nothing, also one of the guard's, so that its connections are looked up and counted.
     pub(crate) is_suspect: u32,
     /// 1: it was asked already whether the source is known, which it is then, or drawn.
@@ -77,7 +82,17 @@ impl Work {
     pub(super) const PLACES: u32 = 2;
 }
 
-/// Room for what this packet leaves behind.
+/// Room for what this packet leaves behind, before it is used; what is missing is counted here.
+#[inline(always)]
+pub(crate) fn to_pend() -> Option<&'static mut Pending> {
+    let pending = pending();
+    if pending.is_none() {
+        fault(Fault::PendingLookup);
+    }
+    pending
+}
+
+/// The same, for every function behind.
 #[inline(always)]
 pub(crate) fn pending() -> Option<&'static mut Pending> {
     pending_of(Work::PACKET)
@@ -86,12 +101,8 @@ pub(crate) fn pending() -> Option<&'static mut Pending> {
 /// Likewise, of a packet or an order.
 #[inline(always)]
 pub(crate) fn pending_of(work: Work) -> Option<&'static mut Pending> {
-    let Some(pending) = PENDING.get_ptr_mut(work.0) else {
-        fault(Fault::PendingLookup);
-        return None;
-    };
     // SAFETY: this CPU's element, which lives as long as the map; each who borrows it is done before the next one does.
-    Some(unsafe { &mut *pending })
+    PENDING.get_ptr_mut(work.0).map(|pending| unsafe { &mut *pending })
 }
 
 /// What is at this pointer, into what [`pending`] or [`to_see`] gave; none if it is null.
@@ -207,23 +218,23 @@ impl Pending {
     #[inline(always)]
     pub(crate) fn known_conversation(&self) -> Option<&'static mut Conversation> {
         let entry = match self.is {
-            pending_is::CONVERSATION_V4 => CONVERSATIONS_V4.get_ptr_mut(self.conversation_v4),
-            _ => CONVERSATIONS_V6.get_ptr_mut(self.conversation_v6),
+            pending_is::CONVERSATION_V4 => CONVERSATIONS_V4.get_ptr_mut(&self.conversation_v4),
+            _ => CONVERSATIONS_V6.get_ptr_mut(&self.conversation_v6),
         };
         // SAFETY: a whole element, valid for the run of the program.
         entry.map(|known| unsafe { &mut *known })
     }
 
-    /// What is remembered of the flow. A copy: a flow's packets arrive on one CPU, and where they do not, what a race loses is
+    /// What is remembered of the flow: a flow's packets arrive on one CPU, and where they do not, what a race loses is
     /// a time stamp, or one of a handshake's Initials.
     #[inline(always)]
-    pub(crate) fn known_flow(&self) -> Option<Flow> {
+    pub(crate) fn known_flow(&self) -> Option<&'static mut Flow> {
         let entry = match self.is {
-            pending_is::FLOW_V4 => FLOWS_V4.get_ptr(self.flow_v4),
-            _ => FLOWS_V6.get_ptr(self.flow_v6),
+            pending_is::FLOW_V4 => FLOWS_V4.get_ptr_mut(&self.flow_v4),
+            _ => FLOWS_V6.get_ptr_mut(&self.flow_v6),
         };
         // SAFETY: likewise.
-        entry.map(|known| unsafe { *known })
+        entry.map(|known| unsafe { &mut *known })
     }
 
     /// Its [`Pending::key`], read where it is needed.
@@ -232,28 +243,29 @@ impl Pending {
         read!(self.key)
     }
 
+    /// Its [`Pending::hash`], likewise.
+    #[inline(always)]
+    pub(crate) fn hash(&self) -> u64 {
+        read!(self.hash)
+    }
+
+    /// The time when it came, by the coarse clock. All but charges go by it.
+    #[inline(always)]
+    pub(crate) fn now(&self) -> Nanos {
+        read!(self.now)
+    }
+
     /// Remembers it in its entry; false where there is none yet.
     #[inline(always)]
     pub(crate) fn renew(&self) -> bool {
-        macro_rules! renew {
-            ($map:ident, $key:expr, $value:expr) => {
-                match $map.get_ptr_mut($key) {
-                    Some(known) => {
-                        // SAFETY: a whole element, valid for the run of the program.
-                        copy(&$value, unsafe { &mut *known });
-                        true
-                    }
-                    None => false,
-                }
-            };
+        if self.is < pending_is::FLOW_V4 {
+            let Some(known) = self.known_conversation() else { return false };
+            copy(&self.conversation, known);
+        } else {
+            let Some(known) = self.known_flow() else { return false };
+            copy(&self.flow, known);
         }
-        match self.is {
-            pending_is::CONVERSATION_V4 => renew!(CONVERSATIONS_V4, self.conversation_v4, self.conversation),
-            pending_is::CONVERSATION_V6 => renew!(CONVERSATIONS_V6, self.conversation_v6, self.conversation),
-            pending_is::FLOW_V4 => renew!(FLOWS_V4, self.flow_v4, self.flow),
-            pending_is::FLOW_V6 => renew!(FLOWS_V6, self.flow_v6, self.flow),
-            _ => true,
-        }
+        true
     }
 
     /// Remembers what has no entry yet.
@@ -266,14 +278,13 @@ impl Pending {
         }
         match self.is {
             pending_is::CONVERSATION_V4 => {
-                insert!(CONVERSATIONS_V4, self.conversation_v4, self.conversation, ConversationsV4Insert)
+                insert!(CONVERSATIONS_V4, &self.conversation_v4, &self.conversation, ConversationsV4Insert)
             }
             pending_is::CONVERSATION_V6 => {
-                insert!(CONVERSATIONS_V6, self.conversation_v6, self.conversation, ConversationsV6Insert)
+                insert!(CONVERSATIONS_V6, &self.conversation_v6, &self.conversation, ConversationsV6Insert)
             }
-            pending_is::FLOW_V4 => insert!(FLOWS_V4, self.flow_v4, self.flow, FlowsV4Insert),
-            pending_is::FLOW_V6 => insert!(FLOWS_V6, self.flow_v6, self.flow, FlowsV6Insert),
-            _ => {}
+            pending_is::FLOW_V4 => insert!(FLOWS_V4, &self.flow_v4, &self.flow, FlowsV4Insert),
+            _ => insert!(FLOWS_V6, &self.flow_v6, &self.flow, FlowsV6Insert),
         }
     }
 }

@@ -11,6 +11,7 @@ use ratelimit_common::time::Nanos;
 use super::counts::count_not_cached;
 use super::sources::{Of, ban_of, family_of, window_of};
 use super::{CAUSES, NOTED, REFUSED, fault, forget};
+use crate::packet::one_register;
 
 /// Where notes of a key are: the number of the line that they are in first, and the bits of [`NOTED`] that tell.
 #[derive(Clone, Copy)]
@@ -64,13 +65,21 @@ fn read(note: *mut Note) -> Note {
 ///
 /// A note that is being written is not believed, and neither is one that was overwritten between the look at it and the count.
 #[inline(always)]
-pub(crate) fn refused(config: &Config, key: Key, hash: u64, now: impl Fn() -> Nanos) -> Option<Term> {
+pub(crate) fn refused(config: &Config, key: Key, hash: u64, now: Nanos) -> Option<Term> {
     let place = noted_place(config, key, hash)?;
     if let Some((note, word)) = own(line(place.line)?, key) {
-        return holding(note, word, key, place.line, now());
+        return holding(note, word, key, place.line, now);
     }
-    let term = beside(place.line, place.bit, key.source, key.what, now().0);
+    let term = beside(place.line, place.bit, key.source, key.what, now.0);
     if term == 0 { None } else { Some(Term::of(term)) }
+}
+
+/// [`refused`], which says 0 for none: a function of its own, for what few packets ask.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn refused_of(generation: u32, source: u64, what: u64, hash: u64, now: u64) -> u64 {
+    let Some(config) = super::config(generation) else { return 0 };
+    refused(config, Key { source, what }, hash, Nanos(now)).map_or(0, Term::word)
 }
 
 /// Whether there may be a note of this key.
@@ -129,7 +138,7 @@ const TRIES_MAX: usize = 4;
 extern "C" fn counted(number: u32, source: u64, what: u64, now: u64) -> u32 {
     let Some(line) = line(number) else { return 0 };
     let key = Key { source, what };
-    for at in 0..WAYS {
+    for at in 0..one_register(WAYS) {
         let note = way(line, at);
         let mut before = read(note);
         if !before.is_of(key) {
@@ -138,7 +147,7 @@ extern "C" fn counted(number: u32, source: u64, what: u64, now: u64) -> u32 {
         let Some(cause) = cause(number, at) else { return 0 };
         // SAFETY: as in `cause`. Volatile: other CPUs write it.
         let cause = unsafe { cause.read_volatile() };
-        for _ in 0..TRIES_MAX {
+        for _ in 0..one_register(TRIES_MAX) {
             if !before.is_of(key) || cause.until_ns <= now {
                 return 0;
             }
@@ -177,7 +186,7 @@ extern "C" fn beside(number: u32, bit: u32, source: u64, what: u64, now: u64) ->
         return holding(note, word, key, number ^ 1, now).map_or(0, Term::word);
     }
     for line in [first, second] {
-        for at in 0..WAYS {
+        for at in 0..one_register(WAYS) {
             let note = read(way(line, at));
             if note.is_busy() || note.term().left(now) != 0 && note.is_in_epoch_of(key) {
                 return 0;
@@ -221,7 +230,7 @@ pub(crate) fn note_refused(config: &Config, key: Key, hash: u64, refusal: Refusa
     let place = Place::of(config, key, hash);
     let standing = if is_verified { IS_VERIFIED } else { 0 };
     let (mut least, mut chosen) = (KEEPS, u32::MAX);
-    for candidate in 0..2 * WAYS as u32 {
+    for candidate in 0..one_register(2 * WAYS) as u32 {
         let rank = rank(place.line, candidate | standing, key.source, key.what, now.0);
         if rank < least {
             (least, chosen) = (rank, candidate);

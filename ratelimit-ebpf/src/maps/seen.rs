@@ -320,19 +320,25 @@ pub(crate) enum NoPacket {
     NotSeen,
 }
 
-/// The frame that this packet is, once it was seen.
-#[inline(always)]
-pub(crate) fn seen() -> Option<&'static Seen> {
-    to_see().map(|seen| &*seen)
-}
-
-/// Room for it, before it was seen.
+/// Room for the frame that this packet is, before it was seen; what is missing is counted here.
 #[inline(always)]
 pub(crate) fn to_see() -> Option<&'static mut Seen> {
-    let Some(seen) = SEEN.get_ptr_mut(0) else {
+    let seen = seen_mut();
+    if seen.is_none() {
         fault(Fault::SeenLookup);
-        return None;
-    };
+    }
+    seen
+}
+
+/// The frame, once it was seen: for every function behind.
+#[inline(always)]
+pub(crate) fn seen() -> Option<&'static Seen> {
+    seen_mut().map(|seen| &*seen)
+}
+
+/// The same, to be written.
+#[inline(always)]
+pub(crate) fn seen_mut() -> Option<&'static mut Seen> {
     // SAFETY: this CPU's element, which lives as long as the map; it is written before anybody else borrows it.
-    Some(unsafe { &mut *seen })
+    SEEN.get_ptr_mut(0).map(|seen| unsafe { &mut *seen })
 }

@@ -12,7 +12,7 @@ use ratelimit_common::packet::Segment;
 use ratelimit_common::proof::{Socket, Standing, has_ended, is_listening, is_request, standing};
 use ratelimit_common::source::Address;
 
-use super::{Seen, to_see};
+use super::{Seen, seen_mut};
 
 /// `BPF_F_CURRENT_NETNS`: the network namespace of the interface.
 const NETNS_CURRENT: u64 = u64::MAX;
@@ -68,7 +68,7 @@ const WINDOW_FIRST_MAX: u32 = u16::MAX as u32;
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn standing_of(ctx: *mut xdp_md) -> u32 {
-    let Some(seen) = to_see() else { return Standing::Unknown as u32 };
+    let Some(seen) = seen_mut() else { return Standing::Unknown as u32 };
     seen.forget_peer();
     let segment = seen.segment();
     let (source_port, port) = (segment.source_port.to_be(), seen.port().to_be());

@@ -14,7 +14,7 @@ use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::window::{self, CELLS, Cells};
 
 use super::{BANS_V4, BANS_V6, BANS_V6_WIDE, SCRATCH, SOURCES_V4, SOURCES_V6, SOURCES_V6_WIDE, Work, fault, inserted};
-use crate::packet::forget;
+use crate::packet::{forget, one_register};
 
 /// A source, as the maps have it: part of what is kept of a packet.
 #[derive(Clone, Copy)]
@@ -232,7 +232,7 @@ impl SourceRef {
 }
 
 impl Cells for SourceRef {
-    const TRIES: usize = 4;
+    const TRIES: usize = 2;
 
     #[inline(always)]
     fn load(&self, index: usize) -> u64 {
@@ -247,6 +247,11 @@ impl Cells for SourceRef {
             atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(self.cell(index), current, new)
         };
         exchanged
+    }
+
+    #[inline(always)]
+    fn unknown(value: usize) -> usize {
+        one_register(value)
     }
 
     #[inline(always)]

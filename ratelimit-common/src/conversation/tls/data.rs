@@ -103,9 +103,10 @@ impl Conversation {
         if self.has(is::OFFERS_HTTP2) && !self.has(is::OPEN) && self.is_control(bytes, is_among_first, moment) {
             return 0;
         }
-        let requests = match self.has(is::HTTP2) {
-            true => self.http2_record(bytes, moment),
-            false => self.http1_record(bytes, begins_segment, moment),
+        let by_http1 = if self.has(is::HTTP2) { None } else { self.http1_record(bytes, begins_segment, moment) };
+        let requests = match by_http1 {
+            Some(requests) => requests,
+            None => self.http2_record(bytes, moment),
         };
         if bytes > HEADERS_BYTES_MAX {
             self.is |= is::IN_BODY;
@@ -195,8 +196,9 @@ impl Conversation {
         is_left
     }
 
+    /// HTTP/1, as far as is known; none where this shows that it is HTTP/2, and is a record of that.
     #[inline(always)]
-    fn http1_record(&mut self, bytes: u16, begins_segment: bool, moment: Moment) -> u32 {
+    fn http1_record(&mut self, bytes: u16, begins_segment: bool, moment: Moment) -> Option<u32> {
         let heard = self.heard_since(moment.said);
         if self.has(is::OPEN) {
             self.is &= !is::OPEN;
@@ -211,7 +213,7 @@ impl Conversation {
             }
             self.turned(moment);
             self.turn_records = 1;
-            return 1;
+            return Some(1);
         }
         let is_interim =
             heard != 0 && heard <= INTERIM_RECORDS_BYTES_MAX && (bytes >= BODY_RECORD_MIN || self.has(is::IN_BODY));
@@ -223,15 +225,15 @@ impl Conversation {
                 && !self.is_answered(moment);
         if is_http2 && self.has(is::OFFERS_HTTP2) {
             self.is |= is::HTTP2;
-            return 0;
+            return Some(0);
         }
         if is_interim {
-            return 0;
+            return Some(0);
         }
         if heard <= self.no_answer_bytes() || !begins_segment && heard <= INTERIM_RECORDS_BYTES_MAX {
             // HTTP/2: the request itself, behind a preface that was counted for it.
             self.is &= !is::PREFACE_COUNTED;
-            return self.is_one_of_many(bytes) as u32;
+            return Some(self.is_one_of_many(bytes) as u32);
         }
         let is_behind_preface = self.has(is::PREFACE_COUNTED);
         let most = PREFACE_HEARD_MAX - self.has_one_ticket() as u32 * *TICKET_BYTES.end();
@@ -249,14 +251,14 @@ impl Conversation {
         let may_be_headers = (HEADERS_BYTES_MIN..HTTP1_BYTES_MIN).contains(&bytes);
         if may_be_headers && self.has(is::OFFERS_HTTP2) && !are_tickets {
             self.is |= is::HTTP2;
-            return self.http2_record(bytes, moment);
+            return None;
         }
         self.turned(moment);
         (self.turn_records, self.headers_bytes) = (1, 0);
         if are_tickets {
             self.is &= !is::PREFACE_COUNTED;
         }
-        !are_tickets as u32
+        Some(!are_tickets as u32)
     }
 
     /// HTTP/2 that is not known as such yet: whether this record of a turn is as long as the two before it, as many requests at once are.
