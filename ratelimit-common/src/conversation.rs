@@ -363,8 +363,8 @@ impl Conversation {
         is_known: bool,
         peer: Option<Peer>,
     ) -> Option<Entered> {
-        let fragments = if peer.is_some() { self.also & also::IN_FRAGMENTS } else { 0 };
-        let is_known = is_known && self.also & also::UNREAD == 0;
+        let fragments = self.also & (also::IN_FRAGMENTS | also::UNREAD);
+        let is_known = is_known && fragments & also::UNREAD == 0;
         let mut fresh = Fresh {
             at: segment.payload_at,
             end: segment.payload_at + segment.payload_bytes,
@@ -426,9 +426,12 @@ impl Conversation {
             self.speaks = speaks::HTTP2;
             self.lose();
         }
-        self.also = self.also & !also::IN_FRAGMENTS | fragments;
         if fragments != 0 {
-            self.is |= is::DOUBTED;
+            self.also &= !also::IN_FRAGMENTS;
+            if peer.is_some() {
+                self.also |= also::IN_FRAGMENTS;
+                self.is |= is::DOUBTED;
+            }
         }
         self.acknowledged = segment.acknowledged;
         self.is &= !is::TAKEN;
