@@ -126,7 +126,7 @@ pub fn choice<R: Rules>(rules: &R, asked: Asked, protecting: RuleSet) -> Choice 
 /// The verdict on what is behind more tags than are looked behind. What it is cannot be told, so whoever has what has no port has this.
 #[inline(always)]
 pub fn too_many_tags<R: Rules>(rules: &R) -> Verdict {
-    match lowest(rules, rules.config().portless_rules) {
+    match first(rules, rules.config().portless_rules) {
         Some(index) => enforced(rules.rule(index), Reason::TooManyTags),
         None => Verdict::unruled(Reason::NotProtected),
     }

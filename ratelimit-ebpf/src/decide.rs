@@ -40,11 +40,13 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     }
     let config = active.config;
     let key = Key::of(&head, active.word.epoch(), config.ipv4_mask, config.ipv6_mask, config.seed).unwrap_or(Key::NONE);
-    let (hash, now) = (key.hash(config.seed), Clock::new(config.wall_offset_ns).coarse());
-    if !key.is_segment()
-        && let Some(term) = maps::refused(config, key, hash, now)
-    {
-        return term.verdict();
+    let (hash, clock) = (key.hash(config.seed), Clock::new(config.wall_offset_ns));
+    let mut now = Nanos(0);
+    if !key.is_segment() {
+        now = clock.coarse();
+        if let Some(term) = maps::refused(config, key, hash, now) {
+            return term.verdict();
+        }
     }
     // From here on the packet is where functions find it, and the stack is theirs.
     let (Some(seen), Some(pending)) = (maps::to_see(), maps::to_pend()) else {
@@ -68,6 +70,7 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     }
     let may_be_quick = !frame.is_seen() && matches!(head.to, To::Tcp { opening: true, .. } | To::Udp { .. });
     if key.is_segment() {
+        pending.now = clock.coarse();
         // Where the frame is not plain, no connection is noted.
         let may_ask = matches!(head.to, To::Tcp { has_payload: true, .. }) && !frame.is_seen();
         if let Some(term) = proof::refused(frame, active.word.generation(), key, may_ask) {
@@ -295,7 +298,7 @@ fn head(frame: &XdpFrame) -> Result<Head, NoPacket> {
 
 /// The verdict on what is behind too many tags.
 fn too_many_tags(active: Active) -> Verdict {
-    choose::too_many_tags(&Maps::at_no_time(active))
+    choose::too_many_tags(&Maps { active, now: Clock::new(active.config.wall_offset_ns).coarse() })
 }
 
 /// What a choice reads of the maps.
