@@ -235,6 +235,29 @@ fn a_source_over_its_limit_is_caught_under_pressure_within_the_stated_number_of_
 }
 
 #[test]
+fn whom_an_order_charges_is_known_from_then_on_whenever_the_last_packet_came() {
+    const SHIFT: u32 = 4;
+    const PACKETS: u64 = 100;
+    if is_skipped("whom_an_order_charges_is_known_from_then_on_whenever_the_last_packet_came") {
+        return;
+    }
+    on_one_cpu();
+    let room = Room { max_sources: 32_768, insertions_max: 2000, ..Room::default() };
+    let mut program = Program::with_room(&connections(1000), room);
+    assert!(program.passes(&syn(client(1))));
+    program.advance(60 * MINUTE_NS);
+    for _ in 0..2 {
+        program.kernel().charge("198.51.0.9/32".parse().unwrap(), 0, 1).expect("it is charged");
+    }
+    let mut forged = Forged::new(5);
+    while program.shift() < SHIFT {
+        forged.flood(&mut program, 100);
+    }
+    assert_eq!(program.passed(&syn(client(9)), PACKETS), PACKETS);
+    assert_eq!(used(&mut program).get(&client(9).into()), Some(&(2 + PACKETS)), "each packet is counted");
+}
+
+#[test]
 fn a_flood_does_not_make_the_maps_forget_who_is_known_and_goes_on() {
     const KNOWN: usize = 200;
     const PERIODS: u64 = 30;

@@ -43,7 +43,7 @@ impl Held {
     fn mark(self, by: u64) {
         let pending = self.pending();
         let [high, low] = pending.of.words;
-        let _always_zero = newcomers::make_known(high, low ^ by, pending.generation());
+        let _always_zero = newcomers::make_known(high, low ^ by, pending.generation(), pending.now().0);
     }
 
     #[inline(always)]

@@ -1,8 +1,9 @@
 //! Who is remembered where more new sources come than the maps can take. What is decided by is in `ratelimit_common::admission`.
 
-use ratelimit_common::admission::Mark;
+use ratelimit_common::admission::{Admission, Mark};
 use ratelimit_common::hold::Excuse;
-use ratelimit_common::layout::Rule;
+use ratelimit_common::layout::{Config, Rule};
+use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 
 use crate::maps::{self, Marked, Pending};
@@ -32,20 +33,16 @@ pub(crate) extern "C" fn turned_away(excuse: u32) -> u32 {
     admission.is_drawn = 0;
     let rule = maps::rule(config, pending.rule());
     let [high, low] = pending.of.words;
-    if rule.new_sources == 0 && !admission.is_pressed() || is_known(high, low, pending.generation()) != 0 {
+    let mark = Mark::of(config.seed, high, low, config.turn_shift, now);
+    if rule.new_sources == 0 && !admission.is_pressed() || maps::is_marked(Marked::Known, config, mark) {
         return Reason::WithinLimit as u32;
     }
-    draw()
+    draw(pending, admission, config)
 }
 
-/// Whether a source that is new is let in, which is drawn once: a [`Reason`]'s code, likewise.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn draw() -> u32 {
-    let (Some(pending), Some(admission)) = (maps::pending(), maps::admission()) else {
-        return Reason::WithinLimit as u32;
-    };
-    let Some(config) = maps::config(pending.generation()) else { return Reason::WithinLimit as u32 };
+/// Whether a source that is new is let in, which is drawn once: a [`Reason`]'s code, likewise. Where it is: a flood's packets ask.
+#[inline(always)]
+fn draw(pending: &Pending, admission: &mut Admission, config: &'static Config) -> u32 {
     let rule = maps::rule(config, pending.rule());
     if rule.new_sources != 0 && !maps::lets_in(rule, pending.now()) {
         return Reason::NewSourceBudget as u32;
@@ -68,7 +65,7 @@ pub(crate) extern "C" fn admit() -> u32 {
     admission.advance(pending.now(), config.insertions_max);
     // Where it matters who is new, this is one that was taken for a known one.
     if admission.is_drawn == 0 {
-        let code = draw();
+        let code = draw(pending, admission, config);
         if code != Reason::WithinLimit as u32 {
             return code;
         }
@@ -80,18 +77,18 @@ pub(crate) extern "C" fn admit() -> u32 {
 /// Whether it was noted lately that what has these words is known, 1 or 0; 1 also for some of which it was not.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn is_known(high: u64, low: u64, generation: u32) -> u32 {
-    let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) else { return 1 };
-    let mark = Mark::of(config.seed, high, low, config.turn_shift, pending.now());
+pub(crate) extern "C" fn is_known(high: u64, low: u64, generation: u32, now: u64) -> u32 {
+    let Some(config) = maps::config(generation) else { return 1 };
+    let mark = Mark::of(config.seed, high, low, config.turn_shift, Nanos(now));
     maps::is_marked(Marked::Known, config, mark) as u32
 }
 
 /// Notes that what has these words is known. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn make_known(high: u64, low: u64, generation: u32) -> u32 {
-    if let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) {
-        maps::make_marked(Marked::Known, config, Mark::of(config.seed, high, low, config.turn_shift, pending.now()));
+pub(crate) extern "C" fn make_known(high: u64, low: u64, generation: u32, now: u64) -> u32 {
+    if let Some(config) = maps::config(generation) {
+        maps::make_marked(Marked::Known, config, Mark::of(config.seed, high, low, config.turn_shift, Nanos(now)));
     }
     0
 }
@@ -128,5 +125,5 @@ pub(crate) const fn armed(rule: u32) -> u64 {
 #[inline(always)]
 pub(crate) fn is_armed(pending: &Pending, generation: u32) -> bool {
     let [high, low] = pending.of.words;
-    is_known(high, low ^ armed(pending.rule()), generation) != 0
+    is_known(high, low ^ armed(pending.rule()), generation, pending.now().0) != 0
 }

@@ -200,17 +200,17 @@ extern "C" fn proof(ctx: *mut xdp_md, generation: u32, rule: u32, may_ask: u32) 
         return bits(standing(ctx, generation, rule), rule, may_ask);
     }
     let Some(pending) = maps::pending() else { return 0 };
-    let is_armed = is_armed(pending, generation);
+    let (is_armed, now) = (is_armed(pending, generation), pending.now().0);
     let [high, low] = seen.connection_words(config.seed);
-    let is_known = is_known(high, low, generation) != 0;
+    let is_known = is_known(high, low, generation, now) != 0;
     if is_known && !is_armed && may_ask == 0 && rule.proof & asks::SEGMENTS == 0 {
         // As long as it sends, it is not taken for another one.
-        let _always_zero = make_known(high, low, generation);
+        let _always_zero = make_known(high, low, generation, now);
         return 0;
     }
     let mut bits = bits(standing(ctx, generation, rule), rule, may_ask);
     if bits & ESTABLISHED != 0 {
-        let _always_zero = make_known(high, low, generation);
+        let _always_zero = make_known(high, low, generation, now);
         if !is_known {
             bits |= FIRST;
         }
