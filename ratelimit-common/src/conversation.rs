@@ -444,9 +444,7 @@ impl Conversation {
                 self.also |= also::ANSWERED;
             }
         }
-        if let Some(peer) = peer
-            && peer.has_ended != 0
-        {
+        if peer.is_some_and(|peer| peer.has_ended != 0) {
             return None;
         }
         if self.is_unseen_clear() {
@@ -541,7 +539,7 @@ impl Conversation {
         }
     }
 
-    /// A first fragment of it comes. What was seen before it the server may have otherwise, and so what is seen before the last fragment.
+    /// A first fragment of it comes: what was seen before it the server may have otherwise, and what is seen before the last one.
     #[inline(always)]
     pub const fn come_in_fragments(&mut self, is_known: bool) {
         self.also |= also::IN_FRAGMENTS | if is_known { 0 } else { also::UNREAD };

@@ -193,6 +193,13 @@ const fn count(word: u64, count_bits: u8) -> u64 {
     word & ((1 << (count_bits & 63)) - 1)
 }
 
+/// [`BEHIND_MAX`], of which the compiler knows nothing.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "it had eight bits")]
+fn behind_max<C: Cells + ?Sized>() -> u8 {
+    C::unknown(BEHIND_MAX.into()) as u8
+}
+
 /// The full buckets before the current one.
 struct Before {
     /// What was admitted in them; of no meaning unless they are settled.
@@ -203,7 +210,7 @@ struct Before {
 
 /// One pass without a branch but for the length: nearly always all are settled. `most` is [`BEHIND_MAX`].
 #[inline(always)]
-fn before<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, most: usize) -> Before {
+fn before<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, most: u8) -> Before {
     let mut used = 0_u64;
     let mut difference = 0;
     if limit.behind == 0 {
@@ -212,7 +219,7 @@ fn before<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, most: usize) -
         let is_settled = Prefix::of(cells.load(index(left)), limit.count_bits) == Prefix::sealed(left);
         return Before { used, is_settled };
     }
-    for back in 1..most as u8 + 1 {
+    for back in 1..most + 1 {
         if back > BEHIND_MIN && back > limit.behind {
             break;
         }
@@ -232,7 +239,7 @@ fn full<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
     if limit.behind == 0 {
         return used;
     }
-    for back in 1..C::unknown(BEHIND_MAX.into()) as u8 + 1 {
+    for back in 1..behind_max::<C>() + 1 {
         if back > BEHIND_MIN && back > limit.behind {
             break;
         }
@@ -254,7 +261,7 @@ fn admitted_in<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) 
 #[inline(always)]
 pub fn settle<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) -> BucketIndex {
     let mut newest = bucket;
-    for back in 1..C::unknown(BEHIND_MAX.into()) as u8 + 1 {
+    for back in 1..behind_max::<C>() + 1 {
         if back > BEHIND_MIN && back > limit.behind {
             break;
         }
@@ -284,7 +291,7 @@ const fn never_negative(bucket: BucketIndex) -> BucketIndex {
 /// than the limit in the window of the last of them.
 #[inline(always)]
 pub fn charge<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> Charge {
-    let (mut bucket, most) = (never_negative(now), C::unknown(BEHIND_MAX.into()));
+    let (mut bucket, most) = (never_negative(now), behind_max::<C>());
     for _ in 0..C::unknown(C::TRIES) {
         bucket = BucketIndex(cells.forget(bucket.0));
         match charge_in(cells, limit, bucket, amount, most) {
@@ -298,7 +305,7 @@ pub fn charge<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) 
 /// [`charge`], in one try.
 #[inline(always)]
 pub fn charge_once<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> Charge {
-    match charge_in(cells, limit, never_negative(now), amount, BEHIND_MAX.into()) {
+    match charge_in(cells, limit, never_negative(now), amount, BEHIND_MAX) {
         Tried::Done(charge) => charge,
         Tried::Later(_) => Charge::Contended,
     }
@@ -313,7 +320,7 @@ enum Tried {
 
 /// Tries to charge in this bucket. `most` is [`BEHIND_MAX`].
 #[inline(always)]
-fn charge_in<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u64, most: usize) -> Tried {
+fn charge_in<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u64, most: u8) -> Tried {
     let at = index(bucket);
     let word = cells.load(at);
     let (prefix, open) = (Prefix::of(word, limit.count_bits), Prefix::open(bucket));
@@ -417,7 +424,7 @@ pub fn full_until<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, least: u6
     let (amount, burst) = (limit.amount.saturating_sub(least - 1), limit.burst.saturating_sub(least - 1));
     // Of the sums of one bucket, two, and so on: those that are full. // the first is that number from the end
     let mut full = (used >= amount) as u64;
-    for back in 1..C::unknown(BEHIND_MAX.into()) as u8 + 1 {
+    for back in 1..behind_max::<C>() + 1 {
         if back <= limit.behind {
             used = used.wrapping_add(admitted_in(cells, limit, BucketIndex(bucket.0.wrapping_sub(back as u64))));
         }

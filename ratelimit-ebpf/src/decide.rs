@@ -240,7 +240,7 @@ impl Choice {
 
     #[inline(always)]
     const fn reason(self) -> Reason {
-        Reason::from_code(self.0 & 0xff)
+        maps::reason(self.0 & 0xff)
     }
 
     #[inline(always)]
@@ -368,7 +368,7 @@ impl Rules for Maps {
 fn judge(frame: &XdpFrame, pending: &mut Pending, rule: &Rule) -> Reason {
     pending.is_asked = (asks_first(rule, pending.key()) && are_asked_for(rule)) as u32;
     if pending.is_asked != 0 {
-        let reason = Reason::from_code(turned_away(Excuse::None as u32));
+        let reason = maps::reason(turned_away(Excuse::None as u32));
         if reason != Reason::WithinLimit {
             return reason;
         }

@@ -39,7 +39,7 @@ const HAS_ENDED: u32 = u32::MAX - 1;
 extern "C" fn next_rule(word: u64, found: u32) -> u32 {
     let word = layout::Active(word);
     let (Some(config), Some(pending)) = (maps::config(word.generation()), maps::pending()) else { return NONE };
-    match pending.beside.next(&Maps { active: Active { config, word }, now: pending.now() }, Reason::from_code(found)) {
+    match pending.beside.next(&Maps { active: Active { config, word }, now: pending.now() }, maps::reason(found)) {
         Next::Rule(index) => index,
         Next::Ended => HAS_ENDED,
         Next::Nothing => NONE,

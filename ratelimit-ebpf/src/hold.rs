@@ -1,7 +1,5 @@
 //! [`State`] over the maps: the source that is judged, by the rule that judges it. What is decided by is in `ratelimit_common::hold`.
 
-use core::ptr::NonNull;
-
 use ratelimit_common::ban::Ban;
 use ratelimit_common::hold::{self, At, Charged, Cost, Excuse, Inserted, Look, State, by};
 use ratelimit_common::layout::{CHARGE_GENERATION, ChargeOrder, Config, LIMITS_MAX, Limit, Rule};
@@ -11,7 +9,7 @@ use ratelimit_common::verdict::Reason;
 use ratelimit_common::window::CELLS;
 
 use crate::clock::Clock;
-use crate::maps::{self, BanRef, Pending, SourceRef, Work};
+use crate::maps::{self, BanRef, Pending, PendingRef, SourceRef, Work};
 use crate::newcomers;
 use crate::notes;
 
@@ -19,7 +17,7 @@ use crate::notes;
 #[derive(Clone, Copy)]
 pub(crate) struct Held {
     work: Work,
-    pending: NonNull<Pending>,
+    pending: PendingRef,
     config: &'static Config,
     rule: &'static Rule,
 }
@@ -35,7 +33,7 @@ impl Held {
     fn of(work: Work) -> Option<Self> {
         let pending = maps::pending_of(work)?;
         let config = maps::config(pending.generation())?;
-        Some(Self { work, config, rule: maps::rule(config, pending.rule()), pending: NonNull::from(pending) })
+        Some(Self { work, config, rule: maps::rule(config, pending.rule()), pending: PendingRef::of(pending) })
     }
 
     /// Marks the source as known, or what it differs from by this.
@@ -48,8 +46,7 @@ impl Held {
 
     #[inline(always)]
     fn pending(self) -> &'static mut Pending {
-        // SAFETY: this CPU's element, which lives as long as the map; each who borrows it is done before the next one does.
-        unsafe { &mut *self.pending.as_ptr() }
+        self.pending.get()
     }
 
     /// [`hold::hold`].
@@ -151,7 +148,7 @@ impl State for Held {
             return None;
         }
         let code = newcomers::turned_away(excuse as u32);
-        if code == Reason::WithinLimit as u32 { None } else { Some(Reason::from_code(code)) }
+        if code == Reason::WithinLimit as u32 { None } else { Some(maps::reason(code)) }
     }
 
     #[inline(always)]
@@ -239,7 +236,7 @@ impl State for Held {
 
     #[inline(always)]
     fn hold_plain(&self) -> Reason {
-        Reason::from_code(hold_plain())
+        maps::reason(hold_plain())
     }
 
     #[inline(always)]
@@ -259,7 +256,7 @@ impl State for Held {
 
     #[inline(always)]
     fn charge_all(&self) -> Reason {
-        Reason::from_code(charge_all())
+        maps::reason(charge_all())
     }
 
     #[inline(always)]

@@ -267,9 +267,9 @@ mod words;
 
 pub(crate) use counts::{count, count_ban, fault};
 pub(crate) use newcomers::{Marked, admission, is_marked, is_unlisted, lets_in, make_marked, note_unlisted, to_admit};
-pub(crate) use passing::{Pending, Work, pending, pending_of, place, to_pend};
+pub(crate) use passing::{Pending, PendingRef, Work, pending, pending_of, place, to_pend};
 pub(crate) use refused::{Refusal, may_be_noted, note_refused, refused, refused_of};
 pub(crate) use seen::{NoPacket, Seen, seen, seen_is, seen_mut, to_see};
 pub(crate) use sockets::standing_of;
 pub(crate) use sources::{BanRef, Of, SourceRef};
-pub(crate) use words::{clear, copy};
+pub(crate) use words::{clear, copy, reason};

@@ -98,7 +98,7 @@ pub(crate) extern "C" fn note(slot: u32, until_ns: u64, reason: u32) -> u32 {
         }
     }
     let now = pending.now();
-    let verdict = Verdict { reason: Reason::from_code(reason), rule: rule.row };
+    let verdict = Verdict { reason: maps::reason(reason), rule: rule.row };
     let (term, until) = Term::new(now, Nanos(until_ns), verdict);
     // Of all segments: what established connections sent was over the limit.
     let is_verified = if matches!(verdict.reason, Reason::Banned) {

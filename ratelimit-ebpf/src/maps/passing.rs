@@ -1,6 +1,8 @@
 //! What a packet costs whom, what is noted if it is refused, and what is remembered of it once it is admitted, in a per-CPU element: what is told
 //! from one function to the next. Nothing here outlasts a packet.
 
+use core::ptr::NonNull;
+
 use aya_ebpf::bindings::BPF_NOEXIST;
 use ratelimit_common::choose::Beside;
 use ratelimit_common::conversation::{Conversation, Entered};
@@ -103,6 +105,24 @@ pub(crate) fn pending() -> Option<&'static mut Pending> {
 pub(crate) fn pending_of(work: Work) -> Option<&'static mut Pending> {
     // SAFETY: this CPU's element, which lives as long as the map; each who borrows it is done before the next one does.
     PENDING.get_ptr_mut(work.0).map(|pending| unsafe { &mut *pending })
+}
+
+/// Where it is, for who asks it again and again.
+#[derive(Clone, Copy)]
+pub(crate) struct PendingRef(NonNull<Pending>);
+
+impl PendingRef {
+    #[inline(always)]
+    pub(crate) fn of(pending: &'static mut Pending) -> Self {
+        Self(NonNull::from(pending))
+    }
+
+    /// It.
+    #[inline(always)]
+    pub(crate) fn get(self) -> &'static mut Pending {
+        // SAFETY: as in `pending_of`.
+        unsafe { &mut *self.0.as_ptr() }
+    }
 }
 
 /// What is at this pointer, into what [`pending`] or [`to_see`] gave; none if it is null.
@@ -216,6 +236,7 @@ impl Pending {
     /// What is remembered of the connection. A connection's segments arrive on one CPU, and where they do not, what a race loses
     /// is one segment's part; so it is where the kernel reuses the element meanwhile.
     #[inline(always)]
+    #[expect(clippy::needless_borrows_for_generic_args, reason = "what is not borrowed is copied onto the stack")]
     pub(crate) fn known_conversation(&self) -> Option<&'static mut Conversation> {
         let entry = match self.is {
             pending_is::CONVERSATION_V4 => CONVERSATIONS_V4.get_ptr_mut(&self.conversation_v4),
@@ -228,6 +249,7 @@ impl Pending {
     /// What is remembered of the flow: a flow's packets arrive on one CPU, and where they do not, what a race loses is
     /// a time stamp, or one of a handshake's Initials.
     #[inline(always)]
+    #[expect(clippy::needless_borrows_for_generic_args, reason = "what is not borrowed is copied onto the stack")]
     pub(crate) fn known_flow(&self) -> Option<&'static mut Flow> {
         let entry = match self.is {
             pending_is::FLOW_V4 => FLOWS_V4.get_ptr_mut(&self.flow_v4),

@@ -1,4 +1,6 @@
-//! What is read and written of elements of maps: a field where it is needed, and the whole a word at a time.
+//! What is read and written of elements of maps: a field where it is needed, and the whole a word at a time. And what a word stands for.
+
+use ratelimit_common::verdict::Reason;
 
 /// Reads a field where it is needed: what is read earlier than that is kept on the stack, of which there is little.
 macro_rules! read {
@@ -8,6 +10,16 @@ macro_rules! read {
     };
 }
 pub(super) use read;
+
+/// The reason of a code, an internal error where it is of none: [`Reason::from_code`], each arm of which would be another path for the verifier.
+#[inline(always)]
+pub(crate) const fn reason(code: u32) -> Reason {
+    if code as usize >= Reason::ALL.len() {
+        return Reason::InternalError;
+    }
+    // SAFETY: the codes are the positions in the list, which a test of it says, and this is one of them.
+    unsafe { core::mem::transmute::<u8, Reason>(code as u8) }
+}
 
 /// Copies what is made of numbers word by word: what the compiler has for it takes a step for each byte.
 #[inline(always)]
