@@ -235,10 +235,10 @@ fn a_source_over_its_limit_is_caught_under_pressure_within_the_stated_number_of_
 }
 
 #[test]
-fn whom_an_order_charges_is_known_from_then_on_whenever_the_last_packet_came() {
+fn a_source_that_an_order_charges_is_known_when_the_last_packet_is_long_ago() {
     const SHIFT: u32 = 4;
     const PACKETS: u64 = 100;
-    if is_skipped("whom_an_order_charges_is_known_from_then_on_whenever_the_last_packet_came") {
+    if is_skipped("a_source_that_an_order_charges_is_known_when_the_last_packet_is_long_ago") {
         return;
     }
     on_one_cpu();

@@ -132,11 +132,7 @@ pub(crate) fn active() -> Option<Active> {
 /// The class of each port.
 #[inline(always)]
 pub(crate) fn ports(generation: u32) -> Option<&'static PortTable> {
-    let ports = PORTS.get(generation);
-    if ports.is_none() {
-        fault(Fault::PortsLookup);
-    }
-    ports
+    or_fault(PORTS.get(generation), Fault::PortsLookup)
 }
 
 /// The configuration of a generation, without its ports. What is missing was counted by [`active`].
@@ -265,6 +261,7 @@ mod sockets;
 mod sources;
 mod words;
 
+use counts::or_fault;
 pub(crate) use counts::{count, count_ban, fault};
 pub(crate) use newcomers::{Marked, admission, is_marked, is_unlisted, lets_in, make_marked, note_unlisted, to_admit};
 pub(crate) use passing::{Pending, PendingRef, Work, pending, pending_of, place, to_pend};

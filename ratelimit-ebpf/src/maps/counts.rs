@@ -29,6 +29,15 @@ pub(crate) fn fault(fault: Fault) {
     let _always_zero = count_in_faults(fault as u32);
 }
 
+/// What was looked up; where it is missing, that is counted.
+#[inline(always)]
+pub(super) fn or_fault<T>(found: Option<T>, missing: Fault) -> Option<T> {
+    if found.is_none() {
+        fault(missing);
+    }
+    found
+}
+
 /// Counts a refusal that found no place where refusals are noted.
 #[inline(always)]
 pub(super) fn count_not_cached() {

@@ -9,7 +9,7 @@ use ratelimit_common::layout::{Config, Fault, LINES_PER_CONNECTIONS, Rule, UNLIS
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window::{Cells, Charge};
 
-use super::{ADMISSION, CONNECTIONS, KNOWN, KNOWN_SUMMARY, NEW_SOURCES, UNLISTED, fault, forget};
+use super::{ADMISSION, CONNECTIONS, KNOWN, KNOWN_SUMMARY, NEW_SOURCES, UNLISTED, fault, forget, or_fault};
 use crate::packet::one_register;
 
 /// How much this CPU is pressed by new sources.
@@ -22,11 +22,7 @@ pub(crate) fn admission() -> Option<&'static mut Admission> {
 /// The same, where it is needed most; what is missing is counted here.
 #[inline(always)]
 pub(crate) fn to_admit() -> Option<&'static mut Admission> {
-    let admission = admission();
-    if admission.is_none() {
-        fault(Fault::AdmissionLookup);
-    }
-    admission
+    or_fault(admission(), Fault::AdmissionLookup)
 }
 
 /// What was marked lately: sources, or connections.

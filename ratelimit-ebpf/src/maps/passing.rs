@@ -14,7 +14,7 @@ use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
 
 use super::words::{clear, copy, read};
-use super::{CONVERSATIONS_V4, CONVERSATIONS_V6, FLOWS_V4, FLOWS_V6, Of, PENDING, fault, inserted};
+use super::{CONVERSATIONS_V4, CONVERSATIONS_V6, FLOWS_V4, FLOWS_V6, Of, PENDING, inserted, or_fault};
 use crate::cost::Leaves;
 
 /// What is remembered of a packet beside its source, once it is admitted: its TCP connection, or its UDP flow. This CPU's, and
@@ -87,11 +87,7 @@ impl Work {
 /// Room for what this packet leaves behind, before it is used; what is missing is counted here.
 #[inline(always)]
 pub(crate) fn to_pend() -> Option<&'static mut Pending> {
-    let pending = pending();
-    if pending.is_none() {
-        fault(Fault::PendingLookup);
-    }
-    pending
+    or_fault(pending(), Fault::PendingLookup)
 }
 
 /// The same, for every function behind.

@@ -10,7 +10,7 @@ use ratelimit_common::time::Nanos;
 
 use super::counts::count_not_cached;
 use super::sources::{Of, ban_of, family_of, window_of};
-use super::{CAUSES, NOTED, REFUSED, fault, forget};
+use super::{CAUSES, NOTED, REFUSED, forget, or_fault};
 use crate::packet::one_register;
 
 /// Where notes of a key are: the number of the line that they are in first, and the bits of [`NOTED`] that tell.
@@ -38,11 +38,7 @@ impl Place {
 
 #[inline(always)]
 fn line(number: u32) -> Option<*mut Line> {
-    let line = REFUSED.get_ptr_mut(number);
-    if line.is_none() {
-        fault(Fault::RefusedLookup);
-    }
-    line
+    or_fault(REFUSED.get_ptr_mut(number), Fault::RefusedLookup)
 }
 
 /// One of a line's notes.

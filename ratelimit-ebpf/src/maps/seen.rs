@@ -8,7 +8,7 @@ use ratelimit_common::packet::{Head, Parsed, Segment, Target, To};
 use ratelimit_common::source::Address;
 
 use super::words::read;
-use super::{SEEN, fault};
+use super::{SEEN, or_fault};
 
 /// A frame, parsed: [`Parsed`] with a value in each place, since the verifier takes no copy of what was never written. This
 /// CPU's, and of this packet.
@@ -323,11 +323,7 @@ pub(crate) enum NoPacket {
 /// Room for the frame that this packet is, before it was seen; what is missing is counted here.
 #[inline(always)]
 pub(crate) fn to_see() -> Option<&'static mut Seen> {
-    let seen = seen_mut();
-    if seen.is_none() {
-        fault(Fault::SeenLookup);
-    }
-    seen
+    or_fault(seen_mut(), Fault::SeenLookup)
 }
 
 /// The frame, once it was seen: for every function behind.
