@@ -8,6 +8,7 @@
 //! A run prints its seed; RATELIMITD_SEED repeats it.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
+use netlab::needs_root;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,7 +16,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use integration_test::clients::Clients;
 use integration_test::fake::{Fake, bans, used};
 use integration_test::frames::syn;
-use integration_test::is_skipped;
 use integration_test::oracle::{self, Kind, Oracle, Outcome, Packet};
 use integration_test::program::{Program, Room, TEN_O_CLOCK, Verdict, on_one_cpu};
 use integration_test::random::Random;
@@ -353,34 +353,26 @@ fn as_many_requests_begin_in_a_random_segment_as_the_oracle_says() {
 
 #[test]
 fn the_program_and_the_fake_agree_with_the_oracle_where_a_slash_64_is_one_client() {
-    if is_skipped("the_program_and_the_fake_agree_with_the_oracle_where_a_slash_64_is_one_client") {
-        return;
-    }
+    needs_root!();
     run(random_policy, (32, 64), seed());
 }
 
 #[test]
 fn the_program_and_the_fake_agree_with_the_oracle_where_other_prefixes_are_one_client() {
-    if is_skipped("the_program_and_the_fake_agree_with_the_oracle_where_other_prefixes_are_one_client") {
-        return;
-    }
+    needs_root!();
     run(random_policy, (24, 128), seed());
 }
 
 #[test]
 fn what_a_note_refuses_a_window_without_one_refuses_too() {
-    if is_skipped("what_a_note_refuses_a_window_without_one_refuses_too") {
-        return;
-    }
+    needs_root!();
     let noted = run(random_policy_to_note, (32, 64), seed());
     assert!(noted > STEPS / 50, "hardly anything was refused by a note: {noted}");
 }
 
 #[test]
 fn the_program_under_pressure_agrees_with_the_fake_and_the_oracle_on_whom_it_admits() {
-    if is_skipped("the_program_under_pressure_agrees_with_the_fake_and_the_oracle_on_whom_it_admits") {
-        return;
-    }
+    needs_root!();
     for prefixes in [(32, 64), (24, 128)] {
         run_under_pressure(prefixes, seed());
     }
@@ -388,9 +380,7 @@ fn the_program_under_pressure_agrees_with_the_fake_and_the_oracle_on_whom_it_adm
 
 #[test]
 fn a_replay_agrees_with_the_program_the_fake_and_the_oracle() {
-    if is_skipped("a_replay_agrees_with_the_program_the_fake_and_the_oracle") {
-        return;
-    }
+    needs_root!();
     for prefixes in [(32, 64), (24, 128)] {
         run_replay(prefixes, seed());
     }

@@ -4,8 +4,8 @@
 use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, V4, frame, tcp};
-use integration_test::is_skipped;
 use integration_test::program::{Program, Room, limit, on_one_cpu, policy};
+use netlab::needs_root;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use ratelimit_common::layout::Unit;
@@ -48,9 +48,7 @@ fn looked_at(program: &mut Program, next: &mut u32) -> Vec<bool> {
 
 #[test]
 fn two_loads_draw_others_of_the_same_packets() {
-    if is_skipped("two_loads_draw_others_of_the_same_packets") {
-        return;
-    }
+    needs_root!();
     on_one_cpu();
     let [one, other] = [1, 2].map(|_| looked_at(&mut program(), &mut 0));
     assert_ne!(one, other);
@@ -58,9 +56,7 @@ fn two_loads_draw_others_of_the_same_packets() {
 
 #[test]
 fn two_cpus_of_one_load_draw_others_of_as_many_packets() {
-    if is_skipped("two_cpus_of_one_load_draw_others_of_as_many_packets") {
-        return;
-    }
+    needs_root!();
     let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap();
     let cpus: Vec<usize> = (0..CpuSet::count()).filter(|&cpu| allowed.is_set(cpu).unwrap()).take(2).collect();
     let [one, other] = cpus[..] else {
@@ -84,9 +80,7 @@ fn two_cpus_of_one_load_draw_others_of_as_many_packets() {
 
 #[test]
 fn each_cpu_that_there_may_be_begins_its_draws_elsewhere_in_each_load() {
-    if is_skipped("each_cpu_that_there_may_be_begins_its_draws_elsewhere_in_each_load") {
-        return;
-    }
+    needs_root!();
     let loads = [program(), program()];
     let mut begun = Vec::new();
     for mut program in loads {

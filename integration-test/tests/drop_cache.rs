@@ -1,12 +1,12 @@
 //! What becomes of notes of refusals where forged sources leave no room for more of them.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
+use netlab::needs_root;
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 
 use integration_test::frames::flag::ACK;
 use integration_test::frames::proto::{TCP, UDP};
 use integration_test::frames::{IPV4, Segment, V4, frame, udp};
-use integration_test::is_skipped;
 use integration_test::numbers;
 use integration_test::program::{Program, Room, limit, policy};
 use ratelimit_common::admission::BUDGET_ANY;
@@ -59,9 +59,7 @@ fn not_cached(program: &mut Program) -> u64 {
 
 #[test]
 fn who_is_over_the_limit_is_not_forgiven_by_forged_sources_that_are_over_it_later() {
-    if is_skipped("who_is_over_the_limit_is_not_forgiven_by_forged_sources_that_are_over_it_later") {
-        return;
-    }
+    needs_root!();
     let mut program = program(&packets());
     let mine = datagram(ATTACKER, 80);
     assert_eq!(program.passed(&mine, LIMIT + 2), LIMIT);
@@ -79,9 +77,7 @@ fn who_is_over_the_limit_is_not_forgiven_by_forged_sources_that_are_over_it_late
 
 #[test]
 fn where_no_note_has_a_place_sources_are_refused_by_their_windows_and_that_is_counted() {
-    if is_skipped("where_no_note_has_a_place_sources_are_refused_by_their_windows_and_that_is_counted") {
-        return;
-    }
+    needs_root!();
     let mut program = program(&packets());
     assert_eq!(not_cached(&mut program), 0);
     flood(&mut program, 80, 1);
@@ -103,9 +99,7 @@ fn where_no_note_has_a_place_sources_are_refused_by_their_windows_and_that_is_co
 
 #[test]
 fn what_an_established_connection_sent_over_the_limit_is_noted_where_forged_sources_have_all_places() {
-    if is_skipped("what_an_established_connection_sent_over_the_limit_is_noted_where_forged_sources_have_all_places") {
-        return;
-    }
+    needs_root!();
     let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let client = TcpStream::connect(server.local_addr().unwrap()).unwrap();
     let (source_port, port) = (client.local_addr().unwrap().port(), server.local_addr().unwrap().port());

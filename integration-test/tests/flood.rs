@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, V4, frame, padded, tcp};
-use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Lab, SERVER, number, packets};
 use integration_test::program::{Program, Room, TEN_O_CLOCK, limit, on_one_cpu, policy};
 use integration_test::random::Random;
-use netlab::{Child, PacketSocket};
+use netlab::{Child, PacketSocket, needs_root};
 use ratelimit_common::admission::BUDGET_ANY;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
@@ -115,9 +114,7 @@ fn known_sources_are_counted_exactly_while_forged_ones_flood() {
     const KNOWN: usize = 8;
     const PERIODS: u64 = 20;
     const FORGED_A_PERIOD: u64 = 2000;
-    if is_skipped("known_sources_are_counted_exactly_while_forged_ones_flood") {
-        return;
-    }
+    needs_root!();
     on_one_cpu();
     let room = Room { insertions_max: BUDGET, ..Room::default() };
     let mut program = Program::with_room(&connections(LIMIT), room);
@@ -153,9 +150,7 @@ fn a_source_over_its_limit_is_not_forgiven_by_a_flood() {
     const SOURCES: u32 = 1000;
     /// Of the window's five minutes and the one that is held back.
     const FREED_AFTER: u64 = 6;
-    if is_skipped("a_source_over_its_limit_is_not_forgiven_by_a_flood") {
-        return;
-    }
+    needs_root!();
     let bans = Bans { steps_ns: vec![FREED_AFTER * MINUTE_NS], forget_ns: 0, needs_proof: false };
     for (bans, word) in [(None, "over_limit"), (Some(bans), "banned")] {
         let mut policy = connections(LIMIT);
@@ -198,9 +193,7 @@ fn a_source_over_its_limit_is_caught_under_pressure_within_the_stated_number_of_
     const BUDGET: u32 = 2000;
     const SOURCES: usize = 600;
     const SHIFT: u32 = 4;
-    if is_skipped("a_source_over_its_limit_is_caught_under_pressure_within_the_stated_number_of_packets") {
-        return;
-    }
+    needs_root!();
     on_one_cpu();
     // Four times the limit, and of a source that goes on ten times as much.
     for packets in [40, 100] {
@@ -238,9 +231,7 @@ fn a_source_over_its_limit_is_caught_under_pressure_within_the_stated_number_of_
 fn a_source_that_an_order_charges_is_known_when_the_last_packet_is_long_ago() {
     const SHIFT: u32 = 4;
     const PACKETS: u64 = 100;
-    if is_skipped("a_source_that_an_order_charges_is_known_when_the_last_packet_is_long_ago") {
-        return;
-    }
+    needs_root!();
     on_one_cpu();
     let room = Room { max_sources: 32_768, insertions_max: 2000, ..Room::default() };
     let mut program = Program::with_room(&connections(1000), room);
@@ -262,9 +253,7 @@ fn a_flood_does_not_make_the_maps_forget_who_is_known_and_goes_on() {
     const KNOWN: usize = 200;
     const PERIODS: u64 = 30;
     const FORGED_A_PERIOD: u64 = 2000;
-    if is_skipped("a_flood_does_not_make_the_maps_forget_who_is_known_and_goes_on") {
-        return;
-    }
+    needs_root!();
     on_one_cpu();
     let room = Room { max_sources: 512, windows_per_source: 1, insertions_max: 64 };
     let mut program = Program::with_room(&connections(1000), room);
@@ -294,9 +283,7 @@ fn a_flood_does_not_make_the_maps_forget_who_is_known_and_goes_on() {
 fn new_sources_beyond_the_rules_budget_are_dropped_and_known_ones_served() {
     const LIMIT: u64 = 10;
     const NEW: u64 = 100;
-    if is_skipped("new_sources_beyond_the_rules_budget_are_dropped_and_known_ones_served") {
-        return;
-    }
+    needs_root!();
     on_one_cpu();
     // Without pressure, and with it.
     for insertions_max in [BUDGET_ANY, 16] {
@@ -328,9 +315,7 @@ fn new_sources_beyond_the_rules_budget_are_dropped_and_known_ones_served() {
 
 #[test]
 fn a_changed_budget_of_new_sources_is_not_held_to_what_another_let_in() {
-    if is_skipped("a_changed_budget_of_new_sources_is_not_held_to_what_another_let_in") {
-        return;
-    }
+    needs_root!();
     on_one_cpu();
     let with_budget = |amount| {
         let mut policy = connections(10);
@@ -353,9 +338,7 @@ fn a_changed_budget_of_new_sources_is_not_held_to_what_another_let_in() {
 #[test]
 fn what_only_a_shadow_limit_counts_is_on_the_budget_too() {
     const BUDGET: u32 = 64;
-    if is_skipped("what_only_a_shadow_limit_counts_is_on_the_budget_too") {
-        return;
-    }
+    needs_root!();
     on_one_cpu();
     let mut policy = connections(10);
     policy.rules[0].shadow_limits = vec![limit(100, Unit::Packets, WindowForm::Strict)];
@@ -375,9 +358,7 @@ fn what_only_a_shadow_limit_counts_is_on_the_budget_too() {
 
 #[test]
 fn a_limit_of_nothing_lets_nothing_through_under_pressure() {
-    if is_skipped("a_limit_of_nothing_lets_nothing_through_under_pressure") {
-        return;
-    }
+    needs_root!();
     on_one_cpu();
     let mut policy = connections(10);
     policy.rules.push(integration_test::program::rule("nothing", &[8080], 0));
@@ -474,9 +455,7 @@ fn a_real_client_behind_nginx_loses_no_request_while_forged_sources_flood() {
     const FORGED: u64 = 200_000;
     const FLOOD: Duration = Duration::from_secs(5);
     const LIMIT: usize = 20;
-    if is_skipped("a_real_client_behind_nginx_loses_no_request_while_forged_sources_flood") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
     let _nginx = web(&lab);
     let limit = format!("{LIMIT}/10s");
@@ -500,9 +479,7 @@ fn a_real_client_behind_nginx_loses_no_request_while_16_777_216_forged_sources_f
     const BITS: u8 = 24;
     const FORGED_LEAST: u64 = (1 << BITS) * 9 / 10;
     const LIMIT: usize = 20;
-    if is_skipped("a_real_client_behind_nginx_loses_no_request_while_16_777_216_forged_sources_flood_at_full_speed") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
     // It comes by another interface than the client, as by another queue: what one is too slow for is not lost to the other.
     lab.connect_second_ends();

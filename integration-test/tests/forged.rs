@@ -9,12 +9,11 @@ use std::time::{Duration, Instant};
 
 use integration_test::frames::flag::{ACK, PSH, SYN};
 use integration_test::frames::{Segment, padded};
-use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Lab, SERVER, ask, is_answered, number, packets};
 use integration_test::program::on_one_cpu;
 use integration_test::random::Random;
 use integration_test::raw::RawWire;
-use netlab::{Child, nginx, without_offloads};
+use netlab::{Child, needs_root, nginx, without_offloads};
 use ratelimit_userspace::datapath::kernel::{Flood, Generator, Order, Sources};
 use serde_json::Value;
 
@@ -59,9 +58,7 @@ fn banned(lab: &Lab) -> u64 {
 fn a_forged_syn_and_request_from_every_port_ban_nobody_and_take_no_request_from_their_owner() {
     const LIMIT: u64 = 40;
     const OWN: u64 = 32;
-    if is_skipped("a_forged_syn_and_request_from_every_port_ban_nobody_and_take_no_request_from_their_owner") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = web(&lab);
     let wire = RawWire::new(&lab);
@@ -100,9 +97,7 @@ fn ten_million_forged_segments_from_all_ports_take_nothing_from_an_open_connecti
     const EACH: u32 = 2_000_000;
     const LIMIT: u64 = 1_000;
     const FILE_BYTES: usize = 4 << 20;
-    if is_skipped("ten_million_forged_segments_from_all_ports_take_nothing_from_an_open_connection") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
     // They come by another interface than the owner, as by another queue: what one is too slow for is not lost to the other.
     lab.connect_second_ends();

@@ -1,12 +1,12 @@
 //! Notes of who is refused until when: each packet that one drops is counted once, and whatever the daemon changes ends them all.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
+use netlab::needs_root;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{TCP, UDP};
 use integration_test::frames::{IPV4, IPV6, SOURCE_V6, V4, V6, frame, syn, tcp, udp};
-use integration_test::is_skipped;
 use integration_test::program::{Program, Room, limit, policy};
 use ratelimit_common::admission::BUDGET_ANY;
 use ratelimit_common::layout::{Active, Unit};
@@ -63,9 +63,7 @@ fn refused(program: &mut Program, source: IpAddr) -> u64 {
 
 #[test]
 fn a_note_counts_what_it_drops_and_the_source_says_so() {
-    if is_skipped("a_note_counts_what_it_drops_and_the_source_says_so") {
-        return;
-    }
+    needs_root!();
     for (source, ipv6_prefix) in CLIENTS {
         let mut program = Program::new(&Policy { ipv6_prefix, ..packets(LIMIT) });
         let frames = of_each_note(source);
@@ -99,9 +97,7 @@ fn a_note_counts_what_it_drops_and_the_source_says_so() {
 
 #[test]
 fn a_note_of_one_address_of_ipv6_refuses_no_neighbour_and_a_ban_is_noted_too() {
-    if is_skipped("a_note_of_one_address_of_ipv6_refuses_no_neighbour_and_a_ban_is_noted_too") {
-        return;
-    }
+    needs_root!();
     let mut policy = Policy { ipv6_prefix: 128, ..packets(LIMIT) };
     policy.rules[0].bans = Some(Bans { steps_ns: vec![6 * MINUTE_NS], forget_ns: 0, needs_proof: false });
     let mut program = Program::new(&policy);
@@ -122,9 +118,7 @@ fn a_note_of_one_address_of_ipv6_refuses_no_neighbour_and_a_ban_is_noted_too() {
 
 #[test]
 fn a_note_that_has_counted_its_most_goes_on_counting() {
-    if is_skipped("a_note_that_has_counted_its_most_goes_on_counting") {
-        return;
-    }
+    needs_root!();
     for (source, ipv6_prefix) in CLIENTS {
         let mut program = Program::new(&Policy { ipv6_prefix, ..packets(LIMIT) });
         let syn = &of_each_note(source)[0];
@@ -139,9 +133,7 @@ fn a_note_that_has_counted_its_most_goes_on_counting() {
 
 #[test]
 fn a_note_is_not_believed_again_when_the_number_of_its_epoch_comes_again() {
-    if is_skipped("a_note_is_not_believed_again_when_the_number_of_its_epoch_comes_again") {
-        return;
-    }
+    needs_root!();
     let begun = Active::new(0, 1);
     let later = std::iter::successors(Some(begun), |active| Some(Active::new(0, active.next_epoch()))).skip(1);
     let is_same = |active: &Active| (active.epoch() ^ begun.epoch()) & Active::NOTES_MASK == 0;
@@ -157,9 +149,7 @@ fn a_note_is_not_believed_again_when_the_number_of_its_epoch_comes_again() {
 
 #[test]
 fn a_note_that_has_ended_is_not_believed_again_when_its_ticks_come_again() {
-    if is_skipped("a_note_that_has_ended_is_not_believed_again_when_its_ticks_come_again") {
-        return;
-    }
+    needs_root!();
     let again_after_ns = 1_u64 << (TICK_SHIFT + TICK_BITS);
     let mut program = Program::new(&connections(LIMIT));
     let syn = refused_syn(&mut program);
@@ -173,9 +163,7 @@ fn a_note_that_has_ended_is_not_believed_again_when_its_ticks_come_again() {
 
 #[test]
 fn a_limit_of_bytes_is_noted_where_not_even_the_shortest_packet_fits() {
-    if is_skipped("a_limit_of_bytes_is_noted_where_not_even_the_shortest_packet_fits") {
-        return;
-    }
+    needs_root!();
     // The shortest of each family: an IP header and ports.
     for (source, least) in [(v4(1), 28), (v6(1), 48)] {
         let syn = &of_each_note(source)[0];
@@ -191,9 +179,7 @@ fn a_limit_of_bytes_is_noted_where_not_even_the_shortest_packet_fits() {
 
 #[test]
 fn segments_that_prove_nothing_are_refused_by_a_note_too() {
-    if is_skipped("segments_that_prove_nothing_are_refused_by_a_note_too") {
-        return;
-    }
+    needs_root!();
     for source in [v4(1), v6(1)] {
         let mut program = Program::new(&packets(LIMIT));
         let segment = &of_each_note(source)[1];
@@ -211,9 +197,7 @@ fn segments_that_prove_nothing_are_refused_by_a_note_too() {
 fn what_a_note_dropped_is_not_lost_when_another_source_has_its_place() {
     /// With six notes each, more than there is room for; fewer than the maps of windows have.
     const SOURCES: u16 = 300;
-    if is_skipped("what_a_note_dropped_is_not_lost_when_another_source_has_its_place") {
-        return;
-    }
+    needs_root!();
     let room = Room { max_sources: SOURCES.into(), windows_per_source: 1, insertions_max: BUDGET_ANY };
     let mut program = Program::with_room(&packets(LIMIT), room);
     let sources: Vec<IpAddr> =
@@ -242,9 +226,7 @@ fn what_a_note_dropped_is_not_lost_when_another_source_has_its_place() {
 
 #[test]
 fn a_note_holds_no_packets_of_other_sources_ports_and_kinds() {
-    if is_skipped("a_note_holds_no_packets_of_other_sources_ports_and_kinds") {
-        return;
-    }
+    needs_root!();
     let mut both = connections(LIMIT);
     both.rules.push(integration_test::program::rule("other", &[8080], LIMIT));
     let mut program = Program::new(&both);
@@ -267,9 +249,7 @@ fn refused_syn(program: &mut Program) -> Vec<u8> {
 
 #[test]
 fn what_the_daemon_changes_ends_every_note() {
-    if is_skipped("what_the_daemon_changes_ends_every_note") {
-        return;
-    }
+    needs_root!();
     type Change = fn(&mut Program);
     let changes: [(&str, Change, &str); 8] = [
         ("the limit is raised", |program| program.apply(&connections(LIMIT + 1)), "within_limit"),
@@ -334,9 +314,7 @@ fn what_the_daemon_changes_ends_every_note() {
 
 #[test]
 fn a_ban_that_is_lifted_ends_its_notes() {
-    if is_skipped("a_ban_that_is_lifted_ends_its_notes") {
-        return;
-    }
+    needs_root!();
     let mut banning = connections(LIMIT);
     banning.rules[0].bans = Some(Bans { steps_ns: vec![60 * MINUTE_NS], forget_ns: 0, needs_proof: false });
     let mut program = Program::new(&banning);
@@ -351,9 +329,7 @@ fn a_ban_that_is_lifted_ends_its_notes() {
 
 #[test]
 fn a_note_ends_with_its_rule_and_with_a_trial() {
-    if is_skipped("a_note_ends_with_its_rule_and_with_a_trial") {
-        return;
-    }
+    needs_root!();
     // A rule that ends leaves the judging to the next.
     let mut ending = connections(LIMIT);
     ending.rules.push(integration_test::program::rule("next", &[80], 100));

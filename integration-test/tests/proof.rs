@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{TCP, UDP};
 use integration_test::frames::{IPV4, V4, frame, tcp_with, udp};
-use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Daemon, Lab, SERVER, ask, is_answered, number, packets};
-use netlab::{Child, PacketSocket, nginx, without_offloads};
+use netlab::{Child, PacketSocket, needs_root, nginx, without_offloads};
 use serde_json::Value;
 
 const ANSWERED_WITHIN: Duration = Duration::from_millis(800);
@@ -81,9 +80,7 @@ fn start(lab: &Lab, rule: &str) -> Daemon {
 
 #[test]
 fn who_is_forged_keeps_its_open_connection_at_full_speed() {
-    if is_skipped("who_is_forged_keeps_its_open_connection_at_full_speed") {
-        return;
-    }
+    needs_root!();
     const FILE_BYTES: usize = 4 << 20;
     let lab = Lab::new();
     fs::create_dir(lab.directory().join("files")).unwrap();
@@ -108,9 +105,7 @@ fn who_is_forged_keeps_its_open_connection_at_full_speed() {
 
 #[test]
 fn an_open_connection_of_which_nothing_was_seen_goes_on_at_once() {
-    if is_skipped("an_open_connection_of_which_nothing_was_seen_goes_on_at_once") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = web(&lab);
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
@@ -125,9 +120,7 @@ fn an_open_connection_of_which_nothing_was_seen_goes_on_at_once() {
 
 #[test]
 fn who_is_forged_has_its_requests_answered_up_to_the_limit_and_no_further() {
-    if is_skipped("who_is_forged_has_its_requests_answered_up_to_the_limit_and_no_further") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = web(&lab);
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
@@ -144,9 +137,7 @@ fn who_is_forged_has_its_requests_answered_up_to_the_limit_and_no_further() {
 
 #[test]
 fn what_is_forged_bans_nobody_in_any_unit_unless_the_rule_says_so() {
-    if is_skipped("what_is_forged_bans_nobody_in_any_unit_unless_the_rule_says_so") {
-        return;
-    }
+    needs_root!();
     for unit in ["connections", "packets", "bytes", "requests"] {
         let lab = Lab::new();
         let _web = web(&lab);
@@ -171,9 +162,7 @@ fn what_is_forged_bans_nobody_in_any_unit_unless_the_rule_says_so() {
 
 #[test]
 fn what_is_forged_adds_nothing_to_what_its_owner_has_proven() {
-    if is_skipped("what_is_forged_adds_nothing_to_what_its_owner_has_proven") {
-        return;
-    }
+    needs_root!();
     for (rule, opened) in [
         // A burst is filled by what is forged, and three quarters of the limit are far.
         ("limits = [\"100/1h connections\"]\nburst = 10", 2),
@@ -205,9 +194,7 @@ fn what_is_forged_adds_nothing_to_what_its_owner_has_proven() {
 
 #[test]
 fn who_connects_itself_and_goes_on_over_the_limit_is_banned_in_any_unit() {
-    if is_skipped("who_connects_itself_and_goes_on_over_the_limit_is_banned_in_any_unit") {
-        return;
-    }
+    needs_root!();
     for (unit, limit) in [("connections", "8/1h"), ("packets", "60/1h"), ("bytes", "6000/1h"), ("requests", "20/1h")] {
         let lab = Lab::new();
         let _web = web(&lab);

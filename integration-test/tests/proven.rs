@@ -7,6 +7,7 @@
 //! A run prints its seed; RATELIMITD_SEED repeats it.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
+use netlab::needs_root;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,9 +16,9 @@ use integration_test::fake::{Fake, bans, used};
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{TCP, UDP};
 use integration_test::frames::{IPV4, Segment, V4, frame, udp_from};
+use integration_test::numbers;
 use integration_test::program::{Program, limit_over};
 use integration_test::random::Random;
-use integration_test::{is_skipped, numbers};
 use ratelimit_common::conversation::Peer;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::proof::Standing;
@@ -161,9 +162,7 @@ fn seed() -> u64 {
 
 #[test]
 fn the_fake_that_is_told_what_segments_prove_agrees_with_the_program_that_asks_their_sockets() {
-    if is_skipped("the_fake_that_is_told_what_segments_prove_agrees_with_the_program_that_asks_their_sockets") {
-        return;
-    }
+    needs_root!();
     let seed = seed();
     println!("RATELIMITD_SEED={seed}");
     let (mut random, host) = (Random(seed), Host::new());

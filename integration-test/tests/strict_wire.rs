@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{DEST_OPTIONS, FRAGMENT, TCP, UDP};
 use integration_test::frames::{IPV4, IPV6, Segment, V4, V6, chain, fragment, frame, quic, udp_from};
-use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Lab, SERVER, number, packets};
-use netlab::{Namespace, PacketSocket, UdpCounter, nginx, without_offloads};
+use netlab::{Namespace, PacketSocket, UdpCounter, needs_root, nginx, without_offloads};
 use nix::sys::signal::Signal;
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -214,9 +213,7 @@ fn lab() -> Lab {
 
 #[test]
 fn requests_in_fragments_reach_the_web_server_no_more_often_than_the_limit_says() {
-    if is_skipped("requests_in_fragments_reach_the_web_server_no_more_often_than_the_limit_says") {
-        return;
-    }
+    needs_root!();
     let lab = lab();
     let at = |server: &str| SocketAddr::new(server.parse().unwrap(), 80);
     let _web = nginx(&lab.server, lab.directory(), &SERVER.map(at)).unwrap();
@@ -241,9 +238,7 @@ fn requests_in_fragments_reach_the_web_server_no_more_often_than_the_limit_says(
 
 #[test]
 fn syns_behind_nine_extension_headers_reach_no_server() {
-    if is_skipped("syns_behind_nine_extension_headers_reach_no_server") {
-        return;
-    }
+    needs_root!();
     let lab = lab();
     let _server = lab.server.inside(|| Ok(TcpListener::bind((SERVER[1], 22)).unwrap())).unwrap();
     let config = lab.directory().join("r.toml");
@@ -269,9 +264,7 @@ fn syns_behind_nine_extension_headers_reach_no_server() {
 
 #[test]
 fn a_udp_service_gets_as_many_datagrams_as_the_limit_says_whatever_came_first() {
-    if is_skipped("a_udp_service_gets_as_many_datagrams_as_the_limit_says_whatever_came_first") {
-        return;
-    }
+    needs_root!();
     let lab = lab();
     let at = SocketAddr::new(SERVER[0].parse().unwrap(), 53);
     let server = UdpCounter::start(&lab.server, at).unwrap();
@@ -297,9 +290,7 @@ fn a_udp_service_gets_as_many_datagrams_as_the_limit_says_whatever_came_first() 
 
 #[test]
 fn a_flood_of_datagrams_that_nothing_counts_shows_as_pressure_and_makes_no_source() {
-    if is_skipped("a_flood_of_datagrams_that_nothing_counts_shows_as_pressure_and_makes_no_source") {
-        return;
-    }
+    needs_root!();
     let lab = lab();
     let _daemon = lab.limit(&["--limit", "100/5m"]);
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
