@@ -11,7 +11,8 @@ use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, V4, frame, tcp};
 use integration_test::lab::{Daemon, Lab, number};
-use netlab::{PacketSocket, needs_root};
+use netlab::{Namespace, PacketSocket, needs_root};
+use ratelimit_userspace::netlink::LinkEvents;
 
 /// Two looks of two seconds, and what a busy machine adds.
 const FOLLOWED: Duration = Duration::from_secs(10);
@@ -119,4 +120,14 @@ fn a_rule_that_drops_nearly_everything_falls_back_and_one_that_may_does_not() {
     flood_until(&|| fallen_back() == "[\"web\"]");
     done(&lab, &["reload"]);
     assert!(fallen_back().is_empty() && enforcing("web", 1));
+}
+
+#[test]
+fn a_new_link_is_announced() {
+    needs_root!();
+    let server = Namespace::new().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut events = server.inside(|| Ok(runtime.block_on(async { LinkEvents::open() })?)).unwrap();
+    server.ip(&["link", "add", "v0", "type", "veth", "peer", "name", "v1"]).unwrap();
+    runtime.block_on(async { tokio::time::timeout(FOLLOWED, events.changed()).await }).unwrap().unwrap();
 }

@@ -1,11 +1,13 @@
 //! Fuzz targets: configuration and list files of any bytes. The socket's is in `daemon::tests::fuzz`, beside what it looks into.
 //!
-//! Under `cargo test` each has a bounded time; CONTRIBUTING.md says how to give it more, and how to repeat what failed.
+//! Each runs on a bounded number of inputs; CONTRIBUTING.md says how to give it more, and how to repeat what failed.
 
 use std::path::Path;
-use std::time::Duration;
 
 use ipnet::IpNet;
+use proptest::collection::vec;
+use proptest::prelude::any;
+use proptest::test_runner::{Config as Proptest, TestRunner};
 use ratelimit_common::layout::{
     BAN_STEPS_MAX, INTERFACES_MAX, LIMITS_MAX, PREFIXES_MAX, RULES_MAX, SHADOWS_MAX, TARGETS_MAX,
 };
@@ -25,12 +27,20 @@ mod texts;
 pub(crate) use choices::Choices;
 pub(crate) use texts::{config_text, list_text};
 
-/// How long a target runs unless `BOLERO_RANDOM_TEST_TIME_MS` says otherwise.
-pub(crate) const TIME: Duration = Duration::from_secs(2);
 /// Bytes of an input: each decides one thing.
 pub(crate) const CHOICES_MAX: usize = 768;
 /// What is said of a file. // several times what 64 rules and 16 named overlaps come to
 const WORDS_MAX: usize = 256 << 10;
+
+/// Holds `check` against bytes of any kind, up to [`CHOICES_MAX`]; what fails is made as short as can be, and printed.
+pub(crate) fn for_any_bytes(check: impl Fn(&[u8])) {
+    let mut runner = TestRunner::new(Proptest { failure_persistence: None, ..Proptest::default() });
+    let outcome = runner.run(&vec(any::<u8>(), 0..=CHOICES_MAX), |bytes| {
+        check(&bytes);
+        Ok(())
+    });
+    outcome.unwrap_or_else(|failed| panic!("{failed}\n{runner}"));
+}
 
 fn parsed(contents: &str, list: &str) -> Result<Config, Diagnostic> {
     file::parse(Path::new("ratelimitd.toml"), contents, |_| Ok(list.to_owned()))
@@ -97,7 +107,7 @@ fn desired(config: &Config) -> DesiredState {
 
 #[test]
 fn whatever_the_file_says_it_is_understood_within_bounds_or_refused_in_words() {
-    bolero::check!().with_test_time(TIME).with_max_len(CHOICES_MAX).for_each(|bytes: &[u8]| {
+    for_any_bytes(|bytes| {
         let mut choices = Choices::new(bytes);
         let list = list_text(&mut choices);
         let texts = [config_text(&mut choices), config_text(&mut choices)];
@@ -128,7 +138,7 @@ fn whatever_the_file_says_it_is_understood_within_bounds_or_refused_in_words() {
 
 #[test]
 fn whatever_bytes_the_file_holds_they_are_refused_in_words_or_understood() {
-    bolero::check!().with_test_time(TIME).for_each(|bytes: &[u8]| {
+    for_any_bytes(|bytes| {
         file::exercise(bytes, bytes);
         file::exercise_list(bytes);
     });
@@ -136,7 +146,7 @@ fn whatever_bytes_the_file_holds_they_are_refused_in_words_or_understood() {
 
 #[test]
 fn whatever_a_list_file_holds_it_is_bounded_and_an_error_in_it_has_a_line() {
-    bolero::check!().with_test_time(TIME).with_max_len(CHOICES_MAX).for_each(|bytes: &[u8]| {
+    for_any_bytes(|bytes| {
         let mut choices = Choices::new(bytes);
         let mut text = list_text(&mut choices);
         if choices.is_rare() {

@@ -17,7 +17,7 @@ mod fixture;
 mod fuzz;
 pub mod log;
 mod memory;
-mod netlink;
+pub mod netlink;
 pub mod observe;
 pub mod plan;
 pub mod privileges;

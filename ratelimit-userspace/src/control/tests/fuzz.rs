@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 
 use super::*;
 use crate::control::server::{CONNECTION_TIME_MAX, Listener};
-use crate::fuzz::{CHOICES_MAX, Choices, TIME};
+use crate::fuzz::{Choices, for_any_bytes};
 
 /// What requests are made of.
 const PIECES: [&str; 28] = [
@@ -101,7 +101,7 @@ async fn serve_these(bytes: &[u8]) {
 
 #[test]
 fn whatever_bytes_come_a_connection_ends_in_time_and_the_next_client_is_served() {
-    bolero::check!().with_test_time(TIME).with_max_len(CHOICES_MAX).for_each(|bytes: &[u8]| {
+    for_any_bytes(|bytes| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(serve_these(&request(&mut Choices::new(bytes))));
     });

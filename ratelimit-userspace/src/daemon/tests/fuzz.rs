@@ -13,7 +13,7 @@ use crate::config::file;
 use crate::control::server::{Peer, router};
 use crate::datapath::Trial;
 use crate::desired::{DesiredState, Mode, Rule};
-use crate::fuzz::{CHOICES_MAX, Choices, TIME, config_text};
+use crate::fuzz::{Choices, config_text, for_any_bytes};
 
 /// Statistics of 64 rules with their limits are a third of it.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
@@ -361,7 +361,7 @@ fn live<F: Future<Output = ()>>(life: F) {
 
 #[test]
 fn whatever_is_asked_is_answered_and_what_is_refused_changes_nothing() {
-    bolero::check!().with_test_time(TIME).with_max_len(CHOICES_MAX).for_each(|bytes: &[u8]| {
+    for_any_bytes(|bytes| {
         live(async {
             let mut choices = Choices::new(bytes);
             let mut subject = Subject::new();
@@ -379,7 +379,7 @@ fn whatever_is_asked_is_answered_and_what_is_refused_changes_nothing() {
 
 #[test]
 fn whatever_orders_come_packets_are_judged_by_the_old_policy_or_by_the_new_one() {
-    bolero::check!().with_test_time(TIME).with_max_len(CHOICES_MAX).for_each(|bytes: &[u8]| {
+    for_any_bytes(|bytes| {
         live(async {
             let mut choices = Choices::new(bytes);
             let mut subject = Subject::new();
