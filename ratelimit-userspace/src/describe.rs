@@ -413,4 +413,25 @@ mod tests {
         let bytes = [Family::V4, Family::V6, Family::V6Wide].map(element_bytes);
         assert_eq!(bytes, [128, 136, 144]);
     }
+
+    #[test]
+    fn the_example_of_a_site_is_said_in_words() {
+        let contents = include_str!("../../examples/site.toml");
+        let list = include_str!("../../examples/deny.txt");
+        let config = crate::config::file::parse(std::path::Path::new("site.toml"), contents, |_| Ok(list.to_owned()));
+        let words = config_words(&config.expect("a configuration"));
+        for part in [
+            "denied      198.51.100.128/25, 2001:db8:bad::/48",
+            "  from      203.0.113.64/26, 2001:db8:100::/40",
+            "  to        192.0.2.80/32, 2001:db8:2::80/128",
+            "  limit     6 requests in 30 seconds (gcra: 6 at once, and then 6 in 30 seconds, evenly)",
+            "  until     2036-04-01T00:00:00Z, and then the rules after it judge",
+            "  note      nightly import",
+            "  bans      1 minute, then 10 minutes, then 1 hour for each time after; forgotten 24 hours after a ban",
+            "  shadow    300 requests in 5 minutes: counted, never enforced",
+            "  breaker   leaves this rule alone",
+        ] {
+            assert!(words.contains(part), "{part}: {words}");
+        }
+    }
 }

@@ -1,26 +1,26 @@
 //! What the datapath should be doing, with every name resolved and every default filled in. Pure: no IO, no clock.
 //!
-//! Made from a [`Config`]; compared by [`plan`](crate::plan); carried out by a [`Datapath`](crate::datapath::Datapath).
+//! Made from a configuration; compared by [`plan`](crate::plan); carried out by a [`Datapath`](crate::datapath::Datapath).
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use ratelimit_common::access::Grant;
 use ratelimit_common::gcra::Rate;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::proof::guarded_segments;
-use ratelimit_common::source::Family;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::window::{BURST_ANY, amount_max};
 
-use crate::config::{Config, OnExit, XdpModeChoice, amount, duration};
+use crate::text::{amount, duration};
 
+mod fixed;
 mod guard;
 mod matching;
 mod strict;
 
+pub use fixed::{Fixed, OnExit, XdpModeChoice};
 pub use guard::Guard;
 pub use matching::{Mismatch, Protocol, Sent};
 pub use strict::{QuicPorts, Unparsable};
@@ -32,23 +32,6 @@ pub struct DesiredState {
     pub interfaces: Vec<String>,
     /// What every packet is judged by.
     pub policy: Policy,
-}
-
-/// What a running daemon cannot change.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fixed {
-    /// How to attach.
-    pub xdp_mode: XdpModeChoice,
-    /// What happens to the filter when the daemon ends.
-    pub on_exit: OnExit,
-    /// How many sources of each family are remembered.
-    pub max_sources: u32,
-    /// Path of the control socket.
-    pub socket: PathBuf,
-    /// Where metrics, health and the read-only API are served over HTTP.
-    pub listen: Option<SocketAddr>,
-    /// The keys of IPv6 sources: their map is made once.
-    pub ipv6_family: Family,
 }
 
 /// What every packet is judged by, seen all or nothing.
@@ -258,25 +241,6 @@ pub enum WindowForm {
     Fixed,
     /// The generic cell rate algorithm: a leaky bucket that drains N in a window, evenly.
     Gcra,
-}
-
-impl From<&Config> for DesiredState {
-    fn from(config: &Config) -> Self {
-        Self { interfaces: config.interfaces.clone(), policy: config.policy.clone() }
-    }
-}
-
-impl From<&Config> for Fixed {
-    fn from(config: &Config) -> Self {
-        Self {
-            xdp_mode: config.xdp_mode,
-            on_exit: config.on_exit,
-            max_sources: config.max_sources,
-            socket: config.socket.clone(),
-            listen: config.listen,
-            ipv6_family: Family::of_ipv6_prefix(config.policy.ipv6_prefix),
-        }
-    }
 }
 
 /// The unit's name in flags, files, JSON and metrics: a plural.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use ipnet::IpNet;
 use proptest::collection::vec;
-use proptest::prelude::any;
+use proptest::prelude::*;
 use proptest::test_runner::{Config as Proptest, TestRunner};
 use ratelimit_common::layout::{
     BAN_STEPS_MAX, INTERFACES_MAX, LIMITS_MAX, PREFIXES_MAX, RULES_MAX, SHADOWS_MAX, TARGETS_MAX,
@@ -101,6 +101,30 @@ fn assert_told(error: Diagnostic, contents: &str, list: &str) {
     assert!(text.len() <= WORDS_MAX && plain.chars().all(is_plain), "{plain:?}");
 }
 
+/// Any bytes as the configuration file, which may name one list file of any bytes: what they are understood as is bounded, and is said.
+fn exercise(contents: &[u8], list: &[u8]) {
+    let (contents, list) = (String::from_utf8_lossy(contents), String::from_utf8_lossy(list));
+    match parsed(&contents, &list) {
+        Ok(config) => {
+            assert_bounded(&config);
+            assert_said(&config);
+        }
+        Err(error) => {
+            let _text = crate::error::render(&error.into());
+        }
+    }
+}
+
+/// The same for the bytes of a list file alone.
+fn exercise_list(list: &[u8]) {
+    match lists::parse(Path::new("list"), &String::from_utf8_lossy(list)) {
+        Ok(prefixes) => assert!(prefixes.len() <= LIST_ENTRIES_MAX),
+        Err(error) => {
+            let _text = crate::error::render(&error.into());
+        }
+    }
+}
+
 fn desired(config: &Config) -> DesiredState {
     DesiredState::from(config)
 }
@@ -139,8 +163,8 @@ fn whatever_the_file_says_it_is_understood_within_bounds_or_refused_in_words() {
 #[test]
 fn whatever_bytes_the_file_holds_they_are_refused_in_words_or_understood() {
     for_any_bytes(|bytes| {
-        file::exercise(bytes, bytes);
-        file::exercise_list(bytes);
+        exercise(bytes, bytes);
+        exercise_list(bytes);
     });
 }
 
@@ -178,4 +202,50 @@ fn the_mutated_files_get_beyond_the_parser_often_enough_to_be_worth_it() {
     });
     let understood = understood.count();
     assert!((30..=270).contains(&understood), "{understood} of 300 are valid");
+}
+
+/// Lines that make sense in some table, in any order.
+const LINES: [&str; 24] = [
+    "interfaces = [\"eth0\"]",
+    "allow = [\"@a\", \"192.0.2.0/24\"]",
+    "deny = [\"file:x\", \"::/0\"]",
+    "deny_everyone = true",
+    "[lists]",
+    "a = [\"10.0.0.0/8\", \"file:x\"]",
+    "b = \"file:x\"",
+    "[safety]",
+    "breaker = \"80%\"",
+    "[rule]",
+    "[[rule]]",
+    "[[rule]]\nname = \"a\"\nlimits = [\"10/1m\"]",
+    "[[rule]]\nname = \"b\"\nlimits = [\"10/1m\", \"1MB/s\"]",
+    "from = [\"@a\"]",
+    "to = [\"203.0.113.5\"]",
+    "ports = \"all\"",
+    "algorithm = \"gcra\"",
+    "algorithm = \"fixed\"",
+    "burst = 3",
+    "block_for = [\"1m\", \"2m\"]",
+    "shadow_limits = [\"5/1m\", \"6/1m\"]",
+    "[[rule.override]]\nfrom = [\"@b\"]\nlimits = [\"9/1h\"]",
+    "until = 2027-03-31",
+    "window = \"lenient\"",
+];
+
+proptest! {
+    #[test]
+    fn no_mix_of_keys_and_lists_panics(
+        lines in prop::collection::vec(prop::sample::select(LINES.to_vec()), 0..16),
+        list in "([0-9a-f.:/]{0,12}[ ;#\r]?\n){0,4}|192.0.2.0/24\n",
+    ) {
+        let mut contents = lines;
+        contents.insert(0, "interfaces = [\"eth0\"]");
+        exercise(contents.join("\n").as_bytes(), list.as_bytes());
+    }
+
+    #[test]
+    fn no_bytes_panic(contents in prop::collection::vec(any::<u8>(), 0..80), list in prop::collection::vec(any::<u8>(), 0..80)) {
+        exercise(&contents, &list);
+        exercise_list(&list);
+    }
 }

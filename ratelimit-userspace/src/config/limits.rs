@@ -12,7 +12,7 @@ use super::limit::{self, Rate, WINDOW_NS_MAX};
 use super::syntax::SyntaxError;
 use super::written::{Source, Written};
 use crate::desired::{self, Limit, WindowForm, unit_label};
-use crate::error::Diagnostic;
+use crate::diagnostic::Diagnostic;
 
 /// What is written of a rule's limits.
 pub(super) struct Spec<'a> {

@@ -12,7 +12,7 @@ use super::network::{CIDR_HELP, parse_cidr, parse_cidr_of_any_bits, parse_source
 use super::rule::check_name;
 use super::syntax::{SyntaxError, near_miss};
 use super::written::{Source, Written};
-use crate::error::{Diagnostic, Excerpt, Place};
+use crate::diagnostic::{Diagnostic, Excerpt, Place};
 
 /// The most entries of a list file. // 200000 x 18 B = 3.6 MB
 pub const LIST_ENTRIES_MAX: usize = 200_000;
@@ -306,7 +306,7 @@ mod tests {
             let good = before.replace('\n', ".0.0.1\n");
             let contents = format!("{good}{address}{secret}\n");
             if let Err(error) = parse(Path::new("list"), &contents) {
-                let shown = format!("{error} {error:?} {}", crate::error::render(&error.clone().into()));
+                let shown = format!("{error} {error:?}");
                 prop_assert!(!shown.contains("qzx"), "{shown}");
             }
         }

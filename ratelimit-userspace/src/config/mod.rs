@@ -4,13 +4,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
+use ratelimit_common::source::Family;
 use ratelimit_common::time::SECOND_NS;
 
 use self::lists::ListFile;
-use crate::desired::{Limit, Policy};
+use crate::desired::{DesiredState, Fixed, Limit, Policy};
 
-pub mod amount;
-pub mod duration;
 pub mod file;
 pub mod limit;
 mod limits;
@@ -22,9 +21,11 @@ mod overlap;
 pub mod ports;
 pub mod rule;
 pub mod settings;
-pub mod syntax;
 pub mod until;
 pub mod written;
+
+pub use crate::desired::{OnExit, XdpModeChoice};
+pub use crate::text::{amount, duration, syntax};
 
 /// Where the control socket is unless it is said.
 pub const SOCKET_DEFAULT: &str = "/run/ratelimitd/control.sock";
@@ -93,45 +94,21 @@ impl Default for Safety {
     }
 }
 
-/// How to attach.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum XdpModeChoice {
-    /// Native, else generic, said loudly.
-    #[default]
-    Auto,
-    /// Native or not at all.
-    Native,
-    /// Generic.
-    Generic,
-}
-
-/// What happens to the filter when the daemon ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnExit {
-    /// It ends too.
-    #[default]
-    Detach,
-    /// Link and maps stay pinned and go on enforcing.
-    Keep,
-}
-
-impl XdpModeChoice {
-    /// The name in flags and files.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Native => "native",
-            Self::Generic => "generic",
-        }
+impl From<&Config> for DesiredState {
+    fn from(config: &Config) -> Self {
+        Self { interfaces: config.interfaces.clone(), policy: config.policy.clone() }
     }
 }
 
-impl OnExit {
-    /// The name in flags and files.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Detach => "detach",
-            Self::Keep => "keep",
+impl From<&Config> for Fixed {
+    fn from(config: &Config) -> Self {
+        Self {
+            xdp_mode: config.xdp_mode,
+            on_exit: config.on_exit,
+            max_sources: config.max_sources,
+            socket: config.socket.clone(),
+            listen: config.listen,
+            ipv6_family: Family::of_ipv6_prefix(config.policy.ipv6_prefix),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::syntax::{SyntaxError, items, turns_text};
 use super::written::{OfRule, Source, Written};
 use super::{duration, limit, limits, new_sources, ports, until};
 use crate::desired::{Bans, Guard, Limit, Mode, Ports, Refuse, Rule, Unparsable};
-use crate::error::Diagnostic;
+use crate::diagnostic::Diagnostic;
 
 /// The rule's name unless it is said.
 pub const RULE_NAME_DEFAULT: &str = "default";

@@ -17,7 +17,7 @@ use super::syntax::{SyntaxError, near_miss};
 use super::written::{Source, Written};
 use super::{Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, Safety, XdpModeChoice, duration};
 use crate::desired::{Access, Limit, Policy, Rule};
-use crate::error::Diagnostic;
+use crate::diagnostic::Diagnostic;
 
 /// Length of the IPv4 prefix that is one client unless it is said.
 pub const IPV4_PREFIX_DEFAULT: u8 = 32;

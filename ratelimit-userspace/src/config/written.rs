@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use super::syntax::{SyntaxError, near_miss, shortened};
-use crate::error::{Diagnostic, Excerpt, Place};
+use crate::diagnostic::{Diagnostic, Excerpt, Place};
 
 /// A value as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::{Memory, NotesMemory, limit_words, memory, notes_memory, seconds};
 use crate::config::Config;
 use crate::desired::{Grant, Limit, Rule, date, unit_label};
-use crate::error::{Diagnostic, Place};
+use crate::diagnostic::{Diagnostic, Place};
 
 /// [`super::config_words`] for programs.
 #[derive(Debug, Serialize)]

@@ -7,7 +7,7 @@ use ratelimit_common::time::Nanos;
 
 use crate::config::{Config, file};
 use crate::desired::{Access, Bans, Grant, Mode, NewSources, QuicPorts, Refuse, Rule, Unparsable, WindowForm};
-use crate::error::{Diagnostic, Place};
+use crate::diagnostic::{Diagnostic, Place};
 
 fn parsed(contents: &str) -> Result<Config, Diagnostic> {
     let read = |path: &Path| match path.to_str() {

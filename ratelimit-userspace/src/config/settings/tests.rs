@@ -9,7 +9,7 @@ use crate::config::ports;
 use crate::config::rule::PORTS_DEFAULT;
 use crate::config::written::Origin;
 use crate::desired::{Mode, Refuse, WindowForm};
-use crate::error::Place;
+use crate::diagnostic::Place;
 
 fn flags(limits: &[&str]) -> Settings {
     let all = |flag, texts: &[&str]| texts.iter().map(|text| one(flag, text)).collect();
