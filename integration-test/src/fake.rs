@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window;
-use ratelimit_userspace::datapath::fake::{FakeDatapath, FakeKernel, START, Sender};
-use ratelimit_userspace::datapath::{Ban, Datapath};
-use ratelimit_userspace::desired::{Limit, Policy, WindowForm};
+use ratelimit_datapath::fake::{FakeDatapath, FakeKernel, START, Sender};
+use ratelimit_datapath::{Ban, Datapath};
+use ratelimit_policy::desired::{Limit, Policy, WindowForm};
 
 use crate::program::{TEN_O_CLOCK, Verdict, tallies};
 

@@ -10,10 +10,10 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::Reason;
-use ratelimit_userspace::config::XdpModeChoice;
-use ratelimit_userspace::datapath::kernel::{Advance, Clock, Kernel, Options, Passed, ProgramSize, Steps};
-use ratelimit_userspace::datapath::{Datapath as _, Reading, Tallies};
-use ratelimit_userspace::desired::{Limit, Policy, Ports, Rule, WindowForm, slot};
+use ratelimit_datapath::kernel::{Advance, Clock, Kernel, Options, Passed, ProgramSize, Steps};
+use ratelimit_datapath::{Datapath as _, Reading, Tallies};
+use ratelimit_policy::config::XdpModeChoice;
+use ratelimit_policy::desired::{Limit, Policy, Ports, Rule, WindowForm, slot};
 
 /// 10:00 of some day in 2026.
 pub const TEN_O_CLOCK: Nanos = Nanos(29_700_600 * 60 * SECOND_NS);

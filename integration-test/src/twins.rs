@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_userspace::desired::{
+use ratelimit_policy::desired::{
     Access, Bans, Grant, Guard, Limit, Mode, Policy, Ports, QuicPorts, Refuse, Rule, Unparsable, WindowForm,
 };
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use integration_test::program::{Program, limit, policy};
 use ratelimit_common::layout::Unit;
-use ratelimit_userspace::desired::WindowForm;
+use ratelimit_policy::desired::WindowForm;
 
 const BUDGET: &str = include_str!("../budget.toml");
 

@@ -10,7 +10,7 @@ use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, IPV6, V4, V6, frame, tcp};
 use integration_test::program::{Program, TEN_O_CLOCK};
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_userspace::config::file;
+use ratelimit_policy::config::file;
 
 /// Somebody whom no override names, by both families.
 const ANYONE: [&str; 2] = ["198.51.100.9", "2001:db8:1:9::1"];

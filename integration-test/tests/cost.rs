@@ -8,8 +8,8 @@ use integration_test::established::Established;
 use integration_test::program::{Program, limit, policy};
 use netlab::{Namespace, needs_root};
 use ratelimit_common::layout::Unit;
-use ratelimit_userspace::datapath::kernel::Steps;
-use ratelimit_userspace::desired::WindowForm;
+use ratelimit_datapath::kernel::Steps;
+use ratelimit_policy::desired::WindowForm;
 
 /// Enough for the guard to count its share of what is not counted.
 const REPEAT: u32 = 200;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use object::read::{Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget};
 use object::{SectionIndex, SymbolKind};
 use ratelimit_common::layout::{CHARGE_PROGRAM, PROGRAM};
-use ratelimit_userspace::datapath::kernel;
+use ratelimit_datapath::kernel;
 
 /// What a program may use in all (`MAX_BPF_STACK`, include/linux/filter.h).
 const STACK_MAX: u64 = 512;

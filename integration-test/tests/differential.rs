@@ -24,9 +24,9 @@ use ratelimit_common::conversation::{Turn, turn};
 use ratelimit_common::packet::{self, Head, Parsed, Target, parse};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_userspace::datapath::Datapath as _;
-use ratelimit_userspace::desired::{Mode, Policy};
-use ratelimit_userspace::replay::{Kind as Input, Replay};
+use ratelimit_datapath::Datapath as _;
+use ratelimit_policy::desired::{Mode, Policy};
+use ratelimit_report::replay::{Kind as Input, Replay};
 
 const STEPS: u32 = 60_000;
 /// Packets of any kind whose segments are held against the rule alone.

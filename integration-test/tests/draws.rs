@@ -9,7 +9,7 @@ use netlab::needs_root;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use ratelimit_common::layout::Unit;
-use ratelimit_userspace::desired::WindowForm;
+use ratelimit_policy::desired::WindowForm;
 
 /// Under pressure, at which one in 16 is looked at.
 const SHIFT: u32 = 4;

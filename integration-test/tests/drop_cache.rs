@@ -13,8 +13,8 @@ use ratelimit_common::admission::BUDGET_ANY;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
 use ratelimit_common::window::CELLS;
-use ratelimit_userspace::datapath::Datapath as _;
-use ratelimit_userspace::desired::{Policy, Ports, WindowForm};
+use ratelimit_datapath::Datapath as _;
+use ratelimit_policy::desired::{Policy, Ports, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 const LIMIT: u64 = 5;
@@ -49,7 +49,7 @@ fn flood(program: &mut Program, port: u16, round: u32) {
 /// Whether a source has a window, and whether a note refuses it.
 fn known(program: &mut Program, source: Ipv4Addr) -> (bool, bool) {
     let readings = program.kernel().source(IpAddr::from(source)).unwrap();
-    let any = |is: fn(&ratelimit_userspace::datapath::SourceReading) -> bool| readings.iter().any(is);
+    let any = |is: fn(&ratelimit_datapath::SourceReading) -> bool| readings.iter().any(is);
     (any(|of| of.window.cells != [0; CELLS]), any(|of| of.refused_until.is_some()))
 }
 

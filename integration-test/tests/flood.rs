@@ -19,10 +19,10 @@ use ratelimit_common::admission::BUDGET_ANY;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::window;
-use ratelimit_userspace::datapath::Datapath as _;
-use ratelimit_userspace::datapath::kernel::{Flood, Generator, Order, Sources};
-use ratelimit_userspace::desired::{Bans, NewSources, Policy, WindowForm};
-use ratelimit_userspace::snapshot::CheckReport;
+use ratelimit_datapath::Datapath as _;
+use ratelimit_datapath::kernel::{Flood, Generator, Order, Sources};
+use ratelimit_policy::desired::{Bans, NewSources, Policy, WindowForm};
+use ratelimit_report::snapshot::CheckReport;
 use serde_json::Value;
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
@@ -85,7 +85,7 @@ fn used(program: &mut Program) -> HashMap<IpAddr, u64> {
     let arithmetic = window::Limit { amount: u64::MAX, behind: 5, count_bits, burst: window::BURST_ANY };
     let bucket = program.now().bucket(limit.bucket_ns);
     let mut used = HashMap::new();
-    let mut visit = |reading: ratelimit_userspace::datapath::SourceReading| {
+    let mut visit = |reading: ratelimit_datapath::SourceReading| {
         used.insert(reading.prefix.addr(), window::used(&reading.window.cells, arithmetic, bucket));
     };
     program.kernel().visit_sources(&mut visit).unwrap();

@@ -12,8 +12,8 @@ use ratelimit_common::admission::BUDGET_ANY;
 use ratelimit_common::layout::{Active, Unit};
 use ratelimit_common::refused::{DROPPED_MAX, TICK_BITS, TICK_SHIFT};
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_userspace::datapath::Datapath as _;
-use ratelimit_userspace::desired::{Access, Bans, Mode, Policy, WindowForm};
+use ratelimit_datapath::Datapath as _;
+use ratelimit_policy::desired::{Access, Bans, Mode, Policy, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 const LIMIT: u64 = 5;

@@ -13,7 +13,7 @@ use integration_test::program::{Program, limit, limit_over, policy};
 use integration_test::unit;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_userspace::desired::{Access, Mode, Refuse, Unparsable, WindowForm};
+use ratelimit_policy::desired::{Access, Mode, Refuse, Unparsable, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 /// Longer than any window here, and than a UDP flow is remembered.

@@ -23,9 +23,9 @@ use ratelimit_common::conversation::Peer;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::proof::Standing;
 use ratelimit_common::time::SECOND_NS;
-use ratelimit_userspace::datapath::fake::Sender;
-use ratelimit_userspace::datapath::{Datapath as _, SourceReading};
-use ratelimit_userspace::desired::{Bans, Guard, Limit, Mode, Policy, Ports, Refuse, Rule, WindowForm};
+use ratelimit_datapath::fake::Sender;
+use ratelimit_datapath::{Datapath as _, SourceReading};
+use ratelimit_policy::desired::{Bans, Guard, Limit, Mode, Policy, Ports, Refuse, Rule, WindowForm};
 
 const STEPS: u32 = 30_000;
 const STEPS_BETWEEN_READINGS: u32 = 100;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use integration_test::lab::{CLIENTS, Daemon, Lab, ask};
 use nix::sys::signal::Signal;
-use ratelimit_userspace::control::proto::{DETACH, RELOAD};
+use ratelimit_control::proto::{DETACH, RELOAD};
 
 const LISTEN: &str = "127.0.0.1:9464";
 

@@ -9,8 +9,8 @@ use ipnet::IpNet;
 use netlab::needs_root;
 use ratelimit_common::layout::{BANS_CAPACITY, Fault, RULES_MAX, Unit};
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_userspace::datapath::Datapath as _;
-use ratelimit_userspace::desired::{Access, Bans, Grant, Limit, Mode, Policy, Rule, WindowForm};
+use ratelimit_datapath::Datapath as _;
+use ratelimit_policy::desired::{Access, Bans, Grant, Limit, Mode, Policy, Rule, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 const AGE_NS: u64 = 3600 * SECOND_NS;

@@ -11,7 +11,7 @@ use integration_test::program::{Program, Room, limit, on_one_cpu, policy};
 use netlab::needs_root;
 use ratelimit_common::admission::BUDGET_ANY;
 use ratelimit_common::layout::Unit;
-use ratelimit_userspace::desired::{
+use ratelimit_policy::desired::{
     Access, Bans, Limit, Mode, Policy, Ports, QuicPorts, Refuse, Rule, Unparsable, WindowForm, slot,
 };
 

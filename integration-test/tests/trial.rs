@@ -7,8 +7,8 @@ use ipnet::IpNet;
 use netlab::needs_root;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_userspace::datapath::{Datapath as _, Forgotten, Trial};
-use ratelimit_userspace::desired::{Access, Bans, Grant, Limit, Policy, Rule, WindowForm};
+use ratelimit_datapath::{Datapath as _, Forgotten, Trial};
+use ratelimit_policy::desired::{Access, Bans, Grant, Limit, Policy, Rule, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 const SOURCES: [&str; 2] = ["198.51.100.9", "2001:db8:1:9::1"];

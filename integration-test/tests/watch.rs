@@ -12,7 +12,7 @@ use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, V4, frame, tcp};
 use integration_test::lab::{Daemon, Lab, number};
 use netlab::{Namespace, PacketSocket, needs_root};
-use ratelimit_userspace::netlink::LinkEvents;
+use ratelimit_daemon::netlink::LinkEvents;
 
 /// Two looks of two seconds, and what a busy machine adds.
 const FOLLOWED: Duration = Duration::from_secs(10);

@@ -21,10 +21,10 @@ use ratelimit_common::window::{self, Charge};
 use super::{
     Ban, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading, Tallies, Trial, XdpMode,
 };
-use ratelimit_policy::config::OnExit;
-use ratelimit_policy::desired::{self, Limit, Policy, Rule};
 pub use crate::memory::Sender;
 use crate::memory::{Judged, Packets, Rules, Sources};
+use ratelimit_policy::config::OnExit;
+use ratelimit_policy::desired::{self, Limit, Policy, Rule};
 
 /// When a fake begins: 2026-01-01T10:00:00Z.
 pub const START: Nanos = Nanos(1_767_261_600_000_000_000);

@@ -1,4 +1,4 @@
-//! A small policy and configuration for tests.
+//! A small policy and configuration for tests, and what fuzz targets are fed.
 
 use std::path::Path;
 
@@ -7,6 +7,12 @@ use ratelimit_common::time::SECOND_NS;
 
 use crate::config::{Config, OnExit, Safety, XdpModeChoice};
 use crate::desired::{Limit, Policy, Ports, Rule, WindowForm};
+
+mod choices;
+mod texts;
+
+pub use choices::{CHOICES_MAX, Choices, for_any_bytes};
+pub use texts::{config_text, list_text};
 
 /// One minute.
 pub const MINUTE_NS: u64 = 60 * SECOND_NS;

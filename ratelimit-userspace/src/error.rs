@@ -7,12 +7,14 @@ use std::process::ExitCode;
 
 use clap::builder::styling::{AnsiColor, Style};
 
-use crate::control::client::ClientError;
-use crate::daemon::DaemonError;
-use crate::datapath::DatapathError;
-use crate::text::syntax::printable;
+use ratelimit_control::client::ClientError;
+use ratelimit_control::proto::ProblemKind;
+use ratelimit_control::socket::SocketError;
+use ratelimit_daemon::DaemonError;
+use ratelimit_datapath::DatapathError;
+use ratelimit_policy::text::syntax::printable;
 
-pub use crate::diagnostic::{Diagnostic, Excerpt, Place};
+pub use ratelimit_policy::diagnostic::{Diagnostic, Excerpt, Place};
 
 /// How the program ends. The numbers stay put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +65,39 @@ impl From<&DatapathError> for Exit {
     }
 }
 
+impl From<&DaemonError> for Exit {
+    fn from(error: &DaemonError) -> Self {
+        match error {
+            DaemonError::Datapath(error) => error.into(),
+            _ if error.is_for_want_of_privilege() => Self::NotPrivileged,
+            DaemonError::Socket(SocketError::Busy { .. }) => Self::Occupied,
+            DaemonError::Socket(SocketError::NotASocket { .. } | SocketError::Io { .. })
+            | DaemonError::Listen { .. } => Self::Usage,
+            DaemonError::Refused { .. } => Self::Config,
+            DaemonError::System { .. } | DaemonError::Panicked => Self::Internal,
+        }
+    }
+}
+
+impl From<&ClientError> for Exit {
+    /// How a command that got no better answer ends.
+    fn from(error: &ClientError) -> Self {
+        match error {
+            ClientError::NoDaemon { .. } | ClientError::TimedOut { .. } => Self::Unavailable,
+            ClientError::NotPermitted { .. } => Self::NotPrivileged,
+            ClientError::Unintelligible { .. } => Self::Internal,
+            ClientError::Refused(problem) => match problem.kind {
+                ProblemKind::BadRequest | ProblemKind::NotFound => Self::Usage,
+                ProblemKind::NotPermitted => Self::NotPrivileged,
+                ProblemKind::Conflict => Self::Occupied,
+                ProblemKind::Config => Self::Config,
+                ProblemKind::Datapath | ProblemKind::Stopping => Self::Unavailable,
+                ProblemKind::Internal => Self::Internal,
+            },
+        }
+    }
+}
+
 impl From<&anyhow::Error> for Exit {
     /// By the outermost error of the chain that has a code of its own.
     fn from(error: &anyhow::Error) -> Self {
@@ -79,8 +114,8 @@ impl From<&anyhow::Error> for Exit {
 fn exit_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     let diagnostic = cause.downcast_ref::<Diagnostic>().map(Exit::from);
     let datapath = || cause.downcast_ref::<DatapathError>().map(Exit::from);
-    let daemon = || cause.downcast_ref::<DaemonError>().map(DaemonError::exit);
-    let client = || cause.downcast_ref::<ClientError>().map(ClientError::exit);
+    let daemon = || cause.downcast_ref::<DaemonError>().map(Exit::from);
+    let client = || cause.downcast_ref::<ClientError>().map(Exit::from);
     diagnostic.or_else(datapath).or_else(daemon).or_else(client)
 }
 
@@ -175,8 +210,8 @@ fn mark(text: &str, span: &Range<usize>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datapath::pins::Orphans;
     use proptest::prelude::*;
+    use ratelimit_datapath::pins::Orphans;
 
     fn plain(error: &anyhow::Error) -> String {
         anstream::adapter::strip_str(&render(error)).to_string()

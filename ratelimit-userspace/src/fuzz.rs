@@ -5,42 +5,23 @@
 use std::path::Path;
 
 use ipnet::IpNet;
-use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::{Config as Proptest, TestRunner};
 use ratelimit_common::layout::{
     BAN_STEPS_MAX, INTERFACES_MAX, LIMITS_MAX, PREFIXES_MAX, RULES_MAX, SHADOWS_MAX, TARGETS_MAX,
 };
 use ratelimit_common::time::Nanos;
+use ratelimit_policy::fixture::{CHOICES_MAX, Choices, config_text, for_any_bytes, list_text};
 
-use crate::config::lists::LIST_ENTRIES_MAX;
-use crate::config::syntax::turns_text;
-use crate::config::{Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, file, lint, lists};
-use crate::describe::{self, ConfigJson};
-use crate::desired::DesiredState;
 use crate::error::{Diagnostic, Place};
-use crate::plan::{apply, changes, diff};
+use ratelimit_policy::config::lists::LIST_ENTRIES_MAX;
+use ratelimit_policy::config::syntax::turns_text;
+use ratelimit_policy::config::{Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, file, lint, lists};
+use ratelimit_policy::desired::DesiredState;
+use ratelimit_policy::plan::{apply, changes, diff};
+use ratelimit_view::describe::{self, ConfigJson};
 
-mod choices;
-mod texts;
-
-pub(crate) use choices::Choices;
-pub(crate) use texts::{config_text, list_text};
-
-/// Bytes of an input: each decides one thing.
-pub(crate) const CHOICES_MAX: usize = 768;
 /// What is said of a file. // several times what 64 rules and 16 named overlaps come to
 const WORDS_MAX: usize = 256 << 10;
-
-/// Holds `check` against bytes of any kind, up to [`CHOICES_MAX`]; what fails is made as short as can be, and printed.
-pub(crate) fn for_any_bytes(check: impl Fn(&[u8])) {
-    let mut runner = TestRunner::new(Proptest { failure_persistence: None, ..Proptest::default() });
-    let outcome = runner.run(&vec(any::<u8>(), 0..=CHOICES_MAX), |bytes| {
-        check(&bytes);
-        Ok(())
-    });
-    outcome.unwrap_or_else(|failed| panic!("{failed}\n{runner}"));
-}
 
 fn parsed(contents: &str, list: &str) -> Result<Config, Diagnostic> {
     file::parse(Path::new("ratelimitd.toml"), contents, |_| Ok(list.to_owned()))

@@ -5,7 +5,7 @@
 
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
-use ratelimit_userspace::desired::{Access, Limit, Policy, WindowForm};
+use ratelimit_policy::desired::{Access, Limit, Policy, WindowForm};
 
 use super::conversations::{GET, Said, asked_in_the_clear, asked_under_tls, body, record, uploading_in_the_clear};
 use crate::frames::flag::{ACK, SYN};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use ratelimit_userspace::datapath::Datapath as _;
-use ratelimit_userspace::datapath::kernel::{Bare, Steps};
+use ratelimit_datapath::Datapath as _;
+use ratelimit_datapath::kernel::{Bare, Steps};
 
 use super::conversations::Said;
 use super::rows::{Goes, Row, Scene};
@@ -48,7 +48,7 @@ impl Runs {
     }
 
     /// How large the program is.
-    pub fn size(&mut self) -> ratelimit_userspace::datapath::kernel::ProgramSize {
+    pub fn size(&mut self) -> ratelimit_datapath::kernel::ProgramSize {
         self.program.size()
     }
 

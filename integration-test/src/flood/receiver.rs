@@ -4,9 +4,9 @@ use anyhow::{Context as _, Result, ensure};
 use ratelimit_common::admission::{BUDGET, BUDGET_ANY};
 use ratelimit_common::source::Family as SourceFamily;
 use ratelimit_common::verdict::{Action, Reason};
-use ratelimit_userspace::config::XdpModeChoice;
-use ratelimit_userspace::datapath::kernel::{Bare, Clock, Kernel, Options, Passed};
-use ratelimit_userspace::datapath::{Datapath as _, XdpMode};
+use ratelimit_datapath::kernel::{Bare, Clock, Kernel, Options, Passed};
+use ratelimit_datapath::{Datapath as _, XdpMode};
+use ratelimit_policy::config::XdpModeChoice;
 
 use super::connections::Connections;
 use super::outside::{Outside, Running};

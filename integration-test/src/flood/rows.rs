@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
-use ratelimit_userspace::datapath::kernel::{Flood, Order, Sources};
-use ratelimit_userspace::desired::{Access, NewSources, Policy, Ports, Rule, WindowForm, slot};
+use ratelimit_datapath::kernel::{Flood, Order, Sources};
+use ratelimit_policy::desired::{Access, NewSources, Policy, Ports, Rule, WindowForm, slot};
 
 use super::connections::Open;
 use super::wire::{CLIENT, Family};

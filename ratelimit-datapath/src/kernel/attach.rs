@@ -11,10 +11,10 @@ use ratelimit_common::layout;
 
 use super::held::{self, Held};
 use super::{Clock, ConfigWords, Kernel, program, state};
-use ratelimit_policy::config::XdpModeChoice;
 use crate::interface::{self, Interface};
 use crate::pins;
 use crate::{DatapathError, XdpMode};
+use ratelimit_policy::config::XdpModeChoice;
 
 /// One interface that has a row in the counters.
 pub(super) struct Slot {

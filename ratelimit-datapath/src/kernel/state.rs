@@ -16,8 +16,8 @@ use ratelimit_common::time::SECOND_NS;
 use ratelimit_common::window::CELLS;
 
 use crate::pins::{Pins, PinsError};
-use crate::{DatapathError, SourceReading};
 use crate::privileges;
+use crate::{DatapathError, SourceReading};
 
 /// What a pinned map must be. Capacities may differ: they are the user's.
 pub(super) struct Expected {

@@ -67,14 +67,7 @@ impl Default for Conversations {
 
 impl Conversations {
     /// What a packet is to the rule that judges it, by what is remembered, and what its server has said where that is known.
-    pub fn look<F: Walk>(
-        &self,
-        frame: &F,
-        packet: &Packet,
-        peer: Option<Peer>,
-        now: Nanos,
-        rule: &Rule,
-    ) -> Seen {
+    pub fn look<F: Walk>(&self, frame: &F, packet: &Packet, peer: Option<Peer>, now: Nanos, rule: &Rule) -> Seen {
         let volume = Seen::of_volume(packet).cost;
         let costs = |opens, requests| Cost { requests: saturating(requests), ..volume }.with(is::OPENING, opens);
         let nothing = |cost| Seen { cost, newest: Newest::Nothing };

@@ -6,8 +6,8 @@ use std::path::Path;
 use clap::{Args as _, Parser as _};
 
 use super::*;
-use crate::config::file::shape::{OVERRIDE_KEYS, RULE_KEYS, SAFETY_KEYS, TOP_KEYS};
-use crate::config::{Config, file};
+use ratelimit_policy::config::file::shape::{OVERRIDE_KEYS, RULE_KEYS, SAFETY_KEYS, TOP_KEYS};
+use ratelimit_policy::config::{Config, file};
 
 /// Flag, its arguments, and the same in the file: above `[rule]`, and under it.
 type Row = (&'static str, &'static [&'static str], &'static str, &'static str);
