@@ -3,6 +3,8 @@
 //! `proto` is what both ends say, `server` turns requests into [`Command`]s for the task that owns the datapath, `client` is
 //! what the command line uses, `socket` makes sure that one daemon owns the path. None of them touches the datapath.
 
+#![forbid(unsafe_code)]
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,6 +3,8 @@
 //! Knows the configuration, the plan, the datapath's trait and the read model. Must not know the command line, a parser or
 //! the kernel. Anything that touches the datapath runs on a blocking thread, one at a time.
 
+#![forbid(unsafe_code)]
+
 use std::future;
 use std::io::ErrorKind;
 use std::time::Duration;

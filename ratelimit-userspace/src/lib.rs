@@ -1,5 +1,7 @@
 //! The command line of ratelimitd. ARCHITECTURE.md has the map: who may use whom.
 
+#![forbid(unsafe_code)]
+
 pub mod cli;
 pub mod error;
 #[cfg(test)]

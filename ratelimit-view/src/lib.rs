@@ -1,5 +1,7 @@
 //! Statistics for people. Pure text from the read model; only `watch` asks a daemon for it.
 
+#![forbid(unsafe_code)]
+
 use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
