@@ -32,7 +32,7 @@ pub struct Ban {
     /// How many there were before it that were not forgotten.
     pub step: u32,
     /// 1: since its end the source was let in again, so what is too much now is another offence.
-    pub let_in: u32,
+    pub admitted: u32,
     /// Packets that it has dropped.
     pub dropped: u64,
 }
@@ -50,7 +50,7 @@ impl Ban {
     /// once more for the same.
     #[inline(always)]
     pub const fn may_be_followed(&self, now: Nanos) -> bool {
-        !self.holds(now) && (self.let_in != 0 || now.0 >= self.forgotten_ns)
+        !self.holds(now) && (self.admitted != 0 || now.0 >= self.forgotten_ns)
     }
 
     /// The ban that begins now, after this one.
@@ -72,7 +72,7 @@ impl Ban {
         let at = if step < last { step } else { last };
         let length = rule.steps_ns[at as usize & (STEPS_MAX - 1)];
         let until_ns = now.0.saturating_add(length);
-        Self { until_ns, forgotten_ns: until_ns.saturating_add(rule.forget_ns), step, let_in: 0, dropped: 0 }
+        Self { until_ns, forgotten_ns: until_ns.saturating_add(rule.forget_ns), step, admitted: 0, dropped: 0 }
     }
 }
 
@@ -116,8 +116,8 @@ mod tests {
         let ban = Ban::first(&RULE, NOW);
         assert!(!ban.may_be_followed(Nanos(ban.until_ns)));
         assert!(ban.may_be_followed(Nanos(ban.forgotten_ns)));
-        let let_in = Ban { let_in: 1, ..ban };
-        assert!(let_in.may_be_followed(Nanos(ban.until_ns)));
-        assert!(!let_in.may_be_followed(Nanos(ban.until_ns - 1)));
+        let admitted = Ban { admitted: 1, ..ban };
+        assert!(admitted.may_be_followed(Nanos(ban.until_ns)));
+        assert!(!admitted.may_be_followed(Nanos(ban.until_ns - 1)));
     }
 }

@@ -78,7 +78,7 @@ pub fn hold_plain<S: State>(state: S) -> Reason {
             Reason::WithinLimit
         }
         Some(reason @ (Reason::OverLimit | Reason::Guard)) => {
-            state.note_refusal(at, true);
+            state.cache_refusal(at, true);
             reason
         }
         Some(reason) => reason,
@@ -102,23 +102,23 @@ fn hold_all<S: State>(state: S) -> Reason {
     }
     let mut reason = look.reason();
     if look.is(Reason::Banned) {
-        state.note_ban();
+        state.cache_ban();
     } else if let Some(at) = state.suspected() {
         state.suspect(at);
     }
     let mut bans = rule.bans.steps_len != 0 && rule.dry_run == 0;
     if look.is(Reason::WithinLimit) {
         // Where bans need proof, what anyone can forge is no sign that the window which banned has room again.
-        let is_let_in =
+        let is_admitted =
             rule.proof & asks::BANS == 0 || rule.proof & asks::CONNECTIONS_ALONE != 0 || cost.has(is::ESTABLISHED);
-        if rule.bans.steps_len != 0 && is_let_in {
-            state.note_let_in();
+        if rule.bans.steps_len != 0 && is_admitted {
+            state.record_admitted();
         }
         // Which limit another CPU has filled meanwhile is not known: where bans need proof, the next packet bans.
         bans &= rule.proof & asks::BANS == 0;
         reason = state.charge_all();
     } else if look.is(Reason::OverLimit) || look.is(Reason::Guard) {
-        state.note_refusal(look.at(), false);
+        state.cache_refusal(look.at(), false);
     }
     if bans && matches!(reason, Reason::OverLimit) {
         let established = if cost.has(is::ESTABLISHED) { by::ESTABLISHED } else { 0 };
@@ -149,9 +149,9 @@ pub fn is_banned<S: State>(state: S) -> bool {
 
 /// Notes that the source was admitted after its ban, if it was banned.
 #[inline(always)]
-pub fn note_let_in<S: State>(state: S) {
+pub fn record_admitted<S: State>(state: S) {
     if let Some(ban) = state.ban() {
-        ban.note_let_in();
+        ban.record_admitted();
     }
 }
 
@@ -464,7 +464,7 @@ pub fn refund<S: State>(state: S, at: At, amount: u64, bucket: u64) {
 
 /// Notes that the source was refused, where that lasts; first counts it, unless the charge that refused has.
 #[inline(always)]
-pub fn note_refusal<S: State>(state: S, at: At, is_counted: bool) {
+pub fn cache_refusal<S: State>(state: S, at: At, is_counted: bool) {
     let (rule, side) = (state.rule(), at.side());
     let Some(limit) = at.limit(rule) else { return };
     let Some(window) = state.window(at.slot(limit)) else { return };
@@ -480,13 +480,13 @@ pub fn note_refusal<S: State>(state: S, at: At, is_counted: bool) {
         if rule.refuse_all == 0 && rule.shadows_len == 0 && limit.is_gcra == 0 {
             let full_until = window.full_until(limit, side, bucket, 1);
             let until_ns = if full_until == bucket { 0 } else { full_until.0.wrapping_mul(limit.bucket_ns) };
-            state.note_connection(at.slot(limit), until_ns, side == Side::Unproven);
+            state.cache_connection_drop(at.slot(limit), until_ns, side == Side::Unproven);
         }
-    } else if state.is_refusal_lasting(limit) {
+    } else if state.is_refusal_cacheable(limit) {
         let full_until = window.full_until(limit, side, bucket, state.least(limit));
         if full_until != bucket {
             let until_ns = full_until.0.wrapping_mul(limit.bucket_ns);
-            state.note(at.slot(limit), until_ns, refusal(side), side == Side::Unproven);
+            state.cache_drop(at.slot(limit), until_ns, refusal(side), side == Side::Unproven);
         }
     }
 }
@@ -497,18 +497,18 @@ pub fn note_refusal<S: State>(state: S, at: At, is_counted: bool) {
 pub fn suspect<S: State>(state: S, at: At) {
     let Some(limit) = at.limit(state.rule()) else { return };
     let Some(window) = state.window(at.slot(limit)) else { return };
-    if limit.is_gcra == 0 && state.may_note_suspect() {
+    if limit.is_gcra == 0 && state.may_cache_suspect() {
         let bucket = state.coarse().bucket(limit.bucket_ns);
         let full_until = window.full_until(limit, Side::Attempts, bucket, 1);
-        state.note_suspect(at.slot(limit), full_until.0.wrapping_mul(limit.bucket_ns));
+        state.cache_suspect(at.slot(limit), full_until.0.wrapping_mul(limit.bucket_ns));
     }
 }
 
 /// Notes until when a ban holds that was met.
 #[inline(always)]
-pub fn note_ban<S: State>(state: S) {
+pub fn cache_ban<S: State>(state: S) {
     if let Some(ban) = state.ban() {
-        state.note(state.rule().bans.slot, ban.until().0, Reason::Banned, false);
+        state.cache_drop(state.rule().bans.slot, ban.until().0, Reason::Banned, false);
     }
 }
 

@@ -15,15 +15,15 @@ mod faults;
 mod keys;
 pub mod map;
 
-pub use active::{Active, Unlisted};
+pub use active::{Active, PrefixMiss};
 pub use faults::{FAULTS_MAX, Fault, NOT_CACHED};
 pub use keys::{
     ConversationKeyV4, ConversationKeyV6, FlowKeyV4, FlowKeyV6, GENERATION_BITS, Prefix, PrefixKeyV4, PrefixKeyV6,
     Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
 };
 
-/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v9`.
-pub const VERSION: u32 = 9;
+/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v10`.
+pub const VERSION: u32 = 10;
 
 /// The XDP program's name.
 pub const PROGRAM: &str = "ratelimitd";
@@ -96,16 +96,16 @@ pub const TARGETS_MAX: u32 = 4_096;
 pub const FLOWS_CAPACITY: u32 = 65_536;
 /// TCP connections remembered of each family where requests are counted. // 131072 x 120 B = 16 MB, 131072 x 144 B = 19 MB
 pub const CONVERSATIONS_CAPACITY: u32 = 131_072;
-/// Lines of [`map::REFUSED`] unless the daemon says otherwise: a power of two. // 32768 x 64 B = 2 MB
-pub const LINES_CAPACITY: u32 = 32_768;
-/// Bits of [`map::NOTED`] for each line of [`map::REFUSED`]. // 16 KB, so that it is in the nearest cache
-pub const BITS_PER_LINE: u32 = 4;
-/// Lines of [`map::REFUSED`] for each word of [`map::NOTED`].
-pub const LINES_PER_WORD: u32 = 64 / BITS_PER_LINE;
-/// Lines of [`map::REFUSED`] for each cell of [`map::CONNECTIONS`].
-pub const LINES_PER_CONNECTIONS: u32 = 2;
-/// Words of [`map::UNLISTED`] for each line of [`map::REFUSED`].
-pub const UNLISTED_PER_LINE: u32 = 4;
+/// Lines of [`map::DROP_CACHE`] unless the daemon says otherwise: a power of two. // 32768 x 64 B = 2 MB
+pub const CACHE_SETS: u32 = 32_768;
+/// Bits of [`map::DROP_SUMMARY`] for each line of [`map::DROP_CACHE`]. // 16 KB, so that it is in the nearest cache
+pub const BITS_PER_SET: u32 = 4;
+/// Lines of [`map::DROP_CACHE`] for each word of [`map::DROP_SUMMARY`].
+pub const SETS_PER_WORD: u32 = 64 / BITS_PER_SET;
+/// Lines of [`map::DROP_CACHE`] for each cell of [`map::CONN_FILTER`].
+pub const SETS_PER_CONN_CELL: u32 = 2;
+/// Words of [`map::PREFIX_MISSES`] for each line of [`map::DROP_CACHE`].
+pub const PREFIX_MISSES_PER_SET: u32 = 4;
 /// Sources remembered of each family unless the daemon says otherwise. // 262144 x 128 B = 34 MB
 pub const SOURCES_CAPACITY: u32 = 262_144;
 /// Reasons that the counters have room for.
@@ -229,8 +229,8 @@ pub struct Rule {
     pub counts_requests: u8,
     /// What it asks proof for: some of [`crate::proof::asks`].
     pub proof: u8,
-    /// Of which packets it asks first of all whether their source is known: some of [`crate::admission::asks_first`].
-    pub asks_first: u32,
+    /// Of which packets it asks first of all whether their source is known: some of [`crate::admission::known_first`].
+    pub known_first: u32,
     /// 1: what cannot be parsed is judged as what opens a connection and asks for something. 0: it is dropped.
     pub counts_unparsable: u8,
     /// 1: its limits of requests hold connections too, and segments that begin none.
@@ -278,16 +278,16 @@ pub struct Config {
     pub ipv6_mask: [u64; 2],
     /// [`crate::source::ipv4_mask`].
     pub ipv4_mask: u32,
-    /// The number of the last line of [`map::REFUSED`].
-    pub lines_mask: u32,
+    /// The number of the last line of [`map::DROP_CACHE`].
+    pub sets_mask: u32,
     /// Insertions of one CPU in a period of [`crate::admission`] before sources are drawn.
     pub insertions_max: u32,
     /// Insertions of one CPU, since the program was loaded, that are on no budget: the maps were empty.
     pub insertions_free: u32,
     /// Zero.
     pub reserved: u32,
-    /// [`crate::admission::turn_shift`] of the longest window.
-    pub turn_shift: u32,
+    /// [`crate::admission::generation_shift`] of the longest window.
+    pub generation_shift: u32,
     /// Indexes of the protected interfaces; 0 is unused. The position is the row of an interface in the counters.
     pub interfaces: [u32; INTERFACES_MAX],
     /// Which generation the prefixes of sources have: they change more seldom than the rest.

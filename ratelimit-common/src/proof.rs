@@ -6,10 +6,10 @@
 //! connections. And a ban begins with a segment that is proven: one that was refused, or one of a source that has itself opened as many
 //! connections as the limit allows, and was refused another.
 
-use crate::admission::Mark;
+use crate::admission::Fingerprint;
+use crate::drop_cache::Key;
 use crate::hash::HashKey;
 use crate::packet::Segment;
-use crate::refused::Key;
 use crate::time::Nanos;
 
 /// Which of a limit's windows: by what its slot differs from the limit's own.
@@ -95,26 +95,26 @@ pub mod asks {
 /// Where it is kept that the connection of a segment with this key was found among the host's own: for 275 s at least. Its other address is
 /// left out, for that costs a look and tells few apart.
 #[inline(always)]
-pub const fn found(seed: HashKey, key: Key, source_port: u16, now: Nanos) -> Mark {
+pub const fn found(seed: HashKey, key: Key, source_port: u16, now: Nanos) -> Fingerprint {
     connection(seed, key, source_port, 38, now)
 }
 
 /// The same, that it was not: for a second at least.
 #[inline(always)]
-pub const fn not_found(seed: HashKey, key: Key, source_port: u16, now: Nanos) -> Mark {
+pub const fn not_found(seed: HashKey, key: Key, source_port: u16, now: Nanos) -> Fingerprint {
     connection(seed, key, source_port, 30, now)
 }
 
 #[inline(always)]
-const fn connection(seed: HashKey, key: Key, source_port: u16, turn_shift: u32, now: Nanos) -> Mark {
-    Mark::of(seed, key.source, (source_port as u64) << 16 | key.port() as u64, turn_shift, now)
+const fn connection(seed: HashKey, key: Key, source_port: u16, generation_shift: u32, now: Nanos) -> Fingerprint {
+    Fingerprint::of(seed, key.source, (source_port as u64) << 16 | key.port() as u64, generation_shift, now)
 }
 
 /// Whether a segment of a connection with this mark is looked up now though that was not found a moment ago, where a note refuses what its
 /// source has not proven: in one of sixteen moments of 4 ms. So nothing stays refused by a mark that is another connection's; nobody
 /// foresees when who does not know the seed.
 #[inline(always)]
-pub const fn is_looked_up(connection: Mark, now: Nanos) -> bool {
+pub const fn is_looked_up(connection: Fingerprint, now: Nanos) -> bool {
     HashKey([connection.place; 2]).hash(now.0 >> 22, 0) & 15 == 0
 }
 
@@ -256,8 +256,8 @@ mod tests {
         const MOMENTS: usize = 1000;
         for port in 0..100 {
             let at = |moment: usize| Nanos(1_767_261_600_000_000_000 + moment as u64 * (1 << 22));
-            let mark = |now| not_found(SEED, Key { source: 5, what: 443 }, 40_000 + port, now);
-            let looked_up = (0..MOMENTS).filter(|&moment| is_looked_up(mark(at(moment)), at(moment))).count();
+            let fingerprint = |now| not_found(SEED, Key { source: 5, what: 443 }, 40_000 + port, now);
+            let looked_up = (0..MOMENTS).filter(|&moment| is_looked_up(fingerprint(at(moment)), at(moment))).count();
             assert!((35..95).contains(&looked_up), "{looked_up}");
         }
     }
@@ -265,20 +265,20 @@ mod tests {
     #[test]
     fn a_connection_stays_marked_for_a_turn_at_least_and_is_another_by_each_of_its_words() {
         let (now, key) = (Nanos(1_767_261_600_000_000_000), Key { source: 5, what: 1 << 27 | 443 });
-        type Marking = fn(HashKey, Key, u16, Nanos) -> Mark;
-        for (marking, stays_s, ends_s) in [(found as Marking, 270, 600), (not_found, 1, 3)] {
-            let mark = marking(SEED, key, 40_000, now);
-            let cell = [mark.made_known(0).unwrap(), 0];
-            for (later_s, is_marked) in [(0, true), (stays_s, true), (ends_s, false)] {
-                let later = marking(SEED, key, 40_000, Nanos(now.0 + later_s * 1_000_000_000));
-                let turned = later.current() ^ mark.current();
-                assert_eq!(later.place, mark.place);
-                assert_eq!(later.is_known(cell[turned], cell[1 - turned]), is_marked, "{later_s}");
+        type Fingerprinting = fn(HashKey, Key, u16, Nanos) -> Fingerprint;
+        for (fingerprinting, stays_s, ends_s) in [(found as Fingerprinting, 270, 600), (not_found, 1, 3)] {
+            let fingerprint = fingerprinting(SEED, key, 40_000, now);
+            let cell = [fingerprint.with_added(0).unwrap(), 0];
+            for (later_s, filter_has) in [(0, true), (stays_s, true), (ends_s, false)] {
+                let later = fingerprinting(SEED, key, 40_000, Nanos(now.0 + later_s * 1_000_000_000));
+                let turned = later.current() ^ fingerprint.current();
+                assert_eq!(later.place, fingerprint.place);
+                assert_eq!(later.contains(cell[turned], cell[1 - turned]), filter_has, "{later_s}");
             }
-            let same = marking(SEED, Key { what: 9 << 27 | 443, ..key }, 40_000, now);
-            assert_eq!(same, mark, "the epoch does not matter");
+            let same = fingerprinting(SEED, Key { what: 9 << 27 | 443, ..key }, 40_000, now);
+            assert_eq!(same, fingerprint, "the epoch does not matter");
             for (key, port) in [(key, 40_001), (Key { source: 6, ..key }, 40_000), (Key { what: 80, ..key }, 40_000)] {
-                assert_ne!(marking(SEED, key, port, now).place, mark.place);
+                assert_ne!(fingerprinting(SEED, key, port, now).place, fingerprint.place);
             }
         }
     }

@@ -1,24 +1,24 @@
 //! From a parsed packet to its verdict: which rule judges it, and what that rule asks of its source. Whether it fits the
 //! rule's limits is told by [`crate::hold`].
 
-use ratelimit_common::admission::asks_first;
+use ratelimit_common::admission::known_first;
 use ratelimit_common::choose::{self, Asked, Beside, Rules, enforced, lowest};
 use ratelimit_common::conversation::SHORT_BYTES;
+use ratelimit_common::drop_cache::Key;
 use ratelimit_common::hold::{Excuse, is};
-use ratelimit_common::layout::{self, Config, PortTable, Prefix, Rule, RuleSet, Unlisted};
+use ratelimit_common::layout::{self, Config, PortTable, Prefix, PrefixMiss, Rule, RuleSet};
 use ratelimit_common::packet::{Head, To, is_of_other_protocol};
-use ratelimit_common::refused::Key;
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Action, Reason, Verdict};
 
+use crate::admission::{are_gated, remember_pending, turned_away};
 use crate::clock::Clock;
 use crate::conversations;
 use crate::cost::{Leaves, keep_cost};
 use crate::fragments;
 use crate::hold::{Held, prove};
 use crate::maps::{self, Active, NoPacket, Pending, Seen};
-use crate::newcomers::{are_asked_for, remember_pending, turned_away};
 use crate::packet::{XdpFrame, forget, one_register};
 use crate::proof;
 
@@ -44,8 +44,8 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     let mut now = Nanos(0);
     if !key.is_segment() {
         now = clock.coarse();
-        if let Some(term) = maps::refused(config, key, hash, now) {
-            return term.verdict();
+        if let Some(expiry) = maps::cached_drop(config, key, hash, now) {
+            return expiry.verdict();
         }
     }
     // From here on the packet is where functions find it, and the stack is theirs.
@@ -73,14 +73,14 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
         pending.now = clock.coarse();
         // Where the frame is not plain, no connection is noted.
         let may_ask = matches!(head.to, To::Tcp { has_payload: true, .. }) && !frame.is_seen();
-        if let Some(term) = proof::refused(frame, active.word.generation(), key, may_ask) {
-            return term.verdict();
+        if let Some(expiry) = proof::cached_drop(frame, active.word.generation(), key, may_ask) {
+            return expiry.verdict();
         }
     }
     pending.refused = key;
     pending.suspect_at = 0;
     if !key.is_segment() {
-        pending.forget_connection();
+        pending.cache_no_connection();
         pending.is_suspect = 0;
     }
     if !frame.is_seen() {
@@ -125,7 +125,7 @@ extern "C" fn at_a_glance(word: u64, protecting: RuleSet) -> u32 {
         return Glance::NONE.0;
     }
     let is_ignored = rule.ignores_acknowledgements != 0
-        && (rule.guard == 0 || !maps::may_be_noted(config, key.unproven(), pending.hash()));
+        && (rule.guard == 0 || !maps::may_be_cached(config, key.unproven(), pending.hash()));
     if !is_ignored || seen.has_payload() {
         judged_alone(active, source, index, pending);
     }
@@ -174,15 +174,15 @@ impl Glance {
 
 /// Whether it is asked first of all whether the source is known of a packet with this key.
 #[inline(always)]
-fn asks_first(rule: &Rule, key: Key) -> bool {
+fn known_first(rule: &Rule, key: Key) -> bool {
     let kind = if key.is_opening() {
-        asks_first::OPENINGS
+        known_first::OPENINGS
     } else if key.is_datagram() {
-        asks_first::DATAGRAMS
+        known_first::DATAGRAMS
     } else {
         0
     };
-    rule.asks_first & kind != 0
+    rule.known_first & kind != 0
 }
 
 /// That the limits of the first rule decide, where [`is_first_for_all`] says so: what [`choose`] finds as well. Else [`Choice::UNKNOWN`].
@@ -214,7 +214,7 @@ fn is_first_for_all(Active { config, word }: Active, source: Address, index: u32
         0 => false,
         // Its client is of more addresses than this one, which lists tell from each other.
         2 => true,
-        _ => !maps::is_unlisted(config, Unlisted::of(source, word.epoch(), config.seed, config.places)),
+        _ => !maps::is_prefix_miss(config, PrefixMiss::of(source, word.epoch(), config.seed, config.places)),
     };
     !is_known && maps::rule(config, index).until_ns == 0 && config.has_targets == 0
 }
@@ -271,13 +271,13 @@ fn choice(active: Active, protecting: RuleSet, seen: &Seen, pending: &mut Pendin
     let Some(index) = choice.rule else { return Choice::none(choice.reason) };
     // A note is of a whole client, wherever it sends.
     if !choice.is_of_client {
-        pending.forget_refused();
+        pending.cache_nothing();
     }
     if choice.reason == Reason::NotCounted {
         if choice.beside != 0 {
             pending.beside = Beside::new(index, choice.beside);
             if let Some(admission) = maps::admission() {
-                admission.is_drawn = 0;
+                admission.is_sampled = 0;
             }
         }
         pending.of.set(head.source, active.config);
@@ -331,13 +331,13 @@ impl Rules for Maps {
     #[inline(always)]
     fn prefix(&self, source: Address) -> Option<&Prefix> {
         let Active { config, word } = self.active;
-        let unlisted = Unlisted::of(source, word.epoch(), config.seed, config.places);
-        if maps::is_unlisted(config, unlisted) {
+        let miss = PrefixMiss::of(source, word.epoch(), config.seed, config.places);
+        if maps::is_prefix_miss(config, miss) {
             return None;
         }
         let prefix = maps::prefix(config.prefixes_generation, source);
         if prefix.is_none() {
-            maps::note_unlisted(config, unlisted);
+            maps::cache_prefix_miss(config, miss);
         }
         prefix
     }
@@ -366,7 +366,7 @@ impl Rules for Maps {
 /// What the rule that judges the packet at hand says of it.
 #[inline(always)]
 fn judge(frame: &XdpFrame, pending: &mut Pending, rule: &Rule) -> Reason {
-    pending.is_asked = (asks_first(rule, pending.key()) && are_asked_for(rule)) as u32;
+    pending.is_asked = (known_first(rule, pending.key()) && are_gated(rule)) as u32;
     if pending.is_asked != 0 {
         let reason = maps::reason(turned_away(Excuse::None as u32));
         if reason != Reason::WithinLimit {

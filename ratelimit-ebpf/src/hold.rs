@@ -8,10 +8,10 @@ use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::window::CELLS;
 
+use crate::admission;
 use crate::clock::Clock;
+use crate::drop_cache;
 use crate::maps::{self, BanRef, Pending, PendingRef, SourceRef, Work};
-use crate::newcomers;
-use crate::notes;
 
 /// What is held: the packet or the order that [`maps::pending_of`] is of.
 #[derive(Clone, Copy)]
@@ -38,10 +38,10 @@ impl Held {
 
     /// Marks the source as known, or what it differs from by this.
     #[inline(always)]
-    fn mark(self, by: u64) {
+    fn insert_known(self, by: u64) {
         let pending = self.pending();
         let [high, low] = pending.of.words;
-        let _always_zero = newcomers::make_known(high, low ^ by, pending.generation(), pending.now().0);
+        let _always_zero = admission::make_known(high, low ^ by, pending.generation(), pending.now().0);
     }
 
     #[inline(always)]
@@ -139,7 +139,7 @@ impl State for Held {
 
     #[inline(always)]
     fn asks_who_is_new(&self) -> bool {
-        newcomers::are_asked_for(self.rule)
+        admission::are_gated(self.rule)
     }
 
     #[inline(always)]
@@ -147,7 +147,7 @@ impl State for Held {
         if excuse == Excuse::Asked {
             return None;
         }
-        let code = newcomers::turned_away(excuse as u32);
+        let code = admission::turned_away(excuse as u32);
         if code == Reason::WithinLimit as u32 { None } else { Some(maps::reason(code)) }
     }
 
@@ -157,7 +157,7 @@ impl State for Held {
         if self.is_ordered() {
             return None;
         }
-        let code = newcomers::admit();
+        let code = admission::admit();
         if code == Reason::NotAdmitted as u32 {
             Some(Charged::NOT_ADMITTED)
         } else if code == Reason::NewSourceBudget as u32 {
@@ -169,12 +169,12 @@ impl State for Held {
 
     #[inline(always)]
     fn make_known(&self) {
-        self.mark(0);
+        self.insert_known(0);
     }
 
     #[inline(always)]
     fn make_armed(&self) {
-        self.mark(newcomers::armed(self.pending().rule()));
+        self.insert_known(admission::armed(self.pending().rule()));
     }
 
     #[inline(always)]
@@ -201,37 +201,37 @@ impl State for Held {
     }
 
     #[inline(always)]
-    fn is_refusal_lasting(&self, limit: &Limit) -> bool {
-        notes::lasts(self.rule, limit, self.pending())
+    fn is_refusal_cacheable(&self, limit: &Limit) -> bool {
+        drop_cache::lasts(self.rule, limit, self.pending())
     }
 
     #[inline(always)]
     fn least(&self, limit: &Limit) -> u64 {
-        notes::least(limit, self.pending())
+        drop_cache::least(limit, self.pending())
     }
 
     #[inline(always)]
-    fn note(&self, slot: u32, until_ns: u64, reason: Reason, is_unproven: bool) {
+    fn cache_drop(&self, slot: u32, until_ns: u64, reason: Reason, is_unproven: bool) {
         if is_unproven {
-            notes::of_unproven(self.pending());
+            drop_cache::of_unproven(self.pending());
         }
-        let _always_zero = notes::note(slot, until_ns, reason as u32);
+        let _always_zero = drop_cache::cache_drop(slot, until_ns, reason as u32);
     }
 
     #[inline(always)]
-    fn note_connection(&self, slot: u32, until_ns: u64, is_unproven: bool) {
-        let _always_zero = notes::note_connection(slot, until_ns, is_unproven as u32);
+    fn cache_connection_drop(&self, slot: u32, until_ns: u64, is_unproven: bool) {
+        let _always_zero = drop_cache::cache_connection_drop(slot, until_ns, is_unproven as u32);
     }
 
     #[inline(always)]
-    fn may_note_suspect(&self) -> bool {
-        notes::may_be_of_suspect(self.config, self.pending())
+    fn may_cache_suspect(&self) -> bool {
+        drop_cache::may_be_of_suspect(self.config, self.pending())
     }
 
     #[inline(always)]
-    fn note_suspect(&self, slot: u32, until_ns: u64) {
-        notes::of_suspect(self.pending());
-        let _always_zero = notes::note(slot, until_ns, Reason::Guard as u32);
+    fn cache_suspect(&self, slot: u32, until_ns: u64) {
+        drop_cache::of_suspect(self.pending());
+        let _always_zero = drop_cache::cache_drop(slot, until_ns, Reason::Guard as u32);
     }
 
     #[inline(always)]
@@ -245,8 +245,8 @@ impl State for Held {
     }
 
     #[inline(always)]
-    fn note_let_in(&self) {
-        let _always_zero = note_let_in();
+    fn record_admitted(&self) {
+        let _always_zero = record_admitted();
     }
 
     #[inline(always)]
@@ -290,8 +290,8 @@ impl State for Held {
     }
 
     #[inline(always)]
-    fn note_refusal(&self, at: At, is_counted: bool) {
-        let _always_zero = note_refusal(at.0, is_counted as u32);
+    fn cache_refusal(&self, at: At, is_counted: bool) {
+        let _always_zero = cache_refusal(at.0, is_counted as u32);
     }
 
     #[inline(always)]
@@ -300,8 +300,8 @@ impl State for Held {
     }
 
     #[inline(always)]
-    fn note_ban(&self) {
-        let _always_zero = note_ban();
+    fn cache_ban(&self) {
+        let _always_zero = cache_ban();
     }
 
     #[inline(always)]
@@ -333,8 +333,8 @@ steps! {
     hold_plain() -> u32, or Reason::InternalError as u32, held of Work::PACKET => hold::hold_plain(held) as u32;
     /// [`hold::is_banned`].
     is_banned() -> u32, or 0, held of Work::PACKET => hold::is_banned(held) as u32;
-    /// [`hold::note_let_in`].
-    note_let_in() -> u32, or DONE, held of Work::PACKET => { hold::note_let_in(held); DONE };
+    /// [`hold::record_admitted`].
+    record_admitted() -> u32, or DONE, held of Work::PACKET => { hold::record_admitted(held); DONE };
     /// [`hold::look`], of a [`Cost`]; a [`Look`].
     look(cost: u64) -> u32, or Look::of(Reason::InternalError).0, held of Work::PACKET => hold::look(held, Cost::from_word(cost)).0;
     /// [`hold::charge_all`]; a reason's code.
@@ -349,12 +349,12 @@ steps! {
     remember(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::PACKET => hold::remember(held, At(at), amount).0;
     /// [`hold::refund`], of an [`At`].
     refund(at: u32, amount: u64, bucket: u64) -> u32, or DONE, held of Work::PACKET => { hold::refund(held, At(at), amount, bucket); DONE };
-    /// [`hold::note_refusal`], likewise.
-    note_refusal(at: u32, is_counted: u32) -> u32, or DONE, held of Work::PACKET => { hold::note_refusal(held, At(at), is_counted != 0); DONE };
+    /// [`hold::cache_refusal`], likewise.
+    cache_refusal(at: u32, is_counted: u32) -> u32, or DONE, held of Work::PACKET => { hold::cache_refusal(held, At(at), is_counted != 0); DONE };
     /// [`hold::suspect`], likewise.
     suspect(at: u32) -> u32, or DONE, held of Work::PACKET => { hold::suspect(held, At(at)); DONE };
-    /// [`hold::note_ban`].
-    note_ban() -> u32, or DONE, held of Work::PACKET => { hold::note_ban(held); DONE };
+    /// [`hold::cache_ban`].
+    cache_ban() -> u32, or DONE, held of Work::PACKET => { hold::cache_ban(held); DONE };
     /// [`hold::ban_source`].
     ban_source(how: u32) -> u32, or DONE, held of Work::PACKET => { hold::ban_source(held, how); DONE };
     /// [`charge`], of an order.

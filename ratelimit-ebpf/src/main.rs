@@ -18,6 +18,8 @@
 #[cfg(target_arch = "bpf")]
 mod account;
 #[cfg(target_arch = "bpf")]
+mod admission;
+#[cfg(target_arch = "bpf")]
 mod clock;
 #[cfg(target_arch = "bpf")]
 mod conversations;
@@ -25,6 +27,8 @@ mod conversations;
 mod cost;
 #[cfg(target_arch = "bpf")]
 mod decide;
+#[cfg(target_arch = "bpf")]
+mod drop_cache;
 #[cfg(target_arch = "bpf")]
 mod flows;
 #[cfg(target_arch = "bpf")]
@@ -37,10 +41,6 @@ mod hold;
     reason = "a place in a map and what is read or written there are safe for one reason"
 )]
 mod maps;
-#[cfg(target_arch = "bpf")]
-mod newcomers;
-#[cfg(target_arch = "bpf")]
-mod notes;
 #[cfg(target_arch = "bpf")]
 mod object;
 #[cfg(target_arch = "bpf")]

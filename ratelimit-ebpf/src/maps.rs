@@ -7,16 +7,16 @@ use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
 use ratelimit_common::admission::{Admission, CELLS_PER_SUMMARY};
 use ratelimit_common::ban::Ban;
 use ratelimit_common::conversation::Conversation;
+use ratelimit_common::drop_cache::{CacheSet, DropCause, WAYS};
 use ratelimit_common::flow::Flow;
 use ratelimit_common::hold::Inserted;
 use ratelimit_common::layout::{
-    self, BANS_CAPACITY, CONFIGS, CONVERSATIONS_CAPACITY, COUNTERS_LEN, ChargeOrder, Config, ConversationKeyV4,
-    ConversationKeyV6, Counters, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6, GENERATION_BITS, GENERATIONS,
-    LINES_CAPACITY, LINES_PER_CONNECTIONS, LINES_PER_WORD, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6,
-    ROWS_MAX, RULES_MAX, Rule, RuleSet, SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
-    TARGETS_MAX, UNLISTED_PER_LINE,
+    self, BANS_CAPACITY, CACHE_SETS, CONFIGS, CONVERSATIONS_CAPACITY, COUNTERS_LEN, ChargeOrder, Config,
+    ConversationKeyV4, ConversationKeyV6, Counters, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6,
+    GENERATION_BITS, GENERATIONS, PREFIX_MISSES_PER_SET, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6,
+    ROWS_MAX, RULES_MAX, Rule, RuleSet, SETS_PER_CONN_CELL, SETS_PER_WORD, SOURCES_CAPACITY, Source, SourceKeyV4,
+    SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
 };
-use ratelimit_common::refused::{Cause, Line, WAYS};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
 
@@ -60,19 +60,19 @@ static CONVERSATIONS_V4: LruHashMap<ConversationKeyV4, Conversation> =
 static CONVERSATIONS_V6: LruHashMap<ConversationKeyV6, Conversation> =
     LruHashMap::with_max_entries(CONVERSATIONS_CAPACITY, 0);
 #[map]
-static REFUSED: Array<Line> = Array::with_max_entries(LINES_CAPACITY, BPF_F_MMAPABLE);
+static DROP_CACHE: Array<CacheSet> = Array::with_max_entries(CACHE_SETS, BPF_F_MMAPABLE);
 #[map]
-static CAUSES: Array<[Cause; WAYS]> = Array::with_max_entries(LINES_CAPACITY, BPF_F_MMAPABLE);
+static DROP_CAUSES: Array<[DropCause; WAYS]> = Array::with_max_entries(CACHE_SETS, BPF_F_MMAPABLE);
 #[map]
-static NOTED: Array<u64> = Array::with_max_entries(LINES_CAPACITY / LINES_PER_WORD, 0);
+static DROP_SUMMARY: Array<u64> = Array::with_max_entries(CACHE_SETS / SETS_PER_WORD, 0);
 #[map]
-static KNOWN: Array<[u64; 2]> = Array::with_max_entries(LINES_CAPACITY, 0);
+static KNOWN_FILTER: Array<[u64; 2]> = Array::with_max_entries(CACHE_SETS, 0);
 #[map]
-static KNOWN_SUMMARY: Array<[u64; 2]> = Array::with_max_entries(LINES_CAPACITY / CELLS_PER_SUMMARY, 0);
+static KNOWN_SUMMARY: Array<[u64; 2]> = Array::with_max_entries(CACHE_SETS / CELLS_PER_SUMMARY, 0);
 #[map]
-static CONNECTIONS: Array<[[u64; 2]; 2]> = Array::with_max_entries(LINES_CAPACITY / LINES_PER_CONNECTIONS, 0);
+static CONN_FILTER: Array<[[u64; 2]; 2]> = Array::with_max_entries(CACHE_SETS / SETS_PER_CONN_CELL, 0);
 #[map]
-static UNLISTED: Array<u64> = Array::with_max_entries(LINES_CAPACITY * UNLISTED_PER_LINE, 0);
+static PREFIX_MISSES: Array<u64> = Array::with_max_entries(CACHE_SETS * PREFIX_MISSES_PER_SET, 0);
 #[map]
 static ADMISSION: PerCpuArray<Admission> = PerCpuArray::with_max_entries(1, 0);
 #[map]
@@ -252,20 +252,22 @@ fn inserted(result: Result<(), i32>, on_failure: Fault) -> Inserted {
     }
 }
 
+mod admission;
 mod counts;
-mod newcomers;
+mod drop_cache;
 mod passing;
-mod refused;
 mod seen;
 mod sockets;
 mod sources;
 mod words;
 
+pub(crate) use admission::{
+    Filter, admission, admits_new_source, cache_prefix_miss, in_filter, insert_into, is_prefix_miss, to_admit,
+};
 use counts::or_fault;
 pub(crate) use counts::{count, count_ban, fault};
-pub(crate) use newcomers::{Marked, admission, is_marked, is_unlisted, lets_in, make_marked, note_unlisted, to_admit};
+pub(crate) use drop_cache::{Refusal, cached_drop, cached_drop_of, insert_drop, may_be_cached};
 pub(crate) use passing::{Pending, PendingRef, Work, pending, pending_of, place, to_pend};
-pub(crate) use refused::{Refusal, may_be_noted, note_refused, refused, refused_of};
 pub(crate) use seen::{NoPacket, Seen, seen, seen_is, seen_mut, to_see};
 pub(crate) use sockets::standing_of;
 pub(crate) use sources::{BanRef, Of, SourceRef};

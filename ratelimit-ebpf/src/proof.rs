@@ -2,15 +2,15 @@
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::programs::XdpContext;
+use ratelimit_common::drop_cache::{Expiry, Key};
 use ratelimit_common::hold::is;
 use ratelimit_common::layout::Rule;
 use ratelimit_common::packet::source_port;
 use ratelimit_common::proof::{Standing, asks, found, is_looked_up, not_found};
-use ratelimit_common::refused::{Key, Term};
 use ratelimit_common::verdict::Reason;
 
-use crate::maps::{self, Marked, Pending};
-use crate::newcomers::{is_armed, is_known, make_known};
+use crate::admission::{is_armed, is_known, make_known};
+use crate::maps::{self, Filter, Pending};
 use crate::packet::XdpFrame;
 
 /// What [`proof`] says of a segment.
@@ -60,7 +60,7 @@ pub(crate) const fn is_asked(rule: &Rule, may_ask: bool) -> bool {
     may_ask || rule.proof & (asks::SEGMENTS | asks::CONNECTIONS) != 0
 }
 
-/// What [`refused_segment`] returns of a segment that is to be looked up, which is no [`Term`].
+/// What [`cached_segment_drop`] returns of a segment that is to be looked up, which is no [`Expiry`].
 const LOOK_UP: u64 = 2;
 
 /// What refuses the segment that this frame is, which has this key: a note of all its source's, of its connection's requests, or of those of
@@ -68,35 +68,35 @@ const LOOK_UP: u64 = 2;
 /// for a moment ago. Keeps whether there may be a note of what proves nothing; and, where it `may_ask` for something, what one of its
 /// connection has.
 #[inline(always)]
-pub(crate) fn refused(frame: &XdpFrame, generation: u32, key: Key, may_ask: bool) -> Option<Term> {
+pub(crate) fn cached_drop(frame: &XdpFrame, generation: u32, key: Key, may_ask: bool) -> Option<Expiry> {
     let Key { source, what } = key;
-    let mut code = refused_segment(frame.context(), generation, source, what, may_ask as u32);
+    let mut code = cached_segment_drop(frame.context(), generation, source, what, may_ask as u32);
     if code == LOOK_UP {
         frame.seen()?;
         code = if look_up(frame.context(), generation, source, what) == Standing::Established as u32 {
             0
         } else {
-            refused_unproven(generation, source, what)
+            cached_unverified_drop(generation, source, what)
         };
     }
-    if code == 0 { None } else { Some(Term::of(code)) }
+    if code == 0 { None } else { Some(Expiry::of(code)) }
 }
 
-/// A [`Term`], 0, or [`LOOK_UP`]. A function of its own, for its place on the stack, as the next one is.
+/// A [`Expiry`], 0, or [`LOOK_UP`]. A function of its own, for its place on the stack, as the next one is.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn refused_segment(ctx: *mut xdp_md, generation: u32, source: u64, what: u64, may_ask: u32) -> u64 {
+extern "C" fn cached_segment_drop(ctx: *mut xdp_md, generation: u32, source: u64, what: u64, may_ask: u32) -> u64 {
     let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) else { return 0 };
     let key = Key { source, what };
     let (hash, now) = (pending.hash(), pending.now());
-    if maps::may_be_noted(config, key, hash) {
-        let term = maps::refused_of(generation, source, what, hash, now.0);
-        if term != 0 {
-            return term;
+    if maps::may_be_cached(config, key, hash) {
+        let expiry = maps::cached_drop_of(generation, source, what, hash, now.0);
+        if expiry != 0 {
+            return expiry;
         }
     }
-    pending.forget_connection();
-    pending.is_suspect = maps::may_be_noted(config, key.unproven(), hash) as u32;
+    pending.cache_no_connection();
+    pending.is_suspect = maps::may_be_cached(config, key.unproven(), hash) as u32;
     if pending.is_suspect == 0 && may_ask == 0 {
         return 0;
     }
@@ -105,10 +105,11 @@ extern "C" fn refused_segment(ctx: *mut xdp_md, generation: u32, source: u64, wh
     let Some(source_port) = source_port(&XdpFrame::new(&context)).or_else(seen_source_port) else { return LOOK_UP };
     let mut found = 0;
     if pending.is_suspect != 0 {
-        let marks = (self::found(config.seed, key, source_port, now), not_found(config.seed, key, source_port, now));
-        found = if maps::is_marked(Marked::Found, config, marks.0)
-            || !maps::is_marked(Marked::NotFound, config, marks.1)
-            || is_looked_up(marks.1, now)
+        let fingerprints =
+            (self::found(config.seed, key, source_port, now), not_found(config.seed, key, source_port, now));
+        found = if maps::in_filter(Filter::Found, config, fingerprints.0)
+            || !maps::in_filter(Filter::NotFound, config, fingerprints.1)
+            || is_looked_up(fingerprints.1, now)
         {
             LOOK_UP
         } else {
@@ -123,25 +124,25 @@ extern "C" fn refused_segment(ctx: *mut xdp_md, generation: u32, source: u64, wh
     }
     let connection = key.of_connection(config.seed, source_port);
     pending.connection = connection;
-    let term = maps::refused_of(generation, connection.source, connection.what, connection.source, now.0);
-    if term != 0 {
-        return term;
+    let expiry = maps::cached_drop_of(generation, connection.source, connection.what, connection.source, now.0);
+    if expiry != 0 {
+        return expiry;
     }
     // Who forges requests from all ports has each be one that is looked up; else he has the first request of a client that connects from one wait.
     let unproven = connection.of_unproven_requests();
-    if maps::may_be_noted(config, unproven, unproven.source) { LOOK_UP } else { found }
+    if maps::may_be_cached(config, unproven, unproven.source) { LOOK_UP } else { found }
 }
 
-/// What refuses a segment with this key that was looked up and proves nothing: a [`Term`], or 0.
+/// What refuses a segment with this key that was looked up and proves nothing: a [`Expiry`], or 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn refused_unproven(generation: u32, source: u64, what: u64) -> u64 {
+extern "C" fn cached_unverified_drop(generation: u32, source: u64, what: u64) -> u64 {
     let Some(pending) = maps::pending() else { return 0 };
     let key = Key { source, what };
     if pending.is_suspect != 0 {
-        let term = of_unproven_source(generation, key, pending);
-        if term != 0 {
-            return term;
+        let expiry = of_unproven_source(generation, key, pending);
+        if expiry != 0 {
+            return expiry;
         }
     }
     let connection = pending.connection;
@@ -149,16 +150,16 @@ extern "C" fn refused_unproven(generation: u32, source: u64, what: u64) -> u64 {
         return 0;
     }
     let unproven = connection.of_unproven_requests();
-    maps::refused_of(generation, unproven.source, unproven.what, unproven.source, pending.now().0)
+    maps::cached_drop_of(generation, unproven.source, unproven.what, unproven.source, pending.now().0)
 }
 
 /// The note that refuses what proves nothing of this source. What the guard notes of a suspect one refuses nothing.
 #[inline(always)]
 fn of_unproven_source(generation: u32, key: Key, pending: &Pending) -> u64 {
     let Key { source, what } = key.unproven();
-    match maps::refused_of(generation, source, what, pending.hash(), pending.now().0) {
+    match maps::cached_drop_of(generation, source, what, pending.hash(), pending.now().0) {
         0 => 0,
-        word if Term::of(word).verdict().reason == Reason::Guard => 0,
+        word if Expiry::of(word).verdict().reason == Reason::Guard => 0,
         word => word,
     }
 }
@@ -180,12 +181,12 @@ extern "C" fn look_up(ctx: *mut xdp_md, generation: u32, source: u64, what: u64)
             (maps::config(generation), maps::pending(), seen_source_port())
     {
         let now = pending.now();
-        let (of, mark) = if standing == Standing::Unknown as u32 {
-            (Marked::NotFound, not_found(config.seed, key, source_port, now))
+        let (of, fingerprint) = if standing == Standing::Unknown as u32 {
+            (Filter::NotFound, not_found(config.seed, key, source_port, now))
         } else {
-            (Marked::Found, found(config.seed, key, source_port, now))
+            (Filter::Found, found(config.seed, key, source_port, now))
         };
-        maps::make_marked(of, config, mark);
+        maps::insert_into(of, config, fingerprint);
     }
     standing
 }

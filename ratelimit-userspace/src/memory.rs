@@ -252,13 +252,13 @@ impl<'a> State for &'a Packet<'_> {
         self.is_armed.set(true);
     }
 
-    fn note(&self, _: u32, until_ns: u64, reason: Reason, _: bool) {
+    fn cache_drop(&self, _: u32, until_ns: u64, reason: Reason, _: bool) {
         if reason == Reason::Banned {
             self.banned_until.set(Some(until_ns));
         }
     }
 
-    fn note_connection(&self, _: u32, until_ns: u64, is_unproven: bool) {
+    fn cache_connection_drop(&self, _: u32, until_ns: u64, is_unproven: bool) {
         self.shuts.set(Some((until_ns, if is_unproven { Side::Unproven } else { Side::Proven })));
     }
 
@@ -270,9 +270,9 @@ impl<'a> State for &'a Packet<'_> {
         self.charged[position & (LIMITS_MAX - 1)].get()
     }
 
-    fn note_refusal(&self, at: At, is_counted: bool) {
+    fn cache_refusal(&self, at: At, is_counted: bool) {
         self.refused_at.set(Some(at));
-        hold::note_refusal(*self, at, is_counted);
+        hold::cache_refusal(*self, at, is_counted);
     }
 
     fn charge(&self, at: At, amount: u64) -> Charged {

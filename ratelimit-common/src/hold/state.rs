@@ -81,7 +81,7 @@ pub trait State: Copy {
     /// Whether the limit, once it has no room for one more in the window that refused the packet, refuses each packet like that until it
     /// has, and nothing else is done with those.
     #[inline(always)]
-    fn is_refusal_lasting(&self, limit: &Limit) -> bool {
+    fn is_refusal_cacheable(&self, limit: &Limit) -> bool {
         let _ = limit;
         false
     }
@@ -93,22 +93,22 @@ pub trait State: Copy {
     }
     /// Notes until when the window or ban in this slot refuses packets like this; or those of them that prove nothing.
     #[inline(always)]
-    fn note(&self, slot: u32, until_ns: u64, reason: Reason, is_unproven: bool) {
+    fn cache_drop(&self, slot: u32, until_ns: u64, reason: Reason, is_unproven: bool) {
         let _ = (slot, until_ns, reason, is_unproven);
     }
     /// Notes until when no segment of the packet's connection is judged again; 0 is a moment. Of those that prove nothing, or of all.
     #[inline(always)]
-    fn note_connection(&self, slot: u32, until_ns: u64, is_unproven: bool) {
+    fn cache_connection_drop(&self, slot: u32, until_ns: u64, is_unproven: bool) {
         let _ = (slot, until_ns, is_unproven);
     }
     /// Whether it is not noted yet that the source is suspect, and can be.
     #[inline(always)]
-    fn may_note_suspect(&self) -> bool {
+    fn may_cache_suspect(&self) -> bool {
         false
     }
     /// Notes until when each connection that the source completes is counted.
     #[inline(always)]
-    fn note_suspect(&self, slot: u32, until_ns: u64) {
+    fn cache_suspect(&self, slot: u32, until_ns: u64) {
         let _ = (slot, until_ns);
     }
 
@@ -124,10 +124,10 @@ pub trait State: Copy {
         super::is_banned(*self)
     }
 
-    /// [`super::note_let_in`].
+    /// [`super::record_admitted`].
     #[inline(always)]
-    fn note_let_in(&self) {
-        super::note_let_in(*self);
+    fn record_admitted(&self) {
+        super::record_admitted(*self);
     }
 
     /// [`super::look`].
@@ -178,10 +178,10 @@ pub trait State: Copy {
         super::refund(*self, at, amount, bucket);
     }
 
-    /// [`super::note_refusal`].
+    /// [`super::cache_refusal`].
     #[inline(always)]
-    fn note_refusal(&self, at: At, is_counted: bool) {
-        super::note_refusal(*self, at, is_counted);
+    fn cache_refusal(&self, at: At, is_counted: bool) {
+        super::cache_refusal(*self, at, is_counted);
     }
 
     /// [`super::suspect`].
@@ -190,10 +190,10 @@ pub trait State: Copy {
         super::suspect(*self, at);
     }
 
-    /// [`super::note_ban`].
+    /// [`super::cache_ban`].
     #[inline(always)]
-    fn note_ban(&self) {
-        super::note_ban(*self);
+    fn cache_ban(&self) {
+        super::cache_ban(*self);
     }
 
     /// [`super::ban_source`].
@@ -248,7 +248,7 @@ pub trait Banned: Copy {
     /// What it is. A copy: of what other CPUs change meanwhile, the end alone decides anything.
     fn read(&self) -> Ban;
     /// Notes that the source was admitted after it.
-    fn note_let_in(&self);
+    fn record_admitted(&self);
     /// Counts packets that it dropped.
     fn count_dropped(&self, packets: u64);
     /// Puts `next` in its place, unless another CPU was first. True if it was done.

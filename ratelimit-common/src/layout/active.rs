@@ -11,7 +11,7 @@ pub struct Active(pub u64);
 
 impl Active {
     /// What a note of a source has of the epoch.
-    pub const NOTES_MASK: u32 = 0x1f;
+    pub const ENTRY_EPOCH_MASK: u32 = 0x1f;
 
     /// The word.
     #[inline(always)]
@@ -54,17 +54,17 @@ impl Active {
         }
     }
 
-    /// Grows whenever what was noted of sources may hold no longer: see [`crate::refused`] and [`Unlisted`].
+    /// Grows whenever what was noted of sources may hold no longer: see [`crate::drop_cache`] and [`PrefixMiss`].
     #[inline(always)]
     pub const fn epoch(self) -> u32 {
         (self.0 >> 32) as u32
     }
 }
 
-/// A note in [`map::UNLISTED`]: no prefix holds this source, in this epoch. Of IPv4 it is the address itself, so its place may be
+/// A note in [`map::PREFIX_MISSES`]: no prefix holds this source, in this epoch. Of IPv4 it is the address itself, so its place may be
 /// any. Of IPv6 it is a keyed hash of 64 bits, so one source in 2^63 is taken for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unlisted {
+pub struct PrefixMiss {
     /// Which word of the map, before it is cut to how many there are.
     pub place: u64,
     /// What it says then.
@@ -74,7 +74,7 @@ pub struct Unlisted {
 /// With the epoch, what is hashed for a word of IPv6: nothing else is hashed with these bits.
 const WORDS: u64 = 1 << 41;
 
-impl Unlisted {
+impl PrefixMiss {
     /// The note of this source; `places` is [`HashKey::of_places`].
     #[inline(always)]
     pub const fn of(source: Address, epoch: u32, seed: HashKey, places: u64) -> Self {
@@ -100,12 +100,12 @@ mod tests {
     fn no_epoch_is_none_in_a_note_or_the_same_as_the_one_before_or_that_after_a_trial() {
         let mut active = Active::new(0, u32::MAX - 40);
         for _ in 0..100 {
-            let (before, epoch) = (active.epoch() & Active::NOTES_MASK, active.next_epoch());
+            let (before, epoch) = (active.epoch() & Active::ENTRY_EPOCH_MASK, active.next_epoch());
             let after_trial = Active::epoch_after_trial(epoch);
-            for of in [epoch, after_trial].map(|of| of & Active::NOTES_MASK) {
-                assert!(of != 0 && of != Active::NOTES_MASK && of != before, "{epoch:x} after {before:x}");
+            for of in [epoch, after_trial].map(|of| of & Active::ENTRY_EPOCH_MASK) {
+                assert!(of != 0 && of != Active::ENTRY_EPOCH_MASK && of != before, "{epoch:x} after {before:x}");
             }
-            assert_ne!(epoch & Active::NOTES_MASK, after_trial & Active::NOTES_MASK);
+            assert_ne!(epoch & Active::ENTRY_EPOCH_MASK, after_trial & Active::ENTRY_EPOCH_MASK);
             active = Active::new(0, epoch);
         }
     }
@@ -119,7 +119,7 @@ mod tests {
                 let mut taken = vec![false; PLACES];
                 for number in 0..65_536_u32 {
                     let source = Address::V4(number.wrapping_mul(step).to_be());
-                    let Unlisted { place, word } = Unlisted::of(source, 7, HashKey([key, 1]), places);
+                    let PrefixMiss { place, word } = PrefixMiss::of(source, 7, HashKey([key, 1]), places);
                     taken[usize::try_from(place).unwrap() % PLACES] = true;
                     assert_eq!(word, 7 << 32 | u64::from(number.wrapping_mul(step).to_be()));
                 }

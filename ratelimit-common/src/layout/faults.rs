@@ -61,23 +61,23 @@ faults! {
     /// No room for a parsed packet: it passes unjudged.
     SeenLookup = 18, map::SEEN, "lookup";
     /// No line for a source that is refused: it is judged by its window.
-    RefusedLookup = 19, map::REFUSED, "lookup";
+    DropCacheLookup = 19, "REFUSED", "lookup";
     /// No word for a source's stamps: it is taken for a known one.
-    KnownLookup = 20, map::KNOWN, "lookup";
+    KnownFilterLookup = 20, "KNOWN", "lookup";
     /// No state of the admission of new sources: they are admitted.
     AdmissionLookup = 21, map::ADMISSION, "lookup";
     /// No word for a rule's new sources: they are let in.
     NewSourcesLookup = 22, map::NEW_SOURCES, "lookup";
     /// No word for a connection's stamps: it is looked up.
-    ConnectionsLookup = 23, map::CONNECTIONS, "lookup";
+    ConnFilterLookup = 23, "CONNECTIONS", "lookup";
     /// No word for the stamps of several sources: they are taken for known ones, as far as this tells.
-    KnownSummaryLookup = 24, map::KNOWN_SUMMARY, "lookup";
+    KnownSummaryLookup = 24, "KNOWN_SUMMARY", "lookup";
 }
 
 /// Cells of [`map::FAULTS`].
 pub const FAULTS_MAX: u32 = 32;
 
-/// The last of them counts no fault: refusals that found no place in [`map::REFUSED`], whose sources are judged by their windows. A flood of
+/// The last of them counts no fault: refusals that found no place in [`map::DROP_CACHE`], whose sources are judged by their windows. A flood of
 /// sources that are over their limit makes them.
 pub const NOT_CACHED: u32 = FAULTS_MAX - 1;
 

@@ -34,22 +34,22 @@ pub const FLOWS_V6: &str = "FLOWS_V6";
 pub const CONVERSATIONS_V4: &str = "CONVERSATIONS_V4";
 /// LRU hash of [`super::ConversationKeyV6`] to [`crate::conversation::Conversation`].
 pub const CONVERSATIONS_V6: &str = "CONVERSATIONS_V6";
-/// Array of [`crate::refused::Line`], by [`crate::refused::Key::place`]. Memory that the daemon shares, so that it begins at a page, and a
+/// Array of [`crate::drop_cache::CacheSet`], by [`crate::drop_cache::Key::place`]. Memory that the daemon shares, so that it begins at a page, and a
 /// line is one of the cache's.
-pub const REFUSED: &str = "REFUSED";
-/// Array of the [`crate::refused::Cause`]s of each line of [`REFUSED`]. Shared likewise.
-pub const CAUSES: &str = "CAUSES";
-/// Array of [`super::BITS_PER_LINE`] bits for each line of [`REFUSED`]: whether there may be a note, by more of its hash.
-pub const NOTED: &str = "NOTED";
-/// Array of cells of [`crate::admission::Mark`], by their place.
-pub const KNOWN: &str = "KNOWN";
-/// The same of [`crate::admission::Mark::in_summary`], one for each [`crate::admission::CELLS_PER_SUMMARY`] of [`KNOWN`].
+pub const DROP_CACHE: &str = "DROP_CACHE";
+/// Array of the [`crate::drop_cache::DropCause`]s of each line of [`DROP_CACHE`]. Shared likewise.
+pub const DROP_CAUSES: &str = "DROP_CAUSES";
+/// Array of [`super::BITS_PER_SET`] bits for each line of [`DROP_CACHE`]: whether there may be a note, by more of its hash.
+pub const DROP_SUMMARY: &str = "DROP_SUMMARY";
+/// Array of cells of [`crate::admission::Fingerprint`], by their place.
+pub const KNOWN_FILTER: &str = "KNOWN_FILTER";
+/// The same of [`crate::admission::Fingerprint::in_summary`], one for each [`crate::admission::CELLS_PER_SUMMARY`] of [`KNOWN_FILTER`].
 pub const KNOWN_SUMMARY: &str = "KNOWN_SUMMARY";
-/// The same as [`KNOWN`], of [`crate::proof::found`] and then of [`crate::proof::not_found`].
-pub const CONNECTIONS: &str = "CONNECTIONS";
+/// The same as [`KNOWN_FILTER`], of [`crate::proof::found`] and then of [`crate::proof::not_found`].
+pub const CONN_FILTER: &str = "CONN_FILTER";
 /// Array of `u64`, by a hash of the source: that no prefix of [`PREFIXES_V4`] or [`PREFIXES_V6`] holds it, see
-/// [`super::Unlisted`].
-pub const UNLISTED: &str = "UNLISTED";
+/// [`super::PrefixMiss`].
+pub const PREFIX_MISSES: &str = "PREFIX_MISSES";
 /// Per-CPU array of one [`crate::admission::Admission`].
 pub const ADMISSION: &str = "ADMISSION";
 /// Array of one word of [`crate::gcra`] for each row of rules: new sources that it has let in.

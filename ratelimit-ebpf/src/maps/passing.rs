@@ -6,10 +6,10 @@ use core::ptr::NonNull;
 use aya_ebpf::bindings::BPF_NOEXIST;
 use ratelimit_common::choose::Beside;
 use ratelimit_common::conversation::{Conversation, Entered};
+use ratelimit_common::drop_cache::Key;
 use ratelimit_common::flow::Flow;
 use ratelimit_common::hold::Cost;
 use ratelimit_common::layout::{ConversationKeyV4, ConversationKeyV6, Fault, FlowKeyV4, FlowKeyV6, LIMITS_MAX};
-use ratelimit_common::refused::Key;
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
 
@@ -131,15 +131,15 @@ pub(crate) fn place<T>(pointer: *mut T) -> Option<&'static mut T> {
 impl Pending {
     /// No note is made that the connection is refused.
     #[inline(always)]
-    pub(crate) fn forget_connection(&mut self) {
+    pub(crate) fn cache_no_connection(&mut self) {
         clear(&mut self.connection);
     }
 
     /// No note is made that its source or its connection is refused.
     #[inline(always)]
-    pub(crate) fn forget_refused(&mut self) {
+    pub(crate) fn cache_nothing(&mut self) {
         clear(&mut self.refused);
-        self.forget_connection();
+        self.cache_no_connection();
     }
 
     /// Has the packet judged by this rule of this generation.

@@ -416,9 +416,9 @@ impl Banned for BanRef {
     }
 
     #[inline(always)]
-    fn note_let_in(&self) {
+    fn record_admitted(&self) {
         // SAFETY: as above.
-        unsafe { (&raw mut (*self.0.as_ptr()).let_in).write_volatile(1) };
+        unsafe { (&raw mut (*self.0.as_ptr()).admitted).write_volatile(1) };
     }
 
     #[inline(always)]
@@ -443,7 +443,7 @@ impl Banned for BanRef {
             // SAFETY: as above.
             unsafe { (&raw mut (*self.0.as_ptr()).step).write_volatile(next.step) };
             // SAFETY: as above.
-            unsafe { (&raw mut (*self.0.as_ptr()).let_in).write_volatile(next.let_in) };
+            unsafe { (&raw mut (*self.0.as_ptr()).admitted).write_volatile(next.admitted) };
             // SAFETY: as above.
             unsafe { (&raw mut (*self.0.as_ptr()).forgotten_ns).write_volatile(next.forgotten_ns) };
         }

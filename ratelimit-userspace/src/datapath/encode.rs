@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 use ratelimit_common::access::{FOR_EVER, STEPS, Step};
 use ratelimit_common::admission;
-use ratelimit_common::admission::asks_first;
+use ratelimit_common::admission::known_first;
 use ratelimit_common::ban;
 use ratelimit_common::hash::HashKey;
 use ratelimit_common::hold;
@@ -79,11 +79,11 @@ pub(crate) fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
         places: 0,
         ipv6_mask: ipv6_mask(policy.ipv6_prefix),
         ipv4_mask: ipv4_mask(policy.ipv4_prefix),
-        lines_mask: 0,
+        sets_mask: 0,
         insertions_max: 0,
         insertions_free: 0,
         reserved: 0,
-        turn_shift: turn_shift(policy),
+        generation_shift: generation_shift(policy),
         interfaces: [0; INTERFACES_MAX],
         prefixes_generation: 0,
         has_prefixes_v4: has_prefixes(prefixes.keys().filter(|net| matches!(net, IpNet::V4(_))), policy.ipv4_prefix),
@@ -110,10 +110,10 @@ fn has_prefixes<'a>(nets: impl Iterator<Item = &'a IpNet>, client: u8) -> u8 {
 }
 
 /// How long who was counted is known: as long as any of the windows may hold it.
-fn turn_shift(policy: &Policy) -> u32 {
+fn generation_shift(policy: &Policy) -> u32 {
     let limits = policy.rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
     let longest_ns = limits.map(|limit| limit.window_ns.saturating_add(limit.bucket_ns)).max();
-    admission::turn_shift(longest_ns.unwrap_or(0))
+    admission::generation_shift(longest_ns.unwrap_or(0))
 }
 
 /// The rules of which this holds.
@@ -273,7 +273,7 @@ pub(crate) fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         shadows_len: u8::try_from(shadows).unwrap_or(0),
         counts_requests: counts_requests(rule),
         proof: proof(rule),
-        asks_first: 0,
+        known_first: 0,
         counts_unparsable: u8::from(rule.unparsable == Unparsable::Count),
         guard: u8::from(rule.is_guarded()),
         is_plain: 0,
@@ -285,7 +285,7 @@ pub(crate) fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         new_sources_ns: rule.new_sources.map_or(0, |of| of.window_ns),
         bans: rule.bans.as_ref().map_or(Ok(ban::Rule::default()), |bans| self::bans(&rule.name, bans))?,
     };
-    encoded.asks_first = asks_first::of(&encoded);
+    encoded.known_first = known_first::of(&encoded);
     encoded.is_plain = u8::from(hold::is_plain(&encoded));
     encoded.ignores_acknowledgements = u8::from(hold::ignores_acknowledgements(&encoded));
     Ok(encoded)

@@ -68,7 +68,7 @@ struct World {
     /// What packets were last judged by.
     rules: Option<Rules>,
     /// Until when it is noted that a window refuses.
-    notes: BTreeMap<(IpNet, u32), Nanos>,
+    cached_drops: BTreeMap<(IpNet, u32), Nanos>,
     admission: Admission,
     faults: BTreeMap<Fault, u64>,
     refusing_attach: BTreeSet<String>,
@@ -120,7 +120,7 @@ impl FakeDatapath {
             bans_begun: BTreeMap::new(),
             packets: Packets::default(),
             rules: None,
-            notes: BTreeMap::new(),
+            cached_drops: BTreeMap::new(),
             admission: Admission::default(),
             faults: BTreeMap::new(),
             refusing_attach: BTreeSet::new(),
@@ -179,7 +179,7 @@ impl FakeKernel {
     pub fn wash_out(&self, source: IpNet, slot: u32, until: Nanos) {
         let mut world = self.world();
         world.packets.sources.windows.clear();
-        world.notes.insert((source, slot), until);
+        world.cached_drops.insert((source, slot), until);
     }
 
     /// Counts so many in the window of a guard, see [`Limit::guard`], as far as they fit.
@@ -295,7 +295,7 @@ impl Datapath for FakeDatapath {
         for row in world.known.values_mut() {
             row.fold(&policy.rules);
         }
-        world.notes.clear();
+        world.cached_drops.clear();
         world.packets.begin_epoch();
         world.trial = None;
         Ok(())
@@ -355,7 +355,7 @@ impl Datapath for FakeDatapath {
 
     fn forget(&mut self, client: IpNet) -> Result<Forgotten, DatapathError> {
         let mut world = self.kernel.world();
-        world.notes.retain(|(of, _), _| *of != client);
+        world.cached_drops.retain(|(of, _), _| *of != client);
         let Sources { windows, bans, .. } = &mut world.packets.sources;
         let before = (windows.len(), bans.len());
         windows.retain(|(of, _), _| *of != client);
@@ -455,8 +455,9 @@ impl Datapath for FakeDatapath {
         let of = |address: &IpAddr| {
             let prefix = policy.client(*address);
             let mut slots: BTreeMap<u32, Source> = BTreeMap::new();
-            let noted = world.notes.keys().filter(|key| world.noted(key.0, key.1).is_some());
-            slots.extend(noted.filter(|(of, _)| *of == prefix).map(|(_, slot)| (*slot, Source::default())));
+            let cached_drop_until =
+                world.cached_drops.keys().filter(|key| world.cached_drop_until(key.0, key.1).is_some());
+            slots.extend(cached_drop_until.filter(|(of, _)| *of == prefix).map(|(_, slot)| (*slot, Source::default())));
             slots.extend(
                 world
                     .packets
@@ -507,12 +508,12 @@ impl World {
         let rules = self.in_force().map_or(&[][..], |policy| &policy.rules);
         let mut limits = rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
         let proven = limits.find(|limit| Side::Proven.slot(limit.slot) == slot).map(|limit| limit.slot);
-        let refused_until = self.noted(prefix, slot);
+        let refused_until = self.cached_drop_until(prefix, slot);
         SourceReading { prefix, slot: proven.unwrap_or(slot), is_proven: proven.is_some(), window, refused_until }
     }
 
-    fn noted(&self, client: IpNet, slot: u32) -> Option<Nanos> {
-        self.notes.get(&(client, slot)).copied().filter(|until| self.now < *until)
+    fn cached_drop_until(&self, client: IpNet, slot: u32) -> Option<Nanos> {
+        self.cached_drops.get(&(client, slot)).copied().filter(|until| self.now < *until)
     }
 
     fn in_force(&self) -> Option<&Policy> {

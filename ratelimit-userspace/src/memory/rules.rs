@@ -49,7 +49,7 @@ impl Rules {
     /// The turn of the clock by which the kernel forgets marks: it knows what it marked in this one or the last.
     #[expect(clippy::cast_possible_truncation, reason = "as a mark has it")]
     pub(super) const fn turn(&self, now: Nanos) -> u16 {
-        (now.0 >> (self.config.turn_shift & 63)) as u16
+        (now.0 >> (self.config.generation_shift & 63)) as u16
     }
 
     /// As one packet asks them.

@@ -16,7 +16,7 @@ use ratelimit_common::proof::Side;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 
-use super::notes::OfWindow;
+use super::drop_cache::OfWindow;
 use super::plain::Plain;
 use super::windows::Windows;
 use super::{Kernel, limits_of, map_mut, map_ref, rules_len, state};
@@ -214,12 +214,12 @@ impl Kernel {
             forgotten.bans += usize::from(was_there && entry.ban.holds(now));
         }
         self.begin_epoch()?;
-        self.forget_notes(|of| of == client)?;
+        self.remove_entries(|of| of == client)?;
         Ok(forgotten)
     }
 
     pub(super) fn windows_of(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError> {
-        let (words, noted) = (self.config_words()?, self.noted()?);
+        let (words, cached_drops) = (self.config_words()?, self.cached_drops()?);
         let windows = Windows::of(&words);
         let Lengths { ipv4, ipv6 } = Lengths::of(&words);
         let mut all = Vec::with_capacity(addresses.len());
@@ -232,7 +232,7 @@ impl Kernel {
             let mut readings = Vec::new();
             for (key, slot, is_proven) in windows.all() {
                 let (window, OfWindow { dropped, until: refused_until }) =
-                    (self.window(client, key)?, noted.of(client, key));
+                    (self.window(client, key)?, cached_drops.of(client, key));
                 if window.is_none() && refused_until.is_none() {
                     continue;
                 }
@@ -329,9 +329,9 @@ fn entry(key: &[u8], value: &[u8]) -> Option<Entry> {
     let (prefix, slot) = key.split_at_checked(key.len().checked_sub(size_of::<u32>())?)?;
     let words: [[u8; 8]; 4] = value.as_chunks().0.try_into().ok()?;
     let [until_ns, forgotten_ns, _, dropped] = words.map(u64::from_ne_bytes);
-    let [[a, b, c, d], let_in] =
+    let [[a, b, c, d], admitted] =
         [words[2].first_chunk(), words[2].last_chunk()].map(|half| half.copied().unwrap_or([0; 4]));
-    let (step, let_in) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes(let_in));
-    let ban = ban::Ban { until_ns, forgotten_ns, step, let_in, dropped };
+    let (step, admitted) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes(admitted));
+    let ban = ban::Ban { until_ns, forgotten_ns, step, admitted, dropped };
     Some(Entry { client: Client::from_bytes(prefix)?, slot: u32::from_ne_bytes(slot.try_into().ok()?), ban })
 }

@@ -57,7 +57,7 @@ impl Kernel {
         (config.seed, config.places) = (self.seed, self.seed.of_places());
         config.insertions_max = self.insertions_max;
         config.insertions_free = self.insertions_free;
-        config.lines_mask = self.map(map::REFUSED)?.max_entries().saturating_sub(1);
+        config.sets_mask = self.map(map::DROP_CACHE)?.max_entries().saturating_sub(1);
         config.interfaces = self.listed();
         config.until_ns = until.map_or(0, |until| until.0.max(1));
         config.prefixes_generation = self.write_prefixes(known.prefixes_generation % GENERATIONS, prefixes)?;

@@ -4,10 +4,10 @@ mod advance;
 mod attach;
 mod charge;
 mod clients;
+mod drop_cache;
 mod generation;
 mod generator;
 mod held;
-mod notes;
 mod options;
 mod plain;
 mod random;
@@ -35,8 +35,8 @@ use ratelimit_common::admission::CELLS_PER_SUMMARY;
 use ratelimit_common::hash::HashKey;
 use ratelimit_common::layout::{
     self, COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, GENERATIONS, INTERFACE_UNKNOWN,
-    INTERFACES_MAX, LIMITS_MAX, LINES_PER_CONNECTIONS, LINES_PER_WORD, NOT_CACHED, ROWS_MAX, Source, SourceKeyV4,
-    SourceKeyV6, SourceKeyV6Wide, Tally, UNLISTED_PER_LINE, counters_index, map,
+    INTERFACES_MAX, LIMITS_MAX, NOT_CACHED, PREFIX_MISSES_PER_SET, ROWS_MAX, SETS_PER_CONN_CELL, SETS_PER_WORD, Source,
+    SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Tally, counters_index, map,
 };
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
@@ -158,7 +158,7 @@ impl Kernel {
             windows_per_source: options.windows_per_source.max(1),
         };
         kernel.take_over(options, lru_slack())?;
-        kernel.seed_draws()?;
+        kernel.seed_sampling()?;
         Ok(kernel)
     }
 
@@ -183,13 +183,13 @@ impl Kernel {
             .map_max_entries(map::SOURCES_V4, entries)
             .map_max_entries(map::SOURCES_V6, v6)
             .map_max_entries(map::SOURCES_V6_WIDE, v6_wide)
-            .map_max_entries(map::REFUSED, lines)
-            .map_max_entries(map::CAUSES, lines)
-            .map_max_entries(map::NOTED, lines / LINES_PER_WORD)
-            .map_max_entries(map::KNOWN, lines)
+            .map_max_entries(map::DROP_CACHE, lines)
+            .map_max_entries(map::DROP_CAUSES, lines)
+            .map_max_entries(map::DROP_SUMMARY, lines / SETS_PER_WORD)
+            .map_max_entries(map::KNOWN_FILTER, lines)
             .map_max_entries(map::KNOWN_SUMMARY, lines / CELLS_PER_SUMMARY)
-            .map_max_entries(map::CONNECTIONS, lines / LINES_PER_CONNECTIONS)
-            .map_max_entries(map::UNLISTED, lines * UNLISTED_PER_LINE)
+            .map_max_entries(map::CONN_FILTER, lines / SETS_PER_CONN_CELL)
+            .map_max_entries(map::PREFIX_MISSES, lines * PREFIX_MISSES_PER_SET)
             .override_global(layout::CLOCK_IS_INJECTED, &clock_is_injected, true)
             .override_global(layout::PASSED_ACTION, &passed_action, true)
             .override_global(layout::SOCKET_FIELDS, &socket_fields, true);
@@ -219,7 +219,7 @@ impl Kernel {
         };
         let is_new = known.seed == HashKey::default();
         self.seed = if is_new { HashKey(random::words()?) } else { known.seed };
-        self.insertions_free = if is_new { notes::insertions_free(options.insertions_free) } else { 0 };
+        self.insertions_free = if is_new { drop_cache::insertions_free(options.insertions_free) } else { 0 };
         self.take_rows(&known)?;
         self.take_counters(&known)?;
         self.windows_capacity = self.map(map::SOURCES_V4)?.max_entries().saturating_sub(slack);
@@ -481,8 +481,8 @@ impl Datapath for Kernel {
             return Ok(());
         }
         let Lengths { ipv4, ipv6 } = Lengths::of(&words);
-        let (noted, family, windows) = (self.noted()?, self.ipv6_family, Windows::of(&words));
-        let is_nothing_noted = noted.is_empty();
+        let (cached_drops, family, windows) = (self.cached_drops()?, self.ipv6_family, Windows::of(&words));
+        let is_cache_empty = cached_drops.is_empty();
         let (v6_name, v6_len) = match self.ipv6_family {
             Family::V4 | Family::V6 => (map::SOURCES_V6, size_of::<SourceKeyV6>()),
             Family::V6Wide => (map::SOURCES_V6_WIDE, size_of::<SourceKeyV6Wide>()),
@@ -492,10 +492,10 @@ impl Datapath for Kernel {
             let entries = self.map(name)?.max_entries();
             batch::visit(data.fd().as_fd(), key_len, size_of::<Source>(), entries, |key, value| {
                 if let Some(mut reading) = state::source_reading(key, value, ipv4, ipv6) {
-                    if !is_nothing_noted {
-                        let noted = noted.of(Client::of(reading.prefix, family), reading.slot);
-                        reading.window.refused = reading.window.refused.and(noted.dropped);
-                        reading.refused_until = noted.until;
+                    if !is_cache_empty {
+                        let cached_drops = cached_drops.of(Client::of(reading.prefix, family), reading.slot);
+                        reading.window.refused = reading.window.refused.and(cached_drops.dropped);
+                        reading.refused_until = cached_drops.until;
                     }
                     if let Some((slot, is_proven)) = windows.limit(reading.slot) {
                         visit(SourceReading { slot, is_proven, ..reading });

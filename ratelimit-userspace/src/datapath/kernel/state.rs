@@ -8,10 +8,10 @@ use aya::programs::ProgramError;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use nix::time::{ClockId, clock_gettime};
 use ratelimit_common::ban::Ban;
+use ratelimit_common::drop_cache::{CacheSet, DropCause, WAYS};
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{self, Source, map};
 use ratelimit_common::refusals::Refusals;
-use ratelimit_common::refused::{Cause, Line, WAYS};
 use ratelimit_common::time::SECOND_NS;
 use ratelimit_common::window::CELLS;
 
@@ -48,12 +48,12 @@ pub(super) const EXPECTED: &[Expected] = &[
     expected::<layout::SourceKeyV6Wide, Source>(map::SOURCES_V6_WIDE, MapType::LruHash),
     expected::<layout::FlowKeyV4, Flow>(map::FLOWS_V4, MapType::LruHash),
     expected::<layout::FlowKeyV6, Flow>(map::FLOWS_V6, MapType::LruHash),
-    expected::<u32, Line>(map::REFUSED, MapType::Array),
-    expected::<u32, [Cause; WAYS]>(map::CAUSES, MapType::Array),
-    expected::<u32, u64>(map::NOTED, MapType::Array),
-    expected::<u32, [u64; 2]>(map::KNOWN, MapType::Array),
+    expected::<u32, CacheSet>(map::DROP_CACHE, MapType::Array),
+    expected::<u32, [DropCause; WAYS]>(map::DROP_CAUSES, MapType::Array),
+    expected::<u32, u64>(map::DROP_SUMMARY, MapType::Array),
+    expected::<u32, [u64; 2]>(map::KNOWN_FILTER, MapType::Array),
     expected::<u32, [u64; 2]>(map::KNOWN_SUMMARY, MapType::Array),
-    expected::<u32, [[u64; 2]; 2]>(map::CONNECTIONS, MapType::Array),
+    expected::<u32, [[u64; 2]; 2]>(map::CONN_FILTER, MapType::Array),
     expected::<u32, layout::Counters>(map::COUNTERS, MapType::PerCpuArray),
     expected::<u32, u64>(map::FAULTS, MapType::PerCpuArray),
     expected::<u32, u64>(map::BANS_BEGUN, MapType::PerCpuArray),

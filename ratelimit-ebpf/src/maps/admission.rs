@@ -3,13 +3,13 @@
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 
-use ratelimit_common::admission::{Admission, CELLS_PER_SUMMARY, Mark};
+use ratelimit_common::admission::{Admission, CELLS_PER_SUMMARY, Fingerprint};
 use ratelimit_common::gcra::{self, Rate};
-use ratelimit_common::layout::{Config, Fault, LINES_PER_CONNECTIONS, Rule, UNLISTED_PER_LINE, Unlisted};
+use ratelimit_common::layout::{Config, Fault, PREFIX_MISSES_PER_SET, PrefixMiss, Rule, SETS_PER_CONN_CELL};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window::{Cells, Charge};
 
-use super::{ADMISSION, CONNECTIONS, KNOWN, KNOWN_SUMMARY, NEW_SOURCES, UNLISTED, fault, forget, or_fault};
+use super::{ADMISSION, CONN_FILTER, KNOWN_FILTER, KNOWN_SUMMARY, NEW_SOURCES, PREFIX_MISSES, fault, forget, or_fault};
 use crate::packet::one_register;
 
 /// How much this CPU is pressed by new sources.
@@ -27,7 +27,7 @@ pub(crate) fn to_admit() -> Option<&'static mut Admission> {
 
 /// What was marked lately: sources, or connections.
 #[derive(Clone, Copy)]
-pub(crate) enum Marked {
+pub(crate) enum Filter {
     /// Sources that are known.
     Known,
     /// What sums those up.
@@ -38,7 +38,7 @@ pub(crate) enum Marked {
     NotFound,
 }
 
-impl Marked {
+impl Filter {
     /// What sums it up.
     #[inline(always)]
     const fn summary(self) -> Option<Self> {
@@ -51,23 +51,23 @@ impl Marked {
 
 /// The words of a mark's cell: that of this turn, and the other one.
 #[inline(always)]
-fn cell(of: Marked, config: &Config, mark: Mark) -> Option<[*mut u64; 2]> {
-    let place = mark.place as u32 & config.lines_mask;
+fn cell(of: Filter, config: &Config, fingerprint: Fingerprint) -> Option<[*mut u64; 2]> {
+    let place = fingerprint.place as u32 & config.sets_mask;
     let (cell, missing, at) = match of {
-        Marked::Known => (KNOWN.get_ptr_mut(place).map(|cell| cell.cast::<u64>()), Fault::KnownLookup, 0),
-        Marked::KnownSummary => {
+        Filter::Known => (KNOWN_FILTER.get_ptr_mut(place).map(|cell| cell.cast::<u64>()), Fault::KnownFilterLookup, 0),
+        Filter::KnownSummary => {
             let cell = KNOWN_SUMMARY.get_ptr_mut(place / CELLS_PER_SUMMARY);
             (cell.map(|cell| cell.cast::<u64>()), Fault::KnownSummaryLookup, 0)
         }
-        Marked::Found => (connection(place), Fault::ConnectionsLookup, 0),
-        Marked::NotFound => (connection(place), Fault::ConnectionsLookup, 2),
+        Filter::Found => (connection(place), Fault::ConnFilterLookup, 0),
+        Filter::NotFound => (connection(place), Fault::ConnFilterLookup, 2),
     };
     let Some(cell) = cell else {
         fault(missing);
         return None;
     };
     // What the verifier does not follow must be in bounds for it all the same.
-    let current = forget(mark.current() as u32) as usize & 1;
+    let current = forget(fingerprint.current() as u32) as usize & 1;
     // SAFETY: the lookup gave a pointer to two words, or four, valid for the run of the program.
     Some(unsafe { [cell.add(at + current), cell.add(at + (current ^ 1))] })
 }
@@ -75,39 +75,39 @@ fn cell(of: Marked, config: &Config, mark: Mark) -> Option<[*mut u64; 2]> {
 /// What is kept of connections at this place, of two lines together.
 #[inline(always)]
 fn connection(place: u32) -> Option<*mut u64> {
-    CONNECTIONS.get_ptr_mut(place / LINES_PER_CONNECTIONS).map(|cell| cell.cast::<u64>())
+    CONN_FILTER.get_ptr_mut(place / SETS_PER_CONN_CELL).map(|cell| cell.cast::<u64>())
 }
 
 /// Whether it was marked lately; true also for some that were not.
 #[inline(always)]
-pub(crate) fn is_marked(of: Marked, config: &Config, mark: Mark) -> bool {
+pub(crate) fn in_filter(of: Filter, config: &Config, fingerprint: Fingerprint) -> bool {
     if let Some(summary) = of.summary()
-        && !is_in(summary, config, mark.in_summary())
+        && !is_in(summary, config, fingerprint.in_summary())
     {
         return false;
     }
-    is_in(of, config, mark)
+    is_in(of, config, fingerprint)
 }
 
 #[inline(always)]
-fn is_in(of: Marked, config: &Config, mark: Mark) -> bool {
-    let Some(words) = cell(of, config, mark) else { return true };
+fn is_in(of: Filter, config: &Config, fingerprint: Fingerprint) -> bool {
+    let Some(words) = cell(of, config, fingerprint) else { return true };
     // SAFETY: as in `cell`. Volatile: other CPUs write them.
     let [current, other] = words.map(|word| unsafe { word.read_volatile() });
-    mark.is_known(current, other)
+    fingerprint.contains(current, other)
 }
 
 /// Marks it, first where it is summed up, also where others have its bits already: theirs are summed up by another bit. Where another
 /// CPU writes the same word at that time it is left to the next packet.
 #[inline(always)]
-pub(crate) fn make_marked(of: Marked, config: &Config, mark: Mark) {
+pub(crate) fn insert_into(of: Filter, config: &Config, fingerprint: Fingerprint) {
     if let Some(summary) = of.summary()
-        && let Some(lack) = Lack::of(summary, config, mark.in_summary())
+        && let Some(lack) = Lack::of(summary, config, fingerprint.in_summary())
         && !lack.mend()
     {
         return;
     }
-    if let Some(lack) = Lack::of(of, config, mark) {
+    if let Some(lack) = Lack::of(of, config, fingerprint) {
         let _whatever = lack.mend();
     }
 }
@@ -122,11 +122,11 @@ struct Lack {
 impl Lack {
     /// None where the mark is there.
     #[inline(always)]
-    fn of(of: Marked, config: &Config, mark: Mark) -> Option<Self> {
-        let [word, _] = cell(of, config, mark)?;
+    fn of(of: Filter, config: &Config, fingerprint: Fingerprint) -> Option<Self> {
+        let [word, _] = cell(of, config, fingerprint)?;
         // SAFETY: as in `cell`.
         let has = unsafe { word.read_volatile() };
-        Some(Self { word, has, wanted: mark.made_known(has)? })
+        Some(Self { word, has, wanted: fingerprint.with_added(has)? })
     }
 
     /// Writes the word, unless another CPU does.
@@ -140,7 +140,7 @@ impl Lack {
 
 /// Whether the rule lets one more new source in.
 #[inline(always)]
-pub(crate) fn lets_in(rule: &Rule, now: Nanos) -> bool {
+pub(crate) fn admits_new_source(rule: &Rule, now: Nanos) -> bool {
     let Some(word) = NEW_SOURCES.get_ptr_mut(rule.row.into()) else {
         fault(Fault::NewSourcesLookup);
         return true;
@@ -181,23 +181,23 @@ impl Cells for NewSources {
 
 /// Whether it is noted that no prefix holds this source.
 #[inline(always)]
-pub(crate) fn is_unlisted(config: &Config, unlisted: Unlisted) -> bool {
+pub(crate) fn is_prefix_miss(config: &Config, miss: PrefixMiss) -> bool {
     // SAFETY: the lookup gave a pointer to the word, valid for the run of the program. Volatile: other CPUs write it.
-    place(config, unlisted).is_some_and(|word| unsafe { word.read_volatile() } == unlisted.word)
+    place(config, miss).is_some_and(|word| unsafe { word.read_volatile() } == miss.word)
 }
 
 /// Notes that no prefix holds it. One write of one word: whoever reads it finds this source or another, whole.
 #[inline(always)]
-pub(crate) fn note_unlisted(config: &Config, unlisted: Unlisted) {
-    if let Some(word) = place(config, unlisted) {
-        // SAFETY: as in `is_unlisted`.
-        unsafe { word.write_volatile(unlisted.word) };
+pub(crate) fn cache_prefix_miss(config: &Config, miss: PrefixMiss) {
+    if let Some(word) = place(config, miss) {
+        // SAFETY: as in `is_prefix_miss`.
+        unsafe { word.write_volatile(miss.word) };
     }
 }
 
 #[inline(always)]
-fn place(config: &Config, unlisted: Unlisted) -> Option<*mut u64> {
+fn place(config: &Config, miss: PrefixMiss) -> Option<*mut u64> {
     #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
-    let place = unlisted.place as u32 & ((config.lines_mask * UNLISTED_PER_LINE) | (UNLISTED_PER_LINE - 1));
-    UNLISTED.get_ptr_mut(place)
+    let place = miss.place as u32 & ((config.sets_mask * PREFIX_MISSES_PER_SET) | (PREFIX_MISSES_PER_SET - 1));
+    PREFIX_MISSES.get_ptr_mut(place)
 }

@@ -79,54 +79,54 @@ const OVER: Verdict = Verdict { reason: Reason::OverLimit, rule: 127 };
 fn a_term_tells_whether_it_holds_but_in_its_last_tick() {
     for later_ns in [1, 268_435_456, 1_000_000_000, 60_000_000_000, 250_000_000_000_000] {
         let until = Nanos(NOW.0 + later_ns);
-        let (term, ends) = Term::new(NOW, until, OVER);
+        let (expiry, ends) = Expiry::new(NOW, until, OVER);
         assert_eq!(ends, until);
         for (at, held) in [(NOW.0, true), (until.0 - 1, true), (until.0, false), (until.0 + 3_600_000_000_000, false)] {
-            match term.holds(Nanos(at)) {
+            match expiry.holds(Nanos(at)) {
                 Holds::Yes => assert!(held, "{later_ns} {at}"),
                 Holds::No => assert!(!held, "{later_ns} {at}"),
                 Holds::InLastTick => assert!(until.0.abs_diff(at) < 1 << TICK_SHIFT, "{later_ns} {at}"),
             }
         }
         let a_tick_before = Nanos(until.0 - (1 << TICK_SHIFT));
-        assert!(a_tick_before < NOW || term.holds(a_tick_before) == Holds::Yes, "{later_ns}");
+        assert!(a_tick_before < NOW || expiry.holds(a_tick_before) == Holds::Yes, "{later_ns}");
     }
 }
 
 #[test]
 fn a_longer_term_ends_sooner_and_one_that_has_ended_holds_never() {
-    let (term, ends) = Term::new(NOW, Nanos(NOW.0 + 30 * 86_400_000_000_000), OVER);
-    assert_eq!(term.left(NOW), TERM_MAX + 1);
+    let (expiry, ends) = Expiry::new(NOW, Nanos(NOW.0 + 30 * 86_400_000_000_000), OVER);
+    assert_eq!(expiry.left(NOW), EXPIRY_TICKS_MAX + 1);
     assert!((3 * 86_400_000_000_000..4 * 86_400_000_000_000).contains(&(ends.0 - NOW.0)));
-    let (term, ends) = Term::new(NOW, Nanos(NOW.0 - 86_400_000_000_000), OVER);
-    assert_eq!((term.left(NOW), ends), (1, NOW));
-    assert_eq!(term.holds(Nanos(NOW.0 + 86_400_000_000_000)), Holds::No);
+    let (expiry, ends) = Expiry::new(NOW, Nanos(NOW.0 - 86_400_000_000_000), OVER);
+    assert_eq!((expiry.left(NOW), ends), (1, NOW));
+    assert_eq!(expiry.holds(Nanos(NOW.0 + 86_400_000_000_000)), Holds::No);
 }
 
 #[test]
 fn a_note_says_what_was_written_and_counts_to_its_most_and_from_0_again() {
     let of = key(HEAD).unwrap();
     for verdict in [OVER, Verdict { reason: Reason::Banned, rule: 0 }] {
-        let (term, _) = Term::new(NOW, Nanos(NOW.0 + 60_000_000_000), verdict);
-        let mut note = Note { word: of.noted(term), source: of.source };
+        let (expiry, _) = Expiry::new(NOW, Nanos(NOW.0 + 60_000_000_000), verdict);
+        let mut entry = DropEntry { word: of.entry_word(expiry), source: of.source };
         for dropped in 0..=DROPPED_MAX {
-            assert_eq!((note.dropped(), note.term(), note.is_of(of)), (dropped, term, true));
-            note.word = note.word.wrapping_add(ONE_DROPPED);
+            assert_eq!((entry.dropped(), entry.expiry(), entry.is_of(of)), (dropped, expiry, true));
+            entry.word = entry.word.wrapping_add(ONE_DROPPED);
         }
-        assert_eq!((note.dropped(), note.term().verdict(), note.is_ipv6()), (0, verdict, false));
+        assert_eq!((entry.dropped(), entry.expiry().verdict(), entry.is_ipv6()), (0, verdict, false));
     }
 }
 
 #[test]
 fn a_retired_note_holds_never_and_has_counted_what_it_has() {
     let of = key(HEAD).unwrap();
-    let (term, _) = Term::new(NOW, Nanos(NOW.0 + 60_000_000_000), OVER);
-    let note = Note { word: of.noted(term) | (5 * ONE_DROPPED), source: of.source };
-    assert!(note.is_in_epoch(7) && note.is_in_epoch_of(of) && note.is_of(of));
-    let retired = note.retired();
+    let (expiry, _) = Expiry::new(NOW, Nanos(NOW.0 + 60_000_000_000), OVER);
+    let entry = DropEntry { word: of.entry_word(expiry) | (5 * ONE_DROPPED), source: of.source };
+    assert!(entry.is_in_epoch(7) && entry.is_in_epoch_of(of) && entry.is_of(of));
+    let retired = entry.retired();
     assert!(!retired.is_in_epoch(7) && !retired.is_in_epoch_of(of) && !retired.is_of(of));
     assert!(retired.is_of_any_epoch(of));
-    assert_eq!((retired.dropped(), retired.term().verdict()), (5, OVER));
+    assert_eq!((retired.dropped(), retired.expiry().verdict()), (5, OVER));
 }
 
 #[test]
@@ -134,9 +134,9 @@ fn neither_nothing_nor_what_is_being_written_is_of_any_key() {
     let of = key(HEAD).unwrap();
     let last = Key::of(&HEAD, 30, u32::MAX, [u64::MAX, 0], SEED).unwrap();
     for word in [0, BUSY, BUSY | (9 * ONE_DROPPED)] {
-        let note = Note { word, source: of.source };
-        assert!(!note.is_of(of) && !note.is_of(last));
-        assert_eq!(note.is_busy(), word != 0);
+        let entry = DropEntry { word, source: of.source };
+        assert!(!entry.is_of(of) && !entry.is_of(last));
+        assert_eq!(entry.is_busy(), word != 0);
     }
 }
 
@@ -158,8 +158,8 @@ fn key_of(source: u64, kind: u64, epoch: u32) -> Key {
 }
 
 /// Which place a note gets, as the program chooses.
-fn chosen(notes: &[Note; PLACES], key: Key, is_verified: bool, now: Nanos) -> Option<usize> {
-    let ranks = notes.map(|note| note.rank(key, is_verified, now));
+fn chosen(entries: &[DropEntry; PLACES], key: Key, is_verified: bool, now: Nanos) -> Option<usize> {
+    let ranks = entries.map(|entry| entry.rank(key, is_verified, now));
     let least = *ranks.iter().min().unwrap();
     (least != KEEPS).then(|| ranks.iter().position(|&rank| rank == least).unwrap())
 }
@@ -169,7 +169,7 @@ proptest! {
     fn a_note_that_holds_gives_way_only_to_its_own_key_or_as_forgeable_to_what_is_verified(
         steps in proptest::collection::vec((0..SOURCES, 0..4_u64, 0..9_u64, 0..120_u64, 0..20_u64, any::<bool>()), 1..200)
     ) {
-        let (mut notes, mut now, mut epoch) = ([Note::default(); PLACES], NOW, 7);
+        let (mut entries, mut now, mut epoch) = ([DropEntry::default(); PLACES], NOW, 7);
         for (source, kind, dice, lasts_s, later_s, is_proven) in steps {
             now = Nanos(now.0 + later_s * 500_000_000);
             if dice == 0 {
@@ -179,26 +179,26 @@ proptest! {
             let reason = if dice == 1 { Reason::Banned } else { Reason::OverLimit };
             // Of a ban the rule says whether it needs proof; of limits it is the kind.
             let is_verified = if dice == 1 { is_proven } else { kind == 2 };
-            let (term, _) = Term::new(now, Nanos(now.0 + lasts_s * 1_000_000_000), Verdict { reason, rule: 3 });
-            let wanted = Note { word: key.noted(term), source: key.source };
+            let (expiry, _) = Expiry::new(now, Nanos(now.0 + lasts_s * 1_000_000_000), Verdict { reason, rule: 3 });
+            let wanted = DropEntry { word: key.entry_word(expiry), source: key.source };
             prop_assert_eq!(wanted.is_verified(), kind == 2 || dice == 1);
-            let holds = |note: Note| note.is_in_epoch(epoch) && note.term().left(now) != 0;
-            let before = notes;
-            let place = chosen(&notes, key, is_verified, now);
+            let holds = |entry: DropEntry| entry.is_in_epoch(epoch) && entry.expiry().left(now) != 0;
+            let before = entries;
+            let place = chosen(&entries, key, is_verified, now);
             if let Some(place) = place {
-                notes[place] = wanted;
+                entries[place] = wanted;
                 let was = before[place];
                 if holds(was) && !was.is_of(key) {
                     prop_assert!(is_verified && !was.is_verified(), "{was:?} gave way to {wanted:?}");
-                    prop_assert!(before.iter().all(|note| holds(*note)), "there was a free place");
-                    let sooner = |note: &&Note| !note.is_verified() && note.term().left(now) < was.term().left(now);
+                    prop_assert!(before.iter().all(|entry| holds(*entry)), "there was a free place");
+                    let sooner = |entry: &&DropEntry| !entry.is_verified() && entry.expiry().left(now) < was.expiry().left(now);
                     prop_assert_eq!(before.iter().find(sooner), None);
                 }
             } else {
-                let gives_way = |note: &Note| !holds(*note) || note.is_of(key) || is_verified && !note.is_verified();
+                let gives_way = |entry: &DropEntry| !holds(*entry) || entry.is_of(key) || is_verified && !entry.is_verified();
                 prop_assert!(!before.iter().any(gives_way), "{wanted:?} found no place among {before:?}");
             }
-            let of_key = notes.iter().filter(|note| note.is_of_any_epoch(key)).count();
+            let of_key = entries.iter().filter(|entry| entry.is_of_any_epoch(key)).count();
             prop_assert!(of_key <= 1, "{of_key} notes of {key:?}");
         }
     }
@@ -224,25 +224,25 @@ fn the_kinds_of_packets_of_one_source_lie_apart_and_evenly() {
 
 #[test]
 fn sources_that_are_over_the_limit_later_take_nobody_s_place_but_that_of_who_waits_no_longer() {
-    let note = |source: u64, after_s: u64| {
+    let entry = |source: u64, after_s: u64| {
         let key = key_of(source, 1, 7);
-        let (term, _) = Term::new(NOW, Nanos(NOW.0 + after_s * 1_000_000_000), OVER);
-        (key, Note { word: key.noted(term), source: key.source })
+        let (expiry, _) = Expiry::new(NOW, Nanos(NOW.0 + after_s * 1_000_000_000), OVER);
+        (key, DropEntry { word: key.entry_word(expiry), source: key.source })
     };
-    let mut notes = [0, 1, 2, 3, 4, 5, 6, 7].map(|source| note(source, 60).1);
-    let (later, _) = note(20, 70);
+    let mut entries = [0, 1, 2, 3, 4, 5, 6, 7].map(|source| entry(source, 60).1);
+    let (later, _) = entry(20, 70);
     for now in [NOW, Nanos(NOW.0 + 10_000_000_000), Nanos(NOW.0 + 59_000_000_000)] {
-        assert_eq!(chosen(&notes, later, false, now), None);
+        assert_eq!(chosen(&entries, later, false, now), None);
     }
-    assert_eq!(chosen(&notes, key_of(5, 1, 7), false, NOW), Some(5), "its own");
-    assert_eq!(chosen(&notes, later, false, Nanos(NOW.0 + 61_000_000_000)), Some(0), "all have ended");
-    assert_eq!(chosen(&notes, key_of(20, 1, 8), false, NOW), Some(0), "all are of another epoch");
-    notes[3] = note(3, 50).1;
+    assert_eq!(chosen(&entries, key_of(5, 1, 7), false, NOW), Some(5), "its own");
+    assert_eq!(chosen(&entries, later, false, Nanos(NOW.0 + 61_000_000_000)), Some(0), "all have ended");
+    assert_eq!(chosen(&entries, key_of(20, 1, 8), false, NOW), Some(0), "all are of another epoch");
+    entries[3] = entry(3, 50).1;
     assert_eq!(
-        chosen(&notes, key_of(20, 2, 7), true, NOW),
+        chosen(&entries, key_of(20, 2, 7), true, NOW),
         Some(3),
         "the one that ends first makes room for what is verified"
     );
-    notes.iter_mut().for_each(|note| note.word = BUSY);
-    assert_eq!(chosen(&notes, key_of(20, 2, 7), true, NOW), None);
+    entries.iter_mut().for_each(|entry| entry.word = BUSY);
+    assert_eq!(chosen(&entries, key_of(20, 2, 7), true, NOW), None);
 }

@@ -1,17 +1,17 @@
 //! Who is remembered where more new sources come than the maps can take. What is decided by is in `ratelimit_common::admission`.
 
-use ratelimit_common::admission::{Admission, Mark};
+use ratelimit_common::admission::{Admission, Fingerprint};
 use ratelimit_common::hold::Excuse;
 use ratelimit_common::layout::{Config, Rule};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 
-use crate::maps::{self, Marked, Pending};
+use crate::maps::{self, Filter, Pending};
 
 /// Whether it matters now who is new, to a packet that this rule judges.
 #[inline(always)]
-pub(crate) fn are_asked_for(rule: &Rule) -> bool {
-    rule.new_sources != 0 || maps::admission().is_some_and(|admission| admission.is_pressed())
+pub(crate) fn are_gated(rule: &Rule) -> bool {
+    rule.new_sources != 0 || maps::admission().is_some_and(|admission| admission.is_overloaded())
 }
 
 /// Whether the packet at hand is not looked at, because its source is new and too many are: a [`Reason`]'s code, that of
@@ -27,30 +27,30 @@ pub(crate) extern "C" fn turned_away(excuse: u32) -> u32 {
     admission.advance(now, config.insertions_max);
     // LLVM 22 makes a constant of a condition that is stored as a number here.
     if excuse != Excuse::None as u32 {
-        admission.is_drawn = 1;
+        admission.is_sampled = 1;
         return Reason::WithinLimit as u32;
     }
-    admission.is_drawn = 0;
+    admission.is_sampled = 0;
     let rule = maps::rule(config, pending.rule());
     let [high, low] = pending.of.words;
-    let mark = Mark::of(config.seed, high, low, config.turn_shift, now);
-    if rule.new_sources == 0 && !admission.is_pressed() || maps::is_marked(Marked::Known, config, mark) {
+    let fingerprint = Fingerprint::of(config.seed, high, low, config.generation_shift, now);
+    if rule.new_sources == 0 && !admission.is_overloaded() || maps::in_filter(Filter::Known, config, fingerprint) {
         return Reason::WithinLimit as u32;
     }
-    draw(pending, admission, config)
+    sample(pending, admission, config)
 }
 
 /// Whether a source that is new is let in, which is drawn once: a [`Reason`]'s code, likewise. Where it is: a flood's packets ask.
 #[inline(always)]
-fn draw(pending: &Pending, admission: &mut Admission, config: &'static Config) -> u32 {
+fn sample(pending: &Pending, admission: &mut Admission, config: &'static Config) -> u32 {
     let rule = maps::rule(config, pending.rule());
-    if rule.new_sources != 0 && !maps::lets_in(rule, pending.now()) {
+    if rule.new_sources != 0 && !maps::admits_new_source(rule, pending.now()) {
         return Reason::NewSourceBudget as u32;
     }
-    if admission.is_pressed() && !admission.draw(config.seed) {
+    if admission.is_overloaded() && !admission.sample(config.seed) {
         return Reason::NotAdmitted as u32;
     }
-    admission.is_drawn = 1;
+    admission.is_sampled = 1;
     Reason::WithinLimit as u32
 }
 
@@ -64,8 +64,8 @@ pub(crate) extern "C" fn admit() -> u32 {
     let Some(config) = maps::config(pending.generation()) else { return Reason::WithinLimit as u32 };
     admission.advance(pending.now(), config.insertions_max);
     // Where it matters who is new, this is one that was taken for a known one.
-    if admission.is_drawn == 0 {
-        let code = draw(pending, admission, config);
+    if admission.is_sampled == 0 {
+        let code = sample(pending, admission, config);
         if code != Reason::WithinLimit as u32 {
             return code;
         }
@@ -79,8 +79,8 @@ pub(crate) extern "C" fn admit() -> u32 {
 #[inline(never)]
 pub(crate) extern "C" fn is_known(high: u64, low: u64, generation: u32, now: u64) -> u32 {
     let Some(config) = maps::config(generation) else { return 1 };
-    let mark = Mark::of(config.seed, high, low, config.turn_shift, Nanos(now));
-    maps::is_marked(Marked::Known, config, mark) as u32
+    let fingerprint = Fingerprint::of(config.seed, high, low, config.generation_shift, Nanos(now));
+    maps::in_filter(Filter::Known, config, fingerprint) as u32
 }
 
 /// Notes that what has these words is known. Returns 0.
@@ -88,7 +88,11 @@ pub(crate) extern "C" fn is_known(high: u64, low: u64, generation: u32, now: u64
 #[inline(never)]
 pub(crate) extern "C" fn make_known(high: u64, low: u64, generation: u32, now: u64) -> u32 {
     if let Some(config) = maps::config(generation) {
-        maps::make_marked(Marked::Known, config, Mark::of(config.seed, high, low, config.turn_shift, Nanos(now)));
+        maps::insert_into(
+            Filter::Known,
+            config,
+            Fingerprint::of(config.seed, high, low, config.generation_shift, Nanos(now)),
+        );
     }
     0
 }

@@ -18,7 +18,7 @@
 //! those before whenever it begins one.
 //!
 //! A note is as small as it can be without taking one source for another: what a flood from many sources costs is the memory that it
-//! touches. Which window or ban refuses, and until when to the nanosecond, is apart ([`Cause`]): few packets ask for it.
+//! touches. Which window or ban refuses, and until when to the nanosecond, is apart ([`DropCause`]): few packets ask for it.
 //!
 //! ```text
 //!     word    63       55 54               33 32        31    27 26      20 19      18        17..16 15     0
@@ -38,7 +38,7 @@ pub const WAYS: usize = 4;
 /// One note.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Note {
+pub struct DropEntry {
     /// Of what it is, how long it holds, and how many packets it has dropped that are not counted elsewhere; 0 is none. Whoever writes a
     /// note has put [`BUSY`] here before.
     pub word: u64,
@@ -49,14 +49,14 @@ pub struct Note {
 /// The notes that share a place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(8))]
-pub struct Line(pub [Note; WAYS]);
+pub struct CacheSet(pub [DropEntry; WAYS]);
 
-const _: () = assert!(size_of::<Line>() == 64);
+const _: () = assert!(size_of::<CacheSet>() == 64);
 
 /// What a note's packets are refused by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Cause {
+pub struct DropCause {
     /// When it ends.
     pub until_ns: u64,
     /// The slot of the window or ban.
@@ -67,14 +67,14 @@ pub struct Cause {
     pub source: [u64; 2],
 }
 
-const _: () = assert!(size_of::<Cause>() == 32);
+const _: () = assert!(size_of::<DropCause>() == 32);
 
 const DROPPED_SHIFT: u32 = 55;
 const UNTIL_SHIFT: u32 = 33;
 const EPOCH_SHIFT: u32 = 27;
 const ROW_SHIFT: u32 = 20;
 
-/// One more packet, in [`Note::word`].
+/// One more packet, in [`DropEntry::word`].
 pub const ONE_DROPPED: u64 = 1 << DROPPED_SHIFT;
 
 /// The most packets that a note counts. With the next its count is 0 again, and [`DROPPED_MAX`] + 1 are to be counted elsewhere.
@@ -84,7 +84,7 @@ pub const DROPPED_MAX: u64 = u64::MAX >> DROPPED_SHIFT;
 pub const BUSY: u64 = ONE_DROPPED - 1;
 
 const TICKS_MASK: u64 = (1 << TICK_BITS) - 1;
-const EPOCH_MASK: u64 = Active::NOTES_MASK as u64;
+const EPOCH_MASK: u64 = Active::ENTRY_EPOCH_MASK as u64;
 const GUARD: u64 = 1 << 32;
 const BAN: u64 = 1 << 19;
 const IPV6: u64 = 1 << 18;
@@ -97,11 +97,11 @@ const UNPROVEN: u64 = 3 << 16;
 const KIND: u64 = IPV6 | (IPV6 - 1);
 /// What [`Key::what`] has.
 const WHAT: u64 = EPOCH_MASK << EPOCH_SHIFT | KIND;
-const TERM: u64 = BUSY & !WHAT;
+const EXPIRY: u64 = BUSY & !WHAT;
 /// One of the bits of [`KIND`].
 const SOME: u64 = 1;
 
-impl Note {
+impl DropEntry {
     /// The packets dropped by it that are counted nowhere else.
     #[inline(always)]
     pub const fn dropped(self) -> u64 {
@@ -122,8 +122,8 @@ impl Note {
 
     /// How long it holds, and what it says.
     #[inline(always)]
-    pub const fn term(self) -> Term {
-        Term(self.word & TERM)
+    pub const fn expiry(self) -> Expiry {
+        Expiry(self.word & EXPIRY)
     }
 
     /// Whether it is of this key.
@@ -167,7 +167,7 @@ impl Note {
         if self.is_of_any_epoch(key) {
             return 0;
         }
-        let left = if self.is_in_epoch_of(key) { self.term().left(now) } else { 0 };
+        let left = if self.is_in_epoch_of(key) { self.expiry().left(now) } else { 0 };
         if left == 0 {
             1
         } else if is_verified && !self.is_verified() {
@@ -184,14 +184,14 @@ impl Note {
     }
 }
 
-/// The [`Note::rank`] of one that keeps its place.
+/// The [`DropEntry::rank`] of one that keeps its place.
 pub const KEEPS: u64 = u64::MAX;
 
 /// How long a note holds, and what it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Term(u64);
+pub struct Expiry(u64);
 
-/// A tick of a note's time: 537 ms. In its last one [`Cause::until_ns`] tells whether it holds.
+/// A tick of a note's time: 537 ms. In its last one [`DropCause::until_ns`] tells whether it holds.
 pub const TICK_SHIFT: u32 = 29;
 
 /// How many bits a note has for its ticks: they begin anew every 26 days.
@@ -199,7 +199,7 @@ pub const TICK_BITS: u32 = DROPPED_SHIFT - UNTIL_SHIFT;
 
 /// The longest term: 3 days. One that lasts longer is written again. One that has ended is retired by the daemon whenever it reads: only
 /// where none came for 3 weeks may it be taken for a new one, and then for as many packets as it counts.
-const TERM_MAX: u64 = 1 << 19;
+const EXPIRY_TICKS_MAX: u64 = 1 << 19;
 
 /// Whether a note holds, as far as its term tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,11 +212,11 @@ pub enum Holds {
     No,
 }
 
-impl Term {
+impl Expiry {
     /// That `verdict`, one of a rule, holds until then, from now on; and until when it does, which is no later.
     #[inline(always)]
     pub const fn new(now: Nanos, until: Nanos, verdict: Verdict) -> (Self, Nanos) {
-        let last = Nanos(((now.0 >> TICK_SHIFT) + TERM_MAX) << TICK_SHIFT);
+        let last = Nanos(((now.0 >> TICK_SHIFT) + EXPIRY_TICKS_MAX) << TICK_SHIFT);
         let until = if until.0 < last.0 { until } else { last };
         // One that has ended ends now, and not in 26 days.
         let until = if until.0 < now.0 { now } else { until };
@@ -227,14 +227,14 @@ impl Term {
         } else {
             0
         };
-        let said = ((verdict.rule as u64) << ROW_SHIFT | by) & TERM;
+        let said = ((verdict.rule as u64) << ROW_SHIFT | by) & EXPIRY;
         (Self((until.0 >> TICK_SHIFT & TICKS_MASK) << UNTIL_SHIFT | said), until)
     }
 
-    /// Of [`Term::word`].
+    /// Of [`Expiry::word`].
     #[inline(always)]
     pub const fn of(word: u64) -> Self {
-        Self(word & TERM)
+        Self(word & EXPIRY)
     }
 
     /// The word, with a bit that no term has: it is never 0.
@@ -247,7 +247,7 @@ impl Term {
     #[inline(always)]
     pub const fn left(self, now: Nanos) -> u64 {
         let after = (self.0 >> UNTIL_SHIFT).wrapping_sub(now.0 >> TICK_SHIFT) & TICKS_MASK;
-        if after <= TERM_MAX { after + 1 } else { 0 }
+        if after <= EXPIRY_TICKS_MAX { after + 1 } else { 0 }
     }
 
     /// Whether it holds.
@@ -285,7 +285,7 @@ impl Term {
 pub struct Key {
     /// The source's prefix: an IPv4 address, or the upper half of an IPv6 one, in network order.
     pub source: u64,
-    /// Epoch, family, kind and port, as in [`Note::word`]. Never 0, as no epoch is.
+    /// Epoch, family, kind and port, as in [`DropEntry::word`]. Never 0, as no epoch is.
     pub what: u64,
 }
 
@@ -315,8 +315,8 @@ impl Key {
 
     /// The word of its note, which has dropped nothing yet.
     #[inline(always)]
-    pub const fn noted(self, term: Term) -> u64 {
-        self.what | term.0
+    pub const fn entry_word(self, expiry: Expiry) -> u64 {
+        self.what | expiry.0
     }
 
     /// Whether it is of packets that open TCP connections.

@@ -3,20 +3,22 @@
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xchg};
 use core::ptr::NonNull;
 
+use ratelimit_common::drop_cache::{
+    BUSY, CacheSet, DROPPED_MAX, DropCause, DropEntry, Expiry, Holds, KEEPS, Key, ONE_DROPPED, WAYS,
+};
 use ratelimit_common::hold::Banned as _;
-use ratelimit_common::layout::{BITS_PER_LINE, Config, Fault, LINES_PER_WORD};
-use ratelimit_common::refused::{BUSY, Cause, DROPPED_MAX, Holds, KEEPS, Key, Line, Note, ONE_DROPPED, Term, WAYS};
+use ratelimit_common::layout::{BITS_PER_SET, Config, Fault, SETS_PER_WORD};
 use ratelimit_common::time::Nanos;
 
 use super::counts::count_not_cached;
 use super::sources::{Of, ban_of, family_of, window_of};
-use super::{CAUSES, NOTED, REFUSED, forget, or_fault};
+use super::{DROP_CACHE, DROP_CAUSES, DROP_SUMMARY, forget, or_fault};
 use crate::packet::one_register;
 
-/// Where notes of a key are: the number of the line that they are in first, and the bits of [`NOTED`] that tell.
+/// Where notes of a key are: the number of the line that they are in first, and the bits of [`DROP_SUMMARY`] that tell.
 #[derive(Clone, Copy)]
 struct Place {
-    line: u32,
+    set: u32,
     bit: u32,
 }
 
@@ -25,35 +27,38 @@ impl Place {
     fn of(config: &Config, key: Key, hash: u64) -> Self {
         let place = key.place(hash);
         #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
-        let (line, more) = (place as u32 & config.lines_mask, (place >> 32) as u32);
-        Self { line, bit: line % LINES_PER_WORD * BITS_PER_LINE + more % BITS_PER_LINE }
+        let (set, more) = (place as u32 & config.sets_mask, (place >> 32) as u32);
+        Self { set, bit: set % SETS_PER_WORD * BITS_PER_SET + more % BITS_PER_SET }
     }
 
-    /// The word of [`NOTED`].
+    /// The word of [`DROP_SUMMARY`].
     #[inline(always)]
     fn word(self) -> Option<*mut u64> {
-        NOTED.get_ptr_mut(self.line / LINES_PER_WORD)
+        DROP_SUMMARY.get_ptr_mut(self.set / SETS_PER_WORD)
     }
 }
 
 #[inline(always)]
-fn line(number: u32) -> Option<*mut Line> {
-    or_fault(REFUSED.get_ptr_mut(number), Fault::RefusedLookup)
+fn set(number: u32) -> Option<*mut CacheSet> {
+    or_fault(DROP_CACHE.get_ptr_mut(number), Fault::DropCacheLookup)
 }
 
 /// One of a line's notes.
 #[inline(always)]
-fn way(line: *mut Line, way: usize) -> *mut Note {
+fn way(set: *mut CacheSet, way: usize) -> *mut DropEntry {
     // SAFETY: whoever calls has a pointer to a whole line from a lookup, valid for the run of the program; each way is in it.
-    unsafe { (&raw mut (*line).0).cast::<Note>().add(way & (WAYS - 1)) }
+    unsafe { (&raw mut (*set).0).cast::<DropEntry>().add(way & (WAYS - 1)) }
 }
 
 /// A note as it is now.
 #[inline(always)]
-fn read(note: *mut Note) -> Note {
+fn read(entry: *mut DropEntry) -> DropEntry {
     // SAFETY: as in `way`. Volatile: other CPUs write it.
     unsafe {
-        Note { word: (&raw const (*note).word).read_volatile(), source: (&raw const (*note).source).read_volatile() }
+        DropEntry {
+            word: (&raw const (*entry).word).read_volatile(),
+            source: (&raw const (*entry).source).read_volatile(),
+        }
     }
 }
 
@@ -61,32 +66,32 @@ fn read(note: *mut Note) -> Note {
 ///
 /// A note that is being written is not believed, and neither is one that was overwritten between the look at it and the count.
 #[inline(always)]
-pub(crate) fn refused(config: &Config, key: Key, hash: u64, now: Nanos) -> Option<Term> {
-    let place = noted_place(config, key, hash)?;
-    if let Some((note, word)) = own(line(place.line)?, key) {
-        return holding(note, word, key, place.line, now);
+pub(crate) fn cached_drop(config: &Config, key: Key, hash: u64, now: Nanos) -> Option<Expiry> {
+    let place = summary_place(config, key, hash)?;
+    if let Some((entry, word)) = own(set(place.set)?, key) {
+        return holding(entry, word, key, place.set, now);
     }
-    let term = beside(place.line, place.bit, key.source, key.what, now.0);
-    if term == 0 { None } else { Some(Term::of(term)) }
+    let expiry = beside(place.set, place.bit, key.source, key.what, now.0);
+    if expiry == 0 { None } else { Some(Expiry::of(expiry)) }
 }
 
-/// [`refused`], which says 0 for none: a function of its own, for what few packets ask.
+/// [`cached_drop`], which says 0 for none: a function of its own, for what few packets ask.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn refused_of(generation: u32, source: u64, what: u64, hash: u64, now: u64) -> u64 {
+pub(crate) extern "C" fn cached_drop_of(generation: u32, source: u64, what: u64, hash: u64, now: u64) -> u64 {
     let Some(config) = super::config(generation) else { return 0 };
-    refused(config, Key { source, what }, hash, Nanos(now)).map_or(0, Term::word)
+    cached_drop(config, Key { source, what }, hash, Nanos(now)).map_or(0, Expiry::word)
 }
 
 /// Whether there may be a note of this key.
 #[inline(always)]
-pub(crate) fn may_be_noted(config: &Config, key: Key, hash: u64) -> bool {
-    noted_place(config, key, hash).is_some()
+pub(crate) fn may_be_cached(config: &Config, key: Key, hash: u64) -> bool {
+    summary_place(config, key, hash).is_some()
 }
 
 /// Where notes of this key are, if there may be one.
 #[inline(always)]
-fn noted_place(config: &Config, key: Key, hash: u64) -> Option<Place> {
+fn summary_place(config: &Config, key: Key, hash: u64) -> Option<Place> {
     // What has no notes has no line either, and must not tidy up another's.
     if key.what == Key::NONE.what {
         return None;
@@ -99,12 +104,12 @@ fn noted_place(config: &Config, key: Key, hash: u64) -> Option<Place> {
 
 /// The note of this key in this line, and its word.
 #[inline(always)]
-fn own(line: *mut Line, key: Key) -> Option<(NonNull<Note>, u64)> {
+fn own(set: *mut CacheSet, key: Key) -> Option<(NonNull<DropEntry>, u64)> {
     for at in 0..WAYS {
-        let note = way(line, at);
-        let read = read(note);
+        let entry = way(set, at);
+        let read = read(entry);
         if read.is_of(key) {
-            return NonNull::new(note).map(|note| (note, read.word));
+            return NonNull::new(entry).map(|entry| (entry, read.word));
         }
     }
     None
@@ -112,16 +117,16 @@ fn own(line: *mut Line, key: Key) -> Option<(NonNull<Note>, u64)> {
 
 /// What a note of this key in this line says, if it holds; then the packet is counted there.
 #[inline(always)]
-fn holding(note: NonNull<Note>, word: u64, key: Key, line: u32, now: Nanos) -> Option<Term> {
-    let read = Note { word, source: key.source };
+fn holding(entry: NonNull<DropEntry>, word: u64, key: Key, set: u32, now: Nanos) -> Option<Expiry> {
+    let read = DropEntry { word, source: key.source };
     // SAFETY: as in `way`.
-    let place = unsafe { &raw mut (*note.as_ptr()).word };
-    let is_counted = match read.term().holds(now) {
+    let place = unsafe { &raw mut (*entry.as_ptr()).word };
+    let is_counted = match read.expiry().holds(now) {
         Holds::No => return None,
         Holds::Yes => read.dropped() != DROPPED_MAX && exchange(place, word, word + ONE_DROPPED).1,
         Holds::InLastTick => false,
     };
-    if is_counted || counted(line, key.source, key.what, now.0) != 0 { Some(read.term()) } else { None }
+    if is_counted || counted(set, key.source, key.what, now.0) != 0 { Some(read.expiry()) } else { None }
 }
 
 /// How often a packet tries to be counted in a note that other CPUs count in. After that its window or ban judges it, and counts it.
@@ -132,11 +137,11 @@ const TRIES_MAX: usize = 4;
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn counted(number: u32, source: u64, what: u64, now: u64) -> u32 {
-    let Some(line) = line(number) else { return 0 };
+    let Some(set) = set(number) else { return 0 };
     let key = Key { source, what };
     for at in 0..one_register(WAYS) {
-        let note = way(line, at);
-        let mut before = read(note);
+        let entry = way(set, at);
+        let mut before = read(entry);
         if !before.is_of(key) {
             continue;
         }
@@ -148,7 +153,7 @@ extern "C" fn counted(number: u32, source: u64, what: u64, now: u64) -> u32 {
                 return 0;
             }
             // SAFETY: as in `way`.
-            let place = unsafe { &raw mut (*note).word };
+            let place = unsafe { &raw mut (*entry).word };
             let (is, exchanged) = exchange(place, before.word, before.word.wrapping_add(ONE_DROPPED));
             if exchanged {
                 if before.dropped() == DROPPED_MAX {
@@ -164,35 +169,35 @@ extern "C" fn counted(number: u32, source: u64, what: u64, now: u64) -> u32 {
 
 /// The cause of a note.
 #[inline(always)]
-fn cause(line: u32, way: usize) -> Option<*mut Cause> {
+fn cause(set: u32, way: usize) -> Option<*mut DropCause> {
     // SAFETY: the lookup gave a pointer to all causes of a line, valid for the run of the program.
-    CAUSES.get_ptr_mut(line).map(|causes| unsafe { causes.cast::<Cause>().add(way & (WAYS - 1)) })
+    DROP_CAUSES.get_ptr_mut(set).map(|causes| unsafe { causes.cast::<DropCause>().add(way & (WAYS - 1)) })
 }
 
-/// The rest of [`refused`], for few: looks in the line beside, where a note is whose own line was full; returns its term, counted, or 0.
-/// Where neither line has a note that holds, they are taken out of [`NOTED`], so that the next packet need not look. A note that is written
+/// The rest of [`cached_drop`], for few: looks in the line beside, where a note is whose own line was full; returns its term, counted, or 0.
+/// Where neither line has a note that holds, they are taken out of [`DROP_SUMMARY`], so that the next packet need not look. A note that is written
 /// at that time may be overlooked until it is written again.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn beside(number: u32, bit: u32, source: u64, what: u64, now: u64) -> u64 {
-    let word = Place { line: number, bit }.word();
-    let (Some(first), Some(second), Some(word)) = (line(number), line(number ^ 1), word) else { return 0 };
+    let word = Place { set: number, bit }.word();
+    let (Some(first), Some(second), Some(word)) = (set(number), set(number ^ 1), word) else { return 0 };
     let (key, now) = (Key { source, what }, Nanos(now));
-    if let Some((note, word)) = own(second, key) {
-        return holding(note, word, key, number ^ 1, now).map_or(0, Term::word);
+    if let Some((entry, word)) = own(second, key) {
+        return holding(entry, word, key, number ^ 1, now).map_or(0, Expiry::word);
     }
-    for line in [first, second] {
+    for set in [first, second] {
         for at in 0..one_register(WAYS) {
-            let note = read(way(line, at));
-            if note.is_busy() || note.term().left(now) != 0 && note.is_in_epoch_of(key) {
+            let entry = read(way(set, at));
+            if entry.is_busy() || entry.expiry().left(now) != 0 && entry.is_in_epoch_of(key) {
                 return 0;
             }
         }
     }
-    // SAFETY: as in `noted_place`.
+    // SAFETY: as in `summary_place`.
     let bits = unsafe { word.read_volatile() };
-    let of_line = ((1 << BITS_PER_LINE) - 1) << (bit / BITS_PER_LINE * BITS_PER_LINE);
-    let _whatever = exchange(word, bits, bits & !of_line);
+    let of_set = ((1 << BITS_PER_SET) - 1) << (bit / BITS_PER_SET * BITS_PER_SET);
+    let _whatever = exchange(word, bits, bits & !of_set);
     0
 }
 
@@ -208,10 +213,10 @@ fn exchange(word: *mut u64, before: u64, after: u64) -> (u64, bool) {
 pub(crate) struct Refusal<'a> {
     /// The slot of the window or ban that refuses.
     pub(crate) slot: u32,
-    pub(crate) term: Term,
+    pub(crate) expiry: Expiry,
     /// When that ends, exactly.
     pub(crate) until: Nanos,
-    /// Whether nobody can have forged what it is for: see [`Note::rank`].
+    /// Whether nobody can have forged what it is for: see [`DropEntry::rank`].
     pub(crate) is_verified: bool,
     /// Whose window or ban it is.
     pub(crate) of: &'a Of,
@@ -221,13 +226,13 @@ pub(crate) struct Refusal<'a> {
 /// beside, else of one of lower standing. Where there is none its source is judged by its window, and that is counted. What a note has
 /// dropped that gives way is counted where it belongs.
 #[inline(always)]
-pub(crate) fn note_refused(config: &Config, key: Key, hash: u64, refusal: Refusal<'_>, now: Nanos) {
-    let Refusal { slot, term, until, is_verified, of } = refusal;
+pub(crate) fn insert_drop(config: &Config, key: Key, hash: u64, refusal: Refusal<'_>, now: Nanos) {
+    let Refusal { slot, expiry, until, is_verified, of } = refusal;
     let place = Place::of(config, key, hash);
     let standing = if is_verified { IS_VERIFIED } else { 0 };
     let (mut least, mut chosen) = (KEEPS, u32::MAX);
     for candidate in 0..one_register(2 * WAYS) as u32 {
-        let rank = rank(place.line, candidate | standing, key.source, key.what, now.0);
+        let rank = rank(place.set, candidate | standing, key.source, key.what, now.0);
         if rank < least {
             (least, chosen) = (rank, candidate);
         }
@@ -237,12 +242,12 @@ pub(crate) fn note_refused(config: &Config, key: Key, hash: u64, refusal: Refusa
         return;
     }
     let chosen = forget(chosen);
-    let Some(note) = candidate_at(place.line, chosen) else { return };
-    let line = place.line ^ ((chosen / WAYS as u32) & 1);
-    let Some(at) = self::cause(line, chosen as usize) else { return };
-    let before = read(note);
+    let Some(entry) = candidate_at(place.set, chosen) else { return };
+    let set = place.set ^ ((chosen / WAYS as u32) & 1);
+    let Some(at) = self::cause(set, chosen as usize) else { return };
+    let before = read(entry);
     // SAFETY: as in `way`.
-    if before.is_busy() || !exchange(unsafe { &raw mut (*note).word }, before.word, BUSY).1 {
+    if before.is_busy() || !exchange(unsafe { &raw mut (*entry).word }, before.word, BUSY).1 {
         return;
     }
     if before.dropped() != 0 {
@@ -251,43 +256,43 @@ pub(crate) fn note_refused(config: &Config, key: Key, hash: u64, refusal: Refusa
     }
     // SAFETY: as in `way`. Nobody else writes them while the note is busy. Last its word, behind a barrier: only now is it believed.
     unsafe {
-        (&raw mut (*note).source).write_volatile(key.source);
+        (&raw mut (*entry).source).write_volatile(key.source);
         (&raw mut (*at).until_ns).write_volatile(until.0);
         (&raw mut (*at).slot).write_volatile(slot);
         (&raw mut (*at).is_wide).write_volatile(of.is_wide() as u32);
         (&raw mut (*at).source).write_volatile(of.prefix());
-        atomic_xchg::<u64, { AtomicOrdering::SeqCst }>(&raw mut (*note).word, key.noted(term));
+        atomic_xchg::<u64, { AtomicOrdering::SeqCst }>(&raw mut (*entry).word, key.entry_word(expiry));
     }
     let Some(word) = place.word() else { return };
-    // SAFETY: as in `noted_place`.
+    // SAFETY: as in `summary_place`.
     let bits = unsafe { word.read_volatile() };
-    let noted = bits | 1 << place.bit;
-    if noted != bits {
+    let set_bits = bits | 1 << place.bit;
+    if set_bits != bits {
         // Where another CPU was first, the next refusal notes it again.
-        let _whatever = exchange(word, bits, noted);
+        let _whatever = exchange(word, bits, set_bits);
     }
 }
 
 /// With the number of a candidate: what asks for its place is verified.
 const IS_VERIFIED: u32 = 1 << 8;
 
-/// The [`Note::rank`] of the note at a candidate, for one of this key. A function of its own, for the verifier.
+/// The [`DropEntry::rank`] of the note at a candidate, for one of this key. A function of its own, for the verifier.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn rank(number: u32, candidate: u32, source: u64, what: u64, now: u64) -> u64 {
-    let Some(note) = candidate_at(number, candidate).map(read) else { return KEEPS };
-    note.rank(Key { source, what }, candidate & IS_VERIFIED != 0, Nanos(now))
+    let Some(entry) = candidate_at(number, candidate).map(read) else { return KEEPS };
+    entry.rank(Key { source, what }, candidate & IS_VERIFIED != 0, Nanos(now))
 }
 
 /// One of the places that a note may have: those of its line, then those of the one beside.
 #[inline(always)]
-fn candidate_at(number: u32, candidate: u32) -> Option<*mut Note> {
-    Some(way(line(number ^ ((candidate / WAYS as u32) & 1))?, candidate as usize))
+fn candidate_at(number: u32, candidate: u32) -> Option<*mut DropEntry> {
+    Some(way(set(number ^ ((candidate / WAYS as u32) & 1))?, candidate as usize))
 }
 
 /// Counts what a note with this word and cause has dropped where its window or ban counts it, if that is still remembered.
 #[inline(always)]
-fn count_of(Cause { slot, is_wide, source: [high, low], .. }: Cause, word: u64, dropped: u64) {
+fn count_of(DropCause { slot, is_wide, source: [high, low], .. }: DropCause, word: u64, dropped: u64) {
     let _always_zero = count_dropped(high, low, word, slot, dropped << 1 | u64::from(is_wide & 1));
 }
 
@@ -295,9 +300,9 @@ fn count_of(Cause { slot, is_wide, source: [high, low], .. }: Cause, word: u64, 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn count_dropped(high: u64, low: u64, word: u64, slot: u32, dropped: u64) -> u32 {
-    let note = Note { word, source: 0 };
-    let (family, source, dropped) = (family_of(note.is_ipv6(), dropped & 1 != 0), [high, low], dropped >> 1);
-    if note.term().is_ban() {
+    let entry = DropEntry { word, source: 0 };
+    let (family, source, dropped) = (family_of(entry.is_ipv6(), dropped & 1 != 0), [high, low], dropped >> 1);
+    if entry.expiry().is_ban() {
         if let Some(ban) = ban_of(family, source, slot) {
             ban.count_dropped(dropped);
         }

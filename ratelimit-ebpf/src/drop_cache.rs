@@ -1,9 +1,9 @@
 //! Which refusals are noted, so that the next packet like this one is refused by one look, and until when. What a note is, is in
-//! `ratelimit_common::refused`.
+//! `ratelimit_common::drop_cache`.
 
+use ratelimit_common::drop_cache::{Expiry, Key};
 use ratelimit_common::layout::{Config, Limit, Rule, Unit};
 use ratelimit_common::proof::asks;
-use ratelimit_common::refused::{Key, Term};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
 
@@ -46,7 +46,7 @@ pub(crate) fn of_unproven(pending: &mut Pending) {
 /// takes nothing that comes after it. Where the window has room, but not for so much, it is judged again in a second. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn note_connection(slot: u32, full_until: u64, is_unproven: u32) -> u32 {
+pub(crate) extern "C" fn cache_connection_drop(slot: u32, full_until: u64, is_unproven: u32) -> u32 {
     const AGAIN_NS: u64 = 1_000_000_000;
     let Some(pending) = maps::pending() else { return 0 };
     if pending.connection == Key::NONE {
@@ -61,7 +61,7 @@ pub(crate) extern "C" fn note_connection(slot: u32, full_until: u64, is_unproven
         pending.connection = pending.connection.of_unproven_requests();
     }
     pending.refused = pending.connection;
-    let _always_zero = note(slot, until_ns, Reason::OverLimit as u32);
+    let _always_zero = cache_drop(slot, until_ns, Reason::OverLimit as u32);
     pending.refused = of_source;
     0
 }
@@ -70,7 +70,7 @@ pub(crate) extern "C" fn note_connection(slot: u32, full_until: u64, is_unproven
 #[inline(always)]
 pub(crate) fn may_be_of_suspect(config: &Config, pending: &Pending) -> bool {
     let refused = pending.refused;
-    refused.is_opening() && !maps::may_be_noted(config, refused.unproven(), pending.hash())
+    refused.is_opening() && !maps::may_be_cached(config, refused.unproven(), pending.hash())
 }
 
 /// Has the note of that SYN, which is to be made, be one of the segments of its source that prove nothing.
@@ -83,7 +83,7 @@ pub(crate) fn of_suspect(pending: &mut Pending) {
 /// this configuration last. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn note(slot: u32, until_ns: u64, reason: u32) -> u32 {
+pub(crate) extern "C" fn cache_drop(slot: u32, until_ns: u64, reason: u32) -> u32 {
     let Some(pending) = maps::pending() else { return 0 };
     let Some(config) = maps::config(pending.generation()) else { return 0 };
     let rule = maps::rule(config, pending.rule());
@@ -99,7 +99,7 @@ pub(crate) extern "C" fn note(slot: u32, until_ns: u64, reason: u32) -> u32 {
     }
     let now = pending.now();
     let verdict = Verdict { reason: maps::reason(reason), rule: rule.row };
-    let (term, until) = Term::new(now, Nanos(until_ns), verdict);
+    let (expiry, until) = Expiry::new(now, Nanos(until_ns), verdict);
     // Of all segments: what established connections sent was over the limit.
     let is_verified = if matches!(verdict.reason, Reason::Banned) {
         rule.proof & asks::BANS != 0
@@ -108,7 +108,7 @@ pub(crate) extern "C" fn note(slot: u32, until_ns: u64, reason: u32) -> u32 {
     };
     let is_connection = pending.refused == pending.connection;
     let hash = if is_connection { pending.connection.source } else { pending.hash() };
-    let refusal = Refusal { slot, term, until, is_verified, of: &pending.of };
-    maps::note_refused(config, pending.refused, hash, refusal, now);
+    let refusal = Refusal { slot, expiry, until, is_verified, of: &pending.of };
+    maps::insert_drop(config, pending.refused, hash, refusal, now);
     0
 }
