@@ -167,7 +167,7 @@ impl Oracle {
             Kind::Tcp { opens, .. } => Part { opens, ..Part::default() },
             Kind::Fragment { may_be_tcp } => Part { requests: may_be_tcp.into(), ..Part::default() },
             Kind::Unparsable => Part { opens: true, requests: 1, ..Part::default() },
-            Kind::Udp { .. } | Kind::Essential | Kind::Other => Part::default(),
+            Kind::Udp { .. } | Kind::ControlTraffic | Kind::Other => Part::default(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The real program, the fake datapath, a replay and the naive oracle: random packets, clock steps and changes of policy, and one verdict.
 //!
-//! What each of them cannot know. The oracle and the others in memory have no sockets: what those prove is in `proven.rs`. Those in memory have
+//! What each of them cannot know. The oracle and the others in memory have no sockets: what those prove is in `verified_sockets.rs`. Those in memory have
 //! no drop cache, so where they agree with the program, a note refuses what a window refuses. They forget nobody, so what the program does not
 //! admit under pressure they never hear of, and what it does admit they admit too: never more than a limit. A replay has one rule, whose dry
 //! run it is: that bans nobody, and lets each connection go on. A guard counts attempts in the program alone; no rule here has one.
@@ -310,8 +310,8 @@ fn a_random_packet_is_to_the_parser_what_it_is_to_the_oracle() {
                 (Kind::Udp { source_port, port, quic_initial }, end(payload_bytes.into()))
             }
             Target::Fragment { may_be_tcp } => (Kind::Fragment { may_be_tcp }, Vec::new()),
-            Target::Essential => (Kind::Essential, Vec::new()),
-            Target::Unwalkable => (Kind::Unparsable, Vec::new()),
+            Target::ControlTraffic => (Kind::ControlTraffic, Vec::new()),
+            Target::UnparsableHeaders => (Kind::Unparsable, Vec::new()),
             Target::Other => (Kind::Other, Vec::new()),
         };
         assert_eq!(

@@ -83,7 +83,7 @@ impl Forged {
 fn used(program: &mut Program) -> HashMap<IpAddr, u64> {
     let limit = limit(u64::MAX, Unit::Connections, WindowForm::Strict);
     let count_bits = window::count_bits(limit.bucket_ns);
-    let arithmetic = window::Limit { amount: u64::MAX, behind: 5, count_bits, burst: window::BURST_ANY };
+    let arithmetic = window::Limit { amount: u64::MAX, full_buckets: 5, count_bits, burst: window::BURST_ANY };
     let bucket = program.now().bucket(limit.bucket_ns);
     let mut used = HashMap::new();
     let mut visit = |reading: ratelimit_userspace::datapath::SourceReading| {

@@ -135,7 +135,7 @@ fn a_packet_whose_ports_are_behind_the_first_buffer_is_unwalkable_and_never_malf
                 panic!("{} of which {first} bytes can be read is no IP packet", fixture.name);
             };
             // Whether a datagram that cannot be read is a QUIC Initial cannot be told: then it counts as one.
-            let targets = [whole.target, with_quic_initial(whole.target), Target::Unwalkable];
+            let targets = [whole.target, with_quic_initial(whole.target), Target::UnparsableHeaders];
             assert!(targets.contains(&parsed.target), "{} read to {first}: {parsed:?}", fixture.name);
             assert_eq!(Packet { target: whole.target, ..parsed }, whole, "{}", fixture.name);
         }
@@ -147,7 +147,11 @@ fn with_quic_initial(target: Target) -> Target {
         Target::Udp { port, source_port, payload_bytes, quic_short: _, quic_initial: _ } => {
             Target::Udp { port, source_port, payload_bytes, quic_short: false, quic_initial: true }
         }
-        Target::Tcp { .. } | Target::Fragment { .. } | Target::Unwalkable | Target::Essential | Target::Other => target,
+        Target::Tcp { .. }
+        | Target::Fragment { .. }
+        | Target::UnparsableHeaders
+        | Target::ControlTraffic
+        | Target::Other => target,
     }
 }
 
@@ -277,7 +281,7 @@ fn has_its_payload_within(frame: &[u8]) -> bool {
             (payload_at + payload_bytes, payload_bytes)
         }
         Target::Udp { payload_bytes, .. } => (0, payload_bytes.into()),
-        Target::Fragment { .. } | Target::Unwalkable | Target::Essential | Target::Other => return true,
+        Target::Fragment { .. } | Target::UnparsableHeaders | Target::ControlTraffic | Target::Other => return true,
     };
     end as usize <= frame.len() && payload_bytes < ip_bytes
 }
@@ -342,7 +346,7 @@ fn by_etherparse(bytes: &[u8]) -> Option<Parsed> {
 }
 
 fn essential(yes: bool) -> Target {
-    if yes { Target::Essential } else { Target::Other }
+    if yes { Target::ControlTraffic } else { Target::Other }
 }
 
 fn is_initial(data: &[u8]) -> bool {

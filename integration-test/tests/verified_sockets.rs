@@ -20,8 +20,8 @@ use integration_test::random::Random;
 use integration_test::{is_skipped, numbers};
 use ratelimit_common::conversation::Peer;
 use ratelimit_common::layout::Unit;
-use ratelimit_common::proof::Standing;
 use ratelimit_common::time::SECOND_NS;
+use ratelimit_common::verification::ConnectionState;
 use ratelimit_userspace::datapath::fake::Sender;
 use ratelimit_userspace::datapath::{Datapath as _, SourceReading};
 use ratelimit_userspace::desired::{Bans, Guard, Limit, Mode, Policy, Ports, Refuse, Rule, WindowForm};
@@ -70,15 +70,15 @@ impl Host {
         let Connection { source_port, sequence, acknowledged } = of;
         let sent = Segment { source_port, sequence, acknowledged, ..Segment::to(self.port, ACK) };
         let get = b"GET / HTTP/1.1\r\n\r\n";
-        let (protocol, bytes, standing) = match random.below(16) {
-            0..6 => (TCP, sent.bytes(), Standing::Established),
-            6 => (TCP, Segment { data: get, ..sent }.bytes(), Standing::Established),
+        let (protocol, bytes, connection_state) = match random.below(16) {
+            0..6 => (TCP, sent.bytes(), ConnectionState::Established),
+            6 => (TCP, Segment { data: get, ..sent }.bytes(), ConnectionState::Established),
             // Farther than any window is long.
-            7 => (TCP, Segment { sequence: sequence.wrapping_add(1 << 30), ..sent }.bytes(), Standing::Ignored),
-            8..10 => (TCP, Segment { source_port: any_port, ..sent }.bytes(), Standing::Unknown),
-            10 => (TCP, Segment { source_port: any_port, data: get, ..sent }.bytes(), Standing::Unknown),
-            11..14 => (TCP, Segment { source_port: any_port, flags: SYN, ..sent }.bytes(), Standing::Unknown),
-            _ => (UDP, udp_from(any_port, self.port, [0; 20]), Standing::Unknown),
+            7 => (TCP, Segment { sequence: sequence.wrapping_add(1 << 30), ..sent }.bytes(), ConnectionState::Ignored),
+            8..10 => (TCP, Segment { source_port: any_port, ..sent }.bytes(), ConnectionState::Unknown),
+            10 => (TCP, Segment { source_port: any_port, data: get, ..sent }.bytes(), ConnectionState::Unknown),
+            11..14 => (TCP, Segment { source_port: any_port, flags: SYN, ..sent }.bytes(), ConnectionState::Unknown),
+            _ => (UDP, udp_from(any_port, self.port, [0; 20]), ConnectionState::Unknown),
         };
         let mut frame = frame(IPV4, V4 { source: Ipv4Addr::LOCALHOST.octets(), ..V4::of(protocol) }.around(bytes));
         // Behind the Ethernet header. The program does not look at the checksum.
@@ -91,7 +91,7 @@ impl Host {
             is_first: 1,
             ..Peer::default()
         };
-        (frame, Sender { standing, peer: (standing == Standing::Established).then_some(peer) })
+        (frame, Sender { connection_state, peer: (connection_state == ConnectionState::Established).then_some(peer) })
     }
 
     fn random_policy(&self, random: &mut Random) -> Policy {
@@ -185,8 +185,9 @@ fn the_fake_that_is_told_what_segments_prove_agrees_with_the_program_that_asks_t
             fake.set_now(program.now());
         }
         let (frame, sender) = host.random_packet(&mut random);
-        let is_refused_beside =
-            sender.standing != Standing::Established && opens_nothing(&frame) && is_noted(&mut program, &policy);
+        let is_refused_beside = sender.connection_state != ConnectionState::Established
+            && opens_nothing(&frame)
+            && is_noted(&mut program, &policy);
         let real = program.judged(&frame);
         if is_refused_beside {
             assert_eq!(real, ("over_limit", Some(0)), "a note refuses it: seed {seed}, step {step} under {policy:#?}");
@@ -197,7 +198,7 @@ fn the_fake_that_is_told_what_segments_prove_agrees_with_the_program_that_asks_t
         let at =
             || format!("seed {seed}, step {step}: {sender:?} {frame:02x?} at {} under {policy:#?}", program.now().0);
         assert_eq!(real, faked, "the program, and the fake: {}", at());
-        *said.entry((sender.standing == Standing::Established, real.0)).or_default() += 1;
+        *said.entry((sender.connection_state == ConnectionState::Established, real.0)).or_default() += 1;
         if step % STEPS_BETWEEN_READINGS == 0 {
             let now = program.now();
             let used = (used(program.kernel(), &policy, now), used(fake.datapath(), &policy, now));

@@ -1,22 +1,25 @@
-//! Which new sources are remembered while more of them come than the maps can take: sample and hold (Estan and Varghese, *New
-//! Directions in Traffic Measurement and Accounting*, SIGCOMM 2002).
+//! Which new sources are remembered while more of them come than the maps can take: sample and hold (Estan and
+//! Varghese, *New Directions in Traffic Measurement and Accounting*, SIGCOMM 2002).
 //!
-//! Each CPU has a budget of insertions, besides those that first fill the maps and evict nobody. As long as it lasts everybody is remembered with the first packet, and counting is exact. Past
-//! it, a packet of a source that nobody knows is looked at by chance, one in 2^[`Admission::shift`], and passes otherwise: a flood of
-//! forged sources then costs a draw and evicts few. A source that sends k times its limit N is looked at with each packet that is drawn:
-//! with q = 2^-shift, two of n packets are with probability 1 - (1-q)^n - nq(1-q)^(n-1). With the second it is known, and from then on
-//! it is counted exactly.
+//! Each CPU has a budget of insertions, besides those that first fill the maps and evict no source. Within the budget
+//! every source is remembered with its first packet, and counting is exact. Past it, the CPU is overloaded: it
+//! samples packets of unknown sources, one in 2^[`Admission::shift`], and passes the rest. A flood of forged sources
+//! then costs one hash a packet and evicts few. A source that sends k times its limit N is counted with each packet
+//! that is sampled: with q = 2^-shift, two of n packets are with probability 1 - (1-q)^n - nq(1-q)^(n-1). The second
+//! one makes the source known, and from then on it is counted exactly.
 //!
-//! The first count is not corrected for what was not drawn. That would be the better estimate, and would let who forges an address
-//! spend 2^shift of its owner's limit with one packet.
+//! The first count is not corrected for the packets that were sampled out. That would be the better estimate, but one
+//! forged packet could then spend 2^shift of the limit of the address that it names.
 //!
-//! A draw is the keyed hash of its number, and each CPU's numbers begin anew with each load where the kernel's randomness says. Who does not
-//! know the key foresees none, whatever draws he has seen.
+//! A sample is the keyed hash of a running number. Each CPU's numbers start at a random value with each load. Without
+//! the key no sample can be foreseen, whatever earlier samples were observed.
 //!
-//! Flows and connections are remembered on the same budget, also those of packets that no limit counts: else whoever forges such would
-//! have an insertion and an eviction for each. One that is not remembered is judged as new again with its next packet.
+//! Flows and connections are remembered on the same budget, also those of packets that no limit counts: otherwise
+//! each forged flow would cost an insertion and an eviction. A flow that is not remembered is judged as new again
+//! with its next packet.
 //!
-//! Who is known is told by [`Fingerprint`]s: a source that was charged a second time, within the longest window.
+//! [`Fingerprint`]s in a Bloom filter tell which sources are known: those that were charged a second time within the
+//! longest window.
 
 use crate::hash::HashKey;
 use crate::time::Nanos;
@@ -24,11 +27,11 @@ use crate::time::Nanos;
 /// How long the insertions of a CPU are counted for: 134 ms.
 const PERIOD_SHIFT: u32 = 27;
 
-/// The most that is drawn from: one in 4096.
+/// The sparsest sampling: one in 4096.
 pub const SHIFT_MAX: u32 = 12;
 
-/// In the second word of what is hashed for a draw, beside the upper bits of its number: nothing else that is hashed has this bit in so
-/// short a message.
+/// In the second word of what is hashed for a sample, beside the upper bits of its number. Nothing else that is
+/// hashed has this bit in so short a message.
 const SAMPLING: u64 = 1 << 23;
 
 /// A budget that is never spent.
@@ -37,7 +40,7 @@ pub const BUDGET_ANY: u32 = u32::MAX;
 /// Insertions of a CPU in one period unless the daemon says otherwise: 15 000 a second.
 pub const BUDGET: u32 = 2048;
 
-/// What one CPU has admitted, and how much it is pressed.
+/// What one CPU has admitted, and how overloaded it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Admission {
@@ -47,15 +50,15 @@ pub struct Admission {
     pub insertions: u64,
     /// Periods that began with [`Admission::shift`] above 0.
     pub overload_periods: u64,
-    /// Which number is drawn next. The loader begins each CPU's numbers where the kernel's randomness says.
+    /// The number of the next sample. The loader sets a random start for each CPU.
     pub random: u64,
-    /// Sources that wanted to be remembered in this period, drawn or not.
+    /// Sources to be remembered in this period, sampled in or out.
     pub wanted: u32,
     /// Insertions in this period, since the shift was changed last.
     pub inserted: u32,
-    /// One packet of an unknown source in 2^this is looked at; 0 below pressure.
+    /// Of packets of unknown sources, one in 2^this is sampled; 0 without overload.
     pub shift: u32,
-    /// Whether the packet at hand was drawn.
+    /// Whether the packet at hand was sampled in.
     pub is_sampled: u32,
 }
 
@@ -76,7 +79,7 @@ impl Admission {
         if period == self.period {
             return;
         }
-        // Where periods passed without a packet there was no pressure in them.
+        // Periods without a packet had no overload.
         let shift = if period == self.period + 1 {
             let (needed, slowly) = (needed(self.wanted, budget), self.shift.saturating_sub(1));
             if needed < slowly { slowly } else { needed }
@@ -90,7 +93,7 @@ impl Admission {
         self.overload_periods += (shift != 0) as u64;
     }
 
-    /// A packet of a source that nobody knows: whether it is looked at.
+    /// Whether a packet of an unknown source is sampled in.
     #[inline(always)]
     pub const fn sample(&mut self, seed: HashKey) -> bool {
         self.wanted = self.wanted.saturating_add(1);
@@ -100,8 +103,8 @@ impl Admission {
             == 0
     }
 
-    /// A source is being inserted: one of those that are `free`, or on the budget. Where that of the period is spent, the next are drawn from
-    /// twice as many.
+    /// Counts the insertion of a source: one of those that are `free`, or one on the budget. When the period's budget
+    /// is spent, sampling gets twice as sparse.
     #[inline(always)]
     pub const fn insert(&mut self, budget: u32, free: u32) {
         self.insertions += 1;
@@ -110,8 +113,9 @@ impl Admission {
         }
     }
 
-    /// A flow or connection that nobody remembers: whether it is remembered from now on, which goes on the same budget. Past that it is drawn
-    /// for like a source, unless its own is known or drawn already (`is_admitted`). What is not remembered asks again with its next packet.
+    /// Whether a new flow or connection is remembered from now on, on the same budget. Past that it is sampled like a
+    /// source, unless its own source is known or sampled in already (`is_admitted`). A flow that is not remembered
+    /// asks again with its next packet.
     #[inline(always)]
     pub const fn remembers_flow(&mut self, seed: HashKey, budget: u32, is_admitted: bool) -> bool {
         if self.is_overloaded() && !is_admitted && !self.sample(seed) {
@@ -152,8 +156,9 @@ const fn needed(wanted: u32, budget: u32) -> u32 {
     shift
 }
 
-/// Of which packets a rule asks first of all whether their source is known, before anything is looked up that is its own: whatever those are,
-/// the first limit that counts them counts one, and nothing comes before it. What a flood of forged addresses has then ends with a draw.
+/// Packets of which a rule checks before anything else whether their source is known. Whatever those packets are, the
+/// first limit that counts them counts one, and nothing comes before it. A packet of a flood of forged addresses then
+/// costs one sample and no look-up of its own.
 pub mod known_first {
     use crate::layout::{Limit, Rule, Unit};
 
@@ -162,15 +167,16 @@ pub mod known_first {
     /// UDP datagrams.
     pub const DATAGRAMS: u32 = 2;
 
-    /// What this rule asks so.
+    /// The packets that this rule checks so.
     pub const fn of(rule: &Rule) -> u32 {
-        // A ban is known of whoever is not; so are refusals of everything; and what is turned away counts for shadow limits.
+        // An unknown source may be banned, or refused everything; and packets that the gate drops count for shadow
+        // limits.
         if rule.limits_len == 0 || rule.bans.steps_len != 0 || rule.refuse_all != 0 || rule.shadows_len != 0 {
             return 0;
         }
         let Limit { unit, amount, .. } = rule.limits[0];
         match Unit::from_code(unit) {
-            // What fits no window gets none.
+            // A limit of 0 opens no window.
             _ if amount == 0 => 0,
             Some(Unit::Packets) => OPENINGS | DATAGRAMS,
             // Of a datagram it depends on its flow.
@@ -180,13 +186,14 @@ pub mod known_first {
     }
 }
 
-/// Where it is kept that a source is known, and how: a Bloom filter that forgets by itself. A cell is two words, for the turns of a clock
-/// with even numbers and with odd ones; a word is the turn's number and [`CELL_BITS`] bits, three of them a source's. Who was kept in
-/// this turn or in the one before is known. A word of an older turn is empty.
+/// A source in a Bloom filter of two generations, which expires by itself. A cell has two words, for generations with
+/// even numbers and for those with odd ones. A word holds a generation's number and [`CELL_BITS`] bits, three of
+/// which are a source's. A source is known if it is in the current generation or in the one before. A word of an
+/// older generation is empty.
 ///
 /// ```text
 ///     63       48 47                 0
-///    [ turn      | bits               ]
+/// [ generation | bits              ]
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
@@ -194,7 +201,7 @@ pub struct Fingerprint {
     pub place: u64,
     /// The source's bits.
     pub bits: u64,
-    /// The turn that it is, cut to so many bits.
+    /// The current generation, cut to so many bits.
     pub generation: u16,
 }
 
@@ -207,7 +214,7 @@ pub const CELLS_PER_SUMMARY: u32 = 16;
 const SUMMARY_BITS: u32 = CELL_BITS / CELLS_PER_SUMMARY;
 
 impl Fingerprint {
-    /// Of the source with this prefix, where turns are 2^`generation_shift` ns.
+    /// Of the source with this prefix, where a generation lasts 2^`generation_shift` ns.
     #[inline(always)]
     pub const fn of(seed: HashKey, high: u64, low: u64, generation_shift: u32, now: Nanos) -> Self {
         let place = seed.hash(high, low);
@@ -218,8 +225,8 @@ impl Fingerprint {
         Self { place: place ^ choice >> 12, bits, generation }
     }
 
-    /// What of it is kept in the cell that sums up some: one bit. A flood of sources that nobody knows looks there, which is in a near cache,
-    /// and at few of the cells themselves.
+    /// Its one bit in the cell that summarizes several cells. Packets of a flood of unknown sources read that one,
+    /// which stays in a near cache, and few of the cells themselves.
     #[inline(always)]
     #[must_use]
     pub const fn in_summary(self) -> Self {
@@ -228,14 +235,14 @@ impl Fingerprint {
         Self { place: self.place, bits: 1 << (cell + choice), generation: self.generation }
     }
 
-    /// Which of the cell's words is of this turn; the other one is of the last, or of none.
+    /// Which of the cell's words is of the current generation; the other one is of the last, or of none.
     #[inline(always)]
     pub const fn current(self) -> usize {
         self.generation as usize & 1
     }
 
-    /// Whether a cell with these words, that of this turn and the other one, says that the source is known. It may say so of one that
-    /// is not.
+    /// Whether a cell with these words, the current generation's and the other one, holds the source. False positives
+    /// are possible.
     #[inline(always)]
     pub const fn contains(self, current: u64, other: u64) -> bool {
         self.is_in(current, self.generation) || self.is_in(other, self.generation.wrapping_sub(1))
@@ -246,7 +253,7 @@ impl Fingerprint {
         word >> CELL_BITS == generation as u64 && word & self.bits == self.bits
     }
 
-    /// What becomes of the word of this turn once the source is known; none where it is already.
+    /// The word of the current generation with the source added; none where it is there already.
     #[inline(always)]
     pub const fn with_added(self, current: u64) -> Option<u64> {
         if self.is_in(current, self.generation) {
@@ -258,7 +265,7 @@ impl Fingerprint {
     }
 }
 
-/// The least [`Fingerprint::of`] turn that lasts as long as this.
+/// The least `generation_shift` of [`Fingerprint::of`] that lasts as long as this.
 pub const fn generation_shift(lasting_ns: u64) -> u32 {
     let shift = 64 - lasting_ns.leading_zeros();
     if shift < PERIOD_SHIFT { PERIOD_SHIFT } else { shift }
@@ -426,7 +433,7 @@ mod tests {
 
     #[test]
     fn a_source_over_its_limit_is_caught_within_the_stated_number_of_packets() {
-        // At the most, 1 in 4096: 99 in 100 sources are drawn a second time within 6.64 times as many packets.
+        // At the most, 1 in 4096: 99 in 100 sources are sampled a second time within 6.64 times as many packets.
         let mut late = 0;
         for source in 0..1000 {
             let mut admission = Admission { shift: SHIFT_MAX, random: KEY.hash(source, 0), ..Admission::default() };
@@ -435,7 +442,7 @@ mod tests {
         assert!(late <= 25, "{late} of 1000");
     }
 
-    /// Sources that are made known, and who is known of others, at these times.
+    /// Of sources that are added, and of others, how many are known at these times.
     fn known(made: u64, asked: u64, later_ns: u64) -> (usize, usize) {
         let shift = generation_shift(300 * SECOND_NS);
         let mut cells = vec![[0_u64; 2]; 32_768];
@@ -468,7 +475,7 @@ mod tests {
         assert!(taken < 200, "{taken} of 100 000 where an eighth of it is");
     }
 
-    /// Of 100 000 sources that nobody knows, those of which the summary does not tell, where so many are known.
+    /// Of 100 000 unknown sources, those that the summary cannot rule out, where so many are known.
     fn looked_for(made: u64) -> usize {
         let shift = generation_shift(300 * SECOND_NS);
         let mut cells = vec![0_u64; 32_768 / CELLS_PER_SUMMARY as usize];

@@ -31,7 +31,7 @@ pub struct Ban {
     pub forgotten_ns: u64,
     /// How many there were before it that were not forgotten.
     pub step: u32,
-    /// 1: since its end the source was let in again, so what is too much now is another offence.
+    /// 1: the source was admitted again since its end, so what is too much now is another offence.
     pub admitted: u32,
     /// Packets that it has dropped.
     pub dropped: u64,

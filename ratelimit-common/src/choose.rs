@@ -1,11 +1,11 @@
-//! Which rule judges a packet, and what its source is granted whatever that rule's limits say. Whether the packet fits the limits is told by
-//! [`crate::hold`].
+//! Which rule judges a packet, and what its source is granted whatever that rule's limits say. [`crate::hold`] tells
+//! whether the packet is within the limits.
 //!
 //! Written once, over a [`Rules`]: in the kernel that is maps, elsewhere memory.
 
 use crate::access::{self, Grant};
 use crate::layout::{Config, PortTable, Prefix, RULES_MAX, Rule, RuleSet};
-use crate::packet::{Head, Packet, Target, To};
+use crate::packet::{Destination, Head, Packet, Target};
 use crate::source::Address;
 use crate::time::Nanos;
 use crate::verdict::{Action, Reason, Verdict};
@@ -55,7 +55,7 @@ pub struct Asked {
     /// Who sent it, or says so.
     pub source: Address,
     /// What it is sent to.
-    pub to: To,
+    pub to: Destination,
     /// Of a later fragment: whether it may be one of TCP.
     pub may_be_tcp: bool,
 }
@@ -90,14 +90,14 @@ impl Choice {
 
 /// The rules for what the packet is sent to, by its port or protocol; none where the ports cannot be read.
 #[inline(always)]
-pub fn protecting<R: Rules>(rules: &R, to: To) -> Option<RuleSet> {
+pub fn protecting<R: Rules>(rules: &R, to: Destination) -> Option<RuleSet> {
     let config = rules.config();
     let class = match to {
-        To::Tcp { port, .. } => rules.ports()?.tcp[bounded(rules, port)],
-        To::Udp { port } => rules.ports()?.udp[bounded(rules, port)],
-        To::Fragment | To::Unwalkable => return Some(config.portless_rules),
-        To::Other => return Some(config.other_rules),
-        To::Essential => return Some(0),
+        Destination::Tcp { port, .. } => rules.ports()?.tcp[bounded(rules, port)],
+        Destination::Udp { port } => rules.ports()?.udp[bounded(rules, port)],
+        Destination::Fragment | Destination::UnparsableHeaders => return Some(config.portless_rules),
+        Destination::Other => return Some(config.other_rules),
+        Destination::ControlTraffic => return Some(0),
     };
     Some(config.class_rules[class as usize])
 }
@@ -116,7 +116,7 @@ pub fn choice<R: Rules>(rules: &R, asked: Asked, protecting: RuleSet) -> Choice 
         Some(Grant::Exempt) => by(Reason::Exempt),
         Some(Grant::Denied) => by(Reason::Denied),
         None if is_unparsable(asked.to) && rules.rule(index).counts_unparsable == 0 => by(Reason::TooManyHeaders),
-        None if matches!(asked.to, To::Fragment) && asked.may_be_tcp => {
+        None if matches!(asked.to, Destination::Fragment) && asked.may_be_tcp => {
             Choice { beside: matching & !(1 << index), ..by(Reason::NotCounted) }
         }
         None => by(Reason::NotCounted),
@@ -165,8 +165,8 @@ pub const fn has_prefixes(config: &Config, source: Address) -> u8 {
 
 /// Whether nobody can tell what it is, while the network stack might: as behind too many tags.
 #[inline(always)]
-const fn is_unparsable(to: To) -> bool {
-    matches!(to, To::Unwalkable)
+const fn is_unparsable(to: Destination) -> bool {
+    matches!(to, Destination::UnparsableHeaders)
 }
 
 /// Which of these rules are for packets from this source to this address.
@@ -184,8 +184,8 @@ fn matching<R: Rules>(rules: &R, protecting: RuleSet, prefix: Option<&Prefix>) -
 /// Which of these rules judges the packet. A later fragment may belong to any port, and is held to volume if it is to be held at
 /// all: by the first rule that counts that, so that a rule for connections before it is no way around.
 #[inline(always)]
-fn judging<R: Rules>(rules: &R, to: To, of: RuleSet) -> Option<u32> {
-    if let To::Fragment = to
+fn judging<R: Rules>(rules: &R, to: Destination, of: RuleSet) -> Option<u32> {
+    if let Destination::Fragment = to
         && let Some(index) = first(rules, of & rules.config().volume_rules)
     {
         return Some(index);

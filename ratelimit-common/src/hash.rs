@@ -6,7 +6,7 @@
 //! on SipHash-1-3 that does better than chance is published. What is merely universal has half of it: no pair collides under every key, but
 //! one learned collision gives others, by adding the same to both.
 
-/// The key: 128 bits that the kernel has drawn.
+/// The key: 128 random bits of the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct HashKey(pub [u64; 2]);

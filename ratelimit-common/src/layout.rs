@@ -6,8 +6,8 @@
 
 use crate::gcra::Rate;
 use crate::hash::HashKey;
-use crate::proof::Side;
 use crate::verdict::Reason;
+use crate::verification::{EvidenceNeeds, Side};
 use crate::window;
 
 mod active;
@@ -70,7 +70,8 @@ pub const PASSED_ACTION: &str = "PASSED_ACTION";
 
 /// Generations of the configuration: one that packets read, one that the daemon writes.
 pub const GENERATIONS: u32 = 2;
-/// The configuration by which [`CHARGE_PROGRAM`] charges, and no packet is judged: its first rule has one limit, which everything fits.
+/// The configuration by which [`CHARGE_PROGRAM`] charges, and no packet is judged: its first rule has one limit,
+/// which admits everything.
 pub const CHARGE_GENERATION: u32 = 2;
 /// Elements of [`map::CONFIG`]: a power of two.
 pub const CONFIGS: u32 = 4;
@@ -96,15 +97,15 @@ pub const TARGETS_MAX: u32 = 4_096;
 pub const FLOWS_CAPACITY: u32 = 65_536;
 /// TCP connections remembered of each family where requests are counted. // 131072 x 120 B = 16 MB, 131072 x 144 B = 19 MB
 pub const CONVERSATIONS_CAPACITY: u32 = 131_072;
-/// Lines of [`map::DROP_CACHE`] unless the daemon says otherwise: a power of two. // 32768 x 64 B = 2 MB
+/// Sets of [`map::DROP_CACHE`] unless the daemon says otherwise: a power of two. // 32768 x 64 B = 2 MB
 pub const CACHE_SETS: u32 = 32_768;
-/// Bits of [`map::DROP_SUMMARY`] for each line of [`map::DROP_CACHE`]. // 16 KB, so that it is in the nearest cache
+/// Bits of [`map::DROP_SUMMARY`] for each set of [`map::DROP_CACHE`]. // 16 KB, so that it is in the nearest cache
 pub const BITS_PER_SET: u32 = 4;
-/// Lines of [`map::DROP_CACHE`] for each word of [`map::DROP_SUMMARY`].
+/// Sets of [`map::DROP_CACHE`] for each word of [`map::DROP_SUMMARY`].
 pub const SETS_PER_WORD: u32 = 64 / BITS_PER_SET;
-/// Lines of [`map::DROP_CACHE`] for each cell of [`map::CONN_FILTER`].
+/// Sets of [`map::DROP_CACHE`] for each cell of [`map::CONN_FILTER`].
 pub const SETS_PER_CONN_CELL: u32 = 2;
-/// Words of [`map::PREFIX_MISSES`] for each line of [`map::DROP_CACHE`].
+/// Words of [`map::PREFIX_MISSES`] for each set of [`map::DROP_CACHE`].
 pub const PREFIX_MISSES_PER_SET: u32 = 4;
 /// Sources remembered of each family unless the daemon says otherwise. // 262144 x 128 B = 34 MB
 pub const SOURCES_CAPACITY: u32 = 262_144;
@@ -135,14 +136,14 @@ pub struct Limit {
     pub unit: u8,
     /// Full buckets before the current one that the sum takes in: B for the strict window, B - 1 for the lenient, 0 for a
     /// fixed one.
-    pub behind: u8,
+    pub full_buckets: u8,
     /// Width of a cell's count, see [`crate::window::count_bits`].
     pub count_bits: u8,
     /// 1: by [`crate::gcra`], with `bucket_ns` as the whole window. 0: by [`crate::window`].
     pub is_gcra: u8,
     /// At most so much in one bucket, see [`crate::window::BURST_ANY`]. With `is_gcra`: [`crate::gcra::Rate::burst_ns`].
     pub burst: u64,
-    /// Of requests: [`crate::proof::guarded_segments`].
+    /// Of requests: [`crate::verification::guarded_segments`].
     pub guarded_segments: u64,
 }
 
@@ -154,7 +155,7 @@ impl Limit {
     pub const fn arithmetic(&self, side: Side) -> window::Limit {
         window::Limit {
             amount: self.amount_on(side),
-            behind: self.behind,
+            full_buckets: self.full_buckets,
             count_bits: self.count_bits,
             burst: if side.is_guard() { window::BURST_ANY } else { self.burst },
         }
@@ -171,7 +172,7 @@ impl Limit {
     #[inline(always)]
     pub const fn amount_on(&self, side: Side) -> u64 {
         match side {
-            Side::Unproven | Side::Proven | Side::Evidence | Side::Attempts | Side::Opened => self.amount,
+            Side::Unverified | Side::Verified | Side::Evidence | Side::Attempts | Side::Opened => self.amount,
             Side::Segments => self.guarded_segments,
         }
     }
@@ -227,9 +228,10 @@ pub struct Rule {
     /// 1: some limit counts requests, so TCP connections and UDP flows are looked up. 2: and nothing else refuses, so a segment in
     /// which none begins passes.
     pub counts_requests: u8,
-    /// What it asks proof for: some of [`crate::proof::asks`].
-    pub proof: u8,
-    /// Of which packets it asks first of all whether their source is known: some of [`crate::admission::known_first`].
+    /// What evidence it needs of its packets.
+    pub evidence: EvidenceNeeds,
+    /// Of which packets it checks first of all whether their source is known: some of
+    /// [`crate::admission::known_first`].
     pub known_first: u32,
     /// 1: what cannot be parsed is judged as what opens a connection and asks for something. 0: it is dropped.
     pub counts_unparsable: u8,
@@ -245,7 +247,8 @@ pub struct Rule {
     pub name: u64,
     /// When it ends, and the rules after it judge instead; 0 is never.
     pub until_ns: u64,
-    /// New sources that are let in a [`Rule::new_sources_ns`]; what they send beyond that is dropped. 0: any number.
+    /// New sources that are admitted in a [`Rule::new_sources_ns`]; what they send beyond that is dropped. 0: any
+    /// number.
     pub new_sources: u64,
     /// Nanoseconds.
     pub new_sources_ns: u64,
@@ -278,9 +281,9 @@ pub struct Config {
     pub ipv6_mask: [u64; 2],
     /// [`crate::source::ipv4_mask`].
     pub ipv4_mask: u32,
-    /// The number of the last line of [`map::DROP_CACHE`].
+    /// The number of the last set of [`map::DROP_CACHE`].
     pub sets_mask: u32,
-    /// Insertions of one CPU in a period of [`crate::admission`] before sources are drawn.
+    /// Insertions of one CPU in a period of [`crate::admission`] before it samples.
     pub insertions_max: u32,
     /// Insertions of one CPU, since the program was loaded, that are on no budget: the maps were empty.
     pub insertions_free: u32,
@@ -350,9 +353,9 @@ impl ChargeOrder {
     pub const CHARGE: u32 = 0;
     /// Ban by the rule.
     pub const BAN: u32 = 1;
-    /// Charge the limit's window of what is proven.
-    pub const CHARGE_PROVEN: u32 = 2;
-    /// Charge the limit's window of what a ban needs.
+    /// Charge the limit's window of verified traffic.
+    pub const CHARGE_VERIFIED: u32 = 2;
+    /// Charge the limit's window of the evidence for a ban.
     pub const CHARGE_EVIDENCE: u32 = 3;
 }
 

@@ -15,12 +15,12 @@ use crate::source::Address;
 
 mod head;
 
-pub use head::{Head, To, is_of_other_protocol, plain_segment, source_port};
+pub use head::{Destination, Head, is_of_other_protocol, plain_segment, source_port};
 
 /// VLAN tags that are looked behind: one, or two as in QinQ; see [`Parsed::TooManyTags`].
 pub const VLAN_TAGS_MAX: usize = 2;
 
-/// IPv6 extension headers that are looked behind. Linux itself takes more; see [`Target::Unwalkable`].
+/// IPv6 extension headers that are looked behind. Linux itself takes more; see [`Target::UnparsableHeaders`].
 pub const EXTENSION_HEADERS_MAX: usize = 8;
 
 /// A frame to read from, from its Ethernet header on.
@@ -126,10 +126,10 @@ pub enum Target {
     },
     /// A chain of more than [`EXTENSION_HEADERS_MAX`] extension headers, one that goes on behind what can be read, or a
     /// first fragment that ends before its ports: whatever is there, a network stack may take it.
-    Unwalkable,
+    UnparsableHeaders,
     /// What a host needs to keep its link and its path MTU: neighbour discovery, router advertisements, multicast
     /// listener reports, and ICMP errors. Never counted.
-    Essential,
+    ControlTraffic,
     /// Any other protocol.
     Other,
 }
@@ -178,9 +178,9 @@ pub fn parse<F: Frame>(frame: &F) -> Parsed {
     let Some(Network { source, destination, ip_bytes, payload }) = network else { return Parsed::Malformed };
     let target = match payload {
         Payload::Fragment { may_be_tcp } => Some(Target::Fragment { may_be_tcp }),
-        Payload::Unwalkable => Some(Target::Unwalkable),
+        Payload::UnparsableHeaders => Some(Target::UnparsableHeaders),
         Payload::Transport { proto, span } => match transport(frame, source, proto, span) {
-            None if span.is_fragment => Some(Target::Unwalkable),
+            None if span.is_fragment => Some(Target::UnparsableHeaders),
             target => target,
         },
     };
@@ -208,7 +208,7 @@ struct Network {
 /// What is inside an IP packet.
 enum Payload {
     Fragment { may_be_tcp: bool },
-    Unwalkable,
+    UnparsableHeaders,
     Transport { proto: u8, span: Span },
 }
 
@@ -233,7 +233,7 @@ impl Span {
     /// asks; not every stack behind a forwarding host does.
     #[inline(always)]
     const fn cut_off(self) -> Option<Payload> {
-        if self.is_fragment { Some(Payload::Unwalkable) } else { None }
+        if self.is_fragment { Some(Payload::UnparsableHeaders) } else { None }
     }
 }
 
@@ -298,7 +298,7 @@ fn walk_extensions<F: Frame>(frame: &F, first: u8, span: Span) -> Option<Payload
             return span.cut_off();
         }
         let Some([next, len, offset_high, offset_low]) = frame.bytes(span.start) else {
-            return Some(Payload::Unwalkable);
+            return Some(Payload::UnparsableHeaders);
         };
         let mut header_len = (len as usize + 1) * 8;
         if proto == IpProto::Ipv6Frag as u8 {
@@ -318,7 +318,7 @@ fn walk_extensions<F: Frame>(frame: &F, first: u8, span: Span) -> Option<Payload
         }
         proto = next;
     }
-    Some(if is_extension(proto) { Payload::Unwalkable } else { Payload::Transport { proto, span } })
+    Some(if is_extension(proto) { Payload::UnparsableHeaders } else { Payload::Transport { proto, span } })
 }
 
 #[inline(always)]
@@ -353,12 +353,12 @@ fn transport<F: Frame>(frame: &F, source: Address, proto: u8, mut span: Span) ->
     if !span.holds(2) {
         return None;
     }
-    let Some([kind, _]) = frame.bytes(span.start) else { return Some(Target::Unwalkable) };
-    Some(if is_essential(source, kind) { Target::Essential } else { Target::Other })
+    let Some([kind, _]) = frame.bytes(span.start) else { return Some(Target::UnparsableHeaders) };
+    Some(if is_control_traffic(source, kind) { Target::ControlTraffic } else { Target::Other })
 }
 
 #[inline(always)]
-const fn is_essential(source: Address, icmp_kind: u8) -> bool {
+const fn is_control_traffic(source: Address, icmp_kind: u8) -> bool {
     match source {
         // Destination unreachable (with "fragmentation needed"), time exceeded, parameter problem.
         Address::V4(_) => matches!(icmp_kind, 3 | 11 | 12),
@@ -388,7 +388,7 @@ fn tcp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
     }
     let Some([s0, s1, p0, p1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags]) = frame.bytes::<TCP_TO_FLAGS>(span.start)
     else {
-        return Some(Target::Unwalkable);
+        return Some(Target::UnparsableHeaders);
     };
     // The network stack drops what claims less than a header or more than there is.
     let header_len = (offset >> 4) as usize * 4;
@@ -416,7 +416,7 @@ fn tcp_cut_off<F: Frame>(frame: &F, span: Span) -> Target {
             segment: Segment { source_port: u16::from_be_bytes([s0, s1]), ..Segment::default() },
             is_fragment: true,
         },
-        None => Target::Unwalkable,
+        None => Target::UnparsableHeaders,
     }
 }
 
@@ -425,7 +425,9 @@ fn udp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
     if !span.holds(UdpHdr::LEN) {
         return None;
     }
-    let Some([source_high, source_low, high, low]) = frame.bytes(span.start) else { return Some(Target::Unwalkable) };
+    let Some([source_high, source_low, high, low]) = frame.bytes(span.start) else {
+        return Some(Target::UnparsableHeaders);
+    };
     let (quic_initial, quic_short) = if span.holds(UdpHdr::LEN + QUIC_START_LEN) {
         match frame.bytes(span.start + UdpHdr::LEN) {
             Some(start) => (is_quic_initial(start), start[0] & QUIC_LONG_HEADER == 0),

@@ -74,7 +74,7 @@ reasons! {
     NewSourceBudget = 13, "new_source_budget", Drop;
     /// Behind more tags than are looked behind, where the network stack might still take it off them.
     TooManyTags = 14, "too_many_tags", Drop;
-    /// From a source that nobody knows, not looked at: more new ones came than can be remembered, and it was not drawn.
+    /// From an unknown source, sampled out: more new sources came than can be remembered.
     NotAdmitted = 15, "not_admitted", Pass;
     /// Over what the guard of a limit of requests allows beside them: connections, or segments that begin no request.
     Guard = 16, "guard", Drop;

@@ -20,11 +20,11 @@ mod account;
 #[cfg(target_arch = "bpf")]
 mod admission;
 #[cfg(target_arch = "bpf")]
+mod charges;
+#[cfg(target_arch = "bpf")]
 mod clock;
 #[cfg(target_arch = "bpf")]
 mod conversations;
-#[cfg(target_arch = "bpf")]
-mod cost;
 #[cfg(target_arch = "bpf")]
 mod decide;
 #[cfg(target_arch = "bpf")]
@@ -47,7 +47,7 @@ mod object;
 #[expect(clippy::multiple_unsafe_ops_per_block, reason = "two fields of what the kernel has handed over")]
 mod packet;
 #[cfg(target_arch = "bpf")]
-mod proof;
+mod verification;
 
 #[cfg(target_arch = "bpf")]
 mod entry {

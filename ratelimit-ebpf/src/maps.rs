@@ -78,9 +78,9 @@ static ADMISSION: PerCpuArray<Admission> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 static NEW_SOURCES: Array<u64> = Array::with_max_entries(ROWS_MAX as u32, 0);
 #[map]
-static SEEN: PerCpuArray<Seen> = PerCpuArray::with_max_entries(1, 0);
+static PARSED: PerCpuArray<ParsedFrame> = PerCpuArray::with_max_entries(1, 0);
 #[map]
-static PENDING: PerCpuArray<Pending> = PerCpuArray::with_max_entries(Work::PLACES, 0);
+static DEFERRED: PerCpuArray<Deferred> = PerCpuArray::with_max_entries(Work::PLACES, 0);
 #[map]
 static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(COUNTERS_LEN as u32, 0);
 #[map]
@@ -92,7 +92,7 @@ static CHARGE_ORDER: Array<ChargeOrder> = Array::with_max_entries(1, 0);
 #[map]
 static SCRATCH: PerCpuArray<Source> = PerCpuArray::with_max_entries(Work::PLACES, 0);
 #[map]
-static READ_IN_TICK: PerCpuArray<ReadInTick> = PerCpuArray::with_max_entries(1, 0);
+static CLOCK_CACHE: PerCpuArray<CachedClock> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 static INJECTED_NOW: Array<u64> = Array::with_max_entries(1, 0);
 
@@ -166,7 +166,7 @@ pub(crate) fn injected_now() -> Option<Nanos> {
 /// The clock as it was read first in a timer tick.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct ReadInTick {
+pub(crate) struct CachedClock {
     /// Which tick, by the kernel's count.
     pub(crate) tick: u64,
     /// What the clock said.
@@ -175,9 +175,9 @@ pub(crate) struct ReadInTick {
 
 /// What this CPU has last read of the clock.
 #[inline(always)]
-pub(crate) fn read_in_tick() -> Option<&'static mut ReadInTick> {
-    let Some(last) = READ_IN_TICK.get_ptr_mut(0) else {
-        fault(Fault::ReadInTickLookup);
+pub(crate) fn cached_clock() -> Option<&'static mut CachedClock> {
+    let Some(last) = CLOCK_CACHE.get_ptr_mut(0) else {
+        fault(Fault::ClockCacheLookup);
         return None;
     };
     // SAFETY: this CPU's element, which lives as long as the map; it is borrowed only while a clock is read.
@@ -209,8 +209,8 @@ fn prefix_v6(generation: u32, high: u64, low: u64) -> Option<&'static Prefix> {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn target_rules(generation: u32) -> RuleSet {
-    let Some(seen) = seen() else { return 0 };
-    let rules = match seen.destination() {
+    let Some(parsed) = parsed() else { return 0 };
+    let rules = match parsed.destination() {
         Address::V4(address) => TARGETS_V4.get(trie_key(&[GENERATION_BITS + 32, generation, address])),
         Address::V6(address) => {
             let [w0, w1, w2, w3] = words(address);
@@ -254,9 +254,9 @@ fn inserted(result: Result<(), i32>, on_failure: Fault) -> Inserted {
 
 mod admission;
 mod counts;
+mod deferred;
 mod drop_cache;
-mod passing;
-mod seen;
+mod parsed;
 mod sockets;
 mod sources;
 mod words;
@@ -266,9 +266,9 @@ pub(crate) use admission::{
 };
 use counts::or_fault;
 pub(crate) use counts::{count, count_ban, fault};
+pub(crate) use deferred::{Deferred, DeferredRef, Work, deferred, deferred_of, place, to_defer};
 pub(crate) use drop_cache::{Refusal, cached_drop, cached_drop_of, insert_drop, may_be_cached};
-pub(crate) use passing::{Pending, PendingRef, Work, pending, pending_of, place, to_pend};
-pub(crate) use seen::{NoPacket, Seen, seen, seen_is, seen_mut, to_see};
-pub(crate) use sockets::standing_of;
+pub(crate) use parsed::{NoPacket, ParsedFrame, frame_is, parsed, parsed_mut, to_parse};
+pub(crate) use sockets::connection_state_of;
 pub(crate) use sources::{BanRef, Of, SourceRef};
 pub(crate) use words::{clear, copy, reason};

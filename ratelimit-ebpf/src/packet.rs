@@ -10,7 +10,7 @@ use aya_ebpf::programs::XdpContext;
 use ratelimit_common::conversation::Step;
 use ratelimit_common::packet::{self, Frame};
 
-use crate::maps::{self, Seen};
+use crate::maps::{self, ParsedFrame};
 
 /// Farther than any header that the parser asks for; the verifier wants offsets into a packet bounded (`MAX_PACKET_OFF`).
 const OFFSET_MAX: usize = 0x7fff;
@@ -21,32 +21,32 @@ pub(crate) struct XdpFrame<'a> {
     start: usize,
     end: usize,
     len: Cell<usize>,
-    is_seen: Cell<bool>,
+    is_parsed: Cell<bool>,
 }
 
 impl<'a> XdpFrame<'a> {
     #[inline(always)]
     pub(crate) fn new(ctx: &'a XdpContext) -> Self {
         let (start, end) = (ctx.data(), ctx.data_end());
-        Self { ctx, start, end, len: Cell::new(end - start), is_seen: Cell::new(false) }
+        Self { ctx, start, end, len: Cell::new(end - start), is_parsed: Cell::new(false) }
     }
 
     /// All that it is, where there was room to keep that. Parsed once.
     #[inline(always)]
-    pub(crate) fn seen(&self) -> Option<&'static Seen> {
-        let seen = maps::seen_mut()?;
-        if !self.is_seen.get() {
-            let _always_zero = parse_frame(self.context(), seen);
-            self.len.set(seen.frame_bytes as usize);
-            self.is_seen.set(true);
+    pub(crate) fn parsed(&self) -> Option<&'static ParsedFrame> {
+        let parsed = maps::parsed_mut()?;
+        if !self.is_parsed.get() {
+            let _always_zero = parse_frame(self.context(), parsed);
+            self.len.set(parsed.frame_bytes as usize);
+            self.is_parsed.set(true);
         }
-        Some(seen)
+        Some(parsed)
     }
 
     /// Whether it was parsed.
     #[inline(always)]
-    pub(crate) fn is_seen(&self) -> bool {
-        self.is_seen.get()
+    pub(crate) fn is_parsed(&self) -> bool {
+        self.is_parsed.get()
     }
 
     /// The context that it is in.
@@ -100,12 +100,11 @@ extern "C" fn step<S: Step>(_: u32, walked: *mut Walked<S>) -> u64 {
 /// would do no harm.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn parse_frame(ctx: *mut xdp_md, seen: *mut Seen) -> u32 {
-    let Some(seen) = maps::place(seen) else { return 0 };
+extern "C" fn parse_frame(ctx: *mut xdp_md, parsed: *mut ParsedFrame) -> u32 {
+    let Some(parsed) = maps::place(parsed) else { return 0 };
     let ctx = XdpContext::new(ctx);
     let frame = XdpFrame::new(&ctx);
-    let parsed = packet::parse(&frame);
-    seen.keep(parsed, frame.known_len() as u32);
+    parsed.keep(packet::parse(&frame), frame.known_len() as u32);
     0
 }
 

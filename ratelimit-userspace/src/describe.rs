@@ -8,8 +8,8 @@ use ratelimit_common::layout::{
     CONVERSATIONS_CAPACITY, FLOWS_CAPACITY, PREFIX_MISSES_PER_SET, SETS_PER_CONN_CELL, SETS_PER_WORD, SourceKeyV4,
     SourceKeyV6, SourceKeyV6Wide, Unit,
 };
-use ratelimit_common::proof::Side;
 use ratelimit_common::source::Family;
+use ratelimit_common::verification::Side;
 use serde::Serialize;
 
 use ipnet::IpNet;

@@ -10,9 +10,9 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use ratelimit_common::access::Grant;
 use ratelimit_common::gcra::Rate;
 use ratelimit_common::layout::Unit;
-use ratelimit_common::proof::guarded_segments;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::{Nanos, SECOND_NS};
+use ratelimit_common::verification::guarded_segments;
 use ratelimit_common::window::{BURST_ANY, amount_max};
 
 use crate::config::{Config, OnExit, XdpModeChoice, amount, duration};
@@ -182,7 +182,7 @@ pub struct Bans {
     pub steps_ns: Vec<u64>,
     /// So long after the end of a ban the next is the first again.
     pub forget_ns: u64,
-    /// Whether only what is proven bans, see [`ratelimit_common::proof`].
+    /// Whether only what is proven bans, see [`ratelimit_common::verification`].
     pub needs_proof: bool,
 }
 
@@ -410,7 +410,7 @@ impl Limit {
     }
 
     /// Full buckets before the current one that the sum takes in.
-    pub fn behind(&self) -> u8 {
+    pub fn full_buckets(&self) -> u8 {
         match self.form {
             WindowForm::Strict => self.buckets,
             WindowForm::Lenient => self.buckets.saturating_sub(1),
@@ -425,7 +425,7 @@ impl Limit {
             bucket_ns: self.bucket_ns,
             slot: self.slot,
             unit: self.unit as u8,
-            behind: self.behind(),
+            full_buckets: self.full_buckets(),
             count_bits: ratelimit_common::window::count_bits(self.bucket_ns),
             is_gcra: u8::from(self.form == WindowForm::Gcra),
             burst: match self.form {
@@ -455,7 +455,7 @@ impl Limit {
     pub fn arithmetic(&self) -> ratelimit_common::window::Limit {
         ratelimit_common::window::Limit {
             amount: self.amount,
-            behind: self.behind(),
+            full_buckets: self.full_buckets(),
             count_bits: ratelimit_common::window::count_bits(self.bucket_ns),
             burst: self.burst.unwrap_or(BURST_ANY),
         }

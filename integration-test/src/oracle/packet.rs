@@ -54,7 +54,7 @@ pub enum Kind {
     /// What may be anything, to any port.
     Unparsable,
     /// Neighbour discovery and ICMP errors.
-    Essential,
+    ControlTraffic,
     /// Other protocols.
     Other,
 }

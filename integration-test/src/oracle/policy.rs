@@ -170,7 +170,7 @@ impl Rule {
                 !self.tcp.is_empty() || !self.udp.is_empty() || self.other_protocols
             }
             Kind::Other => self.other_protocols,
-            Kind::Essential => false,
+            Kind::ControlTraffic => false,
         };
         is_protected && holds(&self.from, packet.source) && holds(&self.to, packet.destination)
     }

@@ -8,8 +8,8 @@ use super::{Rules, enforced, has_ended, lowest};
 use crate::layout::RuleSet;
 use crate::verdict::{Action, Reason, Verdict};
 
-/// The rules that a fragment has not been held to yet, and what the others say. It passes where each has room for it; what is charged where
-/// the next one refuses stays charged.
+/// The rules that a fragment has not been held to yet, and the verdicts of the others. It passes where it is within
+/// the limits of each. What is charged where the next one refuses stays charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Beside {

@@ -1,4 +1,4 @@
-//! What notes say, and who gives way to whom.
+//! What entries say, and which replaces which.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use super::*;
 const HEAD: Head = Head {
     source: Address::v4([192, 0, 2, 1]),
     ip_bytes: 40,
-    to: To::Tcp { port: 443, opening: true, has_payload: false },
+    to: Destination::Tcp { port: 443, opening: true, has_payload: false },
 };
 
 const SEED: HashKey = HashKey([3, 4]);
@@ -19,10 +19,10 @@ fn key(head: Head) -> Option<Key> {
 #[test]
 fn a_note_is_of_one_port_one_family_one_kind_and_one_epoch() {
     let kinds = [
-        To::Tcp { port: 443, opening: true, has_payload: false },
-        To::Tcp { port: 443, opening: false, has_payload: false },
-        To::Udp { port: 443 },
-        To::Udp { port: 444 },
+        Destination::Tcp { port: 443, opening: true, has_payload: false },
+        Destination::Tcp { port: 443, opening: false, has_payload: false },
+        Destination::Udp { port: 443 },
+        Destination::Udp { port: 444 },
     ];
     let v6 = Address::V6([u64::from(u32::from_ne_bytes([192, 0, 2, 1])), 0]);
     let mut keys: Vec<_> = kinds.map(|to| key(Head { to, ..HEAD }).unwrap()).into();
@@ -36,24 +36,24 @@ fn a_note_is_of_one_port_one_family_one_kind_and_one_epoch() {
 
 #[test]
 fn what_proves_nothing_is_a_kind_of_its_own_and_opens_nothing() {
-    let to = To::Tcp { port: 443, opening: false, has_payload: true };
+    let to = Destination::Tcp { port: 443, opening: false, has_payload: true };
     let segment = key(Head { to, ..HEAD }).unwrap();
-    let others = [HEAD.to, To::Udp { port: 443 }, to].map(|to| key(Head { to, ..HEAD }).unwrap());
-    assert!(segment.is_segment() && !segment.unproven().is_segment() && !segment.unproven().is_opening());
-    assert!(!others.contains(&segment.unproven()));
+    let others = [HEAD.to, Destination::Udp { port: 443 }, to].map(|to| key(Head { to, ..HEAD }).unwrap());
+    assert!(segment.is_segment() && !segment.unverified().is_segment() && !segment.unverified().is_opening());
+    assert!(!others.contains(&segment.unverified()));
 }
 
 #[test]
 fn payload_makes_no_other_note() {
-    let to = To::Tcp { port: 443, opening: false, has_payload: true };
+    let to = Destination::Tcp { port: 443, opening: false, has_payload: true };
     let other = Head { to, ..HEAD };
-    let to = To::Tcp { port: 443, opening: false, has_payload: false };
+    let to = Destination::Tcp { port: 443, opening: false, has_payload: false };
     assert_eq!(key(other), key(Head { to, ..HEAD }));
 }
 
 #[test]
 fn what_has_no_port_is_not_noted() {
-    for to in [To::Fragment, To::Unwalkable, To::Essential, To::Other] {
+    for to in [Destination::Fragment, Destination::UnparsableHeaders, Destination::ControlTraffic, Destination::Other] {
         assert_eq!(key(Head { to, ..HEAD }), None);
     }
 }
@@ -140,24 +140,24 @@ fn neither_nothing_nor_what_is_being_written_is_of_any_key() {
     }
 }
 
-/// Of so many sources there are notes, in one cache set and the one beside.
+/// So many sources have entries, in one cache set and its neighbour.
 const SOURCES: u64 = 24;
 const PLACES: usize = 2 * WAYS;
 
 /// A key of one of them, of one of the kinds.
 fn key_of(source: u64, kind: u64, epoch: u32) -> Key {
     let to = match kind {
-        0 => To::Tcp { port: 443, opening: true, has_payload: false },
-        1 => To::Udp { port: 443 },
-        _ => To::Tcp { port: 443, opening: false, has_payload: true },
+        0 => Destination::Tcp { port: 443, opening: true, has_payload: false },
+        1 => Destination::Udp { port: 443 },
+        _ => Destination::Tcp { port: 443, opening: false, has_payload: true },
     };
     let [.., low] = source.to_be_bytes();
     let of = Key::of(&Head { source: Address::v4([192, 0, 2, low]), to, ..HEAD }, epoch, u32::MAX, [u64::MAX, 0], SEED)
         .unwrap();
-    if kind == 3 { of.unproven() } else { of }
+    if kind == 3 { of.unverified() } else { of }
 }
 
-/// Which place a note gets, as the program chooses.
+/// Which place an entry gets, as the program chooses.
 fn chosen(entries: &[DropEntry; PLACES], key: Key, is_verified: bool, now: Nanos) -> Option<usize> {
     let ranks = entries.map(|entry| entry.rank(key, is_verified, now));
     let least = *ranks.iter().min().unwrap();
@@ -170,7 +170,7 @@ proptest! {
         steps in proptest::collection::vec((0..SOURCES, 0..4_u64, 0..9_u64, 0..120_u64, 0..20_u64, any::<bool>()), 1..200)
     ) {
         let (mut entries, mut now, mut epoch) = ([DropEntry::default(); PLACES], NOW, 7);
-        for (source, kind, dice, lasts_s, later_s, is_proven) in steps {
+        for (source, kind, dice, lasts_s, later_s, is_verified) in steps {
             now = Nanos(now.0 + later_s * 500_000_000);
             if dice == 0 {
                 epoch = 8;
@@ -178,7 +178,7 @@ proptest! {
             let key = key_of(source, kind, epoch);
             let reason = if dice == 1 { Reason::Banned } else { Reason::OverLimit };
             // Of a ban the rule says whether it needs proof; of limits it is the kind.
-            let is_verified = if dice == 1 { is_proven } else { kind == 2 };
+            let is_verified = if dice == 1 { is_verified } else { kind == 2 };
             let (expiry, _) = Expiry::new(now, Nanos(now.0 + lasts_s * 1_000_000_000), Verdict { reason, rule: 3 });
             let wanted = DropEntry { word: key.entry_word(expiry), source: key.source };
             prop_assert_eq!(wanted.is_verified(), kind == 2 || dice == 1);

@@ -1,4 +1,4 @@
-//! Which generation of the configuration packets read, and the epoch of what they note.
+//! Which generation of the configuration packets read, and the epoch of what they cache.
 
 use super::GENERATIONS;
 use crate::hash::{HashKey, spread};
@@ -10,7 +10,7 @@ use crate::source::Address;
 pub struct Active(pub u64);
 
 impl Active {
-    /// What a note of a source has of the epoch.
+    /// The bits of the epoch that a drop-cache entry has.
     pub const ENTRY_EPOCH_MASK: u32 = 0x1f;
 
     /// The word.
@@ -30,21 +30,22 @@ impl Active {
         generation
     }
 
-    /// The epoch after a trial that ended by itself in this one: one that no daemon begins, and another in notes too.
+    /// The epoch after a trial that ended by itself in this one. No daemon begins it, and drop-cache entries tell it
+    /// apart too.
     #[inline(always)]
     pub const fn epoch_after_trial(epoch: u32) -> u32 {
         epoch ^ (1 << 31 | 1 << 4)
     }
 
-    /// The other generation, which packets read after a trial that ended by itself: nobody else begins its epoch, and what was noted on
-    /// trial holds no longer.
+    /// The other generation, which packets read after a trial that ended by itself. Nothing else begins its epoch,
+    /// and what was cached on trial holds no longer.
     #[inline(always)]
     #[must_use]
     pub const fn after_trial(self) -> Self {
         Self::new(self.generation() ^ 1, Self::epoch_after_trial(self.epoch()))
     }
 
-    /// The epoch that comes next. In a note neither it nor the one after its trial is 0, which is none, or all ones.
+    /// The next epoch. In a drop-cache entry neither it nor the one after its trial is 0, which is none, or all ones.
     pub const fn next_epoch(self) -> u32 {
         let next = self.epoch().wrapping_add(1);
         match next & 0xf {
@@ -54,15 +55,15 @@ impl Active {
         }
     }
 
-    /// Grows whenever what was noted of sources may hold no longer: see [`crate::drop_cache`] and [`PrefixMiss`].
+    /// Grows whenever what was cached of sources may hold no longer: see [`crate::drop_cache`] and [`PrefixMiss`].
     #[inline(always)]
     pub const fn epoch(self) -> u32 {
         (self.0 >> 32) as u32
     }
 }
 
-/// A note in [`map::PREFIX_MISSES`]: no prefix holds this source, in this epoch. Of IPv4 it is the address itself, so its place may be
-/// any. Of IPv6 it is a keyed hash of 64 bits, so one source in 2^63 is taken for another.
+/// An entry of [`map::PREFIX_MISSES`]: no prefix holds this source, in this epoch. Of IPv4 it is the address itself,
+/// so its place may be any. Of IPv6 it is a keyed hash of 64 bits, so one source in 2^63 is taken for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixMiss {
     /// Which word of the map, before it is cut to how many there are.
@@ -75,7 +76,7 @@ pub struct PrefixMiss {
 const WORDS: u64 = 1 << 41;
 
 impl PrefixMiss {
-    /// The note of this source; `places` is [`HashKey::of_places`].
+    /// The entry of this source; `places` is [`HashKey::of_places`].
     #[inline(always)]
     pub const fn of(source: Address, epoch: u32, seed: HashKey, places: u64) -> Self {
         match source {
@@ -85,7 +86,7 @@ impl PrefixMiss {
             Address::V6([high, low]) => {
                 let place = seed.hash(high, low);
                 let word = seed.hash(place, WORDS | epoch as u64);
-                // 0 is no note.
+                // 0 is no entry.
                 Self { place, word: word | 1 }
             }
         }

@@ -229,10 +229,10 @@ pub(crate) struct Refusal<'a> {
 pub(crate) fn insert_drop(config: &Config, key: Key, hash: u64, refusal: Refusal<'_>, now: Nanos) {
     let Refusal { slot, expiry, until, is_verified, of } = refusal;
     let place = Place::of(config, key, hash);
-    let standing = if is_verified { IS_VERIFIED } else { 0 };
+    let verified_bit = if is_verified { IS_VERIFIED } else { 0 };
     let (mut least, mut chosen) = (KEEPS, u32::MAX);
     for candidate in 0..one_register(2 * WAYS) as u32 {
-        let rank = rank(place.set, candidate | standing, key.source, key.what, now.0);
+        let rank = rank(place.set, candidate | verified_bit, key.source, key.what, now.0);
         if rank < least {
             (least, chosen) = (rank, candidate);
         }

@@ -7,10 +7,10 @@ use aya_ebpf::bindings::BPF_NOEXIST;
 use ratelimit_common::ban::Ban;
 use ratelimit_common::hold::{Banned, Charged, Inserted, Window};
 use ratelimit_common::layout::{Config, Fault, Limit, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide};
-use ratelimit_common::proof::Side;
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
 use ratelimit_common::time::{BucketIndex, Nanos};
+use ratelimit_common::verification::Side;
 use ratelimit_common::window::{self, CELLS, Cells};
 
 use super::{BANS_V4, BANS_V6, BANS_V6_WIDE, SCRATCH, SOURCES_V4, SOURCES_V6, SOURCES_V6_WIDE, Work, fault, inserted};
@@ -306,13 +306,13 @@ impl Window for SourceRef {
     }
 
     #[inline(always)]
-    fn has_room(&self, limit: &Limit, side: Side, now: Nanos, amount: u64) -> bool {
-        out_of_line::has_room(self.0.as_ptr(), limit, side as u32, now.0, amount) != 0
+    fn is_within_limit(&self, limit: &Limit, side: Side, now: Nanos, amount: u64) -> bool {
+        out_of_line::is_within_limit(self.0.as_ptr(), limit, side as u32, now.0, amount) != 0
     }
 
     #[inline(always)]
-    fn lets_through(&self, limit: &Limit, side: Side, now: Nanos, amount: u64) -> bool {
-        out_of_line::lets_through(self.0.as_ptr(), limit, side as u32, now.0, amount) != 0
+    fn passes_refuse_all(&self, limit: &Limit, side: Side, now: Nanos, amount: u64) -> bool {
+        out_of_line::passes_refuse_all(self.0.as_ptr(), limit, side as u32, now.0, amount) != 0
     }
 
     #[inline(always)]
@@ -324,7 +324,7 @@ impl Window for SourceRef {
 /// The verifier walks a global function once, whatever it is called with. Null is not passed; the verifier wants to
 /// see that it would do no harm.
 mod out_of_line {
-    use ratelimit_common::hold::{Charged, charge_window as charge, window_has_room, window_lets_through};
+    use ratelimit_common::hold::{Charged, charge_window as charge, window_is_within_limit, window_passes_refuse_all};
 
     use super::{BucketIndex, Limit, Nanos, Side, Source, SourceRef, window};
 
@@ -346,7 +346,7 @@ mod out_of_line {
     #[inline(never)]
     pub(super) extern "C" fn settle_window(source: *mut Source, limit: *const Limit, bucket: u64) -> u32 {
         if let Some((source, limit)) = at(source, limit) {
-            let _newest = window::settle(&source, limit.arithmetic(Side::Unproven), BucketIndex(bucket));
+            let _newest = window::settle(&source, limit.arithmetic(Side::Unverified), BucketIndex(bucket));
         }
         0
     }
@@ -366,7 +366,7 @@ mod out_of_line {
 
     #[unsafe(no_mangle)]
     #[inline(never)]
-    pub(super) extern "C" fn has_room(
+    pub(super) extern "C" fn is_within_limit(
         source: *mut Source,
         limit: *const Limit,
         side: u32,
@@ -374,12 +374,12 @@ mod out_of_line {
         amount: u64,
     ) -> u32 {
         let Some((source, limit)) = at(source, limit) else { return 1 };
-        window_has_room(source, limit, Side::from_code(side), Nanos(now), amount) as u32
+        window_is_within_limit(source, limit, Side::from_code(side), Nanos(now), amount) as u32
     }
 
     #[unsafe(no_mangle)]
     #[inline(never)]
-    pub(super) extern "C" fn lets_through(
+    pub(super) extern "C" fn passes_refuse_all(
         source: *mut Source,
         limit: *const Limit,
         side: u32,
@@ -387,7 +387,7 @@ mod out_of_line {
         amount: u64,
     ) -> u32 {
         let Some((source, limit)) = at(source, limit) else { return 1 };
-        window_lets_through(source, limit, Side::from_code(side), Nanos(now), amount) as u32
+        window_passes_refuse_all(source, limit, Side::from_code(side), Nanos(now), amount) as u32
     }
 
     #[inline(always)]

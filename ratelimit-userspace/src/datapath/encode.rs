@@ -13,8 +13,8 @@ use ratelimit_common::layout::{
     BAN_STEPS_MAX, CLASSES_MAX, Config, GENERATION_BITS, INTERFACES_MAX, LIMITS_MAX, Limit, PREFIXES_MAX, PortTable,
     Prefix, PrefixKeyV4, PrefixKeyV6, RULES_MAX, Rule, RuleSet, SHADOWS_MAX, TARGETS_MAX, Unit,
 };
-use ratelimit_common::proof::{self, asks};
 use ratelimit_common::source::{Family, ipv4_mask, ipv6_mask};
+use ratelimit_common::verification::{self, EvidenceNeeds};
 
 use crate::desired::{self, Access, Mode, Policy, Ports, Refuse, Unparsable};
 
@@ -249,7 +249,7 @@ pub(crate) fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         return Err(EncodeError::Limits(rule.name.clone(), count));
     }
     let limits = rule.limits.iter().chain(&rule.shadow_limits);
-    let mut slots: Vec<_> = limits.map(|limit| proof::of_all_sides(limit.slot)).collect();
+    let mut slots: Vec<_> = limits.map(|limit| verification::of_all_sides(limit.slot)).collect();
     slots.sort_unstable();
     slots.dedup();
     if slots.len() != count + rule.shadow_limits.len() {
@@ -272,7 +272,7 @@ pub(crate) fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         row: 0,
         shadows_len: u8::try_from(shadows).unwrap_or(0),
         counts_requests: counts_requests(rule),
-        proof: proof(rule),
+        evidence: evidence(rule),
         known_first: 0,
         counts_unparsable: u8::from(rule.unparsable == Unparsable::Count),
         guard: u8::from(rule.is_guarded()),
@@ -296,24 +296,24 @@ fn counts(rule: &desired::Rule, unit: Unit) -> bool {
     rule.limits.iter().chain(&rule.shadow_limits).any(|limit| limit.unit == unit)
 }
 
-/// [`Rule::proof`].
-fn proof(rule: &desired::Rule) -> u8 {
+/// [`Rule::evidence`].
+fn evidence(rule: &desired::Rule) -> EvidenceNeeds {
     let holds = |unit| rule.limits.iter().any(|limit| limit.unit == unit);
     let bans = rule.mode == Mode::Enforce && rule.bans.as_ref().is_some_and(|bans| bans.needs_proof);
-    let mut asked = 0;
+    let mut needs = EvidenceNeeds::default();
     if holds(Unit::Packets) || holds(Unit::Bytes) || holds(Unit::Requests) && rule.refuse == Refuse::All {
-        asked |= asks::SEGMENTS;
+        needs = needs.or(EvidenceNeeds::SEGMENTS);
     }
     if bans {
-        asked |= asks::BANS;
+        needs = needs.or(EvidenceNeeds::BANS);
     }
     if bans && holds(Unit::Connections) {
-        asked |= asks::CONNECTIONS;
+        needs = needs.or(EvidenceNeeds::CONNECTIONS);
     }
     if rule.limits.iter().all(|limit| limit.unit == Unit::Connections) {
-        asked |= asks::CONNECTIONS_ALONE;
+        needs = needs.or(EvidenceNeeds::CONNECTIONS_ALONE);
     }
-    asked
+    needs
 }
 
 /// [`Rule::counts_requests`].

@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::anyhow;
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
-use ratelimit_common::hold::{Cost, is};
+use ratelimit_common::hold::{Charges, is};
 use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally};
-use ratelimit_common::proof::Side;
 use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::verdict::{Reason, Verdict};
+use ratelimit_common::verification::Side;
 use ratelimit_common::window::{self, Charge};
 
 use super::{
@@ -455,9 +455,8 @@ impl Datapath for FakeDatapath {
         let of = |address: &IpAddr| {
             let prefix = policy.client(*address);
             let mut slots: BTreeMap<u32, Source> = BTreeMap::new();
-            let cached_drop_until =
-                world.cached_drops.keys().filter(|key| world.cached_drop_until(key.0, key.1).is_some());
-            slots.extend(cached_drop_until.filter(|(of, _)| *of == prefix).map(|(_, slot)| (*slot, Source::default())));
+            let entries = world.cached_drops.keys().filter(|key| world.cached_drop_until(key.0, key.1).is_some());
+            slots.extend(entries.filter(|(of, _)| *of == prefix).map(|(_, slot)| (*slot, Source::default())));
             slots.extend(
                 world
                     .packets
@@ -507,7 +506,7 @@ impl World {
     fn reading(&self, prefix: IpNet, slot: u32, window: Source) -> SourceReading {
         let rules = self.in_force().map_or(&[][..], |policy| &policy.rules);
         let mut limits = rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
-        let proven = limits.find(|limit| Side::Proven.slot(limit.slot) == slot).map(|limit| limit.slot);
+        let proven = limits.find(|limit| Side::Verified.slot(limit.slot) == slot).map(|limit| limit.slot);
         let refused_until = self.cached_drop_until(prefix, slot);
         SourceReading { prefix, slot: proven.unwrap_or(slot), is_proven: proven.is_some(), window, refused_until }
     }
@@ -526,7 +525,7 @@ impl World {
     fn packet(&mut self, interface: &str, packet: FakePacket) -> Option<Reason> {
         let bytes = packet.bytes;
         self.judge(interface, bytes, |packets, rules, now| {
-            packets.judge_abstract(rules, packet.source, packet.cost(), now)
+            packets.judge_abstract(rules, packet.source, packet.charges(), now)
         })
         .map(|verdict| verdict.reason)
     }
@@ -560,13 +559,13 @@ impl World {
 }
 
 impl FakePacket {
-    fn cost(self) -> Cost {
-        let cost = Cost {
+    fn charges(self) -> Charges {
+        let charges = Charges {
             bytes: u32::try_from(self.bytes).unwrap_or(u32::MAX),
             requests: u16::try_from(self.requests).unwrap_or(u16::MAX),
-            ..Cost::default()
+            ..Charges::default()
         };
-        cost.with(is::OPENING, self.opens)
+        charges.with(is::OPENING, self.opens)
     }
 }
 

@@ -160,7 +160,7 @@ pub struct SourceReading {
     pub prefix: IpNet,
     /// Which limit's window, see [`crate::desired::Limit::slot`].
     pub slot: u32,
-    /// Whether it is the limit's window of what is proven (see [`ratelimit_common::proof`]), and not of what anyone can forge.
+    /// Whether it is the limit's window of what is proven (see [`ratelimit_common::verification`]), and not of what anyone can forge.
     pub is_proven: bool,
     /// Its words; as of a source that nobody knows where it was forgotten.
     pub window: Source,

@@ -248,5 +248,9 @@ const fn ahead_max(current: BucketIndex) -> BucketIndex {
 }
 
 fn shape(limit: &Limit) -> Shape {
-    Shape { behind: limit.behind(), burst: limit.burst.unwrap_or(BURST_ANY), count_bits: count_bits(limit.bucket_ns) }
+    Shape {
+        full_buckets: limit.full_buckets(),
+        burst: limit.burst.unwrap_or(BURST_ANY),
+        count_bits: count_bits(limit.bucket_ns),
+    }
 }

@@ -12,7 +12,7 @@ use crate::config::rule::CANDIDATES_MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     /// Full buckets before the current one that the sum takes in.
-    pub(super) behind: u8,
+    pub(super) full_buckets: u8,
     /// At most so much in one bucket.
     pub(super) burst: u64,
     /// See [`window::count_bits`].
@@ -67,8 +67,8 @@ impl Ring {
     }
 
     /// Sum of the `behind` buckets before this one.
-    fn before(&self, bucket: BucketIndex, behind: u8) -> u64 {
-        let earlier = (1..=u64::from(behind)).map(|back| self.at(BucketIndex(bucket.0.wrapping_sub(back))));
+    fn before(&self, bucket: BucketIndex, full_buckets: u8) -> u64 {
+        let earlier = (1..=u64::from(full_buckets)).map(|back| self.at(BucketIndex(bucket.0.wrapping_sub(back))));
         earlier.fold(0, u64::saturating_add)
     }
 }
@@ -182,7 +182,7 @@ impl Seen {
         }
         self.demand.set(bucket, demand);
         totals.demand = totals.demand.saturating_add(demand - before);
-        let window = self.demand.before(bucket, shape.behind).saturating_add(demand);
+        let window = self.demand.before(bucket, shape.full_buckets).saturating_add(demand);
         self.peak = self.peak.max(window);
         let exceeded = if demand > shape.burst {
             totals.amounts.len()
@@ -239,5 +239,5 @@ impl Seen {
 
 /// What a limit of this amount still lets in, in this bucket and in all.
 fn room(shape: Shape, admitted: &Ring, bucket: BucketIndex, amount: u64) -> u64 {
-    amount.saturating_sub(admitted.before(bucket, shape.behind)).min(shape.burst)
+    amount.saturating_sub(admitted.before(bucket, shape.full_buckets)).min(shape.burst)
 }

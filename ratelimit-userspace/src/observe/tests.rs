@@ -96,7 +96,7 @@ proptest! {
                     naive.iter_mut().for_each(|of| of.one(now));
                 }
                 wanted.push((now.0, count));
-                let window = wanted.iter().filter(|(at, _)| now.0 - at <= u64::from(of.behind()));
+                let window = wanted.iter().filter(|(at, _)| now.0 - at <= u64::from(of.full_buckets()));
                 busiest = busiest.max(window.map(|(_, count)| count).sum());
                 let at = Nanos(now.start(of.bucket_ns).0 + piece as u64 * SECOND_NS);
                 let mut round = observer.round(at, &[]);

@@ -282,5 +282,5 @@ fn buckets(limit: &Limit, window: &Source, now: Nanos) -> Vec<Bucket> {
         let count = if cell.bucket == bucket { cell.count } else { 0 };
         Bucket { start: timestamp(bucket.start(limit.bucket_ns)), count }
     };
-    (0..=limit.behind()).rev().map(bucket).collect()
+    (0..=limit.full_buckets()).rev().map(bucket).collect()
 }

@@ -80,7 +80,7 @@ fn check_says_what_the_guard_blocks_and_what_to_do() {
     use crate::datapath::Datapath as _;
     use crate::datapath::fake::FakeDatapath;
     use crate::fixture::{address, limit, opening, policy};
-    use ratelimit_common::proof::Side;
+    use ratelimit_common::verification::Side;
 
     let mut policy = policy(vec![limit(10, ratelimit_common::layout::Unit::Requests)]);
     let (mut datapath, kernel) = FakeDatapath::new(&["eth0"]);

@@ -12,9 +12,9 @@ use ratelimit_common::layout::{
     BANS_CAPACITY, ChargeOrder, Config as ConfigWords, GENERATIONS, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
     map,
 };
-use ratelimit_common::proof::Side;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
+use ratelimit_common::verification::Side;
 
 use super::drop_cache::OfWindow;
 use super::plain::Plain;

@@ -79,7 +79,7 @@ impl Kernel {
 
     /// Takes its epoch from every note of another, before that one's number comes again.
     fn retire_entries(&self, epoch: u32) -> Result<(), DatapathError> {
-        for words in self.entries()?.words().as_chunks::<ENTRY_WORDS>().0 {
+        for words in self.drop_cache()?.words().as_chunks::<ENTRY_WORDS>().0 {
             retire(&words[0], entry(words), |entry| entry.word != 0 && !entry.is_in_epoch(epoch));
         }
         Ok(())
@@ -97,7 +97,7 @@ impl Kernel {
         let is_trial_over = words.until_ns != 0 && words.until_ns <= now.0;
         let epoch = if is_trial_over { Active::epoch_after_trial(epoch) } else { epoch };
         let mut cached_drops = CachedDrops::default();
-        let (entries, causes) = (self.entries()?, self.shared(map::DROP_CAUSES, size_of::<[DropCause; WAYS]>())?);
+        let (entries, causes) = (self.drop_cache()?, self.shared(map::DROP_CAUSES, size_of::<[DropCause; WAYS]>())?);
         for (words, of) in entries.words().as_chunks().0.iter().zip(causes.words().as_chunks().0) {
             // Most have never been written.
             if words[0].load(Ordering::Relaxed) != 0 {
@@ -113,7 +113,7 @@ impl Kernel {
 
     /// Takes out the notes of these clients, and what is counted in them. What is being written at that time stays.
     pub(super) fn remove_entries(&mut self, is_meant: impl Fn(Client) -> bool) -> Result<(), DatapathError> {
-        let (entries, causes) = (self.entries()?, self.shared(map::DROP_CAUSES, size_of::<[DropCause; WAYS]>())?);
+        let (entries, causes) = (self.drop_cache()?, self.shared(map::DROP_CAUSES, size_of::<[DropCause; WAYS]>())?);
         for (words, of) in entries.words().as_chunks().0.iter().zip(causes.words().as_chunks().0) {
             if words[0].load(Ordering::Relaxed) == 0 {
                 continue;
@@ -155,7 +155,7 @@ impl Kernel {
         Ok(())
     }
 
-    fn entries(&self) -> Result<Shared<'_>, DatapathError> {
+    fn drop_cache(&self) -> Result<Shared<'_>, DatapathError> {
         self.shared(map::DROP_CACHE, size_of::<CacheSet>())
     }
 
@@ -221,7 +221,7 @@ fn entry_and_cause(words: &[AtomicU64; ENTRY_WORDS], cause: &[AtomicU64; CAUSE_W
 mod tests {
     use ratelimit_common::drop_cache::{Expiry, Key, ONE_DROPPED};
     use ratelimit_common::hash::HashKey;
-    use ratelimit_common::packet::{Head, To};
+    use ratelimit_common::packet::{Destination, Head};
     use ratelimit_common::source::Address;
     use ratelimit_common::verdict::{Reason, Verdict};
 
@@ -244,7 +244,7 @@ mod tests {
         let head = Head {
             source: Address::v4([192, 0, 2, 1]),
             ip_bytes: 40,
-            to: To::Tcp { port: 443, opening: true, has_payload: false },
+            to: Destination::Tcp { port: 443, opening: true, has_payload: false },
         };
         let key = Key::of(&head, epoch, u32::MAX, [u64::MAX, 0], HashKey([1, 2])).unwrap();
         let (expiry, until) = Expiry::new(NOW, Nanos(NOW.0 + after_ns), Verdict { reason, rule: 3 });

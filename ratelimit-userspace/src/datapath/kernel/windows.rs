@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ratelimit_common::layout::{LIMITS_MAX, Limit, Rule, Unit};
-use ratelimit_common::proof::Side;
+use ratelimit_common::verification::Side;
 
 use super::{ConfigWords, rules_len};
 
@@ -29,7 +29,7 @@ impl Windows {
     fn of_rule(rule: &Rule) -> impl Iterator<Item = (u32, Window)> {
         let (held, beside) = rule.limits.split_at(LIMITS_MAX);
         let window = |limit: &Limit, is_proven: bool| {
-            let side = if is_proven { Side::Proven } else { Side::Unproven };
+            let side = if is_proven { Side::Verified } else { Side::Unverified };
             (side.slot(limit.slot), Window::Of(limit.slot, is_proven))
         };
         let windows = move |limit: &Limit| {
@@ -87,7 +87,7 @@ mod tests {
         for side in [Side::Evidence, Side::Attempts, Side::Opened, Side::Segments] {
             assert_eq!([7, 8].map(|slot| of(side.slot(slot))), [None, None]);
         }
-        assert_eq!(of(Side::Proven.slot(8)), Some((8, true)));
+        assert_eq!(of(Side::Verified.slot(8)), Some((8, true)));
         assert_eq!(windows.all().count(), 4);
     }
 

@@ -1,6 +1,6 @@
 //! What `check` and `explain` say of a source that the guard of a limit of requests holds.
 
-use ratelimit_common::proof::Side;
+use ratelimit_common::verification::Side;
 
 use super::*;
 use crate::desired::{Grant, Guard, Sent};

@@ -1,10 +1,11 @@
-//! What a packet proves of its sender. Whoever receives what this host sends is who it says: a TCP segment that one of the host's
-//! connections takes. A SYN, a datagram or a segment of no connection can be anyone's, in anyone's name; so can a segment with
-//! sequence numbers that its connection does not take, which changes nothing there and nothing here ([`Socket::takes`]).
+//! Verified and unverified traffic. A sender that receives what this host sends is the source that it names: such a
+//! segment is taken by one of the host's TCP connections, and is verified. A SYN, a datagram or a segment of no
+//! connection can be forged; so can a segment with sequence numbers that its connection does not take, which changes
+//! nothing there and nothing here ([`Socket::takes`]).
 //!
-//! So what is proven is counted in windows of its own, with the same limits: packets in the name of a source take nothing from its open
-//! connections. And a ban begins with a segment that is proven: one that was refused, or one of a source that has itself opened as many
-//! connections as the limit allows, and was refused another.
+//! Verified traffic is counted in windows of its own, with the same limits: forged packets in the name of a source
+//! take nothing from its open connections. And a ban begins with a verified segment: one that was refused, or one of
+//! a source that has itself opened as many connections as the limit allows, and was refused another.
 
 use crate::admission::Fingerprint;
 use crate::drop_cache::Key;
@@ -16,13 +17,14 @@ use crate::time::Nanos;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Side {
-    /// What anyone can forge.
-    Unproven = 0,
-    /// What is proven.
-    Proven = 1,
+    /// Unverified traffic, which can be forged.
+    Unverified = 0,
+    /// Verified traffic.
+    Verified = 1,
     /// The connections that a ban needs. It refuses nothing.
     Evidence = 2,
-    /// Of a limit of requests: attempts to connect, which anyone can forge. Over the limit they make a source suspect, and pass.
+    /// Of a limit of requests: attempts to connect, which can be forged. Over the limit they make a source suspect,
+    /// and pass.
     Attempts = 3,
     /// Of a limit of requests: what the guard allows a suspect source to open.
     Opened = 4,
@@ -33,18 +35,18 @@ pub enum Side {
 impl Side {
     /// Every one.
     pub const ALL: [Self; 6] =
-        [Self::Unproven, Self::Proven, Self::Evidence, Self::Attempts, Self::Opened, Self::Segments];
+        [Self::Unverified, Self::Verified, Self::Evidence, Self::Attempts, Self::Opened, Self::Segments];
 
     /// Of a code.
     #[inline(always)]
     pub const fn from_code(code: u32) -> Self {
         match code {
-            1 => Self::Proven,
+            1 => Self::Verified,
             2 => Self::Evidence,
             3 => Self::Attempts,
             4 => Self::Opened,
             5 => Self::Segments,
-            _ => Self::Unproven,
+            _ => Self::Unverified,
         }
     }
 
@@ -80,20 +82,37 @@ pub fn guarded_segments(requests: u64, most: u64) -> u64 {
     requests.saturating_mul(GUARDED_SEGMENTS_PER_REQUEST).max(GUARDED_SEGMENTS_MIN).min(most)
 }
 
-/// What a rule asks proof for; some of them.
-pub mod asks {
+/// What evidence a rule needs of its packets: a set of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct EvidenceNeeds(pub u8);
+
+impl EvidenceNeeds {
     /// Each TCP segment: the rule counts packets or bytes, or refuses everything.
-    pub const SEGMENTS: u8 = 1;
-    /// Each connection, once: the rule counts these, and bans.
-    pub const CONNECTIONS: u8 = 2;
-    /// Bans begin by what is proven alone.
-    pub const BANS: u8 = 4;
-    /// No limit counts anything but connections, so that nothing that it lets in can prove anything.
-    pub const CONNECTIONS_ALONE: u8 = 8;
+    pub const SEGMENTS: Self = Self(1);
+    /// Each connection, once: the rule counts connections, and bans.
+    pub const CONNECTIONS: Self = Self(2);
+    /// Only verified traffic begins a ban.
+    pub const BANS: Self = Self(4);
+    /// The limits count nothing but connections, so that nothing that they admit is verified traffic.
+    pub const CONNECTIONS_ALONE: Self = Self(8);
+
+    /// Whether it has any of these.
+    #[inline(always)]
+    pub const fn any(self, of: Self) -> bool {
+        self.0 & of.0 != 0
+    }
+
+    /// Both.
+    #[inline(always)]
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
 }
 
-/// Where it is kept that the connection of a segment with this key was found among the host's own: for 275 s at least. Its other address is
-/// left out, for that costs a look and tells few apart.
+/// The fingerprint by which the connection of a segment with this key is kept as found among the host's own: for 275
+/// s at least. The destination address is left out: it takes a look-up and tells few apart.
 #[inline(always)]
 pub const fn found(seed: HashKey, key: Key, source_port: u16, now: Nanos) -> Fingerprint {
     connection(seed, key, source_port, 38, now)
@@ -110,9 +129,9 @@ const fn connection(seed: HashKey, key: Key, source_port: u16, generation_shift:
     Fingerprint::of(seed, key.source, (source_port as u64) << 16 | key.port() as u64, generation_shift, now)
 }
 
-/// Whether a segment of a connection with this mark is looked up now though that was not found a moment ago, where a note refuses what its
-/// source has not proven: in one of sixteen moments of 4 ms. So nothing stays refused by a mark that is another connection's; nobody
-/// foresees when who does not know the seed.
+/// Whether a segment of a connection with this fingerprint is looked up now, though it was not found a moment ago,
+/// where an entry drops unverified traffic of its source: in one of sixteen moments of 4 ms. So no connection stays
+/// refused by another's fingerprint, and without the seed the moment cannot be foreseen.
 #[inline(always)]
 pub const fn is_looked_up(connection: Fingerprint, now: Nanos) -> bool {
     HashKey([connection.place; 2]).hash(now.0 >> 22, 0) & 15 == 0
@@ -120,12 +139,12 @@ pub const fn is_looked_up(connection: Fingerprint, now: Nanos) -> bool {
 
 /// What the host's TCP socket that a segment is for says of its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// There is none, or one that listens: anyone can send this.
+pub enum ConnectionState {
+    /// There is none, or one that listens: the segment can be forged.
     Unknown,
-    /// It has answered a SYN, and waits for the end of the handshake, and cannot say what that is. A client's first request may come with
-    /// it, and be looked at before the stack has seen either: it is counted as what is proven, like those after it, and bans
-    /// nobody. What is no request is not.
+    /// It has answered a SYN, waits for the end of the handshake, and cannot verify that. A client's first request
+    /// may come with it, before the stack has seen either: it counts as verified, like those after it, and bans no
+    /// source. What is no request does not.
     Answered,
     /// Its peer has sent this, who has received what it has sent.
     Established,
@@ -178,15 +197,15 @@ const fn is_at_or_behind(first: u32, second: u32) -> bool {
 
 /// What a socket in this state says (`include/net/tcp_states.h`, Linux 6.18).
 #[inline(always)]
-pub const fn standing(state: u32) -> Standing {
+pub const fn connection_state(state: u32) -> ConnectionState {
     const SYN_RECV: u32 = 3;
     const NEW_SYN_RECV: u32 = 12;
     if is_established(state) {
-        Standing::Established
+        ConnectionState::Established
     } else if state == SYN_RECV || state == NEW_SYN_RECV {
-        Standing::Answered
+        ConnectionState::Answered
     } else {
-        Standing::Unknown
+        ConnectionState::Unknown
     }
 }
 
@@ -241,13 +260,13 @@ mod tests {
     fn a_socket_that_waits_for_its_peer_proves_nothing() {
         let (syn_sent, syn_recv, close, listen, new_syn_recv) = (2, 3, 7, 10, 12);
         for state in [0, syn_sent, close, listen, 32, 33, u32::MAX] {
-            assert_eq!(standing(state), Standing::Unknown, "{state}");
+            assert_eq!(connection_state(state), ConnectionState::Unknown, "{state}");
         }
         for state in [syn_recv, new_syn_recv] {
-            assert_eq!(standing(state), Standing::Answered, "{state}");
+            assert_eq!(connection_state(state), ConnectionState::Answered, "{state}");
         }
         for state in [1, 4, 5, 6, 8, 9, 11] {
-            assert_eq!(standing(state), Standing::Established, "{state}");
+            assert_eq!(connection_state(state), ConnectionState::Established, "{state}");
         }
     }
 

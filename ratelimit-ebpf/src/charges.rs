@@ -1,16 +1,16 @@
 //! What a packet costs the rule that judges it: whether it opens a connection, how many requests begin in it, what it proves, and what is
 //! remembered of it beside its source.
 
-use ratelimit_common::hold::{Cost, is};
+use ratelimit_common::hold::{Charges, is};
 use ratelimit_common::layout::Rule;
-use ratelimit_common::proof::Side;
 use ratelimit_common::verdict::Reason;
+use ratelimit_common::verification::Side;
 
 use crate::conversations;
-use crate::flows::Part;
-use crate::maps::{self, Pending, seen_is};
+use crate::flows::FlowStep;
+use crate::maps::{self, Deferred, frame_is};
 use crate::packet::XdpFrame;
-use crate::proof::{self, Proof};
+use crate::verification::{self, Verification};
 
 /// What is remembered of a packet beside its source, once it is admitted: what is refused is judged again when it is sent again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,34 +25,34 @@ pub(crate) enum Leaves {
 
 /// Keeps what the packet at hand costs, and what it leaves; or why it is not held to the limits.
 #[inline(always)]
-pub(crate) fn keep_cost(frame: &XdpFrame, pending: &mut Pending, rule: &Rule) -> Result<(), Reason> {
-    let seen = maps::seen().ok_or(Reason::InternalError)?;
-    let (is_tcp, is_fragment) = (seen.is(seen_is::TCP), seen.is_fragment_of_tcp());
-    let (opening, has_payload) = (is_tcp && seen.is_opening(), is_tcp && seen.has_payload());
+pub(crate) fn keep_charges(frame: &XdpFrame, deferred: &mut Deferred, rule: &Rule) -> Result<(), Reason> {
+    let parsed = maps::parsed().ok_or(Reason::InternalError)?;
+    let (is_tcp, is_fragment) = (parsed.is(frame_is::TCP), parsed.is_fragment_of_tcp());
+    let (opening, has_payload) = (is_tcp && parsed.is_opening(), is_tcp && parsed.has_payload());
     let is_segment = is_tcp && !is_fragment && !opening;
     let may_ask = is_segment && rule.counts_requests != 0 && has_payload;
-    let is_suspect = pending.is_suspect != 0;
-    let proof = if is_segment && (proof::is_asked(rule, may_ask) || rule.guard != 0 && is_suspect) {
-        frame.seen().ok_or(Reason::InternalError)?;
-        Proof::of(frame, pending.generation(), pending.rule(), may_ask)
+    let is_suspect = deferred.is_suspect != 0;
+    let verification = if is_segment && (verification::is_asked(rule, may_ask) || rule.guard != 0 && is_suspect) {
+        frame.parsed().ok_or(Reason::InternalError)?;
+        Verification::of(frame, deferred.generation(), deferred.rule(), may_ask)
     } else {
-        Proof::NONE
+        Verification::NONE
     };
     // Some of it the server may read elsewhere, or not at all, so what the rest is cannot be told. No client of the web sends such.
-    if may_ask && rule.guard != 0 && seen.segment().is_urgent != 0 {
+    if may_ask && rule.guard != 0 && parsed.segment().is_urgent != 0 {
         return Err(Reason::Guard);
     }
     let mut is_unaccounted = false;
     let (opening, requests, leaves) = match () {
         // What begins in it is in other packets too, and what it says of its connection may not be what is put together.
         () if is_tcp && is_fragment && rule.counts_requests != 0 => {
-            conversations::come_in_fragments(seen, pending);
+            conversations::come_in_fragments(parsed, deferred);
             (opening, 1, Leaves::Conversation)
         }
         () if is_tcp && is_fragment => (opening, 1, Leaves::Nothing),
-        () if may_ask && !proof.is_ignored() => {
-            let judged = conversations::judge(frame, pending, rule.counts_requests == 2);
-            is_unaccounted = judged.is_unaccounted() && proof.is_proven();
+        () if may_ask && !verification.is_ignored() => {
+            let judged = conversations::judge(frame, deferred, rule.counts_requests == 2);
+            is_unaccounted = judged.is_unaccounted() && verification.is_verified();
             (false, judged.requests(), if judged.is_pending() { Leaves::Conversation } else { Leaves::Nothing })
         }
         // A server that takes payload with a SYN answers it.
@@ -61,29 +61,29 @@ pub(crate) fn keep_cost(frame: &XdpFrame, pending: &mut Pending, rule: &Rule) ->
             None if rule.guard != 0 => return Err(Reason::Guard),
             None => (true, 1, Leaves::Nothing),
         },
-        () if seen.is(seen_is::UDP) && rule.counts_connections | rule.counts_requests != 0 => {
-            frame.seen().ok_or(Reason::InternalError)?;
-            let part = Part::of_datagram(pending.generation(), pending.rule());
-            (part.opens(), part.requests(), Leaves::Flow)
+        () if parsed.is(frame_is::UDP) && rule.counts_connections | rule.counts_requests != 0 => {
+            frame.parsed().ok_or(Reason::InternalError)?;
+            let step = FlowStep::of_datagram(deferred.generation(), deferred.rule());
+            (step.opens(), step.requests(), Leaves::Flow)
         }
         // Whatever it is, it may be anything.
-        () if seen.is(seen_is::UNWALKABLE) => (true, 1, Leaves::Nothing),
-        () if seen.is(seen_is::FRAGMENT) => (false, is_fragment as u32, Leaves::Nothing),
+        () if parsed.is(frame_is::UNPARSABLE_HEADERS) => (true, 1, Leaves::Nothing),
+        () if parsed.is(frame_is::FRAGMENT) => (false, is_fragment as u32, Leaves::Nothing),
         () => (opening, 0, Leaves::Nothing),
     };
     let guarded = match () {
         () if rule.guard == 0 || requests != 0 => None,
         () if opening && is_tcp => Some(Side::Attempts),
-        () if is_suspect && proof.is_proven() && seen.may_end_handshake() => Some(Side::Opened),
+        () if is_suspect && verification.is_verified() && parsed.may_end_handshake() => Some(Side::Opened),
         () if is_unaccounted => Some(Side::Segments),
         () => None,
     };
-    let cost = Cost {
-        bytes: seen.ip_bytes(),
+    let charges = Charges {
+        bytes: parsed.ip_bytes(),
         requests: requests as u16,
         guarded: guarded.map_or(0, |side| side as u8),
-        is: proof.of_cost(),
+        is: verification.of_charges(),
     };
-    pending.keep_cost(cost.with(is::OPENING, opening).with(is::ASKED, pending.is_asked != 0), leaves);
+    deferred.keep_charges(charges.with(is::OPENING, opening).with(is::ASKED, deferred.is_asked != 0), leaves);
     Ok(())
 }

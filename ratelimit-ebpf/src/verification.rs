@@ -1,4 +1,4 @@
-//! What a segment proves of its sender. What is decided by is in `ratelimit_common::proof`.
+//! What a segment proves of its sender. What is decided by is in `ratelimit_common::verification`.
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::programs::XdpContext;
@@ -6,39 +6,39 @@ use ratelimit_common::drop_cache::{Expiry, Key};
 use ratelimit_common::hold::is;
 use ratelimit_common::layout::Rule;
 use ratelimit_common::packet::source_port;
-use ratelimit_common::proof::{Standing, asks, found, is_looked_up, not_found};
 use ratelimit_common::verdict::Reason;
+use ratelimit_common::verification::{ConnectionState, EvidenceNeeds, found, is_looked_up, not_found};
 
 use crate::admission::{is_armed, is_known, make_known};
-use crate::maps::{self, Filter, Pending};
+use crate::maps::{self, Deferred, Filter};
 use crate::packet::XdpFrame;
 
-/// What [`proof`] says of a segment.
+/// What [`verification`] says of a segment.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct Proof(u32);
+pub(crate) struct Verification(u32);
 
-const PROVEN: u32 = is::PROVEN as u32;
+const VERIFIED: u32 = is::VERIFIED as u32;
 const ESTABLISHED: u32 = is::ESTABLISHED as u32;
 const FIRST: u32 = is::FIRST as u32;
 const ARMED: u32 = is::ARMED as u32;
 /// Above all that a cost has.
 const IGNORED: u32 = 1 << 8;
 
-impl Proof {
+impl Verification {
     /// Of what proves nothing.
     pub(crate) const NONE: Self = Self(0);
 
     /// Of the segment that this frame is, once it was seen; `may_ask`: it may be asked for something, by a rule that counts that.
     #[inline(always)]
     pub(crate) fn of(frame: &XdpFrame, generation: u32, rule: u32, may_ask: bool) -> Self {
-        Self(proof(frame.context(), generation, rule, may_ask as u32))
+        Self(verification(frame.context(), generation, rule, may_ask as u32))
     }
 
     /// Whether it is counted as what is proven.
     #[inline(always)]
-    pub(crate) const fn is_proven(self) -> bool {
-        self.0 & PROVEN != 0
+    pub(crate) const fn is_verified(self) -> bool {
+        self.0 & VERIFIED != 0
     }
 
     /// Whether the server does not take it, so that no request begins in it.
@@ -47,9 +47,9 @@ impl Proof {
         self.0 & IGNORED != 0
     }
 
-    /// What [`ratelimit_common::hold::Cost`] has of it.
+    /// What [`ratelimit_common::hold::Charges`] has of it.
     #[inline(always)]
-    pub(crate) const fn of_cost(self) -> u8 {
+    pub(crate) const fn of_charges(self) -> u8 {
         self.0 as u8
     }
 }
@@ -57,7 +57,7 @@ impl Proof {
 /// Whether it matters to the rule what a segment proves.
 #[inline(always)]
 pub(crate) const fn is_asked(rule: &Rule, may_ask: bool) -> bool {
-    may_ask || rule.proof & (asks::SEGMENTS | asks::CONNECTIONS) != 0
+    may_ask || rule.evidence.any(EvidenceNeeds::SEGMENTS.or(EvidenceNeeds::CONNECTIONS))
 }
 
 /// What [`cached_segment_drop`] returns of a segment that is to be looked up, which is no [`Expiry`].
@@ -72,8 +72,8 @@ pub(crate) fn cached_drop(frame: &XdpFrame, generation: u32, key: Key, may_ask: 
     let Key { source, what } = key;
     let mut code = cached_segment_drop(frame.context(), generation, source, what, may_ask as u32);
     if code == LOOK_UP {
-        frame.seen()?;
-        code = if look_up(frame.context(), generation, source, what) == Standing::Established as u32 {
+        frame.parsed()?;
+        code = if look_up(frame.context(), generation, source, what) == ConnectionState::Established as u32 {
             0
         } else {
             cached_unverified_drop(generation, source, what)
@@ -86,25 +86,25 @@ pub(crate) fn cached_drop(frame: &XdpFrame, generation: u32, key: Key, may_ask: 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn cached_segment_drop(ctx: *mut xdp_md, generation: u32, source: u64, what: u64, may_ask: u32) -> u64 {
-    let (Some(config), Some(pending)) = (maps::config(generation), maps::pending()) else { return 0 };
+    let (Some(config), Some(deferred)) = (maps::config(generation), maps::deferred()) else { return 0 };
     let key = Key { source, what };
-    let (hash, now) = (pending.hash(), pending.now());
+    let (hash, now) = (deferred.hash(), deferred.now());
     if maps::may_be_cached(config, key, hash) {
         let expiry = maps::cached_drop_of(generation, source, what, hash, now.0);
         if expiry != 0 {
             return expiry;
         }
     }
-    pending.cache_no_connection();
-    pending.is_suspect = maps::may_be_cached(config, key.unproven(), hash) as u32;
-    if pending.is_suspect == 0 && may_ask == 0 {
+    deferred.cache_no_connection();
+    deferred.is_suspect = maps::may_be_cached(config, key.unverified(), hash) as u32;
+    if deferred.is_suspect == 0 && may_ask == 0 {
         return 0;
     }
     let context = XdpContext::new(ctx);
     // Where a glance does not tell, the frame was seen: its key is of that.
-    let Some(source_port) = source_port(&XdpFrame::new(&context)).or_else(seen_source_port) else { return LOOK_UP };
+    let Some(source_port) = source_port(&XdpFrame::new(&context)).or_else(parsed_source_port) else { return LOOK_UP };
     let mut found = 0;
-    if pending.is_suspect != 0 {
+    if deferred.is_suspect != 0 {
         let fingerprints =
             (self::found(config.seed, key, source_port, now), not_found(config.seed, key, source_port, now));
         found = if maps::in_filter(Filter::Found, config, fingerprints.0)
@@ -113,7 +113,7 @@ extern "C" fn cached_segment_drop(ctx: *mut xdp_md, generation: u32, source: u64
         {
             LOOK_UP
         } else {
-            of_unproven_source(generation, key, pending)
+            of_unverified_source(generation, key, deferred)
         };
         if found > LOOK_UP {
             return found;
@@ -123,41 +123,41 @@ extern "C" fn cached_segment_drop(ctx: *mut xdp_md, generation: u32, source: u64
         return found;
     }
     let connection = key.of_connection(config.seed, source_port);
-    pending.connection = connection;
+    deferred.connection = connection;
     let expiry = maps::cached_drop_of(generation, connection.source, connection.what, connection.source, now.0);
     if expiry != 0 {
         return expiry;
     }
     // Who forges requests from all ports has each be one that is looked up; else he has the first request of a client that connects from one wait.
-    let unproven = connection.of_unproven_requests();
-    if maps::may_be_cached(config, unproven, unproven.source) { LOOK_UP } else { found }
+    let unverified = connection.of_unverified_requests();
+    if maps::may_be_cached(config, unverified, unverified.source) { LOOK_UP } else { found }
 }
 
 /// What refuses a segment with this key that was looked up and proves nothing: a [`Expiry`], or 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn cached_unverified_drop(generation: u32, source: u64, what: u64) -> u64 {
-    let Some(pending) = maps::pending() else { return 0 };
+    let Some(deferred) = maps::deferred() else { return 0 };
     let key = Key { source, what };
-    if pending.is_suspect != 0 {
-        let expiry = of_unproven_source(generation, key, pending);
+    if deferred.is_suspect != 0 {
+        let expiry = of_unverified_source(generation, key, deferred);
         if expiry != 0 {
             return expiry;
         }
     }
-    let connection = pending.connection;
+    let connection = deferred.connection;
     if connection == Key::NONE {
         return 0;
     }
-    let unproven = connection.of_unproven_requests();
-    maps::cached_drop_of(generation, unproven.source, unproven.what, unproven.source, pending.now().0)
+    let unverified = connection.of_unverified_requests();
+    maps::cached_drop_of(generation, unverified.source, unverified.what, unverified.source, deferred.now().0)
 }
 
 /// The note that refuses what proves nothing of this source. What the guard notes of a suspect one refuses nothing.
 #[inline(always)]
-fn of_unproven_source(generation: u32, key: Key, pending: &Pending) -> u64 {
-    let Key { source, what } = key.unproven();
-    match maps::cached_drop_of(generation, source, what, pending.hash(), pending.now().0) {
+fn of_unverified_source(generation: u32, key: Key, deferred: &Deferred) -> u64 {
+    let Key { source, what } = key.unverified();
+    match maps::cached_drop_of(generation, source, what, deferred.hash(), deferred.now().0) {
         0 => 0,
         word if Expiry::of(word).verdict().reason == Reason::Guard => 0,
         word => word,
@@ -165,51 +165,51 @@ fn of_unproven_source(generation: u32, key: Key, pending: &Pending) -> u64 {
 }
 
 #[inline(always)]
-fn seen_source_port() -> Option<u16> {
-    maps::seen().map(|seen| seen.segment().source_port)
+fn parsed_source_port() -> Option<u16> {
+    maps::parsed().map(|parsed| parsed.segment().source_port)
 }
 
-/// The [`Standing`] of the segment that was seen last. Whether that is of a connection is marked, if it has this key: also before it is
+/// The [`ConnectionState`] of the segment that was seen last. Whether that is of a connection is marked, if it has this key: also before it is
 /// established, for who begins one may be forged before the first request is there.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn look_up(ctx: *mut xdp_md, generation: u32, source: u64, what: u64) -> u32 {
-    let standing = maps::standing_of(ctx);
+    let connection_state = maps::connection_state_of(ctx);
     let key = Key { source, what };
     if key != Key::NONE
-        && let (Some(config), Some(pending), Some(source_port)) =
-            (maps::config(generation), maps::pending(), seen_source_port())
+        && let (Some(config), Some(deferred), Some(source_port)) =
+            (maps::config(generation), maps::deferred(), parsed_source_port())
     {
-        let now = pending.now();
-        let (of, fingerprint) = if standing == Standing::Unknown as u32 {
+        let now = deferred.now();
+        let (of, fingerprint) = if connection_state == ConnectionState::Unknown as u32 {
             (Filter::NotFound, not_found(config.seed, key, source_port, now))
         } else {
             (Filter::Found, found(config.seed, key, source_port, now))
         };
         maps::insert_into(of, config, fingerprint);
     }
-    standing
+    connection_state
 }
 
 /// A function of its own: it is walked once, and its stack is free again when the source is judged.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn proof(ctx: *mut xdp_md, generation: u32, rule: u32, may_ask: u32) -> u32 {
-    let (Some(config), Some(seen)) = (maps::config(generation), maps::seen()) else { return 0 };
+extern "C" fn verification(ctx: *mut xdp_md, generation: u32, rule: u32, may_ask: u32) -> u32 {
+    let (Some(config), Some(parsed)) = (maps::config(generation), maps::parsed()) else { return 0 };
     let rule = maps::rule(config, rule);
-    if rule.proof & asks::CONNECTIONS == 0 {
-        return bits(standing(ctx, generation, rule), rule, may_ask);
+    if !rule.evidence.any(EvidenceNeeds::CONNECTIONS) {
+        return bits(connection_state(ctx, generation, rule), rule, may_ask);
     }
-    let Some(pending) = maps::pending() else { return 0 };
-    let (is_armed, now) = (is_armed(pending, generation), pending.now().0);
-    let [high, low] = seen.connection_words(config.seed);
+    let Some(deferred) = maps::deferred() else { return 0 };
+    let (is_armed, now) = (is_armed(deferred, generation), deferred.now().0);
+    let [high, low] = parsed.connection_words(config.seed);
     let is_known = is_known(high, low, generation, now) != 0;
-    if is_known && !is_armed && may_ask == 0 && rule.proof & asks::SEGMENTS == 0 {
+    if is_known && !is_armed && may_ask == 0 && !rule.evidence.any(EvidenceNeeds::SEGMENTS) {
         // As long as it sends, it is not taken for another one.
         let _always_zero = make_known(high, low, generation, now);
         return 0;
     }
-    let mut bits = bits(standing(ctx, generation, rule), rule, may_ask);
+    let mut bits = bits(connection_state(ctx, generation, rule), rule, may_ask);
     if bits & ESTABLISHED != 0 {
         let _always_zero = make_known(high, low, generation, now);
         if !is_known {
@@ -224,23 +224,23 @@ extern "C" fn proof(ctx: *mut xdp_md, generation: u32, rule: u32, may_ask: u32) 
 
 /// [`look_up`]; only where a rule's segments are refused for what they prove does it matter later that a connection was found.
 #[inline(always)]
-fn standing(ctx: *mut xdp_md, generation: u32, rule: &Rule) -> u32 {
-    let key = match maps::pending() {
-        Some(pending) if rule.proof & asks::SEGMENTS != 0 => pending.refused,
+fn connection_state(ctx: *mut xdp_md, generation: u32, rule: &Rule) -> u32 {
+    let key = match maps::deferred() {
+        Some(deferred) if rule.evidence.any(EvidenceNeeds::SEGMENTS) => deferred.refused,
         _ => Key::NONE,
     };
     look_up(ctx, generation, key.source, key.what)
 }
 
-/// Of a [`Standing`]'s number, and whether its segment may ask for something.
+/// Of a [`ConnectionState`]'s number, and whether its segment may ask for something.
 #[inline(always)]
-const fn bits(standing: u32, rule: &Rule, may_ask: u32) -> u32 {
-    const ANSWERED: u32 = Standing::Answered as u32;
-    const ESTABLISHED: u32 = Standing::Established as u32;
-    const IGNORED: u32 = Standing::Ignored as u32;
-    match standing {
-        ANSWERED if may_ask != 0 && rule.proof & asks::SEGMENTS == 0 => PROVEN,
-        ESTABLISHED => PROVEN | self::ESTABLISHED,
+const fn bits(connection_state: u32, rule: &Rule, may_ask: u32) -> u32 {
+    const ANSWERED: u32 = ConnectionState::Answered as u32;
+    const ESTABLISHED: u32 = ConnectionState::Established as u32;
+    const IGNORED: u32 = ConnectionState::Ignored as u32;
+    match connection_state {
+        ANSWERED if may_ask != 0 && !rule.evidence.any(EvidenceNeeds::SEGMENTS) => VERIFIED,
+        ESTABLISHED => VERIFIED | self::ESTABLISHED,
         IGNORED => self::IGNORED,
         _ => 0,
     }
