@@ -71,8 +71,8 @@ impl Admission {
         self.shift != 0
     }
 
-    /// Goes on to the period of `now`, with the share that the last one would have needed. It falls by one step a period, so that a
-    /// flood that pauses is not let in at once.
+    /// Goes on to the period of `now`, with the share that the last one would have needed. It falls by one step a
+    /// period, so that a flood that pauses is not admitted at once.
     #[inline(always)]
     pub const fn advance(&mut self, now: Nanos, budget: u32) {
         let period = now.0 >> PERIOD_SHIFT;
@@ -284,7 +284,8 @@ mod tests {
         Nanos(START.0 + millis * 1_000_000)
     }
 
-    /// A flood of so many new sources a second for so long: insertions of each second, and what was looked at of the last.
+    /// A flood of so many new sources a second for so long: insertions of each second, and what was sampled in of the
+    /// last.
     fn flood(admission: &mut Admission, from: u64, seconds: u64, per_millisecond: u32, budget: u32) -> Vec<u64> {
         let mut inserted = Vec::new();
         for second in 0..seconds {
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn as_long_as_the_budget_lasts_everybody_is_admitted() {
+    fn within_the_budget_every_source_is_admitted() {
         let mut admission = Admission::default();
         assert_eq!(flood(&mut admission, 0, 3, 10, BUDGET), [10_000; 3]);
         assert!(!admission.is_overloaded());
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_of_a_source_that_is_admitted_is_remembered_and_others_are_drawn() {
+    fn a_flow_of_an_admitted_source_is_remembered_and_others_are_sampled() {
         let remembered = |is_admitted| {
             let mut admission = Admission { shift: SHIFT_MAX, random: 7, ..Admission::default() };
             (0..1000).filter(|_| admission.remembers_flow(KEY, BUDGET_ANY, is_admitted)).count()
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn when_the_flood_is_over_everybody_is_admitted_again() {
+    fn after_the_flood_every_source_is_admitted_again() {
         let mut admission = Admission::default();
         flood(&mut admission, 0, 2, 2000, BUDGET);
         assert!(admission.is_overloaded());
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn as_long_as_the_maps_are_being_filled_everybody_is_admitted() {
+    fn while_the_maps_fill_every_source_is_admitted() {
         let mut admission = Admission::default();
         for _ in 0..100_000 {
             admission.insert(BUDGET, 100_000);
@@ -408,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_are_one_in_two_to_the_shift() {
+    fn samples_are_one_in_two_to_the_shift() {
         for shift in [1, 4, 8] {
             let mut admission = Admission { shift, ..Admission::default() };
             let sampled = (0..1 << 20).filter(|_| admission.sample(KEY)).count();
@@ -418,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_that_begin_elsewhere_or_by_another_key_are_others() {
+    fn samples_that_start_elsewhere_or_by_another_key_are_others() {
         let sampled = |random, key| {
             let mut admission = Admission { shift: 2, random, ..Admission::default() };
             (0..200).map(|_| admission.sample(key)).collect::<Vec<_>>()
@@ -461,14 +462,14 @@ mod tests {
     }
 
     #[test]
-    fn who_is_made_known_is_known_for_the_longest_window_and_not_for_ever() {
+    fn a_source_made_known_is_known_for_the_longest_window_and_then_expires() {
         for (seconds, all) in [(0, true), (60, true), (300, true), (2000, false), (86_400, false)] {
             assert_eq!(known(1000, 0, seconds * SECOND_NS).0 == 1000, all, "after {seconds} s");
         }
     }
 
     #[test]
-    fn few_are_taken_for_known_that_are_not() {
+    fn few_unknown_sources_are_taken_for_known_ones() {
         let (_, taken) = known(262_144, 100_000, 0);
         assert!(taken < 10_000, "{taken} of 100 000 where the table is full");
         let (_, taken) = known(32_768, 100_000, 0);
@@ -491,14 +492,14 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_tells_of_most_that_nobody_knows_them_unless_many_are_known() {
+    fn the_summary_rules_out_most_unknown_sources_unless_many_are_known() {
         assert_eq!(looked_for(0), 0);
         assert!((500..1_500).contains(&looked_for(1_000)), "{}", looked_for(1_000));
         assert!((8_000..11_000).contains(&looked_for(10_000)), "{}", looked_for(10_000));
     }
 
     #[test]
-    fn a_cell_of_an_older_turn_is_empty() {
+    fn a_cell_of_an_older_generation_is_empty() {
         let fingerprint = Fingerprint::of(KEY, 2, 3, 30, START);
         assert!(!fingerprint.contains(0, 0));
         let old = u64::from(fingerprint.generation.wrapping_sub(2)) << CELL_BITS | fingerprint.bits;

@@ -13,7 +13,7 @@ pub struct Rule {
     pub steps_ns: [u64; STEPS_MAX],
     /// So long after the end of a ban the next is the first again. Nanoseconds.
     pub forget_ns: u64,
-    /// How many steps there are; 0 bans nobody.
+    /// How many steps there are; 0 never bans.
     pub steps_len: u32,
     /// Part of the state's key, as a limit's slot is.
     pub slot: u32,
@@ -46,8 +46,8 @@ impl Ban {
         now.0 < self.until_ns
     }
 
-    /// Whether what is too much at `now` begins another. Whoever is still over the limit when a ban ends is refused, and not banned
-    /// once more for the same.
+    /// Whether what is too much at `now` begins another. Whoever is still over the limit when a ban ends is refused,
+    /// and not banned once more for the same.
     #[inline(always)]
     pub const fn may_be_followed(&self, now: Nanos) -> bool {
         !self.holds(now) && (self.admitted != 0 || now.0 >= self.forgotten_ns)
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn one_offence_is_one_ban_until_the_source_was_let_in_or_the_ban_is_forgotten() {
+    fn one_offence_is_one_ban_until_the_source_was_admitted_or_the_ban_is_forgotten() {
         let ban = Ban::first(&RULE, NOW);
         assert!(!ban.may_be_followed(Nanos(ban.until_ns)));
         assert!(ban.may_be_followed(Nanos(ban.forgotten_ns)));

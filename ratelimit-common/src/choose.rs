@@ -25,7 +25,8 @@ pub trait Rules {
     fn ports(&self) -> Option<&PortTable>;
     /// What is known of the longest prefix that holds this source. Asked only where there are prefixes of its family.
     fn prefix(&self, source: Address) -> Option<&Prefix>;
-    /// The rules that name the longest prefix that holds the packet's destination. Asked only where there are such prefixes.
+    /// The rules that name the longest prefix that holds the packet's destination. Asked only where there are such
+    /// prefixes.
     fn target_rules(&self) -> RuleSet;
     /// A time that is at most a timer tick behind.
     fn coarse(&self) -> Nanos;
@@ -36,7 +37,8 @@ pub trait Rules {
         &self.config().rules[self.forget(index) as usize & (RULES_MAX - 1)]
     }
 
-    /// Returns `value`, of which the compiler then knows nothing where it would make many copies of a loop that goes on to it.
+    /// Returns `value`, of which the compiler then knows nothing where it would make many copies of a loop that goes
+    /// on to it.
     #[inline(always)]
     fn unknown(value: usize) -> usize {
         value
@@ -76,8 +78,8 @@ pub struct Choice {
     pub rule: Option<u32>,
     /// The other rules that hold it too: a later fragment that may be of TCP may belong to any of them.
     pub beside: RuleSet,
-    /// Whether all that its client sends like it is judged alike, wherever that is sent to: no list tells the client's addresses from
-    /// each other, and no rule its destinations.
+    /// Whether all that its client sends like it is judged alike, wherever that is sent to: no list tells the client's
+    /// addresses from each other, and no rule its destinations.
     pub is_of_client: bool,
 }
 
@@ -123,7 +125,8 @@ pub fn choice<R: Rules>(rules: &R, asked: Asked, protecting: RuleSet) -> Choice 
     }
 }
 
-/// The verdict on what is behind more tags than are looked behind. What it is cannot be told, so whoever has what has no port has this.
+/// The verdict on what is behind more tags than are looked behind. What it is cannot be told, so whoever has what has
+/// no port has this.
 #[inline(always)]
 pub fn too_many_tags<R: Rules>(rules: &R) -> Verdict {
     match first(rules, rules.config().portless_rules) {
@@ -163,7 +166,7 @@ pub const fn has_prefixes(config: &Config, source: Address) -> u8 {
     }
 }
 
-/// Whether nobody can tell what it is, while the network stack might: as behind too many tags.
+/// Whether it cannot be told what it is, while the network stack might: as behind too many tags.
 #[inline(always)]
 const fn is_unparsable(to: Destination) -> bool {
     matches!(to, Destination::UnparsableHeaders)
@@ -181,8 +184,8 @@ fn matching<R: Rules>(rules: &R, protecting: RuleSet, prefix: Option<&Prefix>) -
     protecting & from & to
 }
 
-/// Which of these rules judges the packet. A later fragment may belong to any port, and is held to volume if it is to be held at
-/// all: by the first rule that counts that, so that a rule for connections before it is no way around.
+/// Which of these rules judges the packet. A later fragment may belong to any port, and is held to volume if it is to
+/// be held at all: by the first rule that counts that, so that a rule for connections before it is no way around.
 #[inline(always)]
 fn judging<R: Rules>(rules: &R, to: Destination, of: RuleSet) -> Option<u32> {
     if let Destination::Fragment = to
@@ -223,8 +226,8 @@ fn granted<R: Rules>(rules: &R, prefix: &Prefix) -> Option<Grant> {
     access::grant(prefix.access, rules.coarse())
 }
 
-/// A port as an index. The verifier of Linux 6.12 knows nothing of a number whose bytes were swapped, so its bound must be
-/// in the program, where the compiler leaves it out if it knows.
+/// A port as an index. The verifier of Linux 6.12 knows nothing of a number whose bytes were swapped, so its bound
+/// must be in the program, where the compiler leaves it out if it knows.
 #[inline(always)]
 fn bounded<R: Rules>(rules: &R, port: u16) -> usize {
     rules.forget(port as u32) as usize & 0xffff

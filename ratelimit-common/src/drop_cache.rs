@@ -386,13 +386,15 @@ impl Key {
         Self { source: self.source, what: self.what | UNVERIFIED }
     }
 
-    /// What its [`Key::place`] is made of. The same in each epoch, and of each kind: a segment's packets are looked for by two of them.
+    /// What its [`Key::place`] is made of. The same in each epoch, and of each kind: a segment's packets are looked
+    /// for by two of them.
     #[inline(always)]
     pub const fn hash(self, seed: HashKey) -> u64 {
         if self.what == Self::NONE.what { 0 } else { seed.hash_here(self.source, self.what & KIND & !UNVERIFIED) }
     }
 
-    /// Where its cache set is among all, before it is cut to how many there are: each kind has other bits of its [`Key::hash`].
+    /// Where its cache set is among all, before it is cut to how many there are: each kind has other bits of its
+    /// [`Key::hash`].
     #[inline(always)]
     pub const fn place(self, hash: u64) -> u64 {
         hash.rotate_right((self.what >> 16 & 3) as u32 * 16)

@@ -72,7 +72,8 @@ pub fn is_within_limit<C: Cells>(cells: &C, rate: Rate, now: Nanos, amount: u64)
     rate.next(cells.load(WORD), now, amount).is_some()
 }
 
-/// Charges `amount` at `now`, exactly. The bucket that it is said to be admitted to is a whole window: nobody asks for it.
+/// Charges `amount` at `now`, exactly. The bucket that it is said to be admitted to is a whole window: nobody asks for
+/// it.
 #[inline(always)]
 pub fn charge<C: Cells>(cells: &C, rate: Rate, now: Nanos, amount: u64) -> Charge {
     for _ in 0..C::unknown(C::TRIES) {
@@ -85,8 +86,8 @@ pub fn charge<C: Cells>(cells: &C, rate: Rate, now: Nanos, amount: u64) -> Charg
     Charge::Contended
 }
 
-/// Writes the word of a bucket that nothing was charged to before, and leaves the others, which nobody reads. False, and
-/// nothing written, if `amount` does not fit.
+/// Writes the word of a bucket that nothing was charged to before, and leaves the others, which nobody reads. False,
+/// and nothing written, if `amount` is over the limit.
 #[inline(always)]
 pub fn open(words: &mut [u64; CELLS], rate: Rate, now: Nanos, amount: u64) -> bool {
     let Some(next) = rate.next(0, now, amount) else { return false };
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_back_fits_again() {
+    fn what_is_taken_back_is_within_the_limit_again() {
         let words = empty();
         assert_eq!(admitted(&words, SIX, TEN_O_CLOCK, 6), 6);
         refund(&words, SIX, 1);

@@ -21,13 +21,14 @@ pub use alone::Alone;
 pub use charges::{At, Charged, Charges, CheckResult, by, is};
 pub use state::{Banned, GateBypass, Inserted, State, Window};
 
-/// Whether a rule needs no look at what is there before it charges, and does nothing beside: its one limit alone decides.
+/// Whether a rule needs no look at what is there before it charges, and does nothing beside: its one limit alone
+/// decides.
 pub const fn is_plain(rule: &Rule) -> bool {
     rule.limits_len == 1 && rule.shadows_len == 0 && rule.refuse_all == 0 && rule.bans.steps_len == 0
 }
 
-/// Whether it is nothing to the rule when a source sends a segment without payload that opens no connection, unless it guards and the source
-/// is suspect.
+/// Whether it is nothing to the rule when a source sends a segment without payload that opens no connection, unless it
+/// guards and the source is suspect.
 pub fn ignores_acknowledgements(rule: &Rule) -> bool {
     let counts_none =
         |limit: &layout::Limit| limit.unit == Unit::Requests as u8 || limit.unit == Unit::Connections as u8;
@@ -367,11 +368,12 @@ pub fn charge_with_retry<S: State>(state: S, at: At, amount: u64) -> Charged {
     Charged::CONTENDED
 }
 
-/// The most that the coarse clock is behind, with what a kernel may be late to count its timer's ticks. // it mends that after five of them
+/// The most that the coarse clock is behind, with what a kernel may be late to count its timer's ticks. // it mends
+/// that after five of them
 const COARSE_LAG_NS: u64 = SECOND_NS / 4;
 
-/// Charges a window that is there, by the coarse clock where that is sure to be in the same bucket as the exact one, in one try:
-/// [`Charged::CONTENDED`] where that does not admit it. Then [`charge_with_retry`] says what is so.
+/// Charges a window that is there, by the coarse clock where that is sure to be in the same bucket as the exact one,
+/// in one try: [`Charged::CONTENDED`] where that does not admit it. Then [`charge_with_retry`] says what is so.
 #[inline(always)]
 pub fn charge_at_once<S: State>(state: S, at: At, amount: u64) -> Charged {
     let Some(limit) = at.limit(state.rule()) else { return Charged::CONTENDED };

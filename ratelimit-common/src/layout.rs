@@ -37,8 +37,8 @@ pub const CLOCK_IS_INJECTED: &str = "CLOCK_IS_INJECTED";
 /// The read-only global of [`SocketFields`].
 pub const SOCKET_FIELDS: &str = "SOCKET_FIELDS";
 
-/// Where the fields of the kernel's own structures are that the program reads of a socket: bytes from their beginnings, as the BTF of the
-/// kernel that runs says.
+/// Where the fields of the kernel's own structures are that the program reads of a socket: bytes from their
+/// beginnings, as the BTF of the kernel that runs says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct SocketFields {
@@ -64,8 +64,8 @@ pub struct SocketFields {
     pub request_said: u32,
 }
 
-/// The read-only global that is returned for a packet that passes: XDP_PASS, but where the benchmark measures the program and not
-/// the network stack behind it.
+/// The read-only global that is returned for a packet that passes: XDP_PASS, but where the benchmark measures the
+/// program and not the network stack behind it.
 pub const PASSED_ACTION: &str = "PASSED_ACTION";
 
 /// Generations of the configuration: one that packets read, one that the daemon writes.
@@ -95,7 +95,8 @@ pub const PREFIXES_MAX: u32 = 131_072;
 pub const TARGETS_MAX: u32 = 4_096;
 /// UDP flows remembered where connections are counted. // 65536 x 72 B = 5 MB, 65536 x 88 B = 6 MB
 pub const FLOWS_CAPACITY: u32 = 65_536;
-/// TCP connections remembered of each family where requests are counted. // 131072 x 120 B = 16 MB, 131072 x 144 B = 19 MB
+/// TCP connections remembered of each family where requests are counted. // 131072 x 120 B = 16 MB, 131072 x 144 B =
+/// 19 MB
 pub const CONVERSATIONS_CAPACITY: u32 = 131_072;
 /// Sets of [`map::DROP_CACHE`] unless the daemon says otherwise: a power of two. // 32768 x 64 B = 2 MB
 pub const CACHE_SETS: u32 = 32_768;
@@ -134,14 +135,15 @@ pub struct Limit {
     pub slot: u32,
     /// A [`Unit`] code.
     pub unit: u8,
-    /// Full buckets before the current one that the sum takes in: B for the strict window, B - 1 for the lenient, 0 for a
-    /// fixed one.
+    /// Full buckets before the current one that the sum takes in: B for the strict window, B - 1 for the lenient, 0
+    /// for a fixed one.
     pub full_buckets: u8,
     /// Width of a cell's count, see [`crate::window::count_bits`].
     pub count_bits: u8,
     /// 1: by [`crate::gcra`], with `bucket_ns` as the whole window. 0: by [`crate::window`].
     pub is_gcra: u8,
-    /// At most so much in one bucket, see [`crate::window::BURST_ANY`]. With `is_gcra`: [`crate::gcra::Rate::burst_ns`].
+    /// At most so much in one bucket, see [`crate::window::BURST_ANY`]. With `is_gcra`:
+    /// [`crate::gcra::Rate::burst_ns`].
     pub burst: u64,
     /// Of requests: [`crate::verification::guarded_segments`].
     pub guarded_segments: u64,
@@ -210,8 +212,8 @@ impl Unit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Rule {
-    /// The first `limits_len` of them hold, all at once. From [`LIMITS_MAX`] on, the first `shadows_len` are counted beside and
-    /// never enforced.
+    /// The first `limits_len` of them hold, all at once. From [`LIMITS_MAX`] on, the first `shadows_len` are counted
+    /// beside and never enforced.
     pub limits: [Limit; LIMITS_MAX + SHADOWS_MAX],
     /// How many limits there are.
     pub limits_len: u8,
@@ -225,8 +227,8 @@ pub struct Rule {
     pub row: u8,
     /// How many shadow limits there are.
     pub shadows_len: u8,
-    /// 1: some limit counts requests, so TCP connections and UDP flows are looked up. 2: and nothing else refuses, so a segment in
-    /// which none begins passes.
+    /// 1: some limit counts requests, so TCP connections and UDP flows are looked up. 2: and nothing else refuses, so
+    /// a segment in which none begins passes.
     pub counts_requests: u8,
     /// What evidence it needs of its packets.
     pub evidence: EvidenceNeeds,
@@ -271,7 +273,8 @@ impl Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Config {
-    /// Wall clock minus monotonic clock, nanoseconds, as it was when this state began. It never follows a step of the wall clock.
+    /// Wall clock minus monotonic clock, nanoseconds, as it was when this state began. It never follows a step of the
+    /// wall clock.
     pub wall_offset_ns: u64,
     /// Of the hashes: secret, so that nobody chooses what shares a place. It stays as long as the maps do.
     pub seed: HashKey,
@@ -295,7 +298,8 @@ pub struct Config {
     pub interfaces: [u32; INTERFACES_MAX],
     /// Which generation the prefixes of sources have: they change more seldom than the rest.
     pub prefixes_generation: u32,
-    /// 0: there are no prefixes of IPv4 sources, which saves the look-up. 1: there are. 2: there are some that are part of a client.
+    /// 0: there are no prefixes of IPv4 sources, which saves the look-up. 1: there are. 2: there are some that are
+    /// part of a client.
     pub has_prefixes_v4: u8,
     /// Likewise of IPv6.
     pub has_prefixes_v6: u8,
@@ -307,7 +311,8 @@ pub struct Config {
     pub until_ns: u64,
     /// Rules for what has no port to read: fragments after the first, and header chains too long to walk.
     pub portless_rules: RuleSet,
-    /// Rules that count packets or bytes: what has no port and opens nothing is judged by the first of these before any other.
+    /// Rules that count packets or bytes: what has no port and opens nothing is judged by the first of these before
+    /// any other.
     pub volume_rules: RuleSet,
     /// Rules for other protocols: ICMP, GRE, ESP.
     pub other_rules: RuleSet,

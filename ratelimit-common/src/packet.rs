@@ -69,8 +69,8 @@ pub enum Parsed {
     NotIp,
     /// Headers that contradict themselves or end too early.
     Malformed,
-    /// More than [`VLAN_TAGS_MAX`] tags. Not malformed: Linux takes off any number of priority tags (`__netif_receive_skb_core`,
-    /// net/core/dev.c, Linux 6.18), and whatever is behind them reaches the server.
+    /// More than [`VLAN_TAGS_MAX`] tags. Not malformed: Linux takes off any number of priority tags
+    /// (`__netif_receive_skb_core`, net/core/dev.c, Linux 6.18), and whatever is behind them reaches the server.
     TooManyTags,
     /// An IP packet.
     Ip(Packet),
@@ -100,8 +100,8 @@ pub enum Target {
         opening: bool,
         /// What it says of its connection.
         segment: Segment,
-        /// Whether it is a first fragment: the rest of its segment is in other packets, which nobody here can tell to be its own. So
-        /// it is one request, whatever begins in it, and its connection is none of its business.
+        /// Whether it is a first fragment: the rest of its segment is in other packets, which nobody here can tell to
+        /// be its own. So it is one request, whatever begins in it, and its connection is none of its business.
         is_fragment: bool,
     },
     /// A UDP datagram.
@@ -110,8 +110,8 @@ pub enum Target {
         port: u16,
         /// Source port.
         source_port: u16,
-        /// Whether it begins with a QUIC Initial packet, or may do so: of a version that is not known here, or behind what
-        /// a fragment cuts off.
+        /// Whether it begins with a QUIC Initial packet, or may do so: of a version that is not known here, or behind
+        /// what a fragment cuts off.
         quic_initial: bool,
         /// Whether it begins as a QUIC packet of a connection that is established already: with a short header.
         quic_short: bool,
@@ -120,8 +120,9 @@ pub enum Target {
     },
     /// A fragment after the first: its ports were in another packet.
     Fragment {
-        /// Whether it may be one of TCP, and then bring requests. In IPv4 its header says so. In IPv6 that says nothing: what is put
-        /// together takes what the first fragment says (RFC 8200, section 4.5; `ip6_frag_queue`, net/ipv6/reassembly.c, Linux 6.18).
+        /// Whether it may be one of TCP, and then bring requests. In IPv4 its header says so. In IPv6 that says
+        /// nothing: what is put together takes what the first fragment says (RFC 8200, section 4.5; `ip6_frag_queue`,
+        /// net/ipv6/reassembly.c, Linux 6.18).
         may_be_tcp: bool,
     },
     /// A chain of more than [`EXTENSION_HEADERS_MAX`] extension headers, one that goes on behind what can be read, or a
@@ -455,9 +456,9 @@ const QUIC_LONG_HEADER: u8 = 0x80;
 /// A long header and its type. The fixed bit beside them may be greased (RFC 9287), so it says nothing.
 const QUIC_LONG_TYPE: u8 = 0xb0;
 
-/// Whether it is an Initial of version 1 (RFC 9000, section 17.2.2) or 2 (RFC 9369, section 3.2), or a long header of a version
-/// whose types are not known here: a server may take that for an Initial, and else it would be a way around a limit of
-/// connections. Version 0 is a server's list of versions, which opens nothing.
+/// Whether it is an Initial of version 1 (RFC 9000, section 17.2.2) or 2 (RFC 9369, section 3.2), or a long header of
+/// a version whose types are not known here: a server may take that for an Initial, and else it would be a way around
+/// a limit of connections. Version 0 is a server's list of versions, which opens nothing.
 ///
 /// Other protocols whose datagrams look so count one connection for each run of them, as QUIC does: more, never less.
 #[inline(always)]

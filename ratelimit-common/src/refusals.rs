@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_refusal_nothing_goes_through_before_the_next_bucket() {
+    fn after_a_refusal_nothing_passes_before_the_next_bucket() {
         let (refusals, next) = (Refusals(0).and_one_in(NOW), BucketIndex(NOW.0 + 1));
         assert!(Refusals(0).passes_refuse_all(10, NOW, 5, true));
         assert!(!refusals.passes_refuse_all(10, NOW, 5, true));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_counted_goes_through_until_something_is_refused_in_the_window() {
+    fn what_is_not_counted_passes_until_something_is_refused_in_the_window() {
         let refusals = Refusals(0).and_one_in(NOW);
         assert!(Refusals(0).passes_refuse_all(0, NOW, 5, false));
         assert!(!refusals.passes_refuse_all(0, BucketIndex(NOW.0 + 5), 5, false));

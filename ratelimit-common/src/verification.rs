@@ -65,19 +65,22 @@ impl Side {
 
 const SIDE_SHIFT: u32 = 29;
 
-/// What the slots of all windows of a limit have in common: those of two limits differ in it, or they would share a window.
+/// What the slots of all windows of a limit have in common: those of two limits differ in it, or they would share a
+/// window.
 pub const fn of_all_sides(slot: u32) -> u32 {
     slot & ((1 << SIDE_SHIFT) - 1)
 }
 
-/// Segments that begin no request, as the guard allows them to a source: so many times the limit of requests, and at least
-/// [`GUARDED_SEGMENTS_MIN`]. // docs/COUNTING.md has what was measured
+/// Segments that begin no request, as the guard allows them to a source: so many times the limit of requests, and at
+/// least [`GUARDED_SEGMENTS_MIN`]. // docs/COUNTING.md has what was measured
 pub const GUARDED_SEGMENTS_PER_REQUEST: u64 = 64;
 
-/// However small the limit is: 100 MB of an upload are 6 400, see [`crate::conversation::Conversation::is_unaccounted`].
+/// However small the limit is: 100 MB of an upload are 6 400, see
+/// [`crate::conversation::Conversation::is_unaccounted`].
 pub const GUARDED_SEGMENTS_MIN: u64 = 16_384;
 
-/// Segments that begin no request, as the guard of a limit of so many requests allows them, where a cell counts up to `most`.
+/// Segments that begin no request, as the guard of a limit of so many requests allows them, where a cell counts up to
+/// `most`.
 pub fn guarded_segments(requests: u64, most: u64) -> u64 {
     requests.saturating_mul(GUARDED_SEGMENTS_PER_REQUEST).max(GUARDED_SEGMENTS_MIN).min(most)
 }
@@ -152,7 +155,8 @@ pub enum ConnectionState {
     Ignored,
 }
 
-/// What a socket has received and sent, as it says itself (`struct tcp_sock`, Linux 6.18). Sequence numbers in host order.
+/// What a socket has received and sent, as it says itself (`struct tcp_sock`, Linux 6.18). Sequence numbers in host
+/// order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Socket {
     /// The next byte that it expects: `rcv_nxt`.
@@ -176,8 +180,8 @@ impl Socket {
         self.window_at.wrapping_add(self.window)
     }
 
-    /// Whether it takes a segment by its sequence numbers (`tcp_sequence`, `tcp_ack`, net/ipv4/tcp_input.c, Linux 6.18), or has taken it: so
-    /// does who has not heard of that, and sends it again.
+    /// Whether it takes a segment by its sequence numbers (`tcp_sequence`, `tcp_ack`, net/ipv4/tcp_input.c, Linux
+    /// 6.18), or has taken it: so does who has not heard of that, and sends it again.
     #[inline(always)]
     pub const fn takes(&self, segment: &Segment) -> bool {
         let end = segment.sequence.wrapping_add(segment.payload_bytes);
@@ -257,7 +261,7 @@ mod tests {
     const SEED: HashKey = HashKey([77, 78]);
 
     #[test]
-    fn a_socket_that_waits_for_its_peer_proves_nothing() {
+    fn a_socket_that_waits_for_its_peer_verifies_nothing() {
         let (syn_sent, syn_recv, close, listen, new_syn_recv) = (2, 3, 7, 10, 12);
         for state in [0, syn_sent, close, listen, 32, 33, u32::MAX] {
             assert_eq!(connection_state(state), ConnectionState::Unknown, "{state}");
@@ -282,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_stays_marked_for_a_turn_at_least_and_is_another_by_each_of_its_words() {
+    fn a_connection_stays_in_the_filter_for_a_generation_at_least_and_is_another_by_each_of_its_words() {
         let (now, key) = (Nanos(1_767_261_600_000_000_000), Key { source: 5, what: 1 << 27 | 443 });
         type Fingerprinting = fn(HashKey, Key, u16, Nanos) -> Fingerprint;
         for (fingerprinting, stays_s, ends_s) in [(found as Fingerprinting, 270, 600), (not_found, 1, 3)] {

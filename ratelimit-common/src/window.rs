@@ -1,4 +1,4 @@
-//! The window: how much of a limit is used, and whether one more fits.
+//! The window: how much of a limit is used, and whether one more is within the limit.
 //!
 //! A window is a ring of [`CELLS`] words, one a bucket, that change only by compare-and-exchange; a bucket's
 //! place in the ring is the low bits of its number. A cell packs the rest of the number, a *sealed* bit, and the count:
@@ -9,10 +9,11 @@
 //! ```
 //!
 //! A charge is admitted only by a compare-and-exchange on the cell of the current bucket, and only while the
-//! `full_buckets` buckets before it are all sealed. A sealed count never changes again, so their sum is exact, however stale the
-//! reads were; and whoever opens a later bucket seals this one first, which makes a late charge to it fail. So no order of
-//! any number of CPUs admits more than the limit, and none is needed of their loads. A refusal needs no atomic: counts of
-//! buckets in the window only grow (but for refunds), so a sum that leaves no room once leaves none later.
+//! `full_buckets` buckets before it are all sealed. A sealed count never changes again, so their sum is exact, however
+//! stale the reads were; and whoever opens a later bucket seals this one first, which makes a late charge to it fail.
+//! So no order of any number of CPUs admits more than the limit, and none is needed of their loads. A refusal needs no
+//! atomic: counts of buckets in the window only grow (but for refunds), so a sum that leaves no room once leaves none
+//! later.
 //!
 //! Rejected charges are not added. Words of unused cells are 0, which reads as a bucket of 1970.
 
@@ -27,7 +28,8 @@ pub const FULL_BUCKETS_MIN: u8 = 4;
 /// The most: a strict one of 7 buckets.
 pub const FULL_BUCKETS_MAX: u8 = 7;
 
-/// Tries to charge a window before giving up. Each failed one means that another CPU changed this very source's cell in between.
+/// Tries to charge a window before giving up. Each failed one means that another CPU changed this very source's cell
+/// in between.
 pub const TRIES_MAX: usize = 16;
 
 /// How long bucket numbers last: 200 years from 1970.
@@ -37,7 +39,8 @@ const RING_BITS: u32 = CELLS.trailing_zeros();
 
 /// Where a window's words live.
 pub trait Cells {
-    /// Tries of one [`charge`], at most [`TRIES_MAX`]: fewer where a verifier follows each of them, and whoever charges does so again.
+    /// Tries of one [`charge`], at most [`TRIES_MAX`]: fewer where a verifier follows each of them, and whoever
+    /// charges does so again.
     const TRIES: usize = TRIES_MAX;
 
     /// The word at `index` (below [`CELLS`]), however stale.
@@ -52,14 +55,15 @@ pub trait Cells {
         value
     }
 
-    /// Returns `value`, of which the compiler then knows nothing where it would make many copies of a loop that goes on to it.
+    /// Returns `value`, of which the compiler then knows nothing where it would make many copies of a loop that goes
+    /// on to it.
     #[inline(always)]
     fn unknown(value: usize) -> usize {
         value
     }
 
-    /// Calls [`settle`]; or returns none, and has whoever charges do so and charge again, where a verifier counts the stack of
-    /// one function within another.
+    /// Calls [`settle`]; or returns none, and has whoever charges do so and charge again, where a verifier counts the
+    /// stack of one function within another.
     #[inline(always)]
     fn settle(&self, limit: Limit, bucket: BucketIndex) -> Option<BucketIndex> {
         Some(settle(self, limit, bucket))
@@ -71,8 +75,8 @@ pub trait Cells {
 pub struct Limit {
     /// Admitted while the sum stays at or below it.
     pub amount: u64,
-    /// Full buckets before the current one that the sum takes in, [`FULL_BUCKETS_MIN`] to [`FULL_BUCKETS_MAX`], or 0: a fixed window, which
-    /// is its current bucket. What is outside counts as the nearest of these.
+    /// Full buckets before the current one that the sum takes in, [`FULL_BUCKETS_MIN`] to [`FULL_BUCKETS_MAX`], or 0:
+    /// a fixed window, which is its current bucket. What is outside counts as the nearest of these.
     pub full_buckets: u8,
     /// Width of a cell's count, from [`count_bits`].
     pub count_bits: u8,
@@ -162,7 +166,8 @@ pub const fn index(bucket: BucketIndex) -> usize {
     low & (CELLS - 1)
 }
 
-/// A cell's word above its count, for comparisons: the tag and the sealed bit. Later buckets in one place compare greater.
+/// A cell's word above its count, for comparisons: the tag and the sealed bit. Later buckets in one place compare
+/// greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Prefix(u64);
 
@@ -373,9 +378,9 @@ pub fn refund<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u6
     }
 }
 
-/// Writes the words of a window that nothing was charged to before, with `amount` charged at `now`. False, and
-/// nothing written, if it does not fit. One bucket is left to be settled, so that the second charge is told from the first: the latest to which no charge
-/// can come any more, as what is before that takes in the place of `now`.
+/// Writes the words of a window that nothing was charged to before, with `amount` charged at `now`. False, and nothing
+/// written, if it is over the limit. One bucket is left to be settled, so that the second charge is told from the
+/// first: the latest to which no charge can come any more, as what is before that takes in the place of `now`.
 #[inline(always)]
 pub fn open(words: &mut [u64; CELLS], limit: Limit, now: BucketIndex, amount: u64) -> bool {
     if !limit.is_within(0, 0, amount) {
@@ -415,8 +420,9 @@ pub fn free_from<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u6
         .find(|&bucket| is_within_limit(cells, limit, bucket, amount))
 }
 
-/// The first bucket, from `now` on, in which `least` fits if nothing else is charged, at least 1: [`free_from`] in one pass. Where that is
-/// more than the limit, the first one in which nothing is left of what was admitted.
+/// The first bucket, from `now` on, in which `least` is within the limit if nothing else is charged, at least 1:
+/// [`free_from`] in one pass. Where that is more than the limit, the first one in which nothing is left of what was
+/// admitted.
 #[inline(always)]
 pub fn full_until<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, least: u64) -> BucketIndex {
     let bucket = BucketIndex(cells.forget(never_negative(now).0));

@@ -1,4 +1,5 @@
-//! Who is remembered where more new sources come than the maps can take. What is decided by is in `ratelimit_common::admission`.
+//! Which new sources are remembered where more of them come than the maps can take. `ratelimit_common::admission`
+//! decides.
 
 use ratelimit_common::admission::{Admission, Fingerprint};
 use ratelimit_common::hold::GateBypass;
@@ -8,14 +9,15 @@ use ratelimit_common::verdict::Reason;
 
 use crate::maps::{self, Deferred, Filter};
 
-/// Whether it matters now who is new, to a packet that this rule judges.
+/// Whether new sources are gated now, of packets that this rule judges.
 #[inline(always)]
 pub(crate) fn are_gated(rule: &Rule) -> bool {
     rule.new_sources != 0 || maps::admission().is_some_and(|admission| admission.is_overloaded())
 }
 
-/// Whether the packet at hand is not looked at, because its source is new and too many are: a [`Reason`]'s code, that of
-/// `WithinLimit` where it is looked at. Nothing is asked of a packet that has an [`GateBypass`]. A function of its own, for the verifier.
+/// The gate for new sources: a [`Reason`]'s code, that of `WithinLimit` where the packet at hand is counted.
+/// Otherwise its source is new, and too many are. A packet with a [`GateBypass`] is not gated. A function of its own,
+/// for the verifier.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn new_source_gate(bypass: u32) -> u32 {
@@ -40,7 +42,8 @@ pub(crate) extern "C" fn new_source_gate(bypass: u32) -> u32 {
     sample(deferred, admission, config)
 }
 
-/// Whether a source that is new is let in, which is drawn once: a [`Reason`]'s code, likewise. Where it is: a flood's packets ask.
+/// Whether a packet of a new source is sampled in and within its rule's budget for new sources; decided once a
+/// packet. A [`Reason`]'s code, likewise. In line: a flood's packets come here.
 #[inline(always)]
 fn sample(deferred: &Deferred, admission: &mut Admission, config: &'static Config) -> u32 {
     let rule = maps::rule(config, deferred.rule());
@@ -63,7 +66,7 @@ pub(crate) extern "C" fn admit() -> u32 {
     };
     let Some(config) = maps::config(deferred.generation()) else { return Reason::WithinLimit as u32 };
     admission.advance(deferred.now(), config.insertions_max);
-    // Where it matters who is new, this is one that was taken for a known one.
+    // Where new sources are gated, this one was taken for a known one.
     if admission.is_sampled == 0 {
         let code = sample(deferred, admission, config);
         if code != Reason::WithinLimit as u32 {
@@ -74,7 +77,7 @@ pub(crate) extern "C" fn admit() -> u32 {
     Reason::WithinLimit as u32
 }
 
-/// Whether it was noted lately that what has these words is known, 1 or 0; 1 also for some of which it was not.
+/// Whether what has these words is known, 1 or 0. False positives are possible.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn is_known(high: u64, low: u64, generation: u32, now: u64) -> u32 {
@@ -83,7 +86,7 @@ pub(crate) extern "C" fn is_known(high: u64, low: u64, generation: u32, now: u64
     maps::in_filter(Filter::Known, config, fingerprint) as u32
 }
 
-/// Notes that what has these words is known. Returns 0.
+/// Makes what has these words known. Returns 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn make_known(high: u64, low: u64, generation: u32, now: u64) -> u32 {
@@ -97,8 +100,9 @@ pub(crate) extern "C" fn make_known(high: u64, low: u64, generation: u32, now: u
     0
 }
 
-/// Remembers the connection or flow that was looked at last, as it is with its packet: one that has no entry yet on the budget of new
-/// sources. `is_counted`: the packet was counted, so its source is known or drawn; or it is of an established connection. Returns 0. A function of its own, likewise.
+/// Remembers the connection or flow at hand as it is with its packet: one that has no entry yet on the budget of new
+/// sources. `is_counted`: the packet was counted, so its source is known or sampled in; or it is of an established
+/// connection. Returns 0. A function of its own, likewise.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn remember_deferred(generation: u32, is_counted: u32) -> u32 {
@@ -118,14 +122,14 @@ fn is_remembered(generation: u32, deferred: &Deferred, is_admitted: bool) -> boo
     admission.remembers_flow(config.seed, config.insertions_max, is_admitted)
 }
 
-/// By what the words of a source differ that was refused a connection by this rule, after it has itself opened as many as it may: the next
-/// segment of one of those bans it.
+/// By what the words of a source differ that was refused a connection by this rule, after it has itself opened as
+/// many as it may: the next segment of one of those bans it.
 #[inline(always)]
 pub(crate) const fn armed(rule: u32) -> u64 {
     0x61_726d_6564 << 24 ^ (rule as u64) << 16
 }
 
-/// Whether that was noted of the source of the packet at hand; true also for some of which it was not.
+/// Whether the source of the packet at hand is armed so. False positives are possible.
 #[inline(always)]
 pub(crate) fn is_armed(deferred: &Deferred, generation: u32) -> bool {
     let [high, low] = deferred.of.words;

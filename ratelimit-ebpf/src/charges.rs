@@ -1,5 +1,5 @@
-//! What a packet costs the rule that judges it: whether it opens a connection, how many requests begin in it, what it proves, and what is
-//! remembered of it beside its source.
+//! What a packet charges to the rule that judges it: whether it opens a connection, how many requests begin in it,
+//! whether it is verified, and what is remembered of it beside its source.
 
 use ratelimit_common::hold::{Charges, is};
 use ratelimit_common::layout::Rule;
@@ -12,7 +12,8 @@ use crate::maps::{self, Deferred, frame_is};
 use crate::packet::XdpFrame;
 use crate::verification::{self, Verification};
 
-/// What is remembered of a packet beside its source, once it is admitted: what is refused is judged again when it is sent again.
+/// What is remembered of a packet beside its source, once it is admitted: what is refused is judged again when it is
+/// sent again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Leaves {
@@ -23,7 +24,7 @@ pub(crate) enum Leaves {
     Flow = 2,
 }
 
-/// Keeps what the packet at hand costs, and what it leaves; or why it is not held to the limits.
+/// Keeps what the packet at hand charges, and what it leaves; or why it is not held to the limits.
 #[inline(always)]
 pub(crate) fn keep_charges(frame: &XdpFrame, deferred: &mut Deferred, rule: &Rule) -> Result<(), Reason> {
     let parsed = maps::parsed().ok_or(Reason::InternalError)?;
@@ -38,13 +39,15 @@ pub(crate) fn keep_charges(frame: &XdpFrame, deferred: &mut Deferred, rule: &Rul
     } else {
         Verification::NONE
     };
-    // Some of it the server may read elsewhere, or not at all, so what the rest is cannot be told. No client of the web sends such.
+    // Some of it the server may read elsewhere, or not at all, so what the rest is cannot be told. No client of the
+    // web sends such.
     if may_ask && rule.guard != 0 && parsed.segment().is_urgent != 0 {
         return Err(Reason::Guard);
     }
     let mut is_unaccounted = false;
     let (opening, requests, leaves) = match () {
-        // What begins in it is in other packets too, and what it says of its connection may not be what is put together.
+        // What begins in it is in other packets too, and what it says of its connection may not be what is put
+        // together.
         () if is_tcp && is_fragment && rule.counts_requests != 0 => {
             conversations::come_in_fragments(parsed, deferred);
             (opening, 1, Leaves::Conversation)

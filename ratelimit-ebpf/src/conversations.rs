@@ -40,8 +40,9 @@ impl Judged {
     }
 }
 
-/// [`Conversation::goes_on`], of the segment that was seen at a glance, which has payload; 1 where it does. Its connection is remembered there and
-/// then. Whether its requests are refused is not asked: what goes on is of one that was admitted.
+/// [`Conversation::goes_on`], of the segment that was seen at a glance, which has payload; 1 where it does. Its
+/// connection is remembered there and then. Whether its requests are refused is not asked: what goes on is of one that
+/// was admitted.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn goes_on(ctx: *mut xdp_md) -> u32 {
@@ -53,8 +54,8 @@ pub(crate) extern "C" fn goes_on(ctx: *mut xdp_md) -> u32 {
     deferred.known_conversation().is_some_and(|known| known.goes_on(&frame, &segment)) as u32
 }
 
-/// Judges the segment that this frame is, by what its socket has said. Where it `passes` unless a request begins in it or the guard counts
-/// it, and neither is so, its connection is remembered there and then.
+/// Judges the segment that this frame is, by what its socket has said. Where it `passes` unless a request begins in it
+/// or the guard counts it, and neither is so, its connection is remembered there and then.
 #[inline(always)]
 pub(crate) fn judge(frame: &XdpFrame, deferred: &mut Deferred, passes: bool) -> Judged {
     let Some(parsed) = maps::parsed() else { return Judged(CONTINUES) };
@@ -79,7 +80,7 @@ pub(crate) fn judge(frame: &XdpFrame, deferred: &mut Deferred, passes: bool) -> 
     }
 }
 
-/// Notes of the connection that this first fragment is of that some of it comes in fragments. A function of its own, as
+/// Keeps that some of the connection of this first fragment comes in fragments. A function of its own, as
 /// the next one is.
 #[inline(never)]
 pub(crate) fn come_in_fragments(parsed: &ParsedFrame, deferred: &mut Deferred) {
@@ -87,8 +88,8 @@ pub(crate) fn come_in_fragments(parsed: &ParsedFrame, deferred: &mut Deferred) {
     deferred.conversation.come_in_fragments(is_known);
 }
 
-/// What is remembered of the connection that this segment is of; what that is to become begins as it is. A function of its own, for its place on
-/// the stack.
+/// What is remembered of the connection that this segment is of; what that is to become begins as it is. A function of
+/// its own, for its place on the stack.
 #[inline(never)]
 fn recalled(parsed: &ParsedFrame, deferred: &mut Deferred) -> Option<&'static mut Conversation> {
     deferred.set_conversation(parsed.source(), parsed.destination(), parsed.segment().source_port, parsed.port());
@@ -101,8 +102,8 @@ fn recalled(parsed: &ParsedFrame, deferred: &mut Deferred) -> Option<&'static mu
     known
 }
 
-/// How many requests come with the SYN that this frame is, which has payload: a server with TCP Fast Open answers each. None where it begins
-/// HTTP/2, as what comes behind a SYN is not known by it: a client sends it again without.
+/// How many requests come with the SYN that this frame is, which has payload: a server with TCP Fast Open answers
+/// each. None where it begins HTTP/2, as what comes behind a SYN is not known by it: a client sends it again without.
 #[inline(always)]
 pub(crate) fn of_syn(frame: &XdpFrame) -> Option<u32> {
     let Some(segment) = frame.parsed().map(|parsed| parsed.segment()) else { return Some(1) };
@@ -113,8 +114,9 @@ pub(crate) fn of_syn(frame: &XdpFrame) -> Option<u32> {
     }
 }
 
-/// Functions of their own, called one after the other: the verifier walks each once, and their stacks are free again when the next is called
-/// and the source is judged. This one is [`Conversation::enter`] of the segment: whether something may begin in it.
+/// Functions of their own, called one after the other: the verifier walks each once, and their stacks are free again
+/// when the next is called and the source is judged. This one is [`Conversation::enter`] of the segment: whether
+/// something may begin in it.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn enter(ctx: *mut xdp_md, is_known: u32) -> u32 {

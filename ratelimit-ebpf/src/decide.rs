@@ -1,5 +1,5 @@
-//! From a parsed packet to its verdict: which rule judges it, and what that rule asks of its source. Whether it fits the
-//! rule's limits is told by [`crate::hold`].
+//! From a parsed packet to its verdict: which rule judges it, and what that rule needs to know of its source.
+//! [`crate::hold`] tells whether it is within the rule's limits.
 
 use ratelimit_common::admission::known_first;
 use ratelimit_common::choose::{self, Asked, Beside, Rules, enforced, lowest};
@@ -72,13 +72,13 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
         !frame.is_parsed() && matches!(head.to, Destination::Tcp { opening: true, .. } | Destination::Udp { .. });
     if key.is_segment() {
         deferred.now = clock.coarse();
-        // Where the frame is not plain, no connection is noted.
+        // Where the frame is not plain, no drop of its connection is cached.
         let may_ask = matches!(head.to, Destination::Tcp { has_payload: true, .. }) && !frame.is_parsed();
         if let Some(expiry) = verification::cached_drop(frame, active.word.generation(), key, may_ask) {
             return expiry.verdict();
         }
     }
-    deferred.refused = key;
+    deferred.drop_key = key;
     deferred.suspect_at = 0;
     if !key.is_segment() {
         deferred.cache_no_connection();
@@ -109,8 +109,9 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     enforced(rule, reason)
 }
 
-/// The rule that judges the segment at hand, which opens nothing, where a glance tells that nothing is known of its source: a [`Glance`]. What
-/// most of the packets are that a web server is sent. A function of its own, for its place on the stack.
+/// The rule that judges the segment at hand, which opens nothing, where a glance tells that nothing is known of its
+/// source: a [`Glance`]. What most of the packets are that a web server is sent. A function of its own, for its place
+/// on the stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn at_a_glance(word: u64, protecting: RuleSet) -> u32 {
@@ -134,7 +135,8 @@ extern "C" fn at_a_glance(word: u64, protecting: RuleSet) -> u32 {
     Glance::new(index, rule, is_ignored).0
 }
 
-/// The number of the rule that judges a segment, its row, whether it counts requests, and whether whatever is none is nothing to it.
+/// The number of the rule that judges a segment, its row, whether it counts requests, and whether whatever is none is
+/// nothing to it.
 #[derive(Clone, Copy)]
 struct Glance(u32);
 
@@ -187,7 +189,8 @@ fn known_first(rule: &Rule, key: Key) -> bool {
     rule.known_first & kind != 0
 }
 
-/// That the limits of the first rule decide, where [`is_first_for_all`] says so: what [`choose`] finds as well. Else [`Choice::UNKNOWN`].
+/// That the limits of the first rule decide, where [`is_first_for_all`] says so: what [`choose`] finds as well. Else
+/// [`Choice::UNKNOWN`].
 #[inline(always)]
 fn quick(active: Active, source: Address, protecting: RuleSet, deferred: &mut Deferred) -> Choice {
     let Some(index) = lowest(&Maps::at_no_time(active), protecting & active.config.from_any) else {
@@ -208,8 +211,8 @@ fn judged_alone(Active { config, word }: Active, source: Address, index: u32, de
     deferred.judge_by(word.generation(), index);
 }
 
-/// Whether this rule, the first of those for anybody, judges what comes from this source: nothing is known of that, no rule names destinations,
-/// and the rule does not end.
+/// Whether this rule, the first of those for anybody, judges what comes from this source: nothing is known of that, no
+/// rule names destinations, and the rule does not end.
 #[inline(always)]
 fn is_first_for_all(Active { config, word }: Active, source: Address, index: u32) -> bool {
     let is_known = match choose::has_prefixes(config, source) {
@@ -221,8 +224,8 @@ fn is_first_for_all(Active { config, word }: Active, source: Address, index: u32
     !is_known && maps::rule(config, index).until_ns == 0 && config.has_targets == 0
 }
 
-/// What [`choose`] returns: a reason's code, that of `NotCounted` where the limits decide; above it the number of the rule that judges,
-/// counted from 1.
+/// What [`choose`] returns: a reason's code, that of `NotCounted` where the limits decide; above it the number of the
+/// rule that judges, counted from 1.
 #[derive(Clone, Copy)]
 struct Choice(u32);
 
@@ -251,8 +254,8 @@ impl Choice {
     }
 }
 
-/// Which of the rules for what it is sent to judges the packet that was seen last, and what its source is granted: a [`Choice`], of a
-/// [`layout::Active`].
+/// Which of the rules for what it is sent to judges the packet at hand, and what its source is granted: a [`Choice`],
+/// of a [`layout::Active`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn choose(word: u64, protecting: RuleSet) -> u32 {
@@ -272,7 +275,7 @@ fn choice(active: Active, protecting: RuleSet, parsed: &ParsedFrame, deferred: &
     let choice = choose::choice(&Maps { active, now: deferred.now() }, asked, protecting);
     deferred.beside.rules = choice.beside;
     let Some(index) = choice.rule else { return Choice::none(choice.reason) };
-    // A note is of a whole client, wherever it sends.
+    // A drop-cache entry is of a whole client, wherever it sends.
     if !choice.is_of_client {
         deferred.cache_nothing();
     }
@@ -289,7 +292,7 @@ fn choice(active: Active, protecting: RuleSet, parsed: &ParsedFrame, deferred: &
     Choice::new(choice.reason, index)
 }
 
-/// Whom the packet is from and what it is sent to: at a glance, or by parsing all of it.
+/// Where the packet is from and what it is sent to: at a glance, or by parsing all of it.
 #[inline(always)]
 fn head(frame: &XdpFrame) -> Result<Head, NoPacket> {
     match Head::of(frame) {
@@ -330,7 +333,7 @@ impl Rules for Maps {
         maps::ports(self.active.word.generation())
     }
 
-    /// First it is looked up whether nothing is known of the source.
+    /// The prefix-miss cache comes first: it tells that nothing is known of the source.
     #[inline(always)]
     fn prefix(&self, source: Address) -> Option<&Prefix> {
         let Active { config, word } = self.active;

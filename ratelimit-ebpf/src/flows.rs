@@ -4,12 +4,13 @@ use ratelimit_common::flow;
 
 use crate::maps;
 
-/// What [`flow_step`] returns: in the lowest bit whether the datagram opens a connection, above it the requests that it is.
+/// What [`flow_step`] returns: in the lowest bit whether the datagram opens a connection, above it the requests that
+/// it is.
 #[derive(Clone, Copy)]
 pub(crate) struct FlowStep(u32);
 
 impl FlowStep {
-    /// That of the datagram that was seen last, which this rule judges.
+    /// That of the datagram at hand, which this rule judges.
     #[inline(always)]
     pub(crate) fn of_datagram(generation: u32, rule: u32) -> Self {
         Self(flow_step(generation, rule))

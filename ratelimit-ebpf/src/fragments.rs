@@ -1,4 +1,5 @@
-//! Later fragments that may be of TCP, at all rules that they may belong to. What is decided by is in `ratelimit_common::choose`.
+//! Later fragments that may be of TCP, at all rules that they may belong to. What is decided by is in
+//! `ratelimit_common::choose`.
 
 use ratelimit_common::choose::Next;
 use ratelimit_common::hold::Charges;
@@ -11,11 +12,11 @@ use crate::hold::charge_all;
 use crate::maps::{self, Active};
 use crate::packet::forget;
 
-/// The verdict on the packet that was seen last, of which the rule that judges it has said this: it passes where every other rule that it
-/// may belong to has room for it too. What is charged where the next one refuses stays charged.
+/// The verdict on the packet at hand, of which the rule that judges it has said this: it passes where it is within
+/// the limits of every other rule that it may belong to. What is charged where the next one refuses stays charged.
 ///
-/// The loop is here, and what it keeps elsewhere: the calls from here leave no more of the stack than they need, and to the verifier all ways
-/// that lead here are one.
+/// The loop is here, and what it keeps elsewhere: the calls from here leave no more of the stack than they need, and
+/// to the verifier all ways that lead here are one.
 #[inline(always)]
 pub(crate) fn verdict(active: Active, reason: Reason) -> Verdict {
     let mut next = next_rule(active.word.0, forget(reason as u32));
@@ -46,7 +47,7 @@ extern "C" fn next_rule(word: u64, found: u32) -> u32 {
     }
 }
 
-/// Charges the rule with this number, as what nobody has verified; a reason's code.
+/// Charges the rule with this number, as unverified traffic; a reason's code.
 #[inline(always)]
 fn charge(Active { word, .. }: Active, index: u32) -> u32 {
     let (Some(parsed), Some(deferred)) = (maps::parsed(), maps::deferred()) else {

@@ -1,4 +1,5 @@
-//! [`State`] over the maps: the source that is judged, by the rule that judges it. What is decided by is in `ratelimit_common::hold`.
+//! [`State`] over the maps: the source that is judged, by the rule that judges it. What is decided by is in
+//! `ratelimit_common::hold`.
 
 use ratelimit_common::ban::Ban;
 use ratelimit_common::hold::{self, At, Charged, Charges, CheckResult, GateBypass, Inserted, State, by};
@@ -312,7 +313,10 @@ impl State for Held {
 
 /// Has the verifier walk a step once, wherever it is called from: its stack is free again when the next is called.
 macro_rules! steps {
-    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $result:ty, or $otherwise:expr, $held:ident of $work:expr => $step:expr;)*) => {
+    ($(
+        $(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $result:ty,
+        or $otherwise:expr, $held:ident of $work:expr => $step:expr;
+    )*) => {
         $(
             $(#[$doc])*
             #[unsafe(no_mangle)]
@@ -336,21 +340,27 @@ steps! {
     /// [`hold::record_admitted`].
     record_admitted() -> u32, or DONE, held of Work::PACKET => { hold::record_admitted(held); DONE };
     /// [`hold::check_limits`], of a [`Charges`]; a [`CheckResult`].
-    check_limits(charges: u64) -> u32, or CheckResult::of(Reason::InternalError).0, held of Work::PACKET => hold::check_limits(held, Charges::from_word(charges)).0;
+    check_limits(charges: u64) -> u32, or CheckResult::of(Reason::InternalError).0, held of Work::PACKET =>
+        hold::check_limits(held, Charges::from_word(charges)).0;
     /// [`hold::charge_all`]; a reason's code.
     charge_all() -> u32, or Reason::InternalError as u32, held of Work::PACKET => hold::charge_all(held) as u32;
     /// [`hold::refund_before`].
-    refund_before(refused_by: u32) -> u32, or DONE, held of Work::PACKET => { hold::refund_before(held, refused_by as usize); DONE };
+    refund_before(refused_by: u32) -> u32, or DONE, held of Work::PACKET =>
+        { hold::refund_before(held, refused_by as usize); DONE };
     /// [`hold::charge_shadows`].
     charge_shadows() -> u32, or DONE, held of Work::PACKET => { hold::charge_shadows(held); DONE };
     /// [`hold::charge_with_retry`], of an [`At`]; a [`Charged`].
-    charge(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::PACKET => hold::charge_with_retry(held, At(at), amount).0;
+    charge(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::PACKET =>
+        hold::charge_with_retry(held, At(at), amount).0;
     /// [`hold::remember`], likewise.
-    remember(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::PACKET => hold::remember(held, At(at), amount).0;
+    remember(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::PACKET =>
+        hold::remember(held, At(at), amount).0;
     /// [`hold::refund`], of an [`At`].
-    refund(at: u32, amount: u64, bucket: u64) -> u32, or DONE, held of Work::PACKET => { hold::refund(held, At(at), amount, bucket); DONE };
+    refund(at: u32, amount: u64, bucket: u64) -> u32, or DONE, held of Work::PACKET =>
+        { hold::refund(held, At(at), amount, bucket); DONE };
     /// [`hold::cache_refusal`], likewise.
-    cache_refusal(at: u32, is_counted: u32) -> u32, or DONE, held of Work::PACKET => { hold::cache_refusal(held, At(at), is_counted != 0); DONE };
+    cache_refusal(at: u32, is_counted: u32) -> u32, or DONE, held of Work::PACKET =>
+        { hold::cache_refusal(held, At(at), is_counted != 0); DONE };
     /// [`hold::suspect`], likewise.
     suspect(at: u32) -> u32, or DONE, held of Work::PACKET => { hold::suspect(held, At(at)); DONE };
     /// [`hold::cache_ban`].
@@ -358,9 +368,11 @@ steps! {
     /// [`hold::ban_source`].
     ban_source(how: u32) -> u32, or DONE, held of Work::PACKET => { hold::ban_source(held, how); DONE };
     /// [`charge`], of an order.
-    charge_as_ordered(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::ORDER => hold::charge_with_retry(held, At(at), amount).0;
+    charge_as_ordered(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::ORDER =>
+        hold::charge_with_retry(held, At(at), amount).0;
     /// [`remember`], likewise.
-    remember_as_ordered(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::ORDER => hold::remember(held, At(at), amount).0;
+    remember_as_ordered(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::ORDER =>
+        hold::remember(held, At(at), amount).0;
     /// [`ban_source`], likewise.
     ban_as_ordered(how: u32) -> u32, or DONE, held of Work::ORDER => { hold::ban_source(held, how); DONE };
     /// [`hold::verify`].

@@ -1,4 +1,5 @@
-//! The XDP program: four stages, one after the other. It decides nothing itself: every decision is in `ratelimit-common`.
+//! The XDP program: four stages, one after the other. It decides nothing itself: every decision is in
+//! `ratelimit-common`.
 //!
 //! On the host this crate is an empty program, so that the whole workspace checks, lints and tests there.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
@@ -59,7 +60,8 @@ mod entry {
 
     use crate::{account, decide, hold, maps, packet};
 
-    /// What is returned for a packet that passes, [`ratelimit_common::layout::PASSED_ACTION`]. Read-only when the verifier sees it.
+    /// What is returned for a packet that passes, [`ratelimit_common::layout::PASSED_ACTION`]. Read-only when the
+    /// verifier sees it.
     #[unsafe(no_mangle)]
     static PASSED_ACTION: Global<u32> = Global::new(XDP_PASS);
 

@@ -116,7 +116,8 @@ pub(crate) fn active() -> Option<Active> {
         fault(Fault::ActiveLookup);
         return None;
     };
-    // SAFETY: the element lives as long as the map. Volatile: it is read once, so that the packet keeps to one generation.
+    // SAFETY: the element lives as long as the map. Volatile: it is read once, so that the packet keeps to one
+    // generation.
     let mut word = unsafe { active.read_volatile() };
     let Some(mut config) = config(word.generation()) else {
         fault(Fault::ConfigLookup);
@@ -205,7 +206,7 @@ fn prefix_v6(generation: u32, high: u64, low: u64) -> Option<&'static Prefix> {
     PREFIXES_V6.get(trie_key(&[GENERATION_BITS + 128, generation, w0, w1, w2, w3]))
 }
 
-/// The rules that name the longest prefix that holds the destination of the packet that was seen last. // likewise
+/// The rules that name the longest prefix that holds the destination of the packet at hand. // likewise
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn target_rules(generation: u32) -> RuleSet {
@@ -230,7 +231,8 @@ fn words(address: [u64; 2]) -> [u32; 4] {
     [w0, w1, w2, w3]
 }
 
-/// A trie's key from its words: length in bits, then data. The key's own type is packed, which would be stored byte by byte.
+/// A trie's key from its words: length in bits, then data. The key's own type is packed, which would be stored byte by
+/// byte.
 #[inline(always)]
 fn trie_key<const WORDS: usize, const DATA: usize>(words: &[u32; WORDS]) -> &Key<[u32; DATA]> {
     const { assert!(size_of::<Key<[u32; DATA]>>() == size_of::<[u32; WORDS]>()) };

@@ -1,4 +1,4 @@
-//! What a segment proves of its sender. What is decided by is in `ratelimit_common::verification`.
+//! Whether a segment is verified traffic. `ratelimit_common::verification` decides.
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::programs::XdpContext;
@@ -22,20 +22,21 @@ const VERIFIED: u32 = is::VERIFIED as u32;
 const ESTABLISHED: u32 = is::ESTABLISHED as u32;
 const FIRST: u32 = is::FIRST as u32;
 const ARMED: u32 = is::ARMED as u32;
-/// Above all that a cost has.
+/// Above all that charges have.
 const IGNORED: u32 = 1 << 8;
 
 impl Verification {
-    /// Of what proves nothing.
+    /// Of unverified traffic.
     pub(crate) const NONE: Self = Self(0);
 
-    /// Of the segment that this frame is, once it was seen; `may_ask`: it may be asked for something, by a rule that counts that.
+    /// Of the segment that this frame is, once it was parsed; `may_ask`: it may be asked for something, by a rule that
+    /// counts that.
     #[inline(always)]
     pub(crate) fn of(frame: &XdpFrame, generation: u32, rule: u32, may_ask: bool) -> Self {
         Self(verification(frame.context(), generation, rule, may_ask as u32))
     }
 
-    /// Whether it is counted as what is proven.
+    /// Whether it is counted as verified traffic.
     #[inline(always)]
     pub(crate) const fn is_verified(self) -> bool {
         self.0 & VERIFIED != 0
@@ -54,7 +55,7 @@ impl Verification {
     }
 }
 
-/// Whether it matters to the rule what a segment proves.
+/// Whether the rule needs to know if a segment is verified.
 #[inline(always)]
 pub(crate) const fn is_asked(rule: &Rule, may_ask: bool) -> bool {
     may_ask || rule.evidence.any(EvidenceNeeds::SEGMENTS.or(EvidenceNeeds::CONNECTIONS))
@@ -63,10 +64,10 @@ pub(crate) const fn is_asked(rule: &Rule, may_ask: bool) -> bool {
 /// What [`cached_segment_drop`] returns of a segment that is to be looked up, which is no [`Expiry`].
 const LOOK_UP: u64 = 2;
 
-/// What refuses the segment that this frame is, which has this key: a note of all its source's, of its connection's requests, or of those of
-/// either that prove nothing. Looked up among the host's sockets are connections that were found there lately, and those that were not looked
-/// for a moment ago. Keeps whether there may be a note of what proves nothing; and, where it `may_ask` for something, what one of its
-/// connection has.
+/// The cached drop of the segment that this frame is, which has this key: of all its source's segments, of its
+/// connection's requests, or of those of either that are unverified. The socket is looked up of connections that were
+/// found lately, and of those that were not looked for a moment ago. Keeps whether there may be an entry for
+/// unverified traffic; and, where the segment `may_ask` for something, the key of its connection.
 #[inline(always)]
 pub(crate) fn cached_drop(frame: &XdpFrame, generation: u32, key: Key, may_ask: bool) -> Option<Expiry> {
     let Key { source, what } = key;
@@ -101,7 +102,7 @@ extern "C" fn cached_segment_drop(ctx: *mut xdp_md, generation: u32, source: u64
         return 0;
     }
     let context = XdpContext::new(ctx);
-    // Where a glance does not tell, the frame was seen: its key is of that.
+    // Where a glance does not tell, the frame was parsed: its key is of that.
     let Some(source_port) = source_port(&XdpFrame::new(&context)).or_else(parsed_source_port) else { return LOOK_UP };
     let mut found = 0;
     if deferred.is_suspect != 0 {
@@ -128,12 +129,13 @@ extern "C" fn cached_segment_drop(ctx: *mut xdp_md, generation: u32, source: u64
     if expiry != 0 {
         return expiry;
     }
-    // Who forges requests from all ports has each be one that is looked up; else he has the first request of a client that connects from one wait.
+    // Who forges requests from all ports has each be one that is looked up; else he has the first request of a client
+    // that connects from one wait.
     let unverified = connection.of_unverified_requests();
     if maps::may_be_cached(config, unverified, unverified.source) { LOOK_UP } else { found }
 }
 
-/// What refuses a segment with this key that was looked up and proves nothing: a [`Expiry`], or 0.
+/// The cached drop of a segment with this key that was looked up and is unverified: an [`Expiry`], or 0.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn cached_unverified_drop(generation: u32, source: u64, what: u64) -> u64 {
@@ -153,7 +155,7 @@ extern "C" fn cached_unverified_drop(generation: u32, source: u64, what: u64) ->
     maps::cached_drop_of(generation, unverified.source, unverified.what, unverified.source, deferred.now().0)
 }
 
-/// The note that refuses what proves nothing of this source. What the guard notes of a suspect one refuses nothing.
+/// The entry that drops unverified traffic of this source. The guard's entry of a suspect source drops nothing.
 #[inline(always)]
 fn of_unverified_source(generation: u32, key: Key, deferred: &Deferred) -> u64 {
     let Key { source, what } = key.unverified();
@@ -169,8 +171,8 @@ fn parsed_source_port() -> Option<u16> {
     maps::parsed().map(|parsed| parsed.segment().source_port)
 }
 
-/// The [`ConnectionState`] of the segment that was seen last. Whether that is of a connection is marked, if it has this key: also before it is
-/// established, for who begins one may be forged before the first request is there.
+/// The [`ConnectionState`] of the segment at hand. If it has this key, the filters keep whether its connection was
+/// found: also before it is established, since an opening may be forged before the first request is there.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn look_up(ctx: *mut xdp_md, generation: u32, source: u64, what: u64) -> u32 {
@@ -222,11 +224,11 @@ extern "C" fn verification(ctx: *mut xdp_md, generation: u32, rule: u32, may_ask
     bits
 }
 
-/// [`look_up`]; only where a rule's segments are refused for what they prove does it matter later that a connection was found.
+/// [`look_up`]; only where a rule refuses unverified segments does it matter later that a connection was found.
 #[inline(always)]
 fn connection_state(ctx: *mut xdp_md, generation: u32, rule: &Rule) -> u32 {
     let key = match maps::deferred() {
-        Some(deferred) if rule.evidence.any(EvidenceNeeds::SEGMENTS) => deferred.refused,
+        Some(deferred) if rule.evidence.any(EvidenceNeeds::SEGMENTS) => deferred.drop_key,
         _ => Key::NONE,
     };
     look_up(ctx, generation, key.source, key.what)

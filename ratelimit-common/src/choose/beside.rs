@@ -1,8 +1,8 @@
-//! Later fragments that may be of TCP, at all rules that they may belong to: no port says which, and each may bring requests to any. One rule
-//! alone would let 64 KB of requests pass for one, at the others.
+//! Later fragments that may be of TCP, at all rules that they may belong to: no port says which, and each may bring
+//! requests to any. One rule alone would let 64 KB of requests pass for one, at the others.
 //!
-//! Bans and refusals of everything are left to the rule that judges, and to the first fragment, without which nothing is put together: it has
-//! its port.
+//! Bans and refusals of everything are left to the rule that judges, and to the first fragment, without which nothing
+//! is put together: it has its port.
 
 use super::{Rules, enforced, has_ended, lowest};
 use crate::layout::RuleSet;

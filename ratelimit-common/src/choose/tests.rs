@@ -16,7 +16,7 @@ struct Memory {
     ports: Box<PortTable>,
     prefix: Option<Prefix>,
     target_rules: RuleSet,
-    /// Whether somebody has asked for a prefix or a destination.
+    /// Whether anything has asked for a prefix or a destination.
     asked: std::cell::Cell<[bool; 2]>,
 }
 

@@ -17,7 +17,7 @@ fn key(head: Head) -> Option<Key> {
 }
 
 #[test]
-fn a_note_is_of_one_port_one_family_one_kind_and_one_epoch() {
+fn an_entry_is_of_one_port_one_family_one_kind_and_one_epoch() {
     let kinds = [
         Destination::Tcp { port: 443, opening: true, has_payload: false },
         Destination::Tcp { port: 443, opening: false, has_payload: false },
@@ -35,7 +35,7 @@ fn a_note_is_of_one_port_one_family_one_kind_and_one_epoch() {
 }
 
 #[test]
-fn what_proves_nothing_is_a_kind_of_its_own_and_opens_nothing() {
+fn unverified_traffic_is_a_kind_of_its_own_and_opens_nothing() {
     let to = Destination::Tcp { port: 443, opening: false, has_payload: true };
     let segment = key(Head { to, ..HEAD }).unwrap();
     let others = [HEAD.to, Destination::Udp { port: 443 }, to].map(|to| key(Head { to, ..HEAD }).unwrap());
@@ -44,7 +44,7 @@ fn what_proves_nothing_is_a_kind_of_its_own_and_opens_nothing() {
 }
 
 #[test]
-fn payload_makes_no_other_note() {
+fn payload_makes_no_other_entry() {
     let to = Destination::Tcp { port: 443, opening: false, has_payload: true };
     let other = Head { to, ..HEAD };
     let to = Destination::Tcp { port: 443, opening: false, has_payload: false };
@@ -52,7 +52,7 @@ fn payload_makes_no_other_note() {
 }
 
 #[test]
-fn what_has_no_port_is_not_noted() {
+fn packets_without_a_port_are_not_cached() {
     for to in [Destination::Fragment, Destination::UnparsableHeaders, Destination::ControlTraffic, Destination::Other] {
         assert_eq!(key(Head { to, ..HEAD }), None);
     }
@@ -76,7 +76,7 @@ const NOW: Nanos = Nanos(1_767_261_600_123_456_789);
 const OVER: Verdict = Verdict { reason: Reason::OverLimit, rule: 127 };
 
 #[test]
-fn a_term_tells_whether_it_holds_but_in_its_last_tick() {
+fn an_expiry_tells_whether_it_holds_but_in_its_last_tick() {
     for later_ns in [1, 268_435_456, 1_000_000_000, 60_000_000_000, 250_000_000_000_000] {
         let until = Nanos(NOW.0 + later_ns);
         let (expiry, ends) = Expiry::new(NOW, until, OVER);
@@ -94,7 +94,7 @@ fn a_term_tells_whether_it_holds_but_in_its_last_tick() {
 }
 
 #[test]
-fn a_longer_term_ends_sooner_and_one_that_has_ended_holds_never() {
+fn a_longer_expiry_is_cut_and_a_past_one_never_holds() {
     let (expiry, ends) = Expiry::new(NOW, Nanos(NOW.0 + 30 * 86_400_000_000_000), OVER);
     assert_eq!(expiry.left(NOW), EXPIRY_TICKS_MAX + 1);
     assert!((3 * 86_400_000_000_000..4 * 86_400_000_000_000).contains(&(ends.0 - NOW.0)));
@@ -104,7 +104,7 @@ fn a_longer_term_ends_sooner_and_one_that_has_ended_holds_never() {
 }
 
 #[test]
-fn a_note_says_what_was_written_and_counts_to_its_most_and_from_0_again() {
+fn an_entry_says_what_was_written_and_counts_to_its_most_and_from_0_again() {
     let of = key(HEAD).unwrap();
     for verdict in [OVER, Verdict { reason: Reason::Banned, rule: 0 }] {
         let (expiry, _) = Expiry::new(NOW, Nanos(NOW.0 + 60_000_000_000), verdict);
@@ -118,7 +118,7 @@ fn a_note_says_what_was_written_and_counts_to_its_most_and_from_0_again() {
 }
 
 #[test]
-fn a_retired_note_holds_never_and_has_counted_what_it_has() {
+fn a_retired_entry_never_holds_and_keeps_its_count() {
     let of = key(HEAD).unwrap();
     let (expiry, _) = Expiry::new(NOW, Nanos(NOW.0 + 60_000_000_000), OVER);
     let entry = DropEntry { word: of.entry_word(expiry) | (5 * ONE_DROPPED), source: of.source };
@@ -166,8 +166,10 @@ fn chosen(entries: &[DropEntry; PLACES], key: Key, is_verified: bool, now: Nanos
 
 proptest! {
     #[test]
-    fn a_note_that_holds_gives_way_only_to_its_own_key_or_as_forgeable_to_what_is_verified(
-        steps in proptest::collection::vec((0..SOURCES, 0..4_u64, 0..9_u64, 0..120_u64, 0..20_u64, any::<bool>()), 1..200)
+    fn an_entry_that_holds_is_replaced_only_by_its_own_key_or_if_forgeable_by_a_verified_one(
+        steps in proptest::collection::vec(
+            (0..SOURCES, 0..4_u64, 0..9_u64, 0..120_u64, 0..20_u64, any::<bool>()), 1..200
+        )
     ) {
         let (mut entries, mut now, mut epoch) = ([DropEntry::default(); PLACES], NOW, 7);
         for (source, kind, dice, lasts_s, later_s, is_verified) in steps {
@@ -177,7 +179,7 @@ proptest! {
             }
             let key = key_of(source, kind, epoch);
             let reason = if dice == 1 { Reason::Banned } else { Reason::OverLimit };
-            // Of a ban the rule says whether it needs proof; of limits it is the kind.
+            // Of a ban the rule says whether it needs evidence; of limits it is the kind.
             let is_verified = if dice == 1 { is_verified } else { kind == 2 };
             let (expiry, _) = Expiry::new(now, Nanos(now.0 + lasts_s * 1_000_000_000), Verdict { reason, rule: 3 });
             let wanted = DropEntry { word: key.entry_word(expiry), source: key.source };
@@ -191,11 +193,13 @@ proptest! {
                 if holds(was) && !was.is_of(key) {
                     prop_assert!(is_verified && !was.is_verified(), "{was:?} gave way to {wanted:?}");
                     prop_assert!(before.iter().all(|entry| holds(*entry)), "there was a free place");
-                    let sooner = |entry: &&DropEntry| !entry.is_verified() && entry.expiry().left(now) < was.expiry().left(now);
+                    let was_left = was.expiry().left(now);
+                    let sooner = |entry: &&DropEntry| !entry.is_verified() && entry.expiry().left(now) < was_left;
                     prop_assert_eq!(before.iter().find(sooner), None);
                 }
             } else {
-                let gives_way = |entry: &DropEntry| !holds(*entry) || entry.is_of(key) || is_verified && !entry.is_verified();
+                let gives_way =
+                    |entry: &DropEntry| !holds(*entry) || entry.is_of(key) || is_verified && !entry.is_verified();
                 prop_assert!(!before.iter().any(gives_way), "{wanted:?} found no place among {before:?}");
             }
             let of_key = entries.iter().filter(|entry| entry.is_of_any_epoch(key)).count();
@@ -223,7 +227,7 @@ fn the_kinds_of_packets_of_one_source_lie_apart_and_evenly() {
 }
 
 #[test]
-fn sources_that_are_over_the_limit_later_take_nobody_s_place_but_that_of_who_waits_no_longer() {
+fn sources_over_the_limit_later_take_no_place_but_those_of_expired_entries() {
     let entry = |source: u64, after_s: u64| {
         let key = key_of(source, 1, 7);
         let (expiry, _) = Expiry::new(NOW, Nanos(NOW.0 + after_s * 1_000_000_000), OVER);

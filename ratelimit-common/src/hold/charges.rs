@@ -192,7 +192,8 @@ impl Charged {
     }
 }
 
-/// The result of [`super::check_limits`]: a reason's code, and above it, where that is `OverLimit` or `Guard`, the [`At`] of the limit that refuses.
+/// The result of [`super::check_limits`]: a reason's code, and above it, where that is `OverLimit` or `Guard`, the
+/// [`At`] of the limit that refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckResult(pub u32);
 

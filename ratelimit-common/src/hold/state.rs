@@ -41,7 +41,8 @@ pub trait State: Copy {
     fn window_here(&self, slot: u32) -> Option<Self::Window> {
         self.window(slot)
     }
-    /// Gives the source a window with the cells that `open` writes, if that says so. Never an update: one that is there stays as it is.
+    /// Gives the source a window with the cells that `open` writes, if that says so. Never an update: one that is
+    /// there stays as it is.
     fn insert(&self, slot: u32, open: impl FnOnce(&mut [u64; CELLS]) -> bool) -> Inserted;
 
     /// The source's newest ban, if it is not forgotten.

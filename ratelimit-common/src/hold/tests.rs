@@ -214,7 +214,7 @@ fn what_one_limit_refuses_is_charged_to_none_whatever_was_charged_before() {
 }
 
 #[test]
-fn who_is_kept_out_is_not_charged_and_who_is_known_is() {
+fn a_gated_source_is_not_charged_and_a_known_one_is() {
     let memory = memory(rule(&[limit(7, Unit::Packets, 3)]));
     memory.is_full.set(true);
     assert_eq!(memory.judges(PACKET), Reason::NotAdmitted);
@@ -227,7 +227,7 @@ fn who_is_kept_out_is_not_charged_and_who_is_known_is() {
 }
 
 #[test]
-fn a_source_is_marked_at_the_beginning_of_each_bucket_and_not_with_each_packet() {
+fn a_source_is_made_known_at_the_start_of_each_bucket_and_not_with_each_packet() {
     let memory = memory(rule(&[limit(7, Unit::Packets, 10_000)]));
     for bucket in 0..3 {
         memory.now.set(Nanos(NOW.0 + bucket * 60 * SECOND_NS));
@@ -235,8 +235,8 @@ fn a_source_is_marked_at_the_beginning_of_each_bucket_and_not_with_each_packet()
         for _ in 0..1000 {
             assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
         }
-        let marked = memory.is_known.get() - before;
-        assert!((1..=LITTLE + 1).contains(&marked), "{marked} times");
+        let made_known = memory.is_known.get() - before;
+        assert!((1..=LITTLE + 1).contains(&made_known), "{made_known} times");
     }
 }
 
@@ -252,7 +252,7 @@ fn a_source_that_is_charged_a_second_time_is_known_however_little_that_is() {
 }
 
 #[test]
-fn who_has_a_window_and_is_refused_is_known() {
+fn a_source_with_a_window_that_is_refused_is_known() {
     let memory = memory(rule(&[limit(7, Unit::Packets, 1)]));
     assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
     assert_eq!(memory.is_known.get(), 0, "one packet may be forged");

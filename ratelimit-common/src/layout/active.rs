@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_epoch_is_none_in_a_note_or_the_same_as_the_one_before_or_that_after_a_trial() {
+    fn no_epoch_is_none_in_an_entry_or_the_same_as_the_one_before_or_that_after_a_trial() {
         let mut active = Active::new(0, u32::MAX - 40);
         for _ in 0..100 {
             let (before, epoch) = (active.epoch() & Active::ENTRY_EPOCH_MASK, active.next_epoch());

@@ -44,7 +44,8 @@ pub const DROP_CAUSES: &str = "DROP_CAUSES";
 pub const DROP_SUMMARY: &str = "DROP_SUMMARY";
 /// Bloom filter of known sources: array of cells of [`crate::admission::Fingerprint`], by their place.
 pub const KNOWN_FILTER: &str = "KNOWN_FILTER";
-/// The same of [`crate::admission::Fingerprint::in_summary`], one for each [`crate::admission::CELLS_PER_SUMMARY`] of [`KNOWN_FILTER`].
+/// The same of [`crate::admission::Fingerprint::in_summary`], one for each [`crate::admission::CELLS_PER_SUMMARY`] of
+/// [`KNOWN_FILTER`].
 pub const KNOWN_SUMMARY: &str = "KNOWN_SUMMARY";
 /// Bloom filters of connections that were found among the host's sockets, and of those that were not: cells as in
 /// [`KNOWN_FILTER`], of [`crate::verification::found`] and then of [`crate::verification::not_found`].

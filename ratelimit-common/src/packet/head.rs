@@ -1,7 +1,7 @@
 //! What nearly every packet is judged by, read from a plain frame with as few loads as that takes.
 //!
-//! A plain frame has no tag, no IP options and no extension headers, is no fragment, and carries TCP or UDP with the whole of
-//! its header. What else there is, [`parse`](super::parse) tells; where both tell, they agree.
+//! A plain frame has no tag, no IP options and no extension headers, is no fragment, and carries TCP or UDP with the
+//! whole of its header. What else there is, [`parse`](super::parse) tells; where both tell, they agree.
 
 use core::mem::offset_of;
 
@@ -97,7 +97,8 @@ impl Head {
     }
 }
 
-/// Whether the frame is of another protocol than IP, as its first bytes say: it has no tag either that IP may be behind.
+/// Whether the frame is of another protocol than IP, as its first bytes say: it has no tag either that IP may be
+/// behind.
 #[inline(always)]
 pub fn is_of_other_protocol<F: Frame>(frame: &F) -> bool {
     let Some(ether_type) = frame.bytes(offset_of!(EthHdr, ether_type)).map(u16::from_ne_bytes) else { return false };
@@ -126,8 +127,8 @@ pub fn source_port<F: Frame>(frame: &F) -> Option<u16> {
     frame.bytes(start).map(u16::from_be_bytes)
 }
 
-/// Whom a segment is sent to, and what is in its header, of a frame that [`Head::of`] took for a plain one with payload from this source.
-/// None where it has other flags than what follows a handshake.
+/// Whom a segment is sent to, and what is in its header, of a frame that [`Head::of`] took for a plain one with
+/// payload from this source. None where it has other flags than what follows a handshake.
 #[inline(always)]
 pub fn plain_segment<F: Frame>(frame: &F, source: Address, ip_bytes: u32) -> Option<(Address, u16, Segment)> {
     let (destination, header_bytes) = match source {

@@ -182,7 +182,7 @@ fn an_opened_window_is_one_that_was_charged_once() {
 }
 
 #[test]
-fn room_comes_with_the_bucket_that_frees_it() {
+fn the_window_frees_with_the_bucket_that_leaves_it() {
     let ring = Ring::new();
     let limit = limit(10, 5);
     assert_eq!(admitted(&ring, limit, 0, 4), 4);
@@ -241,7 +241,8 @@ fn steps() -> impl Strategy<Value = Vec<(u64, u64)>> {
 proptest! {
     #[test]
     fn the_window_agrees_with_the_log_of_admissions(
-        steps in steps(), amount in 0..40_u64, full_buckets in prop_oneof![5 => FULL_BUCKETS_MIN..=FULL_BUCKETS_MAX, 1 => Just(0_u8)],
+        steps in steps(), amount in 0..40_u64,
+        full_buckets in prop_oneof![5 => FULL_BUCKETS_MIN..=FULL_BUCKETS_MAX, 1 => Just(0_u8)],
         burst in prop_oneof![2 => Just(BURST_ANY), 1 => 0..20_u64],
         bucket_ns in prop_oneof![Just(MINUTE_NS), Just(SECOND_NS / 5), Just(600 * SECOND_NS)],
     ) {
@@ -286,10 +287,13 @@ proptest! {
     }
 
     #[test]
-    fn any_words_are_read_without_panic(words in any::<[u64; CELLS]>(), amount in any::<u64>(), full_buckets in any::<u8>(), count_bits in any::<u8>(), now in 0..u64::MAX >> 16, charges in any::<u64>()) {
+    fn any_words_are_read_without_panic(
+        words in any::<[u64; CELLS]>(), amount in any::<u64>(), full_buckets in any::<u8>(),
+        count_bits in any::<u8>(), now in 0..u64::MAX >> 16, more in any::<u64>()
+    ) {
         let limit = Limit { amount, full_buckets, count_bits, burst: BURST_ANY };
         let _ = used(&words, limit, BucketIndex(now));
-        let _ = free_from(&words, limit, BucketIndex(now), charges);
-        let _ = charge(&words, limit, BucketIndex(now), charges);
+        let _ = free_from(&words, limit, BucketIndex(now), more);
+        let _ = charge(&words, limit, BucketIndex(now), more);
     }
 }

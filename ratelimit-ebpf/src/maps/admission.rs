@@ -1,5 +1,5 @@
-//! What is kept for sources that nobody knows yet: marks of those who are known, and of connections; the budgets of those who
-//! are not, and who is in no list.
+//! What is kept for unknown sources: the Bloom filters of known sources and of connections, the budgets of new
+//! sources, and the prefix-miss cache.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 
@@ -12,7 +12,7 @@ use ratelimit_common::window::{Cells, Charge};
 use super::{ADMISSION, CONN_FILTER, KNOWN_FILTER, KNOWN_SUMMARY, NEW_SOURCES, PREFIX_MISSES, fault, forget, or_fault};
 use crate::packet::one_register;
 
-/// How much this CPU is pressed by new sources.
+/// How overloaded this CPU is by new sources.
 #[inline(always)]
 pub(crate) fn admission() -> Option<&'static mut Admission> {
     // SAFETY: this CPU's element, which lives as long as the map; each who borrows it is done before the next one does.
@@ -25,12 +25,12 @@ pub(crate) fn to_admit() -> Option<&'static mut Admission> {
     or_fault(admission(), Fault::AdmissionLookup)
 }
 
-/// What was marked lately: sources, or connections.
+/// A Bloom filter, of sources or of connections.
 #[derive(Clone, Copy)]
 pub(crate) enum Filter {
-    /// Sources that are known.
+    /// Known sources.
     Known,
-    /// What sums those up.
+    /// The summary of those.
     KnownSummary,
     /// Connections that were found among the host's own.
     Found,
@@ -39,7 +39,7 @@ pub(crate) enum Filter {
 }
 
 impl Filter {
-    /// What sums it up.
+    /// Its summary.
     #[inline(always)]
     const fn summary(self) -> Option<Self> {
         match self {
@@ -49,7 +49,7 @@ impl Filter {
     }
 }
 
-/// The words of a mark's cell: that of this turn, and the other one.
+/// The words of a fingerprint's cell: that of the current generation, and the other one.
 #[inline(always)]
 fn cell(of: Filter, config: &Config, fingerprint: Fingerprint) -> Option<[*mut u64; 2]> {
     let place = fingerprint.place as u32 & config.sets_mask;
@@ -72,13 +72,13 @@ fn cell(of: Filter, config: &Config, fingerprint: Fingerprint) -> Option<[*mut u
     Some(unsafe { [cell.add(at + current), cell.add(at + (current ^ 1))] })
 }
 
-/// What is kept of connections at this place, of two lines together.
+/// The cell of connections at this place, one for two cache sets.
 #[inline(always)]
 fn connection(place: u32) -> Option<*mut u64> {
     CONN_FILTER.get_ptr_mut(place / SETS_PER_CONN_CELL).map(|cell| cell.cast::<u64>())
 }
 
-/// Whether it was marked lately; true also for some that were not.
+/// Whether the filter holds it. False positives are possible.
 #[inline(always)]
 pub(crate) fn in_filter(of: Filter, config: &Config, fingerprint: Fingerprint) -> bool {
     if let Some(summary) = of.summary()
@@ -97,8 +97,8 @@ fn is_in(of: Filter, config: &Config, fingerprint: Fingerprint) -> bool {
     fingerprint.contains(current, other)
 }
 
-/// Marks it, first where it is summed up, also where others have its bits already: theirs are summed up by another bit. Where another
-/// CPU writes the same word at that time it is left to the next packet.
+/// Inserts it, first into the summary, also where others have its bits already: theirs are summed up by another bit.
+/// Where another CPU writes the same word at that time it is left to the next packet.
 #[inline(always)]
 pub(crate) fn insert_into(of: Filter, config: &Config, fingerprint: Fingerprint) {
     if let Some(summary) = of.summary()
@@ -112,7 +112,7 @@ pub(crate) fn insert_into(of: Filter, config: &Config, fingerprint: Fingerprint)
     }
 }
 
-/// A word that lacks a mark: what it has, and what it is to have.
+/// A word that lacks a fingerprint: what it has, and what it is to have.
 struct Lack {
     word: *mut u64,
     has: u64,
@@ -120,7 +120,7 @@ struct Lack {
 }
 
 impl Lack {
-    /// None where the mark is there.
+    /// None where the fingerprint is there.
     #[inline(always)]
     fn of(of: Filter, config: &Config, fingerprint: Fingerprint) -> Option<Self> {
         let [word, _] = cell(of, config, fingerprint)?;
@@ -138,7 +138,7 @@ impl Lack {
     }
 }
 
-/// Whether the rule lets one more new source in.
+/// Whether the rule admits one more new source.
 #[inline(always)]
 pub(crate) fn admits_new_source(rule: &Rule, now: Nanos) -> bool {
     let Some(word) = NEW_SOURCES.get_ptr_mut(rule.row.into()) else {
@@ -165,7 +165,8 @@ impl Cells for NewSources {
 
     #[inline(always)]
     fn load(&self, _: usize) -> u64 {
-        // SAFETY: the lookup gave a pointer to the word, valid for the run of the program. Volatile: other CPUs write it.
+        // SAFETY: the lookup gave a pointer to the word, valid for the run of the program. Volatile: other CPUs write
+        // it.
         unsafe { self.0.read_volatile() }
     }
 
@@ -179,14 +180,14 @@ impl Cells for NewSources {
     }
 }
 
-/// Whether it is noted that no prefix holds this source.
+/// Whether the cache says that no prefix holds this source.
 #[inline(always)]
 pub(crate) fn is_prefix_miss(config: &Config, miss: PrefixMiss) -> bool {
     // SAFETY: the lookup gave a pointer to the word, valid for the run of the program. Volatile: other CPUs write it.
     place(config, miss).is_some_and(|word| unsafe { word.read_volatile() } == miss.word)
 }
 
-/// Notes that no prefix holds it. One write of one word: whoever reads it finds this source or another, whole.
+/// Caches that no prefix holds it. One write of one word: a reader finds this source or another, whole.
 #[inline(always)]
 pub(crate) fn cache_prefix_miss(config: &Config, miss: PrefixMiss) {
     if let Some(word) = place(config, miss) {

@@ -1,5 +1,5 @@
-//! What a packet costs whom, what is noted if it is refused, and what is remembered of it once it is admitted, in a per-CPU element: what is told
-//! from one function to the next. Nothing here outlasts a packet.
+//! The deferred update: what a packet charges, what is cached if it is refused, and what is remembered of it once it
+//! is admitted. A per-CPU element, by which one function tells the next. Nothing here outlasts a packet.
 
 use core::ptr::NonNull;
 
@@ -17,8 +17,8 @@ use super::words::{clear, copy, read};
 use super::{CONVERSATIONS_V4, CONVERSATIONS_V6, DEFERRED, FLOWS_V4, FLOWS_V6, Of, inserted, or_fault};
 use crate::charges::Leaves;
 
-/// What is remembered of a packet beside its source, once it is admitted: its TCP connection, or its UDP flow. This CPU's, and
-/// of this packet.
+/// What is remembered of a packet beside its source, once it is admitted: its TCP connection, or its UDP flow. This
+/// CPU's, and of this packet.
 #[repr(C)]
 pub(crate) struct Deferred {
     /// The connection, as it will be.
@@ -35,19 +35,20 @@ pub(crate) struct Deferred {
     is: u32,
     /// Of a later fragment that may be of TCP, the rules that are to hold it beside the one that judges it.
     pub(crate) beside: Beside,
-    /// What a note that the source is refused would have; none where no note is made.
-    pub(crate) refused: Key,
-    /// What one would have that its connection is; none where that cannot be told.
+    /// The drop-cache key for a refusal of its source; none where none is cached.
+    pub(crate) drop_key: Key,
+    /// The key for a refusal of its connection; none where that cannot be told.
     pub(crate) connection: Key,
-    /// What notes of this packet have, whether one is made or not.
+    /// The drop-cache key of this packet, cached or not.
     pub(crate) key: Key,
-    /// What places those are in, whichever they are: [`Key::hash`].
+    /// The place of those keys: [`Key::hash`].
     pub(crate) hash: u64,
     /// The time, by the coarse clock.
     pub(crate) now: Nanos,
-    /// Whether there may be a note of what proves nothing, also one of the guard's, so that its connections are looked up and counted.
+    /// Whether there may be an entry for unverified traffic, also one of the guard's, so that its connections are
+    /// looked up and counted.
     pub(crate) is_suspect: u32,
-    /// 1: it was asked already whether the source is known, which it is then, or drawn.
+    /// 1: the gate for new sources has passed it: its source is known, or sampled in.
     pub(crate) is_asked: u32,
     /// Which limit says that it has tried to connect too often, as [`ratelimit_common::hold::At`] has it; 0 is none.
     pub(crate) suspect_at: u32,
@@ -58,7 +59,7 @@ pub(crate) struct Deferred {
     /// By which generation's rule it is judged, and which that is.
     generation: u32,
     rule: u32,
-    /// What it costs.
+    /// What it charges.
     charges: Charges,
     /// A [`Leaves`].
     leaves: u32,
@@ -90,7 +91,7 @@ pub(crate) fn to_defer() -> Option<&'static mut Deferred> {
     or_fault(deferred(), Fault::DeferredLookup)
 }
 
-/// The same, for every function behind.
+/// The same, for every later function.
 #[inline(always)]
 pub(crate) fn deferred() -> Option<&'static mut Deferred> {
     deferred_of(Work::PACKET)
@@ -103,7 +104,7 @@ pub(crate) fn deferred_of(work: Work) -> Option<&'static mut Deferred> {
     DEFERRED.get_ptr_mut(work.0).map(|deferred| unsafe { &mut *deferred })
 }
 
-/// Where it is, for who asks it again and again.
+/// A pointer to it, for repeated use.
 #[derive(Clone, Copy)]
 pub(crate) struct DeferredRef(NonNull<Deferred>);
 
@@ -129,16 +130,16 @@ pub(crate) fn place<T>(pointer: *mut T) -> Option<&'static mut T> {
 }
 
 impl Deferred {
-    /// No note is made that the connection is refused.
+    /// No refusal of the connection is cached.
     #[inline(always)]
     pub(crate) fn cache_no_connection(&mut self) {
         clear(&mut self.connection);
     }
 
-    /// No note is made that its source or its connection is refused.
+    /// No refusal of its source or its connection is cached.
     #[inline(always)]
     pub(crate) fn cache_nothing(&mut self) {
-        clear(&mut self.refused);
+        clear(&mut self.drop_key);
         self.cache_no_connection();
     }
 
@@ -161,7 +162,7 @@ impl Deferred {
         read!(self.rule)
     }
 
-    /// Keeps what it costs, and what it leaves.
+    /// Keeps what it charges, and what it leaves.
     #[inline(always)]
     pub(crate) fn keep_charges(&mut self, charges: Charges, leaves: Leaves) {
         self.charges = charges;
@@ -190,7 +191,7 @@ impl Deferred {
         }
     }
 
-    /// What it costs.
+    /// What it charges.
     #[inline(always)]
     pub(crate) fn charges(&self) -> Charges {
         read!(self.charges)
@@ -229,8 +230,8 @@ impl Deferred {
         }
     }
 
-    /// What is remembered of the connection. A connection's segments arrive on one CPU, and where they do not, what a race loses
-    /// is one segment's part; so it is where the kernel reuses the element meanwhile.
+    /// What is remembered of the connection. A connection's segments arrive on one CPU, and where they do not, what a
+    /// race loses is one segment's part; so it is where the kernel reuses the element meanwhile.
     #[inline(always)]
     #[expect(clippy::needless_borrows_for_generic_args, reason = "what is not borrowed is copied onto the stack")]
     pub(crate) fn known_conversation(&self) -> Option<&'static mut Conversation> {

@@ -1,4 +1,4 @@
-//! The notes of who is refused for how long: looked at by every packet, written when a limit or a ban refuses.
+//! The drop cache: looked up by every packet, written when a limit or a ban refuses.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xchg};
 use core::ptr::NonNull;
@@ -15,7 +15,7 @@ use super::sources::{Of, ban_of, family_of, window_of};
 use super::{DROP_CACHE, DROP_CAUSES, DROP_SUMMARY, forget, or_fault};
 use crate::packet::one_register;
 
-/// Where notes of a key are: the number of the line that they are in first, and the bits of [`DROP_SUMMARY`] that tell.
+/// The place of a key's entry: the number of its first set, and its bit in [`DROP_SUMMARY`].
 #[derive(Clone, Copy)]
 struct Place {
     set: u32,
@@ -43,14 +43,15 @@ fn set(number: u32) -> Option<*mut CacheSet> {
     or_fault(DROP_CACHE.get_ptr_mut(number), Fault::DropCacheLookup)
 }
 
-/// One of a line's notes.
+/// One of a set's entries.
 #[inline(always)]
 fn way(set: *mut CacheSet, way: usize) -> *mut DropEntry {
-    // SAFETY: whoever calls has a pointer to a whole line from a lookup, valid for the run of the program; each way is in it.
+    // SAFETY: whoever calls has a pointer to a whole set from a lookup, valid for the run of the program; each way is
+    // in it.
     unsafe { (&raw mut (*set).0).cast::<DropEntry>().add(way & (WAYS - 1)) }
 }
 
-/// A note as it is now.
+/// An entry as it is now.
 #[inline(always)]
 fn read(entry: *mut DropEntry) -> DropEntry {
     // SAFETY: as in `way`. Volatile: other CPUs write it.
@@ -62,9 +63,10 @@ fn read(entry: *mut DropEntry) -> DropEntry {
     }
 }
 
-/// What refuses a packet of this key with that [`Key::hash`], if it is noted; counts the packet there.
+/// The cached drop of a packet with this key and that [`Key::hash`], if there is one; counts the packet there.
 ///
-/// A note that is being written is not believed, and neither is one that was overwritten between the look at it and the count.
+/// An entry that is being written is not believed, and neither is one that was overwritten between the look-up and
+/// the count.
 #[inline(always)]
 pub(crate) fn cached_drop(config: &Config, key: Key, hash: u64, now: Nanos) -> Option<Expiry> {
     let place = summary_place(config, key, hash)?;
@@ -83,16 +85,16 @@ pub(crate) extern "C" fn cached_drop_of(generation: u32, source: u64, what: u64,
     cached_drop(config, Key { source, what }, hash, Nanos(now)).map_or(0, Expiry::word)
 }
 
-/// Whether there may be a note of this key.
+/// Whether there may be an entry of this key.
 #[inline(always)]
 pub(crate) fn may_be_cached(config: &Config, key: Key, hash: u64) -> bool {
     summary_place(config, key, hash).is_some()
 }
 
-/// Where notes of this key are, if there may be one.
+/// The place of this key's entry, if there may be one.
 #[inline(always)]
 fn summary_place(config: &Config, key: Key, hash: u64) -> Option<Place> {
-    // What has no notes has no line either, and must not tidy up another's.
+    // Packets that are not cached have no set either, and must not tidy up another's.
     if key.what == Key::NONE.what {
         return None;
     }
@@ -102,7 +104,7 @@ fn summary_place(config: &Config, key: Key, hash: u64) -> Option<Place> {
     if bits >> place.bit & 1 == 0 { None } else { Some(place) }
 }
 
-/// The note of this key in this line, and its word.
+/// The entry of this key in this set, and its word.
 #[inline(always)]
 fn own(set: *mut CacheSet, key: Key) -> Option<(NonNull<DropEntry>, u64)> {
     for at in 0..WAYS {
@@ -115,7 +117,7 @@ fn own(set: *mut CacheSet, key: Key) -> Option<(NonNull<DropEntry>, u64)> {
     None
 }
 
-/// What a note of this key in this line says, if it holds; then the packet is counted there.
+/// The expiry of this key's entry in this set, if it holds; then the packet is counted there.
 #[inline(always)]
 fn holding(entry: NonNull<DropEntry>, word: u64, key: Key, set: u32, now: Nanos) -> Option<Expiry> {
     let read = DropEntry { word, source: key.source };
@@ -129,11 +131,13 @@ fn holding(entry: NonNull<DropEntry>, word: u64, key: Key, set: u32, now: Nanos)
     if is_counted || counted(set, key.source, key.what, now.0) != 0 { Some(read.expiry()) } else { None }
 }
 
-/// How often a packet tries to be counted in a note that other CPUs count in. After that its window or ban judges it, and counts it.
+/// How often a packet tries to be counted in an entry that other CPUs count in. After that its window or ban judges
+/// it, and counts it.
 const TRIES_MAX: usize = 4;
 
-/// The rest of [`holding`], for few: counts the packet in a note that is in its last tick, that another CPU has counted in meanwhile, or
-/// that has counted its most, which is then counted where it belongs. 0 where it has ended, or another has its place.
+/// The rest of [`holding`], for few: counts the packet in an entry that is in its last tick, that another CPU has
+/// counted in meanwhile, or that has counted its most, which is then counted where it belongs. 0 where it has
+/// expired, or another has its place.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn counted(number: u32, source: u64, what: u64, now: u64) -> u32 {
@@ -167,16 +171,17 @@ extern "C" fn counted(number: u32, source: u64, what: u64, now: u64) -> u32 {
     0
 }
 
-/// The cause of a note.
+/// The cause of an entry.
 #[inline(always)]
 fn cause(set: u32, way: usize) -> Option<*mut DropCause> {
     // SAFETY: the lookup gave a pointer to all causes of a line, valid for the run of the program.
     DROP_CAUSES.get_ptr_mut(set).map(|causes| unsafe { causes.cast::<DropCause>().add(way & (WAYS - 1)) })
 }
 
-/// The rest of [`cached_drop`], for few: looks in the line beside, where a note is whose own line was full; returns its term, counted, or 0.
-/// Where neither line has a note that holds, they are taken out of [`DROP_SUMMARY`], so that the next packet need not look. A note that is written
-/// at that time may be overlooked until it is written again.
+/// The rest of [`cached_drop`], for few: looks into the neighbour set, which has the entry where the first set was
+/// full. Returns its expiry, counted, or 0. Where neither set has an entry that holds, they are taken out of
+/// [`DROP_SUMMARY`], so that the next packet need not look. An entry that is written at that time may be overlooked
+/// until it is written again.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn beside(number: u32, bit: u32, source: u64, what: u64, now: u64) -> u64 {
@@ -204,11 +209,12 @@ extern "C" fn beside(number: u32, bit: u32, source: u64, what: u64, now: u64) ->
 /// Writes a word, if it is still what it was: what it was, and whether it was written.
 #[inline(always)]
 fn exchange(word: *mut u64, before: u64, after: u64) -> (u64, bool) {
-    // SAFETY: whoever calls has a pointer to the word from a lookup, valid for the run of the program; map values are aligned to 8 bytes.
+    // SAFETY: whoever calls has a pointer to the word from a lookup, valid for the run of the program; map values are
+    // aligned to 8 bytes.
     unsafe { atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(word, before, after) }
 }
 
-/// What is to be noted of a refusal.
+/// A refusal to be cached.
 #[derive(Clone, Copy)]
 pub(crate) struct Refusal<'a> {
     /// The slot of the window or ban that refuses.
@@ -216,15 +222,15 @@ pub(crate) struct Refusal<'a> {
     pub(crate) expiry: Expiry,
     /// When that ends, exactly.
     pub(crate) until: Nanos,
-    /// Whether nobody can have forged what it is for: see [`DropEntry::rank`].
+    /// Whether what it is for cannot be forged: see [`DropEntry::rank`].
     pub(crate) is_verified: bool,
-    /// Whose window or ban it is.
+    /// The source of that window or ban.
     pub(crate) of: &'a Of,
 }
 
-/// Notes that what has this key is refused: in the place of a note of its own, else of one that has ended, in its line or in the one
-/// beside, else of one of lower standing. Where there is none its source is judged by its window, and that is counted. What a note has
-/// dropped that gives way is counted where it belongs.
+/// Caches that packets with this key are refused. The entry replaces one of its own key, else one that has expired,
+/// in its set or in the neighbour, else one of lower standing. Where there is none, the window judges the source, and
+/// that is counted. What a replaced entry has dropped is counted where it belongs.
 #[inline(always)]
 pub(crate) fn insert_drop(config: &Config, key: Key, hash: u64, refusal: Refusal<'_>, now: Nanos) {
     let Refusal { slot, expiry, until, is_verified, of } = refusal;
@@ -251,10 +257,11 @@ pub(crate) fn insert_drop(config: &Config, key: Key, hash: u64, refusal: Refusal
         return;
     }
     if before.dropped() != 0 {
-        // SAFETY: as in `cause`. Nobody else writes it while the note is busy.
+        // SAFETY: as in `cause`. Nothing else writes it while the entry is busy.
         count_of(unsafe { at.read_volatile() }, before.word, before.dropped());
     }
-    // SAFETY: as in `way`. Nobody else writes them while the note is busy. Last its word, behind a barrier: only now is it believed.
+    // SAFETY: as in `way`. Nothing else writes them while the entry is busy. Last its word, behind a barrier: only
+    // now is it believed.
     unsafe {
         (&raw mut (*entry).source).write_volatile(key.source);
         (&raw mut (*at).until_ns).write_volatile(until.0);
@@ -268,7 +275,7 @@ pub(crate) fn insert_drop(config: &Config, key: Key, hash: u64, refusal: Refusal
     let bits = unsafe { word.read_volatile() };
     let set_bits = bits | 1 << place.bit;
     if set_bits != bits {
-        // Where another CPU was first, the next refusal notes it again.
+        // Where another CPU was first, the next refusal caches it again.
         let _whatever = exchange(word, bits, set_bits);
     }
 }
@@ -276,7 +283,7 @@ pub(crate) fn insert_drop(config: &Config, key: Key, hash: u64, refusal: Refusal
 /// With the number of a candidate: what asks for its place is verified.
 const IS_VERIFIED: u32 = 1 << 8;
 
-/// The [`DropEntry::rank`] of the note at a candidate, for one of this key. A function of its own, for the verifier.
+/// The [`DropEntry::rank`] of the entry at a candidate, for one of this key. A function of its own, for the verifier.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn rank(number: u32, candidate: u32, source: u64, what: u64, now: u64) -> u64 {
@@ -284,13 +291,14 @@ extern "C" fn rank(number: u32, candidate: u32, source: u64, what: u64, now: u64
     entry.rank(Key { source, what }, candidate & IS_VERIFIED != 0, Nanos(now))
 }
 
-/// One of the places that a note may have: those of its line, then those of the one beside.
+/// One of the places that an entry may have: those of its set, then those of the neighbour.
 #[inline(always)]
 fn candidate_at(number: u32, candidate: u32) -> Option<*mut DropEntry> {
     Some(way(set(number ^ ((candidate / WAYS as u32) & 1))?, candidate as usize))
 }
 
-/// Counts what a note with this word and cause has dropped where its window or ban counts it, if that is still remembered.
+/// Counts what an entry with this word and cause has dropped where its window or ban counts it, if that is still
+/// remembered.
 #[inline(always)]
 fn count_of(DropCause { slot, is_wide, source: [high, low], .. }: DropCause, word: u64, dropped: u64) {
     let _always_zero = count_dropped(high, low, word, slot, dropped << 1 | u64::from(is_wide & 1));

@@ -1,4 +1,4 @@
-//! The frame that a packet is, parsed, in a per-CPU element: what is told from one function to the next. Nothing here outlasts a packet.
+//! The parsed frame, in a per-CPU element by which one function tells the next. Nothing here outlasts a packet.
 
 use ratelimit_common::conversation::Peer;
 use ratelimit_common::flow::Datagram;
@@ -10,8 +10,8 @@ use ratelimit_common::source::Address;
 use super::words::read;
 use super::{PARSED, or_fault};
 
-/// A frame, parsed: [`Parsed`] with a value in each place, since the verifier takes no copy of what was never written. This
-/// CPU's, and of this packet.
+/// A frame, parsed: [`Parsed`] with a value in each place, since the verifier takes no copy of what was never written.
+/// This CPU's, and of this packet.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct ParsedFrame {
@@ -198,14 +198,14 @@ impl ParsedFrame {
         self.peer().is_some_and(|peer| peer.is_opening != 0)
     }
 
-    /// Says that it is no fragment, as no plain frame is: nobody has parsed it.
+    /// Says that it is no fragment, as no plain frame is: it was not parsed.
     #[inline(always)]
     pub(crate) fn keep_whole(&mut self) {
         self.fragment = 0;
     }
 
-    /// Of a TCP segment, whether this is its first fragment and the rest is in other packets; of a later fragment, whether it may be one of
-    /// TCP.
+    /// Of a TCP segment, whether this is its first fragment and the rest is in other packets; of a later fragment,
+    /// whether it may be one of TCP.
     #[inline(always)]
     pub(crate) fn is_fragment_of_tcp(&self) -> bool {
         read!(self.fragment) != 0
@@ -320,13 +320,13 @@ pub(crate) enum NoPacket {
     NotParsed,
 }
 
-/// Room for the frame that this packet is, before it was seen; what is missing is counted here.
+/// Room for the frame at hand, before it is parsed; what is missing is counted here.
 #[inline(always)]
 pub(crate) fn to_parse() -> Option<&'static mut ParsedFrame> {
     or_fault(parsed_mut(), Fault::ParsedLookup)
 }
 
-/// The frame, once it was seen: for every function behind.
+/// The frame, once it was parsed: for every later function.
 #[inline(always)]
 pub(crate) fn parsed() -> Option<&'static ParsedFrame> {
     parsed_mut().map(|parsed| &*parsed)

@@ -1,4 +1,5 @@
-//! The host's own sockets: whether a segment is of a connection that somebody has answered for, and what its TCP says of it.
+//! The host's own sockets: whether a segment is of a connection that the host has answered, and what its TCP says of
+//! it.
 
 use core::arch::asm;
 
@@ -17,7 +18,8 @@ use super::{ParsedFrame, parsed_mut};
 /// `BPF_F_CURRENT_NETNS`: the network namespace of the interface.
 const NETNS_CURRENT: u64 = u64::MAX;
 
-/// Where a socket's fields are. The verifier knows each number here, so that what depends on `are_known` is not there where they are not.
+/// Where a socket's fields are. The verifier knows each number here, so that what depends on `are_known` is not there
+/// where they are not.
 #[unsafe(no_mangle)]
 static SOCKET_FIELDS: SocketFields = SocketFields {
     are_known: 0,
@@ -63,8 +65,8 @@ const TUPLE_V6_BYTES: usize = 36;
 /// The largest window that a SYN+ACK tells: it is not scaled yet.
 const WINDOW_FIRST_MAX: u32 = u16::MAX as u32;
 
-/// The [`ConnectionState`] of the segment that was seen last, all of it; keeps what its socket says. A function of its own, for the place of the
-/// tuples on the stack.
+/// The [`ConnectionState`] of the segment at hand, all of it; keeps what its socket says. A function of its own, for
+/// the place of the tuples on the stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn connection_state_of(ctx: *mut xdp_md) -> u32 {
@@ -94,7 +96,8 @@ fn look_up<T>(
     segment: &Segment,
 ) -> ConnectionState {
     let tuple = core::ptr::from_ref(tuple).cast_mut().cast::<bpf_sock_tuple>();
-    // SAFETY: the context is valid for the run of the program; the kernel reads so many bytes of the tuple, all written.
+    // SAFETY: the context is valid for the run of the program; the kernel reads so many bytes of the tuple, all
+    // written.
     let socket = unsafe { bpf_skc_lookup_tcp(ctx.cast(), tuple, bytes as u32, NETNS_CURRENT, 0) };
     if socket.is_null() {
         return ConnectionState::Unknown;
@@ -115,8 +118,8 @@ fn look_up<T>(
     connection_state
 }
 
-/// What a connection's socket says. One that only waits for late segments takes none, but gives way to a SYN that may be before this segment
-/// in the same batch: anyone can send this.
+/// What a connection's socket says. One that only waits for late segments takes none, but gives way to a SYN that may
+/// be before this segment in the same batch: anyone can send this.
 #[inline(always)]
 fn established(socket: *mut bpf_sock, state: u32, parsed: &mut ParsedFrame, segment: &Segment) -> ConnectionState {
     // SAFETY: a socket from a look-up, that was not released; null where it is no full one.
@@ -156,8 +159,8 @@ fn answered(socket: *mut bpf_sock, state: u32, parsed: &mut ParsedFrame, segment
         // A connection that was opened with data.
         return established(socket, 0, parsed, segment);
     }
-    // SAFETY: as in `established`; null where its TCP is one of several kinds, as of a listener that takes MPTCP: nothing is known of those
-    // then but that they wait.
+    // SAFETY: as in `established`; null where its TCP is one of several kinds, as of a listener that takes MPTCP:
+    // nothing is known of those then but that they wait.
     let request = unsafe { bpf_skc_to_tcp_request_sock(socket.cast()) };
     if request.is_null() {
         return ConnectionState::Answered;
@@ -187,7 +190,8 @@ fn answered(socket: *mut bpf_sock, state: u32, parsed: &mut ParsedFrame, segment
     ConnectionState::Established
 }
 
-/// What a socket says that listens: where SYNs are answered by cookies, what ends the handshake has one, and so has the first payload.
+/// What a socket says that listens: where SYNs are answered by cookies, what ends the handshake has one, and so has
+/// the first payload.
 #[inline(always)]
 fn listening(socket: *mut bpf_sock, parsed: &mut ParsedFrame, segment: &Segment) -> ConnectionState {
     let peer = Peer {
@@ -200,7 +204,8 @@ fn listening(socket: *mut bpf_sock, parsed: &mut ParsedFrame, segment: &Segment)
     };
     let (headers, ip_bytes) = parsed.write_headers(segment);
     let tcp = headers.tcp.as_mut_ptr().cast();
-    // SAFETY: a socket from a look-up, that was not released; the kernel reads so many bytes of both headers, all written.
+    // SAFETY: a socket from a look-up, that was not released; the kernel reads so many bytes of both headers, all
+    // written.
     let answer = unsafe {
         bpf_tcp_check_syncookie(
             socket.cast(),
@@ -221,14 +226,15 @@ fn listening(socket: *mut bpf_sock, parsed: &mut ParsedFrame, segment: &Segment)
 #[derive(Clone, Copy)]
 struct Structure(usize);
 
-/// One load from a field. Of instructions of its own: the verifier wants to see the pointer, and a number that it knows added to it; it holds
-/// both against the structure's type.
+/// One load from a field. Of instructions of its own: the verifier wants to see the pointer, and a number that it
+/// knows added to it; it holds both against the structure's type.
 macro_rules! load {
     ($word:ident, $instruction:literal) => {
         #[inline(always)]
         fn $word(self, offset: u32) -> $word {
             let word: u64;
-            // SAFETY: the kernel takes the program only where a field of this size is there; the instructions read and do nothing else.
+            // SAFETY: the kernel takes the program only where a field of this size is there; the instructions read and
+            // do nothing else.
             unsafe {
                 asm!(
                     "{word} = {structure}",

@@ -1,4 +1,5 @@
-//! The source that is judged: its windows and its bans, in the maps of its family. Each family has keys of its own size, and nothing else.
+//! The source that is judged: its windows and its bans, in the maps of its family. Each family has keys of its own
+//! size, and nothing else.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd};
 use core::ptr::NonNull;
@@ -100,7 +101,8 @@ impl Of {
         [high, if self.is_wide() { low } else { 0 }]
     }
 
-    /// Its window in this slot, if it is remembered. A function of its own, as the next one is: it is called from many places.
+    /// Its window in this slot, if it is remembered. A function of its own, as the next one is: it is called from many
+    /// places.
     #[inline(never)]
     pub(crate) fn window(&mut self, slot: u32) -> Option<SourceRef> {
         self.window_here(slot)
@@ -191,7 +193,8 @@ fn scratch(at: Work) -> Option<&'static mut Source> {
         fault(Fault::ScratchLookup);
         return None;
     };
-    // SAFETY: this CPU's element, which lives as long as the map; it is borrowed once a packet. Nothing is refused in it.
+    // SAFETY: this CPU's element, which lives as long as the map; it is borrowed once a packet. Nothing is refused in
+    // it.
     Some(unsafe { &mut *source })
 }
 
@@ -268,7 +271,8 @@ impl Cells for SourceRef {
 impl Window for SourceRef {
     #[inline(always)]
     fn refusals(&self) -> Refusals {
-        // SAFETY: the lookup gave a pointer to a whole element, valid for the run of the program. Volatile: other CPUs write it.
+        // SAFETY: the lookup gave a pointer to a whole element, valid for the run of the program. Volatile: other CPUs
+        // write it.
         Refusals(unsafe { self.refused().read_volatile() })
     }
 
@@ -427,8 +431,8 @@ impl Banned for BanRef {
         unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(&raw mut (*self.0.as_ptr()).dropped, packets) };
     }
 
-    /// Puts `next` in its place, unless another CPU was first: so one excess makes one ban. Who reads between the writes sees
-    /// the new end with the old step, which nothing is decided by before that end. True if it was done.
+    /// Puts `next` in its place, unless another CPU was first: so one excess makes one ban. Who reads between the
+    /// writes sees the new end with the old step, which nothing is decided by before that end. True if it was done.
     #[inline(always)]
     fn replace(&self, read: &Ban, next: &Ban) -> bool {
         // SAFETY: as above.
