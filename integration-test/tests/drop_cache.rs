@@ -1,4 +1,4 @@
-//! Notes of who is refused until when: each packet that one drops is counted once, and whatever the daemon changes ends them all.
+//! The drop cache: each packet that an entry drops is counted once, and every change by the daemon ends all entries.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -40,8 +40,8 @@ const fn v6(number: u16) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from_octets(octets))
 }
 
-/// Packets of one source that have notes of their own: each kind to each port.
-fn of_each_note(source: IpAddr) -> Vec<Vec<u8>> {
+/// Packets of one source that have entries of their own: each kind to each port.
+fn of_each_kind(source: IpAddr) -> Vec<Vec<u8>> {
     let ports = [80, 443];
     let around = |proto, payload: Vec<u8>| match source {
         IpAddr::V4(source) => frame(IPV4, V4 { source: source.octets(), ..V4::of(proto) }.around(payload)),
@@ -62,13 +62,13 @@ fn refused(program: &mut Program, source: IpAddr) -> u64 {
 }
 
 #[test]
-fn a_note_counts_what_it_drops_and_the_source_says_so() {
-    if is_skipped("a_note_counts_what_it_drops_and_the_source_says_so") {
+fn an_entry_counts_what_it_drops_and_the_source_says_so() {
+    if is_skipped("an_entry_counts_what_it_drops_and_the_source_says_so") {
         return;
     }
     for (source, ipv6_prefix) in CLIENTS {
         let mut program = Program::new(&Policy { ipv6_prefix, ..packets(LIMIT) });
-        let frames = of_each_note(source);
+        let frames = of_each_kind(source);
         assert_eq!(program.passed(&frames[0], LIMIT), LIMIT);
         assert_eq!(refused(&mut program, source), 0);
         for round in 1..=5 {
@@ -81,7 +81,7 @@ fn a_note_counts_what_it_drops_and_the_source_says_so() {
             }
             program.advance(MINUTE_NS);
         }
-        // Two windows later it has been let in again, refused again, and all is still in the one count.
+        // Two windows later it has been admitted again, refused again, and all is still in the one count.
         program.advance(10 * MINUTE_NS);
         assert_eq!(program.passed(&frames[0], LIMIT + 7), LIMIT);
         assert_eq!(refused(&mut program, source), program.counts()["over_limit"]);
@@ -98,8 +98,8 @@ fn a_note_counts_what_it_drops_and_the_source_says_so() {
 }
 
 #[test]
-fn a_note_of_one_address_of_ipv6_refuses_no_neighbour_and_a_ban_is_noted_too() {
-    if is_skipped("a_note_of_one_address_of_ipv6_refuses_no_neighbour_and_a_ban_is_noted_too") {
+fn an_entry_of_one_address_of_ipv6_drops_no_neighbour_and_a_ban_is_cached_too() {
+    if is_skipped("an_entry_of_one_address_of_ipv6_drops_no_neighbour_and_a_ban_is_cached_too") {
         return;
     }
     let mut policy = Policy { ipv6_prefix: 128, ..packets(LIMIT) };
@@ -121,13 +121,13 @@ fn a_note_of_one_address_of_ipv6_refuses_no_neighbour_and_a_ban_is_noted_too() {
 }
 
 #[test]
-fn a_note_that_has_counted_its_most_goes_on_counting() {
-    if is_skipped("a_note_that_has_counted_its_most_goes_on_counting") {
+fn an_entry_that_has_counted_its_most_goes_on_counting() {
+    if is_skipped("an_entry_that_has_counted_its_most_goes_on_counting") {
         return;
     }
     for (source, ipv6_prefix) in CLIENTS {
         let mut program = Program::new(&Policy { ipv6_prefix, ..packets(LIMIT) });
-        let syn = &of_each_note(source)[0];
+        let syn = &of_each_kind(source)[0];
         assert_eq!(program.passed(syn, LIMIT), LIMIT);
         for sent in [DROPPED_MAX, 1, 1, DROPPED_MAX, 2 * DROPPED_MAX] {
             assert_eq!(program.passed(syn, sent), 0);
@@ -138,8 +138,8 @@ fn a_note_that_has_counted_its_most_goes_on_counting() {
 }
 
 #[test]
-fn a_note_is_not_believed_again_when_the_number_of_its_epoch_comes_again() {
-    if is_skipped("a_note_is_not_believed_again_when_the_number_of_its_epoch_comes_again") {
+fn an_entry_is_not_believed_again_when_the_number_of_its_epoch_comes_again() {
+    if is_skipped("an_entry_is_not_believed_again_when_the_number_of_its_epoch_comes_again") {
         return;
     }
     let begun = Active::new(0, 1);
@@ -148,7 +148,7 @@ fn a_note_is_not_believed_again_when_the_number_of_its_epoch_comes_again() {
     let changes = 1 + later.take(1000).position(|active| is_same(&active)).unwrap() as u64;
     let mut program = Program::new(&connections(LIMIT));
     let syn = refused_syn(&mut program);
-    // No packet of it meanwhile, which would find that nothing is noted any more.
+    // No packet of it meanwhile, which would find that nothing is cached any more.
     for change in 0..changes {
         program.apply(&connections(1000 + change));
     }
@@ -156,8 +156,8 @@ fn a_note_is_not_believed_again_when_the_number_of_its_epoch_comes_again() {
 }
 
 #[test]
-fn a_note_that_has_ended_is_not_believed_again_when_its_ticks_come_again() {
-    if is_skipped("a_note_that_has_ended_is_not_believed_again_when_its_ticks_come_again") {
+fn an_expired_entry_is_not_believed_again_when_its_ticks_come_again() {
+    if is_skipped("an_expired_entry_is_not_believed_again_when_its_ticks_come_again") {
         return;
     }
     let again_after_ns = 1_u64 << (TICK_SHIFT + TICK_BITS);
@@ -165,38 +165,38 @@ fn a_note_that_has_ended_is_not_believed_again_when_its_ticks_come_again() {
     let syn = refused_syn(&mut program);
     for later_ns in [6 * MINUTE_NS, again_after_ns - 6 * MINUTE_NS] {
         program.advance(later_ns);
-        // The daemon reads; no packet comes, which would find that nothing is noted any more.
+        // The daemon reads; no packet comes, which would find that nothing is cached any more.
         program.kernel().visit_sources(&mut |_| ()).unwrap();
     }
     assert_eq!(program.verdict(&syn), "within_limit");
 }
 
 #[test]
-fn a_limit_of_bytes_is_noted_where_not_even_the_shortest_packet_fits() {
-    if is_skipped("a_limit_of_bytes_is_noted_where_not_even_the_shortest_packet_fits") {
+fn a_limit_of_bytes_is_cached_where_even_the_shortest_packet_is_over_it() {
+    if is_skipped("a_limit_of_bytes_is_cached_where_even_the_shortest_packet_is_over_it") {
         return;
     }
     // The shortest of each family: an IP header and ports.
     for (source, least) in [(v4(1), 28), (v6(1), 48)] {
-        let syn = &of_each_note(source)[0];
+        let syn = &of_each_kind(source)[0];
         let bytes = u64::try_from(syn.len() - 14).unwrap();
-        for (left, is_noted) in [(least - 1, true), (least, false), (0, true)] {
+        for (left, is_cached) in [(least - 1, true), (least, false), (0, true)] {
             let mut program = Program::new(&policy(&[limit(2 * bytes + left, Unit::Bytes, WindowForm::Strict)]));
             assert_eq!(program.passed(syn, 3), 2);
             let reading = program.kernel().source(source).unwrap()[0];
-            assert_eq!(reading.refused_until.is_some(), is_noted, "{source}, {left} left");
+            assert_eq!(reading.refused_until.is_some(), is_cached, "{source}, {left} left");
         }
     }
 }
 
 #[test]
-fn segments_that_prove_nothing_are_refused_by_a_note_too() {
-    if is_skipped("segments_that_prove_nothing_are_refused_by_a_note_too") {
+fn unverified_segments_are_cached_too() {
+    if is_skipped("unverified_segments_are_cached_too") {
         return;
     }
     for source in [v4(1), v6(1)] {
         let mut program = Program::new(&packets(LIMIT));
-        let segment = &of_each_note(source)[1];
+        let segment = &of_each_kind(source)[1];
         assert_eq!(program.passed(segment, LIMIT), LIMIT);
         let until = |program: &mut Program| program.kernel().source(source).unwrap()[0].refused_until;
         assert_eq!(until(&mut program), None);
@@ -208,10 +208,10 @@ fn segments_that_prove_nothing_are_refused_by_a_note_too() {
 }
 
 #[test]
-fn what_a_note_dropped_is_not_lost_when_another_source_has_its_place() {
-    /// With six notes each, more than there is room for; fewer than the maps of windows have.
+fn what_an_entry_dropped_is_not_lost_when_another_source_has_its_place() {
+    /// With six entries each, more than the cache holds; fewer than the maps of windows have.
     const SOURCES: u16 = 300;
-    if is_skipped("what_a_note_dropped_is_not_lost_when_another_source_has_its_place") {
+    if is_skipped("what_an_entry_dropped_is_not_lost_when_another_source_has_its_place") {
         return;
     }
     let room = Room { max_sources: SOURCES.into(), windows_per_source: 1, insertions_max: BUDGET_ANY };
@@ -219,7 +219,7 @@ fn what_a_note_dropped_is_not_lost_when_another_source_has_its_place() {
     let sources: Vec<IpAddr> =
         (0..SOURCES).map(|number| if number % 2 == 0 { v4(number) } else { v6(number) }).collect();
     for (number, &source) in sources.iter().enumerate() {
-        let frames = of_each_note(source);
+        let frames = of_each_kind(source);
         assert_eq!(program.passed(&frames[0], LIMIT), LIMIT);
         for frame in &frames {
             assert_eq!(program.passed(frame, 3 + number as u64 % 3), 0);
@@ -241,8 +241,8 @@ fn what_a_note_dropped_is_not_lost_when_another_source_has_its_place() {
 }
 
 #[test]
-fn a_note_holds_no_packets_of_other_sources_ports_and_kinds() {
-    if is_skipped("a_note_holds_no_packets_of_other_sources_ports_and_kinds") {
+fn an_entry_drops_no_packets_of_other_sources_ports_and_kinds() {
+    if is_skipped("an_entry_drops_no_packets_of_other_sources_ports_and_kinds") {
         return;
     }
     let mut both = connections(LIMIT);
@@ -257,7 +257,7 @@ fn a_note_holds_no_packets_of_other_sources_ports_and_kinds() {
     assert_eq!(program.verdict(&ack), "not_counted");
 }
 
-/// A source over its limit of connections, and noted: its SYN.
+/// A source over its limit of connections, and cached: its SYN.
 fn refused_syn(program: &mut Program) -> Vec<u8> {
     let syn = syn("198.51.100.1", 80);
     assert_eq!(program.passed(&syn, LIMIT + 3), LIMIT);
@@ -266,8 +266,8 @@ fn refused_syn(program: &mut Program) -> Vec<u8> {
 }
 
 #[test]
-fn what_the_daemon_changes_ends_every_note() {
-    if is_skipped("what_the_daemon_changes_ends_every_note") {
+fn a_change_by_the_daemon_ends_every_entry() {
+    if is_skipped("a_change_by_the_daemon_ends_every_entry") {
         return;
     }
     type Change = fn(&mut Program);
@@ -333,8 +333,8 @@ fn what_the_daemon_changes_ends_every_note() {
 }
 
 #[test]
-fn a_ban_that_is_lifted_ends_its_notes() {
-    if is_skipped("a_ban_that_is_lifted_ends_its_notes") {
+fn a_ban_that_is_lifted_ends_its_cached_drops() {
+    if is_skipped("a_ban_that_is_lifted_ends_its_cached_drops") {
         return;
     }
     let mut banning = connections(LIMIT);
@@ -350,8 +350,8 @@ fn a_ban_that_is_lifted_ends_its_notes() {
 }
 
 #[test]
-fn a_note_ends_with_its_rule_and_with_a_trial() {
-    if is_skipped("a_note_ends_with_its_rule_and_with_a_trial") {
+fn an_entry_ends_with_its_rule_and_with_a_trial() {
+    if is_skipped("an_entry_ends_with_its_rule_and_with_a_trial") {
         return;
     }
     // A rule that ends leaves the judging to the next.
@@ -372,7 +372,7 @@ fn a_note_ends_with_its_rule_and_with_a_trial() {
     program.advance(MINUTE_NS);
     assert_eq!(program.verdict(&syn), "within_limit");
 
-    // One that is more generous: the source that was refused before it is let in by it, and refused again after it.
+    // One that is more generous: the source that was refused before it is admitted by it, and refused again after it.
     let mut program = Program::new(&connections(LIMIT));
     let syn = refused_syn(&mut program);
     let until = Nanos(program.now().0 + MINUTE_NS);

@@ -1,4 +1,4 @@
-//! What becomes of notes of refusals where forged sources leave no room for more of them.
+//! The drop cache where forged sources fill it.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
@@ -18,9 +18,9 @@ use ratelimit_userspace::desired::{Policy, Ports, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 const LIMIT: u64 = 5;
-/// Minutes after which a full window has room again: its five, and the one that is held back.
+/// Minutes after which a full window is within the limit again: its five, and the one that is kept as a margin.
 const FREED_AFTER: u64 = 6;
-/// Many more than the windows or the notes that there is room for.
+/// Many more than the windows or the entries that the maps hold.
 const FORGED: u32 = 3000;
 
 fn program(policy: &Policy) -> Program {
@@ -46,7 +46,7 @@ fn flood(program: &mut Program, port: u16, round: u32) {
     }
 }
 
-/// Whether a source has a window, and whether a note refuses it.
+/// Whether a source has a window, and whether a drop-cache entry drops its packets.
 fn known(program: &mut Program, source: Ipv4Addr) -> (bool, bool) {
     let readings = program.kernel().source(IpAddr::from(source)).unwrap();
     let any = |is: fn(&ratelimit_userspace::datapath::SourceReading) -> bool| readings.iter().any(is);
@@ -58,8 +58,8 @@ fn not_cached(program: &mut Program) -> u64 {
 }
 
 #[test]
-fn who_is_over_the_limit_is_not_forgiven_by_forged_sources_that_are_over_it_later() {
-    if is_skipped("who_is_over_the_limit_is_not_forgiven_by_forged_sources_that_are_over_it_later") {
+fn a_source_over_the_limit_is_not_forgiven_for_forged_sources_that_are_over_it_later() {
+    if is_skipped("a_source_over_the_limit_is_not_forgiven_for_forged_sources_that_are_over_it_later") {
         return;
     }
     let mut program = program(&packets());
@@ -78,8 +78,8 @@ fn who_is_over_the_limit_is_not_forgiven_by_forged_sources_that_are_over_it_late
 }
 
 #[test]
-fn where_no_note_has_a_place_sources_are_refused_by_their_windows_and_that_is_counted() {
-    if is_skipped("where_no_note_has_a_place_sources_are_refused_by_their_windows_and_that_is_counted") {
+fn where_the_drop_cache_is_full_windows_refuse_and_that_is_counted() {
+    if is_skipped("where_the_drop_cache_is_full_windows_refuse_and_that_is_counted") {
         return;
     }
     let mut program = program(&packets());
@@ -87,14 +87,15 @@ fn where_no_note_has_a_place_sources_are_refused_by_their_windows_and_that_is_co
     flood(&mut program, 80, 1);
     let full = not_cached(&mut program);
     assert!(full > u64::from(FORGED) / 2, "the flood is too small to say anything: {full}");
-    // Whoever comes now has the whole limit, and what is beyond is refused, each packet by the window.
+    // A source that comes now has the whole limit, and what is beyond is refused, each packet by the window.
     let mine = datagram(ATTACKER, 80);
     assert_eq!(program.passed(&mine, LIMIT), LIMIT);
     assert_eq!(program.passed(&mine, 20), 0);
     assert_eq!(known(&mut program, ATTACKER), (true, false));
     assert_eq!(not_cached(&mut program) - full, 20);
     assert_eq!(program.verdict(&datagram(OTHER, 80)), "within_limit");
-    // Once the notes have ended, and the tick of half a second in which they did, there is room again.
+    // Once the entries have expired, and the tick of half a second in which they did, the sources are within the limit
+    // again.
     program.advance(FREED_AFTER * MINUTE_NS + SECOND_NS);
     assert_eq!(program.passed(&mine, LIMIT + 1), LIMIT);
     assert_eq!(known(&mut program, ATTACKER), (true, true));
@@ -102,8 +103,8 @@ fn where_no_note_has_a_place_sources_are_refused_by_their_windows_and_that_is_co
 }
 
 #[test]
-fn what_an_established_connection_sent_over_the_limit_is_noted_where_forged_sources_have_all_places() {
-    if is_skipped("what_an_established_connection_sent_over_the_limit_is_noted_where_forged_sources_have_all_places") {
+fn what_an_established_connection_sent_over_the_limit_is_cached_where_forged_sources_fill_the_cache() {
+    if is_skipped("what_an_established_connection_sent_over_the_limit_is_cached_where_forged_sources_fill_the_cache") {
         return;
     }
     let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -120,9 +121,9 @@ fn what_an_established_connection_sent_over_the_limit_is_noted_where_forged_sour
         frame[14 + 16..14 + 20].copy_from_slice(&Ipv4Addr::LOCALHOST.octets());
         frame
     };
-    let until = |program: &mut Program, is_proven: bool| {
+    let until = |program: &mut Program, is_verified: bool| {
         let readings = program.kernel().source(IpAddr::from(Ipv4Addr::LOCALHOST)).unwrap();
-        readings.iter().find(|of| of.is_proven == is_proven).and_then(|of| of.refused_until)
+        readings.iter().find(|of| of.is_verified == is_verified).and_then(|of| of.refused_until)
     };
     flood(&mut program, port, 1);
     let full = not_cached(&mut program);

@@ -16,8 +16,8 @@ use ipnet::IpNet;
 
 use crate::config::{Config, OnExit, Safety, XdpModeChoice, amount, duration};
 use crate::desired::{
-    Bans, Grant, Guard, Limit, Mode, NewSources, QuicPorts, Refuse, Rule, Unparsable, WindowForm, date, note_lines,
-    unit_label,
+    Bans, Grant, Guard, Limit, Mode, NewSources, QuicPorts, Refuse, Rule, Unparsable, WindowForm, date,
+    drop_cache_sets, unit_label,
 };
 
 pub use self::json::{ConfigJson, InvalidJson};
@@ -145,7 +145,7 @@ pub struct NotesMemory {
 
 /// Kernel memory for what is noted beside the windows.
 pub fn notes_memory(config: &Config) -> NotesMemory {
-    let lines = note_lines(config.max_sources.saturating_mul(config.policy.windows_per_source()));
+    let lines = drop_cache_sets(config.max_sources.saturating_mul(config.policy.windows_per_source()));
     let (line, word) = (size_of::<CacheSet>() as u64, size_of::<u64>() as u64);
     // Of each line the notes and their causes, who is known, which connections are, and whether no list holds a source; of some together in
     // which there are notes, and in which anybody is known.

@@ -314,7 +314,7 @@ pub fn ban_slot(rule: &str) -> u32 {
 }
 
 /// Lines of notes for so many windows: a note for every second one, four to a line, and at least as many as make a page.
-pub fn note_lines(windows: u32) -> u32 {
+pub fn drop_cache_sets(windows: u32) -> u32 {
     (windows / 8).max(64).checked_next_power_of_two().unwrap_or(1 << 31)
 }
 
@@ -468,7 +468,7 @@ mod tests {
 
     #[test]
     fn there_is_a_note_for_each_window() {
-        assert_eq!([262_144, 1000, 1, u32::MAX].map(note_lines), [32_768, 128, 64, 1 << 29]);
+        assert_eq!([262_144, 1000, 1, u32::MAX].map(drop_cache_sets), [32_768, 128, 64, 1 << 29]);
     }
 
     #[test]

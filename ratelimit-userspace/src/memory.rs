@@ -1,6 +1,8 @@
-//! Packets and their sources in memory, judged by the kernel's own core: what a fake kernel and a replay judge by. Pure; time is an argument.
+//! Packets and their sources in memory, judged by the kernel's own core: what a fake kernel and a replay judge by.
+//! Pure; time is an argument.
 //!
-//! [`Rules`] choose who judges a packet, [`Conversations`] say what it costs, [`Sources`] are held to the limits.
+//! [`Rules`] choose which rule judges a packet, [`Conversations`] say what it charges, [`Sources`] are held to the
+//! limits.
 
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
@@ -42,7 +44,8 @@ pub(crate) struct Held {
     pub(crate) refused_at: Option<usize>,
     /// Whether a ban began.
     pub(crate) has_banned: bool,
-    /// Until when nothing more is taken of its connection, one of whose requests was refused: 0 is a moment. With the side that refused.
+    /// Until when nothing more is taken of its connection, one of whose requests was refused: 0 is a moment. With the
+    /// side that refused.
     pub(crate) shuts: Option<(u64, Side)>,
     /// Until when it is banned, where it met its ban.
     pub(crate) banned_until: Option<u64>,
@@ -78,7 +81,7 @@ impl Sources {
         now: Nanos,
         step: impl FnOnce(&Packet<'_>) -> Reason,
     ) -> Held {
-        // Where nothing is proven, and no rule asks, there is no more to tell apart.
+        // Without verified traffic, and where no rule needs it, there is no more to tell apart.
         let sides =
             if rule.evidence == EvidenceNeeds::default() && !charges.has(is::VERIFIED) { 1 } else { SIDES.len() };
         let windows = <[[OnceCell<Alone>; LIMITS_MAX + SHADOWS_MAX]; SIDES.len()]>::default();
@@ -259,8 +262,8 @@ impl<'a> State for &'a Packet<'_> {
         }
     }
 
-    fn cache_connection_drop(&self, _: u32, until_ns: u64, is_unproven: bool) {
-        self.shuts.set(Some((until_ns, if is_unproven { Side::Unverified } else { Side::Verified })));
+    fn cache_connection_drop(&self, _: u32, until_ns: u64, is_unverified: bool) {
+        self.shuts.set(Some((until_ns, if is_unverified { Side::Unverified } else { Side::Verified })));
     }
 
     fn keep_charged(&self, position: usize, bucket: u64) {

@@ -18,7 +18,7 @@ use ratelimit_common::verification::{self, EvidenceNeeds};
 
 use crate::desired::{self, Access, Mode, Policy, Ports, Refuse, Unparsable};
 
-/// Why a policy does not fit the maps.
+/// Why the maps cannot hold a policy.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EncodeError {
     #[error("{0} rules; there is room for {RULES_MAX}")]
@@ -109,7 +109,7 @@ fn has_prefixes<'a>(nets: impl Iterator<Item = &'a IpNet>, client: u8) -> u8 {
     nets.map(|net| if net.prefix_len() > client { 2 } else { 1 }).max().unwrap_or(0)
 }
 
-/// How long who was counted is known: as long as any of the windows may hold it.
+/// How long a counted source is known: as long as any of the windows may hold it.
 fn generation_shift(policy: &Policy) -> u32 {
     let limits = policy.rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
     let longest_ns = limits.map(|limit| limit.window_ns.saturating_add(limit.bucket_ns)).max();
@@ -162,8 +162,8 @@ struct Around {
     access: Vec<Access>,
 }
 
-/// What is known of each prefix that a rule or an access names: all that holds for its addresses, since of the prefixes that
-/// hold an address a trie finds only the longest.
+/// What is known of each prefix that a rule or an access names: all that holds for its addresses, since of the
+/// prefixes that hold an address a trie finds only the longest.
 fn prefixes(policy: &Policy) -> BTreeMap<IpNet, Prefix> {
     let mut named: BTreeMap<IpNet, (RuleSet, Option<Access>)> = BTreeMap::new();
     for (index, rule) in policy.rules.iter().enumerate() {
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_room_for_is_refused_by_name() {
+    fn more_than_the_capacity_is_refused_by_name() {
         let mut crowded = single();
         crowded.rules[0].limits = vec![crowded.rules[0].limits[0]; LIMITS_MAX + 1];
         assert_eq!(encode(&crowded).unwrap_err(), EncodeError::Limits("default".into(), LIMITS_MAX + 1));

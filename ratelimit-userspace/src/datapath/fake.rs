@@ -29,10 +29,11 @@ use crate::memory::{Judged, Packets, Rules, Sources};
 /// When a fake begins: 2026-01-01T10:00:00Z.
 pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
 
-/// A packet to a port that every rule protects: the first whose `from` has its source, and that has not ended, judges it.
+/// A packet to a port that every rule protects: the first whose `from` has its source, and that has not ended, judges
+/// it.
 #[derive(Clone, Copy, Debug)]
 pub struct FakePacket {
-    /// Who sends it.
+    /// Its source.
     pub source: IpAddr,
     /// Whether it opens a connection.
     pub opens: bool,
@@ -67,7 +68,7 @@ struct World {
     packets: Packets,
     /// What packets were last judged by.
     rules: Option<Rules>,
-    /// Until when it is noted that a window refuses.
+    /// Until when the drop cache says that a window refuses.
     cached_drops: BTreeMap<(IpNet, u32), Nanos>,
     admission: Admission,
     faults: BTreeMap<Fault, u64>,
@@ -151,8 +152,8 @@ impl FakeKernel {
         self.world().packet(interface, packet)
     }
 
-    /// Lets one frame arrive on an interface, of whose sender the host's sockets say this. The verdict's row is the number of the rule. None if
-    /// nothing is attached there.
+    /// Lets one frame arrive on an interface, of whose sender the host's sockets say this. The verdict's row is the
+    /// number of the rule. None if nothing is attached there.
     pub fn frame(&self, interface: &str, frame: &[u8], sender: Sender) -> Option<Verdict> {
         let bytes = frame.len() as u64;
         self.world().judge(interface, bytes, |packets, rules, now| packets.judge(rules, &frame, sender, now))
@@ -171,18 +172,18 @@ impl FakeKernel {
     }
 
     /// From now on, what one CPU is said to have admitted of new sources.
-    pub fn press(&self, admission: Admission) {
+    pub fn set_admission(&self, admission: Admission) {
         self.world().admission = admission;
     }
 
-    /// Forgets every window, as a flood would have the kernel do, but for a note that this one refuses.
-    pub fn wash_out(&self, source: IpNet, slot: u32, until: Nanos) {
+    /// Evicts every window, as a flood would have the kernel do, but keeps a cached drop of this one.
+    pub fn evict_windows(&self, source: IpNet, slot: u32, until: Nanos) {
         let mut world = self.world();
         world.packets.sources.windows.clear();
         world.cached_drops.insert((source, slot), until);
     }
 
-    /// Counts so many in the window of a guard, see [`Limit::guard`], as far as they fit.
+    /// Counts so many in the window of a guard, see [`Limit::guard`], as far as they are within the limit.
     pub fn guard(&self, source: IpNet, guard: &Limit, amount: u64) {
         let mut world = self.world();
         let bucket = world.now.bucket(guard.bucket_ns);
@@ -506,9 +507,9 @@ impl World {
     fn reading(&self, prefix: IpNet, slot: u32, window: Source) -> SourceReading {
         let rules = self.in_force().map_or(&[][..], |policy| &policy.rules);
         let mut limits = rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
-        let proven = limits.find(|limit| Side::Verified.slot(limit.slot) == slot).map(|limit| limit.slot);
+        let verified = limits.find(|limit| Side::Verified.slot(limit.slot) == slot).map(|limit| limit.slot);
         let refused_until = self.cached_drop_until(prefix, slot);
-        SourceReading { prefix, slot: proven.unwrap_or(slot), is_proven: proven.is_some(), window, refused_until }
+        SourceReading { prefix, slot: verified.unwrap_or(slot), is_verified: verified.is_some(), window, refused_until }
     }
 
     fn cached_drop_until(&self, client: IpNet, slot: u32) -> Option<Nanos> {

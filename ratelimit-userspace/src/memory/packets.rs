@@ -1,5 +1,6 @@
-//! Frames, each judged as the kernel judges it. What it has beside is not here: no socket says what a segment proves, which is an argument;
-//! no source is forgotten, so none is drawn; no note refuses sooner what a window refuses too; and no guard counts.
+//! Frames, each judged as the kernel judges it. What it has beside is not here: no socket says whether a segment is
+//! verified, which is an argument; no source is forgotten, so none is sampled; no drop cache drops sooner what a
+//! window refuses too; and no guard counts.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,13 +27,13 @@ type Connection = (IpNet, u16, u16);
 pub(crate) struct Packets {
     pub(crate) sources: Sources,
     conversations: Conversations,
-    /// Connections of which nothing more is taken, as a request of theirs was refused, or nothing that proves as little as that: until when,
-    /// and by which rule.
+    /// Connections of which nothing more is taken, as a request of theirs was refused, or nothing that is as
+    /// unverified: until when, and by which rule.
     shut: BTreeMap<(Connection, Side), (Nanos, u8)>,
     /// Clients whose segments to a port met their ban, which precedes that: likewise.
     banned: BTreeMap<(IpNet, u16), (Nanos, u8)>,
-    /// Connections that have proven themselves, by both of their ends: in which turn of the clock.
-    proven: BTreeMap<(IpAddr, IpAddr, u16, u16), u16>,
+    /// Verified connections, by both of their ends: in which generation of the clock.
+    verified: BTreeMap<(IpAddr, IpAddr, u16, u16), u16>,
     /// Clients that were refused a connection after they had opened as many as they may, by the rule's name: likewise.
     armed: BTreeMap<(IpNet, u64), u16>,
 }
@@ -40,7 +41,7 @@ pub(crate) struct Packets {
 /// What the host's sockets say of a segment's sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
-    /// Whether it is who it says.
+    /// Whether its sender is verified.
     pub connection_state: ConnectionState,
     /// What the server has said to it, where that is known.
     pub peer: Option<Peer>,
@@ -125,7 +126,8 @@ impl Packets {
         Judged { verdict, has_banned: held.has_banned }
     }
 
-    /// Judges what is no frame: a packet to a port that every rule protects, at an address that none names. Whatever comes is proven.
+    /// Judges what is no frame: a packet to a port that every rule protects, at an address that none names. Whatever
+    /// comes is verified.
     pub(crate) fn judge_abstract(&mut self, rules: &Rules, source: IpAddr, charges: Charges, now: Nanos) -> Judged {
         let asked_by = rules.asked_by(Address::v4([0; 4]), now);
         let to = Destination::Tcp { port: 0, opening: charges.has(is::OPENING), has_payload: charges.requests != 0 };
@@ -170,7 +172,7 @@ impl Packets {
         held
     }
 
-    /// What of [`is`] a segment proves.
+    /// The flags of [`is`] that a segment has by its connection.
     fn verification(
         &mut self,
         packet: &Packet,
@@ -190,17 +192,17 @@ impl Packets {
         if !rule.evidence.any(EvidenceNeeds::CONNECTIONS) {
             return bits;
         }
-        let is_marked = |in_turn: Option<&u16>| in_turn.is_some_and(|marked| turn.wrapping_sub(*marked) <= 1);
+        let is_kept = |in_turn: Option<&u16>| in_turn.is_some_and(|kept| turn.wrapping_sub(*kept) <= 1);
         let ends = (address(packet.source), address(packet.destination), segment.source_port, port);
-        let (is_known, is_armed) = (is_marked(self.proven.get(&ends)), is_marked(self.armed.get(&(client, rule.name))));
+        let (is_known, is_armed) = (is_kept(self.verified.get(&ends)), is_kept(self.armed.get(&(client, rule.name))));
         if is_known && !is_armed && !may_ask && !asks_segments {
-            self.proven.insert(ends, turn);
+            self.verified.insert(ends, turn);
             return 0;
         }
         if connection_state != ConnectionState::Established {
             return bits;
         }
-        self.proven.insert(ends, turn);
+        self.verified.insert(ends, turn);
         bits | if is_known { 0 } else { is::FIRST } | if is_armed { is::ARMED } else { 0 }
     }
 

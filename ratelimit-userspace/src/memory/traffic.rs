@@ -1,5 +1,5 @@
-//! What a packet costs: how many connections and requests begin in it, by what was remembered of its connection. No socket is asked here:
-//! where nobody says what one says, a segment's own numbers tell. Pure.
+//! What a packet costs: how many connections and requests begin in it, by what was remembered of its connection. No
+//! socket is asked here: where nobody says what one says, a segment's own numbers tell. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -66,7 +66,8 @@ impl Default for Conversations {
 }
 
 impl Conversations {
-    /// What a packet is to the rule that judges it, by what is remembered, and what its server has said where that is known.
+    /// What a packet is to the rule that judges it, by what is remembered, and what its server has said where that is
+    /// known.
     pub(crate) fn look<F: Walk>(
         &self,
         frame: &F,
@@ -116,8 +117,8 @@ impl Conversations {
         }
     }
 
-    /// Remembers what passes by this rule, whose limits say `reason`. A connection goes on by what passes in a dry run; a flow that is over
-    /// the limit is judged anew there too.
+    /// Remembers what passes by this rule, whose limits say `reason`. A connection goes on by what passes in a dry
+    /// run; a flow that is over the limit is judged anew there too.
     pub(crate) fn remember(&mut self, taken: PacketCharges, rule: &Rule, reason: Reason) {
         match taken.newest {
             Newest::Tcp(key, newest) if enforced(rule, reason).reason.action() == Action::Pass => {

@@ -125,7 +125,7 @@ pub(super) struct Standing {
     pub(super) over: bool,
     pub(super) refused: u64,
     /// Its window has room, or was forgotten, and it is noted all the same that it is refused.
-    pub(super) is_noted: bool,
+    pub(super) is_cached_drop: bool,
     pub(super) retry: Retry,
 }
 
@@ -169,7 +169,7 @@ impl Census {
         }
         let worst_max = self.top_max.saturating_mul(2 * self.limits.len());
         for of in self.limits.iter_mut().filter(|of| of.limit.slot == reading.slot) {
-            of.windows[usize::from(reading.is_proven)] += 1;
+            of.windows[usize::from(reading.is_verified)] += 1;
             let Level { used, over, .. } = Level::of(&of.limit, of.refuse, &reading.window, self.now);
             of.over += u64::from(over);
             let refused = if over { reading.window.refused.count() } else { 0 };
@@ -338,7 +338,7 @@ impl Standing {
         };
         // Whatever its window says now, or would if it were not forgotten.
         let noted = Retry { never: false, after_ns: until.0.saturating_sub(now.0) };
-        Self { over: true, remaining: 0, is_noted: !standing.over, retry: standing.retry.max(noted), ..standing }
+        Self { over: true, remaining: 0, is_cached_drop: !standing.over, retry: standing.retry.max(noted), ..standing }
     }
 
     /// With a shadow limit, which refuses what does not fit and nothing else, whatever its rule does.
@@ -358,7 +358,7 @@ impl Standing {
             }
         };
         let remaining = remaining(limit, used, source, now);
-        Self { used, remaining, over, refused: source.refused.count(), is_noted: false, retry }
+        Self { used, remaining, over, refused: source.refused.count(), is_cached_drop: false, retry }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Charging a source without a packet: by the program, so that what it counts and what packets do is one thing.
 //!
-//! The program is run on an empty frame, which the kernel does for whoever may load it, and reads what to do from a map: one
-//! limit at a time, in a configuration of its own whose limit has room for everything.
+//! The program is run on an empty frame, which the kernel does for whoever may load it, and reads what to do from a
+//! map: one limit at a time, in a configuration of its own whose limit admits everything.
 
 use anyhow::{Context as _, anyhow};
 use aya::programs::Xdp;
@@ -59,7 +59,7 @@ impl Kernel {
         let now = self.read_clock()?;
         let mut is_over = false;
         for limit in limits {
-            // What anyone can forge bans nobody here either.
+            // Unverified traffic bans no source here either.
             let judged = if needs_evidence(&of) { verified_side(limit) } else { Side::Unverified };
             let window = self.window(client, judged.slot(limit.slot))?;
             is_over |= window.is_some_and(|window| exceeds(limit, &window, now));
@@ -71,8 +71,9 @@ impl Kernel {
         Ok(())
     }
 
-    /// How much more of a limit can be counted: a cell has an end, and a source that is there has been over its limit for long. A
-    /// leaky bucket has none, and would be full for years: it is filled with a window's worth more than it holds.
+    /// How much more of a limit can be counted: a cell has an end, and a source that is there has been over its limit
+    /// for long. A leaky bucket has none, and would be full for years: it is filled with a window's worth more than it
+    /// holds.
     fn room(&mut self, client: Client, limit: &Limit, side: Side, largest: u64) -> Result<u64, DatapathError> {
         let (now, slot) = (self.read_clock()?, side.slot(limit.slot));
         if limit.is_gcra != 0 {

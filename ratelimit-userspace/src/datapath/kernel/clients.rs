@@ -159,8 +159,8 @@ impl Kernel {
         self.in_force(&words, &entries)
     }
 
-    /// Makes room in the maps of bans. One that begins again between the last look at it and its removal is lost: its source is
-    /// let in as after its first ban.
+    /// Makes room in the maps of bans. One that begins again between the last look at it and its removal is lost: its
+    /// source is admitted as after its first ban.
     pub(super) fn remove_stale_bans(&mut self) -> Result<usize, DatapathError> {
         let now = self.read_clock()?;
         let (v4, v6): (Vec<_>, Vec<_>) =
@@ -181,7 +181,7 @@ impl Kernel {
         entries.retain(|entry| entry.client.net(lengths).is_some_and(|client| within.contains(&client)));
         let lifted = self.in_force(&words, &entries)?;
         let removed = entries.iter().try_for_each(|of| self.remove_ban(of.client, of.slot).map(|_| ()));
-        // Of those that are removed no note holds, whatever became of the others.
+        // No drop-cache entry of those that are removed holds, whatever became of the others.
         self.begin_epoch()?;
         removed.map(|()| lifted)
     }
@@ -230,7 +230,7 @@ impl Kernel {
             };
             let client = Client::of(prefix, self.ipv6_family);
             let mut readings = Vec::new();
-            for (key, slot, is_proven) in windows.all() {
+            for (key, slot, is_verified) in windows.all() {
                 let (window, OfWindow { dropped, until: refused_until }) =
                     (self.window(client, key)?, cached_drops.of(client, key));
                 if window.is_none() && refused_until.is_none() {
@@ -238,7 +238,7 @@ impl Kernel {
                 }
                 let mut window = window.unwrap_or_default();
                 window.refused = window.refused.and(dropped);
-                readings.push(SourceReading { prefix, slot, is_proven, window, refused_until });
+                readings.push(SourceReading { prefix, slot, is_verified, window, refused_until });
             }
             all.push(readings);
         }
@@ -312,8 +312,8 @@ impl Kernel {
     }
 }
 
-/// Which bans of one map to remove: what is forgotten; and where the others are too many, those that have ended, the oldest
-/// first.
+/// Which bans of one map to remove: what is forgotten; and where the others are too many, those that have ended, the
+/// oldest first.
 fn stale(entries: Vec<Entry>, now: Nanos) -> Vec<Entry> {
     let (mut stale, kept): (Vec<_>, Vec<_>) =
         entries.into_iter().partition(|entry| !entry.ban.holds(now) && now.0 >= entry.ban.forgotten_ns);

@@ -1,4 +1,5 @@
-//! What packets note beside the windows: who is refused until when, and how many were dropped by that alone.
+//! The drop cache that packets keep beside the windows: which sources are refused until when, and how many packets it
+//! alone has dropped.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd as _;
@@ -17,21 +18,21 @@ use super::shared::Shared;
 use super::{Kernel, map_mut, map_ref, random, state};
 use crate::datapath::DatapathError;
 
-/// What is noted, by client and slot. // asked for each of a million windows, so it is hashed fast
+/// What the cache has dropped, by client and slot. // asked for each of a million windows, so it is hashed fast
 #[derive(Debug, Default)]
 pub(super) struct CachedDrops(HashMap<(Client, u32), OfWindow, foldhash::fast::RandomState>);
 
-/// What is noted of one window.
+/// What the cache has dropped of one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OfWindow {
-    /// Packets that were dropped by a note and are counted nowhere else yet.
+    /// Packets that an entry dropped and that are counted nowhere else yet.
     pub(super) dropped: u64,
-    /// Until when packets believe the last of its notes, if they do.
+    /// Until when the last of its entries holds, if one does.
     pub(super) until: Option<Nanos>,
 }
 
 impl CachedDrops {
-    /// Whether nothing is noted of anybody.
+    /// Whether it has nothing of any window.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -65,19 +66,23 @@ impl Kernel {
         Ok(self.array::<Plain<Active>>(map::ACTIVE)?.get(&0, 0).with_context(|| format!("read {}", map::ACTIVE))?.0)
     }
 
-    /// Has every packet read this generation, and believe nothing that was noted before.
+    /// Has every packet read this generation, and believe nothing that was cached before.
     pub(super) fn activate(&mut self, generation: u32) -> Result<(), DatapathError> {
         let epoch = self.active()?.next_epoch();
         let active = Plain(Active::new(generation % GENERATIONS, epoch));
         self.array(map::ACTIVE)?.set(0, active, 0).with_context(|| format!("write {}", map::ACTIVE))?;
-        // Packets obey already. What is not retired may be believed again when the number of its epoch comes again, many changes later.
+        // Packets obey already. What is not retired may be believed again when the number of its epoch comes again,
+        // many changes later.
         if let Err(error) = self.retire_entries(epoch) {
-            tracing::warn!("notes of before this change are not retired: {:#}", anyhow::Error::from(error));
+            tracing::warn!(
+                "drop-cache entries of before this change are not retired: {:#}",
+                anyhow::Error::from(error)
+            );
         }
         Ok(())
     }
 
-    /// Takes its epoch from every note of another, before that one's number comes again.
+    /// Takes its epoch from every entry of another, before that one's number comes again.
     fn retire_entries(&self, epoch: u32) -> Result<(), DatapathError> {
         for words in self.drop_cache()?.words().as_chunks::<ENTRY_WORDS>().0 {
             retire(&words[0], entry(words), |entry| entry.word != 0 && !entry.is_in_epoch(epoch));
@@ -85,13 +90,14 @@ impl Kernel {
         Ok(())
     }
 
-    /// Has no packet believe what was noted before.
+    /// Has no packet believe what was cached before.
     pub(super) fn begin_epoch(&mut self) -> Result<(), DatapathError> {
         let generation = self.active()?.generation();
         self.activate(generation)
     }
 
-    /// What was dropped by notes alone, and what notes refuse now. What has ended is retired, before its ticks come again.
+    /// What the cache alone has dropped, and what it drops now. An expired entry is retired, before its ticks come
+    /// again.
     pub(super) fn cached_drops(&mut self) -> Result<CachedDrops, DatapathError> {
         let (now, words, epoch) = (self.read_clock()?, self.config_words()?, self.active()?.epoch());
         let is_trial_over = words.until_ns != 0 && words.until_ns <= now.0;
@@ -111,7 +117,7 @@ impl Kernel {
         Ok(cached_drops)
     }
 
-    /// Takes out the notes of these clients, and what is counted in them. What is being written at that time stays.
+    /// Removes the entries of these clients, and their counts. An entry that is being written at that time stays.
     pub(super) fn remove_entries(&mut self, is_meant: impl Fn(Client) -> bool) -> Result<(), DatapathError> {
         let (entries, causes) = (self.drop_cache()?, self.shared(map::DROP_CAUSES, size_of::<[DropCause; WAYS]>())?);
         for (words, of) in entries.words().as_chunks().0.iter().zip(causes.words().as_chunks().0) {
@@ -142,8 +148,8 @@ impl Kernel {
         Ok(cpus.iter().map(|Plain(cpu)| *cpu).collect())
     }
 
-    /// Begins the draws of each CPU where the kernel's randomness says: of every CPU that there may ever be, also of one that is plugged in
-    /// later. To be called before anything is attached; the map is this load's alone.
+    /// Starts the samples of each CPU at a random number of the kernel's: of every CPU that there may ever be, also
+    /// of one that is plugged in later. To be called before anything is attached; the map is this load's alone.
     pub(super) fn seed_sampling(&mut self) -> Result<(), DatapathError> {
         let mut map: PerCpuArray<_, Plain<Admission>> =
             PerCpuArray::try_from(map_mut(&mut self.ebpf, map::ADMISSION)?).context("open ADMISSION")?;
@@ -167,7 +173,7 @@ impl Kernel {
     }
 }
 
-/// Whose note it is.
+/// The client that the entry is of.
 fn client(entry: DropEntry, cause: DropCause) -> Client {
     let [high, low] = cause.source;
     if cause.is_wide != 0 {
@@ -181,7 +187,7 @@ fn client(entry: DropEntry, cause: DropCause) -> Client {
     Client::V4(address.to_ne_bytes())
 }
 
-/// Has a note refuse nothing any more, as long as it `is_over`.
+/// Has an entry drop nothing any more, as long as it `is_over`.
 fn retire(word: &AtomicU64, mut entry: DropEntry, is_over: impl Fn(DropEntry) -> bool) {
     while !entry.is_busy() && is_over(entry) && entry != entry.retired() {
         match word.compare_exchange(entry.word, entry.retired().word, Ordering::SeqCst, Ordering::SeqCst) {
@@ -192,17 +198,17 @@ fn retire(word: &AtomicU64, mut entry: DropEntry, is_over: impl Fn(DropEntry) ->
     }
 }
 
-/// Words of a note.
+/// Words of an entry.
 const ENTRY_WORDS: usize = size_of::<DropEntry>() / size_of::<u64>();
 /// Words of a cause.
 const CAUSE_WORDS: usize = size_of::<DropCause>() / size_of::<u64>();
 
-/// A note as it is now. One that is being written meanwhile may be read in parts.
+/// An entry as it is now. One that is being written meanwhile may be read in parts.
 fn entry([word, source]: &[AtomicU64; ENTRY_WORDS]) -> DropEntry {
     DropEntry { word: word.load(Ordering::Acquire), source: source.load(Ordering::Acquire) }
 }
 
-/// A note and its cause; read again where another has taken its place meanwhile.
+/// An entry and its cause; read again where another has taken its place meanwhile.
 fn entry_and_cause(words: &[AtomicU64; ENTRY_WORDS], cause: &[AtomicU64; CAUSE_WORDS]) -> (DropEntry, DropCause) {
     let [until, slot, source @ ..] = cause;
     loop {

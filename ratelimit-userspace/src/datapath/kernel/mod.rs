@@ -1,4 +1,5 @@
-//! The datapath that is the Linux kernel's: loads the program, writes and reads its maps, attaches it. Nothing else names aya.
+//! The datapath that is the Linux kernel's: loads the program, writes and reads its maps, attaches it. Nothing else
+//! names aya.
 
 mod advance;
 mod attach;
@@ -59,7 +60,7 @@ use super::{
     interface,
 };
 use crate::config::{Config, OnExit, XdpModeChoice};
-use crate::desired::{Policy, note_lines};
+use crate::desired::{Policy, drop_cache_sets};
 
 /// The program in the kernel, with its maps and links. Dropped, it detaches what is not pinned.
 pub struct Kernel {
@@ -91,7 +92,7 @@ pub struct Kernel {
     windows_per_source: u32,
 }
 
-/// The LRU frees entries in runs of up to 128 on each CPU, so a map holds fewer than it has room for by as much
+/// The LRU frees entries in runs of up to 128 on each CPU, so a map holds fewer than its capacity by as much
 /// (`LOCAL_FREE_TARGET`, kernel/bpf/bpf_lru_list.c, Linux 6.18); this is added to what is asked for.
 const LRU_SLACK_PER_CPU: u32 = 2 * 128;
 
@@ -102,8 +103,8 @@ const XDP_PASS: u32 = 2;
 const ENTRIES_MIN: u32 = 1;
 
 impl Kernel {
-    /// What a daemon of this configuration drives: [`Kernel::load`], once it is certain that its interfaces can be had, so that
-    /// a daemon that cannot start changes nothing.
+    /// What a daemon of this configuration drives: [`Kernel::load`], once it is certain that its interfaces can be
+    /// had, so that a daemon that cannot start changes nothing.
     ///
     /// # Errors
     /// As [`Kernel::load`]; and where an interface is not there, or has another XDP program.
@@ -169,12 +170,12 @@ impl Kernel {
             Family::V4 | Family::V6 => (entries, ENTRIES_MIN),
             Family::V6Wide => (ENTRIES_MIN, entries),
         };
-        let lines = note_lines(windows);
+        let lines = drop_cache_sets(windows);
         let clock_is_injected = u8::from(options.clock == Clock::Injected);
         let passed_action = options.passed.action();
         let socket_fields = Plain(sockets::fields());
-        // Each try with a log that has to be longer than the last one's verifies the program anew: with all of its log that takes
-        // minutes on a slow machine, before the refusal is heard of.
+        // Each try with a log that has to be longer than the last one's verifies the program anew: with all of its log
+        // that takes minutes on a slow machine, before the refusal is heard of.
         let wanted =
             if tracing::enabled!(tracing::Level::DEBUG) { VerifierLogLevel::DEBUG } else { VerifierLogLevel::DISABLE };
         let mut loader = EbpfLoader::new();
@@ -209,7 +210,7 @@ impl Kernel {
         Ok(ebpf)
     }
 
-    /// Reads what earlier runs left: the time base, which interface has which row, how many sources fit.
+    /// Reads what earlier runs left: the time base, which interface has which row, how many sources there may be.
     fn take_over(&mut self, options: &Options, slack: u32) -> Result<(), DatapathError> {
         let known = self.config_words()?;
         self.wall_offset_ns = match (self.clock, known.wall_offset_ns) {
@@ -246,8 +247,9 @@ impl Kernel {
         u64::from(self.windows_capacity / self.windows_per_source)
     }
 
-    /// Lists the interfaces that have a row, in what packets read, now or after a trial. Every other word is written as it was. While the
-    /// index of an interface is written, its packets may count as unlisted: none where it is listed before it is attached.
+    /// Lists the interfaces that have a row, in what packets read, now or after a trial. Every other word is written
+    /// as it was. While the index of an interface is written, its packets may count as unlisted: none where it is
+    /// listed before it is attached.
     fn write_interfaces(&mut self) -> Result<(), DatapathError> {
         let (active, interfaces) = (self.active_generation()?, self.listed());
         let words = self.config_words()?;
@@ -317,7 +319,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Counters of packets that no rule of the policy has: what no rule judged, and what rules have judged that are no more.
+    /// Counters of packets that no rule of the policy has: what no rule judged, and what rules have judged that are no
+    /// more.
     fn unruled(&self, position: usize) -> Result<Tallies, DatapathError> {
         let mut sum = self.tallies(position, Verdict::NO_RULE)?;
         for &row in &self.orphans {
@@ -497,8 +500,8 @@ impl Datapath for Kernel {
                         reading.window.refused = reading.window.refused.and(cached_drops.dropped);
                         reading.refused_until = cached_drops.until;
                     }
-                    if let Some((slot, is_proven)) = windows.limit(reading.slot) {
-                        visit(SourceReading { slot, is_proven, ..reading });
+                    if let Some((slot, is_verified)) = windows.limit(reading.slot) {
+                        visit(SourceReading { slot, is_verified, ..reading });
                     }
                 }
             })
