@@ -27,14 +27,14 @@ pub type Counts = BTreeMap<&'static str, u64>;
 /// What became of a packet: the word for it, and the number of the rule that judged it.
 pub type Verdict = (&'static str, Option<usize>);
 
-/// How much the program has room for.
+/// The capacities of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     /// Sources of each family.
     pub max_sources: u32,
     /// Windows of each of them.
     pub windows_per_source: u32,
-    /// New sources of one CPU in a period, before it draws among them.
+    /// New sources of one CPU in a period, before it samples them.
     pub insertions_max: u32,
 }
 
@@ -192,7 +192,7 @@ impl Program {
         self.admissions().iter().map(|cpu| cpu.insertions).sum()
     }
 
-    /// One packet of a source that nobody knows in 2^this is looked at, on the CPU that draws from the most.
+    /// Of packets of unknown sources one in 2^this is sampled in, on the CPU that is overloaded most.
     pub fn shift(&mut self) -> u32 {
         self.admissions().iter().map(|cpu| cpu.shift).max().unwrap_or(0)
     }

@@ -1,5 +1,5 @@
-//! Two configurations, as large as they get, in turn under load: no packet meets a part of one and a part of the other, and
-//! nothing that was counted is lost.
+//! Two configurations, as large as they get, in turn under load: no packet meets a part of one and a part of the
+//! other, and nothing that was counted is lost.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::BTreeMap;

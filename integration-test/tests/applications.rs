@@ -1,4 +1,5 @@
-//! The example applications in Python and PHP behind the real daemon: what they send, whom they charge, and that they go on without it.
+//! The example applications in Python and PHP behind the real daemon: what they send, whom they charge, and that they
+//! go on without it.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;

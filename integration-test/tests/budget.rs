@@ -10,7 +10,8 @@ use ratelimit_policy::desired::WindowForm;
 
 const BUDGET: &str = include_str!("../budget.toml");
 
-/// The numbers of a file that has nothing else but comments and one heading: of the whole program, and of its functions.
+/// The numbers of a file that has nothing else but comments and one heading: of the whole program, and of its
+/// functions.
 fn budget() -> BTreeMap<&'static str, u32> {
     let lines = BUDGET.lines().filter(|line| !line.is_empty() && !line.starts_with(['#', '[']));
     let pairs = lines.map(|line| line.split_once(" = ").unwrap_or_else(|| panic!("budget.toml: {line}")));

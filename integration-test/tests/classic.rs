@@ -1,4 +1,5 @@
-//! The classic cases, from a configuration file to the packet: the real parser, the real program, and a clock that is set.
+//! The classic cases, from a configuration file to the packet: the real parser, the real program, and a clock that is
+//! set.
 #![expect(clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
 use netlab::needs_root;
@@ -17,7 +18,8 @@ const ANYONE: [&str; 2] = ["198.51.100.9", "2001:db8:1:9::1"];
 const POLLER: [&str; 2] = ["203.0.113.7", "2001:db8:7::1"];
 const IMPORTER: [&str; 2] = ["203.0.113.8", "2001:db8:8::1"];
 
-/// At a time, `10:06:00`, or a nanosecond before it, `<10:06:00`: who opens so many connections, and how many come about.
+/// At a time, `10:06:00`, or a nanosecond before it, `<10:06:00`: who opens so many connections, and how many come
+/// about.
 type Step = (&'static str, [&'static str; 2], u64, u64);
 
 /// A timeline by the file that it runs under.

@@ -1,4 +1,5 @@
-//! The daemon under the restrictions of the shipped unit, read from the unit itself: what it does from its start to its end.
+//! The daemon under the restrictions of the shipped unit, read from the unit itself: what it does from its start to
+//! its end.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;

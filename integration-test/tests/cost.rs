@@ -1,5 +1,5 @@
-//! The rows of the program alone: each packet has the verdict that its row says, and what is of a connection is what the server's own
-//! socket knows.
+//! The rows of the program alone: each packet has the verdict that its row says, and what is of a connection is what
+//! the server's own socket knows.
 
 use integration_test::cost::conversations::GET;
 use integration_test::cost::rows::{Row, Scene, all};

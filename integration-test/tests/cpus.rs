@@ -95,7 +95,7 @@ fn two_cpus_admit_exactly_the_limit_of_a_known_source_while_forged_ones_flood() 
         }
     });
     let stats = lab.stats_once(|stats| sum(stats, "received") == 2 + 2 * EACH * (1 + FORGED_BESIDE_EACH));
-    assert!(number(&stats, "/sources/not_admitted") > EACH, "there was no pressure: {stats:#}");
+    assert!(number(&stats, "/sources/not_admitted") > EACH, "there was no overload: {stats:#}");
     let [used, refused] = ["used", "dropped"].map(|key| number(&stats, &format!("/top/0/{key}")));
     assert_eq!([used, refused], [LIMIT, 2 + 2 * EACH - LIMIT], "{stats:#}");
 }
@@ -138,13 +138,13 @@ fn no_window_in_real_time_has_more_than_the_limit_while_buckets_turn() {
 }
 
 #[test]
-fn two_cpus_on_one_source_admit_exactly_the_limit_with_notes() {
+fn two_cpus_on_one_source_admit_exactly_the_limit_with_the_drop_cache() {
     needs_root!(has_one_cpu());
     const EACH: u64 = 40_000;
     const LIMIT: u64 = 500;
     let (lab, _daemon) = two_wires(&format!("{LIMIT}/1h"), &[]);
     let listeners = listeners(&lab);
-    // A note for each port, and both CPUs at each of them.
+    // An entry for each port, and both CPUs at each of them.
     let syns: Vec<_> = [80, 443].map(|port| frame(IPV4, v4(TCP, tcp(port, SYN)))).into();
     on_both_cpus(&lab, |sender| {
         syns.iter().cycle().take(usize::try_from(EACH).unwrap()).for_each(|syn| sender.send(syn).unwrap());

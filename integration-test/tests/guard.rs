@@ -1,4 +1,5 @@
-//! What a limit of requests allows of what counts as none: connections that ask nothing, and segments that begin nothing.
+//! What a limit of requests allows of what counts as none: connections that ask nothing, and segments that begin
+//! nothing.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::io::{Read as _, Write as _};
@@ -19,7 +20,8 @@ const OTHER: &str = CLIENTS[1];
 const LIMIT: u64 = 5;
 /// `GUARDED_SEGMENTS_MIN`, as docs/COUNTING.md has it.
 const SEGMENTS: u64 = 16_384;
-/// What the server does not have by then was dropped: it is sent again, and dropped again, for as long as the window is full.
+/// What the server does not have by then was dropped: it is sent again, and dropped again, for as long as the window
+/// is full.
 const LOST_AFTER: Duration = Duration::from_secs(2);
 const POST: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n";
 
@@ -130,7 +132,7 @@ fn connections_are_free_where_the_rule_turns_the_guard_off() {
 }
 
 #[test]
-fn forged_attempts_to_connect_keep_nobody_from_connecting() {
+fn forged_attempts_to_connect_keep_no_client_from_connecting() {
     needs_root!();
     const FORGED: u16 = 50;
     let lab = Lab::new();

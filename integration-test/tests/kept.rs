@@ -225,7 +225,7 @@ fn pins_of_another_layout_are_refused_and_go_on_enforcing() {
     lab.assert_blocked(CLIENTS[0], 80);
     assert_refused(&lab.ratelimitd(&["--iface", "s0", "--limit", "3/1h"]), 75, &["s0", "another version", "v999"]);
 
-    // What fits is taken over.
+    // What matches is taken over.
     assert!(!directory.exists(), "a start that is refused leaves no pins");
     fs::rename(&other, &directory).unwrap();
     let _daemon = lab.start(&arguments);

@@ -1,5 +1,5 @@
-//! Who wants to be miscounted in the clear, with a TCP of its own: none gets more requests to the server than the limit allows. Each row is
-//! a way around an earlier rule.
+//! Who wants to be miscounted in the clear, with a TCP of its own: none gets more requests to the server than the
+//! limit allows. Each row is a way around an earlier rule.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -166,7 +166,7 @@ fn what_comes_in_fragments_in_the_place_of_a_wrong_checksum_makes_nothing_free()
         });
         assert!(client.hears_answers(1, ANSWERS_WITHIN), "the server takes the fragments");
         client.asks(GET, 4 * LIMIT, ANSWERS_WITHIN);
-        // What comes in fragments proves nothing, so it counts apart.
+        // What comes in fragments is unverified, so it counts apart.
         let logged = rig.logged(client.address);
         assert!((LIMIT..=LIMIT + 1).contains(&logged), "{decoy:?}, which comes first: {is_first}: {logged}");
     }

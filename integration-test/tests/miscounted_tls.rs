@@ -1,4 +1,5 @@
-//! Who wants to be miscounted over TLS, and who is: records as long as what is no request, held against the log of nginx.
+//! Who wants to be miscounted over TLS, and who is: records as long as what is no request, held against the log of
+//! nginx.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -10,7 +11,8 @@ use serde_json::Value;
 
 const CLIENT: &str = CLIENTS[0];
 const LIMIT: u64 = 10;
-/// Of a connection, so many records are free that are as long as HTTP/2's frames of control: an acknowledgement of settings, and three more.
+/// Of a connection, so many records are free that are as long as HTTP/2's frames of control: an acknowledgement of
+/// settings, and three more.
 const FREE: u64 = 4;
 const PROGRAM: &str = include_str!("programs/small_records.py");
 

@@ -60,7 +60,7 @@ fn banned_now(lab: &Lab) -> Vec<(String, u64)> {
     banned.map(|entry| (entry["prefix"].as_str().unwrap().to_owned(), number(entry, "/step"))).collect()
 }
 
-/// Goes over a limit of one connection, over one that is open: a SYN alone bans nobody.
+/// Goes over a limit of one connection, over one that is open: a SYN alone never bans.
 fn exceed(lab: &Lab, from: &str) {
     let mut open = lab.open(from, 80);
     lab.assert_blocked(from, 80);
@@ -73,7 +73,7 @@ fn exceed(lab: &Lab, from: &str) {
 }
 
 #[test]
-fn whoever_is_denied_is_dropped_at_once_until_the_end_of_it_and_nobody_else_is() {
+fn a_denied_source_is_dropped_at_once_until_its_end_and_no_other_is() {
     needs_root!();
     let lab = Lab::new();
     let _web = web(&lab);
@@ -146,7 +146,7 @@ fn on_trial() -> (Lab, [HttpServer; 2], Daemon) {
 }
 
 #[test]
-fn what_nobody_confirms_is_rolled_back_with_the_daemon_alive() {
+fn an_unconfirmed_trial_is_rolled_back_with_the_daemon_alive() {
     needs_root!();
     let (lab, _web, daemon) = on_trial();
     thread::sleep(TRIAL);
@@ -160,7 +160,7 @@ fn what_nobody_confirms_is_rolled_back_with_the_daemon_alive() {
 }
 
 #[test]
-fn what_nobody_confirms_is_rolled_back_with_the_daemon_killed() {
+fn an_unconfirmed_trial_is_rolled_back_with_the_daemon_killed() {
     needs_root!();
     let (lab, _web, daemon) = on_trial();
     daemon.kill();
@@ -172,7 +172,7 @@ fn what_nobody_confirms_is_rolled_back_with_the_daemon_killed() {
 }
 
 #[test]
-fn what_nobody_confirms_is_rolled_back_with_the_daemon_restarted() {
+fn an_unconfirmed_trial_is_rolled_back_with_the_daemon_restarted() {
     needs_root!();
     let (lab, _web, daemon) = on_trial();
     daemon.kill();

@@ -1,4 +1,5 @@
-//! The whole program in the kernel: every named frame, each cut short, the design's timelines, and both sides of each edge.
+//! The whole program in the kernel: every named frame, each cut short, the design's timelines, and both sides of each
+//! edge.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use netlab::needs_root;
@@ -253,7 +254,7 @@ fn where_everything_is_refused_a_small_packet_that_would_fit_is_too_until_the_ne
 }
 
 #[test]
-fn where_everything_is_refused_the_first_limit_that_has_no_room_for_the_packet_is_the_one_that_refused_it() {
+fn where_everything_is_refused_the_first_limit_that_the_packet_is_over_is_the_one_that_refused_it() {
     needs_root!();
     let mut all = policy(&[
         limit(900, Unit::Bytes, WindowForm::Strict),
@@ -408,7 +409,8 @@ fn the_program_loads_and_judges_with_the_capabilities_of_the_unit_and_with_no_fe
     }
 }
 
-/// Newer kernels merge paths that older ones walk one by one, so a program that the newest takes with ease may be too much for the oldest.
+/// Newer kernels merge paths that older ones walk one by one, so a program that the newest takes with ease may be too
+/// much for the oldest.
 #[test]
 fn the_verifier_has_room_left() {
     needs_root!();

@@ -1,4 +1,5 @@
-//! Changing a running daemon by its file: what is good takes effect without forgetting anyone, what is bad changes nothing.
+//! Changing a running daemon by its file: what is good takes effect without forgetting a source, what is bad changes
+//! nothing.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use netlab::needs_root;
@@ -49,7 +50,7 @@ fn await_metric(lab: &Lab, line: &str) {
 }
 
 #[test]
-fn a_new_limit_holds_from_now_on_and_nobody_is_forgotten() {
+fn a_new_limit_holds_from_now_on_and_no_source_is_forgotten() {
     needs_root!();
     let lab = Lab::new();
     let _web = lab.web();

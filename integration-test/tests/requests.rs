@@ -1,5 +1,5 @@
-//! Requests as the real daemon counts and refuses them, held against the log of a real web server. The large table of this
-//! is `cargo xtask accuracy`.
+//! Requests as the real daemon counts and refuses them, held against the log of a real web server. The large table of
+//! this is `cargo xtask accuracy`.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;

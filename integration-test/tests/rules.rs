@@ -1,5 +1,5 @@
-//! Many rules, in the kernel: who judges what, who passes or is dropped whatever the limits say, bans, and the other ways
-//! to count.
+//! Many rules, in the kernel: who judges what, who passes or is dropped whatever the limits say, bans, and the other
+//! ways to count.
 #![expect(clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
 use integration_test::frames::proto::UDP;
@@ -136,7 +136,7 @@ fn whoever_exceeds_a_limit_is_banned_for_longer_each_time_until_it_is_forgotten(
     program.apply(&rules(vec![dry]));
     assert_eq!(program.passed(&syn("203.0.113.5", 80), 9), 9);
     program.apply(&rules(vec![rule("login", &[80], 20)]));
-    assert_eq!(program.verdict(&syn("203.0.113.5", 80)), "within_limit", "dry run bans nobody");
+    assert_eq!(program.verdict(&syn("203.0.113.5", 80)), "within_limit", "a dry run never bans");
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn a_fixed_window_starts_anew_at_each_edge_of_the_clock() {
 }
 
 #[test]
-fn a_burst_holds_within_each_bucket_whatever_the_window_has_room_for() {
+fn a_burst_holds_within_each_bucket_whatever_is_within_the_window() {
     needs_root!();
     let limit = Limit { burst: Some(3), ..limit(8, Unit::Connections, WindowForm::Strict) };
     let mut program = Program::new(&policy(&[limit]));
@@ -199,7 +199,7 @@ fn a_rule_that_has_ended_leaves_its_packets_to_the_next() {
 }
 
 #[test]
-fn one_excess_is_one_ban_until_the_source_was_let_in_again() {
+fn one_excess_is_one_ban_until_the_source_was_admitted_again() {
     needs_root!();
     let bans = Bans { steps_ns: vec![MINUTE_NS, 10 * MINUTE_NS], forget_ns: 24 * AGE_NS, needs_proof: false };
     let mut program = Program::new(&rules(vec![Rule { bans: Some(bans), ..rule("login", &[80], 2) }]));

@@ -1,5 +1,5 @@
-//! The parser's promise about the network stack, asked of the network stack: what is malformed or no IP reaches no socket,
-//! so that passing it is no way around a limit.
+//! The parser's promise about the network stack, asked of the network stack: what is malformed or no IP reaches no
+//! socket, so that passing it is no way around a limit.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! What cannot be told is judged strictly: fragments of TCP, header chains that nobody can parse, datagrams that look like QUIC, and
-//! flows that nothing counts.
+//! What cannot be told is judged strictly: fragments of TCP, header chains that cannot be parsed, datagrams that look
+//! like QUIC, and flows that nothing counts.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use integration_test::frames::flag::{ACK, SYN};
@@ -144,7 +144,7 @@ fn a_later_fragment_of_tcp_is_held_to_every_rule_that_it_may_belong_to() {
             assert_eq!(program.passed(&of_udp, 9), 9, "one of UDP is held to volume alone");
         }
     }
-    // A dry run drops nothing, and holds nobody back from the next.
+    // A dry run drops nothing, and keeps no packet from the next.
     let mut trying = rules(50, 3, 50);
     trying.rules[2].mode = Mode::DryRun;
     let mut program = Program::new(&trying);
@@ -271,7 +271,8 @@ fn a_guard_drops_urgent_data() {
     assert_eq!(program.verdict(&urgent(&[])), "not_counted", "there is none");
 }
 
-/// A datagram of a flow of its own, with a short header of a QUIC acknowledgement: a limit of requests counts nothing of it.
+/// A datagram of a flow of its own, with a short header of a QUIC acknowledgement: a limit of requests counts nothing
+/// of it.
 fn uncounted(number: u32) -> Vec<u8> {
     let [_, b, c, d] = number.to_be_bytes();
     frame(IPV4, V4 { source: [17, b, c, d], ..V4::of(UDP) }.around(udp_from(1024, 443, [0x40; 40])))
@@ -300,17 +301,17 @@ fn flows_and_connections_that_nothing_counts_are_remembered_on_the_budget_of_new
                 assert_eq!(program.verdict(&packet(number)), "not_counted");
             }
             let remembered = u32::try_from(program.kernel().remembered().unwrap()[of]).unwrap();
-            let is_pressed = room.insertions_max == BUDGET;
+            let is_overloaded = room.insertions_max == BUDGET;
             assert!(remembered >= BUDGET && remembered <= most, "{remembered} of {FLOOD}");
-            assert_eq!(remembered == FLOOD, !is_pressed);
-            assert_eq!(program.shift() > 0, is_pressed);
+            assert_eq!(remembered == FLOOD, !is_overloaded);
+            assert_eq!(program.shift() > 0, is_overloaded);
             assert_eq!(program.insertions(), 0, "none of them is a source");
         }
     }
 }
 
 #[test]
-fn a_flow_that_is_counted_is_remembered_while_others_press() {
+fn a_flow_that_is_counted_is_remembered_under_overload() {
     const BUDGET: u32 = 64;
     needs_root!();
     on_one_cpu();

@@ -1,4 +1,5 @@
-//! A mixed load through the real binary: what `suggest` reads off it, and the same load once more against what it proposes.
+//! A mixed load through the real binary: what `suggest` reads off it, and the same load once more against what it
+//! proposes.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! Real traffic through the real binary: both sides of each limit, in every unit and both families, and nothing lost in the counts.
+//! Real traffic through the real binary: both sides of each limit, in every unit and both families, and nothing lost
+//! in the counts.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;

@@ -151,7 +151,7 @@ fn bans_are_counted_by_rule_as_they_begin_and_another_rule_begins_at_none() {
     assert_eq!(
         begun(&mut program),
         [0, CLIENTS.len() as u64],
-        "whoever was not let in since is banned for nothing new"
+        "a source that was not admitted since is banned for nothing new"
     );
     program.advance(6 * MINUTE_NS);
     assert_eq!(program.passed(&syn(SOURCES[0], 80), 9), 1);

@@ -275,8 +275,8 @@ impl<D: Datapath> Engine<D> {
         let now = self.datapath.now().map_err(Problem::datapath)?;
         let mut windows = self.datapath.source(source).map_err(Problem::datapath)?;
         // Whoever asks has it on a connection: what others send in its name is no matter, where it is counted apart.
-        let proven: Vec<u32> = windows.iter().filter(|of| of.is_proven).map(|of| of.slot).collect();
-        windows.retain(|of| of.is_proven || !proven.contains(&of.slot));
+        let verified: Vec<u32> = windows.iter().filter(|of| of.is_verified).map(|of| of.slot).collect();
+        windows.retain(|of| of.is_verified || !verified.contains(&of.slot));
         let bans = self.datapath.bans_of(self.desired.policy.client(source)).map_err(Problem::datapath)?;
         let bans: Vec<_> = bans.into_iter().filter(|ban| ban.rule == at).collect();
         let mut of = self.desired.policy.rules[at].clone();

@@ -28,8 +28,8 @@ struct InfoAttr {
 /// # Errors
 /// What the kernel answers.
 ///
-/// # Safety
-/// `attr` is what `union bpf_attr` has for this command, and what it points to is there, with room for as much as it says.
+/// # Safety `attr` is what `union bpf_attr` has for this command, and what it points to is there, with room for as
+/// much as it says.
 pub(super) unsafe fn call<A>(command: Command, attr: &mut A) -> io::Result<i32> {
     let attr: *mut A = attr;
     // SAFETY: `attr` is of that size; the rest is promised.
@@ -45,9 +45,8 @@ pub(super) unsafe fn call<A>(command: Command, attr: &mut A) -> io::Result<i32> 
 /// # Errors
 /// What the kernel answers.
 ///
-/// # Safety
-/// `info` is the beginning of what the kernel has for such an object, valid whatever is written there, and what it points to has
-/// room for as much as it says.
+/// # Safety `info` is the beginning of what the kernel has for such an object, valid whatever is written there, and
+/// what it points to has room for as much as it says.
 pub(super) unsafe fn look_at<I>(object: BorrowedFd<'_>, info: &mut I) -> io::Result<()> {
     let len = u32::try_from(size_of::<I>()).map_err(io::Error::other)?;
     let info: *mut I = info;

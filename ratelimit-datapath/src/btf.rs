@@ -1,5 +1,5 @@
-//! Where the kernel's own structures have their fields, read from its type information (BTF, Documentation/bpf/btf.rst). Knows bytes, and
-//! nothing of what the fields are for. Pure but for [`of_kernel`].
+//! Where the kernel's own structures have their fields, read from its type information (BTF,
+//! Documentation/bpf/btf.rst). Knows bytes, and nothing of what the fields are for. Pure but for [`of_kernel`].
 
 use std::fs;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 use ratelimit_common::access::{FOR_EVER, STEPS, Step};
 use ratelimit_common::admission;
-use ratelimit_common::admission::asks_first;
+use ratelimit_common::admission::known_first;
 use ratelimit_common::ban;
 use ratelimit_common::hash::HashKey;
 use ratelimit_common::hold;
@@ -13,12 +13,12 @@ use ratelimit_common::layout::{
     BAN_STEPS_MAX, CLASSES_MAX, Config, GENERATION_BITS, INTERFACES_MAX, LIMITS_MAX, Limit, PREFIXES_MAX, PortTable,
     Prefix, PrefixKeyV4, PrefixKeyV6, RULES_MAX, Rule, RuleSet, SHADOWS_MAX, TARGETS_MAX, Unit,
 };
-use ratelimit_common::proof::{self, asks};
 use ratelimit_common::source::{Family, ipv4_mask, ipv6_mask};
+use ratelimit_common::verification::{self, EvidenceNeeds};
 
 use ratelimit_policy::desired::{self, Access, Mode, Policy, Ports, Refuse, Unparsable};
 
-/// Why a policy does not fit the maps.
+/// Why the maps cannot hold a policy.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EncodeError {
     #[error("{0} rules; there is room for {RULES_MAX}")]
@@ -79,11 +79,11 @@ pub(crate) fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
         places: 0,
         ipv6_mask: ipv6_mask(policy.ipv6_prefix),
         ipv4_mask: ipv4_mask(policy.ipv4_prefix),
-        lines_mask: 0,
+        sets_mask: 0,
         insertions_max: 0,
         insertions_free: 0,
         reserved: 0,
-        turn_shift: turn_shift(policy),
+        generation_shift: generation_shift(policy),
         interfaces: [0; INTERFACES_MAX],
         prefixes_generation: 0,
         has_prefixes_v4: has_prefixes(prefixes.keys().filter(|net| matches!(net, IpNet::V4(_))), policy.ipv4_prefix),
@@ -109,11 +109,11 @@ fn has_prefixes<'a>(nets: impl Iterator<Item = &'a IpNet>, client: u8) -> u8 {
     nets.map(|net| if net.prefix_len() > client { 2 } else { 1 }).max().unwrap_or(0)
 }
 
-/// How long who was counted is known: as long as any of the windows may hold it.
-fn turn_shift(policy: &Policy) -> u32 {
+/// How long a counted source is known: as long as any of the windows may hold it.
+fn generation_shift(policy: &Policy) -> u32 {
     let limits = policy.rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
     let longest_ns = limits.map(|limit| limit.window_ns.saturating_add(limit.bucket_ns)).max();
-    admission::turn_shift(longest_ns.unwrap_or(0))
+    admission::generation_shift(longest_ns.unwrap_or(0))
 }
 
 /// The rules of which this holds.
@@ -162,8 +162,8 @@ struct Around {
     access: Vec<Access>,
 }
 
-/// What is known of each prefix that a rule or an access names: all that holds for its addresses, since of the prefixes that
-/// hold an address a trie finds only the longest.
+/// What is known of each prefix that a rule or an access names: all that holds for its addresses, since of the
+/// prefixes that hold an address a trie finds only the longest.
 fn prefixes(policy: &Policy) -> BTreeMap<IpNet, Prefix> {
     let mut named: BTreeMap<IpNet, (RuleSet, Option<Access>)> = BTreeMap::new();
     for (index, rule) in policy.rules.iter().enumerate() {
@@ -249,7 +249,7 @@ pub(crate) fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         return Err(EncodeError::Limits(rule.name.clone(), count));
     }
     let limits = rule.limits.iter().chain(&rule.shadow_limits);
-    let mut slots: Vec<_> = limits.map(|limit| proof::of_all_sides(limit.slot)).collect();
+    let mut slots: Vec<_> = limits.map(|limit| verification::of_all_sides(limit.slot)).collect();
     slots.sort_unstable();
     slots.dedup();
     if slots.len() != count + rule.shadow_limits.len() {
@@ -272,8 +272,8 @@ pub(crate) fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         row: 0,
         shadows_len: u8::try_from(shadows).unwrap_or(0),
         counts_requests: counts_requests(rule),
-        proof: proof(rule),
-        asks_first: 0,
+        evidence: evidence(rule),
+        known_first: 0,
         counts_unparsable: u8::from(rule.unparsable == Unparsable::Count),
         guard: u8::from(rule.is_guarded()),
         is_plain: 0,
@@ -285,7 +285,7 @@ pub(crate) fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
         new_sources_ns: rule.new_sources.map_or(0, |of| of.window_ns),
         bans: rule.bans.as_ref().map_or(Ok(ban::Rule::default()), |bans| self::bans(&rule.name, bans))?,
     };
-    encoded.asks_first = asks_first::of(&encoded);
+    encoded.known_first = known_first::of(&encoded);
     encoded.is_plain = u8::from(hold::is_plain(&encoded));
     encoded.ignores_acknowledgements = u8::from(hold::ignores_acknowledgements(&encoded));
     Ok(encoded)
@@ -296,24 +296,24 @@ fn counts(rule: &desired::Rule, unit: Unit) -> bool {
     rule.limits.iter().chain(&rule.shadow_limits).any(|limit| limit.unit == unit)
 }
 
-/// [`Rule::proof`].
-fn proof(rule: &desired::Rule) -> u8 {
+/// [`Rule::evidence`].
+fn evidence(rule: &desired::Rule) -> EvidenceNeeds {
     let holds = |unit| rule.limits.iter().any(|limit| limit.unit == unit);
     let bans = rule.mode == Mode::Enforce && rule.bans.as_ref().is_some_and(|bans| bans.needs_proof);
-    let mut asked = 0;
+    let mut needs = EvidenceNeeds::default();
     if holds(Unit::Packets) || holds(Unit::Bytes) || holds(Unit::Requests) && rule.refuse == Refuse::All {
-        asked |= asks::SEGMENTS;
+        needs = needs.or(EvidenceNeeds::SEGMENTS);
     }
     if bans {
-        asked |= asks::BANS;
+        needs = needs.or(EvidenceNeeds::BANS);
     }
     if bans && holds(Unit::Connections) {
-        asked |= asks::CONNECTIONS;
+        needs = needs.or(EvidenceNeeds::CONNECTIONS);
     }
     if rule.limits.iter().all(|limit| limit.unit == Unit::Connections) {
-        asked |= asks::CONNECTIONS_ALONE;
+        needs = needs.or(EvidenceNeeds::CONNECTIONS_ALONE);
     }
-    asked
+    needs
 }
 
 /// [`Rule::counts_requests`].
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_room_for_is_refused_by_name() {
+    fn more_than_the_capacity_is_refused_by_name() {
         let mut crowded = single();
         crowded.rules[0].limits = vec![crowded.rules[0].limits[0]; LIMITS_MAX + 1];
         assert_eq!(encode(&crowded).unwrap_err(), EncodeError::Limits("default".into(), LIMITS_MAX + 1));

@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::anyhow;
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
-use ratelimit_common::hold::{Cost, is};
+use ratelimit_common::hold::{Charges, is};
 use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally};
-use ratelimit_common::proof::Side;
 use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::verdict::{Reason, Verdict};
+use ratelimit_common::verification::Side;
 use ratelimit_common::window::{self, Charge};
 
 use super::{
@@ -29,10 +29,11 @@ use ratelimit_policy::desired::{self, Limit, Policy, Rule};
 /// When a fake begins: 2026-01-01T10:00:00Z.
 pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
 
-/// A packet to a port that every rule protects: the first whose `from` has its source, and that has not ended, judges it.
+/// A packet to a port that every rule protects: the first whose `from` has its source, and that has not ended, judges
+/// it.
 #[derive(Clone, Copy, Debug)]
 pub struct FakePacket {
-    /// Who sends it.
+    /// Its source.
     pub source: IpAddr,
     /// Whether it opens a connection.
     pub opens: bool,
@@ -67,8 +68,8 @@ struct World {
     packets: Packets,
     /// What packets were last judged by.
     rules: Option<Rules>,
-    /// Until when it is noted that a window refuses.
-    notes: BTreeMap<(IpNet, u32), Nanos>,
+    /// Until when the drop cache says that a window refuses.
+    cached_drops: BTreeMap<(IpNet, u32), Nanos>,
     admission: Admission,
     faults: BTreeMap<Fault, u64>,
     refusing_attach: BTreeSet<String>,
@@ -120,7 +121,7 @@ impl FakeDatapath {
             bans_begun: BTreeMap::new(),
             packets: Packets::default(),
             rules: None,
-            notes: BTreeMap::new(),
+            cached_drops: BTreeMap::new(),
             admission: Admission::default(),
             faults: BTreeMap::new(),
             refusing_attach: BTreeSet::new(),
@@ -151,8 +152,8 @@ impl FakeKernel {
         self.world().packet(interface, packet)
     }
 
-    /// Lets one frame arrive on an interface, of whose sender the host's sockets say this. The verdict's row is the number of the rule. None if
-    /// nothing is attached there.
+    /// Lets one frame arrive on an interface, of whose sender the host's sockets say this. The verdict's row is the
+    /// number of the rule. None if nothing is attached there.
     pub fn frame(&self, interface: &str, frame: &[u8], sender: Sender) -> Option<Verdict> {
         let bytes = frame.len() as u64;
         self.world().judge(interface, bytes, |packets, rules, now| packets.judge(rules, &frame, sender, now))
@@ -171,18 +172,18 @@ impl FakeKernel {
     }
 
     /// From now on, what one CPU is said to have admitted of new sources.
-    pub fn press(&self, admission: Admission) {
+    pub fn set_admission(&self, admission: Admission) {
         self.world().admission = admission;
     }
 
-    /// Forgets every window, as a flood would have the kernel do, but for a note that this one refuses.
-    pub fn wash_out(&self, source: IpNet, slot: u32, until: Nanos) {
+    /// Evicts every window, as a flood would have the kernel do, but keeps a cached drop of this one.
+    pub fn evict_windows(&self, source: IpNet, slot: u32, until: Nanos) {
         let mut world = self.world();
         world.packets.sources.windows.clear();
-        world.notes.insert((source, slot), until);
+        world.cached_drops.insert((source, slot), until);
     }
 
-    /// Counts so many in the window of a guard, see [`Limit::guard`], as far as they fit.
+    /// Counts so many in the window of a guard, see [`Limit::guard`], as far as they are within the limit.
     pub fn guard(&self, source: IpNet, guard: &Limit, amount: u64) {
         let mut world = self.world();
         let bucket = world.now.bucket(guard.bucket_ns);
@@ -295,7 +296,7 @@ impl Datapath for FakeDatapath {
         for row in world.known.values_mut() {
             row.fold(&policy.rules);
         }
-        world.notes.clear();
+        world.cached_drops.clear();
         world.packets.begin_epoch();
         world.trial = None;
         Ok(())
@@ -355,7 +356,7 @@ impl Datapath for FakeDatapath {
 
     fn forget(&mut self, client: IpNet) -> Result<Forgotten, DatapathError> {
         let mut world = self.kernel.world();
-        world.notes.retain(|(of, _), _| *of != client);
+        world.cached_drops.retain(|(of, _), _| *of != client);
         let Sources { windows, bans, .. } = &mut world.packets.sources;
         let before = (windows.len(), bans.len());
         windows.retain(|(of, _), _| *of != client);
@@ -455,8 +456,8 @@ impl Datapath for FakeDatapath {
         let of = |address: &IpAddr| {
             let prefix = policy.client(*address);
             let mut slots: BTreeMap<u32, Source> = BTreeMap::new();
-            let noted = world.notes.keys().filter(|key| world.noted(key.0, key.1).is_some());
-            slots.extend(noted.filter(|(of, _)| *of == prefix).map(|(_, slot)| (*slot, Source::default())));
+            let entries = world.cached_drops.keys().filter(|key| world.cached_drop_until(key.0, key.1).is_some());
+            slots.extend(entries.filter(|(of, _)| *of == prefix).map(|(_, slot)| (*slot, Source::default())));
             slots.extend(
                 world
                     .packets
@@ -506,13 +507,13 @@ impl World {
     fn reading(&self, prefix: IpNet, slot: u32, window: Source) -> SourceReading {
         let rules = self.in_force().map_or(&[][..], |policy| &policy.rules);
         let mut limits = rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
-        let proven = limits.find(|limit| Side::Proven.slot(limit.slot) == slot).map(|limit| limit.slot);
-        let refused_until = self.noted(prefix, slot);
-        SourceReading { prefix, slot: proven.unwrap_or(slot), is_proven: proven.is_some(), window, refused_until }
+        let verified = limits.find(|limit| Side::Verified.slot(limit.slot) == slot).map(|limit| limit.slot);
+        let refused_until = self.cached_drop_until(prefix, slot);
+        SourceReading { prefix, slot: verified.unwrap_or(slot), is_verified: verified.is_some(), window, refused_until }
     }
 
-    fn noted(&self, client: IpNet, slot: u32) -> Option<Nanos> {
-        self.notes.get(&(client, slot)).copied().filter(|until| self.now < *until)
+    fn cached_drop_until(&self, client: IpNet, slot: u32) -> Option<Nanos> {
+        self.cached_drops.get(&(client, slot)).copied().filter(|until| self.now < *until)
     }
 
     fn in_force(&self) -> Option<&Policy> {
@@ -525,7 +526,7 @@ impl World {
     fn packet(&mut self, interface: &str, packet: FakePacket) -> Option<Reason> {
         let bytes = packet.bytes;
         self.judge(interface, bytes, |packets, rules, now| {
-            packets.judge_abstract(rules, packet.source, packet.cost(), now)
+            packets.judge_abstract(rules, packet.source, packet.charges(), now)
         })
         .map(|verdict| verdict.reason)
     }
@@ -559,13 +560,13 @@ impl World {
 }
 
 impl FakePacket {
-    fn cost(self) -> Cost {
-        let cost = Cost {
+    fn charges(self) -> Charges {
+        let charges = Charges {
             bytes: u32::try_from(self.bytes).unwrap_or(u32::MAX),
             requests: u16::try_from(self.requests).unwrap_or(u16::MAX),
-            ..Cost::default()
+            ..Charges::default()
         };
-        cost.with(is::OPENING, self.opens)
+        charges.with(is::OPENING, self.opens)
     }
 }
 

@@ -1,4 +1,5 @@
-//! What the kernel says of network interfaces: which there are, and which XDP program each one runs. Netlink, read only.
+//! What the kernel says of network interfaces: which there are, and which XDP program each one runs. Netlink, read
+//! only.
 
 use std::io;
 

@@ -89,7 +89,7 @@ pub enum DatapathError {
     Pins {
         /// The directory or pin.
         path: String,
-        /// What does not fit, and what to do.
+        /// What is too much, and what to do.
         why: String,
     },
     /// Anything else.
@@ -151,7 +151,8 @@ pub struct Reading {
     pub sources_capacity: u64,
     /// What each CPU has admitted of new sources.
     pub admissions: Vec<Admission>,
-    /// Packets that were refused and not noted, as the place for that was taken: their sources are judged by their windows.
+    /// Packets that were refused and not cached, as the drop cache was full there: their sources are judged by their
+    /// windows.
     pub not_cached: u64,
 }
 
@@ -162,21 +163,22 @@ pub struct SourceReading {
     pub prefix: IpNet,
     /// Which limit's window, see [`ratelimit_policy::desired::Limit::slot`].
     pub slot: u32,
-    /// Whether it is the limit's window of what is proven (see [`ratelimit_common::proof`]), and not of what anyone can forge.
-    pub is_proven: bool,
-    /// Its words; as of a source that nobody knows where it was forgotten.
+    /// Whether it is the limit's window of verified traffic (see [`ratelimit_common::verification`]).
+    pub is_verified: bool,
+    /// Its words; as of an unknown source where it was forgotten.
     pub window: Source,
-    /// Until when it is noted, beside the window, that this source is refused by this limit: by the datapath's clock.
+    /// Until when the drop cache says, beside the window, that this source is refused by this limit: by the
+    /// datapath's clock.
     pub refused_until: Option<Nanos>,
 }
 
-/// A source, and whether it is its windows of what is proven: each is held to the limits for itself.
+/// A source, and whether it is its windows of verified traffic: each is held to the limits for itself.
 pub type Whose = (IpNet, bool);
 
 impl SourceReading {
     /// Whose window it is.
     pub const fn whose(&self) -> Whose {
-        (self.prefix, self.is_proven)
+        (self.prefix, self.is_verified)
     }
 }
 
@@ -215,22 +217,23 @@ pub struct Forgotten {
 
 /// What the daemon asks of the kernel side. One task owns it.
 pub trait Datapath: Send + 'static {
-    /// Replaces what packets are judged by, all at once. Counters, windows and bans stay. On an error the old policy goes
-    /// on. It is in force for good: a trial ends with it, and [`Datapath::trial`] is [`Trial::None`] afterwards.
+    /// Replaces what packets are judged by, all at once. Counters, windows and bans stay. On an error the old policy
+    /// goes on. It is in force for good: a trial ends with it, and [`Datapath::trial`] is [`Trial::None`] afterwards.
     fn apply(&mut self, policy: &Policy) -> Result<(), DatapathError>;
 
-    /// The same, until `until` by the datapath's clock: from then on packets go back by themselves to the policy that was in
-    /// force before, all at once, also where this process is gone, and nothing but [`Datapath::confirm`] prevents it. What
-    /// goes back is the policy alone; counters, windows and bans stay. Not called while a trial runs, nor before anything
-    /// was applied. On an error the old policy goes on, without a trial.
+    /// The same, until `until` by the datapath's clock: from then on packets go back by themselves to the policy that
+    /// was in force before, all at once, also where this process is gone, and nothing but [`Datapath::confirm`]
+    /// prevents it. What goes back is the policy alone; counters, windows and bans stay. Not called while a trial
+    /// runs, nor before anything was applied. On an error the old policy goes on, without a trial.
     fn apply_until(&mut self, policy: &Policy, until: Nanos) -> Result<(), DatapathError>;
 
-    /// Keeps the policy of the trial that runs: true, and [`Datapath::trial`] is [`Trial::None`]. False where none runs or its
-    /// time is over, which changes nothing. No packet can have gone back already when it says true, nor go back later.
+    /// Keeps the policy of the trial that runs: true, and [`Datapath::trial`] is [`Trial::None`]. False where none
+    /// runs or its time is over, which changes nothing. No packet can have gone back already when it says true, nor go
+    /// back later.
     fn confirm(&mut self) -> Result<bool, DatapathError>;
 
-    /// How the last trial stands. It is read from where packets read it, so that a run that takes over from an earlier one
-    /// finds its trial. [`Trial::Over`] stays until something is applied.
+    /// How the last trial stands. It is read from where packets read it, so that a run that takes over from an earlier
+    /// one finds its trial. [`Trial::Over`] stays until something is applied.
     fn trial(&mut self) -> Result<Trial, DatapathError>;
 
     /// The bans in force, sorted. Those whose time is over are not among them.
@@ -243,21 +246,21 @@ pub trait Datapath: Send + 'static {
     /// ended. Returns how many. To be called now and then.
     fn tidy_bans(&mut self) -> Result<usize, DatapathError>;
 
-    /// Ends the bans of every client that lies within `prefix`, and forgets how many it had in a row; sorted, those in force
-    /// alone. The windows stay: a source that is still over its limit may be banned anew at once.
+    /// Ends the bans of every client that lies within `prefix`, and forgets how many it had in a row; sorted, those in
+    /// force alone. The windows stay: a source that is still over its limit may be banned anew at once.
     fn lift_bans(&mut self, prefix: IpNet) -> Result<Vec<Ban>, DatapathError>;
 
-    /// Forgets all windows and bans of one client, which is as [`Policy::client`] makes it. Others of the same prefix length are
-    /// not touched.
+    /// Forgets all windows and bans of one client, which is as [`Policy::client`] makes it. Others of the same prefix
+    /// length are not touched.
     fn forget(&mut self, client: IpNet) -> Result<Forgotten, DatapathError>;
 
-    /// Charges `amount` to every limit and shadow limit of the rule with this index for one client, as a
-    /// packet would, but also what does not fit, up to what can be counted; a limit that is exceeded by it bans as a packet over it
+    /// Charges `amount` to every limit and shadow limit of the rule with this index for one client, as a packet would,
+    /// but also what does not fit, up to what can be counted; a limit that is exceeded by it bans as a packet over it
     /// does.
     fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError>;
 
-    /// The interfaces that an earlier run left limited, by the policy that it applied, and that this run has not taken over;
-    /// sorted.
+    /// The interfaces that an earlier run left limited, by the policy that it applied, and that this run has not taken
+    /// over; sorted.
     fn kept(&self) -> Vec<String>;
 
     /// Attaches to an interface, or takes over the pinned attachment of an earlier run without a gap. An interface that
@@ -276,8 +279,8 @@ pub trait Datapath: Send + 'static {
     /// Visits every window of every source, in no order; a source that comes or goes meanwhile may be missed.
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError>;
 
-    /// The windows of the sources that these addresses belong to under the applied policy, one by one, those of guards too (see
-    /// [`ratelimit_policy::desired::Limit::guard`]); also one that is forgotten, while it is noted that it refuses.
+    /// The windows of the sources that these addresses belong to under the applied policy, one by one, those of guards
+    /// too (see [`ratelimit_policy::desired::Limit::guard`]); also one that is forgotten, while the drop cache drops.
     fn sources(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError>;
 
     /// The same of one.
@@ -285,8 +288,8 @@ pub trait Datapath: Send + 'static {
         Ok(self.sources(&[address])?.pop().unwrap_or_default())
     }
 
-    /// Ends a run that could not start, called once and last: takes off what it has attached itself. What it took over from
-    /// an earlier run goes on, under that run's policy if this one has applied none.
+    /// Ends a run that could not start, called once and last: takes off what it has attached itself. What it took over
+    /// from an earlier run goes on, under that run's policy if this one has applied none.
     fn abandon(&mut self) -> Result<(), DatapathError>;
 
     /// Ends the run, called once and last: [`OnExit::Detach`] takes off and unpins everything, pins of earlier runs

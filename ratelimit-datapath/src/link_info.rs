@@ -1,5 +1,5 @@
-//! What a pinned XDP link holds. aya does not say which interface, so this is `BPF_OBJ_GET` and `BPF_OBJ_GET_INFO_BY_FD` by hand.
-//! Knows paths and file descriptors.
+//! What a pinned XDP link holds. aya does not say which interface, so this is `BPF_OBJ_GET` and
+//! `BPF_OBJ_GET_INFO_BY_FD` by hand. Knows paths and file descriptors.
 
 use std::ffi::CString;
 use std::io;
@@ -52,7 +52,7 @@ pub(super) fn pinned(path: &Path) -> io::Result<LinkInfo> {
     let mut attr = GetAttr { path: path.as_ptr() as u64, fd: 0, flags: 0 };
     // SAFETY: the path lives until the call returns, and ends with a zero.
     let fd = unsafe { bpf::call(Command::OBJ_GET, &mut attr) }?;
-    // SAFETY: the kernel has just made it, and nobody else has it.
+    // SAFETY: the kernel has just made it, and nothing else has it.
     let link = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut info = Info::default();
     // SAFETY: it is integers alone, those that the kernel writes of a link, and points to nothing.

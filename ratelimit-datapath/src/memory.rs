@@ -1,6 +1,8 @@
-//! Packets and their sources in memory, judged by the kernel's own core: what a fake kernel and a replay judge by. Pure; time is an argument.
+//! Packets and their sources in memory, judged by the kernel's own core: what a fake kernel and a replay judge by.
+//! Pure; time is an argument.
 //!
-//! [`Rules`] choose who judges a packet, [`Conversations`] say what it costs, [`Sources`] are held to the limits.
+//! [`Rules`] choose which rule judges a packet, [`Conversations`] say what it charges, [`Sources`] are held to the
+//! limits.
 
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
@@ -8,11 +10,11 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 use ratelimit_common::ban::Ban;
 use ratelimit_common::gcra::{self, Rate};
-use ratelimit_common::hold::{self, Alone, At, Charged, Cost, Excuse, Inserted, State, is};
+use ratelimit_common::hold::{self, Alone, At, Charged, Charges, GateBypass, Inserted, State, is};
 use ratelimit_common::layout::{LIMITS_MAX, Rule, SHADOWS_MAX, Source};
-use ratelimit_common::proof::Side;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Action, Reason};
+use ratelimit_common::verification::{EvidenceNeeds, Side};
 use ratelimit_common::window::{CELLS, Charge};
 
 mod packets;
@@ -45,7 +47,8 @@ pub struct Held {
     pub refused_at: Option<usize>,
     /// Whether a ban began.
     pub has_banned: bool,
-    /// Until when nothing more is taken of its connection, one of whose requests was refused: 0 is a moment. With the side that refused.
+    /// Until when nothing more is taken of its connection, one of whose requests was refused: 0 is a moment. With the
+    /// side that refused.
     pub shuts: Option<(u64, Side)>,
     /// Until when it is banned, where it met its ban.
     pub banned_until: Option<u64>,
@@ -54,35 +57,36 @@ pub struct Held {
 }
 
 /// A limit's windows here: what the guard counts is not among them.
-const SIDES: [Side; 3] = [Side::Unproven, Side::Proven, Side::Evidence];
+const SIDES: [Side; 3] = [Side::Unverified, Side::Verified, Side::Evidence];
 
 impl Sources {
     /// Holds a source to the limits of this rule for what its packet costs.
-    pub fn hold(&mut self, client: IpNet, rule: &Rule, cost: Cost, now: Nanos) -> Held {
-        self.step(client, rule, cost, now, |packet| {
+    pub fn hold(&mut self, client: IpNet, rule: &Rule, charges: Charges, now: Nanos) -> Held {
+        self.step(client, rule, charges, now, |packet| {
             let reason = hold::hold(packet);
-            if cost.has(is::FIRST | is::ARMED) && reason.action() == Action::Pass {
-                hold::prove(packet);
+            if charges.has(is::FIRST | is::ARMED) && reason.action() == Action::Pass {
+                hold::verify(packet);
             }
             reason
         })
     }
 
     /// Charges it alone: what is held to this rule beside the one that judges it.
-    pub fn charge(&mut self, client: IpNet, rule: &Rule, cost: Cost, now: Nanos) -> Held {
-        self.step(client, rule, cost, now, |packet| hold::charge_all(packet))
+    pub fn charge(&mut self, client: IpNet, rule: &Rule, charges: Charges, now: Nanos) -> Held {
+        self.step(client, rule, charges, now, |packet| hold::charge_all(packet))
     }
 
     fn step(
         &mut self,
         client: IpNet,
         rule: &Rule,
-        cost: Cost,
+        charges: Charges,
         now: Nanos,
         step: impl FnOnce(&Packet<'_>) -> Reason,
     ) -> Held {
-        // Where nothing is proven, and no rule asks, there is no more to tell apart.
-        let sides = if rule.proof == 0 && !cost.has(is::PROVEN) { 1 } else { SIDES.len() };
+        // Without verified traffic, and where no rule needs it, there is no more to tell apart.
+        let sides =
+            if rule.evidence == EvidenceNeeds::default() && !charges.has(is::VERIFIED) { 1 } else { SIDES.len() };
         let windows = <[[OnceCell<Alone>; LIMITS_MAX + SHADOWS_MAX]; SIDES.len()]>::default();
         for (side, windows) in SIDES[..sides].iter().zip(&windows) {
             // A limit that is none has no buckets.
@@ -95,7 +99,7 @@ impl Sources {
         }
         let packet = Packet {
             rule,
-            cost,
+            charges,
             now,
             windows,
             ban: self.bans.get(&(client, rule.bans.slot)).map_or_else(OnceCell::new, |ban| Cell::new(*ban).into()),
@@ -145,7 +149,7 @@ fn alone(window: &Source) -> Alone {
 /// One packet, and what is kept of its source.
 struct Packet<'a> {
     rule: &'a Rule,
-    cost: Cost,
+    charges: Charges,
     now: Nanos,
     /// Of each of [`SIDES`], by the position of their limits.
     windows: [[OnceCell<Alone>; LIMITS_MAX + SHADOWS_MAX]; SIDES.len()],
@@ -192,8 +196,8 @@ impl<'a> State for &'a Packet<'_> {
         self.rule
     }
 
-    fn cost(&self) -> Cost {
-        self.cost
+    fn charges(&self) -> Charges {
+        self.charges
     }
 
     fn precise(&self) -> Nanos {
@@ -236,16 +240,16 @@ impl<'a> State for &'a Packet<'_> {
         self.has_banned.set(true);
     }
 
-    fn asks_who_is_new(&self) -> bool {
+    fn gates_new_sources(&self) -> bool {
         self.rule.new_sources != 0
     }
 
-    fn turned_away(&self, excuse: Excuse) -> Option<Reason> {
-        let is_asked = excuse == Excuse::None && !self.is_known();
+    fn new_source_gate(&self, bypass: GateBypass) -> Option<Reason> {
+        let is_asked = bypass == GateBypass::None && !self.is_known();
         (is_asked && !self.passes_new()).then_some(Reason::NewSourceBudget)
     }
 
-    fn keeps_out(&self) -> Option<Charged> {
+    fn refuses_insertion(&self) -> Option<Charged> {
         None
     }
 
@@ -255,14 +259,14 @@ impl<'a> State for &'a Packet<'_> {
         self.is_armed.set(true);
     }
 
-    fn note(&self, _: u32, until_ns: u64, reason: Reason, _: bool) {
+    fn cache_drop(&self, _: u32, until_ns: u64, reason: Reason, _: bool) {
         if reason == Reason::Banned {
             self.banned_until.set(Some(until_ns));
         }
     }
 
-    fn note_connection(&self, _: u32, until_ns: u64, is_unproven: bool) {
-        self.shuts.set(Some((until_ns, if is_unproven { Side::Unproven } else { Side::Proven })));
+    fn cache_connection_drop(&self, _: u32, until_ns: u64, is_unverified: bool) {
+        self.shuts.set(Some((until_ns, if is_unverified { Side::Unverified } else { Side::Verified })));
     }
 
     fn keep_charged(&self, position: usize, bucket: u64) {
@@ -273,13 +277,13 @@ impl<'a> State for &'a Packet<'_> {
         self.charged[position & (LIMITS_MAX - 1)].get()
     }
 
-    fn note_refusal(&self, at: At, is_counted: bool) {
+    fn cache_refusal(&self, at: At, is_counted: bool) {
         self.refused_at.set(Some(at));
-        hold::note_refusal(*self, at, is_counted);
+        hold::cache_refusal(*self, at, is_counted);
     }
 
     fn charge(&self, at: At, amount: u64) -> Charged {
-        let charged = hold::charge(*self, at, amount);
+        let charged = hold::charge_with_retry(*self, at, amount);
         if charged == Charged::REFUSED {
             self.refused_at.set(Some(at));
         }

@@ -1,4 +1,5 @@
-//! What outlives a daemon: maps and links as files in a BPF file system, under a directory named after the layout's version.
+//! What outlives a daemon: maps and links as files in a BPF file system, under a directory named after the layout's
+//! version.
 //!
 //! Knows paths and files. Removing a link's file is what takes a filter off where no daemon answers.
 
@@ -116,7 +117,7 @@ impl Pins {
         self.root().map_or_else(Vec::new, pinned_interfaces)
     }
 
-    /// Removes everything, and with it every filter that nobody holds open.
+    /// Removes everything, and with it every filter that nothing holds open.
     ///
     /// # Errors
     /// Where a file cannot be removed.
@@ -129,7 +130,7 @@ impl Pins {
         self.dir.parent()
     }
 
-    /// Removes an interface's link, which detaches its filter once nobody holds it open.
+    /// Removes an interface's link, which detaches its filter once nothing holds it open.
     ///
     /// # Errors
     /// Where the file cannot be removed. One that is not there is no error.
@@ -138,8 +139,9 @@ impl Pins {
     }
 }
 
-/// Refuses pins below `root` that others than root and the daemon's own user have made or could take away, and changes nothing. That
-/// others may make files beside `root` is their right where they may not remove it: a BPF file system that is mounted without a mode is 1777.
+/// Refuses pins below `root` that others than root and the daemon's own user have made or could take away, and changes
+/// nothing. That others may make files beside `root` is their right where they may not remove it: a BPF file system
+/// that is mounted without a mode is 1777.
 ///
 /// # Errors
 /// Where they are, and where it cannot be told.
@@ -328,8 +330,8 @@ fn lock(dir: &Path) -> Result<Flock<fs::File>, PinsError> {
     }
 }
 
-/// A BPF file system takes no dot in a name (`bpf_lookup`, kernel/bpf/inode.c, Linux 6.18), and no interface has a colon in
-/// its own (`dev_valid_name`, net/core/dev.c): so `eth0.100` is `link-eth0:100`.
+/// A BPF file system takes no dot in a name (`bpf_lookup`, kernel/bpf/inode.c, Linux 6.18), and no interface has a
+/// colon in its own (`dev_valid_name`, net/core/dev.c): so `eth0.100` is `link-eth0:100`.
 fn link_in(dir: &Path, interface: &str) -> PathBuf {
     dir.join(format!("{LINK_PREFIX}{}", interface.replace('.', ":")))
 }

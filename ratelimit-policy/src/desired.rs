@@ -1,6 +1,6 @@
 //! What the datapath should be doing, with every name resolved and every default filled in. Pure: no IO, no clock.
 //!
-//! Made from a configuration; compared by [`plan`](crate::plan); carried out by a [`Datapath`](crate::datapath::Datapath).
+//! Made from a configuration; compared by [`plan`](crate::plan); carried out by a [`Datapath`](ratelimit_datapath::Datapath).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,8 +9,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use ratelimit_common::access::Grant;
 use ratelimit_common::gcra::Rate;
 use ratelimit_common::layout::Unit;
-use ratelimit_common::proof::guarded_segments;
 use ratelimit_common::time::{Nanos, SECOND_NS};
+use ratelimit_common::verification::guarded_segments;
 use ratelimit_common::window::{BURST_ANY, amount_max};
 
 use crate::text::{amount, duration};
@@ -165,7 +165,7 @@ pub struct Bans {
     pub steps_ns: Vec<u64>,
     /// So long after the end of a ban the next is the first again.
     pub forget_ns: u64,
-    /// Whether only what is proven bans, see [`ratelimit_common::proof`].
+    /// Whether only what is proven bans, see [`ratelimit_common::verification`].
     pub needs_proof: bool,
 }
 
@@ -278,7 +278,7 @@ pub fn ban_slot(rule: &str) -> u32 {
 }
 
 /// Lines of notes for so many windows: a note for every second one, four to a line, and at least as many as make a page.
-pub fn note_lines(windows: u32) -> u32 {
+pub fn drop_cache_sets(windows: u32) -> u32 {
     (windows / 8).max(64).checked_next_power_of_two().unwrap_or(1 << 31)
 }
 
@@ -374,7 +374,7 @@ impl Limit {
     }
 
     /// Full buckets before the current one that the sum takes in.
-    pub fn behind(&self) -> u8 {
+    pub fn full_buckets(&self) -> u8 {
         match self.form {
             WindowForm::Strict => self.buckets,
             WindowForm::Lenient => self.buckets.saturating_sub(1),
@@ -389,7 +389,7 @@ impl Limit {
             bucket_ns: self.bucket_ns,
             slot: self.slot,
             unit: self.unit as u8,
-            behind: self.behind(),
+            full_buckets: self.full_buckets(),
             count_bits: ratelimit_common::window::count_bits(self.bucket_ns),
             is_gcra: u8::from(self.form == WindowForm::Gcra),
             burst: match self.form {
@@ -419,7 +419,7 @@ impl Limit {
     pub fn arithmetic(&self) -> ratelimit_common::window::Limit {
         ratelimit_common::window::Limit {
             amount: self.amount,
-            behind: self.behind(),
+            full_buckets: self.full_buckets(),
             count_bits: ratelimit_common::window::count_bits(self.bucket_ns),
             burst: self.burst.unwrap_or(BURST_ANY),
         }
@@ -432,7 +432,7 @@ mod tests {
 
     #[test]
     fn there_is_a_note_for_each_window() {
-        assert_eq!([262_144, 1000, 1, u32::MAX].map(note_lines), [32_768, 128, 64, 1 << 29]);
+        assert_eq!([262_144, 1000, 1, u32::MAX].map(drop_cache_sets), [32_768, 128, 64, 1 << 29]);
     }
 
     #[test]

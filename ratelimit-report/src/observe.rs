@@ -1,9 +1,9 @@
 //! What sources have wanted, and what other limits would have made of it: the material of `ratelimitd suggest`.
 //!
-//! In rounds, each a visit of every source. The cells of a window tell what was admitted in each bucket, and the growth
-//! of its refusals what was not; together they are what the source wanted, its *demand*. Up to
-//! [`CANDIDATES_MAX`](ratelimit_policy::config::rule::CANDIDATES_MAX) other amounts of each limit, the *candidates*, are held against the
-//! same demand. Knows readings and policies. Must not know a map, a clock or a file: time is an argument.
+//! In rounds, each a visit of every source. The cells of a window tell what was admitted in each bucket, and the
+//! growth of its refusals what was not; together they are what the source wanted, its *demand*. Up to
+//! [`CANDIDATES_MAX`](ratelimit_policy::config::rule::CANDIDATES_MAX) other amounts of each limit, the *candidates*, are held
+//! against the same demand. Knows readings and policies. Must not know a map, a clock or a file: time is an argument.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -60,7 +60,7 @@ pub struct Round<'a> {
 
 impl Observer {
     /// Observes the limits of this policy from now on, at most `sources_max` sources each. What of them was observed
-    /// before goes on, with other amounts too; candidates that have changed begin anew.
+    /// before goes on, with other amounts too; candidates that have changed start from zero.
     pub fn follow(&mut self, policy: &Policy, candidates: &Candidates, sources_max: usize, now: Nanos) {
         let prefixes = (policy.ipv4_prefix, policy.ipv6_prefix);
         let mut before = std::mem::take(&mut self.limits);

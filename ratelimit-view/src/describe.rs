@@ -3,21 +3,21 @@
 use std::fmt::Write as _;
 
 use ratelimit_common::admission::CELLS_PER_SUMMARY;
+use ratelimit_common::drop_cache::{CacheSet, DropCause, WAYS};
 use ratelimit_common::layout::{
-    CONVERSATIONS_CAPACITY, FLOWS_CAPACITY, LINES_PER_CONNECTIONS, LINES_PER_WORD, SourceKeyV4, SourceKeyV6,
-    SourceKeyV6Wide, UNLISTED_PER_LINE, Unit,
+    CONVERSATIONS_CAPACITY, FLOWS_CAPACITY, PREFIX_MISSES_PER_SET, SETS_PER_CONN_CELL, SETS_PER_WORD, SourceKeyV4,
+    SourceKeyV6, SourceKeyV6Wide, Unit,
 };
-use ratelimit_common::proof::Side;
-use ratelimit_common::refused::{Cause, Line, WAYS};
 use ratelimit_common::source::Family;
+use ratelimit_common::verification::Side;
 use serde::Serialize;
 
 use ipnet::IpNet;
 
 use ratelimit_policy::config::{Config, OnExit, Safety, XdpModeChoice, amount, duration};
 use ratelimit_policy::desired::{
-    Bans, Grant, Guard, Limit, Mode, NewSources, QuicPorts, Refuse, Rule, Unparsable, WindowForm, date, note_lines,
-    unit_label,
+    Bans, Grant, Guard, Limit, Mode, NewSources, QuicPorts, Refuse, Rule, Unparsable, WindowForm, date,
+    drop_cache_sets, unit_label,
 };
 
 pub use self::json::{ConfigJson, InvalidJson};
@@ -145,14 +145,15 @@ pub struct NotesMemory {
 
 /// Kernel memory for what is noted beside the windows.
 pub fn notes_memory(config: &Config) -> NotesMemory {
-    let lines = note_lines(config.max_sources.saturating_mul(config.policy.windows_per_source()));
-    let (line, word) = (size_of::<Line>() as u64, size_of::<u64>() as u64);
+    let lines = drop_cache_sets(config.max_sources.saturating_mul(config.policy.windows_per_source()));
+    let (line, word) = (size_of::<CacheSet>() as u64, size_of::<u64>() as u64);
     // Of each line the notes and their causes, who is known, which connections are, and whether no list holds a source; of some together in
     // which there are notes, and in which anybody is known.
-    let (causes, cell, unlisted) = (size_of::<[Cause; WAYS]>() as u64, 2 * word, u64::from(UNLISTED_PER_LINE) * word);
-    let connections = 2 * cell / u64::from(LINES_PER_CONNECTIONS);
+    let (causes, cell, unlisted) =
+        (size_of::<[DropCause; WAYS]>() as u64, 2 * word, u64::from(PREFIX_MISSES_PER_SET) * word);
+    let connections = 2 * cell / u64::from(SETS_PER_CONN_CELL);
     let bytes = u64::from(lines) * (line + causes + cell + connections + unlisted)
-        + u64::from(lines / LINES_PER_WORD) * word
+        + u64::from(lines / SETS_PER_WORD) * word
         + u64::from(lines / CELLS_PER_SUMMARY) * cell;
     NotesMemory { lines: lines.into(), bytes, source_bytes: bytes.div_ceil(config.max_sources.max(1).into()) }
 }

@@ -78,7 +78,7 @@ fn check_says_why_and_when_again() {
 
 #[test]
 fn check_says_what_the_guard_blocks_and_what_to_do() {
-    use ratelimit_common::proof::Side;
+    use ratelimit_common::verification::Side;
     use ratelimit_datapath::Datapath as _;
     use ratelimit_datapath::fake::FakeDatapath;
     use ratelimit_report::fixture::{address, limit, opening, policy};

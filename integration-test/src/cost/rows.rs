@@ -1,7 +1,7 @@
 //! The packets that the program alone is timed on.
 //!
-//! Data, acknowledgements and requests are of a connection that is open, as the server's own socket is asked. One row alone is of segments
-//! that no socket knows.
+//! Data, acknowledgements and requests are of a connection that is open, as the server's own socket is asked. One row
+//! alone is of segments that no socket knows.
 
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;

@@ -1,5 +1,5 @@
-//! Rows of open connections: real ones between the two namespaces, opened before anything is attached, so that the server's sockets
-//! have what was said and answer whoever asks them.
+//! Rows of open connections: real ones between the two namespaces, opened before anything is attached, so that the
+//! server's sockets have what was said and answer whoever asks them.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
@@ -61,8 +61,8 @@ impl Connections {
         Ok(Some(Self { all, open }))
     }
 
-    /// Has everything said that comes before, and the limiter judge what clients say, if there is one: it is not attached yet. Runs in
-    /// the receiver's namespace.
+    /// Has everything said that comes before, and the limiter judge what clients say, if there is one: it is not
+    /// attached yet. Runs in the receiver's namespace.
     pub fn play(&mut self, mut limiter: Option<&mut Kernel>) -> Result<()> {
         for connection in &mut self.all {
             for said in &self.open.before {

@@ -316,7 +316,7 @@ fn of_open_connections() -> Vec<Row> {
 
 fn of_sources() -> Vec<Row> {
     let row = |id, name: &str| Row { id, name: name.into(), ..one_source() };
-    // Fills every table: those of the others have room for 1 << 20 sources.
+    // Fills every table: those of the others hold 1 << 20 sources.
     let forged_before = 17 << 16;
     let within = Row {
         sources: in_turn(AMONG_EXEMPT, 0),

@@ -1,5 +1,5 @@
-//! A whole server: wrk asks nginx for small answers over a veth pair, all on one CPU, with one program or another before the server. How many
-//! requests it answers in a second is what is left of the CPU.
+//! A whole server: wrk asks nginx for small answers over a veth pair, all on one CPU, with one program or another
+//! before the server. How many requests it answers in a second is what is left of the CPU.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

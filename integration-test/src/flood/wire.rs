@@ -1,4 +1,5 @@
-//! The way from the sender to the receiver: namespaces, veth pairs between them, and what the receiving end has counted.
+//! The way from the sender to the receiver: namespaces, veth pairs between them, and what the receiving end has
+//! counted.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

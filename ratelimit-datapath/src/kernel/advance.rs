@@ -1,5 +1,6 @@
-//! A program that is timed alone on a connection that goes on: before each run the frame becomes the connection's next segment
-//! (`advance` of ratelimit-ebpf/src/generator.rs), and the program that is timed runs behind that by a tail call.
+//! A program that is timed alone on a connection that goes on: before each run the frame becomes the connection's next
+//! segment (`advance` of ratelimit-ebpf/src/generator.rs), and the program that is timed runs behind that by a tail
+//! call.
 
 use anyhow::Context as _;
 use aya::maps::ProgramArray;
@@ -19,8 +20,8 @@ pub struct Steps {
     pub sequence: u32,
     /// By how much it is more in the next.
     pub step: u32,
-    /// Segments in a TLS record: each first one begins with a record's header, and the others with nothing that is one. 0 where
-    /// the payload stays as it is.
+    /// Segments in a TLS record: each first one begins with a record's header, and the others with nothing that is
+    /// one. 0 where the payload stays as it is.
     pub record_segments: u32,
     /// What the header says of the record's length.
     pub record_len: u16,

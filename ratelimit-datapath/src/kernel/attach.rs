@@ -59,7 +59,8 @@ impl Slot {
     }
 }
 
-/// Whether the interfaces are there and of a kind that can be limited, each without a program or with one that `root` holds the link of.
+/// Whether the interfaces are there and of a kind that can be limited, each without a program or with one that `root`
+/// holds the link of.
 pub(super) fn look_at(names: &[String], root: Option<&Path>) -> Result<(), DatapathError> {
     let present = interface::all().context("list the network interfaces")?;
     if let Some(root) = root {
@@ -100,7 +101,8 @@ fn require_ethernet(found: &Interface) -> Result<(), DatapathError> {
 }
 
 impl Kernel {
-    /// Which interface has which row: only a link that holds it tells, as another interface may have its index by now, or its name.
+    /// Which interface has which row: only a link that holds it tells, as another interface may have its index by now,
+    /// or its name.
     pub(super) fn take_rows(&mut self, known: &ConfigWords) -> Result<(), DatapathError> {
         let Some((pins, root)) = self.pins.as_ref().and_then(|pins| Some((pins, pins.root()?))) else { return Ok(()) };
         let present = interface::all().context("list the network interfaces")?;
@@ -226,7 +228,8 @@ impl Kernel {
                 free
             }
         };
-        // Packets count in the first row that has their index: that of an interface which had it before is no longer theirs.
+        // Packets count in the first row that has their index: that of an interface which had it before is no longer
+        // theirs.
         self.slots.iter_mut().flatten().filter(|slot| slot.index == found.index).for_each(|slot| slot.index = 0);
         self.slots[position] = Some(Slot::known(found.name.clone(), found.index));
         self.write_interfaces()

@@ -1,7 +1,7 @@
 //! Charging a source without a packet: by the program, so that what it counts and what packets do is one thing.
 //!
-//! The program is run on an empty frame, which the kernel does for whoever may load it, and reads what to do from a map: one
-//! limit at a time, in a configuration of its own whose limit has room for everything.
+//! The program is run on an empty frame, which the kernel does for whoever may load it, and reads what to do from a
+//! map: one limit at a time, in a configuration of its own whose limit admits everything.
 
 use anyhow::{Context as _, anyhow};
 use aya::programs::Xdp;
@@ -11,8 +11,8 @@ use ratelimit_common::gcra;
 use ratelimit_common::layout::{
     CHARGE_GENERATION, CHARGE_PROGRAM, ChargeOrder, LIMITS_MAX, Limit, Rule, Source, Unit, map,
 };
-use ratelimit_common::proof::{self, Side};
 use ratelimit_common::time::Nanos;
+use ratelimit_common::verification::{EvidenceNeeds, Side};
 use ratelimit_common::window::{self, BURST_ANY, amount_max};
 
 use super::clients::Client;
@@ -59,8 +59,8 @@ impl Kernel {
         let now = self.read_clock()?;
         let mut is_over = false;
         for limit in limits {
-            // What anyone can forge bans nobody here either.
-            let judged = if needs_proof(&of) { proven_side(limit) } else { Side::Unproven };
+            // Unverified traffic bans no source here either.
+            let judged = if needs_evidence(&of) { verified_side(limit) } else { Side::Unverified };
             let window = self.window(client, judged.slot(limit.slot))?;
             is_over |= window.is_some_and(|window| exceeds(limit, &window, now));
         }
@@ -71,8 +71,9 @@ impl Kernel {
         Ok(())
     }
 
-    /// How much more of a limit can be counted: a cell has an end, and a source that is there has been over its limit for long. A
-    /// leaky bucket has none, and would be full for years: it is filled with a window's worth more than it holds.
+    /// How much more of a limit can be counted: a cell has an end, and a source that is there has been over its limit
+    /// for long. A leaky bucket has none, and would be full for years: it is filled with a window's worth more than it
+    /// holds.
     fn room(&mut self, client: Client, limit: &Limit, side: Side, largest: u64) -> Result<u64, DatapathError> {
         let (now, slot) = (self.read_clock()?, side.slot(limit.slot));
         if limit.is_gcra != 0 {
@@ -102,26 +103,26 @@ impl Kernel {
 
 /// The windows of a limit that is held, or of a shadow limit, that are charged, and the step that charges each.
 fn sides(rule: &Rule, limit: &Limit, is_held: bool) -> Vec<(Side, u32)> {
-    let mut sides = vec![(Side::Unproven, ChargeOrder::CHARGE)];
+    let mut sides = vec![(Side::Unverified, ChargeOrder::CHARGE)];
     if is_held && limit.unit != Unit::Connections as u8 {
-        sides.push((Side::Proven, ChargeOrder::CHARGE_PROVEN));
+        sides.push((Side::Verified, ChargeOrder::CHARGE_VERIFIED));
     }
-    if is_held && needs_proof(rule) && proven_side(limit) == Side::Evidence {
+    if is_held && needs_evidence(rule) && verified_side(limit) == Side::Evidence {
         sides.push((Side::Evidence, ChargeOrder::CHARGE_EVIDENCE));
     }
     sides
 }
 
-/// The window that a ban follows, where bans need proof.
-fn proven_side(limit: &Limit) -> Side {
+/// The window that a ban follows, where bans need verified traffic.
+fn verified_side(limit: &Limit) -> Side {
     match Unit::from_code(limit.unit) {
         Some(Unit::Connections) => Side::Evidence,
-        Some(Unit::Requests | Unit::Packets | Unit::Bytes) | None => Side::Proven,
+        Some(Unit::Requests | Unit::Packets | Unit::Bytes) | None => Side::Verified,
     }
 }
 
-const fn needs_proof(rule: &Rule) -> bool {
-    rule.proof & proof::asks::BANS != 0
+const fn needs_evidence(rule: &Rule) -> bool {
+    rule.evidence.any(EvidenceNeeds::BANS)
 }
 
 /// The amounts to charge one after the other: nothing is not charged.
@@ -140,12 +141,12 @@ fn exceeds(limit: &Limit, window: &Source, now: Nanos) -> bool {
     if limit.is_gcra != 0 {
         return window.cells[0].saturating_sub(now.0) > limit.burst;
     }
-    let current = used(&Limit { behind: 0, ..*limit }, window, now);
+    let current = used(&Limit { full_buckets: 0, ..*limit }, window, now);
     used(limit, window, now) > limit.amount || current > limit.burst
 }
 
 /// The sum over a limit's window.
 fn used(limit: &Limit, window: &Source, now: Nanos) -> u64 {
-    let Limit { amount, behind, count_bits, burst, bucket_ns, .. } = *limit;
-    window::used(&window.cells, window::Limit { amount, behind, count_bits, burst }, now.bucket(bucket_ns))
+    let Limit { amount, full_buckets, count_bits, burst, bucket_ns, .. } = *limit;
+    window::used(&window.cells, window::Limit { amount, full_buckets, count_bits, burst }, now.bucket(bucket_ns))
 }

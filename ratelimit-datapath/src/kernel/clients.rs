@@ -12,11 +12,11 @@ use ratelimit_common::layout::{
     BANS_CAPACITY, ChargeOrder, Config as ConfigWords, GENERATIONS, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
     map,
 };
-use ratelimit_common::proof::Side;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
+use ratelimit_common::verification::Side;
 
-use super::notes::OfWindow;
+use super::drop_cache::OfWindow;
 use super::plain::Plain;
 use super::windows::Windows;
 use super::{Kernel, limits_of, map_mut, map_ref, rules_len, state};
@@ -159,8 +159,8 @@ impl Kernel {
         self.in_force(&words, &entries)
     }
 
-    /// Makes room in the maps of bans. One that begins again between the last look at it and its removal is lost: its source is
-    /// let in as after its first ban.
+    /// Makes room in the maps of bans. One that begins again between the last look at it and its removal is lost: its
+    /// source is admitted as after its first ban.
     pub(super) fn remove_stale_bans(&mut self) -> Result<usize, DatapathError> {
         let now = self.read_clock()?;
         let (v4, v6): (Vec<_>, Vec<_>) =
@@ -181,7 +181,7 @@ impl Kernel {
         entries.retain(|entry| entry.client.net(lengths).is_some_and(|client| within.contains(&client)));
         let lifted = self.in_force(&words, &entries)?;
         let removed = entries.iter().try_for_each(|of| self.remove_ban(of.client, of.slot).map(|_| ()));
-        // Of those that are removed no note holds, whatever became of the others.
+        // No drop-cache entry of those that are removed holds, whatever became of the others.
         self.begin_epoch()?;
         removed.map(|()| lifted)
     }
@@ -214,12 +214,12 @@ impl Kernel {
             forgotten.bans += usize::from(was_there && entry.ban.holds(now));
         }
         self.begin_epoch()?;
-        self.forget_notes(|of| of == client)?;
+        self.remove_entries(|of| of == client)?;
         Ok(forgotten)
     }
 
     pub(super) fn windows_of(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError> {
-        let (words, noted) = (self.config_words()?, self.noted()?);
+        let (words, cached_drops) = (self.config_words()?, self.cached_drops()?);
         let windows = Windows::of(&words);
         let Lengths { ipv4, ipv6 } = Lengths::of(&words);
         let mut all = Vec::with_capacity(addresses.len());
@@ -230,15 +230,15 @@ impl Kernel {
             };
             let client = Client::of(prefix, self.ipv6_family);
             let mut readings = Vec::new();
-            for (key, slot, is_proven) in windows.all() {
+            for (key, slot, is_verified) in windows.all() {
                 let (window, OfWindow { dropped, until: refused_until }) =
-                    (self.window(client, key)?, noted.of(client, key));
+                    (self.window(client, key)?, cached_drops.of(client, key));
                 if window.is_none() && refused_until.is_none() {
                     continue;
                 }
                 let mut window = window.unwrap_or_default();
                 window.refused = window.refused.and(dropped);
-                readings.push(SourceReading { prefix, slot, is_proven, window, refused_until });
+                readings.push(SourceReading { prefix, slot, is_verified, window, refused_until });
             }
             all.push(readings);
         }
@@ -312,8 +312,8 @@ impl Kernel {
     }
 }
 
-/// Which bans of one map to remove: what is forgotten; and where the others are too many, those that have ended, the oldest
-/// first.
+/// Which bans of one map to remove: what is forgotten; and where the others are too many, those that have ended, the
+/// oldest first.
 fn stale(entries: Vec<Entry>, now: Nanos) -> Vec<Entry> {
     let (mut stale, kept): (Vec<_>, Vec<_>) =
         entries.into_iter().partition(|entry| !entry.ban.holds(now) && now.0 >= entry.ban.forgotten_ns);
@@ -329,9 +329,9 @@ fn entry(key: &[u8], value: &[u8]) -> Option<Entry> {
     let (prefix, slot) = key.split_at_checked(key.len().checked_sub(size_of::<u32>())?)?;
     let words: [[u8; 8]; 4] = value.as_chunks().0.try_into().ok()?;
     let [until_ns, forgotten_ns, _, dropped] = words.map(u64::from_ne_bytes);
-    let [[a, b, c, d], let_in] =
+    let [[a, b, c, d], admitted] =
         [words[2].first_chunk(), words[2].last_chunk()].map(|half| half.copied().unwrap_or([0; 4]));
-    let (step, let_in) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes(let_in));
-    let ban = ban::Ban { until_ns, forgotten_ns, step, let_in, dropped };
+    let (step, admitted) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes(admitted));
+    let ban = ban::Ban { until_ns, forgotten_ns, step, admitted, dropped };
     Some(Entry { client: Client::from_bytes(prefix)?, slot: u32::from_ne_bytes(slot.try_into().ok()?), ban })
 }

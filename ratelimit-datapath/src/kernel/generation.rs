@@ -47,7 +47,7 @@ impl Kernel {
         for rule in &config.rules[..policy.rules.len()] {
             let budget = |of: &layout::Rule| (of.row, of.name, of.new_sources, of.new_sources_ns);
             if !known.rules.iter().any(|of| budget(of) == budget(rule)) {
-                // What another budget has let in would be no measure for this one.
+                // What another budget has admitted would be no measure for this one.
                 self.array::<u64>(map::NEW_SOURCES)?
                     .set(rule.row.into(), 0, 0)
                     .with_context(|| format!("write {}", map::NEW_SOURCES))?;
@@ -57,7 +57,7 @@ impl Kernel {
         (config.seed, config.places) = (self.seed, self.seed.of_places());
         config.insertions_max = self.insertions_max;
         config.insertions_free = self.insertions_free;
-        config.lines_mask = self.map(map::REFUSED)?.max_entries().saturating_sub(1);
+        config.sets_mask = self.map(map::DROP_CACHE)?.max_entries().saturating_sub(1);
         config.interfaces = self.listed();
         config.until_ns = until.map_or(0, |until| until.0.max(1));
         config.prefixes_generation = self.write_prefixes(known.prefixes_generation % GENERATIONS, prefixes)?;
@@ -80,8 +80,9 @@ impl Kernel {
         Ok(())
     }
 
-    /// Writes what is known of the prefixes of sources, unless that is what packets read already; returns the generation of the
-    /// tries that has it. // a list of 100 000 prefixes takes a tenth of a second, so only what differs is written
+    /// Writes what is known of the prefixes of sources, unless that is what packets read already; returns the
+    /// generation of the tries that has it. // a list of 100 000 prefixes takes a tenth of a second, so only what
+    /// differs is written
     fn write_prefixes(&mut self, active: u32, prefixes: BTreeMap<IpNet, Prefix>) -> Result<u32, DatapathError> {
         if self.tries.prefixes[active as usize].as_ref() == Some(&prefixes) {
             return Ok(active);
@@ -94,8 +95,8 @@ impl Kernel {
         Ok(generation)
     }
 
-    /// Makes one generation of a trie exactly what is wanted: by what differs from what it holds, or anew where that is not
-    /// known, after an error or at the start.
+    /// Makes one generation of a trie exactly what is wanted: by what differs from what it holds, or anew where that
+    /// is not known, after an error or at the start.
     fn write_trie<const N: usize, V: Copy + PartialEq>(
         &mut self,
         name: &'static str,
@@ -135,8 +136,8 @@ impl Kernel {
     }
 }
 
-/// Gives each wanted rule a row of counters: the one that its name has, else a free one. Returns the rows that are taken
-/// anew, whose counts are another rule's.
+/// Gives each wanted rule a row of counters: the one that its name has, else a free one. Returns the rows that are
+/// taken anew, whose counts are another rule's.
 fn rows(known: &[Rule], wanted: &mut [Rule]) -> Vec<u8> {
     let is_rule = |rule: &&Rule| rule.limits_len != 0;
     let mut is_free = [true; ROWS_MAX];

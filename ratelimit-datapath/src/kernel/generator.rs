@@ -1,5 +1,5 @@
-//! The benchmark's floods: frames of many sources, made in the kernel and sent over an interface (`BPF_PROG_TEST_RUN` with
-//! live frames).
+//! The benchmark's floods: frames of many sources, made in the kernel and sent over an interface (`BPF_PROG_TEST_RUN`
+//! with live frames).
 
 use std::net::IpAddr;
 
@@ -141,8 +141,8 @@ impl Generator {
         Ok(generator)
     }
 
-    /// Sends so many frames, on this thread's CPU, and returns when all are on their way. The thread is in the namespace of
-    /// the interface.
+    /// Sends so many frames, on this thread's CPU, and returns when all are on their way. The thread is in the
+    /// namespace of the interface.
     ///
     /// # Errors
     /// Where the kernel does not send live frames (before Linux 5.18).
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_a_power_of_two_and_no_more_than_there_is_room_for() {
+    fn connections_are_a_power_of_two_and_no_more_than_the_capacity() {
         let open = |count| vec![OpenConnection { source_port: 1, sequence: 2, acknowledged: 3 }; count];
         assert_eq!([0, 1, 64, 1024].map(|count| connections_bits(&open(count)).unwrap()), [0, 0, 6, 10]);
         assert!([3, 63, 2048].into_iter().all(|count| connections_bits(&open(count)).is_err()));

@@ -1,4 +1,5 @@
-//! The links that earlier runs left pinned, known by what they hold: an interface may have another name since, or be gone.
+//! The links that earlier runs left pinned, known by what they hold: an interface may have another name since, or be
+//! gone.
 
 use std::path::Path;
 
@@ -33,8 +34,8 @@ pub(super) fn all(root: &Path, present: &[Interface]) -> Result<Vec<Held>, Datap
     pins::pinned_interfaces(root).into_iter().map(|name| open(root, name, present)).collect()
 }
 
-/// The same, to be taken over: what held interfaces that are gone is removed, and the others' files are named as their interfaces
-/// are now.
+/// The same, to be taken over: what held interfaces that are gone is removed, and the others' files are named as their
+/// interfaces are now.
 pub(super) fn take(pins: &Pins, root: &Path, present: &[Interface]) -> Result<Vec<Held>, DatapathError> {
     let (gone, held): (Vec<_>, Vec<_>) = pins::pinned_interfaces(root)
         .into_iter()

@@ -1,13 +1,14 @@
-//! The datapath that is the Linux kernel's: loads the program, writes and reads its maps, attaches it. Nothing else names aya.
+//! The datapath that is the Linux kernel's: loads the program, writes and reads its maps, attaches it. Nothing else
+//! names aya.
 
 mod advance;
 mod attach;
 mod charge;
 mod clients;
+mod drop_cache;
 mod generation;
 mod generator;
 mod held;
-mod notes;
 mod options;
 mod plain;
 mod random;
@@ -35,8 +36,8 @@ use ratelimit_common::admission::CELLS_PER_SUMMARY;
 use ratelimit_common::hash::HashKey;
 use ratelimit_common::layout::{
     self, COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, GENERATIONS, INTERFACE_UNKNOWN,
-    INTERFACES_MAX, LIMITS_MAX, LINES_PER_CONNECTIONS, LINES_PER_WORD, NOT_CACHED, ROWS_MAX, Source, SourceKeyV4,
-    SourceKeyV6, SourceKeyV6Wide, Tally, UNLISTED_PER_LINE, counters_index, map,
+    INTERFACES_MAX, LIMITS_MAX, NOT_CACHED, PREFIX_MISSES_PER_SET, ROWS_MAX, SETS_PER_CONN_CELL, SETS_PER_WORD, Source,
+    SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Tally, counters_index, map,
 };
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
@@ -59,7 +60,7 @@ use super::{
     interface,
 };
 use ratelimit_policy::config::{Config, OnExit, XdpModeChoice};
-use ratelimit_policy::desired::{Policy, note_lines};
+use ratelimit_policy::desired::{Policy, drop_cache_sets};
 
 /// The program in the kernel, with its maps and links. Dropped, it detaches what is not pinned.
 pub struct Kernel {
@@ -91,7 +92,7 @@ pub struct Kernel {
     windows_per_source: u32,
 }
 
-/// The LRU frees entries in runs of up to 128 on each CPU, so a map holds fewer than it has room for by as much
+/// The LRU frees entries in runs of up to 128 on each CPU, so a map holds fewer than its capacity by as much
 /// (`LOCAL_FREE_TARGET`, kernel/bpf/bpf_lru_list.c, Linux 6.18); this is added to what is asked for.
 const LRU_SLACK_PER_CPU: u32 = 2 * 128;
 
@@ -102,8 +103,8 @@ const XDP_PASS: u32 = 2;
 const ENTRIES_MIN: u32 = 1;
 
 impl Kernel {
-    /// What a daemon of this configuration drives: [`Kernel::load`], once it is certain that its interfaces can be had, so that
-    /// a daemon that cannot start changes nothing.
+    /// What a daemon of this configuration drives: [`Kernel::load`], once it is certain that its interfaces can be
+    /// had, so that a daemon that cannot start changes nothing.
     ///
     /// # Errors
     /// As [`Kernel::load`]; and where an interface is not there, or has another XDP program.
@@ -158,7 +159,7 @@ impl Kernel {
             windows_per_source: options.windows_per_source.max(1),
         };
         kernel.take_over(options, lru_slack())?;
-        kernel.seed_draws()?;
+        kernel.seed_sampling()?;
         Ok(kernel)
     }
 
@@ -169,12 +170,12 @@ impl Kernel {
             Family::V4 | Family::V6 => (entries, ENTRIES_MIN),
             Family::V6Wide => (ENTRIES_MIN, entries),
         };
-        let lines = note_lines(windows);
+        let lines = drop_cache_sets(windows);
         let clock_is_injected = u8::from(options.clock == Clock::Injected);
         let passed_action = options.passed.action();
         let socket_fields = Plain(sockets::fields());
-        // Each try with a log that has to be longer than the last one's verifies the program anew: with all of its log that takes
-        // minutes on a slow machine, before the refusal is heard of.
+        // Each try with a log that has to be longer than the last one's verifies the program anew: with all of its log
+        // that takes minutes on a slow machine, before the refusal is heard of.
         let wanted =
             if tracing::enabled!(tracing::Level::DEBUG) { VerifierLogLevel::DEBUG } else { VerifierLogLevel::DISABLE };
         let mut loader = EbpfLoader::new();
@@ -183,13 +184,13 @@ impl Kernel {
             .map_max_entries(map::SOURCES_V4, entries)
             .map_max_entries(map::SOURCES_V6, v6)
             .map_max_entries(map::SOURCES_V6_WIDE, v6_wide)
-            .map_max_entries(map::REFUSED, lines)
-            .map_max_entries(map::CAUSES, lines)
-            .map_max_entries(map::NOTED, lines / LINES_PER_WORD)
-            .map_max_entries(map::KNOWN, lines)
+            .map_max_entries(map::DROP_CACHE, lines)
+            .map_max_entries(map::DROP_CAUSES, lines)
+            .map_max_entries(map::DROP_SUMMARY, lines / SETS_PER_WORD)
+            .map_max_entries(map::KNOWN_FILTER, lines)
             .map_max_entries(map::KNOWN_SUMMARY, lines / CELLS_PER_SUMMARY)
-            .map_max_entries(map::CONNECTIONS, lines / LINES_PER_CONNECTIONS)
-            .map_max_entries(map::UNLISTED, lines * UNLISTED_PER_LINE)
+            .map_max_entries(map::CONN_FILTER, lines / SETS_PER_CONN_CELL)
+            .map_max_entries(map::PREFIX_MISSES, lines * PREFIX_MISSES_PER_SET)
             .override_global(layout::CLOCK_IS_INJECTED, &clock_is_injected, true)
             .override_global(layout::PASSED_ACTION, &passed_action, true)
             .override_global(layout::SOCKET_FIELDS, &socket_fields, true);
@@ -209,7 +210,7 @@ impl Kernel {
         Ok(ebpf)
     }
 
-    /// Reads what earlier runs left: the time base, which interface has which row, how many sources fit.
+    /// Reads what earlier runs left: the time base, which interface has which row, how many sources there may be.
     fn take_over(&mut self, options: &Options, slack: u32) -> Result<(), DatapathError> {
         let known = self.config_words()?;
         self.wall_offset_ns = match (self.clock, known.wall_offset_ns) {
@@ -219,7 +220,7 @@ impl Kernel {
         };
         let is_new = known.seed == HashKey::default();
         self.seed = if is_new { HashKey(random::words()?) } else { known.seed };
-        self.insertions_free = if is_new { notes::insertions_free(options.insertions_free) } else { 0 };
+        self.insertions_free = if is_new { drop_cache::insertions_free(options.insertions_free) } else { 0 };
         self.take_rows(&known)?;
         self.take_counters(&known)?;
         self.windows_capacity = self.map(map::SOURCES_V4)?.max_entries().saturating_sub(slack);
@@ -246,8 +247,9 @@ impl Kernel {
         u64::from(self.windows_capacity / self.windows_per_source)
     }
 
-    /// Lists the interfaces that have a row, in what packets read, now or after a trial. Every other word is written as it was. While the
-    /// index of an interface is written, its packets may count as unlisted: none where it is listed before it is attached.
+    /// Lists the interfaces that have a row, in what packets read, now or after a trial. Every other word is written
+    /// as it was. While the index of an interface is written, its packets may count as unlisted: none where it is
+    /// listed before it is attached.
     fn write_interfaces(&mut self) -> Result<(), DatapathError> {
         let (active, interfaces) = (self.active_generation()?, self.listed());
         let words = self.config_words()?;
@@ -317,7 +319,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Counters of packets that no rule of the policy has: what no rule judged, and what rules have judged that are no more.
+    /// Counters of packets that no rule of the policy has: what no rule judged, and what rules have judged that are no
+    /// more.
     fn unruled(&self, position: usize) -> Result<Tallies, DatapathError> {
         let mut sum = self.tallies(position, Verdict::NO_RULE)?;
         for &row in &self.orphans {
@@ -481,8 +484,8 @@ impl Datapath for Kernel {
             return Ok(());
         }
         let Lengths { ipv4, ipv6 } = Lengths::of(&words);
-        let (noted, family, windows) = (self.noted()?, self.ipv6_family, Windows::of(&words));
-        let is_nothing_noted = noted.is_empty();
+        let (cached_drops, family, windows) = (self.cached_drops()?, self.ipv6_family, Windows::of(&words));
+        let is_cache_empty = cached_drops.is_empty();
         let (v6_name, v6_len) = match self.ipv6_family {
             Family::V4 | Family::V6 => (map::SOURCES_V6, size_of::<SourceKeyV6>()),
             Family::V6Wide => (map::SOURCES_V6_WIDE, size_of::<SourceKeyV6Wide>()),
@@ -492,13 +495,13 @@ impl Datapath for Kernel {
             let entries = self.map(name)?.max_entries();
             batch::visit(data.fd().as_fd(), key_len, size_of::<Source>(), entries, |key, value| {
                 if let Some(mut reading) = state::source_reading(key, value, ipv4, ipv6) {
-                    if !is_nothing_noted {
-                        let noted = noted.of(Client::of(reading.prefix, family), reading.slot);
-                        reading.window.refused = reading.window.refused.and(noted.dropped);
-                        reading.refused_until = noted.until;
+                    if !is_cache_empty {
+                        let cached_drops = cached_drops.of(Client::of(reading.prefix, family), reading.slot);
+                        reading.window.refused = reading.window.refused.and(cached_drops.dropped);
+                        reading.refused_until = cached_drops.until;
                     }
-                    if let Some((slot, is_proven)) = windows.limit(reading.slot) {
-                        visit(SourceReading { slot, is_proven, ..reading });
+                    if let Some((slot, is_verified)) = windows.limit(reading.slot) {
+                        visit(SourceReading { slot, is_verified, ..reading });
                     }
                 }
             })

@@ -11,20 +11,21 @@ use ratelimit_policy::config::{Config, XdpModeChoice};
 /// How a [`Kernel`] is set up; none of it can be changed while it runs.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where link and maps are pinned, so that they outlive the daemon; [`super::pins::ROOT`] on a host set up as usual.
+    /// Where link and maps are pinned, so that they outlive the daemon; [`super::pins::ROOT`] on a host set up as
+    /// usual.
     pub pins: Option<PathBuf>,
     /// How to attach.
     pub xdp_mode: XdpModeChoice,
     /// Sources remembered of each family at least.
     pub max_sources: u32,
-    /// Windows of each source, see [`Policy::windows_per_source`]. A policy that is applied later may need more: then fewer
-    /// sources are remembered.
+    /// Windows of each source, see [`Policy::windows_per_source`]. A policy that is applied later may need more: then
+    /// fewer sources are remembered.
     pub windows_per_source: u32,
     /// Whether IPv6 sources need the wide keys, see [`Family::of_ipv6_prefix`].
     pub ipv6_family: Family,
     /// Where the program takes its time from.
     pub clock: Clock,
-    /// New sources that a CPU remembers in 134 ms before it draws among them, see [`ratelimit_common::admission`].
+    /// New sources that a CPU remembers in 134 ms before it samples them, see [`ratelimit_common::admission`].
     pub insertions_max: u32,
     /// Insertions of all CPUs that first fill the maps, on no budget; none where the maps are pinned ones.
     pub insertions_free: u32,

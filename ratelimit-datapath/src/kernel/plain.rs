@@ -3,12 +3,12 @@
 use aya::Pod;
 use ratelimit_common::admission::Admission;
 use ratelimit_common::ban::Ban;
+use ratelimit_common::drop_cache::CacheSet;
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{
     Active, ChargeOrder, Config, Counters, PortTable, Prefix, RuleSet, SocketFields, Source, SourceKeyV4, SourceKeyV6,
     SourceKeyV6Wide,
 };
-use ratelimit_common::refused::Line;
 
 /// A layout type whose bytes are all there is to it.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ plain!(
     Config,
     Counters,
     Flow,
-    Line,
+    CacheSet,
     PortTable,
     Prefix,
     RuleSet,

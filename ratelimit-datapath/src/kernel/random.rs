@@ -1,4 +1,4 @@
-//! The kernel's randomness: what nobody foresees who forges packets.
+//! The kernel's randomness, which no sender of forged packets foresees.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use anyhow::Context as _;
 
 use crate::DatapathError;
 
-/// So many words that the kernel has drawn. Soon after boot it waits until the kernel has gathered enough.
+/// So many random words of the kernel. Soon after boot it waits until the kernel has gathered enough.
 pub(super) fn words<const N: usize>() -> Result<[u64; N], DatapathError> {
     const { assert!(N <= 32, "a call for at most 256 bytes gets them all (getrandom(2))") };
     let mut words = [0_u64; N];

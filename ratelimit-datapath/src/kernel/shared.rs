@@ -6,7 +6,8 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::AtomicU64;
 
-/// A map made with `BPF_F_MMAPABLE` (Linux 5.5), as the words of its values, one after the other. Unmapped when it is dropped.
+/// A map made with `BPF_F_MMAPABLE` (Linux 5.5), as the words of its values, one after the other. Unmapped when it is
+/// dropped.
 #[derive(Debug)]
 pub(super) struct Shared<'a> {
     start: NonNull<AtomicU64>,
@@ -33,7 +34,8 @@ impl<'a> Shared<'a> {
 
     /// The words, which packets change at any time.
     pub(super) const fn words(&self) -> &[AtomicU64] {
-        // SAFETY: so many words are mapped, aligned to a page, as long as `self` lives; whoever else writes them does so word by word.
+        // SAFETY: so many words are mapped, aligned to a page, as long as `self` lives; whoever else writes them does
+        // so word by word.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.words) }
     }
 }

@@ -91,8 +91,8 @@ mod tests {
 
     #[test]
     fn a_function_is_named_by_the_kernels_symbols() {
-        let line = "ffffffffc002b890 t bpf_prog_9a7628ffa30e49ba_turned_away\t[bpf]";
-        assert_eq!(name(line), Some((0xffff_ffff_c002_b890, "turned_away")));
+        let line = "ffffffffc002b890 t bpf_prog_9a7628ffa30e49ba_new_source_gate\t[bpf]";
+        assert_eq!(name(line), Some((0xffff_ffff_c002_b890, "new_source_gate")));
         assert_eq!(name("ffffffff81000000 T _text"), None);
         assert_eq!(name(""), None);
     }

@@ -8,10 +8,10 @@ use aya::programs::ProgramError;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use nix::time::{ClockId, clock_gettime};
 use ratelimit_common::ban::Ban;
+use ratelimit_common::drop_cache::{CacheSet, DropCause, WAYS};
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{self, Source, map};
 use ratelimit_common::refusals::Refusals;
-use ratelimit_common::refused::{Cause, Line, WAYS};
 use ratelimit_common::time::SECOND_NS;
 use ratelimit_common::window::CELLS;
 
@@ -48,12 +48,12 @@ pub(super) const EXPECTED: &[Expected] = &[
     expected::<layout::SourceKeyV6Wide, Source>(map::SOURCES_V6_WIDE, MapType::LruHash),
     expected::<layout::FlowKeyV4, Flow>(map::FLOWS_V4, MapType::LruHash),
     expected::<layout::FlowKeyV6, Flow>(map::FLOWS_V6, MapType::LruHash),
-    expected::<u32, Line>(map::REFUSED, MapType::Array),
-    expected::<u32, [Cause; WAYS]>(map::CAUSES, MapType::Array),
-    expected::<u32, u64>(map::NOTED, MapType::Array),
-    expected::<u32, [u64; 2]>(map::KNOWN, MapType::Array),
+    expected::<u32, CacheSet>(map::DROP_CACHE, MapType::Array),
+    expected::<u32, [DropCause; WAYS]>(map::DROP_CAUSES, MapType::Array),
+    expected::<u32, u64>(map::DROP_SUMMARY, MapType::Array),
+    expected::<u32, [u64; 2]>(map::KNOWN_FILTER, MapType::Array),
     expected::<u32, [u64; 2]>(map::KNOWN_SUMMARY, MapType::Array),
-    expected::<u32, [[u64; 2]; 2]>(map::CONNECTIONS, MapType::Array),
+    expected::<u32, [[u64; 2]; 2]>(map::CONN_FILTER, MapType::Array),
     expected::<u32, layout::Counters>(map::COUNTERS, MapType::PerCpuArray),
     expected::<u32, u64>(map::FAULTS, MapType::PerCpuArray),
     expected::<u32, u64>(map::BANS_BEGUN, MapType::PerCpuArray),
@@ -112,7 +112,7 @@ pub(super) fn source_reading(key: &[u8], value: &[u8], ipv4_prefix: u8, ipv6_pre
         *cell = words.next()?.ok()?;
     }
     let slot = u32::from_ne_bytes(slot.try_into().ok()?);
-    Some(SourceReading { prefix, slot, is_proven: false, window: Source { refused, cells }, refused_until: None })
+    Some(SourceReading { prefix, slot, is_verified: false, window: Source { refused, cells }, refused_until: None })
 }
 
 /// Wall clock minus monotonic clock, in nanoseconds.
@@ -133,13 +133,14 @@ fn clock_ns(clock: ClockId) -> Result<u64, DatapathError> {
 }
 
 /// Returns once every packet that was in the program when it was called has left it: a grace period of RCU, which
-/// `MEMBARRIER_CMD_GLOBAL` waits for (kernel/sched/membarrier.c, Linux 4.3), and BPF programs run inside of. Cannot fail: what
-/// it is called after cannot be taken back.
+/// `MEMBARRIER_CMD_GLOBAL` waits for (kernel/sched/membarrier.c, Linux 4.3), and BPF programs run inside of. Cannot
+/// fail: what it is called after cannot be taken back.
 pub(super) fn wait_for_packets() {
     // SAFETY: no pointer is passed.
     let result = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
     if result != 0 {
-        // With nohz_full CPUs there is none, and a sandbox may forbid it. A packet takes microseconds, and this is far longer.
+        // With nohz_full CPUs there is none, and a sandbox may forbid it. A packet takes microseconds, and this is far
+        // longer.
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
 }
@@ -175,7 +176,8 @@ pub(super) fn load_error(what: &str, error: anyhow::Error) -> DatapathError {
     }
 }
 
-/// The end of what the verifier says, on one line: the reason is there. All of it, which may be megabytes, goes to the log.
+/// The end of what the verifier says, on one line: the reason is there. All of it, which may be megabytes, goes to the
+/// log.
 fn verifier_words(refusal: &std::io::Error, log: &str) -> String {
     const LINES_MAX: usize = 3;
     tracing::debug!("the verifier's log:\n{log}");

@@ -136,8 +136,8 @@ impl Kernel {
     /// Where the map cannot be read.
     pub fn kept_of_packets(&self) -> Result<Vec<u8>, DatapathError> {
         const OF_A_PACKET: [u8; 4] = [0; 4];
-        let Map::PerCpuArray(data) = map_ref(&self.ebpf, map::PENDING)? else {
-            return Err(anyhow!("{} is no array of each CPU's", map::PENDING).into());
+        let Map::PerCpuArray(data) = map_ref(&self.ebpf, map::DEFERRED)? else {
+            return Err(anyhow!("{} is no array of each CPU's", map::DEFERRED).into());
         };
         let info = data.info().context("ask what the map is")?;
         let cpus = aya::util::nr_cpus().map_err(|(file, error)| anyhow!("read {file}: {error}"))?;
@@ -148,7 +148,7 @@ impl Kernel {
                 kept.extend_from_slice(value);
             }
         })
-        .with_context(|| format!("read {}", map::PENDING))?;
+        .with_context(|| format!("read {}", map::DEFERRED))?;
         Ok(kept)
     }
 

@@ -1,4 +1,5 @@
-//! A policy on trial: the generation that packets read has an end, and the other one, to which they go back then, stays whole.
+//! A policy on trial: the generation that packets read has an end, and the other one, to which they go back then,
+//! stays whole.
 
 use anyhow::{Context as _, anyhow};
 use ratelimit_common::layout::{Config as ConfigWords, GENERATIONS, map};
@@ -31,8 +32,8 @@ impl Kernel {
         let generation = self.active_generation()?;
         let words = self.config_words()?;
         self.write_config(generation, ConfigWords { until_ns: 0, ..words })?;
-        // Packets are judged by a clock that is never ahead of this one. Where this thread was not let run until the end had
-        // passed, some may have gone back: then all do.
+        // Packets are judged by a clock that is never ahead of this one. Where this thread was not let run until the
+        // end had passed, some may have gone back: then all do.
         if self.read_clock()? < until {
             return Ok(true);
         }
@@ -49,7 +50,8 @@ impl Kernel {
         })
     }
 
-    /// Has every packet read what was before a trial, if there is one, so that the generation that was on trial can be written.
+    /// Has every packet read what was before a trial, if there is one, so that the generation that was on trial can be
+    /// written.
     pub(super) fn end_trial(&mut self) -> Result<(), DatapathError> {
         if self.trial_state()? == Trial::None {
             return Ok(());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ratelimit_common::layout::{LIMITS_MAX, Limit, Rule, Unit};
-use ratelimit_common::proof::Side;
+use ratelimit_common::verification::Side;
 
 use super::{ConfigWords, rules_len};
 
@@ -28,9 +28,9 @@ impl Windows {
 
     fn of_rule(rule: &Rule) -> impl Iterator<Item = (u32, Window)> {
         let (held, beside) = rule.limits.split_at(LIMITS_MAX);
-        let window = |limit: &Limit, is_proven: bool| {
-            let side = if is_proven { Side::Proven } else { Side::Unproven };
-            (side.slot(limit.slot), Window::Of(limit.slot, is_proven))
+        let window = |limit: &Limit, is_verified: bool| {
+            let side = if is_verified { Side::Verified } else { Side::Unverified };
+            (side.slot(limit.slot), Window::Of(limit.slot, is_verified))
         };
         let windows = move |limit: &Limit| {
             let is_guarded = rule.guard != 0 && limit.unit == Unit::Requests as u8;
@@ -46,21 +46,21 @@ impl Windows {
         held.chain(beside.iter().take(rule.shadows_len.into()).map(move |limit| window(limit, false)))
     }
 
-    /// The slot of the limit that a window is of, and whether it is that of what is proven; none where nothing is held to it. Windows
-    /// of no limit of now have the slots that they have.
+    /// The slot of the limit that a window is of, and whether it is that of verified traffic; none where nothing is
+    /// held to it. Windows of no limit of now have the slots that they have.
     pub(super) fn limit(&self, slot: u32) -> Option<(u32, bool)> {
         match self.0.get(&slot) {
-            Some(Window::Of(limit, is_proven)) => Some((*limit, *is_proven)),
+            Some(Window::Of(limit, is_verified)) => Some((*limit, *is_verified)),
             Some(Window::Guard | Window::Hidden) => None,
             None => Some((slot, false)),
         }
     }
 
-    /// The slot of each window, that of its limit, and whether it is that of what is proven. Those of a guard have their own slot for
-    /// that of a limit, see [`ratelimit_policy::desired::Limit::guard`].
+    /// The slot of each window, that of its limit, and whether it is that of verified traffic. Those of a guard have
+    /// their own slot for that of a limit, see [`ratelimit_policy::desired::Limit::guard`].
     pub(super) fn all(&self) -> impl Iterator<Item = (u32, u32, bool)> {
         self.0.iter().filter_map(|(key, window)| match window {
-            Window::Of(limit, is_proven) => Some((*key, *limit, *is_proven)),
+            Window::Of(limit, is_verified) => Some((*key, *limit, *is_verified)),
             Window::Guard => Some((*key, *key, false)),
             Window::Hidden => None,
         })
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_ban_needs_is_no_window_that_anybody_is_held_to() {
+    fn the_window_of_evidence_for_a_ban_holds_no_source() {
         let limit = |slot, unit: Unit| Limit { slot, unit: unit as u8, ..Limit::default() };
         let mut rule = Rule { limits_len: 2, shadows_len: 1, ..Rule::default() };
         rule.limits[0] = limit(7, Unit::Connections);
@@ -87,7 +87,7 @@ mod tests {
         for side in [Side::Evidence, Side::Attempts, Side::Opened, Side::Segments] {
             assert_eq!([7, 8].map(|slot| of(side.slot(slot))), [None, None]);
         }
-        assert_eq!(of(Side::Proven.slot(8)), Some((8, true)));
+        assert_eq!(of(Side::Verified.slot(8)), Some((8, true)));
         assert_eq!(windows.all().count(), 4);
     }
 

@@ -1,5 +1,6 @@
-//! Frames, each judged as the kernel judges it. What it has beside is not here: no socket says what a segment proves, which is an argument;
-//! no source is forgotten, so none is drawn; no note refuses sooner what a window refuses too; and no guard counts.
+//! Frames, each judged as the kernel judges it. What it has beside is not here: no socket says whether a segment is
+//! verified, which is an argument; no source is forgotten, so none is sampled; no drop cache drops sooner what a
+//! window refuses too; and no guard counts.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,15 +8,15 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use ratelimit_common::choose::{self, Asked, Beside, Next, choice, enforced, protecting};
 use ratelimit_common::conversation::{Peer, Walk};
-use ratelimit_common::hold::{Cost, is};
+use ratelimit_common::hold::{Charges, is};
 use ratelimit_common::layout::{Rule, RuleSet};
-use ratelimit_common::packet::{Head, Packet, Parsed, Target, To, parse};
-use ratelimit_common::proof::{Side, Standing, asks};
+use ratelimit_common::packet::{Destination, Head, Packet, Parsed, Target, parse};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::{Reason, Verdict};
+use ratelimit_common::verification::{ConnectionState, EvidenceNeeds, Side};
 
-use super::traffic::Seen;
+use super::traffic::PacketCharges;
 use super::{Conversations, Held, Rules, Sources, address};
 
 /// A client with its source port, and the port that it sends to.
@@ -27,13 +28,13 @@ pub struct Packets {
     /// Their windows and bans.
     pub sources: Sources,
     conversations: Conversations,
-    /// Connections of which nothing more is taken, as a request of theirs was refused, or nothing that proves as little as that: until when,
-    /// and by which rule.
+    /// Connections of which nothing more is taken, as a request of theirs was refused, or nothing that is as
+    /// unverified: until when, and by which rule.
     shut: BTreeMap<(Connection, Side), (Nanos, u8)>,
     /// Clients whose segments to a port met their ban, which precedes that: likewise.
     banned: BTreeMap<(IpNet, u16), (Nanos, u8)>,
-    /// Connections that have proven themselves, by both of their ends: in which turn of the clock.
-    proven: BTreeMap<(IpAddr, IpAddr, u16, u16), u16>,
+    /// Verified connections, by both of their ends: in which generation of the clock.
+    verified: BTreeMap<(IpAddr, IpAddr, u16, u16), u16>,
     /// Clients that were refused a connection after they had opened as many as they may, by the rule's name: likewise.
     armed: BTreeMap<(IpNet, u64), u16>,
 }
@@ -41,15 +42,15 @@ pub struct Packets {
 /// What the host's sockets say of a segment's sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
-    /// Whether it is who it says.
-    pub standing: Standing,
+    /// Whether its sender is verified.
+    pub connection_state: ConnectionState,
     /// What the server has said to it, where that is known.
     pub peer: Option<Peer>,
 }
 
 impl Sender {
     /// Nobody knows it.
-    pub const UNKNOWN: Self = Self { standing: Standing::Unknown, peer: None };
+    pub const UNKNOWN: Self = Self { connection_state: ConnectionState::Unknown, peer: None };
 }
 
 /// What became of a frame.
@@ -96,7 +97,7 @@ impl Packets {
         if let Some((_, rule)) = segment_of.and_then(|of| self.banned.get(&of)).filter(|(until, _)| now < *until) {
             return Verdict { reason: Reason::Banned, rule: *rule }.into();
         }
-        if let Some(rule) = connection.and_then(|connection| self.is_shut(connection, sender.standing, now)) {
+        if let Some(rule) = connection.and_then(|connection| self.is_shut(connection, sender.connection_state, now)) {
             return Verdict { reason: Reason::OverLimit, rule }.into();
         }
         let asked = Asked::from(&packet);
@@ -126,18 +127,19 @@ impl Packets {
         Judged { verdict, has_banned: held.has_banned }
     }
 
-    /// Judges what is no frame: a packet to a port that every rule protects, at an address that none names. Whatever comes is proven.
-    pub fn judge_abstract(&mut self, rules: &Rules, source: IpAddr, cost: Cost, now: Nanos) -> Judged {
+    /// Judges what is no frame: a packet to a port that every rule protects, at an address that none names. Whatever
+    /// comes is verified.
+    pub fn judge_abstract(&mut self, rules: &Rules, source: IpAddr, charges: Charges, now: Nanos) -> Judged {
         let asked_by = rules.asked_by(Address::v4([0; 4]), now);
-        let to = To::Tcp { port: 0, opening: cost.has(is::OPENING), has_payload: cost.requests != 0 };
+        let to = Destination::Tcp { port: 0, opening: charges.has(is::OPENING), has_payload: charges.requests != 0 };
         let choice = choice(&asked_by, Asked { source: packet_address(source), to, may_be_tcp: false }, RuleSet::MAX);
         let Some(index) = choice.rule else { return Verdict::unruled(choice.reason).into() };
         let rule = rules.rule(index);
         if choice.reason != Reason::NotCounted {
             return enforced(rule, choice.reason).into();
         }
-        let unproven = Rule { proof: 0, ..*rule };
-        let held = self.sources.hold(rules.policy().client(source), &unproven, cost, now);
+        let unverified = Rule { evidence: EvidenceNeeds::default(), ..*rule };
+        let held = self.sources.hold(rules.policy().client(source), &unverified, charges, now);
         Judged { verdict: enforced(rule, held.reason), has_banned: held.has_banned }
     }
 
@@ -145,56 +147,63 @@ impl Packets {
         &mut self,
         frame: &F,
         packet: &Packet,
-        Sender { standing, peer }: Sender,
+        Sender { connection_state, peer }: Sender,
         rule: &Rule,
         (client, turn): (IpNet, u16),
         now: Nanos,
     ) -> Held {
-        let mut seen = match standing {
+        let mut taken = match connection_state {
             // Its server does not take it, so nothing begins in it.
-            Standing::Ignored => Seen::of_volume(packet),
-            Standing::Unknown | Standing::Answered | Standing::Established => {
+            ConnectionState::Ignored => PacketCharges::of_volume(packet),
+            ConnectionState::Unknown | ConnectionState::Answered | ConnectionState::Established => {
                 self.conversations.look(frame, packet, peer, now, rule)
             }
         };
         if let Target::Tcp { opening: false, is_fragment: false, segment, .. } = packet.target {
             let may_ask = rule.counts_requests != 0 && segment.payload_bytes != 0;
-            if may_ask || rule.proof & (asks::SEGMENTS | asks::CONNECTIONS) != 0 {
-                seen.cost.is |= self.proof(packet, standing, rule, (client, turn), may_ask);
+            if may_ask || rule.evidence.any(EvidenceNeeds::SEGMENTS.or(EvidenceNeeds::CONNECTIONS)) {
+                taken.charges.is |= self.verification(packet, connection_state, rule, (client, turn), may_ask);
             }
         }
-        let held = self.sources.hold(client, rule, seen.cost, now);
-        self.conversations.remember(seen, rule, held.reason);
+        let held = self.sources.hold(client, rule, taken.charges, now);
+        self.conversations.remember(taken, rule, held.reason);
         if held.is_armed {
             self.armed.insert((client, rule.name), turn);
         }
         held
     }
 
-    /// What of [`is`] a segment proves.
-    fn proof(&mut self, packet: &Packet, standing: Standing, rule: &Rule, of: (IpNet, u16), may_ask: bool) -> u8 {
+    /// The flags of [`is`] that a segment has by its connection.
+    fn verification(
+        &mut self,
+        packet: &Packet,
+        connection_state: ConnectionState,
+        rule: &Rule,
+        of: (IpNet, u16),
+        may_ask: bool,
+    ) -> u8 {
         let (client, turn) = of;
-        let asks_segments = rule.proof & asks::SEGMENTS != 0;
-        let bits = match standing {
-            Standing::Answered if may_ask && !asks_segments => is::PROVEN,
-            Standing::Established => is::PROVEN | is::ESTABLISHED,
-            Standing::Answered | Standing::Unknown | Standing::Ignored => 0,
+        let asks_segments = rule.evidence.any(EvidenceNeeds::SEGMENTS);
+        let bits = match connection_state {
+            ConnectionState::Answered if may_ask && !asks_segments => is::VERIFIED,
+            ConnectionState::Established => is::VERIFIED | is::ESTABLISHED,
+            ConnectionState::Answered | ConnectionState::Unknown | ConnectionState::Ignored => 0,
         };
         let Target::Tcp { port, segment, .. } = packet.target else { return bits };
-        if rule.proof & asks::CONNECTIONS == 0 {
+        if !rule.evidence.any(EvidenceNeeds::CONNECTIONS) {
             return bits;
         }
-        let is_marked = |in_turn: Option<&u16>| in_turn.is_some_and(|marked| turn.wrapping_sub(*marked) <= 1);
+        let is_kept = |in_turn: Option<&u16>| in_turn.is_some_and(|kept| turn.wrapping_sub(*kept) <= 1);
         let ends = (address(packet.source), address(packet.destination), segment.source_port, port);
-        let (is_known, is_armed) = (is_marked(self.proven.get(&ends)), is_marked(self.armed.get(&(client, rule.name))));
+        let (is_known, is_armed) = (is_kept(self.verified.get(&ends)), is_kept(self.armed.get(&(client, rule.name))));
         if is_known && !is_armed && !may_ask && !asks_segments {
-            self.proven.insert(ends, turn);
+            self.verified.insert(ends, turn);
             return 0;
         }
-        if standing != Standing::Established {
+        if connection_state != ConnectionState::Established {
             return bits;
         }
-        self.proven.insert(ends, turn);
+        self.verified.insert(ends, turn);
         bits | if is_known { 0 } else { is::FIRST } | if is_armed { is::ARMED } else { 0 }
     }
 
@@ -213,17 +222,20 @@ impl Packets {
                 Next::Nothing => return beside.verdict(),
                 Next::Ended => Reason::WithinLimit,
                 Next::Rule(index) => {
-                    let cost = Cost { bytes, requests: 1, ..Cost::default() };
-                    self.sources.charge(client, rules.rule(index), cost, now).reason
+                    let charges = Charges { bytes, requests: 1, ..Charges::default() };
+                    self.sources.charge(client, rules.rule(index), charges, now).reason
                 }
             };
         }
     }
 
     /// The row of the rule by which nothing more is taken of this connection, from such a sender.
-    fn is_shut(&self, connection: Connection, standing: Standing, now: Nanos) -> Option<u8> {
-        let sides =
-            if standing == Standing::Established { &[Side::Proven][..] } else { &[Side::Proven, Side::Unproven] };
+    fn is_shut(&self, connection: Connection, connection_state: ConnectionState, now: Nanos) -> Option<u8> {
+        let sides = if connection_state == ConnectionState::Established {
+            &[Side::Verified][..]
+        } else {
+            &[Side::Verified, Side::Unverified]
+        };
         let mut shut = sides.iter().filter_map(|side| self.shut.get(&(connection, *side)));
         shut.find(|(until, _)| now < *until).map(|(_, rule)| *rule)
     }

@@ -24,7 +24,8 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Of a policy; none where it does not fit the kernel's maps. What the guard counts beside is left out: the kernel alone has a guard.
+    /// Of a policy; none where it is too large for the kernel's maps. What the guard counts beside is left out: the
+    /// kernel alone has a guard.
     pub fn new(policy: &Policy) -> Option<Self> {
         let encode::Encoded { config, ports, prefixes, targets } = encode::encode(policy).ok()?;
         let mut config = Box::new(config);
@@ -46,10 +47,10 @@ impl Rules {
         &self.config.rules[index as usize]
     }
 
-    /// The turn of the clock by which the kernel forgets marks: it knows what it marked in this one or the last.
+    /// The generation of the kernel's Bloom filters: it knows what it inserted in this one or the last.
     #[expect(clippy::cast_possible_truncation, reason = "as a mark has it")]
     pub(super) const fn turn(&self, now: Nanos) -> u16 {
-        (now.0 >> (self.config.turn_shift & 63)) as u16
+        (now.0 >> (self.config.generation_shift & 63)) as u16
     }
 
     /// As one packet asks them.

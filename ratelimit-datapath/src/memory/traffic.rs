@@ -1,12 +1,12 @@
-//! What a packet costs: how many connections and requests begin in it, by what was remembered of its connection. No socket is asked here:
-//! where nobody says what one says, a segment's own numbers tell. Pure.
+//! What a packet costs: how many connections and requests begin in it, by what was remembered of its connection. No
+//! socket is asked here: where nobody says what one says, a segment's own numbers tell. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ratelimit_common::choose::enforced;
 use ratelimit_common::conversation::{self, Conversation, Peer, Walk};
 use ratelimit_common::flow::{self, Datagram, Flow};
-use ratelimit_common::hold::{Cost, is};
+use ratelimit_common::hold::{Charges, is};
 use ratelimit_common::layout::Rule;
 use ratelimit_common::packet::{Packet, Segment, Target};
 use ratelimit_common::source::Address;
@@ -41,15 +41,15 @@ pub struct Conversations {
 }
 
 /// A packet's cost, and what is to be remembered of it.
-pub struct Seen {
-    pub cost: Cost,
+pub struct PacketCharges {
+    pub charges: Charges,
     newest: Newest,
 }
 
-impl Seen {
+impl PacketCharges {
     /// That of a packet in which nothing begins.
     pub fn of_volume(packet: &Packet) -> Self {
-        Self { cost: Cost { bytes: packet.ip_bytes, ..Cost::default() }, newest: Newest::Nothing }
+        Self { charges: Charges { bytes: packet.ip_bytes, ..Charges::default() }, newest: Newest::Nothing }
     }
 }
 
@@ -66,11 +66,19 @@ impl Default for Conversations {
 }
 
 impl Conversations {
-    /// What a packet is to the rule that judges it, by what is remembered, and what its server has said where that is known.
-    pub fn look<F: Walk>(&self, frame: &F, packet: &Packet, peer: Option<Peer>, now: Nanos, rule: &Rule) -> Seen {
-        let volume = Seen::of_volume(packet).cost;
-        let costs = |opens, requests| Cost { requests: saturating(requests), ..volume }.with(is::OPENING, opens);
-        let nothing = |cost| Seen { cost, newest: Newest::Nothing };
+    /// What a packet is to the rule that judges it, by what is remembered, and what its server has said where that is
+    /// known.
+    pub fn look<F: Walk>(
+        &self,
+        frame: &F,
+        packet: &Packet,
+        peer: Option<Peer>,
+        now: Nanos,
+        rule: &Rule,
+    ) -> PacketCharges {
+        let volume = PacketCharges::of_volume(packet).charges;
+        let costs = |opens, requests| Charges { requests: saturating(requests), ..volume }.with(is::OPENING, opens);
+        let nothing = |charges| PacketCharges { charges, newest: Newest::Nothing };
         match packet.target {
             // What begins in it is in other packets too.
             Target::Tcp { port, opening, segment, is_fragment: true } if rule.counts_requests != 0 => {
@@ -78,7 +86,7 @@ impl Conversations {
                 let known = self.tcp.get(key);
                 let mut newest = known.unwrap_or_default();
                 newest.come_in_fragments(known.is_some());
-                Seen { cost: costs(opening, 1), newest: Newest::Tcp(key, newest) }
+                PacketCharges { charges: costs(opening, 1), newest: Newest::Tcp(key, newest) }
             }
             Target::Tcp { opening, is_fragment: true, .. } => nothing(costs(opening, 1)),
             Target::Tcp { opening, segment, .. } if segment.payload_bytes == 0 || rule.counts_requests == 0 => {
@@ -92,7 +100,7 @@ impl Conversations {
             Target::Tcp { port, segment, .. } => {
                 let key = conversation_key(packet, &segment, port);
                 let turn = conversation::turn(frame, &segment, self.tcp.get(key), peer);
-                Seen { cost: costs(false, turn.requests), newest: Newest::Tcp(key, turn.newest) }
+                PacketCharges { charges: costs(false, turn.requests), newest: Newest::Tcp(key, turn.newest) }
             }
             Target::Udp { .. } if rule.counts_connections | rule.counts_requests == 0 => nothing(volume),
             Target::Udp { port, source_port, quic_initial, quic_short, payload_bytes } => {
@@ -100,19 +108,19 @@ impl Conversations {
                 let datagram =
                     Datagram { speaks_quic: rule.speaks_quic(port), quic_initial, quic_short, payload_bytes };
                 let step = flow::step(self.udp.get(key), now, datagram);
-                Seen { cost: costs(step.opens, step.requests), newest: Newest::Udp(key, step.newest) }
+                PacketCharges { charges: costs(step.opens, step.requests), newest: Newest::Udp(key, step.newest) }
             }
             // Whatever it is, it may be anything.
-            Target::Unwalkable => nothing(costs(true, 1)),
+            Target::UnparsableHeaders => nothing(costs(true, 1)),
             Target::Fragment { may_be_tcp } => nothing(costs(false, may_be_tcp.into())),
-            Target::Other | Target::Essential => nothing(volume),
+            Target::Other | Target::ControlTraffic => nothing(volume),
         }
     }
 
-    /// Remembers what passes by this rule, whose limits say `reason`. A connection goes on by what passes in a dry run; a flow that is over
-    /// the limit is judged anew there too.
-    pub fn remember(&mut self, seen: Seen, rule: &Rule, reason: Reason) {
-        match seen.newest {
+    /// Remembers what passes by this rule, whose limits say `reason`. A connection goes on by what passes in a dry
+    /// run; a flow that is over the limit is judged anew there too.
+    pub fn remember(&mut self, taken: PacketCharges, rule: &Rule, reason: Reason) {
+        match taken.newest {
             Newest::Tcp(key, newest) if enforced(rule, reason).reason.action() == Action::Pass => {
                 self.tcp.insert(key, newest);
             }

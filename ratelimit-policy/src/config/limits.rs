@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use ratelimit_common::layout::Unit;
-use ratelimit_common::proof;
+use ratelimit_common::verification;
 
 use super::amount::{self, Amount};
 use super::duration;
@@ -167,7 +167,7 @@ fn read(
     for written in written {
         for (span, rate) in source.read(written, |text| limit::parse(text, unit))? {
             let limit = counted(rate, rule, form, kind);
-            let of_all = proof::of_all_sides(limit.slot);
+            let of_all = verification::of_all_sides(limit.slot);
             if let Some((other_rule, other)) = slots.0.insert(of_all, (rule.to_owned(), limit)) {
                 let error = if other_rule == rule { shared_slot(span, other, limit) } else { alike(span, other) };
                 return Err(source.wrong(written, error));

@@ -108,7 +108,7 @@ fn beside_parent(rules: &[Rule], index: usize) -> Option<String> {
 fn most_in(limit: &Limit, span_ns: u64) -> u64 {
     match limit.form {
         WindowForm::Strict | WindowForm::Lenient => {
-            let spans = span_ns.div_ceil((u64::from(limit.behind()) * limit.bucket_ns).max(1));
+            let spans = span_ns.div_ceil((u64::from(limit.full_buckets()) * limit.bucket_ns).max(1));
             spans.saturating_mul(limit.amount)
         }
         WindowForm::Fixed => (span_ns.div_ceil(limit.window_ns.max(1)) + 1).saturating_mul(limit.amount),
@@ -124,7 +124,7 @@ fn implied(rule: &Rule) -> Vec<String> {
     let implies = |by: &Limit, limit: &Limit| {
         let span_ns = match limit.form {
             WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => {
-                (u64::from(limit.behind()) + 1) * limit.bucket_ns
+                (u64::from(limit.full_buckets()) + 1) * limit.bucket_ns
             }
             // It refuses by what came in all times at once.
             WindowForm::Gcra => return false,

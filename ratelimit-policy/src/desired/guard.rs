@@ -1,11 +1,11 @@
 //! The guard of a limit of requests: what bounds what is not counted as one.
 
 use ratelimit_common::layout::Unit;
-use ratelimit_common::proof::Side;
+use ratelimit_common::verification::Side;
 
 use super::{Limit, Refuse, Rule, WindowForm};
 
-/// Whether a limit of requests is guarded by what else a source does, see [`ratelimit_common::proof::Side::is_guard`].
+/// Whether a limit of requests is guarded by what else a source does, see [`ratelimit_common::verification::Side::is_guard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
     /// It is: within the limit are connections too, and within a multiple of it segments that begin no request.

@@ -6,7 +6,7 @@ use ratelimit_common::time::{BucketIndex, Nanos};
 use ratelimit_common::window::{BURST_ANY, CELLS, Cell, count_bits};
 
 use super::Weight;
-use super::source::{Blocked, Refused, Seen, Shape, Totals};
+use super::source::{Blocked, ObservedSource, Refused, Shape, Totals};
 use ratelimit_datapath::{SourceReading, Whose};
 use ratelimit_policy::desired::Limit;
 
@@ -58,7 +58,7 @@ pub(super) struct Observation {
     sources_max: usize,
     /// Where in `seen` a source is: half-empty tables are cheaper of these than of what is seen.
     index: HashMap<Whose, u32>,
-    seen: Vec<Seen>,
+    seen: Vec<ObservedSource>,
     not_observed: u64,
     not_observed_in_round: u64,
     totals: Totals,
@@ -100,7 +100,7 @@ impl Observation {
         if self.totals.amounts != amounts {
             self.totals = Totals::new(amounts);
             self.candidates_since = now;
-            self.seen.iter_mut().for_each(Seen::begin_anew);
+            self.seen.iter_mut().for_each(ObservedSource::begin_anew);
         }
     }
 
@@ -136,12 +136,12 @@ impl Observation {
     pub(super) fn visit(&mut self, reading: &SourceReading, refused_bytes: u64) -> u64 {
         let (count, is_first) = (reading.window.refused.count(), self.rounds == 0);
         let Some(seen) = entry(&mut self.index, &mut self.seen, self.sources_max, reading.whose(), || {
-            // What was refused before anybody looked was refused at a time that nobody knows.
+            // What was refused before the first look was refused at an unknown time.
             let open = BucketIndex(self.current.0.saturating_sub(CELLS as u64 - 1));
             if is_first {
-                Seen::new(open, count)
+                ObservedSource::new(open, count)
             } else {
-                Seen::new(oldest(self.shape, reading, ahead_max(self.current)).unwrap_or(open), 0)
+                ObservedSource::new(oldest(self.shape, reading, ahead_max(self.current)).unwrap_or(open), 0)
             }
         }) else {
             self.not_observed_in_round += 1;
@@ -151,7 +151,7 @@ impl Observation {
             Some(more) => more,
             // The source was evicted, and is back.
             None if count <= seen.refused / 2 => count,
-            // A note came to its end while the windows were read the last time, and was in that reading twice.
+            // A drop-cache entry expired while the windows were read the last time, and was in that reading twice.
             None => 0,
         };
         seen.refused = count;
@@ -207,19 +207,19 @@ impl Observation {
     pub(super) fn bytes(&self) -> usize {
         // hashbrown: an entry and a byte of control for each place.
         let places = self.index.capacity() * 8 / 7 * (size_of::<(Whose, u32)>() + 1);
-        let trials: usize = self.seen.iter().map(Seen::trial_bytes).sum();
-        places + self.seen.capacity() * size_of::<Seen>() + trials
+        let trials: usize = self.seen.iter().map(ObservedSource::trial_bytes).sum();
+        places + self.seen.capacity() * size_of::<ObservedSource>() + trials
     }
 }
 
 /// The source, new where there is room.
 fn entry<'a>(
     index: &mut HashMap<Whose, u32>,
-    seen: &'a mut Vec<Seen>,
+    seen: &'a mut Vec<ObservedSource>,
     sources_max: usize,
     source: Whose,
-    new: impl FnOnce() -> Seen,
-) -> Option<&'a mut Seen> {
+    new: impl FnOnce() -> ObservedSource,
+) -> Option<&'a mut ObservedSource> {
     if let Some(at) = index.get(&source) {
         return seen.get_mut(*at as usize);
     }
@@ -248,5 +248,9 @@ const fn ahead_max(current: BucketIndex) -> BucketIndex {
 }
 
 fn shape(limit: &Limit) -> Shape {
-    Shape { behind: limit.behind(), burst: limit.burst.unwrap_or(BURST_ANY), count_bits: count_bits(limit.bucket_ns) }
+    Shape {
+        full_buckets: limit.full_buckets(),
+        burst: limit.burst.unwrap_or(BURST_ANY),
+        count_bits: count_bits(limit.bucket_ns),
+    }
 }

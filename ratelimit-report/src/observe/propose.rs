@@ -4,7 +4,7 @@ use ratelimit_common::layout::Unit;
 
 /// Of fewer sources nothing is concluded.
 pub const SOURCES_MIN: usize = 20;
-/// From so many on, the busiest in a thousand may be blocked where no gap says who is not ordinary.
+/// From so many on, the busiest in a thousand may be blocked where no gap parts the few from the many.
 const SOURCES_MANY: usize = 1000;
 /// A gap is at least this factor wide: less comes about by chance in the tail of any mixed load.
 const GAP_RATIO_MIN: f64 = 3.0;
@@ -81,7 +81,8 @@ impl Gap {
     }
 }
 
-/// The gaps that mean something, lowest first: at least threefold, not between handfuls, and with the fewer sources above.
+/// The gaps that mean something, lowest first: at least threefold, not between handfuls, and with the fewer sources
+/// above.
 pub fn gaps(busiest: &[u64], unit: Unit) -> Vec<Gap> {
     let pairs = busiest.windows(2).enumerate().map(|(at, pair)| Gap {
         below: pair[0],
@@ -114,14 +115,14 @@ pub fn propose(busiest: &[u64], unit: Unit, amount_max: u64) -> Option<Proposal>
     Some(Proposal { amount, sources_blocked: sources_blocked as u64, reason })
 }
 
-/// The gap between the ordinary and the others. Among those there are gaps too, as one may be far busier than the rest: so it is
-/// the lowest that is at least half as wide as the widest, in orders of magnitude.
+/// The gap between the ordinary and the others. Among those there are gaps too, as one may be far busier than the
+/// rest: so it is the lowest that is at least half as wide as the widest, in orders of magnitude.
 fn parting(gaps: &[Gap]) -> Option<Gap> {
     let widest = widest(gaps)?;
     gaps.iter().copied().find(|gap| gap.ratio().powi(2) >= widest.ratio())
 }
 
-/// What nobody is limited to, whatever was observed: a page of a web site takes as much.
+/// The least proposal, whatever was observed: a page of a web site takes as much.
 const fn few(unit: Unit) -> u64 {
     match unit {
         Unit::Requests | Unit::Connections | Unit::Packets => 10,
@@ -190,7 +191,7 @@ mod tests {
             (with(40, &[4000, 5000]), 500, 2),
             // Between 40 and 130: 72.
             (with(40, &[130, 140, 150]), 100, 3),
-            // 200 would block nobody of the three.
+            // 200 would refuse none of the three.
             (with(100, &[300, 310, 320]), 200, 3),
             // However wide the gap, ten times.
             (with(40, &[10_000_000]), 500, 1),
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_stands_apart_nobody_is_blocked() {
+    fn where_no_source_stands_apart_none_is_refused() {
         let even = with(60, &[]);
         let proposal = connections(&even).expect("there are enough");
         assert_eq!((proposal.amount, proposal.sources_blocked, proposal.reason), (200, 0, Reason::TwiceAll));
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_limited_to_a_handful() {
+    fn no_proposal_is_a_handful() {
         assert_eq!(connections(&[1; 30]).map(|of| of.amount), Some(10));
         assert_eq!(connections(&[vec![1; 30], vec![11]].concat()).map(|of| of.amount), Some(10));
         assert_eq!(propose(&[1500; 30], Unit::Bytes, MAX).map(|of| of.amount), Some(100_000));
@@ -253,7 +254,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_proposal_in_a_gap_blocks_what_is_above_it_and_nobody_else(
+        fn a_proposal_in_a_gap_refuses_what_is_above_it_and_no_other(
             mut busiest in prop::collection::vec(1_u64..1 << 40, SOURCES_MIN..60),
             shifts in prop::collection::vec(0_u32..40, 60),
         ) {

@@ -1,7 +1,8 @@
 //! One source in one limit: what it wanted in each bucket, and what each candidate would have admitted of that.
 //!
-//! Buckets are finished in order. What a candidate admits of a bucket depends on the buckets before it alone, and on how
-//! much was wanted in it: of units that come one by one, exactly what packet after packet would have been admitted.
+//! Buckets are finished in order. What a candidate admits of a bucket depends on the buckets before it alone, and on
+//! how much was wanted in it: of units that come one by one, exactly what packet after packet would have been
+//! admitted.
 
 use ratelimit_common::time::BucketIndex;
 use ratelimit_common::window::{self, CELLS, Cell};
@@ -12,7 +13,7 @@ use ratelimit_policy::config::rule::CANDIDATES_MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     /// Full buckets before the current one that the sum takes in.
-    pub(super) behind: u8,
+    pub(super) full_buckets: u8,
     /// At most so much in one bucket.
     pub(super) burst: u64,
     /// See [`window::count_bits`].
@@ -67,15 +68,15 @@ impl Ring {
     }
 
     /// Sum of the `behind` buckets before this one.
-    fn before(&self, bucket: BucketIndex, behind: u8) -> u64 {
-        let earlier = (1..=u64::from(behind)).map(|back| self.at(BucketIndex(bucket.0.wrapping_sub(back))));
+    fn before(&self, bucket: BucketIndex, full_buckets: u8) -> u64 {
+        let earlier = (1..=u64::from(full_buckets)).map(|back| self.at(BucketIndex(bucket.0.wrapping_sub(back))));
         earlier.fold(0, u64::saturating_add)
     }
 }
 
 /// What is known of one source. // 112 B, and once it exceeds a candidate 32 B and 64 B for each such
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct ObservedSource {
     /// What it wanted in the open bucket and those before it: admitted or refused.
     demand: Ring,
     /// The newest bucket in which it was active. Those before it are finished.
@@ -101,7 +102,7 @@ struct Trial {
 
 const _: () = assert!(CANDIDATES_MAX <= u8::BITS as usize);
 
-impl Seen {
+impl ObservedSource {
     /// One that was not seen before, from this bucket on.
     pub(super) fn new(open: BucketIndex, refused: u64) -> Self {
         Self { demand: Ring::default(), open, open_refused: 0, refused, peak: 0, trial: None }
@@ -142,8 +143,8 @@ impl Seen {
         self.open = bucket;
     }
 
-    /// The bucket after one that is finished. The oldest that the cells still tell is [`CELLS`] - 1 before `newest`: what is in no
-    /// window with that one need not be gone through.
+    /// The bucket after one that is finished. The oldest that the cells still tell is [`CELLS`] - 1 before `newest`:
+    /// what is in no window with that one need not be gone through.
     fn next(&mut self, bucket: BucketIndex, newest: BucketIndex) -> BucketIndex {
         self.open_refused = 0;
         if newest.0 - bucket.0 <= 2 * CELLS as u64 {
@@ -182,7 +183,7 @@ impl Seen {
         }
         self.demand.set(bucket, demand);
         totals.demand = totals.demand.saturating_add(demand - before);
-        let window = self.demand.before(bucket, shape.behind).saturating_add(demand);
+        let window = self.demand.before(bucket, shape.full_buckets).saturating_add(demand);
         self.peak = self.peak.max(window);
         let exceeded = if demand > shape.burst {
             totals.amounts.len()
@@ -237,7 +238,7 @@ impl Seen {
     }
 }
 
-/// What a limit of this amount still lets in, in this bucket and in all.
+/// What a limit of this amount still admits, in this bucket and in all.
 fn room(shape: Shape, admitted: &Ring, bucket: BucketIndex, amount: u64) -> u64 {
-    amount.saturating_sub(admitted.before(bucket, shape.behind)).min(shape.burst)
+    amount.saturating_sub(admitted.before(bucket, shape.full_buckets)).min(shape.burst)
 }

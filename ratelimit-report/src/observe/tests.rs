@@ -47,7 +47,7 @@ impl Charged {
         SourceReading {
             prefix,
             slot,
-            is_proven: false,
+            is_verified: false,
             window: Source { refused: self.newest, cells },
             refused_until: None,
         }
@@ -96,7 +96,7 @@ proptest! {
                     naive.iter_mut().for_each(|of| of.one(now));
                 }
                 wanted.push((now.0, count));
-                let window = wanted.iter().filter(|(at, _)| now.0 - at <= u64::from(of.behind()));
+                let window = wanted.iter().filter(|(at, _)| now.0 - at <= u64::from(of.full_buckets()));
                 busiest = busiest.max(window.map(|(_, count)| count).sum());
                 let at = Nanos(now.start(of.bucket_ns).0 + piece as u64 * SECOND_NS);
                 let mut round = observer.round(at, &[]);
@@ -167,7 +167,7 @@ proptest! {
         for ((refused, cells), now) in words.into_iter().zip(times) {
             let mut round = observer.round(Nanos(now), &[u64::MAX]);
             let window = Source { refused: ratelimit_common::refusals::Refusals(refused), cells };
-            round.visit(&SourceReading { prefix: "192.0.2.7/32".parse().unwrap(), slot: of.slot, is_proven: false, window, refused_until: None });
+            round.visit(&SourceReading { prefix: "192.0.2.7/32".parse().unwrap(), slot: of.slot, is_verified: false, window, refused_until: None });
             round.finish();
             let _observed = observer.observed(&of);
         }
@@ -236,8 +236,8 @@ impl Dice {
 
 const HEAVY: [u64; 7] = [40, 55, 90, 150, 400, 900, 3000];
 
-/// Who opens a connection in which second of an hour. The first sources are heavy: so many a minute. The others open up to 8 a
-/// minute while they are there, a few minutes at a time.
+/// Who opens a connection in which second of an hour. The first sources are heavy: so many a minute. The others open
+/// up to 8 a minute while they are there, a few minutes at a time.
 fn recorded(seed: u64) -> Vec<(u64, IpAddr)> {
     let mut dice = Dice(seed);
     let mut events = Vec::new();
@@ -356,7 +356,7 @@ fn a_reload_keeps_what_was_observed_and_counts_other_candidates_anew() {
 }
 
 #[test]
-fn no_more_sources_are_observed_than_there_is_room_for_and_the_rest_are_told() {
+fn no_more_sources_are_observed_than_the_capacity_and_the_rest_are_told() {
     let mut bench = Bench::new(dry_run(vec![limit(10, Unit::Connections)]));
     bench.follow(&[], 3);
     for last in 1..=5 {
@@ -419,11 +419,12 @@ fn a_reading_that_has_somewhat_fewer_refusals_than_the_one_before_adds_none() {
         newest = newest.and(refused - 1);
         let window = Source { refused: newest, cells: [0; CELLS] };
         let mut round = observer.round(START, &[u64::MAX]);
-        round.visit(&SourceReading { prefix, slot: of.slot, is_proven: false, window, refused_until: None });
+        round.visit(&SourceReading { prefix, slot: of.slot, is_verified: false, window, refused_until: None });
         round.finish();
         observer.observed(&of).unwrap().demand
     };
-    // What was there before anybody looked; a note that was read twice; more; and a source that is forgotten and back.
+    // What was there before the first look; a drop-cache entry that was read twice; more; and a source that is
+    // forgotten and back.
     let demands = [50_000, 52_000, 51_500, 51_600, 30].map(&mut demand_after);
     assert_eq!(demands.map(|demand| demand - demands[0]), [0, 2_000, 2_000, 2_100, 2_130]);
 }

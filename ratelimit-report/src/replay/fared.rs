@@ -6,12 +6,13 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use ratelimit_common::choose::{self, Asked, Choice, choice, protecting};
 use ratelimit_common::conversation::Walk;
-use ratelimit_common::hold::Cost;
+use ratelimit_common::hold::Charges;
 use ratelimit_common::layout;
 use ratelimit_common::packet::Packet;
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Action, Reason};
+use ratelimit_common::verification::EvidenceNeeds;
 
 use ratelimit_datapath::memory::{Conversations, Rules, Sources, address};
 use ratelimit_policy::desired::{Limit, Mode, Policy, Ports, Rule};
@@ -49,7 +50,7 @@ impl Judge {
         let rule = Rule { mode: Mode::DryRun, bans: None, ..policy.rules.first()?.clone() };
         let rules = Rules::new(&Policy { rules: vec![rule], ..policy.clone() })?;
         // What comes from where, nobody proves to who reads of it: it is all one.
-        let rule = layout::Rule { proof: 0, ..*rules.rule(0) };
+        let rule = layout::Rule { evidence: EvidenceNeeds::default(), ..*rules.rule(0) };
         Some(Self {
             rules,
             rule,
@@ -90,7 +91,7 @@ impl Judge {
     /// Judges a packet whose limits decide.
     pub(super) fn frame<F: Walk>(&mut self, frame: &F, packet: &Packet, now: Nanos) -> Reason {
         let seen = self.conversations.look(frame, packet, None, now, &self.rule);
-        let reason = self.charge(now, address(packet.source), seen.cost);
+        let reason = self.charge(now, address(packet.source), seen.charges);
         self.conversations.remember(seen, &self.rule, reason);
         self.enforced(reason)
     }
@@ -101,11 +102,11 @@ impl Judge {
     }
 
     /// Charges every limit, or none where one has no room.
-    pub(super) fn charge(&mut self, now: Nanos, source: IpAddr, cost: Cost) -> Reason {
+    pub(super) fn charge(&mut self, now: Nanos, source: IpAddr, charges: Charges) -> Reason {
         let limits = &self.rule.limits[..self.rule.limits_len.into()];
         let client = self.rules.policy().client(source);
         // As in the kernel: what counts nowhere is remembered nowhere, so that SYNs from anywhere take no place.
-        let counts_nowhere = limits.iter().all(|limit| cost.of(limit).0 == 0);
+        let counts_nowhere = limits.iter().all(|limit| charges.of(limit).0 == 0);
         let is_full = self.sources.len() >= self.sources_max;
         let fared = match self.sources.get_mut(&client) {
             // Where everything is refused of who is over a limit, that is too.
@@ -118,10 +119,10 @@ impl Judge {
             }
             None => self.sources.entry(client).or_insert_with(|| vec![Fared::default(); limits.len()]),
         };
-        let held = self.windows.hold(client, &self.rule, cost, now);
+        let held = self.windows.hold(client, &self.rule, charges, now);
         let is_admitted = held.reason.action() == Action::Pass;
         for (position, (limit, fared)) in limits.iter().zip(fared).enumerate() {
-            let amount = cost.of(limit).0;
+            let amount = charges.of(limit).0;
             if is_admitted {
                 fared.admitted += amount;
             } else if held.refused_at == Some(position) {

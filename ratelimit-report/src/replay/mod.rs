@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use ratelimit_common::conversation::Walk;
-use ratelimit_common::hold::Cost;
+use ratelimit_common::hold::Charges;
 use ratelimit_common::packet::{self, Parsed};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
@@ -83,7 +83,7 @@ impl Replay {
     /// A request came in, as a log has it.
     pub fn request(&mut self, at: Nanos, source: IpAddr) {
         let now = self.now(at);
-        let _reason = self.judge.charge(now, source, Cost { requests: 1, ..Cost::default() });
+        let _reason = self.judge.charge(now, source, Charges { requests: 1, ..Charges::default() });
         self.judged += 1;
     }
 

@@ -299,14 +299,14 @@ fn lines_that_cannot_be_read_are_left_out_and_named_by_their_number() {
 fn sources_for_which_there_is_no_place_are_said() {
     let of = policy(vec![limit(1, Unit::Requests)]);
     let mut judge = Judge::new(&of).unwrap().with_room_for(2);
-    let cost = Cost { requests: 1, ..Cost::default() };
+    let charges = Charges { requests: 1, ..Charges::default() };
     for (source, expected) in [
         ("192.0.2.1", Reason::WithinLimit),
         ("192.0.2.2", Reason::WithinLimit),
         ("192.0.2.3", Reason::NotAdmitted),
         ("192.0.2.1", Reason::OverLimit),
     ] {
-        assert_eq!(judge.charge(Nanos(START), source.parse().unwrap(), cost), expected, "{source}");
+        assert_eq!(judge.charge(Nanos(START), source.parse().unwrap(), charges), expected, "{source}");
     }
     assert_eq!((judge.sources.len(), judge.unplaced), (2, 1));
 }
@@ -351,8 +351,8 @@ fn what_a_budget_of_new_sources_drops_is_not_admitted() {
     let mut of = policy(vec![limit(5, Unit::Requests)]);
     of.rules[0].new_sources = Some(ratelimit_policy::desired::NewSources { amount: 1, window_ns: 60 * SECOND_NS });
     let mut judge = Judge::new(&of).unwrap();
-    let cost = Cost { requests: 1, ..Cost::default() };
-    let judged = ["192.0.2.1", "192.0.2.2"].map(|source| judge.charge(Nanos(START), source.parse().unwrap(), cost));
+    let charges = Charges { requests: 1, ..Charges::default() };
+    let judged = ["192.0.2.1", "192.0.2.2"].map(|source| judge.charge(Nanos(START), source.parse().unwrap(), charges));
     assert_eq!(judged, [Reason::WithinLimit, Reason::NewSourceBudget]);
     let admitted: u64 = judge.sources.values().map(|fared| fared[0].admitted).sum();
     assert_eq!(admitted, 1);
@@ -394,7 +394,7 @@ proptest! {
         for (seconds, source) in steps {
             at += seconds * SECOND_NS / 4;
             let address = IpAddr::from([192, 0, 2, source]);
-            let reason = judge.charge(Nanos(at), address, Cost { requests: 1, ..Cost::default() });
+            let reason = judge.charge(Nanos(at), address, Charges { requests: 1, ..Charges::default() });
             let is_admitted = reason == Reason::WithinLimit;
             prop_assert_eq!(is_admitted, naive.admits(source, at, amount, behind));
             if is_admitted {

@@ -230,10 +230,10 @@ impl Window {
     /// Those that are known of a source, the worst first; one that nothing is known of where there is none.
     pub(super) fn all(rule: &desired::Rule, limit: &Limit, windows: &[SourceReading], now: Nanos) -> Vec<Self> {
         let found: Vec<_> = windows.iter().filter(|reading| reading.slot == limit.slot).collect();
-        let is_apart = found.iter().any(|reading| reading.is_proven);
-        let budget = |is_proven| if is_proven { Budget::Proven } else { Budget::Unproven };
+        let is_apart = found.iter().any(|reading| reading.is_verified);
+        let budget = |is_verified| if is_verified { Budget::Proven } else { Budget::Unproven };
         let window = |reading: &&SourceReading| Self {
-            budget: is_apart.then(|| budget(reading.is_proven)),
+            budget: is_apart.then(|| budget(reading.is_verified)),
             words: reading.window,
             standing: Standing::of_reading(rule, limit, Some(reading), now),
         };
@@ -282,5 +282,5 @@ fn buckets(limit: &Limit, window: &Source, now: Nanos) -> Vec<Bucket> {
         let count = if cell.bucket == bucket { cell.count } else { 0 };
         Bucket { start: timestamp(bucket.start(limit.bucket_ns)), count }
     };
-    (0..=limit.behind()).rev().map(bucket).collect()
+    (0..=limit.full_buckets()).rev().map(bucket).collect()
 }

@@ -128,7 +128,8 @@ impl Dominance {
         let share = |(prefix, used): (IpNet, u64)| {
             let admitted = u128::from(since.admitted) * u128::from(used) / slot.used.max(1);
             let windows = rule.limits.iter().flat_map(|limit| [(limit, false), (limit, true)]);
-            let grown = |(limit, is_proven): (&desired::Limit, _)| self.grown(look, limit.slot, (prefix, is_proven));
+            let grown =
+                |(limit, is_verified): (&desired::Limit, _)| self.grown(look, limit.slot, (prefix, is_verified));
             let refused: u64 = windows.filter_map(grown).sum();
             (((admitted + u128::from(refused.min(since.refused))) * 100 / all.max(1)), prefix)
         };

@@ -192,7 +192,7 @@ fn ban_step(ban: Option<&Ban>, now: Nanos) -> (Step, Option<Reason>) {
 fn limit_step(limit: &desired::Limit, of: &Standing) -> (Step, Option<Reason>) {
     let used = format!("{} of {} used", of.used, limit.amount);
     let at = format!("limit {limit}");
-    if of.is_noted {
+    if of.is_cached_drop {
         let why = format!(
             "{used}, and noted to be refused for the next {}",
             seconds_left(Nanos(of.retry.after_ns), Nanos(0))
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!((over.verdict, over.reason.as_str()), (Outcome::Drop, "over_limit"));
         assert!(lines(&over)[4].ends_with("2 of 2 used: no room for one more"));
         let until = Nanos(ratelimit_datapath::fake::START.0 + 90 * SECOND_NS);
-        kernel.wash_out("198.51.100.7/32".parse().unwrap(), policy.rules[1].limits[0].slot, until);
+        kernel.evict_windows("198.51.100.7/32".parse().unwrap(), policy.rules[1].limits[0].slot, until);
         let noted = report(0);
         assert_eq!((noted.verdict, noted.reason.as_str()), (Outcome::Drop, "over_limit"));
         assert!(lines(&noted)[4].ends_with("0 of 2 used, and noted to be refused for the next 1m30s"));

@@ -1,7 +1,7 @@
 //! How one source stands with the guards of its limits of requests. Pure.
 
-use ratelimit_common::proof::Side;
 use ratelimit_common::time::Nanos;
+use ratelimit_common::verification::Side;
 use serde::{Deserialize, Serialize};
 
 use super::sources::{Retry, Standing};

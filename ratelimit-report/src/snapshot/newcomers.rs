@@ -61,7 +61,7 @@ pub(super) fn sources(reading: &Reading, tracked: u64, packets_of: impl Fn(Reaso
         insertions: sum(|cpu| cpu.insertions),
         pressure: if sampled_one_in == 1 { Pressure::None } else { Pressure::Sampling },
         sampled_one_in,
-        pressed_periods: sum(|cpu| cpu.pressed_periods),
+        pressed_periods: sum(|cpu| cpu.overload_periods),
         not_cached: reading.not_cached,
     }
 }
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn the_cpu_that_draws_from_most_is_told_and_the_counts_of_all_are_summed() {
         let cpu =
-            |shift, insertions| Admission { period: 5, shift, insertions, pressed_periods: 2, ..Admission::default() };
+            |shift, insertions| Admission { period: 5, shift, insertions, overload_periods: 2, ..Admission::default() };
         let reading = Reading {
             now: Nanos(5 * PERIOD_NS),
             interfaces: Vec::new(),

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use ipnet::IpNet;
 use ratelimit_common::layout::{Source, Unit as Counted};
 use ratelimit_common::time::{BucketIndex, Nanos};
-use ratelimit_common::window::{self, BEHIND_MAX};
+use ratelimit_common::window::{self, FULL_BUCKETS_MAX};
 use serde::{Deserialize, Serialize};
 
 use super::{Unit, seconds};
@@ -125,7 +125,7 @@ pub(super) struct Standing {
     pub(super) over: bool,
     pub(super) refused: u64,
     /// Its window has room, or was forgotten, and it is noted all the same that it is refused.
-    pub(super) is_noted: bool,
+    pub(super) is_cached_drop: bool,
     pub(super) retry: Retry,
 }
 
@@ -169,7 +169,7 @@ impl Census {
         }
         let worst_max = self.top_max.saturating_mul(2 * self.limits.len());
         for of in self.limits.iter_mut().filter(|of| of.limit.slot == reading.slot) {
-            of.windows[usize::from(reading.is_proven)] += 1;
+            of.windows[usize::from(reading.is_verified)] += 1;
             let Level { used, over, .. } = Level::of(&of.limit, of.refuse, &reading.window, self.now);
             of.over += u64::from(over);
             let refused = if over { reading.window.refused.count() } else { 0 };
@@ -338,7 +338,7 @@ impl Standing {
         };
         // Whatever its window says now, or would if it were not forgotten.
         let noted = Retry { never: false, after_ns: until.0.saturating_sub(now.0) };
-        Self { over: true, remaining: 0, is_noted: !standing.over, retry: standing.retry.max(noted), ..standing }
+        Self { over: true, remaining: 0, is_cached_drop: !standing.over, retry: standing.retry.max(noted), ..standing }
     }
 
     /// With a shadow limit, which refuses what does not fit and nothing else, whatever its rule does.
@@ -358,7 +358,7 @@ impl Standing {
             }
         };
         let remaining = remaining(limit, used, source, now);
-        Self { used, remaining, over, refused: source.refused.count(), is_noted: false, retry }
+        Self { used, remaining, over, refused: source.refused.count(), is_cached_drop: false, retry }
     }
 }
 
@@ -377,7 +377,7 @@ impl Level {
         }
         let (arithmetic, bucket) = (limit.arithmetic(), now.bucket(limit.bucket_ns));
         let is_shut = is_shut(limit, refuse, source, bucket);
-        let over = is_shut || !window::has_room(&source.cells, arithmetic, bucket, 1);
+        let over = is_shut || !window::is_within_limit(&source.cells, arithmetic, bucket, 1);
         Self { used: window::used(&source.cells, arithmetic, bucket), over, is_shut }
     }
 }
@@ -389,7 +389,7 @@ fn remaining(limit: &Limit, used: u64, source: &Source, now: Nanos) -> u64 {
     match limit.form {
         WindowForm::Gcra => burst.saturating_sub(used),
         WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => {
-            let current = window::Limit { behind: 0, ..limit.arithmetic() };
+            let current = window::Limit { full_buckets: 0, ..limit.arithmetic() };
             left.min(burst.saturating_sub(window::used(&source.cells, current, now.bucket(limit.bucket_ns))))
         }
     }
@@ -415,28 +415,28 @@ fn leak_used(limit: &Limit, source: &Source, now: Nanos) -> u64 {
 /// may have room: everything, where the rule says so, and packets of many units like the one that was refused.
 fn is_shut(limit: &Limit, refuse: Refuse, source: &Source, bucket: BucketIndex) -> bool {
     // The clock was read before the window, whose newest bucket may be a later one.
-    let newest = BucketIndex(bucket.0.saturating_add(u64::from(BEHIND_MAX)));
+    let newest = BucketIndex(bucket.0.saturating_add(u64::from(FULL_BUCKETS_MAX)));
     let tells = match (limit.unit, refuse) {
         (Counted::Requests | Counted::Connections | Counted::Packets, Refuse::Excess) => false,
         (Counted::Bytes, Refuse::Excess | Refuse::All)
         | (Counted::Requests | Counted::Connections | Counted::Packets, Refuse::All) => true,
     };
-    tells && source.refused.is_within(newest, BEHIND_MAX)
+    tells && source.refused.is_within(newest, FULL_BUCKETS_MAX)
 }
 
 impl Retry {
     /// With room in bucket `first` at the earliest.
     fn from(first: BucketIndex, limit: &Limit, source: &Source, now: Nanos) -> Self {
-        let room = window::room_from(&source.cells, limit.arithmetic(), first, 1);
+        let room = window::free_from(&source.cells, limit.arithmetic(), first, 1);
         let bucket = now.bucket(limit.bucket_ns);
-        let empty = BucketIndex(bucket.0.saturating_add(u64::from(limit.behind()) + 1));
+        let empty = BucketIndex(bucket.0.saturating_add(u64::from(limit.full_buckets()) + 1));
         Self { never: room.is_none(), after_ns: until(room.unwrap_or(empty), limit.bucket_ns, now) }
     }
 
     /// The same of a leaky bucket, which frees at any time.
     fn of_leak(limit: &Limit, source: &Source, now: Nanos) -> Self {
         let word = leak_word(source);
-        let room = limit.leak().room_from(word, now, 1);
+        let room = limit.leak().free_from(word, now, 1);
         Self { never: room.is_none(), after_ns: room.map_or(word, |room| room.0).saturating_sub(now.0) }
     }
 }

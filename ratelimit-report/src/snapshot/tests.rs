@@ -270,7 +270,7 @@ fn a_refusal_after_the_clock_was_read_is_seen() {
     let later = BucketIndex(now.bucket(MINUTE_NS).0 + 1);
     let window = Source { refused: Refusals::default().and_one_in(later), cells: window_of(&limit, 1000, now) };
     let prefix = IpNet::from(address("198.51.100.7"));
-    let source = SourceReading { prefix, slot: limit.slot, is_proven: false, window, refused_until: None };
+    let source = SourceReading { prefix, slot: limit.slot, is_verified: false, window, refused_until: None };
     let report = CheckReport::build(&policy, now, prefix.addr(), &[source]);
     assert_eq!(report.verdict, Outcome::Drop);
 }
@@ -297,7 +297,11 @@ fn a_source_whose_window_was_washed_out_is_refused_as_long_as_that_is_noted() {
         (CheckReport::build(&policy, now, source.addr(), &windows), TopSource::of(&policy, now, source, &windows))
     };
     assert!(!report().0.remembered);
-    kernel.wash_out(source, policy.rules[0].limits[0].slot, Nanos(ratelimit_datapath::fake::START.0 + 90 * SECOND_NS));
+    kernel.evict_windows(
+        source,
+        policy.rules[0].limits[0].slot,
+        Nanos(ratelimit_datapath::fake::START.0 + 90 * SECOND_NS),
+    );
     let (refused, top) = report();
     assert_eq!((refused.verdict, &*refused.reason, refused.remembered), (Outcome::Drop, "over_limit", true));
     assert_eq!((refused.retry_after_seconds, refused.limits[0].used, refused.limits[0].remaining), (90.0, 0, 0));
@@ -319,7 +323,7 @@ fn new_sources_over_a_rules_budget_are_dropped_and_told_and_known_ones_served() 
     kernel.advance(SECOND_NS);
     assert_eq!(sent(3), Reason::WithinLimit);
     let period = datapath.now().unwrap().0 >> 27;
-    kernel.press(Admission { period, shift: 3, insertions: 3, ..Admission::default() });
+    kernel.set_admission(Admission { period, shift: 3, insertions: 3, ..Admission::default() });
     let of = build(&mut datapath, &policy);
     assert_eq!((of.sources.not_admitted, of.sources.insertions, of.sources.sampled_one_in), (2, 3, 8));
     assert_eq!(of.sources.pressure, Pressure::Sampling);
@@ -345,7 +349,7 @@ fn a_source_that_is_never_let_in_is_told_a_number_too() {
     let of = |limit: &desired::Limit| SourceReading {
         prefix,
         slot: limit.slot,
-        is_proven: false,
+        is_verified: false,
         window: Source { refused: Refusals(1), cells: window_of(limit, limit.amount, now) },
         refused_until: None,
     };
@@ -381,7 +385,7 @@ fn the_worst_of_many_sources_are_the_same_as_if_all_were_kept() {
         let windows = [0, 1].map(|at| SourceReading {
             prefix,
             slot: limits[at].slot,
-            is_proven: false,
+            is_verified: false,
             window: Source { refused: Refusals(used[at] % 7), cells: window_of(&limits[at], used[at], now) },
             refused_until: None,
         });
@@ -447,7 +451,7 @@ fn any_words_in_a_window_are_read_without_a_panic() {
         let windows = policy.rules[0].limits.iter().map(|limit| SourceReading {
             prefix,
             slot: limit.slot,
-            is_proven: false,
+            is_verified: false,
             window,
             refused_until: None,
         });
@@ -505,7 +509,7 @@ fn a_leaky_bucket_and_a_fixed_window_are_read_as_the_packet_path_reads_them() {
         let windows = [SourceReading {
             prefix,
             slot: of.slot,
-            is_proven: false,
+            is_verified: false,
             window: Source { refused: Refusals(0), cells },
             refused_until: None,
         }];
@@ -538,7 +542,7 @@ fn what_a_shadow_limit_would_have_refused_is_summed_over_the_sources() {
         census.visit(&SourceReading {
             prefix,
             slot: 901,
-            is_proven: false,
+            is_verified: false,
             window: Source { refused: Refusals(refused), cells: [0; 8] },
             refused_until: None,
         });

@@ -1,8 +1,10 @@
-//! What segments prove by the sockets of real connections: the real program, which asks them, and the fake datapath, which is told.
+//! Verified segments, by the sockets of real connections: the real program, which asks them, and the fake datapath,
+//! which is told.
 //!
-//! The oracle has no sockets, and a replay none either. Frames that are run reach no socket, so the server of each connection has heard nothing.
-//! One verdict may differ: a note of what connections have sent over the limit refuses other segments in their source's name too. What it refuses
-//! the fake is not told of, as the program has charged nothing.
+//! The oracle has no sockets, and a replay none either. Frames that are run reach no socket, so the server of each
+//! connection has heard nothing. One verdict may differ: a drop-cache entry for what connections have sent over the
+//! limit drops other segments in their source's name too. The fake is not told of what the entry drops, as the
+//! program has charged nothing.
 //!
 //! A run prints its seed; RATELIMITD_SEED repeats it.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
@@ -21,8 +23,8 @@ use integration_test::program::{Program, limit_over};
 use integration_test::random::Random;
 use ratelimit_common::conversation::Peer;
 use ratelimit_common::layout::Unit;
-use ratelimit_common::proof::Standing;
 use ratelimit_common::time::SECOND_NS;
+use ratelimit_common::verification::ConnectionState;
 use ratelimit_datapath::fake::Sender;
 use ratelimit_datapath::{Datapath as _, SourceReading};
 use ratelimit_policy::desired::{Bans, Guard, Limit, Mode, Policy, Ports, Refuse, Rule, WindowForm};
@@ -71,20 +73,21 @@ impl Host {
         let Connection { source_port, sequence, acknowledged } = of;
         let sent = Segment { source_port, sequence, acknowledged, ..Segment::to(self.port, ACK) };
         let get = b"GET / HTTP/1.1\r\n\r\n";
-        let (protocol, bytes, standing) = match random.below(16) {
-            0..6 => (TCP, sent.bytes(), Standing::Established),
-            6 => (TCP, Segment { data: get, ..sent }.bytes(), Standing::Established),
+        let (protocol, bytes, connection_state) = match random.below(16) {
+            0..6 => (TCP, sent.bytes(), ConnectionState::Established),
+            6 => (TCP, Segment { data: get, ..sent }.bytes(), ConnectionState::Established),
             // Farther than any window is long.
-            7 => (TCP, Segment { sequence: sequence.wrapping_add(1 << 30), ..sent }.bytes(), Standing::Ignored),
-            8..10 => (TCP, Segment { source_port: any_port, ..sent }.bytes(), Standing::Unknown),
-            10 => (TCP, Segment { source_port: any_port, data: get, ..sent }.bytes(), Standing::Unknown),
-            11..14 => (TCP, Segment { source_port: any_port, flags: SYN, ..sent }.bytes(), Standing::Unknown),
-            _ => (UDP, udp_from(any_port, self.port, [0; 20]), Standing::Unknown),
+            7 => (TCP, Segment { sequence: sequence.wrapping_add(1 << 30), ..sent }.bytes(), ConnectionState::Ignored),
+            8..10 => (TCP, Segment { source_port: any_port, ..sent }.bytes(), ConnectionState::Unknown),
+            10 => (TCP, Segment { source_port: any_port, data: get, ..sent }.bytes(), ConnectionState::Unknown),
+            11..14 => (TCP, Segment { source_port: any_port, flags: SYN, ..sent }.bytes(), ConnectionState::Unknown),
+            _ => (UDP, udp_from(any_port, self.port, [0; 20]), ConnectionState::Unknown),
         };
         let mut frame = frame(IPV4, V4 { source: Ipv4Addr::LOCALHOST.octets(), ..V4::of(protocol) }.around(bytes));
         // Behind the Ethernet header. The program does not look at the checksum.
         frame[14 + 16..14 + 20].copy_from_slice(&Ipv4Addr::LOCALHOST.octets());
-        // It waits for the first byte still. How large its window is, it tells the program alone: no frame here is as long.
+        // It waits for the first byte still. How large its window is, it tells the program alone: no frame here is as
+        // long.
         let peer = Peer {
             received: sequence,
             window_end: sequence.wrapping_add(1 << 14),
@@ -92,7 +95,7 @@ impl Host {
             is_first: 1,
             ..Peer::default()
         };
-        (frame, Sender { standing, peer: (standing == Standing::Established).then_some(peer) })
+        (frame, Sender { connection_state, peer: (connection_state == ConnectionState::Established).then_some(peer) })
     }
 
     fn random_policy(&self, random: &mut Random) -> Policy {
@@ -128,7 +131,7 @@ fn random_limit(random: &mut Random) -> Limit {
     };
     let (buckets, bucket_ns) = match form {
         WindowForm::Strict | WindowForm::Lenient => (5, 10 * SECOND_NS),
-        // As long a window with its oldest bucket: the program marks connections by the longest.
+        // As long a window with its oldest bucket: the program keeps connections for the longest.
         WindowForm::Fixed | WindowForm::Gcra => (1, 30 * SECOND_NS),
     };
     let limit = limit_over(amount, unit, form, buckets, bucket_ns);
@@ -140,16 +143,17 @@ fn opens_nothing(frame: &[u8]) -> bool {
     frame[14 + 9] == TCP && frame[14 + 20 + 13] != SYN
 }
 
-/// Whether a note of the program says that what the host's connections send is over a limit of packets or bytes. It refuses other segments in its
-/// name too, though they are counted apart: no connection of the host takes those.
-fn is_noted(program: &mut Program, policy: &Policy) -> bool {
+/// Whether a drop-cache entry of the program says that what the host's connections send is over a limit of packets or
+/// bytes. It drops other segments in its name too, though they are counted apart: no connection of the host takes
+/// those.
+fn is_cached(program: &mut Program, policy: &Policy) -> bool {
     let now = program.now();
     let readings = program.kernel().source(Ipv4Addr::LOCALHOST.into()).unwrap();
     let is_of_volume = |slot: u32| {
         let limit = policy.rules[0].limits.iter().find(|limit| limit.slot == slot);
         limit.is_some_and(|limit| matches!(limit.unit, Unit::Packets | Unit::Bytes))
     };
-    let holds = |of: &SourceReading| of.is_proven && of.refused_until.is_some_and(|until| now < until);
+    let holds = |of: &SourceReading| of.is_verified && of.refused_until.is_some_and(|until| now < until);
     readings.iter().any(|of| holds(of) && is_of_volume(of.slot))
 }
 
@@ -161,7 +165,7 @@ fn seed() -> u64 {
 }
 
 #[test]
-fn the_fake_that_is_told_what_segments_prove_agrees_with_the_program_that_asks_their_sockets() {
+fn the_fake_that_is_told_which_segments_are_verified_agrees_with_the_program_that_asks_their_sockets() {
     needs_root!();
     let seed = seed();
     println!("RATELIMITD_SEED={seed}");
@@ -169,10 +173,11 @@ fn the_fake_that_is_told_what_segments_prove_agrees_with_the_program_that_asks_t
     let mut policy = host.random_policy(&mut random);
     let (mut program, mut fake) = (Program::new(&policy), Fake::new(&policy));
     let mut said: BTreeMap<_, u32> = BTreeMap::new();
-    let (mut bans_proven, mut refused_beside) = (0, 0);
+    let (mut verified_bans, mut refused_beside) = (0, 0);
     for step in 0..STEPS {
         if random.one_in(150) {
-            // What a note refuses, its window does not remember as refused: that matters where a rule that refuses everything follows.
+            // What the drop cache drops, its window does not remember as refused: that matters where a rule that
+            // refuses everything follows.
             program.advance(BETWEEN_POLICIES_NS);
             fake.set_now(program.now());
             policy = host.random_policy(&mut random);
@@ -184,11 +189,16 @@ fn the_fake_that_is_told_what_segments_prove_agrees_with_the_program_that_asks_t
             fake.set_now(program.now());
         }
         let (frame, sender) = host.random_packet(&mut random);
-        let is_refused_beside =
-            sender.standing != Standing::Established && opens_nothing(&frame) && is_noted(&mut program, &policy);
+        let is_refused_beside = sender.connection_state != ConnectionState::Established
+            && opens_nothing(&frame)
+            && is_cached(&mut program, &policy);
         let real = program.judged(&frame);
         if is_refused_beside {
-            assert_eq!(real, ("over_limit", Some(0)), "a note refuses it: seed {seed}, step {step} under {policy:#?}");
+            assert_eq!(
+                real,
+                ("over_limit", Some(0)),
+                "the drop cache drops it: seed {seed}, step {step} under {policy:#?}"
+            );
             refused_beside += 1;
             continue;
         }
@@ -196,7 +206,7 @@ fn the_fake_that_is_told_what_segments_prove_agrees_with_the_program_that_asks_t
         let at =
             || format!("seed {seed}, step {step}: {sender:?} {frame:02x?} at {} under {policy:#?}", program.now().0);
         assert_eq!(real, faked, "the program, and the fake: {}", at());
-        *said.entry((sender.standing == Standing::Established, real.0)).or_default() += 1;
+        *said.entry((sender.connection_state == ConnectionState::Established, real.0)).or_default() += 1;
         if step % STEPS_BETWEEN_READINGS == 0 {
             let now = program.now();
             let used = (used(program.kernel(), &policy, now), used(fake.datapath(), &policy, now));
@@ -204,16 +214,16 @@ fn the_fake_that_is_told_what_segments_prove_agrees_with_the_program_that_asks_t
             let bans = (bans(program.kernel(), &policy), bans(fake.datapath(), &policy));
             assert_eq!(bans.0, bans.1, "seed {seed}, step {step} under {policy:#?}");
             let needs_proof = policy.rules[0].bans.as_ref().is_some_and(|bans| bans.needs_proof);
-            bans_proven += usize::from(needs_proof) * bans.0.len();
+            verified_bans += usize::from(needs_proof) * bans.0.len();
         }
     }
     println!(
-        "{STEPS} steps agree but for {refused_beside} refused by a note, {bans_proven} bans of what is proven: {said:?}"
+        "{STEPS} steps agree but for {refused_beside} dropped by the cache, {verified_bans} bans by verified traffic: {said:?}"
     );
     for seen in
         [(true, "within_limit"), (true, "over_limit"), (true, "banned"), (false, "within_limit"), (false, "over_limit")]
     {
         assert!(said.get(&seen).is_some_and(|count| *count > 100), "hardly any is {seen:?}: {said:?}");
     }
-    assert!(bans_proven > 0, "nobody was banned by what it has proven");
+    assert!(verified_bans > 0, "no source was banned by its verified traffic");
 }

@@ -1,28 +1,30 @@
-//! What a packet proves of its sender. Whoever receives what this host sends is who it says: a TCP segment that one of the host's
-//! connections takes. A SYN, a datagram or a segment of no connection can be anyone's, in anyone's name; so can a segment with
-//! sequence numbers that its connection does not take, which changes nothing there and nothing here ([`Socket::takes`]).
+//! Verified and unverified traffic. A sender that receives what this host sends is the source that it names: such a
+//! segment is taken by one of the host's TCP connections, and is verified. A SYN, a datagram or a segment of no
+//! connection can be forged; so can a segment with sequence numbers that its connection does not take, which changes
+//! nothing there and nothing here ([`Socket::takes`]).
 //!
-//! So what is proven is counted in windows of its own, with the same limits: packets in the name of a source take nothing from its open
-//! connections. And a ban begins with a segment that is proven: one that was refused, or one of a source that has itself opened as many
-//! connections as the limit allows, and was refused another.
+//! Verified traffic is counted in windows of its own, with the same limits: forged packets in the name of a source
+//! take nothing from its open connections. And a ban begins with a verified segment: one that was refused, or one of
+//! a source that has itself opened as many connections as the limit allows, and was refused another.
 
-use crate::admission::Mark;
+use crate::admission::Fingerprint;
+use crate::drop_cache::Key;
 use crate::hash::HashKey;
 use crate::packet::Segment;
-use crate::refused::Key;
 use crate::time::Nanos;
 
 /// Which of a limit's windows: by what its slot differs from the limit's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Side {
-    /// What anyone can forge.
-    Unproven = 0,
-    /// What is proven.
-    Proven = 1,
+    /// Unverified traffic, which can be forged.
+    Unverified = 0,
+    /// Verified traffic.
+    Verified = 1,
     /// The connections that a ban needs. It refuses nothing.
     Evidence = 2,
-    /// Of a limit of requests: attempts to connect, which anyone can forge. Over the limit they make a source suspect, and pass.
+    /// Of a limit of requests: attempts to connect, which can be forged. Over the limit they make a source suspect,
+    /// and pass.
     Attempts = 3,
     /// Of a limit of requests: what the guard allows a suspect source to open.
     Opened = 4,
@@ -33,18 +35,18 @@ pub enum Side {
 impl Side {
     /// Every one.
     pub const ALL: [Self; 6] =
-        [Self::Unproven, Self::Proven, Self::Evidence, Self::Attempts, Self::Opened, Self::Segments];
+        [Self::Unverified, Self::Verified, Self::Evidence, Self::Attempts, Self::Opened, Self::Segments];
 
     /// Of a code.
     #[inline(always)]
     pub const fn from_code(code: u32) -> Self {
         match code {
-            1 => Self::Proven,
+            1 => Self::Verified,
             2 => Self::Evidence,
             3 => Self::Attempts,
             4 => Self::Opened,
             5 => Self::Segments,
-            _ => Self::Unproven,
+            _ => Self::Unverified,
         }
     }
 
@@ -63,69 +65,89 @@ impl Side {
 
 const SIDE_SHIFT: u32 = 29;
 
-/// What the slots of all windows of a limit have in common: those of two limits differ in it, or they would share a window.
+/// What the slots of all windows of a limit have in common: those of two limits differ in it, or they would share a
+/// window.
 pub const fn of_all_sides(slot: u32) -> u32 {
     slot & ((1 << SIDE_SHIFT) - 1)
 }
 
-/// Segments that begin no request, as the guard allows them to a source: so many times the limit of requests, and at least
-/// [`GUARDED_SEGMENTS_MIN`]. // docs/COUNTING.md has what was measured
+/// Segments that begin no request, as the guard allows them to a source: so many times the limit of requests, and at
+/// least [`GUARDED_SEGMENTS_MIN`]. // docs/COUNTING.md has what was measured
 pub const GUARDED_SEGMENTS_PER_REQUEST: u64 = 64;
 
-/// However small the limit is: 100 MB of an upload are 6 400, see [`crate::conversation::Conversation::is_unaccounted`].
+/// However small the limit is: 100 MB of an upload are 6 400, see
+/// [`crate::conversation::Conversation::is_unaccounted`].
 pub const GUARDED_SEGMENTS_MIN: u64 = 16_384;
 
-/// Segments that begin no request, as the guard of a limit of so many requests allows them, where a cell counts up to `most`.
+/// Segments that begin no request, as the guard of a limit of so many requests allows them, where a cell counts up to
+/// `most`.
 pub fn guarded_segments(requests: u64, most: u64) -> u64 {
     requests.saturating_mul(GUARDED_SEGMENTS_PER_REQUEST).max(GUARDED_SEGMENTS_MIN).min(most)
 }
 
-/// What a rule asks proof for; some of them.
-pub mod asks {
+/// What evidence a rule needs of its packets: a set of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct EvidenceNeeds(pub u8);
+
+impl EvidenceNeeds {
     /// Each TCP segment: the rule counts packets or bytes, or refuses everything.
-    pub const SEGMENTS: u8 = 1;
-    /// Each connection, once: the rule counts these, and bans.
-    pub const CONNECTIONS: u8 = 2;
-    /// Bans begin by what is proven alone.
-    pub const BANS: u8 = 4;
-    /// No limit counts anything but connections, so that nothing that it lets in can prove anything.
-    pub const CONNECTIONS_ALONE: u8 = 8;
+    pub const SEGMENTS: Self = Self(1);
+    /// Each connection, once: the rule counts connections, and bans.
+    pub const CONNECTIONS: Self = Self(2);
+    /// Only verified traffic begins a ban.
+    pub const BANS: Self = Self(4);
+    /// The limits count nothing but connections, so that nothing that they admit is verified traffic.
+    pub const CONNECTIONS_ALONE: Self = Self(8);
+
+    /// Whether it has any of these.
+    #[inline(always)]
+    pub const fn any(self, of: Self) -> bool {
+        self.0 & of.0 != 0
+    }
+
+    /// Both.
+    #[inline(always)]
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
 }
 
-/// Where it is kept that the connection of a segment with this key was found among the host's own: for 275 s at least. Its other address is
-/// left out, for that costs a look and tells few apart.
+/// The fingerprint by which the connection of a segment with this key is kept as found among the host's own: for 275
+/// s at least. The destination address is left out: it takes a look-up and tells few apart.
 #[inline(always)]
-pub const fn found(seed: HashKey, key: Key, source_port: u16, now: Nanos) -> Mark {
+pub const fn found(seed: HashKey, key: Key, source_port: u16, now: Nanos) -> Fingerprint {
     connection(seed, key, source_port, 38, now)
 }
 
 /// The same, that it was not: for a second at least.
 #[inline(always)]
-pub const fn not_found(seed: HashKey, key: Key, source_port: u16, now: Nanos) -> Mark {
+pub const fn not_found(seed: HashKey, key: Key, source_port: u16, now: Nanos) -> Fingerprint {
     connection(seed, key, source_port, 30, now)
 }
 
 #[inline(always)]
-const fn connection(seed: HashKey, key: Key, source_port: u16, turn_shift: u32, now: Nanos) -> Mark {
-    Mark::of(seed, key.source, (source_port as u64) << 16 | key.port() as u64, turn_shift, now)
+const fn connection(seed: HashKey, key: Key, source_port: u16, generation_shift: u32, now: Nanos) -> Fingerprint {
+    Fingerprint::of(seed, key.source, (source_port as u64) << 16 | key.port() as u64, generation_shift, now)
 }
 
-/// Whether a segment of a connection with this mark is looked up now though that was not found a moment ago, where a note refuses what its
-/// source has not proven: in one of sixteen moments of 4 ms. So nothing stays refused by a mark that is another connection's; nobody
-/// foresees when who does not know the seed.
+/// Whether a segment of a connection with this fingerprint is looked up now, though it was not found a moment ago,
+/// where an entry drops unverified traffic of its source: in one of sixteen moments of 4 ms. So no connection stays
+/// refused by another's fingerprint, and without the seed the moment cannot be foreseen.
 #[inline(always)]
-pub const fn is_looked_up(connection: Mark, now: Nanos) -> bool {
+pub const fn is_looked_up(connection: Fingerprint, now: Nanos) -> bool {
     HashKey([connection.place; 2]).hash(now.0 >> 22, 0) & 15 == 0
 }
 
 /// What the host's TCP socket that a segment is for says of its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// There is none, or one that listens: anyone can send this.
+pub enum ConnectionState {
+    /// There is none, or one that listens: the segment can be forged.
     Unknown,
-    /// It has answered a SYN, and waits for the end of the handshake, and cannot say what that is. A client's first request may come with
-    /// it, and be looked at before the stack has seen either: it is counted as what is proven, like those after it, and bans
-    /// nobody. What is no request is not.
+    /// It has answered a SYN, waits for the end of the handshake, and cannot verify that. A client's first request
+    /// may come with it, before the stack has seen either: it counts as verified, like those after it, and bans no
+    /// source. What is no request does not.
     Answered,
     /// Its peer has sent this, who has received what it has sent.
     Established,
@@ -133,7 +155,8 @@ pub enum Standing {
     Ignored,
 }
 
-/// What a socket has received and sent, as it says itself (`struct tcp_sock`, Linux 6.18). Sequence numbers in host order.
+/// What a socket has received and sent, as it says itself (`struct tcp_sock`, Linux 6.18). Sequence numbers in host
+/// order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Socket {
     /// The next byte that it expects: `rcv_nxt`.
@@ -157,8 +180,8 @@ impl Socket {
         self.window_at.wrapping_add(self.window)
     }
 
-    /// Whether it takes a segment by its sequence numbers (`tcp_sequence`, `tcp_ack`, net/ipv4/tcp_input.c, Linux 6.18), or has taken it: so
-    /// does who has not heard of that, and sends it again.
+    /// Whether it takes a segment by its sequence numbers (`tcp_sequence`, `tcp_ack`, net/ipv4/tcp_input.c, Linux
+    /// 6.18), or has taken it: so does who has not heard of that, and sends it again.
     #[inline(always)]
     pub const fn takes(&self, segment: &Segment) -> bool {
         let end = segment.sequence.wrapping_add(segment.payload_bytes);
@@ -178,15 +201,15 @@ const fn is_at_or_behind(first: u32, second: u32) -> bool {
 
 /// What a socket in this state says (`include/net/tcp_states.h`, Linux 6.18).
 #[inline(always)]
-pub const fn standing(state: u32) -> Standing {
+pub const fn connection_state(state: u32) -> ConnectionState {
     const SYN_RECV: u32 = 3;
     const NEW_SYN_RECV: u32 = 12;
     if is_established(state) {
-        Standing::Established
+        ConnectionState::Established
     } else if state == SYN_RECV || state == NEW_SYN_RECV {
-        Standing::Answered
+        ConnectionState::Answered
     } else {
-        Standing::Unknown
+        ConnectionState::Unknown
     }
 }
 
@@ -238,16 +261,16 @@ mod tests {
     const SEED: HashKey = HashKey([77, 78]);
 
     #[test]
-    fn a_socket_that_waits_for_its_peer_proves_nothing() {
+    fn a_socket_that_waits_for_its_peer_verifies_nothing() {
         let (syn_sent, syn_recv, close, listen, new_syn_recv) = (2, 3, 7, 10, 12);
         for state in [0, syn_sent, close, listen, 32, 33, u32::MAX] {
-            assert_eq!(standing(state), Standing::Unknown, "{state}");
+            assert_eq!(connection_state(state), ConnectionState::Unknown, "{state}");
         }
         for state in [syn_recv, new_syn_recv] {
-            assert_eq!(standing(state), Standing::Answered, "{state}");
+            assert_eq!(connection_state(state), ConnectionState::Answered, "{state}");
         }
         for state in [1, 4, 5, 6, 8, 9, 11] {
-            assert_eq!(standing(state), Standing::Established, "{state}");
+            assert_eq!(connection_state(state), ConnectionState::Established, "{state}");
         }
     }
 
@@ -256,29 +279,29 @@ mod tests {
         const MOMENTS: usize = 1000;
         for port in 0..100 {
             let at = |moment: usize| Nanos(1_767_261_600_000_000_000 + moment as u64 * (1 << 22));
-            let mark = |now| not_found(SEED, Key { source: 5, what: 443 }, 40_000 + port, now);
-            let looked_up = (0..MOMENTS).filter(|&moment| is_looked_up(mark(at(moment)), at(moment))).count();
+            let fingerprint = |now| not_found(SEED, Key { source: 5, what: 443 }, 40_000 + port, now);
+            let looked_up = (0..MOMENTS).filter(|&moment| is_looked_up(fingerprint(at(moment)), at(moment))).count();
             assert!((35..95).contains(&looked_up), "{looked_up}");
         }
     }
 
     #[test]
-    fn a_connection_stays_marked_for_a_turn_at_least_and_is_another_by_each_of_its_words() {
+    fn a_connection_stays_in_the_filter_for_a_generation_at_least_and_is_another_by_each_of_its_words() {
         let (now, key) = (Nanos(1_767_261_600_000_000_000), Key { source: 5, what: 1 << 27 | 443 });
-        type Marking = fn(HashKey, Key, u16, Nanos) -> Mark;
-        for (marking, stays_s, ends_s) in [(found as Marking, 270, 600), (not_found, 1, 3)] {
-            let mark = marking(SEED, key, 40_000, now);
-            let cell = [mark.made_known(0).unwrap(), 0];
-            for (later_s, is_marked) in [(0, true), (stays_s, true), (ends_s, false)] {
-                let later = marking(SEED, key, 40_000, Nanos(now.0 + later_s * 1_000_000_000));
-                let turned = later.current() ^ mark.current();
-                assert_eq!(later.place, mark.place);
-                assert_eq!(later.is_known(cell[turned], cell[1 - turned]), is_marked, "{later_s}");
+        type Fingerprinting = fn(HashKey, Key, u16, Nanos) -> Fingerprint;
+        for (fingerprinting, stays_s, ends_s) in [(found as Fingerprinting, 270, 600), (not_found, 1, 3)] {
+            let fingerprint = fingerprinting(SEED, key, 40_000, now);
+            let cell = [fingerprint.with_added(0).unwrap(), 0];
+            for (later_s, filter_has) in [(0, true), (stays_s, true), (ends_s, false)] {
+                let later = fingerprinting(SEED, key, 40_000, Nanos(now.0 + later_s * 1_000_000_000));
+                let turned = later.current() ^ fingerprint.current();
+                assert_eq!(later.place, fingerprint.place);
+                assert_eq!(later.contains(cell[turned], cell[1 - turned]), filter_has, "{later_s}");
             }
-            let same = marking(SEED, Key { what: 9 << 27 | 443, ..key }, 40_000, now);
-            assert_eq!(same, mark, "the epoch does not matter");
+            let same = fingerprinting(SEED, Key { what: 9 << 27 | 443, ..key }, 40_000, now);
+            assert_eq!(same, fingerprint, "the epoch does not matter");
             for (key, port) in [(key, 40_001), (Key { source: 6, ..key }, 40_000), (Key { what: 80, ..key }, 40_000)] {
-                assert_ne!(marking(SEED, key, port, now).place, mark.place);
+                assert_ne!(fingerprinting(SEED, key, port, now).place, fingerprint.place);
             }
         }
     }

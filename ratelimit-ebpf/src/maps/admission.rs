@@ -1,18 +1,18 @@
-//! What is kept for sources that nobody knows yet: marks of those who are known, and of connections; the budgets of those who
-//! are not, and who is in no list.
+//! What is kept for unknown sources: the Bloom filters of known sources and of connections, the budgets of new
+//! sources, and the prefix-miss cache.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg};
 
-use ratelimit_common::admission::{Admission, CELLS_PER_SUMMARY, Mark};
+use ratelimit_common::admission::{Admission, CELLS_PER_SUMMARY, Fingerprint};
 use ratelimit_common::gcra::{self, Rate};
-use ratelimit_common::layout::{Config, Fault, LINES_PER_CONNECTIONS, Rule, UNLISTED_PER_LINE, Unlisted};
+use ratelimit_common::layout::{Config, Fault, PREFIX_MISSES_PER_SET, PrefixMiss, Rule, SETS_PER_CONN_CELL};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window::{Cells, Charge};
 
-use super::{ADMISSION, CONNECTIONS, KNOWN, KNOWN_SUMMARY, NEW_SOURCES, UNLISTED, fault, forget, or_fault};
+use super::{ADMISSION, CONN_FILTER, KNOWN_FILTER, KNOWN_SUMMARY, NEW_SOURCES, PREFIX_MISSES, fault, forget, or_fault};
 use crate::packet::one_register;
 
-/// How much this CPU is pressed by new sources.
+/// How overloaded this CPU is by new sources.
 #[inline(always)]
 pub(crate) fn admission() -> Option<&'static mut Admission> {
     // SAFETY: this CPU's element, which lives as long as the map; each who borrows it is done before the next one does.
@@ -25,12 +25,12 @@ pub(crate) fn to_admit() -> Option<&'static mut Admission> {
     or_fault(admission(), Fault::AdmissionLookup)
 }
 
-/// What was marked lately: sources, or connections.
+/// A Bloom filter, of sources or of connections.
 #[derive(Clone, Copy)]
-pub(crate) enum Marked {
-    /// Sources that are known.
+pub(crate) enum Filter {
+    /// Known sources.
     Known,
-    /// What sums those up.
+    /// The summary of those.
     KnownSummary,
     /// Connections that were found among the host's own.
     Found,
@@ -38,8 +38,8 @@ pub(crate) enum Marked {
     NotFound,
 }
 
-impl Marked {
-    /// What sums it up.
+impl Filter {
+    /// Its summary.
     #[inline(always)]
     const fn summary(self) -> Option<Self> {
         match self {
@@ -49,70 +49,70 @@ impl Marked {
     }
 }
 
-/// The words of a mark's cell: that of this turn, and the other one.
+/// The words of a fingerprint's cell: that of the current generation, and the other one.
 #[inline(always)]
-fn cell(of: Marked, config: &Config, mark: Mark) -> Option<[*mut u64; 2]> {
-    let place = mark.place as u32 & config.lines_mask;
+fn cell(of: Filter, config: &Config, fingerprint: Fingerprint) -> Option<[*mut u64; 2]> {
+    let place = fingerprint.place as u32 & config.sets_mask;
     let (cell, missing, at) = match of {
-        Marked::Known => (KNOWN.get_ptr_mut(place).map(|cell| cell.cast::<u64>()), Fault::KnownLookup, 0),
-        Marked::KnownSummary => {
+        Filter::Known => (KNOWN_FILTER.get_ptr_mut(place).map(|cell| cell.cast::<u64>()), Fault::KnownFilterLookup, 0),
+        Filter::KnownSummary => {
             let cell = KNOWN_SUMMARY.get_ptr_mut(place / CELLS_PER_SUMMARY);
             (cell.map(|cell| cell.cast::<u64>()), Fault::KnownSummaryLookup, 0)
         }
-        Marked::Found => (connection(place), Fault::ConnectionsLookup, 0),
-        Marked::NotFound => (connection(place), Fault::ConnectionsLookup, 2),
+        Filter::Found => (connection(place), Fault::ConnFilterLookup, 0),
+        Filter::NotFound => (connection(place), Fault::ConnFilterLookup, 2),
     };
     let Some(cell) = cell else {
         fault(missing);
         return None;
     };
     // What the verifier does not follow must be in bounds for it all the same.
-    let current = forget(mark.current() as u32) as usize & 1;
+    let current = forget(fingerprint.current() as u32) as usize & 1;
     // SAFETY: the lookup gave a pointer to two words, or four, valid for the run of the program.
     Some(unsafe { [cell.add(at + current), cell.add(at + (current ^ 1))] })
 }
 
-/// What is kept of connections at this place, of two lines together.
+/// The cell of connections at this place, one for two cache sets.
 #[inline(always)]
 fn connection(place: u32) -> Option<*mut u64> {
-    CONNECTIONS.get_ptr_mut(place / LINES_PER_CONNECTIONS).map(|cell| cell.cast::<u64>())
+    CONN_FILTER.get_ptr_mut(place / SETS_PER_CONN_CELL).map(|cell| cell.cast::<u64>())
 }
 
-/// Whether it was marked lately; true also for some that were not.
+/// Whether the filter holds it. False positives are possible.
 #[inline(always)]
-pub(crate) fn is_marked(of: Marked, config: &Config, mark: Mark) -> bool {
+pub(crate) fn in_filter(of: Filter, config: &Config, fingerprint: Fingerprint) -> bool {
     if let Some(summary) = of.summary()
-        && !is_in(summary, config, mark.in_summary())
+        && !is_in(summary, config, fingerprint.in_summary())
     {
         return false;
     }
-    is_in(of, config, mark)
+    is_in(of, config, fingerprint)
 }
 
 #[inline(always)]
-fn is_in(of: Marked, config: &Config, mark: Mark) -> bool {
-    let Some(words) = cell(of, config, mark) else { return true };
+fn is_in(of: Filter, config: &Config, fingerprint: Fingerprint) -> bool {
+    let Some(words) = cell(of, config, fingerprint) else { return true };
     // SAFETY: as in `cell`. Volatile: other CPUs write them.
     let [current, other] = words.map(|word| unsafe { word.read_volatile() });
-    mark.is_known(current, other)
+    fingerprint.contains(current, other)
 }
 
-/// Marks it, first where it is summed up, also where others have its bits already: theirs are summed up by another bit. Where another
-/// CPU writes the same word at that time it is left to the next packet.
+/// Inserts it, first into the summary, also where others have its bits already: theirs are summed up by another bit.
+/// Where another CPU writes the same word at that time it is left to the next packet.
 #[inline(always)]
-pub(crate) fn make_marked(of: Marked, config: &Config, mark: Mark) {
+pub(crate) fn insert_into(of: Filter, config: &Config, fingerprint: Fingerprint) {
     if let Some(summary) = of.summary()
-        && let Some(lack) = Lack::of(summary, config, mark.in_summary())
+        && let Some(lack) = Lack::of(summary, config, fingerprint.in_summary())
         && !lack.mend()
     {
         return;
     }
-    if let Some(lack) = Lack::of(of, config, mark) {
+    if let Some(lack) = Lack::of(of, config, fingerprint) {
         let _whatever = lack.mend();
     }
 }
 
-/// A word that lacks a mark: what it has, and what it is to have.
+/// A word that lacks a fingerprint: what it has, and what it is to have.
 struct Lack {
     word: *mut u64,
     has: u64,
@@ -120,13 +120,13 @@ struct Lack {
 }
 
 impl Lack {
-    /// None where the mark is there.
+    /// None where the fingerprint is there.
     #[inline(always)]
-    fn of(of: Marked, config: &Config, mark: Mark) -> Option<Self> {
-        let [word, _] = cell(of, config, mark)?;
+    fn of(of: Filter, config: &Config, fingerprint: Fingerprint) -> Option<Self> {
+        let [word, _] = cell(of, config, fingerprint)?;
         // SAFETY: as in `cell`.
         let has = unsafe { word.read_volatile() };
-        Some(Self { word, has, wanted: mark.made_known(has)? })
+        Some(Self { word, has, wanted: fingerprint.with_added(has)? })
     }
 
     /// Writes the word, unless another CPU does.
@@ -138,9 +138,9 @@ impl Lack {
     }
 }
 
-/// Whether the rule lets one more new source in.
+/// Whether the rule admits one more new source.
 #[inline(always)]
-pub(crate) fn lets_in(rule: &Rule, now: Nanos) -> bool {
+pub(crate) fn admits_new_source(rule: &Rule, now: Nanos) -> bool {
     let Some(word) = NEW_SOURCES.get_ptr_mut(rule.row.into()) else {
         fault(Fault::NewSourcesLookup);
         return true;
@@ -165,7 +165,8 @@ impl Cells for NewSources {
 
     #[inline(always)]
     fn load(&self, _: usize) -> u64 {
-        // SAFETY: the lookup gave a pointer to the word, valid for the run of the program. Volatile: other CPUs write it.
+        // SAFETY: the lookup gave a pointer to the word, valid for the run of the program. Volatile: other CPUs write
+        // it.
         unsafe { self.0.read_volatile() }
     }
 
@@ -179,25 +180,25 @@ impl Cells for NewSources {
     }
 }
 
-/// Whether it is noted that no prefix holds this source.
+/// Whether the cache says that no prefix holds this source.
 #[inline(always)]
-pub(crate) fn is_unlisted(config: &Config, unlisted: Unlisted) -> bool {
+pub(crate) fn is_prefix_miss(config: &Config, miss: PrefixMiss) -> bool {
     // SAFETY: the lookup gave a pointer to the word, valid for the run of the program. Volatile: other CPUs write it.
-    place(config, unlisted).is_some_and(|word| unsafe { word.read_volatile() } == unlisted.word)
+    place(config, miss).is_some_and(|word| unsafe { word.read_volatile() } == miss.word)
 }
 
-/// Notes that no prefix holds it. One write of one word: whoever reads it finds this source or another, whole.
+/// Caches that no prefix holds it. One write of one word: a reader finds this source or another, whole.
 #[inline(always)]
-pub(crate) fn note_unlisted(config: &Config, unlisted: Unlisted) {
-    if let Some(word) = place(config, unlisted) {
-        // SAFETY: as in `is_unlisted`.
-        unsafe { word.write_volatile(unlisted.word) };
+pub(crate) fn cache_prefix_miss(config: &Config, miss: PrefixMiss) {
+    if let Some(word) = place(config, miss) {
+        // SAFETY: as in `is_prefix_miss`.
+        unsafe { word.write_volatile(miss.word) };
     }
 }
 
 #[inline(always)]
-fn place(config: &Config, unlisted: Unlisted) -> Option<*mut u64> {
+fn place(config: &Config, miss: PrefixMiss) -> Option<*mut u64> {
     #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
-    let place = unlisted.place as u32 & ((config.lines_mask * UNLISTED_PER_LINE) | (UNLISTED_PER_LINE - 1));
-    UNLISTED.get_ptr_mut(place)
+    let place = miss.place as u32 & ((config.sets_mask * PREFIX_MISSES_PER_SET) | (PREFIX_MISSES_PER_SET - 1));
+    PREFIX_MISSES.get_ptr_mut(place)
 }

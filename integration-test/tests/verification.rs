@@ -1,4 +1,4 @@
-//! What is sent in a source's name, and what it sends itself: budgets apart, and bans that need proof.
+//! What is sent in a source's name, and what it sends itself: budgets apart, and bans that need verified traffic.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -32,7 +32,7 @@ fn forged(protocol: u8, payload: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// One of each kind that anyone can send: a SYN, a segment of no connection, a datagram.
+/// One of each kind that any host can forge: a SYN, a segment of no connection, a datagram.
 fn kinds() -> [Vec<u8>; 3] {
     [
         forged(TCP, tcp_with(80, SYN, &[], &[])),
@@ -56,7 +56,7 @@ fn check(lab: &Lab) -> Value {
     serde_json::from_str(&lab.ratelimitd(&["check", OWNER, "--json"]).stdout).unwrap()
 }
 
-/// What is used of the owner's limit, by its budgets: of what anyone can forge, and of its connections.
+/// What is used of the owner's limit, by its budgets: unverified, and of its connections.
 fn used(lab: &Lab) -> (u64, u64) {
     let check = check(lab);
     let of = |budget: &str| {
@@ -79,7 +79,7 @@ fn start(lab: &Lab, rule: &str) -> Daemon {
 }
 
 #[test]
-fn who_is_forged_keeps_its_open_connection_at_full_speed() {
+fn a_forged_source_keeps_its_open_connection_at_full_speed() {
     needs_root!();
     const FILE_BYTES: usize = 4 << 20;
     let lab = Lab::new();
@@ -95,11 +95,11 @@ fn who_is_forged_keeps_its_open_connection_at_full_speed() {
     assert!(ask(&mut stream, "/files/large").len() >= FILE_BYTES);
     let took = began.elapsed();
     assert!(took < Duration::from_secs(2), "{took:?}");
-    let (unproven, proven) = used(&lab);
-    assert_eq!(unproven, 6_000, "what is forged is held to the limit");
+    let (unverified, verified) = used(&lab);
+    assert_eq!(unverified, 6_000, "what is forged is held to the limit");
     // How many segments acknowledge it is the stack's choice.
-    assert!((20..6_000).contains(&proven), "{proven}");
-    // And nobody gets in by what is forged.
+    assert!((20..6_000).contains(&verified), "{verified}");
+    // And no forged packet is admitted.
     lab.assert_blocked(OWNER, 80);
 }
 
@@ -119,7 +119,7 @@ fn an_open_connection_of_which_nothing_was_seen_goes_on_at_once() {
 }
 
 #[test]
-fn who_is_forged_has_its_requests_answered_up_to_the_limit_and_no_further() {
+fn a_forged_source_has_its_requests_answered_up_to_the_limit_and_no_further() {
     needs_root!();
     let lab = Lab::new();
     let _web = web(&lab);
@@ -136,7 +136,7 @@ fn who_is_forged_has_its_requests_answered_up_to_the_limit_and_no_further() {
 }
 
 #[test]
-fn what_is_forged_bans_nobody_in_any_unit_unless_the_rule_says_so() {
+fn forged_traffic_never_bans_in_any_unit_unless_the_rule_says_so() {
     needs_root!();
     for unit in ["connections", "packets", "bytes", "requests"] {
         let lab = Lab::new();
@@ -161,7 +161,7 @@ fn what_is_forged_bans_nobody_in_any_unit_unless_the_rule_says_so() {
 }
 
 #[test]
-fn what_is_forged_adds_nothing_to_what_its_owner_has_proven() {
+fn forged_traffic_adds_nothing_to_the_verified_traffic_of_its_owner() {
     needs_root!();
     for (rule, opened) in [
         // A burst is filled by what is forged, and three quarters of the limit are far.
@@ -180,7 +180,7 @@ fn what_is_forged_adds_nothing_to_what_its_owner_has_proven() {
         }
         flood(&lab, &sender, 100);
         assert!(number(&lab.stats(), "/reasons/over_limit") > 80, "{rule}");
-        // What an application charges is held against what is proven alone.
+        // What an application charges is held against verified traffic alone.
         let charge = format!(r#"{{"source":"{OWNER}","rule":"default","amount":1}}"#);
         let url = "http://localhost/v1/charge";
         let socket = lab.socket();
@@ -193,7 +193,7 @@ fn what_is_forged_adds_nothing_to_what_its_owner_has_proven() {
 }
 
 #[test]
-fn who_connects_itself_and_goes_on_over_the_limit_is_banned_in_any_unit() {
+fn a_source_that_connects_and_goes_on_over_the_limit_is_banned_in_any_unit() {
     needs_root!();
     for (unit, limit) in [("connections", "8/1h"), ("packets", "60/1h"), ("bytes", "6000/1h"), ("requests", "20/1h")] {
         let lab = Lab::new();
@@ -202,7 +202,8 @@ fn who_connects_itself_and_goes_on_over_the_limit_is_banned_in_any_unit() {
         // One after the other, each with a request of its own, until it is banned.
         let url = format!("http://{}/", SERVER[0]);
         let one = ["timeout", "5", "curl", "-s", "-m", "1", "--interface", OWNER, "-o", "/dev/null", &url];
-        // A SYN that is refused bans nobody, so a segment of a connection that is there says that its source is the one who goes on.
+        // A SYN that is refused never bans, so a segment of a connection that is there says that its source is the one
+        // who goes on.
         let mut open = lab.open(OWNER, 80);
         let tried = (1..40).find(|_| {
             lab.client.run(&one).unwrap();

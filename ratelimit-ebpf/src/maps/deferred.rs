@@ -1,26 +1,26 @@
-//! What a packet costs whom, what is noted if it is refused, and what is remembered of it once it is admitted, in a per-CPU element: what is told
-//! from one function to the next. Nothing here outlasts a packet.
+//! The deferred update: what a packet charges, what is cached if it is refused, and what is remembered of it once it
+//! is admitted. A per-CPU element, by which one function tells the next. Nothing here outlasts a packet.
 
 use core::ptr::NonNull;
 
 use aya_ebpf::bindings::BPF_NOEXIST;
 use ratelimit_common::choose::Beside;
 use ratelimit_common::conversation::{Conversation, Entered};
+use ratelimit_common::drop_cache::Key;
 use ratelimit_common::flow::Flow;
-use ratelimit_common::hold::Cost;
+use ratelimit_common::hold::Charges;
 use ratelimit_common::layout::{ConversationKeyV4, ConversationKeyV6, Fault, FlowKeyV4, FlowKeyV6, LIMITS_MAX};
-use ratelimit_common::refused::Key;
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
 
 use super::words::{clear, copy, read};
-use super::{CONVERSATIONS_V4, CONVERSATIONS_V6, FLOWS_V4, FLOWS_V6, Of, PENDING, inserted, or_fault};
-use crate::cost::Leaves;
+use super::{CONVERSATIONS_V4, CONVERSATIONS_V6, DEFERRED, FLOWS_V4, FLOWS_V6, Of, inserted, or_fault};
+use crate::charges::Leaves;
 
-/// What is remembered of a packet beside its source, once it is admitted: its TCP connection, or its UDP flow. This CPU's, and
-/// of this packet.
+/// What is remembered of a packet beside its source, once it is admitted: its TCP connection, or its UDP flow. This
+/// CPU's, and of this packet.
 #[repr(C)]
-pub(crate) struct Pending {
+pub(crate) struct Deferred {
     /// The connection, as it will be.
     pub(crate) conversation: Conversation,
     /// The segment, as that has taken it in.
@@ -35,19 +35,20 @@ pub(crate) struct Pending {
     is: u32,
     /// Of a later fragment that may be of TCP, the rules that are to hold it beside the one that judges it.
     pub(crate) beside: Beside,
-    /// What a note that the source is refused would have; none where no note is made.
-    pub(crate) refused: Key,
-    /// What one would have that its connection is; none where that cannot be told.
+    /// The drop-cache key for a refusal of its source; none where none is cached.
+    pub(crate) drop_key: Key,
+    /// The key for a refusal of its connection; none where that cannot be told.
     pub(crate) connection: Key,
-    /// What notes of this packet have, whether one is made or not.
+    /// The drop-cache key of this packet, cached or not.
     pub(crate) key: Key,
-    /// What places those are in, whichever they are: [`Key::hash`].
+    /// The place of those keys: [`Key::hash`].
     pub(crate) hash: u64,
     /// The time, by the coarse clock.
     pub(crate) now: Nanos,
-    /// Whether there may be a note of what proves nothing, also one of the guard's, so that its connections are looked up and counted.
+    /// Whether there may be an entry for unverified traffic, also one of the guard's, so that its connections are
+    /// looked up and counted.
     pub(crate) is_suspect: u32,
-    /// 1: it was asked already whether the source is known, which it is then, or drawn.
+    /// 1: the gate for new sources has passed it: its source is known, or sampled in.
     pub(crate) is_asked: u32,
     /// Which limit says that it has tried to connect too often, as [`ratelimit_common::hold::At`] has it; 0 is none.
     pub(crate) suspect_at: u32,
@@ -58,16 +59,16 @@ pub(crate) struct Pending {
     /// By which generation's rule it is judged, and which that is.
     generation: u32,
     rule: u32,
-    /// What it costs.
-    cost: Cost,
+    /// What it charges.
+    charges: Charges,
     /// A [`Leaves`].
     leaves: u32,
     /// The first byte that its connection had not sent yet.
     next: u32,
 }
 
-/// What a [`Pending`] is.
-mod pending_is {
+/// What a [`Deferred`] is.
+mod deferred_is {
     pub(super) const CONVERSATION_V4: u32 = 0;
     pub(super) const CONVERSATION_V6: u32 = 1;
     pub(super) const FLOW_V4: u32 = 2;
@@ -86,60 +87,60 @@ impl Work {
 
 /// Room for what this packet leaves behind, before it is used; what is missing is counted here.
 #[inline(always)]
-pub(crate) fn to_pend() -> Option<&'static mut Pending> {
-    or_fault(pending(), Fault::PendingLookup)
+pub(crate) fn to_defer() -> Option<&'static mut Deferred> {
+    or_fault(deferred(), Fault::DeferredLookup)
 }
 
-/// The same, for every function behind.
+/// The same, for every later function.
 #[inline(always)]
-pub(crate) fn pending() -> Option<&'static mut Pending> {
-    pending_of(Work::PACKET)
+pub(crate) fn deferred() -> Option<&'static mut Deferred> {
+    deferred_of(Work::PACKET)
 }
 
 /// Likewise, of a packet or an order.
 #[inline(always)]
-pub(crate) fn pending_of(work: Work) -> Option<&'static mut Pending> {
+pub(crate) fn deferred_of(work: Work) -> Option<&'static mut Deferred> {
     // SAFETY: this CPU's element, which lives as long as the map; each who borrows it is done before the next one does.
-    PENDING.get_ptr_mut(work.0).map(|pending| unsafe { &mut *pending })
+    DEFERRED.get_ptr_mut(work.0).map(|deferred| unsafe { &mut *deferred })
 }
 
-/// Where it is, for who asks it again and again.
+/// A pointer to it, for repeated use.
 #[derive(Clone, Copy)]
-pub(crate) struct PendingRef(NonNull<Pending>);
+pub(crate) struct DeferredRef(NonNull<Deferred>);
 
-impl PendingRef {
+impl DeferredRef {
     #[inline(always)]
-    pub(crate) fn of(pending: &'static mut Pending) -> Self {
-        Self(NonNull::from(pending))
+    pub(crate) fn of(deferred: &'static mut Deferred) -> Self {
+        Self(NonNull::from(deferred))
     }
 
     /// It.
     #[inline(always)]
-    pub(crate) fn get(self) -> &'static mut Pending {
-        // SAFETY: as in `pending_of`.
+    pub(crate) fn get(self) -> &'static mut Deferred {
+        // SAFETY: as in `deferred_of`.
         unsafe { &mut *self.0.as_ptr() }
     }
 }
 
-/// What is at this pointer, into what [`pending`] or [`to_see`] gave; none if it is null.
+/// What is at this pointer, into what [`deferred`] or [`to_parse`] gave; none if it is null.
 #[inline(always)]
 pub(crate) fn place<T>(pointer: *mut T) -> Option<&'static mut T> {
     // SAFETY: a part of this CPU's element, which lives as long as the map.
     unsafe { pointer.as_mut() }
 }
 
-impl Pending {
-    /// No note is made that the connection is refused.
+impl Deferred {
+    /// No refusal of the connection is cached.
     #[inline(always)]
-    pub(crate) fn forget_connection(&mut self) {
+    pub(crate) fn cache_no_connection(&mut self) {
         clear(&mut self.connection);
     }
 
-    /// No note is made that its source or its connection is refused.
+    /// No refusal of its source or its connection is cached.
     #[inline(always)]
-    pub(crate) fn forget_refused(&mut self) {
-        clear(&mut self.refused);
-        self.forget_connection();
+    pub(crate) fn cache_nothing(&mut self) {
+        clear(&mut self.drop_key);
+        self.cache_no_connection();
     }
 
     /// Has the packet judged by this rule of this generation.
@@ -161,10 +162,10 @@ impl Pending {
         read!(self.rule)
     }
 
-    /// Keeps what it costs, and what it leaves.
+    /// Keeps what it charges, and what it leaves.
     #[inline(always)]
-    pub(crate) fn keep_cost(&mut self, cost: Cost, leaves: Leaves) {
-        self.cost = cost;
+    pub(crate) fn keep_charges(&mut self, charges: Charges, leaves: Leaves) {
+        self.charges = charges;
         self.leaves = leaves as u32;
     }
 
@@ -190,10 +191,10 @@ impl Pending {
         }
     }
 
-    /// What it costs.
+    /// What it charges.
     #[inline(always)]
-    pub(crate) fn cost(&self) -> Cost {
-        read!(self.cost)
+    pub(crate) fn charges(&self) -> Charges {
+        read!(self.charges)
     }
 
     /// Makes it the place of this connection.
@@ -203,12 +204,12 @@ impl Pending {
             (Address::V4(source), Address::V4(destination)) => {
                 let [source, destination] = [source, destination].map(u32::to_ne_bytes);
                 self.conversation_v4 = ConversationKeyV4 { source, destination, source_port, port };
-                self.is = pending_is::CONVERSATION_V4;
+                self.is = deferred_is::CONVERSATION_V4;
             }
             (Address::V6(source), Address::V6(destination)) => {
                 let [source, destination] = [source, destination].map(|address| address.map(u64::to_ne_bytes));
                 self.conversation_v6 = ConversationKeyV6 { source, destination, source_port, port };
-                self.is = pending_is::CONVERSATION_V6;
+                self.is = deferred_is::CONVERSATION_V6;
             }
             (Address::V4(_), Address::V6(_)) | (Address::V6(_), Address::V4(_)) => {}
         }
@@ -220,22 +221,22 @@ impl Pending {
         match source {
             Address::V4(address) => {
                 self.flow_v4 = FlowKeyV4 { address: address.to_ne_bytes(), source_port, port };
-                self.is = pending_is::FLOW_V4;
+                self.is = deferred_is::FLOW_V4;
             }
             Address::V6(address) => {
                 self.flow_v6 = FlowKeyV6 { address: address.map(u64::to_ne_bytes), source_port, port };
-                self.is = pending_is::FLOW_V6;
+                self.is = deferred_is::FLOW_V6;
             }
         }
     }
 
-    /// What is remembered of the connection. A connection's segments arrive on one CPU, and where they do not, what a race loses
-    /// is one segment's part; so it is where the kernel reuses the element meanwhile.
+    /// What is remembered of the connection. A connection's segments arrive on one CPU, and where they do not, what a
+    /// race loses is one segment's part; so it is where the kernel reuses the element meanwhile.
     #[inline(always)]
     #[expect(clippy::needless_borrows_for_generic_args, reason = "what is not borrowed is copied onto the stack")]
     pub(crate) fn known_conversation(&self) -> Option<&'static mut Conversation> {
         let entry = match self.is {
-            pending_is::CONVERSATION_V4 => CONVERSATIONS_V4.get_ptr_mut(&self.conversation_v4),
+            deferred_is::CONVERSATION_V4 => CONVERSATIONS_V4.get_ptr_mut(&self.conversation_v4),
             _ => CONVERSATIONS_V6.get_ptr_mut(&self.conversation_v6),
         };
         // SAFETY: a whole element, valid for the run of the program.
@@ -248,20 +249,20 @@ impl Pending {
     #[expect(clippy::needless_borrows_for_generic_args, reason = "what is not borrowed is copied onto the stack")]
     pub(crate) fn known_flow(&self) -> Option<&'static mut Flow> {
         let entry = match self.is {
-            pending_is::FLOW_V4 => FLOWS_V4.get_ptr_mut(&self.flow_v4),
+            deferred_is::FLOW_V4 => FLOWS_V4.get_ptr_mut(&self.flow_v4),
             _ => FLOWS_V6.get_ptr_mut(&self.flow_v6),
         };
         // SAFETY: likewise.
         entry.map(|known| unsafe { &mut *known })
     }
 
-    /// Its [`Pending::key`], read where it is needed.
+    /// Its [`Deferred::key`], read where it is needed.
     #[inline(always)]
     pub(crate) fn key(&self) -> Key {
         read!(self.key)
     }
 
-    /// Its [`Pending::hash`], likewise.
+    /// Its [`Deferred::hash`], likewise.
     #[inline(always)]
     pub(crate) fn hash(&self) -> u64 {
         read!(self.hash)
@@ -276,7 +277,7 @@ impl Pending {
     /// Remembers it in its entry; false where there is none yet.
     #[inline(always)]
     pub(crate) fn renew(&self) -> bool {
-        if self.is < pending_is::FLOW_V4 {
+        if self.is < deferred_is::FLOW_V4 {
             let Some(known) = self.known_conversation() else { return false };
             copy(&self.conversation, known);
         } else {
@@ -295,13 +296,13 @@ impl Pending {
             }};
         }
         match self.is {
-            pending_is::CONVERSATION_V4 => {
+            deferred_is::CONVERSATION_V4 => {
                 insert!(CONVERSATIONS_V4, &self.conversation_v4, &self.conversation, ConversationsV4Insert)
             }
-            pending_is::CONVERSATION_V6 => {
+            deferred_is::CONVERSATION_V6 => {
                 insert!(CONVERSATIONS_V6, &self.conversation_v6, &self.conversation, ConversationsV6Insert)
             }
-            pending_is::FLOW_V4 => insert!(FLOWS_V4, &self.flow_v4, &self.flow, FlowsV4Insert),
+            deferred_is::FLOW_V4 => insert!(FLOWS_V4, &self.flow_v4, &self.flow, FlowsV4Insert),
             _ => insert!(FLOWS_V6, &self.flow_v6, &self.flow, FlowsV6Insert),
         }
     }

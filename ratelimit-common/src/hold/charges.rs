@@ -1,13 +1,13 @@
-//! What a packet takes of a limit, and what the steps of [`super`] tell each other.
+//! What a packet charges to a limit, and what the steps of [`super`] tell each other.
 
 use crate::layout::{self, LIMITS_MAX, SHADOWS_MAX, Unit};
-use crate::proof::Side;
 use crate::verdict::Reason;
+use crate::verification::Side;
 
-/// What a packet costs, by unit, and what it proves.
+/// What a packet charges, by unit, and whether it is verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Cost {
+pub struct Charges {
     /// Bytes of the IP packet.
     pub bytes: u32,
     /// Requests that begin in it.
@@ -18,29 +18,29 @@ pub struct Cost {
     pub guarded: u8,
 }
 
-const _: () = assert!(size_of::<Cost>() == 8);
+const _: () = assert!(size_of::<Charges>() == 8);
 
-/// What a [`Cost`] is of.
+/// Flags of [`Charges`].
 pub mod is {
-    /// What opens a connection.
+    /// It opens a connection.
     pub const OPENING: u8 = 1;
-    /// Of a connection that the host has answered for: counted apart from what anyone can forge.
-    pub const PROVEN: u8 = 2;
-    /// Of an established connection: proof enough for a ban.
+    /// Verified: of a connection that the host has answered. It is counted apart from unverified traffic.
+    pub const VERIFIED: u8 = 2;
+    /// Of an established connection: evidence enough for a ban.
     pub const ESTABLISHED: u8 = 4;
     /// The first that is known of its connection.
     pub const FIRST: u8 = 8;
     /// Of a source that was refused a connection after it had opened as many as it may.
     pub const ARMED: u8 = 16;
-    /// Nothing, of what is proven: whether the source is refused whatever it sends.
+    /// No charge, on the verified side: checks whether the source is refused whatever it sends.
     pub const GLANCE: u8 = 32;
-    /// Of which it was asked already whether its source is known.
+    /// The gate for new sources has seen the packet already.
     pub const ASKED: u8 = 64;
 }
 
-impl Cost {
+impl Charges {
     /// See [`is::GLANCE`].
-    pub const GLANCE: Self = Self { bytes: 0, requests: 0, is: is::GLANCE | is::PROVEN, guarded: 0 };
+    pub const GLANCE: Self = Self { bytes: 0, requests: 0, is: is::GLANCE | is::VERIFIED, guarded: 0 };
 
     /// It, with one more of [`is`] where that holds.
     #[inline(always)]
@@ -61,22 +61,23 @@ impl Cost {
         self.bytes as u64 | (self.requests as u64) << 32 | (self.is as u64) << 48 | (self.guarded as u64) << 56
     }
 
-    /// [`Cost::word`], taken apart.
+    /// [`Charges::word`], taken apart.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "each part is cut out")]
     pub const fn from_word(word: u64) -> Self {
         Self { bytes: word as u32, requests: (word >> 32) as u16, is: (word >> 48) as u8, guarded: (word >> 56) as u8 }
     }
 
-    /// How much of a limit it takes, and of which of its windows. The proven connections refuse nothing.
+    /// How much it charges to a limit, and to which of its windows. The window of verified connections refuses
+    /// nothing.
     #[inline(always)]
     pub const fn of(self, limit: &layout::Limit) -> (u64, Side) {
-        let side = if self.has(is::PROVEN) { Side::Proven } else { Side::Unproven };
+        let side = if self.has(is::VERIFIED) { Side::Verified } else { Side::Unverified };
         if self.has(is::GLANCE) {
             return (0, side);
         }
         match Unit::from_code(limit.unit) {
-            Some(Unit::Connections) => (self.has(is::OPENING) as u64, Side::Unproven),
+            Some(Unit::Connections) => (self.has(is::OPENING) as u64, Side::Unverified),
             Some(Unit::Packets) => (1, side),
             Some(Unit::Bytes) => (self.bytes as u64, side),
             Some(Unit::Requests) if self.guarded != 0 => (1, Side::from_code(self.guarded as u32)),
@@ -141,7 +142,7 @@ pub mod by {
 pub struct Charged(pub u64);
 
 impl Charged {
-    /// There is no room.
+    /// Over the limit.
     pub const REFUSED: Self = Self(u64::MAX);
     /// Other CPUs were always faster.
     pub const CONTENDED: Self = Self(u64::MAX - 1);
@@ -149,7 +150,7 @@ impl Charged {
     pub const NOT_KNOWN: Self = Self(u64::MAX - 2);
     /// Nor can it get one.
     pub const NOT_REMEMBERED: Self = Self(u64::MAX - 3);
-    /// Nor is it to get one: it was not drawn.
+    /// Nor is it to get one: it was sampled out.
     pub const NOT_ADMITTED: Self = Self(u64::MAX - 4);
     /// Nor is it to get one: its rule has passed as many as it may.
     pub const NEW_SOURCE_BUDGET: Self = Self(u64::MAX - 5);
@@ -191,11 +192,12 @@ impl Charged {
     }
 }
 
-/// What [`super::look`] has found: a reason's code, and above it, where that is `OverLimit` or `Guard`, the [`At`] of the limit that refuses.
+/// The result of [`super::check_limits`]: a reason's code, and above it, where that is `OverLimit` or `Guard`, the
+/// [`At`] of the limit that refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look(pub u32);
+pub struct CheckResult(pub u32);
 
-impl Look {
+impl CheckResult {
     /// A reason that is no limit's.
     #[inline(always)]
     pub const fn of(reason: Reason) -> Self {

@@ -1,24 +1,27 @@
-//! Who is refused for how long: the source of a packet that a limit refused, or a ban, is noted with the time from which it may
-//! have room again, and what it sends until then is refused by one look, before its rule is searched.
+//! The drop cache: sources that a limit or a ban refuses, each with the time from which it may be within the limit
+//! again. Until then, one look-up drops the packets of the source, before its rule is searched.
 //!
-//! Notes lie in lines of [`WAYS`], found by a keyed hash, or in the line beside. Where both are full a new one finds no place, and its source
-//! is judged by its window, as before it was refused: a note that holds is never replaced by another of the same standing. Otherwise whoever
-//! forges sources that are over their limit would choose whose note ends. What only a verified connection or a ban can make takes the place
-//! of what can be forged; never the other way. So the table fills up to what it has room for, each note until its end, and what a flood does
-//! here costs time and forgives nobody who was refused before it.
+//! Entries lie in cache sets of [`WAYS`]. A keyed hash chooses the set; the neighbour set is its overflow. Where both
+//! are full a new drop is not cached, and the window judges the source as before. An entry that holds is never
+//! replaced by another of the same standing. Otherwise a sender that forges sources over their limit would choose
+//! whose entry ends. An entry that takes a verified connection or a ban replaces one that can be forged; never the
+//! other way. So the cache fills up, each entry holds until its expiry, and a flood here costs time and forgives no
+//! source that was refused before.
 //!
-//! A window that is full has room again when its bucket turns, or when what another limit of its rule refused is taken back: then the
-//! source waits to the end of the note all the same, for what was a race of two of its packets.
+//! A full window is within the limit again when its bucket turns, or when a charge is taken back because another
+//! limit of its rule refused. In the latter case the source waits for the expiry all the same, for a race of two of
+//! its packets.
 //!
-//! Segments of TCP that open nothing are of two kinds, see [`crate::proof`]: a note of all of them is looked at first, and one of those that
-//! prove nothing where there is such a note.
+//! TCP segments that open nothing are of two kinds, see [`crate::verification`]. The entry for all of them is looked
+//! up first, and the one for unverified traffic where there is such an entry.
 //!
-//! A note is of one port, family and kind of packet, and of one *epoch*: whatever the daemon changes (a rule, a grant, a source that is
-//! reset) begins another, and what was noted before holds no longer. An epoch is cut to five bits here, so the daemon retires the notes of
-//! those before whenever it begins one.
+//! An entry is of one port, family and kind of packet, and of one *epoch*. Whatever the daemon changes (a rule, a
+//! grant, the counters of a source) begins another epoch, and earlier entries no longer hold. An entry has five bits
+//! of the epoch, so the daemon retires the entries of earlier epochs whenever it begins one.
 //!
-//! A note is as small as it can be without taking one source for another: what a flood from many sources costs is the memory that it
-//! touches. Which window or ban refuses, and until when to the nanosecond, is apart ([`Cause`]): few packets ask for it.
+//! An entry is as small as it can be without taking one source for another: a flood from many sources costs the
+//! memory that it touches. The window or ban that refuses, and the exact expiry, are apart ([`DropCause`]): few
+//! packets need them.
 //!
 //! ```text
 //!     word    63       55 54               33 32        31    27 26      20 19      18        17..16 15     0
@@ -27,37 +30,37 @@
 
 use crate::hash::HashKey;
 use crate::layout::Active;
-use crate::packet::{Head, To};
+use crate::packet::{Destination, Head};
 use crate::source::{Address, cut_ipv4, cut_ipv6};
 use crate::time::Nanos;
 use crate::verdict::{Reason, Verdict};
 
-/// Notes in a line. // four of 16 bytes are a cache line
+/// Entries in a cache set. // four of 16 bytes are a cache line
 pub const WAYS: usize = 4;
 
-/// One note.
+/// One entry of the drop cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Note {
-    /// Of what it is, how long it holds, and how many packets it has dropped that are not counted elsewhere; 0 is none. Whoever writes a
-    /// note has put [`BUSY`] here before.
+pub struct DropEntry {
+    /// What it is of, its expiry, and how many packets it has dropped that are not counted elsewhere; 0 is none. A
+    /// writer puts [`BUSY`] here first.
     pub word: u64,
     /// [`Key::source`].
     pub source: u64,
 }
 
-/// The notes that share a place.
+/// The entries that share a place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(8))]
-pub struct Line(pub [Note; WAYS]);
+pub struct CacheSet(pub [DropEntry; WAYS]);
 
-const _: () = assert!(size_of::<Line>() == 64);
+const _: () = assert!(size_of::<CacheSet>() == 64);
 
-/// What a note's packets are refused by.
+/// The window or ban that drops an entry's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Cause {
-    /// When it ends.
+pub struct DropCause {
+    /// The exact expiry.
     pub until_ns: u64,
     /// The slot of the window or ban.
     pub slot: u32,
@@ -67,24 +70,25 @@ pub struct Cause {
     pub source: [u64; 2],
 }
 
-const _: () = assert!(size_of::<Cause>() == 32);
+const _: () = assert!(size_of::<DropCause>() == 32);
 
 const DROPPED_SHIFT: u32 = 55;
 const UNTIL_SHIFT: u32 = 33;
 const EPOCH_SHIFT: u32 = 27;
 const ROW_SHIFT: u32 = 20;
 
-/// One more packet, in [`Note::word`].
+/// One more packet, in [`DropEntry::word`].
 pub const ONE_DROPPED: u64 = 1 << DROPPED_SHIFT;
 
-/// The most packets that a note counts. With the next its count is 0 again, and [`DROPPED_MAX`] + 1 are to be counted elsewhere.
+/// The most packets that an entry counts. With the next its count is 0 again, and [`DROPPED_MAX`] + 1 are to be
+/// counted elsewhere.
 pub const DROPPED_MAX: u64 = u64::MAX >> DROPPED_SHIFT;
 
-/// A note that somebody is writing, whatever is counted in it: nothing is refused by it.
+/// An entry that is being written, whatever is counted in it: it drops nothing.
 pub const BUSY: u64 = ONE_DROPPED - 1;
 
 const TICKS_MASK: u64 = (1 << TICK_BITS) - 1;
-const EPOCH_MASK: u64 = Active::NOTES_MASK as u64;
+const EPOCH_MASK: u64 = Active::ENTRY_EPOCH_MASK as u64;
 const GUARD: u64 = 1 << 32;
 const BAN: u64 = 1 << 19;
 const IPV6: u64 = 1 << 18;
@@ -92,23 +96,23 @@ const IPV6: u64 = 1 << 18;
 const FAMILY_SHIFT: u32 = 14;
 const OPENING: u64 = 1 << 16;
 const DATAGRAM: u64 = 2 << 16;
-const UNPROVEN: u64 = 3 << 16;
+const UNVERIFIED: u64 = 3 << 16;
 /// Family, kind and port.
 const KIND: u64 = IPV6 | (IPV6 - 1);
 /// What [`Key::what`] has.
 const WHAT: u64 = EPOCH_MASK << EPOCH_SHIFT | KIND;
-const TERM: u64 = BUSY & !WHAT;
+const EXPIRY: u64 = BUSY & !WHAT;
 /// One of the bits of [`KIND`].
 const SOME: u64 = 1;
 
-impl Note {
+impl DropEntry {
     /// The packets dropped by it that are counted nowhere else.
     #[inline(always)]
     pub const fn dropped(self) -> u64 {
         self.word >> DROPPED_SHIFT
     }
 
-    /// Whether somebody is writing it.
+    /// Whether it is being written.
     #[inline(always)]
     pub const fn is_busy(self) -> bool {
         self.word & BUSY == BUSY
@@ -120,10 +124,10 @@ impl Note {
         self.word & IPV6 != 0
     }
 
-    /// How long it holds, and what it says.
+    /// Its expiry, and the verdict.
     #[inline(always)]
-    pub const fn term(self) -> Term {
-        Term(self.word & TERM)
+    pub const fn expiry(self) -> Expiry {
+        Expiry(self.word & EXPIRY)
     }
 
     /// Whether it is of this key.
@@ -149,16 +153,16 @@ impl Note {
         self.word >> EPOCH_SHIFT & EPOCH_MASK == epoch as u64 & EPOCH_MASK
     }
 
-    /// Whether only a verified connection or a ban can have made it: the refusal of all segments is of what established connections have
-    /// sent. The other kinds can be forged.
+    /// Whether it takes a verified connection or a ban to make it: the drop of all segments is of what established
+    /// connections have sent. The other kinds can be forged.
     #[inline(always)]
     pub const fn is_verified(self) -> bool {
-        self.word & BAN != 0 || self.word & UNPROVEN == 0
+        self.word & BAN != 0 || self.word & UNVERIFIED == 0
     }
 
-    /// What it is worth to an entry of this key that looks for a place: the least is taken. First the key's own, which it replaces; then what
-    /// holds no longer. An entry that holds gives way to nobody, except that what can be forged gives way to what is verified, and then the one
-    /// that ends first; [`KEEPS`] is none. In its last tick it counts as one that holds.
+    /// Its rank for replacement by an entry of this key: the least is replaced. First the key's own entry, then an
+    /// expired one. An entry that holds is replaced only where it can be forged and the new one is verified, and then
+    /// the one that expires first; [`KEEPS`] is none. In its last tick an entry counts as one that holds.
     #[inline(always)]
     pub const fn rank(self, key: Key, is_verified: bool, now: Nanos) -> u64 {
         if self.is_busy() {
@@ -167,7 +171,7 @@ impl Note {
         if self.is_of_any_epoch(key) {
             return 0;
         }
-        let left = if self.is_in_epoch_of(key) { self.term().left(now) } else { 0 };
+        let left = if self.is_in_epoch_of(key) { self.expiry().left(now) } else { 0 };
         if left == 0 {
             1
         } else if is_verified && !self.is_verified() {
@@ -177,31 +181,32 @@ impl Note {
         }
     }
 
-    /// It as one of no epoch: it refuses nothing, and has counted what it has counted.
+    /// It as one of no epoch: it drops nothing, and keeps its count.
     #[must_use]
     pub const fn retired(self) -> Self {
         Self { word: self.word & !(EPOCH_MASK << EPOCH_SHIFT | TICKS_MASK << UNTIL_SHIFT), source: self.source }
     }
 }
 
-/// The [`Note::rank`] of one that keeps its place.
+/// The [`DropEntry::rank`] of one that keeps its place.
 pub const KEEPS: u64 = u64::MAX;
 
-/// How long a note holds, and what it says.
+/// The expiry of an entry, and its verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Term(u64);
+pub struct Expiry(u64);
 
-/// A tick of a note's time: 537 ms. In its last one [`Cause::until_ns`] tells whether it holds.
+/// A tick of an expiry: 537 ms. In its last one [`DropCause::until_ns`] tells whether the entry holds.
 pub const TICK_SHIFT: u32 = 29;
 
-/// How many bits a note has for its ticks: they begin anew every 26 days.
+/// How many bits an entry has for its ticks: they wrap every 26 days.
 pub const TICK_BITS: u32 = DROPPED_SHIFT - UNTIL_SHIFT;
 
-/// The longest term: 3 days. One that lasts longer is written again. One that has ended is retired by the daemon whenever it reads: only
-/// where none came for 3 weeks may it be taken for a new one, and then for as many packets as it counts.
-const TERM_MAX: u64 = 1 << 19;
+/// The longest time to an expiry: 3 days. An entry that lasts longer is written again. The daemon retires expired
+/// entries whenever it reads. Only after 3 weeks without a reader may an expired entry be taken for a new one, and
+/// then for as many packets as it counts.
+const EXPIRY_TICKS_MAX: u64 = 1 << 19;
 
-/// Whether a note holds, as far as its term tells.
+/// Whether an entry holds, as far as its expiry tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// It does.
@@ -212,11 +217,11 @@ pub enum Holds {
     No,
 }
 
-impl Term {
-    /// That `verdict`, one of a rule, holds until then, from now on; and until when it does, which is no later.
+impl Expiry {
+    /// That `verdict`, a rule's, holds from now until then; and until when it does, which is no later.
     #[inline(always)]
     pub const fn new(now: Nanos, until: Nanos, verdict: Verdict) -> (Self, Nanos) {
-        let last = Nanos(((now.0 >> TICK_SHIFT) + TERM_MAX) << TICK_SHIFT);
+        let last = Nanos(((now.0 >> TICK_SHIFT) + EXPIRY_TICKS_MAX) << TICK_SHIFT);
         let until = if until.0 < last.0 { until } else { last };
         // One that has ended ends now, and not in 26 days.
         let until = if until.0 < now.0 { now } else { until };
@@ -227,27 +232,27 @@ impl Term {
         } else {
             0
         };
-        let said = ((verdict.rule as u64) << ROW_SHIFT | by) & TERM;
+        let said = ((verdict.rule as u64) << ROW_SHIFT | by) & EXPIRY;
         (Self((until.0 >> TICK_SHIFT & TICKS_MASK) << UNTIL_SHIFT | said), until)
     }
 
-    /// Of [`Term::word`].
+    /// From [`Expiry::word`].
     #[inline(always)]
     pub const fn of(word: u64) -> Self {
-        Self(word & TERM)
+        Self(word & EXPIRY)
     }
 
-    /// The word, with a bit that no term has: it is never 0.
+    /// The word, with a bit that no expiry has: it is never 0.
     #[inline(always)]
     pub const fn word(self) -> u64 {
         self.0 | SOME
     }
 
-    /// Ticks that it goes on in, this one with them; 0 where it has ended.
+    /// Ticks left, this one included; 0 after the expiry.
     #[inline(always)]
     pub const fn left(self, now: Nanos) -> u64 {
         let after = (self.0 >> UNTIL_SHIFT).wrapping_sub(now.0 >> TICK_SHIFT) & TICKS_MASK;
-        if after <= TERM_MAX { after + 1 } else { 0 }
+        if after <= EXPIRY_TICKS_MAX { after + 1 } else { 0 }
     }
 
     /// Whether it holds.
@@ -266,7 +271,7 @@ impl Term {
         self.0 & BAN != 0
     }
 
-    /// The verdict on what it refuses.
+    /// The verdict on what it drops.
     #[inline(always)]
     pub const fn verdict(self) -> Verdict {
         let rule = (self.0 >> ROW_SHIFT & 0x7f) as u8;
@@ -279,29 +284,32 @@ impl Term {
     }
 }
 
-/// What a note is of.
+/// What an entry is of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Key {
     /// The source's prefix: an IPv4 address, or the upper half of an IPv6 one, in network order.
     pub source: u64,
-    /// Epoch, family, kind and port, as in [`Note::word`]. Never 0, as no epoch is.
+    /// Epoch, family, kind and port, as in [`DropEntry::word`]. Never 0, as no epoch is.
     pub what: u64,
 }
 
 impl Key {
-    /// Nothing that is noted.
+    /// Of packets that are not cached.
     pub const NONE: Self = Self { source: 0, what: 0 };
 
-    /// What notes of this packet have; none where a packet of its kind is not noted. A source of more than 64 bits is known by its keyed hash
-    /// of so many: of two sources one in 2^64 is taken for the other.
+    /// The key of this packet; none where packets of its kind are not cached. A source of more than 64 bits is known
+    /// by its keyed hash of so many: of two sources one in 2^64 is taken for the other.
     #[inline(always)]
     pub const fn of(head: &Head, epoch: u32, ipv4_mask: u32, ipv6_mask: [u64; 2], seed: HashKey) -> Option<Self> {
         let kind_and_port = match head.to {
-            To::Tcp { port, opening: true, .. } => OPENING | port as u64,
-            To::Tcp { port, .. } => port as u64,
-            To::Udp { port } => DATAGRAM | port as u64,
-            To::Fragment | To::Unwalkable | To::Essential | To::Other => return None,
+            Destination::Tcp { port, opening: true, .. } => OPENING | port as u64,
+            Destination::Tcp { port, .. } => port as u64,
+            Destination::Udp { port } => DATAGRAM | port as u64,
+            Destination::Fragment
+            | Destination::UnparsableHeaders
+            | Destination::ControlTraffic
+            | Destination::Other => return None,
         };
         let (source, family) = match head.source {
             Address::V4(address) => (cut_ipv4(address, ipv4_mask) as u64, 0),
@@ -313,10 +321,10 @@ impl Key {
         Some(Self { source, what: (epoch as u64 & EPOCH_MASK) << EPOCH_SHIFT | family | kind_and_port })
     }
 
-    /// The word of its note, which has dropped nothing yet.
+    /// The word of its entry, which has dropped nothing yet.
     #[inline(always)]
-    pub const fn noted(self, term: Term) -> u64 {
-        self.what | term.0
+    pub const fn entry_word(self, expiry: Expiry) -> u64 {
+        self.what | expiry.0
     }
 
     /// Whether it is of packets that open TCP connections.
@@ -355,35 +363,38 @@ impl Key {
         (self.what & 0xffff) as u16
     }
 
-    /// What notes have of the requests of one TCP connection, where this is of its segments; with its [`Key::hash`], a number that is that of
-    /// no other connection. Of those with one source the other address tells few apart, and is left out.
+    /// The key of the requests of one TCP connection, where this is that of its segments. With its [`Key::hash`], it
+    /// is that of no other connection. The destination address is left out: it tells few connections of one source
+    /// apart.
     #[inline(always)]
     pub const fn of_connection(self, seed: HashKey, source_port: u16) -> Self {
         let of = seed
             .hash(self.source, (source_port as u64) << 16 | self.port() as u64 | (self.what & IPV6) << FAMILY_SHIFT);
-        Self { source: of, what: self.what | UNPROVEN }
+        Self { source: of, what: self.what | UNVERIFIED }
     }
 
-    /// What notes have of requests of one TCP connection that proved nothing, where this is that of those that were proven. Anyone can have
-    /// such a note made, so it refuses only what proves nothing either.
+    /// The key of unverified requests of one TCP connection, where this is that of verified ones. Such an entry can
+    /// be forged, so it drops only unverified traffic.
     #[inline(always)]
-    pub const fn of_unproven_requests(self) -> Self {
+    pub const fn of_unverified_requests(self) -> Self {
         Self { source: !self.source, what: self.what }
     }
 
-    /// What notes have of a segment's kind that prove nothing, where this is that of all.
+    /// The key of unverified segments, where this is that of all.
     #[inline(always)]
-    pub const fn unproven(self) -> Self {
-        Self { source: self.source, what: self.what | UNPROVEN }
+    pub const fn unverified(self) -> Self {
+        Self { source: self.source, what: self.what | UNVERIFIED }
     }
 
-    /// What its [`Key::place`] is made of. The same in each epoch, and of each kind: a segment's packets are looked for by two of them.
+    /// What its [`Key::place`] is made of. The same in each epoch, and of each kind: a segment's packets are looked
+    /// for by two of them.
     #[inline(always)]
     pub const fn hash(self, seed: HashKey) -> u64 {
-        if self.what == Self::NONE.what { 0 } else { seed.hash_here(self.source, self.what & KIND & !UNPROVEN) }
+        if self.what == Self::NONE.what { 0 } else { seed.hash_here(self.source, self.what & KIND & !UNVERIFIED) }
     }
 
-    /// Where its cache set is among all, before it is cut to how many there are: each kind has other bits of its [`Key::hash`].
+    /// Where its cache set is among all, before it is cut to how many there are: each kind has other bits of its
+    /// [`Key::hash`].
     #[inline(always)]
     pub const fn place(self, hash: u64) -> u64 {
         hash.rotate_right((self.what >> 16 & 3) as u32 * 16)

@@ -1,20 +1,20 @@
-//! The frame that a packet is, parsed, in a per-CPU element: what is told from one function to the next. Nothing here outlasts a packet.
+//! The parsed frame, in a per-CPU element by which one function tells the next. Nothing here outlasts a packet.
 
 use ratelimit_common::conversation::Peer;
 use ratelimit_common::flow::Datagram;
 use ratelimit_common::hash::HashKey;
 use ratelimit_common::layout::Fault;
-use ratelimit_common::packet::{Head, Parsed, Segment, Target, To};
+use ratelimit_common::packet::{Destination, Head, Parsed, Segment, Target};
 use ratelimit_common::source::Address;
 
 use super::words::read;
-use super::{SEEN, or_fault};
+use super::{PARSED, or_fault};
 
-/// A frame, parsed: [`Parsed`] with a value in each place, since the verifier takes no copy of what was never written. This
-/// CPU's, and of this packet.
+/// A frame, parsed: [`Parsed`] with a value in each place, since the verifier takes no copy of what was never written.
+/// This CPU's, and of this packet.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Seen {
+pub(crate) struct ParsedFrame {
     source: [u64; 2],
     destination: [u64; 2],
     segment: Segment,
@@ -24,7 +24,7 @@ pub(crate) struct Seen {
     ip_bytes: u32,
     /// The frame's length as far as the parser asked for it.
     pub(crate) frame_bytes: u32,
-    /// One of [`seen_is`].
+    /// One of [`frame_is`].
     is: u8,
     is_v6: u8,
     /// A SYN, or a QUIC Initial.
@@ -53,28 +53,28 @@ pub(crate) struct Headers {
 const IPV4_WORDS: usize = 5;
 const IPV6_WORDS: usize = 10;
 
-/// What a [`Seen`] is.
-pub(crate) mod seen_is {
+/// What a [`ParsedFrame`] is.
+pub(crate) mod frame_is {
     pub(super) const NOT_IP: u8 = 0;
     pub(super) const MALFORMED: u8 = 1;
     pub(super) const TOO_MANY_TAGS: u8 = 2;
     pub(crate) const TCP: u8 = 3;
     pub(crate) const UDP: u8 = 4;
     pub(crate) const FRAGMENT: u8 = 5;
-    pub(crate) const UNWALKABLE: u8 = 6;
-    pub(super) const ESSENTIAL: u8 = 7;
+    pub(crate) const UNPARSABLE_HEADERS: u8 = 6;
+    pub(super) const CONTROL_TRAFFIC: u8 = 7;
     pub(super) const OTHER: u8 = 8;
 }
 
-impl Seen {
+impl ParsedFrame {
     /// Keeps what was parsed: what matters of it.
     #[inline(always)]
     pub(crate) fn keep(&mut self, parsed: Parsed, frame_bytes: u32) {
         self.frame_bytes = frame_bytes;
         let packet = match parsed {
-            Parsed::NotIp => return self.is = seen_is::NOT_IP,
-            Parsed::Malformed => return self.is = seen_is::MALFORMED,
-            Parsed::TooManyTags => return self.is = seen_is::TOO_MANY_TAGS,
+            Parsed::NotIp => return self.is = frame_is::NOT_IP,
+            Parsed::Malformed => return self.is = frame_is::MALFORMED,
+            Parsed::TooManyTags => return self.is = frame_is::TOO_MANY_TAGS,
             Parsed::Ip(packet) => packet,
         };
         self.ip_bytes = packet.ip_bytes;
@@ -98,7 +98,7 @@ impl Seen {
                 self.has_payload = (segment.payload_bytes != 0) as u8;
                 self.fragment = is_fragment as u8;
                 self.segment = segment;
-                seen_is::TCP
+                frame_is::TCP
             }
             Target::Udp { port, source_port, quic_initial, quic_short, payload_bytes } => {
                 self.port = port;
@@ -106,15 +106,15 @@ impl Seen {
                 self.opening = quic_initial as u8;
                 self.quic_short = quic_short as u8;
                 self.payload_bytes = payload_bytes;
-                seen_is::UDP
+                frame_is::UDP
             }
             Target::Fragment { may_be_tcp } => {
                 self.fragment = may_be_tcp as u8;
-                seen_is::FRAGMENT
+                frame_is::FRAGMENT
             }
-            Target::Unwalkable => seen_is::UNWALKABLE,
-            Target::Essential => seen_is::ESSENTIAL,
-            Target::Other => seen_is::OTHER,
+            Target::UnparsableHeaders => frame_is::UNPARSABLE_HEADERS,
+            Target::ControlTraffic => frame_is::CONTROL_TRAFFIC,
+            Target::Other => frame_is::OTHER,
         };
     }
 
@@ -133,20 +133,20 @@ impl Seen {
             }
         }
         self.is = match head.to {
-            To::Tcp { port, opening, has_payload } => {
+            Destination::Tcp { port, opening, has_payload } => {
                 self.port = port;
                 self.opening = opening as u8;
                 self.has_payload = has_payload as u8;
-                seen_is::TCP
+                frame_is::TCP
             }
-            To::Udp { port } => {
+            Destination::Udp { port } => {
                 self.port = port;
-                seen_is::UDP
+                frame_is::UDP
             }
-            To::Fragment => seen_is::FRAGMENT,
-            To::Unwalkable => seen_is::UNWALKABLE,
-            To::Essential => seen_is::ESSENTIAL,
-            To::Other => seen_is::OTHER,
+            Destination::Fragment => frame_is::FRAGMENT,
+            Destination::UnparsableHeaders => frame_is::UNPARSABLE_HEADERS,
+            Destination::ControlTraffic => frame_is::CONTROL_TRAFFIC,
+            Destination::Other => frame_is::OTHER,
         };
     }
 
@@ -198,14 +198,14 @@ impl Seen {
         self.peer().is_some_and(|peer| peer.is_opening != 0)
     }
 
-    /// Says that it is no fragment, as no plain frame is: nobody has parsed it.
+    /// Says that it is no fragment, as no plain frame is: it was not parsed.
     #[inline(always)]
     pub(crate) fn keep_whole(&mut self) {
         self.fragment = 0;
     }
 
-    /// Of a TCP segment, whether this is its first fragment and the rest is in other packets; of a later fragment, whether it may be one of
-    /// TCP.
+    /// Of a TCP segment, whether this is its first fragment and the rest is in other packets; of a later fragment,
+    /// whether it may be one of TCP.
     #[inline(always)]
     pub(crate) fn is_fragment_of_tcp(&self) -> bool {
         read!(self.fragment) != 0
@@ -222,16 +222,16 @@ impl Seen {
     pub(crate) fn head(&self) -> Result<Head, NoPacket> {
         let port = read!(self.port);
         let to = match read!(self.is) {
-            seen_is::NOT_IP => return Err(NoPacket::NotIp),
-            seen_is::TOO_MANY_TAGS => return Err(NoPacket::TooManyTags),
-            seen_is::TCP => {
-                To::Tcp { port, opening: read!(self.opening) != 0, has_payload: read!(self.has_payload) != 0 }
+            frame_is::NOT_IP => return Err(NoPacket::NotIp),
+            frame_is::TOO_MANY_TAGS => return Err(NoPacket::TooManyTags),
+            frame_is::TCP => {
+                Destination::Tcp { port, opening: read!(self.opening) != 0, has_payload: read!(self.has_payload) != 0 }
             }
-            seen_is::UDP => To::Udp { port },
-            seen_is::FRAGMENT => To::Fragment,
-            seen_is::UNWALKABLE => To::Unwalkable,
-            seen_is::ESSENTIAL => To::Essential,
-            seen_is::OTHER => To::Other,
+            frame_is::UDP => Destination::Udp { port },
+            frame_is::FRAGMENT => Destination::Fragment,
+            frame_is::UNPARSABLE_HEADERS => Destination::UnparsableHeaders,
+            frame_is::CONTROL_TRAFFIC => Destination::ControlTraffic,
+            frame_is::OTHER => Destination::Other,
             _ => return Err(NoPacket::Malformed),
         };
         Ok(Head { source: self.source(), ip_bytes: read!(self.ip_bytes), to })
@@ -254,7 +254,7 @@ impl Seen {
         read!(self.ip_bytes)
     }
 
-    /// Whether it is this of [`seen_is`].
+    /// Whether it is this of [`frame_is`].
     #[inline(always)]
     pub(crate) fn is(&self, what: u8) -> bool {
         read!(self.is) == what
@@ -317,24 +317,24 @@ pub(crate) enum NoPacket {
     Malformed,
     TooManyTags,
     /// There was no room to parse it in.
-    NotSeen,
+    NotParsed,
 }
 
-/// Room for the frame that this packet is, before it was seen; what is missing is counted here.
+/// Room for the frame at hand, before it is parsed; what is missing is counted here.
 #[inline(always)]
-pub(crate) fn to_see() -> Option<&'static mut Seen> {
-    or_fault(seen_mut(), Fault::SeenLookup)
+pub(crate) fn to_parse() -> Option<&'static mut ParsedFrame> {
+    or_fault(parsed_mut(), Fault::ParsedLookup)
 }
 
-/// The frame, once it was seen: for every function behind.
+/// The frame, once it was parsed: for every later function.
 #[inline(always)]
-pub(crate) fn seen() -> Option<&'static Seen> {
-    seen_mut().map(|seen| &*seen)
+pub(crate) fn parsed() -> Option<&'static ParsedFrame> {
+    parsed_mut().map(|parsed| &*parsed)
 }
 
 /// The same, to be written.
 #[inline(always)]
-pub(crate) fn seen_mut() -> Option<&'static mut Seen> {
+pub(crate) fn parsed_mut() -> Option<&'static mut ParsedFrame> {
     // SAFETY: this CPU's element, which lives as long as the map; it is written before anybody else borrows it.
-    SEEN.get_ptr_mut(0).map(|seen| unsafe { &mut *seen })
+    PARSED.get_ptr_mut(0).map(|parsed| unsafe { &mut *parsed })
 }

@@ -1,4 +1,4 @@
-//! Which packets of unknown sources are looked at under pressure: nobody foresees it.
+//! Which packets of unknown sources are sampled under overload: no sender can foresee it.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use integration_test::frames::flag::SYN;
@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use ratelimit_common::layout::Unit;
 use ratelimit_policy::desired::WindowForm;
 
-/// Under pressure, at which one in 16 is looked at.
+/// Under overload, at which one in 16 is sampled in.
 const SHIFT: u32 = 4;
 /// Enough that two sequences are the same once in 2^180.
 const PACKETS: u32 = 400;
@@ -26,41 +26,41 @@ fn syn(number: u32) -> Vec<u8> {
     frame(IPV4, V4 { source: (0x0800_0000 + number).to_be_bytes(), ..V4::of(TCP) }.around(tcp(80, SYN)))
 }
 
-/// Which of the next packets are looked at on this CPU, each of another new source.
-fn looked_at(program: &mut Program, next: &mut u32) -> Vec<bool> {
+/// Which of the next packets are sampled in on this CPU, each of another new source.
+fn sampled_in(program: &mut Program, next: &mut u32) -> Vec<bool> {
     while program.shift() < SHIFT {
         for _ in 0..100 {
             *next += 1;
             program.passes(&syn(*next));
         }
     }
-    let mut drawn = Vec::new();
+    let mut sampled = Vec::new();
     for _ in 0..PACKETS {
         let before = program.insertions();
         *next += 1;
         program.passes(&syn(*next));
-        drawn.push(program.insertions() != before);
+        sampled.push(program.insertions() != before);
     }
-    let hits = drawn.iter().filter(|drawn| **drawn).count();
+    let hits = sampled.iter().filter(|sampled| **sampled).count();
     assert!((5..60).contains(&hits), "{hits} of {PACKETS}, and one in {} was expected", 1 << SHIFT);
-    drawn
+    sampled
 }
 
 #[test]
-fn two_loads_draw_others_of_the_same_packets() {
+fn two_loads_sample_others_of_the_same_packets() {
     needs_root!();
     on_one_cpu();
-    let [one, other] = [1, 2].map(|_| looked_at(&mut program(), &mut 0));
+    let [one, other] = [1, 2].map(|_| sampled_in(&mut program(), &mut 0));
     assert_ne!(one, other);
 }
 
 #[test]
-fn two_cpus_of_one_load_draw_others_of_as_many_packets() {
+fn two_cpus_of_one_load_sample_others_of_as_many_packets() {
     needs_root!();
     let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap();
     let cpus: Vec<usize> = (0..CpuSet::count()).filter(|&cpu| allowed.is_set(cpu).unwrap()).take(2).collect();
     let [one, other] = cpus[..] else {
-        println!("skipped: two_cpus_of_one_load_draw_others_of_as_many_packets: needs two CPUs");
+        println!("skipped: two_cpus_of_one_load_sample_others_of_as_many_packets: needs two CPUs");
         return;
     };
     let (mut program, mut next) = (program(), 0);
@@ -68,18 +68,18 @@ fn two_cpus_of_one_load_draw_others_of_as_many_packets() {
         let mut only = CpuSet::new();
         only.set(cpu).unwrap();
         sched_setaffinity(Pid::from_raw(0), &only).unwrap();
-        // The pressure of the other CPU does not count here: this one gets as much, by as many draws.
+        // The overload of the other CPU does not count here: this one gets as much, by as many samples.
         for _ in 0..40_000 {
             next += 1;
             program.passes(&syn(next));
         }
-        looked_at(&mut program, &mut next)
+        sampled_in(&mut program, &mut next)
     });
     assert_ne!(one, other);
 }
 
 #[test]
-fn each_cpu_that_there_may_be_begins_its_draws_elsewhere_in_each_load() {
+fn each_possible_cpu_starts_its_samples_elsewhere_in_each_load() {
     needs_root!();
     let loads = [program(), program()];
     let mut begun = Vec::new();
