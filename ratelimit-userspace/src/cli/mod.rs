@@ -16,6 +16,7 @@ pub use self::run::run;
 mod ask;
 mod change;
 mod limiter;
+mod manual;
 mod replay;
 mod run;
 mod texts;

@@ -12,6 +12,7 @@ use crate::desired::{Limit, Policy};
 pub mod amount;
 pub mod duration;
 pub mod file;
+pub mod keys;
 pub mod limit;
 mod limits;
 pub mod lint;
