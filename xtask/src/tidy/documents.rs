@@ -158,6 +158,9 @@ impl<'a> World<'a> {
                     found(name.as_str(), NO_NAME);
                 }
             }
+            if path == "CONTRIBUTING.md" && first.starts_with("--") && !self.commands_have(first) {
+                found(first, NO_COMMAND);
+            }
             if let Some((_, rest)) = code.split_once("cargo xtask ").filter(|_| !code.starts_with('#')) {
                 let rest = rest.split(" #").next().unwrap_or_default();
                 if !self.has_command(rest) {
@@ -166,6 +169,11 @@ impl<'a> World<'a> {
             }
         }
         breaches
+    }
+
+    fn commands_have(&self, flag: &str) -> bool {
+        let mut flags = self.commands.get_subcommands().flat_map(clap::Command::get_arguments);
+        flags.any(|argument| argument.get_long() == flag.strip_prefix("--"))
     }
 
     fn has_command(&self, line: &str) -> bool {
@@ -335,6 +343,13 @@ mod tests {
             let found = found("docs/X.md", &format!("{code}\n"));
             assert_eq!(found.iter().map(|of| (of.1.as_str(), of.2)).collect::<Vec<_>>(), [(text, reason)], "{code}");
         }
+    }
+
+    #[test]
+    fn a_flag_alone_in_the_contributors_document_is_one_of_xtask() {
+        assert!(reasons("CONTRIBUTING.md", "`--growth`, `--receiver`\n").is_empty());
+        assert_eq!(reasons("CONTRIBUTING.md", "`--grow`\n"), [NO_COMMAND]);
+        assert!(reasons("docs/X.md", "`--limit`\n").is_empty(), "it is of ratelimitd");
     }
 
     #[test]
