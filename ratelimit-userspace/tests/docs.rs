@@ -1,5 +1,6 @@
-//! What the documents say of `ratelimitd`: each command and flag is one that it has, each key is one of the file, each example file
-//! passes `check-config`; and help has the words that documents have. Lengths, links and names are held by `cargo xtask tidy`.
+//! What the documents say of `ratelimitd`: each command and flag is one that it has, each key is one of the file, each
+//! example file passes `check-config`; and help has the words that documents have. `cargo xtask tidy` holds lengths, links
+//! and names.
 #![expect(clippy::expect_used, reason = "a test that cannot read the documents fails")]
 
 use std::path::{Path, PathBuf};
@@ -112,12 +113,11 @@ fn line_problem(line: &str, is_part: bool) -> Option<String> {
 /// Whether the command line is one, and where it is whole, whether it does as typed.
 fn command_problem(words: &[String], is_part: bool) -> Option<String> {
     let error = definition().try_get_matches_from(words).err()?;
-    let is_fine = match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => true,
-        ErrorKind::MissingRequiredArgument | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => is_part,
-        ErrorKind::InvalidValue => is_part && error.to_string().contains("a value is required"),
-        _ => false,
-    };
+    let kind = error.kind();
+    let is_help = matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    let lacks_the_rest = kind == ErrorKind::MissingRequiredArgument
+        || kind == ErrorKind::InvalidValue && error.to_string().contains("a value is required");
+    let is_fine = is_help || is_part && lacks_the_rest;
     (!is_fine).then(|| format!("`{}`: {}", words.join(" "), error.to_string().lines().next().unwrap_or_default()))
 }
 

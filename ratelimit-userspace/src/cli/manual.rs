@@ -1,4 +1,5 @@
-//! What is generated from the table of keys: the tables of docs/CONFIG.md, and the manual page ratelimitd.toml(5), which is that chapter. Pure.
+//! What is made from the table of keys: the tables of docs/CONFIG.md, and the manual page ratelimitd.toml(5), which is
+//! that chapter. Pure.
 
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 

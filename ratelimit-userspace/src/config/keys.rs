@@ -1,4 +1,5 @@
-//! The keys of the configuration file, a row each: name, flag, value, default, meaning, and whether a reload changes it.
+//! The keys of the configuration file, a row each: name, flag, value, default, meaning, and whether a reload
+//! changes it.
 //!
 //! Parser, `--help`, docs/CONFIG.md and ratelimitd.toml(5) are held to this table. Pure data.
 
@@ -7,8 +8,6 @@
 pub struct Table {
     /// What stands before its keys in their full names: `rule.`, or nothing at the top of the file.
     pub prefix: &'static str,
-    /// As the file writes its heading; nothing at the top of the file.
-    pub heading: &'static str,
     /// Its keys, in the order of the documents.
     pub keys: &'static [Key],
 }
@@ -112,23 +111,29 @@ pub fn of_flag(flag: &str) -> Option<&'static Key> {
 
 /// Every table, in the order of the documents.
 pub const TABLES: &[Table] = &[
-    Table { prefix: "", heading: "", keys: TOP },
-    Table { prefix: "lists.", heading: "[lists]", keys: LISTS },
-    Table { prefix: "rule.", heading: "[rule]", keys: RULE },
-    Table { prefix: "rule.override.", heading: "[[rule.override]]", keys: OVERRIDE },
-    Table { prefix: "safety.", heading: "[safety]", keys: SAFETY },
+    Table { prefix: "", keys: TOP },
+    Table { prefix: "lists.", keys: LISTS },
+    Table { prefix: "rule.", keys: RULE },
+    Table { prefix: "rule.override.", keys: OVERRIDE },
+    Table { prefix: "safety.", keys: SAFETY },
 ];
 
 /// Above the first table.
 pub const TOP: &[Key] = &[
-    key("interfaces", Value::Other("list of 1 to 16 names"), "required", "Interface that clients come in by; repeatable")
-        .flag("--iface")
-        .more("All interfaces share one count."),
+    key(
+        "interfaces",
+        Value::Other("list of 1 to 16 names"),
+        "required",
+        "Interface that clients come in by; repeatable",
+    )
+    .flag("--iface")
+    .more("All interfaces share one count."),
     key(
         "xdp_mode",
         Value::Choice(&["auto", "native", "generic"]),
         "\"auto\"",
-        "Where the program runs: native, in the driver; generic, in the network stack, slower; auto, native where the driver can",
+        "Where the program runs: native, in the driver; generic, in the network stack, slower; auto, native where \
+        the driver can",
     )
     .flag("--xdp-mode")
     .more("With `auto` the log, `stats` and the metric `ratelimitd_attached` name the mode.")
@@ -188,9 +193,14 @@ pub const LISTS: &[Key] = &[key(
 
 /// Under `[rule]` and `[[rule]]`.
 pub const RULE: &[Key] = &[
-    key("name", Value::Other("letters, digits, `-` and `_`, at most 32"), "\"default\"", "Name of the rule in statistics and metrics")
-        .flag("--name")
-        .more("Each of several rules needs one. A reload finds the rule's counts by it."),
+    key(
+        "name",
+        Value::Other("letters, digits, `-` and `_`, at most 32"),
+        "\"default\"",
+        "Name of the rule in statistics and metrics",
+    )
+    .flag("--name")
+    .more("Each of several rules needs one. A reload finds the rule's counts by it."),
     key("from", PREFIXES, "all sources", "The sources that the rule is for"),
     key("to", Value::Other("list of addresses and prefixes"), "any", "The addresses of this host that the rule is for")
         .more("At most 4096 in all rules."),
@@ -222,7 +232,8 @@ pub const RULE: &[Key] = &[
         "algorithm",
         Value::Choice(&["buckets", "fixed", "gcra"]),
         "\"buckets\"",
-        "How a window is counted: buckets, the sum of 5 to 7 buckets; fixed, one bucket as long as DUR; gcra, a bucket that drains N in DUR, evenly",
+        "How a window is counted: buckets, the sum of 5 to 7 buckets; fixed, one bucket as long as DUR; gcra, a \
+        bucket that drains N in DUR, evenly",
     )
     .more("`fixed` admits up to 2N where two windows meet."),
     key(
@@ -250,11 +261,16 @@ pub const RULE: &[Key] = &[
     )
     .flag("--refuse")
     .more("`all` lasts until the bucket after the last refusal, and then until the window has room."),
-    key("guard", Value::Choice(&["auto", "off"]), "\"auto\"", "Whether a limit of requests also bounds what is no request")
-        .more(
-            "With `auto` and N requests: 2N connections without a request, and 64N segments that begin none (at least \
+    key(
+        "guard",
+        Value::Choice(&["auto", "off"]),
+        "\"auto\"",
+        "Whether a limit of requests also bounds what is no request",
+    )
+    .more(
+        "With `auto` and N requests: 2N connections without a request, and 64N segments that begin none (at least \
              16384). `off`, or `refuse = \"all\"`: requests alone. See [the guard](COUNTING.md#the-guard).",
-        ),
+    ),
     key(
         "block_for",
         Value::Other("time of 1s to 30d, or up to 4 growing ones"),
@@ -266,15 +282,35 @@ pub const RULE: &[Key] = &[
         "The first ban has the first length, the second the second, and all later ones the last. The next ban begins \
          with an excess after the source was admitted again, not while its window is still full.",
     ),
-    key("forget_after", Value::Other("time of 1s to 30d"), "\"24h\"", "After so long without a ban the next one is the first again"),
-    key("ban_unproven", Value::Boolean, "false", "Whether unverified traffic bans too: connection attempts and datagrams")
-        .more("For a host that forwards to others, whose connections it does not have. See [bans](FLOODS.md#bans)."),
-    key("shadow_limits", Value::Other("list of at most 8 limits"), "[]", "Limits that are counted in the same way and never enforced"),
-    key("candidates", Value::Other("list of at most 8 limits"), "1/8 to 16 times each limit", "Other amounts of these limits that `ratelimitd suggest` tries")
-        .more(
-            "A candidate has window and unit of one of the rule's limits. It takes no room in the kernel. A reload \
+    key(
+        "forget_after",
+        Value::Other("time of 1s to 30d"),
+        "\"24h\"",
+        "After so long without a ban the next one is the first again",
+    ),
+    key(
+        "ban_unproven",
+        Value::Boolean,
+        "false",
+        "Whether unverified traffic bans too: connection attempts and datagrams",
+    )
+    .more("For a host that forwards to others, whose connections it does not have. See [bans](FLOODS.md#bans)."),
+    key(
+        "shadow_limits",
+        Value::Other("list of at most 8 limits"),
+        "[]",
+        "Limits that are counted in the same way and never enforced",
+    ),
+    key(
+        "candidates",
+        Value::Other("list of at most 8 limits"),
+        "1/8 to 16 times each limit",
+        "Other amounts of these limits that `ratelimitd suggest` tries",
+    )
+    .more(
+        "A candidate has window and unit of one of the rule's limits. It takes no room in the kernel. A reload \
              that changes it counts it anew and keeps everything else that was observed.",
-        ),
+    ),
     key("under_attack_ok", Value::Boolean, "false", "Whether the breaker leaves this rule alone"),
     key(
         "new_sources",
@@ -291,12 +327,16 @@ pub const RULE: &[Key] = &[
         "Which of these UDP ports speak QUIC: 443,8443, at most 8, or none; on the others each datagram is a request",
     )
     .flag("--quic-ports")
-    .more("On a QUIC port an Initial opens a connection, and the size of a datagram tells requests. On others the first datagram of a flow opens one."),
+    .more(
+        "On a QUIC port an Initial opens a connection, and the size of a datagram tells requests. On others the \
+         first datagram of a flow opens one.",
+    ),
     key(
         "unparsable",
         Value::Choice(&["drop", "count"]),
         "\"drop\"",
-        "What becomes of packets that cannot be parsed, as behind nine IPv6 extension headers: drop; count, each as a request that opens a connection",
+        "What becomes of packets that cannot be parsed, as behind nine IPv6 extension headers: drop; count, each \
+        as a request that opens a connection",
     )
     .flag("--unparsable")
     .more("Their port is not known, so the first rule for their source decides. The reason is `too_many_headers`."),
@@ -340,120 +380,4 @@ pub const SAFETY: &[Key] = &[
 ];
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-    use std::path::Path;
-
-    use super::*;
-    use crate::config::{Config, file};
-    use crate::error::Diagnostic;
-
-    fn parse(text: &str) -> Result<Config, Diagnostic> {
-        file::parse(Path::new("r.toml"), text, |_| Err("no list file belongs here".to_owned()))
-    }
-
-    /// A file with `line` in the table of this prefix, and what must be there around it.
-    fn file_with(prefix: &str, line: &str) -> String {
-        // A key that is always needed stands there once.
-        let needed = |of: &str, name: &str, value: &str| {
-            if of == prefix && line.starts_with(&format!("{name} =")) {
-                String::new()
-            } else {
-                format!("{name} = {value}")
-            }
-        };
-        let (top, lists, rule, of, safety) = match prefix {
-            "" => (line, "", "", "", ""),
-            "lists." => ("", line, "", "", ""),
-            "rule." => ("", "", line, "", ""),
-            "rule.override." => ("", "", "", line, ""),
-            "safety." => ("", "", "", "", line),
-            other => panic!("no table {other}"),
-        };
-        let interfaces = needed("", "interfaces", "[\"eth0\"]");
-        let limits = needed("rule.", "limits", "[\"1000/5m\"]");
-        let override_limits = needed("rule.override.", "limits", "[\"9/5m\"]");
-        let from = needed("rule.override.", "from", "[\"192.0.2.1\"]");
-        format!(
-            "{interfaces}\n{top}\n[lists]\n{lists}\n[safety]\n{safety}\n[rule]\n{limits}\n{rule}\n[[rule.override]]\n\
-             {override_limits}\n{from}\n{of}\n"
-        )
-    }
-
-    fn every_key() -> impl Iterator<Item = (&'static Table, &'static Key)> {
-        TABLES.iter().flat_map(|table| table.keys.iter().map(move |key| (table, key)))
-    }
-
-    /// The keys that the parser knows in a table, read off what it says of one that it does not know.
-    fn accepted(prefix: &str) -> BTreeSet<String> {
-        let text = file_with(prefix, "no_such_key_anywhere = 1");
-        let message = file::unknown_key_message(&text).expect(prefix);
-        let expected = message.split_once("expected one of").map_or("", |(_, keys)| keys);
-        let keys: BTreeSet<String> = expected.split('`').skip(1).step_by(2).map(str::to_owned).collect();
-        assert!(!keys.is_empty(), "{message}");
-        keys
-    }
-
-    #[test]
-    fn the_table_has_every_key_that_the_parser_takes_and_no_other() {
-        for table in TABLES.iter().filter(|table| table.prefix != "lists.") {
-            let mut listed: BTreeSet<String> = table.keys.iter().map(|key| key.name.to_owned()).collect();
-            match table.prefix {
-                "" => listed.extend(["lists", "rule", "safety"].map(str::to_owned)),
-                "rule." => listed.extend(["override".to_owned()]),
-                _ => {}
-            }
-            assert_eq!(accepted(table.prefix), listed, "{}", table.heading);
-        }
-        assert!(parse(&file_with("lists.", "anything = [\"192.0.2.1\"]")).is_ok());
-    }
-
-    #[test]
-    fn each_choice_is_taken_and_another_word_is_refused_with_all_of_them() {
-        for (table, key) in every_key().filter(|(_, key)| !key.choices().is_empty()) {
-            for word in key.choices() {
-                let text = file_with(table.prefix, &format!("{} = \"{word}\"", key.name));
-                assert!(parse(&text).is_ok(), "{text}: {:?}", parse(&text));
-            }
-            let text = file_with(table.prefix, &format!("{} = \"nosuchword\"", key.name));
-            let help = parse(&text).expect_err(&text).help.join(" ");
-            assert!(key.choices().iter().all(|word| help.contains(word)), "{text}: {help}");
-        }
-    }
-
-    #[test]
-    fn the_ends_of_a_number_are_taken_and_one_beyond_is_refused() {
-        for (table, key) in every_key() {
-            let Value::Integer(least, most) = key.value else { continue };
-            let is_taken = |number: u64| parse(&file_with(table.prefix, &format!("{} = {number}", key.name))).is_ok();
-            assert!(is_taken(least) && is_taken(most) && !is_taken(most + 1), "{}", key.name);
-            assert!(least == 0 || !is_taken(least - 1), "{}", key.name);
-        }
-    }
-
-    #[test]
-    fn a_key_with_its_default_is_a_file_without_it() {
-        let mut held = 0;
-        for (table, key) in every_key() {
-            if format!("x = {}", key.default).parse::<toml::Table>().is_err() {
-                continue;
-            }
-            // What is of bans is an error without one.
-            let bans = if ["forget_after", "ban_unproven"].contains(&key.name) { "block_for = \"1m\"\n" } else { "" };
-            let text = file_with(table.prefix, &format!("{bans}{} = {}", key.name, key.default));
-            assert_eq!(parse(&text), parse(&file_with(table.prefix, bans)), "{text}");
-            assert!(parse(&text).is_ok(), "{text}");
-            held += 1;
-        }
-        assert!(held >= 20, "{held}");
-    }
-
-    #[test]
-    fn what_needs_a_restart_is_what_a_reload_refuses() {
-        let needs: Vec<_> = TOP.iter().filter(|key| key.reload == Reload::NeedsRestart).map(|key| key.name).collect();
-        let old = parse(&file_with("", "")).expect("a configuration");
-        let new = "xdp_mode = \"native\"\non_exit = \"keep\"\nmax_sources = 1024\nsocket = \"s\"\nlisten = \"[::1]:1\"";
-        let new = parse(&file_with("", new)).expect("a configuration");
-        assert_eq!(crate::plan::restart_needed(&old, &new), needs);
-    }
-}
+mod tests;

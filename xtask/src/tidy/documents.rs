@@ -1,7 +1,7 @@
 //! What is held of documents: lengths, words, and that each file, link, name and command of ours that they name exists.
 //!
-//! What they say of `ratelimitd` itself (commands, flags, keys, example files) is held by `ratelimit-userspace/tests/docs.rs`:
-//! this crate cannot know the other's.
+//! `ratelimit-userspace/tests/docs.rs` holds what they say of `ratelimitd` itself: commands, flags, keys, example files.
+//! This crate must build before that one can.
 
 use std::collections::BTreeSet;
 
