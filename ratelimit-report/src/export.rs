@@ -255,6 +255,42 @@ mod tests {
         assert!(!text.contains("# EOF"));
     }
 
+    /// Rows of docs/METRICS.md: the first cell, and the others.
+    fn rows() -> Vec<(&'static str, Vec<&'static str>)> {
+        let lines = include_str!("../../docs/METRICS.md").lines().filter(|line| line.starts_with("| `"));
+        let cells = lines.map(|line| line.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>());
+        cells.map(|cells| (cells[0].trim_matches('`'), cells[1..].to_vec())).collect()
+    }
+
+    #[test]
+    fn the_document_has_every_metric_with_its_type_and_labels_and_no_other() {
+        let text = metrics(Arc::new(snapshot())).unwrap();
+        for name in NAMES {
+            let (_, cells) = rows().into_iter().find(|(of, _)| *of == name).expect(name);
+            assert!(text.contains(&format!("# TYPE {name} {}\n", cells[0])), "{name}: {cells:?}");
+            let sample = text.lines().find(|line| line.starts_with(&format!("{name}{{")));
+            let labels =
+                sample.and_then(|line| line.split_once('{')?.1.rsplit_once('}')).map_or("", |(labels, _)| labels);
+            let labels: Vec<_> = labels.split("\",").filter_map(|label| label.split_once('=')).map(|of| of.0).collect();
+            let documented: Vec<_> = cells[1].split('`').skip(1).step_by(2).collect();
+            assert_eq!(documented, labels, "{name}");
+        }
+        let chapter = include_str!("../../docs/METRICS.md");
+        let is_name = |word: &&str| word.starts_with("ratelimitd_");
+        for name in chapter.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(is_name) {
+            assert!(NAMES.contains(&name), "there is no metric {name}");
+        }
+    }
+
+    #[test]
+    fn the_document_has_every_reason_with_its_verdict() {
+        let rows: BTreeSet<_> = rows().into_iter().filter(|(name, _)| !name.starts_with("ratelimitd_")).collect();
+        let documented: BTreeSet<_> = rows.iter().map(|(name, cells)| (*name, cells[0])).collect();
+        let all = ratelimit_common::verdict::Reason::ALL.iter();
+        let of_action = |action| if action == ratelimit_common::verdict::Action::Pass { "pass" } else { "drop" };
+        assert_eq!(documented, all.map(|reason| (reason.label(), of_action(reason.action()))).collect());
+    }
+
     #[test]
     fn no_label_holds_an_address() {
         let snapshot = snapshot();

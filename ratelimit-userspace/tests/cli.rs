@@ -281,6 +281,8 @@ fn every_command_has_a_manual_page() {
     for name in ["ratelimitd", "ratelimitd-run", "ratelimitd-stats", "ratelimitd-check", "ratelimitd-check-config"] {
         assert!(directory.path().join(format!("pages/{name}.1")).is_file(), "{name}");
     }
+    let of_file = std::fs::read_to_string(directory.path().join("pages/ratelimitd.toml.5")).expect("the file's page");
+    assert!(of_file.contains(".TH ratelimitd.toml 5") && of_file.contains("rule.block_for"), "{of_file}");
     ratelimitd(&["man", "--dir", "pages/ratelimitd.1"], directory.path()).assert().code(1);
 }
 

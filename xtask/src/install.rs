@@ -60,7 +60,26 @@ fn files(binary: &Path, layout: &Layout) -> Result<Vec<File>> {
         files.push(File::text(path, text + "\n"));
     }
     files.extend(man_pages(binary, layout)?);
+    files.extend(documents(layout)?);
     Ok(files)
+}
+
+/// What messages and manual pages cite.
+fn documents(layout: &Layout) -> Result<Vec<File>> {
+    let root = workspace::root();
+    let mut documents = vec![File::text(layout.document("README.md"), read(&root.join("README.md"))?)];
+    for directory in ["docs", "examples"] {
+        let path = root.join(directory);
+        for entry in fs::read_dir(&path).with_context(|| format!("list {}", path.display()))? {
+            let entry = entry.with_context(|| format!("list {}", path.display()))?;
+            if entry.path().is_file() {
+                let name = Path::new(directory).join(entry.file_name());
+                documents.push(File::text(layout.document(name), read(&entry.path())?));
+            }
+        }
+    }
+    documents.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(documents)
 }
 
 fn man_pages(binary: &Path, layout: &Layout) -> Result<Vec<File>> {
@@ -70,7 +89,7 @@ fn man_pages(binary: &Path, layout: &Layout) -> Result<Vec<File>> {
     let mut pages = Vec::new();
     for entry in fs::read_dir(&dir).with_context(|| format!("list {}", dir.display()))? {
         let page = entry.with_context(|| format!("list {}", dir.display()))?;
-        pages.push(File::text(layout.man_dir().join(page.file_name()), read(&page.path())?));
+        pages.push(File::text(layout.man_page(&page.file_name()), read(&page.path())?));
     }
     ensure!(!pages.is_empty(), "`ratelimitd man --dir` wrote no page");
     pages.sort_by(|a, b| a.path.cmp(&b.path));
@@ -163,6 +182,15 @@ mod tests {
         assert_eq!(fs::read_to_string(root.path().join("bin/a")).unwrap(), "new");
         let mode = |path: &str| fs::metadata(root.path().join(path)).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode("etc/a.toml"), mode("bin/a")), (0o644, 0o755));
+    }
+
+    #[test]
+    fn the_documents_that_messages_cite_are_installed() {
+        let documents = documents(&Layout::below(Path::new("/usr"))).unwrap();
+        for name in ["README.md", "docs/ACCURACY.md", "docs/OPERATIONS.md", "examples/site.toml"] {
+            let path = Path::new("/usr/share/doc/ratelimitd").join(name);
+            assert!(documents.iter().any(|file| file.path == path && !file.content.is_empty()), "{name}");
+        }
     }
 
     #[test]

@@ -115,6 +115,12 @@ fn structure(path: &Path, contents: &str, error: &toml::de::Error) -> Diagnostic
     Diagnostic { problem: shortened(problem), place: Place::File { path: path.to_owned(), excerpt }, help }
 }
 
+/// What the parser says of a key that it does not know: it names all that it does.
+#[cfg(test)]
+pub(super) fn unknown_key_message(contents: &str) -> Option<String> {
+    toml::from_str::<Top>(contents).err().map(|error| error.message().to_owned())
+}
+
 /// A table in words, and its keys.
 type TableOf = (&'static str, &'static [&'static str]);
 

@@ -11,6 +11,7 @@ use self::lists::ListFile;
 use crate::desired::{DesiredState, Fixed, Limit, Policy};
 
 pub mod file;
+pub mod keys;
 pub mod limit;
 mod limits;
 pub mod lint;

@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Args, ValueHint};
 
+use ratelimit_policy::config::keys;
 use ratelimit_policy::config::rule::RuleSettings;
 use ratelimit_policy::config::settings::Settings;
 use ratelimit_policy::config::written::{Origin, Source, Written};
@@ -13,81 +14,109 @@ use ratelimit_policy::desired::Mode;
 /// What to limit and how: one field is one key of the configuration file.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Limiter {
-    /// Interface that clients come in by; repeatable, all of them share one count
-    #[arg(long = "iface", value_name = "IF", help_heading = "What to limit")]
+    /// `interfaces`
+    #[arg(long = "iface", value_name = "IF", help_heading = "What to limit", help = help("--iface"))]
     pub interfaces: Vec<String>,
-    /// At most N in any DUR, for each source: 1000/5m, 10/s, "10/1m,60/1h", 50MB/1m; repeatable, all must hold
-    #[arg(long = "limit", value_name = "N/DUR", help_heading = "What to limit")]
+    /// `rule.limits`
+    #[arg(long = "limit", value_name = "N/DUR", help_heading = "What to limit", help = help("--limit"))]
     pub limits: Vec<String>,
-    /// What N is a number of, where a limit does not say [default: requests]
-    #[arg(long, value_name = "UNIT", help_heading = "What to limit", value_parser = Suggested(&["requests", "connections", "packets", "bytes"]))]
+    /// `rule.count`
+    #[arg(
+        long,
+        value_name = "UNIT",
+        help_heading = "What to limit",
+        help = help("--count"),
+        value_parser = suggested("--count"),
+    )]
     pub count: Option<String>,
-    /// Ports to protect: 80,443, 8000-8100, 53/udp, all; a plain number is TCP and UDP [default: 80,443]
-    #[arg(long = "port", value_name = "LIST", help_heading = "What to limit")]
+    /// `rule.ports`
+    #[arg(long = "port", value_name = "LIST", help_heading = "What to limit", help = help("--port"))]
     pub ports: Option<String>,
-    /// Which of these UDP ports speak QUIC: 443,8443, at most 8, or none; on the others each datagram is a request,
-    /// whatever it looks like [default: 443]
-    #[arg(long, value_name = "LIST", help_heading = "What to limit")]
+    /// `rule.quic_ports`
+    #[arg(long, value_name = "LIST", help_heading = "What to limit", help = help("--quic-ports"))]
     pub quic_ports: Option<String>,
-    /// Never limit this address or network: 192.0.2.0/24; repeatable
-    #[arg(long, value_name = "CIDR", help_heading = "What to limit")]
+    /// `allow`
+    #[arg(long, value_name = "CIDR", help_heading = "What to limit", help = help("--allow"))]
     pub allow: Vec<String>,
-    /// Bits of an IPv4 address that make one client, 0 to 32 [default: 32]
-    #[arg(long, value_name = "BITS", help_heading = "What to limit")]
+    /// `ipv4_prefix`
+    #[arg(long, value_name = "BITS", help_heading = "What to limit", help = help("--ipv4-prefix"))]
     pub ipv4_prefix: Option<String>,
-    /// Bits of an IPv6 address that make one client, 0 to 128 [default: 64]
-    #[arg(long, value_name = "BITS", help_heading = "What to limit")]
+    /// `ipv6_prefix`
+    #[arg(long, value_name = "BITS", help_heading = "What to limit", help = help("--ipv6-prefix"))]
     pub ipv6_prefix: Option<String>,
-    /// Name of the rule in statistics and metrics [default: default]
-    #[arg(long, value_name = "NAME", help_heading = "What to limit")]
+    /// `rule.name`
+    #[arg(long, value_name = "NAME", help_heading = "What to limit", help = help("--name"))]
     pub name: Option<String>,
-
     /// Count and report what would be dropped, and drop nothing
     #[arg(long, help_heading = "What happens over the limit")]
     pub dry_run: bool,
-    /// What is dropped of a source over a limit: excess, the requests, connections, packets or bytes over it; all,
-    /// everything to the ports until the bucket after its last refusal, and then until the window has room
-    /// [default: excess]
-    #[arg(long, value_name = "WHAT", help_heading = "What happens over the limit", value_parser = Suggested(&["excess", "all"]))]
+    /// `rule.refuse`
+    #[arg(
+        long,
+        value_name = "WHAT",
+        help_heading = "What happens over the limit",
+        help = help("--refuse"),
+        value_parser = suggested("--refuse"),
+    )]
     pub refuse: Option<String>,
-    /// Ban a source for DUR once it exceeds a limit; growing, for each time again: 10m, "1m,10m,1h" [default: off]
-    #[arg(long, value_name = "DUR", help_heading = "What happens over the limit")]
+    /// `rule.block_for`
+    #[arg(long, value_name = "DUR", help_heading = "What happens over the limit", help = help("--block-for"))]
     pub block_for: Option<String>,
-    /// Let in at most N sources in DUR that nobody knows yet, 1s to 1m, and drop what others send: holds a flood of forged
-    /// sources back, and whoever is new while it lasts [default: off]
-    #[arg(long, value_name = "N/DUR", help_heading = "What happens over the limit")]
+    /// `rule.new_sources`
+    #[arg(long, value_name = "N/DUR", help_heading = "What happens over the limit", help = help("--new-sources"))]
     pub new_sources: Option<String>,
-    /// What becomes of packets that cannot be parsed, as behind nine IPv6 extension headers: drop; count, each as one
-    /// request that opens a connection [default: drop]
-    #[arg(long, value_name = "WHAT", help_heading = "What happens over the limit", value_parser = Suggested(&["drop", "count"]))]
+    /// `rule.unparsable`
+    #[arg(
+        long,
+        value_name = "WHAT",
+        help_heading = "What happens over the limit",
+        help = help("--unparsable"),
+        value_parser = suggested("--unparsable"),
+    )]
     pub unparsable: Option<String>,
-    /// How the window is cut: strict, never more than N in any DUR; lenient, up to 2N where two windows
-    /// meet [default: strict]
-    #[arg(long, value_name = "FORM", help_heading = "What happens over the limit", value_parser = Suggested(&["strict", "lenient"]))]
+    /// `rule.window`
+    #[arg(
+        long,
+        value_name = "FORM",
+        help_heading = "What happens over the limit",
+        help = help("--window"),
+        value_parser = suggested("--window"),
+    )]
     pub window: Option<String>,
-
-    /// Where the program runs: native, in the driver; generic, in the network stack, slower; auto, native
-    /// where the driver can [default: auto]
-    #[arg(long, value_name = "MODE", help_heading = "How it runs", value_parser = Suggested(&["auto", "native", "generic"]))]
+    /// `xdp_mode`
+    #[arg(
+        long,
+        value_name = "MODE",
+        help_heading = "How it runs",
+        help = help("--xdp-mode"),
+        value_parser = suggested("--xdp-mode"),
+    )]
     pub xdp_mode: Option<String>,
-    /// How many sources of each family are remembered, 256 to 16777216 [default: 262144]
-    #[arg(long, value_name = "N", help_heading = "How it runs")]
+    /// `max_sources`
+    #[arg(long, value_name = "N", help_heading = "How it runs", help = help("--max-sources"))]
     pub max_sources: Option<String>,
-    /// Path of the control socket [default: /run/ratelimitd/control.sock]
+    /// `socket`
     #[arg(
         long,
         value_name = "PATH",
         value_hint = ValueHint::FilePath,
         env = "RATELIMITD_SOCKET",
         hide_env_values = true,
-        help_heading = "How it runs"
+        help_heading = "How it runs",
+        help = help("--socket"),
     )]
     pub socket: Option<String>,
-    /// Serve metrics, health and statistics over HTTP: 127.0.0.1:9464 [default: off]
-    #[arg(long, value_name = "ADDR:PORT", help_heading = "How it runs")]
+    /// `listen`
+    #[arg(long, value_name = "ADDR:PORT", help_heading = "How it runs", help = help("--listen"))]
     pub listen: Option<String>,
-    /// What becomes of the filter at the end: detach, it ends too; keep, it stays and enforces [default: detach]
-    #[arg(long, value_name = "WHAT", help_heading = "How it runs", value_parser = Suggested(&["detach", "keep"]))]
+    /// `on_exit`
+    #[arg(
+        long,
+        value_name = "WHAT",
+        help_heading = "How it runs",
+        help = help("--on-exit"),
+        value_parser = suggested("--on-exit"),
+    )]
     pub on_exit: Option<String>,
 }
 
@@ -131,6 +160,16 @@ impl Limiter {
             ..Settings::default()
         }
     }
+}
+
+/// What the flag is for, by the table of keys.
+pub(super) fn help(flag: &str) -> String {
+    keys::of_flag(flag).map(keys::Key::flag_help).unwrap_or_default()
+}
+
+/// The words that the flag's key takes.
+pub(super) fn suggested(flag: &str) -> Suggested {
+    Suggested(keys::of_flag(flag).map_or(&[], keys::Key::choices))
 }
 
 fn written(flag: &'static str, text: &str) -> Written {

@@ -16,6 +16,7 @@ pub use self::run::run;
 mod ask;
 mod change;
 mod limiter;
+mod manual;
 mod replay;
 mod run;
 mod texts;
@@ -138,7 +139,7 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
-    /// Say whether one source would be let in now, and why: exit code 0 if so, 3 if not
+    /// Say what each rule does with an address or network now, and why: exit code 3 if any rule drops packets of it, else 0
     #[command(after_help = texts::CHECK_EXAMPLES)]
     Check {
         /// The source's address

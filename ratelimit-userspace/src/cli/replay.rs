@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 
-use super::limiter::{Limiter, Suggested};
+use super::limiter::{Limiter, help, suggested};
 use super::run::{print_json, print_words, warn};
 use super::{Global, OutputFormat};
 use crate::error::{Diagnostic, Exit, Place};
@@ -16,23 +16,23 @@ pub struct ReplayArgs {
     /// A capture (pcap, pcapng), or an access log in the common or combined format; - is standard input
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     file: PathBuf,
-    /// At most N in any DUR, for each source: 1000/5m, 10/s, "10/1m,60/1h", 50MB/1m; repeatable, all must hold
-    #[arg(long = "limit", value_name = "N/DUR")]
+    /// `rule.limits`
+    #[arg(long = "limit", value_name = "N/DUR", help = help("--limit"))]
     limits: Vec<String>,
-    /// What N is a number of, where a limit does not say [default: requests]
-    #[arg(long, value_name = "UNIT", value_parser = Suggested(&["requests", "connections", "packets", "bytes"]))]
+    /// `rule.count`
+    #[arg(long, value_name = "UNIT", help = help("--count"), value_parser = suggested("--count"))]
     count: Option<String>,
     /// Ports to protect: 80,443, 8000-8100, 53/udp, all; not of a log [default: 80,443]
     #[arg(long = "port", value_name = "LIST")]
     ports: Option<String>,
-    /// How the window is cut: strict or lenient [default: strict]
-    #[arg(long, value_name = "FORM", value_parser = Suggested(&["strict", "lenient"]))]
+    /// `rule.window`
+    #[arg(long, value_name = "FORM", help = help("--window"), value_parser = suggested("--window"))]
     window: Option<String>,
-    /// Bits of an IPv4 address that make one client, 0 to 32 [default: 32]
-    #[arg(long, value_name = "BITS")]
+    /// `ipv4_prefix`
+    #[arg(long, value_name = "BITS", help = help("--ipv4-prefix"))]
     ipv4_prefix: Option<String>,
-    /// Bits of an IPv6 address that make one client, 0 to 128 [default: 64]
-    #[arg(long, value_name = "BITS")]
+    /// `ipv6_prefix`
+    #[arg(long, value_name = "BITS", help = help("--ipv6-prefix"))]
     ipv6_prefix: Option<String>,
 }
 

@@ -223,6 +223,7 @@ fn write_pages(dir: &Path) -> anyhow::Result<Exit> {
     let failed = || format!("write manual pages to {}", dir.display());
     std::fs::create_dir_all(dir).with_context(failed)?;
     clap_mangen::generate_to(definition(), dir).with_context(failed)?;
+    std::fs::write(dir.join("ratelimitd.toml.5"), super::manual::page()).with_context(failed)?;
     Ok(Exit::Done)
 }
 

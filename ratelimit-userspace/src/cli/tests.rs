@@ -1,12 +1,12 @@
 //! The command line against its own definition: what there is, and that all of it can be set.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use clap::{Args as _, Parser as _};
 
 use super::*;
-use ratelimit_policy::config::file::shape::{OVERRIDE_KEYS, RULE_KEYS, SAFETY_KEYS, TOP_KEYS};
+use ratelimit_policy::config::keys::TABLES;
 use ratelimit_policy::config::{Config, file};
 
 /// Flag, its arguments, and the same in the file: above `[rule]`, and under it.
@@ -35,37 +35,8 @@ const SAME: &[Row] = &[
     ("unparsable", &["--unparsable", "count"], "", "unparsable = \"count\""),
 ];
 
-/// What only a file can say, beside the tables that are there only in a file.
-const FILE_ONLY: &[&str] = &[
-    "deny",
-    "deny_everyone",
-    "rule.from",
-    "rule.to",
-    "rule.algorithm",
-    "rule.burst",
-    "rule.forget_after",
-    "rule.ban_unproven",
-    "rule.shadow_limits",
-    "rule.candidates",
-    "rule.under_attack_ok",
-    "rule.guard",
-];
-
-/// Every key with its table.
-fn every_key() -> BTreeSet<String> {
-    let of = |table: &str, keys: &[&str]| keys.iter().map(|key| format!("{table}{key}")).collect::<Vec<_>>();
-    let tables = [("", TOP_KEYS), ("rule.", RULE_KEYS), ("rule.override.", OVERRIDE_KEYS), ("safety.", SAFETY_KEYS)];
-    tables.into_iter().flat_map(|(table, keys)| of(table, keys)).collect()
-}
-
 fn key(line: &str) -> Option<&str> {
     line.split_once(" =").map(|(key, _)| key)
-}
-
-/// `rule.mode` for a line under `[rule]`.
-fn keys() -> impl Iterator<Item = (String, &'static str)> {
-    let top = SAME.iter().filter_map(|row| Some((key(row.2)?.to_owned(), row.0)));
-    top.chain(SAME.iter().filter_map(|row| Some((format!("rule.{}", key(row.3)?), row.0))))
 }
 
 fn from_flags(arguments: &[&str]) -> Config {
@@ -87,17 +58,25 @@ fn the_definition_is_sound() {
 }
 
 #[test]
-fn every_flag_has_a_key_and_every_key_a_flag_or_is_said_to_be_the_files_alone() {
+fn every_flag_has_a_key_and_each_key_with_a_flag_is_tried() {
     let limiter = Limiter::augment_args(clap::Command::new(""));
     let flags: BTreeSet<_> = limiter.get_arguments().filter_map(|argument| argument.get_long()).collect();
-    assert_eq!(flags, SAME.iter().map(|row| row.0).collect());
-    let with_flag: BTreeSet<_> = keys().map(|(key, _)| key).collect();
-    let is_of_the_file = |key: &&String| key.starts_with("safety.") || key.starts_with("rule.override.");
-    let (of_the_file, others): (BTreeSet<_>, BTreeSet<_>) =
-        every_key().difference(&with_flag).cloned().partition(|key| is_of_the_file(&key));
-    assert_eq!(of_the_file.len(), OVERRIDE_KEYS.len() + SAFETY_KEYS.len());
-    assert_eq!(others, FILE_ONLY.iter().map(|key| (*key).to_owned()).collect());
-    assert!(with_flag.is_subset(&every_key()));
+    let rows = TABLES.iter().flat_map(|table| table.keys.iter().map(move |key| (table, key)));
+    let of_keys = rows.filter_map(|(table, key)| Some((key.flag?.trim_start_matches("--"), table.prefix, key.name)));
+    let of_keys: BTreeSet<_> = of_keys.collect();
+    assert_eq!(flags, of_keys.iter().map(|row| row.0).collect());
+    let tried = |row: &Row| Some((row.0, if row.3.is_empty() { "" } else { "rule." }, key(row.2).or(key(row.3))?));
+    assert_eq!(of_keys, SAME.iter().filter_map(tried).collect());
+}
+
+#[test]
+fn the_help_of_a_flag_is_that_of_its_key() {
+    let limiter = Limiter::augment_args(clap::Command::new(""));
+    for argument in limiter.get_arguments().filter(|argument| argument.get_id() != "dry_run") {
+        let flag = format!("--{}", argument.get_long().expect("a long flag"));
+        let key = ratelimit_policy::config::keys::of_flag(&flag).expect(&flag);
+        assert_eq!(argument.get_help().map(ToString::to_string), Some(key.flag_help()), "{flag}");
+    }
 }
 
 #[test]
@@ -125,21 +104,6 @@ fn all_flags_together_and_all_keys_together_mean_the_same() {
     let arguments: Vec<&str> = SAME.iter().flat_map(|row| row.1.iter().copied()).collect();
     let lines = |of: fn(&Row) -> &'static str| SAME.iter().map(of).collect::<Vec<_>>().join("\n");
     assert_eq!(from_flags(&arguments), from_file(&lines(|row| row.2), &lines(|row| row.3)));
-}
-
-#[test]
-fn the_documentation_has_a_row_for_every_key_and_no_other() {
-    let table = include_str!("../../../docs/CONFIG.md");
-    let cells =
-        |line: &'static str| -> Vec<&str> { line.split('|').map(|cell| cell.trim().trim_matches('`')).collect() };
-    let rows: BTreeSet<_> = table
-        .lines()
-        .filter(|line| line.starts_with("| `") && !line.starts_with("| `lists.NAME`"))
-        .map(|line| (cells(line)[1].to_owned(), cells(line)[2].trim_start_matches("--")))
-        .collect();
-    let flags: BTreeMap<_, _> = keys().collect();
-    let documented = |key: String| (key.clone(), flags.get(&key).copied().unwrap_or("–"));
-    assert_eq!(rows, every_key().into_iter().map(documented).collect());
 }
 
 #[test]

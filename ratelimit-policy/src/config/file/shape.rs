@@ -10,6 +10,7 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
+use super::super::keys::{OVERRIDE, RULE, SAFETY, TOP, names};
 use super::super::lists::ListSettings;
 use super::super::rule::{OverrideSettings, RuleSettings};
 use super::super::settings::{SafetySettings, Settings};
@@ -21,47 +22,13 @@ type Text = Spanned<String>;
 pub type Keys = &'static [&'static str];
 
 /// Keys of the top level.
-pub const TOP_KEYS: Keys = &[
-    "interfaces",
-    "xdp_mode",
-    "on_exit",
-    "max_sources",
-    "socket",
-    "listen",
-    "ipv4_prefix",
-    "ipv6_prefix",
-    "allow",
-    "deny",
-    "deny_everyone",
-];
+pub const TOP_KEYS: Keys = &names::<{ TOP.len() }>(TOP);
 /// Keys of `[rule]`.
-pub const RULE_KEYS: Keys = &[
-    "name",
-    "from",
-    "to",
-    "ports",
-    "limits",
-    "count",
-    "algorithm",
-    "window",
-    "burst",
-    "mode",
-    "refuse",
-    "guard",
-    "block_for",
-    "forget_after",
-    "shadow_limits",
-    "candidates",
-    "ban_unproven",
-    "under_attack_ok",
-    "new_sources",
-    "quic_ports",
-    "unparsable",
-];
+pub const RULE_KEYS: Keys = &names::<{ RULE.len() }>(RULE);
 /// Keys of `[[rule.override]]`.
-pub const OVERRIDE_KEYS: Keys = &["name", "from", "limits", "algorithm", "window", "burst", "until", "note"];
+pub const OVERRIDE_KEYS: Keys = &names::<{ OVERRIDE.len() }>(OVERRIDE);
 /// Keys of `[safety]`.
-pub const SAFETY_KEYS: Keys = &["exempt_ssh_peer", "exempt_gateway", "exempt_resolvers", "breaker", "breaker_after"];
+pub const SAFETY_KEYS: Keys = &names::<{ SAFETY.len() }>(SAFETY);
 /// Tables beside the keys of the top level.
 pub(super) const TABLES: Keys = &["rule", "lists", "safety"];
 

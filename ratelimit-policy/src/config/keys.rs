@@ -1,0 +1,383 @@
+//! The keys of the configuration file, a row each: name, flag, value, default, meaning, and whether a reload
+//! changes it.
+//!
+//! Parser, `--help`, docs/CONFIG.md and ratelimitd.toml(5) are held to this table. Pure data.
+
+/// A table of the file.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    /// What stands before its keys in their full names: `rule.`, or nothing at the top of the file.
+    pub prefix: &'static str,
+    /// Its keys, in the order of the documents.
+    pub keys: &'static [Key],
+}
+
+/// A key.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// Its name in its table.
+    pub name: &'static str,
+    /// The flag that sets the same, with its dashes.
+    pub flag: Option<&'static str>,
+    /// What its value may be.
+    pub value: Value,
+    /// What holds without it: a value as the file writes it, or words.
+    pub default: &'static str,
+    /// What it is for, in a clause; the flag's help.
+    pub help: &'static str,
+    /// Further sentences, for documents alone.
+    pub more: &'static str,
+    /// Whether a running daemon can change it.
+    pub reload: Reload,
+}
+
+/// What may be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A whole number, both ends included.
+    Integer(u64, u64),
+    /// `true` or `false`.
+    Boolean,
+    /// Anything else, in words.
+    Other(&'static str),
+}
+
+/// Whether a running daemon can change a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reload {
+    /// `ratelimitd reload` and `apply` put it in force.
+    Follows,
+    /// They refuse a file that changes it.
+    NeedsRestart,
+}
+
+const PREFIXES: Value = Value::Other("list of prefixes");
+const LIMITS: Value = Value::Other("list of 1 to 4 limits");
+
+/// A row that a reload follows and no flag sets.
+const fn key(name: &'static str, value: Value, default: &'static str, help: &'static str) -> Key {
+    Key { name, flag: None, value, default, help, more: "", reload: Reload::Follows }
+}
+
+impl Key {
+    const fn flag(self, flag: &'static str) -> Self {
+        Self { flag: Some(flag), ..self }
+    }
+
+    const fn more(self, more: &'static str) -> Self {
+        Self { more, ..self }
+    }
+
+    const fn fixed(self) -> Self {
+        Self { reload: Reload::NeedsRestart, ..self }
+    }
+
+    /// Its help with the default, as `--help` says it.
+    pub fn flag_help(&self) -> String {
+        let mut help = self.help.replace('`', "");
+        if let Value::Integer(least, most) = self.value {
+            help.push_str(&format!(", {least} to {most}"));
+        }
+        let is_list = self.default == "[]" || self.default == "required";
+        if is_list { help } else { format!("{help} [default: {}]", self.default.trim_matches('"')) }
+    }
+
+    /// The words of a choice.
+    pub const fn choices(&self) -> &'static [&'static str] {
+        match self.value {
+            Value::Choice(words) => words,
+            Value::Integer(..) | Value::Boolean | Value::Other(_) => &[],
+        }
+    }
+}
+
+/// The names of keys, for the parser.
+pub const fn names<const N: usize>(keys: &[Key]) -> [&'static str; N] {
+    let mut names = [""; N];
+    let mut at = 0;
+    while at < N {
+        names[at] = keys[at].name;
+        at += 1;
+    }
+    names
+}
+
+/// The key that a flag sets. Every flag that limits has one, which a test holds.
+pub fn of_flag(flag: &str) -> Option<&'static Key> {
+    TABLES.iter().flat_map(|table| table.keys).find(|key| key.flag == Some(flag))
+}
+
+/// Every table, in the order of the documents.
+pub const TABLES: &[Table] = &[
+    Table { prefix: "", keys: TOP },
+    Table { prefix: "lists.", keys: LISTS },
+    Table { prefix: "rule.", keys: RULE },
+    Table { prefix: "rule.override.", keys: OVERRIDE },
+    Table { prefix: "safety.", keys: SAFETY },
+];
+
+/// Above the first table.
+pub const TOP: &[Key] = &[
+    key(
+        "interfaces",
+        Value::Other("list of 1 to 16 names"),
+        "required",
+        "Interface that clients come in by; repeatable",
+    )
+    .flag("--iface")
+    .more("All interfaces share one count."),
+    key(
+        "xdp_mode",
+        Value::Choice(&["auto", "native", "generic"]),
+        "\"auto\"",
+        "Where the program runs: native, in the driver; generic, in the network stack, slower; auto, native where \
+        the driver can",
+    )
+    .flag("--xdp-mode")
+    .more("With `auto` the log, `stats` and the metric `ratelimitd_attached` name the mode.")
+    .fixed(),
+    key(
+        "on_exit",
+        Value::Choice(&["detach", "keep"]),
+        "\"detach\"",
+        "What the end of the daemon leaves: detach, nothing; keep, the filter stays and enforces",
+    )
+    .flag("--on-exit")
+    .fixed(),
+    key("max_sources", Value::Integer(256, 16_777_216), "262144", "How many sources of each family are remembered")
+        .flag("--max-sources")
+        .more(
+            "The start makes the maps, for as many limits as one source can meet then. A reload that adds limits \
+             leaves room for fewer sources, and says so.",
+        )
+        .fixed(),
+    key(
+        "socket",
+        Value::Other("path of at most 107 bytes"),
+        "\"/run/ratelimitd/control.sock\"",
+        "Path of the control socket",
+    )
+    .flag("--socket")
+    .more("As a flag also `RATELIMITD_SOCKET`.")
+    .fixed(),
+    key(
+        "listen",
+        Value::Other("address and port"),
+        "off",
+        "Serve metrics, health and statistics over HTTP: 127.0.0.1:9464",
+    )
+    .flag("--listen")
+    .more("See API.md for what is served there.")
+    .fixed(),
+    key("ipv4_prefix", Value::Integer(0, 32), "32", "Bits of an IPv4 address that make one source")
+        .flag("--ipv4-prefix"),
+    key("ipv6_prefix", Value::Integer(0, 128), "64", "Bits of an IPv6 address that make one source")
+        .flag("--ipv6-prefix")
+        .more("A change from at most 64 to more than 64, or back, needs a restart."),
+    key("allow", PREFIXES, "[]", "Never limit this address or network: 192.0.2.0/24; repeatable").flag("--allow"),
+    key("deny", PREFIXES, "[]", "Prefixes whose packets to the protected ports are dropped")
+        .more("The longer prefix decides; at equal length `allow` does."),
+    key("deny_everyone", Value::Boolean, "false", "Whether `deny` may hold all addresses of a family")
+        .more("Without it such a file is an error."),
+];
+
+/// Under `[lists]`. The name is the user's.
+pub const LISTS: &[Key] = &[key(
+    "NAME",
+    Value::Other("list of prefixes, or one `\"file:PATH\"`"),
+    "none",
+    "A list, used elsewhere as `@NAME`",
+)];
+
+/// Under `[rule]` and `[[rule]]`.
+pub const RULE: &[Key] = &[
+    key(
+        "name",
+        Value::Other("letters, digits, `-` and `_`, at most 32"),
+        "\"default\"",
+        "Name of the rule in statistics and metrics",
+    )
+    .flag("--name")
+    .more("Each of several rules needs one. A reload finds the rule's counts by it."),
+    key("from", PREFIXES, "all sources", "The sources that the rule is for"),
+    key("to", Value::Other("list of addresses and prefixes"), "any", "The addresses of this host that the rule is for")
+        .more("At most 4096 in all rules."),
+    key(
+        "ports",
+        Value::Other("`\"80,443\"`, `\"8000-8100\"`, `\"53/udp\"`, `\"all\"`; or a list, `[80, 443]`"),
+        "\"80,443\"",
+        "Ports to protect: 80,443, 8000-8100, 53/udp, all",
+    )
+    .flag("--port")
+    .more("A plain number is TCP and UDP."),
+    key(
+        "limits",
+        LIMITS,
+        "required",
+        "At most N in any DUR, for each source: 1000/5m, 10/s, \"10/1m,60/1h\", 50MB/1m; repeatable, all must hold",
+    )
+    .flag("--limit")
+    .more("See [Limits](#limits)."),
+    key(
+        "count",
+        Value::Choice(&["requests", "connections", "packets", "bytes"]),
+        "\"requests\"",
+        "The unit of limits that name none",
+    )
+    .flag("--count")
+    .more("[COUNTING.md](COUNTING.md) says what one of each is."),
+    key(
+        "algorithm",
+        Value::Choice(&["buckets", "fixed", "gcra"]),
+        "\"buckets\"",
+        "How a window is counted: buckets, the sum of 5 to 7 buckets; fixed, one bucket as long as DUR; gcra, a \
+        bucket that drains N in DUR, evenly",
+    )
+    .more("`fixed` admits up to 2N where two windows meet."),
+    key(
+        "window",
+        Value::Choice(&["strict", "lenient"]),
+        "\"strict\"",
+        "Form of the window: strict, never more than N in any DUR; lenient, up to 2N where two windows meet",
+    )
+    .flag("--window")
+    .more("For `algorithm = \"buckets\"` alone."),
+    key("burst", Value::Other("amount"), "N", "With buckets, the most in one bucket; with gcra, the most at once")
+        .more("It holds for each limit of the rule."),
+    key(
+        "mode",
+        Value::Choice(&["enforce", "dry-run"]),
+        "\"enforce\"",
+        "Whether packets over the limit are dropped: enforce; or only counted and reported: dry-run",
+    )
+    .flag("--dry-run"),
+    key(
+        "refuse",
+        Value::Choice(&["excess", "all"]),
+        "\"excess\"",
+        "What is dropped of a source over a limit: excess, what is over it; all, every packet to these ports",
+    )
+    .flag("--refuse")
+    .more("`all` lasts until the bucket after the last refusal, and then until the window has room."),
+    key(
+        "guard",
+        Value::Choice(&["auto", "off"]),
+        "\"auto\"",
+        "Whether a limit of requests also bounds what is no request",
+    )
+    .more(
+        "With `auto` and N requests: 2N connections without a request, and 64N segments that begin none (at least \
+             16384). `off`, or `refuse = \"all\"`: requests alone. See [the guard](COUNTING.md#the-guard).",
+    ),
+    key(
+        "block_for",
+        Value::Other("time of 1s to 30d, or up to 4 growing ones"),
+        "off",
+        "Ban a source for DUR once it exceeds a limit; growing with each ban: 10m, \"1m,10m,1h\"",
+    )
+    .flag("--block-for")
+    .more(
+        "The first ban has the first length, the second the second, and all later ones the last. The next ban begins \
+         with an excess after the source was admitted again, not while its window is still full.",
+    ),
+    key(
+        "forget_after",
+        Value::Other("time of 1s to 30d"),
+        "\"24h\"",
+        "After so long without a ban the next one is the first again",
+    ),
+    key(
+        "ban_unproven",
+        Value::Boolean,
+        "false",
+        "Whether unverified traffic bans too: connection attempts and datagrams",
+    )
+    .more("For a host that forwards to others, whose connections it does not have. See [bans](FLOODS.md#bans)."),
+    key(
+        "shadow_limits",
+        Value::Other("list of at most 8 limits"),
+        "[]",
+        "Limits that are counted in the same way and never enforced",
+    ),
+    key(
+        "candidates",
+        Value::Other("list of at most 8 limits"),
+        "1/8 to 16 times each limit",
+        "Other amounts of these limits that `ratelimitd suggest` tries",
+    )
+    .more(
+        "A candidate has window and unit of one of the rule's limits. It takes no room in the kernel. A reload \
+             that changes it counts it anew and keeps everything else that was observed.",
+    ),
+    key("under_attack_ok", Value::Boolean, "false", "Whether the breaker leaves this rule alone"),
+    key(
+        "new_sources",
+        Value::Other("amount and time of 1s to 1m"),
+        "off",
+        "Admit at most N new sources in DUR, 1s to 1m, and drop the packets of further ones",
+    )
+    .flag("--new-sources")
+    .more("Known sources are served. The reason is `new_source_budget`. See [FLOODS.md](FLOODS.md#drop-the-flood)."),
+    key(
+        "quic_ports",
+        Value::Other("`\"443,8443\"`, at most 8, or `\"none\"`"),
+        "\"443\"",
+        "Which of these UDP ports speak QUIC: 443,8443, at most 8, or none; on the others each datagram is a request",
+    )
+    .flag("--quic-ports")
+    .more(
+        "On a QUIC port an Initial opens a connection, and the size of a datagram tells requests. On others the \
+         first datagram of a flow opens one.",
+    ),
+    key(
+        "unparsable",
+        Value::Choice(&["drop", "count"]),
+        "\"drop\"",
+        "What becomes of packets that cannot be parsed, as behind nine IPv6 extension headers: drop; count, each \
+        as a request that opens a connection",
+    )
+    .flag("--unparsable")
+    .more("Their port is not known, so the first rule for their source decides. The reason is `too_many_headers`."),
+];
+
+/// Under `[[rule.override]]`.
+pub const OVERRIDE: &[Key] = &[
+    key("name", Value::Other("as of a rule"), "its place", "The end of its name, `RULE:NAME`"),
+    key("from", PREFIXES, "required", "The sources that the override is for"),
+    key("limits", LIMITS, "required", "Their limits"),
+    key("algorithm", Value::Choice(&["buckets", "fixed", "gcra"]), "the rule's", "As of a rule"),
+    key("window", Value::Choice(&["strict", "lenient"]), "the rule's", "As of a rule"),
+    key("burst", Value::Other("amount"), "N", "As of a rule"),
+    key("until", Value::Other("date, or time with an offset"), "never", "When it ends")
+        .more("A date counts to its end in UTC. A time: `2027-03-31T18:00:00Z`."),
+    key("note", Value::Other("line of at most 200 characters"), "none", "Why it is there, for people"),
+];
+
+/// Under `[safety]`.
+pub const SAFETY: &[Key] = &[
+    key(
+        "exempt_ssh_peer",
+        Value::Boolean,
+        "true",
+        "Whether the peer of the SSH session that started the daemon is allowed",
+    ),
+    key("exempt_gateway", Value::Boolean, "true", "Whether the default gateways are allowed"),
+    key("exempt_resolvers", Value::Boolean, "true", "Whether the name servers of this host are allowed"),
+    key(
+        "breaker",
+        Value::Other("`\"1%\"` to `\"99%\"`, or `\"off\"`"),
+        "\"off\"",
+        "A rule that drops more than this share of its packets goes over to dry run",
+    ),
+    key(
+        "breaker_after",
+        Value::Other("time of 5s to 1h"),
+        "\"30s\"",
+        "For how long, without a break, it must drop that share",
+    ),
+];
+
+#[cfg(test)]
+mod tests;

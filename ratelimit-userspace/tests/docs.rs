@@ -1,0 +1,270 @@
+//! What the documents say of `ratelimitd`: each command and flag is one that it has, each key is one of the file, each
+//! example file passes `check-config`; and help has the words that documents have. `cargo xtask tidy` holds lengths, links
+//! and names.
+#![expect(clippy::expect_used, reason = "a test that cannot read the documents fails")]
+
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+use clap::error::ErrorKind;
+use ratelimit_policy::config::keys::TABLES;
+use ratelimit_userspace::cli::definition;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Every document with its text.
+fn documents() -> Vec<(String, String)> {
+    let chapters =
+        std::fs::read_dir(root().join("docs")).expect("docs/").map(|entry| entry.expect("an entry").file_name());
+    let chapters = chapters.map(|name| format!("docs/{}", name.to_string_lossy())).filter(|name| name.ends_with(".md"));
+    let others = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "examples/README.md"].map(str::to_owned);
+    let names: Vec<_> = chapters.chain(others).collect();
+    assert!(names.len() >= 14, "{names:?}");
+    names.into_iter().map(|name| (name.clone(), std::fs::read_to_string(root().join(&name)).expect(&name))).collect()
+}
+
+/// Code in a document.
+#[derive(Debug, PartialEq, Eq)]
+enum Code {
+    /// Between backticks: perhaps only part of a command.
+    Span(String),
+    /// A line of an example, with those that it goes on in: works as typed.
+    Line(String),
+    /// A whole example of a language.
+    Block(String, String),
+}
+
+fn codes(text: &str) -> Vec<(usize, Code)> {
+    let mut codes = Vec::new();
+    let mut lines = text.lines().enumerate();
+    while let Some((at, line)) = lines.next() {
+        if let Some(language) = line.strip_prefix("```") {
+            let block: Vec<_> =
+                lines.by_ref().map(|(_, line)| line).take_while(|line| !line.starts_with("```")).collect();
+            codes.push((at + 1, Code::Block(language.to_owned(), block.join("\n") + "\n")));
+        } else if line.starts_with("    ") {
+            let mut whole = line.trim().to_owned();
+            while let Some(open) = whole.strip_suffix('\\') {
+                whole = format!("{open} {}", lines.next().map_or("", |(_, line)| line.trim()));
+            }
+            codes.push((at + 1, Code::Line(whole)));
+        } else {
+            codes.extend(line.split('`').skip(1).step_by(2).map(|code| (at + 1, Code::Span(code.trim().to_owned()))));
+        }
+    }
+    codes
+}
+
+/// What a shell would make of a line: the words of each command in it, comments left out.
+fn commands(line: &str) -> Vec<Vec<String>> {
+    let (mut commands, mut word, mut quote) = (vec![Vec::new()], None::<String>, None);
+    for c in line.chars().chain([' ']) {
+        match (c, quote) {
+            (c, Some(open)) if c == open => quote = None,
+            (c, Some(_)) => word.get_or_insert_default().push(c),
+            ('\'' | '"', None) => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (' ' | '|' | ';' | '<' | '>', None) => {
+                let last = commands.last_mut().expect("there is always one");
+                last.extend(word.take());
+                if c != ' ' {
+                    commands.push(Vec::new());
+                }
+            }
+            ('#', None) if word.is_none() => break,
+            (c, None) => word.get_or_insert_default().push(c),
+        }
+    }
+    commands
+}
+
+/// Where a flag alone is one of `cargo xtask`, or of the peers that are measured.
+const OTHERS_FLAGS: [&str; 3] = ["CONTRIBUTING.md", "docs/PERFORMANCE.md", "docs/ACCURACY.md"];
+
+/// What is wrong with what a document says of `ratelimitd`.
+fn problems(name: &str, text: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (at, code) in codes(text) {
+        let problem = match &code {
+            Code::Span(code) if code.starts_with("--") && OTHERS_FLAGS.contains(&name) => None,
+            Code::Span(code) => span_problem(code),
+            Code::Line(line) => line_problem(line, false),
+            Code::Block(language, block) if language == "toml" => file_problem(block),
+            Code::Block(..) => None,
+        };
+        problems.extend(problem.map(|problem| format!("{name}:{at}: {problem}")));
+    }
+    problems
+}
+
+fn line_problem(line: &str, is_part: bool) -> Option<String> {
+    let ours = |words: &Vec<String>| {
+        let words = words.iter().skip_while(|word| *word == "sudo");
+        let words: Vec<_> = words.cloned().collect();
+        (words.first().map(String::as_str) == Some("ratelimitd") && words.len() > 1).then_some(words)
+    };
+    commands(line).iter().filter_map(ours).find_map(|words| command_problem(&words, is_part))
+}
+
+/// Whether the command line is one, and where it is whole, whether it does as typed.
+fn command_problem(words: &[String], is_part: bool) -> Option<String> {
+    let error = definition().try_get_matches_from(words).err()?;
+    let kind = error.kind();
+    let is_help = matches!(kind, ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    let lacks_the_rest = kind == ErrorKind::MissingRequiredArgument
+        || kind == ErrorKind::InvalidValue && error.to_string().contains("a value is required");
+    let is_fine = is_help || is_part && lacks_the_rest;
+    (!is_fine).then(|| format!("`{}`: {}", words.join(" "), error.to_string().lines().next().unwrap_or_default()))
+}
+
+fn span_problem(code: &str) -> Option<String> {
+    let first = code.split_whitespace().next()?;
+    if first == "sudo" || first == "ratelimitd" {
+        return line_problem(code, true);
+    }
+    if let Some(flag) = first.strip_prefix("--") {
+        let flag = flag.split('=').next().unwrap_or(flag);
+        return (!has_flag(flag)).then(|| format!("no command has the flag --{flag}"));
+    }
+    if let Some((key, value)) = code.split_once(" = ") {
+        let is_key = key.chars().all(|c| c.is_ascii_lowercase() || c == '_' || c == '.');
+        let is_written = format!("x = {value}").parse::<toml::Table>().is_ok();
+        return (is_key && is_written && !has_key(key)).then(|| format!("the file has no key {key}"));
+    }
+    if ["rule.", "safety."].iter().any(|table| code.starts_with(table)) && !code.contains(' ') {
+        return (!has_key(code)).then(|| format!("the file has no key {code}"));
+    }
+    let is_command =
+        definition().get_subcommands().any(|command| command.get_name_and_visible_aliases().contains(&first));
+    if is_command && code.contains(" --") {
+        return line_problem(&format!("ratelimitd {code}"), true);
+    }
+    None
+}
+
+fn has_flag(flag: &str) -> bool {
+    let root = definition();
+    let has = |command: &clap::Command| command.get_arguments().any(|argument| argument.get_long() == Some(flag));
+    has(&root) || root.get_subcommands().any(has) || ["help", "version"].contains(&flag)
+}
+
+fn has_key(key: &str) -> bool {
+    let mut keys = TABLES.iter().flat_map(|table| table.keys.iter().map(move |key| (table.prefix, key.name)));
+    keys.any(|(table, name)| key == name || key == format!("{table}{name}"))
+}
+
+/// A configuration as a document shows it, beside the list files that it names.
+fn file_problem(contents: &str) -> Option<String> {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (_, list) in contents
+        .match_indices("file:")
+        .filter_map(|(at, _)| contents[at + 5..].split_once('"').map(|(list, _)| (at, list)))
+    {
+        std::fs::write(directory.path().join(list), "198.51.100.0/24\n").expect("write a list");
+    }
+    std::fs::write(directory.path().join("r.toml"), contents).expect("write a file");
+    checked(&directory.path().join("r.toml"))
+}
+
+fn checked(file: &Path) -> Option<String> {
+    let mut command = Command::cargo_bin("ratelimitd").expect("built with the tests");
+    let output = command.arg("check-config").arg(file).env_clear().output().expect("run");
+    (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// The phrases that neither documents nor help use.
+fn phrases() -> impl Iterator<Item = &'static str> {
+    let words = include_str!("../../xtask/src/tidy/words.txt");
+    // "forever" is what `--for` takes.
+    words.lines().filter_map(|line| Some(line.split_once(" = ")?.0)).filter(|phrase| *phrase != "forever")
+}
+
+fn other_words(help: &str) -> Vec<&'static str> {
+    let words: Vec<_> = help.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    let text = format!(" {} ", words.join(" ").to_lowercase());
+    phrases().filter(|phrase| text.contains(&format!(" {phrase} "))).collect()
+}
+
+#[test]
+fn whatever_documents_say_of_the_program_it_does() {
+    let problems: Vec<_> = documents().iter().flat_map(|(name, text)| problems(name, text)).collect();
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn every_example_file_passes_check_config() {
+    let files =
+        std::fs::read_dir(root().join("examples")).expect("examples/").map(|entry| entry.expect("an entry").path());
+    let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "toml"));
+    let files: Vec<_> = files.chain([root().join("dist/ratelimitd.toml")]).collect();
+    assert!(files.len() >= 3, "{files:?}");
+    for file in files {
+        assert_eq!(checked(&file), None, "{}", file.display());
+    }
+}
+
+#[test]
+fn help_has_the_words_that_documents_have() {
+    let mut root = definition();
+    root.build();
+    let mut problems = Vec::new();
+    for command in [root.clone()].iter_mut().chain(root.get_subcommands_mut()) {
+        let help = command.render_long_help().to_string();
+        problems
+            .extend(other_words(&help).into_iter().map(|phrase| format!("{} --help: {phrase}", command.get_name())));
+    }
+    assert!(problems.is_empty(), "xtask/src/tidy/words.txt has other words:\n{}", problems.join("\n"));
+}
+
+#[test]
+fn every_command_stands_in_some_chapter() {
+    let all: String = documents().into_iter().map(|(_, text)| text).collect();
+    let missing: Vec<_> = definition().get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    let is_missing = |name: &String| {
+        name != "help"
+            && ![format!("ratelimitd {name}"), format!("`{name}`"), format!("`{name} ")]
+                .iter()
+                .any(|of| all.contains(of))
+    };
+    let missing: Vec<_> = missing.into_iter().filter(is_missing).collect();
+    assert!(missing.is_empty(), "no document names the commands {missing:?}");
+}
+
+#[test]
+fn what_is_wrong_in_a_document_is_found() {
+    for good in [
+        "`ratelimitd stats --watch`",
+        "`ratelimitd deny`",
+        "`--limit 1000/5m`",
+        "`rule.block_for` and `guard = \"off\"`",
+        "`received = passed + dropped`",
+        "`apply --confirm`",
+        "    sudo ratelimitd --iface eth0 --limit \"500/5m connections\"   # drops it",
+        "    zcat a.gz | ratelimitd replay - --limit 3/1m --json | jq '.limits[]'",
+        "    ratelimitd --iface eth0 \\\n        --limit 3/1m",
+        "```toml\ninterfaces = [\"eth0\"]\ndeny = [\"file:bad.txt\"]\n[rule]\nlimits = [\"3/1m\"]\n```",
+        "```sh\nratelimitd is not checked in other blocks\n```",
+    ] {
+        assert_eq!(problems("X.md", &format!("{good}\n")), Vec::<String>::new(), "{good}");
+    }
+    for broken in [
+        "`ratelimitd charge`",
+        "`ratelimitd stats --watching`",
+        "`apply --confirmed 60s`",
+        "`--limits 1000/5m`",
+        "`rule.blockfor`",
+        "`gaurd = \"off\"`",
+        "    sudo ratelimitd deny   # whom?",
+        "    sudo ratelimitd mode sleep",
+        "    zcat a.gz | ratelimitd reply - --limit 3/1m",
+        "    ratelimitd --iface eth0 \\\n        --limt 3/1m",
+        "```toml\n[rule]\nlimits = [\"3/1m\"]\n```",
+    ] {
+        assert_eq!(problems("X.md", &format!("{broken}\n")).len(), 1, "{broken}: {:?}", problems("X.md", broken));
+    }
+    assert_eq!(other_words("Say whether it is let\n  in now, outlet in, forever"), ["let in"]);
+}

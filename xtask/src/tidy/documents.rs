@@ -1,0 +1,374 @@
+//! What is held of documents: lengths, words, and that each file, link, name and command of ours that they name exists.
+//!
+//! `ratelimit-userspace/tests/docs.rs` holds what they say of `ratelimitd` itself: commands, flags, keys, example files.
+//! This crate must build before that one can.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use clap::CommandFactory as _;
+use regex_lite::Regex;
+
+use super::{Breach, breach};
+
+const COLUMNS_MAX: usize = 120;
+const README_LINES_MAX: usize = 150;
+const README_WORDS_MAX: usize = 1500;
+const ARCHITECTURE_LINES_MAX: usize = 200;
+
+/// Written by `cargo xtask bench` and `cargo xtask accuracy`: some lines are what a machine says of itself.
+const GENERATED: [&str; 2] = ["docs/PERFORMANCE.md", "docs/ACCURACY.md"];
+
+/// Names of others' that no source here has.
+const FOREIGN: [&str; 4] = ["limit_req", "tcp_rmem", "close_notify", "BPF_F_NO_COMMON_LRU"];
+
+const WORDS: &str = include_str!("words.txt");
+
+const LONG_LINE: &str = "a document's lines have at most 120 columns; only rows of tables may be longer";
+const LONG_README: &str = "README.md has at most 150 lines and 1500 words: the rest belongs into a chapter of docs/";
+const LONG_ARCHITECTURE: &str = "ARCHITECTURE.md has at most 200 lines: how things work belongs into docs/INTERNALS.md";
+const NO_FILE: &str = "a document names a file that is not there";
+const NO_LINK: &str = "a link leads to a file or heading that is not there";
+const NO_NAME: &str = "a document names something that no source has";
+const NO_COMMAND: &str = "there is no such command or flag of `cargo xtask`";
+const OTHER_WORD: &str = "xtask/src/tidy/words.txt has another word for this";
+
+/// `files` are the repository's, path and text.
+pub(super) fn breaches(files: &[(String, String)]) -> Result<Vec<Breach>> {
+    let world = World::of(files)?;
+    let documents = files.iter().filter(|(path, _)| is_document(path));
+    let mut breaches = Vec::new();
+    for (path, text) in files.iter().filter(|(path, _)| is_example(path)) {
+        breaches.extend(lengths(path, text));
+        breaches.extend(world.words(path, text));
+    }
+    for (path, text) in documents {
+        if !GENERATED.contains(&path.as_str()) {
+            breaches.extend(lengths(path, text));
+        }
+        breaches.extend(world.words(path, text));
+        breaches.extend(world.links(path, text));
+        breaches.extend(world.names(path, text));
+    }
+    Ok(breaches)
+}
+
+fn is_document(path: &str) -> bool {
+    let is_chapter = path.strip_prefix("docs/").is_some_and(|name| name.ends_with(".md"));
+    is_chapter || ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "examples/README.md"].contains(&path)
+}
+
+/// A configuration that is shipped: its comments are read like a document.
+fn is_example(path: &str) -> bool {
+    path == "dist/ratelimitd.toml" || path.starts_with("examples/") && path.ends_with(".toml")
+}
+
+fn lengths(path: &str, text: &str) -> Vec<Breach> {
+    let is_long = |line: &str| line.chars().count() > COLUMNS_MAX && !line.starts_with('|');
+    let lines = text.lines().enumerate().filter(|(_, line)| is_long(line));
+    let mut breaches: Vec<_> = lines.map(|(index, line)| breach(path, index + 1, line, LONG_LINE)).collect();
+    let (count, words) = (text.lines().count(), text.split_whitespace().count());
+    let found = format!("{count} lines, {words} words");
+    if path == "README.md" && (count > README_LINES_MAX || words > README_WORDS_MAX) {
+        breaches.push(breach(path, count, &found, LONG_README));
+    }
+    if path == "ARCHITECTURE.md" && count > ARCHITECTURE_LINES_MAX {
+        breaches.push(breach(path, count, &found, LONG_ARCHITECTURE));
+    }
+    breaches
+}
+
+/// What documents may name.
+struct World<'a> {
+    files: &'a [(String, String)],
+    /// Each name with an underscore that a source has.
+    names: BTreeSet<&'a str>,
+    commands: clap::Command,
+    phrases: Vec<Regex>,
+    name: Regex,
+    link: Regex,
+}
+
+impl<'a> World<'a> {
+    fn of(files: &'a [(String, String)]) -> Result<Self> {
+        let name = Regex::new(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)+")?;
+        let is_source = |path: &str| !path.ends_with(".md") && !path.ends_with(".snap");
+        let sources = files.iter().filter(|(path, _)| is_source(path));
+        let names = sources.flat_map(|(_, text)| name.find_iter(text).map(|found| found.as_str()));
+        let names = names.chain(FOREIGN).collect();
+        let phrases = WORDS.lines().filter_map(|line| Some(line.split_once(" = ")?.0));
+        let phrases = phrases.map(|phrase| Regex::new(&format!(r"(?i)\b{}\b", phrase.replace(' ', r"\s+"))));
+        let link = Regex::new(r"\]\(([^)\s]+)\)")?;
+        Ok(Self {
+            files,
+            names,
+            commands: crate::Cli::command(),
+            phrases: phrases.collect::<Result<_, _>>()?,
+            name,
+            link,
+        })
+    }
+
+    fn has(&self, path: &str) -> bool {
+        let is_below =
+            |of: &str| of.strip_prefix(path).is_some_and(|rest| path.ends_with('/') || rest.starts_with('/'));
+        self.files.iter().any(|(of, _)| of == path || is_below(of))
+    }
+
+    /// Whether some file's path ends so, as `daemon/store.rs` does.
+    fn has_ending(&self, path: &str) -> bool {
+        self.has(path) || self.files.iter().any(|(of, _)| of.strip_suffix(path).is_some_and(|rest| rest.ends_with('/')))
+    }
+
+    fn words(&self, path: &str, text: &str) -> Vec<Breach> {
+        let prose = prose(text);
+        let lines = prose.lines().zip(text.lines()).enumerate();
+        let is_other = |line: &str| self.phrases.iter().any(|phrase| phrase.is_match(line));
+        lines
+            .filter(|(_, (prose, _))| is_other(prose))
+            .map(|(at, (_, line))| breach(path, at + 1, line, OTHER_WORD))
+            .collect()
+    }
+
+    fn links(&self, path: &str, text: &str) -> Vec<Breach> {
+        let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
+        let is_dead = |target: &str| {
+            if target.contains("://") {
+                return false;
+            }
+            let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+            let file = if file.is_empty() { path.to_owned() } else { joined(directory, file) };
+            let headings =
+                || self.files.iter().find(|(of, _)| *of == file).is_some_and(|(_, text)| has_heading(text, heading));
+            !self.has(&file) || (!heading.is_empty() && !headings())
+        };
+        let lines = text.lines().enumerate();
+        let targets = lines.flat_map(|(at, line)| self.link.captures_iter(line).map(move |found| (at, found)));
+        let targets = targets.filter_map(|(at, found)| Some((at, found.get(1)?.as_str())));
+        targets
+            .filter(|(_, target)| is_dead(target))
+            .map(|(at, target)| breach(path, at + 1, target, NO_LINK))
+            .collect()
+    }
+
+    /// Files, names and commands of `cargo xtask`, in code of either kind.
+    fn names(&self, path: &str, text: &str) -> Vec<Breach> {
+        let mut breaches = Vec::new();
+        for (at, code) in codes(text) {
+            let mut found = |text: &str, reason| breaches.push(breach(path, at + 1, text, reason));
+            let first = code.split_whitespace().next().unwrap_or_default();
+            for file in alternatives(first).iter().filter(|file| is_own_path(file)) {
+                if !self.has_ending(file) {
+                    found(file, NO_FILE);
+                }
+            }
+            if !first.contains(['/', '=']) && code == first {
+                for name in self.name.find_iter(&code).filter(|name| !self.names.contains(name.as_str())) {
+                    found(name.as_str(), NO_NAME);
+                }
+            }
+            if path == "CONTRIBUTING.md" && first.starts_with("--") && !self.commands_have(first) {
+                found(first, NO_COMMAND);
+            }
+            if let Some((_, rest)) = code.split_once("cargo xtask ").filter(|_| !code.starts_with('#')) {
+                let rest = rest.split(" #").next().unwrap_or_default();
+                if !self.has_command(rest) {
+                    found(rest, NO_COMMAND);
+                }
+            }
+        }
+        breaches
+    }
+
+    fn commands_have(&self, flag: &str) -> bool {
+        let mut flags = self.commands.get_subcommands().flat_map(clap::Command::get_arguments);
+        flags.any(|argument| argument.get_long() == flag.strip_prefix("--"))
+    }
+
+    fn has_command(&self, line: &str) -> bool {
+        let mut words = line.split_whitespace();
+        let Some(command) = words.next().and_then(|name| self.commands.find_subcommand(name)) else { return false };
+        let has = |flag: &str| command.get_arguments().any(|argument| argument.get_long() == Some(flag));
+        // What is quoted is another program's.
+        let words = words.take_while(|word| !word.contains('\''));
+        words.filter_map(|word| word.strip_prefix("--")).all(|flag| has(flag.split('=').next().unwrap_or(flag)))
+    }
+}
+
+/// The text with code blanked, line for line.
+fn prose(text: &str) -> String {
+    let mut out = String::new();
+    let (mut is_fenced, mut is_code) = (false, false);
+    for line in text.lines() {
+        let is_fence = line.starts_with("```");
+        is_fenced ^= is_fence;
+        if !is_fence && !is_fenced && !is_block(line) {
+            for character in line.chars() {
+                is_code ^= character == '`';
+                out.push(if is_code { ' ' } else { character });
+            }
+        }
+        // A span may go on over a line's end, not over a paragraph's.
+        is_code &= !line.is_empty();
+        out.push('\n');
+    }
+    out
+}
+
+/// Code spans and lines of code blocks, with the line that they begin in.
+fn codes(text: &str) -> Vec<(usize, String)> {
+    let mut codes = Vec::new();
+    let mut is_fenced = false;
+    for (at, line) in text.lines().enumerate() {
+        if line.starts_with("```") {
+            is_fenced = !is_fenced;
+        } else if is_fenced || is_block(line) {
+            codes.push((at, line.trim().to_owned()));
+        } else {
+            codes.extend(line.split('`').skip(1).step_by(2).map(|code| (at, code.trim().to_owned())));
+        }
+    }
+    codes
+}
+
+fn is_block(line: &str) -> bool {
+    line.starts_with("    ")
+}
+
+/// `a/{b,c}.rs` as its two paths.
+fn alternatives(path: &str) -> Vec<String> {
+    let parts = path.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
+    let Some((before, (middle, after))) = parts else { return vec![path.to_owned()] };
+    middle.split(',').map(|middle| format!("{before}{middle}{after}")).collect()
+}
+
+/// A path as this repository has them: relative, in lower case or a document, with an ending or a slash at the end.
+fn is_own_path(path: &str) -> bool {
+    const ENDINGS: [&str; 8] = [".rs", ".md", ".toml", ".py", ".php", ".json", ".svg", ".txt"];
+    let is_plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c)) && !path.starts_with('/');
+    is_plain && path.contains('/') && ENDINGS.iter().any(|ending| path.ends_with(ending))
+}
+
+fn joined(directory: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = directory.split('/').filter(|part| !part.is_empty()).collect();
+    for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
+        if part == ".." {
+            parts.pop();
+        } else {
+            parts.push(part);
+        }
+    }
+    parts.join("/")
+}
+
+/// Whether a heading has this anchor, as GitHub makes them.
+fn has_heading(text: &str, anchor: &str) -> bool {
+    let headings =
+        text.lines().filter_map(|line| line.strip_prefix('#')).map(|line| line.trim_start_matches('#').trim());
+    headings.into_iter().any(|heading| {
+        let kept = heading.to_lowercase();
+        let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect::<String>() == anchor
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: &str = "fn charge_at_once() {}\nconst DROP_CACHE: u8 = 0;\n";
+
+    /// What is wrong with a document: line, text and reason.
+    fn found(path: &str, text: &str) -> Vec<(usize, String, &'static str)> {
+        let other = "# Other\n\n## Two words, here\n";
+        let files = [(path, text), ("docs/OTHER.md", other), ("a/src/b.rs", SOURCE), ("a/src/c/d.rs", "")];
+        let files = files.map(|(path, text)| (path.to_owned(), text.to_owned()));
+        let breaches = breaches(&files).unwrap().into_iter();
+        breaches.map(|breach| (breach.line, breach.text, breach.reason)).collect()
+    }
+
+    fn reasons(path: &str, text: &str) -> Vec<&'static str> {
+        found(path, text).into_iter().map(|(_, _, reason)| reason).collect()
+    }
+
+    #[test]
+    fn a_line_of_121_columns_is_too_long_unless_it_is_a_row_or_generated() {
+        let line = |length: usize| format!("{}\n", "é".repeat(length));
+        assert!(reasons("README.md", &line(120)).is_empty());
+        assert_eq!(reasons("README.md", &line(121)), [LONG_LINE]);
+        assert!(reasons("README.md", &format!("|{}", line(200))).is_empty());
+        assert!(reasons("docs/PERFORMANCE.md", &line(200)).is_empty());
+        assert_eq!(reasons("dist/ratelimitd.toml", &line(121)), [LONG_LINE]);
+        assert!(reasons("notes.md", &line(200)).is_empty(), "it is no document");
+    }
+
+    #[test]
+    fn a_line_or_a_word_too_many_is_too_long_a_readme() {
+        assert!(reasons("README.md", &"a\n".repeat(150)).is_empty());
+        assert_eq!(reasons("README.md", &"a\n".repeat(151)), [LONG_README]);
+        let words = |count: usize| "a b c d e f g h i j\n".repeat(count / 10);
+        assert!(reasons("README.md", &words(1500)).is_empty());
+        assert_eq!(reasons("README.md", &format!("{}a\n", words(1500))), [LONG_README]);
+        assert!(reasons("ARCHITECTURE.md", &"a\n".repeat(200)).is_empty());
+        assert_eq!(reasons("ARCHITECTURE.md", &"a\n".repeat(201)), [LONG_ARCHITECTURE]);
+    }
+
+    #[test]
+    fn a_link_leads_somewhere() {
+        for good in ["OTHER.md", "OTHER.md#two-words-here", "#here", "../a/src/b.rs", "../a/src", "https://a.example/x"]
+        {
+            assert!(reasons("docs/X.md", &format!("# Here\n[x]({good})\n")).is_empty(), "{good}");
+        }
+        for dead in ["NONE.md", "OTHER.md#three", "#there", "../b.rs"] {
+            let expected = [(2, dead.to_owned(), NO_LINK)];
+            assert_eq!(found("docs/X.md", &format!("# Here\n[x]({dead})\n")), expected);
+        }
+    }
+
+    #[test]
+    fn a_file_a_name_and_a_command_exist() {
+        let good = [
+            "`a/src/b.rs`",
+            "`c/d.rs`",
+            "`src/{b,c/d}.rs`",
+            "`charge_at_once`",
+            "`DROP_CACHE`",
+            "`/etc/x.toml`",
+            "`cargo xtask install --destdir DIR`",
+            "`cargo xtask test`",
+            "`no_such = 1`",
+        ];
+        for code in good {
+            assert!(found("docs/X.md", &format!("{code}\n")).is_empty(), "{code}: {:?}", found("docs/X.md", code));
+        }
+        for (code, text, reason) in [
+            ("`a/src/x.rs`", "a/src/x.rs", NO_FILE),
+            ("`src/{b,x}.rs`", "src/x.rs", NO_FILE),
+            ("`charge_twice`", "charge_twice", NO_NAME),
+            ("`REFUSED_CACHE`", "REFUSED_CACHE", NO_NAME),
+            ("`cargo xtask tset`", "tset", NO_COMMAND),
+            ("    cargo xtask install --dest x   # there", "install --dest x  ", NO_COMMAND),
+            ("```\ncargo xtask tset\n```", "tset", NO_COMMAND),
+        ] {
+            let found = found("docs/X.md", &format!("{code}\n"));
+            assert_eq!(found.iter().map(|of| (of.1.as_str(), of.2)).collect::<Vec<_>>(), [(text, reason)], "{code}");
+        }
+    }
+
+    #[test]
+    fn a_flag_alone_in_the_contributors_document_is_one_of_xtask() {
+        assert!(reasons("CONTRIBUTING.md", "`--growth`, `--receiver`\n").is_empty());
+        assert_eq!(reasons("CONTRIBUTING.md", "`--grow`\n"), [NO_COMMAND]);
+        assert!(reasons("docs/X.md", "`--limit`\n").is_empty(), "it is of ratelimitd");
+    }
+
+    #[test]
+    fn each_phrase_that_is_not_ours_is_found_in_prose_and_not_in_code() {
+        for phrase in WORDS.lines().filter_map(|line| Some(line.split_once(" = ")?.0)) {
+            assert_eq!(reasons("docs/X.md", &format!("Then {phrase}, it is.\n")), [OTHER_WORD], "{phrase}");
+            assert!(reasons("docs/X.md", &format!("`{phrase}`\n\n    {phrase}\n\n```\n{phrase}\n```\n")).is_empty());
+        }
+        assert_eq!(reasons("docs/X.md", "Nobody is Let\n\nKept out\n"), [OTHER_WORD]);
+        assert!(reasons("docs/X.md", "improvening, outlet in\n").is_empty(), "words are whole");
+    }
+}
