@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::*;
 use crate::config::{Config, file};
-use crate::error::Diagnostic;
+use crate::diagnostic::Diagnostic;
 
 fn parse(text: &str) -> Result<Config, Diagnostic> {
     file::parse(Path::new("r.toml"), text, |_| Err("no list file belongs here".to_owned()))
