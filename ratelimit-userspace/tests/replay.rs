@@ -1,5 +1,5 @@
-//! `replay` and `suggest --from` through the real binary, of a small log of every kind in `logs/`. All of the first kind hold the same
-//! six requests; what is printed of them is in `snapshots/`. Nothing here needs privileges or a daemon.
+//! `replay` and `suggest --from` through the real binary, of a small log of every kind in `logs/`; those of [`SAME`]
+//! hold the same six requests. What is printed is in `snapshots/`. Nothing here needs privileges or a daemon.
 #![expect(clippy::expect_used, reason = "a test that cannot run its program fails")]
 
 use std::io::Write as _;

@@ -131,9 +131,9 @@ Nothing is attached, nothing is sent, and no daemon is asked. The limits judge w
 the code that the kernel runs, as in a dry run: nothing that follows in the file is missing because
 it would have been refused. A log has requests alone.
 
-Logs are read in the common or combined format (nginx, Apache), as JSON lines (nginx, Caddy, Traefik),
-HAProxy's HTTP log, the W3C extended format (IIS, CloudFront) and that of AWS load balancers; as they
-are, in syslog's lines, or as a journal's export; packed by gzip or not.
+Logs: common or combined format (nginx, Apache), JSON lines (nginx, Caddy, Traefik), HAProxy's
+HTTP log, W3C extended format (IIS, CloudFront), AWS load balancers; also in syslog's, journald's
+or a container's lines. Gzip is unpacked. A time without an offset is taken as local time.
 
 Examples:
   ratelimitd replay /var/log/nginx/access.log* --limit 1000/5m

@@ -17,7 +17,8 @@ use ratelimit_common::window::amount_max;
 use crate::desired::{Limit, Mode, Policy, Ports, Rule};
 use crate::memory::{Conversations, Rules, Sources, address};
 
-/// Sources that are judged; of more, only how much came from them is told. // 2^20 x (64 + 40 B a limit and ~100 B) = 214 MB
+/// Sources that are judged; of more, only how much came from them is told.
+// 2^20 x (72 + 40 B a limit and ~100 B) = 222 MB
 pub(super) const SOURCES_MAX: usize = 1 << 20;
 
 /// How one source fared with one limit.

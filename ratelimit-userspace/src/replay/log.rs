@@ -1,5 +1,5 @@
-//! Access logs of any server, line by line, from whatever wrote the lines down: each line is told by its looks, so that a file may
-//! mix formats. What a file has is a stream of requests, each with its source and time.
+//! Access logs of any server, line by line, from whatever wrote the lines down: a stream of requests, each with its
+//! source and time. Each line is told by its looks, so that a file may mix formats.
 
 use std::io::{self, Read as IoRead};
 use std::net::IpAddr;
@@ -205,14 +205,14 @@ impl Facts {
         let mut remarks = Vec::new();
         if self.forwards > 0 {
             remarks.push(format!(
-                "{} X-Forwarded-For beside the address that connected: the source is the latter, as the limiter sees it",
+                "{} X-Forwarded-For and the address that connected: the source is the latter, as the limiter sees it",
                 of_lines(self.forwards, "have", "has")
             ));
         }
         if self.forwarded > 0 {
             remarks.push(format!(
-                "{} X-Forwarded-For alone: the source is the last public address in it; the limiter sees the address that \
-                 connects, which may be a proxy",
+                "{} X-Forwarded-For alone: the source is the last public address in it; the limiter sees the address \
+                 that connects, which may be a proxy",
                 of_lines(self.forwarded, "have", "has")
             ));
         }
@@ -224,7 +224,8 @@ impl Facts {
         }
         if self.local > 0 {
             remarks.push(format!(
-                "{} a time without an offset: it is taken as local time of this machine ({}); set TZ if the server has another",
+                "{} a time without an offset: it is taken as local time of this machine ({}); set TZ if the server has \
+                 another",
                 of_lines(self.local, "have", "has"),
                 clock.name()
             ));

@@ -1,8 +1,9 @@
-//! What limits would have made of traffic that is past: a capture, or a web server's access log. Judged by the code that the
-//! kernel runs (`ratelimit_common`), under the limits that the daemon would give it ([`crate::desired`]).
+//! What limits would have made of traffic that is past: captures, or web servers' access logs. Judged by the code that
+//! the kernel runs (`ratelimit_common`), under the limits that the daemon would give it ([`crate::desired`]).
 //!
-//! [`Replay`] is the pure part: it takes what came in, one by one, each with its time, and ends in a [`Report`]. What reads files
-//! stands beside it, in [`capture`] and [`log`]; nothing here is as large as what is read.
+//! [`Replay`] is the pure part: it takes what came in, one by one, each with its time, and ends in a [`Report`], or in
+//! [`Suggested`] where limits are to be proposed. What reads files stands beside it, in [`capture`] and [`log`]; `input`
+//! opens them and merges them by time. Nothing here is as large as what is read.
 
 use std::net::IpAddr;
 
@@ -88,20 +89,21 @@ impl Replay {
         let now = self.now(at);
         self.judged += 1;
         let reason = self.judge.frame(frame, &packet, now);
-        self.observe(memory::address(packet.source));
+        self.observe(memory::address(packet.source), reason);
         reason
     }
 
     /// A request came in, as a log has it.
     pub fn request(&mut self, at: Nanos, source: IpAddr) {
         let now = self.now(at);
-        let _reason = self.judge.charge(now, source, Cost { requests: 1, ..Cost::default() });
+        let reason = self.judge.charge(now, source, Cost { requests: 1, ..Cost::default() });
         self.judged += 1;
-        self.observe(source);
+        self.observe(source, reason);
     }
 
-    fn observe(&mut self, source: IpAddr) {
-        if let Some(observing) = &mut self.observing {
+    fn observe(&mut self, source: IpAddr, reason: Reason) {
+        let is_charged = !matches!(reason, Reason::NotCounted | Reason::NotAdmitted);
+        if let Some(observing) = self.observing.as_mut().filter(|_| is_charged) {
             observing.charged(self.judge.client(source));
         }
     }

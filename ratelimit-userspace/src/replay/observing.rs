@@ -1,4 +1,5 @@
-//! Limits read off what is replayed: the windows that every source fills are observed as the daemon observes the kernel's. Pure.
+//! Limits read off what is replayed: the windows that every source fills are observed as the daemon observes the
+//! kernel's. Pure.
 
 use std::collections::HashSet;
 

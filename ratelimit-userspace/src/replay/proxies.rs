@@ -1,4 +1,5 @@
-//! Whether what is replayed names clients, or a proxy that has all of them: the limiter would count everybody as one. Pure.
+//! Whether what is replayed names clients, or a proxy that has all of them: the limiter would count everybody as one.
+//! Pure.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -16,21 +17,22 @@ const PERCENT_OF_A_FEW: u64 = 95;
 /// Sources beside them say whether a few are few.
 const SOURCES_MANY: usize = 3 * PROXIES_MAX;
 
-/// What networks of content delivery use toward the servers behind them, as they publish it (<https://www.cloudflare.com/ips>,
-/// <https://api.fastly.com/public-ip-list>). Others are told by their share alone.
+/// What networks of content delivery use toward the servers behind them, as they publish it:
+/// <https://www.cloudflare.com/ips>, <https://api.fastly.com/public-ip-list>. Others are told by their share alone.
 const DELIVERY: [(&str, &str); 2] = [
     (
         "Cloudflare",
-        "173.245.48.0/20 103.21.244.0/22 103.22.200.0/22 103.31.4.0/22 141.101.64.0/18 108.162.192.0/18 190.93.240.0/20 \
-         188.114.96.0/20 197.234.240.0/22 198.41.128.0/17 162.158.0.0/15 104.16.0.0/13 104.24.0.0/14 172.64.0.0/13 \
-         131.0.72.0/22 2400:cb00::/32 2606:4700::/32 2803:f800::/32 2405:b500::/32 2405:8100::/32 2a06:98c0::/29 \
-         2c0f:f248::/32",
+        "173.245.48.0/20 103.21.244.0/22 103.22.200.0/22 103.31.4.0/22 141.101.64.0/18 108.162.192.0/18 \
+         190.93.240.0/20 188.114.96.0/20 197.234.240.0/22 198.41.128.0/17 162.158.0.0/15 104.16.0.0/13 104.24.0.0/14 \
+         172.64.0.0/13 131.0.72.0/22 2400:cb00::/32 2606:4700::/32 2803:f800::/32 2405:b500::/32 2405:8100::/32 \
+         2a06:98c0::/29 2c0f:f248::/32",
     ),
     (
         "Fastly",
-        "23.235.32.0/20 43.249.72.0/22 103.244.50.0/24 103.245.222.0/23 103.245.224.0/24 104.156.80.0/20 140.248.64.0/18 \
-         140.248.128.0/17 146.75.0.0/17 151.101.0.0/16 157.52.64.0/18 167.82.0.0/17 167.82.128.0/20 167.82.160.0/20 \
-         167.82.224.0/20 172.111.64.0/18 185.31.16.0/22 199.27.72.0/21 199.232.0.0/16 2a04:4e40::/32 2a04:4e42::/32",
+        "23.235.32.0/20 43.249.72.0/22 103.244.50.0/24 103.245.222.0/23 103.245.224.0/24 104.156.80.0/20 \
+         140.248.64.0/18 140.248.128.0/17 146.75.0.0/17 151.101.0.0/16 157.52.64.0/18 167.82.0.0/17 167.82.128.0/20 \
+         167.82.160.0/20 167.82.224.0/20 172.111.64.0/18 185.31.16.0/22 199.27.72.0/21 199.232.0.0/16 2a04:4e40::/32 \
+         2a04:4e42::/32",
     ),
 ];
 
@@ -47,7 +49,8 @@ pub(super) fn is_private(address: IpAddr) -> bool {
     }
 }
 
-/// What to say about sources that have everything, each with how much came from it, in `what`: none where clients are told apart.
+/// What to say about sources that have everything, each with how much came from it, in `what`: none where clients are
+/// told apart.
 pub(super) fn warning(sources: impl Iterator<Item = (IpNet, u64)>, what: &str) -> Option<String> {
     let mut all: Vec<(Reverse<u64>, IpNet)> = sources.map(|(source, count)| (Reverse(count), source)).collect();
     let total: u64 = all.iter().map(|(Reverse(count), _)| count).sum();
@@ -63,9 +66,14 @@ pub(super) fn warning(sources: impl Iterator<Item = (IpNet, u64)>, what: &str) -
     };
     let is_most = |(percent, _): &(u128, String)| *percent > u128::from(TALKER_PERCENT);
     let (Reverse(most), first) = all.first()?;
+    let networks = delivery();
+    let network = |address: IpAddr| {
+        let of = networks.iter().find(|(network, _)| network.contains(&address));
+        of.map(|(_, name)| *name)
+    };
     let kind = |address: IpAddr| match address {
         address if is_private(address) => Some("a private address".to_owned()),
-        address => delivery(address).map(|name| format!("an address of {name}")),
+        address => network(address).map(|name| format!("an address of {name}")),
     };
     if percent(*most) > u128::from(TALKER_PERCENT) {
         let kind = kind(first.addr()).map_or_else(String::new, |kind| format!(", {kind}"));
@@ -81,7 +89,7 @@ pub(super) fn warning(sources: impl Iterator<Item = (IpNet, u64)>, what: &str) -
         ));
     }
     for (name, _) in DELIVERY {
-        if let Some((percent, first)) = share(&|address| delivery(address) == Some(name)).filter(is_most) {
+        if let Some((percent, first)) = share(&|address| network(address) == Some(name)).filter(is_most) {
             return Some(format!("{percent} % of the {what} come from {name}, the most from {first}; {TALKER_ADVICE}"));
         }
     }
@@ -96,13 +104,13 @@ pub(super) fn warning(sources: impl Iterator<Item = (IpNet, u64)>, what: &str) -
     })
 }
 
-/// Whose network of content delivery an address is of.
-fn delivery(address: IpAddr) -> Option<&'static str> {
-    let is_in = |networks: &str| {
+/// Every network of content delivery, and whose it is.
+fn delivery() -> Vec<(IpNet, &'static str)> {
+    let of = |(name, networks): &(&'static str, &str)| {
         let networks = networks.split(' ').filter_map(|network| network.parse().ok());
-        networks.into_iter().any(|network: IpNet| network.contains(&address))
+        networks.map(|network| (network, *name)).collect::<Vec<_>>()
     };
-    DELIVERY.iter().find(|(_, networks)| is_in(networks)).map(|(name, _)| *name)
+    DELIVERY.iter().flat_map(of).collect()
 }
 
 #[cfg(test)]

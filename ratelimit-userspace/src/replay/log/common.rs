@@ -1,4 +1,5 @@
-//! The common and combined formats, as nginx, Apache and Traefik write them, also with the virtual host or `X-Forwarded-For` first.
+//! The common and combined formats, as nginx, Apache and Traefik write them, also with the virtual host or
+//! `X-Forwarded-For` first.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -25,17 +26,40 @@ pub(super) struct Line {
     pub(super) stamp: Stamp,
 }
 
+/// Fields in brackets before a request that are looked at.
+const BRACKETS_MAX: usize = 8;
+
 /// Reads one line; else what is wrong with it, a clause.
 pub(super) fn line(text: &[u8]) -> Result<Line, String> {
-    // A user's name may hold blanks and brackets. What is behind the time is the request.
-    let end = position(text, b"] \"").ok_or_else(|| match words(text).next().and_then(address) {
+    let bracketed = before_request(text).or_else(|| before_quotes(text));
+    let (head, stamp) = bracketed.ok_or_else(|| match words(text).next().and_then(address) {
         Some(_) => "it has no time in brackets with a request behind it",
         None => "it is a request in no format that is known",
     })?;
-    let begin = text[..end].iter().rposition(|byte| *byte == b'[').ok_or("its time has no bracket before it")?;
-    let (source, told) = source(&text[..begin])?;
-    let stamp = Stamp::common(&text[begin + 1..end]).or_else(|| Stamp::iso(&text[begin + 1..end]));
+    let (source, told) = source(head)?;
     Ok(Line { source, told, stamp: stamp.ok_or("its time is not as in 10/Oct/2000:13:55:36 -0700")? })
+}
+
+/// The time right before the request, and what is before it. A user's name may hold blanks and brackets.
+fn before_request(text: &[u8]) -> Option<(&[u8], Option<Stamp>)> {
+    let end = position(text, b"] \"")?;
+    let begin = text[..end].iter().rposition(|byte| *byte == b'[')?;
+    let inner = &text[begin + 1..end];
+    Some((&text[..begin], Stamp::common(inner).or_else(|| Stamp::iso(inner))))
+}
+
+/// The last time in brackets before the request, where other fields are between them.
+fn before_quotes(text: &[u8]) -> Option<(&[u8], Option<Stamp>)> {
+    let quotes = text.iter().enumerate().filter(|(_, byte)| **byte == b'"').map(|(at, _)| at);
+    let quote = quotes.skip(if text.starts_with(b"\"") { 2 } else { 0 }).next()?;
+    let ends = text[..quote].iter().enumerate().rev().filter(|(_, byte)| **byte == b']').map(|(at, _)| at);
+    ends.take(BRACKETS_MAX).find_map(|end| {
+        let begin = text[..end].iter().rposition(|byte| *byte == b'[')?;
+        let stamp = Stamp::common(&text[begin + 1..end]).or_else(|| Stamp::iso(&text[begin + 1..end]));
+        // HAProxy's have none, and another format.
+        let stamp = stamp.filter(|stamp| stamp.has_offset())?;
+        Some((&text[..begin], Some(stamp)))
+    })
 }
 
 /// Who sent a request, by what stands before its time.
@@ -101,8 +125,8 @@ fn nearer(last: Option<IpAddr>, next: Option<IpAddr>) -> Option<IpAddr> {
     }
 }
 
-/// An address, with a port or without. `::ffff:192.0.2.7`, as a server on a socket of both families logs it, is 192.0.2.7 on the
-/// wire.
+/// An address, with a port or without. `::ffff:192.0.2.7`, as a server on a socket of both families logs it, is
+/// 192.0.2.7 on the wire.
 pub(super) fn address(word: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(word).ok()?;
     let bare = || text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
@@ -163,6 +187,15 @@ mod tests {
             let of = line(format!("{head} {REST}").as_bytes()).expect(head);
             assert_eq!((of.source.to_string().as_str(), of.told), (source, told), "{head}");
         }
+    }
+
+    #[test]
+    fn other_fields_may_stand_between_the_time_and_the_request() {
+        for between in ["[10/Oct/2000:13:55:36 -0700] www.example.org", "[10/Oct/2000:13:55:36 -0700] [pipe] 0.003"] {
+            let of = line(format!("192.0.2.7 - [x] {between} \"GET /[a] HTTP/1.0\" 200 1").as_bytes()).expect(between);
+            assert_eq!((of.source.to_string().as_str(), of.told), ("192.0.2.7", Told::Alone), "{between}");
+        }
+        assert!(line(br#"192.0.2.7:33317 [06/Feb/2009:12:14:14.655] web web/a 0/0 200 1 "GET /""#).is_err());
     }
 
     #[test]

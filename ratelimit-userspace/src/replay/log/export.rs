@@ -1,4 +1,5 @@
-//! `journalctl -o export`: entries of fields, `NAME=value` or a name with a length and bytes, each entry up to an empty line.
+//! `journalctl -o export`: entries of fields, `NAME=value` or a name with a length and bytes, each entry up to an empty
+//! line.
 
 use std::io;
 

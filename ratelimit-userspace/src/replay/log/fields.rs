@@ -48,8 +48,8 @@ pub(super) fn haproxy(text: &[u8]) -> Option<Result<(IpAddr, Stamp), String>> {
     Some(source.map(|source| (source, stamp)).ok_or_else(|| "it begins with no address".to_owned()))
 }
 
-/// `https 2018-07-02T22:23:00.186641Z app/name/id 192.0.2.7:2817 …` of an application load balancer, without the first word of a
-/// classic one.
+/// `https 2018-07-02T22:23:00.186641Z app/name/id 192.0.2.7:2817 …` of an application load balancer; of a classic one
+/// without the first word.
 pub(super) fn load_balancer(text: &[u8]) -> Option<(IpAddr, Stamp)> {
     let is_typed = [b"http ".as_slice(), b"https ", b"h2 ", b"grpcs ", b"ws ", b"wss "];
     let is_typed = is_typed.iter().any(|word| text.starts_with(word));

@@ -10,9 +10,9 @@ pub(in crate::replay) struct Looks {
 }
 
 /// What is read.
-pub(in crate::replay) const FORMATS: &str = "it reads captures (pcap, pcapng) and access logs, packed by gzip or not: common or combined format (nginx, Apache), JSON \
-     lines (nginx, Caddy, Traefik), HAProxy's HTTP log, W3C extended format (IIS, CloudFront) and AWS load balancers', also in \
-     syslog's lines and a journal's";
+pub(in crate::replay) const FORMATS: &str = "it reads captures (pcap, pcapng) and access logs: common or combined \
+    format (nginx, Apache), JSON lines (nginx, Caddy, Traefik), HAProxy's HTTP log, W3C extended format (IIS, \
+    CloudFront), AWS load balancers; also in lines of syslog, a journal or a container; packed by gzip or not";
 
 /// What begins so and can be read by nobody here, though it is no text: none where it may be a log.
 pub(in crate::replay) fn binary(start: &[u8]) -> Option<Looks> {

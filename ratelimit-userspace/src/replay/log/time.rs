@@ -4,7 +4,8 @@ use jiff::civil::DateTime;
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use ratelimit_common::time::{Nanos, SECOND_NS};
 
-/// A local time that would be so much earlier than the one before it is the later of the two that a clock shows in autumn.
+/// A local time that would be so much earlier than the one before it is the later of the two that a clock shows in
+/// autumn.
 const TURNED_BACK_SECONDS: i64 = 600;
 
 const MONTHS: [&[u8; 3]; 12] =
@@ -105,6 +106,11 @@ impl Times {
 impl Stamp {
     fn new(shown: i64, nanos: u32, zone: Zone) -> Self {
         Self { shown, nanos, zone }
+    }
+
+    /// Whether it says its own zone.
+    pub(super) const fn has_offset(self) -> bool {
+        matches!(self.zone, Zone::East(_))
     }
 
     /// `10/Oct/2000:13:55:36 -0700`, with a fraction or not, with an offset or not.
