@@ -1,5 +1,5 @@
-//! Random clients of TCP and what they send, segment by segment: what a browser would, what a bad line makes of that, and
-//! what nobody who means well sends. Knows nothing of what is counted.
+//! Random clients of TCP and what they send, segment by segment: what a browser would, what a bad line makes of that,
+//! and what nobody who means well sends. Knows nothing of what is counted.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -229,8 +229,8 @@ fn message(speaks: Speaks, random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// A body that is about requests: behind a line's end, behind an empty line. Not all of it is lines, of which a search takes so many
-/// at most.
+/// A body that is about requests: behind a line's end, behind an empty line. Not all of it is lines, of which a search
+/// takes so many at most.
 const TEXT_OF_REQUESTS: &[u8] =
     b"\r\nGET / HTTP/1.1\r\nHost: one-of-several-that-are-served.example.org\r\n\r\nGET / HTTP/1.1";
 
@@ -348,8 +348,8 @@ fn tls(random: &mut Random) -> Vec<u8> {
             0,
         ]);
         let at_most = random.of(&[1, 120, 120, 600, 600, 16_384]);
-        // An alert of TLS 1.3 and what is nearly one; frames of HTTP/2's control, one or two, by the ciphers of TLS 1.3 and by others; its
-        // shortest headers, and several of them in one record.
+        // An alert of TLS 1.3 and what is nearly one; frames of HTTP/2's control, one or two, by the ciphers of TLS
+        // 1.3 and by others; its shortest headers, and several of them in one record.
         let short = random.of(&[18, 19, 19, 20, 26, 26, 27, 30, 31, 33, 34, 37, 38, 41, 43, 44, 45, 50, 59, 87, 157]);
         bytes.extend(record(kind, if at_most == 1 { short } else { 20 + random.index(at_most) }));
     }

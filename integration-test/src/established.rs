@@ -1,6 +1,8 @@
-//! A real connection of two sockets, and its client's segments as frames: so that a program that asks the server's socket is answered.
+//! A real connection of two sockets, and its client's segments as frames: so that a program that asks the server's
+//! socket is answered.
 //!
-//! A frame is what the client sends next; it is not sent. What really goes from one socket to the other is said by both by name.
+//! A frame is what the client sends next; it is not sent. What really goes from one socket to the other is said by
+//! both by name.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::window;
-use ratelimit_userspace::datapath::fake::{FakeDatapath, FakeKernel, START, Sender};
-use ratelimit_userspace::datapath::{Ban, Datapath};
-use ratelimit_userspace::desired::{Limit, Policy, WindowForm};
+use ratelimit_datapath::fake::{FakeDatapath, FakeKernel, START, Sender};
+use ratelimit_datapath::{Ban, Datapath};
+use ratelimit_policy::desired::{Limit, Policy, WindowForm};
 
 use crate::program::{TEN_O_CLOCK, Verdict, tallies};
 
@@ -70,7 +70,7 @@ impl Fake {
     }
 }
 
-/// What each source has used of each limit now, and whether that is proven.
+/// What each source has used of each limit now, and whether that is verified.
 pub fn used(datapath: &mut dyn Datapath, policy: &Policy, now: Nanos) -> BTreeMap<(IpNet, u32, bool), u64> {
     let limits = policy.rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
     let limits: HashMap<u32, &Limit> = limits.map(|limit| (limit.slot, limit)).collect();
@@ -86,14 +86,14 @@ pub fn used(datapath: &mut dyn Datapath, policy: &Policy, now: Nanos) -> BTreeMa
                 }
             };
             if amount > 0 {
-                used.insert((source.prefix, source.slot, source.is_proven), amount);
+                used.insert((source.prefix, source.slot, source.is_verified), amount);
             }
         })
         .expect("the windows are read");
     used
 }
 
-/// Who is banned now by a rule of this policy that bans: the fake tells of others too.
+/// The sources that are banned now by a rule of this policy that bans: the fake tells of others too.
 pub fn bans(datapath: &mut dyn Datapath, policy: &Policy) -> Vec<Ban> {
     let mut bans = datapath.bans().expect("the bans are read");
     bans.retain(|ban| policy.rules[ban.rule].bans.is_some());

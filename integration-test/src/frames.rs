@@ -217,7 +217,8 @@ pub fn v6(next: u8, payload: impl AsRef<[u8]>) -> Vec<u8> {
     V6::of(next).around(payload)
 }
 
-/// An extension header in units of 8 bytes (hop-by-hop, routing, destination options, mobility, HIP, shim6), with what follows it.
+/// An extension header in units of 8 bytes (hop-by-hop, routing, destination options, mobility, HIP, shim6), with what
+/// follows it.
 pub fn extension(next: u8, units: u16, payload: impl AsRef<[u8]>) -> Vec<u8> {
     // PadN over the whole header, or as far as it goes, and then Pad1, which is 0.
     let padding = u8::try_from(units * 8 - 4).unwrap_or(u8::MAX);
@@ -237,7 +238,8 @@ pub fn chain(len: usize, next: u8, payload: impl AsRef<[u8]>) -> Vec<u8> {
     bytes
 }
 
-/// An authentication header of this many words of 4 bytes (RFC 4302: its length field is two less), with what follows it.
+/// An authentication header of this many words of 4 bytes (RFC 4302: its length field is two less), with what follows
+/// it.
 pub fn authentication(next: u8, words: u8, payload: impl AsRef<[u8]>) -> Vec<u8> {
     let mut bytes = vec![next, words - 2, 0, 0];
     bytes.resize(usize::from(words) * 4, 0xaa);

@@ -18,12 +18,3 @@ pub mod raw;
 pub mod steady;
 pub mod twins;
 pub mod unit;
-
-/// Whether a test that needs root cannot run here; then it says so, with its name.
-pub fn is_skipped(name: &str) -> bool {
-    let obstacle = netlab::obstacle();
-    if let Some(reason) = obstacle {
-        println!("skipped: {name}: {reason}");
-    }
-    obstacle.is_some()
-}

@@ -14,7 +14,8 @@ sockopt_impl!(
     QueueSequence, GetOnly, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ, u32
 );
 
-/// The number of the byte that is sent next, and of the one that is received next. Needs `CAP_NET_ADMIN`. Nothing is sent for it.
+/// The number of the byte that is sent next, and of the one that is received next. Needs `CAP_NET_ADMIN`. Nothing is
+/// sent for it.
 pub fn of(stream: &TcpStream) -> nix::Result<(u32, u32)> {
     // include/uapi/linux/tcp.h: TCP_RECV_QUEUE, TCP_SEND_QUEUE, and the end of a repair without a probe.
     const RECEIVES: u32 = 1;

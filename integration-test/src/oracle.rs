@@ -21,8 +21,8 @@ pub use policy::{Bans, Form, Grant, Guard, Limit, Mode, Nanos, Policy, Prefix, R
 use policy::{SECOND, bucket_start, cut, first_held_against, first_of_window, is_in, leaks_in};
 use shut::Shut;
 
-/// Whose counter it is: a rule, a client, one kind of bucket, and whether that leaks. A limit that changes its amount, form or
-/// number of buckets keeps it.
+/// Whose counter it is: a rule, a client, one kind of bucket, and whether that leaks. A limit that changes its amount,
+/// form or number of buckets keeps it.
 type Counter = (&'static str, IpAddr, Unit, Nanos, bool);
 
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ struct Ban {
     until: Nanos,
     forgotten: Nanos,
     before: usize,
-    /// Something was let in after it.
+    /// Something was admitted after it.
     is_over: bool,
 }
 
@@ -98,8 +98,8 @@ impl Oracle {
         outcome
     }
 
-    /// Whether nothing counts this packet, and a connection or flow begins with it all the same: also with a request that a dry run lets
-    /// pass over its limit.
+    /// Whether nothing counts this packet, and a connection or flow begins with it all the same: also with a request
+    /// that a dry run lets pass over its limit.
     pub fn begins_what_nothing_counts(&self, packet: &Packet, now: Nanos) -> bool {
         let Some(rule) = self.judging(packet, now) else { return false };
         let newest = self.part(rule, packet, now).newest;
@@ -146,8 +146,8 @@ impl Oracle {
             Unit::Bytes => packet.bytes,
         };
         let outcome = self.hold(rule, packet, cost, now);
-        // What is refused is judged again when it is sent again. A flow that is refused opens with each datagram, in a dry run
-        // too; a conversation goes on by whatever passes.
+        // What is refused is judged again when it is sent again. A flow that is refused opens with each datagram, in a
+        // dry run too; a conversation goes on by whatever passes.
         let goes_on = rule.mode == Mode::DryRun && matches!(part.newest, Newest::Conversation(..));
         if outcome.passes() || goes_on {
             self.parts.remember(part.newest);
@@ -167,7 +167,7 @@ impl Oracle {
             Kind::Tcp { opens, .. } => Part { opens, ..Part::default() },
             Kind::Fragment { may_be_tcp } => Part { requests: may_be_tcp.into(), ..Part::default() },
             Kind::Unparsable => Part { opens: true, requests: 1, ..Part::default() },
-            Kind::Udp { .. } | Kind::Essential | Kind::Other => Part::default(),
+            Kind::Udp { .. } | Kind::ControlTraffic | Kind::Other => Part::default(),
         }
     }
 
@@ -179,7 +179,7 @@ impl Oracle {
             return Outcome::Banned;
         }
         let outcome = self.charge(rule, packet, cost, now);
-        // Who was not let in since is refused for the same as before.
+        // A source that was not admitted since is refused for the same as before.
         let is_another = self.bans.get(&(rule.name, client)).is_none_or(|ban| ban.is_over || now >= ban.forgotten);
         if let (Outcome::OverLimit, Mode::Enforce, Some(bans), true) = (outcome, rule.mode, &rule.bans, is_another)
             && !bans.needs_proof
@@ -209,7 +209,8 @@ impl Oracle {
             }
             let cost = match (cost(limit.unit), rule.refuse) {
                 (0, Refuse::Excess) => return false,
-                // What is not counted itself goes with the rest of a client that went over, while not even one more would fit.
+                // What is not counted itself goes with the rest of a client that went over, while not even one more
+                // would be within the limit.
                 (0, Refuse::All) if !self.was_refused_since(&counter, first_held_against(limit, now)) => {
                     return false;
                 }
@@ -246,7 +247,7 @@ impl Oracle {
         if counted.is_empty() { Outcome::NotCounted } else { Outcome::WithinLimit }
     }
 
-    /// Charges a fragment to a rule that it may belong to, or to none of its limits. Whether it fits.
+    /// Charges a fragment to a rule that it may belong to, or to none of its limits. Whether it is within them.
     fn charge_elsewhere(&mut self, rule: &Rule, packet: &Packet, now: Nanos) -> bool {
         let cost = |unit: Unit| match unit {
             Unit::Connections => 0,
@@ -269,7 +270,7 @@ impl Oracle {
         true
     }
 
-    /// Charges a limit what fits it.
+    /// Charges a limit what is within it.
     fn add(&mut self, counter: Counter, limit: &Limit, cost: u64, now: Nanos) {
         if limit.form == Form::Leaky {
             let from = self.empty_at.get(&counter).map_or(now, |at| now.max(*at));

@@ -10,10 +10,10 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::Reason;
-use ratelimit_userspace::config::XdpModeChoice;
-use ratelimit_userspace::datapath::kernel::{Advance, Clock, Kernel, Options, Passed, ProgramSize, Steps};
-use ratelimit_userspace::datapath::{Datapath as _, Reading, Tallies};
-use ratelimit_userspace::desired::{Limit, Policy, Ports, Rule, WindowForm, slot};
+use ratelimit_datapath::kernel::{Advance, Clock, Kernel, Options, Passed, ProgramSize, Steps};
+use ratelimit_datapath::{Datapath as _, Reading, Tallies};
+use ratelimit_policy::config::XdpModeChoice;
+use ratelimit_policy::desired::{Limit, Policy, Ports, Rule, WindowForm, slot};
 
 /// 10:00 of some day in 2026.
 pub const TEN_O_CLOCK: Nanos = Nanos(29_700_600 * 60 * SECOND_NS);
@@ -27,14 +27,14 @@ pub type Counts = BTreeMap<&'static str, u64>;
 /// What became of a packet: the word for it, and the number of the rule that judged it.
 pub type Verdict = (&'static str, Option<usize>);
 
-/// How much the program has room for.
+/// The capacities of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     /// Sources of each family.
     pub max_sources: u32,
     /// Windows of each of them.
     pub windows_per_source: u32,
-    /// New sources of one CPU in a period, before it draws among them.
+    /// New sources of one CPU in a period, before it samples them.
     pub insertions_max: u32,
 }
 
@@ -192,7 +192,7 @@ impl Program {
         self.admissions().iter().map(|cpu| cpu.insertions).sum()
     }
 
-    /// One packet of a source that nobody knows in 2^this is looked at, on the CPU that draws from the most.
+    /// Of packets of unknown sources one in 2^this is sampled in, on the CPU that is overloaded most.
     pub fn shift(&mut self) -> u32 {
         self.admissions().iter().map(|cpu| cpu.shift).max().unwrap_or(0)
     }

@@ -1,5 +1,5 @@
-//! A TCP client made of frames, from an address that no kernel has: its sequence numbers, acknowledgements, checksums and payloads are
-//! what a test wants them to be. Speaks IPv4 over Ethernet.
+//! A TCP client made of frames, from an address that no kernel has: its sequence numbers, acknowledgements, checksums
+//! and payloads are what a test wants them to be. Speaks IPv4 over Ethernet.
 
 use std::net::Ipv4Addr;
 use std::thread;
@@ -165,7 +165,8 @@ impl<'a> RawClient<'a> {
         self.sequence = self.sequence.wrapping_add(u32::try_from(payload.len()).expect("a packet's length"));
     }
 
-    /// Sends what comes next in two fragments of IP, the first of which ends behind so many bytes of TCP; between them, this.
+    /// Sends what comes next in two fragments of IP, the first of which ends behind so many bytes of TCP; between
+    /// them, this.
     pub fn says_in_fragments(&mut self, payload: &[u8], first: usize, between: impl FnOnce(&Self)) {
         let frame = self.wire.frame(self.address, Segment { data: payload, ..self.plain(ACK | PSH) });
         let (head, tcp) = frame.split_at(ETHERNET_BYTES + IP_BYTES);

@@ -1,7 +1,7 @@
 //! Rows whose floor was not steady are measured again. Pure.
 //!
-//! The floor is what costs the same whatever is measured: where it differs between rounds, something else had the machine. Which
-//! measurement is kept is told by the floor alone, never by what was measured above it.
+//! The floor is what costs the same whatever is measured: where it differs between rounds, something else had the
+//! machine. Which measurement is kept is told by the floor alone, never by what was measured above it.
 
 use anyhow::Result;
 
@@ -30,8 +30,8 @@ pub struct Steadied<T> {
     pub measured_again: u32,
 }
 
-/// Has the rows measured again whose floor varied by more than [`VARIED_MAX`], up to `again_max` times: `measure` is given their
-/// positions, and which time it is.
+/// Has the rows measured again whose floor varied by more than [`VARIED_MAX`], up to `again_max` times: `measure` is
+/// given their positions, and which time it is.
 pub fn steadied<T>(
     first: Vec<T>,
     again_max: u32,

@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_userspace::desired::{
+use ratelimit_policy::desired::{
     Access, Bans, Grant, Guard, Limit, Mode, Policy, Ports, QuicPorts, Refuse, Rule, Unparsable, WindowForm,
 };
 
@@ -89,7 +89,8 @@ fn random_rule(random: &mut Random, name: &str, now: Nanos) -> Rule {
         from,
         to,
         mode: if random.one_in(8) { Mode::DryRun } else { Mode::Enforce },
-        // What the guard refuses is proven by a socket, or of a source that has too many of them: no frame here has one.
+        // What the guard refuses is verified by a socket, or of a source that has too many of them: no frame here has
+        // one.
         guard: Guard::Off,
         refuse: if random.one_in(3) { Refuse::All } else { Refuse::Excess },
         until: random_end(random, now),
@@ -221,8 +222,9 @@ const fn twin_of_unit(unit: Unit) -> oracle::Unit {
     }
 }
 
-/// A policy whose refusals last and are noted: each client is judged as one, and its rules drop what is over a limit and nothing else.
-pub fn random_policy_to_note(random: &mut Random, prefixes: (u8, u8), now: Nanos) -> (Policy, oracle::Policy) {
+/// A policy whose refusals last and are cached: each client is judged as one, and its rules drop what is over a limit
+/// and nothing else.
+pub fn random_policy_to_cache_drops(random: &mut Random, prefixes: (u8, u8), now: Nanos) -> (Policy, oracle::Policy) {
     let (mut policy, mut twin) = random_policy(random, prefixes, now);
     policy.access.clear();
     twin.access.clear();
@@ -239,9 +241,10 @@ pub fn random_policy_to_note(random: &mut Random, prefixes: (u8, u8), now: Nanos
     (policy, twin)
 }
 
-/// A policy by which it is known of whom each packet must be counted though the program is pressed: one limit a rule, so that it is
-/// remembered as a whole or not at all, and under names and in windows that no policy before had. Its first rule is for forged sources.
-pub fn random_policy_to_press(
+/// A policy by which it is known of whom each packet must be counted though the program is overloaded: one limit a
+/// rule, so that it is remembered as a whole or not at all, and under names and in windows that no policy before had.
+/// Its first rule is for forged sources.
+pub fn random_policy_to_overload(
     random: &mut Random,
     prefixes: (u8, u8),
     now: Nanos,

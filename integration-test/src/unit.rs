@@ -1,7 +1,7 @@
 //! The unit file as systemd would read it: its capabilities, and the system calls that it allows.
 //!
-//! Knows the few settings that the tests hold a daemon to. Names of system calls and their sets come from `systemd-analyze` and the
-//! kernel's headers, so that the unit file is all that says what is allowed.
+//! Knows the few settings that the tests hold a daemon to. Names of system calls and their sets come from
+//! `systemd-analyze` and the kernel's headers, so that the unit file is all that says what is allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -36,8 +36,8 @@ pub fn capabilities() -> Vec<&'static str> {
 
 /// Numbers of the system calls that its filter lets through on this machine.
 ///
-/// # Errors
-/// Where `systemd-analyze` or the kernel's headers are missing, and where the filter is not one that begins with what it allows.
+/// # Errors Where `systemd-analyze` or the kernel's headers are missing, and where the filter is not one that begins
+/// with what it allows.
 pub fn system_calls() -> Result<BTreeSet<u32>> {
     let sets = Sets::of_systemd()?;
     let numbers = numbers()?;

@@ -1,5 +1,5 @@
-//! Two configurations, as large as they get, in turn under load: no packet meets a part of one and a part of the other, and
-//! nothing that was counted is lost.
+//! Two configurations, as large as they get, in turn under load: no packet meets a part of one and a part of the
+//! other, and nothing that was counted is lost.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::BTreeMap;
@@ -11,9 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use integration_test::frames::syn;
-use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Lab, ask, packets};
-use netlab::PacketSocket;
+use netlab::{PacketSocket, needs_root};
 
 const LISTEN: &str = "127.0.0.1:9464";
 const ENTRIES: u32 = 100_000;
@@ -101,9 +100,7 @@ fn judged(lab: &Lab) -> BTreeMap<(String, String), u64> {
 
 #[test]
 fn no_packet_is_judged_by_half_a_configuration_and_no_count_is_lost() {
-    if is_skipped("no_packet_is_judged_by_half_a_configuration_and_no_count_is_lost") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
     write(&lab, 0, 0);
     let _daemon = lab.start(&["run", "--config", lab.directory().join("ratelimitd.toml").to_str().unwrap()]);

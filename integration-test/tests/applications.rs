@@ -1,4 +1,5 @@
-//! The example applications in Python and PHP behind the real daemon: what they send, whom they charge, and that they go on without it.
+//! The example applications in Python and PHP behind the real daemon: what they send, whom they charge, and that they
+//! go on without it.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -8,9 +9,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, CLIENTS_V6, Daemon, Lab, ask};
-use netlab::Child;
+use netlab::{Child, needs_root};
 use nix::sys::signal::Signal;
 
 const PORT: u16 = 8080;
@@ -123,16 +123,12 @@ fn does_as_it_says(program: &str, args: &[&str], directory: &str) {
 
 #[test]
 fn the_python_application_charges_whoever_guesses_and_goes_on_without_a_daemon() {
-    if is_skipped("the_python_application_charges_whoever_guesses_and_goes_on_without_a_daemon") {
-        return;
-    }
+    needs_root!();
     does_as_it_says("python3", &["-B", "demo.py", "::", "8080"], "python");
 }
 
 #[test]
 fn the_php_application_charges_whoever_guesses_and_goes_on_without_a_daemon() {
-    if is_skipped("the_php_application_charges_whoever_guesses_and_goes_on_without_a_daemon") {
-        return;
-    }
+    needs_root!();
     does_as_it_says("php", &["-S", "[::]:8080", "index.php"], "php");
 }

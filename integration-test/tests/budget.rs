@@ -1,16 +1,17 @@
 //! How large the program is, as this kernel takes it, held against what is recorded in budget.toml.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
+use netlab::needs_root;
 use std::collections::BTreeMap;
 
-use integration_test::is_skipped;
 use integration_test::program::{Program, limit, policy};
 use ratelimit_common::layout::Unit;
-use ratelimit_userspace::desired::WindowForm;
+use ratelimit_policy::desired::WindowForm;
 
 const BUDGET: &str = include_str!("../budget.toml");
 
-/// The numbers of a file that has nothing else but comments and one heading: of the whole program, and of its functions.
+/// The numbers of a file that has nothing else but comments and one heading: of the whole program, and of its
+/// functions.
 fn budget() -> BTreeMap<&'static str, u32> {
     let lines = BUDGET.lines().filter(|line| !line.is_empty() && !line.starts_with(['#', '[']));
     let pairs = lines.map(|line| line.split_once(" = ").unwrap_or_else(|| panic!("budget.toml: {line}")));
@@ -19,9 +20,7 @@ fn budget() -> BTreeMap<&'static str, u32> {
 
 #[test]
 fn the_program_is_within_its_budget() {
-    if is_skipped("the_program_is_within_its_budget") {
-        return;
-    }
+    needs_root!();
     let size = Program::on_the_kernels_clock(&policy(&[limit(1, Unit::Connections, WindowForm::Strict)])).size();
     let whole = [
         ("verified_instructions", size.verified_instructions),

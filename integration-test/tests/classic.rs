@@ -1,23 +1,25 @@
-//! The classic cases, from a configuration file to the packet: the real parser, the real program, and a clock that is set.
+//! The classic cases, from a configuration file to the packet: the real parser, the real program, and a clock that is
+//! set.
 #![expect(clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
+use netlab::needs_root;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, IPV6, V4, V6, frame, tcp};
-use integration_test::is_skipped;
 use integration_test::program::{Program, TEN_O_CLOCK};
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_userspace::config::file;
+use ratelimit_policy::config::file;
 
 /// Somebody whom no override names, by both families.
 const ANYONE: [&str; 2] = ["198.51.100.9", "2001:db8:1:9::1"];
 const POLLER: [&str; 2] = ["203.0.113.7", "2001:db8:7::1"];
 const IMPORTER: [&str; 2] = ["203.0.113.8", "2001:db8:8::1"];
 
-/// At a time, `10:06:00`, or a nanosecond before it, `<10:06:00`: who opens so many connections, and how many come about.
+/// At a time, `10:06:00`, or a nanosecond before it, `<10:06:00`: who opens so many connections, and how many come
+/// about.
 type Step = (&'static str, [&'static str; 2], u64, u64);
 
 /// A timeline by the file that it runs under.
@@ -68,9 +70,7 @@ fn run_all(rows: &[Row<'_>]) {
 
 #[test]
 fn a_thousand_in_five_minutes_by_file_to_the_packet() {
-    if is_skipped("a_thousand_in_five_minutes_by_file_to_the_packet") {
-        return;
-    }
+    needs_root!();
     let before = [("10:00:00", ANYONE, 250, 250), ("10:02:00", ANYONE, 500, 500), ("10:04:00", ANYONE, 250, 250)];
     let calm = [&before[..], &[("10:06:00", ANYONE, 100, 100)]].concat();
     let excess = [&before[..], &[("10:06:00", ANYONE, 300, 250), ("<10:07:00", ANYONE, 1, 0)]].concat();
@@ -87,9 +87,7 @@ fn a_thousand_in_five_minutes_by_file_to_the_packet() {
 
 #[test]
 fn thirty_in_five_minutes_by_file_to_the_packet() {
-    if is_skipped("thirty_in_five_minutes_by_file_to_the_packet") {
-        return;
-    }
+    needs_root!();
     let both = [("10:45:00", ANYONE, 13, 13), ("10:46:00", ANYONE, 7, 7), ("10:47:00", ANYONE, 11, 10)];
     let strict = [&both[..], &[("<10:51:00", ANYONE, 1, 0), ("10:51:00", ANYONE, 20, 13)]].concat();
     let lenient = [&both[..], &[("<10:50:00", ANYONE, 1, 0), ("10:50:00", ANYONE, 20, 13)]].concat();
@@ -98,9 +96,7 @@ fn thirty_in_five_minutes_by_file_to_the_packet() {
 
 #[test]
 fn six_in_thirty_seconds_by_file_are_a_burst_of_six_and_one_every_five_seconds() {
-    if is_skipped("six_in_thirty_seconds_by_file_are_a_burst_of_six_and_one_every_five_seconds") {
-        return;
-    }
+    needs_root!();
     run_all(&[(
         "6-in-30s-gcra.toml",
         &[
@@ -121,9 +117,7 @@ fn six_in_thirty_seconds_by_file_are_a_burst_of_six_and_one_every_five_seconds()
 
 #[test]
 fn two_clients_of_one_rule_have_each_a_limit_and_a_time_scale_of_their_own() {
-    if is_skipped("two_clients_of_one_rule_have_each_a_limit_and_a_time_scale_of_their_own") {
-        return;
-    }
+    needs_root!();
     run_all(&[(
         "two-clients.toml",
         &[

@@ -1,4 +1,5 @@
-//! The daemon under the restrictions of the shipped unit, read from the unit itself: what it does from its start to its end.
+//! The daemon under the restrictions of the shipped unit, read from the unit itself: what it does from its start to
+//! its end.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -7,23 +8,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use integration_test::lab::{CLIENTS, Daemon, Lab, ask};
-use integration_test::{is_skipped, unit};
-use netlab::Child;
+use integration_test::unit;
+use netlab::{Child, needs_root};
 use nix::sys::signal::Signal;
 
 const GID: u32 = 64_321;
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// Why a unit's restrictions cannot be put on a program here.
-fn is_skipped_here(name: &str) -> bool {
-    if is_skipped(name) {
-        return true;
-    }
-    let obstacle = unit::system_calls().err();
-    if let Some(reason) = &obstacle {
-        println!("skipped: {name}: {reason:#}");
-    }
-    obstacle.is_some()
+fn is_unconfinable() -> Option<String> {
+    unit::system_calls().err().map(|reason| format!("{reason:#}"))
 }
 
 fn write_config(lab: &Lab, list: &str) -> String {
@@ -65,9 +59,7 @@ fn mask(names: &[&str]) -> String {
 
 #[test]
 fn the_daemon_does_all_that_it_is_for_under_the_restrictions_of_its_unit() {
-    if is_skipped_here("the_daemon_does_all_that_it_is_for_under_the_restrictions_of_its_unit") {
-        return;
-    }
+    needs_root!(is_unconfinable());
     let lab = Lab::new();
     let web = lab.web();
     let config = write_config(&lab, "192.0.2.0/24\n");

@@ -1,25 +1,22 @@
-//! The rows of the program alone: each packet has the verdict that its row says, and what is of a connection is what the server's own
-//! socket knows.
+//! The rows of the program alone: each packet has the verdict that its row says, and what is of a connection is what
+//! the server's own socket knows.
 
 use integration_test::cost::conversations::GET;
 use integration_test::cost::rows::{Row, Scene, all};
 use integration_test::cost::runs::Runs;
 use integration_test::established::Established;
-use integration_test::is_skipped;
 use integration_test::program::{Program, limit, policy};
-use netlab::Namespace;
+use netlab::{Namespace, needs_root};
 use ratelimit_common::layout::Unit;
-use ratelimit_userspace::datapath::kernel::Steps;
-use ratelimit_userspace::desired::WindowForm;
+use ratelimit_datapath::kernel::Steps;
+use ratelimit_policy::desired::WindowForm;
 
 /// Enough for the guard to count its share of what is not counted.
 const REPEAT: u32 = 200;
 
 #[test]
 fn every_row_of_a_connection_has_its_verdict_in_one_round_after_the_other() {
-    if is_skipped("every_row_of_a_connection_has_its_verdict_in_one_round_after_the_other") {
-        return;
-    }
+    needs_root!();
     let rows = all().into_iter().filter(|row| matches!(row.scene, Scene::Connection { .. }));
     Namespace::new()
         .unwrap()
@@ -36,9 +33,7 @@ fn every_row_of_a_connection_has_its_verdict_in_one_round_after_the_other() {
 
 #[test]
 fn a_row_with_another_verdict_than_it_says_is_not_timed() {
-    if is_skipped("a_row_with_another_verdict_than_it_says_is_not_timed") {
-        return;
-    }
+    needs_root!();
     let row = all().into_iter().find(|row| row.name == "admitted: a request, in the clear").unwrap();
     for verdict in ["over_limit", "not_counted"] {
         let wrong = Row { verdict, ..row.clone() };
@@ -49,9 +44,7 @@ fn a_row_with_another_verdict_than_it_says_is_not_timed() {
 
 #[test]
 fn a_connection_that_advances_sends_what_its_server_takes_next() {
-    if is_skipped("a_connection_that_advances_sends_what_its_server_takes_next") {
-        return;
-    }
+    needs_root!();
     let verdicts = |distance: u32| {
         Namespace::new().unwrap().inside(|| {
             let mut program = Program::new(&policy(&[limit(100, Unit::Requests, WindowForm::Strict)]));

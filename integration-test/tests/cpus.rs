@@ -8,19 +8,14 @@ use std::time::{Duration, Instant};
 use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, frame, tcp, v4};
-use integration_test::is_skipped;
 use integration_test::lab::{Daemon, Lab, heard, number};
-use netlab::PacketSocket;
+use netlab::{PacketSocket, needs_root};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Whether a test cannot be what it says on this machine; then it says so.
-fn is_skipped_here(name: &str) -> bool {
-    if thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2) {
-        println!("skipped: {name}: needs two CPUs");
-        return true;
-    }
-    is_skipped(name)
+/// Why two CPUs cannot race here.
+fn has_one_cpu() -> Option<String> {
+    thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2).then(|| "needs two CPUs".to_owned())
 }
 
 /// One daemon on two interfaces that share the counts; with what options more.
@@ -61,9 +56,7 @@ fn sum(stats: &serde_json::Value, key: &str) -> u64 {
 
 #[test]
 fn two_cpus_admit_exactly_the_limit_of_one_source() {
-    if is_skipped_here("two_cpus_admit_exactly_the_limit_of_one_source") {
-        return;
-    }
+    needs_root!(has_one_cpu());
     const EACH: u64 = 30_000;
     for limit in [1_u64, 1000, 20_000] {
         let (lab, _daemon) = two_wires(&format!("{limit}/1h"), &[]);
@@ -79,9 +72,7 @@ fn two_cpus_admit_exactly_the_limit_of_one_source() {
 
 #[test]
 fn two_cpus_admit_exactly_the_limit_of_a_known_source_while_forged_ones_flood() {
-    if is_skipped_here("two_cpus_admit_exactly_the_limit_of_a_known_source_while_forged_ones_flood") {
-        return;
-    }
+    needs_root!(has_one_cpu());
     const EACH: u64 = 20_000;
     const LIMIT: u64 = 5_000;
     const FORGED_BESIDE_EACH: u64 = 4;
@@ -104,16 +95,14 @@ fn two_cpus_admit_exactly_the_limit_of_a_known_source_while_forged_ones_flood() 
         }
     });
     let stats = lab.stats_once(|stats| sum(stats, "received") == 2 + 2 * EACH * (1 + FORGED_BESIDE_EACH));
-    assert!(number(&stats, "/sources/not_admitted") > EACH, "there was no pressure: {stats:#}");
+    assert!(number(&stats, "/sources/not_admitted") > EACH, "there was no overload: {stats:#}");
     let [used, refused] = ["used", "dropped"].map(|key| number(&stats, &format!("/top/0/{key}")));
     assert_eq!([used, refused], [LIMIT, 2 + 2 * EACH - LIMIT], "{stats:#}");
 }
 
 #[test]
 fn no_window_in_real_time_has_more_than_the_limit_while_buckets_turn() {
-    if is_skipped_here("no_window_in_real_time_has_more_than_the_limit_while_buckets_turn") {
-        return;
-    }
+    needs_root!(has_one_cpu());
     const LIMIT: usize = 200;
     const WINDOW: Duration = Duration::from_secs(1);
     /// The packet path reads the coarse clock, a tick of at most 10 ms late; and the stamp is taken after the verdict.
@@ -149,15 +138,13 @@ fn no_window_in_real_time_has_more_than_the_limit_while_buckets_turn() {
 }
 
 #[test]
-fn two_cpus_on_one_source_admit_exactly_the_limit_with_notes() {
-    if is_skipped_here("two_cpus_on_one_source_admit_exactly_the_limit_with_notes") {
-        return;
-    }
+fn two_cpus_on_one_source_admit_exactly_the_limit_with_the_drop_cache() {
+    needs_root!(has_one_cpu());
     const EACH: u64 = 40_000;
     const LIMIT: u64 = 500;
     let (lab, _daemon) = two_wires(&format!("{LIMIT}/1h"), &[]);
     let listeners = listeners(&lab);
-    // A note for each port, and both CPUs at each of them.
+    // An entry for each port, and both CPUs at each of them.
     let syns: Vec<_> = [80, 443].map(|port| frame(IPV4, v4(TCP, tcp(port, SYN)))).into();
     on_both_cpus(&lab, |sender| {
         syns.iter().cycle().take(usize::try_from(EACH).unwrap()).for_each(|syn| sender.send(syn).unwrap());

@@ -1,4 +1,5 @@
-//! How deep the stack of the BPF object's calls is, as Linux 6.1 counts it, which is the oldest that is to take it and counts most.
+//! How deep the stack of the BPF object's calls is, as Linux 6.1 counts it, which is the oldest that is to take it and
+//! counts most.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,13 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use object::read::{Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget};
 use object::{SectionIndex, SymbolKind};
 use ratelimit_common::layout::{CHARGE_PROGRAM, PROGRAM};
-use ratelimit_userspace::datapath::kernel;
+use ratelimit_datapath::kernel;
 
 /// What a program may use in all (`MAX_BPF_STACK`, include/linux/filter.h).
 const STACK_MAX: u64 = 512;
 /// Frames of one chain of calls (`MAX_CALL_FRAMES`, include/linux/bpf_verifier.h).
 const FRAMES_MAX: usize = 8;
-/// What each frame is rounded up to (`check_max_stack_depth`, kernel/bpf/verifier.c, Linux 6.1; later ones round to 16 where they compile).
+/// What each frame is rounded up to (`check_max_stack_depth`, kernel/bpf/verifier.c, Linux 6.1; later ones round to 16
+/// where they compile).
 const FRAME_ROUNDED_TO: u64 = 32;
 
 const INSTRUCTION_BYTES: usize = 8;

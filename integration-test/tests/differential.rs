@@ -1,13 +1,17 @@
-//! The real program, the fake datapath, a replay and the naive oracle: random packets, clock steps and changes of policy, and one verdict.
+//! The real program, the fake datapath, a replay and the naive oracle: random packets, clock steps and changes of
+//! policy, and one verdict.
 //!
-//! What each of them cannot know. The oracle and the others in memory have no sockets: what those prove is in `proven.rs`. Those in memory have
-//! no drop cache, so where they agree with the program, a note refuses what a window refuses. They forget nobody, so what the program does not
-//! admit under pressure they never hear of, and what it does admit they admit too: never more than a limit. A replay has one rule, whose dry
-//! run it is: that bans nobody, and lets each connection go on. A guard counts attempts in the program alone; no rule here has one.
+//! What each of them cannot know. The oracle and the others in memory have no sockets: what those verify is in
+//! `verified_sockets.rs`. Those in memory have no drop cache, so where they agree with the program, the drop cache
+//! drops what a window refuses. They forget no source, so what the program does not admit under overload they never
+//! hear of, and what it does admit they admit too: never more than a limit. A replay has one rule, whose dry run it
+//! is: it bans no source, and each connection goes on. A guard counts attempts in the program alone; no rule here has
+//! one.
 //!
 //! A run prints its seed; RATELIMITD_SEED repeats it.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
+use netlab::needs_root;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,28 +19,28 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use integration_test::clients::Clients;
 use integration_test::fake::{Fake, bans, used};
 use integration_test::frames::syn;
-use integration_test::is_skipped;
 use integration_test::oracle::{self, Kind, Oracle, Outcome, Packet};
 use integration_test::program::{Program, Room, TEN_O_CLOCK, Verdict, on_one_cpu};
 use integration_test::random::Random;
-use integration_test::twins::{random_packet, random_policy, random_policy_to_note, random_policy_to_press};
+use integration_test::twins::{random_packet, random_policy, random_policy_to_cache_drops, random_policy_to_overload};
 use ratelimit_common::conversation::{Turn, turn};
 use ratelimit_common::packet::{self, Head, Parsed, Target, parse};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_userspace::datapath::Datapath as _;
-use ratelimit_userspace::desired::{Mode, Policy};
-use ratelimit_userspace::replay::{Kind as Input, Replay};
+use ratelimit_datapath::Datapath as _;
+use ratelimit_policy::desired::{Mode, Policy};
+use ratelimit_report::replay::{Kind as Input, Replay};
 
 const STEPS: u32 = 60_000;
 /// Packets of any kind whose segments are held against the rule alone.
 const SEGMENTS: u32 = 100_000;
-/// After so many steps, the counters of the program are compared with the oracle's, which also shows that no packet is lost.
+/// After so many steps, the counters of the program are compared with the oracle's, which also shows that no packet is
+/// lost.
 const STEPS_BETWEEN_COUNTS: u32 = 500;
-/// For so long packets take no old note for a new one though no daemon comes by.
+/// For so long packets take no old entry for a new one though no daemon comes by.
 const DAEMON_AWAY_MAX_NS: u64 = 20 * 86_400 * SECOND_NS;
-/// Packets under pressure, of each of which the verdict is asked.
-const STEPS_UNDER_PRESSURE: u32 = 8000;
+/// Packets under overload, of each of which the verdict is asked.
+const STEPS_UNDER_OVERLOAD: u32 = 8000;
 
 fn random_step_ns(random: &mut Random) -> u64 {
     match random.below(100) {
@@ -56,8 +60,8 @@ fn seed() -> u64 {
     }
 }
 
-/// What became of a packet of which the oracle says this, and by which rule; nobody can tell that of a later fragment which one of several
-/// rules refuses.
+/// What became of a packet of which the oracle says this, and by which rule; it cannot be told of a later fragment
+/// which one of several rules refuses.
 fn is_as_the_oracle_says(verdict: Verdict, outcome: Outcome, packet: &Packet, rule: Option<usize>) -> bool {
     let (word, by) = verdict;
     let rule = if outcome == Outcome::NotProtected { None } else { rule };
@@ -71,8 +75,8 @@ fn rule_of(oracle: &Oracle, policy: &Policy, packet: &Packet, now: u64) -> Optio
     policy.rules.iter().position(|rule| rule.name == name)
 }
 
-/// Whether a note refuses some of what this source sends.
-fn is_noted(program: &mut Program, source: IpAddr) -> bool {
+/// Whether a drop-cache entry drops some of what this source sends.
+fn is_cached(program: &mut Program, source: IpAddr) -> bool {
     let now = program.now();
     let readings = program.kernel().sources(&[source]).unwrap();
     readings.iter().flatten().any(|source| source.refused_until.is_some_and(|until| now < until))
@@ -81,7 +85,7 @@ fn is_noted(program: &mut Program, source: IpAddr) -> bool {
 /// By which policies packets are judged.
 type RandomPolicy = fn(&mut Random, (u8, u8), Nanos) -> (Policy, oracle::Policy);
 
-/// Runs the program, the fake and the oracle side by side. How many packets were refused of sources that there was a note of.
+/// Runs the program, the fake and the oracle side by side. How many packets were refused of sources in the drop cache.
 fn run(random_policy: RandomPolicy, prefixes: (u8, u8), seed: u64) -> u32 {
     println!("RATELIMITD_SEED={seed} prefixes {prefixes:?}");
     let mut random = Random(seed);
@@ -90,7 +94,7 @@ fn run(random_policy: RandomPolicy, prefixes: (u8, u8), seed: u64) -> u32 {
     let (mut program, mut fake) = (Program::new(&applied), Fake::new(&applied));
     let mut oracle = Oracle::new(twin);
     let mut expected: BTreeMap<&str, u64> = BTreeMap::new();
-    let mut noted = 0;
+    let mut cached = 0;
     for step in 0..STEPS {
         if random.one_in(300) {
             let (wanted, twin) = random_policy(&mut random, prefixes, program.now());
@@ -118,7 +122,7 @@ fn run(random_policy: RandomPolicy, prefixes: (u8, u8), seed: u64) -> u32 {
         let rule = rule_of(&oracle, &applied, &packet, now.0);
         let outcome = oracle.judge(&packet, now.0);
         *expected.entry(outcome.word()).or_default() += 1;
-        noted += u32::from(outcome == Outcome::OverLimit && is_noted(&mut program, packet.source));
+        cached += u32::from(outcome == Outcome::OverLimit && is_cached(&mut program, packet.source));
         let (real, faked) = (program.judged(&frame), fake.judged(&frame));
         assert!(
             real == faked && is_as_the_oracle_says(real, outcome, &packet, rule),
@@ -136,12 +140,12 @@ fn run(random_policy: RandomPolicy, prefixes: (u8, u8), seed: u64) -> u32 {
             assert_eq!(bans(program.kernel(), &applied), bans(fake.datapath(), &applied), "seed {seed}, step {step}");
         }
     }
-    println!("{STEPS} steps agree, {noted} refused of sources that were noted: {expected:?}");
-    noted
+    println!("{STEPS} steps agree, {cached} refused of sources that were cached: {expected:?}");
+    cached
 }
 
-/// Who must be known, whatever the program draws: whoever was charged by a rule a second time, or refused by it, as long as the longest window holds
-/// the bucket that it was charged to last.
+/// The sources that must be known, whatever the program samples: those that were charged by a rule a second time, or
+/// refused by it, as long as the longest window holds the bucket that it was charged to last.
 #[derive(Default)]
 struct Known {
     charged: HashSet<(&'static str, IpAddr)>,
@@ -153,7 +157,7 @@ impl Known {
         if outcome == Outcome::WithinLimit && !self.charged.insert(who) {
             self.at.insert(who, now);
         }
-        // What a note refuses is no news.
+        // What the drop cache drops is no news.
         if outcome == Outcome::OverLimit && self.charged.contains(&who) {
             self.at.entry(who).or_insert(now);
         }
@@ -168,21 +172,21 @@ impl Known {
 }
 
 /// Runs both side by side, while forged sources press the program: what it does not admit, the oracle never hears of.
-fn run_under_pressure(prefixes: (u8, u8), seed: u64) {
-    println!("RATELIMITD_SEED={seed} prefixes {prefixes:?}, under pressure");
+fn run_under_overload(prefixes: (u8, u8), seed: u64) {
+    println!("RATELIMITD_SEED={seed} prefixes {prefixes:?}, under overload");
     on_one_cpu();
     let mut random = Random(seed);
     let mut clients = Clients::default();
-    let (mut wanted, twin) = random_policy_to_press(&mut random, prefixes, TEN_O_CLOCK, 0);
+    let (mut wanted, twin) = random_policy_to_overload(&mut random, prefixes, TEN_O_CLOCK, 0);
     let room = Room { max_sources: 32_768, insertions_max: 4, ..Room::default() };
     let (mut program, mut fake) = (Program::with_room(&wanted, room), Fake::new(&wanted));
     let (mut oracle, mut known) = (Oracle::new(twin), Known::default());
     let mut expected: BTreeMap<&str, u64> = BTreeMap::new();
-    let (mut policies, mut certain, mut pressed_in) = (0, 0_u32, 0);
-    for step in 0..STEPS_UNDER_PRESSURE {
+    let (mut policies, mut certain, mut overloaded_in) = (0, 0_u32, 0);
+    for step in 0..STEPS_UNDER_OVERLOAD {
         if random.one_in(800) {
             policies += 1;
-            let (other, twin) = random_policy_to_press(&mut random, prefixes, program.now(), policies);
+            let (other, twin) = random_policy_to_overload(&mut random, prefixes, program.now(), policies);
             program.apply(&other);
             fake.apply(&other);
             oracle.apply(twin);
@@ -193,10 +197,10 @@ fn run_under_pressure(prefixes: (u8, u8), seed: u64) {
             program.advance(step_ns);
             fake.set_now(program.now());
         }
-        // Most periods are pressed, to one in 16.
+        // Most periods are overloaded, to one in 16.
         let period = program.now().0 >> 27;
-        if period != pressed_in && !random.one_in(4) {
-            pressed_in = period;
+        if period != overloaded_in && !random.one_in(4) {
+            overloaded_in = period;
             for _ in 0..64 {
                 let source = Ipv4Addr::from_bits(0x1000_0000 | u32::try_from(random.below(1 << 28)).unwrap());
                 program.passes(&syn(&source.to_string(), 80));
@@ -204,7 +208,8 @@ fn run_under_pressure(prefixes: (u8, u8), seed: u64) {
         }
         let (frame, packet) = random_packet(&mut random, &mut clients);
         let now = program.now().0;
-        // Of these it cannot be known whether they leave anything behind: each rule draws for itself, and so do flows that nothing counts.
+        // Of these it cannot be known whether they leave anything behind: each rule samples for itself, and so do
+        // flows that nothing counts.
         if packet.kind == (Kind::Fragment { may_be_tcp: true }) || oracle.begins_what_nothing_counts(&packet, now) {
             continue;
         }
@@ -227,9 +232,11 @@ fn run_under_pressure(prefixes: (u8, u8), seed: u64) {
             known.learn(who, outcome, now);
         }
     }
-    println!("{STEPS_UNDER_PRESSURE} steps agree, {certain} of sources that must be known while pressed: {expected:?}");
-    assert!(expected.get("not_admitted").is_some_and(|&count| count > 50), "there was no pressure: {expected:?}");
-    assert!(certain > STEPS_UNDER_PRESSURE / 100, "nobody was known: {certain}");
+    println!(
+        "{STEPS_UNDER_OVERLOAD} steps agree, {certain} of sources that must be known under overload: {expected:?}"
+    );
+    assert!(expected.get("not_admitted").is_some_and(|&count| count > 50), "there was no overload: {expected:?}");
+    assert!(certain > STEPS_UNDER_OVERLOAD / 100, "no source was known: {certain}");
 }
 
 /// Packets of each policy that a replay has.
@@ -310,8 +317,8 @@ fn a_random_packet_is_to_the_parser_what_it_is_to_the_oracle() {
                 (Kind::Udp { source_port, port, quic_initial }, end(payload_bytes.into()))
             }
             Target::Fragment { may_be_tcp } => (Kind::Fragment { may_be_tcp }, Vec::new()),
-            Target::Essential => (Kind::Essential, Vec::new()),
-            Target::Unwalkable => (Kind::Unparsable, Vec::new()),
+            Target::ControlTraffic => (Kind::ControlTraffic, Vec::new()),
+            Target::UnparsableHeaders => (Kind::Unparsable, Vec::new()),
             Target::Other => (Kind::Other, Vec::new()),
         };
         assert_eq!(
@@ -353,44 +360,34 @@ fn as_many_requests_begin_in_a_random_segment_as_the_oracle_says() {
 
 #[test]
 fn the_program_and_the_fake_agree_with_the_oracle_where_a_slash_64_is_one_client() {
-    if is_skipped("the_program_and_the_fake_agree_with_the_oracle_where_a_slash_64_is_one_client") {
-        return;
-    }
+    needs_root!();
     run(random_policy, (32, 64), seed());
 }
 
 #[test]
 fn the_program_and_the_fake_agree_with_the_oracle_where_other_prefixes_are_one_client() {
-    if is_skipped("the_program_and_the_fake_agree_with_the_oracle_where_other_prefixes_are_one_client") {
-        return;
-    }
+    needs_root!();
     run(random_policy, (24, 128), seed());
 }
 
 #[test]
-fn what_a_note_refuses_a_window_without_one_refuses_too() {
-    if is_skipped("what_a_note_refuses_a_window_without_one_refuses_too") {
-        return;
-    }
-    let noted = run(random_policy_to_note, (32, 64), seed());
-    assert!(noted > STEPS / 50, "hardly anything was refused by a note: {noted}");
+fn what_the_drop_cache_drops_a_window_without_it_refuses_too() {
+    needs_root!();
+    let cached = run(random_policy_to_cache_drops, (32, 64), seed());
+    assert!(cached > STEPS / 50, "the drop cache dropped hardly anything: {cached}");
 }
 
 #[test]
-fn the_program_under_pressure_agrees_with_the_fake_and_the_oracle_on_whom_it_admits() {
-    if is_skipped("the_program_under_pressure_agrees_with_the_fake_and_the_oracle_on_whom_it_admits") {
-        return;
-    }
+fn the_program_under_overload_agrees_with_the_fake_and_the_oracle_on_what_it_admits() {
+    needs_root!();
     for prefixes in [(32, 64), (24, 128)] {
-        run_under_pressure(prefixes, seed());
+        run_under_overload(prefixes, seed());
     }
 }
 
 #[test]
 fn a_replay_agrees_with_the_program_the_fake_and_the_oracle() {
-    if is_skipped("a_replay_agrees_with_the_program_the_fake_and_the_oracle") {
-        return;
-    }
+    needs_root!();
     for prefixes in [(32, 64), (24, 128)] {
         run_replay(prefixes, seed());
     }

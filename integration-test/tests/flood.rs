@@ -1,5 +1,5 @@
-//! Floods of forged sources: who is known is counted to the packet, who is over its limit stays refused, and the maps take no more
-//! than their budget.
+//! Floods of forged sources: known sources are counted to the packet, sources over the limit stay refused, and the
+//! maps take no more than their budget.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::HashMap;
@@ -11,19 +11,18 @@ use std::time::{Duration, Instant};
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, V4, frame, padded, tcp};
-use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Lab, SERVER, number, packets};
 use integration_test::program::{Program, Room, TEN_O_CLOCK, limit, on_one_cpu, policy};
 use integration_test::random::Random;
-use netlab::{Child, PacketSocket};
+use netlab::{Child, PacketSocket, needs_root};
 use ratelimit_common::admission::BUDGET_ANY;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::window;
-use ratelimit_userspace::datapath::Datapath as _;
-use ratelimit_userspace::datapath::kernel::{Flood, Generator, Order, Sources};
-use ratelimit_userspace::desired::{Bans, NewSources, Policy, WindowForm};
-use ratelimit_userspace::snapshot::CheckReport;
+use ratelimit_datapath::Datapath as _;
+use ratelimit_datapath::kernel::{Flood, Generator, Order, Sources};
+use ratelimit_policy::desired::{Bans, NewSources, Policy, WindowForm};
+use ratelimit_report::snapshot::CheckReport;
 use serde_json::Value;
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
@@ -83,10 +82,10 @@ impl Forged {
 fn used(program: &mut Program) -> HashMap<IpAddr, u64> {
     let limit = limit(u64::MAX, Unit::Connections, WindowForm::Strict);
     let count_bits = window::count_bits(limit.bucket_ns);
-    let arithmetic = window::Limit { amount: u64::MAX, behind: 5, count_bits, burst: window::BURST_ANY };
+    let arithmetic = window::Limit { amount: u64::MAX, full_buckets: 5, count_bits, burst: window::BURST_ANY };
     let bucket = program.now().bucket(limit.bucket_ns);
     let mut used = HashMap::new();
-    let mut visit = |reading: ratelimit_userspace::datapath::SourceReading| {
+    let mut visit = |reading: ratelimit_datapath::SourceReading| {
         used.insert(reading.prefix.addr(), window::used(&reading.window.cells, arithmetic, bucket));
     };
     program.kernel().visit_sources(&mut visit).unwrap();
@@ -96,7 +95,7 @@ fn used(program: &mut Program) -> HashMap<IpAddr, u64> {
 /// Whether a source has a window.
 fn is_remembered(program: &mut Program, source: [u8; 4]) -> bool {
     let readings = program.kernel().source(Ipv4Addr::from(source).into()).unwrap();
-    // One that is forgotten is read as empty, while it is noted that it refuses.
+    // One that is forgotten is read as empty, while the drop cache drops.
     readings.iter().any(|reading| reading.window.cells != [0; window::CELLS])
 }
 
@@ -115,9 +114,7 @@ fn known_sources_are_counted_exactly_while_forged_ones_flood() {
     const KNOWN: usize = 8;
     const PERIODS: u64 = 20;
     const FORGED_A_PERIOD: u64 = 2000;
-    if is_skipped("known_sources_are_counted_exactly_while_forged_ones_flood") {
-        return;
-    }
+    needs_root!();
     on_one_cpu();
     let room = Room { insertions_max: BUDGET, ..Room::default() };
     let mut program = Program::with_room(&connections(LIMIT), room);
@@ -139,7 +136,8 @@ fn known_sources_are_counted_exactly_while_forged_ones_flood() {
     assert!(sent.iter().all(|&sent| sent > LIMIT * 4), "{sent:?}");
     let counts = program.counts();
     assert!(counts["not_admitted"] * 10 > forged.sent * 9, "{counts:?}");
-    // The first period finds the share by doubling: a budget for each step. In each of the others the share is right, give or take.
+    // The first period finds the share by doubling: a budget for each step. In each of the others the share is right,
+    // give or take.
     let insertions = program.insertions();
     let budget = u64::from(BUDGET) * PERIODS;
     assert!(insertions <= budget * 5 / 4 + 8 * u64::from(BUDGET), "{insertions}, and the budget is {budget}");
@@ -153,9 +151,7 @@ fn a_source_over_its_limit_is_not_forgiven_by_a_flood() {
     const SOURCES: u32 = 1000;
     /// Of the window's five minutes and the one that is held back.
     const FREED_AFTER: u64 = 6;
-    if is_skipped("a_source_over_its_limit_is_not_forgiven_by_a_flood") {
-        return;
-    }
+    needs_root!();
     let bans = Bans { steps_ns: vec![FREED_AFTER * MINUTE_NS], forget_ns: 0, needs_proof: false };
     for (bans, word) in [(None, "over_limit"), (Some(bans), "banned")] {
         let mut policy = connections(LIMIT);
@@ -179,11 +175,11 @@ fn a_source_over_its_limit_is_not_forgiven_by_a_flood() {
     }
 }
 
-/// The chance of nothing, or of at most one, in so many draws.
-fn chances(shift: u32, draws: u32) -> [f64; 2] {
-    let (p, draws) = (0.5_f64.powi(i32::try_from(shift).unwrap()), i32::try_from(draws).unwrap());
-    let none = (1.0 - p).powi(draws);
-    [none, none + f64::from(draws) * p * (1.0 - p).powi(draws - 1)]
+/// The chance of nothing, or of at most one, in so many samples.
+fn chances(shift: u32, samples: u32) -> [f64; 2] {
+    let (p, samples) = (0.5_f64.powi(i32::try_from(shift).unwrap()), i32::try_from(samples).unwrap());
+    let none = (1.0 - p).powi(samples);
+    [none, none + f64::from(samples) * p * (1.0 - p).powi(samples - 1)]
 }
 
 /// Whether so many of all is as many as this chance makes, give or take four standard deviations.
@@ -193,14 +189,12 @@ fn is_likely(hits: usize, all: usize, chance: f64) -> bool {
 }
 
 #[test]
-fn a_source_over_its_limit_is_caught_under_pressure_within_the_stated_number_of_packets() {
+fn a_source_over_its_limit_is_caught_under_overload_within_the_stated_number_of_packets() {
     const LIMIT: u64 = 10;
     const BUDGET: u32 = 2000;
     const SOURCES: usize = 600;
     const SHIFT: u32 = 4;
-    if is_skipped("a_source_over_its_limit_is_caught_under_pressure_within_the_stated_number_of_packets") {
-        return;
-    }
+    needs_root!();
     on_one_cpu();
     // Four times the limit, and of a source that goes on ten times as much.
     for packets in [40, 100] {
@@ -218,13 +212,13 @@ fn a_source_over_its_limit_is_caught_under_pressure_within_the_stated_number_of_
         assert_eq!(program.shift(), SHIFT);
         let used = used(&mut program);
         let of: Vec<u64> = (0..SOURCES).map(|source| used.get(&client(source).into()).copied().unwrap_or(0)).collect();
-        let [looked_at, known] = [1, 2].map(|least| of.iter().filter(|&&used| used >= least).count());
-        assert_eq!(program.insertions() - before, u64::try_from(looked_at).unwrap(), "one window of each");
+        let [sampled_in, known] = [1, 2].map(|least| of.iter().filter(|&&used| used >= least).count());
+        assert_eq!(program.insertions() - before, u64::try_from(sampled_in).unwrap(), "one window of each");
         let [none, one] = chances(SHIFT, u32::try_from(packets).unwrap());
         println!(
-            "{packets} packets: {looked_at} looked at, {known} known, of {SOURCES}; {none:.3} and {one:.3} are to be missed"
+            "{packets} packets: {sampled_in} sampled in, {known} known, of {SOURCES}; {none:.3} and {one:.3} are to be missed"
         );
-        assert!(is_likely(looked_at, SOURCES, 1.0 - none), "{looked_at} of {SOURCES}, to be missed: {none}");
+        assert!(is_likely(sampled_in, SOURCES, 1.0 - none), "{sampled_in} of {SOURCES}, to be missed: {none}");
         // From its second on, a source is known: each packet of it is counted.
         assert!(is_likely(known, SOURCES, 1.0 - one), "{known} of {SOURCES}, to be missed: {one}");
         for (source, &used) in of.iter().enumerate().filter(|(_, used)| **used >= 2) {
@@ -238,9 +232,7 @@ fn a_source_over_its_limit_is_caught_under_pressure_within_the_stated_number_of_
 fn a_source_that_an_order_charges_is_known_when_the_last_packet_is_long_ago() {
     const SHIFT: u32 = 4;
     const PACKETS: u64 = 100;
-    if is_skipped("a_source_that_an_order_charges_is_known_when_the_last_packet_is_long_ago") {
-        return;
-    }
+    needs_root!();
     on_one_cpu();
     let room = Room { max_sources: 32_768, insertions_max: 2000, ..Room::default() };
     let mut program = Program::with_room(&connections(1000), room);
@@ -258,13 +250,11 @@ fn a_source_that_an_order_charges_is_known_when_the_last_packet_is_long_ago() {
 }
 
 #[test]
-fn a_flood_does_not_make_the_maps_forget_who_is_known_and_goes_on() {
+fn a_flood_evicts_no_known_source_that_goes_on() {
     const KNOWN: usize = 200;
     const PERIODS: u64 = 30;
     const FORGED_A_PERIOD: u64 = 2000;
-    if is_skipped("a_flood_does_not_make_the_maps_forget_who_is_known_and_goes_on") {
-        return;
-    }
+    needs_root!();
     on_one_cpu();
     let room = Room { max_sources: 512, windows_per_source: 1, insertions_max: 64 };
     let mut program = Program::with_room(&connections(1000), room);
@@ -294,11 +284,9 @@ fn a_flood_does_not_make_the_maps_forget_who_is_known_and_goes_on() {
 fn new_sources_beyond_the_rules_budget_are_dropped_and_known_ones_served() {
     const LIMIT: u64 = 10;
     const NEW: u64 = 100;
-    if is_skipped("new_sources_beyond_the_rules_budget_are_dropped_and_known_ones_served") {
-        return;
-    }
+    needs_root!();
     on_one_cpu();
-    // Without pressure, and with it.
+    // Without overload, and with it.
     for insertions_max in [BUDGET_ANY, 16] {
         let room = Room { insertions_max, ..Room::default() };
         let mut program = Program::with_room(&connections(LIMIT), room);
@@ -310,9 +298,9 @@ fn new_sources_beyond_the_rules_budget_are_dropped_and_known_ones_served() {
         let mut forged = Forged::new(5);
         forged.flood(&mut program, 1000);
         let counts = program.counts();
-        let let_in = counts["within_limit"] + counts["not_admitted"] - 2 * 5;
-        assert_eq!(let_in, NEW - 5, "{counts:?}");
-        assert_eq!(counts["new_source_budget"], 1000 - let_in, "{counts:?}");
+        let admitted = counts["within_limit"] + counts["not_admitted"] - 2 * 5;
+        assert_eq!(admitted, NEW - 5, "{counts:?}");
+        assert_eq!(counts["new_source_budget"], 1000 - admitted, "{counts:?}");
         for known in &known {
             assert_eq!(program.passed(&syn(*known), LIMIT), LIMIT - 2);
             assert_eq!(program.verdict(&syn(*known)), "over_limit");
@@ -327,10 +315,8 @@ fn new_sources_beyond_the_rules_budget_are_dropped_and_known_ones_served() {
 }
 
 #[test]
-fn a_changed_budget_of_new_sources_is_not_held_to_what_another_let_in() {
-    if is_skipped("a_changed_budget_of_new_sources_is_not_held_to_what_another_let_in") {
-        return;
-    }
+fn a_changed_budget_of_new_sources_is_not_held_to_what_another_admitted() {
+    needs_root!();
     on_one_cpu();
     let with_budget = |amount| {
         let mut policy = connections(10);
@@ -353,9 +339,7 @@ fn a_changed_budget_of_new_sources_is_not_held_to_what_another_let_in() {
 #[test]
 fn what_only_a_shadow_limit_counts_is_on_the_budget_too() {
     const BUDGET: u32 = 64;
-    if is_skipped("what_only_a_shadow_limit_counts_is_on_the_budget_too") {
-        return;
-    }
+    needs_root!();
     on_one_cpu();
     let mut policy = connections(10);
     policy.rules[0].shadow_limits = vec![limit(100, Unit::Packets, WindowForm::Strict)];
@@ -374,10 +358,8 @@ fn what_only_a_shadow_limit_counts_is_on_the_budget_too() {
 }
 
 #[test]
-fn a_limit_of_nothing_lets_nothing_through_under_pressure() {
-    if is_skipped("a_limit_of_nothing_lets_nothing_through_under_pressure") {
-        return;
-    }
+fn a_limit_of_nothing_passes_nothing_under_overload() {
+    needs_root!();
     on_one_cpu();
     let mut policy = connections(10);
     policy.rules.push(integration_test::program::rule("nothing", &[8080], 0));
@@ -389,7 +371,8 @@ fn a_limit_of_nothing_lets_nothing_through_under_pressure() {
     assert_eq!(program.passed(&syn, 100), 0);
 }
 
-/// The SYN to the server, with every checksum as it should be, so that nothing but the limiter and the backlog stands before it.
+/// The SYN to the server, with every checksum as it should be, so that nothing but the limiter and the backlog stands
+/// before it.
 fn routed_syn(frame: &mut [u8], source: [u8; 4], source_port: u16) {
     frame[26..30].copy_from_slice(&source);
     frame[34..36].copy_from_slice(&source_port.to_be_bytes());
@@ -408,7 +391,7 @@ fn routed_syn(frame: &mut [u8], source: [u8; 4], source_port: u16) {
     }
 }
 
-/// Starts nginx, behind a stack that answers whoever forges.
+/// Starts nginx, behind a stack that answers forged sources.
 fn web(lab: &Lab) -> Child {
     // Answers to the forged go somewhere, and do not fill the backlog.
     lab.server.ip(&["route", "add", "default", "via", CLIENTS[0]]).unwrap();
@@ -445,8 +428,8 @@ fn flood_the_server(lab: &Lab, packets: u64, within: Duration) {
     }
 }
 
-/// How many requests of a known client nginx has answered, all of them as its log says, once the flood is over. Beside it an attacker goes
-/// on that has used up such a limit before, and is refused all the time.
+/// How many requests of a known client nginx has answered, all of them as its log says, once the flood is over. Beside
+/// it an attacker goes on that has used up such a limit before, and is refused all the time.
 fn answered_during(lab: &Lab, limit: usize, flood: impl FnOnce() + Send) -> usize {
     let [client, attacker, _] = CLIENTS;
     lab.http(client, 80);
@@ -474,16 +457,14 @@ fn a_real_client_behind_nginx_loses_no_request_while_forged_sources_flood() {
     const FORGED: u64 = 200_000;
     const FLOOD: Duration = Duration::from_secs(5);
     const LIMIT: usize = 20;
-    if is_skipped("a_real_client_behind_nginx_loses_no_request_while_forged_sources_flood") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
     let _nginx = web(&lab);
     let limit = format!("{LIMIT}/10s");
     let _daemon = lab.limit(&["--limit", &limit, "--count", "connections", "--max-sources", "4096"]);
     let start = Instant::now();
     let answered = answered_during(&lab, LIMIT, || flood_the_server(&lab, FORGED, FLOOD));
-    assert!(start.elapsed() < Duration::from_secs(9), "the attacker may be let in again");
+    assert!(start.elapsed() < Duration::from_secs(9), "the attacker may be within the limit again");
     assert!(answered >= 5, "{answered} requests in {:?}", start.elapsed());
     let stats = lab.stats_once(|stats| packets(stats)[0] >= FORGED);
     let reason = |reason: &str| number(&stats, &format!("/reasons/{reason}"));
@@ -500,11 +481,10 @@ fn a_real_client_behind_nginx_loses_no_request_while_16_777_216_forged_sources_f
     const BITS: u8 = 24;
     const FORGED_LEAST: u64 = (1 << BITS) * 9 / 10;
     const LIMIT: usize = 20;
-    if is_skipped("a_real_client_behind_nginx_loses_no_request_while_16_777_216_forged_sources_flood_at_full_speed") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
-    // It comes by another interface than the client, as by another queue: what one is too slow for is not lost to the other.
+    // It comes by another interface than the client, as by another queue: what one is too slow for is not lost to the
+    // other.
     lab.connect_second_ends();
     assert_eq!(lab.server.run(&["sysctl", "-w", "net.ipv4.conf.s1.rp_filter=0"]).unwrap().code(), 0);
     let _nginx = web(&lab);
@@ -535,6 +515,6 @@ fn a_real_client_behind_nginx_loses_no_request_while_16_777_216_forged_sources_f
         reason("over_limit")
     );
     assert!(answered >= 5, "{answered} requests in {took:?}");
-    let let_in = 1000 * (took.as_secs() + 2);
-    assert!(reason("new_source_budget") >= FORGED_LEAST - let_in, "{stats:#}");
+    let admitted = 1000 * (took.as_secs() + 2);
+    assert!(reason("new_source_budget") >= FORGED_LEAST - admitted, "{stats:#}");
 }

@@ -1,5 +1,5 @@
-//! What is forged in a source's name without its sequence numbers: it bans nobody, takes nothing from what the source itself may ask, and
-//! drops nothing of its open connections.
+//! What is forged in a source's name without its sequence numbers: it bans no source, takes nothing from what the
+//! source itself may ask, and drops nothing of its open connections.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -9,13 +9,12 @@ use std::time::{Duration, Instant};
 
 use integration_test::frames::flag::{ACK, PSH, SYN};
 use integration_test::frames::{Segment, padded};
-use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Lab, SERVER, ask, is_answered, number, packets};
 use integration_test::program::on_one_cpu;
 use integration_test::random::Random;
 use integration_test::raw::RawWire;
-use netlab::{Child, nginx, without_offloads};
-use ratelimit_userspace::datapath::kernel::{Flood, Generator, Order, Sources};
+use netlab::{Child, needs_root, nginx, without_offloads};
+use ratelimit_datapath::kernel::{Flood, Generator, Order, Sources};
 use serde_json::Value;
 
 const ANSWERED_WITHIN: Duration = Duration::from_secs(3);
@@ -44,7 +43,7 @@ fn logged(lab: &Lab) -> usize {
     .unwrap()
 }
 
-/// What is used of the owner's limit by what it has proven.
+/// What is used of the owner's limit by its verified traffic.
 fn proven(lab: &Lab) -> u64 {
     let check: Value = serde_json::from_str(&lab.ratelimitd(&["check", OWNER, "--json"]).stdout).unwrap();
     let limits = check["limits"].as_array().unwrap();
@@ -56,12 +55,10 @@ fn banned(lab: &Lab) -> u64 {
 }
 
 #[test]
-fn a_forged_syn_and_request_from_every_port_ban_nobody_and_take_no_request_from_their_owner() {
+fn a_forged_syn_and_request_from_every_port_never_ban_and_take_no_request_from_their_owner() {
     const LIMIT: u64 = 40;
     const OWN: u64 = 32;
-    if is_skipped("a_forged_syn_and_request_from_every_port_ban_nobody_and_take_no_request_from_their_owner") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = web(&lab);
     let wire = RawWire::new(&lab);
@@ -100,11 +97,10 @@ fn ten_million_forged_segments_from_all_ports_take_nothing_from_an_open_connecti
     const EACH: u32 = 2_000_000;
     const LIMIT: u64 = 1_000;
     const FILE_BYTES: usize = 4 << 20;
-    if is_skipped("ten_million_forged_segments_from_all_ports_take_nothing_from_an_open_connection") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
-    // They come by another interface than the owner, as by another queue: what one is too slow for is not lost to the other.
+    // They come by another interface than the owner, as by another queue: what one is too slow for is not lost to the
+    // other.
     lab.connect_second_ends();
     assert_eq!(lab.server.run(&["sysctl", "-w", "net.ipv4.conf.s1.rp_filter=0"]).unwrap().code(), 0);
     // The generator's frames are from these, and some more.
@@ -156,8 +152,8 @@ fn ten_million_forged_segments_from_all_ports_take_nothing_from_an_open_connecti
     println!("{answered} requests answered in {took:?}; {} forged segments: {}", forged(&stats), stats["reasons"]);
     assert_eq!((banned(&lab), proven(&lab)), (0, answered), "{stats:#}");
     assert_eq!(logged(&lab) as u64, answered);
-    // As many as are within the limit of what anyone can forge, and what repeats these; and those to the owner's own port, which its
-    // socket does not take.
+    // As many as are within the limit of unverified traffic, and what repeats these; and those to the owner's own
+    // port, which its socket does not take.
     let passed = number(&stats, "/interfaces/1/packets/passed");
     assert!(passed < forged(&stats) / 50, "{passed} of them passed");
 }

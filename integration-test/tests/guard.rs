@@ -1,4 +1,5 @@
-//! What a limit of requests allows of what counts as none: connections that ask nothing, and segments that begin nothing.
+//! What a limit of requests allows of what counts as none: connections that ask nothing, and segments that begin
+//! nothing.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::io::{Read as _, Write as _};
@@ -10,17 +11,17 @@ use std::time::{Duration, Instant};
 
 use integration_test::frames::Segment;
 use integration_test::frames::flag::SYN;
-use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Lab, SERVER, number, packets};
 use integration_test::raw::RawWire;
-use netlab::without_offloads;
+use netlab::{needs_root, without_offloads};
 
 const CLIENT: &str = CLIENTS[0];
 const OTHER: &str = CLIENTS[1];
 const LIMIT: u64 = 5;
 /// `GUARDED_SEGMENTS_MIN`, as docs/COUNTING.md has it.
 const SEGMENTS: u64 = 16_384;
-/// What the server does not have by then was dropped: it is sent again, and dropped again, for as long as the window is full.
+/// What the server does not have by then was dropped: it is sent again, and dropped again, for as long as the window
+/// is full.
 const LOST_AFTER: Duration = Duration::from_secs(2);
 const POST: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n";
 
@@ -84,9 +85,7 @@ fn open_many(lab: &Lab, connections: u64) -> Vec<TcpStream> {
 
 #[test]
 fn connections_that_ask_nothing_are_refused_beyond_twice_the_limit() {
-    if is_skipped("connections_that_ask_nothing_are_refused_beyond_twice_the_limit") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let sink = Sink::start(&lab);
     let _daemon = lab.limit(&["--limit", &format!("{LIMIT}/1h")]);
@@ -103,9 +102,7 @@ fn connections_that_ask_nothing_are_refused_beyond_twice_the_limit() {
 
 #[test]
 fn handshakes_of_tls_that_ask_nothing_are_refused_beyond_twice_the_limit() {
-    if is_skipped("handshakes_of_tls_that_ask_nothing_are_refused_beyond_twice_the_limit") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let sink = Sink::start(&lab);
     let _daemon = lab.limit(&["--limit", &format!("{LIMIT}/1h")]);
@@ -122,9 +119,7 @@ fn handshakes_of_tls_that_ask_nothing_are_refused_beyond_twice_the_limit() {
 
 #[test]
 fn connections_are_free_where_the_rule_turns_the_guard_off() {
-    if is_skipped("connections_are_free_where_the_rule_turns_the_guard_off") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let sink = Sink::start(&lab);
     let file = lab.directory().join("ratelimitd.toml");
@@ -137,10 +132,8 @@ fn connections_are_free_where_the_rule_turns_the_guard_off() {
 }
 
 #[test]
-fn forged_attempts_to_connect_keep_nobody_from_connecting() {
-    if is_skipped("forged_attempts_to_connect_keep_nobody_from_connecting") {
-        return;
-    }
+fn forged_attempts_to_connect_keep_no_client_from_connecting() {
+    needs_root!();
     const FORGED: u16 = 50;
     let lab = Lab::new();
     let sink = Sink::start(&lab);
@@ -164,9 +157,7 @@ fn forged_attempts_to_connect_keep_nobody_from_connecting() {
 
 #[test]
 fn segments_that_begin_no_request_are_bounded_and_an_upload_is_not() {
-    if is_skipped("segments_that_begin_no_request_are_bounded_and_an_upload_is_not") {
-        return;
-    }
+    needs_root!();
     const UPLOAD_BYTES: usize = 100_000_000;
     let lab = Lab::new();
     let sink = Sink::start(&lab);

@@ -10,9 +10,8 @@ use std::time::Duration;
 use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, frame, tcp, v4};
-use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Lab, assert_refused, binary, heard, number, packets};
-use netlab::PacketSocket;
+use netlab::{PacketSocket, needs_root};
 use nix::sys::signal::Signal;
 
 const KEEP: [&str; 6] = ["--limit", "3/1h", "--count", "connections", "--on-exit", "keep"];
@@ -30,9 +29,7 @@ fn received(stats: &serde_json::Value) -> Vec<(String, u64)> {
 
 #[test]
 fn a_killed_daemon_leaves_its_filter_enforcing_and_the_next_one_its_counts() {
-    if is_skipped("a_killed_daemon_leaves_its_filter_enforcing_and_the_next_one_its_counts") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     let daemon = lab.limit(&KEEP);
@@ -58,9 +55,7 @@ fn a_killed_daemon_leaves_its_filter_enforcing_and_the_next_one_its_counts() {
 
 #[test]
 fn no_packet_slips_through_while_the_daemon_is_killed_and_another_build_takes_over() {
-    if is_skipped("no_packet_slips_through_while_the_daemon_is_killed_and_another_build_takes_over") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
     let copy = lab.directory().join("ratelimitd-new");
     fs::copy(binary(), &copy).unwrap();
@@ -99,9 +94,7 @@ fn no_packet_slips_through_while_the_daemon_is_killed_and_another_build_takes_ov
 
 #[test]
 fn a_start_that_fails_leaves_what_an_earlier_run_keeps_as_it_was() {
-    if is_skipped("a_start_that_fails_leaves_what_an_earlier_run_keeps_as_it_was") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     lab.connect_second_ends();
@@ -154,9 +147,7 @@ fn a_start_that_fails_leaves_what_an_earlier_run_keeps_as_it_was() {
 
 #[test]
 fn an_interface_that_is_renamed_while_no_daemon_runs_is_taken_over_under_its_new_name() {
-    if is_skipped("an_interface_that_is_renamed_while_no_daemon_runs_is_taken_over_under_its_new_name") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     lab.connect_second_ends();
@@ -192,9 +183,7 @@ fn an_interface_that_is_renamed_while_no_daemon_runs_is_taken_over_under_its_new
 
 #[test]
 fn an_interface_that_has_the_index_of_one_that_is_gone_begins_to_count_anew() {
-    if is_skipped("an_interface_that_has_the_index_of_one_that_is_gone_begins_to_count_anew") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     let daemon = lab.limit(&KEEP);
@@ -210,9 +199,7 @@ fn an_interface_that_has_the_index_of_one_that_is_gone_begins_to_count_anew() {
 
 #[test]
 fn pins_of_another_layout_are_refused_and_go_on_enforcing() {
-    if is_skipped("pins_of_another_layout_are_refused_and_go_on_enforcing") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     let daemon = lab.limit(&KEEP);
@@ -238,7 +225,7 @@ fn pins_of_another_layout_are_refused_and_go_on_enforcing() {
     lab.assert_blocked(CLIENTS[0], 80);
     assert_refused(&lab.ratelimitd(&["--iface", "s0", "--limit", "3/1h"]), 75, &["s0", "another version", "v999"]);
 
-    // What fits is taken over.
+    // What matches is taken over.
     assert!(!directory.exists(), "a start that is refused leaves no pins");
     fs::rename(&other, &directory).unwrap();
     let _daemon = lab.start(&arguments);
@@ -247,9 +234,7 @@ fn pins_of_another_layout_are_refused_and_go_on_enforcing() {
 
 #[test]
 fn detach_takes_the_filter_off_with_a_daemon_and_without() {
-    if is_skipped("detach_takes_the_filter_off_with_a_daemon_and_without") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     let mut daemon = lab.limit(&KEEP);
@@ -275,9 +260,7 @@ fn detach_takes_the_filter_off_with_a_daemon_and_without() {
 
 #[test]
 fn detach_by_a_wrong_socket_is_refused_while_a_daemon_runs() {
-    if is_skipped("detach_by_a_wrong_socket_is_refused_while_a_daemon_runs") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     let daemon = lab.limit(&KEEP);
@@ -295,9 +278,7 @@ fn detach_by_a_wrong_socket_is_refused_while_a_daemon_runs() {
 
 #[test]
 fn a_kept_filter_in_another_mode_than_asked_for_is_refused_and_goes_on() {
-    if is_skipped("a_kept_filter_in_another_mode_than_asked_for_is_refused_and_goes_on") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     for (kept, asked, client) in [("generic", "native", CLIENTS[0]), ("native", "generic", CLIENTS[1])] {
@@ -319,9 +300,7 @@ fn a_kept_filter_in_another_mode_than_asked_for_is_refused_and_goes_on() {
 
 #[test]
 fn pins_that_another_user_has_made_are_refused_and_nothing_is_attached() {
-    if is_skipped("pins_that_another_user_has_made_are_refused_and_nothing_is_attached") {
-        return;
-    }
+    needs_root!();
     const NOBODY: u32 = 65_534;
     let lab = Lab::new();
     let bpffs = lab.pins().parent().unwrap().to_owned();

@@ -6,18 +6,15 @@ use std::time::Duration;
 use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, frame, tcp, v4};
-use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Lab, ask, assert_refused, binary, packets};
-use netlab::PacketSocket;
+use netlab::{PacketSocket, needs_root};
 use nix::sys::signal::Signal;
 
 const KEEP: [&str; 6] = ["--limit", "3/1h", "--count", "connections", "--on-exit", "keep"];
 
 #[test]
 fn a_signal_ends_it_orderly_and_takes_the_filter_off() {
-    if is_skipped("a_signal_ends_it_orderly_and_takes_the_filter_off") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
@@ -33,9 +30,7 @@ fn a_signal_ends_it_orderly_and_takes_the_filter_off() {
 
 #[test]
 fn a_killed_daemon_that_keeps_nothing_leaves_nothing() {
-    if is_skipped("a_killed_daemon_that_keeps_nothing_leaves_nothing") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     lab.limit(&["--limit", "1/1h", "--count", "connections"]).kill();
     assert!(!lab.has_xdp("s0"));
@@ -45,9 +40,7 @@ fn a_killed_daemon_that_keeps_nothing_leaves_nothing() {
 
 #[test]
 fn a_second_daemon_is_refused_and_the_first_goes_on() {
-    if is_skipped("a_second_daemon_is_refused_and_the_first_goes_on") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     lab.connect_second_ends();
     let _web = lab.web();
@@ -68,9 +61,7 @@ fn a_second_daemon_is_refused_and_the_first_goes_on() {
 
 #[test]
 fn an_interface_of_a_daemon_with_another_socket_is_refused_with_the_command_that_takes_it_off() {
-    if is_skipped("an_interface_of_a_daemon_with_another_socket_is_refused_with_the_command_that_takes_it_off") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let elsewhere = lab.directory().join("other.sock");
     let elsewhere = elsewhere.to_str().unwrap();
@@ -85,9 +76,7 @@ fn an_interface_of_a_daemon_with_another_socket_is_refused_with_the_command_that
 
 #[test]
 fn a_program_that_is_not_ours_is_left_where_it_is() {
-    if is_skipped("a_program_that_is_not_ours_is_left_where_it_is") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     lab.attach_foreign("s0");
@@ -105,9 +94,7 @@ fn a_program_that_is_not_ours_is_left_where_it_is() {
 
 #[test]
 fn an_interface_that_was_deleted_is_said_so_and_protected_again_when_it_is_back() {
-    if is_skipped("an_interface_that_was_deleted_is_said_so_and_protected_again_when_it_is_back") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let web = lab.web();
     for keep in ["detach", "keep"] {
@@ -140,9 +127,7 @@ fn an_interface_that_was_deleted_is_said_so_and_protected_again_when_it_is_back(
 
 #[test]
 fn an_interface_that_is_renamed_is_said_to_be_gone_and_protected_again_when_it_has_its_name_back() {
-    if is_skipped("an_interface_that_is_renamed_is_said_to_be_gone_and_protected_again_when_it_has_its_name_back") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     for keep in ["detach", "keep"] {
@@ -161,9 +146,7 @@ fn an_interface_that_is_renamed_is_said_to_be_gone_and_protected_again_when_it_h
 
 #[test]
 fn an_interface_that_is_not_there_is_answered_with_those_that_are() {
-    if is_skipped("an_interface_that_is_not_there_is_answered_with_those_that_are") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     for keep in ["detach", "keep"] {
         let refused = lab.ratelimitd(&["--iface", "s7", "--limit", "3/1h", "--on-exit", keep]);
@@ -177,9 +160,7 @@ fn an_interface_that_is_not_there_is_answered_with_those_that_are() {
 
 #[test]
 fn without_privileges_it_says_what_it_needs() {
-    if is_skipped("without_privileges_it_says_what_it_needs") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     // As nobody, who may go where the binary lies only if it is copied there.
     let copy = std::env::temp_dir().join(format!("{}ratelimitd", lab.server.name()));
@@ -195,9 +176,7 @@ fn without_privileges_it_says_what_it_needs() {
 
 #[test]
 fn an_interface_without_an_ethernet_header_is_refused_and_left_alone() {
-    if is_skipped("an_interface_without_an_ethernet_header_is_refused_and_left_alone") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     for (mode, name) in [("tun", "tun0"), ("tap", "tap0")] {
         lab.server.ip(&["tuntap", "add", name, "mode", mode]).unwrap();
@@ -213,9 +192,7 @@ fn an_interface_without_an_ethernet_header_is_refused_and_left_alone() {
 
 #[test]
 fn a_device_without_native_xdp_is_said_to_be_slow_or_refused() {
-    if is_skipped("a_device_without_native_xdp_is_said_to_be_slow_or_refused") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     lab.server.ip(&["link", "add", "br0", "type", "bridge"]).unwrap();
     lab.server.ip(&["link", "set", "br0", "up"]).unwrap();
@@ -230,9 +207,7 @@ fn a_device_without_native_xdp_is_said_to_be_slow_or_refused() {
 
 #[test]
 fn generic_mode_limits_as_native_does() {
-    if is_skipped("generic_mode_limits_as_native_does") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     let _daemon = lab.limit(&["--limit", "3/1h", "--count", "connections", "--xdp-mode", "generic"]);
@@ -242,9 +217,7 @@ fn generic_mode_limits_as_native_does() {
 
 #[test]
 fn jumbo_frames_are_no_reason_to_give_up_native_mode() {
-    if is_skipped("jumbo_frames_are_no_reason_to_give_up_native_mode") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     for (namespace, interface) in [(&lab.client, "c0"), (&lab.server, "s0")] {

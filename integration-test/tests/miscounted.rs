@@ -1,5 +1,5 @@
-//! Who wants to be miscounted in the clear, with a TCP of its own: none gets more requests to the server than the limit allows. Each row is
-//! a way around an earlier rule.
+//! Who wants to be miscounted in the clear, with a TCP of its own: none gets more requests to the server than the
+//! limit allows. Each row is a way around an earlier rule.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use integration_test::frames::Segment;
 use integration_test::frames::flag::{ACK, PSH};
-use integration_test::is_skipped;
 use integration_test::lab::{Daemon, Lab, SERVER};
 use integration_test::raw::{RawClient, RawWire};
-use netlab::{Child, nginx, serving, without_offloads};
+use netlab::{Child, needs_root, nginx, serving, without_offloads};
 
 const LIMIT: usize = 10;
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -95,9 +94,7 @@ impl Rig {
 
 #[test]
 fn a_port_that_is_used_again_with_lower_numbers_is_another_connection() {
-    if is_skipped("a_port_that_is_used_again_with_lower_numbers_is_another_connection") {
-        return;
-    }
+    needs_root!();
     let rig = Rig::new();
     for (number, behind) in [7_000_000, 1, 1 << 23, 1 << 30].into_iter().enumerate() {
         let address = rig.address(u8::try_from(number).unwrap());
@@ -113,9 +110,7 @@ fn a_port_that_is_used_again_with_lower_numbers_is_another_connection() {
 
 #[test]
 fn what_lies_outside_the_servers_window_makes_nothing_free() {
-    if is_skipped("what_lies_outside_the_servers_window_makes_nothing_free") {
-        return;
-    }
+    needs_root!();
     let rig = Rig::new();
     for (number, decoy) in (0..).zip(DECOYS) {
         let mut client = rig.client(number);
@@ -130,9 +125,7 @@ fn what_lies_outside_the_servers_window_makes_nothing_free() {
 
 #[test]
 fn what_has_a_wrong_checksum_makes_nothing_free() {
-    if is_skipped("what_has_a_wrong_checksum_makes_nothing_free") {
-        return;
-    }
+    needs_root!();
     let rig = Rig::new();
     for (number, decoy) in (0..).zip(DECOYS) {
         let mut client = rig.client(number);
@@ -154,9 +147,7 @@ fn what_has_a_wrong_checksum_makes_nothing_free() {
 
 #[test]
 fn what_comes_in_fragments_in_the_place_of_a_wrong_checksum_makes_nothing_free() {
-    if is_skipped("what_comes_in_fragments_in_the_place_of_a_wrong_checksum_makes_nothing_free") {
-        return;
-    }
+    needs_root!();
     let rig = Rig::new();
     let ways = DECOYS.iter().flat_map(|decoy| [true, false].map(|is_first| (decoy, is_first)));
     for (number, (decoy, is_first)) in (0..).zip(ways) {
@@ -175,7 +166,7 @@ fn what_comes_in_fragments_in_the_place_of_a_wrong_checksum_makes_nothing_free()
         });
         assert!(client.hears_answers(1, ANSWERS_WITHIN), "the server takes the fragments");
         client.asks(GET, 4 * LIMIT, ANSWERS_WITHIN);
-        // What comes in fragments proves nothing, so it counts apart.
+        // What comes in fragments is unverified, so it counts apart.
         let logged = rig.logged(client.address);
         assert!((LIMIT..=LIMIT + 1).contains(&logged), "{decoy:?}, which comes first: {is_first}: {logged}");
     }
@@ -183,9 +174,7 @@ fn what_comes_in_fragments_in_the_place_of_a_wrong_checksum_makes_nothing_free()
 
 #[test]
 fn what_comes_with_a_syn_makes_nothing_free() {
-    if is_skipped("what_comes_with_a_syn_makes_nothing_free") {
-        return;
-    }
+    needs_root!();
     let rig = Rig::new();
     for (number, decoy) in (0..).zip(DECOYS) {
         let address = rig.address(number);
@@ -204,9 +193,7 @@ fn what_comes_with_a_syn_makes_nothing_free() {
 
 #[test]
 fn small_acknowledgements_make_nothing_free() {
-    if is_skipped("small_acknowledgements_make_nothing_free") {
-        return;
-    }
+    needs_root!();
     const STEP: u32 = 25;
     let rig = Rig::new();
     let mut client = rig.client(0);
@@ -236,9 +223,7 @@ fn small_acknowledgements_make_nothing_free() {
 
 #[test]
 fn what_begins_as_no_request_does_is_one() {
-    if is_skipped("what_begins_as_no_request_does_is_one") {
-        return;
-    }
+    needs_root!();
     let rig = Rig::new();
     let head = |line: &str| format!("{line}\r\nHost: a\r\n\r\n").into_bytes();
     for (number, (what, request)) in (0..).zip([
@@ -255,9 +240,7 @@ fn what_begins_as_no_request_does_is_one() {
 
 #[test]
 fn a_turn_that_begins_like_a_web_sockets_frame_is_a_request() {
-    if is_skipped("a_turn_that_begins_like_a_web_sockets_frame_is_a_request") {
-        return;
-    }
+    needs_root!();
     let rig = Rig::new();
     for (number, frame) in (0..).zip([b"A\x80aaaa", b"\x81\x85aaaa", b"\x82\xfeaaaa"]) {
         let mut client = rig.client(number);
@@ -274,9 +257,7 @@ fn a_turn_that_begins_like_a_web_sockets_frame_is_a_request() {
 
 #[test]
 fn requests_that_do_not_wait_count_each_wherever_segments_begin() {
-    if is_skipped("requests_that_do_not_wait_count_each_wherever_segments_begin") {
-        return;
-    }
+    needs_root!();
     let rig = Rig::new();
     let many = GET.repeat(40);
     let (begin, end) = GET.split_at(GET.len() - 3);
@@ -310,9 +291,7 @@ fn streams(numbers: std::ops::Range<u8>) -> Vec<u8> {
 
 #[test]
 fn streams_of_http2_count_each_wherever_its_preface_is_cut() {
-    if is_skipped("streams_of_http2_count_each_wherever_its_preface_is_cut") {
-        return;
-    }
+    needs_root!();
     let rig = Rig::with_node();
     for (number, cut) in (0..).zip([1, 8, 23, PREFACE.len()]) {
         let mut client = rig.client_of(number, 443).connected(&[]);
@@ -327,9 +306,7 @@ fn streams_of_http2_count_each_wherever_its_preface_is_cut() {
 
 #[test]
 fn a_syn_that_begins_http2_comes_again_without() {
-    if is_skipped("a_syn_that_begins_http2_comes_again_without") {
-        return;
-    }
+    needs_root!();
     let rig = Rig::with_node();
     for (number, begins) in (0..).zip([PREFACE, &PREFACE[..1]]) {
         let mut client = rig.client_of(number, 443);
@@ -345,9 +322,7 @@ fn a_syn_that_begins_http2_comes_again_without() {
 
 #[test]
 fn versions_of_other_protocols_that_the_server_answers_are_requests() {
-    if is_skipped("versions_of_other_protocols_that_the_server_answers_are_requests") {
-        return;
-    }
+    needs_root!();
     let rig = Rig::with_node();
     for (number, line) in (0..).zip(["GET / RTSP/1.1", "SOURCE / ICE/1.1", "GET / HTTP/1.1"]) {
         let mut client = rig.client(number);

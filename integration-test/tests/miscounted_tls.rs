@@ -1,17 +1,18 @@
-//! Who wants to be miscounted over TLS, and who is: records as long as what is no request, held against the log of nginx.
+//! Who wants to be miscounted over TLS, and who is: records as long as what is no request, held against the log of
+//! nginx.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
 use std::net::SocketAddr;
 
-use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Daemon, Lab, SERVER};
-use netlab::{Child, nginx_with_http2, nginx_with_tls, without_offloads};
+use netlab::{Child, needs_root, nginx_with_http2, nginx_with_tls, without_offloads};
 use serde_json::Value;
 
 const CLIENT: &str = CLIENTS[0];
 const LIMIT: u64 = 10;
-/// Of a connection, so many records are free that are as long as HTTP/2's frames of control: an acknowledgement of settings, and three more.
+/// Of a connection, so many records are free that are as long as HTTP/2's frames of control: an acknowledgement of
+/// settings, and three more.
 const FREE: u64 = 4;
 const PROGRAM: &str = include_str!("programs/small_records.py");
 
@@ -51,9 +52,7 @@ fn answered(lab: &Lab, args: &[&str]) -> u64 {
 
 #[test]
 fn h2load_with_one_stream_is_counted_as_the_server_logs() {
-    if is_skipped("h2load_with_one_stream_is_counted_as_the_server_logs") {
-        return;
-    }
+    needs_root!();
     let (lab, _web, _daemon) = start(nginx_with_http2, "1000000/1h");
     let url = format!("https://{}/", SERVER[0]);
     let mut requests = 0;
@@ -70,9 +69,7 @@ fn h2load_with_one_stream_is_counted_as_the_server_logs() {
 
 #[test]
 fn h2load_with_one_stream_gets_as_many_answers_as_the_limit_allows() {
-    if is_skipped("h2load_with_one_stream_gets_as_many_answers_as_the_limit_allows") {
-        return;
-    }
+    needs_root!();
     let (lab, _web, _daemon) = start(nginx_with_http2, &format!("{LIMIT}/1h"));
     let url = format!("https://{}/", SERVER[0]);
     // It waits for what is refused until it is stopped.
@@ -82,9 +79,7 @@ fn h2load_with_one_stream_gets_as_many_answers_as_the_limit_allows() {
 
 #[test]
 fn records_as_long_as_frames_of_control_are_not_free() {
-    if is_skipped("records_as_long_as_frames_of_control_are_not_free") {
-        return;
-    }
+    needs_root!();
     for (serve, speaks) in [(nginx_with_tls as Serve, "http1"), (nginx_with_http2, "h2")] {
         for version in ["1.3", "1.2"] {
             let (lab, _web, _daemon) = start(serve, &format!("{LIMIT}/1h"));

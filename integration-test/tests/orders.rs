@@ -1,9 +1,8 @@
 //! What commands change while the limiter runs, with real packets.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
-use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Lab, SERVER, assert_refused};
-use netlab::Output;
+use netlab::{Output, needs_root};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -20,9 +19,7 @@ fn json(lab: &Lab, args: &[&str]) -> Value {
 
 #[test]
 fn whoever_is_allowed_passes_at_once_and_after_a_restart() {
-    if is_skipped("whoever_is_allowed_passes_at_once_and_after_a_restart") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     let daemon = lab.limit(&KEEP);
@@ -45,9 +42,7 @@ fn whoever_is_allowed_passes_at_once_and_after_a_restart() {
 
 #[test]
 fn panic_passes_everything_until_it_is_ended() {
-    if is_skipped("panic_passes_everything_until_it_is_ended") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     let _daemon = lab.limit(&["--limit", "1/1h", "--count", "connections"]);
@@ -62,9 +57,7 @@ fn panic_passes_everything_until_it_is_ended() {
 
 #[test]
 fn the_host_itself_is_not_denied_by_mistake() {
-    if is_skipped("the_host_itself_is_not_denied_by_mistake") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _daemon = lab.limit(&["--limit", "1/1h", "--count", "connections"]);
     for prefix in [SERVER[0], SERVER[1], "10.9.0.0/24", "0.0.0.0/0", "::/0"] {

@@ -58,8 +58,8 @@ fn the_table_has_eighty_rows_or_more_each_with_a_name_of_its_own() {
     assert_eq!(twice, Vec::<&str>::new());
 }
 
-/// What a frame that is cut short may still be: malformed, or exactly what it was. But a packet that leaves its length to
-/// the frame (an IPv6 payload length of 0) is another one where that is shorter.
+/// What a frame that is cut short may still be: malformed, or exactly what it was. But a packet that leaves its length
+/// to the frame (an IPv6 payload length of 0) is another one where that is shorter.
 fn is_no_less_strict(short: Parsed, whole: Parsed) -> bool {
     match (short, whole) {
         (Parsed::Malformed, _) => true,
@@ -80,7 +80,8 @@ fn a_frame_cut_short_at_any_length_is_malformed_or_what_it_was() {
     }
 }
 
-/// Whether the head says what the parser does, where it says anything, and so does the source port, which is where there is a head.
+/// Whether the head says what the parser does, where it says anything, and so does the source port, which is where
+/// there is a head.
 fn is_read_at_a_glance_as_parsed(bytes: &[u8]) -> bool {
     let (head, parsed, port) = (Head::of(&bytes), parse(&bytes), source_port(&bytes));
     if let Parsed::Ip(Packet { target: Target::Tcp { opening: false, segment, .. }, .. }) = parsed
@@ -125,7 +126,7 @@ impl Frame for Buffers<'_> {
 }
 
 #[test]
-fn a_packet_whose_ports_are_behind_the_first_buffer_is_unwalkable_and_never_malformed() {
+fn a_packet_whose_ports_are_behind_the_first_buffer_has_unparsable_headers_and_is_never_malformed() {
     for fixture in fixtures::all() {
         let Parsed::Ip(whole) = fixture.parsed else { continue };
         let tags = usize::from(fixture.frame[12] == 0x81 || fixture.frame[12] == 0x88 || fixture.frame[12] == 0x91);
@@ -135,7 +136,7 @@ fn a_packet_whose_ports_are_behind_the_first_buffer_is_unwalkable_and_never_malf
                 panic!("{} of which {first} bytes can be read is no IP packet", fixture.name);
             };
             // Whether a datagram that cannot be read is a QUIC Initial cannot be told: then it counts as one.
-            let targets = [whole.target, with_quic_initial(whole.target), Target::Unwalkable];
+            let targets = [whole.target, with_quic_initial(whole.target), Target::UnparsableHeaders];
             assert!(targets.contains(&parsed.target), "{} read to {first}: {parsed:?}", fixture.name);
             assert_eq!(Packet { target: whole.target, ..parsed }, whole, "{}", fixture.name);
         }
@@ -147,7 +148,11 @@ fn with_quic_initial(target: Target) -> Target {
         Target::Udp { port, source_port, payload_bytes, quic_short: _, quic_initial: _ } => {
             Target::Udp { port, source_port, payload_bytes, quic_short: false, quic_initial: true }
         }
-        Target::Tcp { .. } | Target::Fragment { .. } | Target::Unwalkable | Target::Essential | Target::Other => target,
+        Target::Tcp { .. }
+        | Target::Fragment { .. }
+        | Target::UnparsableHeaders
+        | Target::ControlTraffic
+        | Target::Other => target,
     }
 }
 
@@ -277,7 +282,7 @@ fn has_its_payload_within(frame: &[u8]) -> bool {
             (payload_at + payload_bytes, payload_bytes)
         }
         Target::Udp { payload_bytes, .. } => (0, payload_bytes.into()),
-        Target::Fragment { .. } | Target::Unwalkable | Target::Essential | Target::Other => return true,
+        Target::Fragment { .. } | Target::UnparsableHeaders | Target::ControlTraffic | Target::Other => return true,
     };
     end as usize <= frame.len() && payload_bytes < ip_bytes
 }
@@ -342,7 +347,7 @@ fn by_etherparse(bytes: &[u8]) -> Option<Parsed> {
 }
 
 fn essential(yes: bool) -> Target {
-    if yes { Target::Essential } else { Target::Other }
+    if yes { Target::ControlTraffic } else { Target::Other }
 }
 
 fn is_initial(data: &[u8]) -> bool {

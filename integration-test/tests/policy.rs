@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, IPV6, V4, V6, frame, tcp};
-use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, CLIENTS_V6, Daemon, Lab, SERVER, assert_refused, number};
-use netlab::{HttpServer, Output, PacketSocket};
+use netlab::{HttpServer, Output, PacketSocket, needs_root};
 use serde_json::Value;
 
 /// The shortest trial that there is, and what the daemon takes to notice its end.
@@ -61,7 +60,7 @@ fn banned_now(lab: &Lab) -> Vec<(String, u64)> {
     banned.map(|entry| (entry["prefix"].as_str().unwrap().to_owned(), number(entry, "/step"))).collect()
 }
 
-/// Goes over a limit of one connection, over one that is open: a SYN alone bans nobody.
+/// Goes over a limit of one connection, over one that is open: a SYN alone never bans.
 fn exceed(lab: &Lab, from: &str) {
     let mut open = lab.open(from, 80);
     lab.assert_blocked(from, 80);
@@ -74,10 +73,8 @@ fn exceed(lab: &Lab, from: &str) {
 }
 
 #[test]
-fn whoever_is_denied_is_dropped_at_once_until_the_end_of_it_and_nobody_else_is() {
-    if is_skipped("whoever_is_denied_is_dropped_at_once_until_the_end_of_it_and_nobody_else_is") {
-        return;
-    }
+fn a_denied_source_is_dropped_at_once_until_its_end_and_no_other_is() {
+    needs_root!();
     let lab = Lab::new();
     let _web = web(&lab);
     let daemon = lab.limit(&["--limit", "100/1h", "--count", "connections", "--on-exit", "keep"]);
@@ -108,9 +105,7 @@ fn whoever_is_denied_is_dropped_at_once_until_the_end_of_it_and_nobody_else_is()
 
 #[test]
 fn whoever_exceeds_a_limit_is_banned_over_restarts_until_it_is_lifted_or_over() {
-    if is_skipped("whoever_exceeds_a_limit_is_banned_over_restarts_until_it_is_lifted_or_over") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = web(&lab);
     write(&lab, "limits = [\"1/2s connections\"]\nblock_for = [\"6s\", \"1h\"]");
@@ -151,10 +146,8 @@ fn on_trial() -> (Lab, [HttpServer; 2], Daemon) {
 }
 
 #[test]
-fn what_nobody_confirms_is_rolled_back_with_the_daemon_alive() {
-    if is_skipped("what_nobody_confirms_is_rolled_back_with_the_daemon_alive") {
-        return;
-    }
+fn an_unconfirmed_trial_is_rolled_back_with_the_daemon_alive() {
+    needs_root!();
     let (lab, _web, daemon) = on_trial();
     thread::sleep(TRIAL);
     assert_eq!(lab.stats().pointer("/rules/0/limits/0/amount").unwrap(), 1, "at once");
@@ -167,10 +160,8 @@ fn what_nobody_confirms_is_rolled_back_with_the_daemon_alive() {
 }
 
 #[test]
-fn what_nobody_confirms_is_rolled_back_with_the_daemon_killed() {
-    if is_skipped("what_nobody_confirms_is_rolled_back_with_the_daemon_killed") {
-        return;
-    }
+fn an_unconfirmed_trial_is_rolled_back_with_the_daemon_killed() {
+    needs_root!();
     let (lab, _web, daemon) = on_trial();
     daemon.kill();
     thread::sleep(TRIAL);
@@ -181,10 +172,8 @@ fn what_nobody_confirms_is_rolled_back_with_the_daemon_killed() {
 }
 
 #[test]
-fn what_nobody_confirms_is_rolled_back_with_the_daemon_restarted() {
-    if is_skipped("what_nobody_confirms_is_rolled_back_with_the_daemon_restarted") {
-        return;
-    }
+fn an_unconfirmed_trial_is_rolled_back_with_the_daemon_restarted() {
+    needs_root!();
     let (lab, _web, daemon) = on_trial();
     daemon.kill();
     let daemon = start(&lab);
@@ -196,9 +185,7 @@ fn what_nobody_confirms_is_rolled_back_with_the_daemon_restarted() {
 
 #[test]
 fn what_is_confirmed_holds_also_by_a_daemon_that_took_over() {
-    if is_skipped("what_is_confirmed_holds_also_by_a_daemon_that_took_over") {
-        return;
-    }
+    needs_root!();
     let (lab, _web, daemon) = on_trial();
     daemon.kill();
     let _daemon = start(&lab);
@@ -209,9 +196,7 @@ fn what_is_confirmed_holds_also_by_a_daemon_that_took_over() {
 
 #[test]
 fn an_application_charges_what_it_knows_to_be_dear() {
-    if is_skipped("an_application_charges_what_it_knows_to_be_dear") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = web(&lab);
     let _daemon = lab.limit(&["--limit", "5/1h", "--count", "connections"]);
@@ -255,9 +240,7 @@ fn syn(from: &str, to: &str, port: u16) -> Vec<u8> {
 
 #[test]
 fn every_rule_of_the_example_of_a_site_holds_on_both_sides_and_in_both_families() {
-    if is_skipped("every_rule_of_the_example_of_a_site_holds_on_both_sides_and_in_both_families") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("examples");
     let site = fs::read_to_string(examples.join("site.toml")).unwrap().replace("\"eth0\"", "\"s0\"");

@@ -1,6 +1,8 @@
-//! The whole program in the kernel: every named frame, each cut short, the design's timelines, and both sides of each edge.
+//! The whole program in the kernel: every named frame, each cut short, the design's timelines, and both sides of each
+//! edge.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
+use netlab::needs_root;
 use std::thread;
 
 use caps::{CapSet, CapsHashSet};
@@ -8,12 +10,11 @@ use integration_test::fixtures::{self, Fate, Fixture};
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{DEST_OPTIONS, TCP, UDP};
 use integration_test::frames::{IPV4, IPV6, SOURCE_V4, SOURCE_V6, V4, V6, extension, frame, quic, tcp, tcp_with, udp};
-use integration_test::is_skipped;
 use integration_test::program::{Program, limit, limit_over, policy};
 use integration_test::unit;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_userspace::desired::{Access, Mode, Refuse, Unparsable, WindowForm};
+use ratelimit_policy::desired::{Access, Mode, Refuse, Unparsable, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 /// Longer than any window here, and than a UDP flow is remembered.
@@ -63,9 +64,7 @@ fn each_gets(program: &mut Program, unit: Unit, before: u64, counted: &'static s
 
 #[test]
 fn every_named_frame_is_judged_as_its_row_says_where_connections_are_counted() {
-    if is_skipped("every_named_frame_is_judged_as_its_row_says_where_connections_are_counted") {
-        return;
-    }
+    needs_root!();
     let mut program = Program::new(&policy(&[limit(1, Unit::Connections, WindowForm::Strict)]));
     each_gets(&mut program, Unit::Connections, 0, "within_limit");
     program.apply(&policy(&[limit(0, Unit::Connections, WindowForm::Strict)]));
@@ -74,9 +73,7 @@ fn every_named_frame_is_judged_as_its_row_says_where_connections_are_counted() {
 
 #[test]
 fn every_named_frame_is_judged_as_its_row_says_where_packets_are_counted() {
-    if is_skipped("every_named_frame_is_judged_as_its_row_says_where_packets_are_counted") {
-        return;
-    }
+    needs_root!();
     let mut program = Program::new(&policy(&[limit(1, Unit::Packets, WindowForm::Strict)]));
     each_gets(&mut program, Unit::Packets, 0, "within_limit");
     each_gets(&mut program, Unit::Packets, 1, "over_limit");
@@ -84,9 +81,7 @@ fn every_named_frame_is_judged_as_its_row_says_where_packets_are_counted() {
 
 #[test]
 fn every_named_frame_is_judged_as_its_row_says_where_bytes_are_counted() {
-    if is_skipped("every_named_frame_is_judged_as_its_row_says_where_bytes_are_counted") {
-        return;
-    }
+    needs_root!();
     let mut program = Program::new(&policy(&[limit(9000, Unit::Bytes, WindowForm::Strict)]));
     each_gets(&mut program, Unit::Bytes, 0, "within_limit");
     program.apply(&policy(&[limit(19, Unit::Bytes, WindowForm::Strict)]));
@@ -95,9 +90,7 @@ fn every_named_frame_is_judged_as_its_row_says_where_bytes_are_counted() {
 
 #[test]
 fn a_frame_cut_short_at_any_length_is_malformed_or_judged_as_it_was() {
-    if is_skipped("a_frame_cut_short_at_any_length_is_malformed_or_judged_as_it_was") {
-        return;
-    }
+    needs_root!();
     let mut program = Program::new(&policy(&[limit(u64::from(u32::MAX), Unit::Packets, WindowForm::Strict)]));
     for fixture in runnable() {
         let before = program.counts();
@@ -114,9 +107,7 @@ fn a_frame_cut_short_at_any_length_is_malformed_or_judged_as_it_was() {
 
 #[test]
 fn a_packet_whose_ports_are_behind_the_first_buffer_is_dropped_or_counted_as_one_that_opens() {
-    if is_skipped("a_packet_whose_ports_are_behind_the_first_buffer_is_dropped_or_counted_as_one_that_opens") {
-        return;
-    }
+    needs_root!();
     let behind = |len, packet| extension(DEST_OPTIONS, 256, extension(DEST_OPTIONS, len, packet));
     let with_ports_at = |len| frame(IPV6, V6::of(DEST_OPTIONS).around(behind(len, extension(TCP, 1, tcp(22, ACK)))));
     let mut program = Program::new(&policy(&[limit(1, Unit::Connections, WindowForm::Strict)]));
@@ -132,9 +123,7 @@ fn a_packet_whose_ports_are_behind_the_first_buffer_is_dropped_or_counted_as_one
 
 #[test]
 fn a_frame_is_judged_the_same_behind_one_tag_or_two() {
-    if is_skipped("a_frame_is_judged_the_same_behind_one_tag_or_two") {
-        return;
-    }
+    needs_root!();
     let mut program = Program::new(&policy(&[limit(1, Unit::Packets, WindowForm::Strict)]));
     let tags = [&[0x81, 0, 0, 5][..], &[0x88, 0xa8, 0, 5, 0x81, 0, 0, 6]];
     for fixture in runnable().filter(|fixture| ![0x81, 0x88, 0x91].contains(&fixture.frame[12])) {
@@ -148,9 +137,7 @@ fn a_frame_is_judged_the_same_behind_one_tag_or_two() {
 
 #[test]
 fn the_classic_timeline_of_1000_in_5_minutes_holds_to_the_packet_in_both_forms() {
-    if is_skipped("the_classic_timeline_of_1000_in_5_minutes_holds_to_the_packet_in_both_forms") {
-        return;
-    }
+    needs_root!();
     for syn in [frame(IPV4, V4::of(TCP).around(tcp(80, SYN))), frame(IPV6, V6::of(TCP).around(tcp(443, SYN)))] {
         for form in [WindowForm::Strict, WindowForm::Lenient] {
             for (last, admitted) in [(100, 100), (300, 250)] {
@@ -169,9 +156,7 @@ fn the_classic_timeline_of_1000_in_5_minutes_holds_to_the_packet_in_both_forms()
 
 #[test]
 fn the_classic_timeline_of_30_in_5_minutes_holds_to_the_packet_in_both_forms() {
-    if is_skipped("the_classic_timeline_of_30_in_5_minutes_holds_to_the_packet_in_both_forms") {
-        return;
-    }
+    needs_root!();
     for form in [WindowForm::Strict, WindowForm::Lenient] {
         let mut program = Program::new(&policy(&[limit(30, Unit::Connections, form)]));
         let syn = syn_from(SOURCE_V4);
@@ -184,9 +169,7 @@ fn the_classic_timeline_of_30_in_5_minutes_holds_to_the_packet_in_both_forms() {
 
 #[test]
 fn strict_holds_back_one_bucket_longer_than_lenient() {
-    if is_skipped("strict_holds_back_one_bucket_longer_than_lenient") {
-        return;
-    }
+    needs_root!();
     for (form, freed_after) in [(WindowForm::Strict, 6), (WindowForm::Lenient, 5)] {
         let mut program = Program::new(&policy(&[limit(10, Unit::Connections, form)]));
         let syn = syn_from(SOURCE_V4);
@@ -201,9 +184,7 @@ fn strict_holds_back_one_bucket_longer_than_lenient() {
 
 #[test]
 fn the_limit_passes_one_more_drops_and_one_of_another_source_passes() {
-    if is_skipped("the_limit_passes_one_more_drops_and_one_of_another_source_passes") {
-        return;
-    }
+    needs_root!();
     for (unit, amount) in [(Unit::Connections, 5), (Unit::Packets, 5), (Unit::Bytes, 5 * 40 + 39)] {
         let mut program = Program::new(&policy(&[limit(amount, unit, WindowForm::Strict)]));
         assert_eq!(program.passed(&syn_from([198, 51, 100, 7]), 5), 5);
@@ -215,9 +196,7 @@ fn the_limit_passes_one_more_drops_and_one_of_another_source_passes() {
 
 #[test]
 fn a_slash_64_is_one_client_and_its_neighbour_another() {
-    if is_skipped("a_slash_64_is_one_client_and_its_neighbour_another") {
-        return;
-    }
+    needs_root!();
     let mut program = Program::new(&policy(&[limit(2, Unit::Connections, WindowForm::Strict)]));
     let mut from = |byte: usize, value: u8| {
         let mut source = SOURCE_V6;
@@ -232,9 +211,7 @@ fn a_slash_64_is_one_client_and_its_neighbour_another() {
 
 #[test]
 fn what_is_counted_is_what_is_refused_unless_everything_is() {
-    if is_skipped("what_is_counted_is_what_is_refused_unless_everything_is") {
-        return;
-    }
+    needs_root!();
     let ack = frame(IPV4, V4::of(TCP).around(tcp(80, ACK)));
     let mut excess = policy(&[limit(1, Unit::Connections, WindowForm::Strict)]);
     let mut program = Program::new(&excess);
@@ -250,9 +227,7 @@ fn what_is_counted_is_what_is_refused_unless_everything_is() {
 
 #[test]
 fn where_everything_is_refused_the_last_connection_within_the_limit_goes_on() {
-    if is_skipped("where_everything_is_refused_the_last_connection_within_the_limit_goes_on") {
-        return;
-    }
+    needs_root!();
     let ack = frame(IPV4, V4::of(TCP).around(tcp(80, ACK)));
     let mut all = policy(&[limit(2, Unit::Connections, WindowForm::Strict)]);
     all.rules[0].refuse = Refuse::All;
@@ -265,9 +240,7 @@ fn where_everything_is_refused_the_last_connection_within_the_limit_goes_on() {
 
 #[test]
 fn where_everything_is_refused_a_small_packet_that_would_fit_is_too_until_the_next_bucket() {
-    if is_skipped("where_everything_is_refused_a_small_packet_that_would_fit_is_too_until_the_next_bucket") {
-        return;
-    }
+    needs_root!();
     let mut all = policy(&[limit(1100, Unit::Bytes, WindowForm::Strict)]);
     all.rules[0].refuse = Refuse::All;
     let (small, large) = (syn_from(SOURCE_V4), frame(IPV4, V4::of(TCP).around(tcp_with(80, ACK, &[], &[0; 900]))));
@@ -281,12 +254,8 @@ fn where_everything_is_refused_a_small_packet_that_would_fit_is_too_until_the_ne
 }
 
 #[test]
-fn where_everything_is_refused_the_first_limit_that_has_no_room_for_the_packet_is_the_one_that_refused_it() {
-    if is_skipped(
-        "where_everything_is_refused_the_first_limit_that_has_no_room_for_the_packet_is_the_one_that_refused_it",
-    ) {
-        return;
-    }
+fn where_everything_is_refused_the_first_limit_that_the_packet_is_over_is_the_one_that_refused_it() {
+    needs_root!();
     let mut all = policy(&[
         limit(900, Unit::Bytes, WindowForm::Strict),
         limit_over(1, Unit::Connections, WindowForm::Gcra, 1, SECOND_NS),
@@ -307,9 +276,7 @@ fn where_everything_is_refused_the_first_limit_that_has_no_room_for_the_packet_i
 
 #[test]
 fn dry_run_says_what_it_would_drop_and_drops_nothing() {
-    if is_skipped("dry_run_says_what_it_would_drop_and_drops_nothing") {
-        return;
-    }
+    needs_root!();
     let mut dry = policy(&[limit(1, Unit::Connections, WindowForm::Strict)]);
     dry.rules[0].mode = Mode::DryRun;
     let mut program = Program::new(&dry);
@@ -321,9 +288,7 @@ fn dry_run_says_what_it_would_drop_and_drops_nothing() {
 
 #[test]
 fn an_exempt_prefix_is_never_limited_and_its_neighbour_is() {
-    if is_skipped("an_exempt_prefix_is_never_limited_and_its_neighbour_is") {
-        return;
-    }
+    needs_root!();
     let mut some = policy(&[limit(0, Unit::Packets, WindowForm::Strict)]);
     let mut program = Program::new(&some);
     assert_eq!(program.verdict(&syn_from([198, 51, 100, 7])), "over_limit");
@@ -342,9 +307,7 @@ fn an_exempt_prefix_is_never_limited_and_its_neighbour_is() {
 
 #[test]
 fn a_changed_limit_finds_its_counts_again() {
-    if is_skipped("a_changed_limit_finds_its_counts_again") {
-        return;
-    }
+    needs_root!();
     let mut program = Program::new(&policy(&[limit(5, Unit::Connections, WindowForm::Strict)]));
     let syn = syn_from(SOURCE_V4);
     assert_eq!(program.passed(&syn, 6), 5);
@@ -360,9 +323,7 @@ fn a_changed_limit_finds_its_counts_again() {
 
 #[test]
 fn a_packet_that_one_limit_refuses_is_charged_to_none() {
-    if is_skipped("a_packet_that_one_limit_refuses_is_charged_to_none") {
-        return;
-    }
+    needs_root!();
     let both = |packets, bytes| {
         policy(&[limit(packets, Unit::Packets, WindowForm::Strict), limit(bytes, Unit::Bytes, WindowForm::Strict)])
     };
@@ -375,9 +336,7 @@ fn a_packet_that_one_limit_refuses_is_charged_to_none() {
 
 #[test]
 fn the_first_datagram_of_a_flow_opens_and_the_rest_is_not_counted() {
-    if is_skipped("the_first_datagram_of_a_flow_opens_and_the_rest_is_not_counted") {
-        return;
-    }
+    needs_root!();
     let mut program = Program::new(&policy(&[limit(1, Unit::Connections, WindowForm::Strict)]));
     let datagram = frame(IPV4, V4::of(UDP).around(udp(443, [0; 4])));
     let other_flow = frame(IPV4, V4::of(UDP).around(udp(80, [0; 4])));
@@ -391,9 +350,7 @@ fn the_first_datagram_of_a_flow_opens_and_the_rest_is_not_counted() {
 
 #[test]
 fn initials_of_any_version_from_one_port_open_a_connection_for_each_run_of_eight() {
-    if is_skipped("initials_of_any_version_from_one_port_open_a_connection_for_each_run_of_eight") {
-        return;
-    }
+    needs_root!();
     for (first, version) in [(0xc3, 1), (0x83, 1), (0xd3, 0x6b33_43cf), (0xcd, 0xff00_001d), (0xe0, 0x1a2a_3a4a)] {
         let initial = frame(IPV4, V4::of(UDP).around(udp(443, quic(first, version))));
         let mut program = Program::new(&policy(&[limit(2, Unit::Connections, WindowForm::Strict)]));
@@ -403,9 +360,7 @@ fn initials_of_any_version_from_one_port_open_a_connection_for_each_run_of_eight
 
 #[test]
 fn a_source_idle_for_years_starts_empty() {
-    if is_skipped("a_source_idle_for_years_starts_empty") {
-        return;
-    }
+    needs_root!();
     let mut program = Program::new(&policy(&[limit(3, Unit::Packets, WindowForm::Strict)]));
     let syn = syn_from(SOURCE_V4);
     for years in [1, 3, 40] {
@@ -438,9 +393,7 @@ fn confined<T: Send>(capabilities: &[&str], work: impl FnOnce() -> T + Send) -> 
 
 #[test]
 fn the_program_loads_and_judges_with_the_capabilities_of_the_unit_and_with_no_fewer() {
-    if is_skipped("the_program_loads_and_judges_with_the_capabilities_of_the_unit_and_with_no_fewer") {
-        return;
-    }
+    needs_root!();
     let of_unit = unit::capabilities();
     let policy = policy(&[limit(1, Unit::Connections, WindowForm::Strict)]);
     let verdicts = confined(&of_unit, || {
@@ -456,12 +409,11 @@ fn the_program_loads_and_judges_with_the_capabilities_of_the_unit_and_with_no_fe
     }
 }
 
-/// Newer kernels merge paths that older ones walk one by one, so a program that the newest takes with ease may be too much for the oldest.
+/// Newer kernels merge paths that older ones walk one by one, so a program that the newest takes with ease may be too
+/// much for the oldest.
 #[test]
 fn the_verifier_has_room_left() {
-    if is_skipped("the_verifier_has_room_left") {
-        return;
-    }
+    needs_root!();
     let verified = Program::on_the_kernels_clock(&policy(&[limit(1, Unit::Requests, WindowForm::Strict)]))
         .size()
         .verified_instructions;

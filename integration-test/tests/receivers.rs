@@ -4,8 +4,7 @@ use std::time::Instant;
 
 use integration_test::flood::outside::{Outside, Running};
 use integration_test::flood::wire::{Family, RECEIVING, Wire};
-use integration_test::is_skipped;
-use netlab::Bpffs;
+use netlab::{Bpffs, needs_root};
 
 fn outside(command: &str) -> Outside {
     Outside { name: "theirs".into(), command: command.into() }
@@ -13,9 +12,7 @@ fn outside(command: &str) -> Outside {
 
 #[test]
 fn a_receiver_is_ready_once_it_says_so_or_has_ended_well_and_not_when_it_fails() {
-    if is_skipped("a_receiver_is_ready_once_it_says_so_or_has_ended_well_and_not_when_it_fails") || !has_nft() {
-        return;
-    }
+    needs_root!(Outside::obstacle());
     let wire = Wire::new(Family::V4, 1).unwrap();
     for command in
         ["echo starting >&2; sleep 1; echo now ready >&2; sleep 60", "ip link show {iface} && test $IFACE = s0"]
@@ -28,9 +25,7 @@ fn a_receiver_is_ready_once_it_says_so_or_has_ended_well_and_not_when_it_fails()
 
 #[test]
 fn a_receiver_that_attaches_a_program_is_ready_with_it_and_gone_with_it() {
-    if is_skipped("a_receiver_that_attaches_a_program_is_ready_with_it_and_gone_with_it") || !has_nft() {
-        return;
-    }
+    needs_root!(Outside::obstacle());
     let (wire, bpffs) = (Wire::new(Family::V4, 1).unwrap(), Bpffs::mount().unwrap());
     let pinned = bpffs.pin_passing_program("theirs").unwrap();
     let attach = format!("ip link set dev {{iface}} xdpdrv pinned {}; sleep 60", pinned.display());
@@ -40,13 +35,4 @@ fn a_receiver_that_attaches_a_program_is_ready_with_it_and_gone_with_it() {
     assert!(has_program() && start.elapsed().as_secs() < 10);
     running.end().unwrap();
     assert!(!has_program());
-}
-
-/// Whether what passes can be dropped behind a receiver here; else it is said.
-fn has_nft() -> bool {
-    let obstacle = Outside::obstacle();
-    if let Some(obstacle) = &obstacle {
-        println!("skipped: {obstacle}");
-    }
-    obstacle.is_none()
 }

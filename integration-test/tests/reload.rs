@@ -1,15 +1,16 @@
-//! Changing a running daemon by its file: what is good takes effect without forgetting anyone, what is bad changes nothing.
+//! Changing a running daemon by its file: what is good takes effect without forgetting a source, what is bad changes
+//! nothing.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
+use netlab::needs_root;
 use std::fs;
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Daemon, Lab, ask};
 use nix::sys::signal::Signal;
-use ratelimit_userspace::control::proto::{DETACH, RELOAD};
+use ratelimit_control::proto::{DETACH, RELOAD};
 
 const LISTEN: &str = "127.0.0.1:9464";
 
@@ -49,10 +50,8 @@ fn await_metric(lab: &Lab, line: &str) {
 }
 
 #[test]
-fn a_new_limit_holds_from_now_on_and_nobody_is_forgotten() {
-    if is_skipped("a_new_limit_holds_from_now_on_and_nobody_is_forgotten") {
-        return;
-    }
+fn a_new_limit_holds_from_now_on_and_no_source_is_forgotten() {
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     let daemon = start(&lab, "2/1h");
@@ -73,9 +72,7 @@ fn a_new_limit_holds_from_now_on_and_nobody_is_forgotten() {
 
 #[test]
 fn a_bad_file_changes_nothing_and_is_seen_in_the_metrics() {
-    if is_skipped("a_bad_file_changes_nothing_and_is_seen_in_the_metrics") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     let daemon = start(&lab, "2/1h");
@@ -113,9 +110,7 @@ fn a_bad_file_changes_nothing_and_is_seen_in_the_metrics() {
 
 #[test]
 fn an_interface_that_was_renamed_is_protected_under_its_new_name_and_counts_in_a_row_of_its_own() {
-    if is_skipped("an_interface_that_was_renamed_is_protected_under_its_new_name_and_counts_in_a_row_of_its_own") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     for keep in ["", "on_exit = \"keep\""] {
@@ -147,9 +142,7 @@ fn an_interface_that_was_renamed_is_protected_under_its_new_name_and_counts_in_a
 
 #[test]
 fn over_tcp_nothing_names_a_source_and_nothing_writes() {
-    if is_skipped("over_tcp_nothing_names_a_source_and_nothing_writes") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     let _daemon = start(&lab, "2/1h");

@@ -1,14 +1,13 @@
-//! Requests as the real daemon counts and refuses them, held against the log of a real web server. The large table of this
-//! is `cargo xtask accuracy`.
+//! Requests as the real daemon counts and refuses them, held against the log of a real web server. The large table of
+//! this is `cargo xtask accuracy`.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Lab, SERVER};
-use netlab::{Child, nginx_with_tls, without_offloads};
+use netlab::{Child, needs_root, nginx_with_tls, without_offloads};
 use serde_json::Value;
 
 /// The client's first address is what it comes from.
@@ -47,9 +46,7 @@ fn client(lab: &Lab, argv: &[&str]) {
 
 #[test]
 fn as_many_requests_are_counted_as_the_web_server_logs() {
-    if is_skipped("as_many_requests_are_counted_as_the_web_server_logs") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = web(&lab);
     let large = lab.directory().join("large");
@@ -79,9 +76,7 @@ fn as_many_requests_are_counted_as_the_web_server_logs() {
 
 #[test]
 fn the_web_server_logs_as_many_requests_as_the_limit_allows() {
-    if is_skipped("the_web_server_logs_as_many_requests_as_the_limit_allows") {
-        return;
-    }
+    needs_root!();
     for scheme in ["http", "https"] {
         let lab = Lab::new();
         let _web = web(&lab);
@@ -95,9 +90,7 @@ fn the_web_server_logs_as_many_requests_as_the_limit_allows() {
 fn a_request_of_several_segments_over_the_limit_is_not_answered() {
     /// What `--max-time` ends with.
     const CURL_TIMED_OUT: i32 = 28;
-    if is_skipped("a_request_of_several_segments_over_the_limit_is_not_answered") {
-        return;
-    }
+    needs_root!();
     let cookie = format!("Cookie: {}", "c".repeat(4_000));
     for scheme in ["http", "https"] {
         let lab = Lab::new();
@@ -117,9 +110,7 @@ fn a_request_of_several_segments_over_the_limit_is_not_answered() {
 #[test]
 fn a_server_that_takes_mptcp_gets_no_more_requests_than_one_that_does_not() {
     const LIMIT: usize = 5;
-    if is_skipped("a_server_that_takes_mptcp_gets_no_more_requests_than_one_that_does_not") {
-        return;
-    }
+    needs_root!();
     // Its protocol is 262. Whoever does not speak it connects by plain TCP.
     const SERVER_PROGRAM: &str = "\
 import socket, sys

@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, V4, frame, tcp};
-use integration_test::is_skipped;
 use integration_test::lab::{Lab, number, packets};
-use netlab::PacketSocket;
+use netlab::{PacketSocket, needs_root};
 
 const SOURCES: u32 = 1_000_000;
 const SENDERS: u32 = 2;
@@ -16,9 +15,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_millis(1500);
 
 #[test]
 fn statistics_of_a_million_sources_come_in_time() {
-    if is_skipped("statistics_of_a_million_sources_come_in_time") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
     let _daemon = lab.limit(&["--limit", "10/1h", "--count", "connections", "--max-sources", "1048576"]);
     let start = Instant::now();

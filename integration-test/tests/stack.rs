@@ -1,5 +1,5 @@
-//! The parser's promise about the network stack, asked of the network stack: what is malformed or no IP reaches no socket,
-//! so that passing it is no way around a limit.
+//! The parser's promise about the network stack, asked of the network stack: what is malformed or no IP reaches no
+//! socket, so that passing it is no way around a limit.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::net::SocketAddr;
@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use integration_test::frames::proto::UDP;
 use integration_test::frames::{DESTINATION_V4, IPV4, SERVICE_VLAN, V4, VLAN, cut, frame, tagged, udp};
-use integration_test::is_skipped;
-use netlab::{End, Namespace, PacketSocket, UdpCounter, veth};
+use netlab::{End, Namespace, PacketSocket, UdpCounter, needs_root, veth};
 use ratelimit_common::packet::{Parsed, parse};
 
 /// Datagrams to a real server, each from an address of its own, which is how the server tells them apart.
@@ -108,9 +107,7 @@ fn rows() -> Vec<(&'static str, Vec<u8>)> {
 
 #[test]
 fn what_is_malformed_or_no_ip_reaches_no_socket() {
-    if is_skipped("what_is_malformed_or_no_ip_reaches_no_socket") {
-        return;
-    }
+    needs_root!();
     let rows = rows();
     let reached = Stack::new().reached(&rows);
     let around: Vec<_> = rows

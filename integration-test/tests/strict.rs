@@ -1,5 +1,5 @@
-//! What cannot be told is judged strictly: fragments of TCP, header chains that nobody can parse, datagrams that look like QUIC, and
-//! flows that nothing counts.
+//! What cannot be told is judged strictly: fragments of TCP, header chains that cannot be parsed, datagrams that look
+//! like QUIC, and flows that nothing counts.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use integration_test::frames::flag::{ACK, SYN};
@@ -7,11 +7,11 @@ use integration_test::frames::proto::{DEST_OPTIONS, FRAGMENT, TCP, UDP};
 use integration_test::frames::{
     IPV4, IPV6, SOURCE_V4, SOURCE_V6, Segment, V4, V6, chain, cut, fragment, frame, quic, tcp, udp, udp_from,
 };
-use integration_test::is_skipped;
 use integration_test::program::{Program, Room, limit, on_one_cpu, policy};
+use netlab::needs_root;
 use ratelimit_common::admission::BUDGET_ANY;
 use ratelimit_common::layout::Unit;
-use ratelimit_userspace::desired::{
+use ratelimit_policy::desired::{
     Access, Bans, Limit, Mode, Policy, Ports, QuicPorts, Refuse, Rule, Unparsable, WindowForm, slot,
 };
 
@@ -61,9 +61,7 @@ fn behind_options(len: usize, port: u16) -> Vec<u8> {
 
 #[test]
 fn each_first_fragment_is_one_request_whatever_begins_in_it() {
-    if is_skipped("each_first_fragment_is_one_request_whatever_begins_in_it") {
-        return;
-    }
+    needs_root!();
     let header_alone = cut(segment(0, GET), 24);
     for bytes in [cut(segment(0, GET), 8), header_alone, segment(0, GET), segment(0, &[GET, GET, GET].concat())] {
         for first in first_of(&bytes) {
@@ -76,9 +74,7 @@ fn each_first_fragment_is_one_request_whatever_begins_in_it() {
 
 #[test]
 fn a_first_fragment_is_read_for_no_request_and_remembered_as_one_of_its_connection() {
-    if is_skipped("a_first_fragment_is_read_for_no_request_and_remembered_as_one_of_its_connection") {
-        return;
-    }
+    needs_root!();
     let whole = |at: usize| frame(IPV4, V4::of(TCP).around(segment(at, GET)));
     let [fragment, _] = first_of(&segment(GET.len(), GET));
     let mut program = Program::new(&requests(100));
@@ -98,9 +94,7 @@ fn a_first_fragment_is_read_for_no_request_and_remembered_as_one_of_its_connecti
 
 #[test]
 fn a_first_fragment_opens_a_connection_where_it_says_so_or_its_flags_are_cut_off() {
-    if is_skipped("a_first_fragment_opens_a_connection_where_it_says_so_or_its_flags_are_cut_off") {
-        return;
-    }
+    needs_root!();
     let mut program = Program::new(&policy(&[strict(1, Unit::Connections)]));
     for (bytes, opens) in [(tcp(80, SYN), true), (cut(tcp(80, ACK), 8), true), (tcp(80, ACK), false)] {
         for first in first_of(&bytes) {
@@ -113,9 +107,7 @@ fn a_first_fragment_opens_a_connection_where_it_says_so_or_its_flags_are_cut_off
 
 #[test]
 fn a_later_fragment_is_one_request_unless_it_is_certain_that_it_is_not_of_tcp() {
-    if is_skipped("a_later_fragment_is_one_request_unless_it_is_certain_that_it_is_not_of_tcp") {
-        return;
-    }
+    needs_root!();
     let mut program = Program::new(&requests(2));
     let [tcp_v4, tcp_v6] = later_of(TCP);
     // What a later fragment of IPv6 says of its protocol is not looked at when it is put together.
@@ -130,9 +122,7 @@ fn a_later_fragment_is_one_request_unless_it_is_certain_that_it_is_not_of_tcp() 
 
 #[test]
 fn a_later_fragment_of_tcp_is_held_to_every_rule_that_it_may_belong_to() {
-    if is_skipped("a_later_fragment_of_tcp_is_held_to_every_rule_that_it_may_belong_to") {
-        return;
-    }
+    needs_root!();
     let rules = |web, api, flood| {
         let rules = vec![
             rule("login", 22, 1, Unit::Connections),
@@ -154,7 +144,7 @@ fn a_later_fragment_of_tcp_is_held_to_every_rule_that_it_may_belong_to() {
             assert_eq!(program.passed(&of_udp, 9), 9, "one of UDP is held to volume alone");
         }
     }
-    // A dry run drops nothing, and holds nobody back from the next.
+    // A dry run drops nothing, and keeps no packet from the next.
     let mut trying = rules(50, 3, 50);
     trying.rules[2].mode = Mode::DryRun;
     let mut program = Program::new(&trying);
@@ -163,9 +153,7 @@ fn a_later_fragment_of_tcp_is_held_to_every_rule_that_it_may_belong_to() {
 
 #[test]
 fn a_fragment_never_bans_where_bans_need_proof() {
-    if is_skipped("a_fragment_never_bans_where_bans_need_proof") {
-        return;
-    }
+    needs_root!();
     let mut policy = requests(1);
     policy.rules[0].bans = Some(Bans { steps_ns: vec![60_000_000_000], forget_ns: 1, needs_proof: true });
     for frame in first_of(&segment(0, GET)).into_iter().chain(later_of(TCP)) {
@@ -177,9 +165,7 @@ fn a_fragment_never_bans_where_bans_need_proof() {
 
 #[test]
 fn what_cannot_be_parsed_is_dropped_unless_the_rule_counts_it() {
-    if is_skipped("what_cannot_be_parsed_is_dropped_unless_the_rule_counts_it") {
-        return;
-    }
+    needs_root!();
     let ends_before_its_ports = cut(tcp(80, SYN), 7);
     let unparsable = [vec![behind_options(9, 22), behind_options(9, 80)], first_of(&ends_before_its_ports).to_vec()];
     let [counting, dropping, trying] =
@@ -205,9 +191,7 @@ fn what_cannot_be_parsed_is_dropped_unless_the_rule_counts_it() {
 
 #[test]
 fn what_cannot_be_parsed_is_judged_by_the_first_rule_for_its_source_and_passes_for_whom_is_allowed() {
-    if is_skipped("what_cannot_be_parsed_is_judged_by_the_first_rule_for_its_source_and_passes_for_whom_is_allowed") {
-        return;
-    }
+    needs_root!();
     let nine = behind_options(9, 22);
     let source = std::net::Ipv6Addr::from(SOURCE_V6);
     let own = format!("{source}/128").parse().unwrap();
@@ -229,9 +213,7 @@ fn what_cannot_be_parsed_is_judged_by_the_first_rule_for_its_source_and_passes_f
 
 #[test]
 fn on_ports_that_speak_no_quic_each_datagram_is_a_request_whatever_it_looks_like() {
-    if is_skipped("on_ports_that_speak_no_quic_each_datagram_is_a_request_whatever_it_looks_like") {
-        return;
-    }
+    needs_root!();
     let to = |port: u16, data: &[u8]| frame(IPV4, V4::of(UDP).around(udp(port, data)));
     let mut of_80 = requests(5);
     of_80.rules[0].quic_ports = QuicPorts::new(&[80]).unwrap();
@@ -255,9 +237,7 @@ fn on_ports_that_speak_no_quic_each_datagram_is_a_request_whatever_it_looks_like
 
 #[test]
 fn on_ports_that_speak_no_quic_initials_open_nothing_after_the_first_datagram() {
-    if is_skipped("on_ports_that_speak_no_quic_initials_open_nothing_after_the_first_datagram") {
-        return;
-    }
+    needs_root!();
     let initial = |port| frame(IPV4, V4::of(UDP).around(udp(port, [quic(0xc0, 1), vec![0; 1200]].concat())));
     let mut program = Program::new(&policy(&[strict(2, Unit::Connections)]));
     let opened = |program: &mut Program, port| {
@@ -270,9 +250,7 @@ fn on_ports_that_speak_no_quic_initials_open_nothing_after_the_first_datagram() 
 
 #[test]
 fn each_request_that_comes_with_a_syn_counts() {
-    if is_skipped("each_request_that_comes_with_a_syn_counts") {
-        return;
-    }
+    needs_root!();
     let mut program = Program::new(&policy(&[strict(5, Unit::Requests)]));
     let mut verdict = |requests: usize| {
         program.advance(3_600_000_000_000);
@@ -286,16 +264,15 @@ fn each_request_that_comes_with_a_syn_counts() {
 #[test]
 fn a_guard_drops_urgent_data() {
     const URG: u8 = 0x20;
-    if is_skipped("a_guard_drops_urgent_data") {
-        return;
-    }
+    needs_root!();
     let mut program = Program::new(&policy(&[strict(5, Unit::Requests)]));
     let urgent = |data| frame(IPV4, V4::of(TCP).around(Segment { data, ..Segment::to(80, ACK | URG) }.bytes()));
     assert_eq!(program.verdict(&urgent(GET)), "guard");
     assert_eq!(program.verdict(&urgent(&[])), "not_counted", "there is none");
 }
 
-/// A datagram of a flow of its own, with a short header of a QUIC acknowledgement: a limit of requests counts nothing of it.
+/// A datagram of a flow of its own, with a short header of a QUIC acknowledgement: a limit of requests counts nothing
+/// of it.
 fn uncounted(number: u32) -> Vec<u8> {
     let [_, b, c, d] = number.to_be_bytes();
     frame(IPV4, V4 { source: [17, b, c, d], ..V4::of(UDP) }.around(udp_from(1024, 443, [0x40; 40])))
@@ -313,9 +290,7 @@ fn middle_of_tls(number: u32) -> Vec<u8> {
 fn flows_and_connections_that_nothing_counts_are_remembered_on_the_budget_of_new_sources() {
     const BUDGET: u32 = 64;
     const FLOOD: u32 = 4000;
-    if is_skipped("flows_and_connections_that_nothing_counts_are_remembered_on_the_budget_of_new_sources") {
-        return;
-    }
+    needs_root!();
     on_one_cpu();
     for (of, packet) in [(0, uncounted as fn(u32) -> Vec<u8>), (1, middle_of_tls)] {
         let without_end = Room { insertions_max: BUDGET_ANY, ..Room::default() };
@@ -326,21 +301,19 @@ fn flows_and_connections_that_nothing_counts_are_remembered_on_the_budget_of_new
                 assert_eq!(program.verdict(&packet(number)), "not_counted");
             }
             let remembered = u32::try_from(program.kernel().remembered().unwrap()[of]).unwrap();
-            let is_pressed = room.insertions_max == BUDGET;
+            let is_overloaded = room.insertions_max == BUDGET;
             assert!(remembered >= BUDGET && remembered <= most, "{remembered} of {FLOOD}");
-            assert_eq!(remembered == FLOOD, !is_pressed);
-            assert_eq!(program.shift() > 0, is_pressed);
+            assert_eq!(remembered == FLOOD, !is_overloaded);
+            assert_eq!(program.shift() > 0, is_overloaded);
             assert_eq!(program.insertions(), 0, "none of them is a source");
         }
     }
 }
 
 #[test]
-fn a_flow_that_is_counted_is_remembered_while_others_press() {
+fn a_flow_that_is_counted_is_remembered_under_overload() {
     const BUDGET: u32 = 64;
-    if is_skipped("a_flow_that_is_counted_is_remembered_while_others_press") {
-        return;
-    }
+    needs_root!();
     on_one_cpu();
     let mut program = Program::with_room(
         &policy(&[strict(9, Unit::Connections)]),
@@ -359,9 +332,7 @@ fn a_flow_that_is_counted_is_remembered_while_others_press() {
 
 #[test]
 fn what_refuses_everything_refuses_fragments_too() {
-    if is_skipped("what_refuses_everything_refuses_fragments_too") {
-        return;
-    }
+    needs_root!();
     let mut policy = requests(2);
     policy.rules[0].refuse = Refuse::All;
     let whole = |at: usize| frame(IPV4, V4::of(TCP).around(segment(at, GET)));

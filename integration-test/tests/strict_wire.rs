@@ -1,5 +1,5 @@
-//! Over a wire, to real servers: what is cut into fragments, behind too many headers, or made to look like QUIC reaches them no more often
-//! than the limit says.
+//! Over a wire, to real servers: what is cut into fragments, behind too many headers, or made to look like QUIC
+//! reaches them no more often than the limit says.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{DEST_OPTIONS, FRAGMENT, TCP, UDP};
 use integration_test::frames::{IPV4, IPV6, Segment, V4, V6, chain, fragment, frame, quic, udp_from};
-use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, Lab, SERVER, number, packets};
-use netlab::{Namespace, PacketSocket, UdpCounter, nginx, without_offloads};
+use netlab::{Namespace, PacketSocket, UdpCounter, needs_root, nginx, without_offloads};
 use nix::sys::signal::Signal;
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -169,7 +168,8 @@ impl RawClient {
         true
     }
 
-    /// Asks once, as a first fragment that ends there and a later one that says that it is of this protocol. Whether that is answered.
+    /// Asks once, as a first fragment that ends there and a later one that says that it is of this protocol. Whether
+    /// that is answered.
     fn asks_in_fragments(&mut self, cut_at: usize, says: u8) -> bool {
         let whole = self.segment(ACK, GET);
         let (first, rest) = whole.split_at(cut_at);
@@ -214,9 +214,7 @@ fn lab() -> Lab {
 
 #[test]
 fn requests_in_fragments_reach_the_web_server_no_more_often_than_the_limit_says() {
-    if is_skipped("requests_in_fragments_reach_the_web_server_no_more_often_than_the_limit_says") {
-        return;
-    }
+    needs_root!();
     let lab = lab();
     let at = |server: &str| SocketAddr::new(server.parse().unwrap(), 80);
     let _web = nginx(&lab.server, lab.directory(), &SERVER.map(at)).unwrap();
@@ -241,9 +239,7 @@ fn requests_in_fragments_reach_the_web_server_no_more_often_than_the_limit_says(
 
 #[test]
 fn syns_behind_nine_extension_headers_reach_no_server() {
-    if is_skipped("syns_behind_nine_extension_headers_reach_no_server") {
-        return;
-    }
+    needs_root!();
     let lab = lab();
     let _server = lab.server.inside(|| Ok(TcpListener::bind((SERVER[1], 22)).unwrap())).unwrap();
     let config = lab.directory().join("r.toml");
@@ -269,9 +265,7 @@ fn syns_behind_nine_extension_headers_reach_no_server() {
 
 #[test]
 fn a_udp_service_gets_as_many_datagrams_as_the_limit_says_whatever_came_first() {
-    if is_skipped("a_udp_service_gets_as_many_datagrams_as_the_limit_says_whatever_came_first") {
-        return;
-    }
+    needs_root!();
     let lab = lab();
     let at = SocketAddr::new(SERVER[0].parse().unwrap(), 53);
     let server = UdpCounter::start(&lab.server, at).unwrap();
@@ -296,10 +290,8 @@ fn a_udp_service_gets_as_many_datagrams_as_the_limit_says_whatever_came_first() 
 }
 
 #[test]
-fn a_flood_of_datagrams_that_nothing_counts_shows_as_pressure_and_makes_no_source() {
-    if is_skipped("a_flood_of_datagrams_that_nothing_counts_shows_as_pressure_and_makes_no_source") {
-        return;
-    }
+fn a_flood_of_datagrams_that_nothing_counts_shows_as_overload_and_makes_no_source() {
+    needs_root!();
     let lab = lab();
     let _daemon = lab.limit(&["--limit", "100/5m"]);
     let sender = PacketSocket::sender(&lab.client, "c0").unwrap();
@@ -308,16 +300,16 @@ fn a_flood_of_datagrams_that_nothing_counts_shows_as_pressure_and_makes_no_sourc
     forged[30..34].copy_from_slice(&[10, 9, 0, 1]);
     let end = Instant::now() + Duration::from_secs(20);
     let mut sent = 0_u32;
-    let (mut is_pressed, mut insertions) = (false, 0);
-    while !is_pressed && Instant::now() < end {
+    let (mut is_overloaded, mut insertions) = (false, 0);
+    while !is_overloaded && Instant::now() < end {
         for _ in 0..20_000 {
             sent += 1;
             forged[26..30].copy_from_slice(&(0x1100_0000 + sent).to_be_bytes());
             sender.send(&forged).unwrap();
         }
         let stats = lab.stats();
-        (is_pressed, insertions) = (stats["sources"]["pressed_periods"] != 0, number(&stats, "/sources/insertions"));
+        (is_overloaded, insertions) = (stats["sources"]["pressed_periods"] != 0, number(&stats, "/sources/insertions"));
     }
-    assert!(is_pressed, "{sent} flows of their own are no pressure");
+    assert!(is_overloaded, "{sent} flows of their own are no overload");
     assert_eq!(insertions, 0, "none of them is counted");
 }

@@ -1,4 +1,5 @@
-//! A mixed load through the real binary: what `suggest` reads off it, and the same load once more against what it proposes.
+//! A mixed load through the real binary: what `suggest` reads off it, and the same load once more against what it
+//! proposes.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::collections::BTreeMap;
@@ -10,9 +11,8 @@ use std::time::{Duration, Instant};
 use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, V4, frame, tcp};
-use integration_test::is_skipped;
 use integration_test::lab::{Daemon, Lab, assert_refused, number, packets};
-use netlab::PacketSocket;
+use netlab::{PacketSocket, needs_root};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -88,9 +88,7 @@ fn refused(lab: &Lab, sources: impl Iterator<Item = Ipv4Addr>) -> BTreeMap<Ipv4A
 
 #[test]
 fn the_limit_that_is_proposed_blocks_the_heavy_clients_and_none_of_the_ordinary() {
-    if is_skipped("the_limit_that_is_proposed_blocks_the_heavy_clients_and_none_of_the_ordinary") {
-        return;
-    }
+    needs_root!();
     let load = recorded(20_261_121);
     let heavy = HEAVY.len() as u64;
     let lab = Lab::quiet();
@@ -149,9 +147,7 @@ fn resident(daemon: &Daemon) -> u64 {
 
 #[test]
 fn a_quarter_of_a_million_sources_are_observed_in_little_time_and_memory() {
-    if is_skipped("a_quarter_of_a_million_sources_are_observed_in_little_time_and_memory") {
-        return;
-    }
+    needs_root!();
     const SOURCES: u32 = 262_144;
     const IDLE: Duration = Duration::from_secs(35);
     // With room to spare, as the kernel forgets before its table is full.

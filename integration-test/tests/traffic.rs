@@ -1,4 +1,5 @@
-//! Real traffic through the real binary: both sides of each limit, in every unit and both families, and nothing lost in the counts.
+//! Real traffic through the real binary: both sides of each limit, in every unit and both families, and nothing lost
+//! in the counts.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
@@ -9,9 +10,8 @@ use std::time::Duration;
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{TCP, UDP};
 use integration_test::frames::{IPV4, IPV6, SERVICE_VLAN, V4, VLAN, frame, tagged, tcp, tcp_with, udp_from, v4, v6};
-use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, CLIENTS_V6, Daemon, Lab, SERVER, ask, heard, number, packets};
-use netlab::{Child, HttpServer, PacketSocket, UdpCounter, nginx};
+use netlab::{Child, HttpServer, PacketSocket, UdpCounter, needs_root, nginx};
 
 fn addresses(port: u16) -> Vec<SocketAddr> {
     SERVER.iter().map(|address| SocketAddr::new(address.parse().unwrap(), port)).collect()
@@ -49,9 +49,7 @@ fn syn() -> Vec<u8> {
 
 #[test]
 fn nginx_gets_as_many_connections_of_each_source_as_the_limit_says() {
-    if is_skipped("nginx_gets_as_many_connections_of_each_source_as_the_limit_says") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _nginx = web(&lab);
     let _daemon = lab.limit(&["--limit", "5/1h", "--count", "connections"]);
@@ -78,9 +76,7 @@ fn nginx_gets_as_many_connections_of_each_source_as_the_limit_says() {
 
 #[test]
 fn two_addresses_of_one_ipv6_64_are_one_client() {
-    if is_skipped("two_addresses_of_one_ipv6_64_are_one_client") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _nginx = web(&lab);
     let _daemon = lab.limit(&["--limit", "4/1h", "--count", "connections"]);
@@ -93,9 +89,7 @@ fn two_addresses_of_one_ipv6_64_are_one_client() {
 
 #[test]
 fn a_port_like_that_of_ssh_stays_open_while_its_neighbour_is_blocked() {
-    if is_skipped("a_port_like_that_of_ssh_stays_open_while_its_neighbour_is_blocked") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let (_web, _ssh) = (http_on(&lab, 80), http_on(&lab, 22));
     let _daemon = lab.limit(&["--limit", "2/1h", "--count", "connections", "--refuse", "all"]);
@@ -112,9 +106,7 @@ fn a_port_like_that_of_ssh_stays_open_while_its_neighbour_is_blocked() {
 
 #[test]
 fn the_host_reaches_others_while_they_are_blocked() {
-    if is_skipped("the_host_reaches_others_while_they_are_blocked") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = http_on(&lab, 80);
     let listener = lab.client.inside(|| Ok(TcpListener::bind((CLIENTS[0], 80))?)).unwrap();
@@ -136,9 +128,7 @@ fn the_host_reaches_others_while_they_are_blocked() {
 
 #[test]
 fn packets_are_counted_one_by_one() {
-    if is_skipped("packets_are_counted_one_by_one") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
     let (_daemon, sender, listener) = wire(&lab, &["--limit", "7/1h", "--count", "packets"]);
     let data = frame(IPV4, v4(TCP, tcp_with(80, ACK, &[], &[7; 400])));
@@ -149,9 +139,7 @@ fn packets_are_counted_one_by_one() {
 
 #[test]
 fn bytes_are_those_of_the_ip_packet() {
-    if is_skipped("bytes_are_those_of_the_ip_packet") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
     // Ten packets of 20 + 20 + 60 bytes.
     let (_daemon, sender, listener) = wire(&lab, &["--limit", "1000/1h", "--count", "bytes"]);
@@ -165,9 +153,7 @@ fn bytes_are_those_of_the_ip_packet() {
 
 #[test]
 fn a_source_that_a_limit_of_bytes_refuses_is_said_to_be_blocked() {
-    if is_skipped("a_source_that_a_limit_of_bytes_refuses_is_said_to_be_blocked") {
-        return;
-    }
+    needs_root!();
     for refuse in ["excess", "all"] {
         let lab = Lab::quiet();
         // Of a day, so that no bucket ends meanwhile. Seven packets of 20 + 20 + 1360 bytes, and 200 bytes are left.
@@ -190,9 +176,7 @@ fn a_source_that_a_limit_of_bytes_refuses_is_said_to_be_blocked() {
 
 #[test]
 fn a_connection_must_fit_every_limit() {
-    if is_skipped("a_connection_must_fit_every_limit") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
     let (_daemon, sender, listener) = wire(&lab, &["--limit", "3/2s,5/1h", "--count", "connections"]);
     let syns = |count| vec![frame(IPV4, syn()); count];
@@ -205,9 +189,7 @@ fn a_connection_must_fit_every_limit() {
 
 #[test]
 fn a_download_under_way_goes_on_over_the_limit_unless_all_is_refused() {
-    if is_skipped("a_download_under_way_goes_on_over_the_limit_unless_all_is_refused") {
-        return;
-    }
+    needs_root!();
     // At 6 MB a second it is under way for four seconds, in which the limit is reached.
     const FILE_BYTES: usize = 24 << 20;
     for (refuse, goes_on) in [("excess", true), ("all", false)] {
@@ -233,9 +215,7 @@ fn a_download_under_way_goes_on_over_the_limit_unless_all_is_refused() {
 
 #[test]
 fn what_is_allowed_is_not_limited() {
-    if is_skipped("what_is_allowed_is_not_limited") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _nginx = web(&lab);
     let _daemon =
@@ -253,9 +233,7 @@ fn what_is_allowed_is_not_limited() {
 
 #[test]
 fn a_dry_run_drops_nothing_and_says_what_it_would_drop() {
-    if is_skipped("a_dry_run_drops_nothing_and_says_what_it_would_drop") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
     let (_daemon, sender, listener) = wire(&lab, &["--limit", "4/1h", "--count", "connections", "--dry-run"]);
     assert_eq!(passed(&lab, &sender, &listener, &vec![frame(IPV4, syn()); 10]), 10);
@@ -266,9 +244,7 @@ fn a_dry_run_drops_nothing_and_says_what_it_would_drop() {
 
 #[test]
 fn only_the_listed_ports_are_protected() {
-    if is_skipped("only_the_listed_ports_are_protected") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
     let datagrams = UdpCounter::start(&lab.server, addresses(53)[0]).unwrap();
     let (_daemon, sender, listener) =
@@ -289,9 +265,7 @@ fn only_the_listed_ports_are_protected() {
 
 #[test]
 fn tags_change_no_verdict() {
-    if is_skipped("tags_change_no_verdict") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
     let (_daemon, sender, listener) = wire(&lab, &["--limit", "4/1h", "--count", "connections"]);
     let forms: [&[(u16, u16)]; 4] = [&[], &[(VLAN, 100)], &[(SERVICE_VLAN, 7), (VLAN, 100)], &[(VLAN, 0xe000)]];
@@ -304,9 +278,7 @@ fn tags_change_no_verdict() {
 
 #[test]
 fn later_fragments_are_charged_as_packets() {
-    if is_skipped("later_fragments_are_charged_as_packets") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
     let (_daemon, sender, listener) = wire(&lab, &["--limit", "3/1h", "--count", "packets"]);
     let fragment = frame(IPV4, V4::fragment(UDP, 100, true).around([7; 64]));
@@ -316,9 +288,7 @@ fn later_fragments_are_charged_as_packets() {
 
 #[test]
 fn every_frame_that_was_sent_is_counted_once() {
-    if is_skipped("every_frame_that_was_sent_is_counted_once") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
     let (_daemon, sender, listener) = wire(&lab, &["--limit", "100/1h", "--count", "packets"]);
     let mix = [
@@ -344,9 +314,7 @@ fn every_frame_that_was_sent_is_counted_once() {
 
 #[test]
 fn wrk_over_kept_connections_stays_below_a_limit_of_connections() {
-    if is_skipped("wrk_over_kept_connections_stays_below_a_limit_of_connections") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _nginx = web(&lab);
     let _daemon = lab.limit(&["--limit", "16/1m", "--count", "connections"]);

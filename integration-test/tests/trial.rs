@@ -2,13 +2,13 @@
 #![expect(clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
 use integration_test::frames::syn;
-use integration_test::is_skipped;
 use integration_test::program::{Program, limit_over, policy, rule};
 use ipnet::IpNet;
+use netlab::needs_root;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_userspace::datapath::{Datapath as _, Forgotten, Trial};
-use ratelimit_userspace::desired::{Access, Bans, Grant, Limit, Policy, Rule, WindowForm};
+use ratelimit_datapath::{Datapath as _, Forgotten, Trial};
+use ratelimit_policy::desired::{Access, Bans, Grant, Limit, Policy, Rule, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
 const SOURCES: [&str; 2] = ["198.51.100.9", "2001:db8:1:9::1"];
@@ -65,9 +65,7 @@ fn judge(program: &mut Program) -> char {
 
 #[test]
 fn what_is_tried_and_not_confirmed_ends_by_itself_and_whole() {
-    if is_skipped("what_is_tried_and_not_confirmed_ends_by_itself_and_whole") {
-        return;
-    }
+    needs_root!();
     let (before, tried) = before_and_tried();
     let mut program = Program::new(&before);
     assert_eq!((judge(&mut program), program.kernel().trial().expect("the kernel does it")), ('b', Trial::None));
@@ -91,9 +89,7 @@ fn what_is_tried_and_not_confirmed_ends_by_itself_and_whole() {
 
 #[test]
 fn what_is_confirmed_stays_and_what_is_confirmed_too_late_does_not() {
-    if is_skipped("what_is_confirmed_stays_and_what_is_confirmed_too_late_does_not") {
-        return;
-    }
+    needs_root!();
     let (before, tried) = before_and_tried();
     let mut program = Program::new(&before);
     let until = Nanos(program.now().0 + MINUTE_NS);
@@ -114,9 +110,7 @@ fn what_is_confirmed_stays_and_what_is_confirmed_too_late_does_not() {
 
 #[test]
 fn bans_are_listed_by_rule_and_lifted_by_prefix() {
-    if is_skipped("bans_are_listed_by_rule_and_lifted_by_prefix") {
-        return;
-    }
+    needs_root!();
     let mut program = Program::new(&Policy {
         rules: vec![rule("other", &[443], 9), banning(rule("login", &[80], 1))],
         ..policy(&[])
@@ -140,9 +134,7 @@ fn bans_are_listed_by_rule_and_lifted_by_prefix() {
 
 #[test]
 fn bans_are_counted_by_rule_as_they_begin_and_another_rule_begins_at_none() {
-    if is_skipped("bans_are_counted_by_rule_as_they_begin_and_another_rule_begins_at_none") {
-        return;
-    }
+    needs_root!();
     let rules = |names: [&str; 2]| Policy {
         rules: vec![banning(rule(names[0], &[443], 0)), banning(rule(names[1], &[80], 1))],
         ..policy(&[])
@@ -159,7 +151,7 @@ fn bans_are_counted_by_rule_as_they_begin_and_another_rule_begins_at_none() {
     assert_eq!(
         begun(&mut program),
         [0, CLIENTS.len() as u64],
-        "whoever was not let in since is banned for nothing new"
+        "a source that was not admitted since is banned for nothing new"
     );
     program.advance(6 * MINUTE_NS);
     assert_eq!(program.passed(&syn(SOURCES[0], 80), 9), 1);
@@ -177,9 +169,7 @@ fn bans_are_counted_by_rule_as_they_begin_and_another_rule_begins_at_none() {
 
 #[test]
 fn a_client_that_is_forgotten_begins_anew_and_its_neighbour_does_not() {
-    if is_skipped("a_client_that_is_forgotten_begins_anew_and_its_neighbour_does_not") {
-        return;
-    }
+    needs_root!();
     let mut program = Program::new(&Policy { rules: vec![banning(rule("login", &[80], 1))], ..policy(&[]) });
     for (source, neighbour, client) in
         [(SOURCES[0], "198.51.100.8", CLIENTS[0]), (SOURCES[1], "2001:db8:1:8::1", CLIENTS[1])]
@@ -196,9 +186,7 @@ fn a_client_that_is_forgotten_begins_anew_and_its_neighbour_does_not() {
 
 #[test]
 fn what_an_application_charges_counts_as_packets_do() {
-    if is_skipped("what_an_application_charges_counts_as_packets_do") {
-        return;
-    }
+    needs_root!();
     for form in [WindowForm::Strict, WindowForm::Fixed, WindowForm::Gcra] {
         let buckets = if form == WindowForm::Strict { 5 } else { 1 };
         let limit = limit_over(5, Unit::Connections, form, buckets, MINUTE_NS);
@@ -219,9 +207,7 @@ fn what_an_application_charges_counts_as_packets_do() {
 
 #[test]
 fn more_than_can_be_counted_is_charged_as_much_as_can_be_and_gone_with_the_window() {
-    if is_skipped("more_than_can_be_counted_is_charged_as_much_as_can_be_and_gone_with_the_window") {
-        return;
-    }
+    needs_root!();
     for form in [WindowForm::Strict, WindowForm::Fixed] {
         let buckets = if form == WindowForm::Strict { 5 } else { 1 };
         let mut program = Program::new(&policy(&[limit_over(5, Unit::Connections, form, buckets, MINUTE_NS)]));
@@ -238,9 +224,7 @@ fn more_than_can_be_counted_is_charged_as_much_as_can_be_and_gone_with_the_windo
 
 #[test]
 fn whoever_an_application_charges_over_the_limit_is_banned() {
-    if is_skipped("whoever_an_application_charges_over_the_limit_is_banned") {
-        return;
-    }
+    needs_root!();
     let mut program = Program::new(&Policy {
         rules: vec![rule("other", &[443], 9), banning(rule("login", &[80], 3))],
         ..policy(&[])
@@ -262,9 +246,7 @@ fn whoever_an_application_charges_over_the_limit_is_banned() {
 
 #[test]
 fn shadow_limits_count_beside_the_others_and_drop_nothing() {
-    if is_skipped("shadow_limits_count_beside_the_others_and_drop_nothing") {
-        return;
-    }
+    needs_root!();
     let shadow = |amount: u64, form, slot| Limit {
         slot,
         ..limit_over(amount, Unit::Connections, form, if form == WindowForm::Strict { 5 } else { 1 }, MINUTE_NS)
@@ -284,9 +266,7 @@ fn shadow_limits_count_beside_the_others_and_drop_nothing() {
 
 #[test]
 fn no_counter_is_lost_where_rules_come_and_go() {
-    if is_skipped("no_counter_is_lost_where_rules_come_and_go") {
-        return;
-    }
+    needs_root!();
     let mut program = Program::new(&Policy { rules: vec![rule("first", &[80], 2)], ..policy(&[]) });
     assert_eq!(program.passed(&syn(SOURCES[0], 80), 5), 2);
     // More names than there are rows.

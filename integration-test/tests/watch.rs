@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, V4, frame, tcp};
-use integration_test::is_skipped;
 use integration_test::lab::{Daemon, Lab, number};
-use netlab::PacketSocket;
+use netlab::{Namespace, PacketSocket, needs_root};
+use ratelimit_daemon::netlink::LinkEvents;
 
 /// Two looks of two seconds, and what a busy machine adds.
 const FOLLOWED: Duration = Duration::from_secs(10);
@@ -46,9 +46,7 @@ fn metrics(lab: &Lab) -> String {
 
 #[test]
 fn a_list_file_is_followed_and_a_broken_one_is_not() {
-    if is_skipped("a_list_file_is_followed_and_a_broken_one_is_not") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
     let list = lab.directory().join("bad.txt");
     let replace = |text: &str| {
@@ -84,9 +82,7 @@ fn a_list_file_is_followed_and_a_broken_one_is_not() {
 
 #[test]
 fn a_rule_that_drops_nearly_everything_falls_back_and_one_that_may_does_not() {
-    if is_skipped("a_rule_that_drops_nearly_everything_falls_back_and_one_that_may_does_not") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::quiet();
     let config = "[safety]\nbreaker = \"50%\"\nbreaker_after = \"5s\"\n\
         [[rule]]\nname = \"web\"\nports = \"80\"\nlimits = [\"1/1h connections\"]\n\
@@ -124,4 +120,14 @@ fn a_rule_that_drops_nearly_everything_falls_back_and_one_that_may_does_not() {
     flood_until(&|| fallen_back() == "[\"web\"]");
     done(&lab, &["reload"]);
     assert!(fallen_back().is_empty() && enforcing("web", 1));
+}
+
+#[test]
+fn a_new_link_is_announced() {
+    needs_root!();
+    let server = Namespace::new().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut events = server.inside(|| Ok(runtime.block_on(async { LinkEvents::open() })?)).unwrap();
+    server.ip(&["link", "add", "v0", "type", "veth", "peer", "name", "v1"]).unwrap();
+    runtime.block_on(async { tokio::time::timeout(FOLLOWED, events.changed()).await }).unwrap().unwrap();
 }

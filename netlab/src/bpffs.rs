@@ -11,7 +11,8 @@ use nix::libc;
 
 use crate::child::{directory, must, text_of};
 
-/// A BPF file system on a temporary directory, unmounted on drop. What is pinned in it outlives the processes that pinned it.
+/// A BPF file system on a temporary directory, unmounted on drop. What is pinned in it outlives the processes that
+/// pinned it.
 #[derive(Debug)]
 pub struct Bpffs {
     path: PathBuf,
@@ -30,8 +31,8 @@ impl Bpffs {
         Ok(bpffs)
     }
 
-    /// Loads an XDP program that passes every packet, pins it here as `name`, and gives its path, for `ip link set dev IF
-    /// xdp pinned PATH`.
+    /// Loads an XDP program that passes every packet, pins it here as `name`, and gives its path, for `ip link set dev
+    /// IF xdp pinned PATH`.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -39,7 +40,8 @@ impl Bpffs {
         self.pin_passing(name, 0)
     }
 
-    /// The same, of a program that takes packets in several fragments: as one does that reads headers alone (Linux 5.18).
+    /// The same, of a program that takes packets in several fragments: as one does that reads headers alone (Linux
+    /// 5.18).
     ///
     /// # Errors
     /// If the kernel refuses.

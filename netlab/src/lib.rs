@@ -63,6 +63,26 @@ pub fn obstacle() -> Option<&'static str> {
     (!nix::unistd::geteuid().is_root()).then_some("needs root")
 }
 
+/// Ends the test that it stands in where that is not root, or where one of `$obstacle` (an `Option` of why not) says so.
+/// The line that it prints is what the harness counts.
+#[macro_export]
+macro_rules! needs_root {
+    ($($obstacle:expr),* $(,)?) => {
+        struct Here;
+        let obstacle = $crate::obstacle().map(String::from);
+        $(let obstacle = obstacle.or_else(|| $obstacle);)*
+        if let Some(why) = obstacle {
+            println!("skipped: {}: {why}", $crate::function_of(std::any::type_name::<Here>()));
+            return;
+        }
+    };
+}
+
+/// The name of the function in which a type is declared, from the type's own.
+pub fn function_of(type_name: &str) -> &str {
+    type_name.rsplit("::").nth(1).unwrap_or(type_name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

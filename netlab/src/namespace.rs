@@ -152,9 +152,9 @@ pub struct End<'a> {
     pub addresses: &'a [&'a str],
 }
 
-/// Makes a veth pair, its ends made where they belong, up and addressed. Each end knows the other's link address, so that no
-/// resolution packet is between what is sent and what is counted. An end without IPv6 addresses has no IPv6; one with them
-/// reports its multicast groups at a time of its own choice.
+/// Makes a veth pair, its ends made where they belong, up and addressed. Each end knows the other's link address, so
+/// that no resolution packet is between what is sent and what is counted. An end without IPv6 addresses has no IPv6;
+/// one with them reports its multicast groups at a time of its own choice.
 ///
 /// # Errors
 /// If `ip` cannot.
@@ -190,7 +190,8 @@ pub fn veth(one: End<'_>, other: End<'_>) -> Result<()> {
     acquaint(one, other)
 }
 
-/// Has each end know the other's link address for good. [`veth`] does so by itself; two ends that are joined over others need it.
+/// Has each end know the other's link address for good. [`veth`] does so by itself; two ends that are joined over
+/// others need it.
 ///
 /// # Errors
 /// If `ip` cannot.

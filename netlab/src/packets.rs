@@ -143,7 +143,8 @@ fn link(interface: &str, protocol: u16) -> Result<LinkAddr> {
         sll_addr: [0; 8],
     };
     let len = u32::try_from(size_of_val(&address)).context("a socket address is short")?;
-    // SAFETY: the pointer is to a whole sockaddr_ll of the family that it says, alive for the call; its bytes are copied.
+    // SAFETY: the pointer is to a whole sockaddr_ll of the family that it says, alive for the call; its bytes are
+    // copied.
     let link = unsafe { LinkAddr::from_raw((&raw const address).cast(), Some(len)) };
     link.context("a link address")
 }

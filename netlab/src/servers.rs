@@ -135,8 +135,8 @@ impl UdpCounter {
     }
 }
 
-/// Starts nginx in the namespace as one process, on these addresses, with its files and its access log (`access.log`) in
-/// `directory`. It answers `ok`, and below `/files/` with what lies in `directory/files`.
+/// Starts nginx in the namespace as one process, on these addresses, with its files and its access log (`access.log`)
+/// in `directory`. It answers `ok`, and below `/files/` with what lies in `directory/files`.
 ///
 /// # Errors
 /// If it is not installed, or does not answer within five seconds.

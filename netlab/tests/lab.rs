@@ -7,17 +7,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use netlab::{
-    Bpffs, Child, End, Forwarded, HttpServer, Namespace, PacketSocket, Relay, Trouble, UdpCounter, acquaint, veth,
-    without_offloads,
+    Bpffs, Child, End, Forwarded, HttpServer, Namespace, PacketSocket, Relay, Trouble, UdpCounter, acquaint,
+    needs_root, veth, without_offloads,
 };
-
-fn is_skipped(name: &str) -> bool {
-    let obstacle = netlab::obstacle();
-    if let Some(reason) = obstacle {
-        println!("skipped: {name}: {reason}");
-    }
-    obstacle.is_some()
-}
 
 fn pair() -> (Namespace, Namespace) {
     let (client, server) = (Namespace::new().unwrap(), Namespace::new().unwrap());
@@ -31,9 +23,7 @@ fn pair() -> (Namespace, Namespace) {
 
 #[test]
 fn a_client_reaches_a_server_over_both_families() {
-    if is_skipped("a_client_reaches_a_server_over_both_families") {
-        return;
-    }
+    needs_root!();
     let (client, server) = pair();
     let over_v4 = HttpServer::start(&server, "10.9.0.1:80".parse().unwrap()).unwrap();
     let over_v6 = HttpServer::start(&server, "[fd09::1]:80".parse().unwrap()).unwrap();
@@ -46,9 +36,7 @@ fn a_client_reaches_a_server_over_both_families() {
 
 #[test]
 fn datagrams_are_counted_by_client() {
-    if is_skipped("datagrams_are_counted_by_client") {
-        return;
-    }
+    needs_root!();
     let (client, server) = pair();
     let counter = UdpCounter::start(&server, "10.9.0.1:443".parse().unwrap()).unwrap();
     let socket = client.inside(|| Ok(UdpSocket::bind("10.9.0.2:0")?)).unwrap();
@@ -67,9 +55,7 @@ fn datagrams_are_counted_by_client() {
 
 #[test]
 fn a_raw_frame_arrives_as_it_was_sent() {
-    if is_skipped("a_raw_frame_arrives_as_it_was_sent") {
-        return;
-    }
+    needs_root!();
     let (client, server) = pair();
     let listener = PacketSocket::listener(&server, "s0").unwrap();
     let frame = [&[0xff; 12][..], &[0x88, 0xb5], &[7; 50]].concat();
@@ -88,9 +74,7 @@ fn a_raw_frame_arrives_as_it_was_sent() {
 
 #[test]
 fn a_child_finds_the_bpf_file_system_and_dies_with_its_holder() {
-    if is_skipped("a_child_finds_the_bpf_file_system_and_dies_with_its_holder") {
-        return;
-    }
+    needs_root!();
     let namespace = Namespace::new().unwrap();
     let bpffs = Bpffs::mount().unwrap();
     fs::create_dir(bpffs.path().join("made")).unwrap();
@@ -107,9 +91,7 @@ fn a_child_finds_the_bpf_file_system_and_dies_with_its_holder() {
 
 #[test]
 fn nothing_remains_of_what_is_dropped() {
-    if is_skipped("nothing_remains_of_what_is_dropped") {
-        return;
-    }
+    needs_root!();
     let (client, server) = pair();
     let bpffs = Bpffs::mount().unwrap();
     let (names, path) = ([client.name().to_owned(), server.name().to_owned()], bpffs.path().to_owned());
@@ -122,9 +104,7 @@ fn nothing_remains_of_what_is_dropped() {
 
 #[test]
 fn what_a_killed_run_left_is_swept() {
-    if is_skipped("what_a_killed_run_left_is_swept") {
-        return;
-    }
+    needs_root!();
     // The highest process id that Linux gives is 4194303.
     let name = format!("rl-4194304-{}", std::process::id());
     assert!(Command::new("ip").args(["netns", "add", &name]).status().unwrap().success());
@@ -134,9 +114,7 @@ fn what_a_killed_run_left_is_swept() {
 
 #[test]
 fn a_relay_carries_what_it_does_not_lose() {
-    if is_skipped("a_relay_carries_what_it_does_not_lose") {
-        return;
-    }
+    needs_root!();
     let (client, wire, server) = (Namespace::new().unwrap(), Namespace::new().unwrap(), Namespace::new().unwrap());
     let near = End { namespace: &client, interface: "c0", addresses: &["10.9.0.2/24"] };
     let far = End { namespace: &server, interface: "s0", addresses: &["10.9.0.1/24"] };

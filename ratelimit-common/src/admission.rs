@@ -1,22 +1,25 @@
-//! Which new sources are remembered while more of them come than the maps can take: sample and hold (Estan and Varghese, *New
-//! Directions in Traffic Measurement and Accounting*, SIGCOMM 2002).
+//! Which new sources are remembered while more of them come than the maps can take: sample and hold (Estan and
+//! Varghese, *New Directions in Traffic Measurement and Accounting*, SIGCOMM 2002).
 //!
-//! Each CPU has a budget of insertions, besides those that first fill the maps and evict nobody. As long as it lasts everybody is remembered with the first packet, and counting is exact. Past
-//! it, a packet of a source that nobody knows is looked at by chance, one in 2^[`Admission::shift`], and passes otherwise: a flood of
-//! forged sources then costs a draw and evicts few. A source that sends k times its limit N is looked at with each packet that is drawn:
-//! with q = 2^-shift, two of n packets are with probability 1 - (1-q)^n - nq(1-q)^(n-1). With the second it is known, and from then on
-//! it is counted exactly.
+//! Each CPU has a budget of insertions, besides those that first fill the maps and evict no source. Within the budget
+//! every source is remembered with its first packet, and counting is exact. Past it, the CPU is overloaded: it
+//! samples packets of unknown sources, one in 2^[`Admission::shift`], and passes the rest. A flood of forged sources
+//! then costs one hash a packet and evicts few. A source that sends k times its limit N is counted with each packet
+//! that is sampled: with q = 2^-shift, two of n packets are with probability 1 - (1-q)^n - nq(1-q)^(n-1). The second
+//! one makes the source known, and from then on it is counted exactly.
 //!
-//! The first count is not corrected for what was not drawn. That would be the better estimate, and would let who forges an address
-//! spend 2^shift of its owner's limit with one packet.
+//! The first count is not corrected for the packets that were sampled out. That would be the better estimate, but one
+//! forged packet could then spend 2^shift of the limit of the address that it names.
 //!
-//! A draw is the keyed hash of its number, and each CPU's numbers begin anew with each load where the kernel's randomness says. Who does not
-//! know the key foresees none, whatever draws he has seen.
+//! A sample is the keyed hash of a running number. Each CPU's numbers start at a random value with each load. Without
+//! the key no sample can be foreseen, whatever earlier samples were observed.
 //!
-//! Flows and connections are remembered on the same budget, also those of packets that no limit counts: else whoever forges such would
-//! have an insertion and an eviction for each. One that is not remembered is judged as new again with its next packet.
+//! Flows and connections are remembered on the same budget, also those of packets that no limit counts: otherwise
+//! each forged flow would cost an insertion and an eviction. A flow that is not remembered is judged as new again
+//! with its next packet.
 //!
-//! Who is known is told by [`Mark`]s: a source that was charged a second time, within the longest window.
+//! [`Fingerprint`]s in a Bloom filter tell which sources are known: those that were charged a second time within the
+//! longest window.
 
 use crate::hash::HashKey;
 use crate::time::Nanos;
@@ -24,12 +27,12 @@ use crate::time::Nanos;
 /// How long the insertions of a CPU are counted for: 134 ms.
 const PERIOD_SHIFT: u32 = 27;
 
-/// The most that is drawn from: one in 4096.
+/// The sparsest sampling: one in 4096.
 pub const SHIFT_MAX: u32 = 12;
 
-/// In the second word of what is hashed for a draw, beside the upper bits of its number: nothing else that is hashed has this bit in so
-/// short a message.
-const DRAWS: u64 = 1 << 23;
+/// In the second word of what is hashed for a sample, beside the upper bits of its number. Nothing else that is
+/// hashed has this bit in so short a message.
+const SAMPLING: u64 = 1 << 23;
 
 /// A budget that is never spent.
 pub const BUDGET_ANY: u32 = u32::MAX;
@@ -37,7 +40,7 @@ pub const BUDGET_ANY: u32 = u32::MAX;
 /// Insertions of a CPU in one period unless the daemon says otherwise: 15 000 a second.
 pub const BUDGET: u32 = 2048;
 
-/// What one CPU has admitted, and how much it is pressed.
+/// What one CPU has admitted, and how overloaded it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Admission {
@@ -46,17 +49,17 @@ pub struct Admission {
     /// Insertions since the program was loaded.
     pub insertions: u64,
     /// Periods that began with [`Admission::shift`] above 0.
-    pub pressed_periods: u64,
-    /// Which number is drawn next. The loader begins each CPU's numbers where the kernel's randomness says.
+    pub overload_periods: u64,
+    /// The number of the next sample. The loader sets a random start for each CPU.
     pub random: u64,
-    /// Sources that wanted to be remembered in this period, drawn or not.
+    /// Sources to be remembered in this period, sampled in or out.
     pub wanted: u32,
     /// Insertions in this period, since the shift was changed last.
     pub inserted: u32,
-    /// One packet of an unknown source in 2^this is looked at; 0 below pressure.
+    /// Of packets of unknown sources, one in 2^this is sampled; 0 without overload.
     pub shift: u32,
-    /// Whether the packet at hand was drawn.
-    pub is_drawn: u32,
+    /// Whether the packet at hand was sampled in.
+    pub is_sampled: u32,
 }
 
 const _: () = assert!(size_of::<Admission>() == 48);
@@ -64,19 +67,19 @@ const _: () = assert!(size_of::<Admission>() == 48);
 impl Admission {
     /// Whether more sources come than the budget is for.
     #[inline(always)]
-    pub const fn is_pressed(&self) -> bool {
+    pub const fn is_overloaded(&self) -> bool {
         self.shift != 0
     }
 
-    /// Goes on to the period of `now`, with the share that the last one would have needed. It falls by one step a period, so that a
-    /// flood that pauses is not let in at once.
+    /// Goes on to the period of `now`, with the share that the last one would have needed. It falls by one step a
+    /// period, so that a flood that pauses is not admitted at once.
     #[inline(always)]
     pub const fn advance(&mut self, now: Nanos, budget: u32) {
         let period = now.0 >> PERIOD_SHIFT;
         if period == self.period {
             return;
         }
-        // Where periods passed without a packet there was no pressure in them.
+        // Periods without a packet had no overload.
         let shift = if period == self.period + 1 {
             let (needed, slowly) = (needed(self.wanted, budget), self.shift.saturating_sub(1));
             if needed < slowly { slowly } else { needed }
@@ -87,20 +90,21 @@ impl Admission {
         self.shift = shift;
         self.wanted = 0;
         self.inserted = 0;
-        self.pressed_periods += (shift != 0) as u64;
+        self.overload_periods += (shift != 0) as u64;
     }
 
-    /// A packet of a source that nobody knows: whether it is looked at.
+    /// Whether a packet of an unknown source is sampled in.
     #[inline(always)]
-    pub const fn draw(&mut self, seed: HashKey) -> bool {
+    pub const fn sample(&mut self, seed: HashKey) -> bool {
         self.wanted = self.wanted.saturating_add(1);
         self.random = self.random.wrapping_add(1);
         // 55 bits of the number are a message of 7 bytes, the cheapest.
-        seed.hash(self.random & 0xffff_ffff, DRAWS | self.random >> 32 & (DRAWS - 1)) & ((1 << self.shift) - 1) == 0
+        seed.hash(self.random & 0xffff_ffff, SAMPLING | self.random >> 32 & (SAMPLING - 1)) & ((1 << self.shift) - 1)
+            == 0
     }
 
-    /// A source is being inserted: one of those that are `free`, or on the budget. Where that of the period is spent, the next are drawn from
-    /// twice as many.
+    /// Counts the insertion of a source: one of those that are `free`, or one on the budget. When the period's budget
+    /// is spent, sampling gets twice as sparse.
     #[inline(always)]
     pub const fn insert(&mut self, budget: u32, free: u32) {
         self.insertions += 1;
@@ -109,11 +113,12 @@ impl Admission {
         }
     }
 
-    /// A flow or connection that nobody remembers: whether it is remembered from now on, which goes on the same budget. Past that it is drawn
-    /// for like a source, unless its own is known or drawn already (`is_admitted`). What is not remembered asks again with its next packet.
+    /// Whether a new flow or connection is remembered from now on, on the same budget. Past that it is sampled like a
+    /// source, unless its own source is known or sampled in already (`is_admitted`). A flow that is not remembered
+    /// asks again with its next packet.
     #[inline(always)]
     pub const fn remembers_flow(&mut self, seed: HashKey, budget: u32, is_admitted: bool) -> bool {
-        if self.is_pressed() && !is_admitted && !self.draw(seed) {
+        if self.is_overloaded() && !is_admitted && !self.sample(seed) {
             return false;
         }
         self.spend(budget);
@@ -151,9 +156,10 @@ const fn needed(wanted: u32, budget: u32) -> u32 {
     shift
 }
 
-/// Of which packets a rule asks first of all whether their source is known, before anything is looked up that is its own: whatever those are,
-/// the first limit that counts them counts one, and nothing comes before it. What a flood of forged addresses has then ends with a draw.
-pub mod asks_first {
+/// Packets of which a rule checks before anything else whether their source is known. Whatever those packets are, the
+/// first limit that counts them counts one, and nothing comes before it. A packet of a flood of forged addresses then
+/// costs one sample and no look-up of its own.
+pub mod known_first {
     use crate::layout::{Limit, Rule, Unit};
 
     /// SYNs.
@@ -161,15 +167,16 @@ pub mod asks_first {
     /// UDP datagrams.
     pub const DATAGRAMS: u32 = 2;
 
-    /// What this rule asks so.
+    /// The packets that this rule checks so.
     pub const fn of(rule: &Rule) -> u32 {
-        // A ban is known of whoever is not; so are refusals of everything; and what is turned away counts for shadow limits.
+        // An unknown source may be banned, or refused everything; and packets that the gate drops count for shadow
+        // limits.
         if rule.limits_len == 0 || rule.bans.steps_len != 0 || rule.refuse_all != 0 || rule.shadows_len != 0 {
             return 0;
         }
         let Limit { unit, amount, .. } = rule.limits[0];
         match Unit::from_code(unit) {
-            // What fits no window gets none.
+            // A limit of 0 opens no window.
             _ if amount == 0 => 0,
             Some(Unit::Packets) => OPENINGS | DATAGRAMS,
             // Of a datagram it depends on its flow.
@@ -179,86 +186,87 @@ pub mod asks_first {
     }
 }
 
-/// Where it is kept that a source is known, and how: a Bloom filter that forgets by itself. A cell is two words, for the turns of a clock
-/// with even numbers and with odd ones; a word is the turn's number and [`CELL_BITS`] bits, three of them a source's. Who was kept in
-/// this turn or in the one before is known. A word of an older turn is empty.
+/// A source in a Bloom filter of two generations, which expires by itself. A cell has two words, for generations with
+/// even numbers and for those with odd ones. A word holds a generation's number and [`CELL_BITS`] bits, three of
+/// which are a source's. A source is known if it is in the current generation or in the one before. A word of an
+/// older generation is empty.
 ///
 /// ```text
 ///     63       48 47                 0
-///    [ turn      | bits               ]
+/// [ generation | bits              ]
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct Fingerprint {
     /// Which cell, before it is cut to how many there are.
     pub place: u64,
     /// The source's bits.
     pub bits: u64,
-    /// The turn that it is, cut to so many bits.
-    pub turn: u16,
+    /// The current generation, cut to so many bits.
+    pub generation: u16,
 }
 
 /// Bits of a word that sources share.
 pub const CELL_BITS: u32 = 48;
 
-/// Cells of sources whose [`Mark::in_summary`] share a cell.
+/// Cells of sources whose [`Fingerprint::in_summary`] share a cell.
 pub const CELLS_PER_SUMMARY: u32 = 16;
 
 const SUMMARY_BITS: u32 = CELL_BITS / CELLS_PER_SUMMARY;
 
-impl Mark {
-    /// Of the source with this prefix, where turns are 2^`turn_shift` ns.
+impl Fingerprint {
+    /// Of the source with this prefix, where a generation lasts 2^`generation_shift` ns.
     #[inline(always)]
-    pub const fn of(seed: HashKey, high: u64, low: u64, turn_shift: u32, now: Nanos) -> Self {
+    pub const fn of(seed: HashKey, high: u64, low: u64, generation_shift: u32, now: Nanos) -> Self {
         let place = seed.hash(high, low);
         let choice = place >> 32;
         let bits = 1 << (choice & 15) | 1 << (16 + (choice >> 4 & 15)) | 1 << (32 + (choice >> 8 & 15));
         #[expect(clippy::cast_possible_truncation, reason = "its low bits")]
-        let turn = (now.0 >> (turn_shift & 63)) as u16;
-        Self { place: place ^ choice >> 12, bits, turn }
+        let generation = (now.0 >> (generation_shift & 63)) as u16;
+        Self { place: place ^ choice >> 12, bits, generation }
     }
 
-    /// What of it is kept in the cell that sums up some: one bit. A flood of sources that nobody knows looks there, which is in a near cache,
-    /// and at few of the cells themselves.
+    /// Its one bit in the cell that summarizes several cells. Packets of a flood of unknown sources read that one,
+    /// which stays in a near cache, and few of the cells themselves.
     #[inline(always)]
     #[must_use]
     pub const fn in_summary(self) -> Self {
         let cell = self.place % CELLS_PER_SUMMARY as u64 * SUMMARY_BITS as u64;
         let choice = ((self.place >> 48 & 0xff) * SUMMARY_BITS as u64) >> 8;
-        Self { place: self.place, bits: 1 << (cell + choice), turn: self.turn }
+        Self { place: self.place, bits: 1 << (cell + choice), generation: self.generation }
     }
 
-    /// Which of the cell's words is of this turn; the other one is of the last, or of none.
+    /// Which of the cell's words is of the current generation; the other one is of the last, or of none.
     #[inline(always)]
     pub const fn current(self) -> usize {
-        self.turn as usize & 1
+        self.generation as usize & 1
     }
 
-    /// Whether a cell with these words, that of this turn and the other one, says that the source is known. It may say so of one that
-    /// is not.
+    /// Whether a cell with these words, the current generation's and the other one, holds the source. False positives
+    /// are possible.
     #[inline(always)]
-    pub const fn is_known(self, current: u64, other: u64) -> bool {
-        self.is_in(current, self.turn) || self.is_in(other, self.turn.wrapping_sub(1))
+    pub const fn contains(self, current: u64, other: u64) -> bool {
+        self.is_in(current, self.generation) || self.is_in(other, self.generation.wrapping_sub(1))
     }
 
     #[inline(always)]
-    const fn is_in(self, word: u64, turn: u16) -> bool {
-        word >> CELL_BITS == turn as u64 && word & self.bits == self.bits
+    const fn is_in(self, word: u64, generation: u16) -> bool {
+        word >> CELL_BITS == generation as u64 && word & self.bits == self.bits
     }
 
-    /// What becomes of the word of this turn once the source is known; none where it is already.
+    /// The word of the current generation with the source added; none where it is there already.
     #[inline(always)]
-    pub const fn made_known(self, current: u64) -> Option<u64> {
-        if self.is_in(current, self.turn) {
+    pub const fn with_added(self, current: u64) -> Option<u64> {
+        if self.is_in(current, self.generation) {
             return None;
         }
-        let empty = (self.turn as u64) << CELL_BITS;
-        let kept = if current >> CELL_BITS == self.turn as u64 { current } else { empty };
+        let empty = (self.generation as u64) << CELL_BITS;
+        let kept = if current >> CELL_BITS == self.generation as u64 { current } else { empty };
         Some(kept | self.bits)
     }
 }
 
-/// The least [`Mark::of`] turn that lasts as long as this.
-pub const fn turn_shift(lasting_ns: u64) -> u32 {
+/// The least `generation_shift` of [`Fingerprint::of`] that lasts as long as this.
+pub const fn generation_shift(lasting_ns: u64) -> u32 {
     let shift = 64 - lasting_ns.leading_zeros();
     if shift < PERIOD_SHIFT { PERIOD_SHIFT } else { shift }
 }
@@ -276,7 +284,8 @@ mod tests {
         Nanos(START.0 + millis * 1_000_000)
     }
 
-    /// A flood of so many new sources a second for so long: insertions of each second, and what was looked at of the last.
+    /// A flood of so many new sources a second for so long: insertions of each second, and what was sampled in of the
+    /// last.
     fn flood(admission: &mut Admission, from: u64, seconds: u64, per_millisecond: u32, budget: u32) -> Vec<u64> {
         let mut inserted = Vec::new();
         for second in 0..seconds {
@@ -284,7 +293,7 @@ mod tests {
             for millisecond in 0..1000 {
                 admission.advance(at(from + second * 1000 + millisecond), budget);
                 for _ in 0..per_millisecond {
-                    if !admission.is_pressed() || admission.draw(KEY) {
+                    if !admission.is_overloaded() || admission.sample(KEY) {
                         admission.insert(budget, 0);
                     }
                 }
@@ -302,8 +311,8 @@ mod tests {
             rule
         };
         let (connections, packets) = (rule(Unit::Connections, 1), rule(Unit::Packets, 1));
-        assert_eq!(asks_first::of(&connections), asks_first::OPENINGS);
-        assert_eq!(asks_first::of(&packets), asks_first::OPENINGS | asks_first::DATAGRAMS);
+        assert_eq!(known_first::of(&connections), known_first::OPENINGS);
+        assert_eq!(known_first::of(&packets), known_first::OPENINGS | known_first::DATAGRAMS);
         let mut banning = packets;
         banning.bans.steps_len = 1;
         let refusing_all = layout::Rule { refuse_all: 1, ..packets };
@@ -311,16 +320,16 @@ mod tests {
         let others =
             [rule(Unit::Requests, 1), rule(Unit::Bytes, 9999), rule(Unit::Packets, 0), layout::Rule::default()];
         for rule in [banning, refusing_all, with_shadows].iter().chain(&others) {
-            assert_eq!(asks_first::of(rule), 0, "{rule:?}");
+            assert_eq!(known_first::of(rule), 0, "{rule:?}");
         }
     }
 
     #[test]
-    fn as_long_as_the_budget_lasts_everybody_is_admitted() {
+    fn within_the_budget_every_source_is_admitted() {
         let mut admission = Admission::default();
         assert_eq!(flood(&mut admission, 0, 3, 10, BUDGET), [10_000; 3]);
-        assert!(!admission.is_pressed());
-        assert_eq!(admission.pressed_periods, 0);
+        assert!(!admission.is_overloaded());
+        assert_eq!(admission.overload_periods, 0);
     }
 
     #[test]
@@ -333,7 +342,7 @@ mod tests {
             assert!(inserted <= budget_a_second + slack, "{inserted} in second {second}");
             assert!(inserted >= budget_a_second / 3, "{inserted} in second {second}");
         }
-        assert!(admission.is_pressed());
+        assert!(admission.is_overloaded());
     }
 
     #[test]
@@ -350,12 +359,12 @@ mod tests {
             assert!(remembered <= budget_a_second + slack, "{remembered} in second {second}");
             assert!(remembered >= budget_a_second / 3, "{remembered} in second {second}");
         }
-        assert!(admission.is_pressed());
+        assert!(admission.is_overloaded());
         assert_eq!(admission.insertions, 0, "these are those of sources");
     }
 
     #[test]
-    fn a_flow_of_a_source_that_is_admitted_is_remembered_and_others_are_drawn() {
+    fn a_flow_of_an_admitted_source_is_remembered_and_others_are_sampled() {
         let remembered = |is_admitted| {
             let mut admission = Admission { shift: SHIFT_MAX, random: 7, ..Admission::default() };
             (0..1000).filter(|_| admission.remembers_flow(KEY, BUDGET_ANY, is_admitted)).count()
@@ -367,134 +376,137 @@ mod tests {
     }
 
     #[test]
-    fn when_the_flood_is_over_everybody_is_admitted_again() {
+    fn after_the_flood_every_source_is_admitted_again() {
         let mut admission = Admission::default();
         flood(&mut admission, 0, 2, 2000, BUDGET);
-        assert!(admission.is_pressed());
+        assert!(admission.is_overloaded());
         flood(&mut admission, 2000, 3, 1, BUDGET);
-        assert!(!admission.is_pressed());
+        assert!(!admission.is_overloaded());
         flood(&mut admission, 5000, 1, 2000, BUDGET);
-        assert!(admission.is_pressed());
+        assert!(admission.is_overloaded());
         admission.advance(at(60_000), BUDGET);
-        assert!(!admission.is_pressed());
+        assert!(!admission.is_overloaded());
     }
 
     #[test]
     fn a_budget_without_end_is_never_spent() {
         let mut admission = Admission::default();
         assert_eq!(flood(&mut admission, 0, 1, 5000, BUDGET_ANY), [5_000_000]);
-        assert!(!admission.is_pressed());
+        assert!(!admission.is_overloaded());
     }
 
     #[test]
-    fn as_long_as_the_maps_are_being_filled_everybody_is_admitted() {
+    fn while_the_maps_fill_every_source_is_admitted() {
         let mut admission = Admission::default();
         for _ in 0..100_000 {
             admission.insert(BUDGET, 100_000);
         }
-        assert!(!admission.is_pressed());
+        assert!(!admission.is_overloaded());
         for _ in 0..BUDGET {
             admission.insert(BUDGET, 100_000);
         }
-        assert!(admission.is_pressed());
+        assert!(admission.is_overloaded());
     }
 
     #[test]
-    fn draws_are_one_in_two_to_the_shift() {
+    fn samples_are_one_in_two_to_the_shift() {
         for shift in [1, 4, 8] {
             let mut admission = Admission { shift, ..Admission::default() };
-            let drawn = (0..1 << 20).filter(|_| admission.draw(KEY)).count();
+            let sampled = (0..1 << 20).filter(|_| admission.sample(KEY)).count();
             let expected = (1_usize << 20) >> shift;
-            assert!(drawn.abs_diff(expected) < expected / 10, "{drawn} of {expected}");
+            assert!(sampled.abs_diff(expected) < expected / 10, "{sampled} of {expected}");
         }
     }
 
     #[test]
-    fn draws_that_begin_elsewhere_or_by_another_key_are_others() {
-        let drawn = |random, key| {
+    fn samples_that_start_elsewhere_or_by_another_key_are_others() {
+        let sampled = |random, key| {
             let mut admission = Admission { shift: 2, random, ..Admission::default() };
-            (0..200).map(|_| admission.draw(key)).collect::<Vec<_>>()
+            (0..200).map(|_| admission.sample(key)).collect::<Vec<_>>()
         };
         let other = HashKey([KEY.0[0], KEY.0[1] ^ 1]);
-        assert_eq!(drawn(7, KEY), drawn(7, KEY));
+        assert_eq!(sampled(7, KEY), sampled(7, KEY));
         for random in [0, 8, 7 + (1 << 32), 7 + (1 << 54)] {
-            assert_ne!(drawn(random, KEY), drawn(7, KEY), "{random:x}");
+            assert_ne!(sampled(random, KEY), sampled(7, KEY), "{random:x}");
         }
-        assert_ne!(drawn(7, other), drawn(7, KEY));
+        assert_ne!(sampled(7, other), sampled(7, KEY));
     }
 
     #[test]
     fn a_source_over_its_limit_is_caught_within_the_stated_number_of_packets() {
-        // At the most, 1 in 4096: 99 in 100 sources are drawn a second time within 6.64 times as many packets.
+        // At the most, 1 in 4096: 99 in 100 sources are sampled a second time within 6.64 times as many packets.
         let mut late = 0;
         for source in 0..1000 {
             let mut admission = Admission { shift: SHIFT_MAX, random: KEY.hash(source, 0), ..Admission::default() };
-            late += usize::from((0..27_188).filter(|_| admission.draw(KEY)).count() < 2);
+            late += usize::from((0..27_188).filter(|_| admission.sample(KEY)).count() < 2);
         }
         assert!(late <= 25, "{late} of 1000");
     }
 
-    /// Sources that are made known, and who is known of others, at these times.
+    /// Of sources that are added, and of others, how many are known at these times.
     fn known(made: u64, asked: u64, later_ns: u64) -> (usize, usize) {
-        let shift = turn_shift(300 * SECOND_NS);
+        let shift = generation_shift(300 * SECOND_NS);
         let mut cells = vec![[0_u64; 2]; 32_768];
         for source in 0..made {
-            let mark = Mark::of(KEY, source, 4, shift, START);
-            let word = &mut cells[(mark.place & 32_767) as usize][mark.current()];
-            *word = mark.made_known(*word).unwrap_or(*word);
-            assert_eq!(mark.made_known(*word), None);
+            let fingerprint = Fingerprint::of(KEY, source, 4, shift, START);
+            let word = &mut cells[(fingerprint.place & 32_767) as usize][fingerprint.current()];
+            *word = fingerprint.with_added(*word).unwrap_or(*word);
+            assert_eq!(fingerprint.with_added(*word), None);
         }
         let is_known = |source: &u64| {
-            let mark = Mark::of(KEY, *source, 4, shift, Nanos(START.0 + later_ns));
-            let cell = cells[(mark.place & 32_767) as usize];
-            mark.is_known(cell[mark.current()], cell[1 - mark.current()])
+            let fingerprint = Fingerprint::of(KEY, *source, 4, shift, Nanos(START.0 + later_ns));
+            let cell = cells[(fingerprint.place & 32_767) as usize];
+            fingerprint.contains(cell[fingerprint.current()], cell[1 - fingerprint.current()])
         };
         ((0..made).filter(is_known).count(), (made..made + asked).filter(is_known).count())
     }
 
     #[test]
-    fn who_is_made_known_is_known_for_the_longest_window_and_not_for_ever() {
+    fn a_source_made_known_is_known_for_the_longest_window_and_then_expires() {
         for (seconds, all) in [(0, true), (60, true), (300, true), (2000, false), (86_400, false)] {
             assert_eq!(known(1000, 0, seconds * SECOND_NS).0 == 1000, all, "after {seconds} s");
         }
     }
 
     #[test]
-    fn few_are_taken_for_known_that_are_not() {
+    fn few_unknown_sources_are_taken_for_known_ones() {
         let (_, taken) = known(262_144, 100_000, 0);
         assert!(taken < 10_000, "{taken} of 100 000 where the table is full");
         let (_, taken) = known(32_768, 100_000, 0);
         assert!(taken < 200, "{taken} of 100 000 where an eighth of it is");
     }
 
-    /// Of 100 000 sources that nobody knows, those of which the summary does not tell, where so many are known.
+    /// Of 100 000 unknown sources, those that the summary cannot rule out, where so many are known.
     fn looked_for(made: u64) -> usize {
-        let shift = turn_shift(300 * SECOND_NS);
+        let shift = generation_shift(300 * SECOND_NS);
         let mut cells = vec![0_u64; 32_768 / CELLS_PER_SUMMARY as usize];
-        let at = |mark: Mark| (mark.place & 32_767) as usize / CELLS_PER_SUMMARY as usize;
-        let mark = |source: u64| Mark::of(KEY, source, 4, shift, START).in_summary();
-        for mark in (0..made).map(mark) {
-            let word = &mut cells[at(mark)];
-            *word = mark.made_known(*word).unwrap_or(*word);
+        let at = |fingerprint: Fingerprint| (fingerprint.place & 32_767) as usize / CELLS_PER_SUMMARY as usize;
+        let fingerprint = |source: u64| Fingerprint::of(KEY, source, 4, shift, START).in_summary();
+        for fingerprint in (0..made).map(fingerprint) {
+            let word = &mut cells[at(fingerprint)];
+            *word = fingerprint.with_added(*word).unwrap_or(*word);
         }
-        let is_known = |mark: &Mark| mark.is_known(cells[at(*mark)], 0);
-        assert_eq!((0..made).map(mark).filter(is_known).count() as u64, made);
-        (made..made + 100_000).map(mark).filter(is_known).count()
+        let is_known = |fingerprint: &Fingerprint| fingerprint.contains(cells[at(*fingerprint)], 0);
+        assert_eq!((0..made).map(fingerprint).filter(is_known).count() as u64, made);
+        (made..made + 100_000).map(fingerprint).filter(is_known).count()
     }
 
     #[test]
-    fn the_summary_tells_of_most_that_nobody_knows_them_unless_many_are_known() {
+    fn the_summary_rules_out_most_unknown_sources_unless_many_are_known() {
         assert_eq!(looked_for(0), 0);
         assert!((500..1_500).contains(&looked_for(1_000)), "{}", looked_for(1_000));
         assert!((8_000..11_000).contains(&looked_for(10_000)), "{}", looked_for(10_000));
     }
 
     #[test]
-    fn a_cell_of_an_older_turn_is_empty() {
-        let mark = Mark::of(KEY, 2, 3, 30, START);
-        assert!(!mark.is_known(0, 0));
-        let old = u64::from(mark.turn.wrapping_sub(2)) << CELL_BITS | mark.bits;
-        assert!(!mark.is_known(old, 0) && !mark.is_known(0, old));
-        assert_eq!(mark.made_known(old), Some(u64::from(mark.turn) << CELL_BITS | mark.bits));
+    fn a_cell_of_an_older_generation_is_empty() {
+        let fingerprint = Fingerprint::of(KEY, 2, 3, 30, START);
+        assert!(!fingerprint.contains(0, 0));
+        let old = u64::from(fingerprint.generation.wrapping_sub(2)) << CELL_BITS | fingerprint.bits;
+        assert!(!fingerprint.contains(old, 0) && !fingerprint.contains(0, old));
+        assert_eq!(
+            fingerprint.with_added(old),
+            Some(u64::from(fingerprint.generation) << CELL_BITS | fingerprint.bits)
+        );
     }
 }

@@ -13,7 +13,7 @@ pub struct Rule {
     pub steps_ns: [u64; STEPS_MAX],
     /// So long after the end of a ban the next is the first again. Nanoseconds.
     pub forget_ns: u64,
-    /// How many steps there are; 0 bans nobody.
+    /// How many steps there are; 0 never bans.
     pub steps_len: u32,
     /// Part of the state's key, as a limit's slot is.
     pub slot: u32,
@@ -31,8 +31,8 @@ pub struct Ban {
     pub forgotten_ns: u64,
     /// How many there were before it that were not forgotten.
     pub step: u32,
-    /// 1: since its end the source was let in again, so what is too much now is another offence.
-    pub let_in: u32,
+    /// 1: the source was admitted again since its end, so what is too much now is another offence.
+    pub admitted: u32,
     /// Packets that it has dropped.
     pub dropped: u64,
 }
@@ -46,11 +46,11 @@ impl Ban {
         now.0 < self.until_ns
     }
 
-    /// Whether what is too much at `now` begins another. Whoever is still over the limit when a ban ends is refused, and not banned
-    /// once more for the same.
+    /// Whether what is too much at `now` begins another. Whoever is still over the limit when a ban ends is refused,
+    /// and not banned once more for the same.
     #[inline(always)]
     pub const fn may_be_followed(&self, now: Nanos) -> bool {
-        !self.holds(now) && (self.let_in != 0 || now.0 >= self.forgotten_ns)
+        !self.holds(now) && (self.admitted != 0 || now.0 >= self.forgotten_ns)
     }
 
     /// The ban that begins now, after this one.
@@ -72,7 +72,7 @@ impl Ban {
         let at = if step < last { step } else { last };
         let length = rule.steps_ns[at as usize & (STEPS_MAX - 1)];
         let until_ns = now.0.saturating_add(length);
-        Self { until_ns, forgotten_ns: until_ns.saturating_add(rule.forget_ns), step, let_in: 0, dropped: 0 }
+        Self { until_ns, forgotten_ns: until_ns.saturating_add(rule.forget_ns), step, admitted: 0, dropped: 0 }
     }
 }
 
@@ -112,12 +112,12 @@ mod tests {
     }
 
     #[test]
-    fn one_offence_is_one_ban_until_the_source_was_let_in_or_the_ban_is_forgotten() {
+    fn one_offence_is_one_ban_until_the_source_was_admitted_or_the_ban_is_forgotten() {
         let ban = Ban::first(&RULE, NOW);
         assert!(!ban.may_be_followed(Nanos(ban.until_ns)));
         assert!(ban.may_be_followed(Nanos(ban.forgotten_ns)));
-        let let_in = Ban { let_in: 1, ..ban };
-        assert!(let_in.may_be_followed(Nanos(ban.until_ns)));
-        assert!(!let_in.may_be_followed(Nanos(ban.until_ns - 1)));
+        let admitted = Ban { admitted: 1, ..ban };
+        assert!(admitted.may_be_followed(Nanos(ban.until_ns)));
+        assert!(!admitted.may_be_followed(Nanos(ban.until_ns - 1)));
     }
 }

@@ -1,11 +1,11 @@
-//! Which rule judges a packet, and what its source is granted whatever that rule's limits say. Whether the packet fits the limits is told by
-//! [`crate::hold`].
+//! Which rule judges a packet, and what its source is granted whatever that rule's limits say. [`crate::hold`] tells
+//! whether the packet is within the limits.
 //!
 //! Written once, over a [`Rules`]: in the kernel that is maps, elsewhere memory.
 
 use crate::access::{self, Grant};
 use crate::layout::{Config, PortTable, Prefix, RULES_MAX, Rule, RuleSet};
-use crate::packet::{Head, Packet, Target, To};
+use crate::packet::{Destination, Head, Packet, Target};
 use crate::source::Address;
 use crate::time::Nanos;
 use crate::verdict::{Action, Reason, Verdict};
@@ -25,7 +25,8 @@ pub trait Rules {
     fn ports(&self) -> Option<&PortTable>;
     /// What is known of the longest prefix that holds this source. Asked only where there are prefixes of its family.
     fn prefix(&self, source: Address) -> Option<&Prefix>;
-    /// The rules that name the longest prefix that holds the packet's destination. Asked only where there are such prefixes.
+    /// The rules that name the longest prefix that holds the packet's destination. Asked only where there are such
+    /// prefixes.
     fn target_rules(&self) -> RuleSet;
     /// A time that is at most a timer tick behind.
     fn coarse(&self) -> Nanos;
@@ -36,7 +37,8 @@ pub trait Rules {
         &self.config().rules[self.forget(index) as usize & (RULES_MAX - 1)]
     }
 
-    /// Returns `value`, of which the compiler then knows nothing where it would make many copies of a loop that goes on to it.
+    /// Returns `value`, of which the compiler then knows nothing where it would make many copies of a loop that goes
+    /// on to it.
     #[inline(always)]
     fn unknown(value: usize) -> usize {
         value
@@ -55,7 +57,7 @@ pub struct Asked {
     /// Who sent it, or says so.
     pub source: Address,
     /// What it is sent to.
-    pub to: To,
+    pub to: Destination,
     /// Of a later fragment: whether it may be one of TCP.
     pub may_be_tcp: bool,
 }
@@ -76,8 +78,8 @@ pub struct Choice {
     pub rule: Option<u32>,
     /// The other rules that hold it too: a later fragment that may be of TCP may belong to any of them.
     pub beside: RuleSet,
-    /// Whether all that its client sends like it is judged alike, wherever that is sent to: no list tells the client's addresses from
-    /// each other, and no rule its destinations.
+    /// Whether all that its client sends like it is judged alike, wherever that is sent to: no list tells the client's
+    /// addresses from each other, and no rule its destinations.
     pub is_of_client: bool,
 }
 
@@ -90,14 +92,14 @@ impl Choice {
 
 /// The rules for what the packet is sent to, by its port or protocol; none where the ports cannot be read.
 #[inline(always)]
-pub fn protecting<R: Rules>(rules: &R, to: To) -> Option<RuleSet> {
+pub fn protecting<R: Rules>(rules: &R, to: Destination) -> Option<RuleSet> {
     let config = rules.config();
     let class = match to {
-        To::Tcp { port, .. } => rules.ports()?.tcp[bounded(rules, port)],
-        To::Udp { port } => rules.ports()?.udp[bounded(rules, port)],
-        To::Fragment | To::Unwalkable => return Some(config.portless_rules),
-        To::Other => return Some(config.other_rules),
-        To::Essential => return Some(0),
+        Destination::Tcp { port, .. } => rules.ports()?.tcp[bounded(rules, port)],
+        Destination::Udp { port } => rules.ports()?.udp[bounded(rules, port)],
+        Destination::Fragment | Destination::UnparsableHeaders => return Some(config.portless_rules),
+        Destination::Other => return Some(config.other_rules),
+        Destination::ControlTraffic => return Some(0),
     };
     Some(config.class_rules[class as usize])
 }
@@ -116,14 +118,15 @@ pub fn choice<R: Rules>(rules: &R, asked: Asked, protecting: RuleSet) -> Choice 
         Some(Grant::Exempt) => by(Reason::Exempt),
         Some(Grant::Denied) => by(Reason::Denied),
         None if is_unparsable(asked.to) && rules.rule(index).counts_unparsable == 0 => by(Reason::TooManyHeaders),
-        None if matches!(asked.to, To::Fragment) && asked.may_be_tcp => {
+        None if matches!(asked.to, Destination::Fragment) && asked.may_be_tcp => {
             Choice { beside: matching & !(1 << index), ..by(Reason::NotCounted) }
         }
         None => by(Reason::NotCounted),
     }
 }
 
-/// The verdict on what is behind more tags than are looked behind. What it is cannot be told, so whoever has what has no port has this.
+/// The verdict on what is behind more tags than are looked behind. What it is cannot be told, so whoever has what has
+/// no port has this.
 #[inline(always)]
 pub fn too_many_tags<R: Rules>(rules: &R) -> Verdict {
     match first(rules, rules.config().portless_rules) {
@@ -163,10 +166,10 @@ pub const fn has_prefixes(config: &Config, source: Address) -> u8 {
     }
 }
 
-/// Whether nobody can tell what it is, while the network stack might: as behind too many tags.
+/// Whether it cannot be told what it is, while the network stack might: as behind too many tags.
 #[inline(always)]
-const fn is_unparsable(to: To) -> bool {
-    matches!(to, To::Unwalkable)
+const fn is_unparsable(to: Destination) -> bool {
+    matches!(to, Destination::UnparsableHeaders)
 }
 
 /// Which of these rules are for packets from this source to this address.
@@ -181,11 +184,11 @@ fn matching<R: Rules>(rules: &R, protecting: RuleSet, prefix: Option<&Prefix>) -
     protecting & from & to
 }
 
-/// Which of these rules judges the packet. A later fragment may belong to any port, and is held to volume if it is to be held at
-/// all: by the first rule that counts that, so that a rule for connections before it is no way around.
+/// Which of these rules judges the packet. A later fragment may belong to any port, and is held to volume if it is to
+/// be held at all: by the first rule that counts that, so that a rule for connections before it is no way around.
 #[inline(always)]
-fn judging<R: Rules>(rules: &R, to: To, of: RuleSet) -> Option<u32> {
-    if let To::Fragment = to
+fn judging<R: Rules>(rules: &R, to: Destination, of: RuleSet) -> Option<u32> {
+    if let Destination::Fragment = to
         && let Some(index) = first(rules, of & rules.config().volume_rules)
     {
         return Some(index);
@@ -223,8 +226,8 @@ fn granted<R: Rules>(rules: &R, prefix: &Prefix) -> Option<Grant> {
     access::grant(prefix.access, rules.coarse())
 }
 
-/// A port as an index. The verifier of Linux 6.12 knows nothing of a number whose bytes were swapped, so its bound must be
-/// in the program, where the compiler leaves it out if it knows.
+/// A port as an index. The verifier of Linux 6.12 knows nothing of a number whose bytes were swapped, so its bound
+/// must be in the program, where the compiler leaves it out if it knows.
 #[inline(always)]
 fn bounded<R: Rules>(rules: &R, port: u16) -> usize {
     rules.forget(port as u32) as usize & 0xffff

@@ -1,12 +1,14 @@
-//! Which of a client's segments begin a request. Pure: what is remembered of the connection is an argument, as are the segment,
-//! the frame that it lies in, and what the server's own TCP says of the connection ([`Peer`]).
+//! Which of a client's segments begin a request. Pure: what is remembered of the connection is an argument, as are the
+//! segment, the frame that it lies in, and what the server's own TCP says of the connection ([`Peer`]).
 //!
-//! A request is what begins a new *turn*: new payload, sent after the server has said something since the last request. In the
-//! clear each request's own first line tells ([`clear`]), or a frame's header ([`http2`]); under TLS the records' headers do ([`tls`]).
+//! A request is what begins a new *turn*: new payload, sent after the server has said something since the last
+//! request. In the clear each request's own first line tells ([`clear`]), or a frame's header ([`http2`]); under TLS
+//! the records' headers do ([`tls`]).
 //!
-//! What the server's TCP has received and sent is the truth, and what the client claims is not: payload that the server has
-//! is a repetition, payload outside its window is nothing, and what the server has said is what it has sent. Where no socket
-//! tells, as on a host that forwards, the client's own numbers have to do ([`turn`] without a [`Peer`]).
+//! What the server's TCP has received and sent is the truth, and what the client claims is not: payload that the
+//! server has is a repetition, payload outside its window is nothing, and what the server has said is what it has
+//! sent. Where no socket tells, as on a host that forwards, the client's own numbers have to do ([`turn`] without a
+//! [`Peer`]).
 //!
 //! Nothing is free without a bound: docs/COUNTING.md has each exception, and what it costs when a client abuses it.
 
@@ -42,17 +44,19 @@ pub struct Conversation {
     /// Bytes from here to `hole_end` were left out, and may still come; where both are equal, none.
     hole: u32,
     hole_end: u32,
-    /// Of a TLS record, of HTTP/2's preface, or of a frame of it in the clear, the bytes that are still to come; or [`LOST`].
+    /// Of a TLS record, of HTTP/2's preface, or of a frame of it in the clear, the bytes that are still to come; or
+    /// [`LOST`].
     record_left: u32,
-    /// What the server had said when the first record came that may end the handshake; behind it, HTTP/2: when a frame of control
-    /// was last taken for what follows a long answer.
+    /// What the server had said when the first record came that may end the handshake; behind it, HTTP/2: when a frame
+    /// of control was last taken for what follows a long answer.
     control_at: u32,
     /// Some of [`is`].
     is: u16,
-    /// TLS: length of the newest record that may be a HEADERS frame of HTTP/2, and is like the others; 0 before the first of a turn.
+    /// TLS: length of the newest record that may be a HEADERS frame of HTTP/2, and is like the others; 0 before the
+    /// first of a turn.
     headers_bytes: u16,
-    /// TLS, and HTTP/2 in the clear: the first bytes of a record's or frame's header whose others are in the next segment, and how many.
-    /// HTTP/1 in the clear: the last bytes, and whether they are known.
+    /// TLS, and HTTP/2 in the clear: the first bytes of a record's or frame's header whose others are in the next
+    /// segment, and how many. HTTP/1 in the clear: the last bytes, and whether they are known.
     split: [u8; 4],
     split_len: u8,
     /// What it speaks: one of [`speaks`].
@@ -61,11 +65,13 @@ pub struct Conversation {
     overhead: u8,
     /// TLS: records of application data so far, as far as it matters.
     records: u8,
-    /// TLS: records of this turn that may be HEADERS frames of HTTP/2, as far as it matters; until that is spoken, those as long as each other.
+    /// TLS: records of this turn that may be HEADERS frames of HTTP/2, as far as it matters; until that is spoken,
+    /// those as long as each other.
     turn_records: u8,
     /// HTTP/2: frames of control that may still be free, of those that follow no long answer.
     controls_left: u8,
-    /// TLS 1.3: records that may end the handshake so far; behind it, not 0 where its end did not tell what encryption adds.
+    /// TLS 1.3: records that may end the handshake so far; behind it, not 0 where its end did not tell what encryption
+    /// adds.
     ending_records: u8,
     /// Some of [`also`].
     also: u8,
@@ -112,7 +118,8 @@ mod is {
     pub(super) const UNSEEN: u16 = 128;
     /// HTTP/2 that has sent what is as long as the one acknowledgement of the server's first settings.
     pub(super) const ACKNOWLEDGED: u16 = 256;
-    /// More than its first segment came before the server had any: what it takes of them is not known, nor what that speaks.
+    /// More than its first segment came before the server had any: what it takes of them is not known, nor what that
+    /// speaks.
     pub(super) const DOUBTED: u16 = 512;
     /// TLS: since the newest request was counted, a record was too long for headers of HTTP/2, and so part of a body.
     pub(super) const IN_BODY: u16 = 1024;
@@ -122,7 +129,8 @@ mod is {
     pub(super) const OWED: u16 = 4096;
     /// Once it was not known where a record begins, or a frame of HTTP/2 in the clear: since then it is a guess.
     pub(super) const CUT: u16 = 8192;
-    /// TLS: the header that was split began when the server had said nothing since the newest request; in a handshake, nothing at all.
+    /// TLS: the header that was split began when the server had said nothing since the newest request; in a handshake,
+    /// nothing at all.
     pub(super) const EARLY: u16 = 16_384;
     /// Its socket had some of it when its newest segment was judged: what the server takes first is known.
     pub(super) const TAKEN: u16 = 32_768;
@@ -130,13 +138,17 @@ mod is {
 
 /// More that is known of a connection.
 mod also {
-    /// TLS 1.3: the server sends one session ticket at most from now on: it showed no certificate, or has sent the first of two.
+    /// TLS 1.3: the server sends one session ticket at most from now on: it showed no certificate, or has sent the
+    /// first of two.
     pub(super) const ONE_TICKET: u8 = 1;
-    /// The one segment in [`super::ACCOUNTED_BYTES`] went on by itself: the guard counts the next one that is asked about.
+    /// The one segment in [`super::ACCOUNTED_BYTES`] went on by itself: the guard counts the next one that is asked
+    /// about.
     pub(super) const UNACCOUNTED: u8 = 2;
-    /// Its socket has said something behind what this began with, and goes on: a server in the clear ends what begins like TLS.
+    /// Its socket has said something behind what this began with, and goes on: a server in the clear ends what begins
+    /// like TLS.
     pub(super) const ANSWERED: u8 = 4;
-    /// Some of it came in fragments, which nobody reads, and so perhaps what was seen did not: of what its socket takes all is doubted from then on.
+    /// Some of it came in fragments, which nobody reads, and so perhaps what was seen did not: of what its socket
+    /// takes all is doubted from then on.
     pub(super) const IN_FRAGMENTS: u8 = 8;
     /// Nothing of it was seen but those.
     pub(super) const UNREAD: u8 = 16;
@@ -177,8 +189,8 @@ pub struct Turn {
     pub newest: Conversation,
 }
 
-/// [`Conversation::record_left`] where it is not known where the next record or frame begins: it is looked for at the beginning of each
-/// segment.
+/// [`Conversation::record_left`] where it is not known where the next record or frame begins: it is looked for at the
+/// beginning of each segment.
 const LOST: u32 = u32::MAX;
 
 /// The answer that asks for the body: `HTTP/1.1 100 Continue` and an empty line. No answer to a request is as short.
@@ -242,8 +254,8 @@ pub struct Entered {
     is_doubted: u32,
 }
 
-/// What a conversation asks of the frame besides its bytes. Where a verifier follows every path, each but [`Walk::repeat`] is a function
-/// of its own there.
+/// What a conversation asks of the frame besides its bytes. Where a verifier follows every path, each but
+/// [`Walk::repeat`] is a function of its own there.
 pub trait Walk: Frame + Sized {
     /// What of that is sought is in the payload from `at` to `end`.
     #[inline(always)]
@@ -251,8 +263,8 @@ pub trait Walk: Frame + Sized {
         sought.found(self, at, end)
     }
 
-    /// Takes steps until one says that it was the last, or as many were taken: where they have led. Where a verifier follows every path, it
-    /// follows one step.
+    /// Takes steps until one says that it was the last, or as many were taken: where they have led. Where a verifier
+    /// follows every path, it follows one step.
     #[inline(always)]
     fn repeat<S: Step>(&self, most: u32, mut steps: S) -> S {
         for _ in 0..most {
@@ -314,8 +326,8 @@ pub trait Step {
     fn step<F: Walk>(&mut self, frame: &F) -> bool;
 }
 
-/// Judges a segment with payload, of the conversation last remembered as `known`, by what the server's TCP says of it; by the
-/// client's own numbers where nobody knows.
+/// Judges a segment with payload, of the conversation last remembered as `known`, by what the server's TCP says of it;
+/// by the client's own numbers where nobody knows.
 pub fn turn<F: Walk>(frame: &F, segment: &Segment, known: Option<Conversation>, peer: Option<Peer>) -> Turn {
     let mut newest = known.unwrap_or_default();
     if newest.goes_on(frame, segment) {
@@ -327,8 +339,8 @@ pub fn turn<F: Walk>(frame: &F, segment: &Segment, known: Option<Conversation>, 
     Turn { requests, is_unaccounted, newest }
 }
 
-/// How many requests come with a SYN that has this payload: a server with TCP Fast Open answers each. None where it begins HTTP/2, as what
-/// comes behind a SYN is not known by it: a client sends it again without.
+/// How many requests come with a SYN that has this payload: a server with TCP Fast Open answers each. None where it
+/// begins HTTP/2, as what comes behind a SYN is not known by it: a client sends it again without.
 #[inline(always)]
 pub fn with_syn<F: Walk>(frame: &F, at: u32, end: u32) -> Option<u32> {
     if may_be_http2(frame, at, end) {
@@ -345,7 +357,8 @@ pub fn may_be_http2<F: Frame>(frame: &F, at: u32, end: u32) -> bool {
 }
 
 impl Conversation {
-    /// Goes on by a segment with payload, from what is remembered if that `is_known`, and says how many requests begin in it.
+    /// Goes on by a segment with payload, from what is remembered if that `is_known`, and says how many requests begin
+    /// in it.
     #[inline(always)]
     pub fn turn<F: Walk>(&mut self, frame: &F, segment: &Segment, is_known: bool, peer: Option<Peer>) -> u32 {
         match self.enter(frame, segment, is_known, peer) {
@@ -379,7 +392,8 @@ impl Conversation {
             None => self.place_by_client(segment, is_known),
         };
         let end = segment.sequence.wrapping_add(segment.payload_bytes);
-        // What the server has not taken yet may not be what was seen of it, so that what that speaks is a guess as well.
+        // What the server has not taken yet may not be what was seen of it, so that what that speaks is a guess as
+        // well.
         let is_doubted = is_known && matches!(peer, Some(peer) if peer.is_first != 0);
         let mut is_late = late::NO;
         let (mut begins, mut was_http2) = (None, false);
@@ -539,7 +553,8 @@ impl Conversation {
         }
     }
 
-    /// A first fragment of it comes: what was seen before it the server may have otherwise, and what is seen before the last one.
+    /// A first fragment of it comes: what was seen before it the server may have otherwise, and what is seen before
+    /// the last one.
     #[inline(always)]
     pub const fn come_in_fragments(&mut self, is_known: bool) {
         self.also |= also::IN_FRAGMENTS | if is_known { 0 } else { also::UNREAD };
@@ -572,8 +587,8 @@ impl Conversation {
         self.counted_at = moment.sequence;
     }
 
-    /// How many bytes the server has said since the newest request, as far as 32 bits tell; none where it says that it has said
-    /// somewhat less, as what comes late does.
+    /// How many bytes the server has said since the newest request, as far as 32 bits tell; none where it says that it
+    /// has said somewhat less, as what comes late does.
     #[inline(always)]
     const fn heard_since(&self, said: u32) -> u32 {
         let since = said.wrapping_sub(self.heard);

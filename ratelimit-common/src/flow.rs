@@ -2,22 +2,23 @@
 //!
 //! Used only where connections or requests are counted. A flow is one (source, source port, destination port).
 //!
-//! What QUIC's packets look like says something only on ports that speak QUIC: elsewhere whoever wants to be miscounted would send
-//! one that looks so. There the first datagram opens, and each is a request.
+//! What QUIC's packets look like says something only on ports that speak QUIC: elsewhere whoever wants to be
+//! miscounted would send one that looks so. There the first datagram opens, and each is a request.
 
 use core::ops::RangeInclusive;
 
 use crate::time::{Nanos, SECOND_NS};
 
-/// A flow that was silent for this long is new again: conntrack's own time for a UDP stream (`nf_conntrack_udp_timeout_stream`).
+/// A flow that was silent for this long is new again: conntrack's own time for a UDP stream
+/// (`nf_conntrack_udp_timeout_stream`).
 pub const IDLE_NS: u64 = 120 * SECOND_NS;
 
 /// How many QUIC Initial datagrams one handshake may take (a ClientHello of two datagrams, each sent thrice, and
 /// the acknowledgements) before the next one counts as another connection. One port so hides at most this many.
 pub const INITIALS_PER_CONNECTION_MAX: u32 = 8;
 
-/// How long a datagram with a short QUIC header is that asks for something: shorter are acknowledgements (30 to 62 bytes as
-/// measured of Chromium and aioquic), longer a part of a body.
+/// How long a datagram with a short QUIC header is that asks for something: shorter are acknowledgements (30 to 62
+/// bytes as measured of Chromium and aioquic), longer a part of a body.
 pub const QUIC_REQUEST_BYTES: RangeInclusive<u16> = 64..=1000;
 
 /// What is remembered of a UDP flow: 16 bytes.

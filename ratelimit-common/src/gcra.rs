@@ -27,7 +27,8 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// How long `amount`, of which [`AMOUNT_MAX`] count, takes to drain, rounded up; for ever where nothing drains.
+    /// How long `amount`, of which [`AMOUNT_MAX`] count, takes to drain, rounded up; without end where nothing
+    /// drains.
     #[inline(always)]
     pub const fn cost_ns(self, amount: u64) -> u64 {
         if self.amount == 0 {
@@ -39,7 +40,7 @@ impl Rate {
         if quotient * self.amount < product { quotient + 1 } else { quotient }
     }
 
-    /// The word after `amount` more at `now`; none if that does not fit.
+    /// The word after `amount` more at `now`; none if that is over the limit.
     #[inline(always)]
     pub const fn next(self, word: u64, now: Nanos, amount: u64) -> Option<u64> {
         let start = if word > now.0 { word } else { now.0 };
@@ -47,8 +48,8 @@ impl Rate {
         if next - now.0 <= self.burst_ns { Some(next) } else { None }
     }
 
-    /// When `amount` fits, if nothing else is charged; none if it never does.
-    pub const fn room_from(self, word: u64, now: Nanos, amount: u64) -> Option<Nanos> {
+    /// When `amount` is within the limit, if nothing else is charged; none if it never is.
+    pub const fn free_from(self, word: u64, now: Nanos, amount: u64) -> Option<Nanos> {
         let cost_ns = self.cost_ns(amount);
         if cost_ns > self.burst_ns {
             return None;
@@ -67,11 +68,12 @@ impl Rate {
 
 /// Whether `amount` would be admitted at `now`. "No" is certain; "yes" another CPU may overtake.
 #[inline(always)]
-pub fn has_room<C: Cells>(cells: &C, rate: Rate, now: Nanos, amount: u64) -> bool {
+pub fn is_within_limit<C: Cells>(cells: &C, rate: Rate, now: Nanos, amount: u64) -> bool {
     rate.next(cells.load(WORD), now, amount).is_some()
 }
 
-/// Charges `amount` at `now`, exactly. The bucket that it is said to be admitted to is a whole window: nobody asks for it.
+/// Charges `amount` at `now`, exactly. The bucket that it is said to be admitted to is a whole window: nobody asks for
+/// it.
 #[inline(always)]
 pub fn charge<C: Cells>(cells: &C, rate: Rate, now: Nanos, amount: u64) -> Charge {
     for _ in 0..C::unknown(C::TRIES) {
@@ -84,8 +86,8 @@ pub fn charge<C: Cells>(cells: &C, rate: Rate, now: Nanos, amount: u64) -> Charg
     Charge::Contended
 }
 
-/// Writes the word of a bucket that nothing was charged to before, and leaves the others, which nobody reads. False, and
-/// nothing written, if `amount` does not fit.
+/// Writes the word of a bucket that nothing was charged to before, and leaves the others, which nobody reads. False,
+/// and nothing written, if `amount` is over the limit.
 #[inline(always)]
 pub fn open(words: &mut [u64; CELLS], rate: Rate, now: Nanos, amount: u64) -> bool {
     let Some(next) = rate.next(0, now, amount) else { return false };
@@ -148,22 +150,22 @@ mod tests {
     fn the_wait_is_told_to_the_nanosecond() {
         let words = empty();
         assert_eq!(admitted(&words, SIX, TEN_O_CLOCK, 6), 6);
-        let from = SIX.room_from(words.load(WORD), Nanos(TEN_O_CLOCK), 1).expect("it frees");
+        let from = SIX.free_from(words.load(WORD), Nanos(TEN_O_CLOCK), 1).expect("it frees");
         assert_eq!(from.0, TEN_O_CLOCK + 5 * SECOND_NS);
         assert_eq!(SIX.used(words.load(WORD), Nanos(TEN_O_CLOCK)), 6);
         assert_eq!(SIX.used(words.load(WORD), Nanos(TEN_O_CLOCK + 5 * SECOND_NS)), 5);
-        assert_eq!(SIX.room_from(0, Nanos(TEN_O_CLOCK), 7), None);
+        assert_eq!(SIX.free_from(0, Nanos(TEN_O_CLOCK), 7), None);
     }
 
     #[test]
     fn nothing_drains_from_a_limit_of_zero_and_nothing_is_admitted() {
         let rate = Rate { amount: 0, ..SIX };
-        assert!(!has_room(&empty(), rate, Nanos(TEN_O_CLOCK), 1));
+        assert!(!is_within_limit(&empty(), rate, Nanos(TEN_O_CLOCK), 1));
         assert_eq!(charge(&empty(), rate, Nanos(TEN_O_CLOCK), 1), Charge::Refused);
     }
 
     #[test]
-    fn what_is_taken_back_fits_again() {
+    fn what_is_taken_back_is_within_the_limit_again() {
         let words = empty();
         assert_eq!(admitted(&words, SIX, TEN_O_CLOCK, 6), 6);
         refund(&words, SIX, 1);

@@ -1,12 +1,14 @@
-//! The keyed hash by which sources and connections find their place in tables: SipHash-1-3 (Aumasson and Bernstein, *SipHash: a fast
-//! short-input PRF*, INDOCRYPT 2012), as in Rust's own hash maps and in those of Linux on 64 bits (`hsiphash`).
+//! The keyed hash by which sources and connections find their place in tables: SipHash-1-3 (Aumasson and Bernstein,
+//! *SipHash: a fast short-input PRF*, INDOCRYPT 2012), as in Rust's own hash maps and in those of Linux on 64 bits
+//! (`hsiphash`).
 //!
-//! The property that the tables need: without the key, nobody finds inputs that share a place more often than chance makes them, and nobody
-//! concludes from a pair that is seen to share one which others do. A pseudorandom function has it. SipHash is designed as one, and no attack
-//! on SipHash-1-3 that does better than chance is published. What is merely universal has half of it: no pair collides under every key, but
-//! one learned collision gives others, by adding the same to both.
+//! The property that the tables need: without the key, nobody finds inputs that share a place more often than chance
+//! makes them, and nobody concludes from a pair that is seen to share one which others do. A pseudorandom function has
+//! it. SipHash is designed as one, and no attack on SipHash-1-3 that does better than chance is published. What is
+//! merely universal has half of it: no pair collides under every key, but one learned collision gives others, by
+//! adding the same to both.
 
-/// The key: 128 bits that the kernel has drawn.
+/// The key: 128 random bits of the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct HashKey(pub [u64; 2]);
@@ -14,8 +16,9 @@ pub struct HashKey(pub [u64; 2]);
 const _: () = assert!(size_of::<HashKey>() == 16);
 
 impl HashKey {
-    /// The hash of two words. They are the shortest of these messages that holds them, so no two pairs are the same message: 4 bytes of `a`
-    /// and 3 of `b`; 8 and 7; 8 and 8. // an IPv4 source with its port and kind is 7 bytes: 4 rounds and not 6
+    /// The hash of two words. They are the shortest of these messages that holds them, so no two pairs are the same
+    /// message: 4 bytes of `a` and 3 of `b`; 8 and 7; 8 and 8. // an IPv4 source with its port and kind is 7 bytes: 4
+    /// rounds and not 6
     #[inline(always)]
     pub const fn hash(self, a: u64, b: u64) -> u64 {
         let Self([k0, k1]) = self;
@@ -38,8 +41,8 @@ impl HashKey {
 /// What is hashed for the key of [`spread`]: nothing else is hashed with these bits.
 const PLACES: u64 = 1 << 42;
 
-/// A place for a word of 32 bits in a table whose words tell whose they are. No pseudorandom function: who shares a place with another costs him
-/// a look-up, and decides nothing. // two multiplications
+/// A place for a word of 32 bits in a table whose words tell whose they are. No pseudorandom function: who shares a
+/// place with another costs him a look-up, and decides nothing. // two multiplications
 #[inline(always)]
 pub const fn spread(key: u64, word: u32) -> u64 {
     let once = (word as u64 ^ key >> 32).wrapping_mul(key | 1);
@@ -164,7 +167,8 @@ mod tests {
 
     #[test]
     fn with_the_rounds_of_the_paper_it_has_the_paper_s_values() {
-        // vectors.h of the reference implementation of SipHash-2-4; the one of 15 bytes is also in the paper, appendix A.
+        // vectors.h of the reference implementation of SipHash-2-4; the one of 15 bytes is also in the paper, appendix
+        // A.
         let known = [0xab02_00f5_8b01_d137, 0xa129_ca61_49be_45e5, 0x3f2a_cc7f_57c2_9bdb];
         for ((bytes, a, b), known) in MESSAGES.into_iter().zip(known) {
             assert_eq!(State::sip::<2, 4>(REFERENCE.0, a, b), known, "{bytes} bytes");

@@ -1,33 +1,34 @@
-//! Holding a source to the limits of a rule: whether there is room, charging, refusing, banning, counting beside. Which rule that is, and what
-//! the packet costs, is found out before.
+//! Holding a source to the limits of a rule: checking, charging, refusing, banning, and counting for shadow limits.
+//! Which rule that is, and what the packet charges, is found out before.
 //!
-//! Written once, over a [`State`]: in the kernel that is maps, and what has to be a function of its own there is a method that calls one;
-//! elsewhere it is memory.
+//! Written once, over a [`State`]: in the kernel that is maps, and what has to be a function of its own there is a
+//! method that calls one; elsewhere it is memory.
 
 use crate::ban::{self, Ban};
 use crate::gcra;
 use crate::layout::{self, LIMITS_MAX, Rule, SHADOWS_MAX, Unit};
-use crate::proof::{Side, asks};
 use crate::time::{BucketIndex, Nanos, SECOND_NS};
 use crate::verdict::{Action, Reason};
+use crate::verification::{EvidenceNeeds, Side};
 use crate::window::{self, Cells, Charge};
-use cost::refusal;
+use charges::refusal;
 
 mod alone;
-mod cost;
+mod charges;
 mod state;
 
 pub use alone::Alone;
-pub use cost::{At, Charged, Cost, Look, by, is};
-pub use state::{Banned, Excuse, Inserted, State, Window};
+pub use charges::{At, Charged, Charges, CheckResult, by, is};
+pub use state::{Banned, GateBypass, Inserted, State, Window};
 
-/// Whether a rule needs no look at what is there before it charges, and does nothing beside: its one limit alone decides.
+/// Whether a rule needs no look at what is there before it charges, and does nothing beside: its one limit alone
+/// decides.
 pub const fn is_plain(rule: &Rule) -> bool {
     rule.limits_len == 1 && rule.shadows_len == 0 && rule.refuse_all == 0 && rule.bans.steps_len == 0
 }
 
-/// Whether it is nothing to the rule when a source sends a segment without payload that opens no connection, unless it guards and the source
-/// is suspect.
+/// Whether it is nothing to the rule when a source sends a segment without payload that opens no connection, unless it
+/// guards and the source is suspect.
 pub fn ignores_acknowledgements(rule: &Rule) -> bool {
     let counts_none =
         |limit: &layout::Limit| limit.unit == Unit::Requests as u8 || limit.unit == Unit::Connections as u8;
@@ -35,22 +36,22 @@ pub fn ignores_acknowledgements(rule: &Rule) -> bool {
     let mut limits = held.iter().take(rule.limits_len.into()).chain(beside.iter().take(rule.shadows_len.into()));
     rule.refuse_all == 0
         && rule.bans.steps_len == 0
-        && rule.proof & (asks::SEGMENTS | asks::CONNECTIONS) == 0
+        && !rule.evidence.any(EvidenceNeeds::SEGMENTS.or(EvidenceNeeds::CONNECTIONS))
         && limits.all(counts_none)
 }
 
 /// Holds the source of the packet to the rule's limits.
 #[inline(always)]
 pub fn hold<S: State>(state: S) -> Reason {
-    let (rule, cost) = (state.rule(), state.cost());
+    let (rule, charges) = (state.rule(), state.charges());
     if rule.is_plain == 0 {
         return hold_all(state);
     }
-    let (amount, side) = cost.of(&rule.limits[0]);
+    let (amount, side) = charges.of(&rule.limits[0]);
     if amount == 0 {
         return Reason::NotCounted;
     }
-    if cost.has(is::ASKED) || !state.asks_who_is_new() {
+    if charges.has(is::ASKED) || !state.gates_new_sources() {
         let charged = state.charge_at_once(At::new(0, side), amount);
         if charged.bucket().is_some() {
             if charged.is_fresh() {
@@ -65,9 +66,9 @@ pub fn hold<S: State>(state: S) -> Reason {
 /// Charges the one limit of a plain rule, which counts the packet: what that says is the verdict.
 #[inline(always)]
 pub fn hold_plain<S: State>(state: S) -> Reason {
-    let (limit, cost) = (&state.rule().limits[0], state.cost());
-    let (amount, side) = cost.of(limit);
-    if let Some(reason) = turned_away(state, excuse(limit.amount_on(side), amount, cost)) {
+    let (limit, charges) = (&state.rule().limits[0], state.charges());
+    let (amount, side) = charges.of(limit);
+    if let Some(reason) = new_source_gate(state, bypass(limit.amount_on(side), amount, charges)) {
         return reason;
     }
     let at = At::new(0, side);
@@ -78,7 +79,7 @@ pub fn hold_plain<S: State>(state: S) -> Reason {
             Reason::WithinLimit
         }
         Some(reason @ (Reason::OverLimit | Reason::Guard)) => {
-            state.note_refusal(at, true);
+            state.cache_refusal(at, true);
             reason
         }
         Some(reason) => reason,
@@ -88,47 +89,51 @@ pub fn hold_plain<S: State>(state: S) -> Reason {
 /// Looks at all limits before any is charged.
 #[inline(always)]
 fn hold_all<S: State>(state: S) -> Reason {
-    let (rule, cost) = (state.rule(), state.cost());
-    let mut look = Look::of(Reason::NotCounted);
+    let (rule, charges) = (state.rule(), state.charges());
+    let mut result = CheckResult::of(Reason::NotCounted);
     if rule.bans.steps_len != 0 && state.is_banned() {
-        look = Look::of(Reason::Banned);
+        result = CheckResult::of(Reason::Banned);
     }
-    // Where everything is refused of a source over its limit, that is what proves nothing too.
-    if look.is(Reason::NotCounted) && rule.refuse_all != 0 && !cost.has(is::PROVEN) {
-        look = state.look(Cost::GLANCE);
+    // Where everything is refused of a source over its limit, that includes unverified traffic.
+    if result.is(Reason::NotCounted) && rule.refuse_all != 0 && !charges.has(is::VERIFIED) {
+        result = state.check_limits(Charges::GLANCE);
     }
-    if look.is(Reason::NotCounted) {
-        look = state.look(cost);
+    if result.is(Reason::NotCounted) {
+        result = state.check_limits(charges);
     }
-    let mut reason = look.reason();
-    if look.is(Reason::Banned) {
-        state.note_ban();
+    let mut reason = result.reason();
+    if result.is(Reason::Banned) {
+        state.cache_ban();
     } else if let Some(at) = state.suspected() {
         state.suspect(at);
     }
     let mut bans = rule.bans.steps_len != 0 && rule.dry_run == 0;
-    if look.is(Reason::WithinLimit) {
-        // Where bans need proof, what anyone can forge is no sign that the window which banned has room again.
-        let is_let_in =
-            rule.proof & asks::BANS == 0 || rule.proof & asks::CONNECTIONS_ALONE != 0 || cost.has(is::ESTABLISHED);
-        if rule.bans.steps_len != 0 && is_let_in {
-            state.note_let_in();
+    if result.is(Reason::WithinLimit) {
+        // Where bans need verified traffic, unverified traffic does not show that the window which banned is within
+        // the limit again.
+        let is_admitted = !rule.evidence.any(EvidenceNeeds::BANS)
+            || rule.evidence.any(EvidenceNeeds::CONNECTIONS_ALONE)
+            || charges.has(is::ESTABLISHED);
+        if rule.bans.steps_len != 0 && is_admitted {
+            state.record_admitted();
         }
-        // Which limit another CPU has filled meanwhile is not known: where bans need proof, the next packet bans.
-        bans &= rule.proof & asks::BANS == 0;
+        // Which limit another CPU has filled meanwhile is not known: where bans need verified traffic, the next
+        // packet bans.
+        bans &= !rule.evidence.any(EvidenceNeeds::BANS);
         reason = state.charge_all();
-    } else if look.is(Reason::OverLimit) || look.is(Reason::Guard) {
-        state.note_refusal(look.at(), false);
+    } else if result.is(Reason::OverLimit) || result.is(Reason::Guard) {
+        state.cache_refusal(result.at(), false);
     }
     if bans && matches!(reason, Reason::OverLimit) {
-        let established = if cost.has(is::ESTABLISHED) { by::ESTABLISHED } else { 0 };
-        state.ban_source(look.at().0 | established);
+        let established = if charges.has(is::ESTABLISHED) { by::ESTABLISHED } else { 0 };
+        state.ban_source(result.at().0 | established);
     }
     // Whatever the limits say: what a wider one would pass counts too.
     if rule.shadows_len != 0 && !matches!(reason, Reason::Banned) {
-        if look.is(Reason::NotCounted) {
-            // What only these count is drawn for this packet too, and not admitted by what was drawn for another.
-            let _whatever = turned_away(state, Excuse::None);
+        if result.is(Reason::NotCounted) {
+            // What only shadow limits count is sampled for this packet too, and not admitted by another packet's
+            // sample.
+            let _whatever = new_source_gate(state, GateBypass::None);
         }
         state.charge_shadows();
     }
@@ -147,11 +152,11 @@ pub fn is_banned<S: State>(state: S) -> bool {
     }
 }
 
-/// Notes that the source was admitted after its ban, if it was banned.
+/// Records that the source was admitted after its ban, if it was banned.
 #[inline(always)]
-pub fn note_let_in<S: State>(state: S) {
+pub fn record_admitted<S: State>(state: S) {
     if let Some(ban) = state.ban() {
-        ban.note_let_in();
+        ban.record_admitted();
     }
 }
 
@@ -164,74 +169,76 @@ fn limits<S: State>(rule: &Rule, count: usize) -> impl Iterator<Item = (usize, &
         .map(|position| (position, &rule.limits[position & (LIMITS_MAX - 1)]))
 }
 
-/// Looks whether the packet may have room in every limit that counts it, and changes nothing: [`Reason::WithinLimit`] may be overtaken by
-/// another CPU, anything else stands.
+/// Checks whether the packet is within every limit that counts it, and changes nothing: [`Reason::WithinLimit`] may
+/// be overtaken by another CPU, anything else stands.
 ///
 /// By the coarse clock: it is never ahead, so what it refuses is over the limit, or was within the last tick.
 #[inline(always)]
-pub fn look<S: State>(state: S, cost: Cost) -> Look {
+pub fn check_limits<S: State>(state: S, charges: Charges) -> CheckResult {
     let rule = state.rule();
     let mut reason = Reason::NotCounted;
     for (position, limit) in limits::<S>(rule, rule.limits_len.into()) {
-        let (amount, side) = cost.of(limit);
+        let (amount, side) = charges.of(limit);
         if amount != 0 {
             if matches!(reason, Reason::NotCounted)
-                && let Some(reason) = turned_away(state, excuse(limit.amount_on(side), amount, cost))
+                && let Some(reason) = new_source_gate(state, bypass(limit.amount_on(side), amount, charges))
             {
-                return Look::of(reason);
+                return CheckResult::of(reason);
             }
             reason = Reason::WithinLimit;
         } else if rule.refuse_all == 0 {
             continue;
         }
-        // What is not counted apart is looked at with the packet's own cost, or the wrong limit would have refused it.
-        if cost.has(is::GLANCE) && limit.unit == Unit::Connections as u8 {
+        // What is not counted apart is checked with the packet's own charges, or the wrong limit would have refused
+        // it.
+        if charges.has(is::GLANCE) && limit.unit == Unit::Connections as u8 {
             continue;
         }
         let Some(window) = state.window(side.slot(limit.slot)) else { continue };
-        if !has_room(state, window, limit, side, amount) {
+        if !is_within_limit(state, window, limit, side, amount) {
             let at = At::new(position, side);
             if side == Side::Attempts {
                 state.keep_suspected(at);
                 continue;
             }
-            return Look::refused(at);
+            return CheckResult::refused(at);
         }
     }
-    Look::of(reason)
+    CheckResult::of(reason)
 }
 
-/// Why the packet is not looked at, if it is not: its source is new, and too many are.
+/// The gate for new sources: why the packet is sampled out or refused, if it is.
 #[inline(always)]
-fn turned_away<S: State>(state: S, excuse: Excuse) -> Option<Reason> {
-    if state.asks_who_is_new() { state.turned_away(excuse) } else { None }
+fn new_source_gate<S: State>(state: S, bypass: GateBypass) -> Option<Reason> {
+    if state.gates_new_sources() { state.new_source_gate(bypass) } else { None }
 }
 
-/// Why it is not asked whether its source is known: it was asked already; or what proves its sender is no part of a flood, and what fits no
-/// window gets none.
+/// Why the packet bypasses the gate for new sources. It was gated already; or it is of an established connection,
+/// which is no part of a flood; or it charges more than the limit, and so opens no window.
 #[inline(always)]
-const fn excuse(most: u64, amount: u64, cost: Cost) -> Excuse {
-    if cost.has(is::ASKED) {
-        Excuse::Asked
-    } else if cost.has(is::ESTABLISHED) || amount > most {
-        Excuse::ProvenOrTooMuch
+const fn bypass(most: u64, amount: u64, charges: Charges) -> GateBypass {
+    if charges.has(is::ASKED) {
+        GateBypass::Asked
+    } else if charges.has(is::ESTABLISHED) || amount > most {
+        GateBypass::VerifiedOrTooLarge
     } else {
-        Excuse::None
+        GateBypass::None
     }
 }
 
-/// Whether the window has room for so much.
+/// Whether so much more is within the limit of this window.
 #[inline(always)]
-fn has_room<S: State>(state: S, window: S::Window, limit: &layout::Limit, side: Side, amount: u64) -> bool {
+fn is_within_limit<S: State>(state: S, window: S::Window, limit: &layout::Limit, side: Side, amount: u64) -> bool {
     let now = time_to_look_at(state, limit);
     if state.rule().refuse_all == 0 {
-        window.has_room(limit, side, now, amount)
+        window.is_within_limit(limit, side, now, amount)
     } else {
-        window.lets_through(limit, side, now, amount)
+        window.passes_refuse_all(limit, side, now, amount)
     }
 }
 
-/// A leaky bucket that was filled since the last tick was filled later than the coarse clock says, and would look too full.
+/// A leaky bucket that was filled since the last tick was filled later than the coarse clock says, and would seem too
+/// full.
 #[inline(always)]
 fn time_to_look_at<S: State>(state: S, limit: &layout::Limit) -> Nanos {
     if limit.is_gcra == 0 { state.coarse() } else { state.precise() }
@@ -244,7 +251,7 @@ pub fn charge_all<S: State>(state: S) -> Reason {
     let rule = state.rule();
     let (mut reason, mut refused_by) = (Reason::WithinLimit, 0);
     for (position, limit) in limits::<S>(rule, rule.limits_len.into()) {
-        let (amount, side) = state.cost().of(limit);
+        let (amount, side) = state.charges().of(limit);
         if amount == 0 {
             continue;
         }
@@ -273,7 +280,7 @@ pub fn charge_all<S: State>(state: S) -> Reason {
 pub fn refund_before<S: State>(state: S, refused_by: usize) {
     let rule = state.rule();
     for (position, limit) in limits::<S>(rule, refused_by) {
-        let (amount, side) = state.cost().of(limit);
+        let (amount, side) = state.charges().of(limit);
         let bucket = state.charged(position);
         if amount != 0 && bucket != 0 {
             state.refund(At::new(position, side), amount, bucket);
@@ -291,9 +298,9 @@ pub fn charge_shadows<S: State>(state: S) {
         }
         let position = LIMITS_MAX + (shadow & (SHADOWS_MAX - 1));
         let limit = &rule.limits[position];
-        let (amount, side) = state.cost().of(limit);
+        let (amount, side) = state.charges().of(limit);
         if amount != 0 && !side.is_guard() {
-            let _whatever = state.charge(At::new(position, Side::Unproven), amount);
+            let _whatever = state.charge(At::new(position, Side::Unverified), amount);
         }
     }
 }
@@ -313,38 +320,39 @@ const fn of_charge(charged: Charged, side: Side) -> Option<Reason> {
     })
 }
 
-/// Rounds of remembering, settling and charging: those that all tries of a charge take, and two for a bucket that turns or a
-/// source that is evicted.
-const fn rounds_max(tries: usize) -> usize {
+/// How often remembering, settling and charging are retried: as often as all tries of a charge take, and two more for
+/// a bucket that turns or a source that is evicted.
+const fn retries_max(tries: usize) -> usize {
     window::TRIES_MAX / tries + 2
 }
 
-/// Charges one limit, and does before what the charge asks for.
+/// Charges one limit, with what the charge needs before, and retries where another CPU was faster.
 #[inline(always)]
-pub fn charge<S: State>(state: S, at: At, amount: u64) -> Charged {
+pub fn charge_with_retry<S: State>(state: S, at: At, amount: u64) -> Charged {
     let Some(limit) = at.limit(state.rule()) else { return Charged::NOT_REMEMBERED };
-    for _ in 0..rounds_max(<S::Window as Cells>::TRIES) {
+    for _ in 0..retries_max(<S::Window as Cells>::TRIES) {
         let charged = match state.window(at.slot(limit)) {
             Some(window) => {
                 let charged = window.charge(limit, at.side(), state.precise(), amount);
-                // The second charge of all settles, and the first one of each later bucket: the mark lasts a turn, which is longer than what is
-                // charged to the bucket counts.
+                // The second charge of all settles, and so does the first one of each later bucket. The filter holds
+                // a source for a generation, which is longer than what is charged to the bucket counts.
                 if let Some(bucket) = charged.to_settle() {
                     window.settle_before(limit, BucketIndex(bucket));
                     state.make_known();
                     continue;
                 }
-                // Once more, as a mark is lost where another CPU makes one at the same time.
+                // Once more, as an insertion is lost where another CPU inserts at the same time.
                 if charged.is_fresh() && charged.bucket().is_some() {
                     state.make_known();
                 }
                 charged
             }
             None => {
-                if let Some(charged) = state.keeps_out() {
+                if let Some(charged) = state.refuses_insertion() {
                     return charged;
                 }
-                // Else its next packet would be one more new source. There are no more of these than the rule lets in.
+                // Otherwise its next packet would be one more new source. There are no more of these than the rule
+                // admits.
                 if state.rule().new_sources != 0 {
                     state.make_known();
                 }
@@ -360,18 +368,19 @@ pub fn charge<S: State>(state: S, at: At, amount: u64) -> Charged {
     Charged::CONTENDED
 }
 
-/// The most that the coarse clock is behind, with what a kernel may be late to count its timer's ticks. // it mends that after five of them
-const COARSE_BEHIND_NS: u64 = SECOND_NS / 4;
+/// The most that the coarse clock is behind, with what a kernel may be late to count its timer's ticks. // it mends
+/// that after five of them
+const COARSE_LAG_NS: u64 = SECOND_NS / 4;
 
-/// Charges a window that is there, by the coarse clock where that is sure to be in the same bucket as the exact one, in one try:
-/// [`Charged::CONTENDED`] where that does not admit it. Then [`charge`] says what is so.
+/// Charges a window that is there, by the coarse clock where that is sure to be in the same bucket as the exact one,
+/// in one try: [`Charged::CONTENDED`] where that does not admit it. Then [`charge_with_retry`] says what is so.
 #[inline(always)]
 pub fn charge_at_once<S: State>(state: S, at: At, amount: u64) -> Charged {
     let Some(limit) = at.limit(state.rule()) else { return Charged::CONTENDED };
     let now = state.coarse();
     let bucket = now.bucket(limit.bucket_ns);
     let since_ns = now.0.wrapping_sub(bucket.0.wrapping_mul(limit.bucket_ns));
-    if limit.is_gcra != 0 || since_ns.saturating_add(COARSE_BEHIND_NS) >= limit.bucket_ns {
+    if limit.is_gcra != 0 || since_ns.saturating_add(COARSE_LAG_NS) >= limit.bucket_ns {
         return Charged::CONTENDED;
     }
     let Some(window) = state.window_here(at.slot(limit)) else { return Charged::CONTENDED };
@@ -381,7 +390,7 @@ pub fn charge_at_once<S: State>(state: S, at: At, amount: u64) -> Charged {
     }
 }
 
-/// So many times what a charge takes is little for a bucket.
+/// A bucket that holds at most so many times the charge is fresh.
 const LITTLE: u64 = 8;
 
 /// Charges one limit's window.
@@ -410,28 +419,40 @@ fn admitted<W: Window>(window: W, limit: &layout::Limit, bucket: BucketIndex, am
     Charged::to(bucket.0, limit.is_gcra != 0 || window::count_at(&window, limit.count_bits, bucket) <= little)
 }
 
-/// Whether one limit's window has room for so much.
+/// Whether so much more is within the limit of one window.
 #[inline(always)]
-pub fn window_has_room<W: Window>(window: W, limit: &layout::Limit, side: Side, now: Nanos, amount: u64) -> bool {
+pub fn window_is_within_limit<W: Window>(
+    window: W,
+    limit: &layout::Limit,
+    side: Side,
+    now: Nanos,
+    amount: u64,
+) -> bool {
     match limit.is_gcra {
-        0 => window::has_room(&window, limit.arithmetic(side), now.bucket(limit.bucket_ns), amount),
-        _ => gcra::has_room(&window, limit.rate(side), now, amount),
+        0 => window::is_within_limit(&window, limit.arithmetic(side), now.bucket(limit.bucket_ns), amount),
+        _ => gcra::is_within_limit(&window, limit.rate(side), now, amount),
     }
 }
 
-/// Whether one limit's window passes so much, where everything is refused of a source over its limit.
+/// Whether one limit's window passes so much, where the rule refuses everything of a source over its limit.
 #[inline(always)]
-pub fn window_lets_through<W: Window>(window: W, limit: &layout::Limit, side: Side, now: Nanos, amount: u64) -> bool {
+pub fn window_passes_refuse_all<W: Window>(
+    window: W,
+    limit: &layout::Limit,
+    side: Side,
+    now: Nanos,
+    amount: u64,
+) -> bool {
     let (refusals, bucket) = (window.refusals(), now.bucket(limit.bucket_ns));
-    let fits = window.has_room(limit, side, now, if amount == 0 { 1 } else { amount });
+    let is_within = window.is_within_limit(limit, side, now, if amount == 0 { 1 } else { amount });
     match limit.is_gcra {
-        0 => refusals.lets_through(amount, bucket, limit.behind, fits),
-        // A leaky bucket frees at any time: what fits goes through.
-        _ => amount == 0 && !refusals.is_within(bucket, 1) || fits,
+        0 => refusals.passes_refuse_all(amount, bucket, limit.full_buckets, is_within),
+        // A leaky bucket frees at any time: what is within the limit passes.
+        _ => amount == 0 && !refusals.is_within(bucket, 1) || is_within,
     }
 }
 
-/// Gives the source a window that is charged already: one insertion, and no second look.
+/// Gives the source a window that is charged already: one insertion, and no second look-up.
 #[inline(always)]
 pub fn remember<S: State>(state: S, at: At, amount: u64) -> Charged {
     let Some(limit) = at.limit(state.rule()) else { return Charged::NOT_REMEMBERED };
@@ -445,7 +466,7 @@ pub fn remember<S: State>(state: S, at: At, amount: u64) -> Charged {
         Inserted::New => Charged::to(bucket.0, false),
         Inserted::Existed => Charged::NOT_KNOWN,
         Inserted::Refused => Charged::NOT_REMEMBERED,
-        // What does not fit an empty window is not worth remembering.
+        // What is over the limit of an empty window is not worth remembering.
         Inserted::Nothing => Charged::REFUSED,
     }
 }
@@ -462,9 +483,10 @@ pub fn refund<S: State>(state: S, at: At, amount: u64, bucket: u64) {
     }
 }
 
-/// Notes that the source was refused, where that lasts; first counts it, unless the charge that refused has.
+/// Caches that the source was refused, where that lasts; first counts the refusal, unless the charge that refused
+/// has.
 #[inline(always)]
-pub fn note_refusal<S: State>(state: S, at: At, is_counted: bool) {
+pub fn cache_refusal<S: State>(state: S, at: At, is_counted: bool) {
     let (rule, side) = (state.rule(), at.side());
     let Some(limit) = at.limit(rule) else { return };
     let Some(window) = state.window(at.slot(limit)) else { return };
@@ -472,7 +494,7 @@ pub fn note_refusal<S: State>(state: S, at: At, is_counted: bool) {
     if !is_counted {
         window.count_refused(bucket);
     }
-    // What fills its window marked it, but for the charge that it was made with.
+    // The charges that fill a window make its source known, but not the one that opens it.
     if window.refusals().count() <= LITTLE {
         state.make_known();
     }
@@ -480,45 +502,46 @@ pub fn note_refusal<S: State>(state: S, at: At, is_counted: bool) {
         if rule.refuse_all == 0 && rule.shadows_len == 0 && limit.is_gcra == 0 {
             let full_until = window.full_until(limit, side, bucket, 1);
             let until_ns = if full_until == bucket { 0 } else { full_until.0.wrapping_mul(limit.bucket_ns) };
-            state.note_connection(at.slot(limit), until_ns, side == Side::Unproven);
+            state.cache_connection_drop(at.slot(limit), until_ns, side == Side::Unverified);
         }
-    } else if state.is_refusal_lasting(limit) {
+    } else if state.is_refusal_cacheable(limit) {
         let full_until = window.full_until(limit, side, bucket, state.least(limit));
         if full_until != bucket {
             let until_ns = full_until.0.wrapping_mul(limit.bucket_ns);
-            state.note(at.slot(limit), until_ns, refusal(side), side == Side::Unproven);
+            state.cache_drop(at.slot(limit), until_ns, refusal(side), side == Side::Unverified);
         }
     }
 }
 
-/// Notes that a source has tried to connect as often as it may: from now on each connection that it completes is counted. The note refuses
-/// nothing, and its attempts pass, since anyone can forge them.
+/// Caches that a source has tried to connect as often as it may: from now on each connection that it completes is
+/// counted. The entry drops nothing, and the attempts pass, since they can be forged.
 #[inline(always)]
 pub fn suspect<S: State>(state: S, at: At) {
     let Some(limit) = at.limit(state.rule()) else { return };
     let Some(window) = state.window(at.slot(limit)) else { return };
-    if limit.is_gcra == 0 && state.may_note_suspect() {
+    if limit.is_gcra == 0 && state.may_cache_suspect() {
         let bucket = state.coarse().bucket(limit.bucket_ns);
         let full_until = window.full_until(limit, Side::Attempts, bucket, 1);
-        state.note_suspect(at.slot(limit), full_until.0.wrapping_mul(limit.bucket_ns));
+        state.cache_suspect(at.slot(limit), full_until.0.wrapping_mul(limit.bucket_ns));
     }
 }
 
-/// Notes until when a ban holds that was met.
+/// Caches until when a ban holds that was met.
 #[inline(always)]
-pub fn note_ban<S: State>(state: S) {
+pub fn cache_ban<S: State>(state: S) {
     if let Some(ban) = state.ban() {
-        state.note(state.rule().bans.slot, ban.until().0, Reason::Banned, false);
+        state.cache_drop(state.rule().bans.slot, ban.until().0, Reason::Banned, false);
     }
 }
 
-/// Bans the source, or bans it again, unless the rule asks for proof and there is none; each ban that begins is counted once, on
-/// whichever CPU was first. `how` is the [`At`] of the limit that refused, with what [`by`] says it was refused by.
+/// Bans the source, or bans it again, unless the rule needs verified traffic and there is none. Each ban that begins
+/// is counted once, on whichever CPU was first. `how` is the [`At`] of the limit that refused, with what [`by`] says
+/// it was refused by.
 #[inline(always)]
 pub fn ban_source<S: State>(state: S, how: u32) {
     let rule = state.rule();
-    let needs_proof = rule.proof & asks::BANS != 0 && how & by::ORDER == 0;
-    if needs_proof && !is_proven(state, how) {
+    let needs_evidence = rule.evidence.any(EvidenceNeeds::BANS) && how & by::ORDER == 0;
+    if needs_evidence && !is_verified(state, how) {
         return;
     }
     let (rule, now): (&ban::Rule, _) = (&rule.bans, state.coarse());
@@ -536,14 +559,15 @@ pub fn ban_source<S: State>(state: S, how: u32) {
     }
 }
 
-/// Whether it is the source itself who asks for more than the limit that refused it. A SYN that was refused is no proof, also of a source
-/// that has opened as many connections as it may: the next segment of one of them is asked, and says so.
+/// Whether it is the source itself that is over the limit, and no forged traffic in its name. A SYN that was refused
+/// is no evidence, also of a source that has opened as many connections as it may: the next segment of one of them is
+/// checked, and is evidence.
 #[inline(always)]
-fn is_proven<S: State>(state: S, how: u32) -> bool {
+fn is_verified<S: State>(state: S, how: u32) -> bool {
     let at = At(how & 0xff);
     let limit = &state.rule().limits[at.position() & (LIMITS_MAX - 1)];
     if limit.unit != Unit::Connections as u8 {
-        return how & by::ESTABLISHED != 0 && at.side() == Side::Proven;
+        return how & by::ESTABLISHED != 0 && at.side() == Side::Verified;
     }
     if !has_opened_all(state, limit) {
         return false;
@@ -553,24 +577,24 @@ fn is_proven<S: State>(state: S, how: u32) -> bool {
         return false;
     }
     let bucket = state.coarse().bucket(limit.bucket_ns);
-    let behind = if limit.is_gcra == 0 { limit.behind } else { 1 };
-    state.window(limit.slot).is_some_and(|window| window.refusals().is_within(bucket, behind))
+    let full_buckets = if limit.is_gcra == 0 { limit.full_buckets } else { 1 };
+    state.window(limit.slot).is_some_and(|window| window.refusals().is_within(bucket, full_buckets))
 }
 
 /// Whether the source has itself opened as many connections as the limit allows.
 #[inline(always)]
 fn has_opened_all<S: State>(state: S, limit: &layout::Limit) -> bool {
     let window = state.window(Side::Evidence.slot(limit.slot));
-    window.is_some_and(|window| !window.has_room(limit, Side::Evidence, time_to_look_at(state, limit), 1))
+    window.is_some_and(|window| !window.is_within_limit(limit, Side::Evidence, time_to_look_at(state, limit), 1))
 }
 
-/// Counts a connection that is proven, if the packet is the first that is known of it, and bans the source where it was refused another
-/// after as many.
+/// Counts a verified connection, if the packet is the first that is known of it, and bans the source where it was
+/// refused another after as many.
 #[inline(always)]
-pub fn prove<S: State>(state: S) {
+pub fn verify<S: State>(state: S) {
     let rule = state.rule();
-    let is_first = state.cost().has(is::FIRST);
-    let _whatever = turned_away(state, Excuse::ProvenOrTooMuch);
+    let is_first = state.charges().has(is::FIRST);
+    let _whatever = new_source_gate(state, GateBypass::VerifiedOrTooLarge);
     for (position, limit) in limits::<S>(rule, rule.limits_len.into()) {
         if limit.unit != Unit::Connections as u8 {
             continue;
@@ -578,7 +602,7 @@ pub fn prove<S: State>(state: S) {
         if is_first {
             let _whatever = state.charge(At::new(position, Side::Evidence), 1);
         }
-        state.ban_source(At::new(position, Side::Unproven).0 | by::EVIDENCE);
+        state.ban_source(At::new(position, Side::Unverified).0 | by::EVIDENCE);
     }
 }
 

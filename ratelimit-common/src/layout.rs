@@ -6,8 +6,8 @@
 
 use crate::gcra::Rate;
 use crate::hash::HashKey;
-use crate::proof::Side;
 use crate::verdict::Reason;
+use crate::verification::{EvidenceNeeds, Side};
 use crate::window;
 
 mod active;
@@ -15,15 +15,15 @@ mod faults;
 mod keys;
 pub mod map;
 
-pub use active::{Active, Unlisted};
+pub use active::{Active, PrefixMiss};
 pub use faults::{FAULTS_MAX, Fault, NOT_CACHED};
 pub use keys::{
     ConversationKeyV4, ConversationKeyV6, FlowKeyV4, FlowKeyV6, GENERATION_BITS, Prefix, PrefixKeyV4, PrefixKeyV6,
     Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
 };
 
-/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v9`.
-pub const VERSION: u32 = 9;
+/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v10`.
+pub const VERSION: u32 = 10;
 
 /// The XDP program's name.
 pub const PROGRAM: &str = "ratelimitd";
@@ -37,8 +37,8 @@ pub const CLOCK_IS_INJECTED: &str = "CLOCK_IS_INJECTED";
 /// The read-only global of [`SocketFields`].
 pub const SOCKET_FIELDS: &str = "SOCKET_FIELDS";
 
-/// Where the fields of the kernel's own structures are that the program reads of a socket: bytes from their beginnings, as the BTF of the
-/// kernel that runs says.
+/// Where the fields of the kernel's own structures are that the program reads of a socket: bytes from their
+/// beginnings, as the BTF of the kernel that runs says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct SocketFields {
@@ -64,13 +64,14 @@ pub struct SocketFields {
     pub request_said: u32,
 }
 
-/// The read-only global that is returned for a packet that passes: XDP_PASS, but where the benchmark measures the program and not
-/// the network stack behind it.
+/// The read-only global that is returned for a packet that passes: XDP_PASS, but where the benchmark measures the
+/// program and not the network stack behind it.
 pub const PASSED_ACTION: &str = "PASSED_ACTION";
 
 /// Generations of the configuration: one that packets read, one that the daemon writes.
 pub const GENERATIONS: u32 = 2;
-/// The configuration by which [`CHARGE_PROGRAM`] charges, and no packet is judged: its first rule has one limit, which everything fits.
+/// The configuration by which [`CHARGE_PROGRAM`] charges, and no packet is judged: its first rule has one limit,
+/// which admits everything.
 pub const CHARGE_GENERATION: u32 = 2;
 /// Elements of [`map::CONFIG`]: a power of two.
 pub const CONFIGS: u32 = 4;
@@ -94,18 +95,19 @@ pub const PREFIXES_MAX: u32 = 131_072;
 pub const TARGETS_MAX: u32 = 4_096;
 /// UDP flows remembered where connections are counted. // 65536 x 72 B = 5 MB, 65536 x 88 B = 6 MB
 pub const FLOWS_CAPACITY: u32 = 65_536;
-/// TCP connections remembered of each family where requests are counted. // 131072 x 120 B = 16 MB, 131072 x 144 B = 19 MB
+/// TCP connections remembered of each family where requests are counted. // 131072 x 120 B = 16 MB, 131072 x 144 B =
+/// 19 MB
 pub const CONVERSATIONS_CAPACITY: u32 = 131_072;
-/// Lines of [`map::REFUSED`] unless the daemon says otherwise: a power of two. // 32768 x 64 B = 2 MB
-pub const LINES_CAPACITY: u32 = 32_768;
-/// Bits of [`map::NOTED`] for each line of [`map::REFUSED`]. // 16 KB, so that it is in the nearest cache
-pub const BITS_PER_LINE: u32 = 4;
-/// Lines of [`map::REFUSED`] for each word of [`map::NOTED`].
-pub const LINES_PER_WORD: u32 = 64 / BITS_PER_LINE;
-/// Lines of [`map::REFUSED`] for each cell of [`map::CONNECTIONS`].
-pub const LINES_PER_CONNECTIONS: u32 = 2;
-/// Words of [`map::UNLISTED`] for each line of [`map::REFUSED`].
-pub const UNLISTED_PER_LINE: u32 = 4;
+/// Sets of [`map::DROP_CACHE`] unless the daemon says otherwise: a power of two. // 32768 x 64 B = 2 MB
+pub const CACHE_SETS: u32 = 32_768;
+/// Bits of [`map::DROP_SUMMARY`] for each set of [`map::DROP_CACHE`]. // 16 KB, so that it is in the nearest cache
+pub const BITS_PER_SET: u32 = 4;
+/// Sets of [`map::DROP_CACHE`] for each word of [`map::DROP_SUMMARY`].
+pub const SETS_PER_WORD: u32 = 64 / BITS_PER_SET;
+/// Sets of [`map::DROP_CACHE`] for each cell of [`map::CONN_FILTER`].
+pub const SETS_PER_CONN_CELL: u32 = 2;
+/// Words of [`map::PREFIX_MISSES`] for each set of [`map::DROP_CACHE`].
+pub const PREFIX_MISSES_PER_SET: u32 = 4;
 /// Sources remembered of each family unless the daemon says otherwise. // 262144 x 128 B = 34 MB
 pub const SOURCES_CAPACITY: u32 = 262_144;
 /// Reasons that the counters have room for.
@@ -133,16 +135,17 @@ pub struct Limit {
     pub slot: u32,
     /// A [`Unit`] code.
     pub unit: u8,
-    /// Full buckets before the current one that the sum takes in: B for the strict window, B - 1 for the lenient, 0 for a
-    /// fixed one.
-    pub behind: u8,
+    /// Full buckets before the current one that the sum takes in: B for the strict window, B - 1 for the lenient, 0
+    /// for a fixed one.
+    pub full_buckets: u8,
     /// Width of a cell's count, see [`crate::window::count_bits`].
     pub count_bits: u8,
     /// 1: by [`crate::gcra`], with `bucket_ns` as the whole window. 0: by [`crate::window`].
     pub is_gcra: u8,
-    /// At most so much in one bucket, see [`crate::window::BURST_ANY`]. With `is_gcra`: [`crate::gcra::Rate::burst_ns`].
+    /// At most so much in one bucket, see [`crate::window::BURST_ANY`]. With `is_gcra`:
+    /// [`crate::gcra::Rate::burst_ns`].
     pub burst: u64,
-    /// Of requests: [`crate::proof::guarded_segments`].
+    /// Of requests: [`crate::verification::guarded_segments`].
     pub guarded_segments: u64,
 }
 
@@ -154,7 +157,7 @@ impl Limit {
     pub const fn arithmetic(&self, side: Side) -> window::Limit {
         window::Limit {
             amount: self.amount_on(side),
-            behind: self.behind,
+            full_buckets: self.full_buckets,
             count_bits: self.count_bits,
             burst: if side.is_guard() { window::BURST_ANY } else { self.burst },
         }
@@ -171,7 +174,7 @@ impl Limit {
     #[inline(always)]
     pub const fn amount_on(&self, side: Side) -> u64 {
         match side {
-            Side::Unproven | Side::Proven | Side::Evidence | Side::Attempts | Side::Opened => self.amount,
+            Side::Unverified | Side::Verified | Side::Evidence | Side::Attempts | Side::Opened => self.amount,
             Side::Segments => self.guarded_segments,
         }
     }
@@ -209,8 +212,8 @@ impl Unit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Rule {
-    /// The first `limits_len` of them hold, all at once. From [`LIMITS_MAX`] on, the first `shadows_len` are counted beside and
-    /// never enforced.
+    /// The first `limits_len` of them hold, all at once. From [`LIMITS_MAX`] on, the first `shadows_len` are counted
+    /// beside and never enforced.
     pub limits: [Limit; LIMITS_MAX + SHADOWS_MAX],
     /// How many limits there are.
     pub limits_len: u8,
@@ -224,13 +227,14 @@ pub struct Rule {
     pub row: u8,
     /// How many shadow limits there are.
     pub shadows_len: u8,
-    /// 1: some limit counts requests, so TCP connections and UDP flows are looked up. 2: and nothing else refuses, so a segment in
-    /// which none begins passes.
+    /// 1: some limit counts requests, so TCP connections and UDP flows are looked up. 2: and nothing else refuses, so
+    /// a segment in which none begins passes.
     pub counts_requests: u8,
-    /// What it asks proof for: some of [`crate::proof::asks`].
-    pub proof: u8,
-    /// Of which packets it asks first of all whether their source is known: some of [`crate::admission::asks_first`].
-    pub asks_first: u32,
+    /// What evidence it needs of its packets.
+    pub evidence: EvidenceNeeds,
+    /// Of which packets it checks first of all whether their source is known: some of
+    /// [`crate::admission::known_first`].
+    pub known_first: u32,
     /// 1: what cannot be parsed is judged as what opens a connection and asks for something. 0: it is dropped.
     pub counts_unparsable: u8,
     /// 1: its limits of requests hold connections too, and segments that begin none.
@@ -245,7 +249,8 @@ pub struct Rule {
     pub name: u64,
     /// When it ends, and the rules after it judge instead; 0 is never.
     pub until_ns: u64,
-    /// New sources that are let in a [`Rule::new_sources_ns`]; what they send beyond that is dropped. 0: any number.
+    /// New sources that are admitted in a [`Rule::new_sources_ns`]; what they send beyond that is dropped. 0: any
+    /// number.
     pub new_sources: u64,
     /// Nanoseconds.
     pub new_sources_ns: u64,
@@ -268,7 +273,8 @@ impl Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Config {
-    /// Wall clock minus monotonic clock, nanoseconds, as it was when this state began. It never follows a step of the wall clock.
+    /// Wall clock minus monotonic clock, nanoseconds, as it was when this state began. It never follows a step of the
+    /// wall clock.
     pub wall_offset_ns: u64,
     /// Of the hashes: secret, so that nobody chooses what shares a place. It stays as long as the maps do.
     pub seed: HashKey,
@@ -278,21 +284,22 @@ pub struct Config {
     pub ipv6_mask: [u64; 2],
     /// [`crate::source::ipv4_mask`].
     pub ipv4_mask: u32,
-    /// The number of the last line of [`map::REFUSED`].
-    pub lines_mask: u32,
-    /// Insertions of one CPU in a period of [`crate::admission`] before sources are drawn.
+    /// The number of the last set of [`map::DROP_CACHE`].
+    pub sets_mask: u32,
+    /// Insertions of one CPU in a period of [`crate::admission`] before it samples.
     pub insertions_max: u32,
     /// Insertions of one CPU, since the program was loaded, that are on no budget: the maps were empty.
     pub insertions_free: u32,
     /// Zero.
     pub reserved: u32,
-    /// [`crate::admission::turn_shift`] of the longest window.
-    pub turn_shift: u32,
+    /// [`crate::admission::generation_shift`] of the longest window.
+    pub generation_shift: u32,
     /// Indexes of the protected interfaces; 0 is unused. The position is the row of an interface in the counters.
     pub interfaces: [u32; INTERFACES_MAX],
     /// Which generation the prefixes of sources have: they change more seldom than the rest.
     pub prefixes_generation: u32,
-    /// 0: there are no prefixes of IPv4 sources, which saves the look-up. 1: there are. 2: there are some that are part of a client.
+    /// 0: there are no prefixes of IPv4 sources, which saves the look-up. 1: there are. 2: there are some that are
+    /// part of a client.
     pub has_prefixes_v4: u8,
     /// Likewise of IPv6.
     pub has_prefixes_v6: u8,
@@ -304,7 +311,8 @@ pub struct Config {
     pub until_ns: u64,
     /// Rules for what has no port to read: fragments after the first, and header chains too long to walk.
     pub portless_rules: RuleSet,
-    /// Rules that count packets or bytes: what has no port and opens nothing is judged by the first of these before any other.
+    /// Rules that count packets or bytes: what has no port and opens nothing is judged by the first of these before
+    /// any other.
     pub volume_rules: RuleSet,
     /// Rules for other protocols: ICMP, GRE, ESP.
     pub other_rules: RuleSet,
@@ -350,9 +358,9 @@ impl ChargeOrder {
     pub const CHARGE: u32 = 0;
     /// Ban by the rule.
     pub const BAN: u32 = 1;
-    /// Charge the limit's window of what is proven.
-    pub const CHARGE_PROVEN: u32 = 2;
-    /// Charge the limit's window of what a ban needs.
+    /// Charge the limit's window of verified traffic.
+    pub const CHARGE_VERIFIED: u32 = 2;
+    /// Charge the limit's window of the evidence for a ban.
     pub const CHARGE_EVIDENCE: u32 = 3;
 }
 

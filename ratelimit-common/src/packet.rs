@@ -15,12 +15,12 @@ use crate::source::Address;
 
 mod head;
 
-pub use head::{Head, To, is_of_other_protocol, plain_segment, source_port};
+pub use head::{Destination, Head, is_of_other_protocol, plain_segment, source_port};
 
 /// VLAN tags that are looked behind: one, or two as in QinQ; see [`Parsed::TooManyTags`].
 pub const VLAN_TAGS_MAX: usize = 2;
 
-/// IPv6 extension headers that are looked behind. Linux itself takes more; see [`Target::Unwalkable`].
+/// IPv6 extension headers that are looked behind. Linux itself takes more; see [`Target::UnparsableHeaders`].
 pub const EXTENSION_HEADERS_MAX: usize = 8;
 
 /// A frame to read from, from its Ethernet header on.
@@ -69,8 +69,8 @@ pub enum Parsed {
     NotIp,
     /// Headers that contradict themselves or end too early.
     Malformed,
-    /// More than [`VLAN_TAGS_MAX`] tags. Not malformed: Linux takes off any number of priority tags (`__netif_receive_skb_core`,
-    /// net/core/dev.c, Linux 6.18), and whatever is behind them reaches the server.
+    /// More than [`VLAN_TAGS_MAX`] tags. Not malformed: Linux takes off any number of priority tags
+    /// (`__netif_receive_skb_core`, net/core/dev.c, Linux 6.18), and whatever is behind them reaches the server.
     TooManyTags,
     /// An IP packet.
     Ip(Packet),
@@ -100,8 +100,8 @@ pub enum Target {
         opening: bool,
         /// What it says of its connection.
         segment: Segment,
-        /// Whether it is a first fragment: the rest of its segment is in other packets, which nobody here can tell to be its own. So
-        /// it is one request, whatever begins in it, and its connection is none of its business.
+        /// Whether it is a first fragment: the rest of its segment is in other packets, which nobody here can tell to
+        /// be its own. So it is one request, whatever begins in it, and its connection is none of its business.
         is_fragment: bool,
     },
     /// A UDP datagram.
@@ -110,8 +110,8 @@ pub enum Target {
         port: u16,
         /// Source port.
         source_port: u16,
-        /// Whether it begins with a QUIC Initial packet, or may do so: of a version that is not known here, or behind what
-        /// a fragment cuts off.
+        /// Whether it begins with a QUIC Initial packet, or may do so: of a version that is not known here, or behind
+        /// what a fragment cuts off.
         quic_initial: bool,
         /// Whether it begins as a QUIC packet of a connection that is established already: with a short header.
         quic_short: bool,
@@ -120,16 +120,17 @@ pub enum Target {
     },
     /// A fragment after the first: its ports were in another packet.
     Fragment {
-        /// Whether it may be one of TCP, and then bring requests. In IPv4 its header says so. In IPv6 that says nothing: what is put
-        /// together takes what the first fragment says (RFC 8200, section 4.5; `ip6_frag_queue`, net/ipv6/reassembly.c, Linux 6.18).
+        /// Whether it may be one of TCP, and then bring requests. In IPv4 its header says so. In IPv6 that says
+        /// nothing: what is put together takes what the first fragment says (RFC 8200, section 4.5; `ip6_frag_queue`,
+        /// net/ipv6/reassembly.c, Linux 6.18).
         may_be_tcp: bool,
     },
     /// A chain of more than [`EXTENSION_HEADERS_MAX`] extension headers, one that goes on behind what can be read, or a
     /// first fragment that ends before its ports: whatever is there, a network stack may take it.
-    Unwalkable,
+    UnparsableHeaders,
     /// What a host needs to keep its link and its path MTU: neighbour discovery, router advertisements, multicast
     /// listener reports, and ICMP errors. Never counted.
-    Essential,
+    ControlTraffic,
     /// Any other protocol.
     Other,
 }
@@ -178,9 +179,9 @@ pub fn parse<F: Frame>(frame: &F) -> Parsed {
     let Some(Network { source, destination, ip_bytes, payload }) = network else { return Parsed::Malformed };
     let target = match payload {
         Payload::Fragment { may_be_tcp } => Some(Target::Fragment { may_be_tcp }),
-        Payload::Unwalkable => Some(Target::Unwalkable),
+        Payload::UnparsableHeaders => Some(Target::UnparsableHeaders),
         Payload::Transport { proto, span } => match transport(frame, source, proto, span) {
-            None if span.is_fragment => Some(Target::Unwalkable),
+            None if span.is_fragment => Some(Target::UnparsableHeaders),
             target => target,
         },
     };
@@ -208,7 +209,7 @@ struct Network {
 /// What is inside an IP packet.
 enum Payload {
     Fragment { may_be_tcp: bool },
-    Unwalkable,
+    UnparsableHeaders,
     Transport { proto: u8, span: Span },
 }
 
@@ -233,7 +234,7 @@ impl Span {
     /// asks; not every stack behind a forwarding host does.
     #[inline(always)]
     const fn cut_off(self) -> Option<Payload> {
-        if self.is_fragment { Some(Payload::Unwalkable) } else { None }
+        if self.is_fragment { Some(Payload::UnparsableHeaders) } else { None }
     }
 }
 
@@ -298,7 +299,7 @@ fn walk_extensions<F: Frame>(frame: &F, first: u8, span: Span) -> Option<Payload
             return span.cut_off();
         }
         let Some([next, len, offset_high, offset_low]) = frame.bytes(span.start) else {
-            return Some(Payload::Unwalkable);
+            return Some(Payload::UnparsableHeaders);
         };
         let mut header_len = (len as usize + 1) * 8;
         if proto == IpProto::Ipv6Frag as u8 {
@@ -318,7 +319,7 @@ fn walk_extensions<F: Frame>(frame: &F, first: u8, span: Span) -> Option<Payload
         }
         proto = next;
     }
-    Some(if is_extension(proto) { Payload::Unwalkable } else { Payload::Transport { proto, span } })
+    Some(if is_extension(proto) { Payload::UnparsableHeaders } else { Payload::Transport { proto, span } })
 }
 
 #[inline(always)]
@@ -353,12 +354,12 @@ fn transport<F: Frame>(frame: &F, source: Address, proto: u8, mut span: Span) ->
     if !span.holds(2) {
         return None;
     }
-    let Some([kind, _]) = frame.bytes(span.start) else { return Some(Target::Unwalkable) };
-    Some(if is_essential(source, kind) { Target::Essential } else { Target::Other })
+    let Some([kind, _]) = frame.bytes(span.start) else { return Some(Target::UnparsableHeaders) };
+    Some(if is_control_traffic(source, kind) { Target::ControlTraffic } else { Target::Other })
 }
 
 #[inline(always)]
-const fn is_essential(source: Address, icmp_kind: u8) -> bool {
+const fn is_control_traffic(source: Address, icmp_kind: u8) -> bool {
     match source {
         // Destination unreachable (with "fragmentation needed"), time exceeded, parameter problem.
         Address::V4(_) => matches!(icmp_kind, 3 | 11 | 12),
@@ -388,7 +389,7 @@ fn tcp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
     }
     let Some([s0, s1, p0, p1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags]) = frame.bytes::<TCP_TO_FLAGS>(span.start)
     else {
-        return Some(Target::Unwalkable);
+        return Some(Target::UnparsableHeaders);
     };
     // The network stack drops what claims less than a header or more than there is.
     let header_len = (offset >> 4) as usize * 4;
@@ -416,7 +417,7 @@ fn tcp_cut_off<F: Frame>(frame: &F, span: Span) -> Target {
             segment: Segment { source_port: u16::from_be_bytes([s0, s1]), ..Segment::default() },
             is_fragment: true,
         },
-        None => Target::Unwalkable,
+        None => Target::UnparsableHeaders,
     }
 }
 
@@ -425,7 +426,9 @@ fn udp<F: Frame>(frame: &F, span: Span) -> Option<Target> {
     if !span.holds(UdpHdr::LEN) {
         return None;
     }
-    let Some([source_high, source_low, high, low]) = frame.bytes(span.start) else { return Some(Target::Unwalkable) };
+    let Some([source_high, source_low, high, low]) = frame.bytes(span.start) else {
+        return Some(Target::UnparsableHeaders);
+    };
     let (quic_initial, quic_short) = if span.holds(UdpHdr::LEN + QUIC_START_LEN) {
         match frame.bytes(span.start + UdpHdr::LEN) {
             Some(start) => (is_quic_initial(start), start[0] & QUIC_LONG_HEADER == 0),
@@ -453,9 +456,9 @@ const QUIC_LONG_HEADER: u8 = 0x80;
 /// A long header and its type. The fixed bit beside them may be greased (RFC 9287), so it says nothing.
 const QUIC_LONG_TYPE: u8 = 0xb0;
 
-/// Whether it is an Initial of version 1 (RFC 9000, section 17.2.2) or 2 (RFC 9369, section 3.2), or a long header of a version
-/// whose types are not known here: a server may take that for an Initial, and else it would be a way around a limit of
-/// connections. Version 0 is a server's list of versions, which opens nothing.
+/// Whether it is an Initial of version 1 (RFC 9000, section 17.2.2) or 2 (RFC 9369, section 3.2), or a long header of
+/// a version whose types are not known here: a server may take that for an Initial, and else it would be a way around
+/// a limit of connections. Version 0 is a server's list of versions, which opens nothing.
 ///
 /// Other protocols whose datagrams look so count one connection for each run of them, as QUIC does: more, never less.
 #[inline(always)]

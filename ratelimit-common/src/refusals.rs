@@ -40,7 +40,7 @@ impl Refusals {
         Self(self.0 + self.room_for(more))
     }
 
-    /// How many of so many more the word has room for.
+    /// How many of so many more the word can count.
     #[inline(always)]
     pub const fn room_for(self, more: u64) -> u64 {
         let room = COUNT_MAX.saturating_sub(self.count());
@@ -60,25 +60,26 @@ impl Refusals {
         Self(low(bucket) << COUNT_BITS | count)
     }
 
-    /// Whether the newest refusal was in this bucket or one of the `behind` before it. A refusal 2^28 buckets
+    /// Whether the newest refusal was in this bucket or one of the `full_buckets` before it. A refusal 2^28 buckets
     /// ago looks like a new one: of the shortest buckets, 20 months.
     #[inline(always)]
-    pub const fn is_within(self, bucket: BucketIndex, behind: u8) -> bool {
+    pub const fn is_within(self, bucket: BucketIndex, full_buckets: u8) -> bool {
         let age = low(bucket).wrapping_sub(self.0 >> COUNT_BITS) & LOW;
-        self.count() != 0 && age <= behind as u64
+        self.count() != 0 && age <= full_buckets as u64
     }
 
-    /// Whether a rule that refuses everything of a source over its limit lets a packet of this amount through; `fits` says
-    /// whether that amount, or one more where it is 0, has room.
+    /// Whether a rule that refuses everything of a source over its limit passes a packet of this amount; `is_within`
+    /// says whether that amount, or one more where it is 0, is within the limit.
     ///
-    /// After a refusal nothing goes through before the next bucket begins, also what is smaller and would fit. Then
-    /// what has room does; an amount of 0, which no unit counts, needs none until something is refused in the window.
+    /// After a refusal nothing passes before the next bucket begins, also what is smaller and would be within the
+    /// limit. Then what is within the limit passes. An amount of 0, which no unit counts, passes until something is
+    /// refused in the window.
     #[inline(always)]
-    pub const fn lets_through(self, amount: u64, bucket: BucketIndex, behind: u8, fits: bool) -> bool {
+    pub const fn passes_refuse_all(self, amount: u64, bucket: BucketIndex, full_buckets: u8, is_within: bool) -> bool {
         if self.is_within(bucket, 0) {
             return false;
         }
-        amount == 0 && !self.is_within(bucket, behind) || fits
+        amount == 0 && !self.is_within(bucket, full_buckets) || is_within
     }
 }
 
@@ -145,19 +146,19 @@ mod tests {
     }
 
     #[test]
-    fn after_a_refusal_nothing_goes_through_before_the_next_bucket() {
+    fn after_a_refusal_nothing_passes_before_the_next_bucket() {
         let (refusals, next) = (Refusals(0).and_one_in(NOW), BucketIndex(NOW.0 + 1));
-        assert!(Refusals(0).lets_through(10, NOW, 5, true));
-        assert!(!refusals.lets_through(10, NOW, 5, true));
-        assert!(refusals.lets_through(10, next, 5, true));
-        assert!(!refusals.lets_through(10, next, 5, false));
+        assert!(Refusals(0).passes_refuse_all(10, NOW, 5, true));
+        assert!(!refusals.passes_refuse_all(10, NOW, 5, true));
+        assert!(refusals.passes_refuse_all(10, next, 5, true));
+        assert!(!refusals.passes_refuse_all(10, next, 5, false));
     }
 
     #[test]
-    fn what_is_not_counted_goes_through_until_something_is_refused_in_the_window() {
+    fn what_is_not_counted_passes_until_something_is_refused_in_the_window() {
         let refusals = Refusals(0).and_one_in(NOW);
-        assert!(Refusals(0).lets_through(0, NOW, 5, false));
-        assert!(!refusals.lets_through(0, BucketIndex(NOW.0 + 5), 5, false));
-        assert!(refusals.lets_through(0, BucketIndex(NOW.0 + 6), 5, false));
+        assert!(Refusals(0).passes_refuse_all(0, NOW, 5, false));
+        assert!(!refusals.passes_refuse_all(0, BucketIndex(NOW.0 + 5), 5, false));
+        assert!(refusals.passes_refuse_all(0, BucketIndex(NOW.0 + 6), 5, false));
     }
 }

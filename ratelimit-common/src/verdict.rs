@@ -48,7 +48,8 @@ reasons! {
     NotIp = 0, "not_ip", Pass;
     /// IP, but to no port that a rule protects.
     NotProtected = 1, "not_protected", Pass;
-    /// To a protected port, but none of the rule's limits counts this packet: an acknowledgement where connections are counted.
+    /// To a protected port, but none of the rule's limits counts this packet: an acknowledgement where connections are
+    /// counted.
     NotCounted = 2, "not_counted", Pass;
     /// Counted, and within every limit of its rule.
     WithinLimit = 3, "within_limit", Pass;
@@ -74,12 +75,12 @@ reasons! {
     NewSourceBudget = 13, "new_source_budget", Drop;
     /// Behind more tags than are looked behind, where the network stack might still take it off them.
     TooManyTags = 14, "too_many_tags", Drop;
-    /// From a source that nobody knows, not looked at: more new ones came than can be remembered, and it was not drawn.
+    /// From an unknown source, sampled out: more new sources came than can be remembered.
     NotAdmitted = 15, "not_admitted", Pass;
     /// Over what the guard of a limit of requests allows beside them: connections, or segments that begin no request.
     Guard = 16, "guard", Drop;
-    /// Behind more headers than are looked behind, or behind some that end or go on where nobody can read: the network stack might
-    /// still take what is there.
+    /// Behind more headers than are looked behind, or behind some that end or go on where nobody can read: the network
+    /// stack might still take what is there.
     TooManyHeaders = 17, "too_many_headers", Drop;
 }
 

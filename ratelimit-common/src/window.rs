@@ -1,4 +1,4 @@
-//! The window: how much of a limit is used, and whether one more fits.
+//! The window: how much of a limit is used, and whether one more is within the limit.
 //!
 //! A window is a ring of [`CELLS`] words, one a bucket, that change only by compare-and-exchange; a bucket's
 //! place in the ring is the low bits of its number. A cell packs the rest of the number, a *sealed* bit, and the count:
@@ -9,10 +9,11 @@
 //! ```
 //!
 //! A charge is admitted only by a compare-and-exchange on the cell of the current bucket, and only while the
-//! `behind` buckets before it are all sealed. A sealed count never changes again, so their sum is exact, however stale the
-//! reads were; and whoever opens a later bucket seals this one first, which makes a late charge to it fail. So no order of
-//! any number of CPUs admits more than the limit, and none is needed of their loads. A refusal needs no atomic: counts of
-//! buckets in the window only grow (but for refunds), so a sum that leaves no room once leaves none later.
+//! `full_buckets` buckets before it are all sealed. A sealed count never changes again, so their sum is exact, however
+//! stale the reads were; and whoever opens a later bucket seals this one first, which makes a late charge to it fail.
+//! So no order of any number of CPUs admits more than the limit, and none is needed of their loads. A refusal needs no
+//! atomic: counts of buckets in the window only grow (but for refunds), so a sum that leaves no room once leaves none
+//! later.
 //!
 //! Rejected charges are not added. Words of unused cells are 0, which reads as a bucket of 1970.
 
@@ -22,12 +23,13 @@ use crate::time::BucketIndex;
 pub const CELLS: usize = 8;
 
 /// The fewest full buckets before the current one that a window takes in: a lenient one of 5 buckets.
-pub const BEHIND_MIN: u8 = 4;
+pub const FULL_BUCKETS_MIN: u8 = 4;
 
 /// The most: a strict one of 7 buckets.
-pub const BEHIND_MAX: u8 = 7;
+pub const FULL_BUCKETS_MAX: u8 = 7;
 
-/// Tries to charge a window before giving up. Each failed one means that another CPU changed this very source's cell in between.
+/// Tries to charge a window before giving up. Each failed one means that another CPU changed this very source's cell
+/// in between.
 pub const TRIES_MAX: usize = 16;
 
 /// How long bucket numbers last: 200 years from 1970.
@@ -37,7 +39,8 @@ const RING_BITS: u32 = CELLS.trailing_zeros();
 
 /// Where a window's words live.
 pub trait Cells {
-    /// Tries of one [`charge`], at most [`TRIES_MAX`]: fewer where a verifier follows each of them, and whoever charges does so again.
+    /// Tries of one [`charge`], at most [`TRIES_MAX`]: fewer where a verifier follows each of them, and whoever
+    /// charges does so again.
     const TRIES: usize = TRIES_MAX;
 
     /// The word at `index` (below [`CELLS`]), however stale.
@@ -52,14 +55,15 @@ pub trait Cells {
         value
     }
 
-    /// Returns `value`, of which the compiler then knows nothing where it would make many copies of a loop that goes on to it.
+    /// Returns `value`, of which the compiler then knows nothing where it would make many copies of a loop that goes
+    /// on to it.
     #[inline(always)]
     fn unknown(value: usize) -> usize {
         value
     }
 
-    /// Calls [`settle`]; or returns none, and has whoever charges do so and charge again, where a verifier counts the stack of
-    /// one function within another.
+    /// Calls [`settle`]; or returns none, and has whoever charges do so and charge again, where a verifier counts the
+    /// stack of one function within another.
     #[inline(always)]
     fn settle(&self, limit: Limit, bucket: BucketIndex) -> Option<BucketIndex> {
         Some(settle(self, limit, bucket))
@@ -71,9 +75,9 @@ pub trait Cells {
 pub struct Limit {
     /// Admitted while the sum stays at or below it.
     pub amount: u64,
-    /// Full buckets before the current one that the sum takes in, [`BEHIND_MIN`] to [`BEHIND_MAX`], or 0: a fixed window, which
-    /// is its current bucket. What is outside counts as the nearest of these.
-    pub behind: u8,
+    /// Full buckets before the current one that the sum takes in, [`FULL_BUCKETS_MIN`] to [`FULL_BUCKETS_MAX`], or 0:
+    /// a fixed window, which is its current bucket. What is outside counts as the nearest of these.
+    pub full_buckets: u8,
     /// Width of a cell's count, from [`count_bits`].
     pub count_bits: u8,
     /// At most so much in one bucket; [`BURST_ANY`] where the sum alone decides.
@@ -84,10 +88,11 @@ pub struct Limit {
 pub const BURST_ANY: u64 = u64::MAX;
 
 impl Limit {
-    /// Whether `amount` more fits where the current bucket has `current`, and those before it `before`.
+    /// Whether `amount` more is within the limit where the current bucket has `current`, and those before it
+    /// `before`.
     #[inline(always)]
-    const fn fits(self, before: u64, current: u64, amount: u64) -> bool {
-        fits(before.wrapping_add(current), amount, self.amount) && fits(current, amount, self.burst)
+    const fn is_within(self, before: u64, current: u64, amount: u64) -> bool {
+        is_within(before.wrapping_add(current), amount, self.amount) && is_within(current, amount, self.burst)
     }
 }
 
@@ -161,7 +166,8 @@ pub const fn index(bucket: BucketIndex) -> usize {
     low & (CELLS - 1)
 }
 
-/// A cell's word above its count, for comparisons: the tag and the sealed bit. Later buckets in one place compare greater.
+/// A cell's word above its count, for comparisons: the tag and the sealed bit. Later buckets in one place compare
+/// greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Prefix(u64);
 
@@ -193,11 +199,11 @@ const fn count(word: u64, count_bits: u8) -> u64 {
     word & ((1 << (count_bits & 63)) - 1)
 }
 
-/// [`BEHIND_MAX`], of which the compiler knows nothing.
+/// [`FULL_BUCKETS_MAX`], of which the compiler knows nothing.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "it had eight bits")]
-fn behind_max<C: Cells + ?Sized>() -> u8 {
-    C::unknown(BEHIND_MAX.into()) as u8
+fn full_buckets_max<C: Cells + ?Sized>() -> u8 {
+    C::unknown(FULL_BUCKETS_MAX.into()) as u8
 }
 
 /// The full buckets before the current one.
@@ -208,19 +214,19 @@ struct Before {
     is_settled: bool,
 }
 
-/// One pass without a branch but for the length: nearly always all are settled. `most` is [`BEHIND_MAX`].
+/// One pass without a branch but for the length: nearly always all are settled. `most` is [`FULL_BUCKETS_MAX`].
 #[inline(always)]
 fn before<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, most: u8) -> Before {
     let mut used = 0_u64;
     let mut difference = 0;
-    if limit.behind == 0 {
+    if limit.full_buckets == 0 {
         // Nothing is summed. What is left of [`open`] is settled all the same.
-        let left = BucketIndex(bucket.0 - BEHIND_MIN as u64);
+        let left = BucketIndex(bucket.0 - FULL_BUCKETS_MIN as u64);
         let is_settled = Prefix::of(cells.load(index(left)), limit.count_bits) == Prefix::sealed(left);
         return Before { used, is_settled };
     }
     for back in 1..most + 1 {
-        if back > BEHIND_MIN && back > limit.behind {
+        if back > FULL_BUCKETS_MIN && back > limit.full_buckets {
             break;
         }
         let earlier = BucketIndex(bucket.0 - back as u64);
@@ -236,11 +242,11 @@ fn before<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, most: u8) -> B
 #[inline(always)]
 fn full<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex) -> u64 {
     let mut used = 0_u64;
-    if limit.behind == 0 {
+    if limit.full_buckets == 0 {
         return used;
     }
-    for back in 1..behind_max::<C>() + 1 {
-        if back > BEHIND_MIN && back > limit.behind {
+    for back in 1..full_buckets_max::<C>() + 1 {
+        if back > FULL_BUCKETS_MIN && back > limit.full_buckets {
             break;
         }
         used = used.wrapping_add(admitted_in(cells, limit, BucketIndex(bucket.0.wrapping_sub(back as u64))));
@@ -261,8 +267,8 @@ fn admitted_in<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) 
 #[inline(always)]
 pub fn settle<C: Cells + ?Sized>(cells: &C, limit: Limit, bucket: BucketIndex) -> BucketIndex {
     let mut newest = bucket;
-    for back in 1..behind_max::<C>() + 1 {
-        if back > BEHIND_MIN && back > limit.behind {
+    for back in 1..full_buckets_max::<C>() + 1 {
+        if back > FULL_BUCKETS_MIN && back > limit.full_buckets {
             break;
         }
         let earlier = BucketIndex(bucket.0.wrapping_sub(back as u64));
@@ -291,7 +297,7 @@ const fn never_negative(bucket: BucketIndex) -> BucketIndex {
 /// than the limit in the window of the last of them.
 #[inline(always)]
 pub fn charge<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> Charge {
-    let (mut bucket, most) = (never_negative(now), behind_max::<C>());
+    let (mut bucket, most) = (never_negative(now), full_buckets_max::<C>());
     for _ in 0..C::unknown(C::TRIES) {
         bucket = BucketIndex(cells.forget(bucket.0));
         match charge_in(cells, limit, bucket, amount, most) {
@@ -305,7 +311,7 @@ pub fn charge<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) 
 /// [`charge`], in one try.
 #[inline(always)]
 pub fn charge_once<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> Charge {
-    match charge_in(cells, limit, never_negative(now), amount, BEHIND_MAX) {
+    match charge_in(cells, limit, never_negative(now), amount, FULL_BUCKETS_MAX) {
         Tried::Done(charge) => charge,
         Tried::Later(_) => Charge::Contended,
     }
@@ -318,7 +324,7 @@ enum Tried {
     Later(BucketIndex),
 }
 
-/// Tries to charge in this bucket. `most` is [`BEHIND_MAX`].
+/// Tries to charge in this bucket. `most` is [`FULL_BUCKETS_MAX`].
 #[inline(always)]
 fn charge_in<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u64, most: u8) -> Tried {
     let at = index(bucket);
@@ -334,7 +340,7 @@ fn charge_in<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u64
     if !before.is_settled {
         return cells.settle(limit, bucket).map_or(Tried::Done(Charge::Unsettled(bucket)), Tried::Later);
     }
-    if !limit.fits(before.used, count, amount) {
+    if !limit.is_within(before.used, count, amount) {
         return Tried::Done(Charge::Refused);
     }
     let charged = Cell { bucket, sealed: false, count: count + amount };
@@ -347,9 +353,9 @@ fn charge_in<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u64
 
 /// Whether `amount` would be admitted at `now`, without charging it. "No" is certain; "yes" another CPU may overtake.
 #[inline(always)]
-pub fn has_room<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> bool {
+pub fn is_within_limit<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> bool {
     let bucket = BucketIndex(cells.forget(never_negative(now).0));
-    limit.fits(full(cells, limit, bucket), admitted_in(cells, limit, bucket), amount)
+    limit.is_within(full(cells, limit, bucket), admitted_in(cells, limit, bucket), amount)
 }
 
 /// Takes back a charge that [`charge`] admitted to `bucket`, as far as the cell still holds that bucket. If
@@ -372,12 +378,12 @@ pub fn refund<C: Cells>(cells: &C, limit: Limit, bucket: BucketIndex, amount: u6
     }
 }
 
-/// Writes the words of a window that nothing was charged to before, with `amount` charged at `now`. False, and
-/// nothing written, if it does not fit. One bucket is left to be settled, so that the second charge is told from the first: the latest to which no charge
-/// can come any more, as what is before that takes in the place of `now`.
+/// Writes the words of a window that nothing was charged to before, with `amount` charged at `now`. False, and nothing
+/// written, if it is over the limit. One bucket is left to be settled, so that the second charge is told from the
+/// first: the latest to which no charge can come any more, as what is before that takes in the place of `now`.
 #[inline(always)]
 pub fn open(words: &mut [u64; CELLS], limit: Limit, now: BucketIndex, amount: u64) -> bool {
-    if !limit.fits(0, 0, amount) {
+    if !limit.is_within(0, 0, amount) {
         return false;
     }
     let now = never_negative(now).0;
@@ -387,7 +393,7 @@ pub fn open(words: &mut [u64; CELLS], limit: Limit, now: BucketIndex, amount: u6
         let back = now.wrapping_sub(at as u64) & (CELLS as u64 - 1);
         let bucket = BucketIndex(now - back);
         let count = if back == 0 { amount } else { 0 };
-        let sealed = back != 0 && back != BEHIND_MIN as u64;
+        let sealed = back != 0 && back != FULL_BUCKETS_MIN as u64;
         words[at & (CELLS - 1)] = Cell { bucket, sealed, count }.encode(limit.count_bits);
     }
     true
@@ -406,15 +412,17 @@ pub fn used<C: Cells>(cells: &C, limit: Limit, now: BucketIndex) -> u64 {
     full(cells, limit, bucket).wrapping_add(admitted_in(cells, limit, bucket))
 }
 
-/// The first bucket, from `now` on, in which `amount` fits if nothing else is charged; none if it never does.
-pub fn room_from<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> Option<BucketIndex> {
+/// The first bucket, from `now` on, in which `amount` is within the limit if nothing else is charged; none if it
+/// never is.
+pub fn free_from<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, amount: u64) -> Option<BucketIndex> {
     (0..=CELLS as u64)
         .map(|ahead| BucketIndex(now.0.saturating_add(ahead)))
-        .find(|&bucket| has_room(cells, limit, bucket, amount))
+        .find(|&bucket| is_within_limit(cells, limit, bucket, amount))
 }
 
-/// The first bucket, from `now` on, in which `least` fits if nothing else is charged, at least 1: [`room_from`] in one pass. Where that is
-/// more than the limit, the first one in which nothing is left of what was admitted.
+/// The first bucket, from `now` on, in which `least` is within the limit if nothing else is charged, at least 1:
+/// [`free_from`] in one pass. Where that is more than the limit, the first one in which nothing is left of what was
+/// admitted.
 #[inline(always)]
 pub fn full_until<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, least: u64) -> BucketIndex {
     let bucket = BucketIndex(cells.forget(never_negative(now).0));
@@ -424,19 +432,19 @@ pub fn full_until<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, least: u6
     let (amount, burst) = (limit.amount.saturating_sub(least - 1), limit.burst.saturating_sub(least - 1));
     // Of the sums of one bucket, two, and so on: those that are full. // the first is that number from the end
     let mut full = (used >= amount) as u64;
-    for back in 1..behind_max::<C>() + 1 {
-        if back <= limit.behind {
+    for back in 1..full_buckets_max::<C>() + 1 {
+        if back <= limit.full_buckets {
             used = used.wrapping_add(admitted_in(cells, limit, BucketIndex(bucket.0.wrapping_sub(back as u64))));
         }
         full = cells.forget(full + (used >= amount) as u64);
     }
-    let passed_over = (BEHIND_MAX - limit.behind) as u64;
+    let passed_over = (FULL_BUCKETS_MAX - limit.full_buckets) as u64;
     let buckets = if full > passed_over { full - passed_over } else { (current >= burst) as u64 };
     BucketIndex(bucket.0 + buckets)
 }
 
 #[inline(always)]
-const fn fits(used: u64, amount: u64, limit: u64) -> bool {
+const fn is_within(used: u64, amount: u64, limit: u64) -> bool {
     match used.checked_add(amount) {
         Some(sum) => sum <= limit,
         None => false,

@@ -11,7 +11,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use ratelimit_common::time::BucketIndex;
-use ratelimit_common::window::{self, BEHIND_MIN, BURST_ANY, CELLS, Cells, Charge, Limit};
+use ratelimit_common::window::{self, BURST_ANY, CELLS, Cells, Charge, FULL_BUCKETS_MIN, Limit};
 
 /// A bucket whose place in the ring is the first.
 const NOW: u64 = 29_700_600;
@@ -38,8 +38,8 @@ impl Cells for Ring {
     }
 }
 
-fn limit(amount: u64, behind: u8) -> Limit {
-    Limit { amount, behind, count_bits: COUNT_BITS, burst: BURST_ANY }
+fn limit(amount: u64, full_buckets: u8) -> Limit {
+    Limit { amount, full_buckets, count_bits: COUNT_BITS, burst: BURST_ANY }
 }
 
 /// One charge that a thread makes.
@@ -108,7 +108,7 @@ fn holds(limit: Limit, log: &[(u64, u64)]) {
     for &(last, _) in log {
         let sum: u64 = log
             .iter()
-            .filter(|(bucket, _)| *bucket <= last && bucket + u64::from(limit.behind) >= last)
+            .filter(|(bucket, _)| *bucket <= last && bucket + u64::from(limit.full_buckets) >= last)
             .map(|(_, amount)| amount)
             .sum();
         assert!(sum <= limit.amount, "{sum} of {} in the window that ends with {last}: {log:?}", limit.amount);
@@ -142,7 +142,7 @@ fn three_threads_at_the_edge_of_one_bucket_admit_exactly_the_limit() {
 #[test]
 fn while_the_bucket_turns_two_threads_never_exceed_the_limit() {
     const THREADS: &[&[Demand]] = &[&[charge(NOW, 1), charge(NOW, 1)], &[charge(NOW + 1, 1)]];
-    in_every_order(limit(2, BEHIND_MIN), 1, THREADS, Expected { at_least: 2, preemptions: None });
+    in_every_order(limit(2, FULL_BUCKETS_MIN), 1, THREADS, Expected { at_least: 2, preemptions: None });
 }
 
 #[test]
@@ -154,31 +154,31 @@ fn while_the_bucket_turns_the_last_place_goes_to_one() {
 #[test]
 fn while_the_bucket_turns_three_threads_never_exceed_the_limit() {
     const THREADS: &[&[Demand]] = &[&[charge(NOW, 1)], &[charge(NOW + 1, 1)], &[charge(NOW + 1, 1)]];
-    in_every_order(limit(2, BEHIND_MIN), 1, THREADS, Expected { at_least: 2, preemptions: Some(2) });
+    in_every_order(limit(2, FULL_BUCKETS_MIN), 1, THREADS, Expected { at_least: 2, preemptions: Some(2) });
 }
 
 #[test]
 fn a_thread_that_turns_two_buckets_meets_one_that_turns_one() {
     const THREADS: &[&[Demand]] = &[&[charge(NOW + 1, 1)], &[charge(NOW + 2, 1)]];
-    in_every_order(limit(2, BEHIND_MIN), 1, THREADS, Expected { at_least: 2, preemptions: None });
+    in_every_order(limit(2, FULL_BUCKETS_MIN), 1, THREADS, Expected { at_least: 2, preemptions: None });
 }
 
 #[test]
 fn a_straggler_several_buckets_late_never_gets_past_the_limit() {
-    const THREADS: &[&[Demand]] = &[&[charge(NOW, 1)], &[charge(NOW + BEHIND_MIN as u64, 1)]];
-    in_every_order(limit(2, BEHIND_MIN), 1, THREADS, Expected { at_least: 2, preemptions: None });
+    const THREADS: &[&[Demand]] = &[&[charge(NOW, 1)], &[charge(NOW + FULL_BUCKETS_MIN as u64, 1)]];
+    in_every_order(limit(2, FULL_BUCKETS_MIN), 1, THREADS, Expected { at_least: 2, preemptions: None });
 }
 
 #[test]
 fn a_straggler_in_the_bucket_that_was_left_open_never_gets_past_the_limit() {
-    const THREADS: &[&[Demand]] = &[&[charge(NOW - BEHIND_MIN as u64, 1)], &[charge(NOW, 1)]];
-    in_every_order(limit(2, BEHIND_MIN), 1, THREADS, Expected { at_least: 2, preemptions: None });
+    const THREADS: &[&[Demand]] = &[&[charge(NOW - FULL_BUCKETS_MIN as u64, 1)], &[charge(NOW, 1)]];
+    in_every_order(limit(2, FULL_BUCKETS_MIN), 1, THREADS, Expected { at_least: 2, preemptions: None });
 }
 
 #[test]
 fn a_straggler_whose_place_in_the_ring_was_taken_never_gets_past_the_limit() {
     const THREADS: &[&[Demand]] = &[&[charge(NOW, 1)], &[charge(NOW + CELLS as u64, 2)]];
-    in_every_order(limit(2, BEHIND_MIN), 1, THREADS, Expected { at_least: 2, preemptions: Some(2) });
+    in_every_order(limit(2, FULL_BUCKETS_MIN), 1, THREADS, Expected { at_least: 2, preemptions: Some(2) });
 }
 
 #[test]
@@ -190,12 +190,12 @@ fn a_refund_in_the_same_bucket_never_makes_room_twice() {
 #[test]
 fn a_refund_while_the_bucket_turns_never_makes_room_twice() {
     const THREADS: &[&[Demand]] = &[&[charge_and_refund(NOW, 1)], &[charge(NOW + 1, 1), charge(NOW + 1, 1)]];
-    in_every_order(limit(2, BEHIND_MIN), 1, THREADS, Expected { at_least: 1, preemptions: None });
+    in_every_order(limit(2, FULL_BUCKETS_MIN), 1, THREADS, Expected { at_least: 1, preemptions: None });
 }
 
 #[test]
 fn a_refund_whose_place_in_the_ring_was_taken_makes_no_room() {
     const LATER: u64 = NOW + CELLS as u64;
     const THREADS: &[&[Demand]] = &[&[charge_and_refund(NOW, 1)], &[charge(LATER, 2), charge(LATER, 1)]];
-    in_every_order(limit(2, BEHIND_MIN), 1, THREADS, Expected { at_least: 2, preemptions: Some(2) });
+    in_every_order(limit(2, FULL_BUCKETS_MIN), 1, THREADS, Expected { at_least: 2, preemptions: Some(2) });
 }

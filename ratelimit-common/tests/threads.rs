@@ -12,7 +12,7 @@ use ratelimit_common::window::{self, BURST_ANY, CELLS, Cells, Charge, Limit, TRI
 
 const NOW: u64 = 29_700_600;
 const THREADS: usize = 2;
-const LIMIT: Limit = Limit { amount: 1000, behind: 5, count_bits: 39, burst: BURST_ANY };
+const LIMIT: Limit = Limit { amount: 1000, full_buckets: 5, count_bits: 39, burst: BURST_ANY };
 
 struct Ring([AtomicU64; CELLS]);
 
@@ -101,7 +101,7 @@ fn two_threads_never_exceed_the_limit_in_any_window_while_the_clock_turns() {
     };
     // One bucket more: a charge that finds its bucket sealed moves on to the next.
     let tally = hammer(&ring, BUCKETS + 1, clock);
-    let window = usize::from(LIMIT.behind) + 1;
+    let window = usize::from(LIMIT.full_buckets) + 1;
     for (start, buckets) in tally.admitted.windows(window).enumerate() {
         let sum: u64 = buckets.iter().sum();
         assert!(sum <= LIMIT.amount, "{sum} admitted in the window from bucket {start}: {buckets:?}");

@@ -1,4 +1,4 @@
-//! The empty program: what a run costs where nothing is done. The benchmark subtracts it; nobody attaches it.
+//! The empty program: what a run costs where nothing is done. The benchmark subtracts it; it is never attached.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 
 #[cfg(target_arch = "bpf")]

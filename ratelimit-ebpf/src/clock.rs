@@ -3,7 +3,7 @@
 use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_ns};
 use ratelimit_common::time::Nanos;
 
-use crate::maps::{self, ReadInTick};
+use crate::maps::{self, CachedClock};
 
 /// The packet path's time, which starts at 1970 and never follows a step of the wall clock.
 #[derive(Clone, Copy)]
@@ -34,10 +34,10 @@ impl Clock {
             let tick = unsafe { bpf_jiffies64() };
             // SAFETY: likewise.
             let read = || unsafe { bpf_ktime_get_ns() };
-            match maps::read_in_tick() {
+            match maps::cached_clock() {
                 Some(last) if last.tick == tick => last.monotonic_ns,
                 Some(last) => {
-                    *last = ReadInTick { tick, monotonic_ns: read() };
+                    *last = CachedClock { tick, monotonic_ns: read() };
                     last.monotonic_ns
                 }
                 None => read(),

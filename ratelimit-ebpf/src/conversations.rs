@@ -8,7 +8,7 @@ use ratelimit_common::conversation::{
 
 use ratelimit_common::packet::plain_segment;
 
-use crate::maps::{self, Pending, Seen};
+use crate::maps::{self, Deferred, ParsedFrame};
 use crate::packet::{self, XdpFrame};
 
 /// What [`judge`] says of a segment.
@@ -40,72 +40,73 @@ impl Judged {
     }
 }
 
-/// [`Conversation::goes_on`], of the segment that was seen at a glance, which has payload; 1 where it does. Its connection is remembered there and
-/// then. Whether its requests are refused is not asked: what goes on is of one that was admitted.
+/// [`Conversation::goes_on`], of the segment that was seen at a glance, which has payload; 1 where it does. Its
+/// connection is remembered there and then. Whether its requests are refused is not asked: what goes on is of one that
+/// was admitted.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn goes_on(ctx: *mut xdp_md) -> u32 {
-    let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return 0 };
+    let (Some(parsed), Some(deferred)) = (maps::parsed(), maps::deferred()) else { return 0 };
     let context = XdpContext::new(ctx);
-    let (frame, source) = (XdpFrame::new(&context), seen.source());
-    let Some((destination, port, segment)) = plain_segment(&frame, source, seen.ip_bytes()) else { return 0 };
-    pending.set_conversation(source, destination, segment.source_port, port);
-    pending.known_conversation().is_some_and(|known| known.goes_on(&frame, &segment)) as u32
+    let (frame, source) = (XdpFrame::new(&context), parsed.source());
+    let Some((destination, port, segment)) = plain_segment(&frame, source, parsed.ip_bytes()) else { return 0 };
+    deferred.set_conversation(source, destination, segment.source_port, port);
+    deferred.known_conversation().is_some_and(|known| known.goes_on(&frame, &segment)) as u32
 }
 
-/// Judges the segment that this frame is, by what its socket has said. Where it `passes` unless a request begins in it or the guard counts
-/// it, and neither is so, its connection is remembered there and then.
+/// Judges the segment that this frame is, by what its socket has said. Where it `passes` unless a request begins in it
+/// or the guard counts it, and neither is so, its connection is remembered there and then.
 #[inline(always)]
-pub(crate) fn judge(frame: &XdpFrame, pending: &mut Pending, passes: bool) -> Judged {
-    let Some(seen) = maps::seen() else { return Judged(CONTINUES) };
-    let known = recalled(seen, pending);
+pub(crate) fn judge(frame: &XdpFrame, deferred: &mut Deferred, passes: bool) -> Judged {
+    let Some(parsed) = maps::parsed() else { return Judged(CONTINUES) };
+    let known = recalled(parsed, deferred);
     let mut requests = 0;
     if enter(frame.context(), known.is_some() as u32) != 0 {
-        requests = pending.conversation.speak(frame, &mut pending.entered);
+        requests = deferred.conversation.speak(frame, &mut deferred.entered);
     }
     if requests != 0 {
         return Judged(requests & !(CONTINUES | IS_UNACCOUNTED));
     }
-    let went_on = known.is_none() || pending.went_on();
-    if pending.conversation.is_unaccounted(&seen.segment(), went_on) {
+    let went_on = known.is_none() || deferred.went_on();
+    if deferred.conversation.is_unaccounted(&parsed.segment(), went_on) {
         return Judged(IS_UNACCOUNTED);
     }
     match known {
         Some(known) if passes => {
-            maps::copy(&pending.conversation, known);
+            maps::copy(&deferred.conversation, known);
             Judged(CONTINUES)
         }
         Some(_) | None => Judged(0),
     }
 }
 
-/// Notes of the connection that this first fragment is of that some of it comes in fragments. A function of its own, as
+/// Keeps that some of the connection of this first fragment comes in fragments. A function of its own, as
 /// the next one is.
 #[inline(never)]
-pub(crate) fn come_in_fragments(seen: &Seen, pending: &mut Pending) {
-    let is_known = recalled(seen, pending).is_some();
-    pending.conversation.come_in_fragments(is_known);
+pub(crate) fn come_in_fragments(parsed: &ParsedFrame, deferred: &mut Deferred) {
+    let is_known = recalled(parsed, deferred).is_some();
+    deferred.conversation.come_in_fragments(is_known);
 }
 
-/// What is remembered of the connection that this segment is of; what that is to become begins as it is. A function of its own, for its place on
-/// the stack.
+/// What is remembered of the connection that this segment is of; what that is to become begins as it is. A function of
+/// its own, for its place on the stack.
 #[inline(never)]
-fn recalled(seen: &Seen, pending: &mut Pending) -> Option<&'static mut Conversation> {
-    pending.set_conversation(seen.source(), seen.destination(), seen.segment().source_port, seen.port());
-    let known = pending.known_conversation();
+fn recalled(parsed: &ParsedFrame, deferred: &mut Deferred) -> Option<&'static mut Conversation> {
+    deferred.set_conversation(parsed.source(), parsed.destination(), parsed.segment().source_port, parsed.port());
+    let known = deferred.known_conversation();
     match &known {
-        Some(known) => maps::copy(*known, &mut pending.conversation),
-        None => maps::clear(&mut pending.conversation),
+        Some(known) => maps::copy(*known, &mut deferred.conversation),
+        None => maps::clear(&mut deferred.conversation),
     }
-    pending.keep_next();
+    deferred.keep_next();
     known
 }
 
-/// How many requests come with the SYN that this frame is, which has payload: a server with TCP Fast Open answers each. None where it begins
-/// HTTP/2, as what comes behind a SYN is not known by it: a client sends it again without.
+/// How many requests come with the SYN that this frame is, which has payload: a server with TCP Fast Open answers
+/// each. None where it begins HTTP/2, as what comes behind a SYN is not known by it: a client sends it again without.
 #[inline(always)]
 pub(crate) fn of_syn(frame: &XdpFrame) -> Option<u32> {
-    let Some(segment) = frame.seen().map(|seen| seen.segment()) else { return Some(1) };
+    let Some(segment) = frame.parsed().map(|parsed| parsed.segment()) else { return Some(1) };
     match begins_with_syn(frame.context(), segment.payload_at, segment.payload_at.saturating_add(segment.payload_bytes))
     {
         0 => None,
@@ -113,17 +114,19 @@ pub(crate) fn of_syn(frame: &XdpFrame) -> Option<u32> {
     }
 }
 
-/// Functions of their own, called one after the other: the verifier walks each once, and their stacks are free again when the next is called
-/// and the source is judged. This one is [`Conversation::enter`] of the segment: whether something may begin in it.
+/// Functions of their own, called one after the other: the verifier walks each once, and their stacks are free again
+/// when the next is called and the source is judged. This one is [`Conversation::enter`] of the segment: whether
+/// something may begin in it.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn enter(ctx: *mut xdp_md, is_known: u32) -> u32 {
-    let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return 0 };
+    let (Some(parsed), Some(deferred)) = (maps::parsed(), maps::deferred()) else { return 0 };
     let context = XdpContext::new(ctx);
-    let entered = pending.conversation.enter(&XdpFrame::new(&context), &seen.segment(), is_known != 0, seen.peer());
+    let entered =
+        deferred.conversation.enter(&XdpFrame::new(&context), &parsed.segment(), is_known != 0, parsed.peer());
     match entered {
         Some(entered) => {
-            pending.entered = entered;
+            deferred.entered = entered;
             1
         }
         None => 0,

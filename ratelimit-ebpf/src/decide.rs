@@ -1,26 +1,26 @@
-//! From a parsed packet to its verdict: which rule judges it, and what that rule asks of its source. Whether it fits the
-//! rule's limits is told by [`crate::hold`].
+//! From a parsed packet to its verdict: which rule judges it, and what that rule needs to know of its source.
+//! [`crate::hold`] tells whether it is within the rule's limits.
 
-use ratelimit_common::admission::asks_first;
+use ratelimit_common::admission::known_first;
 use ratelimit_common::choose::{self, Asked, Beside, Rules, enforced, lowest};
 use ratelimit_common::conversation::SHORT_BYTES;
-use ratelimit_common::hold::{Excuse, is};
-use ratelimit_common::layout::{self, Config, PortTable, Prefix, Rule, RuleSet, Unlisted};
-use ratelimit_common::packet::{Head, To, is_of_other_protocol};
-use ratelimit_common::refused::Key;
+use ratelimit_common::drop_cache::Key;
+use ratelimit_common::hold::{GateBypass, is};
+use ratelimit_common::layout::{self, Config, PortTable, Prefix, PrefixMiss, Rule, RuleSet};
+use ratelimit_common::packet::{Destination, Head, is_of_other_protocol};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Action, Reason, Verdict};
 
+use crate::admission::{are_gated, new_source_gate, remember_deferred};
+use crate::charges::{Leaves, keep_charges};
 use crate::clock::Clock;
 use crate::conversations;
-use crate::cost::{Leaves, keep_cost};
 use crate::fragments;
-use crate::hold::{Held, prove};
-use crate::maps::{self, Active, NoPacket, Pending, Seen};
-use crate::newcomers::{are_asked_for, remember_pending, turned_away};
+use crate::hold::{Held, verify};
+use crate::maps::{self, Active, Deferred, NoPacket, ParsedFrame};
 use crate::packet::{XdpFrame, forget, one_register};
-use crate::proof;
+use crate::verification;
 
 /// Judges one packet, and charges it where it is admitted.
 #[inline(always)]
@@ -29,7 +29,7 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
         Ok(head) => head,
         Err(NoPacket::NotIp) => return Verdict::unruled(Reason::NotIp),
         Err(NoPacket::Malformed) => return Verdict::unruled(Reason::Malformed),
-        Err(NoPacket::NotSeen) => return Verdict::unruled(Reason::InternalError),
+        Err(NoPacket::NotParsed) => return Verdict::unruled(Reason::InternalError),
         Err(NoPacket::TooManyTags) => return too_many_tags(active),
     };
     let Some(protecting) = choose::protecting(&Maps::at_no_time(active), head.to) else {
@@ -44,20 +44,20 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     let mut now = Nanos(0);
     if !key.is_segment() {
         now = clock.coarse();
-        if let Some(term) = maps::refused(config, key, hash, now) {
-            return term.verdict();
+        if let Some(expiry) = maps::cached_drop(config, key, hash, now) {
+            return expiry.verdict();
         }
     }
     // From here on the packet is where functions find it, and the stack is theirs.
-    let (Some(seen), Some(pending)) = (maps::to_see(), maps::to_pend()) else {
+    let (Some(parsed), Some(deferred)) = (maps::to_parse(), maps::to_defer()) else {
         return Verdict::unruled(Reason::InternalError);
     };
-    seen.keep_head(&head);
-    (pending.key, pending.hash, pending.now) = (key, hash, now);
+    parsed.keep_head(&head);
+    (deferred.key, deferred.hash, deferred.now) = (key, hash, now);
     let mut glance = Glance::NONE;
     // Of a fragment it is not known what else there is.
-    if let To::Tcp { opening: false, has_payload, .. } = head.to
-        && !frame.is_seen()
+    if let Destination::Tcp { opening: false, has_payload, .. } = head.to
+        && !frame.is_parsed()
     {
         glance = Glance(at_a_glance(active.word.0, protecting));
         if glance.is_ignored()
@@ -68,30 +68,31 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
             return Verdict { reason: Reason::NotCounted, rule: glance.row() };
         }
     }
-    let may_be_quick = !frame.is_seen() && matches!(head.to, To::Tcp { opening: true, .. } | To::Udp { .. });
+    let may_be_quick =
+        !frame.is_parsed() && matches!(head.to, Destination::Tcp { opening: true, .. } | Destination::Udp { .. });
     if key.is_segment() {
-        pending.now = clock.coarse();
-        // Where the frame is not plain, no connection is noted.
-        let may_ask = matches!(head.to, To::Tcp { has_payload: true, .. }) && !frame.is_seen();
-        if let Some(term) = proof::refused(frame, active.word.generation(), key, may_ask) {
-            return term.verdict();
+        deferred.now = clock.coarse();
+        // Where the frame is not plain, no drop of its connection is cached.
+        let may_ask = matches!(head.to, Destination::Tcp { has_payload: true, .. }) && !frame.is_parsed();
+        if let Some(expiry) = verification::cached_drop(frame, active.word.generation(), key, may_ask) {
+            return expiry.verdict();
         }
     }
-    pending.refused = key;
-    pending.suspect_at = 0;
+    deferred.drop_key = key;
+    deferred.suspect_at = 0;
     if !key.is_segment() {
-        pending.forget_connection();
-        pending.is_suspect = 0;
+        deferred.cache_no_connection();
+        deferred.is_suspect = 0;
     }
-    if !frame.is_seen() {
-        seen.keep_whole();
+    if !frame.is_parsed() {
+        parsed.keep_whole();
     }
-    if config.has_targets != 0 && frame.seen().is_none() {
+    if config.has_targets != 0 && frame.parsed().is_none() {
         return Verdict::unruled(Reason::InternalError);
     }
     let mut choice = glance.choice();
     if glance.0 == Glance::NONE.0 {
-        choice = if may_be_quick { quick(active, head.source, protecting, pending) } else { Choice::UNKNOWN };
+        choice = if may_be_quick { quick(active, head.source, protecting, deferred) } else { Choice::UNKNOWN };
         if choice.0 == Choice::UNKNOWN.0 {
             choice = Choice(choose(active.word.0, protecting));
         }
@@ -100,39 +101,42 @@ pub(crate) fn verdict(active: Active, frame: &XdpFrame) -> Verdict {
     let rule = maps::rule(config, index);
     let mut reason = choice.reason();
     if reason == Reason::NotCounted {
-        reason = judge(frame, pending, rule);
+        reason = judge(frame, deferred, rule);
     }
-    if pending.beside.rules != 0 {
+    if deferred.beside.rules != 0 {
         return fragments::verdict(active, reason);
     }
     enforced(rule, reason)
 }
 
-/// The rule that judges the segment at hand, which opens nothing, where a glance tells that nothing is known of its source: a [`Glance`]. What
-/// most of the packets are that a web server is sent. A function of its own, for its place on the stack.
+/// The rule that judges the segment at hand, which opens nothing, where a glance tells that nothing is known of its
+/// source: a [`Glance`]. What most of the packets are that a web server is sent. A function of its own, for its place
+/// on the stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn at_a_glance(word: u64, protecting: RuleSet) -> u32 {
     let word = layout::Active(word);
-    let (Some(config), Some(seen), Some(pending)) = (maps::config(word.generation()), maps::seen(), maps::pending())
+    let (Some(config), Some(parsed), Some(deferred)) =
+        (maps::config(word.generation()), maps::parsed(), maps::deferred())
     else {
         return Glance::NONE.0;
     };
-    let (active, source, key) = (Active { config, word }, seen.source(), pending.key());
+    let (active, source, key) = (Active { config, word }, parsed.source(), deferred.key());
     let Some(index) = lowest(&Maps::at_no_time(active), protecting & config.from_any) else { return Glance::NONE.0 };
     let rule = maps::rule(config, index);
     if !is_first_for_all(active, source, index) {
         return Glance::NONE.0;
     }
     let is_ignored = rule.ignores_acknowledgements != 0
-        && (rule.guard == 0 || !maps::may_be_noted(config, key.unproven(), pending.hash()));
-    if !is_ignored || seen.has_payload() {
-        judged_alone(active, source, index, pending);
+        && (rule.guard == 0 || !maps::may_be_cached(config, key.unverified(), deferred.hash()));
+    if !is_ignored || parsed.has_payload() {
+        judged_alone(active, source, index, deferred);
     }
     Glance::new(index, rule, is_ignored).0
 }
 
-/// The number of the rule that judges a segment, its row, whether it counts requests, and whether whatever is none is nothing to it.
+/// The number of the rule that judges a segment, its row, whether it counts requests, and whether whatever is none is
+/// nothing to it.
 #[derive(Clone, Copy)]
 struct Glance(u32);
 
@@ -174,53 +178,54 @@ impl Glance {
 
 /// Whether it is asked first of all whether the source is known of a packet with this key.
 #[inline(always)]
-fn asks_first(rule: &Rule, key: Key) -> bool {
+fn known_first(rule: &Rule, key: Key) -> bool {
     let kind = if key.is_opening() {
-        asks_first::OPENINGS
+        known_first::OPENINGS
     } else if key.is_datagram() {
-        asks_first::DATAGRAMS
+        known_first::DATAGRAMS
     } else {
         0
     };
-    rule.asks_first & kind != 0
+    rule.known_first & kind != 0
 }
 
-/// That the limits of the first rule decide, where [`is_first_for_all`] says so: what [`choose`] finds as well. Else [`Choice::UNKNOWN`].
+/// That the limits of the first rule decide, where [`is_first_for_all`] says so: what [`choose`] finds as well. Else
+/// [`Choice::UNKNOWN`].
 #[inline(always)]
-fn quick(active: Active, source: Address, protecting: RuleSet, pending: &mut Pending) -> Choice {
+fn quick(active: Active, source: Address, protecting: RuleSet, deferred: &mut Deferred) -> Choice {
     let Some(index) = lowest(&Maps::at_no_time(active), protecting & active.config.from_any) else {
         return Choice::UNKNOWN;
     };
     if !is_first_for_all(active, source, index) {
         return Choice::UNKNOWN;
     }
-    judged_alone(active, source, index, pending);
+    judged_alone(active, source, index, deferred);
     Choice::new(Reason::NotCounted, index)
 }
 
 /// Has this rule judge the packet at hand, and no other beside it.
 #[inline(always)]
-fn judged_alone(Active { config, word }: Active, source: Address, index: u32, pending: &mut Pending) {
-    pending.beside.rules = 0;
-    pending.of.set(source, config);
-    pending.judge_by(word.generation(), index);
+fn judged_alone(Active { config, word }: Active, source: Address, index: u32, deferred: &mut Deferred) {
+    deferred.beside.rules = 0;
+    deferred.of.set(source, config);
+    deferred.judge_by(word.generation(), index);
 }
 
-/// Whether this rule, the first of those for anybody, judges what comes from this source: nothing is known of that, no rule names destinations,
-/// and the rule does not end.
+/// Whether this rule, the first of those for anybody, judges what comes from this source: nothing is known of that, no
+/// rule names destinations, and the rule does not end.
 #[inline(always)]
 fn is_first_for_all(Active { config, word }: Active, source: Address, index: u32) -> bool {
     let is_known = match choose::has_prefixes(config, source) {
         0 => false,
         // Its client is of more addresses than this one, which lists tell from each other.
         2 => true,
-        _ => !maps::is_unlisted(config, Unlisted::of(source, word.epoch(), config.seed, config.places)),
+        _ => !maps::is_prefix_miss(config, PrefixMiss::of(source, word.epoch(), config.seed, config.places)),
     };
     !is_known && maps::rule(config, index).until_ns == 0 && config.has_targets == 0
 }
 
-/// What [`choose`] returns: a reason's code, that of `NotCounted` where the limits decide; above it the number of the rule that judges,
-/// counted from 1.
+/// What [`choose`] returns: a reason's code, that of `NotCounted` where the limits decide; above it the number of the
+/// rule that judges, counted from 1.
 #[derive(Clone, Copy)]
 struct Choice(u32);
 
@@ -249,50 +254,51 @@ impl Choice {
     }
 }
 
-/// Which of the rules for what it is sent to judges the packet that was seen last, and what its source is granted: a [`Choice`], of a
-/// [`layout::Active`].
+/// Which of the rules for what it is sent to judges the packet at hand, and what its source is granted: a [`Choice`],
+/// of a [`layout::Active`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn choose(word: u64, protecting: RuleSet) -> u32 {
     let word = layout::Active(word);
-    let (Some(config), Some(seen), Some(pending)) = (maps::config(word.generation()), maps::seen(), maps::pending())
+    let (Some(config), Some(parsed), Some(deferred)) =
+        (maps::config(word.generation()), maps::parsed(), maps::deferred())
     else {
         return Choice::none(Reason::InternalError).0;
     };
-    choice(Active { config, word }, protecting, seen, pending).0
+    choice(Active { config, word }, protecting, parsed, deferred).0
 }
 
 #[inline(always)]
-fn choice(active: Active, protecting: RuleSet, seen: &Seen, pending: &mut Pending) -> Choice {
-    let Ok(head) = seen.head() else { return Choice::none(Reason::InternalError) };
-    let asked = Asked { source: head.source, to: head.to, may_be_tcp: seen.is_fragment_of_tcp() };
-    let choice = choose::choice(&Maps { active, now: pending.now() }, asked, protecting);
-    pending.beside.rules = choice.beside;
+fn choice(active: Active, protecting: RuleSet, parsed: &ParsedFrame, deferred: &mut Deferred) -> Choice {
+    let Ok(head) = parsed.head() else { return Choice::none(Reason::InternalError) };
+    let asked = Asked { source: head.source, to: head.to, may_be_tcp: parsed.is_fragment_of_tcp() };
+    let choice = choose::choice(&Maps { active, now: deferred.now() }, asked, protecting);
+    deferred.beside.rules = choice.beside;
     let Some(index) = choice.rule else { return Choice::none(choice.reason) };
-    // A note is of a whole client, wherever it sends.
+    // A drop-cache entry is of a whole client, wherever it sends.
     if !choice.is_of_client {
-        pending.forget_refused();
+        deferred.cache_nothing();
     }
     if choice.reason == Reason::NotCounted {
         if choice.beside != 0 {
-            pending.beside = Beside::new(index, choice.beside);
+            deferred.beside = Beside::new(index, choice.beside);
             if let Some(admission) = maps::admission() {
-                admission.is_drawn = 0;
+                admission.is_sampled = 0;
             }
         }
-        pending.of.set(head.source, active.config);
-        pending.judge_by(active.word.generation(), index);
+        deferred.of.set(head.source, active.config);
+        deferred.judge_by(active.word.generation(), index);
     }
     Choice::new(choice.reason, index)
 }
 
-/// Whom the packet is from and what it is sent to: at a glance, or by parsing all of it.
+/// Where the packet is from and what it is sent to: at a glance, or by parsing all of it.
 #[inline(always)]
 fn head(frame: &XdpFrame) -> Result<Head, NoPacket> {
     match Head::of(frame) {
         Some(head) => Ok(head),
         None if is_of_other_protocol(frame) => Err(NoPacket::NotIp),
-        None => frame.seen().ok_or(NoPacket::NotSeen)?.head(),
+        None => frame.parsed().ok_or(NoPacket::NotParsed)?.head(),
     }
 }
 
@@ -327,17 +333,17 @@ impl Rules for Maps {
         maps::ports(self.active.word.generation())
     }
 
-    /// First it is looked up whether nothing is known of the source.
+    /// The prefix-miss cache comes first: it tells that nothing is known of the source.
     #[inline(always)]
     fn prefix(&self, source: Address) -> Option<&Prefix> {
         let Active { config, word } = self.active;
-        let unlisted = Unlisted::of(source, word.epoch(), config.seed, config.places);
-        if maps::is_unlisted(config, unlisted) {
+        let miss = PrefixMiss::of(source, word.epoch(), config.seed, config.places);
+        if maps::is_prefix_miss(config, miss) {
             return None;
         }
         let prefix = maps::prefix(config.prefixes_generation, source);
         if prefix.is_none() {
-            maps::note_unlisted(config, unlisted);
+            maps::cache_prefix_miss(config, miss);
         }
         prefix
     }
@@ -365,32 +371,32 @@ impl Rules for Maps {
 
 /// What the rule that judges the packet at hand says of it.
 #[inline(always)]
-fn judge(frame: &XdpFrame, pending: &mut Pending, rule: &Rule) -> Reason {
-    pending.is_asked = (asks_first(rule, pending.key()) && are_asked_for(rule)) as u32;
-    if pending.is_asked != 0 {
-        let reason = maps::reason(turned_away(Excuse::None as u32));
+fn judge(frame: &XdpFrame, deferred: &mut Deferred, rule: &Rule) -> Reason {
+    deferred.is_asked = (known_first(rule, deferred.key()) && are_gated(rule)) as u32;
+    if deferred.is_asked != 0 {
+        let reason = maps::reason(new_source_gate(GateBypass::None as u32));
         if reason != Reason::WithinLimit {
             return reason;
         }
     }
-    if let Err(reason) = keep_cost(frame, pending, rule) {
+    if let Err(reason) = keep_charges(frame, deferred, rule) {
         return reason;
     }
     let Some(held) = Held::packet() else { return Reason::InternalError };
     let reason = held.hold();
-    let cost = pending.cost();
-    if cost.has(is::FIRST | is::ARMED) && reason.action() == Action::Pass {
-        let _always_zero = prove();
+    let charges = deferred.charges();
+    if charges.has(is::FIRST | is::ARMED) && reason.action() == Action::Pass {
+        let _always_zero = verify();
     }
-    let decisive = match pending.leaves() {
+    let decisive = match deferred.leaves() {
         Leaves::Nothing => return reason,
         Leaves::Flow => reason,
         Leaves::Conversation => enforced(rule, reason).reason,
     };
     // Of a source that is not remembered nothing else is.
     if decisive != Reason::NotAdmitted && decisive.action() == Action::Pass {
-        let is_counted = reason == Reason::WithinLimit || cost.has(is::ESTABLISHED);
-        let _always_zero = remember_pending(pending.generation(), is_counted as u32);
+        let is_counted = reason == Reason::WithinLimit || charges.has(is::ESTABLISHED);
+        let _always_zero = remember_deferred(deferred.generation(), is_counted as u32);
     }
     reason
 }

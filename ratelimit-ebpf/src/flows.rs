@@ -4,15 +4,16 @@ use ratelimit_common::flow;
 
 use crate::maps;
 
-/// What [`part_of_flow`] returns: in the lowest bit whether the datagram opens a connection, above it the requests that it is.
+/// What [`flow_step`] returns: in the lowest bit whether the datagram opens a connection, above it the requests that
+/// it is.
 #[derive(Clone, Copy)]
-pub(crate) struct Part(u32);
+pub(crate) struct FlowStep(u32);
 
-impl Part {
-    /// That of the datagram that was seen last, which this rule judges.
+impl FlowStep {
+    /// That of the datagram at hand, which this rule judges.
     #[inline(always)]
     pub(crate) fn of_datagram(generation: u32, rule: u32) -> Self {
-        Self(part_of_flow(generation, rule))
+        Self(flow_step(generation, rule))
     }
 
     #[inline(always)]
@@ -26,15 +27,15 @@ impl Part {
     }
 }
 
-/// A function of its own, whose stack is free again when the source is judged. Returns a [`Part`].
+/// A function of its own, whose stack is free again when the source is judged. Returns a [`FlowStep`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn part_of_flow(generation: u32, rule: u32) -> u32 {
+extern "C" fn flow_step(generation: u32, rule: u32) -> u32 {
     let Some(config) = maps::config(generation) else { return 0 };
-    let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return 0 };
-    let datagram = seen.datagram(maps::rule(config, rule).speaks_quic(seen.port()));
-    pending.set_flow(seen.source(), seen.source_port(), seen.port());
-    let step = flow::step(pending.known_flow().map(|known| *known), pending.now(), datagram);
-    pending.flow = step.newest;
+    let (Some(parsed), Some(deferred)) = (maps::parsed(), maps::deferred()) else { return 0 };
+    let datagram = parsed.datagram(maps::rule(config, rule).speaks_quic(parsed.port()));
+    deferred.set_flow(parsed.source(), parsed.source_port(), parsed.port());
+    let step = flow::step(deferred.known_flow().map(|known| *known), deferred.now(), datagram);
+    deferred.flow = step.newest;
     step.opens as u32 | step.requests << 1
 }

@@ -1,21 +1,22 @@
-//! Later fragments that may be of TCP, at all rules that they may belong to. What is decided by is in `ratelimit_common::choose`.
+//! Later fragments that may be of TCP, at all rules that they may belong to. What is decided by is in
+//! `ratelimit_common::choose`.
 
 use ratelimit_common::choose::Next;
-use ratelimit_common::hold::Cost;
+use ratelimit_common::hold::Charges;
 use ratelimit_common::layout::{self, RULES_MAX};
 use ratelimit_common::verdict::{Reason, Verdict};
 
-use crate::cost::Leaves;
+use crate::charges::Leaves;
 use crate::decide::Maps;
 use crate::hold::charge_all;
 use crate::maps::{self, Active};
 use crate::packet::forget;
 
-/// The verdict on the packet that was seen last, of which the rule that judges it has said this: it passes where every other rule that it
-/// may belong to has room for it too. What is charged where the next one refuses stays charged.
+/// The verdict on the packet at hand, of which the rule that judges it has said this: it passes where it is within
+/// the limits of every other rule that it may belong to. What is charged where the next one refuses stays charged.
 ///
-/// The loop is here, and what it keeps elsewhere: the calls from here leave no more of the stack than they need, and to the verifier all ways
-/// that lead here are one.
+/// The loop is here, and what it keeps elsewhere: the calls from here leave no more of the stack than they need, and
+/// to the verifier all ways that lead here are one.
 #[inline(always)]
 pub(crate) fn verdict(active: Active, reason: Reason) -> Verdict {
     let mut next = next_rule(active.word.0, forget(reason as u32));
@@ -26,7 +27,7 @@ pub(crate) fn verdict(active: Active, reason: Reason) -> Verdict {
         let found = if next == HAS_ENDED { Reason::WithinLimit as u32 } else { charge(active, next) };
         next = next_rule(active.word.0, found);
     }
-    maps::pending().map_or(Verdict::unruled(Reason::InternalError), |pending| pending.beside.verdict())
+    maps::deferred().map_or(Verdict::unruled(Reason::InternalError), |deferred| deferred.beside.verdict())
 }
 
 /// Above all numbers of rules: there is none left to hold the packet, or none that need.
@@ -38,19 +39,21 @@ const HAS_ENDED: u32 = u32::MAX - 1;
 #[inline(never)]
 extern "C" fn next_rule(word: u64, found: u32) -> u32 {
     let word = layout::Active(word);
-    let (Some(config), Some(pending)) = (maps::config(word.generation()), maps::pending()) else { return NONE };
-    match pending.beside.next(&Maps { active: Active { config, word }, now: pending.now() }, maps::reason(found)) {
+    let (Some(config), Some(deferred)) = (maps::config(word.generation()), maps::deferred()) else { return NONE };
+    match deferred.beside.next(&Maps { active: Active { config, word }, now: deferred.now() }, maps::reason(found)) {
         Next::Rule(index) => index,
         Next::Ended => HAS_ENDED,
         Next::Nothing => NONE,
     }
 }
 
-/// Charges the rule with this number, as what nobody has verified; a reason's code.
+/// Charges the rule with this number, as unverified traffic; a reason's code.
 #[inline(always)]
 fn charge(Active { word, .. }: Active, index: u32) -> u32 {
-    let (Some(seen), Some(pending)) = (maps::seen(), maps::pending()) else { return Reason::InternalError as u32 };
-    pending.judge_by(word.generation(), index);
-    pending.keep_cost(Cost { bytes: seen.ip_bytes(), requests: 1, ..Cost::default() }, Leaves::Nothing);
+    let (Some(parsed), Some(deferred)) = (maps::parsed(), maps::deferred()) else {
+        return Reason::InternalError as u32;
+    };
+    deferred.judge_by(word.generation(), index);
+    deferred.keep_charges(Charges { bytes: parsed.ip_bytes(), requests: 1, ..Charges::default() }, Leaves::Nothing);
     charge_all()
 }

@@ -1,11 +1,12 @@
-//! The benchmark's sender: gives a frame the next source of a flood, and sends it over an interface. Run on live frames
-//! (`BPF_PROG_TEST_RUN` with `BPF_F_TEST_XDP_LIVE_FRAMES`) between namespaces of the benchmark's own; nobody attaches it.
+//! The benchmark's sender: gives a frame the next source of a flood, and sends it over an interface. Run on live
+//! frames (`BPF_PROG_TEST_RUN` with `BPF_F_TEST_XDP_LIVE_FRAMES`) between namespaces of the benchmark's own; it is
+//! never attached.
 //!
 //! `advance` is for a program that is timed alone: it makes the frame the next segment of its connection, and has the
 //! program run behind it.
 //!
-//! What a frame says besides its source is in the frame that it is run on. The globals are set at load, so the verifier takes
-//! out what a flood does not need.
+//! What a frame says besides its source is in the frame that it is run on. The globals are set at load, so the
+//! verifier takes out what a flood does not need.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 
 #[cfg(target_arch = "bpf")]
@@ -30,7 +31,8 @@ mod entry {
     const IPV4_LEN: usize = 20;
     const TCP_LEN: usize = 20;
     const RECORD_HEADER_LEN: usize = 5;
-    /// What a record's payload is filled with, and what begins one in 16 segments of it: of encrypted bytes as many begin with four below 128.
+    /// What a record's payload is filled with, and what begins one in 16 segments of it: of encrypted bytes as many
+    /// begin with four below 128.
     const FILLING: u8 = 0xd5;
     const FILLING_BELOW_128: u8 = 0x55;
 
@@ -46,7 +48,8 @@ mod entry {
     /// Whether sources are picked by the table.
     #[unsafe(no_mangle)]
     static IS_PICKED: Global<u8> = Global::new(0);
-    /// Sums of what the checksums cover, without the source's address and port: IPv4's header, and the segment or datagram.
+    /// Sums of what the checksums cover, without the source's address and port: IPv4's header, and the segment or
+    /// datagram.
     #[unsafe(no_mangle)]
     static HEADER_SUM: Global<u32> = Global::new(0);
     #[unsafe(no_mangle)]
@@ -83,7 +86,8 @@ mod entry {
     /// By how much a connection's sequence number is more in its next segment.
     #[unsafe(no_mangle)]
     static STEP: Global<u32> = Global::new(0);
-    /// Of `advance`: the sequence number of the first segment; segments in a TLS record, 0 where there are none; its length.
+    /// Of `advance`: the sequence number of the first segment; segments in a TLS record, 0 where there are none; its
+    /// length.
     #[unsafe(no_mangle)]
     static SEQUENCE: Global<u32> = Global::new(0);
     #[unsafe(no_mangle)]
@@ -94,7 +98,8 @@ mod entry {
     /// Frames so far. One CPU at a time runs a loaded generator.
     #[map]
     static SENT: Array<u64> = Array::with_max_entries(1, 0);
-    /// Of each connection the client's port, the sequence number of its first segment, and what it acknowledges: in host order.
+    /// Of each connection the client's port, the sequence number of its first segment, and what it acknowledges: in
+    /// host order.
     #[map]
     static CONNECTIONS: Array<[u32; 3]> = Array::with_max_entries(CONNECTIONS_LEN, 0);
     /// The program that `advance` has run behind it.
@@ -137,7 +142,7 @@ mod entry {
     #[inline(always)]
     fn count() -> Option<u64> {
         let sent = SENT.get_ptr_mut(0)?;
-        // SAFETY: the element lives as long as the map, and nobody else writes it.
+        // SAFETY: the element lives as long as the map, and nothing else writes it.
         let at = unsafe { *sent };
         // SAFETY: likewise.
         unsafe { *sent = at + 1 };

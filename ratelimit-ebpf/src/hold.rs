@@ -1,23 +1,24 @@
-//! [`State`] over the maps: the source that is judged, by the rule that judges it. What is decided by is in `ratelimit_common::hold`.
+//! [`State`] over the maps: the source that is judged, by the rule that judges it. What is decided by is in
+//! `ratelimit_common::hold`.
 
 use ratelimit_common::ban::Ban;
-use ratelimit_common::hold::{self, At, Charged, Cost, Excuse, Inserted, Look, State, by};
+use ratelimit_common::hold::{self, At, Charged, Charges, CheckResult, GateBypass, Inserted, State, by};
 use ratelimit_common::layout::{CHARGE_GENERATION, ChargeOrder, Config, LIMITS_MAX, Limit, Rule};
-use ratelimit_common::proof::Side;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
+use ratelimit_common::verification::Side;
 use ratelimit_common::window::CELLS;
 
+use crate::admission;
 use crate::clock::Clock;
-use crate::maps::{self, BanRef, Pending, PendingRef, SourceRef, Work};
-use crate::newcomers;
-use crate::notes;
+use crate::drop_cache;
+use crate::maps::{self, BanRef, Deferred, DeferredRef, SourceRef, Work};
 
-/// What is held: the packet or the order that [`maps::pending_of`] is of.
+/// What is held: the packet or the order that [`maps::deferred_of`] is of.
 #[derive(Clone, Copy)]
 pub(crate) struct Held {
     work: Work,
-    pending: PendingRef,
+    deferred: DeferredRef,
     config: &'static Config,
     rule: &'static Rule,
 }
@@ -31,22 +32,22 @@ impl Held {
 
     #[inline(always)]
     fn of(work: Work) -> Option<Self> {
-        let pending = maps::pending_of(work)?;
-        let config = maps::config(pending.generation())?;
-        Some(Self { work, config, rule: maps::rule(config, pending.rule()), pending: PendingRef::of(pending) })
+        let deferred = maps::deferred_of(work)?;
+        let config = maps::config(deferred.generation())?;
+        Some(Self { work, config, rule: maps::rule(config, deferred.rule()), deferred: DeferredRef::of(deferred) })
     }
 
     /// Marks the source as known, or what it differs from by this.
     #[inline(always)]
-    fn mark(self, by: u64) {
-        let pending = self.pending();
-        let [high, low] = pending.of.words;
-        let _always_zero = newcomers::make_known(high, low ^ by, pending.generation(), pending.now().0);
+    fn insert_known(self, by: u64) {
+        let deferred = self.deferred();
+        let [high, low] = deferred.of.words;
+        let _always_zero = admission::make_known(high, low ^ by, deferred.generation(), deferred.now().0);
     }
 
     #[inline(always)]
-    fn pending(self) -> &'static mut Pending {
-        self.pending.get()
+    fn deferred(self) -> &'static mut Deferred {
+        self.deferred.get()
     }
 
     /// [`hold::hold`].
@@ -59,21 +60,21 @@ impl Held {
 /// Charges or bans a source without a packet; false where it could not be charged.
 #[inline(always)]
 pub(crate) fn carry_out(order: &ChargeOrder) -> bool {
-    let Some(pending) = maps::pending_of(Work::ORDER) else { return false };
+    let Some(deferred) = maps::deferred_of(Work::ORDER) else { return false };
     let [high, low] = [u64::from_ne_bytes(order.prefix[0]), u64::from_ne_bytes(order.prefix[1])];
     let Some(config) = maps::config(CHARGE_GENERATION) else { return false };
-    pending.judge_by(CHARGE_GENERATION, 0);
-    pending.now = Clock::new(config.wall_offset_ns).coarse();
+    deferred.judge_by(CHARGE_GENERATION, 0);
+    deferred.now = Clock::new(config.wall_offset_ns).coarse();
     match order.family {
-        ChargeOrder::V4 => pending.of.set_v4(high as u32),
-        ChargeOrder::V6 => pending.of.set_v6(high),
-        _ => pending.of.set_v6_wide([high, low]),
+        ChargeOrder::V4 => deferred.of.set_v4(high as u32),
+        ChargeOrder::V6 => deferred.of.set_v6(high),
+        _ => deferred.of.set_v6_wide([high, low]),
     }
     let side = match order.step {
         ChargeOrder::BAN => return ban_as_ordered(by::ORDER) == 0,
-        ChargeOrder::CHARGE_PROVEN => Side::Proven,
+        ChargeOrder::CHARGE_VERIFIED => Side::Verified,
         ChargeOrder::CHARGE_EVIDENCE => Side::Evidence,
-        _ => Side::Unproven,
+        _ => Side::Unverified,
     };
     Charged(charge_as_ordered(At::new(0, side).0, order.amount)).bucket().is_some()
 }
@@ -88,8 +89,8 @@ impl State for Held {
     }
 
     #[inline(always)]
-    fn cost(&self) -> Cost {
-        self.pending().cost()
+    fn charges(&self) -> Charges {
+        self.deferred().charges()
     }
 
     #[inline(always)]
@@ -104,32 +105,32 @@ impl State for Held {
 
     #[inline(always)]
     fn coarse(&self) -> Nanos {
-        self.pending().now()
+        self.deferred().now()
     }
 
     #[inline(always)]
     fn window(&self, slot: u32) -> Option<SourceRef> {
-        self.pending().of.window(slot)
+        self.deferred().of.window(slot)
     }
 
     #[inline(always)]
     fn window_here(&self, slot: u32) -> Option<SourceRef> {
-        self.pending().of.window_here(slot)
+        self.deferred().of.window_here(slot)
     }
 
     #[inline(always)]
     fn insert(&self, slot: u32, open: impl FnOnce(&mut [u64; CELLS]) -> bool) -> Inserted {
-        self.pending().of.insert(self.work, slot, open)
+        self.deferred().of.insert(self.work, slot, open)
     }
 
     #[inline(always)]
     fn ban(&self) -> Option<BanRef> {
-        self.pending().of.ban(self.rule.bans.slot)
+        self.deferred().of.ban(self.rule.bans.slot)
     }
 
     #[inline(always)]
     fn insert_ban(&self, ban: &Ban) -> Inserted {
-        self.pending().of.insert_ban(self.rule.bans.slot, ban)
+        self.deferred().of.insert_ban(self.rule.bans.slot, ban)
     }
 
     #[inline(always)]
@@ -138,26 +139,26 @@ impl State for Held {
     }
 
     #[inline(always)]
-    fn asks_who_is_new(&self) -> bool {
-        newcomers::are_asked_for(self.rule)
+    fn gates_new_sources(&self) -> bool {
+        admission::are_gated(self.rule)
     }
 
     #[inline(always)]
-    fn turned_away(&self, excuse: Excuse) -> Option<Reason> {
-        if excuse == Excuse::Asked {
+    fn new_source_gate(&self, bypass: GateBypass) -> Option<Reason> {
+        if bypass == GateBypass::Asked {
             return None;
         }
-        let code = newcomers::turned_away(excuse as u32);
+        let code = admission::new_source_gate(bypass as u32);
         if code == Reason::WithinLimit as u32 { None } else { Some(maps::reason(code)) }
     }
 
     #[inline(always)]
-    fn keeps_out(&self) -> Option<Charged> {
+    fn refuses_insertion(&self) -> Option<Charged> {
         // What the daemon charges is no packet's.
         if self.is_ordered() {
             return None;
         }
-        let code = newcomers::admit();
+        let code = admission::admit();
         if code == Reason::NotAdmitted as u32 {
             Some(Charged::NOT_ADMITTED)
         } else if code == Reason::NewSourceBudget as u32 {
@@ -169,69 +170,69 @@ impl State for Held {
 
     #[inline(always)]
     fn make_known(&self) {
-        self.mark(0);
+        self.insert_known(0);
     }
 
     #[inline(always)]
     fn make_armed(&self) {
-        self.mark(newcomers::armed(self.pending().rule()));
+        self.insert_known(admission::armed(self.deferred().rule()));
     }
 
     #[inline(always)]
     fn keep_charged(&self, position: usize, bucket: u64) {
-        self.pending().charged[position & (LIMITS_MAX - 1)] = bucket;
+        self.deferred().charged[position & (LIMITS_MAX - 1)] = bucket;
     }
 
     #[inline(always)]
     fn charged(&self, position: usize) -> u64 {
-        self.pending().charged[position & (LIMITS_MAX - 1)]
+        self.deferred().charged[position & (LIMITS_MAX - 1)]
     }
 
     #[inline(always)]
     fn keep_suspected(&self, at: At) {
-        self.pending().suspect_at = at.0;
+        self.deferred().suspect_at = at.0;
     }
 
     #[inline(always)]
     fn suspected(&self) -> Option<At> {
-        match self.pending().suspect_at {
+        match self.deferred().suspect_at {
             0 => None,
             at => Some(At(at)),
         }
     }
 
     #[inline(always)]
-    fn is_refusal_lasting(&self, limit: &Limit) -> bool {
-        notes::lasts(self.rule, limit, self.pending())
+    fn is_refusal_cacheable(&self, limit: &Limit) -> bool {
+        drop_cache::lasts(self.rule, limit, self.deferred())
     }
 
     #[inline(always)]
     fn least(&self, limit: &Limit) -> u64 {
-        notes::least(limit, self.pending())
+        drop_cache::least(limit, self.deferred())
     }
 
     #[inline(always)]
-    fn note(&self, slot: u32, until_ns: u64, reason: Reason, is_unproven: bool) {
-        if is_unproven {
-            notes::of_unproven(self.pending());
+    fn cache_drop(&self, slot: u32, until_ns: u64, reason: Reason, is_unverified: bool) {
+        if is_unverified {
+            drop_cache::of_unverified(self.deferred());
         }
-        let _always_zero = notes::note(slot, until_ns, reason as u32);
+        let _always_zero = drop_cache::cache_drop(slot, until_ns, reason as u32);
     }
 
     #[inline(always)]
-    fn note_connection(&self, slot: u32, until_ns: u64, is_unproven: bool) {
-        let _always_zero = notes::note_connection(slot, until_ns, is_unproven as u32);
+    fn cache_connection_drop(&self, slot: u32, until_ns: u64, is_unverified: bool) {
+        let _always_zero = drop_cache::cache_connection_drop(slot, until_ns, is_unverified as u32);
     }
 
     #[inline(always)]
-    fn may_note_suspect(&self) -> bool {
-        notes::may_be_of_suspect(self.config, self.pending())
+    fn may_cache_suspect(&self) -> bool {
+        drop_cache::may_be_of_suspect(self.config, self.deferred())
     }
 
     #[inline(always)]
-    fn note_suspect(&self, slot: u32, until_ns: u64) {
-        notes::of_suspect(self.pending());
-        let _always_zero = notes::note(slot, until_ns, Reason::Guard as u32);
+    fn cache_suspect(&self, slot: u32, until_ns: u64) {
+        drop_cache::of_suspect(self.deferred());
+        let _always_zero = drop_cache::cache_drop(slot, until_ns, Reason::Guard as u32);
     }
 
     #[inline(always)]
@@ -245,13 +246,13 @@ impl State for Held {
     }
 
     #[inline(always)]
-    fn note_let_in(&self) {
-        let _always_zero = note_let_in();
+    fn record_admitted(&self) {
+        let _always_zero = record_admitted();
     }
 
     #[inline(always)]
-    fn look(&self, cost: Cost) -> Look {
-        Look(look(cost.word()))
+    fn check_limits(&self, charges: Charges) -> CheckResult {
+        CheckResult(check_limits(charges.word()))
     }
 
     #[inline(always)]
@@ -290,8 +291,8 @@ impl State for Held {
     }
 
     #[inline(always)]
-    fn note_refusal(&self, at: At, is_counted: bool) {
-        let _always_zero = note_refusal(at.0, is_counted as u32);
+    fn cache_refusal(&self, at: At, is_counted: bool) {
+        let _always_zero = cache_refusal(at.0, is_counted as u32);
     }
 
     #[inline(always)]
@@ -300,8 +301,8 @@ impl State for Held {
     }
 
     #[inline(always)]
-    fn note_ban(&self) {
-        let _always_zero = note_ban();
+    fn cache_ban(&self) {
+        let _always_zero = cache_ban();
     }
 
     #[inline(always)]
@@ -312,7 +313,10 @@ impl State for Held {
 
 /// Has the verifier walk a step once, wherever it is called from: its stack is free again when the next is called.
 macro_rules! steps {
-    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $result:ty, or $otherwise:expr, $held:ident of $work:expr => $step:expr;)*) => {
+    ($(
+        $(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $result:ty,
+        or $otherwise:expr, $held:ident of $work:expr => $step:expr;
+    )*) => {
         $(
             $(#[$doc])*
             #[unsafe(no_mangle)]
@@ -333,36 +337,44 @@ steps! {
     hold_plain() -> u32, or Reason::InternalError as u32, held of Work::PACKET => hold::hold_plain(held) as u32;
     /// [`hold::is_banned`].
     is_banned() -> u32, or 0, held of Work::PACKET => hold::is_banned(held) as u32;
-    /// [`hold::note_let_in`].
-    note_let_in() -> u32, or DONE, held of Work::PACKET => { hold::note_let_in(held); DONE };
-    /// [`hold::look`], of a [`Cost`]; a [`Look`].
-    look(cost: u64) -> u32, or Look::of(Reason::InternalError).0, held of Work::PACKET => hold::look(held, Cost::from_word(cost)).0;
+    /// [`hold::record_admitted`].
+    record_admitted() -> u32, or DONE, held of Work::PACKET => { hold::record_admitted(held); DONE };
+    /// [`hold::check_limits`], of a [`Charges`]; a [`CheckResult`].
+    check_limits(charges: u64) -> u32, or CheckResult::of(Reason::InternalError).0, held of Work::PACKET =>
+        hold::check_limits(held, Charges::from_word(charges)).0;
     /// [`hold::charge_all`]; a reason's code.
     charge_all() -> u32, or Reason::InternalError as u32, held of Work::PACKET => hold::charge_all(held) as u32;
     /// [`hold::refund_before`].
-    refund_before(refused_by: u32) -> u32, or DONE, held of Work::PACKET => { hold::refund_before(held, refused_by as usize); DONE };
+    refund_before(refused_by: u32) -> u32, or DONE, held of Work::PACKET =>
+        { hold::refund_before(held, refused_by as usize); DONE };
     /// [`hold::charge_shadows`].
     charge_shadows() -> u32, or DONE, held of Work::PACKET => { hold::charge_shadows(held); DONE };
-    /// [`hold::charge`], of an [`At`]; a [`Charged`].
-    charge(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::PACKET => hold::charge(held, At(at), amount).0;
+    /// [`hold::charge_with_retry`], of an [`At`]; a [`Charged`].
+    charge(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::PACKET =>
+        hold::charge_with_retry(held, At(at), amount).0;
     /// [`hold::remember`], likewise.
-    remember(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::PACKET => hold::remember(held, At(at), amount).0;
+    remember(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::PACKET =>
+        hold::remember(held, At(at), amount).0;
     /// [`hold::refund`], of an [`At`].
-    refund(at: u32, amount: u64, bucket: u64) -> u32, or DONE, held of Work::PACKET => { hold::refund(held, At(at), amount, bucket); DONE };
-    /// [`hold::note_refusal`], likewise.
-    note_refusal(at: u32, is_counted: u32) -> u32, or DONE, held of Work::PACKET => { hold::note_refusal(held, At(at), is_counted != 0); DONE };
+    refund(at: u32, amount: u64, bucket: u64) -> u32, or DONE, held of Work::PACKET =>
+        { hold::refund(held, At(at), amount, bucket); DONE };
+    /// [`hold::cache_refusal`], likewise.
+    cache_refusal(at: u32, is_counted: u32) -> u32, or DONE, held of Work::PACKET =>
+        { hold::cache_refusal(held, At(at), is_counted != 0); DONE };
     /// [`hold::suspect`], likewise.
     suspect(at: u32) -> u32, or DONE, held of Work::PACKET => { hold::suspect(held, At(at)); DONE };
-    /// [`hold::note_ban`].
-    note_ban() -> u32, or DONE, held of Work::PACKET => { hold::note_ban(held); DONE };
+    /// [`hold::cache_ban`].
+    cache_ban() -> u32, or DONE, held of Work::PACKET => { hold::cache_ban(held); DONE };
     /// [`hold::ban_source`].
     ban_source(how: u32) -> u32, or DONE, held of Work::PACKET => { hold::ban_source(held, how); DONE };
     /// [`charge`], of an order.
-    charge_as_ordered(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::ORDER => hold::charge(held, At(at), amount).0;
+    charge_as_ordered(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::ORDER =>
+        hold::charge_with_retry(held, At(at), amount).0;
     /// [`remember`], likewise.
-    remember_as_ordered(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::ORDER => hold::remember(held, At(at), amount).0;
+    remember_as_ordered(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::ORDER =>
+        hold::remember(held, At(at), amount).0;
     /// [`ban_source`], likewise.
     ban_as_ordered(how: u32) -> u32, or DONE, held of Work::ORDER => { hold::ban_source(held, how); DONE };
-    /// [`hold::prove`].
-    prove() -> u32, or DONE, held of Work::PACKET => { hold::prove(held); DONE };
+    /// [`hold::verify`].
+    verify() -> u32, or DONE, held of Work::PACKET => { hold::verify(held); DONE };
 }

@@ -1,4 +1,5 @@
-//! The XDP program: four stages, one after the other. It decides nothing itself: every decision is in `ratelimit-common`.
+//! The XDP program: four stages, one after the other. It decides nothing itself: every decision is in
+//! `ratelimit-common`.
 //!
 //! On the host this crate is an empty program, so that the whole workspace checks, lints and tests there.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
@@ -18,13 +19,17 @@
 #[cfg(target_arch = "bpf")]
 mod account;
 #[cfg(target_arch = "bpf")]
+mod admission;
+#[cfg(target_arch = "bpf")]
+mod charges;
+#[cfg(target_arch = "bpf")]
 mod clock;
 #[cfg(target_arch = "bpf")]
 mod conversations;
 #[cfg(target_arch = "bpf")]
-mod cost;
-#[cfg(target_arch = "bpf")]
 mod decide;
+#[cfg(target_arch = "bpf")]
+mod drop_cache;
 #[cfg(target_arch = "bpf")]
 mod flows;
 #[cfg(target_arch = "bpf")]
@@ -38,16 +43,12 @@ mod hold;
 )]
 mod maps;
 #[cfg(target_arch = "bpf")]
-mod newcomers;
-#[cfg(target_arch = "bpf")]
-mod notes;
-#[cfg(target_arch = "bpf")]
 mod object;
 #[cfg(target_arch = "bpf")]
 #[expect(clippy::multiple_unsafe_ops_per_block, reason = "two fields of what the kernel has handed over")]
 mod packet;
 #[cfg(target_arch = "bpf")]
-mod proof;
+mod verification;
 
 #[cfg(target_arch = "bpf")]
 mod entry {
@@ -59,7 +60,8 @@ mod entry {
 
     use crate::{account, decide, hold, maps, packet};
 
-    /// What is returned for a packet that passes, [`ratelimit_common::layout::PASSED_ACTION`]. Read-only when the verifier sees it.
+    /// What is returned for a packet that passes, [`ratelimit_common::layout::PASSED_ACTION`]. Read-only when the
+    /// verifier sees it.
     #[unsafe(no_mangle)]
     static PASSED_ACTION: Global<u32> = Global::new(XDP_PASS);
 

@@ -7,16 +7,16 @@ use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
 use ratelimit_common::admission::{Admission, CELLS_PER_SUMMARY};
 use ratelimit_common::ban::Ban;
 use ratelimit_common::conversation::Conversation;
+use ratelimit_common::drop_cache::{CacheSet, DropCause, WAYS};
 use ratelimit_common::flow::Flow;
 use ratelimit_common::hold::Inserted;
 use ratelimit_common::layout::{
-    self, BANS_CAPACITY, CONFIGS, CONVERSATIONS_CAPACITY, COUNTERS_LEN, ChargeOrder, Config, ConversationKeyV4,
-    ConversationKeyV6, Counters, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6, GENERATION_BITS, GENERATIONS,
-    LINES_CAPACITY, LINES_PER_CONNECTIONS, LINES_PER_WORD, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6,
-    ROWS_MAX, RULES_MAX, Rule, RuleSet, SOURCES_CAPACITY, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
-    TARGETS_MAX, UNLISTED_PER_LINE,
+    self, BANS_CAPACITY, CACHE_SETS, CONFIGS, CONVERSATIONS_CAPACITY, COUNTERS_LEN, ChargeOrder, Config,
+    ConversationKeyV4, ConversationKeyV6, Counters, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6,
+    GENERATION_BITS, GENERATIONS, PREFIX_MISSES_PER_SET, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6,
+    ROWS_MAX, RULES_MAX, Rule, RuleSet, SETS_PER_CONN_CELL, SETS_PER_WORD, SOURCES_CAPACITY, Source, SourceKeyV4,
+    SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
 };
-use ratelimit_common::refused::{Cause, Line, WAYS};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
 
@@ -60,27 +60,27 @@ static CONVERSATIONS_V4: LruHashMap<ConversationKeyV4, Conversation> =
 static CONVERSATIONS_V6: LruHashMap<ConversationKeyV6, Conversation> =
     LruHashMap::with_max_entries(CONVERSATIONS_CAPACITY, 0);
 #[map]
-static REFUSED: Array<Line> = Array::with_max_entries(LINES_CAPACITY, BPF_F_MMAPABLE);
+static DROP_CACHE: Array<CacheSet> = Array::with_max_entries(CACHE_SETS, BPF_F_MMAPABLE);
 #[map]
-static CAUSES: Array<[Cause; WAYS]> = Array::with_max_entries(LINES_CAPACITY, BPF_F_MMAPABLE);
+static DROP_CAUSES: Array<[DropCause; WAYS]> = Array::with_max_entries(CACHE_SETS, BPF_F_MMAPABLE);
 #[map]
-static NOTED: Array<u64> = Array::with_max_entries(LINES_CAPACITY / LINES_PER_WORD, 0);
+static DROP_SUMMARY: Array<u64> = Array::with_max_entries(CACHE_SETS / SETS_PER_WORD, 0);
 #[map]
-static KNOWN: Array<[u64; 2]> = Array::with_max_entries(LINES_CAPACITY, 0);
+static KNOWN_FILTER: Array<[u64; 2]> = Array::with_max_entries(CACHE_SETS, 0);
 #[map]
-static KNOWN_SUMMARY: Array<[u64; 2]> = Array::with_max_entries(LINES_CAPACITY / CELLS_PER_SUMMARY, 0);
+static KNOWN_SUMMARY: Array<[u64; 2]> = Array::with_max_entries(CACHE_SETS / CELLS_PER_SUMMARY, 0);
 #[map]
-static CONNECTIONS: Array<[[u64; 2]; 2]> = Array::with_max_entries(LINES_CAPACITY / LINES_PER_CONNECTIONS, 0);
+static CONN_FILTER: Array<[[u64; 2]; 2]> = Array::with_max_entries(CACHE_SETS / SETS_PER_CONN_CELL, 0);
 #[map]
-static UNLISTED: Array<u64> = Array::with_max_entries(LINES_CAPACITY * UNLISTED_PER_LINE, 0);
+static PREFIX_MISSES: Array<u64> = Array::with_max_entries(CACHE_SETS * PREFIX_MISSES_PER_SET, 0);
 #[map]
 static ADMISSION: PerCpuArray<Admission> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 static NEW_SOURCES: Array<u64> = Array::with_max_entries(ROWS_MAX as u32, 0);
 #[map]
-static SEEN: PerCpuArray<Seen> = PerCpuArray::with_max_entries(1, 0);
+static PARSED: PerCpuArray<ParsedFrame> = PerCpuArray::with_max_entries(1, 0);
 #[map]
-static PENDING: PerCpuArray<Pending> = PerCpuArray::with_max_entries(Work::PLACES, 0);
+static DEFERRED: PerCpuArray<Deferred> = PerCpuArray::with_max_entries(Work::PLACES, 0);
 #[map]
 static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(COUNTERS_LEN as u32, 0);
 #[map]
@@ -92,7 +92,7 @@ static CHARGE_ORDER: Array<ChargeOrder> = Array::with_max_entries(1, 0);
 #[map]
 static SCRATCH: PerCpuArray<Source> = PerCpuArray::with_max_entries(Work::PLACES, 0);
 #[map]
-static READ_IN_TICK: PerCpuArray<ReadInTick> = PerCpuArray::with_max_entries(1, 0);
+static CLOCK_CACHE: PerCpuArray<CachedClock> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 static INJECTED_NOW: Array<u64> = Array::with_max_entries(1, 0);
 
@@ -116,7 +116,8 @@ pub(crate) fn active() -> Option<Active> {
         fault(Fault::ActiveLookup);
         return None;
     };
-    // SAFETY: the element lives as long as the map. Volatile: it is read once, so that the packet keeps to one generation.
+    // SAFETY: the element lives as long as the map. Volatile: it is read once, so that the packet keeps to one
+    // generation.
     let mut word = unsafe { active.read_volatile() };
     let Some(mut config) = config(word.generation()) else {
         fault(Fault::ConfigLookup);
@@ -166,7 +167,7 @@ pub(crate) fn injected_now() -> Option<Nanos> {
 /// The clock as it was read first in a timer tick.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct ReadInTick {
+pub(crate) struct CachedClock {
     /// Which tick, by the kernel's count.
     pub(crate) tick: u64,
     /// What the clock said.
@@ -175,9 +176,9 @@ pub(crate) struct ReadInTick {
 
 /// What this CPU has last read of the clock.
 #[inline(always)]
-pub(crate) fn read_in_tick() -> Option<&'static mut ReadInTick> {
-    let Some(last) = READ_IN_TICK.get_ptr_mut(0) else {
-        fault(Fault::ReadInTickLookup);
+pub(crate) fn cached_clock() -> Option<&'static mut CachedClock> {
+    let Some(last) = CLOCK_CACHE.get_ptr_mut(0) else {
+        fault(Fault::ClockCacheLookup);
         return None;
     };
     // SAFETY: this CPU's element, which lives as long as the map; it is borrowed only while a clock is read.
@@ -205,12 +206,12 @@ fn prefix_v6(generation: u32, high: u64, low: u64) -> Option<&'static Prefix> {
     PREFIXES_V6.get(trie_key(&[GENERATION_BITS + 128, generation, w0, w1, w2, w3]))
 }
 
-/// The rules that name the longest prefix that holds the destination of the packet that was seen last. // likewise
+/// The rules that name the longest prefix that holds the destination of the packet at hand. // likewise
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn target_rules(generation: u32) -> RuleSet {
-    let Some(seen) = seen() else { return 0 };
-    let rules = match seen.destination() {
+    let Some(parsed) = parsed() else { return 0 };
+    let rules = match parsed.destination() {
         Address::V4(address) => TARGETS_V4.get(trie_key(&[GENERATION_BITS + 32, generation, address])),
         Address::V6(address) => {
             let [w0, w1, w2, w3] = words(address);
@@ -230,7 +231,8 @@ fn words(address: [u64; 2]) -> [u32; 4] {
     [w0, w1, w2, w3]
 }
 
-/// A trie's key from its words: length in bits, then data. The key's own type is packed, which would be stored byte by byte.
+/// A trie's key from its words: length in bits, then data. The key's own type is packed, which would be stored byte by
+/// byte.
 #[inline(always)]
 fn trie_key<const WORDS: usize, const DATA: usize>(words: &[u32; WORDS]) -> &Key<[u32; DATA]> {
     const { assert!(size_of::<Key<[u32; DATA]>>() == size_of::<[u32; WORDS]>()) };
@@ -252,21 +254,23 @@ fn inserted(result: Result<(), i32>, on_failure: Fault) -> Inserted {
     }
 }
 
+mod admission;
 mod counts;
-mod newcomers;
-mod passing;
-mod refused;
-mod seen;
+mod deferred;
+mod drop_cache;
+mod parsed;
 mod sockets;
 mod sources;
 mod words;
 
+pub(crate) use admission::{
+    Filter, admission, admits_new_source, cache_prefix_miss, in_filter, insert_into, is_prefix_miss, to_admit,
+};
 use counts::or_fault;
 pub(crate) use counts::{count, count_ban, fault};
-pub(crate) use newcomers::{Marked, admission, is_marked, is_unlisted, lets_in, make_marked, note_unlisted, to_admit};
-pub(crate) use passing::{Pending, PendingRef, Work, pending, pending_of, place, to_pend};
-pub(crate) use refused::{Refusal, may_be_noted, note_refused, refused, refused_of};
-pub(crate) use seen::{NoPacket, Seen, seen, seen_is, seen_mut, to_see};
-pub(crate) use sockets::standing_of;
+pub(crate) use deferred::{Deferred, DeferredRef, Work, deferred, deferred_of, place, to_defer};
+pub(crate) use drop_cache::{Refusal, cached_drop, cached_drop_of, insert_drop, may_be_cached};
+pub(crate) use parsed::{NoPacket, ParsedFrame, frame_is, parsed, parsed_mut, to_parse};
+pub(crate) use sockets::connection_state_of;
 pub(crate) use sources::{BanRef, Of, SourceRef};
 pub(crate) use words::{clear, copy, reason};

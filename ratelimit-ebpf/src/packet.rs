@@ -10,9 +10,10 @@ use aya_ebpf::programs::XdpContext;
 use ratelimit_common::conversation::Step;
 use ratelimit_common::packet::{self, Frame};
 
-use crate::maps::{self, Seen};
+use crate::maps::{self, ParsedFrame};
 
-/// Farther than any header that the parser asks for; the verifier wants offsets into a packet bounded (`MAX_PACKET_OFF`).
+/// Farther than any header that the parser asks for; the verifier wants offsets into a packet bounded
+/// (`MAX_PACKET_OFF`).
 const OFFSET_MAX: usize = 0x7fff;
 
 /// The frame in an XDP context.
@@ -21,32 +22,32 @@ pub(crate) struct XdpFrame<'a> {
     start: usize,
     end: usize,
     len: Cell<usize>,
-    is_seen: Cell<bool>,
+    is_parsed: Cell<bool>,
 }
 
 impl<'a> XdpFrame<'a> {
     #[inline(always)]
     pub(crate) fn new(ctx: &'a XdpContext) -> Self {
         let (start, end) = (ctx.data(), ctx.data_end());
-        Self { ctx, start, end, len: Cell::new(end - start), is_seen: Cell::new(false) }
+        Self { ctx, start, end, len: Cell::new(end - start), is_parsed: Cell::new(false) }
     }
 
     /// All that it is, where there was room to keep that. Parsed once.
     #[inline(always)]
-    pub(crate) fn seen(&self) -> Option<&'static Seen> {
-        let seen = maps::seen_mut()?;
-        if !self.is_seen.get() {
-            let _always_zero = parse_frame(self.context(), seen);
-            self.len.set(seen.frame_bytes as usize);
-            self.is_seen.set(true);
+    pub(crate) fn parsed(&self) -> Option<&'static ParsedFrame> {
+        let parsed = maps::parsed_mut()?;
+        if !self.is_parsed.get() {
+            let _always_zero = parse_frame(self.context(), parsed);
+            self.len.set(parsed.frame_bytes as usize);
+            self.is_parsed.set(true);
         }
-        Some(seen)
+        Some(parsed)
     }
 
     /// Whether it was parsed.
     #[inline(always)]
-    pub(crate) fn is_seen(&self) -> bool {
-        self.is_seen.get()
+    pub(crate) fn is_parsed(&self) -> bool {
+        self.is_parsed.get()
     }
 
     /// The context that it is in.
@@ -76,36 +77,36 @@ struct Walked<S> {
     steps: S,
 }
 
-/// [`Walk::repeat`](ratelimit_common::conversation::Walk::repeat), by the kernel: the verifier walks one step, however many there may be.
+/// [`Walk::repeat`](ratelimit_common::conversation::Walk::repeat), by the kernel: the verifier walks one step, however
+/// many there may be.
 #[inline(always)]
 pub(crate) fn repeat<S: Step>(ctx: *mut xdp_md, most: u32, steps: S) -> S {
     let mut walked = Walked { ctx, steps };
     let step: extern "C" fn(u32, *mut Walked<S>) -> u64 = step::<S>;
-    // SAFETY: the kernel calls `step::<S>` with `walked` alone, which outlives the call and which nothing else touches meanwhile. It refuses
-    // only flags, which are none, and more than 2^23 steps, which no payload has.
+    // SAFETY: the kernel calls `step::<S>` with `walked` alone, which outlives the call and which nothing else touches
+    // meanwhile. It refuses only flags, which are none, and more than 2^23 steps, which no payload has.
     unsafe { bpf_loop(most, step as *mut c_void, (&raw mut walked).cast(), 0) };
     walked.steps
 }
 
 /// Takes one; 0 where there may be another.
 extern "C" fn step<S: Step>(_: u32, walked: *mut Walked<S>) -> u64 {
-    // SAFETY: it is the `Walked<S>` of the `repeat::<S>` that waits for this: not null, aligned, and reached by nobody else. The kernel calls one
-    // at a time.
+    // SAFETY: it is the `Walked<S>` of the `repeat::<S>` that waits for this: not null, aligned, and reached by nobody
+    // else. The kernel calls one at a time.
     let (ctx, steps) = unsafe { (XdpContext::new((*walked).ctx), &mut (*walked).steps) };
     u64::from(!steps.step(&XdpFrame::new(&ctx)))
 }
 
-/// Parses the frame and keeps what it is; returns 0. A function of its own: the verifier walks it once and not once for each way
-/// that a packet may take afterwards, and its stack is free again by then. Null is not passed; the verifier wants to see that it
-/// would do no harm.
+/// Parses the frame and keeps what it is; returns 0. A function of its own: the verifier walks it once and not once
+/// for each way that a packet may take afterwards, and its stack is free again by then. Null is not passed; the
+/// verifier wants to see that it would do no harm.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn parse_frame(ctx: *mut xdp_md, seen: *mut Seen) -> u32 {
-    let Some(seen) = maps::place(seen) else { return 0 };
+extern "C" fn parse_frame(ctx: *mut xdp_md, parsed: *mut ParsedFrame) -> u32 {
+    let Some(parsed) = maps::place(parsed) else { return 0 };
     let ctx = XdpContext::new(ctx);
     let frame = XdpFrame::new(&ctx);
-    let parsed = packet::parse(&frame);
-    seen.keep(parsed, frame.known_len() as u32);
+    parsed.keep(packet::parse(&frame), frame.known_len() as u32);
     0
 }
 
@@ -155,9 +156,9 @@ impl Frame for XdpFrame<'_> {
     }
 }
 
-/// Returns `value`, which the compiler then knows nothing of: so the register that it compares is the one that it adds to a
-/// pointer. Verifiers before Linux 6.11 do not carry what one register was found to be over to another that differs from it
-/// by a constant. // one instruction
+/// Returns `value`, which the compiler then knows nothing of: so the register that it compares is the one that it adds
+/// to a pointer. Verifiers before Linux 6.11 do not carry what one register was found to be over to another that
+/// differs from it by a constant. // one instruction
 #[inline(always)]
 pub(crate) fn one_register(mut value: usize) -> usize {
     // SAFETY: the instruction does nothing.
@@ -165,8 +166,8 @@ pub(crate) fn one_register(mut value: usize) -> usize {
     value
 }
 
-/// One load of a whole word, wherever it lies: headers lie 2 bytes off the alignment of their words, and what Rust has for
-/// that is a load for each byte here. The kernel takes such loads from packets where the machine does.
+/// One load of a whole word, wherever it lies: headers lie 2 bytes off the alignment of their words, and what Rust has
+/// for that is a load for each byte here. The kernel takes such loads from packets where the machine does.
 macro_rules! load {
     ($name:ident, $word:ty, $class:ident, $instruction:literal) => {
         #[inline(always)]
@@ -174,7 +175,12 @@ macro_rules! load {
             let word: $word;
             // SAFETY: the caller has checked the packet's end; the instruction reads and does nothing else.
             unsafe {
-                asm!($instruction, word = out($class) word, address = in(reg) address, options(pure, readonly, nostack));
+                asm!(
+                    $instruction,
+                    word = out($class) word,
+                    address = in(reg) address,
+                    options(pure, readonly, nostack)
+                );
             }
             word
         }

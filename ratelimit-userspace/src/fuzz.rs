@@ -1,34 +1,25 @@
 //! Fuzz targets: configuration and list files of any bytes. The socket's is in `daemon::tests::fuzz`, beside what it looks into.
 //!
-//! Under `cargo test` each has a bounded time; CONTRIBUTING.md says how to give it more, and how to repeat what failed.
+//! Each runs on a bounded number of inputs; CONTRIBUTING.md says how to give it more, and how to repeat what failed.
 
 use std::path::Path;
-use std::time::Duration;
 
 use ipnet::IpNet;
+use proptest::prelude::*;
 use ratelimit_common::layout::{
     BAN_STEPS_MAX, INTERFACES_MAX, LIMITS_MAX, PREFIXES_MAX, RULES_MAX, SHADOWS_MAX, TARGETS_MAX,
 };
 use ratelimit_common::time::Nanos;
+use ratelimit_policy::fixture::{CHOICES_MAX, Choices, config_text, for_any_bytes, list_text};
 
-use crate::config::lists::LIST_ENTRIES_MAX;
-use crate::config::syntax::turns_text;
-use crate::config::{Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, file, lint, lists};
-use crate::describe::{self, ConfigJson};
-use crate::desired::DesiredState;
 use crate::error::{Diagnostic, Place};
-use crate::plan::{apply, changes, diff};
+use ratelimit_policy::config::lists::LIST_ENTRIES_MAX;
+use ratelimit_policy::config::syntax::turns_text;
+use ratelimit_policy::config::{Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, file, lint, lists};
+use ratelimit_policy::desired::DesiredState;
+use ratelimit_policy::plan::{apply, changes, diff};
+use ratelimit_view::describe::{self, ConfigJson};
 
-mod choices;
-mod texts;
-
-pub(crate) use choices::Choices;
-pub(crate) use texts::{config_text, list_text};
-
-/// How long a target runs unless `BOLERO_RANDOM_TEST_TIME_MS` says otherwise.
-pub(crate) const TIME: Duration = Duration::from_secs(2);
-/// Bytes of an input: each decides one thing.
-pub(crate) const CHOICES_MAX: usize = 768;
 /// What is said of a file. // several times what 64 rules and 16 named overlaps come to
 const WORDS_MAX: usize = 256 << 10;
 
@@ -91,13 +82,37 @@ fn assert_told(error: Diagnostic, contents: &str, list: &str) {
     assert!(text.len() <= WORDS_MAX && plain.chars().all(is_plain), "{plain:?}");
 }
 
+/// Any bytes as the configuration file, which may name one list file of any bytes: what they are understood as is bounded, and is said.
+fn exercise(contents: &[u8], list: &[u8]) {
+    let (contents, list) = (String::from_utf8_lossy(contents), String::from_utf8_lossy(list));
+    match parsed(&contents, &list) {
+        Ok(config) => {
+            assert_bounded(&config);
+            assert_said(&config);
+        }
+        Err(error) => {
+            let _text = crate::error::render(&error.into());
+        }
+    }
+}
+
+/// The same for the bytes of a list file alone.
+fn exercise_list(list: &[u8]) {
+    match lists::parse(Path::new("list"), &String::from_utf8_lossy(list)) {
+        Ok(prefixes) => assert!(prefixes.len() <= LIST_ENTRIES_MAX),
+        Err(error) => {
+            let _text = crate::error::render(&error.into());
+        }
+    }
+}
+
 fn desired(config: &Config) -> DesiredState {
     DesiredState::from(config)
 }
 
 #[test]
 fn whatever_the_file_says_it_is_understood_within_bounds_or_refused_in_words() {
-    bolero::check!().with_test_time(TIME).with_max_len(CHOICES_MAX).for_each(|bytes: &[u8]| {
+    for_any_bytes(|bytes| {
         let mut choices = Choices::new(bytes);
         let list = list_text(&mut choices);
         let texts = [config_text(&mut choices), config_text(&mut choices)];
@@ -128,15 +143,15 @@ fn whatever_the_file_says_it_is_understood_within_bounds_or_refused_in_words() {
 
 #[test]
 fn whatever_bytes_the_file_holds_they_are_refused_in_words_or_understood() {
-    bolero::check!().with_test_time(TIME).for_each(|bytes: &[u8]| {
-        file::exercise(bytes, bytes);
-        file::exercise_list(bytes);
+    for_any_bytes(|bytes| {
+        exercise(bytes, bytes);
+        exercise_list(bytes);
     });
 }
 
 #[test]
 fn whatever_a_list_file_holds_it_is_bounded_and_an_error_in_it_has_a_line() {
-    bolero::check!().with_test_time(TIME).with_max_len(CHOICES_MAX).for_each(|bytes: &[u8]| {
+    for_any_bytes(|bytes| {
         let mut choices = Choices::new(bytes);
         let mut text = list_text(&mut choices);
         if choices.is_rare() {
@@ -168,4 +183,50 @@ fn the_mutated_files_get_beyond_the_parser_often_enough_to_be_worth_it() {
     });
     let understood = understood.count();
     assert!((30..=270).contains(&understood), "{understood} of 300 are valid");
+}
+
+/// Lines that make sense in some table, in any order.
+const LINES: [&str; 24] = [
+    "interfaces = [\"eth0\"]",
+    "allow = [\"@a\", \"192.0.2.0/24\"]",
+    "deny = [\"file:x\", \"::/0\"]",
+    "deny_everyone = true",
+    "[lists]",
+    "a = [\"10.0.0.0/8\", \"file:x\"]",
+    "b = \"file:x\"",
+    "[safety]",
+    "breaker = \"80%\"",
+    "[rule]",
+    "[[rule]]",
+    "[[rule]]\nname = \"a\"\nlimits = [\"10/1m\"]",
+    "[[rule]]\nname = \"b\"\nlimits = [\"10/1m\", \"1MB/s\"]",
+    "from = [\"@a\"]",
+    "to = [\"203.0.113.5\"]",
+    "ports = \"all\"",
+    "algorithm = \"gcra\"",
+    "algorithm = \"fixed\"",
+    "burst = 3",
+    "block_for = [\"1m\", \"2m\"]",
+    "shadow_limits = [\"5/1m\", \"6/1m\"]",
+    "[[rule.override]]\nfrom = [\"@b\"]\nlimits = [\"9/1h\"]",
+    "until = 2027-03-31",
+    "window = \"lenient\"",
+];
+
+proptest! {
+    #[test]
+    fn no_mix_of_keys_and_lists_panics(
+        lines in prop::collection::vec(prop::sample::select(LINES.to_vec()), 0..16),
+        list in "([0-9a-f.:/]{0,12}[ ;#\r]?\n){0,4}|192.0.2.0/24\n",
+    ) {
+        let mut contents = lines;
+        contents.insert(0, "interfaces = [\"eth0\"]");
+        exercise(contents.join("\n").as_bytes(), list.as_bytes());
+    }
+
+    #[test]
+    fn no_bytes_panic(contents in prop::collection::vec(any::<u8>(), 0..80), list in prop::collection::vec(any::<u8>(), 0..80)) {
+        exercise(&contents, &list);
+        exercise_list(&list);
+    }
 }

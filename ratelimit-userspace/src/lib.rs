@@ -1,27 +1,9 @@
-//! The daemon and command line of ratelimitd. ARCHITECTURE.md has the map: who may use whom.
+//! The command line of ratelimitd. ARCHITECTURE.md has the map: who may use whom.
 
-pub mod access;
+#![forbid(unsafe_code)]
+
 pub mod cli;
-pub mod config;
-pub mod control;
-pub mod daemon;
-pub mod datapath;
-pub mod describe;
-pub mod desired;
 pub mod error;
-pub mod export;
-pub mod files;
-#[cfg(test)]
-mod fixture;
 #[cfg(test)]
 mod fuzz;
 pub mod log;
-mod memory;
-mod netlink;
-pub mod observe;
-pub mod plan;
-pub mod privileges;
-pub mod replay;
-pub mod safety;
-pub mod snapshot;
-pub mod view;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
 use clap::error::ErrorKind;
+use ratelimit_policy::config::keys::TABLES;
 use ratelimit_userspace::cli::definition;
-use ratelimit_userspace::config::keys::TABLES;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")

@@ -2,7 +2,7 @@
 //!
 //! Changes no default of the user's: what it builds goes to its own directory under cargo's home, the compiler that it
 //! links in rustup has a name of its own, and a service that comes with a package stays off. The outcome is a record
-//! that ratelimit-userspace/build.rs reads.
+//! that ratelimit-datapath/build.rs reads.
 
 mod apt;
 mod compiler;

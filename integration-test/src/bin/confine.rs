@@ -1,7 +1,8 @@
-//! Runs a program as the unit would: with its capabilities, group and umask, no new privileges, its system calls and address families.
+//! Runs a program as the unit would: with its capabilities, group and umask, no new privileges, its system calls and
+//! address families.
 //!
-//! Arguments: the program and its own. What of the unit is left out: what it mounts and hides, its limits of memory that is written
-//! and executed and of namespaces, and whatever systemd makes before it starts the program.
+//! Arguments: the program and its own. What of the unit is left out: what it mounts and hides, its limits of memory
+//! that is written and executed and of namespaces, and whatever systemd makes before it starts the program.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -76,8 +77,8 @@ fn families() -> Result<Vec<u32>> {
     names.map(number).collect()
 }
 
-/// In the kernel's classic BPF: one that is called by another architecture's numbers, that is not allowed, or that makes a socket of
-/// another family, fails as the unit says.
+/// In the kernel's classic BPF: one that is called by another architecture's numbers, that is not allowed, or that
+/// makes a socket of another family, fails as the unit says.
 fn filter(allowed: &BTreeSet<u32>, families: &[u32]) -> Vec<sock_filter> {
     let load = |k| sock_filter { code: code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS), jt: 0, jf: 0, k };
     let unless = |k, skip| sock_filter { code: code(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K), jt: 0, jf: skip, k };

@@ -1,8 +1,10 @@
-//! What the program costs a packet, by BPF_PROG_TEST_RUN, as JSON on stdout. `cargo xtask bench` runs it as root and shows it.
+//! What the program costs a packet, by BPF_PROG_TEST_RUN, as JSON on stdout. `cargo xtask bench` runs it as root and
+//! shows it.
 //!
-//! Arguments: rounds, runs a round, how often rows are measured again whose floor was not steady, and words, of which a row's name has one
-//! where there are any. Rounds are interleaved: in each one every row has its turn between two of the empty program's, so that whatever else the machine does in that time falls on both. It makes
-//! a namespace of its own, for connections over its loopback interface.
+//! Arguments: rounds, runs a round, how often rows are measured again whose floor was not steady, and words, of which
+//! a row's name has one where there are any. Rounds are interleaved: in each one every row has its turn between two of
+//! the empty program's, so that whatever else the machine does in that time falls on both. It makes a namespace of its
+//! own, for connections over its loopback interface.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use integration_test::cost::rows::{self, Row};

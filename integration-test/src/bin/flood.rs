@@ -1,8 +1,9 @@
-//! What a packet of a flood costs this limiter and others, as JSON on stdout. `cargo xtask bench` runs it as root and shows it.
+//! What a packet of a flood costs this limiter and others, as JSON on stdout. `cargo xtask bench` runs it as root and
+//! shows it.
 //!
-//! Arguments: the rounds; then any of `--again TIMES`, by which rows are measured again whose floor was not steady, and
-//! `--receiver NAME COMMAND`; then `rows` and words, of which a row's name or id has one where there are any; or `growth`; or `servers`. It makes
-//! its own namespaces and touches nothing else of the machine's network.
+//! Arguments: the rounds; then any of `--again TIMES`, by which rows are measured again whose floor was not steady,
+//! and `--receiver NAME COMMAND`; then `rows` and words, of which a row's name or id has one where there are any; or
+//! `growth`; or `servers`. It makes its own namespaces and touches nothing else of the machine's network.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use integration_test::flood::measure::{self, Plan};

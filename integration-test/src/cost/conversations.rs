@@ -1,5 +1,5 @@
-//! What a client and its server say to each other before the segment that is timed: HTTP/1 in the clear, and TLS as far as its
-//! records' headers tell.
+//! What a client and its server say to each other before the segment that is timed: HTTP/1 in the clear, and TLS as
+//! far as its records' headers tell.
 
 /// Who says what.
 #[derive(Clone, Debug)]

@@ -1,11 +1,11 @@
 //! The packets that the program alone is timed on.
 //!
-//! Data, acknowledgements and requests are of a connection that is open, as the server's own socket is asked. One row alone is of segments
-//! that no socket knows.
+//! Data, acknowledgements and requests are of a connection that is open, as the server's own socket is asked. One row
+//! alone is of segments that no socket knows.
 
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
-use ratelimit_userspace::desired::{Access, Limit, Policy, WindowForm};
+use ratelimit_policy::desired::{Access, Limit, Policy, WindowForm};
 
 use super::conversations::{GET, Said, asked_in_the_clear, asked_under_tls, body, record, uploading_in_the_clear};
 use crate::frames::flag::{ACK, SYN};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use ratelimit_userspace::datapath::Datapath as _;
-use ratelimit_userspace::datapath::kernel::{Bare, Steps};
+use ratelimit_datapath::Datapath as _;
+use ratelimit_datapath::kernel::{Bare, Steps};
 
 use super::conversations::Said;
 use super::rows::{Goes, Row, Scene};
@@ -15,8 +15,8 @@ use crate::program::{Program, is_pass};
 const RUNS_BEFORE: u32 = 4;
 /// What a connection that goes on may send in one run: its server takes that much.
 const WINDOW_BYTES: u32 = 1 << 29;
-/// Of data that begins nothing the guard counts a segment in 16 KB as one that is within its limit: of those with 1400 bytes, fewer
-/// than one in so many.
+/// Of data that begins nothing the guard counts a segment in 16 KB as one that is within its limit: of those with 1400
+/// bytes, fewer than one in so many.
 const GUARDED_SHARE: u64 = 8;
 /// The source of every connection.
 const LOOPBACK: &str = "127.0.0.1/32";
@@ -48,11 +48,12 @@ impl Runs {
     }
 
     /// How large the program is.
-    pub fn size(&mut self) -> ratelimit_userspace::datapath::kernel::ProgramSize {
+    pub fn size(&mut self) -> ratelimit_datapath::kernel::ProgramSize {
         self.program.size()
     }
 
-    /// Times it: up to so many runs of each. Each packet must have the row's verdict, before it is timed and while it is.
+    /// Times it: up to so many runs of each. Each packet must have the row's verdict, before it is timed and while it
+    /// is.
     pub fn round(&mut self, repeat: u32) -> Result<Round> {
         match self.row.scene.clone() {
             Scene::Frame { before, frame } => {
@@ -101,7 +102,8 @@ impl Runs {
         Ok(Round { bare_ns: [nanos(before), nanos(after)], ns })
     }
 
-    /// Fails where any of the packets had another verdict than the row's; of those that are not counted the guard may count a few.
+    /// Fails where any of the packets had another verdict than the row's; of those that are not counted the guard may
+    /// count a few.
     fn judged(&mut self, repeat: u32, run: impl FnOnce(&mut Program) -> Result<Duration>) -> Result<u64> {
         let before = self.program.counts();
         let took = run(&mut self.program)?;

@@ -1,5 +1,5 @@
-//! Rows of open connections: real ones between the two namespaces, opened before anything is attached, so that the server's sockets
-//! have what was said and answer whoever asks them.
+//! Rows of open connections: real ones between the two namespaces, opened before anything is attached, so that the
+//! server's sockets have what was said and answer whoever asks them.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use nix::libc::linger;
 use nix::sys::socket::{setsockopt, sockopt::Linger};
-use ratelimit_userspace::datapath::kernel::{Flood, Kernel, OpenConnection, OpenConnections};
+use ratelimit_datapath::kernel::{Flood, Kernel, OpenConnection, OpenConnections};
 
 use super::rows::{PORT, Row, in_turn};
 use super::wire::{CLIENT, SERVER, Wire};
@@ -61,8 +61,8 @@ impl Connections {
         Ok(Some(Self { all, open }))
     }
 
-    /// Has everything said that comes before, and the limiter judge what clients say, if there is one: it is not attached yet. Runs in
-    /// the receiver's namespace.
+    /// Has everything said that comes before, and the limiter judge what clients say, if there is one: it is not
+    /// attached yet. Runs in the receiver's namespace.
     pub fn play(&mut self, mut limiter: Option<&mut Kernel>) -> Result<()> {
         for connection in &mut self.all {
             for said in &self.open.before {

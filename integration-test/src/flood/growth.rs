@@ -1,7 +1,7 @@
 //! How a packet's cost grows: with sources, rules, exempt prefixes, buckets, and with a second CPU.
 
 use anyhow::{Context as _, Result, ensure};
-use ratelimit_userspace::datapath::kernel::{Bare, Generator, Kernel};
+use ratelimit_datapath::kernel::{Bare, Generator, Kernel};
 use serde_json::{Value, json};
 
 use super::measure::{self, Measured, Plan, spread};

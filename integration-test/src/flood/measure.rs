@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use ratelimit_userspace::datapath::kernel::Generator;
+use ratelimit_datapath::kernel::Generator;
 use serde_json::{Value, json};
 
 use super::connections::Connections;
@@ -69,7 +69,8 @@ pub struct Measured {
     pub passed: BTreeMap<Kind, f64>,
 }
 
-/// Measures the rows in so many rounds; each receiver is tried once before, and fails there if it does what it must not.
+/// Measures the rows in so many rounds; each receiver is tried once before, and fails there if it does what it must
+/// not.
 pub fn measure(rows: &[Row], plan: &Plan) -> Result<Vec<Steadied<Measured>>> {
     let wires = Wires::new()?;
     // A receiver is loaded anew and knows nothing; whoever sends goes on with the source that is next.
@@ -131,7 +132,8 @@ fn frames_for(ns: f64) -> u32 {
     u32::try_from(times).unwrap_or(u32::MAX).saturating_mul(FRAMES_MIN).clamp(FRAMES_MIN, FRAMES_MAX)
 }
 
-/// Loads one, sends what comes before, and then times so many frames; nanoseconds a packet, and which share of them passed.
+/// Loads one, sends what comes before, and then times so many frames; nanoseconds a packet, and which share of them
+/// passed.
 fn run(kind: Kind, row: &Row, frames: u32, wire: &Wire, generator: &mut Generator) -> Result<(f64, f64)> {
     let context = || format!("{}, {}", row.name, kind.id());
     let before = kind.needs_before(row);
@@ -170,7 +172,8 @@ impl Measured {
         floors.map(|floor| varied(floor)).fold(0.0, f64::max)
     }
 
-    /// As JSON: medians and extremes, the same above the bare program of the same round, and above the receiver's floor in it.
+    /// As JSON: medians and extremes, the same above the bare program of the same round, and above the receiver's
+    /// floor in it.
     pub fn to_json(&self) -> Result<Value> {
         let above = |ns: &[f64], floor: Kind| {
             let floor_ns = self.ns.get(&floor).with_context(|| format!("{} is measured", floor.id()))?;

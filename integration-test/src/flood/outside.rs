@@ -1,7 +1,7 @@
 //! Any other program on the receiving end, by the command that whoever measures gives.
 //!
-//! The command runs by `sh` in the receiver's network namespace. Nothing is known of it but that it is ready, what it passes, and
-//! that it is gone afterwards.
+//! The command runs by `sh` in the receiver's network namespace. Nothing is known of it but that it is ready, what it
+//! passes, and that it is gone afterwards.
 
 use std::process::{Command, Stdio};
 use std::thread;
@@ -53,8 +53,8 @@ pub struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    /// Starts it, and returns once it is ready: when a program is attached to the interface, when it says so, or when the command
-    /// has ended well, as one does that only sets something up.
+    /// Starts it, and returns once it is ready: when a program is attached to the interface, when it says so, or when
+    /// the command has ended well, as one does that only sets something up.
     pub fn start(outside: &Outside, namespace: &'a Namespace) -> Result<Self> {
         let behind = Tables::load(namespace, "")?;
         let mut command = namespace.command("sh");

@@ -1,5 +1,5 @@
-//! The other limiters, each with its rules as its manual has them, and whatever is left dropped right behind: so the verdict is
-//! measured and not the stack behind it.
+//! The other limiters, each with its rules as its manual has them, and whatever is left dropped right behind: so the
+//! verdict is measured and not the stack behind it.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use super::receiver::{Counts, Kind};
 use super::rows::{PORT, Packet, Row};
 use super::wire::{Family, RECEIVING};
 
-/// Sources that each has room for.
+/// Sources that each can hold.
 const ELEMENTS_MAX: u32 = 1 << 20;
 
 /// Why one cannot be measured here, and what would help; none where it can.
@@ -41,8 +41,8 @@ pub fn version(kind: Kind) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// What everything comes to at ingress that no chain before it has dropped. A table of its own: nft reads all elements of a
-/// table's sets before it lists anything of it, which takes minutes.
+/// What everything comes to at ingress that no chain before it has dropped. A table of its own: nft reads all elements
+/// of a table's sets before it lists anything of it, which takes minutes.
 const BEHIND: &str = "table netdev behind {
     chain ingress { type filter hook ingress device \"INTERFACE\" priority 10; policy drop; counter drop; }
 }";

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use ratelimit_userspace::datapath::Datapath as _;
-use ratelimit_userspace::datapath::kernel::Kernel;
+use ratelimit_datapath::Datapath as _;
+use ratelimit_datapath::kernel::Kernel;
 use serde_json::{Value, json};
 
 use super::measure::spread;

@@ -4,9 +4,9 @@ use anyhow::{Context as _, Result, ensure};
 use ratelimit_common::admission::{BUDGET, BUDGET_ANY};
 use ratelimit_common::source::Family as SourceFamily;
 use ratelimit_common::verdict::{Action, Reason};
-use ratelimit_userspace::config::XdpModeChoice;
-use ratelimit_userspace::datapath::kernel::{Bare, Clock, Kernel, Options, Passed};
-use ratelimit_userspace::datapath::{Datapath as _, XdpMode};
+use ratelimit_datapath::kernel::{Bare, Clock, Kernel, Options, Passed};
+use ratelimit_datapath::{Datapath as _, XdpMode};
+use ratelimit_policy::config::XdpModeChoice;
 
 use super::connections::Connections;
 use super::outside::{Outside, Running};
@@ -16,9 +16,11 @@ use super::wire::{RECEIVING, Wire};
 
 /// Of a peer's packets so many may have another verdict than the limiter's: its bucket refills while it runs. One in:
 const OFF_MAX: u64 = 100;
-/// Of data that begins nothing the guard counts one segment in 16 KB: of those with 1400 bytes, fewer than one in so many.
+/// Of data that begins nothing the guard counts one segment in 16 KB: of those with 1400 bytes, fewer than one in so
+/// many.
 const GUARDED_SHARE: u64 = 8;
-/// Of packets of new sources beyond the budget so many may pass: a second's worth at once, and more while they come. One in:
+/// Of packets of new sources beyond the budget so many may pass: a second's worth at once, and more while they come.
+/// One in:
 const BUDGET_SHARE_MAX: u64 = 10;
 
 /// Who receives.
@@ -105,7 +107,7 @@ pub struct Counts {
     pub new_dropped: u64,
     /// Nothing to any limit.
     pub not_counted: u64,
-    /// Packets of new sources that passed without being looked at.
+    /// Packets of new sources that were sampled out.
     pub not_admitted: u64,
     /// Anything else.
     pub other: u64,
@@ -144,8 +146,8 @@ enum Loaded<'a> {
 }
 
 impl<'a> Receiver<'a> {
-    /// Loads one, for a row of so many frames in all; on the row's open connections, if it has any, everything is said that comes
-    /// before.
+    /// Loads one, for a row of so many frames in all; on the row's open connections, if it has any, everything is said
+    /// that comes before.
     pub fn load(kind: Kind, row: &Row, frames: u64, wire: &'a Wire, open: Option<&mut Connections>) -> Result<Self> {
         let open = match (kind, open) {
             // It judges what clients say.
@@ -256,8 +258,8 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// Fails where a well-behaved source that has sent all that it may can send one more, or could have sent less: `send` sends
-    /// as many frames as it is told.
+    /// Fails where a well-behaved source that has sent all that it may can send one more, or could have sent less:
+    /// `send` sends as many frames as it is told.
     pub fn check_edge(&mut self, row: &Row, send: impl FnOnce(u32) -> Result<()>) -> Result<()> {
         if row.expected != Expected::HalfNew || !matches!(self.loaded, Loaded::Limiter(_)) {
             return Ok(());
@@ -274,7 +276,8 @@ impl<'a> Receiver<'a> {
     }
 }
 
-/// The real program, attached to the receiving ends of so many pairs, once everything was said on these connections that comes before.
+/// The real program, attached to the receiving ends of so many pairs, once everything was said on these connections
+/// that comes before.
 pub fn limiter(row: &Row, frames: u64, wire: &Wire, pairs: usize, open: Option<&mut Connections>) -> Result<Kernel> {
     wire.receiver.inside(|| {
         let policy = row.policy(frames);

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
-use ratelimit_userspace::datapath::kernel::{Flood, Order, Sources};
-use ratelimit_userspace::desired::{Access, NewSources, Policy, Ports, Rule, WindowForm, slot};
+use ratelimit_datapath::kernel::{Flood, Order, Sources};
+use ratelimit_policy::desired::{Access, NewSources, Policy, Ports, Rule, WindowForm, slot};
 
 use super::connections::Open;
 use super::wire::{CLIENT, Family};
@@ -316,7 +316,7 @@ fn of_open_connections() -> Vec<Row> {
 
 fn of_sources() -> Vec<Row> {
     let row = |id, name: &str| Row { id, name: name.into(), ..one_source() };
-    // Fills every table: those of the others have room for 1 << 20 sources.
+    // Fills every table: those of the others hold 1 << 20 sources.
     let forged_before = 17 << 16;
     let within = Row {
         sources: in_turn(AMONG_EXEMPT, 0),

@@ -1,5 +1,5 @@
-//! A whole server: wrk asks nginx for small answers over a veth pair, all on one CPU, with one program or another before the server. How many
-//! requests it answers in a second is what is left of the CPU.
+//! A whole server: wrk asks nginx for small answers over a veth pair, all on one CPU, with one program or another
+//! before the server. How many requests it answers in a second is what is left of the CPU.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,10 +10,10 @@ use ratelimit_common::admission::BUDGET;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::SECOND_NS;
-use ratelimit_userspace::config::XdpModeChoice;
-use ratelimit_userspace::datapath::kernel::{Clock, Kernel, Options, Passed};
-use ratelimit_userspace::datapath::{Datapath as _, XdpMode};
-use ratelimit_userspace::desired::WindowForm;
+use ratelimit_datapath::kernel::{Clock, Kernel, Options, Passed};
+use ratelimit_datapath::{Datapath as _, XdpMode};
+use ratelimit_policy::config::XdpModeChoice;
+use ratelimit_policy::desired::WindowForm;
 use serde_json::{Value, json};
 
 use super::measure::spread;

@@ -1,5 +1,5 @@
-//! How long sending and receiving took, on one CPU: by the CPU's time where the kernel counts it right, so that whatever else the
-//! machine does at the same time is not in it; else by the wall clock.
+//! How long sending and receiving took, on one CPU: by the CPU's time where the kernel counts it right, so that
+//! whatever else the machine does at the same time is not in it; else by the wall clock.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use nix::time::{ClockId, clock_gettime};
 
-/// Receiving is a softirq, and runs in the sender's time or in that of the CPU's `ksoftirqd`. A kernel with this option takes it
-/// out of both.
+/// Receiving is a softirq, and runs in the sender's time or in that of the CPU's `ksoftirqd`. A kernel with this
+/// option takes it out of both.
 const SOFTIRQS_APART: &str = "CONFIG_IRQ_TIME_ACCOUNTING=y";
 
 /// A start.

@@ -1,4 +1,5 @@
-//! The way from the sender to the receiver: namespaces, veth pairs between them, and what the receiving end has counted.
+//! The way from the sender to the receiver: namespaces, veth pairs between them, and what the receiving end has
+//! counted.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use netlab::{End, Namespace, veth};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
-use ratelimit_userspace::datapath::kernel::{Flood, Generator};
+use ratelimit_datapath::kernel::{Flood, Generator};
 
 use super::stopwatch::Stopwatch;
 

@@ -1,4 +1,5 @@
-//! How many requests begin in a segment of TCP, by what its client has sent and says to have heard so far: there is no socket to ask.
+//! How many requests begin in a segment of TCP, by what its client has sent and says to have heard so far: there is no
+//! socket to ask.
 
 use std::ops::Range;
 
@@ -69,7 +70,8 @@ impl Ahead {
         std::mem::replace(self, Self::Lost)
     }
 
-    /// As much of a header of so many bytes as there is with this segment, and how many of these are in it. None where more is to come.
+    /// As much of a header of so many bytes as there is with this segment, and how many of these are in it. None where
+    /// more is to come.
     pub(super) fn join(&mut self, mut begun: Vec<u8>, fresh: &[u8], bytes: usize) -> Option<(Vec<u8>, usize)> {
         let here = (bytes - begun.len()).min(fresh.len());
         begun.extend_from_slice(&fresh[..here]);
@@ -236,8 +238,8 @@ impl Conversation {
 }
 
 impl Clear {
-    /// As many as versions end a line; one for a turn without, which the next version belongs to. And where HTTP/2's preface has its version, if
-    /// one goes on from there.
+    /// As many as versions end a line; one for a turn without, which the next version belongs to. And where HTTP/2's
+    /// preface has its version, if one goes on from there.
     fn requests(&mut self, turn: &mut Turn, moment: Moment, fresh: &[u8], is_late: bool) -> (u64, Option<usize>) {
         let before = self.last.filter(|_| !is_late);
         let all = || (0..fresh.len()).filter(|&at| is_version(before, fresh, at));
@@ -273,8 +275,8 @@ pub(super) fn versions(payload: &[u8]) -> u64 {
     (0..payload.len()).filter(|at| is_version(None, payload, *at)).count() as u64
 }
 
-/// Whether the byte here is the `/` of a version that ends a line. What is not in the segment is what it should be, but for what was
-/// `before` it, where that is known.
+/// Whether the byte here is the `/` of a version that ends a line. What is not in the segment is what it should be,
+/// but for what was `before` it, where that is known.
 fn is_version(before: Option<[u8; 4]>, segment: &[u8], at: usize) -> bool {
     if segment[at] != b'/' {
         return false;
@@ -294,8 +296,8 @@ fn is_version(before: Option<[u8; 4]>, segment: &[u8], at: usize) -> bool {
     is_named && !is_offered && is_number(&segment[at + 1..segment.len().min(at + 9)])
 }
 
-/// Whether the eight bytes behind a version's `/` are numbers with a dot between them, blanks perhaps, and a line's end; as far as they are
-/// there.
+/// Whether the eight bytes behind a version's `/` are numbers with a dot between them, blanks perhaps, and a line's
+/// end; as far as they are there.
 fn is_number(known: &[u8]) -> bool {
     let line = known.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0);

@@ -15,7 +15,8 @@ pub struct Packet {
     pub kind: Kind,
     /// What is behind the headers of TCP or UDP.
     pub payload: Vec<u8>,
-    /// It is one of TCP or UDP, whole, and nothing is before that but an address header of the usual length: no tag, option or extension.
+    /// It is one of TCP or UDP, whole, and nothing is before that but an address header of the usual length: no tag,
+    /// option or extension.
     pub is_plain: bool,
 }
 
@@ -54,7 +55,7 @@ pub enum Kind {
     /// What may be anything, to any port.
     Unparsable,
     /// Neighbour discovery and ICMP errors.
-    Essential,
+    ControlTraffic,
     /// Other protocols.
     Other,
 }
@@ -78,7 +79,7 @@ pub enum Outcome {
     Banned,
     /// Dropped.
     Denied,
-    /// Dropped: nobody can tell what it is.
+    /// Dropped: it cannot be told what it is.
     TooManyHeaders,
 }
 

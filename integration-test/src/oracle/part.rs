@@ -62,7 +62,7 @@ impl Parts {
             Kind::Tcp { is_fragment: true, .. } => Part { requests: 1, ..Part::default() },
             Kind::Tcp { .. } if !packet.payload.is_empty() => self.segment(packet),
             Kind::Fragment { may_be_tcp } => Part { requests: may_be_tcp.into(), ..Part::default() },
-            Kind::Tcp { .. } | Kind::Unparsable | Kind::Essential | Kind::Other => Part::default(),
+            Kind::Tcp { .. } | Kind::Unparsable | Kind::ControlTraffic | Kind::Other => Part::default(),
         };
         self.remember(part.newest);
         part.requests

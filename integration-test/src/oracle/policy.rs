@@ -64,8 +64,8 @@ pub enum Refuse {
     All,
 }
 
-/// Whether a limit of requests counts attempts to connect beside. It refuses none of them, and what it does refuse is proven by a
-/// socket, which nothing is that the oracle is shown.
+/// Whether a limit of requests counts attempts to connect beside. It refuses none of them, and what it does refuse is
+/// verified by a socket, which nothing is that the oracle is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
     /// It does.
@@ -83,14 +83,14 @@ pub enum Mode {
     DryRun,
 }
 
-/// How a rule bans who exceeds it.
+/// How a rule bans a source that exceeds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bans {
     /// For how long the first time, the second, and so on; the last for all after it.
     pub steps: Vec<Nanos>,
     /// So long after its end a ban is forgotten.
     pub forget: Nanos,
-    /// None begins but by what proves who sent it, which nothing does that the oracle is shown.
+    /// None begins but by verified traffic, which the oracle is never shown.
     pub needs_proof: bool,
 }
 
@@ -170,7 +170,7 @@ impl Rule {
                 !self.tcp.is_empty() || !self.udp.is_empty() || self.other_protocols
             }
             Kind::Other => self.other_protocols,
-            Kind::Essential => false,
+            Kind::ControlTraffic => false,
         };
         is_protected && holds(&self.from, packet.source) && holds(&self.to, packet.destination)
     }

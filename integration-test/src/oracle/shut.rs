@@ -1,5 +1,6 @@
-//! What is refused without being judged, until what refused it may have room again: the rest of a connection whose request was refused,
-//! since its server takes nothing behind a gap; and the segments of a client that is banned.
+//! What is refused without being judged, until what refused it may be within the limit again: the rest of a connection
+//! whose request was refused, since its server takes nothing behind a gap; and the segments of a client that is
+//! banned.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -32,15 +33,15 @@ impl Oracle {
         (now < *until).then_some(Outcome::OverLimit)
     }
 
-    /// Shuts a connection, one of whose requests this limit has just refused. Leaky buckets have room for the next at any time; and where all
-    /// is refused, or counted beside, each segment matters.
+    /// Shuts a connection, one of whose requests this limit has just refused. Leaky buckets free at any time; and
+    /// where all is refused, or counted beside, each segment matters.
     pub(super) fn shut_connection(&mut self, rule: &Rule, limit: &Limit, packet: &Packet, now: Nanos) {
         let is_plain = rule.refuse == Refuse::Excess && rule.shadows.is_empty() && rule.mode == Mode::Enforce;
         if !is_plain || limit.unit != Unit::Requests || limit.form == Form::Leaky || !self.is_one(packet.source) {
             return;
         }
         let Some(connection) = self.connection(packet) else { return };
-        let until = self.has_room_for_one_at(rule, limit, connection.0, now).unwrap_or(now + SECOND);
+        let until = self.frees_for_one_at(rule, limit, connection.0, now).unwrap_or(now + SECOND);
         self.shut.connections.insert(connection, ends_with(rule, until));
     }
 
@@ -64,8 +65,8 @@ impl Oracle {
         is_seen.then(|| (self.client(packet.source), source_port, port))
     }
 
-    /// Whether all that is sent in the client's name is judged alike: no list tells some of its addresses from others, or knows it at all, and
-    /// no rule asks where it sends to.
+    /// Whether all that is sent in the client's name is judged alike: no list tells some of its addresses from others,
+    /// or knows it at all, and no rule asks where it sends to.
     fn is_one(&self, source: IpAddr) -> bool {
         let (listed, rules) = (&self.policy.access, &self.policy.rules);
         let prefixes: Vec<_> =
@@ -76,8 +77,9 @@ impl Oracle {
         rules.iter().all(|rule| rule.to.is_empty()) && !prefixes.iter().any(|prefix| is_listed(prefix))
     }
 
-    /// The bucket's beginning from which the limit has room for one, if nothing is admitted before; none where it has that now.
-    fn has_room_for_one_at(&self, rule: &Rule, limit: &Limit, client: IpAddr, now: Nanos) -> Option<Nanos> {
+    /// The bucket's beginning from which one more is within the limit, if nothing is admitted before; none where it is
+    /// now.
+    fn frees_for_one_at(&self, rule: &Rule, limit: &Limit, client: IpAddr, now: Nanos) -> Option<Nanos> {
         let counter = (rule.name, client, limit.unit, limit.bucket, false);
         let current = bucket_start(limit, now);
         let is_full = |turns: u64| {

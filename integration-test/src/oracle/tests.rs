@@ -170,7 +170,8 @@ fn a_request_is_a_turn_or_one_of_several_in_a_segment_or_a_datagram() {
     // Cut in two; sent again; the next, unanswered; answered; answered by no more than that the body may come.
     assert_eq!([segment(0, 1, &GET[..9]), segment(9, 1, &GET[9..]), segment(0, 1, GET)], [1, 0, 0]);
     assert_eq!([segment(18, 1, GET), segment(36, 500, b"a body"), segment(42, 525, b"a body")], [1, 1, 0]);
-    // The next belongs to the one that was counted without a version. One left out, which comes late, once; three in one.
+    // The next belongs to the one that was counted without a version. One left out, which comes late, once; three in
+    // one.
     assert_eq!([segment(66, 525, GET), segment(48, 525, GET), segment(48, 525, GET)], [0, 1, 0]);
     assert_eq!(segment(84, 525, &[GET, GET, GET].concat()), 3);
     // Nowhere near: another connection.
@@ -184,7 +185,7 @@ fn a_request_is_a_turn_or_one_of_several_in_a_segment_or_a_datagram() {
 }
 
 #[test]
-fn a_refused_request_shuts_its_connection_until_its_limit_has_room() {
+fn a_refused_request_shuts_its_connection_until_its_limit_frees() {
     let limits = vec![limit(1, Unit::Requests, Form::Lenient)];
     let mut oracle = Oracle::new(policy(vec![rule(limits.clone())]));
     let segment = |source_port, sequence, payload: &[u8]| {

@@ -47,8 +47,8 @@ const INTERIM: u32 = 130;
 const RESUMED_MAX: u32 = 400;
 const TICKET: std::ops::RangeInclusive<u32> = 240..=300;
 
-/// HTTP/2's frames, in bytes: the acknowledgement of settings; those of control that may be free one by one; two in one record; and what a
-/// server has said before a window is made larger.
+/// HTTP/2's frames, in bytes: the acknowledgement of settings; those of control that may be free one by one; two in
+/// one record; and what a server has said before a window is made larger.
 const SETTINGS_ACK: usize = 9;
 const CONTROL: [usize; 2] = [13, CONTROL_MAX];
 const CONTROL_MAX: usize = 17;
@@ -59,8 +59,8 @@ const CONTROLS_FREE: usize = 3;
 const ACK_AMONG: usize = 32;
 /// The longest beginning of HTTP/2 without a request.
 const PREFACE_MAX: usize = 90;
-/// HEADERS: the shortest; what is shorter than any request of HTTP/1; the longest that may come several to a record; how much they differ;
-/// the longest behind another one of its turn; the longest of all.
+/// HEADERS: the shortest; what is shorter than any request of HTTP/1; the longest that may come several to a record;
+/// how much they differ; the longest behind another one of its turn; the longest of all.
 const HEADERS_MIN: usize = 10;
 const HTTP1_MIN: usize = 27;
 const HEADERS_SHORT: usize = 64;
@@ -81,8 +81,8 @@ pub(super) struct Tls {
     overhead: usize,
     /// Records of application data, early or behind the handshake.
     records: usize,
-    /// Those that may be of the handshake's end so far, or any where it did not say what encryption adds; and what the client had
-    /// heard when it sent the first.
+    /// Those that may be of the handshake's end so far, or any where it did not say what encryption adds; and what the
+    /// client had heard when it sent the first.
     ending: usize,
     ending_heard: u32,
     /// Has sent what is as long as an alert, of which there is one.
@@ -324,7 +324,8 @@ impl Tls {
                 if self.ending == 0 {
                     self.ending_heard = moment.heard;
                 } else if self.ending_heard != moment.heard || begins {
-                    // The server answers the end of a handshake and not the middle of one, and the end comes in one piece: so it came before.
+                    // The server answers the end of a handshake and not the middle of one, and the end comes in one
+                    // piece: so it came before.
                     self.finished(turn, Moment { heard: self.ending_heard, ..moment }, OVERHEAD_1_3);
                     return self.data(turn, moment, length, begins);
                 }
@@ -494,7 +495,8 @@ impl Tls {
         1
     }
 
-    /// Whether a record as long is a frame of control, which is free: once where all have to send it, after much was heard, or rarely.
+    /// Whether a record as long is a frame of control, which is free: once where all have to send it, after much was
+    /// heard, or rarely.
     fn is_control(&mut self, turn: Turn, moment: Moment, bytes: usize, is_among_first: bool) -> bool {
         let no_answer = self.no_answer();
         let http2 = &mut self.http2;
@@ -539,7 +541,8 @@ impl Tls {
             return true;
         }
         let no_answer = if bytes == SETTINGS_ACK { SETTINGS } else { no_answer };
-        // What else is as long may be a request: it is one if the server answers it. Several at one time are not told apart.
+        // What else is as long may be a request: it is one if the server answers it. Several at one time are not told
+        // apart.
         if heard > no_answer && since_control != 0 {
             (http2.is_owed, http2.control_heard) = (true, moment.heard);
             return true;

@@ -72,7 +72,7 @@ pub fn random_packet(random: &mut Random, clients: &mut Clients) -> (Vec<u8>, Pa
         }
         11 if is_v4 => (Kind::Unparsable, (V4::fragment(TCP, 0, true), NONE), vec![0; 7], Vec::new()),
         11 => (Kind::Unparsable, (V4::of(TCP), DEST_OPTIONS), chain(9, TCP, data), Vec::new()),
-        8 if random.one_in(2) => (Kind::Essential, (V4::of(ICMP), ICMPV6), icmp(3, 4), Vec::new()),
+        8 if random.one_in(2) => (Kind::ControlTraffic, (V4::of(ICMP), ICMPV6), icmp(3, 4), Vec::new()),
         8 => (Kind::Other, (V4::of(ICMP), ICMPV6), icmp(if is_v4 { 8 } else { 128 }, 0), Vec::new()),
         _ => (Kind::Other, (V4::of(GRE), GRE), data, Vec::new()),
     };

@@ -1,15 +1,15 @@
-//! Later fragments that may be of TCP, at all rules that they may belong to: no port says which, and each may bring requests to any. One rule
-//! alone would let 64 KB of requests pass for one, at the others.
+//! Later fragments that may be of TCP, at all rules that they may belong to: no port says which, and each may bring
+//! requests to any. One rule alone would let 64 KB of requests pass for one, at the others.
 //!
-//! Bans and refusals of everything are left to the rule that judges, and to the first fragment, without which nothing is put together: it has
-//! its port.
+//! Bans and refusals of everything are left to the rule that judges, and to the first fragment, without which nothing
+//! is put together: it has its port.
 
 use super::{Rules, enforced, has_ended, lowest};
 use crate::layout::RuleSet;
 use crate::verdict::{Action, Reason, Verdict};
 
-/// The rules that a fragment has not been held to yet, and what the others say. It passes where each has room for it; what is charged where
-/// the next one refuses stays charged.
+/// The rules that a fragment has not been held to yet, and the verdicts of the others. It passes where it is within
+/// the limits of each. What is charged where the next one refuses stays charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Beside {

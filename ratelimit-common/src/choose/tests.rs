@@ -8,7 +8,7 @@ use crate::time::SECOND_NS;
 
 const NOW: Nanos = Nanos(1_767_261_600 * SECOND_NS);
 const SOURCE: Address = Address::v4([198, 51, 100, 7]);
-const SYN: To = To::Tcp { port: 80, opening: true, has_payload: false };
+const SYN: Destination = Destination::Tcp { port: 80, opening: true, has_payload: false };
 
 /// A configuration whose rules are all for TCP port 80 and for what has no port.
 struct Memory {
@@ -16,7 +16,7 @@ struct Memory {
     ports: Box<PortTable>,
     prefix: Option<Prefix>,
     target_rules: RuleSet,
-    /// Whether somebody has asked for a prefix or a destination.
+    /// Whether anything has asked for a prefix or a destination.
     asked: std::cell::Cell<[bool; 2]>,
 }
 
@@ -53,11 +53,11 @@ fn memory(count: usize) -> Memory {
         places: 0,
         ipv6_mask: [0; 2],
         ipv4_mask: 0,
-        lines_mask: 0,
+        sets_mask: 0,
         insertions_max: 0,
         insertions_free: 0,
         reserved: 0,
-        turn_shift: 0,
+        generation_shift: 0,
         interfaces: [0; INTERFACES_MAX],
         prefixes_generation: 0,
         has_prefixes_v4: 0,
@@ -92,16 +92,16 @@ impl Memory {
         self
     }
 
-    fn choice(&self, to: To) -> Choice {
+    fn choice(&self, to: Destination) -> Choice {
         self.choice_of(to, false)
     }
 
-    fn choice_of(&self, to: To, may_be_tcp: bool) -> Choice {
+    fn choice_of(&self, to: Destination, may_be_tcp: bool) -> Choice {
         choice(self, Asked { source: SOURCE, to, may_be_tcp }, protecting(self, to).unwrap())
     }
 
     /// The reason and the rule's number.
-    fn chosen(&self, to: To) -> (Reason, Option<u32>) {
+    fn chosen(&self, to: Destination) -> (Reason, Option<u32>) {
         let choice = self.choice(to);
         (choice.reason, choice.rule)
     }
@@ -113,10 +113,10 @@ fn a_port_a_protocol_and_what_has_no_port_have_the_rules_that_name_them() {
     (of.config.portless_rules, of.config.other_rules) = (0b110, 0b100);
     let protecting = |to| protecting(&of, to);
     assert_eq!(protecting(SYN), Some(0b111));
-    assert_eq!(protecting(To::Tcp { port: 81, opening: true, has_payload: false }), Some(0));
-    assert_eq!(protecting(To::Udp { port: 80 }), Some(0));
-    assert_eq!([To::Fragment, To::Unwalkable].map(protecting), [Some(0b110); 2]);
-    assert_eq!([To::Other, To::Essential].map(protecting), [Some(0b100), Some(0)]);
+    assert_eq!(protecting(Destination::Tcp { port: 81, opening: true, has_payload: false }), Some(0));
+    assert_eq!(protecting(Destination::Udp { port: 80 }), Some(0));
+    assert_eq!([Destination::Fragment, Destination::UnparsableHeaders].map(protecting), [Some(0b110); 2]);
+    assert_eq!([Destination::Other, Destination::ControlTraffic].map(protecting), [Some(0b100), Some(0)]);
 }
 
 #[test]
@@ -176,25 +176,25 @@ fn a_grant_holds_whatever_the_limits_say_until_it_ends() {
 #[test]
 fn what_cannot_be_parsed_is_dropped_unless_its_rule_counts_it_or_its_source_is_exempt() {
     let mut of = memory(1);
-    assert_eq!(of.chosen(To::Unwalkable), (Reason::TooManyHeaders, Some(0)));
+    assert_eq!(of.chosen(Destination::UnparsableHeaders), (Reason::TooManyHeaders, Some(0)));
     of.config.rules[0].counts_unparsable = 1;
-    assert_eq!(of.chosen(To::Unwalkable), (Reason::NotCounted, Some(0)));
+    assert_eq!(of.chosen(Destination::UnparsableHeaders), (Reason::NotCounted, Some(0)));
     let exempt = memory(1).knowing(0, &[Step::new(Grant::Exempt, access::FOR_EVER)]);
-    assert_eq!(exempt.chosen(To::Unwalkable), (Reason::Exempt, Some(0)));
+    assert_eq!(exempt.chosen(Destination::UnparsableHeaders), (Reason::Exempt, Some(0)));
 }
 
 #[test]
 fn a_later_fragment_is_judged_by_the_first_rule_for_volume_and_held_to_the_others_if_it_may_be_of_tcp() {
     let mut of = memory(3);
     of.config.volume_rules = 0b100;
-    let choice = of.choice_of(To::Fragment, true);
+    let choice = of.choice_of(Destination::Fragment, true);
     assert_eq!((choice.rule, choice.beside), (Some(2), 0b011));
-    let of_udp = of.choice_of(To::Fragment, false);
+    let of_udp = of.choice_of(Destination::Fragment, false);
     assert_eq!((of_udp.rule, of_udp.beside), (Some(2), 0));
     assert_eq!(of.choice(SYN).rule, Some(0));
     // Where none counts volume, or that one has ended, the first judges.
     of.config.rules[2].until_ns = 1;
-    assert_eq!(of.choice_of(To::Fragment, true).rule, Some(0));
+    assert_eq!(of.choice_of(Destination::Fragment, true).rule, Some(0));
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! What the guard counts of segments that begin no request; and what it does not, so that nothing has to be asked of it.
+//! What the guard counts of segments that begin no request; and what it does not, so that nothing has to be asked of
+//! it.
 
 use super::{Conversation, LOST, also, is, speaks};
 use crate::packet::{Frame, Segment};
@@ -19,11 +20,12 @@ const fn is_one_in_many(segment: &Segment) -> bool {
 
 /// The top bits of four bytes.
 const TOP_BITS: u32 = 0x8080_8080;
-/// The third byte of a ClientHello in the form of SSL 2, which some servers take before TLS 1.3; the first is of 128 or more.
+/// The third byte of a ClientHello in the form of SSL 2, which some servers take before TLS 1.3; the first is of 128
+/// or more.
 const SSL2_CLIENT_HELLO: u8 = 1;
 
-/// Whether a first request may begin here: in the clear and under TLS its first bytes are below 128, but for an old form of TLS. // so are those of
-/// one in 16 segments of data
+/// Whether a first request may begin here: in the clear and under TLS its first bytes are below 128, but for an old
+/// form of TLS. // so are those of one in 16 segments of data
 #[inline(always)]
 fn may_begin_a_connection<F: Frame>(frame: &F, at: u32) -> bool {
     let Some(bytes) = frame.bytes::<4>(at as usize) else { return true };
@@ -31,12 +33,14 @@ fn may_begin_a_connection<F: Frame>(frame: &F, at: u32) -> bool {
 }
 
 impl Conversation {
-    /// Goes on by a segment that lies whole in the record of TLS that is under way, and is not short: what the server says of it changes nothing
-    /// then. Else false, and nothing is done. Where it is one that the guard counts, the next one that does not go on so is counted for it.
+    /// Goes on by a segment that lies whole in the record of TLS that is under way, and is not short: what the server
+    /// says of it changes nothing then. Else false, and nothing is done. Where it is one that the guard counts, the
+    /// next one that does not go on so is counted for it.
     ///
-    /// A client may end its connection in the middle of a record, and begin another between the same ports whose first byte has the number of
-    /// the next one. So the client must not have heard more since: another connection's server has other numbers. And what it sends must not
-    /// look like what a connection begins with, as servers before Linux 6.1.69 take what acknowledges older numbers.
+    /// A client may end its connection in the middle of a record, and begin another between the same ports whose first
+    /// byte has the number of the next one. So the client must not have heard more since: another connection's server
+    /// has other numbers. And what it sends must not look like what a connection begins with, as servers before Linux
+    /// 6.1.69 take what acknowledges older numbers.
     #[inline(always)]
     pub fn goes_on<F: Frame>(&mut self, frame: &F, segment: &Segment) -> bool {
         let bytes = segment.payload_bytes;
@@ -60,9 +64,10 @@ impl Conversation {
         true
     }
 
-    /// Whether the guard counts the segment by which it has come here, and which begins no request: each that is short, or by which it
-    /// `went_on` nowhere, as it was sent again; and of those by which a stream goes on one in [`ACCOUNTED_BYTES`]. None before the first
-    /// request, where it is known what that is: the server ends a handshake that goes on for long by itself.
+    /// Whether the guard counts the segment by which it has come here, and which begins no request: each that is
+    /// short, or by which it `went_on` nowhere, as it was sent again; and of those by which a stream goes on one in
+    /// [`ACCOUNTED_BYTES`]. None before the first request, where it is known what that is: the server ends a handshake
+    /// that goes on for long by itself.
     #[inline(always)]
     pub const fn is_unaccounted(&mut self, segment: &Segment, went_on: bool) -> bool {
         let is_due = self.also & also::UNACCOUNTED != 0;

@@ -1,5 +1,5 @@
-//! HTTP/1 in the clear. Each request's first line ends with its version, so versions are counted, wherever segments end and
-//! whatever the method is; and a turn that has none counts as one.
+//! HTTP/1 in the clear. Each request's first line ends with its version, so versions are counted, wherever segments
+//! end and whatever the method is; and a turn that has none counts as one.
 
 use super::search::{Hit, Sought, word};
 use super::{Conversation, Entered, Fresh, Walk, is, late};
@@ -8,20 +8,22 @@ use crate::packet::Frame;
 /// `HTTP`, in any case: servers differ.
 const NAME: u32 = u32::from_le_bytes(*b"http");
 const NAME_BYTES: u32 = 4;
-/// Node's server answers these too, as they are. The shorter one is the end of other words, unless there is a blank before it.
+/// Node's server answers these too, as they are. The shorter one is the end of other words, unless there is a blank
+/// before it.
 const OTHER_NAMES: [u32; 3] =
     [u32::from_le_bytes(*b"RTSP"), u32::from_le_bytes(*b" ICE"), u32::from_le_bytes(*b"\tICE")];
 /// Where the preface of HTTP/2 has the `/` of its version.
 pub(super) const VERSION_AT: u32 = 10;
 /// How long `http/1.1` is, as ALPN says before it (RFC 7301).
 const ALPN_LENGTH: u8 = 8;
-/// Two interim answers, as of a proxy and of what is behind it, while a body is sent. An answer may be as short, but what follows it is a
-/// request only with a version.
+/// Two interim answers, as of a proxy and of what is behind it, while a body is sent. An answer may be as short, but
+/// what follows it is a request only with a version.
 const INTERIM_BYTES_MAX: u32 = 80;
 const LOWER_CASE: u32 = 0x2020_2020;
 
-/// Whether this `/`, the byte before `next`, is that of a version which ends a line. `start` is where the segment's payload begins: of what
-/// was in the segment before it is taken to be what it should be, as is what follows in the next one.
+/// Whether this `/`, the byte before `next`, is that of a version which ends a line. `start` is where the segment's
+/// payload begins: of what was in the segment before it is taken to be what it should be, as is what follows in the
+/// next one.
 #[inline(always)]
 pub(super) fn is_version<F: Frame>(frame: &F, start: u32, next: u32, end: u32) -> bool {
     let before = next - 1 - start;
@@ -62,8 +64,8 @@ fn ends_in_name<F: Frame>(frame: &F, fresh: Fresh) -> bool {
         || is_name(after_three, known(1))
 }
 
-/// Whether this is a version's number that ends a line, as far as so many bytes go: at once or behind blanks, and with digits in front of it, as some
-/// servers take it. By tables: the verifier would walk each way through eight bytes.
+/// Whether this is a version's number that ends a line, as far as so many bytes go: at once or behind blanks, and with
+/// digits in front of it, as some servers take it. By tables: the verifier would walk each way through eight bytes.
 #[inline(always)]
 const fn is_number(bytes: [u8; 8], known: u32) -> bool {
     let (mut at, mut state) = (0, number::BEGINS);
@@ -145,8 +147,8 @@ impl Conversation {
             }
             return requests;
         }
-        // Whatever a turn begins with is a request, so that to cut its first line in two is no way around, unless the server has
-        // said no more than that the body may come.
+        // Whatever a turn begins with is a request, so that to cut its first line in two is no way around, unless the
+        // server has said no more than that the body may come.
         if self.has(is::OPEN) || self.heard_since(fresh.said) > INTERIM_BYTES_MAX {
             self.counted(fresh.moment());
             self.is |= is::AHEAD;
@@ -155,7 +157,8 @@ impl Conversation {
         0
     }
 
-    /// How many of the versions that were found here end a line, but for those of which the bytes before this segment say that they are none.
+    /// How many of the versions that were found here end a line, but for those of which the bytes before this segment
+    /// say that they are none.
     #[inline(always)]
     fn versions<F: Walk>(&self, frame: &F, fresh: Fresh, found: u32) -> u32 {
         let mut found = found;

@@ -16,8 +16,8 @@ impl Conversation {
         }
     }
 
-    /// The first `bytes` of a header, at most 5, of which the beginning is kept, and how many of these are in this segment. None where it does
-    /// not have all the rest: that is kept too.
+    /// The first `bytes` of a header, at most 5, of which the beginning is kept, and how many of these are in this
+    /// segment. None where it does not have all the rest: that is kept too.
     #[inline(always)]
     pub(super) fn join_head<F: Frame>(&mut self, frame: &F, at: u32, end: u32, bytes: u32) -> Option<([u8; 5], u32)> {
         let missing = bytes.saturating_sub(self.split_len as u32);

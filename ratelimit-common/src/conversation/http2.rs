@@ -1,4 +1,5 @@
-//! HTTP/2 in the clear, from a preface on. Frames say by type and length what is in them (RFC 9113, section 4.1), so HEADERS are counted.
+//! HTTP/2 in the clear, from a preface on. Frames say by type and length what is in them (RFC 9113, section 4.1), so
+//! HEADERS are counted.
 
 use super::clear::VERSION_AT;
 use super::search::{Sought, word};
@@ -13,8 +14,8 @@ const HEADER_BYTES: u32 = 9;
 /// Of a frame's header: its length, and its type.
 const HEAD_BYTES: u32 = 4;
 const HEADERS: u32 = 1;
-/// The last of the types of RFC 9113 (CONTINUATION), and the most that a frame has unless the server said otherwise: where a frame is looked
-/// for, others are none.
+/// The last of the types of RFC 9113 (CONTINUATION), and the most that a frame has unless the server said otherwise:
+/// where a frame is looked for, others are none.
 const KIND_MAX: u32 = 9;
 const LENGTH_MAX: u32 = 16_384;
 
@@ -39,7 +40,8 @@ pub(super) fn is_preface<F: Frame>(frame: &F, at: u32, end: u32, known: u32) -> 
     true
 }
 
-/// Whether a preface goes on behind this `/`, the byte before `next`, and begins before it, as far as the payload from `start` to `end` says.
+/// Whether a preface goes on behind this `/`, the byte before `next`, and begins before it, as far as the payload from
+/// `start` to `end` says.
 #[inline(always)]
 pub(super) fn goes_on<F: Frame>(frame: &F, start: u32, next: u32, end: u32) -> bool {
     let before = if next - start <= VERSION_AT { next - start } else { VERSION_AT + 1 };
@@ -59,8 +61,8 @@ const fn may_be_head(head: u32) -> bool {
 }
 
 impl Conversation {
-    /// Goes on by what of the preface is in the payload from `at` to `end`, and says how many bytes these are. In the clear, where something
-    /// else is there.
+    /// Goes on by what of the preface is in the payload from `at` to `end`, and says how many bytes these are. In the
+    /// clear, where something else is there.
     #[inline(always)]
     pub fn preface<F: Frame>(&mut self, frame: &F, at: u32, end: u32) -> u32 {
         if self.record_left == LOST {
@@ -84,8 +86,8 @@ impl Conversation {
         here
     }
 
-    /// A preface goes on behind the `/` of its version, on a connection that spoke something else: counted with that version. Whether the server
-    /// takes it for one is not known.
+    /// A preface goes on behind the `/` of its version, on a connection that spoke something else: counted with that
+    /// version. Whether the server takes it for one is not known.
     #[inline(always)]
     pub(super) const fn begin_http2(&mut self) {
         self.speaks = speaks::PREFACE;
@@ -94,8 +96,9 @@ impl Conversation {
         self.is |= is::CUT | is::PREFACE_COUNTED;
     }
 
-    /// How many requests begin in this payload: its HEADERS, the first of which was counted with the preface. Versions of HTTP/1 count as well,
-    /// or a server that makes nothing of a preface would be asked for nothing. Where a frame's beginning was lost, so do turns.
+    /// How many requests begin in this payload: its HEADERS, the first of which was counted with the preface. Versions
+    /// of HTTP/1 count as well, or a server that makes nothing of a preface would be asked for nothing. Where a
+    /// frame's beginning was lost, so do turns.
     #[inline(always)]
     pub fn http2<F: Walk>(&mut self, frame: &F, entered: &Entered) -> u32 {
         let fresh = entered.fresh;

@@ -24,8 +24,8 @@ pub(super) enum Place {
     Ahead { left_out: u32, received: u32 },
     /// Among what was left out.
     InHole,
-    /// It was seen before, but for so many bytes at its beginning the server does not have it: what was seen then did not
-    /// arrive there, or has not yet.
+    /// It was seen before, but for so many bytes at its beginning the server does not have it: what was seen then did
+    /// not arrive there, or has not yet.
     Again(u32),
 }
 
@@ -61,7 +61,8 @@ impl Conversation {
         let is_behind = passed(peer.received, sequence);
         let received = if is_behind { peer.received.wrapping_sub(sequence) } else { 0 };
         if peer.is_first != 0 {
-            // Whatever was known before is of another connection, or of what this one sends for the first time once more.
+            // Whatever was known before is of another connection, or of what this one sends for the first time once
+            // more.
             if is_behind {
                 return Place::Begins(received);
             }
@@ -107,8 +108,8 @@ impl Conversation {
         self.hole != self.hole_end && passed(sequence, self.hole) && !passed(sequence, self.hole_end)
     }
 
-    /// A segment comes that leaves out so many bytes. Where the server `tells` what it has, no older ones are kept: what is between them was
-    /// seen, and may come again.
+    /// A segment comes that leaves out so many bytes. Where the server `tells` what it has, no older ones are kept:
+    /// what is between them was seen, and may come again.
     #[inline(always)]
     pub(super) fn leave_out(&mut self, bytes: u32, sequence: u32, end: u32, tells: bool) {
         if tells || self.hole == self.hole_end {

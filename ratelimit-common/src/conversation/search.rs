@@ -14,7 +14,8 @@ const BLOCKS: u32 = 3;
 /// The shortest request: `A / ICE/1.1` and two lines' ends.
 const REQUEST_BYTES_MIN: u32 = 13;
 
-/// Places that look like what is sought and are not: what is before a payload's first two bytes is not known, and a few names end like it.
+/// Places that look like what is sought and are not: what is before a payload's first two bytes is not known, and a
+/// few names end like it.
 const OTHERS_MAX: u32 = 8;
 
 const EACH_BYTE: u64 = 0x0101_0101_0101_0101;
@@ -113,8 +114,9 @@ impl Sought {
         }
     }
 
-    /// How many there are from `at` to `end`, where a payload begins and ends. Steps are taken for its bytes, for each request that there may
-    /// be, and for some that look like one. Who fills a payload with these hides nothing behind them: as many count as may be in the rest.
+    /// How many there are from `at` to `end`, where a payload begins and ends. Steps are taken for its bytes, for each
+    /// request that there may be, and for some that look like one. Who fills a payload with these hides nothing behind
+    /// them: as many count as may be in the rest.
     #[inline(always)]
     pub fn found<F: Walk>(self, frame: &F, at: u32, end: u32) -> Found {
         let bytes = end.saturating_sub(at);
@@ -156,7 +158,8 @@ impl Found {
         count
     }
 
-    /// How far the payload was looked at: to where HTTP/2's preface goes on behind the `/` of its version; 0 where there is none.
+    /// How far the payload was looked at: to where HTTP/2's preface goes on behind the `/` of its version; 0 where
+    /// there is none.
     #[inline(always)]
     pub(super) const fn taken(self) -> u32 {
         (self.0 >> 32) as u32
@@ -191,7 +194,8 @@ impl Step for Search {
                 continue;
             }
             at = frame.forget_u32(at + hits.trailing_zeros() + 1);
-            // What is before the payload may be in the segment before. Headers of more than two bytes can be read there.
+            // What is before the payload may be in the segment before. Headers of more than two bytes can be read
+            // there.
             let is_first = at - start < 3;
             if is_first || frame.bytes::<2>(at as usize - 3).is_some_and(|before| sought.is_likely(before)) {
                 let hit = frame.what_is_at(sought, start, at, end);

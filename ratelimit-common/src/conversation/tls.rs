@@ -31,8 +31,8 @@ const OVERHEAD_MAX: u8 = 24;
 /// A TLS 1.2 Finished message; encrypted, it tells what encryption adds.
 const FINISHED_1_2_BYTES: u16 = 16;
 const FINISHED_1_2_RECORD_MAX: u16 = 112;
-/// A TLS 1.3 Finished message's record is shorter (53 or 69 bytes, 85 where Java pads it), or padded to a block. What is neither,
-/// before it, is a client's certificate.
+/// A TLS 1.3 Finished message's record is shorter (53 or 69 bytes, 85 where Java pads it), or padded to a block. What
+/// is neither, before it, is a client's certificate.
 const FINISHED_1_3_RECORD_MAX: u16 = 128;
 /// Blocks that records are padded to are multiples of this; behind them is the tag.
 const PADDED_BYTES: u16 = 64;
@@ -40,7 +40,8 @@ const TAG_BYTES: u16 = 16;
 /// A client's certificate, the proof of it, and its Finished: a server takes no more records of them.
 const FINISHED_AMONG: u8 = 3;
 
-/// A server's first flight with a certificate in it. // the smallest of them, of 256-bit ECDSA, are of 450 bytes and more
+/// A server's first flight with a certificate in it. // the smallest of them, of 256-bit ECDSA, are of 450 bytes and
+/// more
 const CERTIFIED_BYTES_MIN: u32 = 400;
 
 /// When a record is sent: where its segment begins, and what the server had said by then.
@@ -93,7 +94,8 @@ pub(super) fn record_at<F: Frame>(frame: &F, at: u32, end: u32) -> Option<Record
     Record::parse([kind, major, minor, high, low])
 }
 
-/// Whether this `h`, the byte before `next`, is in HTTP/2's name in a ClientHello (RFC 7301), which has its length before it.
+/// Whether this `h`, the byte before `next`, is in HTTP/2's name in a ClientHello (RFC 7301), which has its length
+/// before it.
 #[inline(always)]
 pub(super) fn is_http2<F: Frame>(frame: &F, next: u32) -> bool {
     match frame.bytes::<4>(next as usize - 3) {
@@ -119,8 +121,9 @@ impl Conversation {
         self.also & also::ONE_TICKET != 0
     }
 
-    /// How many requests begin in this payload. Where it is a guess that it is TLS, what would be requests in the clear are some, and nothing
-    /// else is lost by it. Searched is here, and not below: a verifier counts the stack of one function within another.
+    /// How many requests begin in this payload. Where it is a guess that it is TLS, what would be requests in the
+    /// clear are some, and nothing else is lost by it. Searched is here, and not below: a verifier counts the stack of
+    /// one function within another.
     #[inline(always)]
     pub(super) fn tls_or_clear<F: Walk>(&mut self, frame: &F, entered: &Entered) -> u32 {
         let fresh = entered.fresh;
@@ -145,7 +148,8 @@ impl Conversation {
         self.records(frame, entered.fresh)
     }
 
-    /// Goes on by so many bytes where all of them belong to the record that is under way; else false, and nothing is done.
+    /// Goes on by so many bytes where all of them belong to the record that is under way; else false, and nothing is
+    /// done.
     #[inline(always)]
     pub(super) const fn stays_in_record(&mut self, bytes: u32) -> bool {
         let stays = self.split_len == 0 && self.record_left != LOST && self.record_left >= bytes;
@@ -214,8 +218,8 @@ impl Conversation {
         if requests == 0 && self.record_left == LOST { frame.lost(self, fresh.moment()) } else { requests }
     }
 
-    /// A segment of which it cannot be told where its records begin. Until one begins a segment turns alone tell, or to hide them
-    /// would be a way around.
+    /// A segment of which it cannot be told where its records begin. Until one begins a segment turns alone tell, or
+    /// to hide them would be a way around.
     #[inline(always)]
     pub fn lost(&mut self, moment: Moment) -> u32 {
         let heard = self.heard_since(moment.said);
@@ -261,8 +265,8 @@ impl Conversation {
         }
     }
 
-    /// TLS 1.3, before its handshake has ended: whether this is early data, or the first behind it, and not what ends it: the Finished message,
-    /// and before it a certificate and the proof of it. The server takes nothing else there.
+    /// TLS 1.3, before its handshake has ended: whether this is early data, or the first behind it, and not what ends
+    /// it: the Finished message, and before it a certificate and the proof of it. The server takes nothing else there.
     #[inline(always)]
     fn is_early_or_first(&mut self, record: Record, moment: Moment) -> bool {
         if self.heard_since(moment.said) == 0 {
@@ -273,7 +277,8 @@ impl Conversation {
         if self.ending_records == 0 {
             self.control_at = moment.said;
         } else if moment.said != self.control_at || record.begins_segment {
-            // The server says nothing before it has the handshake's end, and a client sends all of that at once: so it was before this.
+            // The server says nothing before it has the handshake's end, and a client sends all of that at once: so it
+            // was before this.
             self.finished(OVERHEAD_1_3, Moment { said: self.control_at, ..moment });
             return true;
         }

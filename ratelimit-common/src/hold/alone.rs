@@ -51,8 +51,8 @@ impl Banned for &Cell<Ban> {
         self.get()
     }
 
-    fn note_let_in(&self) {
-        self.set(Ban { let_in: 1, ..self.get() });
+    fn record_admitted(&self) {
+        self.set(Ban { admitted: 1, ..self.get() });
     }
 
     fn count_dropped(&self, packets: u64) {

@@ -1,17 +1,18 @@
 //! What a decision reads and writes.
 
-use super::{At, Charged, Cost, Look};
+use super::{At, Charged, Charges, CheckResult};
 use crate::ban::Ban;
 use crate::layout::{Limit, Rule};
-use crate::proof::Side;
 use crate::refusals::Refusals;
 use crate::time::{BucketIndex, Nanos};
 use crate::verdict::Reason;
+use crate::verification::Side;
 use crate::window::{self, CELLS, Cells};
 
-/// What is known of one packet's source, and where it is kept.
+/// The source of one packet: its windows and bans, and where they are kept.
 ///
-/// Steps have a method each, which does the step: where a verifier follows every path, from a function that it follows once.
+/// Steps have a method each, which does the step: where a verifier follows every path, from a function that it
+/// follows once.
 pub trait State: Copy {
     /// A window of the source.
     type Window: Window;
@@ -20,8 +21,8 @@ pub trait State: Copy {
 
     /// The rule that judges the packet.
     fn rule(&self) -> &Rule;
-    /// What the packet costs.
-    fn cost(&self) -> Cost;
+    /// What the packet charges.
+    fn charges(&self) -> Charges;
     /// Whether it is no packet at all: the daemon charges the source.
     #[inline(always)]
     fn is_ordered(&self) -> bool {
@@ -40,7 +41,8 @@ pub trait State: Copy {
     fn window_here(&self, slot: u32) -> Option<Self::Window> {
         self.window(slot)
     }
-    /// Gives the source a window with the cells that `open` writes, if that says so. Never an update: one that is there stays as it is.
+    /// Gives the source a window with the cells that `open` writes, if that says so. Never an update: one that is
+    /// there stays as it is.
     fn insert(&self, slot: u32, open: impl FnOnce(&mut [u64; CELLS]) -> bool) -> Inserted;
 
     /// The source's newest ban, if it is not forgotten.
@@ -50,22 +52,23 @@ pub trait State: Copy {
     /// Counts a ban that has begun.
     fn count_ban(&self);
 
-    /// Whether it matters now who is new.
-    fn asks_who_is_new(&self) -> bool;
-    /// Why the packet is not looked at, if it is not.
-    fn turned_away(&self, excuse: Excuse) -> Option<Reason>;
-    /// Why the source, which has no window, gets none, if it does not: [`Charged::NOT_ADMITTED`] or [`Charged::NEW_SOURCE_BUDGET`].
-    fn keeps_out(&self) -> Option<Charged>;
-    /// Marks the source as one that is known.
+    /// Whether new sources are gated now.
+    fn gates_new_sources(&self) -> bool;
+    /// The gate for new sources: why the packet is sampled out or refused, if it is.
+    fn new_source_gate(&self, bypass: GateBypass) -> Option<Reason>;
+    /// Why the source, which has no window, gets none, if it does not: [`Charged::NOT_ADMITTED`] or
+    /// [`Charged::NEW_SOURCE_BUDGET`].
+    fn refuses_insertion(&self) -> Option<Charged>;
+    /// Makes the source a known one.
     fn make_known(&self);
-    /// Marks it as one that was refused a connection after it has itself opened as many as it may.
+    /// Keeps that it was refused a connection after it has itself opened as many as it may.
     fn make_armed(&self);
 
     /// Keeps which bucket of the limit at this position was charged.
     fn keep_charged(&self, position: usize, bucket: u64);
     /// What was kept.
     fn charged(&self, position: usize) -> u64;
-    // What follows is of notes: where none are made, each packet is judged by its window, and to the same end.
+    // What follows is of the drop cache. Without it, each packet is judged by its window, to the same end.
 
     /// Keeps which limit says that the source has tried to connect too often.
     #[inline(always)]
@@ -78,37 +81,39 @@ pub trait State: Copy {
         None
     }
 
-    /// Whether the limit, once it has no room for one more in the window that refused the packet, refuses each packet like that until it
-    /// has, and nothing else is done with those.
+    /// Whether the limit, once one more is over it in the window that refused the packet, refuses each packet like
+    /// that until it frees, and nothing else is done with those.
     #[inline(always)]
-    fn is_refusal_lasting(&self, limit: &Limit) -> bool {
+    fn is_refusal_cacheable(&self, limit: &Limit) -> bool {
         let _ = limit;
         false
     }
-    /// The least that a packet like this takes of the limit: where there is room for less, there is none.
+    /// The least that a packet like this charges to the limit: where less is within the limit, this is over it.
     #[inline(always)]
     fn least(&self, limit: &Limit) -> u64 {
         let _ = limit;
         1
     }
-    /// Notes until when the window or ban in this slot refuses packets like this; or those of them that prove nothing.
+    /// Caches until when the window or ban in this slot drops packets like this, or those of them that are
+    /// unverified.
     #[inline(always)]
-    fn note(&self, slot: u32, until_ns: u64, reason: Reason, is_unproven: bool) {
-        let _ = (slot, until_ns, reason, is_unproven);
+    fn cache_drop(&self, slot: u32, until_ns: u64, reason: Reason, is_unverified: bool) {
+        let _ = (slot, until_ns, reason, is_unverified);
     }
-    /// Notes until when no segment of the packet's connection is judged again; 0 is a moment. Of those that prove nothing, or of all.
+    /// Caches until when no segment of the packet's connection is judged again; 0 is a moment. Of unverified
+    /// segments, or of all.
     #[inline(always)]
-    fn note_connection(&self, slot: u32, until_ns: u64, is_unproven: bool) {
-        let _ = (slot, until_ns, is_unproven);
+    fn cache_connection_drop(&self, slot: u32, until_ns: u64, is_unverified: bool) {
+        let _ = (slot, until_ns, is_unverified);
     }
-    /// Whether it is not noted yet that the source is suspect, and can be.
+    /// Whether the source can be cached as suspect, and is not yet.
     #[inline(always)]
-    fn may_note_suspect(&self) -> bool {
+    fn may_cache_suspect(&self) -> bool {
         false
     }
-    /// Notes until when each connection that the source completes is counted.
+    /// Caches until when each connection that the source completes is counted.
     #[inline(always)]
-    fn note_suspect(&self, slot: u32, until_ns: u64) {
+    fn cache_suspect(&self, slot: u32, until_ns: u64) {
         let _ = (slot, until_ns);
     }
 
@@ -124,16 +129,16 @@ pub trait State: Copy {
         super::is_banned(*self)
     }
 
-    /// [`super::note_let_in`].
+    /// [`super::record_admitted`].
     #[inline(always)]
-    fn note_let_in(&self) {
-        super::note_let_in(*self);
+    fn record_admitted(&self) {
+        super::record_admitted(*self);
     }
 
-    /// [`super::look`].
+    /// [`super::check_limits`].
     #[inline(always)]
-    fn look(&self, cost: Cost) -> Look {
-        super::look(*self, cost)
+    fn check_limits(&self, charges: Charges) -> CheckResult {
+        super::check_limits(*self, charges)
     }
 
     /// [`super::charge_all`].
@@ -154,10 +159,10 @@ pub trait State: Copy {
         super::charge_shadows(*self);
     }
 
-    /// [`super::charge`].
+    /// [`super::charge_with_retry`].
     #[inline(always)]
     fn charge(&self, at: At, amount: u64) -> Charged {
-        super::charge(*self, at, amount)
+        super::charge_with_retry(*self, at, amount)
     }
 
     /// [`super::charge_at_once`].
@@ -178,10 +183,10 @@ pub trait State: Copy {
         super::refund(*self, at, amount, bucket);
     }
 
-    /// [`super::note_refusal`].
+    /// [`super::cache_refusal`].
     #[inline(always)]
-    fn note_refusal(&self, at: At, is_counted: bool) {
-        super::note_refusal(*self, at, is_counted);
+    fn cache_refusal(&self, at: At, is_counted: bool) {
+        super::cache_refusal(*self, at, is_counted);
     }
 
     /// [`super::suspect`].
@@ -190,10 +195,10 @@ pub trait State: Copy {
         super::suspect(*self, at);
     }
 
-    /// [`super::note_ban`].
+    /// [`super::cache_ban`].
     #[inline(always)]
-    fn note_ban(&self) {
-        super::note_ban(*self);
+    fn cache_ban(&self) {
+        super::cache_ban(*self);
     }
 
     /// [`super::ban_source`].
@@ -219,19 +224,19 @@ pub trait Window: Cells + Copy {
     /// [`window::settle`], which is the same on all sides.
     #[inline(always)]
     fn settle_before(&self, limit: &Limit, bucket: BucketIndex) {
-        let _newest = window::settle(self, limit.arithmetic(Side::Unproven), bucket);
+        let _newest = window::settle(self, limit.arithmetic(Side::Unverified), bucket);
     }
 
-    /// Whether it has room for so much at `now`.
+    /// Whether so much more is within the limit at `now`.
     #[inline(always)]
-    fn has_room(&self, limit: &Limit, side: Side, now: Nanos, amount: u64) -> bool {
-        super::window_has_room(*self, limit, side, now, amount)
+    fn is_within_limit(&self, limit: &Limit, side: Side, now: Nanos, amount: u64) -> bool {
+        super::window_is_within_limit(*self, limit, side, now, amount)
     }
 
-    /// [`super::window_lets_through`].
+    /// [`super::window_passes_refuse_all`].
     #[inline(always)]
-    fn lets_through(&self, limit: &Limit, side: Side, now: Nanos, amount: u64) -> bool {
-        super::window_lets_through(*self, limit, side, now, amount)
+    fn passes_refuse_all(&self, limit: &Limit, side: Side, now: Nanos, amount: u64) -> bool {
+        super::window_passes_refuse_all(*self, limit, side, now, amount)
     }
 
     /// [`window::full_until`].
@@ -247,8 +252,8 @@ pub trait Banned: Copy {
     fn until(&self) -> Nanos;
     /// What it is. A copy: of what other CPUs change meanwhile, the end alone decides anything.
     fn read(&self) -> Ban;
-    /// Notes that the source was admitted after it.
-    fn note_let_in(&self);
+    /// Records that the source was admitted after it.
+    fn record_admitted(&self);
     /// Counts packets that it dropped.
     fn count_dropped(&self, packets: u64);
     /// Puts `next` in its place, unless another CPU was first. True if it was done.
@@ -256,15 +261,15 @@ pub trait Banned: Copy {
     fn replace(&self, read: &Ban, next: &Ban) -> bool;
 }
 
-/// Why [`State::turned_away`] asks nothing.
+/// Why a packet bypasses [`State::new_source_gate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Excuse {
-    /// It does.
+pub enum GateBypass {
+    /// It does not.
     None = 0,
-    /// The packet gets a window, if it gets any.
-    ProvenOrTooMuch = 1,
-    /// It has asked already, of this packet.
+    /// It is of an established connection, or charges more than the limit.
+    VerifiedOrTooLarge = 1,
+    /// The gate has seen this packet already.
     Asked = 2,
 }
 

@@ -13,10 +13,10 @@ const NOW: Nanos = Nanos(1_767_261_600 * SECOND_NS);
 /// One source, in memory.
 struct Memory {
     rule: Rule,
-    cost: Cell<Cost>,
+    charges: Cell<Charges>,
     now: Cell<Nanos>,
     /// How much the coarse clock is behind.
-    behind_ns: Cell<u64>,
+    lag_ns: Cell<u64>,
     windows: RefCell<BTreeMap<u32, &'static Alone>>,
     ban: Cell<Option<&'static Cell<Ban>>>,
     charged: [Cell<u64>; LIMITS_MAX],
@@ -33,8 +33,8 @@ impl State for &Memory {
         &self.rule
     }
 
-    fn cost(&self) -> Cost {
-        self.cost.get()
+    fn charges(&self) -> Charges {
+        self.charges.get()
     }
 
     fn precise(&self) -> Nanos {
@@ -42,7 +42,7 @@ impl State for &Memory {
     }
 
     fn coarse(&self) -> Nanos {
-        Nanos(self.now.get().0 - self.behind_ns.get())
+        Nanos(self.now.get().0 - self.lag_ns.get())
     }
 
     fn window(&self, slot: u32) -> Option<&'static Alone> {
@@ -70,15 +70,15 @@ impl State for &Memory {
 
     fn count_ban(&self) {}
 
-    fn asks_who_is_new(&self) -> bool {
+    fn gates_new_sources(&self) -> bool {
         false
     }
 
-    fn turned_away(&self, _: Excuse) -> Option<Reason> {
+    fn new_source_gate(&self, _: GateBypass) -> Option<Reason> {
         None
     }
 
-    fn keeps_out(&self) -> Option<Charged> {
+    fn refuses_insertion(&self) -> Option<Charged> {
         if self.is_full.get() { Some(Charged::NOT_ADMITTED) } else { None }
     }
 
@@ -98,14 +98,14 @@ impl State for &Memory {
 }
 
 fn limit(slot: u32, unit: Unit, amount: u64) -> Limit {
-    let (bucket_ns, behind) = (60 * SECOND_NS, 5);
+    let (bucket_ns, full_buckets) = (60 * SECOND_NS, 5);
     let count_bits = window::count_bits(bucket_ns);
     Limit {
         amount,
         bucket_ns,
         slot,
         unit: unit as u8,
-        behind,
+        full_buckets,
         count_bits,
         burst: window::BURST_ANY,
         ..Limit::default()
@@ -122,9 +122,9 @@ fn rule(limits: &[Limit]) -> Rule {
 fn memory(rule: Rule) -> Memory {
     Memory {
         rule,
-        cost: Cell::default(),
+        charges: Cell::default(),
         now: Cell::new(NOW),
-        behind_ns: Cell::new(0),
+        lag_ns: Cell::new(0),
         windows: RefCell::default(),
         ban: Cell::new(None),
         charged: <[Cell<u64>; LIMITS_MAX]>::default(),
@@ -134,14 +134,14 @@ fn memory(rule: Rule) -> Memory {
 }
 
 impl Memory {
-    fn judges(&self, cost: Cost) -> Reason {
-        self.cost.set(cost);
+    fn judges(&self, charges: Charges) -> Reason {
+        self.charges.set(charges);
         hold(self)
     }
 
     fn used(&self, at: usize) -> u64 {
         let limit = &self.rule.limits[at];
-        let arithmetic = limit.arithmetic(Side::Unproven);
+        let arithmetic = limit.arithmetic(Side::Unverified);
         self.window_of(limit.slot).map_or(0, |kept| window::used(&kept, arithmetic, NOW.bucket(limit.bucket_ns)))
     }
 
@@ -150,7 +150,7 @@ impl Memory {
     }
 }
 
-const PACKET: Cost = Cost { bytes: 100, requests: 0, is: 0, guarded: 0 };
+const PACKET: Charges = Charges { bytes: 100, requests: 0, is: 0, guarded: 0 };
 
 #[test]
 fn a_plain_rule_admits_its_limit_and_no_more_and_counts_what_it_refuses() {
@@ -169,23 +169,21 @@ fn a_charge_is_of_the_bucket_that_the_exact_clock_names_with_the_coarse_one_up_t
     let length_ns = 60 * SECOND_NS;
     let begins = NOW.bucket(length_ns).start(length_ns).0;
     let mut at_once = 0;
-    for behind_ns in [0, 1, SECOND_NS / 100, COARSE_BEHIND_NS - 1, COARSE_BEHIND_NS] {
-        for since_ns in
-            [0, 1, SECOND_NS / 100, COARSE_BEHIND_NS - 1, COARSE_BEHIND_NS, COARSE_BEHIND_NS + 1, length_ns - 1]
-        {
+    for lag_ns in [0, 1, SECOND_NS / 100, COARSE_LAG_NS - 1, COARSE_LAG_NS] {
+        for since_ns in [0, 1, SECOND_NS / 100, COARSE_LAG_NS - 1, COARSE_LAG_NS, COARSE_LAG_NS + 1, length_ns - 1] {
             let memory = memory(rule(&[limit(7, Unit::Packets, 100)]));
             // The bucket before is open, and so is this one where it has a charge.
             memory.now.set(Nanos(begins - SECOND_NS));
             assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
             memory.now.set(Nanos(begins + since_ns));
-            memory.behind_ns.set(behind_ns);
-            at_once += u64::from(charge_at_once(&memory, At::new(0, Side::Unproven), 1).bucket().is_some());
+            memory.lag_ns.set(lag_ns);
+            at_once += u64::from(charge_at_once(&memory, At::new(0, Side::Unverified), 1).bucket().is_some());
             assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
-            at_once += u64::from(charge_at_once(&memory, At::new(0, Side::Unproven), 1).bucket().is_some());
+            at_once += u64::from(charge_at_once(&memory, At::new(0, Side::Unverified), 1).bucket().is_some());
             let count =
                 |bucket| window::count_at(&memory.window_of(7).unwrap(), memory.rule.limits[0].count_bits, bucket);
             let of = Nanos(begins + since_ns).bucket(length_ns);
-            assert_eq!(count(BucketIndex(of.0 - 1)), 1, "{since_ns} ns after the bucket began, {behind_ns} ns behind");
+            assert_eq!(count(BucketIndex(of.0 - 1)), 1, "{since_ns} ns after the bucket began, {lag_ns} ns behind");
             assert!(count(of) >= 1);
         }
     }
@@ -210,13 +208,13 @@ fn what_one_limit_refuses_is_charged_to_none_whatever_was_charged_before() {
     }
     assert_eq!([memory.used(0), memory.used(1), memory.used(2)], [1, 1, 100]);
     // Another CPU was faster behind the look: what was charged before is taken back, and nothing else.
-    memory.cost.set(PACKET);
+    memory.charges.set(PACKET);
     assert_eq!(charge_all(&memory), Reason::OverLimit);
     assert_eq!([memory.used(0), memory.used(1), memory.used(2)], [1, 1, 100]);
 }
 
 #[test]
-fn who_is_kept_out_is_not_charged_and_who_is_known_is() {
+fn a_gated_source_is_not_charged_and_a_known_one_is() {
     let memory = memory(rule(&[limit(7, Unit::Packets, 3)]));
     memory.is_full.set(true);
     assert_eq!(memory.judges(PACKET), Reason::NotAdmitted);
@@ -229,7 +227,7 @@ fn who_is_kept_out_is_not_charged_and_who_is_known_is() {
 }
 
 #[test]
-fn a_source_is_marked_at_the_beginning_of_each_bucket_and_not_with_each_packet() {
+fn a_source_is_made_known_at_the_start_of_each_bucket_and_not_with_each_packet() {
     let memory = memory(rule(&[limit(7, Unit::Packets, 10_000)]));
     for bucket in 0..3 {
         memory.now.set(Nanos(NOW.0 + bucket * 60 * SECOND_NS));
@@ -237,24 +235,24 @@ fn a_source_is_marked_at_the_beginning_of_each_bucket_and_not_with_each_packet()
         for _ in 0..1000 {
             assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
         }
-        let marked = memory.is_known.get() - before;
-        assert!((1..=LITTLE + 1).contains(&marked), "{marked} times");
+        let made_known = memory.is_known.get() - before;
+        assert!((1..=LITTLE + 1).contains(&made_known), "{made_known} times");
     }
 }
 
 #[test]
 fn a_source_that_is_charged_a_second_time_is_known_however_little_that_is() {
-    for behind in [0, 5] {
-        let memory = memory(rule(&[Limit { behind, ..limit(7, Unit::Bytes, 1 << 20) }]));
-        assert_eq!(memory.judges(Cost { bytes: 60_000, ..PACKET }), Reason::WithinLimit);
+    for full_buckets in [0, 5] {
+        let memory = memory(rule(&[Limit { full_buckets, ..limit(7, Unit::Bytes, 1 << 20) }]));
+        assert_eq!(memory.judges(Charges { bytes: 60_000, ..PACKET }), Reason::WithinLimit);
         assert_eq!(memory.is_known.get(), 0, "one packet may be forged");
-        assert_eq!(memory.judges(Cost { bytes: 40, ..PACKET }), Reason::WithinLimit);
-        assert_eq!(memory.is_known.get(), 1, "{behind} buckets behind");
+        assert_eq!(memory.judges(Charges { bytes: 40, ..PACKET }), Reason::WithinLimit);
+        assert_eq!(memory.is_known.get(), 1, "{full_buckets} buckets behind");
     }
 }
 
 #[test]
-fn who_has_a_window_and_is_refused_is_known() {
+fn a_source_with_a_window_that_is_refused_is_known() {
     let memory = memory(rule(&[limit(7, Unit::Packets, 1)]));
     assert_eq!(memory.judges(PACKET), Reason::WithinLimit);
     assert_eq!(memory.is_known.get(), 0, "one packet may be forged");
@@ -290,7 +288,7 @@ fn an_acknowledgement_is_nothing_only_to_rules_that_count_and_refuse_none() {
     assert!(!ignores_acknowledgements(&counted(&[Unit::Bytes])));
     let of_requests = counted(&[Unit::Requests]);
     assert!(!ignores_acknowledgements(&Rule { refuse_all: 1, ..of_requests }));
-    assert!(!ignores_acknowledgements(&Rule { proof: asks::CONNECTIONS, ..of_requests }));
+    assert!(!ignores_acknowledgements(&Rule { evidence: EvidenceNeeds::CONNECTIONS, ..of_requests }));
     let bans = ban::Rule { steps_len: 1, ..ban::Rule::default() };
     assert!(!ignores_acknowledgements(&Rule { bans, ..of_requests }));
     let mut with_shadow = Rule { shadows_len: 1, ..of_requests };
@@ -299,10 +297,10 @@ fn an_acknowledgement_is_nothing_only_to_rules_that_count_and_refuse_none() {
 }
 
 #[test]
-fn a_cost_is_the_same_as_a_word() {
-    let cost = Cost { bytes: u32::MAX - 1, requests: u16::MAX - 2, is: is::OPENING | is::ASKED, guarded: 5 };
-    assert_eq!(Cost::from_word(cost.word()), cost);
-    assert_eq!(Cost::from_word(Cost::GLANCE.word()), Cost::GLANCE);
+fn charges_are_the_same_as_a_word() {
+    let charges = Charges { bytes: u32::MAX - 1, requests: u16::MAX - 2, is: is::OPENING | is::ASKED, guarded: 5 };
+    assert_eq!(Charges::from_word(charges.word()), charges);
+    assert_eq!(Charges::from_word(Charges::GLANCE.word()), Charges::GLANCE);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::map;
 macro_rules! faults {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $map:expr, $op:literal;)*) => {
         /// A map operation that failed in the packet path. Codes are stable and append-only: they index the counters.
+        /// So are labels: some are a map's first name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Fault { $($(#[$doc])* $name = $code,)* }
@@ -43,7 +44,7 @@ faults! {
     /// No room to build a new source in.
     ScratchLookup = 9, map::SCRATCH, "lookup";
     /// No place for the clock's last reading: it is read again.
-    ReadInTickLookup = 10, map::READ_IN_TICK, "lookup";
+    ClockCacheLookup = 10, "READ_IN_TICK", "lookup";
     /// A new ban of an IPv4 source was refused: it is limited, and not banned.
     BansV4Insert = 11, map::BANS_V4, "insert";
     /// A new ban of an IPv6 source was refused: it is limited, and not banned.
@@ -57,28 +58,28 @@ faults! {
     /// A new TCP connection over IPv6 was refused: its next segment is its first again.
     ConversationsV6Insert = 16, map::CONVERSATIONS_V6, "insert";
     /// No room for a segment and its connection: its requests are not counted.
-    PendingLookup = 17, map::PENDING, "lookup";
+    DeferredLookup = 17, "PENDING", "lookup";
     /// No room for a parsed packet: it passes unjudged.
-    SeenLookup = 18, map::SEEN, "lookup";
-    /// No line for a source that is refused: it is judged by its window.
-    RefusedLookup = 19, map::REFUSED, "lookup";
-    /// No word for a source's stamps: it is taken for a known one.
-    KnownLookup = 20, map::KNOWN, "lookup";
+    ParsedLookup = 18, "SEEN", "lookup";
+    /// No set for a source that is refused: its window judges it.
+    DropCacheLookup = 19, "REFUSED", "lookup";
+    /// No cell for a source in the filter: it counts as known.
+    KnownFilterLookup = 20, "KNOWN", "lookup";
     /// No state of the admission of new sources: they are admitted.
     AdmissionLookup = 21, map::ADMISSION, "lookup";
-    /// No word for a rule's new sources: they are let in.
+    /// No word for a rule's new sources: they are admitted.
     NewSourcesLookup = 22, map::NEW_SOURCES, "lookup";
-    /// No word for a connection's stamps: it is looked up.
-    ConnectionsLookup = 23, map::CONNECTIONS, "lookup";
-    /// No word for the stamps of several sources: they are taken for known ones, as far as this tells.
-    KnownSummaryLookup = 24, map::KNOWN_SUMMARY, "lookup";
+    /// No cell for a connection in the filter: its socket is looked up.
+    ConnFilterLookup = 23, "CONNECTIONS", "lookup";
+    /// No cell of the filter's summary: its sources count as known, as far as this tells.
+    KnownSummaryLookup = 24, "KNOWN_SUMMARY", "lookup";
 }
 
 /// Cells of [`map::FAULTS`].
 pub const FAULTS_MAX: u32 = 32;
 
-/// The last of them counts no fault: refusals that found no place in [`map::REFUSED`], whose sources are judged by their windows. A flood of
-/// sources that are over their limit makes them.
+/// The last of them counts no fault: refusals that found no place in [`map::DROP_CACHE`], whose sources are judged by
+/// their windows. A flood of sources that are over their limit makes them.
 pub const NOT_CACHED: u32 = FAULTS_MAX - 1;
 
 const _: () = assert!(Fault::ALL.len() <= NOT_CACHED as usize);

@@ -34,30 +34,34 @@ pub const FLOWS_V6: &str = "FLOWS_V6";
 pub const CONVERSATIONS_V4: &str = "CONVERSATIONS_V4";
 /// LRU hash of [`super::ConversationKeyV6`] to [`crate::conversation::Conversation`].
 pub const CONVERSATIONS_V6: &str = "CONVERSATIONS_V6";
-/// Array of [`crate::refused::Line`], by [`crate::refused::Key::place`]. Memory that the daemon shares, so that it begins at a page, and a
-/// line is one of the cache's.
-pub const REFUSED: &str = "REFUSED";
-/// Array of the [`crate::refused::Cause`]s of each line of [`REFUSED`]. Shared likewise.
-pub const CAUSES: &str = "CAUSES";
-/// Array of [`super::BITS_PER_LINE`] bits for each line of [`REFUSED`]: whether there may be a note, by more of its hash.
-pub const NOTED: &str = "NOTED";
-/// Array of cells of [`crate::admission::Mark`], by their place.
-pub const KNOWN: &str = "KNOWN";
-/// The same of [`crate::admission::Mark::in_summary`], one for each [`crate::admission::CELLS_PER_SUMMARY`] of [`KNOWN`].
+/// Array of [`crate::drop_cache::CacheSet`], by [`crate::drop_cache::Key::place`]. Memory that the daemon shares, so
+/// that it begins at a page, and a set is a line of the processor's cache.
+pub const DROP_CACHE: &str = "DROP_CACHE";
+/// Array of the [`crate::drop_cache::DropCause`]s of each set of [`DROP_CACHE`]. Shared likewise.
+pub const DROP_CAUSES: &str = "DROP_CAUSES";
+/// Array of [`super::BITS_PER_SET`] bits for each set of [`DROP_CACHE`]: whether it may have an entry, by more of the
+/// entry's hash.
+pub const DROP_SUMMARY: &str = "DROP_SUMMARY";
+/// Bloom filter of known sources: array of cells of [`crate::admission::Fingerprint`], by their place.
+pub const KNOWN_FILTER: &str = "KNOWN_FILTER";
+/// The same of [`crate::admission::Fingerprint::in_summary`], one for each [`crate::admission::CELLS_PER_SUMMARY`] of
+/// [`KNOWN_FILTER`].
 pub const KNOWN_SUMMARY: &str = "KNOWN_SUMMARY";
-/// The same as [`KNOWN`], of [`crate::proof::found`] and then of [`crate::proof::not_found`].
-pub const CONNECTIONS: &str = "CONNECTIONS";
-/// Array of `u64`, by a hash of the source: that no prefix of [`PREFIXES_V4`] or [`PREFIXES_V6`] holds it, see
-/// [`super::Unlisted`].
-pub const UNLISTED: &str = "UNLISTED";
+/// Bloom filters of connections that were found among the host's sockets, and of those that were not: cells as in
+/// [`KNOWN_FILTER`], of [`crate::verification::found`] and then of [`crate::verification::not_found`].
+pub const CONN_FILTER: &str = "CONN_FILTER";
+/// The prefix-miss cache: array of `u64`, by a hash of the source. An entry says that no prefix of [`PREFIXES_V4`] or
+/// [`PREFIXES_V6`] holds the source, see [`super::PrefixMiss`].
+pub const PREFIX_MISSES: &str = "PREFIX_MISSES";
 /// Per-CPU array of one [`crate::admission::Admission`].
 pub const ADMISSION: &str = "ADMISSION";
-/// Array of one word of [`crate::gcra`] for each row of rules: new sources that it has let in.
+/// Array of one word of [`crate::gcra`] for each row of rules: new sources that it has admitted.
 pub const NEW_SOURCES: &str = "NEW_SOURCES";
-/// Per-CPU array of one parsed packet.
-pub const SEEN: &str = "SEEN";
-/// Per-CPU array of one segment and its conversation, as it will be if the segment is admitted.
-pub const PENDING: &str = "PENDING";
+/// Per-CPU array of one parsed frame.
+pub const PARSED: &str = "PARSED";
+/// Per-CPU array of one deferred update: a segment and its connection, or a datagram and its flow, as it will be if
+/// the packet is admitted.
+pub const DEFERRED: &str = "DEFERRED";
 /// Per-CPU array of [`super::Counters`], by [`super::counters_index`].
 pub const COUNTERS: &str = "COUNTERS";
 /// Per-CPU array of `u64`, by [`super::Fault`], and [`super::NOT_CACHED`].
@@ -68,7 +72,7 @@ pub const BANS_BEGUN: &str = "BANS_BEGUN";
 pub const CHARGE_ORDER: &str = "CHARGE_ORDER";
 /// Per-CPU array of one [`super::Source`], to build a new one in.
 pub const SCRATCH: &str = "SCRATCH";
-/// Per-CPU array of the clock's last reading.
-pub const READ_IN_TICK: &str = "READ_IN_TICK";
+/// Per-CPU array of the clock's last reading, which a timer tick keeps.
+pub const CLOCK_CACHE: &str = "CLOCK_CACHE";
 /// Array of one `u64`: the time in tests that inject it.
 pub const INJECTED_NOW: &str = "INJECTED_NOW";

@@ -1,7 +1,7 @@
 //! What nearly every packet is judged by, read from a plain frame with as few loads as that takes.
 //!
-//! A plain frame has no tag, no IP options and no extension headers, is no fragment, and carries TCP or UDP with the whole of
-//! its header. What else there is, [`parse`](super::parse) tells; where both tell, they agree.
+//! A plain frame has no tag, no IP options and no extension headers, is no fragment, and carries TCP or UDP with the
+//! whole of its header. What else there is, [`parse`](super::parse) tells; where both tell, they agree.
 
 use core::mem::offset_of;
 
@@ -24,12 +24,12 @@ pub struct Head {
     /// [`Packet::ip_bytes`].
     pub ip_bytes: u32,
     /// What it is sent to.
-    pub to: To,
+    pub to: Destination,
 }
 
 /// [`Target`], likewise; what of TCP is a fragment, all of the frame tells. Ports are in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
+pub enum Destination {
     /// A TCP segment.
     Tcp {
         /// Destination port.
@@ -47,9 +47,9 @@ pub enum To {
     /// As in [`Target`].
     Fragment,
     /// As in [`Target`].
-    Unwalkable,
+    UnparsableHeaders,
     /// As in [`Target`].
-    Essential,
+    ControlTraffic,
     /// As in [`Target`].
     Other,
 }
@@ -97,7 +97,8 @@ impl Head {
     }
 }
 
-/// Whether the frame is of another protocol than IP, as its first bytes say: it has no tag either that IP may be behind.
+/// Whether the frame is of another protocol than IP, as its first bytes say: it has no tag either that IP may be
+/// behind.
 #[inline(always)]
 pub fn is_of_other_protocol<F: Frame>(frame: &F) -> bool {
     let Some(ether_type) = frame.bytes(offset_of!(EthHdr, ether_type)).map(u16::from_ne_bytes) else { return false };
@@ -126,8 +127,8 @@ pub fn source_port<F: Frame>(frame: &F) -> Option<u16> {
     frame.bytes(start).map(u16::from_be_bytes)
 }
 
-/// Whom a segment is sent to, and what is in its header, of a frame that [`Head::of`] took for a plain one with payload from this source.
-/// None where it has other flags than what follows a handshake.
+/// Whom a segment is sent to, and what is in its header, of a frame that [`Head::of`] took for a plain one with
+/// payload from this source. None where it has other flags than what follows a handshake.
 #[inline(always)]
 pub fn plain_segment<F: Frame>(frame: &F, source: Address, ip_bytes: u32) -> Option<(Address, u16, Segment)> {
     let (destination, header_bytes) = match source {
@@ -157,21 +158,21 @@ pub fn plain_segment<F: Frame>(frame: &F, source: Address, ip_bytes: u32) -> Opt
 const PLAIN_VIHL: u8 = 0x45;
 
 #[inline(always)]
-fn to<F: Frame>(frame: &F, proto: u8, start: usize, end: usize) -> Option<To> {
+fn to<F: Frame>(frame: &F, proto: u8, start: usize, end: usize) -> Option<Destination> {
     if frame.len(end) < end {
         return None;
     }
     if proto == IpProto::Tcp as u8 && start + TcpHdr::LEN <= end {
         let [_, _, p0, p1, _, _, _, _, _, _, _, _, offset, flags] = frame.bytes::<TCP_TO_FLAGS>(start)?;
         let header_len = (offset >> 4) as usize * 4;
-        Some(To::Tcp {
+        Some(Destination::Tcp {
             port: u16::from_be_bytes([p0, p1]),
             opening: flags & (TCP_FLAG_SYN | TCP_FLAG_ACK) == TCP_FLAG_SYN,
             has_payload: header_len >= TcpHdr::LEN && start + header_len < end,
         })
     } else if proto == IpProto::Udp as u8 && start + UdpHdr::LEN <= end {
         let [_, _, high, low] = frame.bytes(start)?;
-        Some(To::Udp { port: u16::from_be_bytes([high, low]) })
+        Some(Destination::Udp { port: u16::from_be_bytes([high, low]) })
     } else {
         None
     }
@@ -182,13 +183,13 @@ impl From<&Packet> for Head {
     fn from(packet: &Packet) -> Self {
         let to = match packet.target {
             Target::Tcp { port, opening, segment, .. } => {
-                To::Tcp { port, opening, has_payload: segment.payload_bytes != 0 }
+                Destination::Tcp { port, opening, has_payload: segment.payload_bytes != 0 }
             }
-            Target::Udp { port, .. } => To::Udp { port },
-            Target::Fragment { .. } => To::Fragment,
-            Target::Unwalkable => To::Unwalkable,
-            Target::Essential => To::Essential,
-            Target::Other => To::Other,
+            Target::Udp { port, .. } => Destination::Udp { port },
+            Target::Fragment { .. } => Destination::Fragment,
+            Target::UnparsableHeaders => Destination::UnparsableHeaders,
+            Target::ControlTraffic => Destination::ControlTraffic,
+            Target::Other => Destination::Other,
         };
         Self { source: packet.source, ip_bytes: packet.ip_bytes, to }
     }

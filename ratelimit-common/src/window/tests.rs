@@ -46,8 +46,8 @@ impl Cells for Overtaken {
     }
 }
 
-fn limit(amount: u64, behind: u8) -> Limit {
-    Limit { amount, behind, count_bits: count_bits(MINUTE_NS), burst: BURST_ANY }
+fn limit(amount: u64, full_buckets: u8) -> Limit {
+    Limit { amount, full_buckets, count_bits: count_bits(MINUTE_NS), burst: BURST_ANY }
 }
 
 fn admitted(ring: &Ring, limit: Limit, minute: u64, tries: u64) -> u64 {
@@ -58,24 +58,24 @@ fn admitted(ring: &Ring, limit: Limit, minute: u64, tries: u64) -> u64 {
 
 #[test]
 fn the_classic_timeline_of_1000_in_5_minutes_holds_in_both_forms() {
-    for behind in [5, 4] {
+    for full_buckets in [5, 4] {
         for (last, expected) in [(100, 100), (300, 250)] {
             let ring = Ring::new();
-            let limit = limit(1000, behind);
+            let limit = limit(1000, full_buckets);
             assert_eq!(admitted(&ring, limit, 0, 250), 250);
             assert_eq!(admitted(&ring, limit, 2, 500), 500);
             assert_eq!(admitted(&ring, limit, 4, 250), 250);
             // 10:00 is out of the lenient window at 10:05, of the strict one at 10:06.
-            assert_eq!(admitted(&ring, limit, 6, last), expected, "behind {behind}");
+            assert_eq!(admitted(&ring, limit, 6, last), expected, "behind {full_buckets}");
         }
     }
 }
 
 #[test]
 fn the_classic_timeline_of_30_in_5_minutes_holds_in_both_forms() {
-    for behind in [5, 4] {
+    for full_buckets in [5, 4] {
         let ring = Ring::new();
-        let limit = limit(30, behind);
+        let limit = limit(30, full_buckets);
         assert_eq!(admitted(&ring, limit, 45, 13), 13);
         assert_eq!(admitted(&ring, limit, 46, 7), 7);
         assert_eq!(admitted(&ring, limit, 47, 11), 10);
@@ -182,16 +182,16 @@ fn an_opened_window_is_one_that_was_charged_once() {
 }
 
 #[test]
-fn room_comes_with_the_bucket_that_frees_it() {
+fn the_window_frees_with_the_bucket_that_leaves_it() {
     let ring = Ring::new();
     let limit = limit(10, 5);
     assert_eq!(admitted(&ring, limit, 0, 4), 4);
     assert_eq!(admitted(&ring, limit, 2, 6), 6);
     let now = BucketIndex(TEN_O_CLOCK.0 + 3);
-    assert_eq!(room_from(&ring, limit, now, 1), Some(BucketIndex(TEN_O_CLOCK.0 + 6)));
-    assert_eq!(room_from(&ring, limit, now, 5), Some(BucketIndex(TEN_O_CLOCK.0 + 8)));
-    assert_eq!(room_from(&ring, limit, now, 0), Some(now));
-    assert_eq!(room_from(&ring, limit, now, 11), None);
+    assert_eq!(free_from(&ring, limit, now, 1), Some(BucketIndex(TEN_O_CLOCK.0 + 6)));
+    assert_eq!(free_from(&ring, limit, now, 5), Some(BucketIndex(TEN_O_CLOCK.0 + 8)));
+    assert_eq!(free_from(&ring, limit, now, 0), Some(now));
+    assert_eq!(free_from(&ring, limit, now, 11), None);
 }
 
 #[test]
@@ -213,20 +213,20 @@ struct Oracle {
     log: Vec<(u64, u64)>,
     amount: u64,
     bucket_ns: u64,
-    behind: u64,
+    full_buckets: u64,
     burst: u64,
 }
 
 impl Oracle {
-    fn admits(&mut self, now_ns: u64, cost: u64) -> bool {
+    fn admits(&mut self, now_ns: u64, charges: u64) -> bool {
         let current = now_ns / self.bucket_ns;
-        let first_ns = (current - self.behind) * self.bucket_ns;
-        let sum: u64 = self.log.iter().filter(|(at_ns, _)| *at_ns >= first_ns).map(|(_, cost)| cost).sum();
+        let first_ns = (current - self.full_buckets) * self.bucket_ns;
+        let sum: u64 = self.log.iter().filter(|(at_ns, _)| *at_ns >= first_ns).map(|(_, charges)| charges).sum();
         let in_bucket = self.log.iter().filter(|(at_ns, _)| at_ns / self.bucket_ns == current);
-        let in_bucket: u64 = in_bucket.map(|(_, cost)| cost).sum();
-        let admits = sum + cost <= self.amount && in_bucket + cost <= self.burst;
+        let in_bucket: u64 = in_bucket.map(|(_, charges)| charges).sum();
+        let admits = sum + charges <= self.amount && in_bucket + charges <= self.burst;
         if admits {
-            self.log.push((now_ns, cost));
+            self.log.push((now_ns, charges));
         }
         admits
     }
@@ -241,25 +241,26 @@ fn steps() -> impl Strategy<Value = Vec<(u64, u64)>> {
 proptest! {
     #[test]
     fn the_window_agrees_with_the_log_of_admissions(
-        steps in steps(), amount in 0..40_u64, behind in prop_oneof![5 => BEHIND_MIN..=BEHIND_MAX, 1 => Just(0_u8)],
+        steps in steps(), amount in 0..40_u64,
+        full_buckets in prop_oneof![5 => FULL_BUCKETS_MIN..=FULL_BUCKETS_MAX, 1 => Just(0_u8)],
         burst in prop_oneof![2 => Just(BURST_ANY), 1 => 0..20_u64],
         bucket_ns in prop_oneof![Just(MINUTE_NS), Just(SECOND_NS / 5), Just(600 * SECOND_NS)],
     ) {
-        let limit = Limit { amount, behind, count_bits: count_bits(bucket_ns), burst };
-        let mut oracle = Oracle { log: Vec::new(), amount, bucket_ns, behind: behind.into(), burst };
+        let limit = Limit { amount, full_buckets, count_bits: count_bits(bucket_ns), burst };
+        let mut oracle = Oracle { log: Vec::new(), amount, bucket_ns, full_buckets: full_buckets.into(), burst };
         let ring = Ring::new();
         let mut now_ns = 1_800_000_000 * SECOND_NS;
-        for (quarters, cost) in steps {
+        for (quarters, charges) in steps {
             now_ns += quarters * bucket_ns / 4;
-            let room = has_room(&ring, limit, Nanos(now_ns).bucket(bucket_ns), cost);
-            let charged = charge(&ring, limit, Nanos(now_ns).bucket(bucket_ns), cost);
-            let expected = oracle.admits(now_ns, cost);
+            let room = is_within_limit(&ring, limit, Nanos(now_ns).bucket(bucket_ns), charges);
+            let charged = charge(&ring, limit, Nanos(now_ns).bucket(bucket_ns), charges);
+            let expected = oracle.admits(now_ns, charges);
             prop_assert_eq!(matches!(charged, Charge::Admitted(_)), expected);
             prop_assert_eq!(room, expected);
             prop_assert_ne!(charged, Charge::Contended);
             let bucket = Nanos(now_ns).bucket(bucket_ns);
             for least in (1..30).take_while(|&least| least <= amount && least <= burst) {
-                prop_assert_eq!(Some(full_until(&ring, limit, bucket, least)), room_from(&ring, limit, bucket, least));
+                prop_assert_eq!(Some(full_until(&ring, limit, bucket, least)), free_from(&ring, limit, bucket, least));
             }
         }
     }
@@ -268,28 +269,31 @@ proptest! {
     fn no_real_interval_of_the_windows_length_admits_more_than_the_limit(
         steps in proptest::collection::vec((0..90_u64, 1..4_u64), 1..300), amount in 1..30_u64, buckets in 5..=7_u8,
     ) {
-        let limit = Limit { amount, behind: buckets, count_bits: count_bits(SECOND_NS), burst: BURST_ANY };
+        let limit = Limit { amount, full_buckets: buckets, count_bits: count_bits(SECOND_NS), burst: BURST_ANY };
         let ring = Ring::new();
         let mut now_ns = 1_800_000_000 * SECOND_NS;
         let mut log: Vec<(u64, u64)> = Vec::new();
-        for (hundredths, cost) in steps {
+        for (hundredths, charges) in steps {
             now_ns += hundredths * SECOND_NS / 100;
-            if matches!(charge(&ring, limit, Nanos(now_ns).bucket(SECOND_NS), cost), Charge::Admitted(_)) {
-                log.push((now_ns, cost));
+            if matches!(charge(&ring, limit, Nanos(now_ns).bucket(SECOND_NS), charges), Charge::Admitted(_)) {
+                log.push((now_ns, charges));
             }
         }
         for (start, _) in &log {
             let end = start + u64::from(buckets) * SECOND_NS;
-            let sum: u64 = log.iter().filter(|(at, _)| at >= start && *at < end).map(|(_, cost)| cost).sum();
+            let sum: u64 = log.iter().filter(|(at, _)| at >= start && *at < end).map(|(_, charges)| charges).sum();
             prop_assert!(sum <= amount, "{sum} in the {buckets} s from {start}");
         }
     }
 
     #[test]
-    fn any_words_are_read_without_panic(words in any::<[u64; CELLS]>(), amount in any::<u64>(), behind in any::<u8>(), count_bits in any::<u8>(), now in 0..u64::MAX >> 16, cost in any::<u64>()) {
-        let limit = Limit { amount, behind, count_bits, burst: BURST_ANY };
+    fn any_words_are_read_without_panic(
+        words in any::<[u64; CELLS]>(), amount in any::<u64>(), full_buckets in any::<u8>(),
+        count_bits in any::<u8>(), now in 0..u64::MAX >> 16, more in any::<u64>()
+    ) {
+        let limit = Limit { amount, full_buckets, count_bits, burst: BURST_ANY };
         let _ = used(&words, limit, BucketIndex(now));
-        let _ = room_from(&words, limit, BucketIndex(now), cost);
-        let _ = charge(&words, limit, BucketIndex(now), cost);
+        let _ = free_from(&words, limit, BucketIndex(now), more);
+        let _ = charge(&words, limit, BucketIndex(now), more);
     }
 }

@@ -69,8 +69,8 @@ fn a_hello_that_the_server_drops_does_not_hide_what_comes_before_the_first_reque
     }
 }
 
-/// A connection over TLS 1.3 that offers HTTP/2, speaks HTTP/1, and waits for what each of these is answered, in segments of so many bytes
-/// behind the first: what is counted, and requests accepted.
+/// A connection over TLS 1.3 that offers HTTP/2, speaks HTTP/1, and waits for what each of these is answered, in
+/// segments of so many bytes behind the first: what is counted, and requests accepted.
 fn over_tls_in(segment: usize, mut server: Tls, parts: &[Vec<u8>]) -> (u64, usize) {
     server.tickets.clear();
     let mut link = Link::new(server, &mut Random::of(1), u64::MAX);
@@ -219,7 +219,8 @@ fn what_begins_as_a_preface_and_goes_on_as_http1_is_that() {
 #[test]
 fn so_many_frames_in_a_segment_hide_none_behind_them() {
     let empty = frame(frame_kind::DATA, 0, &[]);
-    // What is behind the last of these looks like a frame that goes on for long, if it is not known that it is the rest of one.
+    // What is behind the last of these looks like a frame that goes on for long, if it is not known that it is the
+    // rest of one.
     let long = [frame(frame_kind::DATA, 0, &[0, 64, 0, 0, 0].repeat(400)), headers()].concat();
     let (begins, ends) = long.split_at(509);
     let segment = [ends, &empty.repeat(200), &headers(), begins].concat();
@@ -237,8 +238,8 @@ fn other_protocols_versions_are_requests_where_a_server_takes_them() {
     assert_eq!(in_turn(Http1::new(&[60]), &[line.into()]), (1, 1));
 }
 
-/// A client that writes what looks like records' headers into its ciphertext, and has the limiter lose where the true ones are: turns, and
-/// what counts or is held to the guard.
+/// A client that writes what looks like records' headers into its ciphertext, and has the limiter lose where the true
+/// ones are: turns, and what counts or is held to the guard.
 fn forges(kind: u8, length: u16, segment_bytes: usize) -> (usize, u64) {
     let finished = sealed(kind::HANDSHAKE, &[FINISHED; 52], 0);
     let mut server = server(60_000);
@@ -335,8 +336,8 @@ fn part<S: Server>(link: &mut Link<S>, stream: &[u8], from: usize, to: usize) {
     link.sends(&Sent { at: i64::try_from(from).unwrap(), payload, acknowledged: 0, is_lost: false });
 }
 
-/// A stream of which the limiter saw something else: behind `known` bytes one that is lost, with what it `claims`, is overtaken by what follows
-/// in earnest; each `unit` of the rest is sent once the one before was answered.
+/// A stream of which the limiter saw something else: behind `known` bytes one that is lost, with what it `claims`, is
+/// overtaken by what follows in earnest; each `unit` of the rest is sent once the one before was answered.
 fn behind_two_holes<S: Server>(link: &mut Link<S>, stream: &[u8], known: usize, claims: &[u8], unit: usize) {
     let claimed = [&[0; 9], claims].concat();
     link.sends(&Sent { at: i64::try_from(known + 1).unwrap(), payload: &claimed, acknowledged: 0, is_lost: true });

@@ -1,5 +1,6 @@
-//! A server of HTTP/1, by the grammar of RFC 9112, and as lenient as any: empty lines before a request, lines that end with LF alone, several
-//! blanks between the words of a first line and behind it, any token for a method, versions in any case.
+//! A server of HTTP/1, by the grammar of RFC 9112, and as lenient as any: empty lines before a request, lines that end
+//! with LF alone, several blanks between the words of a first line and behind it, any token for a method, versions in
+//! any case.
 
 use std::collections::VecDeque;
 
@@ -144,7 +145,8 @@ impl Http1 {
     }
 }
 
-/// `HTTP/1.1`, with more digits, or with what Python takes for a blank behind them; or as Node takes them, versions of RTSP and of ICE.
+/// `HTTP/1.1`, with more digits, or with what Python takes for a blank behind them; or as Node takes them, versions of
+/// RTSP and of ICE.
 fn is_version(word: &[u8]) -> bool {
     let is_blank = |byte: &u8| matches!(byte, 0x0b | 0x0c | 0x1c..=0x1f | 0x85 | 0xa0);
     let blanks = word.iter().rev().take_while(|byte| is_blank(byte)).count();

@@ -1,13 +1,16 @@
-//! Whoever wants to be miscounted, at random: its segments in any order, overlapping, repeated, lost on the way, and with whatever in them;
-//! before a server that reads as servers do. What the server accepts is held against what was counted.
+//! Whoever wants to be miscounted, at random: its segments in any order, overlapping, repeated, lost on the way, and
+//! with whatever in them; before a server that reads as servers do. What the server accepts is held against what was
+//! counted.
 //!
-//! In the clear, no more requests are accepted than were counted, and one of a connection; of HTTP/2 as long as its segments come in order, and
-//! no more *turns* have requests than twice what was counted or held to the guard, whatever comes. Under TLS, several requests of one burst cannot
-//! be told apart: no more *turns* have requests than twice what was counted or held to the guard, and one of a connection.
+//! In the clear, no more requests are accepted than were counted, and one of a connection; of HTTP/2 as long as its
+//! segments come in order, and no more *turns* have requests than twice what was counted or held to the guard,
+//! whatever comes. Under TLS, several requests of one burst cannot be told apart: no more *turns* have requests than
+//! twice what was counted or held to the guard, and one of a connection.
 //!
-//! `ADVERSARY_CASES` says how many cases of each kind, `ADVERSARY_SEED` with which to begin; each case is a seed of its own.
-//! The most that was run: 78 million of HTTP/1 in the clear, of which one had two requests too many (seed 11035952464, mended since and a row of
-//! `found`), 6 million of HTTP/2 there and 14 million under TLS, of which none broke its bound.
+//! `ADVERSARY_CASES` says how many cases of each kind, `ADVERSARY_SEED` with which to begin; each case is a seed of
+//! its own. The most that was run: 78 million of HTTP/1 in the clear, of which one had two requests too many (seed
+//! 11035952464, mended since and a row of `found`), 6 million of HTTP/2 there and 14 million under TLS, of which none
+//! broke its bound.
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 

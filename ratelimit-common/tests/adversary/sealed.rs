@@ -17,7 +17,8 @@ const FACTOR: u64 = 2;
 /// What a server says within one turn: `100 Continue`, or a record of control.
 const QUIET_BYTES: u32 = 54;
 
-/// How many turns these requests are: a turn begins when the server has said more since the last began than it says in one.
+/// How many turns these requests are: a turn begins when the server has said more since the last began than it says in
+/// one.
 pub(crate) fn turns(accepted: &[u32], quiet_bytes: u32) -> u64 {
     let mut turns = 0;
     let mut begun_at = None;
@@ -112,7 +113,8 @@ impl Client {
     }
 }
 
-/// What looks like records' headers, wherever a segment begins: their lengths are whatever a client that knows its keys likes.
+/// What looks like records' headers, wherever a segment begins: their lengths are whatever a client that knows its
+/// keys likes.
 fn forged(random: &mut Random, bytes: usize) -> Vec<u8> {
     let kind = random.of_these(&[20, 21, 22, 23, 23]);
     let length: u16 = random.of_these(&[0x4800, 0x4000, 600, 95, 35, 30, 26, 19]);

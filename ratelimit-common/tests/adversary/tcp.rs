@@ -1,5 +1,5 @@
-//! A server's TCP, as Linux receives: `tcp_sequence`, `tcp_data_queue`, `tcp_data_queue_ofo`, `tcp_ofo_queue` (net/ipv4/tcp_input.c,
-//! Linux 6.18). Bytes are counted from the connection's first.
+//! A server's TCP, as Linux receives: `tcp_sequence`, `tcp_data_queue`, `tcp_data_queue_ofo`, `tcp_ofo_queue`
+//! (net/ipv4/tcp_input.c, Linux 6.18). Bytes are counted from the connection's first.
 
 use ratelimit_common::conversation::Peer;
 

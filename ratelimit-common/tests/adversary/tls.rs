@@ -1,5 +1,5 @@
-//! A server's TLS as far as its records' headers go: 1.3 (RFC 8446), and 1.2 (RFC 5246). What is in a record is as it is, for a client
-//! that knows its keys can make of it what it likes.
+//! A server's TLS as far as its records' headers go: 1.3 (RFC 8446), and 1.2 (RFC 5246). What is in a record is as it
+//! is, for a client that knows its keys can make of it what it likes.
 
 use std::collections::VecDeque;
 

@@ -5,7 +5,8 @@ use ratelimit_common::verdict::Reason;
 
 use super::{BANS_BEGUN, COUNTERS, FAULTS, forget};
 
-/// Adds one packet to its row. Each CPU has its own cells and XDP is not preempted by itself there, so no atomic is needed.
+/// Adds one packet to its row. Each CPU has its own cells and XDP is not preempted by itself there, so no atomic is
+/// needed.
 #[inline(always)]
 pub(crate) fn count(row: u32, reason: Reason, bytes: u64) {
     // Each row and reason would be another path to the end for the verifier.
@@ -17,7 +18,7 @@ pub(crate) fn count(row: u32, reason: Reason, bytes: u64) {
         fault(Fault::CountersLookup);
         return;
     };
-    // SAFETY: this CPU's cells, which live as long as the map; nobody else writes them.
+    // SAFETY: this CPU's cells, which live as long as the map; nothing else writes them.
     let tally = unsafe { &mut (*counters).by_reason[reason] };
     tally.packets = tally.packets.wrapping_add(1);
     tally.bytes = tally.bytes.wrapping_add(bytes);
@@ -38,7 +39,7 @@ pub(super) fn or_fault<T>(found: Option<T>, missing: Fault) -> Option<T> {
     found
 }
 
-/// Counts a refusal that found no place where refusals are noted.
+/// Counts a refusal that found no place in the drop cache.
 #[inline(always)]
 pub(super) fn count_not_cached() {
     let _always_zero = count_in_faults(NOT_CACHED);

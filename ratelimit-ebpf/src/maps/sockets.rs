@@ -1,4 +1,5 @@
-//! The host's own sockets: whether a segment is of a connection that somebody has answered for, and what its TCP says of it.
+//! The host's own sockets: whether a segment is of a connection that the host has answered, and what its TCP says of
+//! it.
 
 use core::arch::asm;
 
@@ -9,15 +10,16 @@ use aya_ebpf::helpers::generated::{
 use ratelimit_common::conversation::Peer;
 use ratelimit_common::layout::SocketFields;
 use ratelimit_common::packet::Segment;
-use ratelimit_common::proof::{Socket, Standing, has_ended, is_listening, is_request, standing};
 use ratelimit_common::source::Address;
+use ratelimit_common::verification::{ConnectionState, Socket, connection_state, has_ended, is_listening, is_request};
 
-use super::{Seen, seen_mut};
+use super::{ParsedFrame, parsed_mut};
 
 /// `BPF_F_CURRENT_NETNS`: the network namespace of the interface.
 const NETNS_CURRENT: u64 = u64::MAX;
 
-/// Where a socket's fields are. The verifier knows each number here, so that what depends on `are_known` is not there where they are not.
+/// Where a socket's fields are. The verifier knows each number here, so that what depends on `are_known` is not there
+/// where they are not.
 #[unsafe(no_mangle)]
 static SOCKET_FIELDS: SocketFields = SocketFields {
     are_known: 0,
@@ -63,60 +65,67 @@ const TUPLE_V6_BYTES: usize = 36;
 /// The largest window that a SYN+ACK tells: it is not scaled yet.
 const WINDOW_FIRST_MAX: u32 = u16::MAX as u32;
 
-/// The [`Standing`] of the segment that was seen last, all of it; keeps what its socket says. A function of its own, for the place of the
-/// tuples on the stack.
+/// The [`ConnectionState`] of the segment at hand, all of it; keeps what its socket says. A function of its own, for
+/// the place of the tuples on the stack.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn standing_of(ctx: *mut xdp_md) -> u32 {
-    let Some(seen) = seen_mut() else { return Standing::Unknown as u32 };
-    seen.forget_peer();
-    let segment = seen.segment();
-    let (source_port, port) = (segment.source_port.to_be(), seen.port().to_be());
-    match (seen.source(), seen.destination()) {
+pub(crate) extern "C" fn connection_state_of(ctx: *mut xdp_md) -> u32 {
+    let Some(parsed) = parsed_mut() else { return ConnectionState::Unknown as u32 };
+    parsed.forget_peer();
+    let segment = parsed.segment();
+    let (source_port, port) = (segment.source_port.to_be(), parsed.port().to_be());
+    match (parsed.source(), parsed.destination()) {
         (Address::V4(source), Address::V4(destination)) => {
             let tuple = TupleV4 { source, destination, source_port, port };
-            look_up(ctx, &tuple, size_of::<TupleV4>(), seen, &segment) as u32
+            look_up(ctx, &tuple, size_of::<TupleV4>(), parsed, &segment) as u32
         }
         (Address::V6(source), Address::V6(destination)) => {
             let tuple = TupleV6 { source, destination, source_port, port };
-            look_up(ctx, &tuple, TUPLE_V6_BYTES, seen, &segment) as u32
+            look_up(ctx, &tuple, TUPLE_V6_BYTES, parsed, &segment) as u32
         }
-        (Address::V4(_), Address::V6(_)) | (Address::V6(_), Address::V4(_)) => Standing::Unknown as u32,
+        (Address::V4(_), Address::V6(_)) | (Address::V6(_), Address::V4(_)) => ConnectionState::Unknown as u32,
     }
 }
 
 #[inline(always)]
-fn look_up<T>(ctx: *mut xdp_md, tuple: &T, bytes: usize, seen: &mut Seen, segment: &Segment) -> Standing {
+fn look_up<T>(
+    ctx: *mut xdp_md,
+    tuple: &T,
+    bytes: usize,
+    parsed: &mut ParsedFrame,
+    segment: &Segment,
+) -> ConnectionState {
     let tuple = core::ptr::from_ref(tuple).cast_mut().cast::<bpf_sock_tuple>();
-    // SAFETY: the context is valid for the run of the program; the kernel reads so many bytes of the tuple, all written.
+    // SAFETY: the context is valid for the run of the program; the kernel reads so many bytes of the tuple, all
+    // written.
     let socket = unsafe { bpf_skc_lookup_tcp(ctx.cast(), tuple, bytes as u32, NETNS_CURRENT, 0) };
     if socket.is_null() {
-        return Standing::Unknown;
+        return ConnectionState::Unknown;
     }
     // SAFETY: not null; the kernel rewrites this load to its own fields.
     let state = unsafe { (&raw const (*socket).state).read_volatile() };
-    let mut standing = standing(state);
+    let mut connection_state = connection_state(state);
     if field!(are_known) != 0 {
-        standing = match standing {
-            Standing::Established => established(socket, state, seen, segment),
-            Standing::Answered => answered(socket, state, seen, segment),
-            Standing::Unknown if is_listening(state) => listening(socket, seen, segment),
-            Standing::Unknown | Standing::Ignored => standing,
+        connection_state = match connection_state {
+            ConnectionState::Established => established(socket, state, parsed, segment),
+            ConnectionState::Answered => answered(socket, state, parsed, segment),
+            ConnectionState::Unknown if is_listening(state) => listening(socket, parsed, segment),
+            ConnectionState::Unknown | ConnectionState::Ignored => connection_state,
         };
     }
     // SAFETY: the reference that the look-up gave, once.
     unsafe { bpf_sk_release(socket.cast()) };
-    standing
+    connection_state
 }
 
-/// What a connection's socket says. One that only waits for late segments takes none, but gives way to a SYN that may be before this segment
-/// in the same batch: anyone can send this.
+/// What a connection's socket says. One that only waits for late segments takes none, but gives way to a SYN that may
+/// be before this segment in the same batch: anyone can send this.
 #[inline(always)]
-fn established(socket: *mut bpf_sock, state: u32, seen: &mut Seen, segment: &Segment) -> Standing {
+fn established(socket: *mut bpf_sock, state: u32, parsed: &mut ParsedFrame, segment: &Segment) -> ConnectionState {
     // SAFETY: a socket from a look-up, that was not released; null where it is no full one.
     let tcp = unsafe { bpf_skc_to_tcp_sock(socket.cast()) };
     if tcp.is_null() {
-        return Standing::Unknown;
+        return ConnectionState::Unknown;
     }
     let tcp = Structure(tcp as usize);
     let socket = Socket {
@@ -129,9 +138,9 @@ fn established(socket: *mut bpf_sock, state: u32, seen: &mut Seen, segment: &Seg
     };
     let has_received = tcp.u64(field!(bytes_received)) != 0;
     if !socket.takes(segment) {
-        return Standing::Ignored;
+        return ConnectionState::Ignored;
     }
-    seen.keep_peer(Peer {
+    parsed.keep_peer(Peer {
         received: socket.received,
         window_end: socket.window_end(),
         said: socket.said,
@@ -140,21 +149,21 @@ fn established(socket: *mut bpf_sock, state: u32, seen: &mut Seen, segment: &Seg
         is_opening: 0,
         reserved: 0,
     });
-    Standing::Established
+    ConnectionState::Established
 }
 
 /// What a socket says that has answered a SYN: what ends the handshake acknowledges a number that only the peer knows.
 #[inline(always)]
-fn answered(socket: *mut bpf_sock, state: u32, seen: &mut Seen, segment: &Segment) -> Standing {
+fn answered(socket: *mut bpf_sock, state: u32, parsed: &mut ParsedFrame, segment: &Segment) -> ConnectionState {
     if !is_request(state) {
         // A connection that was opened with data.
-        return established(socket, 0, seen, segment);
+        return established(socket, 0, parsed, segment);
     }
-    // SAFETY: as in `established`; null where its TCP is one of several kinds, as of a listener that takes MPTCP: nothing is known of those
-    // then but that they wait.
+    // SAFETY: as in `established`; null where its TCP is one of several kinds, as of a listener that takes MPTCP:
+    // nothing is known of those then but that they wait.
     let request = unsafe { bpf_skc_to_tcp_request_sock(socket.cast()) };
     if request.is_null() {
-        return Standing::Answered;
+        return ConnectionState::Answered;
     }
     let request = Structure(request as usize);
     let received = request.u32(field!(request_received));
@@ -168,9 +177,9 @@ fn answered(socket: *mut bpf_sock, state: u32, seen: &mut Seen, segment: &Segmen
         peers_window_max: 0,
     };
     if !socket.takes(segment) {
-        return Standing::Ignored;
+        return ConnectionState::Ignored;
     }
-    seen.keep_peer(Peer {
+    parsed.keep_peer(Peer {
         received,
         window_end: socket.window_end(),
         said,
@@ -178,12 +187,13 @@ fn answered(socket: *mut bpf_sock, state: u32, seen: &mut Seen, segment: &Segmen
         is_opening: 1,
         ..Peer::default()
     });
-    Standing::Established
+    ConnectionState::Established
 }
 
-/// What a socket says that listens: where SYNs are answered by cookies, what ends the handshake has one, and so has the first payload.
+/// What a socket says that listens: where SYNs are answered by cookies, what ends the handshake has one, and so has
+/// the first payload.
 #[inline(always)]
-fn listening(socket: *mut bpf_sock, seen: &mut Seen, segment: &Segment) -> Standing {
+fn listening(socket: *mut bpf_sock, parsed: &mut ParsedFrame, segment: &Segment) -> ConnectionState {
     let peer = Peer {
         received: segment.sequence,
         window_end: segment.sequence.wrapping_add(WINDOW_FIRST_MAX),
@@ -192,9 +202,10 @@ fn listening(socket: *mut bpf_sock, seen: &mut Seen, segment: &Segment) -> Stand
         is_opening: 1,
         ..Peer::default()
     };
-    let (headers, ip_bytes) = seen.write_headers(segment);
+    let (headers, ip_bytes) = parsed.write_headers(segment);
     let tcp = headers.tcp.as_mut_ptr().cast();
-    // SAFETY: a socket from a look-up, that was not released; the kernel reads so many bytes of both headers, all written.
+    // SAFETY: a socket from a look-up, that was not released; the kernel reads so many bytes of both headers, all
+    // written.
     let answer = unsafe {
         bpf_tcp_check_syncookie(
             socket.cast(),
@@ -205,24 +216,25 @@ fn listening(socket: *mut bpf_sock, seen: &mut Seen, segment: &Segment) -> Stand
         )
     };
     if answer != 0 {
-        return Standing::Unknown;
+        return ConnectionState::Unknown;
     }
-    seen.keep_peer(peer);
-    Standing::Established
+    parsed.keep_peer(peer);
+    ConnectionState::Established
 }
 
 /// A structure of the kernel's, that is there as long as its socket is not released.
 #[derive(Clone, Copy)]
 struct Structure(usize);
 
-/// One load from a field. Of instructions of its own: the verifier wants to see the pointer, and a number that it knows added to it; it holds
-/// both against the structure's type.
+/// One load from a field. Of instructions of its own: the verifier wants to see the pointer, and a number that it
+/// knows added to it; it holds both against the structure's type.
 macro_rules! load {
     ($word:ident, $instruction:literal) => {
         #[inline(always)]
         fn $word(self, offset: u32) -> $word {
             let word: u64;
-            // SAFETY: the kernel takes the program only where a field of this size is there; the instructions read and do nothing else.
+            // SAFETY: the kernel takes the program only where a field of this size is there; the instructions read and
+            // do nothing else.
             unsafe {
                 asm!(
                     "{word} = {structure}",

@@ -1,4 +1,5 @@
-//! The source that is judged: its windows and its bans, in the maps of its family. Each family has keys of its own size, and nothing else.
+//! The source that is judged: its windows and its bans, in the maps of its family. Each family has keys of its own
+//! size, and nothing else.
 
 use core::intrinsics::{AtomicOrdering, atomic_cxchg, atomic_xadd};
 use core::ptr::NonNull;
@@ -7,10 +8,10 @@ use aya_ebpf::bindings::BPF_NOEXIST;
 use ratelimit_common::ban::Ban;
 use ratelimit_common::hold::{Banned, Charged, Inserted, Window};
 use ratelimit_common::layout::{Config, Fault, Limit, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide};
-use ratelimit_common::proof::Side;
 use ratelimit_common::refusals::Refusals;
 use ratelimit_common::source::{Address, cut_ipv4, cut_ipv6};
 use ratelimit_common::time::{BucketIndex, Nanos};
+use ratelimit_common::verification::Side;
 use ratelimit_common::window::{self, CELLS, Cells};
 
 use super::{BANS_V4, BANS_V6, BANS_V6_WIDE, SCRATCH, SOURCES_V4, SOURCES_V6, SOURCES_V6_WIDE, Work, fault, inserted};
@@ -100,7 +101,8 @@ impl Of {
         [high, if self.is_wide() { low } else { 0 }]
     }
 
-    /// Its window in this slot, if it is remembered. A function of its own, as the next one is: it is called from many places.
+    /// Its window in this slot, if it is remembered. A function of its own, as the next one is: it is called from many
+    /// places.
     #[inline(never)]
     pub(crate) fn window(&mut self, slot: u32) -> Option<SourceRef> {
         self.window_here(slot)
@@ -191,7 +193,8 @@ fn scratch(at: Work) -> Option<&'static mut Source> {
         fault(Fault::ScratchLookup);
         return None;
     };
-    // SAFETY: this CPU's element, which lives as long as the map; it is borrowed once a packet. Nothing is refused in it.
+    // SAFETY: this CPU's element, which lives as long as the map; it is borrowed once a packet. Nothing is refused in
+    // it.
     Some(unsafe { &mut *source })
 }
 
@@ -268,7 +271,8 @@ impl Cells for SourceRef {
 impl Window for SourceRef {
     #[inline(always)]
     fn refusals(&self) -> Refusals {
-        // SAFETY: the lookup gave a pointer to a whole element, valid for the run of the program. Volatile: other CPUs write it.
+        // SAFETY: the lookup gave a pointer to a whole element, valid for the run of the program. Volatile: other CPUs
+        // write it.
         Refusals(unsafe { self.refused().read_volatile() })
     }
 
@@ -306,13 +310,13 @@ impl Window for SourceRef {
     }
 
     #[inline(always)]
-    fn has_room(&self, limit: &Limit, side: Side, now: Nanos, amount: u64) -> bool {
-        out_of_line::has_room(self.0.as_ptr(), limit, side as u32, now.0, amount) != 0
+    fn is_within_limit(&self, limit: &Limit, side: Side, now: Nanos, amount: u64) -> bool {
+        out_of_line::is_within_limit(self.0.as_ptr(), limit, side as u32, now.0, amount) != 0
     }
 
     #[inline(always)]
-    fn lets_through(&self, limit: &Limit, side: Side, now: Nanos, amount: u64) -> bool {
-        out_of_line::lets_through(self.0.as_ptr(), limit, side as u32, now.0, amount) != 0
+    fn passes_refuse_all(&self, limit: &Limit, side: Side, now: Nanos, amount: u64) -> bool {
+        out_of_line::passes_refuse_all(self.0.as_ptr(), limit, side as u32, now.0, amount) != 0
     }
 
     #[inline(always)]
@@ -324,7 +328,7 @@ impl Window for SourceRef {
 /// The verifier walks a global function once, whatever it is called with. Null is not passed; the verifier wants to
 /// see that it would do no harm.
 mod out_of_line {
-    use ratelimit_common::hold::{Charged, charge_window as charge, window_has_room, window_lets_through};
+    use ratelimit_common::hold::{Charged, charge_window as charge, window_is_within_limit, window_passes_refuse_all};
 
     use super::{BucketIndex, Limit, Nanos, Side, Source, SourceRef, window};
 
@@ -346,7 +350,7 @@ mod out_of_line {
     #[inline(never)]
     pub(super) extern "C" fn settle_window(source: *mut Source, limit: *const Limit, bucket: u64) -> u32 {
         if let Some((source, limit)) = at(source, limit) {
-            let _newest = window::settle(&source, limit.arithmetic(Side::Unproven), BucketIndex(bucket));
+            let _newest = window::settle(&source, limit.arithmetic(Side::Unverified), BucketIndex(bucket));
         }
         0
     }
@@ -366,7 +370,7 @@ mod out_of_line {
 
     #[unsafe(no_mangle)]
     #[inline(never)]
-    pub(super) extern "C" fn has_room(
+    pub(super) extern "C" fn is_within_limit(
         source: *mut Source,
         limit: *const Limit,
         side: u32,
@@ -374,12 +378,12 @@ mod out_of_line {
         amount: u64,
     ) -> u32 {
         let Some((source, limit)) = at(source, limit) else { return 1 };
-        window_has_room(source, limit, Side::from_code(side), Nanos(now), amount) as u32
+        window_is_within_limit(source, limit, Side::from_code(side), Nanos(now), amount) as u32
     }
 
     #[unsafe(no_mangle)]
     #[inline(never)]
-    pub(super) extern "C" fn lets_through(
+    pub(super) extern "C" fn passes_refuse_all(
         source: *mut Source,
         limit: *const Limit,
         side: u32,
@@ -387,7 +391,7 @@ mod out_of_line {
         amount: u64,
     ) -> u32 {
         let Some((source, limit)) = at(source, limit) else { return 1 };
-        window_lets_through(source, limit, Side::from_code(side), Nanos(now), amount) as u32
+        window_passes_refuse_all(source, limit, Side::from_code(side), Nanos(now), amount) as u32
     }
 
     #[inline(always)]
@@ -416,9 +420,9 @@ impl Banned for BanRef {
     }
 
     #[inline(always)]
-    fn note_let_in(&self) {
+    fn record_admitted(&self) {
         // SAFETY: as above.
-        unsafe { (&raw mut (*self.0.as_ptr()).let_in).write_volatile(1) };
+        unsafe { (&raw mut (*self.0.as_ptr()).admitted).write_volatile(1) };
     }
 
     #[inline(always)]
@@ -427,8 +431,8 @@ impl Banned for BanRef {
         unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(&raw mut (*self.0.as_ptr()).dropped, packets) };
     }
 
-    /// Puts `next` in its place, unless another CPU was first: so one excess makes one ban. Who reads between the writes sees
-    /// the new end with the old step, which nothing is decided by before that end. True if it was done.
+    /// Puts `next` in its place, unless another CPU was first: so one excess makes one ban. Who reads between the
+    /// writes sees the new end with the old step, which nothing is decided by before that end. True if it was done.
     #[inline(always)]
     fn replace(&self, read: &Ban, next: &Ban) -> bool {
         // SAFETY: as above.
@@ -443,7 +447,7 @@ impl Banned for BanRef {
             // SAFETY: as above.
             unsafe { (&raw mut (*self.0.as_ptr()).step).write_volatile(next.step) };
             // SAFETY: as above.
-            unsafe { (&raw mut (*self.0.as_ptr()).let_in).write_volatile(next.let_in) };
+            unsafe { (&raw mut (*self.0.as_ptr()).admitted).write_volatile(next.admitted) };
             // SAFETY: as above.
             unsafe { (&raw mut (*self.0.as_ptr()).forgotten_ns).write_volatile(next.forgotten_ns) };
         }

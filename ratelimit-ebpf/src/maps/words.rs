@@ -1,4 +1,5 @@
-//! What is read and written of elements of maps: a field where it is needed, and the whole a word at a time. And what a word stands for.
+//! What is read and written of elements of maps: a field where it is needed, and the whole a word at a time. And what
+//! a word stands for.
 
 use ratelimit_common::verdict::Reason;
 
@@ -11,7 +12,8 @@ macro_rules! read {
 }
 pub(super) use read;
 
-/// The reason of a code, an internal error where it is of none: [`Reason::from_code`], each arm of which would be another path for the verifier.
+/// The reason of a code, an internal error where it is of none: [`Reason::from_code`], each arm of which would be
+/// another path for the verifier.
 #[inline(always)]
 pub(crate) const fn reason(code: u32) -> Reason {
     if code as usize >= Reason::ALL.len() {

@@ -6,33 +6,33 @@ use std::path::Path;
 
 use super::run::{print_json, print_words};
 use super::{Insistence, OutputFormat, Repeat};
-use crate::config::syntax::printable_lines;
-use crate::control::client::{Client, ClientError};
-use crate::control::proto::ReloadRequest;
-use crate::datapath::DatapathError;
-use crate::datapath::pins::{self, Orphans, PinsError};
-use crate::desired::Sent;
 use crate::error::Exit;
-use crate::safety;
-use crate::snapshot::Snapshot;
-use crate::view::{self, Screen, WatchError};
+use ratelimit_control::client::{Client, ClientError};
+use ratelimit_control::proto::ReloadRequest;
+use ratelimit_datapath::DatapathError;
+use ratelimit_datapath::pins::{self, Orphans, PinsError};
+use ratelimit_policy::config::syntax::printable_lines;
+use ratelimit_policy::desired::Sent;
+use ratelimit_policy::safety;
+use ratelimit_report::snapshot::{Outcome, Snapshot};
+use ratelimit_view::{Screen, WatchError};
 
 /// What passes and what is blocked.
 pub(super) async fn stats(socket: &Path, format: OutputFormat, repeat: Repeat) -> anyhow::Result<Exit> {
     let client = Client::new(socket);
     match (repeat, format) {
-        (Repeat::Once, OutputFormat::Human) => print_words(&view::stats(&client.stats().await?)),
+        (Repeat::Once, OutputFormat::Human) => print_words(&ratelimit_view::stats(&client.stats().await?)),
         (Repeat::Once, OutputFormat::Json) => print_json(&client.stats().await?),
         (Repeat::Watch, OutputFormat::Human) => {
             let screen = if io::stdout().is_terminal() { Screen::Terminal } else { Screen::Stream };
-            watch(&client, screen, |snapshot| printable_lines(&view::stats(snapshot))).await
+            watch(&client, screen, |snapshot| printable_lines(&ratelimit_view::stats(snapshot))).await
         }
         (Repeat::Watch, OutputFormat::Json) => watch(&client, Screen::Stream, json_line).await,
     }
 }
 
 async fn watch(client: &Client, screen: Screen, render: impl Fn(&Snapshot) -> String) -> anyhow::Result<Exit> {
-    match view::watch(client, screen, &mut io::stdout(), render).await {
+    match ratelimit_view::watch(client, screen, &mut io::stdout(), render).await {
         Ok(()) => Ok(Exit::Done),
         Err(WatchError::Client(error)) => Err(error.into()),
         Err(error @ WatchError::Output(_)) => Err(error.into()),
@@ -49,17 +49,20 @@ fn json_line(snapshot: &Snapshot) -> String {
 pub(super) async fn check(socket: &Path, source: IpAddr, format: OutputFormat) -> anyhow::Result<Exit> {
     let report = Client::new(socket).check(source).await?;
     match format {
-        OutputFormat::Human => print_words(&view::check(&report))?,
+        OutputFormat::Human => print_words(&ratelimit_view::check(&report))?,
         OutputFormat::Json => print_json(&report)?,
     };
-    Ok(view::check_exit(&report))
+    Ok(match report.verdict {
+        Outcome::Pass => Exit::Done,
+        Outcome::Drop => Exit::Blocked,
+    })
 }
 
 /// What would become of a packet.
 pub(super) async fn explain(socket: &Path, sent: Sent, format: OutputFormat) -> anyhow::Result<Exit> {
     let report = Client::new(socket).explain(&sent).await?;
     match format {
-        OutputFormat::Human => print_words(&view::explain(&report)),
+        OutputFormat::Human => print_words(&ratelimit_view::explain(&report)),
         OutputFormat::Json => print_json(&report),
     }
 }
@@ -68,7 +71,7 @@ pub(super) async fn explain(socket: &Path, sent: Sent, format: OutputFormat) -> 
 pub(super) async fn suggest(socket: &Path, rule: Option<&str>, format: OutputFormat) -> anyhow::Result<Exit> {
     let report = Client::new(socket).suggest(rule).await?;
     match format {
-        OutputFormat::Human => print_words(&view::suggest(&report)),
+        OutputFormat::Human => print_words(&ratelimit_view::suggest(&report)),
         OutputFormat::Json => print_json(&report),
     }
 }
@@ -77,7 +80,7 @@ pub(super) async fn suggest(socket: &Path, rule: Option<&str>, format: OutputFor
 pub(super) async fn list(socket: &Path, format: OutputFormat) -> anyhow::Result<Exit> {
     let report = Client::new(socket).list().await?;
     match format {
-        OutputFormat::Human => print_words(&view::list(&report)),
+        OutputFormat::Human => print_words(&ratelimit_view::list(&report)),
         OutputFormat::Json => print_json(&report),
     }
 }
@@ -87,7 +90,7 @@ pub(super) async fn reload(socket: &Path, insistence: Insistence, format: Output
     let request = ReloadRequest { ssh: safety::ssh_session_of_this_process(), force: insistence.force };
     let report = Client::new(socket).reload_by(&request).await?;
     match format {
-        OutputFormat::Human => print_words(&view::reloaded(&report)),
+        OutputFormat::Human => print_words(&ratelimit_view::reloaded(&report)),
         OutputFormat::Json => print_json(&report),
     }
 }

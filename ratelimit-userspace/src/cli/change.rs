@@ -8,15 +8,14 @@ use ratelimit_common::time::SECOND_NS;
 
 use super::run::{parse_source, print_json, print_words};
 use super::{GrantArgs, Insistence, OutputFormat};
-use crate::config::duration;
-use crate::config::network::Target;
-use crate::config::syntax::SyntaxError;
-use crate::control::client::Client;
-use crate::control::proto::{ApplyRequest, GrantRequest, ModeWord};
-use crate::desired::{Grant, Sent};
 use crate::error::{Diagnostic, Exit, Place};
-use crate::safety;
-use crate::view;
+use ratelimit_control::client::Client;
+use ratelimit_control::proto::{ApplyRequest, GrantRequest, ModeWord};
+use ratelimit_policy::config::duration;
+use ratelimit_policy::config::network::Target;
+use ratelimit_policy::config::syntax::SyntaxError;
+use ratelimit_policy::desired::{Grant, Sent};
+use ratelimit_policy::safety;
 
 /// What stands for no end.
 const FOREVER: &str = "forever";
@@ -91,7 +90,7 @@ pub(super) async fn grant(
 ) -> anyhow::Result<Exit> {
     let report = Client::new(socket).grant(grant, &request).await?;
     match format {
-        OutputFormat::Human => print_words(&view::granted(&report)),
+        OutputFormat::Human => print_words(&ratelimit_view::granted(&report)),
         OutputFormat::Json => print_json(&report),
     }
 }
@@ -100,7 +99,7 @@ pub(super) async fn grant(
 pub(super) async fn unblock(socket: &Path, prefix: &str, format: OutputFormat) -> anyhow::Result<Exit> {
     let report = Client::new(socket).unblock(prefix).await?;
     match format {
-        OutputFormat::Human => print_words(&view::unblocked(&report)),
+        OutputFormat::Human => print_words(&ratelimit_view::unblocked(&report)),
         OutputFormat::Json => print_json(&report),
     }
 }
@@ -109,7 +108,7 @@ pub(super) async fn unblock(socket: &Path, prefix: &str, format: OutputFormat) -
 pub(super) async fn reset(socket: &Path, source: IpAddr, format: OutputFormat) -> anyhow::Result<Exit> {
     let report = Client::new(socket).reset(source).await?;
     match format {
-        OutputFormat::Human => print_words(&view::reset(&report)),
+        OutputFormat::Human => print_words(&ratelimit_view::reset(&report)),
         OutputFormat::Json => print_json(&report),
     }
 }
@@ -118,7 +117,7 @@ pub(super) async fn reset(socket: &Path, source: IpAddr, format: OutputFormat) -
 pub(super) async fn mode(socket: &Path, word: ModeWord, format: OutputFormat) -> anyhow::Result<Exit> {
     let report = Client::new(socket).mode(word).await?;
     match format {
-        OutputFormat::Human => print_words(&view::mode(&report)),
+        OutputFormat::Human => print_words(&ratelimit_view::mode(&report)),
         OutputFormat::Json => print_json(&report),
     }
 }
@@ -127,7 +126,7 @@ pub(super) async fn mode(socket: &Path, word: ModeWord, format: OutputFormat) ->
 pub(super) async fn apply(socket: &Path, request: ApplyRequest, format: OutputFormat) -> anyhow::Result<Exit> {
     let report = Client::new(socket).apply(&request).await?;
     match format {
-        OutputFormat::Human => print_words(&view::applied(&report)),
+        OutputFormat::Human => print_words(&ratelimit_view::applied(&report)),
         OutputFormat::Json => print_json(&report),
     }
 }

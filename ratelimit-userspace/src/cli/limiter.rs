@@ -5,11 +5,11 @@ use std::ffi::OsStr;
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Args, ValueHint};
 
-use crate::config::keys;
-use crate::config::rule::RuleSettings;
-use crate::config::settings::Settings;
-use crate::config::written::{Origin, Source, Written};
-use crate::desired::Mode;
+use ratelimit_policy::config::keys;
+use ratelimit_policy::config::rule::RuleSettings;
+use ratelimit_policy::config::settings::Settings;
+use ratelimit_policy::config::written::{Origin, Source, Written};
+use ratelimit_policy::desired::Mode;
 
 /// What to limit and how: one field is one key of the configuration file.
 #[derive(Clone, Debug, Default, Args)]

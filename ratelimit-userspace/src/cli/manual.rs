@@ -3,7 +3,7 @@
 
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 
-use crate::config::keys::{Key, Reload, TABLES, Table, Value};
+use ratelimit_policy::config::keys::{Key, Reload, TABLES, Table, Value};
 
 /// The chapter that the manual page is made of.
 const CHAPTER: &str = include_str!("../../../docs/CONFIG.md");

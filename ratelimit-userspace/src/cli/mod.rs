@@ -6,8 +6,8 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::parser::ValueSource;
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum, ValueHint};
 
-use crate::config::{FILE_DEFAULT, SOCKET_DEFAULT};
 use crate::error::{Diagnostic, Place};
+use ratelimit_policy::config::{FILE_DEFAULT, SOCKET_DEFAULT};
 
 pub use self::limiter::Limiter;
 pub use self::replay::ReplayArgs;

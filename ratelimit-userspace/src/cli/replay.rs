@@ -8,8 +8,7 @@ use super::limiter::{Limiter, help, suggested};
 use super::run::{print_json, print_words, warn};
 use super::{Global, OutputFormat};
 use crate::error::{Diagnostic, Exit, Place};
-use crate::replay::{self, InputError, Ports};
-use crate::view;
+use ratelimit_report::replay::{self, InputError, Ports};
 
 /// What is replayed, and what it is held to.
 #[derive(Clone, Debug, Args)]
@@ -47,7 +46,7 @@ pub(super) fn replay(asked: ReplayArgs, global: &Global) -> anyhow::Result<Exit>
     match global.format() {
         OutputFormat::Human => {
             warn(&report.warnings, global);
-            print_words(&view::replay(&report))
+            print_words(&ratelimit_view::replay(&report))
         }
         OutputFormat::Json => print_json(&report),
     }

@@ -11,17 +11,17 @@ use ratelimit_common::time::Nanos;
 use tracing::level_filters::LevelFilter;
 
 use super::{Cli, Color, Command, Global, Limiter, ModeArg, OutputFormat, Repeat, ask, change, definition, texts};
-use crate::config::lists::KnownLists;
-use crate::config::syntax::printable_lines;
-use crate::config::{Config, FILE_DEFAULT, file, lint};
-use crate::control::proto::ModeWord;
-use crate::daemon::{self, ConfigSource, Loaded};
-use crate::datapath::kernel::Kernel;
-use crate::describe;
-use crate::desired::Grant;
 use crate::error::{self, Diagnostic, Exit, Place};
 use crate::log;
-use crate::safety::Around;
+use ratelimit_control::proto::ModeWord;
+use ratelimit_daemon::{self, ConfigSource, Loaded};
+use ratelimit_datapath::kernel::Kernel;
+use ratelimit_policy::config::lists::KnownLists;
+use ratelimit_policy::config::syntax::printable_lines;
+use ratelimit_policy::config::{Config, FILE_DEFAULT, file, lint};
+use ratelimit_policy::desired::Grant;
+use ratelimit_policy::safety::Around;
+use ratelimit_view::describe;
 
 /// Does what was asked for.
 pub fn run(cli: Cli) -> anyhow::Result<Exit> {
@@ -139,7 +139,7 @@ fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Resul
     warn(&lint::warnings(&config, now()), global);
     warn(&Around::look().warnings(&config, now()), global);
     tracing::info!("kernel memory: {}", describe::memory_short(&config));
-    runtime()?.block_on(daemon::run(config, source, Kernel::open))?;
+    runtime()?.block_on(ratelimit_daemon::run(config, source, Kernel::open))?;
     Ok(Exit::Done)
 }
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use clap::{Args as _, Parser as _};
 
 use super::*;
-use crate::config::keys::TABLES;
-use crate::config::{Config, file};
+use ratelimit_policy::config::keys::TABLES;
+use ratelimit_policy::config::{Config, file};
 
 /// Flag, its arguments, and the same in the file: above `[rule]`, and under it.
 type Row = (&'static str, &'static [&'static str], &'static str, &'static str);
@@ -74,7 +74,7 @@ fn the_help_of_a_flag_is_that_of_its_key() {
     let limiter = Limiter::augment_args(clap::Command::new(""));
     for argument in limiter.get_arguments().filter(|argument| argument.get_id() != "dry_run") {
         let flag = format!("--{}", argument.get_long().expect("a long flag"));
-        let key = crate::config::keys::of_flag(&flag).expect(&flag);
+        let key = ratelimit_policy::config::keys::of_flag(&flag).expect(&flag);
         assert_eq!(argument.get_help().map(ToString::to_string), Some(key.flag_help()), "{flag}");
     }
 }

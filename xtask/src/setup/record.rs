@@ -1,4 +1,4 @@
-//! What set-up found, as ratelimit-userspace/build.rs reads it.
+//! What set-up found, as ratelimit-datapath/build.rs reads it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

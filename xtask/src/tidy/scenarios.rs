@@ -8,19 +8,35 @@ const TABLE: &str = "docs/HOSTILE.md";
 const REASON: &str = "docs/HOSTILE.md names a test that is not there: `name` (C), (U), (I) or (X) for its crate";
 
 /// What stands behind the names of tests, and where these are.
-const CRATES: [(&str, &str); 4] =
-    [("(C)", "ratelimit-common/"), ("(U)", "ratelimit-userspace/"), ("(I)", "integration-test/"), ("(X)", "xtask/")];
+const CRATES: [(&str, &[&str]); 4] = [
+    ("(C)", &["ratelimit-common/"]),
+    (
+        "(U)",
+        &[
+            "ratelimit-control/",
+            "ratelimit-daemon/",
+            "ratelimit-datapath/",
+            "ratelimit-policy/",
+            "ratelimit-report/",
+            "ratelimit-userspace/",
+            "ratelimit-view/",
+        ],
+    ),
+    ("(I)", &["integration-test/"]),
+    ("(X)", &["xtask/"]),
+];
 
-/// A test by the path of its file and its name.
-type Test<'a> = (&'a str, &'a str);
+/// A test by the paths that its file may be below of, and its name.
+type Test<'a> = (&'static [&'static str], &'a str);
 
 /// `files` are the repository's, path and text.
 pub(super) fn breaches(files: &[(String, String)]) -> Vec<Breach> {
     let sources = files.iter().filter(|(path, _)| path.ends_with(".rs"));
-    let tests: BTreeSet<Test<'_>> =
+    let tests: BTreeSet<(&str, &str)> =
         sources.flat_map(|(path, text)| tests_in(text).map(move |name| (path.as_str(), name))).collect();
-    let is_there = |(directory, name): &Test<'_>| {
-        !directory.is_empty() && tests.iter().any(|(path, test)| path.starts_with(directory) && test == name)
+    let is_there = |(directories, name): &Test<'_>| {
+        let is_in = |path: &str| directories.iter().any(|directory| path.starts_with(directory));
+        tests.iter().any(|(path, test)| test == name && is_in(path))
     };
     let tables = files.iter().filter(|(path, _)| path == TABLE);
     let lines = tables.flat_map(|(_, text)| text.lines().enumerate());
@@ -30,7 +46,7 @@ pub(super) fn breaches(files: &[(String, String)]) -> Vec<Breach> {
         .collect()
 }
 
-/// The names in a row's last column, with the directory of the letter behind them; an empty one where none follows.
+/// The names in a row's last column, with the directories of the letter behind them; none where no letter follows.
 fn named_in(line: &str) -> Vec<Test<'_>> {
     // The text behind the last bar of a row is empty.
     let Some(column) = line.rsplit('|').nth(1) else { return Vec::new() };
@@ -39,11 +55,11 @@ fn named_in(line: &str) -> Vec<Test<'_>> {
         let is_code = index % 2 == 1;
         if is_code && piece.contains('_') && !piece.contains(' ') {
             waiting.push(piece);
-        } else if let Some((_, directory)) = CRATES.iter().find(|(letter, _)| !is_code && piece.contains(letter)) {
-            named.extend(waiting.drain(..).map(|name| (*directory, name)));
+        } else if let Some((_, directories)) = CRATES.iter().find(|(letter, _)| !is_code && piece.contains(letter)) {
+            named.extend(waiting.drain(..).map(|name| (*directories, name)));
         }
     }
-    named.extend(waiting.into_iter().map(|name| ("", name)));
+    named.extend(waiting.into_iter().map(|name| (&[] as &[&str], name)));
     named
 }
 

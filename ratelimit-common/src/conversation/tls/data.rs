@@ -1,20 +1,23 @@
-//! What is in records of application data, by how long they are: requests of HTTP/1 and HTTP/2, bodies, and frames of control.
+//! What is in records of application data, by how long they are: requests of HTTP/1 and HTTP/2, bodies, and frames of
+//! control.
 
 use super::super::{CONTINUE_BYTES, Conversation, also, is, speaks};
 use super::{HEADER_BYTES, Moment, OVERHEAD_1_3, OVERHEAD_OF_JAVA, Record};
 
 /// Frames of HTTP/2 that are no request are as long: PING and GOAWAY are the longest.
 pub(super) const CONTROL_BYTES_MAX: u16 = 17;
-/// HTTP/2: WINDOW_UPDATE and RST_STREAM; PING and GOAWAY; two WINDOW_UPDATEs in one record, of the stream and of the connection.
+/// HTTP/2: WINDOW_UPDATE and RST_STREAM; PING and GOAWAY; two WINDOW_UPDATEs in one record, of the stream and of the
+/// connection.
 const CONTROL_BYTES: [u16; 3] = [13, CONTROL_BYTES_MAX, 26];
 /// HTTP/2: what the server has said before a client makes its windows larger again.
 const WINDOW_HEARD_MIN: u32 = 16_384;
-/// HTTP/2: frames of control that follow no long answer and count nothing, of a connection; and one more for each stream that it opens beside
-/// others, which it may reset.
+/// HTTP/2: frames of control that follow no long answer and count nothing, of a connection; and one more for each
+/// stream that it opens beside others, which it may reset.
 pub(super) const CONTROLS_FREE_MAX: u8 = 3;
 /// HTTP/2: a client's preface without a request: its 24 bytes, settings of 9 + 6 each, larger windows of 13 each.
 const PREFACE_BYTES_MAX: u16 = 90;
-/// HTTP/2: the acknowledgement of the server's settings, which each client has to send; and a frame that only ends a body.
+/// HTTP/2: the acknowledgement of the server's settings, which each client has to send; and a frame that only ends a
+/// body.
 const SETTINGS_ACK_BYTES: u16 = 9;
 /// What Java adds to each record more than others do.
 const PADDED_BY_JAVA: u16 = (OVERHEAD_OF_JAVA - OVERHEAD_1_3) as u16;
@@ -28,15 +31,17 @@ pub(super) const TICKETS_BYTES: core::ops::RangeInclusive<u32> = 480..=580;
 const TICKETS_BYTES_MAX: u32 = 2_100;
 /// And the first of them, where the second is still on its way.
 const TICKET_BYTES: core::ops::RangeInclusive<u32> = 240..=300;
-/// HTTP/2: what a server may say between a client's preface and its first request: settings, their acknowledgement and a window, each in a
-/// record; and with session tickets. No answer is as short as the first; few are as short as the second with tickets in it.
+/// HTTP/2: what a server may say between a client's preface and its first request: settings, their acknowledgement and
+/// a window, each in a record; and with session tickets. No answer is as short as the first; few are as short as the
+/// second with tickets in it.
 const SETTINGS_HEARD_MAX: u32 = 150;
 const PREFACE_HEARD_MAX: u32 = 690;
 /// HTTP/1: two interim answers, as of a proxy and of what is behind it, while a body is sent.
 const INTERIM_RECORDS_BYTES_MAX: u32 = 130;
 /// HTTP/2: a record of more is no HEADERS frame, but part of a body.
 const HEADERS_BYTES_MAX: u16 = 4_096;
-/// HTTP/2: frames of headers for one site differ by little but for what is new in them; a body's DATA frame does so by chance.
+/// HTTP/2: frames of headers for one site differ by little but for what is new in them; a body's DATA frame does so by
+/// chance.
 const HEADERS_ALIKE_BYTES: u16 = 16;
 /// HTTP/2: PRIORITY. Browsers send one for each picture of a page at once; for who sends headers as short it is none.
 const PRIORITY_BYTES: u16 = 14;
@@ -46,8 +51,9 @@ const HEADERS_SHORT_BYTES: u16 = 64;
 const STREAMS_MAX: u8 = 128;
 /// HTTP/2: the shortest HEADERS frame: its header, and one field.
 const HEADERS_BYTES_MIN: u16 = 10;
-/// What a server may say while a body is sent, of windows: a record in the middle of a segment, or one too long for headers, follows an answer
-/// only where more was heard, and as much more as a server says of windows for what was sent.
+/// What a server may say while a body is sent, of windows: a record in the middle of a segment, or one too long for
+/// headers, follows an answer only where more was heard, and as much more as a server says of windows for what was
+/// sent.
 const HEARD_IN_BODY_MAX: u32 = 240;
 /// The same behind a connection's first request: of tickets and settings too.
 const HEARD_AT_FIRST_MAX: u32 = 1_000;
@@ -114,8 +120,8 @@ impl Conversation {
         requests
     }
 
-    /// HTTP/2: 1 where what was taken for a frame of control was answered, and so was a request. The server says a PING's acknowledgement too,
-    /// which is as short as what is no answer.
+    /// HTTP/2: 1 where what was taken for a frame of control was answered, and so was a request. The server says a
+    /// PING's acknowledgement too, which is as short as what is no answer.
     #[inline(always)]
     fn owed(&mut self, moment: Moment) -> u32 {
         let is_answered = moment.said.wrapping_sub(self.control_at) > self.no_answer_bytes();
@@ -126,7 +132,8 @@ impl Conversation {
         is_owed as u32
     }
 
-    /// HTTP/2: whether it is taken for a frame of control, as it is as long as one. Few of them come unless the server has said much.
+    /// HTTP/2: whether it is taken for a frame of control, as it is as long as one. Few of them come unless the server
+    /// has said much.
     #[inline(always)]
     fn is_control(&mut self, bytes: u16, is_among_first: bool, moment: Moment) -> bool {
         let [short, long, two] = CONTROL_BYTES;
@@ -168,8 +175,8 @@ impl Conversation {
         if bytes == short && self.is_left() {
             return true;
         }
-        // RST_STREAM, PING and GOAWAY, or what ends a body; or a request as long, which the server then answers. Several at
-        // one moment are as good as one.
+        // RST_STREAM, PING and GOAWAY, or what ends a body; or a request as long, which the server then answers.
+        // Several at one moment are as good as one.
         if since_control == 0 && self.has(is::OWED) {
             return true;
         }
@@ -261,7 +268,8 @@ impl Conversation {
         Some(!are_tickets as u32)
     }
 
-    /// HTTP/2 that is not known as such yet: whether this record of a turn is as long as the two before it, as many requests at once are.
+    /// HTTP/2 that is not known as such yet: whether this record of a turn is as long as the two before it, as many
+    /// requests at once are.
     #[inline(always)]
     const fn is_one_of_many(&mut self, bytes: u16) -> bool {
         let is_alike = self.has(is::OFFERS_HTTP2)

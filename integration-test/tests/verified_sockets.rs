@@ -1,0 +1,229 @@
+//! Verified segments, by the sockets of real connections: the real program, which asks them, and the fake datapath,
+//! which is told.
+//!
+//! The oracle has no sockets, and a replay none either. Frames that are run reach no socket, so the server of each
+//! connection has heard nothing. One verdict may differ: a drop-cache entry for what connections have sent over the
+//! limit drops other segments in their source's name too. The fake is not told of what the entry drops, as the
+//! program has charged nothing.
+//!
+//! A run prints its seed; RATELIMITD_SEED repeats it.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use netlab::needs_root;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use integration_test::fake::{Fake, bans, used};
+use integration_test::frames::flag::{ACK, SYN};
+use integration_test::frames::proto::{TCP, UDP};
+use integration_test::frames::{IPV4, Segment, V4, frame, udp_from};
+use integration_test::numbers;
+use integration_test::program::{Program, limit_over};
+use integration_test::random::Random;
+use ratelimit_common::conversation::Peer;
+use ratelimit_common::layout::Unit;
+use ratelimit_common::time::SECOND_NS;
+use ratelimit_common::verification::ConnectionState;
+use ratelimit_datapath::fake::Sender;
+use ratelimit_datapath::{Datapath as _, SourceReading};
+use ratelimit_policy::desired::{Bans, Guard, Limit, Mode, Policy, Ports, Refuse, Rule, WindowForm};
+
+const STEPS: u32 = 30_000;
+const STEPS_BETWEEN_READINGS: u32 = 100;
+const CONNECTIONS: usize = 6;
+/// Longer than a window.
+const BETWEEN_POLICIES_NS: u64 = 120 * SECOND_NS;
+const STEP_NS_MAX: u64 = SECOND_NS / 2;
+
+/// A connection from this host to itself, by its numbers.
+#[derive(Clone, Copy)]
+struct Connection {
+    source_port: u16,
+    sequence: u32,
+    acknowledged: u32,
+}
+
+struct Host {
+    port: u16,
+    connections: Vec<Connection>,
+    /// Held open.
+    _streams: Vec<TcpStream>,
+    _listener: TcpListener,
+}
+
+impl Host {
+    fn new() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let streams: Vec<_> =
+            (0..CONNECTIONS).map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap()).collect();
+        let of = |stream: &TcpStream| {
+            let (sequence, acknowledged) = numbers::of(stream).unwrap();
+            Connection { source_port: stream.local_addr().unwrap().port(), sequence, acknowledged }
+        };
+        let connections = streams.iter().map(of).collect();
+        Self { port, connections, _streams: streams, _listener: listener }
+    }
+
+    /// A packet to the server from its own host, and what the sockets say of its sender.
+    fn random_packet(&self, random: &mut Random) -> (Vec<u8>, Sender) {
+        let of = random.of(&self.connections);
+        let any_port = 1 + u16::try_from(random.below(4)).unwrap();
+        let Connection { source_port, sequence, acknowledged } = of;
+        let sent = Segment { source_port, sequence, acknowledged, ..Segment::to(self.port, ACK) };
+        let get = b"GET / HTTP/1.1\r\n\r\n";
+        let (protocol, bytes, connection_state) = match random.below(16) {
+            0..6 => (TCP, sent.bytes(), ConnectionState::Established),
+            6 => (TCP, Segment { data: get, ..sent }.bytes(), ConnectionState::Established),
+            // Farther than any window is long.
+            7 => (TCP, Segment { sequence: sequence.wrapping_add(1 << 30), ..sent }.bytes(), ConnectionState::Ignored),
+            8..10 => (TCP, Segment { source_port: any_port, ..sent }.bytes(), ConnectionState::Unknown),
+            10 => (TCP, Segment { source_port: any_port, data: get, ..sent }.bytes(), ConnectionState::Unknown),
+            11..14 => (TCP, Segment { source_port: any_port, flags: SYN, ..sent }.bytes(), ConnectionState::Unknown),
+            _ => (UDP, udp_from(any_port, self.port, [0; 20]), ConnectionState::Unknown),
+        };
+        let mut frame = frame(IPV4, V4 { source: Ipv4Addr::LOCALHOST.octets(), ..V4::of(protocol) }.around(bytes));
+        // Behind the Ethernet header. The program does not look at the checksum.
+        frame[14 + 16..14 + 20].copy_from_slice(&Ipv4Addr::LOCALHOST.octets());
+        // It waits for the first byte still. How large its window is, it tells the program alone: no frame here is as
+        // long.
+        let peer = Peer {
+            received: sequence,
+            window_end: sequence.wrapping_add(1 << 14),
+            said: acknowledged,
+            is_first: 1,
+            ..Peer::default()
+        };
+        (frame, Sender { connection_state, peer: (connection_state == ConnectionState::Established).then_some(peer) })
+    }
+
+    fn random_policy(&self, random: &mut Random) -> Policy {
+        let mut limits: Vec<Limit> = (0..=random.below(3)).map(|_| random_limit(random)).collect();
+        limits.sort_by_key(|limit| limit.slot);
+        limits.dedup_by_key(|limit| limit.slot);
+        let bans = random.one_in(2).then(|| Bans {
+            steps_ns: vec![1 + random.below(20 * SECOND_NS)],
+            forget_ns: random.below(60 * SECOND_NS),
+            needs_proof: random.one_in(2),
+        });
+        let port = vec![(self.port, self.port)];
+        let rule = Rule {
+            mode: if random.one_in(8) { Mode::DryRun } else { Mode::Enforce },
+            // Its counts are the program's alone.
+            guard: Guard::Off,
+            refuse: if random.one_in(3) { Refuse::All } else { Refuse::Excess },
+            bans,
+            ..Rule::new("default".into(), Ports { tcp: port.clone(), udp: port, other_protocols: false }, limits)
+        };
+        Policy { ipv4_prefix: 32, ipv6_prefix: 64, access: Vec::new(), rules: vec![rule] }
+    }
+}
+
+fn random_limit(random: &mut Random) -> Limit {
+    let unit = random.of(&[Unit::Connections, Unit::Connections, Unit::Packets, Unit::Bytes, Unit::Requests]);
+    let form = random.of(&[WindowForm::Strict, WindowForm::Lenient, WindowForm::Fixed, WindowForm::Gcra]);
+    let amount = match unit {
+        Unit::Connections => 1 + random.below(8),
+        Unit::Requests => random.below(8),
+        Unit::Packets => random.below(40),
+        Unit::Bytes => random.below(2000),
+    };
+    let (buckets, bucket_ns) = match form {
+        WindowForm::Strict | WindowForm::Lenient => (5, 10 * SECOND_NS),
+        // As long a window with its oldest bucket: the program keeps connections for the longest.
+        WindowForm::Fixed | WindowForm::Gcra => (1, 30 * SECOND_NS),
+    };
+    let limit = limit_over(amount, unit, form, buckets, bucket_ns);
+    Limit { slot: limit.slot | u32::from(form == WindowForm::Gcra) << 19, ..limit }
+}
+
+/// Whether it is a segment of TCP that is no SYN.
+fn opens_nothing(frame: &[u8]) -> bool {
+    frame[14 + 9] == TCP && frame[14 + 20 + 13] != SYN
+}
+
+/// Whether a drop-cache entry of the program says that what the host's connections send is over a limit of packets or
+/// bytes. It drops other segments in its name too, though they are counted apart: no connection of the host takes
+/// those.
+fn is_cached(program: &mut Program, policy: &Policy) -> bool {
+    let now = program.now();
+    let readings = program.kernel().source(Ipv4Addr::LOCALHOST.into()).unwrap();
+    let is_of_volume = |slot: u32| {
+        let limit = policy.rules[0].limits.iter().find(|limit| limit.slot == slot);
+        limit.is_some_and(|limit| matches!(limit.unit, Unit::Packets | Unit::Bytes))
+    };
+    let holds = |of: &SourceReading| of.is_verified && of.refused_until.is_some_and(|until| now < until);
+    readings.iter().any(|of| holds(of) && is_of_volume(of.slot))
+}
+
+fn seed() -> u64 {
+    match std::env::var("RATELIMITD_SEED") {
+        Ok(seed) => seed.parse().unwrap(),
+        Err(_) => SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos().into(),
+    }
+}
+
+#[test]
+fn the_fake_that_is_told_which_segments_are_verified_agrees_with_the_program_that_asks_their_sockets() {
+    needs_root!();
+    let seed = seed();
+    println!("RATELIMITD_SEED={seed}");
+    let (mut random, host) = (Random(seed), Host::new());
+    let mut policy = host.random_policy(&mut random);
+    let (mut program, mut fake) = (Program::new(&policy), Fake::new(&policy));
+    let mut said: BTreeMap<_, u32> = BTreeMap::new();
+    let (mut verified_bans, mut refused_beside) = (0, 0);
+    for step in 0..STEPS {
+        if random.one_in(150) {
+            // What the drop cache drops, its window does not remember as refused: that matters where a rule that
+            // refuses everything follows.
+            program.advance(BETWEEN_POLICIES_NS);
+            fake.set_now(program.now());
+            policy = host.random_policy(&mut random);
+            program.apply(&policy);
+            fake.apply(&policy);
+        }
+        if random.one_in(2) {
+            program.advance(random.below(STEP_NS_MAX));
+            fake.set_now(program.now());
+        }
+        let (frame, sender) = host.random_packet(&mut random);
+        let is_refused_beside = sender.connection_state != ConnectionState::Established
+            && opens_nothing(&frame)
+            && is_cached(&mut program, &policy);
+        let real = program.judged(&frame);
+        if is_refused_beside {
+            assert_eq!(
+                real,
+                ("over_limit", Some(0)),
+                "the drop cache drops it: seed {seed}, step {step} under {policy:#?}"
+            );
+            refused_beside += 1;
+            continue;
+        }
+        let faked = fake.judged_of(&frame, sender);
+        let at =
+            || format!("seed {seed}, step {step}: {sender:?} {frame:02x?} at {} under {policy:#?}", program.now().0);
+        assert_eq!(real, faked, "the program, and the fake: {}", at());
+        *said.entry((sender.connection_state == ConnectionState::Established, real.0)).or_default() += 1;
+        if step % STEPS_BETWEEN_READINGS == 0 {
+            let now = program.now();
+            let used = (used(program.kernel(), &policy, now), used(fake.datapath(), &policy, now));
+            assert_eq!(used.0, used.1, "seed {seed}, step {step} under {policy:#?}");
+            let bans = (bans(program.kernel(), &policy), bans(fake.datapath(), &policy));
+            assert_eq!(bans.0, bans.1, "seed {seed}, step {step} under {policy:#?}");
+            let needs_proof = policy.rules[0].bans.as_ref().is_some_and(|bans| bans.needs_proof);
+            verified_bans += usize::from(needs_proof) * bans.0.len();
+        }
+    }
+    println!(
+        "{STEPS} steps agree but for {refused_beside} dropped by the cache, {verified_bans} bans by verified traffic: {said:?}"
+    );
+    for seen in
+        [(true, "within_limit"), (true, "over_limit"), (true, "banned"), (false, "within_limit"), (false, "over_limit")]
+    {
+        assert!(said.get(&seen).is_some_and(|count| *count > 100), "hardly any is {seen:?}: {said:?}");
+    }
+    assert!(verified_bans > 0, "no source was banned by its verified traffic");
+}

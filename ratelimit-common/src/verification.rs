@@ -1,0 +1,354 @@
+//! Verified and unverified traffic. A sender that receives what this host sends is the source that it names: such a
+//! segment is taken by one of the host's TCP connections, and is verified. A SYN, a datagram or a segment of no
+//! connection can be forged; so can a segment with sequence numbers that its connection does not take, which changes
+//! nothing there and nothing here ([`Socket::takes`]).
+//!
+//! Verified traffic is counted in windows of its own, with the same limits: forged packets in the name of a source
+//! take nothing from its open connections. And a ban begins with a verified segment: one that was refused, or one of
+//! a source that has itself opened as many connections as the limit allows, and was refused another.
+
+use crate::admission::Fingerprint;
+use crate::drop_cache::Key;
+use crate::hash::HashKey;
+use crate::packet::Segment;
+use crate::time::Nanos;
+
+/// Which of a limit's windows: by what its slot differs from the limit's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Side {
+    /// Unverified traffic, which can be forged.
+    Unverified = 0,
+    /// Verified traffic.
+    Verified = 1,
+    /// The connections that a ban needs. It refuses nothing.
+    Evidence = 2,
+    /// Of a limit of requests: attempts to connect, which can be forged. Over the limit they make a source suspect,
+    /// and pass.
+    Attempts = 3,
+    /// Of a limit of requests: what the guard allows a suspect source to open.
+    Opened = 4,
+    /// Of a limit of requests: segments that begin none, as the guard allows.
+    Segments = 5,
+}
+
+impl Side {
+    /// Every one.
+    pub const ALL: [Self; 6] =
+        [Self::Unverified, Self::Verified, Self::Evidence, Self::Attempts, Self::Opened, Self::Segments];
+
+    /// Of a code.
+    #[inline(always)]
+    pub const fn from_code(code: u32) -> Self {
+        match code {
+            1 => Self::Verified,
+            2 => Self::Evidence,
+            3 => Self::Attempts,
+            4 => Self::Opened,
+            5 => Self::Segments,
+            _ => Self::Unverified,
+        }
+    }
+
+    /// Its slot, of a limit with this one.
+    #[inline(always)]
+    pub const fn slot(self, slot: u32) -> u32 {
+        slot ^ (self as u32) << SIDE_SHIFT
+    }
+
+    /// Whether the guard holds a source to it.
+    #[inline(always)]
+    pub const fn is_guard(self) -> bool {
+        matches!(self, Self::Attempts | Self::Opened | Self::Segments)
+    }
+}
+
+const SIDE_SHIFT: u32 = 29;
+
+/// What the slots of all windows of a limit have in common: those of two limits differ in it, or they would share a
+/// window.
+pub const fn of_all_sides(slot: u32) -> u32 {
+    slot & ((1 << SIDE_SHIFT) - 1)
+}
+
+/// Segments that begin no request, as the guard allows them to a source: so many times the limit of requests, and at
+/// least [`GUARDED_SEGMENTS_MIN`]. // docs/COUNTING.md has what was measured
+pub const GUARDED_SEGMENTS_PER_REQUEST: u64 = 64;
+
+/// However small the limit is: 100 MB of an upload are 6 400, see
+/// [`crate::conversation::Conversation::is_unaccounted`].
+pub const GUARDED_SEGMENTS_MIN: u64 = 16_384;
+
+/// Segments that begin no request, as the guard of a limit of so many requests allows them, where a cell counts up to
+/// `most`.
+pub fn guarded_segments(requests: u64, most: u64) -> u64 {
+    requests.saturating_mul(GUARDED_SEGMENTS_PER_REQUEST).max(GUARDED_SEGMENTS_MIN).min(most)
+}
+
+/// What evidence a rule needs of its packets: a set of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct EvidenceNeeds(pub u8);
+
+impl EvidenceNeeds {
+    /// Each TCP segment: the rule counts packets or bytes, or refuses everything.
+    pub const SEGMENTS: Self = Self(1);
+    /// Each connection, once: the rule counts connections, and bans.
+    pub const CONNECTIONS: Self = Self(2);
+    /// Only verified traffic begins a ban.
+    pub const BANS: Self = Self(4);
+    /// The limits count nothing but connections, so that nothing that they admit is verified traffic.
+    pub const CONNECTIONS_ALONE: Self = Self(8);
+
+    /// Whether it has any of these.
+    #[inline(always)]
+    pub const fn any(self, of: Self) -> bool {
+        self.0 & of.0 != 0
+    }
+
+    /// Both.
+    #[inline(always)]
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// The fingerprint by which the connection of a segment with this key is kept as found among the host's own: for 275
+/// s at least. The destination address is left out: it takes a look-up and tells few apart.
+#[inline(always)]
+pub const fn found(seed: HashKey, key: Key, source_port: u16, now: Nanos) -> Fingerprint {
+    connection(seed, key, source_port, 38, now)
+}
+
+/// The same, that it was not: for a second at least.
+#[inline(always)]
+pub const fn not_found(seed: HashKey, key: Key, source_port: u16, now: Nanos) -> Fingerprint {
+    connection(seed, key, source_port, 30, now)
+}
+
+#[inline(always)]
+const fn connection(seed: HashKey, key: Key, source_port: u16, generation_shift: u32, now: Nanos) -> Fingerprint {
+    Fingerprint::of(seed, key.source, (source_port as u64) << 16 | key.port() as u64, generation_shift, now)
+}
+
+/// Whether a segment of a connection with this fingerprint is looked up now, though it was not found a moment ago,
+/// where an entry drops unverified traffic of its source: in one of sixteen moments of 4 ms. So no connection stays
+/// refused by another's fingerprint, and without the seed the moment cannot be foreseen.
+#[inline(always)]
+pub const fn is_looked_up(connection: Fingerprint, now: Nanos) -> bool {
+    HashKey([connection.place; 2]).hash(now.0 >> 22, 0) & 15 == 0
+}
+
+/// What the host's TCP socket that a segment is for says of its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionState {
+    /// There is none, or one that listens: the segment can be forged.
+    Unknown,
+    /// It has answered a SYN, waits for the end of the handshake, and cannot verify that. A client's first request
+    /// may come with it, before the stack has seen either: it counts as verified, like those after it, and bans no
+    /// source. What is no request does not.
+    Answered,
+    /// Its peer has sent this, who has received what it has sent.
+    Established,
+    /// It does not take this segment, whoever sent it.
+    Ignored,
+}
+
+/// What a socket has received and sent, as it says itself (`struct tcp_sock`, Linux 6.18). Sequence numbers in host
+/// order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Socket {
+    /// The next byte that it expects: `rcv_nxt`.
+    pub received: u32,
+    /// What it expected when it last told its window: `rcv_wup`.
+    pub window_at: u32,
+    /// The window: `rcv_wnd`.
+    pub window: u32,
+    /// The next byte that it will be given to send: `write_seq`.
+    pub said: u32,
+    /// The first byte that its peer has not acknowledged: `snd_una`.
+    pub unacknowledged: u32,
+    /// The largest window that its peer has told: `max_window`.
+    pub peers_window_max: u32,
+}
+
+impl Socket {
+    /// The first byte that it does not take yet.
+    #[inline(always)]
+    pub const fn window_end(&self) -> u32 {
+        self.window_at.wrapping_add(self.window)
+    }
+
+    /// Whether it takes a segment by its sequence numbers (`tcp_sequence`, `tcp_ack`, net/ipv4/tcp_input.c, Linux
+    /// 6.18), or has taken it: so does who has not heard of that, and sends it again.
+    #[inline(always)]
+    pub const fn takes(&self, segment: &Segment) -> bool {
+        let end = segment.sequence.wrapping_add(segment.payload_bytes);
+        let oldest = self.window_at.wrapping_sub(self.window);
+        let is_in_window = is_at_or_behind(oldest, end) && is_at_or_behind(segment.sequence, self.window_end());
+        let (unheard, not_acknowledged) =
+            (self.said.wrapping_sub(segment.acknowledged), self.said.wrapping_sub(self.unacknowledged));
+        is_in_window && unheard <= not_acknowledged.saturating_add(self.peers_window_max)
+    }
+}
+
+/// Whether `first` comes before `second`, or is it, on the circle that sequence numbers are.
+#[inline(always)]
+const fn is_at_or_behind(first: u32, second: u32) -> bool {
+    second.wrapping_sub(first) < 1 << 31
+}
+
+/// What a socket in this state says (`include/net/tcp_states.h`, Linux 6.18).
+#[inline(always)]
+pub const fn connection_state(state: u32) -> ConnectionState {
+    const SYN_RECV: u32 = 3;
+    const NEW_SYN_RECV: u32 = 12;
+    if is_established(state) {
+        ConnectionState::Established
+    } else if state == SYN_RECV || state == NEW_SYN_RECV {
+        ConnectionState::Answered
+    } else {
+        ConnectionState::Unknown
+    }
+}
+
+/// Whether a socket in this state listens.
+#[inline(always)]
+pub const fn is_listening(state: u32) -> bool {
+    const LISTEN: u32 = 10;
+    state == LISTEN
+}
+
+/// Whether what is in this state is no socket yet, but what is kept of a SYN.
+#[inline(always)]
+pub const fn is_request(state: u32) -> bool {
+    const NEW_SYN_RECV: u32 = 12;
+    state == NEW_SYN_RECV
+}
+
+/// Whether a socket in this state has ended its side: it answers nothing any more.
+#[inline(always)]
+pub const fn has_ended(state: u32) -> bool {
+    const ESTABLISHED: u32 = 1;
+    const CLOSE_WAIT: u32 = 8;
+    is_established(state) && state != ESTABLISHED && state != CLOSE_WAIT
+}
+
+#[inline(always)]
+const fn is_established(state: u32) -> bool {
+    const ESTABLISHED: u32 = 1;
+    const FIN_WAIT1: u32 = 4;
+    const FIN_WAIT2: u32 = 5;
+    const TIME_WAIT: u32 = 6;
+    const CLOSE_WAIT: u32 = 8;
+    const LAST_ACK: u32 = 9;
+    const CLOSING: u32 = 11;
+    const ALL: u32 = 1 << ESTABLISHED
+        | 1 << FIN_WAIT1
+        | 1 << FIN_WAIT2
+        | 1 << TIME_WAIT
+        | 1 << CLOSE_WAIT
+        | 1 << LAST_ACK
+        | 1 << CLOSING;
+    state < 32 && ALL >> (state & 31) & 1 != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEED: HashKey = HashKey([77, 78]);
+
+    #[test]
+    fn a_socket_that_waits_for_its_peer_verifies_nothing() {
+        let (syn_sent, syn_recv, close, listen, new_syn_recv) = (2, 3, 7, 10, 12);
+        for state in [0, syn_sent, close, listen, 32, 33, u32::MAX] {
+            assert_eq!(connection_state(state), ConnectionState::Unknown, "{state}");
+        }
+        for state in [syn_recv, new_syn_recv] {
+            assert_eq!(connection_state(state), ConnectionState::Answered, "{state}");
+        }
+        for state in [1, 4, 5, 6, 8, 9, 11] {
+            assert_eq!(connection_state(state), ConnectionState::Established, "{state}");
+        }
+    }
+
+    #[test]
+    fn a_connection_that_was_not_found_is_looked_up_in_one_of_sixteen_moments() {
+        const MOMENTS: usize = 1000;
+        for port in 0..100 {
+            let at = |moment: usize| Nanos(1_767_261_600_000_000_000 + moment as u64 * (1 << 22));
+            let fingerprint = |now| not_found(SEED, Key { source: 5, what: 443 }, 40_000 + port, now);
+            let looked_up = (0..MOMENTS).filter(|&moment| is_looked_up(fingerprint(at(moment)), at(moment))).count();
+            assert!((35..95).contains(&looked_up), "{looked_up}");
+        }
+    }
+
+    #[test]
+    fn a_connection_stays_in_the_filter_for_a_generation_at_least_and_is_another_by_each_of_its_words() {
+        let (now, key) = (Nanos(1_767_261_600_000_000_000), Key { source: 5, what: 1 << 27 | 443 });
+        type Fingerprinting = fn(HashKey, Key, u16, Nanos) -> Fingerprint;
+        for (fingerprinting, stays_s, ends_s) in [(found as Fingerprinting, 270, 600), (not_found, 1, 3)] {
+            let fingerprint = fingerprinting(SEED, key, 40_000, now);
+            let cell = [fingerprint.with_added(0).unwrap(), 0];
+            for (later_s, filter_has) in [(0, true), (stays_s, true), (ends_s, false)] {
+                let later = fingerprinting(SEED, key, 40_000, Nanos(now.0 + later_s * 1_000_000_000));
+                let turned = later.current() ^ fingerprint.current();
+                assert_eq!(later.place, fingerprint.place);
+                assert_eq!(later.contains(cell[turned], cell[1 - turned]), filter_has, "{later_s}");
+            }
+            let same = fingerprinting(SEED, Key { what: 9 << 27 | 443, ..key }, 40_000, now);
+            assert_eq!(same, fingerprint, "the epoch does not matter");
+            for (key, port) in [(key, 40_001), (Key { source: 6, ..key }, 40_000), (Key { what: 80, ..key }, 40_000)] {
+                assert_ne!(fingerprinting(SEED, key, port, now).place, fingerprint.place);
+            }
+        }
+    }
+
+    #[test]
+    fn a_socket_takes_what_is_in_its_window_and_acknowledges_what_it_has_said() {
+        let socket = Socket {
+            received: 1_000,
+            window_at: 900,
+            window: 5_000,
+            said: 10,
+            unacknowledged: u32::MAX - 9,
+            peers_window_max: 100,
+        };
+        let takes = |sequence, acknowledged, payload_bytes| {
+            socket.takes(&Segment { sequence, acknowledged, payload_bytes, ..Segment::default() })
+        };
+        for (sequence, payload_bytes, is_taken) in [
+            (1_000, 0, true),
+            (800, 100, true),
+            (900_u32.wrapping_sub(5_000), 0, true),
+            (900_u32.wrapping_sub(5_001), 0, false),
+            (5_900, 10, true),
+            (5_901, 10, false),
+            (1_000_u32.wrapping_sub(1 << 31), 10, false),
+        ] {
+            assert_eq!(takes(sequence, 10, payload_bytes), is_taken, "{sequence} {payload_bytes}");
+        }
+        for (acknowledged, is_taken) in [
+            (10, true),
+            (11, false),
+            (u32::MAX - 9, true),
+            (u32::MAX - 109, true),
+            (u32::MAX - 110, false),
+            (1 << 30, false),
+        ] {
+            assert_eq!(takes(1_000, acknowledged, 10), is_taken, "{acknowledged}");
+        }
+    }
+
+    #[test]
+    fn each_side_of_a_limit_has_a_window_of_its_own() {
+        let mut slots: Vec<_> = [7, 8].into_iter().flat_map(|slot| Side::ALL.map(|side| side.slot(slot))).collect();
+        assert!(slots.iter().all(|slot| [7, 8].contains(&of_all_sides(*slot))));
+        slots.sort_unstable();
+        slots.dedup();
+        assert_eq!(slots.len(), 12);
+        assert!(Side::ALL.iter().all(|side| Side::from_code(*side as u32) == *side));
+    }
+}

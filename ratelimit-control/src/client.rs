@@ -1,0 +1,302 @@
+//! The command line's end of the control API: one request a connection over the Unix socket.
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use super::proto::{
+    ALLOW, APPLY, ApplyReport, ApplyRequest, CHARGE, CHECK, CONFIRM, ChargeRequest, ConfirmReport, DENY, DETACH,
+    DetachReport, EXPLAIN, GrantReport, GrantRequest, HEALTHZ, Health, LIST, METRICS, MODE, ModeReport, ModeRequest,
+    ModeWord, PrefixRequest, Problem, RELOAD, RESET, ReloadReport, ReloadRequest, ResetReport, STANDING, STATS,
+    SUGGEST, SourceRequest, Standing, UNBLOCK, UnblockReport,
+};
+use super::socket::GROUP;
+use ratelimit_datapath::pins::{self, Orphans};
+use ratelimit_policy::desired::{Grant, Sent};
+use ratelimit_report::snapshot::{CheckReport, ExplainReport, ListReport, Snapshot, SuggestReport};
+
+/// An answer is there by then: the server's own limit, and a little for the way.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(35);
+/// Between two tries to connect.
+const QUEUE_PAUSE: Duration = Duration::from_millis(10);
+/// Sixteen interfaces with every counter are 100 kB.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+/// What to do where no daemon answers.
+const START: &str = "start one with `systemctl start ratelimitd` or `sudo ratelimitd --iface IF --limit N/DUR`, \
+                     or say where its socket is: --socket PATH";
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error("no daemon answers at {path}: {why}")]
+    NoDaemon {
+        /// The socket.
+        path: PathBuf,
+        /// What connect(2) said.
+        why: io::Error,
+        /// What an earlier daemon has left.
+        orphans: Orphans,
+    },
+    /// The socket is not for this user.
+    #[error("the control socket {path} is not for this user")]
+    NotPermitted {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The daemon took too long.
+    #[error("the daemon at {path} did not answer within {} s", ANSWER_TIME_MAX.as_secs())]
+    TimedOut {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The answer is not what this version understands.
+    #[error("the daemon at {path} answered {what}")]
+    Unintelligible {
+        /// The socket.
+        path: PathBuf,
+        /// What was wrong.
+        what: String,
+    },
+    /// The daemon said no, and why.
+    #[error(transparent)]
+    Refused(#[from] Problem),
+}
+
+impl ClientError {
+    /// What to do, one clause each.
+    pub fn help(&self) -> Vec<String> {
+        match self {
+            Self::NoDaemon { orphans: Orphans::Enforcing(pins), .. } => vec![
+                format!("the filter of an earlier one is still pinned in {} and goes on enforcing", pins.display()),
+                "start the daemon again to look at it, or turn it off: sudo ratelimitd detach".to_owned(),
+                format!("without this program, it is off after: sudo rm -r {}", pins.display()),
+            ],
+            Self::NoDaemon { orphans: Orphans::Nothing, .. } => vec![START.to_owned()],
+            Self::NoDaemon { orphans: Orphans::Hidden(pins), .. } => vec![
+                START.to_owned(),
+                format!("only root can see whether a filter is still pinned in {}: use sudo", pins.display()),
+            ],
+            Self::NotPermitted { .. } => {
+                vec![format!("use sudo, or join its group: sudo usermod -aG {GROUP} $USER, then log in anew")]
+            }
+            Self::TimedOut { .. } => vec!["`systemctl status ratelimitd` says what it is doing".to_owned()],
+            Self::Unintelligible { .. } => vec!["is it another version than this command?".to_owned()],
+            // The daemon has said what to do.
+            Self::Refused(_) => Vec::new(),
+        }
+    }
+}
+
+/// A daemon's address.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+    pins: PathBuf,
+}
+
+impl Client {
+    /// The daemon behind a socket. Connects to nothing yet.
+    pub fn new(socket: &Path) -> Self {
+        Self { socket: socket.to_owned(), pins: pins::ROOT.into() }
+    }
+
+    /// The same, looking elsewhere for what a dead daemon has left pinned.
+    #[must_use]
+    pub fn with_pins(self, pins: &Path) -> Self {
+        Self { pins: pins.to_owned(), ..self }
+    }
+
+    /// Statistics.
+    pub async fn stats(&self) -> Result<Snapshot, ClientError> {
+        self.json(Method::GET, STATS).await
+    }
+
+    /// One source.
+    pub async fn check(&self, address: IpAddr) -> Result<CheckReport, ClientError> {
+        self.json(Method::GET, &format!("{CHECK}/{address}")).await
+    }
+
+    /// Whether everything is attached and readable.
+    pub async fn health(&self) -> Result<Health, ClientError> {
+        let (_, body) = self.request(Method::GET, HEALTHZ, Bytes::new()).await?;
+        self.parse(&body)
+    }
+
+    /// Metrics, as text.
+    pub async fn metrics(&self) -> Result<String, ClientError> {
+        let (status, body) = self.request(Method::GET, METRICS, Bytes::new()).await?;
+        self.succeeded(status, &body)?;
+        String::from_utf8(body.to_vec()).map_err(|error| self.unintelligible(error))
+    }
+
+    /// Has the configuration file read anew.
+    pub async fn reload(&self) -> Result<ReloadReport, ClientError> {
+        self.reload_by(&ReloadRequest::default()).await
+    }
+
+    /// The same, and says who asks.
+    pub async fn reload_by(&self, request: &ReloadRequest) -> Result<ReloadReport, ClientError> {
+        self.post(RELOAD, request).await
+    }
+
+    /// Takes the filter off one interface, or off all, which ends the daemon.
+    pub async fn detach(&self, interface: Option<&str>) -> Result<DetachReport, ClientError> {
+        let path = interface.map_or(DETACH.to_owned(), |name| format!("{DETACH}?interface={}", escaped(name)));
+        self.json(Method::POST, &path).await
+    }
+
+    /// What is allowed, denied and banned.
+    pub async fn list(&self) -> Result<ListReport, ClientError> {
+        self.json(Method::GET, LIST).await
+    }
+
+    /// Limits read off what was observed, of one rule or of all.
+    pub async fn suggest(&self, rule: Option<&str>) -> Result<SuggestReport, ClientError> {
+        let path = rule.map_or(SUGGEST.to_owned(), |rule| format!("{SUGGEST}?rule={}", escaped(rule)));
+        self.json(Method::GET, &path).await
+    }
+
+    /// What would become of a packet.
+    pub async fn explain(&self, sent: &Sent) -> Result<ExplainReport, ClientError> {
+        let to_address = sent.to.map_or(String::new(), |to| format!("&address={}", escaped(&to.to_string())));
+        let to = format!("{}/{}", sent.port, sent.protocol.label());
+        self.json(Method::GET, &format!("{EXPLAIN}/{}?to={}{to_address}", sent.from, escaped(&to))).await
+    }
+
+    /// Lets a prefix through, or keeps it out.
+    pub async fn grant(&self, grant: Grant, request: &GrantRequest) -> Result<GrantReport, ClientError> {
+        let path = match grant {
+            Grant::Exempt => ALLOW,
+            Grant::Denied => DENY,
+        };
+        self.post(path, request).await
+    }
+
+    /// Takes off a denial, and the bans within it.
+    pub async fn unblock(&self, prefix: &str) -> Result<UnblockReport, ClientError> {
+        self.post(UNBLOCK, &PrefixRequest { prefix: prefix.to_owned() }).await
+    }
+
+    /// Forgets what a source has used, and its bans.
+    pub async fn reset(&self, source: IpAddr) -> Result<ResetReport, ClientError> {
+        self.post(RESET, &SourceRequest { source }).await
+    }
+
+    /// Says whether anything is dropped.
+    pub async fn mode(&self, mode: ModeWord) -> Result<ModeReport, ClientError> {
+        self.post(MODE, &ModeRequest { mode }).await
+    }
+
+    /// Puts a file in force.
+    pub async fn apply(&self, request: &ApplyRequest) -> Result<ApplyReport, ClientError> {
+        self.post(APPLY, request).await
+    }
+
+    /// Keeps what was put in force for a while.
+    pub async fn confirm(&self) -> Result<ConfirmReport, ClientError> {
+        self.json(Method::POST, CONFIRM).await
+    }
+
+    /// Adds to what a source has used.
+    pub async fn charge(&self, request: &ChargeRequest) -> Result<Standing, ClientError> {
+        self.post(CHARGE, request).await
+    }
+
+    /// How a source stands with one rule.
+    pub async fn standing(&self, source: IpAddr, rule: &str) -> Result<Standing, ClientError> {
+        self.json(Method::GET, &format!("{STANDING}/{source}?rule={}", escaped(rule))).await
+    }
+
+    async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ClientError> {
+        let body = serde_json::to_vec(body).map_err(|error| self.unintelligible(error))?;
+        let (status, body) = self.request(Method::POST, path, body.into()).await?;
+        self.succeeded(status, &body)?;
+        self.parse(&body)
+    }
+
+    async fn json<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T, ClientError> {
+        let (status, body) = self.request(method, path, Bytes::new()).await?;
+        self.succeeded(status, &body)?;
+        self.parse(&body)
+    }
+
+    fn succeeded(&self, status: StatusCode, body: &[u8]) -> Result<(), ClientError> {
+        if status.is_success() {
+            return Ok(());
+        }
+        let problem = serde_json::from_slice::<Problem>(body).map_err(|_| self.unintelligible(status))?;
+        Err(problem.into())
+    }
+
+    fn parse<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, ClientError> {
+        serde_json::from_slice(body).map_err(|error| self.unintelligible(error))
+    }
+
+    async fn request(&self, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, Bytes), ClientError> {
+        let timed_out = |_| ClientError::TimedOut { path: self.socket.clone() };
+        tokio::time::timeout(ANSWER_TIME_MAX, self.exchange(method, path, body)).await.map_err(timed_out)?
+    }
+
+    async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, Bytes), ClientError> {
+        let stream = self.connect().await.map_err(|error| self.unreachable(error))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| self.unintelligible(error))?;
+        let connection = tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, "ratelimitd")
+            .body(Full::new(body))
+            .map_err(|error| self.unintelligible(error))?;
+        let response = sender.send_request(request).await.map_err(|error| self.broken_off(error))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        connection.abort();
+        Ok((status, body.map_err(|error| self.unintelligible(error))?.to_bytes()))
+    }
+
+    /// A socket whose queue is full says so at once: it is empty again in a moment.
+    async fn connect(&self) -> io::Result<UnixStream> {
+        loop {
+            match UnixStream::connect(&self.socket).await {
+                Err(full) if full.kind() == ErrorKind::WouldBlock => tokio::time::sleep(QUEUE_PAUSE).await,
+                other => return other,
+            }
+        }
+    }
+
+    fn unreachable(&self, why: io::Error) -> ClientError {
+        if why.kind() == ErrorKind::PermissionDenied {
+            return ClientError::NotPermitted { path: self.socket.clone() };
+        }
+        ClientError::NoDaemon { path: self.socket.clone(), why, orphans: pins::orphans(&self.pins) }
+    }
+
+    /// A daemon that ends meanwhile closes the connection.
+    fn broken_off(&self, error: hyper::Error) -> ClientError {
+        if error.is_parse() { self.unintelligible(error) } else { self.unreachable(io::Error::other(error)) }
+    }
+
+    fn unintelligible(&self, what: impl fmt::Display) -> ClientError {
+        ClientError::Unintelligible { path: self.socket.clone(), what: what.to_string() }
+    }
+}
+
+/// A query's value: what is not plainly safe is percent-encoded.
+fn escaped(value: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+    value.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}

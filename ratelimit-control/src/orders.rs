@@ -1,0 +1,212 @@
+//! What is asked and answered where something is to change: JSON in the body of a POST. Serde types only.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use ratelimit_policy::safety::SshSession;
+use ratelimit_report::snapshot::{Limit, Listed};
+
+/// To let a prefix through, or to keep it out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GrantRequest {
+    /// An address or a prefix; an IPv6 address alone is its source.
+    pub prefix: String,
+    /// For how long; without it as long as is usual, unless `forever`.
+    #[serde(default)]
+    pub seconds: Option<u64>,
+    /// For ever.
+    #[serde(default)]
+    pub forever: bool,
+    /// Why, in words.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// Also where that may lock somebody out who is needed.
+    #[serde(default)]
+    pub force: bool,
+    /// Where the one who asks came from by SSH.
+    #[serde(default)]
+    pub ssh_peer: Option<IpAddr>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GrantReport {
+    /// [`ratelimit_report::snapshot::SCHEMA`].
+    pub schema: u32,
+    /// What is entered.
+    pub entry: Listed,
+    /// Sources that were blocked, and are let through now: the first few.
+    pub frees: Vec<String>,
+    /// How many they are.
+    pub frees_count: u64,
+    /// What else there is to know, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// A prefix.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrefixRequest {
+    /// An address or a prefix; an IPv6 address alone is its source.
+    pub prefix: String,
+}
+
+/// What was taken off.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UnblockReport {
+    /// [`ratelimit_report::snapshot::SCHEMA`].
+    pub schema: u32,
+    /// The prefix that was meant.
+    #[serde(default)]
+    pub prefix: String,
+    /// The denial and the bans that are off.
+    pub removed: Vec<Listed>,
+    /// What else there is to know, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// A source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SourceRequest {
+    /// Its address.
+    pub source: IpAddr,
+}
+
+/// What was forgotten.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResetReport {
+    /// [`ratelimit_report::snapshot::SCHEMA`].
+    pub schema: u32,
+    /// The source: its address, or the prefix that is one client.
+    pub source: String,
+    /// Windows that were forgotten.
+    pub windows: u64,
+    /// Bans that were forgotten.
+    pub bans: u64,
+}
+
+/// What every rule is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModeRequest {
+    /// In a word.
+    pub mode: ModeWord,
+}
+
+/// What every rule is to do, in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ModeWord {
+    /// As the configuration says.
+    Enforce,
+    /// Count, and drop nothing.
+    DryRun,
+    /// The same, because something has gone wrong.
+    Panic,
+}
+
+/// What holds now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModeReport {
+    /// [`ratelimit_report::snapshot::SCHEMA`].
+    pub schema: u32,
+    /// What was asked for.
+    pub mode: ModeWord,
+    /// Whether anything has changed.
+    pub changed: bool,
+    /// What else there is to know, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// To put a configuration file in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApplyRequest {
+    /// Its absolute path; the daemon's own without it.
+    #[serde(default)]
+    pub file: Option<PathBuf>,
+    /// For so long only, unless it is confirmed.
+    #[serde(default)]
+    pub confirm_seconds: Option<u64>,
+    /// The session of the one who asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh: Option<SshSession>,
+    /// Also where it denies or limits that session, which it did not before.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// To read the daemon's own file anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReloadRequest {
+    /// The session of the one who asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ssh: Option<SshSession>,
+    /// Also where it denies or limits that session, which it did not before.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// What that changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApplyReport {
+    /// [`ratelimit_report::snapshot::SCHEMA`].
+    pub schema: u32,
+    /// One line a change; none if the file says what was enforced already.
+    pub changes: Vec<String>,
+    /// It is rolled back after so long, unless it is confirmed.
+    pub confirm_within_seconds: Option<u64>,
+    /// What else there is to know, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// What was confirmed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfirmReport {
+    /// [`ratelimit_report::snapshot::SCHEMA`].
+    pub schema: u32,
+    /// The file that holds from now on.
+    pub file: PathBuf,
+}
+
+/// To add to what a source has used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChargeRequest {
+    /// The source's address.
+    pub source: IpAddr,
+    /// The rule's name.
+    pub rule: String,
+    /// How much, in each limit's own unit.
+    pub amount: u64,
+}
+
+/// How a source stands with one rule, as applications need it for `RateLimit-*` and `Retry-After`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Standing {
+    /// [`ratelimit_report::snapshot::SCHEMA`].
+    pub schema: u32,
+    /// The source: its address, or the prefix that is one client.
+    pub source: String,
+    /// The rule's name.
+    pub rule: String,
+    /// `pass` or `drop`, as `check` says it.
+    pub verdict: ratelimit_report::snapshot::Outcome,
+    /// Why, in the words of the counters.
+    pub reason: String,
+    /// Used of the limit that is nearest to refusing.
+    pub used: u64,
+    /// What is left of it.
+    pub remaining: u64,
+    /// That limit.
+    pub limit: Limit,
+    /// Until the source is let in again; 0 if it is.
+    pub retry_after_seconds: f64,
+    /// No wait is long enough.
+    pub never: bool,
+}

@@ -1,0 +1,154 @@
+//! The routes that the socket has beyond reading statistics: what commands change, and what names a source.
+
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::proto::{
+    ALLOW, APPLY, CHARGE, CONFIRM, ChargeRequest, DENY, EXPLAIN, GrantRequest, LIST, MODE, ModeRequest, PrefixRequest,
+    ProblemKind, RELOAD, RESET, ReloadRequest, STANDING, SUGGEST, SourceRequest, UNBLOCK,
+};
+use super::server::{Peer, Refusal, Service, may_write, parse_address, problem};
+use ratelimit_policy::config::network::Target;
+use ratelimit_policy::desired::{Grant, Sent};
+
+type Answer = Result<Response, Refusal>;
+
+/// Adds them.
+pub(super) fn add_to(router: Router<Service>) -> Router<Service> {
+    router
+        .route(LIST, get(list))
+        .route(SUGGEST, get(suggest))
+        .route(&format!("{EXPLAIN}/{{ip}}"), get(explain))
+        .route(&format!("{STANDING}/{{ip}}"), get(standing))
+        .route(ALLOW, post(allow))
+        .route(DENY, post(deny))
+        .route(UNBLOCK, post(unblock))
+        .route(RESET, post(reset))
+        .route(MODE, post(mode))
+        .route(APPLY, post(apply))
+        .route(RELOAD, post(reload))
+        .route(CONFIRM, post(confirm))
+        .route(CHARGE, post(charge))
+}
+
+async fn list(State(service): State<Service>) -> Answer {
+    Ok(Json(service.handle.list().await?).into_response())
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SuggestQuery {
+    rule: Option<String>,
+}
+
+async fn suggest(State(service): State<Service>, Query(query): Query<SuggestQuery>) -> Answer {
+    Ok(Json(service.handle.suggest(query.rule).await?).into_response())
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExplainQuery {
+    to: String,
+    address: Option<String>,
+}
+
+async fn explain(
+    State(service): State<Service>,
+    Path(source): Path<String>,
+    Query(query): Query<ExplainQuery>,
+) -> Answer {
+    let to = query.address.as_deref().map(parse_address).transpose()?;
+    let sent = Sent::to_port(parse_address(&source)?, to, &query.to).ok_or_else(|| {
+        let why = format!("`{}` is no port: write a number, and /udp after it where it is not TCP", query.to);
+        problem(ProblemKind::BadRequest, &why)
+    })?;
+    Ok(Json(service.handle.explain(sent).await?).into_response())
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StandingQuery {
+    rule: String,
+}
+
+async fn standing(
+    State(service): State<Service>,
+    Path(source): Path<String>,
+    Query(query): Query<StandingQuery>,
+) -> Answer {
+    let source = parse_address(&source)?;
+    Ok(Json(service.handle.standing(source, query.rule).await?).into_response())
+}
+
+async fn allow(service: State<Service>, peer: Extension<Peer>, body: Bytes) -> Answer {
+    grant(service, peer, &body, Grant::Exempt).await
+}
+
+async fn deny(service: State<Service>, peer: Extension<Peer>, body: Bytes) -> Answer {
+    grant(service, peer, &body, Grant::Denied).await
+}
+
+async fn grant(State(service): State<Service>, Extension(peer): Extension<Peer>, body: &Bytes, grant: Grant) -> Answer {
+    let uid = may_write(&service, peer)?;
+    let request: GrantRequest = parse(body)?;
+    let target = target(&request.prefix)?;
+    Ok(Json(service.handle.grant(grant, target, request, uid).await?).into_response())
+}
+
+async fn unblock(State(service): State<Service>, Extension(peer): Extension<Peer>, body: Bytes) -> Answer {
+    let uid = may_write(&service, peer)?;
+    let request: PrefixRequest = parse(&body)?;
+    Ok(Json(service.handle.unblock(target(&request.prefix)?, uid).await?).into_response())
+}
+
+async fn reset(State(service): State<Service>, Extension(peer): Extension<Peer>, body: Bytes) -> Answer {
+    let uid = may_write(&service, peer)?;
+    let request: SourceRequest = parse(&body)?;
+    Ok(Json(service.handle.reset(request.source, uid).await?).into_response())
+}
+
+async fn mode(State(service): State<Service>, Extension(peer): Extension<Peer>, body: Bytes) -> Answer {
+    let uid = may_write(&service, peer)?;
+    let request: ModeRequest = parse(&body)?;
+    Ok(Json(service.handle.mode(request.mode, uid).await?).into_response())
+}
+
+async fn apply(State(service): State<Service>, Extension(peer): Extension<Peer>, body: Bytes) -> Answer {
+    let uid = may_write(&service, peer)?;
+    Ok(Json(service.handle.apply(parse(&body)?, uid).await?).into_response())
+}
+
+async fn reload(State(service): State<Service>, Extension(peer): Extension<Peer>, body: Bytes) -> Answer {
+    may_write(&service, peer)?;
+    let request = if body.is_empty() { ReloadRequest::default() } else { parse(&body)? };
+    Ok(Json(service.handle.reload(request).await?).into_response())
+}
+
+async fn confirm(State(service): State<Service>, Extension(peer): Extension<Peer>) -> Answer {
+    let uid = may_write(&service, peer)?;
+    Ok(Json(service.handle.confirm(uid).await?).into_response())
+}
+
+/// For whoever may connect: an application adds to what its clients have used, and can let nobody in.
+async fn charge(State(service): State<Service>, body: Bytes) -> Answer {
+    let request: ChargeRequest = parse(&body)?;
+    Ok(Json(service.handle.charge(request).await?).into_response())
+}
+
+/// Whatever the content type is said to be.
+fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Refusal> {
+    serde_json::from_slice(body)
+        .map_err(|error| problem(ProblemKind::BadRequest, &format!("the body is not what is asked for here: {error}")))
+}
+
+fn target(text: &str) -> Result<Target, Refusal> {
+    Target::parse(text).map_err(|error| {
+        let help = error.help.map_or(String::new(), |help| format!("; {help}"));
+        problem(ProblemKind::BadRequest, &format!("{}{help}", error.problem))
+    })
+}

@@ -1,0 +1,276 @@
+//! The two surfaces, over a stub in place of the datapath's owner.
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tower::ServiceExt;
+
+use super::proto::{DetachReport, Health, ReloadReport};
+use super::server::{Door, Peer, Surface, router, serve};
+use super::*;
+use ratelimit_datapath::Datapath;
+use ratelimit_datapath::fake::FakeDatapath;
+use ratelimit_report::fixture::{limit, opening, policy};
+use ratelimit_report::snapshot::{Census, ConfigState, Parts, SCHEMA, Samples, TOP_DEFAULT, TopSource};
+
+mod crowd;
+mod fuzz;
+
+const OWN_UID: u32 = 990;
+
+/// One source over its limit, so that there is an address to give away.
+fn snapshot() -> Snapshot {
+    let policy = policy(vec![limit(1, ratelimit_common::layout::Unit::Connections)]);
+    let (mut datapath, kernel) = FakeDatapath::new(&["eth0"]);
+    datapath.apply(&policy).unwrap();
+    datapath.attach("eth0").unwrap();
+    kernel.packet("eth0", opening("198.51.100.7"));
+    let reading = datapath.read().unwrap();
+    let mut census = Census::new(&policy, reading.now, TOP_DEFAULT);
+    datapath.visit_sources(&mut |source| census.visit(&source)).unwrap();
+    let tracked = census.finish();
+    let windows = datapath.source(tracked.leaders[0].addr()).unwrap();
+    Snapshot::build(Parts {
+        top: TopSource::of(&policy, reading.now, tracked.leaders[0], &windows).into_iter().collect(),
+        reading: &reading,
+        tracked,
+        policy: &policy,
+        samples: &Samples::default(),
+        uptime: std::time::Duration::ZERO,
+        version: "0.1.0",
+        config: ConfigState {
+            last_reload_successful: true,
+            last_reload_success_at: jiff::Timestamp::UNIX_EPOCH,
+            error: None,
+        },
+    })
+}
+
+/// What the stub was asked, as the answer.
+fn echo(asked: &str) -> Problem {
+    Problem::new(ProblemKind::Conflict, asked)
+}
+
+fn stub() -> Handle {
+    let (handle, mut commands) = Handle::channel();
+    tokio::spawn(async move {
+        while let Some(command) = commands.recv().await {
+            match command {
+                Command::Stats { reply, .. } => drop(reply.send(Ok(Arc::new(snapshot())))),
+                Command::Check { reply, .. } => {
+                    drop(reply.send(Err(Problem::new(ProblemKind::Internal, "the stub checks nothing"))));
+                }
+                Command::Health { reply } => {
+                    drop(reply.send(Ok(Health { schema: SCHEMA, healthy: false, problems: vec!["gone".into()] })));
+                }
+                Command::Reload { reply, .. } => {
+                    drop(reply.send(Ok(ReloadReport { schema: SCHEMA, changes: vec![], notes: vec![] })));
+                }
+                Command::Detach { reply, interface } => {
+                    let detached = interface.into_iter().collect();
+                    drop(reply.send(Ok(DetachReport { schema: SCHEMA, detached, stopping: false })));
+                }
+                Command::Grant { target, uid, reply, .. } => {
+                    drop(reply.send(Err(echo(&format!("{} by {uid}", target.prefix(64))))))
+                }
+                Command::Unblock { target, uid, reply } => {
+                    drop(reply.send(Err(echo(&format!("{} by {uid}", target.prefix(64))))))
+                }
+                Command::Reset { source, uid, reply } => drop(reply.send(Err(echo(&format!("{source} by {uid}"))))),
+                Command::Mode { mode, uid, reply } => drop(reply.send(Err(echo(&format!("{mode:?} by {uid}"))))),
+                Command::Apply { request, uid, reply } => drop(reply.send(Err(echo(&format!("{request:?} by {uid}"))))),
+                Command::Confirm { uid, reply } => drop(reply.send(Err(echo(&format!("confirmed by {uid}"))))),
+                Command::Charge { request, reply } => drop(reply.send(Err(echo(&format!("{request:?}"))))),
+                Command::Standing { source, rule, reply } => drop(reply.send(Err(echo(&format!("{source} {rule}"))))),
+                Command::Explain { sent, reply } => drop(reply.send(Err(echo(&format!("{sent:?}"))))),
+                Command::Suggest { rule, reply } => drop(reply.send(Err(echo(&format!("suggest {rule:?}"))))),
+                Command::List { reply } => drop(reply.send(Err(echo("list")))),
+            }
+        }
+    });
+    handle
+}
+
+async fn ask(surface: Surface, peer: Option<u32>, method: &str, path: &str) -> (StatusCode, String) {
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .extension(Peer { uid: peer, address: None })
+        .body(Body::empty())
+        .unwrap();
+    let response = router(stub(), surface, OWN_UID).oneshot(request).await.unwrap();
+    let status = response.status();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn only_root_and_the_daemons_own_user_may_write() {
+    for path in ["/v1/reload", "/v1/detach", "/v1/detach?interface=eth0"] {
+        for (peer, expected) in [
+            (Some(0), StatusCode::OK),
+            (Some(OWN_UID), StatusCode::OK),
+            (Some(1000), StatusCode::FORBIDDEN),
+            (None, StatusCode::FORBIDDEN),
+        ] {
+            let (status, body) = ask(Surface::Socket, peer, "POST", path).await;
+            assert_eq!(status, expected, "{path} by {peer:?}: {body}");
+        }
+        assert_eq!(ask(Surface::Socket, Some(0), "GET", path).await.0, StatusCode::METHOD_NOT_ALLOWED);
+    }
+    let (status, _) = ask(Surface::Socket, Some(1000), "GET", "/api/v1/stats").await;
+    assert_eq!(status, StatusCode::OK, "whoever can connect may read");
+}
+
+async fn post(surface: Surface, peer: Option<u32>, path: &str, body: &str) -> (StatusCode, String) {
+    let request = Request::builder().method("POST").uri(path).extension(Peer { uid: peer, address: None });
+    let request = request.body(Body::from(body.to_owned())).unwrap();
+    let response = router(stub(), surface, OWN_UID).oneshot(request).await.unwrap();
+    let status = response.status();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+/// A request that changes something, and how the stub names it.
+const CHANGES: [(&str, &str, &str); 10] = [
+    ("/v1/allow", r#"{"prefix":"192.0.2.0/24","reason":"office"}"#, "192.0.2.0/24 by 0"),
+    ("/v1/deny", r#"{"prefix":"192.0.2.7","seconds":60}"#, "192.0.2.7/32 by 0"),
+    ("/v1/unblock", r#"{"prefix":"192.0.2.7"}"#, "192.0.2.7/32 by 0"),
+    ("/v1/deny", r#"{"prefix":"2001:db8::7"}"#, "2001:db8::/64 by 0"),
+    ("/v1/unblock", r#"{"prefix":"2001:db8::7/128"}"#, "2001:db8::7/128 by 0"),
+    ("/v1/allow", r#"{"prefix":"192.0.2.1/24"}"#, "192.0.2.0/24 by 0"),
+    ("/v1/reset", r#"{"source":"192.0.2.7"}"#, "192.0.2.7 by 0"),
+    ("/v1/mode", r#"{"mode":"dry-run"}"#, "DryRun by 0"),
+    ("/v1/apply", r#"{"confirm_seconds":60}"#, "confirm_seconds: Some(60)"),
+    ("/v1/confirm", "", "confirmed by 0"),
+];
+
+#[tokio::test]
+async fn what_changes_something_is_for_root_over_the_socket_alone() {
+    for (path, body, asked) in CHANGES {
+        let (status, answer) = post(Surface::Socket, Some(0), path, body).await;
+        assert!(status == StatusCode::CONFLICT && answer.contains(asked), "{path}: {answer}");
+        assert_eq!(post(Surface::Socket, Some(1000), path, body).await.0, StatusCode::FORBIDDEN, "{path}");
+        assert_eq!(post(Surface::Tcp, Some(0), path, body).await.0, StatusCode::NOT_FOUND, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn whoever_may_connect_may_charge_and_ask() {
+    let charge = r#"{"source":"192.0.2.7","rule":"login","amount":1}"#;
+    let (status, answer) = post(Surface::Socket, Some(1000), "/v1/charge", charge).await;
+    assert!(status == StatusCode::CONFLICT && answer.contains("login"), "{answer}");
+    for (path, asked) in [
+        ("/v1/check/192.0.2.7?rule=login", "192.0.2.7 login"),
+        ("/api/v1/explain/192.0.2.7?to=53%2Fudp&address=192.0.2.1", "protocol: Udp, port: 53"),
+        ("/api/v1/list", "list"),
+        ("/api/v1/suggest", "suggest None"),
+        ("/api/v1/suggest?rule=api%3Apartner", "suggest Some(\\\"api:partner\\\")"),
+    ] {
+        let (status, answer) = ask(Surface::Socket, Some(1000), "GET", path).await;
+        assert!(status == StatusCode::CONFLICT && answer.contains(asked), "{path}: {answer}");
+        assert_eq!(ask(Surface::Tcp, None, "GET", path).await.0, StatusCode::NOT_FOUND, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_what_is_asked_for_is_answered_in_words() {
+    for (path, body, words) in [
+        ("/v1/deny", "", "the body is not what is asked for"),
+        ("/v1/deny", r#"{"prefix":"192.0.2.1/33"}"#, "lengths are 0 to 32"),
+        ("/v1/deny", r#"{"prefix":"192.0.2.1","until":5}"#, "unknown field `until`"),
+        ("/v1/mode", r#"{"mode":"off"}"#, "unknown variant `off`"),
+        ("/v1/charge", r#"{"source":"192.0.2.7","rule":"login","amount":-1}"#, "invalid value"),
+        ("/v1/reset", r#"{"source":"192.0.2.0/24"}"#, "invalid IP address"),
+    ] {
+        let (status, answer) = post(Surface::Socket, Some(0), path, body).await;
+        assert!(status == StatusCode::BAD_REQUEST && answer.contains(words), "{path} {body}: {answer}");
+    }
+    for (method, path, status, words) in [
+        ("GET", "/v1/deny", 405, "for another method"),
+        ("GET", "/v1/check/192.0.2.7", 400, "missing field `rule`"),
+        ("POST", "/v1/detach?interfaces=eth0", 400, "unknown field `interfaces`"),
+        ("GET", "/v1/check/%ff?rule=login", 400, "UTF-8"),
+    ] {
+        let (is, answer) = ask(Surface::Socket, Some(0), method, path).await;
+        let problem: Problem = serde_json::from_str(&answer).expect(&answer);
+        assert!(is == status && problem.message.contains(words), "{path}: {is} {answer}");
+    }
+    let large = format!(r#"{{"prefix":"{}"}}"#, "x".repeat(5000));
+    assert_eq!(post(Surface::Socket, Some(0), "/v1/deny", &large).await.0, StatusCode::PAYLOAD_TOO_LARGE);
+    let (status, answer) = ask(Surface::Socket, Some(0), "GET", "/api/v1/explain/192.0.2.7?to=http").await;
+    assert!(status == StatusCode::BAD_REQUEST && answer.contains("`http` is no port"), "{answer}");
+}
+
+#[test]
+fn the_documented_answer_is_the_one_that_is_given_and_every_path_is_documented() {
+    let text = include_str!("../../docs/API.md");
+    let example = text.split("```json\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let standing: Standing = serde_json::from_str(example).unwrap();
+    let written: serde_json::Value = serde_json::from_str(example).unwrap();
+    assert_eq!(serde_json::to_value(&standing).unwrap(), written);
+    use super::proto::*;
+    for path in [
+        METRICS, HEALTHZ, STATS, CHECK, RELOAD, DETACH, LIST, EXPLAIN, ALLOW, DENY, UNBLOCK, RESET, MODE, APPLY,
+        CONFIRM, CHARGE, STANDING,
+    ] {
+        assert!(text.contains(&format!(" {path}")), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn over_tcp_nothing_writes_and_nothing_names_a_source() {
+    for path in ["/v1/reload", "/v1/detach"] {
+        assert_eq!(ask(Surface::Tcp, Some(0), "POST", path).await.0, StatusCode::NOT_FOUND, "{path}");
+    }
+    let (status, body) = ask(Surface::Tcp, None, "GET", "/api/v1/check/198.51.100.7").await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+    assert!(body.contains("single sources are not told over TCP"), "{body}");
+    for path in ["/api/v1/stats", "/metrics"] {
+        let (status, body) = ask(Surface::Tcp, None, "GET", path).await;
+        assert_eq!(status, StatusCode::OK);
+        assert!(!body.contains("198.51.100"), "{path}: {body}");
+    }
+    let (_, body) = ask(Surface::Socket, Some(1000), "GET", "/api/v1/stats").await;
+    assert!(body.contains("198.51.100.7"), "{body}");
+}
+
+#[tokio::test]
+async fn what_is_asked_wrongly_is_answered_in_words() {
+    for (path, expected, words) in [
+        ("/api/v1/check/example.org", StatusCode::BAD_REQUEST, "`example.org` is no IP address"),
+        ("/api/v2/stats", StatusCode::NOT_FOUND, "no such path"),
+        ("/healthz", StatusCode::SERVICE_UNAVAILABLE, "gone"),
+    ] {
+        let (status, body) = ask(Surface::Socket, Some(0), "GET", path).await;
+        assert_eq!(status, expected, "{path}");
+        assert!(body.contains(words), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_tcp_port_serves_one_request_a_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = watch::channel(());
+    let server = tokio::spawn(serve(listener, Door::new(&stub(), Surface::Tcp, OWN_UID), stopped));
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    assert!(answer.contains("content-type: text/plain; version=0.0.4"), "{answer}");
+
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = format!("GET /metrics HTTP/1.1\r\nHost: here\r\nX: {}\r\n\r\n", "x".repeat(20_000));
+    // The server may close before it has taken everything.
+    let _ = stream.write_all(head.as_bytes()).await;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 4"), "{}", String::from_utf8_lossy(&answer));
+    drop(stop);
+    server.await.unwrap();
+}

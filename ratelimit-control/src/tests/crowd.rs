@@ -1,0 +1,164 @@
+//! Many connections that want something of nobody, or too much: everyone else is served at once.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use tokio::io::DuplexStream;
+use tokio::sync::{Mutex, mpsc};
+use tokio::time::{Instant, timeout};
+
+use super::*;
+use crate::server::{CONNECTIONS_EACH, HEADER_TIME_MAX, Listener};
+
+/// More than any surface has places for.
+const CROWD: usize = 1_400;
+const ASK: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
+/// What a connection may have sent that is not a request yet, or is one whose answer nobody reads.
+const SAID: [&[u8]; 5] = [
+    b"",
+    b"G",
+    b"GET /metrics HTTP/1.1\r\nHost: a\r\nX: ",
+    b"POST /v1/charge HTTP/1.1\r\nHost: a\r\nContent-Length: 4000\r\n\r\n{",
+    ASK,
+];
+
+/// Connections that a test makes, and whose they are.
+struct Pipes(Mutex<mpsc::Receiver<(DuplexStream, Peer)>>);
+
+impl Listener for Pipes {
+    type Stream = DuplexStream;
+
+    async fn next(&self) -> io::Result<(DuplexStream, Peer)> {
+        match self.0.lock().await.recv().await {
+            Some(connection) => Ok(connection),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+struct Served {
+    connect: mpsc::Sender<(DuplexStream, Peer)>,
+    _stop: watch::Sender<()>,
+}
+
+impl Served {
+    fn new(surface: Surface, handle: &Handle) -> Self {
+        let (connect, incoming) = mpsc::channel(1);
+        let (stop, stopped) = watch::channel(());
+        tokio::spawn(serve(Pipes(Mutex::new(incoming)), Door::new(handle, surface, OWN_UID), stopped));
+        Self { connect, _stop: stop }
+    }
+
+    /// A connection on which this has been said. What is answered is longer than what the pipe holds.
+    async fn say(&self, peer: Peer, said: &[u8]) -> DuplexStream {
+        let (mut client, server) = tokio::io::duplex(1 << 12);
+        client.write_all(said).await.unwrap();
+        self.connect.send((server, peer)).await.unwrap();
+        client
+    }
+
+    /// What is answered, at once.
+    async fn ask(&self, peer: Peer) -> String {
+        let mut stream = self.say(peer, ASK).await;
+        let (began, mut answer) = (Instant::now(), Vec::new());
+        let read = timeout(HEADER_TIME_MAX * 10, stream.read_to_end(&mut answer)).await;
+        assert!(read.is_ok() && began.elapsed() < Duration::from_secs(1), "{peer:?} waited for {:?}", began.elapsed());
+        String::from_utf8(answer).unwrap()
+    }
+
+    async fn assert_served(&self, peer: Peer) {
+        let answer = self.ask(peer).await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{peer:?}: {answer:?}");
+    }
+}
+
+fn user(uid: u32) -> Peer {
+    Peer { uid: Some(uid), address: None }
+}
+
+fn at(bits: u32) -> Peer {
+    Peer { uid: None, address: Some(Ipv4Addr::from_bits(0x0a00_0000 + bits).into()) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_number_of_connections_of_members_keeps_root_or_another_member_out() {
+    for said in SAID {
+        let served = Served::new(Surface::Socket, &stub());
+        let mut crowd = Vec::new();
+        for of in 0..CROWD {
+            // A few members, each with as many as it likes.
+            crowd.push(served.say(user(1_000 + u32::try_from(of).unwrap() % 7), said).await);
+        }
+        for _ in 0..3 {
+            for uid in [0, OWN_UID, 2_000, 1_000] {
+                served.assert_served(user(uid)).await;
+            }
+            // Each that is closed comes again.
+            for of in 0..50 {
+                crowd.push(served.say(user(1_000 + of % 7), said).await);
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_number_of_connections_from_one_address_or_from_many_keeps_the_health_check_out() {
+    for said in SAID {
+        for addresses in [1, 5, u32::MAX] {
+            let served = Served::new(Surface::Tcp, &stub());
+            let mut crowd = Vec::new();
+            for of in 0..u32::try_from(CROWD).unwrap() {
+                crowd.push(served.say(at(of % addresses), said).await);
+            }
+            for of in [0, 4, 9_999_999] {
+                served.assert_served(at(of)).await;
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_fills_its_places_takes_none_of_anothers() {
+    let served = Served::new(Surface::Tcp, &stub());
+    let mut silent = served.say(at(1), b"").await;
+    let mut crowd = Vec::new();
+    for _ in 0..CROWD {
+        crowd.push(served.say(at(2), b"").await);
+    }
+    silent.write_all(ASK).await.unwrap();
+    let mut answer = String::new();
+    silent.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer:?}");
+    let mut rest = Vec::new();
+    assert_eq!(timeout(Duration::from_millis(1), crowd[0].read_to_end(&mut rest)).await.unwrap().unwrap(), 0);
+    assert!(timeout(Duration::from_millis(1), crowd[CROWD - 1].read_to_end(&mut rest)).await.is_err(), "it is open");
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_under_way_go_for_nobody_and_root_finds_a_place_all_the_same() {
+    let (handle, mut commands) = Handle::channel();
+    let served = Served::new(Surface::Socket, &handle);
+    let mut under_way = Vec::new();
+    for _ in 0..CONNECTIONS_EACH {
+        under_way.push(served.say(user(1_000), ASK).await);
+    }
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let refused = served.ask(user(1_000)).await;
+    assert_eq!(refused, "", "one more is closed");
+    let mut roots = served.say(user(0), b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    // Root's command comes before those that have waited longer.
+    let Some(Command::Health { reply }) = commands.recv().await else { panic!("not root's command first") };
+    drop(reply.send(Ok(Health { schema: SCHEMA, healthy: true, problems: vec![] })));
+    let mut answer = String::new();
+    roots.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer:?}");
+    for mut stream in under_way {
+        let Some(Command::Stats { reply, .. }) = commands.recv().await else { panic!("a request was lost") };
+        drop(reply.send(Ok(Arc::new(snapshot()))));
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer:?}");
+    }
+}

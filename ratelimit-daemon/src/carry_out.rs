@@ -1,0 +1,61 @@
+//! Carries out a plan whole or not at all.
+
+use ratelimit_datapath::{Datapath, DatapathError, XdpMode};
+use ratelimit_policy::desired::Policy;
+use ratelimit_policy::plan::Plan;
+
+/// A step that was taken, and can be taken back.
+enum Done<'a> {
+    Attached(&'a str),
+    Applied(&'a Policy),
+    Detached(&'a str),
+}
+
+/// Attaches, applies, detaches, in the order of what is likeliest to fail; `before` is the policy that holds now. On an
+/// error the steps taken are taken back, and what cannot be is logged.
+pub(super) fn carry_out<D: Datapath>(
+    datapath: &mut D,
+    before: &Policy,
+    plan: &Plan,
+) -> Result<Vec<(String, XdpMode)>, DatapathError> {
+    let mut done = Vec::new();
+    let outcome = steps(datapath, before, plan, &mut done);
+    if outcome.is_err() {
+        for step in done.into_iter().rev() {
+            if let Err(error) = take_back(datapath, &step) {
+                tracing::error!("take back a change: {:#}", anyhow::Error::from(error));
+            }
+        }
+    }
+    outcome
+}
+
+fn steps<'a, D: Datapath>(
+    datapath: &mut D,
+    before: &'a Policy,
+    plan: &'a Plan,
+    done: &mut Vec<Done<'a>>,
+) -> Result<Vec<(String, XdpMode)>, DatapathError> {
+    let mut attached = Vec::new();
+    for interface in &plan.attach {
+        attached.push((interface.clone(), datapath.attach(interface)?));
+        done.push(Done::Attached(interface));
+    }
+    if let Some(policy) = &plan.policy {
+        datapath.apply(policy)?;
+        done.push(Done::Applied(before));
+    }
+    for interface in &plan.detach {
+        datapath.detach(interface)?;
+        done.push(Done::Detached(interface));
+    }
+    Ok(attached)
+}
+
+fn take_back<D: Datapath>(datapath: &mut D, step: &Done<'_>) -> Result<(), DatapathError> {
+    match step {
+        Done::Attached(interface) => datapath.detach(interface),
+        Done::Applied(before) => datapath.apply(before),
+        Done::Detached(interface) => datapath.attach(interface).map(|_| ()),
+    }
+}

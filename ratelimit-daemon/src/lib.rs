@@ -1,0 +1,458 @@
+//! The daemon: one task owns the datapath, everything else sends it commands.
+//!
+//! Knows the configuration, the plan, the datapath's trait and the read model. Must not know the command line, a parser or
+//! the kernel. Anything that touches the datapath runs on a blocking thread, one at a time.
+
+#![forbid(unsafe_code)]
+
+use std::future;
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{Instant, Interval, MissedTickBehavior, sleep_until};
+
+use ratelimit_control::proto::{Problem, ReloadRequest};
+use ratelimit_control::server::{Door, Surface, serve};
+use ratelimit_control::socket::{ControlSocket, SocketError};
+use ratelimit_control::{Command, Commands, Handle, Reply};
+use ratelimit_datapath::{Datapath, DatapathError};
+use ratelimit_policy::config::Config;
+use ratelimit_policy::safety::Around;
+
+mod breaker;
+mod carry_out;
+mod engine;
+mod events;
+mod hold;
+mod links;
+mod list_watch;
+pub mod netlink;
+mod notify;
+mod orders;
+mod reload;
+mod source;
+mod start;
+mod store;
+mod suggest;
+mod trial;
+
+use engine::{Engine, Host, Moment};
+use events::Event;
+use notify::{Notifier, State};
+use start::Start;
+use store::Store;
+
+pub use source::{ConfigSource, Loaded};
+
+/// How often attachments and counters are looked at when nothing announces a change.
+const SUPERVISE_EVERY: Duration = Duration::from_secs(2);
+
+/// Why the daemon did not start, or ended other than orderly.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// The control socket could not be had.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The kernel side failed.
+    #[error(transparent)]
+    Datapath(#[from] DatapathError),
+    /// The address of `--listen` could not be had.
+    #[error("listen on {address}: {source}; give another --listen ADDR:PORT")]
+    Listen {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// The file says what was tried and not confirmed, and what it said before cannot be had.
+    #[error("{path} was tried and not confirmed, and what held before it cannot be read any more: {why}")]
+    Refused {
+        /// The file.
+        path: String,
+        /// What is wrong with the text of before.
+        why: String,
+        /// The file that remembers the trial.
+        record: std::path::PathBuf,
+    },
+    /// Something else of the system's.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// A fault of our own, with its message already printed.
+    #[error("internal error: the task that owns the datapath panicked")]
+    Panicked,
+}
+
+impl DaemonError {
+    /// Whether the kernel did not let this user.
+    pub fn is_for_want_of_privilege(&self) -> bool {
+        match self {
+            Self::Socket(SocketError::Io { source, .. }) => source.kind() == ErrorKind::PermissionDenied,
+            Self::Datapath(DatapathError::NotPrivileged { .. }) => true,
+            Self::Socket(_)
+            | Self::Datapath(_)
+            | Self::Listen { .. }
+            | Self::Refused { .. }
+            | Self::System { .. }
+            | Self::Panicked => false,
+        }
+    }
+
+    /// What to do, where the message does not say it.
+    pub fn help(&self) -> Vec<String> {
+        match self {
+            Self::Socket(_) if self.is_for_want_of_privilege() => vec![
+                "run it as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON and a --socket PATH that this user may make"
+                    .to_owned(),
+            ],
+            Self::Refused { path, record, .. } => vec![
+                format!(
+                    "if a list file is gone, bring it back; or change {path}: a file that was changed since is a new one"
+                ),
+                format!("to start by what was refused all the same, remove {}", record.display()),
+            ],
+            Self::Socket(_) | Self::Datapath(_) | Self::Listen { .. } | Self::System { .. } | Self::Panicked => {
+                Vec::new()
+            }
+        }
+    }
+}
+
+/// Runs until a signal or `detach` ends it. `open` makes the datapath, once it is certain that no other daemon has the socket.
+///
+/// Call it on a current-thread runtime whose process has no other thread yet, so that the capabilities that it
+/// gives up after attaching are gone for the whole process.
+pub async fn run<D: Datapath>(
+    config: Config,
+    source: ConfigSource,
+    open: impl FnOnce(&Config) -> Result<D, DatapathError>,
+) -> Result<(), DaemonError> {
+    let (events, _tasks) = events::watch().map_err(|source| DaemonError::System { what: "watch signals", source })?;
+    drive(config, source, open, events, Surroundings::system()).await
+}
+
+/// What the daemon is run by, and on.
+struct Surroundings {
+    notifier: Box<dyn Notifier>,
+    /// How often the service manager wants to hear from us.
+    watchdog: Option<Duration>,
+    /// Called once everything is attached.
+    attached: fn(),
+    own_uid: u32,
+    host: Host,
+}
+
+impl Surroundings {
+    fn system() -> Self {
+        Self {
+            notifier: Box::new(notify::Systemd),
+            watchdog: sd_notify::watchdog_enabled(),
+            attached: give_up_privileges,
+            own_uid: nix::unistd::geteuid().as_raw(),
+            host: Host::system(),
+        }
+    }
+}
+
+impl Host {
+    fn system() -> Self {
+        Self { store: Store::of_host(), look: Around::look }
+    }
+}
+
+fn give_up_privileges() {
+    match ratelimit_datapath::privileges::give_up() {
+        Ok(remaining) if remaining.threads_with_more == 0 => {
+            tracing::info!("kept {} and gave up every other capability", remaining.capabilities.join(" and "));
+        }
+        Ok(remaining) => {
+            tracing::warn!("{} threads keep more capabilities than are needed", remaining.threads_with_more);
+        }
+        Err(error) => tracing::warn!("{error}; going on with more capabilities than are needed"),
+    }
+}
+
+async fn drive<D: Datapath>(
+    config: Config,
+    source: ConfigSource,
+    open: impl FnOnce(&Config) -> Result<D, DatapathError>,
+    events: mpsc::Receiver<Event>,
+    mut surroundings: Surroundings,
+) -> Result<(), DaemonError> {
+    let started = Instant::now();
+    let socket = ControlSocket::bind(&config.socket)?;
+    let listeners = Listeners::open(&config, &socket).await?;
+    let host = surroundings.host.clone();
+    let start = Start::new(config, source, &host.store, Timestamp::now())?;
+    let datapath = open(&start.config)?;
+    // Not on a blocking thread: nothing is served yet, and threads that start later inherit what is given up here.
+    let engine = Engine::start(datapath, start, host, Moment::now(started))?;
+    (surroundings.attached)();
+    let (handle, commands) = Handle::channel();
+    let (stop, stopped) = watch::channel(());
+    let mut servers = listeners.serve(&handle, surroundings.own_uid, &stopped);
+    drop(handle);
+    let mut owner = Owner { engine: Some(Box::new(engine)), started };
+    eprintln!("ratelimitd: ready");
+    surroundings.notifier.tell(State::Ready);
+    let outcome = owner.serve(commands, events, &mut surroundings).await;
+    surroundings.notifier.tell(State::Stopping);
+    let ended = match outcome {
+        Ok(()) => owner.on_datapath(|engine, _| engine.shutdown()).await.and_then(|ended| Ok(ended?)),
+        Err(error) => Err(error),
+    };
+    drop(stop);
+    while servers.join_next().await.is_some() {}
+    drop(socket);
+    ended
+}
+
+struct Listeners {
+    socket: UnixListener,
+    tcp: Option<TcpListener>,
+}
+
+impl Listeners {
+    async fn open(config: &Config, socket: &ControlSocket) -> Result<Self, DaemonError> {
+        let system = |source| DaemonError::System { what: "listen on the control socket", source };
+        let socket = UnixListener::from_std(socket.listener().map_err(system)?).map_err(system)?;
+        let tcp = match config.listen {
+            Some(address) => {
+                let listen = |source| DaemonError::Listen { address, source };
+                Some(TcpListener::bind(address).await.map_err(listen)?)
+            }
+            None => None,
+        };
+        Ok(Self { socket, tcp })
+    }
+
+    fn serve(self, handle: &Handle, own_uid: u32, stopped: &watch::Receiver<()>) -> JoinSet<()> {
+        let mut servers = JoinSet::new();
+        let door = |surface| Door::new(handle, surface, own_uid);
+        servers.spawn(serve(self.socket, door(Surface::Socket), stopped.clone()));
+        if let Some(tcp) = self.tcp {
+            servers.spawn(serve(tcp, door(Surface::Tcp), stopped.clone()));
+        }
+        servers
+    }
+}
+
+/// The task that owns the datapath. It is lent to one blocking thread at a time; if that one panics, it is gone.
+struct Owner<D> {
+    engine: Option<Box<Engine<D>>>,
+    started: Instant,
+}
+
+impl<D: Datapath> Owner<D> {
+    async fn serve(
+        &mut self,
+        mut commands: Commands,
+        mut events: mpsc::Receiver<Event>,
+        surroundings: &mut Surroundings,
+    ) -> Result<(), DaemonError> {
+        let mut supervise = every(SUPERVISE_EVERY);
+        let mut watchdog = surroundings.watchdog.map(|period| every(period / 2));
+        let mut observe_at = Instant::now();
+        loop {
+            tokio::select! {
+                event = events.recv() => match event {
+                    None | Some(Event::Stop) => return Ok(()),
+                    Some(Event::Reload) => self.reload(ReloadRequest::default(), surroundings, |_| {}).await?,
+                    Some(Event::LinksChanged) => {
+                        self.on_datapath(|engine, moment| {
+                            engine.hurry();
+                            engine.look_around();
+                            engine.supervise(moment)
+                        })
+                        .await?;
+                    }
+                },
+                Some(command) = commands.recv() => {
+                    if self.answer(command, surroundings).await? {
+                        return Ok(());
+                    }
+                }
+                _ = supervise.tick() => {
+                    let seen = self.on_datapath(Engine::supervise).await?;
+                    surroundings.notifier.tell(State::Line(&seen.line));
+                }
+                () = sleep_until(observe_at) => observe_at = self.observe().await?,
+                () = tick(&mut watchdog) => {
+                    let seen = self.on_datapath(Engine::supervise).await?;
+                    if seen.is_readable {
+                        surroundings.notifier.tell(State::Alive);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes one round of observation, and says when the next is due.
+    async fn observe(&mut self) -> Result<Instant, DaemonError> {
+        let began = Instant::now();
+        let interval = self
+            .on_datapath(move |engine, _| {
+                engine.observe();
+                engine.observer.interval(began.elapsed())
+            })
+            .await?;
+        Ok(Instant::now() + interval)
+    }
+
+    /// Carries out one command; true if the daemon has nothing left to do. A reply that nobody waits for is dropped.
+    async fn answer(&mut self, command: Command, surroundings: &mut Surroundings) -> Result<bool, DaemonError> {
+        match command {
+            Command::Stats { since, reply } => {
+                self.reply(reply, move |engine, moment| {
+                    engine.notice_trial();
+                    engine.stats(since, moment)
+                })
+                .await?;
+            }
+            Command::Check { address, reply } => {
+                self.reply(reply, move |engine, _| {
+                    engine.notice_trial();
+                    engine.check(address)
+                })
+                .await?;
+            }
+            Command::Health { reply } => {
+                let seen = self.on_datapath(Engine::supervise).await?;
+                let _ = reply.send(Ok(seen.health()));
+            }
+            Command::Reload { request, reply } => {
+                self.reload(request, surroundings, |answer| {
+                    let _ = reply.send(answer);
+                })
+                .await?;
+            }
+            Command::Detach { interface, reply } => {
+                let answer = self.on_datapath(move |engine, _| engine.detach(interface.as_deref())).await?;
+                let is_last = answer.as_ref().is_ok_and(|report| report.stopping);
+                let _ = reply.send(answer);
+                return Ok(is_last);
+            }
+            Command::List { reply } => {
+                self.reply(reply, |engine, moment| {
+                    engine.notice_trial();
+                    engine.list(moment)
+                })
+                .await?;
+            }
+            Command::Suggest { rule, reply } => {
+                self.reply(reply, move |engine, _| engine.suggest(rule.as_deref())).await?;
+            }
+            Command::Explain { sent, reply } => {
+                self.reply(reply, move |engine, _| {
+                    engine.notice_trial();
+                    engine.explain(&sent)
+                })
+                .await?;
+            }
+            Command::Grant { grant, target, request, uid, reply } => {
+                self.reply(reply, move |engine, moment| engine.grant(grant, target, &request, uid, moment)).await?;
+            }
+            Command::Unblock { target, uid, reply } => {
+                self.reply(reply, move |engine, moment| engine.unblock(target, uid, moment)).await?;
+            }
+            Command::Reset { source, uid, reply } => {
+                self.reply(reply, move |engine, _| engine.reset(source, uid)).await?;
+            }
+            Command::Mode { mode, uid, reply } => {
+                self.reply(reply, move |engine, moment| engine.set_mode(mode, uid, moment)).await?;
+            }
+            Command::Apply { request, uid, reply } => {
+                self.reply(reply, move |engine, moment| engine.apply(&request, uid, moment)).await?;
+            }
+            Command::Confirm { uid, reply } => {
+                self.reply(reply, move |engine, moment| engine.confirm(uid, moment)).await?;
+            }
+            Command::Charge { request, reply } => {
+                self.reply(reply, move |engine, _| {
+                    engine.notice_trial();
+                    engine.charge(&request)
+                })
+                .await?;
+            }
+            Command::Standing { source, rule, reply } => {
+                self.reply(reply, move |engine, _| {
+                    engine.notice_trial();
+                    engine.standing(source, &rule)
+                })
+                .await?;
+            }
+        }
+        Ok(false)
+    }
+
+    async fn reply<T: Send + 'static>(
+        &mut self,
+        reply: Reply<T>,
+        work: impl FnOnce(&mut Engine<D>, Moment) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<(), DaemonError> {
+        let answer = self.on_datapath(work).await?;
+        let _ = reply.send(answer);
+        Ok(())
+    }
+
+    async fn reload(
+        &mut self,
+        request: ReloadRequest,
+        surroundings: &mut Surroundings,
+        answer: impl FnOnce(reload::Reloaded),
+    ) -> Result<(), DaemonError> {
+        surroundings.notifier.tell(State::Reloading);
+        let reloaded = self.on_datapath(move |engine, moment| engine.reload(request, moment)).await?;
+        surroundings.notifier.tell(State::Ready);
+        answer(reloaded);
+        Ok(())
+    }
+
+    async fn on_datapath<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut Engine<D>, Moment) -> T + Send + 'static,
+    ) -> Result<T, DaemonError> {
+        let moment = Moment::now(self.started);
+        let mut engine = self.engine.take().ok_or(DaemonError::Panicked)?;
+        let lent = spawn_blocking(move || {
+            let outcome = work(&mut engine, moment);
+            (engine, outcome)
+        });
+        let (engine, outcome) = lent.await.map_err(|_| DaemonError::Panicked)?;
+        self.engine = Some(engine);
+        Ok(outcome)
+    }
+}
+
+impl Moment {
+    fn now(started: Instant) -> Self {
+        let at = Instant::now();
+        Self { at, uptime: at.duration_since(started), wall: Timestamp::now() }
+    }
+}
+
+fn every(period: Duration) -> Interval {
+    let mut interval = tokio::time::interval(period.max(Duration::from_millis(1)));
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+async fn tick(interval: &mut Option<Interval>) {
+    match interval {
+        Some(interval) => {
+            interval.tick().await;
+        }
+        None => future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,230 @@
+//! The list files that the running configuration names: each is read again once it has changed and come to rest. What is wrong
+//! with one leaves what it held before in force, and is said once. The configuration file itself is not watched.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use ratelimit_common::time::Nanos;
+
+use super::engine::{Engine, Moment};
+use ratelimit_control::proto::Problem;
+use ratelimit_datapath::Datapath;
+use ratelimit_policy::config::Config;
+use ratelimit_policy::config::file::load_list;
+use ratelimit_policy::config::lists::{KnownLists, ListFile};
+
+/// Two looks closer together than this are one: what is written for a moment has to come to rest in between.
+const LOOK_EVERY: Duration = Duration::from_millis(1_500);
+/// A file that changed less long before it was read may have changed again after that, by a clock that is this coarse.
+const SETTLED_AFTER: jiff::SignedDuration = jiff::SignedDuration::from_secs(2);
+/// Why a list is not followed that a trial has come with.
+const REFUSED: &str = "what it holds was tried and not confirmed; `ratelimitd reload` puts it in force";
+
+/// What tells two states of a file apart; none where there is no file.
+type Stamp = Option<FileStamp>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileStamp {
+    /// Device and inode: another file that was renamed over it has another.
+    file: (u64, u64),
+    size: u64,
+    modified: (i64, i64),
+    /// Nobody can set this one, and renaming sets it too.
+    changed: (i64, i64),
+}
+
+impl FileStamp {
+    fn of(path: &Path) -> Stamp {
+        let of = path.metadata().ok()?;
+        Some(Self {
+            file: (of.dev(), of.ino()),
+            size: of.size(),
+            modified: (of.mtime(), of.mtime_nsec()),
+            changed: (of.ctime(), of.ctime_nsec()),
+        })
+    }
+
+    fn is_settled(&self, now: Timestamp) -> bool {
+        let newest = self.modified.max(self.changed).0;
+        let rested = Timestamp::from_second(newest).and_then(|at| at.checked_add(SETTLED_AFTER));
+        // A file of the far future is as settled as it can be: each of its changes is another stamp.
+        rested.is_ok_and(|rested| rested < now)
+    }
+}
+
+/// What is known of the list files.
+#[derive(Debug, Default)]
+pub(super) struct ListWatch {
+    /// As each was before it was last read, whatever came of it.
+    read: BTreeMap<PathBuf, Stamp>,
+    /// As each was at the last look.
+    seen: BTreeMap<PathBuf, Stamp>,
+    looked_at: Duration,
+    /// Those that cannot be followed, and why.
+    stale: BTreeMap<PathBuf, String>,
+    /// What was tried in them and not confirmed: not followed until a file holds something else.
+    refused: KnownLists,
+}
+
+impl ListWatch {
+    /// These have just been read, all of them.
+    pub(super) fn taken(&mut self, files: &[ListFile], moment: Moment) {
+        self.seen = stamps(files);
+        // The stamps are younger than what was read: one that may be of a later change says nothing.
+        let is_settled = |stamp: &Stamp| stamp.is_some_and(|stamp| stamp.is_settled(moment.wall));
+        self.read = self.seen.clone().into_iter().filter(|(_, stamp)| is_settled(stamp)).collect();
+        self.looked_at = moment.uptime;
+        self.stale.clear();
+        self.refused.clear();
+    }
+
+    /// Nobody knows how old what is in force is: every file is read again. What was tried and not confirmed is not followed.
+    pub(super) fn hold_back(&mut self, refused: KnownLists) {
+        *self = Self { looked_at: self.looked_at, refused, ..Self::default() };
+    }
+
+    fn is_refused(&self, file: &ListFile, prefixes: &Arc<[IpNet]>) -> bool {
+        self.refused.get(&file.path) == Some(prefixes)
+    }
+
+    /// Those that cannot be followed, and why, by path.
+    pub(super) fn stale(&self) -> impl Iterator<Item = (&Path, &str)> {
+        self.stale.iter().map(|(path, why)| (path.as_path(), why.as_str()))
+    }
+
+    /// Files to be read now: those that have changed since they were read and are as at the look before; with one of them, those
+    /// that could not be followed, which it may have mended.
+    fn changed(&mut self, files: &[ListFile], at: Duration) -> Vec<PathBuf> {
+        if at.saturating_sub(self.looked_at) < LOOK_EVERY {
+            return Vec::new();
+        }
+        self.looked_at = at;
+        let now = stamps(files);
+        let before = std::mem::replace(&mut self.seen, now.clone());
+        let has_changed = |path: &&PathBuf| {
+            let stamp = now.get(*path);
+            stamp == before.get(*path) && stamp != self.read.get(*path)
+        };
+        let mut changed: Vec<PathBuf> = now.keys().filter(has_changed).cloned().collect();
+        for path in &changed {
+            self.read.extend(now.get(path).map(|stamp| (path.clone(), *stamp)));
+        }
+        if !changed.is_empty() {
+            changed.extend(self.stale.keys().filter(|path| now.contains_key(*path)).cloned());
+            changed.sort_unstable();
+            changed.dedup();
+        }
+        changed
+    }
+
+    /// A file cannot be followed: said once for each thing that is wrong with it.
+    fn keep(&mut self, file: &ListFile, why: &str) {
+        let path = file.path.clone();
+        if self.stale.insert(path, why.to_owned()).as_deref() == Some(why) {
+            return;
+        }
+        let ListFile { path, named_by, prefixes } = file;
+        tracing::warn!(
+            file = %path.display(),
+            "{named_by} ({}) is NOT FOLLOWED, its {} prefixes of before hold until it changes again: {why}",
+            path.display(),
+            prefixes.len()
+        );
+    }
+
+    /// True if what it held before was refused.
+    fn follow(&mut self, file: &ListFile) -> bool {
+        if self.stale.remove(&file.path).is_some() {
+            tracing::info!(file = %file.path.display(), "{} ({}) is followed again", file.named_by, file.path.display());
+        }
+        self.refused.remove(&file.path).is_some()
+    }
+}
+
+fn stamps(files: &[ListFile]) -> BTreeMap<PathBuf, Stamp> {
+    files.iter().map(|file| (file.path.clone(), FileStamp::of(&file.path))).collect()
+}
+
+/// What is in a file now, or why that is not to be followed.
+fn read(file: &ListFile) -> Result<Arc<[IpNet]>, String> {
+    let prefixes = load_list(&file.path).map_err(|error| error.to_string())?;
+    if prefixes.is_empty() && !file.prefixes.is_empty() {
+        return Err(format!("{} has become empty; if that is meant, `ratelimitd reload`", file.path.display()));
+    }
+    Ok(prefixes.into())
+}
+
+/// How many of `of` are not in `from`; both sorted.
+fn missing(from: &[IpNet], of: &[IpNet]) -> usize {
+    of.iter().filter(|prefix| from.binary_search(prefix).is_err()).count()
+}
+
+impl<D: Datapath> Engine<D> {
+    /// Reads list files that have changed, and puts what they hold in force as a reload does. Not while a file is on trial, which
+    /// whatever is applied would end.
+    pub(super) fn watch_lists(&mut self, now: Nanos, moment: Moment) {
+        if self.pending.is_some() {
+            return;
+        }
+        let paths = self.lists.changed(&self.config.list_files, moment.uptime);
+        if paths.is_empty() {
+            return;
+        }
+        let files = self.config.list_files.clone();
+        let mut changed: Vec<(ListFile, Arc<[IpNet]>)> = Vec::new();
+        for file in files.into_iter().filter(|file| paths.contains(&file.path)) {
+            match read(&file) {
+                Ok(prefixes) if prefixes == file.prefixes => self.follow_list(&file),
+                Ok(prefixes) if self.lists.is_refused(&file, &prefixes) => self.lists.keep(&file, REFUSED),
+                Ok(prefixes) => changed.push((file, prefixes)),
+                Err(why) => self.lists.keep(&file, &why),
+            }
+        }
+        self.newest = None;
+        if changed.is_empty() || self.follow_all(&changed, now).is_ok() {
+            return;
+        }
+        // What is wrong with all of them together may be one of them.
+        for one in changed.chunks(1) {
+            if let (Err(why), Some((file, _))) = (self.follow_all(one, now), one.first()) {
+                self.lists.keep(file, &why);
+            }
+        }
+    }
+
+    fn follow_all(&mut self, changed: &[(ListFile, Arc<[IpNet]>)], now: Nanos) -> Result<(), String> {
+        let known = self.config.list_files.iter().map(|file| (file.path.clone(), Arc::clone(&file.prefixes)));
+        let mut known: KnownLists = known.collect();
+        known.extend(changed.iter().map(|(file, prefixes)| (file.path.clone(), Arc::clone(prefixes))));
+        self.relist(&known, now)?;
+        for (file, prefixes) in changed {
+            self.follow_list(file);
+            let (added, removed) = (missing(&file.prefixes, prefixes), missing(prefixes, &file.prefixes));
+            let path = file.path.display();
+            tracing::info!(file = %path, "{} ({path}): {added} added, {removed} removed", file.named_by);
+        }
+        Ok(())
+    }
+
+    fn follow_list(&mut self, file: &ListFile) {
+        if self.lists.follow(file) {
+            self.forgive_list(&file.path);
+        }
+    }
+
+    /// Puts in force what the configuration means with these in its list files; on an error everything is as before.
+    fn relist(&mut self, known: &KnownLists, now: Nanos) -> Result<(), String> {
+        let Some(config) = self.source.with_lists(known) else { return Ok(()) };
+        let config: Config = config.map_err(|error| format!("{error:#}"))?;
+        let before = std::mem::replace(&mut self.config, config);
+        self.put_in_force(now).map_err(|error| {
+            self.config = before;
+            Problem::datapath(error).message
+        })
+    }
+}

@@ -1,0 +1,134 @@
+//! From one configuration to the next, whole or not at all.
+
+use ratelimit_common::time::Nanos;
+
+use super::carry_out::carry_out;
+use super::engine::{Engine, Moment};
+use super::source::{ConfigSource, Loaded};
+use super::suggest::candidate_changes;
+use ratelimit_control::proto::{Problem, ProblemKind, ReloadReport, ReloadRequest};
+use ratelimit_datapath::Datapath;
+use ratelimit_policy::config::Config;
+use ratelimit_policy::desired::DesiredState;
+use ratelimit_policy::plan::{changes, diff, restart_needed};
+use ratelimit_report::snapshot::{ConfigState, SCHEMA};
+
+/// What became of a reload.
+pub(super) type Reloaded = Result<ReloadReport, Problem>;
+
+impl<D: Datapath> Engine<D> {
+    /// Reads the file anew and carries it out, whole or not at all.
+    pub(super) fn reload(&mut self, request: ReloadRequest, moment: Moment) -> Reloaded {
+        self.notice_trial();
+        let now = self.clocks(moment)?.now;
+        let ConfigSource::File(file) = &self.source else {
+            let why =
+                "there is nothing to reload: this daemon was started from flags; use `ratelimitd run --config FILE`";
+            tracing::warn!("{why}");
+            return Err(Problem::new(ProblemKind::Config, why));
+        };
+        let path = file.path.display().to_string();
+        let loaded = (file.load)(&file.path).map_err(|error| Problem::new(ProblemKind::Config, format!("{error:#}")));
+        let loaded = loaded.and_then(|loaded| {
+            if self.is_refused(&loaded.text) {
+                let why = format!("{path} was tried and not confirmed; change it, or insist: `ratelimitd apply`");
+                return Err(Problem::new(ProblemKind::Conflict, why));
+            }
+            self.settled(now)?;
+            if !request.force {
+                self.object_to_lockout(&loaded.config, request.ssh, now)?;
+            }
+            Ok(loaded)
+        });
+        let changes = match loaded {
+            Ok(loaded) => self.take_on(loaded, &path, moment)?,
+            Err(problem) => return Err(self.refuse(problem)),
+        };
+        let notes = self.warn_of_lockouts(&self.config, request.ssh, now);
+        Ok(ReloadReport { schema: SCHEMA, changes, notes })
+    }
+
+    /// Carries out a configuration, whole or not at all, and notes how that went.
+    pub(super) fn take_on(&mut self, loaded: Loaded, path: &str, moment: Moment) -> Result<Vec<String>, Problem> {
+        let now = self.clocks(moment)?.now;
+        let outcome = self.settled(now).and_then(|()| {
+            self.look_around();
+            let tripped = std::mem::take(&mut self.breaker);
+            let outcome = self.change_to(loaded.config, path, now);
+            if outcome.is_err() {
+                self.breaker = tripped;
+            }
+            outcome
+        });
+        match outcome {
+            Ok(changes) => {
+                tracing::info!("reloaded {path}: {}", if changes.is_empty() { "no change" } else { "carried out" });
+                self.set_text(loaded.text, path.into());
+                self.lists.taken(&self.config.list_files, moment);
+                self.settle();
+                self.note_success(moment);
+                Ok(changes)
+            }
+            Err(problem) => Err(self.refuse(problem)),
+        }
+    }
+
+    /// Notes that a configuration holds.
+    pub(super) fn note_success(&mut self, moment: Moment) {
+        self.last_reload =
+            ConfigState { last_reload_successful: true, last_reload_success_at: moment.wall, error: None };
+    }
+
+    /// Notes that a configuration was not carried out. The problem names the file itself.
+    fn refuse(&mut self, problem: Problem) -> Problem {
+        tracing::error!("reload: {problem}; everything goes on as it was");
+        self.last_reload.last_reload_successful = false;
+        self.last_reload.error = Some(problem.message.clone());
+        problem
+    }
+
+    /// Refuses what needs a restart.
+    pub(super) fn can_follow(&self, config: &Config, path: &str) -> Result<(), Problem> {
+        let fixed = restart_needed(&self.config, config);
+        if fixed.is_empty() {
+            return Ok(());
+        }
+        let why = format!("{path} changes {}, which needs a restart; nothing was changed", fixed.join(" and "));
+        Err(Problem::new(ProblemKind::Config, why))
+    }
+
+    fn change_to(&mut self, config: Config, path: &str, now: Nanos) -> Result<Vec<String>, Problem> {
+        self.can_follow(&config, path)?;
+        let desired = DesiredState { interfaces: config.interfaces.clone(), policy: self.policy_of(&config, now) };
+        let plan = diff(&self.desired, &desired);
+        let mut changes = changes(&self.desired, &desired);
+        let capacity = self.datapath.read().map_err(Problem::datapath)?.sources_capacity;
+        changes.extend(candidate_changes(&self.config, &config));
+        let attached = carry_out(&mut self.datapath, &self.desired.policy, &plan).map_err(|error| {
+            let problem = Problem::datapath(error);
+            Problem { message: format!("{path}: {}", problem.message), ..problem }
+        })?;
+        changes.extend(self.capacity_change(capacity));
+        for change in &changes {
+            tracing::info!("reload: {change}");
+        }
+        for interface in &plan.detach {
+            self.links.forget(interface);
+        }
+        for (interface, mode) in attached {
+            self.links.attached(&interface, mode);
+        }
+        self.desired = desired;
+        self.config = config;
+        self.newest = None;
+        Ok(changes)
+    }
+
+    /// The maps were made for the limits of the start: with more of them fewer sources are remembered.
+    fn capacity_change(&mut self, before: u64) -> Option<String> {
+        let after = self.datapath.read().ok()?.sources_capacity;
+        let remedy = "; the maps were made for fewer limits: `ratelimitd detach` and a new start make room";
+        let remedy = if after < before { remedy } else { "" };
+        (before != after).then(|| format!("sources remembered of each family: {before} -> {after}{remedy}"))
+    }
+}

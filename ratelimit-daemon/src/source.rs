@@ -1,0 +1,73 @@
+//! Where the configuration comes from, and so whether it can be read anew.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use ratelimit_policy::config::Config;
+use ratelimit_policy::config::lists::KnownLists;
+
+/// A configuration, and the text that it was parsed from.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// What it means.
+    pub config: Config,
+    /// All of the file.
+    pub text: String,
+}
+
+type Load = Box<dyn Fn(&Path) -> anyhow::Result<Loaded> + Send>;
+type Parse = Box<dyn Fn(&Path, &str, &KnownLists) -> anyhow::Result<Config> + Send>;
+type Relist = Box<dyn Fn(&KnownLists) -> anyhow::Result<Config> + Send>;
+
+/// Where the configuration came from, and so whether it can be read anew.
+pub enum ConfigSource {
+    /// The command line: it stays as it is.
+    Flags,
+    /// The same, which names list files: this is what it means with others in them.
+    FlagsWithLists(Relist),
+    /// A file.
+    File(ConfigFile),
+}
+
+/// A configuration file, and what reads it.
+pub struct ConfigFile {
+    pub(super) path: PathBuf,
+    /// What is in force.
+    pub(super) text: String,
+    /// Where that stood: list files are relative to it.
+    pub(super) text_path: PathBuf,
+    pub(super) load: Load,
+    pub(super) parse: Parse,
+}
+
+impl ConfigSource {
+    /// The file at `path`, which said `text` at the start. `load` reads and parses one; `parse` parses a text that once stood
+    /// in the file at a path, and reads the list files that are not known.
+    pub fn file(
+        path: PathBuf,
+        text: String,
+        load: impl Fn(&Path) -> anyhow::Result<Loaded> + Send + 'static,
+        parse: impl Fn(&Path, &str, &KnownLists) -> anyhow::Result<Config> + Send + 'static,
+    ) -> Self {
+        let text_path = path.clone();
+        Self::File(ConfigFile { path, text, text_path, load: Box::new(load), parse: Box::new(parse) })
+    }
+
+    /// What is in force, with these in its list files.
+    pub(super) fn with_lists(&self, known: &KnownLists) -> Option<anyhow::Result<Config>> {
+        match self {
+            Self::Flags => None,
+            Self::FlagsWithLists(relist) => Some(relist(known)),
+            Self::File(file) => Some((file.parse)(&file.text_path, &file.text, known)),
+        }
+    }
+}
+
+impl fmt::Debug for ConfigSource {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flags | Self::FlagsWithLists(_) => out.write_str("Flags"),
+            Self::File(file) => out.debug_tuple("File").field(&file.path).finish(),
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What outlives the daemon in files of its own: what commands have changed. Versioned JSON, written whole or not at all.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use ratelimit_policy::files;
+
+/// The directory, unless [`DIRECTORY_VARIABLE`] names another.
+const DIRECTORY: &str = "/var/lib/ratelimitd";
+/// For tests, and for several daemons on one host.
+const DIRECTORY_VARIABLE: &str = "RATELIMITD_STATE_DIR";
+/// The version of every file.
+const VERSION: u32 = 1;
+/// The longest file. A trial that remembers as many prefixes as the kernel takes, twice, has half of it.
+const BYTES_MAX: u64 = 64 << 20;
+/// Whoever may write here says what is allowed: that is root alone, whatever the umask.
+const FILE_MODE: u32 = 0o600;
+const DIRECTORY_MODE: u32 = 0o700;
+
+/// A directory of small files.
+#[derive(Clone, Debug)]
+pub(super) struct Store {
+    directory: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Versioned<T> {
+    version: u32,
+    #[serde(flatten)]
+    contents: T,
+}
+
+impl Store {
+    /// The one of this host.
+    pub(super) fn of_host() -> Self {
+        let directory = std::env::var_os(DIRECTORY_VARIABLE).filter(|path| !path.is_empty());
+        Self::at(directory.map_or_else(|| PathBuf::from(DIRECTORY), PathBuf::from))
+    }
+
+    /// In this directory, which is made when it is first written to.
+    pub(super) const fn at(directory: PathBuf) -> Self {
+        Self { directory }
+    }
+
+    /// Where a file is.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// A file's contents. One that cannot be understood is set aside, loudly, and counts as none.
+    pub(super) fn load<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
+        let path = self.path(name);
+        let bytes = match files::read_own(&path, BYTES_MAX) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::NotFound => return None,
+            Err(error) => {
+                tracing::warn!("read {}: {error}; nothing of it holds", path.display());
+                return None;
+            }
+        };
+        match understood(&bytes) {
+            Ok(contents) => Some(contents),
+            Err(why) => {
+                set_aside(&path, &why);
+                None
+            }
+        }
+    }
+
+    /// Writes a file: after a crash there is the old one or the new one.
+    pub(super) fn save<T: Serialize>(&self, name: &str, contents: T) -> io::Result<()> {
+        let path = self.path(name);
+        let new = self.directory.join(format!("{name}.new"));
+        let text = serde_json::to_vec_pretty(&Versioned { version: VERSION, contents })?;
+        let write = || {
+            if text.len() as u64 > BYTES_MAX {
+                return Err(io::Error::other(format!("it would be longer than {BYTES_MAX} bytes")));
+            }
+            DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&self.directory)?;
+            remove_if_there(&new)?;
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&new)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            fs::rename(&new, &path)?;
+            // The rename itself is on the disk once the directory is.
+            File::open(&self.directory)?.sync_all()
+        };
+        write().map_err(|error: io::Error| io::Error::new(error.kind(), format!("write {}: {error}", path.display())))
+    }
+
+    /// Removes a file; one that is not there is removed already.
+    pub(super) fn remove(&self, name: &str) {
+        let path = self.path(name);
+        if let Err(error) = remove_if_there(&path) {
+            tracing::warn!("remove {}: {error}", path.display());
+        }
+    }
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn understood<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    match value.get("version").and_then(serde_json::Value::as_u64) {
+        Some(version) if version == u64::from(VERSION) => {}
+        Some(version) => return Err(format!("it is of version {version}, and this program writes {VERSION}")),
+        None => return Err("it has no version".to_owned()),
+    }
+    serde_json::from_value(value).map_err(|error| error.to_string())
+}
+
+fn set_aside(path: &Path, why: &str) {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".broken");
+    let aside = PathBuf::from(aside);
+    match fs::rename(path, &aside) {
+        Ok(()) => tracing::warn!("{}: {why}; it is now {}, and nothing of it holds", path.display(), aside.display()),
+        Err(error) => tracing::warn!("{}: {why}; nothing of it holds; set it aside: {error}", path.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Words {
+        words: Vec<String>,
+    }
+
+    #[test]
+    fn what_was_saved_is_loaded_and_nothing_else_is_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().join("made/on/demand"));
+        assert_eq!(store.load::<Words>("a.json"), None);
+        let words = Words { words: vec!["one".into()] };
+        store.save("a.json", &words).unwrap();
+        store.save("a.json", &words).unwrap();
+        assert_eq!(store.load("a.json"), Some(words));
+        assert_eq!(fs::read_dir(directory.path().join("made/on/demand")).unwrap().count(), 1);
+        store.remove("a.json");
+        store.remove("a.json");
+        assert_eq!(store.load::<Words>("a.json"), None);
+    }
+
+    #[test]
+    fn a_broken_file_is_set_aside() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().to_owned());
+        for broken in
+            ["", "{", "[]", r#"{"words": []}"#, r#"{"version": 2, "words": []}"#, r#"{"version": 1, "words": 3}"#]
+        {
+            fs::write(directory.path().join("a.json"), broken).unwrap();
+            assert_eq!(store.load::<Words>("a.json"), None, "{broken}");
+            assert_eq!(fs::read_to_string(directory.path().join("a.json.broken")).unwrap(), broken);
+            assert!(!directory.path().join("a.json").exists());
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_none_or_too_long_is_left_where_it_is_and_counts_as_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().to_owned());
+        let path = directory.path().join("a.json");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(store.load::<Words>("a.json"), None, "and a pipe is not waited for");
+        assert!(path.exists());
+        std::fs::remove_file(&path).unwrap();
+        let elsewhere = directory.path().join("elsewhere");
+        store.save("elsewhere", Words { words: vec!["one".into()] }).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        assert_eq!(store.load::<Words>("a.json"), None);
+        store.save("a.json", Words { words: vec![] }).unwrap();
+        assert_eq!(
+            store.load("elsewhere"),
+            Some(Words { words: vec!["one".into()] }),
+            "nothing is written through a link"
+        );
+        assert_eq!(store.load("a.json"), Some(Words { words: vec![] }));
+        File::options().write(true).open(&path).unwrap().set_len(BYTES_MAX + 1).unwrap();
+        assert_eq!(store.load::<Words>("a.json"), None);
+    }
+
+    #[test]
+    fn what_is_written_is_for_the_owner_alone_and_not_through_what_lies_beside() {
+        use std::os::unix::fs::MetadataExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::at(directory.path().join("state"));
+        store.save("a.json", Words { words: vec![] }).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&store.path("")), mode(&store.path("a.json"))), (0o700, 0o600));
+        let target = directory.path().join("target");
+        fs::write(&target, "precious").unwrap();
+        std::os::unix::fs::symlink(&target, store.path("a.json.new")).unwrap();
+        store.save("a.json", Words { words: vec!["two".into()] }).unwrap();
+        assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
+        assert_eq!(store.load("a.json"), Some(Words { words: vec!["two".into()] }));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("file"), "").unwrap();
+        let error = Store::at(directory.path().join("file")).save("a.json", Words { words: vec![] }).unwrap_err();
+        assert!(error.to_string().starts_with("write ") && error.to_string().contains("file/a.json"), "{error}");
+    }
+}

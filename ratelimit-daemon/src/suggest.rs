@@ -1,0 +1,68 @@
+//! Rounds of observation, and what is read off them.
+
+use ratelimit_common::layout::Tally;
+use ratelimit_common::verdict::Reason;
+
+use super::engine::Engine;
+use ratelimit_control::proto::{Problem, ProblemKind};
+use ratelimit_datapath::{Datapath, DatapathError, Reading};
+use ratelimit_policy::config::Config;
+use ratelimit_policy::desired::Limit;
+use ratelimit_report::snapshot::SuggestReport;
+
+/// What a frame has before its IP packet.
+const ETHERNET_BYTES: u64 = 14;
+
+impl<D: Datapath> Engine<D> {
+    /// One round. Where the maps cannot be read, supervision says so, and the next round goes on.
+    pub(super) fn observe(&mut self) {
+        if let Err(error) = self.try_observe() {
+            tracing::debug!("observe sources: {:#}", anyhow::Error::from(error));
+        }
+    }
+
+    fn try_observe(&mut self) -> Result<Reading, DatapathError> {
+        let reading = self.datapath.read()?;
+        let (policy, sources_max) = (&self.desired.policy, self.config.max_sources as usize);
+        self.observer.follow(policy, &self.config.candidates, sources_max, reading.now);
+        let refused_bytes: Vec<u64> = (0..policy.rules.len()).map(|rule| refused_bytes(&reading, rule)).collect();
+        let mut round = self.observer.round(reading.now, &refused_bytes);
+        self.datapath.visit_sources(&mut |source| round.visit(&source))?;
+        round.finish();
+        Ok(reading)
+    }
+
+    /// What the limits could be, of all rules or of one, as of now.
+    pub(super) fn suggest(&mut self, rule: Option<&str>) -> Result<SuggestReport, Problem> {
+        let names: Vec<&str> = self.desired.policy.rules.iter().map(|rule| rule.name.as_str()).collect();
+        if let Some(name) = rule.filter(|name| !names.contains(name)) {
+            let why = format!("there is no rule {name}; there are {}", names.join(", "));
+            return Err(Problem::new(ProblemKind::NotFound, why));
+        }
+        let reading = self.try_observe().map_err(Problem::datapath)?;
+        Ok(SuggestReport::build(&self.desired.policy, &self.observer, reading.now, rule))
+    }
+}
+
+/// How long the IP packets are that a rule refuses, on average, since its counters began.
+fn refused_bytes(reading: &Reading, rule: usize) -> u64 {
+    let tallies = reading.interfaces.iter().filter_map(|interface| interface.rules.get(rule));
+    let refused = tallies.flat_map(|of| [of.of(Reason::OverLimit), of.of(Reason::DryRun)]);
+    let Tally { packets, bytes } = refused.fold(Tally::default(), |sum, of| Tally {
+        packets: sum.packets.saturating_add(of.packets),
+        bytes: sum.bytes.saturating_add(of.bytes),
+    });
+    bytes.checked_div(packets).unwrap_or(0).saturating_sub(ETHERNET_BYTES)
+}
+
+/// What a configuration changes of the candidates, a line a rule, and no packet is judged by.
+pub(super) fn candidate_changes(old: &Config, new: &Config) -> Vec<String> {
+    let of = |config: &Config, rule: &str| {
+        let said = config.candidates.iter().find(|(name, _)| name == rule);
+        let words = |(_, limits): &(String, Vec<Limit>)| limits.iter().map(ToString::to_string).collect::<Vec<_>>();
+        said.map_or_else(|| "those by default".to_owned(), |said| words(said).join(", "))
+    };
+    let rules = new.policy.rules.iter().map(|rule| (&rule.name, of(old, &rule.name), of(new, &rule.name)));
+    let changed = rules.filter(|(_, old, new)| old != new);
+    changed.map(|(rule, old, new)| format!("candidates of rule {rule}: {old} -> {new}, counted anew")).collect()
+}

@@ -1,0 +1,274 @@
+//! A configuration that is tried: in force for a while, and for good only once it is confirmed. The kernel goes back by itself; here it
+//! is noticed, said, and remembered over restarts.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ratelimit_common::time::Nanos;
+
+use super::engine::{Engine, Moment};
+use super::source::{ConfigSource, Loaded};
+use super::start::{FILE, Record, Unfinished, Version, remember};
+use ratelimit_control::proto::{ApplyReport, ApplyRequest, ConfirmReport, Problem, ProblemKind};
+use ratelimit_datapath::{Datapath, DatapathError, Trial};
+use ratelimit_policy::config::Config;
+use ratelimit_policy::desired::DesiredState;
+use ratelimit_policy::plan::changes;
+use ratelimit_report::snapshot::{Clocks, SCHEMA};
+
+/// A shorter time is over before anyone can confirm.
+const SECONDS_MIN: u64 = 5;
+/// A longer one is no trial.
+const SECONDS_MAX: u64 = 86_400;
+
+/// A trial that runs.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    /// What packets go back to.
+    before: Config,
+    /// Where the text of that stood.
+    before_path: PathBuf,
+    record: Record,
+    /// Until when, by the datapath's clock.
+    pub(super) until: Nanos,
+}
+
+/// Whether both name one file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+}
+
+impl<D: Datapath> Engine<D> {
+    /// Goes on with the trial of an earlier run; true if packets are judged by it.
+    pub(super) fn resume(&mut self, unfinished: Unfinished, moment: Moment) -> Result<bool, DatapathError> {
+        let Unfinished { before, before_path, record } = unfinished;
+        if let Trial::Running(until) = self.datapath.trial()? {
+            let left_s = until.0.saturating_sub(self.datapath.now()?.0) / 1_000_000_000;
+            tracing::warn!("{} is still on trial: `ratelimitd confirm` within {left_s} s", record.file.display());
+            self.pending = Some(Pending { before, before_path, record, until });
+            return Ok(true);
+        }
+        let clocks = Clocks { now: self.datapath.now()?, wall: moment.wall };
+        let until = clocks.datapath_of(record.until);
+        self.pending = Some(Pending { before, before_path, record, until });
+        self.forget_trial("the trial of an earlier run is over");
+        Ok(false)
+    }
+
+    /// Why nothing else may change now.
+    pub(super) fn settled(&self, now: Nanos) -> Result<(), Problem> {
+        let Some(pending) = &self.pending else { return Ok(()) };
+        let left_s = pending.until.0.saturating_sub(now.0).div_ceil(1_000_000_000);
+        let file = pending.record.file.display();
+        let why = format!(
+            "{file} is on trial for {left_s} s more: `ratelimitd confirm` it first, or wait until it is rolled back"
+        );
+        Err(Problem::new(ProblemKind::Conflict, why))
+    }
+
+    /// Puts a file in force: for good, or on trial.
+    pub(super) fn apply(&mut self, request: &ApplyRequest, uid: u32, moment: Moment) -> Result<ApplyReport, Problem> {
+        self.notice_trial();
+        let clocks = self.clocks(moment)?;
+        self.settled(clocks.now)?;
+        let ConfigSource::File(own) = &self.source else {
+            let why =
+                "this daemon was started from flags, and has no file to apply; use `ratelimitd run --config FILE`";
+            return Err(Problem::new(ProblemKind::Config, why));
+        };
+        let file = request.file.clone().unwrap_or_else(|| own.path.clone());
+        let is_own = is_same(&file, &own.path);
+        // By one path, a list file is one and the same wherever it is named.
+        let file = if is_own { own.path.clone() } else { file };
+        let loaded = (own.load)(&file).map_err(|error| Problem::new(ProblemKind::Config, format!("{error:#}")))?;
+        if request.confirm_seconds.is_none() && !request.force {
+            self.object_to_lockout(&loaded.config, request.ssh, clocks.now)?;
+        }
+        let user = super::orders::user_name(uid);
+        tracing::info!(user, file = %file.display(), "apply {}, as {user} said", file.display());
+        let mut notes = Vec::new();
+        if !is_own {
+            let own = own.path.display();
+            notes.push(format!("a restart and a reload read {own}: copy {} there to keep it", file.display()));
+        }
+        let changes = match request.confirm_seconds {
+            None => self.take_on(loaded, &file.display().to_string(), moment)?,
+            Some(seconds) => {
+                let changes = self.try_out(loaded, file, seconds, clocks, &mut notes)?;
+                if self.pending.is_some() {
+                    self.lists.taken(&self.config.list_files, moment);
+                }
+                changes
+            }
+        };
+        notes.extend(self.warn_of_lockouts(&self.config, request.ssh, clocks.now));
+        let confirm_within_seconds = request.confirm_seconds.filter(|_| self.pending.is_some());
+        Ok(ApplyReport { schema: SCHEMA, changes, confirm_within_seconds, notes })
+    }
+
+    fn try_out(
+        &mut self,
+        loaded: Loaded,
+        file: PathBuf,
+        seconds: u64,
+        clocks: Clocks,
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<String>, Problem> {
+        let path = file.display().to_string();
+        if !(SECONDS_MIN..=SECONDS_MAX).contains(&seconds) {
+            let why = format!("a trial lasts from {SECONDS_MIN} s to {} h", SECONDS_MAX / 3_600);
+            return Err(Problem::new(ProblemKind::BadRequest, why));
+        }
+        self.can_follow(&loaded.config, &path)?;
+        if loaded.config.interfaces != self.config.interfaces {
+            let why =
+                format!("{path} changes the interfaces, which cannot be rolled back: apply that without --confirm");
+            return Err(Problem::new(ProblemKind::Config, why));
+        }
+        let interfaces = self.desired.interfaces.clone();
+        let desired = DesiredState { interfaces, policy: self.policy_of(&loaded.config, clocks.now) };
+        let changes = changes(&self.desired, &desired);
+        if changes.is_empty() {
+            notes.push("it says what is enforced already: there is nothing to confirm".to_owned());
+            return Ok(changes);
+        }
+        let until = clocks.after(Duration::from_secs(seconds).as_nanos().try_into().unwrap_or(u64::MAX));
+        let (before_path, text) = (self.text_path(), self.text());
+        let record = Record::new(
+            Version { path: &file, text: &loaded.text, lists: &loaded.config.list_files },
+            Version { path: &before_path, text, lists: &self.config.list_files },
+            clocks.wall_of(until),
+        );
+        let earlier = self.host.store.load::<Record>(FILE);
+        // First what a restart needs to know: a trial that it does not know of would be taken for confirmed.
+        self.host.store.save(FILE, &record).map_err(|error| {
+            Problem::new(
+                ProblemKind::Internal,
+                format!("{error}; without it a restart could not roll back, so nothing was changed"),
+            )
+        })?;
+        if let Err(error) = self.datapath.apply_until(&desired.policy, until) {
+            match earlier {
+                Some(earlier) => remember(&self.host.store, earlier),
+                None => self.host.store.remove(FILE),
+            }
+            return Err(Problem::datapath(error));
+        }
+        for change in &changes {
+            tracing::warn!("on trial for {seconds} s: {change}");
+        }
+        self.set_text(loaded.text, record.file.clone());
+        let before = std::mem::replace(&mut self.config, loaded.config);
+        self.desired = desired;
+        self.pending = Some(Pending { before, before_path, record, until });
+        self.breaker.watch_anew();
+        self.newest = None;
+        Ok(changes)
+    }
+
+    /// Keeps what is on trial.
+    pub(super) fn confirm(&mut self, uid: u32, moment: Moment) -> Result<ConfirmReport, Problem> {
+        let too_late = "too late: what was tried is rolled back, and what held before holds again; `ratelimitd apply --confirm` tries anew";
+        if self.pending.is_none() {
+            return Err(match self.refused {
+                Some(_) => Problem::new(ProblemKind::Conflict, too_late),
+                None => Problem::new(ProblemKind::BadRequest, "there is nothing to confirm: no file is on trial"),
+            });
+        }
+        if !self.datapath.confirm().map_err(Problem::datapath)? {
+            self.watch_trial().map_err(Problem::datapath)?;
+            return Err(Problem::new(ProblemKind::Conflict, too_late));
+        }
+        let user = super::orders::user_name(uid);
+        let file = self.pending.take().map(|pending| pending.record.file).unwrap_or_default();
+        self.host.store.remove(FILE);
+        self.refused = None;
+        self.newest = None;
+        self.note_success(moment);
+        tracing::info!(user, file = %file.display(), "{} is confirmed by {user}", file.display());
+        let now = self.clocks(moment)?.now;
+        // What has ended meanwhile.
+        self.put_in_force(now).map_err(Problem::datapath)?;
+        Ok(ConfirmReport { schema: SCHEMA, file })
+    }
+
+    /// Notices that packets have gone back.
+    pub(super) fn watch_trial(&mut self) -> Result<(), DatapathError> {
+        if self.pending.is_none() {
+            return Ok(());
+        }
+        match self.datapath.trial()? {
+            Trial::Running(_) => Ok(()),
+            Trial::Over | Trial::None => {
+                self.forget_trial("nobody confirmed it in time");
+                let now = self.datapath.now()?;
+                self.put_in_force(now)
+            }
+        }
+    }
+
+    /// Has what is answered now follow the packets, which go back by themselves: before anything that shows or charges by rules.
+    pub(super) fn notice_trial(&mut self) {
+        if let Err(error) = self.watch_trial() {
+            tracing::error!("put in force what was before a trial: {:#}", anyhow::Error::from(error));
+        }
+    }
+
+    /// What was before the trial holds again, once it is applied, which is left to the caller; `why` is said loudly.
+    pub(super) fn forget_trial(&mut self, why: &str) {
+        let Some(Pending { before, before_path, record, .. }) = self.pending.take() else { return };
+        let file = record.file.display().to_string();
+        let message = format!("{file} is ROLLED BACK, and what held before holds again: {why}");
+        tracing::error!("{message}");
+        self.last_reload.last_reload_successful = false;
+        self.last_reload.error = Some(message);
+        self.config = before;
+        self.set_text(record.confirmed.clone(), before_path);
+        self.lists.hold_back(record.refused_lists());
+        self.breaker.watch_anew();
+        self.refused = record.refused_text();
+        remember(&self.host.store, record.not_confirmed());
+        self.must_apply = true;
+        self.newest = None;
+    }
+
+    /// Why a text must not be put in force without being asked for by name.
+    pub(super) fn is_refused(&self, text: &str) -> bool {
+        self.refused.as_deref() == Some(text)
+    }
+
+    /// A list file has changed since it was tried and not confirmed: a later start need not hold it back.
+    pub(super) fn forgive_list(&self, path: &Path) {
+        let Some(mut record) = self.host.store.load::<Record>(FILE) else { return };
+        if record.forgive(path) {
+            remember(&self.host.store, record);
+        }
+    }
+
+    /// Something else holds for good: what was refused is of no interest any more.
+    pub(super) fn settle(&mut self) {
+        self.refused = None;
+        self.host.store.remove(FILE);
+    }
+
+    fn text(&self) -> &str {
+        match &self.source {
+            ConfigSource::Flags | ConfigSource::FlagsWithLists(_) => "",
+            ConfigSource::File(file) => &file.text,
+        }
+    }
+
+    fn text_path(&self) -> PathBuf {
+        match &self.source {
+            ConfigSource::Flags | ConfigSource::FlagsWithLists(_) => PathBuf::new(),
+            ConfigSource::File(file) => file.text_path.clone(),
+        }
+    }
+
+    pub(super) fn set_text(&mut self, text: String, path: PathBuf) {
+        match &mut self.source {
+            ConfigSource::Flags | ConfigSource::FlagsWithLists(_) => {}
+            ConfigSource::File(file) => (file.text, file.text_path) = (text, path),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The system call `bpf`, where aya has no function for what is asked. Knows commands, file descriptors and bytes.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+/// A command's number in `enum bpf_cmd`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Command(libc::c_long);
+
+impl Command {
+    pub(super) const OBJ_GET: Self = Self(7);
+    const OBJ_GET_INFO_BY_FD: Self = Self(15);
+    pub(super) const MAP_LOOKUP_BATCH: Self = Self(24);
+    pub(super) const MAP_UPDATE_BATCH: Self = Self(26);
+    pub(super) const MAP_DELETE_BATCH: Self = Self(27);
+}
+
+/// `struct { ... } info` of `union bpf_attr`.
+#[repr(C)]
+struct InfoAttr {
+    fd: u32,
+    len: u32,
+    info: u64,
+}
+
+/// Asks the kernel; what it returns where that is no error.
+///
+/// # Errors
+/// What the kernel answers.
+///
+/// # Safety `attr` is what `union bpf_attr` has for this command, and what it points to is there, with room for as
+/// much as it says.
+pub(super) unsafe fn call<A>(command: Command, attr: &mut A) -> io::Result<i32> {
+    let attr: *mut A = attr;
+    // SAFETY: `attr` is of that size; the rest is promised.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command.0, attr, size_of::<A>()) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    i32::try_from(result).map_err(io::Error::other)
+}
+
+/// Asks what there is to know of a map, program or link, as far as `info` goes.
+///
+/// # Errors
+/// What the kernel answers.
+///
+/// # Safety `info` is the beginning of what the kernel has for such an object, valid whatever is written there, and
+/// what it points to has room for as much as it says.
+pub(super) unsafe fn look_at<I>(object: BorrowedFd<'_>, info: &mut I) -> io::Result<()> {
+    let len = u32::try_from(size_of::<I>()).map_err(io::Error::other)?;
+    let info: *mut I = info;
+    let mut attr = InfoAttr { fd: object.as_raw_fd().unsigned_abs(), len, info: info as u64 };
+    // SAFETY: there is room for what is asked for; the rest is promised.
+    unsafe { call(Command::OBJ_GET_INFO_BY_FD, &mut attr) }.map(|_| ())
+}

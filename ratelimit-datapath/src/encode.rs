@@ -1,0 +1,495 @@
+//! From a policy to the words that packets are judged by. Pure: no map, no kernel.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use ratelimit_common::access::{FOR_EVER, STEPS, Step};
+use ratelimit_common::admission;
+use ratelimit_common::admission::known_first;
+use ratelimit_common::ban;
+use ratelimit_common::hash::HashKey;
+use ratelimit_common::hold;
+use ratelimit_common::layout::{
+    BAN_STEPS_MAX, CLASSES_MAX, Config, GENERATION_BITS, INTERFACES_MAX, LIMITS_MAX, Limit, PREFIXES_MAX, PortTable,
+    Prefix, PrefixKeyV4, PrefixKeyV6, RULES_MAX, Rule, RuleSet, SHADOWS_MAX, TARGETS_MAX, Unit,
+};
+use ratelimit_common::source::{Family, ipv4_mask, ipv6_mask};
+use ratelimit_common::verification::{self, EvidenceNeeds};
+
+use ratelimit_policy::desired::{self, Access, Mode, Policy, Ports, Refuse, Unparsable};
+
+/// Why the maps cannot hold a policy.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum EncodeError {
+    #[error("{0} rules; there is room for {RULES_MAX}")]
+    Rules(usize),
+    #[error("rule {0}: {1} limits; there is room for 1 to {LIMITS_MAX}")]
+    Limits(String, usize),
+    #[error("rule {0}: {1} shadow limits; there is room for {SHADOWS_MAX}")]
+    Shadows(String, usize),
+    #[error("rule {0}: two limits would count in one window, and every packet twice")]
+    SharedWindow(String),
+    #[error("rule {0}: {1} lengths of bans; there is room for {BAN_STEPS_MAX}")]
+    BanSteps(String, usize),
+    #[error("the ports of the rules overlap in more than {} ways; give fewer rules ports of their own", CLASSES_MAX - 1)]
+    Classes,
+    #[error("{0} prefixes of sources of one family; there is room for {PREFIXES_MAX}")]
+    Prefixes(usize),
+    #[error("{0} prefixes of destinations of one family; there is room for {TARGETS_MAX}")]
+    Targets(usize),
+}
+
+/// A policy as the packet path reads it, but for what depends on the state that it is written to.
+#[derive(Debug)]
+pub(crate) struct Encoded {
+    /// The configuration: without interfaces, clock, rows and generations.
+    pub(crate) config: Config,
+    /// The class of each port. // 128 KiB: keep it boxed
+    pub(crate) ports: Box<PortTable>,
+    /// What is known of the prefixes of sources.
+    pub(crate) prefixes: BTreeMap<IpNet, Prefix>,
+    /// The rules that name the prefixes of destinations.
+    pub(crate) targets: BTreeMap<IpNet, RuleSet>,
+}
+
+/// Encodes a policy.
+pub(crate) fn encode(policy: &Policy) -> Result<Encoded, EncodeError> {
+    if policy.rules.len() > RULES_MAX {
+        return Err(EncodeError::Rules(policy.rules.len()));
+    }
+    let mut rules = [Rule::default(); RULES_MAX];
+    for (encoded, wanted) in rules.iter_mut().zip(&policy.rules) {
+        *encoded = rule(wanted)?;
+    }
+    let (ports, class_rules) = ports(policy)?;
+    let (prefixes, targets) = (prefixes(policy), targets(policy));
+    let of_family = |is_v4: bool| prefixes.keys().filter(|net| matches!(net, IpNet::V4(_)) == is_v4).count();
+    let (prefixes_v4, prefixes_v6) = (of_family(true), of_family(false));
+    if prefixes_v4.max(prefixes_v6) > PREFIXES_MAX as usize {
+        return Err(EncodeError::Prefixes(prefixes_v4.max(prefixes_v6)));
+    }
+    let targets_v4 = targets.keys().filter(|net| matches!(net, IpNet::V4(_))).count();
+    let targets_most = targets_v4.max(targets.len() - targets_v4);
+    if targets_most > TARGETS_MAX as usize {
+        return Err(EncodeError::Targets(targets_most));
+    }
+    let config = Config {
+        wall_offset_ns: 0,
+        seed: HashKey::default(),
+        places: 0,
+        ipv6_mask: ipv6_mask(policy.ipv6_prefix),
+        ipv4_mask: ipv4_mask(policy.ipv4_prefix),
+        sets_mask: 0,
+        insertions_max: 0,
+        insertions_free: 0,
+        reserved: 0,
+        generation_shift: generation_shift(policy),
+        interfaces: [0; INTERFACES_MAX],
+        prefixes_generation: 0,
+        has_prefixes_v4: has_prefixes(prefixes.keys().filter(|net| matches!(net, IpNet::V4(_))), policy.ipv4_prefix),
+        has_prefixes_v6: has_prefixes(prefixes.keys().filter(|net| matches!(net, IpNet::V6(_))), policy.ipv6_prefix),
+        has_targets: u8::from(!targets.is_empty()),
+        ipv6_wide: u8::from(Family::of_ipv6_prefix(policy.ipv6_prefix) == Family::V6Wide),
+        until_ns: 0,
+        portless_rules: set(policy, |rule| rule.ports != Ports::default()),
+        volume_rules: set(policy, |rule| {
+            rule.limits.iter().any(|limit| matches!(limit.unit, Unit::Packets | Unit::Bytes))
+        }),
+        other_rules: set(policy, |rule| rule.ports.other_protocols),
+        from_any: set(policy, |rule| rule.from.is_empty()),
+        to_any: set(policy, |rule| rule.to.is_empty()),
+        class_rules,
+        rules,
+    };
+    Ok(Encoded { config, ports, prefixes, targets })
+}
+
+/// [`Config::has_prefixes_v4`] of these.
+fn has_prefixes<'a>(nets: impl Iterator<Item = &'a IpNet>, client: u8) -> u8 {
+    nets.map(|net| if net.prefix_len() > client { 2 } else { 1 }).max().unwrap_or(0)
+}
+
+/// How long a counted source is known: as long as any of the windows may hold it.
+fn generation_shift(policy: &Policy) -> u32 {
+    let limits = policy.rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
+    let longest_ns = limits.map(|limit| limit.window_ns.saturating_add(limit.bucket_ns)).max();
+    admission::generation_shift(longest_ns.unwrap_or(0))
+}
+
+/// The rules of which this holds.
+fn set(policy: &Policy, holds: impl Fn(&desired::Rule) -> bool) -> RuleSet {
+    let bits = policy.rules.iter().enumerate().filter(|(_, rule)| holds(rule));
+    bits.fold(0, |set, (index, _)| set | 1 << index)
+}
+
+/// The class of each port, and the rules of each class. Class 0 has none.
+fn ports(policy: &Policy) -> Result<(Box<PortTable>, [RuleSet; CLASSES_MAX]), EncodeError> {
+    let mut table = Box::new(PortTable { tcp: [0; 65_536], udp: [0; 65_536] });
+    let mut class_rules = [0; CLASSES_MAX];
+    let mut classes = BTreeMap::from([(0, 0_u8)]);
+    for (ranges_of, row) in
+        [((|ports| &ports.tcp) as fn(&Ports) -> &Vec<(u16, u16)>, &mut table.tcp), (|ports| &ports.udp, &mut table.udp)]
+    {
+        let mut sets: Vec<RuleSet> = vec![0; row.len()];
+        for (index, rule) in policy.rules.iter().enumerate() {
+            for &(first, last) in ranges_of(&rule.ports) {
+                for set in &mut sets[usize::from(first)..=usize::from(last)] {
+                    *set |= 1 << index;
+                }
+            }
+        }
+        for (class, set) in row.iter_mut().zip(sets) {
+            let next = u8::try_from(classes.len());
+            *class = match (classes.get(&set), next) {
+                (Some(&known), _) => known,
+                (None, Ok(next)) => {
+                    classes.insert(set, next);
+                    class_rules[usize::from(next)] = set;
+                    next
+                }
+                (None, Err(_)) => return Err(EncodeError::Classes),
+            };
+        }
+    }
+    Ok((table, class_rules))
+}
+
+/// What one prefix says itself, and what those around it say.
+struct Around {
+    net: IpNet,
+    rules: RuleSet,
+    /// Its own access first, then that of the prefixes around it, nearest first.
+    access: Vec<Access>,
+}
+
+/// What is known of each prefix that a rule or an access names: all that holds for its addresses, since of the
+/// prefixes that hold an address a trie finds only the longest.
+fn prefixes(policy: &Policy) -> BTreeMap<IpNet, Prefix> {
+    let mut named: BTreeMap<IpNet, (RuleSet, Option<Access>)> = BTreeMap::new();
+    for (index, rule) in policy.rules.iter().enumerate() {
+        for net in &rule.from {
+            named.entry(*net).or_default().0 |= 1 << index;
+        }
+    }
+    for access in &policy.access {
+        named.entry(access.prefix).or_default().1 = Some(*access);
+    }
+    let mut around: Vec<Around> = Vec::new();
+    let mut known = BTreeMap::new();
+    // Sorted, a prefix comes before those that it holds.
+    for (net, (rules, access)) in named {
+        while around.last().is_some_and(|outer| !outer.net.contains(&net)) {
+            around.pop();
+        }
+        let outer = around.last();
+        let here = Around {
+            net,
+            rules: rules | outer.map_or(0, |outer| outer.rules),
+            access: access
+                .into_iter()
+                .chain(outer.into_iter().flat_map(|outer| outer.access.iter().copied()))
+                .collect(),
+        };
+        known.insert(net, Prefix { rules: here.rules, access: steps(&here.access) });
+        around.push(here);
+    }
+    known
+}
+
+/// What is granted, step by step: each access until its end, and then the next one that lasts longer.
+fn steps(nearest_first: &[Access]) -> [Step; STEPS] {
+    let mut steps = [Step::default(); STEPS];
+    let mut last_ns = 0;
+    let mut at = 0;
+    for access in nearest_first {
+        let until = access.until.unwrap_or(FOR_EVER);
+        if until.0 > last_ns && at < STEPS {
+            steps[at] = Step::new(access.grant, until);
+            last_ns = until.0;
+            at += 1;
+        }
+    }
+    steps
+}
+
+/// The rules that name each prefix of destinations, with those that name one around it.
+fn targets(policy: &Policy) -> BTreeMap<IpNet, RuleSet> {
+    let named: Vec<_> = policy
+        .rules
+        .iter()
+        .enumerate()
+        .flat_map(|(index, rule)| rule.to.iter().map(move |net| (*net, 1 << index)))
+        .collect();
+    let rules_of =
+        |net: &IpNet| named.iter().filter(|(outer, _)| outer.contains(net)).fold(0, |set, (_, bit)| set | bit);
+    named.iter().map(|(net, _)| (*net, rules_of(net))).collect()
+}
+
+/// A prefix as a trie's key of IPv4: length in bits, and data; none if it is no IPv4 prefix.
+pub(crate) fn key_v4(net: &IpNet, generation: u32) -> Option<(u32, PrefixKeyV4)> {
+    let IpNet::V4(net) = net else { return None };
+    let bits = GENERATION_BITS + u32::from(net.prefix_len());
+    Some((bits, [generation, u32::from_ne_bytes(net.network().octets())]))
+}
+
+/// Likewise of IPv6.
+pub(crate) fn key_v6(net: &IpNet, generation: u32) -> Option<(u32, PrefixKeyV6)> {
+    let IpNet::V6(net) = net else { return None };
+    let mut data = [generation; 5];
+    for (word, bytes) in data[1..].iter_mut().zip(net.network().octets().as_chunks().0) {
+        *word = u32::from_ne_bytes(*bytes);
+    }
+    Some((GENERATION_BITS + u32::from(net.prefix_len()), data))
+}
+
+/// A rule as the core reads it.
+pub(crate) fn rule(rule: &desired::Rule) -> Result<Rule, EncodeError> {
+    let count = rule.limits.len();
+    if count == 0 || count > LIMITS_MAX {
+        return Err(EncodeError::Limits(rule.name.clone(), count));
+    }
+    let limits = rule.limits.iter().chain(&rule.shadow_limits);
+    let mut slots: Vec<_> = limits.map(|limit| verification::of_all_sides(limit.slot)).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    if slots.len() != count + rule.shadow_limits.len() {
+        return Err(EncodeError::SharedWindow(rule.name.clone()));
+    }
+    let shadows = rule.shadow_limits.len();
+    if shadows > SHADOWS_MAX {
+        return Err(EncodeError::Shadows(rule.name.clone(), shadows));
+    }
+    let mut limits = [Limit::default(); LIMITS_MAX + SHADOWS_MAX];
+    let (held, beside) = limits.split_at_mut(LIMITS_MAX);
+    let encoded = held.iter_mut().zip(&rule.limits).chain(beside.iter_mut().zip(&rule.shadow_limits));
+    encoded.for_each(|(encoded, limit)| *encoded = limit.layout());
+    let mut encoded = Rule {
+        limits,
+        limits_len: u8::try_from(count).unwrap_or(u8::MAX),
+        dry_run: u8::from(rule.mode == Mode::DryRun),
+        refuse_all: u8::from(rule.refuse == Refuse::All),
+        counts_connections: u8::from(counts(rule, Unit::Connections)),
+        row: 0,
+        shadows_len: u8::try_from(shadows).unwrap_or(0),
+        counts_requests: counts_requests(rule),
+        evidence: evidence(rule),
+        known_first: 0,
+        counts_unparsable: u8::from(rule.unparsable == Unparsable::Count),
+        guard: u8::from(rule.is_guarded()),
+        is_plain: 0,
+        ignores_acknowledgements: 0,
+        quic_ports: rule.quic_ports.layout(),
+        name: desired::name_hash(&rule.name),
+        until_ns: rule.until.map_or(0, |until| until.0.max(1)),
+        new_sources: rule.new_sources.map_or(0, |of| of.amount),
+        new_sources_ns: rule.new_sources.map_or(0, |of| of.window_ns),
+        bans: rule.bans.as_ref().map_or(Ok(ban::Rule::default()), |bans| self::bans(&rule.name, bans))?,
+    };
+    encoded.known_first = known_first::of(&encoded);
+    encoded.is_plain = u8::from(hold::is_plain(&encoded));
+    encoded.ignores_acknowledgements = u8::from(hold::ignores_acknowledgements(&encoded));
+    Ok(encoded)
+}
+
+/// Whether a limit of the rule counts these, a shadow limit or one that holds.
+fn counts(rule: &desired::Rule, unit: Unit) -> bool {
+    rule.limits.iter().chain(&rule.shadow_limits).any(|limit| limit.unit == unit)
+}
+
+/// [`Rule::evidence`].
+fn evidence(rule: &desired::Rule) -> EvidenceNeeds {
+    let holds = |unit| rule.limits.iter().any(|limit| limit.unit == unit);
+    let bans = rule.mode == Mode::Enforce && rule.bans.as_ref().is_some_and(|bans| bans.needs_proof);
+    let mut needs = EvidenceNeeds::default();
+    if holds(Unit::Packets) || holds(Unit::Bytes) || holds(Unit::Requests) && rule.refuse == Refuse::All {
+        needs = needs.or(EvidenceNeeds::SEGMENTS);
+    }
+    if bans {
+        needs = needs.or(EvidenceNeeds::BANS);
+    }
+    if bans && holds(Unit::Connections) {
+        needs = needs.or(EvidenceNeeds::CONNECTIONS);
+    }
+    if rule.limits.iter().all(|limit| limit.unit == Unit::Connections) {
+        needs = needs.or(EvidenceNeeds::CONNECTIONS_ALONE);
+    }
+    needs
+}
+
+/// [`Rule::counts_requests`].
+fn counts_requests(rule: &desired::Rule) -> u8 {
+    if !counts(rule, Unit::Requests) {
+        return 0;
+    }
+    let is_of_requests = |limit: &desired::Limit| limit.unit == Unit::Requests;
+    let refuses_nothing_else =
+        rule.limits.iter().all(is_of_requests) && rule.refuse == Refuse::Excess && rule.bans.is_none();
+    if refuses_nothing_else { 2 } else { 1 }
+}
+
+fn bans(rule: &str, bans: &desired::Bans) -> Result<ban::Rule, EncodeError> {
+    let count = bans.steps_ns.len();
+    if count > BAN_STEPS_MAX {
+        return Err(EncodeError::BanSteps(rule.to_owned(), count));
+    }
+    let mut steps_ns = [0; BAN_STEPS_MAX];
+    steps_ns[..count].copy_from_slice(&bans.steps_ns);
+    Ok(ban::Rule {
+        steps_ns,
+        forget_ns: bans.forget_ns,
+        steps_len: u32::try_from(count).unwrap_or(0),
+        slot: desired::ban_slot(rule),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use ratelimit_common::access::{self, Grant};
+    use ratelimit_common::layout::CLASS_NONE;
+    use ratelimit_common::time::{Nanos, SECOND_NS};
+
+    use super::*;
+    use ratelimit_policy::desired::WindowForm;
+
+    const NOW: Nanos = Nanos(1_767_261_600 * SECOND_NS);
+
+    fn net(text: &str) -> IpNet {
+        text.parse().unwrap()
+    }
+
+    fn rule(name: &str, tcp: &[(u16, u16)], from: &[&str]) -> desired::Rule {
+        let limit = desired::Limit {
+            amount: 10,
+            unit: Unit::Connections,
+            window_ns: 300 * SECOND_NS,
+            buckets: 5,
+            bucket_ns: 60 * SECOND_NS,
+            form: WindowForm::Strict,
+            burst: None,
+            slot: desired::slot(name, Unit::Connections, 60 * SECOND_NS),
+        };
+        let ports = Ports { tcp: tcp.to_vec(), udp: vec![(65_535, 65_535)], other_protocols: false };
+        let from = from.iter().map(|text| net(text)).collect();
+        desired::Rule { from, ..desired::Rule::new(name.into(), ports, vec![limit]) }
+    }
+
+    fn policy(rules: Vec<desired::Rule>) -> Policy {
+        Policy { ipv4_prefix: 24, ipv6_prefix: 64, access: Vec::new(), rules }
+    }
+
+    fn single() -> Policy {
+        policy(vec![rule("default", &[(80, 80), (8000, 8002)], &[])])
+    }
+
+    #[test]
+    fn a_range_of_ports_ends_with_its_last_port() {
+        let encoded = encode(&single()).unwrap();
+        let table = &encoded.ports;
+        let protected: Vec<_> = (0..65_536).filter(|&port| table.tcp[port] != CLASS_NONE).collect();
+        assert_eq!(protected, [80, 8000, 8001, 8002]);
+        assert_eq!(encoded.config.class_rules[usize::from(table.tcp[80])], 1);
+        assert_eq!((table.udp[65_535], table.udp[65_534]), (table.tcp[80], CLASS_NONE));
+    }
+
+    #[test]
+    fn a_port_has_every_rule_that_names_it() {
+        let encoded = encode(&policy(vec![rule("a", &[(80, 90)], &[]), rule("b", &[(85, 95)], &[])])).unwrap();
+        let of = |port: usize| encoded.config.class_rules[usize::from(encoded.ports.tcp[port])];
+        assert_eq!([of(79), of(80), of(85), of(95), of(96)], [0, 1, 3, 2, 0]);
+    }
+
+    #[test]
+    fn rules_whose_ports_overlap_in_too_many_ways_are_refused() {
+        let rules = |count| (0..count).map(|index| rule(&format!("r{index}"), &[(index, index)], &[])).collect();
+        assert!(encode(&policy(rules(64))).is_ok());
+        let ways = |index: u16| {
+            (1..1024).filter(move |ways| ways >> index & 1 == 1).map(|ways| (ways, ways)).collect::<Vec<_>>()
+        };
+        let rules = (0..10).map(|index| rule(&format!("r{index}"), &ways(index), &[])).collect();
+        assert_eq!(encode(&policy(rules)).unwrap_err(), EncodeError::Classes);
+    }
+
+    #[test]
+    fn a_key_says_its_generation_before_its_address() {
+        assert_eq!(key_v4(&net("192.0.2.0/24"), 1), Some((32 + 24, [1, u32::from_ne_bytes([192, 0, 2, 0])])));
+        let (len, data) = key_v6(&net("2001:db8::/32"), 1).unwrap();
+        assert_eq!((len, &data[..2]), (32 + 32, [1, u32::from_ne_bytes([0x20, 1, 0x0d, 0xb8])].as_slice()));
+    }
+
+    #[test]
+    fn a_prefix_has_the_rules_of_those_around_it() {
+        let policy = policy(vec![rule("a", &[], &["10.0.0.0/8"]), rule("b", &[], &["10.1.0.0/16", "192.0.2.0/24"])]);
+        let known = encode(&policy).unwrap().prefixes;
+        let rules = |text| known[&net(text)].rules;
+        assert_eq!([rules("10.0.0.0/8"), rules("10.1.0.0/16"), rules("192.0.2.0/24")], [1, 3, 2]);
+    }
+
+    #[test]
+    fn the_longest_prefix_decides_and_then_the_next_that_lasts_longer() {
+        let until = |seconds| Some(Nanos(NOW.0 + seconds * SECOND_NS));
+        let mut policy = single();
+        policy.access = vec![
+            Access { prefix: net("10.0.0.0/8"), grant: Grant::Denied, until: None },
+            Access { prefix: net("10.1.0.0/16"), grant: Grant::Exempt, until: until(60) },
+            Access { prefix: net("10.1.1.0/24"), grant: Grant::Denied, until: until(10) },
+        ];
+        let known = encode(&policy).unwrap().prefixes;
+        for seconds in [0, 9, 10, 59, 60, 600] {
+            let now = Nanos(NOW.0 + seconds * SECOND_NS);
+            for (text, address) in
+                [("10.1.1.0/24", "10.1.1.1"), ("10.1.0.0/16", "10.1.2.1"), ("10.0.0.0/8", "10.2.0.1")]
+            {
+                let expected = policy.grant(address.parse().unwrap(), now).map(|access| access.grant);
+                assert_eq!(access::grant(known[&net(text)].access, now), expected, "{text} after {seconds} s");
+            }
+        }
+    }
+
+    #[test]
+    fn more_than_the_capacity_is_refused_by_name() {
+        let mut crowded = single();
+        crowded.rules[0].limits = vec![crowded.rules[0].limits[0]; LIMITS_MAX + 1];
+        assert_eq!(encode(&crowded).unwrap_err(), EncodeError::Limits("default".into(), LIMITS_MAX + 1));
+        let many = policy(vec![rule("a", &[], &[]); RULES_MAX + 1]);
+        assert_eq!(encode(&many).unwrap_err(), EncodeError::Rules(RULES_MAX + 1));
+    }
+
+    #[test]
+    fn two_limits_in_one_window_are_refused() {
+        let mut shared = single();
+        shared.rules[0].limits = vec![shared.rules[0].limits[0]; 2];
+        assert_eq!(encode(&shared).unwrap_err(), EncodeError::SharedWindow("default".into()));
+    }
+
+    #[test]
+    fn a_budget_of_new_sources_is_one_of_its_rule_and_none_is_0() {
+        let mut policy = policy(vec![rule("a", &[(80, 80)], &[]), rule("b", &[(81, 81)], &[])]);
+        policy.rules[1].new_sources = Some(desired::NewSources { amount: 20_000, window_ns: SECOND_NS });
+        let rules = encode(&policy).unwrap().config.rules;
+        assert_eq!([0, 1].map(|at| (rules[at].new_sources, rules[at].new_sources_ns)), [(0, 0), (20_000, SECOND_NS)]);
+    }
+
+    #[test]
+    fn what_cannot_be_parsed_is_dropped_and_quic_spoken_on_443_unless_the_rule_says_otherwise() {
+        let mut policy = policy(vec![rule("a", &[(80, 80)], &[]), rule("b", &[(81, 81)], &[])]);
+        policy.rules[1].unparsable = Unparsable::Count;
+        policy.rules[1].quic_ports = desired::QuicPorts::new(&[8443, 4433]).unwrap();
+        let rules = encode(&policy).unwrap().config.rules;
+        assert_eq!([rules[0].counts_unparsable, rules[1].counts_unparsable], [0, 1]);
+        let speaks = |port| [rules[0].speaks_quic(port), rules[1].speaks_quic(port)];
+        let expected = [(0, [false; 2]), (53, [false; 2]), (443, [true, false]), (4433, [false, true])];
+        assert_eq!(expected.map(|(port, _)| (port, speaks(port))), expected);
+    }
+
+    #[test]
+    fn what_has_no_port_has_rules_only_where_one_asks_for_it() {
+        let encoded = encode(&single()).unwrap().config;
+        assert_eq!((encoded.portless_rules, encoded.other_rules), (1, 0));
+        let mut none = single();
+        none.rules[0].ports = Ports::default();
+        assert_eq!(encode(&none).unwrap().config.portless_rules, 0);
+        let mut all = single();
+        all.rules[0].ports.other_protocols = true;
+        assert_eq!(encode(&all).unwrap().config.other_rules, 1);
+    }
+}

@@ -1,0 +1,591 @@
+//! A datapath without a kernel, for tests of what drives it. Judges packets as the kernel does, by the same core.
+//!
+//! [`FakeDatapath`] is what the daemon owns; its [`FakeKernel`] is what a test keeps, to send packets, to let time
+//! pass and to break things.
+
+use std::cell::Cell as Word;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::anyhow;
+use ipnet::IpNet;
+use ratelimit_common::admission::Admission;
+use ratelimit_common::hold::{Charges, is};
+use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally};
+use ratelimit_common::time::{BucketIndex, Nanos};
+use ratelimit_common::verdict::{Reason, Verdict};
+use ratelimit_common::verification::Side;
+use ratelimit_common::window::{self, Charge};
+
+use super::{
+    Ban, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading, Tallies, Trial, XdpMode,
+};
+pub use crate::memory::Sender;
+use crate::memory::{Judged, Packets, Rules, Sources};
+use ratelimit_policy::config::OnExit;
+use ratelimit_policy::desired::{self, Limit, Policy, Rule};
+
+/// When a fake begins: 2026-01-01T10:00:00Z.
+pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
+
+/// A packet to a port that every rule protects: the first whose `from` has its source, and that has not ended, judges
+/// it.
+#[derive(Clone, Copy, Debug)]
+pub struct FakePacket {
+    /// Its source.
+    pub source: IpAddr,
+    /// Whether it opens a connection.
+    pub opens: bool,
+    /// How many requests begin in it.
+    pub requests: u64,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// The datapath that a daemon under test owns.
+#[derive(Debug)]
+pub struct FakeDatapath {
+    kernel: FakeKernel,
+}
+
+/// The other end of a [`FakeDatapath`].
+#[derive(Clone, Debug)]
+pub struct FakeKernel {
+    world: Arc<Mutex<World>>,
+}
+
+#[derive(Debug)]
+struct World {
+    now: Nanos,
+    present: BTreeMap<String, XdpMode>,
+    known: BTreeMap<String, Row>,
+    policy: Option<Policy>,
+    /// What was in force before the trial, and when packets go back to it.
+    trial: Option<(Policy, Nanos)>,
+    /// By the names of the rules, as all that they count.
+    bans_begun: BTreeMap<String, u64>,
+    packets: Packets,
+    /// What packets were last judged by.
+    rules: Option<Rules>,
+    /// Until when the drop cache says that a window refuses.
+    cached_drops: BTreeMap<(IpNet, u32), Nanos>,
+    admission: Admission,
+    faults: BTreeMap<Fault, u64>,
+    refusing_attach: BTreeSet<String>,
+    refusing_apply: bool,
+    refusing_read: bool,
+    /// Made once, for the first policy.
+    windows_capacity: Option<u64>,
+    calls: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct Row {
+    attached: bool,
+    origin: Origin,
+    unruled: BTreeMap<Reason, Tally>,
+    /// By the names of the rules.
+    ruled: BTreeMap<String, BTreeMap<Reason, Tally>>,
+}
+
+impl Row {
+    /// What other rules than these have counted is no rule's from now on.
+    fn fold(&mut self, rules: &[Rule]) {
+        let gone = |name: &String, _: &mut BTreeMap<_, _>| rules.iter().all(|rule| rule.name != *name);
+        for (reason, tally) in self.ruled.extract_if(.., gone).flat_map(|(_, counts)| counts) {
+            add(&mut self.unruled, reason, tally);
+        }
+    }
+}
+
+/// Who attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Origin {
+    #[default]
+    Anew,
+    /// An earlier run, and this one has not asked for it.
+    Kept,
+    TakenOver,
+}
+
+impl FakeDatapath {
+    /// A machine with these interfaces, all with native XDP.
+    pub fn new(interfaces: &[&str]) -> (Self, FakeKernel) {
+        let world = World {
+            now: START,
+            present: interfaces.iter().map(|name| ((*name).to_owned(), XdpMode::Native)).collect(),
+            known: BTreeMap::new(),
+            policy: None,
+            trial: None,
+            bans_begun: BTreeMap::new(),
+            packets: Packets::default(),
+            rules: None,
+            cached_drops: BTreeMap::new(),
+            admission: Admission::default(),
+            faults: BTreeMap::new(),
+            refusing_attach: BTreeSet::new(),
+            refusing_apply: false,
+            refusing_read: false,
+            windows_capacity: None,
+            calls: Vec::new(),
+        };
+        let kernel = FakeKernel { world: Arc::new(Mutex::new(world)) };
+        (Self { kernel: kernel.clone() }, kernel)
+    }
+}
+
+impl World {
+    fn sources_capacity(&self) -> u64 {
+        let windows_per_source = self.policy.as_ref().map_or(1, Policy::windows_per_source);
+        self.windows_capacity.unwrap_or(0) / u64::from(windows_per_source)
+    }
+}
+
+impl FakeKernel {
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets one packet arrive on an interface. None if nothing is attached there.
+    pub fn packet(&self, interface: &str, packet: FakePacket) -> Option<Reason> {
+        self.world().packet(interface, packet)
+    }
+
+    /// Lets one frame arrive on an interface, of whose sender the host's sockets say this. The verdict's row is the
+    /// number of the rule. None if nothing is attached there.
+    pub fn frame(&self, interface: &str, frame: &[u8], sender: Sender) -> Option<Verdict> {
+        let bytes = frame.len() as u64;
+        self.world().judge(interface, bytes, |packets, rules, now| packets.judge(rules, &frame, sender, now))
+    }
+
+    /// Counts packets that no rule judges.
+    pub fn unruled(&self, interface: &str, reason: Reason, tally: Tally) {
+        if let Some(row) = self.world().known.get_mut(interface) {
+            add(&mut row.unruled, reason, tally);
+        }
+    }
+
+    /// Counts a failed map operation.
+    pub fn fault(&self, fault: Fault) {
+        *self.world().faults.entry(fault).or_default() += 1;
+    }
+
+    /// From now on, what one CPU is said to have admitted of new sources.
+    pub fn set_admission(&self, admission: Admission) {
+        self.world().admission = admission;
+    }
+
+    /// Evicts every window, as a flood would have the kernel do, but keeps a cached drop of this one.
+    pub fn evict_windows(&self, source: IpNet, slot: u32, until: Nanos) {
+        let mut world = self.world();
+        world.packets.sources.windows.clear();
+        world.cached_drops.insert((source, slot), until);
+    }
+
+    /// Counts so many in the window of a guard, see [`Limit::guard`], as far as they are within the limit.
+    pub fn guard(&self, source: IpNet, guard: &Limit, amount: u64) {
+        let mut world = self.world();
+        let bucket = world.now.bucket(guard.bucket_ns);
+        let window = world.packets.sources.window(source, guard.slot);
+        for _ in 0..amount {
+            charge_or_refuse(window, guard.arithmetic(), bucket, 1);
+        }
+    }
+
+    /// Lets time pass.
+    pub fn advance(&self, nanoseconds: u64) {
+        let mut world = self.world();
+        world.now = Nanos(world.now.0.saturating_add(nanoseconds));
+    }
+
+    /// Takes an interface away, as `ip link delete` does.
+    pub fn remove(&self, interface: &str) {
+        let mut world = self.world();
+        world.present.remove(interface);
+        if let Some(row) = world.known.get_mut(interface) {
+            row.attached = false;
+        }
+    }
+
+    /// Adds an interface, or brings it back.
+    pub fn add(&self, interface: &str, mode: XdpMode) {
+        self.world().present.insert(interface.to_owned(), mode);
+    }
+
+    /// What an earlier run has left: the program on these interfaces, and what it judges by.
+    pub fn keep(&self, interfaces: &[&str], policy: &Policy) {
+        let mut world = self.world();
+        world.policy = Some(policy.clone());
+        for name in interfaces {
+            let row = Row { attached: true, origin: Origin::Kept, ..Row::default() };
+            world.known.insert((*name).to_owned(), row);
+        }
+    }
+
+    /// From now on attaching to this interface fails, though it exists.
+    pub fn refuse_attach(&self, interface: &str) {
+        self.world().refusing_attach.insert(interface.to_owned());
+    }
+
+    /// Attaching to this interface works again.
+    pub fn permit_attach(&self, interface: &str) {
+        self.world().refusing_attach.remove(interface);
+    }
+
+    /// From now on policies are refused.
+    pub fn refuse_apply(&self) {
+        self.world().refusing_apply = true;
+    }
+
+    /// Policies are taken again.
+    pub fn permit_apply(&self) {
+        self.world().refusing_apply = false;
+    }
+
+    /// From now on maps cannot be read.
+    pub fn refuse_read(&self) {
+        self.world().refusing_read = true;
+    }
+
+    /// Maps can be read again.
+    pub fn permit_read(&self) {
+        self.world().refusing_read = false;
+    }
+
+    /// The policy that packets are judged by.
+    pub fn policy(&self) -> Option<Policy> {
+        self.world().in_force().cloned()
+    }
+
+    /// What the daemon owns, once more, to look into.
+    pub fn peek(&self) -> FakeDatapath {
+        FakeDatapath { kernel: self.clone() }
+    }
+
+    /// What the daemon owns, once more: a later run over the same kernel. Nothing is attached by it yet.
+    pub fn reopen(&self) -> FakeDatapath {
+        for row in self.world().known.values_mut() {
+            row.origin = Origin::Kept;
+        }
+        FakeDatapath { kernel: self.clone() }
+    }
+
+    /// Names of the interfaces that the program is attached to.
+    pub fn attached(&self) -> Vec<String> {
+        let world = self.world();
+        world.known.iter().filter(|(_, row)| row.attached).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// What was asked of the datapath so far, reads left out.
+    pub fn calls(&self) -> Vec<String> {
+        self.world().calls.clone()
+    }
+}
+
+impl Datapath for FakeDatapath {
+    fn apply(&mut self, policy: &Policy) -> Result<(), DatapathError> {
+        let mut world = self.kernel.world();
+        world.calls.push("apply".to_owned());
+        if world.refusing_apply {
+            return Err(anyhow!("write map CONFIG: told to fail").into());
+        }
+        let windows = u64::from(SOURCES_CAPACITY) * u64::from(policy.windows_per_source());
+        world.windows_capacity.get_or_insert(windows);
+        world.policy = Some(policy.clone());
+        for row in world.known.values_mut() {
+            row.fold(&policy.rules);
+        }
+        world.cached_drops.clear();
+        world.packets.begin_epoch();
+        world.trial = None;
+        Ok(())
+    }
+
+    fn apply_until(&mut self, policy: &Policy, until: Nanos) -> Result<(), DatapathError> {
+        let mut world = self.kernel.world();
+        world.calls.push("apply_until".to_owned());
+        if world.refusing_apply || world.trial.is_some() {
+            return Err(anyhow!("write map CONFIG: told to fail, or a trial runs").into());
+        }
+        let Some(before) = world.policy.replace(policy.clone()) else {
+            return Err(anyhow!("nothing was applied that packets could go back to").into());
+        };
+        world.trial = Some((before, until));
+        Ok(())
+    }
+
+    fn confirm(&mut self) -> Result<bool, DatapathError> {
+        let mut world = self.kernel.world();
+        world.calls.push("confirm".to_owned());
+        let now = world.now;
+        Ok(world.trial.take_if(|(_, until)| now < *until).is_some())
+    }
+
+    fn trial(&mut self) -> Result<Trial, DatapathError> {
+        let world = self.kernel.world();
+        Ok(match &world.trial {
+            None => Trial::None,
+            Some((_, until)) if world.now < *until => Trial::Running(*until),
+            Some(_) => Trial::Over,
+        })
+    }
+
+    fn bans(&mut self) -> Result<Vec<Ban>, DatapathError> {
+        let world = self.kernel.world();
+        Ok(world.bans().filter(|ban| world.now < ban.until).collect())
+    }
+
+    fn bans_of(&mut self, client: IpNet) -> Result<Vec<Ban>, DatapathError> {
+        Ok(self.bans()?.into_iter().filter(|ban| ban.client == client).collect())
+    }
+
+    fn tidy_bans(&mut self) -> Result<usize, DatapathError> {
+        self.kernel.world().calls.push("tidy_bans".to_owned());
+        Ok(0)
+    }
+
+    fn lift_bans(&mut self, prefix: IpNet) -> Result<Vec<Ban>, DatapathError> {
+        let mut world = self.kernel.world();
+        let now = world.now;
+        let lifted = world.bans().filter(|ban| prefix.contains(&ban.client) && now < ban.until).collect();
+        world.packets.sources.bans.retain(|(client, _), _| !prefix.contains(client));
+        world.packets.begin_epoch();
+        Ok(lifted)
+    }
+
+    fn forget(&mut self, client: IpNet) -> Result<Forgotten, DatapathError> {
+        let mut world = self.kernel.world();
+        world.cached_drops.retain(|(of, _), _| *of != client);
+        let Sources { windows, bans, .. } = &mut world.packets.sources;
+        let before = (windows.len(), bans.len());
+        windows.retain(|(of, _), _| *of != client);
+        bans.retain(|(of, _), _| *of != client);
+        Ok(Forgotten { windows: before.0 - windows.len(), bans: before.1 - bans.len() })
+    }
+
+    fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError> {
+        let mut world = self.kernel.world();
+        let now = world.now;
+        let Some(rule) = world.in_force().and_then(|policy| policy.rules.get(rule)).cloned() else {
+            return Err(anyhow!("no rule {rule}").into());
+        };
+        for limit in rule.limits.iter().chain(&rule.shadow_limits) {
+            let window = world.packets.sources.window(client, limit.slot);
+            let bucket = now.bucket(limit.bucket_ns);
+            let largest = window::amount_max(limit.bucket_ns);
+            let boundless = window::Limit { amount: largest, burst: window::BURST_ANY, ..limit.arithmetic() };
+            let used = window::used(&window.cells, boundless, bucket);
+            charge_or_refuse(window, boundless, bucket, amount.min(largest.saturating_sub(used)));
+        }
+        Ok(())
+    }
+
+    fn kept(&self) -> Vec<String> {
+        let world = self.kernel.world();
+        let kept = world.known.iter().filter(|(_, row)| row.origin == Origin::Kept);
+        kept.map(|(name, _)| name.clone()).collect()
+    }
+
+    fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError> {
+        let mut world = self.kernel.world();
+        world.calls.push(format!("attach {interface}"));
+        let Some(mode) = world.present.get(interface).copied() else {
+            let present = world.present.keys().cloned().collect::<Vec<_>>().join(", ");
+            return Err(DatapathError::NoSuchInterface { name: interface.to_owned(), present });
+        };
+        if world.refusing_attach.contains(interface) {
+            let owner = "other (id 7)".to_owned();
+            return Err(DatapathError::Occupied { interface: interface.to_owned(), owner });
+        }
+        let row = world.known.entry(interface.to_owned()).or_default();
+        row.attached = true;
+        row.origin = match row.origin {
+            Origin::Anew => Origin::Anew,
+            Origin::Kept | Origin::TakenOver => Origin::TakenOver,
+        };
+        Ok(mode)
+    }
+
+    fn detach(&mut self, interface: &str) -> Result<(), DatapathError> {
+        let mut world = self.kernel.world();
+        world.calls.push(format!("detach {interface}"));
+        world.known.remove(interface);
+        Ok(())
+    }
+
+    fn now(&mut self) -> Result<Nanos, DatapathError> {
+        Ok(self.kernel.world().now)
+    }
+
+    fn read(&mut self) -> Result<Reading, DatapathError> {
+        let world = self.kernel.world();
+        if world.refusing_read {
+            return Err(anyhow!("read map COUNTERS: told to fail").into());
+        }
+        let rules = || world.in_force().into_iter().flat_map(|policy| &policy.rules);
+        let interfaces = world.known.iter().map(|(name, row)| InterfaceReading {
+            name: name.clone(),
+            attached: world.present.get(name).copied().filter(|_| row.attached),
+            unruled: tallies(&row.unruled),
+            rules: rules().map(|rule| row.ruled.get(&rule.name).map(tallies).unwrap_or_default()).collect(),
+        });
+        Ok(Reading {
+            now: world.now,
+            interfaces: interfaces.collect(),
+            unlisted: Tallies::default(),
+            faults: Fault::ALL.iter().map(|fault| (*fault, world.faults.get(fault).copied().unwrap_or(0))).collect(),
+            bans_begun: rules().map(|rule| world.bans_begun.get(&rule.name).copied().unwrap_or(0)).collect(),
+            sources_capacity: world.sources_capacity(),
+            admissions: vec![world.admission],
+            not_cached: 0,
+        })
+    }
+
+    fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {
+        let world = self.kernel.world();
+        for (&(prefix, slot), &window) in &world.packets.sources.windows {
+            visit(world.reading(prefix, slot, window));
+        }
+        Ok(())
+    }
+
+    fn sources(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError> {
+        let world = self.kernel.world();
+        let Some(policy) = world.in_force() else { return Ok(vec![Vec::new(); addresses.len()]) };
+        let of = |address: &IpAddr| {
+            let prefix = policy.client(*address);
+            let mut slots: BTreeMap<u32, Source> = BTreeMap::new();
+            let entries = world.cached_drops.keys().filter(|key| world.cached_drop_until(key.0, key.1).is_some());
+            slots.extend(entries.filter(|(of, _)| *of == prefix).map(|(_, slot)| (*slot, Source::default())));
+            slots.extend(
+                world
+                    .packets
+                    .sources
+                    .windows
+                    .iter()
+                    .filter(|((of, _), _)| *of == prefix)
+                    .map(|((_, slot), of)| (*slot, *of)),
+            );
+            let reading = |(slot, window)| world.reading(prefix, slot, window);
+            slots.into_iter().map(reading).collect()
+        };
+        Ok(addresses.iter().map(of).collect())
+    }
+
+    fn abandon(&mut self) -> Result<(), DatapathError> {
+        let mut world = self.kernel.world();
+        world.known.retain(|_, row| row.origin != Origin::Anew);
+        world.calls.push("abandon".to_owned());
+        Ok(())
+    }
+
+    fn shutdown(&mut self, on_exit: OnExit) -> Result<(), DatapathError> {
+        let mut world = self.kernel.world();
+        let word = match on_exit {
+            OnExit::Detach => {
+                world.known.clear();
+                "detach"
+            }
+            OnExit::Keep => "keep",
+        };
+        world.calls.push(format!("shutdown {word}"));
+        Ok(())
+    }
+}
+
+impl World {
+    /// The newest ban of each source by each rule that is in force; the kernel tells of those that ban alone.
+    fn bans(&self) -> impl Iterator<Item = Ban> {
+        let rules = self.in_force().map_or(&[][..], |policy| &policy.rules);
+        self.packets.sources.bans.iter().filter_map(|(&(client, slot), ban)| {
+            let rule = rules.iter().position(|rule| desired::ban_slot(&rule.name) == slot)?;
+            Some(Ban { client, rule, until: Nanos(ban.until_ns), step: ban.step + 1 })
+        })
+    }
+
+    fn reading(&self, prefix: IpNet, slot: u32, window: Source) -> SourceReading {
+        let rules = self.in_force().map_or(&[][..], |policy| &policy.rules);
+        let mut limits = rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
+        let verified = limits.find(|limit| Side::Verified.slot(limit.slot) == slot).map(|limit| limit.slot);
+        let refused_until = self.cached_drop_until(prefix, slot);
+        SourceReading { prefix, slot: verified.unwrap_or(slot), is_verified: verified.is_some(), window, refused_until }
+    }
+
+    fn cached_drop_until(&self, client: IpNet, slot: u32) -> Option<Nanos> {
+        self.cached_drops.get(&(client, slot)).copied().filter(|until| self.now < *until)
+    }
+
+    fn in_force(&self) -> Option<&Policy> {
+        match &self.trial {
+            Some((before, until)) if *until <= self.now => Some(before),
+            Some(_) | None => self.policy.as_ref(),
+        }
+    }
+
+    fn packet(&mut self, interface: &str, packet: FakePacket) -> Option<Reason> {
+        let bytes = packet.bytes;
+        self.judge(interface, bytes, |packets, rules, now| {
+            packets.judge_abstract(rules, packet.source, packet.charges(), now)
+        })
+        .map(|verdict| verdict.reason)
+    }
+
+    /// Judges a packet that arrives on an interface, and counts it. None if nothing is attached there.
+    fn judge(
+        &mut self,
+        interface: &str,
+        bytes: u64,
+        judge: impl FnOnce(&mut Packets, &Rules, Nanos) -> Judged,
+    ) -> Option<Verdict> {
+        self.known.get(interface).filter(|row| row.attached)?;
+        let in_force = self.in_force()?;
+        if self.rules.as_ref().is_none_or(|rules| rules.policy() != in_force) {
+            self.rules = Some(Rules::new(in_force)?);
+            self.packets.begin_epoch();
+        }
+        let Judged { verdict, has_banned } = judge(&mut self.packets, self.rules.as_ref()?, self.now);
+        let rule = self.in_force()?.rules.get(usize::from(verdict.rule)).map(|rule| rule.name.clone());
+        let row = self.known.get_mut(interface)?;
+        let counts = match &rule {
+            Some(rule) => row.ruled.entry(rule.clone()).or_default(),
+            None => &mut row.unruled,
+        };
+        add(counts, verdict.reason, Tally { packets: 1, bytes });
+        if let (Some(rule), true) = (rule, has_banned) {
+            *self.bans_begun.entry(rule).or_default() += 1;
+        }
+        Some(verdict)
+    }
+}
+
+impl FakePacket {
+    fn charges(self) -> Charges {
+        let charges = Charges {
+            bytes: u32::try_from(self.bytes).unwrap_or(u32::MAX),
+            requests: u16::try_from(self.requests).unwrap_or(u16::MAX),
+            ..Charges::default()
+        };
+        charges.with(is::OPENING, self.opens)
+    }
+}
+
+fn charge_or_refuse(window: &mut Source, limit: window::Limit, bucket: BucketIndex, amount: u64) {
+    let words = window.cells.map(Word::new);
+    match window::charge(&words, limit, bucket, amount) {
+        Charge::Admitted(_) => window.cells = words.map(Word::into_inner),
+        Charge::Refused | Charge::Contended | Charge::Unsettled(_) => {
+            window.refused = window.refused.and_one_in(bucket);
+        }
+    }
+}
+
+fn add(row: &mut BTreeMap<Reason, Tally>, reason: Reason, tally: Tally) {
+    let sum = row.entry(reason).or_default();
+    sum.packets += tally.packets;
+    sum.bytes += tally.bytes;
+}
+
+fn tallies(row: &BTreeMap<Reason, Tally>) -> Tallies {
+    Tallies(row.iter().map(|(reason, tally)| (*reason, *tally)).collect())
+}

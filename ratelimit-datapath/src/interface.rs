@@ -1,0 +1,115 @@
+//! What the kernel says of network interfaces: which there are, and which XDP program each one runs. Netlink, read
+//! only.
+
+use std::io;
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage, LinkXdp, XdpAttached};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+
+use super::XdpMode;
+
+/// One network interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Interface {
+    pub(super) name: String,
+    pub(super) index: u32,
+    /// MTU in bytes.
+    pub(super) mtu: u32,
+    /// What comes before the packet (`ARPHRD_`).
+    pub(super) link_layer: LinkLayerType,
+    /// Each XDP program on it, with how it is attached: one of each mode at most.
+    pub(super) programs: Vec<(XdpMode, u32)>,
+}
+
+impl Interface {
+    /// The loopback interface has one too, of zeros.
+    pub(super) fn has_ethernet_header(&self) -> bool {
+        matches!(self.link_layer, LinkLayerType::Ether | LinkLayerType::Loopback)
+    }
+}
+
+/// Every interface of this network namespace, by index.
+#[expect(clippy::wildcard_enum_match_arm, reason = "messages of other kinds come, and more are to come")]
+pub(super) fn all() -> io::Result<Vec<Interface>> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    let mut request = NetlinkMessage::from(RouteNetlinkMessage::GetLink(LinkMessage::default()));
+    request.header.flags = NLM_F_REQUEST | NLM_F_DUMP | NLM_F_ACK;
+    request.finalize();
+    let mut bytes = vec![0; request.buffer_len()];
+    request.serialize(&mut bytes);
+    socket.send(&bytes, 0)?;
+
+    let mut interfaces = Vec::new();
+    loop {
+        let (reply, _) = socket.recv_from_full()?;
+        let mut rest = reply.as_slice();
+        while !rest.is_empty() {
+            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(io::Error::other)?;
+            let len = (message.header.length as usize).next_multiple_of(4).min(rest.len());
+            if len == 0 {
+                return Err(io::Error::other("a netlink message of no length"));
+            }
+            match message.payload {
+                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => interfaces.extend(interface(link)),
+                NetlinkPayload::Done(_) => {
+                    interfaces.sort_by_key(|interface: &Interface| interface.index);
+                    return Ok(interfaces);
+                }
+                NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
+                _ => {}
+            }
+            rest = &rest[len..];
+        }
+    }
+}
+
+/// The interface of this name.
+pub(super) fn named(name: &str) -> io::Result<Option<Interface>> {
+    Ok(all()?.into_iter().find(|interface| interface.name == name))
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "three of some sixty attributes matter")]
+fn interface(link: LinkMessage) -> Option<Interface> {
+    let mut name = None;
+    let mut mtu = 0;
+    let mut programs = Vec::new();
+    for attribute in link.attributes {
+        match attribute {
+            LinkAttribute::IfName(value) => name = Some(value),
+            LinkAttribute::Mtu(value) => mtu = value,
+            LinkAttribute::Xdp(xdp) => programs = attached(&xdp),
+            _ => {}
+        }
+    }
+    Some(Interface { name: name?, index: link.header.index, mtu, link_layer: link.header.link_layer_type, programs })
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "the kernel may say more than is asked")]
+fn attached(xdp: &[LinkXdp]) -> Vec<(XdpMode, u32)> {
+    let mut mode = None;
+    let mut programs = Vec::new();
+    for attribute in xdp {
+        match attribute {
+            LinkXdp::Attached(XdpAttached::Driver | XdpAttached::Hardware) => mode = Some(XdpMode::Native),
+            LinkXdp::Attached(XdpAttached::SocketBuffer) => mode = Some(XdpMode::Generic),
+            LinkXdp::DrvProgId(id) | LinkXdp::HwProgId(id) => programs.push((XdpMode::Native, *id)),
+            LinkXdp::SkbProgId(id) => programs.push((XdpMode::Generic, *id)),
+            _ => {}
+        }
+    }
+    // Where one program is attached, some kernels say only which, and in what mode.
+    if programs.is_empty()
+        && let Some(mode) = mode
+    {
+        programs.extend(xdp.iter().filter_map(|attribute| match attribute {
+            LinkXdp::ProgId(id) => Some((mode, *id)),
+            _ => None,
+        }));
+    }
+    programs
+}

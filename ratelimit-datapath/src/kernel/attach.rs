@@ -1,0 +1,378 @@
+//! Attaching, taking over and letting go of interfaces. Never replaces a program that is not ours.
+
+use std::path::Path;
+
+use anyhow::{Context as _, anyhow};
+use aya::programs::ProgramError;
+use aya::programs::links::FdLink;
+use aya::programs::xdp::{XdpLink, XdpMode as AyaMode};
+use aya::programs::{ProgramInfo, loaded_programs};
+use ratelimit_common::layout;
+
+use super::held::{self, Held};
+use super::{Clock, ConfigWords, Kernel, program, state};
+use crate::interface::{self, Interface};
+use crate::pins;
+use crate::{DatapathError, XdpMode};
+use ratelimit_policy::config::XdpModeChoice;
+
+/// One interface that has a row in the counters.
+pub(super) struct Slot {
+    name: String,
+    index: u32,
+    link: Option<FdLink>,
+    origin: Origin,
+}
+
+/// Who attached a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// This run.
+    Anew,
+    /// An earlier run, which left it pinned.
+    TakenOver,
+}
+
+/// A link, how it runs, and who attached it.
+type Linked = (FdLink, XdpMode, Origin);
+
+impl Slot {
+    /// An interface that nothing is attached to yet.
+    pub(super) const fn known(name: String, index: u32) -> Self {
+        Self { name, index, link: None, origin: Origin::Anew }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) const fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// How our program, `ours`, runs on the interface, by what the kernel says of it.
+    pub(super) fn attached(&self, present: &[Interface], ours: u32) -> Option<XdpMode> {
+        let interface =
+            present.iter().find(|interface| interface.index == self.index && interface.name == self.name)?;
+        self.link.as_ref()?;
+        interface.programs.iter().find(|(_, id)| *id == ours).map(|(mode, _)| *mode)
+    }
+}
+
+/// Whether the interfaces are there and of a kind that can be limited, each without a program or with one that `root`
+/// holds the link of.
+pub(super) fn look_at(names: &[String], root: Option<&Path>) -> Result<(), DatapathError> {
+    let present = interface::all().context("list the network interfaces")?;
+    if let Some(root) = root {
+        pins::refuse_foreign(root)?;
+        pins::refuse_other_versions(root)?;
+    }
+    let held = root.map_or(Ok(Vec::new()), |root| held::all(root, &present))?;
+    for name in names {
+        let found = find(&present, name)?;
+        require_ethernet(found)?;
+        if !found.programs.is_empty() && !held.iter().any(|held| held.is_on(found.index)) {
+            return Err(occupied(found));
+        }
+    }
+    Ok(())
+}
+
+fn find<'a>(present: &'a [Interface], name: &str) -> Result<&'a Interface, DatapathError> {
+    present.iter().find(|interface| interface.name == name).ok_or_else(|| {
+        let names: Vec<_> = present.iter().map(|interface| interface.name.as_str()).collect();
+        DatapathError::NoSuchInterface { name: name.to_owned(), present: names.join(", ") }
+    })
+}
+
+/// The program would take the packet's first bytes for such a header, and pass everything as no IP.
+fn require_ethernet(found: &Interface) -> Result<(), DatapathError> {
+    if found.has_ethernet_header() {
+        return Ok(());
+    }
+    let name = &found.name;
+    Err(DatapathError::Unsupported {
+        what: format!("limit {name}"),
+        why: format!(
+            "its packets have no Ethernet header (a tunnel, or PPP), so nothing would be limited; \
+             attach to the Ethernet interface below {name} instead"
+        ),
+    })
+}
+
+impl Kernel {
+    /// Which interface has which row: only a link that holds it tells, as another interface may have its index by now,
+    /// or its name.
+    pub(super) fn take_rows(&mut self, known: &ConfigWords) -> Result<(), DatapathError> {
+        let Some((pins, root)) = self.pins.as_ref().and_then(|pins| Some((pins, pins.root()?))) else { return Ok(()) };
+        let present = interface::all().context("list the network interfaces")?;
+        let held = held::take(pins, root, &present)?;
+        if self.clock == Clock::Kernel && known.wall_offset_ns == 0 && !held.is_empty() {
+            return Err(DatapathError::Pins {
+                path: pins.dir().display().to_string(),
+                why: "it has links but not the maps that they read; what they enforce goes on. `ratelimitd detach` takes it off, then start again"
+                    .into(),
+            });
+        }
+        for (slot, &index) in self.slots.iter_mut().zip(&known.interfaces) {
+            *slot = held.iter().find(|held| held.is_on(index)).map(|held| Slot::known(held.name.clone(), index));
+        }
+        self.held = held;
+        Ok(())
+    }
+
+    /// The interfaces that this run has attached to without taking over a link.
+    pub(super) fn attached_anew(&self) -> Vec<String> {
+        let is_anew = |slot: &&Slot| slot.link.is_some() && slot.origin == Origin::Anew;
+        self.slots.iter().flatten().filter(is_anew).map(|slot| slot.name.clone()).collect()
+    }
+
+    /// The interfaces whose link is pinned and not taken over.
+    pub(super) fn kept_interfaces(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.held.iter().map(|held| held.name.clone()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    pub(super) fn attach_interface(&mut self, name: &str) -> Result<XdpMode, DatapathError> {
+        let present = interface::all().context("list the network interfaces")?;
+        let found = find(&present, name)?;
+        require_ethernet(found)?;
+        let ours = self.program_id()?;
+        if let Some(mode) = self.slot(name).and_then(|slot| slot.attached(&present, ours)) {
+            return Ok(mode);
+        }
+        let is_known = self.slot(name).is_some();
+        let before = self.take_own(found, ours)?;
+        // The interface is listed before its first packet comes.
+        self.list(found)?;
+        match before.map_or_else(|| self.link(found), Ok) {
+            Ok((link, mode, origin)) => {
+                // Whatever was pinned under this name has made room.
+                self.held.retain(|held| held.name != name);
+                if let Some(slot) = self.slots.iter_mut().flatten().find(|slot| slot.name == name) {
+                    (slot.link, slot.origin) = (Some(link), origin);
+                }
+                Ok(mode)
+            }
+            Err(error) => {
+                if !is_known {
+                    self.forget(name);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn link(&mut self, found: &Interface) -> Result<Linked, DatapathError> {
+        let held = self.held.iter().position(|held| held.is_on(found.index)).map(|held| self.held.swap_remove(held));
+        match held {
+            Some(Held { link, mode: Some(mode), .. }) => Ok((self.replace_program(link)?, mode, Origin::TakenOver)),
+            Some(Held { mode: None, .. }) | None => {
+                let (link, mode) = self.attach_new(found)?;
+                Ok((link, mode, Origin::Anew))
+            }
+        }
+    }
+
+    /// The link that this run holds on the interface under the name that it had before.
+    fn take_own(&mut self, found: &Interface, ours: u32) -> Result<Option<Linked>, DatapathError> {
+        let Some((mode, _)) = found.programs.iter().find(|(_, id)| *id == ours) else { return Ok(None) };
+        let Some(slot) = self.slots.iter_mut().flatten().find(|slot| slot.index == found.index) else {
+            return Ok(None);
+        };
+        let (before, origin) = (slot.name.clone(), slot.origin);
+        let Some(link) = slot.link.take() else { return Ok(None) };
+        let link = self.pin(link, &found.name)?;
+        if let Some(pins) = &self.pins {
+            pins.remove_link(&before)?;
+        }
+        tracing::info!("{before} is called {} now", found.name);
+        Ok(Some((link, *mode, origin)))
+    }
+
+    pub(super) fn detach_interface(&mut self, name: &str) -> Result<(), DatapathError> {
+        if let Some(pins) = &self.pins {
+            pins.remove_link(name)?;
+        }
+        self.held.retain(|held| held.name != name);
+        self.forget(name);
+        Ok(())
+    }
+
+    fn forget(&mut self, name: &str) {
+        for slot in &mut self.slots {
+            if slot.as_ref().is_some_and(|slot| slot.name == name) {
+                *slot = None;
+            }
+        }
+    }
+
+    pub(super) fn program_id(&mut self) -> Result<u32, DatapathError> {
+        Ok(program(&mut self.ebpf)?.info().context("look at the program")?.id())
+    }
+
+    fn slot(&self, name: &str) -> Option<&Slot> {
+        self.slots.iter().flatten().find(|slot| slot.name == name)
+    }
+
+    /// Gives an interface a row of counters: the one that it had, also under another index, else a free one.
+    fn list(&mut self, found: &Interface) -> Result<(), DatapathError> {
+        let known = self.slots.iter().position(|slot| slot.as_ref().is_some_and(|slot| slot.name == found.name));
+        let position = match known {
+            Some(position) => position,
+            None => {
+                let free = self.slots.iter().position(Option::is_none);
+                let free = free.with_context(|| format!("no room for more than {} interfaces", self.slots.len()))?;
+                self.clear_counters(free)?;
+                free
+            }
+        };
+        // Packets count in the first row that has their index: that of an interface which had it before is no longer
+        // theirs.
+        self.slots.iter_mut().flatten().filter(|slot| slot.index == found.index).for_each(|slot| slot.index = 0);
+        self.slots[position] = Some(Slot::known(found.name.clone(), found.index));
+        self.write_interfaces()
+    }
+
+    /// A link keeps its mode for life, so one that is asked for otherwise cannot be taken over.
+    pub(super) fn look_at_modes(&self, names: &[String]) -> Result<(), DatapathError> {
+        self.held.iter().filter(|held| names.contains(&held.name)).try_for_each(|held| self.agree(held))
+    }
+
+    fn agree(&self, held: &Held) -> Result<(), DatapathError> {
+        let Some(mode) = held.mode else { return Ok(()) };
+        match (self.xdp_mode, mode) {
+            (XdpModeChoice::Auto, _)
+            | (XdpModeChoice::Native, XdpMode::Native)
+            | (XdpModeChoice::Generic, XdpMode::Generic) => Ok(()),
+            (asked @ (XdpModeChoice::Native | XdpModeChoice::Generic), XdpMode::Native | XdpMode::Generic) => {
+                Err(DatapathError::Unsupported {
+                    what: format!("take over {0} in {1} mode", held.name, asked.label()),
+                    why: format!(
+                        "an earlier run left it attached in {0} mode, and it goes on like that; `--xdp-mode {0}` takes it over, \
+                         or `ratelimitd detach {1}` takes it off, then start again",
+                        mode.label(),
+                        held.name
+                    ),
+                })
+            }
+        }
+    }
+
+    /// Puts our program in the place of the one that the link holds, between two packets.
+    fn replace_program(&mut self, link: FdLink) -> Result<FdLink, DatapathError> {
+        let link = XdpLink::try_from(link).context("the pinned link is no XDP link")?;
+        let program = program(&mut self.ebpf)?;
+        let id = program.attach_to_link(link).context("replace the program of the pinned link")?;
+        fd_link(program.take_link(id).context("take the link")?)
+    }
+
+    fn attach_new(&mut self, found: &Interface) -> Result<(FdLink, XdpMode), DatapathError> {
+        if !found.programs.is_empty() {
+            return Err(occupied(found));
+        }
+        let modes: &[XdpMode] = match self.xdp_mode {
+            XdpModeChoice::Auto => &[XdpMode::Native, XdpMode::Generic],
+            XdpModeChoice::Native => &[XdpMode::Native],
+            XdpModeChoice::Generic => &[XdpMode::Generic],
+        };
+        let mut refusal = None;
+        for &mode in modes {
+            match self.attach_in(found, mode) {
+                Ok(link) => {
+                    if let Some(refusal) = refusal {
+                        // What that means is said by whoever asked.
+                        tracing::info!("native XDP refused: {:#}", anyhow::Error::from(refusal));
+                    }
+                    return Ok((self.pin(link, &found.name)?, mode));
+                }
+                Err(error @ (DatapathError::Occupied { .. } | DatapathError::NotPrivileged { .. })) => {
+                    return Err(error);
+                }
+                Err(error) => refusal = Some(error),
+            }
+        }
+        Err(refusal.unwrap_or_else(|| anyhow!("no mode to attach in").into()))
+    }
+
+    fn attach_in(&mut self, found: &Interface, mode: XdpMode) -> Result<FdLink, DatapathError> {
+        let flags = match mode {
+            XdpMode::Native => AyaMode::Driver,
+            XdpMode::Generic => AyaMode::Skb,
+        };
+        let program = program(&mut self.ebpf)?;
+        let id = program.attach_to_if_index(found.index, flags).map_err(|error| refused(found, mode, error))?;
+        fd_link(program.take_link(id).context("take the link")?)
+    }
+
+    fn pin(&self, link: FdLink, name: &str) -> Result<FdLink, DatapathError> {
+        match &self.pins {
+            Some(pins) => held::pin(pins, link, name),
+            None => Ok(link),
+        }
+    }
+}
+
+fn fd_link(link: XdpLink) -> Result<FdLink, DatapathError> {
+    FdLink::try_from(link).map_err(|_| DatapathError::Unsupported {
+        what: "attach with a BPF link".into(),
+        why: "Linux 5.18 or later is needed".into(),
+    })
+}
+
+/// What the kernel's refusal to attach means, and what mends it.
+fn refused(found: &Interface, mode: XdpMode, error: ProgramError) -> DatapathError {
+    let error = anyhow::Error::from(error);
+    let what = format!("attach to {} in {} mode", found.name, mode.label());
+    let unsupported = |why: String| DatapathError::Unsupported { what: what.clone(), why };
+    match state::errno(&error) {
+        Some(libc::EBUSY | libc::EEXIST) => {
+            let now = interface::named(&found.name).ok().flatten();
+            occupied(now.as_ref().unwrap_or(found))
+        }
+        Some(libc::EPERM | libc::EACCES) => DatapathError::NotPrivileged { what },
+        Some(libc::EOPNOTSUPP) => {
+            unsupported("its driver has no native XDP; `--xdp-mode auto` or `generic` does without".into())
+        }
+        Some(libc::ERANGE | libc::EINVAL) => unsupported(format!(
+            "its driver refuses ({error:#}); often the MTU of {} is too large, or LRO is on: try `ethtool -K {} lro off`, or a smaller MTU",
+            found.mtu, found.name
+        )),
+        _ => DatapathError::Other(error.context(what)),
+    }
+}
+
+/// Says who is there, and how to take it off.
+fn occupied(found: &Interface) -> DatapathError {
+    let name_of = |id: u32| {
+        loaded_programs()
+            .filter_map(Result::ok)
+            .find(|program| ProgramInfo::id(program) == id)
+            .and_then(|program| program.name_as_str().map(str::to_owned))
+            .unwrap_or_default()
+    };
+    let named: Vec<_> = found.programs.iter().map(|&(mode, id)| (name_of(id), id, mode)).collect();
+    let programs: Vec<_> =
+        named.iter().map(|(name, id, mode)| format!("{name:?}, id {id}, {}", mode.label())).collect();
+    let root = Path::new(pins::ROOT);
+    let held = held::all(root, std::slice::from_ref(found)).unwrap_or_default();
+    let interface = &found.name;
+    let remedy = if held.iter().any(|held| held.is_on(found.index)) {
+        format!(
+            "It is ratelimitd's own, kept by an earlier run: `ratelimitd detach {interface}` takes it off, `--on-exit keep` takes it over"
+        )
+    } else if let Some(dir) = pins::other_version_holding(root, interface) {
+        format!(
+            "It is ratelimitd's own, kept by another version: `ratelimitd detach {interface}` of that version, or `rm -r {}`, takes it off",
+            dir.display()
+        )
+    } else if named.iter().any(|(name, _, _)| name == layout::PROGRAM) {
+        format!(
+            "It is that of a ratelimitd with another socket, which keeps nothing: `ratelimitd detach --socket PATH {interface}` takes it off"
+        )
+    } else {
+        "It is left alone; take it off with the tool that put it there, and start again".to_owned()
+    };
+    DatapathError::Occupied { interface: interface.clone(), owner: format!("{}. {remedy}", programs.join("; ")) }
+}

@@ -1,0 +1,152 @@
+//! Charging a source without a packet: by the program, so that what it counts and what packets do is one thing.
+//!
+//! The program is run on an empty frame, which the kernel does for whoever may load it, and reads what to do from a
+//! map: one limit at a time, in a configuration of its own whose limit admits everything.
+
+use anyhow::{Context as _, anyhow};
+use aya::programs::Xdp;
+use aya::{Ebpf, TestRun as _, TestRunOptions};
+use ipnet::IpNet;
+use ratelimit_common::gcra;
+use ratelimit_common::layout::{
+    CHARGE_GENERATION, CHARGE_PROGRAM, ChargeOrder, LIMITS_MAX, Limit, Rule, Source, Unit, map,
+};
+use ratelimit_common::time::Nanos;
+use ratelimit_common::verification::{EvidenceNeeds, Side};
+use ratelimit_common::window::{self, BURST_ANY, amount_max};
+
+use super::clients::Client;
+use super::plain::Plain;
+use super::{Kernel, XDP_PASS, limits_of, rules_len};
+use crate::DatapathError;
+
+/// The shortest frame that the kernel runs a program on is an Ethernet header.
+const FRAME: [u8; 64] = [0; 64];
+/// What a leaky bucket is charged at most in one call, in runs of [`gcra::AMOUNT_MAX`]. // 134 MB
+const LEAK_RUNS_MAX: u64 = 1024;
+
+/// Has the kernel take the program. Without it everything else works, and charging says why it does not.
+pub(super) fn load(ebpf: &mut Ebpf) -> Result<(), DatapathError> {
+    Ok(program(ebpf)?.load().context("load the program that charges")?)
+}
+
+fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, DatapathError> {
+    let program = ebpf.program_mut(CHARGE_PROGRAM).with_context(|| format!("find program {CHARGE_PROGRAM}"))?;
+    Ok(program.try_into().context("the program that charges is no XDP program")?)
+}
+
+impl Kernel {
+    pub(super) fn charge_client(&mut self, net: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError> {
+        let mut words = self.config_words()?;
+        let Some(of) = words.rules[..rules_len(&words)].get(rule).copied() else {
+            return Err(anyhow!("charge a source: no rule {rule}").into());
+        };
+        let client = Client::of(net, self.ipv6_family);
+        let limits = &of.limits[..usize::from(of.limits_len).min(LIMITS_MAX)];
+        for (at, limit) in limits_of(&of).enumerate() {
+            let largest = if limit.is_gcra == 0 { amount_max(limit.bucket_ns) } else { limit.amount };
+            words.rules[0] = of;
+            words.rules[0].limits[0] = Limit { amount: largest, burst: BURST_ANY, ..*limit };
+            (words.rules[0].limits_len, words.rules[0].shadows_len) = (1, 0);
+            self.write_config(CHARGE_GENERATION, words)?;
+            // Whichever of its windows is the one that the source's packets are held to.
+            for (side, step) in sides(&of, limit, at < limits.len()) {
+                for amount in runs(limit, amount.min(self.room(client, limit, side, largest)?)) {
+                    self.order(ChargeOrder { amount, step, ..client.order() })?;
+                }
+            }
+        }
+        let now = self.read_clock()?;
+        let mut is_over = false;
+        for limit in limits {
+            // Unverified traffic bans no source here either.
+            let judged = if needs_evidence(&of) { verified_side(limit) } else { Side::Unverified };
+            let window = self.window(client, judged.slot(limit.slot))?;
+            is_over |= window.is_some_and(|window| exceeds(limit, &window, now));
+        }
+        let bans = is_over && of.bans.steps_len != 0 && of.dry_run == 0;
+        if bans && !self.ban(client, of.bans.slot)?.is_some_and(|ban| ban.holds(now)) {
+            self.order(ChargeOrder { step: ChargeOrder::BAN, ..client.order() })?;
+        }
+        Ok(())
+    }
+
+    /// How much more of a limit can be counted: a cell has an end, and a source that is there has been over its limit
+    /// for long. A leaky bucket has none, and would be full for years: it is filled with a window's worth more than it
+    /// holds.
+    fn room(&mut self, client: Client, limit: &Limit, side: Side, largest: u64) -> Result<u64, DatapathError> {
+        let (now, slot) = (self.read_clock()?, side.slot(limit.slot));
+        if limit.is_gcra != 0 {
+            let full_ns = self.window(client, slot)?.map_or(0, |window| window.cells[0]).saturating_sub(now.0);
+            let left_ns = limit.burst.saturating_add(limit.bucket_ns).saturating_sub(full_ns);
+            let room = u128::from(left_ns) * u128::from(limit.amount) / u128::from(limit.bucket_ns.max(1));
+            return Ok(u64::try_from(room).unwrap_or(u64::MAX));
+        }
+        let used = self.window(client, slot)?.map_or(0, |window| used(limit, &window, now));
+        Ok(largest.saturating_sub(used))
+    }
+
+    fn order(&mut self, order: ChargeOrder) -> Result<(), DatapathError> {
+        let orders = self.array::<Plain<ChargeOrder>>(map::CHARGE_ORDER);
+        orders?.set(0, Plain(order), 0).with_context(|| format!("write {}", map::CHARGE_ORDER))?;
+        let options = TestRunOptions { data_in: Some(&FRAME), repeat: 1, ..TestRunOptions::default() };
+        let answer = program(&mut self.ebpf)?.test_run(options).map_err(|error| DatapathError::Unsupported {
+            what: "charge a source".into(),
+            why: format!("the kernel does not run the program for it: {:#}", anyhow::Error::from(error)),
+        })?;
+        if answer.return_value == XDP_PASS {
+            return Ok(());
+        }
+        Err(anyhow!("charge a source: its window has no room for so much, or the map has none for its window").into())
+    }
+}
+
+/// The windows of a limit that is held, or of a shadow limit, that are charged, and the step that charges each.
+fn sides(rule: &Rule, limit: &Limit, is_held: bool) -> Vec<(Side, u32)> {
+    let mut sides = vec![(Side::Unverified, ChargeOrder::CHARGE)];
+    if is_held && limit.unit != Unit::Connections as u8 {
+        sides.push((Side::Verified, ChargeOrder::CHARGE_VERIFIED));
+    }
+    if is_held && needs_evidence(rule) && verified_side(limit) == Side::Evidence {
+        sides.push((Side::Evidence, ChargeOrder::CHARGE_EVIDENCE));
+    }
+    sides
+}
+
+/// The window that a ban follows, where bans need verified traffic.
+fn verified_side(limit: &Limit) -> Side {
+    match Unit::from_code(limit.unit) {
+        Some(Unit::Connections) => Side::Evidence,
+        Some(Unit::Requests | Unit::Packets | Unit::Bytes) | None => Side::Verified,
+    }
+}
+
+const fn needs_evidence(rule: &Rule) -> bool {
+    rule.evidence.any(EvidenceNeeds::BANS)
+}
+
+/// The amounts to charge one after the other: nothing is not charged.
+fn runs(limit: &Limit, amount: u64) -> Vec<u64> {
+    if limit.is_gcra == 0 {
+        return vec![amount; usize::from(amount != 0)];
+    }
+    let whole = (amount / gcra::AMOUNT_MAX).min(LEAK_RUNS_MAX);
+    let rest = amount % gcra::AMOUNT_MAX;
+    let whole = std::iter::repeat_n(gcra::AMOUNT_MAX, usize::try_from(whole).unwrap_or(0));
+    whole.chain((rest != 0).then_some(rest)).collect()
+}
+
+/// Whether more was charged than the limit allows.
+fn exceeds(limit: &Limit, window: &Source, now: Nanos) -> bool {
+    if limit.is_gcra != 0 {
+        return window.cells[0].saturating_sub(now.0) > limit.burst;
+    }
+    let current = used(&Limit { full_buckets: 0, ..*limit }, window, now);
+    used(limit, window, now) > limit.amount || current > limit.burst
+}
+
+/// The sum over a limit's window.
+fn used(limit: &Limit, window: &Source, now: Nanos) -> u64 {
+    let Limit { amount, full_buckets, count_bits, burst, bucket_ns, .. } = *limit;
+    window::used(&window.cells, window::Limit { amount, full_buckets, count_bits, burst }, now.bucket(bucket_ns))
+}

@@ -1,0 +1,337 @@
+//! One client in the maps: its windows and its bans.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::AsFd as _;
+
+use anyhow::Context as _;
+use aya::Pod;
+use aya::maps::{HashMap, MapError, PerCpuArray, PerCpuValues};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ratelimit_common::ban;
+use ratelimit_common::layout::{
+    BANS_CAPACITY, ChargeOrder, Config as ConfigWords, GENERATIONS, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
+    map,
+};
+use ratelimit_common::source::Family;
+use ratelimit_common::time::Nanos;
+use ratelimit_common::verification::Side;
+
+use super::drop_cache::OfWindow;
+use super::plain::Plain;
+use super::windows::Windows;
+use super::{Kernel, limits_of, map_mut, map_ref, rules_len, state};
+use crate::{Ban, DatapathError, Forgotten, SourceReading, batch};
+
+/// Bans of one map that are kept though they have ended: what is left is for new ones.
+const BANS_KEPT_MAX: usize = BANS_CAPACITY as usize / 4 * 3;
+
+/// A client's prefix as the keys have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Client {
+    V4([u8; 4]),
+    V6([u8; 8]),
+    V6Wide([[u8; 8]; 2]),
+}
+
+/// The lengths of the prefixes that are one client.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lengths {
+    pub(super) ipv4: u8,
+    pub(super) ipv6: u8,
+}
+
+/// A ban as it is in its map.
+struct Entry {
+    client: Client,
+    slot: u32,
+    ban: ban::Ban,
+}
+
+impl Client {
+    /// The client of this prefix.
+    pub(super) fn of(net: IpNet, family: Family) -> Self {
+        match net {
+            IpNet::V4(net) => Self::V4(net.network().octets()),
+            IpNet::V6(net) => {
+                let octets = net.network().octets();
+                let (halves, _) = octets.as_chunks::<8>();
+                match family {
+                    Family::V4 | Family::V6 => Self::V6(halves[0]),
+                    Family::V6Wide => Self::V6Wide([halves[0], halves[1]]),
+                }
+            }
+        }
+    }
+
+    fn from_bytes(prefix: &[u8]) -> Option<Self> {
+        match prefix.len() {
+            4 => prefix.try_into().ok().map(Self::V4),
+            8 => prefix.try_into().ok().map(Self::V6),
+            16 => Some(Self::V6Wide([prefix[..8].try_into().ok()?, prefix[8..].try_into().ok()?])),
+            _ => None,
+        }
+    }
+
+    /// Its prefix.
+    pub(super) fn net(self, lengths: Lengths) -> Option<IpNet> {
+        let v6 = |[high, low]: [[u8; 8]; 2]| {
+            let address = u128::from(u64::from_be_bytes(high)) << 64 | u128::from(u64::from_be_bytes(low));
+            Ipv6Net::new(Ipv6Addr::from(address), lengths.ipv6).ok().map(|net| IpNet::V6(net.trunc()))
+        };
+        match self {
+            Self::V4(octets) => Ipv4Net::new(octets.into(), lengths.ipv4).ok().map(|net| IpNet::V4(net.trunc())),
+            Self::V6(high) => v6([high, [0; 8]]),
+            Self::V6Wide(halves) => v6(halves),
+        }
+    }
+
+    /// The same for the program that charges.
+    pub(super) fn order(self) -> ChargeOrder {
+        let (family, prefix) = match self {
+            Self::V4([a, b, c, d]) => (ChargeOrder::V4, [[a, b, c, d, 0, 0, 0, 0], [0; 8]]),
+            Self::V6(high) => (ChargeOrder::V6, [high, [0; 8]]),
+            Self::V6Wide(halves) => (ChargeOrder::V6_WIDE, halves),
+        };
+        ChargeOrder { prefix, family, ..ChargeOrder::default() }
+    }
+}
+
+impl Lengths {
+    /// Those of a configuration.
+    pub(super) fn of(words: &ConfigWords) -> Self {
+        let ones: u32 = words.ipv6_mask.iter().map(|half| half.count_ones()).sum();
+        let length = |ones: u32| u8::try_from(ones).unwrap_or(u8::MAX);
+        Self { ipv4: length(words.ipv4_mask.count_ones()), ipv6: length(ones) }
+    }
+}
+
+impl Kernel {
+    /// Bans that the rule with this row has begun.
+    pub(super) fn bans_begun(&self, row: u8) -> Result<u64, DatapathError> {
+        let name = map::BANS_BEGUN;
+        let counts: PerCpuArray<_, u64> =
+            PerCpuArray::try_from(map_ref(&self.ebpf, name)?).with_context(|| format!("open {name}"))?;
+        let cpus = counts.get(&row.into(), 0).with_context(|| format!("read {name}"))?;
+        Ok(cpus.iter().fold(0, |sum, cpu| sum.wrapping_add(*cpu)))
+    }
+
+    /// Another rule has the row from now on.
+    pub(super) fn clear_bans_begun(&mut self, row: u8) -> Result<(), DatapathError> {
+        let name = map::BANS_BEGUN;
+        let mut counts: PerCpuArray<_, u64> =
+            PerCpuArray::try_from(map_mut(&mut self.ebpf, name)?).with_context(|| format!("open {name}"))?;
+        let cpus = aya::util::nr_cpus().map_err(|(_, error)| error).context("count CPUs")?;
+        let zeros = PerCpuValues::try_from(vec![0; cpus]).context("a value for each CPU")?;
+        Ok(counts.set(row.into(), zeros, 0).with_context(|| format!("clear {name}"))?)
+    }
+
+    /// One window, if it is remembered.
+    pub(super) fn window(&self, client: Client, slot: u32) -> Result<Option<Source>, DatapathError> {
+        match client {
+            Client::V4(prefix) => self.look_up(map::SOURCES_V4, SourceKeyV4 { prefix, slot }),
+            Client::V6(prefix) => self.look_up(map::SOURCES_V6, SourceKeyV6 { prefix, slot }),
+            Client::V6Wide(prefix) => self.look_up(map::SOURCES_V6_WIDE, SourceKeyV6Wide { prefix, slot }),
+        }
+    }
+
+    /// The newest ban of a client by a rule, if it is not deleted.
+    pub(super) fn ban(&self, client: Client, slot: u32) -> Result<Option<ban::Ban>, DatapathError> {
+        match client {
+            Client::V4(prefix) => self.look_up(map::BANS_V4, SourceKeyV4 { prefix, slot }),
+            Client::V6(prefix) => self.look_up(map::BANS_V6, SourceKeyV6 { prefix, slot }),
+            Client::V6Wide(prefix) => self.look_up(map::BANS_V6_WIDE, SourceKeyV6Wide { prefix, slot }),
+        }
+    }
+
+    pub(super) fn bans_in_force(&mut self) -> Result<Vec<Ban>, DatapathError> {
+        let (words, entries) = (self.config_words()?, self.ban_entries()?);
+        self.in_force(&words, &entries)
+    }
+
+    pub(super) fn bans_of_client(&mut self, net: IpNet) -> Result<Vec<Ban>, DatapathError> {
+        let client = Client::of(net, self.ipv6_family);
+        let words = self.config_words()?;
+        let mut entries = Vec::new();
+        for rule in words.rules[..rules_len(&words)].iter().filter(|rule| rule.bans.steps_len != 0) {
+            let slot = rule.bans.slot;
+            entries.extend(self.ban(client, slot)?.map(|ban| Entry { client, slot, ban }));
+        }
+        self.in_force(&words, &entries)
+    }
+
+    /// Makes room in the maps of bans. One that begins again between the last look at it and its removal is lost: its
+    /// source is admitted as after its first ban.
+    pub(super) fn remove_stale_bans(&mut self) -> Result<usize, DatapathError> {
+        let now = self.read_clock()?;
+        let (v4, v6): (Vec<_>, Vec<_>) =
+            self.ban_entries()?.into_iter().partition(|entry| matches!(entry.client, Client::V4(_)));
+        let mut removed = 0;
+        for Entry { client, slot, .. } in stale(v4, now).into_iter().chain(stale(v6, now)) {
+            if self.ban(client, slot)?.is_some_and(|ban| !ban.holds(now)) && self.remove_ban(client, slot)? {
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    pub(super) fn lift(&mut self, within: IpNet) -> Result<Vec<Ban>, DatapathError> {
+        let words = self.config_words()?;
+        let lengths = Lengths::of(&words);
+        let mut entries = self.ban_entries()?;
+        entries.retain(|entry| entry.client.net(lengths).is_some_and(|client| within.contains(&client)));
+        let lifted = self.in_force(&words, &entries)?;
+        let removed = entries.iter().try_for_each(|of| self.remove_ban(of.client, of.slot).map(|_| ()));
+        // No drop-cache entry of those that are removed holds, whatever became of the others.
+        self.begin_epoch()?;
+        removed.map(|()| lifted)
+    }
+
+    pub(super) fn forget_client(&mut self, net: IpNet) -> Result<Forgotten, DatapathError> {
+        let client = Client::of(net, self.ipv6_family);
+        let mut slots = Vec::new();
+        // What is before or after a trial too.
+        for generation in 0..GENERATIONS {
+            let words = self.config_words_of(generation)?;
+            let limits = words.rules[..rules_len(&words)].iter().flat_map(limits_of);
+            slots.extend(limits.flat_map(|limit| Side::ALL.map(|side| side.slot(limit.slot))));
+        }
+        slots.sort_unstable();
+        slots.dedup();
+        let mut forgotten = Forgotten::default();
+        for slot in slots {
+            let was_there = match client {
+                Client::V4(prefix) => self.remove::<_, Source>(map::SOURCES_V4, SourceKeyV4 { prefix, slot }),
+                Client::V6(prefix) => self.remove::<_, Source>(map::SOURCES_V6, SourceKeyV6 { prefix, slot }),
+                Client::V6Wide(prefix) => {
+                    self.remove::<_, Source>(map::SOURCES_V6_WIDE, SourceKeyV6Wide { prefix, slot })
+                }
+            }?;
+            forgotten.windows += usize::from(was_there);
+        }
+        let now = self.read_clock()?;
+        for entry in self.ban_entries()?.into_iter().filter(|entry| entry.client == client) {
+            let was_there = self.remove_ban(client, entry.slot)?;
+            forgotten.bans += usize::from(was_there && entry.ban.holds(now));
+        }
+        self.begin_epoch()?;
+        self.remove_entries(|of| of == client)?;
+        Ok(forgotten)
+    }
+
+    pub(super) fn windows_of(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError> {
+        let (words, cached_drops) = (self.config_words()?, self.cached_drops()?);
+        let windows = Windows::of(&words);
+        let Lengths { ipv4, ipv6 } = Lengths::of(&words);
+        let mut all = Vec::with_capacity(addresses.len());
+        for address in addresses {
+            let prefix = match *address {
+                IpAddr::V4(address) => IpNet::V4(Ipv4Net::new(address, ipv4).context("an IPv4 prefix")?.trunc()),
+                IpAddr::V6(address) => IpNet::V6(Ipv6Net::new(address, ipv6).context("an IPv6 prefix")?.trunc()),
+            };
+            let client = Client::of(prefix, self.ipv6_family);
+            let mut readings = Vec::new();
+            for (key, slot, is_verified) in windows.all() {
+                let (window, OfWindow { dropped, until: refused_until }) =
+                    (self.window(client, key)?, cached_drops.of(client, key));
+                if window.is_none() && refused_until.is_none() {
+                    continue;
+                }
+                let mut window = window.unwrap_or_default();
+                window.refused = window.refused.and(dropped);
+                readings.push(SourceReading { prefix, slot, is_verified, window, refused_until });
+            }
+            all.push(readings);
+        }
+        Ok(all)
+    }
+
+    /// Those of the entries that hold and that a rule is for, sorted.
+    fn in_force(&mut self, words: &ConfigWords, entries: &[Entry]) -> Result<Vec<Ban>, DatapathError> {
+        let (now, lengths, rules) = (self.read_clock()?, Lengths::of(words), &words.rules[..rules_len(words)]);
+        let of = |entry: &Entry| {
+            let rule = rules.iter().position(|rule| rule.bans.steps_len != 0 && rule.bans.slot == entry.slot)?;
+            let (until, step) = (Nanos(entry.ban.until_ns), entry.ban.step.saturating_add(1));
+            Some(Ban { client: entry.client.net(lengths)?, rule, until, step })
+        };
+        let mut bans: Vec<Ban> = entries.iter().filter(|entry| entry.ban.holds(now)).filter_map(of).collect();
+        bans.sort_unstable();
+        Ok(bans)
+    }
+
+    fn ban_entries(&self) -> Result<Vec<Entry>, DatapathError> {
+        let v6 = match self.ipv6_family {
+            Family::V4 | Family::V6 => (map::BANS_V6, size_of::<SourceKeyV6>()),
+            Family::V6Wide => (map::BANS_V6_WIDE, size_of::<SourceKeyV6Wide>()),
+        };
+        let mut entries = Vec::new();
+        for (name, key_len) in [(map::BANS_V4, size_of::<SourceKeyV4>()), v6] {
+            let data = state::data(map_ref(&self.ebpf, name)?)?;
+            batch::visit(data.fd().as_fd(), key_len, size_of::<ban::Ban>(), BANS_CAPACITY, |key, value| {
+                entries.extend(entry(key, value));
+            })
+            .with_context(|| format!("read {name}"))?;
+        }
+        Ok(entries)
+    }
+
+    fn remove_ban(&mut self, client: Client, slot: u32) -> Result<bool, DatapathError> {
+        match client {
+            Client::V4(prefix) => self.remove::<_, ban::Ban>(map::BANS_V4, SourceKeyV4 { prefix, slot }),
+            Client::V6(prefix) => self.remove::<_, ban::Ban>(map::BANS_V6, SourceKeyV6 { prefix, slot }),
+            Client::V6Wide(prefix) => self.remove::<_, ban::Ban>(map::BANS_V6_WIDE, SourceKeyV6Wide { prefix, slot }),
+        }
+    }
+
+    fn look_up<K, V>(&self, name: &'static str, key: K) -> Result<Option<V>, DatapathError>
+    where
+        Plain<K>: Pod,
+        Plain<V>: Pod,
+    {
+        let map: HashMap<_, Plain<K>, Plain<V>> =
+            HashMap::try_from(map_ref(&self.ebpf, name)?).with_context(|| format!("open {name}"))?;
+        match map.get(&Plain(key), 0) {
+            Ok(Plain(value)) => Ok(Some(value)),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(error) => Err(anyhow::Error::from(error).context(format!("read {name}")).into()),
+        }
+    }
+
+    /// Whether it was there.
+    fn remove<K, V>(&mut self, name: &'static str, key: K) -> Result<bool, DatapathError>
+    where
+        Plain<K>: Pod,
+        Plain<V>: Pod,
+    {
+        let mut map: HashMap<_, Plain<K>, Plain<V>> =
+            HashMap::try_from(map_mut(&mut self.ebpf, name)?).with_context(|| format!("open {name}"))?;
+        match map.remove(&Plain(key)).map_err(anyhow::Error::from) {
+            Ok(()) => Ok(true),
+            Err(error) if state::errno(&error) == Some(libc::ENOENT) => Ok(false),
+            Err(error) => Err(error.context(format!("remove from {name}")).into()),
+        }
+    }
+}
+
+/// Which bans of one map to remove: what is forgotten; and where the others are too many, those that have ended, the
+/// oldest first.
+fn stale(entries: Vec<Entry>, now: Nanos) -> Vec<Entry> {
+    let (mut stale, kept): (Vec<_>, Vec<_>) =
+        entries.into_iter().partition(|entry| !entry.ban.holds(now) && now.0 >= entry.ban.forgotten_ns);
+    let too_many = kept.len().saturating_sub(BANS_KEPT_MAX);
+    let mut ended: Vec<Entry> = kept.into_iter().filter(|entry| !entry.ban.holds(now)).collect();
+    ended.sort_unstable_by_key(|entry| entry.ban.until_ns);
+    stale.extend(ended.into_iter().take(too_many));
+    stale
+}
+
+/// One entry of a map of bans, from its bytes; none where they are no such entry.
+fn entry(key: &[u8], value: &[u8]) -> Option<Entry> {
+    let (prefix, slot) = key.split_at_checked(key.len().checked_sub(size_of::<u32>())?)?;
+    let words: [[u8; 8]; 4] = value.as_chunks().0.try_into().ok()?;
+    let [until_ns, forgotten_ns, _, dropped] = words.map(u64::from_ne_bytes);
+    let [[a, b, c, d], admitted] =
+        [words[2].first_chunk(), words[2].last_chunk()].map(|half| half.copied().unwrap_or([0; 4]));
+    let (step, admitted) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes(admitted));
+    let ban = ban::Ban { until_ns, forgotten_ns, step, admitted, dropped };
+    Some(Entry { client: Client::from_bytes(prefix)?, slot: u32::from_ne_bytes(slot.try_into().ok()?), ban })
+}

@@ -1,0 +1,308 @@
+//! The drop cache that packets keep beside the windows: which sources are refused until when, and how many packets it
+//! alone has dropped.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Context as _;
+use aya::maps::{PerCpuArray, PerCpuValues};
+use ratelimit_common::admission::Admission;
+use ratelimit_common::drop_cache::{BUSY, CacheSet, DropCause, DropEntry, WAYS};
+use ratelimit_common::layout::{Active, GENERATIONS, map};
+use ratelimit_common::time::Nanos;
+
+use super::clients::Client;
+use super::plain::Plain;
+use super::shared::Shared;
+use super::{Kernel, map_mut, map_ref, random, state};
+use crate::DatapathError;
+
+/// What the cache has dropped, by client and slot. // asked for each of a million windows, so it is hashed fast
+#[derive(Debug, Default)]
+pub(super) struct CachedDrops(HashMap<(Client, u32), OfWindow, foldhash::fast::RandomState>);
+
+/// What the cache has dropped of one window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct OfWindow {
+    /// Packets that an entry dropped and that are counted nowhere else yet.
+    pub(super) dropped: u64,
+    /// Until when the last of its entries holds, if one does.
+    pub(super) until: Option<Nanos>,
+}
+
+impl CachedDrops {
+    /// Whether it has nothing of any window.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Of one window.
+    pub(super) fn of(&self, client: Client, slot: u32) -> OfWindow {
+        self.0.get(&(client, slot)).copied().unwrap_or_default()
+    }
+
+    fn add(&mut self, entry: DropEntry, cause: DropCause, epoch: u32, now: Nanos) {
+        let expiry = entry.expiry();
+        let holds = entry.is_in_epoch(epoch) && expiry.left(now) != 0 && cause.until_ns > now.0;
+        if entry.is_busy() || expiry.is_ban() || !holds && entry.dropped() == 0 {
+            return;
+        }
+        let of = self.0.entry((client(entry, cause), cause.slot)).or_default();
+        of.dropped = of.dropped.saturating_add(entry.dropped());
+        of.until = of.until.max(holds.then_some(Nanos(cause.until_ns)));
+    }
+}
+
+/// What each CPU may have of so many insertions: twice its share, as packets are not spread evenly.
+pub(super) fn insertions_free(all: u32) -> u32 {
+    let cpus = u32::try_from(aya::util::nr_cpus().unwrap_or(1)).unwrap_or(1).max(1);
+    all.div_ceil(cpus).saturating_mul(2)
+}
+
+impl Kernel {
+    /// Which generation packets read, and the epoch.
+    pub(super) fn active(&mut self) -> Result<Active, DatapathError> {
+        Ok(self.array::<Plain<Active>>(map::ACTIVE)?.get(&0, 0).with_context(|| format!("read {}", map::ACTIVE))?.0)
+    }
+
+    /// Has every packet read this generation, and believe nothing that was cached before.
+    pub(super) fn activate(&mut self, generation: u32) -> Result<(), DatapathError> {
+        let epoch = self.active()?.next_epoch();
+        let active = Plain(Active::new(generation % GENERATIONS, epoch));
+        self.array(map::ACTIVE)?.set(0, active, 0).with_context(|| format!("write {}", map::ACTIVE))?;
+        // Packets obey already. What is not retired may be believed again when the number of its epoch comes again,
+        // many changes later.
+        if let Err(error) = self.retire_entries(epoch) {
+            tracing::warn!(
+                "drop-cache entries of before this change are not retired: {:#}",
+                anyhow::Error::from(error)
+            );
+        }
+        Ok(())
+    }
+
+    /// Takes its epoch from every entry of another, before that one's number comes again.
+    fn retire_entries(&self, epoch: u32) -> Result<(), DatapathError> {
+        for words in self.drop_cache()?.words().as_chunks::<ENTRY_WORDS>().0 {
+            retire(&words[0], entry(words), |entry| entry.word != 0 && !entry.is_in_epoch(epoch));
+        }
+        Ok(())
+    }
+
+    /// Has no packet believe what was cached before.
+    pub(super) fn begin_epoch(&mut self) -> Result<(), DatapathError> {
+        let generation = self.active()?.generation();
+        self.activate(generation)
+    }
+
+    /// What the cache alone has dropped, and what it drops now. An expired entry is retired, before its ticks come
+    /// again.
+    pub(super) fn cached_drops(&mut self) -> Result<CachedDrops, DatapathError> {
+        let (now, words, epoch) = (self.read_clock()?, self.config_words()?, self.active()?.epoch());
+        let is_trial_over = words.until_ns != 0 && words.until_ns <= now.0;
+        let epoch = if is_trial_over { Active::epoch_after_trial(epoch) } else { epoch };
+        let mut cached_drops = CachedDrops::default();
+        let (entries, causes) = (self.drop_cache()?, self.shared(map::DROP_CAUSES, size_of::<[DropCause; WAYS]>())?);
+        for (words, of) in entries.words().as_chunks().0.iter().zip(causes.words().as_chunks().0) {
+            // Most have never been written.
+            if words[0].load(Ordering::Relaxed) != 0 {
+                let (entry, cause) = entry_and_cause(words, of);
+                cached_drops.add(entry, cause, epoch, now);
+                if cause.until_ns <= now.0 {
+                    retire(&words[0], entry, |is| is.expiry() == entry.expiry());
+                }
+            }
+        }
+        Ok(cached_drops)
+    }
+
+    /// Removes the entries of these clients, and their counts. An entry that is being written at that time stays.
+    pub(super) fn remove_entries(&mut self, is_meant: impl Fn(Client) -> bool) -> Result<(), DatapathError> {
+        let (entries, causes) = (self.drop_cache()?, self.shared(map::DROP_CAUSES, size_of::<[DropCause; WAYS]>())?);
+        for (words, of) in entries.words().as_chunks().0.iter().zip(causes.words().as_chunks().0) {
+            if words[0].load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let (mut entry, mut cause) = entry_and_cause(words, of);
+            // Packets count in it meanwhile, or write another.
+            while entry.word != 0
+                && !entry.is_busy()
+                && is_meant(client(entry, cause))
+                && words[0].compare_exchange(entry.word, 0, Ordering::SeqCst, Ordering::SeqCst).is_err()
+            {
+                (entry, cause) = entry_and_cause(words, of);
+            }
+        }
+        Ok(())
+    }
+
+    /// What each CPU has admitted of new sources.
+    ///
+    /// # Errors
+    /// Where the map cannot be read.
+    pub fn admissions(&self) -> Result<Vec<Admission>, DatapathError> {
+        let map: PerCpuArray<_, Plain<Admission>> =
+            PerCpuArray::try_from(map_ref(&self.ebpf, map::ADMISSION)?).context("open ADMISSION")?;
+        let cpus = map.get(&0, 0).with_context(|| format!("read {}", map::ADMISSION))?;
+        Ok(cpus.iter().map(|Plain(cpu)| *cpu).collect())
+    }
+
+    /// Starts the samples of each CPU at a random number of the kernel's: of every CPU that there may ever be, also
+    /// of one that is plugged in later. To be called before anything is attached; the map is this load's alone.
+    pub(super) fn seed_sampling(&mut self) -> Result<(), DatapathError> {
+        let mut map: PerCpuArray<_, Plain<Admission>> =
+            PerCpuArray::try_from(map_mut(&mut self.ebpf, map::ADMISSION)?).context("open ADMISSION")?;
+        let cpus = aya::util::nr_cpus().map_err(|(_, error)| error).context("count CPUs")?;
+        let begin = |_| Ok(Plain(Admission { random: random::words::<1>()?[0], ..Admission::default() }));
+        let begun = (0..cpus).map(begin).collect::<Result<Vec<_>, DatapathError>>()?;
+        let begun = PerCpuValues::try_from(begun).context("a value for each CPU")?;
+        map.set(0, begun, 0).with_context(|| format!("write {}", map::ADMISSION))?;
+        Ok(())
+    }
+
+    fn drop_cache(&self) -> Result<Shared<'_>, DatapathError> {
+        self.shared(map::DROP_CACHE, size_of::<CacheSet>())
+    }
+
+    /// A map of elements of so many bytes as memory.
+    fn shared(&self, name: &'static str, bytes: usize) -> Result<Shared<'_>, DatapathError> {
+        let bytes = self.map(name)?.max_entries() as usize * bytes;
+        let data = state::data(map_ref(&self.ebpf, name)?)?;
+        Ok(Shared::of(data.fd().as_fd(), bytes).with_context(|| format!("map {name}"))?)
+    }
+}
+
+/// The client that the entry is of.
+fn client(entry: DropEntry, cause: DropCause) -> Client {
+    let [high, low] = cause.source;
+    if cause.is_wide != 0 {
+        return Client::V6Wide([high, low].map(u64::to_ne_bytes));
+    }
+    if entry.is_ipv6() {
+        return Client::V6(high.to_ne_bytes());
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "an address of 32 bits")]
+    let address = high as u32;
+    Client::V4(address.to_ne_bytes())
+}
+
+/// Has an entry drop nothing any more, as long as it `is_over`.
+fn retire(word: &AtomicU64, mut entry: DropEntry, is_over: impl Fn(DropEntry) -> bool) {
+    while !entry.is_busy() && is_over(entry) && entry != entry.retired() {
+        match word.compare_exchange(entry.word, entry.retired().word, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => return,
+            // Packets count in it meanwhile.
+            Err(is) => entry.word = is,
+        }
+    }
+}
+
+/// Words of an entry.
+const ENTRY_WORDS: usize = size_of::<DropEntry>() / size_of::<u64>();
+/// Words of a cause.
+const CAUSE_WORDS: usize = size_of::<DropCause>() / size_of::<u64>();
+
+/// An entry as it is now. One that is being written meanwhile may be read in parts.
+fn entry([word, source]: &[AtomicU64; ENTRY_WORDS]) -> DropEntry {
+    DropEntry { word: word.load(Ordering::Acquire), source: source.load(Ordering::Acquire) }
+}
+
+/// An entry and its cause; read again where another has taken its place meanwhile.
+fn entry_and_cause(words: &[AtomicU64; ENTRY_WORDS], cause: &[AtomicU64; CAUSE_WORDS]) -> (DropEntry, DropCause) {
+    let [until, slot, source @ ..] = cause;
+    loop {
+        let (entry, until_ns) = (entry(words), until.load(Ordering::Acquire));
+        let [a, b, c, d, wide @ ..] = slot.load(Ordering::Acquire).to_ne_bytes();
+        let [high, low] = source;
+        let source = [high.load(Ordering::Acquire), low.load(Ordering::Acquire)];
+        if (words[0].load(Ordering::Acquire) ^ entry.word) & BUSY == 0 {
+            let (slot, is_wide) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes(wide));
+            return (entry, DropCause { until_ns, slot, is_wide, source });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ratelimit_common::drop_cache::{Expiry, Key, ONE_DROPPED};
+    use ratelimit_common::hash::HashKey;
+    use ratelimit_common::packet::{Destination, Head};
+    use ratelimit_common::source::Address;
+    use ratelimit_common::verdict::{Reason, Verdict};
+
+    use super::*;
+
+    #[test]
+    fn an_entry_is_read_as_it_was_written() {
+        let written = DropEntry { word: 7, source: 8 };
+        let words = [written.word, written.source].map(AtomicU64::new);
+        let cause = DropCause { until_ns: 5, slot: 9, is_wide: 1, source: [6, 7] };
+        let slot = [9_u32.to_ne_bytes(), 1_u32.to_ne_bytes()].concat().try_into().map(u64::from_ne_bytes).unwrap();
+        assert_eq!(entry_and_cause(&words, &[5, slot, 6, 7].map(AtomicU64::new)), (written, cause));
+    }
+
+    const NOW: Nanos = Nanos(1_767_261_600_000_000_000);
+    const EPOCH: u32 = 7;
+
+    /// Of 192.0.2.1 and slot 9.
+    fn entry(after_ns: u64, reason: Reason, epoch: u32, dropped: u64) -> (DropEntry, DropCause) {
+        let head = Head {
+            source: Address::v4([192, 0, 2, 1]),
+            ip_bytes: 40,
+            to: Destination::Tcp { port: 443, opening: true, has_payload: false },
+        };
+        let key = Key::of(&head, epoch, u32::MAX, [u64::MAX, 0], HashKey([1, 2])).unwrap();
+        let (expiry, until) = Expiry::new(NOW, Nanos(NOW.0 + after_ns), Verdict { reason, rule: 3 });
+        let entry = DropEntry { word: key.entry_word(expiry) | (dropped * ONE_DROPPED), source: key.source };
+        (entry, DropCause { until_ns: until.0, slot: 9, is_wide: 0, source: [key.source, 0] })
+    }
+
+    fn cached_drops(entries: impl IntoIterator<Item = (DropEntry, DropCause)>) -> CachedDrops {
+        let mut cached_drops = CachedDrops::default();
+        entries.into_iter().for_each(|(entry, cause)| cached_drops.add(entry, cause, EPOCH, NOW));
+        cached_drops
+    }
+
+    #[test]
+    fn an_entry_tells_until_when_it_drops() {
+        let cached_drops = cached_drops(
+            [(30_000_000_001, 2), (20_000_000_000, 3)]
+                .map(|(after_ns, dropped)| entry(after_ns, Reason::OverLimit, EPOCH, dropped)),
+        );
+        let client = Client::V4([192, 0, 2, 1]);
+        assert_eq!(cached_drops.of(client, 9), OfWindow { dropped: 5, until: Some(Nanos(NOW.0 + 30_000_000_001)) });
+        let nothing = OfWindow::default();
+        assert_eq!((cached_drops.of(client, 8), cached_drops.of(Client::V4([192, 0, 2, 2]), 9)), (nothing, nothing));
+    }
+
+    #[test]
+    fn what_is_over_is_retired_with_what_was_counted_meanwhile_and_nothing_else_is() {
+        let (entry, _) = entry(30_000_000_000, Reason::OverLimit, EPOCH, 1);
+        let counted = DropEntry { word: entry.word + ONE_DROPPED, ..entry };
+        let word = AtomicU64::new(counted.word);
+        retire(&word, entry, |is| is.expiry() == entry.expiry() && is.dropped() < 2);
+        assert_eq!(word.load(Ordering::SeqCst), counted.word);
+        retire(&word, entry, |is| is.expiry() == entry.expiry());
+        assert_eq!(word.load(Ordering::SeqCst), counted.retired().word);
+        let busy = AtomicU64::new(BUSY);
+        retire(&busy, entry, |_| true);
+        assert_eq!(busy.load(Ordering::SeqCst), BUSY);
+    }
+
+    #[test]
+    fn an_entry_that_expired_or_is_of_another_epoch_drops_nothing_and_is_counted() {
+        let client = Client::V4([192, 0, 2, 1]);
+        let (holds, cause) = entry(30_000_000_000, Reason::OverLimit, EPOCH, 1);
+        let ended = entry(0, Reason::OverLimit, EPOCH, 1);
+        for of in [ended, (holds.retired(), cause), entry(30_000_000_000, Reason::OverLimit, EPOCH - 1, 1)] {
+            let cached_drops = cached_drops([of]);
+            assert_eq!(cached_drops.of(client, 9), OfWindow { dropped: 1, until: None }, "{of:?}");
+        }
+        let busy = DropEntry { word: BUSY | ONE_DROPPED, ..holds };
+        for of in [(busy, cause), entry(30_000_000_000, Reason::Banned, EPOCH, 1)] {
+            let cached_drops = cached_drops([of]);
+            assert!(cached_drops.is_empty(), "{of:?}");
+        }
+    }
+}

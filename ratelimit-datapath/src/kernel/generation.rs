@@ -1,0 +1,163 @@
+//! Writes a policy into the generation that no packet reads, and then has every packet read that one.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
+
+use anyhow::Context as _;
+use aya::Pod;
+use aya::maps::lpm_trie::{Key, LpmTrie};
+use ipnet::IpNet;
+use ratelimit_common::layout::{self, GENERATIONS, Prefix, ROWS_MAX, Rule, RuleSet, map};
+use ratelimit_common::source::Family;
+use ratelimit_common::time::Nanos;
+
+use super::plain::Plain;
+use super::{Kernel, map_mut, plain_box, rules_len, state};
+use crate::encode::{self, Encoded};
+use crate::{DatapathError, batch};
+use ratelimit_policy::desired::Policy;
+
+/// What the generations of the tries hold, as far as this run knows.
+#[derive(Debug, Default)]
+pub(super) struct Tries {
+    prefixes: [Option<BTreeMap<IpNet, Prefix>>; GENERATIONS as usize],
+    targets: [Option<BTreeMap<IpNet, RuleSet>>; GENERATIONS as usize],
+}
+
+impl Kernel {
+    /// Writes a policy, and has every packet read it, until then if that is said.
+    pub(super) fn write_generation(&mut self, policy: &Policy, until: Option<Nanos>) -> Result<(), DatapathError> {
+        if Family::of_ipv6_prefix(policy.ipv6_prefix) != self.ipv6_family {
+            return Err(DatapathError::Unsupported {
+                what: format!("count IPv6 sources by /{}", policy.ipv6_prefix),
+                why: "prefixes up to /64 and longer ones are kept apart; restart to change from one to the other"
+                    .into(),
+            });
+        }
+        let Encoded { mut config, ports, prefixes, targets } =
+            encode::encode(policy).context("the policy does not fit the maps")?;
+        self.end_trial()?;
+        let known = self.config_words()?;
+        let active = self.active_generation()?;
+        let generation = (active + 1) % GENERATIONS;
+        let taken = rows(&known.rules, &mut config.rules[..policy.rules.len()]);
+        for row in taken {
+            self.clear_row(row)?;
+        }
+        for rule in &config.rules[..policy.rules.len()] {
+            let budget = |of: &layout::Rule| (of.row, of.name, of.new_sources, of.new_sources_ns);
+            if !known.rules.iter().any(|of| budget(of) == budget(rule)) {
+                // What another budget has admitted would be no measure for this one.
+                self.array::<u64>(map::NEW_SOURCES)?
+                    .set(rule.row.into(), 0, 0)
+                    .with_context(|| format!("write {}", map::NEW_SOURCES))?;
+            }
+        }
+        config.wall_offset_ns = self.wall_offset_ns;
+        (config.seed, config.places) = (self.seed, self.seed.of_places());
+        config.insertions_max = self.insertions_max;
+        config.insertions_free = self.insertions_free;
+        config.sets_mask = self.map(map::DROP_CACHE)?.max_entries().saturating_sub(1);
+        config.interfaces = self.listed();
+        config.until_ns = until.map_or(0, |until| until.0.max(1));
+        config.prefixes_generation = self.write_prefixes(known.prefixes_generation % GENERATIONS, prefixes)?;
+        let held = self.tries.targets[generation as usize].take();
+        self.write_trie(map::TARGETS_V4, generation, held.as_ref(), &targets, encode::key_v4)?;
+        self.write_trie(map::TARGETS_V6, generation, held.as_ref(), &targets, encode::key_v6)?;
+        self.tries.targets[generation as usize] = Some(targets);
+        self.array::<Plain<layout::PortTable>>(map::PORTS)?
+            .set(generation, plain_box(ports).as_ref(), 0)
+            .with_context(|| format!("write {}", map::PORTS))?;
+        self.write_config(generation, config)?;
+        self.activate(generation)?;
+        let rows: Vec<u8> = config.rules[..policy.rules.len()].iter().map(|rule| rule.row).collect();
+        self.orphans.extend(std::mem::replace(&mut self.rows, rows));
+        // Where a trial was rolled back, packets were counted in these too.
+        self.orphans.extend(known.rules[..rules_len(&known)].iter().map(|rule| rule.row));
+        self.orphans.retain(|row| !self.rows.contains(row));
+        // A packet may still be reading the other generation; the next call writes that one.
+        state::wait_for_packets();
+        Ok(())
+    }
+
+    /// Writes what is known of the prefixes of sources, unless that is what packets read already; returns the
+    /// generation of the tries that has it. // a list of 100 000 prefixes takes a tenth of a second, so only what
+    /// differs is written
+    fn write_prefixes(&mut self, active: u32, prefixes: BTreeMap<IpNet, Prefix>) -> Result<u32, DatapathError> {
+        if self.tries.prefixes[active as usize].as_ref() == Some(&prefixes) {
+            return Ok(active);
+        }
+        let generation = (active + 1) % GENERATIONS;
+        let held = self.tries.prefixes[generation as usize].take();
+        self.write_trie(map::PREFIXES_V4, generation, held.as_ref(), &prefixes, encode::key_v4)?;
+        self.write_trie(map::PREFIXES_V6, generation, held.as_ref(), &prefixes, encode::key_v6)?;
+        self.tries.prefixes[generation as usize] = Some(prefixes);
+        Ok(generation)
+    }
+
+    /// Makes one generation of a trie exactly what is wanted: by what differs from what it holds, or anew where that
+    /// is not known, after an error or at the start.
+    fn write_trie<const N: usize, V: Copy + PartialEq>(
+        &mut self,
+        name: &'static str,
+        generation: u32,
+        held: Option<&BTreeMap<IpNet, V>>,
+        wanted: &BTreeMap<IpNet, V>,
+        key: impl Fn(&IpNet, u32) -> Option<(u32, [u32; N])>,
+    ) -> Result<(), DatapathError>
+    where
+        Plain<V>: Pod,
+    {
+        let map = map_mut(&mut self.ebpf, name)?;
+        let trie: LpmTrie<_, [u32; N], Plain<V>> = LpmTrie::try_from(&*map).with_context(|| format!("open {name}"))?;
+        let key = |net: &IpNet| key(net, generation).map(|(bits, data)| Key::new(bits, data));
+        let stale: Vec<_> = match held {
+            Some(held) => held.keys().filter(|net| !wanted.contains_key(net)).filter_map(&key).collect(),
+            None => {
+                let all = trie.keys().collect::<Result<Vec<_>, _>>().with_context(|| format!("list {name}"))?;
+                all.into_iter().filter(|key| key.data()[0] == generation).collect()
+            }
+        };
+        let is_new = |net: &IpNet, value: &V| held.and_then(|held| held.get(net)) != Some(value);
+        let new = wanted.iter().filter(|(net, value)| is_new(net, value));
+        let (nets, (keys, values)): (Vec<_>, (Vec<_>, Vec<_>)) =
+            new.filter_map(|(net, value)| Some((*net, (key(net)?, Plain(*value))))).unzip();
+        let map = state::data(map)?.fd().as_fd();
+        // SAFETY: the map was opened above with these types of keys and values.
+        unsafe { batch::remove(map, &stale) }
+            .map_err(|stopped| stopped.error)
+            .with_context(|| format!("remove from {name}"))?;
+        // SAFETY: likewise.
+        unsafe { batch::update(map, &keys, &values) }.or_else(|stopped| {
+            let net = nets.get(stopped.at).map_or_else(String::new, ToString::to_string);
+            Err(stopped.error).with_context(|| format!("write {net} to {name}"))
+        })?;
+        Ok(())
+    }
+}
+
+/// Gives each wanted rule a row of counters: the one that its name has, else a free one. Returns the rows that are
+/// taken anew, whose counts are another rule's.
+fn rows(known: &[Rule], wanted: &mut [Rule]) -> Vec<u8> {
+    let is_rule = |rule: &&Rule| rule.limits_len != 0;
+    let mut is_free = [true; ROWS_MAX];
+    let row_of = |name: u64| known.iter().filter(is_rule).find(|rule| rule.name == name).map(|rule| rule.row);
+    // The rows of rules that packets still read are not free, whether or not they are wanted.
+    for rule in known.iter().filter(is_rule) {
+        if let Some(free) = is_free.get_mut(usize::from(rule.row)) {
+            *free = false;
+        }
+    }
+    let mut taken = Vec::new();
+    for rule in wanted {
+        rule.row = row_of(rule.name).unwrap_or_else(|| {
+            // There always is one: there are twice as many rows as rules.
+            let row = is_free.iter().position(|free| *free).unwrap_or(0);
+            is_free[row] = false;
+            let row = u8::try_from(row).unwrap_or(0);
+            taken.push(row);
+            row
+        });
+    }
+    taken
+}

@@ -1,0 +1,77 @@
+//! The links that earlier runs left pinned, known by what they hold: an interface may have another name since, or be
+//! gone.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use aya::programs::links::{FdLink, PinnedLink};
+
+use crate::interface::Interface;
+use crate::link_info::{self, LinkInfo};
+use crate::pins::{self, Pins};
+use crate::{DatapathError, XdpMode};
+
+/// A pinned link.
+pub(super) struct Held {
+    /// The interface's name; as it was when the link was pinned where it is not in this network namespace.
+    pub(super) name: String,
+    /// The interface's index, 0 once it is gone.
+    interface: u32,
+    /// How it is attached, where the interface is in this network namespace.
+    pub(super) mode: Option<XdpMode>,
+    pub(super) link: FdLink,
+}
+
+impl Held {
+    /// Whether the interface that has this index in this network namespace is the one that it holds.
+    pub(super) fn is_on(&self, index: u32) -> bool {
+        self.mode.is_some() && self.interface == index
+    }
+}
+
+/// Every link pinned below `root`.
+pub(super) fn all(root: &Path, present: &[Interface]) -> Result<Vec<Held>, DatapathError> {
+    pins::pinned_interfaces(root).into_iter().map(|name| open(root, name, present)).collect()
+}
+
+/// The same, to be taken over: what held interfaces that are gone is removed, and the others' files are named as their
+/// interfaces are now.
+pub(super) fn take(pins: &Pins, root: &Path, present: &[Interface]) -> Result<Vec<Held>, DatapathError> {
+    let (gone, held): (Vec<_>, Vec<_>) = pins::pinned_interfaces(root)
+        .into_iter()
+        .map(|name| Ok((name.clone(), open(root, name, present)?)))
+        .collect::<Result<Vec<_>, DatapathError>>()?
+        .into_iter()
+        .partition(|(_, held)| held.interface == 0);
+    for (file, _) in gone {
+        pins.remove_link(&file)?;
+    }
+    // Two may have changed names, so all files go before any comes. None of the links ends: they are open here.
+    held.iter().filter(|(file, held)| *file != held.name).try_for_each(|(file, _)| pins.remove_link(file))?;
+    let mut taken = Vec::new();
+    for (file, held) in held {
+        let link = if file == held.name { held.link } else { pin(pins, held.link, &held.name)? };
+        taken.push(Held { link, ..held });
+    }
+    Ok(taken)
+}
+
+/// Pins a link under an interface's name. What is pinned there holds an interface that had that name before.
+pub(super) fn pin(pins: &Pins, link: FdLink, name: &str) -> Result<FdLink, DatapathError> {
+    pins.remove_link(name)?;
+    let path = pins.link(name);
+    Ok(link.pin(&path).with_context(|| format!("pin {}", path.display()))?.into())
+}
+
+fn open(root: &Path, name: String, present: &[Interface]) -> Result<Held, DatapathError> {
+    let path = pins::link_path(root, &name);
+    let what = || format!("look at {}", path.display());
+    let LinkInfo { program, interface } = link_info::pinned(&path).with_context(what)?;
+    let link = PinnedLink::from_pin(&path).with_context(what)?.into();
+    let on = present.iter().filter(|there| there.index == interface).find_map(|there| {
+        let (mode, _) = there.programs.iter().find(|(_, id)| *id == program)?;
+        Some((there.name.clone(), *mode))
+    });
+    let (name, mode) = on.map_or((name, None), |(name, mode)| (name, Some(mode)));
+    Ok(Held { name, interface, mode, link })
+}

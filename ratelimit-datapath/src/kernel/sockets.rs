@@ -1,0 +1,40 @@
+//! Where the running kernel's sockets have what packets are held against.
+
+use anyhow::Result;
+use ratelimit_common::layout::SocketFields;
+
+use crate::btf::{self, Btf};
+
+/// Where they are; none of them where that cannot be told, which is said: then the client's own numbers decide.
+pub(super) fn fields() -> SocketFields {
+    match read() {
+        Ok(fields) => fields,
+        Err(error) => {
+            tracing::warn!(
+                "the kernel does not say where its sockets keep their sequence numbers, so requests are counted by what clients say \
+                 of their connections: {error:#}"
+            );
+            SocketFields::default()
+        }
+    }
+}
+
+fn read() -> Result<SocketFields> {
+    let bytes = btf::of_kernel()?;
+    let btf = Btf::parse(&bytes)?;
+    let tcp = |field| btf.offset("tcp_sock", field);
+    let request = |field| btf.offset("tcp_request_sock", field);
+    Ok(SocketFields {
+        are_known: 1,
+        received: tcp("rcv_nxt")?,
+        window_at: tcp("rcv_wup")?,
+        window: tcp("rcv_wnd")?,
+        // `snd_nxt` is moved only once a segment is on its way (`tcp_write_xmit`): who is near has answered by then.
+        said: tcp("write_seq")?,
+        unacknowledged: tcp("snd_una")?,
+        peers_window_max: tcp("max_window")?,
+        bytes_received: tcp("bytes_received")?,
+        request_received: request("rcv_nxt")?,
+        request_said: request("snt_isn")?,
+    })
+}

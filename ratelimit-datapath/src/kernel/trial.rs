@@ -1,0 +1,68 @@
+//! A policy on trial: the generation that packets read has an end, and the other one, to which they go back then,
+//! stays whole.
+
+use anyhow::{Context as _, anyhow};
+use ratelimit_common::layout::{Config as ConfigWords, GENERATIONS, map};
+use ratelimit_common::time::Nanos;
+
+use super::plain::Plain;
+use super::{Kernel, rules_len, state};
+use crate::{DatapathError, Trial};
+use ratelimit_policy::desired::Policy;
+
+/// A trial that ends sooner is not confirmed any more: a write takes microseconds.
+const MARGIN_NS: u64 = 10_000_000;
+
+impl Kernel {
+    pub(super) fn try_out(&mut self, policy: &Policy, until: Nanos) -> Result<(), DatapathError> {
+        if let Trial::Running(_) = self.trial_state()? {
+            return Err(anyhow!("put a policy on trial: one is on trial already").into());
+        }
+        if rules_len(&self.config_words()?) == 0 {
+            return Err(anyhow!("put a policy on trial: there is none that packets could go back to").into());
+        }
+        self.write_generation(policy, Some(until))
+    }
+
+    pub(super) fn confirm_trial(&mut self) -> Result<bool, DatapathError> {
+        let Trial::Running(until) = self.trial_state()? else { return Ok(false) };
+        if self.read_clock()?.0.saturating_add(MARGIN_NS) >= until.0 {
+            return Ok(false);
+        }
+        let generation = self.active_generation()?;
+        let words = self.config_words()?;
+        self.write_config(generation, ConfigWords { until_ns: 0, ..words })?;
+        // Packets are judged by a clock that is never ahead of this one. Where this thread was not let run until the
+        // end had passed, some may have gone back: then all do.
+        if self.read_clock()? < until {
+            return Ok(true);
+        }
+        self.write_config(generation, words)?;
+        Ok(false)
+    }
+
+    pub(super) fn trial_state(&mut self) -> Result<Trial, DatapathError> {
+        let until = Nanos(self.config_words()?.until_ns);
+        Ok(match until.0 {
+            0 => Trial::None,
+            _ if self.read_clock()? < until => Trial::Running(until),
+            _ => Trial::Over,
+        })
+    }
+
+    /// Has every packet read what was before a trial, if there is one, so that the generation that was on trial can be
+    /// written.
+    pub(super) fn end_trial(&mut self) -> Result<(), DatapathError> {
+        if self.trial_state()? == Trial::None {
+            return Ok(());
+        }
+        let before = (self.active_generation()? + 1) % GENERATIONS;
+        self.activate(before)?;
+        state::wait_for_packets();
+        Ok(())
+    }
+
+    pub(super) fn write_config(&mut self, at: u32, words: ConfigWords) -> Result<(), DatapathError> {
+        Ok(self.array(map::CONFIG)?.set(at, Plain(words), 0).with_context(|| format!("write {}", map::CONFIG))?)
+    }
+}

@@ -1,0 +1,106 @@
+//! Which window of which limit an entry of the sources' maps is.
+
+use std::collections::BTreeMap;
+
+use ratelimit_common::layout::{LIMITS_MAX, Limit, Rule, Unit};
+use ratelimit_common::verification::Side;
+
+use super::{ConfigWords, rules_len};
+
+/// The windows of a configuration's limits, by the slot that is part of their keys.
+#[derive(Debug)]
+pub(super) struct Windows(BTreeMap<u32, Window>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Window {
+    /// Of the limit with this slot.
+    Of(u32, bool),
+    /// What the guard holds a source to. It is shown of one source alone, with a slot of its own.
+    Guard,
+    /// It is shown nowhere: what a ban needs, and where there is no guard, what one has held.
+    Hidden,
+}
+
+impl Windows {
+    pub(super) fn of(words: &ConfigWords) -> Self {
+        Self(words.rules[..rules_len(words)].iter().flat_map(Self::of_rule).collect())
+    }
+
+    fn of_rule(rule: &Rule) -> impl Iterator<Item = (u32, Window)> {
+        let (held, beside) = rule.limits.split_at(LIMITS_MAX);
+        let window = |limit: &Limit, is_verified: bool| {
+            let side = if is_verified { Side::Verified } else { Side::Unverified };
+            (side.slot(limit.slot), Window::Of(limit.slot, is_verified))
+        };
+        let windows = move |limit: &Limit| {
+            let is_guarded = rule.guard != 0 && limit.unit == Unit::Requests as u8;
+            let beside = [Side::Evidence, Side::Attempts, Side::Opened, Side::Segments];
+            let beside = beside.map(|side| {
+                let window = if is_guarded && side.is_guard() { Window::Guard } else { Window::Hidden };
+                (side.slot(limit.slot), window)
+            });
+            let proven = (limit.unit != Unit::Connections as u8).then(|| window(limit, true));
+            beside.into_iter().chain([window(limit, false)]).chain(proven)
+        };
+        let held = held.iter().take(rule.limits_len.into()).flat_map(windows);
+        held.chain(beside.iter().take(rule.shadows_len.into()).map(move |limit| window(limit, false)))
+    }
+
+    /// The slot of the limit that a window is of, and whether it is that of verified traffic; none where nothing is
+    /// held to it. Windows of no limit of now have the slots that they have.
+    pub(super) fn limit(&self, slot: u32) -> Option<(u32, bool)> {
+        match self.0.get(&slot) {
+            Some(Window::Of(limit, is_verified)) => Some((*limit, *is_verified)),
+            Some(Window::Guard | Window::Hidden) => None,
+            None => Some((slot, false)),
+        }
+    }
+
+    /// The slot of each window, that of its limit, and whether it is that of verified traffic. Those of a guard have
+    /// their own slot for that of a limit, see [`ratelimit_policy::desired::Limit::guard`].
+    pub(super) fn all(&self) -> impl Iterator<Item = (u32, u32, bool)> {
+        self.0.iter().filter_map(|(key, window)| match window {
+            Window::Of(limit, is_verified) => Some((*key, *limit, *is_verified)),
+            Window::Guard => Some((*key, *key, false)),
+            Window::Hidden => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_of_evidence_for_a_ban_holds_no_source() {
+        let limit = |slot, unit: Unit| Limit { slot, unit: unit as u8, ..Limit::default() };
+        let mut rule = Rule { limits_len: 2, shadows_len: 1, ..Rule::default() };
+        rule.limits[0] = limit(7, Unit::Connections);
+        rule.limits[1] = limit(8, Unit::Requests);
+        rule.limits[LIMITS_MAX] = limit(9, Unit::Packets);
+        let windows = Windows(Windows::of_rule(&rule).collect());
+        let of = |slot: u32| windows.limit(slot);
+        assert_eq!(
+            (of(7), of(8), of(9), of(70)),
+            (Some((7, false)), Some((8, false)), Some((9, false)), Some((70, false)))
+        );
+        for side in [Side::Evidence, Side::Attempts, Side::Opened, Side::Segments] {
+            assert_eq!([7, 8].map(|slot| of(side.slot(slot))), [None, None]);
+        }
+        assert_eq!(of(Side::Verified.slot(8)), Some((8, true)));
+        assert_eq!(windows.all().count(), 4);
+    }
+
+    #[test]
+    fn what_the_guard_holds_is_asked_of_one_source_and_never_visited() {
+        let mut rule = Rule { limits_len: 2, guard: 1, ..Rule::default() };
+        rule.limits[0] = Limit { slot: 7, unit: Unit::Connections as u8, ..Limit::default() };
+        rule.limits[1] = Limit { slot: 8, unit: Unit::Requests as u8, ..Limit::default() };
+        let windows = Windows(Windows::of_rule(&rule).collect());
+        let of_guard = [Side::Attempts, Side::Opened, Side::Segments].map(|side| side.slot(8));
+        assert_eq!(of_guard.map(|slot| windows.limit(slot)), [None; 3]);
+        let asked: Vec<_> = windows.all().collect();
+        assert!(of_guard.iter().all(|slot| asked.contains(&(*slot, *slot, false))), "{asked:?}");
+        assert_eq!(asked.len(), 6, "and those of the limits: {asked:?}");
+    }
+}

@@ -1,0 +1,298 @@
+//! The kernel side, seen from this side. [`Datapath`] is what the daemon drives; `kernel` is the one file that
+//! knows how, `fake` the one that pretends.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use ratelimit_common::admission::Admission;
+use ratelimit_common::layout::{Fault, Source, Tally};
+use ratelimit_common::time::Nanos;
+use ratelimit_common::verdict::Reason;
+
+use ratelimit_policy::config::OnExit;
+use ratelimit_policy::desired::Policy;
+
+mod batch;
+mod bpf;
+mod btf;
+pub(crate) mod encode;
+pub mod fake;
+mod interface;
+pub mod kernel;
+mod link_info;
+pub mod memory;
+pub mod pins;
+pub mod privileges;
+
+/// How an XDP program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpMode {
+    /// In the driver, before a socket buffer exists.
+    Native,
+    /// In the network stack, on a socket buffer: works everywhere, costs several times as much.
+    Generic,
+}
+
+impl XdpMode {
+    /// The mode's name in JSON and metrics.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        }
+    }
+}
+
+/// Why the datapath could not do what it was asked. Every message names the object and what would mend it.
+#[derive(Debug, thiserror::Error)]
+pub enum DatapathError {
+    /// The interface does not exist (now).
+    #[error("no interface {name}; there are {present}")]
+    NoSuchInterface {
+        /// The one asked for.
+        name: String,
+        /// Those that exist, joined by commas.
+        present: String,
+    },
+    /// Another program has the interface.
+    #[error("interface {interface} already has an XDP program: {owner}")]
+    Occupied {
+        /// The interface.
+        interface: String,
+        /// The other program's name and id, who holds it, and how to take it off.
+        owner: String,
+    },
+    /// The kernel or the driver cannot.
+    #[error("{what}: {why}")]
+    Unsupported {
+        /// What was tried.
+        what: String,
+        /// What the kernel lacks, and what to do.
+        why: String,
+    },
+    /// Not privileged.
+    #[error("{what}: permission denied; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")]
+    NotPrivileged {
+        /// What was tried.
+        what: String,
+    },
+    /// Another daemon has the pinned state.
+    #[error("the pinned state in {path} belongs to another ratelimitd that runs; {remedy}")]
+    InUse {
+        /// The directory.
+        path: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The pinned state is not what this version writes.
+    #[error("pinned state in {path} does not fit: {why}")]
+    Pins {
+        /// The directory or pin.
+        path: String,
+        /// What is too much, and what to do.
+        why: String,
+    },
+    /// Anything else.
+    #[error(transparent)]
+    Other(#[from] anyhow::Error),
+}
+
+/// One interface's attachment and counters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceReading {
+    /// Its name.
+    pub name: String,
+    /// How the program is attached; none while the interface is away or was taken from us.
+    pub attached: Option<XdpMode>,
+    /// Counters of packets that no rule judged, by reason; and of those of rules that are no more.
+    pub unruled: Tallies,
+    /// Counters of each rule, by reason, in the order of the policy's rules.
+    pub rules: Vec<Tallies>,
+}
+
+/// Packets and bytes by reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tallies(pub Vec<(Reason, Tally)>);
+
+impl Tallies {
+    /// What one reason has come to.
+    pub fn of(&self, reason: Reason) -> Tally {
+        self.0.iter().find(|(other, _)| *other == reason).map_or(Tally::default(), |(_, tally)| *tally)
+    }
+
+    /// Adds others, reason by reason.
+    pub fn add(&mut self, others: &Self) {
+        for &(reason, more) in &others.0 {
+            match self.0.iter_mut().find(|(other, _)| *other == reason) {
+                Some((_, tally)) => {
+                    tally.packets = tally.packets.wrapping_add(more.packets);
+                    tally.bytes = tally.bytes.wrapping_add(more.bytes);
+                }
+                None => self.0.push((reason, more)),
+            }
+        }
+    }
+}
+
+/// Everything but the sources, read at one time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// The datapath's clock: what the packet path would call now.
+    pub now: Nanos,
+    /// The interfaces, sorted by name.
+    pub interfaces: Vec<InterfaceReading>,
+    /// Packets on interfaces that the configuration does not list, while it changes.
+    pub unlisted: Tallies,
+    /// Failed map operations.
+    pub faults: Vec<(Fault, u64)>,
+    /// Bans that each rule has begun, in the order of the policy's rules.
+    pub bans_begun: Vec<u64>,
+    /// Sources remembered of each family at most.
+    pub sources_capacity: u64,
+    /// What each CPU has admitted of new sources.
+    pub admissions: Vec<Admission>,
+    /// Packets that were refused and not cached, as the drop cache was full there: their sources are judged by their
+    /// windows.
+    pub not_cached: u64,
+}
+
+/// One window of one source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceReading {
+    /// The source: an address with its full length, or the prefix that is one client.
+    pub prefix: IpNet,
+    /// Which limit's window, see [`ratelimit_policy::desired::Limit::slot`].
+    pub slot: u32,
+    /// Whether it is the limit's window of verified traffic (see [`ratelimit_common::verification`]).
+    pub is_verified: bool,
+    /// Its words; as of an unknown source where it was forgotten.
+    pub window: Source,
+    /// Until when the drop cache says, beside the window, that this source is refused by this limit: by the
+    /// datapath's clock.
+    pub refused_until: Option<Nanos>,
+}
+
+/// A source, and whether it is its windows of verified traffic: each is held to the limits for itself.
+pub type Whose = (IpNet, bool);
+
+impl SourceReading {
+    /// Whose window it is.
+    pub const fn whose(&self) -> Whose {
+        (self.prefix, self.is_verified)
+    }
+}
+
+/// One source that is banned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ban {
+    /// The prefix that is one client.
+    pub client: IpNet,
+    /// Index of the rule that banned it, in the policy that is in force.
+    pub rule: usize,
+    /// Until when, by the datapath's clock.
+    pub until: Nanos,
+    /// The how-manieth ban in a row it is, from 1.
+    pub step: u32,
+}
+
+/// A policy that was put in force for a while, see [`Datapath::apply_until`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trial {
+    /// There is none: what was applied last is in force.
+    None,
+    /// It is in force until then, by the datapath's clock.
+    Running(Nanos),
+    /// Its time is over, unconfirmed: packets are judged by what was in force before it.
+    Over,
+}
+
+/// What was forgotten of one client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forgotten {
+    /// Windows.
+    pub windows: usize,
+    /// Bans.
+    pub bans: usize,
+}
+
+/// What the daemon asks of the kernel side. One task owns it.
+pub trait Datapath: Send + 'static {
+    /// Replaces what packets are judged by, all at once. Counters, windows and bans stay. On an error the old policy
+    /// goes on. It is in force for good: a trial ends with it, and [`Datapath::trial`] is [`Trial::None`] afterwards.
+    fn apply(&mut self, policy: &Policy) -> Result<(), DatapathError>;
+
+    /// The same, until `until` by the datapath's clock: from then on packets go back by themselves to the policy that
+    /// was in force before, all at once, also where this process is gone, and nothing but [`Datapath::confirm`]
+    /// prevents it. What goes back is the policy alone; counters, windows and bans stay. Not called while a trial
+    /// runs, nor before anything was applied. On an error the old policy goes on, without a trial.
+    fn apply_until(&mut self, policy: &Policy, until: Nanos) -> Result<(), DatapathError>;
+
+    /// Keeps the policy of the trial that runs: true, and [`Datapath::trial`] is [`Trial::None`]. False where none
+    /// runs or its time is over, which changes nothing. No packet can have gone back already when it says true, nor go
+    /// back later.
+    fn confirm(&mut self) -> Result<bool, DatapathError>;
+
+    /// How the last trial stands. It is read from where packets read it, so that a run that takes over from an earlier
+    /// one finds its trial. [`Trial::Over`] stays until something is applied.
+    fn trial(&mut self) -> Result<Trial, DatapathError>;
+
+    /// The bans in force, sorted. Those whose time is over are not among them.
+    fn bans(&mut self) -> Result<Vec<Ban>, DatapathError>;
+
+    /// Those of one client alone, which is as [`Policy::client`] makes it.
+    fn bans_of(&mut self, client: IpNet) -> Result<Vec<Ban>, DatapathError>;
+
+    /// Takes out bans that are forgotten, so that there is room for new ones; and where it is scarce, those that have
+    /// ended. Returns how many. To be called now and then.
+    fn tidy_bans(&mut self) -> Result<usize, DatapathError>;
+
+    /// Ends the bans of every client that lies within `prefix`, and forgets how many it had in a row; sorted, those in
+    /// force alone. The windows stay: a source that is still over its limit may be banned anew at once.
+    fn lift_bans(&mut self, prefix: IpNet) -> Result<Vec<Ban>, DatapathError>;
+
+    /// Forgets all windows and bans of one client, which is as [`Policy::client`] makes it. Others of the same prefix
+    /// length are not touched.
+    fn forget(&mut self, client: IpNet) -> Result<Forgotten, DatapathError>;
+
+    /// Charges `amount` to every limit and shadow limit of the rule with this index for one client, as a packet would,
+    /// but also what does not fit, up to what can be counted; a limit that is exceeded by it bans as a packet over it
+    /// does.
+    fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError>;
+
+    /// The interfaces that an earlier run left limited, by the policy that it applied, and that this run has not taken
+    /// over; sorted.
+    fn kept(&self) -> Vec<String>;
+
+    /// Attaches to an interface, or takes over the pinned attachment of an earlier run without a gap. An interface that
+    /// was attached, went away and is back is attached anew: whatever is left of the old attachment is replaced.
+    fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError>;
+
+    /// Detaches from an interface and forgets it; its counters stay readable until it is gone from [`Datapath::read`].
+    fn detach(&mut self, interface: &str) -> Result<(), DatapathError>;
+
+    /// The clock that packets are judged by.
+    fn now(&mut self) -> Result<Nanos, DatapathError>;
+
+    /// Reads attachments, counters and faults.
+    fn read(&mut self) -> Result<Reading, DatapathError>;
+
+    /// Visits every window of every source, in no order; a source that comes or goes meanwhile may be missed.
+    fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError>;
+
+    /// The windows of the sources that these addresses belong to under the applied policy, one by one, those of guards
+    /// too (see [`ratelimit_policy::desired::Limit::guard`]); also one that is forgotten, while the drop cache drops.
+    fn sources(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError>;
+
+    /// The same of one.
+    fn source(&mut self, address: IpAddr) -> Result<Vec<SourceReading>, DatapathError> {
+        Ok(self.sources(&[address])?.pop().unwrap_or_default())
+    }
+
+    /// Ends a run that could not start, called once and last: takes off what it has attached itself. What it took over
+    /// from an earlier run goes on, under that run's policy if this one has applied none.
+    fn abandon(&mut self) -> Result<(), DatapathError>;
+
+    /// Ends the run, called once and last: [`OnExit::Detach`] takes off and unpins everything, pins of earlier runs
+    /// too; [`OnExit::Keep`] leaves link and maps pinned.
+    fn shutdown(&mut self, on_exit: OnExit) -> Result<(), DatapathError>;
+}

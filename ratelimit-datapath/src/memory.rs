@@ -1,0 +1,292 @@
+//! Packets and their sources in memory, judged by the kernel's own core: what a fake kernel and a replay judge by.
+//! Pure; time is an argument.
+//!
+//! [`Rules`] choose which rule judges a packet, [`Conversations`] say what it charges, [`Sources`] are held to the
+//! limits.
+
+use std::cell::{Cell, OnceCell};
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use ratelimit_common::ban::Ban;
+use ratelimit_common::gcra::{self, Rate};
+use ratelimit_common::hold::{self, Alone, At, Charged, Charges, GateBypass, Inserted, State, is};
+use ratelimit_common::layout::{LIMITS_MAX, Rule, SHADOWS_MAX, Source};
+use ratelimit_common::time::Nanos;
+use ratelimit_common::verdict::{Action, Reason};
+use ratelimit_common::verification::{EvidenceNeeds, Side};
+use ratelimit_common::window::{CELLS, Charge};
+
+mod packets;
+mod recent;
+mod rules;
+mod traffic;
+
+pub use packets::Sender;
+pub use packets::{Judged, Packets};
+pub use rules::Rules;
+pub use traffic::{Conversations, address};
+
+/// What is kept of sources: windows and bans by source and slot, and each rule's leaky bucket of new sources.
+#[derive(Debug, Default)]
+pub struct Sources {
+    /// By source and slot.
+    pub windows: BTreeMap<(IpNet, u32), Source>,
+    /// By source and the hash of the rule's name.
+    pub bans: BTreeMap<(IpNet, u32), Ban>,
+    /// By the name of the rule, as [`Rule::name`] has it.
+    new_sources: BTreeMap<u64, u64>,
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Why it passes or is dropped.
+    pub reason: Reason,
+    /// The position of the limit that refused it, if one did.
+    pub refused_at: Option<usize>,
+    /// Whether a ban began.
+    pub has_banned: bool,
+    /// Until when nothing more is taken of its connection, one of whose requests was refused: 0 is a moment. With the
+    /// side that refused.
+    pub shuts: Option<(u64, Side)>,
+    /// Until when it is banned, where it met its ban.
+    pub banned_until: Option<u64>,
+    /// Whether it was refused a connection after it had opened as many as it may.
+    pub is_armed: bool,
+}
+
+/// A limit's windows here: what the guard counts is not among them.
+const SIDES: [Side; 3] = [Side::Unverified, Side::Verified, Side::Evidence];
+
+impl Sources {
+    /// Holds a source to the limits of this rule for what its packet costs.
+    pub fn hold(&mut self, client: IpNet, rule: &Rule, charges: Charges, now: Nanos) -> Held {
+        self.step(client, rule, charges, now, |packet| {
+            let reason = hold::hold(packet);
+            if charges.has(is::FIRST | is::ARMED) && reason.action() == Action::Pass {
+                hold::verify(packet);
+            }
+            reason
+        })
+    }
+
+    /// Charges it alone: what is held to this rule beside the one that judges it.
+    pub fn charge(&mut self, client: IpNet, rule: &Rule, charges: Charges, now: Nanos) -> Held {
+        self.step(client, rule, charges, now, |packet| hold::charge_all(packet))
+    }
+
+    fn step(
+        &mut self,
+        client: IpNet,
+        rule: &Rule,
+        charges: Charges,
+        now: Nanos,
+        step: impl FnOnce(&Packet<'_>) -> Reason,
+    ) -> Held {
+        // Without verified traffic, and where no rule needs it, there is no more to tell apart.
+        let sides =
+            if rule.evidence == EvidenceNeeds::default() && !charges.has(is::VERIFIED) { 1 } else { SIDES.len() };
+        let windows = <[[OnceCell<Alone>; LIMITS_MAX + SHADOWS_MAX]; SIDES.len()]>::default();
+        for (side, windows) in SIDES[..sides].iter().zip(&windows) {
+            // A limit that is none has no buckets.
+            let limits = rule.limits.iter().zip(windows).filter(|(limit, _)| limit.bucket_ns != 0);
+            for (limit, place) in limits {
+                if let Some(window) = self.windows.get(&(client, side.slot(limit.slot))) {
+                    let _is_new = place.set(alone(window));
+                }
+            }
+        }
+        let packet = Packet {
+            rule,
+            charges,
+            now,
+            windows,
+            ban: self.bans.get(&(client, rule.bans.slot)).map_or_else(OnceCell::new, |ban| Cell::new(*ban).into()),
+            new_sources: Cell::new(self.new_sources.get(&rule.name).copied().unwrap_or(0)),
+            charged: <[Cell<u64>; LIMITS_MAX]>::default(),
+            refused_at: Cell::new(None),
+            has_banned: Cell::new(false),
+            is_armed: Cell::new(false),
+            shuts: Cell::new(None),
+            banned_until: Cell::new(None),
+        };
+        let reason = step(&packet);
+        for (side, windows) in SIDES.iter().zip(&packet.windows) {
+            for (limit, window) in rule.limits.iter().zip(windows) {
+                if let Some(Alone { cells, refused }) = window.get() {
+                    let window = Source { cells: cells.each_ref().map(Cell::get), refused: refused.get() };
+                    self.windows.insert((client, side.slot(limit.slot)), window);
+                }
+            }
+        }
+        if let Some(ban) = packet.ban.get() {
+            self.bans.insert((client, rule.bans.slot), ban.get());
+        }
+        if rule.new_sources != 0 {
+            self.new_sources.insert(rule.name, packet.new_sources.get());
+        }
+        Held {
+            reason,
+            refused_at: packet.refused_at.get().map(At::position),
+            has_banned: packet.has_banned.get(),
+            shuts: packet.shuts.get(),
+            banned_until: packet.banned_until.get(),
+            is_armed: packet.is_armed.get(),
+        }
+    }
+
+    /// The window of a source in this slot, made if there is none.
+    pub fn window(&mut self, client: IpNet, slot: u32) -> &mut Source {
+        self.windows.entry((client, slot)).or_default()
+    }
+}
+
+fn alone(window: &Source) -> Alone {
+    Alone { cells: window.cells.map(Cell::new), refused: Cell::new(window.refused) }
+}
+
+/// One packet, and what is kept of its source.
+struct Packet<'a> {
+    rule: &'a Rule,
+    charges: Charges,
+    now: Nanos,
+    /// Of each of [`SIDES`], by the position of their limits.
+    windows: [[OnceCell<Alone>; LIMITS_MAX + SHADOWS_MAX]; SIDES.len()],
+    ban: OnceCell<Cell<Ban>>,
+    /// The word of the rule's leaky bucket of new sources.
+    new_sources: Cell<u64>,
+    charged: [Cell<u64>; LIMITS_MAX],
+    refused_at: Cell<Option<At>>,
+    has_banned: Cell<bool>,
+    is_armed: Cell<bool>,
+    shuts: Cell<Option<(u64, Side)>>,
+    banned_until: Cell<Option<u64>>,
+}
+
+impl Packet<'_> {
+    /// The place of a window.
+    fn place(&self, slot: u32) -> Option<&OnceCell<Alone>> {
+        SIDES.iter().zip(&self.windows).find_map(|(side, windows)| {
+            let mut limits = self.rule.limits.iter().zip(windows);
+            limits.find(|(limit, _)| side.slot(limit.slot) == slot).map(|(_, place)| place)
+        })
+    }
+
+    fn is_known(&self) -> bool {
+        self.windows.iter().any(|of| of[..self.rule.limits_len.into()].iter().any(|window| window.get().is_some()))
+    }
+
+    /// Whether the rule passes one more new source.
+    fn passes_new(&self) -> bool {
+        let (amount, window_ns) = (self.rule.new_sources, self.rule.new_sources_ns);
+        let words = <[Cell<u64>; CELLS]>::default();
+        words[0].set(self.new_sources.get());
+        let charge = gcra::charge(&words, Rate { amount, window_ns, burst_ns: window_ns }, self.now, 1);
+        self.new_sources.set(words[0].get());
+        matches!(charge, Charge::Admitted(_))
+    }
+}
+
+impl<'a> State for &'a Packet<'_> {
+    type Window = &'a Alone;
+    type Ban = &'a Cell<Ban>;
+
+    fn rule(&self) -> &Rule {
+        self.rule
+    }
+
+    fn charges(&self) -> Charges {
+        self.charges
+    }
+
+    fn precise(&self) -> Nanos {
+        self.now
+    }
+
+    fn coarse(&self) -> Nanos {
+        self.now
+    }
+
+    fn window(&self, slot: u32) -> Option<&'a Alone> {
+        self.place(slot)?.get()
+    }
+
+    fn insert(&self, slot: u32, open: impl FnOnce(&mut [u64; CELLS]) -> bool) -> Inserted {
+        let mut window = Source::default();
+        if !open(&mut window.cells) {
+            return Inserted::Nothing;
+        }
+        match self.place(slot).map(|place| place.set(alone(&window))) {
+            Some(Ok(())) => Inserted::New,
+            Some(Err(_)) => Inserted::Existed,
+            None => Inserted::Refused,
+        }
+    }
+
+    fn ban(&self) -> Option<&'a Cell<Ban>> {
+        let packet: &'a Packet<'_> = self;
+        packet.ban.get()
+    }
+
+    fn insert_ban(&self, ban: &Ban) -> Inserted {
+        match self.ban.set(Cell::new(*ban)) {
+            Ok(()) => Inserted::New,
+            Err(_) => Inserted::Existed,
+        }
+    }
+
+    fn count_ban(&self) {
+        self.has_banned.set(true);
+    }
+
+    fn gates_new_sources(&self) -> bool {
+        self.rule.new_sources != 0
+    }
+
+    fn new_source_gate(&self, bypass: GateBypass) -> Option<Reason> {
+        let is_asked = bypass == GateBypass::None && !self.is_known();
+        (is_asked && !self.passes_new()).then_some(Reason::NewSourceBudget)
+    }
+
+    fn refuses_insertion(&self) -> Option<Charged> {
+        None
+    }
+
+    fn make_known(&self) {}
+
+    fn make_armed(&self) {
+        self.is_armed.set(true);
+    }
+
+    fn cache_drop(&self, _: u32, until_ns: u64, reason: Reason, _: bool) {
+        if reason == Reason::Banned {
+            self.banned_until.set(Some(until_ns));
+        }
+    }
+
+    fn cache_connection_drop(&self, _: u32, until_ns: u64, is_unverified: bool) {
+        self.shuts.set(Some((until_ns, if is_unverified { Side::Unverified } else { Side::Verified })));
+    }
+
+    fn keep_charged(&self, position: usize, bucket: u64) {
+        self.charged[position & (LIMITS_MAX - 1)].set(bucket);
+    }
+
+    fn charged(&self, position: usize) -> u64 {
+        self.charged[position & (LIMITS_MAX - 1)].get()
+    }
+
+    fn cache_refusal(&self, at: At, is_counted: bool) {
+        self.refused_at.set(Some(at));
+        hold::cache_refusal(*self, at, is_counted);
+    }
+
+    fn charge(&self, at: At, amount: u64) -> Charged {
+        let charged = hold::charge_with_retry(*self, at, amount);
+        if charged == Charged::REFUSED {
+            self.refused_at.set(Some(at));
+        }
+        charged
+    }
+}

@@ -1,0 +1,445 @@
+//! What outlives a daemon: maps and links as files in a BPF file system, under a directory named after the layout's
+//! version.
+//!
+//! Knows paths and files. Removing a link's file is what takes a filter off where no daemon answers.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use ratelimit_common::layout;
+
+use ratelimit_policy::files;
+
+/// Where pins lie on a host that is set up as usual.
+pub const ROOT: &str = "/sys/fs/bpf/ratelimitd";
+
+/// Starts the names of the files that hold links; the interface's name follows.
+const LINK_PREFIX: &str = "link-";
+
+/// `BPF_FS_MAGIC` of linux/magic.h.
+const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+
+/// Pins are root's alone, whatever the umask.
+const DIRECTORY_MODE: u32 = 0o700;
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+const STICKY: u32 = 0o1000;
+
+/// The directory of one layout's pins, locked: one daemon at a time.
+#[derive(Debug)]
+pub struct Pins {
+    dir: PathBuf,
+    _lock: Flock<fs::File>,
+}
+
+/// Why the pins cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum PinsError {
+    /// There is no BPF file system.
+    #[error("{0} is not in a BPF file system; mount one with `mount -t bpf bpf /sys/fs/bpf`")]
+    NoBpfFileSystem(PathBuf),
+    /// Others than root could take the filter off.
+    #[error("{path} {why}, so others could take the filter off; {remedy}, then start again")]
+    Foreign {
+        /// What is not ours.
+        path: PathBuf,
+        /// Why not.
+        why: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// Another daemon has them.
+    #[error("{0} is in use by another ratelimitd; stop that one first")]
+    Locked(PathBuf),
+    /// There are pins of another layout.
+    #[error(
+        "{0} holds the state of another version, which this one does not read; `ratelimitd detach` with that version, or `rm -r {0}`, takes its filter off"
+    )]
+    OtherVersion(PathBuf),
+    /// Anything else.
+    #[error("{what} {path}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// With which path.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl Pins {
+    /// Makes the directory below `root` where it is missing, and locks it.
+    ///
+    /// # Errors
+    /// Where there is no BPF file system, where another daemon is first, and where pins of another layout lie beside.
+    pub fn open(root: &Path) -> Result<Self, PinsError> {
+        let parent = root.parent().unwrap_or(Path::new("/"));
+        let kind = nix::sys::statfs::statfs(parent).map_err(|errno| PinsError::Io {
+            what: "look at",
+            path: parent.to_owned(),
+            source: errno.into(),
+        })?;
+        if kind.filesystem_type().0 != BPF_FS_MAGIC {
+            return Err(PinsError::NoBpfFileSystem(root.to_owned()));
+        }
+        let dir = version_dir(root);
+        refuse_foreign(root)?;
+        refuse_other_versions(root)?;
+        for made in [root, &dir] {
+            make(made)?;
+        }
+        // What was there before us was made, or filled, in between.
+        refuse_foreign(root)?;
+        let lock = lock(&dir)?;
+        Ok(Self { dir, _lock: lock })
+    }
+
+    /// The file of a map.
+    pub fn map(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The file of an interface's link.
+    pub fn link(&self, interface: &str) -> PathBuf {
+        link_in(&self.dir, interface)
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The interfaces whose filter is pinned here, sorted.
+    pub fn interfaces(&self) -> Vec<String> {
+        self.root().map_or_else(Vec::new, pinned_interfaces)
+    }
+
+    /// Removes everything, and with it every filter that nothing holds open.
+    ///
+    /// # Errors
+    /// Where a file cannot be removed.
+    pub fn remove_all(&self) -> Result<(), PinsError> {
+        self.root().map_or(Ok(()), |root| remove_files(root, None).map(drop))
+    }
+
+    /// The directory that it is below of.
+    pub fn root(&self) -> Option<&Path> {
+        self.dir.parent()
+    }
+
+    /// Removes an interface's link, which detaches its filter once nothing holds it open.
+    ///
+    /// # Errors
+    /// Where the file cannot be removed. One that is not there is no error.
+    pub fn remove_link(&self, interface: &str) -> Result<(), PinsError> {
+        remove(&self.link(interface))
+    }
+}
+
+/// Refuses pins below `root` that others than root and the daemon's own user have made or could take away, and changes
+/// nothing. That others may make files beside `root` is their right where they may not remove it: a BPF file system
+/// that is mounted without a mode is 1777.
+///
+/// # Errors
+/// Where they are, and where it cannot be told.
+pub fn refuse_foreign(root: &Path) -> Result<(), PinsError> {
+    let parent = root.parent().unwrap_or(Path::new("/"));
+    let foreign = |path: &Path, not_ours: NotOurs| {
+        let (close, start) = (format!("`sudo chmod 0700 {}`", parent.display()), root.display());
+        let remedy = match not_ours {
+            NotOurs::Writable(_) => format!("`sudo chmod 0700 {}`", path.display()),
+            NotOurs::Link | NotOurs::Owner(_) if path == parent => {
+                format!("mount a BPF file system of root's on {}", path.display())
+            }
+            NotOurs::Link | NotOurs::Owner(_) => {
+                format!("`sudo rm -r {start}`, and {close} so that nobody makes it anew")
+            }
+        };
+        PinsError::Foreign { path: path.to_owned(), why: not_ours.to_string(), remedy }
+    };
+    let look = |path: &Path| match fs::symlink_metadata(path) {
+        Ok(of) => Ok(Some(of)),
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(PinsError::Io { what: "look at", path: path.to_owned(), source }),
+    };
+    let check = |path: &Path, is_shared: bool| {
+        let Some(of) = look(path)? else { return Ok(false) };
+        match not_ours(&of, is_shared) {
+            Some(why) => Err(foreign(path, why)),
+            None => Ok(of.is_dir()),
+        }
+    };
+    check(parent, true)?;
+    if !check(root, false)? {
+        return Ok(());
+    }
+    for dir in entries(root)? {
+        if check(&dir, false)? {
+            entries(&dir)?.iter().try_for_each(|pin| check(pin, false).map(drop))?;
+        }
+    }
+    Ok(())
+}
+
+/// Why others could change a pin or a directory of pins.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+enum NotOurs {
+    #[error("is a symbolic link")]
+    Link,
+    #[error("belongs to user {0}, not to root")]
+    Owner(u32),
+    #[error("may be written to by others, its mode is {0:04o}")]
+    Writable(u32),
+}
+
+/// `is_shared` is a directory that others may add to.
+fn not_ours(of: &fs::Metadata, is_shared: bool) -> Option<NotOurs> {
+    let (mode, is_sticky) = (of.mode() & 0o7777, of.mode() & STICKY != 0);
+    if of.is_symlink() {
+        return Some(NotOurs::Link);
+    }
+    if !files::is_trusted(of.uid()) {
+        return Some(NotOurs::Owner(of.uid()));
+    }
+    // Writing to a pin does nothing: who may write to its directory may remove it.
+    let is_writable = of.is_dir() && mode & WRITABLE_BY_OTHERS != 0;
+    (is_writable && !(is_shared && is_sticky)).then_some(NotOurs::Writable(mode))
+}
+
+/// Makes a directory that is for its owner alone, where it is missing.
+fn make(dir: &Path) -> Result<(), PinsError> {
+    match fs::DirBuilder::new().mode(DIRECTORY_MODE).create(dir) {
+        Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+            Err(PinsError::Io { what: "create", path: dir.to_owned(), source })
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Looks whether pins of another layout lie below `root`, and changes nothing.
+///
+/// # Errors
+/// Where they do, and where it cannot be told.
+pub fn refuse_other_versions(root: &Path) -> Result<(), PinsError> {
+    if !root.exists() {
+        return Ok(());
+    }
+    let own = version_dir(root);
+    match entries(root)?.into_iter().find(|dir| *dir != own) {
+        Some(other) => Err(PinsError::OtherVersion(other)),
+        None => Ok(()),
+    }
+}
+
+/// The directory of another layout below `root` that holds the filter of this interface.
+pub fn other_version_holding(root: &Path, interface: &str) -> Option<PathBuf> {
+    let own = version_dir(root);
+    entries(root).ok()?.into_iter().find(|dir| *dir != own && link_in(dir, interface).exists())
+}
+
+/// The interfaces whose filter is pinned below `root`, sorted; none where nothing can be read.
+pub fn pinned_interfaces(root: &Path) -> Vec<String> {
+    let mut interfaces: Vec<_> = entries(&version_dir(root))
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|path| Some(path.file_name()?.to_str()?.strip_prefix(LINK_PREFIX)?.replace(':', ".")))
+        .collect();
+    interfaces.sort_unstable();
+    interfaces
+}
+
+/// The file of an interface's link, pinned below `root`.
+pub fn link_path(root: &Path, interface: &str) -> PathBuf {
+    link_in(&version_dir(root), interface)
+}
+
+/// What can be said of filters that no daemon answers for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Orphans {
+    /// There are none.
+    Nothing,
+    /// Links of this or another layout's version are pinned below this directory, and go on enforcing.
+    Enforcing(PathBuf),
+    /// This user may not look into this directory.
+    Hidden(PathBuf),
+}
+
+/// Looks for pinned filters below `root`, whatever the layout's version.
+pub fn orphans(root: &Path) -> Orphans {
+    let is_denied = fs::metadata(root).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    let is_link = |path: &PathBuf| {
+        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(LINK_PREFIX))
+    };
+    let versions = entries(root).unwrap_or_default();
+    if is_denied {
+        Orphans::Hidden(root.to_owned())
+    } else if versions.iter().any(|version| entries(version).unwrap_or_default().iter().any(is_link)) {
+        Orphans::Enforcing(root.to_owned())
+    } else {
+        Orphans::Nothing
+    }
+}
+
+/// Takes pinned filters off without a daemon: that of one interface, or all, with their state. Returns the interfaces.
+///
+/// # Errors
+/// Where a daemon has them, as its links go on enforcing without their files; and where a file cannot be removed.
+pub fn remove_pinned(root: &Path, interface: Option<&str>) -> Result<Vec<String>, PinsError> {
+    let dir = version_dir(root);
+    if !dir.exists() {
+        return Ok(Vec::new());
+    }
+    refuse_foreign(root)?;
+    let _lock = lock(&dir)?;
+    remove_files(root, interface)
+}
+
+fn remove_files(root: &Path, interface: Option<&str>) -> Result<Vec<String>, PinsError> {
+    let dir = version_dir(root);
+    let mut removed = Vec::new();
+    for pinned in pinned_interfaces(root) {
+        if interface.is_none_or(|interface| interface == pinned) {
+            remove(&link_in(&dir, &pinned))?;
+            removed.push(pinned);
+        }
+    }
+    // The last link gone, the counts are of no use to anyone.
+    if pinned_interfaces(root).is_empty() && dir.exists() {
+        for path in entries(&dir)? {
+            remove(&path)?;
+        }
+        for dir in [dir.as_path(), root] {
+            fs::remove_dir(dir).map_err(|source| PinsError::Io { what: "remove", path: dir.to_owned(), source })?;
+        }
+    }
+    Ok(removed)
+}
+
+fn lock(dir: &Path) -> Result<Flock<fs::File>, PinsError> {
+    let io = |what, source| PinsError::Io { what, path: dir.to_owned(), source };
+    let mut options = fs::File::options();
+    options.read(true).custom_flags((OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY).bits());
+    let file = options.open(dir).map_err(|source| io("open", source))?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(lock),
+        Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(PinsError::Locked(dir.to_owned())),
+        Err((_, errno)) => Err(io("lock", errno.into())),
+    }
+}
+
+/// A BPF file system takes no dot in a name (`bpf_lookup`, kernel/bpf/inode.c, Linux 6.18), and no interface has a
+/// colon in its own (`dev_valid_name`, net/core/dev.c): so `eth0.100` is `link-eth0:100`.
+fn link_in(dir: &Path, interface: &str) -> PathBuf {
+    dir.join(format!("{LINK_PREFIX}{}", interface.replace('.', ":")))
+}
+
+fn version_dir(root: &Path) -> PathBuf {
+    root.join(format!("v{}", layout::VERSION))
+}
+
+fn remove(path: &Path) -> Result<(), PinsError> {
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(PinsError::Io { what: "remove", path: path.to_owned(), source })
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn entries(dir: &Path) -> Result<Vec<PathBuf>, PinsError> {
+    let error = |source| PinsError::Io { what: "list", path: dir.to_owned(), source };
+    fs::read_dir(dir).map_err(error)?.map(|entry| Ok(entry.map_err(error)?.path())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_that_others_made_or_could_take_away_are_refused_with_what_to_do() {
+        use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
+        const NOBODY: u32 = 65_534;
+        let directory = tempfile::tempdir().unwrap();
+        let parent = directory.path().join("bpf");
+        let root = parent.join("ratelimitd");
+        let dir = version_dir(&root);
+        let link = dir.join("link-eth0");
+        let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let refusal = || refuse_foreign(&root).err().map(|error| error.to_string());
+        assert_eq!(refusal(), None, "there is nothing yet");
+        fs::create_dir(&parent).unwrap();
+        [root.as_path(), &dir].into_iter().try_for_each(make).unwrap();
+        assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
+        fs::write(&link, "").unwrap();
+        for (path, good, bad) in [
+            (&parent, &[0o700, 0o755, 0o1777][..], &[0o777, 0o770, 0o2775][..]),
+            (&root, &[0o700, 0o755], &[0o1777, 0o770, 0o702]),
+            (&dir, &[0o700, 0o755], &[0o1777, 0o770, 0o702]),
+        ] {
+            for of in bad {
+                mode(path, *of);
+                let refusal = refusal().unwrap_or_else(|| panic!("{} of {of:o}", path.display()));
+                let path = path.display();
+                for part in [
+                    format!("{path} may be written to by others, its mode is {of:04o}"),
+                    format!("sudo chmod 0700 {path}"),
+                ] {
+                    assert!(refusal.contains(&part), "{refusal}");
+                }
+            }
+            for of in good {
+                mode(path, *of);
+                assert_eq!(refusal(), None, "{} of {of:o}", path.display());
+            }
+        }
+        let is_root = lchown(&link, Some(NOBODY), None).is_ok();
+        if !is_root {
+            println!("skipped: pins of other users: needs root");
+        }
+        for path in [&link, &dir, &root, &parent].into_iter().filter(|_| is_root) {
+            lchown(path, Some(NOBODY), None).unwrap();
+            let refusal = refusal().unwrap();
+            assert!(refusal.contains(&format!("{} belongs to user 65534, not to root", path.display())), "{refusal}");
+            lchown(path, Some(0), None).unwrap();
+        }
+        for path in [&dir, &root] {
+            let aside = directory.path().join("aside");
+            fs::rename(path, &aside).unwrap();
+            symlink(&aside, path).unwrap();
+            let refused = refusal().unwrap();
+            let parts = [
+                format!("{} is a symbolic link", path.display()),
+                format!("sudo rm -r {}", root.display()),
+                format!("sudo chmod 0700 {}", parent.display()),
+            ];
+            assert!(parts.iter().all(|part| refused.contains(part)), "{refused}");
+            assert!(remove_pinned(&root, None).is_err() && aside.exists(), "nothing is removed through a link");
+            fs::remove_file(path).unwrap();
+            fs::rename(&aside, path).unwrap();
+        }
+        assert_eq!(refusal(), None);
+    }
+
+    #[test]
+    fn pins_that_a_daemon_holds_are_not_removed_by_another_process() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("ratelimitd");
+        let dir = version_dir(&root);
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("link-eth0"), "").unwrap();
+        let daemon = lock(&dir).unwrap();
+        for interface in [None, Some("eth0"), Some("eth1")] {
+            let error = remove_pinned(&root, interface).unwrap_err();
+            assert!(matches!(error, PinsError::Locked(_)), "{error}");
+        }
+        assert_eq!(pinned_interfaces(&root), ["eth0"]);
+        drop(daemon);
+        assert_eq!(remove_pinned(&root, Some("eth1")).unwrap(), Vec::<String>::new());
+        assert_eq!(remove_pinned(&root, None).unwrap(), ["eth0"]);
+        assert!(!root.exists());
+        assert_eq!(remove_pinned(&root, None).unwrap(), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,116 @@
+//! Which refusals are cached, so that one look-up drops the next packet like this one, and until when.
+//! `ratelimit_common::drop_cache` has the entries.
+
+use ratelimit_common::drop_cache::{Expiry, Key};
+use ratelimit_common::layout::{Config, Limit, Rule, Unit};
+use ratelimit_common::time::Nanos;
+use ratelimit_common::verdict::{Reason, Verdict};
+use ratelimit_common::verification::EvidenceNeeds;
+
+use crate::maps::{self, Deferred, Refusal};
+
+/// Whether the limit, once one more is over it in the window that refused the packet at hand, refuses each packet
+/// like that until it frees, and nothing else is done with those.
+#[inline(always)]
+pub(crate) fn lasts(rule: &Rule, limit: &Limit, deferred: &Deferred) -> bool {
+    let is_all = rule.refuse_all == 0 && rule.shadows_len == 0 && rule.bans.steps_len == 0 && limit.is_gcra == 0;
+    is_all
+        && match Unit::from_code(limit.unit) {
+            Some(Unit::Packets | Unit::Bytes) => true,
+            // Of the others it depends on the connection or flow.
+            Some(Unit::Connections) => deferred.drop_key.is_opening(),
+            // Whether one begins depends on the connection: it is of that.
+            Some(Unit::Requests) => false,
+            None => false,
+        }
+}
+
+/// The least that a packet like the one at hand charges to this limit: where less is within the limit, this is over
+/// it.
+#[inline(always)]
+pub(crate) fn least(limit: &Limit, deferred: &Deferred) -> u64 {
+    match Unit::from_code(limit.unit) {
+        Some(Unit::Bytes) => deferred.drop_key.least_bytes(),
+        _ => 1,
+    }
+}
+
+/// Makes the entry to be cached one of unverified traffic, as the packet at hand is.
+#[inline(always)]
+pub(crate) fn of_unverified(deferred: &mut Deferred) {
+    if deferred.drop_key.is_segment() {
+        deferred.drop_key = deferred.drop_key.unverified();
+    }
+}
+
+/// Has no segment with payload of the connection at hand be judged again until `full_until`: the server does not have
+/// what was refused, and so takes nothing that comes after it. Where the window frees some, but less than this needs,
+/// the connection is judged again in a second. Returns 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn cache_connection_drop(slot: u32, full_until: u64, is_unverified: u32) -> u32 {
+    const AGAIN_NS: u64 = 1_000_000_000;
+    let Some(deferred) = maps::deferred() else { return 0 };
+    if deferred.connection == Key::NONE {
+        return 0;
+    }
+    let until_ns = match full_until {
+        0 => deferred.now().0.saturating_add(AGAIN_NS),
+        until_ns => until_ns,
+    };
+    let of_source = deferred.drop_key;
+    if is_unverified != 0 {
+        deferred.connection = deferred.connection.of_unverified_requests();
+    }
+    deferred.drop_key = deferred.connection;
+    let _always_zero = cache_drop(slot, until_ns, Reason::OverLimit as u32);
+    deferred.drop_key = of_source;
+    0
+}
+
+/// Whether the packet at hand is a SYN whose source is not cached as suspect yet.
+#[inline(always)]
+pub(crate) fn may_be_of_suspect(config: &Config, deferred: &Deferred) -> bool {
+    let key = deferred.drop_key;
+    key.is_opening() && !maps::may_be_cached(config, key.unverified(), deferred.hash())
+}
+
+/// Makes the entry to be cached for that SYN one of the unverified segments of its source.
+#[inline(always)]
+pub(crate) fn of_suspect(deferred: &mut Deferred) {
+    deferred.drop_key = deferred.drop_key.unverified();
+}
+
+/// Caches how long the source of the packet at hand is refused, if packets like it are cached: no longer than its
+/// rule and this configuration last. Returns 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn cache_drop(slot: u32, until_ns: u64, reason: u32) -> u32 {
+    let Some(deferred) = maps::deferred() else { return 0 };
+    let Some(config) = maps::config(deferred.generation()) else { return 0 };
+    let rule = maps::rule(config, deferred.rule());
+    // The guard's entry of a suspect source drops nothing: a dry run shows what would become of it.
+    if rule.dry_run != 0 && reason != Reason::Guard as u32 || deferred.drop_key == Key::NONE {
+        return 0;
+    }
+    let mut until_ns = until_ns;
+    for end_ns in [rule.until_ns, config.until_ns] {
+        if end_ns != 0 && end_ns < until_ns {
+            until_ns = end_ns;
+        }
+    }
+    let now = deferred.now();
+    let verdict = Verdict { reason: maps::reason(reason), rule: rule.row };
+    let (expiry, until) = Expiry::new(now, Nanos(until_ns), verdict);
+    // Of all segments: what established connections sent was over the limit.
+    let is_verified = if matches!(verdict.reason, Reason::Banned) {
+        rule.evidence.any(EvidenceNeeds::BANS)
+    } else {
+        deferred.drop_key.is_segment()
+    };
+    let is_connection = deferred.drop_key == deferred.connection;
+    let hash = if is_connection { deferred.connection.source } else { deferred.hash() };
+    let refusal = Refusal { slot, expiry, until, is_verified, of: &deferred.of };
+    maps::insert_drop(config, deferred.drop_key, hash, refusal, now);
+    0
+}

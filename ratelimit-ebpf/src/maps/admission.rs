@@ -1,0 +1,204 @@
+//! What is kept for unknown sources: the Bloom filters of known sources and of connections, the budgets of new
+//! sources, and the prefix-miss cache.
+
+use core::intrinsics::{AtomicOrdering, atomic_cxchg};
+
+use ratelimit_common::admission::{Admission, CELLS_PER_SUMMARY, Fingerprint};
+use ratelimit_common::gcra::{self, Rate};
+use ratelimit_common::layout::{Config, Fault, PREFIX_MISSES_PER_SET, PrefixMiss, Rule, SETS_PER_CONN_CELL};
+use ratelimit_common::time::Nanos;
+use ratelimit_common::window::{Cells, Charge};
+
+use super::{ADMISSION, CONN_FILTER, KNOWN_FILTER, KNOWN_SUMMARY, NEW_SOURCES, PREFIX_MISSES, fault, forget, or_fault};
+use crate::packet::one_register;
+
+/// How overloaded this CPU is by new sources.
+#[inline(always)]
+pub(crate) fn admission() -> Option<&'static mut Admission> {
+    // SAFETY: this CPU's element, which lives as long as the map; each who borrows it is done before the next one does.
+    ADMISSION.get_ptr_mut(0).map(|admission| unsafe { &mut *admission })
+}
+
+/// The same, where it is needed most; what is missing is counted here.
+#[inline(always)]
+pub(crate) fn to_admit() -> Option<&'static mut Admission> {
+    or_fault(admission(), Fault::AdmissionLookup)
+}
+
+/// A Bloom filter, of sources or of connections.
+#[derive(Clone, Copy)]
+pub(crate) enum Filter {
+    /// Known sources.
+    Known,
+    /// The summary of those.
+    KnownSummary,
+    /// Connections that were found among the host's own.
+    Found,
+    /// Connections that were looked for there, and not found.
+    NotFound,
+}
+
+impl Filter {
+    /// Its summary.
+    #[inline(always)]
+    const fn summary(self) -> Option<Self> {
+        match self {
+            Self::Known => Some(Self::KnownSummary),
+            Self::KnownSummary | Self::Found | Self::NotFound => None,
+        }
+    }
+}
+
+/// The words of a fingerprint's cell: that of the current generation, and the other one.
+#[inline(always)]
+fn cell(of: Filter, config: &Config, fingerprint: Fingerprint) -> Option<[*mut u64; 2]> {
+    let place = fingerprint.place as u32 & config.sets_mask;
+    let (cell, missing, at) = match of {
+        Filter::Known => (KNOWN_FILTER.get_ptr_mut(place).map(|cell| cell.cast::<u64>()), Fault::KnownFilterLookup, 0),
+        Filter::KnownSummary => {
+            let cell = KNOWN_SUMMARY.get_ptr_mut(place / CELLS_PER_SUMMARY);
+            (cell.map(|cell| cell.cast::<u64>()), Fault::KnownSummaryLookup, 0)
+        }
+        Filter::Found => (connection(place), Fault::ConnFilterLookup, 0),
+        Filter::NotFound => (connection(place), Fault::ConnFilterLookup, 2),
+    };
+    let Some(cell) = cell else {
+        fault(missing);
+        return None;
+    };
+    // What the verifier does not follow must be in bounds for it all the same.
+    let current = forget(fingerprint.current() as u32) as usize & 1;
+    // SAFETY: the lookup gave a pointer to two words, or four, valid for the run of the program.
+    Some(unsafe { [cell.add(at + current), cell.add(at + (current ^ 1))] })
+}
+
+/// The cell of connections at this place, one for two cache sets.
+#[inline(always)]
+fn connection(place: u32) -> Option<*mut u64> {
+    CONN_FILTER.get_ptr_mut(place / SETS_PER_CONN_CELL).map(|cell| cell.cast::<u64>())
+}
+
+/// Whether the filter holds it. False positives are possible.
+#[inline(always)]
+pub(crate) fn in_filter(of: Filter, config: &Config, fingerprint: Fingerprint) -> bool {
+    if let Some(summary) = of.summary()
+        && !is_in(summary, config, fingerprint.in_summary())
+    {
+        return false;
+    }
+    is_in(of, config, fingerprint)
+}
+
+#[inline(always)]
+fn is_in(of: Filter, config: &Config, fingerprint: Fingerprint) -> bool {
+    let Some(words) = cell(of, config, fingerprint) else { return true };
+    // SAFETY: as in `cell`. Volatile: other CPUs write them.
+    let [current, other] = words.map(|word| unsafe { word.read_volatile() });
+    fingerprint.contains(current, other)
+}
+
+/// Inserts it, first into the summary, also where others have its bits already: theirs are summed up by another bit.
+/// Where another CPU writes the same word at that time it is left to the next packet.
+#[inline(always)]
+pub(crate) fn insert_into(of: Filter, config: &Config, fingerprint: Fingerprint) {
+    if let Some(summary) = of.summary()
+        && let Some(lack) = Lack::of(summary, config, fingerprint.in_summary())
+        && !lack.mend()
+    {
+        return;
+    }
+    if let Some(lack) = Lack::of(of, config, fingerprint) {
+        let _whatever = lack.mend();
+    }
+}
+
+/// A word that lacks a fingerprint: what it has, and what it is to have.
+struct Lack {
+    word: *mut u64,
+    has: u64,
+    wanted: u64,
+}
+
+impl Lack {
+    /// None where the fingerprint is there.
+    #[inline(always)]
+    fn of(of: Filter, config: &Config, fingerprint: Fingerprint) -> Option<Self> {
+        let [word, _] = cell(of, config, fingerprint)?;
+        // SAFETY: as in `cell`.
+        let has = unsafe { word.read_volatile() };
+        Some(Self { word, has, wanted: fingerprint.with_added(has)? })
+    }
+
+    /// Writes the word, unless another CPU does.
+    #[inline(always)]
+    fn mend(self) -> bool {
+        let Self { word, has, wanted } = self;
+        // SAFETY: as in `cell`, and map values are aligned to 8 bytes.
+        unsafe { atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(word, has, wanted) }.1
+    }
+}
+
+/// Whether the rule admits one more new source.
+#[inline(always)]
+pub(crate) fn admits_new_source(rule: &Rule, now: Nanos) -> bool {
+    let Some(word) = NEW_SOURCES.get_ptr_mut(rule.row.into()) else {
+        fault(Fault::NewSourcesLookup);
+        return true;
+    };
+    let rate = Rate { amount: rule.new_sources, window_ns: rule.new_sources_ns, burst_ns: rule.new_sources_ns };
+    match gcra::charge(&NewSources(word), rate, now, 1) {
+        Charge::Admitted(_) => true,
+        Charge::Refused | Charge::Contended | Charge::Unsettled(_) => false,
+    }
+}
+
+/// A rule's word of new sources.
+struct NewSources(*mut u64);
+
+impl Cells for NewSources {
+    const TRIES: usize = 4;
+
+    #[inline(always)]
+    fn unknown(value: usize) -> usize {
+        one_register(value)
+    }
+
+    #[inline(always)]
+    fn load(&self, _: usize) -> u64 {
+        // SAFETY: the lookup gave a pointer to the word, valid for the run of the program. Volatile: other CPUs write
+        // it.
+        unsafe { self.0.read_volatile() }
+    }
+
+    #[inline(always)]
+    fn compare_exchange(&self, _: usize, current: u64, new: u64) -> bool {
+        // SAFETY: as above, and map values are aligned to 8 bytes.
+        let (_, exchanged) = unsafe {
+            atomic_cxchg::<u64, { AtomicOrdering::SeqCst }, { AtomicOrdering::SeqCst }>(self.0, current, new)
+        };
+        exchanged
+    }
+}
+
+/// Whether the cache says that no prefix holds this source.
+#[inline(always)]
+pub(crate) fn is_prefix_miss(config: &Config, miss: PrefixMiss) -> bool {
+    // SAFETY: the lookup gave a pointer to the word, valid for the run of the program. Volatile: other CPUs write it.
+    place(config, miss).is_some_and(|word| unsafe { word.read_volatile() } == miss.word)
+}
+
+/// Caches that no prefix holds it. One write of one word: a reader finds this source or another, whole.
+#[inline(always)]
+pub(crate) fn cache_prefix_miss(config: &Config, miss: PrefixMiss) {
+    if let Some(word) = place(config, miss) {
+        // SAFETY: as in `is_prefix_miss`.
+        unsafe { word.write_volatile(miss.word) };
+    }
+}
+
+#[inline(always)]
+fn place(config: &Config, miss: PrefixMiss) -> Option<*mut u64> {
+    #[expect(clippy::cast_possible_truncation, reason = "any of its bits will do")]
+    let place = miss.place as u32 & ((config.sets_mask * PREFIX_MISSES_PER_SET) | (PREFIX_MISSES_PER_SET - 1));
+    PREFIX_MISSES.get_ptr_mut(place)
+}

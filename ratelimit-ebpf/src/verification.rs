@@ -1,0 +1,249 @@
+//! Whether a segment is verified traffic. `ratelimit_common::verification` decides.
+
+use aya_ebpf::bindings::xdp_md;
+use aya_ebpf::programs::XdpContext;
+use ratelimit_common::drop_cache::{Expiry, Key};
+use ratelimit_common::hold::is;
+use ratelimit_common::layout::Rule;
+use ratelimit_common::packet::source_port;
+use ratelimit_common::verdict::Reason;
+use ratelimit_common::verification::{ConnectionState, EvidenceNeeds, found, is_looked_up, not_found};
+
+use crate::admission::{is_armed, is_known, make_known};
+use crate::maps::{self, Deferred, Filter};
+use crate::packet::XdpFrame;
+
+/// What [`verification`] says of a segment.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Verification(u32);
+
+const VERIFIED: u32 = is::VERIFIED as u32;
+const ESTABLISHED: u32 = is::ESTABLISHED as u32;
+const FIRST: u32 = is::FIRST as u32;
+const ARMED: u32 = is::ARMED as u32;
+/// Above all that charges have.
+const IGNORED: u32 = 1 << 8;
+
+impl Verification {
+    /// Of unverified traffic.
+    pub(crate) const NONE: Self = Self(0);
+
+    /// Of the segment that this frame is, once it was parsed; `may_ask`: it may be asked for something, by a rule that
+    /// counts that.
+    #[inline(always)]
+    pub(crate) fn of(frame: &XdpFrame, generation: u32, rule: u32, may_ask: bool) -> Self {
+        Self(verification(frame.context(), generation, rule, may_ask as u32))
+    }
+
+    /// Whether it is counted as verified traffic.
+    #[inline(always)]
+    pub(crate) const fn is_verified(self) -> bool {
+        self.0 & VERIFIED != 0
+    }
+
+    /// Whether the server does not take it, so that no request begins in it.
+    #[inline(always)]
+    pub(crate) const fn is_ignored(self) -> bool {
+        self.0 & IGNORED != 0
+    }
+
+    /// What [`ratelimit_common::hold::Charges`] has of it.
+    #[inline(always)]
+    pub(crate) const fn of_charges(self) -> u8 {
+        self.0 as u8
+    }
+}
+
+/// Whether the rule needs to know if a segment is verified.
+#[inline(always)]
+pub(crate) const fn is_asked(rule: &Rule, may_ask: bool) -> bool {
+    may_ask || rule.evidence.any(EvidenceNeeds::SEGMENTS.or(EvidenceNeeds::CONNECTIONS))
+}
+
+/// What [`cached_segment_drop`] returns of a segment that is to be looked up, which is no [`Expiry`].
+const LOOK_UP: u64 = 2;
+
+/// The cached drop of the segment that this frame is, which has this key: of all its source's segments, of its
+/// connection's requests, or of those of either that are unverified. The socket is looked up of connections that were
+/// found lately, and of those that were not looked for a moment ago. Keeps whether there may be an entry for
+/// unverified traffic; and, where the segment `may_ask` for something, the key of its connection.
+#[inline(always)]
+pub(crate) fn cached_drop(frame: &XdpFrame, generation: u32, key: Key, may_ask: bool) -> Option<Expiry> {
+    let Key { source, what } = key;
+    let mut code = cached_segment_drop(frame.context(), generation, source, what, may_ask as u32);
+    if code == LOOK_UP {
+        frame.parsed()?;
+        code = if look_up(frame.context(), generation, source, what) == ConnectionState::Established as u32 {
+            0
+        } else {
+            cached_unverified_drop(generation, source, what)
+        };
+    }
+    if code == 0 { None } else { Some(Expiry::of(code)) }
+}
+
+/// A [`Expiry`], 0, or [`LOOK_UP`]. A function of its own, for its place on the stack, as the next one is.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn cached_segment_drop(ctx: *mut xdp_md, generation: u32, source: u64, what: u64, may_ask: u32) -> u64 {
+    let (Some(config), Some(deferred)) = (maps::config(generation), maps::deferred()) else { return 0 };
+    let key = Key { source, what };
+    let (hash, now) = (deferred.hash(), deferred.now());
+    if maps::may_be_cached(config, key, hash) {
+        let expiry = maps::cached_drop_of(generation, source, what, hash, now.0);
+        if expiry != 0 {
+            return expiry;
+        }
+    }
+    deferred.cache_no_connection();
+    deferred.is_suspect = maps::may_be_cached(config, key.unverified(), hash) as u32;
+    if deferred.is_suspect == 0 && may_ask == 0 {
+        return 0;
+    }
+    let context = XdpContext::new(ctx);
+    // Where a glance does not tell, the frame was parsed: its key is of that.
+    let Some(source_port) = source_port(&XdpFrame::new(&context)).or_else(parsed_source_port) else { return LOOK_UP };
+    let mut found = 0;
+    if deferred.is_suspect != 0 {
+        let fingerprints =
+            (self::found(config.seed, key, source_port, now), not_found(config.seed, key, source_port, now));
+        found = if maps::in_filter(Filter::Found, config, fingerprints.0)
+            || !maps::in_filter(Filter::NotFound, config, fingerprints.1)
+            || is_looked_up(fingerprints.1, now)
+        {
+            LOOK_UP
+        } else {
+            of_unverified_source(generation, key, deferred)
+        };
+        if found > LOOK_UP {
+            return found;
+        }
+    }
+    if may_ask == 0 {
+        return found;
+    }
+    let connection = key.of_connection(config.seed, source_port);
+    deferred.connection = connection;
+    let expiry = maps::cached_drop_of(generation, connection.source, connection.what, connection.source, now.0);
+    if expiry != 0 {
+        return expiry;
+    }
+    // Who forges requests from all ports has each be one that is looked up; else he has the first request of a client
+    // that connects from one wait.
+    let unverified = connection.of_unverified_requests();
+    if maps::may_be_cached(config, unverified, unverified.source) { LOOK_UP } else { found }
+}
+
+/// The cached drop of a segment with this key that was looked up and is unverified: an [`Expiry`], or 0.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn cached_unverified_drop(generation: u32, source: u64, what: u64) -> u64 {
+    let Some(deferred) = maps::deferred() else { return 0 };
+    let key = Key { source, what };
+    if deferred.is_suspect != 0 {
+        let expiry = of_unverified_source(generation, key, deferred);
+        if expiry != 0 {
+            return expiry;
+        }
+    }
+    let connection = deferred.connection;
+    if connection == Key::NONE {
+        return 0;
+    }
+    let unverified = connection.of_unverified_requests();
+    maps::cached_drop_of(generation, unverified.source, unverified.what, unverified.source, deferred.now().0)
+}
+
+/// The entry that drops unverified traffic of this source. The guard's entry of a suspect source drops nothing.
+#[inline(always)]
+fn of_unverified_source(generation: u32, key: Key, deferred: &Deferred) -> u64 {
+    let Key { source, what } = key.unverified();
+    match maps::cached_drop_of(generation, source, what, deferred.hash(), deferred.now().0) {
+        0 => 0,
+        word if Expiry::of(word).verdict().reason == Reason::Guard => 0,
+        word => word,
+    }
+}
+
+#[inline(always)]
+fn parsed_source_port() -> Option<u16> {
+    maps::parsed().map(|parsed| parsed.segment().source_port)
+}
+
+/// The [`ConnectionState`] of the segment at hand. If it has this key, the filters keep whether its connection was
+/// found: also before it is established, since an opening may be forged before the first request is there.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn look_up(ctx: *mut xdp_md, generation: u32, source: u64, what: u64) -> u32 {
+    let connection_state = maps::connection_state_of(ctx);
+    let key = Key { source, what };
+    if key != Key::NONE
+        && let (Some(config), Some(deferred), Some(source_port)) =
+            (maps::config(generation), maps::deferred(), parsed_source_port())
+    {
+        let now = deferred.now();
+        let (of, fingerprint) = if connection_state == ConnectionState::Unknown as u32 {
+            (Filter::NotFound, not_found(config.seed, key, source_port, now))
+        } else {
+            (Filter::Found, found(config.seed, key, source_port, now))
+        };
+        maps::insert_into(of, config, fingerprint);
+    }
+    connection_state
+}
+
+/// A function of its own: it is walked once, and its stack is free again when the source is judged.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn verification(ctx: *mut xdp_md, generation: u32, rule: u32, may_ask: u32) -> u32 {
+    let (Some(config), Some(parsed)) = (maps::config(generation), maps::parsed()) else { return 0 };
+    let rule = maps::rule(config, rule);
+    if !rule.evidence.any(EvidenceNeeds::CONNECTIONS) {
+        return bits(connection_state(ctx, generation, rule), rule, may_ask);
+    }
+    let Some(deferred) = maps::deferred() else { return 0 };
+    let (is_armed, now) = (is_armed(deferred, generation), deferred.now().0);
+    let [high, low] = parsed.connection_words(config.seed);
+    let is_known = is_known(high, low, generation, now) != 0;
+    if is_known && !is_armed && may_ask == 0 && !rule.evidence.any(EvidenceNeeds::SEGMENTS) {
+        // As long as it sends, it is not taken for another one.
+        let _always_zero = make_known(high, low, generation, now);
+        return 0;
+    }
+    let mut bits = bits(connection_state(ctx, generation, rule), rule, may_ask);
+    if bits & ESTABLISHED != 0 {
+        let _always_zero = make_known(high, low, generation, now);
+        if !is_known {
+            bits |= FIRST;
+        }
+        if is_armed {
+            bits |= ARMED;
+        }
+    }
+    bits
+}
+
+/// [`look_up`]; only where a rule refuses unverified segments does it matter later that a connection was found.
+#[inline(always)]
+fn connection_state(ctx: *mut xdp_md, generation: u32, rule: &Rule) -> u32 {
+    let key = match maps::deferred() {
+        Some(deferred) if rule.evidence.any(EvidenceNeeds::SEGMENTS) => deferred.drop_key,
+        _ => Key::NONE,
+    };
+    look_up(ctx, generation, key.source, key.what)
+}
+
+/// Of a [`ConnectionState`]'s number, and whether its segment may ask for something.
+#[inline(always)]
+const fn bits(connection_state: u32, rule: &Rule, may_ask: u32) -> u32 {
+    const ANSWERED: u32 = ConnectionState::Answered as u32;
+    const ESTABLISHED: u32 = ConnectionState::Established as u32;
+    const IGNORED: u32 = ConnectionState::Ignored as u32;
+    match connection_state {
+        ANSWERED if may_ask != 0 && !rule.evidence.any(EvidenceNeeds::SEGMENTS) => VERIFIED,
+        ESTABLISHED => VERIFIED | self::ESTABLISHED,
+        IGNORED => self::IGNORED,
+        _ => 0,
+    }
+}

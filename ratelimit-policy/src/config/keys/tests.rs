@@ -1,0 +1,113 @@
+//! The table against the parser, both ways.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::*;
+use crate::config::{Config, file};
+use crate::diagnostic::Diagnostic;
+
+fn parse(text: &str) -> Result<Config, Diagnostic> {
+    file::parse(Path::new("r.toml"), text, |_| Err("no list file belongs here".to_owned()))
+}
+
+/// A file with `line` in the table of this prefix, and what must be there around it.
+fn file_with(prefix: &str, line: &str) -> String {
+    // A key that is always needed stands there once.
+    let needed = |of: &str, name: &str, value: &str| {
+        if of == prefix && line.starts_with(&format!("{name} =")) { String::new() } else { format!("{name} = {value}") }
+    };
+    let (top, lists, rule, of, safety) = match prefix {
+        "" => (line, "", "", "", ""),
+        "lists." => ("", line, "", "", ""),
+        "rule." => ("", "", line, "", ""),
+        "rule.override." => ("", "", "", line, ""),
+        "safety." => ("", "", "", "", line),
+        other => panic!("no table {other}"),
+    };
+    let interfaces = needed("", "interfaces", "[\"eth0\"]");
+    let limits = needed("rule.", "limits", "[\"1000/5m\"]");
+    let override_limits = needed("rule.override.", "limits", "[\"9/5m\"]");
+    let from = needed("rule.override.", "from", "[\"192.0.2.1\"]");
+    format!(
+        "{interfaces}\n{top}\n[lists]\n{lists}\n[safety]\n{safety}\n[rule]\n{limits}\n{rule}\n[[rule.override]]\n\
+         {override_limits}\n{from}\n{of}\n"
+    )
+}
+
+fn every_key() -> impl Iterator<Item = (&'static Table, &'static Key)> {
+    TABLES.iter().flat_map(|table| table.keys.iter().map(move |key| (table, key)))
+}
+
+/// The keys that the parser knows in a table, read off what it says of one that it does not know.
+fn accepted(prefix: &str) -> BTreeSet<String> {
+    let text = file_with(prefix, "no_such_key_anywhere = 1");
+    let message = file::unknown_key_message(&text).expect(prefix);
+    let expected = message.split_once("expected one of").map_or("", |(_, keys)| keys);
+    let keys: BTreeSet<String> = expected.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+    assert!(!keys.is_empty(), "{message}");
+    keys
+}
+
+#[test]
+fn the_table_has_every_key_that_the_parser_takes_and_no_other() {
+    for table in TABLES.iter().filter(|table| table.prefix != "lists.") {
+        let mut listed: BTreeSet<String> = table.keys.iter().map(|key| key.name.to_owned()).collect();
+        match table.prefix {
+            "" => listed.extend(["lists", "rule", "safety"].map(str::to_owned)),
+            "rule." => listed.extend(["override".to_owned()]),
+            _ => {}
+        }
+        assert_eq!(accepted(table.prefix), listed, "{}", table.prefix);
+    }
+    assert!(parse(&file_with("lists.", "anything = [\"192.0.2.1\"]")).is_ok());
+}
+
+#[test]
+fn each_choice_is_taken_and_another_word_is_refused_with_all_of_them() {
+    for (table, key) in every_key().filter(|(_, key)| !key.choices().is_empty()) {
+        for word in key.choices() {
+            let text = file_with(table.prefix, &format!("{} = \"{word}\"", key.name));
+            assert!(parse(&text).is_ok(), "{text}: {:?}", parse(&text));
+        }
+        let text = file_with(table.prefix, &format!("{} = \"nosuchword\"", key.name));
+        let help = parse(&text).expect_err(&text).help.join(" ");
+        assert!(key.choices().iter().all(|word| help.contains(word)), "{text}: {help}");
+    }
+}
+
+#[test]
+fn the_ends_of_a_number_are_taken_and_one_beyond_is_refused() {
+    for (table, key) in every_key() {
+        let Value::Integer(least, most) = key.value else { continue };
+        let is_taken = |number: u64| parse(&file_with(table.prefix, &format!("{} = {number}", key.name))).is_ok();
+        assert!(is_taken(least) && is_taken(most) && !is_taken(most + 1), "{}", key.name);
+        assert!(least == 0 || !is_taken(least - 1), "{}", key.name);
+    }
+}
+
+#[test]
+fn a_key_with_its_default_is_a_file_without_it() {
+    let mut held = 0;
+    for (table, key) in every_key() {
+        if format!("x = {}", key.default).parse::<toml::Table>().is_err() {
+            continue;
+        }
+        // What is of bans is an error without one.
+        let bans = if ["forget_after", "ban_unproven"].contains(&key.name) { "block_for = \"1m\"\n" } else { "" };
+        let text = file_with(table.prefix, &format!("{bans}{} = {}", key.name, key.default));
+        assert_eq!(parse(&text), parse(&file_with(table.prefix, bans)), "{text}");
+        assert!(parse(&text).is_ok(), "{text}");
+        held += 1;
+    }
+    assert!(held >= 20, "{held}");
+}
+
+#[test]
+fn what_needs_a_restart_is_what_a_reload_refuses() {
+    let needs: Vec<_> = TOP.iter().filter(|key| key.reload == Reload::NeedsRestart).map(|key| key.name).collect();
+    let old = parse(&file_with("", "")).expect("a configuration");
+    let new = "xdp_mode = \"native\"\non_exit = \"keep\"\nmax_sources = 1024\nsocket = \"s\"\nlisten = \"[::1]:1\"";
+    let new = parse(&file_with("", new)).expect("a configuration");
+    assert_eq!(crate::plan::restart_needed(&old, &new), needs);
+}

@@ -1,0 +1,268 @@
+//! The limits of a rule: from amounts and windows, and the way in which they are counted, to [`Limit`]s with slots of their own. Pure.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use ratelimit_common::layout::Unit;
+use ratelimit_common::verification;
+
+use super::amount::{self, Amount};
+use super::duration;
+use super::limit::{self, Rate, WINDOW_NS_MAX};
+use super::syntax::SyntaxError;
+use super::written::{Source, Written};
+use crate::desired::{self, Limit, WindowForm, unit_label};
+use crate::diagnostic::Diagnostic;
+
+/// What is written of a rule's limits.
+pub(super) struct Spec<'a> {
+    pub(super) limits: &'a [Written],
+    /// Of limits that name none.
+    pub(super) unit: Unit,
+    pub(super) algorithm: Option<&'a Written>,
+    pub(super) window: Option<&'a Written>,
+    pub(super) burst: Option<&'a Written>,
+}
+
+/// Which limit counts in each slot, over all rules, and the rule that it is of.
+#[derive(Default)]
+pub(super) struct Slots(HashMap<u32, (String, Limit)>);
+
+#[derive(Clone, Copy)]
+enum Algorithm {
+    Buckets,
+    Fixed,
+    Gcra,
+}
+
+impl Algorithm {
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Buckets => "buckets",
+            Self::Fixed => "fixed",
+            Self::Gcra => "gcra",
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Enforced,
+    Shadow,
+}
+
+/// The limits of `rule` that hold.
+pub(super) fn enforced(
+    rule: &str,
+    spec: &Spec<'_>,
+    most: usize,
+    source: &Source,
+    slots: &mut Slots,
+) -> Result<Vec<Limit>, Diagnostic> {
+    let form = form(spec, source)?;
+    let mut limits = read(rule, spec.limits, Kind::Enforced, (spec.unit, form, most), source, slots)?;
+    if let Some(written) = spec.burst {
+        let burst = source.read(written, amount::parse)?;
+        for limit in &mut limits {
+            limit.burst = Some(source.read(written, |text| burst_of(limit, burst, text))?);
+        }
+        let units = limits.iter().filter(|limit| limit.unit != limits[0].unit).count();
+        if units > 0 {
+            let error = SyntaxError::new(0..written.text.len(), "the limits of this rule count different things");
+            return Err(
+                source.wrong(written, error.with_help("a burst is an amount of each of them: make them two rules"))
+            );
+        }
+    }
+    Ok(limits)
+}
+
+/// The limits of `rule` that are only counted, in the same way as the others.
+pub(super) fn shadows(
+    rule: &str,
+    spec: &Spec<'_>,
+    written: &[Written],
+    most: usize,
+    source: &Source,
+    slots: &mut Slots,
+) -> Result<Vec<Limit>, Diagnostic> {
+    read(rule, written, Kind::Shadow, (spec.unit, form(spec, source)?, most), source, slots)
+}
+
+/// Other amounts of a rule's limits, which are held against what is observed in the same buckets, and never enforced.
+pub(super) fn candidates(
+    limits: &[Limit],
+    unit: Unit,
+    written: &[Written],
+    most: usize,
+    source: &Source,
+) -> Result<Vec<Limit>, Diagnostic> {
+    let mut candidates: Vec<Limit> = Vec::new();
+    for written in written {
+        for (span, rate) in source.read(written, |text| limit::parse(text, unit))? {
+            let candidate = candidate(limits, rate, span.clone()).map_err(|error| source.wrong(written, error))?;
+            if candidates.contains(&candidate) {
+                return Err(source.wrong(written, SyntaxError::new(span, "it is there already")));
+            }
+            if candidates.len() == most {
+                let error = SyntaxError::new(span, format!("a rule has at most {most} candidates"));
+                return Err(source.wrong(written, error.with_help("keep those that matter most")));
+            }
+            candidates.push(candidate);
+        }
+    }
+    Ok(candidates)
+}
+
+fn candidate(limits: &[Limit], rate: Rate, span: Range<usize>) -> Result<Limit, SyntaxError> {
+    let Some(limit) = limits.iter().find(|of| (of.unit, of.window_ns) == (rate.unit, rate.window_ns)) else {
+        let (unit, window) = (unit_label(rate.unit), duration::words(rate.window_ns));
+        let problem = format!("no limit of this rule counts {unit} in {window}");
+        let limits: Vec<String> = limits.iter().map(ToString::to_string).collect();
+        let help = format!(
+            "a candidate is another amount for a window that is counted; the limits here are {}",
+            limits.join(", ")
+        );
+        return Err(SyntaxError::new(span, problem).with_help(help));
+    };
+    match limit.form {
+        WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => Ok(Limit { amount: rate.amount, ..*limit }),
+        WindowForm::Gcra => {
+            let problem = format!("{limit} is a leaky bucket, which does not tell what was wanted when");
+            Err(SyntaxError::new(span, problem)
+                .with_help("leave the candidates out, or choose algorithm = \"buckets\""))
+        }
+    }
+}
+
+fn form(spec: &Spec<'_>, source: &Source) -> Result<WindowForm, Diagnostic> {
+    let algorithms = [Algorithm::Buckets, Algorithm::Fixed, Algorithm::Gcra];
+    let algorithm = source.choice(spec.algorithm, algorithms, Algorithm::label)?;
+    let window = source.choice(spec.window, [WindowForm::Strict, WindowForm::Lenient], WindowForm::label)?;
+    let other = match algorithm {
+        Algorithm::Buckets => return Ok(window),
+        Algorithm::Fixed => WindowForm::Fixed,
+        Algorithm::Gcra => WindowForm::Gcra,
+    };
+    match spec.window {
+        None => Ok(other),
+        Some(written) => {
+            let problem = format!("algorithm = \"{}\" has no such choice", algorithm.label());
+            let error = SyntaxError::new(0..written.text.len(), problem);
+            Err(source
+                .wrong(written, error.with_help("leave out one of the two; `window` is of algorithm = \"buckets\"")))
+        }
+    }
+}
+
+fn read(
+    rule: &str,
+    written: &[Written],
+    kind: Kind,
+    (unit, form, most): (Unit, WindowForm, usize),
+    source: &Source,
+    slots: &mut Slots,
+) -> Result<Vec<Limit>, Diagnostic> {
+    let mut limits = Vec::new();
+    for written in written {
+        for (span, rate) in source.read(written, |text| limit::parse(text, unit))? {
+            let limit = counted(rate, rule, form, kind);
+            let of_all = verification::of_all_sides(limit.slot);
+            if let Some((other_rule, other)) = slots.0.insert(of_all, (rule.to_owned(), limit)) {
+                let error = if other_rule == rule { shared_slot(span, other, limit) } else { alike(span, other) };
+                return Err(source.wrong(written, error));
+            }
+            if limits.len() == most {
+                let what = match kind {
+                    Kind::Enforced => "limits",
+                    Kind::Shadow => "shadow limits",
+                };
+                let error = SyntaxError::new(span, format!("a rule has at most {most} {what}"));
+                return Err(source.wrong(written, error.with_help("keep those that matter most")));
+            }
+            limits.push(limit);
+        }
+    }
+    Ok(limits)
+}
+
+fn counted(rate: Rate, rule: &str, form: WindowForm, kind: Kind) -> Limit {
+    let (buckets, bucket_ns) = match form {
+        WindowForm::Strict | WindowForm::Lenient => (rate.buckets.count, rate.buckets.bucket_ns),
+        WindowForm::Fixed | WindowForm::Gcra => (1, rate.window_ns),
+    };
+    // A name holds no zero byte, so that what is put behind one names no other rule's limit.
+    let mut counted_as = rule.to_owned();
+    match form {
+        WindowForm::Strict | WindowForm::Lenient => {}
+        WindowForm::Fixed | WindowForm::Gcra => counted_as = format!("{counted_as}\0{}", form.label()),
+    }
+    match kind {
+        Kind::Enforced => {}
+        // Two that differ in nothing but the amount admit differently, and count apart.
+        Kind::Shadow => counted_as = format!("{counted_as}\0shadow\0{}", rate.amount),
+    }
+    Limit {
+        amount: rate.amount,
+        unit: rate.unit,
+        window_ns: rate.window_ns,
+        buckets,
+        bucket_ns,
+        form,
+        burst: None,
+        slot: desired::slot(&counted_as, rate.unit, bucket_ns),
+    }
+}
+
+fn burst_of(limit: &Limit, burst: Amount, text: &str) -> Result<u64, SyntaxError> {
+    let wrong = |problem: String, help: String| SyntaxError::new(0..text.len(), problem).with_help(help);
+    let burst = match (burst, limit.unit) {
+        (Amount::Plain(amount), _) | (Amount::Bytes(amount), Unit::Bytes) => amount,
+        (Amount::Bytes(_), Unit::Requests | Unit::Connections | Unit::Packets) => {
+            let unit = unit_label(limit.unit);
+            return Err(wrong(format!("`{text}` is a size, and {unit} have none"), "write a plain number".to_owned()));
+        }
+    };
+    if burst == 0 {
+        return Err(wrong("a burst of 0 would let nothing in at all".to_owned(), "the smallest burst is 1".to_owned()));
+    }
+    match limit.form {
+        WindowForm::Fixed => Err(wrong(
+            "a fixed window is one bucket, which the limit bounds already".to_owned(),
+            "leave the burst out, or choose algorithm = \"buckets\" or \"gcra\"".to_owned(),
+        )),
+        WindowForm::Strict | WindowForm::Lenient if burst > limit.amount => {
+            let problem = format!("a bucket never holds more than the limit {limit}");
+            Err(wrong(problem, format!("a burst is at most {}", limit.amount)))
+        }
+        WindowForm::Strict | WindowForm::Lenient => Ok(burst),
+        WindowForm::Gcra => {
+            let drains_ns = u128::from(burst) * u128::from(limit.window_ns) / u128::from(limit.amount.max(1));
+            if drains_ns > u128::from(WINDOW_NS_MAX) {
+                let problem = format!("a burst of {text} takes longer than a day to drain at {limit}");
+                return Err(wrong(problem, "choose a smaller one".to_owned()));
+            }
+            Ok(burst)
+        }
+    }
+}
+
+fn shared_slot(span: Range<usize>, other: Limit, limit: Limit) -> SyntaxError {
+    let unit = unit_label(limit.unit);
+    if (other.unit, other.window_ns) == (limit.unit, limit.window_ns) {
+        let problem = format!("there is a limit of {unit} for this window already: {}", other.rate());
+        return SyntaxError::new(span, problem).with_help("keep the smaller one: it is the one that holds");
+    }
+    if (other.unit, other.bucket_ns) == (limit.unit, limit.bucket_ns) {
+        let length = duration::words(limit.bucket_ns);
+        let problem = format!("it would count {unit} in the same buckets of {length} as {}", other.rate());
+        let help = "keep one of them, or choose windows that differ more";
+        return SyntaxError::new(span, problem).with_help(help);
+    }
+    alike(span, other)
+}
+
+fn alike(span: Range<usize>, other: Limit) -> SyntaxError {
+    SyntaxError::new(span, format!("its counts would be mixed with those of {other}: their names hash alike"))
+        .with_help("give the rule another name")
+}

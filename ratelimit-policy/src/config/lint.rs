@@ -1,0 +1,272 @@
+//! What a [`Config`] means that its author may not have meant. Pure; nothing here makes a configuration wrong.
+
+use ratelimit_common::layout::Unit;
+use ratelimit_common::time::Nanos;
+
+use super::overlap::{self, Shared};
+use super::{Config, duration};
+use crate::desired::{Grant, Limit, Mode, Rule, WindowForm, date};
+
+/// Pairs of overlapping rules that are named; the others are only counted.
+const OVERLAPS_NAMED_MAX: usize = 16;
+
+/// A full packet of Ethernet.
+const FULL_PACKET_BYTES: u64 = 1500;
+
+/// Warnings, a sentence each without a full stop, in a fixed order.
+pub fn warnings(config: &Config, now: Nanos) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let rules = &config.policy.rules;
+    for (index, rule) in rules.iter().enumerate() {
+        if let Some(until) = rule.until.filter(|until| *until <= now) {
+            warnings.push(format!("rule {}: it has ended, on {}, and judges nothing any more", rule.name, date(until)));
+        }
+        if let Some(by) = overlap::covered_by(rules, index) {
+            let names: Vec<&str> = by.iter().map(|rule| rule.name.as_str()).collect();
+            let names = names.join(" and ");
+            warnings.push(format!("rule {}: it never judges a packet: {names} before it takes them all", rule.name));
+        }
+        warnings.extend(beside_parent(rules, index));
+        if rule.mode == Mode::DryRun {
+            warnings.push(format!("rule {}: DRY RUN: nothing is dropped, only counted as what would be", rule.name));
+        }
+        warnings.extend(implied(rule));
+        warnings.extend(too_small(rule));
+        if rule.ports.other_protocols {
+            warnings.push(format!("rule {}: every port and protocol is limited, SSH and ICMP included", rule.name));
+        } else if rule.ports.tcp.iter().any(|(first, last)| (*first..=*last).contains(&22)) {
+            warnings.push(format!("rule {}: port 22 is limited: mind your own SSH connections", rule.name));
+            if rule.limits.iter().any(|limit| limit.unit == Unit::Requests) {
+                warnings.push(format!(
+                    "rule {}: on port 22 whatever is typed counts as requests: count connections there",
+                    rule.name
+                ));
+            }
+        }
+    }
+    warnings.extend(overlaps(rules));
+    for prefix in &config.overruled {
+        warnings.push(format!("{prefix} is in `allow` and in `deny`: it is exempt"));
+    }
+    if config.policy.ipv4_prefix == 0 {
+        warnings.push("IPv4 clients are told apart by 0 bits: all of them together are one client".to_owned());
+    }
+    if config.policy.ipv6_prefix == 0 {
+        warnings.push("IPv6 clients are told apart by 0 bits: all of them together are one client".to_owned());
+    }
+    if config.policy.ipv6_prefix > 64 {
+        warnings.push(format!(
+            "IPv6 clients are told apart by /{}: most hosts own a whole /64 and can be as many clients as they like",
+            config.policy.ipv6_prefix
+        ));
+    }
+    for prefix in config.policy.prefixes(Grant::Exempt).filter(|prefix| prefix.prefix_len() == 0) {
+        warnings.push(format!("{prefix} is exempt: no client of that family is limited"));
+    }
+    warnings
+}
+
+/// Pairs of rules that have packets in common, where the earlier is not plainly an exception from the later.
+fn overlaps(rules: &[Rule]) -> Vec<String> {
+    let pairs = rules.iter().enumerate().flat_map(|(index, later)| rules[..index].iter().map(move |of| (of, later)));
+    let partly = pairs.filter(|(earlier, later)| overlap::shared(earlier, later) == Shared::Some);
+    let is_news = |later: &Rule| {
+        rules
+            .iter()
+            .position(|rule| rule.name == later.name)
+            .is_some_and(|index| overlap::covered_by(rules, index).is_none())
+    };
+    let mut lines: Vec<String> = partly
+        .filter(|(_, later)| is_news(later))
+        .map(|(earlier, later)| {
+            format!("rules {} and {} have packets in common: {} judges those", earlier.name, later.name, earlier.name)
+        })
+        .collect();
+    if lines.len() > OVERLAPS_NAMED_MAX {
+        let more = lines.len() - OVERLAPS_NAMED_MAX;
+        lines.truncate(OVERLAPS_NAMED_MAX);
+        lines.push(format!("{more} more pairs of rules have packets in common"));
+    }
+    lines
+}
+
+/// An override whose sources are not all of its rule's takes packets that the rule would have left alone.
+fn beside_parent(rules: &[Rule], index: usize) -> Option<String> {
+    let (rule, (parent, _)) = (rules.get(index)?, rules.get(index)?.name.split_once(':')?);
+    let parent = rules.iter().find(|rule| rule.name == parent)?;
+    let prefix = overlap::outside(&rule.from, &parent.from).next()?;
+    Some(format!(
+        "rule {}: {prefix} is no source of rule {}, and is limited by its override all the same",
+        rule.name, parent.name
+    ))
+}
+
+/// The most that a limit lets into any time of `span_ns`.
+///
+/// A limit of N with `behind` full buckets admits at most N in any time of `behind * bucket_ns`, in either form of that, as such a
+/// time lies in one of its sums.
+fn most_in(limit: &Limit, span_ns: u64) -> u64 {
+    match limit.form {
+        WindowForm::Strict | WindowForm::Lenient => {
+            let spans = span_ns.div_ceil((u64::from(limit.full_buckets()) * limit.bucket_ns).max(1));
+            spans.saturating_mul(limit.amount)
+        }
+        WindowForm::Fixed => (span_ns.div_ceil(limit.window_ns.max(1)) + 1).saturating_mul(limit.amount),
+        WindowForm::Gcra => {
+            let drained = (u128::from(span_ns) * u128::from(limit.amount)).div_ceil(u128::from(limit.window_ns.max(1)));
+            u64::try_from(drained).unwrap_or(u64::MAX).saturating_add(limit.burst.unwrap_or(limit.amount))
+        }
+    }
+}
+
+/// Limits of a rule that another limit of it makes idle: it lets no more than they do into the longest time that they sum.
+fn implied(rule: &Rule) -> Vec<String> {
+    let implies = |by: &Limit, limit: &Limit| {
+        let span_ns = match limit.form {
+            WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => {
+                (u64::from(limit.full_buckets()) + 1) * limit.bucket_ns
+            }
+            // It refuses by what came in all times at once.
+            WindowForm::Gcra => return false,
+        };
+        let is_bounded_by_burst = limit.burst.is_some();
+        by.unit == limit.unit && by.slot != limit.slot && !is_bounded_by_burst && most_in(by, span_ns) <= limit.amount
+    };
+    let idle = |limit: &Limit| {
+        let by = rule.limits.iter().find(|by| implies(by, limit))?;
+        let window = duration::words(limit.window_ns);
+        Some(format!(
+            "rule {}: {limit} never holds anything back: {} lets no more than that into {window} already",
+            rule.name,
+            by.rate()
+        ))
+    };
+    rule.limits.iter().filter_map(idle).collect()
+}
+
+/// Limits that one full packet is over. No source gets a window by a packet that fits none, so `check` knows nothing of it.
+fn too_small(rule: &Rule) -> impl Iterator<Item = String> {
+    let is_small = |limit: &&Limit| limit.unit == Unit::Bytes && limit.amount < FULL_PACKET_BYTES;
+    rule.limits.iter().filter(is_small).map(|limit| {
+        format!(
+            "rule {}: {limit} refuses every full packet, which has {FULL_PACKET_BYTES} bytes, and `check` does not show it",
+            rule.name
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::file;
+    use crate::config::rule::RuleSettings;
+    use crate::config::settings::Settings;
+    use crate::config::written::{Origin, Written};
+
+    fn limited(limits: &str) -> Config {
+        let written = |flag, text: &str| Written { text: text.into(), origin: Origin::Flag(flag) };
+        let settings = Settings {
+            interfaces: vec![written("--iface", "eth0")],
+            rules: vec![RuleSettings { limits: vec![written("--limit", limits)], ..RuleSettings::default() }],
+            ..Settings::default()
+        };
+        settings.config().expect("well-formed")
+    }
+
+    #[test]
+    fn a_limit_is_idle_only_where_another_is_always_reached_first() {
+        for (limits, idle) in [
+            ("1000/1m,1000/5m", 1),
+            ("999/1m,1000/5m", 0),
+            ("10/1m,60/1h", 0),
+            ("1/1s,70/1m", 1),
+            ("1/1s,69/1m", 0),
+            ("1000/1m packets,1000/5m", 0),
+        ] {
+            assert_eq!(warnings(&limited(limits), Nanos(0)).len(), idle, "{limits}");
+        }
+    }
+
+    #[test]
+    fn a_limit_of_bytes_that_no_full_packet_fits_is_said() {
+        for (limits, said) in
+            [("1499/1m bytes", 1), ("1500/1m bytes", 0), ("1kB/1m,20kB/1h", 1), ("2/1m packets", 0), ("2/1m", 0)]
+        {
+            let found = warnings(&limited(limits), Nanos(0));
+            assert_eq!(found.len(), said, "{limits}: {found:?}");
+            assert!(found.iter().all(|warning| warning.contains("1500 bytes")), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn what_reaches_further_than_web_ports_is_said() {
+        let mut config = limited("1000/5m");
+        assert!(warnings(&config, Nanos(0)).is_empty());
+        config.policy.rules[0].ports.tcp.push((20, 30));
+        config.policy.ipv6_prefix = 128;
+        config.policy.rules[0].mode = Mode::DryRun;
+        let found = warnings(&config, Nanos(0)).join("\n");
+        for part in ["port 22 is limited", "on port 22 whatever is typed", "/128", "DRY RUN"] {
+            assert!(found.contains(part), "{part}: {found}");
+        }
+    }
+
+    fn of_rules(contents: &str) -> Vec<String> {
+        let contents = format!("interfaces = [\"eth0\"]\n{contents}");
+        let config = file::parse(Path::new("r.toml"), &contents, |_| Err("none".to_owned())).expect(&contents);
+        warnings(&config, Nanos(1_800_000_000_000_000_000))
+    }
+
+    fn rule(name: &str, lines: &str) -> String {
+        format!("[[rule]]\nname = \"{name}\"\nlimits = [\"1/s\"]\n{lines}\n")
+    }
+
+    #[test]
+    fn a_rule_that_others_leave_nothing_is_said_and_an_exception_is_not() {
+        let web = rule("web", "ports = \"80,443\"");
+        let never = ": it never judges a packet: ";
+        for (rules, found) in [
+            (rule("partner", "from = [\"192.0.2.0/24\"]") + &web, None),
+            (
+                web.clone() + &rule("partner", "from = [\"192.0.2.0/24\"]"),
+                Some(format!("rule partner{never}web before it takes them all")),
+            ),
+            (
+                rule("a", "ports = \"80\"") + &rule("b", "ports = \"443\"") + &web,
+                Some(format!("rule web{never}a and b before it takes them all")),
+            ),
+            (rule("a", "ports = \"80/tcp\"") + &rule("b", "ports = \"443\"") + &web, None),
+            (
+                rule("a", "ports = \"80-90\"") + &web,
+                Some("rules a and web have packets in common: a judges those".to_owned()),
+            ),
+            (rule("a", "to = [\"203.0.113.5\"]") + &rule("b", "to = [\"203.0.113.6\"]"), None),
+            (
+                rule("a", "to = [\"203.0.113.0/24\"]") + &rule("b", "from = [\"192.0.2.0/24\"]"),
+                Some("rules a and b have packets in common: a judges those".to_owned()),
+            ),
+        ] {
+            assert_eq!(of_rules(&rules), found.into_iter().collect::<Vec<_>>(), "{rules}");
+        }
+    }
+
+    #[test]
+    fn an_override_that_is_over_or_reaches_further_than_its_rule_is_said() {
+        let with = |lines: &str| {
+            rule("web", "from = [\"192.0.2.0/24\"]") + "[[rule.override]]\nname = \"x\"\nlimits = [\"9/s\"]\n" + lines
+        };
+        let found = of_rules(&with("from = [\"192.0.2.7\"]\nuntil = \"2026-01-31\"\n"));
+        assert_eq!(found, ["rule web:x: it has ended, on 2026-02-01T00:00:00Z, and judges nothing any more"]);
+        let found = of_rules(&with("from = [\"198.51.100.7\"]\nuntil = \"2036-01-31\"\n"));
+        assert!(found[0].contains("198.51.100.7/32 is no source of rule web"), "{found:?}");
+        assert!(of_rules(&with("from = [\"192.0.2.7\"]\n")).is_empty());
+    }
+
+    #[test]
+    fn a_prefix_that_is_allowed_and_denied_is_said_to_be_exempt() {
+        let found = of_rules("allow = [\"192.0.2.7\"]\ndeny = [\"192.0.2.7\"]\n[rule]\nlimits = [\"1/s\"]\n");
+        assert_eq!(found, ["192.0.2.7/32 is in `allow` and in `deny`: it is exempt"]);
+    }
+}

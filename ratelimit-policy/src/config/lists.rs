@@ -1,0 +1,322 @@
+//! Lists of prefixes: those in a list file, and what `from`, `allow` and `deny` name. Pure: whoever makes the configuration has read
+//! the files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use ratelimit_common::layout::PREFIXES_MAX;
+
+use super::network::{CIDR_HELP, parse_cidr, parse_cidr_of_any_bits, parse_source};
+use super::rule::check_name;
+use super::syntax::{SyntaxError, near_miss};
+use super::written::{Source, Written};
+use crate::diagnostic::{Diagnostic, Excerpt, Place};
+
+/// The most entries of a list file. // 200000 x 18 B = 3.6 MB
+pub const LIST_ENTRIES_MAX: usize = 200_000;
+/// The longest list file: 200 000 of the longest prefixes, a comment behind each.
+pub const LIST_BYTES_MAX: u64 = 16 << 20;
+/// List files in a configuration. // 32 x 16 MiB = 537 MB while they are read, at the very most
+pub const LIST_FILES_MAX: usize = 32;
+
+/// Prefixes of all named lists together, each list counted. // 1048576 x 30 B = 31 MB
+pub const LISTED_MAX: usize = 1 << 20;
+
+/// How a list file is named where a prefix may stand.
+const FILE_MARK: &str = "file:";
+/// How a named list is.
+const LIST_MARK: char = '@';
+
+/// List files by the path that [`path`] gives.
+pub type ListFiles = BTreeMap<PathBuf, Named>;
+
+/// List files whose prefixes are known already, by path: sorted, each once.
+pub type KnownLists = BTreeMap<PathBuf, Arc<[IpNet]>>;
+
+/// A list file that a configuration names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// What names it: `list partners`, `deny`. The first of several.
+    pub by: String,
+    /// What it holds.
+    pub contents: Contents,
+}
+
+/// What a list file holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// Its text, or why it cannot be read.
+    Read(Result<String, String>),
+    /// What its text came to when it was read.
+    Known(Arc<[IpNet]>),
+}
+
+/// A list file that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// [`Named::by`].
+    pub named_by: String,
+    /// Its prefixes: sorted, each once.
+    pub prefixes: Arc<[IpNet]>,
+}
+
+/// A named list, as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListSettings {
+    /// Its name, without the `@`.
+    pub name: Written,
+    /// Prefixes and list files.
+    pub entries: Vec<Written>,
+}
+
+/// The path of the list file that `entry` names, if it names one; relative ones are so to the configuration's directory.
+pub fn path(entry: &str, source: &Source) -> Option<PathBuf> {
+    let name = Path::new(entry.strip_prefix(FILE_MARK)?);
+    Some(match source {
+        Source::File { path, .. } => path.parent().unwrap_or(Path::new("")).join(name),
+        Source::CommandLine => name.to_owned(),
+    })
+}
+
+/// Parses a list file: one address or prefix a line, with `#` or `;` before a comment; what follows after a space is not read.
+///
+/// Bits beyond a prefix's length are cut off, as published sets have them. Sorted, each once. What is wrong is said without the text:
+/// the file may be one that whoever reads about it may not read.
+pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostic> {
+    let wrong = |at: usize, problem: &str, help: &str| Diagnostic {
+        problem: format!("bad line in a list file: {problem}"),
+        place: Place::File { path: path.to_owned(), excerpt: Some(Box::new(Excerpt::without_text(contents, at..at))) },
+        help: vec![help.to_owned()],
+    };
+    let mut prefixes = Vec::new();
+    let mut line_at = 0;
+    for line in contents.split('\n') {
+        let is_blank = |c: char| c.is_whitespace() || c == '\u{feff}';
+        let entry = line.trim_start_matches(is_blank);
+        let at = line_at + (line.len() - entry.len());
+        line_at += line.len() + 1;
+        let end = entry.find(|c: char| c.is_whitespace() || c == '#' || c == ';').unwrap_or(entry.len());
+        let entry = &entry[..end];
+        if entry.is_empty() {
+            continue;
+        }
+        if prefixes.len() == LIST_ENTRIES_MAX {
+            let problem = format!("there are more than {LIST_ENTRIES_MAX} entries");
+            return Err(wrong(at, &problem, "join neighbouring prefixes"));
+        }
+        prefixes.push(parse_cidr_of_any_bits(entry).map_err(|error| match error.span.start {
+            0 => wrong(at, "this is no address, and no prefix", CIDR_HELP),
+            start => {
+                wrong(at + start, "this is no length of a prefix", "lengths are 0 to 32 in IPv4, and 0 to 128 in IPv6")
+            }
+        })?);
+    }
+    prefixes.sort_unstable();
+    prefixes.dedup();
+    Ok(prefixes)
+}
+
+/// What the words for prefixes mean.
+#[derive(Debug)]
+pub(super) struct Lists<'a> {
+    source: &'a Source,
+    named: BTreeMap<&'a str, BTreeSet<IpNet>>,
+    files: BTreeMap<&'a Path, Result<Arc<[IpNet]>, Unread<'a>>>,
+}
+
+#[derive(Debug)]
+enum Unread<'a> {
+    /// Why it cannot be read.
+    Unreadable(&'a str),
+    /// What is wrong in it.
+    Wrong(Diagnostic),
+}
+
+impl<'a> Lists<'a> {
+    pub(super) fn new(source: &'a Source, named: &'a [ListSettings], files: &'a ListFiles) -> Result<Self, Diagnostic> {
+        let parsed = |path: &Path, contents: &'a Contents| match contents {
+            Contents::Known(prefixes) => Ok(Arc::clone(prefixes)),
+            Contents::Read(Ok(contents)) => parse(path, contents).map(Arc::from).map_err(Unread::Wrong),
+            Contents::Read(Err(reason)) => Err(Unread::Unreadable(reason)),
+        };
+        let files = files.iter().map(|(path, named)| (path.as_path(), parsed(path, &named.contents))).collect();
+        let mut lists = Self { source, named: BTreeMap::new(), files };
+        let mut listed = 0;
+        for ListSettings { name, entries } in named {
+            source.read(name, check_name)?;
+            let prefixes = lists.prefixes(entries)?;
+            listed += prefixes.len();
+            if listed > LISTED_MAX {
+                let problem = format!("with this list the lists have more than {LISTED_MAX} prefixes together");
+                let error = SyntaxError::new(0..name.text.len(), problem);
+                return Err(source
+                    .wrong(name, error.with_help("name one file in one list, and use that list in several places")));
+            }
+            lists.named.insert(&name.text, prefixes);
+        }
+        Ok(lists)
+    }
+
+    /// The prefixes that `entries` name: addresses, prefixes, list files and named lists.
+    pub(super) fn prefixes(&self, entries: &[Written]) -> Result<BTreeSet<IpNet>, Diagnostic> {
+        self.prefixes_by(entries, parse_cidr)
+    }
+
+    /// The same, where an IPv6 address that is an entry by itself means its source.
+    pub(super) fn sources(&self, entries: &[Written], ipv6_prefix: u8) -> Result<BTreeSet<IpNet>, Diagnostic> {
+        self.prefixes_by(entries, |text| parse_source(text, ipv6_prefix))
+    }
+
+    fn prefixes_by(
+        &self,
+        entries: &[Written],
+        parse: impl Fn(&str) -> Result<IpNet, SyntaxError>,
+    ) -> Result<BTreeSet<IpNet>, Diagnostic> {
+        let mut prefixes = BTreeSet::new();
+        let mut seen = BTreeSet::new();
+        for entry in entries.iter().filter(|entry| seen.insert(&entry.text)) {
+            if let Some(name) = entry.text.strip_prefix(LIST_MARK) {
+                prefixes.extend(self.list(entry, name)?);
+            } else if entry.text.starts_with(FILE_MARK) {
+                prefixes.extend(self.file(entry)?);
+            } else {
+                prefixes.insert(self.source.read(entry, &parse)?);
+            }
+        }
+        if let Some(last) = entries.last() {
+            self.check_number(last, &prefixes)?;
+        }
+        Ok(prefixes)
+    }
+
+    /// The prefixes of a list file, where it is one that was read.
+    pub(super) fn known(&self, path: &Path) -> Option<Arc<[IpNet]>> {
+        self.files.get(path)?.as_ref().ok().map(Arc::clone)
+    }
+
+    /// That the kernel has room for these. `last` is what is pointed at if not.
+    pub(super) fn check_number(&self, last: &Written, prefixes: &BTreeSet<IpNet>) -> Result<(), Diagnostic> {
+        let v4 = prefixes.iter().filter(|prefix| prefix.addr().is_ipv4()).count();
+        let most = usize::try_from(PREFIXES_MAX).unwrap_or(usize::MAX);
+        if v4.max(prefixes.len() - v4) <= most {
+            return Ok(());
+        }
+        let problem = format!("there are more than {PREFIXES_MAX} prefixes of one family");
+        let error = SyntaxError::new(0..last.text.len(), problem);
+        Err(self.source.wrong(last, error.with_help("join neighbouring prefixes into shorter ones")))
+    }
+
+    fn list(&self, entry: &Written, name: &str) -> Result<&BTreeSet<IpNet>, Diagnostic> {
+        self.named.get(name).ok_or_else(|| {
+            let error = SyntaxError::new(1..entry.text.len(), format!("there is no list `{name}`"));
+            let help = match near_miss(name, self.named.keys().copied()) {
+                Some(meant) => format!("did you mean `@{meant}`?"),
+                None => format!("write it under [lists]: {name} = [\"192.0.2.0/24\"]"),
+            };
+            self.source.wrong(entry, error.with_help(help))
+        })
+    }
+
+    fn file(&self, entry: &Written) -> Result<&[IpNet], Diagnostic> {
+        let path = path(&entry.text, self.source).unwrap_or_default();
+        let unreadable = |reason: &str| {
+            let problem = format!("cannot read {}: {reason}", path.display());
+            self.source.wrong(
+                entry,
+                SyntaxError::new(FILE_MARK.len()..entry.text.len(), problem)
+                    .with_help("paths are relative to the directory of the configuration file"),
+            )
+        };
+        match self.files.get(path.as_path()) {
+            Some(Ok(prefixes)) => Ok(prefixes),
+            Some(Err(Unread::Wrong(diagnostic))) => Err(diagnostic.clone()),
+            Some(Err(Unread::Unreadable(reason))) => Err(unreadable(reason)),
+            None => Err(unreadable("it was not looked for")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parsed(contents: &str) -> Vec<String> {
+        let prefixes = parse(Path::new("list"), contents).expect(contents);
+        prefixes.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn published_sets_load_as_they_are() {
+        let drop = "; Spamhaus DROP List 2026/07/01\r\n; Expires: Wed\r\n1.10.16.0/20 ; SBL256894\r\n1.19.0.0/16 ; SBL434604\r\n";
+        assert_eq!(parsed(drop), ["1.10.16.0/20", "1.19.0.0/16"]);
+        let netset = "#\n# firehol_level1\n#\n0.0.0.0/8\n10.0.0.0/8\n192.0.2.1\n\n";
+        assert_eq!(parsed(netset), ["0.0.0.0/8", "10.0.0.0/8", "192.0.2.1/32"]);
+        let other = "\u{feff}2001:db8::/32# ours\n\t 192.0.2.7/24 partner, since May\n192.0.2.0/24;\n";
+        assert_eq!(parsed(other), ["192.0.2.0/24", "2001:db8::/32"]);
+        assert!(parsed("").is_empty());
+    }
+
+    #[test]
+    fn an_error_in_a_list_file_names_file_line_and_column() {
+        let error = parse(Path::new("drop.txt"), "# ok\n192.0.2.0/24\n  192.0.2.300 x\n").expect_err("no address");
+        assert_eq!(error.problem, "bad line in a list file: this is no address, and no prefix");
+        let Place::File { path, excerpt: Some(excerpt) } = error.place else { panic!("not in the file") };
+        assert_eq!((path.as_path(), excerpt.line, excerpt.column), (Path::new("drop.txt"), 3, 3));
+        let error = parse(Path::new("drop.txt"), "192.0.2.0/24\n192.0.2.0/33\n").expect_err("no length");
+        assert_eq!(
+            error.to_string().split(" (").next(),
+            Some("drop.txt:2:11: bad line in a list file: this is no length of a prefix")
+        );
+    }
+
+    #[test]
+    fn as_many_entries_as_documented_and_no_more() {
+        let lines = |count| (0..count).map(|at| format!("{}\n", std::net::Ipv4Addr::from_bits(at)));
+        assert_eq!(parsed(&lines(200_000).collect::<String>()).len(), LIST_ENTRIES_MAX);
+        let error = parse(Path::new("list"), &lines(200_001).collect::<String>()).expect_err("too many");
+        assert!(error.problem.contains("more than 200000 entries"), "{error}");
+    }
+
+    #[test]
+    fn lists_of_one_large_file_are_bounded_together() {
+        let file: String = (0..131_072).map(|at| format!("{}\n", std::net::Ipv4Addr::from_bits(at))).collect();
+        let load = |lists: usize| {
+            let named: String = (0..lists).map(|at| format!("l{at} = \"file:x\"\n")).collect();
+            let text = format!("interfaces = [\"eth0\"]\n[rule]\nlimits = [\"1/1s\"]\n[lists]\n{named}");
+            crate::config::file::parse(Path::new("r.toml"), &text, |_| Ok(file.clone()))
+        };
+        assert!(load(8).is_ok());
+        let error = load(9).expect_err("too many");
+        let Place::File { excerpt: Some(excerpt), .. } = &error.place else { panic!("not in the file") };
+        assert!(error.problem.contains("more than 1048576 prefixes together") && excerpt.line == 13, "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_wrong_in_a_list_file_is_said_without_its_text(
+            before in "([0-9]{1,3}\n){0,3}",
+            address in "(192\\.0\\.2\\.0/|2001:db8::/)?",
+            secret in "[a-z:$./]{0,6}qzx[ -~]{0,40}",
+        ) {
+            let good = before.replace('\n', ".0.0.1\n");
+            let contents = format!("{good}{address}{secret}\n");
+            if let Err(error) = parse(Path::new("list"), &contents) {
+                let shown = format!("{error} {error:?}");
+                prop_assert!(!shown.contains("qzx"), "{shown}");
+            }
+        }
+
+        #[test]
+        fn no_list_file_panics(contents in "(\\PC|\n|\r|\t){0,60}|([0-9a-f.:/]{0,20}[ ;#\r]{0,2}\n){0,6}") {
+            if let Ok(prefixes) = parse(Path::new("list"), &contents) {
+                prop_assert!(prefixes.is_sorted());
+                prop_assert!(prefixes.iter().all(|prefix| *prefix == prefix.trunc()));
+            }
+        }
+    }
+}

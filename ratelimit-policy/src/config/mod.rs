@@ -1,0 +1,115 @@
+//! What the user asked for, parsed: a [`Config`] cannot hold a value that does not work. Flags and file make the same one.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+use ratelimit_common::source::Family;
+use ratelimit_common::time::SECOND_NS;
+
+use self::lists::ListFile;
+use crate::desired::{DesiredState, Fixed, Limit, Policy};
+
+pub mod file;
+pub mod keys;
+pub mod limit;
+mod limits;
+pub mod lint;
+pub mod lists;
+pub mod network;
+pub mod new_sources;
+mod overlap;
+pub mod ports;
+pub mod rule;
+pub mod settings;
+pub mod until;
+pub mod written;
+
+pub use crate::desired::{OnExit, XdpModeChoice};
+pub use crate::text::{amount, duration, syntax};
+
+/// Where the control socket is unless it is said.
+pub const SOCKET_DEFAULT: &str = "/run/ratelimitd/control.sock";
+/// Where the configuration file is unless it is said.
+pub const FILE_DEFAULT: &str = "/etc/ratelimitd/ratelimitd.toml";
+/// The fewest sources that can be remembered.
+pub const MAX_SOURCES_MIN: u32 = 256;
+/// The most sources that can be remembered. // 16777216 x 128 B = 2.1 GB
+pub const MAX_SOURCES_MAX: u32 = 16_777_216;
+
+/// The configuration of one daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Interfaces to protect: sorted, each once, at least one.
+    pub interfaces: Vec<String>,
+    /// How to attach.
+    pub xdp_mode: XdpModeChoice,
+    /// What happens to the filter when the daemon ends.
+    pub on_exit: OnExit,
+    /// How many sources of each family are remembered, 256 to 16 777 216.
+    pub max_sources: u32,
+    /// Path of the control socket.
+    pub socket: PathBuf,
+    /// Where metrics, health and the read-only API are served over HTTP.
+    pub listen: Option<SocketAddr>,
+    /// What packets are judged by.
+    pub policy: Policy,
+    /// What keeps the administrator from locking himself out.
+    pub safety: Safety,
+    /// Of rules that have one, by the rule's name, in the rules' order.
+    pub notes: Vec<(String, String)>,
+    /// Of rules that say some, by the rule's name, in the rules' order: amounts that are held against what is observed. A
+    /// candidate is the limit that it would stand for.
+    pub candidates: Vec<(String, Vec<Limit>)>,
+    /// Prefixes of both `allow` and `deny`, sorted: they are exempt.
+    pub overruled: Vec<IpNet>,
+    /// The list files that were read for it, by path.
+    pub list_files: Vec<ListFile>,
+}
+
+/// What keeps the administrator from locking himself out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Safety {
+    /// The peer of the SSH session that the daemon or a command is started from is exempt.
+    pub exempt_ssh_peer: bool,
+    /// So are the default gateways.
+    pub exempt_gateway: bool,
+    /// And the name servers of this host.
+    pub exempt_resolvers: bool,
+    /// A rule that drops more than this share of its packets, in percent, 1 to 99, goes over to dry run; none is never.
+    pub breaker: Option<u8>,
+    /// Once it has done so for this long, in nanoseconds, 5 s to 1 h.
+    pub breaker_after_ns: u64,
+}
+
+impl Default for Safety {
+    /// The breaker is off: what share is usual under attack, which is when the limits are needed, is for whoever runs the server to know.
+    fn default() -> Self {
+        Self {
+            exempt_ssh_peer: true,
+            exempt_gateway: true,
+            exempt_resolvers: true,
+            breaker: None,
+            breaker_after_ns: 30 * SECOND_NS,
+        }
+    }
+}
+
+impl From<&Config> for DesiredState {
+    fn from(config: &Config) -> Self {
+        Self { interfaces: config.interfaces.clone(), policy: config.policy.clone() }
+    }
+}
+
+impl From<&Config> for Fixed {
+    fn from(config: &Config) -> Self {
+        Self {
+            xdp_mode: config.xdp_mode,
+            on_exit: config.on_exit,
+            max_sources: config.max_sources,
+            socket: config.socket.clone(),
+            listen: config.listen,
+            ipv6_family: Family::of_ipv6_prefix(config.policy.ipv6_prefix),
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! What was written, flag by flag or key by key, each value with its place; and the one way from there to a [`Config`].
+//! Flags and file meet here, so that the same words mean the same thing. Pure.
+
+use std::collections::{BTreeSet, HashSet};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+use ratelimit_common::layout::{INTERFACES_MAX, RULES_MAX, SOURCES_CAPACITY, TARGETS_MAX};
+use ratelimit_common::time::SECOND_NS;
+
+use super::limits::Slots;
+use super::lists::{self, Contents, KnownLists, LIST_FILES_MAX, ListFile, ListFiles, ListSettings, Lists, Named};
+use super::network::{check_interface, parse_number};
+use super::rule::{Context, RuleSettings};
+use super::syntax::{SyntaxError, near_miss};
+use super::written::{Source, Written};
+use super::{Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, Safety, XdpModeChoice, duration};
+use crate::desired::{Access, Limit, Policy, Rule};
+use crate::diagnostic::Diagnostic;
+
+/// Length of the IPv4 prefix that is one client unless it is said.
+pub const IPV4_PREFIX_DEFAULT: u8 = 32;
+/// Length of the IPv6 prefix that is one client unless it is said.
+pub const IPV6_PREFIX_DEFAULT: u8 = 64;
+
+/// The daemon looks at the counters every two seconds.
+const BREAKER_AFTER_MIN_NS: u64 = 5 * SECOND_NS;
+/// Later it helps nobody.
+const BREAKER_AFTER_MAX_NS: u64 = 3_600 * SECOND_NS;
+
+/// The longest path of a Unix socket: `sun_path` less the terminator.
+const SOCKET_PATH_LEN_MAX: usize = 107;
+
+/// Everything that can be set, as it was written. One field is one flag and one key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Who wrote it.
+    pub source: Source,
+    /// `--iface`, `interfaces`.
+    pub interfaces: Vec<Written>,
+    /// `--xdp-mode`, `xdp_mode`.
+    pub xdp_mode: Option<Written>,
+    /// `--on-exit`, `on_exit`.
+    pub on_exit: Option<Written>,
+    /// `--max-sources`, `max_sources`.
+    pub max_sources: Option<Written>,
+    /// `--socket`, `socket`.
+    pub socket: Option<Written>,
+    /// `--listen`, `listen`.
+    pub listen: Option<Written>,
+    /// `--ipv4-prefix`, `ipv4_prefix`.
+    pub ipv4_prefix: Option<Written>,
+    /// `--ipv6-prefix`, `ipv6_prefix`.
+    pub ipv6_prefix: Option<Written>,
+    /// `--allow`, `allow`.
+    pub allow: Vec<Written>,
+    /// `deny`.
+    pub deny: Vec<Written>,
+    /// `deny_everyone`.
+    pub deny_everyone: Option<Written>,
+    /// `lists`.
+    pub lists: Vec<ListSettings>,
+    /// `safety`.
+    pub safety: SafetySettings,
+    /// The rules, in order; flags make exactly one.
+    pub rules: Vec<RuleSettings>,
+    /// What the list files hold that are named here.
+    pub list_files: ListFiles,
+}
+
+/// What can be set of [`Safety`], as it was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SafetySettings {
+    /// `safety.exempt_ssh_peer`.
+    pub exempt_ssh_peer: Option<Written>,
+    /// `safety.exempt_gateway`.
+    pub exempt_gateway: Option<Written>,
+    /// `safety.exempt_resolvers`.
+    pub exempt_resolvers: Option<Written>,
+    /// `safety.breaker`.
+    pub breaker: Option<Written>,
+    /// `safety.breaker_after`.
+    pub breaker_after: Option<Written>,
+}
+
+/// The rules, and what stands beside them by their names.
+struct OfRules {
+    rules: Vec<Rule>,
+    notes: Vec<(String, String)>,
+    candidates: Vec<(String, Vec<Limit>)>,
+}
+
+impl Settings {
+    /// Has every list file that is named read by `read`, which answers with the contents or why there are none.
+    pub fn read_lists(&mut self, read: impl Fn(&Path) -> Result<String, String>) -> Result<(), Diagnostic> {
+        self.read_lists_beside(&KnownLists::new(), read)
+    }
+
+    /// The same, but for those whose prefixes are known.
+    pub fn read_lists_beside(
+        &mut self,
+        known: &KnownLists,
+        read: impl Fn(&Path) -> Result<String, String>,
+    ) -> Result<(), Diagnostic> {
+        let mut files = ListFiles::new();
+        for (by, entry) in self.entries() {
+            let Some(path) = lists::path(&entry.text, &self.source) else { continue };
+            if files.contains_key(&path) {
+                continue;
+            }
+            if files.len() == LIST_FILES_MAX {
+                let problem = format!("there are more than {LIST_FILES_MAX} list files");
+                let error = SyntaxError::new(0..entry.text.len(), problem).with_help("put several into one");
+                return Err(self.source.wrong(entry, error));
+            }
+            let contents = match known.get(&path) {
+                Some(prefixes) => Contents::Known(prefixes.clone()),
+                None => Contents::Read(read(&path)),
+            };
+            files.insert(path, Named { by, contents });
+        }
+        self.list_files = files;
+        Ok(())
+    }
+
+    /// Everything that may name a list file, and what it is part of, lists with names first.
+    fn entries(&self) -> impl Iterator<Item = (String, &Written)> {
+        let listed = self.lists.iter().map(|list| (format!("list {}", list.name.text), list.entries.as_slice()));
+        let access = [("allow".to_owned(), self.allow.as_slice()), ("deny".to_owned(), &self.deny)];
+        let senders = self.rules.iter().enumerate().flat_map(|(at, rule)| {
+            let name = rule.name.as_ref().map_or_else(|| (at + 1).to_string(), |name| name.text.clone());
+            let of_overrides = rule.overrides.iter().map(|of| of.from.as_slice());
+            let from = rule.from.as_deref().into_iter().chain(of_overrides);
+            from.map(move |from| (format!("from of rule {name}"), from))
+        });
+        let all = listed.chain(access).chain(senders);
+        all.flat_map(|(by, entries)| entries.iter().map(move |entry| (by.clone(), entry)))
+    }
+
+    /// The configuration that this means, defaults filled in; else the first thing wrong with it.
+    pub fn config(&self) -> Result<Config, Diagnostic> {
+        let ipv4_prefix = self.prefix(self.ipv4_prefix.as_ref(), 32, IPV4_PREFIX_DEFAULT)?;
+        let ipv6_prefix = self.prefix(self.ipv6_prefix.as_ref(), 128, IPV6_PREFIX_DEFAULT)?;
+        self.check_rules_number()?;
+        let lists = Lists::new(&self.source, &self.lists, &self.list_files)?;
+        let (access, overruled) = self.access(&lists, ipv6_prefix)?;
+        let OfRules { rules, notes, candidates } = self.rules(&lists)?;
+        self.check_prefixes_number(&lists, &access, &rules)?;
+        Ok(Config {
+            interfaces: self.checked_interfaces()?,
+            xdp_mode: self.source.choice(
+                self.xdp_mode.as_ref(),
+                [XdpModeChoice::Auto, XdpModeChoice::Native, XdpModeChoice::Generic],
+                XdpModeChoice::label,
+            )?,
+            on_exit: self.source.choice(self.on_exit.as_ref(), [OnExit::Detach, OnExit::Keep], OnExit::label)?,
+            max_sources: self.sources_capacity()?,
+            socket: self.socket_path()?,
+            listen: self.source.read_if(self.listen.as_ref(), parse_listen)?,
+            policy: Policy { ipv4_prefix, ipv6_prefix, access, rules },
+            safety: self.safety()?,
+            notes,
+            candidates,
+            overruled,
+            list_files: self.list_files_of(&lists),
+        })
+    }
+
+    /// What traffic is judged by alone, where there is nothing to attach to.
+    pub fn policy(&self) -> Result<Policy, Diagnostic> {
+        let ipv4_prefix = self.prefix(self.ipv4_prefix.as_ref(), 32, IPV4_PREFIX_DEFAULT)?;
+        let ipv6_prefix = self.prefix(self.ipv6_prefix.as_ref(), 128, IPV6_PREFIX_DEFAULT)?;
+        let lists = Lists::new(&self.source, &self.lists, &self.list_files)?;
+        let (access, _) = self.access(&lists, ipv6_prefix)?;
+        Ok(Policy { ipv4_prefix, ipv6_prefix, access, rules: self.rules(&lists)?.rules })
+    }
+
+    fn list_files_of(&self, lists: &Lists<'_>) -> Vec<ListFile> {
+        let file = |(path, named): (&PathBuf, &Named)| {
+            let prefixes = lists.known(path)?;
+            Some(ListFile { path: path.clone(), named_by: named.by.clone(), prefixes })
+        };
+        self.list_files.iter().filter_map(file).collect()
+    }
+
+    fn checked_interfaces(&self) -> Result<Vec<String>, Diagnostic> {
+        let mut names = Vec::new();
+        for written in &self.interfaces {
+            self.source.read(written, check_interface)?;
+            names.push(written.text.clone());
+        }
+        names.sort_unstable();
+        names.dedup();
+        if names.is_empty() {
+            return Err(self.source.missing(
+                "--iface",
+                "interfaces",
+                None,
+                "name the interface that clients come in by",
+                "eth0",
+            ));
+        }
+        match self.interfaces.get(INTERFACES_MAX) {
+            Some(written) if names.len() > INTERFACES_MAX => {
+                let problem = format!("there are more than {INTERFACES_MAX} interfaces");
+                let error = SyntaxError::new(0..written.text.len(), problem);
+                Err(self.source.wrong(written, error.with_help("leave some out")))
+            }
+            _ => Ok(names),
+        }
+    }
+
+    fn check_rules_number(&self) -> Result<(), Diagnostic> {
+        let count: usize = self.rules.iter().map(RuleSettings::rules_len).sum();
+        let last = self.rules.iter().rev().find_map(|rule| rule.name.as_ref().or(rule.limits.first()));
+        match last {
+            Some(written) if count > RULES_MAX => {
+                let problem = format!("there are {count} rules, overrides counted, and {RULES_MAX} are the most");
+                let error = SyntaxError::new(0..written.text.len(), problem);
+                Err(self.source.wrong(written, error.with_help("join rules that differ in their prefixes only")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn rules(&self, lists: &Lists<'_>) -> Result<OfRules, Diagnostic> {
+        let mut context = Context {
+            source: &self.source,
+            lists,
+            names: HashSet::new(),
+            slots: Slots::default(),
+            notes: Vec::new(),
+            candidates: Vec::new(),
+        };
+        let default = [RuleSettings::default()];
+        let written = if self.rules.is_empty() { &default } else { self.rules.as_slice() };
+        let mut rules = Vec::new();
+        for rule in written {
+            rules.extend(rule.rules(&mut context)?);
+        }
+        Ok(OfRules { rules, notes: context.notes, candidates: context.candidates })
+    }
+
+    /// Who is let through or kept out, and the prefixes that are said to be both.
+    fn access(&self, lists: &Lists<'_>, ipv6_prefix: u8) -> Result<(Vec<Access>, Vec<IpNet>), Diagnostic> {
+        let exempt = lists.sources(&self.allow, ipv6_prefix)?;
+        let denied = lists.sources(&self.deny, ipv6_prefix)?;
+        let is_everyone = |prefix: &IpNet| prefix.prefix_len() == 0;
+        let everyone = IpNet::aggregate(&denied.iter().copied().collect()).into_iter().find(is_everyone);
+        let is_meant = self.source.is_set(self.deny_everyone.as_ref(), false)?;
+        if let (Some(prefix), Some(last), false) = (everyone, self.deny.last(), is_meant) {
+            let named = self.deny.iter().find(|written| written.text == prefix.to_string()).unwrap_or(last);
+            let problem = format!("together these are {prefix}, so everybody would be kept out");
+            let error = SyntaxError::new(0..named.text.len(), problem);
+            return Err(self
+                .source
+                .wrong(named, error.with_help("if that is what you want, write deny_everyone = true")));
+        }
+        let overruled = denied.intersection(&exempt).copied().collect();
+        let denied = denied.difference(&exempt).map(|prefix| Access::denied(*prefix));
+        let mut access: Vec<Access> = exempt.iter().copied().map(Access::exempt).chain(denied).collect();
+        access.sort_unstable();
+        Ok((access, overruled))
+    }
+
+    /// The kernel has room for so many prefixes, whatever they are for.
+    fn check_prefixes_number(&self, lists: &Lists<'_>, access: &[Access], rules: &[Rule]) -> Result<(), Diagnostic> {
+        let senders = rules.iter().flat_map(|rule| rule.from.iter().copied());
+        let all: BTreeSet<IpNet> = access.iter().map(|access| access.prefix).chain(senders).collect();
+        let mut of_rules = self.rules.iter().filter_map(|rule| rule.from.as_ref()?.last());
+        if let Some(last) = self.deny.last().or(self.allow.last()).or(of_rules.next_back()) {
+            lists.check_number(last, &all)?;
+        }
+        let receivers: BTreeSet<IpNet> = rules.iter().flat_map(|rule| rule.to.iter().copied()).collect();
+        let last = self.rules.iter().filter_map(|rule| rule.to.as_ref()?.last()).next_back();
+        match last {
+            Some(written) if receivers.len() > TARGETS_MAX as usize => {
+                let problem = format!("the rules name more than {TARGETS_MAX} destinations");
+                let error = SyntaxError::new(0..written.text.len(), problem);
+                Err(self.source.wrong(written, error.with_help("join neighbouring addresses into prefixes")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn safety(&self) -> Result<Safety, Diagnostic> {
+        let (written, default) = (&self.safety, Safety::default());
+        let is_set = |written: &Option<Written>, default| self.source.is_set(written.as_ref(), default);
+        Ok(Safety {
+            exempt_ssh_peer: is_set(&written.exempt_ssh_peer, default.exempt_ssh_peer)?,
+            exempt_gateway: is_set(&written.exempt_gateway, default.exempt_gateway)?,
+            exempt_resolvers: is_set(&written.exempt_resolvers, default.exempt_resolvers)?,
+            breaker: self.source.read_if(written.breaker.as_ref(), parse_breaker)?.unwrap_or(default.breaker),
+            breaker_after_ns: self
+                .source
+                .read_if(written.breaker_after.as_ref(), parse_breaker_after)?
+                .unwrap_or(default.breaker_after_ns),
+        })
+    }
+
+    fn prefix(&self, written: Option<&Written>, longest: u8, default: u8) -> Result<u8, Diagnostic> {
+        let length = self.source.read_if(written, |text| parse_number(text, 0, longest.into()))?;
+        Ok(length.and_then(|length| u8::try_from(length).ok()).unwrap_or(default))
+    }
+
+    fn sources_capacity(&self) -> Result<u32, Diagnostic> {
+        let parse = |text: &str| parse_number(text, MAX_SOURCES_MIN.into(), MAX_SOURCES_MAX.into());
+        let number = self.source.read_if(self.max_sources.as_ref(), parse)?;
+        Ok(number.and_then(|number| u32::try_from(number).ok()).unwrap_or(SOURCES_CAPACITY))
+    }
+
+    fn socket_path(&self) -> Result<PathBuf, Diagnostic> {
+        let Some(written) = &self.socket else {
+            return Ok(PathBuf::from(SOCKET_DEFAULT));
+        };
+        self.source.read(written, |text| {
+            if text.is_empty() || text.contains('\0') {
+                return Err(SyntaxError::new(0..text.len(), "it is not a path").with_help(SOCKET_DEFAULT));
+            }
+            if text.len() > SOCKET_PATH_LEN_MAX {
+                let problem = format!("paths of sockets have at most {SOCKET_PATH_LEN_MAX} bytes");
+                return Err(SyntaxError::new(0..text.len(), problem).with_help("choose a shorter directory"));
+            }
+            Ok(PathBuf::from(text))
+        })
+    }
+}
+
+fn parse_breaker(text: &str) -> Result<Option<u8>, SyntaxError> {
+    const HELP: &str = "write a share of the rule's packets, as in \"80%\", or \"off\"";
+    if text == "off" {
+        return Ok(None);
+    }
+    let Some(number) = text.strip_suffix('%') else {
+        let help = near_miss(text, ["off"]).map(|meant| format!("did you mean `{meant}`?"));
+        let error = SyntaxError::new(0..text.len(), format!("`{text}` is not a share"));
+        return Err(error.with_help(HELP).with_help_if(help));
+    };
+    let share = parse_number(number, 1, 99)?;
+    Ok(u8::try_from(share).ok())
+}
+
+fn parse_breaker_after(text: &str) -> Result<u64, SyntaxError> {
+    let after_ns = duration::parse(text)?;
+    if (BREAKER_AFTER_MIN_NS..=BREAKER_AFTER_MAX_NS).contains(&after_ns) {
+        return Ok(after_ns);
+    }
+    Err(SyntaxError::new(0..text.len(), "the breaker waits from 5s to 1h").with_help("30s is usual"))
+}
+
+fn parse_listen(text: &str) -> Result<SocketAddr, SyntaxError> {
+    text.parse().map_err(|_| {
+        let port = text.rsplit(':').next().unwrap_or("");
+        let help = if port.parse::<u16>().is_ok() && (port.len() == text.len() || text.starts_with([':', 'l'])) {
+            format!("did you mean 127.0.0.1:{port}, or 0.0.0.0:{port} for every address?")
+        } else {
+            "write an address and a port, as in 127.0.0.1:9464 or [::1]:9464".to_owned()
+        };
+        SyntaxError::new(0..text.len(), format!("`{text}` is not ADDR:PORT")).with_help(help)
+    })
+}
+
+#[cfg(test)]
+mod tests;

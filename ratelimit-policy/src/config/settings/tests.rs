@@ -1,0 +1,133 @@
+//! From what was written to a configuration: the same words mean the same in flags and in a file.
+
+use std::ops::Range;
+
+use ratelimit_common::layout::Unit;
+
+use super::*;
+use crate::config::ports;
+use crate::config::rule::PORTS_DEFAULT;
+use crate::config::written::Origin;
+use crate::desired::{Mode, Refuse, WindowForm};
+use crate::diagnostic::Place;
+
+fn flags(limits: &[&str]) -> Settings {
+    let all = |flag, texts: &[&str]| texts.iter().map(|text| one(flag, text)).collect();
+    let rule = RuleSettings { limits: all("--limit", limits), ..RuleSettings::default() };
+    Settings { interfaces: all("--iface", &["eth0"]), rules: vec![rule], ..Settings::default() }
+}
+
+fn of_rule(mut settings: Settings, change: impl FnOnce(&mut RuleSettings)) -> Settings {
+    change(&mut settings.rules[0]);
+    settings
+}
+
+fn one(flag: &'static str, text: &str) -> Written {
+    Written { text: text.into(), origin: Origin::Flag(flag) }
+}
+
+fn problem(settings: &Settings) -> (String, Range<usize>) {
+    let error = settings.config().expect_err("something is wrong");
+    match error.place {
+        Place::Flag { span, .. } => (error.problem, span),
+        Place::CommandLine | Place::File { .. } => (error.problem, 0..0),
+    }
+}
+
+#[test]
+fn defaults_are_those_of_the_documentation() {
+    let config = flags(&["1000/5m"]).config().expect("well-formed");
+    let rule = &config.policy.rules[0];
+    assert_eq!(config.interfaces, ["eth0"]);
+    assert_eq!((config.xdp_mode, config.on_exit), (XdpModeChoice::Auto, OnExit::Detach));
+    assert_eq!((config.max_sources, config.listen), (262_144, None));
+    assert_eq!(config.socket, PathBuf::from("/run/ratelimitd/control.sock"));
+    assert_eq!((config.policy.ipv4_prefix, config.policy.ipv6_prefix), (32, 64));
+    assert!(config.policy.access.is_empty());
+    assert_eq!((rule.name.as_str(), rule.mode, rule.refuse), ("default", Mode::Enforce, Refuse::Excess));
+    assert_eq!(Ok(&rule.ports), ports::parse(PORTS_DEFAULT).as_ref());
+    let limit = rule.limits[0];
+    assert_eq!((limit.amount, limit.unit, limit.form), (1_000, Unit::Requests, WindowForm::Strict));
+    assert_eq!((limit.buckets, limit.bucket_ns, limit.window_ns), (5, 60_000_000_000, 300_000_000_000));
+}
+
+#[test]
+fn interfaces_are_sorted_and_each_there_once() {
+    let interfaces = ["eth1", "eth0", "eth1"].map(|name| one("--iface", name)).to_vec();
+    let config = Settings { interfaces, ..flags(&["1/1s"]) }.config().expect("well-formed");
+    assert_eq!(config.interfaces, ["eth0", "eth1"]);
+}
+
+#[test]
+fn as_many_interfaces_as_the_kernel_side_has_rows_for_and_no_more() {
+    let named = |count: usize| (0..count).map(|number| one("--iface", &format!("eth{number}"))).collect();
+    assert!(Settings { interfaces: named(INTERFACES_MAX), ..flags(&["1/1s"]) }.config().is_ok());
+    let (problem, _) = problem(&Settings { interfaces: named(INTERFACES_MAX + 1), ..flags(&["1/1s"]) });
+    assert_eq!(problem, "bad value for --iface: there are more than 16 interfaces");
+}
+
+#[test]
+fn four_limits_are_the_most() {
+    let four = "1/1s,2/10s,3/1m,4/10m";
+    assert_eq!(flags(&[four]).config().map(|config| config.policy.rules[0].limits.len()), Ok(4));
+    let (problem, span) = problem(&flags(&[four, "5/1h"]));
+    assert_eq!((problem.as_str(), span), ("bad value for --limit: a rule has at most 4 limits", 0..4));
+}
+
+#[test]
+fn two_limits_never_share_their_counts() {
+    for (limits, expected) in [
+        ("10/5m,20/5m", "there is a limit of requests for this window already: 10/5m"),
+        ("10/5m,20/6m", "it would count requests in the same buckets of 1 minute as 10/5m"),
+    ] {
+        let (problem, span) = problem(&flags(&[limits]));
+        assert_eq!((problem, span), (format!("bad value for --limit: {expected}"), 6..11));
+    }
+    assert!(flags(&["10/5m,20/5m packets,1MB/5m"]).config().is_ok());
+}
+
+#[test]
+fn a_slot_outlives_changes_of_amount_form_and_number_of_buckets() {
+    let slot = |settings: Settings| settings.config().expect("well-formed").policy.rules[0].limits[0].slot;
+    let before = slot(flags(&["10/5m"]));
+    assert_eq!(before, slot(flags(&["20/6m"])));
+    assert_eq!(before, slot(of_rule(flags(&["10/5m"]), |rule| rule.window = Some(one("--window", "lenient")))));
+    assert_ne!(before, slot(of_rule(flags(&["10/5m"]), |rule| rule.name = Some(one("--name", "web")))));
+}
+
+#[test]
+fn both_ends_of_each_number_are_in() {
+    let sources = |text| Settings { max_sources: Some(one("--max-sources", text)), ..flags(&["1/1s"]) }.config();
+    assert!(sources("256").is_ok() && sources("16777216").is_ok());
+    assert!(sources("255").is_err() && sources("16777217").is_err());
+    let v4 = |text| Settings { ipv4_prefix: Some(one("--ipv4-prefix", text)), ..flags(&["1/1s"]) }.config();
+    assert!(v4("0").is_ok() && v4("32").is_ok() && v4("33").is_err());
+    let v6 = |text| Settings { ipv6_prefix: Some(one("--ipv6-prefix", text)), ..flags(&["1/1s"]) }.config();
+    assert!(v6("0").is_ok() && v6("128").is_ok() && v6("129").is_err());
+    let socket = |length| Settings { socket: Some(one("--socket", &"s".repeat(length))), ..flags(&["1/1s"]) }.config();
+    assert!(socket(1).is_ok() && socket(107).is_ok() && socket(108).is_err() && socket(0).is_err());
+    let name =
+        |length: usize| of_rule(flags(&["1/1s"]), |rule| rule.name = Some(one("--name", &"n".repeat(length)))).config();
+    assert!(name(1).is_ok() && name(32).is_ok() && name(33).is_err() && name(0).is_err());
+}
+
+#[test]
+fn a_misspelt_word_is_told_the_right_one() {
+    let settings = Settings { xdp_mode: Some(one("--xdp-mode", "natve")), ..flags(&["1/1s"]) };
+    let error = settings.config().expect_err("no such mode");
+    assert_eq!(error.help, ["did you mean `native`? The choice is auto or native or generic"]);
+}
+
+#[test]
+fn an_address_to_listen_on_needs_its_port() {
+    for (text, help) in [
+        ("9464", "did you mean 127.0.0.1:9464"),
+        (":9464", "did you mean 127.0.0.1:9464"),
+        ("localhost:9464", "did you mean 127.0.0.1:9464"),
+        ("127.0.0.1", "write an address and a port"),
+        ("", "write an address and a port"),
+    ] {
+        let error = Settings { listen: Some(one("--listen", text)), ..flags(&["1/1s"]) }.config().expect_err(text);
+        assert!(error.help[0].starts_with(help), "{text}: {:?}", error.help);
+    }
+}

@@ -1,0 +1,169 @@
+//! Values as they were written, each with its place, and how they are read: what is wrong with one is shown where it stands. Pure.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use super::syntax::{SyntaxError, near_miss, shortened};
+use crate::diagnostic::{Diagnostic, Excerpt, Place};
+
+/// A value as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The text.
+    pub text: String,
+    /// Where it stands.
+    pub origin: Origin,
+}
+
+/// Where a value stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The value of a flag, `--limit`.
+    Flag(&'static str),
+    /// The value of a key of the file.
+    Key {
+        /// The key with its table, `rule.limits`.
+        key: &'static str,
+        /// Which rule it is of, where there may be several.
+        of: Option<OfRule>,
+        /// The value's bytes in the file, quotes included.
+        span: Range<usize>,
+    },
+}
+
+/// Which of several rules, in words: `rule login`, `rule 2`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfRule {
+    /// Its place among them, from 0.
+    pub index: usize,
+    /// Its name, where it has one.
+    pub name: Option<String>,
+}
+
+impl fmt::Display for OfRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => write!(f, "rule {}", shortened(name.clone())),
+            None => write!(f, "rule {}", self.index + 1),
+        }
+    }
+}
+
+/// Who wrote it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Source {
+    /// Whoever typed the command.
+    #[default]
+    CommandLine,
+    /// A file.
+    File {
+        /// Its path, as given.
+        path: PathBuf,
+        /// All of it.
+        contents: String,
+    },
+}
+
+impl Source {
+    /// One of a fixed set of words; the set's first unless something was written.
+    pub(super) fn choice<T: Copy, const N: usize>(
+        &self,
+        written: Option<&Written>,
+        choices: [T; N],
+        label: impl Fn(T) -> &'static str,
+    ) -> Result<T, Diagnostic> {
+        let Some(written) = written else {
+            return Ok(choices[0]);
+        };
+        self.read(written, |text| {
+            let labels = choices.map(&label);
+            choices.into_iter().find(|choice| label(*choice) == text).ok_or_else(|| {
+                let all = labels.join(" or ");
+                let help = match near_miss(text, labels) {
+                    Some(meant) => format!("did you mean `{meant}`? The choice is {all}"),
+                    None => format!("the choice is {all}"),
+                };
+                SyntaxError::new(0..text.len(), format!("`{text}` is not one of them")).with_help(help)
+            })
+        })
+    }
+
+    pub(super) fn read<T>(
+        &self,
+        written: &Written,
+        parse: impl FnOnce(&str) -> Result<T, SyntaxError>,
+    ) -> Result<T, Diagnostic> {
+        parse(&written.text).map_err(|error| self.wrong(written, error))
+    }
+
+    pub(super) fn read_if<T>(
+        &self,
+        written: Option<&Written>,
+        parse: impl FnOnce(&str) -> Result<T, SyntaxError>,
+    ) -> Result<Option<T>, Diagnostic> {
+        written.map(|written| self.read(written, parse)).transpose()
+    }
+
+    pub(super) fn wrong(&self, written: &Written, error: SyntaxError) -> Diagnostic {
+        let help = error.help.into_iter().collect();
+        match (&written.origin, self) {
+            (Origin::Key { key, of, span }, Self::File { path, contents }) => {
+                let excerpt = Excerpt::of(contents, file_span(contents, span, &written.text, error.span));
+                let of = of.as_ref().map_or_else(String::new, |of| format!(" of {of}"));
+                Diagnostic {
+                    problem: format!("bad value for `{key}`{of}: {}", error.problem),
+                    place: Place::File { path: path.clone(), excerpt: Some(Box::new(excerpt)) },
+                    help,
+                }
+            }
+            (Origin::Key { key: name, .. } | Origin::Flag(name), _) => Diagnostic {
+                problem: format!("bad value for {name}: {}", error.problem),
+                place: Place::Flag { flag: name, text: written.text.clone(), span: error.span },
+                help,
+            },
+        }
+    }
+
+    /// `true` or `false`.
+    pub(super) fn is_set(&self, written: Option<&Written>, default: bool) -> Result<bool, Diagnostic> {
+        match written {
+            Some(_) => self.choice(written, [true, false], |is_set| if is_set { "true" } else { "false" }),
+            None => Ok(default),
+        }
+    }
+
+    /// A value that has to be there: its flag, its key and the rule that it would be of, why, and an example as a file has it.
+    pub(super) fn missing(&self, flag: &str, key: &str, of: Option<&OfRule>, why: &str, example: &str) -> Diagnostic {
+        match self {
+            Self::CommandLine => Diagnostic {
+                problem: format!("{flag} is missing"),
+                place: Place::CommandLine,
+                help: vec![format!("{why}, as in {flag} {}", example.trim_matches(['[', ']', '"']))],
+            },
+            Self::File { path, .. } => {
+                let (table, name) = key.rsplit_once('.').unwrap_or(("", key));
+                let place = match (table, of) {
+                    ("", _) => String::new(),
+                    ("rule", None) => " under [rule]".to_owned(),
+                    _ => format!(" under [[{table}]]"),
+                };
+                let of = of.map_or_else(String::new, |of| format!(" of {of}"));
+                Diagnostic {
+                    problem: format!("`{key}`{of} is missing, or empty"),
+                    place: Place::File { path: path.clone(), excerpt: None },
+                    help: vec![format!("{why}, as in {name} = {example}{place}")],
+                }
+            }
+        }
+    }
+}
+
+/// Where `part` of a value's text stands in the file; all of the value where the file writes the text with escapes.
+fn file_span(contents: &str, value: &Range<usize>, text: &str, part: Range<usize>) -> Range<usize> {
+    let is_verbatim = contents.get(value.start + 1..value.end.saturating_sub(1)) == Some(text);
+    if is_verbatim {
+        return value.start + 1 + part.start..value.start + 1 + part.end;
+    }
+    value.clone()
+}

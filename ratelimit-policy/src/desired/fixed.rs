@@ -1,0 +1,66 @@
+//! What a daemon holds to from its start to its end. Pure.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use ratelimit_common::source::Family;
+
+/// What a running daemon cannot change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fixed {
+    /// How to attach.
+    pub xdp_mode: XdpModeChoice,
+    /// What happens to the filter when the daemon ends.
+    pub on_exit: OnExit,
+    /// How many sources of each family are remembered.
+    pub max_sources: u32,
+    /// Path of the control socket.
+    pub socket: PathBuf,
+    /// Where metrics, health and the read-only API are served over HTTP.
+    pub listen: Option<SocketAddr>,
+    /// The keys of IPv6 sources: their map is made once.
+    pub ipv6_family: Family,
+}
+
+/// How to attach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XdpModeChoice {
+    /// Native, else generic, said loudly.
+    #[default]
+    Auto,
+    /// Native or not at all.
+    Native,
+    /// Generic.
+    Generic,
+}
+
+/// What happens to the filter when the daemon ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnExit {
+    /// It ends too.
+    #[default]
+    Detach,
+    /// Link and maps stay pinned and go on enforcing.
+    Keep,
+}
+
+impl XdpModeChoice {
+    /// The name in flags and files.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Native => "native",
+            Self::Generic => "generic",
+        }
+    }
+}
+
+impl OnExit {
+    /// The name in flags and files.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Detach => "detach",
+            Self::Keep => "keep",
+        }
+    }
+}

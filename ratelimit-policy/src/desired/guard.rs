@@ -1,0 +1,83 @@
+//! The guard of a limit of requests: what bounds what is not counted as one.
+
+use ratelimit_common::layout::Unit;
+use ratelimit_common::verification::Side;
+
+use super::{Limit, Refuse, Rule, WindowForm};
+
+/// Whether a limit of requests is guarded by what else a source does, see [`ratelimit_common::verification::Side::is_guard`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// It is: within the limit are connections too, and within a multiple of it segments that begin no request.
+    Auto,
+    /// Requests alone are counted.
+    Off,
+}
+
+impl Guard {
+    /// The name in files.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Off => "off",
+        }
+    }
+}
+
+impl Rule {
+    /// Whether it has a guard: it counts requests of TCP, does not refuse everything, and says nothing else.
+    pub fn is_guarded(&self) -> bool {
+        let counts_requests = self.limits.iter().any(|limit| limit.unit == Unit::Requests);
+        self.guard == Guard::Auto && self.refuse == Refuse::Excess && counts_requests && !self.ports.tcp.is_empty()
+    }
+
+    /// Its limits that have a guard.
+    pub fn guarded(&self) -> impl Iterator<Item = &Limit> {
+        let is_guarded = self.is_guarded();
+        self.limits.iter().filter(move |limit| is_guarded && limit.unit == Unit::Requests)
+    }
+}
+
+impl Limit {
+    /// What the guard of this limit allows on one of its sides, as a limit of its own with the slot of that side's window.
+    pub fn guard(&self, side: Side) -> Self {
+        let amount = self.layout().amount_on(side);
+        let guard = Self { amount, burst: None, slot: side.slot(self.slot), ..*self };
+        // A leaky bucket holds no more than leaks out in its window, each rounded up.
+        let fits = guard.window_ns / guard.leak().cost_ns(1).max(1);
+        Self { burst: (self.form == WindowForm::Gcra).then_some(fits), ..guard }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{limit, policy};
+
+    #[test]
+    fn a_rule_has_a_guard_where_it_limits_requests_of_tcp_and_does_not_refuse_everything() {
+        let windows = |change: fn(&mut Rule)| {
+            let mut policy = policy(vec![limit(10, Unit::Requests), limit(20, Unit::Connections)]);
+            change(&mut policy.rules[0]);
+            (policy.rules[0].guarded().count(), policy.windows_per_source())
+        };
+        assert_eq!(windows(|_| {}), (1, 3));
+        assert_eq!(windows(|rule| rule.guard = Guard::Off), (0, 2));
+        assert_eq!(windows(|rule| rule.refuse = Refuse::All), (0, 2));
+        assert_eq!(windows(|rule| rule.ports.tcp.clear()), (0, 2));
+        assert_eq!(windows(|rule| rule.ports.udp.clear()), (1, 3));
+        assert_eq!(windows(|rule| rule.limits.truncate(0)), (0, 1), "at least one");
+    }
+
+    #[test]
+    fn the_guard_of_a_limit_is_a_limit_with_a_window_of_its_own() {
+        let of = Limit { burst: Some(5), ..limit(1_000, Unit::Requests) };
+        let [opened, segments] = [Side::Opened, Side::Segments].map(|side| of.guard(side));
+        assert_eq!((opened.amount, opened.burst, opened.slot), (1_000, None, Side::Opened.slot(of.slot)));
+        assert_eq!((segments.amount, segments.slot), (64_000, Side::Segments.slot(of.slot)));
+        assert_eq!(segments.arithmetic(), of.layout().arithmetic(Side::Segments));
+        let leaky = Limit { form: WindowForm::Gcra, ..of }.guard(Side::Segments);
+        assert!(leaky.leak().burst_ns <= leaky.window_ns, "{leaky:?}");
+        assert!(leaky.leak().burst_ns + leaky.leak().cost_ns(1) > leaky.window_ns, "{leaky:?}");
+    }
+}

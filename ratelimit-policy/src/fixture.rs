@@ -1,0 +1,65 @@
+//! A small policy and configuration for tests, and what fuzz targets are fed.
+
+use std::path::Path;
+
+use ratelimit_common::layout::Unit;
+use ratelimit_common::time::SECOND_NS;
+
+use crate::config::{Config, OnExit, Safety, XdpModeChoice};
+use crate::desired::{Limit, Policy, Ports, Rule, WindowForm};
+
+mod choices;
+mod texts;
+
+pub use choices::{CHOICES_MAX, Choices, for_any_bytes};
+pub use texts::{config_text, list_text};
+
+/// One minute.
+pub const MINUTE_NS: u64 = 60 * SECOND_NS;
+
+/// `amount` units in five minutes.
+pub fn limit(amount: u64, unit: Unit) -> Limit {
+    Limit {
+        amount,
+        unit,
+        window_ns: 5 * MINUTE_NS,
+        buckets: 5,
+        bucket_ns: MINUTE_NS,
+        form: WindowForm::Strict,
+        burst: None,
+        slot: 7 + unit as u32,
+    }
+}
+
+/// One enforced rule with these limits, on 80 and 443.
+pub fn policy(limits: Vec<Limit>) -> Policy {
+    let ports = vec![(80, 80), (443, 443)];
+    Policy {
+        ipv4_prefix: 32,
+        ipv6_prefix: 64,
+        access: Vec::new(),
+        rules: vec![Rule::new(
+            "default".to_owned(),
+            Ports { tcp: ports.clone(), udp: ports, other_protocols: false },
+            limits,
+        )],
+    }
+}
+
+/// `amount` connections in five minutes on eth0, with the socket in `directory`.
+pub fn config(directory: &Path, amount: u64) -> Config {
+    Config {
+        interfaces: vec!["eth0".to_owned()],
+        xdp_mode: XdpModeChoice::Auto,
+        on_exit: OnExit::Detach,
+        max_sources: 262_144,
+        socket: directory.join("control.sock"),
+        listen: None,
+        policy: policy(vec![limit(amount, Unit::Connections)]),
+        safety: Safety::default(),
+        notes: Vec::new(),
+        candidates: Vec::new(),
+        overruled: Vec::new(),
+        list_files: Vec::new(),
+    }
+}

@@ -1,0 +1,346 @@
+//! Metrics: a snapshot as Prometheus text. Knows [`Snapshot`] and nothing behind it. No label ever holds an address.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::TypedMetric;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+use crate::snapshot::{Counter, Interface, MapError, Mode, Rule, Snapshot, XdpMode};
+
+/// The content type of [`metrics`].
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// All metrics in the Prometheus text format.
+pub fn metrics(snapshot: Arc<Snapshot>) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Exported(snapshot)));
+    let mut open_metrics = String::new();
+    text::encode_registry(&mut open_metrics, &registry)?;
+    Ok(prometheus_text(&open_metrics))
+}
+
+/// OpenMetrics names a counter's family without `_total`; the Prometheus format names it as its samples.
+fn prometheus_text(open_metrics: &str) -> String {
+    let mut counters: Vec<&str> = Vec::new();
+    for line in open_metrics.lines() {
+        if let Some(name) = line.strip_prefix("# TYPE ").and_then(|rest| rest.strip_suffix(" counter")) {
+            counters.push(name);
+        }
+    }
+    let mut out = String::with_capacity(open_metrics.len());
+    for line in open_metrics.lines() {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some(kind @ ("HELP" | "TYPE")), Some(name), Some(rest)) if counters.contains(&name) => {
+                out.push_str(&format!("# {kind} {name}_total {rest}\n"));
+            }
+            _ => {
+                out.push_str(line);
+                out.push('\n');
+            }
+        }
+    }
+    out
+}
+
+#[derive(Debug)]
+struct Exported(Arc<Snapshot>);
+
+type Labels<'a> = Vec<(&'static str, &'a str)>;
+
+impl Collector for Exported {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let out = &mut encoder;
+        build(out, &self.0)?;
+        traffic(out, &self.0)?;
+        sources(out, &self.0)?;
+        state(out, &self.0)?;
+        config(out, &self.0)
+    }
+}
+
+fn build(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
+    let labels = vec![("version", &*snapshot.version)];
+    family(out, "ratelimitd_build_info", "The daemon's version, always 1", [(labels, gauge(1))])
+}
+
+fn traffic(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
+    let rows = || snapshot.interfaces.iter().flat_map(|of| of.counters.iter().map(move |counter| (of, counter)));
+    family(
+        out,
+        "ratelimitd_packets",
+        "Packets by what was done with them and why; the rule is empty where none judged",
+        rows().map(|(of, counter)| (traffic_labels(of, counter), ConstCounter::new(counter.packets))),
+    )?;
+    family(
+        out,
+        "ratelimitd_bytes",
+        "Bytes of frames by what was done with them and why; the rule is empty where none judged",
+        rows().map(|(of, counter)| (traffic_labels(of, counter), ConstCounter::new(counter.bytes))),
+    )
+}
+
+fn sources(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
+    let of = &snapshot.sources;
+    let none = Labels::new;
+    family(out, "ratelimitd_sources_tracked", "Sources remembered", [(none(), gauge(of.tracked))])?;
+    let help = "Sources remembered at most, of each family";
+    family(out, "ratelimitd_sources_capacity", help, [(none(), gauge(of.capacity))])?;
+    let over = |rule: &Rule| gauge(rule.sources_over_limit);
+    family(
+        out,
+        "ratelimitd_sources_over_limit",
+        "Sources that a rule has no room for now",
+        snapshot.rules.iter().map(|rule| (vec![("rule", &*rule.name)], over(rule))),
+    )?;
+    family(out, "ratelimitd_bans_active", "Sources banned now", [(none(), gauge(of.banned))])?;
+    family(
+        out,
+        "ratelimitd_bans",
+        "Bans that a rule has begun",
+        snapshot.rules.iter().map(|rule| (vec![("rule", &*rule.name)], ConstCounter::new(rule.bans))),
+    )?;
+    let help = "Packets of sources that could not be remembered";
+    family(out, "ratelimitd_sources_not_admitted", help, [(none(), ConstCounter::new(of.not_admitted))])?;
+    let help = "Sources remembered anew, in each limit on its own";
+    family(out, "ratelimitd_source_insertions", help, [(none(), ConstCounter::new(of.insertions))])?;
+    let help = "Packets that were refused by their source's window, as the drop cache was full";
+    family(out, "ratelimitd_refusals_not_cached", help, [(none(), ConstCounter::new(of.not_cached))])?;
+    let help =
+        "Of so many packets of unknown sources one is looked at: 1 unless more new ones come than can be remembered";
+    family(out, "ratelimitd_sources_sampled_one_in", help, [(none(), gauge(of.sampled_one_in))])
+}
+
+fn state(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
+    let failed = |error: &MapError| ConstCounter::new(error.count);
+    family(
+        out,
+        "ratelimitd_map_errors",
+        "Map operations that failed in the packet path",
+        snapshot.map_errors.iter().map(|error| (vec![("map", &*error.map), ("op", &*error.op)], failed(error))),
+    )?;
+    family(
+        out,
+        "ratelimitd_attached",
+        "Whether the program is attached to the interface, and in which XDP mode",
+        snapshot
+            .interfaces
+            .iter()
+            .map(|of| (vec![("iface", &*of.name), ("mode", attached_mode(of))], gauge(u64::from(of.attached)))),
+    )?;
+    family(
+        out,
+        "ratelimitd_enforcing",
+        "Whether the rule drops (1) or only counts (0)",
+        snapshot.rules.iter().map(|rule| (vec![("rule", &*rule.name)], gauge(enforcing(rule.mode)))),
+    )
+}
+
+fn config(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
+    let config = &snapshot.config;
+    let help = "List files that have changed and cannot be followed";
+    let stale = snapshot.stale_lists.len();
+    family(out, "ratelimitd_list_files_stale", help, [(Labels::new(), gauge(stale as u64))])?;
+    let help = "Whether the last reload was carried out, and every list file is followed";
+    let successful = gauge(u64::from(config.last_reload_successful && stale == 0));
+    family(out, "ratelimitd_config_last_reload_successful", help, [(Labels::new(), successful)])?;
+    let since_1970 = config.last_reload_success_at.duration_since(jiff::Timestamp::UNIX_EPOCH);
+    family(
+        out,
+        "ratelimitd_config_last_reload_success_timestamp_seconds",
+        "When a reload was last carried out",
+        [(Labels::new(), ConstGauge::new(since_1970.as_secs_f64()))],
+    )
+}
+
+/// One family of metrics; a counter's name comes without `_total`.
+fn family<'a, M: EncodeMetric + TypedMetric>(
+    out: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    rows: impl IntoIterator<Item = (Labels<'a>, M)>,
+) -> fmt::Result {
+    let mut encoder = out.encode_descriptor(name, help, None, M::TYPE)?;
+    for (labels, value) in rows {
+        if labels.is_empty() {
+            value.encode(encoder)?;
+            break;
+        }
+        value.encode(encoder.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+fn traffic_labels<'a>(interface: &'a Interface, counter: &'a Counter) -> Labels<'a> {
+    vec![
+        ("iface", &interface.name),
+        ("rule", &counter.rule),
+        ("verdict", counter.verdict.label()),
+        ("reason", &counter.reason),
+    ]
+}
+
+fn gauge(value: u64) -> ConstGauge<u64> {
+    ConstGauge::new(value)
+}
+
+fn attached_mode(interface: &Interface) -> &'static str {
+    interface.xdp_mode.map_or("none", XdpMode::label)
+}
+
+const fn enforcing(mode: Mode) -> u64 {
+    match mode {
+        Mode::Enforce => 1,
+        Mode::DryRun => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+    use crate::fixture::snapshot;
+
+    /// Every metric that INTERFACE.md names and that there is something to say about.
+    const NAMES: [&str; 18] = [
+        "ratelimitd_build_info",
+        "ratelimitd_packets_total",
+        "ratelimitd_bytes_total",
+        "ratelimitd_sources_tracked",
+        "ratelimitd_sources_capacity",
+        "ratelimitd_sources_over_limit",
+        "ratelimitd_sources_not_admitted_total",
+        "ratelimitd_source_insertions_total",
+        "ratelimitd_refusals_not_cached_total",
+        "ratelimitd_sources_sampled_one_in",
+        "ratelimitd_map_errors_total",
+        "ratelimitd_attached",
+        "ratelimitd_bans_active",
+        "ratelimitd_bans_total",
+        "ratelimitd_enforcing",
+        "ratelimitd_list_files_stale",
+        "ratelimitd_config_last_reload_successful",
+        "ratelimitd_config_last_reload_success_timestamp_seconds",
+    ];
+
+    #[test]
+    fn each_metric_has_help_and_type_under_the_name_of_its_samples() {
+        let text = metrics(Arc::new(snapshot())).unwrap();
+        let mut kinds = BTreeMap::new();
+        let mut helped = BTreeSet::new();
+        let mut series = BTreeSet::new();
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                assert!(helped.insert(rest.split(' ').next().unwrap()), "{line}");
+            } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').unwrap();
+                assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+                assert!(kinds.insert(name, kind).is_none(), "{line}");
+            } else {
+                let (labelled, value) = line.rsplit_once(' ').unwrap();
+                let name = labelled.split('{').next().unwrap();
+                assert!(kinds.contains_key(name) && helped.contains(name), "{line}");
+                assert!(value.parse::<f64>().is_ok(), "{line}");
+                assert!(series.insert(labelled), "twice: {line}");
+            }
+        }
+        assert_eq!(kinds.keys().copied().collect::<BTreeSet<_>>(), BTreeSet::from(NAMES));
+        assert!(!text.contains("# EOF"));
+    }
+
+    /// Rows of docs/METRICS.md: the first cell, and the others.
+    fn rows() -> Vec<(&'static str, Vec<&'static str>)> {
+        let lines = include_str!("../../docs/METRICS.md").lines().filter(|line| line.starts_with("| `"));
+        let cells = lines.map(|line| line.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>());
+        cells.map(|cells| (cells[0].trim_matches('`'), cells[1..].to_vec())).collect()
+    }
+
+    #[test]
+    fn the_document_has_every_metric_with_its_type_and_labels_and_no_other() {
+        let text = metrics(Arc::new(snapshot())).unwrap();
+        for name in NAMES {
+            let (_, cells) = rows().into_iter().find(|(of, _)| *of == name).expect(name);
+            assert!(text.contains(&format!("# TYPE {name} {}\n", cells[0])), "{name}: {cells:?}");
+            let sample = text.lines().find(|line| line.starts_with(&format!("{name}{{")));
+            let labels =
+                sample.and_then(|line| line.split_once('{')?.1.rsplit_once('}')).map_or("", |(labels, _)| labels);
+            let labels: Vec<_> = labels.split("\",").filter_map(|label| label.split_once('=')).map(|of| of.0).collect();
+            let documented: Vec<_> = cells[1].split('`').skip(1).step_by(2).collect();
+            assert_eq!(documented, labels, "{name}");
+        }
+        let chapter = include_str!("../../docs/METRICS.md");
+        let is_name = |word: &&str| word.starts_with("ratelimitd_");
+        for name in chapter.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(is_name) {
+            assert!(NAMES.contains(&name), "there is no metric {name}");
+        }
+    }
+
+    #[test]
+    fn the_document_has_every_reason_with_its_verdict() {
+        let rows: BTreeSet<_> = rows().into_iter().filter(|(name, _)| !name.starts_with("ratelimitd_")).collect();
+        let documented: BTreeSet<_> = rows.iter().map(|(name, cells)| (*name, cells[0])).collect();
+        let all = ratelimit_common::verdict::Reason::ALL.iter();
+        let of_action = |action| if action == ratelimit_common::verdict::Action::Pass { "pass" } else { "drop" };
+        assert_eq!(documented, all.map(|reason| (reason.label(), of_action(reason.action()))).collect());
+    }
+
+    #[test]
+    fn no_label_holds_an_address() {
+        let snapshot = snapshot();
+        let named: Vec<_> = snapshot.top.iter().flatten().map(|of| of.source.clone()).collect();
+        assert!(!named.is_empty());
+        let text = metrics(Arc::new(snapshot)).unwrap();
+        assert!(named.iter().all(|source| !text.contains(source.as_str())), "{text}");
+    }
+
+    #[test]
+    fn values_are_those_of_the_snapshot() {
+        let text = metrics(Arc::new(snapshot())).unwrap();
+        for line in [
+            "ratelimitd_build_info{version=\"0.1.0\"} 1",
+            "ratelimitd_packets_total{iface=\"eth0\",rule=\"default\",verdict=\"drop\",reason=\"over_limit\"} 40",
+            "ratelimitd_packets_total{iface=\"eth0\",rule=\"\",verdict=\"pass\",reason=\"not_ip\"} 12",
+            "ratelimitd_sources_capacity 262144",
+            "ratelimitd_source_insertions_total 5400",
+            "ratelimitd_refusals_not_cached_total 31",
+            "ratelimitd_sources_sampled_one_in 1",
+            "ratelimitd_attached{iface=\"eth1\",mode=\"none\"} 0",
+            "ratelimitd_config_last_reload_success_timestamp_seconds 1767261600.0",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line} is not in\n{text}");
+        }
+    }
+
+    /// What `promtool check metrics` objects to.
+    #[test]
+    fn each_metric_has_a_help_a_type_and_a_name_of_prometheus_habits() {
+        let text = metrics(Arc::new(snapshot())).unwrap();
+        let described = |what: &str| -> Vec<(String, String)> {
+            let lines = text.lines().filter_map(|line| line.strip_prefix(what)?.strip_prefix(' ')?.split_once(' '));
+            lines.map(|(name, said)| (name.to_owned(), said.to_owned())).collect()
+        };
+        let (helps, types) = (described("# HELP"), described("# TYPE"));
+        assert_eq!(helps.iter().map(|of| &of.0).collect::<Vec<_>>(), types.iter().map(|of| &of.0).collect::<Vec<_>>());
+        assert!(helps.iter().all(|(_, help)| !help.is_empty()), "{helps:?}");
+        let is_word = |name: &str| name.bytes().all(|c| c.is_ascii_lowercase() || c == b'_');
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
+            let kind = types.iter().find(|(of, _)| name == of || name.strip_suffix("_total") == Some(of));
+            let (family, kind) = kind.unwrap_or_else(|| panic!("{line} has no type"));
+            assert!(name.starts_with("ratelimitd_") && is_word(name), "{line}");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line} is a {kind}, {family}");
+            assert!(!["_count", "_sum", "_bucket"].iter().any(|end| name.ends_with(end)), "{line}");
+            let labels = labels.trim_end_matches('}').split("\",").filter(|label| !label.is_empty());
+            assert!(labels.clone().all(|label| label.split_once("=\"").is_some_and(|of| is_word(of.0))), "{line}");
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+        }
+    }
+}

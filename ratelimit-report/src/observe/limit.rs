@@ -1,0 +1,256 @@
+//! One limit: all the sources that were seen in it. Its memory is bounded by the number of sources, and said.
+
+use std::collections::HashMap;
+
+use ratelimit_common::time::{BucketIndex, Nanos};
+use ratelimit_common::window::{BURST_ANY, CELLS, Cell, count_bits};
+
+use super::Weight;
+use super::source::{Blocked, ObservedSource, Refused, Shape, Totals};
+use ratelimit_datapath::{SourceReading, Whose};
+use ratelimit_policy::desired::Limit;
+
+/// What was observed of one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observed {
+    /// Since when.
+    pub since: Nanos,
+    /// When it was last looked at.
+    pub until: Nanos,
+    /// The most that each source wanted in one window, ascending.
+    pub busiest: Vec<u64>,
+    /// Sources that there was no room to observe: at least so many.
+    pub sources_not_observed: u64,
+    /// Buckets that ended before they were looked at.
+    pub missed_buckets: u64,
+    /// Since when the candidates are counted.
+    pub candidates_since: Nanos,
+    /// Everything that was wanted since then.
+    pub demand: u64,
+    /// By amount, ascending.
+    pub candidates: Vec<Candidate>,
+}
+
+/// What another amount of the same limit would have done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The amount.
+    pub amount: u64,
+    /// Sources that it would have blocked at least once.
+    pub sources_blocked: u64,
+    /// What it would have blocked, in the limit's unit.
+    pub blocked: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Observation {
+    limit: Limit,
+    shape: Shape,
+    /// Index of its rule.
+    rule: usize,
+    since: Nanos,
+    candidates_since: Nanos,
+    until: Nanos,
+    /// The bucket of the last round, once there was one.
+    current: BucketIndex,
+    rounds: u64,
+    missed_buckets: u64,
+    sources_max: usize,
+    /// Where in `seen` a source is: half-empty tables are cheaper of these than of what is seen.
+    index: HashMap<Whose, u32>,
+    seen: Vec<ObservedSource>,
+    not_observed: u64,
+    not_observed_in_round: u64,
+    totals: Totals,
+    weight: Weight,
+    shared: Vec<(usize, Weight)>,
+}
+
+impl Observation {
+    pub(super) fn new(limit: Limit, now: Nanos) -> Self {
+        Self {
+            limit,
+            shape: shape(&limit),
+            rule: 0,
+            since: now,
+            candidates_since: now,
+            until: now,
+            current: now.bucket(limit.bucket_ns),
+            rounds: 0,
+            missed_buckets: 0,
+            sources_max: 0,
+            index: HashMap::new(),
+            seen: Vec::new(),
+            not_observed: 0,
+            not_observed_in_round: 0,
+            totals: Totals::default(),
+            weight: Weight::Unknown,
+            shared: Vec::new(),
+        }
+    }
+
+    /// Whether what was observed of this one goes on with the other: the amount may differ, what a window is may not.
+    pub(super) fn counts_like(&self, limit: &Limit) -> bool {
+        let window = |of: &Limit| (of.slot, of.unit, of.bucket_ns, of.window_ns);
+        window(&self.limit) == window(limit) && self.shape == shape(limit)
+    }
+
+    pub(super) fn follow(&mut self, limit: Limit, rule: usize, amounts: Vec<u64>, sources_max: usize, now: Nanos) {
+        (self.limit, self.rule, self.sources_max) = (limit, rule, sources_max);
+        if self.totals.amounts != amounts {
+            self.totals = Totals::new(amounts);
+            self.candidates_since = now;
+            self.seen.iter_mut().for_each(ObservedSource::begin_anew);
+        }
+    }
+
+    /// What a refusal by this limit is to itself and to others of its rule.
+    pub(super) fn weigh(&mut self, own: Weight, shared: Vec<(usize, Weight)>) {
+        (self.weight, self.shared) = (own, shared);
+    }
+
+    pub(super) const fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    pub(super) const fn rule(&self) -> usize {
+        self.rule
+    }
+
+    pub(super) fn shared(&self) -> &[(usize, Weight)] {
+        &self.shared
+    }
+
+    pub(super) fn begin(&mut self, now: Nanos) {
+        let current = now.bucket(self.limit.bucket_ns);
+        if self.rounds > 0 {
+            // The bucket of the last round was not finished then, and its cell is reused CELLS later.
+            let gone = current.0.saturating_sub(CELLS as u64 - 1).saturating_sub(self.current.0);
+            self.missed_buckets = self.missed_buckets.saturating_add(gone);
+        }
+        (self.current, self.until) = (current, now);
+        self.not_observed_in_round = 0;
+    }
+
+    /// Takes in one window, and tells how many refusals are new.
+    pub(super) fn visit(&mut self, reading: &SourceReading, refused_bytes: u64) -> u64 {
+        let (count, is_first) = (reading.window.refused.count(), self.rounds == 0);
+        let Some(seen) = entry(&mut self.index, &mut self.seen, self.sources_max, reading.whose(), || {
+            // What was refused before the first look was refused at an unknown time.
+            let open = BucketIndex(self.current.0.saturating_sub(CELLS as u64 - 1));
+            if is_first {
+                ObservedSource::new(open, count)
+            } else {
+                ObservedSource::new(oldest(self.shape, reading, ahead_max(self.current)).unwrap_or(open), 0)
+            }
+        }) else {
+            self.not_observed_in_round += 1;
+            return 0;
+        };
+        let fresh = match count.checked_sub(seen.refused) {
+            Some(more) => more,
+            // The source was evicted, and is back.
+            None if count <= seen.refused / 2 => count,
+            // A drop-cache entry expired while the windows were read the last time, and was in that reading twice.
+            None => 0,
+        };
+        seen.refused = count;
+        let refused = (fresh > 0).then(|| {
+            let bucket = newest_refusal(reading, seen.open(), self.current);
+            let is_known = self.weight == Weight::OneOfMany && seen.is_refused_in(bucket);
+            Refused { amount: if is_known { 0 } else { self.weight.amount(fresh, refused_bytes) }, bucket }
+        });
+        seen.look(self.shape, &reading.window.cells, refused, ahead_max(self.current), &mut self.totals);
+        fresh
+    }
+
+    /// Adds what another limit of the rule refused before this one was asked.
+    pub(super) fn owe(&mut self, source: Whose, amount: u64) {
+        let Some(at) = self.index.get(&source) else { return };
+        let seen = &mut self.seen[*at as usize];
+        seen.add(self.shape, Refused { amount, bucket: self.current }, &mut self.totals);
+    }
+
+    pub(super) fn finish(&mut self) {
+        self.rounds += 1;
+        self.not_observed = self.not_observed.max(self.not_observed_in_round);
+    }
+
+    pub(super) const fn has_begun(&self) -> bool {
+        self.rounds > 0
+    }
+
+    pub(super) fn observed(&self) -> Observed {
+        let mut busiest: Vec<u64> = self.seen.iter().map(|seen| seen.peak).filter(|peak| *peak > 0).collect();
+        busiest.sort_unstable();
+        let mut blocked: Vec<Blocked> = self.totals.blocked.clone();
+        for seen in &self.seen {
+            seen.add_open(self.shape, &self.totals.amounts, &mut blocked);
+        }
+        let candidate = |(amount, of): (&u64, Blocked)| Candidate {
+            amount: *amount,
+            sources_blocked: of.sources,
+            blocked: of.amount,
+        };
+        Observed {
+            since: self.since,
+            until: self.until,
+            busiest,
+            sources_not_observed: self.not_observed,
+            missed_buckets: self.missed_buckets,
+            candidates_since: self.candidates_since,
+            demand: self.totals.demand,
+            candidates: self.totals.amounts.iter().zip(blocked).map(candidate).collect(),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        // hashbrown: an entry and a byte of control for each place.
+        let places = self.index.capacity() * 8 / 7 * (size_of::<(Whose, u32)>() + 1);
+        let trials: usize = self.seen.iter().map(ObservedSource::trial_bytes).sum();
+        places + self.seen.capacity() * size_of::<ObservedSource>() + trials
+    }
+}
+
+/// The source, new where there is room.
+fn entry<'a>(
+    index: &mut HashMap<Whose, u32>,
+    seen: &'a mut Vec<ObservedSource>,
+    sources_max: usize,
+    source: Whose,
+    new: impl FnOnce() -> ObservedSource,
+) -> Option<&'a mut ObservedSource> {
+    if let Some(at) = index.get(&source) {
+        return seen.get_mut(*at as usize);
+    }
+    let at = u32::try_from(seen.len()).ok().filter(|_| seen.len() < sources_max)?;
+    index.insert(source, at);
+    seen.push(new());
+    seen.last_mut()
+}
+
+/// The first bucket in which anything was admitted that the cells still tell.
+fn oldest(shape: Shape, reading: &SourceReading, ahead_max: BucketIndex) -> Option<BucketIndex> {
+    let cells = reading.window.cells.iter().enumerate().map(|(at, word)| Cell::decode(*word, at, shape.count_bits));
+    cells.filter(|cell| cell.count > 0 && cell.bucket <= ahead_max).map(|cell| cell.bucket).min()
+}
+
+/// In which bucket the newest refusal was; the current one where it cannot be told.
+fn newest_refusal(reading: &SourceReading, open: BucketIndex, current: BucketIndex) -> BucketIndex {
+    let oldest = open.0.max(current.0.saturating_sub(CELLS as u64 - 1));
+    let bucket = (oldest..=ahead_max(current).0).rev().map(BucketIndex);
+    bucket.clone().find(|bucket| reading.window.refused.is_in(*bucket)).unwrap_or(current.max(open))
+}
+
+/// Buckets may turn while a visit goes on, by no more than its own length in the shortest of them.
+const fn ahead_max(current: BucketIndex) -> BucketIndex {
+    BucketIndex(current.0.saturating_add(CELLS as u64))
+}
+
+fn shape(limit: &Limit) -> Shape {
+    Shape {
+        full_buckets: limit.full_buckets(),
+        burst: limit.burst.unwrap_or(BURST_ANY),
+        count_bits: count_bits(limit.bucket_ns),
+    }
+}

@@ -1,0 +1,190 @@
+//! What a replay ends in: `ratelimitd replay --json`, schema 1. Pure.
+
+use jiff::Timestamp;
+use ratelimit_common::time::Nanos;
+use serde::Serialize;
+
+use super::Read;
+use super::fared::{Fared, Judge};
+use crate::snapshot::{Counting, Limit, SCHEMA, source_text, timestamp};
+use ratelimit_policy::desired;
+
+/// What was replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Packets.
+    Capture,
+    /// A web server's log.
+    AccessLog,
+}
+
+/// What limits would have made of what came in.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// What was read.
+    pub input: Input,
+    /// The ports that were judged; of a log, which does not tell them, none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ports: Option<String>,
+    /// Sources of which anything counted.
+    pub sources: u64,
+    /// In the order in which they were given.
+    pub limits: Vec<LimitReport>,
+    /// What the limits count, and how well.
+    pub counting: Vec<Counting>,
+    /// In what respect this may not be what would have been.
+    pub warnings: Vec<String>,
+}
+
+/// What was read.
+#[derive(Debug, Serialize)]
+pub struct Input {
+    /// What it is.
+    pub kind: Kind,
+    /// Packets or lines.
+    pub read: u64,
+    /// Those that the limits are about.
+    pub judged: u64,
+    /// Those that could not be read.
+    pub unreadable: u64,
+    /// Packets of which not all is there.
+    pub cut_off: u64,
+    /// Packets that the limiter drops whatever the limits say.
+    pub malformed: u64,
+    /// Those that were older than what was before them, and were taken to be as late.
+    pub out_of_order: u64,
+    /// When the first one came that was judged.
+    pub from: Option<Timestamp>,
+    /// And the last.
+    pub until: Option<Timestamp>,
+}
+
+/// What one limit would have done.
+#[derive(Debug, Serialize)]
+pub struct LimitReport {
+    /// The limit.
+    #[serde(flatten)]
+    pub limit: Limit,
+    /// Admitted, in its unit.
+    pub admitted: u64,
+    /// Refused by it, in its unit. What another limit refused is in neither.
+    pub refused: u64,
+    /// Sources that it would have limited.
+    pub sources_limited: u64,
+    /// Those, worst first.
+    pub limited: Vec<Limited>,
+}
+
+/// A source that would have been limited.
+#[derive(Debug, Serialize)]
+pub struct Limited {
+    /// Its address, or the prefix that is one client.
+    pub source: String,
+    /// Admitted, in the limit's unit.
+    pub admitted: u64,
+    /// Refused by the limit.
+    pub refused: u64,
+    /// When it was first.
+    pub first_refused: Timestamp,
+    /// When it was last.
+    pub last_refused: Timestamp,
+}
+
+impl Input {
+    pub(super) fn new(kind: Kind, read: &Read, span: Option<(Nanos, Nanos)>, counts: [u64; 3]) -> Self {
+        let [judged, out_of_order, malformed] = counts;
+        Self {
+            kind,
+            read: read.items,
+            judged,
+            unreadable: read.unreadable,
+            cut_off: read.cut_off,
+            malformed,
+            out_of_order,
+            from: span.map(|(from, _)| timestamp(from)),
+            until: span.map(|(_, until)| timestamp(until)),
+        }
+    }
+}
+
+impl Report {
+    pub(super) fn new(judge: Judge, input: Input, read: Read) -> Self {
+        let mut warnings = read.warnings;
+        warnings.extend(input.warnings());
+        if judge.unplaced > 0 {
+            warnings.push(format!(
+                "not judged, as there is no room for more sources: {}; choose a shorter --ipv4-prefix or --ipv6-prefix",
+                judge.unplaced
+            ));
+        }
+        let limits: Vec<LimitReport> =
+            judge.limits().iter().enumerate().map(|(at, limit)| LimitReport::new(limit, at, &judge)).collect();
+        let ports = match input.kind {
+            Kind::Capture => Some(judge.ports().to_string()),
+            Kind::AccessLog => None,
+        };
+        let counting = match input.kind {
+            Kind::Capture => Counting::of(judge.limits()),
+            Kind::AccessLog => vec![Counting::of_log()],
+        };
+        Self { schema: SCHEMA, ports, sources: judge.sources.len() as u64, limits, counting, warnings, input }
+    }
+}
+
+impl Input {
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.cut_off > 0 {
+            warnings.push(format!(
+                "packets cut off in the capture: {}. Requests are told by what packets hold, so some may be missing or counted \
+                 twice: capture whole packets (tcpdump -s 0)",
+                self.cut_off
+            ));
+        }
+        if self.out_of_order > 0 {
+            let (what, why) = match self.kind {
+                Kind::Capture => ("packets", "captures of several interfaces or queues are often like this"),
+                Kind::AccessLog => {
+                    ("lines", "several files were put together in another order, or several servers write it")
+                }
+            };
+            warnings.push(format!(
+                "{what} older than one before them, and taken to be as late as that: {} ({why})",
+                self.out_of_order
+            ));
+        }
+        if self.judged == 0 && self.kind == Kind::Capture {
+            warnings.push("no packet was sent to the protected ports: say which they are with --port".to_owned());
+        }
+        warnings
+    }
+}
+
+impl LimitReport {
+    fn new(limit: &desired::Limit, at: usize, judge: &Judge) -> Self {
+        let fared = || judge.sources.iter().filter_map(|(client, fared)| Some((client, fared.get(at)?)));
+        let mut limited: Vec<Limited> = fared()
+            .filter_map(|(client, Fared { admitted, refused, span, .. })| {
+                let (first, last) = (*span)?;
+                Some(Limited {
+                    source: source_text(*client),
+                    admitted: *admitted,
+                    refused: *refused,
+                    first_refused: timestamp(first),
+                    last_refused: timestamp(last),
+                })
+            })
+            .collect();
+        limited.sort_by(|one, other| other.refused.cmp(&one.refused).then_with(|| one.source.cmp(&other.source)));
+        Self {
+            limit: limit.into(),
+            admitted: fared().map(|(_, fared)| fared.admitted).sum(),
+            refused: fared().map(|(_, fared)| fared.refused).sum(),
+            sources_limited: limited.len() as u64,
+            limited,
+        }
+    }
+}

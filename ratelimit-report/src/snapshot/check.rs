@@ -1,0 +1,286 @@
+//! What would become of one more unit of one source, and why: `ratelimitd check IP --json`. Pure.
+
+use std::cmp::Reverse;
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use ratelimit_common::layout::Source;
+use ratelimit_common::time::{BucketIndex, Nanos};
+use ratelimit_common::verdict::{Action, Reason};
+use ratelimit_common::window::{CELLS, Cell, index};
+use serde::{Deserialize, Serialize};
+
+use super::guard::GuardStanding;
+use super::sources::{Retry, Standing, source_text};
+use super::{CheckGuard, Counting, Mode, SCHEMA, Unit, WindowForm, seconds, timestamp};
+use ratelimit_datapath::{Ban, SourceReading};
+use ratelimit_policy::desired::{self, Grant, Limit, Policy};
+
+/// What is done with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It passes.
+    Pass,
+    /// It is dropped.
+    Drop,
+}
+
+/// How one source stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CheckReport {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Its address, or the prefix that is one client.
+    pub source: String,
+    /// When this was read, by the datapath's clock.
+    pub time: Timestamp,
+    /// What one more of what the limits count meets now.
+    pub verdict: Outcome,
+    /// Why, in the words of the counters.
+    pub reason: String,
+    /// When every limit and its guard have room again and no ban or denial holds, if nothing else is admitted meanwhile.
+    pub retry_after_seconds: f64,
+    /// No wait is long enough, for one of the limits at least, or it is denied for ever.
+    #[serde(default)]
+    pub never: bool,
+    /// Whether any of its windows or bans is remembered.
+    #[serde(default = "remembered")]
+    pub remembered: bool,
+    /// Every limit of every rule that may judge its packets.
+    pub limits: Vec<CheckLimit>,
+    /// What the limits count, and how well: each unit once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counting: Vec<Counting>,
+    /// The same of their shadow limits, which are counted and never enforced: `mode` is dry-run, whatever the rule's is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shadow_limits: Vec<CheckLimit>,
+    /// The guards of its limits of requests of which it has used something.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guard: Vec<CheckGuard>,
+}
+
+/// How one source stands with one limit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CheckLimit {
+    /// The limit's rule.
+    pub rule: String,
+    /// Whether that rule drops.
+    pub mode: Mode,
+    /// What is counted.
+    pub unit: Unit,
+    /// Which of the source's packets this window is of, where its connections have one of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+    /// Used in the window.
+    pub used: u64,
+    /// Admitted in a window.
+    pub limit: u64,
+    /// What fits now: what is left of the limit, or of its burst where that is less.
+    pub remaining: u64,
+    /// Nothing is left, or it refused something in the current bucket and would again: what is left is too little for a packet of
+    /// many bytes, or everything is refused.
+    #[serde(default)]
+    pub over: bool,
+    /// When one more fits, if nothing else is admitted meanwhile.
+    pub retry_after_seconds: f64,
+    /// No wait is long enough: the limit is below 1. Then `retry_after_seconds` is how long what is counted now takes to leave
+    /// the window.
+    #[serde(default)]
+    pub never: bool,
+    /// Packets that this window refused since it is remembered.
+    pub refused: u64,
+    /// Length of the window.
+    pub window_seconds: f64,
+    /// Which of the two windows.
+    pub window: WindowForm,
+    /// Length of a bucket.
+    pub bucket_seconds: f64,
+    /// The window's buckets, oldest first, the current one last; their counts sum to `used`. None by `gcra`.
+    pub buckets: Vec<Bucket>,
+}
+
+/// What is counted apart of one source, each part held to the limit for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Budget {
+    /// What anyone can forge: connection attempts, datagrams, segments of no connection.
+    Unproven,
+    /// Segments of connections that are established with this host.
+    Proven,
+}
+
+/// One bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bucket {
+    /// When it began.
+    pub start: Timestamp,
+    /// Admitted in it.
+    pub count: u64,
+}
+
+impl CheckReport {
+    /// The report on `address` from its windows, at `now` by the datapath's clock.
+    pub fn build(policy: &Policy, now: Nanos, address: IpAddr, windows: &[SourceReading]) -> Self {
+        Self::with_bans(policy, now, address, windows, &[])
+    }
+
+    /// The same, from the bans too; those of other clients are passed over.
+    pub fn with_bans(policy: &Policy, now: Nanos, address: IpAddr, windows: &[SourceReading], bans: &[Ban]) -> Self {
+        let rules = policy.rules_from(address, now);
+        let client = policy.client(address);
+        let holds = |ban: &&Ban| ban.client == client && rules.iter().any(|(at, _)| *at == ban.rule);
+        let bans: Vec<&Ban> = bans.iter().filter(holds).collect();
+        let is_found = |limit: &Limit| windows.iter().any(|reading| reading.slot == limit.slot);
+        let limits = rules.iter().flat_map(|(_, rule)| rule.limits.iter().map(move |limit| (*rule, limit)));
+        let limits: Vec<_> = limits
+            .flat_map(|(rule, limit)| {
+                let windows = Window::all(rule, limit, windows, now);
+                windows.into_iter().map(move |window| (rule, limit, window))
+            })
+            .collect();
+        let guards: Vec<_> = rules.iter().flat_map(|(_, rule)| GuardStanding::all(rule, windows, now)).collect();
+        let guarded = |mode: desired::Mode| guards.iter().any(|of| of.rule.mode == mode && of.over);
+        let over = |mode: desired::Mode| limits.iter().any(|(rule, _, of)| rule.mode == mode && of.standing.over);
+        let enforces = rules.iter().any(|(_, rule)| rule.mode == desired::Mode::Enforce);
+        let ban_by = |mode: desired::Mode| bans.iter().any(|ban| policy.rules[ban.rule].mode == mode);
+        let access = policy.grant(address, now);
+        let reason = match access.map(|access| access.grant) {
+            Some(Grant::Exempt) => Reason::Exempt,
+            Some(Grant::Denied) if enforces => Reason::Denied,
+            Some(Grant::Denied) if !rules.is_empty() => Reason::DryRun,
+            Some(Grant::Denied) | None if ban_by(desired::Mode::Enforce) => Reason::Banned,
+            Some(Grant::Denied) | None if over(desired::Mode::Enforce) => Reason::OverLimit,
+            Some(Grant::Denied) | None if guarded(desired::Mode::Enforce) => Reason::Guard,
+            Some(Grant::Denied) | None
+                if over(desired::Mode::DryRun) || ban_by(desired::Mode::DryRun) || guarded(desired::Mode::DryRun) =>
+            {
+                Reason::DryRun
+            }
+            Some(Grant::Denied) | None if rules.is_empty() => Reason::NotProtected,
+            Some(Grant::Denied) | None => Reason::WithinLimit,
+        };
+        let until = |until: Nanos| Retry { never: false, after_ns: until.0.saturating_sub(now.0) };
+        let denied = access.filter(|access| access.grant == Grant::Denied);
+        let denied = denied.map(|access| access.until.map_or(Retry { never: true, after_ns: 0 }, until));
+        let banned = bans.iter().map(|ban| until(ban.until));
+        let retries = limits.iter().map(|(_, _, of)| of.standing.retry).chain(guards.iter().map(|of| of.retry));
+        let retries = retries.chain(denied).chain(banned);
+        let retry = retries.max().filter(|_| reason != Reason::Exempt).unwrap_or_default();
+        Self {
+            schema: SCHEMA,
+            source: source_text(policy.client(address)),
+            time: timestamp(now),
+            verdict: reason.action().into(),
+            reason: reason.label().to_owned(),
+            retry_after_seconds: seconds(retry.after_ns),
+            never: retry.never,
+            remembered: !bans.is_empty() || !guards.is_empty() || limits.iter().any(|(_, limit, _)| is_found(limit)),
+            limits: limits.iter().map(|(rule, limit, window)| check_limit(rule, limit, window, now)).collect(),
+            counting: Counting::of(rules.iter().flat_map(|(_, rule)| &rule.limits)),
+            shadow_limits: rules.iter().flat_map(|(_, rule)| shadow_limits(rule, windows, now)).collect(),
+            guard: guards.iter().map(GuardStanding::report).collect(),
+        }
+    }
+}
+
+/// Of a daemon that does not say it.
+const fn remembered() -> bool {
+    true
+}
+
+impl From<Action> for Outcome {
+    fn from(action: Action) -> Self {
+        match action {
+            Action::Pass => Self::Pass,
+            Action::Drop => Self::Drop,
+        }
+    }
+}
+
+impl Outcome {
+    /// Its name.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Drop => "drop",
+        }
+    }
+}
+
+/// How a source stands with a rule's shadow limits.
+pub(super) fn shadow_limits(rule: &desired::Rule, windows: &[SourceReading], now: Nanos) -> Vec<CheckLimit> {
+    let of = |limit: &Limit| {
+        let window = windows.iter().find(|reading| reading.slot == limit.slot);
+        let words = window.map_or(Source::default(), |reading| reading.window);
+        let window = Window { budget: None, words, standing: Standing::of_shadow(limit, &words, now) };
+        CheckLimit { mode: Mode::DryRun, ..check_limit(rule, limit, &window, now) }
+    };
+    rule.shadow_limits.iter().map(of).collect()
+}
+
+/// One window of a limit, and how it stands.
+pub(super) struct Window {
+    budget: Option<Budget>,
+    words: Source,
+    pub(super) standing: Standing,
+}
+
+impl Window {
+    /// Those that are known of a source, the worst first; one that nothing is known of where there is none.
+    pub(super) fn all(rule: &desired::Rule, limit: &Limit, windows: &[SourceReading], now: Nanos) -> Vec<Self> {
+        let found: Vec<_> = windows.iter().filter(|reading| reading.slot == limit.slot).collect();
+        let is_apart = found.iter().any(|reading| reading.is_verified);
+        let budget = |is_verified| if is_verified { Budget::Proven } else { Budget::Unproven };
+        let window = |reading: &&SourceReading| Self {
+            budget: is_apart.then(|| budget(reading.is_verified)),
+            words: reading.window,
+            standing: Standing::of_reading(rule, limit, Some(reading), now),
+        };
+        let mut all: Vec<Self> = found.iter().map(window).collect();
+        if all.is_empty() {
+            let standing = Standing::of_reading(rule, limit, None, now);
+            all.push(Self { budget: None, words: Source::default(), standing });
+        }
+        all.sort_by_key(|of| Reverse((of.standing.over, of.standing.retry, of.standing.used)));
+        all
+    }
+}
+
+pub(super) fn check_limit(rule: &desired::Rule, limit: &Limit, window: &Window, now: Nanos) -> CheckLimit {
+    let Window { budget, words, standing: of } = window;
+    CheckLimit {
+        rule: rule.name.clone(),
+        mode: rule.mode.into(),
+        unit: limit.unit.into(),
+        budget: *budget,
+        used: of.used,
+        limit: limit.amount,
+        remaining: of.remaining,
+        over: of.over,
+        retry_after_seconds: seconds(of.retry.after_ns),
+        never: of.retry.never,
+        refused: of.refused,
+        window_seconds: seconds(limit.window_ns),
+        window: limit.form.into(),
+        bucket_seconds: seconds(limit.bucket_ns),
+        buckets: buckets(limit, words, now),
+    }
+}
+
+/// The buckets that the sum takes in, none of a leaky bucket, seen from the later of `now` and the newest cell, as the packet path looks.
+fn buckets(limit: &Limit, window: &Source, now: Nanos) -> Vec<Bucket> {
+    if limit.form == desired::WindowForm::Gcra {
+        return Vec::new();
+    }
+    let bits = limit.arithmetic().count_bits;
+    let cells: [Cell; CELLS] = std::array::from_fn(|at| Cell::decode(window.cells[at], at, bits));
+    let newest = cells.iter().fold(now.bucket(limit.bucket_ns), |newest, cell| newest.max(cell.bucket));
+    let bucket = |back: u8| {
+        let bucket = BucketIndex(newest.0.saturating_sub(u64::from(back)));
+        let cell = cells[index(bucket)];
+        let count = if cell.bucket == bucket { cell.count } else { 0 };
+        Bucket { start: timestamp(bucket.start(limit.bucket_ns)), count }
+    };
+    (0..=limit.full_buckets()).rev().map(bucket).collect()
+}

@@ -1,0 +1,305 @@
+//! Whether most of what a rule counts comes from one source: then that is likely a proxy, a CDN or a load balancer, and everybody
+//! behind it is one client. Pure: times are durations since the daemon's start.
+//!
+//! What was admitted is told apart by what the sources have used, what was refused by how much their refusals have grown. Only the
+//! windows that have refused most are remembered from one look to the next, so a source's growth may look smaller than it is,
+//! never larger.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use ratelimit_common::time::Nanos;
+use ratelimit_common::verdict::Reason;
+use serde::{Deserialize, Serialize};
+
+use super::sources::{Standing, source_text};
+use ratelimit_datapath::{Reading, SourceReading, Whose};
+use ratelimit_policy::desired::{self, Grant, Policy};
+
+/// How often it is looked at: a visit to every source.
+const EVERY: Duration = Duration::from_secs(60);
+/// Fewer packets between two looks say nothing.
+const PACKETS_MIN: u64 = 1_000;
+/// More than this share is most.
+const PERCENT_MAX: u64 = 80;
+/// Windows of each limit that are remembered.
+const REMEMBERED_MAX: usize = 16;
+
+/// A source that most of what a rule counts comes from.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Dominant {
+    /// The rule.
+    pub rule: String,
+    /// The source: its address, or the prefix that is one client.
+    pub source: String,
+    /// Its share of the packets that the rule counted between the last two looks.
+    pub percent: u8,
+}
+
+impl Dominant {
+    /// What it is, and what to do.
+    pub fn words(&self) -> String {
+        format!(
+            "{} % of what it counts comes from {}; if that is a proxy, a CDN or a load balancer, everybody behind it is one client: \
+             exempt it (`allow`), or give it a rule of its own",
+            self.percent, self.source
+        )
+    }
+}
+
+/// What is remembered from one look to the next.
+#[derive(Debug, Default)]
+pub struct Dominance {
+    looked_at: Option<Duration>,
+    /// By the rule's name.
+    counts: BTreeMap<String, Counts>,
+    /// By the limit's slot: what the windows had refused that had refused most.
+    refused: HashMap<u32, Vec<(Whose, u64)>>,
+}
+
+/// Packets of one rule that its limits counted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    admitted: u64,
+    refused: u64,
+}
+
+/// One look, whose windows may come in any order.
+#[derive(Debug)]
+pub struct Look {
+    now: Nanos,
+    /// Rules that have counted enough, by their place, with how much since the last look.
+    busy: Vec<(usize, Counts)>,
+    slots: HashMap<u32, Slot>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    rule: usize,
+    limit: desired::Limit,
+    used: u128,
+    most_used: Option<(u64, IpNet)>,
+    /// Refused, by whom, who has used how much.
+    most_refused: BinaryHeap<Reverse<(u64, Whose, u64)>>,
+}
+
+impl Dominance {
+    /// Begins a look where one is due: none else.
+    pub fn look(&mut self, policy: &Policy, reading: &Reading, at: Duration) -> Option<Look> {
+        if self.looked_at.is_some_and(|looked_at| at.saturating_sub(looked_at) < EVERY) {
+            return None;
+        }
+        let is_first = self.looked_at.replace(at).is_none();
+        let mut look = Look { now: reading.now, busy: Vec::new(), slots: HashMap::new() };
+        let mut counts = BTreeMap::new();
+        for (index, rule) in policy.rules.iter().enumerate() {
+            let count = Counts::of(reading, index);
+            let before = self.counts.get(&rule.name).copied().unwrap_or(count);
+            let since = count.since(before);
+            counts.insert(rule.name.clone(), count);
+            if !is_first && since.admitted.saturating_add(since.refused) > PACKETS_MIN {
+                look.busy.push((index, since));
+                let slot = |limit: &desired::Limit| (limit.slot, Slot::new(index, *limit));
+                look.slots.extend(rule.limits.iter().map(slot));
+            }
+        }
+        self.counts = counts;
+        Some(look)
+    }
+
+    /// What it came to: at most one source a rule, in the rules' order.
+    pub fn conclude(&mut self, policy: &Policy, look: &Look) -> Vec<Dominant> {
+        let found = look.busy.iter().filter_map(|(rule, since)| self.dominant(policy, look, *rule, *since)).collect();
+        let remembered = |of: &Slot| of.most_refused.iter().map(|Reverse((refused, of, _))| (*of, *refused)).collect();
+        self.refused = look.slots.iter().map(|(slot, of)| (*slot, remembered(of))).collect();
+        found
+    }
+
+    fn dominant(&self, policy: &Policy, look: &Look, index: usize, since: Counts) -> Option<Dominant> {
+        let rule = policy.rules.get(index)?;
+        let longest = rule.limits.iter().max_by_key(|limit| limit.window_ns)?;
+        let slot = look.slots.get(&longest.slot)?;
+        let is_limited =
+            |prefix: &IpNet| policy.grant(prefix.addr(), look.now).is_none_or(|access| access.grant != Grant::Exempt);
+        let candidates = slot.candidates().filter(|(prefix, _)| is_limited(prefix));
+        let all = u128::from(since.admitted) + u128::from(since.refused);
+        let share = |(prefix, used): (IpNet, u64)| {
+            let admitted = u128::from(since.admitted) * u128::from(used) / slot.used.max(1);
+            let windows = rule.limits.iter().flat_map(|limit| [(limit, false), (limit, true)]);
+            let grown =
+                |(limit, is_verified): (&desired::Limit, _)| self.grown(look, limit.slot, (prefix, is_verified));
+            let refused: u64 = windows.filter_map(grown).sum();
+            (((admitted + u128::from(refused.min(since.refused))) * 100 / all.max(1)), prefix)
+        };
+        let (percent, prefix) = candidates.map(share).max()?;
+        let percent = u8::try_from(percent.min(100)).unwrap_or(100);
+        (u64::from(percent) > PERCENT_MAX).then(|| Dominant {
+            rule: rule.name.clone(),
+            source: source_text(prefix),
+            percent,
+        })
+    }
+
+    /// By how much a window's refusals have grown, at least.
+    fn grown(&self, look: &Look, slot: u32, whose: Whose) -> Option<u64> {
+        let now = look.slots.get(&slot)?.most_refused.iter().find(|Reverse((_, of, _))| *of == whose)?.0.0;
+        let before = self.refused.get(&slot)?;
+        let known = before.iter().find(|(of, _)| *of == whose).map(|(_, refused)| *refused);
+        // One that was not among them had refused no more than the least of them.
+        let least = before.iter().map(|(_, refused)| *refused).min().filter(|_| before.len() >= REMEMBERED_MAX);
+        Some(now.saturating_sub(known.or(least).unwrap_or(0)))
+    }
+}
+
+impl Counts {
+    fn of(reading: &Reading, rule: usize) -> Self {
+        let mut count = Self::default();
+        for tallies in reading.interfaces.iter().filter_map(|interface| interface.rules.get(rule)) {
+            let packets = |reason| tallies.of(reason).packets;
+            let refused = packets(Reason::OverLimit).saturating_add(packets(Reason::DryRun));
+            count.admitted = count.admitted.saturating_add(packets(Reason::WithinLimit));
+            count.refused = count.refused.saturating_add(refused);
+        }
+        count
+    }
+
+    const fn since(self, earlier: Self) -> Self {
+        Self {
+            admitted: self.admitted.saturating_sub(earlier.admitted),
+            refused: self.refused.saturating_sub(earlier.refused),
+        }
+    }
+}
+
+impl Look {
+    /// Whether the windows have to be visited: nothing is busy else.
+    pub fn is_busy(&self) -> bool {
+        !self.busy.is_empty()
+    }
+
+    /// Looks at one window.
+    pub fn visit(&mut self, policy: &Policy, reading: &SourceReading) {
+        let Some(slot) = self.slots.get_mut(&reading.slot) else { return };
+        let Some(rule) = policy.rules.get(slot.rule) else { return };
+        let of = Standing::of(rule, &slot.limit, &reading.window, self.now);
+        slot.used += u128::from(of.used);
+        slot.most_used = slot.most_used.max(Some((of.used, reading.prefix)));
+        if of.refused == 0 {
+            return;
+        }
+        slot.most_refused.push(Reverse((of.refused, reading.whose(), of.used)));
+        if slot.most_refused.len() > REMEMBERED_MAX {
+            slot.most_refused.pop();
+        }
+    }
+}
+
+impl Slot {
+    const fn new(rule: usize, limit: desired::Limit) -> Self {
+        Self { rule, limit, used: 0, most_used: None, most_refused: BinaryHeap::new() }
+    }
+
+    /// Who may be it, and how much each has used.
+    fn candidates(&self) -> impl Iterator<Item = (IpNet, u64)> {
+        let refused = self.most_refused.iter().map(|Reverse((_, (prefix, _), used))| (*prefix, *used));
+        refused.chain(self.most_used.map(|(used, prefix)| (prefix, used)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{MINUTE_NS, limit, opening, policy};
+    use ratelimit_common::layout::Unit;
+    use ratelimit_datapath::Datapath as _;
+    use ratelimit_datapath::fake::{FakeDatapath, FakeKernel};
+    use ratelimit_policy::desired::Access;
+
+    struct Site {
+        policy: Policy,
+        datapath: FakeDatapath,
+        kernel: FakeKernel,
+        dominance: Dominance,
+        minutes: u64,
+    }
+
+    impl Site {
+        fn new(policy: Policy) -> Self {
+            let (mut datapath, kernel) = FakeDatapath::new(&["eth0"]);
+            datapath.apply(&policy).unwrap();
+            datapath.attach("eth0").unwrap();
+            let mut site = Self { policy, datapath, kernel, dominance: Dominance::default(), minutes: 0 };
+            assert!(site.minute(&[]).is_empty());
+            site
+        }
+
+        /// A minute in which each source sends so many packets, and the look at its end.
+        fn minute(&mut self, sent: &[(&str, u64)]) -> Vec<(String, u8)> {
+            for (source, packets) in sent {
+                for _ in 0..*packets {
+                    self.kernel.packet("eth0", opening(source));
+                }
+            }
+            let reading = self.datapath.read().unwrap();
+            self.minutes += 1;
+            let at = Duration::from_secs(60 * self.minutes);
+            let mut look = self.dominance.look(&self.policy, &reading, at).expect("a look is due");
+            if look.is_busy() {
+                self.datapath.visit_sources(&mut |window| look.visit(&self.policy, &window)).unwrap();
+            }
+            assert!(self.dominance.look(&self.policy, &reading, at + Duration::from_secs(59)).is_none());
+            self.kernel.advance(MINUTE_NS);
+            let found = self.dominance.conclude(&self.policy, &look);
+            found.into_iter().map(|of| (of.source, of.percent)).collect()
+        }
+    }
+
+    const PROXY: &str = "198.51.100.7";
+
+    #[test]
+    fn a_source_that_most_comes_from_is_found_and_one_of_several_is_not() {
+        for (sent, found) in [
+            (&[(PROXY, 900), ("192.0.2.1", 101)][..], vec![(PROXY.to_owned(), 89)]),
+            (&[(PROXY, 900), ("192.0.2.1", 100)], vec![]),
+            (&[(PROXY, 811), ("192.0.2.1", 190)], vec![(PROXY.to_owned(), 81)]),
+            (&[(PROXY, 805), ("192.0.2.1", 200)], vec![]),
+        ] {
+            let mut site = Site::new(policy(vec![limit(1_000_000, Unit::Connections)]));
+            assert_eq!(site.minute(sent), found, "{sent:?}");
+        }
+    }
+
+    #[test]
+    fn one_that_is_held_to_its_limit_is_found_by_what_is_refused() {
+        let mut site = Site::new(policy(vec![limit(100, Unit::Connections)]));
+        let busy = [(PROXY, 2_000), ("192.0.2.1", 50), ("192.0.2.2", 50)];
+        // Nobody knows yet how old its refusals are.
+        assert!(site.minute(&busy).is_empty());
+        assert_eq!(site.minute(&busy).first().map(|of| of.0.as_str()), Some(PROXY));
+        assert!(site.minute(&[(PROXY, 5)]).is_empty(), "a quiet minute says nothing");
+    }
+
+    #[test]
+    fn refusals_of_long_ago_are_not_taken_for_new_ones() {
+        let mut site = Site::new(policy(vec![limit(10, Unit::Connections)]));
+        site.minute(&[(PROXY, 5_000)]);
+        let names: Vec<String> = (0..20).map(|at| format!("192.0.2.{at}")).collect();
+        let many: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 100)).collect();
+        assert!(site.minute(&many).is_empty());
+        assert!(site.minute(&many).is_empty());
+    }
+
+    #[test]
+    fn whoever_is_exempt_is_not_found_any_more() {
+        let mut site = Site::new(policy(vec![limit(1_000_000, Unit::Connections)]));
+        assert_eq!(site.minute(&[(PROXY, 9_000)]).len(), 1);
+        site.policy.access = vec![Access::exempt("198.51.100.7/32".parse().unwrap())];
+        let policy = site.policy.clone();
+        site.datapath.apply(&policy).unwrap();
+        let names: Vec<String> = (0..20).map(|at| format!("192.0.2.{at}")).collect();
+        let many: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 100)).collect();
+        assert!(site.minute(&many).is_empty());
+    }
+}

@@ -1,0 +1,324 @@
+//! Which rule would judge a packet and what would become of it, step by step: `ratelimitd explain IP --to PORT`. Counts nothing.
+//! Pure.
+
+use jiff::Timestamp;
+use ratelimit_common::time::Nanos;
+use ratelimit_common::verdict::Reason;
+use serde::{Deserialize, Serialize};
+
+use super::check::{Window, check_limit, shadow_limits};
+use super::guard::GuardStanding;
+use super::sources::{Standing, source_text};
+use super::{CheckLimit, Mode, Outcome, SCHEMA, ports, timestamp};
+use ratelimit_datapath::{Ban, SourceReading};
+use ratelimit_policy::desired::{self, Access, Grant, Mismatch, Policy, Protocol, Sent};
+
+/// Prefixes of a rule that are named; lists may have thousands.
+const PREFIXES_SHOWN: usize = 3;
+
+/// What would become of one packet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExplainReport {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The client: its address, or the prefix that is one client.
+    pub source: String,
+    /// The packet's port, as in `443/tcp`.
+    pub to: String,
+    /// The address that it is sent to, where one was said.
+    pub to_address: Option<String>,
+    /// When this was read, by the datapath's clock.
+    pub time: Timestamp,
+    /// What was looked at, in the order of the packet path.
+    pub steps: Vec<Step>,
+    /// The rule that judges it; none where none does.
+    pub rule: Option<String>,
+    /// Whether that rule drops.
+    pub mode: Option<Mode>,
+    /// That rule's limits.
+    pub limits: Vec<CheckLimit>,
+    /// That rule's shadow limits, which are counted and never enforced: their `mode` is dry-run, and no step asks them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shadow_limits: Vec<CheckLimit>,
+    /// What one more of what the limits count meets now.
+    pub verdict: Outcome,
+    /// Why, in the words of the counters.
+    pub reason: String,
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// What was looked at: `rule web`, `access`, `bans`, `limit 1000/5m connections`.
+    pub at: String,
+    /// What came of it.
+    pub outcome: StepOutcome,
+    /// In words, a clause.
+    pub why: String,
+}
+
+/// What came of one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepOutcome {
+    /// The next step is asked.
+    GoesOn,
+    /// The packet passes here.
+    Passes,
+    /// The packet is dropped here, or would be in dry-run.
+    Drops,
+}
+
+impl ExplainReport {
+    /// The report on a packet from the windows and bans of its source, at `now` by the datapath's clock.
+    pub fn build(policy: &Policy, now: Nanos, sent: &Sent, windows: &[SourceReading], bans: &[Ban]) -> Self {
+        let judge = policy.rule_for(sent, now);
+        let mut steps: Vec<Step> = Vec::new();
+        for (at, rule) in policy.rules.iter().enumerate() {
+            steps.push(rule_step(rule, sent, now));
+            if judge.is_some_and(|(judge, _)| judge == at) {
+                break;
+            }
+        }
+        let mut report = Self {
+            schema: SCHEMA,
+            source: source_text(policy.client(sent.from)),
+            to: format!("{}/{}", sent.port, sent.protocol.label()),
+            to_address: sent.to.map(|to| to.to_string()),
+            time: timestamp(now),
+            steps,
+            rule: judge.map(|(_, rule)| rule.name.clone()),
+            mode: judge.map(|(_, rule)| rule.mode.into()),
+            limits: Vec::new(),
+            shadow_limits: judge.map_or_else(Vec::new, |(_, rule)| shadow_limits(rule, windows, now)),
+            verdict: Outcome::Pass,
+            reason: String::new(),
+        };
+        let reason = match judge {
+            Some((at, rule)) => report.judge(policy, (at, rule), now, sent, windows, bans),
+            None => Reason::NotProtected,
+        };
+        report.verdict = reason.action().into();
+        reason.label().clone_into(&mut report.reason);
+        report
+    }
+
+    fn judge(
+        &mut self,
+        policy: &Policy,
+        (at, rule): (usize, &desired::Rule),
+        now: Nanos,
+        sent: &Sent,
+        windows: &[SourceReading],
+        bans: &[Ban],
+    ) -> Reason {
+        let mut first: Option<Reason> = None;
+        let mut note = |steps: &mut Vec<Step>, (step, reason): (Step, Option<Reason>)| {
+            steps.push(step);
+            first = first.or(reason);
+        };
+        note(&mut self.steps, access_step(policy.grant(sent.from, now), now));
+        let client = policy.client(sent.from);
+        let ban = bans.iter().find(|ban| ban.client == client && ban.rule == at && now < ban.until);
+        note(&mut self.steps, ban_step(ban, now));
+        for limit in &rule.limits {
+            let windows = Window::all(rule, limit, windows, now);
+            self.limits.extend(windows.iter().map(|window| check_limit(rule, limit, window, now)));
+            if let Some(worst) = windows.first() {
+                note(&mut self.steps, limit_step(limit, &worst.standing));
+            }
+        }
+        for guard in GuardStanding::all(rule, windows, now).iter().filter(|_| sent.protocol == Protocol::Tcp) {
+            note(&mut self.steps, guard_step(guard));
+        }
+        match (first, rule.mode) {
+            (None, _) => Reason::WithinLimit,
+            (Some(Reason::Exempt), _) => Reason::Exempt,
+            (Some(_), desired::Mode::DryRun) => Reason::DryRun,
+            (Some(reason), desired::Mode::Enforce) => reason,
+        }
+    }
+}
+
+impl Step {
+    fn new(at: impl Into<String>, outcome: StepOutcome, why: impl Into<String>) -> Self {
+        Self { at: at.into(), outcome, why: why.into() }
+    }
+}
+
+fn rule_step(rule: &desired::Rule, sent: &Sent, now: Nanos) -> Step {
+    let why = match rule.mismatch(sent, now) {
+        None => {
+            let mode = match rule.mode {
+                desired::Mode::Enforce => "",
+                desired::Mode::DryRun => "; it is in dry run and drops nothing",
+            };
+            format!("judges it: ports {}{mode}", ports(&rule.ports))
+        }
+        Some(Mismatch::Ended) => "does not match: it has ended".to_owned(),
+        Some(Mismatch::Port) => format!("does not match: it is for ports {}", ports(&rule.ports)),
+        Some(Mismatch::From) => format!("does not match: it is for packets from {}", some_of(&rule.from)),
+        Some(Mismatch::To) => format!("does not match: it is for packets to {}", some_of(&rule.to)),
+        Some(Mismatch::ToUnknown) => {
+            format!("passed over: it is for packets to {}; say which with --to-address", some_of(&rule.to))
+        }
+    };
+    Step::new(format!("rule {}", rule.name), StepOutcome::GoesOn, why)
+}
+
+fn access_step(access: Option<Access>, now: Nanos) -> (Step, Option<Reason>) {
+    let step = |outcome, why: String| Step::new("access", outcome, why);
+    let Some(access) = access else {
+        return (step(StepOutcome::GoesOn, "neither exempt nor denied".to_owned()), None);
+    };
+    let until = access.until.map_or(String::new(), |until| format!(", for {} more", seconds_left(until, now)));
+    let why = format!("{} as part of {}{until}", access.grant.label(), access.prefix);
+    match access.grant {
+        Grant::Exempt => (step(StepOutcome::Passes, why), Some(Reason::Exempt)),
+        Grant::Denied => (step(StepOutcome::Drops, why), Some(Reason::Denied)),
+    }
+}
+
+fn ban_step(ban: Option<&Ban>, now: Nanos) -> (Step, Option<Reason>) {
+    match ban {
+        None => (Step::new("bans", StepOutcome::GoesOn, "not banned by this rule"), None),
+        Some(ban) => {
+            let why = format!("banned for {} more, ban {} in a row", seconds_left(ban.until, now), ban.step);
+            (Step::new("bans", StepOutcome::Drops, why), Some(Reason::Banned))
+        }
+    }
+}
+
+fn limit_step(limit: &desired::Limit, of: &Standing) -> (Step, Option<Reason>) {
+    let used = format!("{} of {} used", of.used, limit.amount);
+    let at = format!("limit {limit}");
+    if of.is_cached_drop {
+        let why = format!(
+            "{used}, and noted to be refused for the next {}",
+            seconds_left(Nanos(of.retry.after_ns), Nanos(0))
+        );
+        (Step::new(at, StepOutcome::Drops, why), Some(Reason::OverLimit))
+    } else if of.over {
+        (Step::new(at, StepOutcome::Drops, format!("{used}: no room for one more")), Some(Reason::OverLimit))
+    } else {
+        (Step::new(at, StepOutcome::GoesOn, format!("{used}: there is room")), None)
+    }
+}
+
+fn guard_step(of: &GuardStanding<'_>) -> (Step, Option<Reason>) {
+    let at = format!("guard of {}", of.limit);
+    let (opened, segments) = (of.connections, of.segments);
+    let used = format!(
+        "{} of {} connections, {} of {} segments that begin no request used",
+        opened.used, opened.limit, segments.used, segments.limit
+    );
+    if of.over {
+        (Step::new(at, StepOutcome::Drops, format!("{used}: no room for one more")), Some(Reason::Guard))
+    } else {
+        (Step::new(at, StepOutcome::GoesOn, format!("{used}: it refuses nothing")), None)
+    }
+}
+
+fn seconds_left(until: Nanos, now: Nanos) -> String {
+    let left_ns = until.0.saturating_sub(now.0);
+    let whole = left_ns.div_ceil(ratelimit_common::time::SECOND_NS);
+    ratelimit_policy::config::duration::short(whole.saturating_mul(ratelimit_common::time::SECOND_NS))
+}
+
+fn some_of(prefixes: &[ipnet::IpNet]) -> String {
+    let shown: Vec<String> = prefixes.iter().take(PREFIXES_SHOWN).map(ToString::to_string).collect();
+    let more = prefixes.len().saturating_sub(PREFIXES_SHOWN);
+    if more == 0 { shown.join(", ") } else { format!("{} and {more} more", shown.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture::{address, limit, opening, policy};
+    use ratelimit_common::layout::Unit;
+    use ratelimit_common::time::SECOND_NS;
+    use ratelimit_datapath::Datapath as _;
+    use ratelimit_datapath::fake::FakeDatapath;
+
+    fn sent(port: &str) -> Sent {
+        Sent::to_port(address("198.51.100.7"), None, port).unwrap()
+    }
+
+    #[test]
+    fn each_rule_says_why_and_the_last_step_before_the_verdict_is_the_limit() {
+        let mut policy = policy(vec![limit(2, Unit::Connections)]);
+        let mut partner = policy.rules[0].clone();
+        partner.name = "partner".into();
+        partner.from =
+            ["192.0.2.0/24", "10.0.0.0/8", "10.0.0.0/9", "10.0.0.0/10"].map(|of| of.parse().unwrap()).to_vec();
+        policy.rules.insert(0, partner);
+        let (mut datapath, kernel) = FakeDatapath::new(&["eth0"]);
+        datapath.apply(&policy).unwrap();
+        datapath.attach("eth0").unwrap();
+        let mut report = |packets: usize| {
+            for _ in 0..packets {
+                kernel.packet("eth0", opening("198.51.100.7"));
+            }
+            let windows = datapath.source(address("198.51.100.7")).unwrap();
+            ExplainReport::build(&policy, datapath.read().unwrap().now, &sent("80"), &windows, &[])
+        };
+        let lines = |report: &ExplainReport| {
+            report.steps.iter().map(|step| format!("{}: {}", step.at, step.why)).collect::<Vec<_>>()
+        };
+        let within = report(1);
+        assert_eq!(
+            lines(&within),
+            [
+                "rule partner: does not match: it is for packets from 192.0.2.0/24, 10.0.0.0/8, 10.0.0.0/9 and 1 more",
+                "rule default: judges it: ports 80,443",
+                "access: neither exempt nor denied",
+                "bans: not banned by this rule",
+                "limit 2/5m connections: 1 of 2 used: there is room",
+            ]
+        );
+        assert_eq!(
+            (within.verdict, within.reason.as_str(), within.rule.as_deref()),
+            (Outcome::Pass, "within_limit", Some("default"))
+        );
+        let over = report(1);
+        assert_eq!((over.verdict, over.reason.as_str()), (Outcome::Drop, "over_limit"));
+        assert!(lines(&over)[4].ends_with("2 of 2 used: no room for one more"));
+        let until = Nanos(ratelimit_datapath::fake::START.0 + 90 * SECOND_NS);
+        kernel.evict_windows("198.51.100.7/32".parse().unwrap(), policy.rules[1].limits[0].slot, until);
+        let noted = report(0);
+        assert_eq!((noted.verdict, noted.reason.as_str()), (Outcome::Drop, "over_limit"));
+        assert!(lines(&noted)[4].ends_with("0 of 2 used, and noted to be refused for the next 1m30s"));
+    }
+
+    #[test]
+    fn access_goes_before_bans_and_bans_before_limits() {
+        let mut policy = policy(vec![limit(0, Unit::Connections)]);
+        let now = ratelimit_datapath::fake::START;
+        let client = "198.51.100.7/32".parse().unwrap();
+        let ban = Ban { client, rule: 0, until: Nanos(now.0 + 90 * SECOND_NS), step: 2 };
+        let report = |policy: &Policy, bans: &[Ban]| ExplainReport::build(policy, now, &sent("443"), &[], bans);
+        assert_eq!(report(&policy, &[]).reason, "over_limit");
+        let banned = report(&policy, &[ban]);
+        assert_eq!(
+            (banned.reason.as_str(), banned.steps[2].why.as_str()),
+            ("banned", "banned for 1m30s more, ban 2 in a row")
+        );
+        let of_another_rule = Ban { rule: 1, ..ban };
+        assert_eq!(report(&policy, &[of_another_rule]).reason, "over_limit");
+        policy.access = vec![Access { prefix: client, grant: Grant::Denied, until: None }];
+        assert_eq!(report(&policy, &[ban]).reason, "denied");
+        policy.rules[0].mode = desired::Mode::DryRun;
+        assert_eq!(report(&policy, &[ban]).reason, "dry_run");
+        policy.access[0].grant = Grant::Exempt;
+        assert_eq!(report(&policy, &[ban]).reason, "exempt");
+    }
+
+    #[test]
+    fn what_no_rule_judges_passes_whoever_sends_it() {
+        let mut policy = policy(vec![limit(0, Unit::Connections)]);
+        policy.access = vec![Access { prefix: "198.51.100.0/24".parse().unwrap(), grant: Grant::Denied, until: None }];
+        let report = ExplainReport::build(&policy, ratelimit_datapath::fake::START, &sent("22"), &[], &[]);
+        assert_eq!((report.verdict, report.reason.as_str(), report.rule), (Outcome::Pass, "not_protected", None));
+        assert_eq!(report.steps.len(), 1);
+    }
+}

@@ -1,0 +1,494 @@
+//! The read model: the one shape in which statistics are shown, exported and sent over the socket. Pure.
+//!
+//! Field names are `ratelimitd stats --json`, schema 1: fields are added, never renamed. Knows readings and policies;
+//! must not know a map, a socket or a clock.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use ratelimit_common::layout::Tally;
+use ratelimit_common::time::{Nanos, SECOND_NS};
+use ratelimit_common::verdict::{Action, Reason};
+use serde::{Deserialize, Serialize};
+
+use ratelimit_datapath::{InterfaceReading, Reading, Tallies};
+use ratelimit_policy::desired::{self, Policy};
+
+mod check;
+mod dominant;
+mod explain;
+mod guard;
+mod list;
+mod newcomers;
+mod rate;
+mod sources;
+mod suggest;
+mod words;
+
+pub use check::{Bucket, Budget, CheckLimit, CheckReport, Outcome};
+pub use dominant::{Dominance, Dominant, Look};
+pub use explain::{ExplainReport, Step, StepOutcome};
+pub use guard::{CheckGuard, Guarded};
+pub use list::{Author, Clocks, ListReport, Listed};
+pub use newcomers::{NewSources, Pressure};
+pub use rate::{Rates, Sample, Samples};
+pub use sources::{Blocked, Census, Shadowed, State, TOP_DEFAULT, TopSource, Tracked};
+pub use suggest::{
+    BusiestWindow, Candidate, Gap, LimitSuggestion, Observation, Paste, Proposal, ProposalReason, RuleSuggestion,
+    SuggestReport,
+};
+pub use words::{Counting, Limit, Mode, Unit, WindowForm, XdpMode};
+
+pub(crate) use sources::source_text;
+
+/// The schema's number.
+pub const SCHEMA: u32 = 1;
+
+/// Statistics at one time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The daemon's version.
+    pub version: String,
+    /// When this was read, by the datapath's clock.
+    pub time: Timestamp,
+    /// Whether anything is dropped: enforce as soon as one rule enforces.
+    pub mode: Mode,
+    /// Seconds since the daemon started. Counters of pinned maps are older.
+    pub uptime_seconds: f64,
+    /// By name.
+    pub interfaces: Vec<Interface>,
+    /// Packets on interfaces that the configuration does not list, while it changes.
+    pub unlisted: Traffic,
+    /// In the configuration's order.
+    pub rules: Vec<Rule>,
+    /// What the limits count, and how well: each unit once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counting: Vec<Counting>,
+    /// How many sources are remembered.
+    pub sources: Sources,
+    /// Packets by every reason there is, all interfaces together.
+    pub reasons: BTreeMap<String, u64>,
+    /// Map operations that failed in the packet path.
+    pub map_errors: Vec<MapError>,
+    /// How the last reload went.
+    pub config: ConfigState,
+    /// Somebody has said that nothing is to be dropped, whatever the rules say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Hold>,
+    /// Rules that fell back to dry-run because they dropped too much, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fallen_back: Vec<String>,
+    /// A configuration is on trial, and is rolled back after so long unless it is confirmed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirm_within_seconds: Option<f64>,
+    /// List files that have changed and cannot be followed: what they held before holds, until they change again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stale_lists: Vec<StaleList>,
+    /// Sources that most of what a rule counts comes from. Left out where sources may not be named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dominant: Vec<Dominant>,
+    /// Sources nearest to or over their limit, worst first. Left out where sources may not be named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top: Option<Vec<TopSource>>,
+}
+
+/// That nothing is to be dropped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hold {
+    /// By `panic`; else by `mode dry-run`.
+    pub panic: bool,
+    /// The user who said so.
+    pub by: String,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// A list file that cannot be followed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StaleList {
+    /// Its path.
+    pub file: String,
+    /// What is wrong with it. Left out where sources may not be named: it quotes the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl StaleList {
+    /// The file at a path, and what is wrong with it.
+    pub fn new(path: &std::path::Path, error: &str) -> Self {
+        Self { file: path.display().to_string(), error: Some(error.to_owned()) }
+    }
+}
+
+/// What stands beside the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Standing {
+    /// Bans in force.
+    pub banned: u64,
+    /// See [`Snapshot::hold`].
+    pub hold: Option<Hold>,
+    /// See [`Snapshot::fallen_back`].
+    pub fallen_back: Vec<String>,
+    /// See [`Snapshot::confirm_within_seconds`].
+    pub confirm_within_ns: Option<u64>,
+    /// See [`Snapshot::stale_lists`].
+    pub stale_lists: Vec<StaleList>,
+    /// See [`Snapshot::dominant`].
+    pub dominant: Vec<Dominant>,
+}
+
+/// One interface.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// None while it is not attached.
+    pub xdp_mode: Option<XdpMode>,
+    /// Whether packets are judged there.
+    pub attached: bool,
+    /// What came in, in packets.
+    pub packets: Volume,
+    /// What came in, in bytes of frames.
+    pub bytes: Volume,
+    /// Packets per second over the last few seconds; none until the daemon has run for a moment.
+    #[serde(default)]
+    pub per_second: Option<Rates>,
+    /// The same by rule and reason; the rule is empty where none judged.
+    #[serde(default)]
+    pub counters: Vec<Counter>,
+}
+
+/// Received is passed plus dropped, always; what would be dropped has passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Volume {
+    /// All.
+    pub received: u64,
+    /// Let through.
+    pub passed: u64,
+    /// Dropped.
+    pub dropped: u64,
+    /// Let through only because of dry-run.
+    pub would_drop: u64,
+}
+
+/// Packets and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// In packets.
+    pub packets: Volume,
+    /// In bytes of frames.
+    pub bytes: Volume,
+}
+
+/// One counter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counter {
+    /// The rule that judged; empty where none did.
+    pub rule: String,
+    /// What was done.
+    pub verdict: Outcome,
+    /// Why.
+    pub reason: String,
+    /// In packets.
+    pub packets: u64,
+    /// In bytes of frames.
+    pub bytes: u64,
+}
+
+/// One rule.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rule {
+    /// Its name.
+    pub name: String,
+    /// Whether it drops.
+    pub mode: Mode,
+    /// Its ports, as in `80,443,53/udp`.
+    pub ports: String,
+    /// All of them hold.
+    pub limits: Vec<Limit>,
+    /// Packets that were counted and were within every limit.
+    pub admitted: u64,
+    /// Packets dropped, for whatever reason.
+    pub dropped: u64,
+    /// Packets let through only because of dry-run.
+    pub would_drop: u64,
+    /// Packets to its ports that none of its limits counts.
+    pub not_counted: u64,
+    /// Bans that it has begun.
+    #[serde(default)]
+    pub bans: u64,
+    /// Sources that have no room now. With several limits that hold different sources back: at least so many.
+    pub sources_over_limit: u64,
+    /// Limits that are counted beside and never enforced.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shadow_limits: Vec<ShadowLimit>,
+    /// How many sources it lets in that nobody knows yet, where that is bounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_sources: Option<NewSources>,
+}
+
+/// A limit that is counted and never enforced, and what it would have refused of the sources that are remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShadowLimit {
+    /// The limit.
+    #[serde(flatten)]
+    pub limit: Limit,
+    /// Packets that it alone would have refused.
+    pub would_drop: u64,
+    /// Sources that they came from.
+    pub sources: u64,
+}
+
+/// Sources remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sources {
+    /// How many. With several limits: the most that any one of them remembers, so at least so many.
+    pub tracked: u64,
+    /// How many at most, of each family.
+    pub capacity: u64,
+    /// Banned now.
+    pub banned: u64,
+    /// Packets of sources that were not remembered: not looked at, over a rule's budget of new ones, or without room in the map.
+    pub not_admitted: u64,
+    /// Sources that the program has remembered anew, in each limit on its own.
+    #[serde(default)]
+    pub insertions: u64,
+    /// Whether more new ones come now than can be remembered.
+    #[serde(default)]
+    pub pressure: Pressure,
+    /// Of so many packets of sources that nobody knows, one is looked at; 1 without pressure.
+    #[serde(default = "newcomers::every_one")]
+    pub sampled_one_in: u64,
+    /// Times of 134 ms that began under pressure, summed over the CPUs.
+    #[serde(default)]
+    pub pressed_periods: u64,
+    /// Packets of sources over a limit that the drop cache had no place for: each was refused by its window. It costs time, and is no fault.
+    #[serde(default)]
+    pub not_cached: u64,
+}
+
+/// Failures of one map operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapError {
+    /// The map's name.
+    pub map: String,
+    /// The operation.
+    pub op: String,
+    /// How often it failed.
+    pub count: u64,
+}
+
+/// How the last reload went; the start counts as one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigState {
+    /// Whether the last one was carried out.
+    pub last_reload_successful: bool,
+    /// When one last was.
+    pub last_reload_success_at: Timestamp,
+    /// Why the last one was not. Left out where sources may not be named: it may quote the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// What a snapshot is made of.
+#[derive(Debug)]
+pub struct Parts<'a> {
+    /// The counters.
+    pub reading: &'a Reading,
+    /// What the sources came to, from [`Census::finish`].
+    pub tracked: Tracked,
+    /// From [`TopSource::rank`].
+    pub top: Vec<TopSource>,
+    /// What packets are judged by.
+    pub policy: &'a Policy,
+    /// Earlier readings, for rates.
+    pub samples: &'a Samples,
+    /// Since the daemon started.
+    pub uptime: Duration,
+    /// The daemon's version.
+    pub version: &'a str,
+    /// How the last reload went.
+    pub config: ConfigState,
+}
+
+impl Snapshot {
+    /// Puts the parts together.
+    pub fn build(parts: Parts<'_>) -> Self {
+        let Parts { reading, tracked, top, policy, samples, uptime, version, config } = parts;
+        let reasons = sum_by_reason(reading);
+        let packets_of = |reason: Reason| reasons.get(reason.label()).copied().unwrap_or(0);
+        Self {
+            schema: SCHEMA,
+            version: version.to_owned(),
+            time: timestamp(reading.now),
+            mode: mode_of(policy),
+            uptime_seconds: uptime.as_secs_f64(),
+            interfaces: reading.interfaces.iter().map(|read| interface(read, policy, samples, uptime)).collect(),
+            unlisted: Traffic::of([&reading.unlisted]),
+            rules: policy.rules.iter().enumerate().map(|(at, of)| rule(at, of, reading, &tracked)).collect(),
+            counting: Counting::of(policy.rules.iter().flat_map(|rule| &rule.limits)),
+            sources: newcomers::sources(reading, tracked.sources, packets_of),
+            map_errors: reading.faults.iter().map(|&(fault, count)| map_error(fault.labels(), count)).collect(),
+            reasons,
+            config,
+            hold: None,
+            fallen_back: Vec::new(),
+            confirm_within_seconds: None,
+            stale_lists: Vec::new(),
+            dominant: Vec::new(),
+            top: Some(top),
+        }
+    }
+
+    /// The same with what stands beside the configuration.
+    pub fn with_standing(mut self, standing: Standing) -> Self {
+        let Standing { banned, hold, fallen_back, confirm_within_ns, stale_lists, dominant } = standing;
+        self.sources.banned = banned;
+        self.confirm_within_seconds = confirm_within_ns.map(seconds);
+        Self { hold, fallen_back, stale_lists, dominant, ..self }
+    }
+
+    /// The same without anything that names a source.
+    pub fn without_sources(mut self) -> Self {
+        self.top = None;
+        self.dominant.clear();
+        self.config.error = None;
+        self.stale_lists.iter_mut().for_each(|of| of.error = None);
+        self
+    }
+}
+
+impl Traffic {
+    /// The sum of some counters. Received is summed on its own from every reason, so that it cannot miss one.
+    pub fn of<'a>(tallies: impl IntoIterator<Item = &'a Tallies>) -> Self {
+        let mut traffic = Self::default();
+        for (reason, tally) in tallies.into_iter().flat_map(|tallies| &tallies.0) {
+            traffic.packets.add(*reason, tally.packets);
+            traffic.bytes.add(*reason, tally.bytes);
+        }
+        traffic
+    }
+
+    /// Everything that an interface received.
+    pub fn on(interface: &InterfaceReading) -> Self {
+        Self::of(interface.rules.iter().chain([&interface.unruled]))
+    }
+}
+
+impl Volume {
+    fn add(&mut self, reason: Reason, amount: u64) {
+        // Saturating: torn or hostile map contents must not stop the reader.
+        self.received = self.received.saturating_add(amount);
+        match reason.action() {
+            Action::Pass => self.passed = self.passed.saturating_add(amount),
+            Action::Drop => self.dropped = self.dropped.saturating_add(amount),
+        }
+        if reason == Reason::DryRun {
+            self.would_drop = self.would_drop.saturating_add(amount);
+        }
+    }
+}
+
+fn interface(read: &InterfaceReading, policy: &Policy, samples: &Samples, uptime: Duration) -> Interface {
+    let Traffic { packets, bytes } = Traffic::on(read);
+    let ruled = policy.rules.iter().map(|rule| rule.name.as_str()).zip(&read.rules);
+    let rows = ruled.chain([("", &read.unruled)]);
+    Interface {
+        name: read.name.clone(),
+        xdp_mode: read.attached.map(XdpMode::from),
+        attached: read.attached.is_some(),
+        packets,
+        bytes,
+        per_second: samples.rates(&read.name, packets, uptime),
+        counters: rows.flat_map(|(rule, tallies)| counters(rule, tallies)).collect(),
+    }
+}
+
+fn counters(rule: &str, tallies: &Tallies) -> Vec<Counter> {
+    let of = |reason: &Reason| {
+        let Tally { packets, bytes } = tallies.of(*reason);
+        let verdict = Outcome::from(reason.action());
+        Counter { rule: rule.to_owned(), verdict, reason: reason.label().to_owned(), packets, bytes }
+    };
+    Reason::ALL.iter().map(of).collect()
+}
+
+fn rule(at: usize, rule: &desired::Rule, reading: &Reading, tracked: &Tracked) -> Rule {
+    let rows: Vec<_> = reading.interfaces.iter().filter_map(|interface| interface.rules.get(at)).collect();
+    let packets =
+        |reason: Reason| rows.iter().fold(0_u64, |sum, tallies| sum.saturating_add(tallies.of(reason).packets));
+    let traffic = Traffic::of(rows.iter().copied());
+    let shadows = rule.shadow_limits.iter().zip(tracked.shadows.get(at).into_iter().flatten());
+    let shadows =
+        shadows.map(|(limit, of)| ShadowLimit { limit: limit.into(), would_drop: of.packets, sources: of.sources });
+    Rule {
+        name: rule.name.clone(),
+        mode: rule.mode.into(),
+        ports: ports(&rule.ports),
+        limits: rule.limits.iter().map(Limit::from).collect(),
+        admitted: packets(Reason::WithinLimit),
+        dropped: traffic.packets.dropped,
+        would_drop: traffic.packets.would_drop,
+        not_counted: packets(Reason::NotCounted),
+        bans: reading.bans_begun.get(at).copied().unwrap_or(0),
+        sources_over_limit: tracked.over_limit.get(at).copied().unwrap_or(0),
+        shadow_limits: shadows.collect(),
+        new_sources: rule.new_sources.map(NewSources::from),
+    }
+}
+
+fn sum_by_reason(reading: &Reading) -> BTreeMap<String, u64> {
+    let mut sums: BTreeMap<_, _> = Reason::ALL.iter().map(|reason| (reason.label().to_owned(), 0_u64)).collect();
+    let rows = reading.interfaces.iter().flat_map(|interface| interface.rules.iter().chain([&interface.unruled]));
+    for (reason, tally) in rows.chain([&reading.unlisted]).flat_map(|tallies| &tallies.0) {
+        let sum = sums.entry(reason.label().to_owned()).or_default();
+        *sum = sum.saturating_add(tally.packets);
+    }
+    sums
+}
+
+fn mode_of(policy: &Policy) -> Mode {
+    let enforces = policy.rules.iter().any(|rule| match rule.mode {
+        desired::Mode::Enforce => true,
+        desired::Mode::DryRun => false,
+    });
+    if enforces { Mode::Enforce } else { Mode::DryRun }
+}
+
+fn map_error((map, op): (&str, &str), count: u64) -> MapError {
+    MapError { map: map.to_owned(), op: op.to_owned(), count }
+}
+
+/// Ports as a limit's `--port` takes them: what TCP and UDP share bears no suffix.
+fn ports(ports: &desired::Ports) -> String {
+    const EVERY: (u16, u16) = (0, u16::MAX);
+    if ports.other_protocols && ports.tcp == [EVERY] && ports.udp == [EVERY] {
+        return "all".to_owned();
+    }
+    let mut named: Vec<((u16, u16), &str)> = Vec::new();
+    for &range in &ports.tcp {
+        named.push((range, if ports.udp.contains(&range) { "" } else { "/tcp" }));
+    }
+    named.extend(ports.udp.iter().filter(|range| !ports.tcp.contains(range)).map(|&range| (range, "/udp")));
+    named.sort_unstable();
+    let name = |((first, last), suffix): &((u16, u16), &str)| {
+        if first == last { format!("{first}{suffix}") } else { format!("{first}-{last}{suffix}") }
+    };
+    named.iter().map(name).collect::<Vec<_>>().join(",")
+}
+
+/// An instant of the datapath's clock; past the calendar's end it is that end.
+pub(crate) fn timestamp(at: Nanos) -> Timestamp {
+    Timestamp::from_nanosecond(i128::from(at.0)).unwrap_or(Timestamp::MAX)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "exact to the microsecond for 285 years")]
+fn seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / SECOND_NS as f64
+}
+
+#[cfg(test)]
+mod tests;

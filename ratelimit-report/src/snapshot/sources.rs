@@ -1,0 +1,456 @@
+//! What all the sources come to, in memory that does not grow with them. Pure.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
+
+use ipnet::IpNet;
+use ratelimit_common::layout::{Source, Unit as Counted};
+use ratelimit_common::time::{BucketIndex, Nanos};
+use ratelimit_common::window::{self, FULL_BUCKETS_MAX};
+use serde::{Deserialize, Serialize};
+
+use super::{Unit, seconds};
+use ratelimit_datapath::{Ban, SourceReading};
+use ratelimit_policy::desired::{self, Grant, Limit, Policy, Refuse, WindowForm};
+
+/// Sources in `top` unless asked otherwise.
+pub const TOP_DEFAULT: usize = 20;
+
+/// How a source stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// There is room for more.
+    Ok,
+    /// There is no room for one more unit now, or what was refused in this bucket says that there is none for its packets.
+    OverLimit,
+    /// Banned.
+    Banned,
+    /// Denied.
+    Denied,
+    /// Never limited.
+    Exempt,
+}
+
+/// One source near or over a limit: by the limit that is closest to refusing it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TopSource {
+    /// Its address, or the prefix that is one client.
+    pub source: String,
+    /// The limit's rule.
+    pub rule: String,
+    /// The limit's unit, which `used` and `limit` are in.
+    pub unit: Unit,
+    /// Used of the limit.
+    pub used: u64,
+    /// The limit.
+    pub limit: u64,
+    /// The limit's window.
+    pub window_seconds: f64,
+    /// Packets that this source's windows refused since they are remembered; 0 under a dry-run rule.
+    pub dropped: u64,
+    /// The same under a dry-run rule.
+    pub would_drop: u64,
+    /// How it stands.
+    pub state: State,
+    /// When every limit has room again, if nothing else is admitted meanwhile.
+    pub retry_after_seconds: f64,
+    /// No wait is long enough, see [`super::CheckLimit::never`].
+    #[serde(default)]
+    pub never: bool,
+}
+
+/// What the sources came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tracked {
+    /// Sources remembered, see [`super::Sources::tracked`].
+    pub sources: u64,
+    /// Sources without room, by rule.
+    pub over_limit: Vec<u64>,
+    /// What each shadow limit would have refused, by rule and in the rule's order.
+    pub shadows: Vec<Vec<Shadowed>>,
+    /// The sources nearest to or over a limit, worst first.
+    pub leaders: Vec<IpNet>,
+}
+
+/// What a shadow limit would have refused of the sources that are remembered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shadowed {
+    /// Packets.
+    pub packets: u64,
+    /// Sources that they came from.
+    pub sources: u64,
+}
+
+/// Counts windows as they are visited, in any order, and keeps the worst.
+///
+/// The windows of one source come apart, so the worst `top_max * 2 * limits` windows are kept: fewer than `top_max` sources can
+/// come before a source that belongs to the worst `top_max`, each with at most two windows a limit, so none is missed.
+#[derive(Debug)]
+pub struct Census {
+    now: Nanos,
+    limits: Vec<LimitCensus>,
+    /// By slot: which rule, and which of its shadow limits.
+    shadow_slots: HashMap<u32, (usize, usize)>,
+    shadows: Vec<Vec<Shadowed>>,
+    rules: usize,
+    top_max: usize,
+    worst: BinaryHeap<Reverse<Rank>>,
+}
+
+#[derive(Debug)]
+struct LimitCensus {
+    rule: usize,
+    refuse: Refuse,
+    limit: Limit,
+    /// Those of what anyone can forge, and those of what is proven: a source may have both.
+    windows: [u64; 2],
+    over: u64,
+}
+
+/// The order of `top`: over a limit before within, then by packets refused, then by how full the window is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    over: bool,
+    refused: u64,
+    fill: u128,
+    source: Reverse<IpNet>,
+}
+
+/// How one window stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Standing {
+    pub(super) used: u64,
+    pub(super) remaining: u64,
+    pub(super) over: bool,
+    pub(super) refused: u64,
+    /// Its window has room, or was forgotten, and it is noted all the same that it is refused.
+    pub(super) is_cached_drop: bool,
+    pub(super) retry: Retry,
+}
+
+/// When one more fits, if nothing else is admitted meanwhile. Of several, the greatest holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Retry {
+    /// No wait is long enough: the limit is below 1.
+    pub(super) never: bool,
+    /// Until then; if never, until all that is counted now has left the window, the longest wait that can be named.
+    pub(super) after_ns: u64,
+}
+
+impl Census {
+    /// An empty one, at `now` by the datapath's clock.
+    pub fn new(policy: &Policy, now: Nanos, top_max: usize) -> Self {
+        let limits = policy.rules.iter().enumerate().flat_map(|(rule, of)| {
+            let census = move |&limit| LimitCensus { rule, refuse: of.refuse, limit, windows: [0; 2], over: 0 };
+            of.limits.iter().map(census)
+        });
+        let shadow_slots = policy.rules.iter().enumerate().flat_map(|(rule, of)| {
+            of.shadow_limits.iter().enumerate().map(move |(at, limit)| (limit.slot, (rule, at)))
+        });
+        Self {
+            now,
+            limits: limits.collect(),
+            shadow_slots: shadow_slots.collect(),
+            shadows: policy.rules.iter().map(|of| vec![Shadowed::default(); of.shadow_limits.len()]).collect(),
+            rules: policy.rules.len(),
+            top_max,
+            worst: BinaryHeap::new(),
+        }
+    }
+
+    /// Counts one window. Windows of no current limit are passed over: nothing judges by them.
+    pub fn visit(&mut self, reading: &SourceReading) {
+        if let Some(&(rule, at)) = self.shadow_slots.get(&reading.slot) {
+            let (of, refused) = (&mut self.shadows[rule][at], reading.window.refused.count());
+            of.packets = of.packets.saturating_add(refused);
+            of.sources += u64::from(refused != 0);
+            return;
+        }
+        let worst_max = self.top_max.saturating_mul(2 * self.limits.len());
+        for of in self.limits.iter_mut().filter(|of| of.limit.slot == reading.slot) {
+            of.windows[usize::from(reading.is_verified)] += 1;
+            let Level { used, over, .. } = Level::of(&of.limit, of.refuse, &reading.window, self.now);
+            of.over += u64::from(over);
+            let refused = if over { reading.window.refused.count() } else { 0 };
+            let rank = Rank { over, refused, fill: fill(used, of.limit.amount), source: Reverse(reading.prefix) };
+            if used == 0 && !over {
+                continue;
+            }
+            if self.worst.len() < worst_max {
+                self.worst.push(Reverse(rank));
+            } else if let Some(mut least) = self.worst.peek_mut()
+                && least.0 < rank
+            {
+                *least = Reverse(rank);
+            }
+        }
+    }
+
+    /// What it came to.
+    pub fn finish(self) -> Tracked {
+        let mut over_limit = vec![0; self.rules];
+        for of in &self.limits {
+            over_limit[of.rule] = over_limit[of.rule].max(of.over);
+        }
+        let mut leaders: Vec<IpNet> = Vec::new();
+        for Reverse(rank) in self.worst.into_sorted_vec() {
+            if leaders.len() < self.top_max && !leaders.contains(&rank.source.0) {
+                leaders.push(rank.source.0);
+            }
+        }
+        Tracked {
+            sources: self.limits.iter().flat_map(|of| of.windows).max().unwrap_or(0),
+            over_limit,
+            shadows: self.shadows,
+            leaders,
+        }
+    }
+}
+
+/// Sources of some prefix that a rule keeps out now, gathered as windows are visited, in any order.
+#[derive(Debug)]
+pub struct Blocked<'a> {
+    policy: &'a Policy,
+    now: Nanos,
+    within: IpNet,
+    sources: BTreeSet<IpNet>,
+}
+
+impl<'a> Blocked<'a> {
+    /// None so far.
+    pub const fn new(policy: &'a Policy, now: Nanos, within: IpNet) -> Self {
+        Self { policy, now, within, sources: BTreeSet::new() }
+    }
+
+    /// Adds a client that is banned.
+    pub fn banned(&mut self, client: IpNet) {
+        if self.is_within(client) {
+            self.sources.insert(client);
+        }
+    }
+
+    /// Looks at one window: a source without room is kept out, where the rule drops.
+    pub fn visit(&mut self, reading: &SourceReading) {
+        if !self.is_within(reading.prefix) {
+            return;
+        }
+        let enforcing = self.policy.rules.iter().filter(|rule| rule.mode == desired::Mode::Enforce);
+        let mut limits = enforcing.flat_map(|rule| rule.limits.iter().map(move |limit| (rule, limit)));
+        let found = limits.find(|(_, limit)| limit.slot == reading.slot);
+        if found.is_some_and(|(rule, limit)| Standing::of(rule, limit, &reading.window, self.now).over) {
+            self.sources.insert(reading.prefix);
+        }
+    }
+
+    /// Their names, in order.
+    pub fn names(&self) -> Vec<String> {
+        self.sources.iter().copied().map(source_text).collect()
+    }
+
+    /// A client may be longer than the prefix, or hold it: `2001:db8::7` lies in the client 2001:db8::/64.
+    fn is_within(&self, client: IpNet) -> bool {
+        self.within.contains(&client) || client.contains(&self.within)
+    }
+}
+
+impl TopSource {
+    /// One source, from all of its windows; none if nothing of it counts (any more).
+    pub fn of(policy: &Policy, now: Nanos, source: IpNet, windows: &[SourceReading]) -> Option<Self> {
+        let standings = policy.rules.iter().flat_map(|rule| rule.limits.iter().map(move |limit| (rule, limit)));
+        let standings: Vec<_> = standings
+            .flat_map(|(rule, limit)| {
+                let windows = windows.iter().filter(|reading| reading.slot == limit.slot);
+                windows.map(move |reading| (rule, limit, Standing::of_reading(rule, limit, Some(reading), now)))
+            })
+            .collect();
+        let &(rule, limit, nearest) = standings
+            .iter()
+            .max_by_key(|(_, limit, standing)| (standing.over, standing.retry, fill(standing.used, limit.amount)))?;
+        let is_exempt = policy.grant(source.addr(), now).is_some_and(|access| access.grant == Grant::Exempt);
+        let state = match (is_exempt, nearest.over) {
+            (true, true | false) => State::Exempt,
+            (false, true) => State::OverLimit,
+            (false, false) => State::Ok,
+        };
+        let retry = standings.iter().map(|(_, _, of)| of.retry).max().filter(|_| !is_exempt).unwrap_or_default();
+        let refused: u64 = standings.iter().fold(0, |sum, (_, _, of)| of.refused.saturating_add(sum));
+        let (dropped, would_drop) = match rule.mode {
+            desired::Mode::Enforce => (refused, 0),
+            desired::Mode::DryRun => (0, refused),
+        };
+        Some(Self {
+            source: source_text(source),
+            rule: rule.name.clone(),
+            unit: limit.unit.into(),
+            used: nearest.used,
+            limit: limit.amount,
+            window_seconds: seconds(limit.window_ns),
+            dropped,
+            would_drop,
+            state,
+            retry_after_seconds: seconds(retry.after_ns),
+            never: retry.never,
+        })
+    }
+
+    /// The same with what goes before limits: a denial, or a ban of this source.
+    pub fn with_access(mut self, policy: &Policy, source: IpNet, bans: &[Ban], now: Nanos) -> Self {
+        let denial = policy.grant(source.addr(), now).filter(|access| access.grant == Grant::Denied);
+        let ban = bans.iter().filter(|ban| ban.client == source && now < ban.until).map(|ban| ban.until).max();
+        let left = |until: Nanos| seconds(until.0.saturating_sub(now.0));
+        match (self.state, denial, ban) {
+            (State::Exempt, ..) | (_, None, None) => {}
+            (_, Some(denial), _) => {
+                self.state = State::Denied;
+                self.never = denial.until.is_none();
+                self.retry_after_seconds = self.retry_after_seconds.max(denial.until.map_or(0.0, left));
+            }
+            (_, None, Some(until)) => {
+                self.state = State::Banned;
+                self.retry_after_seconds = self.retry_after_seconds.max(left(until));
+            }
+        }
+        self
+    }
+
+    /// Puts sources in the order of `top`: over a limit first, by packets refused, then by how full their window is.
+    pub fn rank(mut sources: Vec<Self>) -> Vec<Self> {
+        sources.sort_by_cached_key(|of| {
+            let over = matches!(of.state, State::OverLimit | State::Banned | State::Denied);
+            let refused = if over { of.dropped.saturating_add(of.would_drop) } else { 0 };
+            Reverse((over, refused, fill(of.used, of.limit), Reverse(of.source.clone())))
+        });
+        sources
+    }
+}
+
+impl Standing {
+    pub(super) fn of(rule: &desired::Rule, limit: &Limit, source: &Source, now: Nanos) -> Self {
+        Self::with(rule.refuse, limit, source, now)
+    }
+
+    /// From what is read of it; nothing is known of a source that was not found.
+    pub(super) fn of_reading(rule: &desired::Rule, limit: &Limit, found: Option<&SourceReading>, now: Nanos) -> Self {
+        let standing = Self::of(rule, limit, &found.map_or(Source::default(), |reading| reading.window), now);
+        let Some(until) = found.and_then(|reading| reading.refused_until).filter(|until| now < *until) else {
+            return standing;
+        };
+        // Whatever its window says now, or would if it were not forgotten.
+        let noted = Retry { never: false, after_ns: until.0.saturating_sub(now.0) };
+        Self { over: true, remaining: 0, is_cached_drop: !standing.over, retry: standing.retry.max(noted), ..standing }
+    }
+
+    /// With a shadow limit, which refuses what does not fit and nothing else, whatever its rule does.
+    pub(super) fn of_shadow(limit: &Limit, source: &Source, now: Nanos) -> Self {
+        Self::with(Refuse::Excess, limit, source, now)
+    }
+
+    fn with(refuse: Refuse, limit: &Limit, source: &Source, now: Nanos) -> Self {
+        let Level { used, over, is_shut } = Level::of(limit, refuse, source, now);
+        let bucket = now.bucket(limit.bucket_ns);
+        let first = if is_shut { BucketIndex(bucket.0.saturating_add(1)) } else { bucket };
+        let retry = match (over, limit.form) {
+            (false, _) => Retry::default(),
+            (true, WindowForm::Gcra) => Retry::of_leak(limit, source, now),
+            (true, WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed) => {
+                Retry::from(first, limit, source, now)
+            }
+        };
+        let remaining = remaining(limit, used, source, now);
+        Self { used, remaining, over, refused: source.refused.count(), is_cached_drop: false, retry }
+    }
+}
+
+/// How full one window is.
+struct Level {
+    used: u64,
+    over: bool,
+    is_shut: bool,
+}
+
+impl Level {
+    fn of(limit: &Limit, refuse: Refuse, source: &Source, now: Nanos) -> Self {
+        if limit.form == WindowForm::Gcra {
+            let over = limit.leak().next(leak_word(source), now, 1).is_none();
+            return Self { used: leak_used(limit, source, now), over, is_shut: false };
+        }
+        let (arithmetic, bucket) = (limit.arithmetic(), now.bucket(limit.bucket_ns));
+        let is_shut = is_shut(limit, refuse, source, bucket);
+        let over = is_shut || !window::is_within_limit(&source.cells, arithmetic, bucket, 1);
+        Self { used: window::used(&source.cells, arithmetic, bucket), over, is_shut }
+    }
+}
+
+/// What fits now, one after the other.
+fn remaining(limit: &Limit, used: u64, source: &Source, now: Nanos) -> u64 {
+    let left = limit.amount.saturating_sub(used);
+    let Some(burst) = limit.burst else { return left };
+    match limit.form {
+        WindowForm::Gcra => burst.saturating_sub(used),
+        WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => {
+            let current = window::Limit { full_buckets: 0, ..limit.arithmetic() };
+            left.min(burst.saturating_sub(window::used(&source.cells, current, now.bucket(limit.bucket_ns))))
+        }
+    }
+}
+
+/// The word of a leaky bucket.
+const fn leak_word(source: &Source) -> u64 {
+    source.cells[0]
+}
+
+/// How much is in a leaky bucket, rounded up. What is counted one by one was rounded up one by one.
+fn leak_used(limit: &Limit, source: &Source, now: Nanos) -> u64 {
+    let (rate, word) = (limit.leak(), leak_word(source));
+    match limit.unit {
+        Counted::Requests | Counted::Connections | Counted::Packets => {
+            word.saturating_sub(now.0).div_ceil(rate.cost_ns(1).max(1))
+        }
+        Counted::Bytes => rate.used(word, now),
+    }
+}
+
+/// Whether what it has refused in this bucket tells that the window refuses more until the next begins, though one more unit
+/// may have room: everything, where the rule says so, and packets of many units like the one that was refused.
+fn is_shut(limit: &Limit, refuse: Refuse, source: &Source, bucket: BucketIndex) -> bool {
+    // The clock was read before the window, whose newest bucket may be a later one.
+    let newest = BucketIndex(bucket.0.saturating_add(u64::from(FULL_BUCKETS_MAX)));
+    let tells = match (limit.unit, refuse) {
+        (Counted::Requests | Counted::Connections | Counted::Packets, Refuse::Excess) => false,
+        (Counted::Bytes, Refuse::Excess | Refuse::All)
+        | (Counted::Requests | Counted::Connections | Counted::Packets, Refuse::All) => true,
+    };
+    tells && source.refused.is_within(newest, FULL_BUCKETS_MAX)
+}
+
+impl Retry {
+    /// With room in bucket `first` at the earliest.
+    fn from(first: BucketIndex, limit: &Limit, source: &Source, now: Nanos) -> Self {
+        let room = window::free_from(&source.cells, limit.arithmetic(), first, 1);
+        let bucket = now.bucket(limit.bucket_ns);
+        let empty = BucketIndex(bucket.0.saturating_add(u64::from(limit.full_buckets()) + 1));
+        Self { never: room.is_none(), after_ns: until(room.unwrap_or(empty), limit.bucket_ns, now) }
+    }
+
+    /// The same of a leaky bucket, which frees at any time.
+    fn of_leak(limit: &Limit, source: &Source, now: Nanos) -> Self {
+        let word = leak_word(source);
+        let room = limit.leak().free_from(word, now, 1);
+        Self { never: room.is_none(), after_ns: room.map_or(word, |room| room.0).saturating_sub(now.0) }
+    }
+}
+
+/// The source as JSON names it.
+pub(crate) fn source_text(source: IpNet) -> String {
+    if source.prefix_len() == source.max_prefix_len() { source.addr().to_string() } else { source.to_string() }
+}
+
+fn until(bucket: BucketIndex, bucket_ns: u64, now: Nanos) -> u64 {
+    bucket.start(bucket_ns).0.saturating_sub(now.0)
+}
+
+/// Used of the limit, in 2^-32: counts have at most 47 bits, so nothing overflows.
+fn fill(used: u64, limit: u64) -> u128 {
+    (u128::from(used) << 32) / u128::from(limit.max(1))
+}

@@ -1,0 +1,341 @@
+//! `ratelimitd suggest`: limits read off what was observed. Names no source. Pure.
+
+use jiff::Timestamp;
+use ratelimit_common::layout::Unit as Counted;
+use ratelimit_common::time::Nanos;
+use ratelimit_common::window::amount_max;
+use serde::{Deserialize, Serialize};
+
+use super::{Limit, Mode, SCHEMA, seconds, timestamp};
+use crate::observe::{self, Distribution, Observed, Observer, SOURCES_MIN};
+use ratelimit_policy::desired::{self, Policy, Refuse};
+
+/// From so many sources on, and a window's length of observation, a proposal is more than provisional.
+const SOURCES_ENOUGH: usize = 100;
+
+/// What every limit could be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SuggestReport {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// When it was read, by the datapath's clock.
+    pub time: Timestamp,
+    /// In the configuration's order.
+    pub rules: Vec<RuleSuggestion>,
+}
+
+/// What the limits of one rule could be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RuleSuggestion {
+    /// Its name.
+    pub name: String,
+    /// Whether it drops.
+    pub mode: Mode,
+    /// Limit by limit.
+    pub limits: Vec<LimitSuggestion>,
+    /// All its limits as proposed, ready to paste; none where nothing is proposed.
+    pub paste: Option<Paste>,
+}
+
+/// Limits as they are written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paste {
+    /// The line of the file.
+    pub file: String,
+    /// The flags of the command line.
+    pub flags: String,
+}
+
+/// What one limit could be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LimitSuggestion {
+    /// The limit that holds now.
+    #[serde(flatten)]
+    pub limit: Limit,
+    /// What was observed; none where nothing can be.
+    pub observed: Option<Observation>,
+    /// What the limit could be; none where too little is known.
+    pub proposal: Option<Proposal>,
+    /// What there is to know about these numbers, a clause each.
+    pub notes: Vec<String>,
+}
+
+/// What was observed of one limit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Observation {
+    /// Since when.
+    pub since: Timestamp,
+    /// For so long.
+    pub seconds: f64,
+    /// Sources that wanted anything.
+    pub sources: u64,
+    /// Sources that there was no room to observe: at least so many.
+    pub sources_not_observed: u64,
+    /// Buckets that ended before they were looked at.
+    pub missed_buckets: u64,
+    /// How the busiest windows of the sources are distributed, in the limit's unit; none without a source.
+    pub busiest_window: Option<BusiestWindow>,
+    /// The widest range that no source's busiest window lies in; none where no range is worth naming.
+    pub widest_gap: Option<Gap>,
+    /// Since when the candidates are counted.
+    pub candidates_since: Timestamp,
+    /// Everything that was wanted since then, admitted or not, in the limit's unit.
+    pub wanted: u64,
+    /// What other amounts would have done, ascending.
+    pub candidates: Vec<Candidate>,
+}
+
+/// The most that sources wanted in any one window: so much or less, by share of the sources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BusiestWindow {
+    /// Half of them.
+    pub median: u64,
+    /// 90 %.
+    pub p90: u64,
+    /// 99 %.
+    pub p99: u64,
+    /// 99.9 %.
+    pub p999: u64,
+    /// All.
+    pub max: u64,
+}
+
+/// A range that no source's busiest window lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gap {
+    /// The busiest source below it.
+    pub below: u64,
+    /// The least busy above it.
+    pub above: u64,
+    /// Sources above it.
+    pub sources_above: u64,
+}
+
+/// Another amount, and what it would have done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// The amount.
+    pub amount: u64,
+    /// The limit as it is written.
+    pub limit: String,
+    /// Sources that it would have blocked at least once.
+    pub sources_blocked: u64,
+    /// Of all that were observed, 0 to 1.
+    pub sources_share: f64,
+    /// What it would have blocked, in the limit's unit.
+    pub blocked: u64,
+    /// Of all that was wanted, 0 to 1.
+    pub blocked_share: f64,
+}
+
+/// What a limit could be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Proposal {
+    /// The amount.
+    pub amount: u64,
+    /// The limit as it is written.
+    pub limit: String,
+    /// Sources that it would have blocked at least once.
+    pub sources_blocked: u64,
+    /// Observed too briefly, or of too few sources, to rely on.
+    pub provisional: bool,
+    /// What gave it.
+    pub reason: ProposalReason,
+    /// The gap that it lies in, where that is the reason.
+    pub gap: Option<Gap>,
+}
+
+/// What gave a proposal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProposalReason {
+    /// A gap between the ordinary sources and the others.
+    Gap,
+    /// No gap: twice what 99.9 % of the sources stay within.
+    TwiceP999,
+    /// No gap, and few sources: twice what the busiest wanted.
+    TwiceMax,
+}
+
+impl SuggestReport {
+    /// Of every rule of the policy, or of the one with this name, at `now` by the datapath's clock.
+    pub fn build(policy: &Policy, observer: &Observer, now: Nanos, only: Option<&str>) -> Self {
+        let rules = policy.rules.iter().filter(|rule| only.is_none_or(|name| rule.name == name));
+        let rules = rules.map(|rule| RuleSuggestion::build(rule, observer)).collect();
+        Self { schema: SCHEMA, time: timestamp(now), rules }
+    }
+}
+
+impl RuleSuggestion {
+    fn build(rule: &desired::Rule, observer: &Observer) -> Self {
+        let limits: Vec<LimitSuggestion> =
+            rule.limits.iter().map(|limit| LimitSuggestion::build(rule, limit, observer.observed(limit))).collect();
+        let is_any = limits.iter().any(|of| of.proposal.is_some());
+        let written = rule.limits.iter().zip(&limits).map(|(limit, of)| {
+            let amount = of.proposal.as_ref().map_or(limit.amount, |proposal| proposal.amount);
+            desired::Limit { amount, ..*limit }
+        });
+        let paste = is_any.then(|| Paste::of(&written.collect::<Vec<_>>()));
+        Self { name: rule.name.clone(), mode: rule.mode.into(), limits, paste }
+    }
+}
+
+impl Paste {
+    fn of(limits: &[desired::Limit]) -> Self {
+        let quoted: Vec<String> = limits.iter().map(|limit| format!("\"{}\"", written(limit))).collect();
+        let flag = |limit: &desired::Limit| match limit.unit {
+            Counted::Requests | Counted::Bytes => format!("--limit {}", limit.rate()),
+            Counted::Connections | Counted::Packets => format!("--limit \"{limit}\""),
+        };
+        let flags: Vec<String> = limits.iter().map(flag).collect();
+        Self { file: format!("limits = [{}]", quoted.join(", ")), flags: flags.join(" ") }
+    }
+}
+
+/// As it is written where another unit may be the default. A size says by itself what it counts.
+fn written(limit: &desired::Limit) -> String {
+    match limit.unit {
+        Counted::Requests | Counted::Connections | Counted::Packets => limit.to_string(),
+        Counted::Bytes => limit.rate(),
+    }
+}
+
+impl LimitSuggestion {
+    fn build(rule: &desired::Rule, limit: &desired::Limit, observed: Option<Observed>) -> Self {
+        let (mut proposal, mut notes) = (None, Vec::new());
+        if let Some(of) = &observed {
+            let observed_ns = of.until.0.saturating_sub(of.since.0);
+            let is_brief = observed_ns < limit.window_ns;
+            let is_provisional = is_brief || of.busiest.len() < SOURCES_ENOUGH;
+            let found = observe::propose(&of.busiest, limit.unit, amount_max(limit.bucket_ns));
+            proposal = found.map(|found| Proposal::build(limit, found, is_provisional));
+            if is_brief {
+                notes.push("this is less than one window: wait longer before you rely on it".to_owned());
+            }
+            if of.busiest.len() < SOURCES_MIN {
+                notes.push(format!("of fewer than {SOURCES_MIN} sources nothing is concluded"));
+            } else if of.busiest.len() < SOURCES_ENOUGH {
+                notes.push(format!("fewer than {SOURCES_ENOUGH} sources are few to tell the ordinary from the others"));
+            }
+            notes.extend(caveats(rule, limit, of));
+        } else if limit.form == desired::WindowForm::Gcra {
+            notes.push(
+                "a leaky bucket does not tell what was wanted when: observe with algorithm = \"buckets\", and choose by that"
+                    .to_owned(),
+            );
+        } else {
+            notes.push("nothing is observed yet: ask again in a moment".to_owned());
+        }
+        Self { limit: limit.into(), observed: observed.map(|of| Observation::build(limit, &of)), proposal, notes }
+    }
+}
+
+/// Whether only some packets count, so that what `refuse = "all"` drops is not all of what is counted.
+const fn is_of_some_packets(unit: Counted) -> bool {
+    match unit {
+        Counted::Requests | Counted::Connections => true,
+        Counted::Packets | Counted::Bytes => false,
+    }
+}
+
+/// In what respect the numbers are not exact.
+fn caveats(rule: &desired::Rule, limit: &desired::Limit, of: &Observed) -> Vec<String> {
+    let mut notes = Vec::new();
+    let exceeds = of.busiest.last().is_some_and(|busiest| *busiest > limit.amount);
+    if of.missed_buckets > 0 {
+        notes.push(format!(
+            "{} buckets of {} ended before they were looked at, and what came in them may be missing",
+            of.missed_buckets,
+            ratelimit_policy::config::duration::words(limit.bucket_ns)
+        ));
+    }
+    if of.sources_not_observed > 0 {
+        notes.push(format!(
+            "at least {} more sources were not observed: `max_sources` has room for so many",
+            of.sources_not_observed
+        ));
+    }
+    if exceeds && limit.unit == Counted::Bytes {
+        notes.push("refused packets are counted, not their bytes: each is taken to be as long as the rule's refused packets are on average".to_owned());
+    }
+    if exceeds && limit.unit == Counted::Requests && rule.refuse == Refuse::Excess {
+        notes.push("refused packets are counted, and each is taken to be one request, however many it held".to_owned());
+    }
+    if exceeds && is_of_some_packets(limit.unit) && rule.refuse == Refuse::All {
+        let unit = desired::unit_label(limit.unit);
+        notes.push(format!(
+            "with refuse = \"all\" it cannot be told how many {unit} were refused, so sources over the limit wanted at least \
+             this much: observe with a limit that nobody exceeds"
+        ));
+    }
+    if exceeds && rule.mode == desired::Mode::Enforce {
+        notes.push(
+            "this rule drops, and who is refused tries again, which counts once more: a dry run tells what is wanted undisturbed"
+                .to_owned(),
+        );
+    }
+    if rule.bans.is_some() {
+        notes.push("what banned sources send is not observed".to_owned());
+    }
+    if let Some(burst) = limit.burst {
+        notes.push(format!(
+            "every candidate has the limit's burst too, {burst} in a bucket; the proposal is by the sum alone"
+        ));
+    }
+    notes
+}
+
+impl Observation {
+    fn build(limit: &desired::Limit, of: &Observed) -> Self {
+        let sources = of.busiest.len() as u64;
+        let candidate = |candidate: &observe::Candidate| Candidate {
+            amount: candidate.amount,
+            limit: written(&desired::Limit { amount: candidate.amount, ..*limit }),
+            sources_blocked: candidate.sources_blocked,
+            sources_share: share(candidate.sources_blocked, sources),
+            blocked: candidate.blocked,
+            blocked_share: share(candidate.blocked, of.demand),
+        };
+        Self {
+            since: timestamp(of.since),
+            seconds: seconds(of.until.0.saturating_sub(of.since.0)),
+            sources,
+            sources_not_observed: of.sources_not_observed,
+            missed_buckets: of.missed_buckets,
+            busiest_window: Distribution::of(&of.busiest).map(BusiestWindow::from),
+            widest_gap: observe::widest(&observe::gaps(&of.busiest, limit.unit)).map(Gap::from),
+            candidates_since: timestamp(of.candidates_since),
+            wanted: of.demand,
+            candidates: of.candidates.iter().map(candidate).collect(),
+        }
+    }
+}
+
+impl Proposal {
+    fn build(limit: &desired::Limit, found: observe::Proposal, provisional: bool) -> Self {
+        let (reason, gap) = match found.reason {
+            observe::Reason::Gap(gap) => (ProposalReason::Gap, Some(gap.into())),
+            observe::Reason::TwiceMost => (ProposalReason::TwiceP999, None),
+            observe::Reason::TwiceAll => (ProposalReason::TwiceMax, None),
+        };
+        let (amount, sources_blocked) = (found.amount, found.sources_blocked);
+        Self { amount, limit: written(&desired::Limit { amount, ..*limit }), sources_blocked, provisional, reason, gap }
+    }
+}
+
+impl From<Distribution> for BusiestWindow {
+    fn from(of: Distribution) -> Self {
+        Self { median: of.median, p90: of.p90, p99: of.p99, p999: of.p999, max: of.max }
+    }
+}
+
+impl From<observe::Gap> for Gap {
+    fn from(of: observe::Gap) -> Self {
+        Self { below: of.below, above: of.above, sources_above: of.sources_above }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share is shown to three digits")]
+fn share(part: u64, of: u64) -> f64 {
+    if of == 0 { 0.0 } else { part as f64 / of as f64 }
+}

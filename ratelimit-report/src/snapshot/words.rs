@@ -1,0 +1,192 @@
+//! Words of the policy and the datapath as the API has them: the serde twins of theirs.
+
+use serde::{Deserialize, Serialize};
+
+use super::seconds;
+use ratelimit_datapath as datapath;
+use ratelimit_policy::desired;
+
+/// Whether a rule drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Over the limit is dropped.
+    Enforce,
+    /// Over the limit passes and is counted.
+    DryRun,
+}
+
+/// How an XDP program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum XdpMode {
+    /// In the driver.
+    Native,
+    /// In the network stack.
+    Generic,
+}
+
+/// One limit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Limit {
+    /// Admitted in a window.
+    pub amount: u64,
+    /// Length of the window.
+    pub window_seconds: f64,
+    /// What is counted.
+    pub unit: Unit,
+    /// Length of a bucket.
+    pub bucket_seconds: f64,
+    /// Which of the two windows.
+    pub window: WindowForm,
+}
+
+/// What one of a limit is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// What begins a new turn of a client's conversation.
+    Requests,
+    /// Connections.
+    Connections,
+    /// IP packets.
+    Packets,
+    /// Bytes of IP packets.
+    Bytes,
+}
+
+/// What the limits of one unit count, and how well.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counting {
+    /// The unit.
+    pub unit: Unit,
+    /// What one of it is.
+    pub counted: String,
+    /// How well that is told.
+    pub accuracy: String,
+}
+
+/// How a limit is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WindowForm {
+    /// Never more than the limit in any real interval of the window's length.
+    Strict,
+    /// The sum of the last buckets.
+    Lenient,
+    /// One bucket as long as the window.
+    Fixed,
+    /// A leaky bucket.
+    Gcra,
+}
+
+impl Unit {
+    /// Its name.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::Connections => "connections",
+            Self::Packets => "packets",
+            Self::Bytes => "bytes",
+        }
+    }
+}
+
+impl Counting {
+    /// Of the units of these limits, each once, in their order.
+    pub fn of<'a>(limits: impl IntoIterator<Item = &'a desired::Limit>) -> Vec<Self> {
+        let mut units: Vec<Unit> = Vec::new();
+        for limit in limits {
+            let unit = limit.unit.into();
+            if !units.contains(&unit) {
+                units.push(unit);
+            }
+        }
+        units.into_iter().map(Self::of_unit).collect()
+    }
+
+    /// Of the requests of a web server's own log.
+    pub fn of_log() -> Self {
+        let accuracy = "each line is one, at its whole second; what never became a line is not there: refused, cut off, still open";
+        Self { unit: Unit::Requests, counted: "lines of the log".to_owned(), accuracy: accuracy.to_owned() }
+    }
+
+    fn of_unit(unit: Unit) -> Self {
+        let (counted, accuracy) = match unit {
+            Unit::Requests => (
+                "what begins a new turn of a client's conversation",
+                "exact under HTTP/1.x, and under HTTP/2 in the clear or with one request at a time; a lower bound under HTTP/2 \
+                 over TLS with several at once; an estimate under HTTP/3; see docs/ACCURACY.md",
+            ),
+            Unit::Connections => (
+                "TCP SYNs, QUIC Initials, and what opens any other UDP flow",
+                "exact; a SYN that is sent again counts again, and up to 8 Initials of one flow are one",
+            ),
+            Unit::Packets => ("IP packets, fragments included", "exact"),
+            Unit::Bytes => ("bytes of IP packets, headers included", "exact"),
+        };
+        Self { unit, counted: counted.to_owned(), accuracy: accuracy.to_owned() }
+    }
+}
+
+impl XdpMode {
+    /// Its name.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Generic => "generic",
+        }
+    }
+}
+
+impl From<ratelimit_common::layout::Unit> for Unit {
+    fn from(unit: ratelimit_common::layout::Unit) -> Self {
+        match unit {
+            ratelimit_common::layout::Unit::Requests => Self::Requests,
+            ratelimit_common::layout::Unit::Connections => Self::Connections,
+            ratelimit_common::layout::Unit::Packets => Self::Packets,
+            ratelimit_common::layout::Unit::Bytes => Self::Bytes,
+        }
+    }
+}
+
+impl From<desired::Mode> for Mode {
+    fn from(mode: desired::Mode) -> Self {
+        match mode {
+            desired::Mode::Enforce => Self::Enforce,
+            desired::Mode::DryRun => Self::DryRun,
+        }
+    }
+}
+
+impl From<datapath::XdpMode> for XdpMode {
+    fn from(mode: datapath::XdpMode) -> Self {
+        match mode {
+            datapath::XdpMode::Native => Self::Native,
+            datapath::XdpMode::Generic => Self::Generic,
+        }
+    }
+}
+
+impl From<desired::WindowForm> for WindowForm {
+    fn from(form: desired::WindowForm) -> Self {
+        match form {
+            desired::WindowForm::Strict => Self::Strict,
+            desired::WindowForm::Lenient => Self::Lenient,
+            desired::WindowForm::Fixed => Self::Fixed,
+            desired::WindowForm::Gcra => Self::Gcra,
+        }
+    }
+}
+
+impl From<&desired::Limit> for Limit {
+    fn from(limit: &desired::Limit) -> Self {
+        Self {
+            amount: limit.amount,
+            window_seconds: seconds(limit.window_ns),
+            unit: limit.unit.into(),
+            bucket_seconds: seconds(limit.bucket_ns),
+            window: limit.form.into(),
+        }
+    }
+}

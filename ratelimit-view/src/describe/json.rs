@@ -1,0 +1,191 @@
+//! A configuration, and what is wrong with one, as JSON. Pure.
+
+use ipnet::IpNet;
+use serde::Serialize;
+
+use super::{Memory, NotesMemory, limit_words, memory, notes_memory, seconds};
+use ratelimit_policy::config::Config;
+use ratelimit_policy::desired::{Grant, Limit, Rule, date, unit_label};
+use ratelimit_policy::diagnostic::{Diagnostic, Place};
+
+/// [`super::config_words`] for programs.
+#[derive(Debug, Serialize)]
+pub struct ConfigJson {
+    schema: u32,
+    valid: bool,
+    warnings: Vec<String>,
+    interfaces: Vec<String>,
+    xdp_mode: &'static str,
+    on_exit: &'static str,
+    max_sources: u32,
+    socket: String,
+    listen: Option<String>,
+    ipv4_prefix: u8,
+    ipv6_prefix: u8,
+    allow: Vec<String>,
+    deny: Vec<String>,
+    list_files: Vec<String>,
+    safety: SafetyJson,
+    rules: Vec<RuleJson>,
+    memory: [Memory; 2],
+    notes_memory: NotesMemory,
+}
+
+#[derive(Debug, Serialize)]
+struct SafetyJson {
+    exempt_ssh_peer: bool,
+    exempt_gateway: bool,
+    exempt_resolvers: bool,
+    breaker_percent: Option<u8>,
+    breaker_after_seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct RuleJson {
+    name: String,
+    mode: &'static str,
+    refuse: &'static str,
+    guard: &'static str,
+    from: Vec<String>,
+    to: Vec<String>,
+    ports: String,
+    limits: Vec<LimitJson>,
+    shadow_limits: Vec<LimitJson>,
+    candidates: Vec<LimitJson>,
+    block_for_seconds: Vec<f64>,
+    forget_after_seconds: Option<f64>,
+    ban_unproven: bool,
+    under_attack_ok: bool,
+    new_sources: Option<NewSourcesJson>,
+    quic_ports: Vec<u16>,
+    unparsable: &'static str,
+    until: Option<String>,
+    note: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct NewSourcesJson {
+    amount: u64,
+    window_seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct LimitJson {
+    amount: u64,
+    window_seconds: f64,
+    unit: &'static str,
+    bucket_seconds: f64,
+    window: &'static str,
+    burst: Option<u64>,
+    words: String,
+}
+
+impl ConfigJson {
+    /// A configuration with what there is to say about it, from [`ratelimit_policy::config::lint::warnings`] and elsewhere.
+    pub fn new(config: &Config, warnings: Vec<String>) -> Self {
+        Self {
+            schema: 1,
+            valid: true,
+            warnings,
+            interfaces: config.interfaces.clone(),
+            xdp_mode: config.xdp_mode.label(),
+            on_exit: config.on_exit.label(),
+            max_sources: config.max_sources,
+            socket: config.socket.display().to_string(),
+            listen: config.listen.map(|listen| listen.to_string()),
+            ipv4_prefix: config.policy.ipv4_prefix,
+            ipv6_prefix: config.policy.ipv6_prefix,
+            allow: config.policy.prefixes(Grant::Exempt).map(|prefix| prefix.to_string()).collect(),
+            deny: config.policy.prefixes(Grant::Denied).map(|prefix| prefix.to_string()).collect(),
+            list_files: config.list_files.iter().map(|file| file.path.display().to_string()).collect(),
+            safety: SafetyJson {
+                exempt_ssh_peer: config.safety.exempt_ssh_peer,
+                exempt_gateway: config.safety.exempt_gateway,
+                exempt_resolvers: config.safety.exempt_resolvers,
+                breaker_percent: config.safety.breaker,
+                breaker_after_seconds: seconds(config.safety.breaker_after_ns),
+            },
+            rules: config.policy.rules.iter().map(|rule| RuleJson::new(config, rule)).collect(),
+            memory: memory(config),
+            notes_memory: notes_memory(config),
+        }
+    }
+}
+
+/// What is wrong with a configuration, for programs.
+#[derive(Debug, Serialize)]
+pub struct InvalidJson {
+    schema: u32,
+    valid: bool,
+    problem: String,
+    line: Option<usize>,
+    column: Option<usize>,
+    help: Vec<String>,
+}
+
+impl From<&Diagnostic> for InvalidJson {
+    fn from(error: &Diagnostic) -> Self {
+        let excerpt = match &error.place {
+            Place::File { excerpt, .. } => excerpt.as_deref(),
+            Place::CommandLine | Place::Flag { .. } => None,
+        };
+        Self {
+            schema: 1,
+            valid: false,
+            problem: error.problem.clone(),
+            line: excerpt.map(|excerpt| excerpt.line),
+            column: excerpt.map(|excerpt| excerpt.column),
+            help: error.help.clone(),
+        }
+    }
+}
+
+impl RuleJson {
+    fn new(config: &Config, rule: &Rule) -> Self {
+        let note = config.notes.iter().find(|(name, _)| *name == rule.name);
+        let candidates = config.candidates.iter().filter(|(name, _)| *name == rule.name).flat_map(|(_, limits)| limits);
+        let texts = |prefixes: &[IpNet]| prefixes.iter().map(ToString::to_string).collect();
+        Self {
+            name: rule.name.clone(),
+            mode: rule.mode.label(),
+            refuse: rule.refuse.label(),
+            guard: rule.guard.label(),
+            from: texts(&rule.from),
+            to: texts(&rule.to),
+            ports: rule.ports.to_string(),
+            limits: rule.limits.iter().map(LimitJson::from).collect(),
+            shadow_limits: rule.shadow_limits.iter().map(LimitJson::from).collect(),
+            candidates: candidates.map(LimitJson::from).collect(),
+            block_for_seconds: rule
+                .bans
+                .iter()
+                .flat_map(|bans| &bans.steps_ns)
+                .map(|step_ns| seconds(*step_ns))
+                .collect(),
+            forget_after_seconds: rule.bans.as_ref().map(|bans| seconds(bans.forget_ns)),
+            ban_unproven: rule.bans.as_ref().is_some_and(|bans| !bans.needs_proof),
+            under_attack_ok: rule.under_attack_ok,
+            new_sources: rule
+                .new_sources
+                .map(|of| NewSourcesJson { amount: of.amount, window_seconds: seconds(of.window_ns) }),
+            quic_ports: rule.quic_ports.iter().collect(),
+            unparsable: rule.unparsable.label(),
+            until: rule.until.map(date),
+            note: note.map(|(_, note)| note.clone()),
+        }
+    }
+}
+
+impl From<&Limit> for LimitJson {
+    fn from(limit: &Limit) -> Self {
+        Self {
+            amount: limit.amount,
+            window_seconds: seconds(limit.window_ns),
+            unit: unit_label(limit.unit),
+            bucket_seconds: seconds(limit.bucket_ns),
+            window: limit.form.label(),
+            burst: limit.burst,
+            words: limit_words(limit),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Statistics for people. Pure text from the read model; only `watch` asks a daemon for it.
+
+#![forbid(unsafe_code)]
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
+
+mod check;
+pub mod describe;
+mod explain;
+mod list;
+mod replay;
+mod stats;
+mod suggest;
+mod watch;
+
+pub use check::check;
+pub use explain::explain;
+pub use list::{applied, granted, list, mode, reloaded, reset, unblocked};
+pub use replay::replay;
+pub use stats::stats;
+pub use suggest::suggest;
+pub use watch::{Screen, WatchError, watch};
+
+use ratelimit_report::snapshot::{Counting, Limit, WindowForm};
+
+/// 1234567 as `1,234,567`.
+fn number(value: u64) -> String {
+    let digits = value.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Seconds as `2m 13s`: the two largest units, rounded up so that nothing is promised too early.
+fn duration(seconds: f64) -> String {
+    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "saturates, and no duration is below 0"
+    )]
+    let whole = seconds.ceil() as u64;
+    let mut left = whole;
+    let mut out = String::new();
+    for (length, unit) in UNITS.into_iter().skip_while(|(length, _)| *length > whole).take(2) {
+        if left >= length {
+            let space = if out.is_empty() { "" } else { " " };
+            // Writing to a String cannot fail.
+            let _ = write!(out, "{space}{}{unit}", left / length);
+        }
+        left %= length;
+    }
+    if out.is_empty() { "0s".to_owned() } else { out }
+}
+
+/// `1,000 connections in 5m`.
+fn limit(limit: &Limit) -> String {
+    format!("{} {} in {}", number(limit.amount), limit.unit.label(), duration(limit.window_seconds))
+}
+
+/// How a limit is counted: `strict, in buckets of 1m`.
+fn form(of: &Limit) -> String {
+    match of.window {
+        WindowForm::Strict => format!("strict, in buckets of {}", duration(of.bucket_seconds)),
+        WindowForm::Lenient => format!("lenient, in buckets of {}", duration(of.bucket_seconds)),
+        WindowForm::Fixed => "in fixed windows".to_owned(),
+        WindowForm::Gcra => "as a leaky bucket".to_owned(),
+    }
+}
+
+/// What limits count, and how well, a line each.
+fn counting(units: &[Counting]) -> String {
+    let line = |of: &Counting| format!("Counted {}: {}\n", of.unit.label(), of.accuracy);
+    units.iter().map(line).collect()
+}
+
+/// `1 source`, `2 sources`.
+fn counted(count: u64, one: &str) -> String {
+    format!("{} {one}{}", number(count), if count == 1 { "" } else { "s" })
+}
+
+/// Columns without lines, as wide as their text whatever the terminal; those at `right` are numbers.
+fn table<const N: usize>(head: [&str; N], right: &[usize], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(head);
+    for row in rows {
+        table.add_row(row);
+    }
+    for &at in right {
+        if let Some(column) = table.column_mut(at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+#[cfg(test)]
+mod tests;

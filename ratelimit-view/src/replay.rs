@@ -1,0 +1,62 @@
+//! `ratelimitd replay`.
+
+use super::{counted, counting, form, limit, number, table};
+use jiff::{Timestamp, Unit};
+use ratelimit_report::replay::{Kind, LimitReport, Limited, Report};
+
+/// Sources of a limit that are named one by one.
+const NAMED_MAX: usize = 20;
+
+/// A replay for people, several lines. Its warnings are said elsewhere.
+pub fn replay(report: &Report) -> String {
+    let input = &report.input;
+    let (read, judged) = match input.kind {
+        Kind::Capture => (counted(input.read, "packet"), counted(input.judged, "packet")),
+        Kind::AccessLog => (counted(input.read, "line"), counted(input.judged, "request")),
+    };
+    let ports = report.ports.as_ref().map_or_else(String::new, |ports| format!(" to ports {ports}"));
+    let mut out = format!("Read {read}; judged {judged}{ports} of {}\n", counted(report.sources, "source"));
+    if let (Some(from), Some(until)) = (input.from, input.until) {
+        out += &format!("From {} to {}\n", time(from), time(until));
+    }
+    for of in &report.limits {
+        out += "\n";
+        out += &of_limit(of, report.sources);
+    }
+    if !report.counting.is_empty() {
+        out += "\n";
+        out += &counting(&report.counting);
+    }
+    out
+}
+
+fn of_limit(of: &LimitReport, sources: u64) -> String {
+    let unit = of.limit.unit.label();
+    let mut out = format!("Limit {}, {}\n", limit(&of.limit), form(&of.limit));
+    out += &format!("  admitted     {} {unit}\n", number(of.admitted));
+    out += &format!("  refused      {} {unit}\n", number(of.refused));
+    let verb = if of.sources_limited == 1 { "is" } else { "are" };
+    out += &format!("  over limit   {} of {} {verb} limited\n", number(of.sources_limited), counted(sources, "source"));
+    if of.limited.is_empty() {
+        return out;
+    }
+    let row = |of: &Limited| {
+        let [first, last] = [of.first_refused, of.last_refused].map(time);
+        [of.source.clone(), number(of.admitted), number(of.refused), first, last]
+    };
+    out += "\n";
+    out += &table(
+        ["SOURCE", "ADMITTED", "REFUSED", "FIRST REFUSED", "LAST REFUSED"],
+        &[1, 2],
+        of.limited.iter().take(NAMED_MAX).map(row),
+    );
+    if let Some(more @ 1..) = of.limited.len().checked_sub(NAMED_MAX) {
+        out += &format!("and {} more: --json has them all\n", number(more as u64));
+    }
+    out
+}
+
+/// To the millisecond, as RFC 3339 has it.
+fn time(at: Timestamp) -> String {
+    at.round(Unit::Millisecond).unwrap_or(at).to_string()
+}

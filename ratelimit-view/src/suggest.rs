@@ -1,0 +1,154 @@
+//! `ratelimitd suggest`.
+
+use super::{counted, duration, limit, number, table};
+use ratelimit_policy::config::amount;
+use ratelimit_report::snapshot::{
+    BusiestWindow, Candidate, Gap, LimitSuggestion, Mode, Observation, Proposal, ProposalReason, RuleSuggestion,
+    SuggestReport, Unit,
+};
+
+/// What every limit could be, for people.
+pub fn suggest(report: &SuggestReport) -> String {
+    report.rules.iter().map(rule).collect::<Vec<_>>().join("\n")
+}
+
+fn rule(rule: &RuleSuggestion) -> String {
+    let mode = match rule.mode {
+        Mode::Enforce => "enforced",
+        Mode::DryRun => "dry run",
+    };
+    let mut out = format!("Rule {} ({mode})\n", rule.name);
+    for of in &rule.limits {
+        out += "\n";
+        out += &indented(&self::of_limit(of));
+    }
+    if let Some(paste) = &rule.paste {
+        out += &format!("\n  In the file:          {}\n  On the command line:  {}\n", paste.file, paste.flags);
+    }
+    out
+}
+
+fn of_limit(of: &LimitSuggestion) -> String {
+    let mut out = format!("Now {}", limit(&of.limit));
+    let unit = of.limit.unit;
+    if let Some(observed) = &of.observed {
+        out += &format!("; {} observed in {}\n", counted(observed.sources, "source"), duration(observed.seconds));
+        if let Some(busiest) = &observed.busiest_window {
+            out += &format!("\nWhat each source wanted in its busiest {}, in {}, at most:\n", window(of), unit.label());
+            out += &indented(&distribution(busiest, unit));
+        }
+        if observed.sources > 0 {
+            out += &format!("\nWhat other limits would have blocked{}:\n", since(observed));
+            out += &indented(&candidates(observed, unit, of.limit.amount));
+        }
+        if let Some(gap) = &observed.widest_gap {
+            out += &format!("\nWidest gap: {}\n", gap_words(gap, unit));
+        }
+    } else {
+        out += "\n";
+    }
+    if let Some(proposal) = &of.proposal {
+        out += &proposal_words(proposal, of);
+    }
+    if !of.notes.is_empty() {
+        out += "\n";
+    }
+    of.notes.iter().for_each(|note| out += &format!("Note: {note}\n"));
+    out
+}
+
+/// `5m`, as in "busiest 5m".
+fn window(of: &LimitSuggestion) -> String {
+    duration(of.limit.window_seconds)
+}
+
+/// Where the candidates are younger than the rest.
+fn since(of: &Observation) -> String {
+    if of.candidates_since == of.since {
+        return String::new();
+    }
+    format!(" since {}", of.candidates_since.strftime("%Y-%m-%d %H:%M:%S UTC"))
+}
+
+fn distribution(of: &BusiestWindow, unit: Unit) -> String {
+    let values = [of.median, of.p90, of.p99, of.p999, of.max].map(|value| quantity(value, unit));
+    table(["HALF OF THEM", "90%", "99%", "99.9%", "ALL"], &[0, 1, 2, 3, 4], [values])
+}
+
+fn candidates(of: &Observation, unit: Unit, now: u64) -> String {
+    let row = |candidate: &Candidate| {
+        let mark = if candidate.amount == now { " (now)" } else { "" };
+        [
+            format!("{}{mark}", candidate.limit),
+            number(candidate.sources_blocked),
+            percent(candidate.sources_share),
+            quantity(candidate.blocked, unit),
+            percent(candidate.blocked_share),
+        ]
+    };
+    let blocked = match unit {
+        Unit::Requests => "REQUESTS",
+        Unit::Connections => "CONNECTIONS",
+        Unit::Packets => "PACKETS",
+        Unit::Bytes => "BYTES",
+    };
+    table(["LIMIT", "SOURCES", "OF ALL", blocked, "OF ALL"], &[1, 2, 3, 4], of.candidates.iter().map(row))
+}
+
+fn gap_words(gap: &Gap, unit: Unit) -> String {
+    let (below, above) = (quantity(gap.below, unit), quantity(gap.above, unit));
+    format!("no source between {below} and {above}; {} above it", counted(gap.sources_above, "source"))
+}
+
+fn proposal_words(proposal: &Proposal, of: &LimitSuggestion) -> String {
+    let sources = of.observed.as_ref().map_or(0, |observed| observed.sources);
+    let blocked = match proposal.sources_blocked {
+        0 => format!("none of the {} observed", counted(sources, "source")),
+        some => format!("{} of the {} observed", number(some), counted(sources, "source")),
+    };
+    let word = if proposal.provisional { "Provisional proposal" } else { "Proposal" };
+    let unit = of.limit.unit;
+    let why = match (proposal.reason, &proposal.gap) {
+        (ProposalReason::Gap, Some(gap)) => format!(
+            "it lies between what the ordinary want, up to {}, and what {} want{}, {} and more",
+            quantity(gap.below, unit),
+            counted(gap.sources_above, "other"),
+            if gap.sources_above == 1 { "s" } else { "" },
+            quantity(gap.above, unit)
+        ),
+        (ProposalReason::Gap, None) => "it lies in a gap".to_owned(),
+        (ProposalReason::TwiceP999, _) => {
+            "no source stands apart from the others, so it is twice what 99.9% of them stay within".to_owned()
+        }
+        (ProposalReason::TwiceMax, _) => {
+            "no source stands apart from the others, so it is twice what the busiest wanted".to_owned()
+        }
+    };
+    format!("\n{word}: {}, which would have blocked {blocked}\n  Why: {why}\n", proposal.limit)
+}
+
+fn quantity(value: u64, unit: Unit) -> String {
+    match unit {
+        Unit::Requests | Unit::Connections | Unit::Packets => number(value),
+        Unit::Bytes => amount::rounded(value),
+    }
+}
+
+/// Nothing and everything are exactly that.
+fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    if share > 0.0 && percent < 0.1 {
+        return "<0.1%".to_owned();
+    }
+    if share < 1.0 && percent > 99.9 {
+        return ">99.9%".to_owned();
+    }
+    if percent == 0.0 || (10.0..99.0).contains(&percent) || share >= 1.0 {
+        return format!("{percent:.0}%");
+    }
+    format!("{percent:.1}%")
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("  {line}\n") }).collect()
+}

@@ -1,0 +1,300 @@
+//! What people are shown, from snapshots of every kind.
+
+use ratelimit_report::snapshot::Outcome;
+
+use super::*;
+
+mod suggest;
+
+#[test]
+fn durations_have_two_units_and_never_promise_too_early() {
+    for (seconds, expected) in [
+        (0.0, "0s"),
+        (0.2, "1s"),
+        (12.0, "12s"),
+        (59.1, "1m"),
+        (133.0, "2m 13s"),
+        (300.0, "5m"),
+        (3600.0, "1h"),
+        (3661.0, "1h 1m"),
+        (90_000.0, "1d 1h"),
+        (86_460.0, "1d"),
+    ] {
+        assert_eq!(duration(seconds), expected, "{seconds}");
+    }
+}
+
+#[test]
+fn numbers_have_their_thousands_apart() {
+    for (value, expected) in [(0, "0"), (999, "999"), (1000, "1,000"), (262_144, "262,144"), (1_234_567, "1,234,567")] {
+        assert_eq!(number(value), expected);
+    }
+}
+
+#[test]
+fn stats_say_what_is_not_as_it_should_be_in_words() {
+    insta::assert_snapshot!(stats(&ratelimit_report::fixture::snapshot()));
+}
+
+#[test]
+fn stats_of_a_quiet_dry_run_are_short() {
+    let mut snapshot = ratelimit_report::fixture::snapshot();
+    snapshot.mode = ratelimit_report::snapshot::Mode::DryRun;
+    snapshot.interfaces.truncate(1);
+    snapshot.rules[0].mode = ratelimit_report::snapshot::Mode::DryRun;
+    snapshot.config.last_reload_successful = true;
+    snapshot.map_errors.clear();
+    snapshot.sources.not_admitted = 0;
+    snapshot.top = Some(Vec::new());
+    insta::assert_snapshot!(stats(&snapshot));
+}
+
+#[test]
+fn check_says_why_and_when_again() {
+    use ratelimit_datapath::Datapath as _;
+    use ratelimit_datapath::fake::FakeDatapath;
+    use ratelimit_report::fixture::{MINUTE_NS, address, limit, opening, policy};
+
+    let policy = policy(vec![limit(20, ratelimit_common::layout::Unit::Connections)]);
+    let (mut datapath, kernel) = FakeDatapath::new(&["eth0"]);
+    datapath.apply(&policy).unwrap();
+    datapath.attach("eth0").unwrap();
+    let mut report = |count: u64| {
+        for _ in 0..count {
+            kernel.packet("eth0", opening("198.51.100.7"));
+        }
+        kernel.advance(MINUTE_NS);
+        let windows = datapath.source(address("198.51.100.7")).unwrap();
+        let now = datapath.read().unwrap().now;
+        ratelimit_report::snapshot::CheckReport::build(&policy, now, address("198.51.100.7"), &windows)
+    };
+    let passing = report(13);
+    assert_eq!(passing.verdict, Outcome::Pass);
+    insta::assert_snapshot!("check_passing", check(&passing));
+    let blocked = report(10);
+    assert_eq!(blocked.verdict, Outcome::Drop);
+    insta::assert_snapshot!("check_blocked", check(&blocked));
+}
+
+#[test]
+fn check_says_what_the_guard_blocks_and_what_to_do() {
+    use ratelimit_common::verification::Side;
+    use ratelimit_datapath::Datapath as _;
+    use ratelimit_datapath::fake::FakeDatapath;
+    use ratelimit_report::fixture::{address, limit, opening, policy};
+
+    let mut policy = policy(vec![limit(10, ratelimit_common::layout::Unit::Requests)]);
+    let (mut datapath, kernel) = FakeDatapath::new(&["eth0"]);
+    datapath.apply(&policy).unwrap();
+    datapath.attach("eth0").unwrap();
+    kernel.packet("eth0", opening("198.51.100.7"));
+    for (side, amount) in [(Side::Attempts, 10), (Side::Opened, 10), (Side::Segments, 16_384)] {
+        let guard = policy.rules[0].limits[0].guard(side);
+        kernel.guard("198.51.100.7/32".parse().unwrap(), &guard, amount);
+    }
+    let windows = datapath.source(address("198.51.100.7")).unwrap();
+    let now = datapath.read().unwrap().now;
+    let report = |policy: &ratelimit_policy::desired::Policy| {
+        ratelimit_report::snapshot::CheckReport::build(policy, now, address("198.51.100.7"), &windows)
+    };
+    assert_eq!(report(&policy).verdict, Outcome::Drop);
+    insta::assert_snapshot!("check_guarded", check(&report(&policy)));
+    let mut connections = report(&policy);
+    connections.guard[0].segments.used = 0;
+    assert!(
+        check(&connections)
+            .contains("connections that ask nothing as a limit of requests allows. Its requests pass.\n")
+    );
+    policy.rules[0].mode = ratelimit_policy::desired::Mode::DryRun;
+    assert_eq!(report(&policy).verdict, Outcome::Pass);
+    let said = check(&report(&policy));
+    assert!(
+        said.contains("passes, but only because of the dry run: the guard of a limit would refuse it.\n"),
+        "{said}"
+    );
+    assert!(said.contains("\nGuard of rule default, dry run: 10 of 10 connections that ask nothing"), "{said}");
+}
+
+#[test]
+fn stats_say_why_a_rule_drops_where_that_is_not_its_limit_alone() {
+    use ratelimit_common::verdict::{Action, Reason};
+    use ratelimit_report::snapshot::{Counter, Outcome};
+
+    let mut snapshot = ratelimit_report::fixture::snapshot();
+    let counter = |rule: &str, reason: &str, packets| {
+        let (rule, reason) = (rule.to_owned(), reason.to_owned());
+        Counter { rule, verdict: Outcome::Drop, reason, packets, bytes: 0 }
+    };
+    assert!(stats(&snapshot).contains("  dropped      40 packets\n"));
+    snapshot.rules[0].dropped = 1_555;
+    snapshot.interfaces[0].counters = vec![counter("default", "over_limit", 1_000), counter("default", "guard", 200)];
+    let of_another = counter("other", "banned", 7);
+    let more = vec![counter("default", "over_limit", 285), counter("default", "guard", 70), of_another];
+    snapshot.interfaces[2].counters = more;
+    let said = stats(&snapshot);
+    assert!(said.contains("  dropped      1,555 packets: 1,285 over the limit, 270 by the guard\n"), "{said}");
+    snapshot.interfaces.truncate(1);
+    let drops = Reason::ALL.iter().filter(|reason| reason.action() == Action::Drop);
+    snapshot.interfaces[0].counters = drops.map(|reason| counter("default", reason.label(), 1)).collect();
+    snapshot.interfaces[0].counters.push(counter("default", "of_a_later_daemon", 1));
+    let said = stats(&snapshot);
+    let line = said.lines().find(|line| line.starts_with("  dropped ")).unwrap();
+    insta::assert_snapshot!("stats_reasons", line);
+    assert_eq!(line.matches('_').count(), 3, "no other reason is without words: {line}");
+}
+
+#[test]
+fn a_source_that_is_refused_though_something_is_left_is_told_so() {
+    use ratelimit_datapath::Datapath as _;
+    use ratelimit_datapath::fake::FakeDatapath;
+    use ratelimit_report::fixture::{address, limit, opening, policy};
+
+    let policy = policy(vec![limit(250, ratelimit_common::layout::Unit::Bytes)]);
+    let (mut datapath, kernel) = FakeDatapath::new(&["eth0"]);
+    datapath.apply(&policy).unwrap();
+    datapath.attach("eth0").unwrap();
+    for _ in 0..5 {
+        kernel.packet("eth0", opening("198.51.100.7"));
+    }
+    let windows = datapath.source(address("198.51.100.7")).unwrap();
+    let now = datapath.read().unwrap().now;
+    let report = ratelimit_report::snapshot::CheckReport::build(&policy, now, address("198.51.100.7"), &windows);
+    let said = check(&report);
+    assert!(said.contains("is blocked: it is over a limit.\nThere is room again in 1m,"), "{said}");
+    assert!(
+        said.contains("200 of 250 bytes used in 5m, 50 left; 3 packets refused, the newest in this bucket\n"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_never_has_room_is_said_so() {
+    let policy = ratelimit_report::fixture::policy(vec![ratelimit_report::fixture::limit(
+        0,
+        ratelimit_common::layout::Unit::Connections,
+    )]);
+    let (source, now) = (ratelimit_report::fixture::address("198.51.100.7"), ratelimit_datapath::fake::START);
+    let report = ratelimit_report::snapshot::CheckReport::build(&policy, now, source, &[]);
+    assert_eq!(report.verdict, Outcome::Drop);
+    insta::assert_snapshot!("check_never", check(&report));
+    let mut snapshot = ratelimit_report::fixture::snapshot();
+    snapshot.top.iter_mut().flatten().for_each(|of| of.never = true);
+    assert!(stats(&snapshot).contains("over the limit  never: the limit is 0\n"), "{}", stats(&snapshot));
+}
+
+#[test]
+fn pressure_is_said_with_what_helps_and_only_where_it_would() {
+    use ratelimit_report::snapshot::{NewSources, Pressure};
+    let mut snapshot = ratelimit_report::fixture::snapshot();
+    assert!(!stats(&snapshot).contains("NEW SOURCES") && !stats(&snapshot).contains("new sources"));
+    snapshot.sources.pressed_periods = 12;
+    let said = stats(&snapshot);
+    assert!(said.contains("  12 times a CPU was met by more new sources than it could remember; now"), "{said}");
+    snapshot.sources.pressure = Pressure::Sampling;
+    snapshot.sources.sampled_one_in = 256;
+    let said = stats(&snapshot);
+    let line =
+        "  MORE NEW SOURCES COME THAN CAN BE REMEMBERED: 1 packet in 256 of unknown ones is looked at, the others pass";
+    assert!(said.contains(&format!("{line}; `new_sources` in a rule holds them back\n")), "{said}");
+    snapshot.rules[0].new_sources = Some(NewSources { amount: 20_000, window_seconds: 1.0 });
+    let said = stats(&snapshot);
+    assert!(said.contains(&format!("{line}\n")), "{said}");
+    assert!(said.contains("  new sources  at most 20,000 in 1s\n"), "{said}");
+}
+
+#[test]
+fn a_source_of_which_nothing_is_remembered_is_told_so() {
+    let policy = ratelimit_report::fixture::policy(vec![ratelimit_report::fixture::limit(
+        20,
+        ratelimit_common::layout::Unit::Connections,
+    )]);
+    let (source, now) = (ratelimit_report::fixture::address("198.51.100.7"), ratelimit_datapath::fake::START);
+    let said = check(&ratelimit_report::snapshot::CheckReport::build(&policy, now, source, &[]));
+    assert!(said.contains("passes: it is within every limit.\nNothing of it is remembered: "), "{said}");
+}
+
+fn listed(json: &str) -> ratelimit_report::snapshot::Listed {
+    serde_json::from_str(json).unwrap()
+}
+
+#[test]
+fn a_list_says_until_when_by_whom_and_why() {
+    let rows = [
+        r#"{"prefix":"10.0.0.0/8","state":"denied","until":null,"by":"configuration","reason":null,"since":null,"decides":true}"#,
+        r#"{"prefix":"192.0.2.1","state":"exempt","until":null,"by":"safety","reason":"the default gateway","since":null,"decides":true}"#,
+        r#"{"prefix":"192.0.2.1","state":"denied","until":"2026-01-01T14:00:00Z","by":"command","user":"root","reason":null,"since":"2026-01-01T10:00:00Z","decides":false}"#,
+        r#"{"prefix":"198.51.100.7","state":"banned","until":"2026-01-01T10:10:00Z","by":"ban","rule":"login","step":2,"reason":"it exceeded a limit of rule login","since":"2026-01-01T10:00:00Z","decides":true}"#,
+    ];
+    let time = "2026-01-01T10:00:00Z".parse().unwrap();
+    let report = ratelimit_report::snapshot::ListReport { schema: 1, time, entries: rows.map(listed).to_vec() };
+    insta::assert_snapshot!(list(&report));
+    assert!(
+        list(&ratelimit_report::snapshot::ListReport { entries: vec![], ..report }).starts_with("Nothing is allowed")
+    );
+}
+
+#[test]
+fn what_commands_did_is_said_in_a_line_or_two() {
+    use ratelimit_control::proto::{ApplyReport, GrantReport, ModeReport, ModeWord, ResetReport, UnblockReport};
+    let entry = listed(
+        r#"{"prefix":"192.0.2.0/24","state":"exempt","until":"2026-01-01T11:00:00Z","by":"command","user":"root","reason":null,"since":null,"decides":true}"#,
+    );
+    let notes = vec!["it goes before denied 192.0.0.0/16, which root entered".to_owned()];
+    let frees = vec!["192.0.2.7".to_owned(), "192.0.2.8".to_owned()];
+    let prefix = || "192.0.2.0/24".to_owned();
+    let denied = ratelimit_report::snapshot::Listed {
+        state: ratelimit_report::snapshot::State::Denied,
+        until: None,
+        ..entry.clone()
+    };
+    let said = [
+        granted(&GrantReport { schema: 1, entry, frees, frees_count: 5, notes: notes.clone() }),
+        granted(&GrantReport { schema: 1, entry: denied.clone(), frees: vec![], frees_count: 0, notes: vec![] }),
+        unblocked(&UnblockReport { schema: 1, prefix: prefix(), removed: vec![denied], notes: vec![] }),
+        unblocked(&UnblockReport { schema: 1, prefix: prefix(), removed: vec![], notes }),
+        reset(&ResetReport { schema: 1, source: "192.0.2.7/32".into(), windows: 2, bans: 1 }),
+        reset(&ResetReport { schema: 1, source: "192.0.2.7/32".into(), windows: 0, bans: 0 }),
+        mode(&ModeReport { schema: 1, mode: ModeWord::Panic, changed: true, notes: vec![] }),
+        mode(&ModeReport { schema: 1, mode: ModeWord::Enforce, changed: true, notes: vec![] }),
+        applied(&ApplyReport {
+            schema: 1,
+            changes: vec!["limit of rule web: 3/5m -> 9/5m connections".into()],
+            confirm_within_seconds: Some(60),
+            notes: vec![],
+        }),
+        applied(&ApplyReport { schema: 1, changes: vec![], confirm_within_seconds: None, notes: vec![] }),
+    ];
+    insta::assert_snapshot!(said.join("---\n"));
+}
+
+#[test]
+fn an_explanation_ends_with_the_verdict() {
+    use ratelimit_policy::desired::{Access, Grant, Sent};
+    let mut policy = ratelimit_report::fixture::policy(vec![ratelimit_report::fixture::limit(
+        20,
+        ratelimit_common::layout::Unit::Connections,
+    )]);
+    let mut partner = policy.rules[0].clone();
+    partner.name = "partner".into();
+    partner.from = vec!["192.0.2.0/24".parse().unwrap()];
+    policy.rules.insert(0, partner);
+    let now = ratelimit_datapath::fake::START;
+    let sent = Sent::to_port(ratelimit_report::fixture::address("198.51.100.7"), None, "443").unwrap();
+    let explained = |policy: &ratelimit_policy::desired::Policy| {
+        explain(&ratelimit_report::snapshot::ExplainReport::build(policy, now, &sent, &[], &[]))
+    };
+    insta::assert_snapshot!("explain_within_limit", explained(&policy));
+    policy.access = vec![Access { prefix: "198.51.0.0/16".parse().unwrap(), grant: Grant::Denied, until: None }];
+    insta::assert_snapshot!("explain_denied", explained(&policy));
+}
+
+#[test]
+fn stats_say_loudly_what_keeps_rules_from_dropping() {
+    let mut snapshot = ratelimit_report::fixture::snapshot();
+    let since = "2026-01-01T10:00:00Z".parse().unwrap();
+    snapshot.hold = Some(ratelimit_report::snapshot::Hold { panic: true, by: "root".into(), since });
+    snapshot.fallen_back = vec!["web".into()];
+    snapshot.confirm_within_seconds = Some(42.0);
+    let said: Vec<_> = stats(&snapshot).lines().take(5).map(str::to_owned).collect();
+    insta::assert_snapshot!(said.join("\n"));
+}
