@@ -17,10 +17,12 @@ use ratelimit_common::window::{BURST_ANY, amount_max};
 
 use crate::config::{Config, OnExit, XdpModeChoice, amount, duration};
 
+mod access;
 mod guard;
 mod matching;
 mod strict;
 
+pub use access::{covering, denies, typed};
 pub use guard::Guard;
 pub use matching::{Mismatch, Protocol, Sent};
 pub use strict::{QuicPorts, Unparsable};
@@ -99,12 +101,6 @@ impl Policy {
         let of_everyone = self.rules.iter().filter(|rule| rule.from.is_empty()).map(windows).sum();
         let most = self.rules.iter().map(windows).max().unwrap_or(1);
         u32::try_from(most.max(of_everyone).max(1)).unwrap_or(u32::MAX)
-    }
-
-    /// What the longest prefix that holds `address`, and whose time is not over at `now`, says of it.
-    pub fn grant(&self, address: IpAddr, now: Nanos) -> Option<Access> {
-        let holds = |access: &&Access| access.prefix.contains(&address) && access.until.is_none_or(|until| now < until);
-        self.access.iter().filter(holds).max_by_key(|access| access.prefix.prefix_len()).copied()
     }
 
     /// The prefix that is one client with `address`.

@@ -57,6 +57,7 @@ pub(crate) fn config(directory: &Path, amount: u64) -> Config {
         candidates: Vec::new(),
         overruled: Vec::new(),
         list_files: Vec::new(),
+        listings: Vec::new(),
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 use ratelimit_common::time::SECOND_NS;
 
+use self::listing::Listing;
 use self::lists::ListFile;
 use crate::desired::{Limit, Policy};
 
@@ -15,6 +16,7 @@ pub mod file;
 pub mod limit;
 mod limits;
 pub mod lint;
+pub mod listing;
 pub mod lists;
 pub mod network;
 pub mod new_sources;
@@ -63,6 +65,8 @@ pub struct Config {
     pub overruled: Vec<IpNet>,
     /// The list files that were read for it, by path.
     pub list_files: Vec<ListFile>,
+    /// What `allow` and `deny` name, from which their prefixes come.
+    pub listings: Vec<Listing>,
 }
 
 /// What keeps the administrator from locking himself out.

@@ -17,8 +17,10 @@ use crate::datapath::{Datapath, SourceReading};
 use crate::desired::{Access, Mode as DesiredMode, Refuse};
 use crate::fixture::{MINUTE_NS, address, limit, opening, policy};
 
+mod agreement;
 mod budgets;
 mod guard;
+mod verdicts;
 
 fn fake(policy: &Policy) -> (FakeDatapath, FakeKernel) {
     let (mut datapath, kernel) = FakeDatapath::new(&["eth0", "eth1"]);
@@ -33,10 +35,9 @@ fn build(datapath: &mut FakeDatapath, policy: &Policy) -> Snapshot {
     let mut census = Census::new(policy, reading.now, TOP_DEFAULT);
     datapath.visit_sources(&mut |source| census.visit(&source)).unwrap();
     let tracked = census.finish();
-    let top = tracked
-        .leaders
-        .iter()
-        .filter_map(|source| TopSource::of(policy, reading.now, *source, &datapath.source(source.addr()).unwrap()));
+    let top = tracked.leaders.iter().filter_map(|source| {
+        TopSource::of(policy, reading.now, *source, &datapath.source(source.addr()).unwrap(), &[])
+    });
     let top = TopSource::rank(top.collect());
     Snapshot::build(Parts {
         reading: &reading,
@@ -294,7 +295,7 @@ fn a_source_whose_window_was_washed_out_is_refused_as_long_as_that_is_noted() {
     let source = IpNet::from(address("198.51.100.7"));
     let mut report = || {
         let (now, windows) = (datapath.read().unwrap().now, datapath.source(source.addr()).unwrap());
-        (CheckReport::build(&policy, now, source.addr(), &windows), TopSource::of(&policy, now, source, &windows))
+        (CheckReport::build(&policy, now, source.addr(), &windows), TopSource::of(&policy, now, source, &windows, &[]))
     };
     assert!(!report().0.remembered);
     kernel.wash_out(source, policy.rules[0].limits[0].slot, Nanos(crate::datapath::fake::START.0 + 90 * SECOND_NS));
@@ -351,7 +352,7 @@ fn a_source_that_is_never_let_in_is_told_a_number_too() {
     };
     let windows: Vec<_> = policy.rules[0].limits.iter().map(of).collect();
     // Never, whatever the other limit's wait of twelve minutes.
-    let top = TopSource::of(&policy, now, prefix, &windows).unwrap();
+    let top = TopSource::of(&policy, now, prefix, &windows, &[]).unwrap();
     assert_eq!((top.state, top.limit, top.retry_after_seconds, top.never), (State::OverLimit, 0, 360.0, true));
     let report = CheckReport::build(&policy, now, prefix.addr(), &windows);
     assert_eq!((report.retry_after_seconds, report.never), (360.0, true));
@@ -457,7 +458,7 @@ fn any_words_in_a_window_are_read_without_a_panic() {
         windows.iter().for_each(|window| census.visit(window));
         let _tracked = census.finish();
         let _report = CheckReport::build(&policy, now, address("198.51.100.7"), &windows);
-        let _top = TopSource::of(&policy, now, prefix, &windows);
+        let _top = TopSource::of(&policy, now, prefix, &windows, &[]);
     }
 }
 
