@@ -138,7 +138,7 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
-    /// Say what each rule does with an address or network now, and why: exit code 3 if any rule drops packets of it, else 0
+    /// Say what becomes of a source's packets, and why: exit code 3 if a rule drops any, else 0
     #[command(after_help = texts::CHECK_EXAMPLES)]
     Check {
         /// The address, or a network for a summary

@@ -181,7 +181,7 @@ impl ListReport {
             let listed = Listed::of(entry, before.is_none(), *clocks);
             let at = places.get(&(entry.prefix, entry.grant)).filter(|_| entry.by == By::Configuration);
             let listed = Listed { overridden_by: before.map(|of| Overriding::of(of, *clocks)), ..listed };
-            (entry.prefix, at.map_or(listed.clone(), |at| listed.written(at)))
+            (entry.prefix, listed.written(at))
         };
         // Who is allowed or denied is asked before who is banned.
         let of_ban = |ban: &Ban| {
@@ -275,9 +275,9 @@ impl Listed {
         }
     }
 
-    /// The same with where it is written.
-    fn written(self, at: &WrittenAt) -> Self {
-        let WrittenAt { list, file, line, comment, .. } = at.clone();
+    /// The same with where it is written, if that is known.
+    fn written(self, at: Option<&WrittenAt>) -> Self {
+        let Some(WrittenAt { list, file, line, comment, .. }) = at.cloned() else { return self };
         Self { list, file: file.map(|file| file.display().to_string()), line, comment, ..self }
     }
 

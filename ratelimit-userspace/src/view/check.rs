@@ -96,7 +96,7 @@ fn headline(report: &CheckReport) -> String {
     };
     let on = |wanted: &dyn Fn(&&RuleVerdict) -> bool| {
         let ports: Vec<&str> = report.verdicts.iter().filter(wanted).map(|of| of.ports.as_str()).collect();
-        (!ports.is_empty()).then(|| format!("on ports {}", ports.join(",")))
+        (!ports.is_empty()).then(|| format!("on {}", ports_in_words(&ports.join(","))))
     };
     let is_dropped = |of: &&RuleVerdict| of.verdict == Outcome::Drop;
     let parts = [
@@ -108,11 +108,20 @@ fn headline(report: &CheckReport) -> String {
     let why = match (report.verdict, report.reason.as_str()) {
         (Outcome::Pass, "within_limit") => ": it is within every limit",
         (Outcome::Pass, "exempt") => ": it is allowed",
-        (Outcome::Pass, "dry_run") => ", but only because of a dry run",
+        (Outcome::Pass, "dry_run") => ", but only because nothing is dropped now",
         (Outcome::Pass, "not_protected") => return format!("{whom} passes: no rule judges its packets."),
         (Outcome::Pass | Outcome::Drop, _) => "",
     };
     format!("{whom} {}{why}.", parts.join(" and "))
+}
+
+/// `port 22/tcp`, `ports 80,443`, `all ports`.
+fn ports_in_words(ports: &str) -> String {
+    match ports {
+        "all" => "all ports".to_owned(),
+        ports if ports.contains([',', '-']) => format!("ports {ports}"),
+        port => format!("port {port}"),
+    }
 }
 
 /// Whether the guard alone drops something, and so no request.
@@ -128,17 +137,17 @@ fn verdict(of: &RuleVerdict) -> String {
         (Outcome::Drop, _) => format!("drops {refuses}"),
         (Outcome::Pass, "dry_run") => format!("passes all packets, would drop {refuses}"),
         (Outcome::Pass, "exempt") => "passes all packets, uncounted".to_owned(),
-        (Outcome::Pass, _) => "passes: within every limit".to_owned(),
+        (Outcome::Pass, _) => "passes, within every limit".to_owned(),
     };
     let to = if of.to.is_empty() { String::new() } else { format!(" of {}", of.to.join(", ")) };
-    let mut out = format!("Rule {} on ports {}{to}: {does}\n", of.rule, of.ports);
+    let mut out = format!("Rule {} on {}{to}: {does}\n", of.rule, ports_in_words(&of.ports));
     let mut line = |name: &str, text: &str| out += &format!("  {name:<12}{text}\n");
     if of.reason == "within_limit" {
         return out;
     }
     line("decided by", &of.decided_by);
     if let Some(other) = &of.would_be_decided_by {
-        line("else by", other);
+        line("otherwise", other);
     }
     let again =
         (!of.never && of.reason != "exempt").then(|| format!("Passes again in {}", wait(of.retry_after_seconds)));
