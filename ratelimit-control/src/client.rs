@@ -10,20 +10,23 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use ipnet::IpNet;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use super::proto::{
-    ALLOW, APPLY, ApplyReport, ApplyRequest, CHARGE, CHECK, CONFIRM, ChargeRequest, ConfirmReport, DENY, DETACH,
-    DetachReport, EXPLAIN, GrantReport, GrantRequest, HEALTHZ, Health, LIST, METRICS, MODE, ModeReport, ModeRequest,
-    ModeWord, PrefixRequest, Problem, RELOAD, RESET, ReloadReport, ReloadRequest, ResetReport, STANDING, STATS,
-    SUGGEST, SourceRequest, Standing, UNBLOCK, UnblockReport,
+    ALLOW, APPLY, ApplyReport, ApplyRequest, CHARGE, CHECK, CHECK_PREFIX, CONFIRM, ChargeRequest, ConfirmReport, DENY,
+    DETACH, DetachReport, EXPLAIN, GrantReport, GrantRequest, HEALTHZ, Health, LIST, METRICS, MODE, ModeReport,
+    ModeRequest, ModeWord, PrefixRequest, Problem, RELOAD, RESET, ReloadReport, ReloadRequest, ResetReport, STANDING,
+    STATS, SUGGEST, SourceRequest, Standing, UNBLOCK, UnblockReport,
 };
 use super::socket::GROUP;
 use ratelimit_datapath::pins::{self, Orphans};
 use ratelimit_policy::desired::{Grant, Sent};
-use ratelimit_report::snapshot::{CheckReport, ExplainReport, ListReport, Snapshot, SuggestReport};
+use ratelimit_report::snapshot::{
+    CheckReport, ExplainReport, ListFilter, ListReport, PrefixReport, Snapshot, SuggestReport,
+};
 
 /// An answer is there by then: the server's own limit, and a little for the way.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(35);
@@ -31,6 +34,8 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(35);
 const QUEUE_PAUSE: Duration = Duration::from_millis(10);
 /// Sixteen interfaces with every counter are 100 kB.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// A list of as many prefixes as the kernel takes. // 2 x 200000 x 500 B = 200 MB
+const LIST_BYTES_MAX: usize = 256 << 20;
 
 /// What to do where no daemon answers.
 const START: &str = "start one with `systemctl start ratelimitd` or `sudo ratelimitd --iface IF --limit N/DUR`, \
@@ -128,6 +133,12 @@ impl Client {
         self.json(Method::GET, &format!("{CHECK}/{address}")).await
     }
 
+    /// All of a prefix; of the entries, so many of each origin.
+    pub async fn check_prefix(&self, prefix: IpNet, most: u64) -> Result<PrefixReport, ClientError> {
+        let prefix = escaped(&prefix.to_string());
+        self.json(Method::GET, &format!("{CHECK_PREFIX}?prefix={prefix}&most={most}")).await
+    }
+
     /// Whether everything is attached and readable.
     pub async fn health(&self) -> Result<Health, ClientError> {
         let (_, body) = self.request(Method::GET, HEALTHZ, Bytes::new()).await?;
@@ -159,7 +170,20 @@ impl Client {
 
     /// What is allowed, denied and banned.
     pub async fn list(&self) -> Result<ListReport, ClientError> {
-        self.json(Method::GET, LIST).await
+        self.list_of(&ListFilter::default()).await
+    }
+
+    /// The part of it that is asked for.
+    pub async fn list_of(&self, filter: &ListFilter) -> Result<ListReport, ClientError> {
+        let ListFilter { rule, reason, prefix, most } = filter;
+        let fields = [
+            ("rule", rule.clone()),
+            ("reason", reason.clone()),
+            ("prefix", prefix.map(|prefix| prefix.to_string())),
+            ("most", most.map(|most| most.to_string())),
+        ];
+        let fields = fields.iter().filter_map(|(name, value)| Some(format!("{name}={}", escaped(value.as_deref()?))));
+        self.json(Method::GET, &format!("{LIST}?{}", fields.collect::<Vec<_>>().join("&"))).await
     }
 
     /// Limits read off what was observed, of one rule or of all.
@@ -255,6 +279,7 @@ impl Client {
             .await
             .map_err(|error| self.unintelligible(error))?;
         let connection = tokio::spawn(connection);
+        let bytes_max = if path.starts_with(LIST) { LIST_BYTES_MAX } else { ANSWER_BYTES_MAX };
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -263,7 +288,7 @@ impl Client {
             .map_err(|error| self.unintelligible(error))?;
         let response = sender.send_request(request).await.map_err(|error| self.broken_off(error))?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = Limited::new(response.into_body(), bytes_max).collect().await;
         connection.abort();
         Ok((status, body.map_err(|error| self.unintelligible(error))?.to_bytes()))
     }

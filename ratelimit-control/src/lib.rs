@@ -9,12 +9,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::desired::{Grant, Sent};
-use ratelimit_report::snapshot::{CheckReport, ExplainReport, ListReport, Snapshot, SuggestReport};
+use ratelimit_report::snapshot::{
+    CheckReport, ExplainReport, ListFilter, ListReport, PrefixReport, Snapshot, SuggestReport,
+};
 
 pub mod client;
 mod orders;
@@ -52,6 +55,15 @@ pub enum Command {
         /// Where the answer goes.
         reply: Reply<CheckReport>,
     },
+    /// Looks at all of a prefix.
+    CheckPrefix {
+        /// The prefix.
+        prefix: IpNet,
+        /// Entries of each origin; none is all.
+        most: Option<u64>,
+        /// Where the answer goes.
+        reply: Reply<PrefixReport>,
+    },
     /// Says whether everything is attached and readable.
     Health {
         /// Where the answer goes.
@@ -73,6 +85,8 @@ pub enum Command {
     },
     /// Says what is allowed, denied and banned.
     List {
+        /// Which of it.
+        filter: ListFilter,
         /// Where the answer goes.
         reply: Reply<ListReport>,
     },
@@ -217,6 +231,11 @@ impl Handle {
         self.ask(|reply| Command::Check { address, reply }).await
     }
 
+    /// Looks at all of a prefix; of the entries, so many of each origin.
+    pub async fn check_prefix(&self, prefix: IpNet, most: Option<u64>) -> Result<PrefixReport, Problem> {
+        self.ask(|reply| Command::CheckPrefix { prefix, most, reply }).await
+    }
+
     /// Says whether everything is attached and readable.
     pub async fn health(&self) -> Result<Health, Problem> {
         self.ask(|reply| Command::Health { reply }).await
@@ -233,8 +252,8 @@ impl Handle {
     }
 
     /// Says what is allowed, denied and banned.
-    pub async fn list(&self) -> Result<ListReport, Problem> {
-        self.ask(|reply| Command::List { reply }).await
+    pub async fn list(&self, filter: ListFilter) -> Result<ListReport, Problem> {
+        self.ask(|reply| Command::List { filter, reply }).await
     }
 
     /// Reads limits off what was observed, of one rule or of all.

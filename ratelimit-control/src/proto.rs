@@ -13,12 +13,14 @@ pub const HEALTHZ: &str = "/healthz";
 pub const STATS: &str = "/api/v1/stats";
 /// [`ratelimit_report::snapshot::CheckReport`] of the address that follows.
 pub const CHECK: &str = "/api/v1/check";
+/// [`ratelimit_report::snapshot::PrefixReport`] of `?prefix=CIDR`, socket only; `&most=N` entries of each origin.
+pub const CHECK_PREFIX: &str = "/api/v1/check-prefix";
 /// POST, socket only, [`ReloadRequest`] or nothing: [`ReloadReport`].
 pub const RELOAD: &str = "/v1/reload";
 /// POST, socket only, `?interface=NAME` for one: [`DetachReport`].
 pub const DETACH: &str = "/v1/detach";
 
-/// [`ratelimit_report::snapshot::ListReport`], socket only.
+/// [`ratelimit_report::snapshot::ListReport`], socket only; what is asked for as [`ratelimit_report::snapshot::ListFilter`] says, field by field.
 pub const LIST: &str = "/api/v1/list";
 /// [`ratelimit_report::snapshot::SuggestReport`], socket only; `?rule=NAME` for one.
 pub const SUGGEST: &str = "/api/v1/suggest";

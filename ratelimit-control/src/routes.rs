@@ -9,12 +9,13 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::proto::{
-    ALLOW, APPLY, CHARGE, CONFIRM, ChargeRequest, DENY, EXPLAIN, GrantRequest, LIST, MODE, ModeRequest, PrefixRequest,
-    ProblemKind, RELOAD, RESET, ReloadRequest, STANDING, SUGGEST, SourceRequest, UNBLOCK,
+    ALLOW, APPLY, CHARGE, CHECK_PREFIX, CONFIRM, ChargeRequest, DENY, EXPLAIN, GrantRequest, LIST, MODE, ModeRequest,
+    PrefixRequest, ProblemKind, RELOAD, RESET, ReloadRequest, STANDING, SUGGEST, SourceRequest, UNBLOCK,
 };
 use super::server::{Peer, Refusal, Service, may_write, parse_address, problem};
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::desired::{Grant, Sent};
+use ratelimit_report::snapshot::ListFilter;
 
 type Answer = Result<Response, Refusal>;
 
@@ -22,6 +23,7 @@ type Answer = Result<Response, Refusal>;
 pub(super) fn add_to(router: Router<Service>) -> Router<Service> {
     router
         .route(LIST, get(list))
+        .route(CHECK_PREFIX, get(check_prefix))
         .route(SUGGEST, get(suggest))
         .route(&format!("{EXPLAIN}/{{ip}}"), get(explain))
         .route(&format!("{STANDING}/{{ip}}"), get(standing))
@@ -36,8 +38,24 @@ pub(super) fn add_to(router: Router<Service>) -> Router<Service> {
         .route(CHARGE, post(charge))
 }
 
-async fn list(State(service): State<Service>) -> Answer {
-    Ok(Json(service.handle.list().await?).into_response())
+async fn list(State(service): State<Service>, Query(filter): Query<ListFilter>) -> Answer {
+    Ok(Json(service.handle.list(filter).await?).into_response())
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PrefixQuery {
+    prefix: String,
+    most: Option<u64>,
+}
+
+async fn check_prefix(State(service): State<Service>, Query(query): Query<PrefixQuery>) -> Answer {
+    // What is asked about is not changed by it, so that an address means itself.
+    let prefix = match target(&query.prefix)? {
+        Target::Address(address) => address.to_canonical().into(),
+        Target::Prefix { network, .. } => network,
+    };
+    Ok(Json(service.handle.check_prefix(prefix, query.most).await?).into_response())
 }
 
 #[derive(Debug, Deserialize)]

@@ -34,7 +34,7 @@ fn snapshot() -> Snapshot {
     let tracked = census.finish();
     let windows = datapath.source(tracked.leaders[0].addr()).unwrap();
     Snapshot::build(Parts {
-        top: TopSource::of(&policy, reading.now, tracked.leaders[0], &windows).into_iter().collect(),
+        top: TopSource::of(&policy, reading.now, tracked.leaders[0], &windows, &[]).into_iter().collect(),
         reading: &reading,
         tracked,
         policy: &policy,
@@ -87,7 +87,10 @@ fn stub() -> Handle {
                 Command::Standing { source, rule, reply } => drop(reply.send(Err(echo(&format!("{source} {rule}"))))),
                 Command::Explain { sent, reply } => drop(reply.send(Err(echo(&format!("{sent:?}"))))),
                 Command::Suggest { rule, reply } => drop(reply.send(Err(echo(&format!("suggest {rule:?}"))))),
-                Command::List { reply } => drop(reply.send(Err(echo("list")))),
+                Command::List { reply, .. } => drop(reply.send(Err(echo("list")))),
+                Command::CheckPrefix { prefix, most, reply } => {
+                    drop(reply.send(Err(echo(&format!("{prefix} {most:?}")))))
+                }
             }
         }
     });

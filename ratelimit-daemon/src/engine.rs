@@ -1,7 +1,6 @@
 //! What the daemon does with the datapath, one blocking step at a time. Times come in as a [`Moment`].
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -378,8 +377,7 @@ impl<D: Datapath> Engine<D> {
         let leaders = std::mem::take(&mut tracked.leaders);
         let windows = self.datapath.sources(&leaders.iter().map(|source| source.addr()).collect::<Vec<_>>())?;
         for (source, windows) in leaders.into_iter().zip(windows) {
-            let of = TopSource::of(policy, reading.now, source, &windows);
-            top.extend(of.map(|of| of.with_access(policy, source, &bans, reading.now)));
+            top.extend(TopSource::of(policy, reading.now, source, &windows, &bans));
         }
         let snapshot = Snapshot::build(Parts {
             reading: &reading,
@@ -400,15 +398,6 @@ impl<D: Datapath> Engine<D> {
             dominant: self.dominant.clone(),
             stale_lists: self.lists.stale().map(|(path, why)| StaleList::new(path, why)).collect(),
         }))
-    }
-
-    /// How one source stands. An IPv4 address may come in its IPv6 form, which no packet has.
-    pub(super) fn check(&mut self, address: IpAddr) -> Result<CheckReport, Problem> {
-        let address = address.to_canonical();
-        let now = self.datapath.now().map_err(Problem::datapath)?;
-        let windows = self.datapath.source(address).map_err(Problem::datapath)?;
-        let bans = self.datapath.bans_of(self.desired.policy.client(address)).map_err(Problem::datapath)?;
-        Ok(CheckReport::with_bans(&self.desired.policy, now, address, &windows, &bans))
     }
 
     /// Takes the filter off one interface, or off all. With the last one gone the daemon has nothing left to do.

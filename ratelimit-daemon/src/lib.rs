@@ -39,6 +39,7 @@ mod start;
 mod store;
 mod suggest;
 mod trial;
+mod verdicts;
 
 use engine::{Engine, Host, Moment};
 use events::Event;
@@ -318,9 +319,16 @@ impl<D: Datapath> Owner<D> {
                 .await?;
             }
             Command::Check { address, reply } => {
-                self.reply(reply, move |engine, _| {
+                self.reply(reply, move |engine, moment| {
                     engine.notice_trial();
-                    engine.check(address)
+                    engine.check(address, moment)
+                })
+                .await?;
+            }
+            Command::CheckPrefix { prefix, most, reply } => {
+                self.reply(reply, move |engine, moment| {
+                    engine.notice_trial();
+                    engine.check_prefix(prefix, most, moment)
                 })
                 .await?;
             }
@@ -340,10 +348,10 @@ impl<D: Datapath> Owner<D> {
                 let _ = reply.send(answer);
                 return Ok(is_last);
             }
-            Command::List { reply } => {
-                self.reply(reply, |engine, moment| {
+            Command::List { filter, reply } => {
+                self.reply(reply, move |engine, moment| {
                     engine.notice_trial();
-                    engine.list(moment)
+                    engine.list(&filter, moment)
                 })
                 .await?;
             }

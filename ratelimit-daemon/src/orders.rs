@@ -236,24 +236,6 @@ impl<D: Datapath> Engine<D> {
         })
     }
 
-    /// What is allowed, denied and banned.
-    pub(super) fn list(&mut self, moment: Moment) -> Result<ListReport, Problem> {
-        let clocks = self.clocks(moment)?;
-        let bans = self.datapath.bans().map_err(Problem::datapath)?;
-        let configured: Vec<Entry> = self.config.policy.access.iter().map(Entry::configured).collect();
-        let entries = self.grants.beside().chain(&configured);
-        Ok(ListReport::build(&self.desired.policy, entries, &bans, clocks))
-    }
-
-    /// What would become of a packet.
-    pub(super) fn explain(&mut self, sent: &Sent) -> Result<ExplainReport, Problem> {
-        let now = self.datapath.now().map_err(Problem::datapath)?;
-        let windows = self.datapath.source(sent.from).map_err(Problem::datapath)?;
-        let client = self.desired.policy.client(sent.from);
-        let bans = self.datapath.bans_of(client).map_err(Problem::datapath)?;
-        Ok(ExplainReport::build(&self.desired.policy, now, sent, &windows, &bans))
-    }
-
     /// Adds to what a source has used. Whoever is exempt is charged as little as his packets are, and so never banned.
     pub(super) fn charge(&mut self, request: &ChargeRequest) -> Result<Standing, Problem> {
         let rule = rule_named(&self.desired.policy, &request.rule)?;
@@ -420,7 +402,7 @@ impl<D: Datapath> Engine<D> {
 
 impl Grants {
     /// What is entered beside the configuration.
-    fn beside(&self) -> impl Iterator<Item = &Entry> {
+    pub(super) fn beside(&self) -> impl Iterator<Item = &Entry> {
         self.ledger.entries().chain(&self.safety)
     }
 }
@@ -502,7 +484,7 @@ fn checked_reason(reason: Option<&str>) -> Result<Option<String>, Problem> {
     Ok(Some(reason.to_owned()))
 }
 
-fn rule_named(policy: &Policy, name: &str) -> Result<usize, Problem> {
+pub(super) fn rule_named(policy: &Policy, name: &str) -> Result<usize, Problem> {
     policy.rules.iter().position(|rule| rule.name == name).ok_or_else(|| {
         let names: Vec<&str> = policy.rules.iter().map(|rule| rule.name.as_str()).collect();
         Problem::new(ProblemKind::NotFound, format!("there is no rule {name}; there are {}", names.join(", ")))

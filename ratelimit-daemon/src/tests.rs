@@ -27,6 +27,7 @@ mod lists;
 mod site;
 mod suggest;
 mod trials;
+mod verdicts;
 
 struct Running {
     directory: TempDir,

@@ -15,11 +15,13 @@ use ratelimit_common::window::{BURST_ANY, amount_max};
 
 use crate::text::{amount, duration};
 
+mod access;
 mod fixed;
 mod guard;
 mod matching;
 mod strict;
 
+pub use access::{covering, denies, typed};
 pub use fixed::{Fixed, OnExit, XdpModeChoice};
 pub use guard::Guard;
 pub use matching::{Mismatch, Protocol, Sent};
@@ -82,12 +84,6 @@ impl Policy {
         let of_everyone = self.rules.iter().filter(|rule| rule.from.is_empty()).map(windows).sum();
         let most = self.rules.iter().map(windows).max().unwrap_or(1);
         u32::try_from(most.max(of_everyone).max(1)).unwrap_or(u32::MAX)
-    }
-
-    /// What the longest prefix that holds `address`, and whose time is not over at `now`, says of it.
-    pub fn grant(&self, address: IpAddr, now: Nanos) -> Option<Access> {
-        let holds = |access: &&Access| access.prefix.contains(&address) && access.until.is_none_or(|until| now < until);
-        self.access.iter().filter(holds).max_by_key(|access| access.prefix.prefix_len()).copied()
     }
 
     /// The prefix that is one client with `address`.

@@ -61,5 +61,6 @@ pub fn config(directory: &Path, amount: u64) -> Config {
         candidates: Vec::new(),
         overruled: Vec::new(),
         list_files: Vec::new(),
+        listings: Vec::new(),
     }
 }

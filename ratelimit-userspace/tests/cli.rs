@@ -192,7 +192,7 @@ transcripts! {
     bad_port_to_explain: ["explain", "192.0.2.1", "--to", "https"];
     bad_mode_to_set: ["mode", "off"];
     bad_source_to_reset: ["reset", "192.0.2.0/24"];
-    bad_source: ["check", "198.51.100.0/24"];
+    bad_source: ["check", "198.51.100.300"];
 
     file_missing: ["run", "--config", "ratelimitd.toml"];
     file_is_a_directory: ["check-config", "."];

@@ -1,32 +1,19 @@
-//! `ratelimitd check IP`.
+//! `ratelimitd check IP`, and of a prefix.
 
-use super::{counted, counting, duration, number};
-use ratelimit_report::snapshot::{Budget, CheckGuard, CheckLimit, CheckReport, Mode, Outcome};
+use super::{counted, counting, duration, list, number, stats, wait};
+use ratelimit_report::snapshot::{
+    Budget, CheckGuard, CheckLimit, CheckReport, Extent, Mode, Outcome, PrefixReport, RuleVerdict,
+};
 
-/// One source for people, several lines.
+/// One address for people: what becomes of its packets, then what each rule does and why, then how its limits stand.
 pub fn check(report: &CheckReport) -> String {
-    let mut out = format!("{} {}\n", report.source, verdict_in_words(report));
-    let is_guarded = report.guard.iter().any(|of| of.over);
-    let is_held_back = is_guarded || report.limits.iter().any(|limit| limit.over);
-    let until = match report.reason.as_str() {
-        "denied" if report.never => Some("It is denied until `ratelimitd unblock`.\n".to_owned()),
-        "denied" | "banned" => Some(format!("It is let in again in {}.\n", duration(report.retry_after_seconds))),
-        _ => None,
-    };
-    if let Some(until) = until {
-        out += &until;
-    } else if !report.remembered && report.reason == "within_limit" {
-        out += "Nothing of it is remembered: it has sent nothing that counts for a while, or was not looked at.\n";
-    } else if is_held_back && report.reason != "exempt" {
-        out += &if report.never {
-            "There is never room: a limit is 0.\n".to_owned()
-        } else {
-            let again = duration(report.retry_after_seconds);
-            format!("There is room again in {again}, if it sends nothing that is admitted meanwhile.\n")
-        };
+    let mut out = format!("{}\n", headline(report));
+    if !report.remembered && matches!(report.reason.as_str(), "within_limit" | "dry_run") {
+        out += "No recent traffic from this address.\n";
     }
-    if is_guarded && report.reason != "exempt" {
-        out += "`guard = \"off\"` in the rule ends its guard; with a higher limit it allows more.\n";
+    for of in &report.verdicts {
+        out += "\n";
+        out += &verdict(of);
     }
     for limit in &report.limits {
         out += "\n";
@@ -47,6 +34,36 @@ pub fn check(report: &CheckReport) -> String {
     out
 }
 
+/// All of a prefix: how much of it is blocked, then what says so.
+pub fn check_prefix(report: &PrefixReport) -> String {
+    let prefix = &report.prefix;
+    let mut out = match report.blocked {
+        Extent::None => format!("{prefix} passes: no rule drops packets of an address in it.\n"),
+        Extent::Some => format!("{prefix} is partly blocked.\n"),
+        Extent::All => format!("{prefix} is blocked, all of it.\n"),
+    };
+    if let Some(author) = &report.decided_by {
+        out += &format!("As a whole it is decided by {author}.\n");
+    }
+    let of = &report.sources;
+    out += &format!(
+        "Sources: {} tracked, {} over a limit, {} banned; {} blocked by a ban or a limit\n",
+        number(of.tracked),
+        number(of.over_limit),
+        number(of.banned),
+        number(of.blocked),
+    );
+    if !report.entries.is_empty() {
+        out += "\n";
+        out += &list::entries(&report.entries, &report.omitted);
+    }
+    if !report.top.is_empty() {
+        out += "\n";
+        out += &stats::top(&report.top);
+    }
+    out
+}
+
 /// Shadow limits, a line each.
 pub(super) fn shadows(limits: &[CheckLimit]) -> String {
     let line = |of: &CheckLimit| {
@@ -63,31 +80,80 @@ pub(super) fn shadows(limits: &[CheckLimit]) -> String {
     limits.iter().map(line).collect()
 }
 
-fn verdict_in_words(report: &CheckReport) -> String {
-    match (report.verdict, report.reason.as_str()) {
-        (Outcome::Pass, "within_limit") => "passes: it is within every limit.".to_owned(),
-        (Outcome::Pass, "exempt") => "passes: it is exempt from every limit.".to_owned(),
-        (Outcome::Pass, "dry_run")
-            if report.guard.iter().any(|of| of.over) && !report.limits.iter().any(|of| of.over) =>
-        {
-            "passes, but only because of the dry run: the guard of a limit would refuse it.".to_owned()
-        }
-        (Outcome::Pass, "dry_run") => "passes, but only because of the dry run: it is over a limit.".to_owned(),
-        (Outcome::Pass, "not_protected") => "passes: no rule judges its packets.".to_owned(),
-        (Outcome::Drop, "over_limit") => "is blocked: it is over a limit.".to_owned(),
-        (Outcome::Drop, "guard") if report.guard.iter().any(|of| of.over && of.segments.used >= of.segments.limit) => {
-            "is blocked by the guard: it has sent as much beside requests as a limit of requests allows.".to_owned()
-        }
-        (Outcome::Drop, "guard") => {
-            "is blocked by the guard: it has opened as many connections that ask nothing as a limit of requests \
-             allows. Its requests pass."
-                .to_owned()
-        }
-        (Outcome::Drop, "banned") => "is blocked: it is banned for exceeding a limit.".to_owned(),
-        (Outcome::Drop, "denied") => "is blocked: it is denied; `ratelimitd list` says by whom and why.".to_owned(),
-        (Outcome::Pass, other) => format!("passes: {other}."),
-        (Outcome::Drop, other) => format!("is blocked: {other}."),
+/// `198.51.100.7 is blocked on ports 22/tcp and passes on ports 80,443.`
+fn headline(report: &CheckReport) -> String {
+    let whom = match report.address.as_str() {
+        "" => report.source.clone(),
+        address if address == report.source => address.to_owned(),
+        address => format!("{address} (source {})", report.source),
+    };
+    let on = |wanted: &dyn Fn(&&RuleVerdict) -> bool| {
+        let ports: Vec<&str> = report.verdicts.iter().filter(wanted).map(|of| of.ports.as_str()).collect();
+        (!ports.is_empty()).then(|| format!("on {}", ports_in_words(&ports.join(","))))
+    };
+    let is_dropped = |of: &&RuleVerdict| of.verdict == Outcome::Drop;
+    let parts = [
+        on(&|of| is_dropped(of) && !is_guarded(of)).map(|ports| format!("is blocked {ports}")),
+        on(&|of| is_dropped(of) && is_guarded(of)).map(|ports| format!("is partly blocked {ports}")),
+        on(&|of| !is_dropped(of)).map(|ports| format!("passes {ports}")),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let why = match (report.verdict, report.reason.as_str()) {
+        (Outcome::Pass, "within_limit") => ": it is within every limit",
+        (Outcome::Pass, "exempt") => ": it is allowed",
+        (Outcome::Pass, "dry_run") => ", but only because nothing is dropped now",
+        (Outcome::Pass, "not_protected") => return format!("{whom} passes: no rule judges its packets."),
+        (Outcome::Pass | Outcome::Drop, _) => "",
+    };
+    format!("{whom} {}{why}.", parts.join(" and "))
+}
+
+/// `port 22/tcp`, `ports 80,443`, `all ports`.
+fn ports_in_words(ports: &str) -> String {
+    match ports {
+        "all" => "all ports".to_owned(),
+        ports if ports.contains([',', '-']) => format!("ports {ports}"),
+        port => format!("port {port}"),
     }
+}
+
+/// Whether the guard alone drops something, and so no request.
+fn is_guarded(of: &RuleVerdict) -> bool {
+    [Some(of.reason.as_str()), of.would.as_deref()].contains(&Some("guard"))
+}
+
+/// What one rule does, who decides it, until when, and what undoes it.
+fn verdict(of: &RuleVerdict) -> String {
+    let refuses = of.refuses.as_deref().unwrap_or("packets");
+    let does = match (of.verdict, of.reason.as_str()) {
+        (Outcome::Drop, _) if is_guarded(of) => format!("drops {refuses}; its requests pass"),
+        (Outcome::Drop, _) => format!("drops {refuses}"),
+        (Outcome::Pass, "dry_run") => format!("passes all packets, would drop {refuses}"),
+        (Outcome::Pass, "exempt") => "passes all packets, uncounted".to_owned(),
+        (Outcome::Pass, _) => "passes, within every limit".to_owned(),
+    };
+    let to = if of.to.is_empty() { String::new() } else { format!(" of {}", of.to.join(", ")) };
+    let mut out = format!("Rule {} on {}{to}: {does}\n", of.rule, ports_in_words(&of.ports));
+    let mut line = |name: &str, text: &str| out += &format!("  {name:<12}{text}\n");
+    if of.reason == "within_limit" {
+        return out;
+    }
+    line("decided by", &of.decided_by);
+    if let Some(other) = &of.would_be_decided_by {
+        line("otherwise", other);
+    }
+    let again =
+        (!of.never && of.reason != "exempt").then(|| format!("Passes again in {}", wait(of.retry_after_seconds)));
+    let would = if of.reason == "dry_run" { "would be over" } else { "until" };
+    match (of.until, again) {
+        (Some(until), Some(again)) => line(would, &format!("{}. {again}", list::instant(until))),
+        (Some(until), None) => line(would, &list::instant(until)),
+        (None, _) => line("until", "permanent"),
+    }
+    if let Some(undo) = &of.undo {
+        line("undo", undo);
+    }
+    out
 }
 
 fn guard(of: &CheckGuard) -> String {
@@ -95,9 +161,11 @@ fn guard(of: &CheckGuard) -> String {
         Mode::Enforce => "",
         Mode::DryRun => ", dry run",
     };
+    let advice =
+        if of.over { "  `guard = \"off\"` in the rule ends its guard; a higher limit widens it.\n" } else { "" };
     format!(
         "Guard of rule {}{mode}: {} of {} connections that ask nothing beyond the first {}, {} of {} segments that begin no \
-         request used in {}\n",
+         request used in {}\n{advice}",
         of.rule,
         number(of.connections.used),
         number(of.connections.limit),
@@ -116,8 +184,8 @@ fn limit(limit: &CheckLimit) -> String {
     let newest = if limit.over && limit.remaining > 0 { ", the newest in this bucket" } else { "" };
     let budget = match limit.budget {
         None => "",
-        Some(Budget::Proven) => " of its connections",
-        Some(Budget::Unproven) => " of what anyone can forge",
+        Some(Budget::Proven) => " of established connections",
+        Some(Budget::Unproven) => " of unverified traffic",
     };
     let mut out = format!(
         "Rule {}{mode}: {} of {} {}{budget} used in {}, {} left; {} refused{newest}\n",

@@ -25,7 +25,7 @@ fn verdict(report: &ExplainReport) -> String {
     match (report.verdict, report.reason.as_str()) {
         (Outcome::Pass, "not_protected") => "passes: no rule judges it.".to_owned(),
         (Outcome::Pass, "within_limit") => format!("passes: it is within every limit of rule {rule}."),
-        (Outcome::Pass, "exempt") => "passes: it is exempt from every limit.".to_owned(),
+        (Outcome::Pass, "exempt") => "passes: it is allowed, whatever the limits say.".to_owned(),
         (Outcome::Pass, "dry_run") => format!("passes, but only because rule {rule} is in dry run."),
         (Outcome::Drop, "over_limit") => format!("dropped: it is over a limit of rule {rule}."),
         (Outcome::Drop, "guard") => format!("dropped: the guard of rule {rule} refuses it."),

@@ -15,7 +15,7 @@ mod stats;
 mod suggest;
 mod watch;
 
-pub use check::check;
+pub use check::{check, check_prefix};
 pub use explain::explain;
 pub use list::{applied, granted, list, mode, reloaded, reset, unblocked};
 pub use replay::replay;
@@ -58,6 +58,15 @@ fn duration(seconds: f64) -> String {
         left %= length;
     }
     if out.is_empty() { "0s".to_owned() } else { out }
+}
+
+/// Seconds as people write them: `57 s`, `2 min 13 s`.
+fn wait(seconds: f64) -> String {
+    let unit = |part: &str| match part.split_at(part.len().saturating_sub(1)) {
+        (number, "m") => format!("{number} min"),
+        (number, unit) => format!("{number} {unit}"),
+    };
+    duration(seconds).split(' ').map(unit).collect::<Vec<_>>().join(" ")
 }
 
 /// `1,000 connections in 5m`.

@@ -4,36 +4,65 @@ use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
-use super::{counted, table};
+use super::{counted, number, table};
 use ratelimit_control::proto::{
     ApplyReport, GrantReport, ModeReport, ModeWord, ReloadReport, ResetReport, UnblockReport,
 };
-use ratelimit_report::snapshot::{Author, ListReport, Listed, State};
+use ratelimit_report::snapshot::{Author, ListReport, Listed, Omitted, State};
 
 /// All of it, a line an entry.
 pub fn list(report: &ListReport) -> String {
     if report.entries.is_empty() {
         return "Nothing is allowed, denied or banned: the limits alone hold.\n".to_owned();
     }
+    entries(&report.entries, &report.omitted)
+}
+
+/// Entries, a line each, and how many more there are.
+pub(super) fn entries(entries: &[Listed], omitted: &[Omitted]) -> String {
     let row = |of: &Listed| {
-        let overruled = if of.decides { "" } else { " (another entry goes before it)" };
         [
             of.prefix.clone(),
-            format!("{}{overruled}", state(of)),
-            of.until.map_or_else(|| "for ever".to_owned(), instant),
+            format!("{}{}", state(of.state), overridden(of)),
+            of.until.map_or_else(|| "permanent".to_owned(), instant),
             author(of),
             of.since.map_or_else(|| "-".to_owned(), instant),
-            of.reason.clone().unwrap_or_else(|| "-".to_owned()),
+            why(of),
         ]
     };
-    table(["PREFIX", "STATE", "UNTIL", "BY", "SINCE", "WHY"], &[], report.entries.iter().map(row))
+    let out = table(["PREFIX", "STATE", "UNTIL", "BY", "SINCE", "WHY"], &[], entries.iter().map(row));
+    let more = |of: &Omitted| format!("{}: {} more; `ratelimitd list --all` shows them\n", of.of, number(of.count));
+    out + &omitted.iter().map(more).collect::<String>()
+}
+
+/// `, overridden by allow of 192.0.2.0/24 until 2026-01-01 18:48:00 UTC`.
+fn overridden(of: &Listed) -> String {
+    let Some(by) = &of.overridden_by else {
+        return if of.decides { String::new() } else { ", overridden".to_owned() };
+    };
+    let verb = if by.state == State::Denied { "deny" } else { "allow" };
+    let whom = if by.prefix == of.prefix { String::new() } else { format!(" of {}", by.prefix) };
+    let until = by.until.map_or_else(String::new, |until| format!(" until {}", instant(until)));
+    format!(", overridden by {verb}{whom}{until}")
+}
+
+/// The reason; of an entry of a list its name, its line and what the list says beside it.
+fn why(of: &Listed) -> String {
+    let line = of.line.map_or_else(String::new, |line| format!(" line {line}"));
+    let place = match (&of.list, &of.file) {
+        (Some(list), _) => Some(format!("list {list}{line}")),
+        (None, Some(file)) => Some(format!("{file}{line}")),
+        (None, None) => None,
+    };
+    let parts: Vec<String> = [place, of.comment.clone(), of.reason.clone()].into_iter().flatten().collect();
+    if parts.is_empty() { "-".to_owned() } else { parts.join(": ") }
 }
 
 /// What `allow` and `deny` have done.
 pub fn granted(report: &GrantReport) -> String {
     let of = &report.entry;
     let until = of.until.map_or_else(|| "for ever".to_owned(), |until| format!("until {}", instant(until)));
-    let mut out = format!("{} is {} {until}\n", of.prefix, state(of));
+    let mut out = format!("{} is {} {until}\n", of.prefix, state(of.state));
     if report.frees_count > 0 {
         let more = report.frees_count - report.frees.len() as u64;
         let more = if more == 0 { String::new() } else { format!(" and {more} more") };
@@ -47,7 +76,7 @@ pub fn granted(report: &GrantReport) -> String {
 pub fn unblocked(report: &UnblockReport) -> String {
     let mut out = String::new();
     for of in &report.removed {
-        out += &format!("{} is no longer {}\n", of.prefix, state(of));
+        out += &format!("{} is no longer {}\n", of.prefix, state(of.state));
     }
     if report.removed.is_empty() {
         out = format!("there was no denial of {}, and no ban within it\n", report.prefix);
@@ -104,8 +133,8 @@ fn notes(notes: &[String]) -> String {
     notes.iter().map(|note| format!("note: {note}\n")).collect()
 }
 
-const fn state(of: &Listed) -> &'static str {
-    match of.state {
+const fn state(of: State) -> &'static str {
+    match of {
         State::Exempt => "allowed",
         State::Denied => "denied",
         State::Banned => "banned",
@@ -125,6 +154,6 @@ fn author(of: &Listed) -> String {
     }
 }
 
-fn instant(at: Timestamp) -> String {
+pub(super) fn instant(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }

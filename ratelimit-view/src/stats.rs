@@ -2,7 +2,7 @@
 
 use ratelimit_common::verdict::Reason;
 
-use super::{counted, counting, duration, form, limit, number, table};
+use super::{counted, counting, duration, form, limit, number, table, wait};
 use ratelimit_report::snapshot::{Interface, Mode, Outcome, Pressure, Rule, Snapshot, State, TopSource, XdpMode};
 
 /// A snapshot for people, several lines.
@@ -169,6 +169,11 @@ fn sources(snapshot: &Snapshot) -> String {
     if top.is_empty() {
         return out;
     }
+    out + "\n" + &self::top(top)
+}
+
+/// Sources nearest to or over a limit, a line each.
+pub(super) fn top(top: &[TopSource]) -> String {
     let row = |of: &TopSource| {
         let (state, again) = standing(of);
         [
@@ -187,13 +192,8 @@ fn sources(snapshot: &Snapshot) -> String {
             again,
         ]
     };
-    out += "\n";
-    out += &table(
-        ["SOURCE", "RULE", "USED", "DROPPED", "WOULD DROP", "STATE", "LET IN AGAIN"],
-        &[3, 4],
-        top.iter().map(row),
-    );
-    out
+    let head = ["SOURCE", "RULE", "USED", "DROPPED", "WOULD DROP", "STATE", "PASSES AGAIN"];
+    table(head, &[3, 4], top.iter().map(row))
 }
 
 /// Whether more new sources come than can be remembered, and what helps.
@@ -220,19 +220,20 @@ fn newcomers(snapshot: &Snapshot) -> String {
 fn standing(of: &TopSource) -> (&'static str, String) {
     let again = || {
         if of.never && of.state == State::Denied {
-            "after `ratelimitd unblock`".to_owned()
+            "never: `ratelimitd check` says what undoes it".to_owned()
         } else if of.never {
             "never: the limit is 0".to_owned()
         } else {
-            format!("in {}", duration(of.retry_after_seconds))
+            format!("in {}", wait(of.retry_after_seconds))
         }
     };
     match of.state {
         State::Ok => ("ok", "-".to_owned()),
+        State::OverLimit if of.reason == Reason::Guard.label() => ("over the guard", again()),
         State::OverLimit => ("over the limit", again()),
         State::Banned => ("banned", again()),
         State::Denied => ("denied", again()),
-        State::Exempt => ("exempt", "-".to_owned()),
+        State::Exempt => ("allowed", "-".to_owned()),
     }
 }
 

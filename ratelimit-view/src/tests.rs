@@ -5,6 +5,7 @@ use ratelimit_report::snapshot::Outcome;
 use super::*;
 
 mod suggest;
+mod verdicts;
 
 #[test]
 fn durations_have_two_units_and_never_promise_too_early() {
@@ -100,18 +101,12 @@ fn check_says_what_the_guard_blocks_and_what_to_do() {
     assert_eq!(report(&policy).verdict, Outcome::Drop);
     insta::assert_snapshot!("check_guarded", check(&report(&policy)));
     let mut connections = report(&policy);
-    connections.guard[0].segments.used = 0;
-    assert!(
-        check(&connections)
-            .contains("connections that ask nothing as a limit of requests allows. Its requests pass.\n")
-    );
+    connections.verdicts[0].refuses = Some("new connections".to_owned());
+    assert!(check(&connections).contains("on ports 80,443: drops new connections; its requests pass\n"));
     policy.rules[0].mode = ratelimit_policy::desired::Mode::DryRun;
     assert_eq!(report(&policy).verdict, Outcome::Pass);
     let said = check(&report(&policy));
-    assert!(
-        said.contains("passes, but only because of the dry run: the guard of a limit would refuse it.\n"),
-        "{said}"
-    );
+    assert!(said.contains("80,443: passes all packets, would drop segments that begin no request\n"), "{said}");
     assert!(said.contains("\nGuard of rule default, dry run: 10 of 10 connections that ask nothing"), "{said}");
 }
 
@@ -160,7 +155,8 @@ fn a_source_that_is_refused_though_something_is_left_is_told_so() {
     let now = datapath.read().unwrap().now;
     let report = ratelimit_report::snapshot::CheckReport::build(&policy, now, address("198.51.100.7"), &windows);
     let said = check(&report);
-    assert!(said.contains("is blocked: it is over a limit.\nThere is room again in 1m,"), "{said}");
+    assert!(said.starts_with("198.51.100.7 is blocked on ports 80,443.\n"), "{said}");
+    assert!(said.contains(" UTC. Passes again in 1 min\n"), "{said}");
     assert!(
         said.contains("200 of 250 bytes used in 5m, 50 left; 3 packets refused, the newest in this bucket\n"),
         "{said}"
@@ -210,7 +206,7 @@ fn a_source_of_which_nothing_is_remembered_is_told_so() {
     )]);
     let (source, now) = (ratelimit_report::fixture::address("198.51.100.7"), ratelimit_datapath::fake::START);
     let said = check(&ratelimit_report::snapshot::CheckReport::build(&policy, now, source, &[]));
-    assert!(said.contains("passes: it is within every limit.\nNothing of it is remembered: "), "{said}");
+    assert!(said.contains(": it is within every limit.\nNo recent traffic from this address.\n"), "{said}");
 }
 
 fn listed(json: &str) -> ratelimit_report::snapshot::Listed {
@@ -226,7 +222,12 @@ fn a_list_says_until_when_by_whom_and_why() {
         r#"{"prefix":"198.51.100.7","state":"banned","until":"2026-01-01T10:10:00Z","by":"ban","rule":"login","step":2,"reason":"it exceeded a limit of rule login","since":"2026-01-01T10:00:00Z","decides":true}"#,
     ];
     let time = "2026-01-01T10:00:00Z".parse().unwrap();
-    let report = ratelimit_report::snapshot::ListReport { schema: 1, time, entries: rows.map(listed).to_vec() };
+    let report = ratelimit_report::snapshot::ListReport {
+        schema: 1,
+        time,
+        entries: rows.map(listed).to_vec(),
+        omitted: Vec::new(),
+    };
     insta::assert_snapshot!(list(&report));
     assert!(
         list(&ratelimit_report::snapshot::ListReport { entries: vec![], ..report }).starts_with("Nothing is allowed")

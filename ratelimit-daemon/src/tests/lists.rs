@@ -9,8 +9,8 @@ use ratelimit_report::export;
 
 const FILE: &str = "interfaces = [\"eth0\"]\ndeny = [\"@bad\", \"file:other.txt\"]\n[lists]\nbad = \"file:bad.txt\"\n[rule]\nlimits = [\"3/5m\"]\n";
 
-struct Watched {
-    directory: TempDir,
+pub(super) struct Watched {
+    pub(super) directory: TempDir,
     kernel: FakeKernel,
     engine: Engine<FakeDatapath>,
     lines: Lines,
@@ -35,7 +35,7 @@ fn begin(directory: &Path, datapath: FakeDatapath, moment: Moment) -> Result<Eng
 
 impl Watched {
     /// A daemon whose `bad.txt` and `other.txt` have one prefix each.
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
         write("ratelimitd.toml", FILE);
@@ -51,7 +51,7 @@ impl Watched {
         watched
     }
 
-    fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+    pub(super) fn write(&self, name: &str, text: impl AsRef<[u8]>) {
         std::fs::write(self.directory.path().join(name), text).unwrap();
     }
 
@@ -60,7 +60,7 @@ impl Watched {
     }
 
     /// Runs something, and returns it with what was logged by it.
-    fn said<T>(&mut self, work: impl FnOnce(&mut Engine<FakeDatapath>, Moment) -> T) -> (T, String) {
+    pub(super) fn said<T>(&mut self, work: impl FnOnce(&mut Engine<FakeDatapath>, Moment) -> T) -> (T, String) {
         let writer = self.lines.clone();
         let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
         let moment = self.moment();
@@ -75,7 +75,7 @@ impl Watched {
         self.said(Engine::supervise).1
     }
 
-    fn two_looks(&mut self) -> String {
+    pub(super) fn two_looks(&mut self) -> String {
         let first = self.look();
         first + &self.look()
     }

@@ -93,17 +93,7 @@ pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostic> {
         help: vec![help.to_owned()],
     };
     let mut prefixes = Vec::new();
-    let mut line_at = 0;
-    for line in contents.split('\n') {
-        let is_blank = |c: char| c.is_whitespace() || c == '\u{feff}';
-        let entry = line.trim_start_matches(is_blank);
-        let at = line_at + (line.len() - entry.len());
-        line_at += line.len() + 1;
-        let end = entry.find(|c: char| c.is_whitespace() || c == '#' || c == ';').unwrap_or(entry.len());
-        let entry = &entry[..end];
-        if entry.is_empty() {
-            continue;
-        }
+    for Line { at, entry, .. } in lines(contents) {
         if prefixes.len() == LIST_ENTRIES_MAX {
             let problem = format!("there are more than {LIST_ENTRIES_MAX} entries");
             return Err(wrong(at, &problem, "join neighbouring prefixes"));
@@ -118,6 +108,33 @@ pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostic> {
     prefixes.sort_unstable();
     prefixes.dedup();
     Ok(prefixes)
+}
+
+/// A line of a list file that has an entry.
+pub(super) struct Line<'a> {
+    /// From 1.
+    pub(super) number: usize,
+    /// Where the entry begins in the file, in bytes.
+    at: usize,
+    /// The entry.
+    pub(super) entry: &'a str,
+    /// What follows it, without the mark before it.
+    pub(super) comment: &'a str,
+}
+
+/// The lines of a list file that have an entry.
+pub(super) fn lines(contents: &str) -> impl Iterator<Item = Line<'_>> {
+    let is_blank = |c: char| c.is_whitespace() || c == '\u{feff}';
+    let mut line_at = 0;
+    contents.split('\n').zip(1..).filter_map(move |(line, number)| {
+        let text = line.trim_start_matches(is_blank);
+        let at = line_at + (line.len() - text.len());
+        line_at += line.len() + 1;
+        let end = text.find(|c: char| c.is_whitespace() || c == '#' || c == ';').unwrap_or(text.len());
+        let (entry, rest) = text.split_at(end);
+        let comment = rest.trim_start_matches(|c: char| is_blank(c) || c == '#' || c == ';').trim_end();
+        (!entry.is_empty()).then_some(Line { number, at, entry, comment })
+    })
 }
 
 /// What the words for prefixes mean.

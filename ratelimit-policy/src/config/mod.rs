@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::SECOND_NS;
 
+use self::listing::Listing;
 use self::lists::ListFile;
 use crate::desired::{DesiredState, Fixed, Limit, Policy};
 
@@ -15,6 +16,7 @@ pub mod keys;
 pub mod limit;
 mod limits;
 pub mod lint;
+pub mod listing;
 pub mod lists;
 pub mod network;
 pub mod new_sources;
@@ -65,6 +67,8 @@ pub struct Config {
     pub overruled: Vec<IpNet>,
     /// The list files that were read for it, by path.
     pub list_files: Vec<ListFile>,
+    /// What `allow` and `deny` name, from which their prefixes come.
+    pub listings: Vec<Listing>,
 }
 
 /// What keeps the administrator from locking himself out.

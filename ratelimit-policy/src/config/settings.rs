@@ -15,8 +15,10 @@ use super::network::{check_interface, parse_number};
 use super::rule::{Context, RuleSettings};
 use super::syntax::{SyntaxError, near_miss};
 use super::written::{Source, Written};
-use super::{Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, Safety, XdpModeChoice, duration};
-use crate::desired::{Access, Limit, Policy, Rule};
+use super::{
+    Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, Safety, XdpModeChoice, duration, listing,
+};
+use crate::desired::{Access, Grant, Limit, Policy, Rule};
 use crate::diagnostic::Diagnostic;
 
 /// Length of the IPv4 prefix that is one client unless it is said.
@@ -164,6 +166,12 @@ impl Settings {
             candidates,
             overruled,
             list_files: self.list_files_of(&lists),
+            listings: listing::listings(
+                &self.source,
+                &self.lists,
+                [(Grant::Denied, &self.deny), (Grant::Exempt, &self.allow)],
+                ipv6_prefix,
+            ),
         })
     }
 

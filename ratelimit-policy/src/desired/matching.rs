@@ -135,6 +135,21 @@ impl Ports {
         ranges.iter().any(|&(first, last)| (first..=last).contains(&port))
     }
 
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.tcp.is_empty() && self.udp.is_empty() && !self.other_protocols
+    }
+
+    /// These without those of `other`.
+    #[must_use]
+    pub fn without(&self, other: &Self) -> Self {
+        Self {
+            tcp: without(&self.tcp, &other.tcp),
+            udp: without(&self.udp, &other.udp),
+            other_protocols: self.other_protocols && !other.other_protocols,
+        }
+    }
+
     fn hold_all_of(&self, other: &Self) -> bool {
         let within = |ranges: &[(u16, u16)], of: &[(u16, u16)]| {
             let around = |range: &(u16, u16)| of[..of.partition_point(|of| of.0 <= range.0)].last();
@@ -144,6 +159,20 @@ impl Ports {
             && within(&other.udp, &self.udp)
             && (self.other_protocols || !other.other_protocols)
     }
+}
+
+/// The ports of some ranges that are in none of the others; all are sorted and do not touch.
+fn without(ranges: &[(u16, u16)], others: &[(u16, u16)]) -> Vec<(u16, u16)> {
+    let mut left = ranges.to_vec();
+    for &(first, last) in others {
+        let cut = |&(from, to): &(u16, u16)| {
+            let before = (from < first).then(|| (from, to.min(first.saturating_sub(1))));
+            let after = (last < to).then(|| (from.max(last.saturating_add(1)), to));
+            before.into_iter().chain(after)
+        };
+        left = left.iter().flat_map(cut).collect();
+    }
+    left
 }
 
 #[cfg(test)]
@@ -203,6 +232,16 @@ mod tests {
         };
         assert_eq!(names("192.0.2.1"), ["partner"]);
         assert_eq!(names("198.51.100.7"), ["api", "web", "login"]);
+    }
+
+    #[test]
+    fn the_ports_that_another_rule_takes_are_cut_out_of_ranges() {
+        let ports = |tcp: &[(u16, u16)]| Ports { tcp: tcp.to_vec(), ..Ports::default() };
+        let all = ports(&[(0, u16::MAX)]);
+        let left = all.without(&ports(&[(0, 0), (22, 22), (80, 90), (u16::MAX, u16::MAX)]));
+        assert_eq!(left.tcp, [(1, 21), (23, 79), (91, u16::MAX - 1)]);
+        assert_eq!(ports(&[(80, 80), (443, 443)]).without(&ports(&[(443, 500)])).tcp, [(80, 80)]);
+        assert!(ports(&[(80, 80)]).without(&all).is_empty());
     }
 
     #[test]

@@ -10,8 +10,10 @@ use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_common::window::{CELLS, Cell, index};
 use serde::{Deserialize, Serialize};
 
+use super::decision::{Decision, Known, worst};
 use super::guard::GuardStanding;
-use super::sources::{Retry, Standing, source_text};
+use super::sources::{Standing, source_text};
+use super::verdict::{Background, RuleVerdict, verdicts};
 use super::{CheckGuard, Counting, Mode, SCHEMA, Unit, WindowForm, seconds, timestamp};
 use ratelimit_datapath::{Ban, SourceReading};
 use ratelimit_policy::desired::{self, Grant, Limit, Policy};
@@ -33,11 +35,16 @@ pub struct CheckReport {
     pub schema: u32,
     /// Its address, or the prefix that is one client.
     pub source: String,
+    /// The very address that was asked for, which the verdict is of.
+    #[serde(default)]
+    pub address: String,
     /// When this was read, by the datapath's clock.
     pub time: Timestamp,
-    /// What one more of what the limits count meets now.
+    /// `drop` if at least one rule drops packets of this address now, all of them or some; else `pass`. `ratelimitd check` exits
+    /// with 3 or 0. What each rule does is in `verdicts`.
     pub verdict: Outcome,
-    /// Why, in the words of the counters.
+    /// Why, in the words of the counters: the first of exempt, denied, banned, over_limit, guard, dry_run, within_limit that a rule
+    /// says.
     pub reason: String,
     /// When every limit and its guard have room again and no ban or denial holds, if nothing else is admitted meanwhile.
     pub retry_after_seconds: f64,
@@ -47,6 +54,9 @@ pub struct CheckReport {
     /// Whether any of its windows or bans is remembered.
     #[serde(default = "remembered")]
     pub remembered: bool,
+    /// What each rule that judges its packets does with them, in the rules' order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub verdicts: Vec<RuleVerdict>,
     /// Every limit of every rule that may judge its packets.
     pub limits: Vec<CheckLimit>,
     /// What the limits count, and how well: each unit once.
@@ -125,61 +135,51 @@ impl CheckReport {
         Self::with_bans(policy, now, address, windows, &[])
     }
 
-    /// The same, from the bans too; those of other clients are passed over.
+    /// The same, from the bans too; those of other clients are passed over. By whom it is allowed or denied is not known.
     pub fn with_bans(policy: &Policy, now: Nanos, address: IpAddr, windows: &[SourceReading], bans: &[Ban]) -> Self {
+        Self::told(policy, address, windows, bans, &Background::unknown(now))
+    }
+
+    /// The same, with what is known of who said what, at its time.
+    pub fn told(
+        policy: &Policy,
+        address: IpAddr,
+        windows: &[SourceReading],
+        bans: &[Ban],
+        background: &Background<'_>,
+    ) -> Self {
+        let now = background.clocks.now;
+        let known = Known { policy, now, windows, bans };
         let rules = policy.rules_from(address, now);
-        let client = policy.client(address);
-        let holds = |ban: &&Ban| ban.client == client && rules.iter().any(|(at, _)| *at == ban.rule);
-        let bans: Vec<&Ban> = bans.iter().filter(holds).collect();
-        let is_found = |limit: &Limit| windows.iter().any(|reading| reading.slot == limit.slot);
-        let limits = rules.iter().flat_map(|(_, rule)| rule.limits.iter().map(move |limit| (*rule, limit)));
-        let limits: Vec<_> = limits
-            .flat_map(|(rule, limit)| {
-                let windows = Window::all(rule, limit, windows, now);
-                windows.into_iter().map(move |window| (rule, limit, window))
-            })
-            .collect();
-        let guards: Vec<_> = rules.iter().flat_map(|(_, rule)| GuardStanding::all(rule, windows, now)).collect();
-        let guarded = |mode: desired::Mode| guards.iter().any(|of| of.rule.mode == mode && of.over);
-        let over = |mode: desired::Mode| limits.iter().any(|(rule, _, of)| rule.mode == mode && of.standing.over);
-        let enforces = rules.iter().any(|(_, rule)| rule.mode == desired::Mode::Enforce);
-        let ban_by = |mode: desired::Mode| bans.iter().any(|ban| policy.rules[ban.rule].mode == mode);
-        let access = policy.grant(address, now);
-        let reason = match access.map(|access| access.grant) {
-            Some(Grant::Exempt) => Reason::Exempt,
-            Some(Grant::Denied) if enforces => Reason::Denied,
-            Some(Grant::Denied) if !rules.is_empty() => Reason::DryRun,
-            Some(Grant::Denied) | None if ban_by(desired::Mode::Enforce) => Reason::Banned,
-            Some(Grant::Denied) | None if over(desired::Mode::Enforce) => Reason::OverLimit,
-            Some(Grant::Denied) | None if guarded(desired::Mode::Enforce) => Reason::Guard,
-            Some(Grant::Denied) | None
-                if over(desired::Mode::DryRun) || ban_by(desired::Mode::DryRun) || guarded(desired::Mode::DryRun) =>
-            {
-                Reason::DryRun
-            }
-            Some(Grant::Denied) | None if rules.is_empty() => Reason::NotProtected,
-            Some(Grant::Denied) | None => Reason::WithinLimit,
+        let decisions = rules.iter().map(|(at, rule)| known.decision(*at, rule, address.into()));
+        let decisions: Vec<Decision<'_>> = decisions.collect();
+        let is_exempt = policy.grant(address, now).is_some_and(|access| access.grant == Grant::Exempt);
+        let unjudged = if is_exempt { Reason::Exempt } else { Reason::NotProtected };
+        let reason = worst(decisions.iter().map(Decision::reason)).unwrap_or(unjudged);
+        let retry = decisions.iter().map(Decision::retry).max().unwrap_or_default();
+        let all_windows =
+            decisions.iter().flat_map(|of| of.limits.iter().map(move |(limit, windows)| (of.rule, *limit, windows)));
+        let is_known = |of: &Decision<'_>| {
+            let windows = of.limits.iter().flat_map(|(_, windows)| windows);
+            of.ban.is_some() || !of.guards.is_empty() || windows.into_iter().any(|window| window.is_known)
         };
-        let until = |until: Nanos| Retry { never: false, after_ns: until.0.saturating_sub(now.0) };
-        let denied = access.filter(|access| access.grant == Grant::Denied);
-        let denied = denied.map(|access| access.until.map_or(Retry { never: true, after_ns: 0 }, until));
-        let banned = bans.iter().map(|ban| until(ban.until));
-        let retries = limits.iter().map(|(_, _, of)| of.standing.retry).chain(guards.iter().map(|of| of.retry));
-        let retries = retries.chain(denied).chain(banned);
-        let retry = retries.max().filter(|_| reason != Reason::Exempt).unwrap_or_default();
         Self {
             schema: SCHEMA,
             source: source_text(policy.client(address)),
+            address: address.to_string(),
             time: timestamp(now),
             verdict: reason.action().into(),
             reason: reason.label().to_owned(),
             retry_after_seconds: seconds(retry.after_ns),
             never: retry.never,
-            remembered: !bans.is_empty() || !guards.is_empty() || limits.iter().any(|(_, limit, _)| is_found(limit)),
-            limits: limits.iter().map(|(rule, limit, window)| check_limit(rule, limit, window, now)).collect(),
+            remembered: decisions.iter().any(is_known),
+            verdicts: verdicts(policy, address, &decisions, background),
+            limits: all_windows
+                .flat_map(|(rule, limit, windows)| windows.iter().map(move |of| check_limit(rule, limit, of, now)))
+                .collect(),
             counting: Counting::of(rules.iter().flat_map(|(_, rule)| &rule.limits)),
             shadow_limits: rules.iter().flat_map(|(_, rule)| shadow_limits(rule, windows, now)).collect(),
-            guard: guards.iter().map(GuardStanding::report).collect(),
+            guard: decisions.iter().flat_map(|of| &of.guards).map(GuardStanding::report).collect(),
         }
     }
 }
@@ -213,7 +213,8 @@ pub(super) fn shadow_limits(rule: &desired::Rule, windows: &[SourceReading], now
     let of = |limit: &Limit| {
         let window = windows.iter().find(|reading| reading.slot == limit.slot);
         let words = window.map_or(Source::default(), |reading| reading.window);
-        let window = Window { budget: None, words, standing: Standing::of_shadow(limit, &words, now) };
+        let standing = Standing::of_shadow(limit, &words, now);
+        let window = Window { budget: None, words, standing, is_known: window.is_some() };
         CheckLimit { mode: Mode::DryRun, ..check_limit(rule, limit, &window, now) }
     };
     rule.shadow_limits.iter().map(of).collect()
@@ -221,9 +222,11 @@ pub(super) fn shadow_limits(rule: &desired::Rule, windows: &[SourceReading], now
 
 /// One window of a limit, and how it stands.
 pub(super) struct Window {
-    budget: Option<Budget>,
+    pub(super) budget: Option<Budget>,
     words: Source,
     pub(super) standing: Standing,
+    /// Something is known of it.
+    pub(super) is_known: bool,
 }
 
 impl Window {
@@ -236,11 +239,12 @@ impl Window {
             budget: is_apart.then(|| budget(reading.is_verified)),
             words: reading.window,
             standing: Standing::of_reading(rule, limit, Some(reading), now),
+            is_known: true,
         };
         let mut all: Vec<Self> = found.iter().map(window).collect();
         if all.is_empty() {
             let standing = Standing::of_reading(rule, limit, None, now);
-            all.push(Self { budget: None, words: Source::default(), standing });
+            all.push(Self { budget: None, words: Source::default(), standing, is_known: false });
         }
         all.sort_by_key(|of| Reverse((of.standing.over, of.standing.retry, of.standing.used)));
         all
@@ -248,7 +252,7 @@ impl Window {
 }
 
 pub(super) fn check_limit(rule: &desired::Rule, limit: &Limit, window: &Window, now: Nanos) -> CheckLimit {
-    let Window { budget, words, standing: of } = window;
+    let Window { budget, words, standing: of, is_known: _ } = window;
     CheckLimit {
         rule: rule.name.clone(),
         mode: rule.mode.into(),

@@ -121,7 +121,7 @@ impl Dominance {
         let longest = rule.limits.iter().max_by_key(|limit| limit.window_ns)?;
         let slot = look.slots.get(&longest.slot)?;
         let is_limited =
-            |prefix: &IpNet| policy.grant(prefix.addr(), look.now).is_none_or(|access| access.grant != Grant::Exempt);
+            |prefix: &IpNet| policy.grant_around(*prefix, look.now).is_none_or(|access| access.grant != Grant::Exempt);
         let candidates = slot.candidates().filter(|(prefix, _)| is_limited(prefix));
         let all = u128::from(since.admitted) + u128::from(since.refused);
         let share = |(prefix, used): (IpNet, u64)| {

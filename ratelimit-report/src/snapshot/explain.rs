@@ -6,12 +6,13 @@ use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 use serde::{Deserialize, Serialize};
 
-use super::check::{Window, check_limit, shadow_limits};
+use super::check::{check_limit, shadow_limits};
+use super::decision::Known;
 use super::guard::GuardStanding;
 use super::sources::{Standing, source_text};
 use super::{CheckLimit, Mode, Outcome, SCHEMA, ports, timestamp};
 use ratelimit_datapath::{Ban, SourceReading};
-use ratelimit_policy::desired::{self, Access, Grant, Mismatch, Policy, Protocol, Sent};
+use ratelimit_policy::desired::{self, Access, Grant, Mismatch, Policy, Sent};
 
 /// Prefixes of a rule that are named; lists may have thousands.
 const PREFIXES_SHOWN: usize = 3;
@@ -112,31 +113,16 @@ impl ExplainReport {
         windows: &[SourceReading],
         bans: &[Ban],
     ) -> Reason {
-        let mut first: Option<Reason> = None;
-        let mut note = |steps: &mut Vec<Step>, (step, reason): (Step, Option<Reason>)| {
-            steps.push(step);
-            first = first.or(reason);
-        };
-        note(&mut self.steps, access_step(policy.grant(sent.from, now), now));
-        let client = policy.client(sent.from);
-        let ban = bans.iter().find(|ban| ban.client == client && ban.rule == at && now < ban.until);
-        note(&mut self.steps, ban_step(ban, now));
-        for limit in &rule.limits {
-            let windows = Window::all(rule, limit, windows, now);
+        let known = Known { policy, now, windows, bans };
+        let decision = known.decision(at, rule, sent.from.into()).of(sent.protocol);
+        self.steps.push(access_step(decision.access, now));
+        self.steps.push(ban_step(decision.ban.as_ref(), now));
+        for (limit, windows) in &decision.limits {
             self.limits.extend(windows.iter().map(|window| check_limit(rule, limit, window, now)));
-            if let Some(worst) = windows.first() {
-                note(&mut self.steps, limit_step(limit, &worst.standing));
-            }
+            self.steps.extend(windows.first().map(|worst| limit_step(limit, &worst.standing)));
         }
-        for guard in GuardStanding::all(rule, windows, now).iter().filter(|_| sent.protocol == Protocol::Tcp) {
-            note(&mut self.steps, guard_step(guard));
-        }
-        match (first, rule.mode) {
-            (None, _) => Reason::WithinLimit,
-            (Some(Reason::Exempt), _) => Reason::Exempt,
-            (Some(_), desired::Mode::DryRun) => Reason::DryRun,
-            (Some(reason), desired::Mode::Enforce) => reason,
-        }
+        self.steps.extend(decision.guards.iter().map(guard_step));
+        decision.reason()
     }
 }
 
@@ -166,30 +152,30 @@ fn rule_step(rule: &desired::Rule, sent: &Sent, now: Nanos) -> Step {
     Step::new(format!("rule {}", rule.name), StepOutcome::GoesOn, why)
 }
 
-fn access_step(access: Option<Access>, now: Nanos) -> (Step, Option<Reason>) {
+fn access_step(access: Option<Access>, now: Nanos) -> Step {
     let step = |outcome, why: String| Step::new("access", outcome, why);
     let Some(access) = access else {
-        return (step(StepOutcome::GoesOn, "neither exempt nor denied".to_owned()), None);
+        return step(StepOutcome::GoesOn, "neither allowed nor denied".to_owned());
     };
     let until = access.until.map_or(String::new(), |until| format!(", for {} more", seconds_left(until, now)));
-    let why = format!("{} as part of {}{until}", access.grant.label(), access.prefix);
-    match access.grant {
-        Grant::Exempt => (step(StepOutcome::Passes, why), Some(Reason::Exempt)),
-        Grant::Denied => (step(StepOutcome::Drops, why), Some(Reason::Denied)),
-    }
+    let (outcome, word) = match access.grant {
+        Grant::Exempt => (StepOutcome::Passes, "allowed"),
+        Grant::Denied => (StepOutcome::Drops, "denied"),
+    };
+    step(outcome, format!("{word} as part of {}{until}", access.prefix))
 }
 
-fn ban_step(ban: Option<&Ban>, now: Nanos) -> (Step, Option<Reason>) {
+fn ban_step(ban: Option<&Ban>, now: Nanos) -> Step {
     match ban {
-        None => (Step::new("bans", StepOutcome::GoesOn, "not banned by this rule"), None),
+        None => Step::new("bans", StepOutcome::GoesOn, "not banned by this rule"),
         Some(ban) => {
             let why = format!("banned for {} more, ban {} in a row", seconds_left(ban.until, now), ban.step);
-            (Step::new("bans", StepOutcome::Drops, why), Some(Reason::Banned))
+            Step::new("bans", StepOutcome::Drops, why)
         }
     }
 }
 
-fn limit_step(limit: &desired::Limit, of: &Standing) -> (Step, Option<Reason>) {
+fn limit_step(limit: &desired::Limit, of: &Standing) -> Step {
     let used = format!("{} of {} used", of.used, limit.amount);
     let at = format!("limit {limit}");
     if of.is_cached_drop {
@@ -197,15 +183,15 @@ fn limit_step(limit: &desired::Limit, of: &Standing) -> (Step, Option<Reason>) {
             "{used}, and noted to be refused for the next {}",
             seconds_left(Nanos(of.retry.after_ns), Nanos(0))
         );
-        (Step::new(at, StepOutcome::Drops, why), Some(Reason::OverLimit))
+        Step::new(at, StepOutcome::Drops, why)
     } else if of.over {
-        (Step::new(at, StepOutcome::Drops, format!("{used}: no room for one more")), Some(Reason::OverLimit))
+        Step::new(at, StepOutcome::Drops, format!("{used}: no room for one more"))
     } else {
-        (Step::new(at, StepOutcome::GoesOn, format!("{used}: there is room")), None)
+        Step::new(at, StepOutcome::GoesOn, format!("{used}: there is room"))
     }
 }
 
-fn guard_step(of: &GuardStanding<'_>) -> (Step, Option<Reason>) {
+fn guard_step(of: &GuardStanding<'_>) -> Step {
     let at = format!("guard of {}", of.limit);
     let (opened, segments) = (of.connections, of.segments);
     let used = format!(
@@ -213,9 +199,9 @@ fn guard_step(of: &GuardStanding<'_>) -> (Step, Option<Reason>) {
         opened.used, opened.limit, segments.used, segments.limit
     );
     if of.over {
-        (Step::new(at, StepOutcome::Drops, format!("{used}: no room for one more")), Some(Reason::Guard))
+        Step::new(at, StepOutcome::Drops, format!("{used}: no room for one more"))
     } else {
-        (Step::new(at, StepOutcome::GoesOn, format!("{used}: it refuses nothing")), None)
+        Step::new(at, StepOutcome::GoesOn, format!("{used}: it refuses nothing"))
     }
 }
 
@@ -271,7 +257,7 @@ mod tests {
             [
                 "rule partner: does not match: it is for packets from 192.0.2.0/24, 10.0.0.0/8, 10.0.0.0/9 and 1 more",
                 "rule default: judges it: ports 80,443",
-                "access: neither exempt nor denied",
+                "access: neither allowed nor denied",
                 "bans: not banned by this rule",
                 "limit 2/5m connections: 1 of 2 used: there is room",
             ]

@@ -1,5 +1,7 @@
 //! What is allowed, denied and banned, by whom and why: `ratelimitd list --json`. Pure.
 
+use std::collections::{BTreeMap, HashSet};
+
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 use ratelimit_common::time::Nanos;
@@ -9,6 +11,7 @@ use super::SCHEMA;
 use super::sources::{State, source_text};
 use ratelimit_datapath::Ban;
 use ratelimit_policy::access::{By, Entry, deciding};
+use ratelimit_policy::config::listing::{Places, WrittenAt};
 use ratelimit_policy::desired::{Grant, Policy};
 
 /// All of it, by prefix.
@@ -20,6 +23,51 @@ pub struct ListReport {
     pub time: Timestamp,
     /// By prefix, and for one prefix in the order of their states.
     pub entries: Vec<Listed>,
+    /// What was left out, as more than were asked for come from one place.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub omitted: Vec<Omitted>,
+}
+
+/// Entries that were left out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Omitted {
+    /// Where they come from: `list bad`, `bans of rule login`, `commands`.
+    pub of: String,
+    /// How many there are besides those that are listed.
+    pub count: u64,
+}
+
+/// Which entries are asked for: those that all of it holds for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListFilter {
+    /// Bans of the rule with this name alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// Whose reason, list or comment holds this text, in whatever case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// That lie within this prefix, or hold all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<IpNet>,
+    /// So many of each list, of each rule's bans, and of what each other author has said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most: Option<u64>,
+}
+
+/// What is listed.
+#[derive(Debug)]
+pub struct ListParts<'a> {
+    /// What packets are judged by.
+    pub policy: &'a Policy,
+    /// What commands and safety have entered, and what the configuration says.
+    pub entries: Vec<&'a Entry>,
+    /// The bans.
+    pub bans: &'a [Ban],
+    /// Where the configuration's entries are written.
+    pub places: Places,
+    /// Both clocks.
+    pub clocks: Clocks,
 }
 
 /// One prefix, and what holds for it.
@@ -29,7 +77,7 @@ pub struct Listed {
     pub prefix: String,
     /// `exempt`, `denied` or `banned`.
     pub state: State,
-    /// Until when; none is for ever.
+    /// Until when; none is permanent.
     pub until: Option<Timestamp>,
     /// Who said so.
     pub by: Author,
@@ -46,8 +94,35 @@ pub struct Listed {
     pub reason: Option<String>,
     /// Since when, where it is known.
     pub since: Option<Timestamp>,
-    /// Whether it decides; else another entry of the same prefix does.
+    /// Whether it decides of the addresses that no longer prefix here is for; a ban, of what its rule does with them. Else what
+    /// `overridden_by` names decides.
     pub decides: bool,
+    /// What goes before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overridden_by: Option<Overriding>,
+    /// The named list that it comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub list: Option<String>,
+    /// The list file, or the configuration file, that it is written in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<usize>,
+    /// What the list file says beside it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
+}
+
+/// An entry that goes before another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overriding {
+    /// Its prefix, or the address.
+    pub prefix: String,
+    /// `exempt` or `denied`.
+    pub state: State,
+    /// Until when; none is permanent.
+    pub until: Option<Timestamp>,
 }
 
 /// Who said so.
@@ -94,21 +169,67 @@ impl Clocks {
 }
 
 impl ListReport {
-    /// The report on all entries that hold, and on the bans.
-    pub fn build<'a>(
-        policy: &Policy,
-        entries: impl IntoIterator<Item = &'a Entry>,
-        bans: &[Ban],
-        clocks: Clocks,
-    ) -> Self {
-        let holding: Vec<&Entry> = entries.into_iter().filter(|entry| entry.holds(clocks.now)).collect();
+    /// The report on all entries that hold, and on the bans, of those that are asked for.
+    pub fn build(parts: &ListParts<'_>, filter: &ListFilter) -> Self {
+        let ListParts { policy, entries, bans, places, clocks } = parts;
+        let holding: Vec<&Entry> = entries.iter().copied().filter(|entry| entry.holds(clocks.now)).collect();
         let deciding = deciding(holding.iter().copied(), clocks.now);
-        let is_deciding = |entry: &Entry| deciding.iter().any(|other| std::ptr::eq(*other, entry));
-        let of_entries = holding.iter().map(|entry| (entry.prefix, Listed::of(entry, is_deciding(entry), clocks)));
-        let of_bans = bans.iter().map(|ban| (ban.client, Listed::of_ban(policy, ban, clocks)));
-        let mut listed: Vec<(IpNet, Listed)> = of_entries.chain(of_bans).collect();
+        let by_prefix: BTreeMap<IpNet, &Entry> = deciding.iter().map(|entry| (entry.prefix, *entry)).collect();
+        let deciding: HashSet<*const Entry> = deciding.into_iter().map(std::ptr::from_ref).collect();
+        let of_entry = |entry: &&Entry| {
+            let before = by_prefix.get(&entry.prefix).filter(|_| !deciding.contains(&std::ptr::from_ref(*entry)));
+            let listed = Listed::of(entry, before.is_none(), *clocks);
+            let at = places.get(&(entry.prefix, entry.grant)).filter(|_| entry.by == By::Configuration);
+            let listed = Listed { overridden_by: before.map(|of| Overriding::of(of, *clocks)), ..listed };
+            (entry.prefix, listed.written(at))
+        };
+        // Who is allowed or denied is asked before who is banned.
+        let of_ban = |ban: &Ban| {
+            let before = policy.grant_around(ban.client, clocks.now).and_then(|access| by_prefix.get(&access.prefix));
+            let listed = Listed::of_ban(policy, ban, *clocks);
+            let overridden_by = before.map(|of| Overriding::of(of, *clocks));
+            (ban.client, Listed { decides: before.is_none(), overridden_by, ..listed })
+        };
+        let all = holding.iter().map(of_entry).chain(bans.iter().map(of_ban));
+        let mut listed: Vec<(IpNet, Listed)> = all.filter(|(prefix, of)| filter.takes(*prefix, of)).collect();
         listed.sort_by_key(|(prefix, of)| (*prefix, of.rank()));
-        Self { schema: SCHEMA, time: clocks.wall, entries: listed.into_iter().map(|(_, of)| of).collect() }
+        let mut entries: Vec<Listed> = listed.into_iter().map(|(_, of)| of).collect();
+        let omitted = filter.most.map_or_else(Vec::new, |most| bounded(&mut entries, most));
+        Self { schema: SCHEMA, time: clocks.wall, entries, omitted }
+    }
+}
+
+/// Leaves so many entries of each origin, and says what it took out.
+fn bounded(entries: &mut Vec<Listed>, most: u64) -> Vec<Omitted> {
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    entries.retain(|of| {
+        let count = counts.entry(of.origin()).or_default();
+        *count += 1;
+        *count <= most
+    });
+    let omitted = counts.into_iter().filter(|(_, count)| *count > most);
+    omitted.map(|(of, count)| Omitted { of, count: count - most }).collect()
+}
+
+impl ListFilter {
+    fn takes(&self, prefix: IpNet, of: &Listed) -> bool {
+        let text = |field: &Option<String>, wanted: &str| {
+            field.as_ref().is_some_and(|text| text.to_lowercase().contains(wanted))
+        };
+        let has = |wanted: &String| {
+            let wanted = wanted.to_lowercase();
+            [&of.reason, &of.comment, &of.list].into_iter().any(|field| text(field, &wanted))
+        };
+        self.rule.as_ref().is_none_or(|rule| of.rule.as_ref() == Some(rule))
+            && self.reason.as_ref().is_none_or(has)
+            && self.prefix.is_none_or(|asked| asked.contains(&prefix) || prefix.contains(&asked))
+    }
+}
+
+impl Overriding {
+    fn of(entry: &Entry, clocks: Clocks) -> Self {
+        let Listed { prefix, state, until, .. } = Listed::of(entry, true, clocks);
+        Self { prefix, state, until }
     }
 }
 
@@ -120,24 +241,60 @@ impl Listed {
             By::Command { user, .. } => (Author::Command, Some(user.clone())),
             By::Safety => (Author::Safety, None),
         };
+        let state = match entry.grant {
+            Grant::Exempt => State::Exempt,
+            Grant::Denied => State::Denied,
+        };
         Self {
-            prefix: source_text(entry.prefix),
-            state: match entry.grant {
-                Grant::Exempt => State::Exempt,
-                Grant::Denied => State::Denied,
-            },
             until: entry.until.map(|until| whole_seconds(clocks.wall_of(until))),
-            by,
             user,
-            rule: None,
-            step: None,
             reason: entry.reason.clone(),
             since: entry.since.map(whole_seconds),
             decides,
+            ..Self::new(entry.prefix, state, by)
         }
     }
 
-    /// One ban.
+    fn new(prefix: IpNet, state: State, by: Author) -> Self {
+        Self {
+            prefix: source_text(prefix),
+            state,
+            until: None,
+            by,
+            user: None,
+            rule: None,
+            step: None,
+            reason: None,
+            since: None,
+            decides: true,
+            overridden_by: None,
+            list: None,
+            file: None,
+            line: None,
+            comment: None,
+        }
+    }
+
+    /// The same with where it is written, if that is known.
+    fn written(self, at: Option<&WrittenAt>) -> Self {
+        let Some(WrittenAt { list, file, line, comment, .. }) = at.cloned() else { return self };
+        Self { list, file: file.map(|file| file.display().to_string()), line, comment, ..self }
+    }
+
+    /// What it comes from, in words.
+    fn origin(&self) -> String {
+        match (self.by, &self.list, &self.file, &self.rule) {
+            (Author::Configuration, Some(list), ..) => format!("list {list}"),
+            (Author::Configuration, None, Some(file), _) => file.clone(),
+            (Author::Configuration, None, None, _) => "the configuration".to_owned(),
+            (Author::Command, ..) => "commands".to_owned(),
+            (Author::Safety, ..) => "safety".to_owned(),
+            (Author::Ban, .., Some(rule)) => format!("bans of rule {rule}"),
+            (Author::Ban, .., None) => "bans".to_owned(),
+        }
+    }
+
+    /// One ban, which decides.
     pub fn of_ban(policy: &Policy, ban: &Ban, clocks: Clocks) -> Self {
         let rule = policy.rules.get(ban.rule);
         let length = rule.and_then(|rule| rule.bans.as_ref()).and_then(|bans| {
@@ -147,16 +304,12 @@ impl Listed {
         let until = clocks.wall_of(ban.until);
         let since = length.and_then(|length| i64::try_from(length).ok()).map(SignedDuration::from_nanos);
         Self {
-            prefix: source_text(ban.client),
-            state: State::Banned,
             until: Some(whole_seconds(until)),
-            by: Author::Ban,
-            user: None,
             rule: rule.map(|rule| rule.name.clone()),
             step: Some(ban.step),
             reason: rule.map(|rule| format!("it exceeded a limit of rule {}", rule.name)),
             since: since.and_then(|length| until.checked_sub(length).ok()).map(whole_seconds),
-            decides: true,
+            ..Self::new(ban.client, State::Banned, Author::Ban)
         }
     }
 
@@ -172,7 +325,7 @@ impl Listed {
 }
 
 /// People and programs alike have no use for nanoseconds here.
-fn whole_seconds(at: Timestamp) -> Timestamp {
+pub(super) fn whole_seconds(at: Timestamp) -> Timestamp {
     at.round(jiff::Unit::Second).unwrap_or(at)
 }
 
@@ -219,7 +372,9 @@ mod tests {
             until: clocks().after(300 * SECOND_NS),
             step: 2,
         }];
-        let report = ListReport::build(&policy, &entries, &bans, clocks());
+        let (entries, places) = (entries.iter().collect(), Places::new());
+        let parts = ListParts { policy: &policy, entries, bans: &bans, places, clocks: clocks() };
+        let report = ListReport::build(&parts, &ListFilter::default());
         let rows: Vec<_> = report.entries.iter().map(|of| (of.prefix.as_str(), of.state, of.by, of.decides)).collect();
         assert_eq!(
             rows,

@@ -16,28 +16,33 @@ use ratelimit_datapath::{InterfaceReading, Reading, Tallies};
 use ratelimit_policy::desired::{self, Policy};
 
 mod check;
+mod decision;
 mod dominant;
 mod explain;
 mod guard;
 mod list;
 mod newcomers;
+mod prefix;
 mod rate;
 mod sources;
 mod suggest;
+mod verdict;
 mod words;
 
 pub use check::{Bucket, Budget, CheckLimit, CheckReport, Outcome};
 pub use dominant::{Dominance, Dominant, Look, TALKER_ADVICE, TALKER_PERCENT};
 pub use explain::{ExplainReport, Step, StepOutcome};
 pub use guard::{CheckGuard, Guarded};
-pub use list::{Author, Clocks, ListReport, Listed};
+pub use list::{Author, Clocks, ListFilter, ListParts, ListReport, Listed, Omitted, Overriding};
 pub use newcomers::{NewSources, Pressure};
+pub use prefix::{Extent, PrefixParts, PrefixReport, PrefixSources, Within};
 pub use rate::{Rates, Sample, Samples};
 pub use sources::{Blocked, Census, Shadowed, State, TOP_DEFAULT, TopSource, Tracked};
 pub use suggest::{
     BusiestWindow, Candidate, Gap, LimitSuggestion, Observation, Paste, Proposal, ProposalReason, RuleSuggestion,
     SuggestReport,
 };
+pub use verdict::{Background, RuleVerdict};
 pub use words::{Counting, Limit, Mode, Unit, WindowForm, XdpMode};
 
 pub(crate) use sources::source_text;

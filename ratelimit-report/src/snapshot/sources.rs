@@ -6,9 +6,11 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use ipnet::IpNet;
 use ratelimit_common::layout::{Source, Unit as Counted};
 use ratelimit_common::time::{BucketIndex, Nanos};
+use ratelimit_common::verdict::Reason;
 use ratelimit_common::window::{self, FULL_BUCKETS_MAX};
 use serde::{Deserialize, Serialize};
 
+use super::decision::{Decision, Known};
 use super::{Unit, seconds};
 use ratelimit_datapath::{Ban, SourceReading};
 use ratelimit_policy::desired::{self, Grant, Limit, Policy, Refuse, WindowForm};
@@ -32,6 +34,30 @@ pub enum State {
     Exempt,
 }
 
+impl State {
+    /// How a source stands that meets this.
+    const fn of(reason: Reason) -> Self {
+        match reason {
+            Reason::Exempt => Self::Exempt,
+            Reason::Denied => Self::Denied,
+            Reason::Banned => Self::Banned,
+            Reason::OverLimit | Reason::Contended | Reason::Guard => Self::OverLimit,
+            Reason::NotIp
+            | Reason::NotProtected
+            | Reason::NotCounted
+            | Reason::WithinLimit
+            | Reason::DryRun
+            | Reason::Malformed
+            | Reason::StateFull
+            | Reason::InternalError
+            | Reason::NewSourceBudget
+            | Reason::TooManyTags
+            | Reason::NotAdmitted
+            | Reason::TooManyHeaders => Self::Ok,
+        }
+    }
+}
+
 /// One source near or over a limit: by the limit that is closest to refusing it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TopSource {
@@ -53,6 +79,9 @@ pub struct TopSource {
     pub would_drop: u64,
     /// How it stands.
     pub state: State,
+    /// The same in the words of the counters, as if the rule enforced: it tells the guard from a limit.
+    #[serde(default)]
+    pub reason: String,
     /// When every limit has room again, if nothing else is admitted meanwhile.
     pub retry_after_seconds: f64,
     /// No wait is long enough, see [`super::CheckLimit::never`].
@@ -225,9 +254,26 @@ impl<'a> Blocked<'a> {
 
     /// Adds a client that is banned.
     pub fn banned(&mut self, client: IpNet) {
-        if self.is_within(client) {
+        if self.is_within(client) && !self.is_exempt(client) {
             self.sources.insert(client);
         }
+    }
+
+    /// Adds one that this ban drops packets of now.
+    pub(super) fn banned_by(&mut self, ban: &Ban) {
+        let rule = self.policy.rules.get(ban.rule);
+        if self.now < ban.until && rule.is_some_and(|rule| rule.mode == desired::Mode::Enforce) {
+            self.banned(ban.client);
+        }
+    }
+
+    /// How many.
+    pub(super) fn count(&self) -> u64 {
+        self.sources.len() as u64
+    }
+
+    fn is_exempt(&self, client: IpNet) -> bool {
+        self.policy.grant_around(client, self.now).is_some_and(|access| access.grant == Grant::Exempt)
     }
 
     /// Looks at one window: a source without room is kept out, where the rule drops.
@@ -238,7 +284,8 @@ impl<'a> Blocked<'a> {
         let enforcing = self.policy.rules.iter().filter(|rule| rule.mode == desired::Mode::Enforce);
         let mut limits = enforcing.flat_map(|rule| rule.limits.iter().map(move |limit| (rule, limit)));
         let found = limits.find(|(_, limit)| limit.slot == reading.slot);
-        if found.is_some_and(|(rule, limit)| Standing::of(rule, limit, &reading.window, self.now).over) {
+        let is_over = found.is_some_and(|(rule, limit)| Standing::of(rule, limit, &reading.window, self.now).over);
+        if is_over && !self.is_exempt(reading.prefix) {
             self.sources.insert(reading.prefix);
         }
     }
@@ -249,32 +296,33 @@ impl<'a> Blocked<'a> {
     }
 
     /// A client may be longer than the prefix, or hold it: `2001:db8::7` lies in the client 2001:db8::/64.
-    fn is_within(&self, client: IpNet) -> bool {
+    pub(super) fn is_within(&self, client: IpNet) -> bool {
         self.within.contains(&client) || client.contains(&self.within)
     }
 }
 
 impl TopSource {
-    /// One source, from all of its windows; none if nothing of it counts (any more).
-    pub fn of(policy: &Policy, now: Nanos, source: IpNet, windows: &[SourceReading]) -> Option<Self> {
-        let standings = policy.rules.iter().flat_map(|rule| rule.limits.iter().map(move |limit| (rule, limit)));
-        let standings: Vec<_> = standings
-            .flat_map(|(rule, limit)| {
-                let windows = windows.iter().filter(|reading| reading.slot == limit.slot);
-                windows.map(move |reading| (rule, limit, Standing::of_reading(rule, limit, Some(reading), now)))
-            })
-            .collect();
-        let &(rule, limit, nearest) = standings
-            .iter()
-            .max_by_key(|(_, limit, standing)| (standing.over, standing.retry, fill(standing.used, limit.amount)))?;
-        let is_exempt = policy.grant(source.addr(), now).is_some_and(|access| access.grant == Grant::Exempt);
-        let state = match (is_exempt, nearest.over) {
-            (true, true | false) => State::Exempt,
-            (false, true) => State::OverLimit,
-            (false, false) => State::Ok,
+    /// One source, from all of its windows and its bans; none if nothing of it counts (any more).
+    pub fn of(policy: &Policy, now: Nanos, source: IpNet, windows: &[SourceReading], bans: &[Ban]) -> Option<Self> {
+        let known = Known { policy, now, windows, bans };
+        let decisions = policy.rules.iter().enumerate().map(|(at, rule)| known.decision(at, rule, source));
+        // Of a rule that remembers nothing of it there is nothing to tell, unless it bans.
+        let counts = |of: &Decision<'_>| {
+            of.ban.is_some() || of.limits.iter().flat_map(|(_, windows)| windows).any(|window| window.is_known)
         };
-        let retry = standings.iter().map(|(_, _, of)| of.retry).max().filter(|_| !is_exempt).unwrap_or_default();
-        let refused: u64 = standings.iter().fold(0, |sum, (_, _, of)| of.refused.saturating_add(sum));
+        let decisions: Vec<Decision<'_>> = decisions.filter(counts).collect();
+        let all = decisions.iter().flat_map(|of| of.limits.iter().map(move |(limit, windows)| (of, *limit, windows)));
+        let all: Vec<_> = all.flat_map(|(of, limit, windows)| windows.iter().map(move |at| (of, limit, at))).collect();
+        let seen = || all.iter().filter(|(_, _, window)| window.is_known);
+        seen().next()?;
+        let (nearest, limit, window) = all.iter().max_by_key(|(of, limit, window)| {
+            let standing = &window.standing;
+            (of.found() == Reason::Banned, standing.over, standing.retry, fill(standing.used, limit.amount))
+        })?;
+        let reason = nearest.found();
+        let retry = decisions.iter().map(Decision::retry).max().unwrap_or_default();
+        let refused: u64 = seen().fold(0, |sum, (_, _, window)| window.standing.refused.saturating_add(sum));
+        let rule = nearest.rule;
         let (dropped, would_drop) = match rule.mode {
             desired::Mode::Enforce => (refused, 0),
             desired::Mode::DryRun => (0, refused),
@@ -283,35 +331,16 @@ impl TopSource {
             source: source_text(source),
             rule: rule.name.clone(),
             unit: limit.unit.into(),
-            used: nearest.used,
+            used: window.standing.used,
             limit: limit.amount,
             window_seconds: seconds(limit.window_ns),
             dropped,
             would_drop,
-            state,
+            state: State::of(reason),
+            reason: reason.label().to_owned(),
             retry_after_seconds: seconds(retry.after_ns),
             never: retry.never,
         })
-    }
-
-    /// The same with what goes before limits: a denial, or a ban of this source.
-    pub fn with_access(mut self, policy: &Policy, source: IpNet, bans: &[Ban], now: Nanos) -> Self {
-        let denial = policy.grant(source.addr(), now).filter(|access| access.grant == Grant::Denied);
-        let ban = bans.iter().filter(|ban| ban.client == source && now < ban.until).map(|ban| ban.until).max();
-        let left = |until: Nanos| seconds(until.0.saturating_sub(now.0));
-        match (self.state, denial, ban) {
-            (State::Exempt, ..) | (_, None, None) => {}
-            (_, Some(denial), _) => {
-                self.state = State::Denied;
-                self.never = denial.until.is_none();
-                self.retry_after_seconds = self.retry_after_seconds.max(denial.until.map_or(0.0, left));
-            }
-            (_, None, Some(until)) => {
-                self.state = State::Banned;
-                self.retry_after_seconds = self.retry_after_seconds.max(left(until));
-            }
-        }
-        self
     }
 
     /// Puts sources in the order of `top`: over a limit first, by packets refused, then by how full their window is.

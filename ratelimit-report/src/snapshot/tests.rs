@@ -12,11 +12,12 @@ use ratelimit_common::window;
 use serde_json::Value;
 
 use super::*;
-use crate::fixture::{MINUTE_NS, address, limit, opening, policy};
+use crate::fixture::{MINUTE_NS, address, limit, opening, policy, window_of};
 use ratelimit_datapath::fake::{FakeDatapath, FakeKernel, FakePacket};
 use ratelimit_datapath::{Datapath, SourceReading};
 use ratelimit_policy::desired::{Access, Mode as DesiredMode, Refuse};
 
+mod agreement;
 mod budgets;
 mod guard;
 
@@ -33,10 +34,9 @@ fn build(datapath: &mut FakeDatapath, policy: &Policy) -> Snapshot {
     let mut census = Census::new(policy, reading.now, TOP_DEFAULT);
     datapath.visit_sources(&mut |source| census.visit(&source)).unwrap();
     let tracked = census.finish();
-    let top = tracked
-        .leaders
-        .iter()
-        .filter_map(|source| TopSource::of(policy, reading.now, *source, &datapath.source(source.addr()).unwrap()));
+    let top = tracked.leaders.iter().filter_map(|source| {
+        TopSource::of(policy, reading.now, *source, &datapath.source(source.addr()).unwrap(), &[])
+    });
     let top = TopSource::rank(top.collect());
     Snapshot::build(Parts {
         reading: &reading,
@@ -294,7 +294,7 @@ fn a_source_whose_window_was_washed_out_is_refused_as_long_as_that_is_noted() {
     let source = IpNet::from(address("198.51.100.7"));
     let mut report = || {
         let (now, windows) = (datapath.read().unwrap().now, datapath.source(source.addr()).unwrap());
-        (CheckReport::build(&policy, now, source.addr(), &windows), TopSource::of(&policy, now, source, &windows))
+        (CheckReport::build(&policy, now, source.addr(), &windows), TopSource::of(&policy, now, source, &windows, &[]))
     };
     assert!(!report().0.remembered);
     kernel.evict_windows(
@@ -355,7 +355,7 @@ fn a_source_that_is_never_let_in_is_told_a_number_too() {
     };
     let windows: Vec<_> = policy.rules[0].limits.iter().map(of).collect();
     // Never, whatever the other limit's wait of twelve minutes.
-    let top = TopSource::of(&policy, now, prefix, &windows).unwrap();
+    let top = TopSource::of(&policy, now, prefix, &windows, &[]).unwrap();
     assert_eq!((top.state, top.limit, top.retry_after_seconds, top.never), (State::OverLimit, 0, 360.0, true));
     let report = CheckReport::build(&policy, now, prefix.addr(), &windows);
     assert_eq!((report.retry_after_seconds, report.never), (360.0, true));
@@ -363,12 +363,6 @@ fn a_source_that_is_never_let_in_is_told_a_number_too() {
     assert_eq!(each, [(360.0, true), (720.0, false)]);
     let json = serde_json::to_value(&report).unwrap();
     assert!(json["retry_after_seconds"].is_number() && json["limits"][0]["retry_after_seconds"].is_number(), "{json}");
-}
-
-fn window_of(limit: &desired::Limit, used: u64, now: Nanos) -> [u64; window::CELLS] {
-    let mut cells = [0; window::CELLS];
-    assert!(window::open(&mut cells, limit.arithmetic(), now.bucket(limit.bucket_ns), used));
-    cells
 }
 
 #[test]
@@ -461,7 +455,7 @@ fn any_words_in_a_window_are_read_without_a_panic() {
         windows.iter().for_each(|window| census.visit(window));
         let _tracked = census.finish();
         let _report = CheckReport::build(&policy, now, address("198.51.100.7"), &windows);
-        let _top = TopSource::of(&policy, now, prefix, &windows);
+        let _top = TopSource::of(&policy, now, prefix, &windows, &[]);
     }
 }
 

@@ -1,21 +1,24 @@
 //! The commands that ask a running daemon, and print its answer.
 
 use std::io::{self, IsTerminal as _};
-use std::net::IpAddr;
 use std::path::Path;
 
+use ipnet::IpNet;
+
+use super::change::parse_target;
 use super::run::{print_json, print_words};
-use super::{Insistence, OutputFormat, Repeat};
+use super::{Insistence, ListArgs, OutputFormat, Repeat};
 use crate::error::Exit;
 use ratelimit_control::client::{Client, ClientError};
 use ratelimit_control::proto::ReloadRequest;
 use ratelimit_datapath::DatapathError;
 use ratelimit_datapath::pins::{self, Orphans, PinsError};
+use ratelimit_policy::config::network::Target;
 use ratelimit_policy::config::syntax::printable_lines;
 use ratelimit_policy::desired::Sent;
 use ratelimit_policy::safety;
-use ratelimit_report::snapshot::{Outcome, Snapshot};
-use ratelimit_view::{Screen, WatchError};
+use ratelimit_report::snapshot::{ListFilter, Outcome, Snapshot};
+use ratelimit_view::{self, Screen, WatchError};
 
 /// What passes and what is blocked.
 pub(super) async fn stats(socket: &Path, format: OutputFormat, repeat: Repeat) -> anyhow::Result<Exit> {
@@ -45,14 +48,32 @@ fn json_line(snapshot: &Snapshot) -> String {
     serde_json::to_string(snapshot).map(|line| line + "\n").unwrap_or_default()
 }
 
-/// The verdict for one source.
-pub(super) async fn check(socket: &Path, source: IpAddr, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = Client::new(socket).check(source).await?;
-    match format {
-        OutputFormat::Human => print_words(&ratelimit_view::check(&report))?,
-        OutputFormat::Json => print_json(&report)?,
+/// Rows of each origin that a screen takes.
+const ROWS_MAX: u64 = 50;
+
+/// The verdict for one address, or for all of a prefix.
+pub(super) async fn check(socket: &Path, target: Target, format: OutputFormat) -> anyhow::Result<Exit> {
+    let client = Client::new(socket);
+    let whole = |network: &IpNet| network.prefix_len() < network.max_prefix_len();
+    let verdict = match target {
+        Target::Prefix { network, .. } if whole(&network) => {
+            let report = client.check_prefix(network, ROWS_MAX).await?;
+            match format {
+                OutputFormat::Human => print_words(&ratelimit_view::check_prefix(&report))?,
+                OutputFormat::Json => print_json(&report)?,
+            };
+            report.verdict
+        }
+        Target::Prefix { .. } | Target::Address(_) => {
+            let report = client.check(target.address()).await?;
+            match format {
+                OutputFormat::Human => print_words(&ratelimit_view::check(&report))?,
+                OutputFormat::Json => print_json(&report)?,
+            };
+            report.verdict
+        }
     };
-    Ok(match report.verdict {
+    Ok(match verdict {
         Outcome::Pass => Exit::Done,
         Outcome::Drop => Exit::Blocked,
     })
@@ -77,8 +98,17 @@ pub(super) async fn suggest(socket: &Path, rule: Option<&str>, format: OutputFor
 }
 
 /// What is allowed, denied and banned.
-pub(super) async fn list(socket: &Path, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = Client::new(socket).list().await?;
+pub(super) async fn list(socket: &Path, which: ListArgs, format: OutputFormat) -> anyhow::Result<Exit> {
+    let prefix = which.prefix.as_deref().map(|text| parse_target("CIDR", text)).transpose()?;
+    let prefix = prefix.map(|target| match target {
+        Target::Address(address) => IpNet::from(address),
+        Target::Prefix { network, .. } => network,
+    });
+    // What goes to another program is all of it: that one finds what it looks for.
+    let is_bounded = format == OutputFormat::Human && !which.all && io::stdout().is_terminal();
+    let most = is_bounded.then_some(ROWS_MAX);
+    let filter = ListFilter { rule: which.rule, reason: which.reason, prefix, most };
+    let report = Client::new(socket).list_of(&filter).await?;
     match format {
         OutputFormat::Human => print_words(&ratelimit_view::list(&report)),
         OutputFormat::Json => print_json(&report),

@@ -22,8 +22,13 @@ const FOREVER: &str = "forever";
 
 /// An address or a prefix, as it was written: what a source is, the daemon knows.
 pub(super) fn parse_prefix(text: &str) -> anyhow::Result<String> {
-    Target::parse(text).map_err(|error| wrong("CIDR", text, error))?;
+    parse_target("CIDR", text)?;
     Ok(text.to_owned())
+}
+
+/// An address or a prefix.
+pub(super) fn parse_target(argument: &'static str, text: &str) -> anyhow::Result<Target> {
+    Target::parse(text).map_err(|error| wrong(argument, text, error))
 }
 
 /// Who is let through or kept out.

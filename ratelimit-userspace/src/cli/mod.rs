@@ -139,11 +139,11 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
-    /// Say what each rule does with an address or network now, and why: exit code 3 if any rule drops packets of it, else 0
+    /// Say what becomes of a source's packets, and why: exit code 3 if a rule drops any, else 0
     #[command(after_help = texts::CHECK_EXAMPLES)]
     Check {
-        /// The source's address
-        #[arg(value_name = "IP")]
+        /// The address, or a network for a summary
+        #[arg(value_name = "IP|CIDR")]
         source: String,
         /// The daemon to ask.
         #[command(flatten)]
@@ -179,7 +179,11 @@ pub enum Command {
         socket: Socket,
     },
     /// Show what is allowed, denied and banned, until when and why
+    #[command(after_help = texts::LIST_EXAMPLES)]
     List {
+        /// What of it.
+        #[command(flatten)]
+        which: ListArgs,
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
@@ -311,6 +315,23 @@ pub struct Insistence {
     /// Also where the file denies or limits your own SSH session
     #[arg(long)]
     pub force: bool,
+}
+
+/// Which entries to list.
+#[derive(Clone, Debug, Args)]
+pub struct ListArgs {
+    /// Only what lies within this network, or holds all of it
+    #[arg(value_name = "CIDR")]
+    pub prefix: Option<String>,
+    /// Only the bans of the rule of this name
+    #[arg(long, value_name = "NAME")]
+    pub rule: Option<String>,
+    /// Only entries whose reason, list or comment holds this text
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// All entries of long lists; a terminal shows the first 50 of each otherwise
+    #[arg(long)]
+    pub all: bool,
 }
 
 /// Who is let through or kept out, for how long and why.

@@ -57,8 +57,8 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             block_on(&global, ask::stats(&socket.path, format, repeat))
         }
         Some(Command::Check { source, socket }) => {
-            let source = parse_source("check", &source)?;
-            block_on(&global, ask::check(&socket.path, source, format))
+            let target = change::parse_target("check", &source)?;
+            block_on(&global, ask::check(&socket.path, target, format))
         }
         Some(Command::Detach { interface, socket }) => {
             block_on(&global, ask::detach(&socket.path, interface.as_deref(), format))
@@ -71,7 +71,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Suggest { rule, socket, .. }) => {
             block_on(&global, ask::suggest(&socket.path, rule.as_deref(), format))
         }
-        Some(Command::List { socket }) => block_on(&global, ask::list(&socket.path, format)),
+        Some(Command::List { which, socket }) => block_on(&global, ask::list(&socket.path, which, format)),
         Some(Command::Allow { grant }) => {
             let request = change::parse_grant(&grant)?;
             block_on(&global, change::grant(&grant.socket.path, Grant::Exempt, request, format))

@@ -41,11 +41,17 @@ fn key(line: &str) -> Option<&str> {
 
 fn from_flags(arguments: &[&str]) -> Config {
     let cli = Cli::try_parse_from(["ratelimitd"].iter().chain(arguments)).expect("flags");
-    cli.limiter.settings().config().expect("a configuration")
+    placeless(cli.limiter.settings().config().expect("a configuration"))
+}
+
+/// Without where its prefixes are written.
+fn placeless(config: Config) -> Config {
+    Config { listings: Vec::new(), ..config }
 }
 
 fn from_file(top: &str, rule: &str) -> Config {
-    file::parse(Path::new("r.toml"), &format!("{top}\n[rule]\n{rule}\n"), no_lists).expect("a configuration")
+    let config = file::parse(Path::new("r.toml"), &format!("{top}\n[rule]\n{rule}\n"), no_lists);
+    placeless(config.expect("a configuration"))
 }
 
 fn no_lists(_: &Path) -> Result<String, String> {

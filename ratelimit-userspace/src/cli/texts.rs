@@ -77,9 +77,22 @@ Examples:
   ratelimitd stats --json | jq .rules";
 
 pub(super) const CHECK_EXAMPLES: &str = "\
+Exit codes:
+  3  at least one rule drops packets of the address now: all of them, or only new connections or
+     requests. Of a network: the same of any address in it.
+  0  no rule drops anything of it. In a dry run nothing is dropped.
+
 Examples:
   ratelimitd check 198.51.100.7
-  ratelimitd check 2001:db8:1:2::7 --json";
+  ratelimitd check 198.51.100.0/24
+  ratelimitd check 2001:db8:1:2::7 --json | jq '.verdicts[] | [.ports, .verdict, .undo]'";
+
+pub(super) const LIST_EXAMPLES: &str = "\
+Examples:
+  ratelimitd list
+  ratelimitd list --rule login
+  ratelimitd list --reason scraper
+  ratelimitd list 198.51.100.0/24 --json";
 
 pub(super) const SUGGEST_EXAMPLES: &str = "\
 What every source wants is observed as long as the daemon runs, whether it drops or not. A dry

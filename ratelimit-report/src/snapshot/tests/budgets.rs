@@ -26,7 +26,7 @@ fn a_source_with_two_budgets_is_told_of_both_the_worse_first_and_is_tracked_once
         windows.iter().for_each(|window| census.visit(window));
         let tracked = census.finish();
         assert_eq!((tracked.sources, tracked.leaders), (1, vec![prefix]));
-        let top = TopSource::of(&policy, now, prefix, &windows).unwrap();
+        let top = TopSource::of(&policy, now, prefix, &windows, &[]).unwrap();
         assert_eq!(top.used, unverified.max(verified));
     }
     let report = CheckReport::build(&policy, now, prefix.addr(), &[reading(false, 4)]);

@@ -1,0 +1,153 @@
+//! What happens now to packets of one source that a rule judges, and what decides that. `check`, `list`, `explain` and the top of
+//! `stats` all ask here, so that they cannot differ. Pure.
+
+use ipnet::IpNet;
+use ratelimit_common::time::Nanos;
+use ratelimit_common::verdict::Reason;
+
+use super::check::Window;
+use super::guard::GuardStanding;
+use super::sources::Retry;
+use ratelimit_datapath::{Ban, SourceReading};
+use ratelimit_policy::desired::{Access, Grant, Limit, Mode, Policy, Protocol, Rule};
+
+/// What is known of one source at `now`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) now: Nanos,
+    /// Its windows.
+    pub(super) windows: &'a [SourceReading],
+    /// Bans, its own among them.
+    pub(super) bans: &'a [Ban],
+}
+
+/// What one rule does to one source, and everything that has a say in it, in the order of the packet path.
+pub(super) struct Decision<'a> {
+    pub(super) rule: &'a Rule,
+    now: Nanos,
+    pub(super) access: Option<Access>,
+    /// When what `access` grants ends, also where another entry goes on with the same.
+    access_ends: Option<Nanos>,
+    pub(super) ban: Option<Ban>,
+    /// Each with its windows, the worst first: at least one.
+    pub(super) limits: Vec<(&'a Limit, Vec<Window>)>,
+    pub(super) guards: Vec<GuardStanding<'a>>,
+}
+
+/// What decides.
+#[derive(Clone, Copy)]
+pub(super) enum Cause<'d, 'a> {
+    /// It is allowed.
+    Exempt(&'d Access),
+    /// It is denied.
+    Denied(&'d Access),
+    /// The rule has banned it.
+    Banned(&'d Ban),
+    /// It is over this limit.
+    OverLimit(&'a Limit, &'d Window),
+    /// The guard refuses what it sends beside requests.
+    Guard(&'d GuardStanding<'a>),
+    /// Nothing speaks against it.
+    Within,
+}
+
+impl<'a> Known<'a> {
+    /// What the rule at `at` does to `whom`: an address, or all of a prefix.
+    pub(super) fn decision(&self, at: usize, rule: &'a Rule, whom: IpNet) -> Decision<'a> {
+        let Self { policy, now, windows, bans } = *self;
+        let access = policy.grant_around(whom, now);
+        let client = policy.client(whom.addr());
+        let ban = bans.iter().find(|ban| ban.client == client && ban.rule == at && now < ban.until);
+        Decision {
+            rule,
+            now,
+            access,
+            access_ends: access.and_then(|access| policy.grant_ends(whom, access)),
+            ban: ban.copied(),
+            limits: rule.limits.iter().map(|limit| (limit, Window::all(rule, limit, windows, now))).collect(),
+            guards: GuardStanding::all(rule, windows, now),
+        }
+    }
+}
+
+impl<'a> Decision<'a> {
+    /// The same of packets of this protocol alone: what the guard holds is TCP.
+    pub(super) fn of(mut self, protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Tcp => {}
+            Protocol::Udp => self.guards.clear(),
+        }
+        self
+    }
+
+    /// What decides, whether the rule drops or not: the first in the order of the packet path.
+    pub(super) fn cause(&self) -> Cause<'_, 'a> {
+        if let Some(access) = &self.access {
+            return match access.grant {
+                Grant::Exempt => Cause::Exempt(access),
+                Grant::Denied => Cause::Denied(access),
+            };
+        }
+        if let Some(ban) = &self.ban {
+            return Cause::Banned(ban);
+        }
+        let windows = self.limits.iter().flat_map(|(limit, windows)| windows.iter().map(move |of| (*limit, of)));
+        let over = windows.filter(|(_, window)| window.standing.over);
+        if let Some((limit, window)) = over.max_by_key(|(_, window)| window.standing.retry) {
+            return Cause::OverLimit(limit, window);
+        }
+        self.guards.iter().find(|guard| guard.over).map_or(Cause::Within, Cause::Guard)
+    }
+
+    /// What would become of its packets, were the rule enforced: of all of them, or of those that the cause concerns.
+    pub(super) fn found(&self) -> Reason {
+        match self.cause() {
+            Cause::Exempt(_) => Reason::Exempt,
+            Cause::Denied(_) => Reason::Denied,
+            Cause::Banned(_) => Reason::Banned,
+            Cause::OverLimit(..) => Reason::OverLimit,
+            Cause::Guard(_) => Reason::Guard,
+            Cause::Within => Reason::WithinLimit,
+        }
+    }
+
+    /// What becomes of them.
+    pub(super) fn reason(&self) -> Reason {
+        match (self.cause(), self.rule.mode) {
+            (Cause::Exempt(_) | Cause::Within, _) | (_, Mode::Enforce) => self.found(),
+            (Cause::Denied(_) | Cause::Banned(_) | Cause::OverLimit(..) | Cause::Guard(_), Mode::DryRun) => {
+                Reason::DryRun
+            }
+        }
+    }
+
+    /// When nothing speaks against it any more, if nothing else is admitted meanwhile.
+    pub(super) fn retry(&self) -> Retry {
+        let after = |until: Nanos| Retry { never: false, after_ns: until.0.saturating_sub(self.now.0) };
+        let denied = match self.access.map(|access| access.grant) {
+            Some(Grant::Exempt) => return Retry::default(),
+            Some(Grant::Denied) => Some(self.access_ends.map_or(Retry { never: true, after_ns: 0 }, after)),
+            None => None,
+        };
+        let banned = self.ban.map(|ban| after(ban.until));
+        let limits = self.limits.iter().flat_map(|(_, windows)| windows).map(|of| of.standing.retry);
+        let retries = limits.chain(self.guards.iter().map(|of| of.retry)).chain(denied).chain(banned);
+        retries.max().unwrap_or_default()
+    }
+}
+
+/// Of what the rules do to a source, what says most of how it stands: drops before what would be one, and those in the order of
+/// the packet path.
+pub(super) fn worst(reasons: impl IntoIterator<Item = Reason>) -> Option<Reason> {
+    const ORDER: [Reason; 7] = [
+        Reason::Exempt,
+        Reason::Denied,
+        Reason::Banned,
+        Reason::OverLimit,
+        Reason::Guard,
+        Reason::DryRun,
+        Reason::WithinLimit,
+    ];
+    reasons.into_iter().min_by_key(|reason| ORDER.iter().position(|of| of == reason))
+}

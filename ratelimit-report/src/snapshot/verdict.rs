@@ -1,0 +1,312 @@
+//! What each rule does with packets of one address, in words: what decides, until when, and what undoes it. Pure.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use ratelimit_common::time::Nanos;
+use ratelimit_common::verdict::Reason;
+use serde::{Deserialize, Serialize};
+
+use super::check::Window;
+use super::decision::{Cause, Decision};
+use super::list::whole_seconds;
+use super::{Budget, Clocks, Hold, Mode, Outcome, Unit, ports, seconds, timestamp};
+use ratelimit_policy::access::{By, Entry, deciding};
+use ratelimit_policy::config::listing::WrittenAt;
+use ratelimit_policy::desired::{self, Access, Grant, Policy, Ports, Refuse, covering, denies, typed};
+
+/// What one rule does with packets of one address now.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RuleVerdict {
+    /// The rule.
+    pub rule: String,
+    /// The ports at which it judges this address: its own without those that an earlier rule takes.
+    pub ports: String,
+    /// It judges what is sent to these alone; none is to any address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub to: Vec<String>,
+    /// Whether it drops.
+    pub mode: Mode,
+    /// What happens now.
+    pub verdict: Outcome,
+    /// Why, in the words of the counters.
+    pub reason: String,
+    /// In a dry run: the reason to drop there would be, were the rule enforced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub would: Option<String>,
+    /// Which packets are dropped, or would be; the others pass.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refuses: Option<String>,
+    /// What decides: the rule, a list's file and line, or a command and whose it was.
+    pub decided_by: String,
+    /// In a dry run: what would decide, were the rule enforced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub would_be_decided_by: Option<String>,
+    /// Until when that decides, or would; none where it has no end.
+    pub until: Option<Timestamp>,
+    /// When the rule has nothing against the address any more, if nothing else is admitted meanwhile.
+    pub retry_after_seconds: f64,
+    /// No wait is long enough.
+    pub never: bool,
+    /// What ends it, or would: commands joined by `&&`, or what to edit where no command can.
+    pub undo: Option<String>,
+}
+
+/// Who said what beside the policy, and where it is written.
+pub struct Background<'a> {
+    /// Both clocks.
+    pub clocks: Clocks,
+    /// What commands and safety have entered.
+    pub beside: Vec<&'a Entry>,
+    /// What the configuration says, sorted by prefix.
+    pub configured: &'a [Access],
+    /// Where an entry of the configuration is written.
+    pub written: &'a dyn Fn(IpNet, Grant) -> Vec<WrittenAt>,
+    /// Somebody has said that nothing is to be dropped.
+    pub hold: Option<Hold>,
+    /// Rules that fell back to dry run.
+    pub fallen_back: Vec<String>,
+}
+
+impl Background<'_> {
+    /// Where nothing of it is known, at `now` by the datapath's clock.
+    pub fn unknown(now: Nanos) -> Self {
+        Self {
+            clocks: Clocks { now, wall: timestamp(now) },
+            beside: Vec::new(),
+            configured: &[],
+            written: &|_, _| Vec::new(),
+            hold: None,
+            fallen_back: Vec::new(),
+        }
+    }
+
+    /// The entries of this prefix and grant that hold, the configuration's too.
+    fn entries(&self, prefix: IpNet, grant: Grant) -> Vec<Entry> {
+        let now = self.clocks.now;
+        let is_it = |entry: &&&Entry| entry.prefix == prefix && entry.grant == grant && entry.holds(now);
+        let configured = covering(self.configured, prefix).take(1);
+        let configured = configured.filter(|of| of.prefix == prefix && of.grant == grant && of.holds(now));
+        let beside = self.beside.iter().filter(is_it).map(|entry| (*entry).clone());
+        beside.chain(configured.map(Entry::configured)).collect()
+    }
+
+    /// Whose word it is that decides: `root's denial of 192.0.2.7: scraper`.
+    pub(super) fn author(&self, access: &Access) -> String {
+        let entries = self.entries(access.prefix, access.grant);
+        let prefix = typed(access.prefix);
+        let (noun, verb) = if denies(access) { ("denial", "denies") } else { ("allow", "allows") };
+        let first = deciding(&entries, self.clocks.now).first().copied().cloned();
+        match first {
+            Some(Entry { by: By::Command { user, .. }, reason, .. }) => {
+                format!("{user}'s {noun} of {prefix}{}", reason.map_or_else(String::new, |why| format!(": {why}")))
+            }
+            Some(Entry { by: By::Safety, reason, .. }) => {
+                format!("safety: {prefix} is {}", reason.as_deref().unwrap_or("needed by this host"))
+            }
+            Some(Entry { by: By::Configuration, .. }) | None => {
+                match (self.written)(access.prefix, access.grant).first() {
+                    Some(place) => format!("{place}, which {verb} {prefix}"),
+                    None => format!("the configuration, which {verb} {prefix}"),
+                }
+            }
+        }
+    }
+
+    /// What keeps a rule from dropping.
+    fn dry_run(&self, rule: &desired::Rule) -> String {
+        match &self.hold {
+            Some(Hold { panic, by, since }) => {
+                let word = if *panic { "panic" } else { "dry run" };
+                let since = since.strftime("%F %T UTC");
+                format!("{word} by {by} since {since}; `ratelimitd mode enforce` ends it")
+            }
+            None if self.fallen_back.contains(&rule.name) => {
+                format!("rule {} fell back to dry run; `ratelimitd mode enforce` ends it", rule.name)
+            }
+            None => format!("the configuration: rule {} is in dry run", rule.name),
+        }
+    }
+
+    /// What lifts every denial of `whom` that no longer exemption goes before.
+    fn undo_denial(&self, policy: &Policy, whom: IpNet) -> String {
+        let mut commands = Vec::new();
+        let mut edits = Vec::new();
+        let all = covering(&policy.access, whom).filter(|access| access.holds(self.clocks.now));
+        let denials: Vec<Access> = all.take_while(|access| denies(access)).copied().collect();
+        for denial in &denials {
+            let entries = self.entries(denial.prefix, Grant::Denied);
+            for entry in &entries {
+                match entry.by {
+                    By::Command { .. } => commands.push(format!("sudo ratelimitd unblock {}", typed(denial.prefix))),
+                    By::Configuration | By::Safety => edits.extend(self.edits(denial)),
+                }
+            }
+            if entries.is_empty() {
+                edits.extend(self.edits(denial));
+            }
+        }
+        // The longest prefix decides, and of one prefix the exemption.
+        let client = policy.client(whom.addr());
+        let longest = denials.iter().map(|of| of.prefix).chain([client]).max_by_key(IpNet::prefix_len);
+        let allow = format!("sudo ratelimitd allow {}", typed(longest.unwrap_or(client)));
+        if edits.is_empty() {
+            return commands.join(" && ");
+        }
+        let first = commands.iter().map(|command| format!("{command}; "));
+        format!(
+            "{}{}, then: sudo ratelimitd reload; or for an hour: {allow}",
+            first.collect::<String>(),
+            edits.join(", ")
+        )
+    }
+
+    fn edits(&self, access: &Access) -> Vec<String> {
+        let prefix = typed(access.prefix);
+        let places = (self.written)(access.prefix, access.grant);
+        let edits: Vec<String> = places.iter().map(|place| place.edit(&prefix)).collect();
+        if edits.is_empty() { vec![format!("take {prefix} out of the configuration")] } else { edits }
+    }
+
+    fn undo_exemption(&self, access: &Access) -> Option<String> {
+        let entries = self.entries(access.prefix, access.grant);
+        let first = deciding(&entries, self.clocks.now).first().map(|entry| entry.by.clone());
+        match first {
+            Some(By::Command { .. }) => Some(format!("sudo ratelimitd unallow {}", typed(access.prefix))),
+            Some(By::Safety) => None,
+            Some(By::Configuration) | None => {
+                Some(format!("{}, then: sudo ratelimitd reload", self.edits(access).join(", ")))
+            }
+        }
+    }
+}
+
+/// One verdict a rule, in their order; a rule whose ports earlier ones take, all of them, has none.
+pub(super) fn verdicts(
+    policy: &Policy,
+    address: IpAddr,
+    decisions: &[Decision<'_>],
+    background: &Background<'_>,
+) -> Vec<RuleVerdict> {
+    let mut taken: Vec<&Ports> = Vec::new();
+    let mut all = Vec::new();
+    for decision in decisions {
+        let own = &decision.rule.ports;
+        let left = taken.iter().fold(own.clone(), |left, earlier| left.without(earlier));
+        if !left.is_empty() {
+            all.push(verdict(policy, address, &left, decision, background));
+        }
+        // What is sent to other addresses goes on to the rules after it.
+        if decision.rule.to.is_empty() {
+            taken.push(own);
+        }
+    }
+    all
+}
+
+fn verdict(
+    policy: &Policy,
+    address: IpAddr,
+    at: &Ports,
+    decision: &Decision<'_>,
+    background: &Background<'_>,
+) -> RuleVerdict {
+    let (rule, reason, retry) = (decision.rule, decision.reason(), decision.retry());
+    let told = told(policy, address, decision, background);
+    let is_dry = reason == Reason::DryRun;
+    let (decided_by, would_be_decided_by) =
+        if is_dry { (background.dry_run(rule), Some(told.decided_by)) } else { (told.decided_by, None) };
+    RuleVerdict {
+        rule: rule.name.clone(),
+        ports: ports(at),
+        to: rule.to.iter().map(ToString::to_string).collect(),
+        mode: rule.mode.into(),
+        verdict: reason.action().into(),
+        reason: reason.label().to_owned(),
+        would: is_dry.then(|| decision.found().label().to_owned()),
+        refuses: told.refuses,
+        decided_by,
+        would_be_decided_by,
+        until: told.until.map(|until| whole_seconds(background.clocks.wall_of(until))),
+        retry_after_seconds: seconds(retry.after_ns),
+        never: retry.never,
+        undo: told.undo,
+    }
+}
+
+/// What a cause comes to in words.
+struct Told {
+    refuses: Option<String>,
+    decided_by: String,
+    until: Option<Nanos>,
+    undo: Option<String>,
+}
+
+fn told(policy: &Policy, address: IpAddr, decision: &Decision<'_>, background: &Background<'_>) -> Told {
+    const ALL: &str = "all packets";
+    let rule = decision.rule;
+    let ends = |retry: super::sources::Retry| (!retry.never).then(|| background.clocks.after(retry.after_ns));
+    let reset = || Some(format!("sudo ratelimitd reset {address}"));
+    match decision.cause() {
+        Cause::Exempt(access) => Told {
+            refuses: None,
+            decided_by: background.author(access),
+            until: access.until,
+            undo: background.undo_exemption(access),
+        },
+        Cause::Denied(access) => Told {
+            refuses: Some(ALL.to_owned()),
+            decided_by: background.author(access),
+            until: access.until,
+            undo: Some(background.undo_denial(policy, address.into())),
+        },
+        Cause::Banned(ban) => Told {
+            refuses: Some(ALL.to_owned()),
+            decided_by: format!("rule {}: ban {} in a row of {}", rule.name, ban.step, typed(ban.client)),
+            until: Some(ban.until),
+            undo: Some(format!("sudo ratelimitd unblock {}", typed(ban.client))),
+        },
+        Cause::OverLimit(limit, window) => {
+            let standing = &window.standing;
+            let undo = if standing.retry.never {
+                Some(format!("sudo ratelimitd allow {}", typed(policy.client(address))))
+            } else {
+                reset()
+            };
+            Told {
+                refuses: Some(refused_by_limit(rule, limit, window)),
+                decided_by: format!("rule {}: limit {limit}, {} of {} used", rule.name, standing.used, limit.amount),
+                until: ends(standing.retry),
+                undo,
+            }
+        }
+        Cause::Guard(guard) => {
+            let is_of_segments = guard.segments.used >= guard.segments.limit;
+            let refuses = if is_of_segments { "segments that begin no request" } else { "new connections" };
+            Told {
+                refuses: Some(refuses.to_owned()),
+                decided_by: format!("rule {}: the guard of limit {}", rule.name, guard.limit),
+                until: ends(guard.retry),
+                undo: reset(),
+            }
+        }
+        Cause::Within => Told { refuses: None, decided_by: format!("rule {}", rule.name), until: None, undo: None },
+    }
+}
+
+/// Which packets a limit drops that has no room.
+fn refused_by_limit(rule: &desired::Rule, limit: &desired::Limit, window: &Window) -> String {
+    let whose = match window.budget {
+        None => "",
+        Some(Budget::Proven) => " of established connections",
+        Some(Budget::Unproven) => " of unverified traffic",
+    };
+    let what = match (rule.refuse, Unit::from(limit.unit)) {
+        (Refuse::All, _) => "all packets",
+        (Refuse::Excess, Unit::Requests) => "new requests",
+        (Refuse::Excess, Unit::Connections) => "new connections",
+        (Refuse::Excess, Unit::Packets | Unit::Bytes) => "packets",
+    };
+    format!("{what}{whose}")
+}
