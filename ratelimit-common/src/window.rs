@@ -12,8 +12,8 @@
 //! `full_buckets` buckets before it are all sealed. A sealed count never changes again, so their sum is exact, however
 //! stale the reads were; and whoever opens a later bucket seals this one first, which makes a late charge to it fail.
 //! So no order of any number of CPUs admits more than the limit, and none is needed of their loads. A refusal needs no
-//! atomic: counts of buckets in the window only grow (but for refunds), so a sum that is over the limit once stays
-//! over it none later.
+//! atomic: counts of buckets in the window only grow (but for refunds), so a sum that is over the limit stays
+//! over it.
 //!
 //! Rejected charges are not added. Words of unused cells are 0, which reads as a bucket of 1970.
 
