@@ -16,28 +16,28 @@ use crate::datapath::{InterfaceReading, Reading, Tallies};
 use crate::desired::{self, Policy};
 
 mod check;
-mod dominant;
 mod explain;
 mod guard;
 mod list;
-mod newcomers;
+mod new_sources;
 mod rate;
 mod sources;
 mod suggest;
+mod top_talker;
 mod words;
 
 pub use check::{Bucket, Budget, CheckLimit, CheckReport, Outcome};
-pub use dominant::{Dominance, Dominant, Look};
 pub use explain::{ExplainReport, Step, StepOutcome};
 pub use guard::{CheckGuard, Guarded};
 pub use list::{Author, Clocks, ListReport, Listed};
-pub use newcomers::{NewSources, Pressure};
+pub use new_sources::{NewSources, Overload};
 pub use rate::{Rates, Sample, Samples};
 pub use sources::{Blocked, Census, Shadowed, State, TOP_DEFAULT, TopSource, Tracked};
 pub use suggest::{
     BusiestWindow, Candidate, Gap, LimitSuggestion, Observation, Paste, Proposal, ProposalReason, RuleSuggestion,
     SuggestReport,
 };
+pub use top_talker::{TalkerWatch, TopTalker, Visit};
 pub use words::{Counting, Limit, Mode, Unit, WindowForm, XdpMode};
 
 pub(crate) use sources::source_text;
@@ -89,7 +89,7 @@ pub struct Snapshot {
     pub stale_lists: Vec<StaleList>,
     /// Sources that most of what a rule counts comes from. Left out where sources may not be named.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub dominant: Vec<Dominant>,
+    pub dominant: Vec<TopTalker>,
     /// Sources nearest to or over their limit, worst first. Left out where sources may not be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top: Option<Vec<TopSource>>,
@@ -137,7 +137,7 @@ pub struct Standing {
     /// See [`Snapshot::stale_lists`].
     pub stale_lists: Vec<StaleList>,
     /// See [`Snapshot::dominant`].
-    pub dominant: Vec<Dominant>,
+    pub dominant: Vec<TopTalker>,
 }
 
 /// One interface.
@@ -258,9 +258,9 @@ pub struct Sources {
     pub insertions: u64,
     /// Whether more new ones come now than can be remembered.
     #[serde(default)]
-    pub pressure: Pressure,
+    pub pressure: Overload,
     /// Of so many packets of sources that nobody knows, one is looked at; 1 without pressure.
-    #[serde(default = "newcomers::every_one")]
+    #[serde(default = "new_sources::every_one")]
     pub sampled_one_in: u64,
     /// Times of 134 ms that began under pressure, summed over the CPUs.
     #[serde(default)]
@@ -330,7 +330,7 @@ impl Snapshot {
             unlisted: Traffic::of([&reading.unlisted]),
             rules: policy.rules.iter().enumerate().map(|(at, of)| rule(at, of, reading, &tracked)).collect(),
             counting: Counting::of(policy.rules.iter().flat_map(|rule| &rule.limits)),
-            sources: newcomers::sources(reading, tracked.sources, packets_of),
+            sources: new_sources::sources(reading, tracked.sources, packets_of),
             map_errors: reading.faults.iter().map(|&(fault, count)| map_error(fault.labels(), count)).collect(),
             reasons,
             config,
