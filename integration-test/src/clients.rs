@@ -1,5 +1,5 @@
 //! Random clients of TCP and what they send, segment by segment: what a browser would, what a bad line makes of that,
-//! and what nobody who means well sends. Knows nothing of what is counted.
+//! and what no well-meaning client sends. Knows nothing of what is counted.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -30,7 +30,7 @@ pub struct Clients(HashMap<Name, Client>);
 
 /// The longest segment's payload.
 const SEGMENT_BYTES_MAX: usize = 1300;
-/// After so many bytes a connection begins anew.
+/// After so many bytes a connection starts again.
 const STREAM_BYTES_MAX: usize = 1 << 16;
 
 /// One connection, from its client's side.
@@ -119,7 +119,7 @@ impl Client {
                 self.sent = new.end;
                 self.segment(new.start - back..new.end, random)
             }
-            // Left out, for now or for ever.
+            // Left out, for now or for good.
             6..=8 if self.held.is_none() => {
                 let late = self.fresh(random);
                 self.sent = late.end;

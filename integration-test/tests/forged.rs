@@ -44,7 +44,7 @@ fn logged(lab: &Lab) -> usize {
 }
 
 /// What is used of the owner's limit by its verified traffic.
-fn proven(lab: &Lab) -> u64 {
+fn verified(lab: &Lab) -> u64 {
     let check: Value = serde_json::from_str(&lab.ratelimitd(&["check", OWNER, "--json"]).stdout).unwrap();
     let limits = check["limits"].as_array().unwrap();
     limits.iter().find(|limit| limit["budget"] == "proven").map_or(0, |limit| number(limit, "/used"))
@@ -82,14 +82,14 @@ fn a_forged_syn_and_request_from_every_port_never_ban_and_take_no_request_from_t
     let forged = 2 * ports.len() as u64;
     let stats = lab.stats_once(|stats| packets(stats)[0] >= before + forged);
     assert!(number(&stats, "/reasons/over_limit") > forged / 4, "{stats:#}");
-    assert_eq!((banned(&lab), proven(&lab)), (0, 1), "{stats:#}");
+    assert_eq!((banned(&lab), verified(&lab)), (0, 1), "{stats:#}");
     for own in 2..=OWN / 2 {
         assert!(is_answered(&mut open, ANSWERED_WITHIN), "request {own}");
     }
     for own in OWN / 2 + 1..=OWN {
         assert!(lab.http(OWNER, 80).ends_with("ok\n"), "request {own}");
     }
-    assert_eq!((logged(&lab) as u64, proven(&lab), banned(&lab)), (OWN, OWN, 0));
+    assert_eq!((logged(&lab) as u64, verified(&lab), banned(&lab)), (OWN, OWN, 0));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn ten_million_forged_segments_from_all_ports_take_nothing_from_an_open_connecti
         lab.start(&["--iface", "s0", "--iface", "s1", "--limit", &limit, "--count", "requests", "--block-for", "10m"]);
     let mut open = lab.open(OWNER, 80);
     assert!(is_answered(&mut open, ANSWERED_WITHIN));
-    assert_eq!(proven(&lab), 1);
+    assert_eq!(verified(&lab), 1);
     let wire = RawWire::to(&lab, "s1");
     let mut random = Random(13);
     let [requests, record, byte] = [GET.repeat(45), [b"\x17\x03\x03\x40\x00", &[b'x'; 600][..]].concat(), vec![b'G']];
@@ -150,7 +150,7 @@ fn ten_million_forged_segments_from_all_ports_take_nothing_from_an_open_connecti
     // Where something else has the CPU for long, the interface loses some.
     let stats = lab.stats_once(|stats| forged(stats) >= u64::from(EACH) * 5 * 9 / 10);
     println!("{answered} requests answered in {took:?}; {} forged segments: {}", forged(&stats), stats["reasons"]);
-    assert_eq!((banned(&lab), proven(&lab)), (0, answered), "{stats:#}");
+    assert_eq!((banned(&lab), verified(&lab)), (0, answered), "{stats:#}");
     assert_eq!(logged(&lab) as u64, answered);
     // As many as are within the limit of unverified traffic, and what repeats these; and those to the owner's own
     // port, which its socket does not take.

@@ -5,9 +5,8 @@ use std::fs;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use integration_test::is_skipped;
 use integration_test::lab::{CLIENTS, CLIENTS_V6, Daemon, Lab, SERVER};
-use netlab::{HttpServer, Output};
+use netlab::{HttpServer, Output, needs_root};
 use serde_json::Value;
 
 fn done(output: &Output) -> &str {
@@ -58,9 +57,7 @@ fn undo(lab: &Lab, report: &Value) {
 
 #[test]
 fn a_source_that_one_rule_bans_is_told_that_the_others_serve_it() {
-    if is_skipped("a_source_that_one_rule_bans_is_told_that_the_others_serve_it") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let (_login, _web) = (server(&lab, SERVER[0], 81), server(&lab, SERVER[0], 80));
     let _daemon = run(
@@ -94,9 +91,7 @@ fn a_source_that_one_rule_bans_is_told_that_the_others_serve_it() {
 
 #[test]
 fn the_verdict_is_of_the_very_address_and_its_way_out_works() {
-    if is_skipped("the_verdict_is_of_the_very_address_and_its_way_out_works") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = server(&lab, SERVER[1], 80);
     let _daemon = lab.limit(&["--limit", "100/1h", "--count", "connections"]);
@@ -126,9 +121,7 @@ fn the_verdict_is_of_the_very_address_and_its_way_out_works() {
 
 #[test]
 fn whoever_a_list_denies_is_told_its_line_and_passes_in_a_panic() {
-    if is_skipped("whoever_a_list_denies_is_told_its_line_and_passes_in_a_panic") {
-        return;
-    }
+    needs_root!();
     let lab = Lab::new();
     let _web = lab.web();
     let list = lab.directory().join("bad.txt");

@@ -147,7 +147,7 @@ mod also {
     /// Its socket has said something behind what this began with, and goes on: a server in the clear ends what begins
     /// like TLS.
     pub(super) const ANSWERED: u8 = 4;
-    /// Some of it came in fragments, which nobody reads, and so perhaps what was seen did not: of what its socket
+    /// Some of it came in fragments, which are not read, and so perhaps what was seen did not: of what its socket
     /// takes all is doubted from then on.
     pub(super) const IN_FRAGMENTS: u8 = 8;
     /// Nothing of it was seen but those.
@@ -327,7 +327,7 @@ pub trait Step {
 }
 
 /// Judges a segment with payload, of the conversation last remembered as `known`, by what the server's TCP says of it;
-/// by the client's own numbers where nobody knows.
+/// by the client's own numbers where that is not known.
 pub fn turn<F: Walk>(frame: &F, segment: &Segment, known: Option<Conversation>, peer: Option<Peer>) -> Turn {
     let mut newest = known.unwrap_or_default();
     if newest.goes_on(frame, segment) {
@@ -504,13 +504,14 @@ impl Conversation {
         requests
     }
 
-    /// Whether it is not known what it speaks, as nobody saw it begin.
+    /// Whether it is not known what it speaks, as its beginning was not seen.
     #[inline(always)]
     const fn is_unseen_clear(&self) -> bool {
         self.speaks == speaks::CLEAR && self.has(is::UNSEEN)
     }
 
-    /// What it speaks, where nobody saw it begin and its payload looks like a record of TLS, or like a frame of HTTP/2.
+    /// What it speaks, where its beginning was not seen and its payload looks like a record of TLS, or like a frame of
+    /// HTTP/2.
     #[inline(always)]
     fn guess<F: Frame>(&mut self, frame: &F, fresh: Fresh, record: Option<Record>) {
         if record.is_some() {

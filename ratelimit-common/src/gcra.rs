@@ -86,7 +86,7 @@ pub fn charge<C: Cells>(cells: &C, rate: Rate, now: Nanos, amount: u64) -> Charg
     Charge::Contended
 }
 
-/// Writes the word of a bucket that nothing was charged to before, and leaves the others, which nobody reads. False,
+/// Writes the word of a bucket that nothing was charged to before, and leaves the others, which are not read. False,
 /// and nothing written, if `amount` is over the limit.
 #[inline(always)]
 pub fn open(words: &mut [u64; CELLS], rate: Rate, now: Nanos, amount: u64) -> bool {

@@ -2,7 +2,7 @@
 //! *SipHash: a fast short-input PRF*, INDOCRYPT 2012), as in Rust's own hash maps and in those of Linux on 64 bits
 //! (`hsiphash`).
 //!
-//! The property that the tables need: without the key, nobody finds inputs that share a place more often than chance
+//! The property that the tables need: without the key, no one finds inputs that share a place more often than chance
 //! makes them, and nobody concludes from a pair that is seen to share one which others do. A pseudorandom function has
 //! it. SipHash is designed as one, and no attack on SipHash-1-3 that does better than chance is published. What is
 //! merely universal has half of it: no pair collides under every key, but one learned collision gives others, by

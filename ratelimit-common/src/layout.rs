@@ -110,7 +110,7 @@ pub const SETS_PER_CONN_CELL: u32 = 2;
 pub const PREFIX_MISSES_PER_SET: u32 = 4;
 /// Sources remembered of each family unless the daemon says otherwise. // 262144 x 128 B = 34 MB
 pub const SOURCES_CAPACITY: u32 = 262_144;
-/// Reasons that the counters have room for.
+/// Reasons that the counters can hold.
 pub const REASONS_MAX: usize = 24;
 
 const _: () = assert!(Reason::ALL.len() <= REASONS_MAX);
@@ -276,7 +276,7 @@ pub struct Config {
     /// Wall clock minus monotonic clock, nanoseconds, as it was when this state began. It never follows a step of the
     /// wall clock.
     pub wall_offset_ns: u64,
-    /// Of the hashes: secret, so that nobody chooses what shares a place. It stays as long as the maps do.
+    /// Of the hashes: secret, so that no sender chooses what shares a place. It stays as long as the maps do.
     pub seed: HashKey,
     /// [`HashKey::of_places`].
     pub places: u64,

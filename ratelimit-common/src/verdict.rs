@@ -79,8 +79,8 @@ reasons! {
     NotAdmitted = 15, "not_admitted", Pass;
     /// Over what the guard of a limit of requests allows beside them: connections, or segments that begin no request.
     Guard = 16, "guard", Drop;
-    /// Behind more headers than are looked behind, or behind some that end or go on where nobody can read: the network
-    /// stack might still take what is there.
+    /// Behind more headers than are looked behind, or behind some that end or go on where that cannot be read: the
+    /// network stack might still take what is there.
     TooManyHeaders = 17, "too_many_headers", Drop;
 }
 

@@ -12,8 +12,8 @@
 //! `full_buckets` buckets before it are all sealed. A sealed count never changes again, so their sum is exact, however
 //! stale the reads were; and whoever opens a later bucket seals this one first, which makes a late charge to it fail.
 //! So no order of any number of CPUs admits more than the limit, and none is needed of their loads. A refusal needs no
-//! atomic: counts of buckets in the window only grow (but for refunds), so a sum that leaves no room once leaves none
-//! later.
+//! atomic: counts of buckets in the window only grow (but for refunds), so a sum that is over the limit stays
+//! over it.
 //!
 //! Rejected charges are not added. Words of unused cells are 0, which reads as a bucket of 1970.
 
@@ -102,7 +102,7 @@ impl Limit {
 pub enum Charge {
     /// Added to this bucket.
     Admitted(BucketIndex),
-    /// No room; nothing was added.
+    /// Over the limit; nothing was added.
     Refused,
     /// [`Cells::TRIES`] tries were overtaken; nothing was added.
     Contended,
@@ -428,7 +428,7 @@ pub fn full_until<C: Cells>(cells: &C, limit: Limit, now: BucketIndex, least: u6
     let bucket = BucketIndex(cells.forget(never_negative(now).0));
     let current = admitted_in(cells, limit, bucket);
     let mut used = current;
-    // As much leaves no room for it.
+    // As much puts it over the limit.
     let (amount, burst) = (limit.amount.saturating_sub(least - 1), limit.burst.saturating_sub(least - 1));
     // Of the sums of one bucket, two, and so on: those that are full. // the first is that number from the end
     let mut full = (used >= amount) as u64;
@@ -462,7 +462,7 @@ impl Cells for [u64; CELLS] {
     }
 }
 
-/// A window that nobody else knows.
+/// A window that no other thread has.
 impl Cells for [core::cell::Cell<u64>; CELLS] {
     fn load(&self, index: usize) -> u64 {
         self[index & (CELLS - 1)].get()

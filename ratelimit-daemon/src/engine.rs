@@ -26,8 +26,8 @@ use ratelimit_policy::desired::{DesiredState, Policy};
 use ratelimit_policy::safety::Around;
 use ratelimit_report::observe::Observer;
 use ratelimit_report::snapshot::{
-    Census, CheckReport, Clocks, ConfigState, Dominance, Dominant, Parts, SCHEMA, Sample, Samples, Snapshot, StaleList,
-    Standing, TOP_DEFAULT, TopSource, Traffic, Volume,
+    Census, CheckReport, Clocks, ConfigState, Parts, SCHEMA, Sample, Samples, Snapshot, StaleList, Standing,
+    TOP_DEFAULT, TalkerWatch, TopSource, TopTalker, Traffic, Volume,
 };
 
 /// Gateways and resolvers change without an announcement that is listened to.
@@ -71,9 +71,9 @@ pub(super) struct Engine<D> {
     pub(super) hold: Option<Hold>,
     pub(super) breaker: Breaker,
     pub(super) lists: ListWatch,
-    dominance: Dominance,
+    talker_watch: TalkerWatch,
     /// What it came to last.
-    dominant: Vec<Dominant>,
+    dominant: Vec<TopTalker>,
     /// Rules and sources of which it was said.
     dominant_said: BTreeSet<(String, String)>,
     pub(super) observer: Observer,
@@ -130,7 +130,7 @@ impl<D: Datapath> Engine<D> {
             hold: None,
             breaker: Breaker::default(),
             lists: ListWatch::default(),
-            dominance: Dominance::default(),
+            talker_watch: TalkerWatch::default(),
             dominant: Vec::new(),
             dominant_said: BTreeSet::new(),
             observer: Observer::default(),
@@ -260,7 +260,7 @@ impl<D: Datapath> Engine<D> {
         self.expire_grants(clocks);
         self.watch_breaker(reading, moment);
         self.watch_lists(reading.now, moment);
-        self.watch_dominance(reading, moment);
+        self.watch_talkers(reading, moment);
         let applied = if self.must_apply && self.pending.is_none() { self.put_in_force(reading.now) } else { Ok(()) };
         if let Err(error) = applied {
             tracing::error!("put in force what should be: {:#}", anyhow::Error::from(error));
@@ -268,16 +268,16 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// Notices, once a minute, a source that most of what a rule counts comes from.
-    fn watch_dominance(&mut self, reading: &Reading, moment: Moment) {
+    fn watch_talkers(&mut self, reading: &Reading, moment: Moment) {
         let policy = &self.desired.policy;
-        let Some(mut look) = self.dominance.look(policy, reading, moment.uptime) else { return };
+        let Some(mut look) = self.talker_watch.look(policy, reading, moment.uptime) else { return };
         if look.is_busy()
             && let Err(error) = self.datapath.visit_sources(&mut |window| look.visit(policy, &window))
         {
             tracing::warn!("look who sends most: {:#}", anyhow::Error::from(error));
             return;
         }
-        self.dominant = self.dominance.conclude(policy, &look);
+        self.dominant = self.talker_watch.conclude(policy, &look);
         for of in &self.dominant {
             let key = (of.rule.clone(), of.source.clone());
             if self.dominant_said.len() < DOMINANT_SAID_MAX && self.dominant_said.insert(key) {

@@ -3,7 +3,7 @@
 use ratelimit_common::verdict::Reason;
 
 use super::{counted, counting, duration, form, limit, number, table, wait};
-use ratelimit_report::snapshot::{Interface, Mode, Outcome, Pressure, Rule, Snapshot, State, TopSource, XdpMode};
+use ratelimit_report::snapshot::{Interface, Mode, Outcome, Overload, Rule, Snapshot, State, TopSource, XdpMode};
 
 /// A snapshot for people, several lines.
 pub fn stats(snapshot: &Snapshot) -> String {
@@ -164,7 +164,7 @@ fn sources(snapshot: &Snapshot) -> String {
     if of.not_admitted > 0 {
         out += &format!("  {} of sources that could not be remembered\n", counted(of.not_admitted, "packet"));
     }
-    out += &newcomers(snapshot);
+    out += &new_sources(snapshot);
     let top = snapshot.top.as_deref().unwrap_or_default();
     if top.is_empty() {
         return out;
@@ -197,11 +197,11 @@ pub(super) fn top(top: &[TopSource]) -> String {
 }
 
 /// Whether more new sources come than can be remembered, and what helps.
-fn newcomers(snapshot: &Snapshot) -> String {
+fn new_sources(snapshot: &Snapshot) -> String {
     let of = &snapshot.sources;
     let is_bounded = snapshot.rules.iter().any(|rule| rule.new_sources.is_some());
     match of.pressure {
-        Pressure::Sampling => {
+        Overload::Sampling => {
             let advice = if is_bounded { "" } else { "; `new_sources` in a rule holds them back" };
             format!(
                 "  MORE NEW SOURCES COME THAN CAN BE REMEMBERED: 1 packet in {} of unknown ones is looked at, the \
@@ -209,11 +209,11 @@ fn newcomers(snapshot: &Snapshot) -> String {
                 number(of.sampled_one_in)
             )
         }
-        Pressure::None if of.pressed_periods > 0 => {
+        Overload::None if of.pressed_periods > 0 => {
             let periods = counted(of.pressed_periods, "time");
             format!("  {periods} a CPU was met by more new sources than it could remember; now it is not\n")
         }
-        Pressure::None => String::new(),
+        Overload::None => String::new(),
     }
 }
 

@@ -23,7 +23,7 @@ const BEFORE: u32 = 1000;
 const CASES: [(&str, Amount); 2] =
     [("one source over its limit", Amount::Of(1)), ("one source within its limit", Amount::Plenty)];
 
-/// Each case without a reader and with one that begins anew whenever it is done, in so many rounds.
+/// Each case without a reader and with one that starts again whenever it is done, in so many rounds.
 pub fn measure(rounds: u32) -> Result<Value> {
     let wire = Wire::new(Family::V4, 1)?;
     if wire.cpus() < 2 {

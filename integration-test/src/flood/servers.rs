@@ -229,7 +229,7 @@ impl Site {
     }
 }
 
-/// nftables, with a limit for each source that nobody reaches.
+/// nftables, with a limit for each source that is never reached.
 fn meter() -> String {
     let mut script = String::from(
         "table netdev flood {\nset sources { type ipv4_addr; size 65536; flags dynamic, timeout; timeout 1h; }\n",

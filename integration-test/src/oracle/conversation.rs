@@ -39,7 +39,7 @@ enum Speaks {
 /// What is not TLS.
 #[derive(Clone, Debug)]
 struct Clear {
-    /// The bytes before what comes next, as many as a version's name has; none where nobody knows.
+    /// The bytes before what comes next, as many as a version's name has; none where that is unknown.
     last: Option<[u8; 4]>,
     /// A request was counted that had no version yet.
     is_ahead: bool,

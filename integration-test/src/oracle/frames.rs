@@ -24,7 +24,7 @@ impl Frames {
         Self { ahead: Ahead::Rest(0), was_lost: false, is_preface_counted: false }
     }
 
-    /// Where something else was spoken before: nobody knows whether the server takes it for one.
+    /// Where something else was spoken before: it is not known whether the server takes it for one.
     pub(super) const fn behind_another_preface() -> Self {
         Self { ahead: Ahead::Rest(0), was_lost: true, is_preface_counted: true }
     }

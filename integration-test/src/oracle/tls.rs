@@ -268,7 +268,7 @@ impl Tls {
         if self.is_cut && self.is_answer(*turn, moment) { self.turn_alone(turn, moment) } else { 0 }
     }
 
-    /// Where nobody knows where records begin, turns alone tell.
+    /// Where it is not known where records begin, turns alone tell.
     fn turn_alone(&mut self, turn: &mut Turn, moment: Moment) -> u64 {
         let heard = turn.heard_since(moment);
         let is_first = turn.is_open && self.phase == Phase::Finished;

@@ -35,7 +35,7 @@ pub(super) const fn passed(count: u32, other: u32) -> bool {
     count.wrapping_sub(other) < 1 << 31
 }
 
-/// What of a record is left behind `bytes` that nobody saw.
+/// What of a record is left behind `bytes` that were not seen.
 #[inline(always)]
 const fn without(record_left: u32, bytes: u32) -> u32 {
     if bytes == 0 {

@@ -203,7 +203,7 @@ proptest! {
                 prop_assert!(!before.iter().any(gives_way), "{wanted:?} found no place among {before:?}");
             }
             let of_key = entries.iter().filter(|entry| entry.is_of_any_epoch(key)).count();
-            prop_assert!(of_key <= 1, "{of_key} notes of {key:?}");
+            prop_assert!(of_key <= 1, "{of_key} entries of {key:?}");
         }
     }
 }
@@ -245,7 +245,7 @@ fn sources_over_the_limit_later_take_no_place_but_those_of_expired_entries() {
     assert_eq!(
         chosen(&entries, key_of(20, 2, 7), true, NOW),
         Some(3),
-        "the one that ends first makes room for what is verified"
+        "the one that expires first gives way to what is verified"
     );
     entries.iter_mut().for_each(|entry| entry.word = BUSY);
     assert_eq!(chosen(&entries, key_of(20, 2, 7), true, NOW), None);

@@ -103,7 +103,7 @@ fn beside_parent(rules: &[Rule], index: usize) -> Option<String> {
 
 /// The most that a limit lets into any time of `span_ns`.
 ///
-/// A limit of N with `behind` full buckets admits at most N in any time of `behind * bucket_ns`, in either form of that, as such a
+/// A limit of N with `full_buckets` admits at most N in any time of `full_buckets * bucket_ns`, in either form of that, as such a
 /// time lies in one of its sums.
 fn most_in(limit: &Limit, span_ns: u64) -> u64 {
     match limit.form {

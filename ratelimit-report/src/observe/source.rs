@@ -67,7 +67,7 @@ impl Ring {
         self.0[window::index(bucket)] = amount;
     }
 
-    /// Sum of the `behind` buckets before this one.
+    /// Sum of the `full_buckets` buckets before this one.
     fn before(&self, bucket: BucketIndex, full_buckets: u8) -> u64 {
         let earlier = (1..=u64::from(full_buckets)).map(|back| self.at(BucketIndex(bucket.0.wrapping_sub(back))));
         earlier.fold(0, u64::saturating_add)

@@ -17,24 +17,23 @@ use ratelimit_policy::desired::{self, Policy};
 
 mod check;
 mod decision;
-mod dominant;
 mod explain;
 mod guard;
 mod list;
-mod newcomers;
+mod new_sources;
 mod prefix;
 mod rate;
 mod sources;
 mod suggest;
+mod top_talker;
 mod verdict;
 mod words;
 
 pub use check::{Bucket, Budget, CheckLimit, CheckReport, Outcome};
-pub use dominant::{Dominance, Dominant, Look, TALKER_ADVICE, TALKER_PERCENT};
 pub use explain::{ExplainReport, Step, StepOutcome};
 pub use guard::{CheckGuard, Guarded};
 pub use list::{Author, Clocks, ListFilter, ListParts, ListReport, Listed, Omitted, Overriding};
-pub use newcomers::{NewSources, Pressure};
+pub use new_sources::{NewSources, Overload};
 pub use prefix::{Extent, PrefixParts, PrefixReport, PrefixSources, Within};
 pub use rate::{Rates, Sample, Samples};
 pub use sources::{Blocked, Census, Shadowed, State, TOP_DEFAULT, TopSource, Tracked};
@@ -42,6 +41,7 @@ pub use suggest::{
     BusiestWindow, Candidate, Gap, LimitSuggestion, Observation, Paste, Proposal, ProposalReason, RuleSuggestion,
     SuggestReport,
 };
+pub use top_talker::{TALKER_ADVICE, TALKER_PERCENT, TalkerWatch, TopTalker, Visit};
 pub use verdict::{Background, RuleVerdict};
 pub use words::{Counting, Limit, Mode, Unit, WindowForm, XdpMode};
 
@@ -94,7 +94,7 @@ pub struct Snapshot {
     pub stale_lists: Vec<StaleList>,
     /// Sources that most of what a rule counts comes from. Left out where sources may not be named.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub dominant: Vec<Dominant>,
+    pub dominant: Vec<TopTalker>,
     /// Sources nearest to or over their limit, worst first. Left out where sources may not be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top: Option<Vec<TopSource>>,
@@ -142,7 +142,7 @@ pub struct Standing {
     /// See [`Snapshot::stale_lists`].
     pub stale_lists: Vec<StaleList>,
     /// See [`Snapshot::dominant`].
-    pub dominant: Vec<Dominant>,
+    pub dominant: Vec<TopTalker>,
 }
 
 /// One interface.
@@ -263,9 +263,9 @@ pub struct Sources {
     pub insertions: u64,
     /// Whether more new ones come now than can be remembered.
     #[serde(default)]
-    pub pressure: Pressure,
+    pub pressure: Overload,
     /// Of so many packets of sources that nobody knows, one is looked at; 1 without pressure.
-    #[serde(default = "newcomers::every_one")]
+    #[serde(default = "new_sources::every_one")]
     pub sampled_one_in: u64,
     /// Times of 134 ms that began under pressure, summed over the CPUs.
     #[serde(default)]
@@ -335,7 +335,7 @@ impl Snapshot {
             unlisted: Traffic::of([&reading.unlisted]),
             rules: policy.rules.iter().enumerate().map(|(at, of)| rule(at, of, reading, &tracked)).collect(),
             counting: Counting::of(policy.rules.iter().flat_map(|rule| &rule.limits)),
-            sources: newcomers::sources(reading, tracked.sources, packets_of),
+            sources: new_sources::sources(reading, tracked.sources, packets_of),
             map_errors: reading.faults.iter().map(|&(fault, count)| map_error(fault.labels(), count)).collect(),
             reasons,
             config,

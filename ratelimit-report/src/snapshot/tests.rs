@@ -326,7 +326,7 @@ fn new_sources_over_a_rules_budget_are_dropped_and_told_and_known_ones_served() 
     kernel.set_admission(Admission { period, shift: 3, insertions: 3, ..Admission::default() });
     let of = build(&mut datapath, &policy);
     assert_eq!((of.sources.not_admitted, of.sources.insertions, of.sources.sampled_one_in), (2, 3, 8));
-    assert_eq!(of.sources.pressure, Pressure::Sampling);
+    assert_eq!(of.sources.pressure, Overload::Sampling);
     assert_eq!(of.rules[0].new_sources, Some(NewSources { amount: 2, window_seconds: 1.0 }));
 }
 

@@ -18,7 +18,7 @@ const STALE_PERIODS: u64 = 2;
 /// Whether more new sources come than can be remembered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Pressure {
+pub enum Overload {
     /// No: every source is counted from its first packet on.
     #[default]
     None,
@@ -59,7 +59,7 @@ pub(super) fn sources(reading: &Reading, tracked: u64, packets_of: impl Fn(Reaso
         banned: 0,
         not_admitted: not_admitted.into_iter().fold(0, u64::saturating_add),
         insertions: sum(|cpu| cpu.insertions),
-        pressure: if sampled_one_in == 1 { Pressure::None } else { Pressure::Sampling },
+        pressure: if sampled_one_in == 1 { Overload::None } else { Overload::Sampling },
         sampled_one_in,
         pressed_periods: sum(|cpu| cpu.overload_periods),
         not_cached: reading.not_cached,
@@ -110,10 +110,10 @@ mod tests {
         let packets =
             |reason: Reason| of_reasons.iter().find(|(of, _)| *of == reason).map_or(4000, |(_, packets)| *packets);
         let of = sources(&reading, 9, packets);
-        assert_eq!((of.pressure, of.sampled_one_in), (Pressure::Sampling, 16));
+        assert_eq!((of.pressure, of.sampled_one_in), (Overload::Sampling, 16));
         assert_eq!((of.insertions, of.pressed_periods, of.not_admitted, of.not_cached), (30, 6, 321, 8));
         let calm = Reading { admissions: vec![cpu(0, 7)], ..reading };
         let of = sources(&calm, 9, packets);
-        assert_eq!((of.pressure, of.sampled_one_in), (Pressure::None, 1));
+        assert_eq!((of.pressure, of.sampled_one_in), (Overload::None, 1));
     }
 }

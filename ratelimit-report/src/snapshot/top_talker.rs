@@ -32,7 +32,7 @@ const REMEMBERED_MAX: usize = 16;
 
 /// A source that most of what a rule counts comes from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Dominant {
+pub struct TopTalker {
     /// The rule.
     pub rule: String,
     /// The source: its address, or the prefix that is one client.
@@ -41,7 +41,7 @@ pub struct Dominant {
     pub percent: u8,
 }
 
-impl Dominant {
+impl TopTalker {
     /// What it is, and what to do.
     pub fn words(&self) -> String {
         format!("{} % of what it counts comes from {}; {TALKER_ADVICE}", self.percent, self.source)
@@ -50,7 +50,7 @@ impl Dominant {
 
 /// What is remembered from one look to the next.
 #[derive(Debug, Default)]
-pub struct Dominance {
+pub struct TalkerWatch {
     looked_at: Option<Duration>,
     /// By the rule's name.
     counts: BTreeMap<String, Counts>,
@@ -67,7 +67,7 @@ struct Counts {
 
 /// One look, whose windows may come in any order.
 #[derive(Debug)]
-pub struct Look {
+pub struct Visit {
     now: Nanos,
     /// Rules that have counted enough, by their place, with how much since the last look.
     busy: Vec<(usize, Counts)>,
@@ -84,14 +84,14 @@ struct Slot {
     most_refused: BinaryHeap<Reverse<(u64, Whose, u64)>>,
 }
 
-impl Dominance {
+impl TalkerWatch {
     /// Begins a look where one is due: none else.
-    pub fn look(&mut self, policy: &Policy, reading: &Reading, at: Duration) -> Option<Look> {
+    pub fn look(&mut self, policy: &Policy, reading: &Reading, at: Duration) -> Option<Visit> {
         if self.looked_at.is_some_and(|looked_at| at.saturating_sub(looked_at) < EVERY) {
             return None;
         }
         let is_first = self.looked_at.replace(at).is_none();
-        let mut look = Look { now: reading.now, busy: Vec::new(), slots: HashMap::new() };
+        let mut look = Visit { now: reading.now, busy: Vec::new(), slots: HashMap::new() };
         let mut counts = BTreeMap::new();
         for (index, rule) in policy.rules.iter().enumerate() {
             let count = Counts::of(reading, index);
@@ -109,14 +109,14 @@ impl Dominance {
     }
 
     /// What it came to: at most one source a rule, in the rules' order.
-    pub fn conclude(&mut self, policy: &Policy, look: &Look) -> Vec<Dominant> {
+    pub fn conclude(&mut self, policy: &Policy, look: &Visit) -> Vec<TopTalker> {
         let found = look.busy.iter().filter_map(|(rule, since)| self.dominant(policy, look, *rule, *since)).collect();
         let remembered = |of: &Slot| of.most_refused.iter().map(|Reverse((refused, of, _))| (*of, *refused)).collect();
         self.refused = look.slots.iter().map(|(slot, of)| (*slot, remembered(of))).collect();
         found
     }
 
-    fn dominant(&self, policy: &Policy, look: &Look, index: usize, since: Counts) -> Option<Dominant> {
+    fn dominant(&self, policy: &Policy, look: &Visit, index: usize, since: Counts) -> Option<TopTalker> {
         let rule = policy.rules.get(index)?;
         let longest = rule.limits.iter().max_by_key(|limit| limit.window_ns)?;
         let slot = look.slots.get(&longest.slot)?;
@@ -134,7 +134,7 @@ impl Dominance {
         };
         let (percent, prefix) = candidates.map(share).max()?;
         let percent = u8::try_from(percent.min(100)).unwrap_or(100);
-        (u64::from(percent) > TALKER_PERCENT).then(|| Dominant {
+        (u64::from(percent) > TALKER_PERCENT).then(|| TopTalker {
             rule: rule.name.clone(),
             source: source_text(prefix),
             percent,
@@ -142,7 +142,7 @@ impl Dominance {
     }
 
     /// By how much a window's refusals have grown, at least.
-    fn grown(&self, look: &Look, slot: u32, whose: Whose) -> Option<u64> {
+    fn grown(&self, look: &Visit, slot: u32, whose: Whose) -> Option<u64> {
         let now = look.slots.get(&slot)?.most_refused.iter().find(|Reverse((_, of, _))| *of == whose)?.0.0;
         let before = self.refused.get(&slot)?;
         let known = before.iter().find(|(of, _)| *of == whose).map(|(_, refused)| *refused);
@@ -172,7 +172,7 @@ impl Counts {
     }
 }
 
-impl Look {
+impl Visit {
     /// Whether the windows have to be visited: nothing is busy else.
     pub fn is_busy(&self) -> bool {
         !self.busy.is_empty()
@@ -220,7 +220,7 @@ mod tests {
         policy: Policy,
         datapath: FakeDatapath,
         kernel: FakeKernel,
-        dominance: Dominance,
+        talker_watch: TalkerWatch,
         minutes: u64,
     }
 
@@ -229,7 +229,7 @@ mod tests {
             let (mut datapath, kernel) = FakeDatapath::new(&["eth0"]);
             datapath.apply(&policy).unwrap();
             datapath.attach("eth0").unwrap();
-            let mut site = Self { policy, datapath, kernel, dominance: Dominance::default(), minutes: 0 };
+            let mut site = Self { policy, datapath, kernel, talker_watch: TalkerWatch::default(), minutes: 0 };
             assert!(site.minute(&[]).is_empty());
             site
         }
@@ -244,13 +244,13 @@ mod tests {
             let reading = self.datapath.read().unwrap();
             self.minutes += 1;
             let at = Duration::from_secs(60 * self.minutes);
-            let mut look = self.dominance.look(&self.policy, &reading, at).expect("a look is due");
+            let mut look = self.talker_watch.look(&self.policy, &reading, at).expect("a look is due");
             if look.is_busy() {
                 self.datapath.visit_sources(&mut |window| look.visit(&self.policy, &window)).unwrap();
             }
-            assert!(self.dominance.look(&self.policy, &reading, at + Duration::from_secs(59)).is_none());
+            assert!(self.talker_watch.look(&self.policy, &reading, at + Duration::from_secs(59)).is_none());
             self.kernel.advance(MINUTE_NS);
-            let found = self.dominance.conclude(&self.policy, &look);
+            let found = self.talker_watch.conclude(&self.policy, &look);
             found.into_iter().map(|of| (of.source, of.percent)).collect()
         }
     }
