@@ -22,11 +22,13 @@ use crate::datapath::{Datapath, DatapathError};
 use crate::error::Exit;
 use crate::safety::Around;
 
+mod ban_watch;
 mod breaker;
 mod carry_out;
 mod engine;
 mod events;
 mod hold;
+mod journal;
 mod links;
 mod list_watch;
 mod notify;
@@ -37,6 +39,7 @@ mod start;
 mod store;
 mod suggest;
 mod trial;
+mod would_ban;
 
 use engine::{Engine, Host, Moment};
 use events::Event;
@@ -194,6 +197,7 @@ async fn drive<D: Datapath>(
     // Not on a blocking thread: nothing is served yet, and threads that start later inherit what is given up here.
     let engine = Engine::start(datapath, start, host, Moment::now(started))?;
     (surroundings.attached)();
+    listeners.tell();
     let (handle, commands) = Handle::channel();
     let (stop, stopped) = watch::channel(());
     let mut servers = listeners.serve(&handle, surroundings.own_uid, &stopped);
@@ -204,7 +208,7 @@ async fn drive<D: Datapath>(
     let outcome = owner.serve(commands, events, &mut surroundings).await;
     surroundings.notifier.tell(State::Stopping);
     let ended = match outcome {
-        Ok(()) => owner.on_datapath(|engine, _| engine.shutdown()).await.and_then(|ended| Ok(ended?)),
+        Ok(()) => owner.on_datapath(Engine::shutdown).await.and_then(|ended| Ok(ended?)),
         Err(error) => Err(error),
     };
     drop(stop);
@@ -230,6 +234,13 @@ impl Listeners {
             None => None,
         };
         Ok(Self { socket, tcp })
+    }
+
+    /// Says where metrics are.
+    fn tell(&self) {
+        if let Some(Ok(address)) = self.tcp.as_ref().map(TcpListener::local_addr) {
+            tracing::info!(%address, "metrics at http://{address}/metrics, health at http://{address}/healthz");
+        }
     }
 
     fn serve(self, handle: &Handle, own_uid: u32, stopped: &watch::Receiver<()>) -> JoinSet<()> {
@@ -297,8 +308,8 @@ impl<D: Datapath> Owner<D> {
     async fn observe(&mut self) -> Result<Instant, DaemonError> {
         let began = Instant::now();
         let interval = self
-            .on_datapath(move |engine, _| {
-                engine.observe();
+            .on_datapath(move |engine, moment| {
+                engine.observe(moment);
                 engine.observer.interval(began.elapsed())
             })
             .await?;
@@ -333,7 +344,8 @@ impl<D: Datapath> Owner<D> {
                 .await?;
             }
             Command::Detach { interface, reply } => {
-                let answer = self.on_datapath(move |engine, _| engine.detach(interface.as_deref())).await?;
+                let answer =
+                    self.on_datapath(move |engine, moment| engine.detach(interface.as_deref(), moment)).await?;
                 let is_last = answer.as_ref().is_ok_and(|report| report.stopping);
                 let _ = reply.send(answer);
                 return Ok(is_last);
@@ -346,7 +358,7 @@ impl<D: Datapath> Owner<D> {
                 .await?;
             }
             Command::Suggest { rule, reply } => {
-                self.reply(reply, move |engine, _| engine.suggest(rule.as_deref())).await?;
+                self.reply(reply, move |engine, moment| engine.suggest(rule.as_deref(), moment)).await?;
             }
             Command::Explain { sent, reply } => {
                 self.reply(reply, move |engine, _| {

@@ -21,6 +21,7 @@ use crate::datapath::fake::{FakeDatapath, FakeKernel};
 use crate::fixture::{address, config, opening};
 use crate::snapshot;
 
+mod bans;
 mod fuzz;
 mod grants;
 mod lists;

@@ -19,7 +19,8 @@ use ratelimit_common::verdict::{Reason, Verdict};
 use ratelimit_common::window::{self, Charge};
 
 use super::{
-    Ban, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading, Tallies, Trial, XdpMode,
+    Ban, BanReading, BansPosition, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading,
+    Tallies, Trial, XdpMode,
 };
 use crate::config::OnExit;
 use crate::desired::{self, Limit, Policy, Rule};
@@ -28,6 +29,9 @@ use crate::memory::{Judged, Packets, Rules, Sources};
 
 /// When a fake begins: 2026-01-01T10:00:00Z.
 pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
+
+/// Bans that are visited at one time.
+pub const BANS_PART: usize = 16;
 
 /// A packet to a port that every rule protects: the first whose `from` has its source, and that has not ended, judges it.
 #[derive(Clone, Copy, Debug)]
@@ -333,6 +337,18 @@ impl Datapath for FakeDatapath {
     fn bans(&mut self) -> Result<Vec<Ban>, DatapathError> {
         let world = self.kernel.world();
         Ok(world.bans().filter(|ban| world.now < ban.until).collect())
+    }
+
+    fn visit_bans(
+        &mut self,
+        from: BansPosition,
+        visit: &mut dyn FnMut(BanReading),
+    ) -> Result<Option<BansPosition>, DatapathError> {
+        let world = self.kernel.world();
+        let at = usize::try_from(from.bucket.unwrap_or(0)).unwrap_or(usize::MAX);
+        world.bans().skip(at).take(BANS_PART).for_each(|ban| visit(BanReading { ban, dropped: 0 }));
+        let next = at.saturating_add(BANS_PART);
+        Ok((next < world.bans().count()).then_some(BansPosition { bucket: Some(next as u64), ..from }))
     }
 
     fn bans_of(&mut self, client: IpNet) -> Result<Vec<Ban>, DatapathError> {

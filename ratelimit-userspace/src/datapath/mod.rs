@@ -191,6 +191,24 @@ pub struct Ban {
     pub step: u32,
 }
 
+/// One source's newest ban by a rule, also after its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BanReading {
+    /// Whose, by which rule, until when.
+    pub ban: Ban,
+    /// Packets that it has dropped; together with those of the bans before it, which the kernel does not tell apart.
+    pub dropped: u64,
+}
+
+/// Where a visit of the bans goes on, see [`Datapath::visit_bans`]. It begins at the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BansPosition {
+    /// Which map.
+    map: usize,
+    /// Where in it; none at its beginning.
+    bucket: Option<u64>,
+}
+
 /// A policy that was put in force for a while, see [`Datapath::apply_until`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trial {
@@ -233,6 +251,14 @@ pub trait Datapath: Send + 'static {
 
     /// The bans in force, sorted. Those whose time is over are not among them.
     fn bans(&mut self) -> Result<Vec<Ban>, DatapathError>;
+
+    /// Visits a part of the bans of the policy's rules, also of those that have ended and are not forgotten, in no order, and
+    /// tells where the next part begins; none after the last. A part takes milliseconds however many bans there are.
+    fn visit_bans(
+        &mut self,
+        from: BansPosition,
+        visit: &mut dyn FnMut(BanReading),
+    ) -> Result<Option<BansPosition>, DatapathError>;
 
     /// Those of one client alone, which is as [`Policy::client`] makes it.
     fn bans_of(&mut self, client: IpNet) -> Result<Vec<Ban>, DatapathError>;

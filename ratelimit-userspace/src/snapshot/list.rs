@@ -20,6 +20,9 @@ pub struct ListReport {
     pub time: Timestamp,
     /// By prefix, and for one prefix in the order of their states.
     pub entries: Vec<Listed>,
+    /// The bans that rules in dry run would have begun and that would hold: none of them decides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub would_ban: Vec<Listed>,
 }
 
 /// One prefix, and what holds for it.
@@ -108,7 +111,20 @@ impl ListReport {
         let of_bans = bans.iter().map(|ban| (ban.client, Listed::of_ban(policy, ban, clocks)));
         let mut listed: Vec<(IpNet, Listed)> = of_entries.chain(of_bans).collect();
         listed.sort_by_key(|(prefix, of)| (*prefix, of.rank()));
-        Self { schema: SCHEMA, time: clocks.wall, entries: listed.into_iter().map(|(_, of)| of).collect() }
+        Self {
+            schema: SCHEMA,
+            time: clocks.wall,
+            entries: listed.into_iter().map(|(_, of)| of).collect(),
+            would_ban: Vec::new(),
+        }
+    }
+
+    /// The same with the bans that rules in dry run would have begun.
+    #[must_use]
+    pub fn with_would_be(mut self, policy: &Policy, bans: &[Ban], clocks: Clocks) -> Self {
+        let of = |ban: &Ban| Listed { decides: false, ..Listed::of_ban(policy, ban, clocks) };
+        self.would_ban = bans.iter().map(of).collect();
+        self
     }
 }
 
@@ -140,10 +156,7 @@ impl Listed {
     /// One ban.
     pub fn of_ban(policy: &Policy, ban: &Ban, clocks: Clocks) -> Self {
         let rule = policy.rules.get(ban.rule);
-        let length = rule.and_then(|rule| rule.bans.as_ref()).and_then(|bans| {
-            let place = usize::try_from(ban.step.saturating_sub(1)).unwrap_or(usize::MAX);
-            bans.steps_ns.get(place).or(bans.steps_ns.last()).copied()
-        });
+        let length = rule.and_then(|rule| rule.bans.as_ref()).and_then(|bans| bans.length_ns(ban.step));
         let until = clocks.wall_of(ban.until);
         let since = length.and_then(|length| i64::try_from(length).ok()).map(SignedDuration::from_nanos);
         Self {

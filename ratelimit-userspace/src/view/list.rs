@@ -10,8 +10,9 @@ use crate::snapshot::{Author, ListReport, Listed, State};
 
 /// All of it, a line an entry.
 pub fn list(report: &ListReport) -> String {
+    let would = would_ban(report);
     if report.entries.is_empty() {
-        return "Nothing is allowed, denied or banned: the limits alone hold.\n".to_owned();
+        return format!("Nothing is allowed, denied or banned: the limits alone hold.\n{would}");
     }
     let row = |of: &Listed| {
         let overruled = if of.decides { "" } else { " (another entry goes before it)" };
@@ -24,7 +25,20 @@ pub fn list(report: &ListReport) -> String {
             of.reason.clone().unwrap_or_else(|| "-".to_owned()),
         ]
     };
-    table(["PREFIX", "STATE", "UNTIL", "BY", "SINCE", "WHY"], &[], report.entries.iter().map(row))
+    table(["PREFIX", "STATE", "UNTIL", "BY", "SINCE", "WHY"], &[], report.entries.iter().map(row)) + &would
+}
+
+/// Bans that dry run prevents.
+fn would_ban(report: &ListReport) -> String {
+    if report.would_ban.is_empty() {
+        return String::new();
+    }
+    let row = |of: &Listed| {
+        let until = of.until.map_or_else(|| "-".to_owned(), instant);
+        [of.prefix.clone(), until, author(of), of.since.map_or_else(|| "-".to_owned(), instant)]
+    };
+    let rows = table(["PREFIX", "UNTIL", "BY", "SINCE"], &[], report.would_ban.iter().map(row));
+    format!("\nDry run bans nobody. These would be banned:\n{rows}")
 }
 
 /// What `allow` and `deny` have done.

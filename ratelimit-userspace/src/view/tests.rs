@@ -219,7 +219,8 @@ fn a_list_says_until_when_by_whom_and_why() {
         r#"{"prefix":"198.51.100.7","state":"banned","until":"2026-01-01T10:10:00Z","by":"ban","rule":"login","step":2,"reason":"it exceeded a limit of rule login","since":"2026-01-01T10:00:00Z","decides":true}"#,
     ];
     let time = "2026-01-01T10:00:00Z".parse().unwrap();
-    let report = crate::snapshot::ListReport { schema: 1, time, entries: rows.map(listed).to_vec() };
+    let report =
+        crate::snapshot::ListReport { schema: 1, time, entries: rows.map(listed).to_vec(), would_ban: Vec::new() };
     insta::assert_snapshot!(list(&report));
     assert!(list(&crate::snapshot::ListReport { entries: vec![], ..report }).starts_with("Nothing is allowed"));
 }

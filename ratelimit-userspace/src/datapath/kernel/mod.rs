@@ -55,8 +55,8 @@ pub use self::testing::{Bare, TestRun, object};
 use self::windows::Windows;
 use super::pins::Pins;
 use super::{
-    Ban, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading, Tallies, Trial, XdpMode, batch,
-    interface,
+    Ban, BanReading, BansPosition, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading,
+    Tallies, Trial, XdpMode, batch, interface,
 };
 use crate::config::{Config, OnExit, XdpModeChoice};
 use crate::desired::{Policy, note_lines};
@@ -407,6 +407,14 @@ impl Datapath for Kernel {
 
     fn bans(&mut self) -> Result<Vec<Ban>, DatapathError> {
         self.bans_in_force()
+    }
+
+    fn visit_bans(
+        &mut self,
+        from: BansPosition,
+        visit: &mut dyn FnMut(BanReading),
+    ) -> Result<Option<BansPosition>, DatapathError> {
+        self.visit_part_of_bans(from, visit)
     }
 
     fn bans_of(&mut self, client: IpNet) -> Result<Vec<Ban>, DatapathError> {
