@@ -60,6 +60,21 @@ fn files(binary: &Path, layout: &Layout) -> Result<Vec<File>> {
         files.push(File::text(path, text + "\n"));
     }
     files.extend(man_pages(binary, layout)?);
+    files.extend(documents(layout)?);
+    Ok(files)
+}
+
+/// All of `docs`: messages name some of them.
+fn documents(layout: &Layout) -> Result<Vec<File>> {
+    let dir = workspace::root().join("docs");
+    let mut files = vec![File::text(layout.doc_dir().join("README.md"), read(&workspace::root().join("README.md"))?)];
+    for entry in fs::read_dir(&dir).with_context(|| format!("list {}", dir.display()))? {
+        let path = entry.with_context(|| format!("list {}", dir.display()))?.path();
+        if let Some(name) = path.file_name().filter(|_| path.extension().is_some_and(|of| of == "md" || of == "svg")) {
+            files.push(File::text(layout.doc_dir().join(name), read(&path)?));
+        }
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(files)
 }
 
@@ -163,6 +178,16 @@ mod tests {
         assert_eq!(fs::read_to_string(root.path().join("bin/a")).unwrap(), "new");
         let mode = |path: &str| fs::metadata(root.path().join(path)).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode("etc/a.toml"), mode("bin/a")), (0o644, 0o755));
+    }
+
+    #[test]
+    fn every_document_is_installed() {
+        let files = documents(&Layout::below(Path::new("/usr/local"))).unwrap();
+        let installed: Vec<_> = files.iter().map(|file| file.path.display().to_string()).collect();
+        for name in ["ACCURACY.md", "CONFIG.md", "README.md", "performance-floods.svg"] {
+            assert!(installed.contains(&format!("/usr/local/share/doc/ratelimitd/{name}")), "{name}: {installed:?}");
+        }
+        assert!(!installed.iter().any(|path| path.ends_with(".json")), "{installed:?}");
     }
 
     #[test]

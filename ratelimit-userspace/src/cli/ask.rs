@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal as _};
 use std::net::IpAddr;
 use std::path::Path;
 
-use super::run::{print_json, print_words};
+use super::run::{in_colour, print_json, print_words};
 use super::{Insistence, OutputFormat, Repeat};
 use crate::config::syntax::printable_lines;
 use crate::control::client::{Client, ClientError};
@@ -25,7 +25,7 @@ pub(super) async fn stats(socket: &Path, format: OutputFormat, repeat: Repeat) -
         (Repeat::Once, OutputFormat::Json) => print_json(&client.stats().await?),
         (Repeat::Watch, OutputFormat::Human) => {
             let screen = if io::stdout().is_terminal() { Screen::Terminal } else { Screen::Stream };
-            watch(&client, screen, |snapshot| printable_lines(&view::stats(snapshot))).await
+            watch(&client, screen, |snapshot| in_colour(printable_lines(&view::stats(snapshot)))).await
         }
         (Repeat::Watch, OutputFormat::Json) => watch(&client, Screen::Stream, json_line).await,
     }

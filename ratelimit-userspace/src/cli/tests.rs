@@ -9,6 +9,8 @@ use super::*;
 use crate::config::file::shape::{OVERRIDE_KEYS, RULE_KEYS, SAFETY_KEYS, TOP_KEYS};
 use crate::config::{Config, file};
 
+mod named;
+
 /// Flag, its arguments, and the same in the file: above `[rule]`, and under it.
 type Row = (&'static str, &'static [&'static str], &'static str, &'static str);
 

@@ -47,6 +47,10 @@ impl Layout {
         self.prefix.join("share/man/man1")
     }
 
+    pub(super) fn doc_dir(&self) -> PathBuf {
+        self.prefix.join("share/doc/ratelimitd")
+    }
+
     /// Shell and file.
     pub(super) fn completions(&self) -> [(&'static str, PathBuf); 3] {
         let share = self.prefix.join("share");
