@@ -253,7 +253,8 @@ pub trait Datapath: Send + 'static {
     fn bans(&mut self) -> Result<Vec<Ban>, DatapathError>;
 
     /// Visits a part of the bans of the policy's rules, also of those that have ended and are not forgotten, in no order, and
-    /// tells where the next part begins; none after the last. A part takes milliseconds however many bans there are.
+    /// tells where the next part begins; none after the last. A part is at most some
+    /// 16 000 bans, however many there are.
     fn visit_bans(
         &mut self,
         from: BansPosition,

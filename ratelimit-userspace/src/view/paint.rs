@@ -87,11 +87,11 @@ fn styled(text: &str, at: usize) -> Option<(usize, Style)> {
 
 /// The bytes of words in capitals that stand here: two of them at least, or one that is no name and longer than an abbreviation.
 fn capitals(rest: &str) -> Option<usize> {
-    let is_loud = |word: &&str| word.len() >= 2 && word.bytes().all(|byte| byte.is_ascii_uppercase());
+    let is_loud = |word: &str| word.len() >= 2 && word.bytes().all(|byte| byte.is_ascii_uppercase()) || word == "A";
     let mut words = Vec::new();
     for part in rest.split(' ') {
         let word = part.trim_end_matches([':', ',', ';', '.']);
-        if !is_loud(&word) && !(word == "A" && !words.is_empty() || word == "A" && rest.starts_with("A FILE")) {
+        if !is_loud(word) {
             break;
         }
         words.push(word);
@@ -112,7 +112,7 @@ fn is_head(text: &str) -> bool {
         column.bytes().any(|byte| byte.is_ascii_uppercase())
             && column.bytes().all(|byte| byte.is_ascii_uppercase() || matches!(byte, b' ' | b'/' | b'%'))
     };
-    columns.len() > 1 && columns.iter().all(|column| is_name(column))
+    columns.len() > 1 && columns.iter().all(is_name)
 }
 
 #[cfg(test)]
