@@ -201,7 +201,7 @@ impl<D: Datapath> Engine<D> {
     /// No packet meets a program without a policy: either ours is applied first, or an earlier run's is in force. That one
     /// is replaced last, and the interfaces under it are taken over after the others, so that what fails changes neither.
     fn attach_all(&mut self, is_on_trial: bool) -> Result<(), DatapathError> {
-        let kept = self.datapath.kept();
+        let (kept, alone) = (self.datapath.kept(), self.datapath.alone_for());
         if kept.is_empty() && !is_on_trial {
             self.datapath.apply(&self.desired.policy)?;
         }
@@ -218,7 +218,7 @@ impl<D: Datapath> Engine<D> {
         let taken_over: Vec<String> =
             kept.iter().filter(|name| self.desired.interfaces.contains(name)).cloned().collect();
         if !taken_over.is_empty() {
-            Event::TakeOver { interfaces: taken_over }.log();
+            Event::TakeOver { interfaces: taken_over, alone }.log();
         }
         self.let_go_of_others();
         Ok(())

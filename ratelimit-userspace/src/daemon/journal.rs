@@ -83,6 +83,8 @@ pub(super) enum Event {
     TakeOver {
         /// Which.
         interfaces: Vec<String>,
+        /// How long they were limited without a daemon, where that is known.
+        alone: Option<Duration>,
     },
     /// The filter is off, or goes on without a daemon.
     Detach {
@@ -183,8 +185,9 @@ impl Event {
                 let (windows, bans) = (counted(*windows, "window"), counted(*bans, "ban"));
                 format!("{source}: counters reset by {by}, {windows} and {bans} removed")
             }
-            Self::TakeOver { interfaces } => {
-                format!("took over the filter on {}, which ran without a daemon", interfaces.join(", "))
+            Self::TakeOver { interfaces, alone } => {
+                let alone = alone.map_or_else(String::new, |time| format!(" for {}", roughly(time)));
+                format!("took over the filter on {}, which ran without a daemon{alone}", interfaces.join(", "))
             }
             Self::Detach { interfaces, left, done } => {
                 let (names, done) = (interfaces.join(", "), done.map_or_else(String::new, Done::words));
@@ -455,9 +458,14 @@ mod tests {
                 "192.0.2.0/24: counters reset by root (alice), 3 windows and 1 ban removed",
             ),
             (
-                Event::TakeOver { interfaces: vec!["eth0".into(), "eth1".into()] },
+                Event::TakeOver { interfaces: vec!["eth0".into(), "eth1".into()], alone: None },
                 "attach",
                 "took over the filter on eth0, eth1, which ran without a daemon",
+            ),
+            (
+                Event::TakeOver { interfaces: vec!["eth0".into()], alone: Some(at(180)) },
+                "attach",
+                "took over the filter on eth0, which ran without a daemon for 3m",
             ),
             (
                 detach(OnExit::Detach, Done { dropped: 4_120, would_drop: 0, within: at(7_259) }),

@@ -20,7 +20,7 @@ use ratelimit_common::window::{self, Charge};
 
 use super::{
     Ban, BanReading, BansPosition, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading,
-    Tallies, Trial, XdpMode,
+    Tallies, Trial, VisitedBans, XdpMode,
 };
 use crate::config::OnExit;
 use crate::desired::{self, Limit, Policy, Rule};
@@ -29,7 +29,6 @@ use crate::memory::{Judged, Packets, Rules, Sources};
 
 /// When a fake begins: 2026-01-01T10:00:00Z.
 pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
-
 /// Bans that are visited at one time.
 pub const BANS_PART: usize = 16;
 
@@ -339,16 +338,11 @@ impl Datapath for FakeDatapath {
         Ok(world.bans().filter(|ban| world.now < ban.until).collect())
     }
 
-    fn visit_bans(
-        &mut self,
-        from: BansPosition,
-        visit: &mut dyn FnMut(BanReading),
-    ) -> Result<Option<BansPosition>, DatapathError> {
+    fn visit_bans(&mut self, from: BansPosition, visit: &mut dyn FnMut(BanReading)) -> VisitedBans {
         let world = self.kernel.world();
-        let at = usize::try_from(from.bucket.unwrap_or(0)).unwrap_or(usize::MAX);
-        world.bans().skip(at).take(BANS_PART).for_each(|ban| visit(BanReading { ban, dropped: 0 }));
-        let next = at.saturating_add(BANS_PART);
-        Ok((next < world.bans().count()).then_some(BansPosition { bucket: Some(next as u64), ..from }))
+        let bans = world.bans().skip(from.map * BANS_PART);
+        let more = bans.take(BANS_PART).map(|ban| visit(BanReading { ban, dropped: 0 })).count();
+        Ok((more == BANS_PART).then_some(BansPosition { map: from.map + 1, bucket: None }))
     }
 
     fn bans_of(&mut self, client: IpNet) -> Result<Vec<Ban>, DatapathError> {

@@ -2,6 +2,7 @@
 //! knows how, `fake` the one that pretends.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
@@ -12,6 +13,7 @@ use ratelimit_common::verdict::Reason;
 use crate::config::OnExit;
 use crate::desired::Policy;
 
+mod alone;
 mod batch;
 mod bpf;
 mod btf;
@@ -209,6 +211,9 @@ pub struct BansPosition {
     bucket: Option<u64>,
 }
 
+/// Where the next part of a visit of the bans begins; none after the last.
+pub type VisitedBans = Result<Option<BansPosition>, DatapathError>;
+
 /// A policy that was put in force for a while, see [`Datapath::apply_until`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trial {
@@ -255,11 +260,7 @@ pub trait Datapath: Send + 'static {
     /// Visits a part of the bans of the policy's rules, also of those that have ended and are not forgotten, in no order, and
     /// tells where the next part begins; none after the last. A part is at most some
     /// 16 000 bans, however many there are.
-    fn visit_bans(
-        &mut self,
-        from: BansPosition,
-        visit: &mut dyn FnMut(BanReading),
-    ) -> Result<Option<BansPosition>, DatapathError>;
+    fn visit_bans(&mut self, from: BansPosition, visit: &mut dyn FnMut(BanReading)) -> VisitedBans;
 
     /// Those of one client alone, which is as [`Policy::client`] makes it.
     fn bans_of(&mut self, client: IpNet) -> Result<Vec<Ban>, DatapathError>;
@@ -284,6 +285,11 @@ pub trait Datapath: Send + 'static {
     /// The interfaces that an earlier run left limited, by the policy that it applied, and that this run has not taken over;
     /// sorted.
     fn kept(&self) -> Vec<String>;
+
+    /// How long the filter of an earlier run has been without a daemon, where that is known.
+    fn alone_for(&self) -> Option<Duration> {
+        None
+    }
 
     /// Attaches to an interface, or takes over the pinned attachment of an earlier run without a gap. An interface that
     /// was attached, went away and is back is attached anew: whatever is left of the old attachment is replaced.

@@ -20,7 +20,7 @@ use super::notes::OfWindow;
 use super::plain::Plain;
 use super::windows::Windows;
 use super::{Kernel, limits_of, map_mut, map_ref, rules_len, state};
-use crate::datapath::{Ban, BanReading, BansPosition, DatapathError, Forgotten, SourceReading, batch};
+use crate::datapath::{Ban, BanReading, BansPosition, DatapathError, Forgotten, SourceReading, VisitedBans, batch};
 
 /// Bans of one map that are kept though they have ended: what is left is for new ones.
 const BANS_KEPT_MAX: usize = BANS_CAPACITY as usize / 4 * 3;
@@ -263,11 +263,7 @@ impl Kernel {
         [(map::BANS_V4, size_of::<SourceKeyV4>()), v6]
     }
 
-    pub(super) fn visit_part_of_bans(
-        &mut self,
-        from: BansPosition,
-        visit: &mut dyn FnMut(BanReading),
-    ) -> Result<Option<BansPosition>, DatapathError> {
+    pub(super) fn visit_part_of_bans(&mut self, from: BansPosition, visit: &mut dyn FnMut(BanReading)) -> VisitedBans {
         let Some((name, key_len)) = self.ban_maps().get(from.map).copied() else { return Ok(None) };
         let words = self.config_words()?;
         let lengths = Lengths::of(&words);

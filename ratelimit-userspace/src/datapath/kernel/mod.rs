@@ -56,7 +56,7 @@ use self::windows::Windows;
 use super::pins::Pins;
 use super::{
     Ban, BanReading, BansPosition, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading,
-    Tallies, Trial, XdpMode, batch, interface,
+    Tallies, Trial, VisitedBans, XdpMode, alone, batch, interface,
 };
 use crate::config::{Config, OnExit, XdpModeChoice};
 use crate::desired::{Policy, note_lines};
@@ -409,11 +409,7 @@ impl Datapath for Kernel {
         self.bans_in_force()
     }
 
-    fn visit_bans(
-        &mut self,
-        from: BansPosition,
-        visit: &mut dyn FnMut(BanReading),
-    ) -> Result<Option<BansPosition>, DatapathError> {
+    fn visit_bans(&mut self, from: BansPosition, visit: &mut dyn FnMut(BanReading)) -> VisitedBans {
         self.visit_part_of_bans(from, visit)
     }
 
@@ -439,6 +435,11 @@ impl Datapath for Kernel {
 
     fn kept(&self) -> Vec<String> {
         self.kept_interfaces()
+    }
+
+    fn alone_for(&self) -> Option<std::time::Duration> {
+        let pins = self.pins.as_ref()?;
+        alone::since(&pins.map(map::ACTIVE), &pins.map(map::CONFIG))
     }
 
     fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError> {
