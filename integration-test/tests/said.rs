@@ -1,4 +1,4 @@
-//! What the limiter says in its log, and to whoever may not use it, with real packets and users.
+//! What the limiter says in its log, and to users without permission, with real packets and users.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs::{self, Permissions};
@@ -102,7 +102,7 @@ fn who_may_not_is_told_who_may_and_what_to_type() {
     assert_refused(&denied, 77, &["only root and the user that the daemon runs as", &typed("deny 192.0.2.7")]);
     assert!(!denied.stderr.contains("usermod"), "its group may not either: {}", denied.stderr);
     assert_refused(&as_nobody(&["stats"]), 77, &["members of the group ratelimitd may read", &typed("stats")]);
-    // One who may read: the group is whoever owns the socket here.
+    // One who may read, as a member of its group.
     fs::set_permissions(lab.socket(), Permissions::from_mode(0o666)).unwrap();
     assert_eq!(as_nobody(&["stats"]).code(), 0);
     assert_refused(&as_nobody(&["deny", "192.0.2.7"]), 77, &["only root and the user", &typed("deny 192.0.2.7")]);

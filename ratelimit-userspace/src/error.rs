@@ -53,10 +53,18 @@ impl Exit {
         match self {
             Self::Done => "done",
             Self::Internal => "internal error",
-            Self::Usage => "usage: a bad flag, a bad limit, no such interface, a file that cannot be replayed",
-            Self::Blocked => "`check`: the source is blocked; `unblock`: it still is",
+            Self::Usage => {
+                "usage: a bad flag, a bad limit, no such interface, a file that cannot be replayed, a change that \
+                 `--force` would need"
+            }
+            Self::Blocked => {
+                "`check`: a rule drops packets of it; `unblock`: something else still blocks it; `unallow`: something \
+                 else allows it"
+            }
             Self::Unavailable => "the kernel or driver cannot, or no daemon answers",
-            Self::Occupied => "the interface has another XDP program, the socket another daemon, or a file is on trial",
+            Self::Occupied => {
+                "the interface has another XDP program, the socket another daemon, or a trial has to be confirmed first"
+            }
             Self::NotPrivileged => "not privileged",
             Self::Config => "bad configuration file",
         }
@@ -349,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_may_not_is_told_who_may() {
+    fn a_user_without_permission_is_told_who_has_it() {
         let path = std::path::PathBuf::from("/run/ratelimitd/control.sock");
         let help = |wanted| ClientError::NotPermitted { path: path.clone(), wanted }.help().join("; ");
         assert!(help(Wanted::Read).contains("members of the group ratelimitd may read"), "{}", help(Wanted::Read));

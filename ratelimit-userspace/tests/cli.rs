@@ -320,7 +320,7 @@ fn colours_that_are_asked_for_are_in_help_refusals_and_tables_and_never_in_json(
     ] {
         let with = |when: &'static str| [arguments, &["--color", when]].concat();
         assert_eq!(codes(&with("always"), None), expected, "{arguments:?}");
-        assert_eq!(codes(&with("always"), Some("NO_COLOR")), expected, "a flag goes before a variable: {arguments:?}");
+        assert_eq!(codes(&with("always"), Some("NO_COLOR")), expected, "a flag overrides a variable: {arguments:?}");
         for (when, variable) in [("never", Some("CLICOLOR_FORCE")), ("auto", None), ("auto", Some("NO_COLOR"))] {
             assert_eq!(codes(&with(when), variable), [false, false], "{when} {variable:?} {arguments:?}");
         }

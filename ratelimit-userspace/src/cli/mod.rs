@@ -359,8 +359,8 @@ pub fn definition() -> clap::Command {
     Cli::command()
 }
 
-/// When to use colours, as far as the command line says so before it is read: help and refusals are printed while it is. The last one
-/// counts, as with the flag itself; one that cannot be read is refused later.
+/// The value of `--color`, before the command line is parsed: help and usage errors are printed while it is. A value
+/// that is none is refused later.
 fn asked_colour(arguments: impl IntoIterator<Item = OsString>) -> Color {
     let mut words = arguments.into_iter().map_while(|word| word.into_string().ok()).take_while(|word| word != "--");
     let mut asked = Color::Auto;

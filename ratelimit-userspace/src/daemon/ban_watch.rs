@@ -1,8 +1,9 @@
 //! Which bans began and expired, for the log: the maps are read in parts, and only where something has changed.
 //!
-//! Nothing is remembered of a single ban. A pass over the maps that begins at one time finds whatever began or expired since the pass
-//! before it: the end of a ban is in the map, and its beginning is its length before that. Where `block_for` is changed under a ban, its
-//! beginning is misjudged, and it is logged twice or not at all; a ban that is followed by another within one pass goes without its end.
+//! Nothing is remembered of a single ban. A pass over the maps finds what began or expired since the pass before it:
+//! the map has the end of a ban, and its beginning is its length before that. A ban is logged twice or not at all
+//! where `block_for` is changed while it holds. The end of a ban is not logged where another ban of the source began
+//! within the same pass.
 
 use std::net::IpAddr;
 
@@ -15,8 +16,8 @@ use crate::datapath::{BanReading, BansPosition, Datapath, DatapathError, Reading
 use crate::desired::Policy;
 use crate::snapshot::{Clocks, source_text, used_most};
 
-/// A ban's times are of the kernel's coarse clock, which may be behind, and it is in the map a moment later: a pass looks at what
-/// was so long ago.
+/// The kernel's coarse clock, which dates bans, may be behind, and a ban is in the map a moment later: a pass takes
+/// in what is this old.
 const SETTLED_NS: u64 = SECOND_NS / 2;
 /// Parts of the maps that are read at one time. // 32 768 bans: 11 ms, as a million entries take a third of a second
 const PARTS_MAX: usize = 2;

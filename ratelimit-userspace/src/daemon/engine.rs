@@ -167,7 +167,7 @@ impl<D: Datapath> Engine<D> {
         });
         if let Err(error) = started {
             if let Err(second) = engine.datapath.abandon() {
-                tracing::error!("after a failed start: {:#}", anyhow::Error::from(second));
+                tracing::error!("clean up after the failed start: {:#}", anyhow::Error::from(second));
             }
             return Err(error);
         }
@@ -229,10 +229,10 @@ impl<D: Datapath> Engine<D> {
     fn let_go_of_others(&mut self) {
         for interface in self.datapath.kept() {
             match self.datapath.detach(&interface) {
-                Ok(()) => tracing::info!(interface, "detached from {interface}, which an earlier run protected"),
+                Ok(()) => tracing::info!(interface, "removed the filter of an earlier run from {interface}"),
                 Err(error) => {
                     let error = anyhow::Error::from(error);
-                    tracing::warn!(interface, "{interface}, which an earlier run protected, stays attached: {error:#}");
+                    tracing::warn!(interface, "the filter of an earlier run stays on {interface}: {error:#}");
                 }
             }
         }
@@ -285,7 +285,7 @@ impl<D: Datapath> Engine<D> {
         self.watch_dominance(reading, moment);
         let applied = if self.must_apply && self.pending.is_none() { self.put_in_force(reading.now) } else { Ok(()) };
         if let Err(error) = applied {
-            tracing::error!("put in force what should be: {:#}", anyhow::Error::from(error));
+            tracing::error!("apply the policy: {:#}", anyhow::Error::from(error));
         }
     }
 
@@ -296,7 +296,7 @@ impl<D: Datapath> Engine<D> {
         if look.is_busy()
             && let Err(error) = self.datapath.visit_sources(&mut |window| look.visit(policy, &window))
         {
-            tracing::warn!("look who sends most: {:#}", anyhow::Error::from(error));
+            tracing::warn!("find the top sources: {:#}", anyhow::Error::from(error));
             return;
         }
         self.dominant = self.dominance.conclude(policy, &look);
@@ -448,7 +448,7 @@ impl<D: Datapath> Engine<D> {
         self.desired.interfaces.retain(|known| known != interface);
         self.links.forget(interface);
         self.newest = None;
-        tracing::info!(interface, "detached from {interface}, as told; a reload attaches it again");
+        tracing::info!(interface, "detached from {interface} by command; a reload attaches it again");
         Ok(DetachReport { schema: SCHEMA, detached: vec![interface.to_owned()], stopping: false })
     }
 

@@ -1,5 +1,5 @@
-//! What happens to sources, a line each in the log. What no administrator has asked for is logged within a budget: a flood of bans
-//! fills no disk.
+//! What happens to sources, a line each in the log. What rules do by themselves is logged within a budget: a flood of
+//! bans fills no disk.
 //!
 //! Knows no datapath and no clock. A line is for people; the same as fields is for the journal (`journalctl -o json`).
 
@@ -419,7 +419,8 @@ mod tests {
             (
                 Event::WouldBan(banned("192.0.2.7", 1)),
                 "would_ban",
-                "192.0.2.7 would be banned by rule \"ssh\" until 2026-11-24 18:48:03 UTC: used 5 of 5/1m connections (dry run)",
+                "192.0.2.7 would be banned by rule \"ssh\" until 2026-11-24 18:48:03 UTC: \
+                 used 5 of 5/1m connections (dry run)",
             ),
             (
                 Event::BanEnd { source: "192.0.2.7".into(), rule: "ssh".into(), dropped: 412 },
@@ -480,7 +481,8 @@ mod tests {
             (
                 detach(OnExit::Keep, Done { within: at(0), ..Done::default() }),
                 "detach",
-                "eth0 stays limited without the daemon; 0 packets dropped in 0s; `ratelimitd detach` takes the filter off",
+                "eth0 stays limited without the daemon; 0 packets dropped in 0s; \
+                 `ratelimitd detach` takes the filter off",
             ),
         ];
         for (event, kind, line) in rows {

@@ -1,7 +1,9 @@
-//! The bans that rules in dry run would have begun. The kernel bans nobody by such a rule, and counts in its windows as if it did: a
-//! source that is refused there would be banned. Seen in rounds, so that a ban begins up to a round late.
+//! The bans that rules in dry run would have begun. The kernel bans nobody by such a rule, and its windows count
+//! refusals all the same: a source that is refused there would be banned. Windows are read in rounds, so a ban is
+//! seen up to a round late.
 //!
-//! Where a rule bans verified sources alone, connections are not verified in dry run: forged sources are among those that it names.
+//! Where a rule bans verified sources alone, connections are not verified in dry run: forged sources are among those
+//! that it names.
 
 use std::collections::{BTreeMap, HashMap};
 

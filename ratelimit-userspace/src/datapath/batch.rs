@@ -48,7 +48,8 @@ pub(super) fn visit(
     Ok(())
 }
 
-/// Visits the entries of one batch, from where another has ended, and tells where this one has; none where that is the end.
+/// Visits the entries of one batch, from where another has ended, and tells where this one has; none where that is
+/// the end.
 ///
 /// # Errors
 /// What the kernel answers; `EINVAL` from kernels before 5.6.

@@ -257,9 +257,9 @@ pub trait Datapath: Send + 'static {
     /// The bans in force, sorted. Those whose time is over are not among them.
     fn bans(&mut self) -> Result<Vec<Ban>, DatapathError>;
 
-    /// Visits a part of the bans of the policy's rules, also of those that have ended and are not forgotten, in no order, and
-    /// tells where the next part begins; none after the last. A part is at most some
-    /// 16 000 bans, however many there are.
+    /// Visits a part of the bans of the policy's rules, also of those that have ended and are not forgotten, in no
+    /// order, and tells where the next part begins; none after the last. A part is at most some 16 000 bans, however
+    /// many there are.
     fn visit_bans(&mut self, from: BansPosition, visit: &mut dyn FnMut(BanReading)) -> VisitedBans;
 
     /// Those of one client alone, which is as [`Policy::client`] makes it.

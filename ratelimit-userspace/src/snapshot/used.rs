@@ -6,8 +6,8 @@ use super::sources::Standing;
 use crate::datapath::SourceReading;
 use crate::desired::{Limit, Rule};
 
-/// The limit that it is over, else that which refused it, else the fullest, with what is used of it; none where no window is
-/// remembered.
+/// The limit that it is over, else that which refused it, else the fullest, with what is used of it; none where no
+/// window is remembered.
 pub fn used_most<'a>(rule: &'a Rule, windows: &[SourceReading], now: Nanos) -> Option<(&'a Limit, u64)> {
     let standings = rule.limits.iter().flat_map(|limit| {
         let windows = windows.iter().filter(|reading| reading.slot == limit.slot);

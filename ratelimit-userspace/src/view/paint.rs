@@ -1,5 +1,5 @@
-//! Colours for what is printed for people: heads of tables, states, verdicts, and what is said in capitals. Knows words, and nothing
-//! of what they mean: text without colours is the same text.
+//! Colours for what is printed for people: heads of tables, states, verdicts, and what is said in capitals. Knows
+//! words, and nothing of what they mean: text without colours is the same text.
 
 use clap::builder::styling::{AnsiColor, Style};
 
@@ -85,7 +85,8 @@ fn styled(text: &str, at: usize) -> Option<(usize, Style)> {
     known.or_else(|| capitals(rest).map(|length| (length, LOUD)))
 }
 
-/// The bytes of words in capitals that stand here: two of them at least, or one that is no name and longer than an abbreviation.
+/// The bytes of words in capitals that stand here: two of them at least, or one that is no name and longer than an
+/// abbreviation.
 fn capitals(rest: &str) -> Option<usize> {
     let is_loud = |word: &str| word.len() >= 2 && word.bytes().all(|byte| byte.is_ascii_uppercase()) || word == "A";
     let mut words = Vec::new();

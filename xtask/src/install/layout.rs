@@ -1,5 +1,6 @@
 //! Where each file goes. systemd, man and the shells look in /usr/local as they look in /usr.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 /// The directories below a prefix.
@@ -43,12 +44,14 @@ impl Layout {
         PathBuf::from("/etc/ratelimitd/ratelimitd.toml")
     }
 
-    pub(super) fn man_dir(&self) -> PathBuf {
-        self.prefix.join("share/man/man1")
+    /// By the section that a page's name ends in: `ratelimitd.toml.5` is of the fifth.
+    pub(super) fn man_page(&self, name: &OsStr) -> PathBuf {
+        let section = Path::new(name).extension().unwrap_or(OsStr::new("1")).to_string_lossy();
+        self.prefix.join(format!("share/man/man{section}")).join(name)
     }
 
-    pub(super) fn doc_dir(&self) -> PathBuf {
-        self.prefix.join("share/doc/ratelimitd")
+    pub(super) fn document(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.prefix.join("share/doc/ratelimitd").join(name)
     }
 
     /// Shell and file.
@@ -73,5 +76,17 @@ impl File {
 
     pub(super) fn kept(path: PathBuf, content: impl Into<Vec<u8>>) -> Self {
         Self { path, mode: 0o644, content: content.into(), is_kept: true }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manual_page_is_in_the_directory_of_its_section() {
+        let page = |name: &str| Layout::below(Path::new("/usr/local")).man_page(OsStr::new(name));
+        assert_eq!(page("ratelimitd-stats.1"), Path::new("/usr/local/share/man/man1/ratelimitd-stats.1"));
+        assert_eq!(page("ratelimitd.toml.5"), Path::new("/usr/local/share/man/man5/ratelimitd.toml.5"));
     }
 }

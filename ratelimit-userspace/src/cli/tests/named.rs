@@ -1,4 +1,4 @@
-//! What help, messages and documents tell the reader to type or to read is there.
+//! What help and messages tell the reader to type or to read is there.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -48,7 +48,7 @@ fn shown(path: &Path) -> String {
     shipped.lines().filter(|line| !is_comment(line)).collect::<Vec<_>>().join("\n").replace("\\\n", "")
 }
 
-/// Each crate's sources, and the documents that are there beside them.
+/// Each crate's sources, and what is installed beside the program.
 fn everything() -> Vec<(PathBuf, String)> {
     let crates = std::fs::read_dir(root()).expect("the workspace").filter_map(|entry| {
         let path = entry.ok()?.path();
@@ -60,10 +60,7 @@ fn everything() -> Vec<(PathBuf, String)> {
             .then(|| format!("{name}/src"))
     });
     let mut paths: Vec<PathBuf> = crates.flat_map(|directory| files(&directory, &[".rs"])).collect();
-    for directory in ["docs", "dist", "examples"] {
-        paths.extend(files(directory, &[".md", ".toml", ".service", ".sysusers"]));
-    }
-    paths.push(root().join("README.md"));
+    paths.extend(files("dist", &[".toml", ".service", ".sysusers"]));
     paths.into_iter().map(|path| (path.clone(), shown(&path))).collect()
 }
 
@@ -119,7 +116,7 @@ fn every_command_that_is_named_exists() {
 fn no_message_names_a_document_that_is_not_installed() {
     let mut named = 0;
     for (path, text) in everything() {
-        // Of the shipped program alone: a document names its neighbours, and the project's own commands work in the project.
+        // The shipped program alone: a document names its neighbours.
         let is_program =
             path.extension().is_some_and(|of| of == "rs" || of == "service") && !path.starts_with(root().join("xtask"));
         for line in text.lines().filter(|line| is_program && line.contains(".md") && !line.contains("include_str!")) {
@@ -133,7 +130,7 @@ fn no_message_names_a_document_that_is_not_installed() {
                 {
                     continue;
                 }
-                let name = cited.strip_prefix("share/doc/ratelimitd/");
+                let name = cited.strip_prefix("share/doc/ratelimitd/docs/");
                 let is_there = name.is_some_and(|name| root().join("docs").join(name).is_file());
                 assert!(is_there, "{}: {cited} is not installed", path.display());
                 named += 1;
@@ -148,8 +145,7 @@ fn every_exit_code_is_said_the_same_everywhere() {
     let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let help = plain(&definition().render_long_help().to_string());
     let unit = plain(&std::fs::read_to_string(root().join("dist/systemd/ratelimitd.service")).expect("the unit"));
-    let documents: Vec<_> =
-        everything().into_iter().filter(|(path, _)| path.extension().is_some_and(|of| of == "md")).collect();
+    let documents: Vec<_> = files("docs", &[".md"]).into_iter().map(|path| (path.clone(), shown(&path))).collect();
     for exit in Exit::ALL {
         let (code, words) = (exit as u8, exit.words());
         assert!(help.contains(&format!("{code} {words}")), "--help on {code}");
@@ -157,13 +153,10 @@ fn every_exit_code_is_said_the_same_everywhere() {
             assert!(unit.contains(&format!("# {code} {words}")), "the unit on {code}");
         }
         for (path, text) in &documents {
-            for row in text.lines().filter_map(|line| line.strip_prefix(&format!("| {code} | "))) {
-                let said = row.trim_end_matches(" |");
-                // A table of anything else that begins with this number is no table of exit codes.
-                if text.contains("## Exit codes") {
-                    assert_eq!(said, words, "{} on {code}", path.display());
-                }
-            }
+            let Some((_, section)) = text.split_once("\n## Exit codes\n") else { continue };
+            let section = section.split("\n## ").next().unwrap_or_default();
+            let row = format!("\n| {code} | {words} |\n");
+            assert!(section.contains(&row), "{} on {code}: {section}", path.display());
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::control::proto::GrantRequest;
 use crate::datapath::fake::BANS_PART;
 use crate::desired::{Bans, Grant, Mode};
 
-/// An engine on eth0 that bans for a minute whoever opens more than one connection in five.
+/// An engine on eth0 that bans a source for a minute after a second connection in five.
 struct Site {
     _directory: TempDir,
     kernel: FakeKernel,
