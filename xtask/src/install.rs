@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn the_documents_that_messages_cite_are_installed() {
         let documents = documents(&Layout::below(Path::new("/usr"))).unwrap();
-        for name in ["README.md", "docs/ACCURACY.md", "docs/OPERATIONS.md", "examples/site.toml"] {
+        for name in ["README.md", "docs/ACCURACY.md", "examples/site.toml"] {
             let path = Path::new("/usr/share/doc/ratelimitd").join(name);
             assert!(documents.iter().any(|file| file.path == path && !file.content.is_empty()), "{name}");
         }
