@@ -48,7 +48,7 @@ pub fn start(level: LevelFilter) {
 }
 
 /// The message of an event without its fields, which say the same for programs: the journal has them.
-pub(crate) fn words_alone() -> impl for<'a> FormatFields<'a> + 'static {
+fn words_alone() -> impl for<'a> FormatFields<'a> + 'static {
     debug_fn(|out, field, value| if field.name() == "message" { write!(out, "{value:?}") } else { Ok(()) })
 }
 

@@ -17,6 +17,7 @@ pub use self::run::run;
 mod ask;
 mod change;
 mod limiter;
+mod paint;
 mod replay;
 mod run;
 mod texts;

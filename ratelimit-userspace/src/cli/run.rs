@@ -10,6 +10,7 @@ use ratelimit_common::layout;
 use ratelimit_common::time::Nanos;
 use tracing::level_filters::LevelFilter;
 
+use super::paint::paint;
 use super::{Cli, Command, Global, Limiter, ModeArg, OutputFormat, Repeat, ask, change, definition, texts};
 use crate::config::lists::KnownLists;
 use crate::config::syntax::printable_lines;
@@ -22,7 +23,6 @@ use crate::desired::Grant;
 use crate::error::{self, Diagnostic, Exit, Place};
 use crate::log;
 use crate::safety::Around;
-use crate::view;
 
 /// Does what was asked for.
 pub fn run(cli: Cli) -> anyhow::Result<Exit> {
@@ -253,9 +253,7 @@ pub(super) fn print_words(text: &str) -> anyhow::Result<Exit> {
 pub(super) fn in_colour(text: String) -> String {
     match anstream::AutoStream::choice(&io::stdout()) {
         anstream::ColorChoice::Never => text,
-        anstream::ColorChoice::Auto | anstream::ColorChoice::Always | anstream::ColorChoice::AlwaysAnsi => {
-            view::paint(&text)
-        }
+        anstream::ColorChoice::Auto | anstream::ColorChoice::Always | anstream::ColorChoice::AlwaysAnsi => paint(&text),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 
 use ratelimit_common::time::SECOND_NS;
+use tracing_subscriber::fmt::format::debug_fn;
 
 use super::*;
 use crate::control::proto::GrantRequest;
@@ -35,6 +36,15 @@ impl io::Write for Log {
 }
 
 impl Log {
+    /// Takes in what is logged meanwhile, without its fields.
+    fn hear(&self, act: impl FnOnce()) {
+        let words =
+            debug_fn(|out, field, value| if field.name() == "message" { write!(out, "{value:?}") } else { Ok(()) });
+        let (lines, log) = (tracing_subscriber::fmt().without_time().with_level(false), self.clone());
+        let lines = lines.with_target(false).with_ansi(false).fmt_fields(words);
+        tracing::subscriber::with_default(lines.with_writer(move || log.clone()).finish(), act);
+    }
+
     fn take(&self) -> Vec<String> {
         let text = String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap();
         text.lines().map(str::to_owned).collect()
@@ -68,10 +78,8 @@ impl Site {
 
     /// Lets seconds pass, looks around after each, and gives what was logged meanwhile.
     fn pass(&mut self, seconds: u64) -> Vec<String> {
-        let lines = tracing_subscriber::fmt().without_time().with_level(false).with_target(false).with_ansi(false);
         let log = self.log.clone();
-        let subscriber = lines.fmt_fields(crate::log::words_alone()).with_writer(move || log.clone()).finish();
-        tracing::subscriber::with_default(subscriber, || {
+        log.hear(|| {
             for _ in 0..seconds {
                 self.kernel.advance(SECOND_NS);
                 self.uptime += Duration::from_secs(1);
@@ -143,9 +151,7 @@ fn a_denial_is_logged_however_many_bans_are() {
     let target = crate::config::network::Target::parse("192.0.2.7").unwrap();
     let moment = site.moment();
     let log = site.log.clone();
-    let lines = tracing_subscriber::fmt().without_time().with_level(false).with_target(false).with_ansi(false);
-    let subscriber = lines.fmt_fields(crate::log::words_alone()).with_writer(move || log.clone()).finish();
-    tracing::subscriber::with_default(subscriber, || {
+    log.hear(|| {
         site.engine.grant(Grant::Denied, target, &request, 0, moment).unwrap();
         site.engine.unblock(target, 0, moment).unwrap();
         site.engine.reset("192.0.2.7".parse().unwrap(), 0).unwrap();
