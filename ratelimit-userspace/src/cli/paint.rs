@@ -3,7 +3,7 @@
 
 use clap::builder::styling::{AnsiColor, Style};
 
-const HEAD: Style = Style::new().bold().underline();
+const HEAD: Style = Style::new().bold();
 const GOOD: Style = AnsiColor::Green.on_default();
 const BAD: Style = AnsiColor::Red.on_default();
 const HALF: Style = AnsiColor::Yellow.on_default();
