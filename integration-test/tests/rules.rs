@@ -2,6 +2,8 @@
 //! ways to count.
 #![expect(clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
+use std::time::Instant;
+
 use integration_test::frames::proto::UDP;
 use integration_test::frames::{IPV4, V4, frame, syn};
 use integration_test::program::{Program, limit, limit_over, policy, rule};
@@ -9,7 +11,7 @@ use ipnet::IpNet;
 use netlab::needs_root;
 use ratelimit_common::layout::{BANS_CAPACITY, Fault, RULES_MAX, Unit};
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_datapath::Datapath as _;
+use ratelimit_datapath::{BansPosition, Datapath as _};
 use ratelimit_policy::desired::{Access, Bans, Grant, Limit, Mode, Policy, Rule, WindowForm};
 
 const MINUTE_NS: u64 = 60 * SECOND_NS;
@@ -236,6 +238,18 @@ fn a_later_fragment_is_held_to_the_first_rule_that_counts_such() {
     assert_eq!(program.verdict(&fragment()), "not_counted", "nor does one that has ended");
 }
 
+/// How many bans each part of a visit of all has.
+fn visited(program: &mut Program) -> Vec<usize> {
+    let mut parts = Vec::new();
+    let mut position = Some(BansPosition::default());
+    while let Some(from) = position {
+        let mut bans = 0;
+        position = program.kernel().visit_bans(from, &mut |_| bans += 1).expect("the kernel does it");
+        parts.push(bans);
+    }
+    parts
+}
+
 #[test]
 fn the_table_of_bans_makes_room_for_new_ones() {
     needs_root!();
@@ -256,6 +270,11 @@ fn the_table_of_bans_makes_room_for_new_ones() {
     let all = BANS_CAPACITY;
     send(&mut program, 0..all + 10);
     assert_eq!(banned(&mut program), all as usize);
+    let began = Instant::now();
+    let parts = visited(&mut program);
+    println!("{all} bans visited in parts of {parts:?} in {:?}", began.elapsed());
+    assert_eq!(parts.iter().sum::<usize>(), all as usize, "each once");
+    assert!(parts.iter().all(|part| *part <= all as usize / 4), "{parts:?}");
     assert_eq!(tidy(&mut program), 0, "those that hold stay, however many");
     let faults = program.kernel().read().expect("the kernel does it").faults;
     assert!(faults.contains(&(Fault::BansV4Insert, 10)), "{faults:?}");

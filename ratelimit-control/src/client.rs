@@ -59,6 +59,8 @@ pub enum ClientError {
     NotPermitted {
         /// The socket.
         path: PathBuf,
+        /// What it was for.
+        wanted: Wanted,
     },
     /// The daemon took too long.
     #[error("the daemon at {path} did not answer within {} s", ANSWER_TIME_MAX.as_secs())]
@@ -93,14 +95,33 @@ impl ClientError {
                 START.to_owned(),
                 format!("only root can see whether a filter is still pinned in {}: use sudo", pins.display()),
             ],
-            Self::NotPermitted { .. } => {
-                vec![format!("use sudo, or join its group: sudo usermod -aG {GROUP} $USER, then log in anew")]
+            Self::NotPermitted { wanted: Wanted::Read, .. } => vec![
+                format!("root and members of the group {GROUP} may read"),
+                format!("to join the group: sudo usermod -aG {GROUP} $USER, then log in again"),
+            ],
+            Self::NotPermitted { wanted: Wanted::Change, .. } => {
+                vec!["only root and the user that the daemon runs as may change anything".to_owned()]
             }
             Self::TimedOut { .. } => vec!["`systemctl status ratelimitd` says what it is doing".to_owned()],
             Self::Unintelligible { .. } => vec!["is it another version than this command?".to_owned()],
             // The daemon has said what to do.
             Self::Refused(_) => Vec::new(),
         }
+    }
+}
+
+/// What a request is for: who may is another matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// To read.
+    Read,
+    /// To change something.
+    Change,
+}
+
+impl From<&Method> for Wanted {
+    fn from(method: &Method) -> Self {
+        if *method == Method::GET { Self::Read } else { Self::Change }
     }
 }
 
@@ -274,7 +295,8 @@ impl Client {
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, Bytes), ClientError> {
-        let stream = self.connect().await.map_err(|error| self.unreachable(error))?;
+        let wanted = Wanted::from(&method);
+        let stream = self.connect().await.map_err(|error| self.unreachable(error, wanted))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.unintelligible(error))?;
@@ -286,7 +308,7 @@ impl Client {
             .header(header::HOST, "ratelimitd")
             .body(Full::new(body))
             .map_err(|error| self.unintelligible(error))?;
-        let response = sender.send_request(request).await.map_err(|error| self.broken_off(error))?;
+        let response = sender.send_request(request).await.map_err(|error| self.broken_off(error, wanted))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), bytes_max).collect().await;
         connection.abort();
@@ -303,16 +325,16 @@ impl Client {
         }
     }
 
-    fn unreachable(&self, why: io::Error) -> ClientError {
+    fn unreachable(&self, why: io::Error, wanted: Wanted) -> ClientError {
         if why.kind() == ErrorKind::PermissionDenied {
-            return ClientError::NotPermitted { path: self.socket.clone() };
+            return ClientError::NotPermitted { path: self.socket.clone(), wanted };
         }
         ClientError::NoDaemon { path: self.socket.clone(), why, orphans: pins::orphans(&self.pins) }
     }
 
     /// A daemon that ends meanwhile closes the connection.
-    fn broken_off(&self, error: hyper::Error) -> ClientError {
-        if error.is_parse() { self.unintelligible(error) } else { self.unreachable(io::Error::other(error)) }
+    fn broken_off(&self, error: hyper::Error, wanted: Wanted) -> ClientError {
+        if error.is_parse() { self.unintelligible(error) } else { self.unreachable(io::Error::other(error), wanted) }
     }
 
     fn unintelligible(&self, what: impl fmt::Display) -> ClientError {

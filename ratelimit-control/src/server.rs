@@ -338,7 +338,7 @@ pub(super) fn may_write(service: &Service, peer: Peer) -> Result<u32, Refusal> {
     if let Some(uid) = peer.uid.filter(|uid| *uid == 0 || *uid == service.own_uid) {
         return Ok(uid);
     }
-    let why = "only root and the daemon's own user may change anything; run it with sudo";
+    let why = "only root and the user that the daemon runs as may change anything";
     Err(problem(ProblemKind::NotPermitted, why))
 }
 

@@ -23,7 +23,7 @@ pub(super) fn carry_out<D: Datapath>(
     if outcome.is_err() {
         for step in done.into_iter().rev() {
             if let Err(error) = take_back(datapath, &step) {
-                tracing::error!("take back a change: {:#}", anyhow::Error::from(error));
+                tracing::error!("undo a change: {:#}", anyhow::Error::from(error));
             }
         }
     }

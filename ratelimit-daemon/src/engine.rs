@@ -9,8 +9,10 @@ use ratelimit_common::layout::{BANS_CAPACITY, Fault};
 use ratelimit_common::time::Nanos;
 use tokio::time::Instant;
 
+use super::ban_watch::BanWatch;
 use super::breaker::Breaker;
 use super::hold::Hold;
+use super::journal::{Budget, Done, Event};
 use super::links::Links;
 use super::list_watch::ListWatch;
 use super::orders::Grants;
@@ -18,6 +20,7 @@ use super::source::ConfigSource;
 use super::start::{Start, Unfinished};
 use super::store::Store;
 use super::trial::Pending;
+use super::would_ban::WouldBans;
 use ratelimit_control::proto::{DetachReport, Health, Problem, ProblemKind};
 use ratelimit_datapath::{Datapath, DatapathError, InterfaceReading, Reading};
 use ratelimit_policy::config::lists::KnownLists;
@@ -26,8 +29,8 @@ use ratelimit_policy::desired::{DesiredState, Policy};
 use ratelimit_policy::safety::Around;
 use ratelimit_report::observe::Observer;
 use ratelimit_report::snapshot::{
-    Census, CheckReport, Clocks, ConfigState, Parts, SCHEMA, Sample, Samples, Snapshot, StaleList, Standing,
-    TOP_DEFAULT, TalkerWatch, TopSource, TopTalker, Traffic, Volume,
+    Census, Clocks, ConfigState, Parts, SCHEMA, Sample, Samples, Snapshot, StaleList, Standing, TOP_DEFAULT,
+    TalkerWatch, TopSource, TopTalker, Traffic, Volume,
 };
 
 /// Gateways and resolvers change without an announcement that is listened to.
@@ -79,6 +82,13 @@ pub(super) struct Engine<D> {
     pub(super) observer: Observer,
     /// Bans that there was no room for, when it was looked last.
     bans_refused: u64,
+    /// Of the log lines that nobody has asked for.
+    pub(super) budget: Budget,
+    /// From the first look on.
+    pub(super) ban_watch: Option<BanWatch>,
+    pub(super) would_bans: WouldBans,
+    /// What earlier runs had dropped and would have dropped, where counters could be read.
+    done_before: Option<Volume>,
     /// The trial that runs.
     pub(super) pending: Option<Pending>,
     /// The text that was tried last and not confirmed.
@@ -135,6 +145,10 @@ impl<D: Datapath> Engine<D> {
             dominant_said: BTreeSet::new(),
             observer: Observer::default(),
             bans_refused: 0,
+            budget: Budget::full(moment.uptime),
+            ban_watch: None,
+            would_bans: WouldBans::default(),
+            done_before: None,
             pending: None,
             refused,
             links: Links::default(),
@@ -147,15 +161,16 @@ impl<D: Datapath> Engine<D> {
         };
         let started = engine.recall(unfinished, refused_lists, moment).and_then(|is_on_trial| {
             // What an earlier run's windows have refused is known before the first packet that counts.
-            engine.observe();
+            engine.observe(moment);
             engine.attach_all(is_on_trial)
         });
         if let Err(error) = started {
             if let Err(second) = engine.datapath.abandon() {
-                tracing::error!("after a failed start: {:#}", anyhow::Error::from(second));
+                tracing::error!("clean up after the failed start: {:#}", anyhow::Error::from(second));
             }
             return Err(error);
         }
+        engine.done_before = engine.datapath.read().ok().map(|reading| volume(&reading));
         Ok(engine)
     }
 
@@ -185,7 +200,7 @@ impl<D: Datapath> Engine<D> {
     /// No packet meets a program without a policy: either ours is applied first, or an earlier run's is in force. That one
     /// is replaced last, and the interfaces under it are taken over after the others, so that what fails changes neither.
     fn attach_all(&mut self, is_on_trial: bool) -> Result<(), DatapathError> {
-        let kept = self.datapath.kept();
+        let (kept, alone) = (self.datapath.kept(), self.datapath.alone_for());
         if kept.is_empty() && !is_on_trial {
             self.datapath.apply(&self.desired.policy)?;
         }
@@ -199,6 +214,11 @@ impl<D: Datapath> Engine<D> {
             self.datapath.apply(&self.desired.policy)?;
         }
         self.must_apply = false;
+        let taken_over: Vec<String> =
+            kept.iter().filter(|name| self.desired.interfaces.contains(name)).cloned().collect();
+        if !taken_over.is_empty() {
+            Event::TakeOver { interfaces: taken_over, alone }.log();
+        }
         self.let_go_of_others();
         Ok(())
     }
@@ -208,10 +228,10 @@ impl<D: Datapath> Engine<D> {
     fn let_go_of_others(&mut self) {
         for interface in self.datapath.kept() {
             match self.datapath.detach(&interface) {
-                Ok(()) => tracing::info!(interface, "detached from {interface}, which an earlier run protected"),
+                Ok(()) => tracing::info!(interface, "removed the filter of an earlier run from {interface}"),
                 Err(error) => {
                     let error = anyhow::Error::from(error);
-                    tracing::warn!(interface, "{interface}, which an earlier run protected, stays attached: {error:#}");
+                    tracing::warn!(interface, "the filter of an earlier run stays on {interface}: {error:#}");
                 }
             }
         }
@@ -251,6 +271,7 @@ impl<D: Datapath> Engine<D> {
     /// What has to be done as time passes.
     fn tidy(&mut self, reading: &Reading, moment: Moment) {
         self.notice_trial();
+        self.watch_bans(reading, moment);
         if moment.uptime.saturating_sub(self.looked_around_at) >= LOOK_AROUND_EVERY {
             self.looked_around_at = moment.uptime;
             self.look_around();
@@ -263,7 +284,7 @@ impl<D: Datapath> Engine<D> {
         self.watch_talkers(reading, moment);
         let applied = if self.must_apply && self.pending.is_none() { self.put_in_force(reading.now) } else { Ok(()) };
         if let Err(error) = applied {
-            tracing::error!("put in force what should be: {:#}", anyhow::Error::from(error));
+            tracing::error!("apply the policy: {:#}", anyhow::Error::from(error));
         }
     }
 
@@ -274,7 +295,7 @@ impl<D: Datapath> Engine<D> {
         if look.is_busy()
             && let Err(error) = self.datapath.visit_sources(&mut |window| look.visit(policy, &window))
         {
-            tracing::warn!("look who sends most: {:#}", anyhow::Error::from(error));
+            tracing::warn!("find the top sources: {:#}", anyhow::Error::from(error));
             return;
         }
         self.dominant = self.talker_watch.conclude(policy, &look);
@@ -396,54 +417,54 @@ impl<D: Datapath> Engine<D> {
             fallen_back: self.breaker.tripped().map(str::to_owned).collect(),
             confirm_within_ns: self.pending.as_ref().map(left),
             dominant: self.dominant.clone(),
+            would_ban: self.would_bans.counts(&self.desired.policy, reading.now),
             stale_lists: self.lists.stale().map(|(path, why)| StaleList::new(path, why)).collect(),
         }))
     }
 
     /// Takes the filter off one interface, or off all. With the last one gone the daemon has nothing left to do.
-    pub(super) fn detach(&mut self, interface: Option<&str>) -> Result<DetachReport, Problem> {
-        let Some(interface) = interface else { return self.detach_all() };
+    pub(super) fn detach(&mut self, interface: Option<&str>, moment: Moment) -> Result<DetachReport, Problem> {
+        let Some(interface) = interface else { return self.detach_all(moment) };
         if !self.desired.interfaces.iter().any(|known| known == interface) {
             let ours = self.desired.interfaces.join(", ");
             let why = format!("this daemon does not protect {interface}; it protects {ours}");
             return Err(Problem::new(ProblemKind::NotFound, why));
         }
         if self.desired.interfaces.len() == 1 {
-            return self.detach_all();
+            return self.detach_all(moment);
         }
         self.datapath.detach(interface).map_err(Problem::datapath)?;
         self.desired.interfaces.retain(|known| known != interface);
         self.links.forget(interface);
         self.newest = None;
-        tracing::info!(interface, "detached from {interface}, as told; a reload attaches it again");
+        tracing::info!(interface, "detached from {interface} by command; a reload attaches it again");
         Ok(DetachReport { schema: SCHEMA, detached: vec![interface.to_owned()], stopping: false })
     }
 
-    fn detach_all(&mut self) -> Result<DetachReport, Problem> {
-        self.end(OnExit::Detach).map_err(Problem::datapath)?;
+    fn detach_all(&mut self, moment: Moment) -> Result<DetachReport, Problem> {
+        self.end(OnExit::Detach, moment).map_err(Problem::datapath)?;
         let detached = std::mem::take(&mut self.desired.interfaces);
-        tracing::info!("detached from {} and stopping, as told", detached.join(", "));
         Ok(DetachReport { schema: SCHEMA, detached, stopping: true })
     }
 
     /// Ends as the configuration says, unless everything is detached already.
-    pub(super) fn shutdown(&mut self) -> Result<(), DatapathError> {
+    pub(super) fn shutdown(&mut self, moment: Moment) -> Result<(), DatapathError> {
         if self.is_shut_down {
             return Ok(());
         }
-        self.end(self.config.on_exit)
+        self.end(self.config.on_exit, moment)
     }
 
-    fn end(&mut self, on_exit: OnExit) -> Result<(), DatapathError> {
-        self.datapath.shutdown(on_exit)?;
+    fn end(&mut self, left: OnExit, moment: Moment) -> Result<(), DatapathError> {
+        let now = self.datapath.read().ok().map(|reading| volume(&reading));
+        let done = now.zip(self.done_before).map(|(now, before)| Done {
+            dropped: now.dropped.saturating_sub(before.dropped),
+            would_drop: now.would_drop.saturating_sub(before.would_drop),
+            within: moment.uptime,
+        });
+        self.datapath.shutdown(left)?;
         self.is_shut_down = true;
-        match on_exit {
-            OnExit::Detach => {}
-            OnExit::Keep => tracing::info!(
-                "{} stays limited without the daemon; `ratelimitd detach` takes the filter off",
-                self.desired.interfaces.join(", ")
-            ),
-        }
+        Event::Detach { interfaces: self.desired.interfaces.clone(), left, done }.log();
         Ok(())
     }
 
@@ -474,13 +495,7 @@ fn line(reading: &Reading, problems: &[String]) -> String {
     if !problems.is_empty() {
         return format!("NOT PROTECTED: {}", problems.join("; "));
     }
-    let all = reading.interfaces.iter().map(|read| Traffic::on(read).packets);
-    let sum = all.fold(Volume::default(), |sum, of| Volume {
-        received: sum.received.saturating_add(of.received),
-        passed: sum.passed.saturating_add(of.passed),
-        dropped: sum.dropped.saturating_add(of.dropped),
-        would_drop: sum.would_drop.saturating_add(of.would_drop),
-    });
+    let sum = volume(reading);
     let attached = |read: &InterfaceReading| read.attached.map(|mode| format!("{} ({})", read.name, mode.label()));
     let attached: Vec<_> = reading.interfaces.iter().filter_map(attached).collect();
     format!(
@@ -490,4 +505,15 @@ fn line(reading: &Reading, problems: &[String]) -> String {
         sum.dropped,
         sum.would_drop
     )
+}
+
+/// Packets of all interfaces, since their counters began.
+fn volume(reading: &Reading) -> Volume {
+    let all = reading.interfaces.iter().map(|read| Traffic::on(read).packets);
+    all.fold(Volume::default(), |sum, of| Volume {
+        received: sum.received.saturating_add(of.received),
+        passed: sum.passed.saturating_add(of.passed),
+        dropped: sum.dropped.saturating_add(of.dropped),
+        would_drop: sum.would_drop.saturating_add(of.would_drop),
+    })
 }

@@ -23,11 +23,13 @@ use ratelimit_datapath::{Datapath, DatapathError};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::safety::Around;
 
+mod ban_watch;
 mod breaker;
 mod carry_out;
 mod engine;
 mod events;
 mod hold;
+mod journal;
 mod links;
 mod list_watch;
 pub mod netlink;
@@ -40,6 +42,7 @@ mod store;
 mod suggest;
 mod trial;
 mod verdicts;
+mod would_ban;
 
 use engine::{Engine, Host, Moment};
 use events::Event;
@@ -197,6 +200,7 @@ async fn drive<D: Datapath>(
     // Not on a blocking thread: nothing is served yet, and threads that start later inherit what is given up here.
     let engine = Engine::start(datapath, start, host, Moment::now(started))?;
     (surroundings.attached)();
+    listeners.tell();
     let (handle, commands) = Handle::channel();
     let (stop, stopped) = watch::channel(());
     let mut servers = listeners.serve(&handle, surroundings.own_uid, &stopped);
@@ -207,7 +211,7 @@ async fn drive<D: Datapath>(
     let outcome = owner.serve(commands, events, &mut surroundings).await;
     surroundings.notifier.tell(State::Stopping);
     let ended = match outcome {
-        Ok(()) => owner.on_datapath(|engine, _| engine.shutdown()).await.and_then(|ended| Ok(ended?)),
+        Ok(()) => owner.on_datapath(Engine::shutdown).await.and_then(|ended| Ok(ended?)),
         Err(error) => Err(error),
     };
     drop(stop);
@@ -233,6 +237,13 @@ impl Listeners {
             None => None,
         };
         Ok(Self { socket, tcp })
+    }
+
+    /// Says where metrics are.
+    fn tell(&self) {
+        if let Some(Ok(address)) = self.tcp.as_ref().map(TcpListener::local_addr) {
+            tracing::info!(%address, "metrics at http://{address}/metrics, health at http://{address}/healthz");
+        }
     }
 
     fn serve(self, handle: &Handle, own_uid: u32, stopped: &watch::Receiver<()>) -> JoinSet<()> {
@@ -300,8 +311,8 @@ impl<D: Datapath> Owner<D> {
     async fn observe(&mut self) -> Result<Instant, DaemonError> {
         let began = Instant::now();
         let interval = self
-            .on_datapath(move |engine, _| {
-                engine.observe();
+            .on_datapath(move |engine, moment| {
+                engine.observe(moment);
                 engine.observer.interval(began.elapsed())
             })
             .await?;
@@ -343,7 +354,8 @@ impl<D: Datapath> Owner<D> {
                 .await?;
             }
             Command::Detach { interface, reply } => {
-                let answer = self.on_datapath(move |engine, _| engine.detach(interface.as_deref())).await?;
+                let answer =
+                    self.on_datapath(move |engine, moment| engine.detach(interface.as_deref(), moment)).await?;
                 let is_last = answer.as_ref().is_ok_and(|report| report.stopping);
                 let _ = reply.send(answer);
                 return Ok(is_last);
@@ -356,7 +368,7 @@ impl<D: Datapath> Owner<D> {
                 .await?;
             }
             Command::Suggest { rule, reply } => {
-                self.reply(reply, move |engine, _| engine.suggest(rule.as_deref())).await?;
+                self.reply(reply, move |engine, moment| engine.suggest(rule.as_deref(), moment)).await?;
             }
             Command::Explain { sent, reply } => {
                 self.reply(reply, move |engine, _| {

@@ -9,19 +9,18 @@ use ratelimit_common::time::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::engine::{Engine, Moment};
+use super::journal::Event;
 use ratelimit_control::proto::{
     ChargeRequest, GrantReport, GrantRequest, Problem, ProblemKind, ResetReport, Standing, UnblockReport,
 };
-use ratelimit_datapath::Datapath;
+use ratelimit_datapath::{Ban, Datapath};
 use ratelimit_policy::access::{By, ENTRIES_MAX, Entry, Ledger, REASON_BYTES_MAX, merged};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::config::syntax::{printable, turns_text};
-use ratelimit_policy::desired::{Access, Grant, Policy, Sent};
+use ratelimit_policy::desired::{Access, Grant, Policy};
 use ratelimit_policy::safety::{Around, SshSession};
-use ratelimit_report::snapshot::{
-    Blocked, CheckLimit, CheckReport, Clocks, ExplainReport, ListReport, Listed, Outcome, SCHEMA,
-};
+use ratelimit_report::snapshot::{Blocked, CheckLimit, CheckReport, Clocks, Listed, Outcome, SCHEMA};
 
 /// The file of what commands have entered.
 const FILE: &str = "access.json";
@@ -119,7 +118,11 @@ impl<D: Datapath> Engine<D> {
         }
         let over = self.grants.ledger.expire(clocks.now);
         for entry in &over {
-            tracing::info!(prefix = %entry.prefix, "{} is no longer {}: its time is over", entry.prefix, entry.grant.label());
+            let by = match &entry.by {
+                By::Command { user, .. } => user.clone(),
+                By::Configuration | By::Safety => String::new(),
+            };
+            Event::GrantEnd { grant: entry.grant, prefix: entry.prefix, by }.log();
         }
         if !over.is_empty()
             && let Err(error) = self.keep_grants(clocks)
@@ -168,16 +171,9 @@ impl<D: Datapath> Engine<D> {
             Err(Problem::new(ProblemKind::BadRequest, why))
         })?;
         let listed = Listed::of(&entry, true, clocks);
-        tracing::info!(
-            user = listed.user,
-            prefix = %prefix,
-            until = listed.until.map(tracing::field::display),
-            reason = listed.reason,
-            frees = frees.len(),
-            "{prefix} is {} by {}",
-            grant.label(),
-            listed.user.as_deref().unwrap_or_default()
-        );
+        let by = listed.user.clone().unwrap_or_default();
+        let (reason, until) = (listed.reason.clone(), listed.until);
+        Event::Grant { grant, prefix, by, reason, until, frees: frees.len() }.log();
         Ok(GrantReport {
             schema: SCHEMA,
             entry: listed,
@@ -215,8 +211,9 @@ impl<D: Datapath> Engine<D> {
             let still = if access.prefix.contains(&prefix) { prefix } else { IpNet::from(target.address()) };
             notes.push(format!("{still} is still denied as part of {}, {whose}", access.prefix));
         }
-        let user = user_name(uid);
-        tracing::info!(user, prefix = %prefix, bans = lifted.len(), "{prefix} is unblocked by {user}");
+        let name_of = |ban: &Ban| self.desired.policy.rules.get(ban.rule).map(|rule| rule.name.clone());
+        let rules = lifted.iter().filter_map(name_of).collect();
+        Event::Unblock { prefix, by: user_name(uid), was_denied: denial.is_some(), rules }.log();
         self.newest = None;
         Ok(UnblockReport { schema: SCHEMA, prefix: prefix.to_string(), removed, notes })
     }
@@ -225,8 +222,7 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn reset(&mut self, source: IpAddr, uid: u32) -> Result<ResetReport, Problem> {
         let client = self.desired.policy.client(source.to_canonical());
         let forgotten = self.datapath.forget(client).map_err(Problem::datapath)?;
-        let user = user_name(uid);
-        tracing::info!(user, client = %client, windows = forgotten.windows, bans = forgotten.bans, "{client} is reset by {user}");
+        Event::Reset { source: client, by: user_name(uid), windows: forgotten.windows, bans: forgotten.bans }.log();
         self.newest = None;
         Ok(ResetReport {
             schema: SCHEMA,

@@ -59,7 +59,7 @@ impl Store {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return None,
             Err(error) => {
-                tracing::warn!("read {}: {error}; nothing of it holds", path.display());
+                tracing::warn!("read {}: {error}; the file is ignored", path.display());
                 return None;
             }
         };
@@ -124,8 +124,8 @@ fn set_aside(path: &Path, why: &str) {
     aside.push(".broken");
     let aside = PathBuf::from(aside);
     match fs::rename(path, &aside) {
-        Ok(()) => tracing::warn!("{}: {why}; it is now {}, and nothing of it holds", path.display(), aside.display()),
-        Err(error) => tracing::warn!("{}: {why}; nothing of it holds; set it aside: {error}", path.display()),
+        Ok(()) => tracing::warn!("{}: {why}; the file is ignored and now called {}", path.display(), aside.display()),
+        Err(error) => tracing::warn!("{}: {why}; the file is ignored; rename it: {error}", path.display()),
     }
 }
 

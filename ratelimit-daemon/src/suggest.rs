@@ -3,43 +3,54 @@
 use ratelimit_common::layout::Tally;
 use ratelimit_common::verdict::Reason;
 
-use super::engine::Engine;
+use super::engine::{Engine, Moment};
+use super::would_ban;
 use ratelimit_control::proto::{Problem, ProblemKind};
 use ratelimit_datapath::{Datapath, DatapathError, Reading};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::desired::Limit;
-use ratelimit_report::snapshot::SuggestReport;
+use ratelimit_report::snapshot::{Clocks, SuggestReport};
 
 /// What a frame has before its IP packet.
 const ETHERNET_BYTES: u64 = 14;
 
 impl<D: Datapath> Engine<D> {
     /// One round. Where the maps cannot be read, supervision says so, and the next round goes on.
-    pub(super) fn observe(&mut self) {
-        if let Err(error) = self.try_observe() {
+    pub(super) fn observe(&mut self, moment: Moment) {
+        if let Err(error) = self.try_observe(moment) {
             tracing::debug!("observe sources: {:#}", anyhow::Error::from(error));
         }
     }
 
-    fn try_observe(&mut self) -> Result<Reading, DatapathError> {
+    fn try_observe(&mut self, moment: Moment) -> Result<Reading, DatapathError> {
         let reading = self.datapath.read()?;
         let (policy, sources_max) = (&self.desired.policy, self.config.max_sources as usize);
         self.observer.follow(policy, &self.config.candidates, sources_max, reading.now);
         let refused_bytes: Vec<u64> = (0..policy.rules.len()).map(|rule| refused_bytes(&reading, rule)).collect();
         let mut round = self.observer.round(reading.now, &refused_bytes);
-        self.datapath.visit_sources(&mut |source| round.visit(&source))?;
+        let room = self.budget.room(moment.uptime);
+        let mut bans = self.would_bans.round(policy, reading.now, room);
+        self.datapath.visit_sources(&mut |source| {
+            round.visit(&source);
+            if let Some(bans) = &mut bans {
+                bans.visit(&source);
+            }
+        })?;
         round.finish();
+        if let Some(found) = bans.map(would_ban::Round::finish) {
+            self.log_would_bans(found, Clocks { now: reading.now, wall: moment.wall }, moment);
+        }
         Ok(reading)
     }
 
     /// What the limits could be, of all rules or of one, as of now.
-    pub(super) fn suggest(&mut self, rule: Option<&str>) -> Result<SuggestReport, Problem> {
+    pub(super) fn suggest(&mut self, rule: Option<&str>, moment: Moment) -> Result<SuggestReport, Problem> {
         let names: Vec<&str> = self.desired.policy.rules.iter().map(|rule| rule.name.as_str()).collect();
         if let Some(name) = rule.filter(|name| !names.contains(name)) {
             let why = format!("there is no rule {name}; there are {}", names.join(", "));
             return Err(Problem::new(ProblemKind::NotFound, why));
         }
-        let reading = self.try_observe().map_err(Problem::datapath)?;
+        let reading = self.try_observe(moment).map_err(Problem::datapath)?;
         Ok(SuggestReport::build(&self.desired.policy, &self.observer, reading.now, rule))
     }
 }

@@ -21,6 +21,7 @@ use ratelimit_policy::config::{OnExit, XdpModeChoice};
 use ratelimit_report::fixture::{address, config, opening};
 use ratelimit_report::snapshot;
 
+mod bans;
 mod fuzz;
 mod grants;
 mod lists;

@@ -69,7 +69,8 @@ impl<D: Datapath> Engine<D> {
         let configured: Vec<Entry> = self.config.policy.access.iter().map(Entry::configured).collect();
         let entries = self.grants.beside().chain(&configured).collect();
         let parts = ListParts { policy: &self.desired.policy, entries, bans: &bans, places: self.places(), clocks };
-        Ok(ListReport::build(&parts, filter))
+        let would = self.would_bans.holding(&self.desired.policy, clocks.now);
+        Ok(ListReport::build(&parts, filter).with_would_be(&parts, &would, filter))
     }
 
     /// What would become of a packet.

@@ -36,49 +36,86 @@ pub(super) fn visit(
     max_entries: u32,
     mut entry: impl FnMut(&[u8], &[u8]),
 ) -> io::Result<()> {
-    let mut batch_len = BATCH_LEN.min(max_entries as usize).max(1);
-    let mut keys = vec![0_u8; batch_len * key_len];
-    let mut values = vec![0_u8; batch_len * value_len];
-    // The position is a bucket number of 32 bits for hash maps; room for more does no harm.
-    let mut position = 0_u64;
-    let mut next = 0_u64;
-    let mut is_first = true;
+    let mut batch = Batch::new(key_len, value_len, max_entries);
+    let mut position = None;
     // Each batch moves on by at least one bucket, and there are at most twice as many buckets as entries.
     for _ in 0..=2 * u64::from(max_entries).next_power_of_two() {
-        let mut attr = BatchAttr {
-            in_batch: if is_first { 0 } else { (&raw const position) as u64 },
-            out_batch: (&raw mut next) as u64,
-            keys: keys.as_mut_ptr() as u64,
-            values: values.as_mut_ptr() as u64,
-            count: u32::try_from(batch_len).unwrap_or(u32::MAX),
-            map_fd: map.as_raw_fd().unsigned_abs(),
-            ..BatchAttr::default()
-        };
-        // SAFETY: the buffers hold `count` keys and values, and live until the call returns.
-        let error = unsafe { bpf::call(Command::MAP_LOOKUP_BATCH, &mut attr) }.err();
-        match error.as_ref().and_then(io::Error::raw_os_error) {
-            // One bucket alone has more entries than the buffers: nothing was copied.
-            Some(libc::ENOSPC) => {
-                batch_len *= 2;
-                keys.resize(batch_len * key_len, 0);
-                values.resize(batch_len * value_len, 0);
-                continue;
-            }
-            // The last batch; it may hold entries.
-            None | Some(libc::ENOENT) => {}
-            Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
+        position = batch.visit(map, position, &mut entry)?;
+        if position.is_none() {
+            break;
         }
-        let count = attr.count as usize;
-        for (key, value) in keys.chunks_exact(key_len).zip(values.chunks_exact(value_len)).take(count) {
-            entry(key, value);
-        }
-        if error.is_some() {
-            return Ok(());
-        }
-        position = next;
-        is_first = false;
     }
     Ok(())
+}
+
+/// Visits the entries of one batch, from where another has ended, and tells where this one has; none where that is
+/// the end.
+///
+/// # Errors
+/// What the kernel answers; `EINVAL` from kernels before 5.6.
+pub(super) fn visit_part(
+    map: BorrowedFd<'_>,
+    key_len: usize,
+    value_len: usize,
+    max_entries: u32,
+    from: Option<u64>,
+    mut entry: impl FnMut(&[u8], &[u8]),
+) -> io::Result<Option<u64>> {
+    Batch::new(key_len, value_len, max_entries).visit(map, from, &mut entry)
+}
+
+/// Room for the entries of one call.
+struct Batch {
+    key_len: usize,
+    value_len: usize,
+    keys: Vec<u8>,
+    values: Vec<u8>,
+    len: usize,
+}
+
+impl Batch {
+    fn new(key_len: usize, value_len: usize, max_entries: u32) -> Self {
+        let len = BATCH_LEN.min(max_entries as usize).max(1);
+        Self { key_len, value_len, keys: vec![0; len * key_len], values: vec![0; len * value_len], len }
+    }
+
+    fn visit(
+        &mut self,
+        map: BorrowedFd<'_>,
+        from: Option<u64>,
+        entry: &mut impl FnMut(&[u8], &[u8]),
+    ) -> io::Result<Option<u64>> {
+        // The position is a bucket number of 32 bits for hash maps; room for more does no harm.
+        let (position, mut next) = (from.unwrap_or(0), 0_u64);
+        loop {
+            let mut attr = BatchAttr {
+                in_batch: if from.is_none() { 0 } else { (&raw const position) as u64 },
+                out_batch: (&raw mut next) as u64,
+                keys: self.keys.as_mut_ptr() as u64,
+                values: self.values.as_mut_ptr() as u64,
+                count: u32::try_from(self.len).unwrap_or(u32::MAX),
+                map_fd: map.as_raw_fd().unsigned_abs(),
+                ..BatchAttr::default()
+            };
+            // SAFETY: the buffers hold `count` keys and values, and live until the call returns.
+            let error = unsafe { bpf::call(Command::MAP_LOOKUP_BATCH, &mut attr) }.err();
+            match error.as_ref().and_then(io::Error::raw_os_error) {
+                // One bucket alone has more entries than the buffers: nothing was copied.
+                Some(libc::ENOSPC) => {
+                    self.len *= 2;
+                    self.keys.resize(self.len * self.key_len, 0);
+                    self.values.resize(self.len * self.value_len, 0);
+                    continue;
+                }
+                // The last batch; it may hold entries.
+                None | Some(libc::ENOENT) => {}
+                Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
+            }
+            let entries = self.keys.chunks_exact(self.key_len).zip(self.values.chunks_exact(self.value_len));
+            entries.take(attr.count as usize).for_each(|(key, value)| entry(key, value));
+            return Ok(error.is_none().then_some(next));
+        }
+    }
 }
 
 /// Why a batch ended before its end: which entry it was, and what the kernel answered.

@@ -19,7 +19,8 @@ use ratelimit_common::verification::Side;
 use ratelimit_common::window::{self, Charge};
 
 use super::{
-    Ban, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading, Tallies, Trial, XdpMode,
+    Ban, BanReading, BansPosition, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading,
+    Tallies, Trial, VisitedBans, XdpMode,
 };
 pub use crate::memory::Sender;
 use crate::memory::{Judged, Packets, Rules, Sources};
@@ -28,6 +29,8 @@ use ratelimit_policy::desired::{self, Limit, Policy, Rule};
 
 /// When a fake begins: 2026-01-01T10:00:00Z.
 pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
+/// Bans that are visited at one time.
+pub const BANS_PART: usize = 16;
 
 /// A packet to a port that every rule protects: the first whose `from` has its source, and that has not ended, judges
 /// it.
@@ -334,6 +337,13 @@ impl Datapath for FakeDatapath {
     fn bans(&mut self) -> Result<Vec<Ban>, DatapathError> {
         let world = self.kernel.world();
         Ok(world.bans().filter(|ban| world.now < ban.until).collect())
+    }
+
+    fn visit_bans(&mut self, from: BansPosition, visit: &mut dyn FnMut(BanReading)) -> VisitedBans {
+        let world = self.kernel.world();
+        let bans = world.bans().skip(from.map * BANS_PART);
+        let more = bans.take(BANS_PART).map(|ban| visit(BanReading { ban, dropped: 0 })).count();
+        Ok((more == BANS_PART).then_some(BansPosition { map: from.map + 1, bucket: None }))
     }
 
     fn bans_of(&mut self, client: IpNet) -> Result<Vec<Ban>, DatapathError> {

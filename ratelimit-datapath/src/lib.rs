@@ -2,6 +2,7 @@
 //! knows how, `fake` the one that pretends.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
@@ -12,6 +13,7 @@ use ratelimit_common::verdict::Reason;
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::Policy;
 
+mod alone;
 mod batch;
 mod bpf;
 mod btf;
@@ -195,6 +197,27 @@ pub struct Ban {
     pub step: u32,
 }
 
+/// One source's newest ban by a rule, also after its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BanReading {
+    /// Whose, by which rule, until when.
+    pub ban: Ban,
+    /// Packets that it has dropped; together with those of the bans before it, which the kernel does not tell apart.
+    pub dropped: u64,
+}
+
+/// Where a visit of the bans goes on, see [`Datapath::visit_bans`]. It begins at the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BansPosition {
+    /// Which map.
+    map: usize,
+    /// Where in it; none at its beginning.
+    bucket: Option<u64>,
+}
+
+/// Where the next part of a visit of the bans begins; none after the last.
+pub type VisitedBans = Result<Option<BansPosition>, DatapathError>;
+
 /// A policy that was put in force for a while, see [`Datapath::apply_until`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trial {
@@ -239,6 +262,11 @@ pub trait Datapath: Send + 'static {
     /// The bans in force, sorted. Those whose time is over are not among them.
     fn bans(&mut self) -> Result<Vec<Ban>, DatapathError>;
 
+    /// Visits a part of the bans of the policy's rules, also of those that have ended and are not forgotten, in no
+    /// order, and tells where the next part begins; none after the last. A part is at most some 16 000 bans, however
+    /// many there are.
+    fn visit_bans(&mut self, from: BansPosition, visit: &mut dyn FnMut(BanReading)) -> VisitedBans;
+
     /// Those of one client alone, which is as [`Policy::client`] makes it.
     fn bans_of(&mut self, client: IpNet) -> Result<Vec<Ban>, DatapathError>;
 
@@ -262,6 +290,11 @@ pub trait Datapath: Send + 'static {
     /// The interfaces that an earlier run left limited, by the policy that it applied, and that this run has not taken
     /// over; sorted.
     fn kept(&self) -> Vec<String>;
+
+    /// How long the filter of an earlier run has been without a daemon, where that is known.
+    fn alone_for(&self) -> Option<Duration> {
+        None
+    }
 
     /// Attaches to an interface, or takes over the pinned attachment of an earlier run without a gap. An interface that
     /// was attached, went away and is back is attached anew: whatever is left of the old attachment is replaced.

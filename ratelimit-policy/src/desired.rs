@@ -165,6 +165,14 @@ pub struct Bans {
     pub needs_proof: bool,
 }
 
+impl Bans {
+    /// How long the ban is that is the `step`th in a row, from 1: nanoseconds. None where there are no steps.
+    pub fn length_ns(&self, step: u32) -> Option<u64> {
+        let place = usize::try_from(step.saturating_sub(1)).unwrap_or(usize::MAX);
+        self.steps_ns.get(place).or(self.steps_ns.last()).copied()
+    }
+}
+
 /// New sources that a rule lets in: what others send that nobody knows yet is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewSources {

@@ -30,12 +30,48 @@ pub enum Exit {
     Blocked = 3,
     /// The kernel or driver cannot, or no daemon answers (`EX_UNAVAILABLE`).
     Unavailable = 69,
-    /// The interface has another XDP program, or the socket another daemon (`EX_TEMPFAIL`).
+    /// Something else is in the way, which may go (`EX_TEMPFAIL`).
     Occupied = 75,
     /// Not privileged (`EX_NOPERM`).
     NotPrivileged = 77,
     /// A bad configuration file (`EX_CONFIG`).
     Config = 78,
+}
+
+impl Exit {
+    /// Every one.
+    pub const ALL: [Self; 8] = [
+        Self::Done,
+        Self::Internal,
+        Self::Usage,
+        Self::Blocked,
+        Self::Unavailable,
+        Self::Occupied,
+        Self::NotPrivileged,
+        Self::Config,
+    ];
+
+    /// What it means, as help and documents say it.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Internal => "internal error",
+            Self::Usage => {
+                "usage: a bad flag, a bad limit, no such interface, a file that cannot be replayed, a change that \
+                 `--force` would need"
+            }
+            Self::Blocked => {
+                "`check`: a rule drops packets of it; `unblock`: something else still blocks it; `unallow`: something \
+                 else allows it"
+            }
+            Self::Unavailable => "the kernel or driver cannot, or no daemon answers",
+            Self::Occupied => {
+                "the interface has another XDP program, the socket another daemon, or a trial has to be confirmed first"
+            }
+            Self::NotPrivileged => "not privileged",
+            Self::Config => "bad configuration file",
+        }
+    }
 }
 
 impl From<Exit> for ExitCode {
@@ -119,6 +155,9 @@ fn exit_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     diagnostic.or_else(datapath).or_else(daemon).or_else(client)
 }
 
+/// Where the control socket is, unless a flag says so.
+pub const SOCKET_VARIABLE: &str = "RATELIMITD_SOCKET";
+
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const HELP: Style = AnsiColor::Cyan.on_default().bold();
@@ -126,9 +165,26 @@ const FAINT: Style = AnsiColor::Blue.on_default().bold();
 
 /// Prints an error with its whole chain of causes on standard error, and says how to exit.
 pub fn report(error: &anyhow::Error) -> Exit {
+    let exit = Exit::from(error);
+    let mut text = render(error);
+    if exit == Exit::NotPrivileged && !nix::unistd::geteuid().is_root() {
+        let socket = std::env::var(SOCKET_VARIABLE).ok();
+        push_help(&mut text, &format!("type: {}", with_sudo(std::env::args().skip(1), socket.as_deref())));
+    }
     // Where standard error is gone there is nobody to tell.
-    let _gone = anstream::stderr().write_all(render(error).as_bytes());
-    Exit::from(error)
+    let _gone = anstream::stderr().write_all(text.as_bytes());
+    exit
+}
+
+/// The same command as root, who does not inherit variables.
+fn with_sudo(arguments: impl IntoIterator<Item = String>, socket: Option<&str>) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./:,=@%+".contains(c);
+    let quoted = |word: String| {
+        if !word.is_empty() && word.chars().all(plain) { word } else { format!("'{}'", word.replace('\'', "'\\''")) }
+    };
+    let socket = socket.map(|path| format!("{SOCKET_VARIABLE}={}", quoted(path.to_owned())));
+    let words = ["sudo".to_owned()].into_iter().chain(socket).chain(["ratelimitd".to_owned()]);
+    words.chain(arguments.into_iter().map(quoted)).collect::<Vec<_>>().join(" ")
 }
 
 /// Prints a warning on standard error.
@@ -153,7 +209,7 @@ pub fn render(error: &anyhow::Error) -> String {
         }
     }
     for help in error.chain().flat_map(help_of_cause) {
-        push_line(&mut out, &format!("  {HELP}help{HELP:#}: "), &printable(&help));
+        push_help(&mut out, &help);
     }
     out
 }
@@ -190,8 +246,12 @@ fn push_diagnostic(out: &mut String, title: &str, diagnostic: &Diagnostic) {
         }
     }
     for help in &diagnostic.help {
-        push_line(out, &format!("  {HELP}help{HELP:#}: "), &printable(help));
+        push_help(out, help);
     }
+}
+
+fn push_help(out: &mut String, help: &str) {
+    push_line(out, &format!("  {HELP}help{HELP:#}: "), &printable(help));
 }
 
 fn push_line(out: &mut String, start: &str, rest: &str) {
@@ -211,6 +271,7 @@ fn mark(text: &str, span: &Range<usize>) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use ratelimit_control::client::Wanted;
     use ratelimit_datapath::pins::Orphans;
 
     fn plain(error: &anyhow::Error) -> String {
@@ -222,6 +283,25 @@ mod tests {
         let place = Place::Flag { flag: "--limit", text: "1000/5x".into(), span: 6..7 };
         let error = Diagnostic { problem: "no".into(), place, help: vec!["do this".into()] };
         assert_eq!(plain(&error.into()), "error: no\n  --limit 1000/5x\n                ^\n  help: do this\n");
+    }
+
+    #[test]
+    fn what_to_type_as_root_is_the_same_command_for_a_shell() {
+        let typed = ["deny", "192.0.2.7", "--reason", "it's a scraper", ""].map(str::to_owned);
+        assert_eq!(with_sudo(typed, None), r"sudo ratelimitd deny 192.0.2.7 --reason 'it'\''s a scraper' ''");
+        let socket = Some("/run/my ratelimitd/control.sock");
+        assert_eq!(
+            with_sudo(["stats".to_owned()], socket),
+            "sudo RATELIMITD_SOCKET='/run/my ratelimitd/control.sock' ratelimitd stats"
+        );
+    }
+
+    #[test]
+    fn a_user_without_permission_is_told_who_has_it() {
+        let path = std::path::PathBuf::from("/run/ratelimitd/control.sock");
+        let help = |wanted| ClientError::NotPermitted { path: path.clone(), wanted }.help().join("; ");
+        assert!(help(Wanted::Read).contains("members of the group ratelimitd may read"), "{}", help(Wanted::Read));
+        assert_eq!(help(Wanted::Change), "only root and the user that the daemon runs as may change anything");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::os::unix::fs::MetadataExt as _;
 
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
@@ -38,11 +40,16 @@ pub fn start(level: LevelFilter) {
         None => {
             let is_coloured = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
             let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
-            lines.with_ansi(is_coloured).boxed()
+            lines.with_ansi(is_coloured).fmt_fields(words_alone()).boxed()
         }
     };
     // It fails only where there is a subscriber already: in tests.
     let _second = tracing_subscriber::registry().with(filter).with(layer).try_init();
+}
+
+/// The message of an event without its fields, which say the same for programs: the journal has them.
+fn words_alone() -> impl for<'a> FormatFields<'a> + 'static {
+    debug_fn(|out, field, value| if field.name() == "message" { write!(out, "{value:?}") } else { Ok(()) })
 }
 
 /// Whether standard error is the journal's stream: `$JOURNAL_STREAM` is its device and inode (systemd.exec(5)). The variable alone

@@ -302,6 +302,42 @@ fn colours_are_for_terminals_unless_asked_for() {
 }
 
 #[test]
+fn colours_that_are_asked_for_are_in_help_refusals_and_tables_and_never_in_json() {
+    let directory = directory(&[("access.log", LOG), ("r.toml", GOOD)]);
+    let codes = |arguments: &[&str], variable: Option<&str>| {
+        let mut command = ratelimitd(arguments, directory.path());
+        variable.map(|name| command.env(name, "1"));
+        let output = command.output().expect("run");
+        [output.stdout, output.stderr].map(|stream| stream.contains(&0x1b))
+    };
+    let table = ["replay", "access.log", "--limit", "3/1m"];
+    for (arguments, expected) in [
+        (&["--help"][..], [true, false]),
+        (&["deny", "-h"], [true, false]),
+        (&["stat"], [false, true]),
+        (&["--limit", "1/1s"], [false, true]),
+        (&["--limit", "1/1s", "stats"], [false, true]),
+        // With a line that it could not read.
+        (&table, [true, true]),
+    ] {
+        let with = |when: &'static str| [arguments, &["--color", when]].concat();
+        assert_eq!(codes(&with("always"), None), expected, "{arguments:?}");
+        assert_eq!(codes(&with("always"), Some("NO_COLOR")), expected, "a flag overrides a variable: {arguments:?}");
+        for (when, variable) in [("never", Some("CLICOLOR_FORCE")), ("auto", None), ("auto", Some("NO_COLOR"))] {
+            assert_eq!(codes(&with(when), variable), [false, false], "{when} {variable:?} {arguments:?}");
+        }
+        let first = [&["--color=always"], arguments].concat();
+        assert_eq!(codes(&first, None), expected, "{first:?}");
+    }
+    for arguments in
+        [&["version", "--json"][..], &["check-config", "r.toml", "--json"], &["completions", "bash"], &["man"]]
+    {
+        let arguments = [arguments, &["--color", "always"]].concat();
+        assert!(!codes(&arguments, Some("CLICOLOR_FORCE"))[0], "{arguments:?}");
+    }
+}
+
+#[test]
 fn a_reader_that_has_seen_enough_is_no_error() {
     let directory = directory(&[]);
     let binary = assert_cmd::cargo::cargo_bin("ratelimitd");

@@ -21,8 +21,10 @@ use ratelimit_policy::desired::{
 };
 
 pub use self::json::{ConfigJson, InvalidJson};
+pub use self::start::first_line;
 
 mod json;
+mod start;
 
 /// Prefixes that are named one by one; of more, only these.
 const PREFIXES_NAMED_MAX: usize = 8;

@@ -12,10 +12,11 @@ use ratelimit_report::snapshot::{Author, ListReport, Listed, Omitted, State};
 
 /// All of it, a line an entry.
 pub fn list(report: &ListReport) -> String {
+    let would = would_ban(report);
     if report.entries.is_empty() {
-        return "Nothing is allowed, denied or banned: the limits alone hold.\n".to_owned();
+        return format!("Nothing is allowed, denied or banned: the limits alone hold.\n{would}");
     }
-    entries(&report.entries, &report.omitted)
+    entries(&report.entries, &report.omitted) + &would
 }
 
 /// Entries, a line each, and how many more there are.
@@ -56,6 +57,19 @@ fn why(of: &Listed) -> String {
     };
     let parts: Vec<String> = [place, of.comment.clone(), of.reason.clone()].into_iter().flatten().collect();
     if parts.is_empty() { "-".to_owned() } else { parts.join(": ") }
+}
+
+/// Bans that dry run prevents.
+fn would_ban(report: &ListReport) -> String {
+    if report.would_ban.is_empty() {
+        return String::new();
+    }
+    let row = |of: &Listed| {
+        let until = of.until.map_or_else(|| "-".to_owned(), instant);
+        [of.prefix.clone(), until, author(of), of.since.map_or_else(|| "-".to_owned(), instant)]
+    };
+    let rows = table(["PREFIX", "UNTIL", "BY", "SINCE"], &[], report.would_ban.iter().map(row));
+    format!("\nDry run bans nobody. These would be banned:\n{rows}")
 }
 
 /// What `allow` and `deny` have done.

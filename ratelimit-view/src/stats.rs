@@ -114,6 +114,10 @@ fn rule(snapshot: &Snapshot, rule: &Rule) -> String {
     if rule.bans != 0 {
         out += &format!("  bans         {} begun\n", number(rule.bans));
     }
+    if let Some(of) = rule.would_ban {
+        let sources = counted(of.sources, "source");
+        out += &format!("  would ban    {} since the start; {sources} would be banned now\n", number(of.bans));
+    }
     for of in &rule.shadow_limits {
         let (packets, sources) = (counted(of.would_drop, "packet"), counted(of.sources, "source"));
         out += &format!("  shadow       {}: would have dropped {packets} of {sources}\n", limit(&of.limit));

@@ -227,6 +227,7 @@ fn a_list_says_until_when_by_whom_and_why() {
         time,
         entries: rows.map(listed).to_vec(),
         omitted: Vec::new(),
+        would_ban: Vec::new(),
     };
     insta::assert_snapshot!(list(&report));
     assert!(

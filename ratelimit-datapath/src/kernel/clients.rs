@@ -20,7 +20,7 @@ use super::drop_cache::OfWindow;
 use super::plain::Plain;
 use super::windows::Windows;
 use super::{Kernel, limits_of, map_mut, map_ref, rules_len, state};
-use crate::{Ban, DatapathError, Forgotten, SourceReading, batch};
+use crate::{Ban, BanReading, BansPosition, DatapathError, Forgotten, SourceReading, VisitedBans, batch};
 
 /// Bans of one map that are kept though they have ended: what is left is for new ones.
 const BANS_KEPT_MAX: usize = BANS_CAPACITY as usize / 4 * 3;
@@ -247,24 +247,47 @@ impl Kernel {
 
     /// Those of the entries that hold and that a rule is for, sorted.
     fn in_force(&mut self, words: &ConfigWords, entries: &[Entry]) -> Result<Vec<Ban>, DatapathError> {
-        let (now, lengths, rules) = (self.read_clock()?, Lengths::of(words), &words.rules[..rules_len(words)]);
-        let of = |entry: &Entry| {
-            let rule = rules.iter().position(|rule| rule.bans.steps_len != 0 && rule.bans.slot == entry.slot)?;
-            let (until, step) = (Nanos(entry.ban.until_ns), entry.ban.step.saturating_add(1));
-            Some(Ban { client: entry.client.net(lengths)?, rule, until, step })
-        };
+        let (now, lengths) = (self.read_clock()?, Lengths::of(words));
+        let of = |entry: &Entry| of_rule(words, lengths, entry);
         let mut bans: Vec<Ban> = entries.iter().filter(|entry| entry.ban.holds(now)).filter_map(of).collect();
         bans.sort_unstable();
         Ok(bans)
     }
 
-    fn ban_entries(&self) -> Result<Vec<Entry>, DatapathError> {
+    /// The maps of bans that are in use, and the lengths of their keys.
+    const fn ban_maps(&self) -> [(&'static str, usize); 2] {
         let v6 = match self.ipv6_family {
             Family::V4 | Family::V6 => (map::BANS_V6, size_of::<SourceKeyV6>()),
             Family::V6Wide => (map::BANS_V6_WIDE, size_of::<SourceKeyV6Wide>()),
         };
+        [(map::BANS_V4, size_of::<SourceKeyV4>()), v6]
+    }
+
+    pub(super) fn visit_part_of_bans(&mut self, from: BansPosition, visit: &mut dyn FnMut(BanReading)) -> VisitedBans {
+        let Some((name, key_len)) = self.ban_maps().get(from.map).copied() else { return Ok(None) };
+        let words = self.config_words()?;
+        let lengths = Lengths::of(&words);
+        let data = state::data(map_ref(&self.ebpf, name)?)?;
+        let value_len = size_of::<ban::Ban>();
+        let take = |key: &[u8], value: &[u8]| {
+            let Some(entry) = entry(key, value) else { return };
+            if let Some(ban) = of_rule(&words, lengths, &entry) {
+                visit(BanReading { ban, dropped: entry.ban.dropped });
+            }
+        };
+        let bucket = batch::visit_part(data.fd().as_fd(), key_len, value_len, BANS_CAPACITY, from.bucket, take)
+            .with_context(|| format!("read {name}"))?;
+        Ok(match bucket {
+            Some(_) => Some(BansPosition { bucket, ..from }),
+            None => {
+                Some(from.map + 1).filter(|map| *map < self.ban_maps().len()).map(|map| BansPosition { map, bucket })
+            }
+        })
+    }
+
+    fn ban_entries(&self) -> Result<Vec<Entry>, DatapathError> {
         let mut entries = Vec::new();
-        for (name, key_len) in [(map::BANS_V4, size_of::<SourceKeyV4>()), v6] {
+        for (name, key_len) in self.ban_maps() {
             let data = state::data(map_ref(&self.ebpf, name)?)?;
             batch::visit(data.fd().as_fd(), key_len, size_of::<ban::Ban>(), BANS_CAPACITY, |key, value| {
                 entries.extend(entry(key, value));
@@ -312,8 +335,16 @@ impl Kernel {
     }
 }
 
-/// Which bans of one map to remove: what is forgotten; and where the others are too many, those that have ended, the
-/// oldest first.
+/// A ban of a rule that is in force.
+fn of_rule(words: &ConfigWords, lengths: Lengths, entry: &Entry) -> Option<Ban> {
+    let mut rules = words.rules[..rules_len(words)].iter();
+    let rule = rules.position(|rule| rule.bans.steps_len != 0 && rule.bans.slot == entry.slot)?;
+    let (until, step) = (Nanos(entry.ban.until_ns), entry.ban.step.saturating_add(1));
+    Some(Ban { client: entry.client.net(lengths)?, rule, until, step })
+}
+
+/// Which bans of one map to remove: what is forgotten; and where the others are too many, those that have ended, the oldest
+/// first.
 fn stale(entries: Vec<Entry>, now: Nanos) -> Vec<Entry> {
     let (mut stale, kept): (Vec<_>, Vec<_>) =
         entries.into_iter().partition(|entry| !entry.ban.holds(now) && now.0 >= entry.ban.forgotten_ns);

@@ -56,8 +56,8 @@ pub use self::testing::{Bare, TestRun, object};
 use self::windows::Windows;
 use super::pins::Pins;
 use super::{
-    Ban, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading, Tallies, Trial, XdpMode, batch,
-    interface,
+    Ban, BanReading, BansPosition, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading,
+    Tallies, Trial, VisitedBans, XdpMode, alone, batch, interface,
 };
 use ratelimit_policy::config::{Config, OnExit, XdpModeChoice};
 use ratelimit_policy::desired::{Policy, drop_cache_sets};
@@ -412,6 +412,10 @@ impl Datapath for Kernel {
         self.bans_in_force()
     }
 
+    fn visit_bans(&mut self, from: BansPosition, visit: &mut dyn FnMut(BanReading)) -> VisitedBans {
+        self.visit_part_of_bans(from, visit)
+    }
+
     fn bans_of(&mut self, client: IpNet) -> Result<Vec<Ban>, DatapathError> {
         self.bans_of_client(client)
     }
@@ -434,6 +438,11 @@ impl Datapath for Kernel {
 
     fn kept(&self) -> Vec<String> {
         self.kept_interfaces()
+    }
+
+    fn alone_for(&self) -> Option<std::time::Duration> {
+        let pins = self.pins.as_ref()?;
+        alone::since(&pins.map(map::ACTIVE), &pins.map(map::CONFIG))
     }
 
     fn attach(&mut self, interface: &str) -> Result<XdpMode, DatapathError> {

@@ -26,6 +26,9 @@ pub struct ListReport {
     /// What was left out, as more than were asked for come from one place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub omitted: Vec<Omitted>,
+    /// The bans that rules in dry run would have begun and that would hold: none of them decides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub would_ban: Vec<Listed>,
 }
 
 /// Entries that were left out.
@@ -195,7 +198,16 @@ impl ListReport {
         listed.sort_by_key(|(prefix, of)| (*prefix, of.rank()));
         let mut entries: Vec<Listed> = listed.into_iter().map(|(_, of)| of).collect();
         let omitted = filter.most.map_or_else(Vec::new, |most| bounded(&mut entries, most));
-        Self { schema: SCHEMA, time: clocks.wall, entries, omitted }
+        Self { schema: SCHEMA, time: clocks.wall, entries, omitted, would_ban: Vec::new() }
+    }
+
+    /// The same with the bans that rules in dry run would have begun.
+    #[must_use]
+    pub fn with_would_be(mut self, parts: &ListParts<'_>, bans: &[Ban], filter: &ListFilter) -> Self {
+        let of = |ban: &Ban| Listed { decides: false, ..Listed::of_ban(parts.policy, ban, parts.clocks) };
+        let taken = bans.iter().map(|ban| (ban.client, of(ban))).filter(|(client, of)| filter.takes(*client, of));
+        self.would_ban = taken.map(|(_, of)| of).collect();
+        self
     }
 }
 
@@ -297,10 +309,7 @@ impl Listed {
     /// One ban, which decides.
     pub fn of_ban(policy: &Policy, ban: &Ban, clocks: Clocks) -> Self {
         let rule = policy.rules.get(ban.rule);
-        let length = rule.and_then(|rule| rule.bans.as_ref()).and_then(|bans| {
-            let place = usize::try_from(ban.step.saturating_sub(1)).unwrap_or(usize::MAX);
-            bans.steps_ns.get(place).or(bans.steps_ns.last()).copied()
-        });
+        let length = rule.and_then(|rule| rule.bans.as_ref()).and_then(|bans| bans.length_ns(ban.step));
         let until = clocks.wall_of(ban.until);
         let since = length.and_then(|length| i64::try_from(length).ok()).map(SignedDuration::from_nanos);
         Self {

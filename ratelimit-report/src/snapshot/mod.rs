@@ -26,6 +26,7 @@ mod rate;
 mod sources;
 mod suggest;
 mod top_talker;
+mod used;
 mod verdict;
 mod words;
 
@@ -42,10 +43,11 @@ pub use suggest::{
     SuggestReport,
 };
 pub use top_talker::{TALKER_ADVICE, TALKER_PERCENT, TalkerWatch, TopTalker, Visit};
+pub use used::used_most;
 pub use verdict::{Background, RuleVerdict};
 pub use words::{Counting, Limit, Mode, Unit, WindowForm, XdpMode};
 
-pub(crate) use sources::source_text;
+pub use sources::source_text;
 
 /// The schema's number.
 pub const SCHEMA: u32 = 1;
@@ -143,6 +145,8 @@ pub struct Standing {
     pub stale_lists: Vec<StaleList>,
     /// See [`Snapshot::dominant`].
     pub dominant: Vec<TopTalker>,
+    /// See [`Rule::would_ban`]: by the rule's name.
+    pub would_ban: Vec<(String, WouldBan)>,
 }
 
 /// One interface.
@@ -225,6 +229,9 @@ pub struct Rule {
     /// Bans that it has begun.
     #[serde(default)]
     pub bans: u64,
+    /// Where it is in dry run and would ban.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub would_ban: Option<WouldBan>,
     /// Sources that have no room now. With several limits that hold different sources back: at least so many.
     pub sources_over_limit: u64,
     /// Limits that are counted beside and never enforced.
@@ -233,6 +240,15 @@ pub struct Rule {
     /// How many sources it lets in that nobody knows yet, where that is bounded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_sources: Option<NewSources>,
+}
+
+/// The bans that a rule in dry run would have begun, as far as they were seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WouldBan {
+    /// Since the daemon started.
+    pub bans: u64,
+    /// Sources that would be banned now.
+    pub sources: u64,
 }
 
 /// A limit that is counted and never enforced, and what it would have refused of the sources that are remembered.
@@ -350,8 +366,11 @@ impl Snapshot {
 
     /// The same with what stands beside the configuration.
     pub fn with_standing(mut self, standing: Standing) -> Self {
-        let Standing { banned, hold, fallen_back, confirm_within_ns, stale_lists, dominant } = standing;
+        let Standing { banned, hold, fallen_back, confirm_within_ns, stale_lists, dominant, would_ban } = standing;
         self.sources.banned = banned;
+        for rule in &mut self.rules {
+            rule.would_ban = would_ban.iter().find(|(name, _)| *name == rule.name).map(|(_, of)| *of);
+        }
         self.confirm_within_seconds = confirm_within_ns.map(seconds);
         Self { hold, fallen_back, stale_lists, dominant, ..self }
     }
@@ -439,6 +458,7 @@ fn rule(at: usize, rule: &desired::Rule, reading: &Reading, tracked: &Tracked) -
         would_drop: traffic.packets.would_drop,
         not_counted: packets(Reason::NotCounted),
         bans: reading.bans_begun.get(at).copied().unwrap_or(0),
+        would_ban: None,
         sources_over_limit: tracked.over_limit.get(at).copied().unwrap_or(0),
         shadow_limits: shadows.collect(),
         new_sources: rule.new_sources.map(NewSources::from),

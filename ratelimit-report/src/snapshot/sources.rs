@@ -471,7 +471,7 @@ impl Retry {
 }
 
 /// The source as JSON names it.
-pub(crate) fn source_text(source: IpNet) -> String {
+pub fn source_text(source: IpNet) -> String {
     if source.prefix_len() == source.max_prefix_len() { source.addr().to_string() } else { source.to_string() }
 }
 

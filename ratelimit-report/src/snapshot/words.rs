@@ -116,7 +116,7 @@ impl Counting {
             Unit::Requests => (
                 "what begins a new turn of a client's conversation",
                 "exact under HTTP/1.x, and under HTTP/2 in the clear or with one request at a time; a lower bound under HTTP/2 \
-                 over TLS with several at once; an estimate under HTTP/3; see docs/ACCURACY.md",
+                 over TLS with several at once; an estimate under HTTP/3; see share/doc/ratelimitd/docs/ACCURACY.md",
             ),
             Unit::Connections => (
                 "TCP SYNs, QUIC Initials, and what opens any other UDP flow",

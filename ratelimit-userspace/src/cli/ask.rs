@@ -3,12 +3,11 @@
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
 
-use ipnet::IpNet;
-
 use super::change::parse_target;
-use super::run::{print_json, print_words};
+use super::run::{in_colour, print_json, print_words};
 use super::{Insistence, ListArgs, OutputFormat, Repeat};
 use crate::error::Exit;
+use ipnet::IpNet;
 use ratelimit_control::client::{Client, ClientError};
 use ratelimit_control::proto::ReloadRequest;
 use ratelimit_datapath::DatapathError;
@@ -28,7 +27,7 @@ pub(super) async fn stats(socket: &Path, format: OutputFormat, repeat: Repeat) -
         (Repeat::Once, OutputFormat::Json) => print_json(&client.stats().await?),
         (Repeat::Watch, OutputFormat::Human) => {
             let screen = if io::stdout().is_terminal() { Screen::Terminal } else { Screen::Stream };
-            watch(&client, screen, |snapshot| printable_lines(&ratelimit_view::stats(snapshot))).await
+            watch(&client, screen, |snapshot| in_colour(printable_lines(&ratelimit_view::stats(snapshot)))).await
         }
         (Repeat::Watch, OutputFormat::Json) => watch(&client, Screen::Stream, json_line).await,
     }

@@ -1,12 +1,13 @@
 //! The command line: what there is to type, and what it says about itself. What is done about it is in [`run`].
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::parser::ValueSource;
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum, ValueHint};
 
-use crate::error::{Diagnostic, Place};
+use crate::error::{Diagnostic, Place, SOCKET_VARIABLE};
 use ratelimit_policy::config::{FILE_DEFAULT, SOCKET_DEFAULT};
 
 pub use self::limiter::Limiter;
@@ -17,6 +18,7 @@ mod ask;
 mod change;
 mod limiter;
 mod manual;
+mod paint;
 mod replay;
 mod run;
 mod texts;
@@ -371,7 +373,7 @@ pub struct Socket {
         long = "socket",
         value_name = "PATH",
         value_hint = ValueHint::FilePath,
-        env = "RATELIMITD_SOCKET",
+        env = SOCKET_VARIABLE,
         hide_env_values = true,
         default_value = SOCKET_DEFAULT
     )]
@@ -383,9 +385,40 @@ pub fn definition() -> clap::Command {
     Cli::command()
 }
 
+/// The value of `--color`, before the command line is parsed: help and usage errors are printed while it is. A value
+/// that is none is refused later.
+fn asked_colour(arguments: impl IntoIterator<Item = OsString>) -> Color {
+    let mut words = arguments.into_iter().map_while(|word| word.into_string().ok()).take_while(|word| word != "--");
+    let mut asked = Color::Auto;
+    while let Some(word) = words.next() {
+        let value = match word.strip_prefix("--color") {
+            Some("") => words.next(),
+            Some(value) => value.strip_prefix('=').map(str::to_owned),
+            None => None,
+        };
+        asked = value.and_then(|value| Color::from_str(&value, false).ok()).unwrap_or(asked);
+    }
+    asked
+}
+
+/// Has everything that is printed from now on follow it, and gives it as clap has it.
+fn colour(color: Color) -> clap::ColorChoice {
+    match color {
+        Color::Auto => clap::ColorChoice::Auto,
+        Color::Always => {
+            anstream::ColorChoice::Always.write_global();
+            clap::ColorChoice::Always
+        }
+        Color::Never => {
+            anstream::ColorChoice::Never.write_global();
+            clap::ColorChoice::Never
+        }
+    }
+}
+
 /// Reads the command line. On `--help`, `--version` and what clap refuses, it prints and ends the process: 0, 0 and 2.
 pub fn parse() -> anyhow::Result<Cli> {
-    let matches = definition().get_matches();
+    let matches = definition().color(colour(asked_colour(std::env::args_os()))).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     if let Some((command, _)) = matches.subcommand() {
         let typed = |id: &clap::Id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);

@@ -10,7 +10,8 @@ use ratelimit_common::layout;
 use ratelimit_common::time::Nanos;
 use tracing::level_filters::LevelFilter;
 
-use super::{Cli, Color, Command, Global, Limiter, ModeArg, OutputFormat, Repeat, ask, change, definition, texts};
+use super::paint::paint;
+use super::{Cli, Command, Global, Limiter, ModeArg, OutputFormat, Repeat, ask, change, definition, texts};
 use crate::error::{self, Diagnostic, Exit, Place};
 use crate::log;
 use ratelimit_control::proto::ModeWord;
@@ -26,7 +27,6 @@ use ratelimit_view::describe;
 /// Does what was asked for.
 pub fn run(cli: Cli) -> anyhow::Result<Exit> {
     let Cli { global, limiter, command } = cli;
-    colour(global.color);
     let format = global.format();
     match command {
         None if limiter.is_empty() => {
@@ -121,14 +121,6 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
     }
 }
 
-fn colour(color: Color) {
-    match color {
-        Color::Auto => {}
-        Color::Always => anstream::ColorChoice::Always.write_global(),
-        Color::Never => anstream::ColorChoice::Never.write_global(),
-    }
-}
-
 /// A configuration file with its text.
 fn load(path: &Path) -> anyhow::Result<Loaded> {
     let text = file::read_text(path)?;
@@ -137,6 +129,7 @@ fn load(path: &Path) -> anyhow::Result<Loaded> {
 
 fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Result<Exit> {
     log::start(log::level(LevelFilter::INFO, global.verbose, global.quiet));
+    tracing::info!("{}", describe::first_line(&config));
     warn(&lint::warnings(&config, now()), global);
     warn(&Around::look().warnings(&config, now()), global);
     tracing::info!("kernel memory: {}", describe::memory_short(&config));
@@ -255,7 +248,15 @@ pub(super) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<Exit> 
 
 /// Prints lines for people. What is in them may come from files and from others: a terminal obeys none of it.
 pub(super) fn print_words(text: &str) -> anyhow::Result<Exit> {
-    print(printable_lines(text).as_bytes())
+    print(in_colour(printable_lines(text)).as_bytes())
+}
+
+/// The text as standard output has it: in colours where that is a terminal, or they are asked for.
+pub(super) fn in_colour(text: String) -> String {
+    match anstream::AutoStream::choice(&io::stdout()) {
+        anstream::ColorChoice::Never => text,
+        anstream::ColorChoice::Auto | anstream::ColorChoice::Always | anstream::ColorChoice::AlwaysAnsi => paint(&text),
+    }
 }
 
 /// Prints to standard output. A reader that has seen enough is no error.

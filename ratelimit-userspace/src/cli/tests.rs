@@ -9,6 +9,8 @@ use super::*;
 use ratelimit_policy::config::keys::TABLES;
 use ratelimit_policy::config::{Config, file};
 
+mod named;
+
 /// Flag, its arguments, and the same in the file: above `[rule]`, and under it.
 type Row = (&'static str, &'static [&'static str], &'static str, &'static str);
 

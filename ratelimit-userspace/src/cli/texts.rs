@@ -43,7 +43,7 @@ What is counted (--count, or the word after a limit):
                size. Of other UDP, each datagram.
                Exact under HTTP/1.x, and under HTTP/2 in the clear or with one request at a time; a
                lower bound under HTTP/2 over TLS with several at once; an estimate under HTTP/3:
-               docs/ACCURACY.md.
+               share/doc/ratelimitd/docs/ACCURACY.md.
                Connections that ask nothing are no requests, nor are segments that begin none: the
                guard bounds them, unless the rule says guard = \"off\" or refuse = \"all\".
   connections  A TCP SYN, a QUIC Initial, the first datagram of any other UDP flow.
@@ -65,10 +65,17 @@ Examples:
     ratelimitd check-config --iface eth0 --limit 1000/5m --window lenient
 
 Exit codes:
-  0 done · 1 internal error · 2 usage · 3 check: the source is blocked
-  69 the kernel or driver cannot, or no daemon answers · 75 the interface has another XDP program,
-  or a file on trial has to be confirmed first
-  77 not privileged · 78 bad configuration file";
+   0  done
+   1  internal error
+   2  usage: a bad flag, a bad limit, no such interface, a file that cannot be replayed, a change
+      that `--force` would need
+   3  `check`: a rule drops packets of it; `unblock`: something else still blocks it; `unallow`:
+      something else allows it
+  69  the kernel or driver cannot, or no daemon answers
+  75  the interface has another XDP program, the socket another daemon, or a trial has to be
+      confirmed first
+  77  not privileged
+  78  bad configuration file";
 
 pub(super) const STATS_EXAMPLES: &str = "\
 Examples:

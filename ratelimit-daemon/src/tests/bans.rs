@@ -1,0 +1,204 @@
+//! What the log says of bans, over a fake datapath whose clock the test owns.
+
+use std::io;
+
+use ratelimit_common::time::SECOND_NS;
+use tracing_subscriber::fmt::format::debug_fn;
+
+use super::*;
+use ratelimit_control::proto::GrantRequest;
+use ratelimit_datapath::fake::BANS_PART;
+use ratelimit_policy::desired::{Bans, Grant, Mode};
+use ratelimit_report::snapshot::ListFilter;
+
+/// An engine on eth0 that bans a source for a minute after a second connection in five.
+struct Site {
+    _directory: TempDir,
+    kernel: FakeKernel,
+    engine: Engine<FakeDatapath>,
+    started: Instant,
+    uptime: Duration,
+    log: Log,
+}
+
+/// What was logged, a line each, without time and level.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// Takes in what is logged meanwhile, without its fields.
+    fn hear(&self, act: impl FnOnce()) {
+        let words =
+            debug_fn(|out, field, value| if field.name() == "message" { write!(out, "{value:?}") } else { Ok(()) });
+        let (lines, log) = (tracing_subscriber::fmt().without_time().with_level(false), self.clone());
+        let lines = lines.with_target(false).with_ansi(false).fmt_fields(words);
+        tracing::subscriber::with_default(lines.with_writer(move || log.clone()).finish(), act);
+    }
+
+    fn take(&self) -> Vec<String> {
+        let text = String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+impl Site {
+    fn new(mode: Mode) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = config(directory.path(), 1);
+        config.policy.rules[0].mode = mode;
+        let steps_ns = vec![60 * SECOND_NS, 600 * SECOND_NS];
+        config.policy.rules[0].bans = Some(Bans { steps_ns, forget_ns: 3_600 * SECOND_NS, needs_proof: false });
+        let (datapath, kernel) = FakeDatapath::new(&["eth0"]);
+        let (surroundings, _told) = surroundings(None);
+        let started = Instant::now();
+        let moment = Moment { at: started, uptime: Duration::ZERO, wall: WALL.parse().unwrap() };
+        let start = Start { config, source: ConfigSource::Flags, unfinished: None, refused: None, refused_lists: None };
+        let engine = Engine::start(datapath, start, surroundings.host, moment).unwrap();
+        let mut site =
+            Self { _directory: directory, kernel, engine, started, uptime: Duration::ZERO, log: Log::default() };
+        site.pass(1);
+        site.log.take();
+        site
+    }
+
+    fn moment(&self) -> Moment {
+        let wall = WALL.parse::<Timestamp>().unwrap() + self.uptime;
+        Moment { at: self.started + self.uptime, uptime: self.uptime, wall }
+    }
+
+    /// Lets seconds pass, looks around after each, and gives what was logged meanwhile.
+    fn pass(&mut self, seconds: u64) -> Vec<String> {
+        let log = self.log.clone();
+        log.hear(|| {
+            for _ in 0..seconds {
+                self.kernel.advance(SECOND_NS);
+                self.uptime += Duration::from_secs(1);
+                let moment = self.moment();
+                self.engine.observe(moment);
+                self.engine.supervise(moment);
+            }
+        });
+        self.log.take()
+    }
+
+    /// As many connections as get it banned.
+    fn exceed(&self, source: &str) {
+        for _ in 0..2 {
+            self.kernel.packet("eth0", opening(source));
+        }
+    }
+}
+
+/// By the wall clock of a test's start; the fake's own clock begins in the same second.
+const WALL: &str = "2026-01-01T10:00:00Z";
+
+#[test]
+fn a_ban_is_logged_when_it_begins_and_when_it_expires() {
+    let mut site = Site::new(Mode::Enforce);
+    site.exceed("198.51.100.7");
+    let began = "198.51.100.7 banned by rule \"default\" until 2026-01-01 10:01:01 UTC: used 1 of 1/5m connections";
+    assert_eq!(site.pass(3), [began]);
+    assert_eq!(site.pass(56), [""; 0], "nothing is said twice");
+    assert_eq!(site.pass(4), ["198.51.100.7: ban by rule \"default\" expired, 0 packets dropped"]);
+    assert_eq!(site.pass(10), [""; 0]);
+}
+
+#[test]
+fn the_second_ban_in_a_row_says_so() {
+    let mut site = Site::new(Mode::Enforce);
+    site.exceed("198.51.100.7");
+    site.pass(400);
+    site.exceed("198.51.100.7");
+    let said = site.pass(3);
+    assert!(said.len() == 1 && said[0].contains(", ban 2 in a row: used 1 of 1/5m connections"), "{said:?}");
+}
+
+#[test]
+fn a_flood_of_bans_is_logged_in_fifty_lines_and_a_number_and_every_ban_is_in_one_of_them() {
+    let mut site = Site::new(Mode::Enforce);
+    let sources = 60 * BANS_PART;
+    for at in 0..sources {
+        site.exceed(&format!("198.51.{}.{}", at / 256, at % 256));
+    }
+    // A look takes in two parts.
+    let said = site.pass(45);
+    let singly = said.iter().filter(|line| line.contains(" banned by rule ")).count();
+    let not_singly: usize =
+        said.iter().filter_map(|line| line.split_once(" more bans not logged")?.0.parse::<usize>().ok()).sum();
+    assert!((50..=50 + 45 * 10).contains(&singly), "{singly}");
+    assert_eq!(singly + not_singly, sources, "{said:#?}");
+}
+
+#[test]
+fn a_denial_is_logged_however_many_bans_are() {
+    let mut site = Site::new(Mode::Enforce);
+    for at in 0..200 {
+        site.exceed(&format!("198.51.100.{at}"));
+    }
+    site.pass(5);
+    let request =
+        GrantRequest { prefix: "192.0.2.7".into(), reason: Some("scraper".into()), ..GrantRequest::default() };
+    let target = ratelimit_policy::config::network::Target::parse("192.0.2.7").unwrap();
+    let moment = site.moment();
+    let log = site.log.clone();
+    log.hear(|| {
+        site.engine.grant(Grant::Denied, target, &request, 0, moment).unwrap();
+        site.engine.unblock(target, 0, moment).unwrap();
+        site.engine.reset("192.0.2.7".parse().unwrap(), 0).unwrap();
+    });
+    assert_eq!(
+        site.log.take(),
+        [
+            "192.0.2.7/32 denied until 2026-01-01 14:00:06 UTC by root: scraper",
+            "192.0.2.7/32 unblocked by root: denial lifted",
+            "192.0.2.7/32: counters reset by root, 0 windows and 0 bans removed",
+        ]
+    );
+}
+
+#[test]
+fn a_later_run_logs_the_end_of_a_ban_that_an_earlier_one_logged_the_beginning_of() {
+    let mut site = Site::new(Mode::Enforce);
+    site.exceed("198.51.100.7");
+    site.pass(10);
+    site.engine.ban_watch = None;
+    let said = site.pass(60);
+    assert_eq!(said, ["198.51.100.7: ban by rule \"default\" expired, 0 packets dropped"]);
+}
+
+#[test]
+fn dry_run_logs_and_lists_the_bans_that_would_have_been() {
+    let mut site = Site::new(Mode::DryRun);
+    site.exceed("198.51.100.7");
+    site.kernel.packet("eth0", opening("198.51.100.8"));
+    let would = "198.51.100.7 would be banned by rule \"default\" until 2026-01-01 10:01:02 UTC: \
+                 used 1 of 1/5m connections (dry run)";
+    assert_eq!(site.pass(3), [would]);
+    let moment = site.moment();
+    let report = site.engine.list(&ListFilter::default(), moment).unwrap();
+    assert_eq!(report.entries, []);
+    let listed: Vec<_> = report.would_ban.iter().map(|of| (of.prefix.as_str(), of.decides)).collect();
+    assert_eq!(listed, [("198.51.100.7", false)]);
+    let text = ratelimit_view::list(&report);
+    assert!(text.contains("Dry run bans nobody. These would be banned:"), "{text}");
+    let stats = site.engine.stats(moment.at, moment).unwrap();
+    let of_rule = stats.rules[0].would_ban.unwrap();
+    assert_eq!((of_rule.bans, of_rule.sources, stats.rules[0].bans), (1, 1, 0));
+    assert_eq!(site.pass(200), [""; 0], "it is still over its limit, and would not be banned again for the same");
+    assert_eq!(site.engine.list(&ListFilter::default(), moment).unwrap().would_ban.len(), 0);
+    site.pass(300);
+    site.exceed("198.51.100.7");
+    let said = site.pass(2);
+    assert!(said.len() == 1 && said[0].contains(", ban 2 in a row"), "{said:?}");
+}

@@ -1,0 +1,38 @@
+//! How long pins have been without a daemon: by the modification time of one that a daemon touches as long as it runs.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+/// Pins are made together, within this time. One that was not touched since is no sign of life.
+const MADE_WITHIN: Duration = Duration::from_secs(1);
+
+/// The time since `touched` was touched; none where it never was since it was made together with `untouched`.
+pub(super) fn since(touched: &Path, untouched: &Path) -> Option<Duration> {
+    let at = |path: &Path| -> io::Result<SystemTime> { fs::metadata(path)?.modified() };
+    let (touched, made) = (at(touched).ok()?, at(untouched).ok()?);
+    touched.duration_since(made).ok().filter(|after| *after >= MADE_WITHIN)?;
+    SystemTime::now().duration_since(touched).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_touched_after_it_was_made_tells_how_long_ago_and_nothing_else_does() {
+        let directory = tempfile::tempdir().unwrap();
+        let make = |name: &str, ago: u64| {
+            let path = directory.path().join(name);
+            let file = fs::File::create(&path).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(ago)).unwrap();
+            path
+        };
+        let (made, touched) = (make("CONFIG", 600), make("ACTIVE", 180));
+        let alone = since(&touched, &made).unwrap();
+        assert!((Duration::from_secs(180)..Duration::from_secs(240)).contains(&alone), "{alone:?}");
+        assert_eq!(since(&make("same", 600), &made), None, "it is as old as the other");
+        assert_eq!(since(&directory.path().join("gone"), &made), None);
+    }
+}
