@@ -97,6 +97,11 @@ impl Observer {
         Round { observer: self, refused_bytes }
     }
 
+    /// Nothing was counted between the last round and `now`, so that no bucket is missed.
+    pub fn nothing_until(&mut self, now: Nanos) {
+        self.limits.iter_mut().for_each(|of| of.nothing_until(now));
+    }
+
     /// How long to wait after a round that took so long.
     pub fn interval(&self, took: Duration) -> Duration {
         let shortest_ns = self.limits.iter().map(|of| of.limit().bucket_ns).min().unwrap_or(u64::MAX);

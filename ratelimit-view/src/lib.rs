@@ -20,7 +20,7 @@ pub use explain::explain;
 pub use list::{applied, granted, list, mode, reloaded, reset, unblocked};
 pub use replay::replay;
 pub use stats::stats;
-pub use suggest::suggest;
+pub use suggest::{suggest, suggest_from};
 pub use watch::{Screen, WatchError, watch};
 
 use ratelimit_report::snapshot::{Counting, Limit, WindowForm};

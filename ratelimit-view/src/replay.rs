@@ -2,23 +2,17 @@
 
 use super::{counted, counting, form, limit, number, table};
 use jiff::{Timestamp, Unit};
-use ratelimit_report::replay::{Kind, LimitReport, Limited, Report};
+use ratelimit_report::replay::{FileRead, Input, Kind, LimitReport, Limited, Report};
 
 /// Sources of a limit that are named one by one.
 const NAMED_MAX: usize = 20;
+/// Files that are named one by one.
+const FILES_MAX: usize = 10;
 
 /// A replay for people, several lines. Its warnings are said elsewhere.
 pub fn replay(report: &Report) -> String {
-    let input = &report.input;
-    let (read, judged) = match input.kind {
-        Kind::Capture => (counted(input.read, "packet"), counted(input.judged, "packet")),
-        Kind::AccessLog => (counted(input.read, "line"), counted(input.judged, "request")),
-    };
     let ports = report.ports.as_ref().map_or_else(String::new, |ports| format!(" to ports {ports}"));
-    let mut out = format!("Read {read}; judged {judged}{ports} of {}\n", counted(report.sources, "source"));
-    if let (Some(from), Some(until)) = (input.from, input.until) {
-        out += &format!("From {} to {}\n", time(from), time(until));
-    }
+    let mut out = input(&report.input, "judged", &ports, report.sources);
     for of in &report.limits {
         out += "\n";
         out += &of_limit(of, report.sources);
@@ -28,6 +22,31 @@ pub fn replay(report: &Report) -> String {
         out += &counting(&report.counting);
     }
     out
+}
+
+/// What was read, and when it came in. `done` is what was done with it.
+pub(super) fn input(input: &Input, done: &str, ports: &str, sources: u64) -> String {
+    let (read, judged) = match input.kind {
+        Kind::Capture => (counted(input.read, "packet"), counted(input.judged, "packet")),
+        Kind::AccessLog => (counted(input.read, "line"), counted(input.judged, "request")),
+    };
+    let mut out = format!("Read {read}; {done} {judged}{ports} of {}\n", counted(sources, "source"));
+    for file in input.files.iter().take(FILES_MAX) {
+        out += &format!("  {}: {}\n", file.name, words(file));
+    }
+    if let Some(more @ 1..) = input.files.len().checked_sub(FILES_MAX) {
+        out += &format!("  and {}\n", counted(more as u64, "more file"));
+    }
+    if let (Some(from), Some(until)) = (input.from, input.until) {
+        out += &format!("From {} to {}\n", time(from), time(until));
+    }
+    out
+}
+
+/// What a file was.
+fn words(file: &FileRead) -> String {
+    let packed = file.compression.map_or_else(String::new, |with| format!(", packed by {with}"));
+    format!("{}{packed}", file.formats.join(" and "))
 }
 
 fn of_limit(of: &LimitReport, sources: u64) -> String {

@@ -1,7 +1,9 @@
 //! `ratelimitd suggest`.
 
+use super::replay::input;
 use super::{counted, duration, limit, number, table};
 use ratelimit_policy::config::amount;
+use ratelimit_report::replay::Suggested;
 use ratelimit_report::snapshot::{
     BusiestWindow, Candidate, Gap, LimitSuggestion, Mode, Observation, Proposal, ProposalReason, RuleSuggestion,
     SuggestReport, Unit,
@@ -12,12 +14,24 @@ pub fn suggest(report: &SuggestReport) -> String {
     report.rules.iter().map(rule).collect::<Vec<_>>().join("\n")
 }
 
+/// What limits could be by what is past. Its warnings are said elsewhere.
+pub fn suggest_from(of: &Suggested) -> String {
+    let sources = of.report.rules.iter().flat_map(|rule| &rule.limits);
+    let sources = sources.filter_map(|limit| Some(limit.observed.as_ref()?.sources)).max().unwrap_or(0);
+    let rules: String = of.report.rules.iter().map(limits).collect();
+    input(&of.input, "observed", "", sources) + &rules
+}
+
 fn rule(rule: &RuleSuggestion) -> String {
     let mode = match rule.mode {
         Mode::Enforce => "enforced",
         Mode::DryRun => "dry run",
     };
-    let mut out = format!("Rule {} ({mode})\n", rule.name);
+    format!("Rule {} ({mode})\n", rule.name) + &limits(rule)
+}
+
+fn limits(rule: &RuleSuggestion) -> String {
+    let mut out = String::new();
     for of in &rule.limits {
         out += "\n";
         out += &indented(&self::of_limit(of));
@@ -29,7 +43,10 @@ fn rule(rule: &RuleSuggestion) -> String {
 }
 
 fn of_limit(of: &LimitSuggestion) -> String {
-    let mut out = format!("Now {}", limit(&of.limit));
+    let mut out = match of.is_assumed {
+        true => format!("Window of {}, {}", window(of), of.limit.unit.label()),
+        false => format!("Now {}", limit(&of.limit)),
+    };
     let unit = of.limit.unit;
     if let Some(observed) = &of.observed {
         out += &format!("; {} observed in {}\n", counted(observed.sources, "source"), duration(observed.seconds));
@@ -39,7 +56,7 @@ fn of_limit(of: &LimitSuggestion) -> String {
         }
         if observed.sources > 0 {
             out += &format!("\nWhat other limits would have blocked{}:\n", since(observed));
-            out += &indented(&candidates(observed, unit, of.limit.amount));
+            out += &indented(&candidates(observed, unit, (!of.is_assumed).then_some(of.limit.amount)));
         }
         if let Some(gap) = &observed.widest_gap {
             out += &format!("\nWidest gap: {}\n", gap_words(gap, unit));
@@ -75,9 +92,9 @@ fn distribution(of: &BusiestWindow, unit: Unit) -> String {
     table(["HALF OF THEM", "90%", "99%", "99.9%", "ALL"], &[0, 1, 2, 3, 4], [values])
 }
 
-fn candidates(of: &Observation, unit: Unit, now: u64) -> String {
+fn candidates(of: &Observation, unit: Unit, now: Option<u64>) -> String {
     let row = |candidate: &Candidate| {
-        let mark = if candidate.amount == now { " (now)" } else { "" };
+        let mark = if now == Some(candidate.amount) { " (now)" } else { "" };
         [
             format!("{}{mark}", candidate.limit),
             number(candidate.sources_blocked),

@@ -132,6 +132,10 @@ impl Observation {
         self.not_observed_in_round = 0;
     }
 
+    pub(super) fn nothing_until(&mut self, now: Nanos) {
+        self.current = now.bucket(self.limit.bucket_ns);
+    }
+
     /// Takes in one window, and tells how many refusals are new.
     pub(super) fn visit(&mut self, reading: &SourceReading, refused_bytes: u64) -> u64 {
         let (count, is_first) = (reading.window.refused.count(), self.rounds == 0);

@@ -8,7 +8,7 @@ use ratelimit_common::conversation::Walk;
 use ratelimit_common::packet::Frame;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 
-use super::{Read, Replay};
+use super::Read;
 
 /// What is read at once, and what a block may be long unless it is longer.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -145,45 +145,79 @@ impl<'a> Captured<'a> {
     }
 }
 
-/// Replays a capture to its end, or to where it cannot be read any further.
-pub(super) fn replay(format: Format, input: impl IoRead + Send, replay: &mut Replay) -> Result<Read, CaptureError> {
-    let mut reader: Box<dyn PcapReaderIterator + Send + '_> = match format {
-        Format::Legacy => Box::new(LegacyPcapReader::new(BUFFER_BYTES, input).map_err(|error| beginning(&error))?),
-        Format::NextGeneration => Box::new(PcapNGReader::new(BUFFER_BYTES, input).map_err(|error| beginning(&error))?),
-    };
-    let mut playing =
-        Playing { replay, read: Read::default(), interfaces: Vec::new(), other_links: Vec::new(), untimed: 0 };
-    let mut buffer_bytes = BUFFER_BYTES;
-    let why = loop {
-        let ended = match reader.next() {
-            Ok((len, block)) => {
-                playing.block(&block)?;
-                reader.consume(len);
+/// A capture that is being read, and the frame in it that is next.
+pub(super) struct CaptureStream {
+    reader: Box<dyn PcapReaderIterator + Send>,
+    buffer_bytes: usize,
+    reading: Reading,
+    /// Why it cannot be read to its end.
+    why: Option<&'static str>,
+}
+
+impl CaptureStream {
+    /// Of a file in this format, from its beginning on.
+    pub(super) fn new(format: Format, input: Box<dyn IoRead + Send>) -> Result<Self, CaptureError> {
+        let reader: Box<dyn PcapReaderIterator + Send> = match format {
+            Format::Legacy => Box::new(LegacyPcapReader::new(BUFFER_BYTES, input).map_err(|error| beginning(&error))?),
+            Format::NextGeneration => {
+                Box::new(PcapNGReader::new(BUFFER_BYTES, input).map_err(|error| beginning(&error))?)
+            }
+        };
+        Ok(Self { reader, buffer_bytes: BUFFER_BYTES, reading: Reading::default(), why: None })
+    }
+
+    /// The frame that is next, if [`Self::advance`] has found one, and its time.
+    pub(super) fn next(&self) -> Option<(Nanos, Captured<'_>)> {
+        let next = &self.reading.next;
+        Some((next.at?, Captured { header: next.header, packet: &next.packet, len: next.len }))
+    }
+
+    /// Reads on to the next frame, over all that is none.
+    pub(super) fn advance(&mut self) -> Result<(), CaptureError> {
+        self.reading.next.at = None;
+        while self.reading.next.at.is_none() && self.why.is_none() {
+            let ended = match self.reader.next() {
+                Ok((len, block)) => {
+                    self.reading.block(&block)?;
+                    self.reader.consume(len);
+                    continue;
+                }
+                Err(PcapError::Incomplete(_)) => None,
+                Err(PcapError::BufferTooSmall) if self.buffer_bytes < BLOCK_BYTES_MAX => {
+                    self.buffer_bytes *= 2;
+                    Some(Ended::Small)
+                }
+                Err(PcapError::Eof) => return Ok(()),
+                Err(PcapError::ReadError) => return Err(CaptureError::Read),
+                Err(PcapError::UnexpectedEof) => {
+                    self.why = Some("it ends in the middle of a packet");
+                    continue;
+                }
+                Err(
+                    PcapError::BufferTooSmall
+                    | PcapError::HeaderNotRecognized
+                    | PcapError::NomError(..)
+                    | PcapError::OwnedNomError(..),
+                ) => {
+                    self.why = Some("what follows is damaged");
+                    continue;
+                }
+            };
+            if let Some(Ended::Small) = ended
+                && !self.reader.grow(self.buffer_bytes)
+            {
+                self.why = Some("a packet in it is too long");
                 continue;
             }
-            Err(PcapError::Incomplete(_)) => None,
-            Err(PcapError::BufferTooSmall) if buffer_bytes < BLOCK_BYTES_MAX => {
-                buffer_bytes *= 2;
-                Some(Ended::Small)
-            }
-            Err(PcapError::Eof) => break None,
-            Err(PcapError::UnexpectedEof) => break Some("it ends in the middle of a packet"),
-            Err(PcapError::ReadError) => return Err(CaptureError::Read),
-            Err(
-                PcapError::BufferTooSmall
-                | PcapError::HeaderNotRecognized
-                | PcapError::NomError(..)
-                | PcapError::OwnedNomError(..),
-            ) => break Some("what follows is damaged"),
-        };
-        if let Some(Ended::Small) = ended
-            && !reader.grow(buffer_bytes)
-        {
-            break Some("a packet in it is too long");
+            self.reader.refill().map_err(|_| CaptureError::Read)?;
         }
-        reader.refill().map_err(|_| CaptureError::Read)?;
-    };
-    playing.finish(why)
+        Ok(())
+    }
+
+    /// What was read.
+    pub(super) fn finish(self) -> Result<Read, CaptureError> {
+        self.reading.finish(self.why)
+    }
 }
 
 /// Why a block could not be had yet.
@@ -205,18 +239,28 @@ fn beginning(error: &PcapError<&[u8]>) -> CaptureError {
     }
 }
 
-/// A capture that is being replayed.
-struct Playing<'a> {
-    replay: &'a mut Replay,
+/// What is known of a capture as far as it was read.
+#[derive(Default)]
+struct Reading {
     read: Read,
     interfaces: Vec<Interface>,
     /// Types of links that cannot be read, each once.
     other_links: Vec<i32>,
     /// Packets that have no time.
     untimed: u64,
+    next: Next,
 }
 
-impl Playing<'_> {
+/// A frame that was read. Without a time, it is none.
+#[derive(Default)]
+struct Next {
+    at: Option<Nanos>,
+    header: [u8; ETHERNET_HEADER_LEN],
+    packet: Vec<u8>,
+    len: usize,
+}
+
+impl Reading {
     fn block(&mut self, block: &PcapBlockOwned<'_>) -> Result<(), CaptureError> {
         match block {
             PcapBlockOwned::LegacyHeader(header) => {
@@ -274,8 +318,11 @@ impl Playing<'_> {
             self.read.cut_off += 1;
         }
         match Captured::new(interface.link, data, wire_len) {
-            Some(frame) => {
-                let _reason = self.replay.frame(interface.time(ticks), &frame);
+            Some(Captured { header, packet, len }) => {
+                let next = &mut self.next;
+                next.packet.clear();
+                next.packet.extend_from_slice(packet);
+                (next.at, next.header, next.len) = (Some(interface.time(ticks)), header, len);
             }
             None => self.read.unreadable += 1,
         }
@@ -297,6 +344,7 @@ impl Playing<'_> {
         if self.untimed > 0 {
             self.read.warnings.push(format!("{} packets without a time are left out", self.untimed));
         }
+        self.read.formats = vec!["capture".to_owned()];
         Ok(self.read)
     }
 }

@@ -13,12 +13,14 @@ use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_common::verification::EvidenceNeeds;
+use ratelimit_common::window::amount_max;
 
 use ratelimit_datapath::memory::{Conversations, Rules, Sources, address};
 use ratelimit_policy::desired::{Limit, Mode, Policy, Ports, Rule};
 
-/// Sources that are judged; of more, only how much came from them is told. // 2^20 x (64 + 40 B a limit and ~100 B) = 214 MB
-const SOURCES_MAX: usize = 1 << 20;
+/// Sources that are judged; of more, only how much came from them is told.
+// 2^20 x (72 + 40 B a limit and ~100 B) = 222 MB
+pub(super) const SOURCES_MAX: usize = 1 << 20;
 
 /// How one source fared with one limit.
 #[derive(Clone, Copy, Default)]
@@ -31,6 +33,15 @@ pub(super) struct Fared {
     pub(super) span: Option<(Nanos, Nanos)>,
 }
 
+/// What came from one source.
+#[derive(Clone, Default)]
+pub(super) struct Judged {
+    /// Packets or requests of which anything counted.
+    pub(super) counted: u64,
+    /// By limit.
+    pub(super) limits: Vec<Fared>,
+}
+
 /// The limits, and how every source fared.
 pub(super) struct Judge {
     rules: Rules,
@@ -39,7 +50,7 @@ pub(super) struct Judge {
     conversations: Conversations,
     windows: Sources,
     sources_max: usize,
-    pub(super) sources: HashMap<IpNet, Vec<Fared>>,
+    pub(super) sources: HashMap<IpNet, Judged>,
     /// What came from sources for which there was no place.
     pub(super) unplaced: u64,
 }
@@ -62,6 +73,15 @@ impl Judge {
         })
     }
 
+    /// With limits that nobody is over, so that the windows tell what was wanted.
+    pub(super) fn of_all(policy: &Policy) -> Option<Self> {
+        let mut policy = policy.clone();
+        for limit in policy.rules.iter_mut().flat_map(|rule| &mut rule.limits) {
+            limit.amount = amount_max(limit.bucket_ns);
+        }
+        Self::new(&policy)
+    }
+
     #[cfg(test)]
     pub(super) const fn with_room_for(mut self, sources_max: usize) -> Self {
         self.sources_max = sources_max;
@@ -70,6 +90,16 @@ impl Judge {
 
     pub(super) fn limits(&self) -> &[Limit] {
         &self.rules.policy().rules[0].limits
+    }
+
+    /// Whose client a source is.
+    pub(super) fn client(&self, source: IpAddr) -> IpNet {
+        self.rules.policy().client(source)
+    }
+
+    /// A source's window in a limit.
+    pub(super) fn window(&self, client: IpNet, limit: &Limit) -> Option<&layout::Source> {
+        self.windows.windows.get(&(client, limit.slot))
     }
 
     pub(super) fn ports(&self) -> &Ports {
@@ -117,11 +147,15 @@ impl Judge {
                 self.unplaced += 1;
                 return Reason::NotAdmitted;
             }
-            None => self.sources.entry(client).or_insert_with(|| vec![Fared::default(); limits.len()]),
+            None => self
+                .sources
+                .entry(client)
+                .or_insert_with(|| Judged { counted: 0, limits: vec![Fared::default(); limits.len()] }),
         };
+        fared.counted += u64::from(!counts_nowhere);
         let held = self.windows.hold(client, &self.rule, charges, now);
         let is_admitted = held.reason.action() == Action::Pass;
-        for (position, (limit, fared)) in limits.iter().zip(fared).enumerate() {
+        for (position, (limit, fared)) in limits.iter().zip(&mut fared.limits).enumerate() {
             let amount = charges.of(limit).0;
             if is_admitted {
                 fared.admitted += amount;

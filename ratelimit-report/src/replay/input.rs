@@ -1,11 +1,17 @@
-//! What a file is, and its way into a [`Replay`].
+//! What files are, and their way into a [`Replay`]: opened, unpacked, told apart, and merged by time.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::fs::File;
-use std::io::{self, BufReader, Cursor, Read as _};
-use std::path::Path;
+use std::io::{self, Cursor, Read as _};
+use std::path::{Path, PathBuf};
 
-use super::capture::{self, CaptureError, Format};
-use super::{Kind, Replay, Report, access_log};
+use ratelimit_common::time::Nanos;
+
+use super::capture::{self, CaptureError, CaptureStream};
+use super::gzip::{self, Condition, Gunzip};
+use super::log::{Clock, FORMATS, LogStream, Looks, binary, looks};
+use super::{FileRead, Kind, Present, Read, Replay, Report, Suggested};
 use ratelimit_policy::desired::Policy;
 
 /// What is looked at to tell what a file is.
@@ -42,7 +48,7 @@ pub enum InputError {
     },
 }
 
-/// What is asked of a file besides its limits.
+/// What is asked of files besides their limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ports {
     /// As it comes.
@@ -51,102 +57,300 @@ pub enum Ports {
     Said,
 }
 
-/// Replays the file at `path`, or standard input where that is `-`.
-pub fn read(path: &Path, policy: &Policy, ports: Ports) -> Result<Report, InputError> {
-    if path.as_os_str() == "-" {
-        return Named { name: "standard input".to_owned() }.replay(io::stdin(), policy, ports);
-    }
-    let named = Named { name: path.display().to_string() };
-    let file = File::open(path).map_err(|source| InputError::Open { name: named.name.clone(), source })?;
-    named.replay(file, policy, ports)
+/// What is asked of files.
+#[derive(Clone, Debug)]
+pub struct Asked<'a> {
+    /// The limits, and whose client a source is.
+    pub policy: &'a Policy,
+    /// Whether ports were named.
+    pub ports: Ports,
+    /// For times that do not say all.
+    pub clock: Clock,
 }
 
-/// What is read, as it is called in errors.
+/// Replays the files at these paths as one; `-` is standard input.
+pub fn read(paths: &[PathBuf], asked: &Asked<'_>) -> Result<Report, InputError> {
+    let (replay, read, files) = play(opened(paths)?, asked, |kind| Replay::new(asked.policy, kind))?;
+    Ok(replay.finish(read, files))
+}
+
+/// Proposes limits by the files at these paths.
+pub fn suggest(paths: &[PathBuf], asked: &Asked<'_>, present: Present) -> Result<Suggested, InputError> {
+    let begin = |kind| Replay::observing(asked.policy, kind, present);
+    let (replay, read, files) = play(opened(paths)?, asked, begin)?;
+    replay.suggest(read, files).ok_or_else(|| InputError::Read { name: names(&[]), source: None })
+}
+
+/// Something to read, as it is called in errors.
 pub(super) struct Named {
     pub(super) name: String,
+    pub(super) input: Input,
 }
 
-impl Named {
-    pub(super) fn replay(
-        &self,
-        mut input: impl io::Read + Send,
-        policy: &Policy,
-        ports: Ports,
-    ) -> Result<Report, InputError> {
-        let mut start = Vec::new();
-        input.by_ref().take(START_BYTES).read_to_end(&mut start).map_err(|error| self.failed(error))?;
-        let format = Format::of(&start);
+/// What bytes come from.
+type Input = Box<dyn io::Read + Send>;
+
+fn opened(paths: &[PathBuf]) -> Result<Vec<Named>, InputError> {
+    let is_stdin = |path: &&PathBuf| path.as_os_str() == "-";
+    if paths.iter().filter(is_stdin).count() > 1 {
+        let problem = "it can be read once only".to_owned();
+        return Err(InputError::Unusable { name: "-".to_owned(), problem, help: "name - once".to_owned() });
+    }
+    paths.iter().map(|path| opened_one(path)).collect()
+}
+
+fn opened_one(path: &Path) -> Result<Named, InputError> {
+    if path.as_os_str() == "-" {
+        return Ok(Named { name: "standard input".to_owned(), input: Box::new(io::stdin()) });
+    }
+    let name = path.display().to_string();
+    match File::open(path) {
+        Ok(file) => Ok(Named { name, input: Box::new(file) }),
+        Err(source) => Err(InputError::Open { name, source }),
+    }
+}
+
+/// Plays everything, the earliest first.
+pub(super) fn play(
+    inputs: Vec<Named>,
+    asked: &Asked<'_>,
+    begin: impl Fn(Kind) -> Option<Replay>,
+) -> Result<(Replay, Read, Vec<FileRead>), InputError> {
+    let all = names(&inputs);
+    let is_one = inputs.len() == 1;
+    let (mut streams, mut read) = (Vec::new(), Read::default());
+    for input in inputs {
+        let name = input.name.clone();
+        match Stream::open(input, asked) {
+            Ok(stream) => streams.push(stream),
+            // A log that was just rotated has nothing in it yet.
+            Err(InputError::Unusable { problem, .. }) if !is_one && problem == EMPTY => {
+                read.warnings.push(format!("{name} is empty"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let Some(first) = streams.first() else {
+        return Err(unusable(&all, "there is nothing in them", FORMATS));
+    };
+    let kind = first.kind();
+    if let Some(other) = streams.iter().find(|stream| stream.kind() != kind) {
+        let (capture, log) = if kind == Kind::Capture { (first, other) } else { (other, first) };
+        let problem = format!("it is a capture, and {} is a log: they cannot be judged together", log.name);
+        return Err(unusable(&capture.name, &problem, "replay one, then the other"));
+    }
+    let Some(mut replay) = begin(kind) else {
+        return Err(unusable(&all, "there is no limit to hold it to", "say one, as in --limit 1000/5m"));
+    };
+    let mut next: BinaryHeap<_> =
+        streams.iter().enumerate().filter_map(|(at, stream)| Some(Reverse((stream.next()?, at)))).collect();
+    while let Some(mut earliest) = next.peek_mut() {
+        let Reverse((_, at)) = *earliest;
+        let stream = &mut streams[at];
+        stream.play(&mut replay)?;
+        match stream.next() {
+            Some(time) => *earliest = Reverse((time, at)),
+            None => drop(std::collections::binary_heap::PeekMut::pop(earliest)),
+        }
+    }
+    let mut files = Vec::new();
+    for stream in streams {
+        let of = if is_one { String::new() } else { format!("{}: ", stream.name) };
+        let (file, one) = stream.finish()?;
+        read.items += one.items;
+        read.unreadable += one.unreadable;
+        read.cut_off += one.cut_off;
+        read.facts = read.facts.and(one.facts);
+        read.warnings.extend(one.warnings.into_iter().map(|warning| of.clone() + &warning));
+        files.push(file);
+    }
+    read.warnings.extend(read.facts.remarks(&asked.clock));
+    Ok((replay, read, files))
+}
+
+fn names(inputs: &[Named]) -> String {
+    inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// What a file is without anything in it.
+const EMPTY: &str = "it is empty";
+
+/// A file that is being read.
+struct Stream {
+    name: String,
+    of: Of,
+    /// How its unpacking goes, where it is packed.
+    condition: Option<Condition>,
+    /// What a log begins with.
+    start: Vec<u8>,
+}
+
+enum Of {
+    Log(Box<LogStream>),
+    Capture(Box<CaptureStream>),
+}
+
+impl Stream {
+    fn open(named: Named, asked: &Asked<'_>) -> Result<Self, InputError> {
+        let Named { name, mut input } = named;
+        let mut condition = None;
+        let mut begun = begin(&mut input).map_err(|error| failed(&name, error))?;
+        if begun.start.starts_with(&gzip::MAGIC) {
+            let (unpacked, of) = Gunzip::new(Cursor::new(begun.start).chain(input));
+            input = Box::new(unpacked);
+            condition = Some(of);
+            begun = begin(&mut input).map_err(|error| failed(&name, error))?;
+            if let Some(problem) = condition.as_ref().and_then(Condition::problem).filter(|_| begun.start.is_empty()) {
+                return Err(unusable(&name, problem, "copy it again, or leave it out"));
+            }
+        }
+        let Begun { start, nuls } = begun;
+        let format = capture::Format::of(&start);
         if format.is_none() {
-            if let Some((problem, help)) = neither(&start) {
-                return Err(self.unusable(problem, help));
+            if let Some(Looks { what, help }) = binary(&start) {
+                return Err(unusable(&name, what, help));
             }
-            if let Some((problem, help)) = more_than_a_log_tells(policy, ports) {
-                return Err(self.unusable(&problem, help));
+            if let Some((problem, help)) = more_than_a_log_tells(asked) {
+                return Err(unusable(&name, &problem, help));
             }
         }
-        let kind = if format.is_some() { Kind::Capture } else { Kind::AccessLog };
-        let Some(mut replay) = Replay::new(policy, kind) else {
-            return Err(self.unusable("there is no limit to hold it to", "say one, as in --limit 1000/5m"));
+        let whole = Box::new(Cursor::new(start.clone()).chain(input));
+        let of = match format {
+            Some(format) => {
+                let stream = CaptureStream::new(format, whole).map_err(|error| failed_capture(&name, &error))?;
+                Of::Capture(Box::new(stream))
+            }
+            None => Of::Log(Box::new(LogStream::new(&start, whole, nuls, asked.clock.clone()))),
         };
-        let whole = Cursor::new(start).chain(input);
-        let read = match format {
-            Some(format) => capture::replay(format, whole, &mut replay).map_err(|error| self.failed_capture(&error))?,
-            None => {
-                let lines = access_log::replay(BufReader::new(whole), &mut replay);
-                let lines = lines.map_err(|error| self.failed(error))?;
-                if let Some(first) = lines.first_wrong {
-                    let problem = format!("no line of it is a request in an access log; {first}");
-                    return Err(self.unusable(&problem, FORMATS));
+        let mut stream = Self { name, of, condition, start };
+        stream.advance()?;
+        Ok(stream)
+    }
+
+    const fn kind(&self) -> Kind {
+        match self.of {
+            Of::Log(_) => Kind::AccessLog,
+            Of::Capture(_) => Kind::Capture,
+        }
+    }
+
+    /// When the next came in; none at the end.
+    fn next(&self) -> Option<Nanos> {
+        match &self.of {
+            Of::Log(log) => log.next().map(|request| request.at),
+            Of::Capture(capture) => capture.next().map(|(at, _)| at),
+        }
+    }
+
+    /// Plays what is next, and reads on.
+    fn play(&mut self, replay: &mut Replay) -> Result<(), InputError> {
+        match &self.of {
+            Of::Log(log) => {
+                if let Some(request) = log.next() {
+                    replay.request(request.at, request.source);
                 }
-                lines.read
             }
-        };
-        Ok(replay.finish(read))
-    }
-
-    fn unusable(&self, problem: &str, help: &str) -> InputError {
-        InputError::Unusable { name: self.name.clone(), problem: problem.to_owned(), help: help.to_owned() }
-    }
-
-    fn failed(&self, source: io::Error) -> InputError {
-        if source.kind() == io::ErrorKind::IsADirectory {
-            return self.unusable("it is a directory", FORMATS);
+            Of::Capture(capture) => {
+                if let Some((at, frame)) = capture.next() {
+                    let _reason = replay.frame(at, &frame);
+                }
+            }
         }
-        InputError::Read { name: self.name.clone(), source: Some(source) }
+        self.advance()
     }
 
-    fn failed_capture(&self, error: &CaptureError) -> InputError {
-        let help = match error {
-            CaptureError::Read => return InputError::Read { name: self.name.clone(), source: None },
-            CaptureError::Header => "capture it anew: tcpdump -i IF -s 0 -w FILE",
-            CaptureError::Link(_) => "capture on the Ethernet interface, or on all: tcpdump -i any -s 0 -w FILE",
+    fn advance(&mut self) -> Result<(), InputError> {
+        match &mut self.of {
+            Of::Log(log) => log.advance().map_err(|error| failed(&self.name, error)),
+            Of::Capture(capture) => capture.advance().map_err(|error| failed_capture(&self.name, &error)),
+        }
+    }
+
+    fn finish(self) -> Result<(FileRead, Read), InputError> {
+        let Self { name, of, condition, start } = self;
+        let mut read = match of {
+            Of::Log(log) => {
+                let (read, first_wrong) = log.finish();
+                if let Some(first) = first_wrong {
+                    let unpacked =
+                        condition.as_ref().and_then(Condition::problem).map(|problem| format!(", and {problem}"));
+                    let unpacked = unpacked.unwrap_or_default();
+                    return Err(match looks(&start) {
+                        Some(Looks { what, help }) => unusable(&name, &format!("{what}{unpacked}"), help),
+                        None => {
+                            let problem = format!("no line of it is a request of an access log{unpacked}; {first}");
+                            unusable(&name, &problem, FORMATS)
+                        }
+                    });
+                }
+                if read.items == 0 {
+                    return Err(unusable(&name, "it has comments alone", FORMATS));
+                }
+                read
+            }
+            Of::Capture(capture) => capture.finish().map_err(|error| failed_capture(&name, &error))?,
         };
-        self.unusable(&error.to_string(), help)
+        if let Some(problem) = condition.as_ref().and_then(Condition::problem) {
+            read.warnings.push(format!("{problem}, and is judged as far as it goes"));
+        }
+        let file = FileRead {
+            name,
+            compression: condition.map(|_| "gzip"),
+            formats: std::mem::take(&mut read.formats),
+            read: read.items,
+            unreadable: read.unreadable,
+        };
+        Ok((file, read))
     }
 }
 
-const FORMATS: &str =
-    "it reads captures (pcap, pcapng) and access logs in the common or combined format, as nginx and Apache write them";
+/// How an input begins: the bytes that were taken of it, and how many NUL bytes were before them.
+struct Begun {
+    start: Vec<u8>,
+    nuls: u64,
+}
 
-/// What it is where it is neither a capture nor a text, and what to do about it.
-fn neither(start: &[u8]) -> Option<(&'static str, &'static str)> {
-    let packed = "unpack it on the way: zcat FILE | ratelimitd replay - --limit N/DUR";
-    if start.trim_ascii().is_empty() {
-        return Some(("it is empty", FORMATS));
+fn begin(input: &mut Input) -> io::Result<Begun> {
+    let mut nuls = 0_u64;
+    loop {
+        let mut start = Vec::new();
+        input.by_ref().take(START_BYTES).read_to_end(&mut start)?;
+        let holes = start.iter().take_while(|byte| **byte == 0).count();
+        nuls = nuls.saturating_add(holes as u64);
+        if holes == 0 || holes < start.len() {
+            start.drain(..holes);
+            return Ok(Begun { start, nuls });
+        }
     }
-    match start {
-        [0x1f, 0x8b, ..] => return Some(("it is compressed (gzip)", packed)),
-        [b'B', b'Z', b'h', ..] => return Some(("it is compressed (bzip2)", "unpack it on the way, with bzcat")),
-        [0xfd, b'7', b'z', b'X', ..] => return Some(("it is compressed (xz)", "unpack it on the way, with xzcat")),
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => return Some(("it is compressed (zstd)", "unpack it on the way, with zstdcat")),
-        _ => {}
+}
+
+fn unusable(name: &str, problem: &str, help: &str) -> InputError {
+    InputError::Unusable { name: name.to_owned(), problem: problem.to_owned(), help: help.to_owned() }
+}
+
+fn failed(name: &str, source: io::Error) -> InputError {
+    if source.kind() == io::ErrorKind::IsADirectory {
+        return unusable(
+            name,
+            "it is a directory",
+            "name the files in it: ratelimitd replay /var/log/nginx/access.log*",
+        );
     }
-    start.contains(&0).then_some(("it is neither a capture nor an access log", FORMATS))
+    InputError::Read { name: name.to_owned(), source: Some(source) }
+}
+
+fn failed_capture(name: &str, error: &CaptureError) -> InputError {
+    let help = match error {
+        CaptureError::Read => return InputError::Read { name: name.to_owned(), source: None },
+        CaptureError::Header => "capture it anew: tcpdump -i IF -s 0 -w FILE",
+        CaptureError::Link(_) => "capture on the Ethernet interface, or on all: tcpdump -i any -s 0 -w FILE",
+    };
+    unusable(name, &error.to_string(), help)
 }
 
 /// What is asked that no log can answer, and what to do about it.
-fn more_than_a_log_tells(policy: &Policy, ports: Ports) -> Option<(String, &'static str)> {
-    let mut limits = policy.rules.iter().flat_map(|rule| &rule.limits);
+fn more_than_a_log_tells(asked: &Asked<'_>) -> Option<(String, &'static str)> {
+    let mut limits = asked.policy.rules.iter().flat_map(|rule| &rule.limits);
     let other = limits.find(|limit| limit.unit != ratelimit_common::layout::Unit::Requests);
     if let Some(limit) = other {
         let unit = ratelimit_policy::desired::unit_label(limit.unit);
@@ -154,5 +358,5 @@ fn more_than_a_log_tells(policy: &Policy, ports: Ports) -> Option<(String, &'sta
         return Some((problem, "count requests, or replay a capture: tcpdump -i IF -s 0 -w FILE"));
     }
     let problem = "an access log does not say to which port a request was sent".to_owned();
-    (ports == Ports::Said).then_some((problem, "leave --port out: every line is judged"))
+    (asked.ports == Ports::Said).then_some((problem, "leave --port out: every line is judged"))
 }

@@ -1,8 +1,9 @@
-//! What limits would have made of traffic that is past: a capture, or a web server's access log. Judged by the code that the
-//! kernel runs (`ratelimit_common`), under the limits that the daemon would give it ([`ratelimit_policy::desired`]).
+//! What limits would have made of traffic that is past: captures, or web servers' access logs. Judged by the code that
+//! the kernel runs (`ratelimit_common`), under the limits that the daemon would give it ([`ratelimit_policy::desired`]).
 //!
-//! [`Replay`] is the pure part: it takes what came in, one by one, each with its time, and ends in a [`Report`]. What reads files
-//! stands beside it, in [`capture`] and [`access_log`]; nothing here is as large as what is read.
+//! [`Replay`] is the pure part: it takes what came in, one by one, each with its time, and ends in a [`Report`], or in
+//! [`Suggested`] where limits are to be proposed. What reads files stands beside it, in [`capture`] and [`log`]; `input`
+//! opens them and merges them by time. Nothing here is as large as what is read.
 
 use std::net::IpAddr;
 
@@ -12,18 +13,25 @@ use ratelimit_common::packet::{self, Parsed};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 
+use ratelimit_datapath::memory;
 use ratelimit_policy::desired::Policy;
 
-pub mod access_log;
 pub mod capture;
 mod fared;
+mod gzip;
 mod input;
+pub mod log;
+mod observing;
+mod proxies;
 mod report;
 
-pub use self::input::{InputError, Ports, read};
-pub use self::report::{Input, Kind, LimitReport, Limited, Report};
+pub use self::input::{Asked, InputError, Ports, read, suggest};
+pub use self::log::Clock;
+pub use self::observing::Suggested;
+pub use self::report::{FileRead, Input, Kind, LimitReport, Limited, Report};
 
 use self::fared::Judge;
+use self::observing::Observing;
 
 #[cfg(test)]
 mod tests;
@@ -31,6 +39,8 @@ mod tests;
 /// The limits of one policy, and what has come in so far.
 pub struct Replay {
     judge: Judge,
+    /// Where limits are to be proposed.
+    observing: Option<Observing>,
     kind: Kind,
     newest: Nanos,
     oldest: Option<Nanos>,
@@ -42,15 +52,16 @@ pub struct Replay {
 impl Replay {
     /// Nothing has come in yet. Only the first rule judges: flags make no other.
     pub fn new(policy: &Policy, kind: Kind) -> Option<Self> {
-        Some(Self {
-            judge: Judge::new(policy)?,
-            kind,
-            newest: Nanos(0),
-            oldest: None,
-            judged: 0,
-            out_of_order: 0,
-            malformed: 0,
-        })
+        Self::of(Judge::new(policy)?, None, kind)
+    }
+
+    /// Likewise, to propose limits by it: what these say is how it is counted, and nothing is over them.
+    pub fn observing(policy: &Policy, kind: Kind, present: Present) -> Option<Self> {
+        Self::of(Judge::of_all(policy)?, Some(Observing::new(policy, present)?), kind)
+    }
+
+    fn of(judge: Judge, observing: Option<Observing>, kind: Kind) -> Option<Self> {
+        Some(Self { judge, observing, kind, newest: Nanos(0), oldest: None, judged: 0, out_of_order: 0, malformed: 0 })
     }
 
     /// A frame came in, whole or cut off, from its Ethernet header on. Says what the kernel would in a dry run.
@@ -77,18 +88,31 @@ impl Replay {
         }
         let now = self.now(at);
         self.judged += 1;
-        self.judge.frame(frame, &packet, now)
+        let reason = self.judge.frame(frame, &packet, now);
+        self.observe(memory::address(packet.source), reason);
+        reason
     }
 
     /// A request came in, as a log has it.
     pub fn request(&mut self, at: Nanos, source: IpAddr) {
         let now = self.now(at);
-        let _reason = self.judge.charge(now, source, Charges { requests: 1, ..Charges::default() });
+        let reason = self.judge.charge(now, source, Charges { requests: 1, ..Charges::default() });
         self.judged += 1;
+        self.observe(source, reason);
+    }
+
+    fn observe(&mut self, source: IpAddr, reason: Reason) {
+        let is_charged = !matches!(reason, Reason::NotCounted | Reason::NotAdmitted);
+        if let Some(observing) = self.observing.as_mut().filter(|_| is_charged) {
+            observing.charged(self.judge.client(source));
+        }
     }
 
     /// Time never goes back: what is late came when the newest before it did.
     fn now(&mut self, at: Nanos) -> Nanos {
+        if let Some(observing) = &mut self.observing {
+            observing.advance(self.newest.max(at), &self.judge);
+        }
         if at < self.newest {
             self.out_of_order += 1;
         }
@@ -98,14 +122,31 @@ impl Replay {
     }
 
     /// What the limits would have made of it.
-    pub fn finish(self, read: Read) -> Report {
-        let span = self.oldest.map(|oldest| (oldest, self.newest));
-        Report::new(
-            self.judge,
-            Input::new(self.kind, &read, span, [self.judged, self.out_of_order, self.malformed]),
-            read,
-        )
+    pub fn finish(self, read: Read, files: Vec<FileRead>) -> Report {
+        let input = self.input(&read, files);
+        Report::new(self.judge, input, read)
     }
+
+    /// What limits are proposed by it: none where it was not to be observed.
+    pub fn suggest(self, read: Read, files: Vec<FileRead>) -> Option<Suggested> {
+        let input = self.input(&read, files);
+        let warnings = self.judge.warnings(&input, read);
+        Some(self.observing?.finish(self.newest, &self.judge, input, warnings))
+    }
+
+    fn input(&self, read: &Read, files: Vec<FileRead>) -> Input {
+        let span = self.oldest.map(|oldest| (oldest, self.newest));
+        Input::new(self.kind, read, span, [self.judged, self.out_of_order, self.malformed], files)
+    }
+}
+
+/// Where a proposal is asked for, whether the limits are those in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Present {
+    /// Somebody has said them.
+    Said,
+    /// They say a window and a unit alone.
+    Assumed,
 }
 
 /// What a reader has read.
@@ -117,6 +158,10 @@ pub struct Read {
     pub unreadable: u64,
     /// Packets of which not all is in the capture.
     pub cut_off: u64,
+    /// How sources and times of a log were told.
+    pub facts: log::Facts,
+    /// What its formats are called.
+    pub formats: Vec<String>,
     /// What is to be said about it, a sentence each without a full stop.
     pub warnings: Vec<String>,
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::Read;
 use super::fared::{Fared, Judge};
+use super::proxies;
 use crate::snapshot::{Counting, Limit, SCHEMA, source_text, timestamp};
 use ratelimit_policy::desired;
 
@@ -60,6 +61,24 @@ pub struct Input {
     pub from: Option<Timestamp>,
     /// And the last.
     pub until: Option<Timestamp>,
+    /// File by file, as they were named.
+    pub files: Vec<FileRead>,
+}
+
+/// What was read of one file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FileRead {
+    /// Its name, or what standard input is called.
+    pub name: String,
+    /// What it was packed with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compression: Option<&'static str>,
+    /// What its formats are called.
+    pub formats: Vec<String>,
+    /// Packets or lines.
+    pub read: u64,
+    /// Those that could not be read.
+    pub unreadable: u64,
 }
 
 /// What one limit would have done.
@@ -94,7 +113,13 @@ pub struct Limited {
 }
 
 impl Input {
-    pub(super) fn new(kind: Kind, read: &Read, span: Option<(Nanos, Nanos)>, counts: [u64; 3]) -> Self {
+    pub(super) fn new(
+        kind: Kind,
+        read: &Read,
+        span: Option<(Nanos, Nanos)>,
+        counts: [u64; 3],
+        files: Vec<FileRead>,
+    ) -> Self {
         let [judged, out_of_order, malformed] = counts;
         Self {
             kind,
@@ -106,20 +131,41 @@ impl Input {
             out_of_order,
             from: span.map(|(from, _)| timestamp(from)),
             until: span.map(|(_, until)| timestamp(until)),
+            files,
+        }
+    }
+}
+
+impl Judge {
+    /// In what respect what was judged may not be what would have been.
+    pub(super) fn warnings(&self, input: &Input, read: Read) -> Vec<String> {
+        let mut warnings = read.warnings;
+        warnings.extend(input.warnings());
+        if self.unplaced > 0 {
+            warnings.push(format!(
+                "not judged, as there is no room for more sources: {}; choose a shorter --ipv4-prefix or --ipv6-prefix",
+                self.unplaced
+            ));
+        }
+        let counted = self.sources.iter().map(|(source, judged)| (*source, judged.counted));
+        warnings.extend(proxies::warning(counted, input.kind.of_one()));
+        warnings
+    }
+}
+
+impl Kind {
+    /// What is judged.
+    const fn of_one(self) -> &'static str {
+        match self {
+            Self::Capture => "packets",
+            Self::AccessLog => "requests",
         }
     }
 }
 
 impl Report {
     pub(super) fn new(judge: Judge, input: Input, read: Read) -> Self {
-        let mut warnings = read.warnings;
-        warnings.extend(input.warnings());
-        if judge.unplaced > 0 {
-            warnings.push(format!(
-                "not judged, as there is no room for more sources: {}; choose a shorter --ipv4-prefix or --ipv6-prefix",
-                judge.unplaced
-            ));
-        }
+        let warnings = judge.warnings(&input, read);
         let limits: Vec<LimitReport> =
             judge.limits().iter().enumerate().map(|(at, limit)| LimitReport::new(limit, at, &judge)).collect();
         let ports = match input.kind {
@@ -147,9 +193,10 @@ impl Input {
         if self.out_of_order > 0 {
             let (what, why) = match self.kind {
                 Kind::Capture => ("packets", "captures of several interfaces or queues are often like this"),
-                Kind::AccessLog => {
-                    ("lines", "several files were put together in another order, or several servers write it")
-                }
+                Kind::AccessLog => (
+                    "lines",
+                    "Apache writes a line when its request ends; rotated files are merged by time if each is named",
+                ),
             };
             warnings.push(format!(
                 "{what} older than one before them, and taken to be as late as that: {} ({why})",
@@ -165,7 +212,7 @@ impl Input {
 
 impl LimitReport {
     fn new(limit: &desired::Limit, at: usize, judge: &Judge) -> Self {
-        let fared = || judge.sources.iter().filter_map(|(client, fared)| Some((client, fared.get(at)?)));
+        let fared = || judge.sources.iter().filter_map(|(client, fared)| Some((client, fared.limits.get(at)?)));
         let mut limited: Vec<Limited> = fared()
             .filter_map(|(client, Fared { admitted, refused, span, .. })| {
                 let (first, last) = (*span)?;

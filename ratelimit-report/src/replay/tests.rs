@@ -9,7 +9,7 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
 
 use super::capture::Captured;
-use super::input::Named;
+use super::input::{Named, play};
 use super::*;
 use crate::fixture::{MINUTE_NS, limit, policy};
 use ratelimit_policy::desired::{QuicPorts, Unparsable, WindowForm};
@@ -20,7 +20,23 @@ const SERVER: &str = "192.0.2.1:80";
 const CLIENT: &str = "198.51.100.7:40000";
 
 fn replayed(contents: &[u8], policy: &Policy) -> Result<Report, InputError> {
-    Named { name: "it".to_owned() }.replay(contents, policy, Ports::Default)
+    replayed_all(&[contents], policy)
+}
+
+/// Of several files, which are called `it`, or after their place.
+fn replayed_all(files: &[&[u8]], policy: &Policy) -> Result<Report, InputError> {
+    let name = |at: usize| if files.len() == 1 { "it".to_owned() } else { format!("file {at}") };
+    let inputs = files
+        .iter()
+        .enumerate()
+        .map(|(at, contents)| Named { name: name(at), input: Box::new(std::io::Cursor::new(contents.to_vec())) });
+    let (replay, read, files) = play(inputs.collect(), &asked(policy), |kind| Replay::new(policy, kind))?;
+    Ok(replay.finish(read, files))
+}
+
+fn asked(policy: &Policy) -> Asked<'_> {
+    let now = jiff::Timestamp::from_second((START / SECOND_NS) as i64).unwrap();
+    Asked { policy, ports: Ports::Default, clock: Clock { zone: jiff::tz::TimeZone::UTC, now } }
 }
 
 /// A frame that carries this from one to the other.
@@ -271,11 +287,12 @@ fn what_cannot_be_replayed_says_what_to_do() {
     for (contents, of, part) in [
         (b"".as_slice(), &of, "it is empty"),
         (b"\n\n", &of, "it is empty"),
-        (b"\x1f\x8b\x08\x00", &of, "compressed"),
+        (b"\x1f\x8b\x08\x00", &of, "its gzip data is cut off"),
+        (b"\xfd7zXZ\0\0", &of, "it is compressed (xz)"),
         (b"\x7fELF\x02\x01\x01\x00\x00", &of, "neither a capture nor an access log"),
         (&no_header, &of, "header is damaged or cut off"),
         (&pcap(127, &[]), &of, "link of type 127"),
-        (b"hello\nworld\n", &of, "no line of it is a request in an access log; line 1: it has no blank"),
+        (b"hello\nworld\n", &of, "no line of it is a request of an access log; line 1: it is"),
         (&log(&[(0, "192.0.2.7")]), &connections, "an access log has requests alone"),
     ] {
         match replayed(contents, of) {
@@ -292,7 +309,9 @@ fn lines_that_cannot_be_read_are_left_out_and_named_by_their_number() {
     contents.extend(log(&[(2, "crawler.example")]));
     let report = replayed(&contents, &policy(vec![limit(9, Unit::Requests)])).unwrap();
     assert_eq!((report.input.read, report.input.unreadable, report.input.judged), (4, 2, 2));
-    assert!(report.warnings[0].contains("line 4: it has no blank; line 5: `crawler.example`"), "{:?}", report.warnings);
+    let [warning] = report.warnings.as_slice() else { panic!("{:?}", report.warnings) };
+    assert!(warning.starts_with("2 lines cannot be read and are left out; the first is line 4: "), "{warning}");
+    assert!(warning.ends_with(": `broken`"), "{warning}");
 }
 
 #[test]
@@ -354,7 +373,7 @@ fn what_a_budget_of_new_sources_drops_is_not_admitted() {
     let charges = Charges { requests: 1, ..Charges::default() };
     let judged = ["192.0.2.1", "192.0.2.2"].map(|source| judge.charge(Nanos(START), source.parse().unwrap(), charges));
     assert_eq!(judged, [Reason::WithinLimit, Reason::NewSourceBudget]);
-    let admitted: u64 = judge.sources.values().map(|fared| fared[0].admitted).sum();
+    let admitted: u64 = judge.sources.values().map(|fared| fared.limits[0].admitted).sum();
     assert_eq!(admitted, 1);
 }
 
@@ -364,6 +383,28 @@ fn a_capture_as_json() {
     let of = policy(vec![limit(10, Unit::Requests), limit(9, Unit::Connections)]);
     insta::assert_json_snapshot!(replayed(&pcap(1, &frames), &of).unwrap());
 }
+
+/// A small log of every format.
+const LOGS: [&[u8]; 18] = [
+    include_bytes!("../../../ratelimit-userspace/tests/logs/nginx-combined.log"),
+    include_bytes!("../../../ratelimit-userspace/tests/logs/apache-vhost-combined.log"),
+    include_bytes!("../../../ratelimit-userspace/tests/logs/apache-forwarded-first.log"),
+    include_bytes!("../../../ratelimit-userspace/tests/logs/nginx-forwarded-alone.log"),
+    include_bytes!("../../../ratelimit-userspace/tests/logs/nginx-json.log"),
+    include_bytes!("../../../ratelimit-userspace/tests/logs/caddy.log"),
+    include_bytes!("../../../ratelimit-userspace/tests/logs/traefik.log"),
+    include_bytes!("../../../ratelimit-userspace/tests/logs/syslog-3164.log"),
+    include_bytes!("../../../ratelimit-userspace/tests/logs/syslog-5424.log"),
+    include_bytes!("../../../ratelimit-userspace/tests/logs/journal-short-iso.log"),
+    include_bytes!("../../../ratelimit-userspace/tests/logs/journal-json.log"),
+    include_bytes!("../../../ratelimit-userspace/tests/logs/journal-export.bin"),
+    include_bytes!("../../../ratelimit-userspace/tests/logs/haproxy.log"),
+    include_bytes!("../../../ratelimit-userspace/tests/logs/iis-w3c.log"),
+    include_bytes!("../../../ratelimit-userspace/tests/logs/cloudfront.log"),
+    include_bytes!("../../../ratelimit-userspace/tests/logs/aws-alb.log"),
+    include_bytes!("../../../ratelimit-userspace/tests/logs/docker-json-file.log"),
+    include_bytes!("../../../ratelimit-userspace/tests/logs/kubernetes-cri.log"),
+];
 
 /// A limiter written from the README's text: at most `amount` in the current minute and the full ones before it.
 #[derive(Default)]
@@ -406,6 +447,74 @@ proptest! {
                 let window = admitted.iter().filter(|(of, at)| *of == source && (from..=from + 5 * MINUTE_NS).contains(at));
                 prop_assert!(window.count() as u64 <= amount);
             }
+        }
+    }
+
+    #[test]
+    fn what_another_limit_would_have_refused_is_what_it_refuses(
+        steps in proptest::collection::vec((0_u64..900, 0_u8..3), 1..200),
+        is_lenient in any::<bool>(),
+        gap in 0_u64..100_000,
+    ) {
+        let form = if is_lenient { WindowForm::Lenient } else { WindowForm::Strict };
+        let of = |amount| policy(vec![ratelimit_policy::desired::Limit { form, ..limit(amount, Unit::Requests) }]);
+        let mut lines = Vec::new();
+        let mut at = 0;
+        for (position, (step, source)) in steps.iter().enumerate() {
+            at += step / 8 + if position == steps.len() / 2 { gap } else { 0 };
+            lines.push((at, format!("192.0.2.{source}")));
+        }
+        let lines: Vec<(u64, &str)> = lines.iter().map(|(at, source)| (*at, source.as_str())).collect();
+        let contents = log(&lines);
+        let policy = of(8);
+        let input = Named { name: "it".to_owned(), input: Box::new(std::io::Cursor::new(contents.clone())) };
+        let begin = |kind| Replay::observing(&policy, kind, Present::Said);
+        let (replay, read, files) = play(vec![input], &asked(&policy), begin).unwrap();
+        let suggested = replay.suggest(read, files).unwrap();
+        let observed = suggested.report.rules[0].limits[0].observed.clone().unwrap();
+        prop_assert_eq!((observed.wanted, observed.missed_buckets), (lines.len() as u64, 0));
+        for candidate in observed.candidates {
+            let report = replayed(&contents, &of(candidate.amount)).unwrap();
+            let (_, refused, limited) = numbers(&report.limits[0]);
+            prop_assert_eq!((candidate.blocked, candidate.sources_blocked), (refused, limited), "{}", candidate.limit);
+        }
+    }
+
+    #[test]
+    fn whatever_becomes_of_a_log_each_of_its_lines_is_judged_or_left_out(
+        picked in proptest::collection::vec((0..LOGS.len(), any::<prop::sample::Index>(), any::<u8>(), 0_u8..5), 1..4),
+        bytes in proptest::collection::vec(any::<u8>(), 0..40),
+        is_packed in any::<bool>(),
+    ) {
+        let of = policy(vec![limit(2, Unit::Requests)]);
+        let mut files: Vec<Vec<u8>> = Vec::new();
+        for (log, at, byte, change) in picked {
+            let mut contents = LOGS[log].to_vec();
+            let at = at.index(contents.len());
+            match change {
+                0 => contents[at] = byte,
+                1 => contents.truncate(at),
+                2 => drop(contents.splice(at..at, bytes.iter().copied())),
+                3 => drop(contents.splice(0..0, std::iter::repeat_n(0, byte.into()))),
+                // Lines of one format in the midst of those of another.
+                _ => contents.extend(LOGS[usize::from(byte) % LOGS.len()]),
+            }
+            files.push(contents);
+        }
+        if is_packed {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            std::io::Write::write_all(&mut encoder, &files[0]).unwrap();
+            let mut packed = encoder.finish().unwrap();
+            if let [first, ..] = bytes.as_slice() {
+                let at = usize::from(*first) % packed.len();
+                packed[at] ^= 1;
+            }
+            files.push(packed);
+        }
+        let files: Vec<&[u8]> = files.iter().map(Vec::as_slice).collect();
+        if let Ok(Report { input, .. }) = replayed_all(&files, &of) {
+            prop_assert_eq!(input.judged + input.unreadable, input.read);
+            prop_assert_eq!(input.files.iter().map(|file| file.read).sum::<u64>(), input.read);
         }
     }
 

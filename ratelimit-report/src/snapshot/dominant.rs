@@ -23,7 +23,10 @@ const EVERY: Duration = Duration::from_secs(60);
 /// Fewer packets between two looks say nothing.
 const PACKETS_MIN: u64 = 1_000;
 /// More than this share is most.
-const PERCENT_MAX: u64 = 80;
+pub const TALKER_PERCENT: u64 = 80;
+/// What to do about a source that most comes from.
+pub const TALKER_ADVICE: &str = "if that is a proxy, a CDN or a load balancer, everybody behind it is one client: allow it \
+                                 (`ratelimitd allow`), or give it a rule of its own";
 /// Windows of each limit that are remembered.
 const REMEMBERED_MAX: usize = 16;
 
@@ -41,11 +44,7 @@ pub struct Dominant {
 impl Dominant {
     /// What it is, and what to do.
     pub fn words(&self) -> String {
-        format!(
-            "{} % of what it counts comes from {}; if that is a proxy, a CDN or a load balancer, everybody behind it is one client: \
-             exempt it (`allow`), or give it a rule of its own",
-            self.percent, self.source
-        )
+        format!("{} % of what it counts comes from {}; {TALKER_ADVICE}", self.percent, self.source)
     }
 }
 
@@ -135,7 +134,7 @@ impl Dominance {
         };
         let (percent, prefix) = candidates.map(share).max()?;
         let percent = u8::try_from(percent.min(100)).unwrap_or(100);
-        (u64::from(percent) > PERCENT_MAX).then(|| Dominant {
+        (u64::from(percent) > TALKER_PERCENT).then(|| Dominant {
             rule: rule.name.clone(),
             source: source_text(prefix),
             percent,

@@ -27,7 +27,7 @@ mod suggest;
 mod words;
 
 pub use check::{Bucket, Budget, CheckLimit, CheckReport, Outcome};
-pub use dominant::{Dominance, Dominant, Look};
+pub use dominant::{Dominance, Dominant, Look, TALKER_ADVICE, TALKER_PERCENT};
 pub use explain::{ExplainReport, Step, StepOutcome};
 pub use guard::{CheckGuard, Guarded};
 pub use list::{Author, Clocks, ListReport, Listed};

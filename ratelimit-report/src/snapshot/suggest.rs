@@ -52,6 +52,9 @@ pub struct LimitSuggestion {
     /// The limit that holds now.
     #[serde(flatten)]
     pub limit: Limit,
+    /// Whether it is none that anybody has set: its window and unit are observed, its amount is not meant.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_assumed: bool,
     /// What was observed; none where nothing can be.
     pub observed: Option<Observation>,
     /// What the limit could be; none where too little is known.
@@ -161,15 +164,31 @@ impl SuggestReport {
     /// Of every rule of the policy, or of the one with this name, at `now` by the datapath's clock.
     pub fn build(policy: &Policy, observer: &Observer, now: Nanos, only: Option<&str>) -> Self {
         let rules = policy.rules.iter().filter(|rule| only.is_none_or(|name| rule.name == name));
-        let rules = rules.map(|rule| RuleSuggestion::build(rule, observer)).collect();
+        let rules = rules.map(|rule| RuleSuggestion::build(rule, observer, Basis::Live)).collect();
+        Self { schema: SCHEMA, time: timestamp(now), rules }
+    }
+
+    /// Of what is past, up to `now`: no limit held there. Those of the policy are in force elsewhere, or only say what to observe.
+    pub fn of_past(policy: &Policy, observer: &Observer, now: Nanos, is_present: bool) -> Self {
+        let basis = Basis::Past { is_present };
+        let rules = policy.rules.iter().map(|rule| RuleSuggestion::build(rule, observer, basis)).collect();
         Self { schema: SCHEMA, time: timestamp(now), rules }
     }
 }
 
+/// What was observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Basis {
+    /// Traffic under the policy's limits.
+    Live,
+    /// What is past, under none.
+    Past { is_present: bool },
+}
+
 impl RuleSuggestion {
-    fn build(rule: &desired::Rule, observer: &Observer) -> Self {
-        let limits: Vec<LimitSuggestion> =
-            rule.limits.iter().map(|limit| LimitSuggestion::build(rule, limit, observer.observed(limit))).collect();
+    fn build(rule: &desired::Rule, observer: &Observer, basis: Basis) -> Self {
+        let of_limit = |limit| LimitSuggestion::build(rule, limit, observer.observed(limit), basis);
+        let limits: Vec<LimitSuggestion> = rule.limits.iter().map(of_limit).collect();
         let is_any = limits.iter().any(|of| of.proposal.is_some());
         let written = rule.limits.iter().zip(&limits).map(|(limit, of)| {
             let amount = of.proposal.as_ref().map_or(limit.amount, |proposal| proposal.amount);
@@ -201,7 +220,7 @@ fn written(limit: &desired::Limit) -> String {
 }
 
 impl LimitSuggestion {
-    fn build(rule: &desired::Rule, limit: &desired::Limit, observed: Option<Observed>) -> Self {
+    fn build(rule: &desired::Rule, limit: &desired::Limit, observed: Option<Observed>, basis: Basis) -> Self {
         let (mut proposal, mut notes) = (None, Vec::new());
         if let Some(of) = &observed {
             let observed_ns = of.until.0.saturating_sub(of.since.0);
@@ -210,14 +229,20 @@ impl LimitSuggestion {
             let found = observe::propose(&of.busiest, limit.unit, amount_max(limit.bucket_ns));
             proposal = found.map(|found| Proposal::build(limit, found, is_provisional));
             if is_brief {
-                notes.push("this is less than one window: wait longer before you rely on it".to_owned());
+                let what = match basis {
+                    Basis::Live => "wait longer before you rely on it",
+                    Basis::Past { .. } => "take more of it before you rely on this",
+                };
+                notes.push(format!("this is less than one window: {what}"));
             }
             if of.busiest.len() < SOURCES_MIN {
                 notes.push(format!("of fewer than {SOURCES_MIN} sources nothing is concluded"));
             } else if of.busiest.len() < SOURCES_ENOUGH {
                 notes.push(format!("fewer than {SOURCES_ENOUGH} sources are few to tell the ordinary from the others"));
             }
-            notes.extend(caveats(rule, limit, of));
+            if basis == Basis::Live {
+                notes.extend(caveats(rule, limit, of));
+            }
         } else if limit.form == desired::WindowForm::Gcra {
             notes.push(
                 "a leaky bucket does not tell what was wanted when: observe with algorithm = \"buckets\", and choose by that"
@@ -226,7 +251,14 @@ impl LimitSuggestion {
         } else {
             notes.push("nothing is observed yet: ask again in a moment".to_owned());
         }
-        Self { limit: limit.into(), observed: observed.map(|of| Observation::build(limit, &of)), proposal, notes }
+        let is_assumed = basis == Basis::Past { is_present: false };
+        Self {
+            limit: limit.into(),
+            is_assumed,
+            observed: observed.map(|of| Observation::build(limit, &of)),
+            proposal,
+            notes,
+        }
     }
 }
 

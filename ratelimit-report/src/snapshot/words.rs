@@ -107,7 +107,7 @@ impl Counting {
 
     /// Of the requests of a web server's own log.
     pub fn of_log() -> Self {
-        let accuracy = "each line is one, at its whole second; what never became a line is not there: refused, cut off, still open";
+        let accuracy = "each line is one, at the time that it names; what never became a line is not there: refused, cut off, still open";
         Self { unit: Unit::Requests, counted: "lines of the log".to_owned(), accuracy: accuracy.to_owned() }
     }
 

@@ -10,7 +10,7 @@ use crate::error::{Diagnostic, Place};
 use ratelimit_policy::config::{FILE_DEFAULT, SOCKET_DEFAULT};
 
 pub use self::limiter::Limiter;
-pub use self::replay::ReplayArgs;
+pub use self::replay::{FromArgs, ReplayArgs};
 pub use self::run::run;
 
 mod ask;
@@ -169,8 +169,11 @@ pub enum Command {
     #[command(after_help = texts::SUGGEST_EXAMPLES)]
     Suggest {
         /// Only for the rule of this name
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", conflicts_with = "files")]
         rule: Option<String>,
+        /// What to observe in place of a daemon.
+        #[command(flatten)]
+        from: FromArgs,
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
@@ -377,7 +380,7 @@ pub fn parse() -> anyhow::Result<Cli> {
 fn misplaced(flag: &str, command: &str) -> Diagnostic {
     let help = match flag {
         "socket" if command != "run" => format!("write it after the command: ratelimitd {command} --socket PATH"),
-        _ if command == "check-config" || command == "replay" => {
+        _ if matches!(command, "check-config" | "replay" | "suggest") => {
             format!("write it after the command: ratelimitd {command} --{flag} …")
         }
         _ if command == "run" => {

@@ -67,7 +67,8 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             let sent = change::parse_sent(&source, &to, to_address.as_deref())?;
             block_on(&global, ask::explain(&socket.path, sent, format))
         }
-        Some(Command::Suggest { rule, socket }) => {
+        Some(Command::Suggest { from, .. }) if from.is_said() => super::replay::suggest(from, &global),
+        Some(Command::Suggest { rule, socket, .. }) => {
             block_on(&global, ask::suggest(&socket.path, rule.as_deref(), format))
         }
         Some(Command::List { socket }) => block_on(&global, ask::list(&socket.path, format)),

@@ -88,7 +88,10 @@ run shows it undisturbed: run it over the busiest hours, then ask.
 Examples:
   sudo ratelimitd --iface eth0 --limit 1000/5m --dry-run
   ratelimitd suggest
-  ratelimitd suggest --rule login --json | jq '.rules[].paste'";
+  ratelimitd suggest --rule login --json | jq '.rules[].paste'
+  Without a daemon, by what a web server has logged:
+    ratelimitd suggest --from /var/log/nginx/access.log*
+    ratelimitd suggest --from access.log --limit 1000/5m";
 
 pub(super) const EXPLAIN_EXAMPLES: &str = "\
 Examples:
@@ -126,11 +129,16 @@ Examples:
 pub(super) const REPLAY_EXAMPLES: &str = "\
 Nothing is attached, nothing is sent, and no daemon is asked. The limits judge what the file has by
 the code that the kernel runs, as in a dry run: nothing that follows in the file is missing because
-it would have been refused. A log has requests alone, at whole seconds.
+it would have been refused. A log has requests alone.
+
+Logs: common or combined format (nginx, Apache), JSON lines (nginx, Caddy, Traefik), HAProxy's
+HTTP log, W3C extended format (IIS, CloudFront), AWS load balancers; also in syslog's, journald's
+or a container's lines. Gzip is unpacked. A time without an offset is taken as local time.
 
 Examples:
-  ratelimitd replay /var/log/nginx/access.log --limit 1000/5m
-  zcat access.log.2.gz | ratelimitd replay - --limit 1000/5m --json | jq '.limits[].limited[]'
+  ratelimitd replay /var/log/nginx/access.log* --limit 1000/5m
+  journalctl -u caddy -o json | ratelimitd replay - --limit 1000/5m
+  ratelimitd replay access.log --limit 1000/5m --json | jq '.limits[].limited[]'
   tcpdump -i eth0 -s 0 -w site.pcap 'dst port 80 or dst port 443'
   ratelimitd replay site.pcap --limit 100/1m --limit \"50/1m connections\"";
 

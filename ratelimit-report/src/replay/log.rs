@@ -1,0 +1,360 @@
+//! Access logs of any server, line by line, from whatever wrote the lines down: a stream of requests, each with its
+//! source and time. Each line is told by its looks, so that a file may mix formats.
+
+use std::io::{self, Read as IoRead};
+use std::net::IpAddr;
+
+use ratelimit_common::time::Nanos;
+
+use super::Read;
+
+mod common;
+mod envelope;
+mod export;
+mod fields;
+mod json;
+mod lines;
+mod looks;
+mod time;
+
+pub(super) use self::looks::{FORMATS, Looks, binary, looks};
+pub use self::time::Clock;
+
+use self::common::Told;
+use self::fields::Columns;
+use self::json::Found;
+use self::lines::Lines;
+use self::time::{Stamp, Times};
+
+/// Envelopes in envelopes: a container's line in a journal's in a collector's.
+const ENVELOPES_MAX: usize = 3;
+
+/// Bytes of a line that are shown where it cannot be read.
+const SHOWN_MAX: usize = 80;
+
+/// A request that a log has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Who sent it.
+    pub source: IpAddr,
+    /// When, by the server's clock.
+    pub at: Nanos,
+}
+
+/// What a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Common or combined.
+    Common,
+    /// JSON, an object a line.
+    Json,
+    /// W3C extended, of IIS and CloudFront.
+    W3c,
+    /// HAProxy's HTTP log.
+    Haproxy,
+    /// An AWS load balancer's.
+    LoadBalancer,
+}
+
+impl Format {
+    /// What it is called.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Common => "common or combined format",
+            Self::Json => "JSON lines",
+            Self::W3c => "W3C extended format",
+            Self::Haproxy => "HAProxy's HTTP log",
+            Self::LoadBalancer => "AWS load balancer log",
+        }
+    }
+}
+
+/// Reads lines, whose formats and envelopes may change from one to the next.
+#[derive(Debug)]
+pub struct Parser {
+    times: Times,
+    columns: Option<Columns>,
+    facts: Facts,
+    /// Those that there were, and whether within envelopes.
+    formats: Vec<(Format, bool)>,
+}
+
+impl Parser {
+    /// Has read nothing yet.
+    pub const fn new(clock: Clock) -> Self {
+        let times = Times::new(clock);
+        Self {
+            times,
+            columns: None,
+            facts: Facts { forwards: 0, forwarded: 0, second: 0, local: 0 },
+            formats: Vec::new(),
+        }
+    }
+
+    /// Reads one line: none where it is a comment; else what is wrong with it, a clause.
+    pub fn line(&mut self, text: &[u8]) -> Result<Option<Request>, String> {
+        if let Some(names) = text.strip_prefix(b"#Fields:") {
+            self.columns = Some(Columns::of(names)?);
+            return Ok(None);
+        }
+        // Directives of W3C extended logs, and what `journalctl` says between boots.
+        if text.starts_with(b"#") || text.starts_with(b"-- ") {
+            return Ok(None);
+        }
+        self.message(text, None).map(Some)
+    }
+
+    /// Reads a server's line that was written down at `stamp`.
+    fn message(&mut self, text: &[u8], stamp: Option<Stamp>) -> Result<Request, String> {
+        let (mut text, mut stamp) = (text, stamp);
+        let mut owned: Vec<u8>;
+        let mut first_wrong = None;
+        for depth in 0..=ENVELOPES_MAX {
+            let is_wrapped = depth > 0;
+            if text.starts_with(b"{") {
+                let found = Found::of(text)?;
+                stamp = found.stamp().or(stamp);
+                if let Some((source, told)) = of_object(&found) {
+                    let stamp = stamp.ok_or("no name in it has a time that can be read")?;
+                    return self.request(Format::Json, is_wrapped, source, told, stamp);
+                }
+                let wrong = "no name in it has the address of a client";
+                owned = found.message().ok_or(wrong)?.trim_ascii().to_vec();
+                text = &owned;
+                // Where its message is no server's line, the object is what is wrong.
+                first_wrong = Some(wrong.to_owned());
+                continue;
+            }
+            match self.plain(text, is_wrapped) {
+                Ok(request) => return Ok(request),
+                Err(wrong) => first_wrong = first_wrong.or(Some(wrong)),
+            }
+            let Some(envelope) = envelope::take_off(text) else { break };
+            // What is wrong is told of the server's own line.
+            (text, stamp, first_wrong) = (envelope.message.trim_ascii(), envelope.stamp.or(stamp), None);
+        }
+        Err(first_wrong.unwrap_or_else(|| "it is an envelope within envelopes".to_owned()))
+    }
+
+    /// Reads a line that is in no envelope and no object.
+    fn plain(&mut self, text: &[u8], is_wrapped: bool) -> Result<Request, String> {
+        let of_columns = self.columns.map(|columns| columns.line(text));
+        if let Some(Ok((source, stamp))) = of_columns {
+            return self.request(Format::W3c, is_wrapped, source, Told::Alone, stamp);
+        }
+        let wrong = match common::line(text) {
+            Ok(of) => return self.request(Format::Common, is_wrapped, of.source, of.told, of.stamp),
+            Err(wrong) => wrong,
+        };
+        if let Some(of) = fields::haproxy(text) {
+            let (source, stamp) = of?;
+            return self.request(Format::Haproxy, is_wrapped, source, Told::Alone, stamp);
+        }
+        if let Some((source, stamp)) = fields::load_balancer(text) {
+            return self.request(Format::LoadBalancer, is_wrapped, source, Told::Alone, stamp);
+        }
+        Err(of_columns.and_then(Result::err).unwrap_or(wrong))
+    }
+
+    fn request(
+        &mut self,
+        format: Format,
+        is_wrapped: bool,
+        source: IpAddr,
+        told: Told,
+        stamp: Stamp,
+    ) -> Result<Request, String> {
+        let at = self.times.at(stamp)?;
+        if !self.formats.contains(&(format, is_wrapped)) {
+            self.formats.push((format, is_wrapped));
+        }
+        match told {
+            Told::Alone => {}
+            Told::Forwards => self.facts.forwards += 1,
+            Told::Forwarded => self.facts.forwarded += 1,
+            Told::Second => self.facts.second += 1,
+        }
+        self.facts.local = self.times.local;
+        Ok(Request { source, at })
+    }
+}
+
+/// How sources and times were told, by the lines of each kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    forwards: u64,
+    forwarded: u64,
+    second: u64,
+    local: u64,
+}
+
+impl Facts {
+    /// Those of two files.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            forwards: self.forwards.saturating_add(other.forwards),
+            forwarded: self.forwarded.saturating_add(other.forwarded),
+            second: self.second.saturating_add(other.second),
+            local: self.local.saturating_add(other.local),
+        }
+    }
+
+    /// What there is to know about them, a clause each.
+    pub(super) fn remarks(self, clock: &Clock) -> Vec<String> {
+        let mut remarks = Vec::new();
+        if self.forwards > 0 {
+            remarks.push(format!(
+                "{} X-Forwarded-For and the address that connected: the source is the latter, as the limiter sees it",
+                of_lines(self.forwards, "have", "has")
+            ));
+        }
+        if self.forwarded > 0 {
+            remarks.push(format!(
+                "{} X-Forwarded-For alone: the source is the last public address in it; the limiter sees the address \
+                 that connects, which may be a proxy",
+                of_lines(self.forwarded, "have", "has")
+            ));
+        }
+        if self.second > 0 {
+            remarks.push(format!(
+                "{} with two addresses: the source is the second, as behind a virtual host or X-Forwarded-For",
+                of_lines(self.second, "begin", "begins")
+            ));
+        }
+        if self.local > 0 {
+            remarks.push(format!(
+                "{} a time without an offset: it is taken as local time of this machine ({}); set TZ if the server has \
+                 another",
+                of_lines(self.local, "have", "has"),
+                clock.name()
+            ));
+        }
+        remarks
+    }
+}
+
+/// `1 line has`, `3 lines have`.
+fn of_lines(count: u64, many: &str, one: &str) -> String {
+    if count == 1 { format!("1 line {one}") } else { format!("{count} lines {many}") }
+}
+
+fn of_object(found: &Found) -> Option<(IpAddr, Told)> {
+    match (found.source(), found.forwarded()) {
+        (Some(source), Some(_)) => Some((source, Told::Forwards)),
+        (Some(source), None) => Some((source, Told::Alone)),
+        // Where there is a server's own line too, that may name who connected.
+        (None, Some(_)) if found.message().is_some() => None,
+        (None, forwarded) => forwarded.map(|source| (source, Told::Forwarded)),
+    }
+}
+
+/// A log that is being read, and the request in it that is next.
+pub(super) struct LogStream {
+    lines: Lines<Box<dyn IoRead + Send>>,
+    is_export: bool,
+    parser: Parser,
+    read: Read,
+    number: u64,
+    first_wrong: Option<String>,
+    next: Option<Request>,
+}
+
+impl LogStream {
+    /// Of a file that begins with `start`, which is still to come in `input`; before it were so many NUL bytes.
+    pub(super) fn new(start: &[u8], input: Box<dyn IoRead + Send>, nuls: u64, clock: Clock) -> Self {
+        let mut lines = Lines::new(input);
+        lines.nuls = nuls;
+        Self {
+            lines,
+            is_export: export::is_export(start),
+            parser: Parser::new(clock),
+            read: Read::default(),
+            number: 0,
+            first_wrong: None,
+            next: None,
+        }
+    }
+
+    /// The request that is next, if [`Self::advance`] has found one.
+    pub(super) const fn next(&self) -> Option<Request> {
+        self.next
+    }
+
+    /// Reads on to the next request, over all that is none.
+    pub(super) fn advance(&mut self) -> io::Result<()> {
+        self.next = None;
+        while self.next.is_none() {
+            let Some(request) = self.item()? else { return Ok(()) };
+            self.read.items += u64::from(!matches!(request, Ok(None)));
+            match request {
+                Ok(request) => self.next = request,
+                Err(wrong) => {
+                    self.read.unreadable += 1;
+                    self.first_wrong.get_or_insert(wrong);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One line, or one entry of a journal: none at the end.
+    fn item(&mut self) -> io::Result<Option<Result<Option<Request>, String>>> {
+        if self.is_export {
+            let Some(entry) = export::entry(&mut self.lines)? else { return Ok(None) };
+            self.number += 1;
+            let request = self.parser.message(entry.message.trim_ascii(), entry.stamp);
+            let is_first = self.first_wrong.is_none();
+            return Ok(Some(request.map(Some).map_err(|wrong| match is_first {
+                true => format!("entry {}: {wrong}: `{}`", self.number, shown(&entry.message)),
+                false => String::new(),
+            })));
+        }
+        loop {
+            let Some(line) = self.lines.next()? else { return Ok(None) };
+            self.number += 1;
+            let text = line.trim_ascii();
+            let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+            if text.is_empty() {
+                continue;
+            }
+            let request = self.parser.line(text);
+            let is_first = self.first_wrong.is_none();
+            return Ok(Some(request.map_err(|wrong| match is_first {
+                true => format!("line {}: {wrong}: `{}`", self.number, shown(text)),
+                false => String::new(),
+            })));
+        }
+    }
+
+    /// What was read, and the first line that could not be, where none could.
+    pub(super) fn finish(self) -> (Read, Option<String>) {
+        let Self { lines, parser, mut read, first_wrong, .. } = self;
+        read.formats = parser.formats.iter().map(|(format, is_wrapped)| label(*format, *is_wrapped)).collect();
+        if lines.nuls > 0 {
+            read.warnings.push(format!(
+                "{} NUL bytes before its lines are left out: logrotate's copytruncate leaves them; `create` does not",
+                lines.nuls
+            ));
+        }
+        if let Some(first) = first_wrong.as_ref().filter(|_| read.unreadable < read.items) {
+            let count =
+                if read.unreadable == 1 { "1 line cannot be read and is" } else { "lines cannot be read and are" };
+            let count = if read.unreadable == 1 { count.to_owned() } else { format!("{} {count}", read.unreadable) };
+            read.warnings.push(format!("{count} left out; the first is {first}"));
+        }
+        read.facts = parser.facts;
+        let is_all_wrong = read.unreadable == read.items;
+        (read, first_wrong.filter(|_| is_all_wrong))
+    }
+}
+
+fn label(format: Format, is_wrapped: bool) -> String {
+    format!("{}{}", format.label(), if is_wrapped { " in lines of syslog, a journal or a container" } else { "" })
+}
+
+/// The beginning of a line.
+fn shown(text: &[u8]) -> String {
+    let shown = String::from_utf8_lossy(&text[..text.len().min(SHOWN_MAX)]);
+    if text.len() > SHOWN_MAX { format!("{shown}…") } else { shown.into_owned() }
+}

@@ -1,0 +1,216 @@
+//! The common and combined formats, as nginx, Apache and Traefik write them, also with the virtual host or
+//! `X-Forwarded-For` first.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::time::Stamp;
+
+/// How the source was told from other addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// It is the only one.
+    Alone,
+    /// It connected, and forwarded for others, which are named beside it.
+    Forwards,
+    /// It is the last public address that a request was forwarded for; who connected is not named.
+    Forwarded,
+    /// It is the second of two.
+    Second,
+}
+
+/// A line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    pub(super) source: IpAddr,
+    pub(super) told: Told,
+    pub(super) stamp: Stamp,
+}
+
+/// Fields in brackets before a request that are looked at.
+const BRACKETS_MAX: usize = 8;
+
+/// Reads one line; else what is wrong with it, a clause.
+pub(super) fn line(text: &[u8]) -> Result<Line, String> {
+    let bracketed = before_request(text).or_else(|| before_quotes(text));
+    let (head, stamp) = bracketed.ok_or_else(|| match words(text).next().and_then(address) {
+        Some(_) => "it has no time in brackets with a request behind it",
+        None => "it is a request in no format that is known",
+    })?;
+    let (source, told) = source(head)?;
+    Ok(Line { source, told, stamp: stamp.ok_or("its time is not as in 10/Oct/2000:13:55:36 -0700")? })
+}
+
+/// The time right before the request, and what is before it. A user's name may hold blanks and brackets.
+fn before_request(text: &[u8]) -> Option<(&[u8], Option<Stamp>)> {
+    let end = position(text, b"] \"")?;
+    let begin = text[..end].iter().rposition(|byte| *byte == b'[')?;
+    let inner = &text[begin + 1..end];
+    Some((&text[..begin], Stamp::common(inner).or_else(|| Stamp::iso(inner))))
+}
+
+/// The last time in brackets before the request, where other fields are between them.
+fn before_quotes(text: &[u8]) -> Option<(&[u8], Option<Stamp>)> {
+    let quotes = text.iter().enumerate().filter(|(_, byte)| **byte == b'"').map(|(at, _)| at);
+    let quote = quotes.skip(if text.starts_with(b"\"") { 2 } else { 0 }).next()?;
+    let ends = text[..quote].iter().enumerate().rev().filter(|(_, byte)| **byte == b']').map(|(at, _)| at);
+    ends.take(BRACKETS_MAX).find_map(|end| {
+        let begin = text[..end].iter().rposition(|byte| *byte == b'[')?;
+        let stamp = Stamp::common(&text[begin + 1..end]).or_else(|| Stamp::iso(&text[begin + 1..end]));
+        // HAProxy's have none, and another format.
+        let stamp = stamp.filter(|stamp| stamp.has_offset())?;
+        Some((&text[..begin], Some(stamp)))
+    })
+}
+
+/// Who sent a request, by what stands before its time.
+fn source(head: &[u8]) -> Result<(IpAddr, Told), String> {
+    if let Some(quoted) = head.strip_prefix(b"\"") {
+        let end = quoted.iter().position(|byte| *byte == b'"').ok_or("a quotation mark has no second one")?;
+        let mut behind = words(&quoted[end + 1..]);
+        return of_list(forwarded_for(&quoted[..end]), behind.next().and_then(address)).ok_or_else(|| wrong(quoted));
+    }
+    let mut all = words(head);
+    let first = all.next().ok_or("nothing is before its time")?;
+    if first.ends_with(b",") {
+        return of_words(head).ok_or_else(|| wrong(first));
+    }
+    let second = all.next().unwrap_or_default();
+    match (address(first), address(second)) {
+        (Some(source), None) if second.ends_with(b",") => Ok((source, Told::Forwards)),
+        (Some(source), None) => Ok((source, Told::Alone)),
+        (Some(_), Some(source)) => Ok((source, Told::Second)),
+        // A virtual host, or no `X-Forwarded-For`.
+        (None, Some(source)) => Ok((source, Told::Alone)),
+        (None, None) if second.ends_with(b",") => of_words(&head[first.len()..]).ok_or_else(|| wrong(first)),
+        (None, None) => Err(wrong(first)),
+    }
+}
+
+/// Of `192.0.2.7, 10.0.0.1 …`, behind which the address may stand that connected.
+fn of_words(head: &[u8]) -> Option<(IpAddr, Told)> {
+    let mut list = words(head);
+    let (mut last, mut is_last) = (None, false);
+    for word in list.by_ref() {
+        is_last = !word.ends_with(b",");
+        last = nearer(last, address(word.strip_suffix(b",").unwrap_or(word)));
+        if is_last {
+            break;
+        }
+    }
+    of_list(last, list.next().filter(|_| is_last).and_then(address))
+}
+
+/// Of a list and who connected, where that is named.
+fn of_list(forwarded: Option<IpAddr>, connected: Option<IpAddr>) -> Option<(IpAddr, Told)> {
+    match (connected, forwarded) {
+        (Some(source), Some(_)) => Some((source, Told::Forwards)),
+        (Some(source), None) => Some((source, Told::Alone)),
+        (None, forwarded) => forwarded.map(|source| (source, Told::Forwarded)),
+    }
+}
+
+/// The last public address of an `X-Forwarded-For`, or the last at all: what is before it, anyone can write.
+pub(super) fn forwarded_for(list: &[u8]) -> Option<IpAddr> {
+    list.split(|byte| *byte == b',').fold(None, |last, word| nearer(last, address(word.trim_ascii())))
+}
+
+fn nearer(last: Option<IpAddr>, next: Option<IpAddr>) -> Option<IpAddr> {
+    match (last, next) {
+        (Some(last), Some(next))
+            if super::super::proxies::is_private(next) && !super::super::proxies::is_private(last) =>
+        {
+            Some(last)
+        }
+        (last, next) => next.or(last),
+    }
+}
+
+/// An address, with a port or without. `::ffff:192.0.2.7`, as a server on a socket of both families logs it, is
+/// 192.0.2.7 on the wire.
+pub(super) fn address(word: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(word).ok()?;
+    let bare = || text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let source = text.parse().ok();
+    let source = source.or_else(|| text.parse().ok().map(|socket: SocketAddr| socket.ip()));
+    // With the brackets of a URL, or the interface of a link-local address.
+    let source = source.or_else(|| bare().split('%').next().and_then(|text| text.parse().ok()));
+    source.map(|source: IpAddr| source.to_canonical())
+}
+
+fn wrong(word: &[u8]) -> String {
+    match std::str::from_utf8(word) {
+        Ok(host) if host.chars().all(|c| c.is_ascii_graphic()) && (1..64).contains(&host.len()) => {
+            format!("`{host}` is not an address (log addresses, not names: HostnameLookups Off)")
+        }
+        Ok(_) | Err(_) => "it begins with no address".to_owned(),
+    }
+}
+
+fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty())
+}
+
+fn position(text: &[u8], part: &[u8]) -> Option<usize> {
+    text.windows(part.len()).position(|window| window == part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REST: &str = r#"[10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.0" 200 2326"#;
+
+    #[test]
+    fn the_source_is_who_connected_where_the_line_names_it() {
+        for (head, source, told) in [
+            ("192.0.2.7 - -", "192.0.2.7", Told::Alone),
+            ("192.0.2.7 - \"a b\" [x]", "192.0.2.7", Told::Alone),
+            ("::ffff:192.0.2.7 - frank", "192.0.2.7", Told::Alone),
+            ("2001:db8::7 - -", "2001:db8::7", Told::Alone),
+            ("192.0.2.7:4711 - -", "192.0.2.7", Told::Alone),
+            ("[2001:db8::7]:4711 - -", "2001:db8::7", Told::Alone),
+            ("fe80::7%eth0 - -", "fe80::7", Told::Alone),
+            ("www.example.org:443 192.0.2.7 - -", "192.0.2.7", Told::Alone),
+            ("www.example.org 192.0.2.7 - -", "192.0.2.7", Told::Alone),
+            ("198.51.100.1:80 192.0.2.7 - -", "192.0.2.7", Told::Second),
+            ("- 192.0.2.7 - -", "192.0.2.7", Told::Alone),
+            ("\"-\" 192.0.2.7 - -", "192.0.2.7", Told::Alone),
+            ("\"203.0.113.9, 10.0.0.1\" 192.0.2.7 - -", "192.0.2.7", Told::Forwards),
+            ("203.0.113.9, 10.0.0.1 192.0.2.7 - -", "192.0.2.7", Told::Forwards),
+            ("192.0.2.7 203.0.113.9, 10.0.0.1 - -", "192.0.2.7", Told::Forwards),
+            ("203.0.113.9, 10.0.0.1 - -", "203.0.113.9", Told::Forwarded),
+            ("203.0.113.9, unknown, 198.51.100.8, 10.0.0.1 - -", "198.51.100.8", Told::Forwarded),
+            ("www.example.org 203.0.113.9, 10.0.0.1 - -", "203.0.113.9", Told::Forwarded),
+            ("\"203.0.113.9, 10.0.0.1\" - - -", "203.0.113.9", Told::Forwarded),
+            ("10.0.0.2, 10.0.0.1 - -", "10.0.0.1", Told::Forwarded),
+        ] {
+            let of = line(format!("{head} {REST}").as_bytes()).expect(head);
+            assert_eq!((of.source.to_string().as_str(), of.told), (source, told), "{head}");
+        }
+    }
+
+    #[test]
+    fn other_fields_may_stand_between_the_time_and_the_request() {
+        for between in ["[10/Oct/2000:13:55:36 -0700] www.example.org", "[10/Oct/2000:13:55:36 -0700] [pipe] 0.003"] {
+            let of = line(format!("192.0.2.7 - [x] {between} \"GET /[a] HTTP/1.0\" 200 1").as_bytes()).expect(between);
+            assert_eq!((of.source.to_string().as_str(), of.told), ("192.0.2.7", Told::Alone), "{between}");
+        }
+        assert!(line(br#"192.0.2.7:33317 [06/Feb/2009:12:14:14.655] web web/a 0/0 200 1 "GET /""#).is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_line_is_said() {
+        for (text, part) in [
+            ("x", "no format that is known"),
+            (r#"crawler.example - - [10/Oct/2000:13:55:36 -0700] "GET /""#, "`crawler.example` is not an address"),
+            (r#"unix: - - [10/Oct/2000:13:55:36 -0700] "GET /""#, "`unix:` is not an address"),
+            ("192.0.2.7 - - 10/Oct/2000", "no time in brackets"),
+            (r#"192.0.2.7 - - [Oct 2000] "GET /""#, "its time is not as in"),
+            (r#""192.0.2.7 - - [10/Oct/2000:13:55:36 -0700] "GET /""#, "no second one"),
+            (r#" [10/Oct/2000:13:55:36 -0700] "GET /""#, "nothing is before"),
+        ] {
+            let problem = line(text.as_bytes()).expect_err(text);
+            assert!(problem.contains(part), "{text}: {problem}");
+        }
+    }
+}

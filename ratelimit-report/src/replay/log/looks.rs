@@ -1,0 +1,113 @@
+//! What a file looks like of which nothing can be read, and what to do with it.
+
+/// What a file is, and what to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::replay) struct Looks {
+    /// A clause: "it is …".
+    pub(in crate::replay) what: &'static str,
+    /// What to do.
+    pub(in crate::replay) help: &'static str,
+}
+
+/// What is read.
+pub(in crate::replay) const FORMATS: &str = "it reads captures (pcap, pcapng) and access logs: common or combined \
+    format (nginx, Apache), JSON lines (nginx, Caddy, Traefik), HAProxy's HTTP log, W3C extended format (IIS, \
+    CloudFront), AWS load balancers; also in lines of syslog, a journal or a container; packed by gzip or not";
+
+/// What begins so and can be read by nobody here, though it is no text: none where it may be a log.
+pub(in crate::replay) fn binary(start: &[u8]) -> Option<Looks> {
+    let looks = |what, help| Some(Looks { what, help });
+    if start.trim_ascii().is_empty() {
+        return looks("it is empty", FORMATS);
+    }
+    match start {
+        [0x1f, 0x8b, ..] => {
+            looks("it is compressed by gzip twice", "unpack it on the way: zcat FILE | ratelimitd replay -")
+        }
+        [0x1f, 0x9d, ..] => {
+            looks("it is compressed (compress)", "unpack it on the way: zcat FILE | ratelimitd replay -")
+        }
+        [b'B', b'Z', b'h', ..] => {
+            looks("it is compressed (bzip2)", "unpack it on the way: bzcat FILE | ratelimitd replay -")
+        }
+        [0xfd, b'7', b'z', b'X', b'Z', ..] => {
+            looks("it is compressed (xz)", "unpack it on the way: xzcat FILE | ratelimitd replay -")
+        }
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+            looks("it is compressed (zstd)", "unpack it on the way: zstdcat FILE | ratelimitd replay -")
+        }
+        [0x04, 0x22, 0x4d, 0x18, ..] => {
+            looks("it is compressed (lz4)", "unpack it on the way: lz4cat FILE | ratelimitd replay -")
+        }
+        [b'P', b'K', 3, 4, ..] => {
+            looks("it is a zip archive", "unpack it on the way: unzip -p FILE | ratelimitd replay -")
+        }
+        [b'L', b'P', b'K', b'S', b'H', b'H', b'R', b'H', ..] => looks(
+            "it is a journal of systemd",
+            "have journalctl read it: journalctl --file FILE -o json | ratelimitd replay -",
+        ),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => looks(
+            "it is a text in UTF-16",
+            "convert it on the way: iconv -f UTF-16 -t UTF-8 FILE | ratelimitd replay -",
+        ),
+        _ if start.get(257..262) == Some(b"ustar") => {
+            looks("it is a tar archive", "unpack it on the way: tar -xOf FILE | ratelimitd replay -")
+        }
+        // A journal's export has bytes of any kind, and a log a hole where it was cut.
+        _ if super::export::is_export(start) => None,
+        _ if is_binary(start) => looks("it is neither a capture nor an access log", FORMATS),
+        _ => None,
+    }
+}
+
+/// Whether there are NUL bytes within lines: of a hole behind a line, all of them are before the next.
+fn is_binary(start: &[u8]) -> bool {
+    start.split(|byte| *byte == b'\n').any(|line| {
+        let holes = line.iter().take_while(|byte| **byte == 0).count();
+        line[holes..].contains(&0)
+    })
+}
+
+/// What a text looks like of which no line is a request; none where it is not known.
+pub(in crate::replay) fn looks(start: &[u8]) -> Option<Looks> {
+    let text = String::from_utf8_lossy(&start[..start.len().min(1 << 14)]);
+    let any = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
+    let (what, help) = if text.starts_with("[{") || text.starts_with("[\n") && text.contains('{') {
+        (
+            "it looks like one JSON array, and an object a line is read",
+            "make it lines: jq -c '.[]' FILE | ratelimitd replay -",
+        )
+    } else if text.starts_with("{\n") || text.starts_with("{\r\n") {
+        (
+            "it looks like JSON objects of several lines each, and an object a line is read",
+            "make each one line: jq -c . FILE | ratelimitd replay -",
+        )
+    } else if any(&[" [error] ", " [warn] ", " [crit] "]) && any(&[": *", ", client: "]) {
+        (
+            "it looks like nginx's error log, which has no requests",
+            "replay its access log (access_log in its configuration)",
+        )
+    } else if any(&["[client ", ":error] [", ":notice] ["]) {
+        (
+            "it looks like Apache's error log, which has no requests",
+            "replay its access log (CustomLog in its configuration)",
+        )
+    } else if any(&[" sshd[", " sshd-session["]) {
+        (
+            "it looks like sshd's log, which has no requests",
+            "replay a capture for connections: tcpdump -i IF -s 0 -w FILE 'port 22'",
+        )
+    } else if any(&[" haproxy[", "Connect from "]) {
+        ("it looks like HAProxy's log without its requests", "say `option httplog` in HAProxy's configuration")
+    } else if text.contains("\n    MESSAGE=") {
+        (
+            "it looks like journalctl -o verbose",
+            "export it otherwise: journalctl -u nginx -o json | ratelimitd replay -",
+        )
+    } else if any(&["<html", "<HTML", "<?xml", "<!DOCTYPE", "<!doctype"]) {
+        ("it looks like HTML or XML", FORMATS)
+    } else {
+        return None;
+    };
+    Some(Looks { what, help })
+}
