@@ -30,6 +30,7 @@ const LONG_ARCHITECTURE: &str = "ARCHITECTURE.md has at most 200 lines: how thin
 const NO_FILE: &str = "a document names a file that is not there";
 const NO_LINK: &str = "a link leads to a file or heading that is not there";
 const NO_NAME: &str = "a document names something that no source has";
+const NO_LINE: &str = "a document shows words in capitals that no source prints";
 const NO_COMMAND: &str = "there is no such command or flag of `cargo xtask`";
 const OTHER_WORD: &str = "xtask/src/tidy/words.txt has another word for this";
 
@@ -87,6 +88,8 @@ struct World<'a> {
     phrases: Vec<Regex>,
     name: Regex,
     link: Regex,
+    /// What a line that needs attention says.
+    capitals: Regex,
 }
 
 impl<'a> World<'a> {
@@ -99,6 +102,7 @@ impl<'a> World<'a> {
         let phrases = WORDS.lines().filter_map(|line| Some(line.split_once(" = ")?.0));
         let phrases = phrases.map(|phrase| Regex::new(&format!(r"(?i)\b{}\b", phrase.replace(' ', r"\s+"))));
         let link = Regex::new(r"\]\(([^)\s]+)\)")?;
+        let capitals = Regex::new(r"\b[A-Z]{2,}( [A-Z]{2,})+\b")?;
         Ok(Self {
             files,
             names,
@@ -106,6 +110,7 @@ impl<'a> World<'a> {
             phrases: phrases.collect::<Result<_, _>>()?,
             name,
             link,
+            capitals,
         })
     }
 
@@ -167,6 +172,11 @@ impl<'a> World<'a> {
                     found(name.as_str(), NO_NAME);
                 }
             }
+            if !GENERATED.contains(&path) {
+                for words in self.capitals.find_iter(&code).filter(|words| !self.prints(words.as_str())) {
+                    found(words.as_str(), NO_LINE);
+                }
+            }
             if path == "CONTRIBUTING.md" && first.starts_with("--") && !self.commands_have(first) {
                 found(first, NO_COMMAND);
             }
@@ -178,6 +188,10 @@ impl<'a> World<'a> {
             }
         }
         breaches
+    }
+
+    fn prints(&self, words: &str) -> bool {
+        self.files.iter().any(|(path, text)| path.ends_with(".rs") && text.contains(words))
     }
 
     fn commands_have(&self, flag: &str) -> bool {
@@ -276,7 +290,7 @@ fn has_heading(text: &str, anchor: &str) -> bool {
 mod tests {
     use super::*;
 
-    const SOURCE: &str = "fn charge_at_once() {}\nconst DROP_CACHE: u8 = 0;\n";
+    const SOURCE: &str = "fn charge_at_once() {}\nconst DROP_CACHE: &str = \"{x} is NOT PROTECTED: y\";\n";
 
     /// What is wrong with a document: line, text and reason.
     fn found(path: &str, text: &str) -> Vec<(usize, String, &'static str)> {
@@ -337,6 +351,7 @@ mod tests {
             "`cargo xtask install --destdir DIR`",
             "`cargo xtask test`",
             "`no_such = 1`",
+            "`... NOT PROTECTED ...`",
         ];
         for code in good {
             assert!(found("docs/X.md", &format!("{code}\n")).is_empty(), "{code}: {:?}", found("docs/X.md", code));
@@ -346,6 +361,7 @@ mod tests {
             ("`src/{b,x}.rs`", "src/x.rs", NO_FILE),
             ("`charge_twice`", "charge_twice", NO_NAME),
             ("`REFUSED_CACHE`", "REFUSED_CACHE", NO_NAME),
+            ("`... NOT SAFE ...`", "NOT SAFE", NO_LINE),
             ("`cargo xtask tset`", "tset", NO_COMMAND),
             ("    cargo xtask install --dest x   # there", "install --dest x  ", NO_COMMAND),
             ("```\ncargo xtask tset\n```", "tset", NO_COMMAND),
