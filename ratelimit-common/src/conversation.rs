@@ -2,13 +2,11 @@
 //! segment, the frame that it lies in, and what the server's own TCP says of the connection ([`Peer`]).
 //!
 //! A request is what begins a new *turn*: new payload, sent after the server has said something since the last
-//! request. In the clear each request's own first line tells ([`clear`]), or a frame's header ([`http2`]); under TLS
-//! the records' headers do ([`tls`]).
+//! request. In the clear each request's own first line tells ([`clear`]), or a frame's header ([`http2`]); under TLS records' headers ([`tls`]).
 //!
 //! What the server's TCP has received and sent is the truth, and what the client claims is not: payload that the
 //! server has is a repetition, payload outside its window is nothing, and what the server has said is what it has
-//! sent. Where no socket tells, as on a host that forwards, the client's own numbers have to do ([`turn`] without a
-//! [`Peer`]).
+//! sent. Without a socket, as on a host that forwards, the client's own numbers do ([`turn`] without a [`Peer`]).
 //!
 //! Nothing is free without a bound: docs/COUNTING.md has each exception, and what it costs when a client abuses it.
 
@@ -44,16 +42,14 @@ pub struct Conversation {
     /// Bytes from here to `hole_end` were left out, and may still come; where both are equal, none.
     hole: u32,
     hole_end: u32,
-    /// Of a TLS record, of HTTP/2's preface, or of a frame of it in the clear, the bytes that are still to come; or
-    /// [`LOST`].
+    /// Of a TLS record, of HTTP/2's preface, or of a frame of it in the clear, the bytes to come; or [`LOST`].
     record_left: u32,
     /// What the server had said when the first record came that may end the handshake; behind it, HTTP/2: when a frame
     /// of control was last taken for what follows a long answer.
     control_at: u32,
     /// Some of [`is`].
     is: u16,
-    /// TLS: length of the newest record that may be a HEADERS frame of HTTP/2, and is like the others; 0 before the
-    /// first of a turn.
+    /// TLS: length of the newest record that may be a HEADERS frame of HTTP/2; 0 before the first of a turn.
     headers_bytes: u16,
     /// TLS, and HTTP/2 in the clear: the first bytes of a record's or frame's header whose others are in the next
     /// segment, and how many. HTTP/1 in the clear: the last bytes, and whether they are known.
@@ -65,13 +61,11 @@ pub struct Conversation {
     overhead: u8,
     /// TLS: records of application data so far, as far as it matters.
     records: u8,
-    /// TLS: records of this turn that may be HEADERS frames of HTTP/2, as far as it matters; until that is spoken,
-    /// those as long as each other.
+    /// TLS: records of this turn that may be HEADERS frames of HTTP/2; until that is spoken, those of one length.
     turn_records: u8,
     /// HTTP/2: frames of control that may still be free, of those that follow no long answer.
     controls_left: u8,
-    /// TLS 1.3: records that may end the handshake so far; behind it, not 0 where its end did not tell what encryption
-    /// adds.
+    /// TLS 1.3: records that may end the handshake; behind it, not 0 where that did not tell what encryption adds.
     ending_records: u8,
     /// Some of [`also`].
     also: u8,
@@ -118,8 +112,7 @@ mod is {
     pub(super) const UNSEEN: u16 = 128;
     /// HTTP/2 that has sent what is as long as the one acknowledgement of the server's first settings.
     pub(super) const ACKNOWLEDGED: u16 = 256;
-    /// More than its first segment came before the server had any: what it takes of them is not known, nor what that
-    /// speaks.
+    /// More than its first segment came before the server had any: what it takes and speaks is not known.
     pub(super) const DOUBTED: u16 = 512;
     /// TLS: since the newest request was counted, a record was too long for headers of HTTP/2, and so part of a body.
     pub(super) const IN_BODY: u16 = 1024;
@@ -129,8 +122,7 @@ mod is {
     pub(super) const OWED: u16 = 4096;
     /// Once it was not known where a record begins, or a frame of HTTP/2 in the clear: since then it is a guess.
     pub(super) const CUT: u16 = 8192;
-    /// TLS: the header that was split began when the server had said nothing since the newest request; in a handshake,
-    /// nothing at all.
+    /// TLS: the split header began when the server had said nothing since the newest request, or the handshake.
     pub(super) const EARLY: u16 = 16_384;
     /// Its socket had some of it when its newest segment was judged: what the server takes first is known.
     pub(super) const TAKEN: u16 = 32_768;
@@ -138,17 +130,13 @@ mod is {
 
 /// More that is known of a connection.
 mod also {
-    /// TLS 1.3: the server sends one session ticket at most from now on: it showed no certificate, or has sent the
-    /// first of two.
+    /// TLS 1.3: the server sends at most one more session ticket: it showed no certificate, or has sent one of two.
     pub(super) const ONE_TICKET: u8 = 1;
-    /// The one segment in [`super::ACCOUNTED_BYTES`] went on by itself: the guard counts the next one that is asked
-    /// about.
+    /// The one segment in [`super::ACCOUNTED_BYTES`] went on by itself: the guard counts the next one asked about.
     pub(super) const UNACCOUNTED: u8 = 2;
-    /// Its socket has said something behind what this began with, and goes on: a server in the clear ends what begins
-    /// like TLS.
+    /// Its socket has said something behind its beginning, and goes on: in the clear it ends what begins like TLS.
     pub(super) const ANSWERED: u8 = 4;
-    /// Some of it came in fragments, which are not read, and so perhaps what was seen did not: of what its socket
-    /// takes all is doubted from then on.
+    /// Some of it came in fragments, which are not read: all that its socket takes is doubted from then on.
     pub(super) const IN_FRAGMENTS: u8 = 8;
     /// Nothing of it was seen but those.
     pub(super) const UNREAD: u8 = 16;
@@ -184,13 +172,11 @@ pub struct Turn {
     /// Whether it is one that the guard counts: it begins no request, and is either short, or the one in
     /// [`ACCOUNTED_BYTES`] of what is long.
     pub is_unaccounted: bool,
-    /// What to remember once they are admitted. While they are not, the connection stays as it is known, so that each
-    /// retransmission is judged again.
+    /// What to remember once they are admitted. Until then the connection stays as it is: repetitions are judged again.
     pub newest: Conversation,
 }
 
-/// [`Conversation::record_left`] where it is not known where the next record or frame begins: it is looked for at the
-/// beginning of each segment.
+/// [`Conversation::record_left`] where the next record or frame is looked for at the beginning of each segment.
 const LOST: u32 = u32::MAX;
 
 /// The answer that asks for the body: `HTTP/1.1 100 Continue` and an empty line. No answer to a request is as short.
@@ -357,8 +343,7 @@ pub fn may_be_http2<F: Frame>(frame: &F, at: u32, end: u32) -> bool {
 }
 
 impl Conversation {
-    /// Goes on by a segment with payload, from what is remembered if that `is_known`, and says how many requests begin
-    /// in it.
+    /// Goes on by a segment with payload, from what is remembered if that `is_known`; how many requests begin in it.
     #[inline(always)]
     pub fn turn<F: Walk>(&mut self, frame: &F, segment: &Segment, is_known: bool, peer: Option<Peer>) -> u32 {
         match self.enter(frame, segment, is_known, peer) {

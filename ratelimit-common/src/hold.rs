@@ -21,8 +21,7 @@ pub use alone::Alone;
 pub use charges::{At, Charged, Charges, CheckResult, by, is};
 pub use state::{Banned, GateBypass, Inserted, State, Window};
 
-/// Whether a rule needs no look at what is there before it charges, and does nothing beside: its one limit alone
-/// decides.
+/// Whether a rule charges without a check before and does nothing beside: its one limit alone decides.
 pub const fn is_plain(rule: &Rule) -> bool {
     rule.limits_len == 1 && rule.shadows_len == 0 && rule.refuse_all == 0 && rule.bans.steps_len == 0
 }
@@ -109,16 +108,14 @@ fn hold_all<S: State>(state: S) -> Reason {
     }
     let mut bans = rule.bans.steps_len != 0 && rule.dry_run == 0;
     if result.is(Reason::WithinLimit) {
-        // Where bans need verified traffic, unverified traffic does not show that the window which banned is within
-        // the limit again.
+        // Where bans need verified traffic, only that shows that the window which banned is within the limit again.
         let is_admitted = !rule.evidence.any(EvidenceNeeds::BANS)
             || rule.evidence.any(EvidenceNeeds::CONNECTIONS_ALONE)
             || charges.has(is::ESTABLISHED);
         if rule.bans.steps_len != 0 && is_admitted {
             state.record_admitted();
         }
-        // Which limit another CPU has filled meanwhile is not known: where bans need verified traffic, the next
-        // packet bans.
+        // The limit that another CPU has filled is not known: where bans need verified traffic, the next packet bans.
         bans &= !rule.evidence.any(EvidenceNeeds::BANS);
         reason = state.charge_all();
     } else if result.is(Reason::OverLimit) || result.is(Reason::Guard) {
@@ -131,8 +128,7 @@ fn hold_all<S: State>(state: S) -> Reason {
     // Whatever the limits say: what a wider one would pass counts too.
     if rule.shadows_len != 0 && !matches!(reason, Reason::Banned) {
         if result.is(Reason::NotCounted) {
-            // What only shadow limits count is sampled for this packet too, and not admitted by another packet's
-            // sample.
+            // What only shadow limits count is sampled too, and not admitted by another packet's sample.
             let _whatever = new_source_gate(state, GateBypass::None);
         }
         state.charge_shadows();
@@ -189,8 +185,7 @@ pub fn check_limits<S: State>(state: S, charges: Charges) -> CheckResult {
         } else if rule.refuse_all == 0 {
             continue;
         }
-        // What is not counted apart is checked with the packet's own charges, or the wrong limit would have refused
-        // it.
+        // What is not counted apart is checked with its own charges, or the wrong limit would have refused it.
         if charges.has(is::GLANCE) && limit.unit == Unit::Connections as u8 {
             continue;
         }
@@ -237,8 +232,7 @@ fn is_within_limit<S: State>(state: S, window: S::Window, limit: &layout::Limit,
     }
 }
 
-/// A leaky bucket that was filled since the last tick was filled later than the coarse clock says, and would seem too
-/// full.
+/// A leaky bucket filled since the last tick was filled later than the coarse clock says, and would seem too full.
 #[inline(always)]
 fn time_to_look_at<S: State>(state: S, limit: &layout::Limit) -> Nanos {
     if limit.is_gcra == 0 { state.coarse() } else { state.precise() }
@@ -351,8 +345,7 @@ pub fn charge_with_retry<S: State>(state: S, at: At, amount: u64) -> Charged {
                 if let Some(charged) = state.refuses_insertion() {
                     return charged;
                 }
-                // Otherwise its next packet would be one more new source. There are no more of these than the rule
-                // admits.
+                // Otherwise its next packet would be one more new source, of which the rule admits only so many.
                 if state.rule().new_sources != 0 {
                     state.make_known();
                 }
@@ -368,8 +361,7 @@ pub fn charge_with_retry<S: State>(state: S, at: At, amount: u64) -> Charged {
     Charged::CONTENDED
 }
 
-/// The most that the coarse clock is behind, with what a kernel may be late to count its timer's ticks. // it mends
-/// that after five of them
+/// The most that the coarse clock lags, with ticks that a kernel counts late. // it mends that after five of them
 const COARSE_LAG_NS: u64 = SECOND_NS / 4;
 
 /// Charges a window that is there, by the coarse clock where that is sure to be in the same bucket as the exact one,
@@ -483,8 +475,7 @@ pub fn refund<S: State>(state: S, at: At, amount: u64, bucket: u64) {
     }
 }
 
-/// Caches that the source was refused, where that lasts; first counts the refusal, unless the charge that refused
-/// has.
+/// Caches that the source was refused, where that lasts; first counts the refusal, unless the charge has.
 #[inline(always)]
 pub fn cache_refusal<S: State>(state: S, at: At, is_counted: bool) {
     let (rule, side) = (state.rule(), at.side());
@@ -560,8 +551,7 @@ pub fn ban_source<S: State>(state: S, how: u32) {
 }
 
 /// Whether it is the source itself that is over the limit, and no forged traffic in its name. A SYN that was refused
-/// is no evidence, also of a source that has opened as many connections as it may: the next segment of one of them is
-/// checked, and is evidence.
+/// is no evidence, also of a source that has opened as many connections as it may: the next segment of one is.
 #[inline(always)]
 fn is_verified<S: State>(state: S, how: u32) -> bool {
     let at = At(how & 0xff);
