@@ -50,8 +50,8 @@ fn before_request(text: &[u8]) -> Option<(&[u8], Option<Stamp>)> {
 
 /// The last time in brackets before the request, where other fields are between them.
 fn before_quotes(text: &[u8]) -> Option<(&[u8], Option<Stamp>)> {
-    let quotes = text.iter().enumerate().filter(|(_, byte)| **byte == b'"').map(|(at, _)| at);
-    let quote = quotes.skip(if text.starts_with(b"\"") { 2 } else { 0 }).next()?;
+    let mut quotes = text.iter().enumerate().filter(|(_, byte)| **byte == b'"').map(|(at, _)| at);
+    let quote = quotes.nth(if text.starts_with(b"\"") { 2 } else { 0 })?;
     let ends = text[..quote].iter().enumerate().rev().filter(|(_, byte)| **byte == b']').map(|(at, _)| at);
     ends.take(BRACKETS_MAX).find_map(|end| {
         let begin = text[..end].iter().rposition(|byte| *byte == b'[')?;
