@@ -73,6 +73,7 @@ impl Format {
 #[derive(Debug)]
 pub struct Parser {
     times: Times,
+    last: common::Last,
     columns: Option<Columns>,
     facts: Facts,
     /// Those that there were, and whether within envelopes.
@@ -81,14 +82,9 @@ pub struct Parser {
 
 impl Parser {
     /// Has read nothing yet.
-    pub const fn new(clock: Clock) -> Self {
-        let times = Times::new(clock);
-        Self {
-            times,
-            columns: None,
-            facts: Facts { forwards: 0, forwarded: 0, second: 0, local: 0 },
-            formats: Vec::new(),
-        }
+    pub fn new(clock: Clock) -> Self {
+        let (times, last) = (Times::new(clock), common::Last::default());
+        Self { times, last, columns: None, facts: Facts::default(), formats: Vec::new() }
     }
 
     /// Reads one line: none where it is a comment; else what is wrong with it, a clause.
@@ -142,7 +138,7 @@ impl Parser {
         if let Some(Ok((source, stamp))) = of_columns {
             return self.request(Format::W3c, is_wrapped, source, Told::Alone, stamp);
         }
-        let wrong = match common::line(text) {
+        let wrong = match common::line(text, &mut self.last) {
             Ok(of) => return self.request(Format::Common, is_wrapped, of.source, of.told, of.stamp),
             Err(wrong) => wrong,
         };

@@ -26,12 +26,30 @@ pub(super) struct Line {
     pub(super) stamp: Stamp,
 }
 
+/// The time of the last line that had one: that of the next is mostly the same.
+#[derive(Debug, Default)]
+pub(super) struct Last {
+    text: Vec<u8>,
+    stamp: Option<Stamp>,
+}
+
+impl Last {
+    fn stamp(&mut self, text: &[u8]) -> Option<Stamp> {
+        if self.stamp.is_none() || self.text != text {
+            self.stamp = Stamp::common(text).or_else(|| Stamp::iso(text));
+            self.text.clear();
+            self.text.extend_from_slice(text);
+        }
+        self.stamp
+    }
+}
+
 /// Fields in brackets before a request that are looked at.
 const BRACKETS_MAX: usize = 8;
 
 /// Reads one line; else what is wrong with it, a clause.
-pub(super) fn line(text: &[u8]) -> Result<Line, String> {
-    let bracketed = before_request(text).or_else(|| before_quotes(text));
+pub(super) fn line(text: &[u8], last: &mut Last) -> Result<Line, String> {
+    let bracketed = before_request(text, last).or_else(|| before_quotes(text));
     let (head, stamp) = bracketed.ok_or_else(|| match words(text).next().and_then(address) {
         Some(_) => "it has no time in brackets with a request behind it",
         None => "it is a request in no format that is known",
@@ -41,17 +59,16 @@ pub(super) fn line(text: &[u8]) -> Result<Line, String> {
 }
 
 /// The time right before the request, and what is before it. A user's name may hold blanks and brackets.
-fn before_request(text: &[u8]) -> Option<(&[u8], Option<Stamp>)> {
+fn before_request<'a>(text: &'a [u8], last: &mut Last) -> Option<(&'a [u8], Option<Stamp>)> {
     let end = position(text, b"] \"")?;
     let begin = text[..end].iter().rposition(|byte| *byte == b'[')?;
-    let inner = &text[begin + 1..end];
-    Some((&text[..begin], Stamp::common(inner).or_else(|| Stamp::iso(inner))))
+    Some((&text[..begin], last.stamp(&text[begin + 1..end])))
 }
 
 /// The last time in brackets before the request, where other fields are between them.
 fn before_quotes(text: &[u8]) -> Option<(&[u8], Option<Stamp>)> {
-    let quotes = text.iter().enumerate().filter(|(_, byte)| **byte == b'"').map(|(at, _)| at);
-    let quote = quotes.skip(if text.starts_with(b"\"") { 2 } else { 0 }).next()?;
+    let mut quotes = text.iter().enumerate().filter(|(_, byte)| **byte == b'"').map(|(at, _)| at);
+    let quote = quotes.nth(if text.starts_with(b"\"") { 2 } else { 0 })?;
     let ends = text[..quote].iter().enumerate().rev().filter(|(_, byte)| **byte == b']').map(|(at, _)| at);
     ends.take(BRACKETS_MAX).find_map(|end| {
         let begin = text[..end].iter().rposition(|byte| *byte == b'[')?;
@@ -128,6 +145,10 @@ fn nearer(last: Option<IpAddr>, next: Option<IpAddr>) -> Option<IpAddr> {
 /// An address, with a port or without. `::ffff:192.0.2.7`, as a server on a socket of both families logs it, is
 /// 192.0.2.7 on the wire.
 pub(super) fn address(word: &[u8]) -> Option<IpAddr> {
+    // Of most lines the second word is a dash, and three parsers would look at it.
+    if !word.iter().any(|byte| matches!(byte, b'.' | b':')) {
+        return None;
+    }
     let text = std::str::from_utf8(word).ok()?;
     let bare = || text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let source = text.parse().ok();
@@ -157,6 +178,10 @@ fn position(text: &[u8], part: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn line(text: &[u8]) -> Result<Line, String> {
+        super::line(text, &mut Last::default())
+    }
 
     const REST: &str = r#"[10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.0" 200 2326"#;
 

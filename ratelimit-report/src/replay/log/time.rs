@@ -267,9 +267,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// The rules of Berlin, which need no database of zones.
+    const BERLIN: &str = "CET-1CEST,M3.5.0,M10.5.0/3";
+
     fn times(zone: &str) -> Times {
         let now = "2026-11-24T12:00:00Z".parse().expect("a time");
-        Times::new(Clock { zone: TimeZone::get(zone).expect("a zone"), now })
+        Times::new(Clock { zone: TimeZone::posix(zone).expect("a zone"), now })
     }
 
     fn at(zone: &str, stamp: Option<Stamp>) -> String {
@@ -279,7 +282,7 @@ mod tests {
 
     #[test]
     fn every_form_is_the_same_time() {
-        let at = |stamp| at("UTC", stamp);
+        let at = |stamp| at("UTC0", stamp);
         for stamp in [
             Stamp::common(b"10/Oct/2026:13:55:36 -0700"),
             Stamp::common(b"10/Oct/2026:22:25:36 +0130"),
@@ -304,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_time_without_a_year_is_of_the_last_twelve_months() {
-        let of = |text: &[u8]| at("UTC", Stamp::syslog(text).map(|(stamp, _)| stamp));
+        let of = |text: &[u8]| at("UTC0", Stamp::syslog(text).map(|(stamp, _)| stamp));
         assert_eq!(of(b"Nov 24 13:00:00"), "2026-11-24T13:00:00Z");
         assert_eq!(of(b"Dec  1 00:00:00"), "2025-12-01T00:00:00Z");
         assert_eq!(of(b"Feb 29 00:00:00"), "2024-02-29T00:00:00Z");
@@ -312,7 +315,7 @@ mod tests {
 
     #[test]
     fn an_hour_that_comes_twice_comes_twice() {
-        let mut times = times("Europe/Berlin");
+        let mut times = times(BERLIN);
         // Summer time ended at three, and it was two again.
         let mut at = |text: &str| times.at(Stamp::iso(text.as_bytes()).expect(text)).expect(text).0 / SECOND_NS;
         let first = at("2026-10-25 02:30:00");
@@ -325,7 +328,7 @@ mod tests {
 
     #[test]
     fn an_hour_that_never_came_is_taken_to_be_of_the_clock_before_it() {
-        assert_eq!(at("Europe/Berlin", Stamp::iso(b"2026-03-29 02:30:00")), "2026-03-29T01:30:00Z");
+        assert_eq!(at(BERLIN, Stamp::iso(b"2026-03-29 02:30:00")), "2026-03-29T01:30:00Z");
     }
 
     #[test]
@@ -335,8 +338,8 @@ mod tests {
         {
             assert_eq!(Stamp::any(text.as_bytes()), None, "{text}");
         }
-        assert!(times("UTC").at(Stamp::any(b"1960-01-01T00:00:00Z").expect("a stamp")).is_err());
-        assert!(times("UTC").at(Stamp::any(b"9999-01-01T00:00:00Z").expect("a stamp")).is_err());
+        assert!(times("UTC0").at(Stamp::any(b"1960-01-01T00:00:00Z").expect("a stamp")).is_err());
+        assert!(times("UTC0").at(Stamp::any(b"9999-01-01T00:00:00Z").expect("a stamp")).is_err());
     }
 
     proptest! {
@@ -353,7 +356,7 @@ mod tests {
 
         #[test]
         fn no_text_panics(text in "[0-9A-Za-z:/ .+-]{0,40}") {
-            let mut times = times("Europe/Berlin");
+            let mut times = times(BERLIN);
             for stamp in [Stamp::any(text.as_bytes()), Stamp::syslog(text.as_bytes()).map(|(stamp, _)| stamp)] {
                 let _any = stamp.map(|stamp| times.at(stamp));
             }
