@@ -169,7 +169,7 @@ pub const TOP: &[Key] = &[
         "Serve metrics, health and statistics over HTTP: 127.0.0.1:9464",
     )
     .flag("--listen")
-    .more("See API.md for what is served there.")
+    .more("It serves metrics, health and statistics there.")
     .fixed(),
     key("ipv4_prefix", Value::Integer(0, 32), "32", "Bits of an IPv4 address that make one source")
         .flag("--ipv4-prefix"),
