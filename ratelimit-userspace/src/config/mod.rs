@@ -25,7 +25,7 @@ pub mod until;
 pub mod written;
 
 pub use crate::desired::{OnExit, XdpModeChoice};
-pub use crate::text::{amount, duration, syntax};
+pub use crate::text::{amount, duration, port, syntax};
 
 /// Where the control socket is unless it is said.
 pub const SOCKET_DEFAULT: &str = "/run/ratelimitd/control.sock";
