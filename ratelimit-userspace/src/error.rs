@@ -12,7 +12,7 @@ use crate::daemon::DaemonError;
 use crate::datapath::DatapathError;
 use crate::text::syntax::printable;
 
-pub use crate::diagnostic::{Diagnostic, Excerpt, Place};
+pub use crate::diagnostic::{Diagnostic, Diagnostics, Excerpt, Place};
 
 /// How the program ends. The numbers stay put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +69,7 @@ impl From<&anyhow::Error> for Exit {
         // anyhow finds a typed context only through itself, and a typed cause only through the chain.
         let context = [
             error.downcast_ref().map(|error: &Diagnostic| error.into()),
+            error.downcast_ref().map(|error: &Diagnostics| error.first().into()),
             error.downcast_ref().map(|error: &DatapathError| error.into()),
         ];
         let outermost = context.into_iter().flatten().next();
@@ -78,10 +79,11 @@ impl From<&anyhow::Error> for Exit {
 
 fn exit_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     let diagnostic = cause.downcast_ref::<Diagnostic>().map(Exit::from);
+    let diagnostics = || cause.downcast_ref::<Diagnostics>().map(|of| Exit::from(of.first()));
     let datapath = || cause.downcast_ref::<DatapathError>().map(Exit::from);
     let daemon = || cause.downcast_ref::<DaemonError>().map(DaemonError::exit);
     let client = || cause.downcast_ref::<ClientError>().map(ClientError::exit);
-    diagnostic.or_else(datapath).or_else(daemon).or_else(client)
+    diagnostic.or_else(diagnostics).or_else(datapath).or_else(daemon).or_else(client)
 }
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
@@ -112,9 +114,15 @@ pub fn render(error: &anyhow::Error) -> String {
             continue;
         }
         let title = if position == 0 { format!("{ERROR}error{ERROR:#}: ") } else { "  because: ".to_owned() };
-        match cause.downcast_ref::<Diagnostic>() {
-            Some(diagnostic) => push_diagnostic(&mut out, &title, diagnostic),
-            None => push_line(&mut out, &title, &printable(&cause.to_string())),
+        if let Some(diagnostic) = cause.downcast_ref::<Diagnostic>() {
+            push_diagnostic(&mut out, &title, diagnostic);
+        } else if let Some(all) = cause.downcast_ref::<Diagnostics>() {
+            all.iter().for_each(|diagnostic| push_diagnostic(&mut out, &title, diagnostic));
+            if all.more() > 0 {
+                push_line(&mut out, &title, &format!("there are {} more", all.more()));
+            }
+        } else {
+            cause.to_string().lines().for_each(|line| push_line(&mut out, &title, &printable(line)));
         }
     }
     for help in error.chain().flat_map(help_of_cause) {

@@ -56,6 +56,7 @@ pub(crate) fn config(directory: &Path, amount: u64) -> Config {
         notes: Vec::new(),
         candidates: Vec::new(),
         overruled: Vec::new(),
+        lists: Vec::new(),
         list_files: Vec::new(),
     }
 }

@@ -205,6 +205,10 @@ transcripts! {
     file_is_a_directory: ["check-config", "."];
     file_unknown_key: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\n\n[rule]\nlimts = [\"1000/5m\"]\n")];
     file_key_of_the_other_table: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\nmode = \"dry-run\"\n")];
+    file_bad_in_many_places: ["check-config", "r.toml"], [("r.toml", "interface = [\"lo\"]\nxdp_mode = \"natve\"\n\n[rule]\nlimits = [\"10/1m\", \"100/1x\"]\nports = [80, \"htps\"]\nmode = enforce\nblock-for = \"10m\"\n")];
+    run_of_a_file_bad_in_two_places: ["run", "--config", "r.toml"], [("r.toml", "interfaces = [\"nosuch0\"]\n[rule]\nlimits = [\"10/1m\"]\nports = 80, 443\n\n[safty]\n")];
+    flags_bad_in_two_places: ["--iface", "nosuch0", "--limit", "10/1x", "--port", "htps", "--xdp-mode", "natve"];
+    check_config_of_ports_in_a_list: ["check-config", "r.toml", "--json"], [("r.toml", "interfaces = \"lo\"\n[rule]\nlimits = \"10 requests per minute\"\nports = [80, \"https\", \"8000-8100\", \"53/udp\"]\n")];
     file_bad_limit: ["run", "--config", "r.toml"], [("r.toml", "interfaces = [\"nosuch0\"]\n[rule]\nlimits = [\"10/1m\", \"60/1y\"]\n")];
     file_candidate_of_no_limit: ["check-config", "r.toml"],
         [("r.toml", "interfaces = [\"lo\"]\n[rule]\nlimits = [\"10/1m\", \"60/1h\"]\ncandidates = [\"20/1m\", \"100/2h\"]\n")];

@@ -22,7 +22,7 @@ pub struct Limiter {
     /// What N is a number of, where a limit does not say [default: requests]
     #[arg(long, value_name = "UNIT", help_heading = "What to limit", value_parser = Suggested(&["requests", "connections", "packets", "bytes"]))]
     pub count: Option<String>,
-    /// Ports to protect: 80,443, 8000-8100, 53/udp, all; a plain number is TCP and UDP [default: 80,443]
+    /// Ports to protect: 80,443, ssh, 8000-8100, 53/udp, all; a plain number is TCP and UDP [default: 80,443]
     #[arg(long = "port", value_name = "LIST", help_heading = "What to limit")]
     pub ports: Option<String>,
     /// Which of these UDP ports speak QUIC: 443,8443, at most 8, or none; on the others each datagram is a request,
@@ -102,17 +102,18 @@ impl Limiter {
     pub fn settings(&self) -> Settings {
         let one = |flag, text: &Option<String>| text.as_ref().map(|text| written(flag, text));
         let all = |flag, texts: &[String]| texts.iter().map(|text| written(flag, text)).collect();
+        let some = |flag, text: &Option<String>| text.as_ref().map(|text| vec![written(flag, text)]);
         let rule = RuleSettings {
             name: one("--name", &self.name),
             limits: all("--limit", &self.limits),
             count: one("--count", &self.count),
-            ports: one("--port", &self.ports),
+            ports: some("--port", &self.ports),
             mode: self.dry_run.then(|| written("--dry-run", Mode::DryRun.label())),
             window: one("--window", &self.window),
             refuse: one("--refuse", &self.refuse),
             block_for: self.block_for.as_ref().map(|text| written("--block-for", text)).into_iter().collect(),
             new_sources: one("--new-sources", &self.new_sources),
-            quic_ports: one("--quic-ports", &self.quic_ports),
+            quic_ports: some("--quic-ports", &self.quic_ports),
             unparsable: one("--unparsable", &self.unparsable),
             ..RuleSettings::default()
         };

@@ -62,6 +62,8 @@ pub struct Config {
     pub candidates: Vec<(String, Vec<Limit>)>,
     /// Prefixes of both `allow` and `deny`, sorted: they are exempt.
     pub overruled: Vec<IpNet>,
+    /// The named lists and how many prefixes each has, by name.
+    pub lists: Vec<(String, usize)>,
     /// The list files that were read for it, by path.
     pub list_files: Vec<ListFile>,
 }

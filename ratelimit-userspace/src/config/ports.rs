@@ -6,7 +6,7 @@ use ratelimit_common::layout::QUIC_PORTS_MAX;
 
 use super::port;
 use super::syntax::{Scanner, SyntaxError, items, near_miss};
-use crate::desired::{Ports, Protocol, QuicPorts};
+use crate::desired::{Ports, Protocol};
 
 const HELP: &str =
     "ports are 80,443 (TCP and UDP), names as in ssh, ranges as in 8000-8100, one protocol as in 53/udp, or all";
@@ -21,18 +21,26 @@ pub fn parse(text: &str) -> Result<Ports, SyntaxError> {
         let (start, item) = item.map_err(|error| error.with_help(HELP))?;
         parse_one(item, &mut ports).map_err(|error| error.shifted(start))?;
     }
-    ports.tcp = merged(ports.tcp);
-    ports.udp = merged(ports.udp);
-    Ok(ports)
+    Ok(joined([ports]))
 }
 
-/// Parses a list of UDP ports that speak QUIC, of those that a rule protects.
-pub(super) fn parse_quic(text: &str, protected: &Ports) -> Result<QuicPorts, SyntaxError> {
+/// All of these.
+pub(super) fn joined(all: impl IntoIterator<Item = Ports>) -> Ports {
+    let mut joined = Ports::default();
+    for ports in all {
+        joined.tcp.extend(ports.tcp);
+        joined.udp.extend(ports.udp);
+        joined.other_protocols |= ports.other_protocols;
+    }
+    Ports { tcp: merged(joined.tcp), udp: merged(joined.udp), ..joined }
+}
+
+/// Parses a list of UDP ports that speak QUIC, of those that a rule protects, and puts them to those that are there.
+pub(super) fn parse_quic(text: &str, protected: &Ports, ports: &mut Vec<u16>) -> Result<(), SyntaxError> {
     const HELP: &str = "these are UDP ports, as in 443,8443, or none";
     if text == "none" {
-        return Ok(QuicPorts::NONE);
+        return Ok(());
     }
-    let mut ports = Vec::new();
     for item in items(text) {
         let (start, item) = item.map_err(|error| error.with_help(HELP))?;
         let mut scanner = Scanner::new(item);
@@ -47,10 +55,13 @@ pub(super) fn parse_quic(text: &str, protected: &Ports) -> Result<QuicPorts, Syn
         }
         ports.push(port);
     }
-    QuicPorts::new(&ports).ok_or_else(|| {
-        let problem = format!("there are more than {QUIC_PORTS_MAX} ports that speak QUIC");
-        SyntaxError::new(0..text.len(), problem).with_help("leave some out: there each datagram is a request")
-    })
+    Ok(())
+}
+
+/// That too many ports speak QUIC.
+pub(super) fn too_many_quic(text: &str) -> SyntaxError {
+    let problem = format!("there are more than {QUIC_PORTS_MAX} ports that speak QUIC");
+    SyntaxError::new(0..text.len(), problem).with_help("leave some out: there each datagram is a request")
 }
 
 fn parse_one(text: &str, ports: &mut Ports) -> Result<(), SyntaxError> {

@@ -22,6 +22,8 @@ pub mod kernel;
 mod link_info;
 pub mod pins;
 
+pub use interface::names as interface_names;
+
 /// How an XDP program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
