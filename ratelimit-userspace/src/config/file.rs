@@ -1,4 +1,5 @@
-//! The configuration file: from TOML to settings with places, and the list files that it names. With `crate::files` the one here that reads files.
+//! The configuration file: from TOML to settings with places, and the list files that it names. With `crate::files` the one
+//! here that reads files.
 
 use std::fs::File;
 use std::io::{self, Read as _};

@@ -83,7 +83,7 @@ pub fn parse(text: &str, default_unit: Unit) -> Result<Vec<(Range<usize>, Rate)>
         let rate = parse_one(item, default_unit).map_err(|error| error.shifted(start))?;
         Ok((start..start + item.len(), rate))
     });
-    each.collect::<Result<_, SyntaxError>>().map_err(|error| error.with_help_if(habit::meant(text)))
+    each.collect::<Result<_, SyntaxError>>().map_err(|error| error.with_help_if(habit::meant(text, default_unit)))
 }
 
 fn parse_one(text: &str, default_unit: Unit) -> Result<Rate, SyntaxError> {

@@ -108,7 +108,8 @@ pub fn near_size(suffix: &str) -> Option<&'static str> {
 
 /// That a suffix is none.
 pub fn unknown_size(suffix: &str, span: std::ops::Range<usize>) -> SyntaxError {
-    let meant = near_size(suffix).or_else(|| near_miss(suffix, SIZES.map(|(name, _)| name)));
+    let meant =
+        near_size(suffix).or_else(|| near_miss(suffix, SIZES.map(|(name, _)| name)).filter(|_| suffix.len() > 1));
     let help = meant.map(|name| format!("did you mean `{name}`? {SIZES_HELP}"));
     SyntaxError::new(span, format!("`{suffix}` is not a size")).with_help_if(help.or(Some(SIZES_HELP.into())))
 }

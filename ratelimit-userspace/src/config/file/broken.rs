@@ -25,17 +25,31 @@ pub(super) fn add(path: &Path, contents: &str, top: &Spanned<DeTable<'_>>, error
     let is_of_one_value = |error: &&Error| OF_ONE_VALUE.iter().any(|of| error.message().trim().starts_with(of));
     let structural = errors.iter().find(|error| !is_of_one_value(error));
     // What is not closed swallows what follows, from where it begins.
-    let end = structural.and_then(Error::span).map(|span| line_of(begin(top.get_ref(), span.start).min(span.start)));
+    let of_span = |span: std::ops::Range<usize>| line_of(begin(top.get_ref(), span.start).min(span.start));
+    let end = structural.map(|error| error.span().map_or(1, of_span));
     found.retain(|diagnostic| match (end, diagnostic.line()) {
         (Some(end), line) => line.is_some_and(|line| line < end),
         (None, at) => errors.iter().all(|error| at != Some(line(error))),
     });
+    let mut is_doubled = false;
     for error in errors.iter().filter(is_of_one_value).filter(|error| end.is_none_or(|end| line(error) < end)) {
-        found.push(diagnostic(path, contents, error, None));
+        // The keys of a second [rule] are put to those of the first.
+        if !(is_doubled && is_second(error) && !is_second_rule(contents, error)) {
+            found.push(diagnostic(path, contents, error, None));
+        }
+        is_doubled |= is_second_rule(contents, error);
     }
     if let Some(error) = structural {
         found.push(diagnostic(path, contents, error, Some("what follows is not checked until this is mended")));
     }
+}
+
+fn is_second(error: &Error) -> bool {
+    error.message().trim().starts_with("duplicate key")
+}
+
+fn is_second_rule(contents: &str, error: &Error) -> bool {
+    is_second(error) && error.span().and_then(|span| contents.get(span)) == Some("rule")
 }
 
 /// Where the first value begins that holds `at`.
@@ -61,8 +75,12 @@ fn begin(table: &DeTable<'_>, at: usize) -> usize {
 fn diagnostic(path: &Path, contents: &str, error: &Error, and: Option<&str>) -> Diagnostic {
     let message = error.message().trim();
     let span = error.span();
-    let (problem, help) = said(message, span.as_ref().is_none_or(std::ops::Range::is_empty));
-    let excerpt = span.map(|span| Box::new(Excerpt::of(contents, span)));
+    let (problem, help) = if is_second_rule(contents, error) {
+        ("there is a [rule] already".to_owned(), "write [[rule]] for each of several, with a name of its own")
+    } else {
+        said(message, span.as_ref().is_none_or(std::ops::Range::is_empty))
+    };
+    let excerpt = Some(Box::new(Excerpt::of(contents, span.unwrap_or(0..0))));
     let help = [Some(help), and].into_iter().flatten().map(str::to_owned).collect();
     Diagnostic { problem: shortened(problem), place: Place::File { path: path.to_owned(), excerpt }, help }
 }

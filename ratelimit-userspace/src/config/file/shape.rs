@@ -1,5 +1,5 @@
-//! The shape of the file: which tables and keys there are; from there to [`Settings`], every value with its place. What is not of that
-//! shape is found, all of it, and read as if it were not there.
+//! The shape of the file: which tables and keys there are; from there to [`Settings`], every value with its place. What is not
+//! of that shape is found, all of it, and read as if it were not there.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

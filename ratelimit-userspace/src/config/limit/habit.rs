@@ -4,6 +4,7 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
 
 use super::{WINDOW_NS_MAX, WINDOW_NS_MIN, check_amount, check_window, read};
+use crate::config::syntax::Scanner;
 use crate::config::{amount, duration};
 use crate::desired::unit_label;
 
@@ -113,8 +114,53 @@ pub(super) fn without_point(text: &str, default_unit: Unit) -> Option<String> {
     }
 }
 
+/// Sizes that are ambiguous: bits, and thousands of nobody says what.
+fn of_size(text: &str, default_unit: Unit) -> Option<String> {
+    let mut scanner = Scanner::new(text);
+    let count = amount::number(&mut scanner).ok()?;
+    scanner.take_while(amount::is_space);
+    let word = scanner.take_while(char::is_alphabetic);
+    let lower = word.to_ascii_lowercase();
+    let (stem, per_second) = lower.strip_suffix("bps").map_or((lower.as_str(), false), |stem| (stem, true));
+    let stem = stem.strip_suffix("bits").or_else(|| stem.strip_suffix("bit")).unwrap_or(stem);
+    let factor = match stem {
+        "" => 1,
+        "k" => 1_000,
+        "m" => 1_000_000,
+        "g" => 1_000_000_000,
+        _ => return None,
+    };
+    let window_ns = if per_second { SECOND_NS } else { read(&format!("1{}", scanner.rest())).ok()?.window_ns };
+    let all = count.checked_mul(factor)?;
+    let bytes = |bytes: u64| countable(bytes, window_ns, Some(Unit::Bytes), default_unit);
+    if word.ends_with("Bps") {
+        Some(format!("write {}", bytes(all)?))
+    } else if stem.len() < lower.len() {
+        let exact = all.is_multiple_of(8).then_some(all / 8)?;
+        Some(format!("sizes are in bytes, and these are bits: write {}", bytes(exact)?))
+    } else {
+        let number = countable(all, window_ns, None, default_unit)?;
+        Some(format!("write {number} for a number, or {} for bytes", bytes(all)?))
+    }
+}
+
+/// A limit that says that each source has it, as each has anyway.
+fn of_each(text: &str, default_unit: Unit) -> Option<String> {
+    let (before, whom) = text.rsplit_once(['/', ' '])?;
+    let before = before.trim_end().strip_suffix("per").unwrap_or(before).trim_end();
+    let is_source = ["ip", "source", "client", "host", "address", "user"].contains(&whom.to_ascii_lowercase().as_str());
+    let said = read(before).ok().filter(|_| is_source)?;
+    let limit = countable(said.amount, said.window_ns, said.unit, default_unit)?;
+    Some(format!("each source has the limit for itself: write {limit}"))
+}
+
+/// What a text means that is no list of limits.
+pub(super) fn meant(text: &str, default_unit: Unit) -> Option<String> {
+    of_size(text, default_unit).or_else(|| of_each(text, default_unit)).or_else(|| of_program(text))
+}
+
 /// What the settings of another program mean here: nginx, iptables, nftables, fail2ban, HAProxy, Caddy, Traefik, Envoy.
-pub(super) fn meant(text: &str) -> Option<String> {
+fn of_program(text: &str) -> Option<String> {
     let lower = text.to_ascii_lowercase();
     let is_between = |c: char| c.is_whitespace() || ",;={}()\"'".contains(c);
     let words: Vec<&str> =
@@ -235,6 +281,13 @@ mod tests {
             ("1.5/s", "whole numbers only: write 3/2s"),
             ("0.5r/s", "whole numbers only: write 1/2s requests"),
             ("1.5MB/s", "whole numbers only: write 1500kB/1s"),
+            ("100Mbit/s", "sizes are in bytes, and these are bits: write 12500kB/1s"),
+            ("800bps", "sizes are in bytes, and these are bits: write 100B/1s"),
+            ("10MBps", "write 10MB/1s"),
+            ("100k/1m", "write 100000/1m for a number, or 100kB/1m for bytes"),
+            ("10/minute/ip", "each source has the limit for itself: write 10/1m"),
+            ("10r/s per client", "each source has the limit for itself: write 10/1s requests"),
+            ("5 hits per minute", "units are requests (the default), connections, packets and bytes"),
             ("1.000/1m", "write 1000/1m if the point groups digits, or 1/1m if it begins a fraction"),
             ("1.500/1m", "write 1500/1m if the point groups digits, or 3/2m if it begins a fraction"),
         ] {

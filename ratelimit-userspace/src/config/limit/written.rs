@@ -158,14 +158,13 @@ fn check_size(amount: &str, is_size: bool, unit: Unit, span: Range<usize>) -> Re
     }
 }
 
-/// A word that is neither a size nor a unit: said to be none of what it is nearest to.
+/// A word that is neither a size nor a unit: said to be none of the two that it is nearer to.
 fn unknown(word: &str, at: usize, has_unit: bool) -> SyntaxError {
     let span = at..at + word.len();
     if has_unit {
         return SyntaxError::new(span, format!("`{word}` does not belong in a limit")).with_help(LIMIT_HELP);
     }
-    let is_long = word.chars().count() > 3;
-    if amount::near_size(word).is_some() || !is_long {
+    if amount::near_size(word).is_some() {
         return amount::unknown_size(word, span);
     }
     parse_unit(word).map_or_else(|error| error.shifted(at), |_| amount::unknown_size(word, span))

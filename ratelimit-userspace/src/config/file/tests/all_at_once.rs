@@ -103,11 +103,13 @@ fn what_only_follows_is_not_said() {
         ),
         ("interfaces = [\"lo\"]\n[rules]\nlimits = [\"1/s\"]\n", vec!["r.toml:2:2: unknown key `rules`"]),
         (
-            "interfaces = [\"lo\"]\n[[rule]]\nname = \"a\"\nlimits = [\"1/s\"]\n[[rule]]\nname = \"a\"\nlimits = [\"1/s\"]\n",
+            "interfaces = [\"lo\"]\n[[rule]]\nname = \"a\"\nlimits = [\"1/s\"]\n[[rule]]\nname = \"a\"\n\
+             limits = [\"1/s\"]\n",
             vec!["r.toml:6:9: bad value for `rule.name` of rule a: there is a rule a already"],
         ),
         (
-            "interfaces = [\"lo\"]\n[rule]\nlimits = [\"1/x\"]\ncandidates = [\"2/1m\"]\nburst = 3\nports = \"x\"\nquic_ports = 443\n",
+            "interfaces = [\"lo\"]\n[rule]\nlimits = [\"1/x\"]\ncandidates = [\"2/1m\"]\nburst = 3\n\
+             ports = \"x\"\nquic_ports = 443\n",
             vec![
                 "r.toml:3:14: bad value for `rule.limits`: `x` is not a unit of time",
                 "r.toml:6:10: bad value for `rule.ports`: `x` is not a port",
@@ -126,7 +128,8 @@ fn what_only_follows_is_not_said() {
 fn a_value_without_quotes_hides_nothing_and_what_is_not_closed_only_what_follows() {
     for (contents, expected) in [
         (
-            "interfaces = [\"lo\"]\ncolor = 1\n[rule]\nlimits = 10/s\nmode = enforce\nports = ssh\nlimits = []\nguard = \"on\"\n",
+            "interfaces = [\"lo\"]\ncolor = 1\n[rule]\nlimits = 10/s\nmode = enforce\nports = ssh\nlimits = []\n\
+             guard = \"on\"\n",
             vec![
                 "r.toml:2:1: unknown key `color`",
                 "r.toml:4:10: a text needs quotes",
@@ -145,6 +148,10 @@ fn a_value_without_quotes_hides_nothing_and_what_is_not_closed_only_what_follows
             vec!["r.toml:1:1: unknown key `color`", "r.toml:2:6: unclosed table, expected `]`"],
         ),
         (
+            "interfaces = [\"lo\"]\n[rule]\nlimits = [\"1/s\"]\n[rule]\nlimits = [\"2/s\"]\n",
+            vec!["r.toml:4:2: there is a [rule] already"],
+        ),
+        (
             "listen = \n",
             vec![
                 "r.toml:1:10: the value is missing",
@@ -158,8 +165,17 @@ fn a_value_without_quotes_hides_nothing_and_what_is_not_closed_only_what_follows
 }
 
 #[test]
+fn what_is_nested_too_deeply_is_said_by_itself() {
+    for contents in [format!("{}1 = 1\n", "a.".repeat(200)), format!("a = {}\n", "[".repeat(200))] {
+        let all = found(&contents);
+        assert!(all.len() == 1 && all[0].contains("recur") && all[0].starts_with("r.toml:1:"), "{all:?}");
+    }
+}
+
+#[test]
 fn a_list_may_be_one_value_and_a_number_needs_no_quotes() {
-    let contents = "interfaces = \"eth0\"\nallow = \"192.0.2.1\"\n[rule]\nlimits = \"10/1m\"\nports = PORTS\nquic_ports = [443]\nburst = \"1_0\"\n";
+    let contents = "interfaces = \"eth0\"\nallow = \"192.0.2.1\"\n[rule]\nlimits = \"10/1m\"\nports = PORTS\n\
+     quic_ports = [443]\nburst = \"1_0\"\n";
     for (ports, printed) in [
         ("[80, 443]", "80,443"),
         ("443", "443"),
