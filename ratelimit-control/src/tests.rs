@@ -204,8 +204,8 @@ async fn a_body_that_is_not_what_is_asked_for_is_answered_in_words() {
     }
     let large = format!(r#"{{"prefix":"{}"}}"#, "x".repeat(5000));
     assert_eq!(post(Surface::Socket, Some(0), "/v1/deny", &large).await.0, StatusCode::PAYLOAD_TOO_LARGE);
-    let (status, answer) = ask(Surface::Socket, Some(0), "GET", "/api/v1/explain/192.0.2.7?to=http").await;
-    assert!(status == StatusCode::BAD_REQUEST && answer.contains("`http` is no port"), "{answer}");
+    let (status, answer) = ask(Surface::Socket, Some(0), "GET", "/api/v1/explain/192.0.2.7?to=htp").await;
+    assert!(status == StatusCode::BAD_REQUEST && answer.contains("`htp` is no port"), "{answer}");
 }
 
 #[test]

@@ -152,7 +152,7 @@ fn stamps(files: &[ListFile]) -> BTreeMap<PathBuf, Stamp> {
 
 /// What is in a file now, or why that is not to be followed.
 fn read(file: &ListFile) -> Result<Arc<[IpNet]>, String> {
-    let prefixes = load_list(&file.path).map_err(|error| error.to_string())?;
+    let prefixes = load_list(&file.path).map_err(|error| error.to_string().replace('\n', "; "))?;
     if prefixes.is_empty() && !file.prefixes.is_empty() {
         return Err(format!("{} has become empty; if that is meant, `ratelimitd reload`", file.path.display()));
     }
@@ -220,7 +220,7 @@ impl<D: Datapath> Engine<D> {
     /// Puts in force what the configuration means with these in its list files; on an error everything is as before.
     fn relist(&mut self, known: &KnownLists, now: Nanos) -> Result<(), String> {
         let Some(config) = self.source.with_lists(known) else { return Ok(()) };
-        let config: Config = config.map_err(|error| format!("{error:#}"))?;
+        let config: Config = config.map_err(|error| format!("{error:#}").replace('\n', "; "))?;
         let before = std::mem::replace(&mut self.config, config);
         self.put_in_force(now).map_err(|error| {
             self.config = before;

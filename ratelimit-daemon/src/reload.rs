@@ -81,9 +81,11 @@ impl<D: Datapath> Engine<D> {
 
     /// Notes that a configuration was not carried out. The problem names the file itself.
     fn refuse(&mut self, problem: Problem) -> Problem {
-        tracing::error!("reload: {problem}; everything goes on as it was");
+        // A line each is for whoever asks; a log and a report have one.
+        let why = problem.message.replace('\n', "; ");
+        tracing::error!("reload: {why}; everything goes on as it was");
         self.last_reload.last_reload_successful = false;
-        self.last_reload.error = Some(problem.message.clone());
+        self.last_reload.error = Some(why);
         problem
     }
 

@@ -68,6 +68,11 @@ pub(super) fn all() -> io::Result<Vec<Interface>> {
     }
 }
 
+/// The names of every interface of this thread's network namespace.
+pub fn names() -> io::Result<Vec<String>> {
+    Ok(all()?.into_iter().map(|interface| interface.name).collect())
+}
+
 /// The interface of this name.
 pub(super) fn named(name: &str) -> io::Result<Option<Interface>> {
     Ok(all()?.into_iter().find(|interface| interface.name == name))

@@ -26,6 +26,8 @@ pub mod memory;
 pub mod pins;
 pub mod privileges;
 
+pub use interface::names as interface_names;
+
 /// How an XDP program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {

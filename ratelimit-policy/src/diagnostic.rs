@@ -15,6 +15,16 @@ pub struct Diagnostic {
     pub help: Vec<String>,
 }
 
+impl Diagnostic {
+    /// The line of a file that it is about, from 1.
+    pub fn line(&self) -> Option<usize> {
+        match &self.place {
+            Place::File { excerpt: Some(excerpt), .. } => Some(excerpt.line),
+            Place::CommandLine | Place::Flag { .. } | Place::File { excerpt: None, .. } => None,
+        }
+    }
+}
+
 /// Where something wrong was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -97,6 +107,122 @@ impl fmt::Display for Diagnostic {
             write!(f, " ({})", self.help.join("; "))?;
         }
         Ok(())
+    }
+}
+
+/// Everything that is wrong with what the user wrote, by place; at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostics {
+    first: Box<Diagnostic>,
+    others: Vec<Diagnostic>,
+    more: usize,
+}
+
+/// Diagnostics that are told apart. // 64 x 1 kB = 64 kB
+const TOLD_MAX: usize = 64;
+
+impl Diagnostics {
+    /// The first of them.
+    pub fn first(&self) -> &Diagnostic {
+        &self.first
+    }
+
+    /// All that are told.
+    pub fn iter(&self) -> impl Iterator<Item = &Diagnostic> {
+        std::iter::once(self.first()).chain(&self.others)
+    }
+
+    /// How many more there are than are told.
+    pub const fn more(&self) -> usize {
+        self.more
+    }
+}
+
+impl From<Diagnostic> for Diagnostics {
+    fn from(first: Diagnostic) -> Self {
+        Self { first: Box::new(first), others: Vec::new(), more: 0 }
+    }
+}
+
+impl std::error::Error for Diagnostics {}
+
+impl fmt::Display for Diagnostics {
+    /// A line each.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.first)?;
+        self.others.iter().try_for_each(|other| write!(f, "\n{other}"))?;
+        if self.more > 0 { write!(f, "\nand {} more", self.more) } else { Ok(()) }
+    }
+}
+
+/// Collects what is wrong, so that all of it is said at once. What was read wrongly has a stand-in meanwhile, which nobody sees:
+/// [`Found::into_result`] has no value where anything was found.
+#[derive(Debug, Default)]
+pub struct Found {
+    all: Vec<Diagnostic>,
+    more: usize,
+    /// Keys, or tables, that are there and cannot be read.
+    unread: Vec<String>,
+}
+
+impl Found {
+    /// Something is wrong. What was said already is not said again.
+    pub fn push(&mut self, diagnostic: Diagnostic) {
+        match self.all.len() {
+            _ if self.all.contains(&diagnostic) => {}
+            TOLD_MAX.. => self.more += 1,
+            _ => self.all.push(diagnostic),
+        }
+    }
+
+    /// The value, if nothing is wrong with it.
+    pub fn keep<T, E: Into<Diagnostics>>(&mut self, result: Result<T, E>) -> Option<T> {
+        let wrong = match result {
+            Ok(value) => return Some(value),
+            Err(wrong) => wrong.into(),
+        };
+        self.more += wrong.more;
+        std::iter::once(*wrong.first).chain(wrong.others).for_each(|diagnostic| self.push(diagnostic));
+        None
+    }
+
+    /// A key, or a table with all of its keys, is there and cannot be read: that it is missing is not said too.
+    pub fn unread(&mut self, key: impl Into<String>) {
+        self.unread.push(key.into());
+    }
+
+    /// A key is missing.
+    pub fn missing(&mut self, key: &str, diagnostic: Diagnostic) {
+        let is_in =
+            |of: &String| key.strip_prefix(of.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        if !self.unread.iter().any(is_in) {
+            self.push(diagnostic);
+        }
+    }
+
+    /// How much was found so far.
+    pub fn count(&self) -> usize {
+        self.all.len() + self.more
+    }
+
+    /// Leaves out what does not pass.
+    pub fn retain(&mut self, passes: impl Fn(&Diagnostic) -> bool) {
+        self.all.retain(passes);
+    }
+
+    /// The value if nothing was found, else all that was, by place.
+    pub fn into_result<T>(self, value: T) -> Result<T, Diagnostics> {
+        let mut all = self.all;
+        all.sort_by_cached_key(|of| match &of.place {
+            Place::CommandLine | Place::Flag { .. } => None,
+            Place::File { path, excerpt: None } => Some((path.clone(), usize::MAX, 0)),
+            Place::File { path, excerpt: Some(excerpt) } => Some((path.clone(), excerpt.line, excerpt.column)),
+        });
+        let mut all = all.into_iter();
+        match all.next() {
+            Some(first) => Err(Diagnostics { first: Box::new(first), others: all.collect(), more: self.more }),
+            None => Ok(value),
+        }
     }
 }
 

@@ -60,6 +60,7 @@ pub fn config(directory: &Path, amount: u64) -> Config {
         notes: Vec::new(),
         candidates: Vec::new(),
         overruled: Vec::new(),
+        lists: Vec::new(),
         list_files: Vec::new(),
         listings: Vec::new(),
     }

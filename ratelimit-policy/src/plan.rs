@@ -234,7 +234,7 @@ mod tests {
                     rules: vec![RuleSettings {
                         mode: Some(written("dry-run")),
                         window: Some(written("lenient")),
-                        ports: Some(written("22/tcp")),
+                        ports: Some(vec![written("22/tcp")]),
                         refuse: Some(written("all")),
                         ..old.rules[0].clone()
                     }],
@@ -294,7 +294,7 @@ mod tests {
                 ipv4_prefix: Some(written(&words.3.to_string())),
                 rules: vec![RuleSettings {
                     limits: vec![written(limit)],
-                    ports: Some(written(ports)),
+                    ports: Some(vec![written(ports)]),
                     name: Some(written(name)),
                     mode: words.0.then(|| written("dry-run")),
                     window: words.1.then(|| written("lenient")),

@@ -13,6 +13,7 @@ use crate::access::{By, Entry};
 use crate::config::Safety;
 use crate::desired::Grant;
 
+mod listed;
 mod lockout;
 
 /// `RTF_UP` and `RTF_GATEWAY`, include/uapi/linux/route.h.

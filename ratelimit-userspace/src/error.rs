@@ -14,7 +14,7 @@ use ratelimit_daemon::DaemonError;
 use ratelimit_datapath::DatapathError;
 use ratelimit_policy::text::syntax::printable;
 
-pub use ratelimit_policy::diagnostic::{Diagnostic, Excerpt, Place};
+pub use ratelimit_policy::diagnostic::{Diagnostic, Diagnostics, Excerpt, Place};
 
 /// How the program ends. The numbers stay put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +140,7 @@ impl From<&anyhow::Error> for Exit {
         // anyhow finds a typed context only through itself, and a typed cause only through the chain.
         let context = [
             error.downcast_ref().map(|error: &Diagnostic| error.into()),
+            error.downcast_ref().map(|error: &Diagnostics| error.first().into()),
             error.downcast_ref().map(|error: &DatapathError| error.into()),
         ];
         let outermost = context.into_iter().flatten().next();
@@ -149,10 +150,11 @@ impl From<&anyhow::Error> for Exit {
 
 fn exit_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     let diagnostic = cause.downcast_ref::<Diagnostic>().map(Exit::from);
+    let diagnostics = || cause.downcast_ref::<Diagnostics>().map(|of| Exit::from(of.first()));
     let datapath = || cause.downcast_ref::<DatapathError>().map(Exit::from);
     let daemon = || cause.downcast_ref::<DaemonError>().map(Exit::from);
     let client = || cause.downcast_ref::<ClientError>().map(Exit::from);
-    diagnostic.or_else(datapath).or_else(daemon).or_else(client)
+    diagnostic.or_else(diagnostics).or_else(datapath).or_else(daemon).or_else(client)
 }
 
 /// Where the control socket is, unless a flag says so.
@@ -203,9 +205,15 @@ pub fn render(error: &anyhow::Error) -> String {
             continue;
         }
         let title = if position == 0 { format!("{ERROR}error{ERROR:#}: ") } else { "  because: ".to_owned() };
-        match cause.downcast_ref::<Diagnostic>() {
-            Some(diagnostic) => push_diagnostic(&mut out, &title, diagnostic),
-            None => push_line(&mut out, &title, &printable(&cause.to_string())),
+        if let Some(diagnostic) = cause.downcast_ref::<Diagnostic>() {
+            push_diagnostic(&mut out, &title, diagnostic);
+        } else if let Some(all) = cause.downcast_ref::<Diagnostics>() {
+            all.iter().for_each(|diagnostic| push_diagnostic(&mut out, &title, diagnostic));
+            if all.more() > 0 {
+                push_line(&mut out, &title, &format!("there are {} more", all.more()));
+            }
+        } else {
+            cause.to_string().lines().for_each(|line| push_line(&mut out, &title, &printable(line)));
         }
     }
     for help in error.chain().flat_map(help_of_cause) {

@@ -12,7 +12,7 @@ use ratelimit_common::layout::{
 use ratelimit_common::time::Nanos;
 use ratelimit_policy::fixture::{CHOICES_MAX, Choices, config_text, for_any_bytes, list_text};
 
-use crate::error::{Diagnostic, Place};
+use crate::error::{Diagnostics, Place};
 use ratelimit_policy::config::lists::LIST_ENTRIES_MAX;
 use ratelimit_policy::config::syntax::turns_text;
 use ratelimit_policy::config::{Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, file, lint, lists};
@@ -23,7 +23,7 @@ use ratelimit_view::describe::{self, ConfigJson};
 /// What is said of a file. // several times what 64 rules and 16 named overlaps come to
 const WORDS_MAX: usize = 256 << 10;
 
-fn parsed(contents: &str, list: &str) -> Result<Config, Diagnostic> {
+fn parsed(contents: &str, list: &str) -> Result<Config, Diagnostics> {
     file::parse(Path::new("ratelimitd.toml"), contents, |_| Ok(list.to_owned()))
 }
 
@@ -64,18 +64,25 @@ fn assert_said(config: &Config) {
     assert!(!words.is_empty() && words.len() + warnings.concat().len() + json.len() <= WORDS_MAX);
 }
 
-/// An error names file, line and column, marks what stands there, and says what to do.
-fn assert_told(error: Diagnostic, contents: &str, list: &str) {
-    let Place::File { path, excerpt } = &error.place else { panic!("not in the file: {error:?}") };
-    let of = if path == Path::new("ratelimitd.toml") { contents } else { list };
-    match excerpt {
-        Some(excerpt) => {
-            let lines = of.split('\n').count();
-            assert!((1..=lines).contains(&excerpt.line) && excerpt.column >= 1, "{error:?}\n{of}");
+/// Each error names file, line and column, marks what stands there, and says what to do; none is said twice.
+fn assert_told(errors: Diagnostics, contents: &str, list: &str) {
+    for (at, error) in errors.iter().enumerate() {
+        let Place::File { path, excerpt } = &error.place else { panic!("not in the file: {error:?}") };
+        let of = if path == Path::new("ratelimitd.toml") { contents } else { list };
+        match excerpt {
+            Some(excerpt) => {
+                let lines = of.split('\n').count();
+                assert!((1..=lines).contains(&excerpt.line) && excerpt.column >= 1, "{error:?}\n{of}");
+            }
+            None => assert!(error.problem.contains("is missing"), "no line is named: {error:?}\n{of}"),
         }
-        None => assert!(error.problem.contains("is missing"), "no line is named: {error:?}\n{of}"),
+        assert!(!error.help.is_empty(), "no help: {error:?}\n{of}");
+        assert!(errors.iter().skip(at + 1).all(|other| other != error), "twice: {error:?}\n{of}");
     }
-    assert!(!error.help.is_empty(), "no help: {error:?}\n{of}");
+    assert_plain(errors);
+}
+
+fn assert_plain(error: Diagnostics) {
     let text = crate::error::render(&error.into());
     let is_plain = |c: char| c == '\n' || !c.is_control() && !turns_text(c);
     let plain = anstream::adapter::strip_str(&text).to_string();
@@ -90,9 +97,7 @@ fn exercise(contents: &[u8], list: &[u8]) {
             assert_bounded(&config);
             assert_said(&config);
         }
-        Err(error) => {
-            let _text = crate::error::render(&error.into());
-        }
+        Err(error) => assert_plain(error),
     }
 }
 
@@ -100,9 +105,7 @@ fn exercise(contents: &[u8], list: &[u8]) {
 fn exercise_list(list: &[u8]) {
     match lists::parse(Path::new("list"), &String::from_utf8_lossy(list)) {
         Ok(prefixes) => assert!(prefixes.len() <= LIST_ENTRIES_MAX),
-        Err(error) => {
-            let _text = crate::error::render(&error.into());
-        }
+        Err(error) => assert_plain(error),
     }
 }
 

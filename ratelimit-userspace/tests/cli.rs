@@ -162,8 +162,15 @@ transcripts! {
     help_replay: ["replay", "--help"];
 
     bad_unit_of_time: ["--iface", "nosuch0", "--limit", "1000/5x"];
-    bad_second_limit: ["--iface", "nosuch0", "--limit", "10/1m, 60/1hour"];
+    bad_second_limit: ["--iface", "nosuch0", "--limit", "10/1m, 60/1horu"];
     bad_limit_without_window: ["--iface", "nosuch0", "--limit", "1000"];
+    bad_limit_with_a_short_window: ["--iface", "nosuch0", "--limit", "10/500ms"];
+    bad_limit_with_a_long_window: ["--iface", "nosuch0", "--limit", "1000 per week"];
+    bad_limit_with_a_point: ["--iface", "nosuch0", "--limit", "1.000/1m"];
+    bad_limit_with_a_fraction: ["--iface", "nosuch0", "--limit", "1.5r/s"];
+    bad_limit_of_nginx: ["--iface", "nosuch0", "--limit", "rate=10r/s burst=20"];
+    bad_limit_of_fail2ban: ["--iface", "nosuch0", "--limit", "maxretry=5 findtime=600 bantime=1h"];
+    bad_limit_of_haproxy: ["--iface", "nosuch0", "--limit", "http_req_rate(10s) gt 100"];
     bad_limit_of_nothing: ["--iface", "nosuch0", "--limit", "0/5m"];
     bad_limit_empty: ["--iface", "nosuch0", "--limit", ""];
     bad_limit_twice: ["--iface", "nosuch0", "--limit", "1000/5m", "--limit", "900/5m"];
@@ -171,7 +178,7 @@ transcripts! {
     bad_size: ["--iface", "nosuch0", "--limit", "50mb/1m"];
     bad_unit: ["--iface", "nosuch0", "--limit", "10/1m", "--count", "conections"];
     bad_budget_of_new_sources: ["--iface", "nosuch0", "--limit", "10/1m", "--new-sources", "20000/5x"];
-    bad_port: ["--iface", "nosuch0", "--limit", "10/1m", "--port", "80,https"];
+    bad_port: ["--iface", "nosuch0", "--limit", "10/1m", "--port", "80,htps"];
     bad_cidr: ["--iface", "nosuch0", "--limit", "10/1m", "--allow", "192.0.2.1/24"];
     bad_prefix: ["--iface", "nosuch0", "--limit", "10/1m", "--ipv4-prefix", "33"];
     bad_interface_name: ["--iface", "eth0,eth1", "--limit", "10/1m"];
@@ -189,7 +196,7 @@ transcripts! {
     bad_prefix_to_deny: ["deny", "192.0.2.1/33"];
     bad_time_to_deny: ["deny", "192.0.2.1", "--for", "5x"];
     bad_time_to_confirm: ["apply", "--confirm", "500ms"];
-    bad_port_to_explain: ["explain", "192.0.2.1", "--to", "https"];
+    bad_port_to_explain: ["explain", "192.0.2.1", "--to", "htps"];
     bad_mode_to_set: ["mode", "off"];
     bad_source_to_reset: ["reset", "192.0.2.0/24"];
     bad_source: ["check", "198.51.100.300"];
@@ -198,6 +205,10 @@ transcripts! {
     file_is_a_directory: ["check-config", "."];
     file_unknown_key: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\n\n[rule]\nlimts = [\"1000/5m\"]\n")];
     file_key_of_the_other_table: ["check-config", "r.toml"], [("r.toml", "interfaces = [\"lo\"]\nmode = \"dry-run\"\n")];
+    file_bad_in_many_places: ["check-config", "r.toml"], [("r.toml", "interface = [\"lo\"]\nxdp_mode = \"natve\"\n\n[rule]\nlimits = [\"10/1m\", \"100/1x\"]\nports = [80, \"htps\"]\nmode = enforce\nblock-for = \"10m\"\n")];
+    run_of_a_file_bad_in_two_places: ["run", "--config", "r.toml"], [("r.toml", "interfaces = [\"nosuch0\"]\n[rule]\nlimits = [\"10/1m\"]\nports = 80, 443\n\n[safty]\n")];
+    flags_bad_in_two_places: ["--iface", "nosuch0", "--limit", "10/1x", "--port", "htps", "--xdp-mode", "natve"];
+    check_config_of_ports_in_a_list: ["check-config", "r.toml", "--json"], [("r.toml", "interfaces = \"lo\"\n[rule]\nlimits = \"10 requests per minute\"\nports = [80, \"https\", \"8000-8100\", \"53/udp\"]\n")];
     file_bad_limit: ["run", "--config", "r.toml"], [("r.toml", "interfaces = [\"nosuch0\"]\n[rule]\nlimits = [\"10/1m\", \"60/1y\"]\n")];
     file_candidate_of_no_limit: ["check-config", "r.toml"],
         [("r.toml", "interfaces = [\"lo\"]\n[rule]\nlimits = [\"10/1m\", \"60/1h\"]\ncandidates = [\"20/1m\", \"100/2h\"]\n")];
@@ -231,6 +242,9 @@ transcripts! {
     limit_before_replay: ["--limit", "3/1m", "replay", "access.log"];
 
     check_config_of_flags: ["check-config", "--iface", "lo", "--limit", "1000/5m"];
+    check_config_of_habits:
+        ["check-config", "--iface", "lo", "--limit", "10r/s", "--limit", "1,000 per minute", "--limit", "5 requests per hour",
+         "--port", "ssh,dns/udp", "--block-for", "1 hour, 1w"];
     check_config_of_a_budget: ["check-config", "--iface", "lo", "--limit", "1000/5m,60/1h", "--new-sources", "20000/s"];
     check_config_lenient: ["check-config", "--iface", "lo", "--limit", "1000/1m", "--window", "lenient", "--dry-run"];
     check_config_warns: ["check-config", "--iface", "nosuch0", "--limit", "1000/1m,1000/5m", "--port", "all"];

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use ipnet::IpNet;
 
+use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::config::{Config, OnExit, Safety, XdpModeChoice, amount, duration};
 use ratelimit_policy::desired::{
     Bans, Grant, Guard, Limit, Mode, NewSources, QuicPorts, Refuse, Rule, Unparsable, WindowForm, date,
@@ -230,6 +231,10 @@ pub fn config_words(config: &Config) -> String {
     }
     line("", &notes_words(&notes_memory(config)));
     line("", &connections_words());
+    line("", &format!("together {}, taken before the first packet comes", amount::rounded(memory_bytes(config))));
+    for (position, words) in lists_words(config).iter().enumerate() {
+        line(if position == 0 { "lists" } else { "" }, words);
+    }
     line("socket", &config.socket.display().to_string());
     line("listen", &config.listen.map_or_else(|| "off".to_owned(), |listen| format!("http://{listen}")));
     out
@@ -361,10 +366,23 @@ fn notes_words(of: &NotesMemory) -> String {
     )
 }
 
+/// How many prefixes each named list and each list file has.
+fn lists_words(config: &Config) -> Vec<String> {
+    let count = |count: usize| format!("{count} prefix{}", if count == 1 { "" } else { "es" });
+    let named = config.lists.iter().map(|(name, len)| format!("@{name}: {}", count(*len)));
+    let file = |file: &ListFile| format!("{} ({}): {}", file.path.display(), file.named_by, count(file.prefixes.len()));
+    named.chain(config.list_files.iter().map(file)).collect()
+}
+
+/// All kernel memory that is taken before the first packet comes, in bytes.
+pub fn memory_bytes(config: &Config) -> u64 {
+    let [ipv4, ipv6] = memory(config).map(|memory| memory.bytes);
+    ipv4 + ipv6 + notes_memory(config).bytes + connections_bytes()
+}
+
 /// All kernel memory that is taken before the first packet comes, in a phrase.
 pub fn memory_short(config: &Config) -> String {
-    let [ipv4, ipv6] = memory(config).map(|memory| memory.bytes);
-    let bytes = ipv4 + ipv6 + notes_memory(config).bytes + connections_bytes();
+    let bytes = memory_bytes(config);
     let of_one = memory(config).map(|memory| memory.element_bytes * memory.limits).into_iter().max().unwrap_or(0);
     format!("{} for {} sources of each family, up to {of_one} B each", amount::rounded(bytes), config.max_sources)
 }

@@ -347,7 +347,7 @@ fn mutated(choices: &mut Choices<'_>) -> Ask {
                 let at = choices.below(ask.body.len());
                 ask.body[at] = choices.byte();
             }
-            6 => ask.body = ask.body.repeat(1 << choices.below(12)),
+            6 if ask.body.len() < 4096 => ask.body = ask.body.repeat(1 << choices.below(12)),
             _ => ask.body.truncate(choices.below(ask.body.len() + 1)),
         }
     }

@@ -374,3 +374,21 @@ async fn a_restart_within_a_trial_reads_the_lists_beside_the_file_that_is_tried(
         }
     }
 }
+
+#[tokio::test]
+async fn a_reload_says_everything_that_is_wrong_and_the_log_in_one_line() {
+    let mut site = Watched::new();
+    site.write("ratelimitd.toml", FILE.replace("3/5m", "3/5x").replace("interfaces", "interface"));
+    site.write("bad.txt", "192.0.2.0/24\nx\n\ny\n");
+    let (outcome, log) = site.said(|engine, moment| engine.reload(ReloadRequest::default(), moment));
+    let why = outcome.unwrap_err().message;
+    let places =
+        ["bad.txt:2:1: ", "bad.txt:4:1: ", "ratelimitd.toml:1:1: unknown key `interface`", "ratelimitd.toml:6:15: "];
+    assert_eq!(why.lines().count(), places.len(), "{why}");
+    assert!(why.lines().zip(places).all(|(line, place)| line.contains(place)), "{why}");
+    assert_eq!(log.lines().filter(|line| line.contains("ERROR")).count(), 1, "{log}");
+    let error = site.engine.last_reload.error.clone().unwrap();
+    assert!(places.iter().all(|place| error.contains(place)) && !error.contains('\n'), "{error}");
+    let (outcome, _) = site.said(|engine, moment| engine.apply(&ApplyRequest::default(), 0, moment));
+    assert_eq!(outcome.unwrap_err().message, why);
+}

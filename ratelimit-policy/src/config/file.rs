@@ -1,43 +1,38 @@
-//! The configuration file: from TOML to [`Settings`] with places, and the list files that it names. With `crate::files` the one here that reads files.
+//! The configuration file: from TOML to settings with places, and the list files that it names. With `crate::files` the one
+//! here that reads files.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
 use ipnet::IpNet;
+use toml::de::DeTable;
 
-use self::shape::{OVERRIDE_KEYS, RULE_KEYS, SAFETY_KEYS, TABLES, TOP_KEYS, Top};
 use super::Config;
 use super::lists::{self, KnownLists, LIST_BYTES_MAX};
-use super::settings::Settings;
-use super::syntax::{near_miss, shortened};
-use crate::diagnostic::{Diagnostic, Excerpt, Place};
+use crate::diagnostic::{Diagnostic, Diagnostics, Excerpt, Found, Place};
 use crate::files;
 
+mod broken;
 pub mod shape;
 
 /// The longest configuration file. Long lists are in files of their own.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// Reads and parses the file at `path`.
-pub fn load(path: &Path) -> Result<Config, Diagnostic> {
+pub fn load(path: &Path) -> Result<Config, Diagnostics> {
     parse(path, &read_text(path)?, read_list)
 }
 
 /// All of the file at `path`.
 pub fn read_text(path: &Path) -> Result<String, Diagnostic> {
-    let nowhere = |problem: String, help: &str| Diagnostic {
-        problem,
-        place: Place::File { path: path.to_owned(), excerpt: None },
-        help: vec![help.to_owned()],
-    };
     let bytes = read(path, BYTES_MAX).map_err(|error| {
         let help = if error.kind() == std::io::ErrorKind::NotFound {
             "name another file, or do without: ratelimitd --iface IF --limit N/DUR"
         } else {
             "check the path and who may read it"
         };
-        nowhere(format!("cannot read the configuration file: {}", reason(&error)), help)
+        unreadable(path, format!("cannot read the configuration file: {}", reason(&error)), help)
     })?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
@@ -50,6 +45,10 @@ pub fn read_text(path: &Path) -> Result<String, Diagnostic> {
     })
 }
 
+fn unreadable(path: &Path, problem: String, help: &str) -> Diagnostic {
+    Diagnostic { problem, place: Place::File { path: path.to_owned(), excerpt: None }, help: vec![help.to_owned()] }
+}
+
 /// The contents of a list file, or why there are none. What is not UTF-8 in it is a comment or a mistake, and is seen as such.
 pub fn read_list(path: &Path) -> Result<String, String> {
     let bytes = files::read_of_anyone(path, LIST_BYTES_MAX).map_err(|error| reason(&error))?;
@@ -57,7 +56,7 @@ pub fn read_list(path: &Path) -> Result<String, String> {
 }
 
 /// The prefixes of a list file alone; what is wrong is said as being in that file.
-pub fn load_list(path: &Path) -> Result<Vec<IpNet>, Diagnostic> {
+pub fn load_list(path: &Path) -> Result<Vec<IpNet>, Diagnostics> {
     let contents = read_list(path).map_err(|reason| Diagnostic {
         problem: format!("cannot read the list file: {reason}"),
         place: Place::File { path: path.to_owned(), excerpt: None },
@@ -86,122 +85,50 @@ pub fn parse(
     path: &Path,
     contents: &str,
     read_list: impl Fn(&Path) -> Result<String, String>,
-) -> Result<Config, Diagnostic> {
-    let mut settings = settings(path, contents)?;
-    settings.read_lists(read_list)?;
-    settings.config()
+) -> Result<Config, Diagnostics> {
+    parse_with(path, contents, &KnownLists::new(), read_list)
 }
 
 /// The same, where the prefixes of some list files are known; the others are read from where they are.
-pub fn parse_beside(path: &Path, contents: &str, known: &KnownLists) -> Result<Config, Diagnostic> {
-    let mut settings = settings(path, contents)?;
-    settings.read_lists_beside(known, read_list)?;
-    settings.config()
+pub fn parse_beside(path: &Path, contents: &str, known: &KnownLists) -> Result<Config, Diagnostics> {
+    parse_with(path, contents, known, read_list)
 }
 
-fn settings(path: &Path, contents: &str) -> Result<Settings, Diagnostic> {
-    let top: Top = toml::from_str(contents).map_err(|error| structure(path, contents, &error))?;
-    Ok(top.settings(path, contents))
-}
-
-/// An error of TOML itself, or of keys and types.
-fn structure(path: &Path, contents: &str, error: &toml::de::Error) -> Diagnostic {
-    let message = error.message().trim();
-    let excerpt = error.span().map(|span| Box::new(Excerpt::of(contents, span)));
-    let (problem, help) = match unknown_key(message) {
-        Some((key, table)) => (format!("unknown key `{key}`"), vec![unknown_key_help(key, table)]),
-        None => (plain(message), vec![structure_help(message).to_owned()]),
-    };
-    Diagnostic { problem: shortened(problem), place: Place::File { path: path.to_owned(), excerpt }, help }
-}
-
-/// What the parser says of a key that it does not know: it names all that it does.
-#[cfg(test)]
-pub(super) fn unknown_key_message(contents: &str) -> Option<String> {
-    toml::from_str::<Top>(contents).err().map(|error| error.message().to_owned())
-}
-
-/// A table in words, and its keys.
-type TableOf = (&'static str, &'static [&'static str]);
-
-const TABLES_OF_KEYS: [TableOf; 4] = [
-    ("at the top of the file, above the first [table]", TOP_KEYS),
-    ("under [rule]", RULE_KEYS),
-    ("under [[rule.override]]", OVERRIDE_KEYS),
-    ("under [safety]", SAFETY_KEYS),
-];
-
-/// The key of serde's "unknown field `key`, expected one of `a`, …", and the table that it stands in.
-fn unknown_key(message: &str) -> Option<(&str, TableOf)> {
-    let (key, expected) = message.strip_prefix("unknown field `")?.split_once('`')?;
-    let expects = |key: &&str| expected.contains(&format!("`{key}`"));
-    TABLES_OF_KEYS.into_iter().find(|(_, keys)| keys.iter().all(expects)).map(|table| (key, table))
-}
-
-fn unknown_key_help(key: &str, (table, keys): TableOf) -> String {
-    let key = key.replace('-', "_");
-    let tables = if table == TABLES_OF_KEYS[0].0 { TABLES } else { &[] };
-    let here: Vec<&str> = keys.iter().chain(tables).copied().collect();
-    if let Some(meant) = near_miss(&key, here.iter().copied()) {
-        return format!("did you mean `{meant}`?");
+fn parse_with(
+    path: &Path,
+    contents: &str,
+    known: &KnownLists,
+    read_list: impl Fn(&Path) -> Result<String, String>,
+) -> Result<Config, Diagnostics> {
+    let (top, errors) = DeTable::parse_recoverable(contents);
+    let mut found = Found::default();
+    let mut settings = shape::settings(path, contents, top.clone(), &mut found);
+    found.keep(settings.read_lists_beside(known, read_list));
+    let config = settings.config_beside(found);
+    if errors.is_empty() {
+        return config;
     }
-    let elsewhere = TABLES_OF_KEYS.into_iter().filter(|(other, _)| *other != table);
-    let mut found = elsewhere.filter_map(|(table, keys)| Some((near_miss(&key, keys.iter().copied())?, table)));
-    match found.next() {
-        Some((meant, table)) => format!("`{meant}` belongs {table}"),
-        None => format!("the keys here are {}", here.join(", ")),
-    }
-}
-
-/// TOML's and serde's words without those of Rust.
-fn plain(message: &str) -> String {
-    let message = message.lines().collect::<Vec<_>>().join(": ");
-    message
-        .replace(" as i128", "")
-        .replace("expected i64", "expected a whole number")
-        .replace("expected a boolean", "expected true or false")
-        .replace("a string or a sequence", "a string or a list")
-        .replace("expected a sequence", "expected a list")
-        .replace("type: sequence", "type: list")
-        .replace("type: map", "type: table")
-}
-
-fn structure_help(message: &str) -> &'static str {
-    if message.contains("expected a table") {
-        "write it as a table: [rule], or [[rule]] for each of several"
-    } else if message.contains("expected a string or a sequence") {
-        "write a text, \"…\", or a list of them, [\"…\"]"
-    } else if message.contains("expected a sequence") {
-        "put it in brackets: [\"…\"]"
-    } else if message.contains("expected a string") {
-        "put it in quotes: \"…\""
-    } else if message.contains("integer") && message.contains(" as i128") {
-        "the number is too large for anything here"
-    } else if message.contains("floating point") {
-        "write a whole number, in digits alone"
-    } else if message.contains("expected i64") {
-        "write the number without quotes"
-    } else if message.contains("invalid date") || message.contains("invalid time") {
-        "write a date that there is, as in 2027-03-31"
-    } else if message.contains("expected a boolean") {
-        "write true or false, without quotes"
-    } else if message.contains("duplicate key") {
-        "keep one of the two"
-    } else {
-        "the file is TOML: key = value on a line, texts in quotes, lists in brackets"
-    }
+    let mut found = Found::default();
+    let config = found.keep(config);
+    broken::add(path, contents, &top, &errors, &mut found);
+    found.into_result(config)?.ok_or_else(|| unreadable(path, "the file cannot be read".to_owned(), "mend it").into())
 }
 
 #[cfg(test)]
 mod tests {
+    mod all_at_once;
+
     use super::*;
     use proptest::prelude::*;
 
-    fn wrong(contents: &str) -> (String, usize, usize, String) {
-        let error = parse(Path::new("r.toml"), contents, |_| Err("no such file".into())).expect_err(contents);
-        let Place::File { excerpt, .. } = error.place else { panic!("not in the file") };
-        let (line, column) = excerpt.map_or((0, 0), |excerpt| (excerpt.line, excerpt.column));
-        (error.problem, line, column, error.help.join("; "))
+    fn wrong(contents: &str) -> Vec<(String, usize, usize, String)> {
+        let errors = parse(Path::new("r.toml"), contents, |_| Err("no such file".into())).expect_err(contents);
+        let said = errors.iter().map(|error| {
+            let Place::File { excerpt, .. } = &error.place else { panic!("not in the file") };
+            let (line, column) = excerpt.as_ref().map_or((0, 0), |excerpt| (excerpt.line, excerpt.column));
+            (error.problem.clone(), line, column, error.help.join("; "))
+        });
+        said.collect()
     }
 
     #[test]
@@ -211,28 +138,31 @@ mod tests {
             ("limits = []\n", "unknown key `limits`", 1, 1, "under [rule]"),
             ("[rule]\non-exit = \"keep\"\n", "unknown key `on-exit`", 2, 1, "above the first [table]"),
             ("[rule]\nfoo = 1\n", "unknown key `foo`", 2, 1, "the keys here are name, from"),
-            ("rule = 1\n", "invalid type: integer `1`, expected a table", 1, 8, "[rule]"),
-            ("interfaces = \"eth0\"\n", "invalid type: string \"eth0\", expected a list", 1, 14, "brackets"),
+            ("rule = 1\n", "bad value for `rule`: a number without quotes cannot stand here", 1, 8, "[rule]"),
             (
-                "max_sources = \"1000\"\n",
-                "invalid type: string \"1000\", expected a whole number",
+                "interfaces = 5\n",
+                "bad value for `interfaces`: a number without quotes cannot stand here",
                 1,
-                15,
-                "without quotes",
+                14,
+                "quotes",
             ),
             (
-                "max_sources = 1e3\n",
-                "invalid type: floating point `1000.0`, expected a whole number",
-                1,
-                15,
-                "digits alone",
+                "[rule]\nlimits = [[\"1/s\"]]\n",
+                "bad value for `rule.limits`: a list cannot stand here",
+                2,
+                11,
+                "one list",
             ),
+            ("mode = [\"x\"]\n", "unknown key `mode`", 1, 1, "`mode` belongs under [rule]"),
+            ("[rule]\nmode = [\"x\"]\n", "bad value for `rule.mode`: a list cannot stand here", 2, 8, "brackets"),
+            ("max_sources = \"many\"\n", "bad value for `max_sources`: `m` is not a digit", 1, 16, "a whole number"),
+            ("max_sources = 1e3\n", "bad value for `max_sources`: `e` is not a digit", 1, 16, "a whole number"),
             (
                 "max_sources = 99999999999999999999\n",
-                "invalid type: integer `99999999999999999999`, expected a whole number",
+                "bad value for `max_sources`: the number is too large",
                 1,
                 15,
-                "too large",
+                "a whole number",
             ),
             (
                 "[[rule]]\n[[rule.override]]\nuntil = 2027-02-30\n",
@@ -248,7 +178,7 @@ mod tests {
                 15,
                 "ip",
             ),
-            ("socket = 1\n", "invalid type: integer `1`, expected a string", 1, 10, "quotes"),
+            ("socket = 1\n", "bad value for `socket`: a number without quotes cannot stand here", 1, 10, "quotes"),
             (
                 "interfaces = [\"eth0\"]\n[rule]\nlimits = [\"10/1m\", \"60/1y\"]\n",
                 "bad value for `rule.limits`: `y` is not a unit of time",
@@ -260,19 +190,17 @@ mod tests {
             ("[rule]\nlimits = [\"1/1s\"]\n", "`interfaces` is missing, or empty", 0, 0, "eth0"),
             ("ipv4_prefix = -1\n", "bad value for `ipv4_prefix`: `-` is not a digit", 1, 15, "0 to 32"),
         ] {
-            let found = wrong(contents);
-            assert_eq!((found.0.as_str(), found.1, found.2), (problem, line, column), "{contents}");
-            assert!(found.3.contains(help), "{contents}: {}", found.3);
+            let all = wrong(contents);
+            let found = all.iter().find(|found| (found.0.as_str(), found.1, found.2) == (problem, line, column));
+            assert!(found.is_some_and(|found| found.3.contains(help)), "{contents}: {all:?}");
         }
     }
 
     #[test]
     fn a_text_with_escapes_is_marked_whole() {
-        let (problem, line, column, _) = wrong("interfaces = [\"a\\tb\"]\n[rule]\nlimits = [\"1/1s\"]\n");
-        assert_eq!(
-            (problem.as_str(), line, column),
-            ("bad value for `interfaces`: an interface's name cannot hold '\\t'", 1, 15)
-        );
+        let (problem, line, column, _) = &wrong("interfaces = [\"a\\tb\"]\n[rule]\nlimits = [\"1/1s\"]\n")[0];
+        let expected = "bad value for `interfaces`: an interface's name cannot hold '\\t'";
+        assert_eq!((problem.as_str(), *line, *column), (expected, 1, 15));
     }
 
     #[test]
@@ -313,15 +241,16 @@ mod tests {
         {
             let list = format!("interfaces = [\"eth0\"]\ndeny = [\"file:{file}\"]\n[rule]\nlimits = [\"1/s\"]\n");
             write("r.toml", list.as_bytes());
-            assert!(load(&path).expect_err(file).problem.contains(problem), "{file}");
+            assert!(load(&path).expect_err(file).first().problem.contains(problem), "{file}");
         }
         write("r.toml", b"interfaces = [\"eth0\"]\n# caf\xe9\n");
-        let Place::File { excerpt: Some(excerpt), .. } = load(&path).expect_err("not UTF-8").place else {
+        let Place::File { excerpt: Some(excerpt), .. } = load(&path).expect_err("not UTF-8").first().place.clone()
+        else {
             panic!("no place")
         };
         assert_eq!((excerpt.line, excerpt.column), (2, 6));
         write("r.toml", &vec![b'#'; (1 << 20) + 1]);
-        assert!(load(&path).expect_err("too long").problem.contains("longer than 1048576 bytes"));
+        assert!(load(&path).expect_err("too long").first().problem.contains("longer than 1048576 bytes"));
     }
 
     proptest! {

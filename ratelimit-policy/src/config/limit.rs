@@ -1,4 +1,5 @@
-//! Limits: `1000/5m`, `10/s`, `"10/1m,60/1h"`, `50MB/1m`, `"100/1m connections"`; and how a window is cut into buckets. Pure.
+//! Limits: `1000/5m`, `10/s`, `"10/1m,60/1h"`, `50MB/1m`, `"100/1m connections"`, and as people write them elsewhere: `10r/s`,
+//! `1,000/1m`, `5 requests per minute`. And how a window is cut into buckets. Pure.
 
 use std::ops::Range;
 
@@ -6,10 +7,14 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
 use ratelimit_common::window::amount_max;
 
-use super::amount::{self, Amount};
 use super::duration;
-use super::syntax::{Scanner, SyntaxError, items, near_miss};
+use super::syntax::{SyntaxError, near_miss};
 use crate::desired::unit_label;
+
+mod habit;
+mod written;
+
+pub(super) use written::{Said, read, separate};
 
 /// The shortest window.
 pub const WINDOW_NS_MIN: u64 = SECOND_NS;
@@ -73,58 +78,34 @@ pub fn buckets(window_ns: u64) -> Option<Buckets> {
 
 /// Parses one or more limits, separated by commas; those that name no unit count `default_unit`. Each comes with its place.
 pub fn parse(text: &str, default_unit: Unit) -> Result<Vec<(Range<usize>, Rate)>, SyntaxError> {
-    items(text)
-        .map(|item| {
-            let (start, item) = item.map_err(|error| error.with_help("a limit is N/DUR, as in 1000/5m"))?;
-            let rate = parse_one(item, default_unit).map_err(|error| error.shifted(start))?;
-            Ok((start..start + item.len(), rate))
-        })
-        .collect()
+    let each = separate(text).map(|item| {
+        let (start, item) = item.map_err(|error| error.with_help("a limit is N/DUR, as in 1000/5m"))?;
+        let rate = parse_one(item, default_unit).map_err(|error| error.shifted(start))?;
+        Ok((start..start + item.len(), rate))
+    });
+    each.collect::<Result<_, SyntaxError>>().map_err(|error| error.with_help_if(habit::meant(text, default_unit)))
 }
 
 fn parse_one(text: &str, default_unit: Unit) -> Result<Rate, SyntaxError> {
-    let Some(slash) = text.find('/') else {
-        let error = amount::parse(text).err().filter(|error| error.span.start == 0);
-        let missing = SyntaxError::new(text.len()..text.len(), "the window is missing");
-        return Err(error.unwrap_or(missing.with_help("say in how much time, after a slash, as in 1000/5m")));
-    };
-    let amount = amount::parse(&text[..slash])?;
-    let mut scanner = Scanner::new(text);
-    scanner.take_while(|c| c != '/');
-    scanner.take('/');
-    let window_at = scanner.at();
-    let window = scanner.take_while(|c| !c.is_whitespace());
-    let window_span = scanner.span_from(window_at);
-    let window_ns = duration::parse(window).map_err(|error| error.shifted(window_at))?;
-    scanner.take_while(char::is_whitespace);
-    let unit_at = scanner.at();
-    let word = scanner.rest();
-    let written = if word.is_empty() { None } else { Some(parse_unit(word).map_err(|error| error.shifted(unit_at))?) };
-
-    let (amount, unit) = match (amount, written) {
-        (Amount::Bytes(bytes), None | Some(Unit::Bytes)) => (bytes, Unit::Bytes),
-        (Amount::Bytes(_), Some(Unit::Requests | Unit::Connections | Unit::Packets)) => {
-            let problem = format!("`{}` is a size, and {word} have none", &text[..slash]);
-            return Err(SyntaxError::new(unit_at..text.len(), problem)
-                .with_help("leave the word out to count bytes, or the size's letters to count something else"));
-        }
-        (Amount::Plain(count), written) => (count, written.unwrap_or(default_unit)),
-    };
-    let buckets =
-        check_window(window_ns).map_err(|(problem, help)| SyntaxError::new(window_span, problem).with_help(help))?;
-    check_amount(amount, unit, buckets).map_err(|error| SyntaxError { span: 0..slash, ..error })?;
+    let said = read(text).map_err(|error| error.with_help_if(habit::without_point(text, default_unit)))?;
+    let Said { amount, window_ns, .. } = said;
+    let unit = said.unit.unwrap_or(default_unit);
+    let buckets = check_window(window_ns).map_err(|problem| {
+        let help = habit::in_bounds(amount, window_ns, said.unit, default_unit);
+        SyntaxError::new(said.window_span, problem).with_help(help)
+    })?;
+    check_amount(amount, unit, buckets).map_err(|error| SyntaxError { span: said.amount_span, ..error })?;
     Ok(Rate { amount, unit, window_ns, buckets })
 }
 
-fn check_window(window_ns: u64) -> Result<Buckets, (String, String)> {
+fn check_window(window_ns: u64) -> Result<Buckets, &'static str> {
     if window_ns < WINDOW_NS_MIN {
-        let per_second = "windows are 1s to 24h: write 10/100ms as 100/1s";
-        return Err(("the window is too short".into(), per_second.into()));
+        return Err("the window is too short");
     }
     if window_ns > WINDOW_NS_MAX {
-        return Err(("the window is too long".into(), "windows are 1s to 24h".into()));
+        return Err("the window is too long");
     }
-    buckets(window_ns).ok_or_else(|| ("the window cannot be cut into buckets".into(), "use whole milliseconds".into()))
+    buckets(window_ns).ok_or("the window cannot be cut into buckets")
 }
 
 fn check_amount(amount: u64, unit: Unit, buckets: Buckets) -> Result<(), SyntaxError> {
@@ -142,19 +123,33 @@ fn check_amount(amount: u64, unit: Unit, buckets: Buckets) -> Result<(), SyntaxE
     Ok(())
 }
 
-/// Parses the name of a unit, in the singular too.
+/// The units, each with its short names.
+const UNITS: [(Unit, &[&str]); 4] = [
+    (Unit::Requests, &["r", "rq", "req", "reqs"]),
+    (Unit::Connections, &["conn", "conns"]),
+    (Unit::Packets, &["pkt", "pkts"]),
+    (Unit::Bytes, &[]),
+];
+
+/// The unit of this name, in the singular or short too.
+fn unit_of(word: &str) -> Option<Unit> {
+    let lower = word.to_ascii_lowercase();
+    let is_named = |(unit, short): &(Unit, &[&str])| {
+        unit_label(*unit) == lower || unit_label(*unit).strip_suffix('s') == Some(&*lower) || short.contains(&&*lower)
+    };
+    UNITS.into_iter().find(is_named).map(|(unit, _)| unit)
+}
+
+/// Parses the name of a unit, in the singular or short too.
 pub fn parse_unit(text: &str) -> Result<Unit, SyntaxError> {
-    const UNITS: [Unit; 4] = [Unit::Requests, Unit::Connections, Unit::Packets, Unit::Bytes];
     const HELP: &str = "units are requests (the default), connections, packets and bytes";
-    let span = 0..text.len();
-    let named = |unit: &Unit| unit_label(*unit) == text || unit_label(*unit).strip_suffix('s') == Some(text);
-    if let Some(unit) = UNITS.into_iter().find(named) {
+    if let Some(unit) = unit_of(text) {
         return Ok(unit);
     }
-    let meant = near_miss(text, UNITS.map(unit_label));
+    let meant = near_miss(text, UNITS.map(|(unit, _)| unit_label(unit)));
     let help = meant.map_or(HELP.to_owned(), |unit| format!("did you mean `{unit}`? {HELP}"));
     let problem = if text.is_empty() { "the unit is missing".into() } else { format!("`{text}` is not a unit") };
-    Err(SyntaxError::new(span, problem).with_help(help))
+    Err(SyntaxError::new(0..text.len(), problem).with_help(help))
 }
 
 #[cfg(test)]
@@ -213,6 +208,31 @@ mod tests {
             ("5/1d", 5, Unit::Connections, 86_400),
             ("100/1m requests", 100, Unit::Requests, 60),
             ("1/1m request", 1, Unit::Requests, 60),
+            ("10r/s", 10, Unit::Requests, 1),
+            ("10 r/m", 10, Unit::Requests, 60),
+            ("rate=10r/s", 10, Unit::Requests, 1),
+            ("10rps", 10, Unit::Requests, 1),
+            ("600 RPM", 600, Unit::Requests, 60),
+            ("10pps", 10, Unit::Packets, 1),
+            ("1,000/1m", 1_000, Unit::Connections, 60),
+            ("1_000/1m", 1_000, Unit::Connections, 60),
+            ("1 000/5m", 1_000, Unit::Connections, 300),
+            ("1,000,000/1h packets", 1_000_000, Unit::Packets, 3_600),
+            ("5 per minute", 5, Unit::Connections, 60),
+            ("5 requests per minute", 5, Unit::Requests, 60),
+            ("5 requests in 10 minutes", 5, Unit::Requests, 600),
+            ("100 req/min", 100, Unit::Requests, 60),
+            ("100 conns / 1 hour 30 minutes", 100, Unit::Connections, 5_400),
+            ("5/minute", 5, Unit::Connections, 60),
+            ("100/hour", 100, Unit::Connections, 3_600),
+            ("10/sec", 10, Unit::Connections, 1),
+            ("10/second", 10, Unit::Connections, 1),
+            ("10/day", 10, Unit::Connections, 86_400),
+            ("5/1h30m", 5, Unit::Connections, 5_400),
+            ("5/1 day", 5, Unit::Connections, 86_400),
+            ("1000 /5m", 1_000, Unit::Connections, 300),
+            ("50 MB per minute", 50_000_000, Unit::Bytes, 60),
+            ("500 bytes/s", 500, Unit::Bytes, 1),
         ] {
             let rate = one(text).expect(text);
             assert_eq!((rate.amount, rate.unit, rate.window_ns), (amount, unit, window_s * SECOND_NS), "{text}");
@@ -224,6 +244,9 @@ mod tests {
         let rates = parse("10/1m, 60/1h", Unit::Packets).expect("both are right");
         assert_eq!(rates.iter().map(|(span, _)| span.clone()).collect::<Vec<_>>(), [0..5, 7..12]);
         assert!(rates.iter().all(|(_, rate)| rate.unit == Unit::Packets));
+        let rates = parse("1,000 per minute,10,000/1h,5/s", Unit::Packets).expect("a comma groups or separates");
+        assert_eq!(rates.iter().map(|(_, rate)| rate.amount).collect::<Vec<_>>(), [1_000, 10_000, 5]);
+        assert_eq!(rates.iter().map(|(span, _)| span.clone()).collect::<Vec<_>>(), [0..16, 17..26, 27..30]);
     }
 
     #[test]
@@ -239,12 +262,20 @@ mod tests {
             ("10/1m,60/1y", 10..11, "`y` is not a unit of time"),
             ("/5m", 0..0, "the number is missing"),
             ("0/5m", 0..1, "a limit of 0 would let nothing in at all"),
-            ("1000 /5m", 4..5, "` ` does not belong in a number"),
+            ("10,5/1m", 2..3, "`,` does not group the digits by three"),
+            ("10/5,100/1h", 3..4, "`5` has no unit of time"),
+            ("10/1m;60/1h", 5..6, "`;` does not belong in a limit"),
+            ("10 requets/1m", 3..10, "`requets` is not a unit"),
+            ("10mb/1m", 2..4, "`mb` is not a size"),
+            ("10 requests/1m packets", 15..22, "the unit is said before the window already"),
+            ("10rps/1m", 5..6, "`/` does not belong in a limit"),
+            ("1.000/1m", 1..2, "`.` does not belong in a number"),
             ("10/999ms", 3..8, "the window is too short"),
             ("10/25h", 3..6, "the window is too long"),
             ("10/1m conections", 6..16, "`conections` is not a unit"),
             ("10/1m request s", 6..15, "`request s` is not a unit"),
             ("50MB/1m packets", 8..15, "`50MB` is a size, and packets have none"),
+            ("50MB packets/1m", 5..12, "`50MB` is a size, and packets have none"),
         ] {
             let error = one(text).expect_err(text);
             assert_eq!((error.span, error.problem.as_str()), (span, problem), "{text}");
@@ -267,7 +298,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics(text in "\\PC{0,16}|[0-9a-zA-Z/, ]{0,24}|[0-9]{1,4}[kMG]?i?B?/[0-9]{0,3}[smhd]?( [a-z]{0,11})?") {
+        fn no_text_panics(
+            text in "\\PC{0,16}|[0-9a-zA-Z/,._ =]{0,24}|[0-9]{1,4}[kMG]?i?B?/[0-9]{0,3}[smhd]?( [a-z]{0,11})?",
+        ) {
             if let Err(error) = parse(&text, Unit::Connections) {
                 prop_assert!(text.get(error.span).is_some());
             }

@@ -12,7 +12,7 @@ use super::limit::{self, Rate, WINDOW_NS_MAX};
 use super::syntax::SyntaxError;
 use super::written::{Source, Written};
 use crate::desired::{self, Limit, WindowForm, unit_label};
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, Found};
 
 /// What is written of a rule's limits.
 pub(super) struct Spec<'a> {
@@ -58,23 +58,25 @@ pub(super) fn enforced(
     most: usize,
     source: &Source,
     slots: &mut Slots,
-) -> Result<Vec<Limit>, Diagnostic> {
-    let form = form(spec, source)?;
-    let mut limits = read(rule, spec.limits, Kind::Enforced, (spec.unit, form, most), source, slots)?;
-    if let Some(written) = spec.burst {
-        let burst = source.read(written, amount::parse)?;
+    found: &mut Found,
+) -> Vec<Limit> {
+    let before = found.count();
+    let form = found.keep(form(spec, source)).unwrap_or(WindowForm::Strict);
+    let mut limits = read(rule, spec.limits, Kind::Enforced, (spec.unit, form, most), source, slots, found);
+    let Some(written) = spec.burst else { return limits };
+    let burst = found.keep(source.read(written, amount::parse));
+    // What a burst may be is a matter of the limits that it is of.
+    if let Some(burst) = burst.filter(|_| found.count() == before) {
         for limit in &mut limits {
-            limit.burst = Some(source.read(written, |text| burst_of(limit, burst, text))?);
+            limit.burst = found.keep(source.read(written, |text| burst_of(limit, burst, text)));
         }
-        let units = limits.iter().filter(|limit| limit.unit != limits[0].unit).count();
-        if units > 0 {
+        if limits.iter().any(|limit| limit.unit != limits[0].unit) {
             let error = SyntaxError::new(0..written.text.len(), "the limits of this rule count different things");
-            return Err(
-                source.wrong(written, error.with_help("a burst is an amount of each of them: make them two rules"))
-            );
+            let help = "a burst is an amount of each of them: make them two rules";
+            found.push(source.wrong(written, error.with_help(help)));
         }
     }
-    Ok(limits)
+    limits
 }
 
 /// The limits of `rule` that are only counted, in the same way as the others.
@@ -85,8 +87,10 @@ pub(super) fn shadows(
     most: usize,
     source: &Source,
     slots: &mut Slots,
-) -> Result<Vec<Limit>, Diagnostic> {
-    read(rule, written, Kind::Shadow, (spec.unit, form(spec, source)?, most), source, slots)
+    found: &mut Found,
+) -> Vec<Limit> {
+    let form = form(spec, source).unwrap_or(WindowForm::Strict);
+    read(rule, written, Kind::Shadow, (spec.unit, form, most), source, slots, found)
 }
 
 /// Other amounts of a rule's limits, which are held against what is observed in the same buckets, and never enforced.
@@ -96,22 +100,24 @@ pub(super) fn candidates(
     written: &[Written],
     most: usize,
     source: &Source,
-) -> Result<Vec<Limit>, Diagnostic> {
+    found: &mut Found,
+) -> Vec<Limit> {
     let mut candidates: Vec<Limit> = Vec::new();
     for written in written {
-        for (span, rate) in source.read(written, |text| limit::parse(text, unit))? {
-            let candidate = candidate(limits, rate, span.clone()).map_err(|error| source.wrong(written, error))?;
+        for (span, rate) in found.keep(source.read(written, |text| limit::parse(text, unit))).unwrap_or_default() {
+            let candidate = candidate(limits, rate, span.clone());
+            let Some(candidate) = found.keep(candidate.map_err(|error| source.wrong(written, error))) else { continue };
             if candidates.contains(&candidate) {
-                return Err(source.wrong(written, SyntaxError::new(span, "it is there already")));
-            }
-            if candidates.len() == most {
+                found.push(source.wrong(written, SyntaxError::new(span, "it is there already")));
+            } else if candidates.len() == most {
                 let error = SyntaxError::new(span, format!("a rule has at most {most} candidates"));
-                return Err(source.wrong(written, error.with_help("keep those that matter most")));
+                found.push(source.wrong(written, error.with_help("keep those that matter most")));
+            } else {
+                candidates.push(candidate);
             }
-            candidates.push(candidate);
         }
     }
-    Ok(candidates)
+    candidates
 }
 
 fn candidate(limits: &[Limit], rate: Rate, span: Range<usize>) -> Result<Limit, SyntaxError> {
@@ -162,28 +168,29 @@ fn read(
     (unit, form, most): (Unit, WindowForm, usize),
     source: &Source,
     slots: &mut Slots,
-) -> Result<Vec<Limit>, Diagnostic> {
+    found: &mut Found,
+) -> Vec<Limit> {
     let mut limits = Vec::new();
     for written in written {
-        for (span, rate) in source.read(written, |text| limit::parse(text, unit))? {
+        for (span, rate) in found.keep(source.read(written, |text| limit::parse(text, unit))).unwrap_or_default() {
             let limit = counted(rate, rule, form, kind);
             let of_all = verification::of_all_sides(limit.slot);
             if let Some((other_rule, other)) = slots.0.insert(of_all, (rule.to_owned(), limit)) {
                 let error = if other_rule == rule { shared_slot(span, other, limit) } else { alike(span, other) };
-                return Err(source.wrong(written, error));
-            }
-            if limits.len() == most {
+                found.push(source.wrong(written, error));
+            } else if limits.len() == most {
                 let what = match kind {
                     Kind::Enforced => "limits",
                     Kind::Shadow => "shadow limits",
                 };
                 let error = SyntaxError::new(span, format!("a rule has at most {most} {what}"));
-                return Err(source.wrong(written, error.with_help("keep those that matter most")));
+                found.push(source.wrong(written, error.with_help("keep those that matter most")));
+            } else {
+                limits.push(limit);
             }
-            limits.push(limit);
         }
     }
-    Ok(limits)
+    limits
 }
 
 fn counted(rate: Rate, rule: &str, form: WindowForm, kind: Kind) -> Limit {

@@ -12,7 +12,7 @@ use super::network::{CIDR_HELP, parse_cidr, parse_cidr_of_any_bits, parse_source
 use super::rule::check_name;
 use super::syntax::{SyntaxError, near_miss};
 use super::written::{Source, Written};
-use crate::diagnostic::{Diagnostic, Excerpt, Place};
+use crate::diagnostic::{Diagnostic, Diagnostics, Excerpt, Found, Place};
 
 /// The most entries of a list file. // 200000 x 18 B = 3.6 MB
 pub const LIST_ENTRIES_MAX: usize = 200_000;
@@ -86,28 +86,31 @@ pub fn path(entry: &str, source: &Source) -> Option<PathBuf> {
 ///
 /// Bits beyond a prefix's length are cut off, as published sets have them. Sorted, each once. What is wrong is said without the text:
 /// the file may be one that whoever reads about it may not read.
-pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostic> {
+pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostics> {
     let wrong = |at: usize, problem: &str, help: &str| Diagnostic {
         problem: format!("bad line in a list file: {problem}"),
         place: Place::File { path: path.to_owned(), excerpt: Some(Box::new(Excerpt::without_text(contents, at..at))) },
         help: vec![help.to_owned()],
     };
+    let mut found = Found::default();
     let mut prefixes = Vec::new();
     for Line { at, entry, .. } in lines(contents) {
         if prefixes.len() == LIST_ENTRIES_MAX {
             let problem = format!("there are more than {LIST_ENTRIES_MAX} entries");
-            return Err(wrong(at, &problem, "join neighbouring prefixes"));
+            found.push(wrong(at, &problem, "join neighbouring prefixes"));
+            break;
         }
-        prefixes.push(parse_cidr_of_any_bits(entry).map_err(|error| match error.span.start {
+        let prefix = parse_cidr_of_any_bits(entry).map_err(|error| match error.span.start {
             0 => wrong(at, "this is no address, and no prefix", CIDR_HELP),
             start => {
                 wrong(at + start, "this is no length of a prefix", "lengths are 0 to 32 in IPv4, and 0 to 128 in IPv6")
             }
-        })?);
+        });
+        prefixes.extend(found.keep(prefix));
     }
     prefixes.sort_unstable();
     prefixes.dedup();
-    Ok(prefixes)
+    found.into_result(prefixes)
 }
 
 /// A line of a list file that has an entry.
@@ -143,6 +146,8 @@ pub(super) struct Lists<'a> {
     source: &'a Source,
     named: BTreeMap<&'a str, BTreeSet<IpNet>>,
     files: BTreeMap<&'a Path, Result<Arc<[IpNet]>, Unread<'a>>>,
+    /// Nothing is wrong in the named lists.
+    pub(super) are_whole: bool,
 }
 
 #[derive(Debug)]
@@ -150,64 +155,73 @@ enum Unread<'a> {
     /// Why it cannot be read.
     Unreadable(&'a str),
     /// What is wrong in it.
-    Wrong(Diagnostic),
+    Wrong(Diagnostics),
 }
 
 impl<'a> Lists<'a> {
-    pub(super) fn new(source: &'a Source, named: &'a [ListSettings], files: &'a ListFiles) -> Result<Self, Diagnostic> {
+    pub(super) fn new(source: &'a Source, named: &'a [ListSettings], files: &'a ListFiles, found: &mut Found) -> Self {
         let parsed = |path: &Path, contents: &'a Contents| match contents {
             Contents::Known(prefixes) => Ok(Arc::clone(prefixes)),
             Contents::Read(Ok(contents)) => parse(path, contents).map(Arc::from).map_err(Unread::Wrong),
             Contents::Read(Err(reason)) => Err(Unread::Unreadable(reason)),
         };
         let files = files.iter().map(|(path, named)| (path.as_path(), parsed(path, &named.contents))).collect();
-        let mut lists = Self { source, named: BTreeMap::new(), files };
+        let mut lists = Self { source, named: BTreeMap::new(), files, are_whole: true };
+        let before = found.count();
         let mut listed = 0;
         for ListSettings { name, entries } in named {
-            source.read(name, check_name)?;
-            let prefixes = lists.prefixes(entries)?;
+            found.keep(source.read(name, check_name));
+            let prefixes = lists.prefixes(entries, found);
             listed += prefixes.len();
             if listed > LISTED_MAX {
                 let problem = format!("with this list the lists have more than {LISTED_MAX} prefixes together");
                 let error = SyntaxError::new(0..name.text.len(), problem);
-                return Err(source
-                    .wrong(name, error.with_help("name one file in one list, and use that list in several places")));
+                let help = "name one file in one list, and use that list in several places";
+                found.push(source.wrong(name, error.with_help(help)));
+                break;
             }
             lists.named.insert(&name.text, prefixes);
         }
-        Ok(lists)
+        lists.are_whole = found.count() == before;
+        lists
     }
 
     /// The prefixes that `entries` name: addresses, prefixes, list files and named lists.
-    pub(super) fn prefixes(&self, entries: &[Written]) -> Result<BTreeSet<IpNet>, Diagnostic> {
-        self.prefixes_by(entries, parse_cidr)
+    pub(super) fn prefixes(&self, entries: &[Written], found: &mut Found) -> BTreeSet<IpNet> {
+        self.prefixes_by(entries, found, parse_cidr)
     }
 
     /// The same, where an IPv6 address that is an entry by itself means its source.
-    pub(super) fn sources(&self, entries: &[Written], ipv6_prefix: u8) -> Result<BTreeSet<IpNet>, Diagnostic> {
-        self.prefixes_by(entries, |text| parse_source(text, ipv6_prefix))
+    pub(super) fn sources(&self, entries: &[Written], ipv6_prefix: u8, found: &mut Found) -> BTreeSet<IpNet> {
+        self.prefixes_by(entries, found, |text| parse_source(text, ipv6_prefix))
     }
 
     fn prefixes_by(
         &self,
         entries: &[Written],
+        found: &mut Found,
         parse: impl Fn(&str) -> Result<IpNet, SyntaxError>,
-    ) -> Result<BTreeSet<IpNet>, Diagnostic> {
+    ) -> BTreeSet<IpNet> {
         let mut prefixes = BTreeSet::new();
         let mut seen = BTreeSet::new();
         for entry in entries.iter().filter(|entry| seen.insert(&entry.text)) {
             if let Some(name) = entry.text.strip_prefix(LIST_MARK) {
-                prefixes.extend(self.list(entry, name)?);
+                prefixes.extend(found.keep(self.list(entry, name)).into_iter().flatten());
             } else if entry.text.starts_with(FILE_MARK) {
-                prefixes.extend(self.file(entry)?);
+                prefixes.extend(found.keep(self.file(entry)).into_iter().flatten());
             } else {
-                prefixes.insert(self.source.read(entry, &parse)?);
+                prefixes.extend(found.keep(self.source.read(entry, &parse)));
             }
         }
         if let Some(last) = entries.last() {
-            self.check_number(last, &prefixes)?;
+            found.keep(self.check_number(last, &prefixes));
         }
-        Ok(prefixes)
+        prefixes
+    }
+
+    /// The named lists and how many prefixes each has, by name.
+    pub(super) fn counts(&self) -> Vec<(String, usize)> {
+        self.named.iter().map(|(name, prefixes)| ((*name).to_owned(), prefixes.len())).collect()
     }
 
     /// The prefixes of a list file, where it is one that was read.
@@ -238,7 +252,7 @@ impl<'a> Lists<'a> {
         })
     }
 
-    fn file(&self, entry: &Written) -> Result<&[IpNet], Diagnostic> {
+    fn file(&self, entry: &Written) -> Result<&[IpNet], Diagnostics> {
         let path = path(&entry.text, self.source).unwrap_or_default();
         let unreadable = |reason: &str| {
             let problem = format!("cannot read {}: {reason}", path.display());
@@ -250,9 +264,9 @@ impl<'a> Lists<'a> {
         };
         match self.files.get(path.as_path()) {
             Some(Ok(prefixes)) => Ok(prefixes),
-            Some(Err(Unread::Wrong(diagnostic))) => Err(diagnostic.clone()),
-            Some(Err(Unread::Unreadable(reason))) => Err(unreadable(reason)),
-            None => Err(unreadable("it was not looked for")),
+            Some(Err(Unread::Wrong(wrong))) => Err(wrong.clone()),
+            Some(Err(Unread::Unreadable(reason))) => Err(unreadable(reason).into()),
+            None => Err(unreadable("it was not looked for").into()),
         }
     }
 }
@@ -281,8 +295,8 @@ mod tests {
     #[test]
     fn an_error_in_a_list_file_names_file_line_and_column() {
         let error = parse(Path::new("drop.txt"), "# ok\n192.0.2.0/24\n  192.0.2.300 x\n").expect_err("no address");
-        assert_eq!(error.problem, "bad line in a list file: this is no address, and no prefix");
-        let Place::File { path, excerpt: Some(excerpt) } = error.place else { panic!("not in the file") };
+        assert_eq!(error.first().problem, "bad line in a list file: this is no address, and no prefix");
+        let Place::File { path, excerpt: Some(excerpt) } = &error.first().place else { panic!("not in the file") };
         assert_eq!((path.as_path(), excerpt.line, excerpt.column), (Path::new("drop.txt"), 3, 3));
         let error = parse(Path::new("drop.txt"), "192.0.2.0/24\n192.0.2.0/33\n").expect_err("no length");
         assert_eq!(
@@ -296,7 +310,7 @@ mod tests {
         let lines = |count| (0..count).map(|at| format!("{}\n", std::net::Ipv4Addr::from_bits(at)));
         assert_eq!(parsed(&lines(200_000).collect::<String>()).len(), LIST_ENTRIES_MAX);
         let error = parse(Path::new("list"), &lines(200_001).collect::<String>()).expect_err("too many");
-        assert!(error.problem.contains("more than 200000 entries"), "{error}");
+        assert!(error.first().problem.contains("more than 200000 entries"), "{error}");
     }
 
     #[test]
@@ -309,8 +323,8 @@ mod tests {
         };
         assert!(load(8).is_ok());
         let error = load(9).expect_err("too many");
-        let Place::File { excerpt: Some(excerpt), .. } = &error.place else { panic!("not in the file") };
-        assert!(error.problem.contains("more than 1048576 prefixes together") && excerpt.line == 13, "{error}");
+        let Place::File { excerpt: Some(excerpt), .. } = &error.first().place else { panic!("not in the file") };
+        assert!(error.first().problem.contains("more than 1048576 prefixes together") && excerpt.line == 13, "{error}");
     }
 
     proptest! {

@@ -28,7 +28,7 @@ pub mod until;
 pub mod written;
 
 pub use crate::desired::{OnExit, XdpModeChoice};
-pub use crate::text::{amount, duration, syntax};
+pub use crate::text::{amount, duration, port, syntax};
 
 /// Where the control socket is unless it is said.
 pub const SOCKET_DEFAULT: &str = "/run/ratelimitd/control.sock";
@@ -65,6 +65,8 @@ pub struct Config {
     pub candidates: Vec<(String, Vec<Limit>)>,
     /// Prefixes of both `allow` and `deny`, sorted: they are exempt.
     pub overruled: Vec<IpNet>,
+    /// The named lists and how many prefixes each has, by name.
+    pub lists: Vec<(String, usize)>,
     /// The list files that were read for it, by path.
     pub list_files: Vec<ListFile>,
     /// What `allow` and `deny` name, from which their prefixes come.

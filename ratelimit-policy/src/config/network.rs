@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::amount;
 use super::syntax::{Scanner, SyntaxError, turns_text};
 
 /// The longest name of an interface: the kernel's `IFNAMSIZ` less the terminator.
@@ -172,21 +173,15 @@ pub fn check_interface(text: &str) -> Result<(), SyntaxError> {
 pub fn parse_number(text: &str, least: u64, most: u64) -> Result<u64, SyntaxError> {
     let help = || format!("a whole number from {least} to {most} belongs here");
     let mut scanner = Scanner::new(text);
-    let digits = scanner.take_while(|c| c.is_ascii_digit());
-    if digits.is_empty() || !scanner.is_done() {
-        let problem = scanner
-            .rest()
-            .chars()
-            .next()
-            .map_or_else(|| "the number is missing".to_owned(), |c| format!("`{c}` is not a digit"));
-        return Err(SyntaxError::new(scanner.next_span(), problem).with_help(help()));
+    let number = amount::number(&mut scanner).map_err(|error| error.with_help(help()))?;
+    if let Some(c) = scanner.rest().chars().next() {
+        return Err(SyntaxError::new(scanner.next_span(), format!("`{c}` is not a digit")).with_help(help()));
     }
-    match digits.parse::<u64>() {
-        Ok(number) if (least..=most).contains(&number) => Ok(number),
-        Ok(number) if number < least => {
-            Err(SyntaxError::new(0..text.len(), "the number is too small").with_help(help()))
-        }
-        _ => Err(SyntaxError::new(0..text.len(), "the number is too large").with_help(help())),
+    let wrong = |problem| Err(SyntaxError::new(0..text.len(), problem).with_help(help()));
+    match number {
+        _ if number < least => wrong("the number is too small"),
+        _ if number > most => wrong("the number is too large"),
+        _ => Ok(number),
     }
 }
 

@@ -2,8 +2,7 @@
 
 use ratelimit_common::time::SECOND_NS;
 
-use super::amount::{self, Amount};
-use super::duration;
+use super::limit::{Said, read, separate};
 use super::syntax::SyntaxError;
 use crate::desired::NewSources;
 
@@ -18,34 +17,20 @@ const HELP: &str = "a budget is N/DUR, as in 20000/s";
 
 /// Parses a budget.
 pub fn parse(text: &str) -> Result<NewSources, SyntaxError> {
-    if let Some(comma) = text.find(',') {
-        return Err(SyntaxError::new(comma..comma + 1, "a rule has one budget of new sources").with_help(HELP));
+    if let Some((at, _)) = separate(text).skip(1).flatten().next() {
+        return Err(SyntaxError::new(at..text.len(), "a rule has one budget of new sources").with_help(HELP));
     }
-    let Some(slash) = text.find('/') else {
-        let error = amount::parse(text).err().filter(|error| error.span.start == 0);
-        let missing = SyntaxError::new(text.len()..text.len(), "the time is missing");
-        return Err(error.unwrap_or(missing).with_help(HELP));
-    };
-    let amount = match amount::parse(&text[..slash]).map_err(|error| error.with_help(HELP))? {
-        Amount::Plain(amount) => amount,
-        Amount::Bytes(_) => {
-            let problem = format!("`{}` is a size, and sources have none", &text[..slash]);
-            return Err(SyntaxError::new(0..slash, problem).with_help(HELP));
-        }
-    };
-    let window_at = slash + 1;
-    let window = &text[window_at..];
-    if let Some(space) = window.find(char::is_whitespace) {
-        let error = SyntaxError::new(window_at + space..text.len(), "a budget of new sources has no unit");
+    let Said { amount, amount_span, unit, window_ns, window_span } = read(text)?;
+    if unit.is_some() {
+        let error = SyntaxError::new(0..text.len(), "a budget of new sources has no unit");
         return Err(error.with_help(HELP));
     }
-    let window_ns = duration::parse(window).map_err(|error| error.shifted(window_at))?;
     if !(WINDOW_NS_MIN..=WINDOW_NS_MAX).contains(&window_ns) {
         let which = if window_ns < WINDOW_NS_MIN { "short" } else { "long" };
-        let error = SyntaxError::new(window_at..text.len(), format!("the time is too {which}"));
+        let error = SyntaxError::new(window_span, format!("the time is too {which}"));
         return Err(error.with_help("a budget of new sources is for 1s to 1m"));
     }
-    check_amount(amount, window_ns).map_err(|error| SyntaxError { span: 0..slash, ..error })?;
+    check_amount(amount, window_ns).map_err(|error| SyntaxError { span: amount_span, ..error })?;
     Ok(NewSources { amount, window_ns })
 }
 
@@ -69,9 +54,13 @@ mod tests {
 
     #[test]
     fn a_budget_reads_as_documented() {
-        for (text, amount, seconds) in
-            [("20000/s", 20_000, 1), ("1/1m", 1, 60), ("60000000/1m", 60_000_000, 60), ("500/1s500ms", 500, 0)]
-        {
+        for (text, amount, seconds) in [
+            ("20000/s", 20_000, 1),
+            ("1/1m", 1, 60),
+            ("60000000/1m", 60_000_000, 60),
+            ("20,000 per second", 20_000, 1),
+            ("500/1s500ms", 500, 0),
+        ] {
             let window_ns = if seconds == 0 { SECOND_NS * 3 / 2 } else { seconds * SECOND_NS };
             assert_eq!(parse(text), Ok(NewSources { amount, window_ns }), "{text}");
         }
@@ -81,13 +70,13 @@ mod tests {
     fn an_error_points_at_the_character() {
         for (text, span, problem) in [
             ("", 0..0, "the number is missing"),
-            ("20000", 5..5, "the time is missing"),
+            ("20000", 5..5, "the window is missing"),
             ("many/s", 0..1, "`m` is not a digit"),
             ("20000/", 6..6, "the time is missing"),
             ("20000/5x", 7..8, "`x` is not a unit of time"),
-            ("20000/s connections", 7..19, "a budget of new sources has no unit"),
-            ("20MB/s", 0..4, "`20MB` is a size, and sources have none"),
-            ("1/s,2/1m", 3..4, "a rule has one budget of new sources"),
+            ("20000/s connections", 0..19, "a budget of new sources has no unit"),
+            ("20MB/s", 0..6, "a budget of new sources has no unit"),
+            ("1/s,2/1m", 4..8, "a rule has one budget of new sources"),
             ("10/999ms", 3..8, "the time is too short"),
             ("10/61s", 3..6, "the time is too long"),
             ("0/s", 0..1, "a budget of 0 would let nobody in that is not known"),

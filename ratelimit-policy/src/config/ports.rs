@@ -1,13 +1,15 @@
-//! Lists of ports: `80,443`, `8000-8100`, `53/udp`, `443/tcp`, `all`. Pure.
+//! Lists of ports: `80,443`, `8000-8100`, `53/udp`, `443/tcp`, `ssh`, `all`. Pure.
 
 use std::fmt;
 
 use ratelimit_common::layout::QUIC_PORTS_MAX;
 
+use super::port;
 use super::syntax::{Scanner, SyntaxError, items, near_miss};
-use crate::desired::{Ports, Protocol, QuicPorts};
+use crate::desired::{Ports, Protocol};
 
-const HELP: &str = "ports are 80,443 (TCP and UDP), ranges as in 8000-8100, one protocol as in 53/udp, or all";
+const HELP: &str =
+    "ports are 80,443 (TCP and UDP), names as in ssh, ranges as in 8000-8100, one protocol as in 53/udp, or all";
 
 /// Every port.
 const EVERY: (u16, u16) = (0, u16::MAX);
@@ -19,18 +21,26 @@ pub fn parse(text: &str) -> Result<Ports, SyntaxError> {
         let (start, item) = item.map_err(|error| error.with_help(HELP))?;
         parse_one(item, &mut ports).map_err(|error| error.shifted(start))?;
     }
-    ports.tcp = merged(ports.tcp);
-    ports.udp = merged(ports.udp);
-    Ok(ports)
+    Ok(joined([ports]))
 }
 
-/// Parses a list of UDP ports that speak QUIC, of those that a rule protects.
-pub(super) fn parse_quic(text: &str, protected: &Ports) -> Result<QuicPorts, SyntaxError> {
+/// All of these.
+pub(super) fn joined(all: impl IntoIterator<Item = Ports>) -> Ports {
+    let mut joined = Ports::default();
+    for ports in all {
+        joined.tcp.extend(ports.tcp);
+        joined.udp.extend(ports.udp);
+        joined.other_protocols |= ports.other_protocols;
+    }
+    Ports { tcp: merged(joined.tcp), udp: merged(joined.udp), ..joined }
+}
+
+/// Parses a list of UDP ports that speak QUIC, of those that a rule protects, and puts them to those that are there.
+pub(super) fn parse_quic(text: &str, protected: &Ports, ports: &mut Vec<u16>) -> Result<(), SyntaxError> {
     const HELP: &str = "these are UDP ports, as in 443,8443, or none";
     if text == "none" {
-        return Ok(QuicPorts::NONE);
+        return Ok(());
     }
-    let mut ports = Vec::new();
     for item in items(text) {
         let (start, item) = item.map_err(|error| error.with_help(HELP))?;
         let mut scanner = Scanner::new(item);
@@ -45,10 +55,13 @@ pub(super) fn parse_quic(text: &str, protected: &Ports) -> Result<QuicPorts, Syn
         }
         ports.push(port);
     }
-    QuicPorts::new(&ports).ok_or_else(|| {
-        let problem = format!("there are more than {QUIC_PORTS_MAX} ports that speak QUIC");
-        SyntaxError::new(0..text.len(), problem).with_help("leave some out: there each datagram is a request")
-    })
+    Ok(())
+}
+
+/// That too many ports speak QUIC.
+pub(super) fn too_many_quic(text: &str) -> SyntaxError {
+    let problem = format!("there are more than {QUIC_PORTS_MAX} ports that speak QUIC");
+    SyntaxError::new(0..text.len(), problem).with_help("leave some out: there each datagram is a request")
 }
 
 fn parse_one(text: &str, ports: &mut Ports) -> Result<(), SyntaxError> {
@@ -101,17 +114,18 @@ fn parse_port(scanner: &mut Scanner<'_>) -> Result<u16, SyntaxError> {
     let start = scanner.at();
     let digits = scanner.take_while(|c| c.is_ascii_digit());
     if digits.is_empty() {
-        let word = scanner.take_while(|c| !c.is_whitespace());
+        let word = scanner.take_while(|c| !c.is_whitespace() && c != '/');
         let span = scanner.span_from(start);
+        if let Some(port) = port::named(word) {
+            return Ok(port);
+        }
         let problem =
             if word.is_empty() { "the port is missing".to_owned() } else { format!("`{word}` is not a port") };
-        let number = match word {
-            "http" => Some("did you mean 80?".to_owned()),
-            "https" => Some("did you mean 443?".to_owned()),
+        let meant = match word {
             "any" | "*" | "ALL" => Some("did you mean `all`?".to_owned()),
-            _ => None,
+            _ => port::near(word).map(|(name, port)| format!("did you mean `{name}` ({port})? {HELP}")),
         };
-        return Err(SyntaxError::new(span, problem).with_help_if(number.or(Some(HELP.into()))));
+        return Err(SyntaxError::new(span, problem).with_help_if(meant.or(Some(HELP.into()))));
     }
     match digits.parse::<u16>() {
         Ok(port) if port > 0 => Ok(port),
@@ -213,6 +227,10 @@ mod tests {
             ("65535/udp,65534/udp", "65534-65535/udp"),
             ("all", "all"),
             ("80,all", "all"),
+            ("ssh", "22"),
+            ("http, HTTPS", "80,443"),
+            ("dns/udp,22/tcp", "22/tcp,53/udp"),
+            ("http-alt", "8080"),
         ] {
             assert_eq!(parse(text).expect(text).to_string(), printed, "{text}");
         }
@@ -233,7 +251,8 @@ mod tests {
             ("80,,443", 3..3, "there is nothing between the commas"),
             ("0", 0..1, "0 is not a port"),
             ("65536", 0..5, "65536 is not a port"),
-            ("80,https", 3..8, "`https` is not a port"),
+            ("80,htps/tcp", 3..7, "`htps` is not a port"),
+            ("http-https", 0..10, "`http-https` is not a port"),
             ("80-", 3..3, "the port is missing"),
             ("90-80", 0..5, "the range ends before it begins"),
             ("53/ucp", 3..6, "`ucp` is not a protocol with ports"),

@@ -12,8 +12,8 @@ use super::network::parse_cidr;
 use super::syntax::{SyntaxError, items, turns_text};
 use super::written::{OfRule, Source, Written};
 use super::{duration, limit, limits, new_sources, ports, until};
-use crate::desired::{Bans, Guard, Limit, Mode, Ports, Refuse, Rule, Unparsable};
-use crate::diagnostic::Diagnostic;
+use crate::desired::{Bans, Guard, Limit, Mode, Ports, QuicPorts, Refuse, Rule, Unparsable};
+use crate::diagnostic::Found;
 
 /// The rule's name unless it is said.
 pub const RULE_NAME_DEFAULT: &str = "default";
@@ -46,7 +46,7 @@ pub struct RuleSettings {
     /// `rule.to`; none is any address.
     pub to: Option<Vec<Written>>,
     /// `--port`, `rule.ports`.
-    pub ports: Option<Written>,
+    pub ports: Option<Vec<Written>>,
     /// `--limit`, `rule.limits`.
     pub limits: Vec<Written>,
     /// `--count`, `rule.count`.
@@ -78,7 +78,7 @@ pub struct RuleSettings {
     /// `--new-sources`, `rule.new_sources`.
     pub new_sources: Option<Written>,
     /// `--quic-ports`, `rule.quic_ports`.
-    pub quic_ports: Option<Written>,
+    pub quic_ports: Option<Vec<Written>>,
     /// `--unparsable`, `rule.unparsable`.
     pub unparsable: Option<Written>,
     /// `rule.override`.
@@ -110,6 +110,7 @@ pub struct OverrideSettings {
 pub(super) struct Context<'a> {
     pub(super) source: &'a Source,
     pub(super) lists: &'a Lists<'a>,
+    pub(super) found: &'a mut Found,
     pub(super) names: HashSet<String>,
     pub(super) slots: Slots,
     /// By rule.
@@ -124,193 +125,231 @@ impl RuleSettings {
         self.overrides.len() + 1
     }
 
-    /// The rules that this means, defaults filled in, in order: overrides first. Else the first thing wrong with it.
-    pub(super) fn rules(&self, context: &mut Context<'_>) -> Result<Vec<Rule>, Diagnostic> {
-        let rule = self.rule(context)?;
+    /// The rules that this means, defaults filled in, in order: overrides first.
+    pub(super) fn rules(&self, context: &mut Context<'_>) -> Vec<Rule> {
+        let rule = self.rule(context);
         let mut rules = Vec::with_capacity(self.rules_len());
         for (index, of) in self.overrides.iter().enumerate() {
-            rules.push(self.override_of(&rule, index, of, context)?);
+            rules.push(self.override_of(&rule, index, of, context));
         }
         rules.push(rule);
-        Ok(rules)
+        rules
     }
 
-    fn rule(&self, context: &mut Context<'_>) -> Result<Rule, Diagnostic> {
+    fn rule(&self, context: &mut Context<'_>) -> Rule {
         let source = context.source;
-        let name = self.checked_name(context)?;
-        let from = match &self.from {
-            Some(written) => self.senders(written, "rule.from", context)?,
-            None => Vec::new(),
-        };
-        let ports = match &self.ports {
-            Some(written) => source.read(written, ports::parse)?,
-            None => {
-                let plain = vec![(80, 80), (443, 443)];
-                Ports { tcp: plain.clone(), udp: plain, other_protocols: false }
-            }
-        };
+        let name = self.checked_name(context);
+        let from = self.from.as_ref().map_or_else(Vec::new, |written| self.senders(written, "rule.from", context));
+        let before = context.found.count();
+        let ports = self.ports(context);
+        // Which ports may speak QUIC is a matter of those that are protected.
+        let quic_ports = if context.found.count() == before { self.quic_ports(&ports, context) } else { None };
         let spec = Spec {
             limits: &self.limits,
-            unit: self.unit(source)?,
+            unit: self.unit(context),
             algorithm: self.algorithm.as_ref(),
             window: self.window.as_ref(),
             burst: self.burst.as_ref(),
         };
-        let limits = self.limits_of(&name, &spec, "rule.limits", context)?;
-        let shadow_limits =
-            limits::shadows(&name, &spec, &self.shadow_limits, SHADOWS_MAX, source, &mut context.slots)?;
-        let candidates = limits::candidates(&limits, spec.unit, &self.candidates, CANDIDATES_MAX, source)?;
-        if !candidates.is_empty() {
-            context.candidates.push((name.clone(), candidates));
+        let before = context.found.count();
+        let limits = self.limits_of(&name, &spec, "rule.limits", context);
+        let found = &mut *context.found;
+        // A candidate is one of a limit.
+        if found.count() == before {
+            let candidates = limits::candidates(&limits, spec.unit, &self.candidates, CANDIDATES_MAX, source, found);
+            if !candidates.is_empty() {
+                context.candidates.push((name.clone(), candidates));
+            }
         }
-        Ok(Rule {
-            mode: source.choice(self.mode.as_ref(), [Mode::Enforce, Mode::DryRun], Mode::label)?,
-            refuse: source.choice(self.refuse.as_ref(), [Refuse::Excess, Refuse::All], Refuse::label)?,
-            guard: source.choice(self.guard.as_ref(), [Guard::Auto, Guard::Off], Guard::label)?,
+        let shadows = &self.shadow_limits;
+        let shadow_limits = limits::shadows(&name, &spec, shadows, SHADOWS_MAX, source, &mut context.slots, found);
+        let mode = source.choice(self.mode.as_ref(), [Mode::Enforce, Mode::DryRun], Mode::label);
+        let refuse = source.choice(self.refuse.as_ref(), [Refuse::Excess, Refuse::All], Refuse::label);
+        let guard = source.choice(self.guard.as_ref(), [Guard::Auto, Guard::Off], Guard::label);
+        let unparsable = [Unparsable::Drop, Unparsable::Count];
+        let unparsable = source.choice(self.unparsable.as_ref(), unparsable, Unparsable::label);
+        let under_attack_ok = source.is_set(self.under_attack_ok.as_ref(), false);
+        let new_sources = source.read_if(self.new_sources.as_ref(), new_sources::parse);
+        Rule {
+            mode: found.keep(mode).unwrap_or(Mode::Enforce),
+            refuse: found.keep(refuse).unwrap_or(Refuse::Excess),
+            guard: found.keep(guard).unwrap_or(Guard::Auto),
             from,
-            to: self.receivers(source)?,
+            to: self.receivers(source, found),
             shadow_limits,
-            bans: self.bans(source)?,
-            under_attack_ok: source.is_set(self.under_attack_ok.as_ref(), false)?,
-            new_sources: source.read_if(self.new_sources.as_ref(), new_sources::parse)?,
-            quic_ports: source
-                .read_if(self.quic_ports.as_ref(), |text| ports::parse_quic(text, &ports))?
-                .unwrap_or_default(),
-            unparsable: source.choice(
-                self.unparsable.as_ref(),
-                [Unparsable::Drop, Unparsable::Count],
-                Unparsable::label,
-            )?,
+            bans: self.bans(source, found),
+            under_attack_ok: found.keep(under_attack_ok).unwrap_or(false),
+            new_sources: found.keep(new_sources).flatten(),
+            quic_ports: quic_ports.unwrap_or_default(),
+            unparsable: found.keep(unparsable).unwrap_or_default(),
             ..Rule::new(name, ports, limits)
-        })
+        }
     }
 
-    fn override_of(
-        &self,
-        rule: &Rule,
-        index: usize,
-        of: &OverrideSettings,
-        context: &mut Context<'_>,
-    ) -> Result<Rule, Diagnostic> {
+    fn override_of(&self, rule: &Rule, index: usize, of: &OverrideSettings, context: &mut Context<'_>) -> Rule {
         let source = context.source;
         let name = match &of.name {
             Some(written) => {
-                source.read(written, check_name)?;
+                context.found.keep(source.read(written, check_name));
                 format!("{}:{}", rule.name, written.text)
             }
             None => format!("{}:{}", rule.name, index + 1),
         };
-        if let Some(written) = of.name.as_ref().filter(|_| context.names.contains(&name)) {
-            return Err(source.wrong(written, taken_name(&name)));
-        }
-        context.names.insert(name.clone());
-        let from = self.senders(&of.from, "rule.override.from", context)?;
+        let name = context.unique(name, of.name.as_ref());
+        let from = self.senders(&of.from, "rule.override.from", context);
         // The window is a choice of one algorithm, so it is inherited only with that.
         let window = of.window.as_ref().or(self.window.as_ref().filter(|_| of.algorithm.is_none()));
         let spec = Spec {
             limits: &of.limits,
-            unit: self.unit(source)?,
+            unit: self.unit(context),
             algorithm: of.algorithm.as_ref().or(self.algorithm.as_ref().filter(|_| of.window.is_none())),
             window,
             burst: of.burst.as_ref(),
         };
-        let limits = self.limits_of(&name, &spec, "rule.override.limits", context)?;
-        let until = source.read_if(of.until.as_ref(), until::parse)?;
+        let limits = self.limits_of(&name, &spec, "rule.override.limits", context);
+        let until = context.found.keep(source.read_if(of.until.as_ref(), until::parse)).flatten();
         if let Some(written) = &of.note {
-            source.read(written, check_note)?;
+            context.found.keep(source.read(written, check_note));
             context.notes.push((name.clone(), written.text.clone()));
         }
-        Ok(Rule { name, from, limits, until, shadow_limits: Vec::new(), ..rule.clone() })
+        Rule { name, from, limits, until, shadow_limits: Vec::new(), ..rule.clone() }
     }
 
-    fn checked_name(&self, context: &mut Context<'_>) -> Result<String, Diagnostic> {
-        let source = context.source;
+    fn checked_name(&self, context: &mut Context<'_>) -> String {
         let Some(written) = &self.name else {
-            return match &self.of {
-                None => Ok(RULE_NAME_DEFAULT.to_owned()),
-                of @ Some(_) => {
-                    let why = "each of several rules has a name of its own";
-                    Err(source.missing("--name", "rule.name", of.as_ref(), why, "\"login\""))
-                }
-            };
+            if self.of.is_none() {
+                return RULE_NAME_DEFAULT.to_owned();
+            }
+            let why = "each of several rules has a name of its own";
+            let missing = context.source.missing("--name", "rule.name", self.of.as_ref(), why, "\"login\"");
+            context.found.missing("rule.name", missing);
+            return context.stand_in();
         };
-        source.read(written, check_name)?;
-        if !context.names.insert(written.text.clone()) {
-            return Err(source.wrong(written, taken_name(&written.text)));
+        context.found.keep(context.source.read(written, check_name));
+        context.unique(written.text.clone(), Some(written))
+    }
+
+    fn ports(&self, context: &mut Context<'_>) -> Ports {
+        let Some(written) = &self.ports else {
+            let plain = vec![(80, 80), (443, 443)];
+            return Ports { tcp: plain.clone(), udp: plain, other_protocols: false };
+        };
+        if written.is_empty() {
+            let why = "say which ports it protects, or leave the key out for 80 and 443";
+            let missing = context.source.missing("--port", "rule.ports", self.of.as_ref(), why, "[80, 443]");
+            context.found.missing("rule.ports", missing);
         }
-        Ok(written.text.clone())
+        let read = |written| context.found.keep(context.source.read(written, ports::parse));
+        ports::joined(written.iter().filter_map(read))
     }
 
-    fn unit(&self, source: &Source) -> Result<Unit, Diagnostic> {
-        Ok(source.read_if(self.count.as_ref(), limit::parse_unit)?.unwrap_or(UNIT_DEFAULT))
+    fn quic_ports(&self, protected: &Ports, context: &mut Context<'_>) -> Option<QuicPorts> {
+        let written = self.quic_ports.as_ref()?;
+        let mut ports = Vec::new();
+        for written in written {
+            let read = |text: &str| ports::parse_quic(text, protected, &mut ports);
+            context.found.keep(context.source.read(written, read));
+        }
+        QuicPorts::new(&ports).or_else(|| {
+            let last = written.last()?;
+            let error = ports::too_many_quic(&last.text);
+            context.found.push(context.source.wrong(last, error));
+            None
+        })
     }
 
-    fn limits_of(
-        &self,
-        name: &str,
-        spec: &Spec<'_>,
-        key: &str,
-        context: &mut Context<'_>,
-    ) -> Result<Vec<Limit>, Diagnostic> {
-        let limits = limits::enforced(name, spec, LIMITS_MAX, context.source, &mut context.slots)?;
-        if limits.is_empty() {
+    fn unit(&self, context: &mut Context<'_>) -> Unit {
+        // Overrides ask as well, and what was said is not said again.
+        let unit = context.source.read_if(self.count.as_ref(), limit::parse_unit);
+        context.found.keep(unit).flatten().unwrap_or(UNIT_DEFAULT)
+    }
+
+    fn limits_of(&self, name: &str, spec: &Spec<'_>, key: &str, context: &mut Context<'_>) -> Vec<Limit> {
+        if spec.limits.is_empty() {
             let why = "say how much one source may do in how much time";
-            return Err(context.source.missing("--limit", key, self.of.as_ref(), why, "[\"1000/5m\"]"));
+            let missing = context.source.missing("--limit", key, self.of.as_ref(), why, "[\"1000/5m\"]");
+            context.found.missing(key, missing);
         }
-        Ok(limits)
+        limits::enforced(name, spec, LIMITS_MAX, context.source, &mut context.slots, context.found)
     }
 
     /// Nobody is an error: in a rule, no prefix means everyone.
-    fn senders(&self, written: &[Written], key: &str, context: &Context<'_>) -> Result<Vec<IpNet>, Diagnostic> {
+    fn senders(&self, written: &[Written], key: &str, context: &mut Context<'_>) -> Vec<IpNet> {
         let Some(last) = written.last() else {
             let why = "say whose packets it is for";
-            return Err(context.source.missing(key, key, self.of.as_ref(), why, "[\"192.0.2.0/24\"]"));
+            let missing = context.source.missing(key, key, self.of.as_ref(), why, "[\"192.0.2.0/24\"]");
+            context.found.missing(key, missing);
+            return Vec::new();
         };
-        let prefixes = context.lists.prefixes(written)?;
-        if prefixes.is_empty() {
+        let before = context.found.count();
+        let prefixes = context.lists.prefixes(written, context.found);
+        if prefixes.is_empty() && context.found.count() == before && context.lists.are_whole {
             let error = SyntaxError::new(0..last.text.len(), "there is no address in it, so the rule is for nobody");
-            return Err(context.source.wrong(last, error.with_help("put an address in, or leave the rule out")));
+            let help = "put an address in, or leave the rule out";
+            context.found.push(context.source.wrong(last, error.with_help(help)));
         }
-        Ok(prefixes.into_iter().collect())
+        prefixes.into_iter().collect()
     }
 
-    fn receivers(&self, source: &Source) -> Result<Vec<IpNet>, Diagnostic> {
-        let Some(written) = &self.to else { return Ok(Vec::new()) };
+    fn receivers(&self, source: &Source, found: &mut Found) -> Vec<IpNet> {
+        let Some(written) = &self.to else { return Vec::new() };
         if written.is_empty() {
             let why = "say which addresses of this host it is for, or leave the key out for all";
-            return Err(source.missing("rule.to", "rule.to", self.of.as_ref(), why, "[\"203.0.113.5\"]"));
+            let missing = source.missing("rule.to", "rule.to", self.of.as_ref(), why, "[\"203.0.113.5\"]");
+            found.missing("rule.to", missing);
         }
-        let mut prefixes =
-            written.iter().map(|written| source.read(written, parse_cidr)).collect::<Result<Vec<_>, _>>()?;
+        let read = |written| found.keep(source.read(written, parse_cidr));
+        let mut prefixes: Vec<IpNet> = written.iter().filter_map(read).collect();
         prefixes.sort_unstable();
         prefixes.dedup();
-        Ok(prefixes)
+        prefixes
     }
 
-    fn bans(&self, source: &Source) -> Result<Option<Bans>, Diagnostic> {
+    fn bans(&self, source: &Source, found: &mut Found) -> Option<Bans> {
         let mut steps_ns: Vec<u64> = Vec::new();
         for written in &self.block_for {
-            for step_ns in source.read(written, |text| ban_steps(text, steps_ns.last().copied()))? {
-                if steps_ns.len() == BAN_STEPS_MAX {
-                    let problem = format!("there are at most {BAN_STEPS_MAX} bans of growing length");
-                    let error = SyntaxError::new(0..written.text.len(), problem);
-                    return Err(source.wrong(written, error.with_help("the last one is for all after it")));
-                }
-                steps_ns.push(step_ns);
+            let steps = found.keep(source.read(written, |text| ban_steps(text, steps_ns.last().copied())));
+            steps_ns.extend(steps.unwrap_or_default());
+            if steps_ns.len() > BAN_STEPS_MAX {
+                let problem = format!("there are at most {BAN_STEPS_MAX} bans of growing length");
+                let error = SyntaxError::new(0..written.text.len(), problem);
+                found.push(source.wrong(written, error.with_help("the last one is for all after it")));
+                break;
             }
         }
-        let forget_ns = source.read_if(self.forget_after.as_ref(), |text| {
-            if self.block_for.is_empty() {
-                return Err(without_ban(text, "there is no ban to forget"));
-            }
-            ban_length(text)
-        })?;
-        let forget_ns = forget_ns.unwrap_or(FORGET_NS_DEFAULT);
-        if let Some(written) = self.ban_unproven.as_ref().filter(|_| steps_ns.is_empty()) {
-            return Err(source.wrong(written, without_ban(&written.text, "there is no ban that could need proof")));
+        let has_none = self.block_for.is_empty();
+        let forget_ns = found.keep(source.read_if(self.forget_after.as_ref(), |text| {
+            if has_none { Err(without_ban(text, "there is no ban to forget")) } else { ban_length(text) }
+        }));
+        if let Some(written) = self.ban_unproven.as_ref().filter(|_| has_none) {
+            found.push(source.wrong(written, without_ban(&written.text, "there is no ban that could need proof")));
         }
-        let needs_proof = !source.is_set(self.ban_unproven.as_ref(), false)?;
-        Ok((!steps_ns.is_empty()).then_some(Bans { steps_ns, forget_ns, needs_proof }))
+        let is_unproven = found.keep(source.is_set(self.ban_unproven.as_ref(), false)).unwrap_or(false);
+        let forget_ns = forget_ns.flatten().unwrap_or(FORGET_NS_DEFAULT);
+        (!steps_ns.is_empty()).then_some(Bans { steps_ns, forget_ns, needs_proof: !is_unproven })
+    }
+}
+
+impl Context<'_> {
+    /// The name of one rule, which no other has; `written` is where it says so.
+    fn unique(&mut self, name: String, written: Option<&Written>) -> String {
+        if self.names.insert(name.clone()) {
+            return name;
+        }
+        match written {
+            Some(written) => {
+                self.found.push(self.source.wrong(written, taken_name(&name)));
+                self.stand_in()
+            }
+            None => name,
+        }
+    }
+
+    /// A name for a rule that has none: none that can be written, and no other's.
+    fn stand_in(&mut self) -> String {
+        let name = format!("?{}", self.names.len());
+        self.names.insert(name.clone());
+        name
     }
 }
 

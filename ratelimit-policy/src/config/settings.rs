@@ -19,7 +19,7 @@ use super::{
     Config, MAX_SOURCES_MAX, MAX_SOURCES_MIN, OnExit, SOCKET_DEFAULT, Safety, XdpModeChoice, duration, listing,
 };
 use crate::desired::{Access, Grant, Limit, Policy, Rule};
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, Diagnostics, Found};
 
 /// Length of the IPv4 prefix that is one client unless it is said.
 pub const IPV4_PREFIX_DEFAULT: u8 = 32;
@@ -140,31 +140,38 @@ impl Settings {
         all.flat_map(|(by, entries)| entries.iter().map(move |entry| (by.clone(), entry)))
     }
 
-    /// The configuration that this means, defaults filled in; else the first thing wrong with it.
-    pub fn config(&self) -> Result<Config, Diagnostic> {
-        let ipv4_prefix = self.prefix(self.ipv4_prefix.as_ref(), 32, IPV4_PREFIX_DEFAULT)?;
-        let ipv6_prefix = self.prefix(self.ipv6_prefix.as_ref(), 128, IPV6_PREFIX_DEFAULT)?;
-        self.check_rules_number()?;
-        let lists = Lists::new(&self.source, &self.lists, &self.list_files)?;
-        let (access, overruled) = self.access(&lists, ipv6_prefix)?;
-        let OfRules { rules, notes, candidates } = self.rules(&lists)?;
-        self.check_prefixes_number(&lists, &access, &rules)?;
-        Ok(Config {
-            interfaces: self.checked_interfaces()?,
-            xdp_mode: self.source.choice(
-                self.xdp_mode.as_ref(),
-                [XdpModeChoice::Auto, XdpModeChoice::Native, XdpModeChoice::Generic],
-                XdpModeChoice::label,
-            )?,
-            on_exit: self.source.choice(self.on_exit.as_ref(), [OnExit::Detach, OnExit::Keep], OnExit::label)?,
-            max_sources: self.sources_capacity()?,
-            socket: self.socket_path()?,
-            listen: self.source.read_if(self.listen.as_ref(), parse_listen)?,
+    /// The configuration that this means, defaults filled in; else everything that is wrong with it.
+    pub fn config(&self) -> Result<Config, Diagnostics> {
+        self.config_beside(Found::default())
+    }
+
+    /// The same, where something may have been found already.
+    pub(super) fn config_beside(&self, mut found: Found) -> Result<Config, Diagnostics> {
+        let interfaces = self.checked_interfaces(&mut found);
+        let modes = [XdpModeChoice::Auto, XdpModeChoice::Native, XdpModeChoice::Generic];
+        let xdp_mode = self.source.choice(self.xdp_mode.as_ref(), modes, XdpModeChoice::label);
+        let on_exit = self.source.choice(self.on_exit.as_ref(), [OnExit::Detach, OnExit::Keep], OnExit::label);
+        let listen = self.source.read_if(self.listen.as_ref(), parse_listen);
+        let ipv4_prefix = self.prefix(self.ipv4_prefix.as_ref(), 32, IPV4_PREFIX_DEFAULT, &mut found);
+        let ipv6_prefix = self.prefix(self.ipv6_prefix.as_ref(), 128, IPV6_PREFIX_DEFAULT, &mut found);
+        found.keep(self.check_rules_number());
+        let lists = Lists::new(&self.source, &self.lists, &self.list_files, &mut found);
+        let (access, overruled) = self.access(&lists, ipv6_prefix, &mut found);
+        let OfRules { rules, notes, candidates } = self.rules(&lists, &mut found);
+        found.keep(self.check_prefixes_number(&lists, &access, &rules));
+        let config = Config {
+            interfaces,
+            xdp_mode: found.keep(xdp_mode).unwrap_or_default(),
+            on_exit: found.keep(on_exit).unwrap_or_default(),
+            max_sources: found.keep(self.sources_capacity()).unwrap_or(SOURCES_CAPACITY),
+            socket: found.keep(self.socket_path()).unwrap_or_default(),
+            listen: found.keep(listen).flatten(),
             policy: Policy { ipv4_prefix, ipv6_prefix, access, rules },
-            safety: self.safety()?,
+            safety: self.safety(&mut found),
             notes,
             candidates,
             overruled,
+            lists: lists.counts(),
             list_files: self.list_files_of(&lists),
             listings: listing::listings(
                 &self.source,
@@ -172,16 +179,19 @@ impl Settings {
                 [(Grant::Denied, &self.deny), (Grant::Exempt, &self.allow)],
                 ipv6_prefix,
             ),
-        })
+        };
+        found.into_result(config)
     }
 
     /// What traffic is judged by alone, where there is nothing to attach to.
-    pub fn policy(&self) -> Result<Policy, Diagnostic> {
-        let ipv4_prefix = self.prefix(self.ipv4_prefix.as_ref(), 32, IPV4_PREFIX_DEFAULT)?;
-        let ipv6_prefix = self.prefix(self.ipv6_prefix.as_ref(), 128, IPV6_PREFIX_DEFAULT)?;
-        let lists = Lists::new(&self.source, &self.lists, &self.list_files)?;
-        let (access, _) = self.access(&lists, ipv6_prefix)?;
-        Ok(Policy { ipv4_prefix, ipv6_prefix, access, rules: self.rules(&lists)?.rules })
+    pub fn policy(&self) -> Result<Policy, Diagnostics> {
+        let mut found = Found::default();
+        let ipv4_prefix = self.prefix(self.ipv4_prefix.as_ref(), 32, IPV4_PREFIX_DEFAULT, &mut found);
+        let ipv6_prefix = self.prefix(self.ipv6_prefix.as_ref(), 128, IPV6_PREFIX_DEFAULT, &mut found);
+        let lists = Lists::new(&self.source, &self.lists, &self.list_files, &mut found);
+        let (access, _) = self.access(&lists, ipv6_prefix, &mut found);
+        let rules = self.rules(&lists, &mut found).rules;
+        found.into_result(Policy { ipv4_prefix, ipv6_prefix, access, rules })
     }
 
     fn list_files_of(&self, lists: &Lists<'_>) -> Vec<ListFile> {
@@ -192,31 +202,24 @@ impl Settings {
         self.list_files.iter().filter_map(file).collect()
     }
 
-    fn checked_interfaces(&self) -> Result<Vec<String>, Diagnostic> {
+    fn checked_interfaces(&self, found: &mut Found) -> Vec<String> {
         let mut names = Vec::new();
         for written in &self.interfaces {
-            self.source.read(written, check_interface)?;
+            found.keep(self.source.read(written, check_interface));
             names.push(written.text.clone());
         }
         names.sort_unstable();
         names.dedup();
         if names.is_empty() {
-            return Err(self.source.missing(
-                "--iface",
-                "interfaces",
-                None,
-                "name the interface that clients come in by",
-                "eth0",
-            ));
+            let why = "name the interface that clients come in by";
+            found.missing("interfaces", self.source.missing("--iface", "interfaces", None, why, "[\"eth0\"]"));
         }
-        match self.interfaces.get(INTERFACES_MAX) {
-            Some(written) if names.len() > INTERFACES_MAX => {
-                let problem = format!("there are more than {INTERFACES_MAX} interfaces");
-                let error = SyntaxError::new(0..written.text.len(), problem);
-                Err(self.source.wrong(written, error.with_help("leave some out")))
-            }
-            _ => Ok(names),
+        if let Some(written) = self.interfaces.get(INTERFACES_MAX).filter(|_| names.len() > INTERFACES_MAX) {
+            let problem = format!("there are more than {INTERFACES_MAX} interfaces");
+            let error = SyntaxError::new(0..written.text.len(), problem);
+            found.push(self.source.wrong(written, error.with_help("leave some out")));
         }
+        names
     }
 
     fn check_rules_number(&self) -> Result<(), Diagnostic> {
@@ -232,10 +235,11 @@ impl Settings {
         }
     }
 
-    fn rules(&self, lists: &Lists<'_>) -> Result<OfRules, Diagnostic> {
+    fn rules(&self, lists: &Lists<'_>, found: &mut Found) -> OfRules {
         let mut context = Context {
             source: &self.source,
             lists,
+            found,
             names: HashSet::new(),
             slots: Slots::default(),
             notes: Vec::new(),
@@ -245,31 +249,30 @@ impl Settings {
         let written = if self.rules.is_empty() { &default } else { self.rules.as_slice() };
         let mut rules = Vec::new();
         for rule in written {
-            rules.extend(rule.rules(&mut context)?);
+            rules.extend(rule.rules(&mut context));
         }
-        Ok(OfRules { rules, notes: context.notes, candidates: context.candidates })
+        OfRules { rules, notes: context.notes, candidates: context.candidates }
     }
 
     /// Who is let through or kept out, and the prefixes that are said to be both.
-    fn access(&self, lists: &Lists<'_>, ipv6_prefix: u8) -> Result<(Vec<Access>, Vec<IpNet>), Diagnostic> {
-        let exempt = lists.sources(&self.allow, ipv6_prefix)?;
-        let denied = lists.sources(&self.deny, ipv6_prefix)?;
+    fn access(&self, lists: &Lists<'_>, ipv6_prefix: u8, found: &mut Found) -> (Vec<Access>, Vec<IpNet>) {
+        let exempt = lists.sources(&self.allow, ipv6_prefix, found);
+        let denied = lists.sources(&self.deny, ipv6_prefix, found);
         let is_everyone = |prefix: &IpNet| prefix.prefix_len() == 0;
         let everyone = IpNet::aggregate(&denied.iter().copied().collect()).into_iter().find(is_everyone);
-        let is_meant = self.source.is_set(self.deny_everyone.as_ref(), false)?;
+        let is_meant = found.keep(self.source.is_set(self.deny_everyone.as_ref(), false)).unwrap_or(true);
         if let (Some(prefix), Some(last), false) = (everyone, self.deny.last(), is_meant) {
             let named = self.deny.iter().find(|written| written.text == prefix.to_string()).unwrap_or(last);
             let problem = format!("together these are {prefix}, so everybody would be kept out");
             let error = SyntaxError::new(0..named.text.len(), problem);
-            return Err(self
-                .source
-                .wrong(named, error.with_help("if that is what you want, write deny_everyone = true")));
+            let help = "if that is what you want, write deny_everyone = true";
+            found.push(self.source.wrong(named, error.with_help(help)));
         }
         let overruled = denied.intersection(&exempt).copied().collect();
         let denied = denied.difference(&exempt).map(|prefix| Access::denied(*prefix));
         let mut access: Vec<Access> = exempt.iter().copied().map(Access::exempt).chain(denied).collect();
         access.sort_unstable();
-        Ok((access, overruled))
+        (access, overruled)
     }
 
     /// The kernel has room for so many prefixes, whatever they are for.
@@ -292,24 +295,25 @@ impl Settings {
         }
     }
 
-    fn safety(&self) -> Result<Safety, Diagnostic> {
+    fn safety(&self, found: &mut Found) -> Safety {
         let (written, default) = (&self.safety, Safety::default());
-        let is_set = |written: &Option<Written>, default| self.source.is_set(written.as_ref(), default);
-        Ok(Safety {
-            exempt_ssh_peer: is_set(&written.exempt_ssh_peer, default.exempt_ssh_peer)?,
-            exempt_gateway: is_set(&written.exempt_gateway, default.exempt_gateway)?,
-            exempt_resolvers: is_set(&written.exempt_resolvers, default.exempt_resolvers)?,
-            breaker: self.source.read_if(written.breaker.as_ref(), parse_breaker)?.unwrap_or(default.breaker),
-            breaker_after_ns: self
-                .source
-                .read_if(written.breaker_after.as_ref(), parse_breaker_after)?
-                .unwrap_or(default.breaker_after_ns),
-        })
+        let breaker = found.keep(self.source.read_if(written.breaker.as_ref(), parse_breaker)).flatten();
+        let after = found.keep(self.source.read_if(written.breaker_after.as_ref(), parse_breaker_after)).flatten();
+        let mut is_set = |written: &Option<Written>, default| {
+            found.keep(self.source.is_set(written.as_ref(), default)).unwrap_or(default)
+        };
+        Safety {
+            exempt_ssh_peer: is_set(&written.exempt_ssh_peer, default.exempt_ssh_peer),
+            exempt_gateway: is_set(&written.exempt_gateway, default.exempt_gateway),
+            exempt_resolvers: is_set(&written.exempt_resolvers, default.exempt_resolvers),
+            breaker: breaker.unwrap_or(default.breaker),
+            breaker_after_ns: after.unwrap_or(default.breaker_after_ns),
+        }
     }
 
-    fn prefix(&self, written: Option<&Written>, longest: u8, default: u8) -> Result<u8, Diagnostic> {
-        let length = self.source.read_if(written, |text| parse_number(text, 0, longest.into()))?;
-        Ok(length.and_then(|length| u8::try_from(length).ok()).unwrap_or(default))
+    fn prefix(&self, written: Option<&Written>, longest: u8, default: u8, found: &mut Found) -> u8 {
+        let length = found.keep(self.source.read_if(written, |text| parse_number(text, 0, longest.into()))).flatten();
+        length.and_then(|length| u8::try_from(length).ok()).unwrap_or(default)
     }
 
     fn sources_capacity(&self) -> Result<u32, Diagnostic> {

@@ -161,9 +161,11 @@ impl Source {
 
 /// Where `part` of a value's text stands in the file; all of the value where the file writes the text with escapes.
 fn file_span(contents: &str, value: &Range<usize>, text: &str, part: Range<usize>) -> Range<usize> {
-    let is_verbatim = contents.get(value.start + 1..value.end.saturating_sub(1)) == Some(text);
-    if is_verbatim {
-        return value.start + 1 + part.start..value.start + 1 + part.end;
+    let quoted = contents.get(value.start + 1..value.end.saturating_sub(1)) == Some(text);
+    let plain = contents.get(value.clone()) == Some(text);
+    if quoted || plain {
+        let start = value.start + usize::from(!plain);
+        return start + part.start..start + part.end;
     }
     value.clone()
 }

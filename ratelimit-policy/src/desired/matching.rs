@@ -45,7 +45,7 @@ pub enum Mismatch {
 }
 
 impl Sent {
-    /// A packet to a port as `443`, `443/tcp` or `53/udp` name it; none if the text names none.
+    /// A packet to a port as `443`, `443/tcp`, `53/udp` or `ssh` name it; none if the text names none.
     pub fn to_port(from: IpAddr, to: Option<IpAddr>, text: &str) -> Option<Self> {
         let (port, protocol) = match text.split_once('/') {
             None => (text, Protocol::Tcp),
@@ -54,7 +54,8 @@ impl Sent {
             Some(_) => return None,
         };
         let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
-        Some(Self { from, to, protocol, port: port.parse().ok().filter(|_| is_number)? })
+        let port = port.parse().ok().filter(|_| is_number).or_else(|| crate::text::port::named(port))?;
+        Some(Self { from, to, protocol, port })
     }
 }
 
@@ -252,7 +253,7 @@ mod tests {
             ports.map(|of| (of.port, of.protocol)),
             [(443, Protocol::Tcp), (443, Protocol::Tcp), (53, Protocol::Udp)]
         );
-        for text in ["", "http", "65536", "+80", "80/sctp", "80/"] {
+        for text in ["", "htp", "65536", "+80", "80/sctp", "80/"] {
             assert_eq!(Sent::to_port(IpAddr::from([192, 0, 2, 1]), None, text), None, "{text}");
         }
     }

@@ -32,47 +32,84 @@ pub enum Amount {
 /// Parses an amount.
 pub fn parse(text: &str) -> Result<Amount, SyntaxError> {
     let mut scanner = Scanner::new(text);
-    let digits = scanner.take_while(|c| c.is_ascii_digit());
+    let count = number(&mut scanner)?;
     let suffix_at = scanner.at();
-    if digits.is_empty() {
-        let error = match scanner.rest().chars().next() {
-            None => SyntaxError::new(0..0, "the number is missing"),
-            Some(c) => SyntaxError::new(scanner.next_span(), format!("`{c}` is not a digit")),
-        };
-        return Err(error.with_help("start with how many are let in, as in 1000/5m"));
-    }
-    let count = digits
-        .parse::<u64>()
-        .map_err(|_| SyntaxError::new(0..suffix_at, "the number is too large").with_help(LARGE_HELP))?;
+    scanner.take_while(is_space);
     let suffix = scanner.take_while(|c| c.is_ascii_alphabetic());
-    let suffix_span = scanner.span_from(suffix_at);
     if let Some(c) = scanner.rest().chars().next() {
-        let help = match c {
-            '.' => "whole numbers only: 1500kB rather than 1.5MB",
-            '_' | '\'' => "write the digits without separators",
-            _ => SIZES_HELP,
-        };
-        return Err(SyntaxError::new(scanner.next_span(), format!("`{c}` does not belong in a number")).with_help(help));
+        return Err(
+            SyntaxError::new(scanner.next_span(), format!("`{c}` does not belong in a number")).with_help(SIZES_HELP)
+        );
     }
     if suffix.is_empty() {
         return Ok(Amount::Plain(count));
     }
-    let size = SIZES.into_iter().find(|(name, _)| *name == suffix);
-    let Some((_, factor)) = size else {
-        return Err(unknown_size(suffix, suffix_span));
-    };
-    let bytes = count
-        .checked_mul(factor)
-        .ok_or_else(|| SyntaxError::new(0..suffix_span.end, "the size is too large").with_help(LARGE_HELP))?;
-    Ok(Amount::Bytes(bytes))
+    let span = scanner.at() - suffix.len()..scanner.at();
+    let Some(bytes) = bytes(count, suffix) else { return Err(unknown_size(suffix, span)) };
+    bytes.map(Amount::Bytes).map_err(|error| SyntaxError { span: 0..suffix_at + suffix.len(), ..error })
 }
 
-fn unknown_size(suffix: &str, span: std::ops::Range<usize>) -> SyntaxError {
+/// What separates the digits of a number and of its unit.
+pub fn is_space(c: char) -> bool {
+    matches!(c, ' ' | '\t' | '\u{a0}' | '\u{2009}' | '\u{202f}')
+}
+
+/// Reads a whole number, whose digits may be grouped by three: `1000`, `1_000`, `1,000`, `1'000`, `1 000`. A point would
+/// be a thousand to one reader and a fraction to the next, so it is refused.
+pub fn number(scanner: &mut Scanner<'_>) -> Result<u64, SyntaxError> {
+    let start = scanner.at();
+    let is_digit = |c: char| c.is_ascii_digit();
+    let mut digits = scanner.take_while(is_digit).to_owned();
+    if digits.is_empty() {
+        let error = match scanner.rest().chars().next() {
+            None | Some('/') => SyntaxError::new(start..start, "the number is missing"),
+            Some(c) => SyntaxError::new(scanner.next_span(), format!("`{c}` is not a digit")),
+        };
+        return Err(error.with_help("start with how many pass, as in 1000/5m"));
+    }
+    let first_len = digits.len();
+    let mut separator = None;
+    while let Some(next) = scanner.rest().chars().next().filter(|c| matches!(c, ',' | '_' | '\'') || is_space(*c)) {
+        if !scanner.rest().chars().nth(1).is_some_and(is_digit) {
+            break;
+        }
+        let at = scanner.next_span();
+        scanner.take(next);
+        let group = scanner.take_while(is_digit);
+        if group.len() != 3 || first_len > 3 || *separator.get_or_insert(next) != next {
+            let problem = format!("`{next}` does not group the digits by three");
+            return Err(SyntaxError::new(at, problem).with_help("write the digits without separators, or as in 1_000"));
+        }
+        digits.push_str(group);
+    }
+    if scanner.rest().starts_with('.') {
+        let help = "whole numbers only: 1500kB rather than 1.5MB";
+        return Err(SyntaxError::new(scanner.next_span(), "`.` does not belong in a number").with_help(help));
+    }
+    let too_large = || SyntaxError::new(scanner.span_from(start), "the number is too large").with_help(LARGE_HELP);
+    digits.parse().map_err(|_| too_large())
+}
+
+/// So many of the size that `suffix` names, in bytes; none if it names none.
+pub fn bytes(count: u64, suffix: &str) -> Option<Result<u64, SyntaxError>> {
+    let (_, factor) = SIZES.into_iter().find(|(name, _)| *name == suffix)?;
+    let too_large = || SyntaxError::new(0..0, "the size is too large").with_help(LARGE_HELP);
+    Some(count.checked_mul(factor).ok_or_else(too_large))
+}
+
+/// The size that a misspelt suffix most likely means.
+pub fn near_size(suffix: &str) -> Option<&'static str> {
     let same = SIZES.into_iter().map(|(name, _)| name).find(|name| name.eq_ignore_ascii_case(suffix));
     let longer = SIZES.into_iter().map(|(name, _)| name).find(|name| {
         suffix.len() == 1 && name.len() == 2 && name.to_ascii_lowercase().starts_with(&suffix.to_ascii_lowercase())
     });
-    let meant = same.or(longer).or_else(|| near_miss(suffix, SIZES.map(|(name, _)| name)));
+    same.or(longer)
+}
+
+/// That a suffix is none.
+pub fn unknown_size(suffix: &str, span: std::ops::Range<usize>) -> SyntaxError {
+    let meant =
+        near_size(suffix).or_else(|| near_miss(suffix, SIZES.map(|(name, _)| name)).filter(|_| suffix.len() > 1));
     let help = meant.map(|name| format!("did you mean `{name}`? {SIZES_HELP}"));
     SyntaxError::new(span, format!("`{suffix}` is not a size")).with_help_if(help.or(Some(SIZES_HELP.into())))
 }
@@ -110,6 +147,12 @@ mod tests {
             ("64KiB", Amount::Bytes(65_536)),
             ("1GB", Amount::Bytes(1_000_000_000)),
             ("1GiB", Amount::Bytes(1_073_741_824)),
+            ("1_000", Amount::Plain(1_000)),
+            ("1,000,000", Amount::Plain(1_000_000)),
+            ("12'000", Amount::Plain(12_000)),
+            ("1 000", Amount::Plain(1_000)),
+            ("1\u{202f}000", Amount::Plain(1_000)),
+            ("50 MB", Amount::Bytes(50_000_000)),
         ] {
             assert_eq!(parse(text), Ok(amount), "{text}");
         }
@@ -123,6 +166,10 @@ mod tests {
             ("-1", 0..1, "`-` is not a digit"),
             ("1.5MB", 1..2, "`.` does not belong in a number"),
             ("10k", 2..3, "`k` is not a size"),
+            ("10,00", 2..3, "`,` does not group the digits by three"),
+            ("1000,000", 4..5, "`,` does not group the digits by three"),
+            ("1,000_000", 5..6, "`_` does not group the digits by three"),
+            ("1,", 1..2, "`,` does not belong in a number"),
             ("10mb", 2..4, "`mb` is not a size"),
             ("18446744073709551616", 0..20, "the number is too large"),
             ("18446744073709551615kB", 0..22, "the size is too large"),

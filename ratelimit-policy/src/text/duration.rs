@@ -1,49 +1,76 @@
-//! Durations: `300s`, `5m`, `1h30m`, `500ms`, `2d`. Pure.
+//! Durations: `300s`, `5m`, `1h30m`, `500ms`, `2d`, `30 minutes`. Pure.
 
 use ratelimit_common::time::SECOND_NS;
 
-use super::syntax::{Scanner, SyntaxError};
+use super::amount::is_space;
+use super::syntax::{Scanner, SyntaxError, near_miss};
 
-/// The units, longest first: as written, in words, in nanoseconds.
-const UNITS: [(&str, &str, u64); 5] = [
-    ("d", "day", 86_400 * SECOND_NS),
-    ("h", "hour", 3_600 * SECOND_NS),
-    ("m", "minute", 60 * SECOND_NS),
-    ("s", "second", SECOND_NS),
-    ("ms", "millisecond", SECOND_NS / 1_000),
+/// A unit of time.
+struct TimeUnit {
+    /// As it is written.
+    letter: &'static str,
+    /// In words; with an `s` a plural.
+    name: &'static str,
+    /// As others write it.
+    short: &'static [&'static str],
+    /// Nanoseconds.
+    ns: u64,
+}
+
+const DAY_NS: u64 = 86_400 * SECOND_NS;
+
+/// Longest first.
+const UNITS: [TimeUnit; 6] = [
+    TimeUnit { letter: "w", name: "week", short: &["wk", "wks"], ns: 7 * DAY_NS },
+    TimeUnit { letter: "d", name: "day", short: &[], ns: DAY_NS },
+    TimeUnit { letter: "h", name: "hour", short: &["hr", "hrs"], ns: 3_600 * SECOND_NS },
+    TimeUnit { letter: "m", name: "minute", short: &["min", "mins"], ns: 60 * SECOND_NS },
+    TimeUnit { letter: "s", name: "second", short: &["sec", "secs"], ns: SECOND_NS },
+    TimeUnit { letter: "ms", name: "millisecond", short: &["msec", "msecs"], ns: SECOND_NS / 1_000 },
 ];
 
-const UNITS_HELP: &str = "units of time are ms, s, m, h and d, as in 10s, 5m or 1h30m";
+const UNITS_HELP: &str = "units of time are ms, s, m, h, d and w, as in 10s, 5m or 1h30m";
 
-/// Parses a duration into nanoseconds. A first unit without a number counts once: `s` is one second.
+/// Parses a duration into nanoseconds.
 pub fn parse(text: &str) -> Result<u64, SyntaxError> {
     let mut scanner = Scanner::new(text);
+    let duration_ns = read(&mut scanner)?;
+    let end = scanner.clone();
+    scanner.take_while(is_space);
+    match scanner.rest().chars().next() {
+        None => Ok(duration_ns),
+        Some(c) => {
+            Err(SyntaxError::new(end.next_span(), format!("`{c}` does not belong in a time")).with_help(UNITS_HELP))
+        }
+    }
+}
+
+/// Reads a duration, `1h30m` or `1 hour 30 minutes`, as far as it goes. A first unit without a number counts once: `s` is one second.
+pub fn read(scanner: &mut Scanner<'_>) -> Result<u64, SyntaxError> {
+    let begin = scanner.at();
     let mut total: u64 = 0;
     let mut smallest_ns = u64::MAX;
     if scanner.is_done() {
-        return Err(SyntaxError::new(0..0, "the time is missing").with_help(UNITS_HELP));
+        return Err(SyntaxError::new(begin..begin, "the time is missing").with_help(UNITS_HELP));
     }
-    while !scanner.is_done() {
+    loop {
         let start = scanner.at();
         let digits = scanner.take_while(|c| c.is_ascii_digit());
+        let digits_end = scanner.at();
+        scanner.take_while(is_space);
         let unit_at = scanner.at();
         let word = scanner.take_while(char::is_alphabetic);
         let unit_span = scanner.span_from(unit_at);
         if word.is_empty() {
-            let problem = if scanner.is_done() {
-                format!("`{digits}` has no unit of time")
-            } else {
-                format!("{} does not belong in a time", quoted_next(&scanner))
-            };
-            let span = if scanner.is_done() { start..unit_at } else { scanner.next_span() };
-            return Err(SyntaxError::new(span, problem).with_help(UNITS_HELP));
+            return Err(match scanner.rest().chars().next() {
+                None => SyntaxError::new(start..digits_end, format!("`{digits}` has no unit of time"))
+                    .with_help(format!("write {digits}s if these are seconds; {UNITS_HELP}")),
+                Some(c) => SyntaxError::new(scanner.next_span(), format!("`{c}` does not belong in a time"))
+                    .with_help(UNITS_HELP)
+                    .with_help_if(without_point(digits, scanner.rest())),
+            });
         }
-        if digits.is_empty() && start > 0 {
-            return Err(SyntaxError::new(unit_span, format!("`{word}` has no number")).with_help(UNITS_HELP));
-        }
-        let Some((_, _, unit_ns)) = UNITS.into_iter().find(|(unit, _, _)| *unit == word) else {
-            return Err(unknown_unit(word, unit_span));
-        };
+        let Some(unit_ns) = unit_of(word) else { return Err(unknown_unit(word, unit_span)) };
         if unit_ns >= smallest_ns {
             let problem = format!("`{word}` comes after a unit that is not larger");
             return Err(SyntaxError::new(unit_span, problem).with_help("write larger units first, each once: 1h30m"));
@@ -54,22 +81,44 @@ pub fn parse(text: &str) -> Result<u64, SyntaxError> {
             count.and_then(|count| count.checked_mul(unit_ns)).and_then(|part| total.checked_add(part)).ok_or_else(
                 || SyntaxError::new(start..unit_span.end, "the time is too long").with_help("write a shorter one"),
             )?;
+        let mut ahead = scanner.clone();
+        ahead.take_while(is_space);
+        if !ahead.rest().starts_with(|c: char| c.is_ascii_digit()) {
+            return Ok(total);
+        }
+        *scanner = ahead;
     }
-    Ok(total)
+}
+
+fn unit_of(word: &str) -> Option<u64> {
+    let lower = word.to_lowercase();
+    let is_named = |unit: &TimeUnit| {
+        let is_name = lower.strip_suffix('s').unwrap_or(&lower) == unit.name;
+        unit.letter == word || is_name || unit.short.contains(&lower.as_str())
+    };
+    UNITS.into_iter().find(is_named).map(|unit| unit.ns)
+}
+
+/// What `1` and `.5h` together are without a point.
+fn without_point(whole: &str, rest: &str) -> Option<String> {
+    let (fraction, unit) = rest.strip_prefix('.')?.split_at_checked(rest[1..].find(|c: char| !c.is_ascii_digit())?)?;
+    let unit_ns = u128::from(unit_of(unit.trim_start_matches(is_space))?);
+    let tenths = 10_u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let total = format!("{whole}{fraction}").parse::<u128>().ok()?.checked_mul(unit_ns)?;
+    let is_exact = total.is_multiple_of(tenths * u128::from(SECOND_NS / 1_000));
+    let duration_ns = u64::try_from(total / tenths).ok().filter(|of| is_exact && *of > 0)?;
+    Some(format!("did you mean {}?", short(duration_ns)))
 }
 
 fn unknown_unit(word: &str, span: std::ops::Range<usize>) -> SyntaxError {
     let lower = word.to_lowercase();
-    let meant = UNITS.into_iter().find(|(unit, name, _)| {
-        let is_prefix = lower.len() > 2 && name.starts_with(lower.trim_end_matches('s'));
-        lower == *unit || is_prefix
+    let meant = UNITS.into_iter().find(|unit| lower == unit.letter).map(|unit| (unit.letter, unit.name));
+    let meant = meant.or_else(|| {
+        let name = near_miss(&lower, UNITS.iter().flat_map(|unit| [unit.name]).filter(|_| lower.len() > 2))?;
+        UNITS.into_iter().find(|unit| unit.name == name).map(|unit| (unit.letter, unit.name))
     });
-    let help = meant.map(|(unit, name, _)| format!("did you mean `{unit}` ({name}s)? {UNITS_HELP}"));
-    SyntaxError::new(span, format!("`{word}` is not a unit of time")).with_help_if(help.or(Some(UNITS_HELP.into())))
-}
-
-fn quoted_next(scanner: &Scanner<'_>) -> String {
-    scanner.rest().chars().next().map_or_else(String::new, |c| format!("`{c}`"))
+    let help = meant.map(|(letter, name)| format!("did you mean `{letter}` ({name}s)? {UNITS_HELP}"));
+    SyntaxError::new(span, format!("`{word}` is not a unit of time")).with_help(UNITS_HELP).with_help_if(help)
 }
 
 /// The duration as [`parse`] reads it, as short as it goes; what is below a millisecond is cut off.
@@ -86,11 +135,11 @@ fn join(duration_ns: u64, separator: &str, part: impl Fn(u64, &str, &str) -> Str
     let mut left = duration_ns;
     let mut parts = Vec::new();
     // A day is 24 h here, and 24h is how windows are asked for.
-    for (unit, name, unit_ns) in UNITS.into_iter().filter(|(unit, _, _)| *unit != "d") {
-        let count = left / unit_ns;
-        left %= unit_ns;
+    for unit in UNITS.into_iter().filter(|unit| unit.ns < DAY_NS) {
+        let count = left / unit.ns;
+        left %= unit.ns;
         if count > 0 {
-            parts.push(part(count, unit, name));
+            parts.push(part(count, unit.letter, unit.name));
         }
     }
     if parts.is_empty() { part(0, "s", "second") } else { parts.join(separator) }
@@ -103,9 +152,24 @@ mod tests {
 
     #[test]
     fn durations_add_up() {
-        for (text, seconds) in
-            [("s", 1), ("m", 60), ("h", 3_600), ("10s", 10), ("5m", 300), ("1h30m", 5_400), ("1d", 86_400), ("0s", 0)]
-        {
+        for (text, seconds) in [
+            ("s", 1),
+            ("m", 60),
+            ("h", 3_600),
+            ("10s", 10),
+            ("5m", 300),
+            ("1h30m", 5_400),
+            ("1d", 86_400),
+            ("0s", 0),
+            ("1w", 604_800),
+            ("30 days", 2_592_000),
+            ("minute", 60),
+            ("5min", 300),
+            ("2 Hours", 7_200),
+            ("1 hour 30 mins", 5_400),
+            ("1 week 1 day", 691_200),
+            ("90 sec", 90),
+        ] {
             assert_eq!(parse(text), Ok(seconds * SECOND_NS), "{text}");
         }
         assert_eq!(parse("1s500ms"), Ok(1_500_000_000));
@@ -117,8 +181,9 @@ mod tests {
             ("", 0..0, "the time is missing"),
             ("5", 0..1, "`5` has no unit of time"),
             ("5x", 1..2, "`x` is not a unit of time"),
-            ("5min", 1..4, "`min` is not a unit of time"),
+            ("5 parsecs", 2..9, "`parsecs` is not a unit of time"),
             ("5m30", 2..4, "`30` has no unit of time"),
+            ("5m s", 2..3, "`s` does not belong in a time"),
             ("30m1h", 4..5, "`h` comes after a unit that is not larger"),
             ("5m5m", 3..4, "`m` comes after a unit that is not larger"),
             ("1.5h", 1..2, "`.` does not belong in a time"),
@@ -132,11 +197,17 @@ mod tests {
     }
 
     #[test]
-    fn spelt_out_units_are_told_the_letter() {
-        for (text, letter) in [("5min", "`m`"), ("5minutes", "`m`"), ("5sec", "`s`"), ("5hours", "`h`"), ("5M", "`m`")]
-        {
+    fn what_is_meant_instead_is_the_same_time() {
+        for (text, meant) in [
+            ("5M", "`m` (minutes)"),
+            ("5 minuts", "`m` (minutes)"),
+            ("600", "write 600s if these are seconds"),
+            ("1.5h", "did you mean 1h30m?"),
+            ("0.25 s", "did you mean 250ms?"),
+            ("1y", "units of time are ms, s, m, h, d and w"),
+        ] {
             let help = parse(text).expect_err(text).help.unwrap_or_default();
-            assert!(help.contains(letter), "{text}: {help}");
+            assert!(help.contains(meant), "{text}: {help}");
         }
     }
 

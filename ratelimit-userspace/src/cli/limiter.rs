@@ -131,17 +131,18 @@ impl Limiter {
     pub fn settings(&self) -> Settings {
         let one = |flag, text: &Option<String>| text.as_ref().map(|text| written(flag, text));
         let all = |flag, texts: &[String]| texts.iter().map(|text| written(flag, text)).collect();
+        let some = |flag, text: &Option<String>| text.as_ref().map(|text| vec![written(flag, text)]);
         let rule = RuleSettings {
             name: one("--name", &self.name),
             limits: all("--limit", &self.limits),
             count: one("--count", &self.count),
-            ports: one("--port", &self.ports),
+            ports: some("--port", &self.ports),
             mode: self.dry_run.then(|| written("--dry-run", Mode::DryRun.label())),
             window: one("--window", &self.window),
             refuse: one("--refuse", &self.refuse),
             block_for: self.block_for.as_ref().map(|text| written("--block-for", text)).into_iter().collect(),
             new_sources: one("--new-sources", &self.new_sources),
-            quic_ports: one("--quic-ports", &self.quic_ports),
+            quic_ports: some("--quic-ports", &self.quic_ports),
             unparsable: one("--unparsable", &self.unparsable),
             ..RuleSettings::default()
         };

@@ -9,7 +9,7 @@ use jiff::tz::TimeZone;
 use super::limiter::{Limiter, help, suggested};
 use super::run::{print_json, print_words, warn};
 use super::{Global, OutputFormat};
-use crate::error::{Diagnostic, Exit, Place};
+use crate::error::{Diagnostic, Diagnostics, Exit, Place};
 use ratelimit_policy::desired::Policy;
 use ratelimit_report::replay::{self, Asked, Clock, InputError, Ports, Present};
 
@@ -48,7 +48,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    fn policy(self) -> Result<(Policy, Ports), Diagnostic> {
+    fn policy(self) -> Result<(Policy, Ports), Diagnostics> {
         let Self { limits, count, ports, window, ipv4_prefix, ipv6_prefix } = self;
         let said = if ports.is_some() { Ports::Said } else { Ports::Default };
         let flags = Limiter { limits, count, ports, window, ipv4_prefix, ipv6_prefix, ..Limiter::default() };

@@ -12,12 +12,14 @@ use tracing::level_filters::LevelFilter;
 
 use super::paint::paint;
 use super::{Cli, Command, Global, Limiter, ModeArg, OutputFormat, Repeat, ask, change, definition, texts};
-use crate::error::{self, Diagnostic, Exit, Place};
+use crate::error::{self, Diagnostic, Diagnostics, Exit, Place};
 use crate::log;
 use ratelimit_control::proto::ModeWord;
 use ratelimit_daemon::{self, ConfigSource, Loaded};
+use ratelimit_datapath::interface_names;
 use ratelimit_datapath::kernel::Kernel;
 use ratelimit_policy::config::lists::KnownLists;
+use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::config::syntax::printable_lines;
 use ratelimit_policy::config::{Config, FILE_DEFAULT, file, lint};
 use ratelimit_policy::desired::Grant;
@@ -130,11 +132,16 @@ fn load(path: &Path) -> anyhow::Result<Loaded> {
 fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Result<Exit> {
     log::start(log::level(LevelFilter::INFO, global.verbose, global.quiet));
     tracing::info!("{}", describe::first_line(&config));
-    warn(&lint::warnings(&config, now()), global);
-    warn(&Around::look().warnings(&config, now()), global);
+    warn(&warnings(&config), global);
     tracing::info!("kernel memory: {}", describe::memory_short(&config));
     runtime()?.block_on(ratelimit_daemon::run(config, source, Kernel::open))?;
     Ok(Exit::Done)
+}
+
+/// What there is to say about a configuration, by itself and on this host.
+fn warnings(config: &Config) -> Vec<String> {
+    let (around, now) = (Around::look(), now());
+    [lint::warnings(config, now), around.warnings(config, now), around.listed(config, now)].concat()
 }
 
 fn block_on(global: &Global, answer: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
@@ -170,11 +177,12 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
             return Err(error.into());
         }
     };
-    let mut warnings = lint::warnings(&config, now());
-    warnings.extend(Around::look().warnings(&config, now()));
-    let is_absent = |name: &&String| !Path::new("/sys/class/net").join(name).exists();
-    let absent = config.interfaces.iter().filter(is_absent);
-    warnings.extend(absent.map(|name| format!("there is no interface {name} now; `ip -brief link` lists them")));
+    let mut warnings = warnings(&config);
+    // /sys may be that of another network namespace.
+    match interface_names() {
+        Ok(present) => warnings.extend(config.interfaces.iter().filter_map(|name| absent(name, &present))),
+        Err(error) => warnings.push(format!("which interfaces there are is not known: {error}")),
+    }
     match global.format() {
         OutputFormat::Human => {
             warn(&warnings, global);
@@ -185,7 +193,15 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
     }
 }
 
-fn read_config(file: Option<&Path>, limiter: &Limiter) -> Result<Config, Diagnostic> {
+/// That an interface is not there, and which may be meant. It may come later, so it is no error.
+fn absent(name: &str, present: &[String]) -> Option<String> {
+    let meant = near_miss(name, present.iter().map(String::as_str));
+    let meant = meant.map_or_else(String::new, |meant| format!("did you mean {meant}? "));
+    let is_absent = !present.iter().any(|of| of == name);
+    is_absent.then(|| format!("there is no interface {name} now: {meant}`ip -brief link` lists those that there are"))
+}
+
+fn read_config(file: Option<&Path>, limiter: &Limiter) -> Result<Config, Diagnostics> {
     match file {
         None => from_flags(limiter, &KnownLists::new()),
         Some(path) if limiter.is_empty() => file::load(path),
@@ -193,7 +209,8 @@ fn read_config(file: Option<&Path>, limiter: &Limiter) -> Result<Config, Diagnos
             problem: "a file and flags cannot be checked together".to_owned(),
             place: Place::CommandLine,
             help: vec![format!("leave out the flags to check {}", path.display())],
-        }),
+        }
+        .into()),
     }
 }
 
@@ -201,7 +218,7 @@ fn now() -> Nanos {
     Nanos(u64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(0))
 }
 
-fn from_flags(limiter: &Limiter, known: &KnownLists) -> Result<Config, Diagnostic> {
+fn from_flags(limiter: &Limiter, known: &KnownLists) -> Result<Config, Diagnostics> {
     let mut settings = limiter.settings();
     settings.read_lists_beside(known, file::read_list)?;
     settings.config()

@@ -3,10 +3,10 @@
 use ipnet::IpNet;
 use serde::Serialize;
 
-use super::{Memory, NotesMemory, limit_words, memory, notes_memory, seconds};
+use super::{Memory, NotesMemory, limit_words, memory, memory_bytes, notes_memory, seconds};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::desired::{Grant, Limit, Rule, date, unit_label};
-use ratelimit_policy::diagnostic::{Diagnostic, Place};
+use ratelimit_policy::diagnostic::{Diagnostic, Diagnostics, Place};
 
 /// [`super::config_words`] for programs.
 #[derive(Debug, Serialize)]
@@ -29,6 +29,16 @@ pub struct ConfigJson {
     rules: Vec<RuleJson>,
     memory: [Memory; 2],
     notes_memory: NotesMemory,
+    memory_bytes: u64,
+    lists: Vec<ListJson>,
+}
+
+/// A named list, or a list file.
+#[derive(Debug, Serialize)]
+struct ListJson {
+    list: String,
+    file: Option<String>,
+    prefixes: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -80,6 +90,16 @@ struct LimitJson {
     words: String,
 }
 
+fn lists(config: &Config) -> Vec<ListJson> {
+    let named = config.lists.iter().map(|(name, len)| ListJson { list: name.clone(), file: None, prefixes: *len });
+    let files = config.list_files.iter().map(|file| ListJson {
+        list: file.named_by.clone(),
+        file: Some(file.path.display().to_string()),
+        prefixes: file.prefixes.len(),
+    });
+    named.chain(files).collect()
+}
+
 impl ConfigJson {
     /// A configuration with what there is to say about it, from [`ratelimit_policy::config::lint::warnings`] and elsewhere.
     pub fn new(config: &Config, warnings: Vec<String>) -> Self {
@@ -108,31 +128,48 @@ impl ConfigJson {
             rules: config.policy.rules.iter().map(|rule| RuleJson::new(config, rule)).collect(),
             memory: memory(config),
             notes_memory: notes_memory(config),
+            memory_bytes: memory_bytes(config),
+            lists: lists(config),
         }
     }
 }
 
-/// What is wrong with a configuration, for programs.
+/// What is wrong with a configuration, for programs: the first by itself too.
 #[derive(Debug, Serialize)]
 pub struct InvalidJson {
     schema: u32,
     valid: bool,
+    #[serde(flatten)]
+    first: ProblemJson,
+    problems: Vec<ProblemJson>,
+    more: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct ProblemJson {
     problem: String,
+    file: Option<String>,
     line: Option<usize>,
     column: Option<usize>,
     help: Vec<String>,
 }
 
-impl From<&Diagnostic> for InvalidJson {
+impl From<&Diagnostics> for InvalidJson {
+    fn from(errors: &Diagnostics) -> Self {
+        let problems = errors.iter().map(ProblemJson::from).collect();
+        Self { schema: 1, valid: false, first: errors.first().into(), problems, more: errors.more() }
+    }
+}
+
+impl From<&Diagnostic> for ProblemJson {
     fn from(error: &Diagnostic) -> Self {
-        let excerpt = match &error.place {
-            Place::File { excerpt, .. } => excerpt.as_deref(),
-            Place::CommandLine | Place::Flag { .. } => None,
+        let (path, excerpt) = match &error.place {
+            Place::File { path, excerpt } => (Some(path), excerpt.as_deref()),
+            Place::CommandLine | Place::Flag { .. } => (None, None),
         };
         Self {
-            schema: 1,
-            valid: false,
             problem: error.problem.clone(),
+            file: path.map(|path| path.display().to_string()),
             line: excerpt.map(|excerpt| excerpt.line),
             column: excerpt.map(|excerpt| excerpt.column),
             help: error.help.clone(),

@@ -1,367 +1,363 @@
-//! The shape of the file: which tables and keys there are, and of what type; from there to [`Settings`], every value with its place.
+//! The shape of the file: which tables and keys there are; from there to [`Settings`], every value with its place. What is not
+//! of that shape is found, all of it, and read as if it were not there.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::marker::PhantomData;
+use std::ops::Range;
 use std::path::Path;
 
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
 use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
-use super::super::keys::{OVERRIDE, RULE, SAFETY, TOP, names};
+use super::super::keys::{self, names};
 use super::super::lists::ListSettings;
 use super::super::rule::{OverrideSettings, RuleSettings};
 use super::super::settings::{SafetySettings, Settings};
+use super::super::syntax::{near_miss, shortened};
 use super::super::written::{OfRule, Origin, Source, Written};
+use crate::diagnostic::{Diagnostic, Excerpt, Found, Place};
 
-type Text = Spanned<String>;
+type Value<'a> = Spanned<DeValue<'a>>;
 
 /// The keys of a table.
 pub type Keys = &'static [&'static str];
 
 /// Keys of the top level.
-pub const TOP_KEYS: Keys = &names::<{ TOP.len() }>(TOP);
+pub const TOP_KEYS: Keys = &names::<{ keys::TOP.len() }>(keys::TOP);
 /// Keys of `[rule]`.
-pub const RULE_KEYS: Keys = &names::<{ RULE.len() }>(RULE);
+pub const RULE_KEYS: Keys = &names::<{ keys::RULE.len() }>(keys::RULE);
 /// Keys of `[[rule.override]]`.
-pub const OVERRIDE_KEYS: Keys = &names::<{ OVERRIDE.len() }>(OVERRIDE);
+pub const OVERRIDE_KEYS: Keys = &names::<{ keys::OVERRIDE.len() }>(keys::OVERRIDE);
 /// Keys of `[safety]`.
-pub const SAFETY_KEYS: Keys = &names::<{ SAFETY.len() }>(SAFETY);
+pub const SAFETY_KEYS: Keys = &names::<{ keys::SAFETY.len() }>(keys::SAFETY);
 /// Tables beside the keys of the top level.
 pub(super) const TABLES: Keys = &["rule", "lists", "safety"];
 
-/// The file.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Top {
-    #[serde(default)]
-    interfaces: Vec<Text>,
-    xdp_mode: Option<Text>,
-    on_exit: Option<Text>,
-    max_sources: Option<Spanned<i64>>,
-    socket: Option<Text>,
-    listen: Option<Text>,
-    ipv4_prefix: Option<Spanned<i64>>,
-    ipv6_prefix: Option<Spanned<i64>>,
-    #[serde(default)]
-    allow: Vec<Text>,
-    #[serde(default)]
-    deny: Vec<Text>,
-    deny_everyone: Option<Spanned<bool>>,
-    #[serde(default)]
-    lists: BTreeMap<Spanned<String>, Spanned<OneOrMany>>,
-    #[serde(default)]
-    safety: Table<SafetyTable>,
-    #[serde(default)]
-    rule: Rules,
+/// A table in words, what its keys begin with, and the keys.
+struct TableOf {
+    words: &'static str,
+    prefix: &'static str,
+    keys: Keys,
+    /// Tables in it.
+    tables: Keys,
 }
 
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SafetyTable {
-    exempt_ssh_peer: Option<Spanned<bool>>,
-    exempt_gateway: Option<Spanned<bool>>,
-    exempt_resolvers: Option<Spanned<bool>>,
-    breaker: Option<Text>,
-    breaker_after: Option<Text>,
-}
+const TOP: TableOf =
+    TableOf { words: "at the top of the file, above the first [table]", prefix: "", keys: TOP_KEYS, tables: TABLES };
+const RULE: TableOf = TableOf { words: "under [rule]", prefix: "rule.", keys: RULE_KEYS, tables: &["override"] };
+const OVERRIDE: TableOf =
+    TableOf { words: "under [[rule.override]]", prefix: "rule.override.", keys: OVERRIDE_KEYS, tables: &[] };
+const SAFETY: TableOf = TableOf { words: "under [safety]", prefix: "safety.", keys: SAFETY_KEYS, tables: &[] };
 
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RuleTable {
-    name: Option<Text>,
-    from: Option<Vec<Text>>,
-    to: Option<Vec<Text>>,
-    ports: Option<Text>,
-    #[serde(default)]
-    limits: Vec<Text>,
-    count: Option<Text>,
-    algorithm: Option<Text>,
-    window: Option<Text>,
-    burst: Option<Spanned<Plain>>,
-    mode: Option<Text>,
-    refuse: Option<Text>,
-    guard: Option<Text>,
-    block_for: Option<Spanned<OneOrMany>>,
-    forget_after: Option<Text>,
-    #[serde(default)]
-    shadow_limits: Vec<Text>,
-    #[serde(default)]
-    candidates: Vec<Text>,
-    ban_unproven: Option<Spanned<bool>>,
-    under_attack_ok: Option<Spanned<bool>>,
-    new_sources: Option<Text>,
-    quic_ports: Option<Spanned<Plain>>,
-    unparsable: Option<Text>,
-    #[serde(default, rename = "override")]
-    overrides: Vec<Table<OverrideTable>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct OverrideTable {
-    name: Option<Text>,
-    #[serde(default)]
-    from: Vec<Text>,
-    #[serde(default)]
-    limits: Vec<Text>,
-    algorithm: Option<Text>,
-    window: Option<Text>,
-    burst: Option<Spanned<Plain>>,
-    until: Option<Spanned<Plain>>,
-    note: Option<Text>,
-}
-
-/// A table and nothing else: serde by itself also takes an array, as values by position.
-#[derive(Default)]
-struct Table<T>(T);
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Table<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OfMap<T>(PhantomData<T>);
-
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for OfMap<T> {
-            type Value = Table<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a table")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Table<T>, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(map)).map(Table)
-            }
-        }
-
-        deserializer.deserialize_map(OfMap(PhantomData))
-    }
-}
-
-/// `[rule]`, or `[[rule]]` any number of times.
-enum Rules {
-    One(Box<RuleTable>),
-    Many(Vec<RuleTable>),
-}
-
-impl Default for Rules {
-    fn default() -> Self {
-        Self::One(Box::default())
-    }
-}
-
-impl<'de> Deserialize<'de> for Rules {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OfEither;
-
-        impl<'de> Visitor<'de> for OfEither {
-            type Value = Rules;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a table")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Rules, A::Error> {
-                RuleTable::deserialize(MapAccessDeserializer::new(map)).map(|rule| Rules::One(Box::new(rule)))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut tables: A) -> Result<Rules, A::Error> {
-                let mut rules = Vec::new();
-                while let Some(Table(rule)) = tables.next_element_seed(PhantomData::<Table<RuleTable>>)? {
-                    rules.push(rule);
-                }
-                Ok(Rules::Many(rules))
-            }
-        }
-
-        deserializer.deserialize_any(OfEither)
-    }
-}
-
-/// A text, or a list of texts.
-enum OneOrMany {
-    One(String),
-    Many(Vec<Text>),
-}
-
-impl<'de> Deserialize<'de> for OneOrMany {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OfEither;
-
-        impl<'de> Visitor<'de> for OfEither {
-            type Value = OneOrMany;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string or a sequence")
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<OneOrMany, E> {
-                Ok(OneOrMany::One(text.to_owned()))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut texts: A) -> Result<OneOrMany, A::Error> {
-                let mut many = Vec::new();
-                while let Some(text) = texts.next_element()? {
-                    many.push(text);
-                }
-                Ok(OneOrMany::Many(many))
-            }
-        }
-
-        deserializer.deserialize_any(OfEither)
-    }
-}
-
-/// A text, or a number or date without quotes, as it would be written in them.
-struct Plain(String);
-
-impl<'de> Deserialize<'de> for Plain {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OfAny;
-
-        impl<'de> Visitor<'de> for OfAny {
-            type Value = Plain;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string")
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Plain, E> {
-                Ok(Plain(text.to_owned()))
-            }
-
-            fn visit_i64<E>(self, number: i64) -> Result<Plain, E> {
-                Ok(Plain(number.to_string()))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Plain, A::Error> {
-                let date = toml::value::Datetime::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(Plain(date.to_string()))
-            }
-        }
-
-        deserializer.deserialize_any(OfAny)
-    }
-}
-
-impl Top {
-    pub(super) fn settings(self, path: &Path, contents: &str) -> Settings {
-        let at = At(None);
-        let lists = self.lists.into_iter().map(|(name, entries)| ListSettings {
-            name: at.written("lists", name),
-            entries: at.one_or_many("lists", Some(entries)),
+/// What the file says; what is wrong with its shape is found.
+pub(super) fn settings(path: &Path, contents: &str, top: Spanned<DeTable<'_>>, found: &mut Found) -> Settings {
+    let mut reader = Reader { path, contents, found };
+    let mut table = reader.table(&TOP, top.into_inner(), None);
+    let lists = table.take("lists").map_or_else(Vec::new, |value| reader.lists(value));
+    let mut settings = Settings {
+        source: Source::File { path: path.to_owned(), contents: contents.to_owned() },
+        interfaces: reader.texts(&mut table, "interfaces").unwrap_or_default(),
+        xdp_mode: reader.value(&mut table, "xdp_mode"),
+        on_exit: reader.value(&mut table, "on_exit"),
+        max_sources: reader.value(&mut table, "max_sources"),
+        socket: reader.text(&mut table, "socket"),
+        listen: reader.value(&mut table, "listen"),
+        ipv4_prefix: reader.value(&mut table, "ipv4_prefix"),
+        ipv6_prefix: reader.value(&mut table, "ipv6_prefix"),
+        allow: reader.values(&mut table, "allow").unwrap_or_default(),
+        deny: reader.values(&mut table, "deny").unwrap_or_default(),
+        deny_everyone: reader.value(&mut table, "deny_everyone"),
+        lists,
+        safety: SafetySettings::default(),
+        rules: Vec::new(),
+        list_files: BTreeMap::new(),
+    };
+    if let Some(value) = table.take("safety") {
+        settings.safety = reader.one_table("safety", value, None).map_or_else(SafetySettings::default, |safety| {
+            let mut table = reader.table(&SAFETY, safety, None);
+            let safety = SafetySettings {
+                exempt_ssh_peer: reader.value(&mut table, "safety.exempt_ssh_peer"),
+                exempt_gateway: reader.value(&mut table, "safety.exempt_gateway"),
+                exempt_resolvers: reader.value(&mut table, "safety.exempt_resolvers"),
+                breaker: reader.value(&mut table, "safety.breaker"),
+                breaker_after: reader.value(&mut table, "safety.breaker_after"),
+            };
+            reader.refuse_rest(table);
+            safety
         });
-        let SafetyTable { exempt_ssh_peer, exempt_gateway, exempt_resolvers, breaker, breaker_after } = self.safety.0;
-        Settings {
-            source: Source::File { path: path.to_owned(), contents: contents.to_owned() },
-            interfaces: at.texts("interfaces", self.interfaces),
-            xdp_mode: at.value("xdp_mode", self.xdp_mode),
-            on_exit: at.value("on_exit", self.on_exit),
-            max_sources: at.value("max_sources", self.max_sources),
-            socket: at.value("socket", self.socket),
-            listen: at.value("listen", self.listen),
-            ipv4_prefix: at.value("ipv4_prefix", self.ipv4_prefix),
-            ipv6_prefix: at.value("ipv6_prefix", self.ipv6_prefix),
-            allow: at.texts("allow", self.allow),
-            deny: at.texts("deny", self.deny),
-            deny_everyone: at.value("deny_everyone", self.deny_everyone),
-            lists: lists.collect(),
-            safety: SafetySettings {
-                exempt_ssh_peer: at.value("safety.exempt_ssh_peer", exempt_ssh_peer),
-                exempt_gateway: at.value("safety.exempt_gateway", exempt_gateway),
-                exempt_resolvers: at.value("safety.exempt_resolvers", exempt_resolvers),
-                breaker: at.value("safety.breaker", breaker),
-                breaker_after: at.value("safety.breaker_after", breaker_after),
-            },
-            rules: match self.rule {
-                Rules::One(rule) => vec![rule.settings(None)],
-                Rules::Many(rules) if rules.len() == 1 => rules.into_iter().map(|rule| rule.settings(None)).collect(),
-                Rules::Many(rules) => {
-                    let numbered = rules.into_iter().enumerate();
-                    numbered.map(|(index, rule)| rule.settings(Some(index))).collect()
-                }
-            },
-            list_files: BTreeMap::new(),
-        }
+    }
+    let rules = table.take("rule").map_or_else(|| vec![DeTable::new()], |value| reader.tables("rule", value, None));
+    let is_one = rules.len() == 1;
+    settings.rules =
+        rules.into_iter().enumerate().map(|(index, rule)| reader.rule(rule, (!is_one).then_some(index))).collect();
+    reader.refuse_rest(table);
+    settings
+}
+
+/// A table of the file that is being read.
+struct Table<'a> {
+    of: &'static TableOf,
+    rule: Option<OfRule>,
+    entries: Vec<(Spanned<toml::de::DeString<'a>>, Value<'a>)>,
+}
+
+impl<'a> Table<'a> {
+    /// The value of a key, which is named with its tables.
+    fn take(&mut self, key: &str) -> Option<Value<'a>> {
+        let (_, key) = key.rsplit_once('.').unwrap_or(("", key));
+        let at = self.entries.iter().position(|(name, _)| name.get_ref() == key)?;
+        Some(self.entries.swap_remove(at).1)
     }
 }
 
-impl RuleTable {
-    fn settings(self, index: Option<usize>) -> RuleSettings {
-        let name = self.name.as_ref().map(|name| name.get_ref().clone());
-        let at = At(index.map(|index| OfRule { index, name }));
-        RuleSettings {
-            name: at.value("rule.name", self.name),
-            from: self.from.map(|from| at.texts("rule.from", from)),
-            to: self.to.map(|to| at.texts("rule.to", to)),
-            ports: at.value("rule.ports", self.ports),
-            limits: at.texts("rule.limits", self.limits),
-            count: at.value("rule.count", self.count),
-            algorithm: at.value("rule.algorithm", self.algorithm),
-            window: at.value("rule.window", self.window),
-            burst: at.value("rule.burst", self.burst),
-            mode: at.value("rule.mode", self.mode),
-            refuse: at.value("rule.refuse", self.refuse),
-            guard: at.value("rule.guard", self.guard),
-            block_for: at.one_or_many("rule.block_for", self.block_for),
-            forget_after: at.value("rule.forget_after", self.forget_after),
-            shadow_limits: at.texts("rule.shadow_limits", self.shadow_limits),
-            candidates: at.texts("rule.candidates", self.candidates),
-            ban_unproven: at.value("rule.ban_unproven", self.ban_unproven),
-            under_attack_ok: at.value("rule.under_attack_ok", self.under_attack_ok),
-            new_sources: at.value("rule.new_sources", self.new_sources),
-            quic_ports: at.value("rule.quic_ports", self.quic_ports),
-            unparsable: at.value("rule.unparsable", self.unparsable),
-            overrides: self.overrides.into_iter().map(|Table(table)| table.settings(&at)).collect(),
-            of: at.0,
-        }
-    }
+struct Reader<'r> {
+    path: &'r Path,
+    contents: &'r str,
+    found: &'r mut Found,
 }
 
-impl OverrideTable {
-    fn settings(self, at: &At) -> OverrideSettings {
-        OverrideSettings {
-            name: at.value("rule.override.name", self.name),
-            from: at.texts("rule.override.from", self.from),
-            limits: at.texts("rule.override.limits", self.limits),
-            algorithm: at.value("rule.override.algorithm", self.algorithm),
-            window: at.value("rule.override.window", self.window),
-            burst: at.value("rule.override.burst", self.burst),
-            until: at.value("rule.override.until", self.until),
-            note: at.value("rule.override.note", self.note),
-        }
+impl Reader<'_> {
+    fn table<'a>(&self, of: &'static TableOf, table: DeTable<'a>, rule: Option<OfRule>) -> Table<'a> {
+        Table { of, rule, entries: table.into_iter().collect() }
     }
-}
 
-impl fmt::Display for Plain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+    fn rule(&mut self, rule: DeTable<'_>, index: Option<usize>) -> RuleSettings {
+        let name = rule.get("name").and_then(|name| name.get_ref().as_str()).map(str::to_owned);
+        let of = index.map(|index| OfRule { index, name });
+        let mut table = self.table(&RULE, rule, of.clone());
+        let overrides = table.take("override").map_or_else(Vec::new, |value| {
+            self.tables("rule.override", value, of.as_ref())
+                .into_iter()
+                .map(|table| self.override_of(table, of.clone()))
+                .collect()
+        });
+        let settings = RuleSettings {
+            name: self.value(&mut table, "rule.name"),
+            from: self.values(&mut table, "rule.from"),
+            to: self.values(&mut table, "rule.to"),
+            ports: self.values(&mut table, "rule.ports"),
+            limits: self.values(&mut table, "rule.limits").unwrap_or_default(),
+            count: self.value(&mut table, "rule.count"),
+            algorithm: self.value(&mut table, "rule.algorithm"),
+            window: self.value(&mut table, "rule.window"),
+            burst: self.value(&mut table, "rule.burst"),
+            mode: self.value(&mut table, "rule.mode"),
+            refuse: self.value(&mut table, "rule.refuse"),
+            guard: self.value(&mut table, "rule.guard"),
+            block_for: self.values(&mut table, "rule.block_for").unwrap_or_default(),
+            forget_after: self.value(&mut table, "rule.forget_after"),
+            shadow_limits: self.values(&mut table, "rule.shadow_limits").unwrap_or_default(),
+            candidates: self.values(&mut table, "rule.candidates").unwrap_or_default(),
+            ban_unproven: self.value(&mut table, "rule.ban_unproven"),
+            under_attack_ok: self.value(&mut table, "rule.under_attack_ok"),
+            new_sources: self.value(&mut table, "rule.new_sources"),
+            quic_ports: self.values(&mut table, "rule.quic_ports"),
+            unparsable: self.value(&mut table, "rule.unparsable"),
+            overrides,
+            of,
+        };
+        self.refuse_rest(table);
+        settings
     }
-}
 
-/// Which of several rules the values are of.
-struct At(Option<OfRule>);
+    fn override_of(&mut self, table: DeTable<'_>, of: Option<OfRule>) -> OverrideSettings {
+        let mut table = self.table(&OVERRIDE, table, of);
+        let settings = OverrideSettings {
+            name: self.value(&mut table, "rule.override.name"),
+            from: self.values(&mut table, "rule.override.from").unwrap_or_default(),
+            limits: self.values(&mut table, "rule.override.limits").unwrap_or_default(),
+            algorithm: self.value(&mut table, "rule.override.algorithm"),
+            window: self.value(&mut table, "rule.override.window"),
+            burst: self.value(&mut table, "rule.override.burst"),
+            until: self.value(&mut table, "rule.override.until"),
+            note: self.value(&mut table, "rule.override.note"),
+        };
+        self.refuse_rest(table);
+        settings
+    }
 
-impl At {
-    fn written<T: fmt::Display>(&self, key: &'static str, value: Spanned<T>) -> Written {
+    fn lists(&mut self, value: Value<'_>) -> Vec<ListSettings> {
+        let Some(table) = self.one_table("lists", value, None) else { return Vec::new() };
+        let list = |(name, entries): (Spanned<toml::de::DeString<'_>>, Value<'_>)| ListSettings {
+            name: written("lists", None, name.span(), name.into_inner().into_owned()),
+            entries: self.each("lists", None, entries, Kind::Any).unwrap_or_default(),
+        };
+        table.into_iter().map(list).collect()
+    }
+
+    /// A text, or a number, date or truth without quotes.
+    fn value(&mut self, table: &mut Table<'_>, key: &'static str) -> Option<Written> {
+        self.one(table, key, Kind::Any)
+    }
+
+    /// A text.
+    fn text(&mut self, table: &mut Table<'_>, key: &'static str) -> Option<Written> {
+        self.one(table, key, Kind::Text)
+    }
+
+    /// A list of values, or one.
+    fn values(&mut self, table: &mut Table<'_>, key: &'static str) -> Option<Vec<Written>> {
+        self.many(table, key, Kind::Any)
+    }
+
+    /// A list of texts, or one.
+    fn texts(&mut self, table: &mut Table<'_>, key: &'static str) -> Option<Vec<Written>> {
+        self.many(table, key, Kind::Text)
+    }
+
+    fn one(&mut self, table: &mut Table<'_>, key: &'static str, kind: Kind) -> Option<Written> {
+        let value = table.take(key)?;
+        self.scalar(key, table.rule.as_ref(), value, kind, Shape::One)
+    }
+
+    fn many(&mut self, table: &mut Table<'_>, key: &'static str, kind: Kind) -> Option<Vec<Written>> {
+        let value = table.take(key)?;
+        self.each(key, table.rule.as_ref(), value, kind)
+    }
+
+    fn each(
+        &mut self,
+        key: &'static str,
+        of_rule: Option<&OfRule>,
+        value: Value<'_>,
+        kind: Kind,
+    ) -> Option<Vec<Written>> {
         let span = value.span();
-        Written { text: value.into_inner().to_string(), origin: Origin::Key { key, of: self.0.clone(), span } }
-    }
-
-    fn value<T: fmt::Display>(&self, key: &'static str, value: Option<Spanned<T>>) -> Option<Written> {
-        value.map(|value| self.written(key, value))
-    }
-
-    fn texts(&self, key: &'static str, values: Vec<Text>) -> Vec<Written> {
-        values.into_iter().map(|value| self.written(key, value)).collect()
-    }
-
-    fn one_or_many(&self, key: &'static str, value: Option<Spanned<OneOrMany>>) -> Vec<Written> {
-        let Some(value) = value else { return Vec::new() };
-        let span = value.span();
-        match value.into_inner() {
-            OneOrMany::One(text) => vec![self.written(key, Spanned::new(span, text))],
-            OneOrMany::Many(texts) => self.texts(key, texts),
+        let value = value.into_inner();
+        if let DeValue::Array(values) = value {
+            return Some(
+                values.into_iter().filter_map(|of| self.scalar(key, of_rule, of, kind, Shape::Many)).collect(),
+            );
         }
+        self.scalar(key, of_rule, Spanned::new(span, value), kind, Shape::Many).map(|one| vec![one])
+    }
+
+    fn scalar(
+        &mut self,
+        key: &'static str,
+        of: Option<&OfRule>,
+        value: Value<'_>,
+        kind: Kind,
+        shape: Shape,
+    ) -> Option<Written> {
+        let span = value.span();
+        match (value.into_inner(), kind) {
+            (DeValue::String(text), _) => Some(written(key, of, span, text.into_owned())),
+            (DeValue::Integer(_) | DeValue::Float(_) | DeValue::Boolean(_) | DeValue::Datetime(_), Kind::Any) => {
+                let text = self.contents.get(span.clone()).unwrap_or_default().to_owned();
+                Some(written(key, of, span, text))
+            }
+            (other, _) => {
+                let help = match (&other, shape) {
+                    (DeValue::Array(_), Shape::One) => "write one value, without brackets",
+                    (DeValue::Array(_), Shape::Many) => "one list is enough: [\"…\", \"…\"]",
+                    (DeValue::Table(_), _) => "write `key = value` for it, and no table",
+                    _ => "put it in quotes: \"…\"",
+                };
+                self.wrong_shape(key, of, span, &other, help);
+                None
+            }
+        }
+    }
+
+    fn one_table<'a>(&mut self, key: &'static str, value: Value<'a>, of: Option<&OfRule>) -> Option<DeTable<'a>> {
+        let span = value.span();
+        let value = value.into_inner();
+        if let DeValue::Table(table) = value {
+            return Some(table);
+        }
+        self.wrong_shape(key, of, span, &value, &format!("write it as a table: [{key}]"));
+        None
+    }
+
+    /// A table, or an array of them.
+    fn tables<'a>(&mut self, key: &'static str, value: Value<'a>, of: Option<&OfRule>) -> Vec<DeTable<'a>> {
+        let span = value.span();
+        let help = format!("write it as a table: [{key}], or [[{key}]] for each of several");
+        let mut tables = Vec::new();
+        let value = value.into_inner();
+        let each = if let DeValue::Array(values) = value {
+            values.into_iter().collect()
+        } else {
+            vec![Spanned::new(span, value)]
+        };
+        for value in each {
+            let (span, value) = (value.span(), value.into_inner());
+            if let DeValue::Table(table) = value {
+                tables.push(table);
+            } else {
+                self.wrong_shape(key, of, span, &value, &help);
+            }
+        }
+        tables
+    }
+
+    fn wrong_shape(
+        &mut self,
+        key: &'static str,
+        of: Option<&OfRule>,
+        span: Range<usize>,
+        value: &DeValue<'_>,
+        help: &str,
+    ) {
+        let what = match value {
+            DeValue::String(_) => "a text",
+            DeValue::Integer(_) | DeValue::Float(_) => "a number without quotes",
+            DeValue::Boolean(_) => "true or false without quotes",
+            DeValue::Datetime(_) => "a date without quotes",
+            DeValue::Array(_) => "a list",
+            DeValue::Table(_) => "a table",
+        };
+        let of = of.map_or_else(String::new, |of| format!(" of {of}"));
+        self.found.unread(key);
+        self.push(span, format!("bad value for `{key}`{of}: {what} cannot stand here"), help.to_owned());
+    }
+
+    /// What was not taken out of a table is unknown.
+    fn refuse_rest(&mut self, table: Table<'_>) {
+        for (name, _) in &table.entries {
+            let (help, meant) = unknown_key_help(name.get_ref(), table.of);
+            meant.into_iter().for_each(|meant| self.found.unread(meant));
+            self.push(name.span(), format!("unknown key `{}`", name.get_ref()), help);
+        }
+    }
+
+    fn push(&mut self, span: Range<usize>, problem: String, help: String) {
+        let excerpt = Some(Box::new(Excerpt::of(self.contents, span)));
+        let place = Place::File { path: self.path.to_owned(), excerpt };
+        self.found.push(Diagnostic { problem: shortened(problem), place, help: vec![shortened(help)] });
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    /// A text alone: what else there is would pass for one by accident.
+    Text,
+    Any,
+}
+
+#[derive(Clone, Copy)]
+enum Shape {
+    One,
+    Many,
+}
+
+fn written(key: &'static str, of: Option<&OfRule>, span: Range<usize>, text: String) -> Written {
+    Written { text, origin: Origin::Key { key, of: of.cloned(), span } }
+}
+
+/// What to do about an unknown key, and which one is meant.
+fn unknown_key_help(key: &str, of: &TableOf) -> (String, Option<String>) {
+    let key = key.replace('-', "_");
+    let here: Vec<&str> = of.keys.iter().chain(of.tables).copied().collect();
+    if let Some(meant) = near_miss(&key, here.iter().copied()) {
+        return (format!("did you mean `{meant}`?"), Some(format!("{}{meant}", of.prefix)));
+    }
+    let elsewhere = [TOP, RULE, OVERRIDE, SAFETY].into_iter().filter(|other| other.prefix != of.prefix);
+    let mut found = elsewhere.filter_map(|other| Some((near_miss(&key, other.keys.iter().copied())?, other)));
+    match found.next() {
+        Some((meant, other)) => {
+            (format!("`{meant}` belongs {}", other.words), Some(format!("{}{meant}", other.prefix)))
+        }
+        None => (format!("the keys here are {}", here.join(", ")), None),
     }
 }

@@ -18,6 +18,7 @@ fn parsed(contents: &str) -> Result<Config, Diagnostic> {
         _ => Err("no such file".to_owned()),
     };
     file::parse(Path::new("etc/r.toml"), &format!("interfaces = [\"eth0\"]\n{contents}"), read)
+        .map_err(|errors| errors.first().clone())
 }
 
 fn rules(contents: &str) -> Vec<Rule> {

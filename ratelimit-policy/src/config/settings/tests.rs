@@ -28,9 +28,9 @@ fn one(flag: &'static str, text: &str) -> Written {
 
 fn problem(settings: &Settings) -> (String, Range<usize>) {
     let error = settings.config().expect_err("something is wrong");
-    match error.place {
-        Place::Flag { span, .. } => (error.problem, span),
-        Place::CommandLine | Place::File { .. } => (error.problem, 0..0),
+    match error.first().place.clone() {
+        Place::Flag { span, .. } => (error.first().problem.clone(), span),
+        Place::CommandLine | Place::File { .. } => (error.first().problem.clone(), 0..0),
     }
 }
 
@@ -115,7 +115,7 @@ fn both_ends_of_each_number_are_in() {
 fn a_misspelt_word_is_told_the_right_one() {
     let settings = Settings { xdp_mode: Some(one("--xdp-mode", "natve")), ..flags(&["1/1s"]) };
     let error = settings.config().expect_err("no such mode");
-    assert_eq!(error.help, ["did you mean `native`? The choice is auto or native or generic"]);
+    assert_eq!(error.first().help, ["did you mean `native`? The choice is auto or native or generic"]);
 }
 
 #[test]
@@ -128,6 +128,6 @@ fn an_address_to_listen_on_needs_its_port() {
         ("", "write an address and a port"),
     ] {
         let error = Settings { listen: Some(one("--listen", text)), ..flags(&["1/1s"]) }.config().expect_err(text);
-        assert!(error.help[0].starts_with(help), "{text}: {:?}", error.help);
+        assert!(error.first().help[0].starts_with(help), "{text}: {:?}", error.first().help);
     }
 }

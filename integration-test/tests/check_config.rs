@@ -1,0 +1,51 @@
+//! `check-config` where the daemon would run: in a network namespace whose /sys is that of another.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
+
+use netlab::needs_root;
+use std::fs;
+
+use integration_test::lab::{CLIENTS, Lab, SERVER, binary, run};
+use serde_json::Value;
+
+/// What is warned of for a file that begins like this, by someone whose SSH session comes from the second client.
+fn warnings(lab: &Lab, top: &str) -> Vec<String> {
+    let path = lab.directory().join("ratelimitd.toml");
+    fs::write(&path, format!("{top}\n[rule]\nlimits = [\"10/1m\"]\n")).unwrap();
+    let mut command = lab.command(binary());
+    command.env("SSH_CONNECTION", format!("{} 50000 {} 22", CLIENTS[1], SERVER[0]));
+    command.args(["check-config", "--json"]).arg(&path);
+    let output = run(command);
+    assert_eq!(output.code(), 0, "{}", output.stderr);
+    let report: Value = serde_json::from_str(&output.stdout).unwrap();
+    report["warnings"].as_array().unwrap().iter().map(|warning| warning.as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn an_interface_is_looked_for_in_the_callers_own_network_namespace() {
+    needs_root!();
+    let lab = Lab::new();
+    assert_eq!(warnings(&lab, "interfaces = [\"s0\", \"lo\"]"), [""; 0]);
+    let of = warnings(&lab, "interfaces = [\"s0\", \"s7\", \"uplink\"]");
+    let expected =
+        ["there is no interface s7 now: did you mean s0?", "there is no interface uplink now: `ip -brief link`"];
+    assert!(of.len() == 2 && of.iter().zip(expected).all(|(line, start)| line.starts_with(start)), "{of:?}");
+}
+
+#[test]
+fn a_list_that_holds_whom_the_host_needs_is_named() {
+    needs_root!();
+    let lab = Lab::new();
+    lab.server.ip(&["route", "add", "default", "via", CLIENTS[0]]).unwrap();
+    fs::write(lab.directory().join("drop.txt"), "198.51.100.0/24\n10.9.0.1\nfd09::/64 ; ours\n").unwrap();
+    let top = format!("interfaces = [\"s0\"]\ndeny = [\"file:drop.txt\", \"{}\", \"{}\"]", CLIENTS[0], CLIENTS[1]);
+    let of = warnings(&lab, &top);
+    for part in [
+        format!("drop.txt) has 10.9.0.1/32, which holds {}, an address of this host", SERVER[0]),
+        format!("drop.txt) has fd09::/64, which holds {}, an address of this host", SERVER[1]),
+        format!("deny has {0}/32, which holds {0}, the default gateway: [safety] exempts it", CLIENTS[0]),
+        format!("deny has {0}/32, which holds {0}, the peer of your SSH session: [safety] exempts it", CLIENTS[1]),
+    ] {
+        assert!(of.iter().any(|line| line.contains(&part)), "{part}: {of:?}");
+    }
+    assert_eq!(of.len(), 4, "{of:?}");
+}
