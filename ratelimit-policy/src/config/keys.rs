@@ -169,7 +169,6 @@ pub const TOP: &[Key] = &[
         "Serve metrics, health and statistics over HTTP: 127.0.0.1:9464",
     )
     .flag("--listen")
-    .more("It serves metrics, health and statistics there.")
     .fixed(),
     key("ipv4_prefix", Value::Integer(0, 32), "32", "Bits of an IPv4 address that make one source")
         .flag("--ipv4-prefix"),
@@ -206,9 +205,9 @@ pub const RULE: &[Key] = &[
         .more("At most 4096 in all rules."),
     key(
         "ports",
-        Value::Other("`\"80,443\"`, `\"8000-8100\"`, `\"53/udp\"`, `\"all\"`; or a list, `[80, 443]`"),
+        Value::Other("`\"80,443\"`, `\"8000-8100\"`, `\"ssh\"`, `\"53/udp\"`, `\"all\"`; or a list, `[80, 443]`"),
         "\"80,443\"",
-        "Ports to protect: 80,443, 8000-8100, 53/udp, all",
+        "Ports to protect: 80,443, ssh, 8000-8100, 53/udp, all",
     )
     .flag("--port")
     .more("A plain number is TCP and UDP."),
