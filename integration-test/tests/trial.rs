@@ -188,7 +188,7 @@ fn a_client_that_is_forgotten_begins_anew_and_its_neighbour_does_not() {
             assert_eq!(program.passed(&syn(sender, 80), 3), 1);
         }
         let forgotten = program.kernel().forget(net(client)).expect("the kernel does it");
-        assert_eq!(forgotten, Forgotten { windows: 1, bans: 1 });
+        assert_eq!(forgotten, Forgotten { windows: 1, limits: 1, bans: 1 });
         assert_eq!(program.passed(&syn(source, 80), 3), 1);
         assert_eq!(program.verdict(&syn(neighbour, 80)), "banned");
     }
@@ -249,7 +249,7 @@ fn whoever_an_application_charges_over_the_limit_is_banned() {
         program.kernel().charge(net(client), 1, 3).expect("it is charged");
         assert_eq!(
             program.kernel().forget(net(client)).expect("the kernel does it"),
-            Forgotten { windows: 1, bans: 0 }
+            Forgotten { windows: 1, limits: 1, bans: 0 }
         );
         program.kernel().charge(net(client), 1, 4).expect("it is charged");
         assert_eq!(program.verdict(&syn(source, 80)), "banned");

@@ -1,11 +1,12 @@
 //! The commands that change what a running daemon enforces, and say what came of it.
 
-use std::net::IpAddr;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use ratelimit_common::time::SECOND_NS;
 
+use super::each::Targets;
 use super::run::{parse_source, print_json, print_words};
 use super::{GrantArgs, Insistence, OutputFormat};
 use crate::config::duration;
@@ -19,22 +20,22 @@ use crate::safety;
 use crate::view;
 
 /// What stands for no end.
-const FOREVER: &str = "forever";
+const PERMANENT: [&str; 2] = ["permanent", "forever"];
 
 /// An address or a prefix, as it was written: what a source is, the daemon knows.
-pub(super) fn parse_prefix(text: &str) -> anyhow::Result<String> {
+fn parse_prefix(text: &str) -> anyhow::Result<String> {
     Target::parse(text).map_err(|error| wrong("CIDR", text, error))?;
     Ok(text.to_owned())
 }
 
-/// Who is let through or kept out.
+/// Who is allowed or denied, but for the prefix.
 pub(super) fn parse_grant(args: &GrantArgs) -> anyhow::Result<GrantRequest> {
-    let prefix = parse_prefix(&args.prefix)?;
-    let timed = args.duration.as_deref().filter(|text| *text != FOREVER);
+    let timed = args.duration.as_deref().filter(|text| !PERMANENT.contains(text));
     Ok(GrantRequest {
-        prefix,
+        prefix: String::new(),
         seconds: timed.map(|text| parse_seconds("--for", text)).transpose()?,
         forever: args.duration.is_some() && timed.is_none(),
+        replace: args.replace,
         reason: args.reason.clone(),
         force: args.force,
         ssh_peer: safety::ssh_session_of_this_process().map(|session| session.peer),
@@ -82,41 +83,54 @@ fn wrong(flag: &'static str, text: &str, error: SyntaxError) -> anyhow::Error {
     Diagnostic { problem: format!("bad value for {flag}: {}", error.problem), place, help }.into()
 }
 
-/// Lets a prefix through, or keeps it out.
-pub(super) async fn grant(
-    socket: &Path,
-    grant: Grant,
-    request: GrantRequest,
-    format: OutputFormat,
-) -> anyhow::Result<Exit> {
-    let report = Client::new(socket).grant(grant, &request).await?;
-    match format {
-        OutputFormat::Human => print_words(&view::granted(&report)),
-        OutputFormat::Json => print_json(&report),
-    }
+/// The daemon behind a socket, which is told who called `sudo`.
+fn client(socket: &Path) -> Client {
+    Client::new(socket).for_sudo_user(std::env::var("SUDO_USER").ok().as_deref())
 }
 
-/// Takes off a denial, and the bans within it.
-pub(super) async fn unblock(socket: &Path, prefix: &str, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = Client::new(socket).unblock(prefix).await?;
-    match format {
-        OutputFormat::Human => print_words(&view::unblocked(&report)),
-        OutputFormat::Json => print_json(&report),
-    }
+/// Allows or denies prefixes.
+pub(super) async fn grant(grant: Grant, args: GrantArgs, format: OutputFormat) -> anyhow::Result<Exit> {
+    let (verb, client) = (if grant == Grant::Denied { "deny" } else { "allow" }, client(&args.socket.path));
+    let rest = parse_grant(&args)?;
+    let ask = async |text: &str| {
+        let request = GrantRequest { prefix: parse_prefix(text)?, ..rest.clone() };
+        Ok(client.grant(grant, &request).await?)
+    };
+    let targets = Targets::read(args.prefixes, io::stdin())?;
+    targets.each(verb, format, ask, view::granted, |_| Exit::Done).await
 }
 
-/// Forgets what a source has used.
-pub(super) async fn reset(socket: &Path, source: IpAddr, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = Client::new(socket).reset(source).await?;
-    match format {
-        OutputFormat::Human => print_words(&view::reset(&report)),
-        OutputFormat::Json => print_json(&report),
+/// Frees prefixes; or ends all command denials and bans, without any.
+pub(super) async fn unblock(socket: &Path, prefixes: Vec<String>, format: OutputFormat) -> anyhow::Result<Exit> {
+    let client = client(socket);
+    if prefixes.is_empty() {
+        let report = client.unblock_all().await?;
+        return match format {
+            OutputFormat::Human => print_words(&view::lifted(&report)),
+            OutputFormat::Json => print_json(&report),
+        };
     }
+    let ask = async |text: &str| Ok(client.unblock(&parse_prefix(text)?).await?);
+    Targets::read(prefixes, io::stdin())?.each("unblock", format, ask, view::lifted, view::lifted_exit).await
+}
+
+/// Takes off what commands allow in prefixes.
+pub(super) async fn unallow(socket: &Path, prefixes: Vec<String>, format: OutputFormat) -> anyhow::Result<Exit> {
+    let client = client(socket);
+    let ask = async |text: &str| Ok(client.unallow(&parse_prefix(text)?).await?);
+    Targets::read(prefixes, io::stdin())?.each("unallow", format, ask, view::lifted, view::lifted_exit).await
+}
+
+/// Resets the counters of sources.
+pub(super) async fn reset(socket: &Path, sources: Vec<String>, format: OutputFormat) -> anyhow::Result<Exit> {
+    let client = client(socket);
+    let ask = async |text: &str| Ok(client.reset(parse_source("reset", text)?).await?);
+    Targets::read(sources, io::stdin())?.each("reset", format, ask, view::reset, |_| Exit::Done).await
 }
 
 /// Says whether anything is dropped.
 pub(super) async fn mode(socket: &Path, word: ModeWord, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = Client::new(socket).mode(word).await?;
+    let report = client(socket).mode(word).await?;
     match format {
         OutputFormat::Human => print_words(&view::mode(&report)),
         OutputFormat::Json => print_json(&report),
@@ -125,7 +139,7 @@ pub(super) async fn mode(socket: &Path, word: ModeWord, format: OutputFormat) ->
 
 /// Puts a file in force.
 pub(super) async fn apply(socket: &Path, request: ApplyRequest, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = Client::new(socket).apply(&request).await?;
+    let report = client(socket).apply(&request).await?;
     match format {
         OutputFormat::Human => print_words(&view::applied(&report)),
         OutputFormat::Json => print_json(&report),
@@ -134,9 +148,18 @@ pub(super) async fn apply(socket: &Path, request: ApplyRequest, format: OutputFo
 
 /// Keeps what was put in force for a while.
 pub(super) async fn confirm(socket: &Path, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = Client::new(socket).confirm().await?;
+    let report = client(socket).confirm().await?;
     match format {
         OutputFormat::Human => print_words(&format!("confirmed: {} holds for good\n", report.file.display())),
+        OutputFormat::Json => print_json(&report),
+    }
+}
+
+/// Ends the trial: what held before holds again.
+pub(super) async fn roll_back(socket: &Path, format: OutputFormat) -> anyhow::Result<Exit> {
+    let report = client(socket).roll_back().await?;
+    match format {
+        OutputFormat::Human => print_words(&view::rolled_back(&report)),
         OutputFormat::Json => print_json(&report),
     }
 }

@@ -24,7 +24,7 @@ use super::{
 use crate::config::OnExit;
 use crate::desired::{self, Limit, Policy, Rule};
 pub use crate::memory::Sender;
-use crate::memory::{Judged, Packets, Rules, Sources};
+use crate::memory::{Judged, Packets, Rules};
 
 /// When a fake begins: 2026-01-01T10:00:00Z.
 pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
@@ -314,6 +314,21 @@ impl Datapath for FakeDatapath {
         Ok(())
     }
 
+    fn apply_access(&mut self, tried: &Policy, before: &Policy) -> Result<(), DatapathError> {
+        let mut world = self.kernel.world();
+        world.calls.push("apply_access".to_owned());
+        if world.refusing_apply {
+            return Err(anyhow!("write map PREFIXES_V4: told to fail").into());
+        }
+        let access_of = |of: &Policy, from: &Policy| Policy { access: from.access.clone(), ..of.clone() };
+        let Some((was, until)) = world.trial.take() else { return Err(anyhow!("no trial runs").into()) };
+        world.trial = Some((access_of(&was, before), until));
+        world.policy = world.policy.take().map(|was| access_of(&was, tried));
+        world.notes.clear();
+        world.packets.begin_epoch();
+        Ok(())
+    }
+
     fn confirm(&mut self) -> Result<bool, DatapathError> {
         let mut world = self.kernel.world();
         world.calls.push("confirm".to_owned());
@@ -353,14 +368,32 @@ impl Datapath for FakeDatapath {
         Ok(lifted)
     }
 
-    fn forget(&mut self, client: IpNet) -> Result<Forgotten, DatapathError> {
+    fn clients(&mut self, prefix: IpNet) -> Result<Vec<IpNet>, DatapathError> {
+        let world = self.kernel.world();
+        let all: BTreeSet<IpNet> =
+            world.packets.sources.windows.keys().chain(world.notes.keys()).map(|(client, _)| *client).collect();
+        Ok(all.into_iter().filter(|client| prefix.contains(client) || client.contains(&prefix)).collect())
+    }
+
+    fn forget_all(&mut self, clients: &[IpNet]) -> Result<Forgotten, DatapathError> {
         let mut world = self.kernel.world();
-        world.notes.retain(|(of, _), _| *of != client);
-        let Sources { windows, bans, .. } = &mut world.packets.sources;
-        let before = (windows.len(), bans.len());
-        windows.retain(|(of, _), _| *of != client);
-        bans.retain(|(of, _), _| *of != client);
-        Ok(Forgotten { windows: before.0 - windows.len(), bans: before.1 - bans.len() })
+        let now = world.now;
+        let is_meant = |client: &IpNet| clients.contains(client);
+        let bans = world.bans().filter(|ban| is_meant(&ban.client) && now < ban.until).count();
+        world.notes.retain(|(of, _), _| !is_meant(of));
+        let gone: Vec<_> = world.packets.sources.windows.extract_if(.., |(of, _), _| is_meant(of)).collect();
+        world.packets.sources.bans.retain(|(of, _), _| !is_meant(of));
+        world.packets.begin_epoch();
+        // A limit has a window of each side.
+        let limits = |policy: &Policy| {
+            let limits = policy.rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
+            let slots = |limit: &Limit| Side::ALL.map(|side| side.slot(limit.slot));
+            let of = |client: &IpNet, limit: &Limit| {
+                gone.iter().any(|((of, slot), _)| of == client && slots(limit).contains(slot))
+            };
+            limits.map(|limit| clients.iter().filter(|client| of(client, limit)).count()).sum()
+        };
+        Ok(Forgotten { windows: gone.len(), limits: world.in_force().map_or(0, limits), bans })
     }
 
     fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError> {

@@ -1,11 +1,9 @@
-//! `ratelimitd list`, and what came of the commands that change it.
-
-use std::fmt::Write as _;
+//! `ratelimitd list`, and what came of commands that change what is enforced.
 
 use jiff::Timestamp;
 
-use super::{counted, table};
-use crate::control::proto::{ApplyReport, GrantReport, ModeReport, ModeWord, ReloadReport, ResetReport, UnblockReport};
+use super::table;
+use crate::control::proto::{ApplyReport, ModeReport, ModeWord, ReloadReport};
 use crate::snapshot::{Author, ListReport, Listed, State};
 
 /// All of it, a line an entry.
@@ -25,41 +23,6 @@ pub fn list(report: &ListReport) -> String {
         ]
     };
     table(["PREFIX", "STATE", "UNTIL", "BY", "SINCE", "WHY"], &[], report.entries.iter().map(row))
-}
-
-/// What `allow` and `deny` have done.
-pub fn granted(report: &GrantReport) -> String {
-    let of = &report.entry;
-    let until = of.until.map_or_else(|| "for ever".to_owned(), |until| format!("until {}", instant(until)));
-    let mut out = format!("{} is {} {until}\n", of.prefix, state(of));
-    if report.frees_count > 0 {
-        let more = report.frees_count - report.frees.len() as u64;
-        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-        // Writing to a String cannot fail.
-        let _ = writeln!(out, "frees {}: {}{more}", counted(report.frees_count, "source"), report.frees.join(", "));
-    }
-    out + &notes(&report.notes)
-}
-
-/// What `unblock` has done.
-pub fn unblocked(report: &UnblockReport) -> String {
-    let mut out = String::new();
-    for of in &report.removed {
-        out += &format!("{} is no longer {}\n", of.prefix, state(of));
-    }
-    if report.removed.is_empty() {
-        out = format!("there was no denial of {}, and no ban within it\n", report.prefix);
-    }
-    out + &notes(&report.notes)
-}
-
-/// What `reset` has done.
-pub fn reset(report: &ResetReport) -> String {
-    if report.windows == 0 && report.bans == 0 {
-        return format!("nothing was known of {}\n", report.source);
-    }
-    let (windows, bans) = (counted(report.windows, "window"), counted(report.bans, "ban"));
-    format!("{} begins anew: {windows} and {bans} forgotten\n", report.source)
 }
 
 /// What `mode` and `panic` have done.
@@ -98,11 +61,11 @@ pub fn applied(report: &ApplyReport) -> String {
     out + &notes(&report.notes)
 }
 
-fn notes(notes: &[String]) -> String {
+pub(super) fn notes(notes: &[String]) -> String {
     notes.iter().map(|note| format!("note: {note}\n")).collect()
 }
 
-const fn state(of: &Listed) -> &'static str {
+pub(super) const fn state(of: &Listed) -> &'static str {
     match of.state {
         State::Exempt => "allowed",
         State::Denied => "denied",
@@ -112,7 +75,7 @@ const fn state(of: &Listed) -> &'static str {
     }
 }
 
-fn author(of: &Listed) -> String {
+pub(super) fn author(of: &Listed) -> String {
     match (of.by, &of.user, &of.rule) {
         (Author::Command, Some(user), _) => user.clone(),
         (Author::Command, None, _) => "a command".to_owned(),
@@ -123,6 +86,6 @@ fn author(of: &Listed) -> String {
     }
 }
 
-fn instant(at: Timestamp) -> String {
+pub(super) fn instant(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }

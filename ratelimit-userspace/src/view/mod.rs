@@ -7,6 +7,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
 mod check;
 mod explain;
 mod list;
+mod orders;
 mod replay;
 mod stats;
 mod suggest;
@@ -14,7 +15,8 @@ mod watch;
 
 pub use check::{check, check_exit};
 pub use explain::explain;
-pub use list::{applied, granted, list, mode, reloaded, reset, unblocked};
+pub use list::{applied, list, mode, reloaded};
+pub use orders::{granted, lifted, lifted_exit, reset, rolled_back};
 pub use replay::replay;
 pub use stats::stats;
 pub use suggest::suggest;

@@ -29,6 +29,10 @@ pub fn stats(snapshot: &Snapshot) -> String {
             duration(left)
         );
     }
+    if let Some(of) = &snapshot.config.rolled_back {
+        let why = if of.why.is_empty() { String::new() } else { format!(": {}", of.why) };
+        out += &format!("ROLLED BACK{why}. {} is not in force, what held before it is\n", of.file);
+    }
     if !snapshot.config.last_reload_successful {
         let why = snapshot.config.error.as_deref().unwrap_or("see the log");
         out += &format!("THE LAST RELOAD FAILED, and what held before goes on: {why}\n");

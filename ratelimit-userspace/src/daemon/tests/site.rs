@@ -1,7 +1,7 @@
 //! A host whose daemon can be stopped, killed and started again: the kernel, the configuration file and the state stay.
 
 use super::*;
-use crate::config::lists::KnownLists;
+use crate::config::lists::{KnownLists, ListFile};
 use crate::config::{OnExit, Safety};
 use crate::datapath::fake::FakeDatapath;
 
@@ -52,7 +52,7 @@ impl Site {
         self.directory.path().join("state").join(name)
     }
 
-    /// Changes the file. Its text is the limit's amount, and interfaces after it.
+    /// Changes the file. Its text is the limit's amount, and after it interfaces and what a list file denies: `3 eth1 deny=192.0.2.0/24`.
     pub(super) fn write(&self, text: &str) {
         std::fs::write(self.file(), text).unwrap();
     }
@@ -66,7 +66,17 @@ impl Site {
             let mut config = config(&directory, amount);
             config.on_exit = OnExit::Keep;
             config.safety = safety;
-            config.interfaces.extend(words.map(str::to_owned));
+            for word in words {
+                match word.strip_prefix("deny=") {
+                    None => config.interfaces.push(word.to_owned()),
+                    Some(prefix) => {
+                        let prefix = prefix.parse()?;
+                        config.policy.access.push(crate::desired::Access::denied(prefix));
+                        let (path, named_by) = ("/nonexistent/deny.txt".into(), "deny".to_owned());
+                        config.list_files.push(ListFile { path, named_by, prefixes: vec![prefix].into() });
+                    }
+                }
+            }
             Ok(config)
         };
         let load = {

@@ -41,6 +41,11 @@ impl Noted {
         self.0.get(&(client, slot)).copied().unwrap_or_default()
     }
 
+    /// Whoever anything is noted of.
+    pub(super) fn clients(&self) -> impl Iterator<Item = Client> {
+        self.0.keys().map(|(client, _)| *client)
+    }
+
     fn add(&mut self, note: Note, cause: Cause, epoch: u32, now: Nanos) {
         let term = note.term();
         let holds = note.is_in_epoch(epoch) && term.left(now) != 0 && cause.until_ns > now.0;
