@@ -65,9 +65,9 @@ Examples:
     ratelimitd check-config --iface eth0 --limit 1000/5m --window lenient
 
 Exit codes:
-  0 done · 1 internal error · 2 usage · 3 check: the source is blocked
+  0 done · 1 internal error · 2 usage · 3 check: the source is blocked; unblock: it still is
   69 the kernel or driver cannot, or no daemon answers · 75 the interface has another XDP program,
-  or a file on trial has to be confirmed first
+  or a file on trial has to be confirmed or rolled back first
   77 not privileged · 78 bad configuration file";
 
 pub(super) const STATS_EXAMPLES: &str = "\
@@ -117,7 +117,7 @@ pub(super) const APPLY_EXAMPLES: &str = "\
 Examples:
   Try the changed file for a minute, and keep it if one can still log in:
     sudo ratelimitd apply --confirm 60s
-    sudo ratelimitd confirm
+    sudo ratelimitd confirm                                or at once back: rollback
   Another file, at once:
     sudo ratelimitd apply night.toml";
 

@@ -173,8 +173,9 @@ impl<D: Datapath> Engine<D> {
 
     /// Refuses a denial that may lock out someone who is needed, or that would not do anything.
     fn object_to(&self, prefix: IpNet, request: &GrantRequest) -> Result<(), Problem> {
-        let configured = &self.config.policy.access;
-        if configured.iter().any(|of| of.prefix == prefix && of.grant == Grant::Exempt) {
+        let configs = self.pending.iter().map(|pending| &pending.before).chain([&self.config]);
+        let mut configured = configs.flat_map(|config| &config.policy.access);
+        if configured.any(|of| of.prefix == prefix && of.grant == Grant::Exempt) {
             let why = format!(
                 "{} is allowed by {}, and of one prefix allow goes before deny: remove it there first",
                 source_text(prefix),
@@ -240,10 +241,7 @@ impl<D: Datapath> Engine<D> {
         if let Some(first) = exceptions.first() {
             let more = exceptions.len() - 1;
             let more = if more == 0 { String::new() } else { format!(", and {more} more") };
-            let stays = match first.grant {
-                Grant::Exempt => "allowed",
-                Grant::Denied => "denied",
-            };
+            let stays = granted(first.grant);
             notes.push(format!("{} within it stays {stays}{more}", source_text(first.prefix)));
         }
         notes
@@ -267,6 +265,14 @@ impl<D: Datapath> Engine<D> {
         }
         self.datapath.visit_sources(&mut |reading| blocked.visit(&reading)).map_err(Problem::datapath)?;
         Ok(blocked.names())
+    }
+}
+
+/// What a prefix is then.
+pub(super) const fn granted(grant: Grant) -> &'static str {
+    match grant {
+        Grant::Exempt => "allowed",
+        Grant::Denied => "denied",
     }
 }
 

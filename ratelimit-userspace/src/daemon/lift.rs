@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use ratelimit_common::time::Nanos;
 
 use super::engine::{Engine, Moment};
-use super::grants::{NAMED_MAX, whose};
+use super::grants::{NAMED_MAX, granted, whose};
 use crate::access::{By, Entry};
 use crate::config::lists::ListFile;
 use crate::config::network::Target;
@@ -53,7 +54,10 @@ impl<D: Datapath> Engine<D> {
             self.datapath.lift_bans(within).map_err(Problem::datapath)?;
         }
         let still = match prefix {
-            Some(prefix) => [self.still(Grant::Denied, prefix, clocks), self.never_within(prefix, clocks)?].concat(),
+            Some(prefix) => {
+                notes.extend(self.after_trial(Grant::Denied, prefix, clocks));
+                [self.still(Grant::Denied, prefix, clocks), self.never_within(prefix, clocks)?].concat()
+            }
             None => {
                 notes.extend(self.denied_by_configuration());
                 Vec::new()
@@ -87,6 +91,7 @@ impl<D: Datapath> Engine<D> {
         let again = |entry: &&Entry| removed.iter().any(|of| of.prefix == entry.prefix);
         let suspended = self.grants.ledger.entries().filter(|entry| entry.grant == Grant::Denied).filter(again);
         notes.extend(suspended.map(|entry| format!("{} holds again", whose(entry))));
+        notes.extend(self.after_trial(Grant::Exempt, prefix, clocks));
         tracing::info!(user = %by, removed = removed.len(), "{} is no longer allowed by {by}", source_text(prefix));
         Ok(UnblockReport {
             schema: SCHEMA,
@@ -156,19 +161,20 @@ impl<D: Datapath> Engine<D> {
 
     /// What grants this to the prefix, or to a part of it, all the same.
     fn still(&self, grant: Grant, prefix: IpNet, clocks: Clocks) -> Vec<Still> {
-        let holding = self.desired.policy.access.iter().filter(|of| of.until.is_none_or(|until| clocks.now < until));
-        let (around, within): (Vec<&Access>, Vec<&Access>) = holding
-            .filter(|of| of.prefix.contains(&prefix) || prefix.contains(&of.prefix))
-            .partition(|of| of.prefix.contains(&prefix));
-        // Of those around it the longest decides, whatever it grants.
-        let around = around.into_iter().max_by_key(|of| of.prefix.prefix_len());
-        around
-            .into_iter()
-            .chain(within)
-            .filter(|of| of.grant == grant)
-            .take(NAMED_MAX)
-            .map(|access| self.still_by(&self.entry_of(access, clocks.now), prefix, clocks))
-            .collect()
+        let granting = granting(&self.desired.policy.access, grant, prefix, clocks.now);
+        let named = granting.iter().take(NAMED_MAX);
+        named.map(|access| self.still_by(&self.entry_of(access, clocks.now), prefix, clocks)).collect()
+    }
+
+    /// That a trial which is rolled back grants again what nothing grants now.
+    fn after_trial(&self, grant: Grant, prefix: IpNet, clocks: Clocks) -> Option<String> {
+        if !granting(&self.desired.policy.access, grant, prefix, clocks.now).is_empty() {
+            return None;
+        }
+        let before = self.access_of(&self.pending.as_ref()?.before, clocks.now);
+        let granting = granting(&before, grant, prefix, clocks.now);
+        let (of, is) = (source_text(granting.first()?.prefix), granted(grant));
+        Some(format!("{of} is {is} again if the file on trial is rolled back: the configuration before it says so"))
     }
 
     fn still_by(&self, entry: &Entry, asked: IpNet, clocks: Clocks) -> Still {
@@ -225,6 +231,16 @@ impl<D: Datapath> Engine<D> {
         };
         counts.into_iter().map(words).collect()
     }
+}
+
+/// What grants this to the prefix, or to a part of it: of what is around it the longest decides, whatever it grants.
+fn granting(access: &[Access], grant: Grant, prefix: IpNet, now: Nanos) -> Vec<Access> {
+    let holding = access.iter().filter(|of| of.until.is_none_or(|until| now < until)).copied();
+    let (around, within): (Vec<Access>, Vec<Access>) = holding
+        .filter(|of| of.prefix.contains(&prefix) || prefix.contains(&of.prefix))
+        .partition(|of| of.prefix.contains(&prefix));
+    let around = around.into_iter().max_by_key(|of| of.prefix.prefix_len());
+    around.into_iter().chain(within).filter(|of| of.grant == grant).collect()
 }
 
 impl Still {

@@ -173,16 +173,12 @@ impl<D: Datapath> Engine<D> {
 
     /// Keeps what is on trial.
     pub(super) fn confirm(&mut self, by: &Requester, moment: Moment) -> Result<ConfirmReport, Problem> {
-        let too_late = "too late: what was tried is rolled back, and what held before holds again; `ratelimitd apply --confirm` tries anew";
         if self.pending.is_none() {
-            return Err(match self.refused {
-                Some(_) => Problem::new(ProblemKind::Conflict, too_late),
-                None => Problem::new(ProblemKind::BadRequest, "there is nothing to confirm: no file is on trial"),
-            });
+            return Err(self.too_late());
         }
         if !self.datapath.confirm().map_err(Problem::datapath)? {
             self.watch_trial().map_err(Problem::datapath)?;
-            return Err(Problem::new(ProblemKind::Conflict, too_late));
+            return Err(self.too_late());
         }
         let file = self.pending.take().map(|pending| pending.record.file).unwrap_or_default();
         self.host.store.remove(FILE);
@@ -194,6 +190,16 @@ impl<D: Datapath> Engine<D> {
         // What has ended meanwhile.
         self.put_in_force(now).map_err(Problem::datapath)?;
         Ok(ConfirmReport { schema: SCHEMA, file })
+    }
+
+    /// Why there is nothing to confirm.
+    fn too_late(&self) -> Problem {
+        let Some(RolledBack { file, why }) = &self.last_reload.rolled_back else {
+            return Problem::new(ProblemKind::BadRequest, "there is nothing to confirm: no file is on trial");
+        };
+        let again = "`ratelimitd apply --confirm` tries it again";
+        let why = format!("too late: {file} is rolled back ({why}), and what held before it holds; {again}");
+        Problem::new(ProblemKind::Conflict, why)
     }
 
     /// Ends the trial: what held before holds again, now.

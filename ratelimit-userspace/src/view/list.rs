@@ -56,7 +56,9 @@ pub fn applied(report: &ApplyReport) -> String {
         changes => format!("applied:\n  {}\n", changes.join("\n  ")),
     };
     if let Some(seconds) = report.confirm_within_seconds {
-        out += &format!("ON TRIAL: it is rolled back in {seconds} s unless `ratelimitd confirm` follows\n");
+        out += &format!(
+            "ON TRIAL: it is rolled back in {seconds} s unless `ratelimitd confirm` follows; now: `ratelimitd rollback`\n"
+        );
     }
     out + &notes(&report.notes)
 }

@@ -29,7 +29,10 @@ pub fn lifted(report: &UnblockReport) -> String {
         out += &format!("and {} more\n", number(report.removed_count - NAMED_MAX));
     }
     if report.freed_count > 0 {
-        out += &format!("counters reset of {}\n", sources(&report.freed, report.freed_count));
+        out += &match report.freed.as_slice() {
+            [one] => format!("{one}: counters reset\n"),
+            several => format!("counters reset of {}\n", sources(several, report.freed_count)),
+        };
     }
     for of in &report.still {
         out += &still(of);

@@ -241,6 +241,21 @@ async fn what_is_allowed_denied_and_taken_back_during_a_trial_holds_at_once_and_
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_the_configuration_before_a_trial_denies_is_named_as_what_may_come_back() {
+    let mut site = Site::new(3);
+    site.write("3 deny=203.0.113.0/24");
+    site.start().await;
+    site.write("9");
+    site.client.apply(&MINUTE).await.unwrap();
+    let report = site.client.unblock("203.0.113.7").await.unwrap();
+    let again =
+        "203.0.113.0/24 is denied again if the file on trial is rolled back: the configuration before it says so";
+    assert_eq!((report.still.len(), report.notes.as_slice()), (0, &[again.to_owned()][..]));
+    assert_eq!(site.client.unblock("198.51.100.7").await.unwrap().notes, Vec::<String>::new());
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_ends_during_a_trial_gives_way_to_what_it_had_suspended() {
     let mut site = Site::new(3);
     site.start().await;
