@@ -119,9 +119,9 @@ pub struct Entered {
 pub struct Ledger(BTreeMap<(IpNet, Grant), Entry>);
 
 impl Ledger {
-    /// Enters. Where the prefix has an entry of the same grant already, the longer of the two ends holds, unless the new one is to
-    /// replace it, and its reason where the new one gives none. A denial also ends the exemption of the same prefix, which would go
-    /// before it; an exemption only suspends the denial. None if there is no room.
+    /// Enters. Where the prefix has an entry of the same grant already, the longer of the two ends holds, unless the
+    /// new one is to replace it, and its reason where the new one gives none. A denial also ends the exemption of the
+    /// same prefix, which would go before it; an exemption only suspends the denial. None if there is no room.
     #[must_use]
     pub fn enter(&mut self, entry: Entry, further: Further, now: Nanos) -> Option<Entered> {
         let key = (entry.prefix, entry.grant);
@@ -139,7 +139,8 @@ impl Ledger {
         Some(Entered { entry, before, ended })
     }
 
-    /// Enters what an earlier run had entered, a denial beside the exemption that suspends it. False if there is no room.
+    /// Enters what an earlier run had entered, a denial beside the exemption that suspends it. False if there is no
+    /// room.
     #[must_use]
     pub fn restore(&mut self, entry: Entry) -> bool {
         let has_room = self.0.len() < ENTRIES_MAX;

@@ -195,7 +195,8 @@ pub enum Command {
         #[command(flatten)]
         grant: GrantArgs,
     },
-    /// Free addresses or networks: lift denials and bans, and reset the counters of what is over a limit; exit code 3 if one stays blocked
+    /// Free addresses or networks: lift denials and bans, and reset the counters of what is over a limit; exit code 3
+    /// if one stays blocked
     #[command(after_help = texts::UNBLOCK_EXAMPLES)]
     Unblock {
         /// Addresses or networks, or - for standard input, one a line; an IPv6 address alone is its source, the /64
@@ -332,7 +333,8 @@ pub struct Insistence {
 /// Who is allowed or denied, for how long and why.
 #[derive(Clone, Debug, Args)]
 pub struct GrantArgs {
-    /// Addresses or networks: 192.0.2.7, 192.0.2.0/24, 2001:db8::/32; or - for standard input, one a line. An IPv6 address alone is its source, the /64; /128 is one address
+    /// Addresses or networks: 192.0.2.7, 192.0.2.0/24, 2001:db8::/32; or - for standard input, one a line. An IPv6
+    /// address alone is its source, the /64; /128 is one address
     #[arg(value_name = "CIDR", required = true)]
     pub prefixes: Vec<String>,
     /// For how long: 10m, 12h, 7d, or permanent. Where it holds longer already, that stays

@@ -338,8 +338,8 @@ impl<D: Datapath> Engine<D> {
         policy
     }
 
-    /// Applies what has changed other than by a configuration. While a file is on trial, that is who is allowed and denied: in the file,
-    /// and in what packets go back to without this process.
+    /// Applies what has changed other than by a configuration. While a file is on trial, that is who is allowed and
+    /// denied: in the file, and in what packets go back to without this process.
     pub(super) fn put_in_force(&mut self, now: Nanos) -> Result<(), DatapathError> {
         let policy = self.policy_of(&self.config, now);
         if self.must_apply || self.pending.is_some() || policy != self.desired.policy {

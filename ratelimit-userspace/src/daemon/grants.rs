@@ -69,7 +69,8 @@ impl<D: Datapath> Engine<D> {
         merged(self.grants.beside().chain(&configured), now)
     }
 
-    /// Drops what is over: the kernel has compared by itself, so this is only tidy, but for what an entry had suspended.
+    /// Drops what is over: the kernel has compared by itself, so this is only tidy, but for what an entry had
+    /// suspended.
     pub(super) fn expire_grants(&mut self, clocks: Clocks) {
         if self.grants.next_end.is_some_and(|end| clocks.now < end) {
             return;

@@ -1,4 +1,5 @@
-//! What commands take back: denials and bans with the windows that caused them, exemptions, counters. And what holds all the same.
+//! What commands take back: denials and bans with the windows that caused them, exemptions, counters. And what holds
+//! all the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,8 +24,8 @@ const REMOVED_MAX: usize = 1_000;
 const CLIENTS_AT_ONCE: usize = 4_096;
 
 impl<D: Datapath> Engine<D> {
-    /// Frees a prefix: takes off what commands deny in it, lifts the bans in it, and forgets the windows of what is over a limit
-    /// there; or all command denials and all bans, without a target.
+    /// Frees a prefix: takes off what commands deny in it, lifts the bans in it, and forgets the windows of what is
+    /// over a limit there; or all command denials and all bans, without a target.
     pub(super) fn unblock(
         &mut self,
         target: Option<Target>,

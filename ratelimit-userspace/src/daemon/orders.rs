@@ -1,5 +1,5 @@
-//! What is asked beside statistics: who is listed, what would become of a packet, what an application charges; and whom a
-//! configuration may lock out.
+//! What is asked beside statistics: who is listed, what would become of a packet, what an application charges; and whom
+//! a configuration may lock out.
 
 use std::net::IpAddr;
 

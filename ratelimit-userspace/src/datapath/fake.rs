@@ -26,6 +26,8 @@ use crate::desired::{self, Limit, Policy, Rule};
 pub use crate::memory::Sender;
 use crate::memory::{Judged, Packets, Rules};
 
+mod access;
+
 /// When a fake begins: 2026-01-01T10:00:00Z.
 pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
 
@@ -320,13 +322,7 @@ impl Datapath for FakeDatapath {
         if world.refusing_apply {
             return Err(anyhow!("write map PREFIXES_V4: told to fail").into());
         }
-        let access_of = |of: &Policy, from: &Policy| Policy { access: from.access.clone(), ..of.clone() };
-        let Some((was, until)) = world.trial.take() else { return Err(anyhow!("no trial runs").into()) };
-        world.trial = Some((access_of(&was, before), until));
-        world.policy = world.policy.take().map(|was| access_of(&was, tried));
-        world.notes.clear();
-        world.packets.begin_epoch();
-        Ok(())
+        if world.replace_access(tried, before) { Ok(()) } else { Err(anyhow!("no trial runs").into()) }
     }
 
     fn confirm(&mut self) -> Result<bool, DatapathError> {
@@ -369,31 +365,11 @@ impl Datapath for FakeDatapath {
     }
 
     fn clients(&mut self, prefix: IpNet) -> Result<Vec<IpNet>, DatapathError> {
-        let world = self.kernel.world();
-        let all: BTreeSet<IpNet> =
-            world.packets.sources.windows.keys().chain(world.notes.keys()).map(|(client, _)| *client).collect();
-        Ok(all.into_iter().filter(|client| prefix.contains(client) || client.contains(&prefix)).collect())
+        Ok(self.kernel.world().clients(prefix))
     }
 
     fn forget_all(&mut self, clients: &[IpNet]) -> Result<Forgotten, DatapathError> {
-        let mut world = self.kernel.world();
-        let now = world.now;
-        let is_meant = |client: &IpNet| clients.contains(client);
-        let bans = world.bans().filter(|ban| is_meant(&ban.client) && now < ban.until).count();
-        world.notes.retain(|(of, _), _| !is_meant(of));
-        let gone: Vec<_> = world.packets.sources.windows.extract_if(.., |(of, _), _| is_meant(of)).collect();
-        world.packets.sources.bans.retain(|(of, _), _| !is_meant(of));
-        world.packets.begin_epoch();
-        // A limit has a window of each side.
-        let limits = |policy: &Policy| {
-            let limits = policy.rules.iter().flat_map(|rule| rule.limits.iter().chain(&rule.shadow_limits));
-            let slots = |limit: &Limit| Side::ALL.map(|side| side.slot(limit.slot));
-            let of = |client: &IpNet, limit: &Limit| {
-                gone.iter().any(|((of, slot), _)| of == client && slots(limit).contains(slot))
-            };
-            limits.map(|limit| clients.iter().filter(|client| of(client, limit)).count()).sum()
-        };
-        Ok(Forgotten { windows: gone.len(), limits: world.in_force().map_or(0, limits), bans })
+        Ok(self.kernel.world().forget(clients))
     }
 
     fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError> {

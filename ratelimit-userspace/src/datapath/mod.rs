@@ -225,9 +225,9 @@ pub trait Datapath: Send + 'static {
     /// was applied. On an error the old policy goes on, without a trial.
     fn apply_until(&mut self, policy: &Policy, until: Nanos) -> Result<(), DatapathError>;
 
-    /// Replaces who is allowed and denied while a trial runs, in the policy on trial and in the one that packets go back to, which differ
-    /// in nothing else from what is in force. No packet meets less than all of it, and the trial goes on. On an error a part of it may
-    /// hold; a further call puts the rest right.
+    /// Replaces who is allowed and denied while a trial runs, in the policy on trial and in the one that packets go
+    /// back to, which differ in nothing else from what is in force. No packet meets less than all of it, and the trial
+    /// goes on. On an error a part of it may hold; a further call puts the rest right.
     fn apply_access(&mut self, tried: &Policy, before: &Policy) -> Result<(), DatapathError>;
 
     /// Keeps the policy of the trial that runs: true, and [`Datapath::trial`] is [`Trial::None`]. False where none runs or its
@@ -252,11 +252,13 @@ pub trait Datapath: Send + 'static {
     /// alone. The windows stay: a source that is still over its limit may be banned anew at once.
     fn lift_bans(&mut self, prefix: IpNet) -> Result<Vec<Ban>, DatapathError>;
 
-    /// The clients within `prefix`, or that it lies in, that any window or drop-cache entry is of, those of guards too; sorted.
+    /// The clients within `prefix`, or that it lies in, that any window or drop-cache entry is of, those of guards too;
+    /// sorted.
     fn clients(&mut self, prefix: IpNet) -> Result<Vec<IpNet>, DatapathError>;
 
-    /// Forgets all windows, bans and drop-cache entries of these clients, which are as [`Policy::client`] makes them: the next packet
-    /// of each is judged as one of a new source. Others of the same prefix length are not touched. Returns the sums.
+    /// Forgets all windows, bans and drop-cache entries of these clients, which are as [`Policy::client`] makes them:
+    /// the next packet of each is judged as one of a new source. Others of the same prefix length are not touched.
+    /// Returns the sums.
     fn forget_all(&mut self, clients: &[IpNet]) -> Result<Forgotten, DatapathError>;
 
     /// The same of one.

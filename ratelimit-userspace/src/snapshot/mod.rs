@@ -291,7 +291,8 @@ pub struct ConfigState {
     /// Why the last one was not. Left out where sources may not be named: it may quote the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The file that was tried and rolled back, until one is reloaded, applied or confirmed. No reload has failed by that.
+    /// The file that was tried and rolled back, until one is reloaded, applied or confirmed. No reload has failed by
+    /// that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back: Option<RolledBack>,
 }

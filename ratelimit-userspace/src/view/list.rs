@@ -57,7 +57,7 @@ pub fn applied(report: &ApplyReport) -> String {
     };
     if let Some(seconds) = report.confirm_within_seconds {
         out += &format!(
-            "ON TRIAL: it is rolled back in {seconds} s unless `ratelimitd confirm` follows; now: `ratelimitd rollback`\n"
+            "ON TRIAL: it is rolled back in {seconds} s unless `ratelimitd confirm` follows; `ratelimitd rollback` does it now\n"
         );
     }
     out + &notes(&report.notes)

@@ -25,7 +25,7 @@ pub fn stats(snapshot: &Snapshot) -> String {
     }
     if let Some(left) = snapshot.confirm_within_seconds {
         out += &format!(
-            "A FILE IS ON TRIAL: it is rolled back in {} unless `ratelimitd confirm` follows; now: `ratelimitd rollback`\n",
+            "A FILE IS ON TRIAL: it is rolled back in {} unless `ratelimitd confirm` follows; `ratelimitd rollback` does it now\n",
             duration(left)
         );
     }

@@ -52,7 +52,8 @@ impl Site {
         self.directory.path().join("state").join(name)
     }
 
-    /// Changes the file. Its text is the limit's amount, and after it interfaces and what a list file denies: `3 eth1 deny=192.0.2.0/24`.
+    /// Changes the file. Its text is the limit's amount, and after it interfaces and what a list file denies: `3 eth1
+    /// deny=192.0.2.0/24`.
     pub(super) fn write(&self, text: &str) {
         std::fs::write(self.file(), text).unwrap();
     }

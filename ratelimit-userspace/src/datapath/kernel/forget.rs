@@ -36,8 +36,8 @@ impl Kernel {
         Ok(found.into_iter().collect())
     }
 
-    /// See [`crate::datapath::Datapath::forget_all`]. The windows go first: what meets a ban meanwhile is dropped by that alone, and
-    /// begins no window that another ban could follow.
+    /// See [`crate::datapath::Datapath::forget_all`]. The windows go first: what meets a ban meanwhile is dropped by
+    /// that alone, and begins no window that another ban could follow.
     pub(super) fn forget_clients(&mut self, nets: &[IpNet]) -> Result<Forgotten, DatapathError> {
         let clients: HashSet<Client> = nets.iter().map(|net| Client::of(*net, self.ipv6_family)).collect();
         let mut limits = BTreeSet::new();

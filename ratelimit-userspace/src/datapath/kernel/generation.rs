@@ -91,7 +91,8 @@ impl Kernel {
         Ok(generation)
     }
 
-    /// Writes these into a generation of the tries, also while packets read it: each finds what was there or what is there now.
+    /// Writes these into a generation of the tries, also while packets read it: each finds what was there or what is
+    /// there now.
     pub(super) fn write_prefixes_of(
         &mut self,
         generation: u32,

@@ -24,8 +24,8 @@ impl Kernel {
         self.write_generation(policy, Some(until))
     }
 
-    /// Writes who is allowed and denied into both generations, while packets read one of them and may go back to the other. Of a trie
-    /// each packet reads one entry, which is replaced whole.
+    /// Writes who is allowed and denied into both generations, while packets read one of them and may go back to the
+    /// other. Of a trie each packet reads one entry, which is replaced whole.
     pub(super) fn write_access(&mut self, tried: &Policy, before: &Policy) -> Result<(), DatapathError> {
         let active = self.active_generation()?;
         let other = (active + 1) % GENERATIONS;
