@@ -142,7 +142,7 @@ fn who_is_denied_or_allowed_during_a_trial_is_so_before_and_after_its_end_by_its
                 // What no prefix holds is noted.
                 assert_eq!((verdicts(&mut program), of_exempt(&mut program)), (["within_limit"; 2], "within_limit"));
             }
-            let mut put = |program: &mut Program, in_tried: &[&[Access]], in_before: &[&[Access]]| {
+            let put = |program: &mut Program, in_tried: &[&[Access]], in_before: &[&[Access]]| {
                 let (tried, before) = (with(&tried, &in_tried.concat()), with(&before, &in_before.concat()));
                 program.kernel().apply_access(&tried, &before).expect("the kernel does it");
                 assert_eq!(program.kernel().trial().expect("the kernel does it"), Trial::Running(until));

@@ -163,3 +163,28 @@ pub(super) async fn roll_back(socket: &Path, format: OutputFormat) -> anyhow::Re
         OutputFormat::Json => print_json(&report),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    #[test]
+    fn permanent_has_two_words_and_every_other_end_is_a_time() {
+        for (duration, seconds, is_permanent) in [
+            (Some("permanent"), None, true),
+            (Some("forever"), None, true),
+            (Some("90s"), Some(90), false),
+            (Some("7d"), Some(604_800), false),
+            (None, None, false),
+        ] {
+            let of: Vec<&str> = duration.map_or(vec![], |duration| vec!["--for", duration]);
+            let cli = Cli::parse_from([&["ratelimitd", "deny", "192.0.2.1", "192.0.2.2"][..], &of].concat());
+            let Some(Command::Deny { grant }) = cli.command else { panic!("{duration:?}") };
+            let request = parse_grant(&grant).unwrap();
+            assert_eq!((request.seconds, request.forever, grant.prefixes.len()), (seconds, is_permanent, 2));
+        }
+    }
+}
