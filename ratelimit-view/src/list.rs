@@ -1,6 +1,4 @@
-//! `ratelimitd list`, and what came of the commands that change it.
-
-use std::fmt::Write as _;
+//! `ratelimitd list`, and what came of commands that change what is enforced.
 
 use jiff::Timestamp;
 
@@ -72,41 +70,6 @@ fn would_ban(report: &ListReport) -> String {
     format!("\nDry run bans nobody. These would be banned:\n{rows}")
 }
 
-/// What `allow` and `deny` have done.
-pub fn granted(report: &GrantReport) -> String {
-    let of = &report.entry;
-    let until = of.until.map_or_else(|| "for ever".to_owned(), |until| format!("until {}", instant(until)));
-    let mut out = format!("{} is {} {until}\n", of.prefix, state(of.state));
-    if report.frees_count > 0 {
-        let more = report.frees_count - report.frees.len() as u64;
-        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-        // Writing to a String cannot fail.
-        let _ = writeln!(out, "frees {}: {}{more}", counted(report.frees_count, "source"), report.frees.join(", "));
-    }
-    out + &notes(&report.notes)
-}
-
-/// What `unblock` has done.
-pub fn unblocked(report: &UnblockReport) -> String {
-    let mut out = String::new();
-    for of in &report.removed {
-        out += &format!("{} is no longer {}\n", of.prefix, state(of.state));
-    }
-    if report.removed.is_empty() {
-        out = format!("there was no denial of {}, and no ban within it\n", report.prefix);
-    }
-    out + &notes(&report.notes)
-}
-
-/// What `reset` has done.
-pub fn reset(report: &ResetReport) -> String {
-    if report.windows == 0 && report.bans == 0 {
-        return format!("nothing was known of {}\n", report.source);
-    }
-    let (windows, bans) = (counted(report.windows, "window"), counted(report.bans, "ban"));
-    format!("{} begins anew: {windows} and {bans} forgotten\n", report.source)
-}
-
 /// What `mode` and `panic` have done.
 pub fn mode(report: &ModeReport) -> String {
     let said = match (report.mode, report.changed) {
@@ -138,17 +101,19 @@ pub fn applied(report: &ApplyReport) -> String {
         changes => format!("applied:\n  {}\n", changes.join("\n  ")),
     };
     if let Some(seconds) = report.confirm_within_seconds {
-        out += &format!("ON TRIAL: it is rolled back in {seconds} s unless `ratelimitd confirm` follows\n");
+        out += &format!(
+            "ON TRIAL: it is rolled back in {seconds} s unless `ratelimitd confirm` follows; `ratelimitd rollback` does it now\n"
+        );
     }
     out + &notes(&report.notes)
 }
 
-fn notes(notes: &[String]) -> String {
+pub(super) fn notes(notes: &[String]) -> String {
     notes.iter().map(|note| format!("note: {note}\n")).collect()
 }
 
-const fn state(of: State) -> &'static str {
-    match of {
+pub(super) const fn state(of: &Listed) -> &'static str {
+    match of.state {
         State::Exempt => "allowed",
         State::Denied => "denied",
         State::Banned => "banned",
@@ -157,7 +122,7 @@ const fn state(of: State) -> &'static str {
     }
 }
 
-fn author(of: &Listed) -> String {
+pub(super) fn author(of: &Listed) -> String {
     match (of.by, &of.user, &of.rule) {
         (Author::Command, Some(user), _) => user.clone(),
         (Author::Command, None, _) => "a command".to_owned(),
