@@ -17,9 +17,9 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use super::proto::{
-    ALLOW, APPLY, ApplyReport, ApplyRequest, CHARGE, CHECK, CONFIRM, ChargeRequest, ConfirmReport, DENY, DETACH,
-    DetachReport, EXPLAIN, GrantReport, GrantRequest, HEALTHZ, Health, LIST, METRICS, MODE, ModeReport, ModeRequest,
-    ModeWord, PrefixRequest, Problem, ProblemKind, RELOAD, RESET, ROLLBACK, ReloadReport, ReloadRequest, ResetReport,
+    ALLOW, APPLY, ApplyReport, ApplyRequest, CHARGE, CHECK, CHECK_PREFIX, CONFIRM, ChargeRequest, ConfirmReport, DENY,
+    DETACH, DetachReport, EXPLAIN, GrantReport, GrantRequest, HEALTHZ, Health, LIST, METRICS, MODE, ModeReport,
+    ModeRequest, ModeWord, PrefixRequest, Problem, RELOAD, RESET, ROLLBACK, ReloadReport, ReloadRequest, ResetReport,
     RollbackReport, STANDING, STATS, SUGGEST, SourceRequest, Standing, UNALLOW, UNBLOCK, UnblockReport, UnblockRequest,
 };
 use super::requester::SUDO_USER;

@@ -101,12 +101,9 @@ pub struct UnblockReport {
 /// What holds all the same.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Still {
-    /// What, by whom, until when and why.
+    /// What, by whom, until when, why and where it is written.
     #[serde(flatten)]
     pub entry: Listed,
-    /// The list file that says so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub file: Option<PathBuf>,
     /// How to lift it: a command, or a clause.
     pub lift: String,
 }

@@ -9,14 +9,15 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::proto::{
-    ALLOW, APPLY, CHARGE, CONFIRM, ChargeRequest, DENY, EXPLAIN, GrantRequest, LIST, MODE, ModeRequest, PrefixRequest,
-    ProblemKind, RELOAD, RESET, ROLLBACK, ReloadRequest, STANDING, SUGGEST, SourceRequest, UNALLOW, UNBLOCK,
-    UnblockRequest,
+    ALLOW, APPLY, CHARGE, CHECK_PREFIX, CONFIRM, ChargeRequest, DENY, EXPLAIN, GrantRequest, LIST, MODE, ModeRequest,
+    PrefixRequest, ProblemKind, RELOAD, RESET, ROLLBACK, ReloadRequest, STANDING, SUGGEST, SourceRequest, UNALLOW,
+    UNBLOCK, UnblockRequest,
 };
 use super::requester::Requester;
 use super::server::{Refusal, Service, parse_address, problem};
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::desired::{Grant, Sent};
+use ratelimit_report::snapshot::ListFilter;
 
 type Answer = Result<Response, Refusal>;
 

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
 
 use super::engine::{Engine, Moment};
+use super::journal::Event;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{GrantReport, GrantRequest, Problem, ProblemKind};
 use ratelimit_datapath::Datapath;
@@ -77,7 +78,11 @@ impl<D: Datapath> Engine<D> {
         }
         let over = self.grants.ledger.expire(clocks.now);
         for entry in &over {
-            tracing::info!(prefix = %entry.prefix, "{} is no longer {}: its time is over", entry.prefix, entry.grant.label());
+            let by = match &entry.by {
+                By::Command { user, .. } => user.clone(),
+                By::Configuration | By::Safety => String::new(),
+            };
+            Event::GrantEnd { grant: entry.grant, prefix: entry.prefix, by }.log();
         }
         if !over.is_empty()
             && let Err(error) = self.keep_grants(clocks)
@@ -129,16 +134,9 @@ impl<D: Datapath> Engine<D> {
         notes.extend(self.notes_on(&entered.entry, clocks));
         self.change_grants(clocks, &mut notes, after)?;
         let listed = Listed::of(&entered.entry, true, clocks);
-        tracing::info!(
-            user = listed.user,
-            prefix = %prefix,
-            until = listed.until.map(tracing::field::display),
-            reason = listed.reason,
-            frees = frees.len(),
-            "{prefix} is {} by {}",
-            grant.label(),
-            listed.user.as_deref().unwrap_or_default()
-        );
+        let by = listed.user.clone().unwrap_or_default();
+        let (reason, until) = (listed.reason.clone(), listed.until);
+        Event::Grant { grant, prefix, by, reason, until, frees: frees.len() }.log();
         Ok(GrantReport {
             schema: SCHEMA,
             entry: listed,
@@ -177,10 +175,10 @@ impl<D: Datapath> Engine<D> {
         let configs = self.pending.iter().map(|pending| &pending.before).chain([&self.config]);
         let mut configured = configs.flat_map(|config| &config.policy.access);
         if configured.any(|of| of.prefix == prefix && of.grant == Grant::Exempt) {
+            let (prefix, written) = (source_text(prefix), self.written(prefix, Grant::Exempt));
+            let edit = written.first().map_or_else(|| "remove it there".to_owned(), |place| place.edit(&prefix));
             let why = format!(
-                "{} is allowed by {}, and of one prefix allow goes before deny: remove it there first",
-                source_text(prefix),
-                self.origin_of(prefix)
+                "{prefix} is allowed by the configuration, and of one prefix allow goes before deny: {edit} first"
             );
             return Err(Problem::new(ProblemKind::BadRequest, why));
         }

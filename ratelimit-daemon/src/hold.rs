@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::breaker::{Share, Trip};
 use super::engine::{Engine, Moment};
-use super::orders::user_name;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{ModeReport, ModeWord, Problem};
 use ratelimit_datapath::{Datapath, Reading};

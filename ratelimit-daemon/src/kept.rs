@@ -43,7 +43,7 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn recall_grants(&mut self, clocks: Clocks) {
         let Some(kept) = self.host.store.load::<Kept>(FILE) else { return };
         for entry in kept.entries {
-            let entry = Entry::from_kept(entry, clocks);
+            let entry = entry.entered(clocks);
             if entry.holds(clocks.now) && !self.grants.ledger.restore(entry) {
                 tracing::warn!("more than {ENTRIES_MAX} entries were kept: the rest is left out");
                 break;
@@ -53,43 +53,43 @@ impl<D: Datapath> Engine<D> {
 
     /// Has later runs find what commands have entered.
     pub(super) fn keep_grants(&self, clocks: Clocks) -> std::io::Result<()> {
-        let entries = self.grants.ledger.entries().map(|entry| entry.to_kept(clocks)).collect();
+        let entries = self.grants.ledger.entries().map(|entry| KeptEntry::of(entry, clocks)).collect();
         self.host.store.save(FILE, Kept { entries })
     }
 }
 
-impl Entry {
-    fn from_kept(kept: KeptEntry, clocks: Clocks) -> Self {
-        Self {
-            prefix: kept.prefix.trunc(),
-            grant: match kept.grant {
+impl KeptEntry {
+    fn entered(self, clocks: Clocks) -> Entry {
+        Entry {
+            prefix: self.prefix.trunc(),
+            grant: match self.grant {
                 KeptGrant::Exempt => Grant::Exempt,
                 KeptGrant::Denied => Grant::Denied,
             },
             // What was typed held nothing that a terminal obeys; what was written into the file may.
-            by: By::Command { user: printable(&kept.user), is_forced: kept.forced },
-            reason: kept.reason.map(|reason| printable(&reason)),
-            since: kept.since,
-            until: kept.until.map(|until| clocks.datapath_of(until)),
+            by: By::Command { user: printable(&self.user), is_forced: self.forced },
+            reason: self.reason.map(|reason| printable(&reason)),
+            since: self.since,
+            until: self.until.map(|until| clocks.datapath_of(until)),
         }
     }
 
-    fn to_kept(&self, clocks: Clocks) -> KeptEntry {
-        let (user, forced) = match &self.by {
+    fn of(entry: &Entry, clocks: Clocks) -> Self {
+        let (user, forced) = match &entry.by {
             By::Command { user, is_forced } => (user.clone(), *is_forced),
             By::Configuration | By::Safety => (String::new(), false),
         };
-        KeptEntry {
-            prefix: self.prefix,
-            grant: match self.grant {
+        Self {
+            prefix: entry.prefix,
+            grant: match entry.grant {
                 Grant::Exempt => KeptGrant::Exempt,
                 Grant::Denied => KeptGrant::Denied,
             },
             user,
-            reason: self.reason.clone(),
+            reason: entry.reason.clone(),
             forced,
-            since: self.since,
-            until: self.until.map(|until| clocks.wall_of(until)),
+            since: entry.since,
+            until: entry.until.map(|until| clocks.wall_of(until)),
         }
     }
 }

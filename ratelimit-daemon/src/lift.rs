@@ -9,14 +9,14 @@ use ratelimit_common::time::Nanos;
 
 use super::engine::{Engine, Moment};
 use super::grants::{NAMED_MAX, granted, whose};
+use super::journal::Event;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{Problem, ResetReport, Still, UnblockReport};
 use ratelimit_datapath::{Ban, Datapath};
 use ratelimit_policy::access::{By, Entry};
-use ratelimit_policy::config::lists::ListFile;
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::desired::{Access, Grant};
-use ratelimit_report::snapshot::{Author, CheckLimit, CheckReport, Clocks, Listed, Mode, SCHEMA, State, source_text};
+use ratelimit_report::snapshot::{CheckLimit, CheckReport, Clocks, Listed, Mode, SCHEMA, State, source_text};
 
 /// Entries and bans that an answer holds. // 1000 x 250 B
 const REMOVED_MAX: usize = 1_000;
@@ -60,12 +60,13 @@ impl<D: Datapath> Engine<D> {
                 [self.still(Grant::Denied, prefix, clocks), self.never_within(prefix, clocks)?].concat()
             }
             None => {
-                notes.extend(self.denied_by_configuration());
+                notes.extend(self.denied_by_configuration(clocks));
                 Vec::new()
             }
         };
-        let named = prefix.map_or_else(|| "everything".to_owned(), source_text);
-        tracing::info!(user = %by, bans = bans.len(), freed = blocked.len(), "{named} is unblocked by {by}");
+        let name_of = |ban: &Ban| self.desired.policy.rules.get(ban.rule).map(|rule| rule.name.clone());
+        let rules = bans.iter().filter_map(name_of).collect();
+        Event::Unblock { prefix, by: by.to_string(), denials: denials.len(), rules, freed: blocked.len() }.log();
         self.newest = None;
         let removed = denials.iter().map(|entry| Listed::of(entry, true, clocks));
         let removed = removed.chain(bans.iter().map(|ban: &Ban| Listed::of_ban(&self.desired.policy, ban, clocks)));
@@ -93,7 +94,7 @@ impl<D: Datapath> Engine<D> {
         let suspended = self.grants.ledger.entries().filter(|entry| entry.grant == Grant::Denied).filter(again);
         notes.extend(suspended.map(|entry| format!("{} holds again", whose(entry))));
         notes.extend(self.after_trial(Grant::Exempt, prefix, clocks));
-        tracing::info!(user = %by, removed = removed.len(), "{} is no longer allowed by {by}", source_text(prefix));
+        Event::Unallow { prefix, by: by.to_string(), removed: removed.len() }.log();
         Ok(UnblockReport {
             schema: SCHEMA,
             prefix: prefix.to_string(),
@@ -110,14 +111,15 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn reset(&mut self, source: IpAddr, by: &Requester) -> Result<ResetReport, Problem> {
         let client = self.desired.policy.client(source.to_canonical());
         let forgotten = self.datapath.forget(client).map_err(Problem::datapath)?;
-        tracing::info!(user = %by, client = %client, windows = forgotten.windows, bans = forgotten.bans, "{client} is reset by {by}");
+        let (windows, bans) = (forgotten.windows, forgotten.bans);
+        Event::Reset { source: client, by: by.to_string(), windows, bans }.log();
         self.newest = None;
         Ok(ResetReport {
             schema: SCHEMA,
             source: client.to_string(),
-            windows: forgotten.windows as u64,
+            windows: windows as u64,
             limits: forgotten.limits as u64,
-            bans: forgotten.bans as u64,
+            bans: bans as u64,
         })
     }
 
@@ -180,20 +182,22 @@ impl<D: Datapath> Engine<D> {
 
     fn still_by(&self, entry: &Entry, asked: IpNet, clocks: Clocks) -> Still {
         let (prefix, of) = (source_text(entry.prefix), source_text(asked));
+        let place = match entry.by {
+            By::Configuration => self.written(entry.prefix, entry.grant).into_iter().next(),
+            By::Command { .. } | By::Safety => None,
+        };
+        let edit = || {
+            let unknown = || format!("remove {prefix} from the configuration");
+            place.as_ref().map_or_else(unknown, |place| place.edit(&prefix))
+        };
         let lift = match (&entry.by, entry.grant) {
             (By::Command { .. }, Grant::Denied) => format!("ratelimitd unblock {prefix}"),
             (By::Command { .. }, Grant::Exempt) => format!("ratelimitd unallow {prefix}"),
-            (By::Configuration, Grant::Denied) => {
-                format!("remove {prefix} from {}, or override it: ratelimitd allow {of}", self.origin_of(entry.prefix))
-            }
-            (By::Configuration, Grant::Exempt) => format!("remove {prefix} from {}", self.origin_of(entry.prefix)),
+            (By::Configuration, Grant::Denied) => format!("{}, or override it: ratelimitd allow {of}", edit()),
+            (By::Configuration, Grant::Exempt) => edit(),
             (By::Safety, _) => "its key in [safety] of the configuration switches it off".to_owned(),
         };
-        let file = match entry.by {
-            By::Configuration => self.list_file_of(entry.prefix).map(|file| file.path.clone()),
-            By::Command { .. } | By::Safety => None,
-        };
-        Still { entry: Listed::of(entry, true, clocks), file, lift }
+        Still { entry: Listed::of(entry, true, clocks).written(place.as_ref()), lift }
     }
 
     /// A limit of 0 has no room, whatever is forgotten.
@@ -202,29 +206,17 @@ impl<D: Datapath> Engine<D> {
         let report = CheckReport::build(&self.desired.policy, clocks.now, prefix.addr(), &windows);
         let drops = |of: &&CheckLimit| of.never && of.over && of.mode == Mode::Enforce;
         let never = report.limits.iter().find(drops).filter(|_| report.reason == "over_limit");
-        Ok(never.into_iter().map(|of| Still::never(source_text(prefix), &of.rule)).collect())
-    }
-
-    fn list_file_of(&self, prefix: IpNet) -> Option<&ListFile> {
-        let ipv6_prefix = self.desired.policy.ipv6_prefix;
-        let is_it = |of: &IpNet| *of == prefix || Target::Address(of.addr()).prefix(ipv6_prefix) == prefix;
-        self.config.list_files.iter().find(|file| {
-            // Sorted; an IPv6 address alone is its source.
-            file.prefixes.binary_search(&prefix).is_ok() || prefix.addr().is_ipv6() && file.prefixes.iter().any(is_it)
-        })
-    }
-
-    /// Where the configuration names a prefix.
-    pub(super) fn origin_of(&self, prefix: IpNet) -> String {
-        let file = self.list_file_of(prefix);
-        file.map_or_else(|| "the configuration".to_owned(), |file| format!("list file {}", file.path.display()))
+        Ok(never.into_iter().map(|of| never_lifted(prefix, &of.rule, clocks)).collect())
     }
 
     /// What commands cannot lift: how many prefixes are denied where.
-    fn denied_by_configuration(&self) -> Vec<String> {
+    fn denied_by_configuration(&self, clocks: Clocks) -> Vec<String> {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        let places = self.places();
         for access in self.config.policy.access.iter().filter(|of| of.grant == Grant::Denied) {
-            *counts.entry(self.origin_of(access.prefix)).or_default() += 1;
+            let listed = Listed::of(&Entry::configured(access), true, clocks);
+            let origin = listed.written(places.get(&(access.prefix, access.grant))).origin();
+            *counts.entry(origin).or_default() += 1;
         }
         let words = |(origin, count): (String, usize)| {
             let prefixes = if count == 1 { "prefix stays" } else { "prefixes stay" };
@@ -244,20 +236,14 @@ fn granting(access: &[Access], grant: Grant, prefix: IpNet, now: Nanos) -> Vec<A
     around.into_iter().chain(within).filter(|of| of.grant == grant).collect()
 }
 
-impl Still {
-    fn never(prefix: String, rule: &str) -> Self {
-        let entry = Listed {
-            prefix: prefix.clone(),
-            state: State::OverLimit,
-            until: None,
-            by: Author::Configuration,
-            user: None,
-            rule: Some(rule.to_owned()),
-            step: None,
-            reason: Some("the limit is 0".to_owned()),
-            since: None,
-            decides: true,
-        };
-        Self { entry, file: None, lift: format!("raise the limit of rule {rule}, or: ratelimitd allow {prefix}") }
-    }
+fn never_lifted(prefix: IpNet, rule: &str, clocks: Clocks) -> Still {
+    let denial = Entry::configured(&Access::denied(prefix));
+    let entry = Listed {
+        state: State::OverLimit,
+        rule: Some(rule.to_owned()),
+        reason: Some("the limit is 0".to_owned()),
+        ..Listed::of(&denial, true, clocks)
+    };
+    let lift = format!("raise the limit of rule {rule}, or: ratelimitd allow {}", entry.prefix);
+    Still { entry, lift }
 }

@@ -1,18 +1,16 @@
-//! What is asked beside statistics: who is listed, what would become of a packet, what an application charges; and whom
-//! a configuration may lock out.
+//! What an application charges and asks about its clients, and whom a configuration may lock out.
 
 use std::net::IpAddr;
 
 use ratelimit_common::time::Nanos;
 
-use super::engine::{Engine, Moment};
+use super::engine::Engine;
 use ratelimit_control::proto::{ChargeRequest, Problem, ProblemKind, Standing};
 use ratelimit_datapath::Datapath;
-use ratelimit_policy::access::Entry;
 use ratelimit_policy::config::Config;
-use ratelimit_policy::desired::{Grant, Policy, Sent};
+use ratelimit_policy::desired::{Grant, Policy};
 use ratelimit_policy::safety::{Around, SshSession};
-use ratelimit_report::snapshot::{CheckLimit, CheckReport, ExplainReport, ListReport, Outcome, SCHEMA};
+use ratelimit_report::snapshot::{CheckLimit, CheckReport, Outcome, SCHEMA};
 
 impl<D: Datapath> Engine<D> {
     /// Adds to what a source has used. Whoever is exempt is charged as little as his packets are, and so never banned.

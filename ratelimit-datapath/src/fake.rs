@@ -24,9 +24,9 @@ use super::{
 };
 pub use crate::memory::Sender;
 use crate::memory::{Judged, Packets, Rules};
-use crate::memory::{Judged, Packets, Rules, Sources};
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::{self, Limit, Policy, Rule};
+
 mod access;
 
 /// When a fake begins: 2026-01-01T10:00:00Z.

@@ -257,8 +257,9 @@ pub trait Datapath: Send + 'static {
     /// goes on. On an error a part of it may hold; a further call puts the rest right.
     fn apply_access(&mut self, tried: &Policy, before: &Policy) -> Result<(), DatapathError>;
 
-    /// Keeps the policy of the trial that runs: true, and [`Datapath::trial`] is [`Trial::None`]. False where none runs or its
-    /// time is over, which changes nothing. No packet can have gone back already when it says true, nor go back later.
+    /// Keeps the policy of the trial that runs: true, and [`Datapath::trial`] is [`Trial::None`]. False where none
+    /// runs or its time is over, which changes nothing. No packet can have gone back already when it says true, nor go
+    /// back later.
     fn confirm(&mut self) -> Result<bool, DatapathError>;
 
     /// How the last trial stands. It is read from where packets read it, so that a run that takes over from an earlier

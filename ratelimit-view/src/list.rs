@@ -2,10 +2,8 @@
 
 use jiff::Timestamp;
 
-use super::{counted, number, table};
-use ratelimit_control::proto::{
-    ApplyReport, GrantReport, ModeReport, ModeWord, ReloadReport, ResetReport, UnblockReport,
-};
+use super::{number, table};
+use ratelimit_control::proto::{ApplyReport, ModeReport, ModeWord, ReloadReport};
 use ratelimit_report::snapshot::{Author, ListReport, Listed, Omitted, State};
 
 /// All of it, a line an entry.
@@ -22,7 +20,7 @@ pub(super) fn entries(entries: &[Listed], omitted: &[Omitted]) -> String {
     let row = |of: &Listed| {
         [
             of.prefix.clone(),
-            format!("{}{}", state(of.state), overridden(of)),
+            format!("{}{}", state(of), overridden(of)),
             of.until.map_or_else(|| "permanent".to_owned(), instant),
             author(of),
             of.since.map_or_else(|| "-".to_owned(), instant),
@@ -47,14 +45,18 @@ fn overridden(of: &Listed) -> String {
 
 /// The reason; of an entry of a list its name, its line and what the list says beside it.
 fn why(of: &Listed) -> String {
+    let parts: Vec<String> = [place(of), of.comment.clone(), of.reason.clone()].into_iter().flatten().collect();
+    if parts.is_empty() { "-".to_owned() } else { parts.join(": ") }
+}
+
+/// Where an entry of the configuration is written: its list, or the file.
+pub(super) fn place(of: &Listed) -> Option<String> {
     let line = of.line.map_or_else(String::new, |line| format!(" line {line}"));
-    let place = match (&of.list, &of.file) {
+    match (&of.list, &of.file) {
         (Some(list), _) => Some(format!("list {list}{line}")),
         (None, Some(file)) => Some(format!("{file}{line}")),
         (None, None) => None,
-    };
-    let parts: Vec<String> = [place, of.comment.clone(), of.reason.clone()].into_iter().flatten().collect();
-    if parts.is_empty() { "-".to_owned() } else { parts.join(": ") }
+    }
 }
 
 /// Bans that dry run prevents.

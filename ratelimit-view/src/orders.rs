@@ -1,6 +1,6 @@
 //! What came of `allow`, `deny`, `unblock`, `unallow`, `reset` and `rollback`.
 
-use super::list::{author, instant, notes, state};
+use super::list::{author, instant, notes, place, state};
 use super::{counted, number};
 use ratelimit_control::proto::{GrantReport, ResetReport, RollbackReport, Still, UnblockReport};
 use ratelimit_report::snapshot::{Listed, State};
@@ -45,11 +45,6 @@ pub fn lifted(report: &UnblockReport) -> String {
     out + &notes(&report.notes)
 }
 
-/// What `unblock` and `unallow` end with.
-pub const fn lifted_exit(report: &UnblockReport) -> Exit {
-    if report.still.is_empty() { Exit::Done } else { Exit::Blocked }
-}
-
 /// What `reset` has done.
 pub fn reset(report: &ResetReport) -> String {
     let limits = if report.limits == 0 { report.windows } else { report.limits };
@@ -83,16 +78,17 @@ fn what(of: &Listed) -> String {
 }
 
 fn still(of: &Still) -> String {
-    let Still { entry, file, lift } = of;
+    let Still { entry, lift } = of;
     let until = entry.until.map_or_else(|| ", permanent".to_owned(), |until| format!(" until {}", instant(until)));
-    let by = file.as_ref().map_or_else(|| author(entry), |file| format!("list file {}", file.display()));
+    let by = place(entry).unwrap_or_else(|| author(entry));
     let what = match entry.state {
         State::OverLimit => format!("is STILL BLOCKED by rule {}", entry.rule.as_deref().unwrap_or_default()),
         State::Exempt | State::Denied | State::Banned | State::Ok => {
             format!("is STILL {} by {by}{until}", state(entry).to_uppercase())
         }
     };
-    let why = entry.reason.as_ref().map_or_else(String::new, |reason| format!(" ({reason})"));
+    let why = entry.comment.as_ref().or(entry.reason.as_ref());
+    let why = why.map_or_else(String::new, |why| format!(" ({why})"));
     format!("{} {what}{why}; to lift it: {lift}\n", entry.prefix)
 }
 

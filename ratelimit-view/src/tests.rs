@@ -259,18 +259,15 @@ fn what_commands_did_is_said_in_a_line_or_two() {
         still: still.to_vec(),
         notes: vec![],
     };
-    let lifted = |report: UnblockReport| format!("{}exit code {}\n", lifted(&report), lifted_exit(&report) as u8);
-    let still = |entry: Listed, file: Option<&str>, lift: &str| Still {
-        entry,
-        file: file.map(Into::into),
-        lift: lift.to_owned(),
-    };
-    let list = "/etc/ratelimitd/deny.txt";
-    let how = "remove 192.0.2.0/24 from list file /etc/ratelimitd/deny.txt, or override it: ratelimitd allow 192.0.2.7";
-    let configured = Listed { by: Author::Configuration, user: None, ..denied.clone() };
-    let by_command = still(denied.clone(), None, "ratelimitd unblock 192.0.2.0/24");
-    let by_list = still(configured, Some(list), how);
-    let allowed = still(entry.clone(), None, "ratelimitd unallow 192.0.2.0/24");
+    let lifted = |report: UnblockReport| lifted(&report);
+    let still = |entry: Listed, lift: &str| Still { entry, lift: lift.to_owned() };
+    let file = Some("/etc/ratelimitd/deny.txt".to_owned());
+    let how = "take 192.0.2.0/24 out of /etc/ratelimitd/deny.txt line 7, or override it: ratelimitd allow 192.0.2.7";
+    let comment = Some("a scanner".to_owned());
+    let configured = Listed { by: Author::Configuration, user: None, file, line: Some(7), comment, ..denied.clone() };
+    let by_command = still(denied.clone(), "ratelimitd unblock 192.0.2.0/24");
+    let by_list = still(configured, how);
+    let allowed = still(entry.clone(), "ratelimitd unallow 192.0.2.0/24");
     let reset = |source: &str, windows, limits, bans| {
         reset(&ResetReport { schema: 1, source: source.into(), windows, limits, bans })
     };

@@ -10,12 +10,12 @@ use ratelimit_report::export;
 
 const FILE: &str = "interfaces = [\"eth0\"]\ndeny = [\"@bad\", \"file:other.txt\"]\n[lists]\nbad = \"file:bad.txt\"\n[rule]\nlimits = [\"3/5m\"]\n";
 
-fn root() -> Requester {
+pub(super) fn root() -> Requester {
     Requester::new(0, None)
 }
 
-struct Watched {
-    directory: TempDir,
+pub(super) struct Watched {
+    pub(super) directory: TempDir,
     kernel: FakeKernel,
     engine: Engine<FakeDatapath>,
     lines: Lines,

@@ -2,8 +2,10 @@
 
 use super::*;
 use ratelimit_datapath::fake::FakeDatapath;
+use ratelimit_policy::config::listing::{Listing, Names};
 use ratelimit_policy::config::lists::{KnownLists, ListFile};
 use ratelimit_policy::config::{OnExit, Safety};
+use ratelimit_policy::desired::Grant;
 
 pub(super) const SECOND_NS: u64 = ratelimit_common::time::SECOND_NS;
 
@@ -74,6 +76,8 @@ impl Site {
                         let prefix = prefix.parse()?;
                         config.policy.access.push(ratelimit_policy::desired::Access::denied(prefix));
                         let (path, named_by) = ("/nonexistent/deny.txt".into(), "deny".to_owned());
+                        let names = Names::File("/nonexistent/deny.txt".into());
+                        config.listings.push(Listing { grant: Grant::Denied, list: None, names });
                         config.list_files.push(ListFile { path, named_by, prefixes: vec![prefix].into() });
                     }
                 }

@@ -168,12 +168,12 @@ async fn while_a_file_is_on_trial_no_other_configuration_is_put_in_force() {
     let mut site = Site::new(3);
     on_trial(&mut site).await;
     site.write("7");
-    for (exit, why) in [
+    for (kind, why) in [
         Site::refusal(site.client.reload().await),
         Site::refusal(site.client.apply(&MINUTE).await),
         Site::refusal(site.client.mode(ModeWord::Enforce).await),
     ] {
-        assert!(exit == Exit::Occupied && why.contains("is on trial for 60 s more: end that first"), "{why}");
+        assert!(kind == ProblemKind::Conflict && why.contains("is on trial for 60 s more: end that first"), "{why}");
     }
     site.client.confirm().await.unwrap();
     site.stop().await;
@@ -291,8 +291,8 @@ async fn what_the_kernel_refuses_during_a_trial_is_not_entered_and_the_trial_goe
 async fn a_trial_is_rolled_back_by_command_at_once_and_no_reload_has_failed() {
     let mut site = Site::new(3);
     site.start().await;
-    let (exit, why) = Site::refusal(site.client.roll_back().await);
-    assert!(exit == Exit::Usage && why == "there is nothing to roll back: no file is on trial", "{why}");
+    let (kind, why) = Site::refusal(site.client.roll_back().await);
+    assert!(kind == ProblemKind::BadRequest && why == "there is nothing to roll back: no file is on trial", "{why}");
     site.write("9");
     site.client.apply(&MINUTE).await.unwrap();
     let report = site.client.clone().for_sudo_user(Some("alice")).roll_back().await.unwrap();
@@ -303,7 +303,7 @@ async fn a_trial_is_rolled_back_by_command_at_once_and_no_reload_has_failed() {
     assert_eq!(config.rolled_back.unwrap().why, "root (alice) said so");
     assert!(site.client.roll_back().await.unwrap().was_over, "what was wanted holds");
     assert!(Site::refusal(site.client.confirm().await).1.contains("too late"));
-    assert_eq!(Site::refusal(site.client.reload().await).0, Exit::Occupied, "it has to be asked for by name");
+    assert_eq!(Site::refusal(site.client.reload().await).0, ProblemKind::Conflict, "it has to be asked for by name");
     site.restart().await;
     assert_eq!(site.amount(), 3);
     site.stop().await;

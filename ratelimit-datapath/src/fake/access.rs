@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ipnet::IpNet;
-use ratelimit_common::proof::Side;
+use ratelimit_common::verification::Side;
 
 use super::World;
 use crate::Forgotten;
@@ -16,13 +16,13 @@ impl World {
         let Some((was, until)) = self.trial.take() else { return false };
         self.trial = Some((access_of(&was, before), until));
         self.policy = self.policy.take().map(|was| access_of(&was, tried));
-        self.notes.clear();
+        self.cached_drops.clear();
         self.packets.begin_epoch();
         true
     }
 
     pub(super) fn clients(&self, prefix: IpNet) -> Vec<IpNet> {
-        let windows = self.packets.sources.windows.keys().chain(self.notes.keys());
+        let windows = self.packets.sources.windows.keys().chain(self.cached_drops.keys());
         let all: BTreeSet<IpNet> = windows.map(|(client, _)| *client).collect();
         all.into_iter().filter(|client| prefix.contains(client) || client.contains(&prefix)).collect()
     }
@@ -30,7 +30,7 @@ impl World {
     pub(super) fn forget(&mut self, clients: &[IpNet]) -> Forgotten {
         let clients: BTreeSet<IpNet> = clients.iter().copied().collect();
         let bans = self.bans().filter(|ban| clients.contains(&ban.client) && self.now < ban.until).count();
-        self.notes.retain(|(of, _), _| !clients.contains(of));
+        self.cached_drops.retain(|(of, _), _| !clients.contains(of));
         let windows = &mut self.packets.sources.windows;
         let gone: BTreeSet<_> =
             windows.extract_if(.., |(of, _), _| clients.contains(of)).map(|(window, _)| window).collect();

@@ -13,13 +13,12 @@ use ratelimit_common::layout::{
 };
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
-use ratelimit_common::verification::Side;
 
 use super::drop_cache::OfWindow;
 use super::plain::Plain;
 use super::windows::Windows;
-use super::{Kernel, limits_of, map_mut, map_ref, rules_len, state};
-use crate::{Ban, BanReading, BansPosition, DatapathError, Forgotten, SourceReading, VisitedBans, batch};
+use super::{Kernel, map_mut, map_ref, rules_len, state};
+use crate::{Ban, BanReading, BansPosition, DatapathError, SourceReading, VisitedBans, batch};
 
 /// Bans of one map that are kept though they have ended: what is left is for new ones.
 const BANS_KEPT_MAX: usize = BANS_CAPACITY as usize / 4 * 3;

@@ -6,8 +6,8 @@ use std::os::fd::AsFd as _;
 use anyhow::Context as _;
 use ipnet::IpNet;
 use ratelimit_common::layout::{GENERATIONS, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, map};
-use ratelimit_common::proof::Side;
 use ratelimit_common::source::Family;
+use ratelimit_common::verification::Side;
 
 use super::clients::{Client, Lengths};
 use super::{Kernel, limits_of, map_ref, rules_len, state};
@@ -19,8 +19,9 @@ impl Kernel {
         let lengths = Lengths::of(&self.config_words()?);
         let is_meant = |client: &IpNet| prefix.contains(client) || client.contains(&prefix);
         // The window of one that the drop cache still refuses may be gone.
-        let noted = self.noted()?;
-        let mut found: BTreeSet<IpNet> = noted.clients().filter_map(|of| of.net(lengths)).filter(is_meant).collect();
+        let cached_drops = self.cached_drops()?;
+        let mut found: BTreeSet<IpNet> =
+            cached_drops.clients().filter_map(|of| of.net(lengths)).filter(is_meant).collect();
         let (name, key_len) = match (prefix, self.ipv6_family) {
             (IpNet::V4(_), _) => (map::SOURCES_V4, size_of::<SourceKeyV4>()),
             (IpNet::V6(_), Family::V4 | Family::V6) => (map::SOURCES_V6, size_of::<SourceKeyV6>()),
@@ -66,7 +67,7 @@ impl Kernel {
             forgotten.bans += usize::from(was_there && entry.ban.holds(now));
         }
         self.begin_epoch()?;
-        self.forget_notes(|of| clients.contains(&of))?;
+        self.remove_entries(|of| clients.contains(&of))?;
         Ok(forgotten)
     }
 

@@ -41,7 +41,7 @@ impl Kernel {
         self.write_shown(active, tries, tried)?;
         state::wait_for_packets();
         self.write_shown(other, back, before)?;
-        // What was not found in a trie is noted.
+        // What was not found in a trie is cached.
         self.begin_epoch()
     }
 

@@ -11,7 +11,7 @@ use super::run::{parse_source, print_json, print_words};
 use super::{GrantArgs, Insistence, OutputFormat};
 use crate::error::{Diagnostic, Exit, Place};
 use ratelimit_control::client::Client;
-use ratelimit_control::proto::{ApplyRequest, GrantRequest, ModeWord};
+use ratelimit_control::proto::{ApplyRequest, GrantRequest, ModeWord, UnblockReport};
 use ratelimit_policy::config::duration;
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::config::syntax::SyntaxError;
@@ -115,18 +115,19 @@ pub(super) async fn unblock(socket: &Path, prefixes: Vec<String>, format: Output
         };
     }
     let ask = async |text: &str| Ok(client.unblock(&parse_prefix(text)?).await?);
-    Targets::read(prefixes, io::stdin())?
-        .each("unblock", format, ask, ratelimit_view::lifted, ratelimit_view::lifted_exit)
-        .await
+    Targets::read(prefixes, io::stdin())?.each("unblock", format, ask, ratelimit_view::lifted, lifted_exit).await
+}
+
+/// What `unblock` and `unallow` end with.
+const fn lifted_exit(report: &UnblockReport) -> Exit {
+    if report.still.is_empty() { Exit::Done } else { Exit::Blocked }
 }
 
 /// Takes off what commands allow in prefixes.
 pub(super) async fn unallow(socket: &Path, prefixes: Vec<String>, format: OutputFormat) -> anyhow::Result<Exit> {
     let client = client(socket);
     let ask = async |text: &str| Ok(client.unallow(&parse_prefix(text)?).await?);
-    Targets::read(prefixes, io::stdin())?
-        .each("unallow", format, ask, ratelimit_view::lifted, ratelimit_view::lifted_exit)
-        .await
+    Targets::read(prefixes, io::stdin())?.each("unallow", format, ask, ratelimit_view::lifted, lifted_exit).await
 }
 
 /// Resets the counters of sources.
