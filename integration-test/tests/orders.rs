@@ -1,10 +1,11 @@
 //! What commands change while the limiter runs, with real packets.
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
-use integration_test::lab::{CLIENTS, Lab, SERVER, assert_refused};
+use integration_test::lab::{CLIENTS, CLIENTS_V6, Daemon, Lab, SERVER, assert_refused};
 use netlab::{Output, needs_root};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use std::fs;
 
 const KEEP: [&str; 6] = ["--limit", "1/1h", "--count", "connections", "--on-exit", "keep"];
 
@@ -64,4 +65,135 @@ fn the_host_itself_is_not_denied_by_mistake() {
         assert_refused(&lab.ratelimitd(&["deny", prefix]), 2, &["--force insists"]);
     }
     assert_refused(&lab.ratelimitd(&["confirm"]), 2, &["nothing to confirm"]);
+}
+
+/// A daemon of this rule, by a file.
+fn run(lab: &Lab, rule: &str) -> Daemon {
+    let path = lab.directory().join("ratelimitd.toml");
+    write(lab, rule);
+    lab.start(&["run", "--config", path.to_str().unwrap()])
+}
+
+fn write(lab: &Lab, rule: &str) {
+    let top = format!(
+        "interfaces = [\"s0\"]\non_exit = \"keep\"\nmax_sources = 4096\nsocket = \"{}\"",
+        lab.socket().display()
+    );
+    let text = format!("{top}\ndeny = [\"file:deny.txt\"]\n[rule]\n{rule}\n");
+    fs::write(lab.directory().join("deny.txt"), "10.9.0.4\n").unwrap();
+    fs::write(lab.directory().join("ratelimitd.toml"), text).unwrap();
+}
+
+#[test]
+fn whoever_is_unblocked_is_served_by_the_very_next_packet_and_has_all_of_its_limit() {
+    needs_root!();
+    for bans in ["", "\nblock_for = \"1h\"\nban_unproven = true"] {
+        let lab = Lab::new();
+        let _web = lab.web();
+        let _daemon = run(&lab, &format!("limits = [\"2/1h connections\"]{bans}"));
+        lab.assert_admitted(CLIENTS[1], 80, 2);
+        for asked in [CLIENTS[0], "10.9.0.2/31"] {
+            lab.assert_admitted(CLIENTS[0], 80, 2);
+            let reason = if bans.is_empty() { "over_limit" } else { "banned" };
+            let check = lab.ratelimitd(&["check", CLIENTS[0], "--json"]).stdout;
+            assert_eq!(serde_json::from_str::<Value>(&check).unwrap()["reason"], reason);
+            let report = json(&lab, &["unblock", asked]);
+            assert_eq!(report["freed"][0], CLIENTS[0], "{report:#}");
+        }
+        lab.assert_admitted(CLIENTS[0], 80, 2);
+        lab.assert_admitted(CLIENTS[1], 80, 2);
+    }
+}
+
+#[test]
+fn several_are_denied_and_freed_at_once_and_what_fails_is_said() {
+    needs_root!();
+    let lab = Lab::new();
+    let _web = lab.web();
+    let _daemon = run(&lab, "limits = [\"100/1h connections\"]");
+    let list = lab.directory().join("list.txt");
+    fs::write(&list, format!("# today's\n\n{}\n{} # a comment\n", CLIENTS[0], CLIENTS[1])).unwrap();
+    let mut command = lab.command(integration_test::lab::binary());
+    command.args(["deny", "-", "--for", "permanent"]).env("SUDO_USER", "alice");
+    command.stdin(fs::File::open(&list).unwrap());
+    let output = integration_test::lab::run(command);
+    assert_eq!(done(&output), format!("{} is denied, permanent\n{} is denied, permanent\n", CLIENTS[0], CLIENTS[1]));
+    lab.assert_blocked(CLIENTS[0], 80);
+    lab.assert_blocked(CLIENTS[1], 80);
+    let listed = json(&lab, &["list"]);
+    assert_eq!(listed["entries"][0]["user"], "root (alice)");
+
+    let freed = lab.ratelimitd(&["unblock", CLIENTS[0], "10.9.0.999", CLIENTS[2], CLIENTS[1]]);
+    assert_refused(&freed, 2, &["error: unblock 10.9.0.999", "is not an IP address"]);
+    let file = lab.directory().join("deny.txt");
+    let still = format!("{} is STILL DENIED by list file {}, permanent; to lift it: ", CLIENTS[2], file.display());
+    for words in [&format!("{}: denial by root (alice) lifted\n", CLIENTS[0]), &still] {
+        assert!(freed.stdout.contains(words.as_str()), "{}", freed.stdout);
+    }
+    lab.open(CLIENTS[0], 80);
+    lab.open(CLIENTS[1], 80);
+    lab.assert_blocked(CLIENTS[2], 80);
+    let listed = lab.ratelimitd(&["unblock", CLIENTS[2]]);
+    assert_eq!((listed.code(), listed.stderr.as_str()), (3, ""), "{}", listed.stdout);
+    let each = lab.ratelimitd(&["unblock", CLIENTS[2], CLIENTS[0], "--json"]);
+    let report: Value = serde_json::from_str(&each.stdout).unwrap();
+    let codes = [0, 1].map(|at| &report["results"][at]["exit_code"]);
+    assert_eq!((each.code(), codes), (3, [&3.into(), &0.into()]), "{report:#}");
+
+    done(&lab.ratelimitd(&["deny", CLIENTS[0], CLIENTS[1]]));
+    let all = lab.ratelimitd(&["unblock", "--all"]);
+    assert!(
+        done(&all).ends_with(&format!("note: 1 prefix stays denied by list file {}\n", file.display())),
+        "{}",
+        all.stdout
+    );
+    lab.open(CLIENTS[0], 80);
+    lab.assert_blocked(CLIENTS[2], 80);
+    done(&lab.ratelimitd(&["allow", CLIENTS[2]]));
+    lab.open(CLIENTS[2], 80);
+    done(&lab.ratelimitd(&["unallow", CLIENTS[2]]));
+    lab.assert_blocked(CLIENTS[2], 80);
+}
+
+#[test]
+fn what_is_denied_and_freed_during_a_trial_holds_at_once_and_after_it_is_confirmed_or_rolled_back() {
+    needs_root!();
+    for (end, amount) in [("confirm", 200), ("rollback", 100)] {
+        let lab = Lab::new();
+        let _web = lab.web();
+        let daemon = run(&lab, "limits = [\"100/1h connections\"]");
+        done(&lab.ratelimitd(&["deny", CLIENTS[0]]));
+        write(&lab, "limits = [\"200/1h connections\"]");
+        done(&lab.ratelimitd(&["apply", "--confirm", "10m"]));
+        lab.open(CLIENTS[1], 80);
+        done(&lab.ratelimitd(&["deny", CLIENTS[1]]));
+        done(&lab.ratelimitd(&["unblock", CLIENTS[0]]));
+        done(&lab.ratelimitd(&["allow", CLIENTS[2]]));
+        let as_told = |lab: &Lab| {
+            lab.assert_blocked(CLIENTS[1], 80);
+            lab.open(CLIENTS[0], 80);
+            lab.open(CLIENTS[2], 80);
+        };
+        as_told(&lab);
+        // The next daemon does not know what the kernel's tries hold.
+        daemon.kill();
+        let _daemon = lab.start(&["run", "--config", lab.directory().join("ratelimitd.toml").to_str().unwrap()]);
+        as_told(&lab);
+        done(&lab.ratelimitd(&["deny", CLIENTS_V6[0]]));
+        as_told(&lab);
+        assert_eq!(lab.stats()["confirm_within_seconds"].as_f64().map(|left| left > 60.0), Some(true));
+        done(&lab.ratelimitd(&[end]));
+        as_told(&lab);
+        let stats = lab.stats();
+        assert_eq!(
+            (&stats["rules"][0]["limits"][0]["amount"], &stats["confirm_within_seconds"]),
+            (&amount.into(), &Value::Null)
+        );
+        assert_eq!(stats["config"]["last_reload_successful"], true);
+        assert_eq!(stats["config"]["rolled_back"]["why"].as_str(), (end == "rollback").then_some("root said so"));
+        assert!(!lab.ratelimitd(&["stats"]).stdout.contains("RELOAD FAILED"));
+    }
+    let lab = Lab::new();
+    let _daemon = run(&lab, "limits = [\"100/1h connections\"]");
+    assert_refused(&lab.ratelimitd(&["rollback"]), 2, &["nothing to roll back"]);
 }

@@ -155,6 +155,8 @@ fn an_unconfirmed_trial_is_rolled_back_with_the_daemon_alive() {
     daemon.child.wait_for_line("ROLLED BACK", NOTICED).unwrap();
     assert_refused(&lab.ratelimitd(&["confirm"]), 75, &["too late"]);
     assert_refused(&lab.ratelimitd(&["reload"]), 75, &["tried and not confirmed"]);
+    let said = lab.ratelimitd(&["stats"]).stdout;
+    assert!(said.contains("ROLLED BACK: ") && said.contains("nobody confirmed it in time"), "{said}");
     lab.assert_admitted(CLIENTS_V6[0], 80, 1);
     assert_eq!(lab.stats().pointer("/rules/0/limits/0/amount").unwrap(), 1);
 }
@@ -163,11 +165,15 @@ fn an_unconfirmed_trial_is_rolled_back_with_the_daemon_alive() {
 fn an_unconfirmed_trial_is_rolled_back_with_the_daemon_killed() {
     needs_root!();
     let (lab, _web, daemon) = on_trial();
+    done(&lab.ratelimitd(&["deny", CLIENTS_V6[2]]));
     daemon.kill();
+    lab.assert_blocked(CLIENTS_V6[2], 80);
     thread::sleep(TRIAL);
     lab.assert_admitted(CLIENTS[1], 80, 1);
+    lab.assert_blocked(CLIENTS_V6[2], 80);
     let _daemon = start(&lab);
     lab.assert_admitted(CLIENTS[2], 80, 1);
+    lab.assert_blocked(CLIENTS_V6[2], 80);
     assert_eq!(lab.stats().pointer("/rules/0/limits/0/amount").unwrap(), 1);
 }
 

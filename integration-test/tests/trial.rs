@@ -108,6 +108,91 @@ fn what_is_confirmed_stays_and_what_is_confirmed_too_late_does_not() {
     assert_eq!(judge(&mut program), 'b', "what is applied ends a trial, and stays");
 }
 
+/// A policy that grants this beside.
+fn with(policy: &Policy, more: &[Access]) -> Policy {
+    let mut access = [&policy.access, more].concat();
+    access.sort_by_key(|of| of.prefix);
+    Policy { access, ..policy.clone() }
+}
+
+#[test]
+fn who_is_denied_or_allowed_during_a_trial_is_so_before_and_after_its_end_by_itself_or_not() {
+    needs_root!();
+    let (one, other) = ([denied("203.0.113.0/24"), denied("2001:db8:9::/48")], [denied("198.18.0.0/15")]);
+    let exempt = [Access { grant: Grant::Exempt, ..denied("192.0.2.7/32") }];
+    let more = CLIENTS.map(denied);
+    for (known, tried) in [(&[][..], &[][..]), (&one, &one), (&one, &other), (&[], &other), (&one, &[])] {
+        for is_confirmed in [true, false] {
+            let with_limit = |amount, access: &[Access]| {
+                with(&Policy { rules: vec![rule("web", &[80], amount)], ..policy(&[]) }, access)
+            };
+            let (before, tried) = (with_limit(100, known), with_limit(200, tried));
+            let mut program = Program::new(&before);
+            let until = Nanos(program.now().0 + MINUTE_NS);
+            program.kernel().apply_until(&tried, until).expect("the kernel does it");
+            let verdicts = |program: &mut Program| SOURCES.map(|source| program.verdict(&syn(source, 80)));
+            let of_exempt = |program: &mut Program| program.verdict(&syn("192.0.2.7", 80));
+            for _ in 0..3 {
+                // What no prefix holds is noted.
+                assert_eq!((verdicts(&mut program), of_exempt(&mut program)), (["within_limit"; 2], "within_limit"));
+            }
+            let put = |program: &mut Program, in_tried: &[&[Access]], in_before: &[&[Access]]| {
+                let (tried, before) = (with(&tried, &in_tried.concat()), with(&before, &in_before.concat()));
+                program.kernel().apply_access(&tried, &before).expect("the kernel does it");
+                assert_eq!(program.kernel().trial().expect("the kernel does it"), Trial::Running(until));
+            };
+            put(&mut program, &[&more], &[&more]);
+            assert_eq!((verdicts(&mut program), of_exempt(&mut program)), (["denied"; 2], "within_limit"));
+            put(&mut program, &[], &[]);
+            assert_eq!(verdicts(&mut program), ["within_limit"; 2], "and no longer");
+            put(&mut program, &[&more, &exempt], &[&more]);
+            assert_eq!((verdicts(&mut program), of_exempt(&mut program)), (["denied"; 2], "exempt"));
+            if is_confirmed {
+                assert!(program.kernel().confirm().expect("the kernel does it"));
+            }
+            program.advance(MINUTE_NS);
+            let after = if is_confirmed { "exempt" } else { "within_limit" };
+            assert_eq!((verdicts(&mut program), of_exempt(&mut program)), (["denied"; 2], after));
+            let (denied, passes) = if is_confirmed { (&tried, &before) } else { (&before, &tried) };
+            for access in &denied.access {
+                let source = access.prefix.addr().to_string();
+                assert_eq!(program.verdict(&syn(&source, 80)), "denied", "{source}");
+            }
+            for access in passes.access.iter().filter(|of| !denied.access.contains(of)) {
+                let source = access.prefix.addr().to_string();
+                assert_eq!(program.verdict(&syn(&source, 80)), "within_limit", "{source}");
+            }
+            program.apply(&before);
+            assert_eq!(verdicts(&mut program), ["within_limit"; 2]);
+        }
+    }
+}
+
+#[test]
+fn clients_within_a_prefix_are_found_and_forgotten_together() {
+    needs_root!();
+    let mut program = Program::new(&Policy { rules: vec![banning(rule("login", &[80], 1))], ..policy(&[]) });
+    for source in [SOURCES[0], "198.51.100.200", "203.0.113.1", SOURCES[1], "2001:db8:2::1"] {
+        assert_eq!(program.passed(&syn(source, 80), 3), 1);
+    }
+    let nets = |of: &[&str]| of.iter().map(|text| net(text)).collect::<Vec<_>>();
+    for (prefix, expected) in [
+        ("198.51.100.0/24", nets(&["198.51.100.9/32", "198.51.100.200/32"])),
+        ("198.51.100.9/32", nets(&["198.51.100.9/32"])),
+        ("198.51.101.0/24", nets(&[])),
+        ("2001:db8::/32", nets(&["2001:db8:1:9::/64", "2001:db8:2::/64"])),
+        ("2001:db8:1:9::7/128", nets(&["2001:db8:1:9::/64"])),
+    ] {
+        assert_eq!(program.kernel().clients(net(prefix)).expect("the kernel does it"), expected, "{prefix}");
+    }
+    let clients = nets(&["198.51.100.9/32", "198.51.100.200/32", "2001:db8:1:9::/64"]);
+    let forgotten = program.kernel().forget_all(&clients).expect("the kernel does it");
+    assert_eq!(forgotten, Forgotten { windows: 3, limits: 3, bans: 3 });
+    for (source, passes) in [(SOURCES[0], 1), ("198.51.100.200", 1), ("203.0.113.1", 0), (SOURCES[1], 1)] {
+        assert_eq!(program.passed(&syn(source, 80), 3), passes, "{source}");
+    }
+}
+
 #[test]
 fn bans_are_listed_by_rule_and_lifted_by_prefix() {
     needs_root!();
@@ -178,7 +263,7 @@ fn a_client_that_is_forgotten_begins_anew_and_its_neighbour_does_not() {
             assert_eq!(program.passed(&syn(sender, 80), 3), 1);
         }
         let forgotten = program.kernel().forget(net(client)).expect("the kernel does it");
-        assert_eq!(forgotten, Forgotten { windows: 1, bans: 1 });
+        assert_eq!(forgotten, Forgotten { windows: 1, limits: 1, bans: 1 });
         assert_eq!(program.passed(&syn(source, 80), 3), 1);
         assert_eq!(program.verdict(&syn(neighbour, 80)), "banned");
     }
@@ -233,7 +318,7 @@ fn whoever_an_application_charges_over_the_limit_is_banned() {
         program.kernel().charge(net(client), 1, 3).expect("it is charged");
         assert_eq!(
             program.kernel().forget(net(client)).expect("the kernel does it"),
-            Forgotten { windows: 1, bans: 0 }
+            Forgotten { windows: 1, limits: 1, bans: 0 }
         );
         program.kernel().charge(net(client), 1, 4).expect("it is charged");
         assert_eq!(program.verdict(&syn(source, 80)), "banned");

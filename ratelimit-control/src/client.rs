@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
+use hyper::header::HeaderValue;
 use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use ipnet::IpNet;
@@ -18,9 +19,10 @@ use tokio::net::UnixStream;
 use super::proto::{
     ALLOW, APPLY, ApplyReport, ApplyRequest, CHARGE, CHECK, CHECK_PREFIX, CONFIRM, ChargeRequest, ConfirmReport, DENY,
     DETACH, DetachReport, EXPLAIN, GrantReport, GrantRequest, HEALTHZ, Health, LIST, METRICS, MODE, ModeReport,
-    ModeRequest, ModeWord, PrefixRequest, Problem, RELOAD, RESET, ReloadReport, ReloadRequest, ResetReport, STANDING,
-    STATS, SUGGEST, SourceRequest, Standing, UNBLOCK, UnblockReport,
+    ModeRequest, ModeWord, PrefixRequest, Problem, RELOAD, RESET, ROLLBACK, ReloadReport, ReloadRequest, ResetReport,
+    RollbackReport, STANDING, STATS, SUGGEST, SourceRequest, Standing, UNALLOW, UNBLOCK, UnblockReport, UnblockRequest,
 };
+use super::requester::SUDO_USER;
 use super::socket::GROUP;
 use ratelimit_datapath::pins::{self, Orphans};
 use ratelimit_policy::desired::{Grant, Sent};
@@ -130,18 +132,25 @@ impl From<&Method> for Wanted {
 pub struct Client {
     socket: PathBuf,
     pins: PathBuf,
+    sudo_user: Option<HeaderValue>,
 }
 
 impl Client {
     /// The daemon behind a socket. Connects to nothing yet.
     pub fn new(socket: &Path) -> Self {
-        Self { socket: socket.to_owned(), pins: pins::ROOT.into() }
+        Self { socket: socket.to_owned(), pins: pins::ROOT.into(), sudo_user: None }
     }
 
     /// The same, looking elsewhere for what a dead daemon has left pinned.
     #[must_use]
     pub fn with_pins(self, pins: &Path) -> Self {
         Self { pins: pins.to_owned(), ..self }
+    }
+
+    /// The same, saying who called `sudo`.
+    #[must_use]
+    pub fn for_sudo_user(self, name: Option<&str>) -> Self {
+        Self { sudo_user: name.and_then(|name| HeaderValue::from_str(name).ok()), ..self }
     }
 
     /// Statistics.
@@ -220,7 +229,7 @@ impl Client {
         self.json(Method::GET, &format!("{EXPLAIN}/{}?to={}{to_address}", sent.from, escaped(&to))).await
     }
 
-    /// Lets a prefix through, or keeps it out.
+    /// Allows or denies a prefix.
     pub async fn grant(&self, grant: Grant, request: &GrantRequest) -> Result<GrantReport, ClientError> {
         let path = match grant {
             Grant::Exempt => ALLOW,
@@ -229,9 +238,19 @@ impl Client {
         self.post(path, request).await
     }
 
-    /// Takes off a denial, and the bans within it.
+    /// Frees a prefix.
     pub async fn unblock(&self, prefix: &str) -> Result<UnblockReport, ClientError> {
-        self.post(UNBLOCK, &PrefixRequest { prefix: prefix.to_owned() }).await
+        self.post(UNBLOCK, &UnblockRequest { prefix: Some(prefix.to_owned()), all: false }).await
+    }
+
+    /// Ends all bans and all denials of commands.
+    pub async fn unblock_all(&self) -> Result<UnblockReport, ClientError> {
+        self.post(UNBLOCK, &UnblockRequest { prefix: None, all: true }).await
+    }
+
+    /// Takes off what commands allow in a prefix.
+    pub async fn unallow(&self, prefix: &str) -> Result<UnblockReport, ClientError> {
+        self.post(UNALLOW, &PrefixRequest { prefix: prefix.to_owned() }).await
     }
 
     /// Forgets what a source has used, and its bans.
@@ -252,6 +271,11 @@ impl Client {
     /// Keeps what was put in force for a while.
     pub async fn confirm(&self) -> Result<ConfirmReport, ClientError> {
         self.json(Method::POST, CONFIRM).await
+    }
+
+    /// Ends the trial: what held before holds again.
+    pub async fn roll_back(&self) -> Result<RollbackReport, ClientError> {
+        self.json(Method::POST, ROLLBACK).await
     }
 
     /// Adds to what a source has used.
@@ -302,12 +326,11 @@ impl Client {
             .map_err(|error| self.unintelligible(error))?;
         let connection = tokio::spawn(connection);
         let bytes_max = if path.starts_with(LIST) { LIST_BYTES_MAX } else { ANSWER_BYTES_MAX };
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::HOST, "ratelimitd")
-            .body(Full::new(body))
-            .map_err(|error| self.unintelligible(error))?;
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, "ratelimitd");
+        if let Some(name) = &self.sudo_user {
+            request = request.header(SUDO_USER, name);
+        }
+        let request = request.body(Full::new(body)).map_err(|error| self.unintelligible(error))?;
         let response = sender.send_request(request).await.map_err(|error| self.broken_off(error, wanted))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), bytes_max).collect().await;

@@ -23,14 +23,17 @@ pub mod client;
 mod orders;
 mod places;
 pub mod proto;
+mod requester;
 mod routes;
 pub mod server;
 pub mod socket;
 
 use proto::{
     ApplyReport, ApplyRequest, ChargeRequest, ConfirmReport, DetachReport, GrantReport, GrantRequest, Health,
-    ModeReport, ModeWord, Problem, ProblemKind, ReloadReport, ReloadRequest, ResetReport, Standing, UnblockReport,
+    ModeReport, ModeWord, Problem, ProblemKind, ReloadReport, ReloadRequest, ResetReport, RollbackReport, Standing,
+    UnblockReport,
 };
+pub use requester::Requester;
 
 /// Commands that wait for the datapath's owner. As many as there can be connections, so that nobody waits to wait.
 pub const COMMANDS_MAX: usize = server::CONNECTIONS_MAX;
@@ -112,17 +115,26 @@ pub enum Command {
         target: Target,
         /// The rest of it.
         request: GrantRequest,
-        /// User who asks.
-        uid: u32,
+        /// Who asks.
+        by: Requester,
         /// Where the answer goes.
         reply: Reply<GrantReport>,
     },
-    /// Takes off a denial, and the bans within it.
+    /// Frees a prefix: ends what commands deny and bans in it, and forgets the windows of what is over a limit there.
     Unblock {
-        /// Of whom.
+        /// Which; none is all command denials and all bans.
+        target: Option<Target>,
+        /// Who asks.
+        by: Requester,
+        /// Where the answer goes.
+        reply: Reply<UnblockReport>,
+    },
+    /// Takes off what commands allow in a prefix.
+    Unallow {
+        /// Which.
         target: Target,
-        /// User who asks.
-        uid: u32,
+        /// Who asks.
+        by: Requester,
         /// Where the answer goes.
         reply: Reply<UnblockReport>,
     },
@@ -130,8 +142,8 @@ pub enum Command {
     Reset {
         /// Its address.
         source: IpAddr,
-        /// User who asks.
-        uid: u32,
+        /// Who asks.
+        by: Requester,
         /// Where the answer goes.
         reply: Reply<ResetReport>,
     },
@@ -139,8 +151,8 @@ pub enum Command {
     Mode {
         /// In a word.
         mode: ModeWord,
-        /// User who asks.
-        uid: u32,
+        /// Who asks.
+        by: Requester,
         /// Where the answer goes.
         reply: Reply<ModeReport>,
     },
@@ -148,17 +160,24 @@ pub enum Command {
     Apply {
         /// Which, and for how long.
         request: ApplyRequest,
-        /// User who asks.
-        uid: u32,
+        /// Who asks.
+        by: Requester,
         /// Where the answer goes.
         reply: Reply<ApplyReport>,
     },
     /// Keeps what was put in force for a while.
     Confirm {
-        /// User who asks.
-        uid: u32,
+        /// Who asks.
+        by: Requester,
         /// Where the answer goes.
         reply: Reply<ConfirmReport>,
+    },
+    /// Ends the trial: what held before holds again.
+    Rollback {
+        /// Who asks.
+        by: Requester,
+        /// Where the answer goes.
+        reply: Reply<RollbackReport>,
     },
     /// Adds to what a source has used.
     Charge {
@@ -272,34 +291,44 @@ impl Handle {
         grant: Grant,
         target: Target,
         request: GrantRequest,
-        uid: u32,
+        by: Requester,
     ) -> Result<GrantReport, Problem> {
-        self.ask(|reply| Command::Grant { grant, target, request, uid, reply }).await
+        self.ask(|reply| Command::Grant { grant, target, request, by, reply }).await
     }
 
-    /// Takes off a denial, and the bans within it.
-    pub async fn unblock(&self, target: Target, uid: u32) -> Result<UnblockReport, Problem> {
-        self.ask(|reply| Command::Unblock { target, uid, reply }).await
+    /// Frees a prefix, or ends all command denials and bans.
+    pub async fn unblock(&self, target: Option<Target>, by: Requester) -> Result<UnblockReport, Problem> {
+        self.ask(|reply| Command::Unblock { target, by, reply }).await
+    }
+
+    /// Takes off what commands allow in a prefix.
+    pub async fn unallow(&self, target: Target, by: Requester) -> Result<UnblockReport, Problem> {
+        self.ask(|reply| Command::Unallow { target, by, reply }).await
     }
 
     /// Forgets what a source has used, and its bans.
-    pub async fn reset(&self, source: IpAddr, uid: u32) -> Result<ResetReport, Problem> {
-        self.ask(|reply| Command::Reset { source, uid, reply }).await
+    pub async fn reset(&self, source: IpAddr, by: Requester) -> Result<ResetReport, Problem> {
+        self.ask(|reply| Command::Reset { source, by, reply }).await
     }
 
     /// Says whether anything is dropped.
-    pub async fn mode(&self, mode: ModeWord, uid: u32) -> Result<ModeReport, Problem> {
-        self.ask(|reply| Command::Mode { mode, uid, reply }).await
+    pub async fn mode(&self, mode: ModeWord, by: Requester) -> Result<ModeReport, Problem> {
+        self.ask(|reply| Command::Mode { mode, by, reply }).await
     }
 
     /// Puts a file in force.
-    pub async fn apply(&self, request: ApplyRequest, uid: u32) -> Result<ApplyReport, Problem> {
-        self.ask(|reply| Command::Apply { request, uid, reply }).await
+    pub async fn apply(&self, request: ApplyRequest, by: Requester) -> Result<ApplyReport, Problem> {
+        self.ask(|reply| Command::Apply { request, by, reply }).await
     }
 
     /// Keeps what was put in force for a while.
-    pub async fn confirm(&self, uid: u32) -> Result<ConfirmReport, Problem> {
-        self.ask(|reply| Command::Confirm { uid, reply }).await
+    pub async fn confirm(&self, by: Requester) -> Result<ConfirmReport, Problem> {
+        self.ask(|reply| Command::Confirm { by, reply }).await
+    }
+
+    /// Ends the trial: what held before holds again.
+    pub async fn roll_back(&self, by: Requester) -> Result<RollbackReport, Problem> {
+        self.ask(|reply| Command::Rollback { by, reply }).await
     }
 
     /// Adds to what a source has used.

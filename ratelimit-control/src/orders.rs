@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use ratelimit_policy::safety::SshSession;
 use ratelimit_report::snapshot::{Limit, Listed};
 
-/// To let a prefix through, or to keep it out.
+/// To allow or to deny a prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GrantRequest {
@@ -17,9 +17,12 @@ pub struct GrantRequest {
     /// For how long; without it as long as is usual, unless `forever`.
     #[serde(default)]
     pub seconds: Option<u64>,
-    /// For ever.
+    /// Permanent.
     #[serde(default)]
     pub forever: bool,
+    /// It ends when this says, also where what it was before ends later.
+    #[serde(default)]
+    pub replace: bool,
     /// Why, in words.
     #[serde(default)]
     pub reason: Option<String>,
@@ -38,7 +41,10 @@ pub struct GrantReport {
     pub schema: u32,
     /// What is entered.
     pub entry: Listed,
-    /// Sources that were blocked, and are let through now: the first few.
+    /// What was entered before of the same prefix, and is extended or replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Listed>,
+    /// Sources that were blocked, and pass now: the first few.
     pub frees: Vec<String>,
     /// How many they are.
     pub frees_count: u64,
@@ -54,18 +60,52 @@ pub struct PrefixRequest {
     pub prefix: String,
 }
 
-/// What was taken off.
+/// To free a prefix, or everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnblockRequest {
+    /// An address or a prefix; an IPv6 address alone is its source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
+    /// All bans and all denials of commands, in place of a prefix.
+    #[serde(default)]
+    pub all: bool,
+}
+
+/// What was taken off, by `unblock` or `unallow`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UnblockReport {
     /// [`ratelimit_report::snapshot::SCHEMA`].
     pub schema: u32,
-    /// The prefix that was meant.
+    /// The prefix that was meant; empty where everything was.
     #[serde(default)]
     pub prefix: String,
-    /// The denial and the bans that are off.
+    /// The entries and the bans that are off: the first thousand.
     pub removed: Vec<Listed>,
+    /// How many they are.
+    #[serde(default)]
+    pub removed_count: u64,
+    /// Sources whose windows and bans are forgotten: the first few.
+    #[serde(default)]
+    pub freed: Vec<String>,
+    /// How many they are.
+    #[serde(default)]
+    pub freed_count: u64,
+    /// What blocks the prefix or a part of it all the same; of `unallow`, what allows it.
+    #[serde(default)]
+    pub still: Vec<Still>,
     /// What else there is to know, a sentence each.
     pub notes: Vec<String>,
+}
+
+/// What holds all the same.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Still {
+    /// What, by whom, until when, why and where it is written.
+    #[serde(flatten)]
+    pub entry: Listed,
+    /// How to lift it: a command, or a clause.
+    pub lift: String,
 }
 
 /// A source.
@@ -85,7 +125,10 @@ pub struct ResetReport {
     pub source: String,
     /// Windows that were forgotten.
     pub windows: u64,
-    /// Bans that were forgotten.
+    /// Limits whose windows they were.
+    #[serde(default)]
+    pub limits: u64,
+    /// Bans that were lifted.
     pub bans: u64,
 }
 
@@ -172,6 +215,17 @@ pub struct ConfirmReport {
     pub schema: u32,
     /// The file that holds from now on.
     pub file: PathBuf,
+}
+
+/// What was rolled back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RollbackReport {
+    /// [`ratelimit_report::snapshot::SCHEMA`].
+    pub schema: u32,
+    /// The file that was on trial.
+    pub file: String,
+    /// Its time was over already.
+    pub was_over: bool,
 }
 
 /// To add to what a source has used.

@@ -30,8 +30,10 @@ pub const EXPLAIN: &str = "/api/v1/explain";
 pub const ALLOW: &str = "/v1/allow";
 /// POST, socket only, [`GrantRequest`]: [`GrantReport`].
 pub const DENY: &str = "/v1/deny";
-/// POST, socket only, [`PrefixRequest`]: [`UnblockReport`].
+/// POST, socket only, [`UnblockRequest`]: [`UnblockReport`].
 pub const UNBLOCK: &str = "/v1/unblock";
+/// POST, socket only, [`PrefixRequest`]: [`UnblockReport`].
+pub const UNALLOW: &str = "/v1/unallow";
 /// POST, socket only, [`SourceRequest`]: [`ResetReport`].
 pub const RESET: &str = "/v1/reset";
 /// POST, socket only, [`ModeRequest`]: [`ModeReport`].
@@ -40,6 +42,8 @@ pub const MODE: &str = "/v1/mode";
 pub const APPLY: &str = "/v1/apply";
 /// POST, socket only: [`ConfirmReport`].
 pub const CONFIRM: &str = "/v1/confirm";
+/// POST, socket only: [`RollbackReport`].
+pub const ROLLBACK: &str = "/v1/rollback";
 /// POST, socket only, [`ChargeRequest`]: [`Standing`]. For whoever may connect.
 pub const CHARGE: &str = "/v1/charge";
 /// [`Standing`] of the address that follows with `?rule=NAME`, socket only.
@@ -47,7 +51,8 @@ pub const STANDING: &str = "/v1/check";
 
 pub use super::orders::{
     ApplyReport, ApplyRequest, ChargeRequest, ConfirmReport, GrantReport, GrantRequest, ModeReport, ModeRequest,
-    ModeWord, PrefixRequest, ReloadRequest, ResetReport, SourceRequest, Standing, UnblockReport,
+    ModeWord, PrefixRequest, ReloadRequest, ResetReport, RollbackReport, SourceRequest, Standing, Still, UnblockReport,
+    UnblockRequest,
 };
 
 /// What a reload changed.

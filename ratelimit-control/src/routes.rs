@@ -4,15 +4,17 @@ use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Extension, Json, Router};
+use axum::{Json, Router};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::proto::{
     ALLOW, APPLY, CHARGE, CHECK_PREFIX, CONFIRM, ChargeRequest, DENY, EXPLAIN, GrantRequest, LIST, MODE, ModeRequest,
-    PrefixRequest, ProblemKind, RELOAD, RESET, ReloadRequest, STANDING, SUGGEST, SourceRequest, UNBLOCK,
+    PrefixRequest, ProblemKind, RELOAD, RESET, ROLLBACK, ReloadRequest, STANDING, SUGGEST, SourceRequest, UNALLOW,
+    UNBLOCK, UnblockRequest,
 };
-use super::server::{Peer, Refusal, Service, may_write, parse_address, problem};
+use super::requester::Requester;
+use super::server::{Refusal, Service, parse_address, problem};
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::desired::{Grant, Sent};
 use ratelimit_report::snapshot::ListFilter;
@@ -30,11 +32,13 @@ pub(super) fn add_to(router: Router<Service>) -> Router<Service> {
         .route(ALLOW, post(allow))
         .route(DENY, post(deny))
         .route(UNBLOCK, post(unblock))
+        .route(UNALLOW, post(unallow))
         .route(RESET, post(reset))
         .route(MODE, post(mode))
         .route(APPLY, post(apply))
         .route(RELOAD, post(reload))
         .route(CONFIRM, post(confirm))
+        .route(ROLLBACK, post(rollback))
         .route(CHARGE, post(charge))
 }
 
@@ -103,53 +107,61 @@ async fn standing(
     Ok(Json(service.handle.standing(source, query.rule).await?).into_response())
 }
 
-async fn allow(service: State<Service>, peer: Extension<Peer>, body: Bytes) -> Answer {
-    grant(service, peer, &body, Grant::Exempt).await
+async fn allow(service: State<Service>, by: Requester, body: Bytes) -> Answer {
+    grant(service, by, &body, Grant::Exempt).await
 }
 
-async fn deny(service: State<Service>, peer: Extension<Peer>, body: Bytes) -> Answer {
-    grant(service, peer, &body, Grant::Denied).await
+async fn deny(service: State<Service>, by: Requester, body: Bytes) -> Answer {
+    grant(service, by, &body, Grant::Denied).await
 }
 
-async fn grant(State(service): State<Service>, Extension(peer): Extension<Peer>, body: &Bytes, grant: Grant) -> Answer {
-    let uid = may_write(&service, peer)?;
+async fn grant(State(service): State<Service>, by: Requester, body: &Bytes, grant: Grant) -> Answer {
     let request: GrantRequest = parse(body)?;
     let target = target(&request.prefix)?;
-    Ok(Json(service.handle.grant(grant, target, request, uid).await?).into_response())
+    Ok(Json(service.handle.grant(grant, target, request, by).await?).into_response())
 }
 
-async fn unblock(State(service): State<Service>, Extension(peer): Extension<Peer>, body: Bytes) -> Answer {
-    let uid = may_write(&service, peer)?;
+async fn unblock(State(service): State<Service>, by: Requester, body: Bytes) -> Answer {
+    let target = match parse(&body)? {
+        UnblockRequest { prefix: Some(prefix), all: false } => Some(target(&prefix)?),
+        UnblockRequest { prefix: None, all: true } => None,
+        UnblockRequest { .. } => {
+            return Err(problem(ProblemKind::BadRequest, "name a prefix, or `all`: one of the two"));
+        }
+    };
+    Ok(Json(service.handle.unblock(target, by).await?).into_response())
+}
+
+async fn unallow(State(service): State<Service>, by: Requester, body: Bytes) -> Answer {
     let request: PrefixRequest = parse(&body)?;
-    Ok(Json(service.handle.unblock(target(&request.prefix)?, uid).await?).into_response())
+    Ok(Json(service.handle.unallow(target(&request.prefix)?, by).await?).into_response())
 }
 
-async fn reset(State(service): State<Service>, Extension(peer): Extension<Peer>, body: Bytes) -> Answer {
-    let uid = may_write(&service, peer)?;
+async fn reset(State(service): State<Service>, by: Requester, body: Bytes) -> Answer {
     let request: SourceRequest = parse(&body)?;
-    Ok(Json(service.handle.reset(request.source, uid).await?).into_response())
+    Ok(Json(service.handle.reset(request.source, by).await?).into_response())
 }
 
-async fn mode(State(service): State<Service>, Extension(peer): Extension<Peer>, body: Bytes) -> Answer {
-    let uid = may_write(&service, peer)?;
+async fn mode(State(service): State<Service>, by: Requester, body: Bytes) -> Answer {
     let request: ModeRequest = parse(&body)?;
-    Ok(Json(service.handle.mode(request.mode, uid).await?).into_response())
+    Ok(Json(service.handle.mode(request.mode, by).await?).into_response())
 }
 
-async fn apply(State(service): State<Service>, Extension(peer): Extension<Peer>, body: Bytes) -> Answer {
-    let uid = may_write(&service, peer)?;
-    Ok(Json(service.handle.apply(parse(&body)?, uid).await?).into_response())
+async fn apply(State(service): State<Service>, by: Requester, body: Bytes) -> Answer {
+    Ok(Json(service.handle.apply(parse(&body)?, by).await?).into_response())
 }
 
-async fn reload(State(service): State<Service>, Extension(peer): Extension<Peer>, body: Bytes) -> Answer {
-    may_write(&service, peer)?;
+async fn reload(State(service): State<Service>, _by: Requester, body: Bytes) -> Answer {
     let request = if body.is_empty() { ReloadRequest::default() } else { parse(&body)? };
     Ok(Json(service.handle.reload(request).await?).into_response())
 }
 
-async fn confirm(State(service): State<Service>, Extension(peer): Extension<Peer>) -> Answer {
-    let uid = may_write(&service, peer)?;
-    Ok(Json(service.handle.confirm(uid).await?).into_response())
+async fn confirm(State(service): State<Service>, by: Requester) -> Answer {
+    Ok(Json(service.handle.confirm(by).await?).into_response())
+}
+
+async fn rollback(State(service): State<Service>, by: Requester) -> Answer {
+    Ok(Json(service.handle.roll_back(by).await?).into_response())
 }
 
 /// For whoever may connect: an application adds to what its clients have used, and can let nobody in.

@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
-use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, Query, Request, State};
+use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Extension, Json, Router};
+use axum::{Json, Router};
 use http_body_util::LengthLimitError;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -31,6 +32,7 @@ use tower::ServiceExt;
 
 use super::places::{Caller, Place, Places, Room};
 use super::proto::{CHECK, DETACH, HEALTHZ, METRICS, Problem, ProblemKind, STATS};
+use super::requester::{Requester, SUDO_USER};
 use super::{Handle, routes};
 use ratelimit_report::export;
 
@@ -326,20 +328,25 @@ struct DetachQuery {
 
 async fn detach(
     State(service): State<Service>,
-    Extension(peer): Extension<Peer>,
+    _by: Requester,
     Query(query): Query<DetachQuery>,
 ) -> Result<Response, Refusal> {
-    may_write(&service, peer)?;
     Ok(Json(service.handle.detach(query.interface).await?).into_response())
 }
 
-/// The user who may, or why not.
-pub(super) fn may_write(service: &Service, peer: Peer) -> Result<u32, Refusal> {
-    if let Some(uid) = peer.uid.filter(|uid| *uid == 0 || *uid == service.own_uid) {
-        return Ok(uid);
+impl FromRequestParts<Service> for Requester {
+    type Rejection = Refusal;
+
+    /// Whoever may change something, or why not.
+    async fn from_request_parts(parts: &mut Parts, service: &Service) -> Result<Self, Refusal> {
+        let uid = parts.extensions.get::<Peer>().and_then(|peer| peer.uid);
+        let Some(uid) = uid.filter(|uid| *uid == 0 || *uid == service.own_uid) else {
+            let why = "only root and the user that the daemon runs as may change anything";
+            return Err(problem(ProblemKind::NotPermitted, why));
+        };
+        let sudo_user = parts.headers.get(SUDO_USER).and_then(|name| name.to_str().ok());
+        Ok(Self::new(uid, sudo_user))
     }
-    let why = "only root and the user that the daemon runs as may change anything";
-    Err(problem(ProblemKind::NotPermitted, why))
 }
 
 /// A [`Problem`] as a response.

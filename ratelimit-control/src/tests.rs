@@ -45,6 +45,7 @@ fn snapshot() -> Snapshot {
             last_reload_successful: true,
             last_reload_success_at: jiff::Timestamp::UNIX_EPOCH,
             error: None,
+            rolled_back: None,
         },
     })
 }
@@ -73,16 +74,18 @@ fn stub() -> Handle {
                     let detached = interface.into_iter().collect();
                     drop(reply.send(Ok(DetachReport { schema: SCHEMA, detached, stopping: false })));
                 }
-                Command::Grant { target, uid, reply, .. } => {
-                    drop(reply.send(Err(echo(&format!("{} by {uid}", target.prefix(64))))))
+                Command::Grant { target, by, reply, .. } => {
+                    drop(reply.send(Err(echo(&format!("{} by {by}", target.prefix(64))))))
                 }
-                Command::Unblock { target, uid, reply } => {
-                    drop(reply.send(Err(echo(&format!("{} by {uid}", target.prefix(64))))))
+                Command::Unblock { target: Some(target), by, reply } | Command::Unallow { target, by, reply } => {
+                    drop(reply.send(Err(echo(&format!("{} by {by}", target.prefix(64))))))
                 }
-                Command::Reset { source, uid, reply } => drop(reply.send(Err(echo(&format!("{source} by {uid}"))))),
-                Command::Mode { mode, uid, reply } => drop(reply.send(Err(echo(&format!("{mode:?} by {uid}"))))),
-                Command::Apply { request, uid, reply } => drop(reply.send(Err(echo(&format!("{request:?} by {uid}"))))),
-                Command::Confirm { uid, reply } => drop(reply.send(Err(echo(&format!("confirmed by {uid}"))))),
+                Command::Unblock { target: None, by, reply } => drop(reply.send(Err(echo(&format!("all by {by}"))))),
+                Command::Rollback { by, reply } => drop(reply.send(Err(echo(&format!("rolled back by {by}"))))),
+                Command::Reset { source, by, reply } => drop(reply.send(Err(echo(&format!("{source} by {by}"))))),
+                Command::Mode { mode, by, reply } => drop(reply.send(Err(echo(&format!("{mode:?} by {by}"))))),
+                Command::Apply { request, by, reply } => drop(reply.send(Err(echo(&format!("{request:?} by {by}"))))),
+                Command::Confirm { by, reply } => drop(reply.send(Err(echo(&format!("confirmed by {by}"))))),
                 Command::Charge { request, reply } => drop(reply.send(Err(echo(&format!("{request:?}"))))),
                 Command::Standing { source, rule, reply } => drop(reply.send(Err(echo(&format!("{source} {rule}"))))),
                 Command::Explain { sent, reply } => drop(reply.send(Err(echo(&format!("{sent:?}"))))),
@@ -138,17 +141,20 @@ async fn post(surface: Surface, peer: Option<u32>, path: &str, body: &str) -> (S
 }
 
 /// A request that changes something, and how the stub names it.
-const CHANGES: [(&str, &str, &str); 10] = [
-    ("/v1/allow", r#"{"prefix":"192.0.2.0/24","reason":"office"}"#, "192.0.2.0/24 by 0"),
-    ("/v1/deny", r#"{"prefix":"192.0.2.7","seconds":60}"#, "192.0.2.7/32 by 0"),
-    ("/v1/unblock", r#"{"prefix":"192.0.2.7"}"#, "192.0.2.7/32 by 0"),
-    ("/v1/deny", r#"{"prefix":"2001:db8::7"}"#, "2001:db8::/64 by 0"),
-    ("/v1/unblock", r#"{"prefix":"2001:db8::7/128"}"#, "2001:db8::7/128 by 0"),
-    ("/v1/allow", r#"{"prefix":"192.0.2.1/24"}"#, "192.0.2.0/24 by 0"),
-    ("/v1/reset", r#"{"source":"192.0.2.7"}"#, "192.0.2.7 by 0"),
-    ("/v1/mode", r#"{"mode":"dry-run"}"#, "DryRun by 0"),
+const CHANGES: [(&str, &str, &str); 13] = [
+    ("/v1/allow", r#"{"prefix":"192.0.2.0/24","reason":"office"}"#, "192.0.2.0/24 by root"),
+    ("/v1/deny", r#"{"prefix":"192.0.2.7","seconds":60}"#, "192.0.2.7/32 by root"),
+    ("/v1/unblock", r#"{"prefix":"192.0.2.7"}"#, "192.0.2.7/32 by root"),
+    ("/v1/deny", r#"{"prefix":"2001:db8::7"}"#, "2001:db8::/64 by root"),
+    ("/v1/unblock", r#"{"prefix":"2001:db8::7/128"}"#, "2001:db8::7/128 by root"),
+    ("/v1/allow", r#"{"prefix":"192.0.2.1/24"}"#, "192.0.2.0/24 by root"),
+    ("/v1/reset", r#"{"source":"192.0.2.7"}"#, "192.0.2.7 by root"),
+    ("/v1/mode", r#"{"mode":"dry-run"}"#, "DryRun by root"),
     ("/v1/apply", r#"{"confirm_seconds":60}"#, "confirm_seconds: Some(60)"),
-    ("/v1/confirm", "", "confirmed by 0"),
+    ("/v1/confirm", "", "confirmed by root"),
+    ("/v1/unblock", r#"{"all":true}"#, "all by root"),
+    ("/v1/unallow", r#"{"prefix":"192.0.2.7"}"#, "192.0.2.7/32 by root"),
+    ("/v1/rollback", "", "rolled back by root"),
 ];
 
 #[tokio::test]
@@ -184,6 +190,8 @@ async fn a_body_that_is_not_what_is_asked_for_is_answered_in_words() {
     for (path, body, words) in [
         ("/v1/deny", "", "the body is not what is asked for"),
         ("/v1/deny", r#"{"prefix":"192.0.2.1/33"}"#, "lengths are 0 to 32"),
+        ("/v1/unblock", r#"{"prefix":"192.0.2.1","all":true}"#, "a prefix, or `all`: one of the two"),
+        ("/v1/unblock", "{}", "a prefix, or `all`: one of the two"),
         ("/v1/deny", r#"{"prefix":"192.0.2.1","until":5}"#, "unknown field `until`"),
         ("/v1/mode", r#"{"mode":"off"}"#, "unknown variant `off`"),
         ("/v1/charge", r#"{"source":"192.0.2.7","rule":"login","amount":-1}"#, "invalid value"),
@@ -217,8 +225,8 @@ fn the_documented_answer_is_the_one_that_is_given_and_every_path_is_documented()
     assert_eq!(serde_json::to_value(&standing).unwrap(), written);
     use super::proto::*;
     for path in [
-        METRICS, HEALTHZ, STATS, CHECK, RELOAD, DETACH, LIST, EXPLAIN, ALLOW, DENY, UNBLOCK, RESET, MODE, APPLY,
-        CONFIRM, CHARGE, STANDING,
+        METRICS, HEALTHZ, STATS, CHECK, RELOAD, DETACH, LIST, EXPLAIN, ALLOW, DENY, UNALLOW, UNBLOCK, RESET, MODE,
+        APPLY, CONFIRM, ROLLBACK, CHARGE, STANDING,
     ] {
         assert!(text.contains(&format!(" {path}")), "{path}");
     }

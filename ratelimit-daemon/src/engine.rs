@@ -11,11 +11,11 @@ use tokio::time::Instant;
 
 use super::ban_watch::BanWatch;
 use super::breaker::Breaker;
+use super::grants::Grants;
 use super::hold::Hold;
 use super::journal::{Budget, Done, Event};
 use super::links::Links;
 use super::list_watch::ListWatch;
-use super::orders::Grants;
 use super::source::ConfigSource;
 use super::start::{Start, Unfinished};
 use super::store::Store;
@@ -126,9 +126,9 @@ impl Seen {
 impl<D: Datapath> Engine<D> {
     /// Attaches to every interface and puts the policy in force, or leaves everything as it was.
     pub(super) fn start(datapath: D, start: Start, host: Host, moment: Moment) -> Result<Self, DatapathError> {
-        let Start { config, source, unfinished, refused, refused_lists } = start;
+        let Start { config, source, unfinished, refused, refused_lists, rolled_back } = start;
         let last_reload =
-            ConfigState { last_reload_successful: true, last_reload_success_at: moment.wall, error: None };
+            ConfigState { last_reload_successful: true, last_reload_success_at: moment.wall, error: None, rolled_back };
         let mut engine = Self {
             datapath,
             host,
@@ -282,7 +282,7 @@ impl<D: Datapath> Engine<D> {
         self.watch_breaker(reading, moment);
         self.watch_lists(reading.now, moment);
         self.watch_talkers(reading, moment);
-        let applied = if self.must_apply && self.pending.is_none() { self.put_in_force(reading.now) } else { Ok(()) };
+        let applied = if self.must_apply { self.put_in_force(reading.now) } else { Ok(()) };
         if let Err(error) = applied {
             tracing::error!("apply the policy: {:#}", anyhow::Error::from(error));
         }
@@ -358,11 +358,15 @@ impl<D: Datapath> Engine<D> {
         policy
     }
 
-    /// Applies what has changed other than by a configuration.
+    /// Applies what has changed other than by a configuration. While a file is on trial, that is who is allowed and
+    /// denied: in the file, and in what packets go back to without this process.
     pub(super) fn put_in_force(&mut self, now: Nanos) -> Result<(), DatapathError> {
         let policy = self.policy_of(&self.config, now);
-        if self.must_apply || policy != self.desired.policy {
-            self.datapath.apply(&policy)?;
+        if self.must_apply || self.pending.is_some() || policy != self.desired.policy {
+            match &self.pending {
+                None => self.datapath.apply(&policy)?,
+                Some(pending) => self.datapath.apply_access(&policy, &self.policy_of(&pending.before, now))?,
+            }
             self.desired.policy = policy;
             self.must_apply = false;
             self.newest = None;

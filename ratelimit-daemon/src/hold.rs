@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::breaker::{Share, Trip};
 use super::engine::{Engine, Moment};
-use super::orders::user_name;
+use ratelimit_control::Requester;
 use ratelimit_control::proto::{ModeReport, ModeWord, Problem};
 use ratelimit_datapath::{Datapath, Reading};
 use ratelimit_policy::config::OnExit;
@@ -59,9 +59,9 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// Makes every rule drop nothing, or what the configuration says.
-    pub(super) fn set_mode(&mut self, word: ModeWord, uid: u32, moment: Moment) -> Result<ModeReport, Problem> {
+    pub(super) fn set_mode(&mut self, word: ModeWord, by: &Requester, moment: Moment) -> Result<ModeReport, Problem> {
         let now = self.clocks(moment)?.now;
-        let user = user_name(uid);
+        let user = by.to_string();
         let mut notes = Vec::new();
         let hold = match word {
             ModeWord::Enforce => {

@@ -57,16 +57,27 @@ pub(super) enum Event {
         /// Who had entered it.
         by: String,
     },
-    /// A command has lifted a denial, bans, or both.
+    /// A command has lifted denials and bans, and removed the counters of what was over a limit.
     Unblock {
-        /// Of what.
+        /// Of what; none is everything.
+        prefix: Option<IpNet>,
+        /// Who.
+        by: String,
+        /// Denials of commands.
+        denials: usize,
+        /// The rules whose bans were lifted, once for each ban.
+        rules: Vec<String>,
+        /// Sources whose counters are removed, the banned ones too.
+        freed: usize,
+    },
+    /// A command has lifted what commands allowed.
+    Unallow {
+        /// In what.
         prefix: IpNet,
         /// Who.
         by: String,
-        /// Whether there was a denial.
-        was_denied: bool,
-        /// The rules whose bans were lifted, once for each ban.
-        rules: Vec<String>,
+        /// Exemptions.
+        removed: usize,
     },
     /// A command has reset a source's counters.
     Reset {
@@ -144,6 +155,7 @@ impl Event {
                 Grant::Denied => "deny",
             },
             Self::Unblock { .. } => "unblock",
+            Self::Unallow { .. } => "unallow",
             Self::Reset { .. } => "reset",
             Self::TakeOver { .. } => "attach",
             Self::Detach { .. } => "detach",
@@ -167,8 +179,11 @@ impl Event {
             Self::GrantEnd { grant, prefix, by } => {
                 format!("{prefix} is no longer {}: the time that {by} gave has expired", word(*grant))
             }
-            Self::Unblock { prefix, by, was_denied, rules } => {
-                let mut lifted: Vec<String> = was_denied.then(|| "denial lifted".to_owned()).into_iter().collect();
+            Self::Unblock { prefix, by, denials, rules, freed } => {
+                let mut lifted = Vec::new();
+                if *denials > 0 {
+                    lifted.push(format!("{} lifted", counted(*denials, "denial")));
+                }
                 let mut names: Vec<&str> = rules.iter().map(String::as_str).collect();
                 names.sort_unstable();
                 names.dedup();
@@ -176,10 +191,17 @@ impl Event {
                     let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
                     lifted.push(format!("{} by rule {} lifted", counted(rules.len(), "ban"), quoted.join(", ")));
                 }
-                if lifted.is_empty() {
-                    lifted.push("it was neither denied nor banned".to_owned());
+                if *freed > 0 {
+                    lifted.push(format!("counters of {} removed", counted(*freed, "source")));
                 }
+                if lifted.is_empty() {
+                    lifted.push("nothing to lift".to_owned());
+                }
+                let prefix = prefix.map_or_else(|| "everything".to_owned(), |prefix| prefix.to_string());
                 format!("{prefix} unblocked by {by}: {}", lifted.join(", "))
+            }
+            Self::Unallow { prefix, by, removed } => {
+                format!("{prefix} no longer allowed by {by}: {} lifted", counted(*removed, "exemption"))
             }
             Self::Reset { source, by, windows, bans } => {
                 let (windows, bans) = (counted(*windows, "window"), counted(*bans, "ban"));
@@ -218,8 +240,11 @@ impl Event {
             Self::Grant { prefix, by, reason, until, .. } => {
                 of = Fields { by: Some(by), reason: reason.as_deref(), until: *until, ..Fields::of(*prefix) };
             }
-            Self::GrantEnd { prefix, by, .. } | Self::Unblock { prefix, by, .. } => {
+            Self::GrantEnd { prefix, by, .. } | Self::Unallow { prefix, by, .. } => {
                 of = Fields { by: Some(by), ..Fields::of(*prefix) };
+            }
+            Self::Unblock { prefix, by, .. } => {
+                of = Fields { by: Some(by), ..prefix.map_or_else(Fields::default, Fields::of) };
             }
             Self::Reset { source, by, .. } => of = Fields { by: Some(by), ..Fields::of(*source) },
             Self::TakeOver { .. } | Self::Detach { .. } => {}
@@ -341,6 +366,7 @@ impl Budget {
                 Event::Grant { .. }
                 | Event::GrantEnd { .. }
                 | Event::Unblock { .. }
+                | Event::Unallow { .. }
                 | Event::Reset { .. }
                 | Event::TakeOver { .. }
                 | Event::Detach { .. } => event.log(),
@@ -398,11 +424,12 @@ mod tests {
             until,
             frees,
         };
-        let unblock = |was_denied, rules: &[&str]| Event::Unblock {
+        let unblock = |prefix, denials, rules: &[&str], freed| Event::Unblock {
             prefix,
             by: by.clone(),
-            was_denied,
+            denials,
             rules: rules.iter().map(ToString::to_string).collect(),
+            freed,
         };
         let detach = |left, done| Event::Detach { interfaces: vec!["eth0".into()], left, done: Some(done) };
         let rows = [
@@ -444,14 +471,17 @@ mod tests {
                 "192.0.2.0/24 is no longer denied: the time that root (alice) gave has expired",
             ),
             (
-                unblock(true, &["ssh", "ssh", "web"]),
+                unblock(Some(prefix), 1, &["ssh", "ssh", "web"], 2),
                 "unblock",
-                "192.0.2.0/24 unblocked by root (alice): denial lifted, 3 bans by rule \"ssh\", \"web\" lifted",
+                "192.0.2.0/24 unblocked by root (alice): 1 denial lifted, 3 bans by rule \"ssh\", \"web\" lifted, \
+                 counters of 2 sources removed",
             ),
+            (unblock(Some(prefix), 0, &[], 0), "unblock", "192.0.2.0/24 unblocked by root (alice): nothing to lift"),
+            (unblock(None, 2, &[], 0), "unblock", "everything unblocked by root (alice): 2 denials lifted"),
             (
-                unblock(false, &[]),
-                "unblock",
-                "192.0.2.0/24 unblocked by root (alice): it was neither denied nor banned",
+                Event::Unallow { prefix, by: by.clone(), removed: 1 },
+                "unallow",
+                "192.0.2.0/24 no longer allowed by root (alice): 1 exemption lifted",
             ),
             (
                 Event::Reset { source: prefix, by: by.clone(), windows: 3, bans: 1 },

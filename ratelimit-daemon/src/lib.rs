@@ -28,8 +28,11 @@ mod breaker;
 mod carry_out;
 mod engine;
 mod events;
+mod grants;
 mod hold;
 mod journal;
+mod kept;
+mod lift;
 mod links;
 mod list_watch;
 pub mod netlink;
@@ -377,24 +380,28 @@ impl<D: Datapath> Owner<D> {
                 })
                 .await?;
             }
-            Command::Grant { grant, target, request, uid, reply } => {
-                self.reply(reply, move |engine, moment| engine.grant(grant, target, &request, uid, moment)).await?;
+            Command::Grant { grant, target, request, by, reply } => {
+                self.reply(reply, move |engine, moment| engine.grant(grant, target, &request, &by, moment)).await?;
             }
-            Command::Unblock { target, uid, reply } => {
-                self.reply(reply, move |engine, moment| engine.unblock(target, uid, moment)).await?;
+            Command::Unblock { target, by, reply } => {
+                self.reply(reply, move |engine, moment| engine.unblock(target, &by, moment)).await?;
             }
-            Command::Reset { source, uid, reply } => {
-                self.reply(reply, move |engine, _| engine.reset(source, uid)).await?;
+            Command::Unallow { target, by, reply } => {
+                self.reply(reply, move |engine, moment| engine.unallow(target, &by, moment)).await?;
             }
-            Command::Mode { mode, uid, reply } => {
-                self.reply(reply, move |engine, moment| engine.set_mode(mode, uid, moment)).await?;
+            Command::Reset { source, by, reply } => {
+                self.reply(reply, move |engine, _| engine.reset(source, &by)).await?;
             }
-            Command::Apply { request, uid, reply } => {
-                self.reply(reply, move |engine, moment| engine.apply(&request, uid, moment)).await?;
+            Command::Mode { mode, by, reply } => {
+                self.reply(reply, move |engine, moment| engine.set_mode(mode, &by, moment)).await?;
             }
-            Command::Confirm { uid, reply } => {
-                self.reply(reply, move |engine, moment| engine.confirm(uid, moment)).await?;
+            Command::Apply { request, by, reply } => {
+                self.reply(reply, move |engine, moment| engine.apply(&request, &by, moment)).await?;
             }
+            Command::Confirm { by, reply } => {
+                self.reply(reply, move |engine, moment| engine.confirm(&by, moment)).await?;
+            }
+            Command::Rollback { by, reply } => self.reply(reply, move |engine, _| engine.roll_back(&by)).await?,
             Command::Charge { request, reply } => {
                 self.reply(reply, move |engine, _| {
                     engine.notice_trial();

@@ -75,8 +75,12 @@ impl<D: Datapath> Engine<D> {
 
     /// Notes that a configuration holds.
     pub(super) fn note_success(&mut self, moment: Moment) {
-        self.last_reload =
-            ConfigState { last_reload_successful: true, last_reload_success_at: moment.wall, error: None };
+        self.last_reload = ConfigState {
+            last_reload_successful: true,
+            last_reload_success_at: moment.wall,
+            error: None,
+            rolled_back: None,
+        };
     }
 
     /// Notes that a configuration was not carried out. The problem names the file itself.

@@ -13,6 +13,7 @@ use super::source::{ConfigFile, ConfigSource};
 use super::store::Store;
 use ratelimit_policy::config::Config;
 use ratelimit_policy::config::lists::{KnownLists, ListFile};
+use ratelimit_report::snapshot::RolledBack;
 
 /// The file that remembers a trial.
 pub(super) const FILE: &str = "trial.json";
@@ -125,6 +126,8 @@ pub(super) struct Start {
     pub(super) refused: Option<String>,
     /// The same of list files; none where all of them have just been read.
     pub(super) refused_lists: Option<KnownLists>,
+    /// That the file says something that was tried and not confirmed.
+    pub(super) rolled_back: Option<RolledBack>,
 }
 
 impl Start {
@@ -135,7 +138,9 @@ impl Start {
         store: &Store,
         now: Timestamp,
     ) -> Result<Self, DaemonError> {
-        let plain = |config, source| Ok(Self { config, source, unfinished: None, refused: None, refused_lists: None });
+        let plain = |config, source| {
+            Ok(Self { config, source, unfinished: None, refused: None, refused_lists: None, rolled_back: None })
+        };
         let ConfigSource::File(file) = &mut source else { return plain(config, source) };
         let Some(record) = store.load::<Record>(FILE) else { return plain(config, source) };
         let path = file.path.display().to_string();
@@ -159,7 +164,14 @@ impl Start {
                     (file.text, file.text_path) = (record.tried.clone(), record.file.clone());
                     let unfinished = Some(Unfinished { before, before_path, record });
                     let refused_lists = Some(KnownLists::new());
-                    return Ok(Self { config: tried, source, unfinished, refused: None, refused_lists });
+                    return Ok(Self {
+                        config: tried,
+                        source,
+                        unfinished,
+                        refused: None,
+                        refused_lists,
+                        rolled_back: None,
+                    });
                 }
                 Err(error) => tracing::error!("what was tried cannot be read any more: {error:#}"),
             }
@@ -177,8 +189,11 @@ impl Start {
         }
         (file.text, file.text_path) = (record.confirmed.clone(), before_path);
         let refused = record.refused_text();
+        let why = "it was not confirmed before the daemon started anew".to_owned();
+        let rolled_back = Some(RolledBack { file: record.file.display().to_string(), why });
         remember(store, record.not_confirmed());
-        Ok(Self { config: before, source, unfinished: None, refused, refused_lists: Some(refused_lists) })
+        let refused_lists = Some(refused_lists);
+        Ok(Self { config: before, source, unfinished: None, refused, refused_lists, rolled_back })
     }
 }
 

@@ -24,6 +24,7 @@ use ratelimit_report::snapshot;
 mod bans;
 mod fuzz;
 mod grants;
+mod lifts;
 mod lists;
 mod site;
 mod suggest;
@@ -359,7 +360,14 @@ async fn a_reload_logs_what_it_changed_and_only_once_it_has() {
     let (datapath, kernel) = FakeDatapath::new(&["eth0"]);
     let moment = || Moment::now(Instant::now());
     let source = file([next(4), next(5)]);
-    let start = Start { config: config.clone(), source, unfinished: None, refused: None, refused_lists: None };
+    let start = Start {
+        config: config.clone(),
+        source,
+        unfinished: None,
+        refused: None,
+        refused_lists: None,
+        rolled_back: None,
+    };
     let mut engine = Engine::start(datapath, start, surroundings(None).0.host, moment()).unwrap();
     let lines = Lines::default();
     let writer = lines.clone();

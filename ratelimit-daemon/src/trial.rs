@@ -9,12 +9,13 @@ use ratelimit_common::time::Nanos;
 use super::engine::{Engine, Moment};
 use super::source::{ConfigSource, Loaded};
 use super::start::{FILE, Record, Unfinished, Version, remember};
-use ratelimit_control::proto::{ApplyReport, ApplyRequest, ConfirmReport, Problem, ProblemKind};
+use ratelimit_control::Requester;
+use ratelimit_control::proto::{ApplyReport, ApplyRequest, ConfirmReport, Problem, ProblemKind, RollbackReport};
 use ratelimit_datapath::{Datapath, DatapathError, Trial};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::desired::DesiredState;
 use ratelimit_policy::plan::changes;
-use ratelimit_report::snapshot::{Clocks, SCHEMA};
+use ratelimit_report::snapshot::{Clocks, RolledBack, SCHEMA};
 
 /// A shorter time is over before anyone can confirm.
 const SECONDS_MIN: u64 = 5;
@@ -25,7 +26,7 @@ const SECONDS_MAX: u64 = 86_400;
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     /// What packets go back to.
-    before: Config,
+    pub(super) before: Config,
     /// Where the text of that stood.
     before_path: PathBuf,
     record: Record,
@@ -55,19 +56,24 @@ impl<D: Datapath> Engine<D> {
         Ok(false)
     }
 
-    /// Why nothing else may change now.
+    /// Why no other configuration may be put in force now.
     pub(super) fn settled(&self, now: Nanos) -> Result<(), Problem> {
         let Some(pending) = &self.pending else { return Ok(()) };
         let left_s = pending.until.0.saturating_sub(now.0).div_ceil(1_000_000_000);
         let file = pending.record.file.display();
         let why = format!(
-            "{file} is on trial for {left_s} s more: `ratelimitd confirm` it first, or wait until it is rolled back"
+            "{file} is on trial for {left_s} s more: end that first, with `ratelimitd confirm` or `ratelimitd rollback`"
         );
         Err(Problem::new(ProblemKind::Conflict, why))
     }
 
     /// Puts a file in force: for good, or on trial.
-    pub(super) fn apply(&mut self, request: &ApplyRequest, uid: u32, moment: Moment) -> Result<ApplyReport, Problem> {
+    pub(super) fn apply(
+        &mut self,
+        request: &ApplyRequest,
+        by: &Requester,
+        moment: Moment,
+    ) -> Result<ApplyReport, Problem> {
         self.notice_trial();
         let clocks = self.clocks(moment)?;
         self.settled(clocks.now)?;
@@ -84,8 +90,7 @@ impl<D: Datapath> Engine<D> {
         if request.confirm_seconds.is_none() && !request.force {
             self.object_to_lockout(&loaded.config, request.ssh, clocks.now)?;
         }
-        let user = super::orders::user_name(uid);
-        tracing::info!(user, file = %file.display(), "apply {}, as {user} said", file.display());
+        tracing::info!(user = %by, file = %file.display(), "apply {}, as {by} said", file.display());
         let mut notes = Vec::new();
         if !is_own {
             let own = own.path.display();
@@ -167,29 +172,49 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// Keeps what is on trial.
-    pub(super) fn confirm(&mut self, uid: u32, moment: Moment) -> Result<ConfirmReport, Problem> {
-        let too_late = "too late: what was tried is rolled back, and what held before holds again; `ratelimitd apply --confirm` tries anew";
+    pub(super) fn confirm(&mut self, by: &Requester, moment: Moment) -> Result<ConfirmReport, Problem> {
         if self.pending.is_none() {
-            return Err(match self.refused {
-                Some(_) => Problem::new(ProblemKind::Conflict, too_late),
-                None => Problem::new(ProblemKind::BadRequest, "there is nothing to confirm: no file is on trial"),
-            });
+            return Err(self.too_late());
         }
         if !self.datapath.confirm().map_err(Problem::datapath)? {
             self.watch_trial().map_err(Problem::datapath)?;
-            return Err(Problem::new(ProblemKind::Conflict, too_late));
+            return Err(self.too_late());
         }
-        let user = super::orders::user_name(uid);
         let file = self.pending.take().map(|pending| pending.record.file).unwrap_or_default();
         self.host.store.remove(FILE);
         self.refused = None;
         self.newest = None;
         self.note_success(moment);
-        tracing::info!(user, file = %file.display(), "{} is confirmed by {user}", file.display());
+        tracing::info!(user = %by, file = %file.display(), "{} is confirmed by {by}", file.display());
         let now = self.clocks(moment)?.now;
         // What has ended meanwhile.
         self.put_in_force(now).map_err(Problem::datapath)?;
         Ok(ConfirmReport { schema: SCHEMA, file })
+    }
+
+    /// Why there is nothing to confirm.
+    fn too_late(&self) -> Problem {
+        let Some(RolledBack { file, why }) = &self.last_reload.rolled_back else {
+            return Problem::new(ProblemKind::BadRequest, "there is nothing to confirm: no file is on trial");
+        };
+        let again = "`ratelimitd apply --confirm` tries it again";
+        let why = format!("too late: {file} is rolled back ({why}), and what held before it holds; {again}");
+        Problem::new(ProblemKind::Conflict, why)
+    }
+
+    /// Ends the trial: what held before holds again, now.
+    pub(super) fn roll_back(&mut self, by: &Requester) -> Result<RollbackReport, Problem> {
+        self.notice_trial();
+        if self.pending.is_some() {
+            self.forget_trial(&format!("{by} said so"));
+            let now = self.datapath.now().map_err(Problem::datapath)?;
+            self.put_in_force(now).map_err(Problem::datapath)?;
+            let file = self.last_reload.rolled_back.as_ref().map_or_else(String::new, |of| of.file.clone());
+            return Ok(RollbackReport { schema: SCHEMA, file, was_over: false });
+        }
+        let nothing = || Problem::new(ProblemKind::BadRequest, "there is nothing to roll back: no file is on trial");
+        let over = self.last_reload.rolled_back.as_ref().ok_or_else(nothing)?;
+        Ok(RollbackReport { schema: SCHEMA, file: over.file.clone(), was_over: true })
     }
 
     /// Notices that packets have gone back.
@@ -218,10 +243,9 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn forget_trial(&mut self, why: &str) {
         let Some(Pending { before, before_path, record, .. }) = self.pending.take() else { return };
         let file = record.file.display().to_string();
-        let message = format!("{file} is ROLLED BACK, and what held before holds again: {why}");
-        tracing::error!("{message}");
-        self.last_reload.last_reload_successful = false;
-        self.last_reload.error = Some(message);
+        tracing::warn!("{file} is ROLLED BACK, and what held before holds again: {why}");
+        // No reload has failed: what holds is what was loaded last.
+        self.last_reload.rolled_back = Some(RolledBack { file, why: why.to_owned() });
         self.config = before;
         self.set_text(record.confirmed.clone(), before_path);
         self.lists.hold_back(record.refused_lists());

@@ -25,9 +25,7 @@ impl<D: Datapath> Engine<D> {
         let clocks = self.clocks(moment)?;
         let windows = self.datapath.source(address).map_err(Problem::datapath)?;
         let bans = self.datapath.bans_of(self.desired.policy.client(address)).map_err(Problem::datapath)?;
-        let written = |prefix: IpNet, grant: Grant| {
-            places_of(&self.config.listings, &self.config.list_files, (prefix, grant), &read_list)
-        };
+        let written = |prefix: IpNet, grant: Grant| self.written(prefix, grant);
         let background = self.background(clocks, &written);
         Ok(CheckReport::told(&self.desired.policy, address, &windows, &bans, &background))
     }
@@ -82,7 +80,13 @@ impl<D: Datapath> Engine<D> {
         Ok(ExplainReport::build(&self.desired.policy, now, sent, &windows, &bans))
     }
 
-    fn places(&self) -> Places {
+    /// Every place where the configuration names a prefix for this.
+    pub(super) fn written(&self, prefix: IpNet, grant: Grant) -> Vec<WrittenAt> {
+        places_of(&self.config.listings, &self.config.list_files, (prefix, grant), &read_list)
+    }
+
+    /// Where the configuration names each prefix first.
+    pub(super) fn places(&self) -> Places {
         places(&self.config.listings, &self.config.list_files, &read_list)
     }
 

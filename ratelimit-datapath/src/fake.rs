@@ -23,9 +23,11 @@ use super::{
     Tallies, Trial, VisitedBans, XdpMode,
 };
 pub use crate::memory::Sender;
-use crate::memory::{Judged, Packets, Rules, Sources};
+use crate::memory::{Judged, Packets, Rules};
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::{self, Limit, Policy, Rule};
+
+mod access;
 
 /// When a fake begins: 2026-01-01T10:00:00Z.
 pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
@@ -318,6 +320,15 @@ impl Datapath for FakeDatapath {
         Ok(())
     }
 
+    fn apply_access(&mut self, tried: &Policy, before: &Policy) -> Result<(), DatapathError> {
+        let mut world = self.kernel.world();
+        world.calls.push("apply_access".to_owned());
+        if world.refusing_apply {
+            return Err(anyhow!("write map PREFIXES_V4: told to fail").into());
+        }
+        if world.replace_access(tried, before) { Ok(()) } else { Err(anyhow!("no trial runs").into()) }
+    }
+
     fn confirm(&mut self) -> Result<bool, DatapathError> {
         let mut world = self.kernel.world();
         world.calls.push("confirm".to_owned());
@@ -364,14 +375,12 @@ impl Datapath for FakeDatapath {
         Ok(lifted)
     }
 
-    fn forget(&mut self, client: IpNet) -> Result<Forgotten, DatapathError> {
-        let mut world = self.kernel.world();
-        world.cached_drops.retain(|(of, _), _| *of != client);
-        let Sources { windows, bans, .. } = &mut world.packets.sources;
-        let before = (windows.len(), bans.len());
-        windows.retain(|(of, _), _| *of != client);
-        bans.retain(|(of, _), _| *of != client);
-        Ok(Forgotten { windows: before.0 - windows.len(), bans: before.1 - bans.len() })
+    fn clients(&mut self, prefix: IpNet) -> Result<Vec<IpNet>, DatapathError> {
+        Ok(self.kernel.world().clients(prefix))
+    }
+
+    fn forget_all(&mut self, clients: &[IpNet]) -> Result<Forgotten, DatapathError> {
+        Ok(self.kernel.world().forget(clients))
     }
 
     fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError> {

@@ -236,6 +236,8 @@ pub enum Trial {
 pub struct Forgotten {
     /// Windows.
     pub windows: usize,
+    /// Limits whose windows they were: each has several.
+    pub limits: usize,
     /// Bans.
     pub bans: usize,
 }
@@ -251,6 +253,11 @@ pub trait Datapath: Send + 'static {
     /// prevents it. What goes back is the policy alone; counters, windows and bans stay. Not called while a trial
     /// runs, nor before anything was applied. On an error the old policy goes on, without a trial.
     fn apply_until(&mut self, policy: &Policy, until: Nanos) -> Result<(), DatapathError>;
+
+    /// Replaces who is allowed and denied while a trial runs, in the policy on trial and in the one that packets go
+    /// back to, which differ in nothing else from what is in force. No packet meets less than all of it, and the trial
+    /// goes on. On an error a part of it may hold; a further call puts the rest right.
+    fn apply_access(&mut self, tried: &Policy, before: &Policy) -> Result<(), DatapathError>;
 
     /// Keeps the policy of the trial that runs: true, and [`Datapath::trial`] is [`Trial::None`]. False where none
     /// runs or its time is over, which changes nothing. No packet can have gone back already when it says true, nor go
@@ -280,9 +287,19 @@ pub trait Datapath: Send + 'static {
     /// force alone. The windows stay: a source that is still over its limit may be banned anew at once.
     fn lift_bans(&mut self, prefix: IpNet) -> Result<Vec<Ban>, DatapathError>;
 
-    /// Forgets all windows and bans of one client, which is as [`Policy::client`] makes it. Others of the same prefix
-    /// length are not touched.
-    fn forget(&mut self, client: IpNet) -> Result<Forgotten, DatapathError>;
+    /// The clients within `prefix`, or that it lies in, that any window or drop-cache entry is of, those of guards too;
+    /// sorted.
+    fn clients(&mut self, prefix: IpNet) -> Result<Vec<IpNet>, DatapathError>;
+
+    /// Forgets all windows, bans and drop-cache entries of these clients, which are as [`Policy::client`] makes them:
+    /// the next packet of each is judged as one of a new source. Others of the same prefix length are not touched.
+    /// Returns the sums.
+    fn forget_all(&mut self, clients: &[IpNet]) -> Result<Forgotten, DatapathError>;
+
+    /// The same of one.
+    fn forget(&mut self, client: IpNet) -> Result<Forgotten, DatapathError> {
+        self.forget_all(&[client])
+    }
 
     /// Charges `amount` to every limit and shadow limit of the rule with this index for one client, as a packet would,
     /// but also what does not fit, up to what can be counted; a limit that is exceeded by it bans as a packet over it

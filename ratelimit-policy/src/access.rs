@@ -59,6 +59,25 @@ impl Entry {
         self.until.is_none_or(|until| now < until)
     }
 
+    /// It, entered while another of the same prefix and grant holds: that very one where nothing of it changes.
+    fn after(&self, before: &Self, further: Further) -> Self {
+        let until = match further {
+            Further::Extend => self.until.zip(before.until).map(|(one, other)| one.max(other)),
+            Further::Replace => self.until,
+        };
+        let by = match (&self.by, further) {
+            (By::Command { user, is_forced }, Further::Extend) => {
+                By::Command { user: user.clone(), is_forced: *is_forced || before.is_forced_denial() }
+            }
+            (by, _) => by.clone(),
+        };
+        let reason = self.reason.clone().or_else(|| before.reason.clone());
+        let after = Self { by, reason, since: before.since, until, ..self.clone() };
+        let is_same = (until, &after.reason, after.is_forced_denial())
+            == (before.until, &before.reason, before.is_forced_denial());
+        if is_same { before.clone() } else { after }
+    }
+
     fn is_safety(&self) -> bool {
         match self.by {
             By::Safety => true,
@@ -75,29 +94,65 @@ impl Entry {
     }
 }
 
+/// What an entry does to one of the same prefix and grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Further {
+    /// The longer of the two ends holds.
+    Extend,
+    /// Its own end holds.
+    Replace,
+}
+
+/// What came of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entered {
+    /// What holds now.
+    pub entry: Entry,
+    /// What held before of the same prefix and grant.
+    pub before: Option<Entry>,
+    /// The exemption that a denial has ended.
+    pub ended: Option<Entry>,
+}
+
 /// The entries that commands made: of one prefix at most one that exempts and one that denies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger(BTreeMap<(IpNet, Grant), Entry>);
 
 impl Ledger {
-    /// Enters, in place of what it said of this prefix before. A denial also ends the exemption of the same prefix, which
-    /// would go before it; an exemption only suspends the denial. False if there is no room.
+    /// Enters. Where the prefix has an entry of the same grant already, the longer of the two ends holds, unless the
+    /// new one is to replace it, and its reason where the new one gives none. A denial also ends the exemption of the
+    /// same prefix, which would go before it; an exemption only suspends the denial. None if there is no room.
     #[must_use]
-    pub fn enter(&mut self, entry: Entry) -> bool {
+    pub fn enter(&mut self, entry: Entry, further: Further, now: Nanos) -> Option<Entered> {
         let key = (entry.prefix, entry.grant);
-        if entry.grant == Grant::Denied {
-            self.0.remove(&(entry.prefix, Grant::Exempt));
+        let has_either = entry.grant == Grant::Denied && self.0.contains_key(&(entry.prefix, Grant::Exempt));
+        if self.0.len() >= ENTRIES_MAX && !self.0.contains_key(&key) && !has_either {
+            return None;
         }
-        if self.0.len() >= ENTRIES_MAX && !self.0.contains_key(&key) {
-            return false;
-        }
-        self.0.insert(key, entry);
-        true
+        let ended = match entry.grant {
+            Grant::Denied => self.0.remove(&(entry.prefix, Grant::Exempt)).filter(|of| of.holds(now)),
+            Grant::Exempt => None,
+        };
+        let before = self.0.remove(&key).filter(|of| of.holds(now));
+        let entry = before.as_ref().map_or_else(|| entry.clone(), |before| entry.after(before, further));
+        self.0.insert(key, entry.clone());
+        Some(Entered { entry, before, ended })
     }
 
-    /// Takes off the denial of a prefix.
-    pub fn undeny(&mut self, prefix: IpNet) -> Option<Entry> {
-        self.0.remove(&(prefix, Grant::Denied))
+    /// Enters what an earlier run had entered, a denial beside the exemption that suspends it. False if there is no
+    /// room.
+    #[must_use]
+    pub fn restore(&mut self, entry: Entry) -> bool {
+        let has_room = self.0.len() < ENTRIES_MAX;
+        if has_room {
+            self.0.insert((entry.prefix, entry.grant), entry);
+        }
+        has_room
+    }
+
+    /// Takes off the entries of this grant that are meant, and returns them.
+    pub fn take_off(&mut self, grant: Grant, is_meant: impl Fn(IpNet) -> bool) -> Vec<Entry> {
+        self.0.extract_if(.., |(prefix, of), _| *of == grant && is_meant(*prefix)).map(|(_, entry)| entry).collect()
     }
 
     /// Takes out what is over, in order.
@@ -186,6 +241,10 @@ mod tests {
         assert_eq!(deciding([&ever, &file], NOW), [&ever]);
     }
 
+    fn enter(ledger: &mut Ledger, entry: &Entry) -> Entered {
+        ledger.enter(entry.clone(), Further::Extend, NOW).unwrap()
+    }
+
     #[test]
     fn a_denial_ends_the_exemption_and_an_exemption_suspends_the_denial() {
         let mut ledger = Ledger::default();
@@ -193,13 +252,44 @@ mod tests {
             entry("192.0.2.1/32", Grant::Exempt, command(false), Some(2_000)),
             entry("192.0.2.1/32", Grant::Denied, command(false), None),
         );
-        assert!(ledger.enter(denied.clone()) && ledger.enter(exempt.clone()));
+        enter(&mut ledger, &denied);
+        assert_eq!(enter(&mut ledger, &exempt).ended, None);
         assert_eq!(deciding(ledger.entries(), NOW), [&exempt]);
         assert_eq!(ledger.expire(Nanos(2_000)), std::slice::from_ref(&exempt));
         assert_eq!(deciding(ledger.entries(), Nanos(2_000)), [&denied]);
-        assert!(ledger.enter(exempt) && ledger.enter(denied.clone()));
+        enter(&mut ledger, &exempt);
+        assert_eq!(enter(&mut ledger, &denied).ended, Some(exempt));
         assert_eq!(ledger.entries().collect::<Vec<_>>(), [&denied]);
-        assert_eq!(ledger.undeny(denied.prefix), Some(denied));
+        assert_eq!(ledger.take_off(Grant::Denied, |prefix| prefix == denied.prefix), [denied]);
+    }
+
+    #[test]
+    fn of_two_entries_of_one_prefix_the_longer_end_and_the_last_reason_that_was_given_hold() {
+        let of = |until: Option<u64>, reason: Option<&str>| {
+            let entry = entry("192.0.2.1/32", Grant::Denied, command(false), until);
+            Entry { reason: reason.map(str::to_owned), ..entry }
+        };
+        for (first, second, extended, replaced) in [
+            ((Some(2_000), Some("a")), (Some(3_000), None), (Some(3_000), Some("a")), (Some(3_000), Some("a"))),
+            ((Some(3_000), Some("a")), (Some(2_000), None), (Some(3_000), Some("a")), (Some(2_000), Some("a"))),
+            ((Some(3_000), Some("a")), (Some(2_000), Some("b")), (Some(3_000), Some("b")), (Some(2_000), Some("b"))),
+            ((None, None), (Some(2_000), Some("b")), (None, Some("b")), (Some(2_000), Some("b"))),
+            ((Some(2_000), None), (None, None), (None, None), (None, None)),
+            ((Some(900), Some("a")), (Some(2_000), None), (Some(2_000), None), (Some(2_000), None)),
+        ] {
+            for (further, (until, reason)) in [(Further::Extend, extended), (Further::Replace, replaced)] {
+                let mut ledger = Ledger::default();
+                enter(&mut ledger, &of(first.0, first.1));
+                let entered = ledger.enter(of(second.0, second.1), further, NOW).unwrap();
+                assert_eq!(entered.entry, of(until, reason), "{first:?} {second:?} {further:?}");
+                assert_eq!(entered.before.is_some(), first.0 != Some(900), "one that is over is none");
+            }
+        }
+        let mut ledger = Ledger::default();
+        let by = |user: &str| By::Command { user: user.into(), is_forced: false };
+        enter(&mut ledger, &Entry { by: by("alice"), ..of(Some(3_000), Some("a")) });
+        assert_eq!(enter(&mut ledger, &Entry { by: by("bob"), ..of(Some(2_000), None) }).entry.by, by("alice"));
+        assert_eq!(enter(&mut ledger, &Entry { by: by("bob"), ..of(Some(4_000), None) }).entry.by, by("bob"));
     }
 
     fn entries() -> impl Strategy<Value = Vec<Entry>> {

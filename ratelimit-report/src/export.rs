@@ -150,6 +150,9 @@ fn config(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
     let help = "Whether the last reload was carried out, and every list file is followed";
     let successful = gauge(u64::from(config.last_reload_successful && stale == 0));
     family(out, "ratelimitd_config_last_reload_successful", help, [(Labels::new(), successful)])?;
+    let help = "Whether a file that was on trial was rolled back, and none was put in force since";
+    let rolled_back = gauge(u64::from(config.rolled_back.is_some()));
+    family(out, "ratelimitd_config_rolled_back", help, [(Labels::new(), rolled_back)])?;
     let since_1970 = config.last_reload_success_at.duration_since(jiff::Timestamp::UNIX_EPOCH);
     family(
         out,
@@ -209,7 +212,7 @@ mod tests {
     use crate::fixture::snapshot;
 
     /// Every metric that INTERFACE.md names and that there is something to say about.
-    const NAMES: [&str; 18] = [
+    const NAMES: [&str; 19] = [
         "ratelimitd_build_info",
         "ratelimitd_packets_total",
         "ratelimitd_bytes_total",
@@ -228,6 +231,7 @@ mod tests {
         "ratelimitd_list_files_stale",
         "ratelimitd_config_last_reload_successful",
         "ratelimitd_config_last_reload_success_timestamp_seconds",
+        "ratelimitd_config_rolled_back",
     ];
 
     #[test]

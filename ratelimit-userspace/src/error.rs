@@ -26,7 +26,7 @@ pub enum Exit {
     Internal = 1,
     /// A bad flag, a bad limit, no such interface.
     Usage = 2,
-    /// `check`: the source is blocked.
+    /// `check`: the source is blocked. `unblock`, `unallow`: something else holds all the same.
     Blocked = 3,
     /// The kernel or driver cannot, or no daemon answers (`EX_UNAVAILABLE`).
     Unavailable = 69,
@@ -71,6 +71,23 @@ impl Exit {
             Self::NotPrivileged => "not privileged",
             Self::Config => "bad configuration file",
         }
+    }
+
+    /// The one of two that matters more, where a command did several things.
+    #[must_use]
+    pub fn worse(self, other: Self) -> Self {
+        // What the daemon or the host cannot do comes before what was asked wrongly, and that before what it has found.
+        let rank = |exit: Self| match exit {
+            Self::Done => 0,
+            Self::Blocked => 1,
+            Self::Usage => 2,
+            Self::Config => 3,
+            Self::Occupied => 4,
+            Self::NotPrivileged => 5,
+            Self::Unavailable => 6,
+            Self::Internal => 7,
+        };
+        if rank(other) > rank(self) { other } else { self }
     }
 }
 

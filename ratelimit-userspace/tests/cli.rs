@@ -152,11 +152,13 @@ transcripts! {
     help_allow: ["allow", "--help"];
     help_deny: ["deny", "-h"];
     help_unblock: ["unblock", "-h"];
+    help_unallow: ["unallow", "-h"];
     help_reset: ["reset", "-h"];
     help_panic: ["panic", "-h"];
     help_mode: ["mode", "-h"];
     help_apply: ["apply", "--help"];
     help_confirm: ["confirm", "-h"];
+    help_rollback: ["rollback", "-h"];
     help_completions: ["completions", "-h"];
     help_man: ["man", "-h"];
     help_replay: ["replay", "--help"];
@@ -195,6 +197,10 @@ transcripts! {
     flags_with_run: ["--dry-run", "run"];
     bad_prefix_to_deny: ["deny", "192.0.2.1/33"];
     bad_time_to_deny: ["deny", "192.0.2.1", "--for", "5x"];
+    bad_prefix_to_unblock_among_several: ["unblock", "192.0.2.1/33", "192.0.2.2", "--socket", "none.sock"];
+    nothing_to_unblock: ["unblock"];
+    all_and_one_to_unblock: ["unblock", "--all", "192.0.2.1"];
+    nothing_on_standard_input_to_deny: ["deny", "-"];
     bad_time_to_confirm: ["apply", "--confirm", "500ms"];
     bad_port_to_explain: ["explain", "192.0.2.1", "--to", "htps"];
     bad_mode_to_set: ["mode", "off"];

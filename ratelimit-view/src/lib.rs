@@ -10,6 +10,7 @@ mod check;
 pub mod describe;
 mod explain;
 mod list;
+mod orders;
 mod replay;
 mod stats;
 mod suggest;
@@ -17,7 +18,8 @@ mod watch;
 
 pub use check::{check, check_prefix};
 pub use explain::explain;
-pub use list::{applied, granted, list, mode, reloaded, reset, unblocked};
+pub use list::{applied, list, mode, reloaded};
+pub use orders::{granted, lifted, reset, rolled_back};
 pub use replay::replay;
 pub use stats::stats;
 pub use suggest::{suggest, suggest_from};

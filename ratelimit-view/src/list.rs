@@ -1,13 +1,9 @@
-//! `ratelimitd list`, and what came of the commands that change it.
-
-use std::fmt::Write as _;
+//! `ratelimitd list`, and what came of commands that change what is enforced.
 
 use jiff::Timestamp;
 
-use super::{counted, number, table};
-use ratelimit_control::proto::{
-    ApplyReport, GrantReport, ModeReport, ModeWord, ReloadReport, ResetReport, UnblockReport,
-};
+use super::{number, table};
+use ratelimit_control::proto::{ApplyReport, ModeReport, ModeWord, ReloadReport};
 use ratelimit_report::snapshot::{Author, ListReport, Listed, Omitted, State};
 
 /// All of it, a line an entry.
@@ -24,7 +20,7 @@ pub(super) fn entries(entries: &[Listed], omitted: &[Omitted]) -> String {
     let row = |of: &Listed| {
         [
             of.prefix.clone(),
-            format!("{}{}", state(of.state), overridden(of)),
+            format!("{}{}", state(of), overridden(of)),
             of.until.map_or_else(|| "permanent".to_owned(), instant),
             author(of),
             of.since.map_or_else(|| "-".to_owned(), instant),
@@ -49,14 +45,18 @@ fn overridden(of: &Listed) -> String {
 
 /// The reason; of an entry of a list its name, its line and what the list says beside it.
 fn why(of: &Listed) -> String {
+    let parts: Vec<String> = [place(of), of.comment.clone(), of.reason.clone()].into_iter().flatten().collect();
+    if parts.is_empty() { "-".to_owned() } else { parts.join(": ") }
+}
+
+/// Where an entry of the configuration is written: its list, or the file.
+pub(super) fn place(of: &Listed) -> Option<String> {
     let line = of.line.map_or_else(String::new, |line| format!(" line {line}"));
-    let place = match (&of.list, &of.file) {
+    match (&of.list, &of.file) {
         (Some(list), _) => Some(format!("list {list}{line}")),
         (None, Some(file)) => Some(format!("{file}{line}")),
         (None, None) => None,
-    };
-    let parts: Vec<String> = [place, of.comment.clone(), of.reason.clone()].into_iter().flatten().collect();
-    if parts.is_empty() { "-".to_owned() } else { parts.join(": ") }
+    }
 }
 
 /// Bans that dry run prevents.
@@ -70,41 +70,6 @@ fn would_ban(report: &ListReport) -> String {
     };
     let rows = table(["PREFIX", "UNTIL", "BY", "SINCE"], &[], report.would_ban.iter().map(row));
     format!("\nDry run bans nobody. These would be banned:\n{rows}")
-}
-
-/// What `allow` and `deny` have done.
-pub fn granted(report: &GrantReport) -> String {
-    let of = &report.entry;
-    let until = of.until.map_or_else(|| "for ever".to_owned(), |until| format!("until {}", instant(until)));
-    let mut out = format!("{} is {} {until}\n", of.prefix, state(of.state));
-    if report.frees_count > 0 {
-        let more = report.frees_count - report.frees.len() as u64;
-        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-        // Writing to a String cannot fail.
-        let _ = writeln!(out, "frees {}: {}{more}", counted(report.frees_count, "source"), report.frees.join(", "));
-    }
-    out + &notes(&report.notes)
-}
-
-/// What `unblock` has done.
-pub fn unblocked(report: &UnblockReport) -> String {
-    let mut out = String::new();
-    for of in &report.removed {
-        out += &format!("{} is no longer {}\n", of.prefix, state(of.state));
-    }
-    if report.removed.is_empty() {
-        out = format!("there was no denial of {}, and no ban within it\n", report.prefix);
-    }
-    out + &notes(&report.notes)
-}
-
-/// What `reset` has done.
-pub fn reset(report: &ResetReport) -> String {
-    if report.windows == 0 && report.bans == 0 {
-        return format!("nothing was known of {}\n", report.source);
-    }
-    let (windows, bans) = (counted(report.windows, "window"), counted(report.bans, "ban"));
-    format!("{} begins anew: {windows} and {bans} forgotten\n", report.source)
 }
 
 /// What `mode` and `panic` have done.
@@ -138,17 +103,19 @@ pub fn applied(report: &ApplyReport) -> String {
         changes => format!("applied:\n  {}\n", changes.join("\n  ")),
     };
     if let Some(seconds) = report.confirm_within_seconds {
-        out += &format!("ON TRIAL: it is rolled back in {seconds} s unless `ratelimitd confirm` follows\n");
+        out += &format!(
+            "ON TRIAL: it is rolled back in {seconds} s unless `ratelimitd confirm` follows; `ratelimitd rollback` does it now\n"
+        );
     }
     out + &notes(&report.notes)
 }
 
-fn notes(notes: &[String]) -> String {
+pub(super) fn notes(notes: &[String]) -> String {
     notes.iter().map(|note| format!("note: {note}\n")).collect()
 }
 
-const fn state(of: State) -> &'static str {
-    match of {
+pub(super) const fn state(of: &Listed) -> &'static str {
+    match of.state {
         State::Exempt => "allowed",
         State::Denied => "denied",
         State::Banned => "banned",
@@ -157,7 +124,7 @@ const fn state(of: State) -> &'static str {
     }
 }
 
-fn author(of: &Listed) -> String {
+pub(super) fn author(of: &Listed) -> String {
     match (of.by, &of.user, &of.rule) {
         (Author::Command, Some(user), _) => user.clone(),
         (Author::Command, None, _) => "a command".to_owned(),

@@ -25,8 +25,15 @@ pub fn stats(snapshot: &Snapshot) -> String {
     }
     if let Some(left) = snapshot.confirm_within_seconds {
         out += &format!(
-            "A FILE IS ON TRIAL: it is rolled back in {} unless `ratelimitd confirm` follows\n",
+            "A FILE IS ON TRIAL: it is rolled back in {} unless `ratelimitd confirm` follows; `ratelimitd rollback` does it now\n",
             duration(left)
+        );
+    }
+    if let Some(of) = &snapshot.config.rolled_back {
+        let why = if of.why.is_empty() { String::new() } else { format!(" ({})", of.why) };
+        out += &format!(
+            "ROLLED BACK: what held before {0} holds again{why}; to put it in force: ratelimitd apply {0}\n",
+            of.file
         );
     }
     if !snapshot.config.last_reload_successful {

@@ -237,25 +237,71 @@ fn a_list_says_until_when_by_whom_and_why() {
 
 #[test]
 fn what_commands_did_is_said_in_a_line_or_two() {
-    use ratelimit_control::proto::{ApplyReport, GrantReport, ModeReport, ModeWord, ResetReport, UnblockReport};
+    use ratelimit_control::proto::{
+        ApplyReport, GrantReport, ModeReport, ModeWord, ResetReport, RollbackReport, Still, UnblockReport,
+    };
+    use ratelimit_report::snapshot::{Author, Listed, State};
     let entry = listed(
         r#"{"prefix":"192.0.2.0/24","state":"exempt","until":"2026-01-01T11:00:00Z","by":"command","user":"root","reason":null,"since":null,"decides":true}"#,
     );
-    let notes = vec!["it goes before denied 192.0.0.0/16, which root entered".to_owned()];
+    let ban = listed(
+        r#"{"prefix":"192.0.2.7","state":"banned","until":"2026-01-01T10:10:00Z","by":"ban","rule":"login","step":2,"reason":"it exceeded a limit of rule login","since":"2026-01-01T10:00:00Z","decides":true}"#,
+    );
+    let denied = Listed { state: State::Denied, until: None, user: Some("root (alice)".into()), ..entry.clone() };
     let frees = vec!["192.0.2.7".to_owned(), "192.0.2.8".to_owned()];
-    let prefix = || "192.0.2.0/24".to_owned();
-    let denied = ratelimit_report::snapshot::Listed {
-        state: ratelimit_report::snapshot::State::Denied,
-        until: None,
-        ..entry.clone()
+    let lift = |removed: &[&Listed], freed: usize, still: &[Still]| UnblockReport {
+        schema: 1,
+        prefix: "192.0.2.0/24".to_owned(),
+        removed: removed.iter().copied().cloned().collect(),
+        removed_count: removed.len() as u64,
+        freed: frees.iter().take(freed).cloned().collect(),
+        freed_count: freed as u64,
+        still: still.to_vec(),
+        notes: vec![],
     };
+    let lifted = |report: UnblockReport| lifted(&report);
+    let still = |entry: Listed, lift: &str| Still { entry, lift: lift.to_owned() };
+    let file = Some("/etc/ratelimitd/deny.txt".to_owned());
+    let how = "take 192.0.2.0/24 out of /etc/ratelimitd/deny.txt line 7, or override it: ratelimitd allow 192.0.2.7";
+    let comment = Some("a scanner".to_owned());
+    let configured = Listed { by: Author::Configuration, user: None, file, line: Some(7), comment, ..denied.clone() };
+    let by_command = still(denied.clone(), "ratelimitd unblock 192.0.2.0/24");
+    let by_list = still(configured, how);
+    let allowed = still(entry.clone(), "ratelimitd unallow 192.0.2.0/24");
+    let reset = |source: &str, windows, limits, bans| {
+        reset(&ResetReport { schema: 1, source: source.into(), windows, limits, bans })
+    };
+    let roll_back =
+        |was_over| rolled_back(&RollbackReport { schema: 1, file: "/etc/ratelimitd/ratelimitd.toml".into(), was_over });
+    let notes = vec!["overrides root's denial of 192.0.0.0/16 until 11:00 UTC".to_owned()];
     let said = [
-        granted(&GrantReport { schema: 1, entry, frees, frees_count: 5, notes: notes.clone() }),
-        granted(&GrantReport { schema: 1, entry: denied.clone(), frees: vec![], frees_count: 0, notes: vec![] }),
-        unblocked(&UnblockReport { schema: 1, prefix: prefix(), removed: vec![denied], notes: vec![] }),
-        unblocked(&UnblockReport { schema: 1, prefix: prefix(), removed: vec![], notes }),
-        reset(&ResetReport { schema: 1, source: "192.0.2.7/32".into(), windows: 2, bans: 1 }),
-        reset(&ResetReport { schema: 1, source: "192.0.2.7/32".into(), windows: 0, bans: 0 }),
+        granted(&GrantReport {
+            schema: 1,
+            entry: entry.clone(),
+            before: None,
+            frees: frees.clone(),
+            frees_count: 5,
+            notes,
+        }),
+        granted(&GrantReport {
+            schema: 1,
+            entry: denied.clone(),
+            before: None,
+            frees: vec![],
+            frees_count: 0,
+            notes: vec![],
+        }),
+        lifted(lift(&[&denied, &ban], 2, &[])),
+        lifted(lift(&[], 1, &[])),
+        lifted(lift(&[], 0, &[])),
+        lifted(lift(&[], 0, &[by_command, by_list])),
+        lifted(lift(&[&entry], 0, &[allowed])),
+        lifted(UnblockReport { prefix: String::new(), ..lift(&[], 0, &[]) }),
+        reset("192.0.2.7/32", 7, 3, 1),
+        reset("192.0.2.7/32", 7, 3, 0),
+        reset("2001:db8::/64", 0, 0, 0),
+        roll_back(false),
+        roll_back(true),
         mode(&ModeReport { schema: 1, mode: ModeWord::Panic, changed: true, notes: vec![] }),
         mode(&ModeReport { schema: 1, mode: ModeWord::Enforce, changed: true, notes: vec![] }),
         applied(&ApplyReport {
@@ -297,6 +343,10 @@ fn stats_say_loudly_what_keeps_rules_from_dropping() {
     snapshot.hold = Some(ratelimit_report::snapshot::Hold { panic: true, by: "root".into(), since });
     snapshot.fallen_back = vec!["web".into()];
     snapshot.confirm_within_seconds = Some(42.0);
-    let said: Vec<_> = stats(&snapshot).lines().take(5).map(str::to_owned).collect();
+    snapshot.config.rolled_back = Some(ratelimit_report::snapshot::RolledBack {
+        file: "/etc/ratelimitd/ratelimitd.toml".into(),
+        why: "nobody confirmed it in time".into(),
+    });
+    let said: Vec<_> = stats(&snapshot).lines().take(6).map(str::to_owned).collect();
     insta::assert_snapshot!(said.join("\n"));
 }

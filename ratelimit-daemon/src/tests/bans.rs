@@ -5,7 +5,9 @@ use std::io;
 use ratelimit_common::time::SECOND_NS;
 use tracing_subscriber::fmt::format::debug_fn;
 
+use super::lists::root;
 use super::*;
+use ratelimit_control::Requester;
 use ratelimit_control::proto::GrantRequest;
 use ratelimit_datapath::fake::BANS_PART;
 use ratelimit_policy::desired::{Bans, Grant, Mode};
@@ -63,7 +65,14 @@ impl Site {
         let (surroundings, _told) = surroundings(None);
         let started = Instant::now();
         let moment = Moment { at: started, uptime: Duration::ZERO, wall: WALL.parse().unwrap() };
-        let start = Start { config, source: ConfigSource::Flags, unfinished: None, refused: None, refused_lists: None };
+        let start = Start {
+            config,
+            source: ConfigSource::Flags,
+            unfinished: None,
+            refused: None,
+            refused_lists: None,
+            rolled_back: None,
+        };
         let engine = Engine::start(datapath, start, surroundings.host, moment).unwrap();
         let mut site =
             Self { _directory: directory, kernel, engine, started, uptime: Duration::ZERO, log: Log::default() };
@@ -152,17 +161,22 @@ fn a_denial_is_logged_however_many_bans_are() {
     let target = ratelimit_policy::config::network::Target::parse("192.0.2.7").unwrap();
     let moment = site.moment();
     let log = site.log.clone();
+    let alice = Requester::new(0, Some("alice"));
     log.hear(|| {
-        site.engine.grant(Grant::Denied, target, &request, 0, moment).unwrap();
-        site.engine.unblock(target, 0, moment).unwrap();
-        site.engine.reset("192.0.2.7".parse().unwrap(), 0).unwrap();
+        site.engine.grant(Grant::Denied, target, &request, &alice, moment).unwrap();
+        site.engine.unblock(Some(target), &root(), moment).unwrap();
+        site.engine.reset("192.0.2.7".parse().unwrap(), &root()).unwrap();
+        site.engine.grant(Grant::Exempt, target, &GrantRequest::default(), &root(), moment).unwrap();
+        site.engine.unallow(target, &alice, moment).unwrap();
     });
     assert_eq!(
         site.log.take(),
         [
-            "192.0.2.7/32 denied until 2026-01-01 14:00:06 UTC by root: scraper",
-            "192.0.2.7/32 unblocked by root: denial lifted",
+            "192.0.2.7/32 denied until 2026-01-01 14:00:06 UTC by root (alice): scraper",
+            "192.0.2.7/32 unblocked by root: 1 denial lifted",
             "192.0.2.7/32: counters reset by root, 0 windows and 0 bans removed",
+            "192.0.2.7/32 allowed until 2026-01-01 11:00:06 UTC by root",
+            "192.0.2.7/32 no longer allowed by root (alice): 1 exemption lifted",
         ]
     );
 }

@@ -1,6 +1,7 @@
 //! List files that change under a daemon that runs. What it reads is real, and so is the parser; time passes by argument.
 
 use super::*;
+use ratelimit_control::Requester;
 use ratelimit_control::proto::{ApplyRequest, ModeWord, ReloadRequest};
 use ratelimit_policy::config::file;
 use ratelimit_policy::config::lists::KnownLists;
@@ -8,6 +9,10 @@ use ratelimit_policy::desired::{Grant, Mode};
 use ratelimit_report::export;
 
 const FILE: &str = "interfaces = [\"eth0\"]\ndeny = [\"@bad\", \"file:other.txt\"]\n[lists]\nbad = \"file:bad.txt\"\n[rule]\nlimits = [\"3/5m\"]\n";
+
+pub(super) fn root() -> Requester {
+    Requester::new(0, None)
+}
 
 pub(super) struct Watched {
     pub(super) directory: TempDir,
@@ -84,7 +89,7 @@ impl Watched {
     fn try_out(&mut self, file: Option<&str>) {
         let file = file.map(|name| self.directory.path().join(name));
         let request = ApplyRequest { file, confirm_seconds: Some(20), ..ApplyRequest::default() };
-        self.said(|engine, moment| engine.apply(&request, 0, moment).unwrap());
+        self.said(|engine, moment| engine.apply(&request, &root(), moment).unwrap());
     }
 
     /// The trial's time passes; what is logged by it.
@@ -255,7 +260,7 @@ async fn a_trial_is_not_ended_by_a_list_which_is_followed_after_it() {
 #[tokio::test]
 async fn a_hold_holds_on_and_the_configuration_file_is_not_watched() {
     let mut site = Watched::new();
-    site.said(|engine, moment| engine.set_mode(ModeWord::Panic, 0, moment).unwrap());
+    site.said(|engine, moment| engine.set_mode(ModeWord::Panic, &root(), moment).unwrap());
     site.write("ratelimitd.toml", FILE.replace("3/5m", "9/5m"));
     site.write("bad.txt", "203.0.113.7\n");
     assert!(site.two_looks().contains("1 added, 1 removed"));
@@ -284,7 +289,7 @@ async fn what_held_before_a_trial_holds_after_a_restart_also_where_its_list_is_g
     assert_eq!((site.amount(), site.denied()), (3, vec!["192.0.2.0/24".to_owned(), "198.51.100.0/24".to_owned()]));
     assert!(site.two_looks().contains("cannot read the list file: no such file"));
     assert_eq!((site.amount(), site.denied().len()), (3, 2));
-    site.said(|engine, moment| engine.apply(&ApplyRequest::default(), 0, moment).unwrap());
+    site.said(|engine, moment| engine.apply(&ApplyRequest::default(), &root(), moment).unwrap());
     site.restart().unwrap();
     assert_eq!((site.amount(), site.denied().len()), (9, 1), "whoever asks for it by name gets it");
 }
@@ -365,7 +370,7 @@ async fn a_restart_within_a_trial_reads_the_lists_beside_the_file_that_is_tried(
         assert_eq!(site.denied(), tried);
         assert_eq!(site.kernel.policy().as_ref(), Some(&site.engine.desired.policy), "it believes what is so");
         if is_confirmed {
-            site.said(|engine, moment| engine.confirm(0, moment).unwrap());
+            site.said(|engine, moment| engine.confirm(&root(), moment).unwrap());
             site.two_looks();
             assert_eq!(site.denied(), tried);
         } else {

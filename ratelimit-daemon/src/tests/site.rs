@@ -2,8 +2,10 @@
 
 use super::*;
 use ratelimit_datapath::fake::FakeDatapath;
-use ratelimit_policy::config::lists::KnownLists;
+use ratelimit_policy::config::listing::{Listing, Names};
+use ratelimit_policy::config::lists::{KnownLists, ListFile};
 use ratelimit_policy::config::{OnExit, Safety};
+use ratelimit_policy::desired::Grant;
 
 pub(super) const SECOND_NS: u64 = ratelimit_common::time::SECOND_NS;
 
@@ -52,7 +54,8 @@ impl Site {
         self.directory.path().join("state").join(name)
     }
 
-    /// Changes the file. Its text is the limit's amount, and interfaces after it.
+    /// Changes the file. Its text is the limit's amount, and after it interfaces and what a list file denies: `3 eth1
+    /// deny=192.0.2.0/24`.
     pub(super) fn write(&self, text: &str) {
         std::fs::write(self.file(), text).unwrap();
     }
@@ -66,7 +69,19 @@ impl Site {
             let mut config = config(&directory, amount);
             config.on_exit = OnExit::Keep;
             config.safety = safety;
-            config.interfaces.extend(words.map(str::to_owned));
+            for word in words {
+                match word.strip_prefix("deny=") {
+                    None => config.interfaces.push(word.to_owned()),
+                    Some(prefix) => {
+                        let prefix = prefix.parse()?;
+                        config.policy.access.push(ratelimit_policy::desired::Access::denied(prefix));
+                        let (path, named_by) = ("/nonexistent/deny.txt".into(), "deny".to_owned());
+                        let names = Names::File("/nonexistent/deny.txt".into());
+                        config.listings.push(Listing { grant: Grant::Denied, list: None, names });
+                        config.list_files.push(ListFile { path, named_by, prefixes: vec![prefix].into() });
+                    }
+                }
+            }
             Ok(config)
         };
         let load = {

@@ -1,10 +1,13 @@
 //! Files on trial, and everything that may become of them; and what keeps rules from dropping.
 
+use super::grants::request;
 use super::site::Site;
 use super::*;
-use ratelimit_control::proto::{ApplyRequest, ModeWord};
+use ratelimit_common::time::Nanos;
+use ratelimit_control::proto::{ApplyRequest, GrantRequest, ModeWord};
 use ratelimit_datapath::Trial;
 use ratelimit_policy::config::Safety;
+use ratelimit_policy::desired::Grant;
 use ratelimit_report::snapshot::Mode;
 
 const MINUTE: ApplyRequest = ApplyRequest { file: None, confirm_seconds: Some(60), ssh: None, force: false };
@@ -40,14 +43,24 @@ async fn a_trial_that_nobody_confirms_is_rolled_back_and_said_so() {
     site.pass(60).await;
     assert_eq!((site.amount(), site.trial()), (3, Trial::None), "what held before was applied for good");
     let config = site.client.stats().await.unwrap().config;
-    assert!(!config.last_reload_successful && config.error.unwrap().contains("ROLLED BACK"));
+    assert!(config.last_reload_successful && config.error.is_none(), "no reload has failed: {config:?}");
+    let rolled_back = config.rolled_back.unwrap();
+    assert_eq!(
+        (rolled_back.file, rolled_back.why),
+        (site.file().display().to_string(), "nobody confirmed it in time".into())
+    );
+    let metrics = site.client.metrics().await.unwrap();
+    let has = |line: &str| metrics.lines().any(|has| has == line);
+    assert!(has("ratelimitd_config_rolled_back 1") && has("ratelimitd_config_last_reload_successful 1"), "{metrics}");
     assert!(Site::refusal(site.client.confirm().await).1.contains("too late"));
     let (kind, why) = Site::refusal(site.client.reload().await);
     assert!(kind == ProblemKind::Conflict && why.contains("was tried and not confirmed"), "{why}");
     site.restart().await;
     assert_eq!(site.amount(), 3, "a restart does not put it in force silently");
+    assert!(site.client.stats().await.unwrap().config.rolled_back.is_some(), "and says why");
     site.client.apply(&ApplyRequest::default()).await.unwrap();
     assert_eq!(site.amount(), 9, "whoever asks for it by name gets it");
+    assert_eq!(site.client.stats().await.unwrap().config.rolled_back, None);
     site.restart().await;
     assert_eq!(site.amount(), 9);
     site.stop().await;
@@ -97,7 +110,7 @@ async fn the_end_of_a_trial_is_seen_at_once_however_it_is_looked_at() {
         site.kernel.advance(60 * site::SECOND_NS);
         assert_eq!(shown(&site, way).await, 3, "{way}");
         assert_eq!(site.trial(), Trial::None, "{way}: the daemon has put it in force");
-        assert!(!site.client.stats().await.unwrap().config.last_reload_successful);
+        assert!(site.client.stats().await.unwrap().config.rolled_back.is_some());
         site.stop().await;
     }
 }
@@ -112,7 +125,7 @@ async fn packets_go_back_without_a_daemon_and_the_next_one_stays_there() {
     assert_eq!(site.amount(), 3, "the kernel needs nobody for it");
     site.start().await;
     assert_eq!((site.amount(), site.trial()), (3, Trial::None));
-    assert!(!site.client.stats().await.unwrap().config.last_reload_successful);
+    assert!(site.client.stats().await.unwrap().config.rolled_back.is_some());
     site.stop().await;
 }
 
@@ -151,20 +164,148 @@ async fn a_file_that_is_changed_after_a_roll_back_is_loaded_as_any_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_a_file_is_on_trial_nothing_else_changes() {
+async fn while_a_file_is_on_trial_no_other_configuration_is_put_in_force() {
     let mut site = Site::new(3);
     on_trial(&mut site).await;
     site.write("7");
-    let request = ratelimit_control::proto::GrantRequest { prefix: "198.51.100.7".into(), ..Default::default() };
     for (kind, why) in [
         Site::refusal(site.client.reload().await),
         Site::refusal(site.client.apply(&MINUTE).await),
-        Site::refusal(site.client.grant(ratelimit_policy::desired::Grant::Denied, &request).await),
         Site::refusal(site.client.mode(ModeWord::Enforce).await),
     ] {
-        assert!(kind == ProblemKind::Conflict && why.contains("is on trial for 60 s more"), "{why}");
+        assert!(kind == ProblemKind::Conflict && why.contains("is on trial for 60 s more: end that first"), "{why}");
     }
     site.client.confirm().await.unwrap();
+    site.stop().await;
+}
+
+/// How a trial ends.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Confirmed,
+    RolledBack,
+    Over,
+    OverWithoutDaemon,
+    /// The daemon is killed and comes back before the time is over.
+    ConfirmedByTheNext,
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_allowed_denied_and_taken_back_during_a_trial_holds_at_once_and_whatever_becomes_of_it() {
+    let sources = ["198.51.100.7", "192.0.2.7", "10.88.0.9", "10.88.1.9", "203.0.113.7", "203.0.113.200"];
+    let expected = ["denied", "exempt", "within_limit", "within_limit", "exempt", "denied"];
+    for end in [End::Confirmed, End::RolledBack, End::Over, End::OverWithoutDaemon, End::ConfirmedByTheNext] {
+        let mut site = Site::new(30);
+        site.start().await;
+        site.client.grant(Grant::Denied, &request("10.88.0.9")).await.unwrap();
+        site.client.grant(Grant::Exempt, &request("10.88.1.9")).await.unwrap();
+        site.write("90 deny=203.0.113.0/24");
+        site.client.apply(&MINUTE).await.unwrap();
+        let report = site.client.grant(Grant::Denied, &request("198.51.100.7")).await.unwrap();
+        assert_eq!(report.notes, ["a file is on trial: this holds whether it is confirmed or rolled back"]);
+        for (grant, prefix) in
+            [(Grant::Exempt, "192.0.2.7"), (Grant::Exempt, "203.0.113.7"), (Grant::Denied, "203.0.113.200")]
+        {
+            site.client.grant(grant, &request(prefix)).await.unwrap();
+        }
+        assert_eq!(site.client.unblock("10.88.0.9").await.unwrap().removed.len(), 1);
+        assert_eq!(site.client.unallow("10.88.1.9").await.unwrap().removed.len(), 1);
+        assert_eq!(site.trial(), Trial::Running(Nanos(ratelimit_datapath::fake::START.0 + 60 * site::SECOND_NS)));
+        assert_eq!((sources.map(|of| site.reason(of)), site.reason("203.0.113.8")), (expected, "denied"), "{end:?}");
+        match end {
+            End::Confirmed => drop(site.client.confirm().await.unwrap()),
+            End::RolledBack => drop(site.client.roll_back().await.unwrap()),
+            End::Over => site.pass(60).await,
+            End::OverWithoutDaemon => {
+                site.kill().await;
+                site.kernel.advance(60 * site::SECOND_NS);
+                assert_eq!((sources.map(|of| site.reason(of)), site.reason("203.0.113.8")), (expected, "within_limit"));
+                site.start().await;
+            }
+            End::ConfirmedByTheNext => {
+                site.kill().await;
+                site.start().await;
+                site.client.grant(Grant::Denied, &request("198.51.100.77")).await.unwrap();
+                site.client.confirm().await.unwrap();
+                assert_eq!(site.reason("198.51.100.77"), "denied");
+            }
+        }
+        let (amount, listed) = match end {
+            End::Confirmed | End::ConfirmedByTheNext => (90, "denied"),
+            End::RolledBack | End::Over | End::OverWithoutDaemon => (30, "within_limit"),
+        };
+        site.pass(60).await;
+        for _ in 0..2 {
+            assert_eq!((site.amount(), site.trial()), (amount, Trial::None), "{end:?}");
+            assert_eq!((sources.map(|of| site.reason(of)), site.reason("203.0.113.8")), (expected, listed), "{end:?}");
+            site.restart().await;
+        }
+        site.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_configuration_before_a_trial_denies_is_named_as_what_may_come_back() {
+    let mut site = Site::new(3);
+    site.write("3 deny=203.0.113.0/24");
+    site.start().await;
+    site.write("9");
+    site.client.apply(&MINUTE).await.unwrap();
+    let report = site.client.unblock("203.0.113.7").await.unwrap();
+    let again =
+        "203.0.113.0/24 is denied again if the file on trial is rolled back: the configuration before it says so";
+    assert_eq!((report.still.len(), report.notes.as_slice()), (0, &[again.to_owned()][..]));
+    assert_eq!(site.client.unblock("198.51.100.7").await.unwrap().notes, Vec::<String>::new());
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ends_during_a_trial_gives_way_to_what_it_had_suspended() {
+    let mut site = Site::new(3);
+    site.start().await;
+    site.client.grant(Grant::Denied, &request("198.51.100.7")).await.unwrap();
+    let briefly = GrantRequest { seconds: Some(20), ..request("198.51.100.7") };
+    site.client.grant(Grant::Exempt, &briefly).await.unwrap();
+    site.write("9");
+    site.client.apply(&MINUTE).await.unwrap();
+    assert_eq!(site.reason("198.51.100.7"), "exempt");
+    site.pass(20).await;
+    assert_eq!((site.reason("198.51.100.7"), site.amount()), ("denied", 9));
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_kernel_refuses_during_a_trial_is_not_entered_and_the_trial_goes_on() {
+    let mut site = Site::new(3);
+    on_trial(&mut site).await;
+    site.kernel.refuse_apply();
+    assert!(site.client.grant(Grant::Denied, &request("198.51.100.7")).await.is_err());
+    site.kernel.permit_apply();
+    site.pass(2).await;
+    assert_eq!((site.reason("198.51.100.7"), site.amount()), ("within_limit", 9));
+    assert_eq!(site.client.list().await.unwrap().entries, []);
+    site.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_is_rolled_back_by_command_at_once_and_no_reload_has_failed() {
+    let mut site = Site::new(3);
+    site.start().await;
+    let (kind, why) = Site::refusal(site.client.roll_back().await);
+    assert!(kind == ProblemKind::BadRequest && why == "there is nothing to roll back: no file is on trial", "{why}");
+    site.write("9");
+    site.client.apply(&MINUTE).await.unwrap();
+    let report = site.client.clone().for_sudo_user(Some("alice")).roll_back().await.unwrap();
+    assert_eq!((report.file, report.was_over), (site.file().display().to_string(), false));
+    assert_eq!((site.amount(), site.trial()), (3, Trial::None));
+    let config = site.client.stats().await.unwrap().config;
+    assert!(config.last_reload_successful && config.error.is_none());
+    assert_eq!(config.rolled_back.unwrap().why, "root (alice) said so");
+    assert!(site.client.roll_back().await.unwrap().was_over, "what was wanted holds");
+    assert!(Site::refusal(site.client.confirm().await).1.contains("too late"));
+    assert_eq!(Site::refusal(site.client.reload().await).0, ProblemKind::Conflict, "it has to be asked for by name");
+    site.restart().await;
+    assert_eq!(site.amount(), 3);
     site.stop().await;
 }
 
@@ -307,8 +448,8 @@ async fn a_trial_that_drops_nearly_everything_is_rolled_back_at_once() {
     assert_eq!(site.reason("198.51.100.7"), "within_limit", "the rule that held before goes on");
     let stats = site.client.stats().await.unwrap();
     assert!(stats.fallen_back.is_empty());
-    let why = stats.config.error.unwrap();
-    assert!(why.contains("ROLLED BACK") && why.contains("rule default dropped"), "{why}");
+    let why = stats.config.rolled_back.unwrap().why;
+    assert!(why.contains("rule default dropped"), "{why}");
     let told: Vec<_> = std::iter::from_fn(|| site.told.try_recv().ok()).collect();
     assert!(!told.iter().any(|line| line.contains("FELL BACK")), "{told:?}");
     assert!(Site::refusal(site.client.confirm().await).1.contains("too late"));

@@ -1,6 +1,6 @@
 //! What `check` and `list` tell of a daemon whose lists are files.
 
-use super::lists::Watched;
+use super::lists::{Watched, root};
 use super::*;
 use ratelimit_control::proto::{GrantRequest, ModeWord};
 use ratelimit_policy::config::network::Target;
@@ -21,7 +21,7 @@ fn list(site: &mut Watched, filter: &ListFilter) -> ListReport {
 
 fn grant(site: &mut Watched, grant: Grant, prefix: &str) {
     let request = GrantRequest { prefix: prefix.to_owned(), ..GrantRequest::default() };
-    site.said(|engine, moment| engine.grant(grant, Target::parse(prefix).unwrap(), &request, 0, moment).unwrap());
+    site.said(|engine, moment| engine.grant(grant, Target::parse(prefix).unwrap(), &request, &root(), moment).unwrap());
 }
 
 #[tokio::test]
@@ -54,7 +54,7 @@ async fn who_is_denied_by_a_command_and_a_list_is_told_both() {
 #[tokio::test]
 async fn in_a_panic_the_denied_pass_and_are_told_what_would_be() {
     let mut site = Watched::new();
-    site.said(|engine, moment| engine.set_mode(ModeWord::Panic, 0, moment).unwrap());
+    site.said(|engine, moment| engine.set_mode(ModeWord::Panic, &root(), moment).unwrap());
     let report = check(&mut site, "192.0.2.7");
     assert_eq!((report.verdict.label(), report.reason.as_str()), ("pass", "dry_run"));
     let of = &report.verdicts[0];

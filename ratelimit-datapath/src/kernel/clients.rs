@@ -9,18 +9,16 @@ use aya::maps::{HashMap, MapError, PerCpuArray, PerCpuValues};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use ratelimit_common::ban;
 use ratelimit_common::layout::{
-    BANS_CAPACITY, ChargeOrder, Config as ConfigWords, GENERATIONS, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
-    map,
+    BANS_CAPACITY, ChargeOrder, Config as ConfigWords, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, map,
 };
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
-use ratelimit_common::verification::Side;
 
 use super::drop_cache::OfWindow;
 use super::plain::Plain;
 use super::windows::Windows;
-use super::{Kernel, limits_of, map_mut, map_ref, rules_len, state};
-use crate::{Ban, BanReading, BansPosition, DatapathError, Forgotten, SourceReading, VisitedBans, batch};
+use super::{Kernel, map_mut, map_ref, rules_len, state};
+use crate::{Ban, BanReading, BansPosition, DatapathError, SourceReading, VisitedBans, batch};
 
 /// Bans of one map that are kept though they have ended: what is left is for new ones.
 const BANS_KEPT_MAX: usize = BANS_CAPACITY as usize / 4 * 3;
@@ -41,10 +39,10 @@ pub(super) struct Lengths {
 }
 
 /// A ban as it is in its map.
-struct Entry {
-    client: Client,
-    slot: u32,
-    ban: ban::Ban,
+pub(super) struct Entry {
+    pub(super) client: Client,
+    pub(super) slot: u32,
+    pub(super) ban: ban::Ban,
 }
 
 impl Client {
@@ -63,7 +61,7 @@ impl Client {
         }
     }
 
-    fn from_bytes(prefix: &[u8]) -> Option<Self> {
+    pub(super) fn from_bytes(prefix: &[u8]) -> Option<Self> {
         match prefix.len() {
             4 => prefix.try_into().ok().map(Self::V4),
             8 => prefix.try_into().ok().map(Self::V6),
@@ -186,38 +184,6 @@ impl Kernel {
         removed.map(|()| lifted)
     }
 
-    pub(super) fn forget_client(&mut self, net: IpNet) -> Result<Forgotten, DatapathError> {
-        let client = Client::of(net, self.ipv6_family);
-        let mut slots = Vec::new();
-        // What is before or after a trial too.
-        for generation in 0..GENERATIONS {
-            let words = self.config_words_of(generation)?;
-            let limits = words.rules[..rules_len(&words)].iter().flat_map(limits_of);
-            slots.extend(limits.flat_map(|limit| Side::ALL.map(|side| side.slot(limit.slot))));
-        }
-        slots.sort_unstable();
-        slots.dedup();
-        let mut forgotten = Forgotten::default();
-        for slot in slots {
-            let was_there = match client {
-                Client::V4(prefix) => self.remove::<_, Source>(map::SOURCES_V4, SourceKeyV4 { prefix, slot }),
-                Client::V6(prefix) => self.remove::<_, Source>(map::SOURCES_V6, SourceKeyV6 { prefix, slot }),
-                Client::V6Wide(prefix) => {
-                    self.remove::<_, Source>(map::SOURCES_V6_WIDE, SourceKeyV6Wide { prefix, slot })
-                }
-            }?;
-            forgotten.windows += usize::from(was_there);
-        }
-        let now = self.read_clock()?;
-        for entry in self.ban_entries()?.into_iter().filter(|entry| entry.client == client) {
-            let was_there = self.remove_ban(client, entry.slot)?;
-            forgotten.bans += usize::from(was_there && entry.ban.holds(now));
-        }
-        self.begin_epoch()?;
-        self.remove_entries(|of| of == client)?;
-        Ok(forgotten)
-    }
-
     pub(super) fn windows_of(&mut self, addresses: &[IpAddr]) -> Result<Vec<Vec<SourceReading>>, DatapathError> {
         let (words, cached_drops) = (self.config_words()?, self.cached_drops()?);
         let windows = Windows::of(&words);
@@ -285,7 +251,7 @@ impl Kernel {
         })
     }
 
-    fn ban_entries(&self) -> Result<Vec<Entry>, DatapathError> {
+    pub(super) fn ban_entries(&self) -> Result<Vec<Entry>, DatapathError> {
         let mut entries = Vec::new();
         for (name, key_len) in self.ban_maps() {
             let data = state::data(map_ref(&self.ebpf, name)?)?;
@@ -297,7 +263,7 @@ impl Kernel {
         Ok(entries)
     }
 
-    fn remove_ban(&mut self, client: Client, slot: u32) -> Result<bool, DatapathError> {
+    pub(super) fn remove_ban(&mut self, client: Client, slot: u32) -> Result<bool, DatapathError> {
         match client {
             Client::V4(prefix) => self.remove::<_, ban::Ban>(map::BANS_V4, SourceKeyV4 { prefix, slot }),
             Client::V6(prefix) => self.remove::<_, ban::Ban>(map::BANS_V6, SourceKeyV6 { prefix, slot }),
@@ -320,7 +286,7 @@ impl Kernel {
     }
 
     /// Whether it was there.
-    fn remove<K, V>(&mut self, name: &'static str, key: K) -> Result<bool, DatapathError>
+    pub(super) fn remove<K, V>(&mut self, name: &'static str, key: K) -> Result<bool, DatapathError>
     where
         Plain<K>: Pod,
         Plain<V>: Pod,

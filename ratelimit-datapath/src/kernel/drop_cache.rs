@@ -42,6 +42,11 @@ impl CachedDrops {
         self.0.get(&(client, slot)).copied().unwrap_or_default()
     }
 
+    /// Whoever it has anything of.
+    pub(super) fn clients(&self) -> impl Iterator<Item = Client> {
+        self.0.keys().map(|(client, _)| *client)
+    }
+
     fn add(&mut self, entry: DropEntry, cause: DropCause, epoch: u32, now: Nanos) {
         let expiry = entry.expiry();
         let holds = entry.is_in_epoch(epoch) && expiry.left(now) != 0 && cause.until_ns > now.0;

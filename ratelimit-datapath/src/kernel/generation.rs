@@ -1,6 +1,6 @@
 //! Writes a policy into the generation that no packet reads, and then has every packet read that one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd as _;
 
 use anyhow::Context as _;
@@ -88,11 +88,22 @@ impl Kernel {
             return Ok(active);
         }
         let generation = (active + 1) % GENERATIONS;
+        self.write_prefixes_of(generation, prefixes)?;
+        Ok(generation)
+    }
+
+    /// Writes these into a generation of the tries, also while packets read it: each finds what was there or what is
+    /// there now.
+    pub(super) fn write_prefixes_of(
+        &mut self,
+        generation: u32,
+        prefixes: BTreeMap<IpNet, Prefix>,
+    ) -> Result<(), DatapathError> {
         let held = self.tries.prefixes[generation as usize].take();
         self.write_trie(map::PREFIXES_V4, generation, held.as_ref(), &prefixes, encode::key_v4)?;
         self.write_trie(map::PREFIXES_V6, generation, held.as_ref(), &prefixes, encode::key_v6)?;
         self.tries.prefixes[generation as usize] = Some(prefixes);
-        Ok(generation)
+        Ok(())
     }
 
     /// Makes one generation of a trie exactly what is wanted: by what differs from what it holds, or anew where that
@@ -115,7 +126,9 @@ impl Kernel {
             Some(held) => held.keys().filter(|net| !wanted.contains_key(net)).filter_map(&key).collect(),
             None => {
                 let all = trie.keys().collect::<Result<Vec<_>, _>>().with_context(|| format!("list {name}"))?;
-                all.into_iter().filter(|key| key.data()[0] == generation).collect()
+                let of = |key: &Key<[u32; N]>| (key.prefix_len(), key.data());
+                let wanted: BTreeSet<_> = wanted.keys().filter_map(&key).map(|key| of(&key)).collect();
+                all.into_iter().filter(|key| key.data()[0] == generation && !wanted.contains(&of(key))).collect()
             }
         };
         let is_new = |net: &IpNet, value: &V| held.and_then(|held| held.get(net)) != Some(value);

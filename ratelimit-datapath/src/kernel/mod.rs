@@ -6,6 +6,7 @@ mod attach;
 mod charge;
 mod clients;
 mod drop_cache;
+mod forget;
 mod generation;
 mod generator;
 mod held;
@@ -400,6 +401,12 @@ impl Datapath for Kernel {
         Ok(())
     }
 
+    fn apply_access(&mut self, tried: &Policy, before: &Policy) -> Result<(), DatapathError> {
+        self.write_access(tried, before)?;
+        self.policy = Some(tried.clone());
+        Ok(())
+    }
+
     fn confirm(&mut self) -> Result<bool, DatapathError> {
         self.confirm_trial()
     }
@@ -428,8 +435,12 @@ impl Datapath for Kernel {
         self.lift(prefix)
     }
 
-    fn forget(&mut self, client: IpNet) -> Result<Forgotten, DatapathError> {
-        self.forget_client(client)
+    fn clients(&mut self, prefix: IpNet) -> Result<Vec<IpNet>, DatapathError> {
+        self.clients_within(prefix)
+    }
+
+    fn forget_all(&mut self, clients: &[IpNet]) -> Result<Forgotten, DatapathError> {
+        self.forget_clients(clients)
     }
 
     fn charge(&mut self, client: IpNet, rule: usize, amount: u64) -> Result<(), DatapathError> {

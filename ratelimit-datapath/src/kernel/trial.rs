@@ -7,6 +7,7 @@ use ratelimit_common::time::Nanos;
 
 use super::plain::Plain;
 use super::{Kernel, rules_len, state};
+use crate::encode::{self, Encoded};
 use crate::{DatapathError, Trial};
 use ratelimit_policy::desired::Policy;
 
@@ -22,6 +23,36 @@ impl Kernel {
             return Err(anyhow!("put a policy on trial: there is none that packets could go back to").into());
         }
         self.write_generation(policy, Some(until))
+    }
+
+    /// Writes who is allowed and denied into both generations, while packets read one of them and may go back to the
+    /// other. Of a trie each packet reads one entry, which is replaced whole.
+    pub(super) fn write_access(&mut self, tried: &Policy, before: &Policy) -> Result<(), DatapathError> {
+        let active = self.active_generation()?;
+        let other = (active + 1) % GENERATIONS;
+        let encoded = |policy| encode::encode(policy).context("the policy does not fit the maps");
+        let (tried, before) = (encoded(tried)?, encoded(before)?);
+        let of = |words: ConfigWords| words.prefixes_generation % GENERATIONS;
+        let (mut tries, back) = (of(self.config_words_of(active)?), of(self.config_words_of(other)?));
+        if tries == back && tried.prefixes != before.prefixes {
+            // They shared what is not the same any more.
+            tries = (back + 1) % GENERATIONS;
+        }
+        self.write_shown(active, tries, tried)?;
+        state::wait_for_packets();
+        self.write_shown(other, back, before)?;
+        // What was not found in a trie is cached.
+        self.begin_epoch()
+    }
+
+    /// Has a generation read its prefixes from these tries.
+    fn write_shown(&mut self, generation: u32, tries: u32, encoded: Encoded) -> Result<(), DatapathError> {
+        let Encoded { config, prefixes, .. } = encoded;
+        self.write_prefixes_of(tries, prefixes)?;
+        let ConfigWords { has_prefixes_v4, has_prefixes_v6, .. } = config;
+        let words = self.config_words_of(generation)?;
+        let words = ConfigWords { prefixes_generation: tries, has_prefixes_v4, has_prefixes_v6, ..words };
+        self.write_config(generation, words)
     }
 
     pub(super) fn confirm_trial(&mut self) -> Result<bool, DatapathError> {

@@ -288,13 +288,14 @@ impl Listed {
     }
 
     /// The same with where it is written, if that is known.
-    fn written(self, at: Option<&WrittenAt>) -> Self {
+    #[must_use]
+    pub fn written(self, at: Option<&WrittenAt>) -> Self {
         let Some(WrittenAt { list, file, line, comment, .. }) = at.cloned() else { return self };
         Self { list, file: file.map(|file| file.display().to_string()), line, comment, ..self }
     }
 
     /// What it comes from, in words.
-    fn origin(&self) -> String {
+    pub fn origin(&self) -> String {
         match (self.by, &self.list, &self.file, &self.rule) {
             (Author::Configuration, Some(list), ..) => format!("list {list}"),
             (Author::Configuration, None, Some(file), _) => file.clone(),

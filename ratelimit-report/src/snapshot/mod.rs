@@ -312,6 +312,19 @@ pub struct ConfigState {
     /// Why the last one was not. Left out where sources may not be named: it may quote the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The file that was tried and rolled back, until one is reloaded, applied or confirmed. No reload has failed by
+    /// that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolled_back: Option<RolledBack>,
+}
+
+/// A file that was on trial: what held before holds again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RolledBack {
+    /// Its path.
+    pub file: String,
+    /// Why, in a clause: `nobody confirmed it in time`. Empty where sources may not be named: it may name a user.
+    pub why: String,
 }
 
 /// What a snapshot is made of.
@@ -380,6 +393,7 @@ impl Snapshot {
         self.top = None;
         self.dominant.clear();
         self.config.error = None;
+        self.config.rolled_back.iter_mut().for_each(|of| of.why.clear());
         self.stale_lists.iter_mut().for_each(|of| of.error = None);
         self
     }

@@ -49,6 +49,7 @@ fn build(datapath: &mut FakeDatapath, policy: &Policy) -> Snapshot {
         config: ConfigState {
             last_reload_successful: true,
             last_reload_success_at: timestamp(reading.now),
+            rolled_back: None,
             error: None,
         },
     })

@@ -1,16 +1,17 @@
 //! The commands that change what a running daemon enforces, and say what came of it.
 
-use std::net::IpAddr;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use ratelimit_common::time::SECOND_NS;
 
+use super::each::Targets;
 use super::run::{parse_source, print_json, print_words};
 use super::{GrantArgs, Insistence, OutputFormat};
 use crate::error::{Diagnostic, Exit, Place};
 use ratelimit_control::client::Client;
-use ratelimit_control::proto::{ApplyRequest, GrantRequest, ModeWord};
+use ratelimit_control::proto::{ApplyRequest, GrantRequest, ModeWord, UnblockReport};
 use ratelimit_policy::config::duration;
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::config::syntax::SyntaxError;
@@ -18,10 +19,10 @@ use ratelimit_policy::desired::{Grant, Sent};
 use ratelimit_policy::safety;
 
 /// What stands for no end.
-const FOREVER: &str = "forever";
+const PERMANENT: [&str; 2] = ["permanent", "forever"];
 
 /// An address or a prefix, as it was written: what a source is, the daemon knows.
-pub(super) fn parse_prefix(text: &str) -> anyhow::Result<String> {
+fn parse_prefix(text: &str) -> anyhow::Result<String> {
     parse_target("CIDR", text)?;
     Ok(text.to_owned())
 }
@@ -31,14 +32,14 @@ pub(super) fn parse_target(argument: &'static str, text: &str) -> anyhow::Result
     Target::parse(text).map_err(|error| wrong(argument, text, error))
 }
 
-/// Who is let through or kept out.
+/// Who is allowed or denied, but for the prefix.
 pub(super) fn parse_grant(args: &GrantArgs) -> anyhow::Result<GrantRequest> {
-    let prefix = parse_prefix(&args.prefix)?;
-    let timed = args.duration.as_deref().filter(|text| *text != FOREVER);
+    let timed = args.duration.as_deref().filter(|text| !PERMANENT.contains(text));
     Ok(GrantRequest {
-        prefix,
+        prefix: String::new(),
         seconds: timed.map(|text| parse_seconds("--for", text)).transpose()?,
         forever: args.duration.is_some() && timed.is_none(),
+        replace: args.replace,
         reason: args.reason.clone(),
         force: args.force,
         ssh_peer: safety::ssh_session_of_this_process().map(|session| session.peer),
@@ -86,41 +87,59 @@ fn wrong(flag: &'static str, text: &str, error: SyntaxError) -> anyhow::Error {
     Diagnostic { problem: format!("bad value for {flag}: {}", error.problem), place, help }.into()
 }
 
-/// Lets a prefix through, or keeps it out.
-pub(super) async fn grant(
-    socket: &Path,
-    grant: Grant,
-    request: GrantRequest,
-    format: OutputFormat,
-) -> anyhow::Result<Exit> {
-    let report = Client::new(socket).grant(grant, &request).await?;
-    match format {
-        OutputFormat::Human => print_words(&ratelimit_view::granted(&report)),
-        OutputFormat::Json => print_json(&report),
-    }
+/// The daemon behind a socket, which is told who called `sudo`.
+fn client(socket: &Path) -> Client {
+    Client::new(socket).for_sudo_user(std::env::var("SUDO_USER").ok().as_deref())
 }
 
-/// Takes off a denial, and the bans within it.
-pub(super) async fn unblock(socket: &Path, prefix: &str, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = Client::new(socket).unblock(prefix).await?;
-    match format {
-        OutputFormat::Human => print_words(&ratelimit_view::unblocked(&report)),
-        OutputFormat::Json => print_json(&report),
-    }
+/// Allows or denies prefixes.
+pub(super) async fn grant(grant: Grant, args: GrantArgs, format: OutputFormat) -> anyhow::Result<Exit> {
+    let (verb, client) = (if grant == Grant::Denied { "deny" } else { "allow" }, client(&args.socket.path));
+    let rest = parse_grant(&args)?;
+    let ask = async |text: &str| {
+        let request = GrantRequest { prefix: parse_prefix(text)?, ..rest.clone() };
+        Ok(client.grant(grant, &request).await?)
+    };
+    let targets = Targets::read(args.prefixes, io::stdin())?;
+    targets.each(verb, format, ask, ratelimit_view::granted, |_| Exit::Done).await
 }
 
-/// Forgets what a source has used.
-pub(super) async fn reset(socket: &Path, source: IpAddr, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = Client::new(socket).reset(source).await?;
-    match format {
-        OutputFormat::Human => print_words(&ratelimit_view::reset(&report)),
-        OutputFormat::Json => print_json(&report),
+/// Frees prefixes; or ends all command denials and bans, without any.
+pub(super) async fn unblock(socket: &Path, prefixes: Vec<String>, format: OutputFormat) -> anyhow::Result<Exit> {
+    let client = client(socket);
+    if prefixes.is_empty() {
+        let report = client.unblock_all().await?;
+        return match format {
+            OutputFormat::Human => print_words(&ratelimit_view::lifted(&report)),
+            OutputFormat::Json => print_json(&report),
+        };
     }
+    let ask = async |text: &str| Ok(client.unblock(&parse_prefix(text)?).await?);
+    Targets::read(prefixes, io::stdin())?.each("unblock", format, ask, ratelimit_view::lifted, lifted_exit).await
+}
+
+/// What `unblock` and `unallow` end with.
+const fn lifted_exit(report: &UnblockReport) -> Exit {
+    if report.still.is_empty() { Exit::Done } else { Exit::Blocked }
+}
+
+/// Takes off what commands allow in prefixes.
+pub(super) async fn unallow(socket: &Path, prefixes: Vec<String>, format: OutputFormat) -> anyhow::Result<Exit> {
+    let client = client(socket);
+    let ask = async |text: &str| Ok(client.unallow(&parse_prefix(text)?).await?);
+    Targets::read(prefixes, io::stdin())?.each("unallow", format, ask, ratelimit_view::lifted, lifted_exit).await
+}
+
+/// Resets the counters of sources.
+pub(super) async fn reset(socket: &Path, sources: Vec<String>, format: OutputFormat) -> anyhow::Result<Exit> {
+    let client = client(socket);
+    let ask = async |text: &str| Ok(client.reset(parse_source("reset", text)?).await?);
+    Targets::read(sources, io::stdin())?.each("reset", format, ask, ratelimit_view::reset, |_| Exit::Done).await
 }
 
 /// Says whether anything is dropped.
 pub(super) async fn mode(socket: &Path, word: ModeWord, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = Client::new(socket).mode(word).await?;
+    let report = client(socket).mode(word).await?;
     match format {
         OutputFormat::Human => print_words(&ratelimit_view::mode(&report)),
         OutputFormat::Json => print_json(&report),
@@ -129,7 +148,7 @@ pub(super) async fn mode(socket: &Path, word: ModeWord, format: OutputFormat) ->
 
 /// Puts a file in force.
 pub(super) async fn apply(socket: &Path, request: ApplyRequest, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = Client::new(socket).apply(&request).await?;
+    let report = client(socket).apply(&request).await?;
     match format {
         OutputFormat::Human => print_words(&ratelimit_view::applied(&report)),
         OutputFormat::Json => print_json(&report),
@@ -138,9 +157,43 @@ pub(super) async fn apply(socket: &Path, request: ApplyRequest, format: OutputFo
 
 /// Keeps what was put in force for a while.
 pub(super) async fn confirm(socket: &Path, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = Client::new(socket).confirm().await?;
+    let report = client(socket).confirm().await?;
     match format {
         OutputFormat::Human => print_words(&format!("confirmed: {} holds for good\n", report.file.display())),
         OutputFormat::Json => print_json(&report),
+    }
+}
+
+/// Ends the trial: what held before holds again.
+pub(super) async fn roll_back(socket: &Path, format: OutputFormat) -> anyhow::Result<Exit> {
+    let report = client(socket).roll_back().await?;
+    match format {
+        OutputFormat::Human => print_words(&ratelimit_view::rolled_back(&report)),
+        OutputFormat::Json => print_json(&report),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    #[test]
+    fn permanent_has_two_words_and_every_other_end_is_a_time() {
+        for (duration, seconds, is_permanent) in [
+            (Some("permanent"), None, true),
+            (Some("forever"), None, true),
+            (Some("90s"), Some(90), false),
+            (Some("7d"), Some(604_800), false),
+            (None, None, false),
+        ] {
+            let of: Vec<&str> = duration.map_or(vec![], |duration| vec!["--for", duration]);
+            let cli = Cli::parse_from([&["ratelimitd", "deny", "192.0.2.1", "192.0.2.2"][..], &of].concat());
+            let Some(Command::Deny { grant }) = cli.command else { panic!("{duration:?}") };
+            let request = parse_grant(&grant).unwrap();
+            assert_eq!((request.seconds, request.forever, grant.prefixes.len()), (seconds, is_permanent, 2));
+        }
     }
 }

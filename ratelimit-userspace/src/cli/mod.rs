@@ -16,6 +16,7 @@ pub use self::run::run;
 
 mod ask;
 mod change;
+mod each;
 mod limiter;
 mod manual;
 mod paint;
@@ -190,34 +191,48 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
-    /// Let an address or network through, whatever the limits say, for an hour unless --for says otherwise
+    /// Allow addresses or networks, whatever the limits say, for an hour unless --for says otherwise
     #[command(after_help = texts::ALLOW_EXAMPLES)]
     Allow {
         /// Who, how long and why.
         #[command(flatten)]
         grant: GrantArgs,
     },
-    /// Drop everything from an address or network to the protected ports, for 4 hours unless --for says otherwise
+    /// Drop everything from addresses or networks to the protected ports, for 4 hours unless --for says otherwise
     #[command(after_help = texts::DENY_EXAMPLES)]
     Deny {
         /// Who, how long and why.
         #[command(flatten)]
         grant: GrantArgs,
     },
-    /// Take off a denial, and the bans of sources within it
+    /// Free addresses or networks: lift denials and bans, and reset the counters of what is over a limit; exit code 3
+    /// if one stays blocked
+    #[command(after_help = texts::UNBLOCK_EXAMPLES)]
     Unblock {
-        /// The address or network, as it was denied; an IPv6 address alone is its source
-        #[arg(value_name = "CIDR")]
-        prefix: String,
+        /// Addresses or networks, or - for standard input, one a line; an IPv6 address alone is its source, the /64
+        #[arg(value_name = "CIDR", required_unless_present = "all")]
+        prefixes: Vec<String>,
+        /// Lift all bans and all denials by commands; lists and the configuration stay
+        #[arg(long, conflicts_with = "prefixes")]
+        all: bool,
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
     },
-    /// Forget what a source has used, and its bans
+    /// End what `allow` has allowed; exit code 3 if something else allows it
+    Unallow {
+        /// Addresses or networks, or - for standard input, one a line; an IPv6 address alone is its source, the /64
+        #[arg(value_name = "CIDR", required = true)]
+        prefixes: Vec<String>,
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Reset the counters of sources, and lift their bans
     Reset {
-        /// The source's address
-        #[arg(value_name = "IP")]
-        source: String,
+        /// The sources' addresses, or - for standard input, one a line
+        #[arg(value_name = "IP", required = true)]
+        sources: Vec<String>,
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
@@ -255,6 +270,12 @@ pub enum Command {
     },
     /// Keep what `apply --confirm` has put in force
     Confirm {
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Roll back what `apply --confirm` has put in force, now
+    Rollback {
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
@@ -336,15 +357,19 @@ pub struct ListArgs {
     pub all: bool,
 }
 
-/// Who is let through or kept out, for how long and why.
+/// Who is allowed or denied, for how long and why.
 #[derive(Clone, Debug, Args)]
 pub struct GrantArgs {
-    /// The address or network: 192.0.2.7, 192.0.2.0/24, 2001:db8::/32. An IPv6 address alone is its source, the /64; /128 is one address
-    #[arg(value_name = "CIDR")]
-    pub prefix: String,
-    /// For how long: 10m, 12h, 7d, or forever
+    /// Addresses or networks: 192.0.2.7, 192.0.2.0/24, 2001:db8::/32; or - for standard input, one a line. An IPv6
+    /// address alone is its source, the /64; /128 is one address
+    #[arg(value_name = "CIDR", required = true)]
+    pub prefixes: Vec<String>,
+    /// For how long: 10m, 12h, 7d, or permanent. Where it holds longer already, that stays
     #[arg(long = "for", value_name = "DUR")]
     pub duration: Option<String>,
+    /// End when this says, also where it holds longer already
+    #[arg(long)]
+    pub replace: bool,
     /// Why, for `list` and the log
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,

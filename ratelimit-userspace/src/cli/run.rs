@@ -74,22 +74,15 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             block_on(&global, ask::suggest(&socket.path, rule.as_deref(), format))
         }
         Some(Command::List { which, socket }) => block_on(&global, ask::list(&socket.path, which, format)),
-        Some(Command::Allow { grant }) => {
-            let request = change::parse_grant(&grant)?;
-            block_on(&global, change::grant(&grant.socket.path, Grant::Exempt, request, format))
+        Some(Command::Allow { grant }) => block_on(&global, change::grant(Grant::Exempt, grant, format)),
+        Some(Command::Deny { grant }) => block_on(&global, change::grant(Grant::Denied, grant, format)),
+        Some(Command::Unblock { prefixes, all: _, socket }) => {
+            block_on(&global, change::unblock(&socket.path, prefixes, format))
         }
-        Some(Command::Deny { grant }) => {
-            let request = change::parse_grant(&grant)?;
-            block_on(&global, change::grant(&grant.socket.path, Grant::Denied, request, format))
+        Some(Command::Unallow { prefixes, socket }) => {
+            block_on(&global, change::unallow(&socket.path, prefixes, format))
         }
-        Some(Command::Unblock { prefix, socket }) => {
-            let prefix = change::parse_prefix(&prefix)?;
-            block_on(&global, change::unblock(&socket.path, &prefix, format))
-        }
-        Some(Command::Reset { source, socket }) => {
-            let source = parse_source("reset", &source)?;
-            block_on(&global, change::reset(&socket.path, source, format))
-        }
+        Some(Command::Reset { sources, socket }) => block_on(&global, change::reset(&socket.path, sources, format)),
         Some(Command::Panic { socket }) => block_on(&global, change::mode(&socket.path, ModeWord::Panic, format)),
         Some(Command::Mode { mode, socket }) => {
             let word = match mode {
@@ -103,6 +96,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             block_on(&global, change::apply(&socket.path, request, format))
         }
         Some(Command::Confirm { socket }) => block_on(&global, change::confirm(&socket.path, format)),
+        Some(Command::Rollback { socket }) => block_on(&global, change::roll_back(&socket.path, format)),
         Some(Command::Reload { insistence, socket }) => {
             block_on(&global, ask::reload(&socket.path, insistence, format))
         }

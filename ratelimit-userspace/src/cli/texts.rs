@@ -121,19 +121,26 @@ Examples:
 pub(super) const ALLOW_EXAMPLES: &str = "\
 Examples:
   sudo ratelimitd allow 192.0.2.7 --reason \"load test\"
-  sudo ratelimitd allow 192.0.2.0/24 --for forever
-  sudo ratelimitd allow 192.0.2.0/24 --for 1s              end it";
+  sudo ratelimitd allow 192.0.2.0/24 --for permanent
+  sudo ratelimitd unallow 192.0.2.0/24                     end it";
+
+pub(super) const UNBLOCK_EXAMPLES: &str = "\
+Examples:
+  sudo ratelimitd unblock 198.51.100.7 2001:db8::7
+  sudo ratelimitd unblock - < addresses.txt                blank lines and # comments are skipped
+  sudo ratelimitd unblock --all";
 
 pub(super) const DENY_EXAMPLES: &str = "\
 Examples:
   sudo ratelimitd deny 198.51.100.7 --for 1d --reason scraper
+  sudo ratelimitd deny - --for permanent < addresses.txt   blank lines and # comments are skipped
   sudo ratelimitd unblock 198.51.100.7                     end it";
 
 pub(super) const APPLY_EXAMPLES: &str = "\
 Examples:
   Try the changed file for a minute, and keep it if one can still log in:
     sudo ratelimitd apply --confirm 60s
-    sudo ratelimitd confirm
+    sudo ratelimitd confirm                                or at once back: rollback
   Another file, at once:
     sudo ratelimitd apply night.toml";
 

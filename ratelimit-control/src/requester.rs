@@ -1,0 +1,62 @@
+//! Who asks for a change.
+
+use std::fmt;
+
+/// The header in which the command says who called `sudo`. It counts only from root, who could say anything.
+pub(super) const SUDO_USER: &str = "ratelimitd-sudo-user";
+/// The longest name that is taken over. // LOGIN_NAME_MAX is 256; no tool that makes users takes more than 32
+const NAME_BYTES_MAX: usize = 64;
+
+/// Who asks for a change. Displayed: `root`, or `root (alice)` where alice called `sudo`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Requester {
+    uid: u32,
+    sudo_user: Option<String>,
+}
+
+impl Requester {
+    /// The user with this number, and whom that one says that it acts for.
+    pub fn new(uid: u32, sudo_user: Option<&str>) -> Self {
+        let is_name = |name: &&str| {
+            let allowed = |c: char| c.is_ascii_alphanumeric() || "_.-@\\$+".contains(c);
+            (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(allowed)
+        };
+        let sudo_user = sudo_user.filter(|name| uid == 0 && *name != "root").filter(is_name).map(str::to_owned);
+        Self { uid, sudo_user }
+    }
+}
+
+impl fmt::Display for Requester {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(self.uid)).ok().flatten();
+        match (user, &self.sudo_user) {
+            (Some(user), None) => f.write_str(&user.name),
+            (None, None) => write!(f, "uid {}", self.uid),
+            (Some(user), Some(behind)) => write!(f, "{} ({behind})", user.name),
+            (None, Some(behind)) => write!(f, "uid {} ({behind})", self.uid),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_called_sudo_is_named_beside_root_and_nothing_else_is_taken_for_a_name() {
+        for (uid, sudo_user, named) in [
+            (0, None, "root"),
+            (0, Some("alice"), "root (alice)"),
+            (0, Some("EXAMPLE\\bob.b@c-d"), "root (EXAMPLE\\bob.b@c-d)"),
+            (0, Some("root"), "root"),
+            (0, Some(""), "root"),
+            (0, Some("al ice"), "root"),
+            (0, Some("alice)\u{1b}[2J"), "root"),
+            (0, Some("\u{e9}l\u{e9}onore"), "root"),
+            (0, Some(&"a".repeat(65)), "root"),
+            (4_000_000_000, Some("alice"), "uid 4000000000"),
+        ] {
+            assert_eq!(Requester::new(uid, sudo_user).to_string(), named, "{uid} {sudo_user:?}");
+        }
+    }
+}

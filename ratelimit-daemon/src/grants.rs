@@ -1,0 +1,343 @@
+//! What commands enter beside the configuration: who is allowed and who is denied.
+
+use std::time::Duration;
+
+use ipnet::IpNet;
+use ratelimit_common::time::Nanos;
+
+use super::engine::{Engine, Moment};
+use super::journal::Event;
+use ratelimit_control::Requester;
+use ratelimit_control::proto::{GrantReport, GrantRequest, Problem, ProblemKind};
+use ratelimit_datapath::Datapath;
+use ratelimit_policy::access::{By, ENTRIES_MAX, Entered, Entry, Further, Ledger, REASON_BYTES_MAX, merged};
+use ratelimit_policy::config::Config;
+use ratelimit_policy::config::network::Target;
+use ratelimit_policy::config::syntax::turns_text;
+use ratelimit_policy::desired::{Access, Grant};
+use ratelimit_policy::safety::Around;
+use ratelimit_report::snapshot::{Blocked, Clocks, Listed, SCHEMA, source_text};
+
+/// How long an exemption holds unless it is said.
+const ALLOW_FOR: Duration = Duration::from_secs(3_600);
+/// How long a denial holds unless it is said.
+const DENY_FOR: Duration = Duration::from_secs(4 * 3_600);
+/// What is to hold longer is permanent, and has to be said so. // 10 years
+const SECONDS_MAX: u64 = 10 * 365 * 86_400;
+/// Sources that are named in an answer.
+pub(super) const NAMED_MAX: usize = 20;
+
+/// Who is allowed or denied beside the configuration.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Grants {
+    pub(super) ledger: Ledger,
+    safety: Vec<Entry>,
+    pub(super) around: Around,
+    /// When the next entry of any kind ends.
+    next_end: Option<Nanos>,
+}
+
+impl Grants {
+    /// What is entered beside the configuration.
+    pub(super) fn beside(&self) -> impl Iterator<Item = &Entry> {
+        self.ledger.entries().chain(&self.safety)
+    }
+}
+
+impl<D: Datapath> Engine<D> {
+    /// Looks who is around, for safety.
+    pub(super) fn look_around(&mut self) {
+        let seen = (self.host.look)();
+        // Whoever started the daemon cannot be found any more once privileges are given up.
+        let ssh = seen.ssh.or(self.grants.around.ssh);
+        let around = Around { ssh, ..seen };
+        let safety = around.exemptions(self.config.safety);
+        for entry in safety.iter().filter(|entry| !self.grants.safety.contains(entry)) {
+            let why = entry.reason.as_deref().unwrap_or_default();
+            tracing::info!(prefix = %entry.prefix, "{} is never limited: it is {why}", entry.prefix);
+        }
+        if safety != self.grants.safety {
+            // The next look finds that the policy is not what it should be.
+            self.grants.next_end = None;
+        }
+        self.grants.safety = safety;
+        self.grants.around = around;
+    }
+
+    /// What the policy holds of a configuration, commands and safety together.
+    pub(super) fn access_of(&self, config: &Config, now: Nanos) -> Vec<Access> {
+        let configured: Vec<Entry> = config.policy.access.iter().map(Entry::configured).collect();
+        merged(self.grants.beside().chain(&configured), now)
+    }
+
+    /// Drops what is over: the kernel has compared by itself, so this is only tidy, but for what an entry had
+    /// suspended.
+    pub(super) fn expire_grants(&mut self, clocks: Clocks) {
+        if self.grants.next_end.is_some_and(|end| clocks.now < end) {
+            return;
+        }
+        let over = self.grants.ledger.expire(clocks.now);
+        for entry in &over {
+            let by = match &entry.by {
+                By::Command { user, .. } => user.clone(),
+                By::Configuration | By::Safety => String::new(),
+            };
+            Event::GrantEnd { grant: entry.grant, prefix: entry.prefix, by }.log();
+        }
+        if !over.is_empty()
+            && let Err(error) = self.keep_grants(clocks)
+        {
+            tracing::warn!("{error}");
+        }
+        let configs = [Some(&self.config), self.pending.as_ref().map(|pending| &pending.before)].into_iter().flatten();
+        let ends = configs.flat_map(|config| &config.policy.access).filter_map(|access| access.until);
+        let ends = ends.chain(self.grants.ledger.entries().filter_map(|entry| entry.until));
+        self.grants.next_end = Some(ends.filter(|end| clocks.now < *end).min().unwrap_or(Nanos(u64::MAX)));
+        // What packets go back to after a trial is not at hand to compare.
+        self.must_apply |=
+            self.pending.is_some() || self.access_of(&self.config, clocks.now) != self.desired.policy.access;
+    }
+
+    /// Allows or denies a prefix, also while a file is on trial.
+    pub(super) fn grant(
+        &mut self,
+        grant: Grant,
+        target: Target,
+        request: &GrantRequest,
+        by: &Requester,
+        moment: Moment,
+    ) -> Result<GrantReport, Problem> {
+        let ipv6_prefix = self.desired.policy.ipv6_prefix;
+        let prefix = target.prefix(ipv6_prefix);
+        self.notice_trial();
+        let clocks = self.clocks(moment)?;
+        let until = until(grant, request, clocks)?;
+        match grant {
+            Grant::Exempt => object_to_exempting(prefix, request)?,
+            Grant::Denied => self.object_to(prefix, request)?,
+        }
+        let by = By::Command { user: by.to_string(), is_forced: request.force };
+        let reason = checked_reason(request.reason.as_deref())?;
+        let entry = Entry { prefix, grant, by, reason, since: Some(clocks.wall), until };
+        let mut notes: Vec<String> = target.note(ipv6_prefix).into_iter().collect();
+        let frees = match grant {
+            Grant::Exempt => self.blocked_within(prefix, clocks.now)?,
+            Grant::Denied => Vec::new(),
+        };
+        let mut after = self.grants.ledger.clone();
+        let further = if request.replace { Further::Replace } else { Further::Extend };
+        let entered = after.enter(entry.clone(), further, clocks.now).ok_or_else(|| {
+            let why = format!("there are {ENTRIES_MAX} entries already; put long lists into the configuration");
+            Problem::new(ProblemKind::BadRequest, why)
+        })?;
+        notes.extend(self.what_changed(&entry, &entered, clocks));
+        notes.extend(self.notes_on(&entered.entry, clocks));
+        self.change_grants(clocks, &mut notes, after)?;
+        let listed = Listed::of(&entered.entry, true, clocks);
+        let by = listed.user.clone().unwrap_or_default();
+        let (reason, until) = (listed.reason.clone(), listed.until);
+        Event::Grant { grant, prefix, by, reason, until, frees: frees.len() }.log();
+        Ok(GrantReport {
+            schema: SCHEMA,
+            entry: listed,
+            before: entered.before.map(|before| Listed::of(&before, true, clocks)),
+            frees_count: frees.len() as u64,
+            frees: frees.into_iter().take(NAMED_MAX).collect(),
+            notes,
+        })
+    }
+
+    /// Changes what commands have entered, puts it in force and keeps it; on an error it is as before.
+    pub(super) fn change_grants(
+        &mut self,
+        clocks: Clocks,
+        notes: &mut Vec<String>,
+        ledger: Ledger,
+    ) -> Result<(), Problem> {
+        let before = std::mem::replace(&mut self.grants.ledger, ledger);
+        if let Err(error) = self.put_in_force(clocks.now) {
+            self.grants.ledger = before;
+            // During a trial a part of it may hold.
+            self.must_apply |= self.pending.is_some();
+            return Err(Problem::datapath(error));
+        }
+        self.grants.next_end = None;
+        self.newest = None;
+        if let Err(error) = self.keep_grants(clocks) {
+            tracing::warn!("{error}");
+            notes.push(format!("a restart forgets it: {error}"));
+        }
+        Ok(())
+    }
+
+    /// Refuses a denial that may lock out someone who is needed, or that would not do anything.
+    fn object_to(&self, prefix: IpNet, request: &GrantRequest) -> Result<(), Problem> {
+        let configs = self.pending.iter().map(|pending| &pending.before).chain([&self.config]);
+        let mut configured = configs.flat_map(|config| &config.policy.access);
+        if configured.any(|of| of.prefix == prefix && of.grant == Grant::Exempt) {
+            let (prefix, written) = (source_text(prefix), self.written(prefix, Grant::Exempt));
+            let edit = written.first().map_or_else(|| "remove it there".to_owned(), |place| place.edit(&prefix));
+            let why = format!(
+                "{prefix} is allowed by the configuration, and of one prefix allow goes before deny: {edit} first"
+            );
+            return Err(Problem::new(ProblemKind::BadRequest, why));
+        }
+        match self.grants.around.objection(prefix, request.ssh_peer) {
+            Some(why) if !request.force => {
+                let why = format!("{why}: denying it may lock you out of this host; --force insists");
+                Err(Problem::new(ProblemKind::BadRequest, why))
+            }
+            Some(why) => {
+                tracing::warn!("{why}: denied all the same, as somebody insists");
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What became of an entry that there was already.
+    fn what_changed(&self, asked: &Entry, entered: &Entered, clocks: Clocks) -> Vec<String> {
+        let Entered { entry, before, ended } = entered;
+        let mut notes = Vec::new();
+        if let Some(before) = before {
+            let (whose, was) = (whose(before), until_text(before.until, clocks));
+            notes.push(if entry.until != asked.until {
+                format!("{whose} holds longer and stays, {was}; --replace ends it sooner")
+            } else if before.until == entry.until {
+                format!("{whose} was {was} already")
+            } else if before.until.is_none_or(|was| entry.until.is_some_and(|until| until < was)) {
+                format!("replaces {whose}, which was {was}")
+            } else {
+                format!("extends {whose}, which was {was}")
+            });
+            notes.extend(match (&before.reason, &asked.reason) {
+                (Some(before), None) => Some(format!("its reason stays: {before}")),
+                (Some(before), Some(now)) if before != now => Some(format!("its reason was: {before}")),
+                (Some(_) | None, Some(_) | None) => None,
+            });
+        }
+        notes.extend(ended.iter().map(|ended| format!("ends {}", whose(ended))));
+        if self.pending.is_some() {
+            notes.push("a file is on trial: this holds whether it is confirmed or rolled back".to_owned());
+        }
+        notes
+    }
+
+    /// What else holds where an entry does.
+    fn notes_on(&self, entry: &Entry, clocks: Clocks) -> Vec<String> {
+        let mut notes = Vec::new();
+        let other = |access: &&Access| access.grant != entry.grant;
+        let policy = &self.desired.policy;
+        if let Some(around) = policy.grant(entry.prefix.addr(), clocks.now).filter(|of| other(&of))
+            && around.prefix.contains(&entry.prefix)
+            && (around.prefix != entry.prefix || entry.grant == Grant::Exempt)
+        {
+            let whose = whose(&self.entry_of(&around, clocks.now));
+            notes.push(format!("overrides {whose}{}", until_clause(entry.until, clocks)));
+        }
+        let inside = |access: &&Access| entry.prefix.contains(&access.prefix) && access.prefix != entry.prefix;
+        let exceptions: Vec<&Access> = policy.access.iter().filter(other).filter(inside).collect();
+        if let Some(first) = exceptions.first() {
+            let more = exceptions.len() - 1;
+            let more = if more == 0 { String::new() } else { format!(", and {more} more") };
+            let stays = granted(first.grant);
+            notes.push(format!("{} within it stays {stays}{more}", source_text(first.prefix)));
+        }
+        notes
+    }
+
+    /// The entry that an access comes from.
+    pub(super) fn entry_of(&self, access: &Access, now: Nanos) -> Entry {
+        let is_it = |entry: &&Entry| {
+            (entry.prefix, entry.grant, entry.until) == (access.prefix, access.grant, access.until) && entry.holds(now)
+        };
+        let is_configured = self.config.policy.access.contains(access);
+        let command = self.grants.ledger.entries().find(is_it).cloned();
+        let safety = self.grants.safety.iter().find(is_it).filter(|_| !is_configured).cloned();
+        command.or(safety).unwrap_or_else(|| Entry::configured(access))
+    }
+
+    fn blocked_within(&mut self, prefix: IpNet, now: Nanos) -> Result<Vec<String>, Problem> {
+        let mut blocked = Blocked::new(&self.desired.policy, now, prefix);
+        for ban in self.datapath.bans().map_err(Problem::datapath)? {
+            blocked.banned(ban.client);
+        }
+        self.datapath.visit_sources(&mut |reading| blocked.visit(&reading)).map_err(Problem::datapath)?;
+        Ok(blocked.names())
+    }
+}
+
+/// What a prefix is then.
+pub(super) const fn granted(grant: Grant) -> &'static str {
+    match grant {
+        Grant::Exempt => "allowed",
+        Grant::Denied => "denied",
+    }
+}
+
+/// `root's denial of 192.0.2.7`.
+pub(super) fn whose(entry: &Entry) -> String {
+    let (what, prefix) = match entry.grant {
+        Grant::Exempt => ("exemption", source_text(entry.prefix)),
+        Grant::Denied => ("denial", source_text(entry.prefix)),
+    };
+    match &entry.by {
+        By::Command { user, .. } => format!("{user}'s {what} of {prefix}"),
+        By::Configuration => format!("the configuration's {what} of {prefix}"),
+        By::Safety => format!("the {what} of {prefix} for safety"),
+    }
+}
+
+/// `until 18:48 UTC`, with the date where that is not today's; or `permanent`.
+pub(super) fn until_text(until: Option<Nanos>, clocks: Clocks) -> String {
+    let Some(until) = until else { return "permanent".to_owned() };
+    let at = clocks.wall_of(until);
+    let day = |of: jiff::Timestamp| of.strftime("%F").to_string();
+    let format = if day(at) == day(clocks.wall) { "until %H:%M UTC" } else { "until %F %H:%M UTC" };
+    at.strftime(format).to_string()
+}
+
+/// The same as the end of a sentence, where there is an end.
+fn until_clause(until: Option<Nanos>, clocks: Clocks) -> String {
+    until.map_or(String::new(), |_| format!(" {}", until_text(until, clocks)))
+}
+
+/// Refuses an exemption that leaves next to nobody limited.
+fn object_to_exempting(prefix: IpNet, request: &GrantRequest) -> Result<(), Problem> {
+    match Around::objection_to_exempting(prefix) {
+        Some(why) if !request.force => {
+            let why = format!("{why}; --force insists, and `ratelimitd panic` passes everything until you are done");
+            Err(Problem::new(ProblemKind::BadRequest, why))
+        }
+        Some(why) => {
+            tracing::warn!("{why}: exempt all the same, as somebody insists");
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
+fn until(grant: Grant, request: &GrantRequest, clocks: Clocks) -> Result<Option<Nanos>, Problem> {
+    let usual = match grant {
+        Grant::Exempt => ALLOW_FOR,
+        Grant::Denied => DENY_FOR,
+    };
+    match (request.forever, request.seconds) {
+        (true, None) => Ok(None),
+        (false, None) => Ok(Some(clocks.after(u64::try_from(usual.as_nanos()).unwrap_or(u64::MAX)))),
+        (false, Some(seconds @ 1..=SECONDS_MAX)) => Ok(Some(clocks.after(seconds.saturating_mul(1_000_000_000)))),
+        (true, Some(_)) | (false, Some(_)) => {
+            let why = "it holds from 1 s to 10 years, or is permanent: one of the two";
+            Err(Problem::new(ProblemKind::BadRequest, why))
+        }
+    }
+}
+
+fn checked_reason(reason: Option<&str>) -> Result<Option<String>, Problem> {
+    let Some(reason) = reason.map(str::trim).filter(|reason| !reason.is_empty()) else { return Ok(None) };
+    if reason.len() > REASON_BYTES_MAX || reason.chars().any(|c| c.is_control() || turns_text(c)) {
+        let why = format!("a reason is one line of at most {REASON_BYTES_MAX} bytes");
+        return Err(Problem::new(ProblemKind::BadRequest, why));
+    }
+    Ok(Some(reason.to_owned()))
+}

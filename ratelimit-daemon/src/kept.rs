@@ -1,0 +1,95 @@
+//! What commands have entered, as it outlives the daemon.
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::engine::Engine;
+use ratelimit_datapath::Datapath;
+use ratelimit_policy::access::{By, ENTRIES_MAX, Entry};
+use ratelimit_policy::config::syntax::printable;
+use ratelimit_policy::desired::Grant;
+use ratelimit_report::snapshot::Clocks;
+
+/// The file.
+const FILE: &str = "access.json";
+
+/// [`FILE`].
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    entries: Vec<KeptEntry>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptEntry {
+    prefix: IpNet,
+    grant: KeptGrant,
+    user: String,
+    reason: Option<String>,
+    forced: bool,
+    since: Option<Timestamp>,
+    until: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum KeptGrant {
+    Exempt,
+    Denied,
+}
+
+impl<D: Datapath> Engine<D> {
+    /// Finds again what commands have entered in earlier runs.
+    pub(super) fn recall_grants(&mut self, clocks: Clocks) {
+        let Some(kept) = self.host.store.load::<Kept>(FILE) else { return };
+        for entry in kept.entries {
+            let entry = entry.entered(clocks);
+            if entry.holds(clocks.now) && !self.grants.ledger.restore(entry) {
+                tracing::warn!("more than {ENTRIES_MAX} entries were kept: the rest is left out");
+                break;
+            }
+        }
+    }
+
+    /// Has later runs find what commands have entered.
+    pub(super) fn keep_grants(&self, clocks: Clocks) -> std::io::Result<()> {
+        let entries = self.grants.ledger.entries().map(|entry| KeptEntry::of(entry, clocks)).collect();
+        self.host.store.save(FILE, Kept { entries })
+    }
+}
+
+impl KeptEntry {
+    fn entered(self, clocks: Clocks) -> Entry {
+        Entry {
+            prefix: self.prefix.trunc(),
+            grant: match self.grant {
+                KeptGrant::Exempt => Grant::Exempt,
+                KeptGrant::Denied => Grant::Denied,
+            },
+            // What was typed held nothing that a terminal obeys; what was written into the file may.
+            by: By::Command { user: printable(&self.user), is_forced: self.forced },
+            reason: self.reason.map(|reason| printable(&reason)),
+            since: self.since,
+            until: self.until.map(|until| clocks.datapath_of(until)),
+        }
+    }
+
+    fn of(entry: &Entry, clocks: Clocks) -> Self {
+        let (user, forced) = match &entry.by {
+            By::Command { user, is_forced } => (user.clone(), *is_forced),
+            By::Configuration | By::Safety => (String::new(), false),
+        };
+        Self {
+            prefix: entry.prefix,
+            grant: match entry.grant {
+                Grant::Exempt => KeptGrant::Exempt,
+                Grant::Denied => KeptGrant::Denied,
+            },
+            user,
+            reason: entry.reason.clone(),
+            forced,
+            since: entry.since,
+            until: entry.until.map(|until| clocks.wall_of(until)),
+        }
+    }
+}

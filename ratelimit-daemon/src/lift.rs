@@ -1,0 +1,249 @@
+//! What commands take back: denials and bans with the windows that caused them, exemptions, counters. And what holds
+//! all the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use ratelimit_common::time::Nanos;
+
+use super::engine::{Engine, Moment};
+use super::grants::{NAMED_MAX, granted, whose};
+use super::journal::Event;
+use ratelimit_control::Requester;
+use ratelimit_control::proto::{Problem, ResetReport, Still, UnblockReport};
+use ratelimit_datapath::{Ban, Datapath};
+use ratelimit_policy::access::{By, Entry};
+use ratelimit_policy::config::network::Target;
+use ratelimit_policy::desired::{Access, Grant};
+use ratelimit_report::snapshot::{CheckLimit, CheckReport, Clocks, Listed, Mode, SCHEMA, State, source_text};
+
+/// Entries and bans that an answer holds. // 1000 x 250 B
+const REMOVED_MAX: usize = 1_000;
+/// Clients that are looked at in one go.
+const CLIENTS_AT_ONCE: usize = 4_096;
+
+impl<D: Datapath> Engine<D> {
+    /// Frees a prefix: takes off what commands deny in it, lifts the bans in it, and forgets the windows of what is
+    /// over a limit there; or all command denials and all bans, without a target.
+    pub(super) fn unblock(
+        &mut self,
+        target: Option<Target>,
+        by: &Requester,
+        moment: Moment,
+    ) -> Result<UnblockReport, Problem> {
+        self.notice_trial();
+        let clocks = self.clocks(moment)?;
+        let ipv6_prefix = self.desired.policy.ipv6_prefix;
+        let prefix = target.map(|target| target.prefix(ipv6_prefix));
+        let mut notes: Vec<String> = target.and_then(|target| target.note(ipv6_prefix)).into_iter().collect();
+        let denials = self.take_off(Grant::Denied, prefix, clocks, &mut notes)?;
+        let within = prefix.map(|prefix| self.whole_client(prefix));
+        let is_within = |client: &IpNet| within.is_none_or(|within| within.contains(client));
+        let mut bans = self.datapath.bans().map_err(Problem::datapath)?;
+        bans.retain(|ban| is_within(&ban.client));
+        let mut blocked: BTreeSet<IpNet> = bans.iter().map(|ban| ban.client).collect();
+        if let Some(within) = within {
+            blocked.extend(self.over_within(within, clocks)?);
+        }
+        let blocked: Vec<IpNet> = blocked.into_iter().collect();
+        if !blocked.is_empty() {
+            self.datapath.forget_all(&blocked).map_err(Problem::datapath)?;
+        }
+        if let Some(within) = within {
+            // With those that have ended goes how many there were in a row.
+            self.datapath.lift_bans(within).map_err(Problem::datapath)?;
+        }
+        let still = match prefix {
+            Some(prefix) => {
+                notes.extend(self.after_trial(Grant::Denied, prefix, clocks));
+                [self.still(Grant::Denied, prefix, clocks), self.never_within(prefix, clocks)?].concat()
+            }
+            None => {
+                notes.extend(self.denied_by_configuration(clocks));
+                Vec::new()
+            }
+        };
+        let name_of = |ban: &Ban| self.desired.policy.rules.get(ban.rule).map(|rule| rule.name.clone());
+        let rules = bans.iter().filter_map(name_of).collect();
+        Event::Unblock { prefix, by: by.to_string(), denials: denials.len(), rules, freed: blocked.len() }.log();
+        self.newest = None;
+        let removed = denials.iter().map(|entry| Listed::of(entry, true, clocks));
+        let removed = removed.chain(bans.iter().map(|ban: &Ban| Listed::of_ban(&self.desired.policy, ban, clocks)));
+        Ok(UnblockReport {
+            schema: SCHEMA,
+            prefix: prefix.map_or_else(String::new, |prefix| prefix.to_string()),
+            removed: removed.take(REMOVED_MAX).collect(),
+            removed_count: (denials.len() + bans.len()) as u64,
+            freed: blocked.iter().take(NAMED_MAX).copied().map(source_text).collect(),
+            freed_count: blocked.len() as u64,
+            still,
+            notes,
+        })
+    }
+
+    /// Takes off what commands allow in a prefix.
+    pub(super) fn unallow(&mut self, target: Target, by: &Requester, moment: Moment) -> Result<UnblockReport, Problem> {
+        self.notice_trial();
+        let clocks = self.clocks(moment)?;
+        let ipv6_prefix = self.desired.policy.ipv6_prefix;
+        let prefix = target.prefix(ipv6_prefix);
+        let mut notes: Vec<String> = target.note(ipv6_prefix).into_iter().collect();
+        let removed = self.take_off(Grant::Exempt, Some(prefix), clocks, &mut notes)?;
+        let again = |entry: &&Entry| removed.iter().any(|of| of.prefix == entry.prefix);
+        let suspended = self.grants.ledger.entries().filter(|entry| entry.grant == Grant::Denied).filter(again);
+        notes.extend(suspended.map(|entry| format!("{} holds again", whose(entry))));
+        notes.extend(self.after_trial(Grant::Exempt, prefix, clocks));
+        Event::Unallow { prefix, by: by.to_string(), removed: removed.len() }.log();
+        Ok(UnblockReport {
+            schema: SCHEMA,
+            prefix: prefix.to_string(),
+            removed: removed.iter().take(REMOVED_MAX).map(|entry| Listed::of(entry, true, clocks)).collect(),
+            removed_count: removed.len() as u64,
+            freed: Vec::new(),
+            freed_count: 0,
+            still: self.still(Grant::Exempt, prefix, clocks),
+            notes,
+        })
+    }
+
+    /// Forgets what a source has used, and its bans.
+    pub(super) fn reset(&mut self, source: IpAddr, by: &Requester) -> Result<ResetReport, Problem> {
+        let client = self.desired.policy.client(source.to_canonical());
+        let forgotten = self.datapath.forget(client).map_err(Problem::datapath)?;
+        let (windows, bans) = (forgotten.windows, forgotten.bans);
+        Event::Reset { source: client, by: by.to_string(), windows, bans }.log();
+        self.newest = None;
+        Ok(ResetReport {
+            schema: SCHEMA,
+            source: client.to_string(),
+            windows: windows as u64,
+            limits: forgotten.limits as u64,
+            bans: bans as u64,
+        })
+    }
+
+    /// Takes off what commands have granted within a prefix, or anywhere.
+    fn take_off(
+        &mut self,
+        grant: Grant,
+        within: Option<IpNet>,
+        clocks: Clocks,
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<Entry>, Problem> {
+        let mut after = self.grants.ledger.clone();
+        let taken = after.take_off(grant, |prefix| within.is_none_or(|within| within.contains(&prefix)));
+        if !taken.is_empty() {
+            self.change_grants(clocks, notes, after)?;
+        }
+        Ok(taken)
+    }
+
+    /// A ban and a window are those of the whole client.
+    fn whole_client(&self, prefix: IpNet) -> IpNet {
+        let client = self.desired.policy.client(prefix.addr());
+        if client.contains(&prefix) { client } else { prefix }
+    }
+
+    /// Clients that a limit or a guard has no room for, whether or not their rule drops.
+    fn over_within(&mut self, within: IpNet, clocks: Clocks) -> Result<Vec<IpNet>, Problem> {
+        let clients = self.datapath.clients(within).map_err(Problem::datapath)?;
+        let mut over = Vec::new();
+        for clients in clients.chunks(CLIENTS_AT_ONCE) {
+            let addresses: Vec<IpAddr> = clients.iter().map(IpNet::addr).collect();
+            let windows = self.datapath.sources(&addresses).map_err(Problem::datapath)?;
+            for ((client, address), windows) in clients.iter().zip(addresses).zip(windows) {
+                let report = CheckReport::build(&self.desired.policy, clocks.now, address, &windows);
+                if report.limits.iter().any(|of| of.over && !of.never) || report.guard.iter().any(|of| of.over) {
+                    over.push(*client);
+                }
+            }
+        }
+        Ok(over)
+    }
+
+    /// What grants this to the prefix, or to a part of it, all the same.
+    fn still(&self, grant: Grant, prefix: IpNet, clocks: Clocks) -> Vec<Still> {
+        let granting = granting(&self.desired.policy.access, grant, prefix, clocks.now);
+        let named = granting.iter().take(NAMED_MAX);
+        named.map(|access| self.still_by(&self.entry_of(access, clocks.now), prefix, clocks)).collect()
+    }
+
+    /// That a trial which is rolled back grants again what nothing grants now.
+    fn after_trial(&self, grant: Grant, prefix: IpNet, clocks: Clocks) -> Option<String> {
+        if !granting(&self.desired.policy.access, grant, prefix, clocks.now).is_empty() {
+            return None;
+        }
+        let before = self.access_of(&self.pending.as_ref()?.before, clocks.now);
+        let granting = granting(&before, grant, prefix, clocks.now);
+        let (of, is) = (source_text(granting.first()?.prefix), granted(grant));
+        Some(format!("{of} is {is} again if the file on trial is rolled back: the configuration before it says so"))
+    }
+
+    fn still_by(&self, entry: &Entry, asked: IpNet, clocks: Clocks) -> Still {
+        let (prefix, of) = (source_text(entry.prefix), source_text(asked));
+        let place = match entry.by {
+            By::Configuration => self.written(entry.prefix, entry.grant).into_iter().next(),
+            By::Command { .. } | By::Safety => None,
+        };
+        let edit = || {
+            let unknown = || format!("remove {prefix} from the configuration");
+            place.as_ref().map_or_else(unknown, |place| place.edit(&prefix))
+        };
+        let lift = match (&entry.by, entry.grant) {
+            (By::Command { .. }, Grant::Denied) => format!("ratelimitd unblock {prefix}"),
+            (By::Command { .. }, Grant::Exempt) => format!("ratelimitd unallow {prefix}"),
+            (By::Configuration, Grant::Denied) => format!("{}, or override it: ratelimitd allow {of}", edit()),
+            (By::Configuration, Grant::Exempt) => edit(),
+            (By::Safety, _) => "its key in [safety] of the configuration switches it off".to_owned(),
+        };
+        Still { entry: Listed::of(entry, true, clocks).written(place.as_ref()), lift }
+    }
+
+    /// A limit of 0 has no room, whatever is forgotten.
+    fn never_within(&mut self, prefix: IpNet, clocks: Clocks) -> Result<Vec<Still>, Problem> {
+        let windows = self.datapath.source(prefix.addr()).map_err(Problem::datapath)?;
+        let report = CheckReport::build(&self.desired.policy, clocks.now, prefix.addr(), &windows);
+        let drops = |of: &&CheckLimit| of.never && of.over && of.mode == Mode::Enforce;
+        let never = report.limits.iter().find(drops).filter(|_| report.reason == "over_limit");
+        Ok(never.into_iter().map(|of| never_lifted(prefix, &of.rule, clocks)).collect())
+    }
+
+    /// What commands cannot lift: how many prefixes are denied where.
+    fn denied_by_configuration(&self, clocks: Clocks) -> Vec<String> {
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        let places = self.places();
+        for access in self.config.policy.access.iter().filter(|of| of.grant == Grant::Denied) {
+            let listed = Listed::of(&Entry::configured(access), true, clocks);
+            let origin = listed.written(places.get(&(access.prefix, access.grant))).origin();
+            *counts.entry(origin).or_default() += 1;
+        }
+        let words = |(origin, count): (String, usize)| {
+            let prefixes = if count == 1 { "prefix stays" } else { "prefixes stay" };
+            format!("{count} {prefixes} denied by {origin}")
+        };
+        counts.into_iter().map(words).collect()
+    }
+}
+
+/// What grants this to the prefix, or to a part of it: of what is around it the longest decides, whatever it grants.
+fn granting(access: &[Access], grant: Grant, prefix: IpNet, now: Nanos) -> Vec<Access> {
+    let holding = access.iter().filter(|of| of.until.is_none_or(|until| now < until)).copied();
+    let (around, within): (Vec<Access>, Vec<Access>) = holding
+        .filter(|of| of.prefix.contains(&prefix) || prefix.contains(&of.prefix))
+        .partition(|of| of.prefix.contains(&prefix));
+    let around = around.into_iter().max_by_key(|of| of.prefix.prefix_len());
+    around.into_iter().chain(within).filter(|of| of.grant == grant).collect()
+}
+
+fn never_lifted(prefix: IpNet, rule: &str, clocks: Clocks) -> Still {
+    let denial = Entry::configured(&Access::denied(prefix));
+    let entry = Listed {
+        state: State::OverLimit,
+        rule: Some(rule.to_owned()),
+        reason: Some("the limit is 0".to_owned()),
+        ..Listed::of(&denial, true, clocks)
+    };
+    let lift = format!("raise the limit of rule {rule}, or: ratelimitd allow {}", entry.prefix);
+    Still { entry, lift }
+}

@@ -1,0 +1,81 @@
+//! Forgetting clients: their windows, their bans and what the drop cache has of them.
+
+use std::collections::{BTreeSet, HashSet};
+use std::os::fd::AsFd as _;
+
+use anyhow::Context as _;
+use ipnet::IpNet;
+use ratelimit_common::layout::{GENERATIONS, Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, map};
+use ratelimit_common::source::Family;
+use ratelimit_common::verification::Side;
+
+use super::clients::{Client, Lengths};
+use super::{Kernel, limits_of, map_ref, rules_len, state};
+use crate::{DatapathError, Forgotten, batch};
+
+impl Kernel {
+    /// See [`crate::Datapath::clients`].
+    pub(super) fn clients_within(&mut self, prefix: IpNet) -> Result<Vec<IpNet>, DatapathError> {
+        let lengths = Lengths::of(&self.config_words()?);
+        let is_meant = |client: &IpNet| prefix.contains(client) || client.contains(&prefix);
+        // The window of one that the drop cache still refuses may be gone.
+        let cached_drops = self.cached_drops()?;
+        let mut found: BTreeSet<IpNet> =
+            cached_drops.clients().filter_map(|of| of.net(lengths)).filter(is_meant).collect();
+        let (name, key_len) = match (prefix, self.ipv6_family) {
+            (IpNet::V4(_), _) => (map::SOURCES_V4, size_of::<SourceKeyV4>()),
+            (IpNet::V6(_), Family::V4 | Family::V6) => (map::SOURCES_V6, size_of::<SourceKeyV6>()),
+            (IpNet::V6(_), Family::V6Wide) => (map::SOURCES_V6_WIDE, size_of::<SourceKeyV6Wide>()),
+        };
+        let (data, entries) = (state::data(map_ref(&self.ebpf, name)?)?, self.map(name)?.max_entries());
+        batch::visit(data.fd().as_fd(), key_len, size_of::<Source>(), entries, |key, _| {
+            let bytes = key.split_at_checked(key.len().saturating_sub(size_of::<u32>())).map(|(bytes, _)| bytes);
+            let client = bytes.and_then(Client::from_bytes).and_then(|client| client.net(lengths));
+            found.extend(client.filter(is_meant));
+        })
+        .with_context(|| format!("read {name}"))?;
+        Ok(found.into_iter().collect())
+    }
+
+    /// See [`crate::Datapath::forget_all`]. The windows go first: what meets a ban meanwhile is dropped by
+    /// that alone, and begins no window that another ban could follow.
+    pub(super) fn forget_clients(&mut self, nets: &[IpNet]) -> Result<Forgotten, DatapathError> {
+        let clients: HashSet<Client> = nets.iter().map(|net| Client::of(*net, self.ipv6_family)).collect();
+        let mut limits = BTreeSet::new();
+        // What is before or after a trial too.
+        for generation in 0..GENERATIONS {
+            let words = self.config_words_of(generation)?;
+            limits.extend(words.rules[..rules_len(&words)].iter().flat_map(limits_of).map(|limit| limit.slot));
+        }
+        let mut forgotten = Forgotten::default();
+        for client in &clients {
+            let mut removed = BTreeSet::new();
+            for limit in &limits {
+                let before = removed.len();
+                for slot in Side::ALL.map(|side| side.slot(*limit)) {
+                    if self.remove_window(*client, slot)? {
+                        removed.insert(slot);
+                    }
+                }
+                forgotten.limits += usize::from(removed.len() > before);
+            }
+            forgotten.windows += removed.len();
+        }
+        let now = self.read_clock()?;
+        for entry in self.ban_entries()?.into_iter().filter(|entry| clients.contains(&entry.client)) {
+            let was_there = self.remove_ban(entry.client, entry.slot)?;
+            forgotten.bans += usize::from(was_there && entry.ban.holds(now));
+        }
+        self.begin_epoch()?;
+        self.remove_entries(|of| clients.contains(&of))?;
+        Ok(forgotten)
+    }
+
+    fn remove_window(&mut self, client: Client, slot: u32) -> Result<bool, DatapathError> {
+        match client {
+            Client::V4(prefix) => self.remove::<_, Source>(map::SOURCES_V4, SourceKeyV4 { prefix, slot }),
+            Client::V6(prefix) => self.remove::<_, Source>(map::SOURCES_V6, SourceKeyV6 { prefix, slot }),
+            Client::V6Wide(prefix) => self.remove::<_, Source>(map::SOURCES_V6_WIDE, SourceKeyV6Wide { prefix, slot }),
+        }
+    }
+}
