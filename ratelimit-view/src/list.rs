@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::{number, table};
 use ratelimit_control::proto::{ApplyReport, ModeReport, ModeWord, ReloadReport};
-use ratelimit_report::snapshot::{Author, ListReport, Listed, Omitted, State};
+use ratelimit_report::snapshot::{Author, ListReport, Listed, Mode, ModeNow, Omitted, State};
 
 /// All of it, a line an entry.
 pub fn list(report: &ListReport) -> String {
@@ -85,6 +85,17 @@ pub fn mode(report: &ModeReport) -> String {
         }
     };
     format!("{said}\n{}", notes(&report.notes))
+}
+
+/// What each rule does now, and what holds them all.
+pub fn mode_now(now: &ModeNow) -> String {
+    if let Some(hold) = &now.hold {
+        let what = if hold.panic { "panic: EVERYTHING PASSES" } else { "dry run: NOTHING IS DROPPED" };
+        let (by, since) = (&hold.by, instant(hold.since));
+        return format!("{what}, by {by} since {since}; `ratelimitd mode enforce` ends it\n");
+    }
+    let word = |mode: Mode| if mode == Mode::Enforce { "enforce" } else { "dry run" };
+    now.rules.iter().map(|rule| format!("rule {}: {}\n", rule.name, word(rule.mode))).collect()
 }
 
 /// What `reload` has done.

@@ -350,3 +350,17 @@ fn stats_say_loudly_what_keeps_rules_from_dropping() {
     let said: Vec<_> = stats(&snapshot).lines().take(6).map(str::to_owned).collect();
     insta::assert_snapshot!(said.join("\n"));
 }
+
+#[test]
+fn the_mode_is_said_of_each_rule_and_of_what_holds_them_all() {
+    use ratelimit_report::snapshot::{Hold, Mode, ModeNow, RuleMode};
+    let rule = |name: &str, mode| RuleMode { name: name.to_owned(), mode };
+    let rules = vec![rule("web", Mode::Enforce), rule("ssh", Mode::DryRun)];
+    let now = ModeNow { schema: 1, mode: Mode::Enforce, hold: None, rules };
+    assert_eq!(mode_now(&now), "rule web: enforce\nrule ssh: dry run\n");
+    let since = "2026-01-01T10:00:00Z".parse().unwrap();
+    let panic = ModeNow { hold: Some(Hold { panic: true, by: "root (alice)".into(), since }), ..now };
+    let said =
+        "panic: EVERYTHING PASSES, by root (alice) since 2026-01-01 10:00:00 UTC; `ratelimitd mode enforce` ends it\n";
+    assert_eq!(mode_now(&panic), said);
+}

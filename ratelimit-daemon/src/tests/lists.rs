@@ -394,6 +394,7 @@ async fn a_reload_says_everything_that_is_wrong_and_the_log_in_one_line() {
     assert_eq!(log.lines().filter(|line| line.contains("ERROR")).count(), 1, "{log}");
     let error = site.engine.last_reload.error.clone().unwrap();
     assert!(places.iter().all(|place| error.contains(place)) && !error.contains('\n'), "{error}");
-    let (outcome, _) = site.said(|engine, moment| engine.apply(&ApplyRequest::default(), 0, moment));
+    let (outcome, _) =
+        site.said(|engine, moment| engine.apply(&ApplyRequest::default(), &Requester::new(0, None), moment));
     assert_eq!(outcome.unwrap_err().message, why);
 }

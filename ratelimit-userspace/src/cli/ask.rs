@@ -16,7 +16,7 @@ use ratelimit_policy::config::network::Target;
 use ratelimit_policy::config::syntax::printable_lines;
 use ratelimit_policy::desired::Sent;
 use ratelimit_policy::safety;
-use ratelimit_report::snapshot::{ListFilter, Outcome, Snapshot};
+use ratelimit_report::snapshot::{ListFilter, ModeNow, Outcome, Snapshot};
 use ratelimit_view::{self, Screen, WatchError};
 
 /// What passes and what is blocked.
@@ -93,6 +93,15 @@ pub(super) async fn suggest(socket: &Path, rule: Option<&str>, format: OutputFor
     match format {
         OutputFormat::Human => print_words(&ratelimit_view::suggest(&report)),
         OutputFormat::Json => print_json(&report),
+    }
+}
+
+/// The mode of each rule, and what holds them all.
+pub(super) async fn mode(socket: &Path, format: OutputFormat) -> anyhow::Result<Exit> {
+    let now = ModeNow::of(&Client::new(socket).stats().await?);
+    match format {
+        OutputFormat::Human => print_words(&ratelimit_view::mode_now(&now)),
+        OutputFormat::Json => print_json(&now),
     }
 }
 

@@ -133,7 +133,7 @@ pub enum Command {
         config: PathBuf,
     },
     /// Show what passes, what is blocked, and who is near or over a limit
-    #[command(after_help = texts::STATS_EXAMPLES)]
+    #[command(visible_alias = "status", after_help = texts::STATS_EXAMPLES)]
     Stats {
         /// Show it again every second until interrupted
         #[arg(short, long)]
@@ -199,7 +199,7 @@ pub enum Command {
         grant: GrantArgs,
     },
     /// Drop everything from addresses or networks to the protected ports, for 4 hours unless --for says otherwise
-    #[command(after_help = texts::DENY_EXAMPLES)]
+    #[command(visible_aliases = ["ban", "block"], after_help = texts::DENY_EXAMPLES)]
     Deny {
         /// Who, how long and why.
         #[command(flatten)]
@@ -207,7 +207,7 @@ pub enum Command {
     },
     /// Free addresses or networks: lift denials and bans, and reset the counters of what is over a limit; exit code 3
     /// if one stays blocked
-    #[command(after_help = texts::UNBLOCK_EXAMPLES)]
+    #[command(visible_alias = "unban", after_help = texts::UNBLOCK_EXAMPLES)]
     Unblock {
         /// Addresses or networks, or - for standard input, one a line; an IPv6 address alone is its source, the /64
         #[arg(value_name = "CIDR", required_unless_present = "all")]
@@ -243,11 +243,11 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
-    /// Drop nothing and count what would be dropped, or do as the configuration says again
+    /// Drop nothing and count what would be dropped, or do as the configuration says again; without MODE, show the mode
     Mode {
         /// dry-run or enforce
         #[arg(value_enum, value_name = "MODE")]
-        mode: ModeArg,
+        mode: Option<ModeArg>,
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,

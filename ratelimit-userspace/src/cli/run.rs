@@ -86,8 +86,9 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Panic { socket }) => block_on(&global, change::mode(&socket.path, ModeWord::Panic, format)),
         Some(Command::Mode { mode, socket }) => {
             let word = match mode {
-                ModeArg::DryRun => ModeWord::DryRun,
-                ModeArg::Enforce => ModeWord::Enforce,
+                None => return block_on(&global, ask::mode(&socket.path, format)),
+                Some(ModeArg::DryRun) => ModeWord::DryRun,
+                Some(ModeArg::Enforce) => ModeWord::Enforce,
             };
             block_on(&global, change::mode(&socket.path, word, format))
         }

@@ -134,3 +134,17 @@ fn the_file_that_is_installed_names_every_key_that_has_a_flag_and_is_right_with_
     let help = listen.and_then(|argument| argument.get_help()).map(ToString::to_string).unwrap_or_default();
     assert!(help.contains(&config.listen.expect("an address").to_string()), "{help}");
 }
+
+#[test]
+fn other_names_of_a_command_are_that_command() {
+    for (other, name, rest) in [
+        ("ban", "deny", "192.0.2.7"),
+        ("block", "deny", "192.0.2.7"),
+        ("unban", "unblock", "192.0.2.7"),
+        ("status", "stats", "--watch"),
+    ] {
+        let matches = definition().try_get_matches_from(["ratelimitd", other, rest]).unwrap();
+        assert_eq!(matches.subcommand_name(), Some(name), "{other}");
+    }
+    assert!(definition().try_get_matches_from(["ratelimitd", "mode"]).is_ok());
+}
