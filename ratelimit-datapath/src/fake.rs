@@ -3,7 +3,6 @@
 //! [`FakeDatapath`] is what the daemon owns; its [`FakeKernel`] is what a test keeps, to send packets, to let time
 //! pass and to break things.
 
-use std::cell::Cell as Word;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,10 +12,10 @@ use ipnet::IpNet;
 use ratelimit_common::admission::Admission;
 use ratelimit_common::hold::{Charges, is};
 use ratelimit_common::layout::{Fault, SOURCES_CAPACITY, Source, Tally};
-use ratelimit_common::time::{BucketIndex, Nanos};
+use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
 use ratelimit_common::verification::Side;
-use ratelimit_common::window::{self, Charge};
+use ratelimit_common::window::{self};
 
 use super::{
     Ban, BanReading, BansPosition, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading,
@@ -28,6 +27,9 @@ use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::{self, Limit, Policy, Rule};
 
 mod access;
+mod tallied;
+
+use tallied::{add, charge_or_refuse, tallies};
 
 /// When a fake begins: 2026-01-01T10:00:00Z.
 pub const START: Nanos = Nanos(1_767_261_600_000_000_000);
@@ -587,24 +589,4 @@ impl FakePacket {
         };
         charges.with(is::OPENING, self.opens)
     }
-}
-
-fn charge_or_refuse(window: &mut Source, limit: window::Limit, bucket: BucketIndex, amount: u64) {
-    let words = window.cells.map(Word::new);
-    match window::charge(&words, limit, bucket, amount) {
-        Charge::Admitted(_) => window.cells = words.map(Word::into_inner),
-        Charge::Refused | Charge::Contended | Charge::Unsettled(_) => {
-            window.refused = window.refused.and_one_in(bucket);
-        }
-    }
-}
-
-fn add(row: &mut BTreeMap<Reason, Tally>, reason: Reason, tally: Tally) {
-    let sum = row.entry(reason).or_default();
-    sum.packets += tally.packets;
-    sum.bytes += tally.bytes;
-}
-
-fn tallies(row: &BTreeMap<Reason, Tally>) -> Tallies {
-    Tallies(row.iter().map(|(reason, tally)| (*reason, *tally)).collect())
 }

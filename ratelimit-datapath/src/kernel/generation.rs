@@ -11,8 +11,8 @@ use ratelimit_common::layout::{self, GENERATIONS, Prefix, ROWS_MAX, Rule, RuleSe
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 
-use super::plain::Plain;
-use super::{Kernel, map_mut, plain_box, rules_len, state};
+use super::plain::{Plain, plain_box};
+use super::{Kernel, map_mut, rules_len, state};
 use crate::encode::{self, Encoded};
 use crate::{DatapathError, batch};
 use ratelimit_policy::desired::Policy;

@@ -585,13 +585,6 @@ fn map_mut<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Map, Da
     Ok(ebpf.map_mut(name).with_context(|| format!("the object has no map {name}"))?)
 }
 
-/// A boxed table as aya wants to see it, without a copy on the stack.
-fn plain_box(table: Box<layout::PortTable>) -> Box<Plain<layout::PortTable>> {
-    let raw = Box::into_raw(table).cast::<Plain<layout::PortTable>>();
-    // SAFETY: `Plain` is transparent, so the allocation has its layout; it was just released to us.
-    unsafe { Box::from_raw(raw) }
-}
-
 /// The directory of the pins, if there are any to speak of.
 #[must_use]
 pub fn pins_root(on_exit: OnExit) -> Option<&'static Path> {

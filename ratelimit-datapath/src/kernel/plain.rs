@@ -43,3 +43,10 @@ plain!(
     SourceKeyV6,
     SourceKeyV6Wide
 );
+
+/// A boxed table as aya wants to see it, without a copy on the stack.
+pub(super) fn plain_box(table: Box<PortTable>) -> Box<Plain<PortTable>> {
+    let raw = Box::into_raw(table).cast::<Plain<PortTable>>();
+    // SAFETY: `Plain` is transparent, so the allocation has its layout; it was just released to us.
+    unsafe { Box::from_raw(raw) }
+}
