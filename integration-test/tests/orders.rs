@@ -142,11 +142,7 @@ fn several_are_denied_and_freed_at_once_and_what_fails_is_said() {
 
     done(&lab.ratelimitd(&["deny", CLIENTS[0], CLIENTS[1]]));
     let all = lab.ratelimitd(&["unblock", "--all"]);
-    assert!(
-        done(&all).ends_with(&format!("note: 1 prefix stays denied by {}\n", file.display())),
-        "{}",
-        all.stdout
-    );
+    assert!(done(&all).ends_with(&format!("note: 1 prefix stays denied by {}\n", file.display())), "{}", all.stdout);
     lab.open(CLIENTS[0], 80);
     lab.assert_blocked(CLIENTS[2], 80);
     done(&lab.ratelimitd(&["allow", CLIENTS[2]]));
