@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod event;
 pub mod export;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
