@@ -84,6 +84,41 @@ reasons! {
     TooManyHeaders = 17, "too_many_headers", Drop;
 }
 
+/// Who can say a reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SaidBy {
+    /// No rule: the packet was not judged by any.
+    NoRule,
+    /// A rule alone.
+    Rule,
+    /// Either.
+    Either,
+}
+
+impl Reason {
+    /// Who can say it.
+    pub const fn said_by(self) -> SaidBy {
+        match self {
+            Self::NotIp | Self::NotProtected | Self::Malformed => SaidBy::NoRule,
+            Self::InternalError => SaidBy::Either,
+            Self::NotCounted
+            | Self::WithinLimit
+            | Self::Exempt
+            | Self::DryRun
+            | Self::StateFull
+            | Self::OverLimit
+            | Self::Contended
+            | Self::Banned
+            | Self::Denied
+            | Self::NewSourceBudget
+            | Self::TooManyTags
+            | Self::NotAdmitted
+            | Self::Guard
+            | Self::TooManyHeaders => SaidBy::Rule,
+        }
+    }
+}
+
 /// What was decided about one packet.
 #[must_use = "a verdict that is not accounted and acted on is a packet lost to the statistics"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

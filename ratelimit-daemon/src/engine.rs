@@ -22,7 +22,7 @@ use super::store::Store;
 use super::trial::Pending;
 use super::would_ban::WouldBans;
 use ratelimit_control::proto::{DetachReport, Health, Problem, ProblemKind};
-use ratelimit_datapath::{Datapath, DatapathError, InterfaceReading, Reading};
+use ratelimit_datapath::{Ban, Datapath, DatapathError, InterfaceReading, Reading};
 use ratelimit_policy::config::lists::KnownLists;
 use ratelimit_policy::config::{Config, OnExit};
 use ratelimit_policy::desired::{DesiredState, Policy};
@@ -416,7 +416,7 @@ impl<D: Datapath> Engine<D> {
         });
         let left = |pending: &Pending| pending.until.0.saturating_sub(reading.now.0);
         Ok(snapshot.with_standing(Standing {
-            banned: bans.len() as u64,
+            banned: by_rule(&bans, policy.rules.len()),
             hold: self.hold.as_ref().map(Hold::report),
             fallen_back: self.breaker.tripped().map(str::to_owned).collect(),
             confirm_within_ns: self.pending.as_ref().map(left),
@@ -509,6 +509,17 @@ fn line(reading: &Reading, problems: &[String]) -> String {
         sum.dropped,
         sum.would_drop
     )
+}
+
+/// How many bans are of each rule.
+fn by_rule(bans: &[Ban], rules: usize) -> Vec<u64> {
+    let mut counts = vec![0; rules];
+    for ban in bans {
+        if let Some(count) = counts.get_mut(ban.rule) {
+            *count += 1;
+        }
+    }
+    counts
 }
 
 /// Packets of all interfaces, since their counters began.

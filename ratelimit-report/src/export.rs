@@ -11,7 +11,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use crate::snapshot::{Counter, Interface, MapError, Mode, Rule, Snapshot, XdpMode};
+use crate::snapshot::{ByFamily, Counter, Interface, MapError, Mode, Rule, Snapshot, XdpMode};
+use ratelimit_common::verdict::{Reason, SaidBy};
 
 /// The content type of [`metrics`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -72,6 +73,7 @@ fn build(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
 
 fn traffic(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
     let rows = || snapshot.interfaces.iter().flat_map(|of| of.counters.iter().map(move |counter| (of, counter)));
+    let rows = || rows().filter(|(_, counter)| can_be(counter));
     family(
         out,
         "ratelimitd_packets",
@@ -89,9 +91,11 @@ fn traffic(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result 
 fn sources(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
     let of = &snapshot.sources;
     let none = Labels::new;
-    family(out, "ratelimitd_sources_tracked", "Sources remembered", [(none(), gauge(of.tracked))])?;
-    let help = "Sources remembered at most, of each family";
-    family(out, "ratelimitd_sources_capacity", help, [(none(), gauge(of.capacity))])?;
+    let ByFamily { ipv4, ipv6 } = of.tracked_by_family;
+    let by_family = |[v4, v6]: [u64; 2]| [("ipv4", v4), ("ipv6", v6)].map(|(of, n)| (vec![("family", of)], gauge(n)));
+    family(out, "ratelimitd_sources_tracked", "Sources remembered", by_family([ipv4, ipv6]))?;
+    let help = "Sources remembered at most";
+    family(out, "ratelimitd_sources_capacity", help, by_family([of.capacity; 2]))?;
     let over = |rule: &Rule| gauge(rule.sources_over_limit);
     family(
         out,
@@ -99,7 +103,12 @@ fn sources(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result 
         "Sources that a rule has no room for now",
         snapshot.rules.iter().map(|rule| (vec![("rule", &*rule.name)], over(rule))),
     )?;
-    family(out, "ratelimitd_bans_active", "Sources banned now", [(none(), gauge(of.banned))])?;
+    family(
+        out,
+        "ratelimitd_bans_active",
+        "Sources that a rule bans now",
+        snapshot.rules.iter().map(|rule| (vec![("rule", &*rule.name)], gauge(rule.banned))),
+    )?;
     family(
         out,
         "ratelimitd_bans",
@@ -107,6 +116,9 @@ fn sources(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result 
         snapshot.rules.iter().map(|rule| (vec![("rule", &*rule.name)], ConstCounter::new(rule.bans))),
     )?;
     let help = "Packets of sources that could not be remembered";
+    family(out, "ratelimitd_packets_not_admitted", help, [(none(), ConstCounter::new(of.not_admitted))])?;
+    let help =
+        "The same as ratelimitd_packets_not_admitted_total, by the name of earlier versions: packets, not sources";
     family(out, "ratelimitd_sources_not_admitted", help, [(none(), ConstCounter::new(of.not_admitted))])?;
     let help = "Sources remembered anew, in each limit on its own";
     family(out, "ratelimitd_source_insertions", help, [(none(), ConstCounter::new(of.insertions))])?;
@@ -139,7 +151,30 @@ fn state(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
         "ratelimitd_enforcing",
         "Whether the rule drops (1) or only counts (0)",
         snapshot.rules.iter().map(|rule| (vec![("rule", &*rule.name)], gauge(enforcing(rule.mode)))),
-    )
+    )?;
+    let has_fallen_back = |rule: &Rule| u64::from(snapshot.fallen_back.contains(&rule.name));
+    family(
+        out,
+        "ratelimitd_fallen_back",
+        "Whether the rule fell back to dry run, as it dropped more than it may",
+        snapshot.rules.iter().map(|rule| (vec![("rule", &*rule.name)], gauge(has_fallen_back(rule)))),
+    )?;
+    let is_panic = snapshot.hold.as_ref().is_some_and(|hold| hold.panic);
+    let help = "Whether `ratelimitd panic` passes everything";
+    family(out, "ratelimitd_panic", help, [(Labels::new(), gauge(u64::from(is_panic)))])?;
+    let is_on_trial = snapshot.confirm_within_seconds.is_some();
+    let help = "Whether a file is on trial: it is rolled back unless it is confirmed";
+    family(out, "ratelimitd_trial", help, [(Labels::new(), gauge(u64::from(is_on_trial)))])
+}
+
+/// Whether a rule, or none, can have said this. A rule that is no more leaves what it counted to none.
+fn can_be(counter: &Counter) -> bool {
+    let said_by = Reason::ALL.iter().find(|of| of.label() == counter.reason).map(|of| of.said_by());
+    match said_by {
+        Some(SaidBy::NoRule) => counter.rule.is_empty(),
+        Some(SaidBy::Rule) => !counter.rule.is_empty() || counter.packets != 0,
+        Some(SaidBy::Either) | None => true,
+    }
 }
 
 fn config(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
@@ -212,7 +247,7 @@ mod tests {
     use crate::fixture::snapshot;
 
     /// Every metric that INTERFACE.md names and that there is something to say about.
-    const NAMES: [&str; 19] = [
+    const NAMES: [&str; 23] = [
         "ratelimitd_build_info",
         "ratelimitd_packets_total",
         "ratelimitd_bytes_total",
@@ -232,6 +267,10 @@ mod tests {
         "ratelimitd_config_last_reload_successful",
         "ratelimitd_config_last_reload_success_timestamp_seconds",
         "ratelimitd_config_rolled_back",
+        "ratelimitd_packets_not_admitted_total",
+        "ratelimitd_fallen_back",
+        "ratelimitd_panic",
+        "ratelimitd_trial",
     ];
 
     #[test]
@@ -296,6 +335,42 @@ mod tests {
     }
 
     #[test]
+    fn a_series_is_there_where_its_rule_can_have_said_its_reason() {
+        let mut snapshot = snapshot();
+        let counter = |rule: &str, reason: Reason, packets| Counter {
+            rule: rule.to_owned(),
+            verdict: reason.action().into(),
+            reason: reason.label().to_owned(),
+            packets,
+            bytes: 0,
+        };
+        snapshot.interfaces.truncate(1);
+        snapshot.interfaces[0].counters = vec![
+            counter("web", Reason::NotIp, 0),
+            counter("web", Reason::Banned, 0),
+            counter("web", Reason::InternalError, 0),
+            counter("", Reason::NotIp, 0),
+            counter("", Reason::OverLimit, 0),
+            counter("", Reason::Banned, 7),
+            counter("", Reason::InternalError, 0),
+        ];
+        let text = metrics(Arc::new(snapshot)).unwrap();
+        let is_packets = |line: &&str| line.starts_with("ratelimitd_packets_total{");
+        let said: Vec<_> = text.lines().filter(is_packets).filter_map(|line| line.split_once("rule=")).collect();
+        let said: Vec<_> = said.iter().map(|(_, rest)| rest.replace("verdict=", "").replace("reason=", "")).collect();
+        assert_eq!(
+            said,
+            [
+                r#""web","drop","banned"} 0"#,
+                r#""web","pass","internal_error"} 0"#,
+                r#""","pass","not_ip"} 0"#,
+                r#""","drop","banned"} 7"#,
+                r#""","pass","internal_error"} 0"#,
+            ]
+        );
+    }
+
+    #[test]
     fn no_label_holds_an_address() {
         let snapshot = snapshot();
         let named: Vec<_> = snapshot.top.iter().flatten().map(|of| of.source.clone()).collect();
@@ -311,7 +386,9 @@ mod tests {
             "ratelimitd_build_info{version=\"0.1.0\"} 1",
             "ratelimitd_packets_total{iface=\"eth0\",rule=\"default\",verdict=\"drop\",reason=\"over_limit\"} 40",
             "ratelimitd_packets_total{iface=\"eth0\",rule=\"\",verdict=\"pass\",reason=\"not_ip\"} 12",
-            "ratelimitd_sources_capacity 262144",
+            "ratelimitd_sources_capacity{family=\"ipv6\"} 262144",
+            "ratelimitd_sources_tracked{family=\"ipv4\"} 5000",
+            "ratelimitd_sources_tracked{family=\"ipv6\"} 120",
             "ratelimitd_source_insertions_total 5400",
             "ratelimitd_refusals_not_cached_total 31",
             "ratelimitd_sources_sampled_one_in 1",

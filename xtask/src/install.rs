@@ -68,7 +68,7 @@ fn files(binary: &Path, layout: &Layout) -> Result<Vec<File>> {
 fn documents(layout: &Layout) -> Result<Vec<File>> {
     let root = workspace::root();
     let mut documents = vec![File::text(layout.document("README.md"), read(&root.join("README.md"))?)];
-    for directory in ["docs", "examples"] {
+    for directory in ["docs", "examples", "dist/grafana", "dist/prometheus"] {
         let path = root.join(directory);
         for entry in fs::read_dir(&path).with_context(|| format!("list {}", path.display()))? {
             let entry = entry.with_context(|| format!("list {}", path.display()))?;
@@ -187,7 +187,13 @@ mod tests {
     #[test]
     fn the_documents_that_messages_cite_are_installed() {
         let documents = documents(&Layout::below(Path::new("/usr"))).unwrap();
-        for name in ["README.md", "docs/ACCURACY.md", "docs/OPERATIONS.md", "examples/site.toml"] {
+        for name in [
+            "README.md",
+            "docs/ACCURACY.md",
+            "docs/OPERATIONS.md",
+            "examples/site.toml",
+            "dist/grafana/ratelimitd.json",
+        ] {
             let path = Path::new("/usr/share/doc/ratelimitd").join(name);
             assert!(documents.iter().any(|file| file.path == path && !file.content.is_empty()), "{name}");
         }

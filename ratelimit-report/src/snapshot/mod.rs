@@ -39,7 +39,7 @@ pub use mode_now::{ModeNow, RuleMode};
 pub use new_sources::{NewSources, Overload};
 pub use prefix::{Extent, PrefixParts, PrefixReport, PrefixSources, Within};
 pub use rate::{Rates, Sample, Samples};
-pub use sources::{Blocked, Census, Shadowed, State, TOP_DEFAULT, TopSource, Tracked};
+pub use sources::{Blocked, ByFamily, Census, Shadowed, State, TOP_DEFAULT, TopSource, Tracked};
 pub use suggest::{
     BusiestWindow, Candidate, Gap, LimitSuggestion, Observation, Paste, Proposal, ProposalReason, RuleSuggestion,
     SuggestReport,
@@ -135,8 +135,8 @@ impl StaleList {
 /// What stands beside the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Standing {
-    /// Bans in force.
-    pub banned: u64,
+    /// Bans in force, by rule.
+    pub banned: Vec<u64>,
     /// See [`Snapshot::hold`].
     pub hold: Option<Hold>,
     /// See [`Snapshot::fallen_back`].
@@ -231,6 +231,9 @@ pub struct Rule {
     /// Bans that it has begun.
     #[serde(default)]
     pub bans: u64,
+    /// Sources that it bans now.
+    #[serde(default)]
+    pub banned: u64,
     /// Where it is in dry run and would ban.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub would_ban: Option<WouldBan>,
@@ -270,6 +273,9 @@ pub struct ShadowLimit {
 pub struct Sources {
     /// How many. With several limits: the most that any one of them remembers, so at least so many.
     pub tracked: u64,
+    /// The same of each family.
+    #[serde(default)]
+    pub tracked_by_family: ByFamily,
     /// How many at most, of each family.
     pub capacity: u64,
     /// Banned now.
@@ -366,7 +372,7 @@ impl Snapshot {
             unlisted: Traffic::of([&reading.unlisted]),
             rules: policy.rules.iter().enumerate().map(|(at, of)| rule(at, of, reading, &tracked)).collect(),
             counting: Counting::of(policy.rules.iter().flat_map(|rule| &rule.limits)),
-            sources: new_sources::sources(reading, tracked.sources, packets_of),
+            sources: new_sources::sources(reading, &tracked, packets_of),
             map_errors: reading.faults.iter().map(|&(fault, count)| map_error(fault.labels(), count)).collect(),
             reasons,
             config,
@@ -382,8 +388,9 @@ impl Snapshot {
     /// The same with what stands beside the configuration.
     pub fn with_standing(mut self, standing: Standing) -> Self {
         let Standing { banned, hold, fallen_back, confirm_within_ns, stale_lists, dominant, would_ban } = standing;
-        self.sources.banned = banned;
-        for rule in &mut self.rules {
+        self.sources.banned = banned.iter().copied().fold(0, u64::saturating_add);
+        for (at, rule) in self.rules.iter_mut().enumerate() {
+            rule.banned = banned.get(at).copied().unwrap_or(0);
             rule.would_ban = would_ban.iter().find(|(name, _)| *name == rule.name).map(|(_, of)| *of);
         }
         self.confirm_within_seconds = confirm_within_ns.map(seconds);
@@ -474,6 +481,7 @@ fn rule(at: usize, rule: &desired::Rule, reading: &Reading, tracked: &Tracked) -
         would_drop: traffic.packets.would_drop,
         not_counted: packets(Reason::NotCounted),
         bans: reading.bans_begun.get(at).copied().unwrap_or(0),
+        banned: 0,
         would_ban: None,
         sources_over_limit: tracked.over_limit.get(at).copied().unwrap_or(0),
         shadow_limits: shadows.collect(),

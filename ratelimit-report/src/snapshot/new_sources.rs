@@ -5,7 +5,7 @@ use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 use serde::{Deserialize, Serialize};
 
-use super::{Sources, seconds};
+use super::{Sources, Tracked, seconds};
 use ratelimit_datapath::Reading;
 use ratelimit_policy::desired;
 
@@ -49,12 +49,13 @@ fn one_in(cpu: &Admission, now: Nanos) -> u64 {
 }
 
 /// What is remembered, and what is not.
-pub(super) fn sources(reading: &Reading, tracked: u64, packets_of: impl Fn(Reason) -> u64) -> Sources {
+pub(super) fn sources(reading: &Reading, tracked: &Tracked, packets_of: impl Fn(Reason) -> u64) -> Sources {
     let not_admitted = [Reason::NotAdmitted, Reason::NewSourceBudget, Reason::StateFull].map(packets_of);
     let sampled_one_in = reading.admissions.iter().map(|cpu| one_in(cpu, reading.now)).max().unwrap_or(1);
     let sum = |of: fn(&Admission) -> u64| reading.admissions.iter().map(of).fold(0, u64::saturating_add);
     Sources {
-        tracked,
+        tracked: tracked.sources,
+        tracked_by_family: tracked.by_family,
         capacity: reading.sources_capacity,
         banned: 0,
         not_admitted: not_admitted.into_iter().fold(0, u64::saturating_add),
@@ -109,11 +110,12 @@ mod tests {
         let of_reasons = [(Reason::NotAdmitted, 1), (Reason::NewSourceBudget, 20), (Reason::StateFull, 300)];
         let packets =
             |reason: Reason| of_reasons.iter().find(|(of, _)| *of == reason).map_or(4000, |(_, packets)| *packets);
-        let of = sources(&reading, 9, packets);
+        let tracked = Tracked { sources: 9, ..Tracked::default() };
+        let of = sources(&reading, &tracked, packets);
         assert_eq!((of.pressure, of.sampled_one_in), (Overload::Sampling, 16));
         assert_eq!((of.insertions, of.pressed_periods, of.not_admitted, of.not_cached), (30, 6, 321, 8));
         let calm = Reading { admissions: vec![cpu(0, 7)], ..reading };
-        let of = sources(&calm, 9, packets);
+        let of = sources(&calm, &tracked, packets);
         assert_eq!((of.pressure, of.sampled_one_in), (Overload::None, 1));
     }
 }

@@ -94,12 +94,41 @@ pub struct TopSource {
 pub struct Tracked {
     /// Sources remembered, see [`super::Sources::tracked`].
     pub sources: u64,
+    /// The same of each family.
+    pub by_family: ByFamily,
     /// Sources without room, by rule.
     pub over_limit: Vec<u64>,
     /// What each shadow limit would have refused, by rule and in the rule's order.
     pub shadows: Vec<Vec<Shadowed>>,
     /// The sources nearest to or over a limit, worst first.
     pub leaders: Vec<IpNet>,
+}
+
+/// A number of sources of each family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ByFamily {
+    /// IPv4.
+    pub ipv4: u64,
+    /// IPv6.
+    pub ipv6: u64,
+}
+
+impl ByFamily {
+    fn add_one_of(&mut self, source: &IpNet) {
+        match source {
+            IpNet::V4(_) => self.ipv4 += 1,
+            IpNet::V6(_) => self.ipv6 += 1,
+        }
+    }
+
+    const fn sum(self) -> u64 {
+        self.ipv4.saturating_add(self.ipv6)
+    }
+
+    /// The greater of each.
+    fn most(self, other: Self) -> Self {
+        Self { ipv4: self.ipv4.max(other.ipv4), ipv6: self.ipv6.max(other.ipv6) }
+    }
 }
 
 /// What a shadow limit would have refused of the sources that are remembered.
@@ -133,7 +162,7 @@ struct LimitCensus {
     refuse: Refuse,
     limit: Limit,
     /// Those of what anyone can forge, and those of what is proven: a source may have both.
-    windows: [u64; 2],
+    windows: [ByFamily; 2],
     over: u64,
 }
 
@@ -171,7 +200,13 @@ impl Census {
     /// An empty one, at `now` by the datapath's clock.
     pub fn new(policy: &Policy, now: Nanos, top_max: usize) -> Self {
         let limits = policy.rules.iter().enumerate().flat_map(|(rule, of)| {
-            let census = move |&limit| LimitCensus { rule, refuse: of.refuse, limit, windows: [0; 2], over: 0 };
+            let census = move |&limit| LimitCensus {
+                rule,
+                refuse: of.refuse,
+                limit,
+                windows: [ByFamily::default(); 2],
+                over: 0,
+            };
             of.limits.iter().map(census)
         });
         let shadow_slots = policy.rules.iter().enumerate().flat_map(|(rule, of)| {
@@ -198,7 +233,7 @@ impl Census {
         }
         let worst_max = self.top_max.saturating_mul(2 * self.limits.len());
         for of in self.limits.iter_mut().filter(|of| of.limit.slot == reading.slot) {
-            of.windows[usize::from(reading.is_verified)] += 1;
+            of.windows[usize::from(reading.is_verified)].add_one_of(&reading.prefix);
             let Level { used, over, .. } = Level::of(&of.limit, of.refuse, &reading.window, self.now);
             of.over += u64::from(over);
             let refused = if over { reading.window.refused.count() } else { 0 };
@@ -228,8 +263,10 @@ impl Census {
                 leaders.push(rank.source.0);
             }
         }
+        let windows = || self.limits.iter().flat_map(|of| of.windows);
         Tracked {
-            sources: self.limits.iter().flat_map(|of| of.windows).max().unwrap_or(0),
+            sources: windows().map(ByFamily::sum).max().unwrap_or(0),
+            by_family: windows().fold(ByFamily::default(), ByFamily::most),
             over_limit,
             shadows: self.shadows,
             leaders,

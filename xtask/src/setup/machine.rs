@@ -23,6 +23,13 @@ pub(crate) const QEMU: Program = Program {
 pub(crate) const SHELL: Program =
     Program { name: "busybox", package: "busybox-static", purpose: "the shell of that machine", trial: "true" };
 pub(crate) const ALL: [Program; 2] = [QEMU, SHELL];
+/// No part of those machines: unpacked likewise, since its package has a server that nobody asked for.
+pub(crate) const PROMTOOL: Program = Program {
+    name: "promtool",
+    package: "prometheus",
+    purpose: "the checks of alerts, metrics and dashboard",
+    trial: "--version",
+};
 
 /// Where packages have programs, in the order in which they are looked for.
 const BIN: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
@@ -69,7 +76,7 @@ impl Program {
         dir().join(self.package)
     }
 
-    fn ensure(&self) -> Result<()> {
+    pub(super) fn ensure(&self) -> Result<()> {
         let Self { name, package, purpose, .. } = self;
         if workspace::program(name).is_some() || self.starts().is_ok() {
             return Ok(());

@@ -62,6 +62,9 @@ pub(super) fn ensure() -> Result<()> {
     {
         say(&format!("{error:#}; the tests on other kernels are skipped"));
     }
+    if let Err(error) = machine::PROMTOOL.ensure() {
+        say(&format!("{error:#}; the tests of alerts and dashboard are skipped"));
+    }
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 
 use super::harness::{Echo, Tally};
 use super::summary::Tier;
+use crate::setup::machine::PROMTOOL;
 use crate::{cargo, run, workspace};
 
 pub(super) const PRIVILEGED: &str = "integration-test";
@@ -16,6 +17,8 @@ pub(super) const PRIVILEGED: &str = "integration-test";
 pub(super) const EVERYTHING: [&str; 2] = ["--workspace", "--all-targets"];
 /// Tells the privileged tests which binary to run.
 const BINARY_VARIABLE: &str = "RATELIMITD_BIN";
+/// Tells them where promtool is, if it is there.
+const PROMTOOL_VARIABLE: &str = "PROMTOOL";
 /// What of the user's environment the tests see under sudo too.
 const PASSED_ON: [&str; 4] = ["PATH", "CI", "RUST_BACKTRACE", "INSTA_UPDATE"];
 
@@ -64,14 +67,16 @@ pub(super) fn privileged(filter: Option<&str>) -> Result<Tier> {
 
 /// Without root and without sudo the tests run all the same, and say themselves that they are skipped.
 fn as_root(test: &Path, binary: &Path) -> Command {
+    let told = [(BINARY_VARIABLE, Some(binary.to_owned())), (PROMTOOL_VARIABLE, PROMTOOL.file())];
+    let told = told.into_iter().filter_map(|(name, path)| Some((name, path?)));
     let sudo = if workspace::is_root() { None } else { workspace::program("sudo") };
     let Some(sudo) = sudo else {
         let mut command = Command::new(test);
-        command.env(BINARY_VARIABLE, binary);
+        command.envs(told);
         return command;
     };
     let mut command = Command::new(sudo);
-    command.arg("env").arg(format!("{BINARY_VARIABLE}={}", binary.display()));
+    command.arg("env").args(told.map(|(name, path)| format!("{name}={}", path.display())));
     let variables = PASSED_ON.iter().filter_map(|name| Some(format!("{name}={}", std::env::var(name).ok()?)));
     command.args(variables).arg(test);
     command
