@@ -100,8 +100,9 @@ fn each_query_of_the_dashboard_is_parsed_and_each_metric_is_in_a_scrape() {
     let lab = Lab::new();
     let _daemon = lab.limit(&["--limit", "5/1m", "--count", "connections", "--block-for", "1m"]);
     let scrape = lab.directory().join("metrics");
-    let output = lab.command("curl").args(["-fsS", "-o"]).arg(&scrape).args(["--unix-socket"]).arg(lab.socket());
-    assert!(output.arg("http://localhost/metrics").status().unwrap().success());
+    let mut curl = lab.command("curl");
+    curl.args(["-fsS", "-o"]).arg(&scrape).arg("--unix-socket").arg(lab.socket()).arg("http://localhost/metrics");
+    assert!(curl.status().unwrap().success());
     accept(&["check", "metrics"], Some(&scrape));
     let scraped = std::fs::read_to_string(&scrape).unwrap();
     let there: BTreeSet<_> =
