@@ -99,7 +99,7 @@ async fn an_exemption_tells_whom_it_frees_and_goes_before_bans_and_denials() {
     let banned = site.client.list().await.unwrap().entries.into_iter().filter(|of| of.state == Standing::Banned);
     assert_eq!(banned.map(|of| of.prefix).collect::<Vec<_>>(), ["198.51.100.7", "203.0.113.9"]);
     let stats = site.client.stats().await.unwrap();
-    assert_eq!(stats.sources.banned, 2);
+    assert_eq!((stats.sources.banned, stats.rules[0].banned), (2, 2));
     let top: Vec<_> = stats.top.unwrap().into_iter().map(|of| (of.source, of.state)).collect();
     let row = |source: &str, state| (source.to_owned(), state);
     assert_eq!(top[0], row("203.0.113.9", Standing::Banned));
