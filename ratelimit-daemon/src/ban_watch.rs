@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 
-use super::engine::{Engine, Moment};
-use super::journal::{Banned, Event, Unlogged, Usage};
+use super::journal::{Banned, Event, Journal, Unlogged, Usage};
+use super::moment::Moment;
 use ratelimit_datapath::{BanReading, BansPosition, Datapath, DatapathError, Reading};
 use ratelimit_policy::desired::Policy;
 use ratelimit_report::snapshot::{Clocks, source_text, used_most};
@@ -67,10 +67,72 @@ struct Found {
 
 impl BanWatch {
     /// What was before is not logged, as an earlier run has done so.
-    fn since(reading: &Reading) -> Self {
+    pub(super) fn since(reading: &Reading) -> Self {
         // Bans of an earlier run may end: the first pass finds out when.
         let begun = begun(reading);
         Self { told: settled(reading.now), begun, next_end: None, is_behind: begun != 0, pass: None }
+    }
+
+    /// Tells which bans began and expired. Little is done at one time however many there are.
+    pub(super) fn look<D: Datapath>(
+        &mut self,
+        datapath: &mut D,
+        policy: &Policy,
+        journal: &mut Journal,
+        reading: &Reading,
+        moment: Moment,
+    ) {
+        if let Some(pass) = self.pass(reading)
+            && let Err(error) = self.go_through(pass, datapath, policy, journal, reading, moment)
+        {
+            // Where this goes on, the maps cannot be read, which supervision says.
+            self.is_behind = true;
+            tracing::debug!("look at bans: {:#}", anyhow::Error::from(error));
+        }
+    }
+
+    fn go_through<D: Datapath>(
+        &mut self,
+        mut pass: Pass,
+        datapath: &mut D,
+        policy: &Policy,
+        journal: &mut Journal,
+        reading: &Reading,
+        moment: Moment,
+    ) -> Result<(), DatapathError> {
+        let room = journal.room(moment.uptime);
+        let mut found = Found { room, changes: Vec::new(), unlogged: Unlogged::default() };
+        let told = self.told;
+        let mut position = Some(pass.position);
+        for _ in 0..PARTS_MAX {
+            let Some(from) = position else { break };
+            position = datapath.visit_bans(from, &mut |of| pass.take(told, policy, of, &mut found))?;
+        }
+        self.go_on(pass, position);
+        let Found { mut changes, unlogged, .. } = found;
+        changes.sort_by_key(|change| (change.at, change.of.ban.client));
+        let began = changes.iter().filter(|change| change.kind == Kind::Began);
+        let sources: Vec<IpAddr> = began.map(|change| change.of.ban.client.addr()).collect();
+        let windows = if sources.is_empty() { Vec::new() } else { datapath.sources(&sources)? };
+        let clocks = Clocks { now: reading.now, wall: moment.wall };
+        let mut windows = windows.into_iter();
+        let mut events = Vec::new();
+        for Change { kind, of, .. } in changes {
+            let Some(rule) = policy.rules.get(of.ban.rule) else { continue };
+            let (source, name) = (source_text(of.ban.client), rule.name.clone());
+            events.push(match kind {
+                Kind::Began => {
+                    let windows = windows.next().unwrap_or_default();
+                    let most = used_most(rule, &windows, reading.now);
+                    let usage = most.map(|(limit, used)| Usage { limit: limit.to_string(), used });
+                    let until = whole(clocks.wall_of(of.ban.until));
+                    Event::Ban(Banned { source, rule: name, usage, until, step: of.ban.step })
+                }
+                Kind::Expired => Event::BanEnd { source, rule: name, dropped: of.dropped },
+            });
+        }
+        journal.tell_all(events, unlogged, moment);
+        Ok(())
     }
 
     /// The pass that runs, or a new one where anything can have changed.
@@ -124,63 +186,6 @@ impl Found {
             Kind::Began => self.unlogged.bans += 1,
             Kind::Expired => self.unlogged.ends += 1,
         }
-    }
-}
-
-impl<D: Datapath> Engine<D> {
-    /// Logs which bans began and expired. Little is done at one time however many there are.
-    pub(super) fn watch_bans(&mut self, reading: &Reading, moment: Moment) {
-        let mut watch = self.ban_watch.take().unwrap_or_else(|| BanWatch::since(reading));
-        if let Some(pass) = watch.pass(reading)
-            && let Err(error) = self.try_watch_bans(&mut watch, pass, reading, moment)
-        {
-            // Where this goes on, the maps cannot be read, which supervision says.
-            watch.is_behind = true;
-            tracing::debug!("look at bans: {:#}", anyhow::Error::from(error));
-        }
-        self.ban_watch = Some(watch);
-    }
-
-    fn try_watch_bans(
-        &mut self,
-        watch: &mut BanWatch,
-        mut pass: Pass,
-        reading: &Reading,
-        moment: Moment,
-    ) -> Result<(), DatapathError> {
-        let room = self.budget.room(moment.uptime);
-        let mut found = Found { room, changes: Vec::new(), unlogged: Unlogged::default() };
-        let (policy, told) = (&self.desired.policy, watch.told);
-        let mut position = Some(pass.position);
-        for _ in 0..PARTS_MAX {
-            let Some(from) = position else { break };
-            position = self.datapath.visit_bans(from, &mut |of| pass.take(told, policy, of, &mut found))?;
-        }
-        watch.go_on(pass, position);
-        let Found { mut changes, unlogged, .. } = found;
-        changes.sort_by_key(|change| (change.at, change.of.ban.client));
-        let began = changes.iter().filter(|change| change.kind == Kind::Began);
-        let sources: Vec<IpAddr> = began.map(|change| change.of.ban.client.addr()).collect();
-        let windows = if sources.is_empty() { Vec::new() } else { self.datapath.sources(&sources)? };
-        let clocks = Clocks { now: reading.now, wall: moment.wall };
-        let (policy, mut windows) = (&self.desired.policy, windows.into_iter());
-        let mut events = Vec::new();
-        for Change { kind, of, .. } in changes {
-            let Some(rule) = policy.rules.get(of.ban.rule) else { continue };
-            let (source, name) = (source_text(of.ban.client), rule.name.clone());
-            events.push(match kind {
-                Kind::Began => {
-                    let windows = windows.next().unwrap_or_default();
-                    let most = used_most(rule, &windows, reading.now);
-                    let usage = most.map(|(limit, used)| Usage { limit: limit.to_string(), used });
-                    let until = whole(clocks.wall_of(of.ban.until));
-                    Event::Ban(Banned { source, rule: name, usage, until, step: of.ban.step })
-                }
-                Kind::Expired => Event::BanEnd { source, rule: name, dropped: of.dropped },
-            });
-        }
-        self.budget.log(&events, unlogged, moment);
-        Ok(())
     }
 }
 

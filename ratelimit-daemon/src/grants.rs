@@ -5,13 +5,14 @@ use std::time::Duration;
 use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
 
-use super::engine::{Engine, Moment};
+use super::engine::Engine;
 use super::journal::Event;
+use super::moment::Moment;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{GrantReport, GrantRequest, Problem, ProblemKind};
 use ratelimit_datapath::Datapath;
-use ratelimit_policy::access::{By, ENTRIES_MAX, Entered, Entry, Further, Ledger, REASON_BYTES_MAX, merged};
-use ratelimit_policy::config::Config;
+use ratelimit_policy::access::{By, ENTRIES_MAX, Entered, Entry, Further, Ledger, REASON_BYTES_MAX};
+use ratelimit_policy::config::Safety;
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::config::syntax::turns_text;
 use ratelimit_policy::desired::{Access, Grant};
@@ -42,60 +43,61 @@ impl Grants {
     pub(super) fn beside(&self) -> impl Iterator<Item = &Entry> {
         self.ledger.entries().chain(&self.safety)
     }
+
+    /// Takes in who is around, for safety.
+    fn take_in(&mut self, seen: Around, safety: Safety) {
+        // Whoever started the daemon cannot be found any more once privileges are given up.
+        let ssh = seen.ssh.or(self.around.ssh);
+        let around = Around { ssh, ..seen };
+        let safety = around.exemptions(safety);
+        for entry in safety.iter().filter(|entry| !self.safety.contains(entry)) {
+            let why = entry.reason.as_deref().unwrap_or_default();
+            tracing::info!(prefix = %entry.prefix, "{} is never limited: it is {why}", entry.prefix);
+        }
+        if safety != self.safety {
+            // The next look finds that the policy is not what it should be.
+            self.next_end = None;
+        }
+        self.safety = safety;
+        self.around = around;
+    }
 }
 
 impl<D: Datapath> Engine<D> {
     /// Looks who is around, for safety.
     pub(super) fn look_around(&mut self) {
         let seen = (self.host.look)();
-        // Whoever started the daemon cannot be found any more once privileges are given up.
-        let ssh = seen.ssh.or(self.grants.around.ssh);
-        let around = Around { ssh, ..seen };
-        let safety = around.exemptions(self.config.safety);
-        for entry in safety.iter().filter(|entry| !self.grants.safety.contains(entry)) {
-            let why = entry.reason.as_deref().unwrap_or_default();
-            tracing::info!(prefix = %entry.prefix, "{} is never limited: it is {why}", entry.prefix);
-        }
-        if safety != self.grants.safety {
-            // The next look finds that the policy is not what it should be.
-            self.grants.next_end = None;
-        }
-        self.grants.safety = safety;
-        self.grants.around = around;
-    }
-
-    /// What the policy holds of a configuration, commands and safety together.
-    pub(super) fn access_of(&self, config: &Config, now: Nanos) -> Vec<Access> {
-        let configured: Vec<Entry> = config.policy.access.iter().map(Entry::configured).collect();
-        merged(self.grants.beside().chain(&configured), now)
+        self.overrides.grants.take_in(seen, self.enforced.config.safety);
     }
 
     /// Drops what is over: the kernel has compared by itself, so this is only tidy, but for what an entry had
     /// suspended.
-    pub(super) fn expire_grants(&mut self, clocks: Clocks) {
-        if self.grants.next_end.is_some_and(|end| clocks.now < end) {
+    pub(super) fn expire_grants(&mut self, clocks: Clocks, moment: Moment) {
+        if self.overrides.grants.next_end.is_some_and(|end| clocks.now < end) {
             return;
         }
-        let over = self.grants.ledger.expire(clocks.now);
+        let over = self.overrides.grants.ledger.expire(clocks.now);
         for entry in &over {
             let by = match &entry.by {
                 By::Command { user, .. } => user.clone(),
                 By::Configuration | By::Safety => String::new(),
             };
-            Event::GrantEnd { grant: entry.grant, prefix: entry.prefix, by }.log();
+            self.journal.tell(Event::GrantEnd { grant: entry.grant, prefix: entry.prefix, by }, moment);
         }
         if !over.is_empty()
-            && let Err(error) = self.keep_grants(clocks)
+            && let Err(error) = self.overrides.grants.keep(&self.host.store, clocks)
         {
             tracing::warn!("{error}");
         }
-        let configs = [Some(&self.config), self.pending.as_ref().map(|pending| &pending.before)].into_iter().flatten();
+        let configs = [Some(&self.enforced.config), self.trials.pending.as_ref().map(|pending| &pending.before)]
+            .into_iter()
+            .flatten();
         let ends = configs.flat_map(|config| &config.policy.access).filter_map(|access| access.until);
-        let ends = ends.chain(self.grants.ledger.entries().filter_map(|entry| entry.until));
-        self.grants.next_end = Some(ends.filter(|end| clocks.now < *end).min().unwrap_or(Nanos(u64::MAX)));
+        let ends = ends.chain(self.overrides.grants.ledger.entries().filter_map(|entry| entry.until));
+        self.overrides.grants.next_end = Some(ends.filter(|end| clocks.now < *end).min().unwrap_or(Nanos(u64::MAX)));
         // What packets go back to after a trial is not at hand to compare.
-        self.must_apply |=
-            self.pending.is_some() || self.access_of(&self.config, clocks.now) != self.desired.policy.access;
+        self.enforced.must_apply |= self.trials.pending.is_some()
+            || self.overrides.access_of(&self.enforced.config, clocks.now) != self.enforced.desired.policy.access;
     }
 
     /// Allows or denies a prefix, also while a file is on trial.
@@ -107,7 +109,7 @@ impl<D: Datapath> Engine<D> {
         by: &Requester,
         moment: Moment,
     ) -> Result<GrantReport, Problem> {
-        let ipv6_prefix = self.desired.policy.ipv6_prefix;
+        let ipv6_prefix = self.enforced.desired.policy.ipv6_prefix;
         let prefix = target.prefix(ipv6_prefix);
         self.notice_trial();
         let clocks = self.clocks(moment)?;
@@ -124,7 +126,7 @@ impl<D: Datapath> Engine<D> {
             Grant::Exempt => self.blocked_within(prefix, clocks.now)?,
             Grant::Denied => Vec::new(),
         };
-        let mut after = self.grants.ledger.clone();
+        let mut after = self.overrides.grants.ledger.clone();
         let further = if request.replace { Further::Replace } else { Further::Extend };
         let entered = after.enter(entry.clone(), further, clocks.now).ok_or_else(|| {
             let why = format!("there are {ENTRIES_MAX} entries already; put long lists into the configuration");
@@ -136,7 +138,7 @@ impl<D: Datapath> Engine<D> {
         let listed = Listed::of(&entered.entry, true, clocks);
         let by = listed.user.clone().unwrap_or_default();
         let (reason, until) = (listed.reason.clone(), listed.until);
-        Event::Grant { grant, prefix, by, reason, until, frees: frees.len() }.log();
+        self.journal.tell(Event::Grant { grant, prefix, by, reason, until, frees: frees.len() }, moment);
         Ok(GrantReport {
             schema: SCHEMA,
             entry: listed,
@@ -154,16 +156,16 @@ impl<D: Datapath> Engine<D> {
         notes: &mut Vec<String>,
         ledger: Ledger,
     ) -> Result<(), Problem> {
-        let before = std::mem::replace(&mut self.grants.ledger, ledger);
+        let before = std::mem::replace(&mut self.overrides.grants.ledger, ledger);
         if let Err(error) = self.put_in_force(clocks.now) {
-            self.grants.ledger = before;
+            self.overrides.grants.ledger = before;
             // During a trial a part of it may hold.
-            self.must_apply |= self.pending.is_some();
+            self.enforced.must_apply |= self.trials.pending.is_some();
             return Err(Problem::datapath(error));
         }
-        self.grants.next_end = None;
-        self.newest = None;
-        if let Err(error) = self.keep_grants(clocks) {
+        self.overrides.grants.next_end = None;
+        self.statistics.outdate();
+        if let Err(error) = self.overrides.grants.keep(&self.host.store, clocks) {
             tracing::warn!("{error}");
             notes.push(format!("a restart forgets it: {error}"));
         }
@@ -172,17 +174,17 @@ impl<D: Datapath> Engine<D> {
 
     /// Refuses a denial that may lock out someone who is needed, or that would not do anything.
     fn object_to(&self, prefix: IpNet, request: &GrantRequest) -> Result<(), Problem> {
-        let configs = self.pending.iter().map(|pending| &pending.before).chain([&self.config]);
+        let configs = self.trials.pending.iter().map(|pending| &pending.before).chain([&self.enforced.config]);
         let mut configured = configs.flat_map(|config| &config.policy.access);
         if configured.any(|of| of.prefix == prefix && of.grant == Grant::Exempt) {
-            let (prefix, written) = (source_text(prefix), self.written(prefix, Grant::Exempt));
+            let (prefix, written) = (source_text(prefix), self.enforced.written(prefix, Grant::Exempt));
             let edit = written.first().map_or_else(|| "remove it there".to_owned(), |place| place.edit(&prefix));
             let why = format!(
                 "{prefix} is allowed by the configuration, and of one prefix allow goes before deny: {edit} first"
             );
             return Err(Problem::new(ProblemKind::BadRequest, why));
         }
-        match self.grants.around.objection(prefix, request.ssh_peer) {
+        match self.overrides.grants.around.objection(prefix, request.ssh_peer) {
             Some(why) if !request.force => {
                 let why = format!("{why}: denying it may lock you out of this host; --force insists");
                 Err(Problem::new(ProblemKind::BadRequest, why))
@@ -217,7 +219,7 @@ impl<D: Datapath> Engine<D> {
             });
         }
         notes.extend(ended.iter().map(|ended| format!("ends {}", whose(ended))));
-        if self.pending.is_some() {
+        if self.trials.pending.is_some() {
             notes.push("a file is on trial: this holds whether it is confirmed or rolled back".to_owned());
         }
         notes
@@ -227,7 +229,7 @@ impl<D: Datapath> Engine<D> {
     fn notes_on(&self, entry: &Entry, clocks: Clocks) -> Vec<String> {
         let mut notes = Vec::new();
         let other = |access: &&Access| access.grant != entry.grant;
-        let policy = &self.desired.policy;
+        let policy = &self.enforced.desired.policy;
         if let Some(around) = policy.grant(entry.prefix.addr(), clocks.now).filter(|of| other(&of))
             && around.prefix.contains(&entry.prefix)
             && (around.prefix != entry.prefix || entry.grant == Grant::Exempt)
@@ -251,14 +253,14 @@ impl<D: Datapath> Engine<D> {
         let is_it = |entry: &&Entry| {
             (entry.prefix, entry.grant, entry.until) == (access.prefix, access.grant, access.until) && entry.holds(now)
         };
-        let is_configured = self.config.policy.access.contains(access);
-        let command = self.grants.ledger.entries().find(is_it).cloned();
-        let safety = self.grants.safety.iter().find(is_it).filter(|_| !is_configured).cloned();
+        let is_configured = self.enforced.config.policy.access.contains(access);
+        let command = self.overrides.grants.ledger.entries().find(is_it).cloned();
+        let safety = self.overrides.grants.safety.iter().find(is_it).filter(|_| !is_configured).cloned();
         command.or(safety).unwrap_or_else(|| Entry::configured(access))
     }
 
     fn blocked_within(&mut self, prefix: IpNet, now: Nanos) -> Result<Vec<String>, Problem> {
-        let mut blocked = Blocked::new(&self.desired.policy, now, prefix);
+        let mut blocked = Blocked::new(&self.enforced.desired.policy, now, prefix);
         for ban in self.datapath.bans().map_err(Problem::datapath)? {
             blocked.banned(ban.client);
         }

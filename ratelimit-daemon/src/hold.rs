@@ -6,13 +6,14 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::breaker::{Share, Trip};
-use super::engine::{Engine, Moment};
+use super::engine::Engine;
+use super::moment::Moment;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{ModeReport, ModeWord, Problem};
 use ratelimit_datapath::{Datapath, Reading};
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::config::syntax::printable;
-use ratelimit_policy::desired::{Mode, Policy};
+use ratelimit_policy::desired::Mode;
 use ratelimit_report::snapshot::{self, SCHEMA};
 
 /// The file that remembers it, where the filter outlives the daemon.
@@ -27,6 +28,11 @@ pub(super) struct Hold {
 }
 
 impl Hold {
+    /// Of now on.
+    pub(super) fn new(word: ModeWord, by: &Requester, since: Timestamp) -> Self {
+        Self { word, user: by.to_string(), since }
+    }
+
     fn label(&self) -> &'static str {
         match self.word {
             ModeWord::Panic => "PANIC",
@@ -49,11 +55,11 @@ impl Hold {
 impl<D: Datapath> Engine<D> {
     /// Finds again what was said to an earlier run. Where the filter ends with the daemon, so does this.
     pub(super) fn recall_hold(&mut self) {
-        if self.config.on_exit == OnExit::Detach {
+        if self.enforced.config.on_exit == OnExit::Detach {
             return;
         }
-        self.hold = self.host.store.load(FILE).map(|hold: Hold| Hold { user: printable(&hold.user), ..hold });
-        if let Some(hold) = &self.hold {
+        self.overrides.hold = self.host.store.load(FILE).map(|hold: Hold| Hold { user: printable(&hold.user), ..hold });
+        if let Some(hold) = &self.overrides.hold {
             tracing::error!("{}; `ratelimitd mode enforce` ends it", hold.words());
         }
     }
@@ -65,40 +71,41 @@ impl<D: Datapath> Engine<D> {
         let mut notes = Vec::new();
         let hold = match word {
             ModeWord::Enforce => {
-                self.settled(now)?;
+                self.trials.settled(now)?;
                 None
             }
             ModeWord::DryRun | ModeWord::Panic => {
-                if self.pending.is_some() {
+                if self.trials.pending.is_some() {
                     notes.push("the file that was on trial is rolled back".to_owned());
                     self.forget_trial("the mode was changed before it was confirmed");
                 }
-                Some(Hold { word, user: user.clone(), since: moment.wall })
+                Some(Hold::new(word, by, moment.wall))
             }
         };
-        let changed = hold.is_some() != self.hold.is_some() || (hold.is_none() && self.breaker.tripped().count() > 0);
-        let before = std::mem::replace(&mut self.hold, hold);
+        let changed = hold.is_some() != self.overrides.hold.is_some()
+            || (hold.is_none() && self.overrides.breaker.tripped().count() > 0);
+        let before = std::mem::replace(&mut self.overrides.hold, hold);
         if word == ModeWord::Enforce {
-            self.breaker.close();
+            self.overrides.breaker.close();
         }
         if let Err(error) = self.put_in_force(now) {
-            self.hold = before;
+            self.overrides.hold = before;
             return Err(Problem::datapath(error));
         }
         self.remember_hold(&mut notes);
-        match &self.hold {
+        match &self.overrides.hold {
             Some(hold) => tracing::error!(user, "{}; `ratelimitd mode enforce` ends it", hold.words()),
             None => tracing::warn!(user, "what is over a limit is dropped again, as {user} said"),
         }
         let stays = |rule: &&ratelimit_policy::desired::Rule| word == ModeWord::Enforce && rule.mode == Mode::DryRun;
-        let stay = self.config.policy.rules.iter().filter(stays);
+        let stay = self.enforced.config.policy.rules.iter().filter(stays);
         notes.extend(stay.map(|rule| format!("rule {} stays in dry run: the configuration says so", rule.name)));
-        self.newest = None;
+        self.statistics.outdate();
         Ok(ModeReport { schema: SCHEMA, mode: word, changed, notes })
     }
 
     fn remember_hold(&self, notes: &mut Vec<String>) {
-        match (&self.hold, self.config.on_exit) {
+        match (&self.overrides.hold, self.enforced.config.on_exit) {
             (Some(hold), OnExit::Keep) => {
                 if let Err(error) = self.host.store.save(FILE, hold) {
                     tracing::error!("{error}; a restart ends it");
@@ -111,12 +118,17 @@ impl<D: Datapath> Engine<D> {
 
     /// Rules that drop more than they may fall back to dry-run; one of a file on trial rolls that back.
     pub(super) fn watch_breaker(&mut self, reading: &Reading, moment: Moment) {
-        let Some(percent) = self.config.safety.breaker else { return };
-        let hold = Duration::from_nanos(self.config.safety.breaker_after_ns);
-        let trips = self.breaker.observe(&self.desired.policy, reading, moment.uptime, Share { percent, hold });
+        let Some(percent) = self.enforced.config.safety.breaker else { return };
+        let hold = Duration::from_nanos(self.enforced.config.safety.breaker_after_ns);
+        let trips = self.overrides.breaker.observe(
+            &self.enforced.desired.policy,
+            reading,
+            moment.uptime,
+            Share { percent, hold },
+        );
         let Some(first) = trips.first() else { return };
-        if self.pending.is_some() {
-            trips.iter().for_each(|trip| self.breaker.take_back(trip));
+        if self.trials.pending.is_some() {
+            trips.iter().for_each(|trip| self.overrides.breaker.take_back(trip));
             self.forget_trial(&format!("rule {} {}", first.rule, what_it_did(first, percent)));
         } else {
             for trip in &trips {
@@ -130,15 +142,6 @@ impl<D: Datapath> Engine<D> {
         }
         if let Err(error) = self.put_in_force(reading.now) {
             tracing::error!("fall back: {:#}", anyhow::Error::from(error));
-        }
-    }
-
-    /// The rules with what keeps them from dropping.
-    pub(super) fn hold_back(&self, policy: &mut Policy) {
-        for rule in &mut policy.rules {
-            if self.hold.is_some() || self.breaker.has_tripped(&rule.name) {
-                rule.mode = Mode::DryRun;
-            }
         }
     }
 }

@@ -4,8 +4,8 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::engine::Engine;
-use ratelimit_datapath::Datapath;
+use super::grants::Grants;
+use super::store::Store;
 use ratelimit_policy::access::{By, ENTRIES_MAX, Entry};
 use ratelimit_policy::config::syntax::printable;
 use ratelimit_policy::desired::Grant;
@@ -38,13 +38,13 @@ enum KeptGrant {
     Denied,
 }
 
-impl<D: Datapath> Engine<D> {
+impl Grants {
     /// Finds again what commands have entered in earlier runs.
-    pub(super) fn recall_grants(&mut self, clocks: Clocks) {
-        let Some(kept) = self.host.store.load::<Kept>(FILE) else { return };
+    pub(super) fn recall(&mut self, store: &Store, clocks: Clocks) {
+        let Some(kept) = store.load::<Kept>(FILE) else { return };
         for entry in kept.entries {
             let entry = entry.entered(clocks);
-            if entry.holds(clocks.now) && !self.grants.ledger.restore(entry) {
+            if entry.holds(clocks.now) && !self.ledger.restore(entry) {
                 tracing::warn!("more than {ENTRIES_MAX} entries were kept: the rest is left out");
                 break;
             }
@@ -52,9 +52,9 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// Has later runs find what commands have entered.
-    pub(super) fn keep_grants(&self, clocks: Clocks) -> std::io::Result<()> {
-        let entries = self.grants.ledger.entries().map(|entry| KeptEntry::of(entry, clocks)).collect();
-        self.host.store.save(FILE, Kept { entries })
+    pub(super) fn keep(&self, store: &Store, clocks: Clocks) -> std::io::Result<()> {
+        let entries = self.ledger.entries().map(|entry| KeptEntry::of(entry, clocks)).collect();
+        store.save(FILE, Kept { entries })
     }
 }
 

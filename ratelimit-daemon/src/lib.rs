@@ -26,6 +26,8 @@ use ratelimit_policy::safety::Around;
 mod ban_watch;
 mod breaker;
 mod carry_out;
+mod ending;
+mod enforced;
 mod engine;
 mod events;
 mod grants;
@@ -35,20 +37,26 @@ mod kept;
 mod lift;
 mod links;
 mod list_watch;
+mod moment;
 pub mod netlink;
 mod notify;
 mod orders;
+mod overrides;
 mod reload;
 mod source;
 mod start;
+mod statistics;
 mod store;
 mod suggest;
+mod talkers;
 mod trial;
 mod verdicts;
+mod watched;
 mod would_ban;
 
-use engine::{Engine, Host, Moment};
+use engine::{Engine, Host};
 use events::Event;
+use moment::Moment;
 use notify::{Notifier, State};
 use start::Start;
 use store::Store;
@@ -316,7 +324,7 @@ impl<D: Datapath> Owner<D> {
         let interval = self
             .on_datapath(move |engine, moment| {
                 engine.observe(moment);
-                engine.observer.interval(began.elapsed())
+                engine.watched.observer.interval(began.elapsed())
             })
             .await?;
         Ok(Instant::now() + interval)
@@ -390,7 +398,7 @@ impl<D: Datapath> Owner<D> {
                 self.reply(reply, move |engine, moment| engine.unallow(target, &by, moment)).await?;
             }
             Command::Reset { source, by, reply } => {
-                self.reply(reply, move |engine, _| engine.reset(source, &by)).await?;
+                self.reply(reply, move |engine, moment| engine.reset(source, &by, moment)).await?;
             }
             Command::Mode { mode, by, reply } => {
                 self.reply(reply, move |engine, moment| engine.set_mode(mode, &by, moment)).await?;
@@ -456,13 +464,6 @@ impl<D: Datapath> Owner<D> {
         let (engine, outcome) = lent.await.map_err(|_| DaemonError::Panicked)?;
         self.engine = Some(engine);
         Ok(outcome)
-    }
-}
-
-impl Moment {
-    fn now(started: Instant) -> Self {
-        let at = Instant::now();
-        Self { at, uptime: at.duration_since(started), wall: Timestamp::now() }
     }
 }
 

@@ -1,15 +1,16 @@
 //! What commands take back: denials and bans with the windows that caused them, exemptions, counters. And what holds
 //! all the same.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
 
-use super::engine::{Engine, Moment};
+use super::engine::Engine;
 use super::grants::{NAMED_MAX, granted, whose};
 use super::journal::Event;
+use super::moment::Moment;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{Problem, ResetReport, Still, UnblockReport};
 use ratelimit_datapath::{Ban, Datapath};
@@ -34,11 +35,11 @@ impl<D: Datapath> Engine<D> {
     ) -> Result<UnblockReport, Problem> {
         self.notice_trial();
         let clocks = self.clocks(moment)?;
-        let ipv6_prefix = self.desired.policy.ipv6_prefix;
+        let ipv6_prefix = self.enforced.desired.policy.ipv6_prefix;
         let prefix = target.map(|target| target.prefix(ipv6_prefix));
         let mut notes: Vec<String> = target.and_then(|target| target.note(ipv6_prefix)).into_iter().collect();
         let denials = self.take_off(Grant::Denied, prefix, clocks, &mut notes)?;
-        let within = prefix.map(|prefix| self.whole_client(prefix));
+        let within = prefix.map(|prefix| self.enforced.whole_client(prefix));
         let is_within = |client: &IpNet| within.is_none_or(|within| within.contains(client));
         let mut bans = self.datapath.bans().map_err(Problem::datapath)?;
         bans.retain(|ban| is_within(&ban.client));
@@ -60,16 +61,20 @@ impl<D: Datapath> Engine<D> {
                 [self.still(Grant::Denied, prefix, clocks), self.never_within(prefix, clocks)?].concat()
             }
             None => {
-                notes.extend(self.denied_by_configuration(clocks));
+                notes.extend(self.enforced.denied_by_configuration(clocks));
                 Vec::new()
             }
         };
-        let name_of = |ban: &Ban| self.desired.policy.rules.get(ban.rule).map(|rule| rule.name.clone());
+        let name_of = |ban: &Ban| self.enforced.desired.policy.rules.get(ban.rule).map(|rule| rule.name.clone());
         let rules = bans.iter().filter_map(name_of).collect();
-        Event::Unblock { prefix, by: by.to_string(), denials: denials.len(), rules, freed: blocked.len() }.log();
-        self.newest = None;
+        self.journal.tell(
+            Event::Unblock { prefix, by: by.to_string(), denials: denials.len(), rules, freed: blocked.len() },
+            moment,
+        );
+        self.statistics.outdate();
         let removed = denials.iter().map(|entry| Listed::of(entry, true, clocks));
-        let removed = removed.chain(bans.iter().map(|ban: &Ban| Listed::of_ban(&self.desired.policy, ban, clocks)));
+        let removed =
+            removed.chain(bans.iter().map(|ban: &Ban| Listed::of_ban(&self.enforced.desired.policy, ban, clocks)));
         Ok(UnblockReport {
             schema: SCHEMA,
             prefix: prefix.map_or_else(String::new, |prefix| prefix.to_string()),
@@ -86,15 +91,16 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn unallow(&mut self, target: Target, by: &Requester, moment: Moment) -> Result<UnblockReport, Problem> {
         self.notice_trial();
         let clocks = self.clocks(moment)?;
-        let ipv6_prefix = self.desired.policy.ipv6_prefix;
+        let ipv6_prefix = self.enforced.desired.policy.ipv6_prefix;
         let prefix = target.prefix(ipv6_prefix);
         let mut notes: Vec<String> = target.note(ipv6_prefix).into_iter().collect();
         let removed = self.take_off(Grant::Exempt, Some(prefix), clocks, &mut notes)?;
         let again = |entry: &&Entry| removed.iter().any(|of| of.prefix == entry.prefix);
-        let suspended = self.grants.ledger.entries().filter(|entry| entry.grant == Grant::Denied).filter(again);
+        let suspended =
+            self.overrides.grants.ledger.entries().filter(|entry| entry.grant == Grant::Denied).filter(again);
         notes.extend(suspended.map(|entry| format!("{} holds again", whose(entry))));
         notes.extend(self.after_trial(Grant::Exempt, prefix, clocks));
-        Event::Unallow { prefix, by: by.to_string(), removed: removed.len() }.log();
+        self.journal.tell(Event::Unallow { prefix, by: by.to_string(), removed: removed.len() }, moment);
         Ok(UnblockReport {
             schema: SCHEMA,
             prefix: prefix.to_string(),
@@ -108,12 +114,12 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// Forgets what a source has used, and its bans.
-    pub(super) fn reset(&mut self, source: IpAddr, by: &Requester) -> Result<ResetReport, Problem> {
-        let client = self.desired.policy.client(source.to_canonical());
+    pub(super) fn reset(&mut self, source: IpAddr, by: &Requester, moment: Moment) -> Result<ResetReport, Problem> {
+        let client = self.enforced.desired.policy.client(source.to_canonical());
         let forgotten = self.datapath.forget(client).map_err(Problem::datapath)?;
         let (windows, bans) = (forgotten.windows, forgotten.bans);
-        Event::Reset { source: client, by: by.to_string(), windows, bans }.log();
-        self.newest = None;
+        self.journal.tell(Event::Reset { source: client, by: by.to_string(), windows, bans }, moment);
+        self.statistics.outdate();
         Ok(ResetReport {
             schema: SCHEMA,
             source: client.to_string(),
@@ -131,18 +137,12 @@ impl<D: Datapath> Engine<D> {
         clocks: Clocks,
         notes: &mut Vec<String>,
     ) -> Result<Vec<Entry>, Problem> {
-        let mut after = self.grants.ledger.clone();
+        let mut after = self.overrides.grants.ledger.clone();
         let taken = after.take_off(grant, |prefix| within.is_none_or(|within| within.contains(&prefix)));
         if !taken.is_empty() {
             self.change_grants(clocks, notes, after)?;
         }
         Ok(taken)
-    }
-
-    /// A ban and a window are those of the whole client.
-    fn whole_client(&self, prefix: IpNet) -> IpNet {
-        let client = self.desired.policy.client(prefix.addr());
-        if client.contains(&prefix) { client } else { prefix }
     }
 
     /// Clients that a limit or a guard has no room for, whether or not their rule drops.
@@ -153,7 +153,7 @@ impl<D: Datapath> Engine<D> {
             let addresses: Vec<IpAddr> = clients.iter().map(IpNet::addr).collect();
             let windows = self.datapath.sources(&addresses).map_err(Problem::datapath)?;
             for ((client, address), windows) in clients.iter().zip(addresses).zip(windows) {
-                let report = CheckReport::build(&self.desired.policy, clocks.now, address, &windows);
+                let report = CheckReport::build(&self.enforced.desired.policy, clocks.now, address, &windows);
                 if report.limits.iter().any(|of| of.over && !of.never) || report.guard.iter().any(|of| of.over) {
                     over.push(*client);
                 }
@@ -164,17 +164,17 @@ impl<D: Datapath> Engine<D> {
 
     /// What grants this to the prefix, or to a part of it, all the same.
     fn still(&self, grant: Grant, prefix: IpNet, clocks: Clocks) -> Vec<Still> {
-        let granting = granting(&self.desired.policy.access, grant, prefix, clocks.now);
+        let granting = granting(&self.enforced.desired.policy.access, grant, prefix, clocks.now);
         let named = granting.iter().take(NAMED_MAX);
         named.map(|access| self.still_by(&self.entry_of(access, clocks.now), prefix, clocks)).collect()
     }
 
     /// That a trial which is rolled back grants again what nothing grants now.
     fn after_trial(&self, grant: Grant, prefix: IpNet, clocks: Clocks) -> Option<String> {
-        if !granting(&self.desired.policy.access, grant, prefix, clocks.now).is_empty() {
+        if !granting(&self.enforced.desired.policy.access, grant, prefix, clocks.now).is_empty() {
             return None;
         }
-        let before = self.access_of(&self.pending.as_ref()?.before, clocks.now);
+        let before = self.overrides.access_of(&self.trials.pending.as_ref()?.before, clocks.now);
         let granting = granting(&before, grant, prefix, clocks.now);
         let (of, is) = (source_text(granting.first()?.prefix), granted(grant));
         Some(format!("{of} is {is} again if the file on trial is rolled back: the configuration before it says so"))
@@ -183,7 +183,7 @@ impl<D: Datapath> Engine<D> {
     fn still_by(&self, entry: &Entry, asked: IpNet, clocks: Clocks) -> Still {
         let (prefix, of) = (source_text(entry.prefix), source_text(asked));
         let place = match entry.by {
-            By::Configuration => self.written(entry.prefix, entry.grant).into_iter().next(),
+            By::Configuration => self.enforced.written(entry.prefix, entry.grant).into_iter().next(),
             By::Command { .. } | By::Safety => None,
         };
         let edit = || {
@@ -203,26 +203,10 @@ impl<D: Datapath> Engine<D> {
     /// A limit of 0 has no room, whatever is forgotten.
     fn never_within(&mut self, prefix: IpNet, clocks: Clocks) -> Result<Vec<Still>, Problem> {
         let windows = self.datapath.source(prefix.addr()).map_err(Problem::datapath)?;
-        let report = CheckReport::build(&self.desired.policy, clocks.now, prefix.addr(), &windows);
+        let report = CheckReport::build(&self.enforced.desired.policy, clocks.now, prefix.addr(), &windows);
         let drops = |of: &&CheckLimit| of.never && of.over && of.mode == Mode::Enforce;
         let never = report.limits.iter().find(drops).filter(|_| report.reason == "over_limit");
         Ok(never.into_iter().map(|of| never_lifted(prefix, &of.rule, clocks)).collect())
-    }
-
-    /// What commands cannot lift: how many prefixes are denied where.
-    fn denied_by_configuration(&self, clocks: Clocks) -> Vec<String> {
-        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-        let places = self.places();
-        for access in self.config.policy.access.iter().filter(|of| of.grant == Grant::Denied) {
-            let listed = Listed::of(&Entry::configured(access), true, clocks);
-            let origin = listed.written(places.get(&(access.prefix, access.grant))).origin();
-            *counts.entry(origin).or_default() += 1;
-        }
-        let words = |(origin, count): (String, usize)| {
-            let prefixes = if count == 1 { "prefix stays" } else { "prefixes stay" };
-            format!("{count} {prefixes} denied by {origin}")
-        };
-        counts.into_iter().map(words).collect()
     }
 }
 

@@ -11,7 +11,9 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use ratelimit_common::time::Nanos;
 
-use super::engine::{Engine, Moment};
+use super::engine::Engine;
+use super::moment::Moment;
+use super::start::forgive_list;
 use ratelimit_control::proto::Problem;
 use ratelimit_datapath::Datapath;
 use ratelimit_policy::config::Config;
@@ -168,37 +170,39 @@ impl<D: Datapath> Engine<D> {
     /// Reads list files that have changed, and puts what they hold in force as a reload does. Not while a file is on trial, which
     /// whatever is applied would end.
     pub(super) fn watch_lists(&mut self, now: Nanos, moment: Moment) {
-        if self.pending.is_some() {
+        if self.trials.pending.is_some() {
             return;
         }
-        let paths = self.lists.changed(&self.config.list_files, moment.uptime);
+        let paths = self.watched.lists.changed(&self.enforced.config.list_files, moment.uptime);
         if paths.is_empty() {
             return;
         }
-        let files = self.config.list_files.clone();
+        let files = self.enforced.config.list_files.clone();
         let mut changed: Vec<(ListFile, Arc<[IpNet]>)> = Vec::new();
         for file in files.into_iter().filter(|file| paths.contains(&file.path)) {
             match read(&file) {
                 Ok(prefixes) if prefixes == file.prefixes => self.follow_list(&file),
-                Ok(prefixes) if self.lists.is_refused(&file, &prefixes) => self.lists.keep(&file, REFUSED),
+                Ok(prefixes) if self.watched.lists.is_refused(&file, &prefixes) => {
+                    self.watched.lists.keep(&file, REFUSED)
+                }
                 Ok(prefixes) => changed.push((file, prefixes)),
-                Err(why) => self.lists.keep(&file, &why),
+                Err(why) => self.watched.lists.keep(&file, &why),
             }
         }
-        self.newest = None;
+        self.statistics.outdate();
         if changed.is_empty() || self.follow_all(&changed, now).is_ok() {
             return;
         }
         // What is wrong with all of them together may be one of them.
         for one in changed.chunks(1) {
             if let (Err(why), Some((file, _))) = (self.follow_all(one, now), one.first()) {
-                self.lists.keep(file, &why);
+                self.watched.lists.keep(file, &why);
             }
         }
     }
 
     fn follow_all(&mut self, changed: &[(ListFile, Arc<[IpNet]>)], now: Nanos) -> Result<(), String> {
-        let known = self.config.list_files.iter().map(|file| (file.path.clone(), Arc::clone(&file.prefixes)));
+        let known = self.enforced.config.list_files.iter().map(|file| (file.path.clone(), Arc::clone(&file.prefixes)));
         let mut known: KnownLists = known.collect();
         known.extend(changed.iter().map(|(file, prefixes)| (file.path.clone(), Arc::clone(prefixes))));
         self.relist(&known, now)?;
@@ -212,18 +216,18 @@ impl<D: Datapath> Engine<D> {
     }
 
     fn follow_list(&mut self, file: &ListFile) {
-        if self.lists.follow(file) {
-            self.forgive_list(&file.path);
+        if self.watched.lists.follow(file) {
+            forgive_list(&self.host.store, &file.path);
         }
     }
 
     /// Puts in force what the configuration means with these in its list files; on an error everything is as before.
     fn relist(&mut self, known: &KnownLists, now: Nanos) -> Result<(), String> {
-        let Some(config) = self.source.with_lists(known) else { return Ok(()) };
+        let Some(config) = self.enforced.source.with_lists(known) else { return Ok(()) };
         let config: Config = config.map_err(|error| format!("{error:#}").replace('\n', "; "))?;
-        let before = std::mem::replace(&mut self.config, config);
+        let before = std::mem::replace(&mut self.enforced.config, config);
         self.put_in_force(now).map_err(|error| {
-            self.config = before;
+            self.enforced.config = before;
             Problem::datapath(error).message
         })
     }

@@ -15,12 +15,12 @@ use ratelimit_report::snapshot::{CheckLimit, CheckReport, Outcome, SCHEMA};
 impl<D: Datapath> Engine<D> {
     /// Adds to what a source has used. Whoever is exempt is charged as little as his packets are, and so never banned.
     pub(super) fn charge(&mut self, request: &ChargeRequest) -> Result<Standing, Problem> {
-        let rule = rule_named(&self.desired.policy, &request.rule)?;
+        let rule = rule_named(&self.enforced.desired.policy, &request.rule)?;
         let source = request.source.to_canonical();
         let now = self.datapath.now().map_err(Problem::datapath)?;
-        let access = self.desired.policy.grant(source, now).map(|access| access.grant);
+        let access = self.enforced.desired.policy.grant(source, now).map(|access| access.grant);
         if access != Some(Grant::Exempt) {
-            let client = self.desired.policy.client(source);
+            let client = self.enforced.desired.policy.client(source);
             self.datapath.charge(client, rule, request.amount).map_err(Problem::datapath)?;
         }
         self.standing(request.source, &request.rule)
@@ -30,17 +30,17 @@ impl<D: Datapath> Engine<D> {
     /// in their IPv6 form, which no packet has.
     pub(super) fn standing(&mut self, source: IpAddr, rule: &str) -> Result<Standing, Problem> {
         let source = source.to_canonical();
-        let at = rule_named(&self.desired.policy, rule)?;
+        let at = rule_named(&self.enforced.desired.policy, rule)?;
         let now = self.datapath.now().map_err(Problem::datapath)?;
         let mut windows = self.datapath.source(source).map_err(Problem::datapath)?;
         // Whoever asks has it on a connection: what others send in its name is no matter, where it is counted apart.
         let verified: Vec<u32> = windows.iter().filter(|of| of.is_verified).map(|of| of.slot).collect();
         windows.retain(|of| of.is_verified || !verified.contains(&of.slot));
-        let bans = self.datapath.bans_of(self.desired.policy.client(source)).map_err(Problem::datapath)?;
+        let bans = self.datapath.bans_of(self.enforced.desired.policy.client(source)).map_err(Problem::datapath)?;
         let bans: Vec<_> = bans.into_iter().filter(|ban| ban.rule == at).collect();
-        let mut of = self.desired.policy.rules[at].clone();
+        let mut of = self.enforced.desired.policy.rules[at].clone();
         of.from = Vec::new();
-        let alone = Policy { rules: vec![of], ..self.desired.policy.clone() };
+        let alone = Policy { rules: vec![of], ..self.enforced.desired.policy.clone() };
         let bans: Vec<_> = bans.into_iter().map(|ban| ratelimit_datapath::Ban { rule: 0, ..ban }).collect();
         let report = CheckReport::with_bans(&alone, now, source, &windows, &bans);
         let room = |of: &&CheckLimit| (of.remaining.saturating_mul(1_000) / of.limit.max(1), of.remaining);
@@ -64,14 +64,6 @@ impl<D: Datapath> Engine<D> {
         })
     }
 
-    /// Says to whoever asks for a configuration, and in the log, whom it may lock out.
-    pub(super) fn warn_of_lockouts(&self, config: &Config, caller: Option<SshSession>, now: Nanos) -> Vec<String> {
-        let policy = Policy { access: self.access_of(config, now), ..config.policy.clone() };
-        let warnings = self.grants.around.lockouts(&policy, caller, now);
-        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-        warnings
-    }
-
     /// Refuses a configuration that denies or limits the session of whoever asks for it, which the one in force does not.
     pub(super) fn object_to_lockout(
         &self,
@@ -79,9 +71,11 @@ impl<D: Datapath> Engine<D> {
         caller: Option<SshSession>,
         now: Nanos,
     ) -> Result<(), Problem> {
-        let of = |config: &Config| Policy { access: self.access_of(config, now), ..config.policy.clone() };
+        let of = |config: &Config| Policy { access: self.overrides.access_of(config, now), ..config.policy.clone() };
         let Some(caller) = caller else { return Ok(()) };
-        let Some(why) = Around::objection_to_policy(&of(config), &of(&self.config), caller, now) else { return Ok(()) };
+        let Some(why) = Around::objection_to_policy(&of(config), &of(&self.enforced.config), caller, now) else {
+            return Ok(());
+        };
         let why = format!(
             "{why}; nothing was changed: `ratelimitd apply --confirm 60s` tries it and goes back by itself, --force insists"
         );

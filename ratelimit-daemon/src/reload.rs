@@ -3,15 +3,16 @@
 use ratelimit_common::time::Nanos;
 
 use super::carry_out::carry_out;
-use super::engine::{Engine, Moment};
+use super::engine::Engine;
+use super::moment::Moment;
 use super::source::{ConfigSource, Loaded};
 use super::suggest::candidate_changes;
 use ratelimit_control::proto::{Problem, ProblemKind, ReloadReport, ReloadRequest};
 use ratelimit_datapath::Datapath;
 use ratelimit_policy::config::Config;
 use ratelimit_policy::desired::DesiredState;
-use ratelimit_policy::plan::{changes, diff, restart_needed};
-use ratelimit_report::snapshot::{ConfigState, SCHEMA};
+use ratelimit_policy::plan::{changes, diff};
+use ratelimit_report::snapshot::SCHEMA;
 
 /// What became of a reload.
 pub(super) type Reloaded = Result<ReloadReport, Problem>;
@@ -21,7 +22,7 @@ impl<D: Datapath> Engine<D> {
     pub(super) fn reload(&mut self, request: ReloadRequest, moment: Moment) -> Reloaded {
         self.notice_trial();
         let now = self.clocks(moment)?.now;
-        let ConfigSource::File(file) = &self.source else {
+        let ConfigSource::File(file) = &self.enforced.source else {
             let why =
                 "there is nothing to reload: this daemon was started from flags; use `ratelimitd run --config FILE`";
             tracing::warn!("{why}");
@@ -30,11 +31,11 @@ impl<D: Datapath> Engine<D> {
         let path = file.path.display().to_string();
         let loaded = (file.load)(&file.path).map_err(|error| Problem::new(ProblemKind::Config, format!("{error:#}")));
         let loaded = loaded.and_then(|loaded| {
-            if self.is_refused(&loaded.text) {
+            if self.trials.is_refused(&loaded.text) {
                 let why = format!("{path} was tried and not confirmed; change it, or insist: `ratelimitd apply`");
                 return Err(Problem::new(ProblemKind::Conflict, why));
             }
-            self.settled(now)?;
+            self.trials.settled(now)?;
             if !request.force {
                 self.object_to_lockout(&loaded.config, request.ssh, now)?;
             }
@@ -42,75 +43,46 @@ impl<D: Datapath> Engine<D> {
         });
         let changes = match loaded {
             Ok(loaded) => self.take_on(loaded, &path, moment)?,
-            Err(problem) => return Err(self.refuse(problem)),
+            Err(problem) => return Err(self.trials.failed(problem)),
         };
-        let notes = self.warn_of_lockouts(&self.config, request.ssh, now);
+        let notes = self.overrides.warn_of_lockouts(&self.enforced.config, request.ssh, now);
         Ok(ReloadReport { schema: SCHEMA, changes, notes })
     }
 
     /// Carries out a configuration, whole or not at all, and notes how that went.
     pub(super) fn take_on(&mut self, loaded: Loaded, path: &str, moment: Moment) -> Result<Vec<String>, Problem> {
         let now = self.clocks(moment)?.now;
-        let outcome = self.settled(now).and_then(|()| {
+        let outcome = self.trials.settled(now).and_then(|()| {
             self.look_around();
-            let tripped = std::mem::take(&mut self.breaker);
+            let tripped = std::mem::take(&mut self.overrides.breaker);
             let outcome = self.change_to(loaded.config, path, now);
             if outcome.is_err() {
-                self.breaker = tripped;
+                self.overrides.breaker = tripped;
             }
             outcome
         });
         match outcome {
             Ok(changes) => {
                 tracing::info!("reloaded {path}: {}", if changes.is_empty() { "no change" } else { "carried out" });
-                self.set_text(loaded.text, path.into());
-                self.lists.taken(&self.config.list_files, moment);
+                self.enforced.source.set_text(loaded.text, path.into());
+                self.watched.lists.taken(&self.enforced.config.list_files, moment);
                 self.settle();
-                self.note_success(moment);
+                self.trials.succeeded(moment);
                 Ok(changes)
             }
-            Err(problem) => Err(self.refuse(problem)),
+            Err(problem) => Err(self.trials.failed(problem)),
         }
-    }
-
-    /// Notes that a configuration holds.
-    pub(super) fn note_success(&mut self, moment: Moment) {
-        self.last_reload = ConfigState {
-            last_reload_successful: true,
-            last_reload_success_at: moment.wall,
-            error: None,
-            rolled_back: None,
-        };
-    }
-
-    /// Notes that a configuration was not carried out. The problem names the file itself.
-    fn refuse(&mut self, problem: Problem) -> Problem {
-        // A line each is for whoever asks; a log and a report have one.
-        let why = problem.message.replace('\n', "; ");
-        tracing::error!("reload: {why}; everything goes on as it was");
-        self.last_reload.last_reload_successful = false;
-        self.last_reload.error = Some(why);
-        problem
-    }
-
-    /// Refuses what needs a restart.
-    pub(super) fn can_follow(&self, config: &Config, path: &str) -> Result<(), Problem> {
-        let fixed = restart_needed(&self.config, config);
-        if fixed.is_empty() {
-            return Ok(());
-        }
-        let why = format!("{path} changes {}, which needs a restart; nothing was changed", fixed.join(" and "));
-        Err(Problem::new(ProblemKind::Config, why))
     }
 
     fn change_to(&mut self, config: Config, path: &str, now: Nanos) -> Result<Vec<String>, Problem> {
-        self.can_follow(&config, path)?;
-        let desired = DesiredState { interfaces: config.interfaces.clone(), policy: self.policy_of(&config, now) };
-        let plan = diff(&self.desired, &desired);
-        let mut changes = changes(&self.desired, &desired);
+        self.enforced.can_follow(&config, path)?;
+        let desired =
+            DesiredState { interfaces: config.interfaces.clone(), policy: self.overrides.policy_of(&config, now) };
+        let plan = diff(&self.enforced.desired, &desired);
+        let mut changes = changes(&self.enforced.desired, &desired);
         let capacity = self.datapath.read().map_err(Problem::datapath)?.sources_capacity;
-        changes.extend(candidate_changes(&self.config, &config));
-        let attached = carry_out(&mut self.datapath, &self.desired.policy, &plan).map_err(|error| {
+        changes.extend(candidate_changes(&self.enforced.config, &config));
+        let attached = carry_out(&mut self.datapath, &self.enforced.desired.policy, &plan).map_err(|error| {
             let problem = Problem::datapath(error);
             Problem { message: format!("{path}: {}", problem.message), ..problem }
         })?;
@@ -119,14 +91,14 @@ impl<D: Datapath> Engine<D> {
             tracing::info!("reload: {change}");
         }
         for interface in &plan.detach {
-            self.links.forget(interface);
+            self.watched.links.forget(interface);
         }
         for (interface, mode) in attached {
-            self.links.attached(&interface, mode);
+            self.watched.links.attached(&interface, mode);
         }
-        self.desired = desired;
-        self.config = config;
-        self.newest = None;
+        self.enforced.desired = desired;
+        self.enforced.config = config;
+        self.statistics.outdate();
         Ok(changes)
     }
 

@@ -53,6 +53,30 @@ impl ConfigSource {
         Self::File(ConfigFile { path, text, text_path, load: Box::new(load), parse: Box::new(parse) })
     }
 
+    /// The text that is in force; flags have none.
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Flags | Self::FlagsWithLists(_) => "",
+            Self::File(file) => &file.text,
+        }
+    }
+
+    /// Where that stood.
+    pub(super) fn text_path(&self) -> PathBuf {
+        match self {
+            Self::Flags | Self::FlagsWithLists(_) => PathBuf::new(),
+            Self::File(file) => file.text_path.clone(),
+        }
+    }
+
+    /// Another text is in force.
+    pub(super) fn set_text(&mut self, text: String, path: PathBuf) {
+        match self {
+            Self::Flags | Self::FlagsWithLists(_) => {}
+            Self::File(file) => (file.text, file.text_path) = (text, path),
+        }
+    }
+
     /// What is in force, with these in its list files.
     pub(super) fn with_lists(&self, known: &KnownLists) -> Option<anyhow::Result<Config>> {
         match self {

@@ -93,7 +93,7 @@ impl Record {
     }
 
     /// A list file has changed since: what it held in the trial is as good as anything else. True if that was known.
-    pub(super) fn forgive(&mut self, list: &Path) -> bool {
+    fn forgive(&mut self, list: &Path) -> bool {
         self.tried_lists.remove(list).is_some()
     }
 }
@@ -216,5 +216,13 @@ fn before(file: &ConfigFile, path: &Path, record: &Record) -> anyhow::Result<(Co
 pub(super) fn remember(store: &Store, record: Record) {
     if let Err(error) = store.save(FILE, record) {
         tracing::error!("{error}; a restart may put in force what was tried and not confirmed");
+    }
+}
+
+/// A list file has changed since it was tried and not confirmed: a later start need not hold it back.
+pub(super) fn forgive_list(store: &Store, path: &Path) {
+    let Some(mut record) = store.load::<Record>(FILE) else { return };
+    if record.forgive(path) {
+        remember(store, record);
     }
 }

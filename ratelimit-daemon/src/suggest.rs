@@ -3,7 +3,8 @@
 use ratelimit_common::layout::Tally;
 use ratelimit_common::verdict::Reason;
 
-use super::engine::{Engine, Moment};
+use super::engine::Engine;
+use super::moment::Moment;
 use super::would_ban;
 use ratelimit_control::proto::{Problem, ProblemKind};
 use ratelimit_datapath::{Datapath, DatapathError, Reading};
@@ -24,12 +25,12 @@ impl<D: Datapath> Engine<D> {
 
     fn try_observe(&mut self, moment: Moment) -> Result<Reading, DatapathError> {
         let reading = self.datapath.read()?;
-        let (policy, sources_max) = (&self.desired.policy, self.config.max_sources as usize);
-        self.observer.follow(policy, &self.config.candidates, sources_max, reading.now);
+        let (policy, sources_max) = (&self.enforced.desired.policy, self.enforced.config.max_sources as usize);
+        self.watched.observer.follow(policy, &self.enforced.config.candidates, sources_max, reading.now);
         let refused_bytes: Vec<u64> = (0..policy.rules.len()).map(|rule| refused_bytes(&reading, rule)).collect();
-        let mut round = self.observer.round(reading.now, &refused_bytes);
-        let room = self.budget.room(moment.uptime);
-        let mut bans = self.would_bans.round(policy, reading.now, room);
+        let mut round = self.watched.observer.round(reading.now, &refused_bytes);
+        let room = self.journal.room(moment.uptime);
+        let mut bans = self.watched.would_bans.round(policy, reading.now, room);
         self.datapath.visit_sources(&mut |source| {
             round.visit(&source);
             if let Some(bans) = &mut bans {
@@ -38,20 +39,22 @@ impl<D: Datapath> Engine<D> {
         })?;
         round.finish();
         if let Some(found) = bans.map(would_ban::Round::finish) {
-            self.log_would_bans(found, Clocks { now: reading.now, wall: moment.wall }, moment);
+            let clocks = Clocks { now: reading.now, wall: moment.wall };
+            let (events, unlogged) = found.events(policy, clocks);
+            self.journal.tell_all(events, unlogged, moment);
         }
         Ok(reading)
     }
 
     /// What the limits could be, of all rules or of one, as of now.
     pub(super) fn suggest(&mut self, rule: Option<&str>, moment: Moment) -> Result<SuggestReport, Problem> {
-        let names: Vec<&str> = self.desired.policy.rules.iter().map(|rule| rule.name.as_str()).collect();
+        let names: Vec<&str> = self.enforced.desired.policy.rules.iter().map(|rule| rule.name.as_str()).collect();
         if let Some(name) = rule.filter(|name| !names.contains(name)) {
             let why = format!("there is no rule {name}; there are {}", names.join(", "));
             return Err(Problem::new(ProblemKind::NotFound, why));
         }
         let reading = self.try_observe(moment).map_err(Problem::datapath)?;
-        Ok(SuggestReport::build(&self.desired.policy, &self.observer, reading.now, rule))
+        Ok(SuggestReport::build(&self.enforced.desired.policy, &self.watched.observer, reading.now, rule))
     }
 }
 

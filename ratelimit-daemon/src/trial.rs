@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use ratelimit_common::time::Nanos;
 
-use super::engine::{Engine, Moment};
+use super::engine::Engine;
+use super::moment::Moment;
 use super::source::{ConfigSource, Loaded};
 use super::start::{FILE, Record, Unfinished, Version, remember};
 use ratelimit_control::Requester;
@@ -15,7 +16,7 @@ use ratelimit_datapath::{Datapath, DatapathError, Trial};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::desired::DesiredState;
 use ratelimit_policy::plan::changes;
-use ratelimit_report::snapshot::{Clocks, RolledBack, SCHEMA};
+use ratelimit_report::snapshot::{Clocks, ConfigState, RolledBack, SCHEMA};
 
 /// A shorter time is over before anyone can confirm.
 const SECONDS_MIN: u64 = 5;
@@ -34,26 +35,20 @@ pub(super) struct Pending {
     pub(super) until: Nanos,
 }
 
-/// Whether both name one file.
-fn is_same(one: &Path, other: &Path) -> bool {
-    one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+/// What was tried and loaded, and what came of it.
+#[derive(Debug)]
+pub(super) struct Trials {
+    /// The trial that runs.
+    pub(super) pending: Option<Pending>,
+    /// The text that was tried last and not confirmed.
+    pub(super) refused: Option<String>,
+    pub(super) last_reload: ConfigState,
 }
 
-impl<D: Datapath> Engine<D> {
-    /// Goes on with the trial of an earlier run; true if packets are judged by it.
-    pub(super) fn resume(&mut self, unfinished: Unfinished, moment: Moment) -> Result<bool, DatapathError> {
-        let Unfinished { before, before_path, record } = unfinished;
-        if let Trial::Running(until) = self.datapath.trial()? {
-            let left_s = until.0.saturating_sub(self.datapath.now()?.0) / 1_000_000_000;
-            tracing::warn!("{} is still on trial: `ratelimitd confirm` within {left_s} s", record.file.display());
-            self.pending = Some(Pending { before, before_path, record, until });
-            return Ok(true);
-        }
-        let clocks = Clocks { now: self.datapath.now()?, wall: moment.wall };
-        let until = clocks.datapath_of(record.until);
-        self.pending = Some(Pending { before, before_path, record, until });
-        self.forget_trial("the trial of an earlier run is over");
-        Ok(false)
+impl Trials {
+    /// Of a start, which has loaded a configuration.
+    pub(super) fn new(refused: Option<String>, rolled_back: Option<RolledBack>, moment: Moment) -> Self {
+        Self { pending: None, refused, last_reload: ConfigState { rolled_back, ..loaded(moment) } }
     }
 
     /// Why no other configuration may be put in force now.
@@ -67,6 +62,63 @@ impl<D: Datapath> Engine<D> {
         Err(Problem::new(ProblemKind::Conflict, why))
     }
 
+    /// A configuration holds.
+    pub(super) fn succeeded(&mut self, moment: Moment) {
+        self.last_reload = loaded(moment);
+    }
+
+    /// A configuration was not carried out. The problem names the file itself.
+    pub(super) fn failed(&mut self, problem: Problem) -> Problem {
+        // A line each is for whoever asks; a log and a report have one.
+        let why = problem.message.replace('\n', "; ");
+        tracing::error!("reload: {why}; everything goes on as it was");
+        self.last_reload.last_reload_successful = false;
+        self.last_reload.error = Some(why);
+        problem
+    }
+
+    /// Why there is nothing to confirm.
+    fn too_late(&self) -> Problem {
+        let Some(RolledBack { file, why }) = &self.last_reload.rolled_back else {
+            return Problem::new(ProblemKind::BadRequest, "there is nothing to confirm: no file is on trial");
+        };
+        let again = "`ratelimitd apply --confirm` tries it again";
+        let why = format!("too late: {file} is rolled back ({why}), and what held before it holds; {again}");
+        Problem::new(ProblemKind::Conflict, why)
+    }
+
+    /// Why a text must not be put in force without being asked for by name.
+    pub(super) fn is_refused(&self, text: &str) -> bool {
+        self.refused.as_deref() == Some(text)
+    }
+}
+
+fn loaded(moment: Moment) -> ConfigState {
+    ConfigState { last_reload_successful: true, last_reload_success_at: moment.wall, error: None, rolled_back: None }
+}
+
+/// Whether both name one file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+}
+
+impl<D: Datapath> Engine<D> {
+    /// Goes on with the trial of an earlier run; true if packets are judged by it.
+    pub(super) fn resume(&mut self, unfinished: Unfinished, moment: Moment) -> Result<bool, DatapathError> {
+        let Unfinished { before, before_path, record } = unfinished;
+        if let Trial::Running(until) = self.datapath.trial()? {
+            let left_s = until.0.saturating_sub(self.datapath.now()?.0) / 1_000_000_000;
+            tracing::warn!("{} is still on trial: `ratelimitd confirm` within {left_s} s", record.file.display());
+            self.trials.pending = Some(Pending { before, before_path, record, until });
+            return Ok(true);
+        }
+        let clocks = Clocks { now: self.datapath.now()?, wall: moment.wall };
+        let until = clocks.datapath_of(record.until);
+        self.trials.pending = Some(Pending { before, before_path, record, until });
+        self.forget_trial("the trial of an earlier run is over");
+        Ok(false)
+    }
+
     /// Puts a file in force: for good, or on trial.
     pub(super) fn apply(
         &mut self,
@@ -76,8 +128,8 @@ impl<D: Datapath> Engine<D> {
     ) -> Result<ApplyReport, Problem> {
         self.notice_trial();
         let clocks = self.clocks(moment)?;
-        self.settled(clocks.now)?;
-        let ConfigSource::File(own) = &self.source else {
+        self.trials.settled(clocks.now)?;
+        let ConfigSource::File(own) = &self.enforced.source else {
             let why =
                 "this daemon was started from flags, and has no file to apply; use `ratelimitd run --config FILE`";
             return Err(Problem::new(ProblemKind::Config, why));
@@ -100,14 +152,14 @@ impl<D: Datapath> Engine<D> {
             None => self.take_on(loaded, &file.display().to_string(), moment)?,
             Some(seconds) => {
                 let changes = self.try_out(loaded, file, seconds, clocks, &mut notes)?;
-                if self.pending.is_some() {
-                    self.lists.taken(&self.config.list_files, moment);
+                if self.trials.pending.is_some() {
+                    self.watched.lists.taken(&self.enforced.config.list_files, moment);
                 }
                 changes
             }
         };
-        notes.extend(self.warn_of_lockouts(&self.config, request.ssh, clocks.now));
-        let confirm_within_seconds = request.confirm_seconds.filter(|_| self.pending.is_some());
+        notes.extend(self.overrides.warn_of_lockouts(&self.enforced.config, request.ssh, clocks.now));
+        let confirm_within_seconds = request.confirm_seconds.filter(|_| self.trials.pending.is_some());
         Ok(ApplyReport { schema: SCHEMA, changes, confirm_within_seconds, notes })
     }
 
@@ -124,24 +176,24 @@ impl<D: Datapath> Engine<D> {
             let why = format!("a trial lasts from {SECONDS_MIN} s to {} h", SECONDS_MAX / 3_600);
             return Err(Problem::new(ProblemKind::BadRequest, why));
         }
-        self.can_follow(&loaded.config, &path)?;
-        if loaded.config.interfaces != self.config.interfaces {
+        self.enforced.can_follow(&loaded.config, &path)?;
+        if loaded.config.interfaces != self.enforced.config.interfaces {
             let why =
                 format!("{path} changes the interfaces, which cannot be rolled back: apply that without --confirm");
             return Err(Problem::new(ProblemKind::Config, why));
         }
-        let interfaces = self.desired.interfaces.clone();
-        let desired = DesiredState { interfaces, policy: self.policy_of(&loaded.config, clocks.now) };
-        let changes = changes(&self.desired, &desired);
+        let interfaces = self.enforced.desired.interfaces.clone();
+        let desired = DesiredState { interfaces, policy: self.overrides.policy_of(&loaded.config, clocks.now) };
+        let changes = changes(&self.enforced.desired, &desired);
         if changes.is_empty() {
             notes.push("it says what is enforced already: there is nothing to confirm".to_owned());
             return Ok(changes);
         }
         let until = clocks.after(Duration::from_secs(seconds).as_nanos().try_into().unwrap_or(u64::MAX));
-        let (before_path, text) = (self.text_path(), self.text());
+        let (before_path, text) = (self.enforced.source.text_path(), self.enforced.source.text());
         let record = Record::new(
             Version { path: &file, text: &loaded.text, lists: &loaded.config.list_files },
-            Version { path: &before_path, text, lists: &self.config.list_files },
+            Version { path: &before_path, text, lists: &self.enforced.config.list_files },
             clocks.wall_of(until),
         );
         let earlier = self.host.store.load::<Record>(FILE);
@@ -162,29 +214,29 @@ impl<D: Datapath> Engine<D> {
         for change in &changes {
             tracing::warn!("on trial for {seconds} s: {change}");
         }
-        self.set_text(loaded.text, record.file.clone());
-        let before = std::mem::replace(&mut self.config, loaded.config);
-        self.desired = desired;
-        self.pending = Some(Pending { before, before_path, record, until });
-        self.breaker.watch_anew();
-        self.newest = None;
+        self.enforced.source.set_text(loaded.text, record.file.clone());
+        let before = std::mem::replace(&mut self.enforced.config, loaded.config);
+        self.enforced.desired = desired;
+        self.trials.pending = Some(Pending { before, before_path, record, until });
+        self.overrides.breaker.watch_anew();
+        self.statistics.outdate();
         Ok(changes)
     }
 
     /// Keeps what is on trial.
     pub(super) fn confirm(&mut self, by: &Requester, moment: Moment) -> Result<ConfirmReport, Problem> {
-        if self.pending.is_none() {
-            return Err(self.too_late());
+        if self.trials.pending.is_none() {
+            return Err(self.trials.too_late());
         }
         if !self.datapath.confirm().map_err(Problem::datapath)? {
             self.watch_trial().map_err(Problem::datapath)?;
-            return Err(self.too_late());
+            return Err(self.trials.too_late());
         }
-        let file = self.pending.take().map(|pending| pending.record.file).unwrap_or_default();
+        let file = self.trials.pending.take().map(|pending| pending.record.file).unwrap_or_default();
         self.host.store.remove(FILE);
-        self.refused = None;
-        self.newest = None;
-        self.note_success(moment);
+        self.trials.refused = None;
+        self.statistics.outdate();
+        self.trials.succeeded(moment);
         tracing::info!(user = %by, file = %file.display(), "{} is confirmed by {by}", file.display());
         let now = self.clocks(moment)?.now;
         // What has ended meanwhile.
@@ -192,34 +244,24 @@ impl<D: Datapath> Engine<D> {
         Ok(ConfirmReport { schema: SCHEMA, file })
     }
 
-    /// Why there is nothing to confirm.
-    fn too_late(&self) -> Problem {
-        let Some(RolledBack { file, why }) = &self.last_reload.rolled_back else {
-            return Problem::new(ProblemKind::BadRequest, "there is nothing to confirm: no file is on trial");
-        };
-        let again = "`ratelimitd apply --confirm` tries it again";
-        let why = format!("too late: {file} is rolled back ({why}), and what held before it holds; {again}");
-        Problem::new(ProblemKind::Conflict, why)
-    }
-
     /// Ends the trial: what held before holds again, now.
     pub(super) fn roll_back(&mut self, by: &Requester) -> Result<RollbackReport, Problem> {
         self.notice_trial();
-        if self.pending.is_some() {
+        if self.trials.pending.is_some() {
             self.forget_trial(&format!("{by} said so"));
             let now = self.datapath.now().map_err(Problem::datapath)?;
             self.put_in_force(now).map_err(Problem::datapath)?;
-            let file = self.last_reload.rolled_back.as_ref().map_or_else(String::new, |of| of.file.clone());
+            let file = self.trials.last_reload.rolled_back.as_ref().map_or_else(String::new, |of| of.file.clone());
             return Ok(RollbackReport { schema: SCHEMA, file, was_over: false });
         }
         let nothing = || Problem::new(ProblemKind::BadRequest, "there is nothing to roll back: no file is on trial");
-        let over = self.last_reload.rolled_back.as_ref().ok_or_else(nothing)?;
+        let over = self.trials.last_reload.rolled_back.as_ref().ok_or_else(nothing)?;
         Ok(RollbackReport { schema: SCHEMA, file: over.file.clone(), was_over: true })
     }
 
     /// Notices that packets have gone back.
     pub(super) fn watch_trial(&mut self) -> Result<(), DatapathError> {
-        if self.pending.is_none() {
+        if self.trials.pending.is_none() {
             return Ok(());
         }
         match self.datapath.trial()? {
@@ -241,58 +283,24 @@ impl<D: Datapath> Engine<D> {
 
     /// What was before the trial holds again, once it is applied, which is left to the caller; `why` is said loudly.
     pub(super) fn forget_trial(&mut self, why: &str) {
-        let Some(Pending { before, before_path, record, .. }) = self.pending.take() else { return };
+        let Some(Pending { before, before_path, record, .. }) = self.trials.pending.take() else { return };
         let file = record.file.display().to_string();
         tracing::warn!("{file} is ROLLED BACK, and what held before holds again: {why}");
         // No reload has failed: what holds is what was loaded last.
-        self.last_reload.rolled_back = Some(RolledBack { file, why: why.to_owned() });
-        self.config = before;
-        self.set_text(record.confirmed.clone(), before_path);
-        self.lists.hold_back(record.refused_lists());
-        self.breaker.watch_anew();
-        self.refused = record.refused_text();
+        self.trials.last_reload.rolled_back = Some(RolledBack { file, why: why.to_owned() });
+        self.enforced.config = before;
+        self.enforced.source.set_text(record.confirmed.clone(), before_path);
+        self.watched.lists.hold_back(record.refused_lists());
+        self.overrides.breaker.watch_anew();
+        self.trials.refused = record.refused_text();
         remember(&self.host.store, record.not_confirmed());
-        self.must_apply = true;
-        self.newest = None;
-    }
-
-    /// Why a text must not be put in force without being asked for by name.
-    pub(super) fn is_refused(&self, text: &str) -> bool {
-        self.refused.as_deref() == Some(text)
-    }
-
-    /// A list file has changed since it was tried and not confirmed: a later start need not hold it back.
-    pub(super) fn forgive_list(&self, path: &Path) {
-        let Some(mut record) = self.host.store.load::<Record>(FILE) else { return };
-        if record.forgive(path) {
-            remember(&self.host.store, record);
-        }
+        self.enforced.must_apply = true;
+        self.statistics.outdate();
     }
 
     /// Something else holds for good: what was refused is of no interest any more.
     pub(super) fn settle(&mut self) {
-        self.refused = None;
+        self.trials.refused = None;
         self.host.store.remove(FILE);
-    }
-
-    fn text(&self) -> &str {
-        match &self.source {
-            ConfigSource::Flags | ConfigSource::FlagsWithLists(_) => "",
-            ConfigSource::File(file) => &file.text,
-        }
-    }
-
-    fn text_path(&self) -> PathBuf {
-        match &self.source {
-            ConfigSource::Flags | ConfigSource::FlagsWithLists(_) => PathBuf::new(),
-            ConfigSource::File(file) => file.text_path.clone(),
-        }
-    }
-
-    pub(super) fn set_text(&mut self, text: String, path: PathBuf) {
-        match &mut self.source {
-            ConfigSource::Flags | ConfigSource::FlagsWithLists(_) => {}
-            ConfigSource::File(file) => (file.text, file.text_path) = (text, path),
-        }
     }
 }

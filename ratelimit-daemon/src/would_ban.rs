@@ -11,9 +11,8 @@ use ipnet::IpNet;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{BucketIndex, Nanos};
 
-use super::engine::{Engine, Moment};
 use super::journal::{Banned, Event, Unlogged, Usage};
-use ratelimit_datapath::{Ban, Datapath, SourceReading};
+use ratelimit_datapath::{Ban, SourceReading};
 use ratelimit_policy::desired::{Bans, Mode, Policy, Rule, ban_slot};
 use ratelimit_report::snapshot::{Clocks, WouldBan, source_text, used_most};
 
@@ -149,19 +148,18 @@ impl Round<'_> {
     }
 }
 
-impl<D: Datapath> Engine<D> {
-    /// Logs the bans that a round has found.
-    pub(super) fn log_would_bans(&mut self, found: Found, clocks: Clocks, moment: Moment) {
-        let Found { mut found, unlogged } = found;
+impl Found {
+    /// The bans, in order, and how many more there are.
+    pub(super) fn events(self, policy: &Policy, clocks: Clocks) -> (Vec<Event>, Unlogged) {
+        let Self { mut found, unlogged } = self;
         found.sort_by_key(|(ban, _)| *ban);
         let event = |(ban, usage): (Ban, Option<Usage>)| {
-            let rule = self.desired.policy.rules.get(ban.rule)?.name.clone();
+            let rule = policy.rules.get(ban.rule)?.name.clone();
             let until = clocks.wall_of(ban.until);
             let until = until.round(jiff::Unit::Second).unwrap_or(until);
             Some(Event::WouldBan(Banned { source: source_text(ban.client), rule, usage, until, step: ban.step }))
         };
-        let events: Vec<Event> = found.into_iter().filter_map(event).collect();
-        self.budget.log(&events, unlogged, moment);
+        (found.into_iter().filter_map(event).collect(), unlogged)
     }
 }
 

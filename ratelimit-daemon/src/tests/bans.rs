@@ -165,7 +165,7 @@ fn a_denial_is_logged_however_many_bans_are() {
     log.hear(|| {
         site.engine.grant(Grant::Denied, target, &request, &alice, moment).unwrap();
         site.engine.unblock(Some(target), &root(), moment).unwrap();
-        site.engine.reset("192.0.2.7".parse().unwrap(), &root()).unwrap();
+        site.engine.reset("192.0.2.7".parse().unwrap(), &root(), moment).unwrap();
         site.engine.grant(Grant::Exempt, target, &GrantRequest::default(), &root(), moment).unwrap();
         site.engine.unallow(target, &alice, moment).unwrap();
     });
@@ -186,7 +186,7 @@ fn a_later_run_logs_the_end_of_a_ban_that_an_earlier_one_logged_the_beginning_of
     let mut site = Site::new(Mode::Enforce);
     site.exceed("198.51.100.7");
     site.pass(10);
-    site.engine.ban_watch = None;
+    site.engine.watched.bans = None;
     let said = site.pass(60);
     assert_eq!(said, ["198.51.100.7: ban by rule \"default\" expired, 0 packets dropped"]);
 }

@@ -8,6 +8,9 @@ use ratelimit_common::time::{Nanos, SECOND_NS};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
+use super::enforced::Enforced;
+use super::overrides::Overrides;
+use super::trial::Trials;
 use super::*;
 use ratelimit_control::server::{Peer, router};
 use ratelimit_datapath::Trial;
@@ -117,7 +120,9 @@ impl Subject {
         self.kernel.peek().visit_sources(&mut |source| windows.push(source)).unwrap();
         let bans = self.kernel.peek().bans().unwrap();
         let kernel = format!("{:?} {:?} {bans:?} {windows:?}", self.kernel.policy(), self.kernel.attached());
-        let Engine { config, desired, grants, hold, pending, refused, .. } = engine;
+        let Engine { enforced, overrides, trials, .. } = engine;
+        let Enforced { config, desired, .. } = enforced;
+        let (Overrides { grants, hold, .. }, Trials { pending, refused, .. }) = (overrides, trials);
         // When to look next is found out anew by whoever looks.
         let grants = format!("{grants:?}");
         let grants = grants.rsplit_once(", next_end").unwrap().0;
@@ -196,7 +201,7 @@ impl Subject {
         let model = &mut self.model;
         if status.is_server_error() {
             // It may have been confirmed, or given up, before what else there was to do failed.
-            match (trial, self.owner.engine.as_ref().is_some_and(|engine| engine.pending.is_some())) {
+            match (trial, self.owner.engine.as_ref().is_some_and(|engine| engine.trials.pending.is_some())) {
                 (_, true) => {}
                 (Trial::None, false) => model.lasting = model.trial.take().map_or(model.lasting.clone(), |of| of.0),
                 (Trial::Running(_) | Trial::Over, false) => model.trial = None,
@@ -241,12 +246,12 @@ impl Subject {
         let expected: Vec<Rule> = of.policy.rules.iter().cloned().map(|rule| held(rule, *is_held)).collect();
         let in_force = self.kernel.policy().expect("a policy");
         let engine = self.engine();
-        if !engine.must_apply && self.trial() != Trial::Over {
-            assert_eq!(in_force, engine.desired.policy, "the daemon believes what is so");
+        if !engine.enforced.must_apply && self.trial() != Trial::Over {
+            assert_eq!(in_force, engine.enforced.desired.policy, "the daemon believes what is so");
             assert_eq!((in_force.ipv4_prefix, in_force.ipv6_prefix), (of.policy.ipv4_prefix, of.policy.ipv6_prefix));
             assert_eq!(in_force.rules, expected, "one configuration whole");
         }
-        assert_eq!(self.kernel.attached(), engine.desired.interfaces);
+        assert_eq!(self.kernel.attached(), engine.enforced.desired.interfaces);
     }
 
     /// In the end, with nothing that fails any more and no trial, all is as it should be.
@@ -260,9 +265,9 @@ impl Subject {
             self.assert_whole();
         }
         assert_eq!(self.trial(), Trial::None);
-        assert!(!self.engine().must_apply);
-        let Engine { config, desired, .. } = self.engine();
-        let policy = self.engine().policy_of(config, self.now());
+        assert!(!self.engine().enforced.must_apply);
+        let Enforced { config, desired, .. } = &self.engine().enforced;
+        let policy = self.engine().overrides.policy_of(config, self.now());
         assert_eq!(*desired, DesiredState { interfaces: desired.interfaces.clone(), policy });
     }
 }

@@ -238,8 +238,8 @@ async fn a_list_that_the_kernel_does_not_take_keeps_the_old_one() {
     site.write("bad.txt", "203.0.113.7\n");
     assert!(site.two_looks().contains("write map CONFIG"));
     assert_eq!(site.denied(), ["192.0.2.0/24", "198.51.100.0/24"]);
-    assert_eq!(site.engine.config.list_files[0].prefixes.len(), 1);
-    assert_eq!(site.engine.config.list_files[0].prefixes[0].to_string(), "192.0.2.0/24");
+    assert_eq!(site.engine.enforced.config.list_files[0].prefixes.len(), 1);
+    assert_eq!(site.engine.enforced.config.list_files[0].prefixes[0].to_string(), "192.0.2.0/24");
 }
 
 #[tokio::test]
@@ -368,7 +368,7 @@ async fn a_restart_within_a_trial_reads_the_lists_beside_the_file_that_is_tried(
         site.restart().unwrap();
         site.two_looks();
         assert_eq!(site.denied(), tried);
-        assert_eq!(site.kernel.policy().as_ref(), Some(&site.engine.desired.policy), "it believes what is so");
+        assert_eq!(site.kernel.policy().as_ref(), Some(&site.engine.enforced.desired.policy), "it believes what is so");
         if is_confirmed {
             site.said(|engine, moment| engine.confirm(&root(), moment).unwrap());
             site.two_looks();
@@ -392,7 +392,7 @@ async fn a_reload_says_everything_that_is_wrong_and_the_log_in_one_line() {
     assert_eq!(why.lines().count(), places.len(), "{why}");
     assert!(why.lines().zip(places).all(|(line, place)| line.contains(place)), "{why}");
     assert_eq!(log.lines().filter(|line| line.contains("ERROR")).count(), 1, "{log}");
-    let error = site.engine.last_reload.error.clone().unwrap();
+    let error = site.engine.trials.last_reload.error.clone().unwrap();
     assert!(places.iter().all(|place| error.contains(place)) && !error.contains('\n'), "{error}");
     let (outcome, _) =
         site.said(|engine, moment| engine.apply(&ApplyRequest::default(), &Requester::new(0, None), moment));

@@ -1,0 +1,53 @@
+//! The end: of one interface by command, and of the daemon.
+
+use super::engine::Engine;
+use super::journal::Event;
+use super::moment::Moment;
+use ratelimit_control::proto::{DetachReport, Problem, ProblemKind};
+use ratelimit_datapath::{Datapath, DatapathError};
+use ratelimit_policy::config::OnExit;
+use ratelimit_report::snapshot::SCHEMA;
+
+impl<D: Datapath> Engine<D> {
+    /// Takes the filter off one interface, or off all. With the last one gone the daemon has nothing left to do.
+    pub(super) fn detach(&mut self, interface: Option<&str>, moment: Moment) -> Result<DetachReport, Problem> {
+        let Some(interface) = interface else { return self.detach_all(moment) };
+        if !self.enforced.desired.interfaces.iter().any(|known| known == interface) {
+            let ours = self.enforced.desired.interfaces.join(", ");
+            let why = format!("this daemon does not protect {interface}; it protects {ours}");
+            return Err(Problem::new(ProblemKind::NotFound, why));
+        }
+        if self.enforced.desired.interfaces.len() == 1 {
+            return self.detach_all(moment);
+        }
+        self.datapath.detach(interface).map_err(Problem::datapath)?;
+        self.enforced.desired.interfaces.retain(|known| known != interface);
+        self.watched.links.forget(interface);
+        self.statistics.outdate();
+        tracing::info!(interface, "detached from {interface} by command; a reload attaches it again");
+        Ok(DetachReport { schema: SCHEMA, detached: vec![interface.to_owned()], stopping: false })
+    }
+
+    fn detach_all(&mut self, moment: Moment) -> Result<DetachReport, Problem> {
+        self.end(OnExit::Detach, moment).map_err(Problem::datapath)?;
+        let detached = std::mem::take(&mut self.enforced.desired.interfaces);
+        Ok(DetachReport { schema: SCHEMA, detached, stopping: true })
+    }
+
+    /// Ends as the configuration says, unless everything is detached already.
+    pub(super) fn shutdown(&mut self, moment: Moment) -> Result<(), DatapathError> {
+        if self.enforced.desired.interfaces.is_empty() {
+            return Ok(());
+        }
+        self.end(self.enforced.config.on_exit, moment)
+    }
+
+    fn end(&mut self, left: OnExit, moment: Moment) -> Result<(), DatapathError> {
+        let reading = self.datapath.read().ok();
+        let done = self.statistics.done(reading.as_ref(), moment.uptime);
+        self.datapath.shutdown(left)?;
+        let interfaces = self.enforced.desired.interfaces.clone();
+        self.journal.tell(Event::Detach { interfaces, left, done }, moment);
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! What holds beside the configuration: entries of commands and of safety, a hold, and rules that the breaker has put in
+//! dry run. With a configuration it makes the policy that packets are judged by.
+
+use ratelimit_common::time::Nanos;
+
+use super::breaker::Breaker;
+use super::grants::Grants;
+use super::hold::Hold;
+use ratelimit_policy::access::{Entry, merged};
+use ratelimit_policy::config::Config;
+use ratelimit_policy::desired::{Access, Mode, Policy};
+use ratelimit_policy::safety::SshSession;
+
+/// What holds beside the configuration.
+#[derive(Debug, Default)]
+pub(super) struct Overrides {
+    pub(super) grants: Grants,
+    pub(super) hold: Option<Hold>,
+    pub(super) breaker: Breaker,
+}
+
+impl Overrides {
+    /// What packets are to be judged by under a configuration.
+    pub(super) fn policy_of(&self, config: &Config, now: Nanos) -> Policy {
+        let mut policy = config.policy.clone();
+        policy.access = self.access_of(config, now);
+        for rule in &mut policy.rules {
+            if self.hold.is_some() || self.breaker.has_tripped(&rule.name) {
+                rule.mode = Mode::DryRun;
+            }
+        }
+        policy
+    }
+
+    /// What the policy holds of a configuration, commands and safety together.
+    pub(super) fn access_of(&self, config: &Config, now: Nanos) -> Vec<Access> {
+        let configured: Vec<Entry> = config.policy.access.iter().map(Entry::configured).collect();
+        merged(self.grants.beside().chain(&configured), now)
+    }
+
+    /// Says to whoever asks for a configuration, and in the log, whom it may lock out.
+    pub(super) fn warn_of_lockouts(&self, config: &Config, caller: Option<SshSession>, now: Nanos) -> Vec<String> {
+        let policy = Policy { access: self.access_of(config, now), ..config.policy.clone() };
+        let warnings = self.grants.around.lockouts(&policy, caller, now);
+        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        warnings
+    }
+
+    /// What keeps rules from dropping, for the status line.
+    pub(super) fn words(&self) -> String {
+        let mut words = String::new();
+        if let Some(hold) = &self.hold {
+            words = format!("{}; ", hold.words());
+        }
+        let tripped: Vec<&str> = self.breaker.tripped().collect();
+        if !tripped.is_empty() {
+            words += &format!("RULE {} FELL BACK TO DRY RUN; ", tripped.join(", "));
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratelimit_control::Requester;
+    use ratelimit_control::proto::ModeWord;
+    use ratelimit_report::fixture::config;
+
+    #[test]
+    fn without_overrides_the_policy_is_the_configurations_and_a_hold_makes_every_rule_dry_run() {
+        let mut config = config(std::path::Path::new("/nonexistent"), 3);
+        let mut second = config.policy.rules[0].clone();
+        second.name = "second".into();
+        config.policy.rules.push(second);
+        let mut overrides = Overrides::default();
+        assert_eq!(overrides.policy_of(&config, Nanos(1)), config.policy);
+        assert_eq!(overrides.words(), "");
+
+        overrides.hold = Some(Hold::new(ModeWord::Panic, &Requester::new(0, None), jiff::Timestamp::UNIX_EPOCH));
+        let policy = overrides.policy_of(&config, Nanos(1));
+        assert!(policy.rules.iter().all(|rule| rule.mode == Mode::DryRun));
+        assert_eq!(overrides.words(), "PANIC by root since 1970-01-01 00:00:00 UTC, NOTHING IS DROPPED; ");
+    }
+}

@@ -1,0 +1,196 @@
+//! What the daemon tells of its datapath: snapshots, rates, the status line, and in the end what was done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::engine::Engine;
+use super::hold::Hold;
+use super::journal::Done;
+use super::moment::Moment;
+use super::trial::Pending;
+use ratelimit_control::proto::Problem;
+use ratelimit_datapath::{Ban, Datapath, DatapathError, InterfaceReading, Reading};
+use ratelimit_report::snapshot::{
+    Census, Parts, Sample, Samples, Snapshot, StaleList, Standing, TOP_DEFAULT, TopSource, Traffic, Volume,
+};
+
+/// What was read, as far as it is told again.
+#[derive(Debug, Default)]
+pub(super) struct Statistics {
+    samples: Samples,
+    /// The newest snapshot, and when its reading began.
+    newest: Option<(Instant, Arc<Snapshot>)>,
+    /// What earlier runs had dropped and would have dropped, where counters could be read.
+    done_before: Option<Volume>,
+}
+
+impl Statistics {
+    /// What this run does begins after this.
+    pub(super) fn begin(&mut self, reading: Option<&Reading>) {
+        self.done_before = reading.map(volume);
+    }
+
+    /// Takes in a reading, for rates.
+    pub(super) fn sample(&mut self, reading: &Reading, uptime: Duration) {
+        self.samples.push(Sample::of(reading, uptime));
+    }
+
+    /// Something has changed: the newest snapshot answers nobody any more.
+    pub(super) fn outdate(&mut self) {
+        self.newest = None;
+    }
+
+    /// What this run has done, where counters could be read then and now.
+    pub(super) fn done(&self, now: Option<&Reading>, within: Duration) -> Option<Done> {
+        let (now, before) = now.map(volume).zip(self.done_before)?;
+        Some(Done {
+            dropped: now.dropped.saturating_sub(before.dropped),
+            would_drop: now.would_drop.saturating_sub(before.would_drop),
+            within,
+        })
+    }
+
+    /// The newest snapshot, if its reading began after `since`.
+    fn since(&self, since: Instant) -> Option<Arc<Snapshot>> {
+        let (began, snapshot) = self.newest.as_ref()?;
+        (*began > since).then(|| Arc::clone(snapshot))
+    }
+}
+
+impl<D: Datapath> Engine<D> {
+    /// Statistics from a reading that began after `since`, so that however many wait, one reading answers them.
+    pub(super) fn stats(&mut self, since: Instant, moment: Moment) -> Result<Arc<Snapshot>, Problem> {
+        if let Some(snapshot) = self.statistics.since(since) {
+            return Ok(snapshot);
+        }
+        let snapshot = Arc::new(self.snapshot(moment).map_err(Problem::datapath)?);
+        self.statistics.newest = Some((moment.at, Arc::clone(&snapshot)));
+        Ok(snapshot)
+    }
+
+    fn snapshot(&mut self, moment: Moment) -> Result<Snapshot, DatapathError> {
+        let reading = self.datapath.read()?;
+        let policy = &self.enforced.desired.policy;
+        let mut census = Census::new(policy, reading.now, TOP_DEFAULT);
+        self.datapath.visit_sources(&mut |source| census.visit(&source))?;
+        let mut tracked = census.finish();
+        let bans = self.datapath.bans()?;
+        let mut top = Vec::new();
+        let leaders = std::mem::take(&mut tracked.leaders);
+        let windows = self.datapath.sources(&leaders.iter().map(|source| source.addr()).collect::<Vec<_>>())?;
+        for (source, windows) in leaders.into_iter().zip(windows) {
+            top.extend(TopSource::of(policy, reading.now, source, &windows, &bans));
+        }
+        let snapshot = Snapshot::build(Parts {
+            reading: &reading,
+            tracked,
+            top: TopSource::rank(top),
+            policy,
+            samples: &self.statistics.samples,
+            uptime: moment.uptime,
+            version: env!("CARGO_PKG_VERSION"),
+            config: self.trials.last_reload.clone(),
+        });
+        let left = |pending: &Pending| pending.until.0.saturating_sub(reading.now.0);
+        Ok(snapshot.with_standing(Standing {
+            banned: by_rule(&bans, policy.rules.len()),
+            hold: self.overrides.hold.as_ref().map(Hold::report),
+            fallen_back: self.overrides.breaker.tripped().map(str::to_owned).collect(),
+            confirm_within_ns: self.trials.pending.as_ref().map(left),
+            dominant: self.watched.talkers.dominant().to_vec(),
+            would_ban: self.watched.would_bans.counts(&self.enforced.desired.policy, reading.now),
+            stale_lists: self.watched.lists.stale().map(|(path, why)| StaleList::new(path, why)).collect(),
+        }))
+    }
+}
+
+/// How things are, as `systemctl status` shows it.
+pub(super) fn status_line(reading: &Reading, problems: &[String]) -> String {
+    if !problems.is_empty() {
+        return format!("NOT PROTECTED: {}", problems.join("; "));
+    }
+    let sum = volume(reading);
+    let attached = |read: &InterfaceReading| read.attached.map(|mode| format!("{} ({})", read.name, mode.label()));
+    let attached: Vec<_> = reading.interfaces.iter().filter_map(attached).collect();
+    format!(
+        "attached to {}; packets passed {}, dropped {}, would drop {}",
+        attached.join(", "),
+        sum.passed,
+        sum.dropped,
+        sum.would_drop
+    )
+}
+
+/// How many bans are of each rule.
+fn by_rule(bans: &[Ban], rules: usize) -> Vec<u64> {
+    let mut counts = vec![0; rules];
+    for ban in bans {
+        if let Some(count) = counts.get_mut(ban.rule) {
+            *count += 1;
+        }
+    }
+    counts
+}
+
+/// Packets of all interfaces, since their counters began.
+fn volume(reading: &Reading) -> Volume {
+    let all = reading.interfaces.iter().map(|read| Traffic::on(read).packets);
+    all.fold(Volume::default(), |sum, of| Volume {
+        received: sum.received.saturating_add(of.received),
+        passed: sum.passed.saturating_add(of.passed),
+        dropped: sum.dropped.saturating_add(of.dropped),
+        would_drop: sum.would_drop.saturating_add(of.would_drop),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratelimit_common::layout::Tally;
+    use ratelimit_common::time::Nanos;
+    use ratelimit_common::verdict::Reason;
+    use ratelimit_datapath::Tallies;
+
+    fn reading(passed: u64, dropped: u64) -> Reading {
+        let tallies = [(Reason::WithinLimit, passed), (Reason::OverLimit, dropped)];
+        let tallies = tallies.map(|(reason, packets)| (reason, Tally { packets, bytes: 0 }));
+        let interface = InterfaceReading {
+            name: "eth0".into(),
+            attached: Some(ratelimit_datapath::XdpMode::Native),
+            unruled: Tallies::default(),
+            rules: vec![Tallies(tallies.to_vec())],
+        };
+        Reading {
+            now: Nanos(0),
+            interfaces: vec![interface],
+            unlisted: Tallies::default(),
+            faults: Vec::new(),
+            bans_begun: Vec::new(),
+            sources_capacity: 0,
+            admissions: Vec::new(),
+            not_cached: 0,
+        }
+    }
+
+    #[test]
+    fn what_earlier_runs_have_dropped_is_not_this_ones() {
+        let mut statistics = Statistics::default();
+        statistics.begin(Some(&reading(10, 7)));
+        let within = Duration::from_secs(60);
+        let done = statistics.done(Some(&reading(30, 12)), within);
+        assert_eq!(done, Some(Done { dropped: 5, would_drop: 0, within }));
+        assert_eq!(statistics.done(None, within), None);
+        statistics.begin(None);
+        assert_eq!(statistics.done(Some(&reading(30, 12)), within), None, "nobody knows what was before");
+    }
+
+    #[test]
+    fn the_status_line_says_what_is_wrong_before_anything_else() {
+        let reading = reading(30, 12);
+        let line = |problems: &[String]| status_line(&reading, problems);
+        assert_eq!(line(&[]), "attached to eth0 (native); packets passed 30, dropped 12, would drop 0");
+        assert_eq!(line(&["eth0 is gone".into(), "so is eth1".into()]), "NOT PROTECTED: eth0 is gone; so is eth1");
+    }
+}

@@ -1,0 +1,184 @@
+//! What the daemon looks at as time passes: interfaces, list files, sources, bans, and whether the maps can be read.
+
+use std::time::Duration;
+
+use ratelimit_common::layout::{BANS_CAPACITY, Fault};
+
+use super::ban_watch::BanWatch;
+use super::journal::Journal;
+use super::links::Links;
+use super::list_watch::ListWatch;
+use super::moment::Moment;
+use super::talkers::Talkers;
+use super::would_ban::WouldBans;
+use ratelimit_datapath::{Datapath, DatapathError, Reading};
+use ratelimit_policy::desired::Policy;
+use ratelimit_report::observe::Observer;
+
+/// Gateways and resolvers change without an announcement that is listened to.
+const LOOK_AROUND_EVERY: Duration = Duration::from_secs(30);
+
+/// What is looked at, and what was seen last.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) links: Links,
+    pub(super) lists: ListWatch,
+    pub(super) talkers: Talkers,
+    pub(super) observer: Observer,
+    /// From the first look on.
+    pub(super) bans: Option<BanWatch>,
+    pub(super) would_bans: WouldBans,
+    /// Bans that there was no room for, when it was looked last.
+    bans_refused: u64,
+    /// Since the daemon started.
+    looked_around_at: Duration,
+    is_readable: bool,
+}
+
+impl Watched {
+    /// Of a daemon that has just looked around.
+    pub(super) fn new(uptime: Duration) -> Self {
+        Self {
+            links: Links::default(),
+            lists: ListWatch::default(),
+            talkers: Talkers::default(),
+            observer: Observer::default(),
+            bans: None,
+            would_bans: WouldBans::default(),
+            bans_refused: 0,
+            looked_around_at: uptime,
+            is_readable: true,
+        }
+    }
+
+    /// Reads, and says loudly when that begins or ceases to fail.
+    pub(super) fn read<D: Datapath>(&mut self, datapath: &mut D) -> Result<Reading, String> {
+        let was_readable = self.is_readable;
+        let reading = datapath.read();
+        self.is_readable = reading.is_ok();
+        match (reading, was_readable) {
+            (Ok(reading), true) => Ok(reading),
+            (Ok(reading), false) => {
+                tracing::info!("the maps can be read again");
+                Ok(reading)
+            }
+            (Err(error), _) => {
+                let problem = format!("the maps cannot be read: {:#}", anyhow::Error::from(error));
+                if was_readable {
+                    tracing::error!("{problem}");
+                }
+                Err(problem)
+            }
+        }
+    }
+
+    /// Whether it is time to look who is around; true once for each time.
+    pub(super) fn is_time_to_look_around(&mut self, uptime: Duration) -> bool {
+        let is_time = uptime.saturating_sub(self.looked_around_at) >= LOOK_AROUND_EVERY;
+        if is_time {
+            self.looked_around_at = uptime;
+        }
+        is_time
+    }
+
+    /// Attaches again what is back.
+    pub(super) fn attach_again<D: Datapath>(
+        &mut self,
+        datapath: &mut D,
+        interfaces: &[String],
+        reading: &Reading,
+        uptime: Duration,
+    ) {
+        for interface in interfaces {
+            let read = reading.interfaces.iter().find(|read| read.name == *interface);
+            if let Some(mode) = read.and_then(|read| read.attached) {
+                self.links.attached(interface, mode);
+            } else if self.links.away(interface, uptime) {
+                match datapath.attach(interface) {
+                    Ok(mode) => {
+                        self.links.attached(interface, mode);
+                        tracing::info!(interface, "{interface} is back and protected again");
+                    }
+                    Err(error) => {
+                        let is_absent = matches!(error, DatapathError::NoSuchInterface { .. });
+                        let reason = format!("{:#}", anyhow::Error::from(error));
+                        self.links.failed(interface, uptime, reason, is_absent);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells which bans began and expired.
+    pub(super) fn follow_bans<D: Datapath>(
+        &mut self,
+        datapath: &mut D,
+        policy: &Policy,
+        journal: &mut Journal,
+        reading: &Reading,
+        moment: Moment,
+    ) {
+        let bans = self.bans.get_or_insert_with(|| BanWatch::since(reading));
+        bans.look(datapath, policy, journal, reading, moment);
+    }
+
+    /// Makes room for new bans, and says so where there was none.
+    pub(super) fn tidy_bans<D: Datapath>(&mut self, datapath: &mut D, reading: &Reading) {
+        let more = self.more_bans_refused(reading);
+        if more != 0 {
+            tracing::warn!(
+                "NO ROOM FOR MORE BANS: {more} times a source was refused and not banned; there is room for {BANS_CAPACITY} of \
+                 each family; `ratelimitd list` shows them, and shorter times in `block_for` and `forget_after` make room"
+            );
+        }
+        match datapath.tidy_bans() {
+            Ok(0) => {}
+            Ok(removed) => tracing::debug!("{removed} bans are forgotten"),
+            Err(error) => tracing::error!("make room for bans: {:#}", anyhow::Error::from(error)),
+        }
+    }
+
+    /// Bans that there was no room for since it was looked last.
+    fn more_bans_refused(&mut self, reading: &Reading) -> u64 {
+        let inserts = [Fault::BansV4Insert, Fault::BansV6Insert, Fault::BansV6WideInsert];
+        let refused = reading.faults.iter().filter(|(fault, _)| inserts.contains(fault)).map(|(_, count)| count).sum();
+        u64::saturating_sub(refused, std::mem::replace(&mut self.bans_refused, refused))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratelimit_common::time::Nanos;
+    use ratelimit_datapath::Tallies;
+
+    const fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn it_is_time_to_look_around_every_thirty_seconds() {
+        let mut watched = Watched::new(at(5));
+        let times: Vec<u64> = (5..=100).filter(|&second| watched.is_time_to_look_around(at(second))).collect();
+        assert_eq!(times, [35, 65, 95]);
+    }
+
+    #[test]
+    fn bans_without_room_are_told_once_and_other_faults_are_none() {
+        let mut watched = Watched::new(at(0));
+        let reading = |v4, v6, other| Reading {
+            now: Nanos(0),
+            interfaces: Vec::new(),
+            unlisted: Tallies::default(),
+            faults: vec![(Fault::BansV4Insert, v4), (Fault::BansV6Insert, v6), (Fault::SourcesV4Insert, other)],
+            bans_begun: Vec::new(),
+            sources_capacity: 0,
+            admissions: Vec::new(),
+            not_cached: 0,
+        };
+        assert_eq!(watched.more_bans_refused(&reading(0, 0, 9)), 0);
+        assert_eq!(watched.more_bans_refused(&reading(2, 1, 9)), 3);
+        assert_eq!(watched.more_bans_refused(&reading(2, 1, 9)), 0);
+        assert_eq!(watched.more_bans_refused(&reading(2, 5, 9)), 4);
+    }
+}
