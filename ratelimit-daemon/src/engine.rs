@@ -451,6 +451,11 @@ impl<D: Datapath> Engine<D> {
         Ok(DetachReport { schema: SCHEMA, detached, stopping: true })
     }
 
+    /// Whether everything is detached, so that nothing is left to do.
+    pub(super) const fn is_shut_down(&self) -> bool {
+        self.is_shut_down
+    }
+
     /// Ends as the configuration says, unless everything is detached already.
     pub(super) fn shutdown(&mut self, moment: Moment) -> Result<(), DatapathError> {
         if self.is_shut_down {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::*;
+use ratelimit_control::proto::Problem;
 use ratelimit_control::server::{Peer, router};
 use ratelimit_datapath::Trial;
 use ratelimit_policy::config::file;
