@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use integration_test::lab::{CLIENTS, Daemon, Lab, ask};
 use nix::sys::signal::Signal;
-use ratelimit_control::proto::{DETACH, RELOAD};
+use ratelimit_control::Call as _;
+use ratelimit_control::proto::{Detach, ReloadRequest};
 
 const LISTEN: &str = "127.0.0.1:9464";
 
@@ -161,7 +162,7 @@ fn over_tcp_nothing_names_a_source_and_nothing_writes() {
     let check = get(&lab, &format!("/api/v1/check/{}", CLIENTS[0]));
     assert!(check.starts_with("HTTP/1.1 4"), "{check}");
     let address = LISTEN.parse().unwrap();
-    for path in [RELOAD, DETACH] {
+    for path in [ReloadRequest::ROUTE.path, Detach::ROUTE.path] {
         let answer = lab
             .server
             .inside(|| {

@@ -1,10 +1,13 @@
-//! What is asked and answered where something is to change: JSON in the body of a POST. Serde types only.
+//! What is asked and answered where something is to change: a POST, as a rule with JSON in its body. Serde types only.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::call::{Access, Arguments, Call, Route, Verb};
+use super::proto::{DetachReport, Problem, ProblemKind, ReloadReport, parse_target};
+use ratelimit_policy::config::network::Target;
 use ratelimit_policy::safety::SshSession;
 use ratelimit_report::snapshot::{Limit, Listed};
 
@@ -34,6 +37,47 @@ pub struct GrantRequest {
     pub ssh_peer: Option<IpAddr>,
 }
 
+impl GrantRequest {
+    /// The same for another prefix.
+    #[must_use]
+    pub fn of(self, prefix: String) -> Self {
+        Self { prefix, ..self }
+    }
+
+    /// Whom it names.
+    pub fn target(&self) -> Result<Target, Problem> {
+        parse_target(&self.prefix)
+    }
+}
+
+/// Allows a prefix.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Allow(pub GrantRequest);
+
+impl Call for Allow {
+    type Report = GrantReport;
+    const ROUTE: Route = Route::change("/v1/allow");
+
+    fn check(&self) -> Result<(), Problem> {
+        self.0.target().map(drop)
+    }
+}
+
+/// Denies a prefix.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Deny(pub GrantRequest);
+
+impl Call for Deny {
+    type Report = GrantReport;
+    const ROUTE: Route = Route::change("/v1/deny");
+
+    fn check(&self) -> Result<(), Problem> {
+        self.0.target().map(drop)
+    }
+}
+
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GrantReport {
@@ -52,12 +96,28 @@ pub struct GrantReport {
     pub notes: Vec<String>,
 }
 
-/// A prefix.
+/// To take off what commands allow in a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PrefixRequest {
     /// An address or a prefix; an IPv6 address alone is its source.
     pub prefix: String,
+}
+
+impl PrefixRequest {
+    /// Whom it names.
+    pub fn target(&self) -> Result<Target, Problem> {
+        parse_target(&self.prefix)
+    }
+}
+
+impl Call for PrefixRequest {
+    type Report = UnblockReport;
+    const ROUTE: Route = Route::change("/v1/unallow");
+
+    fn check(&self) -> Result<(), Problem> {
+        self.target().map(drop)
+    }
 }
 
 /// To free a prefix, or everything.
@@ -70,6 +130,26 @@ pub struct UnblockRequest {
     /// All bans and all denials of commands, in place of a prefix.
     #[serde(default)]
     pub all: bool,
+}
+
+impl UnblockRequest {
+    /// Whom it names; none is everybody.
+    pub fn target(&self) -> Result<Option<Target>, Problem> {
+        match self {
+            Self { prefix: Some(prefix), all: false } => parse_target(prefix).map(Some),
+            Self { prefix: None, all: true } => Ok(None),
+            Self { .. } => Err(Problem::new(ProblemKind::BadRequest, "name a prefix, or `all`: one of the two")),
+        }
+    }
+}
+
+impl Call for UnblockRequest {
+    type Report = UnblockReport;
+    const ROUTE: Route = Route::change("/v1/unblock");
+
+    fn check(&self) -> Result<(), Problem> {
+        self.target().map(drop)
+    }
 }
 
 /// What was taken off, by `unblock` or `unallow`.
@@ -108,12 +188,17 @@ pub struct Still {
     pub lift: String,
 }
 
-/// A source.
+/// To forget what a source has used, and its bans.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceRequest {
     /// Its address.
     pub source: IpAddr,
+}
+
+impl Call for SourceRequest {
+    type Report = ResetReport;
+    const ROUTE: Route = Route::change("/v1/reset");
 }
 
 /// What was forgotten.
@@ -138,6 +223,11 @@ pub struct ResetReport {
 pub struct ModeRequest {
     /// In a word.
     pub mode: ModeWord,
+}
+
+impl Call for ModeRequest {
+    type Report = ModeReport;
+    const ROUTE: Route = Route::change("/v1/mode");
 }
 
 /// What every rule is to do, in a word.
@@ -183,6 +273,11 @@ pub struct ApplyRequest {
     pub force: bool,
 }
 
+impl Call for ApplyRequest {
+    type Report = ApplyReport;
+    const ROUTE: Route = Route::change("/v1/apply");
+}
+
 /// To read the daemon's own file anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -193,6 +288,11 @@ pub struct ReloadRequest {
     /// Also where it denies or limits that session, which it did not before.
     #[serde(default)]
     pub force: bool,
+}
+
+impl Call for ReloadRequest {
+    type Report = ReloadReport;
+    const ROUTE: Route = Route { arguments: Arguments::BodyOrNothing, ..Route::change("/v1/reload") };
 }
 
 /// What that changed.
@@ -208,6 +308,15 @@ pub struct ApplyReport {
     pub notes: Vec<String>,
 }
 
+/// Keeps what was put in force for a while.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Confirm {}
+
+impl Call for Confirm {
+    type Report = ConfirmReport;
+    const ROUTE: Route = Route { arguments: Arguments::Query, ..Route::change("/v1/confirm") };
+}
+
 /// What was confirmed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfirmReport {
@@ -215,6 +324,15 @@ pub struct ConfirmReport {
     pub schema: u32,
     /// The file that holds from now on.
     pub file: PathBuf,
+}
+
+/// Ends the trial: what held before holds again.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Rollback {}
+
+impl Call for Rollback {
+    type Report = RollbackReport;
+    const ROUTE: Route = Route { arguments: Arguments::Query, ..Route::change("/v1/rollback") };
 }
 
 /// What was rolled back.
@@ -228,6 +346,19 @@ pub struct RollbackReport {
     pub was_over: bool,
 }
 
+/// Takes the filter off.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Detach {
+    /// From one interface, or from all, which ends the daemon.
+    pub interface: Option<String>,
+}
+
+impl Call for Detach {
+    type Report = DetachReport;
+    const ROUTE: Route = Route { arguments: Arguments::Query, ..Route::change("/v1/detach") };
+}
+
 /// To add to what a source has used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -238,6 +369,17 @@ pub struct ChargeRequest {
     pub rule: String,
     /// How much, in each limit's own unit.
     pub amount: u64,
+}
+
+impl Call for ChargeRequest {
+    type Report = Standing;
+    const ROUTE: Route = Route {
+        verb: Verb::Post,
+        path: "/v1/charge",
+        arguments: Arguments::Body,
+        // An application adds to what its clients have used, and can let nobody in.
+        access: Access::Connect,
+    };
 }
 
 /// How a source stands with one rule, as applications need it for `RateLimit-*` and `Retry-After`.

@@ -1,59 +1,22 @@
-//! What goes over the control API besides statistics. Serde twins only: no type of the kernel's layout.
+//! What goes over the control API. Serde twins only: no type of the kernel's layout.
+
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
 use ratelimit_datapath::DatapathError;
+use ratelimit_policy::config::network::Target;
 use ratelimit_report::snapshot::SCHEMA;
 
 /// Metrics in the Prometheus text format.
 pub const METRICS: &str = "/metrics";
-/// [`Health`]: status 200 if healthy, else 503.
-pub const HEALTHZ: &str = "/healthz";
-/// [`ratelimit_report::snapshot::Snapshot`].
-pub const STATS: &str = "/api/v1/stats";
-/// [`ratelimit_report::snapshot::CheckReport`] of the address that follows.
-pub const CHECK: &str = "/api/v1/check";
-/// [`ratelimit_report::snapshot::PrefixReport`] of `?prefix=CIDR`, socket only; `&most=N` entries of each origin.
-pub const CHECK_PREFIX: &str = "/api/v1/check-prefix";
-/// POST, socket only, [`ReloadRequest`] or nothing: [`ReloadReport`].
-pub const RELOAD: &str = "/v1/reload";
-/// POST, socket only, `?interface=NAME` for one: [`DetachReport`].
-pub const DETACH: &str = "/v1/detach";
-
-/// [`ratelimit_report::snapshot::ListReport`], socket only; what is asked for as [`ratelimit_report::snapshot::ListFilter`] says, field by field.
-pub const LIST: &str = "/api/v1/list";
-/// [`ratelimit_report::snapshot::SuggestReport`], socket only; `?rule=NAME` for one.
-pub const SUGGEST: &str = "/api/v1/suggest";
-/// [`ratelimit_report::snapshot::ExplainReport`] of the address that follows, socket only: `?to=443/tcp`, and `&address=A` for where to.
-pub const EXPLAIN: &str = "/api/v1/explain";
-/// POST, socket only, [`GrantRequest`]: [`GrantReport`].
-pub const ALLOW: &str = "/v1/allow";
-/// POST, socket only, [`GrantRequest`]: [`GrantReport`].
-pub const DENY: &str = "/v1/deny";
-/// POST, socket only, [`UnblockRequest`]: [`UnblockReport`].
-pub const UNBLOCK: &str = "/v1/unblock";
-/// POST, socket only, [`PrefixRequest`]: [`UnblockReport`].
-pub const UNALLOW: &str = "/v1/unallow";
-/// POST, socket only, [`SourceRequest`]: [`ResetReport`].
-pub const RESET: &str = "/v1/reset";
-/// POST, socket only, [`ModeRequest`]: [`ModeReport`].
-pub const MODE: &str = "/v1/mode";
-/// POST, socket only, [`ApplyRequest`]: [`ApplyReport`].
-pub const APPLY: &str = "/v1/apply";
-/// POST, socket only: [`ConfirmReport`].
-pub const CONFIRM: &str = "/v1/confirm";
-/// POST, socket only: [`RollbackReport`].
-pub const ROLLBACK: &str = "/v1/rollback";
-/// POST, socket only, [`ChargeRequest`]: [`Standing`]. For whoever may connect.
-pub const CHARGE: &str = "/v1/charge";
-/// [`Standing`] of the address that follows with `?rule=NAME`, socket only.
-pub const STANDING: &str = "/v1/check";
 
 pub use super::orders::{
-    ApplyReport, ApplyRequest, ChargeRequest, ConfirmReport, GrantReport, GrantRequest, ModeReport, ModeRequest,
-    ModeWord, PrefixRequest, ReloadRequest, ResetReport, RollbackReport, SourceRequest, Standing, Still, UnblockReport,
-    UnblockRequest,
+    Allow, ApplyReport, ApplyRequest, ChargeRequest, Confirm, ConfirmReport, Deny, Detach, GrantReport, GrantRequest,
+    ModeReport, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, ResetReport, Rollback, RollbackReport,
+    SourceRequest, Standing, Still, UnblockReport, UnblockRequest,
 };
+pub use super::questions::{Check, CheckPrefix, Explain, Healthz, StandingOf, Stats, Suggest};
 
 /// What a reload changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,4 +105,20 @@ impl Problem {
         };
         Self::new(kind, format!("{:#}", anyhow::Error::from(error)))
     }
+}
+
+/// An address, in the form that packets have it.
+pub(super) fn parse_address(text: &str) -> Result<IpAddr, Problem> {
+    let address: Result<IpAddr, _> = text.parse();
+    address
+        .map(|address| address.to_canonical())
+        .map_err(|_| Problem::new(ProblemKind::BadRequest, format!("`{text}` is no IP address")))
+}
+
+/// An address or a prefix.
+pub(super) fn parse_target(text: &str) -> Result<Target, Problem> {
+    Target::parse(text).map_err(|error| {
+        let help = error.help.map_or(String::new(), |help| format!("; {help}"));
+        Problem::new(ProblemKind::BadRequest, format!("{}{help}", error.problem))
+    })
 }

@@ -26,6 +26,14 @@ impl Requester {
     }
 }
 
+impl Requester {
+    /// Whoever asks without being known. Changes nothing, and so is named nowhere.
+    pub fn unknown() -> Self {
+        // -1 is no user's number: setuid(2).
+        Self::new(u32::MAX, None)
+    }
+}
+
 impl fmt::Display for Requester {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(self.uid)).ok().flatten();

@@ -10,31 +10,33 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
-use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, Query, Request, State};
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request, State};
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
+use axum::http::{StatusCode, Uri, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use http_body_util::LengthLimitError;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tower::ServiceExt;
 
+use super::Handle;
+use super::call::{Access, Arguments, Ask, Call, Command, Verb, routes};
 use super::places::{Caller, Place, Places, Room};
-use super::proto::{CHECK, DETACH, HEALTHZ, METRICS, Problem, ProblemKind, STATS};
+use super::proto::{Check, Healthz, METRICS, Problem, ProblemKind, Stats, parse_address};
 use super::requester::{Requester, SUDO_USER};
-use super::{Handle, routes};
 use ratelimit_report::export;
+use ratelimit_report::snapshot::Snapshot;
 
 /// Connections over the socket at a time, and those of them that only root and the daemon's own user can have.
 const SOCKET_CONNECTIONS_MAX: usize = 256;
@@ -126,24 +128,24 @@ impl Door {
 
 #[derive(Clone, Debug)]
 pub(super) struct Service {
-    pub(super) handle: Handle,
+    handle: Handle,
     surface: Surface,
     own_uid: u32,
 }
 
 /// The API of a surface, for a daemon that runs as `own_uid`.
 pub fn router(handle: Handle, surface: Surface, own_uid: u32) -> Router {
-    let reading = Router::new()
-        .route(METRICS, get(metrics))
-        .route(HEALTHZ, get(healthz))
-        .route(STATS, get(stats))
-        .route(&format!("{CHECK}/{{ip}}"), get(check));
     let routes = match surface {
-        Surface::Socket => routes::add_to(reading.route(DETACH, post(detach))),
-        Surface::Tcp => reading,
+        Surface::Socket => routes(),
+        // Nothing that writes, and nothing that names a source.
+        Surface::Tcp => Router::new()
+            .route(Healthz::ROUTE.path, method::<Healthz>())
+            .route(Stats::ROUTE.path, get(stats_over_tcp))
+            .route(Check::ROUTE.path, get(check_over_tcp)),
     };
     routes
-        .fallback(|| async { problem(ProblemKind::NotFound, "no such path").into_response() })
+        .route(METRICS, get(metrics))
+        .fallback(|| async { Refusal::from(Problem::new(ProblemKind::NotFound, "no such path")) })
         .method_not_allowed_fallback(|| async { (StatusCode::METHOD_NOT_ALLOWED, "this path is for another method") })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(map_response(in_words))
@@ -158,8 +160,7 @@ async fn in_words(response: Response) -> Response {
         return response;
     }
     let text = to_bytes(response.into_body(), BODY_BYTES_MAX).await.unwrap_or_default();
-    let why = format!("{}: {}", status.canonical_reason().unwrap_or("refused"), String::from_utf8_lossy(&text));
-    (status, Json(Problem::new(ProblemKind::BadRequest, why))).into_response()
+    Refusal::plain(status, &String::from_utf8_lossy(&text)).into_response()
 }
 
 /// What connections come from.
@@ -270,102 +271,117 @@ where
 fn unread(error: &axum::Error) -> Response {
     let is_too_long = std::error::Error::source(error).is_some_and(|source| source.is::<LengthLimitError>());
     let status = if is_too_long { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
-    let why = format!("{}: a body has at most {BODY_BYTES_MAX} bytes", status.canonical_reason().unwrap_or("refused"));
-    (status, Json(Problem::new(ProblemKind::BadRequest, why))).into_response()
+    Refusal::plain(status, &format!("a body has at most {BODY_BYTES_MAX} bytes")).into_response()
 }
 
 async fn metrics(State(service): State<Service>) -> Result<Response, Refusal> {
-    let snapshot = service.handle.stats(age_max(service.surface)).await?;
-    let text = export::metrics(snapshot)
-        .map_err(|error| problem(ProblemKind::Internal, &format!("write the metrics: {error}")))?;
+    let age_max = match service.surface {
+        Surface::Socket => Duration::ZERO,
+        Surface::Tcp => TCP_AGE_MAX,
+    };
+    let text = export::metrics(Arc::new(service.stats(age_max).await?))
+        .map_err(|error| Problem::new(ProblemKind::Internal, format!("write the metrics: {error}")))?;
     Ok(([(header::CONTENT_TYPE, export::CONTENT_TYPE)], text).into_response())
 }
 
-const fn age_max(surface: Surface) -> Duration {
-    match surface {
-        Surface::Socket => Duration::ZERO,
-        Surface::Tcp => TCP_AGE_MAX,
+async fn stats_over_tcp(State(service): State<Service>) -> Result<Response, Refusal> {
+    Ok(Json(service.stats(TCP_AGE_MAX).await?.without_sources()).into_response())
+}
+
+async fn check_over_tcp() -> Refusal {
+    let why = "single sources are not told over TCP; use `ratelimitd check`, or the control socket";
+    Problem::new(ProblemKind::NotPermitted, why).into()
+}
+
+impl Service {
+    /// Statistics; what was read up to `age_max` before will do.
+    async fn stats(&self, age_max: Duration) -> Result<Snapshot, Problem> {
+        let now = Instant::now();
+        let since = now.checked_sub(age_max).unwrap_or(now);
+        self.handle.ask(Stats { since }, Requester::unknown()).await
     }
 }
 
-async fn healthz(State(service): State<Service>) -> Result<Response, Refusal> {
-    let health = service.handle.health().await?;
-    let status = if health.healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    Ok((status, Json(health)).into_response())
+/// How a command is served.
+pub(super) fn method<C: Call>() -> MethodRouter<Service>
+where
+    Command: From<Ask<C>>,
+{
+    match C::ROUTE.verb {
+        Verb::Get => get(carry::<C>),
+        Verb::Post => post(carry::<C>),
+    }
 }
 
-async fn stats(State(service): State<Service>) -> Result<Response, Refusal> {
-    let snapshot = service.handle.stats(age_max(service.surface)).await?;
-    Ok(match service.surface {
-        Surface::Socket => Json(&*snapshot).into_response(),
-        Surface::Tcp => Json(Arc::unwrap_or_clone(snapshot).without_sources()).into_response(),
-    })
-}
-
-async fn check(State(service): State<Service>, Path(address): Path<String>) -> Result<Response, Refusal> {
-    match service.surface {
-        Surface::Socket => {}
-        Surface::Tcp => {
-            let why = "single sources are not told over TCP; use `ratelimitd check`, or the control socket";
-            return Err(problem(ProblemKind::NotPermitted, why));
+/// Has the owner carry a command out for whoever may send it.
+async fn carry<C: Call>(State(service): State<Service>, request: Request) -> Result<Response, Refusal>
+where
+    Command: From<Ask<C>>,
+{
+    let (parts, body) = request.into_parts();
+    let by = requester(&parts, C::ROUTE.access, service.own_uid)?;
+    let call: C = match C::ROUTE.arguments {
+        Arguments::Query => from_query(parts).await?,
+        Arguments::Body | Arguments::BodyOrNothing => {
+            from_body(Request::from_parts(parts, body), C::ROUTE.arguments).await?
         }
+    };
+    call.check()?;
+    let report = service.handle.ask(call, by).await?;
+    Ok((C::status(&report), Json(report)).into_response())
+}
+
+/// Whoever asks, if he may.
+fn requester(parts: &Parts, access: Access, own_uid: u32) -> Result<Requester, Problem> {
+    let uid = parts.extensions.get::<Peer>().and_then(|peer| peer.uid);
+    if access == Access::Change && uid.is_none_or(|uid| uid != 0 && uid != own_uid) {
+        let why = "only root and the user that the daemon runs as may change anything";
+        return Err(Problem::new(ProblemKind::NotPermitted, why));
     }
-    Ok(Json(service.handle.check(parse_address(&address)?).await?).into_response())
+    let sudo_user = parts.headers.get(SUDO_USER).and_then(|name| name.to_str().ok());
+    Ok(uid.map_or_else(Requester::unknown, |uid| Requester::new(uid, sudo_user)))
 }
 
-pub(super) fn parse_address(text: &str) -> Result<IpAddr, Refusal> {
-    let address: Result<IpAddr, _> = text.parse();
-    address
-        .map(|address| address.to_canonical())
-        .map_err(|_| problem(ProblemKind::BadRequest, &format!("`{text}` is no IP address")))
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DetachQuery {
-    interface: Option<String>,
-}
-
-async fn detach(
-    State(service): State<Service>,
-    _by: Requester,
-    Query(query): Query<DetachQuery>,
-) -> Result<Response, Refusal> {
-    Ok(Json(service.handle.detach(query.interface).await?).into_response())
-}
-
-impl FromRequestParts<Service> for Requester {
-    type Rejection = Refusal;
-
-    /// Whoever may change something, or why not.
-    async fn from_request_parts(parts: &mut Parts, service: &Service) -> Result<Self, Refusal> {
-        let uid = parts.extensions.get::<Peer>().and_then(|peer| peer.uid);
-        let Some(uid) = uid.filter(|uid| *uid == 0 || *uid == service.own_uid) else {
-            let why = "only root and the user that the daemon runs as may change anything";
-            return Err(problem(ProblemKind::NotPermitted, why));
-        };
-        let sudo_user = parts.headers.get(SUDO_USER).and_then(|name| name.to_str().ok());
-        Ok(Self::new(uid, sudo_user))
+/// Arguments of path and query. Those in the path are addresses.
+async fn from_query<C: Call>(mut parts: Parts) -> Result<C, Refusal> {
+    let named = Path::<Vec<(String, String)>>::from_request_parts(&mut parts, &()).await;
+    let Path(named) = named.map_err(|why| Refusal::plain(why.status(), &why.body_text()))?;
+    let mut query = parts.uri.query().unwrap_or_default().to_owned();
+    for (name, text) in named {
+        query += &format!("&{name}={}", parse_address(&text)?);
     }
+    let uri = Uri::builder().path_and_query(format!("/?{query}")).build();
+    let uri = uri.map_err(|why| Refusal::plain(StatusCode::BAD_REQUEST, &why.to_string()))?;
+    let Query(call) = Query::try_from_uri(&uri).map_err(|why| Refusal::plain(why.status(), &why.body_text()))?;
+    Ok(call)
+}
+
+/// Arguments of the body, whatever the content type is said to be.
+async fn from_body<C: Call>(request: Request, arguments: Arguments) -> Result<C, Refusal> {
+    let bytes = Bytes::from_request(request, &()).await;
+    let bytes = bytes.map_err(|why| Refusal::plain(why.status(), &why.body_text()))?;
+    let is_default = bytes.is_empty() && arguments == Arguments::BodyOrNothing;
+    serde_json::from_slice(if is_default { b"{}" } else { &bytes }).map_err(|error| {
+        let why = format!("the body is not what is asked for here: {error}");
+        Problem::new(ProblemKind::BadRequest, why).into()
+    })
 }
 
 /// A [`Problem`] as a response.
 #[derive(Debug)]
-pub(super) struct Refusal(Problem);
+struct Refusal(StatusCode, Problem);
 
-impl From<Problem> for Refusal {
-    fn from(problem: Problem) -> Self {
-        Self(problem)
+impl Refusal {
+    /// What is refused before a command is known, or by the library: in the shape of all others.
+    fn plain(status: StatusCode, text: &str) -> Self {
+        let why = format!("{}: {text}", status.canonical_reason().unwrap_or("refused"));
+        Self(status, Problem::new(ProblemKind::BadRequest, why))
     }
 }
 
-pub(super) fn problem(kind: ProblemKind, message: &str) -> Refusal {
-    Refusal(Problem::new(kind, message))
-}
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        let status = match self.0.kind {
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Self {
+        let status = match problem.kind {
             ProblemKind::BadRequest => StatusCode::BAD_REQUEST,
             ProblemKind::NotPermitted => StatusCode::FORBIDDEN,
             ProblemKind::NotFound => StatusCode::NOT_FOUND,
@@ -374,6 +390,12 @@ impl IntoResponse for Refusal {
             ProblemKind::Datapath | ProblemKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             ProblemKind::Stopping => StatusCode::SERVICE_UNAVAILABLE,
         };
-        (status, Json(self.0)).into_response()
+        Self(status, problem)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.0, Json(self.1)).into_response()
     }
 }

@@ -34,9 +34,14 @@ impl<D: Datapath> Engine<D> {
         Ok(DetachReport { schema: SCHEMA, detached, stopping: true })
     }
 
+    /// Whether everything is detached, so that nothing is left to do.
+    pub(super) fn is_shut_down(&self) -> bool {
+        self.enforced.desired.interfaces.is_empty()
+    }
+
     /// Ends as the configuration says, unless everything is detached already.
     pub(super) fn shutdown(&mut self, moment: Moment) -> Result<(), DatapathError> {
-        if self.enforced.desired.interfaces.is_empty() {
+        if self.is_shut_down() {
             return Ok(());
         }
         self.end(self.enforced.config.on_exit, moment)

@@ -15,16 +15,17 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, Interval, MissedTickBehavior, sleep_until};
 
-use ratelimit_control::proto::{Problem, ReloadRequest};
+use ratelimit_control::proto::ReloadRequest;
 use ratelimit_control::server::{Door, Surface, serve};
 use ratelimit_control::socket::{ControlSocket, SocketError};
-use ratelimit_control::{Command, Commands, Handle, Reply};
+use ratelimit_control::{Command, Commands, Handle};
 use ratelimit_datapath::{Datapath, DatapathError};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::safety::Around;
 
 mod ban_watch;
 mod breaker;
+mod carry;
 mod carry_out;
 mod ending;
 mod enforced;
@@ -288,7 +289,7 @@ impl<D: Datapath> Owner<D> {
             tokio::select! {
                 event = events.recv() => match event {
                     None | Some(Event::Stop) => return Ok(()),
-                    Some(Event::Reload) => self.reload(ReloadRequest::default(), surroundings, |_| {}).await?,
+                    Some(Event::Reload) => self.reload(surroundings).await?,
                     Some(Event::LinksChanged) => {
                         self.on_datapath(|engine, moment| {
                             engine.hurry();
@@ -330,124 +331,26 @@ impl<D: Datapath> Owner<D> {
         Ok(Instant::now() + interval)
     }
 
-    /// Carries out one command; true if the daemon has nothing left to do. A reply that nobody waits for is dropped.
+    /// Carries out one command; true if the daemon has nothing left to do.
     async fn answer(&mut self, command: Command, surroundings: &mut Surroundings) -> Result<bool, DaemonError> {
-        match command {
-            Command::Stats { since, reply } => {
-                self.reply(reply, move |engine, moment| {
-                    engine.notice_trial();
-                    engine.stats(since, moment)
-                })
-                .await?;
-            }
-            Command::Check { address, reply } => {
-                self.reply(reply, move |engine, moment| {
-                    engine.notice_trial();
-                    engine.check(address, moment)
-                })
-                .await?;
-            }
-            Command::CheckPrefix { prefix, most, reply } => {
-                self.reply(reply, move |engine, moment| {
-                    engine.notice_trial();
-                    engine.check_prefix(prefix, most, moment)
-                })
-                .await?;
-            }
-            Command::Health { reply } => {
-                let seen = self.on_datapath(Engine::supervise).await?;
-                let _ = reply.send(Ok(seen.health()));
-            }
-            Command::Reload { request, reply } => {
-                self.reload(request, surroundings, |answer| {
-                    let _ = reply.send(answer);
-                })
-                .await?;
-            }
-            Command::Detach { interface, reply } => {
-                let answer =
-                    self.on_datapath(move |engine, moment| engine.detach(interface.as_deref(), moment)).await?;
-                let is_last = answer.as_ref().is_ok_and(|report| report.stopping);
-                let _ = reply.send(answer);
-                return Ok(is_last);
-            }
-            Command::List { filter, reply } => {
-                self.reply(reply, move |engine, moment| {
-                    engine.notice_trial();
-                    engine.list(&filter, moment)
-                })
-                .await?;
-            }
-            Command::Suggest { rule, reply } => {
-                self.reply(reply, move |engine, moment| engine.suggest(rule.as_deref(), moment)).await?;
-            }
-            Command::Explain { sent, reply } => {
-                self.reply(reply, move |engine, _| {
-                    engine.notice_trial();
-                    engine.explain(&sent)
-                })
-                .await?;
-            }
-            Command::Grant { grant, target, request, by, reply } => {
-                self.reply(reply, move |engine, moment| engine.grant(grant, target, &request, &by, moment)).await?;
-            }
-            Command::Unblock { target, by, reply } => {
-                self.reply(reply, move |engine, moment| engine.unblock(target, &by, moment)).await?;
-            }
-            Command::Unallow { target, by, reply } => {
-                self.reply(reply, move |engine, moment| engine.unallow(target, &by, moment)).await?;
-            }
-            Command::Reset { source, by, reply } => {
-                self.reply(reply, move |engine, moment| engine.reset(source, &by, moment)).await?;
-            }
-            Command::Mode { mode, by, reply } => {
-                self.reply(reply, move |engine, moment| engine.set_mode(mode, &by, moment)).await?;
-            }
-            Command::Apply { request, by, reply } => {
-                self.reply(reply, move |engine, moment| engine.apply(&request, &by, moment)).await?;
-            }
-            Command::Confirm { by, reply } => {
-                self.reply(reply, move |engine, moment| engine.confirm(&by, moment)).await?;
-            }
-            Command::Rollback { by, reply } => self.reply(reply, move |engine, _| engine.roll_back(&by)).await?,
-            Command::Charge { request, reply } => {
-                self.reply(reply, move |engine, _| {
-                    engine.notice_trial();
-                    engine.charge(&request)
-                })
-                .await?;
-            }
-            Command::Standing { source, rule, reply } => {
-                self.reply(reply, move |engine, _| {
-                    engine.notice_trial();
-                    engine.standing(source, &rule)
-                })
-                .await?;
-            }
+        let is_reload = matches!(command, Command::Reload(_));
+        if is_reload {
+            surroundings.notifier.tell(State::Reloading);
         }
-        Ok(false)
+        let carry = |engine: &mut Engine<D>, moment| (command.carry_out(engine, moment), engine.is_shut_down());
+        let (answer, is_over) = self.on_datapath(carry).await?;
+        if is_reload {
+            surroundings.notifier.tell(State::Ready);
+        }
+        answer.send();
+        Ok(is_over)
     }
 
-    async fn reply<T: Send + 'static>(
-        &mut self,
-        reply: Reply<T>,
-        work: impl FnOnce(&mut Engine<D>, Moment) -> Result<T, Problem> + Send + 'static,
-    ) -> Result<(), DaemonError> {
-        let answer = self.on_datapath(work).await?;
-        let _ = reply.send(answer);
-        Ok(())
-    }
-
-    async fn reload(
-        &mut self,
-        request: ReloadRequest,
-        surroundings: &mut Surroundings,
-        answer: impl FnOnce(reload::Reloaded),
-    ) -> Result<(), DaemonError> {
+    async fn reload(&mut self, surroundings: &mut Surroundings) -> Result<(), DaemonError> {
         surroundings.notifier.tell(State::Reloading);
-        let reloaded = self.on_datapath(move |engine, moment| engine.reload(request, moment)).await?;
+        // What became of it is in the log and in the statistics.
+        let _reloaded = self.on_datapath(|engine, moment| engine.reload(ReloadRequest::default(), moment)).await?;
         surroundings.notifier.tell(State::Ready);
-        answer(reloaded);
         Ok(())
     }
 

@@ -21,6 +21,7 @@ use ratelimit_policy::config::{OnExit, XdpModeChoice};
 use ratelimit_report::fixture::{address, config, opening};
 use ratelimit_report::snapshot;
 
+mod asks;
 mod bans;
 mod fuzz;
 mod grants;
@@ -30,6 +31,8 @@ mod site;
 mod suggest;
 mod trials;
 mod verdicts;
+
+use asks::Asks as _;
 
 struct Running {
     directory: TempDir,

@@ -19,7 +19,7 @@ mod watch;
 pub use check::{check, check_prefix};
 pub use explain::explain;
 pub use list::{applied, list, mode, mode_now, reloaded};
-pub use orders::{granted, lifted, reset, rolled_back};
+pub use orders::{confirmed, granted, lifted, reset, rolled_back};
 pub use replay::replay;
 pub use stats::stats;
 pub use suggest::{suggest, suggest_from};

@@ -1,8 +1,8 @@
-//! What came of `allow`, `deny`, `unblock`, `unallow`, `reset` and `rollback`.
+//! What came of `allow`, `deny`, `unblock`, `unallow`, `reset`, `confirm` and `rollback`.
 
 use super::list::{author, instant, notes, place, state};
 use super::{counted, number};
-use ratelimit_control::proto::{GrantReport, ResetReport, RollbackReport, Still, UnblockReport};
+use ratelimit_control::proto::{ConfirmReport, GrantReport, ResetReport, RollbackReport, Still, UnblockReport};
 use ratelimit_report::snapshot::{Listed, State};
 
 /// Entries that are named one by one.
@@ -57,6 +57,11 @@ pub fn reset(report: &ResetReport) -> String {
         bans => format!("{} lifted", counted(bans, "ban")),
     };
     format!("{}: {counters}, {bans}\n", without_length(&report.source))
+}
+
+/// What `confirm` has done.
+pub fn confirmed(report: &ConfirmReport) -> String {
+    format!("confirmed: {} holds for good\n", report.file.display())
 }
 
 /// What `rollback` has done.

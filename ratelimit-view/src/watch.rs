@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 
 use ratelimit_control::client::{Client, ClientError};
+use ratelimit_control::proto::Stats;
 use ratelimit_report::snapshot::Snapshot;
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -47,7 +48,7 @@ pub async fn watch(
     loop {
         let snapshot = tokio::select! {
             stopped = &mut stop => return Ok(stopped?),
-            snapshot = async { ticks.tick().await; client.stats().await } => snapshot?,
+            snapshot = async { ticks.tick().await; client.call(&Stats::now()).await } => snapshot?,
         };
         let clear = match screen {
             Screen::Terminal => CLEAR,

@@ -149,14 +149,14 @@ async fn requests_under_way_go_for_nobody_and_root_finds_a_place_all_the_same() 
     let mut roots = served.say(user(0), b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").await;
     tokio::time::sleep(Duration::from_millis(1)).await;
     // Root's command comes before those that have waited longer.
-    let Some(Command::Health { reply }) = commands.recv().await else { panic!("not root's command first") };
+    let Some(Command::Health(Ask { reply, .. })) = commands.recv().await else { panic!("not root's command first") };
     drop(reply.send(Ok(Health { schema: SCHEMA, healthy: true, problems: vec![] })));
     let mut answer = String::new();
     roots.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer:?}");
     for mut stream in under_way {
-        let Some(Command::Stats { reply, .. }) = commands.recv().await else { panic!("a request was lost") };
-        drop(reply.send(Ok(Arc::new(snapshot()))));
+        let Some(Command::Stats(Ask { reply, .. })) = commands.recv().await else { panic!("a request was lost") };
+        drop(reply.send(Ok(snapshot())));
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer:?}");

@@ -12,6 +12,7 @@ use super::enforced::Enforced;
 use super::overrides::Overrides;
 use super::trial::Trials;
 use super::*;
+use ratelimit_control::proto::Problem;
 use ratelimit_control::server::{Peer, router};
 use ratelimit_datapath::Trial;
 use ratelimit_policy::config::file;

@@ -1,30 +1,76 @@
 //! The commands that ask a running daemon, and print its answer.
 
 use std::io::{self, IsTerminal as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::change::parse_target;
-use super::run::{in_colour, print_json, print_words};
-use super::{Insistence, ListArgs, OutputFormat, Repeat};
+use super::each::Targets;
+use super::run::{block_on, in_colour, print_json, print_words, show};
+use super::{Global, ListArgs, OutputFormat, Repeat};
 use crate::error::Exit;
 use ipnet::IpNet;
+use ratelimit_control::Call;
 use ratelimit_control::client::{Client, ClientError};
-use ratelimit_control::proto::ReloadRequest;
+use ratelimit_control::proto::{Check, CheckPrefix, Detach, Stats};
 use ratelimit_datapath::DatapathError;
 use ratelimit_datapath::pins::{self, Orphans, PinsError};
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::config::syntax::printable_lines;
-use ratelimit_policy::desired::Sent;
-use ratelimit_policy::safety;
 use ratelimit_report::snapshot::{ListFilter, ModeNow, Outcome, Snapshot};
 use ratelimit_view::{self, Screen, WatchError};
 
+/// A daemon to ask, and how its answers are shown.
+pub(super) struct Daemon<'a> {
+    pub(super) socket: PathBuf,
+    pub(super) global: &'a Global,
+}
+
+impl Daemon<'_> {
+    /// Has a command carried out, and shows what came of it.
+    pub(super) fn ask<C: Call>(&self, call: &C, words: impl Fn(&C::Report) -> String) -> anyhow::Result<Exit> {
+        self.judge(call, words, |_| Exit::Done)
+    }
+
+    /// The same; `exit` says how the command ends.
+    fn judge<C: Call>(
+        &self,
+        call: &C,
+        words: impl Fn(&C::Report) -> String,
+        exit: impl Fn(&C::Report) -> Exit,
+    ) -> anyhow::Result<Exit> {
+        block_on(self.global, async {
+            let report = client(&self.socket).call(call).await?;
+            show(&report, words, self.global.format())?;
+            Ok(exit(&report))
+        })
+    }
+
+    /// Has a command carried out for each of several addresses or prefixes.
+    pub(super) fn each<C: Call>(
+        &self,
+        verb: &str,
+        named: Vec<String>,
+        call: impl Fn(&str) -> anyhow::Result<C>,
+        words: impl Fn(&C::Report) -> String,
+        exit: impl Fn(&C::Report) -> Exit,
+    ) -> anyhow::Result<Exit> {
+        let client = client(&self.socket);
+        let ask = async |text: &str| Ok(client.call(&call(text)?).await?);
+        let targets = Targets::read(named, io::stdin())?;
+        block_on(self.global, targets.each(verb, self.global.format(), ask, words, exit))
+    }
+}
+
+/// The daemon behind a socket, which is told who called `sudo`.
+fn client(socket: &Path) -> Client {
+    Client::new(socket).for_sudo_user(std::env::var("SUDO_USER").ok().as_deref())
+}
+
 /// What passes and what is blocked.
 pub(super) async fn stats(socket: &Path, format: OutputFormat, repeat: Repeat) -> anyhow::Result<Exit> {
-    let client = Client::new(socket);
+    let client = client(socket);
     match (repeat, format) {
-        (Repeat::Once, OutputFormat::Human) => print_words(&ratelimit_view::stats(&client.stats().await?)),
-        (Repeat::Once, OutputFormat::Json) => print_json(&client.stats().await?),
+        (Repeat::Once, _) => show(&client.call(&Stats::now()).await?, ratelimit_view::stats, format),
         (Repeat::Watch, OutputFormat::Human) => {
             let screen = if io::stdout().is_terminal() { Screen::Terminal } else { Screen::Stream };
             watch(&client, screen, |snapshot| in_colour(printable_lines(&ratelimit_view::stats(snapshot)))).await
@@ -51,86 +97,39 @@ fn json_line(snapshot: &Snapshot) -> String {
 const ROWS_MAX: u64 = 50;
 
 /// The verdict for one address, or for all of a prefix.
-pub(super) async fn check(socket: &Path, target: Target, format: OutputFormat) -> anyhow::Result<Exit> {
-    let client = Client::new(socket);
-    let whole = |network: &IpNet| network.prefix_len() < network.max_prefix_len();
-    let verdict = match target {
-        Target::Prefix { network, .. } if whole(&network) => {
-            let report = client.check_prefix(network, ROWS_MAX).await?;
-            match format {
-                OutputFormat::Human => print_words(&ratelimit_view::check_prefix(&report))?,
-                OutputFormat::Json => print_json(&report)?,
-            };
-            report.verdict
-        }
-        Target::Prefix { .. } | Target::Address(_) => {
-            let report = client.check(target.address()).await?;
-            match format {
-                OutputFormat::Human => print_words(&ratelimit_view::check(&report))?,
-                OutputFormat::Json => print_json(&report)?,
-            };
-            report.verdict
-        }
-    };
-    Ok(match verdict {
+pub(super) fn check(daemon: &Daemon<'_>, target: Target) -> anyhow::Result<Exit> {
+    let exit = |verdict| match verdict {
         Outcome::Pass => Exit::Done,
         Outcome::Drop => Exit::Blocked,
-    })
-}
-
-/// What would become of a packet.
-pub(super) async fn explain(socket: &Path, sent: Sent, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = Client::new(socket).explain(&sent).await?;
-    match format {
-        OutputFormat::Human => print_words(&ratelimit_view::explain(&report)),
-        OutputFormat::Json => print_json(&report),
-    }
-}
-
-/// Limits read off what was observed.
-pub(super) async fn suggest(socket: &Path, rule: Option<&str>, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = Client::new(socket).suggest(rule).await?;
-    match format {
-        OutputFormat::Human => print_words(&ratelimit_view::suggest(&report)),
-        OutputFormat::Json => print_json(&report),
+    };
+    match target {
+        Target::Prefix { network, .. } if network.prefix_len() < network.max_prefix_len() => {
+            let call = CheckPrefix { prefix: network.to_string(), most: Some(ROWS_MAX) };
+            daemon.judge(&call, ratelimit_view::check_prefix, |report| exit(report.verdict))
+        }
+        Target::Prefix { .. } | Target::Address(_) => {
+            let call = Check { ip: target.address() };
+            daemon.judge(&call, ratelimit_view::check, |report| exit(report.verdict))
+        }
     }
 }
 
 /// The mode of each rule, and what holds them all.
 pub(super) async fn mode(socket: &Path, format: OutputFormat) -> anyhow::Result<Exit> {
-    let now = ModeNow::of(&Client::new(socket).stats().await?);
-    match format {
-        OutputFormat::Human => print_words(&ratelimit_view::mode_now(&now)),
-        OutputFormat::Json => print_json(&now),
-    }
+    show(&ModeNow::of(&client(socket).call(&Stats::now()).await?), ratelimit_view::mode_now, format)
 }
 
 /// What is allowed, denied and banned.
-pub(super) async fn list(socket: &Path, which: ListArgs, format: OutputFormat) -> anyhow::Result<Exit> {
+pub(super) fn list(daemon: &Daemon<'_>, which: ListArgs) -> anyhow::Result<Exit> {
     let prefix = which.prefix.as_deref().map(|text| parse_target("CIDR", text)).transpose()?;
     let prefix = prefix.map(|target| match target {
         Target::Address(address) => IpNet::from(address),
         Target::Prefix { network, .. } => network,
     });
     // What goes to another program is all of it: that one finds what it looks for.
-    let is_bounded = format == OutputFormat::Human && !which.all && io::stdout().is_terminal();
+    let is_bounded = daemon.global.format() == OutputFormat::Human && !which.all && io::stdout().is_terminal();
     let most = is_bounded.then_some(ROWS_MAX);
-    let filter = ListFilter { rule: which.rule, reason: which.reason, prefix, most };
-    let report = Client::new(socket).list_of(&filter).await?;
-    match format {
-        OutputFormat::Human => print_words(&ratelimit_view::list(&report)),
-        OutputFormat::Json => print_json(&report),
-    }
-}
-
-/// Has the daemon read its file again.
-pub(super) async fn reload(socket: &Path, insistence: Insistence, format: OutputFormat) -> anyhow::Result<Exit> {
-    let request = ReloadRequest { ssh: safety::ssh_session_of_this_process(), force: insistence.force };
-    let report = Client::new(socket).reload_by(&request).await?;
-    match format {
-        OutputFormat::Human => print_words(&ratelimit_view::reloaded(&report)),
-        OutputFormat::Json => print_json(&report),
-    }
+    daemon.ask(&ListFilter { rule: which.rule, reason: which.reason, prefix, most }, ratelimit_view::list)
 }
 
 /// What took a filter off.
@@ -154,7 +153,8 @@ enum DetachedBy {
 
 /// Takes the filter off one interface, or all: by the daemon if one answers, else what an earlier one has left pinned.
 pub(super) async fn detach(socket: &Path, interface: Option<&str>, format: OutputFormat) -> anyhow::Result<Exit> {
-    let (detached, by) = match Client::new(socket).detach(interface).await {
+    let call = Detach { interface: interface.map(str::to_owned) };
+    let (detached, by) = match client(socket).call(&call).await {
         Ok(report) if report.stopping => (report.detached, DetachedBy::DaemonThatEnds),
         Ok(report) => (report.detached, DetachedBy::Daemon),
         Err(error @ ClientError::NoDaemon { .. }) => (remove_pinned(interface, error)?, DetachedBy::Command),

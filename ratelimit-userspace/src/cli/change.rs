@@ -1,28 +1,25 @@
-//! The commands that change what a running daemon enforces, and say what came of it.
+//! What commands are given, read from the words of the command line.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 use ratelimit_common::time::SECOND_NS;
 
-use super::each::Targets;
-use super::run::{parse_source, print_json, print_words};
-use super::{GrantArgs, Insistence, OutputFormat};
+use super::run::parse_source;
+use super::{GrantArgs, Insistence};
 use crate::error::{Diagnostic, Exit, Place};
-use ratelimit_control::client::Client;
-use ratelimit_control::proto::{ApplyRequest, GrantRequest, ModeWord, UnblockReport};
+use ratelimit_control::proto::{ApplyRequest, GrantRequest, UnblockReport};
 use ratelimit_policy::config::duration;
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::config::syntax::SyntaxError;
-use ratelimit_policy::desired::{Grant, Sent};
+use ratelimit_policy::desired::Sent;
 use ratelimit_policy::safety;
 
 /// What stands for no end.
 const PERMANENT: [&str; 2] = ["permanent", "forever"];
 
 /// An address or a prefix, as it was written: what a source is, the daemon knows.
-fn parse_prefix(text: &str) -> anyhow::Result<String> {
+pub(super) fn parse_prefix(text: &str) -> anyhow::Result<String> {
     parse_target("CIDR", text)?;
     Ok(text.to_owned())
 }
@@ -87,90 +84,9 @@ fn wrong(flag: &'static str, text: &str, error: SyntaxError) -> anyhow::Error {
     Diagnostic { problem: format!("bad value for {flag}: {}", error.problem), place, help }.into()
 }
 
-/// The daemon behind a socket, which is told who called `sudo`.
-fn client(socket: &Path) -> Client {
-    Client::new(socket).for_sudo_user(std::env::var("SUDO_USER").ok().as_deref())
-}
-
-/// Allows or denies prefixes.
-pub(super) async fn grant(grant: Grant, args: GrantArgs, format: OutputFormat) -> anyhow::Result<Exit> {
-    let (verb, client) = (if grant == Grant::Denied { "deny" } else { "allow" }, client(&args.socket.path));
-    let rest = parse_grant(&args)?;
-    let ask = async |text: &str| {
-        let request = GrantRequest { prefix: parse_prefix(text)?, ..rest.clone() };
-        Ok(client.grant(grant, &request).await?)
-    };
-    let targets = Targets::read(args.prefixes, io::stdin())?;
-    targets.each(verb, format, ask, ratelimit_view::granted, |_| Exit::Done).await
-}
-
-/// Frees prefixes; or ends all command denials and bans, without any.
-pub(super) async fn unblock(socket: &Path, prefixes: Vec<String>, format: OutputFormat) -> anyhow::Result<Exit> {
-    let client = client(socket);
-    if prefixes.is_empty() {
-        let report = client.unblock_all().await?;
-        return match format {
-            OutputFormat::Human => print_words(&ratelimit_view::lifted(&report)),
-            OutputFormat::Json => print_json(&report),
-        };
-    }
-    let ask = async |text: &str| Ok(client.unblock(&parse_prefix(text)?).await?);
-    Targets::read(prefixes, io::stdin())?.each("unblock", format, ask, ratelimit_view::lifted, lifted_exit).await
-}
-
-/// What `unblock` and `unallow` end with.
-const fn lifted_exit(report: &UnblockReport) -> Exit {
+/// How `unblock` and `unallow` end.
+pub(super) const fn lifted(report: &UnblockReport) -> Exit {
     if report.still.is_empty() { Exit::Done } else { Exit::Blocked }
-}
-
-/// Takes off what commands allow in prefixes.
-pub(super) async fn unallow(socket: &Path, prefixes: Vec<String>, format: OutputFormat) -> anyhow::Result<Exit> {
-    let client = client(socket);
-    let ask = async |text: &str| Ok(client.unallow(&parse_prefix(text)?).await?);
-    Targets::read(prefixes, io::stdin())?.each("unallow", format, ask, ratelimit_view::lifted, lifted_exit).await
-}
-
-/// Resets the counters of sources.
-pub(super) async fn reset(socket: &Path, sources: Vec<String>, format: OutputFormat) -> anyhow::Result<Exit> {
-    let client = client(socket);
-    let ask = async |text: &str| Ok(client.reset(parse_source("reset", text)?).await?);
-    Targets::read(sources, io::stdin())?.each("reset", format, ask, ratelimit_view::reset, |_| Exit::Done).await
-}
-
-/// Says whether anything is dropped.
-pub(super) async fn mode(socket: &Path, word: ModeWord, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = client(socket).mode(word).await?;
-    match format {
-        OutputFormat::Human => print_words(&ratelimit_view::mode(&report)),
-        OutputFormat::Json => print_json(&report),
-    }
-}
-
-/// Puts a file in force.
-pub(super) async fn apply(socket: &Path, request: ApplyRequest, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = client(socket).apply(&request).await?;
-    match format {
-        OutputFormat::Human => print_words(&ratelimit_view::applied(&report)),
-        OutputFormat::Json => print_json(&report),
-    }
-}
-
-/// Keeps what was put in force for a while.
-pub(super) async fn confirm(socket: &Path, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = client(socket).confirm().await?;
-    match format {
-        OutputFormat::Human => print_words(&format!("confirmed: {} holds for good\n", report.file.display())),
-        OutputFormat::Json => print_json(&report),
-    }
-}
-
-/// Ends the trial: what held before holds again.
-pub(super) async fn roll_back(socket: &Path, format: OutputFormat) -> anyhow::Result<Exit> {
-    let report = client(socket).roll_back().await?;
-    match format {
-        OutputFormat::Human => print_words(&ratelimit_view::rolled_back(&report)),
-        OutputFormat::Json => print_json(&report),
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::io::Read;
 use anyhow::Context as _;
 
 use super::OutputFormat;
-use super::run::{print_json, print_words};
+use super::run::{print_json, print_words, show};
 use crate::error::{self, Diagnostic, Exit, Place};
 use ratelimit_control::client::ClientError;
 
@@ -76,10 +76,7 @@ impl Targets {
             Self::Each(targets) => targets,
             Self::One(target) => {
                 let report = ask(&target).await?;
-                match format {
-                    OutputFormat::Human => print_words(&words(&report))?,
-                    OutputFormat::Json => print_json(&report)?,
-                };
+                show(&report, words, format)?;
                 return Ok(exit(&report));
             }
         };

@@ -1,4 +1,4 @@
-//! What each command does: from the command line to the module that does it.
+//! What each command does: from the command line to the call that a daemon gets, or the module that does it.
 
 use std::io::{self, Write as _};
 use std::net::IpAddr;
@@ -10,11 +10,17 @@ use ratelimit_common::layout;
 use ratelimit_common::time::Nanos;
 use tracing::level_filters::LevelFilter;
 
+use super::ask::Daemon;
 use super::paint::paint;
-use super::{Cli, Command, Global, Limiter, ModeArg, OutputFormat, Repeat, ask, change, definition, texts};
+use super::{
+    Cli, Command, Global, Insistence, Limiter, ModeArg, OutputFormat, Repeat, Socket, ask, change, definition, texts,
+};
 use crate::error::{self, Diagnostic, Diagnostics, Exit, Place};
 use crate::log;
-use ratelimit_control::proto::ModeWord;
+use ratelimit_control::proto::{
+    Allow, Confirm, Deny, Explain, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, Rollback, SourceRequest,
+    Suggest, UnblockRequest,
+};
 use ratelimit_daemon::{self, ConfigSource, Loaded};
 use ratelimit_datapath::interface_names;
 use ratelimit_datapath::kernel::Kernel;
@@ -22,14 +28,14 @@ use ratelimit_policy::config::lists::KnownLists;
 use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::config::syntax::printable_lines;
 use ratelimit_policy::config::{Config, FILE_DEFAULT, file, lint};
-use ratelimit_policy::desired::Grant;
-use ratelimit_policy::safety::Around;
+use ratelimit_policy::safety::{self, Around};
 use ratelimit_view::describe;
 
 /// Does what was asked for.
 pub fn run(cli: Cli) -> anyhow::Result<Exit> {
     let Cli { global, limiter, command } = cli;
     let format = global.format();
+    let daemon = |socket: Socket| Daemon { socket: socket.path, global: &global };
     match command {
         None if limiter.is_empty() => {
             // Where standard error is gone there is nobody to tell.
@@ -58,48 +64,62 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             let repeat = if watch { Repeat::Watch } else { Repeat::Once };
             block_on(&global, ask::stats(&socket.path, format, repeat))
         }
-        Some(Command::Check { source, socket }) => {
-            let target = change::parse_target("check", &source)?;
-            block_on(&global, ask::check(&socket.path, target, format))
-        }
+        Some(Command::Check { source, socket }) => ask::check(&daemon(socket), change::parse_target("check", &source)?),
         Some(Command::Detach { interface, socket }) => {
             block_on(&global, ask::detach(&socket.path, interface.as_deref(), format))
         }
         Some(Command::Explain { source, to, to_address, socket }) => {
             let sent = change::parse_sent(&source, &to, to_address.as_deref())?;
-            block_on(&global, ask::explain(&socket.path, sent, format))
+            daemon(socket).ask(&Explain::new(&sent), ratelimit_view::explain)
         }
         Some(Command::Suggest { from, .. }) if from.is_said() => super::replay::suggest(from, &global),
-        Some(Command::Suggest { rule, socket, .. }) => {
-            block_on(&global, ask::suggest(&socket.path, rule.as_deref(), format))
+        Some(Command::Suggest { rule, socket, .. }) => daemon(socket).ask(&Suggest { rule }, ratelimit_view::suggest),
+        Some(Command::List { which, socket }) => ask::list(&daemon(socket), which),
+        Some(Command::Allow { grant }) => {
+            let request = change::parse_grant(&grant)?;
+            let call = |text: &str| Ok(Allow(request.clone().of(change::parse_prefix(text)?)));
+            daemon(grant.socket).each("allow", grant.prefixes, call, ratelimit_view::granted, |_| Exit::Done)
         }
-        Some(Command::List { which, socket }) => block_on(&global, ask::list(&socket.path, which, format)),
-        Some(Command::Allow { grant }) => block_on(&global, change::grant(Grant::Exempt, grant, format)),
-        Some(Command::Deny { grant }) => block_on(&global, change::grant(Grant::Denied, grant, format)),
-        Some(Command::Unblock { prefixes, all: _, socket }) => {
-            block_on(&global, change::unblock(&socket.path, prefixes, format))
+        Some(Command::Deny { grant }) => {
+            let request = change::parse_grant(&grant)?;
+            let call = |text: &str| Ok(Deny(request.clone().of(change::parse_prefix(text)?)));
+            daemon(grant.socket).each("deny", grant.prefixes, call, ratelimit_view::granted, |_| Exit::Done)
+        }
+        Some(Command::Unblock { all: true, socket, .. }) => {
+            daemon(socket).ask(&UnblockRequest { prefix: None, all: true }, ratelimit_view::lifted)
+        }
+        Some(Command::Unblock { prefixes, all: false, socket }) => {
+            let call = |text: &str| Ok(UnblockRequest { prefix: Some(change::parse_prefix(text)?), all: false });
+            daemon(socket).each("unblock", prefixes, call, ratelimit_view::lifted, change::lifted)
         }
         Some(Command::Unallow { prefixes, socket }) => {
-            block_on(&global, change::unallow(&socket.path, prefixes, format))
+            let call = |text: &str| Ok(PrefixRequest { prefix: change::parse_prefix(text)? });
+            daemon(socket).each("unallow", prefixes, call, ratelimit_view::lifted, change::lifted)
         }
-        Some(Command::Reset { sources, socket }) => block_on(&global, change::reset(&socket.path, sources, format)),
-        Some(Command::Panic { socket }) => block_on(&global, change::mode(&socket.path, ModeWord::Panic, format)),
-        Some(Command::Mode { mode, socket }) => {
-            let word = match mode {
-                None => return block_on(&global, ask::mode(&socket.path, format)),
-                Some(ModeArg::DryRun) => ModeWord::DryRun,
-                Some(ModeArg::Enforce) => ModeWord::Enforce,
+        Some(Command::Reset { sources, socket }) => {
+            let call = |text: &str| Ok(SourceRequest { source: parse_source("reset", text)? });
+            daemon(socket).each("reset", sources, call, ratelimit_view::reset, |_| Exit::Done)
+        }
+        Some(Command::Panic { socket }) => {
+            daemon(socket).ask(&ModeRequest { mode: ModeWord::Panic }, ratelimit_view::mode)
+        }
+        Some(Command::Mode { mode: None, socket }) => block_on(&global, ask::mode(&socket.path, format)),
+        Some(Command::Mode { mode: Some(mode), socket }) => {
+            let mode = match mode {
+                ModeArg::DryRun => ModeWord::DryRun,
+                ModeArg::Enforce => ModeWord::Enforce,
             };
-            block_on(&global, change::mode(&socket.path, word, format))
+            daemon(socket).ask(&ModeRequest { mode }, ratelimit_view::mode)
         }
         Some(Command::Apply { file, confirm, insistence, socket }) => {
             let request = change::parse_apply(file, confirm.as_deref(), insistence)?;
-            block_on(&global, change::apply(&socket.path, request, format))
+            daemon(socket).ask(&request, ratelimit_view::applied)
         }
-        Some(Command::Confirm { socket }) => block_on(&global, change::confirm(&socket.path, format)),
-        Some(Command::Rollback { socket }) => block_on(&global, change::roll_back(&socket.path, format)),
-        Some(Command::Reload { insistence, socket }) => {
-            block_on(&global, ask::reload(&socket.path, insistence, format))
+        Some(Command::Confirm { socket }) => daemon(socket).ask(&Confirm {}, ratelimit_view::confirmed),
+        Some(Command::Rollback { socket }) => daemon(socket).ask(&Rollback {}, ratelimit_view::rolled_back),
+        Some(Command::Reload { insistence: Insistence { force }, socket }) => {
+            let request = ReloadRequest { ssh: safety::ssh_session_of_this_process(), force };
+            daemon(socket).ask(&request, ratelimit_view::reloaded)
         }
         Some(Command::Replay { replay }) => super::replay::replay(replay, &global),
         Some(Command::CheckConfig { file, limiter }) => check_config(file, &limiter, &global),
@@ -139,7 +159,7 @@ fn warnings(config: &Config) -> Vec<String> {
     [lint::warnings(config, now), around.warnings(config, now), around.listed(config, now)].concat()
 }
 
-fn block_on(global: &Global, answer: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
+pub(super) fn block_on(global: &Global, answer: impl Future<Output = anyhow::Result<Exit>>) -> anyhow::Result<Exit> {
     log::start(log::level(LevelFilter::WARN, global.verbose, global.quiet));
     runtime()?.block_on(answer)
 }
@@ -249,6 +269,18 @@ fn version(format: OutputFormat) -> anyhow::Result<Exit> {
             print(format!("ratelimitd {version}\nlayout     v{layout}\ntarget     {target}\n").as_bytes())
         }
         OutputFormat::Json => print_json(&Version { schema: 1, version, layout, target }),
+    }
+}
+
+/// Shows a report in the format that is asked for.
+pub(super) fn show<R: serde::Serialize>(
+    report: &R,
+    words: impl FnOnce(&R) -> String,
+    format: OutputFormat,
+) -> anyhow::Result<Exit> {
+    match format {
+        OutputFormat::Human => print_words(&words(report)),
+        OutputFormat::Json => print_json(report),
     }
 }
 

@@ -1,0 +1,248 @@
+//! What a command is on its way from a client to the owner of the datapath. Each is defined once: a type that has its
+//! arguments, and a [`Call`] that says where it goes, who may send it and what comes back.
+//!
+//! The client, the server and the owner know no command by name: [`Client::call`](super::client::Client::call) sends
+//! any, one handler takes any, and an owner that lacks a [`Carry`] for one of them does not compile.
+
+use std::fmt;
+
+use axum::Router;
+use axum::http::StatusCode;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use super::proto::{
+    Allow, ApplyRequest, ChargeRequest, Check, CheckPrefix, Confirm, Deny, Detach, Explain, Healthz, ModeRequest,
+    PrefixRequest, Problem, ReloadRequest, Rollback, SourceRequest, StandingOf, Stats, Suggest, UnblockRequest,
+};
+use super::requester::Requester;
+use super::server::{Service, method};
+use ratelimit_report::snapshot::ListFilter;
+
+/// Sixteen interfaces with every counter are 100 kB.
+const REPORT_BYTES_MAX: usize = 4 << 20;
+
+/// A command: its arguments, and how it travels. Over TCP there is none, but for what `server` names.
+pub trait Call: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {
+    /// What comes of it.
+    type Report: Serialize + DeserializeOwned + fmt::Debug + Send + 'static;
+
+    /// Where it goes, and who may send it.
+    const ROUTE: Route;
+
+    /// A longer report is none.
+    const REPORT_BYTES_MAX: usize = REPORT_BYTES_MAX;
+
+    /// Refuses arguments that make no sense, before the owner is asked.
+    fn check(&self) -> Result<(), Problem> {
+        Ok(())
+    }
+
+    /// The status that goes with a report.
+    fn status(_report: &Self::Report) -> StatusCode {
+        StatusCode::OK
+    }
+}
+
+/// Where a command goes over the control socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// How it is sent.
+    pub verb: Verb,
+    /// Where to; `{ip}` stands for the argument of that name, which is an address.
+    pub path: &'static str,
+    /// Where its other arguments are.
+    pub arguments: Arguments,
+    /// Who may send it.
+    pub access: Access,
+}
+
+/// The method of HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// GET.
+    Get,
+    /// POST.
+    Post,
+}
+
+/// Where arguments are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arguments {
+    /// Behind the path; a body is not looked at.
+    Query,
+    /// JSON in the body.
+    Body,
+    /// The same; an empty body stands for an empty object.
+    BodyOrNothing,
+}
+
+/// Who may send a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Whoever may connect to the socket.
+    Connect,
+    /// Root and the daemon's own user.
+    Change,
+}
+
+impl Route {
+    /// To ask something, with the arguments in the query.
+    pub const fn ask(path: &'static str) -> Self {
+        Self { verb: Verb::Get, path, arguments: Arguments::Query, access: Access::Connect }
+    }
+
+    /// To change something, with the arguments in the body.
+    pub const fn change(path: &'static str) -> Self {
+        Self { verb: Verb::Post, path, arguments: Arguments::Body, access: Access::Change }
+    }
+}
+
+/// Does what a command says. `When` is the owner's own notion of now.
+pub trait Carry<C: Call, When> {
+    /// Does it, for whoever asks.
+    fn carry(&mut self, call: C, by: &Requester, when: When) -> Result<C::Report, Problem>;
+}
+
+/// Where an answer goes.
+pub type Reply<T> = oneshot::Sender<Result<T, Problem>>;
+
+/// A command on its way to the owner.
+#[derive(Debug)]
+pub struct Ask<C: Call> {
+    /// What is asked.
+    pub call: C,
+    /// By whom.
+    pub by: Requester,
+    /// Where the answer goes.
+    pub reply: Reply<C::Report>,
+}
+
+impl<C: Call> Ask<C> {
+    fn carry_out<When>(self, owner: &mut impl Carry<C, When>, when: When) -> Answer {
+        let Self { call, by, reply } = self;
+        let report = owner.carry(call, &by, when);
+        Answer(Box::new(move || drop(reply.send(report))))
+    }
+}
+
+/// An answer that is not sent yet.
+#[must_use]
+pub struct Answer(Box<dyn FnOnce() + Send>);
+
+impl Answer {
+    /// Sends it. One that nobody waits for is dropped.
+    pub fn send(self) {
+        (self.0)();
+    }
+}
+
+/// Makes of the one list of commands what there has to be for each.
+macro_rules! commands {
+    ($($name:ident($call:ty),)*) => {
+        /// What the owner of the datapath is asked to do.
+        #[derive(Debug)]
+        pub enum Command {
+            $(#[doc = concat!("[`", stringify!($call), "`].")] $name(Ask<$call>),)*
+        }
+
+        $(impl From<Ask<$call>> for Command {
+            fn from(ask: Ask<$call>) -> Self {
+                Self::$name(ask)
+            }
+        })*
+
+        impl Command {
+            /// Where each goes.
+            pub const ROUTES: &[Route] = &[$(<$call as Call>::ROUTE,)*];
+
+            /// Has the owner do it.
+            pub fn carry_out<When, Owner>(self, owner: &mut Owner, when: When) -> Answer
+            where
+                Owner: $(Carry<$call, When> +)*
+            {
+                match self {
+                    $(Self::$name(ask) => ask.carry_out(owner, when),)*
+                }
+            }
+        }
+
+        /// All that the socket takes.
+        pub(super) fn routes() -> Router<Service> {
+            Router::new()$(.route(<$call as Call>::ROUTE.path, method::<$call>()))*
+        }
+    };
+}
+
+commands! {
+    Stats(Stats),
+    Check(Check),
+    CheckPrefix(CheckPrefix),
+    Health(Healthz),
+    List(ListFilter),
+    Suggest(Suggest),
+    Explain(Explain),
+    Standing(StandingOf),
+    Charge(ChargeRequest),
+    Allow(Allow),
+    Deny(Deny),
+    Unblock(UnblockRequest),
+    Unallow(PrefixRequest),
+    Reset(SourceRequest),
+    Mode(ModeRequest),
+    Apply(ApplyRequest),
+    Confirm(Confirm),
+    Rollback(Rollback),
+    Reload(ReloadRequest),
+    Detach(Detach),
+}
+
+/// A command as a client sends it: path with query, and body.
+pub(super) fn encode<C: Call>(call: &C) -> serde_json::Result<(String, Vec<u8>)> {
+    let Route { path, arguments, .. } = C::ROUTE;
+    match arguments {
+        Arguments::Body | Arguments::BodyOrNothing => Ok((path.to_owned(), serde_json::to_vec(call)?)),
+        Arguments::Query => {
+            let (mut path, mut query) = (path.to_owned(), Vec::new());
+            let fields = serde_json::to_value(call)?;
+            for (name, value) in fields.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+                let value = escaped(&value.as_str().map_or_else(|| Value::to_string(value), str::to_owned));
+                let place = format!("{{{name}}}");
+                if path.contains(&place) {
+                    path = path.replace(&place, &value);
+                } else {
+                    query.push(format!("{name}={value}"));
+                }
+            }
+            let mark = if query.is_empty() { "" } else { "?" };
+            Ok((format!("{path}{mark}{}", query.join("&")), Vec::new()))
+        }
+    }
+}
+
+/// A query's value: what is not plainly safe is percent-encoded.
+fn escaped(value: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+    value.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_go_where_the_route_says() {
+        let explain =
+            Explain { ip: "2001:db8::7".parse().unwrap(), to: "53/udp".to_owned(), address: Some("::1".to_owned()) };
+        let (target, body) = encode(&explain).unwrap();
+        assert_eq!(target, "/api/v1/explain/2001%3Adb8%3A%3A7?address=%3A%3A1&to=53%2Fudp");
+        assert!(body.is_empty());
+        assert_eq!(encode(&ListFilter::default()).unwrap().0, "/api/v1/list");
+        assert_eq!(encode(&ListFilter { most: Some(7), ..ListFilter::default() }).unwrap().0, "/api/v1/list?most=7");
+        assert_eq!(encode(&Confirm {}).unwrap(), ("/v1/confirm".to_owned(), Vec::new()));
+        let reset = SourceRequest { source: "192.0.2.7".parse().unwrap() };
+        assert_eq!(encode(&reset).unwrap(), ("/v1/reset".to_owned(), br#"{"source":"192.0.2.7"}"#.to_vec()));
+    }
+}
