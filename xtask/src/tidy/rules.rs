@@ -128,6 +128,8 @@ pub(super) const RULES: &[Rule] = &[
         except: &[
             // Real time is the subject: the kernel ends a trial, with no daemon to say so.
             "integration-test/tests/policy.rs",
+            // Likewise: for so long a client that got no answer does not ask again.
+            "integration-test/tests/applications.rs",
             // The pace of what is sent, so that it lasts, and admissions lie in every bucket.
             "integration-test/tests/cpus.rs",
             "integration-test/tests/flood.rs",
