@@ -25,11 +25,12 @@ pub const CLIENTS: [&str; 3] = ["10.9.0.2", "10.9.0.3", "10.9.0.4"];
 /// The client's IPv6 addresses: two in one /64, one in another.
 pub const CLIENTS_V6: [&str; 3] = ["fd09:0:0:a::2", "fd09:0:0:a::3", "fd09:0:0:b::2"];
 
-/// What passes is there by then, also where the machine is busy.
-const PASSES_WITHIN: Duration = Duration::from_secs(8);
+/// What is waited for has come by then, however busy the machine: only a test that hangs waits longer.
+pub const HANGS_AFTER: Duration = Duration::from_secs(60);
 /// What is not there by then was dropped: less than TCP's first repetition, after a second.
 const BLOCKED_AFTER: Duration = Duration::from_millis(400);
-const STARTS_WITHIN: Duration = Duration::from_secs(30);
+/// Between two looks at what has no event to wait for.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Two namespaces joined by a veth pair, `c0` to `s0`, a BPF file system and a directory. Removed on drop.
 pub struct Lab {
@@ -140,7 +141,7 @@ impl Lab {
         let mut command = self.command(binary);
         command.args(args);
         let child = Child::start(command).expect("the daemon starts");
-        child.wait_for_line("ratelimitd: ready", STARTS_WITHIN).expect("the daemon is ready");
+        child.wait_for_line("ratelimitd: ready", HANGS_AFTER).expect("the daemon is ready");
         Daemon { child }
     }
 
@@ -158,15 +159,8 @@ impl Lab {
 
     /// Statistics once they hold what is expected; packets that were sent may still be under way.
     pub fn stats_once(&self, holds: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PASSES_WITHIN;
-        loop {
-            let stats = self.stats();
-            if holds(&stats) {
-                return stats;
-            }
-            assert!(Instant::now() < deadline, "it does not come to hold: {stats:#}");
-            thread::sleep(Duration::from_millis(20));
-        }
+        let held = once(|| Some(self.stats()).filter(&holds));
+        held.unwrap_or_else(|| panic!("it does not come to hold: {:#}", self.stats()))
     }
 
     /// Starts a web server on the server's first address.
@@ -191,12 +185,22 @@ impl Lab {
 
     /// Opens a connection, which must come about.
     pub fn open(&self, from: &str, port: u16) -> TcpStream {
-        self.try_open(from, port, PASSES_WITHIN).unwrap_or_else(|| panic!("{from} does not reach port {port}"))
+        self.try_open(from, port, HANGS_AFTER).unwrap_or_else(|| panic!("{from} does not reach port {port}"))
     }
 
     /// Opens a connection, which must not come about.
     pub fn assert_blocked(&self, from: &str, port: u16) {
-        assert!(self.try_open(from, port, BLOCKED_AFTER).is_none(), "{from} reaches port {port}");
+        assert!(self.is_blocked(from, port), "{from} reaches port {port}");
+    }
+
+    /// Tries to open a connection: whether it does not come about.
+    pub fn is_blocked(&self, from: &str, port: u16) -> bool {
+        !self.reaches(from, port, BLOCKED_AFTER)
+    }
+
+    /// Tries to open a connection: whether it comes about within this time.
+    pub fn reaches(&self, from: &str, port: u16, within: Duration) -> bool {
+        self.try_open(from, port, within).is_some()
     }
 
     /// This many connections come about, and not one more.
@@ -247,7 +251,19 @@ impl Daemon {
     /// Sends a signal and gives the exit code; -1 where the signal ended it.
     pub fn end(mut self, signal: nix::sys::signal::Signal) -> i32 {
         self.child.signal(signal).expect("the daemon can be signalled");
-        self.child.wait(PASSES_WITHIN).expect("the daemon ends").code().unwrap_or(-1)
+        self.child.wait(HANGS_AFTER).expect("the daemon ends").code().unwrap_or(-1)
+    }
+}
+
+/// Looks until there is something to be seen; nothing where that hangs.
+pub fn once<T>(look: impl Fn() -> Option<T>) -> Option<T> {
+    let deadline = Instant::now() + HANGS_AFTER;
+    loop {
+        let seen = look();
+        if seen.is_some() || Instant::now() > deadline {
+            return seen;
+        }
+        thread::sleep(LOOK);
     }
 }
 
@@ -279,7 +295,7 @@ pub fn run(mut command: Command) -> Output {
 
 /// Asks for a path over an open connection, and reads the answer to the end.
 pub fn ask(stream: &mut TcpStream, path: &str) -> String {
-    stream.set_read_timeout(Some(PASSES_WITHIN)).expect("a time limit");
+    stream.set_read_timeout(Some(HANGS_AFTER)).expect("a time limit");
     // In one piece: a server that answers its first half and closes resets the connection at the second.
     let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("the request is sent");

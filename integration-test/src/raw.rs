@@ -10,7 +10,7 @@ use netlab::{Namespace, PacketSocket};
 use crate::frames::flag::{ACK, PSH, RST, SYN};
 use crate::frames::proto::TCP;
 use crate::frames::{IPV4, Segment, V4, checksum};
-use crate::lab::{Lab, SERVER};
+use crate::lab::{HANGS_AFTER, Lab, SERVER};
 
 const ETHERNET_BYTES: usize = 14;
 const IP_BYTES: usize = 20;
@@ -21,7 +21,6 @@ const MORE_FRAGMENTS: u16 = 0x2000;
 const SEGMENT_SIZE: [u8; 4] = [2, 4, 0x05, 0xb4];
 /// How often what was heard is looked at.
 const TICK: Duration = Duration::from_micros(200);
-const CONNECTS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Between the client's `c0` and the server's `s0`.
 pub struct RawWire {
@@ -112,7 +111,7 @@ impl<'a> RawClient<'a> {
 
     /// The same, which has opened its connection; its SYN has this payload.
     pub fn connected(mut self, payload: &[u8]) -> Self {
-        assert!(self.connects(payload, CONNECTS_WITHIN), "{} port {} connects", self.address, self.source_port);
+        assert!(self.connects(payload, HANGS_AFTER), "{} port {} connects", self.address, self.source_port);
         self
     }
 

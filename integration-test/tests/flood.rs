@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -428,25 +429,37 @@ fn flood_the_server(lab: &Lab, packets: u64, within: Duration) {
     }
 }
 
-/// How many requests of a known client nginx has answered, all of them as its log says, once the flood is over. Beside
-/// it an attacker goes on that has used up such a limit before, and is refused all the time.
-fn answered_during(lab: &Lab, limit: usize, flood: impl FnOnce() + Send) -> usize {
+/// How many requests of a known client nginx has answered, all of them as its log says, once the flood is over: on a
+/// busy machine it is repeated until they are enough to tell. Beside it an attacker goes on that has used up such a
+/// limit before, and is refused all the time.
+fn answered_during(lab: &Lab, limit: usize, mut flood: impl FnMut() + Send) -> usize {
+    const ENOUGH: usize = 5;
+    const FLOODS_MAX: usize = 20;
     let [client, attacker, _] = CLIENTS;
     lab.http(client, 80);
     lab.http(client, 80);
     // The server answers it as long as it is let, and then it is refused until long after the flood.
     lab.assert_admitted(attacker, 80, limit);
-    let mut answered = 2;
+    let (mut answered, is_enough) = (2, AtomicBool::new(false));
     thread::scope(|scope| {
-        let flood = scope.spawn(flood);
+        let flood = scope.spawn(|| {
+            for _ in 0..FLOODS_MAX {
+                flood();
+                if is_enough.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
         while !flood.is_finished() {
             if answered < limit - 2 {
                 assert!(lab.http(client, 80).ends_with("ok\n"), "request {answered}");
                 answered += 1;
             }
             lab.assert_blocked(attacker, 80);
+            is_enough.store(answered >= ENOUGH, Ordering::Relaxed);
         }
     });
+    assert!(answered >= ENOUGH, "{answered} requests");
     let log = fs::read_to_string(lab.directory().join("access.log")).unwrap();
     assert_eq!(log.lines().filter(|line| line.starts_with(&format!("{client} "))).count(), answered, "{log}");
     answered
@@ -454,18 +467,15 @@ fn answered_during(lab: &Lab, limit: usize, flood: impl FnOnce() + Send) -> usiz
 
 #[test]
 fn a_real_client_behind_nginx_loses_no_request_while_forged_sources_flood() {
-    const FORGED: u64 = 200_000;
-    const FLOOD: Duration = Duration::from_secs(5);
+    const FORGED: u64 = 100_000;
+    const FLOOD: Duration = Duration::from_millis(2_500);
     const LIMIT: usize = 20;
     needs_root!();
     let lab = Lab::quiet();
     let _nginx = web(&lab);
-    let limit = format!("{LIMIT}/10s");
+    let limit = format!("{LIMIT}/5m");
     let _daemon = lab.limit(&["--limit", &limit, "--count", "connections", "--max-sources", "4096"]);
-    let start = Instant::now();
     let answered = answered_during(&lab, LIMIT, || flood_the_server(&lab, FORGED, FLOOD));
-    assert!(start.elapsed() < Duration::from_secs(9), "the attacker may be within the limit again");
-    assert!(answered >= 5, "{answered} requests in {:?}", start.elapsed());
     let stats = lab.stats_once(|stats| packets(stats)[0] >= FORGED);
     let reason = |reason: &str| number(&stats, &format!("/reasons/{reason}"));
     println!(
@@ -514,7 +524,6 @@ fn a_real_client_behind_nginx_loses_no_request_while_16_777_216_forged_sources_f
         reason("not_admitted"),
         reason("over_limit")
     );
-    assert!(answered >= 5, "{answered} requests in {took:?}");
     let admitted = 1000 * (took.as_secs() + 2);
     assert!(reason("new_source_budget") >= FORGED_LEAST - admitted, "{stats:#}");
 }

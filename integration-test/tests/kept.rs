@@ -10,7 +10,7 @@ use std::time::Duration;
 use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, frame, tcp, v4};
-use integration_test::lab::{CLIENTS, Lab, assert_refused, binary, heard, number, packets};
+use integration_test::lab::{CLIENTS, HANGS_AFTER, Lab, assert_refused, binary, heard, number, packets};
 use netlab::{PacketSocket, needs_root};
 use nix::sys::signal::Signal;
 
@@ -80,7 +80,7 @@ fn no_packet_slips_through_while_the_daemon_is_killed_and_another_build_takes_ov
         });
         for build in [&copy, &binary(), &copy] {
             daemon.child.signal(Signal::SIGKILL).unwrap();
-            daemon.child.wait(Duration::from_secs(5)).unwrap();
+            daemon.child.wait(HANGS_AFTER).unwrap();
             daemon = lab.start_copy(build, &arguments);
         }
         is_over.store(true, Ordering::Relaxed);
@@ -241,7 +241,7 @@ fn detach_takes_the_filter_off_with_a_daemon_and_without() {
     lab.assert_admitted(CLIENTS[0], 80, 3);
     let detached = lab.ratelimitd(&["detach"]);
     assert_eq!((detached.code(), detached.stdout.contains("s0")), (0, true), "{}", detached.stderr);
-    assert_eq!(daemon.child.wait(Duration::from_secs(5)).unwrap().code(), Some(0));
+    assert_eq!(daemon.child.wait(HANGS_AFTER).unwrap().code(), Some(0));
     assert!(!lab.has_xdp("s0") && !lab.pins().exists());
     lab.open(CLIENTS[0], 80);
 

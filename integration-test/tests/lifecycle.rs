@@ -6,7 +6,7 @@ use std::time::Duration;
 use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, frame, tcp, v4};
-use integration_test::lab::{CLIENTS, Lab, ask, assert_refused, binary, packets};
+use integration_test::lab::{CLIENTS, HANGS_AFTER, Lab, ask, assert_refused, binary, packets};
 use netlab::{PacketSocket, needs_root};
 use nix::sys::signal::Signal;
 
@@ -135,7 +135,7 @@ fn an_interface_that_is_renamed_is_said_to_be_gone_and_protected_again_when_it_h
         let is_attached = |stats: &serde_json::Value| stats.pointer("/interfaces/0/attached").unwrap() == true;
         lab.rename("s0", "s9.100");
         lab.stats_once(|stats| !is_attached(stats));
-        daemon.child.wait_for_line("NOT PROTECTED: s0", Duration::from_secs(5)).unwrap();
+        daemon.child.wait_for_line("NOT PROTECTED: s0", HANGS_AFTER).unwrap();
         lab.rename("s9.100", "s0");
         lab.stats_once(is_attached);
         lab.assert_admitted(CLIENTS[0], 80, 2);

@@ -1,7 +1,5 @@
 //! Other programs on the benchmark's receiving end: when they are taken for ready, and what is left of them.
 
-use std::time::Instant;
-
 use integration_test::flood::outside::{Outside, Running};
 use integration_test::flood::wire::{Family, RECEIVING, Wire};
 use netlab::{Bpffs, needs_root};
@@ -15,7 +13,7 @@ fn a_receiver_is_ready_once_it_says_so_or_has_ended_well_and_not_when_it_fails()
     needs_root!(Outside::obstacle());
     let wire = Wire::new(Family::V4, 1).unwrap();
     for command in
-        ["echo starting >&2; sleep 1; echo now ready >&2; sleep 60", "ip link show {iface} && test $IFACE = s0"]
+        ["echo starting >&2; sleep 0.2; echo now ready >&2; sleep 60", "ip link show {iface} && test $IFACE = s0"]
     {
         Running::start(&outside(command), &wire.receiver).unwrap().end().unwrap();
     }
@@ -30,9 +28,8 @@ fn a_receiver_that_attaches_a_program_is_ready_with_it_and_gone_with_it() {
     let pinned = bpffs.pin_passing_program("theirs").unwrap();
     let attach = format!("ip link set dev {{iface}} xdpdrv pinned {}; sleep 60", pinned.display());
     let has_program = || wire.receiver.ip(&["link", "show", "dev", RECEIVING[0]]).unwrap().contains("xdp");
-    let start = Instant::now();
     let running = Running::start(&outside(&attach), &wire.receiver).unwrap();
-    assert!(has_program() && start.elapsed().as_secs() < 10);
+    assert!(has_program());
     running.end().unwrap();
     assert!(!has_program());
 }

@@ -11,13 +11,14 @@ use netlab::{PacketSocket, needs_root};
 
 const SOURCES: u32 = 1_000_000;
 const SENDERS: u32 = 2;
-const ANSWERS_WITHIN: Duration = Duration::from_millis(1500);
+/// The daemon's own, whoever else has the machine.
+const CPU_MAX: Duration = Duration::from_millis(1500);
 
 #[test]
 fn statistics_of_a_million_sources_come_in_time() {
     needs_root!();
     let lab = Lab::quiet();
-    let _daemon = lab.limit(&["--limit", "10/1h", "--count", "connections", "--max-sources", "1048576"]);
+    let daemon = lab.limit(&["--limit", "10/1h", "--count", "connections", "--max-sources", "1048576"]);
     let start = Instant::now();
     thread::scope(|scope| {
         for part in 0..SENDERS {
@@ -35,16 +36,16 @@ fn statistics_of_a_million_sources_come_in_time() {
     });
     let sent = start.elapsed();
     lab.stats_once(|stats| packets(stats)[0] == u64::from(SOURCES));
+    let cpu = || daemon.child.cpu_time().unwrap();
     let mut times: Vec<Duration> = (0..3)
         .map(|_| {
-            let start = Instant::now();
+            let before = cpu();
             let stats = lab.stats();
-            let took = start.elapsed();
             assert_eq!(number(&stats, "/sources/tracked"), u64::from(SOURCES), "{stats:#}");
-            took
+            cpu() - before
         })
         .collect();
     times.sort_unstable();
-    println!("{SOURCES} sources sent in {sent:?}; stats took {times:?}");
-    assert!(times[1] < ANSWERS_WITHIN, "stats took {times:?}");
+    println!("{SOURCES} sources sent in {sent:?}; stats took {times:?} of CPU");
+    assert!(times[1] < CPU_MAX, "stats took {times:?} of CPU");
 }

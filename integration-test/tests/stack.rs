@@ -3,11 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::net::SocketAddr;
-use std::thread;
-use std::time::Duration;
 
 use integration_test::frames::proto::UDP;
 use integration_test::frames::{DESTINATION_V4, IPV4, SERVICE_VLAN, V4, VLAN, cut, frame, tagged, udp};
+use integration_test::lab::once;
 use netlab::{End, Namespace, PacketSocket, UdpCounter, needs_root, veth};
 use ratelimit_common::packet::{Parsed, parse};
 
@@ -49,15 +48,11 @@ impl Stack {
         let mut last = frame(IPV4, V4 { source: source(LAST), ..V4::of(UDP) }.around(udp(443, [0; 4])));
         last[..6].copy_from_slice(&self.server_link);
         self.client.send(&last).unwrap();
-        for _ in 0..1000 {
-            if self.server.datagrams().contains_key(&source(LAST).into()) {
-                let seen = self.server.datagrams();
-                let reached = (0..frames.len()).filter(|row| seen.contains_key(&source(*row).into()));
-                return reached.map(|row| frames[row].0.to_owned()).collect();
-            }
-            thread::sleep(Duration::from_millis(2));
-        }
-        panic!("not even a sound datagram reached the server");
+        once(|| self.server.datagrams().contains_key(&source(LAST).into()).then_some(()))
+            .expect("a sound datagram reaches the server");
+        let seen = self.server.datagrams();
+        let reached = (0..frames.len()).filter(|row| seen.contains_key(&source(*row).into()));
+        reached.map(|row| frames[row].0.to_owned()).collect()
     }
 }
 

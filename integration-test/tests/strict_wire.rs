@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use integration_test::frames::flag::{ACK, SYN};
 use integration_test::frames::proto::{DEST_OPTIONS, FRAGMENT, TCP, UDP};
 use integration_test::frames::{IPV4, IPV6, Segment, V4, V6, chain, fragment, frame, quic, udp_from};
-use integration_test::lab::{CLIENTS, Lab, SERVER, number, packets};
+use integration_test::lab::{CLIENTS, HANGS_AFTER, Lab, SERVER, number, packets};
 use netlab::{Namespace, PacketSocket, UdpCounter, needs_root, nginx, without_offloads};
 use nix::sys::signal::Signal;
 
@@ -18,10 +18,12 @@ const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 /// Addresses on the clients' link that no kernel has, so that nobody but the test answers for them.
 const RAW: [&str; 2] = ["10.9.0.77", "fd09:0:0:c::77"];
 const LIMIT: u64 = 10;
-const WAIT: Duration = Duration::from_millis(600);
+/// Between two looks at whether it was dropped that nothing is heard.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// A client whose TCP is the test's own.
-struct RawClient {
+struct RawClient<'a> {
+    lab: &'a Lab,
     sender: PacketSocket,
     listener: PacketSocket,
     ethernet: Vec<u8>,
@@ -40,13 +42,14 @@ fn link_address(namespace: &Namespace, interface: &str) -> Vec<u8> {
     address.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
 }
 
-impl RawClient {
-    fn new(lab: &Lab, source: &str, port: u16) -> Self {
+impl<'a> RawClient<'a> {
+    fn new(lab: &'a Lab, source: &str, port: u16) -> Self {
         let (client, server) = (link_address(&lab.client, "c0"), link_address(&lab.server, "s0"));
         let of_client = client.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":");
         lab.server.ip(&["neigh", "replace", source, "lladdr", &of_client, "dev", "s0", "nud", "permanent"]).unwrap();
         let source: IpAddr = source.parse().unwrap();
         Self {
+            lab,
             sender: PacketSocket::sender(&lab.client, "c0").unwrap(),
             listener: PacketSocket::listener(&lab.client, "c0").unwrap(),
             ethernet: [server, client].concat(),
@@ -109,12 +112,21 @@ impl RawClient {
         self.send(V4::of(TCP), TCP, &self.segment(flags, data));
     }
 
-    /// Takes what the server says until this holds; whether it did in time.
-    fn hears(&mut self, flags: u8, until: impl Fn(&Self) -> bool) -> bool {
-        let end = Instant::now() + WAIT;
-        while Instant::now() < end {
+    /// Sends this, and takes what the server says until this holds; it does not where the limiter drops something.
+    fn hears(&mut self, flags: u8, send: impl FnOnce(&Self), until: impl Fn(&Self) -> bool) -> bool {
+        let dropped = |client: &Self| packets(&client.lab.stats())[2];
+        let before = dropped(self);
+        send(self);
+        let (began, mut looked) = (Instant::now(), Instant::now());
+        while began.elapsed() < HANGS_AFTER {
             let Some(frame) = self.listener.receive().unwrap() else {
-                thread::sleep(Duration::from_millis(1));
+                if looked.elapsed() > LOOK {
+                    if dropped(self) > before {
+                        return false;
+                    }
+                    looked = Instant::now();
+                }
+                thread::yield_now();
                 continue;
             };
             let Some((sequence, is, data)) = self.segment_in(&frame) else { continue };
@@ -132,7 +144,7 @@ impl RawClient {
                 return true;
             }
         }
-        false
+        panic!("it is neither answered nor dropped");
     }
 
     /// Sequence number, flags and payload of a segment to this client.
@@ -159,8 +171,7 @@ impl RawClient {
     }
 
     fn connect(&mut self) -> bool {
-        self.say(SYN, &[]);
-        if !self.hears(SYN | ACK, |client| client.acknowledged != 0) {
+        if !self.hears(SYN | ACK, |client| client.say(SYN, &[]), |client| client.acknowledged != 0) {
             return false;
         }
         self.sequence += 1;
@@ -180,16 +191,18 @@ impl RawClient {
             header[4..8].copy_from_slice(&ident.to_be_bytes());
             header
         };
-        if self.source.is_ipv4() {
-            self.send(V4::fragment(TCP, 0, true), FRAGMENT, first);
-            self.send(V4::fragment(TCP, offset, false), FRAGMENT, rest);
-        } else {
-            self.send(V4::of(TCP), FRAGMENT, &of_v6(TCP, 0, true, first));
-            self.send(V4::of(TCP), FRAGMENT, &of_v6(says, offset, false, rest));
-        }
+        let send = |client: &Self| {
+            if client.source.is_ipv4() {
+                client.send(V4::fragment(TCP, 0, true), FRAGMENT, first);
+                client.send(V4::fragment(TCP, offset, false), FRAGMENT, rest);
+            } else {
+                client.send(V4::of(TCP), FRAGMENT, &of_v6(TCP, 0, true, first));
+                client.send(V4::of(TCP), FRAGMENT, &of_v6(says, offset, false, rest));
+            }
+        };
         let before = self.answers();
         self.sequence += u32::try_from(GET.len()).unwrap();
-        self.hears(ACK, |client| client.answers() > before)
+        self.hears(ACK, send, |client| client.answers() > before)
     }
 
     fn answers(&self) -> usize {
@@ -254,8 +267,9 @@ fn syns_behind_nine_extension_headers_reach_no_server() {
             let mut client = RawClient::new(&lab, RAW[1], 22);
             client.source_port += headers * 100 + at;
             let syn = client.segment(SYN, &[]);
-            client.send(V4::of(TCP), DEST_OPTIONS, &chain(headers.into(), TCP, syn));
-            *of += u32::from(client.hears(SYN | ACK, |client| client.acknowledged != 0));
+            let chain = chain(headers.into(), TCP, syn);
+            let send = |client: &RawClient<'_>| client.send(V4::of(TCP), DEST_OPTIONS, &chain);
+            *of += u32::from(client.hears(SYN | ACK, send, |client| client.acknowledged != 0));
         }
     }
     assert_eq!(opened, [5, 0]);
@@ -280,12 +294,8 @@ fn a_udp_service_gets_as_many_datagrams_as_the_limit_says_whatever_came_first() 
             socket.send_to(&query, at).unwrap();
         }
         lab.stats_once(|stats| packets(stats)[0] >= before + 201);
-        let got = || server.datagrams().get(&client.parse().unwrap()).copied().unwrap_or(0);
-        let end = Instant::now() + WAIT;
-        while got() < LIMIT && Instant::now() < end {
-            thread::sleep(Duration::from_millis(5));
-        }
-        assert_eq!(got(), LIMIT, "{client}");
+        let got = || Ok(server.datagrams().get(&client.parse()?).copied().unwrap_or(0));
+        assert_eq!(netlab::settled(got).unwrap(), LIMIT, "{client}");
     }
 }
 
@@ -298,7 +308,7 @@ fn a_flood_of_datagrams_that_nothing_counts_shows_as_overload_and_makes_no_sourc
     // Forged, with a short header of an acknowledgement: each another flow.
     let mut forged = frame(IPV4, V4::of(UDP).around(udp_from(1024, 443, [0x40; 40])));
     forged[30..34].copy_from_slice(&[10, 9, 0, 1]);
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + HANGS_AFTER;
     let mut sent = 0_u32;
     let (mut is_overloaded, mut insertions) = (false, 0);
     while !is_overloaded && Instant::now() < end {

@@ -149,7 +149,8 @@ fn resident(daemon: &Daemon) -> u64 {
 fn a_quarter_of_a_million_sources_are_observed_in_little_time_and_memory() {
     needs_root!();
     const SOURCES: u32 = 262_144;
-    const IDLE: Duration = Duration::from_secs(35);
+    /// Between two rounds of what is observed of a limit of minutes.
+    const ROUND: Duration = Duration::from_secs(30);
     // With room to spare, as the kernel forgets before its table is full.
     let lab = Lab::quiet();
     let daemon = lab.limit(&["--limit", "1000/5m", "--count", "connections", "--max-sources", "1048576", "--dry-run"]);
@@ -163,25 +164,14 @@ fn a_quarter_of_a_million_sources_are_observed_in_little_time_and_memory() {
     lab.stats_once(|stats| packets(stats)[0] == u64::from(SOURCES));
     let cpu = || daemon.child.cpu_time().unwrap();
     let cpu_before = cpu();
-    let mut times: Vec<Duration> = (0..3)
-        .map(|_| {
-            let start = Instant::now();
-            let report = suggested(&lab);
-            let took = start.elapsed();
-            assert_eq!(number(&report, "/rules/0/limits/0/observed/sources"), u64::from(SOURCES), "{report:#}");
-            took
-        })
-        .collect();
-    times.sort_unstable();
+    for _ in 0..3 {
+        let report = suggested(&lab);
+        assert_eq!(number(&report, "/rules/0/limits/0/observed/sources"), u64::from(SOURCES), "{report:#}");
+    }
     let (each, grown) = ((cpu() - cpu_before) / 3, resident(&daemon).saturating_sub(before));
-    let cpu_before = cpu();
-    thread::sleep(IDLE);
-    let idle = cpu() - cpu_before;
     let bytes = grown / u64::from(SOURCES);
-    println!(
-        "{SOURCES} sources: suggest took {times:?}, {each:?} of CPU; {bytes} B a source; {idle:?} of CPU in {IDLE:?}"
-    );
-    assert!(times[1] < Duration::from_secs(2), "suggest took {times:?}");
+    println!("{SOURCES} sources: suggest took {each:?} of CPU; {bytes} B a source");
     assert!(bytes < 320, "{bytes} B a source");
-    assert!(idle < IDLE / 20, "{idle:?} of CPU in {IDLE:?}");
+    // By the daemon's own CPU time, whoever else has the machine. What it answers with is a round and more.
+    assert!(each < ROUND / 20, "{each:?} of CPU");
 }

@@ -10,14 +10,9 @@ use std::time::{Duration, Instant};
 use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, V4, frame, tcp};
-use integration_test::lab::{Daemon, Lab, number};
+use integration_test::lab::{Daemon, HANGS_AFTER, Lab, number};
 use netlab::{Namespace, PacketSocket, needs_root};
 use ratelimit_daemon::netlink::LinkEvents;
-
-/// Two looks of two seconds, and what a busy machine adds.
-const FOLLOWED: Duration = Duration::from_secs(10);
-/// `breaker_after`, the look before it and the one after, likewise.
-const TRIPPED: Duration = Duration::from_secs(20);
 
 fn start(lab: &Lab, text: &str) -> Daemon {
     let path = lab.directory().join("ratelimitd.toml");
@@ -65,12 +60,12 @@ fn a_list_file_is_followed_and_a_broken_one_is_not() {
     assert_eq!(denied(), 0);
 
     replace("203.0.113.0/25\n198.51.100.7\n198.51.100.8\n");
-    daemon.child.wait_for_line("3 added, 1 removed", FOLLOWED).unwrap();
+    daemon.child.wait_for_line("3 added, 1 removed", HANGS_AFTER).unwrap();
     send(7);
     lab.stats_once(|stats| number(stats, "/reasons/denied") == 10);
 
     replace("198.51.100.9\nnonsense\n");
-    let line = daemon.child.wait_for_line("bad.txt:2:1", FOLLOWED).unwrap();
+    let line = daemon.child.wait_for_line("bad.txt:2:1", HANGS_AFTER).unwrap();
     // The file may hold anything, and the journal is read by others.
     assert!(line.contains("list bad (") && !line.contains("nonsense"), "{line}");
     assert!(metrics(&lab).contains("\nratelimitd_config_last_reload_successful 0\n"));
@@ -93,7 +88,7 @@ fn a_rule_that_drops_nearly_everything_falls_back_and_one_that_may_does_not() {
     let flood_until = |is_over: &dyn Fn() -> bool| {
         let began = Instant::now();
         while !is_over() {
-            assert!(began.elapsed() < TRIPPED, "it never comes to hold: {}", daemon.child.stderr());
+            assert!(began.elapsed() < HANGS_AFTER, "it never comes to hold: {}", daemon.child.stderr());
             for port in [80, 443] {
                 (0..40).for_each(|_| sender.send(&syn([198, 51, 100, 7], port)).unwrap());
             }
@@ -105,7 +100,7 @@ fn a_rule_that_drops_nearly_everything_falls_back_and_one_that_may_does_not() {
         |rule: &str, value: u8| metrics(&lab).contains(&format!("ratelimitd_enforcing{{rule=\"{rule}\"}} {value}\n"));
     let after = flood_until(&|| fallen_back() == "[\"web\"]");
     assert!(after >= Duration::from_secs(5), "{after:?}");
-    daemon.child.wait_for_line("RULE web FALLS BACK TO DRY RUN", FOLLOWED).unwrap();
+    daemon.child.wait_for_line("RULE web FALLS BACK TO DRY RUN", HANGS_AFTER).unwrap();
     assert!(done(&lab, &["stats"]).contains("RULE web FELL BACK TO DRY RUN"));
     assert!(enforcing("web", 0) && enforcing("attacked", 1));
     let dropped = |rule: usize| number(&lab.stats(), &format!("/rules/{rule}/dropped"));
@@ -129,5 +124,5 @@ fn a_new_link_is_announced() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut events = server.inside(|| Ok(runtime.block_on(async { LinkEvents::open() })?)).unwrap();
     server.ip(&["link", "add", "v0", "type", "veth", "peer", "name", "v1"]).unwrap();
-    runtime.block_on(async { tokio::time::timeout(FOLLOWED, events.changed()).await }).unwrap().unwrap();
+    runtime.block_on(async { tokio::time::timeout(HANGS_AFTER, events.changed()).await }).unwrap().unwrap();
 }

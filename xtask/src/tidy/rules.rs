@@ -124,6 +124,26 @@ pub(super) const RULES: &[Rule] = &[
         examples: &["unsafe fn read() {}"],
     },
     Rule {
+        paths: &["integration-test/tests/"],
+        except: &[
+            // Real time is the subject: the kernel ends a trial, with no daemon to say so.
+            "integration-test/tests/policy.rs",
+            // Likewise: for so long a client that got no answer does not ask again.
+            "integration-test/tests/applications.rs",
+            // The pace of what is sent, so that it lasts, and admissions lie in every bucket.
+            "integration-test/tests/cpus.rs",
+            "integration-test/tests/flood.rs",
+            "integration-test/tests/forged.rs",
+            "integration-test/tests/kept.rs",
+            "integration-test/tests/suggest.rs",
+            "integration-test/tests/watch.rs",
+        ],
+        part: Part::Code,
+        forbidden: r"\bsleep(_until)?\s*\(",
+        reason: "a test waits for what happens (`lab::once`, `stats_once`, `wait_for_line`), not for a while",
+        examples: &["    thread::sleep(Duration::from_secs(1));", "    sleep(MOMENT);"],
+    },
+    Rule {
         paths: &["*.rs"],
         except: &[],
         part: Part::Code,
