@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 use std::future;
-use std::io::ErrorKind;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -17,7 +16,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, sleep_until};
 
 use ratelimit_control::proto::ReloadRequest;
 use ratelimit_control::server::{Door, Surface, serve};
-use ratelimit_control::socket::{ControlSocket, SocketError};
+use ratelimit_control::socket::ControlSocket;
 use ratelimit_control::{Command, Commands, Handle};
 use ratelimit_datapath::{Datapath, DatapathError};
 use ratelimit_policy::config::Config;
@@ -30,6 +29,7 @@ mod carry_out;
 mod ending;
 mod enforced;
 mod engine;
+mod error;
 mod events;
 mod grants;
 mod hold;
@@ -62,85 +62,11 @@ use notify::{Notifier, State};
 use start::Start;
 use store::Store;
 
+pub use error::DaemonError;
 pub use source::{ConfigSource, Loaded};
 
 /// How often attachments and counters are looked at when nothing announces a change.
 const SUPERVISE_EVERY: Duration = Duration::from_secs(2);
-
-/// Why the daemon did not start, or ended other than orderly.
-#[derive(Debug, thiserror::Error)]
-pub enum DaemonError {
-    /// The control socket could not be had.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    /// The kernel side failed.
-    #[error(transparent)]
-    Datapath(#[from] DatapathError),
-    /// The address of `--listen` could not be had.
-    #[error("listen on {address}: {source}; give another --listen ADDR:PORT")]
-    Listen {
-        /// The address.
-        address: std::net::SocketAddr,
-        /// The kernel's answer.
-        source: std::io::Error,
-    },
-    /// The file says what was tried and not confirmed, and what it said before cannot be had.
-    #[error("{path} was tried and not confirmed, and what held before it cannot be read any more: {why}")]
-    Refused {
-        /// The file.
-        path: String,
-        /// What is wrong with the text of before.
-        why: String,
-        /// The file that remembers the trial.
-        record: std::path::PathBuf,
-    },
-    /// Something else of the system's.
-    #[error("{what}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// The kernel's answer.
-        source: std::io::Error,
-    },
-    /// A fault of our own, with its message already printed.
-    #[error("internal error: the task that owns the datapath panicked")]
-    Panicked,
-}
-
-impl DaemonError {
-    /// Whether the kernel did not let this user.
-    pub fn is_for_want_of_privilege(&self) -> bool {
-        match self {
-            Self::Socket(SocketError::Io { source, .. }) => source.kind() == ErrorKind::PermissionDenied,
-            Self::Datapath(DatapathError::NotPrivileged { .. }) => true,
-            Self::Socket(_)
-            | Self::Datapath(_)
-            | Self::Listen { .. }
-            | Self::Refused { .. }
-            | Self::System { .. }
-            | Self::Panicked => false,
-        }
-    }
-
-    /// What to do, where the message does not say it.
-    pub fn help(&self) -> Vec<String> {
-        match self {
-            Self::Socket(_) if self.is_for_want_of_privilege() => vec![
-                "run it as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON and a --socket PATH that this user may make"
-                    .to_owned(),
-            ],
-            Self::Refused { path, record, .. } => vec![
-                format!(
-                    "if a list file is gone, bring it back; or change {path}: a file that was changed since is a new one"
-                ),
-                format!("to start by what was refused all the same, remove {}", record.display()),
-            ],
-            Self::Socket(_) | Self::Datapath(_) | Self::Listen { .. } | Self::System { .. } | Self::Panicked => {
-                Vec::new()
-            }
-        }
-    }
-}
 
 /// Runs until a signal or `detach` ends it. `open` makes the datapath, once it is certain that no other daemon has the socket.
 ///

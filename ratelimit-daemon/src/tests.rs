@@ -15,6 +15,7 @@ use super::*;
 use ratelimit_control::client::{Client, ClientError};
 use ratelimit_control::proto::ProblemKind;
 use ratelimit_control::server::HEADER_TIME_MAX;
+use ratelimit_control::socket::SocketError;
 use ratelimit_datapath::XdpMode;
 use ratelimit_datapath::fake::{FakeDatapath, FakeKernel};
 use ratelimit_policy::config::{OnExit, XdpModeChoice};

@@ -16,11 +16,15 @@ use anyhow::{Context, Result};
 use regex_lite::Regex;
 
 use crate::{run, workspace};
-use rules::{Part, RULES, Rule};
+use rules::{LONG_FILES, Part, RULES, Rule, SHIPPED, SHIPPED_LINES_MAX};
 use source::Source;
 
 /// A file that needs a table of contents is two files.
 const LINES_MAX: usize = 600;
+const LONG: &str =
+    "a file of more than 450 shipped lines is cut along a seam, or has its reason in LONG_FILES of tidy/rules.rs";
+const NOT_LONG: &str =
+    "a file in LONG_FILES of tidy/rules.rs is longer than 450 lines: this one needs no reason any more";
 
 pub(crate) fn run() -> Result<ExitCode> {
     let rules = RULES.iter().map(Compiled::new).collect::<Result<Vec<_>>>()?;
@@ -34,7 +38,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         println!("{breach}");
     }
     if breaches.is_empty() {
-        println!("tidy: {} rules hold in {} files", rules.len() + 9, files.len());
+        println!("tidy: {} rules hold in {} files", rules.len() + 10, files.len());
         return Ok(ExitCode::SUCCESS);
     }
     println!("tidy: {} breaches in {} files", breaches.len(), files.len());
@@ -99,8 +103,24 @@ fn breaches_in(path: &str, text: &str, rules: &[Compiled<'_>]) -> Vec<Breach> {
         if let Some(line) = text.lines().nth(LINES_MAX) {
             breaches.push(breach(path, LINES_MAX + 1, line, "a file of more than 600 lines is two files"));
         }
+        breaches.extend(breach_of_length(path, &source));
     }
     breaches
+}
+
+/// Tests at a file's end are not among its lines.
+fn breach_of_length(path: &str, source: &Source) -> Option<Breach> {
+    if is_tests(path) || !SHIPPED.iter().any(|pattern| rules::is_match(pattern, path)) {
+        return None;
+    }
+    let lines = source.shipped_code.trim_end().lines().count();
+    let is_listed = LONG_FILES.iter().any(|(long, _)| *long == path);
+    let reason = match (lines > SHIPPED_LINES_MAX, is_listed) {
+        (true, false) => LONG,
+        (false, true) => NOT_LONG,
+        (true, true) | (false, false) => return None,
+    };
+    Some(breach(path, lines, &format!("{lines} lines"), reason))
 }
 
 fn is_tests(path: &str) -> bool {
@@ -135,6 +155,26 @@ mod tests {
             }
             assert!(!rule.examples.is_empty(), "{rule:?}");
         }
+    }
+
+    #[test]
+    fn a_shipped_file_is_450_lines_long_its_tests_apart_or_has_a_reason_that_it_needs() {
+        let of = |path: &str, lines: usize| {
+            let tests = "#[cfg(test)]\nmod tests {\n    fn test() {}\n}\n";
+            let text = format!("//! A module.\n{}{tests}", "const A: u8 = 0;\n".repeat(lines - 1));
+            breaches(path, &text).into_iter().map(|breach| breach.reason).collect::<Vec<_>>()
+        };
+        assert_eq!(of("ratelimit-daemon/src/some.rs", 450), [""; 0]);
+        assert_eq!(of("ratelimit-daemon/src/some.rs", 451), [LONG]);
+        for path in ["ratelimit-daemon/src/some/tests.rs", "ratelimit-daemon/tests/some.rs", "xtask/src/some.rs"] {
+            assert_eq!(of(path, 451), [""; 0], "{path}");
+        }
+        for (path, reason) in LONG_FILES {
+            assert!(!reason.is_empty());
+            assert_eq!((of(path, 451), of(path, 450)), (vec![], vec![NOT_LONG]), "{path}");
+        }
+        let files = tracked_files().unwrap();
+        assert!(LONG_FILES.iter().all(|(path, _)| files.iter().any(|file| file == path)), "a file that is not there");
     }
 
     #[test]

@@ -7,10 +7,10 @@ use aya::programs::ProgramError;
 use aya::programs::links::FdLink;
 use aya::programs::xdp::{XdpLink, XdpMode as AyaMode};
 use aya::programs::{ProgramInfo, loaded_programs};
-use ratelimit_common::layout;
+use ratelimit_common::layout::{self, INTERFACES_MAX};
 
 use super::held::{self, Held};
-use super::{Clock, ConfigWords, Kernel, program, state};
+use super::{ConfigWords, Kernel, program, state};
 use crate::interface::{self, Interface};
 use crate::pins;
 use crate::{DatapathError, XdpMode};
@@ -56,6 +56,91 @@ impl Slot {
             present.iter().find(|interface| interface.index == self.index && interface.name == self.name)?;
         self.link.as_ref()?;
         interface.programs.iter().find(|(_, id)| *id == ours).map(|(mode, _)| *mode)
+    }
+}
+
+/// Which interfaces have which row, and the links on them.
+pub(super) struct Links {
+    xdp_mode: XdpModeChoice,
+    slots: [Option<Slot>; INTERFACES_MAX],
+    /// What earlier runs left pinned and this one has not taken over.
+    held: Vec<Held>,
+}
+
+impl Links {
+    /// On nothing yet.
+    pub(super) fn new(xdp_mode: XdpModeChoice) -> Self {
+        Self { xdp_mode, slots: Default::default(), held: Vec::new() }
+    }
+
+    /// The interface that has each row.
+    pub(super) const fn slots(&self) -> &[Option<Slot>; INTERFACES_MAX] {
+        &self.slots
+    }
+
+    /// The index of the interface that has each row, 0 where none has it.
+    pub(super) fn listed(&self) -> [u32; INTERFACES_MAX] {
+        self.slots.each_ref().map(|slot| slot.as_ref().map_or(0, Slot::index))
+    }
+
+    /// Gives an interface the first row, whoever has it.
+    pub(super) fn list_first(&mut self, slot: Slot) {
+        self.slots[0] = Some(slot);
+    }
+
+    /// Lets go of every interface; what is pinned goes on.
+    pub(super) fn let_go(&mut self) {
+        self.slots = Default::default();
+    }
+
+    /// The interfaces that this run has attached to without taking over a link.
+    pub(super) fn attached_anew(&self) -> Vec<String> {
+        let is_anew = |slot: &&Slot| slot.link.is_some() && slot.origin == Origin::Anew;
+        self.slots.iter().flatten().filter(is_anew).map(|slot| slot.name.clone()).collect()
+    }
+
+    /// The interfaces whose link is pinned and not taken over.
+    pub(super) fn kept(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.held.iter().map(|held| held.name.clone()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    fn slot(&self, name: &str) -> Option<&Slot> {
+        self.slots.iter().flatten().find(|slot| slot.name == name)
+    }
+
+    fn forget(&mut self, name: &str) {
+        for slot in &mut self.slots {
+            if slot.as_ref().is_some_and(|slot| slot.name == name) {
+                *slot = None;
+            }
+        }
+    }
+
+    /// A link keeps its mode for life, so one that is asked for otherwise cannot be taken over.
+    pub(super) fn look_at_modes(&self, names: &[String]) -> Result<(), DatapathError> {
+        self.held.iter().filter(|held| names.contains(&held.name)).try_for_each(|held| self.agree(held))
+    }
+
+    fn agree(&self, held: &Held) -> Result<(), DatapathError> {
+        let Some(mode) = held.mode else { return Ok(()) };
+        match (self.xdp_mode, mode) {
+            (XdpModeChoice::Auto, _)
+            | (XdpModeChoice::Native, XdpMode::Native)
+            | (XdpModeChoice::Generic, XdpMode::Generic) => Ok(()),
+            (asked @ (XdpModeChoice::Native | XdpModeChoice::Generic), XdpMode::Native | XdpMode::Generic) => {
+                Err(DatapathError::Unsupported {
+                    what: format!("take over {0} in {1} mode", held.name, asked.label()),
+                    why: format!(
+                        "an earlier run left it attached in {0} mode, and it goes on like that; `--xdp-mode {0}` takes it over, \
+                         or `ratelimitd detach {1}` takes it off, then start again",
+                        mode.label(),
+                        held.name
+                    ),
+                })
+            }
+        }
     }
 }
 
@@ -107,31 +192,18 @@ impl Kernel {
         let Some((pins, root)) = self.pins.as_ref().and_then(|pins| Some((pins, pins.root()?))) else { return Ok(()) };
         let present = interface::all().context("list the network interfaces")?;
         let held = held::take(pins, root, &present)?;
-        if self.clock == Clock::Kernel && known.wall_offset_ns == 0 && !held.is_empty() {
+        if self.time.is_lost(known.wall_offset_ns) && !held.is_empty() {
             return Err(DatapathError::Pins {
                 path: pins.dir().display().to_string(),
                 why: "it has links but not the maps that they read; what they enforce goes on. `ratelimitd detach` takes it off, then start again"
                     .into(),
             });
         }
-        for (slot, &index) in self.slots.iter_mut().zip(&known.interfaces) {
+        for (slot, &index) in self.links.slots.iter_mut().zip(&known.interfaces) {
             *slot = held.iter().find(|held| held.is_on(index)).map(|held| Slot::known(held.name.clone(), index));
         }
-        self.held = held;
+        self.links.held = held;
         Ok(())
-    }
-
-    /// The interfaces that this run has attached to without taking over a link.
-    pub(super) fn attached_anew(&self) -> Vec<String> {
-        let is_anew = |slot: &&Slot| slot.link.is_some() && slot.origin == Origin::Anew;
-        self.slots.iter().flatten().filter(is_anew).map(|slot| slot.name.clone()).collect()
-    }
-
-    /// The interfaces whose link is pinned and not taken over.
-    pub(super) fn kept_interfaces(&self) -> Vec<String> {
-        let mut names: Vec<_> = self.held.iter().map(|held| held.name.clone()).collect();
-        names.sort_unstable();
-        names
     }
 
     pub(super) fn attach_interface(&mut self, name: &str) -> Result<XdpMode, DatapathError> {
@@ -139,25 +211,25 @@ impl Kernel {
         let found = find(&present, name)?;
         require_ethernet(found)?;
         let ours = self.program_id()?;
-        if let Some(mode) = self.slot(name).and_then(|slot| slot.attached(&present, ours)) {
+        if let Some(mode) = self.links.slot(name).and_then(|slot| slot.attached(&present, ours)) {
             return Ok(mode);
         }
-        let is_known = self.slot(name).is_some();
+        let is_known = self.links.slot(name).is_some();
         let before = self.take_own(found, ours)?;
         // The interface is listed before its first packet comes.
         self.list(found)?;
         match before.map_or_else(|| self.link(found), Ok) {
             Ok((link, mode, origin)) => {
                 // Whatever was pinned under this name has made room.
-                self.held.retain(|held| held.name != name);
-                if let Some(slot) = self.slots.iter_mut().flatten().find(|slot| slot.name == name) {
+                self.links.held.retain(|held| held.name != name);
+                if let Some(slot) = self.links.slots.iter_mut().flatten().find(|slot| slot.name == name) {
                     (slot.link, slot.origin) = (Some(link), origin);
                 }
                 Ok(mode)
             }
             Err(error) => {
                 if !is_known {
-                    self.forget(name);
+                    self.links.forget(name);
                 }
                 Err(error)
             }
@@ -165,7 +237,12 @@ impl Kernel {
     }
 
     fn link(&mut self, found: &Interface) -> Result<Linked, DatapathError> {
-        let held = self.held.iter().position(|held| held.is_on(found.index)).map(|held| self.held.swap_remove(held));
+        let held = self
+            .links
+            .held
+            .iter()
+            .position(|held| held.is_on(found.index))
+            .map(|held| self.links.held.swap_remove(held));
         match held {
             Some(Held { link, mode: Some(mode), .. }) => Ok((self.replace_program(link)?, mode, Origin::TakenOver)),
             Some(Held { mode: None, .. }) | None => {
@@ -178,7 +255,7 @@ impl Kernel {
     /// The link that this run holds on the interface under the name that it had before.
     fn take_own(&mut self, found: &Interface, ours: u32) -> Result<Option<Linked>, DatapathError> {
         let Some((mode, _)) = found.programs.iter().find(|(_, id)| *id == ours) else { return Ok(None) };
-        let Some(slot) = self.slots.iter_mut().flatten().find(|slot| slot.index == found.index) else {
+        let Some(slot) = self.links.slots.iter_mut().flatten().find(|slot| slot.index == found.index) else {
             return Ok(None);
         };
         let (before, origin) = (slot.name.clone(), slot.origin);
@@ -195,69 +272,33 @@ impl Kernel {
         if let Some(pins) = &self.pins {
             pins.remove_link(name)?;
         }
-        self.held.retain(|held| held.name != name);
-        self.forget(name);
+        self.links.held.retain(|held| held.name != name);
+        self.links.forget(name);
         Ok(())
-    }
-
-    fn forget(&mut self, name: &str) {
-        for slot in &mut self.slots {
-            if slot.as_ref().is_some_and(|slot| slot.name == name) {
-                *slot = None;
-            }
-        }
     }
 
     pub(super) fn program_id(&mut self) -> Result<u32, DatapathError> {
         Ok(program(&mut self.ebpf)?.info().context("look at the program")?.id())
     }
 
-    fn slot(&self, name: &str) -> Option<&Slot> {
-        self.slots.iter().flatten().find(|slot| slot.name == name)
-    }
-
     /// Gives an interface a row of counters: the one that it had, also under another index, else a free one.
     fn list(&mut self, found: &Interface) -> Result<(), DatapathError> {
-        let known = self.slots.iter().position(|slot| slot.as_ref().is_some_and(|slot| slot.name == found.name));
+        let known = self.links.slots.iter().position(|slot| slot.as_ref().is_some_and(|slot| slot.name == found.name));
         let position = match known {
             Some(position) => position,
             None => {
-                let free = self.slots.iter().position(Option::is_none);
-                let free = free.with_context(|| format!("no room for more than {} interfaces", self.slots.len()))?;
-                self.clear_counters(free)?;
+                let free = self.links.slots.iter().position(Option::is_none);
+                let free =
+                    free.with_context(|| format!("no room for more than {} interfaces", self.links.slots.len()))?;
+                self.rows.clear_interface(&mut self.ebpf, free)?;
                 free
             }
         };
         // Packets count in the first row that has their index: that of an interface which had it before is no longer
         // theirs.
-        self.slots.iter_mut().flatten().filter(|slot| slot.index == found.index).for_each(|slot| slot.index = 0);
-        self.slots[position] = Some(Slot::known(found.name.clone(), found.index));
+        self.links.slots.iter_mut().flatten().filter(|slot| slot.index == found.index).for_each(|slot| slot.index = 0);
+        self.links.slots[position] = Some(Slot::known(found.name.clone(), found.index));
         self.write_interfaces()
-    }
-
-    /// A link keeps its mode for life, so one that is asked for otherwise cannot be taken over.
-    pub(super) fn look_at_modes(&self, names: &[String]) -> Result<(), DatapathError> {
-        self.held.iter().filter(|held| names.contains(&held.name)).try_for_each(|held| self.agree(held))
-    }
-
-    fn agree(&self, held: &Held) -> Result<(), DatapathError> {
-        let Some(mode) = held.mode else { return Ok(()) };
-        match (self.xdp_mode, mode) {
-            (XdpModeChoice::Auto, _)
-            | (XdpModeChoice::Native, XdpMode::Native)
-            | (XdpModeChoice::Generic, XdpMode::Generic) => Ok(()),
-            (asked @ (XdpModeChoice::Native | XdpModeChoice::Generic), XdpMode::Native | XdpMode::Generic) => {
-                Err(DatapathError::Unsupported {
-                    what: format!("take over {0} in {1} mode", held.name, asked.label()),
-                    why: format!(
-                        "an earlier run left it attached in {0} mode, and it goes on like that; `--xdp-mode {0}` takes it over, \
-                         or `ratelimitd detach {1}` takes it off, then start again",
-                        mode.label(),
-                        held.name
-                    ),
-                })
-            }
-        }
     }
 
     /// Puts our program in the place of the one that the link holds, between two packets.
@@ -272,7 +313,7 @@ impl Kernel {
         if !found.programs.is_empty() {
             return Err(occupied(found));
         }
-        let modes: &[XdpMode] = match self.xdp_mode {
+        let modes: &[XdpMode] = match self.links.xdp_mode {
             XdpModeChoice::Auto => &[XdpMode::Native, XdpMode::Generic],
             XdpModeChoice::Native => &[XdpMode::Native],
             XdpModeChoice::Generic => &[XdpMode::Generic],

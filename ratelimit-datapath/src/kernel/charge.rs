@@ -41,7 +41,7 @@ impl Kernel {
         let Some(of) = words.rules[..rules_len(&words)].get(rule).copied() else {
             return Err(anyhow!("charge a source: no rule {rule}").into());
         };
-        let client = Client::of(net, self.ipv6_family);
+        let client = Client::of(net, self.sources.ipv6_family);
         let limits = &of.limits[..usize::from(of.limits_len).min(LIMITS_MAX)];
         for (at, limit) in limits_of(&of).enumerate() {
             let largest = if limit.is_gcra == 0 { amount_max(limit.bucket_ns) } else { limit.amount };

@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 
 use anyhow::Context as _;
 use aya::Pod;
-use aya::maps::{HashMap, MapError, PerCpuArray, PerCpuValues};
+use aya::maps::{HashMap, MapError};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use ratelimit_common::ban;
 use ratelimit_common::layout::{
@@ -104,25 +104,6 @@ impl Lengths {
 }
 
 impl Kernel {
-    /// Bans that the rule with this row has begun.
-    pub(super) fn bans_begun(&self, row: u8) -> Result<u64, DatapathError> {
-        let name = map::BANS_BEGUN;
-        let counts: PerCpuArray<_, u64> =
-            PerCpuArray::try_from(map_ref(&self.ebpf, name)?).with_context(|| format!("open {name}"))?;
-        let cpus = counts.get(&row.into(), 0).with_context(|| format!("read {name}"))?;
-        Ok(cpus.iter().fold(0, |sum, cpu| sum.wrapping_add(*cpu)))
-    }
-
-    /// Another rule has the row from now on.
-    pub(super) fn clear_bans_begun(&mut self, row: u8) -> Result<(), DatapathError> {
-        let name = map::BANS_BEGUN;
-        let mut counts: PerCpuArray<_, u64> =
-            PerCpuArray::try_from(map_mut(&mut self.ebpf, name)?).with_context(|| format!("open {name}"))?;
-        let cpus = aya::util::nr_cpus().map_err(|(_, error)| error).context("count CPUs")?;
-        let zeros = PerCpuValues::try_from(vec![0; cpus]).context("a value for each CPU")?;
-        Ok(counts.set(row.into(), zeros, 0).with_context(|| format!("clear {name}"))?)
-    }
-
     /// One window, if it is remembered.
     pub(super) fn window(&self, client: Client, slot: u32) -> Result<Option<Source>, DatapathError> {
         match client {
@@ -147,7 +128,7 @@ impl Kernel {
     }
 
     pub(super) fn bans_of_client(&mut self, net: IpNet) -> Result<Vec<Ban>, DatapathError> {
-        let client = Client::of(net, self.ipv6_family);
+        let client = Client::of(net, self.sources.ipv6_family);
         let words = self.config_words()?;
         let mut entries = Vec::new();
         for rule in words.rules[..rules_len(&words)].iter().filter(|rule| rule.bans.steps_len != 0) {
@@ -194,7 +175,7 @@ impl Kernel {
                 IpAddr::V4(address) => IpNet::V4(Ipv4Net::new(address, ipv4).context("an IPv4 prefix")?.trunc()),
                 IpAddr::V6(address) => IpNet::V6(Ipv6Net::new(address, ipv6).context("an IPv6 prefix")?.trunc()),
             };
-            let client = Client::of(prefix, self.ipv6_family);
+            let client = Client::of(prefix, self.sources.ipv6_family);
             let mut readings = Vec::new();
             for (key, slot, is_verified) in windows.all() {
                 let (window, OfWindow { dropped, until: refused_until }) =
@@ -222,7 +203,7 @@ impl Kernel {
 
     /// The maps of bans that are in use, and the lengths of their keys.
     const fn ban_maps(&self) -> [(&'static str, usize); 2] {
-        let v6 = match self.ipv6_family {
+        let v6 = match self.sources.ipv6_family {
             Family::V4 | Family::V6 => (map::BANS_V6, size_of::<SourceKeyV6>()),
             Family::V6Wide => (map::BANS_V6_WIDE, size_of::<SourceKeyV6Wide>()),
         };

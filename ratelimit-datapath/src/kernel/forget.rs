@@ -22,7 +22,7 @@ impl Kernel {
         let cached_drops = self.cached_drops()?;
         let mut found: BTreeSet<IpNet> =
             cached_drops.clients().filter_map(|of| of.net(lengths)).filter(is_meant).collect();
-        let (name, key_len) = match (prefix, self.ipv6_family) {
+        let (name, key_len) = match (prefix, self.sources.ipv6_family) {
             (IpNet::V4(_), _) => (map::SOURCES_V4, size_of::<SourceKeyV4>()),
             (IpNet::V6(_), Family::V4 | Family::V6) => (map::SOURCES_V6, size_of::<SourceKeyV6>()),
             (IpNet::V6(_), Family::V6Wide) => (map::SOURCES_V6_WIDE, size_of::<SourceKeyV6Wide>()),
@@ -40,7 +40,7 @@ impl Kernel {
     /// See [`crate::Datapath::forget_all`]. The windows go first: what meets a ban meanwhile is dropped by
     /// that alone, and begins no window that another ban could follow.
     pub(super) fn forget_clients(&mut self, nets: &[IpNet]) -> Result<Forgotten, DatapathError> {
-        let clients: HashSet<Client> = nets.iter().map(|net| Client::of(*net, self.ipv6_family)).collect();
+        let clients: HashSet<Client> = nets.iter().map(|net| Client::of(*net, self.sources.ipv6_family)).collect();
         let mut limits = BTreeSet::new();
         // What is before or after a trial too.
         for generation in 0..GENERATIONS {

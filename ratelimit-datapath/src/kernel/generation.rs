@@ -7,27 +7,57 @@ use anyhow::Context as _;
 use aya::Pod;
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use ipnet::IpNet;
+use ratelimit_common::hash::HashKey;
 use ratelimit_common::layout::{self, GENERATIONS, Prefix, ROWS_MAX, Rule, RuleSet, map};
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 
 use super::plain::{Plain, plain_box};
-use super::{Kernel, map_mut, rules_len, state};
+use super::{Kernel, Options, drop_cache, map_mut, random, state};
 use crate::encode::{self, Encoded};
 use crate::{DatapathError, batch};
 use ratelimit_policy::desired::Policy;
 
 /// What the generations of the tries hold, as far as this run knows.
 #[derive(Debug, Default)]
-pub(super) struct Tries {
+struct Tries {
     prefixes: [Option<BTreeMap<IpNet, Prefix>>; GENERATIONS as usize],
     targets: [Option<BTreeMap<IpNet, RuleSet>>; GENERATIONS as usize],
+}
+
+/// What is applied, and what every configuration holds.
+#[derive(Debug)]
+pub(super) struct Generations {
+    /// What was applied last.
+    pub(super) policy: Option<Policy>,
+    tries: Tries,
+    /// Of the program's hashes.
+    seed: HashKey,
+    insertions_max: u32,
+    /// Of each CPU.
+    insertions_free: u32,
+}
+
+impl Generations {
+    /// Nothing is applied yet.
+    pub(super) fn new(insertions_max: u32) -> Self {
+        let (policy, tries, seed) = (None, Tries::default(), HashKey::default());
+        Self { policy, tries, seed, insertions_max, insertions_free: 0 }
+    }
+
+    /// Goes on with the seed of earlier runs, if there is one.
+    pub(super) fn take(&mut self, known: &layout::Config, options: &Options) -> Result<(), DatapathError> {
+        let is_new = known.seed == HashKey::default();
+        self.seed = if is_new { HashKey(random::words()?) } else { known.seed };
+        self.insertions_free = if is_new { drop_cache::insertions_free(options.insertions_free) } else { 0 };
+        Ok(())
+    }
 }
 
 impl Kernel {
     /// Writes a policy, and has every packet read it, until then if that is said.
     pub(super) fn write_generation(&mut self, policy: &Policy, until: Option<Nanos>) -> Result<(), DatapathError> {
-        if Family::of_ipv6_prefix(policy.ipv6_prefix) != self.ipv6_family {
+        if Family::of_ipv6_prefix(policy.ipv6_prefix) != self.sources.ipv6_family {
             return Err(DatapathError::Unsupported {
                 what: format!("count IPv6 sources by /{}", policy.ipv6_prefix),
                 why: "prefixes up to /64 and longer ones are kept apart; restart to change from one to the other"
@@ -42,7 +72,7 @@ impl Kernel {
         let generation = (active + 1) % GENERATIONS;
         let taken = rows(&known.rules, &mut config.rules[..policy.rules.len()]);
         for row in taken {
-            self.clear_row(row)?;
+            self.rows.clear(&mut self.ebpf, row)?;
         }
         for rule in &config.rules[..policy.rules.len()] {
             let budget = |of: &layout::Rule| (of.row, of.name, of.new_sources, of.new_sources_ns);
@@ -53,28 +83,25 @@ impl Kernel {
                     .with_context(|| format!("write {}", map::NEW_SOURCES))?;
             }
         }
-        config.wall_offset_ns = self.wall_offset_ns;
-        (config.seed, config.places) = (self.seed, self.seed.of_places());
-        config.insertions_max = self.insertions_max;
-        config.insertions_free = self.insertions_free;
+        config.wall_offset_ns = self.time.wall_offset_ns();
+        (config.seed, config.places) = (self.generations.seed, self.generations.seed.of_places());
+        config.insertions_max = self.generations.insertions_max;
+        config.insertions_free = self.generations.insertions_free;
         config.sets_mask = self.map(map::DROP_CACHE)?.max_entries().saturating_sub(1);
-        config.interfaces = self.listed();
+        config.interfaces = self.links.listed();
         config.until_ns = until.map_or(0, |until| until.0.max(1));
         config.prefixes_generation = self.write_prefixes(known.prefixes_generation % GENERATIONS, prefixes)?;
-        let held = self.tries.targets[generation as usize].take();
+        let held = self.generations.tries.targets[generation as usize].take();
         self.write_trie(map::TARGETS_V4, generation, held.as_ref(), &targets, encode::key_v4)?;
         self.write_trie(map::TARGETS_V6, generation, held.as_ref(), &targets, encode::key_v6)?;
-        self.tries.targets[generation as usize] = Some(targets);
+        self.generations.tries.targets[generation as usize] = Some(targets);
         self.array::<Plain<layout::PortTable>>(map::PORTS)?
             .set(generation, plain_box(ports).as_ref(), 0)
             .with_context(|| format!("write {}", map::PORTS))?;
         self.write_config(generation, config)?;
         self.activate(generation)?;
         let rows: Vec<u8> = config.rules[..policy.rules.len()].iter().map(|rule| rule.row).collect();
-        self.orphans.extend(std::mem::replace(&mut self.rows, rows));
-        // Where a trial was rolled back, packets were counted in these too.
-        self.orphans.extend(known.rules[..rules_len(&known)].iter().map(|rule| rule.row));
-        self.orphans.retain(|row| !self.rows.contains(row));
+        self.rows.hand_over(rows, &known);
         // A packet may still be reading the other generation; the next call writes that one.
         state::wait_for_packets();
         Ok(())
@@ -84,7 +111,7 @@ impl Kernel {
     /// generation of the tries that has it. // a list of 100 000 prefixes takes a tenth of a second, so only what
     /// differs is written
     fn write_prefixes(&mut self, active: u32, prefixes: BTreeMap<IpNet, Prefix>) -> Result<u32, DatapathError> {
-        if self.tries.prefixes[active as usize].as_ref() == Some(&prefixes) {
+        if self.generations.tries.prefixes[active as usize].as_ref() == Some(&prefixes) {
             return Ok(active);
         }
         let generation = (active + 1) % GENERATIONS;
@@ -99,10 +126,10 @@ impl Kernel {
         generation: u32,
         prefixes: BTreeMap<IpNet, Prefix>,
     ) -> Result<(), DatapathError> {
-        let held = self.tries.prefixes[generation as usize].take();
+        let held = self.generations.tries.prefixes[generation as usize].take();
         self.write_trie(map::PREFIXES_V4, generation, held.as_ref(), &prefixes, encode::key_v4)?;
         self.write_trie(map::PREFIXES_V6, generation, held.as_ref(), &prefixes, encode::key_v6)?;
-        self.tries.prefixes[generation as usize] = Some(prefixes);
+        self.generations.tries.prefixes[generation as usize] = Some(prefixes);
         Ok(())
     }
 

@@ -166,8 +166,8 @@ impl Kernel {
     pub fn list_unattached(&mut self, name: &str) -> Result<(), DatapathError> {
         let found = interface::named(name).context("list the network interfaces")?;
         let found = found.with_context(|| format!("no interface {name}"))?;
-        self.slots[0] = Some(Slot::known(found.name, found.index));
-        if let Some(policy) = self.policy.clone() {
+        self.links.list_first(Slot::known(found.name, found.index));
+        if let Some(policy) = self.generations.policy.clone() {
             self.apply(&policy)?;
         }
         Ok(())

@@ -1,0 +1,213 @@
+//! The rows of counters: which rule has which, and what was counted in rows that no rule has any more.
+
+use std::borrow::Borrow;
+use std::collections::BTreeSet;
+
+use anyhow::Context as _;
+use aya::Ebpf;
+use aya::maps::{MapData, PerCpuArray, PerCpuValues};
+use ratelimit_common::layout::{
+    COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, INTERFACE_UNKNOWN, ROWS_MAX, Tally, counters_index,
+    map,
+};
+use ratelimit_common::verdict::{Reason, Verdict};
+
+use super::plain::Plain;
+use super::{map_mut, map_ref, rules_len};
+use crate::{DatapathError, Tallies};
+
+/// Which rows are whose.
+#[derive(Debug)]
+pub(super) struct Rows {
+    /// The row of each of the policy's rules.
+    of_rules: Vec<u8>,
+    /// Rows that none of them has, and that something was counted in, or still is while a trial goes back.
+    orphans: BTreeSet<u8>,
+    /// What was in orphans that other rules have taken since, by position.
+    cleared: Vec<Tallies>,
+}
+
+impl Default for Rows {
+    fn default() -> Self {
+        Self {
+            of_rules: Vec::new(),
+            orphans: BTreeSet::new(),
+            cleared: vec![Tallies::default(); INTERFACE_UNKNOWN + 1],
+        }
+    }
+}
+
+impl Rows {
+    /// Which rows rules have, and which have counts of rules that are no more.
+    pub(super) fn take(&mut self, ebpf: &Ebpf, known: &ConfigWords) -> Result<(), DatapathError> {
+        self.of_rules = rows_of(known).collect();
+        let rows = (0..ROWS_MAX).filter_map(|row| u8::try_from(row).ok()).filter(|row| !self.of_rules.contains(row));
+        for row in rows.collect::<Vec<_>>() {
+            let mut is_counted = false;
+            for position in 0..=INTERFACE_UNKNOWN {
+                is_counted |= tallies(ebpf, position, row)?.0.iter().any(|(_, tally)| tally.packets != 0);
+            }
+            if is_counted {
+                self.orphans.insert(row);
+            }
+        }
+        Ok(())
+    }
+
+    /// From now on the policy's rules have these rows. `known` is what was applied before: where that was a trial that
+    /// was rolled back, packets were counted in its rows too.
+    pub(super) fn hand_over(&mut self, rows: Vec<u8>, known: &ConfigWords) {
+        self.orphans.extend(std::mem::replace(&mut self.of_rules, rows));
+        self.orphans.extend(rows_of(known));
+        self.orphans.retain(|row| !self.of_rules.contains(row));
+    }
+
+    /// Sets the counters of one interface to 0.
+    pub(super) fn clear_interface(&mut self, ebpf: &mut Ebpf, position: usize) -> Result<(), DatapathError> {
+        self.cleared[position] = Tallies::default();
+        let rows = (0..COUNTERS_PER_INTERFACE).map(|row| u8::try_from(row).unwrap_or(Verdict::NO_RULE));
+        zero(ebpf, rows.map(|row| counters_index(position, row)))
+    }
+
+    /// Sets the counters of one rule to 0, on every interface, and keeps in mind what they were.
+    pub(super) fn clear(&mut self, ebpf: &mut Ebpf, row: u8) -> Result<(), DatapathError> {
+        let positions = 0..=INTERFACE_UNKNOWN;
+        let were = positions.clone().map(|position| tallies(ebpf, position, row)).collect::<Result<Vec<_>, _>>()?;
+        zero(ebpf, positions.map(|position| counters_index(position, row)))?;
+        clear_bans_begun(ebpf, row)?;
+        self.orphans.remove(&row);
+        for (cleared, were) in self.cleared.iter_mut().zip(&were) {
+            cleared.add(were);
+        }
+        Ok(())
+    }
+
+    /// Counters of packets that no rule of the policy has: what no rule judged, and what rules have judged that are no
+    /// more.
+    pub(super) fn unruled(&self, ebpf: &Ebpf, position: usize) -> Result<Tallies, DatapathError> {
+        let mut sum = tallies(ebpf, position, Verdict::NO_RULE)?;
+        for &row in &self.orphans {
+            sum.add(&tallies(ebpf, position, row)?);
+        }
+        sum.add(&self.cleared[position]);
+        Ok(sum)
+    }
+
+    /// Those of each of the policy's rules.
+    pub(super) fn ruled(&self, ebpf: &Ebpf, position: usize) -> Result<Vec<Tallies>, DatapathError> {
+        self.of_rules.iter().map(|&row| tallies(ebpf, position, row)).collect()
+    }
+
+    /// Those of packets of no interface that has a row.
+    pub(super) fn unlisted(&self, ebpf: &Ebpf) -> Result<Tallies, DatapathError> {
+        let mut sum = self.unruled(ebpf, INTERFACE_UNKNOWN)?;
+        for of in self.ruled(ebpf, INTERFACE_UNKNOWN)? {
+            sum.add(&of);
+        }
+        Ok(sum)
+    }
+
+    /// Bans that each of the policy's rules has begun.
+    pub(super) fn bans_begun(&self, ebpf: &Ebpf) -> Result<Vec<u64>, DatapathError> {
+        let name = map::BANS_BEGUN;
+        let counts: PerCpuArray<_, u64> =
+            PerCpuArray::try_from(map_ref(ebpf, name)?).with_context(|| format!("open {name}"))?;
+        let begun = |&row: &u8| {
+            let cpus = counts.get(&row.into(), 0).with_context(|| format!("read {name}"))?;
+            Ok(cpus.iter().fold(0, |sum: u64, cpu| sum.wrapping_add(*cpu)))
+        };
+        self.of_rules.iter().map(begun).collect()
+    }
+}
+
+/// The rows of a configuration's rules.
+fn rows_of(words: &ConfigWords) -> impl Iterator<Item = u8> {
+    words.rules[..rules_len(words)].iter().map(|rule| rule.row)
+}
+
+/// Another rule has the row from now on.
+fn clear_bans_begun(ebpf: &mut Ebpf, row: u8) -> Result<(), DatapathError> {
+    let name = map::BANS_BEGUN;
+    let mut counts: PerCpuArray<_, u64> =
+        PerCpuArray::try_from(map_mut(ebpf, name)?).with_context(|| format!("open {name}"))?;
+    let cpus = aya::util::nr_cpus().map_err(|(_, error)| error).context("count CPUs")?;
+    let zeros = PerCpuValues::try_from(vec![0; cpus]).context("a value for each CPU")?;
+    Ok(counts.set(row.into(), zeros, 0).with_context(|| format!("clear {name}"))?)
+}
+
+fn zero(ebpf: &mut Ebpf, indexes: impl Iterator<Item = u32>) -> Result<(), DatapathError> {
+    let mut counters: PerCpuArray<_, Plain<Counters>> =
+        PerCpuArray::try_from(map_mut(ebpf, map::COUNTERS)?).context("open COUNTERS")?;
+    let zeros =
+        vec![Plain(Counters::default()); aya::util::nr_cpus().map_err(|(_, error)| error).context("count CPUs")?];
+    for index in indexes {
+        let values = PerCpuValues::try_from(zeros.clone()).context("a value for each CPU")?;
+        counters.set(index, values, 0).context("clear COUNTERS")?;
+    }
+    Ok(())
+}
+
+fn tallies(ebpf: &Ebpf, position: usize, rule: u8) -> Result<Tallies, DatapathError> {
+    let counters = PerCpuArray::try_from(map_ref(ebpf, map::COUNTERS)?).context("open COUNTERS")?;
+    tallies_in(&counters, position, rule)
+}
+
+/// What a row of counters has come to, of all CPUs.
+pub(super) fn tallies_in(
+    counters: &PerCpuArray<impl Borrow<MapData>, Plain<Counters>>,
+    position: usize,
+    rule: u8,
+) -> Result<Tallies, DatapathError> {
+    let row = counters.get(&counters_index(position, rule), 0).context("read COUNTERS")?;
+    let sum = |reason: Reason| {
+        row.iter().fold(Tally::default(), |sum, Plain(cpu)| {
+            let tally = cpu.by_reason[reason as usize];
+            Tally { packets: sum.packets.wrapping_add(tally.packets), bytes: sum.bytes.wrapping_add(tally.bytes) }
+        })
+    };
+    Ok(Tallies(Reason::ALL.iter().map(|&reason| (reason, sum(reason))).collect()))
+}
+
+/// Map operations that failed.
+pub(super) fn faults(ebpf: &Ebpf) -> Result<Vec<(Fault, u64)>, DatapathError> {
+    Fault::ALL.iter().map(|&fault| Ok((fault, fault_cell(ebpf, fault as u32)?))).collect()
+}
+
+/// A cell of [`map::FAULTS`], of all CPUs.
+pub(super) fn fault_cell(ebpf: &Ebpf, cell: u32) -> Result<u64, DatapathError> {
+    let faults: PerCpuArray<_, u64> = PerCpuArray::try_from(map_ref(ebpf, map::FAULTS)?).context("open FAULTS")?;
+    let cpus = faults.get(&cell, 0).context("read FAULTS")?;
+    Ok(cpus.iter().fold(0, |sum: u64, cpu| sum.wrapping_add(*cpu)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(rows: &[u8]) -> ConfigWords {
+        let mut words = ConfigWords::default();
+        for (rule, row) in words.rules.iter_mut().zip(rows) {
+            (rule.row, rule.limits_len) = (*row, 1);
+        }
+        words
+    }
+
+    #[test]
+    fn a_row_that_no_rule_has_any_more_is_an_orphan_until_a_rule_takes_it() {
+        let mut rows = Rows::default();
+        rows.hand_over(vec![0, 1], &known(&[]));
+        assert!(rows.orphans.is_empty());
+        rows.hand_over(vec![1, 2], &known(&[0, 1]));
+        assert_eq!((rows.of_rules.as_slice(), Vec::from_iter(&rows.orphans)), ([1, 2].as_slice(), vec![&0]));
+        rows.hand_over(vec![0], &known(&[1, 2]));
+        assert_eq!(Vec::from_iter(&rows.orphans), [&1, &2]);
+    }
+
+    #[test]
+    fn what_a_trial_that_was_rolled_back_has_counted_in_is_an_orphan_too() {
+        let mut rows = Rows::default();
+        rows.hand_over(vec![0], &known(&[]));
+        rows.hand_over(vec![0], &known(&[0, 5]));
+        assert_eq!(Vec::from_iter(&rows.orphans), [&5]);
+    }
+}

@@ -1,0 +1,159 @@
+//! Loads the program and makes its maps, or takes over those that earlier runs have pinned.
+
+use aya::programs::Xdp;
+use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
+use ratelimit_common::admission::CELLS_PER_SUMMARY;
+use ratelimit_common::layout::{self, PREFIX_MISSES_PER_SET, SETS_PER_CONN_CELL, SETS_PER_WORD, map};
+use ratelimit_common::source::Family;
+
+use super::attach::{self, Links};
+use super::counters::Rows;
+use super::generation::Generations;
+use super::plain::Plain;
+use super::time::Time;
+#[cfg(feature = "trace")]
+use super::trace;
+use super::{Clock, Kernel, Options, SourceMaps, charge, program, sockets, state};
+use crate::DatapathError;
+use crate::pins::Pins;
+use ratelimit_policy::config::Config;
+use ratelimit_policy::desired::drop_cache_sets;
+
+/// The LRU frees entries in runs of up to 128 on each CPU, so a map holds fewer than its capacity by as much
+/// (`LOCAL_FREE_TARGET`, kernel/bpf/bpf_lru_list.c, Linux 6.18); this is added to what is asked for.
+const LRU_SLACK_PER_CPU: u32 = 2 * 128;
+
+/// A map that is not used must have some room all the same.
+const ENTRIES_MIN: u32 = 1;
+
+impl Kernel {
+    /// What a daemon of this configuration drives: [`Kernel::load`], once it is certain that its interfaces can be
+    /// had, so that a daemon that cannot start changes nothing.
+    ///
+    /// # Errors
+    /// As [`Kernel::load`]; and where an interface is not there, or has another XDP program.
+    pub fn open(config: &Config) -> Result<Self, DatapathError> {
+        let options = Options::from(config);
+        attach::look_at(&config.interfaces, options.pins.as_deref())?;
+        #[cfg_attr(not(feature = "trace"), expect(unused_mut, reason = "the log is taken out of it"))]
+        let mut kernel = Self::load(&options)?;
+        kernel.links.look_at_modes(&config.interfaces)?;
+        #[cfg(feature = "trace")]
+        trace::forward(&mut kernel.ebpf)?;
+        Ok(kernel)
+    }
+
+    /// Loads the program and makes its maps, or takes over pinned ones. Nothing is attached, and what pinned links
+    /// enforce goes on, until [`Datapath::attach`].
+    ///
+    /// # Errors
+    /// Where the kernel cannot, privileges are missing, or pinned maps are not of this layout.
+    pub fn load(options: &Options) -> Result<Self, DatapathError> {
+        let pins = options.pins.as_deref().map(Pins::open).transpose()?;
+        let ebpf = match Self::load_object(options, pins.as_ref()) {
+            Ok(ebpf) => ebpf,
+            Err(error) => {
+                // Maps without a link enforce nothing, and whoever finds them would think otherwise.
+                if let Some(pins) = pins.filter(|pins| pins.interfaces().is_empty())
+                    && let Err(second) = pins.remove_all()
+                {
+                    tracing::warn!("after a failed start: {second}");
+                }
+                return Err(error);
+            }
+        };
+        let mut kernel = Self {
+            ebpf,
+            pins,
+            links: Links::new(options.xdp_mode),
+            time: Time::new(options.clock),
+            rows: Rows::default(),
+            generations: Generations::new(options.insertions_max),
+            sources: SourceMaps {
+                ipv6_family: options.ipv6_family,
+                windows_max: 0,
+                windows_per_source: options.windows_per_source.max(1),
+            },
+        };
+        kernel.take_over(options, lru_slack())?;
+        kernel.seed_sampling()?;
+        Ok(kernel)
+    }
+
+    fn load_object(options: &Options, pins: Option<&Pins>) -> Result<Ebpf, DatapathError> {
+        let windows = options.max_sources.saturating_mul(options.windows_per_source.max(1));
+        let entries = windows.saturating_add(lru_slack());
+        let (v6, v6_wide) = match options.ipv6_family {
+            Family::V4 | Family::V6 => (entries, ENTRIES_MIN),
+            Family::V6Wide => (ENTRIES_MIN, entries),
+        };
+        let lines = drop_cache_sets(windows);
+        let clock_is_injected = u8::from(options.clock == Clock::Injected);
+        let passed_action = options.passed.action();
+        let socket_fields = Plain(sockets::fields());
+        // Each try with a log that has to be longer than the last one's verifies the program anew: with all of its log
+        // that takes minutes on a slow machine, before the refusal is heard of.
+        let wanted =
+            if tracing::enabled!(tracing::Level::DEBUG) { VerifierLogLevel::DEBUG } else { VerifierLogLevel::DISABLE };
+        let mut loader = EbpfLoader::new();
+        loader
+            .verifier_log_level(wanted | VerifierLogLevel::STATS)
+            .map_max_entries(map::SOURCES_V4, entries)
+            .map_max_entries(map::SOURCES_V6, v6)
+            .map_max_entries(map::SOURCES_V6_WIDE, v6_wide)
+            .map_max_entries(map::DROP_CACHE, lines)
+            .map_max_entries(map::DROP_CAUSES, lines)
+            .map_max_entries(map::DROP_SUMMARY, lines / SETS_PER_WORD)
+            .map_max_entries(map::KNOWN_FILTER, lines)
+            .map_max_entries(map::KNOWN_SUMMARY, lines / CELLS_PER_SUMMARY)
+            .map_max_entries(map::CONN_FILTER, lines / SETS_PER_CONN_CELL)
+            .map_max_entries(map::PREFIX_MISSES, lines * PREFIX_MISSES_PER_SET)
+            .override_global(layout::CLOCK_IS_INJECTED, &clock_is_injected, true)
+            .override_global(layout::PASSED_ACTION, &passed_action, true)
+            .override_global(layout::SOCKET_FIELDS, &socket_fields, true);
+        if let Some(pins) = pins {
+            for expected in state::EXPECTED {
+                state::check_pin(pins, expected)?;
+                loader.map_pin_path(expected.name, pins.map(expected.name));
+            }
+        }
+        let object = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/ratelimit-ebpf"));
+        let mut ebpf = loader.load(object).map_err(|error| state::load_error("make the maps", error.into()))?;
+        let program: &mut Xdp = program(&mut ebpf)?;
+        program.load().map_err(|error| state::load_error("load the program", error.into()))?;
+        if let Err(error) = charge::load(&mut ebpf) {
+            tracing::warn!("no application can charge a source: {:#}", anyhow::Error::from(error));
+        }
+        Ok(ebpf)
+    }
+
+    /// Reads what earlier runs left: the time base, which interface has which row, how many sources there may be.
+    fn take_over(&mut self, options: &Options, slack: u32) -> Result<(), DatapathError> {
+        let known = self.config_words()?;
+        self.time.take(known.wall_offset_ns)?;
+        self.generations.take(&known, options)?;
+        self.take_rows(&known)?;
+        self.rows.take(&self.ebpf, &known)?;
+        self.sources.windows_max = self.map(map::SOURCES_V4)?.max_entries().saturating_sub(slack);
+        let wide = self.map(map::SOURCES_V6_WIDE)?.max_entries() > ENTRIES_MIN;
+        if wide != (self.sources.ipv6_family == Family::V6Wide) {
+            return Err(DatapathError::Pins {
+                path: self.pins.as_ref().map_or_else(String::new, |pins| pins.dir().display().to_string()),
+                why: "its IPv6 sources are kept by prefixes of another length; `ratelimitd detach`, then start again"
+                    .into(),
+            });
+        }
+        if self.sources.capacity() != u64::from(options.max_sources) {
+            tracing::warn!(
+                "the pinned state remembers {} sources of each family, not {}: `ratelimitd detach` forgets it, then start again",
+                self.sources.capacity(),
+                options.max_sources
+            );
+        }
+        Ok(())
+    }
+}
+
+fn lru_slack() -> u32 {
+    LRU_SLACK_PER_CPU * u32::try_from(aya::util::nr_cpus().unwrap_or(1)).unwrap_or(1)
+}
