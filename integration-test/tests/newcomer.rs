@@ -18,24 +18,24 @@ use regex_lite::Regex;
 /// A machine that is busy still starts and stops a daemon by then.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// What varies between two runs, and what stands for it. In this order.
-const FILTERS: [(&str, &str); 11] = [
-    // Times: of a log line, of what is listed, of JSON.
-    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "<time>"),
-    (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "<time>"),
-    // Durations of which a part has passed, in both spellings.
-    (r"\b(in|within|up|for) \d+ ?(h|min|m|s|ms)( \d+ ?(min|m|s))?\b", "$1 <duration>"),
+/// What varies between two runs, and what stands for it; in this order. A count that is exact stays.
+const FILTERS: [(&str, &str); 10] = [
+    // Times: of a log line, of what is listed, of a note.
+    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z| UTC)", "<time>"),
+    (r"\b\d\d:\d\d UTC", "<time>"),
+    // Durations of which a part has passed.
+    (r"(gain in|, up|  in|(dropped|been) in|for) \d+ ?(h|min|m|s)( \d+ ?(min|m|s))?([\s:;.])", "$1 <duration>$6"),
     (r"ratelimitd \d+\.\d+\.\d+", "ratelimitd <version>"),
     (r"\bpid \d+", "pid <pid>"),
+    // A name server of the machine that runs the test.
+    (r"\n[^\n]*a name server of this host", ""),
     // Packets depend on when TCP acknowledges and repeats. What a limit counts does not.
-    (r"(native, in the driver|GENERIC, slow: behind the driver)( +[\d,]+){6}", "$1  <packets>"),
-    (r"(admitted|not counted|dropped|would drop) +[\d,]+ packets?", "$1  <packets>"),
-    (r"(left; |; |s0: |dropped |passed )[\d,]+ (packets? )(refused|dropped|would)", "$1<packets> $3"),
-    // A source's dropped packets, and those that would be, before its state.
-    (r"(of 10 connections in 1h) +[\d,]+ +[\d,]+", "$1  <packets>"),
+    (r"(native, in the driver|GENERIC, slow: behind the driver)( +[\d,-]+){6}", "$1  <packets of the interface>"),
+    (r"(?m)^(  (admitted|not counted|dropped|would drop)  +)[\d,]+ packets?", "$1<packets>"),
     // The buckets of a window, however many there are.
-    (r"(?m)(^  <time> +[\d,]+\n)+", "  <bucket>  <count>\n"),
-    (r" +\n", "\n"),
+    (r"(?m)(^  <time> +[\d,]+\n)+", "  <time>  <count of each bucket>\n"),
+    // Columns are as wide as what has just been replaced.
+    (r"(\S)   +(<|\S+ +(root|safety|configuration|rule) )", "$1  $2"),
 ];
 
 /// A laboratory, a web server, and a shell in it; whatever is typed and shown is written down.
@@ -61,6 +61,12 @@ impl Shell {
     }
 
     fn file(&mut self, name: &str, text: &str) {
+        // A file that has no socket has that of the service.
+        let text = &text.replacen(
+            '\n',
+            &format!("\nsocket = \"{}\"\n", self.lab.socket().display()),
+            usize::from(name.ends_with("toml")),
+        );
         fs::write(self.lab.directory().join(name), text).expect("a file");
         self.written += &format!("$ cat {name}\n{}\n", text.trim_end());
         self.written.push('\n');

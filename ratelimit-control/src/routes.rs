@@ -164,7 +164,7 @@ async fn rollback(State(service): State<Service>, by: Requester) -> Answer {
     Ok(Json(service.handle.roll_back(by).await?).into_response())
 }
 
-/// For whoever may connect: an application adds to what its clients have used, and can let nobody in.
+/// For all who may connect: an application adds to what its clients have used, and can allow none.
 async fn charge(State(service): State<Service>, body: Bytes) -> Answer {
     let request: ChargeRequest = parse(&body)?;
     Ok(Json(service.handle.charge(request).await?).into_response())

@@ -1,4 +1,4 @@
-//! A configuration that is tried: in force for a while, and for good only once it is confirmed. The kernel goes back by itself; here it
+//! A configuration that is tried: in force for a while, and for good only once it is confirmed. The kernel rolls back by itself; here it
 //! is noticed, said, and remembered over restarts.
 
 use std::path::{Path, PathBuf};
@@ -225,7 +225,7 @@ impl<D: Datapath> Engine<D> {
         match self.datapath.trial()? {
             Trial::Running(_) => Ok(()),
             Trial::Over | Trial::None => {
-                self.forget_trial("nobody confirmed it in time");
+                self.forget_trial("it was not confirmed in time");
                 let now = self.datapath.now()?;
                 self.put_in_force(now)
             }

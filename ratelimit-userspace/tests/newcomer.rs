@@ -33,7 +33,7 @@ impl Shell {
         self.written += &format!("$ cat {name}\n{}\n\n", text.trim_end());
     }
 
-    /// Types a command, and waits for its end. There is an interface in every namespace, so it is called `lo`.
+    /// Types a command, and waits for its end.
     fn types(&mut self, line: &str) {
         let program = Command::cargo_bin("ratelimitd").expect("built with the tests");
         let binaries = Path::new(program.get_program()).parent().expect("a directory");
@@ -73,6 +73,7 @@ macro_rules! tasks {
     };
 }
 
+/// On `lo`, which is everywhere.
 const FILE: &str = "interfaces = [\"lo\"]\n\n[rule]\nlimits = [\"1000/5m\"]\nmode = \"dry-run\"\n";
 
 tasks! {
@@ -102,10 +103,10 @@ tasks! {
             "10r/s", "10r/m", "5 per minute", "100 requests per hour", "1,000/1m", "1k/1m", "10/500ms", "1w", "5/1w", "10/min",
             "10/0s", "0/1m", "10 MB/s", "100Mbit/s", "10", "10/5", "10-1m", "10/1m burst 20", "1000/5m,10/s", "10/s/ip",
         ] {
-            shell.types(&format!("ratelimitd check-config --quiet --iface lo --limit \"{limit}\""));
+            shell.types(&format!("ratelimitd check-config --iface lo --limit \"{limit}\" | grep ' limit'"));
         }
         for option in ["--port http", "--port 80:443", "--port 80-", "--count hits", "--block-for 1", "--window sliding"] {
-            shell.types(&format!("ratelimitd check-config --quiet --iface lo --limit 10/s {option}"));
+            shell.types(&format!("ratelimitd check-config --iface lo --limit 10/s {option} | grep ' ports'"));
         }
     }
 

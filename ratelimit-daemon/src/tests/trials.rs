@@ -47,7 +47,7 @@ async fn a_trial_that_nobody_confirms_is_rolled_back_and_said_so() {
     let rolled_back = config.rolled_back.unwrap();
     assert_eq!(
         (rolled_back.file, rolled_back.why),
-        (site.file().display().to_string(), "nobody confirmed it in time".into())
+        (site.file().display().to_string(), "it was not confirmed in time".into())
     );
     let metrics = site.client.metrics().await.unwrap();
     let has = |line: &str| metrics.lines().any(|has| has == line);
