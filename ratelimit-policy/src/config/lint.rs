@@ -140,11 +140,7 @@ fn implied(rule: &Rule) -> Vec<String> {
     let idle = |limit: &Limit| {
         let by = rule.limits.iter().find(|by| implies(by, limit))?;
         let window = duration::words(limit.window_ns);
-        Some(format!(
-            "rule {}: {limit} never holds anything back: {} lets no more than that into {window} already",
-            rule.name,
-            by.rate()
-        ))
+        Some(format!("rule {}: {limit} never refuses anything: {} admits no more in {window}", rule.name, by.rate()))
     };
     rule.limits.iter().filter_map(idle).collect()
 }

@@ -28,7 +28,7 @@ pub struct ConfigJson {
     safety: SafetyJson,
     rules: Vec<RuleJson>,
     memory: [Memory; 2],
-    caches_memory: CachesMemory,
+    notes_memory: CachesMemory,
     memory_bytes: u64,
     lists: Vec<ListJson>,
 }
@@ -127,7 +127,7 @@ impl ConfigJson {
             },
             rules: config.policy.rules.iter().map(|rule| RuleJson::new(config, rule)).collect(),
             memory: memory(config),
-            caches_memory: caches_memory(config),
+            notes_memory: caches_memory(config),
             memory_bytes: memory_bytes(config),
             lists: lists(config),
         }
