@@ -126,7 +126,7 @@ fn several_are_denied_and_freed_at_once_and_what_fails_is_said() {
     let freed = lab.ratelimitd(&["unblock", CLIENTS[0], "10.9.0.999", CLIENTS[2], CLIENTS[1]]);
     assert_refused(&freed, 2, &["error: unblock 10.9.0.999", "is not an IP address"]);
     let file = lab.directory().join("deny.txt");
-    let still = format!("{} is STILL DENIED by {} line 1 permanently; to lift it: ", CLIENTS[2], file.display());
+    let still = format!("{} is STILL DENIED permanently by {} line 1\n  to lift it: ", CLIENTS[2], file.display());
     for words in [&format!("{}: denial by root (alice) lifted\n", CLIENTS[0]), &still] {
         assert!(freed.stdout.contains(words.as_str()), "{}", freed.stdout);
     }

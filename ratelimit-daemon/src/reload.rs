@@ -90,8 +90,11 @@ impl<D: Datapath> Engine<D> {
         // A line each is for whoever asks; a log and a report have one.
         let why = problem.message.replace('\n', "; ");
         tracing::error!("reload: {why}; everything goes on as it was");
-        self.last_reload.last_reload_successful = false;
-        self.last_reload.error = Some(why);
+        // One that comes during a trial has said nothing of its file.
+        if self.pending.is_none() {
+            self.last_reload.last_reload_successful = false;
+            self.last_reload.error = Some(why);
+        }
         problem
     }
 

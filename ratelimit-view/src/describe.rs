@@ -461,6 +461,8 @@ mod tests {
         let config =
             ratelimit_policy::config::file::parse(std::path::Path::new("site.toml"), contents, |_| Ok(list.to_owned()));
         let words = config_words(&config.expect("a configuration"));
+        assert!(words.lines().all(|line| line.chars().count() <= WIDTH_MAX), "{words}");
+        let words = words.replace(&format!("\n{:INDENT$}", ""), " ");
         for part in [
             "denied      198.51.100.128/25, 2001:db8:bad::/48",
             "  from      203.0.113.64/26, 2001:db8:100::/40",

@@ -114,7 +114,7 @@ pub fn applied(report: &ApplyReport) -> String {
     };
     if let Some(seconds) = report.confirm_within_seconds {
         out += &format!(
-            "ON TRIAL: it is rolled back in {seconds} s unless `ratelimitd confirm` follows; `ratelimitd rollback` does it now\n"
+            "ON TRIAL for {seconds} s, then rolled back. To keep it: ratelimitd confirm. To roll back now: ratelimitd rollback\n"
         );
     }
     out + &notes(&report.notes)

@@ -84,12 +84,12 @@ fn still(of: &Still) -> String {
     let what = match entry.state {
         State::OverLimit => format!("is STILL BLOCKED by rule {}", entry.rule.as_deref().unwrap_or_default()),
         State::Exempt | State::Denied | State::Banned | State::Ok => {
-            format!("is STILL {} by {by}{until}", state(entry).to_uppercase())
+            format!("is STILL {}{until} by {by}", state(entry).to_uppercase())
         }
     };
     let why = entry.comment.as_ref().or(entry.reason.as_ref());
     let why = why.map_or_else(String::new, |why| format!(" ({why})"));
-    format!("{} {what}{why}; to lift it: {lift}\n", entry.prefix)
+    format!("{} {what}{why}\n  to lift it: {lift}\n", entry.prefix)
 }
 
 /// `3 sources: 192.0.2.7, 192.0.2.8 and 1 more`.

@@ -78,7 +78,7 @@ async fn what_no_command_can_lift_is_named_with_its_file_and_how_to_lift_it() {
         assert_eq!(still.lift, format!("take 10.88.0.0/25 out of {file}, or override it: ratelimitd allow {asked}"));
         let said = lifted(&report);
         assert!(
-            said.starts_with(&format!("10.88.0.0/25 is STILL DENIED by {file} permanently; to lift it: ")),
+            said.starts_with(&format!("10.88.0.0/25 is STILL DENIED permanently by {file}\n  to lift it: ")),
             "{said}"
         );
         assert!(!said.contains("nothing to lift") && !report.still.is_empty(), "{said}");
@@ -114,7 +114,10 @@ async fn a_limit_of_zero_blocks_a_source_that_is_unblocked_and_is_named() {
     assert_eq!(report.freed_count, 0);
     assert_eq!(report.still[0].lift, "raise the limit of rule default, or: ratelimitd allow 198.51.100.7");
     let said = lifted(&report);
-    assert!(said.starts_with("198.51.100.7 is STILL BLOCKED by rule default (the limit is 0); to lift it: "), "{said}");
+    assert!(
+        said.starts_with("198.51.100.7 is STILL BLOCKED by rule default (the limit is 0)\n  to lift it: "),
+        "{said}"
+    );
     site.stop().await;
 }
 

@@ -175,6 +175,8 @@ async fn while_a_file_is_on_trial_no_other_configuration_is_put_in_force() {
     ] {
         assert!(kind == ProblemKind::Conflict && why.contains("is on trial for 60 s more: end that first"), "{why}");
     }
+    let config = site.client.stats().await.unwrap().config;
+    assert!(config.last_reload_successful && config.error.is_none(), "the file was not at fault: {config:?}");
     site.client.confirm().await.unwrap();
     site.stop().await;
 }
