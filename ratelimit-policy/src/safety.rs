@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn a_user_who_would_lock_himself_out_is_told_by_what() {
         for (prefix, caller, words) in [
-            ("203.0.113.9/32", Some("203.0.113.9"), Some("is the peer of your SSH session, 203.0.113.9")),
+            ("203.0.113.9/32", Some("203.0.113.9"), Some("203.0.113.9 is the peer of your SSH session")),
             ("198.51.100.0/24", None, Some("contains the peer of the SSH session")),
             ("192.0.2.5/32", None, Some("is an address of this host")),
             ("2001:db8::/64", None, Some("contains an address of this host")),
