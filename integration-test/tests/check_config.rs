@@ -42,8 +42,8 @@ fn a_list_that_holds_whom_the_host_needs_is_named() {
     for part in [
         format!("drop.txt) has 10.9.0.1/32, which holds {}, an address of this host", SERVER[0]),
         format!("drop.txt) has fd09::/64, which holds {}, an address of this host", SERVER[1]),
-        format!("deny has {0}/32, which holds {0}, the default gateway: [safety] exempts it", CLIENTS[0]),
-        format!("deny has {0}/32, which holds {0}, the peer of your SSH session: [safety] exempts it", CLIENTS[1]),
+        format!("deny has {0}/32, which holds {0}, the default gateway: [safety] allows it", CLIENTS[0]),
+        format!("deny has {0}/32, which holds {0}, the peer of your SSH session: [safety] allows it", CLIENTS[1]),
     ] {
         assert!(of.iter().any(|line| line.contains(&part)), "{part}: {of:?}");
     }

@@ -235,7 +235,7 @@ fn an_unconfirmed_trial_is_rolled_back_with_the_daemon_alive() {
     assert_refused(&lab.ratelimitd(&["confirm"]), 75, &["too late"]);
     assert_refused(&lab.ratelimitd(&["reload"]), 75, &["tried and not confirmed"]);
     let said = lab.ratelimitd(&["stats"]).stdout;
-    assert!(said.contains("ROLLED BACK: ") && said.contains("nobody confirmed it in time"), "{said}");
+    assert!(said.contains("ROLLED BACK: ") && said.contains("it was not confirmed in time"), "{said}");
     lab.assert_admitted(CLIENTS_V6[0], 80, 1);
     assert_eq!(lab.stats().pointer("/rules/0/limits/0/amount").unwrap(), 1);
 }

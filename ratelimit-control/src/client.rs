@@ -26,8 +26,10 @@ const QUEUE_PAUSE: Duration = Duration::from_millis(10);
 const METRICS_BYTES_MAX: usize = 4 << 20;
 
 /// What to do where no daemon answers.
-const START: &str = "start one with `systemctl start ratelimitd` or `sudo ratelimitd --iface IF --limit N/DUR`, \
-                     or say where its socket is: --socket PATH";
+const START: [&str; 2] = [
+    "start one: `systemctl start ratelimitd`, or `sudo ratelimitd --iface IF --limit N/DUR`",
+    "if its socket is elsewhere: --socket PATH",
+];
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -78,11 +80,12 @@ impl ClientError {
                 "start the daemon again to look at it, or turn it off: sudo ratelimitd detach".to_owned(),
                 format!("without this program, it is off after: sudo rm -r {}", pins.display()),
             ],
-            Self::NoDaemon { orphans: Orphans::Nothing, .. } => vec![START.to_owned()],
-            Self::NoDaemon { orphans: Orphans::Hidden(pins), .. } => vec![
-                START.to_owned(),
-                format!("only root can see whether a filter is still pinned in {}: use sudo", pins.display()),
-            ],
+            Self::NoDaemon { orphans: Orphans::Nothing, .. } => START.map(str::to_owned).to_vec(),
+            Self::NoDaemon { orphans: Orphans::Hidden(pins), .. } => {
+                let look =
+                    format!("only root can see whether a filter is still pinned in {}: use sudo", pins.display());
+                START.map(str::to_owned).into_iter().chain([look]).collect()
+            }
             Self::NotPermitted { wanted: Wanted::Read, .. } => vec![
                 format!("root and members of the group {GROUP} may read"),
                 format!("to join the group: sudo usermod -aG {GROUP} $USER, then log in again"),

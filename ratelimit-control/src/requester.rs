@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_called_sudo_is_named_beside_root_and_nothing_else_is_taken_for_a_name() {
+    fn the_user_who_called_sudo_is_named_beside_root_and_nothing_else_is_taken_for_a_name() {
         for (uid, sudo_user, named) in [
             (0, None, "root"),
             (0, Some("alice"), "root (alice)"),

@@ -152,7 +152,7 @@ async fn what_changes_something_is_for_root_over_the_socket_alone() {
 }
 
 #[tokio::test]
-async fn whoever_may_connect_may_charge_and_ask() {
+async fn all_who_may_connect_may_charge_and_ask() {
     let charge = r#"{"source":"192.0.2.7","rule":"login","amount":1}"#;
     let (status, answer) = post(Surface::Socket, Some(1000), "/v1/charge", charge).await;
     assert!(status == StatusCode::CONFLICT && answer.contains("login"), "{answer}");

@@ -186,11 +186,11 @@ impl<D: Datapath> Engine<D> {
         }
         match self.overrides.grants.around.objection(prefix, request.ssh_peer) {
             Some(why) if !request.force => {
-                let why = format!("{why}: denying it may lock you out of this host; --force insists");
+                let why = format!("{why}: this may lock you out; --force denies it anyway");
                 Err(Problem::new(ProblemKind::BadRequest, why))
             }
             Some(why) => {
-                tracing::warn!("{why}: denied all the same, as somebody insists");
+                tracing::warn!("{why}: denied anyway, by --force");
                 Ok(())
             }
             None => Ok(()),
@@ -308,11 +308,11 @@ fn until_clause(until: Option<Nanos>, clocks: Clocks) -> String {
 fn object_to_exempting(prefix: IpNet, request: &GrantRequest) -> Result<(), Problem> {
     match Around::objection_to_exempting(prefix) {
         Some(why) if !request.force => {
-            let why = format!("{why}; --force insists, and `ratelimitd panic` passes everything until you are done");
+            let why = format!("{why}; to pass everything for now: `ratelimitd panic`; --force allows it anyway");
             Err(Problem::new(ProblemKind::BadRequest, why))
         }
         Some(why) => {
-            tracing::warn!("{why}: exempt all the same, as somebody insists");
+            tracing::warn!("{why}: allowed anyway, by --force");
             Ok(())
         }
         None => Ok(()),

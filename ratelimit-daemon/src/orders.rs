@@ -13,7 +13,7 @@ use ratelimit_policy::safety::{Around, SshSession};
 use ratelimit_report::snapshot::{CheckLimit, CheckReport, Outcome, SCHEMA};
 
 impl<D: Datapath> Engine<D> {
-    /// Adds to what a source has used. Whoever is exempt is charged as little as his packets are, and so never banned.
+    /// Adds to what a source has used. An allowed source is charged as little as its packets are, and so is never banned.
     pub(super) fn charge(&mut self, request: &ChargeRequest) -> Result<Standing, Problem> {
         let rule = rule_named(&self.enforced.desired.policy, &request.rule)?;
         let source = request.source.to_canonical();
@@ -64,7 +64,7 @@ impl<D: Datapath> Engine<D> {
         })
     }
 
-    /// Refuses a configuration that denies or limits the session of whoever asks for it, which the one in force does not.
+    /// Refuses a configuration that denies or limits the session of the user who asks for it, which the one in force does not.
     pub(super) fn object_to_lockout(
         &self,
         config: &Config,
@@ -77,7 +77,7 @@ impl<D: Datapath> Engine<D> {
             return Ok(());
         };
         let why = format!(
-            "{why}; nothing was changed: `ratelimitd apply --confirm 60s` tries it and goes back by itself, --force insists"
+            "{why}; nothing was changed. `ratelimitd apply --confirm 60s` tries it and rolls it back; --force applies it anyway"
         );
         Err(Problem::new(ProblemKind::BadRequest, why))
     }

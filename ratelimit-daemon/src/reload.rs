@@ -32,7 +32,9 @@ impl<D: Datapath> Engine<D> {
         let loaded = (file.load)(&file.path).map_err(|error| Problem::new(ProblemKind::Config, format!("{error:#}")));
         let loaded = loaded.and_then(|loaded| {
             if self.trials.is_refused(&loaded.text) {
-                let why = format!("{path} was tried and not confirmed; change it, or insist: `ratelimitd apply`");
+                let why = format!(
+                    "{path} was tried and not confirmed; change it, or apply it all the same: `ratelimitd apply`"
+                );
                 return Err(Problem::new(ProblemKind::Conflict, why));
             }
             self.trials.settled(now)?;

@@ -189,7 +189,7 @@ impl Start {
         }
         (file.text, file.text_path) = (record.confirmed.clone(), before_path);
         let refused = record.refused_text();
-        let why = "it was not confirmed before the daemon started anew".to_owned();
+        let why = "it was not confirmed before the daemon started again".to_owned();
         let rolled_back = Some(RolledBack { file: record.file.display().to_string(), why });
         remember(store, record.not_confirmed());
         let refused_lists = Some(refused_lists);

@@ -78,5 +78,5 @@ pub(super) fn candidate_changes(old: &Config, new: &Config) -> Vec<String> {
     };
     let rules = new.policy.rules.iter().map(|rule| (&rule.name, of(old, &rule.name), of(new, &rule.name)));
     let changed = rules.filter(|(_, old, new)| old != new);
-    changed.map(|(rule, old, new)| format!("candidates of rule {rule}: {old} -> {new}, counted anew")).collect()
+    changed.map(|(rule, old, new)| format!("candidates of rule {rule}: {old} -> {new}, counters reset")).collect()
 }

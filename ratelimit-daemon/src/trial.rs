@@ -1,4 +1,4 @@
-//! A configuration that is tried: in force for a while, and for good only once it is confirmed. The kernel goes back by itself; here it
+//! A configuration that is tried: in force for a while, and for good only once it is confirmed. The kernel rolls back by itself; here it
 //! is noticed, said, and remembered over restarts.
 
 use std::path::{Path, PathBuf};
@@ -72,8 +72,11 @@ impl Trials {
         // A line each is for whoever asks; a log and a report have one.
         let why = problem.message.replace('\n', "; ");
         tracing::error!("reload: {why}; everything goes on as it was");
-        self.last_reload.last_reload_successful = false;
-        self.last_reload.error = Some(why);
+        // One that comes during a trial has said nothing of its file.
+        if self.pending.is_none() {
+            self.last_reload.last_reload_successful = false;
+            self.last_reload.error = Some(why);
+        }
         problem
     }
 
@@ -267,7 +270,7 @@ impl<D: Datapath> Engine<D> {
         match self.datapath.trial()? {
             Trial::Running(_) => Ok(()),
             Trial::Over | Trial::None => {
-                self.forget_trial("nobody confirmed it in time");
+                self.forget_trial("it was not confirmed in time");
                 let now = self.datapath.now()?;
                 self.put_in_force(now)
             }

@@ -155,7 +155,7 @@ pub fn refuse_foreign(root: &Path) -> Result<(), PinsError> {
                 format!("mount a BPF file system of root's on {}", path.display())
             }
             NotOurs::Link | NotOurs::Owner(_) => {
-                format!("`sudo rm -r {start}`, and {close} so that nobody makes it anew")
+                format!("`sudo rm -r {start}`, and {close} so that no other user makes it again")
             }
         };
         PinsError::Foreign { path: path.to_owned(), why: not_ours.to_string(), remedy }

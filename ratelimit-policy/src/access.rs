@@ -1,4 +1,4 @@
-//! Who is let through or kept out, and who said so: the configuration, commands, safety. From there to what the policy holds.
+//! Who is allowed or denied, and who said so: the configuration, commands, safety. From there to what the policy holds.
 //! Pure: times are arguments.
 
 use std::collections::BTreeMap;

@@ -43,7 +43,7 @@ pub struct Policy {
     pub ipv4_prefix: u8,
     /// Length of the IPv6 prefix that is one client, 0 to 128.
     pub ipv6_prefix: u8,
-    /// Who is let through or kept out whatever the limits say: sorted by prefix, each prefix once. The longest prefix
+    /// Who is allowed or denied whatever the limits say: sorted by prefix, each prefix once. The longest prefix
     /// that holds an address decides; where its time is over, the next longest.
     pub access: Vec<Access>,
     /// The rules; the first that matches a packet judges it, alone. At most [`ratelimit_common::layout::RULES_MAX`].
@@ -196,7 +196,7 @@ pub enum Mode {
 pub enum Refuse {
     /// What is counted: the excess requests, connections, packets or bytes.
     Excess,
-    /// Every packet to the rule's ports, until the bucket after the last refusal, and then until the window has room.
+    /// Every packet to the rule's ports, until the bucket after the last refusal, and then until the window frees.
     All,
 }
 
@@ -349,7 +349,7 @@ impl fmt::Display for Bans {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let steps: Vec<String> = self.steps_ns.iter().map(|step_ns| duration::short(*step_ns)).collect();
         write!(f, "{}, forgotten after {}", steps.join(","), duration::short(self.forget_ns))?;
-        f.write_str(if self.needs_proof { "" } else { ", by what anyone can forge too" })
+        f.write_str(if self.needs_proof { "" } else { ", by unverified traffic too" })
     }
 }
 

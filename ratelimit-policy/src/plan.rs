@@ -175,7 +175,7 @@ fn push_limits(lines: &mut Vec<String>, before: &Rule, after: &Rule) {
     }
     let (added, removed) = (missing(before, after), missing(after, before));
     match (added.as_slice(), removed.as_slice()) {
-        ([new], [old]) => lines.push(format!("{what}: {old} -> {new}, counted anew")),
+        ([new], [old]) => lines.push(format!("{what}: {old} -> {new}, counters reset")),
         _ => {
             lines.extend(added.iter().map(|limit| format!("{what}: {limit} added")));
             lines.extend(removed.iter().map(|limit| format!("{what}: {limit} removed")));
@@ -223,7 +223,7 @@ mod tests {
             (settings(&["eth0"], "1000/6m"), vec!["limit of rule default: 1000/5m -> 1000/6m requests"]),
             (
                 settings(&["eth0"], "60/1h"),
-                vec!["limit of rule default: 1000/5m requests -> 60/1h requests, counted anew"],
+                vec!["limit of rule default: 1000/5m requests -> 60/1h requests, counters reset"],
             ),
             (settings(&["eth0"], "1000/5m,5/s"), vec!["limit of rule default: 5/1s requests added"]),
             (settings(&["eth1"], "1000/5m"), vec!["interface eth1: attach", "interface eth0: detach"]),

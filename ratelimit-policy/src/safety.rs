@@ -41,7 +41,7 @@ pub struct SshSession {
 /// What the host depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Around {
-    /// The session of whoever started this process.
+    /// The session of the user who started this process.
     pub ssh: Option<SshSession>,
     /// Default gateways.
     pub gateways: Vec<IpAddr>,
@@ -101,8 +101,8 @@ impl Around {
     /// Why exempting `prefix` would be a mistake.
     pub fn objection_to_exempting(prefix: IpNet) -> Option<String> {
         let (shortest, family) = limits_of(prefix);
-        let everybody = format!("{prefix} is every client of {family}: nobody would be limited any more");
-        let many = || format!("{prefix} is more of {family} than an exemption should hold, /{shortest} at the most");
+        let everybody = format!("{prefix} is all of {family}: no source would be limited");
+        let many = || format!("{prefix} is more of {family} than `allow` should hold: /{shortest} at the most");
         match prefix.prefix_len() {
             0 => Some(everybody),
             length => (length < shortest).then(many),
@@ -114,18 +114,18 @@ impl Around {
         let (shortest, family) = limits_of(prefix);
         let inside = |addresses: &[IpAddr], what: &str| {
             let address = addresses.iter().find(|address| prefix.contains(*address))?;
-            let is = if prefix.prefix_len() == prefix.max_prefix_len() { "is" } else { "contains" };
-            Some(format!("{prefix} {is} {what}, {address}"))
+            let is_one = prefix.prefix_len() == prefix.max_prefix_len();
+            Some(if is_one { format!("{address} is {what}") } else { format!("{prefix} contains {what}, {address}") })
         };
         let peer = self.ssh.map(|session| session.peer);
-        inside(caller.as_slice(), "where your SSH session comes from")
+        inside(caller.as_slice(), "the peer of your SSH session")
             .or_else(|| inside(peer.as_slice(), "the peer of the SSH session that started the daemon"))
             .or_else(|| inside(&self.own, "an address of this host"))
             .or_else(|| inside(&self.gateways, "the default gateway"))
             .or_else(|| inside(&self.resolvers, "a name server that this host asks"))
             .or_else(|| {
                 (prefix.prefix_len() < shortest)
-                    .then(|| format!("{prefix} is more of {family} than a denial should hold: /{shortest} at the most"))
+                    .then(|| format!("{prefix} is more of {family} than `deny` should hold: /{shortest} at the most"))
             })
     }
 }
@@ -146,7 +146,7 @@ pub fn ssh_session(connection: &str) -> Option<SshSession> {
     Some(SshSession { peer: address(peer)?, host: address(host)?, port: port.parse().ok()? })
 }
 
-/// The session of whoever started this process. `sudo` takes the variable out of the environment, so the processes above
+/// The session of the user who started this process. `sudo` takes the variable out of the environment, so the processes above
 /// are asked as well.
 pub fn ssh_session_of_this_process() -> Option<SshSession> {
     if let Ok(connection) = std::env::var("SSH_CONNECTION") {
@@ -309,9 +309,9 @@ mod tests {
     }
 
     #[test]
-    fn whoever_would_lock_himself_out_is_told_by_what() {
+    fn a_user_who_would_lock_himself_out_is_told_by_what() {
         for (prefix, caller, words) in [
-            ("203.0.113.9/32", Some("203.0.113.9"), Some("is where your SSH session comes from, 203.0.113.9")),
+            ("203.0.113.9/32", Some("203.0.113.9"), Some("203.0.113.9 is the peer of your SSH session")),
             ("198.51.100.0/24", None, Some("contains the peer of the SSH session")),
             ("192.0.2.5/32", None, Some("is an address of this host")),
             ("2001:db8::/64", None, Some("contains an address of this host")),
@@ -338,8 +338,8 @@ mod tests {
     #[test]
     fn exempting_everybody_is_objected_to() {
         for (prefix, words) in [
-            ("0.0.0.0/0", Some("every client of IPv4")),
-            ("::/0", Some("every client of IPv6")),
+            ("0.0.0.0/0", Some("is all of IPv4")),
+            ("::/0", Some("is all of IPv6")),
             ("128.0.0.0/1", Some("/8 at the most")),
             ("10.0.0.0/8", None),
             ("2000::/15", Some("/16 at the most")),

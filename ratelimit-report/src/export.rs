@@ -100,7 +100,7 @@ fn sources(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result 
     family(
         out,
         "ratelimitd_sources_over_limit",
-        "Sources that a rule has no room for now",
+        "Sources over a limit of a rule now",
         snapshot.rules.iter().map(|rule| (vec![("rule", &*rule.name)], over(rule))),
     )?;
     family(
@@ -120,12 +120,11 @@ fn sources(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result 
     let help =
         "The same as ratelimitd_packets_not_admitted_total, by the name of earlier versions: packets, not sources";
     family(out, "ratelimitd_sources_not_admitted", help, [(none(), ConstCounter::new(of.not_admitted))])?;
-    let help = "Sources remembered anew, in each limit on its own";
+    let help = "Sources newly remembered, in each limit on its own";
     family(out, "ratelimitd_source_insertions", help, [(none(), ConstCounter::new(of.insertions))])?;
     let help = "Packets that were refused by their source's window, as the drop cache was full";
     family(out, "ratelimitd_refusals_not_cached", help, [(none(), ConstCounter::new(of.not_cached))])?;
-    let help =
-        "Of so many packets of unknown sources one is looked at: 1 unless more new ones come than can be remembered";
+    let help = "One in so many packets of new sources is sampled: 1 unless more new ones come than can be remembered";
     family(out, "ratelimitd_sources_sampled_one_in", help, [(none(), gauge(of.sampled_one_in))])
 }
 

@@ -144,7 +144,7 @@ fn verdict(of: &RuleVerdict) -> String {
     }
     let again =
         (!of.never && of.reason != "exempt").then(|| format!("Passes again in {}", wait(of.retry_after_seconds)));
-    let would = if of.reason == "dry_run" { "would be over" } else { "until" };
+    let would = if of.reason == "dry_run" { "would end" } else { "until" };
     match (of.until, again) {
         (Some(until), Some(again)) => line(would, &format!("{}. {again}", list::instant(until))),
         (Some(until), None) => line(would, &list::instant(until)),

@@ -29,6 +29,9 @@ mod start;
 
 /// Prefixes that are named one by one; of more, only these.
 const PREFIXES_NAMED_MAX: usize = 8;
+/// Columns of a description, and those before its values.
+const WIDTH_MAX: usize = 100;
+const INDENT: usize = 12;
 
 /// What the kernel adds to a key and a value of an LRU hash map, `struct htab_elem` in kernel/bpf/hashtab.c, Linux 6.18.
 const ELEMENT_OVERHEAD_BYTES: u64 = 48;
@@ -78,7 +81,7 @@ fn bound(limit: &Limit) -> String {
     };
     match limit.form {
         WindowForm::Strict => format!(
-            "never more than {} in any {}; an admission may be held back up to {bucket} longer",
+            "never more than {} in any {}; a source may wait up to {bucket} longer",
             of_unit(limit.amount),
             // "any minute", but "any 5 minutes" and "any 1 hour 30 minutes".
             window.strip_prefix("1 ").filter(|unit| !unit.contains(' ')).unwrap_or(&window)
@@ -137,7 +140,7 @@ pub fn memory(config: &Config) -> [Memory; 2] {
 /// Kernel memory for what is noted beside the windows, of both families together: who is refused until when, who is known and who
 /// is in no list, and which connections are the host's own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct NotesMemory {
+pub struct CachesMemory {
     /// Lines, each for eight windows.
     pub lines: u64,
     /// All of it.
@@ -147,7 +150,7 @@ pub struct NotesMemory {
 }
 
 /// Kernel memory for what is noted beside the windows.
-pub fn notes_memory(config: &Config) -> NotesMemory {
+pub fn caches_memory(config: &Config) -> CachesMemory {
     let lines = drop_cache_sets(config.max_sources.saturating_mul(config.policy.windows_per_source()));
     let (line, word) = (size_of::<CacheSet>() as u64, size_of::<u64>() as u64);
     // Of each line the notes and their causes, who is known, which connections are, and whether no list holds a source; of some together in
@@ -158,7 +161,7 @@ pub fn notes_memory(config: &Config) -> NotesMemory {
     let bytes = u64::from(lines) * (line + causes + cell + connections + unlisted)
         + u64::from(lines / SETS_PER_WORD) * word
         + u64::from(lines / CELLS_PER_SUMMARY) * cell;
-    NotesMemory { lines: lines.into(), bytes, source_bytes: bytes.div_ceil(config.max_sources.max(1).into()) }
+    CachesMemory { lines: lines.into(), bytes, source_bytes: bytes.div_ceil(config.max_sources.max(1).into()) }
 }
 
 /// A configuration in words, lines ended.
@@ -166,14 +169,14 @@ pub fn config_words(config: &Config) -> String {
     let mut out = String::new();
     let mut line = |name: &str, value: &str| {
         // Writing to a String cannot fail.
-        let _infallible = writeln!(out, "{name:<11} {value}");
+        let _infallible = writeln!(out, "{name:<11} {}", wrapped(value));
     };
     line("interfaces", &config.interfaces.join(", "));
     line("XDP mode", xdp_words(config.xdp_mode));
     line("on exit", exit_words(config.on_exit));
-    line("clients", &format!("IPv4 by /{}, IPv6 by /{}", config.policy.ipv4_prefix, config.policy.ipv6_prefix));
+    line("sources", &format!("IPv4 by /{}, IPv6 by /{}", config.policy.ipv4_prefix, config.policy.ipv6_prefix));
     let granted = |grant| some_of(&config.policy.prefixes(grant).collect::<Vec<_>>()).unwrap_or("none".to_owned());
-    line("exempt", &granted(Grant::Exempt));
+    line("allowed", &granted(Grant::Exempt));
     if config.policy.prefixes(Grant::Denied).next().is_some() {
         line("denied", &granted(Grant::Denied));
     }
@@ -229,14 +232,33 @@ pub fn config_words(config: &Config) -> String {
         let name = if position == 0 { "memory" } else { "" };
         line(name, &memory_words(memory));
     }
-    line("", &notes_words(&notes_memory(config)));
+    line("", &caches_words(&caches_memory(config)));
     line("", &connections_words());
-    line("", &format!("together {}, taken before the first packet comes", amount::rounded(memory_bytes(config))));
+    line("", &format!("together {}, allocated at the start", amount::rounded(memory_bytes(config))));
     for (position, words) in lists_words(config).iter().enumerate() {
         line(if position == 0 { "lists" } else { "" }, words);
     }
     line("socket", &config.socket.display().to_string());
     line("listen", &config.listen.map_or_else(|| "off".to_owned(), |listen| format!("http://{listen}")));
+    out
+}
+
+/// A value on as many lines as 100 columns need, each under the first.
+fn wrapped(value: &str) -> String {
+    let mut out = String::new();
+    let mut column = 0;
+    for word in value.split(' ') {
+        let width = word.chars().count();
+        if column > 0 && column + 1 + width > WIDTH_MAX - INDENT {
+            out += &format!("\n{:INDENT$}", "");
+            column = 0;
+        } else if column > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out += word;
+        column += width;
+    }
     out
 }
 
@@ -252,12 +274,12 @@ fn some_of(prefixes: &[IpNet]) -> Option<String> {
 pub fn bans_words(bans: &Bans) -> String {
     let steps: Vec<String> = bans.steps_ns.iter().map(|step_ns| duration::words(*step_ns)).collect();
     let after = if steps.len() > 1 { " for each time after" } else { "" };
-    let proof = if bans.needs_proof { "" } else { "; by what anyone can forge too" };
+    let proof = if bans.needs_proof { "" } else { "; by unverified traffic too" };
     format!("{}{after}; forgotten {} after a ban{proof}", steps.join(", then "), duration::words(bans.forget_ns))
 }
 
 fn safety_words(safety: Safety) -> String {
-    let is_exempt = |is_exempt: bool, who: &str| format!("{who} {}", if is_exempt { "exempt" } else { "NOT exempt" });
+    let is_exempt = |is_exempt: bool, who: &str| format!("{who} {}", if is_exempt { "allowed" } else { "NOT allowed" });
     let breaker = safety.breaker.map_or_else(
         || "no breaker".to_owned(),
         |share| {
@@ -333,9 +355,9 @@ fn guard_words(rule: &Rule) -> Vec<String> {
 
 fn refuse_words(rule: &Rule) -> &'static str {
     match rule.refuse {
-        Refuse::Excess => "excess: what is over a limit; what was let in goes on",
+        Refuse::Excess => "excess: what is over a limit; what was admitted goes on",
         Refuse::All => {
-            "all: everything from a source over a limit, until the bucket after its last refusal, and then until its window has room"
+            "all: everything from a source over a limit, until the bucket after its last refusal, and then until its window frees"
         }
     }
 }
@@ -355,15 +377,12 @@ fn connections_words() -> String {
 /// What holding new sources back means: `at most 20000 in 1 second that nobody knows yet; ...`.
 fn new_sources_words(of: NewSources) -> String {
     let window = duration::words(of.window_ns);
-    format!("at most {} in {window} that nobody knows yet; what others of these send is dropped", of.amount)
+    format!("at most {} in {window}; packets of further ones are dropped", of.amount)
 }
 
-fn notes_words(of: &NotesMemory) -> String {
+fn caches_words(of: &CachesMemory) -> String {
     let bytes = amount::rounded(of.bytes);
-    format!(
-        "notes of who is refused, known or in no list, and of connections: {} lines = {bytes}, {} B a source",
-        of.lines, of.source_bytes
-    )
+    format!("drop cache and other caches: {} sets = {bytes}, {} B a source", of.lines, of.source_bytes)
 }
 
 /// How many prefixes each named list and each list file has.
@@ -377,7 +396,7 @@ fn lists_words(config: &Config) -> Vec<String> {
 /// All kernel memory that is taken before the first packet comes, in bytes.
 pub fn memory_bytes(config: &Config) -> u64 {
     let [ipv4, ipv6] = memory(config).map(|memory| memory.bytes);
-    ipv4 + ipv6 + notes_memory(config).bytes + connections_bytes()
+    ipv4 + ipv6 + caches_memory(config).bytes + connections_bytes()
 }
 
 /// All kernel memory that is taken before the first packet comes, in a phrase.
@@ -413,7 +432,7 @@ mod tests {
         assert_eq!(
             limit_words(&limit(Unit::Connections, WindowForm::Strict)),
             "1000 connections in 5 minutes (strict; buckets of 1 minute: never more than 1000 in any 5 minutes; \
-             an admission may be held back up to 1 minute longer)"
+             a source may wait up to 1 minute longer)"
         );
         assert_eq!(
             limit_words(&limit(Unit::Bytes, WindowForm::Lenient)),
@@ -425,7 +444,7 @@ mod tests {
     #[test]
     fn notes_take_what_the_kernel_allocates_for_them() {
         let directory = std::path::Path::new("/run");
-        let of = notes_memory(&ratelimit_report::fixture::config(directory, 10));
+        let of = caches_memory(&ratelimit_report::fixture::config(directory, 10));
         assert_eq!((of.lines, of.bytes, of.source_bytes), (32_768, 8_437_760, 33));
     }
 
@@ -442,6 +461,8 @@ mod tests {
         let config =
             ratelimit_policy::config::file::parse(std::path::Path::new("site.toml"), contents, |_| Ok(list.to_owned()));
         let words = config_words(&config.expect("a configuration"));
+        assert!(words.lines().all(|line| line.chars().count() <= WIDTH_MAX), "{words}");
+        let words = words.replace(&format!("\n{:INDENT$}", ""), " ");
         for part in [
             "denied      198.51.100.128/25, 2001:db8:bad::/48",
             "  from      203.0.113.64/26, 2001:db8:100::/40",

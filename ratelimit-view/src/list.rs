@@ -32,15 +32,14 @@ pub(super) fn entries(entries: &[Listed], omitted: &[Omitted]) -> String {
     out + &omitted.iter().map(more).collect::<String>()
 }
 
-/// `, overridden by allow of 192.0.2.0/24 until 2026-01-01 18:48:00 UTC`.
+/// `, overridden by allow of 192.0.2.0/24`; until when is in that entry's own row.
 fn overridden(of: &Listed) -> String {
     let Some(by) = &of.overridden_by else {
         return if of.decides { String::new() } else { ", overridden".to_owned() };
     };
     let verb = if by.state == State::Denied { "deny" } else { "allow" };
     let whom = if by.prefix == of.prefix { String::new() } else { format!(" of {}", by.prefix) };
-    let until = by.until.map_or_else(String::new, |until| format!(" until {}", instant(until)));
-    format!(", overridden by {verb}{whom}{until}")
+    format!(", overridden by {verb}{whom}")
 }
 
 /// The reason; of an entry of a list its name, its line and what the list says beside it.
@@ -69,14 +68,14 @@ fn would_ban(report: &ListReport) -> String {
         [of.prefix.clone(), until, author(of), of.since.map_or_else(|| "-".to_owned(), instant)]
     };
     let rows = table(["PREFIX", "UNTIL", "BY", "SINCE"], &[], report.would_ban.iter().map(row));
-    format!("\nDry run bans nobody. These would be banned:\n{rows}")
+    format!("\nDry run bans no source. These would be banned:\n{rows}")
 }
 
 /// What `mode` and `panic` have done.
 pub fn mode(report: &ModeReport) -> String {
     let said = match (report.mode, report.changed) {
         (ModeWord::Enforce, true) => "enforcing: what is over a limit is dropped again",
-        (ModeWord::Enforce, false) => "nothing was held back: the rules do as the configuration says",
+        (ModeWord::Enforce, false) => "no change: each rule does as the configuration says",
         (ModeWord::DryRun, _) => {
             "dry run: NOTHING IS DROPPED, and what would be is counted; `ratelimitd mode enforce` ends it"
         }
@@ -115,7 +114,7 @@ pub fn applied(report: &ApplyReport) -> String {
     };
     if let Some(seconds) = report.confirm_within_seconds {
         out += &format!(
-            "ON TRIAL: it is rolled back in {seconds} s unless `ratelimitd confirm` follows; `ratelimitd rollback` does it now\n"
+            "ON TRIAL for {seconds} s, then rolled back. To keep it: ratelimitd confirm. To roll back now: ratelimitd rollback\n"
         );
     }
     out + &notes(&report.notes)

@@ -11,7 +11,7 @@ const NAMED_MAX: u64 = 20;
 /// What `allow` and `deny` have done.
 pub fn granted(report: &GrantReport) -> String {
     let of = &report.entry;
-    let until = of.until.map_or_else(|| ", permanent".to_owned(), |until| format!(" until {}", instant(until)));
+    let until = of.until.map_or_else(|| " permanently".to_owned(), |until| format!(" until {}", instant(until)));
     let mut out = format!("{} is {}{until}\n", of.prefix, state(of));
     if report.frees_count > 0 {
         out += &format!("frees {}\n", sources(&report.frees, report.frees_count));
@@ -84,17 +84,17 @@ fn what(of: &Listed) -> String {
 
 fn still(of: &Still) -> String {
     let Still { entry, lift } = of;
-    let until = entry.until.map_or_else(|| ", permanent".to_owned(), |until| format!(" until {}", instant(until)));
+    let until = entry.until.map_or_else(|| " permanently".to_owned(), |until| format!(" until {}", instant(until)));
     let by = place(entry).unwrap_or_else(|| author(entry));
     let what = match entry.state {
         State::OverLimit => format!("is STILL BLOCKED by rule {}", entry.rule.as_deref().unwrap_or_default()),
         State::Exempt | State::Denied | State::Banned | State::Ok => {
-            format!("is STILL {} by {by}{until}", state(entry).to_uppercase())
+            format!("is STILL {}{until} by {by}", state(entry).to_uppercase())
         }
     };
     let why = entry.comment.as_ref().or(entry.reason.as_ref());
     let why = why.map_or_else(String::new, |why| format!(" ({why})"));
-    format!("{} {what}{why}; to lift it: {lift}\n", entry.prefix)
+    format!("{} {what}{why}\n  to lift it: {lift}\n", entry.prefix)
 }
 
 /// `3 sources: 192.0.2.7, 192.0.2.8 and 1 more`.

@@ -54,8 +54,7 @@ fn of_limit(of: &LimitReport, sources: u64) -> String {
     let mut out = format!("Limit {}, {}\n", limit(&of.limit), form(&of.limit));
     out += &format!("  admitted     {} {unit}\n", number(of.admitted));
     out += &format!("  refused      {} {unit}\n", number(of.refused));
-    let verb = if of.sources_limited == 1 { "is" } else { "are" };
-    out += &format!("  over limit   {} of {} {verb} limited\n", number(of.sources_limited), counted(sources, "source"));
+    out += &format!("  over limit   {} of {}\n", number(of.sources_limited), counted(sources, "source"));
     if of.limited.is_empty() {
         return out;
     }

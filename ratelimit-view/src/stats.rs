@@ -168,7 +168,8 @@ fn drop_words(reason: &str) -> &str {
 
 fn sources(snapshot: &Snapshot) -> String {
     let of = &snapshot.sources;
-    let mut out = format!("Sources: {} tracked of {} of each family\n", number(of.tracked), number(of.capacity));
+    let mut out =
+        format!("Sources: {} tracked, at most {} IPv4 and as many IPv6\n", number(of.tracked), number(of.capacity));
     if of.banned > 0 {
         out += &format!("  {} banned; `ratelimitd list` names them\n", counted(of.banned, "source"));
     }
@@ -213,10 +214,10 @@ fn new_sources(snapshot: &Snapshot) -> String {
     let is_bounded = snapshot.rules.iter().any(|rule| rule.new_sources.is_some());
     match of.pressure {
         Overload::Sampling => {
-            let advice = if is_bounded { "" } else { "; `new_sources` in a rule holds them back" };
+            let advice = if is_bounded { "" } else { "; `new_sources` in a rule bounds them" };
             format!(
-                "  MORE NEW SOURCES COME THAN CAN BE REMEMBERED: 1 packet in {} of unknown ones is looked at, the \
-                 others pass{advice}\n",
+                "  MORE NEW SOURCES COME THAN CAN BE REMEMBERED: 1 in {} of their packets is sampled, \
+                 the rest pass{advice}\n",
                 number(of.sampled_one_in)
             )
         }

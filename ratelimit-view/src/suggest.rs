@@ -127,7 +127,7 @@ fn proposal_words(proposal: &Proposal, of: &LimitSuggestion) -> String {
     let unit = of.limit.unit;
     let why = match (proposal.reason, &proposal.gap) {
         (ProposalReason::Gap, Some(gap)) => format!(
-            "it lies between what the ordinary want, up to {}, and what {} want{}, {} and more",
+            "it lies between ordinary sources, which want up to {}, and {} that want{} {} and more",
             quantity(gap.below, unit),
             counted(gap.sources_above, "other"),
             if gap.sources_above == 1 { "s" } else { "" },

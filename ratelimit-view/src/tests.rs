@@ -189,9 +189,8 @@ fn pressure_is_said_with_what_helps_and_only_where_it_would() {
     snapshot.sources.pressure = Overload::Sampling;
     snapshot.sources.sampled_one_in = 256;
     let said = stats(&snapshot);
-    let line =
-        "  MORE NEW SOURCES COME THAN CAN BE REMEMBERED: 1 packet in 256 of unknown ones is looked at, the others pass";
-    assert!(said.contains(&format!("{line}; `new_sources` in a rule holds them back\n")), "{said}");
+    let line = "  MORE NEW SOURCES COME THAN CAN BE REMEMBERED: 1 in 256 of their packets is sampled, the rest pass";
+    assert!(said.contains(&format!("{line}; `new_sources` in a rule bounds them\n")), "{said}");
     snapshot.rules[0].new_sources = Some(NewSources { amount: 20_000, window_seconds: 1.0 });
     let said = stats(&snapshot);
     assert!(said.contains(&format!("{line}\n")), "{said}");
@@ -345,7 +344,7 @@ fn stats_say_loudly_what_keeps_rules_from_dropping() {
     snapshot.confirm_within_seconds = Some(42.0);
     snapshot.config.rolled_back = Some(ratelimit_report::snapshot::RolledBack {
         file: "/etc/ratelimitd/ratelimitd.toml".into(),
-        why: "nobody confirmed it in time".into(),
+        why: "it was not confirmed in time".into(),
     });
     let said: Vec<_> = stats(&snapshot).lines().take(6).map(str::to_owned).collect();
     insta::assert_snapshot!(said.join("\n"));

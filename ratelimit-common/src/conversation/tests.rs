@@ -361,7 +361,7 @@ fn a_connection_whose_beginning_was_not_seen_counts_one() {
 }
 
 #[test]
-fn another_connection_with_the_same_ports_begins_anew() {
+fn another_connection_with_the_same_ports_starts_fresh() {
     let mut client = Client::without_socket();
     for ahead in [0, 1 << 30] {
         client.sequence = client.sequence.wrapping_add(ahead);

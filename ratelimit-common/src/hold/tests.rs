@@ -20,7 +20,7 @@ struct Memory {
     windows: RefCell<BTreeMap<u32, &'static Alone>>,
     ban: Cell<Option<&'static Cell<Ban>>>,
     charged: [Cell<u64>; LIMITS_MAX],
-    /// Whether a source that has no window is kept out.
+    /// Whether a source that has no window is refused.
     is_full: Cell<bool>,
     is_known: Cell<u64>,
 }

@@ -205,7 +205,7 @@ fn dry_run_logs_and_lists_the_bans_that_would_have_been() {
     let listed: Vec<_> = report.would_ban.iter().map(|of| (of.prefix.as_str(), of.decides)).collect();
     assert_eq!(listed, [("198.51.100.7", false)]);
     let text = ratelimit_view::list(&report);
-    assert!(text.contains("Dry run bans nobody. These would be banned:"), "{text}");
+    assert!(text.contains("Dry run bans no source. These would be banned:"), "{text}");
     let stats = site.engine.stats(moment.at, moment).unwrap();
     let of_rule = stats.rules[0].would_ban.unwrap();
     assert_eq!((of_rule.bans, of_rule.sources, stats.rules[0].bans), (1, 1, 0));

@@ -20,7 +20,7 @@ fn reasons<const N: usize>(site: &Site, sources: [&str; N]) -> [&'static str; N]
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_is_unblocked_is_served_by_the_very_next_packet_banned_or_not() {
+async fn a_source_that_is_unblocked_is_served_by_the_very_next_packet_banned_or_not() {
     let over = ["within_limit", "within_limit", "over_limit"];
     for bans in [false, true] {
         let mut site = Site::new(2);
@@ -78,7 +78,7 @@ async fn what_no_command_can_lift_is_named_with_its_file_and_how_to_lift_it() {
         assert_eq!(still.lift, format!("take 10.88.0.0/25 out of {file}, or override it: ratelimitd allow {asked}"));
         let said = lifted(&report);
         assert!(
-            said.starts_with(&format!("10.88.0.0/25 is STILL DENIED by {file}, permanent; to lift it: ")),
+            said.starts_with(&format!("10.88.0.0/25 is STILL DENIED permanently by {file}\n  to lift it: ")),
             "{said}"
         );
         assert!(!said.contains("nothing to lift") && !report.still.is_empty(), "{said}");
@@ -106,7 +106,7 @@ async fn what_commands_deny_within_a_prefix_is_lifted_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_of_zero_blocks_whoever_is_unblocked_and_is_named() {
+async fn a_limit_of_zero_blocks_a_source_that_is_unblocked_and_is_named() {
     let mut site = Site::new(0);
     site.start().await;
     site.reason("198.51.100.7");
@@ -114,7 +114,10 @@ async fn a_limit_of_zero_blocks_whoever_is_unblocked_and_is_named() {
     assert_eq!(report.freed_count, 0);
     assert_eq!(report.still[0].lift, "raise the limit of rule default, or: ratelimitd allow 198.51.100.7");
     let said = lifted(&report);
-    assert!(said.starts_with("198.51.100.7 is STILL BLOCKED by rule default (the limit is 0); to lift it: "), "{said}");
+    assert!(
+        said.starts_with("198.51.100.7 is STILL BLOCKED by rule default (the limit is 0)\n  to lift it: "),
+        "{said}"
+    );
     site.stop().await;
 }
 
@@ -208,7 +211,7 @@ async fn unallow_ends_what_was_allowed_and_names_what_allows_it_all_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_called_sudo_is_kept_with_what_was_entered_and_a_suspended_denial_beside_its_exemption() {
+async fn the_user_who_called_sudo_is_kept_with_what_was_entered_and_a_suspended_denial_beside_its_exemption() {
     let mut site = Site::new(0);
     site.start().await;
     let client = site.client.clone().for_sudo_user(Some("alice"));

@@ -47,7 +47,7 @@ async fn a_trial_that_nobody_confirms_is_rolled_back_and_said_so() {
     let rolled_back = config.rolled_back.unwrap();
     assert_eq!(
         (rolled_back.file, rolled_back.why),
-        (site.file().display().to_string(), "nobody confirmed it in time".into())
+        (site.file().display().to_string(), "it was not confirmed in time".into())
     );
     let metrics = site.client.metrics().await.unwrap();
     let has = |line: &str| metrics.lines().any(|has| has == line);
@@ -175,6 +175,8 @@ async fn while_a_file_is_on_trial_no_other_configuration_is_put_in_force() {
     ] {
         assert!(kind == ProblemKind::Conflict && why.contains("is on trial for 60 s more: end that first"), "{why}");
     }
+    let config = site.client.stats().await.unwrap().config;
+    assert!(config.last_reload_successful && config.error.is_none(), "the file was not at fault: {config:?}");
     site.client.confirm().await.unwrap();
     site.stop().await;
 }

@@ -54,11 +54,11 @@ impl Rows {
         Ok(())
     }
 
-    /// From now on the policy's rules have these rows. `known` is what was applied before: where that was a trial that
+    /// From now on the policy's rules have these rows. `known` are the rows of what was applied before: where that was a trial that
     /// was rolled back, packets were counted in its rows too.
-    pub(super) fn hand_over(&mut self, rows: Vec<u8>, known: &ConfigWords) {
+    pub(super) fn hand_over(&mut self, rows: Vec<u8>, known: impl IntoIterator<Item = u8>) {
         self.orphans.extend(std::mem::replace(&mut self.of_rules, rows));
-        self.orphans.extend(rows_of(known));
+        self.orphans.extend(known);
         self.orphans.retain(|row| !self.of_rules.contains(row));
     }
 
@@ -184,30 +184,22 @@ pub(super) fn fault_cell(ebpf: &Ebpf, cell: u32) -> Result<u64, DatapathError> {
 mod tests {
     use super::*;
 
-    fn known(rows: &[u8]) -> ConfigWords {
-        let mut words = ConfigWords::default();
-        for (rule, row) in words.rules.iter_mut().zip(rows) {
-            (rule.row, rule.limits_len) = (*row, 1);
-        }
-        words
-    }
-
     #[test]
     fn a_row_that_no_rule_has_any_more_is_an_orphan_until_a_rule_takes_it() {
         let mut rows = Rows::default();
-        rows.hand_over(vec![0, 1], &known(&[]));
+        rows.hand_over(vec![0, 1], []);
         assert!(rows.orphans.is_empty());
-        rows.hand_over(vec![1, 2], &known(&[0, 1]));
+        rows.hand_over(vec![1, 2], [0, 1]);
         assert_eq!((rows.of_rules.as_slice(), Vec::from_iter(&rows.orphans)), ([1, 2].as_slice(), vec![&0]));
-        rows.hand_over(vec![0], &known(&[1, 2]));
+        rows.hand_over(vec![0], [1, 2]);
         assert_eq!(Vec::from_iter(&rows.orphans), [&1, &2]);
     }
 
     #[test]
     fn what_a_trial_that_was_rolled_back_has_counted_in_is_an_orphan_too() {
         let mut rows = Rows::default();
-        rows.hand_over(vec![0], &known(&[]));
-        rows.hand_over(vec![0], &known(&[0, 5]));
+        rows.hand_over(vec![0], []);
+        rows.hand_over(vec![0], [0, 5]);
         assert_eq!(Vec::from_iter(&rows.orphans), [&5]);
     }
 }

@@ -101,7 +101,7 @@ impl Kernel {
         self.write_config(generation, config)?;
         self.activate(generation)?;
         let rows: Vec<u8> = config.rules[..policy.rules.len()].iter().map(|rule| rule.row).collect();
-        self.rows.hand_over(rows, &known);
+        self.rows.hand_over(rows, rows_of(&known));
         // A packet may still be reading the other generation; the next call writes that one.
         state::wait_for_packets();
         Ok(())

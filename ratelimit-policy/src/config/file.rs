@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(
             crate::config::lint::warnings(&config, day),
             [
-                "rule login: port 22 is limited: mind your own SSH connections",
+                "rule login: it also limits your own SSH logins; put your address into `allow` first",
                 "rules premium and api have packets in common: premium judges those"
             ]
         );

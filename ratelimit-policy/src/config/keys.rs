@@ -259,7 +259,7 @@ pub const RULE: &[Key] = &[
         "What is dropped of a source over a limit: excess, what is over it; all, every packet to these ports",
     )
     .flag("--refuse")
-    .more("`all` lasts until the bucket after the last refusal, and then until the window has room."),
+    .more("`all` lasts until the bucket after the last refusal, and then until the window frees."),
     key(
         "guard",
         Value::Choice(&["auto", "off"]),

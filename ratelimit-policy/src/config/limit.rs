@@ -110,7 +110,7 @@ fn check_window(window_ns: u64) -> Result<Buckets, &'static str> {
 
 fn check_amount(amount: u64, unit: Unit, buckets: Buckets) -> Result<(), SyntaxError> {
     if amount == 0 {
-        return Err(SyntaxError::new(0..0, "a limit of 0 would let nothing in at all")
+        return Err(SyntaxError::new(0..0, "a limit of 0 would drop everything")
             .with_help("the smallest limit is 1; to close a port altogether, use the firewall"));
     }
     let most = amount_max(buckets.bucket_ns);
@@ -261,7 +261,7 @@ mod tests {
             ("1000/5x", 6..7, "`x` is not a unit of time"),
             ("10/1m,60/1y", 10..11, "`y` is not a unit of time"),
             ("/5m", 0..0, "the number is missing"),
-            ("0/5m", 0..1, "a limit of 0 would let nothing in at all"),
+            ("0/5m", 0..1, "a limit of 0 would drop everything"),
             ("10,5/1m", 2..3, "`,` does not group the digits by three"),
             ("10/5,100/1h", 3..4, "`5` has no unit of time"),
             ("10/1m;60/1h", 5..6, "`;` does not belong in a limit"),

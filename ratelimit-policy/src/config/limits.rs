@@ -231,7 +231,7 @@ fn burst_of(limit: &Limit, burst: Amount, text: &str) -> Result<u64, SyntaxError
         }
     };
     if burst == 0 {
-        return Err(wrong("a burst of 0 would let nothing in at all".to_owned(), "the smallest burst is 1".to_owned()));
+        return Err(wrong("a burst of 0 would drop everything".to_owned(), "the smallest burst is 1".to_owned()));
     }
     match limit.form {
         WindowForm::Fixed => Err(wrong(

@@ -19,12 +19,14 @@ pub fn warnings(config: &Config, now: Nanos) -> Vec<String> {
     let rules = &config.policy.rules;
     for (index, rule) in rules.iter().enumerate() {
         if let Some(until) = rule.until.filter(|until| *until <= now) {
-            warnings.push(format!("rule {}: it has ended, on {}, and judges nothing any more", rule.name, date(until)));
+            warnings.push(format!("rule {}: it ended on {} and limits nothing now", rule.name, date(until)));
         }
         if let Some(by) = overlap::covered_by(rules, index) {
-            let names: Vec<&str> = by.iter().map(|rule| rule.name.as_str()).collect();
+            let names: Vec<String> = by.iter().map(|rule| format!("\"{}\"", rule.name)).collect();
+            let [s, es] = if names.len() == 1 { ["", "es"] } else { ["s", ""] };
             let names = names.join(" and ");
-            warnings.push(format!("rule {}: it never judges a packet: {names} before it takes them all", rule.name));
+            let why = format!("rule{s} {names} above it match{es} everything first");
+            warnings.push(format!("rule {}: it never matches: {why}", rule.name));
         }
         warnings.extend(beside_parent(rules, index));
         if rule.mode == Mode::DryRun {
@@ -35,7 +37,10 @@ pub fn warnings(config: &Config, now: Nanos) -> Vec<String> {
         if rule.ports.other_protocols {
             warnings.push(format!("rule {}: every port and protocol is limited, SSH and ICMP included", rule.name));
         } else if rule.ports.tcp.iter().any(|(first, last)| (*first..=*last).contains(&22)) {
-            warnings.push(format!("rule {}: port 22 is limited: mind your own SSH connections", rule.name));
+            warnings.push(format!(
+                "rule {}: it also limits your own SSH logins; put your address into `allow` first",
+                rule.name
+            ));
             if rule.limits.iter().any(|limit| limit.unit == Unit::Requests) {
                 warnings.push(format!(
                     "rule {}: on port 22 whatever is typed counts as requests: count connections there",
@@ -46,22 +51,22 @@ pub fn warnings(config: &Config, now: Nanos) -> Vec<String> {
     }
     warnings.extend(overlaps(rules));
     for prefix in &config.overruled {
-        warnings.push(format!("{prefix} is in `allow` and in `deny`: it is exempt"));
+        warnings.push(format!("{prefix} is in `allow` and in `deny`: it is allowed"));
     }
     if config.policy.ipv4_prefix == 0 {
-        warnings.push("IPv4 clients are told apart by 0 bits: all of them together are one client".to_owned());
+        warnings.push("with ipv4_prefix = 0 all IPv4 addresses together are one source".to_owned());
     }
     if config.policy.ipv6_prefix == 0 {
-        warnings.push("IPv6 clients are told apart by 0 bits: all of them together are one client".to_owned());
+        warnings.push("with ipv6_prefix = 0 all IPv6 addresses together are one source".to_owned());
     }
     if config.policy.ipv6_prefix > 64 {
         warnings.push(format!(
-            "IPv6 clients are told apart by /{}: most hosts own a whole /64 and can be as many clients as they like",
+            "IPv6 sources are a /{} each, but most hosts own a whole /64 and can be many sources",
             config.policy.ipv6_prefix
         ));
     }
     for prefix in config.policy.prefixes(Grant::Exempt).filter(|prefix| prefix.prefix_len() == 0) {
-        warnings.push(format!("{prefix} is exempt: no client of that family is limited"));
+        warnings.push(format!("{prefix} is allowed: no source of that family is limited"));
     }
     warnings
 }
@@ -135,11 +140,7 @@ fn implied(rule: &Rule) -> Vec<String> {
     let idle = |limit: &Limit| {
         let by = rule.limits.iter().find(|by| implies(by, limit))?;
         let window = duration::words(limit.window_ns);
-        Some(format!(
-            "rule {}: {limit} never holds anything back: {} lets no more than that into {window} already",
-            rule.name,
-            by.rate()
-        ))
+        Some(format!("rule {}: {limit} never refuses anything: {} admits no more in {window}", rule.name, by.rate()))
     };
     rule.limits.iter().filter_map(idle).collect()
 }
@@ -208,7 +209,7 @@ mod tests {
         config.policy.ipv6_prefix = 128;
         config.policy.rules[0].mode = Mode::DryRun;
         let found = warnings(&config, Nanos(0)).join("\n");
-        for part in ["port 22 is limited", "on port 22 whatever is typed", "/128", "DRY RUN"] {
+        for part in ["your own SSH logins", "on port 22 whatever is typed", "/128", "DRY RUN"] {
             assert!(found.contains(part), "{part}: {found}");
         }
     }
@@ -226,16 +227,16 @@ mod tests {
     #[test]
     fn a_rule_that_others_leave_nothing_is_said_and_an_exception_is_not() {
         let web = rule("web", "ports = \"80,443\"");
-        let never = ": it never judges a packet: ";
+        let never = ": it never matches: ";
         for (rules, found) in [
             (rule("partner", "from = [\"192.0.2.0/24\"]") + &web, None),
             (
                 web.clone() + &rule("partner", "from = [\"192.0.2.0/24\"]"),
-                Some(format!("rule partner{never}web before it takes them all")),
+                Some(format!("rule partner{never}rule \"web\" above it matches everything first")),
             ),
             (
                 rule("a", "ports = \"80\"") + &rule("b", "ports = \"443\"") + &web,
-                Some(format!("rule web{never}a and b before it takes them all")),
+                Some(format!("rule web{never}rules \"a\" and \"b\" above it match everything first")),
             ),
             (rule("a", "ports = \"80/tcp\"") + &rule("b", "ports = \"443\"") + &web, None),
             (
@@ -258,7 +259,7 @@ mod tests {
             rule("web", "from = [\"192.0.2.0/24\"]") + "[[rule.override]]\nname = \"x\"\nlimits = [\"9/s\"]\n" + lines
         };
         let found = of_rules(&with("from = [\"192.0.2.7\"]\nuntil = \"2026-01-31\"\n"));
-        assert_eq!(found, ["rule web:x: it has ended, on 2026-02-01T00:00:00Z, and judges nothing any more"]);
+        assert_eq!(found, ["rule web:x: it ended on 2026-02-01T00:00:00Z and limits nothing now"]);
         let found = of_rules(&with("from = [\"198.51.100.7\"]\nuntil = \"2036-01-31\"\n"));
         assert!(found[0].contains("198.51.100.7/32 is no source of rule web"), "{found:?}");
         assert!(of_rules(&with("from = [\"192.0.2.7\"]\n")).is_empty());
@@ -267,6 +268,6 @@ mod tests {
     #[test]
     fn a_prefix_that_is_allowed_and_denied_is_said_to_be_exempt() {
         let found = of_rules("allow = [\"192.0.2.7\"]\ndeny = [\"192.0.2.7\"]\n[rule]\nlimits = [\"1/s\"]\n");
-        assert_eq!(found, ["192.0.2.7/32 is in `allow` and in `deny`: it is exempt"]);
+        assert_eq!(found, ["192.0.2.7/32 is in `allow` and in `deny`: it is allowed"]);
     }
 }

@@ -103,7 +103,7 @@ pub fn parse(path: &Path, contents: &str) -> Result<Vec<IpNet>, Diagnostics> {
         let prefix = parse_cidr_of_any_bits(entry).map_err(|error| match error.span.start {
             0 => wrong(at, "this is no address, and no prefix", CIDR_HELP),
             start => {
-                wrong(at + start, "this is no length of a prefix", "lengths are 0 to 32 in IPv4, and 0 to 128 in IPv6")
+                wrong(at + start, "this is not a prefix length", "lengths are 0 to 32 in IPv4, and 0 to 128 in IPv6")
             }
         });
         prefixes.extend(found.keep(prefix));
@@ -301,7 +301,7 @@ mod tests {
         let error = parse(Path::new("drop.txt"), "192.0.2.0/24\n192.0.2.0/33\n").expect_err("no length");
         assert_eq!(
             error.to_string().split(" (").next(),
-            Some("drop.txt:2:11: bad line in a list file: this is no length of a prefix")
+            Some("drop.txt:2:11: bad line in a list file: this is not a prefix length")
         );
     }
 

@@ -36,7 +36,7 @@ pub fn parse(text: &str) -> Result<NewSources, SyntaxError> {
 
 fn check_amount(amount: u64, window_ns: u64) -> Result<(), SyntaxError> {
     if amount == 0 {
-        return Err(SyntaxError::new(0..0, "a budget of 0 would let nobody in that is not known")
+        return Err(SyntaxError::new(0..0, "a budget of 0 would drop every new source")
             .with_help("the smallest budget is 1; without the option there is none"));
     }
     let most = window_ns / (SECOND_NS / PER_SECOND_MAX);
@@ -79,7 +79,7 @@ mod tests {
             ("1/s,2/1m", 4..8, "a rule has one budget of new sources"),
             ("10/999ms", 3..8, "the time is too short"),
             ("10/61s", 3..6, "the time is too long"),
-            ("0/s", 0..1, "a budget of 0 would let nobody in that is not known"),
+            ("0/s", 0..1, "a budget of 0 would drop every new source"),
             ("1000001/s", 0..7, "no host is found by so many new sources"),
         ] {
             let error = parse(text).expect_err(text);

@@ -284,7 +284,7 @@ impl RuleSettings {
         let before = context.found.count();
         let prefixes = context.lists.prefixes(written, context.found);
         if prefixes.is_empty() && context.found.count() == before && context.lists.are_whole {
-            let error = SyntaxError::new(0..last.text.len(), "there is no address in it, so the rule is for nobody");
+            let error = SyntaxError::new(0..last.text.len(), "it holds no address, so the rule is for no source");
             let help = "put an address in, or leave the rule out";
             context.found.push(context.source.wrong(last, error.with_help(help)));
         }

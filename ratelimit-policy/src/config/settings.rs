@@ -254,7 +254,7 @@ impl Settings {
         OfRules { rules, notes: context.notes, candidates: context.candidates }
     }
 
-    /// Who is let through or kept out, and the prefixes that are said to be both.
+    /// Who is allowed or denied, and the prefixes that are said to be both.
     fn access(&self, lists: &Lists<'_>, ipv6_prefix: u8, found: &mut Found) -> (Vec<Access>, Vec<IpNet>) {
         let exempt = lists.sources(&self.allow, ipv6_prefix, found);
         let denied = lists.sources(&self.deny, ipv6_prefix, found);
@@ -263,7 +263,7 @@ impl Settings {
         let is_meant = found.keep(self.source.is_set(self.deny_everyone.as_ref(), false)).unwrap_or(true);
         if let (Some(prefix), Some(last), false) = (everyone, self.deny.last(), is_meant) {
             let named = self.deny.iter().find(|written| written.text == prefix.to_string()).unwrap_or(last);
-            let problem = format!("together these are {prefix}, so everybody would be kept out");
+            let problem = format!("together these are {prefix}, so every source would be denied");
             let error = SyntaxError::new(0..named.text.len(), problem);
             let help = "if that is what you want, write deny_everyone = true";
             found.push(self.source.wrong(named, error.with_help(help)));

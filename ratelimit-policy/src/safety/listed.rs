@@ -27,7 +27,7 @@ impl Around {
         let mut lines = Vec::new();
         for (address, what, remedy) in own
             .map(|address| (address, "an address of this host", "take it out, or `allow` it"))
-            .chain(needed.map(|(address, what)| (address, what, "[safety] exempts it")))
+            .chain(needed.map(|(address, what)| (address, what, "[safety] allows it")))
         {
             let denied = config.policy.grant(*address, now).filter(|access| access.grant == Grant::Denied);
             let Some(prefix) = denied.map(|access| access.prefix).filter(|prefix| !told.contains(prefix)) else {
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_this_host_needs_and_a_list_holds_is_named_with_the_list() {
+    fn an_address_that_this_host_needs_and_a_list_holds_is_named_with_the_list() {
         for (top, expected) in [
             ("", vec![]),
             ("deny = [\"203.0.113.0/24\", \"127.0.0.0/8\"]", vec![]),
@@ -99,8 +99,8 @@ mod tests {
             (
                 "deny = [\"10.0.0.0/8\", \"198.51.100.7\"]",
                 vec![
-                    "deny has 198.51.100.7/32, which holds 198.51.100.7, the peer of your SSH session: [safety] exempts it",
-                    "deny has 10.0.0.0/8, which holds 10.0.0.1, the default gateway: [safety] exempts it",
+                    "deny has 198.51.100.7/32, which holds 198.51.100.7, the peer of your SSH session: [safety] allows it",
+                    "deny has 10.0.0.0/8, which holds 10.0.0.1, the default gateway: [safety] allows it",
                 ],
             ),
             ("deny = [\"10.0.0.1\"]\n[safety]\nexempt_gateway = false", vec![]),

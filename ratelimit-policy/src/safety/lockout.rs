@@ -17,14 +17,14 @@ impl Around {
         self.lockouts(&Policy { access, ..config.policy.clone() }, None, now)
     }
 
-    /// Why a policy must not follow another without a way back: it denies or limits the session of whoever asks for it in a way
+    /// Why a policy must not follow another without a way back: it denies or limits the session of the user who asks for it in a way
     /// that the other does not.
     pub fn objection_to_policy(policy: &Policy, before: &Policy, caller: SshSession, now: Nanos) -> Option<String> {
         let words = session_words(policy, &caller, now)?;
         (standing(policy, &caller, now) != standing(before, &caller, now)).then_some(words)
     }
 
-    /// The same of a policy with all that commands and safety say; `caller` is the session of whoever asks for it.
+    /// The same of a policy with all that commands and safety say; `caller` is the session of the user who asks for it.
     pub fn lockouts(&self, policy: &Policy, caller: Option<SshSession>, now: Nanos) -> Vec<String> {
         let mut sessions: Vec<SshSession> = caller.into_iter().chain(self.ssh).collect();
         sessions.dedup();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_session_of_whoever_asks_counts_as_well_and_each_once() {
+    fn the_session_of_the_user_who_asks_counts_as_well_and_each_once() {
         let policy = config("2222", "", "").policy;
         let caller = super::super::ssh_session("203.0.113.9 4 203.0.113.5 2222");
         assert_eq!(around().lockouts(&policy, caller, DAY).len(), 2);

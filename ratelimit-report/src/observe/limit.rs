@@ -21,7 +21,7 @@ pub struct Observed {
     pub busiest: Vec<u64>,
     /// Sources that there was no room to observe: at least so many.
     pub sources_not_observed: u64,
-    /// Buckets that ended before they were looked at.
+    /// Buckets that ended before they were read.
     pub missed_buckets: u64,
     /// Since when the candidates are counted.
     pub candidates_since: Nanos,

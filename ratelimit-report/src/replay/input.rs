@@ -342,7 +342,7 @@ fn failed(name: &str, source: io::Error) -> InputError {
 fn failed_capture(name: &str, error: &CaptureError) -> InputError {
     let help = match error {
         CaptureError::Read => return InputError::Read { name: name.to_owned(), source: None },
-        CaptureError::Header => "capture it anew: tcpdump -i IF -s 0 -w FILE",
+        CaptureError::Header => "capture it again: tcpdump -i IF -s 0 -w FILE",
         CaptureError::Link(_) => "capture on the Ethernet interface, or on all: tcpdump -i any -s 0 -w FILE",
     };
     unusable(name, &error.to_string(), help)

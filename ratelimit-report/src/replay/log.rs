@@ -114,7 +114,7 @@ impl Parser {
                     let stamp = stamp.ok_or("no name in it has a time that can be read")?;
                     return self.request(Format::Json, is_wrapped, source, told, stamp);
                 }
-                let wrong = "no name in it has the address of a client";
+                let wrong = "no field has a client's address";
                 owned = found.message().ok_or(wrong)?.trim_ascii().to_vec();
                 text = &owned;
                 // Where its message is no server's line, the object is what is wrong.

@@ -114,7 +114,7 @@ pub struct CheckLimit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Budget {
-    /// What anyone can forge: connection attempts, datagrams, segments of no connection.
+    /// Unverified traffic: connection attempts, datagrams, segments of no connection.
     Unproven,
     /// Segments of connections that are established with this host.
     Proven,

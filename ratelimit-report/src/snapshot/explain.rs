@@ -180,12 +180,12 @@ fn limit_step(limit: &desired::Limit, of: &Standing) -> Step {
     let at = format!("limit {limit}");
     if of.is_cached_drop {
         let why = format!(
-            "{used}, and noted to be refused for the next {}",
+            "{used}, and its drop-cache entry drops it for the next {}",
             seconds_left(Nanos(of.retry.after_ns), Nanos(0))
         );
         Step::new(at, StepOutcome::Drops, why)
     } else if of.over {
-        Step::new(at, StepOutcome::Drops, format!("{used}: no room for one more"))
+        Step::new(at, StepOutcome::Drops, format!("{used}: at the limit"))
     } else {
         Step::new(at, StepOutcome::GoesOn, format!("{used}: there is room"))
     }
@@ -199,7 +199,7 @@ fn guard_step(of: &GuardStanding<'_>) -> Step {
         opened.used, opened.limit, segments.used, segments.limit
     );
     if of.over {
-        Step::new(at, StepOutcome::Drops, format!("{used}: no room for one more"))
+        Step::new(at, StepOutcome::Drops, format!("{used}: at the limit"))
     } else {
         Step::new(at, StepOutcome::GoesOn, format!("{used}: it refuses nothing"))
     }
@@ -268,12 +268,12 @@ mod tests {
         );
         let over = report(1);
         assert_eq!((over.verdict, over.reason.as_str()), (Outcome::Drop, "over_limit"));
-        assert!(lines(&over)[4].ends_with("2 of 2 used: no room for one more"));
+        assert!(lines(&over)[4].ends_with("2 of 2 used: at the limit"));
         let until = Nanos(ratelimit_datapath::fake::START.0 + 90 * SECOND_NS);
         kernel.evict_windows("198.51.100.7/32".parse().unwrap(), policy.rules[1].limits[0].slot, until);
         let noted = report(0);
         assert_eq!((noted.verdict, noted.reason.as_str()), (Outcome::Drop, "over_limit"));
-        assert!(lines(&noted)[4].ends_with("0 of 2 used, and noted to be refused for the next 1m30s"));
+        assert!(lines(&noted)[4].ends_with("0 of 2 used, and its drop-cache entry drops it for the next 1m30s"));
     }
 
     #[test]

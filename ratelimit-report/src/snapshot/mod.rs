@@ -331,7 +331,7 @@ pub struct ConfigState {
 pub struct RolledBack {
     /// Its path.
     pub file: String,
-    /// Why, in a clause: `nobody confirmed it in time`. Empty where sources may not be named: it may name a user.
+    /// Why, in a clause: `it was not confirmed in time`. Empty where sources may not be named: it may name a user.
     pub why: String,
 }
 

@@ -161,7 +161,7 @@ struct LimitCensus {
     rule: usize,
     refuse: Refuse,
     limit: Limit,
-    /// Those of what anyone can forge, and those of what is proven: a source may have both.
+    /// Those of unverified traffic, and those of verified traffic: a source may have both.
     windows: [ByFamily; 2],
     over: u64,
 }
@@ -313,7 +313,7 @@ impl<'a> Blocked<'a> {
         self.policy.grant_around(client, self.now).is_some_and(|access| access.grant == Grant::Exempt)
     }
 
-    /// Looks at one window: a source without room is kept out, where the rule drops.
+    /// Looks at one window: a source over the limit is refused, where the rule drops.
     pub fn visit(&mut self, reading: &SourceReading) {
         if !self.is_within(reading.prefix) {
             return;

@@ -74,7 +74,7 @@ pub struct Observation {
     pub sources: u64,
     /// Sources that there was no room to observe: at least so many.
     pub sources_not_observed: u64,
-    /// Buckets that ended before they were looked at.
+    /// Buckets that ended before they were read.
     pub missed_buckets: u64,
     /// How the busiest windows of the sources are distributed, in the limit's unit; none without a source.
     pub busiest_window: Option<BusiestWindow>,
@@ -231,12 +231,12 @@ impl LimitSuggestion {
             if is_brief {
                 let what = match basis {
                     Basis::Live => "wait longer before you rely on it",
-                    Basis::Past { .. } => "take more of it before you rely on this",
+                    Basis::Past { .. } => "take a longer one before you rely on it",
                 };
                 notes.push(format!("this is less than one window: {what}"));
             }
             if of.busiest.len() < SOURCES_MIN {
-                notes.push(format!("of fewer than {SOURCES_MIN} sources nothing is concluded"));
+                notes.push(format!("fewer than {SOURCES_MIN} sources are too few to propose a limit"));
             } else if of.busiest.len() < SOURCES_ENOUGH {
                 notes.push(format!("fewer than {SOURCES_ENOUGH} sources are few to tell the ordinary from the others"));
             }
@@ -276,7 +276,7 @@ fn caveats(rule: &desired::Rule, limit: &desired::Limit, of: &Observed) -> Vec<S
     let exceeds = of.busiest.last().is_some_and(|busiest| *busiest > limit.amount);
     if of.missed_buckets > 0 {
         notes.push(format!(
-            "{} buckets of {} ended before they were looked at, and what came in them may be missing",
+            "{} buckets of {} ended before they were read, and what came in them may be missing",
             of.missed_buckets,
             ratelimit_policy::config::duration::words(limit.bucket_ns)
         ));

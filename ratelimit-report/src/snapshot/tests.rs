@@ -289,7 +289,7 @@ fn a_source_that_was_never_seen_and_one_that_is_exempt_pass() {
 }
 
 #[test]
-fn a_source_whose_window_was_washed_out_is_refused_as_long_as_that_is_noted() {
+fn a_source_whose_window_was_evicted_is_refused_as_long_as_its_drop_cache_entry() {
     let policy = policy(vec![limit(2, Counted::Connections)]);
     let (mut datapath, kernel) = fake(&policy);
     let source = IpNet::from(address("198.51.100.7"));
@@ -341,7 +341,7 @@ fn a_limit_of_zero_never_lets_anyone_in() {
 }
 
 #[test]
-fn a_source_that_is_never_let_in_is_told_a_number_too() {
+fn a_source_that_never_passes_is_told_a_number_too() {
     let mut other = limit(1, Counted::Packets);
     (other.window_ns, other.bucket_ns) = (10 * MINUTE_NS, 2 * MINUTE_NS);
     let policy = policy(vec![limit(0, Counted::Connections), other]);
@@ -409,7 +409,7 @@ fn the_worst_of_many_sources_are_the_same_as_if_all_were_kept() {
 }
 
 #[test]
-fn a_source_over_two_limits_is_let_in_when_both_have_room() {
+fn a_source_over_two_limits_passes_when_both_windows_free() {
     let mut short = limit(1, Counted::Packets);
     (short.window_ns, short.bucket_ns) = (MINUTE_NS, 10 * SECOND_NS);
     let limits = vec![short, limit(1, Counted::Connections)];

@@ -25,8 +25,8 @@ const PACKETS_MIN: u64 = 1_000;
 /// More than this share is most.
 pub const TALKER_PERCENT: u64 = 80;
 /// What to do about a source that most comes from.
-pub const TALKER_ADVICE: &str = "if that is a proxy, a CDN or a load balancer, everybody behind it is one client: allow it \
-                                 (`ratelimitd allow`), or give it a rule of its own";
+pub const TALKER_ADVICE: &str = "if that is a proxy or a CDN, all its users are one source: `ratelimitd allow` it, or give it \
+                                 a rule of its own";
 /// Windows of each limit that are remembered.
 const REMEMBERED_MAX: usize = 16;
 
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_exempt_is_not_found_any_more() {
+    fn an_allowed_source_is_not_found_any_more() {
         let mut site = Site::new(policy(vec![limit(1_000_000, Unit::Connections)]));
         assert_eq!(site.minute(&[(PROXY, 9_000)]).len(), 1);
         site.policy.access = vec![Access::exempt("198.51.100.7/32".parse().unwrap())];

@@ -205,6 +205,11 @@ pub(super) fn verdicts(
     all
 }
 
+/// The how-manieth ban it is, where it is not the first.
+fn in_a_row(step: u32) -> String {
+    if step > 1 { format!(", number {step} in a row") } else { String::new() }
+}
+
 fn verdict(
     policy: &Policy,
     address: IpAddr,
@@ -263,7 +268,7 @@ fn told(policy: &Policy, address: IpAddr, decision: &Decision<'_>, background: &
         },
         Cause::Banned(ban) => Told {
             refuses: Some(ALL.to_owned()),
-            decided_by: format!("rule {}: ban {} in a row of {}", rule.name, ban.step, typed(ban.client)),
+            decided_by: format!("rule {}: ban of {}{}", rule.name, typed(ban.client), in_a_row(ban.step)),
             until: Some(ban.until),
             undo: Some(format!("sudo ratelimitd unblock {}", typed(ban.client))),
         },

@@ -107,7 +107,7 @@ impl Counting {
 
     /// Of the requests of a web server's own log.
     pub fn of_log() -> Self {
-        let accuracy = "each line is one, at the time that it names; what never became a line is not there: refused, cut off, still open";
+        let accuracy = "one a line, at its logged time; refused, cut off and open ones are not in the log";
         Self { unit: Unit::Requests, counted: "lines of the log".to_owned(), accuracy: accuracy.to_owned() }
     }
 
@@ -120,7 +120,7 @@ impl Counting {
             ),
             Unit::Connections => (
                 "TCP SYNs, QUIC Initials, and what opens any other UDP flow",
-                "exact; a SYN that is sent again counts again, and up to 8 Initials of one flow are one",
+                "exact; a repeated SYN counts again, up to 8 Initials of one flow count once",
             ),
             Unit::Packets => ("IP packets, fragments included", "exact"),
             Unit::Bytes => ("bytes of IP packets, headers included", "exact"),

@@ -34,7 +34,7 @@ pub(super) fn parse_grant(args: &GrantArgs) -> anyhow::Result<GrantRequest> {
     let timed = args.duration.as_deref().filter(|text| !PERMANENT.contains(text));
     Ok(GrantRequest {
         prefix: String::new(),
-        seconds: timed.map(|text| parse_seconds("--for", text)).transpose()?,
+        seconds: timed.map(parse_for).transpose()?,
         forever: args.duration.is_some() && timed.is_none(),
         replace: args.replace,
         reason: args.reason.clone(),
@@ -65,6 +65,17 @@ pub(super) fn parse_apply(
         confirm_seconds: confirm.map(|text| parse_seconds("--confirm", text)).transpose()?,
         ssh: safety::ssh_session_of_this_process(),
         force: insistence.force,
+    })
+}
+
+/// How long something holds; who finds no such time may have meant no end.
+fn parse_for(text: &str) -> anyhow::Result<u64> {
+    parse_seconds("--for", text).map_err(|error| match error.downcast::<Diagnostic>() {
+        Ok(mut diagnostic) => {
+            diagnostic.help.push("without an end: --for permanent".to_owned());
+            diagnostic.into()
+        }
+        Err(error) => error,
     })
 }
 

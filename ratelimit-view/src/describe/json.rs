@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 use serde::Serialize;
 
-use super::{Memory, NotesMemory, limit_words, memory, memory_bytes, notes_memory, seconds};
+use super::{CachesMemory, Memory, caches_memory, limit_words, memory, memory_bytes, seconds};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::desired::{Grant, Limit, Rule, date, unit_label};
 use ratelimit_policy::diagnostic::{Diagnostic, Diagnostics, Place};
@@ -28,7 +28,7 @@ pub struct ConfigJson {
     safety: SafetyJson,
     rules: Vec<RuleJson>,
     memory: [Memory; 2],
-    notes_memory: NotesMemory,
+    notes_memory: CachesMemory,
     memory_bytes: u64,
     lists: Vec<ListJson>,
 }
@@ -127,7 +127,7 @@ impl ConfigJson {
             },
             rules: config.policy.rules.iter().map(|rule| RuleJson::new(config, rule)).collect(),
             memory: memory(config),
-            notes_memory: notes_memory(config),
+            notes_memory: caches_memory(config),
             memory_bytes: memory_bytes(config),
             lists: lists(config),
         }

@@ -200,15 +200,15 @@ fn a_ban_that_an_allow_overrides_does_not_decide_and_says_so() {
     let client = prefix("198.51.100.7/32");
     let ban = Ban { client, rule: 0, until: Nanos(NOW.0 + 60 * SECOND_NS), step: 1 };
     for (around, words) in [
-        ("198.51.100.7/32", "banned, overridden by allow until 2026-01-01 10:05:00 UTC"),
-        ("198.51.100.0/24", "banned, overridden by allow of 198.51.100.0/24 until 2026-01-01 10:05:00 UTC"),
+        ("198.51.100.7/32", "banned, overridden by allow"),
+        ("198.51.100.0/24", "banned, overridden by allow of 198.51.100.0/24"),
     ] {
         policy.access = vec![access(around, Grant::Exempt, Some(300))];
         let entries = [by_root(&policy.access[0], None)];
         let report = listed(&policy, &entries, &[ban], &ListFilter::default());
         let decides: Vec<_> = report.entries.iter().map(|of| (of.state, of.decides)).collect();
         assert_eq!(decides, [(State::Exempt, true), (State::Banned, false)]);
-        assert!(crate::list(&report).contains(words), "{}", crate::list(&report));
+        assert!(crate::list(&report).contains(&format!("{words} ")), "{}", crate::list(&report));
     }
     // Of one address in a client of many, the ban still decides of the others.
     let client = prefix("fd88::/64");

@@ -35,7 +35,7 @@ impl<'a> Limiter<'a> {
         Ok(Self { process, tools, namespace: &lab.server, socket })
     }
 
-    /// Requests of the last window that it has counted for a source: of its connections, and of what anyone can forge.
+    /// Requests of the last window that it has counted for a source: of its connections, and of unverified traffic.
     pub(super) fn counted(&self, source: IpAddr) -> Result<u64> {
         let (program, socket) = (self.tools.limiter.to_string_lossy(), self.socket.to_string_lossy());
         let output = self.namespace.run(&[&program, "check", &source.to_string(), "--json", "--socket", &socket])?;

@@ -197,7 +197,7 @@ fn of_program(text: &str) -> Option<String> {
     if let Some(count) = number(&["maxretry"]) {
         let limit = limit(count, time(&["findtime"])?, None)?;
         let ban = time(&["bantime"]).map_or_else(String::new, |ban_ns| {
-            format!(", and block_for = \"{}\" to ban whoever exceeds it", duration::short(ban_ns))
+            format!(", and block_for = \"{}\" to ban sources that exceed it", duration::short(ban_ns))
         });
         return Some(format!("write {limit}{ban}"));
     }
@@ -313,7 +313,7 @@ mod tests {
             ),
             (
                 "maxretry = 5, findtime = 600, bantime = 1h",
-                "write 5/10m, and block_for = \"1h\" to ban whoever exceeds it",
+                "write 5/10m, and block_for = \"1h\" to ban sources that exceed it",
             ),
             ("maxretry=70 findtime=1w", "write 10/24h"),
             ("http_req_rate(10s)", "say how many pass in that time, as in 100/10s requests"),

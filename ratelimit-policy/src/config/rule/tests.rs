@@ -173,7 +173,7 @@ fn everyone_is_denied_only_where_that_is_said() {
     for deny in ["0.0.0.0/0", "file:all.txt", "::/0"] {
         let contents = |more: &str| format!("deny = [\"{deny}\"]\n{more}\n[rule]\nlimits = [\"1/s\"]\n");
         let (problem, line, _, help) = wrong(&contents(""));
-        assert!(problem.contains("so everybody would be kept out"), "{problem}");
+        assert!(problem.contains("so every source would be denied"), "{problem}");
         assert_eq!((line, help.contains("deny_everyone = true")), (2, true));
         assert!(parsed(&contents("deny_everyone = true")).is_ok());
     }
@@ -223,14 +223,14 @@ fn what_is_wrong_with_one_of_several_rules_is_said_with_its_name_and_place() {
         ),
         (
             "name = \"b\"\nlimits = [\"1/s\"]\nfrom = [\"file:empty.txt\"]",
-            "bad value for `rule.from` of rule b: there is no address in it, so the rule is for nobody",
+            "bad value for `rule.from` of rule b: it holds no address, so the rule is for no source",
             8,
             10,
             "leave the rule out",
         ),
         (
             "name = \"b\"\nlimits = [\"1/s\"]\nfrom = [\"file:bad.txt\"]",
-            "bad line in a list file: this is no length of a prefix",
+            "bad line in a list file: this is not a prefix length",
             2,
             11,
             "0 to 32",
@@ -392,7 +392,7 @@ fn candidates_are_other_amounts_of_the_rules_limits() {
             "another amount",
         ),
         ("candidates = [\"50/5m, 50/5m\"]", "it is there already", 23, ""),
-        ("candidates = [\"0/5m\"]", "a limit of 0 would let nothing in at all", 16, "smallest"),
+        ("candidates = [\"0/5m\"]", "a limit of 0 would drop everything", 16, "smallest"),
         (
             "candidates = [\"50/5m\"]\nalgorithm = \"gcra\"",
             "100/5m requests is a leaky bucket, which does not tell what was wanted when",

@@ -52,7 +52,7 @@ pub(super) fn line(text: &[u8], last: &mut Last) -> Result<Line, String> {
     let bracketed = before_request(text, last).or_else(|| before_quotes(text));
     let (head, stamp) = bracketed.ok_or_else(|| match words(text).next().and_then(address) {
         Some(_) => "it has no time in brackets with a request behind it",
-        None => "it is a request in no format that is known",
+        None => "it is not a request in a known format",
     })?;
     let (source, told) = source(head)?;
     Ok(Line { source, told, stamp: stamp.ok_or("its time is not as in 10/Oct/2000:13:55:36 -0700")? })
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_line_is_said() {
         for (text, part) in [
-            ("x", "no format that is known"),
+            ("x", "in a known format"),
             (r#"crawler.example - - [10/Oct/2000:13:55:36 -0700] "GET /""#, "`crawler.example` is not an address"),
             (r#"unix: - - [10/Oct/2000:13:55:36 -0700] "GET /""#, "`unix:` is not an address"),
             ("192.0.2.7 - - 10/Oct/2000", "no time in brackets"),

@@ -1,4 +1,4 @@
-//! What is proven and what anyone can forge, told apart.
+//! Verified and unverified traffic, told apart.
 
 use super::*;
 
