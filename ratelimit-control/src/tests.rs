@@ -151,6 +151,18 @@ async fn what_changes_something_is_for_root_over_the_socket_alone() {
     }
 }
 
+#[test]
+fn each_command_has_a_path_of_its_own_and_whoever_may_connect_changes_nothing_by_it_but_by_charging() {
+    let mut paths: Vec<_> = Command::ROUTES.iter().map(|route| route.path).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    assert_eq!(paths.len(), Command::ROUTES.len());
+    for route in Command::ROUTES {
+        let is_for_root = route.verb == Verb::Post && route.path != "/v1/charge";
+        assert_eq!(route.access, if is_for_root { Access::Change } else { Access::Connect }, "{route:?}");
+    }
+}
+
 #[tokio::test]
 async fn whoever_may_connect_may_charge_and_ask() {
     let charge = r#"{"source":"192.0.2.7","rule":"login","amount":1}"#;
