@@ -176,29 +176,26 @@ impl Client {
         body: Bytes,
         bytes_max: usize,
     ) -> Result<(StatusCode, Bytes), ClientError> {
-        let timed_out = |_| ClientError::TimedOut { path: self.socket.clone() };
-        let exchange = self.exchange(method, target, body, bytes_max);
-        tokio::time::timeout(ANSWER_TIME_MAX, exchange).await.map_err(timed_out)?
-    }
-
-    async fn exchange(
-        &self,
-        method: Method,
-        target: &str,
-        body: Bytes,
-        bytes_max: usize,
-    ) -> Result<(StatusCode, Bytes), ClientError> {
-        let wanted = Wanted::from(&method);
-        let stream = self.connect().await.map_err(|error| self.unreachable(error, wanted))?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| self.unintelligible(error))?;
-        let connection = tokio::spawn(connection);
         let mut request = Request::builder().method(method).uri(target).header(header::HOST, "ratelimitd");
         if let Some(name) = &self.sudo_user {
             request = request.header(SUDO_USER, name);
         }
         let request = request.body(Full::new(body)).map_err(|error| self.unintelligible(error))?;
+        let timed_out = |_| ClientError::TimedOut { path: self.socket.clone() };
+        tokio::time::timeout(ANSWER_TIME_MAX, self.exchange(request, bytes_max)).await.map_err(timed_out)?
+    }
+
+    async fn exchange(
+        &self,
+        request: Request<Full<Bytes>>,
+        bytes_max: usize,
+    ) -> Result<(StatusCode, Bytes), ClientError> {
+        let wanted = Wanted::from(request.method());
+        let stream = self.connect().await.map_err(|error| self.unreachable(error, wanted))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| self.unintelligible(error))?;
+        let connection = tokio::spawn(connection);
         let response = sender.send_request(request).await.map_err(|error| self.broken_off(error, wanted))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), bytes_max).collect().await;

@@ -1,5 +1,7 @@
 //! The two surfaces, over a stub in place of the datapath's owner.
 
+use std::sync::LazyLock;
+
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use http_body_util::BodyExt;
@@ -50,13 +52,15 @@ fn snapshot() -> Snapshot {
     })
 }
 
+static SNAPSHOT: LazyLock<serde_json::Value> = LazyLock::new(|| serde_json::to_value(snapshot()).unwrap());
+
 /// Answers what few commands need, and refuses the others with what was asked.
 struct Stub;
 
 impl<C: Call> Carry<C, ()> for Stub {
     fn carry(&mut self, call: C, by: &Requester, (): ()) -> Result<C::Report, Problem> {
         let answer = match C::ROUTE.path {
-            "/api/v1/stats" => serde_json::to_value(snapshot()),
+            "/api/v1/stats" => Ok(SNAPSHOT.clone()),
             "/healthz" => {
                 serde_json::to_value(Health { schema: SCHEMA, healthy: false, problems: vec!["gone".into()] })
             }
@@ -148,6 +152,18 @@ async fn what_changes_something_is_for_root_over_the_socket_alone() {
         assert!(problem.message.contains(asked) && problem.message.ends_with(" by root"), "{path}: {answer}");
         assert_eq!(post(Surface::Socket, Some(1000), path, body).await.0, StatusCode::FORBIDDEN, "{path}");
         assert_eq!(post(Surface::Tcp, Some(0), path, body).await.0, StatusCode::NOT_FOUND, "{path}");
+    }
+}
+
+#[test]
+fn each_command_has_a_path_of_its_own_and_whoever_may_connect_changes_nothing_by_it_but_by_charging() {
+    let mut paths: Vec<_> = Command::ROUTES.iter().map(|route| route.path).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    assert_eq!(paths.len(), Command::ROUTES.len());
+    for route in Command::ROUTES {
+        let is_for_root = route.verb == Verb::Post && route.path != "/v1/charge";
+        assert_eq!(route.access, if is_for_root { Access::Change } else { Access::Connect }, "{route:?}");
     }
 }
 

@@ -1,148 +1,64 @@
-//! What the engine does for each command of the control API: from the command's arguments to what carries it out.
-//!
-//! Whatever shows or charges by rules notices first whether a trial is over, so that it is about what packets are
-//! judged by.
+//! What the engine does for each command of the control API: from the command's arguments to what carries it out. One
+//! row a command; the compiler misses one that is not here.
 
 use std::sync::Arc;
 
 use super::engine::Engine;
 use super::moment::Moment;
 use ratelimit_control::proto::{
-    Allow, ApplyReport, ApplyRequest, ChargeRequest, Check, CheckPrefix, Confirm, ConfirmReport, Deny, Detach,
-    DetachReport, Explain, GrantReport, Health, Healthz, ModeReport, ModeRequest, PrefixRequest, Problem, ReloadReport,
-    ReloadRequest, ResetReport, Rollback, RollbackReport, SourceRequest, Standing, StandingOf, Stats, Suggest,
-    UnblockReport, UnblockRequest,
+    Allow, ApplyRequest, ChargeRequest, Check, CheckPrefix, Confirm, Deny, Detach, Explain, Healthz, ModeRequest,
+    PrefixRequest, Problem, ReloadRequest, Rollback, SourceRequest, StandingOf, Stats, Suggest, UnblockRequest,
 };
-use ratelimit_control::{Carry, Requester};
+use ratelimit_control::{Call, Carry, Requester};
 use ratelimit_datapath::Datapath;
 use ratelimit_policy::desired::Grant;
-use ratelimit_report::snapshot::{
-    CheckReport, ExplainReport, ListFilter, ListReport, PrefixReport, Snapshot, SuggestReport,
-};
+use ratelimit_report::snapshot::ListFilter;
 
-impl<D: Datapath> Carry<Stats, Moment> for Engine<D> {
-    fn carry(&mut self, call: Stats, _: &Requester, moment: Moment) -> Result<Snapshot, Problem> {
+/// A row is a command, and what is done with the engine, the command, whoever sent it and the moment.
+macro_rules! carry {
+    ($($call:ty: |$engine:ident, $arguments:pat, $by:pat, $moment:pat_param| $does:expr;)*) => {
+        $(impl<D: Datapath> Carry<$call, Moment> for Engine<D> {
+            fn carry(
+                &mut self,
+                $arguments: $call,
+                $by: &Requester,
+                $moment: Moment,
+            ) -> Result<<$call as Call>::Report, Problem> {
+                let $engine = self;
+                $does
+            }
+        })*
+    };
+}
+
+carry! {
+    // What shows or charges by rules is about what packets are judged by now.
+    Stats: |engine, call, _, moment| engine.up_to_date().stats(call.since, moment).map(Arc::unwrap_or_clone);
+    Check: |engine, call, _, moment| engine.up_to_date().check(call.ip, moment);
+    CheckPrefix: |engine, call, _, moment| engine.up_to_date().check_prefix(call.prefix()?, call.most, moment);
+    Healthz: |engine, _, _, moment| Ok(engine.supervise(moment).health());
+    ListFilter: |engine, filter, _, moment| engine.up_to_date().list(&filter, moment);
+    Suggest: |engine, call, _, moment| engine.suggest(call.rule.as_deref(), moment);
+    Explain: |engine, call, _, _| engine.up_to_date().explain(&call.sent()?);
+    StandingOf: |engine, call, _, _| engine.up_to_date().standing(call.ip, &call.rule);
+    ChargeRequest: |engine, request, _, _| engine.up_to_date().charge(&request);
+    Allow: |engine, Allow(request), by, moment| engine.grant(Grant::Exempt, request.target()?, &request, by, moment);
+    Deny: |engine, Deny(request), by, moment| engine.grant(Grant::Denied, request.target()?, &request, by, moment);
+    UnblockRequest: |engine, request, by, moment| engine.unblock(request.target()?, by, moment);
+    PrefixRequest: |engine, request, by, moment| engine.unallow(request.target()?, by, moment);
+    SourceRequest: |engine, request, by, moment| engine.reset(request.source, by, moment);
+    ModeRequest: |engine, request, by, moment| engine.set_mode(request.mode, by, moment);
+    ApplyRequest: |engine, request, by, moment| engine.apply(&request, by, moment);
+    Confirm: |engine, _, by, moment| engine.confirm(by, moment);
+    Rollback: |engine, _, by, _| engine.roll_back(by);
+    ReloadRequest: |engine, request, _, moment| engine.reload(request, moment);
+    Detach: |engine, call, _, moment| engine.detach(call.interface.as_deref(), moment);
+}
+
+impl<D: Datapath> Engine<D> {
+    /// Itself, once it has noticed whether a trial is over.
+    fn up_to_date(&mut self) -> &mut Self {
         self.notice_trial();
-        self.stats(call.since, moment).map(Arc::unwrap_or_clone)
-    }
-}
-
-impl<D: Datapath> Carry<Check, Moment> for Engine<D> {
-    fn carry(&mut self, call: Check, _: &Requester, moment: Moment) -> Result<CheckReport, Problem> {
-        self.notice_trial();
-        self.check(call.ip, moment)
-    }
-}
-
-impl<D: Datapath> Carry<CheckPrefix, Moment> for Engine<D> {
-    fn carry(&mut self, call: CheckPrefix, _: &Requester, moment: Moment) -> Result<PrefixReport, Problem> {
-        self.notice_trial();
-        self.check_prefix(call.prefix()?, call.most, moment)
-    }
-}
-
-impl<D: Datapath> Carry<Healthz, Moment> for Engine<D> {
-    fn carry(&mut self, _: Healthz, _: &Requester, moment: Moment) -> Result<Health, Problem> {
-        Ok(self.supervise(moment).health())
-    }
-}
-
-impl<D: Datapath> Carry<ListFilter, Moment> for Engine<D> {
-    fn carry(&mut self, call: ListFilter, _: &Requester, moment: Moment) -> Result<ListReport, Problem> {
-        self.notice_trial();
-        self.list(&call, moment)
-    }
-}
-
-impl<D: Datapath> Carry<Suggest, Moment> for Engine<D> {
-    fn carry(&mut self, call: Suggest, _: &Requester, moment: Moment) -> Result<SuggestReport, Problem> {
-        self.suggest(call.rule.as_deref(), moment)
-    }
-}
-
-impl<D: Datapath> Carry<Explain, Moment> for Engine<D> {
-    fn carry(&mut self, call: Explain, _: &Requester, _: Moment) -> Result<ExplainReport, Problem> {
-        self.notice_trial();
-        self.explain(&call.sent()?)
-    }
-}
-
-impl<D: Datapath> Carry<StandingOf, Moment> for Engine<D> {
-    fn carry(&mut self, call: StandingOf, _: &Requester, _: Moment) -> Result<Standing, Problem> {
-        self.notice_trial();
-        self.standing(call.ip, &call.rule)
-    }
-}
-
-impl<D: Datapath> Carry<ChargeRequest, Moment> for Engine<D> {
-    fn carry(&mut self, call: ChargeRequest, _: &Requester, _: Moment) -> Result<Standing, Problem> {
-        self.notice_trial();
-        self.charge(&call)
-    }
-}
-
-impl<D: Datapath> Carry<Allow, Moment> for Engine<D> {
-    fn carry(&mut self, Allow(request): Allow, by: &Requester, moment: Moment) -> Result<GrantReport, Problem> {
-        self.grant(Grant::Exempt, request.target()?, &request, by, moment)
-    }
-}
-
-impl<D: Datapath> Carry<Deny, Moment> for Engine<D> {
-    fn carry(&mut self, Deny(request): Deny, by: &Requester, moment: Moment) -> Result<GrantReport, Problem> {
-        self.grant(Grant::Denied, request.target()?, &request, by, moment)
-    }
-}
-
-impl<D: Datapath> Carry<UnblockRequest, Moment> for Engine<D> {
-    fn carry(&mut self, call: UnblockRequest, by: &Requester, moment: Moment) -> Result<UnblockReport, Problem> {
-        self.unblock(call.target()?, by, moment)
-    }
-}
-
-impl<D: Datapath> Carry<PrefixRequest, Moment> for Engine<D> {
-    fn carry(&mut self, call: PrefixRequest, by: &Requester, moment: Moment) -> Result<UnblockReport, Problem> {
-        self.unallow(call.target()?, by, moment)
-    }
-}
-
-impl<D: Datapath> Carry<SourceRequest, Moment> for Engine<D> {
-    fn carry(&mut self, call: SourceRequest, by: &Requester, moment: Moment) -> Result<ResetReport, Problem> {
-        self.reset(call.source, by, moment)
-    }
-}
-
-impl<D: Datapath> Carry<ModeRequest, Moment> for Engine<D> {
-    fn carry(&mut self, call: ModeRequest, by: &Requester, moment: Moment) -> Result<ModeReport, Problem> {
-        self.set_mode(call.mode, by, moment)
-    }
-}
-
-impl<D: Datapath> Carry<ApplyRequest, Moment> for Engine<D> {
-    fn carry(&mut self, call: ApplyRequest, by: &Requester, moment: Moment) -> Result<ApplyReport, Problem> {
-        self.apply(&call, by, moment)
-    }
-}
-
-impl<D: Datapath> Carry<Confirm, Moment> for Engine<D> {
-    fn carry(&mut self, _: Confirm, by: &Requester, moment: Moment) -> Result<ConfirmReport, Problem> {
-        self.confirm(by, moment)
-    }
-}
-
-impl<D: Datapath> Carry<Rollback, Moment> for Engine<D> {
-    fn carry(&mut self, _: Rollback, by: &Requester, _: Moment) -> Result<RollbackReport, Problem> {
-        self.roll_back(by)
-    }
-}
-
-impl<D: Datapath> Carry<ReloadRequest, Moment> for Engine<D> {
-    fn carry(&mut self, call: ReloadRequest, _: &Requester, moment: Moment) -> Result<ReloadReport, Problem> {
-        self.reload(call, moment)
-    }
-}
-
-impl<D: Datapath> Carry<Detach, Moment> for Engine<D> {
-    fn carry(&mut self, call: Detach, _: &Requester, moment: Moment) -> Result<DetachReport, Problem> {
-        self.detach(call.interface.as_deref(), moment)
+        self
     }
 }
