@@ -50,11 +50,16 @@ pub(crate) enum Fault {
 
 impl From<rusqlite::Error> for Fault {
     fn from(error: rusqlite::Error) -> Self {
+        // The statements are constant: one that SQLite does not take is for other tables.
+        if let rusqlite::Error::SqlInputError { msg, .. } = error {
+            return Self::Corrupt(msg);
+        }
         match error.sqlite_error_code() {
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Corrupt(error.to_string()),
+            // A value that cannot be what was written.
+            None | Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Corrupt(error.to_string()),
             Some(ErrorCode::DiskFull) => Self::Full,
             Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => Self::ReadOnly(error.to_string()),
-            _ => Self::Other(error.to_string()),
+            Some(_) => Self::Other(error.to_string()),
         }
     }
 }
@@ -123,7 +128,7 @@ fn migrate(connection: &mut Connection, from: i64) -> Result<(), Fault> {
         .map_err(of_tables)
 }
 
-/// An error of SQL itself: the tables are not those of the version that the file says.
+/// Tables that are not those of the version that the file says.
 fn of_tables(error: rusqlite::Error) -> Fault {
     match error.sqlite_error_code() {
         Some(ErrorCode::Unknown) => Fault::Corrupt(error.to_string()),

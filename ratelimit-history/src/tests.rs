@@ -109,7 +109,7 @@ fn written(recorder: &Recorder) {
 }
 
 /// Until its health is so.
-fn wait(recorder: &Recorder, is_so: impl Fn(&Health) -> bool) -> Health {
+fn wait(recorder: &Recorder, mut is_so: impl FnMut(&Health) -> bool) -> Health {
     let begin = Instant::now();
     loop {
         let health = recorder.health();
