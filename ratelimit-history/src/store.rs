@@ -7,7 +7,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use ratelimit_report::history::Outcome;
 use rusqlite::types::Value;
-use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, Statement, params};
 
 use crate::book::{Book, Episode, Key, Millis};
 use crate::prefix;
@@ -86,21 +86,18 @@ impl Store {
     /// Writes a batch, all or nothing; says how many rows that were.
     pub(crate) fn write(&mut self, book: &Book, acts: &[Act], totals: &[(Millis, Total)]) -> Result<u64, Fault> {
         let transaction = self.connection.transaction()?;
-        let mut rows = 0;
+        let (mut statement, mut rows) = (transaction.prepare_cached(WRITE_EPISODE)?, 0);
         for (key, episode) in book.unwritten() {
-            write_episode(&transaction, key, episode)?;
+            write_episode(&mut statement, key, episode)?;
             rows += 1;
         }
-        for act in acts {
-            write_act(&transaction, act)?;
-            rows += 1;
-        }
-        for (at, total) in totals {
-            write_total(&transaction, *at, total)?;
-            rows += 1;
-        }
+        statement = transaction.prepare_cached(WRITE_ACT)?;
+        acts.iter().try_for_each(|act| write_act(&mut statement, act))?;
+        statement = transaction.prepare_cached(WRITE_TOTAL)?;
+        totals.iter().try_for_each(|(at, total)| write_total(&mut statement, *at, total))?;
+        drop(statement);
         transaction.commit()?;
-        Ok(rows)
+        Ok(rows + (acts.len() + totals.len()) as u64)
     }
 
     /// One step of retention; says whether another is due. `rows` is how many were written since the last: what deletes must keep up.
@@ -225,12 +222,20 @@ impl Store {
     }
 }
 
-fn write_episode(transaction: &Transaction<'_>, key: &Key, of: &Episode) -> rusqlite::Result<()> {
-    let mut statement = transaction.prepare_cached(
-        "INSERT INTO episodes (id, source, rule, \"limit\", reason, would, began, seen, ended, packets, bytes, peak, window, until)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
-         ON CONFLICT (id) DO UPDATE SET reason = ?5, seen = ?8, ended = ?9, packets = ?10, bytes = ?11, peak = ?12, until = ?14",
-    )?;
+const WRITE_EPISODE: &str = "
+    INSERT INTO episodes (id, source, rule, \"limit\", reason, would, began, seen, ended, packets, bytes, peak, window, until)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
+    ON CONFLICT (id) DO UPDATE SET reason = ?5, seen = ?8, ended = ?9, packets = ?10, bytes = ?11, peak = ?12, until = ?14";
+
+const WRITE_ACT: &str =
+    "INSERT INTO acts (time, what, source, rule, by, reason, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+
+const WRITE_TOTAL: &str = "
+    INSERT INTO totals (span, start, rule, reason, outcome, packets, bytes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+    ON CONFLICT (span, start, rule, reason, outcome) DO UPDATE
+    SET packets = min(packets + ?6, 9223372036854775807), bytes = min(bytes + ?7, 9223372036854775807)";
+
+fn write_episode(statement: &mut Statement<'_>, key: &Key, of: &Episode) -> rusqlite::Result<()> {
     statement.execute(params![
         of.id,
         prefix::key(key.source),
@@ -250,22 +255,14 @@ fn write_episode(transaction: &Transaction<'_>, key: &Key, of: &Episode) -> rusq
     Ok(())
 }
 
-fn write_act(transaction: &Transaction<'_>, of: &Act) -> rusqlite::Result<()> {
-    let mut statement = transaction.prepare_cached(
-        "INSERT INTO acts (time, what, source, rule, by, reason, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-    )?;
+fn write_act(statement: &mut Statement<'_>, of: &Act) -> rusqlite::Result<()> {
     let source = of.source.map(prefix::key);
     statement.execute(params![of.time, of.what, source, of.rule, of.by, of.reason, of.detail])?;
     Ok(())
 }
 
 /// A minute belongs to its hour and its day at once, so that there is nothing to roll up later.
-fn write_total(transaction: &Transaction<'_>, at: Millis, of: &Total) -> rusqlite::Result<()> {
-    let mut statement = transaction.prepare_cached(
-        "INSERT INTO totals (span, start, rule, reason, outcome, packets, bytes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-         ON CONFLICT (span, start, rule, reason, outcome) DO UPDATE
-         SET packets = min(packets + ?6, 9223372036854775807), bytes = min(bytes + ?7, 9223372036854775807)",
-    )?;
+fn write_total(statement: &mut Statement<'_>, at: Millis, of: &Total) -> rusqlite::Result<()> {
     for (span, _) in SPANS {
         let (start, outcome) = (start_of(at, span), outcome_code(of.outcome));
         statement.execute(params![span, start, of.rule, of.reason, outcome, whole(of.packets), whole(of.bytes)])?;
