@@ -8,9 +8,9 @@ use super::{counted, duration, number};
 /// Columns of the narrowest terminal.
 const WIDTH: usize = 80;
 /// Episodes that are shown; with the acts they fill 24 lines.
-const EPISODES: usize = 10;
+const EPISODES: usize = 8;
 /// Acts that are shown.
-const ACTS: usize = 6;
+const ACTS: usize = 5;
 /// Sources that are shown.
 const SOURCES: usize = 20;
 /// What shows the rest.
@@ -24,8 +24,8 @@ pub fn history(report: &HistoryReport, now: Timestamp) -> String {
             [
                 instant(of.began),
                 of.ended.map_or_else(|| "goes on".to_owned(), |ended| lasted(of.began, ended)),
-                number(of.packets),
-                number(of.peak),
+                short(of.packets),
+                short(of.peak),
                 of.reason.clone(),
                 source_of(of, &report.source) + &join(" ", [&of.rule, &of.limit]),
             ]
@@ -44,11 +44,7 @@ pub fn history(report: &HistoryReport, now: Timestamp) -> String {
     }
     if let Some(open) = report.episodes.iter().find(|of| of.ended.is_none() && !of.would) {
         let since = lasted(open.began, now.max(open.began));
-        out += &cut(
-            &format!("\nIt is refused now, for {since}: `ratelimitd check {}` says by what.", report.source),
-            WIDTH + 1,
-        );
-        out += "\n";
+        out += &format!("\nIt is refused now, for {since}; `ratelimitd check` says by what.\n");
     }
     out
 }
@@ -63,7 +59,7 @@ pub fn worst(report: &WorstReport) -> String {
     let row = |of: &WorstSource| {
         [
             of.source.clone(),
-            number(of.packets),
+            short(of.packets),
             number(of.episodes),
             of.ended.map_or_else(|| "goes on".to_owned(), instant),
             format!("{} ({})", of.reasons.join(", "), of.rules.join(", ")),
@@ -90,8 +86,10 @@ fn headline(report: &HistoryReport) -> String {
         Some(since) => {
             let packets = real.iter().fold(0, |sum: u64, of| sum.saturating_add(of.packets));
             let episodes = counted(real.len() as u64, "episode");
-            let packets = counted(packets, "packet");
-            format!("{source}: {at_least}{packets} refused in {episodes} since {} UTC.\n", instant(since))
+            let refused =
+                format!("{at_least}{} packets refused in {episodes} since {} UTC.", short(packets), instant(since));
+            let is_wide = source.chars().count() + 2 + refused.chars().count() > WIDTH;
+            format!("{source}:{}{refused}\n", if is_wide { "\n" } else { " " })
         }
     };
     if would > 0 {
@@ -147,6 +145,21 @@ fn cut(text: &str, width: usize) -> String {
         return text.to_owned();
     }
     text.chars().take(width - 1).chain(['…']).collect()
+}
+
+/// A number of at most 7 characters: `999,999`, `12.3M`.
+fn short(value: u64) -> String {
+    const UNITS: [(u64, char); 5] = [
+        (1_000_000_000_000_000_000, 'E'),
+        (1_000_000_000_000_000, 'P'),
+        (1_000_000_000_000, 'T'),
+        (1_000_000_000, 'G'),
+        (1_000_000, 'M'),
+    ];
+    match UNITS.into_iter().find(|(unit, _)| value >= *unit) {
+        Some((unit, letter)) => format!("{}.{}{letter}", value / unit, value % unit / (unit / 10)),
+        None => number(value),
+    }
 }
 
 fn lasted(began: Timestamp, ended: Timestamp) -> String {

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use ratelimit_common::time::SECOND_NS;
 
 use super::amount::{self, Amount};
+use super::duration;
 use super::network::parse_number;
 use super::syntax::SyntaxError;
 use super::written::{Source, Written};
-use super::{duration, keys};
 use crate::diagnostic::Found;
 
 const KEEP_NS_MIN: u64 = 3_600 * SECOND_NS;
@@ -120,7 +120,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::file;
+    use crate::config::{file, keys};
 
     fn parsed(line: &str) -> Result<History, String> {
         let text = format!("interfaces = [\"eth0\"]\n[history]\n{line}\n[rule]\nlimits = [\"1000/5m\"]\n");

@@ -59,13 +59,15 @@ DONE (UTC)           WHAT  OF, BY, WHY
 2026-01-01 00:01:00  deny  198.51.100.0/24 by root (alice): scans us
 2026-01-01 00:01:00  deny  198.51.100.0/24 by root (alice): 198.51.100.0/24 is …
 
-It is refused now, for 1m 2s: `ratelimitd check 198.51.100.7` says by what.
+It is refused now, for 1m 2s; `ratelimitd check` says by what.
 "
     );
 }
 
 #[test]
 fn an_address_without_a_story_is_one_line() {
+    let numbers = [999_999, 1_000_000, 12_345_678, u64::MAX].map(short);
+    assert_eq!(numbers, ["999,999", "1.0M", "12.3M", "18.4E"]);
     assert_eq!(history(&report(vec![], vec![]), at(0)), "198.51.100.7: nothing is remembered.\n");
 }
 
@@ -79,11 +81,11 @@ fn the_longest_story_is_one_screen_of_80_columns() {
     let act = deny(Some(&"é".repeat(300)));
     let mut report = report([vec![long; 500], vec![dry; 500]].concat(), vec![act; 700]);
     report.more = true;
-    report.source = "2001:db8:1111::/48".to_owned();
+    report.source = "2001:db8:1111:2222:3333:4444:5555:6600/120".to_owned();
     let story = history(&report, at(100_000_000));
     assert!(story.lines().count() <= 24, "{story}");
     assert!(story.lines().all(|line| line.chars().count() <= 80), "{story}");
-    assert!(story.contains("At least 990 episodes more") && story.contains("694 acts more"), "{story}");
+    assert!(story.contains("At least 992 episodes more") && story.contains("695 acts more"), "{story}");
 }
 
 #[test]
