@@ -5,6 +5,7 @@ use std::path::Path;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::SECOND_NS;
 
+use crate::config::history::History;
 use crate::config::{Config, OnExit, Safety, XdpModeChoice};
 use crate::desired::{Limit, Policy, Ports, Rule, WindowForm};
 
@@ -57,6 +58,7 @@ pub fn config(directory: &Path, amount: u64) -> Config {
         listen: None,
         policy: policy(vec![limit(amount, Unit::Connections)]),
         safety: Safety::default(),
+        history: History::default(),
         notes: Vec::new(),
         candidates: Vec::new(),
         overruled: Vec::new(),

@@ -189,7 +189,7 @@ fn the_mutated_files_get_beyond_the_parser_often_enough_to_be_worth_it() {
 }
 
 /// Lines that make sense in some table, in any order.
-const LINES: [&str; 24] = [
+const LINES: [&str; 26] = [
     "interfaces = [\"eth0\"]",
     "allow = [\"@a\", \"192.0.2.0/24\"]",
     "deny = [\"file:x\", \"::/0\"]",
@@ -199,6 +199,8 @@ const LINES: [&str; 24] = [
     "b = \"file:x\"",
     "[safety]",
     "breaker = \"80%\"",
+    "[history]",
+    "keep = \"1d\"\nmax_size = \"1MB\"",
     "[rule]",
     "[[rule]]",
     "[[rule]]\nname = \"a\"\nlimits = [\"10/1m\"]",

@@ -9,6 +9,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
 mod check;
 pub mod describe;
 mod explain;
+mod history;
 mod list;
 mod orders;
 mod replay;
@@ -18,6 +19,7 @@ mod watch;
 
 pub use check::{check, check_prefix};
 pub use explain::explain;
+pub use history::{history, worst};
 pub use list::{applied, list, mode, mode_now, reloaded};
 pub use orders::{confirmed, granted, lifted, reset, rolled_back};
 pub use replay::replay;

@@ -116,6 +116,7 @@ pub const TABLES: &[Table] = &[
     Table { prefix: "rule.", keys: RULE },
     Table { prefix: "rule.override.", keys: OVERRIDE },
     Table { prefix: "safety.", keys: SAFETY },
+    Table { prefix: "history.", keys: HISTORY },
 ];
 
 /// Above the first table.
@@ -376,6 +377,30 @@ pub const SAFETY: &[Key] = &[
         "\"30s\"",
         "For how long, without a break, it must drop that share",
     ),
+];
+
+/// Under `[history]`.
+pub const HISTORY: &[Key] = &[
+    key(
+        "enabled",
+        Value::Boolean,
+        "true",
+        "Whether it is remembered who was refused and banned, and what commands did",
+    ),
+    key(
+        "path",
+        Value::Other("path from `/` on"),
+        "`history.db` in `/var/lib/ratelimitd`",
+        "The database, an SQLite file for root alone",
+    )
+    .more("The environment variable `RATELIMITD_STATE_DIR` names another directory."),
+    key("keep", Value::Other("time of 1h to 3660d"), "\"30d\"", "How long what has ended is kept")
+        .more("Totals of each hour are kept for 31 days at least, those of each day for two years."),
+    key("max_size", Value::Other("size of 1MB to 1TB"), "\"256MB\"", "How large the database may be")
+        .more("The oldest goes first."),
+    key("mask_ipv4", Value::Integer(0, 32), "32", "How many bits of an IPv4 address are kept")
+        .more("With 24 the history has `192.0.2.0/24` for all of its addresses, as one source."),
+    key("mask_ipv6", Value::Integer(0, 128), "128", "How many bits of an IPv6 address are kept"),
 ];
 
 #[cfg(test)]

@@ -7,11 +7,13 @@ use ipnet::IpNet;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::SECOND_NS;
 
+use self::history::History;
 use self::listing::Listing;
 use self::lists::ListFile;
 use crate::desired::{DesiredState, Fixed, Limit, Policy};
 
 pub mod file;
+pub mod history;
 pub mod keys;
 pub mod limit;
 mod limits;
@@ -58,6 +60,8 @@ pub struct Config {
     pub policy: Policy,
     /// What keeps the administrator from locking himself out.
     pub safety: Safety,
+    /// What is remembered.
+    pub history: History,
     /// Of rules that have one, by the rule's name, in the rules' order.
     pub notes: Vec<(String, String)>,
     /// Of rules that say some, by the rule's name, in the rules' order: amounts that are held against what is observed. A

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use ratelimit_common::layout::{INTERFACES_MAX, RULES_MAX, SOURCES_CAPACITY, TARGETS_MAX};
 use ratelimit_common::time::SECOND_NS;
 
+use super::history::HistorySettings;
 use super::limits::Slots;
 use super::lists::{self, Contents, KnownLists, LIST_FILES_MAX, ListFile, ListFiles, ListSettings, Lists, Named};
 use super::network::{check_interface, parse_number};
@@ -65,6 +66,8 @@ pub struct Settings {
     pub lists: Vec<ListSettings>,
     /// `safety`.
     pub safety: SafetySettings,
+    /// `history`.
+    pub history: HistorySettings,
     /// The rules, in order; flags make exactly one.
     pub rules: Vec<RuleSettings>,
     /// What the list files hold that are named here.
@@ -168,6 +171,7 @@ impl Settings {
             listen: found.keep(listen).flatten(),
             policy: Policy { ipv4_prefix, ipv6_prefix, access, rules },
             safety: self.safety(&mut found),
+            history: self.history.history(&self.source, &mut found),
             notes,
             candidates,
             overruled,

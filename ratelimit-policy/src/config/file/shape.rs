@@ -8,6 +8,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::super::history::HistorySettings;
 use super::super::keys::{self, names};
 use super::super::lists::ListSettings;
 use super::super::rule::{OverrideSettings, RuleSettings};
@@ -29,8 +30,10 @@ pub const RULE_KEYS: Keys = &names::<{ keys::RULE.len() }>(keys::RULE);
 pub const OVERRIDE_KEYS: Keys = &names::<{ keys::OVERRIDE.len() }>(keys::OVERRIDE);
 /// Keys of `[safety]`.
 pub const SAFETY_KEYS: Keys = &names::<{ keys::SAFETY.len() }>(keys::SAFETY);
+/// Keys of `[history]`.
+pub const HISTORY_KEYS: Keys = &names::<{ keys::HISTORY.len() }>(keys::HISTORY);
 /// Tables beside the keys of the top level.
-pub(super) const TABLES: Keys = &["rule", "lists", "safety"];
+pub(super) const TABLES: Keys = &["rule", "lists", "safety", "history"];
 
 /// A table in words, what its keys begin with, and the keys.
 struct TableOf {
@@ -47,6 +50,7 @@ const RULE: TableOf = TableOf { words: "under [rule]", prefix: "rule.", keys: RU
 const OVERRIDE: TableOf =
     TableOf { words: "under [[rule.override]]", prefix: "rule.override.", keys: OVERRIDE_KEYS, tables: &[] };
 const SAFETY: TableOf = TableOf { words: "under [safety]", prefix: "safety.", keys: SAFETY_KEYS, tables: &[] };
+const HISTORY: TableOf = TableOf { words: "under [history]", prefix: "history.", keys: HISTORY_KEYS, tables: &[] };
 
 /// What the file says; what is wrong with its shape is found.
 pub(super) fn settings(path: &Path, contents: &str, top: Spanned<DeTable<'_>>, found: &mut Found) -> Settings {
@@ -68,6 +72,7 @@ pub(super) fn settings(path: &Path, contents: &str, top: Spanned<DeTable<'_>>, f
         deny_everyone: reader.value(&mut table, "deny_everyone"),
         lists,
         safety: SafetySettings::default(),
+        history: HistorySettings::default(),
         rules: Vec::new(),
         list_files: BTreeMap::new(),
     };
@@ -84,6 +89,9 @@ pub(super) fn settings(path: &Path, contents: &str, top: Spanned<DeTable<'_>>, f
             reader.refuse_rest(table);
             safety
         });
+    }
+    if let Some(value) = table.take("history") {
+        settings.history = reader.history(value);
     }
     let rules = table.take("rule").map_or_else(|| vec![DeTable::new()], |value| reader.tables("rule", value, None));
     let is_one = rules.len() == 1;
@@ -173,6 +181,21 @@ impl Reader<'_> {
         };
         self.refuse_rest(table);
         settings
+    }
+
+    fn history(&mut self, value: Value<'_>) -> HistorySettings {
+        let Some(table) = self.one_table("history", value, None) else { return HistorySettings::default() };
+        let mut table = self.table(&HISTORY, table, None);
+        let history = HistorySettings {
+            enabled: self.value(&mut table, "history.enabled"),
+            path: self.text(&mut table, "history.path"),
+            keep: self.value(&mut table, "history.keep"),
+            max_size: self.value(&mut table, "history.max_size"),
+            mask_ipv4: self.value(&mut table, "history.mask_ipv4"),
+            mask_ipv6: self.value(&mut table, "history.mask_ipv6"),
+        };
+        self.refuse_rest(table);
+        history
     }
 
     fn lists(&mut self, value: Value<'_>) -> Vec<ListSettings> {
@@ -352,7 +375,7 @@ fn unknown_key_help(key: &str, of: &TableOf) -> (String, Option<String>) {
     if let Some(meant) = near_miss(&key, here.iter().copied()) {
         return (format!("did you mean `{meant}`?"), Some(format!("{}{meant}", of.prefix)));
     }
-    let elsewhere = [TOP, RULE, OVERRIDE, SAFETY].into_iter().filter(|other| other.prefix != of.prefix);
+    let elsewhere = [TOP, RULE, OVERRIDE, SAFETY, HISTORY].into_iter().filter(|other| other.prefix != of.prefix);
     let mut found = elsewhere.filter_map(|other| Some((near_miss(&key, other.keys.iter().copied())?, other)));
     match found.next() {
         Some((meant, other)) => {

@@ -16,12 +16,13 @@ fn file_with(prefix: &str, line: &str) -> String {
     let needed = |of: &str, name: &str, value: &str| {
         if of == prefix && line.starts_with(&format!("{name} =")) { String::new() } else { format!("{name} = {value}") }
     };
-    let (top, lists, rule, of, safety) = match prefix {
-        "" => (line, "", "", "", ""),
-        "lists." => ("", line, "", "", ""),
-        "rule." => ("", "", line, "", ""),
-        "rule.override." => ("", "", "", line, ""),
-        "safety." => ("", "", "", "", line),
+    let (top, lists, rule, of, safety, history) = match prefix {
+        "" => (line, "", "", "", "", ""),
+        "lists." => ("", line, "", "", "", ""),
+        "rule." => ("", "", line, "", "", ""),
+        "rule.override." => ("", "", "", line, "", ""),
+        "safety." => ("", "", "", "", line, ""),
+        "history." => ("", "", "", "", "", line),
         other => panic!("no table {other}"),
     };
     let interfaces = needed("", "interfaces", "[\"eth0\"]");
@@ -29,7 +30,7 @@ fn file_with(prefix: &str, line: &str) -> String {
     let override_limits = needed("rule.override.", "limits", "[\"9/5m\"]");
     let from = needed("rule.override.", "from", "[\"192.0.2.1\"]");
     format!(
-        "{interfaces}\n{top}\n[lists]\n{lists}\n[safety]\n{safety}\n[rule]\n{limits}\n{rule}\n[[rule.override]]\n\
+        "{interfaces}\n{top}\n[lists]\n{lists}\n[safety]\n{safety}\n[history]\n{history}\n[rule]\n{limits}\n{rule}\n[[rule.override]]\n\
          {override_limits}\n{from}\n{of}\n"
     )
 }

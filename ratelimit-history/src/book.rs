@@ -1,0 +1,260 @@
+//! Episodes: when one begins, what belongs to it, when it has ended. Pure; the time is an argument.
+//!
+//! An episode is of a source, a rule, a limit, and of whether anything was dropped. The first refusal or ban opens it, and every later one belongs to it. It
+//! ends with the end of a ban, with a command that frees its source, or where there is no news for longer than the limit's window.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use ratelimit_policy::config::duration;
+use ratelimit_report::event::{Event, EventKind};
+
+/// Milliseconds since 1970, by the clock on the wall.
+pub(crate) type Millis = i64;
+
+/// The window of a limit that names none.
+const WINDOW_DEFAULT: Millis = 300_000;
+/// A limit's words that are kept once, whatever refers to them.
+const NAMES_MAX: usize = 4096;
+/// The reason of what was not dropped.
+const DRY_RUN: &str = "dry_run";
+
+/// What an episode is of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) source: IpNet,
+    pub(crate) rule: Arc<str>,
+    pub(crate) limit: Arc<str>,
+    /// Nothing was dropped.
+    pub(crate) would: bool,
+}
+
+/// One episode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Episode {
+    /// Its row.
+    pub(crate) id: i64,
+    pub(crate) reason: Arc<str>,
+    pub(crate) began: Millis,
+    /// The last news of it.
+    pub(crate) seen: Millis,
+    pub(crate) ended: Option<Millis>,
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    pub(crate) peak: u64,
+    /// The limit's window.
+    pub(crate) window: Millis,
+    /// When its ban ends.
+    pub(crate) until: Option<Millis>,
+    /// Whether the database does not have it as it is.
+    pub(crate) is_new: bool,
+}
+
+/// What became of packets of an episode since it was told last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) at: Millis,
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    pub(crate) used: u64,
+}
+
+/// What is open, and what has ended and is not in the database yet.
+#[derive(Debug)]
+pub(crate) struct Book {
+    open: HashMap<Key, Episode>,
+    ended: Vec<(Key, Episode)>,
+    names: HashSet<Arc<str>>,
+    next_id: i64,
+    open_max: usize,
+}
+
+impl Book {
+    /// With nothing in it. Of what opens beyond `open_max`, each event is an episode that has ended already.
+    pub(crate) fn new(open_max: usize) -> Self {
+        Self { open: HashMap::new(), ended: Vec::new(), names: HashSet::new(), next_id: 1, open_max }
+    }
+
+    /// Takes an event of a source into account.
+    pub(crate) fn event(&mut self, event: &Event, source: IpNet) {
+        match event.kind {
+            EventKind::Refused | EventKind::Ban => self.opens(event, source, false),
+            EventKind::WouldRefuse | EventKind::WouldBan => self.opens(event, source, true),
+            EventKind::BanEnd | EventKind::Unblock | EventKind::Reset => self.closes(event, source),
+            EventKind::Allow
+            | EventKind::Deny
+            | EventKind::Unallow
+            | EventKind::Charge
+            | EventKind::Pressure
+            | EventKind::Breaker
+            | EventKind::Trial
+            | EventKind::Reload
+            | EventKind::Attach
+            | EventKind::Detach
+            | EventKind::Fleet => {}
+        }
+    }
+
+    /// Takes into account what else was refused. Where no episode is open there is nothing to add it to.
+    pub(crate) fn progress(&mut self, source: IpNet, rule: &str, limit: &str, would: bool, refused: Refused) {
+        let key = Key { source, rule: self.name(rule), limit: self.name(limit), would };
+        let Some(episode) = self.open.get_mut(&key) else { return };
+        if refused.packets > 0 {
+            episode.seen = refused.at;
+        }
+        episode.packets = episode.packets.saturating_add(refused.packets);
+        episode.bytes = episode.bytes.saturating_add(refused.bytes);
+        episode.peak = episode.peak.max(refused.used);
+        episode.is_new = true;
+    }
+
+    /// Ends what there was no news of for longer than its window, with its last news or with its ban.
+    pub(crate) fn tick(&mut self, now: Millis) {
+        for episode in self.open.values_mut() {
+            // The clock went back: from here on it is as if the news were of now.
+            episode.seen = episode.seen.min(now);
+        }
+        let is_over = |of: &Episode| now > of.seen.saturating_add(of.window).max(of.until.unwrap_or(Millis::MIN));
+        for (key, mut episode) in self.open.extract_if(|_, episode| is_over(episode)) {
+            episode.end(episode.until.unwrap_or(Millis::MIN).max(episode.seen));
+            self.ended.push((key, episode));
+        }
+    }
+
+    /// Goes on with what another daemon left open, whose next row is `next_id`. What is not in a database gets its rows after that.
+    pub(crate) fn resume(&mut self, left: Vec<(Key, Episode)>, next_id: i64) {
+        let moved = next_id - 1;
+        self.open.values_mut().chain(self.ended.iter_mut().map(|(_, of)| of)).for_each(|of| of.id += moved);
+        self.next_id += moved;
+        for (key, mut episode) in left {
+            if self.open.len() >= self.open_max || self.open.contains_key(&key) {
+                episode.end(episode.seen);
+                self.ended.push((key, episode));
+            } else {
+                self.open.insert(key, episode);
+            }
+        }
+    }
+
+    /// What the database does not have.
+    pub(crate) fn unwritten(&self) -> impl Iterator<Item = (&Key, &Episode)> {
+        let ended = self.ended.iter().map(|(key, episode)| (key, episode));
+        self.open.iter().filter(|(_, episode)| episode.is_new).chain(ended)
+    }
+
+    /// The database has it all.
+    pub(crate) fn written(&mut self) {
+        self.ended.clear();
+        self.open.values_mut().for_each(|episode| episode.is_new = false);
+    }
+
+    /// The database has nothing any more.
+    pub(crate) fn unwrite(&mut self) {
+        self.open.values_mut().for_each(|episode| episode.is_new = true);
+    }
+
+    /// Erases what is of the sources that `is_of` says.
+    pub(crate) fn forget(&mut self, is_of: impl Fn(IpNet) -> bool) {
+        self.open.retain(|key, _| !is_of(key.source));
+        self.ended.retain(|(key, _)| !is_of(key.source));
+    }
+
+    /// Episodes that have ended and wait.
+    pub(crate) fn ended_len(&self) -> usize {
+        self.ended.len()
+    }
+
+    fn opens(&mut self, event: &Event, source: IpNet, would: bool) {
+        let at = event.time.as_millisecond();
+        let limit = event.limit.as_deref().unwrap_or_default();
+        let is_ban = matches!(event.kind, EventKind::Ban | EventKind::WouldBan);
+        let until = event.until.filter(|_| is_ban).map(|until| until.as_millisecond());
+        let reason = match (would, event.reason.as_deref(), is_ban) {
+            (true, ..) => DRY_RUN,
+            (false, _, true) => "banned",
+            (false, Some(reason), false) => reason,
+            (false, None, false) => "over_limit",
+        };
+        let reason = self.name(reason);
+        let key =
+            Key { source, rule: self.name(event.rule.as_deref().unwrap_or_default()), limit: self.name(limit), would };
+        let used = event.used.unwrap_or(0);
+        if let Some(episode) = self.open.get_mut(&key) {
+            if is_ban {
+                episode.reason = reason;
+            }
+            episode.seen = at;
+            episode.until = until.or(episode.until);
+            episode.peak = episode.peak.max(used);
+            episode.is_new = true;
+            return;
+        }
+        let window = window_of(limit);
+        let mut episode = Episode {
+            id: self.next_id,
+            reason,
+            began: at,
+            seen: at,
+            ended: None,
+            packets: 0,
+            bytes: 0,
+            peak: used,
+            window,
+            until,
+            is_new: true,
+        };
+        self.next_id += 1;
+        if self.open.len() >= self.open_max {
+            episode.end(at);
+            self.ended.push((key, episode));
+        } else {
+            self.open.insert(key, episode);
+        }
+    }
+
+    /// A ban's end is of its rule and limit where it names them, and of what was dropped; a command's is of all in its prefix.
+    fn closes(&mut self, event: &Event, prefix: IpNet) {
+        let is_ban_end = event.kind == EventKind::BanEnd;
+        let is_named = |name: &Option<String>, of: &str| name.as_deref().is_none_or(|name| name == of);
+        let is_meant = |key: &Key| {
+            prefix.contains(&key.source)
+                && (!is_ban_end || !key.would && is_named(&event.rule, &key.rule) && is_named(&event.limit, &key.limit))
+        };
+        let at = event.time.as_millisecond();
+        for (key, mut episode) in self.open.extract_if(|key, _| is_meant(key)) {
+            episode.end(at);
+            self.ended.push((key, episode));
+        }
+    }
+
+    /// A name, which all that has it shares.
+    pub(crate) fn name(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.names.get(name) {
+            return known.clone();
+        }
+        if self.names.len() >= NAMES_MAX {
+            self.names.clear();
+        }
+        let name: Arc<str> = name.into();
+        self.names.insert(name.clone());
+        name
+    }
+}
+
+impl Episode {
+    fn end(&mut self, at: Millis) {
+        self.ended = Some(at.max(self.began));
+        self.is_new = true;
+    }
+}
+
+/// The window of `1000/5m requests`, in milliseconds.
+fn window_of(limit: &str) -> Millis {
+    let time = limit.split_once('/').and_then(|(_, rest)| rest.split_whitespace().next());
+    let window_ns = time.and_then(|time| duration::parse(time).ok());
+    window_ns.and_then(|ns| Millis::try_from(ns / 1_000_000).ok()).unwrap_or(WINDOW_DEFAULT)
+}
+
+#[cfg(test)]
+mod tests;

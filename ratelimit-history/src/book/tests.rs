@@ -1,0 +1,266 @@
+//! The life of an episode, by example and against any order of events.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+use super::*;
+
+const LIMIT: &str = "10/1m requests";
+const MINUTE: Millis = 60_000;
+
+fn source(last: u8) -> IpNet {
+    IpNet::from(std::net::IpAddr::from([192, 0, 2, last]))
+}
+
+fn event(kind: EventKind, at: Millis) -> Event {
+    let mut event = Event::new(Timestamp::from_millisecond(at).unwrap(), kind, String::new());
+    event.rule = Some("web".to_owned());
+    event.limit = Some(LIMIT.to_owned());
+    event.reason = Some("over_limit".to_owned());
+    event.used = Some(10);
+    event
+}
+
+fn ban(at: Millis, until: Millis) -> Event {
+    Event { until: Some(Timestamp::from_millisecond(until).unwrap()), ..event(EventKind::Ban, at) }
+}
+
+fn refused(at: Millis, packets: u64) -> Refused {
+    Refused { at, packets, bytes: packets * 60, used: 10 + packets }
+}
+
+/// Every episode as the database would have it, by row.
+fn all(book: &mut Book) -> Vec<(Key, Episode)> {
+    book.unwrite();
+    let mut all: Vec<_> = book.unwritten().map(|(key, episode)| (key.clone(), episode.clone())).collect();
+    all.sort_unstable_by_key(|(_, episode)| episode.id);
+    all
+}
+
+#[test]
+fn refusals_make_one_episode_that_ends_with_the_last_of_them_once_the_window_has_passed() {
+    let mut book = Book::new(10);
+    book.event(&event(EventKind::Refused, 1_000), source(1));
+    book.progress(source(1), "web", LIMIT, false, refused(2_000, 5));
+    book.event(&event(EventKind::Refused, 50_000), source(1));
+    book.progress(source(1), "web", LIMIT, false, refused(60_000, 2));
+    book.tick(60_000 + MINUTE);
+    assert_eq!(all(&mut book)[0].1.ended, None);
+    book.tick(60_000 + MINUTE + 1);
+    let all = all(&mut book);
+    let of = &all[0].1;
+    assert_eq!((all.len(), of.began, of.ended), (1, 1_000, Some(60_000)));
+    assert_eq!((of.packets, of.bytes, of.peak, &*of.reason), (7, 420, 15, "over_limit"));
+}
+
+#[test]
+fn a_reading_without_refusals_keeps_no_episode_open() {
+    let mut book = Book::new(10);
+    book.event(&event(EventKind::Refused, 0), source(1));
+    book.progress(source(1), "web", LIMIT, false, refused(MINUTE, 0));
+    book.tick(MINUTE + 1);
+    assert_eq!(all(&mut book)[0].1.ended, Some(0));
+}
+
+#[test]
+fn a_ban_keeps_the_episode_open_until_its_end_or_until_it_is_lifted() {
+    let mut book = Book::new(10);
+    for last in [1, 2, 3] {
+        book.event(&event(EventKind::Refused, 0), source(last));
+        book.event(&ban(1_000, 600_000), source(last));
+    }
+    book.tick(600_000);
+    book.event(&event(EventKind::BanEnd, 600_001), source(1));
+    book.event(&event(EventKind::Unblock, 600_002), source(2));
+    book.tick(600_003);
+    let all = all(&mut book);
+    let ends: Vec<_> = all.iter().map(|(_, of)| (&*of.reason, of.ended)).collect();
+    assert_eq!(ends, [("banned", Some(600_001)), ("banned", Some(600_002)), ("banned", Some(600_000))]);
+}
+
+#[test]
+fn the_end_of_a_ban_of_one_rule_leaves_the_others_and_a_command_ends_all_in_its_prefix() {
+    let mut book = Book::new(10);
+    let of_rule = |rule: &str| Event { rule: Some(rule.to_owned()), ..ban(0, 600_000) };
+    book.event(&of_rule("web"), source(1));
+    book.event(&of_rule("ssh"), source(1));
+    book.event(&of_rule("ssh"), source(200));
+    book.event(&event(EventKind::BanEnd, 5), source(1));
+    let open = |book: &Book| {
+        let mut open: Vec<_> = book.open.keys().map(|key| (key.source, key.rule.to_string())).collect();
+        open.sort_unstable();
+        open
+    };
+    assert_eq!(open(&book), [(source(1), "ssh".to_owned()), (source(200), "ssh".to_owned())]);
+    book.event(&event(EventKind::Reset, 6), "192.0.2.0/25".parse().unwrap());
+    assert_eq!(open(&book), [(source(200), "ssh".to_owned())]);
+}
+
+#[test]
+fn what_would_have_been_refused_is_an_episode_apart() {
+    let mut book = Book::new(10);
+    book.event(&event(EventKind::Refused, 0), source(1));
+    book.event(&event(EventKind::WouldRefuse, 1), source(1));
+    book.event(&Event { until: None, ..event(EventKind::WouldBan, 2) }, source(1));
+    book.progress(source(1), "web", LIMIT, true, refused(3, 4));
+    book.event(&event(EventKind::BanEnd, 4), source(1));
+    let all = all(&mut book);
+    let got: Vec<_> = all.iter().map(|(key, of)| (key.would, &*of.reason, of.packets, of.ended)).collect();
+    assert_eq!(got, [(false, "over_limit", 0, Some(4)), (true, "dry_run", 4, None)]);
+}
+
+#[test]
+fn beyond_the_most_that_are_open_an_episode_has_ended_at_once() {
+    let mut book = Book::new(2);
+    for last in 0..5 {
+        book.event(&event(EventKind::Refused, last.into()), source(last));
+    }
+    let ended: Vec<_> = all(&mut book).iter().map(|(_, of)| of.ended).collect();
+    assert_eq!(ended, [None, None, Some(2), Some(3), Some(4)]);
+    assert_eq!(book.open.len(), 2);
+}
+
+#[test]
+fn a_clock_that_goes_back_a_year_neither_ends_an_episode_early_nor_leaves_it_open_for_a_year() {
+    let year = 365 * 86_400_000;
+    let mut book = Book::new(10);
+    book.event(&event(EventKind::Refused, year), source(1));
+    book.tick(1_000);
+    assert_eq!(all(&mut book)[0].1.ended, None);
+    book.tick(1_000 + MINUTE + 1);
+    // It never ends before it began.
+    assert_eq!(all(&mut book)[0].1.ended, Some(year));
+}
+
+#[test]
+fn names_are_kept_once_and_at_most_so_many() {
+    let mut book = Book::new(10);
+    let one = book.name("web");
+    assert!(Arc::ptr_eq(&one, &book.name("web")));
+    for number in 0..3 * NAMES_MAX {
+        book.name(&number.to_string());
+    }
+    assert!(book.names.len() <= NAMES_MAX);
+}
+
+#[test]
+fn the_window_is_read_off_the_limit() {
+    for (limit, window) in [
+        ("1000/5m requests", 300_000),
+        ("10/s", 1_000),
+        ("5/1h30m bytes per /24", 5_400_000),
+        ("", 300_000),
+        ("9/x", 300_000),
+    ] {
+        assert_eq!(window_of(limit), window, "{limit}");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Event(EventKind, u8),
+    Progress(u8, bool, u64),
+    Tick,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let kinds = prop::sample::select(EventKind::ALL.to_vec());
+    prop_oneof![
+        4 => (kinds, 0..4_u8).prop_map(|(kind, last)| Step::Event(kind, last)),
+        4 => (0..4_u8, any::<bool>(), 0..100_u64).prop_map(|(last, would, packets)| Step::Progress(last, would, packets)),
+        2 => Just(Step::Tick),
+    ]
+}
+
+/// Runs the steps; says which packets had an open episode to go to.
+fn run(book: &mut Book, steps: &[(Millis, Step)]) -> u64 {
+    let mut counted = 0;
+    for (at, step) in steps {
+        match step {
+            Step::Event(EventKind::Ban, last) => book.event(&ban(*at, at + 90_000), source(*last)),
+            Step::Event(kind, last) => book.event(&event(*kind, *at), source(*last)),
+            Step::Progress(last, would, packets) => {
+                let key = Key { source: source(*last), rule: "web".into(), limit: LIMIT.into(), would: *would };
+                counted += if book.open.contains_key(&key) { *packets } else { 0 };
+                book.progress(source(*last), "web", LIMIT, *would, refused(*at, *packets));
+            }
+            Step::Tick => book.tick(*at),
+        }
+    }
+    counted
+}
+
+fn timeline() -> impl Strategy<Value = Vec<(Millis, Step)>> {
+    prop::collection::vec((0..40_000_i64, any_step()), 0..60).prop_map(|steps| {
+        let mut now = 0;
+        steps
+            .into_iter()
+            .map(|(later, step)| {
+                now += later;
+                (now, step)
+            })
+            .collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn episodes_of_one_thing_never_overlap_and_have_every_packet_once(steps in timeline()) {
+        let mut book = Book::new(100);
+        let counted = run(&mut book, &steps);
+        let end = steps.last().map_or(0, |(at, _)| *at);
+        book.tick(end + 1_000_000);
+        let all = all(&mut book);
+        prop_assert!(all.iter().all(|(_, of)| of.ended.is_some_and(|ended| of.began <= ended)), "{:?}", all);
+        prop_assert_eq!(all.iter().map(|(_, of)| of.packets).sum::<u64>(), counted);
+        let mut last: HashMap<&Key, Millis> = HashMap::new();
+        for (key, of) in &all {
+            let before = last.insert(key, of.ended.unwrap());
+            prop_assert!(before.is_none_or(|before| before <= of.began), "{:?}", all);
+            prop_assert_eq!(&*of.reason == "dry_run", key.would);
+        }
+    }
+
+    #[test]
+    fn a_restart_at_any_moment_changes_nothing(steps in timeline(), at in 0..60_usize) {
+        let (before, after) = steps.split_at(at.min(steps.len()));
+        let mut whole = Book::new(100);
+        run(&mut whole, &steps);
+        let mut first = Book::new(100);
+        run(&mut first, before);
+        let (ended, open): (Vec<_>, Vec<_>) = all(&mut first).into_iter().partition(|(_, of)| of.ended.is_some());
+        let mut second = Book::new(100);
+        second.resume(open, first.next_id);
+        run(&mut second, after);
+        let mut both = ended;
+        both.extend(all(&mut second));
+        both.sort_unstable_by_key(|(_, of)| of.id);
+        prop_assert_eq!(both, all(&mut whole));
+    }
+
+    #[test]
+    fn any_order_of_times_and_any_room_make_episodes_that_end_after_they_began(
+        mut steps in timeline(), times in prop::collection::vec(any::<i32>(), 60), open_max in 0..3_usize,
+    ) {
+        for ((at, _), time) in steps.iter_mut().zip(times) {
+            *at = time.into();
+        }
+        let mut book = Book::new(open_max);
+        run(&mut book, &steps);
+        prop_assert!(book.open.len() <= open_max);
+        prop_assert!(all(&mut book).iter().all(|(_, of)| of.ended.is_none_or(|ended| of.began <= ended)));
+    }
+
+    #[test]
+    fn what_happened_before_the_database_opened_gets_rows_behind_those_that_are_there(steps in timeline(), next_id in 1..1000_i64) {
+        let mut book = Book::new(100);
+        run(&mut book, &steps);
+        let ids = |book: &mut Book| all(book).iter().map(|(_, of)| of.id).collect::<Vec<_>>();
+        let before = ids(&mut book);
+        book.resume(Vec::new(), next_id);
+        prop_assert_eq!(ids(&mut book), before.iter().map(|id| id + next_id - 1).collect::<Vec<_>>());
+        prop_assert!(ids(&mut book).iter().all(|id| *id < book.next_id));
+    }
+}

@@ -1,0 +1,230 @@
+//! What the daemon holds: a queue that never makes it wait, with addresses masked before anything is queued.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use ratelimit_report::event::Event;
+use ratelimit_report::history::{Health, HealthState, Outcome};
+
+use crate::book::Refused;
+use crate::writer::{Pace, Writer};
+use crate::{Settings, mask, prefix};
+
+/// Records in the queue. // 32768 x 0.7 KB = 23 MB, when it is full of events with long texts
+pub(crate) const QUEUE_LEN: usize = 32_768;
+/// Bytes of each text of an event that are kept.
+pub(crate) const TEXT_LEN_MAX: usize = 256;
+
+/// What was refused of a source since its last progress.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// When it was read.
+    pub time: Timestamp,
+    /// The source, as its event named it.
+    pub source: IpNet,
+    /// The rule's name.
+    pub rule: String,
+    /// The limit, as its event named it.
+    pub limit: String,
+    /// Whether nothing was dropped: dry run, or a shadow limit.
+    pub would: bool,
+    /// Packets refused since the progress before, or since the episode began.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Used of the limit now, in its unit.
+    pub used: u64,
+}
+
+/// What became of packets in a minute.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Total {
+    /// The rule's name; empty where no rule judged.
+    pub rule: String,
+    /// The label of the reason.
+    pub reason: String,
+    /// What became of them.
+    pub outcome: Outcome,
+    /// Packets in this minute.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// The history's end that takes. Dropped, it leaves the thread to write what waits.
+#[derive(Debug)]
+pub struct Recorder {
+    queue: Option<SyncSender<Message>>,
+    done: Option<Receiver<()>>,
+    shared: Arc<Shared>,
+    settings: Settings,
+}
+
+/// What the recorder and its thread both see.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) lost: AtomicU64,
+    pub(crate) waiting: AtomicU64,
+    pub(crate) closing: AtomicBool,
+    health: Mutex<Health>,
+}
+
+/// What the thread is told.
+pub(crate) enum Message {
+    Event(Box<Event>, Option<IpNet>),
+    Progress(Box<Progress>),
+    Totals(Timestamp, Vec<Total>),
+    Forget(IpNet, Forgotten),
+}
+
+/// Called by the thread with how many rows were erased, or why it could not.
+pub(crate) type Forgotten = Box<dyn FnOnce(Result<u64, String>) + Send>;
+
+impl Recorder {
+    /// Begins to write. Whatever is wrong with the database is told by [`Self::health`] alone.
+    pub fn start(settings: Settings) -> Self {
+        Self::start_at(settings, Pace::default())
+    }
+
+    /// Keeps nothing: `enabled = false`.
+    pub fn off() -> Self {
+        let health = health(HealthState::Off, Some("history is off: `enabled = false`".to_owned()));
+        Self { queue: None, done: None, shared: Shared::new(health), settings: Settings::at("".into()) }
+    }
+
+    pub(crate) fn start_at(settings: Settings, pace: Pace) -> Self {
+        let shared = Shared::new(health(HealthState::Ok, None));
+        let (queue, messages) = mpsc::sync_channel(QUEUE_LEN);
+        let (is_done, done) = mpsc::sync_channel(1);
+        let mut recorder = Self { queue: Some(queue), done: Some(done), shared, settings };
+        let (settings, shared) = (recorder.settings.clone(), recorder.shared.clone());
+        let run = move || {
+            Writer::new(settings, pace, shared).run(&messages);
+            // Nobody may wait for it.
+            let _ = is_done.send(());
+        };
+        if let Err(error) = thread::Builder::new().name("history".to_owned()).spawn(run) {
+            recorder.queue = None;
+            recorder.shared.set(|health| {
+                health.state = HealthState::Off;
+                health.detail = Some(format!("history is off: its thread cannot start: {error}"));
+            });
+        }
+        recorder
+    }
+
+    /// Queues an event. False where it is lost, which is counted.
+    pub fn record(&self, mut event: Event) -> bool {
+        let source = event.source.as_deref().and_then(mask::parse).map(|source| self.settings.mask.prefix(source));
+        event.source = source.map(prefix::text);
+        let texts = [&mut event.rule, &mut event.limit, &mut event.reason, &mut event.by].into_iter().flatten();
+        for text in texts.chain([&mut event.detail]) {
+            *text = shortened(&self.settings.mask.text(text));
+        }
+        self.send(Message::Event(Box::new(event), source))
+    }
+
+    /// Queues what else was refused of a source that has an open episode. False where it is lost; it may be told again with the next.
+    pub fn progress(&self, mut progress: Progress) -> bool {
+        progress.source = self.settings.mask.prefix(progress.source);
+        self.send(Message::Progress(Box::new(progress)))
+    }
+
+    /// Queues what became of packets in the minute that this time lies in. False where it is lost.
+    pub fn totals(&self, minute: Timestamp, rows: Vec<Total>) -> bool {
+        self.send(Message::Totals(minute, rows))
+    }
+
+    /// Erases a source, or all sources of a prefix; `done` is called by the history's thread, with the number of rows or why it could not.
+    /// Where addresses are masked it erases the masked prefix. Waits for nothing.
+    pub fn forget(&self, prefix: IpNet, done: impl FnOnce(Result<u64, String>) + Send + 'static) {
+        let message = Message::Forget(self.settings.mask.prefix(prefix.trunc()), Box::new(done));
+        let unsent = match &self.queue {
+            Some(queue) => queue.try_send(message).err(),
+            None => Some(mpsc::TrySendError::Disconnected(message)),
+        };
+        match unsent {
+            Some(mpsc::TrySendError::Full(Message::Forget(_, done))) => {
+                done(Err("the history has too much to write; try again".to_owned()));
+            }
+            Some(mpsc::TrySendError::Disconnected(Message::Forget(_, done))) => {
+                done(Err(self.health().detail.unwrap_or_else(|| "history is off".to_owned())));
+            }
+            None | Some(mpsc::TrySendError::Full(_) | mpsc::TrySendError::Disconnected(_)) => {}
+        }
+    }
+
+    /// How it is.
+    pub fn health(&self) -> Health {
+        let mut health = self.shared.health.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        health.lost = self.shared.lost.load(Ordering::Relaxed);
+        health.waiting = self.shared.waiting.load(Ordering::Relaxed);
+        health
+    }
+
+    /// How it is kept.
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Writes what waits, and ends. False where that took longer than `within`: the thread goes on by itself.
+    pub fn close(mut self, within: Duration) -> bool {
+        self.shared.closing.store(true, Ordering::Relaxed);
+        self.queue = None;
+        self.done.take().is_none_or(|done| done.recv_timeout(within).is_ok())
+    }
+
+    fn send(&self, message: Message) -> bool {
+        // The count goes first: the thread may be done with it before it is counted.
+        self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+        let Some(queue) = &self.queue else {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            return false;
+        };
+        let is_sent = queue.try_send(message).is_ok();
+        if !is_sent {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.shared.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        is_sent
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    fn new(health: Health) -> Arc<Self> {
+        let (lost, waiting) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Self { lost, waiting, closing: AtomicBool::new(false), health: Mutex::new(health) })
+    }
+
+    /// Changes what is told.
+    pub(crate) fn set(&self, change: impl FnOnce(&mut Health)) {
+        change(&mut self.health.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Progress {
+    pub(crate) fn refused(&self) -> Refused {
+        Refused { at: self.time.as_millisecond(), packets: self.packets, bytes: self.bytes, used: self.used }
+    }
+}
+
+const fn health(state: HealthState, detail: Option<String>) -> Health {
+    Health { state, detail, lost: 0, waiting: 0, bytes: 0 }
+}
+
+/// At most [`TEXT_LEN_MAX`] bytes of a text, in memory too.
+fn shortened(text: &str) -> String {
+    let end = (0..=text.len().min(TEXT_LEN_MAX)).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    text[..end].to_owned()
+}

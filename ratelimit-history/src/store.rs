@@ -1,0 +1,317 @@
+//! The database's tables, written: a batch in one transaction, retention, and erasing a source. Knows no queue and no clock.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use ratelimit_report::history::Outcome;
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension as _, Row, Statement, params};
+
+use crate::book::{Book, Episode, Key, Millis};
+use crate::prefix;
+use crate::record::Total;
+use crate::schema::{self, Fault};
+
+/// Spans of totals, in seconds, and how long each is kept where history is kept for shorter.
+pub(crate) const SPANS: [(i64, Duration); 3] = [
+    (60, Duration::from_secs(2 * 86_400)),
+    (3_600, Duration::from_secs(31 * 86_400)),
+    (86_400, Duration::from_secs(731 * 86_400)),
+];
+
+/// Rows of each table that one step of retention deletes, at least.
+const STEP_ROWS: u64 = 2_000;
+/// Free pages that one step gives back. // 4096 x 4 KB = 17 MB
+const STEP_PAGES: i64 = 4_096;
+/// Below what size retention stops, in hundredths of the most: else each batch would begin it again.
+const SIZE_LOW: u64 = 95;
+
+/// An act, as it is written.
+pub(crate) struct Act {
+    pub(crate) time: Millis,
+    pub(crate) what: &'static str,
+    pub(crate) source: Option<IpNet>,
+    pub(crate) rule: Option<String>,
+    pub(crate) by: Option<String>,
+    pub(crate) reason: Option<String>,
+    pub(crate) detail: String,
+}
+
+/// What may be kept.
+#[derive(Clone, Copy)]
+pub(crate) struct Retention {
+    pub(crate) keep: Duration,
+    pub(crate) bytes_max: u64,
+}
+
+/// An open database.
+pub(crate) struct Store {
+    connection: Connection,
+    /// What was erased is still in the log, which a reader held.
+    is_log_due: bool,
+}
+
+/// What else a new database is made of.
+pub(crate) struct Left {
+    /// Episodes that were open.
+    pub(crate) open: Vec<(Key, Episode)>,
+    /// The row after the last.
+    pub(crate) next_id: i64,
+}
+
+impl Store {
+    /// Opens or makes it.
+    pub(crate) fn open(path: &Path) -> Result<Self, Fault> {
+        Ok(Self { connection: schema::open(path)?, is_log_due: false })
+    }
+
+    /// What another daemon left open.
+    pub(crate) fn left(&self, book: &mut Book) -> Result<Left, Fault> {
+        let next_id =
+            self.connection.query_row("SELECT coalesce(max(id), 0) + 1 FROM episodes", [], |row| row.get(0))?;
+        let mut statement = self.connection.prepare(
+            "SELECT id, source, rule, \"limit\", reason, would, began, seen, packets, bytes, peak, window, until FROM episodes \
+             WHERE ended IS NULL",
+        )?;
+        let mut rows = statement.query([])?;
+        let mut open = Vec::new();
+        while let Some(row) = rows.next()? {
+            open.extend(episode(row, |name| book.name(name))?);
+        }
+        Ok(Left { open, next_id })
+    }
+
+    /// Writes a batch, all or nothing; says how many rows that were.
+    pub(crate) fn write(&mut self, book: &Book, acts: &[Act], totals: &[(Millis, Total)]) -> Result<u64, Fault> {
+        let transaction = self.connection.transaction()?;
+        let (mut statement, mut rows) = (transaction.prepare_cached(WRITE_EPISODE)?, 0);
+        for (key, episode) in book.unwritten() {
+            write_episode(&mut statement, key, episode)?;
+            rows += 1;
+        }
+        statement = transaction.prepare_cached(WRITE_ACT)?;
+        acts.iter().try_for_each(|act| write_act(&mut statement, act))?;
+        statement = transaction.prepare_cached(WRITE_TOTAL)?;
+        totals.iter().try_for_each(|(at, total)| write_total(&mut statement, *at, total))?;
+        drop(statement);
+        transaction.commit()?;
+        Ok(rows + (acts.len() + totals.len()) as u64)
+    }
+
+    /// One step of retention; says whether another is due. `rows` is how many were written since the last: what deletes must keep up.
+    pub(crate) fn retain(&mut self, of: Retention, now: Millis, rows: u64) -> Result<bool, Fault> {
+        let step = whole(STEP_ROWS.max(rows.saturating_mul(2)));
+        let deleted = self.retain_by_age(of.keep, now, step)? + self.retain_by_size(of.bytes_max, step)?;
+        let free: i64 = self.connection.pragma_query_value(None, "freelist_count", |row| row.get(0))?;
+        if free > 0 {
+            // It gives back a page with each row that it is asked for.
+            let mut statement = self.connection.prepare(&format!("PRAGMA incremental_vacuum({STEP_PAGES})"))?;
+            let mut freed = statement.query([])?;
+            while freed.next()?.is_some() {}
+        }
+        if self.is_log_due {
+            self.truncate_log()?;
+        }
+        Ok(deleted >= step || free > STEP_PAGES)
+    }
+
+    /// Bytes of the file, without what is free in it.
+    pub(crate) fn bytes(&self) -> Result<u64, Fault> {
+        let pragma = |name| self.connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+        let (pages, free, size) = (pragma("page_count")?, pragma("freelist_count")?, pragma("page_size")?);
+        Ok((pages - free).saturating_mul(size).try_into().unwrap_or(0))
+    }
+
+    /// Erases what is of a prefix from every table and from the log; says how many rows that were. An episode of a prefix around it goes too: there the
+    /// prefix is the source.
+    pub(crate) fn forget(&mut self, of: IpNet) -> Result<u64, Fault> {
+        let (first, last) = prefix::within(of);
+        let transaction = self.connection.transaction()?;
+        let mut rows = transaction.execute("DELETE FROM acts WHERE source BETWEEN ?1 AND ?2", params![first, last])?;
+        rows += transaction.execute("DELETE FROM episodes WHERE source BETWEEN ?1 AND ?2", params![first, last])?;
+        for source in prefix::around(of) {
+            rows += transaction.execute("DELETE FROM episodes WHERE source = ?1", [source])?;
+        }
+        transaction.commit()?;
+        self.is_log_due = true;
+        self.truncate_log()?;
+        Ok(rows as u64)
+    }
+
+    /// Empties the log, unless a reader holds it.
+    fn truncate_log(&mut self) -> Result<(), Fault> {
+        let is_busy: bool = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+        self.is_log_due = is_busy;
+        Ok(())
+    }
+
+    /// Deletes what ended too long ago; says how many rows.
+    fn retain_by_age(&mut self, keep: Duration, now: Millis, step: i64) -> Result<i64, Fault> {
+        let before = |keep: Duration| now.saturating_sub(Millis::try_from(keep.as_millis()).unwrap_or(Millis::MAX));
+        let mut deleted = self.delete_until(before(keep), step)?;
+        for (span, least) in SPANS {
+            // Minutes are for a day's chart, however long all else is kept.
+            let keep = if span == 60 { least } else { least.max(keep) };
+            deleted += self.delete_totals(span, before(keep), step)?;
+        }
+        Ok(deleted)
+    }
+
+    /// Deletes the oldest where the file is too large; says how many rows.
+    fn retain_by_size(&mut self, bytes_max: u64, step: i64) -> Result<i64, Fault> {
+        let low = bytes_max / 100 * SIZE_LOW;
+        if self.bytes()? <= bytes_max {
+            return Ok(0);
+        }
+        let mut deleted = 0;
+        while self.bytes()? > low && deleted < step {
+            let few = step.min(whole(STEP_ROWS));
+            let oldest: Option<Millis> = self.connection.query_row(
+                "SELECT max(time) FROM (
+                     SELECT time FROM (
+                         SELECT time FROM (SELECT ended AS time FROM episodes WHERE ended IS NOT NULL ORDER BY ended LIMIT ?1)
+                         UNION ALL SELECT time FROM (SELECT time FROM acts ORDER BY time LIMIT ?1)
+                     ) ORDER BY time LIMIT ?1)",
+                [few],
+                |row| row.get(0),
+            )?;
+            let gone = match oldest {
+                Some(oldest) => self.delete_until(oldest, few)?,
+                // Nothing but totals: the finest go, all of them if it must be.
+                None => self.delete_totals(60, Millis::MAX, few)?,
+            };
+            deleted += gone;
+            if gone == 0 {
+                break;
+            }
+        }
+        Ok(deleted)
+    }
+
+    fn delete_until(&mut self, time: Millis, step: i64) -> Result<i64, Fault> {
+        let transaction = self.connection.transaction()?;
+        let mut rows = transaction.execute(
+            "DELETE FROM episodes WHERE id IN (SELECT id FROM episodes WHERE ended <= ?1 ORDER BY ended LIMIT ?2)",
+            params![time, step],
+        )?;
+        rows += transaction.execute(
+            "DELETE FROM acts WHERE id IN (SELECT id FROM acts WHERE time <= ?1 ORDER BY time LIMIT ?2)",
+            params![time, step],
+        )?;
+        transaction.commit()?;
+        Ok(whole(rows as u64))
+    }
+
+    /// Deletes the totals of whole points in time, oldest first.
+    fn delete_totals(&mut self, span: i64, time: Millis, step: i64) -> Result<i64, Fault> {
+        let last: Option<Millis> = self
+            .connection
+            .query_row(
+                "SELECT max(start) FROM (SELECT start FROM totals WHERE span = ?1 AND start <= ?2 ORDER BY start LIMIT ?3)",
+                params![span, time, step],
+                |row| row.get(0),
+            )
+            .optional()?
+            .flatten();
+        let Some(last) = last else { return Ok(0) };
+        let rows =
+            self.connection.execute("DELETE FROM totals WHERE span = ?1 AND start <= ?2", params![span, last])?;
+        Ok(whole(rows as u64))
+    }
+}
+
+const WRITE_EPISODE: &str = "
+    INSERT INTO episodes (id, source, rule, \"limit\", reason, would, began, seen, ended, packets, bytes, peak, window, until)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
+    ON CONFLICT (id) DO UPDATE SET reason = ?5, seen = ?8, ended = ?9, packets = ?10, bytes = ?11, peak = ?12, until = ?14";
+
+const WRITE_ACT: &str =
+    "INSERT INTO acts (time, what, source, rule, by, reason, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+
+const WRITE_TOTAL: &str = "
+    INSERT INTO totals (span, start, rule, reason, outcome, packets, bytes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+    ON CONFLICT (span, start, rule, reason, outcome) DO UPDATE
+    SET packets = min(packets + ?6, 9223372036854775807), bytes = min(bytes + ?7, 9223372036854775807)";
+
+fn write_episode(statement: &mut Statement<'_>, key: &Key, of: &Episode) -> rusqlite::Result<()> {
+    statement.execute(params![
+        of.id,
+        prefix::key(key.source),
+        &*key.rule,
+        &*key.limit,
+        &*of.reason,
+        key.would,
+        of.began,
+        of.seen,
+        of.ended,
+        whole(of.packets),
+        whole(of.bytes),
+        whole(of.peak),
+        of.window,
+        of.until,
+    ])?;
+    Ok(())
+}
+
+fn write_act(statement: &mut Statement<'_>, of: &Act) -> rusqlite::Result<()> {
+    let source = of.source.map(prefix::key);
+    statement.execute(params![of.time, of.what, source, of.rule, of.by, of.reason, of.detail])?;
+    Ok(())
+}
+
+/// A minute belongs to its hour and its day at once, so that there is nothing to roll up later.
+fn write_total(statement: &mut Statement<'_>, at: Millis, of: &Total) -> rusqlite::Result<()> {
+    for (span, _) in SPANS {
+        let (start, outcome) = (start_of(at, span), outcome_code(of.outcome));
+        statement.execute(params![span, start, of.rule, of.reason, outcome, whole(of.packets), whole(of.bytes)])?;
+    }
+    Ok(())
+}
+
+/// Where the span begins that a time lies in.
+pub(crate) const fn start_of(at: Millis, span_seconds: i64) -> Millis {
+    at - at.rem_euclid(span_seconds * 1_000)
+}
+
+/// An outcome in the database.
+pub(crate) const fn outcome_code(outcome: Outcome) -> i64 {
+    match outcome {
+        Outcome::Admitted => 0,
+        Outcome::Dropped => 1,
+        Outcome::Would => 2,
+    }
+}
+
+/// A count as SQLite has it.
+pub(crate) fn whole(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// A count as it was.
+pub(crate) fn count(row: &Row<'_>, name: &str) -> rusqlite::Result<u64> {
+    row.get(name).map(|count: i64| count.try_into().unwrap_or(0))
+}
+
+/// An open episode of a row; none where its source is none.
+fn episode(row: &Row<'_>, mut name: impl FnMut(&str) -> Arc<str>) -> rusqlite::Result<Option<(Key, Episode)>> {
+    let Value::Blob(source) = row.get("source")? else { return Ok(None) };
+    let Some(source) = prefix::of_key(&source) else { return Ok(None) };
+    let mut text = |column: &str| row.get(column).map(|text: String| name(&text));
+    let key = Key { source, rule: text("rule")?, limit: text("limit")?, would: row.get("would")? };
+    let episode = Episode {
+        id: row.get("id")?,
+        reason: text("reason")?,
+        began: row.get("began")?,
+        seen: row.get("seen")?,
+        ended: None,
+        packets: count(row, "packets")?,
+        bytes: count(row, "bytes")?,
+        peak: count(row, "peak")?,
+        window: row.get("window")?,
+        until: row.get("until")?,
+        is_new: false,
+    };
+    Ok(Some((key, episode)))
+}

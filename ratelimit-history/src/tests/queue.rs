@@ -1,0 +1,94 @@
+//! The queue: it never makes its caller wait, is bounded, and what it loses is counted.
+
+use super::*;
+use crate::record::{QUEUE_LEN, TEXT_LEN_MAX};
+use crate::writer::PENDING_MAX;
+
+/// A recorder whose database cannot be opened: its directory is a file.
+fn stuck(site: &Site) -> Recorder {
+    std::fs::write(site.directory.path().join("state"), "").unwrap();
+    let recorder = site.recorder();
+    wait(&recorder, |health| health.state == HealthState::Failing);
+    recorder
+}
+
+#[test]
+fn a_queue_that_nobody_empties_takes_so_many_and_counts_the_rest() {
+    let site = Site::new();
+    let recorder = stuck(&site);
+    let sent = 2 * (QUEUE_LEN + PENDING_MAX);
+    let begin = Instant::now();
+    let mut taken = 0;
+    for _ in 0..sent {
+        taken += usize::from(recorder.record(site.event(EventKind::Deny, "192.0.2.1")));
+    }
+    let each = begin.elapsed() / u32::try_from(sent).unwrap();
+    println!("an event is queued or lost within {each:?}");
+    assert!(taken <= QUEUE_LEN + PENDING_MAX, "{taken}");
+    let health = recorder.health();
+    assert_eq!(health.lost as usize, sent - taken);
+    assert!(health.waiting as usize <= QUEUE_LEN + PENDING_MAX, "{health:?}");
+    // Nor is a shutdown held up.
+    let begin = Instant::now();
+    recorder.close(Duration::from_secs(2));
+    assert!(begin.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn what_waited_is_written_once_the_database_can_be() {
+    let site = Site::new();
+    let recorder = stuck(&site);
+    for last in 0..50 {
+        recorder.record(site.event(EventKind::Refused, &format!("192.0.2.{last}")));
+    }
+    std::fs::remove_file(site.directory.path().join("state")).unwrap();
+    written(&recorder);
+    assert_eq!(site.story("192.0.2.0/24").episodes.len(), 50);
+    assert_eq!(recorder.health().detail, None);
+}
+
+#[test]
+fn texts_of_any_length_take_bounded_memory() {
+    let site = Site::new();
+    let recorder = site.recorder();
+    let mut event = site.event(EventKind::Deny, "192.0.2.1");
+    event.detail = "é".repeat(100_000);
+    event.reason = Some("x".repeat(100_000));
+    recorder.record(event);
+    close(recorder);
+    let act = site.story("192.0.2.1").acts.remove(0);
+    assert_eq!((act.detail.len(), act.reason.unwrap().len()), (TEXT_LEN_MAX, TEXT_LEN_MAX));
+}
+
+#[test]
+fn a_history_that_is_off_takes_nothing_and_says_why() {
+    let recorder = Recorder::off();
+    let site = Site::new();
+    assert!(!recorder.record(site.event(EventKind::Ban, "192.0.2.1")));
+    let health = recorder.health();
+    assert_eq!((health.state, health.lost, health.waiting), (HealthState::Off, 0, 0));
+    let (told, answer) = std::sync::mpsc::channel();
+    recorder.forget(net("192.0.2.1"), move |result| told.send(result).unwrap());
+    assert!(answer.recv().unwrap().unwrap_err().contains("enabled = false"));
+    assert!(recorder.close(Duration::ZERO));
+}
+
+#[test]
+fn one_transaction_a_second_sustains_a_flood_of_new_sources() {
+    let site = Site::new();
+    let recorder = Recorder::start_at(site.settings(), Pace { batch: Duration::from_secs(1), ..site.pace() });
+    let sent = 60_000_u32;
+    let begin = Instant::now();
+    for number in 0..sent {
+        let source = std::net::Ipv4Addr::from(0x0a00_0000 + number).to_string();
+        while !recorder.record(site.event(EventKind::Refused, &source)) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    close(recorder);
+    let seconds = begin.elapsed().as_secs_f64();
+    println!("{:.0} first refusals a second, in batches of a second", f64::from(sent) / seconds);
+    let connection = rusqlite::Connection::open(site.path()).unwrap();
+    let rows: u32 = connection.query_row("SELECT count(*) FROM episodes", [], |row| row.get(0)).unwrap();
+    assert_eq!(rows, sent);
+}

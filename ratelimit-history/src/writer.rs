@@ -1,0 +1,330 @@
+//! The thread that writes: takes the queue, keeps the book of episodes, and hands a batch a second to the store. Whatever fails is told and tried again.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use ratelimit_report::event::{Event, EventKind};
+use ratelimit_report::history::HealthState;
+
+use crate::Settings;
+use crate::book::{Book, Millis};
+use crate::record::{Message, Shared, Total};
+use crate::schema::{self, Fault};
+use crate::store::{Act, Retention, Store};
+
+/// Open episodes that are kept in memory. // 100000 x 0.3 KB = 30 MB
+const OPEN_MAX: usize = 100_000;
+/// Rows that wait for the database, before the queue is left to fill. // 65536 x 0.7 KB = 46 MB, of acts with long texts
+pub(crate) const PENDING_MAX: usize = 65_536;
+/// How far the clock must go back to be worth a word.
+const STEP_BACK_MIN: Millis = 2_000;
+/// How long something that is over is told.
+const TOLD_FOR: Duration = Duration::from_secs(3_600);
+
+/// How often, and by which clock.
+#[derive(Clone)]
+pub(crate) struct Pace {
+    /// Between two batches.
+    pub(crate) batch: Duration,
+    /// Between two tries of a database that fails.
+    pub(crate) retry: Duration,
+    /// Between two looks at what is too old, while nothing is written.
+    pub(crate) upkeep: Duration,
+    /// The clock on the wall.
+    pub(crate) clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self { batch: seconds(1), retry: seconds(5), upkeep: seconds(60), clock: Arc::new(Timestamp::now) }
+    }
+}
+
+pub(crate) struct Writer {
+    settings: Settings,
+    pace: Pace,
+    shared: Arc<Shared>,
+    book: Book,
+    acts: Vec<Act>,
+    totals: Vec<(Millis, Total)>,
+    /// Messages in them.
+    taken: u64,
+    store: Option<Store>,
+    /// Whether the database was opened before, so that the book has its rows.
+    is_resumed: bool,
+    retry_at: Instant,
+    upkeep_at: Instant,
+    /// The last batch, by both clocks.
+    last: (Instant, Millis),
+    /// What went wrong and is over.
+    told: Option<(Instant, String)>,
+}
+
+impl Writer {
+    pub(crate) fn new(settings: Settings, pace: Pace, shared: Arc<Shared>) -> Self {
+        let now = Instant::now();
+        let wall = (pace.clock)().as_millisecond();
+        Self {
+            settings,
+            pace,
+            shared,
+            book: Book::new(OPEN_MAX),
+            acts: Vec::new(),
+            totals: Vec::new(),
+            taken: 0,
+            store: None,
+            is_resumed: false,
+            retry_at: now,
+            upkeep_at: now,
+            last: (now, wall),
+            told: None,
+        }
+    }
+
+    /// Until nobody can send any more, or the database is a newer program's.
+    pub(crate) fn run(mut self, messages: &Receiver<Message>) {
+        let mut next = Instant::now();
+        loop {
+            if Instant::now() >= next {
+                if self.batch().is_break() {
+                    return;
+                }
+                next = Instant::now() + self.pace.batch;
+            }
+            let wait = next.saturating_duration_since(Instant::now());
+            if self.pending() >= PENDING_MAX && !self.shared.closing.load(Ordering::Relaxed) {
+                thread::sleep(wait);
+                continue;
+            }
+            match messages.recv_timeout(wait) {
+                Ok(message) => self.take(message),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.retry_at = Instant::now();
+                    _ = self.batch();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What waits for the database, in rows.
+    fn pending(&self) -> usize {
+        self.book.ended_len() + self.acts.len() + self.totals.len()
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Event(event, source) => {
+                if let Some(source) = source {
+                    self.book.event(&event, source);
+                }
+                self.acts.extend(act(*event, source));
+            }
+            Message::Progress(of) => {
+                self.book.progress(of.source, &of.rule, &of.limit, of.would, of.refused());
+            }
+            Message::Totals(minute, rows) => {
+                self.totals.extend(rows.into_iter().map(|row| (minute.as_millisecond(), row)));
+            }
+            Message::Forget(prefix, done) => return done(self.forget(prefix)),
+        }
+        self.taken += 1;
+    }
+
+    /// Writes what waits. Breaks where history is off from here on.
+    fn batch(&mut self) -> std::ops::ControlFlow<()> {
+        let now = (self.pace.clock)().as_millisecond();
+        self.notice_clock(now);
+        self.book.tick(now);
+        if let Err(fault) = self.write(now) {
+            if matches!(fault, Fault::Newer(_)) {
+                self.tell(HealthState::Off, &format!("history is off: {}: {fault}", self.settings.path.display()));
+                return std::ops::ControlFlow::Break(());
+            }
+            self.fail(&fault);
+        }
+        self.publish();
+        std::ops::ControlFlow::Continue(())
+    }
+
+    fn write(&mut self, now: Millis) -> Result<(), Fault> {
+        if self.store.is_some() && !self.settings.path.exists() {
+            self.store = None;
+            self.retry_at = Instant::now();
+            self.over("the database was removed; a new one is begun");
+        }
+        if self.store.is_none() {
+            if Instant::now() < self.retry_at {
+                return Ok(());
+            }
+            self.open()?;
+        }
+        let Some(store) = &mut self.store else { return Ok(()) };
+        let rows = store.write(&self.book, &self.acts, &self.totals)?;
+        self.book.written();
+        self.acts.clear();
+        self.totals.clear();
+        self.shared.waiting.fetch_sub(std::mem::take(&mut self.taken), Ordering::Relaxed);
+        if rows > 0 || Instant::now() >= self.upkeep_at {
+            let retention = Retention { keep: self.settings.keep, bytes_max: self.settings.bytes_max };
+            let is_more = store.retain(retention, now, rows)?;
+            self.upkeep_at = Instant::now() + if is_more { Duration::ZERO } else { self.pace.upkeep };
+        }
+        let bytes = store.bytes()?;
+        self.shared.set(|health| health.bytes = bytes);
+        Ok(())
+    }
+
+    /// Opens the database; in the place of a broken one, a new one.
+    fn open(&mut self) -> Result<(), Fault> {
+        let path = self.settings.path.clone();
+        let opened = Store::open(&path).and_then(|store| {
+            let left = store.left(&mut self.book)?;
+            Ok((store, left))
+        });
+        let (store, left) = match opened {
+            Err(fault @ Fault::Corrupt(_)) => {
+                self.set_aside(&path, &fault)?;
+                let store = Store::open(&path)?;
+                let left = store.left(&mut self.book)?;
+                (store, left)
+            }
+            opened => opened?,
+        };
+        if self.is_resumed {
+            // It may be another file than before, or have lost its last rows.
+            self.book.unwrite();
+        } else {
+            self.book.resume(left.open, left.next_id);
+            self.is_resumed = true;
+        }
+        self.store = Some(store);
+        Ok(())
+    }
+
+    fn set_aside(&mut self, path: &Path, fault: &Fault) -> Result<(), Fault> {
+        self.store = None;
+        let aside = schema::set_aside(path, (self.pace.clock)())?;
+        self.over(&format!("{fault}; the database is called {} now, and a new one is begun", aside.display()));
+        Ok(())
+    }
+
+    fn fail(&mut self, fault: &Fault) {
+        self.store = None;
+        self.retry_at = Instant::now() + self.pace.retry;
+        let path = self.settings.path.clone();
+        if matches!(fault, Fault::Corrupt(_)) {
+            // Found while it was written to. Nothing that waits is lost.
+            let renamed = self.set_aside(&path, fault);
+            self.retry_at = Instant::now();
+            if renamed.is_ok() {
+                return;
+            }
+        }
+        let help = match fault {
+            Fault::Full => "it goes on by itself once there is room",
+            Fault::ReadOnly(_) => "it goes on by itself once the directory can be written",
+            Fault::Corrupt(_) => "remove the file",
+            Fault::Newer(_) | Fault::Other(_) => "it is tried again",
+        };
+        self.tell(HealthState::Failing, &format!("history is not written: {}: {fault}; {help}", path.display()));
+    }
+
+    fn forget(&mut self, prefix: IpNet) -> Result<u64, String> {
+        let is_of = |source: IpNet| prefix.contains(&source) || source.contains(&prefix);
+        self.book.forget(is_of);
+        self.acts.retain(|act| !act.source.is_some_and(|source| prefix.contains(&source)));
+        if self.store.is_none() {
+            self.open().map_err(|fault| fault.to_string())?;
+            self.book.forget(is_of);
+        }
+        let Some(store) = &mut self.store else { return Err("the database is not open".to_owned()) };
+        let rows = store.forget(prefix).map_err(|fault| fault.to_string())?;
+        // A broken file cannot be searched, and may have the source.
+        schema::remove_set_aside(&self.settings.path).map_err(|error| format!("remove what was set aside: {error}"))?;
+        Ok(rows)
+    }
+
+    /// Compares the clock on the wall with one that never goes back.
+    fn notice_clock(&mut self, wall: Millis) {
+        let (then, wall_then) = self.last;
+        let now = Instant::now();
+        self.last = (now, wall);
+        let passed = Millis::try_from(now.duration_since(then).as_millis()).unwrap_or(Millis::MAX);
+        let back = wall_then.saturating_add(passed).saturating_sub(wall);
+        if back >= STEP_BACK_MIN {
+            self.over(&format!("the clock went back by {} s: times before and after that overlap", back / 1_000));
+        }
+    }
+
+    /// Says what is over; told for a while.
+    fn over(&mut self, what: &str) {
+        let what = format!("history: {what}");
+        tracing::warn!("{what}");
+        self.told = Some((Instant::now(), what));
+    }
+
+    /// Says how it is now, once in the log.
+    fn tell(&self, state: HealthState, detail: &str) {
+        self.shared.set(|health| {
+            if health.detail.as_deref() != Some(detail) {
+                tracing::warn!("{detail}");
+            }
+            health.state = state;
+            health.detail = Some(detail.to_owned());
+        });
+    }
+
+    /// Where it works, that it does.
+    fn publish(&mut self) {
+        if self.store.is_none() {
+            return;
+        }
+        self.told.take_if(|(since, _)| since.elapsed() > TOLD_FOR);
+        let told = self.told.as_ref().map(|(_, what)| what.clone());
+        self.shared.set(|health| {
+            if health.state != HealthState::Ok {
+                tracing::info!("history is written again");
+            }
+            health.state = HealthState::Ok;
+            health.detail = told;
+        });
+    }
+}
+
+/// The act that an event is.
+fn act(event: Event, source: Option<IpNet>) -> Option<Act> {
+    let is_act = match event.kind {
+        EventKind::Refused | EventKind::Ban | EventKind::BanEnd | EventKind::WouldRefuse | EventKind::WouldBan => false,
+        EventKind::Allow
+        | EventKind::Deny
+        | EventKind::Unblock
+        | EventKind::Unallow
+        | EventKind::Reset
+        | EventKind::Charge
+        | EventKind::Pressure
+        | EventKind::Breaker
+        | EventKind::Trial
+        | EventKind::Reload
+        | EventKind::Attach
+        | EventKind::Detach
+        | EventKind::Fleet => true,
+    };
+    is_act.then(|| Act {
+        time: event.time.as_millisecond(),
+        what: event.kind.label(),
+        source,
+        rule: event.rule,
+        by: event.by,
+        reason: event.reason,
+        detail: event.detail,
+    })
+}

@@ -1,0 +1,176 @@
+//! What is remembered of those who were blocked: `[history]`. Pure.
+
+use std::path::PathBuf;
+
+use ratelimit_common::time::SECOND_NS;
+
+use super::amount::{self, Amount};
+use super::duration;
+use super::network::parse_number;
+use super::syntax::SyntaxError;
+use super::written::{Source, Written};
+use crate::diagnostic::Found;
+
+const KEEP_NS_MIN: u64 = 3_600 * SECOND_NS;
+const KEEP_NS_MAX: u64 = 3_660 * 86_400 * SECOND_NS;
+/// An empty database has 60 kB.
+const BYTES_MAX_MIN: u64 = 1_000_000;
+const BYTES_MAX_MAX: u64 = 1_000_000_000_000;
+
+/// How history is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct History {
+    /// Whether it is.
+    pub enabled: bool,
+    /// The database; none is `history.db` in the directory of state.
+    pub path: Option<PathBuf>,
+    /// How long what has ended is kept, in nanoseconds: an hour to ten years.
+    pub keep_ns: u64,
+    /// How large the database may be, in bytes: 1 MB to 1 TB.
+    pub bytes_max: u64,
+    /// How many bits of an IPv4 address are kept.
+    pub mask_ipv4: u8,
+    /// How many bits of an IPv6 address are kept.
+    pub mask_ipv6: u8,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            path: None,
+            keep_ns: 30 * 86_400 * SECOND_NS,
+            bytes_max: 256_000_000,
+            mask_ipv4: 32,
+            mask_ipv6: 128,
+        }
+    }
+}
+
+/// What can be set of [`History`], as it was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HistorySettings {
+    /// `history.enabled`.
+    pub enabled: Option<Written>,
+    /// `history.path`.
+    pub path: Option<Written>,
+    /// `history.keep`.
+    pub keep: Option<Written>,
+    /// `history.max_size`.
+    pub max_size: Option<Written>,
+    /// `history.mask_ipv4`.
+    pub mask_ipv4: Option<Written>,
+    /// `history.mask_ipv6`.
+    pub mask_ipv6: Option<Written>,
+}
+
+impl HistorySettings {
+    /// What it means, defaults filled in; what is wrong with it is found.
+    pub(super) fn history(&self, source: &Source, found: &mut Found) -> History {
+        let default = History::default();
+        let mut bits = |written: &Option<Written>, most: u8| {
+            let parsed = source.read_if(written.as_ref(), |text| parse_number(text, 0, most.into()));
+            found.keep(parsed).flatten().and_then(|bits| u8::try_from(bits).ok()).unwrap_or(most)
+        };
+        let (mask_ipv4, mask_ipv6) =
+            (bits(&self.mask_ipv4, default.mask_ipv4), bits(&self.mask_ipv6, default.mask_ipv6));
+        History {
+            enabled: found.keep(source.is_set(self.enabled.as_ref(), default.enabled)).unwrap_or(default.enabled),
+            path: found.keep(source.read_if(self.path.as_ref(), parse_path)).flatten(),
+            keep_ns: found.keep(source.read_if(self.keep.as_ref(), parse_keep)).flatten().unwrap_or(default.keep_ns),
+            bytes_max: found
+                .keep(source.read_if(self.max_size.as_ref(), parse_size))
+                .flatten()
+                .unwrap_or(default.bytes_max),
+            mask_ipv4,
+            mask_ipv6,
+        }
+    }
+}
+
+fn parse_path(text: &str) -> Result<PathBuf, SyntaxError> {
+    // A daemon's directory is `/`, and a command's is where it is called.
+    if !text.starts_with('/') || text.ends_with('/') || text.contains('\0') {
+        let error = SyntaxError::new(0..text.len(), "it is not the whole path of a file");
+        return Err(error.with_help("write it from `/` on, as in /var/lib/ratelimitd/history.db"));
+    }
+    Ok(PathBuf::from(text))
+}
+
+fn parse_keep(text: &str) -> Result<u64, SyntaxError> {
+    let keep_ns = duration::parse(text)?;
+    if (KEEP_NS_MIN..=KEEP_NS_MAX).contains(&keep_ns) {
+        return Ok(keep_ns);
+    }
+    Err(SyntaxError::new(0..text.len(), "history is kept from 1h to 3660d").with_help("30d is usual"))
+}
+
+fn parse_size(text: &str) -> Result<u64, SyntaxError> {
+    match amount::parse(text)? {
+        Amount::Bytes(bytes) if (BYTES_MAX_MIN..=BYTES_MAX_MAX).contains(&bytes) => Ok(bytes),
+        Amount::Bytes(_) => {
+            Err(SyntaxError::new(0..text.len(), "the database has from 1MB to 1TB").with_help("256MB is usual"))
+        }
+        Amount::Plain(_) => Err(SyntaxError::new(0..text.len(), "the size has no unit").with_help("256MB is usual")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{file, keys};
+
+    fn parsed(line: &str) -> Result<History, String> {
+        let text = format!("interfaces = [\"eth0\"]\n[history]\n{line}\n[rule]\nlimits = [\"1000/5m\"]\n");
+        let config = file::parse(Path::new("r.toml"), &text, |_| Err(String::new()));
+        config.map(|config| config.history).map_err(|errors| {
+            let first = errors.first();
+            format!("{}; {}", first.problem, first.help.join(" "))
+        })
+    }
+
+    #[test]
+    fn every_key_reads_as_documented() {
+        let default = History::default;
+        for (line, history) in [
+            ("", default()),
+            ("enabled = false", History { enabled: false, ..default() }),
+            ("path = \"/srv/h.db\"", History { path: Some("/srv/h.db".into()), ..default() }),
+            ("keep = \"1h\"", History { keep_ns: 3_600 * SECOND_NS, ..default() }),
+            ("keep = \"3660d\"", History { keep_ns: KEEP_NS_MAX, ..default() }),
+            ("max_size = \"1MB\"", History { bytes_max: 1_000_000, ..default() }),
+            ("max_size = \"1TB\"", History { bytes_max: 1_000_000_000_000, ..default() }),
+            ("mask_ipv4 = 24\nmask_ipv6 = 48", History { mask_ipv4: 24, mask_ipv6: 48, ..default() }),
+        ] {
+            assert_eq!(parsed(line), Ok(history), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_what_can() {
+        for (line, words) in [
+            ("keep = \"59m\"", "history is kept from 1h to 3660d"),
+            ("keep = \"3661d\"", "history is kept from 1h to 3660d"),
+            ("max_size = \"999kB\"", "the database has from 1MB to 1TB"),
+            ("max_size = 256", "the size has no unit; 256MB is usual"),
+            ("path = \"history.db\"", "write it from `/` on"),
+            ("path = \"/var/lib/\"", "it is not the whole path of a file"),
+            ("path = 5", "put it in quotes"),
+            ("mask_ipv4 = 33", "a whole number from 0 to 32"),
+            ("mask_ip4 = 24", "did you mean `mask_ipv4`?"),
+        ] {
+            let error = parsed(line).unwrap_err();
+            assert!(error.contains(words), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_table_says_the_defaults() {
+        let default = |name: &str| keys::HISTORY.iter().find(|key| key.name == name).unwrap().default.trim_matches('"');
+        let history = History::default();
+        assert_eq!(duration::parse(default("keep")), Ok(history.keep_ns));
+        assert_eq!(parse_size(default("max_size")), Ok(history.bytes_max));
+    }
+}

@@ -1,0 +1,174 @@
+//! `ratelimitd history`: the story of an address, and the worst of a period. On one screen of 80 columns; `--json` and `--csv` have it whole.
+
+use jiff::Timestamp;
+use ratelimit_report::history::{Act, Episode, HistoryReport, WorstReport, WorstSource};
+
+use super::{counted, duration, number};
+
+/// Columns of the narrowest terminal.
+const WIDTH: usize = 80;
+/// Episodes that are shown; with the acts they fill 24 lines.
+const EPISODES: usize = 8;
+/// Acts that are shown.
+const ACTS: usize = 5;
+/// Sources that are shown.
+const SOURCES: usize = 20;
+/// What shows the rest.
+const ALL: &str = "--json and --csv have them all";
+
+/// All that is remembered of an address or prefix, newest first.
+pub fn history(report: &HistoryReport, now: Timestamp) -> String {
+    let mut out = headline(report);
+    if !report.episodes.is_empty() {
+        let row = |of: &Episode| {
+            [
+                instant(of.began),
+                of.ended.map_or_else(|| "goes on".to_owned(), |ended| lasted(of.began, ended)),
+                short(of.packets),
+                short(of.peak),
+                of.reason.clone(),
+                source_of(of, &report.source) + &join(" ", [&of.rule, &of.limit]),
+            ]
+        };
+        let rows: Vec<_> = report.episodes.iter().take(EPISODES).map(row).collect();
+        out += "\n";
+        out += &table(["BEGAN (UTC)", "LASTED", "PACKETS", "PEAK", "REASON", "RULE AND LIMIT"], &[2, 3], &rows);
+        out += &more(report.episodes.len(), EPISODES, "episode", report.more);
+    }
+    if !report.acts.is_empty() {
+        let row = |of: &Act| [instant(of.time), of.what.clone(), act(of)];
+        let rows: Vec<_> = report.acts.iter().take(ACTS).map(row).collect();
+        out += "\n";
+        out += &table(["DONE (UTC)", "WHAT", "OF, BY, WHY"], &[], &rows);
+        out += &more(report.acts.len(), ACTS, "act", false);
+    }
+    if let Some(open) = report.episodes.iter().find(|of| of.ended.is_none() && !of.would) {
+        let since = lasted(open.began, now.max(open.began));
+        out += &format!("\nIt is refused now, for {since}; `ratelimitd check` says by what.\n");
+    }
+    out
+}
+
+/// The sources that were refused most in a period.
+pub fn worst(report: &WorstReport) -> String {
+    let period = format!("from {} to {} UTC", instant(report.since), instant(report.until));
+    if report.sources.is_empty() {
+        return format!("Nothing was refused {period}.\n");
+    }
+    let mut out = format!("Refused {period}, most packets first:\n");
+    let row = |of: &WorstSource| {
+        [
+            of.source.clone(),
+            short(of.packets),
+            number(of.episodes),
+            of.ended.map_or_else(|| "goes on".to_owned(), instant),
+            format!("{} ({})", of.reasons.join(", "), of.rules.join(", ")),
+        ]
+    };
+    let rows: Vec<_> = report.sources.iter().take(SOURCES).map(row).collect();
+    out += &table(["SOURCE", "PACKETS", "EPISODES", "LAST (UTC)", "REASONS (RULES)"], &[1, 2], &rows);
+    let left = report.omitted + report.sources.len().saturating_sub(SOURCES) as u64;
+    if left > 0 {
+        out += &format!("{} more; {ALL}\n", counted(left, "source"));
+    }
+    out
+}
+
+/// `198.51.100.7: refused in 3 episodes since 2026-01-01 10:00:00 UTC, 1,234 packets.`
+fn headline(report: &HistoryReport) -> String {
+    let source = &report.source;
+    let real: Vec<&Episode> = report.episodes.iter().filter(|of| !of.would).collect();
+    let at_least = if report.more { "at least " } else { "" };
+    let would = report.episodes.len() - real.len();
+    let mut out = match real.iter().map(|of| of.began).min() {
+        None if would == 0 && report.acts.is_empty() => format!("{source}: nothing is remembered.\n"),
+        None => format!("{source}: never refused.\n"),
+        Some(since) => {
+            let packets = real.iter().fold(0, |sum: u64, of| sum.saturating_add(of.packets));
+            let episodes = counted(real.len() as u64, "episode");
+            let refused =
+                format!("{at_least}{} packets refused in {episodes} since {} UTC.", short(packets), instant(since));
+            let is_wide = source.chars().count() + 2 + refused.chars().count() > WIDTH;
+            format!("{source}:{}{refused}\n", if is_wide { "\n" } else { " " })
+        }
+    };
+    if would > 0 {
+        out += &format!("{} more in dry run, where nothing was dropped.\n", counted(would as u64, "episode"));
+    }
+    out
+}
+
+/// Whose episode it is, where that is not what was asked for.
+fn source_of(of: &Episode, asked: &str) -> String {
+    if of.source == asked { String::new() } else { format!("{}: ", of.source) }
+}
+
+/// `192.0.2.0/24 by root (alice): a customer`.
+fn act(of: &Act) -> String {
+    let by = of.by.as_ref().map(|by| format!("by {by}")).unwrap_or_default();
+    let why = of.reason.as_deref().unwrap_or(&of.detail);
+    let said = join(" ", [of.source.as_deref().unwrap_or_default(), &by]);
+    join(": ", [said.as_str(), why])
+}
+
+/// What is said of several, without what is not.
+fn join<const N: usize>(between: &str, parts: [&str; N]) -> String {
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(between)
+}
+
+fn more(len: usize, shown: usize, one: &str, is_more: bool) -> String {
+    let left = len.saturating_sub(shown) as u64;
+    match (left, is_more) {
+        (0, false) => String::new(),
+        (_, true) => format!("At least {} more; --since, --until and --json show them\n", counted(left, one)),
+        (_, false) => format!("{} more; {ALL}\n", counted(left, one)),
+    }
+}
+
+/// Columns as wide as their text, two apart; the last is cut where the screen ends.
+fn table<const N: usize>(head: [&str; N], right: &[usize], rows: &[[String; N]]) -> String {
+    let wide = |at: usize| rows.iter().map(|row| row[at].chars().count()).chain([head[at].len()]).max().unwrap_or(0);
+    let line = |cells: [&str; N]| {
+        let mut out = String::new();
+        for (at, cell) in cells.into_iter().enumerate() {
+            let width = if at + 1 == N { 0 } else { wide(at) };
+            out += &if right.contains(&at) { format!("{cell:>width$}  ") } else { format!("{cell:<width$}  ") };
+        }
+        cut(out.trim_end(), WIDTH) + "\n"
+    };
+    line(head) + &rows.iter().map(|row| line(row.each_ref().map(String::as_str))).collect::<String>()
+}
+
+/// At most so many characters, the last of them `…` where there are more.
+fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width - 1).chain(['…']).collect()
+}
+
+/// A number of at most 7 characters: `999,999`, `12.3M`.
+fn short(value: u64) -> String {
+    const UNITS: [(u64, char); 5] = [
+        (1_000_000_000_000_000_000, 'E'),
+        (1_000_000_000_000_000, 'P'),
+        (1_000_000_000_000, 'T'),
+        (1_000_000_000, 'G'),
+        (1_000_000, 'M'),
+    ];
+    match UNITS.into_iter().find(|(unit, _)| value >= *unit) {
+        Some((unit, letter)) => format!("{}.{}{letter}", value / unit, value % unit / (unit / 10)),
+        None => number(value),
+    }
+}
+
+fn lasted(began: Timestamp, ended: Timestamp) -> String {
+    duration(ended.duration_since(began).as_secs_f64().max(0.0))
+}
+
+fn instant(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+#[cfg(test)]
+mod tests;

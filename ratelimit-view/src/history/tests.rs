@@ -1,0 +1,118 @@
+//! What people see of the history, and that it fits a screen.
+
+use super::*;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_767_225_600 + second).unwrap()
+}
+
+fn episode(began: i64, ended: Option<i64>, reason: &str, packets: u64) -> Episode {
+    Episode {
+        source: "198.51.100.7".to_owned(),
+        rule: "web".to_owned(),
+        limit: "1000/5m requests".to_owned(),
+        reason: reason.to_owned(),
+        began: at(began),
+        ended: ended.map(at),
+        packets,
+        bytes: packets * 60,
+        peak: 1_000 + packets,
+        would: reason == "dry_run",
+    }
+}
+
+fn deny(reason: Option<&str>) -> Act {
+    Act {
+        time: at(60),
+        what: "deny".to_owned(),
+        source: Some("198.51.100.0/24".to_owned()),
+        by: Some("root (alice)".to_owned()),
+        reason: reason.map(str::to_owned),
+        detail: "198.51.100.0/24 is denied".to_owned(),
+    }
+}
+
+fn report(episodes: Vec<Episode>, acts: Vec<Act>) -> HistoryReport {
+    HistoryReport { schema: 1, source: "198.51.100.7".to_owned(), episodes, acts, more: false }
+}
+
+#[test]
+fn the_story_of_an_address_says_when_why_how_much_and_who_did_what() {
+    let episodes = vec![
+        episode(7_200, None, "banned", 1_234),
+        episode(3_600, Some(3_725), "over_limit", 40),
+        episode(0, Some(5), "dry_run", 7),
+    ];
+    let story = history(&report(episodes, vec![deny(Some("scans us")), deny(None)]), at(7_262));
+    assert_eq!(
+        story,
+        "\
+198.51.100.7: 1,274 packets refused in 2 episodes since 2026-01-01 01:00:00 UTC.
+1 episode more in dry run, where nothing was dropped.
+
+BEGAN (UTC)          LASTED   PACKETS   PEAK  REASON      RULE AND LIMIT
+2026-01-01 02:00:00  goes on    1,234  2,234  banned      web 1000/5m requests
+2026-01-01 01:00:00  2m 5s         40  1,040  over_limit  web 1000/5m requests
+2026-01-01 00:00:00  5s             7  1,007  dry_run     web 1000/5m requests
+
+DONE (UTC)           WHAT  OF, BY, WHY
+2026-01-01 00:01:00  deny  198.51.100.0/24 by root (alice): scans us
+2026-01-01 00:01:00  deny  198.51.100.0/24 by root (alice): 198.51.100.0/24 is …
+
+It is refused now, for 1m 2s; `ratelimitd check` says by what.
+"
+    );
+}
+
+#[test]
+fn an_address_without_a_story_is_one_line() {
+    let numbers = [999_999, 1_000_000, 12_345_678, u64::MAX].map(short);
+    assert_eq!(numbers, ["999,999", "1.0M", "12.3M", "18.4E"]);
+    assert_eq!(history(&report(vec![], vec![]), at(0)), "198.51.100.7: nothing is remembered.\n");
+}
+
+#[test]
+fn the_longest_story_is_one_screen_of_80_columns() {
+    let mut long = episode(1, None, "new_source_budget", u64::MAX / 60);
+    long.rule = "a-rule-with-a-name-of-32-letters".to_owned();
+    long.source = "2001:db8:1111:2222:3333:4444:5555:6666".to_owned();
+    let mut dry = episode(1, None, "dry_run", 5);
+    dry.rule.clone_from(&long.rule);
+    let act = deny(Some(&"é".repeat(300)));
+    let mut report = report([vec![long; 500], vec![dry; 500]].concat(), vec![act; 700]);
+    report.more = true;
+    report.source = "2001:db8:1111:2222:3333:4444:5555:6600/120".to_owned();
+    let story = history(&report, at(100_000_000));
+    assert!(story.lines().count() <= 24, "{story}");
+    assert!(story.lines().all(|line| line.chars().count() <= 80), "{story}");
+    assert!(story.contains("At least 992 episodes more") && story.contains("695 acts more"), "{story}");
+}
+
+#[test]
+fn the_worst_of_a_period_are_a_line_each() {
+    let source = |source: &str, packets, ended: Option<i64>, would| WorstSource {
+        source: source.to_owned(),
+        episodes: 2,
+        rules: vec!["ssh".to_owned(), "web".to_owned()],
+        reasons: vec![if would { "dry_run" } else { "over_limit" }.to_owned()],
+        began: at(0),
+        ended: ended.map(at),
+        packets,
+        bytes: 0,
+        would,
+    };
+    let sources = vec![source("192.0.2.1", 5_000, None, false), source("2001:db8::/64", 70, Some(9), true)];
+    let report = WorstReport { schema: 1, since: at(0), until: at(86_400), sources, omitted: 3 };
+    assert_eq!(
+        worst(&report),
+        "\
+Refused from 2026-01-01 00:00:00 to 2026-01-02 00:00:00 UTC, most packets first:
+SOURCE         PACKETS  EPISODES  LAST (UTC)           REASONS (RULES)
+192.0.2.1        5,000         2  goes on              over_limit (ssh, web)
+2001:db8::/64       70         2  2026-01-01 00:00:09  dry_run (ssh, web)
+3 sources more; --json and --csv have them all
+"
+    );
+    let nothing = WorstReport { sources: vec![], omitted: 0, ..report };
+    assert_eq!(worst(&nothing), "Nothing was refused from 2026-01-01 00:00:00 to 2026-01-02 00:00:00 UTC.\n");
+}
