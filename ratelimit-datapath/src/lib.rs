@@ -9,6 +9,7 @@ use ratelimit_common::admission::Admission;
 use ratelimit_common::layout::{Fault, Source, Tally};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
+use serde::{Deserialize, Serialize};
 
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::Policy;
@@ -18,6 +19,7 @@ mod batch;
 mod bpf;
 mod btf;
 pub(crate) mod encode;
+#[cfg(any(test, feature = "fixture"))]
 pub mod fake;
 mod interface;
 pub mod kernel;
@@ -29,7 +31,8 @@ pub mod privileges;
 pub use interface::names as interface_names;
 
 /// How an XDP program is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum XdpMode {
     /// In the driver, before a socket buffer exists.
     Native,

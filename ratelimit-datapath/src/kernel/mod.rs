@@ -1,23 +1,21 @@
 //! The datapath that is the Linux kernel's: loads the program, writes and reads its maps, attaches it. Nothing else
 //! names aya.
 
-mod advance;
 mod attach;
 mod charge;
 mod clients;
 mod drop_cache;
+#[cfg(any(test, feature = "fixture"))]
+mod fixture;
 mod forget;
 mod generation;
-mod generator;
 mod held;
 mod options;
 mod plain;
 mod random;
 mod shared;
-mod size;
 mod sockets;
 mod state;
-mod testing;
 #[cfg(feature = "trace")]
 mod trace;
 mod trial;
@@ -44,16 +42,17 @@ use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Reason, Verdict};
 
-pub use self::advance::{Advance, Steps};
 use self::attach::Slot;
 use self::clients::{Client, Lengths};
+#[cfg(any(test, feature = "fixture"))]
+pub use self::fixture::{
+    Advance, Bare, Flood, Generator, OpenConnection, OpenConnections, Order, ProgramSize, Sources, Steps, TestRun,
+    object,
+};
 use self::generation::Tries;
-pub use self::generator::{Flood, Generator, OpenConnection, OpenConnections, Order, Sources};
 use self::held::Held;
 pub use self::options::{Clock, Options, Passed};
 use self::plain::Plain;
-pub use self::size::ProgramSize;
-pub use self::testing::{Bare, TestRun, object};
 use self::windows::Windows;
 use super::pins::Pins;
 use super::{
