@@ -109,13 +109,13 @@ impl Parser {
             let is_wrapped = depth > 0;
             if text.starts_with(b"{") {
                 let found = Found::of(text)?;
-                stamp = found.stamp().or(stamp);
+                stamp = found.stamp.or(stamp);
                 if let Some((source, told)) = of_object(&found) {
                     let stamp = stamp.ok_or("no name in it has a time that can be read")?;
                     return self.request(Format::Json, is_wrapped, source, told, stamp);
                 }
                 let wrong = "no name in it has the address of a client";
-                owned = found.message().ok_or(wrong)?.trim_ascii().to_vec();
+                owned = found.message.ok_or(wrong)?.trim_ascii().to_vec();
                 text = &owned;
                 // Where its message is no server's line, the object is what is wrong.
                 first_wrong = Some(wrong.to_owned());
@@ -236,11 +236,11 @@ fn of_lines(count: u64, many: &str, one: &str) -> String {
 }
 
 fn of_object(found: &Found) -> Option<(IpAddr, Told)> {
-    match (found.source(), found.forwarded()) {
+    match (found.source, found.forwarded) {
         (Some(source), Some(_)) => Some((source, Told::Forwards)),
         (Some(source), None) => Some((source, Told::Alone)),
         // Where there is a server's own line too, that may name who connected.
-        (None, Some(_)) if found.message().is_some() => None,
+        (None, Some(_)) if found.message.is_some() => None,
         (None, forwarded) => forwarded.map(|source| (source, Told::Forwarded)),
     }
 }
@@ -296,30 +296,26 @@ impl LogStream {
 
     /// One line, or one entry of a journal: none at the end.
     fn item(&mut self) -> io::Result<Option<Result<Option<Request>, String>>> {
+        let is_first = self.first_wrong.is_none();
+        let told = |what: &str, number: u64, text: &[u8], wrong: String| match is_first {
+            true => format!("{what} {number}: {wrong}: `{}`", shown(text)),
+            false => String::new(),
+        };
         if self.is_export {
             let Some(entry) = export::entry(&mut self.lines)? else { return Ok(None) };
             self.number += 1;
             let request = self.parser.message(entry.message.trim_ascii(), entry.stamp);
-            let is_first = self.first_wrong.is_none();
-            return Ok(Some(request.map(Some).map_err(|wrong| match is_first {
-                true => format!("entry {}: {wrong}: `{}`", self.number, shown(&entry.message)),
-                false => String::new(),
-            })));
+            return Ok(Some(request.map(Some).map_err(|wrong| told("entry", self.number, &entry.message, wrong))));
         }
         loop {
             let Some(line) = self.lines.next()? else { return Ok(None) };
             self.number += 1;
             let text = line.trim_ascii();
             let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-            if text.is_empty() {
-                continue;
+            if !text.is_empty() {
+                let request = self.parser.line(text);
+                return Ok(Some(request.map_err(|wrong| told("line", self.number, text, wrong))));
             }
-            let request = self.parser.line(text);
-            let is_first = self.first_wrong.is_none();
-            return Ok(Some(request.map_err(|wrong| match is_first {
-                true => format!("line {}: {wrong}: `{}`", self.number, shown(text)),
-                false => String::new(),
-            })));
         }
     }
 
