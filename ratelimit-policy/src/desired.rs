@@ -12,6 +12,7 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verification::guarded_segments;
 use ratelimit_common::window::{BURST_ANY, amount_max};
+use serde::{Deserialize, Serialize};
 
 use crate::text::{amount, duration};
 
@@ -183,7 +184,8 @@ pub struct NewSources {
 }
 
 /// Whether a rule drops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Over the limit is dropped.
     Enforce,
@@ -235,7 +237,8 @@ pub struct Limit {
 }
 
 /// How a limit is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum WindowForm {
     /// The current bucket and the B full ones before it.
     Strict,

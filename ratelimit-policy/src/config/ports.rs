@@ -187,7 +187,7 @@ pub(super) fn without(ranges: &[(u16, u16)], taken: &[(u16, u16)]) -> Vec<(u16, 
 impl fmt::Display for Ports {
     /// The list as [`parse`] reads it, in the order of the ports: `53/udp,80,443`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.other_protocols {
+        if self.other_protocols && self.tcp == [EVERY] && self.udp == [EVERY] {
             return f.write_str("all");
         }
         let both = common(&self.tcp, &self.udp);

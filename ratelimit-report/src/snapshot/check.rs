@@ -255,7 +255,7 @@ pub(super) fn check_limit(rule: &desired::Rule, limit: &Limit, window: &Window, 
     let Window { budget, words, standing: of, is_known: _ } = window;
     CheckLimit {
         rule: rule.name.clone(),
-        mode: rule.mode.into(),
+        mode: rule.mode,
         unit: limit.unit.into(),
         budget: *budget,
         used: of.used,
@@ -266,7 +266,7 @@ pub(super) fn check_limit(rule: &desired::Rule, limit: &Limit, window: &Window, 
         never: of.retry.never,
         refused: of.refused,
         window_seconds: seconds(limit.window_ns),
-        window: limit.form.into(),
+        window: limit.form,
         bucket_seconds: seconds(limit.bucket_ns),
         buckets: buckets(limit, words, now),
     }
