@@ -109,13 +109,13 @@ impl Parser {
             let is_wrapped = depth > 0;
             if text.starts_with(b"{") {
                 let found = Found::of(text)?;
-                stamp = found.stamp.or(stamp);
+                stamp = found.stamp().or(stamp);
                 if let Some((source, told)) = of_object(&found) {
                     let stamp = stamp.ok_or("no name in it has a time that can be read")?;
                     return self.request(Format::Json, is_wrapped, source, told, stamp);
                 }
                 let wrong = "no name in it has the address of a client";
-                owned = found.message.ok_or(wrong)?.trim_ascii().to_vec();
+                owned = found.message().ok_or(wrong)?.trim_ascii().to_vec();
                 text = &owned;
                 // Where its message is no server's line, the object is what is wrong.
                 first_wrong = Some(wrong.to_owned());
@@ -236,11 +236,11 @@ fn of_lines(count: u64, many: &str, one: &str) -> String {
 }
 
 fn of_object(found: &Found) -> Option<(IpAddr, Told)> {
-    match (found.source, found.forwarded) {
+    match (found.source(), found.forwarded()) {
         (Some(source), Some(_)) => Some((source, Told::Forwards)),
         (Some(source), None) => Some((source, Told::Alone)),
         // Where there is a server's own line too, that may name who connected.
-        (None, Some(_)) if found.message.is_some() => None,
+        (None, Some(_)) if found.message().is_some() => None,
         (None, forwarded) => forwarded.map(|source| (source, Told::Forwarded)),
     }
 }

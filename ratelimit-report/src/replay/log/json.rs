@@ -1,14 +1,16 @@
 //! JSON lines: who sent a request and when, by the names that servers and collectors give them, wherever in the object.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::net::IpAddr;
 
-use serde_json::{Map, Value};
+use serde::de::{Deserialize as _, DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::common::{address, forwarded_for};
 use super::time::Stamp;
 
 /// Who connected, best first: nginx, Caddy, Traefik, Envoy, Google's and Elastic's schemas, and what people call it. As
-/// [`plain`] writes names; with a point before it also below other names.
+/// [`Found::push`] writes names; with a point before it also below other names.
 const SOURCES: [&str; 19] = [
     ".remoteaddr",
     ".remoteip",
@@ -59,80 +61,177 @@ const MESSAGES: [&str; 3] = ["message", "log", "msg"];
 /// Deeper there is nothing.
 const DEPTH_MAX: usize = 4;
 
+/// Characters of a path that are looked at: names are short.
+const PATH_MAX: usize = 120;
+
 /// What an object says.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Found {
-    pub(super) source: Option<IpAddr>,
-    pub(super) stamp: Option<Stamp>,
-    pub(super) forwarded: Option<IpAddr>,
-    pub(super) message: Option<Vec<u8>>,
+    path: String,
+    source: Option<(usize, IpAddr)>,
+    stamp: Option<(usize, Stamp)>,
+    forwarded: Option<IpAddr>,
+    message: Option<(usize, Vec<u8>)>,
 }
 
 impl Found {
     /// What one line says; else what is wrong with it, a clause.
     pub(super) fn of(text: &[u8]) -> Result<Self, String> {
-        let read = serde_json::from_slice(text).or_else(|_| {
-            // nginx without `escape=json` writes \x22, and other bytes as they came.
-            serde_json::from_str(&String::from_utf8_lossy(text).replace("\\x", "\\\\x"))
-        });
-        let object: Map<String, Value> = read.map_err(|error| format!("it is no JSON object: {error}"))?;
-        let mut scalars = Vec::new();
-        collect("", &object, 1, &mut scalars);
-        Ok(Self {
-            source: best(&SOURCES, &scalars, address),
-            stamp: best(&TIMES, &scalars, Stamp::any),
-            forwarded: best(&FORWARDED, &scalars, forwarded_for),
-            message: best(&MESSAGES, &scalars, |message| Some(message.to_vec())),
-        })
-    }
-}
-
-/// A text, or a number that may be a time, and the path of names to it.
-type Scalar = (String, Vec<u8>);
-
-fn collect(path: &str, object: &Map<String, Value>, depth: usize, scalars: &mut Vec<Scalar>) {
-    for (name, value) in object {
-        add(&format!("{path}.{}", plain(name)), value, depth, scalars);
-    }
-}
-
-fn add(path: &str, value: &Value, depth: usize, scalars: &mut Vec<Scalar>) {
-    match value {
-        Value::String(text) => scalars.push((path.to_owned(), text.clone().into_bytes())),
-        Value::Number(number) if is_any(&TIMES, path) => scalars.push((path.to_owned(), number.to_string().into())),
-        // A journal has bytes in a list that are no text; what is none of them is a question mark.
-        Value::Array(bytes) if is_any(&MESSAGES, path) => {
-            let byte = |of: &Value| of.as_u64().and_then(|of| u8::try_from(of).ok()).unwrap_or(b'?');
-            scalars.push((path.to_owned(), bytes.iter().map(byte).collect()));
+        match Self::read(text) {
+            Err(_) => {
+                // nginx without `escape=json` writes \x22, and other bytes as they came.
+                let mended = String::from_utf8_lossy(text).replace("\\x", "\\\\x");
+                Self::read(mended.as_bytes()).map_err(|error| format!("it is no JSON object: {error}"))
+            }
+            found => found.map_err(|error| error.to_string()),
         }
-        // A header has its values in a list.
-        Value::Array(values) if depth < DEPTH_MAX => values.iter().for_each(|of| add(path, of, depth + 1, scalars)),
-        Value::Object(object) if depth < DEPTH_MAX => collect(path, object, depth + 1, scalars),
-        Value::Array(_) | Value::Object(_) | Value::Number(_) | Value::Bool(_) | Value::Null => {}
+    }
+
+    fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
+        let mut found = Self::default();
+        let mut reader = serde_json::Deserializer::from_slice(text);
+        Value { found: &mut found, depth: 0 }.deserialize(&mut reader)?;
+        reader.end()?;
+        Ok(found)
+    }
+
+    pub(super) fn source(&self) -> Option<IpAddr> {
+        self.source.map(|(_, source)| source)
+    }
+
+    pub(super) fn stamp(&self) -> Option<Stamp> {
+        self.stamp.map(|(_, stamp)| stamp)
+    }
+
+    pub(super) const fn forwarded(&self) -> Option<IpAddr> {
+        self.forwarded
+    }
+
+    pub(super) fn message(&self) -> Option<&[u8]> {
+        self.message.as_ref().map(|(_, message)| message.as_slice())
+    }
+
+    /// Goes down to what has this name: `X-Forwarded-For`, `x_forwarded_for` and `xForwardedFor` are one.
+    fn push(&mut self, name: &str) {
+        self.path.push('.');
+        let room = PATH_MAX.saturating_sub(self.path.len());
+        let letters = name.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '.').take(room);
+        self.path.extend(letters.map(|c| c.to_ascii_lowercase()));
+    }
+
+    fn scalar(&mut self, text: &[u8]) {
+        if let Some(rank) = rank(&SOURCES, &self.path).filter(|rank| self.source.is_none_or(|(best, _)| *rank < best))
+            && let Some(source) = address(text)
+        {
+            self.source = Some((rank, source));
+        }
+        if let Some(rank) = rank(&TIMES, &self.path).filter(|rank| self.stamp.is_none_or(|(best, _)| *rank < best))
+            && let Some(stamp) = Stamp::any(text)
+        {
+            self.stamp = Some((rank, stamp));
+        }
+        if rank(&FORWARDED, &self.path).is_some() {
+            self.forwarded = self.forwarded.or_else(|| forwarded_for(text));
+        }
+        if let Some(rank) = rank(&MESSAGES, &self.path)
+            && self.message.as_ref().is_none_or(|(best, _)| rank < *best)
+        {
+            self.message = Some((rank, text.to_vec()));
+        }
     }
 }
 
-/// `X-Forwarded-For`, `x_forwarded_for` and `xForwardedFor` are one.
-fn plain(name: &str) -> String {
-    let letters = name.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '.');
-    letters.map(|c| c.to_ascii_lowercase()).collect()
+/// Which of some names a path is, or ends in.
+fn rank(names: &[&str], path: &str) -> Option<usize> {
+    names.iter().position(|name| if name.starts_with('.') { path.ends_with(name) } else { path.get(1..) == Some(name) })
 }
 
-/// What the first of these names has that can be read.
-fn best<T>(names: &[&str], scalars: &[Scalar], read: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
-    names.iter().find_map(|name| {
-        let mut named = scalars.iter().filter(|(path, _)| is_named(path, name));
-        named.find_map(|(_, text)| read(text))
-    })
+/// A name, copied only where it has escapes.
+#[derive(serde::Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// One value at the path of what is found.
+struct Value<'a> {
+    found: &'a mut Found,
+    depth: usize,
 }
 
-fn is_any(names: &[&str], path: &str) -> bool {
-    names.iter().any(|name| is_named(path, name))
+impl<'de> DeserializeSeed<'de> for Value<'_> {
+    type Value = ();
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        if self.depth == 0 {
+            return deserializer.deserialize_map(self);
+        }
+        if self.depth > DEPTH_MAX {
+            return IgnoredAny::deserialize(deserializer).map(|_| ());
+        }
+        deserializer.deserialize_any(self)
+    }
 }
 
-/// Whether a path is this name, or ends in it.
-fn is_named(path: &str, name: &str) -> bool {
-    if name.starts_with('.') { path.ends_with(name) } else { path.get(1..) == Some(name) }
+impl<'de> Visitor<'de> for Value<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Self { found, depth } = self;
+        let len = found.path.len();
+        while let Some(Name(name)) = map.next_key::<Name<'de>>()? {
+            found.push(&name);
+            map.next_value_seed(Value { found: &mut *found, depth: depth + 1 })?;
+            found.path.truncate(len);
+        }
+        Ok(())
+    }
+
+    /// A header has its values in a list, and a journal its bytes that are no text; what is no byte is a question mark.
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        if rank(&MESSAGES, &self.found.path).is_some() {
+            let mut bytes = Vec::new();
+            while let Some(byte) = list.next_element::<serde_json::Value>()? {
+                bytes.push(byte.as_u64().and_then(|byte| u8::try_from(byte).ok()).unwrap_or(b'?'));
+            }
+            self.found.scalar(&bytes);
+            return Ok(());
+        }
+        while list.next_element_seed(Value { found: &mut *self.found, depth: self.depth + 1 })?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<(), E> {
+        self.found.scalar(text.as_bytes());
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<(), E> {
+        if rank(&TIMES, &self.found.path).is_some() {
+            self.found.scalar(number.to_string().as_bytes());
+        }
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<(), E> {
+        if rank(&TIMES, &self.found.path).is_some() {
+            self.found.scalar(format!("{number:.6}").as_bytes());
+        }
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -162,24 +261,21 @@ mod tests {
             r#"{"remote_addr":"192.0.2.7","ua":"a\x22b","time":"2026-10-10T20:55:36+00:00"}"#,
         ] {
             let found = Found::of(text.as_bytes()).expect(text);
-            assert_eq!(found.source.map(|source| source.to_string()).as_deref(), Some("192.0.2.7"), "{text}");
-            assert_eq!(found.stamp.map(at), Some(1_791_665_736_000), "{text}");
+            assert_eq!(found.source().map(|source| source.to_string()).as_deref(), Some("192.0.2.7"), "{text}");
+            assert_eq!(found.stamp().map(at), Some(1_791_665_736_000), "{text}");
         }
         let raw = Found::of(b"{\"remote_addr\":\"192.0.2.7\",\"ua\":\"\xe9\"}").expect("mended");
-        assert!(raw.source.is_some());
+        assert!(raw.source().is_some());
     }
 
     #[test]
     fn what_is_forwarded_or_is_a_line_itself_is_found_beside() {
         let found = Found::of(br#"{"x_forwarded_for":"203.0.113.9, 10.0.0.1","message":"a"}"#).expect("read");
-        assert_eq!(found.forwarded.map(|source| source.to_string()).as_deref(), Some("203.0.113.9"));
-        assert_eq!((found.source, found.message.as_deref()), (None, Some(b"a".as_slice())));
+        assert_eq!(found.forwarded().map(|source| source.to_string()).as_deref(), Some("203.0.113.9"));
+        assert_eq!((found.source(), found.message()), (None, Some(b"a".as_slice())));
         let found =
             Found::of(br#"{"MESSAGE":[49,46,255,300],"__REALTIME_TIMESTAMP":"1791665736000000"}"#).expect("read");
-        assert_eq!(
-            (found.message.as_deref(), found.stamp.map(at)),
-            (Some(b"1.\xff?".as_slice()), Some(1_791_665_736_000))
-        );
+        assert_eq!((found.message(), found.stamp().map(at)), (Some(b"1.\xff?".as_slice()), Some(1_791_665_736_000)));
     }
 
     #[test]

@@ -154,7 +154,7 @@ impl Stamp {
     /// In any of the forms that a text may have.
     pub(super) fn any(text: &[u8]) -> Option<Self> {
         let text = text.trim_ascii();
-        Self::iso(text).or_else(|| Self::common(text)).or_else(|| Self::epoch(text))
+        Self::epoch(text).or_else(|| Self::iso(text)).or_else(|| Self::common(text))
     }
 }
 
