@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::Policy;
+use ratelimit_policy::labels;
 
 mod alone;
 mod batch;
@@ -40,15 +41,7 @@ pub enum XdpMode {
     Generic,
 }
 
-impl XdpMode {
-    /// The mode's name in JSON and metrics.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Generic => "generic",
-        }
-    }
-}
+labels!(pub XdpMode { Native => "native", Generic => "generic" });
 
 /// Why the datapath could not do what it was asked. Every message names the object and what would mend it.
 #[derive(Debug, thiserror::Error)]

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::seconds;
 use ratelimit_policy::desired::{self, WindowForm};
+use ratelimit_policy::labels;
 
 /// One limit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,17 +46,7 @@ pub struct Counting {
     pub accuracy: String,
 }
 
-impl Unit {
-    /// Its name.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Requests => "requests",
-            Self::Connections => "connections",
-            Self::Packets => "packets",
-            Self::Bytes => "bytes",
-        }
-    }
-}
+labels!(pub Unit { Requests => "requests", Connections => "connections", Packets => "packets", Bytes => "bytes" });
 
 impl Counting {
     /// Of the units of these limits, each once, in their order.
