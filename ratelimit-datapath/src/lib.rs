@@ -9,15 +9,18 @@ use ratelimit_common::admission::Admission;
 use ratelimit_common::layout::{Fault, Source, Tally};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
+use serde::{Deserialize, Serialize};
 
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::Policy;
+use ratelimit_policy::labels;
 
 mod alone;
 mod batch;
 mod bpf;
 mod btf;
 pub(crate) mod encode;
+#[cfg(any(test, feature = "fixture"))]
 pub mod fake;
 mod interface;
 pub mod kernel;
@@ -29,7 +32,8 @@ pub mod privileges;
 pub use interface::names as interface_names;
 
 /// How an XDP program is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum XdpMode {
     /// In the driver, before a socket buffer exists.
     Native,
@@ -37,15 +41,7 @@ pub enum XdpMode {
     Generic,
 }
 
-impl XdpMode {
-    /// The mode's name in JSON and metrics.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Generic => "generic",
-        }
-    }
-}
+labels!(pub XdpMode { Native => "native", Generic => "generic" });
 
 /// Why the datapath could not do what it was asked. Every message names the object and what would mend it.
 #[derive(Debug, thiserror::Error)]

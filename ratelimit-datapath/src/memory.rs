@@ -17,13 +17,14 @@ use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_common::verification::{EvidenceNeeds, Side};
 use ratelimit_common::window::{CELLS, Charge};
 
+#[cfg(any(test, feature = "fixture"))]
 mod packets;
 mod recent;
 mod rules;
 mod traffic;
 
-pub use packets::Sender;
-pub use packets::{Judged, Packets};
+#[cfg(any(test, feature = "fixture"))]
+pub use packets::{Judged, Packets, Sender};
 pub use rules::Rules;
 pub use traffic::{Conversations, address};
 

@@ -12,7 +12,9 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verification::guarded_segments;
 use ratelimit_common::window::{BURST_ANY, amount_max};
+use serde::{Deserialize, Serialize};
 
+use crate::labels;
 use crate::text::{amount, duration};
 
 mod access;
@@ -24,6 +26,7 @@ mod strict;
 pub use access::{covering, denies, typed};
 pub use fixed::{Fixed, OnExit, XdpModeChoice};
 pub use guard::Guard;
+pub(crate) use matching::without;
 pub use matching::{Mismatch, Protocol, Sent};
 pub use strict::{QuicPorts, Unparsable};
 
@@ -183,7 +186,8 @@ pub struct NewSources {
 }
 
 /// Whether a rule drops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Over the limit is dropped.
     Enforce,
@@ -235,7 +239,8 @@ pub struct Limit {
 }
 
 /// How a limit is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum WindowForm {
     /// The current bucket and the B full ones before it.
     Strict,
@@ -292,37 +297,11 @@ pub fn date(at: Nanos) -> String {
     jiff::Timestamp::from_second(seconds).map_or_else(|_| "a far day".to_owned(), |instant| instant.to_string())
 }
 
-impl Mode {
-    /// The mode's name in flags, files, JSON and metrics.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Enforce => "enforce",
-            Self::DryRun => "dry-run",
-        }
-    }
-}
+labels!(pub Mode { Enforce => "enforce", DryRun => "dry-run" });
 
-impl Refuse {
-    /// The name in flags and files.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Excess => "excess",
-            Self::All => "all",
-        }
-    }
-}
+labels!(pub Refuse { Excess => "excess", All => "all" });
 
-impl WindowForm {
-    /// The name in flags and files.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Strict => "strict",
-            Self::Lenient => "lenient",
-            Self::Fixed => "fixed",
-            Self::Gcra => "gcra",
-        }
-    }
-}
+labels!(pub WindowForm { Strict => "strict", Lenient => "lenient", Fixed => "fixed", Gcra => "gcra" });
 
 impl Access {
     /// An exemption for ever.

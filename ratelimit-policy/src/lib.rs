@@ -10,6 +10,7 @@ pub mod diagnostic;
 pub mod files;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
+mod labels;
 pub mod plan;
 pub mod safety;
 pub mod text;

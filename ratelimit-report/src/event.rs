@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::snapshot::SCHEMA;
+use ratelimit_policy::labels;
 
 /// Something that has happened to a source, or that somebody did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,53 +77,12 @@ pub enum EventKind {
     Fleet,
 }
 
-impl EventKind {
-    /// Every kind, in the order above.
-    pub const ALL: [Self; 18] = [
-        Self::Refused,
-        Self::Ban,
-        Self::BanEnd,
-        Self::WouldRefuse,
-        Self::WouldBan,
-        Self::Allow,
-        Self::Deny,
-        Self::Unblock,
-        Self::Unallow,
-        Self::Reset,
-        Self::Charge,
-        Self::Pressure,
-        Self::Breaker,
-        Self::Trial,
-        Self::Reload,
-        Self::Attach,
-        Self::Detach,
-        Self::Fleet,
-    ];
-
-    /// Its name in JSON and on the command line.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Refused => "refused",
-            Self::Ban => "ban",
-            Self::BanEnd => "ban_end",
-            Self::WouldRefuse => "would_refuse",
-            Self::WouldBan => "would_ban",
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-            Self::Unblock => "unblock",
-            Self::Unallow => "unallow",
-            Self::Reset => "reset",
-            Self::Charge => "charge",
-            Self::Pressure => "pressure",
-            Self::Breaker => "breaker",
-            Self::Trial => "trial",
-            Self::Reload => "reload",
-            Self::Attach => "attach",
-            Self::Detach => "detach",
-            Self::Fleet => "fleet",
-        }
-    }
-}
+labels!(pub EventKind {
+    Refused => "refused", Ban => "ban", BanEnd => "ban_end", WouldRefuse => "would_refuse", WouldBan => "would_ban",
+    Allow => "allow", Deny => "deny", Unblock => "unblock", Unallow => "unallow", Reset => "reset",
+    Charge => "charge", Pressure => "pressure", Breaker => "breaker", Trial => "trial", Reload => "reload",
+    Attach => "attach", Detach => "detach", Fleet => "fleet",
+});
 
 impl Event {
     /// Of a kind, with nothing but words.

@@ -45,6 +45,8 @@ enum Command {
     Accuracy(accuracy::Options),
     /// Check the invariants that a grep can hold
     Tidy,
+    /// Count the lines of code that are shipped, by crate
+    Lines,
     /// Lint the BPF program, which the host's clippy does not see
     Lint,
 }
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Accuracy(options) => accuracy::run(&options),
         Command::Tidy => tidy::run(),
+        Command::Lines => tidy::lines::run(),
         Command::Lint => lint::run(),
     };
     match outcome {

@@ -4,6 +4,7 @@
 //! document against the tests, `documents` all of them against the repository.
 
 mod documents;
+pub(crate) mod lines;
 mod rules;
 mod scenarios;
 mod source;

@@ -1,25 +1,23 @@
 //! The datapath that is the Linux kernel's: loads the program, writes and reads its maps, attaches it. Nothing else
 //! names aya.
 
-mod advance;
 mod attach;
 mod charge;
 mod clients;
 mod counters;
 mod drop_cache;
+#[cfg(any(test, feature = "fixture"))]
+mod fixture;
 mod forget;
 mod generation;
-mod generator;
 mod held;
 mod load;
 mod options;
 mod plain;
 mod random;
 mod shared;
-mod size;
 mod sockets;
 mod state;
-mod testing;
 mod time;
 #[cfg(feature = "trace")]
 mod trace;
@@ -42,16 +40,17 @@ use ratelimit_common::layout::{
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 
-pub use self::advance::{Advance, Steps};
 use self::attach::Links;
 use self::clients::{Client, Lengths};
 use self::counters::Rows;
+#[cfg(any(test, feature = "fixture"))]
+pub use self::fixture::{
+    Advance, Bare, Flood, Generator, OpenConnection, OpenConnections, Order, ProgramSize, Sources, Steps, TestRun,
+    object,
+};
 use self::generation::Generations;
-pub use self::generator::{Flood, Generator, OpenConnection, OpenConnections, Order, Sources};
 pub use self::options::{Clock, Options, Passed};
 use self::plain::Plain;
-pub use self::size::ProgramSize;
-pub use self::testing::{Bare, TestRun, object};
 use self::time::Time;
 use self::windows::Windows;
 use super::pins::Pins;

@@ -1,11 +1,8 @@
 //! What the state in the maps is worth: whether pinned maps are ours, what time they mean, and their bytes as values.
 
-use std::net::Ipv6Addr;
-
 use anyhow::Context as _;
 use aya::maps::{Map, MapData, MapType};
 use aya::programs::ProgramError;
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use nix::time::{ClockId, clock_gettime};
 use ratelimit_common::ban::Ban;
 use ratelimit_common::drop_cache::{CacheSet, DropCause, WAYS};
@@ -15,6 +12,7 @@ use ratelimit_common::refusals::Refusals;
 use ratelimit_common::time::SECOND_NS;
 use ratelimit_common::window::CELLS;
 
+use super::clients::{Client, Lengths};
 use crate::pins::{Pins, PinsError};
 use crate::privileges;
 use crate::{DatapathError, SourceReading};
@@ -96,15 +94,7 @@ pub(super) fn data(map: &Map) -> Result<&MapData, DatapathError> {
 /// One entry of a map of sources, from its bytes; none where they are no such entry.
 pub(super) fn source_reading(key: &[u8], value: &[u8], ipv4_prefix: u8, ipv6_prefix: u8) -> Option<SourceReading> {
     let (prefix, slot) = key.split_at_checked(key.len().checked_sub(size_of::<u32>())?)?;
-    let prefix = match prefix.len() {
-        4 => IpNet::V4(Ipv4Net::new(<[u8; 4]>::try_from(prefix).ok()?.into(), ipv4_prefix).ok()?.trunc()),
-        len @ (8 | 16) => {
-            let mut octets = [0; 16];
-            octets[..len].copy_from_slice(prefix);
-            IpNet::V6(Ipv6Net::new(Ipv6Addr::from(octets), ipv6_prefix).ok()?.trunc())
-        }
-        _ => return None,
-    };
+    let prefix = Client::from_bytes(prefix)?.net(Lengths { ipv4: ipv4_prefix, ipv6: ipv6_prefix })?;
     let mut words = value.chunks_exact(size_of::<u64>()).map(|word| word.try_into().map(u64::from_ne_bytes));
     let refused = Refusals(words.next()?.ok()?);
     let mut cells = [0; CELLS];

@@ -48,6 +48,7 @@ impl Rules {
     }
 
     /// The generation of the kernel's Bloom filters: it knows what it inserted in this one or the last.
+    #[cfg(any(test, feature = "fixture"))]
     #[expect(clippy::cast_possible_truncation, reason = "as a mark has it")]
     pub(super) const fn turn(&self, now: Nanos) -> u16 {
         (now.0 >> (self.config.generation_shift & 63)) as u16

@@ -13,6 +13,7 @@ use super::syntax::SyntaxError;
 use super::written::{Source, Written};
 use crate::desired::{self, Limit, WindowForm, unit_label};
 use crate::diagnostic::{Diagnostic, Found};
+use crate::labels;
 
 /// What is written of a rule's limits.
 pub(super) struct Spec<'a> {
@@ -35,15 +36,7 @@ enum Algorithm {
     Gcra,
 }
 
-impl Algorithm {
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Buckets => "buckets",
-            Self::Fixed => "fixed",
-            Self::Gcra => "gcra",
-        }
-    }
-}
+labels!(Algorithm { Buckets => "buckets", Fixed => "fixed", Gcra => "gcra" });
 
 #[derive(Clone, Copy)]
 enum Kind {
@@ -142,8 +135,7 @@ fn candidate(limits: &[Limit], rate: Rate, span: Range<usize>) -> Result<Limit, 
 }
 
 fn form(spec: &Spec<'_>, source: &Source) -> Result<WindowForm, Diagnostic> {
-    let algorithms = [Algorithm::Buckets, Algorithm::Fixed, Algorithm::Gcra];
-    let algorithm = source.choice(spec.algorithm, algorithms, Algorithm::label)?;
+    let algorithm = source.choice(spec.algorithm, Algorithm::ALL, Algorithm::label)?;
     let window = source.choice(spec.window, [WindowForm::Strict, WindowForm::Lenient], WindowForm::label)?;
     let other = match algorithm {
         Algorithm::Buckets => return Ok(window),

@@ -2,8 +2,7 @@
 
 use ipnet::IpNet;
 
-use super::ports::{common, without};
-use crate::desired::{Ports, Rule};
+use crate::desired::Rule;
 
 /// What of two rules' packets is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,13 +17,13 @@ pub(super) enum Shared {
 
 /// What of the packets of `earlier` is also of `later`.
 pub(super) fn shared(earlier: &Rule, later: &Rule) -> Shared {
-    if is_empty(&both(&earlier.ports, &later.ports))
+    if earlier.ports.common(&later.ports).is_empty()
         || !meet(&earlier.from, &later.from)
         || !meet(&earlier.to, &later.to)
     {
         return Shared::Nothing;
     }
-    let is_all = is_empty(&rest(&earlier.ports, &later.ports))
+    let is_all = earlier.ports.without(&later.ports).is_empty()
         && within(&earlier.from, &later.from)
         && within(&earlier.to, &later.to);
     if is_all { Shared::AllOfEarlier } else { Shared::Some }
@@ -37,12 +36,12 @@ pub(super) fn covered_by(rules: &[Rule], index: usize) -> Option<Vec<&Rule>> {
     let mut by = Vec::new();
     for earlier in &rules[..index] {
         let is_wider = earlier.until.is_none() && within(&later.from, &earlier.from) && within(&later.to, &earlier.to);
-        if is_wider && !is_empty(&both(&left, &earlier.ports)) {
-            left = rest(&left, &earlier.ports);
+        if is_wider && !left.common(&earlier.ports).is_empty() {
+            left = left.without(&earlier.ports);
             by.push(earlier);
         }
     }
-    is_empty(&left).then_some(by)
+    left.is_empty().then_some(by)
 }
 
 /// The prefixes of `inner` that lie in none of `outer`; both sorted. No prefix at all in `outer` is every address.
@@ -68,26 +67,6 @@ fn within(inner: &[IpNet], outer: &[IpNet]) -> bool {
 fn meet(a: &[IpNet], b: &[IpNet]) -> bool {
     let some_within = |a: &[IpNet], b: &[IpNet]| outside(a, b).count() < a.len();
     a.is_empty() || b.is_empty() || a[0] == b[0] || some_within(a, b) || some_within(b, a)
-}
-
-fn both(a: &Ports, b: &Ports) -> Ports {
-    Ports {
-        tcp: common(&a.tcp, &b.tcp),
-        udp: common(&a.udp, &b.udp),
-        other_protocols: a.other_protocols && b.other_protocols,
-    }
-}
-
-fn rest(of: &Ports, taken: &Ports) -> Ports {
-    Ports {
-        tcp: without(&of.tcp, &taken.tcp),
-        udp: without(&of.udp, &taken.udp),
-        other_protocols: of.other_protocols && !taken.other_protocols,
-    }
-}
-
-fn is_empty(ports: &Ports) -> bool {
-    ports.tcp.is_empty() && ports.udp.is_empty() && !ports.other_protocols
 }
 
 #[cfg(test)]

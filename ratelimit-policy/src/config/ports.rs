@@ -6,7 +6,7 @@ use ratelimit_common::layout::QUIC_PORTS_MAX;
 
 use super::port;
 use super::syntax::{Scanner, SyntaxError, items, near_miss};
-use crate::desired::{Ports, Protocol};
+use crate::desired::{Ports, Protocol, without};
 
 const HELP: &str =
     "ports are 80,443 (TCP and UDP), names as in ssh, ranges as in 8000-8100, one protocol as in 53/udp, or all";
@@ -147,53 +147,16 @@ fn merged(mut ranges: Vec<(u16, u16)>) -> Vec<(u16, u16)> {
     joined
 }
 
-/// Both lists' common ports; both sorted and merged, as there may be tens of thousands.
-pub(super) fn common(a: &[(u16, u16)], b: &[(u16, u16)]) -> Vec<(u16, u16)> {
-    let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
-    let mut found = Vec::new();
-    while let (Some(&&x), Some(&&y)) = (a.peek(), b.peek()) {
-        let (first, last) = (x.0.max(y.0), x.1.min(y.1));
-        if first <= last {
-            found.push((first, last));
-        }
-        // Whichever ends first can meet nothing more.
-        if x.1 < y.1 {
-            a.next()
-        } else {
-            b.next()
-        };
-    }
-    found
-}
-
-/// What of `ranges` is not in `taken`; both sorted and merged.
-pub(super) fn without(ranges: &[(u16, u16)], taken: &[(u16, u16)]) -> Vec<(u16, u16)> {
-    let mut left = Vec::new();
-    for &(first, last) in ranges {
-        let mut from = Some(first);
-        let reaching = &taken[taken.partition_point(|taken| taken.1 < first)..];
-        for &(taken_first, taken_last) in reaching.iter().take_while(|taken| taken.0 <= last) {
-            let Some(start) = from else { break };
-            if start < taken_first {
-                left.push((start, taken_first - 1));
-            }
-            from = taken_last.checked_add(1).filter(|next| *next <= last);
-        }
-        left.extend(from.map(|start| (start, last)));
-    }
-    left
-}
-
 impl fmt::Display for Ports {
     /// The list as [`parse`] reads it, in the order of the ports: `53/udp,80,443`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.other_protocols {
+        if self.other_protocols && self.tcp == [EVERY] && self.udp == [EVERY] {
             return f.write_str("all");
         }
-        let both = common(&self.tcp, &self.udp);
-        let mut parts: Vec<((u16, u16), &str)> = both.iter().map(|range| (*range, "")).collect();
-        parts.extend(without(&self.tcp, &both).into_iter().map(|range| (range, "/tcp")));
-        parts.extend(without(&self.udp, &both).into_iter().map(|range| (range, "/udp")));
+        let (tcp, udp) = (without(&self.tcp, &self.udp), without(&self.udp, &self.tcp));
+        let both = without(&self.tcp, &tcp).into_iter().map(|range| (range, ""));
+        let either = tcp.into_iter().map(|range| (range, "/tcp")).chain(udp.into_iter().map(|range| (range, "/udp")));
+        let mut parts: Vec<((u16, u16), &str)> = both.chain(either).collect();
         parts.sort_unstable();
         for (position, ((first, last), protocol)) in parts.into_iter().enumerate() {
             let comma = if position > 0 { "," } else { "" };
@@ -288,8 +251,9 @@ mod tests {
             let (a, b) = (ranges(a), ranges(b));
             let (in_a, in_b) = (each(&a), each(&b));
             let (shared, left): (Vec<u16>, Vec<u16>) = in_a.iter().partition(|port| in_b.contains(port));
-            prop_assert_eq!((each(&common(&a, &b)), each(&without(&a, &b))), (shared, left));
-            prop_assert_eq!(merged(common(&a, &b)), common(&a, &b));
+            let common = without(&a, &without(&a, &b));
+            prop_assert_eq!((each(&common), each(&without(&a, &b))), (shared, left));
+            prop_assert_eq!(merged(common.clone()), common);
         }
 
         #[test]

@@ -163,11 +163,10 @@ impl RuleSettings {
         }
         let shadows = &self.shadow_limits;
         let shadow_limits = limits::shadows(&name, &spec, shadows, SHADOWS_MAX, source, &mut context.slots, found);
-        let mode = source.choice(self.mode.as_ref(), [Mode::Enforce, Mode::DryRun], Mode::label);
-        let refuse = source.choice(self.refuse.as_ref(), [Refuse::Excess, Refuse::All], Refuse::label);
-        let guard = source.choice(self.guard.as_ref(), [Guard::Auto, Guard::Off], Guard::label);
-        let unparsable = [Unparsable::Drop, Unparsable::Count];
-        let unparsable = source.choice(self.unparsable.as_ref(), unparsable, Unparsable::label);
+        let mode = source.choice(self.mode.as_ref(), Mode::ALL, Mode::label);
+        let refuse = source.choice(self.refuse.as_ref(), Refuse::ALL, Refuse::label);
+        let guard = source.choice(self.guard.as_ref(), Guard::ALL, Guard::label);
+        let unparsable = source.choice(self.unparsable.as_ref(), Unparsable::ALL, Unparsable::label);
         let under_attack_ok = source.is_set(self.under_attack_ok.as_ref(), false);
         let new_sources = source.read_if(self.new_sources.as_ref(), new_sources::parse);
         Rule {

@@ -97,12 +97,8 @@ struct OfRules {
 }
 
 impl Settings {
-    /// Has every list file that is named read by `read`, which answers with the contents or why there are none.
-    pub fn read_lists(&mut self, read: impl Fn(&Path) -> Result<String, String>) -> Result<(), Diagnostic> {
-        self.read_lists_beside(&KnownLists::new(), read)
-    }
-
-    /// The same, but for those whose prefixes are known.
+    /// Has every list file that is named read by `read`, which answers with the contents or why there are none; but for
+    /// those whose prefixes are known.
     pub fn read_lists_beside(
         &mut self,
         known: &KnownLists,
@@ -151,9 +147,8 @@ impl Settings {
     /// The same, where something may have been found already.
     pub(super) fn config_beside(&self, mut found: Found) -> Result<Config, Diagnostics> {
         let interfaces = self.checked_interfaces(&mut found);
-        let modes = [XdpModeChoice::Auto, XdpModeChoice::Native, XdpModeChoice::Generic];
-        let xdp_mode = self.source.choice(self.xdp_mode.as_ref(), modes, XdpModeChoice::label);
-        let on_exit = self.source.choice(self.on_exit.as_ref(), [OnExit::Detach, OnExit::Keep], OnExit::label);
+        let xdp_mode = self.source.choice(self.xdp_mode.as_ref(), XdpModeChoice::ALL, XdpModeChoice::label);
+        let on_exit = self.source.choice(self.on_exit.as_ref(), OnExit::ALL, OnExit::label);
         let listen = self.source.read_if(self.listen.as_ref(), parse_listen);
         let ipv4_prefix = self.prefix(self.ipv4_prefix.as_ref(), 32, IPV4_PREFIX_DEFAULT, &mut found);
         let ipv6_prefix = self.prefix(self.ipv6_prefix.as_ref(), 128, IPV6_PREFIX_DEFAULT, &mut found);

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use ratelimit_common::source::Family;
 
+use crate::labels;
+
 /// What a running daemon cannot change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixed {
@@ -44,23 +46,6 @@ pub enum OnExit {
     Keep,
 }
 
-impl XdpModeChoice {
-    /// The name in flags and files.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Native => "native",
-            Self::Generic => "generic",
-        }
-    }
-}
+labels!(pub XdpModeChoice { Auto => "auto", Native => "native", Generic => "generic" });
 
-impl OnExit {
-    /// The name in flags and files.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Detach => "detach",
-            Self::Keep => "keep",
-        }
-    }
-}
+labels!(pub OnExit { Detach => "detach", Keep => "keep" });

@@ -5,6 +5,8 @@ use ratelimit_common::verification::Side;
 
 use super::{Limit, Refuse, Rule, WindowForm};
 
+use crate::labels;
+
 /// Whether a limit of requests is guarded by what else a source does, see [`ratelimit_common::verification::Side::is_guard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
@@ -14,15 +16,7 @@ pub enum Guard {
     Off,
 }
 
-impl Guard {
-    /// The name in files.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Off => "off",
-        }
-    }
-}
+labels!(pub Guard { Auto => "auto", Off => "off" });
 
 impl Rule {
     /// Whether it has a guard: it counts requests of TCP, does not refuse everything, and says nothing else.

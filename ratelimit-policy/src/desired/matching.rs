@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use ratelimit_common::time::Nanos;
 
 use super::{Policy, Ports, Rule};
+use crate::labels;
 
 /// What of a packet decides which rule judges it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,15 +60,7 @@ impl Sent {
     }
 }
 
-impl Protocol {
-    /// The protocol's name as flags and files have it.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-        }
-    }
-}
+labels!(pub Protocol { Tcp => "tcp", Udp => "udp" });
 
 impl Policy {
     /// The rule that judges a packet at `now`, and its index: the first that matches.
@@ -122,7 +115,7 @@ impl Rule {
     fn takes_all_of(&self, later: &Self) -> bool {
         let within = |prefix: &IpNet| self.to.iter().any(|of| of.contains(prefix));
         let takes_all_to = self.to.is_empty() || !later.to.is_empty() && later.to.iter().all(within);
-        takes_all_to && self.ports.hold_all_of(&later.ports)
+        takes_all_to && later.ports.without(&self.ports).is_empty()
     }
 }
 
@@ -141,6 +134,12 @@ impl Ports {
         self.tcp.is_empty() && self.udp.is_empty() && !self.other_protocols
     }
 
+    /// Those that are also in `other`.
+    #[must_use]
+    pub fn common(&self, other: &Self) -> Self {
+        self.without(&self.without(other))
+    }
+
     /// These without those of `other`.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
@@ -150,28 +149,22 @@ impl Ports {
             other_protocols: self.other_protocols && !other.other_protocols,
         }
     }
-
-    fn hold_all_of(&self, other: &Self) -> bool {
-        let within = |ranges: &[(u16, u16)], of: &[(u16, u16)]| {
-            let around = |range: &(u16, u16)| of[..of.partition_point(|of| of.0 <= range.0)].last();
-            ranges.iter().all(|range| around(range).is_some_and(|around| range.1 <= around.1))
-        };
-        within(&other.tcp, &self.tcp)
-            && within(&other.udp, &self.udp)
-            && (self.other_protocols || !other.other_protocols)
-    }
 }
 
-/// The ports of some ranges that are in none of the others; all are sorted and do not touch.
-fn without(ranges: &[(u16, u16)], others: &[(u16, u16)]) -> Vec<(u16, u16)> {
-    let mut left = ranges.to_vec();
-    for &(first, last) in others {
-        let cut = |&(from, to): &(u16, u16)| {
-            let before = (from < first).then(|| (from, to.min(first.saturating_sub(1))));
-            let after = (last < to).then(|| (from.max(last.saturating_add(1)), to));
-            before.into_iter().chain(after)
-        };
-        left = left.iter().flat_map(cut).collect();
+/// What of `ranges` is not in `taken`; both sorted and merged.
+pub(crate) fn without(ranges: &[(u16, u16)], taken: &[(u16, u16)]) -> Vec<(u16, u16)> {
+    let mut left = Vec::new();
+    for &(first, last) in ranges {
+        let mut from = Some(first);
+        let reaching = &taken[taken.partition_point(|taken| taken.1 < first)..];
+        for &(taken_first, taken_last) in reaching.iter().take_while(|taken| taken.0 <= last) {
+            let Some(start) = from else { break };
+            if start < taken_first {
+                left.push((start, taken_first - 1));
+            }
+            from = taken_last.checked_add(1).filter(|next| *next <= last);
+        }
+        left.extend(from.map(|start| (start, last)));
     }
     left
 }

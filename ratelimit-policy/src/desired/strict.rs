@@ -4,6 +4,8 @@ use std::fmt;
 
 use ratelimit_common::layout::QUIC_PORTS_MAX;
 
+use crate::labels;
+
 /// UDP ports that speak QUIC: sorted, each once, at most [`QUIC_PORTS_MAX`]. By default 443. As the maps have them: 0 is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuicPorts([u16; QUIC_PORTS_MAX]);
@@ -65,15 +67,7 @@ pub enum Unparsable {
     Count,
 }
 
-impl Unparsable {
-    /// The name in flags and files.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Drop => "drop",
-            Self::Count => "count",
-        }
-    }
-}
+labels!(pub Unparsable { Drop => "drop", Count => "count" });
 
 #[cfg(test)]
 mod tests {

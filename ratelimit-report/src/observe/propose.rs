@@ -1,6 +1,7 @@
 //! From the busiest windows of all sources to the limit that parts the few from the many. Pure.
 
 use ratelimit_common::layout::Unit;
+use serde::{Deserialize, Serialize};
 
 /// Of fewer sources nothing is concluded.
 pub const SOURCES_MIN: usize = 20;
@@ -14,7 +15,7 @@ const HEADROOM_MAX: u64 = 10;
 const HEADROOM: u64 = 2;
 
 /// How the busiest windows of the sources are distributed: each the nearest rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Distribution {
     /// Half of the sources wanted no more than this in any window.
     pub median: u64,
@@ -29,7 +30,7 @@ pub struct Distribution {
 }
 
 /// A range that no source's busiest window lies in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
     /// The busiest window of the busiest source below it.
     pub below: u64,

@@ -176,16 +176,19 @@ impl CaptureStream {
     pub(super) fn advance(&mut self) -> Result<(), CaptureError> {
         self.reading.next.at = None;
         while self.reading.next.at.is_none() && self.why.is_none() {
-            let ended = match self.reader.next() {
+            match self.reader.next() {
                 Ok((len, block)) => {
                     self.reading.block(&block)?;
                     self.reader.consume(len);
                     continue;
                 }
-                Err(PcapError::Incomplete(_)) => None,
+                Err(PcapError::Incomplete(_)) => {}
                 Err(PcapError::BufferTooSmall) if self.buffer_bytes < BLOCK_BYTES_MAX => {
                     self.buffer_bytes *= 2;
-                    Some(Ended::Small)
+                    if !self.reader.grow(self.buffer_bytes) {
+                        self.why = Some("a packet in it is too long");
+                        continue;
+                    }
                 }
                 Err(PcapError::Eof) => return Ok(()),
                 Err(PcapError::ReadError) => return Err(CaptureError::Read),
@@ -193,21 +196,10 @@ impl CaptureStream {
                     self.why = Some("it ends in the middle of a packet");
                     continue;
                 }
-                Err(
-                    PcapError::BufferTooSmall
-                    | PcapError::HeaderNotRecognized
-                    | PcapError::NomError(..)
-                    | PcapError::OwnedNomError(..),
-                ) => {
+                Err(_) => {
                     self.why = Some("what follows is damaged");
                     continue;
                 }
-            };
-            if let Some(Ended::Small) = ended
-                && !self.reader.grow(self.buffer_bytes)
-            {
-                self.why = Some("a packet in it is too long");
-                continue;
             }
             self.reader.refill().map_err(|_| CaptureError::Read)?;
         }
@@ -220,23 +212,8 @@ impl CaptureStream {
     }
 }
 
-/// Why a block could not be had yet.
-enum Ended {
-    /// It is longer than the buffer.
-    Small,
-}
-
 fn beginning(error: &PcapError<&[u8]>) -> CaptureError {
-    match error {
-        PcapError::ReadError => CaptureError::Read,
-        PcapError::Eof
-        | PcapError::BufferTooSmall
-        | PcapError::UnexpectedEof
-        | PcapError::Incomplete(_)
-        | PcapError::HeaderNotRecognized
-        | PcapError::NomError(..)
-        | PcapError::OwnedNomError(..) => CaptureError::Header,
-    }
+    if matches!(error, PcapError::ReadError) { CaptureError::Read } else { CaptureError::Header }
 }
 
 /// What is known of a capture as far as it was read.

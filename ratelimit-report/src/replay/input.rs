@@ -208,7 +208,7 @@ impl Stream {
         let format = capture::Format::of(&start);
         if format.is_none() {
             if let Some(Looks { what, help }) = binary(&start) {
-                return Err(unusable(&name, what, help));
+                return Err(unusable(&name, &what, &help));
             }
             if let Some((problem, help)) = more_than_a_log_tells(asked) {
                 return Err(unusable(&name, &problem, help));
@@ -276,7 +276,7 @@ impl Stream {
                         condition.as_ref().and_then(Condition::problem).map(|problem| format!(", and {problem}"));
                     let unpacked = unpacked.unwrap_or_default();
                     return Err(match looks(&start) {
-                        Some(Looks { what, help }) => unusable(&name, &format!("{what}{unpacked}"), help),
+                        Some(Looks { what, help }) => unusable(&name, &format!("{what}{unpacked}"), &help),
                         None => {
                             let problem = format!("no line of it is a request of an access log{unpacked}; {first}");
                             unusable(&name, &problem, FORMATS)

@@ -296,30 +296,26 @@ impl LogStream {
 
     /// One line, or one entry of a journal: none at the end.
     fn item(&mut self) -> io::Result<Option<Result<Option<Request>, String>>> {
+        let is_first = self.first_wrong.is_none();
+        let told = |what: &str, number: u64, text: &[u8], wrong: String| match is_first {
+            true => format!("{what} {number}: {wrong}: `{}`", shown(text)),
+            false => String::new(),
+        };
         if self.is_export {
             let Some(entry) = export::entry(&mut self.lines)? else { return Ok(None) };
             self.number += 1;
             let request = self.parser.message(entry.message.trim_ascii(), entry.stamp);
-            let is_first = self.first_wrong.is_none();
-            return Ok(Some(request.map(Some).map_err(|wrong| match is_first {
-                true => format!("entry {}: {wrong}: `{}`", self.number, shown(&entry.message)),
-                false => String::new(),
-            })));
+            return Ok(Some(request.map(Some).map_err(|wrong| told("entry", self.number, &entry.message, wrong))));
         }
         loop {
             let Some(line) = self.lines.next()? else { return Ok(None) };
             self.number += 1;
             let text = line.trim_ascii();
             let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-            if text.is_empty() {
-                continue;
+            if !text.is_empty() {
+                let request = self.parser.line(text);
+                return Ok(Some(request.map_err(|wrong| told("line", self.number, text, wrong))));
             }
-            let request = self.parser.line(text);
-            let is_first = self.first_wrong.is_none();
-            return Ok(Some(request.map_err(|wrong| match is_first {
-                true => format!("line {}: {wrong}: `{}`", self.number, shown(text)),
-                false => String::new(),
-            })));
         }
     }
 

@@ -17,6 +17,7 @@ use super::verdict::{Background, RuleVerdict, verdicts};
 use super::{CheckGuard, Counting, Mode, SCHEMA, Unit, WindowForm, seconds, timestamp};
 use ratelimit_datapath::{Ban, SourceReading};
 use ratelimit_policy::desired::{self, Grant, Limit, Policy};
+use ratelimit_policy::labels;
 
 /// What is done with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -198,15 +199,7 @@ impl From<Action> for Outcome {
     }
 }
 
-impl Outcome {
-    /// Its name.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Pass => "pass",
-            Self::Drop => "drop",
-        }
-    }
-}
+labels!(pub Outcome { Pass => "pass", Drop => "drop" });
 
 /// How a source stands with a rule's shadow limits.
 pub(super) fn shadow_limits(rule: &desired::Rule, windows: &[SourceReading], now: Nanos) -> Vec<CheckLimit> {
@@ -255,7 +248,7 @@ pub(super) fn check_limit(rule: &desired::Rule, limit: &Limit, window: &Window, 
     let Window { budget, words, standing: of, is_known: _ } = window;
     CheckLimit {
         rule: rule.name.clone(),
-        mode: rule.mode.into(),
+        mode: rule.mode,
         unit: limit.unit.into(),
         budget: *budget,
         used: of.used,
@@ -266,7 +259,7 @@ pub(super) fn check_limit(rule: &desired::Rule, limit: &Limit, window: &Window, 
         never: of.retry.never,
         refused: of.refused,
         window_seconds: seconds(limit.window_ns),
-        window: limit.form.into(),
+        window: limit.form,
         bucket_seconds: seconds(limit.bucket_ns),
         buckets: buckets(limit, words, now),
     }

@@ -10,7 +10,7 @@ use super::check::{check_limit, shadow_limits};
 use super::decision::Known;
 use super::guard::GuardStanding;
 use super::sources::{Standing, source_text};
-use super::{CheckLimit, Mode, Outcome, SCHEMA, ports, timestamp};
+use super::{CheckLimit, Mode, Outcome, SCHEMA, timestamp};
 use ratelimit_datapath::{Ban, SourceReading};
 use ratelimit_policy::desired::{self, Access, Grant, Mismatch, Policy, Sent};
 
@@ -89,7 +89,7 @@ impl ExplainReport {
             time: timestamp(now),
             steps,
             rule: judge.map(|(_, rule)| rule.name.clone()),
-            mode: judge.map(|(_, rule)| rule.mode.into()),
+            mode: judge.map(|(_, rule)| rule.mode),
             limits: Vec::new(),
             shadow_limits: judge.map_or_else(Vec::new, |(_, rule)| shadow_limits(rule, windows, now)),
             verdict: Outcome::Pass,
@@ -139,10 +139,10 @@ fn rule_step(rule: &desired::Rule, sent: &Sent, now: Nanos) -> Step {
                 desired::Mode::Enforce => "",
                 desired::Mode::DryRun => "; it is in dry run and drops nothing",
             };
-            format!("judges it: ports {}{mode}", ports(&rule.ports))
+            format!("judges it: ports {}{mode}", rule.ports)
         }
         Some(Mismatch::Ended) => "does not match: it has ended".to_owned(),
-        Some(Mismatch::Port) => format!("does not match: it is for ports {}", ports(&rule.ports)),
+        Some(Mismatch::Port) => format!("does not match: it is for ports {}", rule.ports),
         Some(Mismatch::From) => format!("does not match: it is for packets from {}", some_of(&rule.from)),
         Some(Mismatch::To) => format!("does not match: it is for packets to {}", some_of(&rule.to)),
         Some(Mismatch::ToUnknown) => {

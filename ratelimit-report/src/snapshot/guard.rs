@@ -73,7 +73,7 @@ impl<'a> GuardStanding<'a> {
     pub(super) fn report(&self) -> CheckGuard {
         CheckGuard {
             rule: self.rule.name.clone(),
-            mode: self.rule.mode.into(),
+            mode: self.rule.mode,
             connections: self.connections,
             segments: self.segments,
             window_seconds: seconds(self.limit.window_ns),

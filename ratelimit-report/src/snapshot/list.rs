@@ -74,7 +74,7 @@ pub struct ListParts<'a> {
 }
 
 /// One prefix, and what holds for it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Listed {
     /// The prefix, or the address.
     pub prefix: String,
@@ -129,10 +129,11 @@ pub struct Overriding {
 }
 
 /// Who said so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Author {
     /// The configuration.
+    #[default]
     Configuration,
     /// A command.
     Command,
@@ -268,23 +269,7 @@ impl Listed {
     }
 
     fn new(prefix: IpNet, state: State, by: Author) -> Self {
-        Self {
-            prefix: source_text(prefix),
-            state,
-            until: None,
-            by,
-            user: None,
-            rule: None,
-            step: None,
-            reason: None,
-            since: None,
-            decides: true,
-            overridden_by: None,
-            list: None,
-            file: None,
-            line: None,
-            comment: None,
-        }
+        Self { prefix: source_text(prefix), state, by, decides: true, ..Self::default() }
     }
 
     /// The same with where it is written, if that is known.

@@ -15,6 +15,9 @@ use serde::{Deserialize, Serialize};
 use ratelimit_datapath::{InterfaceReading, Reading, Tallies};
 use ratelimit_policy::desired::{self, Policy};
 
+pub use ratelimit_datapath::XdpMode;
+pub use ratelimit_policy::desired::{Mode, WindowForm};
+
 mod check;
 mod decision;
 mod explain;
@@ -31,6 +34,7 @@ mod used;
 mod verdict;
 mod words;
 
+pub use crate::observe::{Distribution as BusiestWindow, Gap};
 pub use check::{Bucket, Budget, CheckLimit, CheckReport, Outcome};
 pub use explain::{ExplainReport, Step, StepOutcome};
 pub use guard::{CheckGuard, Guarded};
@@ -41,13 +45,12 @@ pub use prefix::{Extent, PrefixParts, PrefixReport, PrefixSources, Within};
 pub use rate::{Rates, Sample, Samples};
 pub use sources::{Blocked, ByFamily, Census, Shadowed, State, TOP_DEFAULT, TopSource, Tracked};
 pub use suggest::{
-    BusiestWindow, Candidate, Gap, LimitSuggestion, Observation, Paste, Proposal, ProposalReason, RuleSuggestion,
-    SuggestReport,
+    Candidate, LimitSuggestion, Observation, Paste, Proposal, ProposalReason, RuleSuggestion, SuggestReport,
 };
 pub use top_talker::{TALKER_ADVICE, TALKER_PERCENT, TalkerWatch, TopTalker, Visit};
 pub use used::used_most;
 pub use verdict::{Background, RuleVerdict};
-pub use words::{Counting, Limit, Mode, Unit, WindowForm, XdpMode};
+pub use words::{Counting, Limit, Unit};
 
 pub use sources::source_text;
 
@@ -445,7 +448,7 @@ fn interface(read: &InterfaceReading, policy: &Policy, samples: &Samples, uptime
     let rows = ruled.chain([("", &read.unruled)]);
     Interface {
         name: read.name.clone(),
-        xdp_mode: read.attached.map(XdpMode::from),
+        xdp_mode: read.attached,
         attached: read.attached.is_some(),
         packets,
         bytes,
@@ -473,8 +476,8 @@ fn rule(at: usize, rule: &desired::Rule, reading: &Reading, tracked: &Tracked) -
         shadows.map(|(limit, of)| ShadowLimit { limit: limit.into(), would_drop: of.packets, sources: of.sources });
     Rule {
         name: rule.name.clone(),
-        mode: rule.mode.into(),
-        ports: ports(&rule.ports),
+        mode: rule.mode,
+        ports: rule.ports.to_string(),
         limits: rule.limits.iter().map(Limit::from).collect(),
         admitted: packets(Reason::WithinLimit),
         dropped: traffic.packets.dropped,
@@ -500,33 +503,12 @@ fn sum_by_reason(reading: &Reading) -> BTreeMap<String, u64> {
 }
 
 fn mode_of(policy: &Policy) -> Mode {
-    let enforces = policy.rules.iter().any(|rule| match rule.mode {
-        desired::Mode::Enforce => true,
-        desired::Mode::DryRun => false,
-    });
+    let enforces = policy.rules.iter().any(|rule| rule.mode == Mode::Enforce);
     if enforces { Mode::Enforce } else { Mode::DryRun }
 }
 
 fn map_error((map, op): (&str, &str), count: u64) -> MapError {
     MapError { map: map.to_owned(), op: op.to_owned(), count }
-}
-
-/// Ports as a limit's `--port` takes them: what TCP and UDP share bears no suffix.
-fn ports(ports: &desired::Ports) -> String {
-    const EVERY: (u16, u16) = (0, u16::MAX);
-    if ports.other_protocols && ports.tcp == [EVERY] && ports.udp == [EVERY] {
-        return "all".to_owned();
-    }
-    let mut named: Vec<((u16, u16), &str)> = Vec::new();
-    for &range in &ports.tcp {
-        named.push((range, if ports.udp.contains(&range) { "" } else { "/tcp" }));
-    }
-    named.extend(ports.udp.iter().filter(|range| !ports.tcp.contains(range)).map(|&range| (range, "/udp")));
-    named.sort_unstable();
-    let name = |((first, last), suffix): &((u16, u16), &str)| {
-        if first == last { format!("{first}{suffix}") } else { format!("{first}-{last}{suffix}") }
-    };
-    named.iter().map(name).collect::<Vec<_>>().join(",")
 }
 
 /// An instant of the datapath's clock; past the calendar's end it is that end.

@@ -19,10 +19,11 @@ use ratelimit_policy::desired::{self, Grant, Limit, Policy, Refuse, WindowForm};
 pub const TOP_DEFAULT: usize = 20;
 
 /// How a source stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// There is room for more.
+    #[default]
     Ok,
     /// There is no room for one more unit now, or what was refused in this bucket says that there is none for its packets.
     OverLimit,

@@ -7,7 +7,7 @@ use ratelimit_common::window::amount_max;
 use serde::{Deserialize, Serialize};
 
 use super::{Limit, Mode, SCHEMA, seconds, timestamp};
-use crate::observe::{self, Distribution, Observed, Observer, SOURCES_MIN};
+use crate::observe::{self, Distribution as BusiestWindow, Gap, Observed, Observer, SOURCES_MIN};
 use ratelimit_policy::desired::{self, Policy, Refuse};
 
 /// From so many sources on, and a window's length of observation, a proposal is more than provisional.
@@ -86,32 +86,6 @@ pub struct Observation {
     pub wanted: u64,
     /// What other amounts would have done, ascending.
     pub candidates: Vec<Candidate>,
-}
-
-/// The most that sources wanted in any one window: so much or less, by share of the sources.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BusiestWindow {
-    /// Half of them.
-    pub median: u64,
-    /// 90 %.
-    pub p90: u64,
-    /// 99 %.
-    pub p99: u64,
-    /// 99.9 %.
-    pub p999: u64,
-    /// All.
-    pub max: u64,
-}
-
-/// A range that no source's busiest window lies in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gap {
-    /// The busiest source below it.
-    pub below: u64,
-    /// The least busy above it.
-    pub above: u64,
-    /// Sources above it.
-    pub sources_above: u64,
 }
 
 /// Another amount, and what it would have done.
@@ -195,7 +169,7 @@ impl RuleSuggestion {
             desired::Limit { amount, ..*limit }
         });
         let paste = is_any.then(|| Paste::of(&written.collect::<Vec<_>>()));
-        Self { name: rule.name.clone(), mode: rule.mode.into(), limits, paste }
+        Self { name: rule.name.clone(), mode: rule.mode, limits, paste }
     }
 }
 
@@ -334,8 +308,8 @@ impl Observation {
             sources,
             sources_not_observed: of.sources_not_observed,
             missed_buckets: of.missed_buckets,
-            busiest_window: Distribution::of(&of.busiest).map(BusiestWindow::from),
-            widest_gap: observe::widest(&observe::gaps(&of.busiest, limit.unit)).map(Gap::from),
+            busiest_window: BusiestWindow::of(&of.busiest),
+            widest_gap: observe::widest(&observe::gaps(&of.busiest, limit.unit)),
             candidates_since: timestamp(of.candidates_since),
             wanted: of.demand,
             candidates: of.candidates.iter().map(candidate).collect(),
@@ -346,24 +320,12 @@ impl Observation {
 impl Proposal {
     fn build(limit: &desired::Limit, found: observe::Proposal, provisional: bool) -> Self {
         let (reason, gap) = match found.reason {
-            observe::Reason::Gap(gap) => (ProposalReason::Gap, Some(gap.into())),
+            observe::Reason::Gap(gap) => (ProposalReason::Gap, Some(gap)),
             observe::Reason::TwiceMost => (ProposalReason::TwiceP999, None),
             observe::Reason::TwiceAll => (ProposalReason::TwiceMax, None),
         };
         let (amount, sources_blocked) = (found.amount, found.sources_blocked);
         Self { amount, limit: written(&desired::Limit { amount, ..*limit }), sources_blocked, provisional, reason, gap }
-    }
-}
-
-impl From<Distribution> for BusiestWindow {
-    fn from(of: Distribution) -> Self {
-        Self { median: of.median, p90: of.p90, p99: of.p99, p999: of.p999, max: of.max }
-    }
-}
-
-impl From<observe::Gap> for Gap {
-    fn from(of: observe::Gap) -> Self {
-        Self { below: of.below, above: of.above, sources_above: of.sources_above }
     }
 }
 

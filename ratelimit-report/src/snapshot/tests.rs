@@ -463,7 +463,7 @@ fn any_words_in_a_window_are_read_without_a_panic() {
 #[test]
 fn ports_are_named_as_the_flag_takes_them() {
     let of = |tcp: &[(u16, u16)], udp: &[(u16, u16)], other_protocols| {
-        ports(&desired::Ports { tcp: tcp.to_vec(), udp: udp.to_vec(), other_protocols })
+        desired::Ports { tcp: tcp.to_vec(), udp: udp.to_vec(), other_protocols }.to_string()
     };
     assert_eq!(of(&[(80, 80), (443, 443)], &[(53, 53), (80, 80), (443, 443)], false), "53/udp,80,443");
     assert_eq!(of(&[(22, 22), (8000, 8100)], &[(8000, 8100)], false), "22/tcp,8000-8100");

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::check::Window;
 use super::decision::{Cause, Decision};
 use super::list::whole_seconds;
-use super::{Budget, Clocks, Hold, Mode, Outcome, Unit, ports, seconds, timestamp};
+use super::{Budget, Clocks, Hold, Mode, Outcome, Unit, seconds, timestamp};
 use ratelimit_policy::access::{By, Entry, deciding};
 use ratelimit_policy::config::listing::WrittenAt;
 use ratelimit_policy::desired::{self, Access, Grant, Policy, Ports, Refuse, covering, denies, typed};
@@ -224,9 +224,9 @@ fn verdict(
         if is_dry { (background.dry_run(rule), Some(told.decided_by)) } else { (told.decided_by, None) };
     RuleVerdict {
         rule: rule.name.clone(),
-        ports: ports(at),
+        ports: at.to_string(),
         to: rule.to.iter().map(ToString::to_string).collect(),
-        mode: rule.mode.into(),
+        mode: rule.mode,
         verdict: reason.action().into(),
         reason: reason.label().to_owned(),
         would: is_dry.then(|| decision.found().label().to_owned()),

@@ -1,30 +1,10 @@
-//! Words of the policy and the datapath as the API has them: the serde twins of theirs.
+//! Words of the policy and the datapath as the API has them, where they are not the same.
 
 use serde::{Deserialize, Serialize};
 
 use super::seconds;
-use ratelimit_datapath as datapath;
-use ratelimit_policy::desired;
-
-/// Whether a rule drops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mode {
-    /// Over the limit is dropped.
-    Enforce,
-    /// Over the limit passes and is counted.
-    DryRun,
-}
-
-/// How an XDP program is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum XdpMode {
-    /// In the driver.
-    Native,
-    /// In the network stack.
-    Generic,
-}
+use ratelimit_policy::desired::{self, WindowForm};
+use ratelimit_policy::labels;
 
 /// One limit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -66,31 +46,7 @@ pub struct Counting {
     pub accuracy: String,
 }
 
-/// How a limit is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WindowForm {
-    /// Never more than the limit in any real interval of the window's length.
-    Strict,
-    /// The sum of the last buckets.
-    Lenient,
-    /// One bucket as long as the window.
-    Fixed,
-    /// A leaky bucket.
-    Gcra,
-}
-
-impl Unit {
-    /// Its name.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Requests => "requests",
-            Self::Connections => "connections",
-            Self::Packets => "packets",
-            Self::Bytes => "bytes",
-        }
-    }
-}
+labels!(pub Unit { Requests => "requests", Connections => "connections", Packets => "packets", Bytes => "bytes" });
 
 impl Counting {
     /// Of the units of these limits, each once, in their order.
@@ -129,16 +85,6 @@ impl Counting {
     }
 }
 
-impl XdpMode {
-    /// Its name.
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Generic => "generic",
-        }
-    }
-}
-
 impl From<ratelimit_common::layout::Unit> for Unit {
     fn from(unit: ratelimit_common::layout::Unit) -> Self {
         match unit {
@@ -150,35 +96,6 @@ impl From<ratelimit_common::layout::Unit> for Unit {
     }
 }
 
-impl From<desired::Mode> for Mode {
-    fn from(mode: desired::Mode) -> Self {
-        match mode {
-            desired::Mode::Enforce => Self::Enforce,
-            desired::Mode::DryRun => Self::DryRun,
-        }
-    }
-}
-
-impl From<datapath::XdpMode> for XdpMode {
-    fn from(mode: datapath::XdpMode) -> Self {
-        match mode {
-            datapath::XdpMode::Native => Self::Native,
-            datapath::XdpMode::Generic => Self::Generic,
-        }
-    }
-}
-
-impl From<desired::WindowForm> for WindowForm {
-    fn from(form: desired::WindowForm) -> Self {
-        match form {
-            desired::WindowForm::Strict => Self::Strict,
-            desired::WindowForm::Lenient => Self::Lenient,
-            desired::WindowForm::Fixed => Self::Fixed,
-            desired::WindowForm::Gcra => Self::Gcra,
-        }
-    }
-}
-
 impl From<&desired::Limit> for Limit {
     fn from(limit: &desired::Limit) -> Self {
         Self {
@@ -186,7 +103,7 @@ impl From<&desired::Limit> for Limit {
             window_seconds: seconds(limit.window_ns),
             unit: limit.unit.into(),
             bucket_seconds: seconds(limit.bucket_ns),
-            window: limit.form.into(),
+            window: limit.form,
         }
     }
 }

@@ -5,8 +5,9 @@ use serde::Serialize;
 
 use super::{CachesMemory, Memory, caches_memory, limit_words, memory, memory_bytes, seconds};
 use ratelimit_policy::config::Config;
-use ratelimit_policy::desired::{Grant, Limit, Rule, date, unit_label};
+use ratelimit_policy::desired::{Grant, Limit, Rule, date};
 use ratelimit_policy::diagnostic::{Diagnostic, Diagnostics, Place};
+use ratelimit_report::snapshot;
 
 /// [`super::config_words`] for programs.
 #[derive(Debug, Serialize)]
@@ -66,7 +67,7 @@ struct RuleJson {
     forget_after_seconds: Option<f64>,
     ban_unproven: bool,
     under_attack_ok: bool,
-    new_sources: Option<NewSourcesJson>,
+    new_sources: Option<snapshot::NewSources>,
     quic_ports: Vec<u16>,
     unparsable: &'static str,
     until: Option<String>,
@@ -74,18 +75,9 @@ struct RuleJson {
 }
 
 #[derive(Debug, Serialize)]
-struct NewSourcesJson {
-    amount: u64,
-    window_seconds: f64,
-}
-
-#[derive(Debug, Serialize)]
 struct LimitJson {
-    amount: u64,
-    window_seconds: f64,
-    unit: &'static str,
-    bucket_seconds: f64,
-    window: &'static str,
+    #[serde(flatten)]
+    limit: snapshot::Limit,
     burst: Option<u64>,
     words: String,
 }
@@ -202,9 +194,7 @@ impl RuleJson {
             forget_after_seconds: rule.bans.as_ref().map(|bans| seconds(bans.forget_ns)),
             ban_unproven: rule.bans.as_ref().is_some_and(|bans| !bans.needs_proof),
             under_attack_ok: rule.under_attack_ok,
-            new_sources: rule
-                .new_sources
-                .map(|of| NewSourcesJson { amount: of.amount, window_seconds: seconds(of.window_ns) }),
+            new_sources: rule.new_sources.map(Into::into),
             quic_ports: rule.quic_ports.iter().collect(),
             unparsable: rule.unparsable.label(),
             until: rule.until.map(date),
@@ -215,14 +205,6 @@ impl RuleJson {
 
 impl From<&Limit> for LimitJson {
     fn from(limit: &Limit) -> Self {
-        Self {
-            amount: limit.amount,
-            window_seconds: seconds(limit.window_ns),
-            unit: unit_label(limit.unit),
-            bucket_seconds: seconds(limit.bucket_ns),
-            window: limit.form.label(),
-            burst: limit.burst,
-            words: limit_words(limit),
-        }
+        Self { limit: limit.into(), burst: limit.burst, words: limit_words(limit) }
     }
 }

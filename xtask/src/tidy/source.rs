@@ -6,7 +6,7 @@
 pub(super) struct Source {
     /// Comments and the contents of strings are blanks.
     pub(super) code: String,
-    /// Items under `#[cfg(test)]` are blanks too.
+    /// Items for tests alone are blanks too.
     pub(super) shipped_code: String,
 }
 
@@ -42,10 +42,10 @@ fn blank_comments_and_strings(text: &str) -> String {
 }
 
 fn blank_tests(code: &str) -> String {
-    const MARK: &str = "#[cfg(test)]";
+    const MARKS: [&str; 2] = ["#[cfg(test)]", "#[cfg(any(test,"];
     let mut shipped = String::with_capacity(code.len());
     let mut rest = code;
-    while let Some(start) = rest.find(MARK) {
+    while let Some(start) = MARKS.iter().filter_map(|mark| rest.find(mark)).min() {
         let (before, test) = rest.split_at(start);
         shipped.push_str(before);
         let (item, after) = test.split_at(item_end(test));

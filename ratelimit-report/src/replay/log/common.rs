@@ -167,7 +167,8 @@ fn wrong(word: &[u8]) -> String {
     }
 }
 
-fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+/// Blanks and tabs part them.
+pub(super) fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty())
 }
 

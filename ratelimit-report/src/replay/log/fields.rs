@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::common::address;
+use super::common::{address, words};
 use super::time::Stamp;
 
 /// Where the fields of a W3C extended log are.
@@ -58,9 +58,4 @@ pub(super) fn load_balancer(text: &[u8]) -> Option<(IpAddr, Stamp)> {
     let (client, target) = (fields.nth(1)?, fields.next()?);
     let is_one = target == b"-" || address(target).is_some();
     is_one.then(|| Some((address(client)?, stamp)))?
-}
-
-/// Blanks and tabs part them.
-fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
-    text.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty())
 }

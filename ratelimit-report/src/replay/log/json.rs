@@ -1,5 +1,6 @@
 //! JSON lines: who sent a request and when, by the names that servers and collectors give them, wherever in the object.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -145,6 +146,10 @@ fn rank(names: &[&str], path: &str) -> Option<usize> {
     names.iter().position(|name| if name.starts_with('.') { path.ends_with(name) } else { path.get(1..) == Some(name) })
 }
 
+/// A name, copied only where it has escapes.
+#[derive(serde::Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
 /// One value at the path of what is found.
 struct Value<'a> {
     found: &'a mut Found,
@@ -175,19 +180,20 @@ impl<'de> Visitor<'de> for Value<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let Self { found, depth } = self;
         let len = found.path.len();
-        while map.next_key_seed(Name { found: &mut *found })?.is_some() {
+        while let Some(Name(name)) = map.next_key::<Name<'de>>()? {
+            found.push(&name);
             map.next_value_seed(Value { found: &mut *found, depth: depth + 1 })?;
             found.path.truncate(len);
         }
         Ok(())
     }
 
-    /// A header has its values in a list, and a journal its bytes that are no text.
+    /// A header has its values in a list, and a journal its bytes that are no text; what is no byte is a question mark.
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         if rank(&MESSAGES, &self.found.path).is_some() {
             let mut bytes = Vec::new();
-            while let Some(byte) = list.next_element::<Byte>()? {
-                bytes.push(byte.0);
+            while let Some(byte) = list.next_element::<serde_json::Value>()? {
+                bytes.push(byte.as_u64().and_then(|byte| u8::try_from(byte).ok()).unwrap_or(b'?'));
             }
             self.found.scalar(&bytes);
             return Ok(());
@@ -225,42 +231,6 @@ impl<'de> Visitor<'de> for Value<'_> {
 
     fn visit_unit<E>(self) -> Result<(), E> {
         Ok(())
-    }
-}
-
-/// The name of a value, which goes to the path.
-struct Name<'a> {
-    found: &'a mut Found,
-}
-
-impl<'de> DeserializeSeed<'de> for Name<'_> {
-    type Value = ();
-
-    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for Name<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a name")
-    }
-
-    fn visit_str<E>(self, name: &str) -> Result<(), E> {
-        self.found.push(name);
-        Ok(())
-    }
-}
-
-/// A byte of a list; what is none is a question mark.
-struct Byte(u8);
-
-impl<'de> serde::Deserialize<'de> for Byte {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let number = serde_json::Value::deserialize(deserializer)?;
-        Ok(Self(number.as_u64().and_then(|number| u8::try_from(number).ok()).unwrap_or(b'?')))
     }
 }
 

@@ -1,12 +1,12 @@
 //! What a file looks like of which nothing can be read, and what to do with it.
 
 /// What a file is, and what to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::replay) struct Looks {
     /// A clause: "it is …".
-    pub(in crate::replay) what: &'static str,
+    pub(in crate::replay) what: String,
     /// What to do.
-    pub(in crate::replay) help: &'static str,
+    pub(in crate::replay) help: String,
 }
 
 /// What is read.
@@ -14,50 +14,35 @@ pub(in crate::replay) const FORMATS: &str = "it reads captures (pcap, pcapng) an
     format (nginx, Apache), JSON lines (nginx, Caddy, Traefik), HAProxy's HTTP log, W3C extended format (IIS, \
     CloudFront), AWS load balancers; also in lines of syslog, a journal or a container; packed by gzip or not";
 
+/// What files begin with that another program unpacks, what they are, and what turns them into text.
+const PACKED: [(&[u8], &str, &str); 10] = [
+    (b"\x1f\x8b", "compressed by gzip twice", "unpack it on the way: zcat FILE"),
+    (b"\x1f\x9d", "compressed (compress)", "unpack it on the way: zcat FILE"),
+    (b"BZh", "compressed (bzip2)", "unpack it on the way: bzcat FILE"),
+    (b"\xfd7zXZ", "compressed (xz)", "unpack it on the way: xzcat FILE"),
+    (b"\x28\xb5\x2f\xfd", "compressed (zstd)", "unpack it on the way: zstdcat FILE"),
+    (b"\x04\x22\x4d\x18", "compressed (lz4)", "unpack it on the way: lz4cat FILE"),
+    (b"PK\x03\x04", "a zip archive", "unpack it on the way: unzip -p FILE"),
+    (b"LPKSHHRH", "a journal of systemd", "have journalctl read it: journalctl --file FILE -o json"),
+    (b"\xff\xfe", "a text in UTF-16", "convert it on the way: iconv -f UTF-16 -t UTF-8 FILE"),
+    (b"\xfe\xff", "a text in UTF-16", "convert it on the way: iconv -f UTF-16 -t UTF-8 FILE"),
+];
+
 /// What begins so and can be read by nobody here, though it is no text: none where it may be a log.
 pub(in crate::replay) fn binary(start: &[u8]) -> Option<Looks> {
-    let looks = |what, help| Some(Looks { what, help });
+    let looks = |what: &str| Some(Looks { what: what.to_owned(), help: FORMATS.to_owned() });
     if start.trim_ascii().is_empty() {
-        return looks("it is empty", FORMATS);
+        return looks("it is empty");
     }
-    match start {
-        [0x1f, 0x8b, ..] => {
-            looks("it is compressed by gzip twice", "unpack it on the way: zcat FILE | ratelimitd replay -")
-        }
-        [0x1f, 0x9d, ..] => {
-            looks("it is compressed (compress)", "unpack it on the way: zcat FILE | ratelimitd replay -")
-        }
-        [b'B', b'Z', b'h', ..] => {
-            looks("it is compressed (bzip2)", "unpack it on the way: bzcat FILE | ratelimitd replay -")
-        }
-        [0xfd, b'7', b'z', b'X', b'Z', ..] => {
-            looks("it is compressed (xz)", "unpack it on the way: xzcat FILE | ratelimitd replay -")
-        }
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
-            looks("it is compressed (zstd)", "unpack it on the way: zstdcat FILE | ratelimitd replay -")
-        }
-        [0x04, 0x22, 0x4d, 0x18, ..] => {
-            looks("it is compressed (lz4)", "unpack it on the way: lz4cat FILE | ratelimitd replay -")
-        }
-        [b'P', b'K', 3, 4, ..] => {
-            looks("it is a zip archive", "unpack it on the way: unzip -p FILE | ratelimitd replay -")
-        }
-        [b'L', b'P', b'K', b'S', b'H', b'H', b'R', b'H', ..] => looks(
-            "it is a journal of systemd",
-            "have journalctl read it: journalctl --file FILE -o json | ratelimitd replay -",
-        ),
-        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => looks(
-            "it is a text in UTF-16",
-            "convert it on the way: iconv -f UTF-16 -t UTF-8 FILE | ratelimitd replay -",
-        ),
-        _ if start.get(257..262) == Some(b"ustar") => {
-            looks("it is a tar archive", "unpack it on the way: tar -xOf FILE | ratelimitd replay -")
-        }
-        // A journal's export has bytes of any kind, and a log a hole where it was cut.
-        _ if super::export::is_export(start) => None,
-        _ if is_binary(start) => looks("it is neither a capture nor an access log", FORMATS),
-        _ => None,
+    let packed = PACKED.iter().find(|(magic, ..)| start.starts_with(magic)).map(|(_, what, help)| (*what, *help));
+    let is_tar = start.get(257..262) == Some(b"ustar");
+    let tar = is_tar.then_some(("a tar archive", "unpack it on the way: tar -xOf FILE"));
+    if let Some((what, help)) = packed.or(tar) {
+        return Some(Looks { what: format!("it is {what}"), help: format!("{help} | ratelimitd replay -") });
     }
+    // A journal's export has bytes of any kind, and a log a hole where it was cut.
+    let is_unknown = !super::export::is_export(start) && is_binary(start);
+    if is_unknown { looks("it is neither a capture nor an access log") } else { None }
 }
 
 /// Whether there are NUL bytes within lines: of a hole behind a line, all of them are before the next.
@@ -109,5 +94,5 @@ pub(in crate::replay) fn looks(start: &[u8]) -> Option<Looks> {
     } else {
         return None;
     };
-    Some(Looks { what, help })
+    Some(Looks { what: what.to_owned(), help: help.to_owned() })
 }

@@ -1,0 +1,12 @@
+//! What tests and measurements ask of the program beside: runs on made-up frames, its size, and who sends to it. No
+//! daemon has it.
+
+mod advance;
+mod generator;
+mod size;
+mod testing;
+
+pub use self::advance::{Advance, Steps};
+pub use self::generator::{Flood, Generator, OpenConnection, OpenConnections, Order, Sources};
+pub use self::size::ProgramSize;
+pub use self::testing::{Bare, TestRun, object};
