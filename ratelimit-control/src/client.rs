@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
+use super::orphan;
 use super::proto::{
     ALLOW, APPLY, ApplyReport, ApplyRequest, CHARGE, CHECK, CHECK_PREFIX, CONFIRM, ChargeRequest, ConfirmReport, DENY,
     DETACH, DetachReport, EXPLAIN, GrantReport, GrantRequest, HEALTHZ, Health, LIST, METRICS, MODE, ModeReport,
@@ -24,7 +25,8 @@ use super::proto::{
 };
 use super::requester::SUDO_USER;
 use super::socket::GROUP;
-use ratelimit_datapath::pins::{self, Orphans};
+use ratelimit_datapath::orphans::{self, Orphans};
+use ratelimit_datapath::pins;
 use ratelimit_policy::desired::{Grant, Sent};
 use ratelimit_report::snapshot::{
     CheckReport, ExplainReport, ListFilter, ListReport, PrefixReport, Snapshot, SuggestReport,
@@ -39,15 +41,11 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// A list of as many prefixes as the kernel takes. // 2 x 200000 x 500 B = 200 MB
 const LIST_BYTES_MAX: usize = 256 << 20;
 
-/// What to do where no daemon answers.
-const START: &str = "start one with `systemctl start ratelimitd` or `sudo ratelimitd --iface IF --limit N/DUR`, \
-                     or say where its socket is: --socket PATH";
-
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody listens.
-    #[error("no daemon answers at {path}: {why}")]
+    #[error("{}no daemon answers at {path}: {why}", orphan::lead(orphans))]
     NoDaemon {
         /// The socket.
         path: PathBuf,
@@ -87,16 +85,7 @@ impl ClientError {
     /// What to do, one clause each.
     pub fn help(&self) -> Vec<String> {
         match self {
-            Self::NoDaemon { orphans: Orphans::Enforcing(pins), .. } => vec![
-                format!("the filter of an earlier one is still pinned in {} and goes on enforcing", pins.display()),
-                "start the daemon again to look at it, or turn it off: sudo ratelimitd detach".to_owned(),
-                format!("without this program, it is off after: sudo rm -r {}", pins.display()),
-            ],
-            Self::NoDaemon { orphans: Orphans::Nothing, .. } => vec![START.to_owned()],
-            Self::NoDaemon { orphans: Orphans::Hidden(pins), .. } => vec![
-                START.to_owned(),
-                format!("only root can see whether a filter is still pinned in {}: use sudo", pins.display()),
-            ],
+            Self::NoDaemon { orphans, .. } => orphan::help(orphans),
             Self::NotPermitted { wanted: Wanted::Read, .. } => vec![
                 format!("root and members of the group {GROUP} may read"),
                 format!("to join the group: sudo usermod -aG {GROUP} $USER, then log in again"),
@@ -352,7 +341,7 @@ impl Client {
         if why.kind() == ErrorKind::PermissionDenied {
             return ClientError::NotPermitted { path: self.socket.clone(), wanted };
         }
-        ClientError::NoDaemon { path: self.socket.clone(), why, orphans: pins::orphans(&self.pins) }
+        ClientError::NoDaemon { path: self.socket.clone(), why, orphans: orphans::orphans(&self.pins) }
     }
 
     /// A daemon that ends meanwhile closes the connection.

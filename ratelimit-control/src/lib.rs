@@ -21,6 +21,7 @@ use ratelimit_report::snapshot::{
 
 pub mod client;
 mod orders;
+pub mod orphan;
 mod places;
 pub mod proto;
 mod requester;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use ratelimit_policy::safety::SshSession;
-use ratelimit_report::snapshot::{Limit, Listed};
+use ratelimit_report::snapshot::{Limit, Listed, RuleMode};
 
 /// To allow or to deny a prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -161,6 +161,9 @@ pub struct ModeReport {
     pub mode: ModeWord,
     /// Whether anything has changed.
     pub changed: bool,
+    /// What each rule does now, in the order in which they judge.
+    #[serde(default)]
+    pub rules: Vec<RuleMode>,
     /// What else there is to know, a sentence each.
     pub notes: Vec<String>,
 }

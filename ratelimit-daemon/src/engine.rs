@@ -22,7 +22,7 @@ use super::store::Store;
 use super::trial::Pending;
 use super::would_ban::WouldBans;
 use ratelimit_control::proto::{DetachReport, Health, Problem, ProblemKind};
-use ratelimit_datapath::{Datapath, DatapathError, InterfaceReading, Reading};
+use ratelimit_datapath::{Absent, Datapath, DatapathError, InterfaceReading, Reading, Tallies};
 use ratelimit_policy::config::lists::KnownLists;
 use ratelimit_policy::config::{Config, OnExit};
 use ratelimit_policy::desired::{DesiredState, Policy};
@@ -162,7 +162,7 @@ impl<D: Datapath> Engine<D> {
         let started = engine.recall(unfinished, refused_lists, moment).and_then(|is_on_trial| {
             // What an earlier run's windows have refused is known before the first packet that counts.
             engine.observe(moment);
-            engine.attach_all(is_on_trial)
+            engine.attach_all(is_on_trial, moment)
         });
         if let Err(error) = started {
             if let Err(second) = engine.datapath.abandon() {
@@ -199,7 +199,9 @@ impl<D: Datapath> Engine<D> {
 
     /// No packet meets a program without a policy: either ours is applied first, or an earlier run's is in force. That one
     /// is replaced last, and the interfaces under it are taken over after the others, so that what fails changes neither.
-    fn attach_all(&mut self, is_on_trial: bool) -> Result<(), DatapathError> {
+    /// A service does not fail for an interface that is not there: the next looks attach it.
+    fn attach_all(&mut self, is_on_trial: bool, moment: Moment) -> Result<(), DatapathError> {
+        let absent = self.source.absent();
         let (kept, alone) = (self.datapath.kept(), self.datapath.alone_for());
         if kept.is_empty() && !is_on_trial {
             self.datapath.apply(&self.desired.policy)?;
@@ -207,15 +209,22 @@ impl<D: Datapath> Engine<D> {
         let (taken_over, anew): (Vec<_>, Vec<_>) =
             self.desired.interfaces.iter().partition(|interface| kept.contains(interface));
         for interface in anew.into_iter().chain(taken_over) {
-            let mode = self.datapath.attach(interface)?;
-            self.links.attached(interface, mode);
+            match (self.datapath.attach(interface), absent) {
+                (Ok(mode), Absent::Awaited | Absent::Refused) => {
+                    self.links.attached(interface, mode);
+                }
+                (Err(error @ DatapathError::NoSuchInterface { .. }), Absent::Awaited) => {
+                    self.links.awaited(interface, moment.uptime, error.to_string());
+                }
+                (Err(error), Absent::Awaited | Absent::Refused) => return Err(error),
+            }
         }
         if !kept.is_empty() && !is_on_trial {
             self.datapath.apply(&self.desired.policy)?;
         }
         self.must_apply = false;
-        let taken_over: Vec<String> =
-            kept.iter().filter(|name| self.desired.interfaces.contains(name)).cloned().collect();
+        let left = self.datapath.kept();
+        let taken_over: Vec<String> = kept.into_iter().filter(|name| !left.contains(name)).collect();
         if !taken_over.is_empty() {
             Event::TakeOver { interfaces: taken_over, alone }.log();
         }
@@ -224,9 +233,10 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// An earlier run may have left more interfaces attached than are wanted now. One that cannot be let go is no reason to fail:
-    /// our policy is in force there too.
+    /// our policy is in force there too. One that is wanted and not there is, it may be, in another network namespace: it stays.
     fn let_go_of_others(&mut self) {
-        for interface in self.datapath.kept() {
+        let is_other = |name: &String| !self.desired.interfaces.contains(name);
+        for interface in self.datapath.kept().into_iter().filter(is_other) {
             match self.datapath.detach(&interface) {
                 Ok(()) => tracing::info!(interface, "removed the filter of an earlier run from {interface}"),
                 Err(error) => {
@@ -253,7 +263,6 @@ impl<D: Datapath> Engine<D> {
                 match self.datapath.attach(interface) {
                     Ok(mode) => {
                         self.links.attached(interface, mode);
-                        tracing::info!(interface, "{interface} is back and protected again");
                     }
                     Err(error) => {
                         let is_absent = matches!(error, DatapathError::NoSuchInterface { .. });
@@ -392,8 +401,9 @@ impl<D: Datapath> Engine<D> {
     }
 
     fn snapshot(&mut self, moment: Moment) -> Result<Snapshot, DatapathError> {
-        let reading = self.datapath.read()?;
+        let mut reading = self.datapath.read()?;
         let policy = &self.desired.policy;
+        add_awaited(&mut reading, &self.links, policy.rules.len());
         let mut census = Census::new(policy, reading.now, TOP_DEFAULT);
         self.datapath.visit_sources(&mut |source| census.visit(&source))?;
         let mut tracked = census.finish();
@@ -417,6 +427,7 @@ impl<D: Datapath> Engine<D> {
         let left = |pending: &Pending| pending.until.0.saturating_sub(reading.now.0);
         Ok(snapshot.with_standing(Standing {
             banned: bans.len() as u64,
+            away: self.links.away_names().map(|(name, why)| (name.clone(), why.clone())).collect(),
             hold: self.hold.as_ref().map(Hold::report),
             fallen_back: self.breaker.tripped().map(str::to_owned).collect(),
             confirm_within_ns: self.pending.as_ref().map(left),
@@ -468,7 +479,10 @@ impl<D: Datapath> Engine<D> {
         });
         self.datapath.shutdown(left)?;
         self.is_shut_down = true;
-        Event::Detach { interfaces: self.desired.interfaces.clone(), left, done }.log();
+        let interfaces = self.links.attached_names();
+        if !interfaces.is_empty() {
+            Event::Detach { interfaces, left, done }.log();
+        }
         Ok(())
     }
 
@@ -494,21 +508,37 @@ impl<D: Datapath> Engine<D> {
     }
 }
 
+/// The interfaces that were never there since the start: the datapath does not know of them.
+fn add_awaited(reading: &mut Reading, links: &Links, rules: usize) {
+    for (name, _) in links.away_names() {
+        if !reading.interfaces.iter().any(|read| read.name == *name) {
+            let rules = vec![Tallies::default(); rules];
+            let unruled = Tallies::default();
+            reading.interfaces.push(InterfaceReading { name: name.clone(), attached: None, unruled, rules });
+        }
+    }
+    reading.interfaces.sort_by(|a, b| a.name.cmp(&b.name));
+}
+
 /// How things are, as `systemctl status` shows it.
 fn line(reading: &Reading, problems: &[String]) -> String {
-    if !problems.is_empty() {
-        return format!("NOT PROTECTED: {}", problems.join("; "));
-    }
-    let sum = volume(reading);
     let attached = |read: &InterfaceReading| read.attached.map(|mode| format!("{} ({})", read.name, mode.label()));
     let attached: Vec<_> = reading.interfaces.iter().filter_map(attached).collect();
-    format!(
-        "attached to {}; packets passed {}, dropped {}, would drop {}",
-        attached.join(", "),
-        sum.passed,
-        sum.dropped,
-        sum.would_drop
-    )
+    let mut parts = Vec::new();
+    if !problems.is_empty() {
+        parts.push(format!("NOT PROTECTED: {}", problems.join("; ")));
+    }
+    if !attached.is_empty() {
+        let sum = volume(reading);
+        parts.push(format!(
+            "attached to {}; packets passed {}, dropped {}, would drop {}",
+            attached.join(", "),
+            sum.passed,
+            sum.dropped,
+            sum.would_drop
+        ));
+    }
+    parts.join("; ")
 }
 
 /// Packets of all interfaces, since their counters began.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use ratelimit_datapath::Absent;
 use ratelimit_policy::config::Config;
 use ratelimit_policy::config::lists::KnownLists;
 
@@ -51,6 +52,14 @@ impl ConfigSource {
     ) -> Self {
         let text_path = path.clone();
         Self::File(ConfigFile { path, text, text_path, load: Box::new(load), parse: Box::new(parse) })
+    }
+
+    /// Whether a start waits for an interface that is not there: a service does, which runs by a file.
+    pub const fn absent(&self) -> Absent {
+        match self {
+            Self::Flags | Self::FlagsWithLists(_) => Absent::Refused,
+            Self::File(_) => Absent::Awaited,
+        }
     }
 
     /// What is in force, with these in its list files.

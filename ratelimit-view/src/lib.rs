@@ -21,7 +21,7 @@ pub use explain::explain;
 pub use list::{applied, list, mode, mode_now, reloaded};
 pub use orders::{granted, lifted, reset, rolled_back};
 pub use replay::replay;
-pub use stats::stats;
+pub use stats::{left, stats};
 pub use suggest::{suggest, suggest_from};
 pub use watch::{Screen, WatchError, watch};
 

@@ -14,6 +14,7 @@ use ratelimit_common::layout::{
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 
+use super::counts::of_cpus;
 use super::drop_cache::OfWindow;
 use super::plain::Plain;
 use super::windows::Windows;
@@ -109,8 +110,7 @@ impl Kernel {
         let name = map::BANS_BEGUN;
         let counts: PerCpuArray<_, u64> =
             PerCpuArray::try_from(map_ref(&self.ebpf, name)?).with_context(|| format!("open {name}"))?;
-        let cpus = counts.get(&row.into(), 0).with_context(|| format!("read {name}"))?;
-        Ok(cpus.iter().fold(0, |sum, cpu| sum.wrapping_add(*cpu)))
+        of_cpus(&counts, row.into())
     }
 
     /// Another rule has the row from now on.

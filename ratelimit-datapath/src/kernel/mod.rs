@@ -5,11 +5,13 @@ mod advance;
 mod attach;
 mod charge;
 mod clients;
+mod counts;
 mod drop_cache;
 mod forget;
 mod generation;
 mod generator;
 mod held;
+mod left;
 mod options;
 mod plain;
 mod random;
@@ -38,18 +40,20 @@ use ratelimit_common::hash::HashKey;
 use ratelimit_common::layout::{
     self, COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, GENERATIONS, INTERFACE_UNKNOWN,
     INTERFACES_MAX, LIMITS_MAX, NOT_CACHED, PREFIX_MISSES_PER_SET, ROWS_MAX, SETS_PER_CONN_CELL, SETS_PER_WORD, Source,
-    SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Tally, counters_index, map,
+    SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, counters_index, map,
 };
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
-use ratelimit_common::verdict::{Reason, Verdict};
+use ratelimit_common::verdict::Verdict;
 
 pub use self::advance::{Advance, Steps};
 use self::attach::Slot;
 use self::clients::{Client, Lengths};
+use self::counts::{of_cpus, tallies_in};
 use self::generation::Tries;
 pub use self::generator::{Flood, Generator, OpenConnection, OpenConnections, Order, Sources};
 use self::held::Held;
+pub use self::left::read_left;
 pub use self::options::{Clock, Options, Passed};
 use self::plain::Plain;
 pub use self::size::ProgramSize;
@@ -57,8 +61,8 @@ pub use self::testing::{Bare, TestRun, object};
 use self::windows::Windows;
 use super::pins::Pins;
 use super::{
-    Ban, BanReading, BansPosition, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading,
-    Tallies, Trial, VisitedBans, XdpMode, alone, batch, interface,
+    Absent, Ban, BanReading, BansPosition, Datapath, DatapathError, Forgotten, InterfaceReading, Reading,
+    SourceReading, Tallies, Trial, VisitedBans, XdpMode, alone, batch, interface,
 };
 use ratelimit_policy::config::{Config, OnExit, XdpModeChoice};
 use ratelimit_policy::desired::{Policy, drop_cache_sets};
@@ -108,10 +112,10 @@ impl Kernel {
     /// had, so that a daemon that cannot start changes nothing.
     ///
     /// # Errors
-    /// As [`Kernel::load`]; and where an interface is not there, or has another XDP program.
-    pub fn open(config: &Config) -> Result<Self, DatapathError> {
+    /// As [`Kernel::load`]; and where an interface is not there and not awaited, or has another XDP program.
+    pub fn open(config: &Config, absent: Absent) -> Result<Self, DatapathError> {
         let options = Options::from(config);
-        attach::look_at(&config.interfaces, options.pins.as_deref())?;
+        attach::look_at(&config.interfaces, absent, options.pins.as_deref())?;
         #[cfg_attr(not(feature = "trace"), expect(unused_mut, reason = "the log is taken out of it"))]
         let mut kernel = Self::load(&options)?;
         kernel.look_at_modes(&config.interfaces)?;
@@ -197,7 +201,7 @@ impl Kernel {
             .override_global(layout::SOCKET_FIELDS, &socket_fields, true);
         if let Some(pins) = pins {
             for expected in state::EXPECTED {
-                state::check_pin(pins, expected)?;
+                state::check_pin(pins.dir(), expected)?;
                 loader.map_pin_path(expected.name, pins.map(expected.name));
             }
         }
@@ -344,16 +348,8 @@ impl Kernel {
     }
 
     fn tallies(&self, position: usize, rule: u8) -> Result<Tallies, DatapathError> {
-        let counters: PerCpuArray<_, Plain<Counters>> =
-            PerCpuArray::try_from(map_ref(&self.ebpf, map::COUNTERS)?).context("open COUNTERS")?;
-        let row = counters.get(&counters_index(position, rule), 0).context("read COUNTERS")?;
-        let sum = |reason: Reason| {
-            row.iter().fold(Tally::default(), |sum, Plain(cpu)| {
-                let tally = cpu.by_reason[reason as usize];
-                Tally { packets: sum.packets.wrapping_add(tally.packets), bytes: sum.bytes.wrapping_add(tally.bytes) }
-            })
-        };
-        Ok(Tallies(Reason::ALL.iter().map(|&reason| (reason, sum(reason))).collect()))
+        let counters = PerCpuArray::try_from(map_ref(&self.ebpf, map::COUNTERS)?).context("open COUNTERS")?;
+        tallies_in(&counters, position, rule)
     }
 
     fn faults(&self) -> Result<Vec<(Fault, u64)>, DatapathError> {
@@ -364,8 +360,7 @@ impl Kernel {
     fn fault_cell(&self, cell: u32) -> Result<u64, DatapathError> {
         let faults: PerCpuArray<_, u64> =
             PerCpuArray::try_from(map_ref(&self.ebpf, map::FAULTS)?).context("open FAULTS")?;
-        let cpus = faults.get(&cell, 0).context("read FAULTS")?;
-        Ok(cpus.iter().fold(0, |sum: u64, cpu| sum.wrapping_add(*cpu)))
+        of_cpus(&faults, cell)
     }
 
     fn read_clock(&mut self) -> Result<Nanos, DatapathError> {
@@ -469,6 +464,9 @@ impl Datapath for Kernel {
     }
 
     fn read(&mut self) -> Result<Reading, DatapathError> {
+        if let Some(pins) = self.pins.as_ref().filter(|_| self.slots.iter().flatten().any(Slot::is_linked)) {
+            alone::touch(&pins.map(map::ACTIVE));
+        }
         let present = interface::all().context("list the network interfaces")?;
         let ours = self.program_id()?;
         let mut interfaces = Vec::new();
