@@ -39,7 +39,7 @@ fn a_killed_daemon_leaves_its_filter_enforcing_and_the_next_one_its_counts() {
     daemon.kill();
     assert!(lab.has_xdp("s0"));
     lab.assert_blocked(CLIENTS[0], 80);
-    assert_refused(&lab.ratelimitd(&["stats"]), 69, &["no daemon answers", "goes on enforcing", "ratelimitd detach"]);
+    assert_refused(&lab.ratelimitd(&["stats"]), 69, &["no daemon answers", "STILL ENFORCING", "ratelimitd detach"]);
 
     let daemon = lab.limit(&KEEP);
     lab.assert_blocked(CLIENTS[0], 80);
@@ -333,4 +333,114 @@ fn pins_that_another_user_has_made_are_refused_and_nothing_is_attached() {
     assert_refused(&lab.ratelimitd(&arguments), 69, &["may be written to by others, its mode is 0777"]);
     fs::set_permissions(lab.pins(), fs::Permissions::from_mode(0o700)).unwrap();
     drop(lab.start(&arguments));
+}
+
+/// A daemon that has been seen to run, killed with its filter kept.
+fn dead(lab: &Lab) {
+    let daemon = lab.limit(&KEEP);
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+    // It says that it is alive every two seconds, and what is as young as its pins says nothing.
+    lab.stats_once(|stats| stats["uptime_seconds"].as_f64().unwrap() > 3.5);
+    daemon.kill();
+}
+
+#[test]
+fn every_command_says_that_a_dead_daemons_filter_enforces_where_since_when_and_what_to_type() {
+    needs_root!();
+    let lab = Lab::new();
+    let _web = lab.web();
+    dead(&lab);
+    let link = format!("/sys/fs/bpf/ratelimitd/v{}/link-s0", ratelimit_common::layout::VERSION);
+    let since = "STILL ENFORCING on s0 without a daemon since 2";
+    let said =
+        [since, "UTC (", &link, "systemctl start ratelimitd", "sudo ratelimitd detach", "sudo rm -r /sys/fs/bpf"];
+    for command in [
+        &["stats"][..],
+        &["check", CLIENTS[0]],
+        &["list"],
+        &["mode"],
+        &["panic"],
+        &["deny", CLIENTS[0]],
+        &["unblock", CLIENTS[0]],
+        &["reload"],
+        &["suggest"],
+        &["detach", "s9"],
+    ] {
+        assert_refused(&lab.ratelimitd(command), 69, &said);
+    }
+    lab.assert_blocked(CLIENTS[0], 80);
+    // A daemon that runs and has another socket is no dead one.
+    let elsewhere = lab.directory().join("other.sock");
+    let daemon = lab.limit(&[&KEEP[..], &["--socket", elsewhere.to_str().unwrap()]].concat());
+    assert!(daemon.child.stderr().contains("which ran without a daemon for "), "{}", daemon.child.stderr());
+    let refused = lab.ratelimitd(&["stats"]);
+    assert_refused(&refused, 69, &[&format!("a daemon runs as process {}", daemon.child.id()), "--socket PATH"]);
+    assert!(!refused.stderr.contains("STILL") && refused.stdout.is_empty(), "{}{}", refused.stderr, refused.stdout);
+}
+
+#[test]
+fn stats_reads_from_the_pins_of_a_dead_daemon_what_they_tell_and_says_what_privilege_it_lacks() {
+    needs_root!();
+    let lab = Lab::new();
+    let _web = lab.web();
+    dead(&lab);
+    lab.assert_blocked(CLIENTS[0], 80);
+    let json = lab.ratelimitd(&["stats", "--json"]);
+    assert_eq!(json.code(), 69, "{}", json.stderr);
+    let stats: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    let dropped = number(&stats, "/rules/0/dropped");
+    assert!(dropped >= 2, "what it dropped before and since: {stats:#}");
+    let [received, passed, of_interface, _] = packets(&stats);
+    assert_eq!((received, of_interface), (passed + dropped, dropped), "{stats:#}");
+    assert_eq!((number(&stats, "/reasons/over_limit"), number(&stats, "/schema")), (dropped, 1));
+    for (pointer, expected) in [
+        ("/mode", "enforce"),
+        ("/interfaces/0/name", "s0"),
+        ("/interfaces/0/xdp_mode", "native"),
+        ("/rules/0/name", "default"),
+        ("/rules/0/ports", "80,443"),
+        ("/without_daemon/interfaces/0", "s0"),
+    ] {
+        assert_eq!(stats.pointer(pointer).unwrap(), expected, "{pointer}: {stats:#}");
+    }
+    assert!(stats["without_daemon"]["seconds"].as_f64().unwrap() < 60.0, "{stats:#}");
+    assert_eq!(stats.get("sources"), None, "nothing is said of what is not read");
+
+    let human = lab.ratelimitd(&["stats"]);
+    assert_eq!(human.code(), 69);
+    assert!(human.stdout.starts_with("STILL ENFORCING on s0 without a daemon since 2"), "{}", human.stdout);
+    for words in ["s0         native, in the driver", "default  enforced  80,443", " over the limit\n"] {
+        assert!(human.stdout.contains(words), "no {words:?} in: {}", human.stdout);
+    }
+
+    // As nobody, who may go where the binary lies only if it is copied there.
+    let copy = std::env::temp_dir().join(format!("{}ratelimitd", lab.server.name()));
+    fs::copy(binary(), &copy).unwrap();
+    let mut command = lab.command("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&copy);
+    command.args(["stats", "--socket", &format!("{}.sock", copy.display())]);
+    let unprivileged = integration_test::lab::run(command);
+    fs::remove_file(&copy).unwrap();
+    assert_refused(&unprivileged, 69, &["only root can see whether a filter is still pinned in ", "use sudo"]);
+    assert_eq!(unprivileged.stdout, "");
+}
+
+#[test]
+fn what_a_dead_daemon_of_another_version_left_is_said_so_and_detach_takes_it_off() {
+    needs_root!();
+    let lab = Lab::new();
+    let _web = lab.web();
+    dead(&lab);
+    let directory = fs::read_dir(lab.pins()).unwrap().next().unwrap().unwrap().path();
+    fs::rename(&directory, lab.pins().join("v999")).unwrap();
+    let words =
+        ["STILL ENFORCING on s0", "another version", "its statistics cannot be read: ", "sudo ratelimitd detach"];
+    let refused = lab.ratelimitd(&["stats"]);
+    assert_refused(&refused, 69, &words);
+    assert_eq!(refused.stdout, "");
+    lab.assert_blocked(CLIENTS[0], 80);
+    let detached = lab.ratelimitd(&["detach"]);
+    assert_eq!((detached.code(), detached.stdout.contains("s0")), (0, true), "{}", detached.stderr);
+    assert!(!lab.has_xdp("s0") && !lab.pins().exists());
+    lab.open(CLIENTS[0], 80);
 }

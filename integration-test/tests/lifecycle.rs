@@ -1,4 +1,5 @@
 //! How the binary starts and ends, and what it refuses.
+#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
 use std::time::Duration;
@@ -7,9 +8,10 @@ use integration_test::frames::flag::SYN;
 use integration_test::frames::proto::TCP;
 use integration_test::frames::{IPV4, frame, tcp, v4};
 use integration_test::lab::{CLIENTS, HANGS_AFTER, Lab, ask, assert_refused, binary, packets};
-use netlab::{PacketSocket, needs_root};
+use netlab::{Child, PacketSocket, needs_root};
 use nix::sys::signal::Signal;
 
+const STARTS_WITHIN: Duration = Duration::from_secs(30);
 const KEEP: [&str; 6] = ["--limit", "3/1h", "--count", "connections", "--on-exit", "keep"];
 
 #[test]
@@ -156,6 +158,74 @@ fn an_interface_that_is_not_there_is_answered_with_those_that_are() {
     let refused = lab.ratelimitd(&["--iface", "s0", "--iface", "s7", "--limit", "3/1h", "--on-exit", "keep"]);
     assert_refused(&refused, 2, &["no interface s7"]);
     assert!(!lab.has_xdp("s0") && !lab.pins().exists());
+}
+
+/// A service on s0 and s1, by a file.
+fn service(lab: &Lab, limit: &str) -> Child {
+    let path = lab.directory().join("ratelimitd.toml");
+    let text = format!(
+        "interfaces = [\"s0\", \"s1\"]\nsocket = \"{}\"\non_exit = \"keep\"\n[rule]\nlimits = [\"{limit} connections\"]\n",
+        lab.socket().display()
+    );
+    fs::write(&path, text).unwrap();
+    let mut command = lab.command(binary());
+    command.args(["run", "--config"]).arg(&path);
+    Child::start(command).unwrap()
+}
+
+#[test]
+fn a_service_protects_what_is_there_and_attaches_to_what_was_missing_when_it_comes() {
+    needs_root!();
+    let lab = Lab::new();
+    let _web = lab.web();
+    let up = "ratelimitd: up, but NOT PROTECTED: s1 is not attached";
+    let daemon = service(&lab, "3/1h");
+    daemon.wait_for_line(up, STARTS_WITHIN).unwrap();
+    let said = daemon.stderr();
+    assert!(
+        said.contains("NOT PROTECTED: no interface s1; there are lo, ") && said.contains("when it comes"),
+        "{said}"
+    );
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+    let stats = lab.ratelimitd(&["stats"]).stdout;
+    for words in ["dropped on s0; NOT PROTECTED: s1 not attached\n", "s1 IS NOT ATTACHED: no interface s1; there are"] {
+        assert!(stats.contains(words), "no {words:?} in: {stats}");
+    }
+    // Killed and started again without it: the filter is taken over, with its counts.
+    daemon.signal(Signal::SIGKILL).unwrap();
+    let mut killed = daemon;
+    killed.wait(Duration::from_secs(5)).unwrap();
+    let mut daemon = service(&lab, "4/1h");
+    daemon.wait_for_line(up, STARTS_WITHIN).unwrap();
+    lab.assert_admitted(CLIENTS[0], 80, 1);
+
+    lab.connect_second_ends();
+    lab.stats_once(|stats| stats.pointer("/interfaces/1/attached").unwrap() == true);
+    daemon.wait_for_line("s1 has come and is protected now", Duration::from_secs(5)).unwrap();
+    assert!(lab.has_xdp("s1"));
+    daemon.signal(Signal::SIGTERM).unwrap();
+    assert_eq!(daemon.wait(Duration::from_secs(5)).unwrap().code(), Some(0));
+    assert_eq!(lab.ratelimitd(&["detach"]).code(), 0);
+    assert!(!lab.has_xdp("s0") && !lab.has_xdp("s1"));
+}
+
+#[test]
+fn a_service_that_has_none_of_its_interfaces_waits_and_is_not_healthy() {
+    needs_root!();
+    let lab = Lab::new();
+    lab.rename("s0", "s9");
+    let mut daemon = service(&lab, "3/1h");
+    daemon.wait_for_line("ratelimitd: up, but NOT PROTECTED: s0 is not attached", STARTS_WITHIN).unwrap();
+    let stats = lab.stats();
+    let attached: Vec<_> = stats["interfaces"].as_array().unwrap().iter().map(|of| of["attached"].clone()).collect();
+    assert_eq!(attached, [false, false]);
+    assert!(lab.ratelimitd(&["stats"]).stdout.contains(": NOT PROTECTED: s0, s1 not attached"));
+    lab.rename("s9", "s0");
+    lab.stats_once(|stats| stats.pointer("/interfaces/0/attached").unwrap() == true);
+    let _web = lab.web();
+    lab.assert_admitted(CLIENTS[0], 80, 3);
+    assert_eq!(lab.ratelimitd(&["detach"]).code(), 0);
+    assert_eq!(daemon.wait(Duration::from_secs(5)).unwrap().code(), Some(0));
 }
 
 #[test]

@@ -13,10 +13,12 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 
 use super::call::{Call, Verb, encode};
+use super::orphan;
 use super::proto::{METRICS, Problem};
 use super::requester::SUDO_USER;
 use super::socket::GROUP;
-use ratelimit_datapath::pins::{self, Orphans};
+use ratelimit_datapath::orphans::{self, Orphans};
+use ratelimit_datapath::pins;
 
 /// An answer is there by then: the server's own limit, and a little for the way.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(35);
@@ -25,17 +27,11 @@ const QUEUE_PAUSE: Duration = Duration::from_millis(10);
 /// Sixty-four rules on sixteen interfaces are below 1 MB.
 const METRICS_BYTES_MAX: usize = 4 << 20;
 
-/// What to do where no daemon answers.
-const START: [&str; 2] = [
-    "start one: `systemctl start ratelimitd`, or `sudo ratelimitd --iface IF --limit N/DUR`",
-    "if its socket is elsewhere: --socket PATH",
-];
-
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody listens.
-    #[error("no daemon answers at {path}: {why}")]
+    #[error("{}no daemon answers at {path}: {why}", orphan::lead(orphans))]
     NoDaemon {
         /// The socket.
         path: PathBuf,
@@ -75,17 +71,7 @@ impl ClientError {
     /// What to do, one clause each.
     pub fn help(&self) -> Vec<String> {
         match self {
-            Self::NoDaemon { orphans: Orphans::Enforcing(pins), .. } => vec![
-                format!("the filter of an earlier one is still pinned in {} and goes on enforcing", pins.display()),
-                "start the daemon again to look at it, or turn it off: sudo ratelimitd detach".to_owned(),
-                format!("without this program, it is off after: sudo rm -r {}", pins.display()),
-            ],
-            Self::NoDaemon { orphans: Orphans::Nothing, .. } => START.map(str::to_owned).to_vec(),
-            Self::NoDaemon { orphans: Orphans::Hidden(pins), .. } => {
-                let look =
-                    format!("only root can see whether a filter is still pinned in {}: use sudo", pins.display());
-                START.map(str::to_owned).into_iter().chain([look]).collect()
-            }
+            Self::NoDaemon { orphans, .. } => orphan::help(orphans),
             Self::NotPermitted { wanted: Wanted::Read, .. } => vec![
                 format!("root and members of the group {GROUP} may read"),
                 format!("to join the group: sudo usermod -aG {GROUP} $USER, then log in again"),
@@ -217,7 +203,7 @@ impl Client {
         if why.kind() == ErrorKind::PermissionDenied {
             return ClientError::NotPermitted { path: self.socket.clone(), wanted };
         }
-        ClientError::NoDaemon { path: self.socket.clone(), why, orphans: pins::orphans(&self.pins) }
+        ClientError::NoDaemon { path: self.socket.clone(), why, orphans: orphans::orphans(&self.pins) }
     }
 
     /// A daemon that ends meanwhile closes the connection.

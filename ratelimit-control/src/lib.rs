@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 mod call;
 pub mod client;
 mod orders;
+pub mod orphan;
 mod places;
 pub mod proto;
 mod questions;

@@ -9,7 +9,7 @@ use super::call::{Access, Arguments, Call, Route, Verb};
 use super::proto::{DetachReport, Problem, ProblemKind, ReloadReport, parse_target};
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::safety::SshSession;
-use ratelimit_report::snapshot::{Limit, Listed};
+use ratelimit_report::snapshot::{Limit, Listed, RuleMode};
 
 /// To allow or to deny a prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -251,6 +251,9 @@ pub struct ModeReport {
     pub mode: ModeWord,
     /// Whether anything has changed.
     pub changed: bool,
+    /// What each rule does now, in the order in which they judge.
+    #[serde(default)]
+    pub rules: Vec<RuleMode>,
     /// What else there is to know, a sentence each.
     pub notes: Vec<String>,
 }

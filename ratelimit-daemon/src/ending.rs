@@ -51,8 +51,10 @@ impl<D: Datapath> Engine<D> {
         let reading = self.datapath.read().ok();
         let done = self.statistics.done(reading.as_ref(), moment.uptime);
         self.datapath.shutdown(left)?;
-        let interfaces = self.enforced.desired.interfaces.clone();
-        self.journal.tell(Event::Detach { interfaces, left, done }, moment);
+        let interfaces = self.watched.links.attached_names();
+        if !interfaces.is_empty() {
+            self.journal.tell(Event::Detach { interfaces, left, done }, moment);
+        }
         Ok(())
     }
 }

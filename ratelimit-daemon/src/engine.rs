@@ -12,7 +12,7 @@ use super::store::Store;
 use super::trial::Trials;
 use super::watched::Watched;
 use ratelimit_control::proto::{Health, Problem};
-use ratelimit_datapath::{Datapath, DatapathError, Reading};
+use ratelimit_datapath::{Absent, Datapath, DatapathError, Reading};
 use ratelimit_policy::config::lists::KnownLists;
 use ratelimit_policy::safety::Around;
 use ratelimit_report::snapshot::{Clocks, SCHEMA};
@@ -113,7 +113,9 @@ impl<D: Datapath> Engine<D> {
 
     /// No packet meets a program without a policy: either ours is applied first, or an earlier run's is in force. That one
     /// is replaced last, and the interfaces under it are taken over after the others, so that what fails changes neither.
+    /// A service does not fail for an interface that is not there: the next looks attach it.
     fn attach_all(&mut self, is_on_trial: bool, moment: Moment) -> Result<(), DatapathError> {
+        let absent = self.enforced.source.absent();
         let (kept, alone) = (self.datapath.kept(), self.datapath.alone_for());
         if kept.is_empty() && !is_on_trial {
             self.datapath.apply(&self.enforced.desired.policy)?;
@@ -121,15 +123,22 @@ impl<D: Datapath> Engine<D> {
         let (taken_over, anew): (Vec<_>, Vec<_>) =
             self.enforced.desired.interfaces.iter().partition(|interface| kept.contains(interface));
         for interface in anew.into_iter().chain(taken_over) {
-            let mode = self.datapath.attach(interface)?;
-            self.watched.links.attached(interface, mode);
+            match (self.datapath.attach(interface), absent) {
+                (Ok(mode), Absent::Awaited | Absent::Refused) => {
+                    self.watched.links.attached(interface, mode);
+                }
+                (Err(error @ DatapathError::NoSuchInterface { .. }), Absent::Awaited) => {
+                    self.watched.links.awaited(interface, moment.uptime, error.to_string());
+                }
+                (Err(error), Absent::Awaited | Absent::Refused) => return Err(error),
+            }
         }
         if !kept.is_empty() && !is_on_trial {
             self.datapath.apply(&self.enforced.desired.policy)?;
         }
         self.enforced.must_apply = false;
-        let taken_over: Vec<String> =
-            kept.iter().filter(|name| self.enforced.desired.interfaces.contains(name)).cloned().collect();
+        let left = self.datapath.kept();
+        let taken_over: Vec<String> = kept.into_iter().filter(|name| !left.contains(name)).collect();
         if !taken_over.is_empty() {
             self.journal.tell(Event::TakeOver { interfaces: taken_over, alone }, moment);
         }
@@ -138,9 +147,10 @@ impl<D: Datapath> Engine<D> {
     }
 
     /// An earlier run may have left more interfaces attached than are wanted now. One that cannot be let go is no reason to fail:
-    /// our policy is in force there too.
+    /// our policy is in force there too. One that is wanted and not there is, it may be, in another network namespace: it stays.
     fn let_go_of_others(&mut self) {
-        for interface in self.datapath.kept() {
+        let is_other = |name: &String| !self.enforced.desired.interfaces.contains(name);
+        for interface in self.datapath.kept().into_iter().filter(is_other) {
             match self.datapath.detach(&interface) {
                 Ok(()) => tracing::info!(interface, "removed the filter of an earlier run from {interface}"),
                 Err(error) => {

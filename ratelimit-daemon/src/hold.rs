@@ -13,8 +13,8 @@ use ratelimit_control::proto::{ModeReport, ModeWord, Problem};
 use ratelimit_datapath::{Datapath, Reading};
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::config::syntax::printable;
-use ratelimit_policy::desired::Mode;
-use ratelimit_report::snapshot::{self, SCHEMA};
+use ratelimit_policy::desired::{Mode, Policy, Rule};
+use ratelimit_report::snapshot::{self, RuleMode, SCHEMA};
 
 /// The file that remembers it, where the filter outlives the daemon.
 const FILE: &str = "mode.json";
@@ -95,13 +95,14 @@ impl<D: Datapath> Engine<D> {
         self.remember_hold(&mut notes);
         match &self.overrides.hold {
             Some(hold) => tracing::error!(user, "{}; `ratelimitd mode enforce` ends it", hold.words()),
-            None => tracing::warn!(user, "what is over a limit is dropped again, as {user} said"),
+            None => {
+                tracing::warn!(user, "mode enforce, as {user} said: {}", what_each_does(&self.enforced.desired.policy))
+            }
         }
-        let stays = |rule: &&ratelimit_policy::desired::Rule| word == ModeWord::Enforce && rule.mode == Mode::DryRun;
-        let stay = self.enforced.config.policy.rules.iter().filter(stays);
-        notes.extend(stay.map(|rule| format!("rule {} stays in dry run: the configuration says so", rule.name)));
         self.statistics.outdate();
-        Ok(ModeReport { schema: SCHEMA, mode: word, changed, notes })
+        let rules = self.enforced.desired.policy.rules.iter();
+        let rules = rules.map(|rule| RuleMode { name: rule.name.clone(), mode: rule.mode }).collect();
+        Ok(ModeReport { schema: SCHEMA, mode: word, changed, rules, notes })
     }
 
     fn remember_hold(&self, notes: &mut Vec<String>) {
@@ -144,6 +145,15 @@ impl<D: Datapath> Engine<D> {
             tracing::error!("fall back: {:#}", anyhow::Error::from(error));
         }
     }
+}
+
+/// What is in dry run now that nothing holds it back is so by the configuration.
+fn what_each_does(policy: &Policy) -> String {
+    let word = |rule: &Rule| match rule.mode {
+        Mode::Enforce => format!("rule {} drops what is over its limit", rule.name),
+        Mode::DryRun => format!("rule {} stays in dry run, as the configuration says", rule.name),
+    };
+    policy.rules.iter().map(word).collect::<Vec<_>>().join("; ")
 }
 
 fn what_it_did(trip: &Trip, percent: u8) -> String {

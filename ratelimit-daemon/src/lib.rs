@@ -143,8 +143,12 @@ async fn drive<D: Datapath>(
     let (stop, stopped) = watch::channel(());
     let mut servers = listeners.serve(&handle, surroundings.own_uid, &stopped);
     drop(handle);
+    match engine.watched.links.problems(started.elapsed()).as_slice() {
+        [] => eprintln!("ratelimitd: ready"),
+        away => eprintln!("ratelimitd: up, but NOT PROTECTED: {}", away.join("; ")),
+    }
     let mut owner = Owner { engine: Some(Box::new(engine)), started };
-    eprintln!("ratelimitd: ready");
+    // Also where an interface is awaited: whoever waits for this one must not wait for it too.
     surroundings.notifier.tell(State::Ready);
     let outcome = owner.serve(commands, events, &mut surroundings).await;
     surroundings.notifier.tell(State::Stopping);

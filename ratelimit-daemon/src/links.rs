@@ -18,17 +18,49 @@ pub(super) struct Links(BTreeMap<String, Link>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Link {
     Attached,
-    Away { since: Duration, retry_at: Duration, delay: Duration, why: String },
+    Away { since: Duration, retry_at: Duration, delay: Duration, why: String, before: Before },
+}
+
+/// What an interface that is away was before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    /// Never there since the daemon started.
+    Awaited,
+    Attached,
 }
 
 impl Links {
-    /// It is attached. True if it was away.
+    /// It is attached. Says so where it was not; true if it was away.
     pub(super) fn attached(&mut self, interface: &str, mode: XdpMode) -> bool {
-        let before = self.0.insert(interface.to_owned(), Link::Attached);
-        if !matches!(before, Some(Link::Attached)) {
+        let link = self.0.insert(interface.to_owned(), Link::Attached);
+        if link != Some(Link::Attached) {
             warn_of(interface, mode);
         }
-        matches!(before, Some(Link::Away { .. }))
+        let Some(Link::Away { before, .. }) = link else { return false };
+        match before {
+            Before::Attached => tracing::info!(interface, "{interface} is back and protected again"),
+            Before::Awaited => tracing::info!(interface, "{interface} has come and is protected now"),
+        }
+        true
+    }
+
+    /// It is not there at the start, and is attached when it comes.
+    pub(super) fn awaited(&mut self, interface: &str, now: Duration, why: String) {
+        tracing::error!(interface, "NOT PROTECTED: {why}; {interface} is attached when it comes");
+        self.0.insert(interface.to_owned(), Link::away(now, why, Before::Awaited));
+    }
+
+    /// The names of those that are attached, sorted.
+    pub(super) fn attached_names(&self) -> Vec<String> {
+        self.0.iter().filter(|(_, link)| **link == Link::Attached).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Those that are away, each with why.
+    pub(super) fn away_names(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.0.iter().filter_map(|(name, link)| match link {
+            Link::Attached => None,
+            Link::Away { why, .. } => Some((name, why)),
+        })
     }
 
     /// It is not attached. Says so loudly the first time; true when it is time to try.
@@ -38,8 +70,7 @@ impl Links {
             Some(Link::Attached) | None => {
                 tracing::error!(interface, "NOT PROTECTED: {interface} is gone or was taken from us");
                 let why = "it is gone or was taken from us".to_owned();
-                let away = Link::Away { since: now, retry_at: now, delay: RETRY_FIRST, why };
-                self.0.insert(interface.to_owned(), away);
+                self.0.insert(interface.to_owned(), Link::away(now, why, Before::Attached));
                 true
             }
         }
@@ -81,6 +112,12 @@ impl Links {
             }
         };
         self.0.iter().filter_map(problem).collect()
+    }
+}
+
+impl Link {
+    fn away(now: Duration, why: String, before: Before) -> Self {
+        Self::Away { since: now, retry_at: now, delay: RETRY_FIRST, why, before }
     }
 }
 
@@ -130,6 +167,18 @@ mod tests {
         assert_eq!(links.problems(at(9)), ["eth0 is not attached since 9 s: no interface eth0"]);
         assert!(links.attached("eth0", XdpMode::Native));
         assert!(links.problems(at(10)).is_empty());
+    }
+
+    #[test]
+    fn one_that_is_awaited_is_looked_for_every_time_and_named_until_it_comes() {
+        let mut links = Links::default();
+        links.attached("eth0", XdpMode::Native);
+        links.awaited("eth9", at(1), "no interface eth9".into());
+        assert_eq!(links.attached_names(), ["eth0"]);
+        assert!(links.away("eth9", at(2)) && links.away("eth9", at(3)));
+        assert_eq!(links.problems(at(4)), ["eth9 is not attached since 3 s: no interface eth9"]);
+        assert!(links.attached("eth9", XdpMode::Native));
+        assert_eq!((links.attached_names().len(), links.away_names().count()), (2, 0));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use sd_notify::NotifyState;
 /// One thing to tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State<'a> {
-    /// Everything is attached and the socket answers; or a reload is over.
+    /// Everything is attached that is there, and the socket answers; or a reload is over.
     Ready,
     /// A reload begins.
     Reloading,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use ratelimit_datapath::Absent;
 use ratelimit_policy::config::Config;
 use ratelimit_policy::config::lists::KnownLists;
 
@@ -74,6 +75,14 @@ impl ConfigSource {
         match self {
             Self::Flags | Self::FlagsWithLists(_) => {}
             Self::File(file) => (file.text, file.text_path) = (text, path),
+        }
+    }
+
+    /// Whether a start waits for an interface that is not there: a service does, which runs by a file.
+    pub const fn absent(&self) -> Absent {
+        match self {
+            Self::Flags | Self::FlagsWithLists(_) => Absent::Refused,
+            Self::File(_) => Absent::Awaited,
         }
     }
 

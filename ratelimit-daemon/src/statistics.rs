@@ -8,10 +8,11 @@ use tokio::time::Instant;
 use super::engine::Engine;
 use super::hold::Hold;
 use super::journal::Done;
+use super::links::Links;
 use super::moment::Moment;
 use super::trial::Pending;
 use ratelimit_control::proto::Problem;
-use ratelimit_datapath::{Ban, Datapath, DatapathError, InterfaceReading, Reading};
+use ratelimit_datapath::{Ban, Datapath, DatapathError, InterfaceReading, Reading, Tallies};
 use ratelimit_report::snapshot::{
     Census, Parts, Sample, Samples, Snapshot, StaleList, Standing, TOP_DEFAULT, TopSource, Traffic, Volume,
 };
@@ -71,8 +72,9 @@ impl<D: Datapath> Engine<D> {
     }
 
     fn snapshot(&mut self, moment: Moment) -> Result<Snapshot, DatapathError> {
-        let reading = self.datapath.read()?;
+        let mut reading = self.datapath.read()?;
         let policy = &self.enforced.desired.policy;
+        add_awaited(&mut reading, &self.watched.links, policy.rules.len());
         let mut census = Census::new(policy, reading.now, TOP_DEFAULT);
         self.datapath.visit_sources(&mut |source| census.visit(&source))?;
         let mut tracked = census.finish();
@@ -95,6 +97,7 @@ impl<D: Datapath> Engine<D> {
         });
         let left = |pending: &Pending| pending.until.0.saturating_sub(reading.now.0);
         Ok(snapshot.with_standing(Standing {
+            away: self.watched.links.away_names().map(|(name, why)| (name.clone(), why.clone())).collect(),
             banned: by_rule(&bans, policy.rules.len()),
             hold: self.overrides.hold.as_ref().map(Hold::report),
             fallen_back: self.overrides.breaker.tripped().map(str::to_owned).collect(),
@@ -108,19 +111,35 @@ impl<D: Datapath> Engine<D> {
 
 /// How things are, as `systemctl status` shows it.
 pub(super) fn status_line(reading: &Reading, problems: &[String]) -> String {
-    if !problems.is_empty() {
-        return format!("NOT PROTECTED: {}", problems.join("; "));
-    }
-    let sum = volume(reading);
     let attached = |read: &InterfaceReading| read.attached.map(|mode| format!("{} ({})", read.name, mode.label()));
     let attached: Vec<_> = reading.interfaces.iter().filter_map(attached).collect();
-    format!(
-        "attached to {}; packets passed {}, dropped {}, would drop {}",
-        attached.join(", "),
-        sum.passed,
-        sum.dropped,
-        sum.would_drop
-    )
+    let mut parts = Vec::new();
+    if !problems.is_empty() {
+        parts.push(format!("NOT PROTECTED: {}", problems.join("; ")));
+    }
+    if !attached.is_empty() {
+        let sum = volume(reading);
+        parts.push(format!(
+            "attached to {}; packets passed {}, dropped {}, would drop {}",
+            attached.join(", "),
+            sum.passed,
+            sum.dropped,
+            sum.would_drop
+        ));
+    }
+    parts.join("; ")
+}
+
+/// The interfaces that were never there since the start: the datapath does not know of them.
+fn add_awaited(reading: &mut Reading, links: &Links, rules: usize) {
+    for (name, _) in links.away_names() {
+        if !reading.interfaces.iter().any(|read| read.name == *name) {
+            let rules = vec![Tallies::default(); rules];
+            let unruled = Tallies::default();
+            reading.interfaces.push(InterfaceReading { name: name.clone(), attached: None, unruled, rules });
+        }
+    }
+    reading.interfaces.sort_by(|a, b| a.name.cmp(&b.name));
 }
 
 /// How many bans are of each rule.
@@ -151,7 +170,6 @@ mod tests {
     use ratelimit_common::layout::Tally;
     use ratelimit_common::time::Nanos;
     use ratelimit_common::verdict::Reason;
-    use ratelimit_datapath::Tallies;
 
     fn reading(passed: u64, dropped: u64) -> Reading {
         let tallies = [(Reason::WithinLimit, passed), (Reason::OverLimit, dropped)];
@@ -191,6 +209,9 @@ mod tests {
         let reading = reading(30, 12);
         let line = |problems: &[String]| status_line(&reading, problems);
         assert_eq!(line(&[]), "attached to eth0 (native); packets passed 30, dropped 12, would drop 0");
-        assert_eq!(line(&["eth0 is gone".into(), "so is eth1".into()]), "NOT PROTECTED: eth0 is gone; so is eth1");
+        assert_eq!(
+            line(&["eth0 is gone".into(), "so is eth1".into()]),
+            "NOT PROTECTED: eth0 is gone; so is eth1; attached to eth0 (native); packets passed 30, dropped 12, would drop 0"
+        );
     }
 }

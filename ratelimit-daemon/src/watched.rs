@@ -97,7 +97,6 @@ impl Watched {
                 match datapath.attach(interface) {
                     Ok(mode) => {
                         self.links.attached(interface, mode);
-                        tracing::info!(interface, "{interface} is back and protected again");
                     }
                     Err(error) => {
                         let is_absent = matches!(error, DatapathError::NoSuchInterface { .. });

@@ -5,8 +5,20 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use nix::fcntl::AT_FDCWD;
+use nix::sys::stat::{UtimensatFlags, utimensat};
+use nix::sys::time::TimeSpec;
+
 /// Pins are made together, within this time. One that was not touched since is no sign of life.
 const MADE_WITHIN: Duration = Duration::from_secs(1);
+
+/// Says that a daemon runs. What cannot be touched says nothing.
+pub(super) fn touch(path: &Path) {
+    let now = TimeSpec::UTIME_NOW;
+    if let Err(errno) = utimensat(AT_FDCWD, path, &now, &now, UtimensatFlags::FollowSymlink) {
+        tracing::debug!("touch {}: {errno}", path.display());
+    }
+}
 
 /// The time since `touched` was touched; none where it never was since it was made together with `untouched`.
 pub(super) fn since(touched: &Path, untouched: &Path) -> Option<Duration> {
@@ -33,6 +45,10 @@ mod tests {
         let alone = since(&touched, &made).unwrap();
         assert!((Duration::from_secs(180)..Duration::from_secs(240)).contains(&alone), "{alone:?}");
         assert_eq!(since(&make("same", 600), &made), None, "it is as old as the other");
+        let late = make("late", 600);
+        touch(&late);
+        assert!(since(&late, &made).is_some_and(|alone| alone < Duration::from_secs(60)));
+        touch(&directory.path().join("gone"));
         assert_eq!(since(&directory.path().join("gone"), &made), None);
     }
 }

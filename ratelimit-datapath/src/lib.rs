@@ -26,6 +26,7 @@ mod interface;
 pub mod kernel;
 mod link_info;
 pub mod memory;
+pub mod orphans;
 pub mod pins;
 pub mod privileges;
 
@@ -42,6 +43,15 @@ pub enum XdpMode {
 }
 
 labels!(pub XdpMode { Native => "native", Generic => "generic" });
+
+/// What becomes of a start where an interface is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// It fails: whoever started it is there to read why.
+    Refused,
+    /// It goes on with the others, and this one is attached when it comes.
+    Awaited,
+}
 
 /// Why the datapath could not do what it was asked. Every message names the object and what would mend it.
 #[derive(Debug, thiserror::Error)]

@@ -55,7 +55,7 @@ pub enum PinsError {
     Locked(PathBuf),
     /// There are pins of another layout.
     #[error(
-        "{0} holds the state of another version, which this one does not read; `ratelimitd detach` with that version, or `rm -r {0}`, takes its filter off"
+        "{0} holds the state of another version, which this one does not read; `ratelimitd detach`, or `rm -r {0}`, takes its filter off"
     )]
     OtherVersion(PathBuf),
     /// Anything else.
@@ -242,13 +242,16 @@ pub fn other_version_holding(root: &Path, interface: &str) -> Option<PathBuf> {
 
 /// The interfaces whose filter is pinned below `root`, sorted; none where nothing can be read.
 pub fn pinned_interfaces(root: &Path) -> Vec<String> {
-    let mut interfaces: Vec<_> = entries(&version_dir(root))
-        .unwrap_or_default()
-        .iter()
-        .filter_map(|path| Some(path.file_name()?.to_str()?.strip_prefix(LINK_PREFIX)?.replace(':', ".")))
-        .collect();
-    interfaces.sort_unstable();
-    interfaces
+    links_in(&version_dir(root)).into_iter().map(|(interface, _)| interface).collect()
+}
+
+/// The files of links in a directory, each with its interface's name, sorted; none where nothing can be read.
+pub(crate) fn links_in(dir: &Path) -> Vec<(String, PathBuf)> {
+    let name = |path: &PathBuf| Some(path.file_name()?.to_str()?.strip_prefix(LINK_PREFIX)?.replace(':', "."));
+    let files = entries(dir).unwrap_or_default().into_iter();
+    let mut links: Vec<_> = files.filter_map(|path| Some((name(&path)?, path))).collect();
+    links.sort_unstable();
+    links
 }
 
 /// The file of an interface's link, pinned below `root`.
@@ -256,66 +259,50 @@ pub fn link_path(root: &Path, interface: &str) -> PathBuf {
     link_in(&version_dir(root), interface)
 }
 
-/// What can be said of filters that no daemon answers for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Orphans {
-    /// There are none.
-    Nothing,
-    /// Links of this or another layout's version are pinned below this directory, and go on enforcing.
-    Enforcing(PathBuf),
-    /// This user may not look into this directory.
-    Hidden(PathBuf),
-}
-
-/// Looks for pinned filters below `root`, whatever the layout's version.
-pub fn orphans(root: &Path) -> Orphans {
-    let is_denied = fs::metadata(root).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
-    let is_link = |path: &PathBuf| {
-        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(LINK_PREFIX))
-    };
-    let versions = entries(root).unwrap_or_default();
-    if is_denied {
-        Orphans::Hidden(root.to_owned())
-    } else if versions.iter().any(|version| entries(version).unwrap_or_default().iter().any(is_link)) {
-        Orphans::Enforcing(root.to_owned())
-    } else {
-        Orphans::Nothing
-    }
-}
-
 /// Takes pinned filters off without a daemon: that of one interface, or all, with their state. Returns the interfaces.
 ///
 /// # Errors
 /// Where a daemon has them, as its links go on enforcing without their files; and where a file cannot be removed.
 pub fn remove_pinned(root: &Path, interface: Option<&str>) -> Result<Vec<String>, PinsError> {
-    let dir = version_dir(root);
-    if !dir.exists() {
+    let versions = versions(root);
+    if versions.is_empty() {
         return Ok(Vec::new());
     }
     refuse_foreign(root)?;
-    let _lock = lock(&dir)?;
+    let _locks = versions.iter().map(|dir| lock(dir)).collect::<Result<Vec<_>, _>>()?;
     remove_files(root, interface)
 }
 
+/// The directories of every layout's version below `root`, sorted; none where nothing can be read.
+pub(crate) fn versions(root: &Path) -> Vec<PathBuf> {
+    let mut versions: Vec<_> = entries(root).unwrap_or_default().into_iter().filter(|path| path.is_dir()).collect();
+    versions.sort_unstable();
+    versions
+}
+
+/// A link's file is what it is in every version; the rest is of no use to anyone once the last link is gone.
 fn remove_files(root: &Path, interface: Option<&str>) -> Result<Vec<String>, PinsError> {
-    let dir = version_dir(root);
     let mut removed = Vec::new();
-    for pinned in pinned_interfaces(root) {
-        if interface.is_none_or(|interface| interface == pinned) {
-            remove(&link_in(&dir, &pinned))?;
+    for dir in versions(root) {
+        let (gone, left): (Vec<_>, Vec<_>) =
+            links_in(&dir).into_iter().partition(|(pinned, _)| interface.is_none_or(|interface| interface == pinned));
+        for (pinned, path) in gone {
+            remove(&path)?;
             removed.push(pinned);
         }
+        if left.is_empty() {
+            entries(&dir)?.iter().try_for_each(|path| remove(path))?;
+            remove_dir(&dir)?;
+        }
     }
-    // The last link gone, the counts are of no use to anyone.
-    if pinned_interfaces(root).is_empty() && dir.exists() {
-        for path in entries(&dir)? {
-            remove(&path)?;
-        }
-        for dir in [dir.as_path(), root] {
-            fs::remove_dir(dir).map_err(|source| PinsError::Io { what: "remove", path: dir.to_owned(), source })?;
-        }
+    if versions(root).is_empty() && root.exists() {
+        remove_dir(root)?;
     }
     Ok(removed)
+}
+
+fn remove_dir(dir: &Path) -> Result<(), PinsError> {
+    fs::remove_dir(dir).map_err(|source| PinsError::Io { what: "remove", path: dir.to_owned(), source })
 }
 
 fn lock(dir: &Path) -> Result<Flock<fs::File>, PinsError> {
@@ -336,7 +323,7 @@ fn link_in(dir: &Path, interface: &str) -> PathBuf {
     dir.join(format!("{LINK_PREFIX}{}", interface.replace('.', ":")))
 }
 
-fn version_dir(root: &Path) -> PathBuf {
+pub(crate) fn version_dir(root: &Path) -> PathBuf {
     root.join(format!("v{}", layout::VERSION))
 }
 

@@ -23,7 +23,7 @@ pub use history::{history, worst};
 pub use list::{applied, list, mode, mode_now, reloaded};
 pub use orders::{confirmed, granted, lifted, reset, rolled_back};
 pub use replay::replay;
-pub use stats::stats;
+pub use stats::{left, stats};
 pub use suggest::{suggest, suggest_from};
 pub use watch::{Screen, WatchError, watch};
 

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::{number, table};
 use ratelimit_control::proto::{ApplyReport, ModeReport, ModeWord, ReloadReport};
-use ratelimit_report::snapshot::{Author, ListReport, Listed, Mode, ModeNow, Omitted, State};
+use ratelimit_report::snapshot::{Author, ListReport, Listed, Mode, ModeNow, Omitted, RuleMode, State};
 
 /// All of it, a line an entry.
 pub fn list(report: &ListReport) -> String {
@@ -74,8 +74,8 @@ fn would_ban(report: &ListReport) -> String {
 /// What `mode` and `panic` have done.
 pub fn mode(report: &ModeReport) -> String {
     let said = match (report.mode, report.changed) {
-        (ModeWord::Enforce, true) => "enforcing: what is over a limit is dropped again",
-        (ModeWord::Enforce, false) => "no change: each rule does as the configuration says",
+        (ModeWord::Enforce, true) => "the rules do as the configuration says again",
+        (ModeWord::Enforce, false) => "nothing was held back: the rules do as the configuration says",
         (ModeWord::DryRun, _) => {
             "dry run: NOTHING IS DROPPED, and what would be is counted; `ratelimitd mode enforce` ends it"
         }
@@ -83,7 +83,11 @@ pub fn mode(report: &ModeReport) -> String {
             "panic: EVERYTHING PASSES, and goes on being counted; `ratelimitd mode enforce` ends it"
         }
     };
-    format!("{said}\n{}", notes(&report.notes))
+    let rules = match report.mode {
+        ModeWord::Enforce => self::rules(&report.rules),
+        ModeWord::DryRun | ModeWord::Panic => String::new(),
+    };
+    format!("{said}\n{rules}{}", notes(&report.notes))
 }
 
 /// What each rule does now, and what holds them all.
@@ -93,8 +97,12 @@ pub fn mode_now(now: &ModeNow) -> String {
         let (by, since) = (&hold.by, instant(hold.since));
         return format!("{what}, by {by} since {since}; `ratelimitd mode enforce` ends it\n");
     }
+    rules(&now.rules)
+}
+
+fn rules(rules: &[RuleMode]) -> String {
     let word = |mode: Mode| if mode == Mode::Enforce { "enforce" } else { "dry run" };
-    now.rules.iter().map(|rule| format!("rule {}: {}\n", rule.name, word(rule.mode))).collect()
+    rules.iter().map(|rule| format!("rule {}: {}\n", rule.name, word(rule.mode))).collect()
 }
 
 /// What `reload` has done.

@@ -1,6 +1,6 @@
 //! `ratelimitd stats`.
 
-use ratelimit_common::verdict::Reason;
+use ratelimit_common::verdict::{Action, Reason};
 
 use super::{counted, counting, duration, form, limit, number, table, wait};
 use ratelimit_report::snapshot::{Interface, Mode, Outcome, Overload, Rule, Snapshot, State, TopSource, XdpMode};
@@ -11,8 +11,13 @@ pub fn stats(snapshot: &Snapshot) -> String {
         "ratelimitd {}, up {}: {}\n",
         snapshot.version,
         duration(snapshot.uptime_seconds),
-        mode_in_words(snapshot.mode)
+        what_it_does(snapshot)
     );
+    for of in &snapshot.interfaces {
+        if let Some(problem) = &of.problem {
+            out += &format!("{} IS NOT ATTACHED: {problem}; it is tried again all the time\n", of.name);
+        }
+    }
     if let Some(hold) = &snapshot.hold {
         let what = if hold.panic { "PANIC" } else { "DRY RUN" };
         let since = hold.since.strftime("%Y-%m-%d %H:%M:%S UTC");
@@ -65,11 +70,51 @@ pub fn stats(snapshot: &Snapshot) -> String {
     out
 }
 
-const fn mode_in_words(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Enforce => "enforcing, what is over a limit is dropped",
-        Mode::DryRun => "dry run, nothing is dropped and what would be is counted",
+/// What pins tell without a daemon: packets by interface, by rule and by what dropped them.
+pub fn left(snapshot: &Snapshot) -> String {
+    let rule = |of: &Rule| {
+        let admitted = number(of.admitted);
+        let mode = mode_of(of).to_owned();
+        [of.name.clone(), mode, of.ports.clone(), admitted, number(of.dropped), number(of.would_drop)]
+    };
+    let head = ["RULE", "MODE", "PORTS", "ADMITTED", "DROPPED", "WOULD DROP"];
+    let mut out = interfaces(snapshot) + "\n" + &table(head, &[3, 4, 5], snapshot.rules.iter().map(rule));
+    let drops = Reason::ALL.iter().filter(|reason| reason.action() == Action::Drop);
+    let drops = drops.filter_map(|reason| Some((reason, *snapshot.reasons.get(reason.label())?)));
+    let drops: Vec<_> = drops
+        .filter(|(_, packets)| *packets > 0)
+        .map(|(reason, packets)| format!("{} {}", number(packets), drop_words(reason.label())))
+        .collect();
+    if !drops.is_empty() {
+        out += &format!("\nDropped packets: {}\n", drops.join(", "));
     }
+    out
+}
+
+/// What is enforced where: in one clause where it is the same everywhere, else of each rule and interface.
+fn what_it_does(snapshot: &Snapshot) -> String {
+    let rules = |mode: Mode| -> Vec<&str> {
+        snapshot.rules.iter().filter(|rule| rule.mode == mode).map(|rule| rule.name.as_str()).collect()
+    };
+    let interfaces = |is_attached: bool| -> String {
+        let of = snapshot.interfaces.iter().filter(|of| of.attached == is_attached);
+        of.map(|of| of.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let (attached, away) = (interfaces(true), interfaces(false));
+    if attached.is_empty() {
+        return format!("NOT PROTECTED: {away} not attached, so nothing is counted or dropped");
+    }
+    let does = match (rules(Mode::Enforce).as_slice(), rules(Mode::DryRun).as_slice()) {
+        (_, []) => "enforcing, what is over a limit is dropped".to_owned(),
+        ([], _) => "dry run, nothing is dropped and what would be is counted".to_owned(),
+        (enforced, dry) => format!("enforcing {}, dry run in {}", names(enforced), names(dry)),
+    };
+    if away.is_empty() { does } else { format!("{does} on {attached}; NOT PROTECTED: {away} not attached") }
+}
+
+/// `rule web`, `rules web, api`.
+fn names(rules: &[&str]) -> String {
+    format!("rule{} {}", if rules.len() == 1 { "" } else { "s" }, rules.join(", "))
 }
 
 fn interfaces(snapshot: &Snapshot) -> String {
@@ -101,12 +146,15 @@ fn attachment(interface: &Interface) -> &'static str {
     }
 }
 
-fn rule(snapshot: &Snapshot, rule: &Rule) -> String {
-    let mode = match rule.mode {
+const fn mode_of(rule: &Rule) -> &'static str {
+    match rule.mode {
         Mode::Enforce => "enforced",
         Mode::DryRun => "dry run",
-    };
-    let mut out = format!("Rule {} ({mode}) on ports {}\n", rule.name, rule.ports);
+    }
+}
+
+fn rule(snapshot: &Snapshot, rule: &Rule) -> String {
+    let mut out = format!("Rule {} ({}) on ports {}\n", rule.name, mode_of(rule), rule.ports);
     for of in &rule.limits {
         out += &format!("  limit        {}, {}\n", limit(of), form(of));
     }

@@ -51,6 +51,37 @@ fn stats_of_a_quiet_dry_run_are_short() {
 }
 
 #[test]
+fn the_header_of_stats_says_of_each_rule_and_interface_what_holds() {
+    use ratelimit_report::snapshot::Mode;
+    let mut snapshot = ratelimit_report::fixture::snapshot();
+    let header = |snapshot: &_| stats(snapshot).lines().next().unwrap().split_once(": ").unwrap().1.to_owned();
+    let attach = |snapshot: &mut ratelimit_report::snapshot::Snapshot, names: &[&str]| {
+        snapshot.interfaces.iter_mut().for_each(|of| of.attached = names.contains(&of.name.as_str()));
+    };
+    let on = " on eth0, wan; NOT PROTECTED: eth1 not attached";
+    assert_eq!(header(&snapshot), format!("enforcing, what is over a limit is dropped{on}"));
+    let mut ssh = snapshot.rules[0].clone();
+    (ssh.name, ssh.mode) = ("ssh".to_owned(), Mode::DryRun);
+    snapshot.rules.push(ssh.clone());
+    assert_eq!(header(&snapshot), format!("enforcing rule default, dry run in rule ssh{on}"));
+    ssh.name = "mail".to_owned();
+    snapshot.rules.push(ssh);
+    attach(&mut snapshot, &["eth0", "eth1", "wan"]);
+    assert_eq!(header(&snapshot), "enforcing rule default, dry run in rules ssh, mail");
+    snapshot.rules.remove(0);
+    assert_eq!(header(&snapshot), "dry run, nothing is dropped and what would be is counted");
+    attach(&mut snapshot, &[]);
+    assert!(header(&snapshot).starts_with("NOT PROTECTED: eth0, eth1, wan not attached"), "{}", header(&snapshot));
+}
+
+#[test]
+fn without_a_daemon_what_pins_tell_is_shown_and_no_more() {
+    let mut snapshot = ratelimit_report::fixture::snapshot();
+    snapshot.reasons.insert("banned".to_owned(), 2);
+    insta::assert_snapshot!(left(&snapshot));
+}
+
+#[test]
 fn check_says_why_and_when_again() {
     use ratelimit_datapath::Datapath as _;
     use ratelimit_datapath::fake::FakeDatapath;
@@ -239,7 +270,7 @@ fn what_commands_did_is_said_in_a_line_or_two() {
     use ratelimit_control::proto::{
         ApplyReport, GrantReport, ModeReport, ModeWord, ResetReport, RollbackReport, Still, UnblockReport,
     };
-    use ratelimit_report::snapshot::{Author, Listed, State};
+    use ratelimit_report::snapshot::{Author, Listed, Mode, RuleMode, State};
     let entry = listed(
         r#"{"prefix":"192.0.2.0/24","state":"exempt","until":"2026-01-01T11:00:00Z","by":"command","user":"root","reason":null,"since":null,"decides":true}"#,
     );
@@ -272,6 +303,8 @@ fn what_commands_did_is_said_in_a_line_or_two() {
     };
     let roll_back =
         |was_over| rolled_back(&RollbackReport { schema: 1, file: "/etc/ratelimitd/ratelimitd.toml".into(), was_over });
+    let rule = |name: &str, mode| RuleMode { name: name.to_owned(), mode };
+    let rules = vec![rule("web", Mode::Enforce), rule("ssh", Mode::DryRun)];
     let notes = vec!["overrides root's denial of 192.0.0.0/16 until 11:00 UTC".to_owned()];
     let said = [
         granted(&GrantReport {
@@ -301,8 +334,8 @@ fn what_commands_did_is_said_in_a_line_or_two() {
         reset("2001:db8::/64", 0, 0, 0),
         roll_back(false),
         roll_back(true),
-        mode(&ModeReport { schema: 1, mode: ModeWord::Panic, changed: true, notes: vec![] }),
-        mode(&ModeReport { schema: 1, mode: ModeWord::Enforce, changed: true, notes: vec![] }),
+        mode(&ModeReport { schema: 1, mode: ModeWord::Panic, changed: true, rules: rules.clone(), notes: vec![] }),
+        mode(&ModeReport { schema: 1, mode: ModeWord::Enforce, changed: true, rules, notes: vec![] }),
         applied(&ApplyReport {
             schema: 1,
             changes: vec!["limit of rule web: 3/5m -> 9/5m connections".into()],

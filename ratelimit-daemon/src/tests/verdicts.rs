@@ -2,10 +2,10 @@
 
 use super::lists::{Watched, root};
 use super::*;
-use ratelimit_control::proto::{GrantRequest, ModeWord};
+use ratelimit_control::proto::{GrantRequest, ModeWord, ReloadRequest};
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::desired::Grant;
-use ratelimit_report::snapshot::{CheckReport, ListFilter, ListReport, RuleVerdict};
+use ratelimit_report::snapshot::{CheckReport, ListFilter, ListReport, RuleMode, RuleVerdict};
 
 fn check(site: &mut Watched, source: &str) -> CheckReport {
     site.said(|engine, moment| engine.check(address(source), moment).unwrap()).0
@@ -60,6 +60,30 @@ async fn in_a_panic_the_denied_pass_and_are_told_what_would_be() {
     let of = &report.verdicts[0];
     assert_eq!(of.would.as_deref(), Some("denied"));
     assert!(of.decided_by.starts_with("panic by root since "), "{}", of.decided_by);
+}
+
+#[tokio::test]
+async fn mode_enforce_says_of_each_rule_what_it_does_now() {
+    let mut site = Watched::new();
+    let rule =
+        |name: &str, mode: &str| format!("[[rule]]\nname = \"{name}\"\nmode = \"{mode}\"\nlimits = [\"3/5m\"]\n");
+    site.write("ratelimitd.toml", "interfaces = [\"eth0\"]\n".to_owned() + &rule("ssh", "dry-run"));
+    site.said(|engine, moment| engine.reload(ReloadRequest::default(), moment).unwrap());
+    let enforce = |site: &mut Watched| {
+        site.said(|engine, moment| engine.set_mode(ModeWord::Panic, &root(), moment).unwrap());
+        site.said(|engine, moment| engine.set_mode(ModeWord::Enforce, &root(), moment).unwrap())
+    };
+    let (report, said) = enforce(&mut site);
+    assert!(said.contains("rule ssh stays in dry run, as the configuration says"), "{said}");
+    assert!(!said.contains("drop"), "{said}");
+    let of = |rules: &[RuleMode]| rules.iter().map(|of| (of.name.clone(), of.mode)).collect::<Vec<_>>();
+    assert_eq!(of(&report.rules), [("ssh".to_owned(), snapshot::Mode::DryRun)]);
+    let both = "interfaces = [\"eth0\"]\n".to_owned() + &rule("web", "enforce") + &rule("ssh", "dry-run");
+    site.write("ratelimitd.toml", both);
+    site.said(|engine, moment| engine.reload(ReloadRequest::default(), moment).unwrap());
+    let (report, said) = enforce(&mut site);
+    assert!(said.contains("rule web drops what is over its limit; rule ssh stays in dry run"), "{said}");
+    assert_eq!(of(&report.rules)[0], ("web".to_owned(), snapshot::Mode::Enforce));
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use super::held::{self, Held};
 use super::{ConfigWords, Kernel, program, state};
 use crate::interface::{self, Interface};
 use crate::pins;
-use crate::{DatapathError, XdpMode};
+use crate::{Absent, DatapathError, XdpMode};
 use ratelimit_policy::config::XdpModeChoice;
 
 /// One interface that has a row in the counters.
@@ -48,6 +48,11 @@ impl Slot {
 
     pub(super) const fn index(&self) -> u32 {
         self.index
+    }
+
+    /// Whether this run holds a link on it.
+    pub(super) const fn is_linked(&self) -> bool {
+        self.link.is_some()
     }
 
     /// How our program, `ours`, runs on the interface, by what the kernel says of it.
@@ -144,9 +149,9 @@ impl Links {
     }
 }
 
-/// Whether the interfaces are there and of a kind that can be limited, each without a program or with one that `root`
-/// holds the link of.
-pub(super) fn look_at(names: &[String], root: Option<&Path>) -> Result<(), DatapathError> {
+/// Whether the interfaces are there, as far as they are not awaited, and of a kind that can be limited, each without a
+/// program or with one that `root` holds the link of.
+pub(super) fn look_at(names: &[String], absent: Absent, root: Option<&Path>) -> Result<(), DatapathError> {
     let present = interface::all().context("list the network interfaces")?;
     if let Some(root) = root {
         pins::refuse_foreign(root)?;
@@ -154,7 +159,10 @@ pub(super) fn look_at(names: &[String], root: Option<&Path>) -> Result<(), Datap
     }
     let held = root.map_or(Ok(Vec::new()), |root| held::all(root, &present))?;
     for name in names {
-        let found = find(&present, name)?;
+        let found = match (find(&present, name), absent) {
+            (Err(DatapathError::NoSuchInterface { .. }), Absent::Awaited) => continue,
+            (found, Absent::Awaited | Absent::Refused) => found?,
+        };
         require_ethernet(found)?;
         if !found.programs.is_empty() && !held.iter().any(|held| held.is_on(found.index)) {
             return Err(occupied(found));

@@ -1,17 +1,16 @@
 //! The rows of counters: which rule has which, and what was counted in rows that no rule has any more.
 
-use std::borrow::Borrow;
 use std::collections::BTreeSet;
 
 use anyhow::Context as _;
 use aya::Ebpf;
-use aya::maps::{MapData, PerCpuArray, PerCpuValues};
+use aya::maps::{PerCpuArray, PerCpuValues};
 use ratelimit_common::layout::{
-    COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, INTERFACE_UNKNOWN, ROWS_MAX, Tally, counters_index,
-    map,
+    COUNTERS_PER_INTERFACE, Config as ConfigWords, Counters, Fault, INTERFACE_UNKNOWN, ROWS_MAX, counters_index, map,
 };
-use ratelimit_common::verdict::{Reason, Verdict};
+use ratelimit_common::verdict::Verdict;
 
+use super::counts::{of_cpus, tallies_in};
 use super::plain::Plain;
 use super::{map_mut, map_ref, rules_len};
 use crate::{DatapathError, Tallies};
@@ -112,16 +111,12 @@ impl Rows {
         let name = map::BANS_BEGUN;
         let counts: PerCpuArray<_, u64> =
             PerCpuArray::try_from(map_ref(ebpf, name)?).with_context(|| format!("open {name}"))?;
-        let begun = |&row: &u8| {
-            let cpus = counts.get(&row.into(), 0).with_context(|| format!("read {name}"))?;
-            Ok(cpus.iter().fold(0, |sum: u64, cpu| sum.wrapping_add(*cpu)))
-        };
-        self.of_rules.iter().map(begun).collect()
+        self.of_rules.iter().map(|&row| of_cpus(&counts, row.into())).collect()
     }
 }
 
 /// The rows of a configuration's rules.
-fn rows_of(words: &ConfigWords) -> impl Iterator<Item = u8> {
+pub(super) fn rows_of(words: &ConfigWords) -> impl Iterator<Item = u8> {
     words.rules[..rules_len(words)].iter().map(|rule| rule.row)
 }
 
@@ -152,22 +147,6 @@ fn tallies(ebpf: &Ebpf, position: usize, rule: u8) -> Result<Tallies, DatapathEr
     tallies_in(&counters, position, rule)
 }
 
-/// What a row of counters has come to, of all CPUs.
-pub(super) fn tallies_in(
-    counters: &PerCpuArray<impl Borrow<MapData>, Plain<Counters>>,
-    position: usize,
-    rule: u8,
-) -> Result<Tallies, DatapathError> {
-    let row = counters.get(&counters_index(position, rule), 0).context("read COUNTERS")?;
-    let sum = |reason: Reason| {
-        row.iter().fold(Tally::default(), |sum, Plain(cpu)| {
-            let tally = cpu.by_reason[reason as usize];
-            Tally { packets: sum.packets.wrapping_add(tally.packets), bytes: sum.bytes.wrapping_add(tally.bytes) }
-        })
-    };
-    Ok(Tallies(Reason::ALL.iter().map(|&reason| (reason, sum(reason))).collect()))
-}
-
 /// Map operations that failed.
 pub(super) fn faults(ebpf: &Ebpf) -> Result<Vec<(Fault, u64)>, DatapathError> {
     Fault::ALL.iter().map(|&fault| Ok((fault, fault_cell(ebpf, fault as u32)?))).collect()
@@ -176,8 +155,7 @@ pub(super) fn faults(ebpf: &Ebpf) -> Result<Vec<(Fault, u64)>, DatapathError> {
 /// A cell of [`map::FAULTS`], of all CPUs.
 pub(super) fn fault_cell(ebpf: &Ebpf, cell: u32) -> Result<u64, DatapathError> {
     let faults: PerCpuArray<_, u64> = PerCpuArray::try_from(map_ref(ebpf, map::FAULTS)?).context("open FAULTS")?;
-    let cpus = faults.get(&cell, 0).context("read FAULTS")?;
-    Ok(cpus.iter().fold(0, |sum: u64, cpu| sum.wrapping_add(*cpu)))
+    of_cpus(&faults, cell)
 }
 
 #[cfg(test)]

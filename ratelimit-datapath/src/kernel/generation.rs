@@ -12,6 +12,7 @@ use ratelimit_common::layout::{self, GENERATIONS, Prefix, ROWS_MAX, Rule, RuleSe
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 
+use super::counters::rows_of;
 use super::plain::{Plain, plain_box};
 use super::{Kernel, Options, drop_cache, map_mut, random, state};
 use crate::encode::{self, Encoded};

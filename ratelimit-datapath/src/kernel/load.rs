@@ -14,8 +14,8 @@ use super::time::Time;
 #[cfg(feature = "trace")]
 use super::trace;
 use super::{Clock, Kernel, Options, SourceMaps, charge, program, sockets, state};
-use crate::DatapathError;
 use crate::pins::Pins;
+use crate::{Absent, DatapathError};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::desired::drop_cache_sets;
 
@@ -31,10 +31,10 @@ impl Kernel {
     /// had, so that a daemon that cannot start changes nothing.
     ///
     /// # Errors
-    /// As [`Kernel::load`]; and where an interface is not there, or has another XDP program.
-    pub fn open(config: &Config) -> Result<Self, DatapathError> {
+    /// As [`Kernel::load`]; and where an interface is not there and not awaited, or has another XDP program.
+    pub fn open(config: &Config, absent: Absent) -> Result<Self, DatapathError> {
         let options = Options::from(config);
-        attach::look_at(&config.interfaces, options.pins.as_deref())?;
+        attach::look_at(&config.interfaces, absent, options.pins.as_deref())?;
         #[cfg_attr(not(feature = "trace"), expect(unused_mut, reason = "the log is taken out of it"))]
         let mut kernel = Self::load(&options)?;
         kernel.links.look_at_modes(&config.interfaces)?;
@@ -113,7 +113,7 @@ impl Kernel {
             .override_global(layout::SOCKET_FIELDS, &socket_fields, true);
         if let Some(pins) = pins {
             for expected in state::EXPECTED {
-                state::check_pin(pins, expected)?;
+                state::check_pin(pins.dir(), expected)?;
                 loader.map_pin_path(expected.name, pins.map(expected.name));
             }
         }

@@ -5,12 +5,14 @@ mod attach;
 mod charge;
 mod clients;
 mod counters;
+mod counts;
 mod drop_cache;
 #[cfg(any(test, feature = "fixture"))]
 mod fixture;
 mod forget;
 mod generation;
 mod held;
+mod left;
 mod load;
 mod options;
 mod plain;
@@ -40,7 +42,7 @@ use ratelimit_common::layout::{
 use ratelimit_common::source::Family;
 use ratelimit_common::time::Nanos;
 
-use self::attach::Links;
+use self::attach::{Links, Slot};
 use self::clients::{Client, Lengths};
 use self::counters::Rows;
 #[cfg(any(test, feature = "fixture"))]
@@ -49,6 +51,7 @@ pub use self::fixture::{
     object,
 };
 use self::generation::Generations;
+pub use self::left::read_left;
 pub use self::options::{Clock, Options, Passed};
 use self::plain::Plain;
 use self::time::Time;
@@ -228,6 +231,9 @@ impl Datapath for Kernel {
     }
 
     fn read(&mut self) -> Result<Reading, DatapathError> {
+        if let Some(pins) = self.pins.as_ref().filter(|_| self.links.slots().iter().flatten().any(Slot::is_linked)) {
+            alone::touch(&pins.map(map::ACTIVE));
+        }
         let present = interface::all().context("list the network interfaces")?;
         let ours = self.program_id()?;
         let mut interfaces = Vec::new();

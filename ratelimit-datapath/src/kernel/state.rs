@@ -1,5 +1,7 @@
 //! What the state in the maps is worth: whether pinned maps are ours, what time they mean, and their bytes as values.
 
+use std::path::Path;
+
 use anyhow::Context as _;
 use aya::maps::{Map, MapData, MapType};
 use aya::programs::ProgramError;
@@ -13,7 +15,7 @@ use ratelimit_common::time::SECOND_NS;
 use ratelimit_common::window::CELLS;
 
 use super::clients::{Client, Lengths};
-use crate::pins::{Pins, PinsError};
+use crate::pins::PinsError;
 use crate::privileges;
 use crate::{DatapathError, SourceReading};
 
@@ -57,9 +59,9 @@ pub(super) const EXPECTED: &[Expected] = &[
     expected::<u32, u64>(map::BANS_BEGUN, MapType::PerCpuArray),
 ];
 
-/// Whether the pin of a map, if there is one, is what this layout says.
-pub(super) fn check_pin(pins: &Pins, expected: &Expected) -> Result<(), DatapathError> {
-    let path = pins.map(expected.name);
+/// Whether the pin of a map in this directory, if there is one, is what this layout says.
+pub(super) fn check_pin(dir: &Path, expected: &Expected) -> Result<(), DatapathError> {
+    let path = dir.join(expected.name);
     if !path.exists() {
         return Ok(());
     }

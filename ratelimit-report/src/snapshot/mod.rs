@@ -140,6 +140,8 @@ impl StaleList {
 pub struct Standing {
     /// Bans in force, by rule.
     pub banned: Vec<u64>,
+    /// See [`Interface::problem`]: by the interface's name.
+    pub away: Vec<(String, String)>,
     /// See [`Snapshot::hold`].
     pub hold: Option<Hold>,
     /// See [`Snapshot::fallen_back`].
@@ -163,6 +165,9 @@ pub struct Interface {
     pub xdp_mode: Option<XdpMode>,
     /// Whether packets are judged there.
     pub attached: bool,
+    /// Why they are not, while they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
     /// What came in, in packets.
     pub packets: Volume,
     /// What came in, in bytes of frames.
@@ -388,10 +393,24 @@ impl Snapshot {
         }
     }
 
+    /// What pins tell without a daemon: nothing of sources, and of the run that was nothing but its counters.
+    pub fn of_pins(policy: &Policy, reading: &Reading) -> Self {
+        let time = timestamp(reading.now);
+        let config =
+            ConfigState { last_reload_successful: true, last_reload_success_at: time, error: None, rolled_back: None };
+        let (tracked, samples) = (Tracked::default(), &Samples::default());
+        let (top, uptime, version) = (Vec::new(), Duration::ZERO, "");
+        Self::build(Parts { reading, tracked, top, policy, samples, uptime, version, config }).without_sources()
+    }
+
     /// The same with what stands beside the configuration.
     pub fn with_standing(mut self, standing: Standing) -> Self {
-        let Standing { banned, hold, fallen_back, confirm_within_ns, stale_lists, dominant, would_ban } = standing;
+        let Standing { banned, away, hold, fallen_back, confirm_within_ns, stale_lists, dominant, would_ban } =
+            standing;
         self.sources.banned = banned.iter().copied().fold(0, u64::saturating_add);
+        for interface in self.interfaces.iter_mut().filter(|interface| !interface.attached) {
+            interface.problem = away.iter().find(|(name, _)| *name == interface.name).map(|(_, why)| why.clone());
+        }
         for (at, rule) in self.rules.iter_mut().enumerate() {
             rule.banned = banned.get(at).copied().unwrap_or(0);
             rule.would_ban = would_ban.iter().find(|(name, _)| *name == rule.name).map(|(_, of)| *of);
@@ -450,6 +469,7 @@ fn interface(read: &InterfaceReading, policy: &Policy, samples: &Samples, uptime
         name: read.name.clone(),
         xdp_mode: read.attached,
         attached: read.attached.is_some(),
+        problem: None,
         packets,
         bytes,
         per_second: samples.rates(&read.name, packets, uptime),

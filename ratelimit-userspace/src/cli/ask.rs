@@ -13,7 +13,8 @@ use ratelimit_control::Call;
 use ratelimit_control::client::{Client, ClientError};
 use ratelimit_control::proto::{Check, CheckPrefix, Detach, Stats};
 use ratelimit_datapath::DatapathError;
-use ratelimit_datapath::pins::{self, Orphans, PinsError};
+use ratelimit_datapath::orphans::{self, Orphans};
+use ratelimit_datapath::pins::{self, PinsError};
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::config::syntax::printable_lines;
 use ratelimit_report::snapshot::{ListFilter, ModeNow, Outcome, Snapshot};
@@ -70,13 +71,22 @@ fn client(socket: &Path) -> Client {
 pub(super) async fn stats(socket: &Path, format: OutputFormat, repeat: Repeat) -> anyhow::Result<Exit> {
     let client = client(socket);
     match (repeat, format) {
-        (Repeat::Once, _) => show(&client.call(&Stats::now()).await?, ratelimit_view::stats, format),
+        (Repeat::Once, _) => show(&asked(&client, format).await?, ratelimit_view::stats, format),
         (Repeat::Watch, OutputFormat::Human) => {
             let screen = if io::stdout().is_terminal() { Screen::Terminal } else { Screen::Stream };
             watch(&client, screen, |snapshot| in_colour(printable_lines(&ratelimit_view::stats(snapshot)))).await
         }
         (Repeat::Watch, OutputFormat::Json) => watch(&client, Screen::Stream, json_line).await,
     }
+}
+
+/// Statistics; where no daemon answers, what pins tell is printed before that is said.
+async fn asked(client: &Client, format: OutputFormat) -> anyhow::Result<Snapshot> {
+    let answer = client.call(&Stats::now()).await;
+    if let Err(ClientError::NoDaemon { orphans: Orphans::Enforcing(left), .. }) = &answer {
+        super::orphan::stats(left, format)?;
+    }
+    Ok(answer?)
 }
 
 async fn watch(client: &Client, screen: Screen, render: impl Fn(&Snapshot) -> String) -> anyhow::Result<Exit> {
@@ -175,7 +185,7 @@ pub(super) async fn detach(socket: &Path, interface: Option<&str>, format: Outpu
 
 fn remove_pinned(interface: Option<&str>, no_daemon: ClientError) -> anyhow::Result<Vec<String>> {
     let root = Path::new(pins::ROOT);
-    if let Orphans::Hidden(_) = pins::orphans(root) {
+    if let Orphans::Hidden(_) = orphans::orphans(root) {
         return Err(DatapathError::NotPrivileged { what: format!("look for a pinned filter in {}", pins::ROOT) }.into());
     }
     let removed = pins::remove_pinned(root, interface).map_err(|error| match error {

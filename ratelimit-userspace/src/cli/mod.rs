@@ -19,6 +19,7 @@ mod change;
 mod each;
 mod limiter;
 mod manual;
+mod orphan;
 mod paint;
 mod replay;
 mod run;

@@ -149,7 +149,8 @@ fn limit(config: Config, source: ConfigSource, global: &Global) -> anyhow::Resul
     tracing::info!("{}", describe::first_line(&config));
     warn(&warnings(&config), global);
     tracing::info!("kernel memory: {}", describe::memory_short(&config));
-    runtime()?.block_on(ratelimit_daemon::run(config, source, Kernel::open))?;
+    let absent = source.absent();
+    runtime()?.block_on(ratelimit_daemon::run(config, source, move |config| Kernel::open(config, absent)))?;
     Ok(Exit::Done)
 }
 

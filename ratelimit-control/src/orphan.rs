@@ -1,0 +1,90 @@
+//! What is said where no daemon answers: what goes on without one, and what to type.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use ratelimit_datapath::orphans::{Left, Orphans};
+use ratelimit_policy::config::duration;
+
+/// What to do where no daemon answers.
+const START: &str = "start one with `systemctl start ratelimitd` or `sudo ratelimitd --iface IF --limit N/DUR`, \
+                     or say where its socket is: --socket PATH";
+
+/// When the daemon was gone that had these; none where it is not known.
+pub fn since(left: &Left, now: Timestamp) -> Option<Timestamp> {
+    now.checked_sub(left.alone?).ok()
+}
+
+/// `STILL ENFORCING on eth0 without a daemon since 2026-01-01 10:00:00 UTC (3m)`.
+pub fn still_enforcing(left: &Left, now: Timestamp) -> String {
+    let since = since(left, now).zip(left.alone).map_or_else(String::new, |(since, alone)| {
+        let alone = Duration::from_secs(alone.as_secs()).as_nanos();
+        let alone = duration::short(u64::try_from(alone).unwrap_or(u64::MAX));
+        format!(" since {} ({alone})", since.strftime("%F %T UTC"))
+    });
+    format!("STILL ENFORCING on {} without a daemon{since}", left.interfaces())
+}
+
+/// What comes before the rest of an error.
+pub(super) fn lead(orphans: &Orphans) -> String {
+    match orphans {
+        Orphans::Enforcing(left) => still_enforcing(left, Timestamp::now()) + ": ",
+        Orphans::Nothing | Orphans::Held(_) | Orphans::Hidden(_) => String::new(),
+    }
+}
+
+/// What to do, one clause each.
+pub(super) fn help(orphans: &Orphans) -> Vec<String> {
+    match orphans {
+        Orphans::Nothing => vec![START.to_owned()],
+        Orphans::Enforcing(left) => {
+            let pins: Vec<_> = left.links.iter().map(|(_, path)| path.display().to_string()).collect();
+            let start = if left.is_of_this_version() {
+                "start the daemon, which takes the filter over with its counters: sudo systemctl start ratelimitd"
+            } else {
+                "it is that of another version, which this one cannot take over"
+            };
+            vec![
+                format!("an earlier daemon left it pinned, and it goes on as long as there is {}", pins.join(", ")),
+                start.to_owned(),
+                "or take it off: sudo ratelimitd detach".to_owned(),
+                format!("without this program, it is off after: sudo rm -r {}", left.root.display()),
+            ]
+        }
+        Orphans::Held(process) => {
+            vec![format!("a daemon runs as process {process} with another socket; say where: --socket PATH")]
+        }
+        Orphans::Hidden(root) => vec![
+            START.to_owned(),
+            format!("only root can see whether a filter is still pinned in {}: use sudo", root.display()),
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_on_without_a_daemon_is_said_with_where_since_when_and_what_to_type() {
+        let version = format!("/sys/fs/bpf/ratelimitd/v{}", ratelimit_common::layout::VERSION);
+        let left = |dir: &str, alone| Left {
+            root: "/sys/fs/bpf/ratelimitd".into(),
+            dir: dir.into(),
+            links: vec![("eth0".into(), format!("{dir}/link-eth0").into()), ("eth1".into(), "link-eth1".into())],
+            alone,
+        };
+        let now = "2026-01-01T10:03:00Z".parse().unwrap();
+        let own = left(&version, Some(Duration::from_millis(180_500)));
+        let said = "STILL ENFORCING on eth0, eth1 without a daemon since 2026-01-01 09:59:59 UTC (3m)";
+        assert_eq!(still_enforcing(&own, now), said);
+        assert_eq!(still_enforcing(&left(&version, None), now), "STILL ENFORCING on eth0, eth1 without a daemon");
+        let help = |left: Left| help(&Orphans::Enforcing(left)).join("\n");
+        for words in ["link-eth0, link-eth1", "systemctl start ratelimitd", "sudo ratelimitd detach", "sudo rm -r /sys"]
+        {
+            assert!(help(own.clone()).contains(words), "{}", help(own));
+        }
+        let other = help(left("/sys/fs/bpf/ratelimitd/v0", None));
+        assert!(!other.contains("systemctl start") && other.contains("another version"), "{other}");
+    }
+}

@@ -1,0 +1,141 @@
+//! A service one of whose interfaces is not there at the start.
+
+use super::site::Site;
+use super::*;
+use ratelimit_control::proto::ApplyRequest;
+use ratelimit_datapath::Trial;
+
+/// A service on eth0 and eth9, which is not there.
+async fn service(adjust: impl FnOnce(&mut Config)) -> Running {
+    let adjust = |config: &mut Config| {
+        config.interfaces.push("eth9".into());
+        adjust(config);
+    };
+    start(None, adjust, |config| file([Ok(config.clone())])).await
+}
+
+/// Until the next look, by which all has been done.
+async fn look() {
+    sleep(SUPERVISE_EVERY + Duration::from_millis(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_protects_the_interfaces_that_are_there_and_says_which_is_missing() {
+    let mut running = service(|_| {}).await;
+    assert_eq!(running.kernel.attached(), ["eth0"]);
+    for _ in 0..5 {
+        running.kernel.packet("eth0", opening("198.51.100.7"));
+    }
+    look().await;
+    let told = running.heard();
+    let line = told.iter().rfind(|told| told.starts_with("Line")).unwrap();
+    assert!(line.contains("NOT PROTECTED: eth9 is not attached") && line.contains("attached to eth0"), "{line}");
+    let health = running.client.health().await.unwrap();
+    assert!(!health.healthy && health.problems[0].contains("no interface eth9"), "{health:?}");
+    let stats = running.client.stats().await.unwrap();
+    assert_eq!(stats.rules[0].dropped, 2, "eth0 is limited meanwhile");
+    let shown: Vec<_> = stats.interfaces.iter().map(|of| (of.name.as_str(), of.attached)).collect();
+    assert_eq!(shown, [("eth0", true), ("eth9", false)]);
+    assert_eq!(stats.interfaces[1].problem.as_deref(), Some("no interface eth9; there are eth0, eth1"));
+    let said = ratelimit_view::stats(&stats);
+    let missing = "eth9 IS NOT ATTACHED: no interface eth9; there are eth0, eth1; it is tried again all the time";
+    assert!(said.contains("NOT PROTECTED: eth9 not attached\n") && said.contains(missing), "{said}");
+    assert!(running.client.metrics().await.unwrap().contains("ratelimitd_attached{iface=\"eth9\",mode=\"none\"} 0"));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_service_waits_for_is_attached_as_soon_as_it_comes() {
+    let mut running = service(|_| {}).await;
+    running.kernel.add("eth9", XdpMode::Native);
+    running.events.send(Event::LinksChanged).await.unwrap();
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(running.kernel.attached(), ["eth0", "eth9"]);
+    look().await;
+    assert!(running.client.health().await.unwrap().healthy);
+    assert!(!running.heard().last().unwrap().contains("NOT PROTECTED"));
+    assert_eq!(running.client.stats().await.unwrap().interfaces[1].problem, None);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_none_of_whose_interfaces_is_there_waits_for_all_of_them() {
+    let running = service(|config| config.interfaces = vec!["eth8".into(), "eth9".into()]).await;
+    assert!(running.kernel.attached().is_empty());
+    let stats = running.client.stats().await.unwrap();
+    assert!(ratelimit_view::stats(&stats).contains(": NOT PROTECTED: eth8, eth9 not attached, so nothing is"));
+    assert_eq!(running.client.health().await.unwrap().problems.len(), 2);
+    running.kernel.add("eth8", XdpMode::Native);
+    look().await;
+    assert_eq!(running.kernel.attached(), ["eth8"]);
+    assert_eq!(running.kernel.packet("eth8", opening("198.51.100.7")).unwrap().label(), "within_limit");
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_service_waits_for_can_be_given_up_and_a_reload_that_names_it_again_is_refused() {
+    let running = service(|_| {}).await;
+    assert_eq!(running.client.detach(Some("eth9")).await.unwrap().detached, ["eth9"]);
+    assert!(running.client.health().await.unwrap().healthy);
+    let error = running.client.reload().await.unwrap_err();
+    assert!(error.to_string().contains("no interface eth9"), "{error}");
+    assert_eq!(running.kernel.attached(), ["eth0"], "a reload is carried out whole or not at all");
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_changes_limits_while_an_interface_is_awaited() {
+    let running = start(
+        None,
+        |config| config.interfaces.push("eth9".into()),
+        |config| {
+            let mut next = config.clone();
+            next.policy.rules[0].limits[0].amount = 4;
+            file([Ok(next)])
+        },
+    )
+    .await;
+    assert_eq!(running.client.reload().await.unwrap().changes.len(), 1);
+    running.kernel.add("eth9", XdpMode::Native);
+    look().await;
+    assert_eq!(running.kernel.attached(), ["eth0", "eth9"]);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_take_over_goes_on_without_the_interface_that_is_missing_and_lets_go_of_nothing_that_is_wanted() {
+    let directory = tempfile::tempdir().unwrap();
+    let (datapath, kernel) = FakeDatapath::new(&["eth0", "eth1", "eth2"]);
+    // eth9 is, it may be, in another network namespace now.
+    kernel.keep(&["eth0", "eth2", "eth9"], &config(directory.path(), 3).policy);
+    let mut config = config(directory.path(), 9);
+    config.interfaces = vec!["eth0".into(), "eth1".into(), "eth9".into()];
+    let policy = config.policy.clone();
+    let (events, queue) = mpsc::channel(1);
+    events.send(Event::Stop).await.unwrap();
+    let source = file([]);
+    drive(config, source, |_| Ok(datapath), queue, surroundings(None).0).await.unwrap();
+    assert_eq!(kernel.policy(), Some(policy));
+    let calls = ["attach eth1", "attach eth0", "attach eth9", "apply", "detach eth2", "shutdown detach"];
+    assert_eq!(kernel.calls(), calls);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_in_a_trial_goes_on_with_it_though_an_interface_is_missing() {
+    let mut site = Site::new(3);
+    site.write("3 eth9");
+    site.start().await;
+    site.write("9 eth9");
+    let minute = ApplyRequest { confirm_seconds: Some(60), ..ApplyRequest::default() };
+    site.client.apply(&minute).await.unwrap();
+    site.kill().await;
+    site.start().await;
+    assert!(matches!(site.trial(), Trial::Running(_)), "{:?}", site.trial());
+    site.kernel.add("eth9", XdpMode::Native);
+    site.pass(1).await;
+    assert!(matches!(site.trial(), Trial::Running(_)), "to attach what comes ends no trial: {:?}", site.trial());
+    assert_eq!((site.kernel.attached().len(), site.amount()), (2, 9));
+    site.pass(60).await;
+    assert_eq!((site.trial(), site.amount()), (Trial::None, 3));
+    site.stop().await;
+}

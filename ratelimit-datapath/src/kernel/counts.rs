@@ -1,0 +1,33 @@
+//! Counters that each CPU has of its own, of all CPUs together. Knows maps, whoever has opened them.
+
+use std::borrow::Borrow;
+
+use anyhow::Context as _;
+use aya::maps::{MapData, PerCpuArray};
+use ratelimit_common::layout::{Counters, Tally, counters_index};
+use ratelimit_common::verdict::Reason;
+
+use super::plain::Plain;
+use crate::{DatapathError, Tallies};
+
+/// What a row of counters has come to.
+pub(super) fn tallies_in(
+    counters: &PerCpuArray<impl Borrow<MapData>, Plain<Counters>>,
+    position: usize,
+    rule: u8,
+) -> Result<Tallies, DatapathError> {
+    let row = counters.get(&counters_index(position, rule), 0).context("read COUNTERS")?;
+    let sum = |reason: Reason| {
+        row.iter().fold(Tally::default(), |sum, Plain(cpu)| {
+            let tally = cpu.by_reason[reason as usize];
+            Tally { packets: sum.packets.wrapping_add(tally.packets), bytes: sum.bytes.wrapping_add(tally.bytes) }
+        })
+    };
+    Ok(Tallies(Reason::ALL.iter().map(|&reason| (reason, sum(reason))).collect()))
+}
+
+/// A number of all CPUs.
+pub(super) fn of_cpus(numbers: &PerCpuArray<impl Borrow<MapData>, u64>, index: u32) -> Result<u64, DatapathError> {
+    let cpus = numbers.get(&index, 0).context("read a number of each CPU")?;
+    Ok(cpus.iter().fold(0, |sum, cpu| sum.wrapping_add(*cpu)))
+}

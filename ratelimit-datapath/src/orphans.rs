@@ -1,0 +1,146 @@
+//! Filters that go on enforcing while no daemon answers, found by their pins. Changes nothing, and locks nothing: a
+//! daemon may start meanwhile.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::stat::{major, minor};
+use ratelimit_common::layout::map;
+
+use crate::link_info::{self, LinkInfo};
+use crate::{alone, interface, pins};
+
+/// The kernel's table of file locks.
+const LOCKS: &str = "/proc/locks";
+
+/// What can be said of filters that no daemon answers for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Orphans {
+    /// There are none.
+    Nothing,
+    /// They go on enforcing.
+    Enforcing(Left),
+    /// This daemon runs and has them: another socket is its.
+    Held(u32),
+    /// This user may not look into this directory.
+    Hidden(PathBuf),
+}
+
+/// Filters that an earlier run has left, of this or another layout's version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// What all pins lie below.
+    pub root: PathBuf,
+    /// The directory of the version.
+    pub dir: PathBuf,
+    /// Interfaces by their names now, where these can be read, each with the file that keeps its link; sorted.
+    pub links: Vec<(String, PathBuf)>,
+    /// How long they have been without a daemon, where that is known.
+    pub alone: Option<Duration>,
+}
+
+impl Left {
+    /// The interfaces' names, joined by commas.
+    pub fn interfaces(&self) -> String {
+        self.links.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether this program reads what is pinned.
+    pub fn is_of_this_version(&self) -> bool {
+        self.dir == pins::version_dir(&self.root)
+    }
+}
+
+/// Looks for pinned filters below `root`, whatever the layout's version.
+pub fn orphans(root: &Path) -> Orphans {
+    if fs::read_dir(root).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+        return Orphans::Hidden(root.to_owned());
+    }
+    let left = |dir: PathBuf| {
+        let links = enforcing(pins::links_in(&dir));
+        let alone = alone::since(&dir.join(map::ACTIVE), &dir.join(map::CONFIG));
+        (!links.is_empty()).then(|| Left { root: root.to_owned(), dir, links, alone })
+    };
+    let Some(left) = pins::versions(root).into_iter().find_map(left) else { return Orphans::Nothing };
+    match holder(&left.dir) {
+        Some(process) => Orphans::Held(process),
+        None => Orphans::Enforcing(left),
+    }
+}
+
+/// Those whose interfaces are there, by their names now. What may not be looked at is taken for what its file says.
+fn enforcing(links: Vec<(String, PathBuf)>) -> Vec<(String, PathBuf)> {
+    let present = interface::all().unwrap_or_default();
+    let now = |(name, path): (String, PathBuf)| match link_info::pinned(&path) {
+        Ok(LinkInfo { interface: 0, .. }) => None,
+        Ok(LinkInfo { interface, program }) => {
+            let is_on = |there: &&interface::Interface| {
+                there.index == interface && there.programs.iter().any(|(_, id)| *id == program)
+            };
+            Some((present.iter().find(is_on).map_or(name, |there| there.name.clone()), path))
+        }
+        Err(_) => Some((name, path)),
+    };
+    let mut links: Vec<_> = links.into_iter().filter_map(now).collect();
+    links.sort_unstable();
+    links
+}
+
+/// The process that has a directory of pins locked, as a daemon does that runs.
+fn holder(dir: &Path) -> Option<u32> {
+    let of = fs::metadata(dir).ok()?;
+    let file = format!("{:02x}:{:02x}:{}", major(of.dev()), minor(of.dev()), of.ino());
+    holder_in(&fs::read_to_string(LOCKS).ok()?, &file)
+}
+
+/// `1: FLOCK  ADVISORY  WRITE 123 00:1e:45 0 EOF`; behind `->` is one that waits.
+fn holder_in(locks: &str, file: &str) -> Option<u32> {
+    locks.lines().find_map(|line| match line.split_whitespace().collect::<Vec<_>>().as_slice() {
+        [_, "FLOCK", _, "WRITE", process, locked, ..] if *locked == file => process.parse().ok(),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_a_directory_locked_is_found_among_other_locks() {
+        let locks = "1: POSIX  ADVISORY  WRITE 10 00:1e:45 0 EOF\n2: FLOCK  ADVISORY  WRITE 11 00:1e:46 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 12 00:1e:45 0 EOF\n3: -> FLOCK  ADVISORY  WRITE 13 00:1e:45 0 EOF\n";
+        assert_eq!(holder_in(locks, "00:1e:45"), Some(12));
+        assert_eq!(holder_in(locks, "00:1e:47"), None);
+    }
+
+    #[test]
+    fn links_are_found_by_their_interfaces_with_how_long_they_are_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("ratelimitd");
+        assert_eq!(orphans(&root), Orphans::Nothing);
+        let dir = pins::version_dir(&root);
+        fs::create_dir_all(&dir).unwrap();
+        let touched = |name: &str, ago: u64| {
+            let file = fs::File::create(dir.join(name)).unwrap();
+            file.set_modified(std::time::SystemTime::now() - Duration::from_secs(ago)).unwrap();
+        };
+        touched("CONFIG", 600);
+        touched("ACTIVE", 180);
+        assert_eq!(orphans(&root), Orphans::Nothing, "maps alone enforce nothing");
+        touched("link-eth1", 0);
+        touched("link-eth0:100", 0);
+        let Orphans::Enforcing(left) = orphans(&root) else { panic!("{:?}", orphans(&root)) };
+        assert_eq!((left.interfaces().as_str(), left.is_of_this_version()), ("eth0.100, eth1", true));
+        assert!(left.alone.is_some_and(|alone| (180..240).contains(&alone.as_secs())), "{left:?}");
+        let lock = nix::fcntl::Flock::lock(fs::File::open(&dir).unwrap(), nix::fcntl::FlockArg::LockExclusive).unwrap();
+        assert_eq!(orphans(&root), Orphans::Held(std::process::id()));
+        drop(lock);
+        let other = root.join("v999999");
+        fs::rename(&dir, &other).unwrap();
+        let Orphans::Enforcing(left) = orphans(&root) else { panic!("{:?}", orphans(&root)) };
+        assert!(!left.is_of_this_version(), "{left:?}");
+    }
+}

@@ -1,0 +1,93 @@
+//! Statistics of a filter that goes on without a daemon, read from its pins.
+
+use std::path::Path;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::OutputFormat;
+use super::run::{print_json, print_words};
+use crate::error;
+use ratelimit_control::orphan::{since, still_enforcing};
+use ratelimit_datapath::kernel::read_left;
+use ratelimit_datapath::orphans::Left;
+use ratelimit_policy::config::rule::RULE_NAME_DEFAULT;
+use ratelimit_policy::config::{FILE_DEFAULT, file};
+use ratelimit_report::snapshot::Snapshot;
+
+/// Of a snapshot and of its rules, what pins do not tell.
+const UNKNOWN: [&str; 6] = ["version", "uptime_seconds", "counting", "sources", "config", "top"];
+const UNKNOWN_OF_RULES: [&str; 2] = ["limits", "sources_over_limit"];
+
+/// Prints them; where they cannot be read, says why.
+pub(super) fn stats(left: &Left, format: OutputFormat) -> anyhow::Result<()> {
+    let (policy, reading) = match read_left(left, &names()) {
+        Ok(read) => read,
+        Err(error) => {
+            error::warn(&format!("its statistics cannot be read: {:#}", anyhow::Error::from(error)));
+            return Ok(());
+        }
+    };
+    let (snapshot, now) = (Snapshot::of_pins(&policy, &reading), Timestamp::now());
+    match format {
+        OutputFormat::Human => {
+            print_words(&format!("{}\n\n{}", still_enforcing(left, now), ratelimit_view::left(&snapshot)))?;
+        }
+        OutputFormat::Json => drop(print_json(&as_json(&snapshot, left, now)?)?),
+    }
+    Ok(())
+}
+
+/// The schema of `stats --json`, without what is not known, and with what goes on without a daemon.
+fn as_json(snapshot: &Snapshot, left: &Left, now: Timestamp) -> serde_json::Result<Value> {
+    let mut value = serde_json::to_value(snapshot)?;
+    let without = |value: &mut Value, unknown: &[&str]| {
+        if let Some(fields) = value.as_object_mut() {
+            fields.retain(|field, _| !unknown.contains(&field.as_str()));
+        }
+    };
+    without(&mut value, &UNKNOWN);
+    for rule in value.get_mut("rules").and_then(Value::as_array_mut).into_iter().flatten() {
+        without(rule, &UNKNOWN_OF_RULES);
+    }
+    let pins: Vec<_> = left.links.iter().map(|(_, path)| path.display().to_string()).collect();
+    let interfaces: Vec<_> = left.links.iter().map(|(name, _)| name).collect();
+    let alone = left.alone.map(|alone| alone.as_secs_f64());
+    if let Some(fields) = value.as_object_mut() {
+        let without_daemon =
+            json!({ "interfaces": interfaces, "since": since(left, now), "seconds": alone, "pins": pins });
+        fields.insert("without_daemon".to_owned(), without_daemon);
+    }
+    Ok(value)
+}
+
+/// Names that rules are likely to have: pins hold a hash of each.
+fn names() -> Vec<String> {
+    let configured = file::load(Path::new(FILE_DEFAULT)).map(|config| config.policy.rules).unwrap_or_default();
+    [RULE_NAME_DEFAULT.to_owned()].into_iter().chain(configured.into_iter().map(|rule| rule.name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_has_what_pins_tell_and_nothing_that_is_only_guessed() {
+        let snapshot = ratelimit_report::fixture::snapshot();
+        let left = Left {
+            root: "/sys/fs/bpf/ratelimitd".into(),
+            dir: "/sys/fs/bpf/ratelimitd/v1".into(),
+            links: vec![("eth0".into(), "/sys/fs/bpf/ratelimitd/v1/link-eth0".into())],
+            alone: Some(std::time::Duration::from_secs(180)),
+        };
+        let value = as_json(&snapshot, &left, "2026-01-01T10:03:00Z".parse().unwrap()).unwrap();
+        let expected = json!({ "interfaces": ["eth0"], "since": "2026-01-01T10:00:00Z", "seconds": 180.0,
+            "pins": ["/sys/fs/bpf/ratelimitd/v1/link-eth0"] });
+        assert_eq!(value["without_daemon"], expected);
+        assert_eq!((&value["schema"], &value["interfaces"][0]["packets"]["dropped"]), (&json!(1), &json!(40)));
+        assert_eq!(value["rules"][0]["dropped"], 40);
+        for unknown in ["/sources", "/config", "/uptime_seconds", "/rules/0/limits", "/rules/0/sources_over_limit"] {
+            assert_eq!(value.pointer(unknown), None, "{unknown}");
+        }
+    }
+}
