@@ -66,10 +66,13 @@ impl From<rusqlite::Error> for Fault {
 
 impl From<io::Error> for Fault {
     fn from(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full,
-            io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => Self::ReadOnly(error.to_string()),
-            _ => Self::Other(error.to_string()),
+        let is_one_of = |kinds: [io::ErrorKind; 2]| kinds.contains(&error.kind());
+        if is_one_of([io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded]) {
+            Self::Full
+        } else if is_one_of([io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::PermissionDenied]) {
+            Self::ReadOnly(error.to_string())
+        } else {
+            Self::Other(error.to_string())
         }
     }
 }

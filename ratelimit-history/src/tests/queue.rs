@@ -26,8 +26,8 @@ fn a_queue_that_nobody_empties_takes_so_many_and_counts_the_rest() {
     println!("an event is queued or lost within {each:?}");
     assert!(taken <= QUEUE_LEN + PENDING_MAX, "{taken}");
     let health = recorder.health();
-    assert_eq!(health.lost as usize, sent - taken);
-    assert!(health.waiting as usize <= QUEUE_LEN + PENDING_MAX, "{health:?}");
+    assert_eq!(usize::try_from(health.lost).unwrap(), sent - taken);
+    assert!(usize::try_from(health.waiting).unwrap() <= QUEUE_LEN + PENDING_MAX, "{health:?}");
     // Nor is a shutdown held up.
     let begin = Instant::now();
     recorder.close(Duration::from_secs(2));
