@@ -32,7 +32,7 @@ const DIRECTORY_MODE: u32 = 0o700;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     /// A newer program wrote it; it was not touched.
-    #[error("it is of version {0}, which a newer ratelimitd wrote, and this one writes {VERSION}; it is left as it is")]
+    #[error("it is of version {0}, which a newer program wrote, and this one writes {VERSION}; it is left as it is")]
     Newer(i64),
     /// Its bytes are not those that were written.
     #[error("it is corrupt: {0}")]

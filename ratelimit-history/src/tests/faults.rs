@@ -140,7 +140,7 @@ fn a_database_of_a_newer_version_is_left_as_it_is_and_history_is_off() {
     let before = fs::read(site.path()).unwrap();
     let recorder = site.recorder();
     let health = wait(&recorder, |health| health.state == HealthState::Off);
-    assert!(says(&health, "it is of version 7, which a newer ratelimitd wrote"), "{health:?}");
+    assert!(says(&health, "it is of version 7, which a newer program wrote"), "{health:?}");
     recorder.record(site.event(EventKind::Refused, "192.0.2.2"));
     let (told, answer) = std::sync::mpsc::channel();
     recorder.forget(net("192.0.2.1"), move |result| told.send(result).unwrap());
