@@ -132,7 +132,7 @@ impl Reader {
                 (row.get("rule")?, row.get("reason")?, row.get("outcome")?);
             let Some(outcome) = Outcome::ALL.into_iter().find(|of| outcome_code(*of) == code) else { continue };
             let at = usize::try_from(row.get::<_, i64>("step")?).unwrap_or(usize::MAX);
-            if !lines.last().is_some_and(|last| (&last.rule, &last.reason, last.outcome) == (&rule, &reason, outcome)) {
+            if lines.last().is_none_or(|last| (&last.rule, &last.reason, last.outcome) != (&rule, &reason, outcome)) {
                 lines.push(Line { rule, reason, outcome, packets: vec![None; steps], bytes: vec![None; steps] });
             }
             if let (Some(line), Some(known)) = (lines.last_mut(), is_recorded.get_mut(at)) {

@@ -13,7 +13,7 @@ use ratelimit_report::history::{Health, HealthState, Outcome};
 
 use crate::book::Refused;
 use crate::writer::{Pace, Writer};
-use crate::{Settings, mask, prefix};
+use crate::{Settings, mask};
 
 /// Records in the queue. // 32768 x 0.7 KB = 23 MB, when it is full of events with long texts
 pub(crate) const QUEUE_LEN: usize = 32_768;
@@ -120,8 +120,8 @@ impl Recorder {
 
     /// Queues an event. False where it is lost, which is counted.
     pub fn record(&self, mut event: Event) -> bool {
-        let source = event.source.as_deref().and_then(mask::parse).map(|source| self.settings.mask.prefix(source));
-        event.source = source.map(prefix::text);
+        let source =
+            event.source.take().and_then(|source| mask::parse(&source)).map(|source| self.settings.mask.prefix(source));
         let texts = [&mut event.rule, &mut event.limit, &mut event.reason, &mut event.by].into_iter().flatten();
         for text in texts.chain([&mut event.detail]) {
             *text = shortened(&self.settings.mask.text(text));

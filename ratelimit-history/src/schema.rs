@@ -32,7 +32,7 @@ const DIRECTORY_MODE: u32 = 0o700;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     /// A newer program wrote it; it was not touched.
-    #[error("it is of version {0}, which a newer ratelimitd wrote, and this one writes {VERSION}; it is left as it is")]
+    #[error("it is of version {0}, which a newer program wrote, and this one writes {VERSION}; it is left as it is")]
     Newer(i64),
     /// Its bytes are not those that were written.
     #[error("it is corrupt: {0}")]
@@ -66,10 +66,13 @@ impl From<rusqlite::Error> for Fault {
 
 impl From<io::Error> for Fault {
     fn from(error: io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full,
-            io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => Self::ReadOnly(error.to_string()),
-            _ => Self::Other(error.to_string()),
+        let is_one_of = |kinds: [io::ErrorKind; 2]| kinds.contains(&error.kind());
+        if is_one_of([io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded]) {
+            Self::Full
+        } else if is_one_of([io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::PermissionDenied]) {
+            Self::ReadOnly(error.to_string())
+        } else {
+            Self::Other(error.to_string())
         }
     }
 }

@@ -105,7 +105,7 @@ fn net(text: &str) -> IpNet {
 
 /// Until what was sent is in the database.
 fn written(recorder: &Recorder) {
-    wait(recorder, |health| health.waiting == 0 && health.state == HealthState::Ok);
+    wait(recorder, |health| health.bytes > 0 && health.waiting == 0 && health.state == HealthState::Ok);
 }
 
 /// Until its health is so.

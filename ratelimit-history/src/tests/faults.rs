@@ -140,7 +140,7 @@ fn a_database_of_a_newer_version_is_left_as_it_is_and_history_is_off() {
     let before = fs::read(site.path()).unwrap();
     let recorder = site.recorder();
     let health = wait(&recorder, |health| health.state == HealthState::Off);
-    assert!(says(&health, "it is of version 7, which a newer ratelimitd wrote"), "{health:?}");
+    assert!(says(&health, "it is of version 7, which a newer program wrote"), "{health:?}");
     recorder.record(site.event(EventKind::Refused, "192.0.2.2"));
     let (told, answer) = std::sync::mpsc::channel();
     recorder.forget(net("192.0.2.1"), move |result| told.send(result).unwrap());
@@ -281,6 +281,7 @@ fn a_database_that_is_removed_while_it_is_open_is_begun_again_with_what_is_open(
     let site = Site::new();
     let recorder = site.recorder();
     recorder.record(site.event(EventKind::Refused, "192.0.2.1"));
+    recorder.record(site.event(EventKind::Refused, "192.0.2.2"));
     written(&recorder);
     fs::remove_dir_all(site.path().parent().unwrap()).unwrap();
     let begin = Instant::now();
@@ -293,6 +294,7 @@ fn a_database_that_is_removed_while_it_is_open_is_begun_again_with_what_is_open(
     wait(&recorder, |health| says(health, "was removed"));
     close(recorder);
     assert_eq!(site.story("192.0.2.1").episodes[0].packets, 3);
+    assert_eq!(site.story("192.0.2.2").episodes.len(), 1);
 }
 
 #[test]

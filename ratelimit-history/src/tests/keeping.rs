@@ -165,6 +165,31 @@ fn a_database_that_grows_too_large_loses_its_oldest_and_shrinks() {
 }
 
 #[test]
+fn a_file_of_a_daemon_that_kept_more_shrinks_to_what_this_one_may_keep() {
+    const BYTES_MAX: u64 = 600_000;
+    let site = Site::new();
+    let recorder = site.recorder();
+    for number in 0..20_000 {
+        while !recorder.record(site.event(EventKind::Deny, &format!("10.0.{}.{}", number / 200, number % 200))) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    close(recorder);
+    let length = || std::fs::metadata(site.path()).unwrap().len();
+    assert!(length() > 2 * BYTES_MAX, "{}", length());
+    let recorder = site.recorder_with(Settings { bytes_max: BYTES_MAX, ..site.settings() });
+    let begin = Instant::now();
+    // The log is written back with what comes after it.
+    while length() > BYTES_MAX {
+        assert!(begin.elapsed() < Duration::from_secs(30), "{}", length());
+        recorder.record(site.event(EventKind::Deny, "192.0.2.1"));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    close(recorder);
+    assert!(is_whole(&site.path()));
+}
+
+#[test]
 fn the_file_is_made_for_root_alone_with_what_it_needs_to_shrink() {
     use std::os::unix::fs::PermissionsExt as _;
     let site = Site::new();

@@ -26,8 +26,8 @@ fn a_queue_that_nobody_empties_takes_so_many_and_counts_the_rest() {
     println!("an event is queued or lost within {each:?}");
     assert!(taken <= QUEUE_LEN + PENDING_MAX, "{taken}");
     let health = recorder.health();
-    assert_eq!(health.lost as usize, sent - taken);
-    assert!(health.waiting as usize <= QUEUE_LEN + PENDING_MAX, "{health:?}");
+    assert_eq!(usize::try_from(health.lost).unwrap(), sent - taken);
+    assert!(usize::try_from(health.waiting).unwrap() <= QUEUE_LEN + PENDING_MAX, "{health:?}");
     // Nor is a shutdown held up.
     let begin = Instant::now();
     recorder.close(Duration::from_secs(2));
@@ -91,4 +91,24 @@ fn one_transaction_a_second_sustains_a_flood_of_new_sources() {
     let connection = rusqlite::Connection::open(site.path()).unwrap();
     let rows: u32 = connection.query_row("SELECT count(*) FROM episodes", [], |row| row.get(0)).unwrap();
     assert_eq!(rows, sent);
+}
+
+#[test]
+fn at_most_one_transaction_a_second_is_made() {
+    let site = Site::new();
+    let recorder = Recorder::start_at(site.settings(), Pace { clock: site.pace().clock, ..Pace::default() });
+    written(&recorder);
+    let reader = rusqlite::Connection::open(site.path()).unwrap();
+    // It changes with each transaction of another connection.
+    let version = || reader.pragma_query_value(None, "data_version", |row| row.get::<_, i64>(0)).unwrap();
+    let (begin, mut last, mut transactions) = (Instant::now(), version(), 0);
+    while begin.elapsed() < Duration::from_millis(2_500) {
+        recorder.record(site.event(EventKind::Deny, "192.0.2.1"));
+        recorder.record(site.event(EventKind::Refused, "192.0.2.1"));
+        std::thread::sleep(Duration::from_millis(5));
+        transactions += u32::from(version() != last);
+        last = version();
+    }
+    assert!((1..=3).contains(&transactions), "{transactions}");
+    close(recorder);
 }

@@ -27,6 +27,7 @@ pub struct ConfigJson {
     deny: Vec<String>,
     list_files: Vec<String>,
     safety: SafetyJson,
+    history: HistoryJson,
     rules: Vec<RuleJson>,
     memory: [Memory; 2],
     notes_memory: CachesMemory,
@@ -49,6 +50,16 @@ struct SafetyJson {
     exempt_resolvers: bool,
     breaker_percent: Option<u8>,
     breaker_after_seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct HistoryJson {
+    enabled: bool,
+    path: Option<String>,
+    keep_seconds: f64,
+    max_bytes: u64,
+    mask_ipv4: u8,
+    mask_ipv6: u8,
 }
 
 #[derive(Debug, Serialize)]
@@ -116,6 +127,14 @@ impl ConfigJson {
                 exempt_resolvers: config.safety.exempt_resolvers,
                 breaker_percent: config.safety.breaker,
                 breaker_after_seconds: seconds(config.safety.breaker_after_ns),
+            },
+            history: HistoryJson {
+                enabled: config.history.enabled,
+                path: config.history.path.as_ref().map(|path| path.display().to_string()),
+                keep_seconds: seconds(config.history.keep_ns),
+                max_bytes: config.history.bytes_max,
+                mask_ipv4: config.history.mask_ipv4,
+                mask_ipv6: config.history.mask_ipv6,
             },
             rules: config.policy.rules.iter().map(|rule| RuleJson::new(config, rule)).collect(),
             memory: memory(config),
