@@ -5,8 +5,9 @@
 //! method that calls one; elsewhere it is memory.
 
 use crate::ban::{self, Ban};
+use crate::events::Kind;
 use crate::gcra;
-use crate::layout::{self, LIMITS_MAX, Rule, SHADOWS_MAX, Unit};
+use crate::layout::{self, Event, LIMITS_MAX, Rule, SHADOWS_MAX, Unit};
 use crate::time::{BucketIndex, Nanos, SECOND_NS};
 use crate::verdict::{Action, Reason};
 use crate::verification::{EvidenceNeeds, Side};
@@ -339,6 +340,10 @@ pub fn charge_with_retry<S: State>(state: S, at: At, amount: u64) -> Charged {
                 if charged.is_fresh() && charged.bucket().is_some() {
                     state.make_known();
                 }
+                if charged == Charged::FIRST_REFUSED {
+                    state.tell(at.0, 0, 0);
+                    return Charged::REFUSED;
+                }
                 charged
             }
             None => {
@@ -396,8 +401,11 @@ pub fn charge_window<W: Window>(window: W, limit: &layout::Limit, side: Side, no
     match charge {
         Charge::Admitted(bucket) => admitted(window, limit, bucket, amount),
         Charge::Refused => {
-            window.count_refused(bucket);
-            Charged::REFUSED
+            if window.count_refused(bucket) {
+                Charged::FIRST_REFUSED
+            } else {
+                Charged::REFUSED
+            }
         }
         Charge::Contended => Charged::CONTENDED,
         Charge::Unsettled(bucket) => Charged::unsettled(bucket.0),
@@ -409,6 +417,16 @@ pub fn charge_window<W: Window>(window: W, limit: &layout::Limit, side: Side, no
 fn admitted<W: Window>(window: W, limit: &layout::Limit, bucket: BucketIndex, amount: u64) -> Charged {
     let little = amount.saturating_mul(LITTLE);
     Charged::to(bucket.0, limit.is_gcra != 0 || window::count_at(&window, limit.count_bits, bucket) <= little)
+}
+
+/// What one window holds: an amount, or of a leaky bucket nanoseconds until it is empty.
+#[inline(always)]
+pub fn window_used<W: Window>(window: W, limit: &layout::Limit, now: Nanos) -> u64 {
+    match limit.is_gcra {
+        // Whatever the side admits: that is no part of the sum.
+        0 => window::used(&window, limit.arithmetic(Side::Unverified), now.bucket(limit.bucket_ns)),
+        _ => window.load(0).saturating_sub(now.0),
+    }
 }
 
 /// Whether so much more is within the limit of one window.
@@ -482,8 +500,8 @@ pub fn cache_refusal<S: State>(state: S, at: At, is_counted: bool) {
     let Some(limit) = at.limit(rule) else { return };
     let Some(window) = state.window(at.slot(limit)) else { return };
     let bucket = state.coarse().bucket(limit.bucket_ns);
-    if !is_counted {
-        window.count_refused(bucket);
+    if !is_counted && window.count_refused(bucket) {
+        state.tell(at.0, 0, 0);
     }
     // The charges that fill a window make its source known, but not the one that opens it.
     if window.refusals().count() <= LITTLE {
@@ -536,18 +554,55 @@ pub fn ban_source<S: State>(state: S, how: u32) {
         return;
     }
     let (rule, now): (&ban::Rule, _) = (&rule.bans, state.coarse());
-    let begins = match state.ban() {
+    let (begins, until_ns, step) = match state.ban() {
         Some(newest) => {
             let read = newest.read();
             // What an application charges is an offence of its own.
             let is_another = read.may_be_followed(now) || state.is_ordered() && !read.holds(now);
-            is_another && newest.replace(&read, &read.next(rule, now))
+            let next = read.next(rule, now);
+            (is_another && newest.replace(&read, &next), next.until_ns, next.step)
         }
-        None => matches!(state.insert_ban(&Ban::first(rule, now)), Inserted::New),
+        None => {
+            let first = Ban::first(rule, now);
+            (matches!(state.insert_ban(&first), Inserted::New), first.until_ns, first.step)
+        }
     };
     if begins {
         state.count_ban();
+        state.tell(how, until_ns, step);
     }
+}
+
+/// Tells that the source begins to be refused by this limit in this bucket; or, with its end and step, that a ban
+/// begins. `how` is that of [`ban_source`].
+#[inline(always)]
+pub fn tell<S: State>(state: S, how: u32, until_ns: u64, step: u32) {
+    let (rule, at, is_ban) = (state.rule(), At(how & 0xff), until_ns != 0);
+    let Some(limit) = at.limit(rule) else { return };
+    // Attempts pass, and nobody is refused for want of evidence.
+    if !is_ban && matches!(at.side(), Side::Attempts | Side::Evidence) {
+        return;
+    }
+    let kind = if is_ban {
+        Kind::Ban
+    } else if rule.dry_run != 0 || at.position() >= LIMITS_MAX {
+        Kind::WouldRefuse
+    } else {
+        Kind::Refused
+    };
+    let now = state.coarse();
+    state.send_event(kind, || Event {
+        time_ns: now.0,
+        rule: rule.name,
+        used: state.window(at.slot(limit)).map_or(0, |window| window.used(limit, now)),
+        until_ns,
+        slot: limit.slot,
+        step,
+        kind: kind as u8,
+        side: at.side_code(),
+        is_ordered: (how & by::ORDER != 0) as u8,
+        ..Event::default()
+    });
 }
 
 /// Whether it is the source itself that is over the limit, and no forged traffic in its name. A SYN that was refused
