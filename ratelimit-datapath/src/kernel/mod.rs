@@ -6,6 +6,7 @@ mod attach;
 mod charge;
 mod clients;
 mod drop_cache;
+mod events;
 mod forget;
 mod generation;
 mod generator;
@@ -50,15 +51,15 @@ use self::clients::{Client, Lengths};
 use self::generation::Tries;
 pub use self::generator::{Flood, Generator, OpenConnection, OpenConnections, Order, Sources};
 use self::held::Held;
-pub use self::options::{Clock, Options, Passed};
+pub use self::options::{Clock, Events, Options, Passed};
 use self::plain::Plain;
 pub use self::size::ProgramSize;
 pub use self::testing::{Bare, TestRun, object};
 use self::windows::Windows;
 use super::pins::Pins;
 use super::{
-    Ban, BanReading, BansPosition, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading,
-    Tallies, Trial, VisitedBans, XdpMode, alone, batch, interface,
+    Ban, BanReading, BansPosition, Datapath, DatapathError, Forgotten, InterfaceReading, KernelEvent, Reading,
+    SourceReading, Tallies, Trial, VisitedBans, XdpMode, alone, batch, interface,
 };
 use ratelimit_policy::config::{Config, OnExit, XdpModeChoice};
 use ratelimit_policy::desired::{Policy, drop_cache_sets};
@@ -66,6 +67,7 @@ use ratelimit_policy::desired::{Policy, drop_cache_sets};
 /// The program in the kernel, with its maps and links. Dropped, it detaches what is not pinned.
 pub struct Kernel {
     ebpf: Ebpf,
+    events: events::Ring,
     pins: Option<Pins>,
     xdp_mode: XdpModeChoice,
     clock: Clock,
@@ -127,7 +129,7 @@ impl Kernel {
     /// Where the kernel cannot, privileges are missing, or pinned maps are not of this layout.
     pub fn load(options: &Options) -> Result<Self, DatapathError> {
         let pins = options.pins.as_deref().map(Pins::open).transpose()?;
-        let ebpf = match Self::load_object(options, pins.as_ref()) {
+        let mut ebpf = match Self::load_object(options, pins.as_ref()) {
             Ok(ebpf) => ebpf,
             Err(error) => {
                 // Maps without a link enforce nothing, and whoever finds them would think otherwise.
@@ -140,6 +142,7 @@ impl Kernel {
             }
         };
         let mut kernel = Self {
+            events: events::Ring::take(&mut ebpf)?,
             ebpf,
             pins,
             xdp_mode: options.xdp_mode,
@@ -174,6 +177,7 @@ impl Kernel {
         let lines = drop_cache_sets(windows);
         let clock_is_injected = u8::from(options.clock == Clock::Injected);
         let passed_action = options.passed.action();
+        let sends_events = u8::from(options.events == Events::On);
         let socket_fields = Plain(sockets::fields());
         // Each try with a log that has to be longer than the last one's verifies the program anew: with all of its log
         // that takes minutes on a slow machine, before the refusal is heard of.
@@ -194,6 +198,7 @@ impl Kernel {
             .map_max_entries(map::PREFIX_MISSES, lines * PREFIX_MISSES_PER_SET)
             .override_global(layout::CLOCK_IS_INJECTED, &clock_is_injected, true)
             .override_global(layout::PASSED_ACTION, &passed_action, true)
+            .override_global(layout::SENDS_EVENTS, &sends_events, true)
             .override_global(layout::SOCKET_FIELDS, &socket_fields, true);
         if let Some(pins) = pins {
             for expected in state::EXPECTED {
@@ -495,7 +500,12 @@ impl Datapath for Kernel {
             sources_capacity: self.sources_capacity(),
             admissions: self.admissions()?,
             not_cached: self.fault_cell(NOT_CACHED)?,
+            events: self.event_counts()?,
         })
+    }
+
+    fn events(&mut self, visit: &mut dyn FnMut(KernelEvent)) -> Result<bool, DatapathError> {
+        self.visit_events(visit)
     }
 
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {

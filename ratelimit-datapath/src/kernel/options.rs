@@ -31,6 +31,17 @@ pub struct Options {
     pub insertions_free: u32,
     /// Where packets go that pass.
     pub passed: Passed,
+    /// Whether events are sent.
+    pub events: Events,
+}
+
+/// Whether events are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Events {
+    /// Each that begins, on its budget.
+    On,
+    /// None, for a benchmark of what they cost.
+    Off,
 }
 
 /// Where the program takes its time from.
@@ -72,6 +83,7 @@ impl From<&Config> for Options {
             insertions_max: admission::BUDGET,
             insertions_free: config.max_sources.saturating_mul(config.policy.windows_per_source()),
             passed: Passed::On,
+            events: Events::On,
         }
     }
 }
