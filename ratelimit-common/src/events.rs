@@ -20,6 +20,9 @@ impl Kind {
     /// Every one, by code.
     pub const ALL: [Self; 3] = [Self::Refused, Self::WouldRefuse, Self::Ban];
 
+    /// How many there are.
+    pub const COUNT: u32 = 3;
+
     /// The kind of a code, if it is one.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
@@ -30,6 +33,8 @@ impl Kind {
         }
     }
 }
+
+const _: () = assert!(Kind::ALL.len() == Kind::COUNT as usize);
 
 /// Events of one kind that a CPU sends in a period of [`crate::admission`]: 3800 a second.
 pub const BUDGET: u32 = 512;

@@ -5,9 +5,8 @@
 //! method that calls one; elsewhere it is memory.
 
 use crate::ban::{self, Ban};
-use crate::events::Kind;
 use crate::gcra;
-use crate::layout::{self, Event, LIMITS_MAX, Rule, SHADOWS_MAX, Unit};
+use crate::layout::{self, LIMITS_MAX, Rule, SHADOWS_MAX, Unit};
 use crate::time::{BucketIndex, Nanos, SECOND_NS};
 use crate::verdict::{Action, Reason};
 use crate::verification::{EvidenceNeeds, Side};
@@ -17,10 +16,14 @@ use charges::refusal;
 mod alone;
 mod charges;
 mod state;
+mod tell;
+mod verify;
 
 pub use alone::Alone;
 pub use charges::{At, Charged, Charges, CheckResult, by, is};
 pub use state::{Banned, GateBypass, Inserted, State, Window};
+pub use tell::{tell, window_used};
+pub use verify::verify;
 
 /// Whether a rule charges without a check before and does nothing beside: its one limit alone decides.
 pub const fn is_plain(rule: &Rule) -> bool {
@@ -419,16 +422,6 @@ fn admitted<W: Window>(window: W, limit: &layout::Limit, bucket: BucketIndex, am
     Charged::to(bucket.0, limit.is_gcra != 0 || window::count_at(&window, limit.count_bits, bucket) <= little)
 }
 
-/// What one window holds: an amount, or of a leaky bucket nanoseconds until it is empty.
-#[inline(always)]
-pub fn window_used<W: Window>(window: W, limit: &layout::Limit, now: Nanos) -> u64 {
-    match limit.is_gcra {
-        // Whatever the side admits: that is no part of the sum.
-        0 => window::used(&window, limit.arithmetic(Side::Unverified), now.bucket(limit.bucket_ns)),
-        _ => window.load(0).saturating_sub(now.0),
-    }
-}
-
 /// Whether so much more is within the limit of one window.
 #[inline(always)]
 pub fn window_is_within_limit<W: Window>(
@@ -573,38 +566,6 @@ pub fn ban_source<S: State>(state: S, how: u32) {
     }
 }
 
-/// Tells that the source begins to be refused by this limit in this bucket; or, with its end and step, that a ban
-/// begins. `how` is that of [`ban_source`].
-#[inline(always)]
-pub fn tell<S: State>(state: S, how: u32, until_ns: u64, step: u32) {
-    let (rule, at, is_ban) = (state.rule(), At(how & 0xff), until_ns != 0);
-    let Some(limit) = at.limit(rule) else { return };
-    // Attempts pass, and nobody is refused for want of evidence.
-    if !is_ban && matches!(at.side(), Side::Attempts | Side::Evidence) {
-        return;
-    }
-    let kind = if is_ban {
-        Kind::Ban
-    } else if rule.dry_run != 0 || at.position() >= LIMITS_MAX {
-        Kind::WouldRefuse
-    } else {
-        Kind::Refused
-    };
-    let now = state.coarse();
-    state.send_event(kind, || Event {
-        time_ns: now.0,
-        rule: rule.name,
-        used: state.window(at.slot(limit)).map_or(0, |window| window.used(limit, now)),
-        until_ns,
-        slot: limit.slot,
-        step,
-        kind: kind as u8,
-        side: at.side_code(),
-        is_ordered: (how & by::ORDER != 0) as u8,
-        ..Event::default()
-    });
-}
-
 /// Whether it is the source itself that is over the limit, and no forged traffic in its name. A SYN that was refused
 /// is no evidence, also of a source that has opened as many connections as it may: the next segment of one is.
 #[inline(always)]
@@ -631,24 +592,6 @@ fn is_verified<S: State>(state: S, how: u32) -> bool {
 fn has_opened_all<S: State>(state: S, limit: &layout::Limit) -> bool {
     let window = state.window(Side::Evidence.slot(limit.slot));
     window.is_some_and(|window| !window.is_within_limit(limit, Side::Evidence, time_to_look_at(state, limit), 1))
-}
-
-/// Counts a verified connection, if the packet is the first that is known of it, and bans the source where it was
-/// refused another after as many.
-#[inline(always)]
-pub fn verify<S: State>(state: S) {
-    let rule = state.rule();
-    let is_first = state.charges().has(is::FIRST);
-    let _whatever = new_source_gate(state, GateBypass::VerifiedOrTooLarge);
-    for (position, limit) in limits::<S>(rule, rule.limits_len.into()) {
-        if limit.unit != Unit::Connections as u8 {
-            continue;
-        }
-        if is_first {
-            let _whatever = state.charge(At::new(position, Side::Evidence), 1);
-        }
-        state.ban_source(At::new(position, Side::Unverified).0 | by::EVIDENCE);
-    }
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use ratelimit_common::verification::Side;
 
 use ratelimit_policy::desired::{self, Limit, Policy, Rule, WindowForm};
 
-const V4: u8 = ChargeOrder::V4 as u8;
-const V6: u8 = ChargeOrder::V6 as u8;
+const V4: u8 = ChargeOrder::V4.to_le_bytes()[0];
+const V6: u8 = ChargeOrder::V6.to_le_bytes()[0];
 
 /// Events that one call of [`super::Datapath::events`] visits at most.
 pub const EVENTS_PART: usize = 4096;

@@ -18,8 +18,8 @@ use ratelimit_common::verification::Side;
 use ratelimit_common::window::{self};
 
 use super::{
-    Ban, BanReading, BansPosition, Datapath, DatapathError, EVENTS_PART, Forgotten, InterfaceReading, KernelEvent,
-    Reading, SourceReading, Tallies, Trial, VisitedBans, XdpMode,
+    Ban, BanReading, BansPosition, Datapath, DatapathError, Forgotten, InterfaceReading, KernelEvent, Reading,
+    SourceReading, Tallies, Trial, VisitedBans, XdpMode,
 };
 pub use crate::memory::Sender;
 use crate::memory::{Judged, Packets, Rules};
@@ -27,6 +27,7 @@ use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::{self, Limit, Policy, Rule};
 
 mod access;
+mod events;
 mod tallied;
 
 use tallied::{add, charge_or_refuse, tallies};
@@ -465,13 +466,9 @@ impl Datapath for FakeDatapath {
     }
 
     fn events(&mut self, visit: &mut dyn FnMut(KernelEvent)) -> Result<bool, DatapathError> {
-        let mut world = self.kernel.world();
-        let Some(policy) = world.policy.clone() else { return Ok(false) };
-        let waiting = &mut world.packets.sources.events;
-        let part: Vec<_> = std::iter::from_fn(|| waiting.next()).take(EVENTS_PART).collect();
-        drop(world);
-        part.iter().filter_map(|event| KernelEvent::of(event, &policy)).for_each(visit);
-        Ok(part.len() == EVENTS_PART)
+        let (part, more_wait) = self.kernel.world().events();
+        part.into_iter().for_each(visit);
+        Ok(more_wait)
     }
 
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {

@@ -122,7 +122,6 @@ impl At {
 
     /// The code of that.
     #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "three bits")]
     pub const fn side_code(self) -> u8 {
         (self.0 >> SIDE_SHIFT & 7) as u8
     }

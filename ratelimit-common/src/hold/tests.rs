@@ -4,7 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::layout::{BAN_STEPS_MAX, Limit};
+use crate::events::Kind;
+use crate::layout::{BAN_STEPS_MAX, Event, Limit};
 use crate::time::SECOND_NS;
 use crate::window::CELLS;
 

@@ -43,4 +43,4 @@ pub const EVENTS_BYTES: u32 = 1 << 20;
 pub const EVENTS_MAX: usize = EVENTS_BYTES as usize / (size_of::<Event>() + 8);
 
 /// Cells of [`super::map::EVENT_TALLIES`]: of packets by [`Kind`], and then of orders, which packets may interrupt.
-pub const EVENT_TALLIES: u32 = 2 * Kind::ALL.len() as u32;
+pub const EVENT_TALLIES: u32 = 2 * Kind::COUNT;

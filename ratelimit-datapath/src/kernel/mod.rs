@@ -27,7 +27,6 @@ mod windows;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::AsFd as _;
-use std::path::Path;
 
 use anyhow::Context as _;
 use aya::maps::{Array, Map, MapData, PerCpuArray};
@@ -51,7 +50,7 @@ use self::clients::{Client, Lengths};
 use self::generation::Tries;
 pub use self::generator::{Flood, Generator, OpenConnection, OpenConnections, Order, Sources};
 use self::held::Held;
-pub use self::options::{Clock, Events, Options, Passed};
+pub use self::options::{Clock, Events, Options, Passed, pins_root};
 use self::plain::Plain;
 pub use self::size::ProgramSize;
 pub use self::testing::{Bare, TestRun, object};
@@ -593,13 +592,4 @@ fn map_ref<'a>(ebpf: &'a Ebpf, name: &'static str) -> Result<&'a Map, DatapathEr
 
 fn map_mut<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Map, DatapathError> {
     Ok(ebpf.map_mut(name).with_context(|| format!("the object has no map {name}"))?)
-}
-
-/// The directory of the pins, if there are any to speak of.
-#[must_use]
-pub fn pins_root(on_exit: OnExit) -> Option<&'static Path> {
-    match on_exit {
-        OnExit::Detach => None,
-        OnExit::Keep => Some(Path::new(super::pins::ROOT)),
-    }
 }

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use ratelimit_common::admission;
 use ratelimit_common::source::Family;
 
-use super::{XDP_DROP, XDP_PASS, pins_root};
-use ratelimit_policy::config::{Config, XdpModeChoice};
+use super::{XDP_DROP, XDP_PASS};
+use crate::pins;
+use ratelimit_policy::config::{Config, OnExit, XdpModeChoice};
 
 /// How a [`Kernel`] is set up; none of it can be changed while it runs.
 #[derive(Clone, Debug)]
@@ -85,5 +86,14 @@ impl From<&Config> for Options {
             passed: Passed::On,
             events: Events::On,
         }
+    }
+}
+
+/// The directory of the pins, if there are any to speak of.
+#[must_use]
+pub fn pins_root(on_exit: OnExit) -> Option<&'static Path> {
+    match on_exit {
+        OnExit::Detach => None,
+        OnExit::Keep => Some(Path::new(pins::ROOT)),
     }
 }

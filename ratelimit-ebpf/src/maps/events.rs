@@ -35,7 +35,7 @@ pub(crate) fn send_event(work: Work, kind: Kind, now: Nanos, of: &Of, event: imp
 /// This CPU's, of what it is at: a packet that interrupts an order has another.
 #[inline(always)]
 fn tally(work: Work, kind: Kind) -> Option<&'static mut EventTally> {
-    let tally = EVENT_TALLIES.get_ptr_mut(work.0 * Kind::ALL.len() as u32 + kind as u32)?;
+    let tally = EVENT_TALLIES.get_ptr_mut(work.0 * Kind::COUNT + kind as u32)?;
     // SAFETY: this CPU's element, which lives as long as the map; it is borrowed while one event is sent.
     Some(unsafe { &mut *tally })
 }
