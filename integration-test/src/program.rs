@@ -10,8 +10,8 @@ use ratelimit_common::layout::Unit;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::Reason;
-use ratelimit_datapath::kernel::{Advance, Clock, Kernel, Options, Passed, ProgramSize, Steps};
-use ratelimit_datapath::{Datapath as _, Reading, Tallies};
+use ratelimit_datapath::kernel::{Advance, Clock, Events, Kernel, Options, Passed, ProgramSize, Steps};
+use ratelimit_datapath::{Datapath, EventCounts, KernelEvent, Reading, Tallies};
 use ratelimit_policy::config::XdpModeChoice;
 use ratelimit_policy::desired::{Limit, Policy, Ports, Rule, WindowForm, slot};
 
@@ -64,6 +64,7 @@ fn options(policy: &Policy, clock: Clock, room: Room) -> Options {
         ipv6_family: Family::of_ipv6_prefix(policy.ipv6_prefix),
         clock,
         passed: Passed::On,
+        events: Events::On,
     }
 }
 
@@ -85,8 +86,17 @@ impl Program {
         Self::load(policy, Clock::Kernel, Room::default())
     }
 
+    /// Likewise, and has it send events or not: what they cost is the difference.
+    pub fn with_events(policy: &Policy, room: Room, events: Events) -> Self {
+        Self::of(policy, &Options { events, ..options(policy, Clock::Kernel, room) })
+    }
+
     fn load(policy: &Policy, clock: Clock, room: Room) -> Self {
-        let mut kernel = Kernel::load(&options(policy, clock, room)).expect("the program loads");
+        Self::of(policy, &options(policy, clock, room))
+    }
+
+    fn of(policy: &Policy, options: &Options) -> Self {
+        let mut kernel = Kernel::load(options).expect("the program loads");
         // Frames seem to come in by the loopback interface; to it nothing is attached.
         kernel.list_unattached("lo").expect("every namespace has a loopback interface");
         let mut program = Self { kernel, now: TEN_O_CLOCK, runs: 0, counted: (0, BTreeMap::new()) };
@@ -187,6 +197,16 @@ impl Program {
         verdict
     }
 
+    /// What has begun since it was asked last.
+    pub fn events(&mut self) -> Vec<KernelEvent> {
+        events(&mut self.kernel)
+    }
+
+    /// What became of all that has begun.
+    pub fn event_counts(&mut self) -> EventCounts {
+        self.kernel.read().expect("the counts are read").events
+    }
+
     /// Windows that were made so far.
     pub fn insertions(&mut self) -> u64 {
         self.admissions().iter().map(|cpu| cpu.insertions).sum()
@@ -242,6 +262,13 @@ pub fn tallies(reading: &Reading) -> BTreeMap<Verdict, u64> {
     counts
 }
 
+/// Everything that a datapath has to tell.
+pub fn events(datapath: &mut dyn Datapath) -> Vec<KernelEvent> {
+    let mut events = Vec::new();
+    while datapath.events(&mut |event| events.push(event)).expect("the events are read") {}
+    events
+}
+
 /// Whether a packet with this word passed.
 pub fn is_pass(word: &str) -> bool {
     !["over_limit", "contended", "banned", "denied", "new_source_budget", "too_many_tags", "guard", "too_many_headers"]
@@ -250,12 +277,20 @@ pub fn is_pass(word: &str) -> bool {
 
 /// Has this thread run on one CPU from now on: each CPU has a budget of its own.
 pub fn on_one_cpu() {
-    let this = Pid::from_raw(0);
-    let allowed = sched_getaffinity(this).expect("the CPUs are known");
-    let first = (0..CpuSet::count()).find(|&cpu| allowed.is_set(cpu) == Ok(true)).expect("one of them is allowed");
+    on_cpu(cpus()[0]);
+}
+
+/// The CPUs that this thread may run on.
+pub fn cpus() -> Vec<usize> {
+    let allowed = sched_getaffinity(Pid::from_raw(0)).expect("the CPUs are known");
+    (0..CpuSet::count()).filter(|&cpu| allowed.is_set(cpu) == Ok(true)).collect()
+}
+
+/// Has this thread run on this CPU from now on.
+pub fn on_cpu(cpu: usize) {
     let mut only = CpuSet::new();
-    only.set(first).expect("it is a CPU");
-    sched_setaffinity(this, &only).expect("the thread stays there");
+    only.set(cpu).expect("it is a CPU");
+    sched_setaffinity(Pid::from_raw(0), &only).expect("the thread stays there");
 }
 
 /// A policy for TCP and UDP 80 and 443 with these limits: strict unless they say otherwise, enforced, /32 and /64.

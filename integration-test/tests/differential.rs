@@ -20,14 +20,15 @@ use integration_test::clients::Clients;
 use integration_test::fake::{Fake, bans, used};
 use integration_test::frames::syn;
 use integration_test::oracle::{self, Kind, Oracle, Outcome, Packet};
-use integration_test::program::{Program, Room, TEN_O_CLOCK, Verdict, on_one_cpu};
+use integration_test::program::{Program, Room, TEN_O_CLOCK, Verdict, events, on_one_cpu};
 use integration_test::random::Random;
 use integration_test::twins::{random_packet, random_policy, random_policy_to_cache_drops, random_policy_to_overload};
+use ipnet::IpNet;
 use ratelimit_common::conversation::{Turn, turn};
 use ratelimit_common::packet::{self, Head, Parsed, Target, parse};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::{Nanos, SECOND_NS};
-use ratelimit_datapath::Datapath as _;
+use ratelimit_datapath::{Datapath as _, KernelEvent, KernelEventKind};
 use ratelimit_policy::desired::{Mode, Policy};
 use ratelimit_report::replay::{Kind as Input, Replay};
 
@@ -94,9 +95,10 @@ fn run(random_policy: RandomPolicy, prefixes: (u8, u8), seed: u64) -> u32 {
     let (mut program, mut fake) = (Program::new(&applied), Fake::new(&applied));
     let mut oracle = Oracle::new(twin);
     let mut expected: BTreeMap<&str, u64> = BTreeMap::new();
-    let mut cached = 0;
+    let (mut cached, mut told) = (0, Told::default());
     for step in 0..STEPS {
         if random.one_in(300) {
+            told.same(&mut program, &mut fake, &applied, seed);
             let (wanted, twin) = random_policy(&mut random, prefixes, program.now());
             program.apply(&wanted);
             fake.apply(&wanted);
@@ -138,10 +140,50 @@ fn run(random_policy: RandomPolicy, prefixes: (u8, u8), seed: u64) -> u32 {
             let (real, faked) = (used(program.kernel(), &applied, now), used(fake.datapath(), &applied, now));
             assert_eq!(real, faked, "seed {seed}, step {step}");
             assert_eq!(bans(program.kernel(), &applied), bans(fake.datapath(), &applied), "seed {seed}, step {step}");
+            told.same(&mut program, &mut fake, &applied, seed);
         }
     }
-    println!("{STEPS} steps agree, {cached} refused of sources that were cached: {expected:?}");
+    let told = told.by_program.len();
+    println!("{STEPS} steps agree, {cached} refused of sources that were cached, {told} events: {expected:?}");
+    assert!(told > 500, "hardly anything was told: {told}");
     cached
+}
+
+/// Of which source, by which window in which bucket it was told that it begins to refuse.
+type Refusal = (IpNet, u32, bool, u64);
+
+/// What was told so far. A bucket whose refusals are all the drop cache's is an event to the fake alone, and one that
+/// begins with those is it later to the program. Bans are the same, and each is told by both.
+#[derive(Default)]
+struct Told {
+    by_program: HashSet<Refusal>,
+    by_fake: HashSet<Refusal>,
+}
+
+impl Told {
+    /// Holds what the program has to tell against what the fake has, under the policy that both judge by.
+    fn same(&mut self, program: &mut Program, fake: &mut Fake, policy: &Policy, seed: u64) {
+        let (counts, fakes) = (program.event_counts(), fake.datapath().read().unwrap().events);
+        assert_eq!((counts.lost(), fakes.lost()), (0, 0), "seed {seed}");
+        assert_eq!(counts.ban, fakes.ban, "seed {seed}");
+        let is_ban = |event: &KernelEvent| matches!(event.kind, KernelEventKind::Ban { .. });
+        let (real_bans, real): (Vec<_>, Vec<_>) = program.events().into_iter().partition(is_ban);
+        let (fake_bans, faked): (Vec<_>, Vec<_>) = events(fake.datapath()).into_iter().partition(is_ban);
+        assert_eq!(real_bans, fake_bans, "seed {seed}: under {policy:#?}");
+        let of_bucket = |event: &KernelEvent| {
+            let rule = &policy.rules[event.rule.unwrap()];
+            let limit = event.limit.and_then(|limit| limit.of(rule)).unwrap();
+            let is_dry = rule.mode == Mode::DryRun || !rule.limits.contains(limit);
+            assert_eq!(event.kind == KernelEventKind::WouldRefuse, is_dry, "seed {seed}: {event:?}");
+            (event.client, limit.slot, event.is_verified, event.time.bucket(limit.bucket_ns).0)
+        };
+        self.by_fake.extend(faked.iter().map(of_bucket));
+        for event in &real {
+            let refusal = of_bucket(event);
+            assert!(self.by_program.insert(refusal), "seed {seed}: {event:?} is told twice");
+            assert!(self.by_fake.contains(&refusal), "seed {seed}: {event:?} is news to the fake, under {policy:#?}");
+        }
+    }
 }
 
 /// The sources that must be known, whatever the program samples: those that were charged by a rule a second time, or

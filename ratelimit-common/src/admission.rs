@@ -25,7 +25,7 @@ use crate::hash::HashKey;
 use crate::time::Nanos;
 
 /// How long the insertions of a CPU are counted for: 134 ms.
-const PERIOD_SHIFT: u32 = 27;
+pub(crate) const PERIOD_SHIFT: u32 = 27;
 
 /// The sparsest sampling: one in 4096.
 pub const SHIFT_MAX: u32 = 12;

@@ -16,10 +16,14 @@ use charges::refusal;
 mod alone;
 mod charges;
 mod state;
+mod tell;
+mod verify;
 
 pub use alone::Alone;
 pub use charges::{At, Charged, Charges, CheckResult, by, is};
 pub use state::{Banned, GateBypass, Inserted, State, Window};
+pub use tell::{tell, window_used};
+pub use verify::verify;
 
 /// Whether a rule charges without a check before and does nothing beside: its one limit alone decides.
 pub const fn is_plain(rule: &Rule) -> bool {
@@ -339,6 +343,10 @@ pub fn charge_with_retry<S: State>(state: S, at: At, amount: u64) -> Charged {
                 if charged.is_fresh() && charged.bucket().is_some() {
                     state.make_known();
                 }
+                if charged == Charged::FIRST_REFUSED {
+                    state.tell(at.0, 0, 0);
+                    return Charged::REFUSED;
+                }
                 charged
             }
             None => {
@@ -396,8 +404,11 @@ pub fn charge_window<W: Window>(window: W, limit: &layout::Limit, side: Side, no
     match charge {
         Charge::Admitted(bucket) => admitted(window, limit, bucket, amount),
         Charge::Refused => {
-            window.count_refused(bucket);
-            Charged::REFUSED
+            if window.count_refused(bucket) {
+                Charged::FIRST_REFUSED
+            } else {
+                Charged::REFUSED
+            }
         }
         Charge::Contended => Charged::CONTENDED,
         Charge::Unsettled(bucket) => Charged::unsettled(bucket.0),
@@ -482,8 +493,8 @@ pub fn cache_refusal<S: State>(state: S, at: At, is_counted: bool) {
     let Some(limit) = at.limit(rule) else { return };
     let Some(window) = state.window(at.slot(limit)) else { return };
     let bucket = state.coarse().bucket(limit.bucket_ns);
-    if !is_counted {
-        window.count_refused(bucket);
+    if !is_counted && window.count_refused(bucket) {
+        state.tell(at.0, 0, 0);
     }
     // The charges that fill a window make its source known, but not the one that opens it.
     if window.refusals().count() <= LITTLE {
@@ -536,17 +547,22 @@ pub fn ban_source<S: State>(state: S, how: u32) {
         return;
     }
     let (rule, now): (&ban::Rule, _) = (&rule.bans, state.coarse());
-    let begins = match state.ban() {
+    let (begins, until_ns, step) = match state.ban() {
         Some(newest) => {
             let read = newest.read();
             // What an application charges is an offence of its own.
             let is_another = read.may_be_followed(now) || state.is_ordered() && !read.holds(now);
-            is_another && newest.replace(&read, &read.next(rule, now))
+            let next = read.next(rule, now);
+            (is_another && newest.replace(&read, &next), next.until_ns, next.step)
         }
-        None => matches!(state.insert_ban(&Ban::first(rule, now)), Inserted::New),
+        None => {
+            let first = Ban::first(rule, now);
+            (matches!(state.insert_ban(&first), Inserted::New), first.until_ns, first.step)
+        }
     };
     if begins {
         state.count_ban();
+        state.tell(how, until_ns, step);
     }
 }
 
@@ -576,24 +592,6 @@ fn is_verified<S: State>(state: S, how: u32) -> bool {
 fn has_opened_all<S: State>(state: S, limit: &layout::Limit) -> bool {
     let window = state.window(Side::Evidence.slot(limit.slot));
     window.is_some_and(|window| !window.is_within_limit(limit, Side::Evidence, time_to_look_at(state, limit), 1))
-}
-
-/// Counts a verified connection, if the packet is the first that is known of it, and bans the source where it was
-/// refused another after as many.
-#[inline(always)]
-pub fn verify<S: State>(state: S) {
-    let rule = state.rule();
-    let is_first = state.charges().has(is::FIRST);
-    let _whatever = new_source_gate(state, GateBypass::VerifiedOrTooLarge);
-    for (position, limit) in limits::<S>(rule, rule.limits_len.into()) {
-        if limit.unit != Unit::Connections as u8 {
-            continue;
-        }
-        if is_first {
-            let _whatever = state.charge(At::new(position, Side::Evidence), 1);
-        }
-        state.ban_source(At::new(position, Side::Unverified).0 | by::EVIDENCE);
-    }
 }
 
 #[cfg(test)]

@@ -11,19 +11,21 @@ use crate::verification::{EvidenceNeeds, Side};
 use crate::window;
 
 mod active;
+mod event;
 mod faults;
 mod keys;
 pub mod map;
 
 pub use active::{Active, PrefixMiss};
+pub use event::{EVENT_TALLIES, EVENTS_BYTES, EVENTS_MAX, Event};
 pub use faults::{FAULTS_MAX, Fault, NOT_CACHED};
 pub use keys::{
     ConversationKeyV4, ConversationKeyV6, FlowKeyV4, FlowKeyV6, GENERATION_BITS, Prefix, PrefixKeyV4, PrefixKeyV6,
     Source, SourceKeyV4, SourceKeyV6, SourceKeyV6Wide,
 };
 
-/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v10`.
-pub const VERSION: u32 = 10;
+/// The layout's version, as in `/sys/fs/bpf/ratelimitd/v11`.
+pub const VERSION: u32 = 11;
 
 /// The XDP program's name.
 pub const PROGRAM: &str = "ratelimitd";
@@ -67,6 +69,9 @@ pub struct SocketFields {
 /// The read-only global that is returned for a packet that passes: XDP_PASS, but where the benchmark measures the
 /// program and not the network stack behind it.
 pub const PASSED_ACTION: &str = "PASSED_ACTION";
+
+/// The read-only global that is 1 where events are sent: always, but where the benchmark measures what they cost.
+pub const SENDS_EVENTS: &str = "SENDS_EVENTS";
 
 /// Generations of the configuration: one that packets read, one that the daemon writes.
 pub const GENERATIONS: u32 = 2;

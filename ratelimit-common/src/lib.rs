@@ -10,6 +10,7 @@ pub mod ban;
 pub mod choose;
 pub mod conversation;
 pub mod drop_cache;
+pub mod events;
 pub mod flow;
 pub mod gcra;
 pub mod hash;

@@ -47,10 +47,18 @@ impl Refusals {
         if more < room { more } else { room }
     }
 
-    /// Whether the newest refusal was in this bucket, so that adding 1 to the word counts one more.
+    /// Whether the newest refusal was in this bucket.
     #[inline(always)]
     pub const fn is_in(self, bucket: BucketIndex) -> bool {
         self.0 >> COUNT_BITS == low(bucket)
+    }
+
+    /// Whether a refusal in this bucket is the first there: then [`Refusals::and_one_in`] counts it, and otherwise
+    /// adding 1 to the word does. The newest may be in a bucket after it, where another CPU's clock is ahead.
+    #[inline(always)]
+    pub const fn is_first_in(self, bucket: BucketIndex) -> bool {
+        let ahead = (self.0 >> COUNT_BITS).wrapping_sub(low(bucket)) & LOW;
+        self.count() == 0 || ahead > AHEAD_MAX
     }
 
     /// The word after one more refusal, in this bucket.
@@ -83,6 +91,9 @@ impl Refusals {
     }
 }
 
+/// Buckets that one CPU's clock is ahead of another's at most: a quarter of a second, and buckets of a fifth.
+const AHEAD_MAX: u64 = 2;
+
 const LOW: u64 = (1 << (64 - COUNT_BITS)) - 1;
 
 #[inline(always)]
@@ -106,7 +117,7 @@ mod tests {
     fn a_refusal_stays_within_the_window_as_long_as_its_bucket_does() {
         let refusals = Refusals(0).and_one_in(NOW);
         assert_eq!(refusals.count(), 1);
-        assert!(refusals.is_in(NOW));
+        assert!(!refusals.is_first_in(NOW));
         assert!(refusals.is_within(BucketIndex(NOW.0 + 5), 5));
         assert!(!refusals.is_within(BucketIndex(NOW.0 + 6), 5));
     }
@@ -115,9 +126,18 @@ mod tests {
     fn the_count_goes_on_in_the_next_bucket() {
         let refusals = Refusals(Refusals(0).and_one_in(NOW).0 + 1);
         let later = BucketIndex(NOW.0 + 1);
-        assert!(!refusals.is_in(later));
+        assert!(refusals.is_first_in(later));
         assert_eq!(refusals.and_one_in(later).count(), 3);
-        assert!(refusals.and_one_in(later).is_in(later));
+        assert!(!refusals.and_one_in(later).is_first_in(later));
+    }
+
+    #[test]
+    fn one_refusal_in_a_bucket_is_the_first_also_where_the_clocks_of_two_cpus_differ() {
+        assert!(Refusals(0).is_first_in(NOW) && Refusals(0).is_first_in(BucketIndex(0)));
+        let refusals = Refusals(0).and_one_in(NOW);
+        for (bucket, is_first) in [(NOW.0 - 3, true), (NOW.0 - 2, false), (NOW.0 - 1, false), (NOW.0 + 1, true)] {
+            assert_eq!(refusals.is_first_in(BucketIndex(bucket)), is_first, "in bucket {bucket}");
+        }
     }
 
     #[test]
@@ -134,7 +154,7 @@ mod tests {
         assert!(full.is_full());
         let later = full.and_one_in(BucketIndex(NOW.0 + 1));
         assert_eq!(later.count(), COUNT_MAX);
-        assert!(later.is_in(BucketIndex(NOW.0 + 1)));
+        assert!(!later.is_first_in(BucketIndex(NOW.0 + 1)));
     }
 
     #[test]

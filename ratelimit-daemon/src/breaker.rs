@@ -177,6 +177,7 @@ mod tests {
             sources_capacity: 0,
             admissions: Vec::new(),
             not_cached: 0,
+            events: ratelimit_datapath::EventCounts::default(),
         }
     }
 

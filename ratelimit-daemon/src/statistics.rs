@@ -170,6 +170,7 @@ mod tests {
     use ratelimit_common::layout::Tally;
     use ratelimit_common::time::Nanos;
     use ratelimit_common::verdict::Reason;
+    use ratelimit_datapath::EventCounts;
 
     fn reading(passed: u64, dropped: u64) -> Reading {
         let tallies = [(Reason::WithinLimit, passed), (Reason::OverLimit, dropped)];
@@ -189,6 +190,7 @@ mod tests {
             sources_capacity: 0,
             admissions: Vec::new(),
             not_cached: 0,
+            events: EventCounts::default(),
         }
     }
 

@@ -174,6 +174,7 @@ mod tests {
             sources_capacity: 0,
             admissions: Vec::new(),
             not_cached: 0,
+            events: ratelimit_datapath::EventCounts::default(),
         };
         assert_eq!(watched.more_bans_refused(&reading(0, 0, 9)), 0);
         assert_eq!(watched.more_bans_refused(&reading(2, 1, 9)), 3);

@@ -18,8 +18,8 @@ use ratelimit_common::verification::Side;
 use ratelimit_common::window::{self};
 
 use super::{
-    Ban, BanReading, BansPosition, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading,
-    Tallies, Trial, VisitedBans, XdpMode,
+    Ban, BanReading, BansPosition, Datapath, DatapathError, Forgotten, InterfaceReading, KernelEvent, Reading,
+    SourceReading, Tallies, Trial, VisitedBans, XdpMode,
 };
 pub use crate::memory::Sender;
 use crate::memory::{Judged, Packets, Rules};
@@ -27,6 +27,7 @@ use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::{self, Limit, Policy, Rule};
 
 mod access;
+mod events;
 mod tallied;
 
 use tallied::{add, charge_or_refuse, tallies};
@@ -460,7 +461,14 @@ impl Datapath for FakeDatapath {
             sources_capacity: world.sources_capacity(),
             admissions: vec![world.admission],
             not_cached: 0,
+            events: world.packets.sources.events.counts(),
         })
+    }
+
+    fn events(&mut self, visit: &mut dyn FnMut(KernelEvent)) -> Result<bool, DatapathError> {
+        let (part, more_wait) = self.kernel.world().events();
+        part.into_iter().for_each(visit);
+        Ok(more_wait)
     }
 
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {

@@ -20,6 +20,7 @@ mod batch;
 mod bpf;
 mod btf;
 pub(crate) mod encode;
+mod events;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fake;
 mod interface;
@@ -30,6 +31,7 @@ pub mod orphans;
 pub mod pins;
 pub mod privileges;
 
+pub use events::{EVENTS_PART, EventCount, EventCounts, EventLimit, KernelEvent, KernelEventKind};
 pub use interface::names as interface_names;
 
 /// How an XDP program is attached.
@@ -164,6 +166,8 @@ pub struct Reading {
     /// Packets that were refused and not cached, as the drop cache was full there: their sources are judged by their
     /// windows.
     pub not_cached: u64,
+    /// What became of the events that began, see [`Datapath::events`].
+    pub events: EventCounts,
 }
 
 /// One window of one source.
@@ -333,6 +337,12 @@ pub trait Datapath: Send + 'static {
 
     /// Reads attachments, counters and faults.
     fn read(&mut self) -> Result<Reading, DatapathError>;
+
+    /// Visits what packets have told since the last call, by the policy that was applied last: which sources began to
+    /// be refused or banned. In the order in which it was told, each once, at most [`EVENTS_PART`] of them: true where
+    /// more may wait. To be called a few times a second, since nothing wakes the caller and the ring holds
+    /// [`EVENTS_MAX`](ratelimit_common::layout::EVENTS_MAX). What happens without a daemon waits in it for the next.
+    fn events(&mut self, visit: &mut dyn FnMut(KernelEvent)) -> Result<bool, DatapathError>;
 
     /// Visits every window of every source, in no order; a source that comes or goes meanwhile may be missed.
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError>;

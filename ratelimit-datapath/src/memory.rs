@@ -4,25 +4,28 @@
 //! [`Rules`] choose which rule judges a packet, [`Conversations`] say what it charges, [`Sources`] are held to the
 //! limits.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 use ratelimit_common::ban::Ban;
+use ratelimit_common::events::Kind;
 use ratelimit_common::gcra::{self, Rate};
 use ratelimit_common::hold::{self, Alone, At, Charged, Charges, GateBypass, Inserted, State, is};
-use ratelimit_common::layout::{LIMITS_MAX, Rule, SHADOWS_MAX, Source};
+use ratelimit_common::layout::{Event, LIMITS_MAX, Rule, SHADOWS_MAX, Source};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::{Action, Reason};
 use ratelimit_common::verification::{EvidenceNeeds, Side};
 use ratelimit_common::window::{CELLS, Charge};
 
+mod events;
 #[cfg(any(test, feature = "fixture"))]
 mod packets;
 mod recent;
 mod rules;
 mod traffic;
 
+pub(crate) use events::Told;
 #[cfg(any(test, feature = "fixture"))]
 pub use packets::{Judged, Packets, Sender};
 pub use rules::Rules;
@@ -37,6 +40,8 @@ pub struct Sources {
     pub bans: BTreeMap<(IpNet, u32), Ban>,
     /// By the name of the rule, as [`Rule::name`] has it.
     new_sources: BTreeMap<u64, u64>,
+    /// What has begun.
+    pub(crate) events: Told,
 }
 
 /// What became of a packet.
@@ -111,6 +116,7 @@ impl Sources {
             is_armed: Cell::new(false),
             shuts: Cell::new(None),
             banned_until: Cell::new(None),
+            events: RefCell::default(),
         };
         let reason = step(&packet);
         for (side, windows) in SIDES.iter().zip(&packet.windows) {
@@ -123,6 +129,9 @@ impl Sources {
         }
         if let Some(ban) = packet.ban.get() {
             self.bans.insert((client, rule.bans.slot), ban.get());
+        }
+        for (kind, event) in packet.events.take() {
+            self.events.send(kind, client, event);
         }
         if rule.new_sources != 0 {
             self.new_sources.insert(rule.name, packet.new_sources.get());
@@ -163,6 +172,7 @@ struct Packet<'a> {
     is_armed: Cell<bool>,
     shuts: Cell<Option<(u64, Side)>>,
     banned_until: Cell<Option<u64>>,
+    events: RefCell<Vec<(Kind, Event)>>,
 }
 
 impl Packet<'_> {
@@ -255,6 +265,10 @@ impl<'a> State for &'a Packet<'_> {
     }
 
     fn make_known(&self) {}
+
+    fn send_event(&self, kind: Kind, event: impl FnOnce() -> Event) {
+        self.events.borrow_mut().push((kind, event()));
+    }
 
     fn make_armed(&self) {
         self.is_armed.set(true);

@@ -2,8 +2,9 @@
 //! `ratelimit_common::hold`.
 
 use ratelimit_common::ban::Ban;
+use ratelimit_common::events::Kind;
 use ratelimit_common::hold::{self, At, Charged, Charges, CheckResult, GateBypass, Inserted, State, by};
-use ratelimit_common::layout::{CHARGE_GENERATION, ChargeOrder, Config, LIMITS_MAX, Limit, Rule};
+use ratelimit_common::layout::{CHARGE_GENERATION, ChargeOrder, Config, Event, LIMITS_MAX, Limit, Rule};
 use ratelimit_common::time::Nanos;
 use ratelimit_common::verdict::Reason;
 use ratelimit_common::verification::Side;
@@ -179,6 +180,11 @@ impl State for Held {
     }
 
     #[inline(always)]
+    fn send_event(&self, kind: Kind, event: impl FnOnce() -> Event) {
+        maps::send_event(self.work, kind, self.coarse(), &self.deferred().of, event);
+    }
+
+    #[inline(always)]
     fn keep_charged(&self, position: usize, bucket: u64) {
         self.deferred().charged[position & (LIMITS_MAX - 1)] = bucket;
     }
@@ -301,6 +307,13 @@ impl State for Held {
     }
 
     #[inline(always)]
+    fn tell(&self, how: u32, until_ns: u64, step: u32) {
+        if maps::sends_events() {
+            let _always_zero = tell(how, until_ns, step);
+        }
+    }
+
+    #[inline(always)]
     fn cache_ban(&self) {
         let _always_zero = cache_ban();
     }
@@ -367,6 +380,9 @@ steps! {
     cache_ban() -> u32, or DONE, held of Work::PACKET => { hold::cache_ban(held); DONE };
     /// [`hold::ban_source`].
     ban_source(how: u32) -> u32, or DONE, held of Work::PACKET => { hold::ban_source(held, how); DONE };
+    /// [`hold::tell`].
+    tell(how: u32, until_ns: u64, step: u32) -> u32, or DONE, held of Work::of(how) =>
+        { hold::tell(held, how, until_ns, step); DONE };
     /// [`charge`], of an order.
     charge_as_ordered(at: u32, amount: u64) -> u64, or Charged::NOT_REMEMBERED.0, held of Work::ORDER =>
         hold::charge_with_retry(held, At(at), amount).0;

@@ -3,19 +3,20 @@
 use aya_ebpf::bindings::BPF_F_MMAPABLE;
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::lpm_trie::{Key, LpmTrie};
-use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray};
+use aya_ebpf::maps::{Array, HashMap, LruHashMap, PerCpuArray, RingBuf};
 use ratelimit_common::admission::{Admission, CELLS_PER_SUMMARY};
 use ratelimit_common::ban::Ban;
 use ratelimit_common::conversation::Conversation;
 use ratelimit_common::drop_cache::{CacheSet, DropCause, WAYS};
+use ratelimit_common::events::EventTally;
 use ratelimit_common::flow::Flow;
 use ratelimit_common::hold::Inserted;
 use ratelimit_common::layout::{
     self, BANS_CAPACITY, CACHE_SETS, CONFIGS, CONVERSATIONS_CAPACITY, COUNTERS_LEN, ChargeOrder, Config,
-    ConversationKeyV4, ConversationKeyV6, Counters, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4, FlowKeyV6,
-    GENERATION_BITS, GENERATIONS, PREFIX_MISSES_PER_SET, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4, PrefixKeyV6,
-    ROWS_MAX, RULES_MAX, Rule, RuleSet, SETS_PER_CONN_CELL, SETS_PER_WORD, SOURCES_CAPACITY, Source, SourceKeyV4,
-    SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
+    ConversationKeyV4, ConversationKeyV6, Counters, EVENTS_BYTES, FAULTS_MAX, FLOWS_CAPACITY, Fault, FlowKeyV4,
+    FlowKeyV6, GENERATION_BITS, GENERATIONS, PREFIX_MISSES_PER_SET, PREFIXES_MAX, PortTable, Prefix, PrefixKeyV4,
+    PrefixKeyV6, ROWS_MAX, RULES_MAX, Rule, RuleSet, SETS_PER_CONN_CELL, SETS_PER_WORD, SOURCES_CAPACITY, Source,
+    SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, TARGETS_MAX,
 };
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
@@ -87,6 +88,10 @@ static COUNTERS: PerCpuArray<Counters> = PerCpuArray::with_max_entries(COUNTERS_
 static FAULTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(FAULTS_MAX, 0);
 #[map]
 static BANS_BEGUN: PerCpuArray<u64> = PerCpuArray::with_max_entries(ROWS_MAX as u32, 0);
+#[map]
+static EVENTS: RingBuf = RingBuf::with_byte_size(EVENTS_BYTES, 0);
+#[map]
+static EVENT_TALLIES: PerCpuArray<EventTally> = PerCpuArray::with_max_entries(layout::EVENT_TALLIES, 0);
 #[map]
 static CHARGE_ORDER: Array<ChargeOrder> = Array::with_max_entries(1, 0);
 #[map]
@@ -258,6 +263,7 @@ mod admission;
 mod counts;
 mod deferred;
 mod drop_cache;
+mod events;
 mod parsed;
 mod sockets;
 mod sources;
@@ -270,6 +276,7 @@ use counts::or_fault;
 pub(crate) use counts::{count, count_ban, fault};
 pub(crate) use deferred::{Deferred, DeferredRef, Work, deferred, deferred_of, place, to_defer};
 pub(crate) use drop_cache::{Refusal, cached_drop, cached_drop_of, insert_drop, may_be_cached};
+pub(crate) use events::{send_event, sends_events};
 pub(crate) use parsed::{NoPacket, ParsedFrame, frame_is, parsed, parsed_mut, to_parse};
 pub(crate) use sockets::connection_state_of;
 pub(crate) use sources::{BanRef, Of, SourceRef};

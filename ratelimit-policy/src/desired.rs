@@ -7,7 +7,6 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use ratelimit_common::access::Grant;
-use ratelimit_common::gcra::Rate;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verification::guarded_segments;
@@ -20,6 +19,7 @@ use crate::text::{amount, duration};
 mod access;
 mod fixed;
 mod guard;
+mod leak;
 mod matching;
 mod strict;
 
@@ -381,21 +381,6 @@ impl Limit {
             },
             guarded_segments: guarded_segments(self.amount, amount_max(self.bucket_ns)),
         }
-    }
-
-    /// The arithmetic of [`WindowForm::Gcra`].
-    pub fn leak(&self) -> Rate {
-        let rate = Rate { amount: self.amount, window_ns: self.window_ns, burst_ns: 0 };
-        let burst = self.burst.unwrap_or(self.amount);
-        let burst_ns = match self.unit {
-            // As many as are said fit, one by one, each rounded up.
-            Unit::Requests | Unit::Connections | Unit::Packets => rate.cost_ns(1).saturating_mul(burst),
-            Unit::Bytes => {
-                u64::try_from((u128::from(burst) * u128::from(self.window_ns)).div_ceil(u128::from(self.amount.max(1))))
-                    .unwrap_or(u64::MAX)
-            }
-        };
-        Rate { burst_ns, ..rate }
     }
 
     /// The limit's arithmetic, for reading a source's cells on this side of the kernel boundary.

@@ -129,6 +129,8 @@ fn sources(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result 
 }
 
 fn state(out: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
+    let help = "Events of sources that began to be refused or banned, and that nobody was told of";
+    family(out, "ratelimitd_events_lost", help, [(Labels::new(), ConstCounter::new(snapshot.events.lost))])?;
     let failed = |error: &MapError| ConstCounter::new(error.count);
     family(
         out,
@@ -246,7 +248,7 @@ mod tests {
     use crate::fixture::snapshot;
 
     /// Every metric that INTERFACE.md names and that there is something to say about.
-    const NAMES: [&str; 23] = [
+    const NAMES: [&str; 24] = [
         "ratelimitd_build_info",
         "ratelimitd_packets_total",
         "ratelimitd_bytes_total",
@@ -257,6 +259,7 @@ mod tests {
         "ratelimitd_source_insertions_total",
         "ratelimitd_refusals_not_cached_total",
         "ratelimitd_sources_sampled_one_in",
+        "ratelimitd_events_lost_total",
         "ratelimitd_map_errors_total",
         "ratelimitd_attached",
         "ratelimitd_bans_active",
@@ -391,6 +394,7 @@ mod tests {
             "ratelimitd_source_insertions_total 5400",
             "ratelimitd_refusals_not_cached_total 31",
             "ratelimitd_sources_sampled_one_in 1",
+            "ratelimitd_events_lost_total 7",
             "ratelimitd_attached{iface=\"eth1\",mode=\"none\"} 0",
             "ratelimitd_config_last_reload_success_timestamp_seconds 1767261600.0",
         ] {

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use ratelimit_common::admission::{BUDGET, BUDGET_ANY};
 use ratelimit_common::source::Family as SourceFamily;
 use ratelimit_common::verdict::{Action, Reason};
-use ratelimit_datapath::kernel::{Bare, Clock, Kernel, Options, Passed};
+use ratelimit_datapath::kernel::{Bare, Clock, Events, Kernel, Options, Passed};
 use ratelimit_datapath::{Datapath as _, XdpMode};
 use ratelimit_policy::config::XdpModeChoice;
 
@@ -290,6 +290,7 @@ pub fn limiter(row: &Row, frames: u64, wire: &Wire, pairs: usize, open: Option<&
             ipv6_family: SourceFamily::of_ipv6_prefix(policy.ipv6_prefix),
             clock: Clock::Kernel,
             passed: Passed::Nowhere,
+            events: Events::On,
             // What is not forged is known before it is timed, however fast it comes.
             insertions_free: 0,
             insertions_max: if row.is_forged() { BUDGET } else { BUDGET_ANY },

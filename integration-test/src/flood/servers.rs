@@ -10,7 +10,7 @@ use ratelimit_common::admission::BUDGET;
 use ratelimit_common::layout::Unit;
 use ratelimit_common::source::Family;
 use ratelimit_common::time::SECOND_NS;
-use ratelimit_datapath::kernel::{Clock, Kernel, Options, Passed};
+use ratelimit_datapath::kernel::{Clock, Events, Kernel, Options, Passed};
 use ratelimit_datapath::{Datapath as _, XdpMode};
 use ratelimit_policy::config::XdpModeChoice;
 use ratelimit_policy::desired::WindowForm;
@@ -199,6 +199,7 @@ impl Site {
                 ipv6_family: Family::of_ipv6_prefix(policy.ipv6_prefix),
                 clock: Clock::Kernel,
                 passed: Passed::On,
+                events: Events::On,
                 insertions_free: 0,
                 insertions_max: BUDGET,
             })?;

@@ -37,8 +37,11 @@ impl Window for &Alone {
         self.refused.get()
     }
 
-    fn count_refused(&self, bucket: BucketIndex) {
-        self.refused.set(self.refused.get().and_one_in(bucket));
+    fn count_refused(&self, bucket: BucketIndex) -> bool {
+        let refused = self.refused.get();
+        let is_first = refused.is_first_in(bucket);
+        self.refused.set(if is_first { refused.and_one_in(bucket) } else { refused.and(1) });
+        is_first
     }
 }
 

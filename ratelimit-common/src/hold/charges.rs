@@ -120,6 +120,12 @@ impl At {
         rule.limits.get(self.position())
     }
 
+    /// The code of that.
+    #[inline(always)]
+    pub const fn side_code(self) -> u8 {
+        (self.0 >> SIDE_SHIFT & 7) as u8
+    }
+
     /// The slot of that window.
     #[inline(always)]
     pub const fn slot(self, limit: &layout::Limit) -> u32 {
@@ -154,6 +160,8 @@ impl Charged {
     pub const NOT_ADMITTED: Self = Self(u64::MAX - 4);
     /// Nor is it to get one: its rule has passed as many as it may.
     pub const NEW_SOURCE_BUDGET: Self = Self(u64::MAX - 5);
+    /// Over the limit, for the first time in the bucket.
+    pub const FIRST_REFUSED: Self = Self(u64::MAX - 6);
     /// With the number of a bucket: those before it have no final counts yet.
     const UNSETTLED: u64 = 1 << 62;
     /// Of the codes, only that one has these two bits so.

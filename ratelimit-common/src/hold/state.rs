@@ -2,7 +2,8 @@
 
 use super::{At, Charged, Charges, CheckResult};
 use crate::ban::Ban;
-use crate::layout::{Limit, Rule};
+use crate::events::Kind;
+use crate::layout::{Event, Limit, Rule};
 use crate::refusals::Refusals;
 use crate::time::{BucketIndex, Nanos};
 use crate::verdict::Reason;
@@ -68,6 +69,8 @@ pub trait State: Copy {
     fn keep_charged(&self, position: usize, bucket: u64);
     /// What was kept.
     fn charged(&self, position: usize) -> u64;
+    /// Sends an event of this kind, or counts that it is lost; with the source that it is of.
+    fn send_event(&self, kind: Kind, event: impl FnOnce() -> Event);
     // What follows is of the drop cache. Without it, each packet is judged by its window, to the same end.
 
     /// Keeps which limit says that the source has tried to connect too often.
@@ -195,6 +198,12 @@ pub trait State: Copy {
         super::suspect(*self, at);
     }
 
+    /// [`super::tell`].
+    #[inline(always)]
+    fn tell(&self, how: u32, until_ns: u64, step: u32) {
+        super::tell(*self, how, until_ns, step);
+    }
+
     /// [`super::cache_ban`].
     #[inline(always)]
     fn cache_ban(&self) {
@@ -212,8 +221,8 @@ pub trait State: Copy {
 pub trait Window: Cells + Copy {
     /// What it has refused.
     fn refusals(&self) -> Refusals;
-    /// Counts one packet that it refused in this bucket.
-    fn count_refused(&self, bucket: BucketIndex);
+    /// Counts one packet that it refused in this bucket. True of the first one there, on one CPU alone.
+    fn count_refused(&self, bucket: BucketIndex) -> bool;
 
     /// [`super::charge_window`].
     #[inline(always)]
@@ -225,6 +234,12 @@ pub trait Window: Cells + Copy {
     #[inline(always)]
     fn settle_before(&self, limit: &Limit, bucket: BucketIndex) {
         let _newest = window::settle(self, limit.arithmetic(Side::Unverified), bucket);
+    }
+
+    /// What it holds at `now`: an amount, or of a leaky bucket nanoseconds until it is empty.
+    #[inline(always)]
+    fn used(&self, limit: &Limit, now: Nanos) -> u64 {
+        super::window_used(*self, limit, now)
     }
 
     /// Whether so much more is within the limit at `now`.

@@ -4,7 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::layout::{BAN_STEPS_MAX, Limit};
+use crate::events::Kind;
+use crate::layout::{BAN_STEPS_MAX, Event, Limit};
 use crate::time::SECOND_NS;
 use crate::window::CELLS;
 
@@ -23,6 +24,7 @@ struct Memory {
     /// Whether a source that has no window is refused.
     is_full: Cell<bool>,
     is_known: Cell<u64>,
+    events: RefCell<Vec<Event>>,
 }
 
 impl State for &Memory {
@@ -88,6 +90,10 @@ impl State for &Memory {
 
     fn make_armed(&self) {}
 
+    fn send_event(&self, _: Kind, event: impl FnOnce() -> Event) {
+        self.events.borrow_mut().push(event());
+    }
+
     fn keep_charged(&self, position: usize, bucket: u64) {
         self.charged[position].set(bucket);
     }
@@ -130,6 +136,7 @@ fn memory(rule: Rule) -> Memory {
         charged: <[Cell<u64>; LIMITS_MAX]>::default(),
         is_full: Cell::new(false),
         is_known: Cell::new(0),
+        events: RefCell::default(),
     }
 }
 
@@ -278,6 +285,82 @@ fn a_ban_begins_with_what_is_refused_and_drops_until_it_ends() {
     assert_eq!(memory.judges(PACKET), Reason::OverLimit, "the window is full still");
 }
 
+const MINUTE_NS: u64 = 60 * SECOND_NS;
+
+/// Kind, slot, what was used, and the bucket of each event so far.
+fn told(memory: &Memory) -> Vec<(Kind, u32, u64, u64)> {
+    let of = |event: &Event| {
+        let bucket = Nanos(event.time_ns).bucket(MINUTE_NS).0 - NOW.bucket(MINUTE_NS).0;
+        (Kind::from_code(event.kind).unwrap(), event.slot, event.used, bucket)
+    };
+    memory.events.borrow().iter().map(of).collect()
+}
+
+#[test]
+fn the_first_refusal_of_a_bucket_is_an_event_and_no_other_is() {
+    for full_buckets in [0, 5] {
+        let limits = [Limit { full_buckets, ..limit(7, Unit::Packets, 3) }, limit(8, Unit::Bytes, 1000)];
+        for limits in [&limits[..1], &limits[..]] {
+            let memory = memory(Rule { name: 77, ..rule(limits) });
+            for _ in 0..10 {
+                memory.judges(PACKET);
+            }
+            assert_eq!(told(&memory), [(Kind::Refused, 7, 3, 0)], "{} limits", limits.len());
+            memory.now.set(Nanos(NOW.0 + MINUTE_NS));
+            for _ in 0..10 {
+                memory.judges(PACKET);
+            }
+            assert_eq!(told(&memory), [(Kind::Refused, 7, 3, 0), (Kind::Refused, 7, 3, 1)]);
+            assert_eq!(memory.events.borrow()[1].rule, 77);
+        }
+    }
+}
+
+#[test]
+fn what_passes_is_no_event_also_at_the_limit() {
+    let memory = memory(rule(&[limit(7, Unit::Packets, 3)]));
+    assert!((0..3).all(|_| memory.judges(PACKET) == Reason::WithinLimit));
+    assert_eq!(told(&memory), []);
+}
+
+#[test]
+fn a_rule_in_dry_run_and_a_shadow_limit_would_refuse() {
+    let dry = memory(Rule { dry_run: 1, ..rule(&[limit(7, Unit::Packets, 1)]) });
+    for _ in 0..5 {
+        dry.judges(PACKET);
+    }
+    assert_eq!(told(&dry), [(Kind::WouldRefuse, 7, 1, 0)]);
+    let mut shadowed = Rule { shadows_len: 1, is_plain: 0, ..rule(&[limit(7, Unit::Packets, 4)]) };
+    shadowed.limits[LIMITS_MAX] = limit(9, Unit::Packets, 2);
+    let shadowed = memory(shadowed);
+    for _ in 0..6 {
+        shadowed.judges(PACKET);
+    }
+    assert_eq!(told(&shadowed), [(Kind::WouldRefuse, 9, 2, 0), (Kind::Refused, 7, 4, 0)]);
+}
+
+#[test]
+fn a_ban_is_an_event_with_its_step_and_its_end() {
+    let mut banning = rule(&[limit(7, Unit::Packets, 1)]);
+    let steps_ns = [10 * SECOND_NS, 20 * SECOND_NS, 0, 0];
+    banning.bans = ban::Rule { steps_ns, forget_ns: 3600 * SECOND_NS, steps_len: 2, slot: 3 };
+    banning.is_plain = 0;
+    let memory = memory(banning);
+    for _ in 0..4 {
+        memory.judges(PACKET);
+    }
+    // It is over, and the source was admitted again.
+    memory.now.set(Nanos(NOW.0 + 6 * MINUTE_NS));
+    for _ in 0..4 {
+        memory.judges(PACKET);
+    }
+    let events = memory.events.borrow();
+    let bans = events.iter().filter(|event| event.kind == Kind::Ban as u8);
+    let bans: Vec<_> = bans.map(|event| (event.until_ns - event.time_ns, event.step, event.used)).collect();
+    assert_eq!(bans, [(10 * SECOND_NS, 0, 1), (20 * SECOND_NS, 1, 1)]);
+    assert_eq!(events.len(), 4, "each follows the refusal that it is for");
+}
+
 #[test]
 fn an_acknowledgement_is_nothing_only_to_rules_that_count_and_refuse_none() {
     let counted =
@@ -307,6 +390,7 @@ fn charges_are_the_same_as_a_word() {
 fn what_a_charge_has_come_to_is_one_thing_only() {
     let codes = [
         Charged::REFUSED,
+        Charged::FIRST_REFUSED,
         Charged::CONTENDED,
         Charged::NOT_KNOWN,
         Charged::NOT_REMEMBERED,

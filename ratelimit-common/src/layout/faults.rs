@@ -73,6 +73,8 @@ faults! {
     ConnFilterLookup = 23, "CONNECTIONS", "lookup";
     /// No cell of the filter's summary: its sources count as known, as far as this tells.
     KnownSummaryLookup = 24, "KNOWN_SUMMARY", "lookup";
+    /// No count of events: one that began is neither sent nor counted.
+    EventTalliesLookup = 25, map::EVENT_TALLIES, "lookup";
 }
 
 /// Cells of [`map::FAULTS`].

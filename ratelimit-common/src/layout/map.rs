@@ -68,6 +68,10 @@ pub const COUNTERS: &str = "COUNTERS";
 pub const FAULTS: &str = "FAULTS";
 /// Per-CPU array of `u64`, by [`super::Rule::row`]: bans that the rule has begun.
 pub const BANS_BEGUN: &str = "BANS_BEGUN";
+/// Ring of [`super::Event`]s, [`super::EVENTS_BYTES`] long.
+pub const EVENTS: &str = "EVENTS";
+/// Per-CPU array of [`crate::events::EventTally`], [`super::EVENT_TALLIES`] of them.
+pub const EVENT_TALLIES: &str = "EVENT_TALLIES";
 /// Array of one [`super::ChargeOrder`].
 pub const CHARGE_ORDER: &str = "CHARGE_ORDER";
 /// Per-CPU array of one [`super::Source`], to build a new one in.

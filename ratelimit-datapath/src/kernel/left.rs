@@ -18,7 +18,7 @@ use super::{rules_len, state};
 use crate::interface::{self, Interface};
 use crate::orphans::Left;
 use crate::pins::PinsError;
-use crate::{DatapathError, InterfaceReading, Reading, Tallies, link_info};
+use crate::{DatapathError, EventCounts, InterfaceReading, Reading, Tallies, link_info};
 use ratelimit_policy::desired::{self, Mode, Policy, Ports, name_hash};
 
 /// What packets are judged by and what has become of them, as far as pins tell: a rule has its name where that is one
@@ -72,6 +72,7 @@ pub fn read_left(left: &Left, names: &[String]) -> Result<(Policy, Reading), Dat
         sources_capacity: 0,
         admissions: Vec::new(),
         not_cached: of_cpus(&faults, NOT_CACHED)?,
+        events: EventCounts::default(),
     };
     let table: Array<_, Plain<PortTable>> = array(dir, map::PORTS)?;
     let table = table.get(&generation, 0).context("read PORTS")?.0;

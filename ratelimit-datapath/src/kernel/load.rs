@@ -8,12 +8,13 @@ use ratelimit_common::source::Family;
 
 use super::attach::{self, Links};
 use super::counters::Rows;
+use super::events::Ring;
 use super::generation::Generations;
 use super::plain::Plain;
 use super::time::Time;
 #[cfg(feature = "trace")]
 use super::trace;
-use super::{Clock, Kernel, Options, SourceMaps, charge, program, sockets, state};
+use super::{Clock, Events, Kernel, Options, SourceMaps, charge, program, sockets, state};
 use crate::pins::Pins;
 use crate::{Absent, DatapathError};
 use ratelimit_policy::config::Config;
@@ -50,7 +51,7 @@ impl Kernel {
     /// Where the kernel cannot, privileges are missing, or pinned maps are not of this layout.
     pub fn load(options: &Options) -> Result<Self, DatapathError> {
         let pins = options.pins.as_deref().map(Pins::open).transpose()?;
-        let ebpf = match Self::load_object(options, pins.as_ref()) {
+        let mut ebpf = match Self::load_object(options, pins.as_ref()) {
             Ok(ebpf) => ebpf,
             Err(error) => {
                 // Maps without a link enforce nothing, and whoever finds them would think otherwise.
@@ -63,6 +64,7 @@ impl Kernel {
             }
         };
         let mut kernel = Self {
+            events: Ring::take(&mut ebpf)?,
             ebpf,
             pins,
             links: Links::new(options.xdp_mode),
@@ -90,6 +92,7 @@ impl Kernel {
         let lines = drop_cache_sets(windows);
         let clock_is_injected = u8::from(options.clock == Clock::Injected);
         let passed_action = options.passed.action();
+        let sends_events = u8::from(options.events == Events::On);
         let socket_fields = Plain(sockets::fields());
         // Each try with a log that has to be longer than the last one's verifies the program anew: with all of its log
         // that takes minutes on a slow machine, before the refusal is heard of.
@@ -110,6 +113,7 @@ impl Kernel {
             .map_max_entries(map::PREFIX_MISSES, lines * PREFIX_MISSES_PER_SET)
             .override_global(layout::CLOCK_IS_INJECTED, &clock_is_injected, true)
             .override_global(layout::PASSED_ACTION, &passed_action, true)
+            .override_global(layout::SENDS_EVENTS, &sends_events, true)
             .override_global(layout::SOCKET_FIELDS, &socket_fields, true);
         if let Some(pins) = pins {
             for expected in state::EXPECTED {

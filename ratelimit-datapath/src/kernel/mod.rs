@@ -7,6 +7,7 @@ mod clients;
 mod counters;
 mod counts;
 mod drop_cache;
+mod events;
 #[cfg(any(test, feature = "fixture"))]
 mod fixture;
 mod forget;
@@ -28,7 +29,6 @@ mod windows;
 
 use std::net::IpAddr;
 use std::os::fd::AsFd as _;
-use std::path::Path;
 
 use anyhow::Context as _;
 use aya::Ebpf;
@@ -52,14 +52,14 @@ pub use self::fixture::{
 };
 use self::generation::Generations;
 pub use self::left::read_left;
-pub use self::options::{Clock, Options, Passed};
+pub use self::options::{Clock, Events, Options, Passed, pins_root};
 use self::plain::Plain;
 use self::time::Time;
 use self::windows::Windows;
 use super::pins::Pins;
 use super::{
-    Ban, BanReading, BansPosition, Datapath, DatapathError, Forgotten, InterfaceReading, Reading, SourceReading, Trial,
-    VisitedBans, XdpMode, alone, batch, interface,
+    Ban, BanReading, BansPosition, Datapath, DatapathError, Forgotten, InterfaceReading, KernelEvent, Reading,
+    SourceReading, Trial, VisitedBans, XdpMode, alone, batch, interface,
 };
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::desired::Policy;
@@ -67,6 +67,7 @@ use ratelimit_policy::desired::Policy;
 /// The program in the kernel, with its maps and links. Dropped, it detaches what is not pinned.
 pub struct Kernel {
     ebpf: Ebpf,
+    events: events::Ring,
     pins: Option<Pins>,
     links: Links,
     time: Time,
@@ -256,7 +257,12 @@ impl Datapath for Kernel {
             sources_capacity: self.sources.capacity(),
             admissions: self.admissions()?,
             not_cached: counters::fault_cell(&self.ebpf, NOT_CACHED)?,
+            events: self.event_counts()?,
         })
+    }
+
+    fn events(&mut self, visit: &mut dyn FnMut(KernelEvent)) -> Result<bool, DatapathError> {
+        self.visit_events(visit)
     }
 
     fn visit_sources(&mut self, visit: &mut dyn FnMut(SourceReading)) -> Result<(), DatapathError> {
@@ -336,13 +342,4 @@ fn map_ref<'a>(ebpf: &'a Ebpf, name: &'static str) -> Result<&'a Map, DatapathEr
 
 fn map_mut<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Map, DatapathError> {
     Ok(ebpf.map_mut(name).with_context(|| format!("the object has no map {name}"))?)
-}
-
-/// The directory of the pins, if there are any to speak of.
-#[must_use]
-pub fn pins_root(on_exit: OnExit) -> Option<&'static Path> {
-    match on_exit {
-        OnExit::Detach => None,
-        OnExit::Keep => Some(Path::new(super::pins::ROOT)),
-    }
 }

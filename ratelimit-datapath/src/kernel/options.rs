@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use ratelimit_common::admission;
 use ratelimit_common::source::Family;
 
-use super::{XDP_DROP, XDP_PASS, pins_root};
-use ratelimit_policy::config::{Config, XdpModeChoice};
+use super::{XDP_DROP, XDP_PASS};
+use crate::pins;
+use ratelimit_policy::config::{Config, OnExit, XdpModeChoice};
 
 /// How a [`Kernel`] is set up; none of it can be changed while it runs.
 #[derive(Clone, Debug)]
@@ -31,6 +32,17 @@ pub struct Options {
     pub insertions_free: u32,
     /// Where packets go that pass.
     pub passed: Passed,
+    /// Whether events are sent.
+    pub events: Events,
+}
+
+/// Whether events are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Events {
+    /// Each that begins, on its budget.
+    On,
+    /// None, for a benchmark of what they cost.
+    Off,
 }
 
 /// Where the program takes its time from.
@@ -72,6 +84,16 @@ impl From<&Config> for Options {
             insertions_max: admission::BUDGET,
             insertions_free: config.max_sources.saturating_mul(config.policy.windows_per_source()),
             passed: Passed::On,
+            events: Events::On,
         }
+    }
+}
+
+/// The directory of the pins, if there are any to speak of.
+#[must_use]
+pub fn pins_root(on_exit: OnExit) -> Option<&'static Path> {
+    match on_exit {
+        OnExit::Detach => None,
+        OnExit::Keep => Some(Path::new(pins::ROOT)),
     }
 }

@@ -4,10 +4,11 @@ use aya::Pod;
 use ratelimit_common::admission::Admission;
 use ratelimit_common::ban::Ban;
 use ratelimit_common::drop_cache::CacheSet;
+use ratelimit_common::events::EventTally;
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{
-    Active, ChargeOrder, Config, Counters, PortTable, Prefix, RuleSet, SocketFields, Source, SourceKeyV4, SourceKeyV6,
-    SourceKeyV6Wide,
+    Active, ChargeOrder, Config, Counters, Event, PortTable, Prefix, RuleSet, SocketFields, Source, SourceKeyV4,
+    SourceKeyV6, SourceKeyV6Wide,
 };
 
 /// A layout type whose bytes are all there is to it.
@@ -32,6 +33,8 @@ plain!(
     ChargeOrder,
     Config,
     Counters,
+    Event,
+    EventTally,
     Flow,
     CacheSet,
     PortTable,

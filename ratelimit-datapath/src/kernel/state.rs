@@ -8,6 +8,7 @@ use aya::programs::ProgramError;
 use nix::time::{ClockId, clock_gettime};
 use ratelimit_common::ban::Ban;
 use ratelimit_common::drop_cache::{CacheSet, DropCause, WAYS};
+use ratelimit_common::events::EventTally;
 use ratelimit_common::flow::Flow;
 use ratelimit_common::layout::{self, Source, map};
 use ratelimit_common::refusals::Refusals;
@@ -57,6 +58,9 @@ pub(super) const EXPECTED: &[Expected] = &[
     expected::<u32, layout::Counters>(map::COUNTERS, MapType::PerCpuArray),
     expected::<u32, u64>(map::FAULTS, MapType::PerCpuArray),
     expected::<u32, u64>(map::BANS_BEGUN, MapType::PerCpuArray),
+    expected::<u32, EventTally>(map::EVENT_TALLIES, MapType::PerCpuArray),
+    // A ring has neither keys nor values.
+    expected::<(), ()>(map::EVENTS, MapType::RingBuf),
 ];
 
 /// Whether the pin of a map in this directory, if there is one, is what this layout says.

@@ -8,7 +8,7 @@ use ratelimit_common::choose::Beside;
 use ratelimit_common::conversation::{Conversation, Entered};
 use ratelimit_common::drop_cache::Key;
 use ratelimit_common::flow::Flow;
-use ratelimit_common::hold::Charges;
+use ratelimit_common::hold::{Charges, by};
 use ratelimit_common::layout::{ConversationKeyV4, ConversationKeyV6, Fault, FlowKeyV4, FlowKeyV6, LIMITS_MAX};
 use ratelimit_common::source::Address;
 use ratelimit_common::time::Nanos;
@@ -83,6 +83,12 @@ impl Work {
     pub(crate) const PACKET: Self = Self(0);
     pub(crate) const ORDER: Self = Self(1);
     pub(super) const PLACES: u32 = 2;
+
+    /// That of a step which is told by whom.
+    #[inline(always)]
+    pub(crate) const fn of(how: u32) -> Self {
+        if how & by::ORDER == 0 { Self::PACKET } else { Self::ORDER }
+    }
 }
 
 /// Room for what this packet leaves behind, before it is used; what is missing is counted here.

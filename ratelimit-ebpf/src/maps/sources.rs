@@ -94,6 +94,12 @@ impl Of {
         self.family == V6_WIDE
     }
 
+    /// Which map it is in, as [`ratelimit_common::layout::ChargeOrder::family`].
+    #[inline(always)]
+    pub(crate) const fn family(&self) -> u8 {
+        self.family as u8
+    }
+
     /// Its prefix, in the first word alone unless it is wide.
     #[inline(always)]
     pub(crate) const fn prefix(&self) -> [u64; 2] {
@@ -277,9 +283,9 @@ impl Window for SourceRef {
     }
 
     #[inline(always)]
-    fn count_refused(&self, bucket: BucketIndex) {
+    fn count_refused(&self, bucket: BucketIndex) -> bool {
         let refusals = self.refusals();
-        if !refusals.is_in(bucket) {
+        if refusals.is_first_in(bucket) {
             let newer = refusals.and_one_in(bucket).0;
             // SAFETY: as above, and map values are aligned to 8 bytes.
             let (_, exchanged) = unsafe {
@@ -290,13 +296,14 @@ impl Window for SourceRef {
                 )
             };
             if exchanged {
-                return;
+                return true;
             }
         }
         if !refusals.is_full() {
             // SAFETY: as above.
             unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(self.refused(), 1) };
         }
+        false
     }
 
     #[inline(always)]
@@ -307,6 +314,11 @@ impl Window for SourceRef {
     #[inline(always)]
     fn settle_before(&self, limit: &Limit, bucket: BucketIndex) {
         let _always_zero = out_of_line::settle_window(self.0.as_ptr(), limit, bucket.0);
+    }
+
+    #[inline(always)]
+    fn used(&self, limit: &Limit, now: Nanos) -> u64 {
+        out_of_line::used(self.0.as_ptr(), limit, now.0)
     }
 
     #[inline(always)]
@@ -328,7 +340,9 @@ impl Window for SourceRef {
 /// The verifier walks a global function once, whatever it is called with. Null is not passed; the verifier wants to
 /// see that it would do no harm.
 mod out_of_line {
-    use ratelimit_common::hold::{Charged, charge_window as charge, window_is_within_limit, window_passes_refuse_all};
+    use ratelimit_common::hold::{
+        Charged, charge_window as charge, window_is_within_limit, window_passes_refuse_all, window_used,
+    };
 
     use super::{BucketIndex, Limit, Nanos, Side, Source, SourceRef, window};
 
@@ -366,6 +380,13 @@ mod out_of_line {
     ) -> u64 {
         let Some((source, limit)) = at(source, limit) else { return bucket };
         window::full_until(&source, limit.arithmetic(Side::from_code(side)), BucketIndex(bucket), least).0
+    }
+
+    #[unsafe(no_mangle)]
+    #[inline(never)]
+    pub(super) extern "C" fn used(source: *mut Source, limit: *const Limit, now: u64) -> u64 {
+        let Some((source, limit)) = at(source, limit) else { return 0 };
+        window_used(source, limit, Nanos(now))
     }
 
     #[unsafe(no_mangle)]

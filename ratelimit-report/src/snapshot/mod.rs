@@ -81,6 +81,9 @@ pub struct Snapshot {
     pub counting: Vec<Counting>,
     /// How many sources are remembered.
     pub sources: Sources,
+    /// What became of the packet path's events.
+    #[serde(default)]
+    pub events: Events,
     /// Packets by every reason there is, all interfaces together.
     pub reasons: BTreeMap<String, u64>,
     /// Map operations that failed in the packet path.
@@ -105,6 +108,15 @@ pub struct Snapshot {
     /// Sources nearest to or over their limit, worst first. Left out where sources may not be named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top: Option<Vec<TopSource>>,
+}
+
+/// Events of sources that began to be refused or banned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Events {
+    /// Told to the daemon.
+    pub sent: u64,
+    /// Over the budget, or there was no room for them as nobody read. With those that were sent, all that began.
+    pub lost: u64,
 }
 
 /// That nothing is to be dropped.
@@ -381,6 +393,7 @@ impl Snapshot {
             rules: policy.rules.iter().enumerate().map(|(at, of)| rule(at, of, reading, &tracked)).collect(),
             counting: Counting::of(policy.rules.iter().flat_map(|rule| &rule.limits)),
             sources: new_sources::sources(reading, &tracked, packets_of),
+            events: Events { sent: reading.events.sent(), lost: reading.events.lost() },
             map_errors: reading.faults.iter().map(|&(fault, count)| map_error(fault.labels(), count)).collect(),
             reasons,
             config,

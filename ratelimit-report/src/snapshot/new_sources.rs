@@ -106,6 +106,7 @@ mod tests {
             sources_capacity: 256,
             admissions: vec![cpu(0, 7), cpu(4, 20), cpu(2, 3)],
             not_cached: 8,
+            events: ratelimit_datapath::EventCounts::default(),
         };
         let of_reasons = [(Reason::NotAdmitted, 1), (Reason::NewSourceBudget, 20), (Reason::StateFull, 300)];
         let packets =

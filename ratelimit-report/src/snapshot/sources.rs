@@ -467,15 +467,9 @@ const fn leak_word(source: &Source) -> u64 {
     source.cells[0]
 }
 
-/// How much is in a leaky bucket, rounded up. What is counted one by one was rounded up one by one.
+/// How much is in a leaky bucket.
 fn leak_used(limit: &Limit, source: &Source, now: Nanos) -> u64 {
-    let (rate, word) = (limit.leak(), leak_word(source));
-    match limit.unit {
-        Counted::Requests | Counted::Connections | Counted::Packets => {
-            word.saturating_sub(now.0).div_ceil(rate.cost_ns(1).max(1))
-        }
-        Counted::Bytes => rate.used(word, now),
-    }
+    limit.leak_used(leak_word(source).saturating_sub(now.0))
 }
 
 /// Whether what it has refused in this bucket tells that the window refuses more until the next begins, though one more unit

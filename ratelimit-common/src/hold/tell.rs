@@ -1,0 +1,50 @@
+//! What is told of a source that begins to be refused or banned.
+
+use super::{At, State, Window, by};
+use crate::events::Kind;
+use crate::layout::{self, Event, LIMITS_MAX};
+use crate::time::Nanos;
+use crate::verification::Side;
+use crate::window;
+
+/// Tells that the source begins to be refused by this limit in this bucket; or, with its end and step, that a ban
+/// begins. `how` is that of [`ban_source`].
+#[inline(always)]
+pub fn tell<S: State>(state: S, how: u32, until_ns: u64, step: u32) {
+    let (rule, at, is_ban) = (state.rule(), At(how & 0xff), until_ns != 0);
+    let Some(limit) = at.limit(rule) else { return };
+    // Attempts pass, and nobody is refused for want of evidence.
+    if !is_ban && matches!(at.side(), Side::Attempts | Side::Evidence) {
+        return;
+    }
+    let kind = if is_ban {
+        Kind::Ban
+    } else if rule.dry_run != 0 || at.position() >= LIMITS_MAX {
+        Kind::WouldRefuse
+    } else {
+        Kind::Refused
+    };
+    let now = state.coarse();
+    state.send_event(kind, || Event {
+        time_ns: now.0,
+        rule: rule.name,
+        used: state.window(at.slot(limit)).map_or(0, |window| window.used(limit, now)),
+        until_ns,
+        slot: limit.slot,
+        step,
+        kind: kind as u8,
+        side: at.side_code(),
+        is_ordered: (how & by::ORDER != 0) as u8,
+        ..Event::default()
+    });
+}
+
+/// What one window holds: an amount, or of a leaky bucket nanoseconds until it is empty.
+#[inline(always)]
+pub fn window_used<W: Window>(window: W, limit: &layout::Limit, now: Nanos) -> u64 {
+    match limit.is_gcra {
+        // Whatever the side admits: that is no part of the sum.
+        0 => window::used(&window, limit.arithmetic(Side::Unverified), now.bucket(limit.bucket_ns)),
+        _ => window.load(0).saturating_sub(now.0),
+    }
+}

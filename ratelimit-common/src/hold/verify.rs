@@ -1,0 +1,23 @@
+//! What a verified connection leaves.
+
+use super::{At, GateBypass, State, by, is, limits, new_source_gate};
+use crate::layout::Unit;
+use crate::verification::Side;
+
+/// Counts a verified connection, if the packet is the first that is known of it, and bans the source where it was
+/// refused another after as many.
+#[inline(always)]
+pub fn verify<S: State>(state: S) {
+    let rule = state.rule();
+    let is_first = state.charges().has(is::FIRST);
+    let _whatever = new_source_gate(state, GateBypass::VerifiedOrTooLarge);
+    for (position, limit) in limits::<S>(rule, rule.limits_len.into()) {
+        if limit.unit != Unit::Connections as u8 {
+            continue;
+        }
+        if is_first {
+            let _whatever = state.charge(At::new(position, Side::Evidence), 1);
+        }
+        state.ban_source(At::new(position, Side::Unverified).0 | by::EVIDENCE);
+    }
+}

@@ -1,0 +1,46 @@
+//! What begins, as the program tells the daemon.
+
+use super::ChargeOrder;
+use crate::events::Kind;
+
+/// A source begins to be refused or banned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Event {
+    /// When, by the coarse clock.
+    pub time_ns: u64,
+    /// The source's prefix as words in network order: IPv4 in the lower half of the first.
+    pub prefix: [u64; 2],
+    /// [`super::Rule::name`].
+    pub rule: u64,
+    /// What the limit's window holds; of a leaky bucket, nanoseconds until it is empty.
+    pub used: u64,
+    /// When a ban ends.
+    pub until_ns: u64,
+    /// [`super::Limit::slot`].
+    pub slot: u32,
+    /// How many bans in a row came before it.
+    pub step: u32,
+    /// A [`Kind`].
+    pub kind: u8,
+    /// Which map the source is in, as [`ChargeOrder::family`].
+    pub family: u8,
+    /// A [`crate::verification::Side`]: which of the limit's windows.
+    pub side: u8,
+    /// 1: an application has ordered the ban, and no limit of the rule's.
+    pub is_ordered: u8,
+    /// Zero.
+    pub reserved: u32,
+}
+
+const _: () = assert!(size_of::<Event>() == 64);
+const _: () = assert!(ChargeOrder::V6_WIDE <= u8::MAX as u32);
+
+/// Bytes of [`super::map::EVENTS`]: a power of two, of pages.
+pub const EVENTS_BYTES: u32 = 1 << 20;
+
+/// Events that it holds: the kernel puts 8 bytes before each. // 14563
+pub const EVENTS_MAX: usize = EVENTS_BYTES as usize / (size_of::<Event>() + 8);
+
+/// Cells of [`super::map::EVENT_TALLIES`]: of packets by [`Kind`], and then of orders, which packets may interrupt.
+pub const EVENT_TALLIES: u32 = 2 * Kind::COUNT;

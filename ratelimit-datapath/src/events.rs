@@ -1,0 +1,259 @@
+//! What begins, as packets tell it: from the words of the ring to the policy's rules and limits. Knows no ring.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ratelimit_common::events::{EventTally, Kind};
+use ratelimit_common::layout::{ChargeOrder, Event};
+use ratelimit_common::time::Nanos;
+use ratelimit_common::verdict::Reason;
+use ratelimit_common::verification::Side;
+
+use ratelimit_policy::desired::{self, Limit, Policy, Rule, WindowForm};
+
+const V4: u8 = ChargeOrder::V4.to_le_bytes()[0];
+const V6: u8 = ChargeOrder::V6.to_le_bytes()[0];
+
+/// Events that one call of [`super::Datapath::events`] visits at most.
+pub const EVENTS_PART: usize = 4096;
+
+/// A source begins to be refused by a limit, or to be banned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelEvent {
+    /// When, by the datapath's clock.
+    pub time: Nanos,
+    /// What begins.
+    pub kind: KernelEventKind,
+    /// The prefix that is one client.
+    pub client: IpNet,
+    /// Index of the rule in the policy that was applied last; none of a rule that it has no more.
+    pub rule: Option<usize>,
+    /// Which of the rule's limits; none of one that it has no more, and of a ban that an application ordered.
+    pub limit: Option<EventLimit>,
+    /// Why: [`Reason::OverLimit`], [`Reason::Guard`], or [`Reason::Banned`].
+    pub reason: Reason,
+    /// Whether it is the limit's window of verified traffic (see [`ratelimit_common::verification`]).
+    pub is_verified: bool,
+    /// What that window holds, in the limit's unit; 0 without a limit.
+    pub used: u64,
+}
+
+/// What begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelEventKind {
+    /// The limit refuses the source, for the first time in a bucket.
+    Refused,
+    /// The same of a rule in dry run, or of a shadow limit: it would.
+    WouldRefuse,
+    /// The rule bans the source.
+    Ban {
+        /// Until when, by the datapath's clock.
+        until: Nanos,
+        /// The how-manieth ban in a row it is, from 1.
+        step: u32,
+    },
+}
+
+/// One of a rule's limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum EventLimit {
+    /// Index in [`Rule::limits`].
+    Held(usize),
+    /// Index in [`Rule::shadow_limits`].
+    Shadow(usize),
+}
+
+impl EventLimit {
+    /// It, of this rule.
+    #[must_use]
+    pub fn of(self, rule: &Rule) -> Option<&Limit> {
+        match self {
+            Self::Held(index) => rule.limits.get(index),
+            Self::Shadow(index) => rule.shadow_limits.get(index),
+        }
+    }
+}
+
+/// What became of the events of one kind: each that began was sent or is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventCount {
+    /// Put into the ring.
+    pub sent: u64,
+    /// Over the budget of its CPU and kind, or without room in the ring.
+    pub lost: u64,
+}
+
+/// What became of all events since the maps were made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventCounts {
+    /// Of [`KernelEventKind::Refused`].
+    pub refused: EventCount,
+    /// Of [`KernelEventKind::WouldRefuse`].
+    pub would_refuse: EventCount,
+    /// Of [`KernelEventKind::Ban`].
+    pub ban: EventCount,
+}
+
+impl EventCounts {
+    /// Events of every kind that were sent.
+    pub const fn sent(&self) -> u64 {
+        self.refused.sent.wrapping_add(self.would_refuse.sent).wrapping_add(self.ban.sent)
+    }
+
+    /// Events of every kind that were lost.
+    pub const fn lost(&self) -> u64 {
+        self.refused.lost.wrapping_add(self.would_refuse.lost).wrapping_add(self.ban.lost)
+    }
+
+    /// Adds what one CPU has counted of a kind.
+    pub(crate) const fn add(&mut self, kind: Kind, tally: EventTally) {
+        let count = match kind {
+            Kind::Refused => &mut self.refused,
+            Kind::WouldRefuse => &mut self.would_refuse,
+            Kind::Ban => &mut self.ban,
+        };
+        count.sent = count.sent.wrapping_add(tally.sent);
+        count.lost = count.lost.wrapping_add(tally.lost);
+    }
+}
+
+impl KernelEvent {
+    /// An event of the ring, by the names of this policy; none where the words are no event.
+    pub(crate) fn of(event: &Event, policy: &Policy) -> Option<Self> {
+        let client = client(event, policy)?;
+        let kind = match Kind::from_code(event.kind)? {
+            Kind::Refused => KernelEventKind::Refused,
+            Kind::WouldRefuse => KernelEventKind::WouldRefuse,
+            Kind::Ban => KernelEventKind::Ban { until: Nanos(event.until_ns), step: event.step.saturating_add(1) },
+        };
+        let side = Side::from_code(event.side.into());
+        let reason = match kind {
+            KernelEventKind::Ban { .. } => Reason::Banned,
+            KernelEventKind::Refused | KernelEventKind::WouldRefuse if side.is_guard() => Reason::Guard,
+            KernelEventKind::Refused | KernelEventKind::WouldRefuse => Reason::OverLimit,
+        };
+        let rule = policy.rules.iter().position(|rule| desired::name_hash(&rule.name) == event.rule);
+        let of = rule.map(|index| &policy.rules[index]);
+        let limit = if event.is_ordered == 0 { of.and_then(|rule| limit(rule, event.slot)) } else { None };
+        let used = of.zip(limit).and_then(|(rule, limit)| limit.of(rule)).map_or(0, |limit| used(limit, event.used));
+        let is_verified = side == Side::Verified;
+        Some(Self { time: Nanos(event.time_ns), kind, client, rule, limit, reason, is_verified, used })
+    }
+}
+
+fn client(event: &Event, policy: &Policy) -> Option<IpNet> {
+    let [high, low] = event.prefix;
+    if event.family == V4 {
+        let octets = u32::try_from(high).ok()?.to_ne_bytes();
+        return Ipv4Net::new(octets.into(), policy.ipv4_prefix).ok().map(|net| IpNet::V4(net.trunc()));
+    }
+    let [high, low] = [high, low].map(|half| u128::from(u64::from_be_bytes(half.to_ne_bytes())));
+    Ipv6Net::new(Ipv6Addr::from(high << 64 | low), policy.ipv6_prefix).ok().map(|net| IpNet::V6(net.trunc()))
+}
+
+fn limit(rule: &Rule, slot: u32) -> Option<EventLimit> {
+    let at = |limits: &[Limit]| limits.iter().position(|limit| limit.slot == slot);
+    at(&rule.limits).map(EventLimit::Held).or_else(|| at(&rule.shadow_limits).map(EventLimit::Shadow))
+}
+
+/// What the event says is used, in the limit's unit.
+fn used(limit: &Limit, used: u64) -> u64 {
+    match limit.form {
+        WindowForm::Strict | WindowForm::Lenient | WindowForm::Fixed => used,
+        WindowForm::Gcra => limit.leak_used(used),
+    }
+}
+
+/// The family and prefix of a client, as an event has them.
+pub(crate) fn source(client: IpNet) -> (u8, [u64; 2]) {
+    match client.network() {
+        IpAddr::V4(address) => (V4, [u32::from_ne_bytes(address.octets()).into(), 0]),
+        IpAddr::V6(address) => {
+            let octets = address.octets();
+            let (halves, _) = octets.as_chunks::<8>();
+            (V6, [halves[0], halves[1]].map(u64::from_ne_bytes))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ratelimit_common::layout::Unit;
+    use ratelimit_common::time::SECOND_NS;
+    use ratelimit_policy::desired::Ports;
+
+    use super::*;
+
+    fn policy() -> Policy {
+        let limit = |slot, form| Limit {
+            amount: 30,
+            unit: Unit::Packets,
+            window_ns: 60 * SECOND_NS,
+            buckets: 6,
+            bucket_ns: 10 * SECOND_NS,
+            form,
+            burst: None,
+            slot,
+        };
+        let ports = Ports { tcp: vec![(80, 80)], udp: Vec::new(), other_protocols: false };
+        let limits = vec![limit(7, WindowForm::Strict), limit(8, WindowForm::Gcra)];
+        let mut rule = Rule::new("web".into(), ports.clone(), limits);
+        rule.shadow_limits = vec![limit(9, WindowForm::Strict)];
+        let other = Rule::new("other".into(), ports, vec![limit(5, WindowForm::Strict)]);
+        Policy { ipv4_prefix: 24, ipv6_prefix: 64, access: Vec::new(), rules: vec![other, rule] }
+    }
+
+    fn event(client: &str) -> Event {
+        let client: IpNet = client.parse().unwrap();
+        let (family, prefix) = source(client);
+        Event { time_ns: 5, family, prefix, rule: desired::name_hash("web"), slot: 7, used: 30, ..Event::default() }
+    }
+
+    #[test]
+    fn an_event_is_told_by_the_policys_rule_and_limit() {
+        let told = KernelEvent::of(&event("198.51.100.0/24"), &policy()).unwrap();
+        let expected = KernelEvent {
+            time: Nanos(5),
+            kind: KernelEventKind::Refused,
+            client: "198.51.100.0/24".parse().unwrap(),
+            rule: Some(1),
+            limit: Some(EventLimit::Held(0)),
+            reason: Reason::OverLimit,
+            is_verified: false,
+            used: 30,
+        };
+        assert_eq!(told, expected);
+        let of = |event| KernelEvent::of(&event, &policy()).unwrap();
+        let shadow = of(Event { slot: 9, kind: 1, ..event("2001:db8:0:1::/64") });
+        assert_eq!((shadow.kind, shadow.limit), (KernelEventKind::WouldRefuse, Some(EventLimit::Shadow(0))));
+        assert_eq!(shadow.client, "2001:db8:0:1::/64".parse().unwrap());
+        let guard = of(Event { side: Side::Segments as u8, ..event("198.51.100.0/24") });
+        assert_eq!((guard.reason, guard.limit), (Reason::Guard, Some(EventLimit::Held(0))));
+        let verified = of(Event { side: Side::Verified as u8, ..event("198.51.100.0/24") });
+        assert!(verified.is_verified);
+        // Half of a minute until it is empty is half of what it admits in one.
+        let leaky = of(Event { slot: 8, used: 30 * SECOND_NS, ..event("198.51.100.0/24") });
+        assert_eq!((leaky.limit, leaky.used), (Some(EventLimit::Held(1)), 15));
+    }
+
+    #[test]
+    fn a_ban_has_its_end_and_its_step_and_one_that_was_ordered_no_limit() {
+        let of = |event| KernelEvent::of(&event, &policy()).unwrap();
+        let ban = Event { kind: 2, until_ns: 99, step: 2, ..event("198.51.100.0/24") };
+        let told = of(ban);
+        assert_eq!(told.kind, KernelEventKind::Ban { until: Nanos(99), step: 3 });
+        assert_eq!((told.reason, told.limit, told.used), (Reason::Banned, Some(EventLimit::Held(0)), 30));
+        let ordered = of(Event { is_ordered: 1, ..ban });
+        assert_eq!((ordered.rule, ordered.limit, ordered.used), (Some(1), None, 0));
+    }
+
+    #[test]
+    fn what_the_policy_has_no_more_is_told_without_its_name_and_what_is_no_event_is_not() {
+        let gone = KernelEvent::of(&Event { rule: 1, ..event("198.51.100.0/24") }, &policy()).unwrap();
+        assert_eq!((gone.rule, gone.limit, gone.used), (None, None, 0));
+        let changed = KernelEvent::of(&Event { slot: 1, ..event("198.51.100.0/24") }, &policy()).unwrap();
+        assert_eq!((changed.rule, changed.limit), (Some(1), None));
+        assert_eq!(KernelEvent::of(&Event { kind: 9, ..event("198.51.100.0/24") }, &policy()), None);
+        assert_eq!(KernelEvent::of(&Event { prefix: [u64::MAX; 2], ..event("198.51.100.0/24") }, &policy()), None);
+    }
+}

@@ -1,0 +1,41 @@
+//! The ring of events, and what became of each of them.
+
+use aya_ebpf::Global;
+use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
+use ratelimit_common::events::{EventTally, Kind};
+use ratelimit_common::layout::{Event, Fault};
+use ratelimit_common::time::Nanos;
+
+use super::{EVENT_TALLIES, EVENTS, Of, Work, or_fault};
+
+/// [`ratelimit_common::layout::SENDS_EVENTS`]. Where it is 0 the verifier drops what depends on it.
+#[unsafe(no_mangle)]
+static SENDS_EVENTS: Global<u8> = Global::new(1);
+
+/// Whether events are sent at all.
+#[inline(always)]
+pub(crate) fn sends_events() -> bool {
+    SENDS_EVENTS.load() != 0
+}
+
+/// Sends an event of this source, or counts it as lost. The daemon asks for events by the clock, so nothing wakes it.
+#[inline(always)]
+pub(crate) fn send_event(work: Work, kind: Kind, now: Nanos, of: &Of, event: impl FnOnce() -> Event) {
+    let Some(tally) = or_fault(tally(work, kind), Fault::EventTalliesLookup) else { return };
+    let room = if tally.spend(now) { EVENTS.reserve::<Event>(0) } else { None };
+    let Some(mut room) = room else {
+        tally.lost = tally.lost.wrapping_add(1);
+        return;
+    };
+    room.write(Event { prefix: of.prefix(), family: of.family(), ..event() });
+    room.submit(BPF_RB_NO_WAKEUP.into());
+    tally.sent = tally.sent.wrapping_add(1);
+}
+
+/// This CPU's, of what it is at: a packet that interrupts an order has another.
+#[inline(always)]
+fn tally(work: Work, kind: Kind) -> Option<&'static mut EventTally> {
+    let tally = EVENT_TALLIES.get_ptr_mut(work.0 * Kind::COUNT + kind as u32)?;
+    // SAFETY: this CPU's element, which lives as long as the map; it is borrowed while one event is sent.
+    Some(unsafe { &mut *tally })
+}
