@@ -1,4 +1,4 @@
-//! The control API: HTTP/1.1 on a Unix socket, and its read-only part over TCP.
+//! The control API: HTTP/1.1 on a Unix socket, and over TCP its read-only part and, for who logs in, the web page.
 //!
 //! `call` says what a command is and lists them all, `proto` is what both ends say, `server` turns requests into
 //! [`Command`]s for the task that owns the datapath, `client` is what the command line uses, `socket` makes sure that
@@ -12,6 +12,7 @@ mod call;
 pub mod client;
 mod orders;
 pub mod orphan;
+mod page;
 mod places;
 pub mod proto;
 mod questions;

@@ -7,11 +7,14 @@ pub(super) const SUDO_USER: &str = "ratelimitd-sudo-user";
 /// The longest name that is taken over. // LOGIN_NAME_MAX is 256; no tool that makes users takes more than 32
 const NAME_BYTES_MAX: usize = 64;
 
-/// Who asks for a change. Displayed: `root`, or `root (alice)` where alice called `sudo`.
+/// Who asks for a change. Displayed: `root`, or `root (alice)` where alice called `sudo`; `web` for the web page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Requester {
-    uid: u32,
-    sudo_user: Option<String>,
+pub struct Requester(Who);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Who {
+    User { uid: u32, sudo_user: Option<String> },
+    Web,
 }
 
 impl Requester {
@@ -22,7 +25,7 @@ impl Requester {
             (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(allowed)
         };
         let sudo_user = sudo_user.filter(|name| uid == 0 && *name != "root").filter(is_name).map(str::to_owned);
-        Self { uid, sudo_user }
+        Self(Who::User { uid, sudo_user })
     }
 }
 
@@ -32,16 +35,25 @@ impl Requester {
         // -1 is no user's number: setuid(2).
         Self::new(u32::MAX, None)
     }
+
+    /// Whoever is logged in to the web page. Its login tells nobody from another.
+    pub const fn web() -> Self {
+        Self(Who::Web)
+    }
 }
 
 impl fmt::Display for Requester {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(self.uid)).ok().flatten();
-        match (user, &self.sudo_user) {
+        let (uid, sudo_user) = match &self.0 {
+            Who::Web => return f.write_str("web"),
+            Who::User { uid, sudo_user } => (uid, sudo_user),
+        };
+        let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(*uid)).ok().flatten();
+        match (user, sudo_user) {
             (Some(user), None) => f.write_str(&user.name),
-            (None, None) => write!(f, "uid {}", self.uid),
+            (None, None) => write!(f, "uid {uid}"),
             (Some(user), Some(behind)) => write!(f, "{} ({behind})", user.name),
-            (None, Some(behind)) => write!(f, "uid {} ({behind})", self.uid),
+            (None, Some(behind)) => write!(f, "uid {uid} ({behind})"),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The control API's server: one router, two surfaces. Knows [`Handle`]; must not know the datapath.
 //!
-//! Over the socket everything, writing only for root and the daemon's own user. Over TCP nothing that writes and
+//! Over the socket everything, writing only for root and the daemon's own user. Over TCP, without a login, nothing that writes and
 //! nothing that names a source. No client, however slow, holds a connection beyond [`CONNECTION_TIME_MAX`], and no number of them
 //! keeps another caller out: see [`Surface::room`].
 
@@ -32,11 +32,13 @@ use tower::ServiceExt;
 
 use super::Handle;
 use super::call::{Access, Arguments, Ask, Call, Command, Verb, routes};
+use super::page::{self, Member};
 use super::places::{Caller, Place, Places, Room};
 use super::proto::{Check, Healthz, METRICS, Problem, ProblemKind, Stats, parse_address};
 use super::requester::{Requester, SUDO_USER};
 use ratelimit_report::export;
 use ratelimit_report::snapshot::Snapshot;
+use ratelimit_web::Login;
 
 /// Connections over the socket at a time, and those of them that only root and the daemon's own user can have.
 const SOCKET_CONNECTIONS_MAX: usize = 256;
@@ -114,6 +116,12 @@ impl Door {
         }
     }
 
+    /// The same over TCP, with a login for the web page.
+    pub fn with_login(handle: &Handle, login: Login, own_uid: u32) -> Self {
+        let router = router_with_login(handle.clone(), login, own_uid);
+        Self { first: router.clone(), others: router, places: Places::new(Surface::Tcp.room()), own_uid }
+    }
+
     fn caller(&self, peer: Peer) -> Caller {
         peer.address.map_or_else(|| Caller::by_uid(peer.uid, self.own_uid), Caller::at)
     }
@@ -133,23 +141,37 @@ pub(super) struct Service {
     own_uid: u32,
 }
 
-/// The API of a surface, for a daemon that runs as `own_uid`.
+/// The API of a surface, for a daemon that runs as `own_uid`. The socket's has the web page.
 pub fn router(handle: Handle, surface: Surface, own_uid: u32) -> Router {
-    let routes = match surface {
-        Surface::Socket => routes(),
-        // Nothing that writes, and nothing that names a source.
-        Surface::Tcp => Router::new()
-            .route(Healthz::ROUTE.path, method::<Healthz>())
-            .route(Stats::ROUTE.path, get(stats_over_tcp))
-            .route(Check::ROUTE.path, get(check_over_tcp)),
-    };
+    let service = Service { handle, surface, own_uid };
+    match surface {
+        Surface::Socket => page::with_page(complete(routes(), service)),
+        Surface::Tcp => complete(visitor_routes(), service),
+    }
+}
+
+/// The API over TCP, where who logs in gets more.
+pub fn router_with_login(handle: Handle, login: Login, own_uid: u32) -> Router {
+    let service = Service { handle, surface: Surface::Tcp, own_uid };
+    page::with_login(login, complete(visitor_routes(), service.clone()), complete(page::member_routes(), service))
+}
+
+/// Nothing that writes, and nothing that names a source.
+fn visitor_routes() -> Router<Service> {
+    Router::new()
+        .route(Healthz::ROUTE.path, method::<Healthz>())
+        .route(Stats::ROUTE.path, get(stats_over_tcp))
+        .route(Check::ROUTE.path, get(check_over_tcp))
+}
+
+fn complete(routes: Router<Service>, service: Service) -> Router {
     routes
         .route(METRICS, get(metrics))
         .fallback(|| async { Refusal::from(Problem::new(ProblemKind::NotFound, "no such path")) })
         .method_not_allowed_fallback(|| async { (StatusCode::METHOD_NOT_ALLOWED, "this path is for another method") })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(map_response(in_words))
-        .with_state(Service { handle, surface, own_uid })
+        .with_state(service)
 }
 
 /// What axum itself refuses, it refuses in plain text: here a client finds the same shape in every refusal.
@@ -333,6 +355,9 @@ where
 
 /// Whoever asks, if he may.
 fn requester(parts: &Parts, access: Access, own_uid: u32) -> Result<Requester, Problem> {
+    if parts.extensions.get::<Member>().is_some() {
+        return Ok(Requester::web());
+    }
     let uid = parts.extensions.get::<Peer>().and_then(|peer| peer.uid);
     if access == Access::Change && uid.is_none_or(|uid| uid != 0 && uid != own_uid) {
         let why = "only root and the user that the daemon runs as may change anything";

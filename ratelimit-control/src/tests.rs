@@ -20,6 +20,7 @@ use ratelimit_report::snapshot::{Census, ConfigState, Parts, SCHEMA, Samples, Sn
 
 mod crowd;
 mod fuzz;
+mod web;
 
 const OWN_UID: u32 = 990;
 

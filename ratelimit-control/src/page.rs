@@ -1,0 +1,86 @@
+//! The web page beside the API: who is logged in over TCP, and what he may then do.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use axum::Router;
+use axum::extract::Request;
+use axum::response::{IntoResponse as _, Response};
+use tower::ServiceExt as _;
+
+use super::call::Call as _;
+use super::places::Caller;
+use super::proto::{
+    Allow, Check, CheckPrefix, Deny, Explain, Healthz, METRICS, PrefixRequest, StandingOf, Stats, Suggest,
+    UnblockRequest,
+};
+use super::server::{Peer, Service, method};
+use ratelimit_report::snapshot::ListFilter;
+use ratelimit_web::{Answer, Login, over_socket, with_headers};
+
+/// What anybody may read over TCP, by whatever name he calls the daemon.
+const OPEN: [&str; 3] = [METRICS, Healthz::ROUTE.path, Stats::ROUTE.path];
+
+/// A request of somebody who is logged in over TCP.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member;
+
+/// What a member may do: read all, and allow, deny and unblock. The configuration is changed on the host alone.
+pub(super) fn member_routes() -> Router<Service> {
+    Router::new()
+        .route(Healthz::ROUTE.path, method::<Healthz>())
+        .route(Stats::ROUTE.path, method::<Stats>())
+        .route(Check::ROUTE.path, method::<Check>())
+        .route(CheckPrefix::ROUTE.path, method::<CheckPrefix>())
+        .route(ListFilter::ROUTE.path, method::<ListFilter>())
+        .route(Suggest::ROUTE.path, method::<Suggest>())
+        .route(Explain::ROUTE.path, method::<Explain>())
+        .route(StandingOf::ROUTE.path, method::<StandingOf>())
+        .route(Allow::ROUTE.path, method::<Allow>())
+        .route(Deny::ROUTE.path, method::<Deny>())
+        .route(UnblockRequest::ROUTE.path, method::<UnblockRequest>())
+        .route(PrefixRequest::ROUTE.path, method::<PrefixRequest>())
+}
+
+/// The API over the socket, with the page.
+pub(super) fn with_page(api: Router) -> Router {
+    Router::new().fallback(move |request: Request| {
+        let api = api.clone();
+        async move {
+            with_headers(match over_socket(request) {
+                Answer::Done(response) => response,
+                Answer::Visitor(request) | Answer::Member(request) => answered(api, request).await,
+            })
+        }
+    })
+}
+
+/// Over TCP: what visitors get, and what members do.
+pub(super) fn with_login(login: Login, visitors: Router, members: Router) -> Router {
+    Router::new().fallback(move |request: Request| {
+        let (login, visitors, members) = (login.clone(), visitors.clone(), members.clone());
+        async move {
+            let from = peer_address(&request);
+            with_headers(match login.answer(request, from, &OPEN).await {
+                Answer::Done(response) => response,
+                Answer::Visitor(request) => answered(visitors, request).await,
+                Answer::Member(mut request) => {
+                    request.extensions_mut().insert(Member);
+                    answered(members, request).await
+                }
+            })
+        }
+    })
+}
+
+async fn answered(router: Router, request: Request) -> Response {
+    router.oneshot(request).await.into_response()
+}
+
+/// Where a request comes from; of IPv6, the first address of the /64.
+fn peer_address(request: &Request) -> IpAddr {
+    let address = request.extensions().get::<Peer>().and_then(|peer| peer.address);
+    match address.map(Caller::at) {
+        Some(Caller::Address(address)) => address,
+        Some(Caller::Privileged | Caller::User(_)) | None => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}

@@ -1,0 +1,163 @@
+//! The web page's routes: a login over TCP, and what it opens.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use tokio::time::Instant;
+
+use super::*;
+use crate::server::router_with_login;
+use ratelimit_web::{Login, Token};
+
+const HOST: &str = "127.0.0.1:9464";
+
+struct Page {
+    router: axum::Router,
+    rows: Vec<(&'static str, String)>,
+}
+
+impl Page {
+    /// Before a login, and the token.
+    fn new() -> (Self, Token) {
+        let token = Token::random().unwrap();
+        let login = Login::new(token.clone(), HOST.parse::<SocketAddr>().unwrap());
+        let rows = vec![("host", HOST.to_owned()), ("origin", format!("http://{HOST}"))];
+        (Self { router: router_with_login(stub(), login, OWN_UID), rows }, token)
+    }
+
+    /// After one.
+    async fn member() -> Self {
+        let (mut page, token) = Self::new();
+        let body = format!(r#"{{"code":"{}"}}"#, code(&token));
+        let (status, headers, _) = page.ask("POST", "/login", &body).await;
+        assert_eq!(status, StatusCode::OK);
+        let cookie = headers["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
+        page.rows.push(("cookie", cookie));
+        let (_, _, session) = page.ask("GET", "/web/session", "").await;
+        let session: serde_json::Value = serde_json::from_str(&session).unwrap();
+        page.rows.push(("x-csrf-token", session["csrf"].as_str().unwrap().to_owned()));
+        page
+    }
+
+    async fn ask(&self, method: &str, path: &str, body: &str) -> (StatusCode, HeaderMap, String) {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.extension(Peer { uid: None, address: Some("127.0.0.1".parse().unwrap()) });
+        let request = self.rows.iter().fold(request, |request, (name, value)| request.header(*name, value));
+        let response = self.router.clone().oneshot(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        (parts.status, parts.headers, String::from_utf8(body.to_vec()).unwrap())
+    }
+}
+
+fn code(token: &Token) -> String {
+    token.code(u64::try_from(jiff::Timestamp::now().as_second()).unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn without_a_login_tcp_serves_what_it_served_and_the_login_page() {
+    let (page, _) = Page::new();
+    for (method, path, expected) in [
+        ("GET", "/metrics", 200),
+        ("GET", "/healthz", 503),
+        ("GET", "/api/v1/stats", 200),
+        ("GET", "/api/v1/check/198.51.100.7", 403),
+        ("GET", "/api/v1/list", 404),
+        ("GET", "/api/v1/suggest", 404),
+        ("POST", "/v1/deny", 404),
+        ("POST", "/v1/detach", 404),
+        ("GET", "/login", 200),
+        ("GET", "/", 303),
+        ("GET", "/web/session", 401),
+        ("GET", "/../../etc/passwd", 404),
+        ("GET", "/assets/../app.js", 404),
+    ] {
+        let (status, headers, body) = page.ask(method, path, "").await;
+        assert_eq!(status, expected, "{method} {path}: {body}");
+        assert!(!body.contains("198.51.100.7"), "{path}: {body}");
+        assert!(headers["content-security-policy"].to_str().unwrap().starts_with("default-src 'none'"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_member_reads_what_names_sources_and_allows_denies_and_unblocks_as_web() {
+    let page = Page::member().await;
+    let (status, _, body) = page.ask("GET", "/api/v1/stats", "").await;
+    assert!(status == 200 && body.contains("198.51.100.7"), "{body}");
+    for (path, asked) in [
+        ("/api/v1/check/192.0.2.7", "Check { ip: 192.0.2.7 }"),
+        ("/api/v1/list?most=7", "most: Some(7)"),
+        ("/api/v1/suggest", "Suggest { rule: None }"),
+    ] {
+        let (status, _, body) = page.ask("GET", path, "").await;
+        assert!(status == 409 && body.contains(asked), "{path}: {status} {body}");
+    }
+    for (path, body, asked) in &CHANGES[..7] {
+        let (status, _, answer) = page.ask("POST", path, body).await;
+        let is_for_members = !path.ends_with("reset");
+        assert_eq!(status, if is_for_members { 409 } else { 404 }, "{path}: {answer}");
+        if is_for_members {
+            let problem: Problem = serde_json::from_str(&answer).unwrap();
+            assert!(problem.message.contains(asked) && problem.message.ends_with(" by web"), "{path}: {answer}");
+        }
+    }
+    for path in ["/v1/detach", "/v1/apply", "/v1/reload", "/v1/mode", "/v1/confirm", "/v1/rollback", "/v1/charge"] {
+        assert_eq!(page.ask("POST", path, "{}").await.0, 404, "{path} is for the host alone");
+    }
+}
+
+#[tokio::test]
+async fn the_page_is_on_the_socket_without_a_login() {
+    for (path, text) in [("/", "<!doctype html>"), ("/web/session", r#""login":false"#)] {
+        let (status, body) = ask(Surface::Socket, Some(1000), "GET", path).await;
+        assert!(status == 200 && body.contains(text), "{path}: {body}");
+        let (status, _) = ask(Surface::Tcp, None, "GET", path).await;
+        assert_eq!(status, 404, "{path}: no login, no page");
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_idle_connections_and_slow_requests_leave_page_and_socket_quick() {
+    let (_, token) = Page::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("control.sock");
+    let socket = tokio::net::UnixListener::bind(&path).unwrap();
+    let (_stop, stopped) = watch::channel(());
+    let handle = stub();
+    let login = Login::new(token.clone(), address);
+    tokio::spawn(serve(listener, Door::with_login(&handle, login, OWN_UID), stopped.clone()));
+    tokio::spawn(serve(socket, Door::new(&handle, Surface::Socket, OWN_UID), stopped));
+    let mut crowd = Vec::new();
+    for of in 0..1_000 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        if of % 2 == 0 {
+            // A login that never ends, of which the last bytes are awaited.
+            let _ = stream.write_all(b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 4000\r\n\r\n{").await;
+        }
+        // The server may have closed it: it keeps 32 of one address.
+        crowd.push(stream);
+    }
+    let began = Instant::now();
+    let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
+    stream.write_all(b"GET /api/v1/stats HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK") && began.elapsed() < Duration::from_millis(100), "{answer}");
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let body = format!(r#"{{"code":"{}"}}"#, code(&token));
+    let head = format!("Host: {address}\r\nOrigin: http://{address}\r\nContent-Length: {}", body.len());
+    stream.write_all(format!("POST /login HTTP/1.1\r\n{head}\r\n\r\n{body}").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.contains("set-cookie: ratelimitd_"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_login_that_is_too_long_is_refused_before_it_is_read_whole() {
+    let (page, _) = Page::new();
+    assert_eq!(page.ask("POST", "/login", &"x".repeat(5_000)).await.0, 413);
+    assert_eq!(Page::member().await.ask("POST", "/v1/deny", &"x".repeat(5_000)).await.0, 413);
+}

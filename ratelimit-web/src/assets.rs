@@ -1,0 +1,42 @@
+//! The page's files, in the binary, and the headers that go with every answer. There is nothing else that a path could
+//! name.
+
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::response::{IntoResponse as _, Response};
+
+/// No script and no style but the page's own files, nothing from elsewhere, and no page around it.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
+
+const HEADERS: [(HeaderName, &str); 6] = [
+    (header::CONTENT_SECURITY_POLICY, POLICY),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    (header::REFERRER_POLICY, "same-origin"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (header::CACHE_CONTROL, "no-store"),
+];
+
+/// Path, content type, contents.
+pub(crate) const FILES: [(&str, &str, &str); 6] = [
+    ("/", "text/html; charset=utf-8", include_str!("../assets/index.html")),
+    ("/login", "text/html; charset=utf-8", include_str!("../assets/login.html")),
+    ("/app.js", "text/javascript; charset=utf-8", include_str!("../assets/app.js")),
+    ("/login.js", "text/javascript; charset=utf-8", include_str!("../assets/login.js")),
+    ("/style.css", "text/css; charset=utf-8", include_str!("../assets/style.css")),
+    ("/icon.svg", "image/svg+xml", include_str!("../assets/icon.svg")),
+];
+
+/// The file of a path.
+pub(crate) fn file(path: &str) -> Option<Response> {
+    let (_, of, text) = FILES.iter().find(|(name, ..)| *name == path)?;
+    Some(([(header::CONTENT_TYPE, *of)], *text).into_response())
+}
+
+/// What keeps an answer from being read, framed or run by others.
+pub fn with_headers(mut response: Response) -> Response {
+    for (name, value) in HEADERS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}

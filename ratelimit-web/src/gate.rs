@@ -1,0 +1,199 @@
+//! Who is let in: visitors, who are answered as without a login, and members. Over the socket all are members already.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use axum::Json;
+use axum::body::to_bytes;
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
+use axum::response::{IntoResponse as _, Redirect, Response};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::assets;
+use crate::attempts::{Attempts, PERIOD};
+use crate::place::{Place, one};
+use crate::sessions::{SESSION_TIME_MAX, Session, Sessions};
+use crate::token::{Codes, Refused, Token};
+
+/// A login's body is a code.
+const BODY_BYTES_MAX: usize = 4096;
+/// What a request that changes something repeats.
+const CSRF: HeaderName = HeaderName::from_static("x-csrf-token");
+/// Asks who is asking.
+const SESSION: &str = "/web/session";
+const LOGIN: &str = "/login";
+const LOGOUT: &str = "/logout";
+
+/// What becomes of a request.
+#[derive(Debug)]
+pub enum Answer {
+    /// It is answered.
+    Done(Response),
+    /// It is one of somebody who is not logged in.
+    Visitor(Request),
+    /// It is one of somebody who is.
+    Member(Request),
+}
+
+/// The login of one TCP listener.
+#[derive(Clone, Debug)]
+pub struct Login {
+    place: Place,
+    /// Browsers do not tell ports apart: two daemons of one host have two cookies.
+    cookie: String,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    codes: Codes,
+    sessions: Sessions,
+    attempts: Attempts,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Code {
+    code: String,
+}
+
+impl Login {
+    /// For who has a code of this token, at the address that is listened on.
+    pub fn new(token: Token, listen: SocketAddr) -> Self {
+        let state = State {
+            codes: Codes::new(token, unix_seconds()),
+            sessions: Sessions::default(),
+            attempts: Attempts::default(),
+        };
+        Self {
+            place: Place::Tcp(listen.ip().to_canonical()),
+            cookie: format!("ratelimitd_{}", listen.port()),
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    /// Lets a request in, or answers it. What is in `open` is served to anybody, by whatever name he calls the daemon.
+    pub async fn answer(&self, request: Request, from: IpAddr, open: &[&str]) -> Answer {
+        let path = request.uri().path();
+        if let Err(why) = self.place.judge(request.headers()) {
+            return if open.contains(&path) { Answer::Visitor(request) } else { refuse(StatusCode::FORBIDDEN, why) };
+        }
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        if !is_read && request.headers().get(header::ORIGIN).is_none() {
+            return refuse(StatusCode::FORBIDDEN, "a request that changes something names its Origin");
+        }
+        if path == LOGIN && *request.method() == Method::POST {
+            return self.enter(request, from).await;
+        }
+        let Some((id, session)) = self.session(request.headers()) else {
+            return match path {
+                "/" if is_read => Answer::Done(Redirect::to(LOGIN).into_response()),
+                SESSION | LOGOUT => refuse(StatusCode::UNAUTHORIZED, "log in: sudo ratelimitd web-token"),
+                _ => file_or(request, Answer::Visitor),
+            };
+        };
+        if !is_read && !request.headers().get(CSRF).is_some_and(|of| of.to_str().is_ok_and(|of| session.repeats(of))) {
+            return refuse(StatusCode::FORBIDDEN, "the header X-CSRF-Token is not this session's");
+        }
+        match (request.method(), path) {
+            (&Method::GET, SESSION) => {
+                let rest = session.until.saturating_duration_since(Instant::now()).as_secs();
+                let told = json!({ "schema": 1, "login": true, "csrf": session.csrf, "expires_seconds": rest });
+                Answer::Done(Json(told).into_response())
+            }
+            (&Method::POST, LOGOUT) => {
+                self.lock().sessions.end(&id);
+                let gone = self.set_cookie("", 0);
+                Answer::Done(([(header::SET_COOKIE, gone)], Json(json!({ "schema": 1 }))).into_response())
+            }
+            _ => file_or(request, Answer::Member),
+        }
+    }
+
+    /// Makes a session of a code.
+    async fn enter(&self, request: Request, from: IpAddr) -> Answer {
+        let Ok(body) = to_bytes(request.into_body(), BODY_BYTES_MAX).await else {
+            return refuse(StatusCode::PAYLOAD_TOO_LARGE, "a login is a code and nothing else");
+        };
+        let code = serde_json::from_slice(&body).map_or_else(|_| String::new(), |Code { code }| code);
+        let mut state = self.lock();
+        let refused = match state.codes.take(&code, unix_seconds()) {
+            Ok(()) => {
+                let Some(id) = state.sessions.begin(Instant::now()) else {
+                    return refuse(StatusCode::INTERNAL_SERVER_ERROR, "the system has no random bytes");
+                };
+                let cookie = self.set_cookie(&id, SESSION_TIME_MAX.as_secs());
+                return Answer::Done(([(header::SET_COOKIE, cookie)], Json(json!({ "schema": 1 }))).into_response());
+            }
+            Err(refused) => refused,
+        };
+        if !state.attempts.fail(from, Instant::now()) {
+            let mut response = refusal(StatusCode::TOO_MANY_REQUESTS, "too many logins failed: wait a minute");
+            response.headers_mut().insert(header::RETRY_AFTER, PERIOD.as_secs().into());
+            return Answer::Done(response);
+        }
+        let why = match refused {
+            Refused::Wrong => "this is no link of this daemon: sudo ratelimitd web-token prints one",
+            Refused::Expired => "the link has expired: sudo ratelimitd web-token prints a new one",
+            Refused::Used => "the link was used before: sudo ratelimitd web-token prints a new one",
+        };
+        refuse(StatusCode::UNAUTHORIZED, why)
+    }
+
+    fn session(&self, headers: &HeaderMap) -> Option<(String, Session)> {
+        let all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+        let pairs = all.flat_map(|text| text.split(';')).filter_map(|pair| pair.trim().split_once('='));
+        let state = self.lock();
+        let find = |id: &str| state.sessions.find(id, Instant::now()).map(|session| (id.to_owned(), session));
+        // A browser sends few; others' do not count.
+        pairs.filter(|(name, _)| *name == self.cookie).take(2).find_map(|(_, id)| find(id))
+    }
+
+    fn set_cookie(&self, id: &str, seconds: u64) -> String {
+        format!("{}={id}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}", self.cookie)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Each change is one call on one of three tables: there is no half of one.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The page over the control socket, which a browser reaches through a tunnel: who may connect is a member, but a page of
+/// another site in his browser is not.
+pub fn over_socket(request: Request) -> Answer {
+    if let Err(why) = Place::Socket.judge(request.headers()) {
+        return refuse(StatusCode::FORBIDDEN, why);
+    }
+    let site = one(request.headers(), HeaderName::from_static("sec-fetch-site"));
+    if matches!(site, Ok(Some("cross-site" | "same-site"))) && assets::file(request.uri().path()).is_none() {
+        return refuse(StatusCode::FORBIDDEN, "the request comes from a page of another site");
+    }
+    match (request.method(), request.uri().path()) {
+        (&Method::GET, SESSION) => Answer::Done(Json(json!({ "schema": 1, "login": false })).into_response()),
+        _ => file_or(request, Answer::Member),
+    }
+}
+
+fn file_or(request: Request, other: impl FnOnce(Request) -> Answer) -> Answer {
+    match *request.method() {
+        Method::GET | Method::HEAD => assets::file(request.uri().path()).map_or_else(|| other(request), Answer::Done),
+        _ => other(request),
+    }
+}
+
+fn refuse(status: StatusCode, why: &str) -> Answer {
+    Answer::Done(refusal(status, why))
+}
+
+/// In the shape of every refusal of the API.
+fn refusal(status: StatusCode, why: &str) -> Response {
+    (status, Json(json!({ "schema": 1, "kind": "not_permitted", "message": why }))).into_response()
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

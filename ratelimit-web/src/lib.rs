@@ -1,0 +1,21 @@
+//! The web page: its files, and who may open it. Knows requests, cookies and headers; must not know a command, the daemon
+//! or the datapath.
+//!
+//! Over TCP a [`Login`] tells members from visitors. Over the control socket the socket's own permissions do, and
+//! [`over_socket`] keeps pages of other sites out.
+
+#![forbid(unsafe_code)]
+
+mod assets;
+mod attempts;
+mod gate;
+mod place;
+mod sessions;
+mod token;
+
+pub use assets::with_headers;
+pub use gate::{Answer, Login, over_socket};
+pub use token::{CODE_SECONDS_MAX, Token};
+
+#[cfg(test)]
+mod tests;

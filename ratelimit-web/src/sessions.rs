@@ -1,0 +1,99 @@
+//! Who is logged in. Bounded, in memory alone: a restart ends every session. Time is an argument.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use sha2::{Digest as _, Sha256};
+
+use crate::token::{hex, random};
+
+/// A session ends so long after its login.
+pub(crate) const SESSION_TIME_MAX: Duration = Duration::from_secs(12 * 3_600);
+/// At most so many; a further login ends the one that would end first.
+pub(crate) const SESSIONS_MAX: usize = 32;
+
+const SECRET_BYTES: usize = 32;
+
+/// A login.
+#[derive(Clone, Debug)]
+pub(crate) struct Session {
+    /// What every request that changes something has to repeat.
+    pub(crate) csrf: String,
+    /// When it ends.
+    pub(crate) until: Instant,
+}
+
+impl Session {
+    /// Whether this is its CSRF token.
+    pub(crate) fn repeats(&self, csrf: &str) -> bool {
+        digest(csrf) == digest(&self.csrf)
+    }
+}
+
+/// All sessions, by the digest of what the cookie holds: how long a look-up takes tells nothing of the cookie.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    held: BTreeMap<[u8; 32], Session>,
+}
+
+impl Sessions {
+    /// Begins one. What the cookie holds; none where the system has no random bytes.
+    pub(crate) fn begin(&mut self, now: Instant) -> Option<String> {
+        let (id, csrf) = (hex(&random::<SECRET_BYTES>()?), hex(&random::<SECRET_BYTES>()?));
+        self.held.retain(|_, session| session.until > now);
+        if self.held.len() >= SESSIONS_MAX {
+            let first = self.held.iter().min_by_key(|(_, session)| session.until).map(|(id, _)| *id)?;
+            self.held.remove(&first);
+        }
+        self.held.insert(digest(&id), Session { csrf, until: now + SESSION_TIME_MAX });
+        Some(id)
+    }
+
+    pub(crate) fn find(&self, id: &str, now: Instant) -> Option<Session> {
+        self.held.get(&digest(id)).filter(|session| session.until > now).cloned()
+    }
+
+    pub(crate) fn end(&mut self, id: &str) {
+        self.held.remove(&digest(id));
+    }
+}
+
+fn digest(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_holds_until_its_time_or_its_end_and_no_other_id_finds_it() {
+        let (mut sessions, now) = (Sessions::default(), Instant::now());
+        let [one, other] = [sessions.begin(now).unwrap(), sessions.begin(now).unwrap()];
+        let last = now + SESSION_TIME_MAX - Duration::from_secs(1);
+        assert!(sessions.find(&one, last).is_some() && sessions.find(&one, now + SESSION_TIME_MAX).is_none());
+        assert!(sessions.find("", now).is_none() && sessions.find(&one[1..], now).is_none());
+        sessions.end(&one);
+        assert!(sessions.find(&one, now).is_none() && sessions.find(&other, now).is_some());
+    }
+
+    #[test]
+    fn there_are_never_more_sessions_than_room_and_the_first_to_end_goes() {
+        let (mut sessions, now) = (Sessions::default(), Instant::now());
+        let begin =
+            |of: u32, sessions: &mut Sessions| sessions.begin(now + Duration::from_secs(u64::from(of))).unwrap();
+        let ids: Vec<String> = (0..40).map(|of| begin(of, &mut sessions)).collect();
+        assert_eq!(sessions.held.len(), SESSIONS_MAX);
+        let holds: Vec<bool> = ids.iter().map(|id| sessions.find(id, now).is_some()).collect();
+        assert!(holds[..8].iter().all(|holds| !holds) && holds[8..].iter().all(|holds| *holds));
+        sessions.begin(now + 2 * SESSION_TIME_MAX).unwrap();
+        assert_eq!(sessions.held.len(), 1, "those that have ended are forgotten");
+    }
+
+    #[test]
+    fn a_csrf_token_is_its_sessions_own() {
+        let (mut sessions, now) = (Sessions::default(), Instant::now());
+        let [one, other] = [(); 2].map(|()| sessions.begin(now).and_then(|id| sessions.find(&id, now)).unwrap());
+        assert!(one.repeats(&one.csrf) && !one.repeats(&other.csrf) && !one.repeats(""));
+    }
+}
