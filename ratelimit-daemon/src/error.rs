@@ -32,6 +32,14 @@ pub enum DaemonError {
         /// The file that remembers the trial.
         record: std::path::PathBuf,
     },
+    /// The web page's token could not be read.
+    #[error("{}: {source}", .path.display())]
+    WebLink {
+        /// Its file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        source: std::io::Error,
+    },
     /// Something else of the system's.
     #[error("{what}: {source}")]
     System {
@@ -49,7 +57,9 @@ impl DaemonError {
     /// Whether the kernel did not let this user.
     pub fn is_for_want_of_privilege(&self) -> bool {
         match self {
-            Self::Socket(SocketError::Io { source, .. }) => source.kind() == ErrorKind::PermissionDenied,
+            Self::Socket(SocketError::Io { source, .. }) | Self::WebLink { source, .. } => {
+                source.kind() == ErrorKind::PermissionDenied
+            }
             Self::Datapath(DatapathError::NotPrivileged { .. }) => true,
             Self::Socket(_)
             | Self::Datapath(_)
@@ -73,7 +83,11 @@ impl DaemonError {
                 ),
                 format!("to start by what was refused all the same, remove {}", record.display()),
             ],
-            Self::Socket(_) | Self::Datapath(_) | Self::Listen { .. } | Self::System { .. } | Self::Panicked => {
+            Self::WebLink { source, .. } if source.kind() == ErrorKind::NotFound => vec![
+                "the web page needs a running daemon that listens on a loopback address: --listen 127.0.0.1:9464"
+                    .to_owned(),
+            ],
+            Self::WebLink { .. } | Self::Socket(_) | Self::Datapath(_) | Self::Listen { .. } | Self::System { .. } | Self::Panicked => {
                 Vec::new()
             }
         }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use std::future;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -21,6 +22,7 @@ use ratelimit_control::{Command, Commands, Handle};
 use ratelimit_datapath::{Datapath, DatapathError};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::safety::Around;
+use ratelimit_web::Login;
 
 mod ban_watch;
 mod breaker;
@@ -53,6 +55,7 @@ mod talkers;
 mod trial;
 mod verdicts;
 mod watched;
+mod web;
 mod would_ban;
 
 use engine::{Engine, Host};
@@ -64,6 +67,7 @@ use store::Store;
 
 pub use error::DaemonError;
 pub use source::{ConfigSource, Loaded};
+pub use web::{WebLink, web_link};
 
 /// How often attachments and counters are looked at when nothing announces a change.
 const SUPERVISE_EVERY: Duration = Duration::from_secs(2);
@@ -133,15 +137,17 @@ async fn drive<D: Datapath>(
     let socket = ControlSocket::bind(&config.socket)?;
     let listeners = Listeners::open(&config, &socket).await?;
     let host = surroundings.host.clone();
+    let (store, is_insecure_meant) = (host.store.clone(), config.insecure_web);
     let start = Start::new(config, source, &host.store, Timestamp::now())?;
     let datapath = open(&start.config)?;
     // Not on a blocking thread: nothing is served yet, and threads that start later inherit what is given up here.
     let engine = Engine::start(datapath, start, host, Moment::now(started))?;
     (surroundings.attached)();
-    listeners.tell();
+    let listen = listeners.tell();
+    let login = web::login(&store, listen, is_insecure_meant);
     let (handle, commands) = Handle::channel();
     let (stop, stopped) = watch::channel(());
-    let mut servers = listeners.serve(&handle, surroundings.own_uid, &stopped);
+    let mut servers = listeners.serve(&handle, surroundings.own_uid, login, &stopped);
     drop(handle);
     match engine.watched.links.problems(started.elapsed()).as_slice() {
         [] => eprintln!("ratelimitd: ready"),
@@ -182,18 +188,22 @@ impl Listeners {
     }
 
     /// Says where metrics are.
-    fn tell(&self) {
-        if let Some(Ok(address)) = self.tcp.as_ref().map(TcpListener::local_addr) {
-            tracing::info!(%address, "metrics at http://{address}/metrics, health at http://{address}/healthz");
-        }
+    fn tell(&self) -> Option<SocketAddr> {
+        let address = self.tcp.as_ref().and_then(|tcp| tcp.local_addr().ok())?;
+        tracing::info!(%address, "metrics at http://{address}/metrics, health at http://{address}/healthz");
+        Some(address)
     }
 
-    fn serve(self, handle: &Handle, own_uid: u32, stopped: &watch::Receiver<()>) -> JoinSet<()> {
+    fn serve(self, handle: &Handle, own_uid: u32, login: Option<Login>, stopped: &watch::Receiver<()>) -> JoinSet<()> {
         let mut servers = JoinSet::new();
         let door = |surface| Door::new(handle, surface, own_uid);
         servers.spawn(serve(self.socket, door(Surface::Socket), stopped.clone()));
         if let Some(tcp) = self.tcp {
-            servers.spawn(serve(tcp, door(Surface::Tcp), stopped.clone()));
+            let door = match login {
+                Some(login) => Door::with_login(handle, login, own_uid),
+                None => door(Surface::Tcp),
+            };
+            servers.spawn(serve(tcp, door, stopped.clone()));
         }
         servers
     }

@@ -72,6 +72,11 @@ impl Store {
         }
     }
 
+    /// A file's contents, or why they cannot be had.
+    pub(super) fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<T> {
+        understood(&files::read_own(&self.path(name), BYTES_MAX)?).map_err(io::Error::other)
+    }
+
     /// Writes a file: after a crash there is the old one or the new one.
     pub(super) fn save<T: Serialize>(&self, name: &str, contents: T) -> io::Result<()> {
         let path = self.path(name);

@@ -54,6 +54,7 @@ pub fn restart_needed(running: impl Into<Fixed>, wanted: impl Into<Fixed>) -> Ve
         ("max_sources", running.max_sources != wanted.max_sources),
         ("socket", running.socket != wanted.socket),
         ("listen", running.listen != wanted.listen),
+        ("insecure_web", running.insecure_web != wanted.insecure_web),
         ("ipv6_prefix from up to /64 to a longer one or back", running.ipv6_family != wanted.ipv6_family),
     ]
     .into_iter()
@@ -265,10 +266,11 @@ mod tests {
             max_sources: Some(written("1000")),
             socket: Some(written("s.sock")),
             listen: Some(written("127.0.0.1:9464")),
+            insecure_web: Some(written("true")),
             ..settings(&["eth1"], "2000/5m")
         };
         let config = |settings: &Settings| settings.config().expect("well-formed");
-        let keys = ["xdp_mode", "on_exit", "max_sources", "socket", "listen"];
+        let keys = ["xdp_mode", "on_exit", "max_sources", "socket", "listen", "insecure_web"];
         assert_eq!(restart_needed(&config(&old), &config(&new)), keys);
         assert!(restart_needed(&config(&old), &config(&settings(&["eth1"], "5/s"))).is_empty());
         assert!(restart_needed(&config(&old), &config(&settings(&["eth0"], "1000/5m,5/s"))).is_empty());

@@ -127,6 +127,7 @@ impl From<&DaemonError> for Exit {
             DaemonError::Socket(SocketError::NotASocket { .. } | SocketError::Io { .. })
             | DaemonError::Listen { .. } => Self::Usage,
             DaemonError::Refused { .. } => Self::Config,
+            DaemonError::WebLink { .. } => Self::Unavailable,
             DaemonError::System { .. } | DaemonError::Panicked => Self::Internal,
         }
     }

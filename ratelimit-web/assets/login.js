@@ -1,1 +1,29 @@
-x
+// @ts-check
+// Exchanges the code of a one-time link for a session's cookie. The code stands behind #, which no server logs.
+
+/** @param {string} id */
+const at = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
+
+/** @param {string} text */
+async function enter(text) {
+  const code = text.trim().split('#').pop();
+  try {
+    const answer = await fetch('/login', { method: 'POST', body: JSON.stringify({ code }) });
+    if (answer.ok) return location.replace('/');
+    at('error').textContent = (await answer.json()).message;
+  } catch {
+    at('error').textContent = 'The daemon does not answer.';
+  }
+}
+
+at('login').addEventListener('submit', (event) => {
+  event.preventDefault();
+  enter(String(new FormData(/** @type {HTMLFormElement} */ (at('login'))).get('code')));
+});
+
+const code = location.hash.slice(1);
+if (code) {
+  // Not into the history of the browser.
+  history.replaceState(null, '', '/login');
+  enter(code);
+}

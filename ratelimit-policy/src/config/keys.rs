@@ -170,6 +170,16 @@ pub const TOP: &[Key] = &[
         "Serve metrics, health and statistics over HTTP: 127.0.0.1:9464",
     )
     .flag("--listen")
+    .more("On a loopback address also the web page, which `ratelimitd web-token` opens.")
+    .fixed(),
+    key(
+        "insecure_web",
+        Value::Boolean,
+        "false",
+        "Serve the web page, unencrypted, also where listen is no loopback address",
+    )
+    .flag("--insecure-web")
+    .more("Whoever can read the traffic can take a session over; an SSH tunnel to a loopback address needs none of it.")
     .fixed(),
     key("ipv4_prefix", Value::Integer(0, 32), "32", "Bits of an IPv4 address that make one source")
         .flag("--ipv4-prefix"),

@@ -56,6 +56,8 @@ pub struct Config {
     pub socket: PathBuf,
     /// Where metrics, health and the read-only API are served over HTTP.
     pub listen: Option<SocketAddr>,
+    /// Whether the web page is served there also where it is no loopback address.
+    pub insecure_web: bool,
     /// What packets are judged by.
     pub policy: Policy,
     /// What keeps the administrator from locking himself out.
@@ -119,6 +121,7 @@ impl From<&Config> for Fixed {
             max_sources: config.max_sources,
             socket: config.socket.clone(),
             listen: config.listen,
+            insecure_web: config.insecure_web,
             ipv6_family: Family::of_ipv6_prefix(config.policy.ipv6_prefix),
         }
     }

@@ -52,6 +52,8 @@ pub struct Settings {
     pub socket: Option<Written>,
     /// `--listen`, `listen`.
     pub listen: Option<Written>,
+    /// `--insecure-web`, `insecure_web`.
+    pub insecure_web: Option<Written>,
     /// `--ipv4-prefix`, `ipv4_prefix`.
     pub ipv4_prefix: Option<Written>,
     /// `--ipv6-prefix`, `ipv6_prefix`.
@@ -150,6 +152,7 @@ impl Settings {
         let xdp_mode = self.source.choice(self.xdp_mode.as_ref(), XdpModeChoice::ALL, XdpModeChoice::label);
         let on_exit = self.source.choice(self.on_exit.as_ref(), OnExit::ALL, OnExit::label);
         let listen = self.source.read_if(self.listen.as_ref(), parse_listen);
+        let insecure_web = self.source.is_set(self.insecure_web.as_ref(), false);
         let ipv4_prefix = self.prefix(self.ipv4_prefix.as_ref(), 32, IPV4_PREFIX_DEFAULT, &mut found);
         let ipv6_prefix = self.prefix(self.ipv6_prefix.as_ref(), 128, IPV6_PREFIX_DEFAULT, &mut found);
         found.keep(self.check_rules_number());
@@ -164,6 +167,7 @@ impl Settings {
             max_sources: found.keep(self.sources_capacity()).unwrap_or(SOURCES_CAPACITY),
             socket: found.keep(self.socket_path()).unwrap_or_default(),
             listen: found.keep(listen).flatten(),
+            insecure_web: found.keep(insecure_web).unwrap_or_default(),
             policy: Policy { ipv4_prefix, ipv6_prefix, access, rules },
             safety: self.safety(&mut found),
             history: self.history.history(&self.source, &mut found),

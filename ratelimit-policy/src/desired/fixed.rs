@@ -20,6 +20,8 @@ pub struct Fixed {
     pub socket: PathBuf,
     /// Where metrics, health and the read-only API are served over HTTP.
     pub listen: Option<SocketAddr>,
+    /// Whether the web page is served there also where it is no loopback address.
+    pub insecure_web: bool,
     /// The keys of IPv6 sources: their map is made once.
     pub ipv6_family: Family,
 }

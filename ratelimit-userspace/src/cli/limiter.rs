@@ -109,6 +109,9 @@ pub struct Limiter {
     /// `listen`
     #[arg(long, value_name = "ADDR:PORT", help_heading = "How it runs", help = help("--listen"))]
     pub listen: Option<String>,
+    /// `insecure_web`
+    #[arg(long, help_heading = "How it runs", help = help("--insecure-web"))]
+    pub insecure_web: bool,
     /// `on_exit`
     #[arg(
         long,
@@ -154,6 +157,7 @@ impl Limiter {
             max_sources: one("--max-sources", &self.max_sources),
             socket: one("--socket", &self.socket),
             listen: one("--listen", &self.listen),
+            insecure_web: self.insecure_web.then(|| written("--insecure-web", "true")),
             ipv4_prefix: one("--ipv4-prefix", &self.ipv4_prefix),
             ipv6_prefix: one("--ipv6-prefix", &self.ipv6_prefix),
             allow: all("--allow", &self.allow),

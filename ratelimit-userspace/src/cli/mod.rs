@@ -192,6 +192,8 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
+    /// Print a link that opens the web page once, within five minutes; the daemon serves it at --listen
+    WebToken,
     /// Allow addresses or networks, whatever the limits say, for an hour unless --for says otherwise
     #[command(after_help = texts::ALLOW_EXAMPLES)]
     Allow {

@@ -121,6 +121,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             let request = ReloadRequest { ssh: safety::ssh_session_of_this_process(), force };
             daemon(socket).ask(&request, ratelimit_view::reloaded)
         }
+        Some(Command::WebToken) => show(&ratelimit_daemon::web_link()?, |link| format!("{}\n", link.url), format),
         Some(Command::Replay { replay }) => super::replay::replay(replay, &global),
         Some(Command::CheckConfig { file, limiter }) => check_config(file, &limiter, &global),
         Some(Command::Completions { shell }) => {

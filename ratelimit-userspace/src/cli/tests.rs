@@ -21,6 +21,7 @@ const SAME: &[Row] = &[
     ("max-sources", &["--max-sources", "1024"], "max_sources = 1024", ""),
     ("socket", &["--socket", "my.sock"], "socket = \"my.sock\"", ""),
     ("listen", &["--listen", "[::1]:9464"], "listen = \"[::1]:9464\"", ""),
+    ("insecure-web", &["--insecure-web"], "insecure_web = true", ""),
     ("ipv4-prefix", &["--ipv4-prefix", "24"], "ipv4_prefix = 24", ""),
     ("ipv6-prefix", &["--ipv6-prefix", "56"], "ipv6_prefix = 56", ""),
     ("allow", &["--allow", "192.0.2.0/24", "--allow", "::1"], "allow = [\"::1\", \"192.0.2.0/24\"]", ""),
