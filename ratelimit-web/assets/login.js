@@ -21,9 +21,14 @@ at('login').addEventListener('submit', (event) => {
   enter(String(new FormData(/** @type {HTMLFormElement} */ (at('login'))).get('code')));
 });
 
-const code = location.hash.slice(1);
-if (code) {
+function follow() {
+  const code = location.hash.slice(1);
+  if (!code) return;
   // Not into the history of the browser.
   history.replaceState(null, '', '/login');
   enter(code);
 }
+
+// Also where the link is opened in the place of this page.
+addEventListener('hashchange', follow);
+follow();
