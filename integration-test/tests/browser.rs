@@ -92,6 +92,17 @@ impl<'a> Browser<'a> {
         assert!(clicked.is_some(), "{selector}: {}", self.run("return document.body.innerText"));
     }
 
+    /// Holds the page to axe-core, which `RATELIMITD_AXE` names: `npm pack axe-core`.
+    fn accessible(&self, page: &str) {
+        let Some(axe) = std::env::var_os("RATELIMITD_AXE") else { return };
+        let then = "const done = arguments[arguments.length - 1]; axe.run(document).then((of) => done(of.violations.filter((one) => \
+                    ['serious', 'critical'].includes(one.impact)).map((one) => [one.id, one.nodes.map((node) => node.html)])), \
+                    (error) => done(String(error)));";
+        let script = format!("{};\n{then}", fs::read_to_string(axe).unwrap());
+        let found = self.post("/execute/async", &json!({ "script": script, "args": [] }));
+        assert_eq!(found, json!([]), "{page}");
+    }
+
     /// Keeps a picture where `RATELIMITD_SCREENSHOTS` says.
     fn picture(&self, name: &str, size: [u32; 2], scheme: &str) {
         let Some(directory) = std::env::var_os("RATELIMITD_SCREENSHOTS").map(PathBuf::from) else { return };
@@ -136,6 +147,7 @@ fn the_link_logs_in_a_refused_source_is_unblocked_by_a_click_and_its_client_pass
     let browser = Browser::start(&lab);
     browser.open(&format!("http://{PAGE}/"));
     browser.says("sudo ratelimitd web-token");
+    browser.accessible("login");
     browser.picture("login-light", WIDE, "light");
     browser.open(&link);
     browser.says("Who is refused now");
@@ -143,6 +155,7 @@ fn the_link_logs_in_a_refused_source_is_unblocked_by_a_click_and_its_client_pass
     browser.says("over the limit");
     assert_eq!(browser.run("return location.pathname + location.hash"), "/", "the code is in no history");
     std::thread::sleep(Duration::from_secs(if std::env::var_os("RATELIMITD_SCREENSHOTS").is_some() { 9 } else { 0 }));
+    browser.accessible("overview");
     browser.picture("overview-light", WIDE, "light");
     browser.picture("overview-dark", WIDE, "dark");
     browser.picture("overview-phone", PHONE, "light");
@@ -152,11 +165,13 @@ fn the_link_logs_in_a_refused_source_is_unblocked_by_a_click_and_its_client_pass
     browser.says("drops new connections");
     let check = lab.ratelimitd(&["check", client]);
     assert!(check.stdout.contains("drops new connections"), "the same words: {}", check.stdout);
+    browser.accessible("source");
     browser.picture("source-light", WIDE, "light");
     browser.picture("source-phone", PHONE, "dark");
     lab.assert_blocked(client, 80);
     browser.click("#unblock");
     browser.says("Unblock 10.");
+    browser.accessible("dialog");
     browser.picture("dialog-dark", WIDE, "dark");
     browser.click("#ask-do");
     browser.says("Passes on ports 80,443");
@@ -166,6 +181,7 @@ fn the_link_logs_in_a_refused_source_is_unblocked_by_a_click_and_its_client_pass
         browser.run(&format!("location.hash = '#/{page}'"));
         browser.says(says);
         std::thread::sleep(Duration::from_millis(300));
+        browser.accessible(page);
         browser.picture(&format!("{page}-light"), WIDE, "light");
     }
     // A link opens once.

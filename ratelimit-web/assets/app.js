@@ -4,8 +4,7 @@
 /** @typedef {{amount: number, window_seconds: number, unit: string, bucket_seconds: number, window: string}} Limit */
 /** @typedef {{source: string, rule: string, unit: string, used: number, limit: number, window_seconds: number, dropped: number,
  *   would_drop: number, state: string, reason: string, retry_after_seconds: number, never: boolean}} Top */
-/** @typedef {{time: number, passed: number, dropped: number, would: number}} Rate */
-/** What `GET /api/v1/stats` answers; the read model of every command. @typedef {any} Stats */
+/** @typedef {{passed: number, dropped: number, would: number}} Rate */
 
 const POLL_MS = 2000;
 const KEPT = 60; // of 2 s: two minutes
@@ -13,7 +12,7 @@ const EVENTS_KEPT = 200;
 
 /** @type {string | undefined} */
 let csrf;
-/** @type {Stats} */
+/** What `GET /api/v1/stats` answers. @type {any} */
 let stats;
 /** @type {Rate[]} */
 const rates = [];
@@ -27,8 +26,7 @@ const at = (id) => document.getElementById(id);
 
 /** An element: attributes, then what is in it. @param {string} tag @param {Record<string, any> | null} [attributes] @param {any[]} inner */
 function el(tag, attributes, ...inner) {
-  const node = tag === 'svg' || tag === 'rect' || tag === 'title'
-    ? document.createElementNS('http://www.w3.org/2000/svg', tag) : document.createElement(tag);
+  const node = tag === 'svg' || tag === 'rect' ? document.createElementNS('http://www.w3.org/2000/svg', tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(attributes ?? {})) {
     if (typeof value === 'function') node.addEventListener(name, value);
     else if (value !== undefined && value !== false) node.setAttribute(name, String(value));
@@ -47,7 +45,6 @@ function fill(place, ...inner) {
 /** @param {string[]} heads @param {number[]} right @param {any[][]} rows @param {string} caption */
 const table = (heads, right, rows, caption) => el('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': caption },
   el('table', null,
-    el('caption', { class: 'hidden' }, caption),
     el('thead', null, el('tr', null, heads.map((head, i) => el('th', { scope: 'col', class: right.includes(i) && 'num' }, head)))),
     el('tbody', null, rows.map((row) => el('tr', null,
       row.map((cell, i) => el('td', { class: right.includes(i) && 'num', 'data-head': heads[i] }, cell)))))));
@@ -59,9 +56,9 @@ const empty = (...text) => el('p', { class: 'empty' }, ...text);
 const code = (text) => el('code', null, text);
 
 /** A bar of `used` in `limit`. @param {number} used @param {number} limit @param {boolean} over */
-const bar = (used, limit, over) => el('svg', { viewBox: '0 0 100 6', preserveAspectRatio: 'none', 'aria-hidden': true },
+const bar = (used, limit, over) => el('svg', { class: 'bar', viewBox: '0 0 100 6', preserveAspectRatio: 'none', 'aria-hidden': true },
   el('rect', { class: 'rail', width: 100, height: 6 }),
-  el('rect', { class: over ? 'drop' : 'pass', 'stroke-width': 0, width: limit ? Math.min(100, (used / limit) * 100) : 100, height: 6 }));
+  el('rect', { class: over ? 'drop' : 'pass', width: limit ? Math.min(100, (used / limit) * 100) : 100, height: 6 }));
 
 // Words.
 
@@ -140,7 +137,7 @@ async function api(path, body) {
 
 // What there is to see.
 
-/** What wants attention, in the words of `ratelimitd stats`. @param {Stats} of @returns {string[]} */
+/** What wants attention, in the words of `ratelimitd stats`. @param {any} of @returns {string[]} */
 function attention(of) {
   const told = [];
   for (const one of of.interfaces) {
@@ -160,23 +157,21 @@ function attention(of) {
   return told;
 }
 
-/** Packets a second over the last two minutes, as far as this page has seen them. */
+/** Packets a second over the last two minutes, as far as this page has seen them. What is older is the history's to tell. */
 function chart() {
   const [width, height, step] = [600, 90, 10];
   const peak = Math.max(1, ...rates.map((of) => of.passed + of.dropped));
   const first = KEPT - rates.length;
   const bars = rates.flatMap((of, i) => {
     const [x, pass, drop] = [(first + i) * step, (of.passed / peak) * height, (of.dropped / peak) * height];
-    return [el('rect', { class: 'pass', 'stroke-width': 0, x, y: height - pass, width: step - 2, height: pass }),
-      el('rect', { class: 'drop', 'stroke-width': 0, x, y: height - pass - drop, width: step - 2, height: drop })];
+    return [el('rect', { class: 'pass', x, y: height - pass, width: step - 2, height: pass }),
+      el('rect', { class: 'drop', x, y: height - pass - drop, width: step - 2, height: drop })];
   });
   const label = `Packets a second over the last two minutes, at most ${number(peak)}`;
-  const mark = (of, words) => el('span', null,
-    el('svg', { viewBox: '0 0 1 1', 'aria-hidden': true }, el('rect', { class: of, 'stroke-width': 0, width: 1, height: 1 })), words);
   return el('div', { class: 'card' },
-    el('svg', { viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': label },
+    el('svg', { class: 'chart', preserveAspectRatio: 'none', viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': label },
       el('rect', { class: 'rail', y: height - 1, width, height: 1 }), bars),
-    el('p', { class: 'legend' }, mark('pass', 'passed'), mark('drop', 'dropped'),
+    el('p', { class: 'legend' }, el('span', { class: 'is-pass' }, 'passed'), el('span', { class: 'is-drop' }, 'dropped'),
       el('span', null, `the last two minutes, as seen since this page was opened; at most ${number(peak)} packets a second`)));
 }
 
@@ -198,9 +193,9 @@ function overview() {
       told.length ? el('ul', { class: 'attention', 'aria-label': 'What wants attention' }, told.map((of) => el('li', null, of)))
         : el('p', { class: 'good' }, '✓ Nothing wants attention.'),
       el('div', { class: 'cards' },
-        figure('Passed', `${number(now?.passed ?? 0)}/s`, `${number(total('passed'))} packets`),
-        figure('Dropped', `${number(now?.dropped ?? 0)}/s`, `${number(total('dropped'))} packets`),
-        figure('Would drop', `${number(now?.would ?? 0)}/s`, `${number(total('would_drop'))} packets, in dry run`),
+        figure('Passed', `${number(now?.passed ?? 0)}/s`, counted(total('passed'), 'packet')),
+        figure('Dropped', `${number(now?.dropped ?? 0)}/s`, counted(total('dropped'), 'packet')),
+        figure('Would drop', `${number(now?.would ?? 0)}/s`, `${counted(total('would_drop'), 'packet')}, in dry run`),
         figure('Sources', number(stats.sources.tracked), `${number(stats.sources.banned)} banned`)),
       el('h2', null, 'Traffic'), chart(),
       el('h2', null, 'Who is refused now'),
@@ -340,7 +335,7 @@ function access() {
     el('form', { class: 'filter', submit: (event) => { event.preventDefault(); refresh(); } },
       el('label', null, 'Within, or around', field), el('button', { class: 'quiet' }, 'Filter'),
       el('button', { type: 'button', click: () => change('allow', '', refresh) }, 'Allow …'),
-      el('button', { type: 'button', class: 'danger', click: () => change('deny', '', refresh) }, 'Deny …')), el('p'), body);
+      el('button', { type: 'button', class: 'danger', click: () => change('deny', '', refresh) }, 'Deny …')), body);
   async function refresh() {
     const text = /** @type {HTMLInputElement} */ (field).value.trim();
     const prefix = text && (text.includes('/') ? text : `${text}/${text.includes(':') ? 128 : 32}`);
@@ -374,7 +369,7 @@ function events() {
   const none = () => fill(body, empty('Nothing has happened yet. Who is refused, banned, allowed or denied appears here at once.'));
   const show = () => fill(body, table(['Time', 'What', 'Source', 'Rule', 'By', 'Reason'], [], [...kept].reverse().map((of) => [
     el('span', { class: 'faint' }, instant(of.time)), of.detail || of.kind, of.source ? link(of.source) : '–', of.rule ?? '–', of.by ?? '–', of.reason ?? '–']), 'Events, newest first'));
-  // Without it the request would be answered as one document, or not at all by a daemon that has no events.
+  // A daemon may have no events.
   fetch('/api/v1/events?most=1').then((answer) => {
     if (!answer.ok) return fill(body, empty('This daemon does not send its events to the page. On the host, see its log: ', code('journalctl -u ratelimitd -f'), '.'));
     none();
@@ -392,12 +387,12 @@ function events() {
 
 // What is changed.
 
-/** @type {Record<string, {does: string, text: string, timed: boolean, usual?: string}>} */
+/** @type {Record<string, {does: string, did: string, text: string, timed: boolean, usual?: string}>} */
 const VERBS = {
-  unblock: { does: 'Unblock', text: 'Lifts denials and bans, and resets the counters of what is over a limit.', timed: false },
-  unallow: { does: 'End', text: 'Ends what a command allows. Limits hold again.', timed: false },
-  allow: { does: 'Allow', text: 'Passes all its packets, whatever the limits say.', timed: true, usual: '3600' },
-  deny: { does: 'Deny', text: 'Drops all its packets to the protected ports.', timed: true, usual: '14400' },
+  unblock: { does: 'Unblock', did: 'unblocked', text: 'Lifts denials and bans, and resets the counters of what is over a limit.', timed: false },
+  unallow: { does: 'End', did: 'no command allows it any more', text: 'Ends what a command allows. Limits hold again.', timed: false },
+  allow: { does: 'Allow', did: 'allowed', text: 'Passes all its packets, whatever the limits say.', timed: true, usual: '3600' },
+  deny: { does: 'Deny', did: 'denied', text: 'Drops all its packets to the protected ports.', timed: true, usual: '14400' },
 };
 
 /** Asks, and does it. @param {string} what @param {string} whom @param {() => void} done */
@@ -423,7 +418,7 @@ function change(what, whom, done) {
     try {
       const told = await api(`/v1/${what}`, { prefix, ...(of.timed ? grant : {}) });
       dialog.close();
-      say([`${of.does}: ${prefix}, done.`, ...(told.notes ?? []), ...(told.still ?? []).map((one) => `${one.prefix} is still ${STATES[one.state] ?? one.state}. To lift it: ${one.lift}`)].join('\n'));
+      say([`${prefix}: ${of.did}.`, ...(told.notes ?? []), ...(told.still ?? []).map((one) => `${one.prefix} is still ${STATES[one.state] ?? one.state}. To lift it: ${one.lift}`)].join('\n'));
       done();
     } catch (error) {
       const message = words(error);
@@ -452,7 +447,7 @@ async function poll() {
     // Without sources: the session has ended.
     if (!stats.top) return location.replace('/login');
     const sum = (of) => stats.interfaces.reduce((all, one) => all + (one.per_second?.[of] ?? 0), 0);
-    rates.push({ time: Date.now(), passed: sum('passed'), dropped: sum('dropped'), would: sum('would_drop') });
+    rates.push({ passed: sum('passed'), dropped: sum('dropped'), would: sum('would_drop') });
     rates.splice(0, rates.length - KEPT);
     at('away').hidden = true;
     page.update?.();
