@@ -10,15 +10,11 @@ use tower::ServiceExt as _;
 use super::call::Call as _;
 use super::places::Caller;
 use super::proto::{
-    Allow, Check, CheckPrefix, Deny, Explain, Healthz, METRICS, PrefixRequest, StandingOf, Stats, Suggest,
-    UnblockRequest,
+    Allow, Check, CheckPrefix, Deny, Explain, Healthz, PrefixRequest, StandingOf, Stats, Suggest, UnblockRequest,
 };
 use super::server::{Peer, Service, method};
 use ratelimit_report::snapshot::ListFilter;
 use ratelimit_web::{Answer, Login, over_socket, with_headers};
-
-/// What anybody may read over TCP, by whatever name he calls the daemon.
-const OPEN: [&str; 3] = [METRICS, Healthz::ROUTE.path, Stats::ROUTE.path];
 
 /// A request of somebody who is logged in over TCP.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +56,7 @@ pub(super) fn with_login(login: Login, visitors: Router, members: Router) -> Rou
         let (login, visitors, members) = (login.clone(), visitors.clone(), members.clone());
         async move {
             let from = peer_address(&request);
-            with_headers(match login.answer(request, from, &OPEN).await {
+            with_headers(match login.answer(request, from).await {
                 Answer::Done(response) => response,
                 Answer::Visitor(request) => answered(visitors, request).await,
                 Answer::Member(mut request) => {

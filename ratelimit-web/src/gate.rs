@@ -75,17 +75,17 @@ impl Login {
         }
     }
 
-    /// Lets a request in, or answers it. What is in `open` is served to anybody, by whatever name he calls the daemon.
-    pub async fn answer(&self, request: Request, from: IpAddr, open: &[&str]) -> Answer {
+    /// Lets a request in, or answers it. Visitors are answered by whatever name they call the daemon, as without a login; the
+    /// page and its members have to be in its place.
+    pub async fn answer(&self, request: Request, from: IpAddr) -> Answer {
         let path = request.uri().path();
+        let is_page = matches!(path, LOGIN | LOGOUT | SESSION) || assets::file(path).is_some();
         if let Err(why) = self.place.judge(request.headers()) {
-            return if open.contains(&path) { Answer::Visitor(request) } else { refuse(StatusCode::FORBIDDEN, why) };
+            return if is_page { refuse(StatusCode::FORBIDDEN, why) } else { Answer::Visitor(request) };
         }
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-        if !is_read && request.headers().get(header::ORIGIN).is_none() {
-            return refuse(StatusCode::FORBIDDEN, "a request that changes something names its Origin");
-        }
-        if path == LOGIN && *request.method() == Method::POST {
+        let has_origin = request.headers().contains_key(header::ORIGIN);
+        if path == LOGIN && *request.method() == Method::POST && has_origin {
             return self.enter(request, from).await;
         }
         let Some((id, session)) = self.session(request.headers()) else {
@@ -95,6 +95,9 @@ impl Login {
                 _ => file_or(request, Answer::Visitor),
             };
         };
+        if !is_read && !has_origin {
+            return refuse(StatusCode::FORBIDDEN, "a request that changes something names its Origin");
+        }
         if !is_read && !request.headers().get(CSRF).is_some_and(|of| of.to_str().is_ok_and(|of| session.repeats(of))) {
             return refuse(StatusCode::FORBIDDEN, "the header X-CSRF-Token is not this session's");
         }

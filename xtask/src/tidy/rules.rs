@@ -35,6 +35,7 @@ pub(super) const SHIPPED: &[&str] = &[
     "ratelimit-report/src/",
     "ratelimit-userspace/src/",
     "ratelimit-view/src/",
+    "ratelimit-web/src/",
 ];
 
 /// Lines of a shipped file, tests at its end apart.
