@@ -10,8 +10,9 @@ const POLL_MS = 2000;
 const KEPT = 60; // of 2 s: two minutes
 const EVENTS_KEPT = 200;
 
-/** @type {string | undefined} */
-let csrf;
+const csrf = localStorage.getItem('csrf');
+/** What every request repeats. @type {Record<string, string>} */
+const HEADERS = csrf ? { 'x-csrf-token': csrf } : {};
 /** What `GET /api/v1/stats` answers. @type {any} */
 let stats;
 /** @type {Rate[]} */
@@ -127,8 +128,8 @@ const words = (error) => `${error}`.replace(/^\w*Error: /, '');
 /** @param {string} path @param {object} [body] @returns {Promise<any>} */
 async function api(path, body) {
   /** @type {RequestInit} */
-  const how = body ? { method: 'POST', body: JSON.stringify(body), headers: csrf ? { 'x-csrf-token': csrf } : {} } : {};
-  const answer = await fetch(path, { ...how, signal: AbortSignal.timeout(20_000) });
+  const how = body ? { method: 'POST', body: JSON.stringify(body) } : {};
+  const answer = await fetch(path, { ...how, headers: HEADERS, signal: AbortSignal.timeout(20_000) });
   if (answer.status === 401) location.replace('/login');
   const told = await answer.json().catch(() => ({ message: `the daemon answers ${answer.status}` }));
   if (!answer.ok && !told.healthy) throw Object.assign(new Error(told.message), { status: answer.status });
@@ -364,25 +365,32 @@ function events() {
   /** @type {any[]} */
   const kept = [];
   const body = el('div', null, empty('Reading …'));
-  /** @type {EventSource | undefined} */
-  let stream;
+  const stop = new AbortController();
   const none = () => fill(body, empty('Nothing has happened yet. Who is refused, banned, allowed or denied appears here at once.'));
   const show = () => fill(body, table(['Time', 'What', 'Source', 'Rule', 'By', 'Reason'], [], [...kept].reverse().map((of) => [
     el('span', { class: 'faint' }, instant(of.time)), of.detail || of.kind, of.source ? link(of.source) : '–', of.rule ?? '–', of.by ?? '–', of.reason ?? '–']), 'Events, newest first'));
-  // A daemon may have no events.
-  fetch('/api/v1/events?most=1').then((answer) => {
-    if (!answer.ok) return fill(body, empty('This daemon does not send its events to the page. On the host, see its log: ', code('journalctl -u ratelimitd -f'), '.'));
+  // Not an EventSource, which cannot send the header: the same as lines, one event each, that are remembered first.
+  const follow = async () => {
+    const answer = await fetch(`/api/v1/events?follow=true&most=${EVENTS_KEPT}`, { headers: HEADERS, signal: stop.signal });
+    // A daemon may have no events.
+    if (!answer.ok || !answer.body) return fill(body, empty('This daemon does not send its events to the page. On the host, see its log: ', code('journalctl -u ratelimitd -f'), '.'));
+    kept.length = 0;
     none();
-    stream = new EventSource(`/api/v1/events?most=${EVENTS_KEPT}`);
-    // It begins with what is remembered, also after it was interrupted.
-    stream.onopen = () => { kept.length = 0; };
-    stream.onmessage = (event) => {
-      kept.push(JSON.parse(event.data));
+    let rest = '';
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      const lines = (rest + part.value).split('\n');
+      rest = lines.pop() ?? '';
+      const told = lines.filter(Boolean).map((line) => JSON.parse(line)).filter((of) => of.kind);
+      kept.push(...told);
       kept.splice(0, kept.length - EVENTS_KEPT);
-      show();
-    };
-  }, none);
-  return { node: el('div', null, el('h1', null, 'Events'), el('div', { 'aria-live': 'off' }, body)), close: () => stream?.close() };
+      if (told.length) show();
+    }
+    later();
+  };
+  const later = () => setTimeout(() => { if (!stop.signal.aborted) follow().catch(later); }, POLL_MS);
+  follow().catch(later);
+  return { node: el('div', null, el('h1', null, 'Events'), el('div', { 'aria-live': 'off' }, body)), close: () => stop.abort() };
 }
 
 // What is changed.
@@ -481,12 +489,12 @@ at('find').addEventListener('submit', (event) => {
 });
 at('logout').addEventListener('click', async () => {
   await api('/logout', {});
+  localStorage.removeItem('csrf');
   location.replace('/login');
 });
 addEventListener('hashchange', () => { if (location.hash.startsWith('#/')) show(true); });
 
 const session = await api('/web/session');
-csrf = session.csrf;
 at('logout').hidden = !session.login;
 await poll();
 if (stats) show(false);

@@ -9,8 +9,13 @@ async function enter(text) {
   const code = text.trim().split('#').pop();
   try {
     const answer = await fetch('/login', { method: 'POST', body: JSON.stringify({ code }) });
-    if (answer.ok) return location.replace('/');
-    at('error').textContent = (await answer.json()).message;
+    const told = await answer.json();
+    if (answer.ok) {
+      // The cookie goes to every port of this host; this stays with this page, and every request repeats it.
+      localStorage.setItem('csrf', told.csrf);
+      return location.replace('/');
+    }
+    at('error').textContent = told.message;
   } catch {
     at('error').textContent = 'The daemon does not answer.';
   }

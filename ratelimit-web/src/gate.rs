@@ -20,7 +20,8 @@ use crate::token::{Codes, Refused, Token};
 
 /// A login's body is a code.
 const BODY_BYTES_MAX: usize = 4096;
-/// What a request that changes something repeats.
+/// What every request of a member repeats, as no page of another origin can. Browsers send a cookie to every port of a host:
+/// what another server on it is sent opens nothing.
 const CSRF: HeaderName = HeaderName::from_static("x-csrf-token");
 /// Asks who is asking.
 const SESSION: &str = "/web/session";
@@ -95,16 +96,23 @@ impl Login {
                 _ => file_or(request, Answer::Visitor),
             };
         };
+        if is_read && assets::file(path).is_some() {
+            return file_or(request, Answer::Member);
+        }
         if !is_read && !has_origin {
             return refuse(StatusCode::FORBIDDEN, "a request that changes something names its Origin");
         }
-        if !is_read && !request.headers().get(CSRF).is_some_and(|of| of.to_str().is_ok_and(|of| session.repeats(of))) {
-            return refuse(StatusCode::FORBIDDEN, "the header X-CSRF-Token is not this session's");
+        if !request.headers().get(CSRF).is_some_and(|of| of.to_str().is_ok_and(|of| session.repeats(of))) {
+            return match path {
+                SESSION => refuse(StatusCode::UNAUTHORIZED, "log in: sudo ratelimitd web-token"),
+                _ if is_read => Answer::Visitor(request),
+                _ => refuse(StatusCode::FORBIDDEN, "the header X-CSRF-Token is not this session's"),
+            };
         }
         match (request.method(), path) {
             (&Method::GET, SESSION) => {
                 let rest = session.until.saturating_duration_since(Instant::now()).as_secs();
-                let told = json!({ "schema": 1, "login": true, "csrf": session.csrf, "expires_seconds": rest });
+                let told = json!({ "schema": 1, "login": true, "expires_seconds": rest });
                 Answer::Done(Json(told).into_response())
             }
             (&Method::POST, LOGOUT) => {
@@ -125,11 +133,12 @@ impl Login {
         let mut state = self.lock();
         let refused = match state.codes.take(&code, unix_seconds()) {
             Ok(()) => {
-                let Some(id) = state.sessions.begin(Instant::now()) else {
+                let Some((id, csrf)) = state.sessions.begin(Instant::now()) else {
                     return refuse(StatusCode::INTERNAL_SERVER_ERROR, "the system has no random bytes");
                 };
                 let cookie = self.set_cookie(&id, SESSION_TIME_MAX.as_secs());
-                return Answer::Done(([(header::SET_COOKIE, cookie)], Json(json!({ "schema": 1 }))).into_response());
+                let told = json!({ "schema": 1, "csrf": csrf });
+                return Answer::Done(([(header::SET_COOKIE, cookie)], Json(told)).into_response());
             }
             Err(refused) => refused,
         };

@@ -17,8 +17,8 @@ const SECRET_BYTES: usize = 32;
 /// A login.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
-    /// What every request that changes something has to repeat.
-    pub(crate) csrf: String,
+    /// What every request has to repeat: its digest.
+    csrf: [u8; 32],
     /// When it ends.
     pub(crate) until: Instant,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Session {
 impl Session {
     /// Whether this is its CSRF token.
     pub(crate) fn repeats(&self, csrf: &str) -> bool {
-        digest(csrf) == digest(&self.csrf)
+        digest(csrf) == self.csrf
     }
 }
 
@@ -37,16 +37,16 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Begins one. What the cookie holds; none where the system has no random bytes.
-    pub(crate) fn begin(&mut self, now: Instant) -> Option<String> {
+    /// Begins one. What the cookie holds, and the CSRF token; none where the system has no random bytes.
+    pub(crate) fn begin(&mut self, now: Instant) -> Option<(String, String)> {
         let (id, csrf) = (hex(&random::<SECRET_BYTES>()?), hex(&random::<SECRET_BYTES>()?));
         self.held.retain(|_, session| session.until > now);
         if self.held.len() >= SESSIONS_MAX {
             let first = self.held.iter().min_by_key(|(_, session)| session.until).map(|(id, _)| *id)?;
             self.held.remove(&first);
         }
-        self.held.insert(digest(&id), Session { csrf, until: now + SESSION_TIME_MAX });
-        Some(id)
+        self.held.insert(digest(&id), Session { csrf: digest(&csrf), until: now + SESSION_TIME_MAX });
+        Some((id, csrf))
     }
 
     pub(crate) fn find(&self, id: &str, now: Instant) -> Option<Session> {
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn a_session_holds_until_its_time_or_its_end_and_no_other_id_finds_it() {
         let (mut sessions, now) = (Sessions::default(), Instant::now());
-        let [one, other] = [sessions.begin(now).unwrap(), sessions.begin(now).unwrap()];
+        let [one, other] = [(); 2].map(|()| sessions.begin(now).unwrap().0);
         let last = now + SESSION_TIME_MAX - Duration::from_secs(1);
         assert!(sessions.find(&one, last).is_some() && sessions.find(&one, now + SESSION_TIME_MAX).is_none());
         assert!(sessions.find("", now).is_none() && sessions.find(&one[1..], now).is_none());
@@ -81,7 +81,7 @@ mod tests {
     fn there_are_never_more_sessions_than_room_and_the_first_to_end_goes() {
         let (mut sessions, now) = (Sessions::default(), Instant::now());
         let begin =
-            |of: u32, sessions: &mut Sessions| sessions.begin(now + Duration::from_secs(u64::from(of))).unwrap();
+            |of: u32, sessions: &mut Sessions| sessions.begin(now + Duration::from_secs(u64::from(of))).unwrap().0;
         let ids: Vec<String> = (0..40).map(|of| begin(of, &mut sessions)).collect();
         assert_eq!(sessions.held.len(), SESSIONS_MAX);
         let holds: Vec<bool> = ids.iter().map(|id| sessions.find(id, now).is_some()).collect();
@@ -93,7 +93,8 @@ mod tests {
     #[test]
     fn a_csrf_token_is_its_sessions_own() {
         let (mut sessions, now) = (Sessions::default(), Instant::now());
-        let [one, other] = [(); 2].map(|()| sessions.begin(now).and_then(|id| sessions.find(&id, now)).unwrap());
-        assert!(one.repeats(&one.csrf) && !one.repeats(&other.csrf) && !one.repeats(""));
+        let [(one, csrf), (_, others)] = [(); 2].map(|()| sessions.begin(now).unwrap());
+        let session = sessions.find(&one, now).unwrap();
+        assert!(session.repeats(&csrf) && !session.repeats(&others) && !session.repeats(&one) && !session.repeats(""));
     }
 }
