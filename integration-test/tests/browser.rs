@@ -6,7 +6,6 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use integration_test::lab::{CLIENTS, HANGS_AFTER, Lab, once};
 use netlab::{Child, needs_root};
@@ -113,7 +112,6 @@ impl<'a> Browser<'a> {
         run("Emulation.setDeviceMetricsOverride", screen);
         let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
         run("Emulation.setEmulatedMedia", media);
-        std::thread::sleep(Duration::from_millis(300));
         let picture = run("Page.captureScreenshot", json!({ "format": "png" }));
         let text = picture["data"].as_str().unwrap();
         fs::create_dir_all(&directory).unwrap();
@@ -154,7 +152,6 @@ fn the_link_logs_in_a_refused_source_is_unblocked_by_a_click_and_its_client_pass
     browser.says(client);
     browser.says("over the limit");
     assert_eq!(browser.run("return location.pathname + location.hash"), "/", "the code is in no history");
-    std::thread::sleep(Duration::from_secs(if std::env::var_os("RATELIMITD_SCREENSHOTS").is_some() { 9 } else { 0 }));
     browser.accessible("overview");
     browser.picture("overview-light", WIDE, "light");
     browser.picture("overview-dark", WIDE, "dark");
@@ -180,7 +177,6 @@ fn the_link_logs_in_a_refused_source_is_unblocked_by_a_click_and_its_client_pass
     for (page, says) in [("rules", "Limit: 3 connections in 5m"), ("access", "Access list"), ("events", "Events")] {
         browser.run(&format!("location.hash = '#/{page}'"));
         browser.says(says);
-        std::thread::sleep(Duration::from_millis(300));
         browser.accessible(page);
         browser.picture(&format!("{page}-light"), WIDE, "light");
     }

@@ -179,7 +179,7 @@ pub const TOP: &[Key] = &[
         "Serve the web page, unencrypted, also where listen is no loopback address",
     )
     .flag("--insecure-web")
-    .more("Whoever can read the traffic can take a session over; an SSH tunnel to a loopback address needs none of it.")
+    .more("Who can read the traffic can take a session over. An SSH tunnel to a loopback address is safer.")
     .fixed(),
     key("ipv4_prefix", Value::Integer(0, 32), "32", "Bits of an IPv4 address that make one source")
         .flag("--ipv4-prefix"),

@@ -20,6 +20,7 @@ const CRATES: [(&str, &[&str]); 4] = [
             "ratelimit-report/",
             "ratelimit-userspace/",
             "ratelimit-view/",
+            "ratelimit-web/",
         ],
     ),
     ("(I)", &["integration-test/"]),
