@@ -45,6 +45,11 @@ pub(super) fn login(store: &Store, address: Option<SocketAddr>, is_insecure_mean
     match store.save(FILE, Kept { token: token.to_hex(), address }) {
         Ok(()) => {
             tracing::info!("web page at http://{}/: sudo ratelimitd web-token prints a link", reached(address));
+            if !address.ip().to_canonical().is_loopback() {
+                tracing::warn!(
+                    "the web page is served unencrypted, by --insecure-web: who reads the traffic can take it over"
+                );
+            }
             Some(Login::new(token, address))
         }
         Err(error) => {
