@@ -271,6 +271,7 @@ fn of_a_million_sources_that_begin_to_be_refused_each_is_sent_or_counted_as_lost
 /// Sources that begin to be refused in a period of the budget where a million do within a minute.
 const SOURCES_OF_A_PERIOD: u32 = 2234;
 const ROUNDS: u32 = 20;
+const ROUNDS_MAX: u32 = 40;
 
 /// How long this program takes for the packets of so many new sources: of each, as many that are within its limit as
 /// over it.
@@ -292,20 +293,23 @@ fn events_cost_less_than_a_twentieth_of_the_packets_of_sources_that_begin_to_be_
     let policy = policy(&[connections(u64::from(EACH) / 2)]);
     let mut programs = [Events::On, Events::Off].map(|events| Program::with_events(&policy, room, events));
     let mut best = [Duration::MAX; 2];
-    for round in 0..ROUNDS {
+    // What else the machine does only adds to a round: more of them come closer to what the program takes.
+    let mut rounds = 0;
+    while rounds < ROUNDS || (rounds < ROUNDS_MAX && best[0] * 20 > best[1] * 21) {
         for (program, best) in programs.iter_mut().zip(&mut best) {
             // Each round has a budget of its own, as each period has.
             std::thread::sleep(Duration::from_nanos(PERIOD_NS));
-            *best = time_of(program, round * SOURCES_OF_A_PERIOD, EACH).min(*best);
+            *best = time_of(program, rounds * SOURCES_OF_A_PERIOD, EACH).min(*best);
             program.events();
         }
+        rounds += 1;
     }
     let counts = programs.each_mut().map(|program| program.event_counts().refused);
     let packets = SOURCES_OF_A_PERIOD * EACH;
     let [on, off] = best.map(|best| best / packets);
     println!("{on:?} a packet with events, {off:?} without; {counts:?}");
-    assert_eq!(counts[0].sent + counts[0].lost, u64::from(ROUNDS * SOURCES_OF_A_PERIOD));
-    assert!(counts[0].sent >= u64::from(ROUNDS * BUDGET), "{counts:?}");
+    assert_eq!(counts[0].sent + counts[0].lost, u64::from(rounds * SOURCES_OF_A_PERIOD));
+    assert!(counts[0].sent >= u64::from(rounds * BUDGET), "{counts:?}");
     assert_eq!(counts[1], EventCount::default());
     assert!(best[0] * 20 <= best[1] * 21, "{on:?} a packet with events, {off:?} without");
 }

@@ -1,3 +1,5 @@
+//! Every event's line and kind.
+
 use super::*;
 
 fn at(seconds: u64) -> Duration {
