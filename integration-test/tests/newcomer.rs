@@ -19,7 +19,7 @@ use regex_lite::Regex;
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// What varies between two runs, and what stands for it, in this order. A count that is exact stays.
-const FILTERS: [(&str, &str); 9] = [
+const FILTERS: [(&str, &str); 11] = [
     // Times: of what is listed, and so as wide; of a log line; of a note, which names another day.
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "YYYY-MM-DD HH:MM:SS UTC"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "HH:MM:SS"),
@@ -27,7 +27,9 @@ const FILTERS: [(&str, &str); 9] = [
     // Durations of which a part has passed.
     (r"(gain in|, up|  in|(dropped|been) in) \d+ ?(d|h|min|m|s)( \d+ ?(h|min|m|s))?([\s:;.])", "$1 DUR$6"),
     (r"(trial for|rolled back in) \d+ ?[ms]( \d+s)?", "$1 DUR"),
+    (r"(without a daemon( since [^(]+ \()?( for )?)\d+s", "${1}DUR"),
     (r"ratelimitd \d+\.\d+\.\d+", "ratelimitd VERSION"),
+    (r"/ratelimitd/v\d+/", "/ratelimitd/vLAYOUT/"),
     // Packets depend on when TCP acknowledges. What a limit counts does not.
     (r"(native, in the driver|GENERIC, slow: behind the driver)( +[\d,-]+){6}", "$1  N N N N N N"),
     (r"(?m)^(  (admitted|not counted)  +)[\d,]+ packets?", "${1}N packets"),
@@ -281,6 +283,8 @@ tasks! {
     a_daemon_that_died: |shell| {
         shell.starts(&format!("ratelimitd --iface s0 {LIMIT} --on-exit keep"));
         shell.connects(CLIENTS[0], 11, 10);
+        // A daemon leaves its first sign of life beside the pins after two seconds.
+        shell.lab.stats_once(|stats| stats["uptime_seconds"].as_f64().is_some_and(|up| up > 3.0));
         shell.kills();
         shell.connects(CLIENTS[0], 1, 0);
         shell.types("ratelimitd stats");
