@@ -27,7 +27,7 @@ const FILTERS: [(&str, &str); 11] = [
     // Durations of which a part has passed.
     (r"(gain in|, up|  in|(dropped|been) in) \d+ ?(d|h|min|m|s)( \d+ ?(h|min|m|s))?([\s:;.])", "$1 DUR$6"),
     (r"(trial for|rolled back in) \d+ ?[ms]( \d+s)?", "$1 DUR"),
-    (r"(without a daemon( since [^(]+ \()?( for )?)\d+s", "${1}DUR"),
+    (r"(without a daemon( since [^(]+ \()?( for )?)(\d+[hm])?\d+s", "${1}DUR"),
     (r"ratelimitd \d+\.\d+\.\d+", "ratelimitd VERSION"),
     (r"/ratelimitd/v\d+/", "/ratelimitd/vLAYOUT/"),
     // Packets depend on when TCP acknowledges. What a limit counts does not.

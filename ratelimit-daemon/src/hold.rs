@@ -84,12 +84,12 @@ impl<D: Datapath> Engine<D> {
         };
         let changed = hold.is_some() != self.overrides.hold.is_some()
             || (hold.is_none() && self.overrides.breaker.tripped().count() > 0);
-        let before = std::mem::replace(&mut self.overrides.hold, hold);
+        let before = (std::mem::replace(&mut self.overrides.hold, hold), self.overrides.breaker.clone());
         if word == ModeWord::Enforce {
             self.overrides.breaker.close();
         }
         if let Err(error) = self.put_in_force(now) {
-            self.overrides.hold = before;
+            (self.overrides.hold, self.overrides.breaker) = before;
             return Err(Problem::datapath(error));
         }
         self.remember_hold(&mut notes);

@@ -16,8 +16,8 @@ use ratelimit_policy::config::{FILE_DEFAULT, file};
 use ratelimit_report::snapshot::Snapshot;
 
 /// Of a snapshot and of its rules, what pins do not tell.
-const UNKNOWN: [&str; 6] = ["version", "uptime_seconds", "counting", "sources", "config", "top"];
-const UNKNOWN_OF_RULES: [&str; 2] = ["limits", "sources_over_limit"];
+const UNKNOWN: [&str; 7] = ["version", "uptime_seconds", "counting", "sources", "events", "config", "top"];
+const UNKNOWN_OF_RULES: [&str; 3] = ["limits", "banned", "sources_over_limit"];
 
 /// Prints them; where they cannot be read, says why.
 pub(super) fn stats(left: &Left, format: OutputFormat) -> anyhow::Result<()> {
@@ -86,7 +86,8 @@ mod tests {
         assert_eq!(value["without_daemon"], expected);
         assert_eq!((&value["schema"], &value["interfaces"][0]["packets"]["dropped"]), (&json!(1), &json!(40)));
         assert_eq!(value["rules"][0]["dropped"], 40);
-        for unknown in ["/sources", "/config", "/uptime_seconds", "/rules/0/limits", "/rules/0/sources_over_limit"] {
+        let of_rule = ["/rules/0/limits", "/rules/0/banned", "/rules/0/sources_over_limit"];
+        for unknown in ["/sources", "/events", "/config", "/uptime_seconds"].iter().chain(&of_rule) {
             assert_eq!(value.pointer(unknown), None, "{unknown}");
         }
     }
