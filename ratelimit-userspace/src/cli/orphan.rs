@@ -14,13 +14,14 @@ use ratelimit_datapath::orphans::Left;
 use ratelimit_policy::config::rule::RULE_NAME_DEFAULT;
 use ratelimit_policy::config::{FILE_DEFAULT, file};
 use ratelimit_report::snapshot::Snapshot;
+use ratelimit_view::Page;
 
 /// Of a snapshot and of its rules, what pins do not tell.
 const UNKNOWN: [&str; 6] = ["version", "uptime_seconds", "counting", "sources", "config", "top"];
 const UNKNOWN_OF_RULES: [&str; 2] = ["limits", "sources_over_limit"];
 
 /// Prints them; where they cannot be read, says why.
-pub(super) fn stats(left: &Left, format: OutputFormat) -> anyhow::Result<()> {
+pub(super) fn stats(left: &Left, format: OutputFormat, page: Page) -> anyhow::Result<()> {
     let (policy, reading) = match read_left(left, &names()) {
         Ok(read) => read,
         Err(error) => {
@@ -31,7 +32,7 @@ pub(super) fn stats(left: &Left, format: OutputFormat) -> anyhow::Result<()> {
     let (snapshot, now) = (Snapshot::of_pins(&policy, &reading), Timestamp::now());
     match format {
         OutputFormat::Human => {
-            print_words(&format!("{}\n\n{}", still_enforcing(left, now), ratelimit_view::left(&snapshot)))?;
+            print_words(&format!("{}\n\n{}", still_enforcing(left, now), ratelimit_view::left(&snapshot, page)))?;
         }
         OutputFormat::Json => drop(print_json(&as_json(&snapshot, left, now)?)?),
     }

@@ -13,7 +13,8 @@ use tracing::level_filters::LevelFilter;
 use super::ask::Daemon;
 use super::paint::paint;
 use super::{
-    Cli, Command, Global, Insistence, Limiter, ModeArg, OutputFormat, Repeat, Socket, ask, change, definition, texts,
+    Cli, Command, Extent, Global, Insistence, Limiter, ModeArg, OutputFormat, Repeat, Socket, ask, change, definition,
+    texts,
 };
 use crate::error::{self, Diagnostic, Diagnostics, Exit, Place};
 use crate::log;
@@ -29,7 +30,7 @@ use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::config::syntax::printable_lines;
 use ratelimit_policy::config::{Config, FILE_DEFAULT, file, lint};
 use ratelimit_policy::safety::{self, Around};
-use ratelimit_view::describe;
+use ratelimit_view::{Detail, describe};
 
 /// Does what was asked for.
 pub fn run(cli: Cli) -> anyhow::Result<Exit> {
@@ -60,9 +61,11 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
                 ConfigSource::file(config, text, load, |path, text, known| Ok(file::parse_beside(path, text, known)?));
             limit(of, source, &global)
         }
-        Some(Command::Stats { watch, socket }) => {
+        Some(Command::Stats { watch, all, socket }) => {
             let repeat = if watch { Repeat::Watch } else { Repeat::Once };
-            block_on(&global, ask::stats(&socket.path, format, repeat))
+            let extent = if all { Extent::All } else { Extent::Screen };
+            let detail = if global.verbose > 0 { Detail::Verbose } else { Detail::Normal };
+            block_on(&global, ask::stats(&socket.path, ask::Shown { format, repeat, extent, detail }))
         }
         Some(Command::Check { source, socket }) => ask::check(&daemon(socket), change::parse_target("check", &source)?),
         Some(Command::Detach { interface, socket }) => {

@@ -1,0 +1,139 @@
+//! Rules: their limits, what they admitted, and why they dropped.
+
+use ratelimit_common::verdict::Reason;
+
+use super::columns::{wrap, wrap_at};
+use super::{counted, number};
+use crate::{duration, form, limit};
+use ratelimit_report::snapshot::{Counter, Mode, Outcome, Rule, Snapshot, Unit};
+
+/// Where what is said of a rule begins.
+const AT: usize = 15;
+
+/// All that fit, each with an empty line before it; those that refused most go before others where not all fit.
+pub(super) fn lines(snapshot: &Snapshot, width: usize, room: usize) -> Vec<String> {
+    let blocks: Vec<Vec<String>> = snapshot.rules.iter().map(|of| rule(snapshot, of, width)).collect();
+    if blocks.iter().map(Vec::len).sum::<usize>() <= room {
+        return blocks.into_iter().flatten().collect();
+    }
+    let mut order: Vec<usize> = (0..blocks.len()).collect();
+    order.sort_by_key(|at| {
+        let of = snapshot.rules.get(*at);
+        std::cmp::Reverse(of.map_or(0, |of| of.dropped.saturating_add(of.would_drop)))
+    });
+    // A line says that there are more.
+    let mut left = room.saturating_sub(1);
+    let mut shown = Vec::new();
+    for at in order {
+        if blocks[at].len() <= left {
+            left -= blocks[at].len();
+            shown.push(at);
+        }
+    }
+    shown.sort_unstable();
+    let mut out: Vec<String> = shown.iter().flat_map(|at| blocks[*at].clone()).collect();
+    let more = counted((blocks.len() - shown.len()) as u64, "more rule");
+    out.push(format!("{more}: ratelimitd stats --all"));
+    out
+}
+
+pub(super) const fn mode_of(rule: &Rule) -> &'static str {
+    match rule.mode {
+        Mode::Enforce => "enforced",
+        Mode::DryRun => "dry run",
+    }
+}
+
+fn rule(snapshot: &Snapshot, rule: &Rule, width: usize) -> Vec<String> {
+    let mut out = vec![String::new()];
+    out.extend(wrap(&format!("Rule {} ({}) on ports {}", rule.name, mode_of(rule), rule.ports), width));
+    let mut say = |head: &str, text: &str| out.extend(wrap_at(&format!("  {head:<11}  {text}"), width, AT));
+    for of in &rule.limits {
+        say("limit", &format!("{}, {}", limit(of), form(of)));
+    }
+    if let Some(of) = rule.new_sources {
+        say("new sources", &format!("at most {} in {}", number(of.amount), duration(of.window_seconds)));
+    }
+    let admitted = counted(rule.admitted, "packet");
+    say("admitted", &format!("{admitted}, and {} not counted", number(rule.not_counted)));
+    if rule.mode == Mode::Enforce || rule.dropped > 0 {
+        say("dropped", &(counted(rule.dropped, "packet") + &reasons(snapshot, rule)));
+    }
+    if rule.mode == Mode::DryRun || rule.would_drop > 0 {
+        let would = |of: &&Counter| of.reason == Reason::DryRun.label();
+        let bytes = counters(snapshot, rule).filter(would).fold(0, |sum: u64, of| sum.saturating_add(of.bytes));
+        let own = if rule.would_drop == 0 { String::new() } else { own_unit(rule, bytes) };
+        say("would drop", &(counted(rule.would_drop, "packet") + &own));
+    }
+    say("over limit", &format!("{} now", counted(rule.sources_over_limit, "source")));
+    if rule.bans != 0 {
+        say("bans", &format!("{} begun", number(rule.bans)));
+    }
+    if let Some(of) = rule.would_ban {
+        let sources = counted(of.sources, "source");
+        say("would ban", &format!("{} since the start; {sources} would be banned now", number(of.bans)));
+    }
+    for of in &rule.shadow_limits {
+        let (packets, sources) = (counted(of.would_drop, "packet"), counted(of.sources, "source"));
+        say("shadow", &format!("{}: would have dropped {packets} of {sources}", limit(&of.limit)));
+    }
+    out
+}
+
+fn counters<'a>(snapshot: &'a Snapshot, rule: &'a Rule) -> impl Iterator<Item = &'a Counter> {
+    snapshot.interfaces.iter().flat_map(|interface| &interface.counters).filter(|of| of.rule == rule.name)
+}
+
+/// Why a rule dropped, and how much in its limits' own unit: `: 1,285 over the limit (96,000 bytes), 270 by the guard`.
+fn reasons(snapshot: &Snapshot, rule: &Rule) -> String {
+    let mut reasons: Vec<(&str, u64, u64)> = Vec::new();
+    for of in counters(snapshot, rule).filter(|of| of.verdict == Outcome::Drop && of.packets != 0) {
+        match reasons.iter_mut().find(|(reason, ..)| *reason == of.reason) {
+            Some((_, packets, bytes)) => {
+                *packets = packets.saturating_add(of.packets);
+                *bytes = bytes.saturating_add(of.bytes);
+            }
+            None => reasons.push((&of.reason, of.packets, of.bytes)),
+        }
+    }
+    let words = |(reason, packets, bytes): &(&str, u64, u64)| {
+        let own = if *reason == Reason::OverLimit.label() { own_unit(rule, *bytes) } else { String::new() };
+        format!("{} {}{own}", number(*packets), drop_words(reason))
+    };
+    if reasons.is_empty() {
+        return String::new();
+    }
+    format!(": {}", reasons.iter().map(words).collect::<Vec<_>>().join(", "))
+}
+
+/// What refused packets are in the unit of the rule's limits. The program counts refusals in packets and bytes: a refused
+/// request or connection is one packet, and one more each time that its client sends it again.
+fn own_unit(rule: &Rule, bytes: u64) -> String {
+    let has = |unit: Unit| rule.limits.iter().any(|limit| limit.unit == unit);
+    let asked = match (has(Unit::Requests), has(Unit::Connections)) {
+        (true, true) => Some("requests and connections"),
+        (true, false) => Some("requests"),
+        (false, true) => Some("connections"),
+        (false, false) => None,
+    };
+    match asked {
+        _ if has(Unit::Bytes) => format!(" ({})", counted(bytes, "byte")),
+        Some(asked) if !has(Unit::Packets) => format!(" ({asked}, counted again when sent again)"),
+        Some(_) | None => String::new(),
+    }
+}
+
+/// A reason to drop, as what follows a number of packets; one of a later daemon is told as it is.
+pub(super) fn drop_words(reason: &str) -> &str {
+    match Reason::ALL.iter().find(|of| of.label() == reason) {
+        Some(Reason::OverLimit) => "over the limit",
+        Some(Reason::Contended) => "whose count other CPUs changed at every try",
+        Some(Reason::Banned) => "of banned sources",
+        Some(Reason::Denied) => "of denied sources",
+        Some(Reason::NewSourceBudget) => "of new sources over their budget",
+        Some(Reason::TooManyTags) => "behind too many tags",
+        Some(Reason::Guard) => "by the guard",
+        Some(Reason::TooManyHeaders) => "behind headers that cannot be parsed",
+        Some(_) | None => reason,
+    }
+}
