@@ -90,7 +90,8 @@ fn a_watched_daemon_may_go_away_and_come_back() {
     let (enters, leaves) = (shown.find("\x1b[?1049h").unwrap(), shown.rfind("\x1b[?1049l").unwrap());
     assert!(shown.find("ratelimitd ").is_none_or(|frame| enters < frame) && enters < leaves, "{shown}");
     for frame in shown[enters..leaves].split("\x1b[H").skip(1) {
-        let plain: Vec<String> = frame.replace("\x1b[J", "").lines().map(|line| line.replace("\x1b[K", "")).collect();
+        let plain: Vec<String> =
+            frame.replace("\x1b[J", "").lines().map(|line| line.replace("\x1b[K", "").trim_end().to_owned()).collect();
         assert!(plain.len() <= 24 && plain.iter().all(|line| line.chars().count() <= 80), "{plain:#?}");
     }
 }

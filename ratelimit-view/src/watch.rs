@@ -142,7 +142,7 @@ fn gone(why: &ClientError, since: Timestamp) -> String {
 /// Lines in the place of those before.
 fn frame(text: &str) -> String {
     let lines: Vec<String> = text.lines().map(|line| format!("{line}{CLEAR_LINE}")).collect();
-    format!("{HOME}{}{CLEAR_BELOW}", lines.join("\r\n"))
+    format!("{HOME}{}{CLEAR_BELOW}", lines.join("\n"))
 }
 
 /// A terminal that shows the other screen until this is dropped.

@@ -62,7 +62,7 @@ fn rule(snapshot: &Snapshot, rule: &Rule, width: usize) -> Vec<String> {
     if rule.mode == Mode::DryRun || rule.would_drop > 0 {
         let would = |of: &&Counter| of.reason == Reason::DryRun.label();
         let bytes = counters(snapshot, rule).filter(would).fold(0, |sum: u64, of| sum.saturating_add(of.bytes));
-        let own = if rule.would_drop == 0 { String::new() } else { own_unit(rule, bytes) };
+        let own = if rule.would_drop == 0 { String::new() } else { own_unit(rule, rule.would_drop, bytes) };
         say("would drop", &(counted(rule.would_drop, "packet") + &own));
     }
     say("over limit", &format!("{} now", counted(rule.sources_over_limit, "source")));
@@ -97,7 +97,7 @@ fn reasons(snapshot: &Snapshot, rule: &Rule) -> String {
         }
     }
     let words = |(reason, packets, bytes): &(&str, u64, u64)| {
-        let own = if *reason == Reason::OverLimit.label() { own_unit(rule, *bytes) } else { String::new() };
+        let own = if *reason == Reason::OverLimit.label() { own_unit(rule, *packets, *bytes) } else { String::new() };
         format!("{} {}{own}", number(*packets), drop_words(reason))
     };
     if reasons.is_empty() {
@@ -106,20 +106,14 @@ fn reasons(snapshot: &Snapshot, rule: &Rule) -> String {
     format!(": {}", reasons.iter().map(words).collect::<Vec<_>>().join(", "))
 }
 
-/// What refused packets are in the unit of the rule's limits. The program counts refusals in packets and bytes: a refused
-/// request or connection is one packet, and one more each time that its client sends it again.
-fn own_unit(rule: &Rule, bytes: u64) -> String {
+/// What refused packets are in the unit of the rule's limits, as far as it is known: the program counts what it refuses in
+/// packets and bytes. A refused connection is one packet at least; one packet may hold several requests.
+fn own_unit(rule: &Rule, packets: u64, bytes: u64) -> String {
     let has = |unit: Unit| rule.limits.iter().any(|limit| limit.unit == unit);
-    let asked = match (has(Unit::Requests), has(Unit::Connections)) {
-        (true, true) => Some("requests and connections"),
-        (true, false) => Some("requests"),
-        (false, true) => Some("connections"),
-        (false, false) => None,
-    };
-    match asked {
-        _ if has(Unit::Bytes) => format!(" ({})", counted(bytes, "byte")),
-        Some(asked) if !has(Unit::Packets) => format!(" ({asked}, counted again when sent again)"),
-        Some(_) | None => String::new(),
+    match () {
+        () if has(Unit::Bytes) => format!(" ({})", counted(bytes, "byte")),
+        () if has(Unit::Requests) || has(Unit::Packets) => String::new(),
+        () => format!(" (at most {})", counted(packets, "connection")),
     }
 }
 

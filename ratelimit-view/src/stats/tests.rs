@@ -133,8 +133,8 @@ fn drops_are_said_in_the_unit_of_the_limit_too() {
             .to_owned()
     };
     assert_eq!(said(&[Unit::Requests, Unit::Bytes]), " (3,200 bytes)");
-    assert_eq!(said(&[Unit::Requests]), " (requests, counted again when sent again)");
-    assert_eq!(said(&[Unit::Connections]), " (connections, counted again when sent again)");
+    assert_eq!(said(&[Unit::Requests]), "");
+    assert_eq!(said(&[Unit::Connections]), " (at most 40 connections)");
     assert_eq!(said(&[Unit::Packets]), "");
 }
 
