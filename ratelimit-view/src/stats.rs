@@ -63,8 +63,11 @@ pub fn stats_below(notice: Option<&str>, snapshot: &Snapshot, page: Page) -> Str
     out.extend(attention::lines(snapshot, width, page.rows));
     let mut foot = interfaces::lines(snapshot, width, rows);
     foot.extend(sources(snapshot, width));
-    if page.detail == Detail::Verbose && !snapshot.counting.is_empty() {
+    if page.detail == Detail::Verbose {
         foot.push(String::new());
+        let reasons = snapshot.reasons.iter().filter(|(_, packets)| **packets > 0);
+        let reasons: Vec<_> = reasons.map(|(reason, packets)| format!("{} {reason}", number(*packets))).collect();
+        foot.extend(wrap(&format!("Packets by reason: {}", reasons.join(", ")), width));
         foot.extend(super::counting(&snapshot.counting).lines().flat_map(|line| wrap(line, width)));
     }
     // Each section has an empty line before it.
@@ -124,7 +127,9 @@ fn what_it_does(snapshot: &Snapshot) -> String {
     if attached.is_empty() {
         return format!("NOT PROTECTED: {away} not attached, so nothing is counted or dropped");
     }
+    let panics = snapshot.hold.as_ref().is_some_and(|hold| hold.panic);
     let does = match (rules(Mode::Enforce).as_slice(), rules(Mode::DryRun).as_slice()) {
+        _ if panics => "PANIC, everything passes and goes on being counted".to_owned(),
         (_, []) => "enforcing, what is over a limit is dropped".to_owned(),
         ([], _) => "dry run, nothing is dropped and what would be is counted".to_owned(),
         (enforced, dry) => format!("enforcing {}, dry run in {}", names(enforced), names(dry)),

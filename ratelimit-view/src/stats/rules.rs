@@ -100,10 +100,12 @@ fn reasons(snapshot: &Snapshot, rule: &Rule) -> String {
         let own = if *reason == Reason::OverLimit.label() { own_unit(rule, *packets, *bytes) } else { String::new() };
         format!("{} {}{own}", number(*packets), drop_words(reason))
     };
-    if reasons.is_empty() {
-        return String::new();
+    match reasons.as_slice() {
+        [] => String::new(),
+        // The number stands before it.
+        [one] => words(one).trim_start_matches(|c: char| c.is_ascii_digit() || c == ',').to_owned(),
+        several => format!(": {}", several.iter().map(words).collect::<Vec<_>>().join(", ")),
     }
-    format!(": {}", reasons.iter().map(words).collect::<Vec<_>>().join(", "))
 }
 
 /// What refused packets are in the unit of the rule's limits, as far as it is known: the program counts what it refuses in

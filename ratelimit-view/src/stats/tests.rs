@@ -115,7 +115,19 @@ fn no_line_is_wider_than_any_terminal_from_80_columns_on() {
 fn how_units_are_counted_is_said_when_it_is_asked_for() {
     let verbose = Page { detail: Detail::Verbose, ..Page::ENDLESS };
     assert!(!stats(&quiet(), Page::ENDLESS).contains("\nCounted "));
-    assert!(stats(&quiet(), verbose).contains("\nCounted bytes: exact\n"));
+    let said = stats(&quiet(), verbose);
+    assert!(said.contains("\nPackets by reason: 40 over_limit, 1,300 within_limit\nCounted "), "{said}");
+    assert!(said.contains("\nCounted bytes: exact\n"), "{said}");
+}
+
+#[test]
+fn a_panic_is_not_called_a_dry_run() {
+    let snapshot = troubled();
+    let said = stats(&snapshot, Page::ENDLESS);
+    assert!(
+        said.starts_with("ratelimitd 0.1.0, up 2h 13m: PANIC, everything passes and goes on being counted on "),
+        "{said}"
+    );
 }
 
 #[test]
@@ -127,10 +139,7 @@ fn drops_are_said_in_the_unit_of_the_limit_too() {
         snapshot.rules[0].limits =
             units.iter().map(|&unit| ratelimit_report::snapshot::Limit { unit, ..limit }).collect();
         let said = stats(&snapshot, Page::ENDLESS);
-        said.lines()
-            .find_map(|line| line.strip_prefix("  dropped      40 packets: 40 over the limit"))
-            .unwrap()
-            .to_owned()
+        said.lines().find_map(|line| line.strip_prefix("  dropped      40 packets over the limit")).unwrap().to_owned()
     };
     assert_eq!(said(&[Unit::Requests, Unit::Bytes]), " (3,200 bytes)");
     assert_eq!(said(&[Unit::Requests]), "");
