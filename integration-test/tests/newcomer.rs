@@ -19,13 +19,15 @@ use regex_lite::Regex;
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// What varies between two runs, and what stands for it, in this order. A count that is exact stays.
-const FILTERS: [(&str, &str); 10] = [
+const FILTERS: [(&str, &str); 11] = [
     // Times: of what is listed, and so as wide; of a log line; of a note, which names another day.
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "YYYY-MM-DD HH:MM:SS UTC"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "HH:MM:SS"),
     (r"\b(\d{4}-\d\d-\d\d )?\d\d:\d\d UTC", "HH:MM UTC"),
     // Durations of which a part has passed.
     (r"(gain in|, up|  in|(dropped|been) in) \d+ ?(d|h|min|m|s)( \d+ ?(h|min|m|s))?([\s:;.])", "$1 DUR$6"),
+    // Known or not: it depends on whether the daemon had beaten before it was killed.
+    (r"(without a daemon)( since YYYY-MM-DD HH:MM:SS UTC \([^)]*\)| for \d+s)?", "$1"),
     (r"(trial for|rolled back in) \d+ ?[ms]( \d+s)?", "$1 DUR"),
     (r"ratelimitd \d+\.\d+\.\d+", "ratelimitd VERSION"),
     // Packets depend on when TCP acknowledges. What a limit counts does not.
