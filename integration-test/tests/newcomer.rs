@@ -138,7 +138,7 @@ impl Shell {
     /// All of it, without what varies.
     fn transcript(&self) -> String {
         let directory = self.lab.directory().display().to_string();
-        let mut text = self.written.replace(&directory, "/home/new");
+        let mut text = self.written.replace(&directory, "/srv/new");
         for (pattern, with) in FILTERS {
             text = Regex::new(pattern).expect("a pattern").replace_all(&text, with).into_owned();
         }

@@ -1,5 +1,4 @@
 //! `stats` on a terminal of 80x24, and `--watch` while the daemon goes away and comes back.
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::fs;
 use std::process::{Command, Stdio};

@@ -1,40 +1,59 @@
 //! Rules: their limits, what they admitted, and why they dropped.
 
+use std::cmp::Reverse;
+
 use ratelimit_common::verdict::Reason;
 
 use super::columns::{wrap, wrap_at};
 use super::{counted, number};
-use crate::{duration, form, limit};
+use crate::{cut, duration, form, limit};
 use ratelimit_report::snapshot::{Counter, Mode, Outcome, Rule, Snapshot, Unit};
 
 /// Where what is said of a rule begins.
 const AT: usize = 15;
 
-/// All that fit, each with an empty line before it; those that refused most go before others where not all fit.
+/// All of them, with an empty line before each. Where not all fit, those that refused or else admitted most are whole;
+/// others have a line each below these, as far as there is room.
 pub(super) fn lines(snapshot: &Snapshot, width: usize, room: usize) -> Vec<String> {
     let blocks: Vec<Vec<String>> = snapshot.rules.iter().map(|of| rule(snapshot, of, width)).collect();
     if blocks.iter().map(Vec::len).sum::<usize>() <= room {
         return blocks.into_iter().flatten().collect();
     }
-    let mut order: Vec<usize> = (0..blocks.len()).collect();
-    order.sort_by_key(|at| {
-        let of = snapshot.rules.get(*at);
-        std::cmp::Reverse(of.map_or(0, |of| of.dropped.saturating_add(of.would_drop)))
-    });
-    // A line says that there are more.
-    let mut left = room.saturating_sub(1);
-    let mut shown = Vec::new();
-    for at in order {
-        if blocks[at].len() <= left {
-            left -= blocks[at].len();
-            shown.push(at);
+    let mut order: Vec<(usize, &Rule)> = snapshot.rules.iter().enumerate().collect();
+    order.sort_by_key(|(_, of)| Reverse((of.dropped.saturating_add(of.would_drop), of.admitted)));
+    // An empty line and a line each; what is left makes some of them whole.
+    let mut left = room.saturating_sub(1 + order.len());
+    let (mut whole, mut short) = (Vec::new(), Vec::new());
+    for (at, _) in order {
+        let more = blocks[at].len().saturating_sub(1);
+        if short.is_empty() && more <= left {
+            left -= more;
+            whole.push(at);
+        } else {
+            short.push(at);
         }
     }
-    shown.sort_unstable();
-    let mut out: Vec<String> = shown.iter().flat_map(|at| blocks[*at].clone()).collect();
-    let more = counted((blocks.len() - shown.len()) as u64, "more rule");
-    out.push(format!("{more}: ratelimitd stats --all"));
+    let fit = room.saturating_sub(1).max(1);
+    let hidden = if short.len() <= fit { 0 } else { short.len() - fit.saturating_sub(1) };
+    short.truncate(short.len() - hidden);
+    whole.sort_unstable();
+    short.sort_unstable();
+    let mut out: Vec<String> = whole.into_iter().flat_map(|at| blocks[at].clone()).collect();
+    out.push(String::new());
+    out.extend(short.into_iter().filter_map(|at| snapshot.rules.get(at)).map(|of| cut(&in_a_line(of), width)));
+    if hidden > 0 {
+        out.push(format!("{}: ratelimitd stats --all", counted(hidden as u64, "more rule")));
+    }
     out
+}
+
+fn in_a_line(rule: &Rule) -> String {
+    let (verb, refused) = match rule.mode {
+        Mode::Enforce => ("dropped", rule.dropped),
+        Mode::DryRun => ("would drop", rule.would_drop),
+    };
+    let (admitted, refused) = (counted(rule.admitted, "packet"), number(refused));
+    format!("Rule {} ({}): {admitted} admitted, {verb} {refused}", rule.name, mode_of(rule))
 }
 
 pub(super) const fn mode_of(rule: &Rule) -> &'static str {
@@ -65,7 +84,9 @@ fn rule(snapshot: &Snapshot, rule: &Rule, width: usize) -> Vec<String> {
         let own = if rule.would_drop == 0 { String::new() } else { own_unit(rule, rule.would_drop, bytes) };
         say("would drop", &(counted(rule.would_drop, "packet") + &own));
     }
-    say("over limit", &format!("{} now", counted(rule.sources_over_limit, "source")));
+    if rule.sources_over_limit > 0 {
+        say("over limit", &format!("{} now", counted(rule.sources_over_limit, "source")));
+    }
     if rule.bans != 0 {
         say("bans", &format!("{} begun", number(rule.bans)));
     }

@@ -92,6 +92,29 @@ fn trouble_is_said_first_in_the_order_of_its_urgency_and_all_of_it_where_there_i
 }
 
 #[test]
+fn of_rules_that_do_not_fit_the_busiest_is_whole_and_the_others_have_a_line() {
+    let mut snapshot = quiet();
+    snapshot.top = None;
+    let idle =
+        Rule { name: "idle".into(), admitted: 0, dropped: 0, sources_over_limit: 0, ..snapshot.rules[0].clone() };
+    let dry = Rule { name: "dry".into(), mode: Mode::DryRun, would_drop: 7, ..idle.clone() };
+    snapshot.rules = vec![idle, dry, snapshot.rules[0].clone()];
+    let page = |rows| Page { rows: Some(rows), ..CLASSIC };
+    let said = stats(&snapshot, page(20));
+    assert!(said.contains("\nRule default (enforced) on ports 80,443\n  limit "), "{said}");
+    let short = "\n\nRule idle (enforced): 0 packets admitted, dropped 0\nRule dry (dry run): 0 packets admitted, would drop 7\n";
+    assert!(said.contains(short), "{said}");
+    let tight = stats(&snapshot, page(8));
+    assert!(
+        tight.contains("\n3 more rules: ratelimitd stats --all\n") || tight.contains("\n2 more rules: "),
+        "{tight}"
+    );
+    for rows in 1..40 {
+        assert_fits(&stats(&snapshot, page(rows)), page(rows));
+    }
+}
+
+#[test]
 fn no_line_is_wider_than_any_terminal_from_80_columns_on() {
     let mut snapshot = troubled();
     many(&mut snapshot, 12);
