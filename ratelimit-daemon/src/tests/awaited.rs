@@ -119,8 +119,11 @@ async fn a_take_over_goes_on_without_the_interface_that_is_missing_and_lets_go_o
     let source = file([]);
     drive(config, source, |_| Ok(datapath), queue, surroundings(None).0).await.unwrap();
     assert_eq!(kernel.policy(), Some(policy));
-    let calls = ["attach eth1", "attach eth0", "attach eth9", "apply", "detach eth2", "shutdown detach"];
-    assert_eq!(kernel.calls(), calls);
+    let mut calls = kernel.calls();
+    // A look around may come before the stop; it tries once more.
+    let again = calls.iter().rposition(|call| call == "attach eth9").filter(|at| *at > 2);
+    again.map(|at| calls.remove(at));
+    assert_eq!(calls, ["attach eth1", "attach eth0", "attach eth9", "apply", "detach eth2", "shutdown detach"]);
 }
 
 #[tokio::test(start_paused = true)]
