@@ -19,7 +19,7 @@ use regex_lite::Regex;
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// What varies between two runs, and what stands for it, in this order. A count that is exact stays.
-const FILTERS: [(&str, &str); 11] = [
+const FILTERS: [(&str, &str); 12] = [
     // Times: of what is listed, and so as wide; of a log line; of a note, which names another day.
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "YYYY-MM-DD HH:MM:SS UTC"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "HH:MM:SS"),
@@ -32,7 +32,8 @@ const FILTERS: [(&str, &str); 11] = [
     (r"/ratelimitd/v\d+/", "/ratelimitd/vLAYOUT/"),
     // Packets depend on when TCP acknowledges. What a limit counts does not.
     (r"(native, in the driver|GENERIC, slow: behind the driver)( +[\d,-]+){6}", "$1  N N N N N N"),
-    (r"(?m)^(  (admitted|not counted)  +)[\d,]+ packets?", "${1}N packets"),
+    (r"(?m)^( s0 +native)( +[\d,-]+){5}", "$1  N N N N N"),
+    (r"(?m)^(  admitted  +)[\d,]+ packets?, and [\d,]+ not", "${1}N packets, and N not"),
     // The buckets of a window, however many there are.
     (r"(?m)(^  YYYY-MM-DD HH:MM:SS UTC +[\d,]+\n)+", "  YYYY-MM-DD HH:MM:SS UTC  N\n"),
 ];
@@ -197,6 +198,7 @@ tasks! {
         shell.connects(CLIENTS[0], 11, 10);
         shell.connects(CLIENTS[1], 3, 3);
         shell.types("ratelimitd stats");
+        shell.types("script -qec 'stty rows 24 cols 80; ratelimitd stats' /dev/null | tr -d '\\r'");
         shell.types("ratelimitd check 10.9.0.2");
         shell.types("ratelimitd check 10.9.0.3");
         shell.types("ratelimitd check 10.9.0.77");

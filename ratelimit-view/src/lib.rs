@@ -23,7 +23,7 @@ pub use history::{history, worst};
 pub use list::{applied, list, mode, mode_now, reloaded};
 pub use orders::{confirmed, granted, lifted, reset, rolled_back};
 pub use replay::replay;
-pub use stats::{left, stats};
+pub use stats::{Detail, Page, left, stats, stats_below};
 pub use suggest::{suggest, suggest_from};
 pub use watch::{Screen, WatchError, watch};
 
@@ -97,6 +97,29 @@ fn counting(units: &[Counting]) -> String {
 /// `1 source`, `2 sources`.
 fn counted(count: u64, one: &str) -> String {
     format!("{} {one}{}", number(count), if count == 1 { "" } else { "s" })
+}
+
+/// At most so many characters, the last of them `…` where there are more.
+fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// A number of at most 7 characters: `999,999`, `12.3M`.
+fn short(value: u64) -> String {
+    const UNITS: [(u64, char); 5] = [
+        (1_000_000_000_000_000_000, 'E'),
+        (1_000_000_000_000_000, 'P'),
+        (1_000_000_000_000, 'T'),
+        (1_000_000_000, 'G'),
+        (1_000_000, 'M'),
+    ];
+    match UNITS.into_iter().find(|(unit, _)| value >= *unit) {
+        Some((unit, letter)) => format!("{}.{}{letter}", value / unit, value % unit / (unit / 10)),
+        None => number(value),
+    }
 }
 
 /// Columns without lines, as wide as their text whatever the terminal; those at `right` are numbers.

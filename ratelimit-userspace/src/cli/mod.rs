@@ -124,6 +124,15 @@ pub enum Repeat {
     Watch,
 }
 
+/// How much of it to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// What fits the terminal, worst first.
+    Screen,
+    /// All of it.
+    All,
+}
+
 /// Commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -139,6 +148,9 @@ pub enum Command {
         /// Show it again every second until interrupted
         #[arg(short, long)]
         watch: bool,
+        /// Show all of it, also where a terminal has fewer lines
+        #[arg(long)]
+        all: bool,
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,

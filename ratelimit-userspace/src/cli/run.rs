@@ -13,7 +13,8 @@ use tracing::level_filters::LevelFilter;
 use super::ask::Daemon;
 use super::paint::paint;
 use super::{
-    Cli, Command, Global, Insistence, Limiter, ModeArg, OutputFormat, Repeat, Socket, ask, change, definition, texts,
+    Cli, Command, Extent, Global, Insistence, Limiter, ModeArg, OutputFormat, Repeat, Socket, ask, change, definition,
+    texts,
 };
 use crate::error::{self, Diagnostic, Diagnostics, Exit, Place};
 use crate::log;
@@ -29,7 +30,7 @@ use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::config::syntax::printable_lines;
 use ratelimit_policy::config::{Config, FILE_DEFAULT, file, lint};
 use ratelimit_policy::safety::{self, Around};
-use ratelimit_view::describe;
+use ratelimit_view::{Detail, describe};
 
 /// Does what was asked for.
 pub fn run(cli: Cli) -> anyhow::Result<Exit> {
@@ -60,9 +61,11 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
                 ConfigSource::file(config, text, load, |path, text, known| Ok(file::parse_beside(path, text, known)?));
             limit(of, source, &global)
         }
-        Some(Command::Stats { watch, socket }) => {
+        Some(Command::Stats { watch, all, socket }) => {
             let repeat = if watch { Repeat::Watch } else { Repeat::Once };
-            block_on(&global, ask::stats(&socket.path, format, repeat))
+            let extent = if all { Extent::All } else { Extent::Screen };
+            let detail = if global.verbose > 0 { Detail::Verbose } else { Detail::Normal };
+            block_on(&global, ask::stats(&socket.path, ask::Shown { format, repeat, extent, detail }))
         }
         Some(Command::Check { source, socket }) => ask::check(&daemon(socket), change::parse_target("check", &source)?),
         Some(Command::Detach { interface, socket }) => {
@@ -196,7 +199,9 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
     let mut warnings = warnings(&config);
     // /sys may be that of another network namespace.
     match interface_names() {
-        Ok(present) => warnings.extend(config.interfaces.iter().filter_map(|name| absent(name, &present))),
+        Ok(present) => {
+            warnings.extend(config.interfaces.iter().filter_map(|name| absent(name, &config.interfaces, &present)))
+        }
         Err(error) => warnings.push(format!("which interfaces there are is not known: {error}")),
     }
     match global.format() {
@@ -209,9 +214,10 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
     }
 }
 
-/// That an interface is not there, and which may be meant. It may come later, so it is no error.
-fn absent(name: &str, present: &[String]) -> Option<String> {
-    let meant = near_miss(name, present.iter().map(String::as_str));
+/// That an interface is not there, and which may be meant that is not named yet. It may come later, so it is no error.
+fn absent(name: &str, named: &[String], present: &[String]) -> Option<String> {
+    let others = present.iter().filter(|of| !named.contains(of));
+    let meant = near_miss(name, others.map(String::as_str));
     let meant = meant.map_or_else(String::new, |meant| format!("did you mean {meant}? "));
     let is_absent = !present.iter().any(|of| of == name);
     is_absent.then(|| format!("there is no interface {name} now: {meant}`ip -brief link` lists those that there are"))
@@ -310,5 +316,19 @@ pub(super) fn print(text: &[u8]) -> anyhow::Result<Exit> {
     match stdout.write_all(text).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("write to standard output"),
         _ => Ok(Exit::Done),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_absent_interface_is_not_taken_for_one_that_is_named_too() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let said = |named: &[&str]| absent("eth9", &names(named), &names(&["lo", "eth0"])).unwrap_or_default();
+        assert!(said(&["eth9"]).contains("did you mean eth0?"), "{}", said(&["eth9"]));
+        assert!(!said(&["eth0", "eth9"]).contains("did you mean"), "{}", said(&["eth0", "eth9"]));
+        assert_eq!(absent("eth0", &names(&["eth0"]), &names(&["lo", "eth0"])), None);
     }
 }

@@ -78,6 +78,9 @@ Exit codes:
   78  bad configuration file";
 
 pub(super) const STATS_EXAMPLES: &str = "\
+A terminal shows what fits, worst first. A pipe or file, and --all, get all of it. With -v it says
+every reason, and how exactly each unit is counted.
+
 Examples:
   ratelimitd stats
   ratelimitd stats --watch
