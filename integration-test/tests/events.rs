@@ -9,12 +9,12 @@ use integration_test::program::{Program, Room, TEN_O_CLOCK, cpus, events, limit,
 use netlab::{Bpffs, needs_root};
 use ratelimit_common::admission::BUDGET_ANY;
 use ratelimit_common::events::BUDGET;
-use ratelimit_common::layout::{EVENTS_MAX, Unit};
+use ratelimit_common::layout::{EVENTS_BYTES, EVENTS_MAX, EVENTS_OF_REFUSALS_BYTES, Unit};
 use ratelimit_common::source::Family;
 use ratelimit_common::time::{Nanos, SECOND_NS};
 use ratelimit_common::verdict::Reason;
 use ratelimit_datapath::kernel::{Clock, Events, Kernel, Options, Passed};
-use ratelimit_datapath::{Datapath as _, EventCount, EventLimit, KernelEvent, KernelEventKind};
+use ratelimit_datapath::{Datapath as _, EventCount, EventCounts, EventLimit, KernelEvent, KernelEventKind};
 use ratelimit_policy::config::{OnExit, XdpModeChoice};
 use ratelimit_policy::desired::{Bans, Limit, Mode, Policy, Refuse, WindowForm};
 
@@ -191,10 +191,22 @@ fn where_nobody_reads_the_ring_fills_and_the_rest_is_counted_as_lost() {
     }
     let EventCount { sent, lost } = program.event_counts().refused;
     assert_eq!(sent + lost, u64::from(begun));
-    assert!(sent <= EVENTS_MAX as u64 && sent + 1 >= EVENTS_MAX as u64, "{sent} of {EVENTS_MAX}");
-    assert_eq!(program.events().len() as u64, sent);
-    program.passed(&syn_of(begun), 2);
-    assert_eq!(program.events().len(), 1, "there is room again");
+    let each = u64::from(EVENTS_BYTES) / EVENTS_MAX as u64;
+    let room = u64::from(EVENTS_OF_REFUSALS_BYTES) / each;
+    assert!((room..=room + 1).contains(&sent), "{sent} of {room}");
+
+    let mut banning = policy(&[connections(1)]);
+    let steps_ns = vec![20 * SECOND_NS];
+    banning.rules[0].bans = Some(Bans { steps_ns, forget_ns: 3600 * SECOND_NS, needs_proof: false });
+    program.apply(&banning);
+    assert_eq!(program.passed(&syn_of(begun), 9), 1);
+    let EventCounts { refused, ban, .. } = program.event_counts();
+    assert_eq!((refused.sent, refused.lost), (sent, lost + 1), "there is room for bans alone");
+    assert_eq!(ban, EventCount { sent: 1, lost: 0 });
+
+    assert_eq!(program.events().len() as u64, sent + 1);
+    program.passed(&syn_of(begun + 1), 2);
+    assert_eq!(program.events().len(), 2, "there is room again");
 }
 
 fn kept(root: &std::path::Path) -> Kernel {

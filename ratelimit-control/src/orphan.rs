@@ -31,7 +31,7 @@ pub fn still_enforcing(left: &Left, now: Timestamp) -> String {
 pub(super) fn lead(orphans: &Orphans) -> String {
     match orphans {
         Orphans::Enforcing(left) => still_enforcing(left, Timestamp::now()) + ": ",
-        Orphans::Nothing | Orphans::Held(_) | Orphans::Hidden(_) => String::new(),
+        Orphans::Nothing | Orphans::Held(_) | Orphans::Hidden(_) | Orphans::Foreign(_) => String::new(),
     }
 }
 
@@ -56,6 +56,7 @@ pub(super) fn help(orphans: &Orphans) -> Vec<String> {
         Orphans::Held(process) => {
             vec![format!("a daemon runs as process {process} with another socket; say where: --socket PATH")]
         }
+        Orphans::Foreign(why) => START.map(str::to_owned).into_iter().chain([why.clone()]).collect(),
         Orphans::Hidden(root) => {
             let look = format!("only root can see whether a filter is still pinned in {}: use sudo", root.display());
             START.map(str::to_owned).into_iter().chain([look]).collect()
