@@ -61,9 +61,12 @@ impl<C: Call> Carry<C, ()> for Stub {
     fn carry(&mut self, call: C, by: &Requester, (): ()) -> Result<C::Report, Problem> {
         let answer = match C::ROUTE.path {
             "/api/v1/stats" => Ok(SNAPSHOT.clone()),
-            "/healthz" => {
-                serde_json::to_value(Health { schema: SCHEMA, healthy: false, problems: vec!["gone".into()] })
-            }
+            "/healthz" => serde_json::to_value(Health {
+                schema: SCHEMA,
+                healthy: false,
+                problems: vec!["gone".into()],
+                notes: vec![],
+            }),
             "/v1/reload" => serde_json::to_value(ReloadReport { schema: SCHEMA, changes: vec![], notes: vec![] }),
             "/v1/detach" => serde_json::to_value(DetachReport { schema: SCHEMA, detached: vec![], stopping: false }),
             _ => return Err(Problem::new(ProblemKind::Conflict, format!("{call:?} by {by}"))),
@@ -72,8 +75,15 @@ impl<C: Call> Carry<C, ()> for Stub {
     }
 }
 
+impl<C: Call> Defer<C, ()> for Stub {
+    fn defer(&mut self, ask: Ask<C>, (): ()) -> Answer {
+        let why = format!("{:?} by {}", ask.call, ask.by);
+        Answer::by(move || drop(ask.reply.send(Err(Problem::new(ProblemKind::Conflict, why)))))
+    }
+}
+
 fn stub() -> Handle {
-    let (handle, mut commands) = Handle::channel();
+    let (handle, mut commands) = Handle::channel(feed::Feed::default());
     tokio::spawn(async move {
         while let Some(command) = commands.recv().await {
             command.carry_out(&mut Stub, ()).send();

@@ -14,7 +14,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, Interval, MissedTickBehavior, sleep_until};
 
-use ratelimit_control::proto::ReloadRequest;
 use ratelimit_control::server::{Door, Surface, serve};
 use ratelimit_control::socket::ControlSocket;
 use ratelimit_control::{Command, Commands, Handle};
@@ -23,6 +22,7 @@ use ratelimit_policy::config::Config;
 use ratelimit_policy::safety::Around;
 
 mod ban_watch;
+mod begun;
 mod breaker;
 mod carry;
 mod carry_out;
@@ -43,13 +43,16 @@ pub mod netlink;
 mod notify;
 mod orders;
 mod overrides;
+mod past;
 mod reload;
 mod source;
+mod spells;
 mod start;
 mod statistics;
 mod store;
 mod suggest;
 mod talkers;
+mod totals;
 mod trial;
 mod verdicts;
 mod watched;
@@ -67,6 +70,8 @@ pub use source::{ConfigSource, Loaded};
 
 /// How often attachments and counters are looked at when nothing announces a change.
 const SUPERVISE_EVERY: Duration = Duration::from_secs(2);
+/// How often packets are asked what they have told: nothing announces that.
+const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// Runs until a signal or `detach` ends it. `open` makes the datapath, once it is certain that no other daemon has the socket.
 ///
@@ -139,7 +144,8 @@ async fn drive<D: Datapath>(
     let engine = Engine::start(datapath, start, host, Moment::now(started))?;
     (surroundings.attached)();
     listeners.tell();
-    let (handle, commands) = Handle::channel();
+    let feed = engine.journal.feed().clone();
+    let (handle, commands) = Handle::channel(feed.clone());
     let (stop, stopped) = watch::channel(());
     let mut servers = listeners.serve(&handle, surroundings.own_uid, &stopped);
     drop(handle);
@@ -156,6 +162,7 @@ async fn drive<D: Datapath>(
         Ok(()) => owner.on_datapath(Engine::shutdown).await.and_then(|ended| Ok(ended?)),
         Err(error) => Err(error),
     };
+    feed.close();
     drop(stop);
     while servers.join_next().await.is_some() {}
     drop(socket);
@@ -213,6 +220,7 @@ impl<D: Datapath> Owner<D> {
         surroundings: &mut Surroundings,
     ) -> Result<(), DaemonError> {
         let mut supervise = every(SUPERVISE_EVERY);
+        let mut tell = every(TELL_EVERY);
         let mut watchdog = surroundings.watchdog.map(|period| every(period / 2));
         let mut observe_at = Instant::now();
         loop {
@@ -238,6 +246,7 @@ impl<D: Datapath> Owner<D> {
                     let seen = self.on_datapath(Engine::supervise).await?;
                     surroundings.notifier.tell(State::Line(&seen.line));
                 }
+                _ = tell.tick() => self.on_datapath(Engine::tell_begun).await?,
                 () = sleep_until(observe_at) => observe_at = self.observe().await?,
                 () = tick(&mut watchdog) => {
                     let seen = self.on_datapath(Engine::supervise).await?;
@@ -279,7 +288,7 @@ impl<D: Datapath> Owner<D> {
     async fn reload(&mut self, surroundings: &mut Surroundings) -> Result<(), DaemonError> {
         surroundings.notifier.tell(State::Reloading);
         // What became of it is in the log and in the statistics.
-        let _reloaded = self.on_datapath(|engine, moment| engine.reload(ReloadRequest::default(), moment)).await?;
+        let _reloaded = self.on_datapath(|engine, moment| engine.reload_unasked(moment)).await?;
         surroundings.notifier.tell(State::Ready);
         Ok(())
     }

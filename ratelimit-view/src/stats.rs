@@ -3,6 +3,7 @@
 use ratelimit_common::verdict::{Action, Reason};
 
 use super::{counted, counting, duration, form, limit, number, table, wait};
+use ratelimit_report::history::HealthState;
 use ratelimit_report::snapshot::{Interface, Mode, Outcome, Overload, Rule, Snapshot, State, TopSource, XdpMode};
 
 /// A snapshot for people, several lines.
@@ -51,6 +52,10 @@ pub fn stats(snapshot: &Snapshot) -> String {
     for list in &snapshot.stale_lists {
         let why = list.error.as_deref().unwrap_or("see the log");
         out += &format!("LIST FILE {} IS NOT FOLLOWED, and what it held before holds: {why}\n", list.file);
+    }
+    if let Some(of) = snapshot.history.as_ref().filter(|of| of.state != HealthState::Ok || of.detail.is_some()) {
+        let why = of.detail.as_deref().unwrap_or("history is not written: see the log");
+        out += &format!("HISTORY: {why}\n");
     }
     out += "\n";
     out += &interfaces(snapshot);

@@ -1,0 +1,75 @@
+//! What became of packets in each minute, from counters that only grow. Pure.
+
+use std::collections::BTreeMap;
+
+use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
+use ratelimit_common::layout::Tally;
+use ratelimit_common::verdict::{Action, Reason};
+
+use ratelimit_datapath::{Reading, Tallies};
+use ratelimit_history::Total;
+use ratelimit_policy::desired::Policy;
+use ratelimit_report::history::Outcome;
+
+/// Counters by the rule's name and the reason.
+type Counters = BTreeMap<(String, Reason), Tally>;
+
+/// The minute that runs, and the counters at its beginning.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    began: Option<(Timestamp, Counters)>,
+}
+
+impl Totals {
+    /// Takes in a reading. With the first of another minute, the one that is over and its rows.
+    pub(super) fn look(
+        &mut self,
+        reading: &Reading,
+        policy: &Policy,
+        wall: Timestamp,
+    ) -> Option<(Timestamp, Vec<Total>)> {
+        let round = TimestampRound::new().smallest(Unit::Minute).mode(RoundMode::Trunc);
+        let minute = wall.round(round).unwrap_or(wall);
+        if self.began.as_ref().is_some_and(|(began, _)| *began == minute) {
+            return None;
+        }
+        let now = counters(reading, policy);
+        let (over, before) = self.began.replace((minute, now.clone()))?;
+        let rows: Vec<Total> = now.into_iter().filter_map(|(of, tally)| row(of, tally, &before)).collect();
+        (!rows.is_empty()).then_some((over, rows))
+    }
+}
+
+fn row((rule, reason): (String, Reason), now: Tally, before: &Counters) -> Option<Total> {
+    let before = before.get(&(rule.clone(), reason)).copied().unwrap_or_default();
+    // A counter that is behind is another one, and counts from nothing.
+    let more = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
+    let (packets, bytes) = (more(now.packets, before.packets), more(now.bytes, before.bytes));
+    let row = Total { rule, reason: reason.label().to_owned(), outcome: outcome(reason), packets, bytes };
+    (packets > 0).then_some(row)
+}
+
+fn outcome(reason: Reason) -> Outcome {
+    match (reason, reason.action()) {
+        (Reason::DryRun, _) => Outcome::Would,
+        (_, Action::Pass) => Outcome::Admitted,
+        (_, Action::Drop) => Outcome::Dropped,
+    }
+}
+
+/// Of all interfaces together.
+fn counters(reading: &Reading, policy: &Policy) -> Counters {
+    let mut counters = Counters::new();
+    let mut add = |rule: &str, tallies: &Tallies| {
+        for (reason, tally) in &tallies.0 {
+            let sum = counters.entry((rule.to_owned(), *reason)).or_default();
+            sum.packets = sum.packets.wrapping_add(tally.packets);
+            sum.bytes = sum.bytes.wrapping_add(tally.bytes);
+        }
+    };
+    for interface in &reading.interfaces {
+        add("", &interface.unruled);
+        interface.rules.iter().zip(&policy.rules).for_each(|(tallies, rule)| add(&rule.name, tallies));
+    }
+    counters
+}
