@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use tokio::sync::broadcast;
 
-use super::proto::EventsReport;
+use super::proto::{EventsOf, EventsReport, Problem};
 use ratelimit_report::event::{Event, EventKind};
 use ratelimit_report::snapshot::SCHEMA;
 
@@ -66,6 +66,11 @@ impl Feed {
             // Nobody may follow.
             let _ = followers.send(event);
         }
+    }
+
+    /// What is remembered, as it is asked for.
+    pub fn report(&self, asked: &EventsOf) -> Result<EventsReport, Problem> {
+        Ok(self.recent(&asked.wanted()?, asked.most))
     }
 
     /// Forgets what is of a source, or of all sources in a prefix; how many events that was.

@@ -68,11 +68,11 @@ struct Missed {
 
 /// Answers a request for events.
 pub(super) fn answer(feed: &Feed, followers: &Followers, parts: &Parts, asked: &EventsOf) -> Result<Response, Problem> {
-    let wanted = asked.wanted()?;
     let form = Form::asked(&parts.headers);
     if asked.follow != Some(true) && form == Form::Lines {
-        return Ok(Json(feed.recent(&wanted, asked.most)).into_response());
+        return Ok(Json(feed.report(asked)?).into_response());
     }
+    let wanted = asked.wanted()?;
     let crowded = || Problem::new(ProblemKind::Conflict, format!("{FOLLOWERS_MAX} follow the events already"));
     let place = Arc::clone(&followers.0).try_acquire_owned().map_err(|_| crowded())?;
     let stopping = || Problem::new(ProblemKind::Stopping, "the daemon is stopping");

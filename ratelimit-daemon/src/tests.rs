@@ -31,6 +31,7 @@ mod lifts;
 mod lists;
 mod site;
 mod suggest;
+mod told;
 mod trials;
 mod verdicts;
 
