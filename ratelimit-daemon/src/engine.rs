@@ -90,7 +90,6 @@ impl<D: Datapath> Engine<D> {
         if let Some(reading) = &reading {
             engine.watched.begun.begin(reading);
         }
-        engine.journal.past.follow(&engine.enforced.config.history, &engine.host.store);
         Ok(engine)
     }
 

@@ -122,7 +122,7 @@ impl Journal {
     }
 
     /// Takes in that what has begun goes on, which the history alone wants to know.
-    pub(super) fn goes_on(&self, event: &Event, at: Timestamp) {
+    pub(super) fn goes_on(&mut self, event: &Event, at: Timestamp) {
         self.past.record(event.told(at));
     }
 
@@ -156,7 +156,7 @@ impl Journal {
         }
     }
 
-    fn remember(&self, told: Told) {
+    fn remember(&mut self, told: Told) {
         self.past.record(told.clone());
         self.feed.tell(told);
     }

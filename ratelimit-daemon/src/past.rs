@@ -27,6 +27,9 @@ pub(super) const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 /// The same of a reload, which goes on at once.
 const RESTART_WITHIN: Duration = Duration::from_millis(500);
 
+/// Events that wait for its beginning.
+const EARLY_MAX: usize = 64;
+
 /// Questions that are answered at a time; others wait.
 static READERS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(2)));
 
@@ -35,12 +38,14 @@ static READERS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::
 pub(super) struct Past {
     recorder: Recorder,
     by: Option<History>,
+    /// What was told before it was begun: its thread must not be there before the daemon has given up what it may do.
+    early: Vec<Event>,
 }
 
 impl Past {
     /// Keeps nothing yet.
     pub(super) fn off() -> Self {
-        Self { recorder: Recorder::off(), by: None }
+        Self { recorder: Recorder::off(), by: None, early: Vec::new() }
     }
 
     /// Is kept as the configuration says: begun anew where that has changed.
@@ -50,8 +55,10 @@ impl Past {
         }
         self.close(RESTART_WITHIN);
         self.by = Some(history.clone());
+        let early = std::mem::take(&mut self.early);
         if history.enabled {
             self.recorder = Recorder::start(settings(history, store));
+            early.into_iter().for_each(|event| self.record(event));
         }
     }
 
@@ -64,8 +71,12 @@ impl Past {
     }
 
     /// Takes in an event. Waits for nobody; what finds no room is counted.
-    pub(super) fn record(&self, event: Event) {
-        let _is_kept = self.recorder.record(event);
+    pub(super) fn record(&mut self, event: Event) {
+        if self.by.is_some() {
+            let _is_kept = self.recorder.record(event);
+        } else if self.early.len() < EARLY_MAX {
+            self.early.push(event);
+        }
     }
 
     /// Takes in what else was refused of a source; false where it may be told again.
