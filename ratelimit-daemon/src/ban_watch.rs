@@ -5,11 +5,12 @@
 
 use ratelimit_common::time::{Nanos, SECOND_NS};
 
+use super::begun::Begun;
 use super::journal::{EVENTS_EACH, Event, Journal, Unlogged};
 use super::moment::Moment;
 use ratelimit_datapath::{BanReading, BansPosition, Datapath, DatapathError, Reading};
 use ratelimit_policy::desired::Policy;
-use ratelimit_report::snapshot::source_text;
+use ratelimit_report::snapshot::{Clocks, source_text};
 
 /// The kernel's coarse clock, which dates bans, may be behind, and a ban is in the map a moment later: a pass takes
 /// in what is this old.
@@ -58,12 +59,13 @@ impl BanWatch {
         &mut self,
         datapath: &mut D,
         policy: &Policy,
+        begun: &mut Begun,
         journal: &mut Journal,
         reading: &Reading,
         moment: Moment,
     ) {
         if let Some(pass) = self.pass(reading)
-            && let Err(error) = self.go_through(pass, datapath, policy, journal, moment)
+            && let Err(error) = self.go_through(pass, datapath, policy, begun, journal, reading, moment)
         {
             // Where this goes on, the maps cannot be read, which supervision says.
             self.is_behind = true;
@@ -76,7 +78,9 @@ impl BanWatch {
         mut pass: Pass,
         datapath: &mut D,
         policy: &Policy,
+        begun: &mut Begun,
         journal: &mut Journal,
+        reading: &Reading,
         moment: Moment,
     ) -> Result<(), DatapathError> {
         let mut found = Found::default();
@@ -89,12 +93,17 @@ impl BanWatch {
         self.go_on(pass, position);
         let Found { mut expired, unlogged } = found;
         expired.sort_by_key(|of| (of.ban.until, of.ban.client));
-        let event = |of: BanReading| {
-            let rule = policy.rules.get(of.ban.rule)?.name.clone();
-            Some(Event::BanEnd { source: source_text(of.ban.client), rule, dropped: of.dropped })
-        };
-        let unlogged = Unlogged { ends: unlogged, ..Unlogged::default() };
-        journal.tell_all(expired.into_iter().filter_map(event), unlogged, moment);
+        journal.tell_all([], Unlogged { ends: unlogged, ..Unlogged::default() }, moment);
+        let clocks = Clocks { now: reading.now, wall: moment.wall };
+        for of in expired {
+            let Some(rule) = policy.rules.get(of.ban.rule) else { continue };
+            if let Some(progress) = begun.dropped(of, (policy, reading), clocks) {
+                let _is_kept = journal.past.progress(progress);
+            }
+            let event =
+                Event::BanEnd { source: source_text(of.ban.client), rule: rule.name.clone(), dropped: of.dropped };
+            journal.take(&event, clocks.wall_of(of.ban.until), moment);
+        }
         Ok(())
     }
 

@@ -16,7 +16,9 @@ use super::engine::Engine;
 use super::journal::{Banned, Event, Journal, Refused, Unlogged, Usage};
 use super::moment::Moment;
 use super::suggest::refused_bytes;
-use ratelimit_datapath::{Datapath, DatapathError, EventCounts, KernelEvent, KernelEventKind, Reading, SourceReading};
+use ratelimit_datapath::{
+    BanReading, Datapath, DatapathError, EventCounts, KernelEvent, KernelEventKind, Reading, SourceReading,
+};
 use ratelimit_history::Progress;
 use ratelimit_policy::desired::{Limit, Policy, Rule, ban_slot};
 use ratelimit_report::snapshot::{Clocks, source_text};
@@ -53,6 +55,8 @@ struct Open {
     until: Nanos,
     /// Packets that its windows have refused, as they were told last.
     refused: u64,
+    /// Packets that its bans have dropped, as they were told last.
+    banned: u64,
 }
 
 /// An event in words, and whether it is a beginning.
@@ -99,7 +103,8 @@ impl Begun {
         }
         let was_open = before.is_some_and(|open| open.until >= of.time);
         let until = before.map_or(until, |open| open.until.max(until));
-        self.open.insert(key, Open { until, refused: before.map_or(0, |open| open.refused) });
+        let (refused, banned) = before.map_or((0, 0), |open| (open.refused, open.banned));
+        self.open.insert(key, Open { until, refused, banned });
         !was_open
     }
 
@@ -121,6 +126,36 @@ impl Begun {
         let before = std::mem::replace(&mut open.refused, refused);
         // A window that was forgotten counts anew.
         refused.checked_sub(before).unwrap_or(refused)
+    }
+
+    /// What a ban has dropped since the ban before it; none where it is not followed, or nothing was.
+    pub(super) fn dropped(
+        &mut self,
+        of: BanReading,
+        (policy, reading): (&Policy, &Reading),
+        clocks: Clocks,
+    ) -> Option<Progress> {
+        let BanReading { ban, dropped } = of;
+        let rule = policy.rules.get(ban.rule)?;
+        let slot = ban_slot(&rule.name);
+        let first = Key { client: ban.client, rule: slot, limit: 0, would: false };
+        let (key, open) = self.open.range_mut(first..).find(|(key, _)| !key.would)?;
+        if (key.client, key.rule) != (ban.client, slot) {
+            return None;
+        }
+        let before = std::mem::replace(&mut open.banned, dropped);
+        let packets = dropped.checked_sub(before).unwrap_or(dropped);
+        let limit = rule.limits.iter().find(|limit| limit.slot == key.limit).filter(|_| packets > 0)?;
+        Some(Progress {
+            time: clocks.wall_of(ban.until),
+            source: ban.client,
+            rule: rule.name.clone(),
+            limit: limit.to_string(),
+            would: false,
+            packets,
+            bytes: packets.saturating_mul(refused_bytes(reading, ban.rule)),
+            used: 0,
+        })
     }
 
     /// Events that were lost since it was asked last.
@@ -256,4 +291,84 @@ fn tell_progress_of(
         used: 0,
     };
     let _is_kept = journal.past.progress(progress);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratelimit_common::layout::Unit;
+    use ratelimit_common::time::SECOND_NS;
+    use ratelimit_datapath::{Ban, EventLimit, Tallies};
+    use ratelimit_report::fixture::{limit, policy};
+
+    const MINUTE_NS: u64 = 60 * SECOND_NS;
+
+    fn event(kind: KernelEventKind, minute: u64) -> KernelEvent {
+        KernelEvent {
+            time: Nanos(minute * MINUTE_NS),
+            kind,
+            client: "198.51.100.7/32".parse().unwrap(),
+            rule: Some(0),
+            limit: Some(EventLimit::Held(0)),
+            reason: Reason::OverLimit,
+            is_verified: false,
+            used: 3,
+        }
+    }
+
+    fn take(begun: &mut Begun, events: &[KernelEvent]) -> Vec<bool> {
+        let clocks = Clocks { now: Nanos(0), wall: Timestamp::UNIX_EPOCH };
+        let policy = policy(vec![limit(3, Unit::Connections)]);
+        begun.take(events, &policy, clocks).into_iter().map(|of| of.is_first).collect()
+    }
+
+    #[test]
+    fn a_refusal_goes_on_until_its_window_has_passed_and_the_newest_bucket_with_it() {
+        let mut begun = Begun::default();
+        let refused = |minute| event(KernelEventKind::Refused, minute);
+        // Five minutes and one bucket.
+        assert_eq!(take(&mut begun, &[refused(1), refused(2), refused(8)]), [true, false, false]);
+        assert_eq!(take(&mut begun, &[refused(15)]), [true]);
+        let dry = event(KernelEventKind::WouldRefuse, 15);
+        assert_eq!(take(&mut begun, &[dry, dry]), [true, false], "what dry run passes is another matter");
+    }
+
+    #[test]
+    fn a_ban_is_always_told_and_says_that_its_source_is_refused() {
+        let mut begun = Begun::default();
+        let ban = event(KernelEventKind::Ban { until: Nanos(60 * MINUTE_NS), step: 1 }, 1);
+        assert_eq!(take(&mut begun, &[event(KernelEventKind::Refused, 1), ban]), [false, true]);
+        assert_eq!(take(&mut begun, &[ban]), [true]);
+        let gone = KernelEvent { rule: None, limit: None, ..event(KernelEventKind::Refused, 1) };
+        assert_eq!(take(&mut begun, &[gone, gone]), [true, true], "where nobody knows whether it went on");
+    }
+
+    #[test]
+    fn what_bans_have_dropped_is_told_once() {
+        let mut begun = Begun::default();
+        let until = Nanos(60 * MINUTE_NS);
+        take(&mut begun, &[event(KernelEventKind::Ban { until, step: 1 }, 1)]);
+        let policy = policy(vec![limit(3, Unit::Connections)]);
+        let reading = Reading {
+            now: until,
+            interfaces: Vec::new(),
+            unlisted: Tallies::default(),
+            faults: Vec::new(),
+            bans_begun: Vec::new(),
+            sources_capacity: 0,
+            admissions: Vec::new(),
+            not_cached: 0,
+            events: EventCounts::default(),
+        };
+        let clocks = Clocks { now: until, wall: Timestamp::UNIX_EPOCH };
+        let ban = Ban { client: "198.51.100.7/32".parse().unwrap(), rule: 0, until, step: 1 };
+        let mut dropped = |ban, dropped| {
+            begun.dropped(BanReading { ban, dropped }, (&policy, &reading), clocks).map(|of| (of.limit, of.packets))
+        };
+        assert_eq!(dropped(ban, 7), Some(("3/5m connections".to_owned(), 7)));
+        assert_eq!(dropped(ban, 7), None);
+        assert_eq!(dropped(ban, 9).map(|of| of.1), Some(2), "of the ban after it");
+        assert_eq!(dropped(ban, 4).map(|of| of.1), Some(4), "of one that has forgotten those before it");
+        assert_eq!(dropped(Ban { client: "198.51.100.8/32".parse().unwrap(), ..ban }, 7), None);
+    }
 }

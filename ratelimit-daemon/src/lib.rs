@@ -224,7 +224,9 @@ impl<D: Datapath> Owner<D> {
         let mut watchdog = surroundings.watchdog.map(|period| every(period / 2));
         let mut observe_at = Instant::now();
         loop {
+            // A signal goes first. What is due comes so rarely that commands always have their turn, and no flood of them delays it.
             tokio::select! {
+                biased;
                 event = events.recv() => match event {
                     None | Some(Event::Stop) => return Ok(()),
                     Some(Event::Reload) => self.reload(surroundings).await?,
@@ -237,11 +239,6 @@ impl<D: Datapath> Owner<D> {
                         .await?;
                     }
                 },
-                Some(command) = commands.recv() => {
-                    if self.answer(command, surroundings).await? {
-                        return Ok(());
-                    }
-                }
                 _ = supervise.tick() => {
                     let seen = self.on_datapath(Engine::supervise).await?;
                     surroundings.notifier.tell(State::Line(&seen.line));
@@ -252,6 +249,11 @@ impl<D: Datapath> Owner<D> {
                     let seen = self.on_datapath(Engine::supervise).await?;
                     if seen.is_readable {
                         surroundings.notifier.tell(State::Alive);
+                    }
+                }
+                Some(command) = commands.recv() => {
+                    if self.answer(command, surroundings).await? {
+                        return Ok(());
                     }
                 }
             }

@@ -73,3 +73,56 @@ fn counters(reading: &Reading, policy: &Policy) -> Counters {
     }
     counters
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratelimit_common::layout::Unit;
+    use ratelimit_common::time::Nanos;
+    use ratelimit_datapath::{EventCounts, InterfaceReading};
+    use ratelimit_report::fixture::{limit, policy};
+
+    fn reading(passed: u64, dropped: u64) -> Reading {
+        let tally = |packets| Tally { packets, bytes: packets * 100 };
+        let tallies = vec![(Reason::WithinLimit, tally(passed)), (Reason::OverLimit, tally(dropped))];
+        let interface = InterfaceReading {
+            name: "eth0".into(),
+            attached: None,
+            unruled: Tallies::default(),
+            rules: vec![Tallies(tallies)],
+        };
+        Reading {
+            now: Nanos(0),
+            interfaces: vec![interface],
+            unlisted: Tallies::default(),
+            faults: Vec::new(),
+            bans_begun: Vec::new(),
+            sources_capacity: 0,
+            admissions: Vec::new(),
+            not_cached: 0,
+            events: EventCounts::default(),
+        }
+    }
+
+    #[test]
+    fn a_minute_is_what_counters_grew_by_in_it() {
+        let policy = policy(vec![limit(3, Unit::Connections)]);
+        let mut totals = Totals::default();
+        let mut look = |second, reading: Reading| {
+            let rows = totals.look(&reading, &policy, Timestamp::from_second(second).unwrap());
+            rows.map(|(minute, rows)| {
+                let rows = rows.into_iter().map(|of| (of.rule, of.reason, of.outcome, of.packets, of.bytes));
+                (minute.as_second(), rows.collect::<Vec<_>>())
+            })
+        };
+        assert_eq!(look(61, reading(10, 1)), None);
+        assert_eq!(look(119, reading(15, 1)), None);
+        let row =
+            |reason: &str, outcome, packets| ("default".to_owned(), reason.to_owned(), outcome, packets, packets * 100);
+        let expected = vec![row("within_limit", Outcome::Admitted, 8), row("over_limit", Outcome::Dropped, 3)];
+        assert_eq!(look(121, reading(18, 4)), Some((60, expected)));
+        assert_eq!(look(181, reading(18, 4)), None, "nothing came");
+        let anew = vec![row("within_limit", Outcome::Admitted, 2)];
+        assert_eq!(look(241, reading(2, 0)), Some((180, anew)), "counters that began anew");
+    }
+}

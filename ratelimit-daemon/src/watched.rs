@@ -127,7 +127,7 @@ impl Watched {
         moment: Moment,
     ) {
         let bans = self.bans.get_or_insert_with(|| BanWatch::since(reading));
-        bans.look(datapath, policy, journal, reading, moment);
+        bans.look(datapath, policy, &mut self.begun, journal, reading, moment);
     }
 
     /// Makes room for new bans, and says so where there was none.

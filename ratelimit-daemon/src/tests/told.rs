@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use super::bans::Site;
 use super::*;
+use ratelimit_common::time::SECOND_NS;
 use ratelimit_control::feed::EVENTS_MAX;
 use ratelimit_control::proto::{EventsOf, Forget, HistoryOf, Worst};
 use ratelimit_policy::config::history::History;
-use ratelimit_policy::desired::Mode;
+use ratelimit_policy::desired::{Bans, Mode};
 use ratelimit_report::event::{Event as Told, EventKind};
 
 const SOURCE: &str = "198.51.100.7";
@@ -63,11 +64,31 @@ fn a_refused_source_is_one_event_one_line_and_one_episode_in_the_words_of_check(
 }
 
 #[test]
+fn a_ban_is_one_event_and_one_episode_and_its_end_is_that_of_the_ban() {
+    let bans = Bans { steps_ns: vec![60 * SECOND_NS], forget_ns: 3_600 * SECOND_NS, needs_proof: false };
+    let mut site = Site::of(Timestamp::now(), |config, directory| {
+        kept(config, directory);
+        config.policy.rules[0].bans = Some(bans);
+    });
+    site.exceed(SOURCE);
+    site.pass(2);
+    (0..5).for_each(|_| site.exceed(SOURCE));
+    site.pass(70);
+    let kinds: Vec<EventKind> = recent(&site, &of(SOURCE)).iter().map(|of| of.kind).collect();
+    assert_eq!(kinds, [EventKind::Ban, EventKind::BanEnd], "a ban is told once");
+    let events = recent(&site, &of(SOURCE));
+    assert_eq!(events[1].time.round(jiff::Unit::Second).unwrap(), events[0].until.unwrap());
+    let history = remembered(&mut site, SOURCE);
+    let [episode] = history.episodes.as_slice() else { panic!("{history:?}") };
+    assert_eq!((episode.reason.as_str(), episode.ended), ("banned", Some(events[1].time)));
+}
+
+#[test]
 fn what_begins_again_after_its_window_is_told_again() {
     let mut site = Site::of(Timestamp::now(), kept);
     site.exceed(SOURCE);
     site.pass(2);
-    site.kernel.advance(3_600 * ratelimit_common::time::SECOND_NS);
+    site.kernel.advance(3_600 * SECOND_NS);
     site.pass(1);
     site.exceed(SOURCE);
     assert_eq!(site.pass(2).len(), 1);
