@@ -65,7 +65,7 @@ impl BanWatch {
         moment: Moment,
     ) {
         if let Some(pass) = self.pass(reading)
-            && let Err(error) = self.go_through(pass, datapath, policy, begun, journal, reading, moment)
+            && let Err(error) = self.go_through(pass, datapath, policy, begun, journal, (reading, moment))
         {
             // Where this goes on, the maps cannot be read, which supervision says.
             self.is_behind = true;
@@ -80,8 +80,7 @@ impl BanWatch {
         policy: &Policy,
         begun: &mut Begun,
         journal: &mut Journal,
-        reading: &Reading,
-        moment: Moment,
+        (reading, moment): (&Reading, Moment),
     ) -> Result<(), DatapathError> {
         let mut found = Found::default();
         let told = self.told;

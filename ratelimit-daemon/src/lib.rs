@@ -289,8 +289,7 @@ impl<D: Datapath> Owner<D> {
 
     async fn reload(&mut self, surroundings: &mut Surroundings) -> Result<(), DaemonError> {
         surroundings.notifier.tell(State::Reloading);
-        // What became of it is in the log and in the statistics.
-        let _reloaded = self.on_datapath(|engine, moment| engine.reload_unasked(moment)).await?;
+        self.on_datapath(Engine::reload_unasked).await?;
         surroundings.notifier.tell(State::Ready);
         Ok(())
     }

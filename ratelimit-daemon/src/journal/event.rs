@@ -339,10 +339,14 @@ impl Refused {
         let Self { source, rule, usage, reason } = self;
         let rule = rule.as_ref().map_or_else(|| "a rule that has ended".to_owned(), |rule| format!("rule \"{rule}\""));
         let usage = usage.as_ref().map_or_else(String::new, |of| format!(": used {} of {}", of.used, of.limit));
-        let (done, note) = match reason {
-            Reason::DryRun => ("would be refused", " (dry run)".to_owned()),
-            Reason::OverLimit => ("refused", String::new()),
-            other => ("refused", format!(" ({})", other.label())),
+        let is_dry = *reason == Reason::DryRun;
+        let done = if is_dry { "would be refused" } else { "refused" };
+        let note = if is_dry {
+            " (dry run)"
+        } else if *reason == Reason::Guard {
+            " (guard)"
+        } else {
+            ""
         };
         format!("{source} {done} by {rule}{usage}{note}")
     }
