@@ -16,7 +16,7 @@ use serde_json::Value;
 
 /// Sources of the flood, each of which is refused once.
 const SOURCES: u32 = 20_000;
-/// More than a daemon has that remembers its 4096 events and has SQLite. Measured: 30 MB without optimisation.
+/// Measured, without optimisation and with 20000 sources refused in two seconds: 65 MB.
 const RESIDENT_KB_MAX: u64 = 120_000;
 
 fn done(lab: &Lab, args: &[&str]) -> String {
@@ -141,6 +141,7 @@ fn a_flood_of_refused_sources_is_counted_to_the_last_and_takes_a_bounded_memory(
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     let resident: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    println!("the daemon has {resident} kB");
     assert!(resident < RESIDENT_KB_MAX, "{resident} kB, though one follower reads nothing");
     let logged = daemon.child.stderr().lines().filter(|line| line.contains(" refused by rule ")).count();
     assert!((1..2_000).contains(&logged), "{logged} lines of {begun}");
