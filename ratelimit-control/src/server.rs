@@ -32,8 +32,9 @@ use tower::ServiceExt;
 
 use super::Handle;
 use super::call::{Access, Arguments, Ask, Call, Command, Verb, routes};
+use super::follow::{self, Followers, Lasting};
 use super::places::{Caller, Place, Places, Room};
-use super::proto::{Check, Healthz, METRICS, Problem, ProblemKind, Stats, parse_address};
+use super::proto::{Check, EventsOf, Healthz, METRICS, Problem, ProblemKind, Stats, parse_address};
 use super::requester::{Requester, SUDO_USER};
 use ratelimit_report::export;
 use ratelimit_report::snapshot::Snapshot;
@@ -131,17 +132,19 @@ pub(super) struct Service {
     handle: Handle,
     surface: Surface,
     own_uid: u32,
+    followers: Followers,
 }
 
 /// The API of a surface, for a daemon that runs as `own_uid`.
 pub fn router(handle: Handle, surface: Surface, own_uid: u32) -> Router {
     let routes = match surface {
-        Surface::Socket => routes(),
+        Surface::Socket => routes().route(EventsOf::PATH, get(events)),
         // Nothing that writes, and nothing that names a source.
         Surface::Tcp => Router::new()
             .route(Healthz::ROUTE.path, method::<Healthz>())
             .route(Stats::ROUTE.path, get(stats_over_tcp))
-            .route(Check::ROUTE.path, get(check_over_tcp)),
+            .route(Check::ROUTE.path, get(check_over_tcp))
+            .route(EventsOf::PATH, get(check_over_tcp)),
     };
     routes
         .route(METRICS, get(metrics))
@@ -149,7 +152,7 @@ pub fn router(handle: Handle, surface: Surface, own_uid: u32) -> Router {
         .method_not_allowed_fallback(|| async { (StatusCode::METHOD_NOT_ALLOWED, "this path is for another method") })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(map_response(in_words))
-        .with_state(Service { handle, surface, own_uid })
+        .with_state(Service { handle, surface, own_uid, followers: Followers::default() })
 }
 
 /// What axum itself refuses, it refuses in plain text: here a client finds the same shape in every refusal.
@@ -227,20 +230,23 @@ where
         return;
     };
     let id = place.id();
-    let connection = connection(stream, peer, door.router(caller), Arc::new(place));
+    let lasting = Lasting::default();
+    let connection = connection(stream, peer, door.router(caller), Arc::new(place), lasting.clone());
     let task = connections.spawn(async move {
-        // A connection that runs out of time is dropped, and so closed.
-        let _ = tokio::time::timeout(CONNECTION_TIME_MAX, connection).await;
+        tokio::pin!(connection);
+        // A connection that runs out of time is dropped, and so closed. One that follows events lasts, and goes where its place is
+        // needed.
+        while tokio::time::timeout(CONNECTION_TIME_MAX, &mut connection).await.is_err() && lasting.is_set() {}
     });
     door.places.held_by(id, task);
 }
 
-fn connection<S>(stream: S, peer: Peer, router: Router, place: Arc<Place>) -> impl Future<Output = ()>
+fn connection<S>(stream: S, peer: Peer, router: Router, place: Arc<Place>, lasting: Lasting) -> impl Future<Output = ()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(move |request: Request<Incoming>| {
-        let (router, place) = (router.clone(), Arc::clone(&place));
+        let (router, place, lasting) = (router.clone(), Arc::clone(&place), lasting.clone());
         async move {
             let (parts, body) = request.into_parts();
             // While it waits for the rest of the request, it waits for its client.
@@ -250,6 +256,7 @@ where
             };
             let mut request = Request::from_parts(parts, body);
             request.extensions_mut().insert(peer);
+            request.extensions_mut().insert(lasting);
             let _served = place.serve();
             router.oneshot(request).await
         }
@@ -282,6 +289,13 @@ async fn metrics(State(service): State<Service>) -> Result<Response, Refusal> {
     let text = export::metrics(Arc::new(service.stats(age_max).await?))
         .map_err(|error| Problem::new(ProblemKind::Internal, format!("write the metrics: {error}")))?;
     Ok(([(header::CONTENT_TYPE, export::CONTENT_TYPE)], text).into_response())
+}
+
+async fn events(State(service): State<Service>, request: Request) -> Result<Response, Refusal> {
+    let (parts, _) = request.into_parts();
+    let asked = Query::<EventsOf>::try_from_uri(&parts.uri);
+    let Query(asked) = asked.map_err(|why| Refusal::plain(why.status(), &why.body_text()))?;
+    Ok(follow::answer(&service.handle.feed, &service.followers, &parts, &asked)?)
 }
 
 async fn stats_over_tcp(State(service): State<Service>) -> Result<Response, Refusal> {

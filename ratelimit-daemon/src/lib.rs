@@ -14,7 +14,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, Interval, MissedTickBehavior, sleep_until};
 
-use ratelimit_control::proto::ReloadRequest;
 use ratelimit_control::server::{Door, Surface, serve};
 use ratelimit_control::socket::ControlSocket;
 use ratelimit_control::{Command, Commands, Handle};
@@ -23,6 +22,7 @@ use ratelimit_policy::config::Config;
 use ratelimit_policy::safety::Around;
 
 mod ban_watch;
+mod begun;
 mod breaker;
 mod carry;
 mod carry_out;
@@ -43,13 +43,16 @@ pub mod netlink;
 mod notify;
 mod orders;
 mod overrides;
+mod past;
 mod reload;
 mod source;
+mod spells;
 mod start;
 mod statistics;
 mod store;
 mod suggest;
 mod talkers;
+mod totals;
 mod trial;
 mod verdicts;
 mod watched;
@@ -67,6 +70,8 @@ pub use source::{ConfigSource, Loaded};
 
 /// How often attachments and counters are looked at when nothing announces a change.
 const SUPERVISE_EVERY: Duration = Duration::from_secs(2);
+/// How often packets are asked what they have told: nothing announces that.
+const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// Runs until a signal or `detach` ends it. `open` makes the datapath, once it is certain that no other daemon has the socket.
 ///
@@ -139,7 +144,8 @@ async fn drive<D: Datapath>(
     let engine = Engine::start(datapath, start, host, Moment::now(started))?;
     (surroundings.attached)();
     listeners.tell();
-    let (handle, commands) = Handle::channel();
+    let feed = engine.journal.feed().clone();
+    let (handle, commands) = Handle::channel(feed.clone());
     let (stop, stopped) = watch::channel(());
     let mut servers = listeners.serve(&handle, surroundings.own_uid, &stopped);
     drop(handle);
@@ -156,6 +162,7 @@ async fn drive<D: Datapath>(
         Ok(()) => owner.on_datapath(Engine::shutdown).await.and_then(|ended| Ok(ended?)),
         Err(error) => Err(error),
     };
+    feed.close();
     drop(stop);
     while servers.join_next().await.is_some() {}
     drop(socket);
@@ -213,10 +220,13 @@ impl<D: Datapath> Owner<D> {
         surroundings: &mut Surroundings,
     ) -> Result<(), DaemonError> {
         let mut supervise = every(SUPERVISE_EVERY);
+        let mut tell = every(TELL_EVERY);
         let mut watchdog = surroundings.watchdog.map(|period| every(period / 2));
         let mut observe_at = Instant::now();
         loop {
+            // A signal goes first. What is due comes so rarely that commands always have their turn, and no flood of them delays it.
             tokio::select! {
+                biased;
                 event = events.recv() => match event {
                     None | Some(Event::Stop) => return Ok(()),
                     Some(Event::Reload) => self.reload(surroundings).await?,
@@ -229,20 +239,21 @@ impl<D: Datapath> Owner<D> {
                         .await?;
                     }
                 },
-                Some(command) = commands.recv() => {
-                    if self.answer(command, surroundings).await? {
-                        return Ok(());
-                    }
-                }
                 _ = supervise.tick() => {
                     let seen = self.on_datapath(Engine::supervise).await?;
                     surroundings.notifier.tell(State::Line(&seen.line));
                 }
+                _ = tell.tick() => self.on_datapath(Engine::tell_begun).await?,
                 () = sleep_until(observe_at) => observe_at = self.observe().await?,
                 () = tick(&mut watchdog) => {
                     let seen = self.on_datapath(Engine::supervise).await?;
                     if seen.is_readable {
                         surroundings.notifier.tell(State::Alive);
+                    }
+                }
+                Some(command) = commands.recv() => {
+                    if self.answer(command, surroundings).await? {
+                        return Ok(());
                     }
                 }
             }
@@ -278,8 +289,7 @@ impl<D: Datapath> Owner<D> {
 
     async fn reload(&mut self, surroundings: &mut Surroundings) -> Result<(), DaemonError> {
         surroundings.notifier.tell(State::Reloading);
-        // What became of it is in the log and in the statistics.
-        let _reloaded = self.on_datapath(|engine, moment| engine.reload(ReloadRequest::default(), moment)).await?;
+        self.on_datapath(Engine::reload_unasked).await?;
         surroundings.notifier.tell(State::Ready);
         Ok(())
     }

@@ -8,6 +8,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
 
 mod check;
 pub mod describe;
+mod events;
 mod explain;
 mod history;
 mod list;
@@ -18,10 +19,11 @@ mod suggest;
 mod watch;
 
 pub use check::{check, check_prefix};
+pub use events::{event, events};
 pub use explain::explain;
 pub use history::{history, worst};
 pub use list::{applied, list, mode, mode_now, reloaded};
-pub use orders::{confirmed, granted, lifted, reset, rolled_back};
+pub use orders::{confirmed, forgotten, granted, lifted, reset, rolled_back};
 pub use replay::replay;
 pub use stats::{Detail, Page, left, stats, stats_below};
 pub use suggest::{suggest, suggest_from};

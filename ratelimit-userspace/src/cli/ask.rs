@@ -34,7 +34,7 @@ impl Daemon<'_> {
     }
 
     /// The same; `exit` says how the command ends.
-    fn judge<C: Call>(
+    pub(super) fn judge<C: Call>(
         &self,
         call: &C,
         words: impl Fn(&C::Report) -> String,
@@ -64,7 +64,7 @@ impl Daemon<'_> {
 }
 
 /// The daemon behind a socket, which is told who called `sudo`.
-fn client(socket: &Path) -> Client {
+pub(super) fn client(socket: &Path) -> Client {
     Client::new(socket).for_sudo_user(std::env::var("SUDO_USER").ok().as_deref())
 }
 

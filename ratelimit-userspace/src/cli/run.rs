@@ -14,13 +14,13 @@ use super::ask::Daemon;
 use super::paint::paint;
 use super::{
     Cli, Command, Extent, Global, Insistence, Limiter, ModeArg, OutputFormat, Repeat, Socket, ask, change, definition,
-    texts,
+    past, texts,
 };
 use crate::error::{self, Diagnostic, Diagnostics, Exit, Place};
 use crate::log;
 use ratelimit_control::proto::{
-    Allow, Confirm, Deny, Explain, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, Rollback, SourceRequest,
-    Suggest, UnblockRequest,
+    Allow, Confirm, Deny, Explain, Forget, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, Rollback,
+    SourceRequest, Suggest, UnblockRequest,
 };
 use ratelimit_daemon::{self, ConfigSource, Loaded};
 use ratelimit_datapath::interface_names;
@@ -78,6 +78,12 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Suggest { from, .. }) if from.is_said() => super::replay::suggest(from, &global),
         Some(Command::Suggest { rule, socket, .. }) => daemon(socket).ask(&Suggest { rule }, ratelimit_view::suggest),
         Some(Command::List { which, socket }) => ask::list(&daemon(socket), which),
+        Some(Command::Events { which, socket }) => past::events(&daemon(socket), &which),
+        Some(Command::History { which, socket }) => past::history(&daemon(socket), which),
+        Some(Command::Forget { source, socket }) => {
+            let source = parse_source("forget", &source)?;
+            daemon(socket).ask(&Forget { source }, ratelimit_view::forgotten)
+        }
         Some(Command::Allow { grant }) => {
             let request = change::parse_grant(&grant)?;
             let call = |text: &str| Ok(Allow(request.clone().of(change::parse_prefix(text)?)));

@@ -3,6 +3,7 @@
 use super::columns::wrap;
 use super::{counted, number};
 use crate::duration;
+use ratelimit_report::history::HealthState;
 use ratelimit_report::snapshot::{Overload, Snapshot, XdpMode};
 
 /// Lines of one sentence, where the screen is bounded: an error may be long.
@@ -56,6 +57,10 @@ fn sentences(snapshot: &Snapshot) -> Vec<String> {
     out.extend(overload(snapshot));
     for error in snapshot.map_errors.iter().filter(|error| error.count > 0) {
         out.push(format!("MAP ERRORS: {} {}, {}", error.map, error.op, counted(error.count, "time")));
+    }
+    if let Some(of) = snapshot.history.as_ref().filter(|of| of.state != HealthState::Ok || of.detail.is_some()) {
+        let why = of.detail.as_deref().unwrap_or("it is not written: see the log");
+        out.push(format!("HISTORY: {why}"));
     }
     if snapshot.events.lost > 0 {
         let begun = snapshot.events.sent.saturating_add(snapshot.events.lost);

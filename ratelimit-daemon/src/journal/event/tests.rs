@@ -120,6 +120,6 @@ fn a_line_says_source_rule_use_and_end() {
         ),
     ];
     for (event, kind, line) in rows {
-        assert_eq!((event.kind(), event.line().as_str()), (kind, line));
+        assert_eq!((event.kind().label(), event.line().as_str()), (kind, line));
     }
 }
