@@ -13,45 +13,7 @@ pub fn stats(snapshot: &Snapshot) -> String {
         duration(snapshot.uptime_seconds),
         what_it_does(snapshot)
     );
-    for of in &snapshot.interfaces {
-        if let Some(problem) = &of.problem {
-            out += &format!("{} IS NOT ATTACHED: {problem}; it is tried again all the time\n", of.name);
-        }
-    }
-    if let Some(hold) = &snapshot.hold {
-        let what = if hold.panic { "PANIC" } else { "DRY RUN" };
-        let since = hold.since.strftime("%Y-%m-%d %H:%M:%S UTC");
-        out += &format!("{what} by {} since {since}: `ratelimitd mode enforce` ends it\n", hold.by);
-    }
-    for rule in &snapshot.fallen_back {
-        out += &format!(
-            "RULE {rule} FELL BACK TO DRY RUN, as it dropped more than it may: `ratelimitd mode enforce` ends it\n"
-        );
-    }
-    if let Some(left) = snapshot.confirm_within_seconds {
-        out += &format!(
-            "A FILE IS ON TRIAL: it is rolled back in {} unless `ratelimitd confirm` follows; `ratelimitd rollback` does it now\n",
-            duration(left)
-        );
-    }
-    if let Some(of) = &snapshot.config.rolled_back {
-        let why = if of.why.is_empty() { String::new() } else { format!(" ({})", of.why) };
-        out += &format!(
-            "ROLLED BACK: what held before {0} holds again{why}; to put it in force: ratelimitd apply {0}\n",
-            of.file
-        );
-    }
-    if !snapshot.config.last_reload_successful {
-        let why = snapshot.config.error.as_deref().unwrap_or("see the log");
-        out += &format!("THE LAST RELOAD FAILED, and what held before goes on: {why}\n");
-    }
-    for of in &snapshot.dominant {
-        out += &format!("RULE {}: {}\n", of.rule, of.words());
-    }
-    for list in &snapshot.stale_lists {
-        let why = list.error.as_deref().unwrap_or("see the log");
-        out += &format!("LIST FILE {} IS NOT FOLLOWED, and what it held before holds: {why}\n", list.file);
-    }
+    out += &attention(snapshot).iter().map(|line| format!("{line}\n")).collect::<String>();
     out += "\n";
     out += &interfaces(snapshot);
     for rule in &snapshot.rules {
@@ -68,6 +30,51 @@ pub fn stats(snapshot: &Snapshot) -> String {
         out += &format!("Map errors: {} {}, {}\n", error.map, error.op, counted(error.count, "time"));
     }
     out
+}
+
+/// What wants attention, a line each: what is not attached, holds everything, fell back, is on trial or was not followed.
+pub fn attention(snapshot: &Snapshot) -> Vec<String> {
+    let mut lines = Vec::new();
+    for of in &snapshot.interfaces {
+        if let Some(problem) = &of.problem {
+            lines.push(format!("{} IS NOT ATTACHED: {problem}; it is tried again all the time", of.name));
+        }
+    }
+    if let Some(hold) = &snapshot.hold {
+        let what = if hold.panic { "PANIC" } else { "DRY RUN" };
+        let since = hold.since.strftime("%Y-%m-%d %H:%M:%S UTC");
+        lines.push(format!("{what} by {} since {since}: `ratelimitd mode enforce` ends it", hold.by));
+    }
+    for rule in &snapshot.fallen_back {
+        lines.push(format!(
+            "RULE {rule} FELL BACK TO DRY RUN, as it dropped more than it may: `ratelimitd mode enforce` ends it"
+        ));
+    }
+    if let Some(left) = snapshot.confirm_within_seconds {
+        lines.push(format!(
+            "A FILE IS ON TRIAL: it is rolled back in {} unless `ratelimitd confirm` follows; `ratelimitd rollback` does it now",
+            duration(left)
+        ));
+    }
+    if let Some(of) = &snapshot.config.rolled_back {
+        let why = if of.why.is_empty() { String::new() } else { format!(" ({})", of.why) };
+        lines.push(format!(
+            "ROLLED BACK: what held before {0} holds again{why}; to put it in force: ratelimitd apply {0}",
+            of.file
+        ));
+    }
+    if !snapshot.config.last_reload_successful {
+        let why = snapshot.config.error.as_deref().unwrap_or("see the log");
+        lines.push(format!("THE LAST RELOAD FAILED, and what held before goes on: {why}"));
+    }
+    for of in &snapshot.dominant {
+        lines.push(format!("RULE {}: {}", of.rule, of.words()));
+    }
+    for list in &snapshot.stale_lists {
+        let why = list.error.as_deref().unwrap_or("see the log");
+        lines.push(format!("LIST FILE {} IS NOT FOLLOWED, and what it held before holds: {why}", list.file));
+    }
+    lines
 }
 
 /// What pins tell without a daemon: packets by interface, by rule and by what dropped them.
@@ -92,7 +99,7 @@ pub fn left(snapshot: &Snapshot) -> String {
 }
 
 /// What is enforced where: in one clause where it is the same everywhere, else of each rule and interface.
-fn what_it_does(snapshot: &Snapshot) -> String {
+pub fn what_it_does(snapshot: &Snapshot) -> String {
     let rules = |mode: Mode| -> Vec<&str> {
         snapshot.rules.iter().filter(|rule| rule.mode == mode).map(|rule| rule.name.as_str()).collect()
     };
@@ -138,7 +145,8 @@ fn interfaces(snapshot: &Snapshot) -> String {
     )
 }
 
-fn attachment(interface: &Interface) -> &'static str {
+/// How packets are judged on an interface, if they are.
+pub fn attachment(interface: &Interface) -> &'static str {
     match interface.xdp_mode {
         Some(XdpMode::Native) => "native, in the driver",
         Some(XdpMode::Generic) => "GENERIC, slow: behind the driver",
@@ -146,7 +154,8 @@ fn attachment(interface: &Interface) -> &'static str {
     }
 }
 
-const fn mode_of(rule: &Rule) -> &'static str {
+/// Whether a rule drops.
+pub const fn mode_of(rule: &Rule) -> &'static str {
     match rule.mode {
         Mode::Enforce => "enforced",
         Mode::DryRun => "dry run",
@@ -257,7 +266,7 @@ pub(super) fn top(top: &[TopSource]) -> String {
 }
 
 /// Whether more new sources come than can be remembered, and what helps.
-fn new_sources(snapshot: &Snapshot) -> String {
+pub fn new_sources(snapshot: &Snapshot) -> String {
     let of = &snapshot.sources;
     let is_bounded = snapshot.rules.iter().any(|rule| rule.new_sources.is_some());
     match of.pressure {
@@ -277,7 +286,8 @@ fn new_sources(snapshot: &Snapshot) -> String {
     }
 }
 
-fn standing(of: &TopSource) -> (&'static str, String) {
+/// How a source stands, and when it passes again.
+pub fn standing(of: &TopSource) -> (&'static str, String) {
     let again = || {
         if of.never && of.state == State::Denied {
             "never: `ratelimitd check` says what undoes it".to_owned()

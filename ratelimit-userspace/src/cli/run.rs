@@ -64,6 +64,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             let repeat = if watch { Repeat::Watch } else { Repeat::Once };
             block_on(&global, ask::stats(&socket.path, format, repeat))
         }
+        Some(Command::Top { socket }) => ask::top(&daemon(socket)),
         Some(Command::Check { source, socket }) => ask::check(&daemon(socket), change::parse_target("check", &source)?),
         Some(Command::Detach { interface, socket }) => {
             block_on(&global, ask::detach(&socket.path, interface.as_deref(), format))
