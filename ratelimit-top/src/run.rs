@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::event::{self, Event};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::style::force_color_output;
-use ratatui::crossterm::terminal::{EnterAlternateScreen, enable_raw_mode};
-use ratatui::DefaultTerminal;
+use ratatui::crossterm::terminal::{Clear, ClearType, EnterAlternateScreen, enable_raw_mode};
+use ratatui::{DefaultTerminal, Terminal};
 use ratelimit_control::client::{Client, ClientError};
 use ratelimit_control::proto::{Allow, Check, Deny, GrantRequest, Stats, UnblockRequest};
 use tokio::signal::unix::{SignalKind, signal};
@@ -147,11 +148,14 @@ impl Top {
 
     /// Gives the terminal back, stops this process, and takes the terminal again once it is continued.
     fn suspend(&mut self) -> io::Result<()> {
+        self.terminal.show_cursor()?;
         ratatui::try_restore()?;
         kill(Pid::this(), Signal::SIGSTOP)?;
         enable_raw_mode()?;
-        execute!(io::stdout(), EnterAlternateScreen)?;
-        self.terminal.clear()
+        execute!(io::stdout(), EnterAlternateScreen, Clear(ClearType::All))?;
+        // A new one draws all of it; `clear` would ask for the cursor's place, and the thread that reads keys has the answer.
+        self.terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
+        Ok(())
     }
 }
 

@@ -184,7 +184,10 @@ impl State {
 
     /// A rule's last two minutes, admitted and refused, in so many columns each.
     pub fn history(&self, rule: &str, columns: usize) -> [Vec<Option<u64>>; 2] {
-        [self.rates.columns(rule, columns, |rate| rate.admitted), self.rates.columns(rule, columns, |rate| rate.refused)]
+        [
+            self.rates.columns(rule, columns, |rate| rate.admitted),
+            self.rates.columns(rule, columns, |rate| rate.refused),
+        ]
     }
 
     /// A rule's packets per second, admitted and refused.
@@ -195,8 +198,7 @@ impl State {
     /// Sources that the filter shows, in order.
     pub fn rows(&self) -> Vec<Row<'_>> {
         let shown = self.snapshot.top.iter().flatten().filter(|of| self.shows(of));
-        let mut rows: Vec<Row<'_>> =
-            shown.map(|of| Row { of, per_second: self.rates.of_source(&of.source) }).collect();
+        let mut rows: Vec<Row<'_>> = shown.map(|of| Row { of, per_second: self.rates.of_source(&of.source) }).collect();
         // What the daemon ranks comes worst first: that decides between equals.
         rows.sort_by(|a, b| self.key_of(b).partial_cmp(&self.key_of(a)).unwrap_or(Ordering::Equal));
         rows

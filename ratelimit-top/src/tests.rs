@@ -79,5 +79,6 @@ fn frame(state: &State, size: (u16, u16)) -> String {
     let terminal = terminal(state, size, Paint::Plain);
     let buffer = terminal.backend().buffer();
     let rows = buffer.content.chunks(usize::from(size.0));
-    rows.map(|row| row.iter().map(ratatui::buffer::Cell::symbol).collect::<String>().trim_end().to_owned() + "\n").collect()
+    rows.map(|row| row.iter().map(ratatui::buffer::Cell::symbol).collect::<String>().trim_end().to_owned() + "\n")
+        .collect()
 }

@@ -80,7 +80,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, now: Duration, paint: Paint) {
         Some(of) => one_source(frame, of, middle, paint),
         None => overview(frame, state, middle, paint),
     }
-    frame.render_widget(Line::styled(foot(state), HEAD), bottom);
+    frame.render_widget(Line::styled(cut(&foot(state), usize::from(area.width)), HEAD), bottom);
     if let Some(dialog) = &state.dialog {
         self::dialog(frame, dialog, area, paint);
     }
@@ -111,7 +111,11 @@ fn head(state: &State, now: Duration, area: Rect, paint: Paint) -> Vec<Line<'sta
     let shown_max = usize::from(area.height / 8).max(1);
     let hidden = loud.len().saturating_sub(shown_max);
     for (at, line) in loud.iter().take(shown_max).enumerate() {
-        let more = if hidden > 0 && at + 1 == shown_max { format!(" (and {hidden} more: `ratelimitd stats`)") } else { String::new() };
+        let more = if hidden > 0 && at + 1 == shown_max {
+            format!(" (and {hidden} more: `ratelimitd stats`)")
+        } else {
+            String::new()
+        };
         let room = width.saturating_sub(more.chars().count());
         lines.push(Line::styled(cut(&printable(line), room) + &more, paint.loud()));
     }
@@ -209,8 +213,8 @@ fn foot(state: &State) -> String {
         (Some(Dialog::Filter { .. }), _) => {
             format!("/{}\u{2588}  Enter keeps it, Esc undoes it", state.filter)
         }
-        (_, Some(_)) => "↑↓ scroll  a allow  d deny  u unblock  p pause  ? help  Esc back".to_owned(),
-        (_, None) => "/ filter  s sort  p pause  Enter open  a allow  d deny  u unblock  ? help  q quit".to_owned(),
+        (_, Some(_)) => "Esc back  ? help  ↑↓ scroll  p pause  a allow  d deny  u unblock".to_owned(),
+        (_, None) => "q quit  ? help  / filter  s sort  p pause  \u{21b5} open  a allow  d deny  u unblock".to_owned(),
     }
 }
 
@@ -221,7 +225,9 @@ fn dialog(frame: &mut Frame<'_>, dialog: &Dialog, area: Rect, paint: Paint) {
         Dialog::Help => ("Keys".to_owned(), format!("{HELP}\n\nAny key goes back.")),
         Dialog::Lasts { verb, source, text, problem } => {
             let problem = problem.as_ref().map_or_else(String::new, |problem| format!("\n{problem}\n"));
-            let body = format!("For how long? 10m, 12h, 7d, or permanent\n\n> {text}\u{2588}\n{problem}\nEnter goes on, Esc leaves it");
+            let body = format!(
+                "For how long? 10m, 12h, 7d, or permanent\n\n> {text}\u{2588}\n{problem}\nEnter goes on, Esc leaves it"
+            );
             (format!("{} {source}", verb.word()), body)
         }
         Dialog::Question(order) => {
@@ -234,15 +240,9 @@ fn dialog(frame: &mut Frame<'_>, dialog: &Dialog, area: Rect, paint: Paint) {
     };
     let width = area.width.saturating_sub(8).min(76);
     let inner = usize::from(width.saturating_sub(4));
-    let lines: Vec<String> =
-        printable_lines(&text).lines().flat_map(|line| folded(line, inner, usize::MAX)).collect();
+    let lines: Vec<String> = printable_lines(&text).lines().flat_map(|line| folded(line, inner, usize::MAX)).collect();
     let height = u16::try_from(lines.len() + 2).unwrap_or(u16::MAX).min(area.height);
-    let place = Rect {
-        x: area.x + (area.width - width) / 2,
-        y: area.y + (area.height - height) / 2,
-        width,
-        height,
-    };
+    let place = Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
     let style = if matches!(dialog, Dialog::Answer(Err(_))) { paint.loud() } else { HEAD };
     let block = Block::bordered()
         .title(Line::styled(format!(" {title} "), style))
