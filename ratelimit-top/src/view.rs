@@ -195,15 +195,17 @@ fn rules(frame: &mut Frame<'_>, state: &State, shown: &[&Rule], area: Rect, pain
 /// One source whole: what `check` says of it.
 fn one_source(frame: &mut Frame<'_>, of: &Whole, area: Rect, paint: Paint) {
     let block = Block::bordered().title(format!(" {} ", of.source));
-    let text = match (&of.text, &of.problem) {
-        (None, None) => "…".to_owned(),
-        (None, Some(why)) => format!("NO ANSWER: {why}"),
-        (Some(text), None) => text.clone(),
-        (Some(text), Some(why)) => format!("NO ANSWER, what follows is older: {why}\n\n{text}"),
+    // That there is no answer is not scrolled away.
+    let problem = match (&of.text, &of.problem) {
+        (_, None) => String::new(),
+        (None, Some(why)) => format!("NO ANSWER: {why}\n"),
+        (Some(_), Some(why)) => format!("NO ANSWER, what follows is older: {why}\n\n"),
     };
+    let text = of.text.as_deref().unwrap_or(if of.problem.is_none() { "…" } else { "" });
+    let left: String = text.split_inclusive('\n').skip(of.scrolled).collect();
     let style = if of.problem.is_some() { paint.loud() } else { Style::new() };
-    let left: String = printable_lines(&text).split_inclusive('\n').skip(of.scrolled).collect();
-    let paragraph = Paragraph::new(left).wrap(Wrap { trim: false }).block(block).style(style);
+    let paragraph =
+        Paragraph::new(printable_lines(&(problem + &left))).wrap(Wrap { trim: false }).block(block).style(style);
     frame.render_widget(paragraph, area);
 }
 

@@ -4,7 +4,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row as Line2, Table, TableState, Wrap};
+use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row as TableRow, Table, TableState, Wrap};
 use ratelimit_report::snapshot::{Mode, State as Standing, TopSource};
 use ratelimit_view::{duration, number, standing};
 
@@ -78,7 +78,7 @@ fn none_shown(state: &State) -> String {
     }
 }
 
-fn heads(sort: Sort, is_wide: bool) -> Line2<'static> {
+fn heads(sort: Sort, is_wide: bool) -> TableRow<'static> {
     let of = |name: &'static str, by: Sort, width: u16| {
         let name = if sort == by { format!("\u{25bc}{name}") } else { name.to_owned() };
         right(name, width)
@@ -95,10 +95,10 @@ fn heads(sort: Sort, is_wide: bool) -> Line2<'static> {
     if is_wide {
         cells.push(Cell::from("USED OF THE LIMIT"));
     }
-    Line2::new(cells).style(HEAD)
+    TableRow::new(cells).style(HEAD)
 }
 
-fn line(state: &State, row: &Row<'_>, name_max: usize, is_wide: bool, paint: Paint) -> Line2<'static> {
+fn line(state: &State, row: &Row<'_>, name_max: usize, is_wide: bool, paint: Paint) -> TableRow<'static> {
     let of = row.of;
     let (words, color) = stands(state, of);
     let mut cells = vec![
@@ -115,7 +115,7 @@ fn line(state: &State, row: &Row<'_>, name_max: usize, is_wide: bool, paint: Pai
         let text = format!("{used} of {limit} {} in {}", of.unit.label(), duration(of.window_seconds));
         cells.push(Cell::from(cut(&text, usize::from(LIMIT))));
     }
-    Line2::new(cells)
+    TableRow::new(cells)
 }
 
 /// The words of `stats`, but that a rule in dry run drops nothing.
