@@ -241,6 +241,7 @@ impl State {
     }
 
     /// What a key does.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "every other key means nothing here")]
     pub fn key(&mut self, key: KeyEvent) -> Option<Ask> {
         if key.kind == KeyEventKind::Release {
             return None;
@@ -260,6 +261,7 @@ impl State {
         }
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "every other key means nothing here")]
     fn plain_key(&mut self, code: KeyCode) -> Option<Ask> {
         match code {
             KeyCode::Char('q') if self.whole.is_none() => return Some(Ask::Quit),
@@ -291,6 +293,7 @@ impl State {
         None
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "every other key means nothing here")]
     fn dialog_key(&mut self, dialog: Dialog, code: KeyCode) -> Option<Ask> {
         match dialog {
             Dialog::Filter { before } => match code {
@@ -408,6 +411,7 @@ fn network(text: &str) -> Option<IpNet> {
     text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "every other key means nothing here")]
 fn edit(text: &mut String, code: KeyCode) {
     match code {
         KeyCode::Char(c) if text.len() < TYPED_MAX && !c.is_control() => text.push(c),

@@ -1,5 +1,4 @@
 //! Frames of each state at several sizes, and what keys do.
-#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::time::Duration;
 
