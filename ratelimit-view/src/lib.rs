@@ -25,14 +25,14 @@ pub use history::{history, worst};
 pub use list::{applied, list, mode, mode_now, reloaded};
 pub use orders::{confirmed, forgotten, granted, lifted, reset, rolled_back};
 pub use replay::replay;
-pub use stats::{Detail, Page, left, stats, stats_below};
+pub use stats::{Detail, Page, attachment, attention, left, mode_of, state, stats, stats_below, what_it_does};
 pub use suggest::{suggest, suggest_from};
 pub use watch::{Screen, WatchError, watch};
 
 use ratelimit_report::snapshot::{Counting, Limit, WindowForm};
 
 /// 1234567 as `1,234,567`.
-fn number(value: u64) -> String {
+pub fn number(value: u64) -> String {
     let digits = value.to_string();
     let mut out = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -45,7 +45,7 @@ fn number(value: u64) -> String {
 }
 
 /// Seconds as `2m 13s`: the two largest units, rounded up so that nothing is promised too early.
-fn duration(seconds: f64) -> String {
+pub fn duration(seconds: f64) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
     #[expect(
         clippy::cast_possible_truncation,

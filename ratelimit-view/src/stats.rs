@@ -14,7 +14,11 @@ mod interfaces;
 mod rules;
 mod top;
 
+pub use attention::attention;
 use columns::wrap;
+pub use interfaces::attachment;
+pub use rules::mode_of;
+pub use top::state;
 pub(super) use top::top;
 
 /// Rows of sources that are shown however little room there is.
@@ -115,7 +119,7 @@ pub fn left(snapshot: &Snapshot, page: Page) -> String {
 }
 
 /// What is enforced where: in one clause where it is the same everywhere, else of each rule and interface.
-fn what_it_does(snapshot: &Snapshot) -> String {
+pub fn what_it_does(snapshot: &Snapshot) -> String {
     let rules = |mode: Mode| -> Vec<&str> {
         snapshot.rules.iter().filter(|rule| rule.mode == mode).map(|rule| rule.name.as_str()).collect()
     };

@@ -7,7 +7,7 @@ use super::change::parse_target;
 use super::each::Targets;
 use super::run::{block_on, in_colour, print_json, print_words, show};
 use super::{Extent, Global, ListArgs, OutputFormat, Repeat};
-use crate::error::{self, Exit};
+use crate::error::{self, Diagnostic, Exit, Place};
 use ipnet::IpNet;
 use ratelimit_control::Call;
 use ratelimit_control::client::{Client, ClientError};
@@ -17,7 +17,9 @@ use ratelimit_datapath::orphans::{self, Orphans};
 use ratelimit_datapath::pins::{self, PinsError};
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::config::syntax::printable_lines;
+use ratelimit_policy::safety;
 use ratelimit_report::snapshot::{ListFilter, ModeNow, Outcome, Snapshot};
+use ratelimit_top::{Paint, TopError};
 use ratelimit_view::{self, Detail, Page, Screen, WatchError};
 use terminal_size::{Height, Width, terminal_size_of};
 
@@ -127,6 +129,30 @@ async fn watch(
         Err(WatchError::Client(error)) => Err(error.into()),
         Err(error @ WatchError::Output(_)) => Err(error.into()),
     }
+}
+
+/// All of it in a terminal, until a key ends it. What is not a terminal has no keys.
+pub(super) fn top(daemon: &Daemon<'_>) -> anyhow::Result<Exit> {
+    if !io::stdout().is_terminal() || daemon.global.format() == OutputFormat::Json {
+        let problem = "`top` draws on a terminal, and standard output is to be something else".to_owned();
+        let again = "`ratelimitd stats --watch` prints the same every second".to_owned();
+        let programs = "`ratelimitd stats --json` is for programs".to_owned();
+        return Err(Diagnostic { problem, place: Place::CommandLine, help: vec![again, programs] }.into());
+    }
+    let paint = match anstream::AutoStream::choice(&io::stdout()) {
+        anstream::ColorChoice::Never => Paint::Plain,
+        anstream::ColorChoice::Auto | anstream::ColorChoice::Always | anstream::ColorChoice::AlwaysAnsi => {
+            Paint::Colours
+        }
+    };
+    let ssh_peer = safety::ssh_session_of_this_process().map(|session| session.peer);
+    block_on(daemon.global, async {
+        match ratelimit_top::run(client(&daemon.socket), ssh_peer, paint).await {
+            Ok(()) => Ok(Exit::Done),
+            Err(TopError::Client(error)) => Err(error.into()),
+            Err(error @ TopError::Terminal(_)) => Err(error.into()),
+        }
+    })
 }
 
 /// One snapshot a line, for programs that read on.

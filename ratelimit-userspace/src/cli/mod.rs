@@ -156,6 +156,12 @@ pub enum Command {
         #[command(flatten)]
         socket: Socket,
     },
+    /// Watch it in a terminal as it happens, look at one source whole, and allow, deny or unblock it; ? shows the keys
+    Top {
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
     /// Say what becomes of a source's packets, and why: exit code 3 if a rule drops any, else 0
     #[command(after_help = texts::CHECK_EXAMPLES)]
     Check {

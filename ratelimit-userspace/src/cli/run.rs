@@ -67,6 +67,7 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
             let detail = if global.verbose > 0 { Detail::Verbose } else { Detail::Normal };
             block_on(&global, ask::stats(&socket.path, ask::Shown { format, repeat, extent, detail }))
         }
+        Some(Command::Top { socket }) => ask::top(&daemon(socket)),
         Some(Command::Check { source, socket }) => ask::check(&daemon(socket), change::parse_target("check", &source)?),
         Some(Command::Detach { interface, socket }) => {
             block_on(&global, ask::detach(&socket.path, interface.as_deref(), format))

@@ -11,7 +11,7 @@ const LINES_MAX: usize = 3;
 
 /// All of it; on a bounded screen in about half of its rows, and one sentence at least.
 pub(super) fn lines(snapshot: &Snapshot, width: usize, rows: Option<usize>) -> Vec<String> {
-    let sentences = sentences(snapshot);
+    let sentences = attention(snapshot);
     let Some(rows) = rows else { return sentences.iter().flat_map(|of| wrap(of, width)).collect() };
     let mut out: Vec<String> = Vec::new();
     for (at, sentence) in sentences.iter().enumerate() {
@@ -37,7 +37,8 @@ fn shortened(mut lines: Vec<String>) -> Vec<String> {
     lines
 }
 
-fn sentences(snapshot: &Snapshot) -> Vec<String> {
+/// A sentence each.
+pub fn attention(snapshot: &Snapshot) -> Vec<String> {
     let mut out = Vec::new();
     for of in snapshot.interfaces.iter().filter(|of| !of.attached) {
         out.extend(

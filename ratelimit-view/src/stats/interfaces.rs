@@ -48,7 +48,8 @@ pub(super) fn lines(snapshot: &Snapshot, width: usize, rows: usize) -> Vec<Strin
     out
 }
 
-const fn attachment(interface: &Interface) -> &'static str {
+/// How its program is attached, in words.
+pub const fn attachment(interface: &Interface) -> &'static str {
     match interface.xdp_mode {
         Some(XdpMode::Native) => "native, in the driver",
         Some(XdpMode::Generic) => "GENERIC, slow: behind the driver",

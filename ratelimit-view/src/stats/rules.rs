@@ -56,7 +56,8 @@ fn in_a_line(rule: &Rule) -> String {
     format!("Rule {} ({}): {admitted} admitted, {verb} {refused}", rule.name, mode_of(rule))
 }
 
-pub(super) const fn mode_of(rule: &Rule) -> &'static str {
+/// Whether a rule drops, in words.
+pub const fn mode_of(rule: &Rule) -> &'static str {
     match rule.mode {
         Mode::Enforce => "enforced",
         Mode::DryRun => "dry run",

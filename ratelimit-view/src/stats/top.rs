@@ -85,7 +85,8 @@ const fn is_refused(of: &TopSource) -> bool {
     }
 }
 
-fn state(of: &TopSource) -> &'static str {
+/// How it stands, in words.
+pub fn state(of: &TopSource) -> &'static str {
     match of.state {
         State::Ok => "ok",
         State::OverLimit if of.reason == Reason::Guard.label() => "over the guard",

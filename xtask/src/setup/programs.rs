@@ -8,7 +8,7 @@ use super::{apt, machine, say};
 use crate::workspace;
 
 /// A program, its package, what it is for.
-const PROGRAMS: [(&str, &str, &str); 13] = [
+const PROGRAMS: [(&str, &str, &str); 14] = [
     ("nginx", "nginx-light", "the web server behind the limiter"),
     ("curl", "curl", "a client"),
     ("wrk", "wrk", "a client that sends as fast as it can"),
@@ -22,6 +22,7 @@ const PROGRAMS: [(&str, &str, &str); 13] = [
     ("setpriv", "util-linux", "the daemon without root's capabilities"),
     ("capsh", "libcap2-bin", "what capabilities a process has"),
     ("systemd-analyze", "systemd", "the checks of the unit file"),
+    ("tmux", "tmux", "a terminal for `ratelimitd top`"),
 ];
 
 /// What `cargo xtask accuracy` runs besides.

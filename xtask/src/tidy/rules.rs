@@ -33,6 +33,7 @@ pub(super) const SHIPPED: &[&str] = &[
     "ratelimit-ebpf/src/",
     "ratelimit-policy/src/",
     "ratelimit-report/src/",
+    "ratelimit-top/src/",
     "ratelimit-userspace/src/",
     "ratelimit-view/src/",
 ];
