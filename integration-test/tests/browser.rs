@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
+use std::process::Command;
 
 use integration_test::lab::{CLIENTS, HANGS_AFTER, Lab, once};
 use netlab::{Child, needs_root};
@@ -15,6 +16,13 @@ const PAGE: &str = "127.0.0.1:9464";
 const DRIVER: u16 = 9515;
 /// What WebDriver calls an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
+
+/// What the browser lacks to be driven.
+fn no_browser() -> Option<String> {
+    let is_missing = |program: &&str| Command::new(program).arg("--version").output().is_err();
+    let missing = ["chromium", "chromedriver"].into_iter().find(is_missing)?;
+    Some(format!("{missing} is missing; `cargo xtask setup` installs it where apt-get has it"))
+}
 
 /// A browser, closed with its driver.
 struct Browser<'a> {
@@ -117,7 +125,7 @@ impl<'a> Browser<'a> {
         fs::create_dir_all(&directory).unwrap();
         let path = directory.join(format!("{name}.png.base64"));
         fs::write(&path, text).unwrap();
-        let mut decode = std::process::Command::new("base64");
+        let mut decode = Command::new("base64");
         let decoded = decode.arg("-d").arg(&path).output().unwrap();
         fs::write(directory.join(format!("{name}.png")), decoded.stdout).unwrap();
         fs::remove_file(path).unwrap();
@@ -129,7 +137,7 @@ const PHONE: [u32; 2] = [390, 844];
 
 #[test]
 fn the_link_logs_in_a_refused_source_is_unblocked_by_a_click_and_its_client_passes_again() {
-    needs_root!();
+    needs_root!(no_browser());
     let lab = Lab::new();
     lab.server.ip(&["link", "set", "lo", "up"]).unwrap();
     let _web = lab.web();
@@ -174,7 +182,7 @@ fn the_link_logs_in_a_refused_source_is_unblocked_by_a_click_and_its_client_pass
     browser.says("Passes on ports 80,443");
     lab.open(client, 80);
 
-    for (page, says) in [("rules", "Limit: 3 connections in 5m"), ("access", "Access list"), ("events", "Events")] {
+    for (page, says) in [("rules", "Limit: 3 connections in 5m"), ("access", "Access list"), ("events", client)] {
         browser.run(&format!("location.hash = '#/{page}'"));
         browser.says(says);
         browser.accessible(page);

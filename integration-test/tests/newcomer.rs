@@ -19,7 +19,7 @@ use regex_lite::Regex;
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// What varies between two runs, and what stands for it, in this order. A count that is exact stays.
-const FILTERS: [(&str, &str); 9] = [
+const FILTERS: [(&str, &str); 12] = [
     // Times: of what is listed, and so as wide; of a log line; of a note, which names another day.
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "YYYY-MM-DD HH:MM:SS UTC"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "HH:MM:SS"),
@@ -27,10 +27,13 @@ const FILTERS: [(&str, &str); 9] = [
     // Durations of which a part has passed.
     (r"(gain in|, up|  in|(dropped|been) in) \d+ ?(d|h|min|m|s)( \d+ ?(h|min|m|s))?([\s:;.])", "$1 DUR$6"),
     (r"(trial for|rolled back in) \d+ ?[ms]( \d+s)?", "$1 DUR"),
+    (r"(without a daemon( since [^(]+ \()?( for )?)(\d+[hm])?\d+s", "${1}DUR"),
     (r"ratelimitd \d+\.\d+\.\d+", "ratelimitd VERSION"),
+    (r"/ratelimitd/v\d+/", "/ratelimitd/vLAYOUT/"),
     // Packets depend on when TCP acknowledges. What a limit counts does not.
     (r"(native, in the driver|GENERIC, slow: behind the driver)( +[\d,-]+){6}", "$1  N N N N N N"),
-    (r"(?m)^(  (admitted|not counted)  +)[\d,]+ packets?", "${1}N packets"),
+    (r"(?m)^( s0 +native)( +[\d,-]+){5}", "$1  N N N N N"),
+    (r"(?m)^(  admitted  +)[\d,]+ packets?, and [\d,]+ not", "${1}N packets, and N not"),
     // The buckets of a window, however many there are.
     (r"(?m)(^  YYYY-MM-DD HH:MM:SS UTC +[\d,]+\n)+", "  YYYY-MM-DD HH:MM:SS UTC  N\n"),
 ];
@@ -135,7 +138,7 @@ impl Shell {
     /// All of it, without what varies.
     fn transcript(&self) -> String {
         let directory = self.lab.directory().display().to_string();
-        let mut text = self.written.replace(&directory, "/home/new");
+        let mut text = self.written.replace(&directory, "/srv/web");
         for (pattern, with) in FILTERS {
             text = Regex::new(pattern).expect("a pattern").replace_all(&text, with).into_owned();
         }
@@ -195,6 +198,7 @@ tasks! {
         shell.connects(CLIENTS[0], 11, 10);
         shell.connects(CLIENTS[1], 3, 3);
         shell.types("ratelimitd stats");
+        shell.types("script -qec 'stty rows 24 cols 80; ratelimitd stats' /dev/null | tr -d '\\r'");
         shell.types("ratelimitd check 10.9.0.2");
         shell.types("ratelimitd check 10.9.0.3");
         shell.types("ratelimitd check 10.9.0.77");
@@ -281,6 +285,8 @@ tasks! {
     a_daemon_that_died: |shell| {
         shell.starts(&format!("ratelimitd --iface s0 {LIMIT} --on-exit keep"));
         shell.connects(CLIENTS[0], 11, 10);
+        // A daemon leaves its first sign of life beside the pins after two seconds.
+        shell.lab.stats_once(|stats| stats["uptime_seconds"].as_f64().is_some_and(|up| up > 3.0));
         shell.kills();
         shell.connects(CLIENTS[0], 1, 0);
         shell.types("ratelimitd stats");

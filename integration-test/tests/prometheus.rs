@@ -51,9 +51,9 @@ fn text(path: &str) -> String {
 fn queries() -> Vec<String> {
     fn gather(value: &Value, found: &mut Vec<String>) {
         match value {
-            Value::Object(fields) => fields.iter().for_each(|(name, value)| match value {
-                Value::String(text) if name == "expr" || name == "definition" => found.push(text.clone()),
-                other => gather(other, found),
+            Value::Object(fields) => fields.iter().for_each(|(name, value)| match value.as_str() {
+                Some(text) if name == "expr" || name == "definition" => found.push(text.to_owned()),
+                Some(_) | None => gather(value, found),
             }),
             Value::Array(items) => items.iter().for_each(|item| gather(item, found)),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}

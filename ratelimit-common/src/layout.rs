@@ -17,7 +17,7 @@ mod keys;
 pub mod map;
 
 pub use active::{Active, PrefixMiss};
-pub use event::{EVENT_TALLIES, EVENTS_BYTES, EVENTS_MAX, Event};
+pub use event::{EVENT_TALLIES, EVENTS_BYTES, EVENTS_MAX, EVENTS_OF_REFUSALS_BYTES, Event};
 pub use faults::{FAULTS_MAX, Fault, NOT_CACHED};
 pub use keys::{
     ConversationKeyV4, ConversationKeyV6, FlowKeyV4, FlowKeyV6, GENERATION_BITS, Prefix, PrefixKeyV4, PrefixKeyV6,

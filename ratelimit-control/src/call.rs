@@ -14,8 +14,9 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::proto::{
-    Allow, ApplyRequest, ChargeRequest, Check, CheckPrefix, Confirm, Deny, Detach, Explain, Healthz, ModeRequest,
-    PrefixRequest, Problem, ReloadRequest, Rollback, SourceRequest, StandingOf, Stats, Suggest, UnblockRequest,
+    Allow, ApplyRequest, ChargeRequest, Check, CheckPrefix, Confirm, Deny, Detach, Explain, Forget, Healthz, HistoryOf,
+    ModeRequest, PrefixRequest, Problem, ReloadRequest, Rollback, Series, SourceRequest, StandingOf, Stats, Suggest,
+    UnblockRequest, Worst,
 };
 use super::requester::Requester;
 use super::server::{Service, method};
@@ -106,6 +107,12 @@ pub trait Carry<C: Call, When> {
     fn carry(&mut self, call: C, by: &Requester, when: When) -> Result<C::Report, Problem>;
 }
 
+/// Takes a command that is answered later and from elsewhere, for as long as it takes.
+pub trait Defer<C: Call, When> {
+    /// Begins it. What it gives is done once the owner is free again; the reply follows whenever it is there.
+    fn defer(&mut self, ask: Ask<C>, when: When) -> Answer;
+}
+
 /// Where an answer goes.
 pub type Reply<T> = oneshot::Sender<Result<T, Problem>>;
 
@@ -133,6 +140,11 @@ impl<C: Call> Ask<C> {
 pub struct Answer(Box<dyn FnOnce() + Send>);
 
 impl Answer {
+    /// What is left to do for it.
+    pub fn by(send: impl FnOnce() + Send + 'static) -> Self {
+        Self(Box::new(send))
+    }
+
     /// Sends it. One that nobody waits for is dropped.
     pub fn send(self) {
         (self.0)();
@@ -141,12 +153,19 @@ impl Answer {
 
 /// Makes of the one list of commands what there has to be for each.
 macro_rules! commands {
-    ($($name:ident($call:ty),)*) => {
+    (now { $($name:ident($call:ty),)* } later { $($later:ident($slow:ty),)* }) => {
         /// What the owner of the datapath is asked to do.
         #[derive(Debug)]
         pub enum Command {
             $(#[doc = concat!("[`", stringify!($call), "`].")] $name(Ask<$call>),)*
+            $(#[doc = concat!("[`", stringify!($slow), "`].")] $later(Ask<$slow>),)*
         }
+
+        $(impl From<Ask<$slow>> for Command {
+            fn from(ask: Ask<$slow>) -> Self {
+                Self::$later(ask)
+            }
+        })*
 
         $(impl From<Ask<$call>> for Command {
             fn from(ask: Ask<$call>) -> Self {
@@ -156,47 +175,58 @@ macro_rules! commands {
 
         impl Command {
             /// Where each goes.
-            pub const ROUTES: &[Route] = &[$(<$call as Call>::ROUTE,)*];
+            pub const ROUTES: &[Route] = &[$(<$call as Call>::ROUTE,)* $(<$slow as Call>::ROUTE,)*];
 
             /// Has the owner do it.
             pub fn carry_out<When, Owner>(self, owner: &mut Owner, when: When) -> Answer
             where
-                Owner: $(Carry<$call, When> +)*
+                Owner: $(Carry<$call, When> +)* $(Defer<$slow, When> +)*
             {
                 match self {
                     $(Self::$name(ask) => ask.carry_out(owner, when),)*
+                    $(Self::$later(ask) => owner.defer(ask, when),)*
                 }
             }
         }
 
         /// All that the socket takes.
         pub(super) fn routes() -> Router<Service> {
-            Router::new()$(.route(<$call as Call>::ROUTE.path, method::<$call>()))*
+            Router::new()
+                $(.route(<$call as Call>::ROUTE.path, method::<$call>()))*
+                $(.route(<$slow as Call>::ROUTE.path, method::<$slow>()))*
         }
     };
 }
 
 commands! {
-    Stats(Stats),
-    Check(Check),
-    CheckPrefix(CheckPrefix),
-    Health(Healthz),
-    List(ListFilter),
-    Suggest(Suggest),
-    Explain(Explain),
-    Standing(StandingOf),
-    Charge(ChargeRequest),
-    Allow(Allow),
-    Deny(Deny),
-    Unblock(UnblockRequest),
-    Unallow(PrefixRequest),
-    Reset(SourceRequest),
-    Mode(ModeRequest),
-    Apply(ApplyRequest),
-    Confirm(Confirm),
-    Rollback(Rollback),
-    Reload(ReloadRequest),
-    Detach(Detach),
+    now {
+        Stats(Stats),
+        Check(Check),
+        CheckPrefix(CheckPrefix),
+        Health(Healthz),
+        List(ListFilter),
+        Suggest(Suggest),
+        Explain(Explain),
+        Standing(StandingOf),
+        Charge(ChargeRequest),
+        Allow(Allow),
+        Deny(Deny),
+        Unblock(UnblockRequest),
+        Unallow(PrefixRequest),
+        Reset(SourceRequest),
+        Mode(ModeRequest),
+        Apply(ApplyRequest),
+        Confirm(Confirm),
+        Rollback(Rollback),
+        Reload(ReloadRequest),
+        Detach(Detach),
+    }
+    later {
+        History(HistoryOf),
+        Worst(Worst),
+        Series(Series),
+        Forget(Forget),
+    }
 }
 
 /// A command as a client sends it: path with query, and body.
@@ -204,22 +234,25 @@ pub(super) fn encode<C: Call>(call: &C) -> serde_json::Result<(String, Vec<u8>)>
     let Route { path, arguments, .. } = C::ROUTE;
     match arguments {
         Arguments::Body | Arguments::BodyOrNothing => Ok((path.to_owned(), serde_json::to_vec(call)?)),
-        Arguments::Query => {
-            let (mut path, mut query) = (path.to_owned(), Vec::new());
-            let fields = serde_json::to_value(call)?;
-            for (name, value) in fields.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
-                let value = escaped(&value.as_str().map_or_else(|| Value::to_string(value), str::to_owned));
-                let place = format!("{{{name}}}");
-                if path.contains(&place) {
-                    path = path.replace(&place, &value);
-                } else {
-                    query.push(format!("{name}={value}"));
-                }
-            }
-            let mark = if query.is_empty() { "" } else { "?" };
-            Ok((format!("{path}{mark}{}", query.join("&")), Vec::new()))
+        Arguments::Query => Ok((with_query(path, call)?, Vec::new())),
+    }
+}
+
+/// A path with arguments in it and behind it.
+pub(super) fn with_query(path: &str, arguments: &impl Serialize) -> serde_json::Result<String> {
+    let (mut path, mut query) = (path.to_owned(), Vec::new());
+    let fields = serde_json::to_value(arguments)?;
+    for (name, value) in fields.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+        let value = escaped(&value.as_str().map_or_else(|| Value::to_string(value), str::to_owned));
+        let place = format!("{{{name}}}");
+        if path.contains(&place) {
+            path = path.replace(&place, &value);
+        } else {
+            query.push(format!("{name}={value}"));
         }
     }
+    let mark = if query.is_empty() { "" } else { "?" };
+    Ok(format!("{path}{mark}{}", query.join("&")))
 }
 
 /// A query's value: what is not plainly safe is percent-encoded.

@@ -2,23 +2,27 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::HeaderValue;
-use hyper::{Method, Request, StatusCode, header};
+use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use serde::Deserialize;
 use tokio::net::UnixStream;
+use tokio::task::JoinSet;
 
-use super::call::{Call, Verb, encode};
+use super::call::{Call, Verb, encode, with_query};
 use super::orphan;
-use super::proto::{METRICS, Problem};
+use super::proto::{EventsOf, EventsReport, METRICS, Problem};
 use super::requester::SUDO_USER;
 use super::socket::GROUP;
 use ratelimit_datapath::orphans::{self, Orphans};
 use ratelimit_datapath::pins;
+use ratelimit_report::event::Event;
 
 /// An answer is there by then: the server's own limit, and a little for the way.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(35);
@@ -26,6 +30,24 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(35);
 const QUEUE_PAUSE: Duration = Duration::from_millis(10);
 /// Sixty-four rules on sixteen interfaces are below 1 MB.
 const METRICS_BYTES_MAX: usize = 4 << 20;
+
+/// Events that are remembered, with every text as long as it may be.
+const EVENTS_BYTES_MAX: usize = 16 << 20;
+/// One event.
+const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// One line of a stream of events.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum Followed {
+    /// An event.
+    Event(Box<Event>),
+    /// Whoever reads was too slow for so many.
+    Missed {
+        /// How many.
+        missed: u64,
+    },
+}
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -155,6 +177,55 @@ impl Client {
         String::from_utf8(body.to_vec()).map_err(|error| self.unintelligible(error))
     }
 
+    /// What has happened lately.
+    pub async fn events(&self, asked: &EventsOf) -> Result<EventsReport, ClientError> {
+        let target = with_query(EventsOf::PATH, asked).map_err(|error| self.unintelligible(error))?;
+        let (status, body) = self.request(Method::GET, &target, Bytes::new(), EVENTS_BYTES_MAX).await?;
+        if !status.is_success() {
+            return Err(serde_json::from_slice::<Problem>(&body).map_err(|_| self.unintelligible(status))?.into());
+        }
+        serde_json::from_slice(&body).map_err(|error| self.unintelligible(error))
+    }
+
+    /// The same and what follows, until `take` has had enough. A daemon that ends is an error.
+    pub async fn follow(
+        &self,
+        asked: &EventsOf,
+        mut take: impl FnMut(Followed) -> ControlFlow<()>,
+    ) -> Result<(), ClientError> {
+        let asked = EventsOf { follow: Some(true), ..asked.clone() };
+        let target = with_query(EventsOf::PATH, &asked).map_err(|error| self.unintelligible(error))?;
+        let request = Request::builder().uri(target).header(header::HOST, "ratelimitd").body(Full::new(Bytes::new()));
+        let request = request.map_err(|error| self.unintelligible(error))?;
+        let (response, _connection) = self.sent(request).await?;
+        let status = response.status();
+        let mut body = response.into_body();
+        if !status.is_success() {
+            let body =
+                Limited::new(body, LINE_BYTES_MAX).collect().await.map_err(|error| self.unintelligible(error))?;
+            let problem = serde_json::from_slice::<Problem>(&body.to_bytes());
+            return Err(problem.map_err(|_| self.unintelligible(status))?.into());
+        }
+        let mut waiting = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| self.broken_off(error, Wanted::Read))?;
+            waiting.extend_from_slice(frame.data_ref().map_or(&[][..], |bytes| bytes));
+            while let Some(end) = waiting.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = waiting.drain(..=end).collect();
+                if line.len() > 1 {
+                    let followed = serde_json::from_slice(&line).map_err(|error| self.unintelligible(error))?;
+                    if take(followed).is_break() {
+                        return Ok(());
+                    }
+                }
+            }
+            if waiting.len() > LINE_BYTES_MAX {
+                return Err(self.unintelligible("a line without an end"));
+            }
+        }
+        Err(self.unreachable(io::Error::other("it has ended"), Wanted::Read))
+    }
+
     async fn request(
         &self,
         method: Method,
@@ -176,17 +247,26 @@ impl Client {
         request: Request<Full<Bytes>>,
         bytes_max: usize,
     ) -> Result<(StatusCode, Bytes), ClientError> {
+        let (response, _connection) = self.sent(request).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), bytes_max).collect().await;
+        Ok((status, body.map_err(|error| self.unintelligible(error))?.to_bytes()))
+    }
+
+    /// The beginning of an answer, and its connection, which ends when it is dropped.
+    async fn sent(&self, request: Request<Full<Bytes>>) -> Result<(Response<Incoming>, JoinSet<()>), ClientError> {
         let wanted = Wanted::from(request.method());
         let stream = self.connect().await.map_err(|error| self.unreachable(error, wanted))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.unintelligible(error))?;
-        let connection = tokio::spawn(connection);
+        let mut task = JoinSet::new();
+        task.spawn(async {
+            // Whoever waits for the answer is told.
+            let _ = connection.await;
+        });
         let response = sender.send_request(request).await.map_err(|error| self.broken_off(error, wanted))?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), bytes_max).collect().await;
-        connection.abort();
-        Ok((status, body.map_err(|error| self.unintelligible(error))?.to_bytes()))
+        Ok((response, task))
     }
 
     /// A socket whose queue is full says so at once: it is empty again in a moment.

@@ -2,7 +2,7 @@
 //!
 //! `call` says what a command is and lists them all, `proto` is what both ends say, `server` turns requests into
 //! [`Command`]s for the task that owns the datapath, `client` is what the command line uses, `socket` makes sure that
-//! one daemon owns the path. None of them touches the datapath.
+//! one daemon owns the path. `feed` has what happened lately, `follow` sends it on. None of them touches the datapath.
 
 #![forbid(unsafe_code)]
 
@@ -10,9 +10,12 @@ use tokio::sync::{mpsc, oneshot};
 
 mod call;
 pub mod client;
+pub mod feed;
+mod follow;
 mod orders;
 pub mod orphan;
 mod page;
+mod past;
 mod places;
 pub mod proto;
 mod questions;
@@ -20,7 +23,8 @@ mod requester;
 pub mod server;
 pub mod socket;
 
-pub use call::{Access, Answer, Arguments, Ask, Call, Carry, Command, Reply, Route, Verb};
+pub use call::{Access, Answer, Arguments, Ask, Call, Carry, Command, Defer, Reply, Route, Verb};
+use feed::Feed;
 use proto::{Problem, ProblemKind};
 pub use requester::Requester;
 
@@ -33,6 +37,8 @@ pub struct Handle {
     way: mpsc::Sender<Command>,
     /// The way past those who wait on the other.
     first: mpsc::Sender<Command>,
+    /// What has happened, which nobody has to be asked for.
+    pub(crate) feed: Feed,
 }
 
 /// The end that commands come out of.
@@ -56,16 +62,16 @@ impl Commands {
 
 impl Handle {
     /// A handle, and the end that its commands come out of.
-    pub fn channel() -> (Self, Commands) {
+    pub fn channel(feed: Feed) -> (Self, Commands) {
         let (way, others) = mpsc::channel(COMMANDS_MAX);
         let (first, firsts) = mpsc::channel(COMMANDS_MAX);
-        (Self { way, first }, Commands { first: firsts, others })
+        (Self { way, first, feed }, Commands { first: firsts, others })
     }
 
     /// The same for those who wait for nobody's commands but their own kind's.
     #[must_use]
     pub fn first(&self) -> Self {
-        Self { way: self.first.clone(), first: self.first.clone() }
+        Self { way: self.first.clone(), first: self.first.clone(), feed: self.feed.clone() }
     }
 
     /// Has a command carried out, and waits for what comes of it.

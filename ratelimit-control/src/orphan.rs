@@ -7,8 +7,10 @@ use ratelimit_datapath::orphans::{Left, Orphans};
 use ratelimit_policy::config::duration;
 
 /// What to do where no daemon answers.
-const START: &str = "start one with `systemctl start ratelimitd` or `sudo ratelimitd --iface IF --limit N/DUR`, \
-                     or say where its socket is: --socket PATH";
+const START: [&str; 2] = [
+    "start one: `systemctl start ratelimitd`, or `sudo ratelimitd --iface IF --limit N/DUR`",
+    "if its socket is elsewhere: --socket PATH",
+];
 
 /// When the daemon was gone that had these; none where it is not known.
 pub fn since(left: &Left, now: Timestamp) -> Option<Timestamp> {
@@ -29,14 +31,14 @@ pub fn still_enforcing(left: &Left, now: Timestamp) -> String {
 pub(super) fn lead(orphans: &Orphans) -> String {
     match orphans {
         Orphans::Enforcing(left) => still_enforcing(left, Timestamp::now()) + ": ",
-        Orphans::Nothing | Orphans::Held(_) | Orphans::Hidden(_) => String::new(),
+        Orphans::Nothing | Orphans::Held(_) | Orphans::Hidden(_) | Orphans::Foreign(_) => String::new(),
     }
 }
 
 /// What to do, one clause each.
 pub(super) fn help(orphans: &Orphans) -> Vec<String> {
     match orphans {
-        Orphans::Nothing => vec![START.to_owned()],
+        Orphans::Nothing => START.map(str::to_owned).to_vec(),
         Orphans::Enforcing(left) => {
             let pins: Vec<_> = left.links.iter().map(|(_, path)| path.display().to_string()).collect();
             let start = if left.is_of_this_version() {
@@ -54,10 +56,11 @@ pub(super) fn help(orphans: &Orphans) -> Vec<String> {
         Orphans::Held(process) => {
             vec![format!("a daemon runs as process {process} with another socket; say where: --socket PATH")]
         }
-        Orphans::Hidden(root) => vec![
-            START.to_owned(),
-            format!("only root can see whether a filter is still pinned in {}: use sudo", root.display()),
-        ],
+        Orphans::Foreign(why) => START.map(str::to_owned).into_iter().chain([why.clone()]).collect(),
+        Orphans::Hidden(root) => {
+            let look = format!("only root can see whether a filter is still pinned in {}: use sudo", root.display());
+            START.map(str::to_owned).into_iter().chain([look]).collect()
+        }
     }
 }
 

@@ -10,9 +10,10 @@ use tower::ServiceExt as _;
 use super::call::Call as _;
 use super::places::Caller;
 use super::proto::{
-    Allow, Check, CheckPrefix, Deny, Explain, Healthz, PrefixRequest, StandingOf, Stats, Suggest, UnblockRequest,
+    Allow, Check, CheckPrefix, Deny, EventsOf, Explain, Healthz, HistoryOf, PrefixRequest, Series, StandingOf, Stats,
+    Suggest, UnblockRequest, Worst,
 };
-use super::server::{Peer, Service, method};
+use super::server::{Peer, Service, method, told};
 use ratelimit_report::snapshot::ListFilter;
 use ratelimit_web::{Answer, Login, over_socket, with_headers};
 
@@ -31,6 +32,10 @@ pub(super) fn member_routes() -> Router<Service> {
         .route(Suggest::ROUTE.path, method::<Suggest>())
         .route(Explain::ROUTE.path, method::<Explain>())
         .route(StandingOf::ROUTE.path, method::<StandingOf>())
+        .route(EventsOf::PATH, told())
+        .route(HistoryOf::ROUTE.path, method::<HistoryOf>())
+        .route(Worst::ROUTE.path, method::<Worst>())
+        .route(Series::ROUTE.path, method::<Series>())
         .route(Allow::ROUTE.path, method::<Allow>())
         .route(Deny::ROUTE.path, method::<Deny>())
         .route(UnblockRequest::ROUTE.path, method::<UnblockRequest>())

@@ -16,6 +16,7 @@ pub use super::orders::{
     ModeReport, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, ResetReport, Rollback, RollbackReport,
     SourceRequest, Standing, Still, UnblockReport, UnblockRequest,
 };
+pub use super::past::{EventsOf, EventsReport, Forget, ForgetReport, HistoryOf, Series, Span, Worst};
 pub use super::questions::{Check, CheckPrefix, Explain, Healthz, StandingOf, Stats, Suggest};
 
 /// What a reload changed.
@@ -50,6 +51,9 @@ pub struct Health {
     pub healthy: bool,
     /// What is not as it should be.
     pub problems: Vec<String>,
+    /// What else is not, and leaves the daemon healthy.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// Why a request was not carried out.

@@ -32,9 +32,10 @@ use tower::ServiceExt;
 
 use super::Handle;
 use super::call::{Access, Arguments, Ask, Call, Command, Verb, routes};
+use super::follow::{self, Followers, Lasting};
 use super::page::{self, Member};
 use super::places::{Caller, Place, Places, Room};
-use super::proto::{Check, Healthz, METRICS, Problem, ProblemKind, Stats, parse_address};
+use super::proto::{Check, EventsOf, Healthz, METRICS, Problem, ProblemKind, Stats, parse_address};
 use super::requester::{Requester, SUDO_USER};
 use ratelimit_report::export;
 use ratelimit_report::snapshot::Snapshot;
@@ -139,20 +140,21 @@ pub(super) struct Service {
     handle: Handle,
     surface: Surface,
     own_uid: u32,
+    followers: Followers,
 }
 
 /// The API of a surface, for a daemon that runs as `own_uid`. The socket's has the web page.
 pub fn router(handle: Handle, surface: Surface, own_uid: u32) -> Router {
-    let service = Service { handle, surface, own_uid };
+    let service = Service { handle, surface, own_uid, followers: Followers::default() };
     match surface {
-        Surface::Socket => page::with_page(complete(routes(), service)),
+        Surface::Socket => page::with_page(complete(routes().route(EventsOf::PATH, told()), service)),
         Surface::Tcp => complete(visitor_routes(), service),
     }
 }
 
 /// The API over TCP, where who logs in gets more.
 pub fn router_with_login(handle: Handle, login: Login, own_uid: u32) -> Router {
-    let service = Service { handle, surface: Surface::Tcp, own_uid };
+    let service = Service { handle, surface: Surface::Tcp, own_uid, followers: Followers::default() };
     page::with_login(login, complete(visitor_routes(), service.clone()), complete(page::member_routes(), service))
 }
 
@@ -162,6 +164,7 @@ fn visitor_routes() -> Router<Service> {
         .route(Healthz::ROUTE.path, method::<Healthz>())
         .route(Stats::ROUTE.path, get(stats_over_tcp))
         .route(Check::ROUTE.path, get(check_over_tcp))
+        .route(EventsOf::PATH, get(check_over_tcp))
 }
 
 fn complete(routes: Router<Service>, service: Service) -> Router {
@@ -249,20 +252,23 @@ where
         return;
     };
     let id = place.id();
-    let connection = connection(stream, peer, door.router(caller), Arc::new(place));
+    let lasting = Lasting::default();
+    let connection = connection(stream, peer, door.router(caller), Arc::new(place), lasting.clone());
     let task = connections.spawn(async move {
-        // A connection that runs out of time is dropped, and so closed.
-        let _ = tokio::time::timeout(CONNECTION_TIME_MAX, connection).await;
+        tokio::pin!(connection);
+        // A connection that runs out of time is dropped, and so closed. One that follows events lasts, and goes where its place is
+        // needed.
+        while tokio::time::timeout(CONNECTION_TIME_MAX, &mut connection).await.is_err() && lasting.is_set() {}
     });
     door.places.held_by(id, task);
 }
 
-fn connection<S>(stream: S, peer: Peer, router: Router, place: Arc<Place>) -> impl Future<Output = ()>
+fn connection<S>(stream: S, peer: Peer, router: Router, place: Arc<Place>, lasting: Lasting) -> impl Future<Output = ()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(move |request: Request<Incoming>| {
-        let (router, place) = (router.clone(), Arc::clone(&place));
+        let (router, place, lasting) = (router.clone(), Arc::clone(&place), lasting.clone());
         async move {
             let (parts, body) = request.into_parts();
             // While it waits for the rest of the request, it waits for its client.
@@ -272,6 +278,7 @@ where
             };
             let mut request = Request::from_parts(parts, body);
             request.extensions_mut().insert(peer);
+            request.extensions_mut().insert(lasting);
             let _served = place.serve();
             router.oneshot(request).await
         }
@@ -304,6 +311,18 @@ async fn metrics(State(service): State<Service>) -> Result<Response, Refusal> {
     let text = export::metrics(Arc::new(service.stats(age_max).await?))
         .map_err(|error| Problem::new(ProblemKind::Internal, format!("write the metrics: {error}")))?;
     Ok(([(header::CONTENT_TYPE, export::CONTENT_TYPE)], text).into_response())
+}
+
+/// How events are served.
+pub(super) fn told() -> MethodRouter<Service> {
+    get(events)
+}
+
+async fn events(State(service): State<Service>, request: Request) -> Result<Response, Refusal> {
+    let (parts, _) = request.into_parts();
+    let asked = Query::<EventsOf>::try_from_uri(&parts.uri);
+    let Query(asked) = asked.map_err(|why| Refusal::plain(why.status(), &why.body_text()))?;
+    Ok(follow::answer(&service.handle.feed, &service.followers, &parts, &asked)?)
 }
 
 async fn stats_over_tcp(State(service): State<Service>) -> Result<Response, Refusal> {

@@ -62,9 +62,12 @@ impl<C: Call> Carry<C, ()> for Stub {
     fn carry(&mut self, call: C, by: &Requester, (): ()) -> Result<C::Report, Problem> {
         let answer = match C::ROUTE.path {
             "/api/v1/stats" => Ok(SNAPSHOT.clone()),
-            "/healthz" => {
-                serde_json::to_value(Health { schema: SCHEMA, healthy: false, problems: vec!["gone".into()] })
-            }
+            "/healthz" => serde_json::to_value(Health {
+                schema: SCHEMA,
+                healthy: false,
+                problems: vec!["gone".into()],
+                notes: vec![],
+            }),
             "/v1/reload" => serde_json::to_value(ReloadReport { schema: SCHEMA, changes: vec![], notes: vec![] }),
             "/v1/detach" => serde_json::to_value(DetachReport { schema: SCHEMA, detached: vec![], stopping: false }),
             _ => return Err(Problem::new(ProblemKind::Conflict, format!("{call:?} by {by}"))),
@@ -73,8 +76,15 @@ impl<C: Call> Carry<C, ()> for Stub {
     }
 }
 
+impl<C: Call> Defer<C, ()> for Stub {
+    fn defer(&mut self, ask: Ask<C>, (): ()) -> Answer {
+        let why = format!("{:?} by {}", ask.call, ask.by);
+        Answer::by(move || drop(ask.reply.send(Err(Problem::new(ProblemKind::Conflict, why)))))
+    }
+}
+
 fn stub() -> Handle {
-    let (handle, mut commands) = Handle::channel();
+    let (handle, mut commands) = Handle::channel(feed::Feed::default());
     tokio::spawn(async move {
         while let Some(command) = commands.recv().await {
             command.carry_out(&mut Stub, ()).send();
@@ -284,4 +294,44 @@ async fn a_tcp_port_serves_one_request_a_connection() {
     assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 4"), "{}", String::from_utf8_lossy(&answer));
     drop(stop);
     server.await.unwrap();
+}
+
+#[tokio::test]
+async fn events_are_a_report_or_a_stream_in_either_form_and_not_for_tcp() {
+    let feed = feed::Feed::default();
+    let (handle, _commands) = Handle::channel(feed.clone());
+    let event = |second, detail: &str| {
+        let time = jiff::Timestamp::from_second(second).unwrap();
+        ratelimit_report::event::Event::new(time, ratelimit_report::event::EventKind::Reload, detail.to_owned())
+    };
+    feed.tell(event(1, "first"));
+    let get = async |surface, path: &str, accept: &str| {
+        let request = Request::builder().uri(path).header("accept", accept).body(Body::empty()).unwrap();
+        let response = router(handle.clone(), surface, OWN_UID).oneshot(request).await.unwrap();
+        (response.status(), response.into_body())
+    };
+    let whole = async |body: Body| String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
+    assert_eq!(get(Surface::Tcp, "/api/v1/events", "").await.0, StatusCode::FORBIDDEN);
+    assert_eq!(get(Surface::Socket, "/api/v1/events?kind=bann", "").await.0, StatusCode::BAD_REQUEST);
+    assert_eq!(get(Surface::Socket, "/api/v1/events?source=nobody", "").await.0, StatusCode::BAD_REQUEST);
+    let (_, report) = get(Surface::Socket, "/api/v1/events?kind=reload", "").await;
+    let report = whole(report).await;
+    assert!(report.contains(r#""detail":"first""#) && report.ends_with(r#""overwritten":0}"#), "{report}");
+    let (_, lines) = get(Surface::Socket, "/api/v1/events?follow=true", "").await;
+    let (_, sent) = get(Surface::Socket, "/api/v1/events", "text/event-stream").await;
+    let (_, slow) = get(Surface::Socket, "/api/v1/events?follow=true", "").await;
+    for second in 0..3_000 {
+        feed.tell(event(second, "more"));
+    }
+    feed.close();
+    let lines = whole(lines).await;
+    assert!(lines.lines().next().unwrap().contains(r#""detail":"first""#), "{lines}");
+    assert!(lines.contains("\n{\"missed\":1976}\n"), "3000 less the 1024 that one may be behind");
+    assert_eq!(lines.lines().filter(|line| line.contains(r#""detail":"more""#)).count(), 1024);
+    let sent = whole(sent).await;
+    assert!(
+        sent.starts_with("data: {\"schema\":1,") && sent.contains("\n\nevent: missed\ndata: {\"missed\":1976}\n\n")
+    );
+    drop(slow);
+    assert_eq!(get(Surface::Socket, "/api/v1/events?follow=true", "").await.0, StatusCode::SERVICE_UNAVAILABLE);
 }

@@ -25,7 +25,7 @@ pub(super) struct Share {
 }
 
 /// Watches the rules, by name.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Breaker {
     watched: BTreeMap<String, Watched>,
     tripped: BTreeSet<String>,

@@ -41,18 +41,18 @@ carry! {
     Suggest: |engine, call, _, moment| engine.suggest(call.rule.as_deref(), moment);
     Explain: |engine, call, _, _| engine.up_to_date().explain(&call.sent()?);
     StandingOf: |engine, call, _, _| engine.up_to_date().standing(call.ip, &call.rule);
-    ChargeRequest: |engine, request, _, _| engine.up_to_date().charge(&request);
+    ChargeRequest: |engine, request, by, moment| engine.up_to_date().charge(&request, by, moment);
     Allow: |engine, Allow(request), by, moment| engine.grant(Grant::Exempt, request.target()?, &request, by, moment);
     Deny: |engine, Deny(request), by, moment| engine.grant(Grant::Denied, request.target()?, &request, by, moment);
     UnblockRequest: |engine, request, by, moment| engine.unblock(request.target()?, by, moment);
     PrefixRequest: |engine, request, by, moment| engine.unallow(request.target()?, by, moment);
     SourceRequest: |engine, request, by, moment| engine.reset(request.source, by, moment);
     ModeRequest: |engine, request, by, moment| engine.set_mode(request.mode, by, moment);
-    ApplyRequest: |engine, request, by, moment| engine.apply(&request, by, moment);
+    ApplyRequest: |engine, request, by, moment| engine.apply_by(&request, by, moment);
     Confirm: |engine, _, by, moment| engine.confirm(by, moment);
     Rollback: |engine, _, by, _| engine.roll_back(by);
-    ReloadRequest: |engine, request, _, moment| engine.reload(request, moment);
-    Detach: |engine, call, _, moment| engine.detach(call.interface.as_deref(), moment);
+    ReloadRequest: |engine, request, by, moment| engine.reload_by(request, by, moment);
+    Detach: |engine, call, by, moment| engine.detach(call.interface.as_deref(), by, moment);
 }
 
 impl<D: Datapath> Engine<D> {

@@ -1,16 +1,24 @@
 //! The end: of one interface by command, and of the daemon.
 
 use super::engine::Engine;
-use super::journal::Event;
+use super::journal::{Event, Note};
 use super::moment::Moment;
+use super::past::CLOSE_WITHIN;
+use ratelimit_control::Requester;
 use ratelimit_control::proto::{DetachReport, Problem, ProblemKind};
 use ratelimit_datapath::{Datapath, DatapathError};
 use ratelimit_policy::config::OnExit;
+use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::SCHEMA;
 
 impl<D: Datapath> Engine<D> {
     /// Takes the filter off one interface, or off all. With the last one gone the daemon has nothing left to do.
-    pub(super) fn detach(&mut self, interface: Option<&str>, moment: Moment) -> Result<DetachReport, Problem> {
+    pub(super) fn detach(
+        &mut self,
+        interface: Option<&str>,
+        by: &Requester,
+        moment: Moment,
+    ) -> Result<DetachReport, Problem> {
         let Some(interface) = interface else { return self.detach_all(moment) };
         if !self.enforced.desired.interfaces.iter().any(|known| known == interface) {
             let ours = self.enforced.desired.interfaces.join(", ");
@@ -25,6 +33,8 @@ impl<D: Datapath> Engine<D> {
         self.watched.links.forget(interface);
         self.statistics.outdate();
         tracing::info!(interface, "detached from {interface} by command; a reload attaches it again");
+        self.journal.note(Note::new(EventKind::Detach, format!("detached from {interface} by {by}")).by(by));
+        self.watched.spells.detached(interface);
         Ok(DetachReport { schema: SCHEMA, detached: vec![interface.to_owned()], stopping: false })
     }
 
@@ -48,6 +58,7 @@ impl<D: Datapath> Engine<D> {
     }
 
     fn end(&mut self, left: OnExit, moment: Moment) -> Result<(), DatapathError> {
+        self.tell_begun(moment);
         let reading = self.datapath.read().ok();
         let done = self.statistics.done(reading.as_ref(), moment.uptime);
         self.datapath.shutdown(left)?;
@@ -55,6 +66,8 @@ impl<D: Datapath> Engine<D> {
         if !interfaces.is_empty() {
             self.journal.tell(Event::Detach { interfaces, left, done }, moment);
         }
+        self.journal.say_unlogged();
+        self.journal.past.close(CLOSE_WITHIN);
         Ok(())
     }
 }

@@ -44,6 +44,8 @@ pub(super) struct Engine<D> {
 pub(super) struct Seen {
     /// What is not as it should be.
     pub(super) problems: Vec<String>,
+    /// What else is not: packets are limited all the same.
+    pub(super) notes: Vec<String>,
     /// How things are.
     pub(super) line: String,
     /// The maps can be read. Where they can, a restart would mend nothing: what is not attached is tried again all the time, and a
@@ -54,7 +56,7 @@ pub(super) struct Seen {
 impl Seen {
     /// The same for the API.
     pub(super) fn health(self) -> Health {
-        Health { schema: SCHEMA, healthy: self.problems.is_empty(), problems: self.problems }
+        Health { schema: SCHEMA, healthy: self.problems.is_empty(), problems: self.problems, notes: self.notes }
     }
 }
 
@@ -85,6 +87,9 @@ impl<D: Datapath> Engine<D> {
         }
         let reading = engine.datapath.read().ok();
         engine.statistics.begin(reading.as_ref());
+        if let Some(reading) = &reading {
+            engine.watched.begun.begin(reading);
+        }
         Ok(engine)
     }
 
@@ -163,16 +168,20 @@ impl<D: Datapath> Engine<D> {
 
     /// Looks whether everything is attached and readable, and attaches again what is back.
     pub(super) fn supervise(&mut self, moment: Moment) -> Seen {
+        let notes: Vec<String> = self.journal.past.trouble().into_iter().collect();
         let reading = match self.watched.read(&mut self.datapath) {
             Ok(reading) => reading,
-            Err(problem) => return Seen { line: problem.clone(), problems: vec![problem], is_readable: false },
+            Err(problem) => return Seen { line: problem.clone(), problems: vec![problem], notes, is_readable: false },
         };
+        // What began is told before it ends.
+        self.tell_begun(moment);
         self.statistics.sample(&reading, moment.uptime);
         self.tidy(&reading, moment);
         self.watched.attach_again(&mut self.datapath, &self.enforced.desired.interfaces, &reading, moment.uptime);
         let problems = self.watched.links.problems(moment.uptime);
         let line = format!("{}{}", self.standing_words(), status_line(&reading, &problems));
-        Seen { problems, line, is_readable: true }
+        self.tell_state(&reading, moment);
+        Seen { problems, notes, line, is_readable: true }
     }
 
     /// What has to be done as time passes.

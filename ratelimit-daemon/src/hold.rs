@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::breaker::{Share, Trip};
 use super::engine::Engine;
+use super::journal::Note;
 use super::moment::Moment;
 use ratelimit_control::Requester;
 use ratelimit_control::proto::{ModeReport, ModeWord, Problem};
@@ -14,6 +15,7 @@ use ratelimit_datapath::{Datapath, Reading};
 use ratelimit_policy::config::OnExit;
 use ratelimit_policy::config::syntax::printable;
 use ratelimit_policy::desired::{Mode, Policy, Rule};
+use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::{self, RuleMode, SCHEMA};
 
 /// The file that remembers it, where the filter outlives the daemon.
@@ -84,21 +86,31 @@ impl<D: Datapath> Engine<D> {
         };
         let changed = hold.is_some() != self.overrides.hold.is_some()
             || (hold.is_none() && self.overrides.breaker.tripped().count() > 0);
-        let before = std::mem::replace(&mut self.overrides.hold, hold);
+        let before = (std::mem::replace(&mut self.overrides.hold, hold), self.overrides.breaker.clone());
         if word == ModeWord::Enforce {
+            for rule in self.overrides.breaker.tripped() {
+                let said = format!("rule {rule} does as the configuration says again, as {user} said");
+                self.journal.note(Note::new(EventKind::Breaker, said).of(rule).by(by));
+            }
             self.overrides.breaker.close();
         }
         if let Err(error) = self.put_in_force(now) {
-            self.overrides.hold = before;
+            (self.overrides.hold, self.overrides.breaker) = before;
             return Err(Problem::datapath(error));
         }
         self.remember_hold(&mut notes);
-        match &self.overrides.hold {
-            Some(hold) => tracing::error!(user, "{}; `ratelimitd mode enforce` ends it", hold.words()),
-            None => {
-                tracing::warn!(user, "mode enforce, as {user} said: {}", what_each_does(&self.enforced.desired.policy))
+        let said = match &self.overrides.hold {
+            Some(hold) => {
+                tracing::error!(user, "{}; `ratelimitd mode enforce` ends it", hold.words());
+                hold.words()
             }
-        }
+            None => {
+                let said = format!("mode enforce, as {user} said: {}", what_each_does(&self.enforced.desired.policy));
+                tracing::warn!(user, "{said}");
+                said
+            }
+        };
+        self.journal.note(Note::new(EventKind::Reload, said).by(by));
         self.statistics.outdate();
         let rules = self.enforced.desired.policy.rules.iter();
         let rules = rules.map(|rule| RuleMode { name: rule.name.clone(), mode: rule.mode }).collect();
@@ -139,6 +151,8 @@ impl<D: Datapath> Engine<D> {
                     trip.rule,
                     what_it_did(trip, percent)
                 );
+                let said = format!("rule {} falls back to dry run: it {}", trip.rule, what_it_did(trip, percent));
+                self.journal.note(Note::new(EventKind::Breaker, said).of(&trip.rule));
             }
         }
         if let Err(error) = self.put_in_force(reading.now) {

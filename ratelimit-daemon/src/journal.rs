@@ -1,5 +1,5 @@
-//! Where everything that happens to sources goes: the log, a line each. What rules do by themselves is logged within a
-//! budget: a flood of bans fills no disk. What somebody does is logged whatever it costs.
+//! Where everything that happens goes: the log, a line each, what is remembered of lately, and the history. What rules do
+//! by themselves is logged within a budget: a flood of bans fills no disk. What somebody does is logged whatever it costs.
 //!
 //! Knows no datapath and no clock.
 
@@ -7,30 +7,88 @@ mod event;
 
 use std::time::Duration;
 
+use ipnet::IpNet;
+use jiff::Timestamp;
+
 use super::moment::Moment;
-pub(super) use event::{Banned, Done, Event, Usage};
+use super::past::Past;
+pub(super) use event::{Banned, Done, Event, Refused, Usage};
+use ratelimit_control::feed::Feed;
+use ratelimit_report::event::{Event as Told, EventKind};
 
 /// Lines that may come at once.
 const BURST: u64 = 50;
 /// Lines that may come each second after that.
 const LINES_PER_SECOND: u64 = 10;
+/// How often it is said how many lines there would have been beside those.
+const UNLOGGED_EVERY: Duration = Duration::from_secs(60);
+/// Events of rules that a look at the maps tells one by one; of the others it says how many they are.
+pub(super) const EVENTS_EACH: usize = 4096;
+/// Notes that wait for their time. // more than one step of the daemon makes
+const NOTES_MAX: usize = 64;
 
 /// Takes in every event.
 #[derive(Debug)]
 pub(super) struct Journal {
     /// Of the log lines that nobody has asked for.
     budget: Budget,
+    unlogged: Unlogged,
+    /// Since when.
+    unlogged_since: Option<Duration>,
+    /// What was logged where it happened, and is told with the next step.
+    notes: Vec<Note>,
+    feed: Feed,
+    pub(super) past: Past,
+}
+
+/// Something that is logged where it happens, and is an event beside that.
+#[derive(Clone, Debug)]
+pub(super) struct Note {
+    pub(super) kind: EventKind,
+    pub(super) rule: Option<String>,
+    pub(super) by: Option<String>,
+    pub(super) detail: String,
+}
+
+impl Note {
+    /// Of the daemon itself.
+    pub(super) fn new(kind: EventKind, detail: impl Into<String>) -> Self {
+        Self { kind, rule: None, by: None, detail: detail.into() }
+    }
+
+    /// The same, which somebody did.
+    pub(super) fn by(self, by: &impl ToString) -> Self {
+        Self { by: Some(by.to_string()), ..self }
+    }
+
+    /// The same, of a rule.
+    pub(super) fn of(self, rule: &str) -> Self {
+        Self { rule: Some(rule.to_owned()), ..self }
+    }
 }
 
 impl Journal {
-    /// With room for a burst.
-    pub(super) const fn new(now: Duration) -> Self {
-        Self { budget: Budget::full(now) }
+    /// With room for a burst, and nothing remembered.
+    pub(super) fn new(now: Duration) -> Self {
+        let (budget, unlogged) = (Budget::full(now), Unlogged::default());
+        Self { budget, unlogged, unlogged_since: None, notes: Vec::new(), feed: Feed::default(), past: Past::off() }
     }
 
-    /// Events of rules that may be logged one by one now.
-    pub(super) fn room(&mut self, now: Duration) -> usize {
-        self.budget.room(now)
+    /// What has happened lately.
+    pub(super) const fn feed(&self) -> &Feed {
+        &self.feed
+    }
+
+    /// Erases a source from what has happened lately; how many events that was.
+    pub(super) fn forget(&self, prefix: IpNet) -> u64 {
+        self.feed.forget(prefix)
+    }
+
+    /// Takes in what is logged already. Its time is that of the next step.
+    pub(super) fn note(&mut self, note: Note) {
+        if self.notes.len() < NOTES_MAX {
+            self.notes.push(note);
+        }
     }
 
     /// Takes in one event.
@@ -40,56 +98,130 @@ impl Journal {
 
     /// Takes in events, in order. Those of rules are logged while there is room; of the others, and of `unlogged`, is
     /// said how many they are.
-    pub(super) fn tell_all(&mut self, events: impl IntoIterator<Item = Event>, mut unlogged: Unlogged, moment: Moment) {
-        let mut room = self.budget.room(moment.uptime);
+    pub(super) fn tell_all(&mut self, events: impl IntoIterator<Item = Event>, unlogged: Unlogged, moment: Moment) {
+        self.pass(moment);
+        self.unlogged.add_all(unlogged);
         for event in events {
-            if !event.is_of_a_rule() {
-                event.log();
-            } else if room > 0 {
-                room -= 1;
-                self.budget.spend();
-                event.log();
-            } else {
-                unlogged.add(&event);
-            }
+            self.take(&event, moment.wall, moment);
         }
+        self.pass(moment);
+    }
+
+    /// Takes in one that happened at some time.
+    pub(super) fn take(&mut self, event: &Event, at: Timestamp, moment: Moment) {
+        let told = event.told(at);
+        if !event.is_of_a_rule() {
+            event::log(&told);
+        } else if self.budget.room(moment.uptime) > 0 {
+            self.budget.spend();
+            event::log(&told);
+        } else {
+            self.unlogged.add(event);
+        }
+        self.remember(told);
+    }
+
+    /// Takes in that what has begun goes on, which the history alone wants to know.
+    pub(super) fn goes_on(&mut self, event: &Event, at: Timestamp) {
+        self.past.record(event.told(at));
+    }
+
+    /// What has to be done as time passes.
+    pub(super) fn pass(&mut self, moment: Moment) {
+        for Note { kind, rule, by, detail } in std::mem::take(&mut self.notes) {
+            let detail = detail.replace('\n', "; ");
+            self.remember(Told { rule, by, ..Told::new(moment.wall, kind, detail) });
+        }
+        if self.unlogged == Unlogged::default() {
+            return;
+        }
+        let since = *self.unlogged_since.get_or_insert(moment.uptime);
+        if moment.uptime.saturating_sub(since) >= UNLOGGED_EVERY {
+            self.say_unlogged();
+        }
+    }
+
+    /// Says how many lines there would have been.
+    pub(super) fn say_unlogged(&mut self) {
+        let unlogged = std::mem::take(&mut self.unlogged);
+        self.unlogged_since = None;
         if let Some(line) = unlogged.line() {
-            tracing::info!(bans = unlogged.bans, ends = unlogged.ends, would_ban = unlogged.would, "{line}");
+            tracing::info!(
+                refused = unlogged.refused,
+                bans = unlogged.bans,
+                ends = unlogged.ends,
+                would_ban = unlogged.would,
+                "{line}"
+            );
         }
+    }
+
+    fn remember(&mut self, told: Told) {
+        self.past.record(told.clone());
+        self.feed.tell(told);
     }
 }
 
-/// How many bans, ends of bans and bans that would have been are not logged one by one.
+/// How many events of each sort are not logged one by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unlogged {
+    pub(super) refused: u64,
+    pub(super) would_refuse: u64,
     pub(super) bans: u64,
     pub(super) ends: u64,
     pub(super) would: u64,
+    pub(super) charges: u64,
 }
 
 impl Unlogged {
     const fn add(&mut self, event: &Event) {
-        match event {
-            Event::Ban(_) => self.bans += 1,
-            Event::BanEnd { .. } => self.ends += 1,
-            Event::WouldBan(_) => self.would += 1,
-            Event::Grant { .. }
-            | Event::GrantEnd { .. }
-            | Event::Unblock { .. }
-            | Event::Unallow { .. }
-            | Event::Reset { .. }
-            | Event::TakeOver { .. }
-            | Event::Detach { .. } => {}
-        }
+        let count = match event.kind() {
+            EventKind::Refused => &mut self.refused,
+            EventKind::WouldRefuse => &mut self.would_refuse,
+            EventKind::Ban => &mut self.bans,
+            EventKind::BanEnd => &mut self.ends,
+            EventKind::WouldBan => &mut self.would,
+            EventKind::Charge => &mut self.charges,
+            EventKind::Allow
+            | EventKind::Deny
+            | EventKind::Unblock
+            | EventKind::Unallow
+            | EventKind::Reset
+            | EventKind::Pressure
+            | EventKind::Breaker
+            | EventKind::Trial
+            | EventKind::Reload
+            | EventKind::Attach
+            | EventKind::Detach
+            | EventKind::Fleet => return,
+        };
+        *count += 1;
+    }
+
+    const fn add_all(&mut self, more: Self) {
+        self.refused += more.refused;
+        self.would_refuse += more.would_refuse;
+        self.bans += more.bans;
+        self.ends += more.ends;
+        self.would += more.would;
+        self.charges += more.charges;
     }
 
     /// It in words; none where there is nothing to say.
     fn line(self) -> Option<String> {
-        let parts = [(self.bans, "bans"), (self.ends, "expired bans"), (self.would, "bans that dry run prevented")];
+        let parts = [
+            (self.bans, "bans"),
+            (self.refused, "sources refused"),
+            (self.ends, "expired bans"),
+            (self.would, "bans that dry run prevented"),
+            (self.would_refuse, "sources that dry run passed"),
+            (self.charges, "charges"),
+        ];
         let parts: Vec<String> =
             parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} more {what}")).collect();
         let text = format!(
-            "{} not logged one by one (at most {LINES_PER_SECOND} lines a second); `ratelimitd list` shows the bans",
+            "and {} in the last minute, not logged one by one (at most {LINES_PER_SECOND} lines a second); \
+             `ratelimitd events` and `ratelimitd list` show them",
             parts.join(", ")
         );
         (!parts.is_empty()).then_some(text)
@@ -144,9 +276,10 @@ mod tests {
         }
         assert_eq!(lines, 50 + 59 * 10);
         assert_eq!(budget.room(at(3_600)), 50, "what was not used is not saved up beyond the burst");
-        let unlogged = Unlogged { bans: 7, ends: 0, would: 2 };
+        let unlogged = Unlogged { bans: 7, would: 2, ..Unlogged::default() };
         let line = unlogged.line().unwrap();
-        assert!(line.starts_with("7 more bans, 2 more bans that dry run prevented not logged one by one"), "{line}");
+        let said = "and 7 more bans, 2 more bans that dry run prevented in the last minute, not logged one by one";
+        assert!(line.starts_with(said), "{line}");
         assert_eq!(Unlogged::default().line(), None);
     }
 
@@ -158,11 +291,11 @@ mod tests {
         let act = || Event::GrantEnd { grant: Grant::Denied, prefix, by: "root".into() };
         let ban_end = || Event::BanEnd { source: "192.0.2.7".into(), rule: "ssh".into(), dropped: 1 };
         journal.tell_all(std::iter::repeat_with(act).take(100), Unlogged::default(), moment);
-        assert_eq!(journal.room(at(0)), 50);
+        assert_eq!(journal.budget.room(at(0)), 50);
         journal.tell_all(std::iter::repeat_with(ban_end).take(49), Unlogged::default(), moment);
-        assert_eq!(journal.room(at(0)), 1);
+        assert_eq!(journal.budget.room(at(0)), 1);
         journal.tell(ban_end(), moment);
         journal.tell(ban_end(), moment);
-        assert_eq!((journal.room(at(0)), journal.room(at(1))), (0, 10));
+        assert_eq!((journal.budget.room(at(0)), journal.budget.room(at(1))), (0, 10));
     }
 }

@@ -15,7 +15,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, Interval, MissedTickBehavior, sleep_until};
 
-use ratelimit_control::proto::ReloadRequest;
 use ratelimit_control::server::{Door, Surface, serve};
 use ratelimit_control::socket::ControlSocket;
 use ratelimit_control::{Command, Commands, Handle};
@@ -25,6 +24,7 @@ use ratelimit_policy::safety::Around;
 use ratelimit_web::Login;
 
 mod ban_watch;
+mod begun;
 mod breaker;
 mod carry;
 mod carry_out;
@@ -45,13 +45,16 @@ pub mod netlink;
 mod notify;
 mod orders;
 mod overrides;
+mod past;
 mod reload;
 mod source;
+mod spells;
 mod start;
 mod statistics;
 mod store;
 mod suggest;
 mod talkers;
+mod totals;
 mod trial;
 mod verdicts;
 mod watched;
@@ -71,6 +74,8 @@ pub use web::{WebLink, web_link};
 
 /// How often attachments and counters are looked at when nothing announces a change.
 const SUPERVISE_EVERY: Duration = Duration::from_secs(2);
+/// How often packets are asked what they have told: nothing announces that.
+const TELL_EVERY: Duration = Duration::from_millis(200);
 
 /// Runs until a signal or `detach` ends it. `open` makes the datapath, once it is certain that no other daemon has the socket.
 ///
@@ -143,9 +148,9 @@ async fn drive<D: Datapath>(
     // Not on a blocking thread: nothing is served yet, and threads that start later inherit what is given up here.
     let engine = Engine::start(datapath, start, host, Moment::now(started))?;
     (surroundings.attached)();
-    let listen = listeners.tell();
-    let login = web::login(&store, listen, is_insecure_meant);
-    let (handle, commands) = Handle::channel();
+    let login = web::login(&store, listeners.tell(), is_insecure_meant);
+    let feed = engine.journal.feed().clone();
+    let (handle, commands) = Handle::channel(feed.clone());
     let (stop, stopped) = watch::channel(());
     let mut servers = listeners.serve(&handle, surroundings.own_uid, login, &stopped);
     drop(handle);
@@ -162,6 +167,7 @@ async fn drive<D: Datapath>(
         Ok(()) => owner.on_datapath(Engine::shutdown).await.and_then(|ended| Ok(ended?)),
         Err(error) => Err(error),
     };
+    feed.close();
     drop(stop);
     while servers.join_next().await.is_some() {}
     drop(socket);
@@ -223,10 +229,13 @@ impl<D: Datapath> Owner<D> {
         surroundings: &mut Surroundings,
     ) -> Result<(), DaemonError> {
         let mut supervise = every(SUPERVISE_EVERY);
+        let mut tell = every(TELL_EVERY);
         let mut watchdog = surroundings.watchdog.map(|period| every(period / 2));
         let mut observe_at = Instant::now();
         loop {
+            // A signal goes first. What is due comes so rarely that commands always have their turn, and no flood of them delays it.
             tokio::select! {
+                biased;
                 event = events.recv() => match event {
                     None | Some(Event::Stop) => return Ok(()),
                     Some(Event::Reload) => self.reload(surroundings).await?,
@@ -239,20 +248,21 @@ impl<D: Datapath> Owner<D> {
                         .await?;
                     }
                 },
-                Some(command) = commands.recv() => {
-                    if self.answer(command, surroundings).await? {
-                        return Ok(());
-                    }
-                }
                 _ = supervise.tick() => {
                     let seen = self.on_datapath(Engine::supervise).await?;
                     surroundings.notifier.tell(State::Line(&seen.line));
                 }
+                _ = tell.tick() => self.on_datapath(Engine::tell_begun).await?,
                 () = sleep_until(observe_at) => observe_at = self.observe().await?,
                 () = tick(&mut watchdog) => {
                     let seen = self.on_datapath(Engine::supervise).await?;
                     if seen.is_readable {
                         surroundings.notifier.tell(State::Alive);
+                    }
+                }
+                Some(command) = commands.recv() => {
+                    if self.answer(command, surroundings).await? {
+                        return Ok(());
                     }
                 }
             }
@@ -288,8 +298,7 @@ impl<D: Datapath> Owner<D> {
 
     async fn reload(&mut self, surroundings: &mut Surroundings) -> Result<(), DaemonError> {
         surroundings.notifier.tell(State::Reloading);
-        // What became of it is in the log and in the statistics.
-        let _reloaded = self.on_datapath(|engine, moment| engine.reload(ReloadRequest::default(), moment)).await?;
+        self.on_datapath(Engine::reload_unasked).await?;
         surroundings.notifier.tell(State::Ready);
         Ok(())
     }

@@ -108,7 +108,8 @@ impl Links {
             Link::Attached => None,
             Link::Away { since, why, .. } => {
                 let seconds = now.saturating_sub(*since).as_secs();
-                Some(format!("{name} is not attached since {seconds} s: {why}"))
+                let since = if seconds == 0 { String::new() } else { format!(", for {seconds} s now") };
+                Some(format!("{name} is not attached{since}: {why}"))
             }
         };
         self.0.iter().filter_map(problem).collect()
@@ -164,7 +165,7 @@ mod tests {
             assert!(links.away("eth0", at(second)));
             links.failed("eth0", at(second), "no interface eth0".into(), true);
         }
-        assert_eq!(links.problems(at(9)), ["eth0 is not attached since 9 s: no interface eth0"]);
+        assert_eq!(links.problems(at(9)), ["eth0 is not attached, for 9 s now: no interface eth0"]);
         assert!(links.attached("eth0", XdpMode::Native));
         assert!(links.problems(at(10)).is_empty());
     }
@@ -175,8 +176,9 @@ mod tests {
         links.attached("eth0", XdpMode::Native);
         links.awaited("eth9", at(1), "no interface eth9".into());
         assert_eq!(links.attached_names(), ["eth0"]);
+        assert_eq!(links.problems(at(1)), ["eth9 is not attached: no interface eth9"]);
         assert!(links.away("eth9", at(2)) && links.away("eth9", at(3)));
-        assert_eq!(links.problems(at(4)), ["eth9 is not attached since 3 s: no interface eth9"]);
+        assert_eq!(links.problems(at(4)), ["eth9 is not attached, for 3 s now: no interface eth9"]);
         assert!(links.attached("eth9", XdpMode::Native));
         assert_eq!((links.attached_names().len(), links.away_names().count()), (2, 0));
     }

@@ -5,16 +5,24 @@ use std::net::IpAddr;
 use ratelimit_common::time::Nanos;
 
 use super::engine::Engine;
+use super::journal::Event;
+use super::moment::Moment;
+use ratelimit_control::Requester;
 use ratelimit_control::proto::{ChargeRequest, Problem, ProblemKind, Standing};
 use ratelimit_datapath::Datapath;
 use ratelimit_policy::config::Config;
 use ratelimit_policy::desired::{Grant, Policy};
 use ratelimit_policy::safety::{Around, SshSession};
-use ratelimit_report::snapshot::{CheckLimit, CheckReport, Outcome, SCHEMA};
+use ratelimit_report::snapshot::{CheckLimit, CheckReport, Outcome, SCHEMA, source_text};
 
 impl<D: Datapath> Engine<D> {
     /// Adds to what a source has used. An allowed source is charged as little as its packets are, and so is never banned.
-    pub(super) fn charge(&mut self, request: &ChargeRequest) -> Result<Standing, Problem> {
+    pub(super) fn charge(
+        &mut self,
+        request: &ChargeRequest,
+        by: &Requester,
+        moment: Moment,
+    ) -> Result<Standing, Problem> {
         let rule = rule_named(&self.enforced.desired.policy, &request.rule)?;
         let source = request.source.to_canonical();
         let now = self.datapath.now().map_err(Problem::datapath)?;
@@ -22,6 +30,8 @@ impl<D: Datapath> Engine<D> {
         if access != Some(Grant::Exempt) {
             let client = self.enforced.desired.policy.client(source);
             self.datapath.charge(client, rule, request.amount).map_err(Problem::datapath)?;
+            let (source, rule) = (source_text(client), request.rule.clone());
+            self.journal.tell(Event::Charge { source, rule, by: by.to_string(), amount: request.amount }, moment);
         }
         self.standing(request.source, &request.rule)
     }

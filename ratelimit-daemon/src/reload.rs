@@ -4,20 +4,66 @@ use ratelimit_common::time::Nanos;
 
 use super::carry_out::carry_out;
 use super::engine::Engine;
+use super::journal::Note;
 use super::moment::Moment;
 use super::source::{ConfigSource, Loaded};
 use super::suggest::candidate_changes;
-use ratelimit_control::proto::{Problem, ProblemKind, ReloadReport, ReloadRequest};
+use ratelimit_control::Requester;
+use ratelimit_control::proto::{ApplyReport, ApplyRequest, Problem, ProblemKind, ReloadReport, ReloadRequest};
 use ratelimit_datapath::Datapath;
 use ratelimit_policy::config::Config;
 use ratelimit_policy::desired::DesiredState;
 use ratelimit_policy::plan::{changes, diff};
+use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::SCHEMA;
+
+/// What became of it, as an event.
+fn noted(outcome: Result<&[String], &Problem>, what: &str) -> Note {
+    let detail = match outcome {
+        Ok([]) => format!("{what}: no change"),
+        Ok(changes) => format!("{what}: {}", changes.join("; ")),
+        Err(problem) => format!("{what} refused, and everything goes on as it was: {}", problem.message),
+    };
+    Note::new(EventKind::Reload, detail)
+}
 
 /// What became of a reload.
 pub(super) type Reloaded = Result<ReloadReport, Problem>;
 
 impl<D: Datapath> Engine<D> {
+    /// As a signal wants it. What became of it is in the log and in the statistics.
+    pub(super) fn reload_unasked(&mut self, moment: Moment) {
+        let outcome = self.reload(ReloadRequest::default(), moment);
+        let note = noted(outcome.as_ref().map(|of| of.changes.as_slice()), "reload");
+        self.journal.note(note);
+    }
+
+    /// As somebody has asked for it.
+    pub(super) fn reload_by(&mut self, request: ReloadRequest, by: &Requester, moment: Moment) -> Reloaded {
+        let outcome = self.reload(request, moment);
+        let note = noted(outcome.as_ref().map(|of| of.changes.as_slice()), "reload");
+        self.journal.note(note.by(by));
+        outcome
+    }
+
+    /// Puts a file in force, as somebody has asked for it.
+    pub(super) fn apply_by(
+        &mut self,
+        request: &ApplyRequest,
+        by: &Requester,
+        moment: Moment,
+    ) -> Result<ApplyReport, Problem> {
+        let outcome = self.apply(request, by, moment);
+        let file = request.file.as_ref().map_or_else(|| "the file".to_owned(), |file| file.display().to_string());
+        let trial = outcome.as_ref().ok().and_then(|report| report.confirm_within_seconds);
+        let note = match trial {
+            Some(seconds) => Note::new(EventKind::Trial, format!("{file} is on trial for {seconds} s")),
+            None => noted(outcome.as_ref().map(|of| of.changes.as_slice()), &format!("apply {file}")),
+        };
+        self.journal.note(note.by(by));
+        outcome
+    }
+
     /// Reads the file anew and carries it out, whole or not at all.
     pub(super) fn reload(&mut self, request: ReloadRequest, moment: Moment) -> Reloaded {
         self.notice_trial();

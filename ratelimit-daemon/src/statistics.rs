@@ -104,6 +104,7 @@ impl<D: Datapath> Engine<D> {
             confirm_within_ns: self.trials.pending.as_ref().map(left),
             dominant: self.watched.talkers.dominant().to_vec(),
             would_ban: self.watched.would_bans.counts(&self.enforced.desired.policy, reading.now),
+            history: self.journal.past.health(),
             stale_lists: self.watched.lists.stale().map(|(path, why)| StaleList::new(path, why)).collect(),
         }))
     }

@@ -4,6 +4,7 @@ use ratelimit_common::layout::Tally;
 use ratelimit_common::verdict::Reason;
 
 use super::engine::Engine;
+use super::journal::EVENTS_EACH;
 use super::moment::Moment;
 use super::would_ban;
 use ratelimit_control::proto::{Problem, ProblemKind};
@@ -29,8 +30,7 @@ impl<D: Datapath> Engine<D> {
         self.watched.observer.follow(policy, &self.enforced.config.candidates, sources_max, reading.now);
         let refused_bytes: Vec<u64> = (0..policy.rules.len()).map(|rule| refused_bytes(&reading, rule)).collect();
         let mut round = self.watched.observer.round(reading.now, &refused_bytes);
-        let room = self.journal.room(moment.uptime);
-        let mut bans = self.watched.would_bans.round(policy, reading.now, room);
+        let mut bans = self.watched.would_bans.round(policy, reading.now, EVENTS_EACH);
         self.datapath.visit_sources(&mut |source| {
             round.visit(&source);
             if let Some(bans) = &mut bans {
@@ -59,7 +59,7 @@ impl<D: Datapath> Engine<D> {
 }
 
 /// How long the IP packets are that a rule refuses, on average, since its counters began.
-fn refused_bytes(reading: &Reading, rule: usize) -> u64 {
+pub(super) fn refused_bytes(reading: &Reading, rule: usize) -> u64 {
     let tallies = reading.interfaces.iter().filter_map(|interface| interface.rules.get(rule));
     let refused = tallies.flat_map(|of| [of.of(Reason::OverLimit), of.of(Reason::DryRun)]);
     let Tally { packets, bytes } = refused.fold(Tally::default(), |sum, of| Tally {

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use ratelimit_control::client::{Client, ClientError};
-use ratelimit_control::proto::ProblemKind;
+use ratelimit_control::proto::{ProblemKind, ReloadRequest};
 use ratelimit_control::server::HEADER_TIME_MAX;
 use ratelimit_control::socket::SocketError;
 use ratelimit_datapath::XdpMode;
@@ -31,6 +31,7 @@ mod lifts;
 mod lists;
 mod site;
 mod suggest;
+mod told;
 mod trials;
 mod verdicts;
 

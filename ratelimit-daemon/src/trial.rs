@@ -7,6 +7,7 @@ use std::time::Duration;
 use ratelimit_common::time::Nanos;
 
 use super::engine::Engine;
+use super::journal::Note;
 use super::moment::Moment;
 use super::source::{ConfigSource, Loaded};
 use super::start::{FILE, Record, Unfinished, Version, remember};
@@ -16,6 +17,7 @@ use ratelimit_datapath::{Datapath, DatapathError, Trial};
 use ratelimit_policy::config::Config;
 use ratelimit_policy::desired::DesiredState;
 use ratelimit_policy::plan::changes;
+use ratelimit_report::event::EventKind;
 use ratelimit_report::snapshot::{Clocks, ConfigState, RolledBack, SCHEMA};
 
 /// A shorter time is over before anyone can confirm.
@@ -241,6 +243,7 @@ impl<D: Datapath> Engine<D> {
         self.statistics.outdate();
         self.trials.succeeded(moment);
         tracing::info!(user = %by, file = %file.display(), "{} is confirmed by {by}", file.display());
+        self.journal.note(Note::new(EventKind::Trial, format!("{} is confirmed by {by}", file.display())).by(by));
         let now = self.clocks(moment)?.now;
         // What has ended meanwhile.
         self.put_in_force(now).map_err(Problem::datapath)?;
@@ -289,6 +292,7 @@ impl<D: Datapath> Engine<D> {
         let Some(Pending { before, before_path, record, .. }) = self.trials.pending.take() else { return };
         let file = record.file.display().to_string();
         tracing::warn!("{file} is ROLLED BACK, and what held before holds again: {why}");
+        self.journal.note(Note::new(EventKind::Trial, format!("{file} is rolled back: {why}")));
         // No reload has failed: what holds is what was loaded last.
         self.trials.last_reload.rolled_back = Some(RolledBack { file, why: why.to_owned() });
         self.enforced.config = before;

@@ -5,11 +5,14 @@ use std::time::Duration;
 use ratelimit_common::layout::{BANS_CAPACITY, Fault};
 
 use super::ban_watch::BanWatch;
+use super::begun::Begun;
 use super::journal::Journal;
 use super::links::Links;
 use super::list_watch::ListWatch;
 use super::moment::Moment;
+use super::spells::Spells;
 use super::talkers::Talkers;
+use super::totals::Totals;
 use super::would_ban::WouldBans;
 use ratelimit_datapath::{Datapath, DatapathError, Reading};
 use ratelimit_policy::desired::Policy;
@@ -28,6 +31,9 @@ pub(super) struct Watched {
     /// From the first look on.
     pub(super) bans: Option<BanWatch>,
     pub(super) would_bans: WouldBans,
+    pub(super) begun: Begun,
+    pub(super) totals: Totals,
+    pub(super) spells: Spells,
     /// Bans that there was no room for, when it was looked last.
     bans_refused: u64,
     /// Since the daemon started.
@@ -45,6 +51,9 @@ impl Watched {
             observer: Observer::default(),
             bans: None,
             would_bans: WouldBans::default(),
+            begun: Begun::default(),
+            totals: Totals::default(),
+            spells: Spells::default(),
             bans_refused: 0,
             looked_around_at: uptime,
             is_readable: true,
@@ -108,7 +117,7 @@ impl Watched {
         }
     }
 
-    /// Tells which bans began and expired.
+    /// Tells which bans expired.
     pub(super) fn follow_bans<D: Datapath>(
         &mut self,
         datapath: &mut D,
@@ -118,7 +127,7 @@ impl Watched {
         moment: Moment,
     ) {
         let bans = self.bans.get_or_insert_with(|| BanWatch::since(reading));
-        bans.look(datapath, policy, journal, reading, moment);
+        bans.look(datapath, policy, &mut self.begun, journal, reading, moment);
     }
 
     /// Makes room for new bans, and says so where there was none.

@@ -27,6 +27,8 @@ pub enum Orphans {
     Held(u32),
     /// This user may not look into this directory.
     Hidden(PathBuf),
+    /// There may be some, or what another user has made: why nothing there is believed, and what to do.
+    Foreign(String),
 }
 
 /// Filters that an earlier run has left, of this or another layout's version.
@@ -58,6 +60,9 @@ impl Left {
 pub fn orphans(root: &Path) -> Orphans {
     if fs::read_dir(root).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
         return Orphans::Hidden(root.to_owned());
+    }
+    if let Err(foreign) = pins::refuse_foreign(root) {
+        return Orphans::Foreign(foreign.to_string());
     }
     let left = |dir: PathBuf| {
         let links = enforcing(pins::links_in(&dir));
@@ -106,6 +111,8 @@ fn holder_in(locks: &str, file: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -142,5 +149,8 @@ mod tests {
         fs::rename(&dir, &other).unwrap();
         let Orphans::Enforcing(left) = orphans(&root) else { panic!("{:?}", orphans(&root)) };
         assert!(!left.is_of_this_version(), "{left:?}");
+        fs::set_permissions(&root, fs::Permissions::from_mode(0o777)).unwrap();
+        let Orphans::Foreign(why) = orphans(&root) else { panic!("{:?}", orphans(&root)) };
+        assert!(why.contains("chmod 0700"), "what others could have made is not believed: {why}");
     }
 }

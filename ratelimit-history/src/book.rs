@@ -15,6 +15,8 @@ pub(crate) type Millis = i64;
 
 /// The window of a limit that names none.
 const WINDOW_DEFAULT: Millis = 300_000;
+/// What a ban has dropped is told so long after its end.
+const BAN_IS_TOLD_WITHIN: Millis = 10_000;
 /// A limit's words that are kept once, whatever refers to them.
 const NAMES_MAX: usize = 4096;
 /// The reason of what was not dropped.
@@ -115,7 +117,9 @@ impl Book {
             // The clock went back: from here on it is as if the news were of now.
             episode.seen = episode.seen.min(now);
         }
-        let is_over = |of: &Episode| now > of.seen.saturating_add(of.window).max(of.until.unwrap_or(Millis::MIN));
+        let ban_is_told = |until: Millis| until.saturating_add(BAN_IS_TOLD_WITHIN);
+        let is_over =
+            |of: &Episode| now > of.seen.saturating_add(of.window).max(of.until.map_or(Millis::MIN, ban_is_told));
         for (key, mut episode) in self.open.extract_if(|_, episode| is_over(episode)) {
             episode.end(episode.until.unwrap_or(Millis::MIN).max(episode.seen));
             self.ended.push((key, episode));

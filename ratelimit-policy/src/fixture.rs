@@ -59,7 +59,7 @@ pub fn config(directory: &Path, amount: u64) -> Config {
         insecure_web: false,
         policy: policy(vec![limit(amount, Unit::Connections)]),
         safety: Safety::default(),
-        history: History::default(),
+        history: History { enabled: false, ..History::default() },
         notes: Vec::new(),
         candidates: Vec::new(),
         overruled: Vec::new(),

@@ -12,6 +12,9 @@ use tracing_subscriber::{EnvFilter, Layer as _};
 /// The variable that says what is logged, in `tracing`'s own syntax, whatever the flags.
 pub const VARIABLE: &str = "RATELIMITD_LOG";
 
+/// What fields begin with in the journal: `RATELIMITD_SOURCE=198.51.100.7`.
+const FIELD_PREFIX: &str = "RATELIMITD";
+
 /// The level for so many `-v` and `-q`: each is a step up or down from `usual`.
 pub fn level(usual: LevelFilter, verbose: u8, quiet: u8) -> LevelFilter {
     const LEVELS: [LevelFilter; 6] = [
@@ -35,6 +38,7 @@ pub fn start(level: LevelFilter) {
     let from_flags = || EnvFilter::new(format!("{level},aya={loader},aya_obj={loader}"));
     let filter = std::env::var(VARIABLE).ok().and_then(|text| EnvFilter::try_new(text).ok()).unwrap_or_else(from_flags);
     let journal = if is_journal() { tracing_journald::layer().ok() } else { None };
+    let journal = journal.map(|journal| journal.with_field_prefix(Some(FIELD_PREFIX.to_owned())));
     let layer = match journal {
         Some(journal) => journal.boxed(),
         None => {

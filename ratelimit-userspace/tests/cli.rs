@@ -205,6 +205,8 @@ transcripts! {
     bad_port_to_explain: ["explain", "192.0.2.1", "--to", "htps"];
     bad_mode_to_set: ["mode", "off"];
     bad_source_to_reset: ["reset", "192.0.2.0/24"];
+    top_without_a_terminal: ["top"];
+    top_as_json: ["top", "--json"];
     bad_source: ["check", "198.51.100.300"];
 
     file_missing: ["run", "--config", "ratelimitd.toml"];

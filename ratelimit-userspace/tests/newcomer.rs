@@ -53,7 +53,7 @@ impl Shell {
     }
 
     fn transcript(&self) -> String {
-        self.written.replace(&self.directory.path().display().to_string(), "/home/new")
+        self.written.replace(&self.directory.path().display().to_string(), "/srv/web")
     }
 }
 

@@ -164,15 +164,15 @@ fn guard(of: &CheckGuard) -> String {
     let advice =
         if of.over { "  `guard = \"off\"` in the rule ends its guard; a higher limit widens it.\n" } else { "" };
     format!(
-        "Guard of rule {}{mode}: {} of {} connections that ask nothing beyond the first {}, {} of {} segments that begin no \
-         request used in {}\n{advice}",
+        "Guard of rule {}{mode}: in {} {} of {} connections beyond the first {}, and {} of {} segments that begin no \
+         request\n{advice}",
         of.rule,
+        duration(of.window_seconds),
         number(of.connections.used),
         number(of.connections.limit),
         number(of.connections.limit),
         number(of.segments.used),
         number(of.segments.limit),
-        duration(of.window_seconds),
     )
 }
 

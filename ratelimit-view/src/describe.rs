@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use ratelimit_common::admission::CELLS_PER_SUMMARY;
 use ratelimit_common::drop_cache::{CacheSet, DropCause, WAYS};
 use ratelimit_common::layout::{
-    CONVERSATIONS_CAPACITY, FLOWS_CAPACITY, PREFIX_MISSES_PER_SET, SETS_PER_CONN_CELL, SETS_PER_WORD, SourceKeyV4,
-    SourceKeyV6, SourceKeyV6Wide, Unit,
+    CONVERSATIONS_CAPACITY, EVENTS_BYTES, FLOWS_CAPACITY, PREFIX_MISSES_PER_SET, SETS_PER_CONN_CELL, SETS_PER_WORD,
+    SourceKeyV4, SourceKeyV6, SourceKeyV6Wide, Unit,
 };
 use ratelimit_common::source::Family;
 use ratelimit_common::verification::Side;
@@ -396,7 +396,7 @@ fn lists_words(config: &Config) -> Vec<String> {
 /// All kernel memory that is taken before the first packet comes, in bytes.
 pub fn memory_bytes(config: &Config) -> u64 {
     let [ipv4, ipv6] = memory(config).map(|memory| memory.bytes);
-    ipv4 + ipv6 + caches_memory(config).bytes + connections_bytes()
+    ipv4 + ipv6 + caches_memory(config).bytes + connections_bytes() + u64::from(EVENTS_BYTES)
 }
 
 /// All kernel memory that is taken before the first packet comes, in a phrase.

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use ratelimit_report::history::{Act, Episode, HistoryReport, WorstReport, WorstSource};
 
-use super::{counted, duration, number};
+use super::{counted, cut, duration, number, short};
 
 /// Columns of the narrowest terminal.
 const WIDTH: usize = 80;
@@ -137,29 +137,6 @@ fn table<const N: usize>(head: [&str; N], right: &[usize], rows: &[[String; N]])
         cut(out.trim_end(), WIDTH) + "\n"
     };
     line(head) + &rows.iter().map(|row| line(row.each_ref().map(String::as_str))).collect::<String>()
-}
-
-/// At most so many characters, the last of them `…` where there are more.
-fn cut(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_owned();
-    }
-    text.chars().take(width - 1).chain(['…']).collect()
-}
-
-/// A number of at most 7 characters: `999,999`, `12.3M`.
-fn short(value: u64) -> String {
-    const UNITS: [(u64, char); 5] = [
-        (1_000_000_000_000_000_000, 'E'),
-        (1_000_000_000_000_000, 'P'),
-        (1_000_000_000_000, 'T'),
-        (1_000_000_000, 'G'),
-        (1_000_000, 'M'),
-    ];
-    match UNITS.into_iter().find(|(unit, _)| value >= *unit) {
-        Some((unit, letter)) => format!("{}.{}{letter}", value / unit, value % unit / (unit / 10)),
-        None => number(value),
-    }
 }
 
 fn lasted(began: Timestamp, ended: Timestamp) -> String {

@@ -8,6 +8,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
 
 mod check;
 pub mod describe;
+mod events;
 mod explain;
 mod history;
 mod list;
@@ -18,19 +19,20 @@ mod suggest;
 mod watch;
 
 pub use check::{check, check_prefix};
+pub use events::{event, events};
 pub use explain::explain;
 pub use history::{history, worst};
 pub use list::{applied, list, mode, mode_now, reloaded};
-pub use orders::{confirmed, granted, lifted, reset, rolled_back};
+pub use orders::{confirmed, forgotten, granted, lifted, reset, rolled_back};
 pub use replay::replay;
-pub use stats::{left, stats};
+pub use stats::{Detail, Page, attachment, attention, left, mode_of, state, stats, stats_below, what_it_does};
 pub use suggest::{suggest, suggest_from};
 pub use watch::{Screen, WatchError, watch};
 
 use ratelimit_report::snapshot::{Counting, Limit, WindowForm};
 
 /// 1234567 as `1,234,567`.
-fn number(value: u64) -> String {
+pub fn number(value: u64) -> String {
     let digits = value.to_string();
     let mut out = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -43,7 +45,7 @@ fn number(value: u64) -> String {
 }
 
 /// Seconds as `2m 13s`: the two largest units, rounded up so that nothing is promised too early.
-fn duration(seconds: f64) -> String {
+pub fn duration(seconds: f64) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
     #[expect(
         clippy::cast_possible_truncation,
@@ -97,6 +99,29 @@ fn counting(units: &[Counting]) -> String {
 /// `1 source`, `2 sources`.
 fn counted(count: u64, one: &str) -> String {
     format!("{} {one}{}", number(count), if count == 1 { "" } else { "s" })
+}
+
+/// At most so many characters, the last of them `…` where there are more.
+fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// A number of at most 7 characters: `999,999`, `12.3M`.
+fn short(value: u64) -> String {
+    const UNITS: [(u64, char); 5] = [
+        (1_000_000_000_000_000_000, 'E'),
+        (1_000_000_000_000_000, 'P'),
+        (1_000_000_000_000, 'T'),
+        (1_000_000_000, 'G'),
+        (1_000_000, 'M'),
+    ];
+    match UNITS.into_iter().find(|(unit, _)| value >= *unit) {
+        Some((unit, letter)) => format!("{}.{}{letter}", value / unit, value % unit / (unit / 10)),
+        None => number(value),
+    }
 }
 
 /// Columns without lines, as wide as their text whatever the terminal; those at `right` are numbers.

@@ -75,7 +75,7 @@ fn would_ban(report: &ListReport) -> String {
 pub fn mode(report: &ModeReport) -> String {
     let said = match (report.mode, report.changed) {
         (ModeWord::Enforce, true) => "the rules do as the configuration says again",
-        (ModeWord::Enforce, false) => "nothing was held back: the rules do as the configuration says",
+        (ModeWord::Enforce, false) => "no change: the rules do as the configuration says",
         (ModeWord::DryRun, _) => {
             "dry run: NOTHING IS DROPPED, and what would be is counted; `ratelimitd mode enforce` ends it"
         }

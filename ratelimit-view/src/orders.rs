@@ -2,7 +2,9 @@
 
 use super::list::{author, instant, notes, place, state};
 use super::{counted, number};
-use ratelimit_control::proto::{ConfirmReport, GrantReport, ResetReport, RollbackReport, Still, UnblockReport};
+use ratelimit_control::proto::{
+    ConfirmReport, ForgetReport, GrantReport, ResetReport, RollbackReport, Still, UnblockReport,
+};
 use ratelimit_report::snapshot::{Listed, State};
 
 /// Entries that are named one by one.
@@ -80,6 +82,16 @@ fn what(of: &Listed) -> String {
         State::Denied => format!("denial by {}", author(of)),
         State::Exempt | State::OverLimit | State::Ok => format!("exemption by {}", author(of)),
     }
+}
+
+/// What was erased of a source.
+pub fn forgotten(report: &ForgetReport) -> String {
+    let ForgetReport { source, rows, events, .. } = report;
+    format!(
+        "{source}: forgotten; {} of the history and {} erased\n",
+        counted(*rows, "row"),
+        counted(*events, "recent event")
+    )
 }
 
 fn still(of: &Still) -> String {

@@ -4,6 +4,10 @@ use ratelimit_report::snapshot::Outcome;
 
 use super::*;
 
+fn stats(snapshot: &ratelimit_report::snapshot::Snapshot) -> String {
+    super::stats(snapshot, Page::ENDLESS)
+}
+
 mod suggest;
 mod verdicts;
 
@@ -78,7 +82,7 @@ fn the_header_of_stats_says_of_each_rule_and_interface_what_holds() {
 fn without_a_daemon_what_pins_tell_is_shown_and_no_more() {
     let mut snapshot = ratelimit_report::fixture::snapshot();
     snapshot.reasons.insert("banned".to_owned(), 2);
-    insta::assert_snapshot!(left(&snapshot));
+    insta::assert_snapshot!(left(&snapshot, Page::ENDLESS));
 }
 
 #[test]
@@ -138,7 +142,10 @@ fn check_says_what_the_guard_blocks_and_what_to_do() {
     assert_eq!(report(&policy).verdict, Outcome::Pass);
     let said = check(&report(&policy));
     assert!(said.contains("80,443: passes all packets, would drop segments that begin no request\n"), "{said}");
-    assert!(said.contains("\nGuard of rule default, dry run: 10 of 10 connections that ask nothing"), "{said}");
+    assert!(
+        said.contains("\nGuard of rule default, dry run: in 5m 10 of 10 connections beyond the first 10, and"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -151,14 +158,17 @@ fn stats_say_why_a_rule_drops_where_that_is_not_its_limit_alone() {
         let (rule, reason) = (rule.to_owned(), reason.to_owned());
         Counter { rule, verdict: Outcome::Drop, reason, packets, bytes: 0 }
     };
-    assert!(stats(&snapshot).contains("  dropped      40 packets\n"));
+    assert!(stats(&snapshot).contains("  dropped      40 packets over the limit (3,200 bytes)\n"));
     snapshot.rules[0].dropped = 1_555;
     snapshot.interfaces[0].counters = vec![counter("default", "over_limit", 1_000), counter("default", "guard", 200)];
     let of_another = counter("other", "banned", 7);
     let more = vec![counter("default", "over_limit", 285), counter("default", "guard", 70), of_another];
     snapshot.interfaces[2].counters = more;
     let said = stats(&snapshot);
-    assert!(said.contains("  dropped      1,555 packets: 1,285 over the limit, 270 by the guard\n"), "{said}");
+    assert!(
+        said.contains("  dropped      1,555 packets: 1,285 over the limit (0 bytes), 270 by the guard\n"),
+        "{said}"
+    );
     snapshot.interfaces.truncate(1);
     let drops = Reason::ALL.iter().filter(|reason| reason.action() == Action::Drop);
     snapshot.interfaces[0].counters = drops.map(|reason| counter("default", reason.label(), 1)).collect();
@@ -220,7 +230,7 @@ fn pressure_is_said_with_what_helps_and_only_where_it_would() {
     snapshot.sources.pressure = Overload::Sampling;
     snapshot.sources.sampled_one_in = 256;
     let said = stats(&snapshot);
-    let line = "  MORE NEW SOURCES COME THAN CAN BE REMEMBERED: 1 in 256 of their packets is sampled, the rest pass";
+    let line = "\nMORE NEW SOURCES COME THAN CAN BE REMEMBERED: 1 in 256 of their packets is sampled, the rest pass";
     assert!(said.contains(&format!("{line}; `new_sources` in a rule bounds them\n")), "{said}");
     snapshot.rules[0].new_sources = Some(NewSources { amount: 20_000, window_seconds: 1.0 });
     let said = stats(&snapshot);

@@ -1,8 +1,10 @@
-//! `ratelimitd stats --watch`: the same every second, until Ctrl-C.
+//! `ratelimitd stats --watch`: the same every second, until Ctrl-C. A daemon that goes away is waited for.
 
 use std::io::{self, Write};
 use std::time::Duration;
 
+use jiff::Timestamp;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
 use ratelimit_control::client::{Client, ClientError};
@@ -11,13 +13,18 @@ use ratelimit_report::snapshot::Snapshot;
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// To the top left corner, and clear from there on.
-const CLEAR: &str = "\x1b[H\x1b[2J";
+/// The other screen, which leaves what stood on the terminal as it was; and no cursor.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l";
+const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+/// To the top left corner; the rest of a line, and of the screen.
+const HOME: &str = "\x1b[H";
+const CLEAR_LINE: &str = "\x1b[K";
+const CLEAR_BELOW: &str = "\x1b[J";
 
 /// What is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Screen {
-    /// A terminal: cleared before each snapshot.
+    /// A terminal: each snapshot in the place of the one before.
     Terminal,
     /// A pipe or file: one snapshot after another.
     Stream,
@@ -26,7 +33,7 @@ pub enum Screen {
 /// Why watching ended other than by Ctrl-C.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
-    /// There was no answer.
+    /// There was no answer at the start.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The output took no more.
@@ -34,29 +41,125 @@ pub enum WatchError {
     Output(#[from] io::Error),
 }
 
-/// Writes a snapshot every second, as `render` has it. Ends well on Ctrl-C, and when the reader of a pipe has gone.
+/// Writes a snapshot every second, as `render` has it. Ends well on Ctrl-C, SIGTERM and SIGHUP, and when the reader of a
+/// pipe has gone. While the daemon does not answer, a terminal shows its last snapshot below a line that says so; where
+/// the output is none, `say` is told, and told again when it answers.
 pub async fn watch(
     client: &Client,
     screen: Screen,
     out: &mut impl Write,
-    render: impl Fn(&Snapshot) -> String,
+    render: impl Fn(Option<&str>, &Snapshot) -> String,
+    say: impl Fn(&str),
 ) -> Result<(), WatchError> {
+    let first = client.call(&Stats::now()).await?;
+    if screen == Screen::Stream {
+        return follow(client, first, say, |shown| match shown {
+            Shown::Reading(snapshot) => write!(out, "{}", render(None, snapshot)).and_then(|()| out.flush()),
+            Shown::Gone { .. } => Ok(()),
+        })
+        .await;
+    }
+    let mut terminal = Terminal { out };
+    terminal.write(ENTER)?;
+    follow(
+        client,
+        first,
+        |_| (),
+        |shown| {
+            let text = match shown {
+                Shown::Reading(snapshot) => render(None, snapshot),
+                Shown::Gone { why, since, last } => render(Some(&gone(why, since)), last),
+            };
+            terminal.write(&frame(&text))
+        },
+    )
+    .await
+}
+
+/// What there is to show.
+enum Shown<'a> {
+    Reading(&'a Snapshot),
+    /// No answer, since when, and the last one that there was.
+    Gone {
+        why: &'a ClientError,
+        since: Timestamp,
+        last: &'a Snapshot,
+    },
+}
+
+async fn follow(
+    client: &Client,
+    mut last: Snapshot,
+    say: impl Fn(&str),
+    mut show: impl FnMut(Shown<'_>) -> io::Result<()>,
+) -> Result<(), WatchError> {
+    let mut show = move |shown: Shown<'_>| match show(shown) {
+        Err(gone) if gone.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true),
+    };
     let mut ticks = tokio::time::interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let stop = tokio::signal::ctrl_c();
-    tokio::pin!(stop);
-    loop {
-        let snapshot = tokio::select! {
-            stopped = &mut stop => return Ok(stopped?),
-            snapshot = async { ticks.tick().await; client.call(&Stats::now()).await } => snapshot?,
+    ticks.reset();
+    let (mut terminated, mut hung_up) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
+    let interrupted = tokio::signal::ctrl_c();
+    tokio::pin!(interrupted);
+    let mut gone_since = None;
+    let mut is_read = show(Shown::Reading(&last))?;
+    while is_read {
+        let answer = tokio::select! {
+            stopped = &mut interrupted => return Ok(stopped?),
+            _ = terminated.recv() => return Ok(()),
+            _ = hung_up.recv() => return Ok(()),
+            answer = async { ticks.tick().await; client.call(&Stats::now()).await } => answer,
         };
-        let clear = match screen {
-            Screen::Terminal => CLEAR,
-            Screen::Stream => "",
+        is_read = match answer {
+            Ok(snapshot) => {
+                if gone_since.take().is_some() {
+                    say("the daemon answers again");
+                }
+                last = snapshot;
+                show(Shown::Reading(&last))?
+            }
+            Err(why) => {
+                let is_new = gone_since.is_none();
+                let since = *gone_since.get_or_insert_with(Timestamp::now);
+                if is_new {
+                    say(&gone(&why, since));
+                }
+                show(Shown::Gone { why: &why, since, last: &last })?
+            }
         };
-        match write!(out, "{clear}{}", render(&snapshot)).and_then(|()| out.flush()) {
-            Err(gone) if gone.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-            written => written?,
-        }
+    }
+    Ok(())
+}
+
+/// `NO ANSWER SINCE 10:00:00 UTC: no daemon answers at …; it is asked every second`.
+fn gone(why: &ClientError, since: Timestamp) -> String {
+    let since = since.strftime("%H:%M:%S UTC");
+    format!("NO ANSWER SINCE {since}: {why}; it is asked again every second, and this was its last answer")
+}
+
+/// Lines in the place of those before.
+fn frame(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(|line| format!("{line}{CLEAR_LINE}")).collect();
+    format!("{HOME}{}{CLEAR_BELOW}", lines.join("\n"))
+}
+
+/// A terminal that shows the other screen until this is dropped.
+struct Terminal<'a, W: Write> {
+    out: &'a mut W,
+}
+
+impl<W: Write> Terminal<'_, W> {
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        self.out.write_all(text.as_bytes())?;
+        self.out.flush()
+    }
+}
+
+impl<W: Write> Drop for Terminal<'_, W> {
+    fn drop(&mut self) {
+        // Where the terminal is gone nobody looks at it.
+        let _gone = self.write(LEAVE);
     }
 }

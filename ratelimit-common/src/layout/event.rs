@@ -42,5 +42,8 @@ pub const EVENTS_BYTES: u32 = 1 << 20;
 /// Events that it holds: the kernel puts 8 bytes before each. // 14563
 pub const EVENTS_MAX: usize = EVENTS_BYTES as usize / (size_of::<Event>() + 8);
 
+/// What of it sources that begin to be refused can fill: the rest is for bans.
+pub const EVENTS_OF_REFUSALS_BYTES: u32 = EVENTS_BYTES / 8 * 7;
+
 /// Cells of [`super::map::EVENT_TALLIES`]: of packets by [`Kind`], and then of orders, which packets may interrupt.
 pub const EVENT_TALLIES: u32 = 2 * Kind::COUNT;

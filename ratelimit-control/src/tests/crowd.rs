@@ -137,7 +137,7 @@ async fn an_address_that_fills_its_places_takes_none_of_anothers() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_under_way_go_for_nobody_and_root_finds_a_place_all_the_same() {
-    let (handle, mut commands) = Handle::channel();
+    let (handle, mut commands) = Handle::channel(feed::Feed::default());
     let served = Served::new(Surface::Socket, &handle);
     let mut under_way = Vec::new();
     for _ in 0..CONNECTIONS_EACH {
@@ -150,7 +150,7 @@ async fn requests_under_way_go_for_nobody_and_root_finds_a_place_all_the_same() 
     tokio::time::sleep(Duration::from_millis(1)).await;
     // Root's command comes before those that have waited longer.
     let Some(Command::Health(Ask { reply, .. })) = commands.recv().await else { panic!("not root's command first") };
-    drop(reply.send(Ok(Health { schema: SCHEMA, healthy: true, problems: vec![] })));
+    drop(reply.send(Ok(Health { schema: SCHEMA, healthy: true, problems: vec![], notes: vec![] })));
     let mut answer = String::new();
     roots.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer:?}");

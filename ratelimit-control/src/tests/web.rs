@@ -4,16 +4,20 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
+use axum::http::request::Builder;
 use tokio::time::Instant;
 
 use super::*;
+use crate::follow::Lasting;
 use crate::server::router_with_login;
+use ratelimit_report::event::{Event, EventKind};
 use ratelimit_web::{Login, Token};
 
 const HOST: &str = "127.0.0.1:9464";
 
 struct Page {
     router: axum::Router,
+    feed: feed::Feed,
     rows: Vec<(&'static str, String)>,
 }
 
@@ -23,7 +27,8 @@ impl Page {
         let token = Token::random().unwrap();
         let login = Login::new(token.clone(), HOST.parse::<SocketAddr>().unwrap());
         let rows = vec![("host", HOST.to_owned()), ("origin", format!("http://{HOST}"))];
-        (Self { router: router_with_login(stub(), login, OWN_UID), rows }, token)
+        let handle = stub();
+        (Self { feed: handle.feed.clone(), router: router_with_login(handle, login, OWN_UID), rows }, token)
     }
 
     /// After one.
@@ -39,10 +44,14 @@ impl Page {
         page
     }
 
-    async fn ask(&self, method: &str, path: &str, body: &str) -> (StatusCode, HeaderMap, String) {
+    fn request(&self, method: &str, path: &str) -> Builder {
         let request = Request::builder().method(method).uri(path);
         let request = request.extension(Peer { uid: None, address: Some("127.0.0.1".parse().unwrap()) });
-        let request = self.rows.iter().fold(request, |request, (name, value)| request.header(*name, value));
+        self.rows.iter().fold(request, |request, (name, value)| request.header(*name, value))
+    }
+
+    async fn ask(&self, method: &str, path: &str, body: &str) -> (StatusCode, HeaderMap, String) {
+        let request = self.request(method, path);
         let response = self.router.clone().oneshot(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
         let (parts, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
@@ -64,8 +73,14 @@ async fn without_a_login_tcp_serves_what_it_served_and_the_login_page() {
         ("GET", "/api/v1/check/198.51.100.7", 403),
         ("GET", "/api/v1/list", 404),
         ("GET", "/api/v1/suggest", 404),
+        ("GET", "/api/v1/events", 403),
+        ("GET", "/api/v1/events?follow=true", 403),
+        ("GET", "/api/v1/history?prefix=192.0.2.7", 404),
+        ("GET", "/api/v1/worst", 404),
+        ("GET", "/api/v1/series?period=1h", 404),
         ("POST", "/v1/deny", 404),
         ("POST", "/v1/detach", 404),
+        ("POST", "/v1/forget", 404),
         ("GET", "/login", 200),
         ("GET", "/", 303),
         ("GET", "/web/session", 401),
@@ -88,9 +103,13 @@ async fn a_member_reads_what_names_sources_and_allows_denies_and_unblocks_as_web
         ("/api/v1/check/192.0.2.7", "Check { ip: 192.0.2.7 }"),
         ("/api/v1/list?most=7", "most: Some(7)"),
         ("/api/v1/suggest", "Suggest { rule: None }"),
+        ("/api/v1/history?prefix=192.0.2.7", "HistoryOf { prefix: \"192.0.2.7\""),
+        ("/api/v1/worst", "Worst { since: None"),
+        ("/api/v1/series?period=1h", "Series { period: Hour }"),
     ] {
         let (status, _, body) = page.ask("GET", path, "").await;
-        assert!(status == 409 && body.contains(asked), "{path}: {status} {body}");
+        let problem: Problem = serde_json::from_str(&body).unwrap();
+        assert!(status == 409 && problem.message.contains(asked), "{path}: {status} {body}");
     }
     for (path, body, asked) in &CHANGES[..7] {
         let (status, _, answer) = page.ask("POST", path, body).await;
@@ -101,9 +120,28 @@ async fn a_member_reads_what_names_sources_and_allows_denies_and_unblocks_as_web
             assert!(problem.message.contains(asked) && problem.message.ends_with(" by web"), "{path}: {answer}");
         }
     }
-    for path in ["/v1/detach", "/v1/apply", "/v1/reload", "/v1/mode", "/v1/confirm", "/v1/rollback", "/v1/charge"] {
+    for path in
+        ["/v1/detach", "/v1/apply", "/v1/reload", "/v1/mode", "/v1/confirm", "/v1/rollback", "/v1/charge", "/v1/forget"]
+    {
         assert_eq!(page.ask("POST", path, "{}").await.0, 404, "{path} is for the host alone");
     }
+}
+
+#[tokio::test]
+async fn a_member_follows_events_on_a_connection_that_lasts() {
+    let page = Page::member().await;
+    let (status, _, told) = page.ask("GET", "/api/v1/events", "").await;
+    assert!(status == 200 && told.contains(r#""events":[]"#), "{told}");
+    let lasting = Lasting::default();
+    let request = page.request("GET", "/api/v1/events?follow=true").extension(lasting.clone());
+    let response = page.router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(response.headers()["content-type"], "application/x-ndjson");
+    assert!(lasting.is_set(), "the page's layers pass it on");
+    let time = jiff::Timestamp::UNIX_EPOCH;
+    page.feed.tell(Event::new(time, EventKind::Ban, "banned, as it happens".to_owned()));
+    let line = response.into_body().frame().await.unwrap().unwrap().into_data().unwrap();
+    assert!(String::from_utf8(line.to_vec()).unwrap().contains("banned, as it happens"));
 }
 
 #[tokio::test]

@@ -7,12 +7,17 @@ use std::time::Duration;
 use ipnet::IpNet;
 use jiff::Timestamp;
 
+use ratelimit_common::verdict::Reason;
 use ratelimit_policy::config::{OnExit, duration};
 use ratelimit_policy::desired::Grant;
+use ratelimit_report::event::{Event as Told, EventKind};
+use ratelimit_report::snapshot::source_text;
 
 /// Something that has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum Event {
+    /// A rule begins to refuse a source.
+    Refused(Refused),
     /// A rule has banned a source.
     Ban(Banned),
     /// A rule in dry run would have.
@@ -25,6 +30,17 @@ pub(in super::super) enum Event {
         rule: String,
         /// Packets that it has dropped, with those of earlier bans that were not forgotten.
         dropped: u64,
+    },
+    /// An application has charged a source.
+    Charge {
+        /// Whose.
+        source: String,
+        /// The rule.
+        rule: String,
+        /// Who.
+        by: String,
+        /// How much.
+        amount: u64,
     },
     /// A command has allowed or denied a prefix.
     Grant {
@@ -112,6 +128,19 @@ pub(in super::super) struct Done {
     pub(in super::super) within: Duration,
 }
 
+/// What begins to be refused, or would be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in super::super) struct Refused {
+    /// Whose.
+    pub(in super::super) source: String,
+    /// The rule; none where the policy has it no more.
+    pub(in super::super) rule: Option<String>,
+    /// The limit and what is used of it; none where the policy has it no more.
+    pub(in super::super) usage: Option<Usage>,
+    /// Why, as `check` and the metrics say it.
+    pub(in super::super) reason: Reason,
+}
+
 /// A ban.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct Banned {
@@ -137,27 +166,34 @@ pub(in super::super) struct Usage {
 }
 
 impl Event {
-    /// Its name for programs, as `events --json` has it.
-    pub(super) const fn kind(&self) -> &'static str {
+    /// What sort of event it is.
+    pub(super) const fn kind(&self) -> EventKind {
         match self {
-            Self::Ban(_) => "ban",
-            Self::WouldBan(_) => "would_ban",
-            Self::BanEnd { .. } => "ban_end",
+            Self::Refused(Refused { reason: Reason::DryRun, .. }) => EventKind::WouldRefuse,
+            Self::Refused(_) => EventKind::Refused,
+            Self::Ban(_) => EventKind::Ban,
+            Self::WouldBan(_) => EventKind::WouldBan,
+            Self::BanEnd { .. } => EventKind::BanEnd,
+            Self::Charge { .. } => EventKind::Charge,
             Self::Grant { grant, .. } | Self::GrantEnd { grant, .. } => match grant {
-                Grant::Exempt => "allow",
-                Grant::Denied => "deny",
+                Grant::Exempt => EventKind::Allow,
+                Grant::Denied => EventKind::Deny,
             },
-            Self::Unblock { .. } => "unblock",
-            Self::Unallow { .. } => "unallow",
-            Self::Reset { .. } => "reset",
-            Self::TakeOver { .. } => "attach",
-            Self::Detach { .. } => "detach",
+            Self::Unblock { .. } => EventKind::Unblock,
+            Self::Unallow { .. } => EventKind::Unallow,
+            Self::Reset { .. } => EventKind::Reset,
+            Self::TakeOver { .. } => EventKind::Attach,
+            Self::Detach { .. } => EventKind::Detach,
         }
     }
 
     /// It in words.
     pub(super) fn line(&self) -> String {
         match self {
+            Self::Refused(of) => of.line(),
+            Self::Charge { source, rule, by, amount } => {
+                format!("{source} charged {amount} by rule \"{rule}\", by {by}")
+            }
             Self::Ban(of) => of.line("banned", ""),
             Self::WouldBan(of) => of.line("would be banned", " (dry run)"),
             Self::BanEnd { source, rule, dropped } => {
@@ -216,10 +252,10 @@ impl Event {
         }
     }
 
-    /// Whether a rule has done it by itself, which may come in floods. Each act of somebody takes a command.
+    /// Whether it comes without a command of an administrator, and so may come in floods.
     pub(super) const fn is_of_a_rule(&self) -> bool {
         match self {
-            Self::Ban(_) | Self::WouldBan(_) | Self::BanEnd { .. } => true,
+            Self::Refused(_) | Self::Ban(_) | Self::WouldBan(_) | Self::BanEnd { .. } | Self::Charge { .. } => true,
             Self::Grant { .. }
             | Self::GrantEnd { .. }
             | Self::Unblock { .. }
@@ -230,44 +266,89 @@ impl Event {
         }
     }
 
-    /// Writes it to the log.
-    pub(super) fn log(&self) {
-        let mut of = Fields::default();
+    /// It, as everything but the log has it. It happened then.
+    pub(super) fn told(&self, time: Timestamp) -> Told {
+        let of = Told::new(whole_milliseconds(time), self.kind(), self.line());
+        let limit = |usage: &Option<Usage>| usage.as_ref().map(|usage| usage.limit.clone());
+        let used = |usage: &Option<Usage>| usage.as_ref().map(|usage| usage.used);
         match self {
-            Self::Ban(ban) | Self::WouldBan(ban) => {
-                of.source = Some(ban.source.clone());
-                of.rule = Some(&ban.rule);
-                of.limit = ban.usage.as_ref().map(|usage| usage.limit.as_str());
-                of.used = ban.usage.as_ref().map(|usage| usage.used);
-                of.until = Some(ban.until);
+            Self::Refused(Refused { source, rule, usage, reason }) => Told {
+                source: Some(source.clone()),
+                rule: rule.clone(),
+                limit: limit(usage),
+                used: used(usage),
+                reason: Some(reason.label().to_owned()),
+                ..of
+            },
+            Self::Ban(ban) | Self::WouldBan(ban) => Told {
+                source: Some(ban.source.clone()),
+                rule: Some(ban.rule.clone()),
+                limit: limit(&ban.usage),
+                used: used(&ban.usage),
+                until: Some(ban.until),
+                reason: Some(
+                    if of.kind == EventKind::Ban { Reason::Banned } else { Reason::DryRun }.label().to_owned(),
+                ),
+                ..of
+            },
+            Self::BanEnd { source, rule, .. } => Told {
+                source: Some(source.clone()),
+                rule: Some(rule.clone()),
+                reason: Some(Reason::Banned.label().to_owned()),
+                ..of
+            },
+            Self::Charge { source, rule, by, .. } => {
+                Told { source: Some(source.clone()), rule: Some(rule.clone()), by: Some(by.clone()), ..of }
             }
-            Self::BanEnd { source, rule, .. } => {
-                (of.source, of.rule) = (Some(source.clone()), Some(rule.as_str()));
+            Self::Grant { prefix, by, reason, until, .. } => Told {
+                source: Some(source_text(*prefix)),
+                by: Some(by.clone()),
+                reason: reason.clone(),
+                until: *until,
+                ..of
+            },
+            Self::GrantEnd { prefix, by, .. }
+            | Self::Unallow { prefix, by, .. }
+            | Self::Reset { source: prefix, by, .. } => {
+                Told { source: Some(source_text(*prefix)), by: Some(by.clone()), ..of }
             }
-            Self::Grant { prefix, by, reason, until, .. } => {
-                of = Fields { by: Some(by), reason: reason.as_deref(), until: *until, ..Fields::of(*prefix) };
-            }
-            Self::GrantEnd { prefix, by, .. } | Self::Unallow { prefix, by, .. } => {
-                of = Fields { by: Some(by), ..Fields::of(*prefix) };
-            }
-            Self::Unblock { prefix, by, .. } => {
-                of = Fields { by: Some(by), ..prefix.map_or_else(Fields::default, Fields::of) };
-            }
-            Self::Reset { source, by, .. } => of = Fields { by: Some(by), ..Fields::of(*source) },
-            Self::TakeOver { .. } | Self::Detach { .. } => {}
+            Self::Unblock { prefix, by, .. } => Told { source: prefix.map(source_text), by: Some(by.clone()), ..of },
+            Self::TakeOver { .. } | Self::Detach { .. } => of,
         }
-        tracing::info!(
-            kind = self.kind(),
-            source = of.source,
-            rule = of.rule,
-            limit = of.limit,
-            used = of.used,
-            until = of.until.map(tracing::field::display),
-            by = of.by,
-            reason = of.reason,
-            "{}",
-            self.line()
-        );
+    }
+}
+
+/// Writes an event to the log.
+pub(super) fn log(of: &Told) {
+    tracing::info!(
+        kind = of.kind.label(),
+        source = of.source,
+        rule = of.rule,
+        limit = of.limit,
+        used = of.used,
+        until = of.until.map(tracing::field::display),
+        by = of.by,
+        reason = of.reason,
+        "{}",
+        of.detail
+    );
+}
+
+impl Refused {
+    fn line(&self) -> String {
+        let Self { source, rule, usage, reason } = self;
+        let rule = rule.as_ref().map_or_else(|| "a rule that has ended".to_owned(), |rule| format!("rule \"{rule}\""));
+        let usage = usage.as_ref().map_or_else(String::new, |of| format!(": used {} of {}", of.used, of.limit));
+        let is_dry = *reason == Reason::DryRun;
+        let done = if is_dry { "would be refused" } else { "refused" };
+        let note = if is_dry {
+            " (dry run)"
+        } else if *reason == Reason::Guard {
+            " (guard)"
+        } else {
+            ""
+        };
+        format!("{source} {done} by {rule}{usage}{note}")
     }
 }
 
@@ -297,22 +378,8 @@ fn roughly(time: Duration) -> String {
     duration::short(u64::try_from(Duration::from_secs(whole).as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// What an event says of itself beside its line.
-#[derive(Default)]
-struct Fields<'a> {
-    source: Option<String>,
-    rule: Option<&'a str>,
-    limit: Option<&'a str>,
-    used: Option<u64>,
-    until: Option<Timestamp>,
-    by: Option<&'a str>,
-    reason: Option<&'a str>,
-}
-
-impl Fields<'_> {
-    fn of(prefix: IpNet) -> Self {
-        Self { source: Some(prefix.to_string()), ..Self::default() }
-    }
+fn whole_milliseconds(at: Timestamp) -> Timestamp {
+    at.round(jiff::Unit::Millisecond).unwrap_or(at)
 }
 
 const fn word(grant: Grant) -> &'static str {

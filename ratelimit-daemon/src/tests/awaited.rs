@@ -37,7 +37,7 @@ async fn a_service_protects_the_interfaces_that_are_there_and_says_which_is_miss
     let shown: Vec<_> = stats.interfaces.iter().map(|of| (of.name.as_str(), of.attached)).collect();
     assert_eq!(shown, [("eth0", true), ("eth9", false)]);
     assert_eq!(stats.interfaces[1].problem.as_deref(), Some("no interface eth9; there are eth0, eth1"));
-    let said = ratelimit_view::stats(&stats);
+    let said = ratelimit_view::stats(&stats, ratelimit_view::Page::ENDLESS);
     let missing = "eth9 IS NOT ATTACHED: no interface eth9; there are eth0, eth1; it is tried again all the time";
     assert!(said.contains("NOT PROTECTED: eth9 not attached\n") && said.contains(missing), "{said}");
     assert!(running.client.metrics().await.unwrap().contains("ratelimitd_attached{iface=\"eth9\",mode=\"none\"} 0"));
@@ -63,7 +63,10 @@ async fn a_service_none_of_whose_interfaces_is_there_waits_for_all_of_them() {
     let running = service(|config| config.interfaces = vec!["eth8".into(), "eth9".into()]).await;
     assert!(running.kernel.attached().is_empty());
     let stats = running.client.stats().await.unwrap();
-    assert!(ratelimit_view::stats(&stats).contains(": NOT PROTECTED: eth8, eth9 not attached, so nothing is"));
+    assert!(
+        ratelimit_view::stats(&stats, ratelimit_view::Page::ENDLESS)
+            .contains(": NOT PROTECTED: eth8, eth9 not attached, so nothing is")
+    );
     assert_eq!(running.client.health().await.unwrap().problems.len(), 2);
     running.kernel.add("eth8", XdpMode::Native);
     look().await;
@@ -116,8 +119,11 @@ async fn a_take_over_goes_on_without_the_interface_that_is_missing_and_lets_go_o
     let source = file([]);
     drive(config, source, |_| Ok(datapath), queue, surroundings(None).0).await.unwrap();
     assert_eq!(kernel.policy(), Some(policy));
-    let calls = ["attach eth1", "attach eth0", "attach eth9", "apply", "detach eth2", "shutdown detach"];
-    assert_eq!(kernel.calls(), calls);
+    let mut calls = kernel.calls();
+    // A look around may come before the stop; it tries once more.
+    let again = calls.iter().rposition(|call| call == "attach eth9").filter(|at| *at > 2);
+    again.map(|at| calls.remove(at));
+    assert_eq!(calls, ["attach eth1", "attach eth0", "attach eth9", "apply", "detach eth2", "shutdown detach"]);
 }
 
 #[tokio::test(start_paused = true)]

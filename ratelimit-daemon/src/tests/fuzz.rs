@@ -89,7 +89,7 @@ impl Subject {
         let config = parsed(START).unwrap();
         let start = Start::new(config.clone(), source, &surroundings.host.store, Timestamp::now()).unwrap();
         let engine = Engine::start(datapath, start, surroundings.host.clone(), Moment::now(started)).unwrap();
-        let (handle, commands) = Handle::channel();
+        let (handle, commands) = Handle::channel(ratelimit_control::feed::Feed::default());
         Self {
             owner: Owner { engine: Some(Box::new(engine)), started },
             handle,

@@ -182,7 +182,7 @@ async fn what_a_file_of_state_says_of_users_and_reasons_holds_nothing_that_a_ter
     assert_eq!(list.entries[0].user.as_deref(), Some("\u{fffd}[2Jroot\u{fffd}1m"));
     assert_eq!(list.entries[0].reason.as_deref(), Some("\u{fffd}]0;x\u{fffd}\u{fffd}\u{fffd}y"));
     assert_eq!(stats.hold.as_ref().map(|hold| hold.by.as_str()), Some("\u{fffd}[31mred"));
-    for said in [ratelimit_view::list(&list), ratelimit_view::stats(&stats)] {
+    for said in [ratelimit_view::list(&list), ratelimit_view::stats(&stats, ratelimit_view::Page::ENDLESS)] {
         assert!(
             said.chars().all(|c| c == '\n' || !c.is_control() && !ratelimit_policy::config::syntax::turns_text(c)),
             "{said:?}"
@@ -393,7 +393,7 @@ async fn a_source_that_most_comes_from_is_named_until_it_is_exempt() {
     let stats = site.client.stats().await.unwrap();
     let [of] = stats.dominant.as_slice() else { panic!("{:?}", stats.dominant) };
     assert_eq!((of.rule.as_str(), of.source.as_str()), ("default", "198.51.100.7"));
-    let said = ratelimit_view::stats(&stats);
+    let said = ratelimit_view::stats(&stats, ratelimit_view::Page::ENDLESS);
     assert!(
         said.contains("comes from 198.51.100.7; if that is a proxy or a CDN, all its users are one source"),
         "{said}"

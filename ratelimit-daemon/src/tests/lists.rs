@@ -187,7 +187,7 @@ async fn a_broken_list_keeps_the_old_one_is_said_once_and_holds_no_other_back() 
         let stats = site.stats();
         let [stale] = stats.stale_lists.as_slice() else { panic!("{stats:?}") };
         assert!(stale.file.ends_with("bad.txt") && stale.error.as_ref().unwrap().contains(words), "{stale:?}");
-        assert!(ratelimit_view::stats(&stats).contains("bad.txt IS NOT FOLLOWED"));
+        assert!(ratelimit_view::stats(&stats, ratelimit_view::Page::ENDLESS).contains("bad.txt IS NOT FOLLOWED"));
         assert!(site.metric("ratelimitd_config_last_reload_successful 0"), "{words}");
         assert!(site.metric("ratelimitd_list_files_stale 1"));
     }
@@ -212,7 +212,8 @@ async fn a_list_that_is_another_users_link_or_no_file_is_not_followed_and_none_o
     std::os::unix::fs::symlink("secret", &path).unwrap();
     let said = site.two_looks();
     assert!(said.contains("bad.txt:1:1: bad line in a list file: this is no address"), "{said}");
-    let shown = format!("{said}{:?}{}", site.stats(), ratelimit_view::stats(&site.stats()));
+    let shown =
+        format!("{said}{:?}{}", site.stats(), ratelimit_view::stats(&site.stats(), ratelimit_view::Page::ENDLESS));
     assert!(!shown.contains("HASH") && !shown.contains("root:"), "{shown}");
     std::fs::remove_file(&path).unwrap();
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();

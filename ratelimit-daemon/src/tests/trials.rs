@@ -420,6 +420,14 @@ async fn a_rule_that_drops_nearly_everything_falls_back_and_says_so() {
     sleep(SUPERVISE_EVERY).await;
     let told: Vec<_> = std::iter::from_fn(|| site.told.try_recv().ok()).collect();
     assert!(told.iter().any(|line| line.contains("RULE default FELL BACK TO DRY RUN")), "{told:?}");
+    site.kernel.refuse_apply();
+    assert!(site.client.mode(ModeWord::Enforce).await.is_err());
+    site.kernel.permit_apply();
+    assert_eq!(
+        site.client.stats().await.unwrap().fallen_back,
+        ["default"],
+        "a command that failed has changed nothing"
+    );
     assert!(site.client.mode(ModeWord::Enforce).await.unwrap().changed);
     assert_eq!(site.reason("198.51.100.7"), "over_limit");
     assert!(site.client.stats().await.unwrap().fallen_back.is_empty());

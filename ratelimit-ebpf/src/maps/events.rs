@@ -1,9 +1,9 @@
 //! The ring of events, and what became of each of them.
 
 use aya_ebpf::Global;
-use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
+use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_NO_WAKEUP};
 use ratelimit_common::events::{EventTally, Kind};
-use ratelimit_common::layout::{Event, Fault};
+use ratelimit_common::layout::{EVENTS_OF_REFUSALS_BYTES, Event, Fault};
 use ratelimit_common::time::Nanos;
 
 use super::{EVENT_TALLIES, EVENTS, Of, Work, or_fault};
@@ -22,7 +22,7 @@ pub(crate) fn sends_events() -> bool {
 #[inline(always)]
 pub(crate) fn send_event(work: Work, kind: Kind, now: Nanos, of: &Of, event: impl FnOnce() -> Event) {
     let Some(tally) = or_fault(tally(work, kind), Fault::EventTalliesLookup) else { return };
-    let room = if tally.spend(now) { EVENTS.reserve::<Event>(0) } else { None };
+    let room = if tally.spend(now) && has_room(kind) { EVENTS.reserve::<Event>(0) } else { None };
     let Some(mut room) = room else {
         tally.lost = tally.lost.wrapping_add(1);
         return;
@@ -30,6 +30,12 @@ pub(crate) fn send_event(work: Work, kind: Kind, now: Nanos, of: &Of, event: imp
     room.write(Event { prefix: of.prefix(), family: of.family(), ..event() });
     room.submit(BPF_RB_NO_WAKEUP.into());
     tally.sent = tally.sent.wrapping_add(1);
+}
+
+/// The last of the ring is for bans alone: whoever makes many sources begin to be refused hides none of them.
+#[inline(always)]
+fn has_room(kind: Kind) -> bool {
+    kind == Kind::Ban || EVENTS.query(BPF_RB_AVAIL_DATA.into()) < u64::from(EVENTS_OF_REFUSALS_BYTES)
 }
 
 /// This CPU's, of what it is at: a packet that interrupts an order has another.

@@ -74,7 +74,9 @@ fn a_ban_keeps_the_episode_open_until_its_end_or_until_it_is_lifted() {
     book.tick(600_000);
     book.event(&event(EventKind::BanEnd, 600_001), source(1));
     book.event(&event(EventKind::Unblock, 600_002), source(2));
-    book.tick(600_003);
+    book.tick(600_000 + BAN_IS_TOLD_WITHIN);
+    assert_eq!(book.open.len(), 1, "what the ban has dropped may follow");
+    book.tick(600_001 + BAN_IS_TOLD_WITHIN);
     let all = all(&mut book);
     let ends: Vec<_> = all.iter().map(|(_, of)| (&*of.reason, of.ended)).collect();
     assert_eq!(ends, [("banned", Some(600_001)), ("banned", Some(600_002)), ("banned", Some(600_000))]);

@@ -39,9 +39,10 @@ impl SyntaxError {
     }
 }
 
-/// Whether a terminal would show what follows in another order: Unicode's bidirectional formatting, UAX #9.
+/// Whether a terminal would show what follows in another order, or on another line: Unicode's bidirectional
+/// formatting, UAX #9, and its separators of lines and paragraphs.
 pub const fn turns_text(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A text with nothing in it that a terminal would obey: one character for one, so that marks below it stay in place.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::history::Health;
 use jiff::Timestamp;
 use ratelimit_common::layout::Tally;
 use ratelimit_common::time::{Nanos, SECOND_NS};
@@ -40,7 +41,7 @@ pub use explain::{ExplainReport, Step, StepOutcome};
 pub use guard::{CheckGuard, Guarded};
 pub use list::{Author, Clocks, ListFilter, ListParts, ListReport, Listed, Omitted, Overriding};
 pub use mode_now::{ModeNow, RuleMode};
-pub use new_sources::{NewSources, Overload};
+pub use new_sources::{NewSources, Overload, overload};
 pub use prefix::{Extent, PrefixParts, PrefixReport, PrefixSources, Within};
 pub use rate::{Rates, Sample, Samples};
 pub use sources::{Blocked, ByFamily, Census, Shadowed, State, TOP_DEFAULT, TopSource, Tracked};
@@ -102,6 +103,9 @@ pub struct Snapshot {
     /// List files that have changed and cannot be followed: what they held before holds, until they change again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stale_lists: Vec<StaleList>,
+    /// What is remembered of the past, and what is wrong with that; none where nothing is to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<Health>,
     /// Sources that most of what a rule counts comes from. Left out where sources may not be named.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dominant: Vec<TopTalker>,
@@ -162,6 +166,8 @@ pub struct Standing {
     pub confirm_within_ns: Option<u64>,
     /// See [`Snapshot::stale_lists`].
     pub stale_lists: Vec<StaleList>,
+    /// See [`Snapshot::history`].
+    pub history: Option<Health>,
     /// See [`Snapshot::dominant`].
     pub dominant: Vec<TopTalker>,
     /// See [`Rule::would_ban`]: by the rule's name.
@@ -401,6 +407,7 @@ impl Snapshot {
             fallen_back: Vec::new(),
             confirm_within_seconds: None,
             stale_lists: Vec::new(),
+            history: None,
             dominant: Vec::new(),
             top: Some(top),
         }
@@ -418,7 +425,7 @@ impl Snapshot {
 
     /// The same with what stands beside the configuration.
     pub fn with_standing(mut self, standing: Standing) -> Self {
-        let Standing { banned, away, hold, fallen_back, confirm_within_ns, stale_lists, dominant, would_ban } =
+        let Standing { banned, away, hold, fallen_back, confirm_within_ns, stale_lists, history, dominant, would_ban } =
             standing;
         self.sources.banned = banned.iter().copied().fold(0, u64::saturating_add);
         for interface in self.interfaces.iter_mut().filter(|interface| !interface.attached) {
@@ -429,7 +436,7 @@ impl Snapshot {
             rule.would_ban = would_ban.iter().find(|(name, _)| *name == rule.name).map(|(_, of)| *of);
         }
         self.confirm_within_seconds = confirm_within_ns.map(seconds);
-        Self { hold, fallen_back, stale_lists, dominant, ..self }
+        Self { hold, fallen_back, stale_lists, history, dominant, ..self }
     }
 
     /// The same without anything that names a source.
@@ -439,6 +446,7 @@ impl Snapshot {
         self.config.error = None;
         self.config.rolled_back.iter_mut().for_each(|of| of.why.clear());
         self.stale_lists.iter_mut().for_each(|of| of.error = None);
+        self.history.iter_mut().for_each(|of| of.detail = None);
         self
     }
 }

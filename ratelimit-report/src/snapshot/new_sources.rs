@@ -48,6 +48,12 @@ fn one_in(cpu: &Admission, now: Nanos) -> u64 {
     if is_stale { 1 } else { 1 << cpu.shift.min(SHIFT_MAX) }
 }
 
+/// Whether more new sources come than can be remembered, by this reading.
+pub fn overload(reading: &Reading) -> Overload {
+    let sampled_one_in = reading.admissions.iter().map(|cpu| one_in(cpu, reading.now)).max().unwrap_or(1);
+    if sampled_one_in == 1 { Overload::None } else { Overload::Sampling }
+}
+
 /// What is remembered, and what is not.
 pub(super) fn sources(reading: &Reading, tracked: &Tracked, packets_of: impl Fn(Reason) -> u64) -> Sources {
     let not_admitted = [Reason::NotAdmitted, Reason::NewSourceBudget, Reason::StateFull].map(packets_of);
@@ -60,7 +66,7 @@ pub(super) fn sources(reading: &Reading, tracked: &Tracked, packets_of: impl Fn(
         banned: 0,
         not_admitted: not_admitted.into_iter().fold(0, u64::saturating_add),
         insertions: sum(|cpu| cpu.insertions),
-        pressure: if sampled_one_in == 1 { Overload::None } else { Overload::Sampling },
+        pressure: overload(reading),
         sampled_one_in,
         pressed_periods: sum(|cpu| cpu.overload_periods),
         not_cached: reading.not_cached,

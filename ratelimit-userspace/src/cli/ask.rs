@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use super::change::parse_target;
 use super::each::Targets;
 use super::run::{block_on, in_colour, print_json, print_words, show};
-use super::{Global, ListArgs, OutputFormat, Repeat};
-use crate::error::Exit;
+use super::{Extent, Global, ListArgs, OutputFormat, Repeat};
+use crate::error::{self, Diagnostic, Exit, Place};
 use ipnet::IpNet;
 use ratelimit_control::Call;
 use ratelimit_control::client::{Client, ClientError};
@@ -17,8 +17,11 @@ use ratelimit_datapath::orphans::{self, Orphans};
 use ratelimit_datapath::pins::{self, PinsError};
 use ratelimit_policy::config::network::Target;
 use ratelimit_policy::config::syntax::printable_lines;
+use ratelimit_policy::safety;
 use ratelimit_report::snapshot::{ListFilter, ModeNow, Outcome, Snapshot};
-use ratelimit_view::{self, Screen, WatchError};
+use ratelimit_top::{Paint, TopError};
+use ratelimit_view::{self, Detail, Page, Screen, WatchError};
+use terminal_size::{Height, Width, terminal_size_of};
 
 /// A daemon to ask, and how its answers are shown.
 pub(super) struct Daemon<'a> {
@@ -33,7 +36,7 @@ impl Daemon<'_> {
     }
 
     /// The same; `exit` says how the command ends.
-    fn judge<C: Call>(
+    pub(super) fn judge<C: Call>(
         &self,
         call: &C,
         words: impl Fn(&C::Report) -> String,
@@ -63,38 +66,93 @@ impl Daemon<'_> {
 }
 
 /// The daemon behind a socket, which is told who called `sudo`.
-fn client(socket: &Path) -> Client {
+pub(super) fn client(socket: &Path) -> Client {
     Client::new(socket).for_sudo_user(std::env::var("SUDO_USER").ok().as_deref())
 }
 
+/// How `stats` is shown.
+#[derive(Clone, Copy)]
+pub(super) struct Shown {
+    pub(super) format: OutputFormat,
+    pub(super) repeat: Repeat,
+    pub(super) extent: Extent,
+    pub(super) detail: Detail,
+}
+
 /// What passes and what is blocked.
-pub(super) async fn stats(socket: &Path, format: OutputFormat, repeat: Repeat) -> anyhow::Result<Exit> {
+pub(super) async fn stats(socket: &Path, shown: Shown) -> anyhow::Result<Exit> {
     let client = client(socket);
-    match (repeat, format) {
-        (Repeat::Once, _) => show(&asked(&client, format).await?, ratelimit_view::stats, format),
+    let words = |snapshot: &Snapshot| ratelimit_view::stats(snapshot, page(shown));
+    match (shown.repeat, shown.format) {
+        (Repeat::Once, format) => show(&asked(&client, shown).await?, words, format),
         (Repeat::Watch, OutputFormat::Human) => {
             let screen = if io::stdout().is_terminal() { Screen::Terminal } else { Screen::Stream };
-            watch(&client, screen, |snapshot| in_colour(printable_lines(&ratelimit_view::stats(snapshot)))).await
+            let render = |notice: Option<&str>, snapshot: &Snapshot| {
+                in_colour(printable_lines(&ratelimit_view::stats_below(notice, snapshot, page(shown))))
+            };
+            watch(&client, screen, render).await
         }
-        (Repeat::Watch, OutputFormat::Json) => watch(&client, Screen::Stream, json_line).await,
+        (Repeat::Watch, OutputFormat::Json) => watch(&client, Screen::Stream, |_, snapshot| json_line(snapshot)).await,
     }
 }
 
+/// The page as it is now: a terminal's size may change. What goes to another program, or is asked for, is all of it.
+fn page(Shown { repeat, extent, detail, .. }: Shown) -> Page {
+    let Some((Width(width), Height(height))) = terminal_size_of(io::stdout()) else {
+        return Page { detail, ..Page::ENDLESS };
+    };
+    let rows = match (extent, repeat) {
+        (Extent::All, _) => None,
+        (Extent::Screen, Repeat::Watch) => Some(usize::from(height)),
+        // The prompt stands below.
+        (Extent::Screen, Repeat::Once) => Some(usize::from(height).saturating_sub(1)),
+    };
+    Page { width: usize::from(width), rows, detail }
+}
+
 /// Statistics; where no daemon answers, what pins tell is printed before that is said.
-async fn asked(client: &Client, format: OutputFormat) -> anyhow::Result<Snapshot> {
+async fn asked(client: &Client, shown: Shown) -> anyhow::Result<Snapshot> {
     let answer = client.call(&Stats::now()).await;
     if let Err(ClientError::NoDaemon { orphans: Orphans::Enforcing(left), .. }) = &answer {
-        super::orphan::stats(left, format)?;
+        super::orphan::stats(left, shown.format, page(shown))?;
     }
     Ok(answer?)
 }
 
-async fn watch(client: &Client, screen: Screen, render: impl Fn(&Snapshot) -> String) -> anyhow::Result<Exit> {
-    match ratelimit_view::watch(client, screen, &mut io::stdout(), render).await {
+async fn watch(
+    client: &Client,
+    screen: Screen,
+    render: impl Fn(Option<&str>, &Snapshot) -> String,
+) -> anyhow::Result<Exit> {
+    match ratelimit_view::watch(client, screen, &mut io::stdout(), render, error::warn).await {
         Ok(()) => Ok(Exit::Done),
         Err(WatchError::Client(error)) => Err(error.into()),
         Err(error @ WatchError::Output(_)) => Err(error.into()),
     }
+}
+
+/// All of it in a terminal, until a key ends it. What is not a terminal has no keys.
+pub(super) fn top(daemon: &Daemon<'_>) -> anyhow::Result<Exit> {
+    if !io::stdout().is_terminal() || daemon.global.format() == OutputFormat::Json {
+        let problem = "`top` draws on a terminal, and standard output is to be something else".to_owned();
+        let again = "`ratelimitd stats --watch` prints the same every second".to_owned();
+        let programs = "`ratelimitd stats --json` is for programs".to_owned();
+        return Err(Diagnostic { problem, place: Place::CommandLine, help: vec![again, programs] }.into());
+    }
+    let paint = match anstream::AutoStream::choice(&io::stdout()) {
+        anstream::ColorChoice::Never => Paint::Plain,
+        anstream::ColorChoice::Auto | anstream::ColorChoice::Always | anstream::ColorChoice::AlwaysAnsi => {
+            Paint::Colours
+        }
+    };
+    let ssh_peer = safety::ssh_session_of_this_process().map(|session| session.peer);
+    block_on(daemon.global, async {
+        match ratelimit_top::run(client(&daemon.socket), ssh_peer, paint).await {
+            Ok(()) => Ok(Exit::Done),
+            Err(TopError::Client(error)) => Err(error.into()),
+            Err(error @ TopError::Terminal(_)) => Err(error.into()),
+        }
+    })
 }
 
 /// One snapshot a line, for programs that read on.

@@ -80,7 +80,7 @@ fn parse_for(text: &str) -> anyhow::Result<u64> {
 }
 
 /// A time of whole seconds, at least one.
-fn parse_seconds(flag: &'static str, text: &str) -> anyhow::Result<u64> {
+pub(super) fn parse_seconds(flag: &'static str, text: &str) -> anyhow::Result<u64> {
     let duration_ns = duration::parse(text).map_err(|error| wrong(flag, text, error))?;
     if duration_ns < SECOND_NS {
         let error = SyntaxError::new(0..text.len(), "the time is too short").with_help("one second is the least");
@@ -89,7 +89,7 @@ fn parse_seconds(flag: &'static str, text: &str) -> anyhow::Result<u64> {
     Ok(duration_ns.div_ceil(SECOND_NS))
 }
 
-fn wrong(flag: &'static str, text: &str, error: SyntaxError) -> anyhow::Error {
+pub(super) fn wrong(flag: &'static str, text: &str, error: SyntaxError) -> anyhow::Error {
     let place = Place::Flag { flag, text: text.to_owned(), span: error.span };
     let help = error.help.into_iter().collect();
     Diagnostic { problem: format!("bad value for {flag}: {}", error.problem), place, help }.into()

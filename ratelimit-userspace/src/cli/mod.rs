@@ -21,6 +21,7 @@ mod limiter;
 mod manual;
 mod orphan;
 mod paint;
+mod past;
 mod replay;
 mod run;
 mod texts;
@@ -124,6 +125,15 @@ pub enum Repeat {
     Watch,
 }
 
+/// How much of it to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// What fits the terminal, worst first.
+    Screen,
+    /// All of it.
+    All,
+}
+
 /// Commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -139,6 +149,15 @@ pub enum Command {
         /// Show it again every second until interrupted
         #[arg(short, long)]
         watch: bool,
+        /// Show all of it, also where a terminal has fewer lines
+        #[arg(long)]
+        all: bool,
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Watch it in a terminal as it happens, look at one source whole, and allow, deny or unblock it; ? shows the keys
+    Top {
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
@@ -188,6 +207,35 @@ pub enum Command {
         /// What of it.
         #[command(flatten)]
         which: ListArgs,
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Show what happened lately: who began to be refused or banned, and what was done; -f goes on with what follows
+    #[command(after_help = texts::EVENTS_EXAMPLES)]
+    Events {
+        /// Which events.
+        #[command(flatten)]
+        which: EventsArgs,
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Show what is remembered of an address or network; without one, who was refused most in the last day
+    #[command(after_help = texts::HISTORY_EXAMPLES)]
+    History {
+        /// What of it.
+        #[command(flatten)]
+        which: HistoryArgs,
+        /// The daemon to ask.
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Erase one source from the history and from recent events
+    Forget {
+        /// The source's address
+        #[arg(value_name = "IP")]
+        source: String,
         /// The daemon to ask.
         #[command(flatten)]
         socket: Socket,
@@ -358,6 +406,49 @@ pub struct ListArgs {
     /// All entries of long lists; a terminal shows the first 50 of each otherwise
     #[arg(long)]
     pub all: bool,
+}
+
+/// Which events to show.
+#[derive(Clone, Debug, Args)]
+pub struct EventsArgs {
+    /// Go on with what follows until interrupted
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Only those of this address, or of all in this network
+    #[arg(long, value_name = "IP|CIDR")]
+    pub source: Option<String>,
+    /// Only those of the rule of this name
+    #[arg(long, value_name = "NAME")]
+    pub rule: Option<String>,
+    /// Only those of this kind: refused, ban, ban_end, would_refuse, would_ban, allow, deny, unblock, ...
+    #[arg(long, value_name = "KIND")]
+    pub kind: Option<String>,
+    /// Only those of the last DUR: 10m, 1h
+    #[arg(long, value_name = "DUR")]
+    pub since: Option<String>,
+}
+
+/// What to show of the history.
+#[derive(Clone, Debug, Args)]
+pub struct HistoryArgs {
+    /// The address or network; without it, the sources that were refused most
+    #[arg(value_name = "IP|CIDR")]
+    pub prefix: Option<String>,
+    /// Only what went on since then: so long ago, as in 24h, or a time, as in 2026-01-31T08:00:00Z
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Only what began until then: so long ago, or a time
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
+    /// Only of the rule of this name
+    #[arg(long, value_name = "NAME")]
+    pub rule: Option<String>,
+    /// Only for this reason: over_limit, guard, banned, dry_run
+    #[arg(long, value_name = "REASON")]
+    pub reason: Option<String>,
+    /// Comma-separated values, a line each
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
 }
 
 /// Who is allowed or denied, for how long and why.

@@ -13,14 +13,15 @@ use ratelimit_datapath::kernel::read_left;
 use ratelimit_datapath::orphans::Left;
 use ratelimit_policy::config::rule::RULE_NAME_DEFAULT;
 use ratelimit_policy::config::{FILE_DEFAULT, file};
-use ratelimit_report::snapshot::Snapshot;
+use ratelimit_report::snapshot::{Mode, Snapshot};
+use ratelimit_view::Page;
 
 /// Of a snapshot and of its rules, what pins do not tell.
-const UNKNOWN: [&str; 6] = ["version", "uptime_seconds", "counting", "sources", "config", "top"];
-const UNKNOWN_OF_RULES: [&str; 2] = ["limits", "sources_over_limit"];
+const UNKNOWN: [&str; 7] = ["version", "uptime_seconds", "counting", "sources", "events", "config", "top"];
+const UNKNOWN_OF_RULES: [&str; 3] = ["limits", "banned", "sources_over_limit"];
 
 /// Prints them; where they cannot be read, says why.
-pub(super) fn stats(left: &Left, format: OutputFormat) -> anyhow::Result<()> {
+pub(super) fn stats(left: &Left, format: OutputFormat, page: Page) -> anyhow::Result<()> {
     let (policy, reading) = match read_left(left, &names()) {
         Ok(read) => read,
         Err(error) => {
@@ -31,11 +32,20 @@ pub(super) fn stats(left: &Left, format: OutputFormat) -> anyhow::Result<()> {
     let (snapshot, now) = (Snapshot::of_pins(&policy, &reading), Timestamp::now());
     match format {
         OutputFormat::Human => {
-            print_words(&format!("{}\n\n{}", still_enforcing(left, now), ratelimit_view::left(&snapshot)))?;
+            let lead = still_enforcing(left, now);
+            print_words(&format!("{lead}{}\n\n{}", dry_run(&snapshot), ratelimit_view::left(&snapshot, page)))?;
         }
         OutputFormat::Json => drop(print_json(&as_json(&snapshot, left, now)?)?),
     }
     Ok(())
+}
+
+/// That it drops nothing all the same, where no rule does.
+const fn dry_run(snapshot: &Snapshot) -> &'static str {
+    match snapshot.mode {
+        Mode::Enforce => "",
+        Mode::DryRun => ": its rules are in dry run, and drop nothing",
+    }
 }
 
 /// The schema of `stats --json`, without what is not known, and with what goes on without a daemon.
@@ -72,6 +82,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_filter_of_a_dry_run_is_said_to_drop_nothing() {
+        let mut snapshot = ratelimit_report::fixture::snapshot();
+        assert_eq!(dry_run(&snapshot), "");
+        snapshot.mode = Mode::DryRun;
+        assert_eq!(dry_run(&snapshot), ": its rules are in dry run, and drop nothing");
+    }
+
+    #[test]
     fn json_has_what_pins_tell_and_nothing_that_is_only_guessed() {
         let snapshot = ratelimit_report::fixture::snapshot();
         let left = Left {
@@ -86,7 +104,8 @@ mod tests {
         assert_eq!(value["without_daemon"], expected);
         assert_eq!((&value["schema"], &value["interfaces"][0]["packets"]["dropped"]), (&json!(1), &json!(40)));
         assert_eq!(value["rules"][0]["dropped"], 40);
-        for unknown in ["/sources", "/config", "/uptime_seconds", "/rules/0/limits", "/rules/0/sources_over_limit"] {
+        let of_rule = ["/rules/0/limits", "/rules/0/banned", "/rules/0/sources_over_limit"];
+        for unknown in ["/sources", "/events", "/config", "/uptime_seconds"].iter().chain(&of_rule) {
             assert_eq!(value.pointer(unknown), None, "{unknown}");
         }
     }

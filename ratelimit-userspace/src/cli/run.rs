@@ -13,13 +13,14 @@ use tracing::level_filters::LevelFilter;
 use super::ask::Daemon;
 use super::paint::paint;
 use super::{
-    Cli, Command, Global, Insistence, Limiter, ModeArg, OutputFormat, Repeat, Socket, ask, change, definition, texts,
+    Cli, Command, Extent, Global, Insistence, Limiter, ModeArg, OutputFormat, Repeat, Socket, ask, change, definition,
+    past, texts,
 };
 use crate::error::{self, Diagnostic, Diagnostics, Exit, Place};
 use crate::log;
 use ratelimit_control::proto::{
-    Allow, Confirm, Deny, Explain, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, Rollback, SourceRequest,
-    Suggest, UnblockRequest,
+    Allow, Confirm, Deny, Explain, Forget, ModeRequest, ModeWord, PrefixRequest, ReloadRequest, Rollback,
+    SourceRequest, Suggest, UnblockRequest,
 };
 use ratelimit_daemon::{self, ConfigSource, Loaded};
 use ratelimit_datapath::interface_names;
@@ -29,7 +30,7 @@ use ratelimit_policy::config::syntax::near_miss;
 use ratelimit_policy::config::syntax::printable_lines;
 use ratelimit_policy::config::{Config, FILE_DEFAULT, file, lint};
 use ratelimit_policy::safety::{self, Around};
-use ratelimit_view::describe;
+use ratelimit_view::{Detail, describe};
 
 /// Does what was asked for.
 pub fn run(cli: Cli) -> anyhow::Result<Exit> {
@@ -60,10 +61,13 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
                 ConfigSource::file(config, text, load, |path, text, known| Ok(file::parse_beside(path, text, known)?));
             limit(of, source, &global)
         }
-        Some(Command::Stats { watch, socket }) => {
+        Some(Command::Stats { watch, all, socket }) => {
             let repeat = if watch { Repeat::Watch } else { Repeat::Once };
-            block_on(&global, ask::stats(&socket.path, format, repeat))
+            let extent = if all { Extent::All } else { Extent::Screen };
+            let detail = if global.verbose > 0 { Detail::Verbose } else { Detail::Normal };
+            block_on(&global, ask::stats(&socket.path, ask::Shown { format, repeat, extent, detail }))
         }
+        Some(Command::Top { socket }) => ask::top(&daemon(socket)),
         Some(Command::Check { source, socket }) => ask::check(&daemon(socket), change::parse_target("check", &source)?),
         Some(Command::Detach { interface, socket }) => {
             block_on(&global, ask::detach(&socket.path, interface.as_deref(), format))
@@ -75,6 +79,12 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Suggest { from, .. }) if from.is_said() => super::replay::suggest(from, &global),
         Some(Command::Suggest { rule, socket, .. }) => daemon(socket).ask(&Suggest { rule }, ratelimit_view::suggest),
         Some(Command::List { which, socket }) => ask::list(&daemon(socket), which),
+        Some(Command::Events { which, socket }) => past::events(&daemon(socket), &which),
+        Some(Command::History { which, socket }) => past::history(&daemon(socket), which),
+        Some(Command::Forget { source, socket }) => {
+            let source = parse_source("forget", &source)?;
+            daemon(socket).ask(&Forget { source }, ratelimit_view::forgotten)
+        }
         Some(Command::Allow { grant }) => {
             let request = change::parse_grant(&grant)?;
             let call = |text: &str| Ok(Allow(request.clone().of(change::parse_prefix(text)?)));
@@ -197,7 +207,9 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
     let mut warnings = warnings(&config);
     // /sys may be that of another network namespace.
     match interface_names() {
-        Ok(present) => warnings.extend(config.interfaces.iter().filter_map(|name| absent(name, &present))),
+        Ok(present) => {
+            warnings.extend(config.interfaces.iter().filter_map(|name| absent(name, &config.interfaces, &present)))
+        }
         Err(error) => warnings.push(format!("which interfaces there are is not known: {error}")),
     }
     match global.format() {
@@ -210,9 +222,10 @@ fn check_config(file: Option<PathBuf>, limiter: &Limiter, global: &Global) -> an
     }
 }
 
-/// That an interface is not there, and which may be meant. It may come later, so it is no error.
-fn absent(name: &str, present: &[String]) -> Option<String> {
-    let meant = near_miss(name, present.iter().map(String::as_str));
+/// That an interface is not there, and which may be meant that is not named yet. It may come later, so it is no error.
+fn absent(name: &str, named: &[String], present: &[String]) -> Option<String> {
+    let others = present.iter().filter(|of| !named.contains(of));
+    let meant = near_miss(name, others.map(String::as_str));
     let meant = meant.map_or_else(String::new, |meant| format!("did you mean {meant}? "));
     let is_absent = !present.iter().any(|of| of == name);
     is_absent.then(|| format!("there is no interface {name} now: {meant}`ip -brief link` lists those that there are"))
@@ -311,5 +324,19 @@ pub(super) fn print(text: &[u8]) -> anyhow::Result<Exit> {
     match stdout.write_all(text).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("write to standard output"),
         _ => Ok(Exit::Done),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_absent_interface_is_not_taken_for_one_that_is_named_too() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let said = |named: &[&str]| absent("eth9", &names(named), &names(&["lo", "eth0"])).unwrap_or_default();
+        assert!(said(&["eth9"]).contains("did you mean eth0?"), "{}", said(&["eth9"]));
+        assert!(!said(&["eth0", "eth9"]).contains("did you mean"), "{}", said(&["eth0", "eth9"]));
+        assert_eq!(absent("eth0", &names(&["eth0"]), &names(&["lo", "eth0"])), None);
     }
 }

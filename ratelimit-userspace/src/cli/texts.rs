@@ -78,6 +78,9 @@ Exit codes:
   78  bad configuration file";
 
 pub(super) const STATS_EXAMPLES: &str = "\
+A terminal shows what fits, worst first. A pipe or file, and --all, get all of it. With -v it says
+every reason, and how exactly each unit is counted.
+
 Examples:
   ratelimitd stats
   ratelimitd stats --watch
@@ -100,6 +103,21 @@ Examples:
   ratelimitd list --rule login
   ratelimitd list --reason scraper
   ratelimitd list 198.51.100.0/24 --json";
+
+pub(super) const EVENTS_EXAMPLES: &str = "\
+The daemon remembers the last 4096 events; `ratelimitd history` has what was refused longer ago.
+
+Examples:
+  ratelimitd events
+  ratelimitd events -f --source 198.51.100.0/24
+  ratelimitd events --since 1h --kind ban --json | jq -r .source";
+
+pub(super) const HISTORY_EXAMPLES: &str = "\
+Examples:
+  ratelimitd history
+  ratelimitd history 198.51.100.7
+  ratelimitd history 198.51.100.0/24 --since 7d --csv
+  ratelimitd history --since 24h --reason banned --json";
 
 pub(super) const SUGGEST_EXAMPLES: &str = "\
 What every source wants is observed as long as the daemon runs, whether it drops or not. A dry

@@ -8,7 +8,7 @@ use super::{apt, machine, say};
 use crate::workspace;
 
 /// A program, its package, what it is for.
-const PROGRAMS: [(&str, &str, &str); 13] = [
+const PROGRAMS: [(&str, &str, &str); 14] = [
     ("nginx", "nginx-light", "the web server behind the limiter"),
     ("curl", "curl", "a client"),
     ("wrk", "wrk", "a client that sends as fast as it can"),
@@ -22,6 +22,7 @@ const PROGRAMS: [(&str, &str, &str); 13] = [
     ("setpriv", "util-linux", "the daemon without root's capabilities"),
     ("capsh", "libcap2-bin", "what capabilities a process has"),
     ("systemd-analyze", "systemd", "the checks of the unit file"),
+    ("tmux", "tmux", "a terminal for `ratelimitd top`"),
 ];
 
 /// What `cargo xtask accuracy` runs besides.
@@ -47,6 +48,9 @@ const LIBRARIES_FOR_ACCURACY: [(&str, &str); 3] = [
     ("libcurl3-nss", "a client of NSS"),
 ];
 
+/// What the test of the web page runs; the browser is one of accuracy's.
+const FOR_PAGE: [(&str, &str, &str); 1] = [("chromedriver", "chromium-driver", "a browser that a test drives")];
+
 /// Packages whose service would run from the machine's next start on.
 const SERVICES: [(&str, &str); 4] =
     [("nginx-light", "nginx"), ("caddy", "caddy"), ("lighttpd", "lighttpd"), ("haproxy", "haproxy")];
@@ -57,6 +61,9 @@ const FOR_BENCH: [(&str, &str, &str); 2] =
 
 pub(super) fn ensure() -> Result<()> {
     ensure_some(&PROGRAMS.map(|(program, ..)| program))?;
+    if let Err(error) = ensure_some(&["chromium", "chromedriver"]) {
+        say(&format!("{error:#}; the test of the web page in a browser is skipped"));
+    }
     if ARCH == "x86_64"
         && let Err(error) = machine::ensure()
     {
@@ -95,7 +102,8 @@ pub(super) fn ensure_for_bench() -> Result<()> {
 pub(super) fn ensure_some(names: &[&str]) -> Result<()> {
     let is_missing =
         |(program, ..): &&(&str, &str, &str)| names.contains(program) && workspace::program(program).is_none();
-    let missing: Vec<_> = PROGRAMS.iter().chain(&FOR_ACCURACY).chain(&FOR_BENCH).filter(is_missing).collect();
+    let missing: Vec<_> =
+        PROGRAMS.iter().chain(&FOR_ACCURACY).chain(&FOR_PAGE).chain(&FOR_BENCH).filter(is_missing).collect();
     if missing.is_empty() {
         say(&format!("programs: {}", names.join(" ")));
         return Ok(());

@@ -33,6 +33,7 @@ pub(super) const SHIPPED: &[&str] = &[
     "ratelimit-ebpf/src/",
     "ratelimit-policy/src/",
     "ratelimit-report/src/",
+    "ratelimit-top/src/",
     "ratelimit-userspace/src/",
     "ratelimit-view/src/",
     "ratelimit-web/src/",
@@ -165,6 +166,8 @@ pub(super) const RULES: &[Rule] = &[
             "integration-test/tests/applications.rs",
             // The pace of what is sent, so that it lasts, and admissions lie in every bucket.
             "integration-test/tests/cpus.rs",
+            // Events are on a budget of real time.
+            "integration-test/tests/events.rs",
             "integration-test/tests/flood.rs",
             "integration-test/tests/forged.rs",
             "integration-test/tests/kept.rs",

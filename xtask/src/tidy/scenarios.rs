@@ -18,6 +18,7 @@ const CRATES: [(&str, &[&str]); 4] = [
             "ratelimit-datapath/",
             "ratelimit-policy/",
             "ratelimit-report/",
+            "ratelimit-top/",
             "ratelimit-userspace/",
             "ratelimit-view/",
             "ratelimit-web/",

@@ -1,3 +1,5 @@
+//! Every event's line and kind.
+
 use super::*;
 
 fn at(seconds: u64) -> Duration {
@@ -118,6 +120,6 @@ fn a_line_says_source_rule_use_and_end() {
         ),
     ];
     for (event, kind, line) in rows {
-        assert_eq!((event.kind(), event.line().as_str()), (kind, line));
+        assert_eq!((event.kind().label(), event.line().as_str()), (kind, line));
     }
 }

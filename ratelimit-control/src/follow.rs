@@ -1,0 +1,156 @@
+//! Events over HTTP: those that are remembered as one report, or they and all that follow as a stream. A stream is JSON,
+//! one object a line, or server-sent events for whoever asks for `text/event-stream`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use http_body_util::channel::{Channel, Sender};
+use serde::Serialize;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use super::feed::{Feed, Following, Wanted};
+use super::proto::{EventsOf, Problem, ProblemKind};
+use ratelimit_report::event::Event;
+
+/// Streams at a time.
+const FOLLOWERS_MAX: usize = 64;
+/// Where nothing happens, something is sent all the same: what is closed is noticed.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+/// Lines that wait for the client, beside those in the kernel.
+const LINES_MAX: usize = 16;
+const MEDIA_SSE: &str = "text/event-stream";
+const MEDIA_LINES: &str = "application/x-ndjson";
+
+/// Set where an answer has no end, so that its connection may last.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lasting(Arc<AtomicBool>);
+
+impl Lasting {
+    fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Room for streams.
+#[derive(Clone, Debug)]
+pub(super) struct Followers(Arc<Semaphore>);
+
+impl Default for Followers {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(FOLLOWERS_MAX)))
+    }
+}
+
+/// How a stream is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Lines,
+    ServerSent,
+}
+
+/// Events that a reader was too slow for.
+#[derive(Serialize)]
+struct Missed {
+    missed: u64,
+}
+
+/// Answers a request for events.
+pub(super) fn answer(feed: &Feed, followers: &Followers, parts: &Parts, asked: &EventsOf) -> Result<Response, Problem> {
+    let form = Form::asked(&parts.headers);
+    if asked.follow != Some(true) && form == Form::Lines {
+        return Ok(Json(feed.report(asked)?).into_response());
+    }
+    let wanted = asked.wanted()?;
+    let crowded = || Problem::new(ProblemKind::Conflict, format!("{FOLLOWERS_MAX} follow the events already"));
+    let place = Arc::clone(&followers.0).try_acquire_owned().map_err(|_| crowded())?;
+    let stopping = || Problem::new(ProblemKind::Stopping, "the daemon is stopping");
+    let (told, following) = feed.follow(&wanted, asked.most).ok_or_else(stopping)?;
+    if let Some(lasting) = parts.extensions.get::<Lasting>() {
+        lasting.set();
+    }
+    let (sender, body) = Channel::new(LINES_MAX);
+    tokio::spawn(send(sender, form, wanted, told, following, place));
+    let headers = [(header::CONTENT_TYPE, form.media()), (header::CACHE_CONTROL, "no-store")];
+    Ok((headers, Body::new(body)).into_response())
+}
+
+/// Until the client is gone, or nothing follows any more. Waits for the client alone, and holds nobody up.
+async fn send(
+    mut to: Sender<Bytes>,
+    form: Form,
+    wanted: Wanted,
+    told: Vec<Arc<Event>>,
+    mut following: Following,
+    _place: OwnedSemaphorePermit,
+) {
+    for event in told {
+        if to.send_data(form.event(&event)).await.is_err() {
+            return;
+        }
+    }
+    loop {
+        let bytes = match timeout(KEEP_ALIVE, following.recv()).await {
+            Ok(Ok(event)) if wanted.takes(&event) => form.event(&event),
+            Ok(Ok(_)) => continue,
+            Ok(Err(RecvError::Lagged(missed))) => form.missed(missed),
+            Ok(Err(RecvError::Closed)) => return,
+            Err(_) => form.nothing(),
+        };
+        if to.send_data(bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+impl Form {
+    fn asked(headers: &HeaderMap) -> Self {
+        let accepted = headers.get(header::ACCEPT).and_then(|of| of.to_str().ok()).unwrap_or_default();
+        if accepted.contains(MEDIA_SSE) { Self::ServerSent } else { Self::Lines }
+    }
+
+    const fn media(self) -> &'static str {
+        match self {
+            Self::Lines => MEDIA_LINES,
+            Self::ServerSent => MEDIA_SSE,
+        }
+    }
+
+    fn event(self, event: &Event) -> Bytes {
+        self.write("", event)
+    }
+
+    fn missed(self, missed: u64) -> Bytes {
+        self.write("event: missed\n", &Missed { missed })
+    }
+
+    /// What a reader passes over.
+    fn nothing(self) -> Bytes {
+        match self {
+            Self::Lines => "\n",
+            Self::ServerSent => ":\n\n",
+        }
+        .into()
+    }
+
+    fn write(self, name: &str, of: &impl Serialize) -> Bytes {
+        // Strings and numbers: it cannot fail.
+        let text = serde_json::to_string(of).unwrap_or_default();
+        match self {
+            Self::Lines => format!("{text}\n"),
+            Self::ServerSent => format!("{name}data: {text}\n\n"),
+        }
+        .into()
+    }
+}

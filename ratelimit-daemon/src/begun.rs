@@ -1,0 +1,374 @@
+//! What packets tell of sources that begin to be refused or banned: each once, however long it goes on, with the words
+//! that `check` and the metrics have. What goes on is told to the history alone.
+//!
+//! Knows no datapath: who asks it says here what it has told.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::ops::Bound;
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use ratelimit_common::time::Nanos;
+use ratelimit_common::verdict::Reason;
+
+use super::engine::Engine;
+use super::journal::{Banned, Event, Journal, Refused, Unlogged, Usage};
+use super::moment::Moment;
+use super::suggest::refused_bytes;
+use ratelimit_datapath::{
+    BanReading, Datapath, DatapathError, EventCounts, KernelEvent, KernelEventKind, Reading, SourceReading,
+};
+use ratelimit_history::Progress;
+use ratelimit_policy::desired::{Limit, Policy, Rule, ban_slot};
+use ratelimit_report::snapshot::{Clocks, source_text};
+
+/// Parts that are taken at one time. // 16384 events, as many as the ring holds
+const PARTS_MAX: usize = 4;
+/// What is refused now and followed; of the others every event is a beginning. // 16384 x 150 B = 2.5 MB
+const OPEN_MAX: usize = 16_384;
+/// Sources that are looked up at one time.
+const LOOKED_UP_MAX: usize = 256;
+
+/// What is refused or banned now.
+#[derive(Debug, Default)]
+pub(super) struct Begun {
+    open: BTreeMap<Key, Open>,
+    /// Up to which progress was told.
+    told: Option<Key>,
+    /// Events that were lost, when it was looked last.
+    lost: EventCounts,
+}
+
+/// A source, a rule by the slot of its bans, a limit by its slot, and whether nothing is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    client: IpNet,
+    rule: u32,
+    limit: u32,
+    would: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    /// Without news it is over then.
+    until: Nanos,
+    /// Packets that its windows have refused, as they were told last.
+    refused: u64,
+    /// Packets that its bans have dropped, as they were told last.
+    banned: u64,
+}
+
+/// An event in words, and whether it is a beginning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Words {
+    at: Timestamp,
+    event: Event,
+    is_first: bool,
+}
+
+impl Begun {
+    /// Takes in what packets told, in their order.
+    fn take(&mut self, events: &[KernelEvent], policy: &Policy, clocks: Clocks) -> Vec<Words> {
+        // That a source is banned says that it is refused.
+        let banned: Vec<(IpNet, Option<usize>)> =
+            events.iter().filter(|of| is_ban(of)).map(|of| (of.client, of.rule)).collect();
+        let is_said = |of: &KernelEvent| of.kind == KernelEventKind::Refused && banned.contains(&(of.client, of.rule));
+        let mut words = Vec::with_capacity(events.len());
+        for of in events {
+            let is_first = self.begins(of, policy, clocks.now) && !is_said(of);
+            let Some(event) = event(of, policy, clocks) else { continue };
+            words.push(Words { at: clocks.wall_of(of.time), event, is_first: is_first || is_ban(of) });
+        }
+        words
+    }
+
+    /// Whether it begins now; from here on it is followed.
+    fn begins(&mut self, of: &KernelEvent, policy: &Policy, now: Nanos) -> bool {
+        let Some((rule, limit)) = named(of, policy) else { return true };
+        let would = of.kind == KernelEventKind::WouldRefuse;
+        let key = Key { client: of.client, rule: ban_slot(&rule.name), limit: limit.slot, would };
+        let until = match of.kind {
+            KernelEventKind::Refused | KernelEventKind::WouldRefuse => {
+                Nanos(of.time.0.saturating_add(limit.window_ns).saturating_add(limit.bucket_ns))
+            }
+            KernelEventKind::Ban { until, .. } => until,
+        };
+        let before = self.open.get(&key).copied();
+        if before.is_none() && self.open.len() >= OPEN_MAX {
+            self.open.retain(|_, open| open.until > now);
+            if self.open.len() >= OPEN_MAX {
+                return true;
+            }
+        }
+        let was_open = before.is_some_and(|open| open.until >= of.time);
+        let until = before.map_or(until, |open| open.until.max(until));
+        let (refused, banned) = before.map_or((0, 0), |open| (open.refused, open.banned));
+        self.open.insert(key, Open { until, refused, banned });
+        !was_open
+    }
+
+    /// Of what goes on, the next few in turn.
+    fn next(&mut self, now: Nanos) -> Vec<Key> {
+        let after = self.told.map_or(Bound::Unbounded, Bound::Excluded);
+        let is_open = |(key, open): (&Key, &Open)| (open.until > now).then_some(*key);
+        let next: Vec<Key> =
+            self.open.range((after, Bound::Unbounded)).filter_map(is_open).take(LOOKED_UP_MAX).collect();
+        self.told = next.last().copied().filter(|_| next.len() == LOOKED_UP_MAX);
+        next
+    }
+
+    /// What else was refused since it was asked last.
+    fn progress(&mut self, key: Key, windows: &[SourceReading]) -> u64 {
+        let Some(open) = self.open.get_mut(&key) else { return 0 };
+        let of = windows.iter().filter(|of| of.slot == key.limit);
+        let refused = of.fold(0, |sum: u64, of| sum.saturating_add(of.window.refused.count()));
+        let before = std::mem::replace(&mut open.refused, refused);
+        // A window that was forgotten counts anew.
+        refused.checked_sub(before).unwrap_or(refused)
+    }
+
+    /// What a ban has dropped since the ban before it; none where it is not followed, or nothing was.
+    pub(super) fn dropped(
+        &mut self,
+        of: BanReading,
+        (policy, reading): (&Policy, &Reading),
+        clocks: Clocks,
+    ) -> Option<Progress> {
+        let BanReading { ban, dropped } = of;
+        let rule = policy.rules.get(ban.rule)?;
+        let slot = ban_slot(&rule.name);
+        let first = Key { client: ban.client, rule: slot, limit: 0, would: false };
+        let (key, open) = self.open.range_mut(first..).find(|(key, _)| !key.would)?;
+        if (key.client, key.rule) != (ban.client, slot) {
+            return None;
+        }
+        let before = std::mem::replace(&mut open.banned, dropped);
+        let packets = dropped.checked_sub(before).unwrap_or(dropped);
+        let limit = rule.limits.iter().find(|limit| limit.slot == key.limit).filter(|_| packets > 0)?;
+        Some(Progress {
+            time: clocks.wall_of(ban.until),
+            source: ban.client,
+            rule: rule.name.clone(),
+            limit: limit.to_string(),
+            would: false,
+            packets,
+            bytes: packets.saturating_mul(refused_bytes(reading, ban.rule)),
+            used: 0,
+        })
+    }
+
+    /// Events that were lost since it was asked last.
+    fn more_lost(&mut self, counts: EventCounts) -> Unlogged {
+        let before = std::mem::replace(&mut self.lost, counts);
+        Unlogged {
+            refused: counts.refused.lost.saturating_sub(before.refused.lost),
+            would_refuse: counts.would_refuse.lost.saturating_sub(before.would_refuse.lost),
+            bans: counts.ban.lost.saturating_sub(before.ban.lost),
+            ..Unlogged::default()
+        }
+    }
+
+    /// What was lost before is none of this run's.
+    pub(super) fn begin(&mut self, reading: &Reading) {
+        self.lost = reading.events;
+    }
+}
+
+const fn is_ban(of: &KernelEvent) -> bool {
+    match of.kind {
+        KernelEventKind::Ban { .. } => true,
+        KernelEventKind::Refused | KernelEventKind::WouldRefuse => false,
+    }
+}
+
+fn named<'a>(of: &KernelEvent, policy: &'a Policy) -> Option<(&'a Rule, &'a Limit)> {
+    let rule = policy.rules.get(of.rule?)?;
+    Some((rule, of.limit?.of(rule)?))
+}
+
+/// It in words; none of a ban by a rule that the policy has no more.
+fn event(of: &KernelEvent, policy: &Policy, clocks: Clocks) -> Option<Event> {
+    let rule = of.rule.and_then(|at| policy.rules.get(at));
+    let usage = named(of, policy).map(|(_, limit)| Usage { limit: limit.to_string(), used: of.used });
+    let source = source_text(of.client);
+    let refused = |reason| {
+        Event::Refused(Refused {
+            source: source.clone(),
+            rule: rule.map(|of| of.name.clone()),
+            usage: usage.clone(),
+            reason,
+        })
+    };
+    Some(match of.kind {
+        KernelEventKind::Refused => refused(of.reason),
+        KernelEventKind::WouldRefuse => refused(Reason::DryRun),
+        KernelEventKind::Ban { until, step } => {
+            let until = clocks.wall_of(until);
+            let until = until.round(jiff::Unit::Second).unwrap_or(until);
+            Event::Ban(Banned { source, rule: rule?.name.clone(), usage, until, step })
+        }
+    })
+}
+
+impl<D: Datapath> Engine<D> {
+    /// Tells what packets have told since the last time. Little is done at one time however much there is.
+    pub(super) fn tell_begun(&mut self, moment: Moment) {
+        self.journal.past.follow(&self.enforced.config.history, &self.host.store);
+        self.journal.pass(moment);
+        if let Err(error) = self.try_tell_begun(moment) {
+            // Where this goes on, the maps cannot be read, which supervision says.
+            tracing::debug!("take what packets tell: {:#}", anyhow::Error::from(error));
+        }
+    }
+
+    fn try_tell_begun(&mut self, moment: Moment) -> Result<(), DatapathError> {
+        let Self { datapath, enforced, watched, journal, .. } = self;
+        for _ in 0..PARTS_MAX {
+            let mut events = Vec::new();
+            let more = datapath.events(&mut |event| events.push(event))?;
+            if !events.is_empty() {
+                let clocks = Clocks { now: datapath.now()?, wall: moment.wall };
+                for Words { at, event, is_first } in watched.begun.take(&events, &enforced.desired.policy, clocks) {
+                    if is_first { journal.take(&event, at, moment) } else { journal.goes_on(&event, at) }
+                }
+            }
+            if !more {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the history what else was refused of what goes on, and the log what was lost.
+    pub(super) fn tell_progress(&mut self, reading: &Reading, moment: Moment) {
+        let Self { datapath, enforced, watched, journal, .. } = self;
+        let lost = watched.begun.more_lost(reading.events);
+        journal.tell_all([], lost, moment);
+        if journal.past.health().is_none() {
+            return;
+        }
+        let keys = watched.begun.next(reading.now);
+        if keys.is_empty() {
+            return;
+        }
+        let addresses: Vec<IpAddr> = keys.iter().map(|key| key.client.addr()).collect();
+        let windows = match datapath.sources(&addresses) {
+            Ok(windows) => windows,
+            Err(error) => return tracing::debug!("look at refused sources: {:#}", anyhow::Error::from(error)),
+        };
+        let policy = &enforced.desired.policy;
+        for (key, windows) in keys.into_iter().zip(windows) {
+            tell_progress_of(&mut watched.begun, key, &windows, (policy, reading), journal, moment);
+        }
+    }
+}
+
+fn tell_progress_of(
+    begun: &mut Begun,
+    key: Key,
+    windows: &[SourceReading],
+    (policy, reading): (&Policy, &Reading),
+    journal: &Journal,
+    moment: Moment,
+) {
+    let packets = begun.progress(key, windows);
+    let Some((at, rule)) = policy.rules.iter().enumerate().find(|(_, rule)| ban_slot(&rule.name) == key.rule) else {
+        return;
+    };
+    let mut limits = rule.limits.iter().chain(&rule.shadow_limits);
+    let Some(limit) = limits.find(|limit| limit.slot == key.limit).filter(|_| packets > 0) else { return };
+    // A window counts packets alone: their bytes are those of what the rule refuses, on average.
+    let bytes = packets.saturating_mul(refused_bytes(reading, at));
+    let progress = Progress {
+        time: moment.wall,
+        source: key.client,
+        rule: rule.name.clone(),
+        limit: limit.to_string(),
+        would: key.would,
+        packets,
+        bytes,
+        used: 0,
+    };
+    let _is_kept = journal.past.progress(progress);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratelimit_common::layout::Unit;
+    use ratelimit_common::time::SECOND_NS;
+    use ratelimit_datapath::{Ban, EventLimit, Tallies};
+    use ratelimit_report::fixture::{limit, policy};
+
+    const MINUTE_NS: u64 = 60 * SECOND_NS;
+
+    fn event(kind: KernelEventKind, minute: u64) -> KernelEvent {
+        KernelEvent {
+            time: Nanos(minute * MINUTE_NS),
+            kind,
+            client: "198.51.100.7/32".parse().unwrap(),
+            rule: Some(0),
+            limit: Some(EventLimit::Held(0)),
+            reason: Reason::OverLimit,
+            is_verified: false,
+            used: 3,
+        }
+    }
+
+    fn take(begun: &mut Begun, events: &[KernelEvent]) -> Vec<bool> {
+        let clocks = Clocks { now: Nanos(0), wall: Timestamp::UNIX_EPOCH };
+        let policy = policy(vec![limit(3, Unit::Connections)]);
+        begun.take(events, &policy, clocks).into_iter().map(|of| of.is_first).collect()
+    }
+
+    #[test]
+    fn a_refusal_goes_on_until_its_window_has_passed_and_the_newest_bucket_with_it() {
+        let mut begun = Begun::default();
+        let refused = |minute| event(KernelEventKind::Refused, minute);
+        // Five minutes and one bucket.
+        assert_eq!(take(&mut begun, &[refused(1), refused(2), refused(8)]), [true, false, false]);
+        assert_eq!(take(&mut begun, &[refused(15)]), [true]);
+        let dry = event(KernelEventKind::WouldRefuse, 15);
+        assert_eq!(take(&mut begun, &[dry, dry]), [true, false], "what dry run passes is another matter");
+    }
+
+    #[test]
+    fn a_ban_is_always_told_and_says_that_its_source_is_refused() {
+        let mut begun = Begun::default();
+        let ban = event(KernelEventKind::Ban { until: Nanos(60 * MINUTE_NS), step: 1 }, 1);
+        assert_eq!(take(&mut begun, &[event(KernelEventKind::Refused, 1), ban]), [false, true]);
+        assert_eq!(take(&mut begun, &[ban]), [true]);
+        let gone = KernelEvent { rule: None, limit: None, ..event(KernelEventKind::Refused, 1) };
+        assert_eq!(take(&mut begun, &[gone, gone]), [true, true], "where nobody knows whether it went on");
+    }
+
+    #[test]
+    fn what_bans_have_dropped_is_told_once() {
+        let mut begun = Begun::default();
+        let until = Nanos(60 * MINUTE_NS);
+        take(&mut begun, &[event(KernelEventKind::Ban { until, step: 1 }, 1)]);
+        let policy = policy(vec![limit(3, Unit::Connections)]);
+        let reading = Reading {
+            now: until,
+            interfaces: Vec::new(),
+            unlisted: Tallies::default(),
+            faults: Vec::new(),
+            bans_begun: Vec::new(),
+            sources_capacity: 0,
+            admissions: Vec::new(),
+            not_cached: 0,
+            events: EventCounts::default(),
+        };
+        let clocks = Clocks { now: until, wall: Timestamp::UNIX_EPOCH };
+        let ban = Ban { client: "198.51.100.7/32".parse().unwrap(), rule: 0, until, step: 1 };
+        let mut dropped = |ban, dropped| {
+            begun.dropped(BanReading { ban, dropped }, (&policy, &reading), clocks).map(|of| (of.limit, of.packets))
+        };
+        assert_eq!(dropped(ban, 7), Some(("3/5m connections".to_owned(), 7)));
+        assert_eq!(dropped(ban, 7), None);
+        assert_eq!(dropped(ban, 9).map(|of| of.1), Some(2), "of the ban after it");
+        assert_eq!(dropped(ban, 4).map(|of| of.1), Some(4), "of one that has forgotten those before it");
+        assert_eq!(dropped(Ban { client: "198.51.100.8/32".parse().unwrap(), ..ban }, 7), None);
+    }
+}

@@ -1,0 +1,212 @@
+//! The history, as the daemon has it: recorded as `[history]` says, asked on threads of their own. Whatever becomes of it,
+//! the limiter goes on.
+
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+use super::engine::Engine;
+use super::moment::Moment;
+use super::store::Store;
+use ratelimit_control::proto::{Forget, ForgetReport, HistoryOf, Problem, ProblemKind, Series, Span, Worst};
+use ratelimit_control::{Answer, Ask, Call, Defer};
+use ratelimit_datapath::Datapath;
+use ratelimit_history::{FILE_NAME, Filter, Mask, Period, Progress, QueryError, Reader, Recorder, Settings, Total};
+use ratelimit_policy::config::history::History;
+use ratelimit_report::event::Event;
+use ratelimit_report::history::{Health, HealthState};
+use ratelimit_report::snapshot::{SCHEMA, source_text};
+
+/// How long a stop waits for what is not written yet.
+pub(super) const CLOSE_WITHIN: Duration = Duration::from_secs(2);
+/// The same of a reload, which goes on at once.
+const RESTART_WITHIN: Duration = Duration::from_millis(500);
+
+/// Events that wait for its beginning.
+const EARLY_MAX: usize = 64;
+
+/// Questions that are answered at a time; others wait.
+static READERS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(2)));
+
+/// The history, and what it is kept by.
+#[derive(Debug)]
+pub(super) struct Past {
+    recorder: Recorder,
+    by: Option<History>,
+    /// What was told before it was begun: its thread must not be there before the daemon has given up what it may do.
+    early: Vec<Event>,
+}
+
+impl Past {
+    /// Keeps nothing yet.
+    pub(super) fn off() -> Self {
+        Self { recorder: Recorder::off(), by: None, early: Vec::new() }
+    }
+
+    /// Is kept as the configuration says: begun anew where that has changed.
+    pub(super) fn follow(&mut self, history: &History, store: &Store) {
+        if self.by.as_ref() == Some(history) {
+            return;
+        }
+        self.close(RESTART_WITHIN);
+        self.by = Some(history.clone());
+        let early = std::mem::take(&mut self.early);
+        if history.enabled {
+            self.recorder = Recorder::start(settings(history, store));
+            early.into_iter().for_each(|event| self.record(event));
+        }
+    }
+
+    /// Writes what waits, and keeps nothing any more.
+    pub(super) fn close(&mut self, within: Duration) {
+        self.by = None;
+        if !std::mem::replace(&mut self.recorder, Recorder::off()).close(within) {
+            tracing::warn!("the history is not written to its end: it took longer than {within:?}");
+        }
+    }
+
+    /// Takes in an event. Waits for nobody; what finds no room is counted.
+    pub(super) fn record(&mut self, event: Event) {
+        if self.by.is_some() {
+            let _is_kept = self.recorder.record(event);
+        } else if self.early.len() < EARLY_MAX {
+            self.early.push(event);
+        }
+    }
+
+    /// Takes in what else was refused of a source; false where it may be told again.
+    pub(super) fn progress(&self, progress: Progress) -> bool {
+        self.recorder.progress(progress)
+    }
+
+    /// Takes in what became of packets in a minute; false where it may be told again.
+    pub(super) fn totals(&self, minute: Timestamp, rows: Vec<Total>) -> bool {
+        self.recorder.totals(minute, rows)
+    }
+
+    /// How it is; none where it is off as the configuration says.
+    pub(super) fn health(&self) -> Option<Health> {
+        self.by.as_ref().filter(|by| by.enabled).map(|_| self.recorder.health())
+    }
+
+    /// What is wrong with it, in words.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let of = self.health().filter(|of| of.state != HealthState::Ok || of.detail.is_some())?;
+        Some(of.detail.unwrap_or_else(|| "history is not written".to_owned()))
+    }
+
+    /// Where it can be read.
+    fn path(&self) -> Result<PathBuf, Problem> {
+        let is_kept = self.by.as_ref().is_some_and(|by| by.enabled);
+        let off = || Problem::new(ProblemKind::NotFound, "history is off: `enabled = false` under [history]");
+        is_kept.then(|| self.recorder.settings().path.clone()).ok_or_else(off)
+    }
+}
+
+fn settings(history: &History, store: &Store) -> Settings {
+    let path = history.path.clone().unwrap_or_else(|| store.path(FILE_NAME));
+    Settings {
+        keep: Duration::from_nanos(history.keep_ns),
+        bytes_max: history.bytes_max,
+        mask: Mask::new(history.mask_ipv4, history.mask_ipv6),
+        ..Settings::at(path)
+    }
+}
+
+impl<D: Datapath> Engine<D> {
+    /// Has a question answered by a thread of its own.
+    fn look_up<C: Call>(
+        &self,
+        ask: Ask<C>,
+        question: impl FnOnce(&Reader, C) -> Result<C::Report, QueryError> + Send + 'static,
+    ) -> Answer {
+        let path = self.journal.past.path();
+        Answer::by(move || {
+            tokio::spawn(async move {
+                let Ask { call, reply, .. } = ask;
+                let _place = READERS.acquire().await;
+                let answer = match path {
+                    Err(off) => Err(off),
+                    Ok(path) => spawn_blocking(move || question(&Reader::open(&path)?, call))
+                        .await
+                        .map_err(|_| {
+                            Problem::new(ProblemKind::Internal, "internal error: reading the history panicked")
+                        })
+                        .and_then(|answer| answer.map_err(|error| problem(&error))),
+                };
+                // Whoever asked may be gone.
+                drop(reply.send(answer));
+            });
+        })
+    }
+}
+
+impl<D: Datapath> Defer<HistoryOf, Moment> for Engine<D> {
+    fn defer(&mut self, ask: Ask<HistoryOf>, _: Moment) -> Answer {
+        let of = match ask.call.of() {
+            Ok(of) => of,
+            Err(problem) => return Answer::by(move || drop(ask.reply.send(Err(problem)))),
+        };
+        self.look_up(ask, move |reader, HistoryOf { since, until, rule, reason, .. }| {
+            reader.history(of, &Filter { since, until, rule, reason, rows: None })
+        })
+    }
+}
+
+impl<D: Datapath> Defer<Worst, Moment> for Engine<D> {
+    fn defer(&mut self, ask: Ask<Worst>, moment: Moment) -> Answer {
+        self.look_up(ask, move |reader, Worst { since, until, rule, reason }| {
+            reader.worst(&Filter { since, until, rule, reason, rows: None }, moment.wall)
+        })
+    }
+}
+
+impl<D: Datapath> Defer<Series, Moment> for Engine<D> {
+    fn defer(&mut self, ask: Ask<Series>, moment: Moment) -> Answer {
+        self.look_up(ask, move |reader, Series { period }| {
+            let period = match period {
+                Span::FiveMinutes => Period::FiveMinutes,
+                Span::Hour => Period::Hour,
+                Span::Day => Period::Day,
+                Span::Month => Period::Month,
+            };
+            reader.series(period, moment.wall)
+        })
+    }
+}
+
+impl<D: Datapath> Defer<Forget, Moment> for Engine<D> {
+    fn defer(&mut self, ask: Ask<Forget>, _: Moment) -> Answer {
+        let Ask { call: Forget { source }, by, reply } = ask;
+        let client = self.enforced.whole_client(IpNet::from(source.to_canonical()));
+        let events = self.journal.forget(client);
+        let report = move |rows| ForgetReport { schema: SCHEMA, source: source_text(client), rows, events };
+        if self.journal.past.path().is_err() {
+            return Answer::by(move || drop(reply.send(Ok(report(0)))));
+        }
+        self.journal.past.recorder.forget(client, move |rows| {
+            let rows =
+                rows.map_err(|why| Problem::new(ProblemKind::Internal, format!("the history is not erased: {why}")));
+            if let Ok(rows) = rows {
+                // Not of whom: that is what was to be erased.
+                tracing::info!("{by} erased one source from the history: {rows} rows");
+            }
+            // Whoever asked may be gone.
+            drop(reply.send(rows.map(report)));
+        });
+        Answer::by(|| {})
+    }
+}
+
+fn problem(error: &QueryError) -> Problem {
+    let kind = match error {
+        QueryError::Missing(_) => ProblemKind::NotFound,
+        QueryError::Version(_) | QueryError::Database(_) => ProblemKind::Internal,
+    };
+    Problem::new(kind, error.to_string())
+}

@@ -1,0 +1,223 @@
+//! What is told of a source, everywhere in the same words: the log, recent events, the history, `check`.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::bans::Site;
+use super::*;
+use ratelimit_common::time::SECOND_NS;
+use ratelimit_control::feed::EVENTS_MAX;
+use ratelimit_control::proto::{EventsOf, Forget, HistoryOf, Worst};
+use ratelimit_policy::config::history::History;
+use ratelimit_policy::desired::{Bans, Mode};
+use ratelimit_report::event::{Event as Told, EventKind};
+
+const SOURCE: &str = "198.51.100.7";
+
+fn of(source: &str) -> EventsOf {
+    EventsOf { source: Some(source.to_owned()), ..EventsOf::default() }
+}
+
+fn recent(site: &Site, asked: &EventsOf) -> Vec<Told> {
+    site.engine.journal.feed().report(asked).unwrap().events
+}
+
+/// What the history has of a source, once all of it is written.
+fn remembered(site: &mut Site, source: &str) -> ratelimit_report::history::HistoryReport {
+    site.engine.journal.past.close(Duration::from_secs(10));
+    let reader = ratelimit_history::Reader::open(&site.directory.path().join("h.db")).unwrap();
+    reader.history(source.parse::<IpAddr>().unwrap().into(), &ratelimit_history::Filter::default()).unwrap()
+}
+
+fn kept(config: &mut Config, directory: &Path) {
+    config.history = History { path: Some(directory.join("h.db")), ..History::default() };
+}
+
+#[test]
+fn a_refused_source_is_one_event_one_line_and_one_episode_in_the_words_of_check() {
+    let mut site = Site::of(Timestamp::now(), kept);
+    site.exceed(SOURCE);
+    let said = site.pass(3);
+    assert_eq!(said, ["198.51.100.7 refused by rule \"default\": used 1 of 1/5m connections"]);
+    // It goes on, in other buckets too.
+    let mut more = Vec::new();
+    for _ in 0..3 {
+        site.exceed(SOURCE);
+        more.extend(site.pass(61));
+    }
+    assert_eq!(more, [""; 0], "it is the same refusal");
+    let events = recent(&site, &of(SOURCE));
+    let [event] = events.as_slice() else { panic!("{events:?}") };
+    assert_eq!((event.kind, event.detail.as_str()), (EventKind::Refused, said[0].as_str()));
+    assert_eq!((event.source.as_deref(), event.rule.as_deref()), (Some(SOURCE), Some("default")));
+    assert_eq!((event.limit.as_deref(), event.used), (Some("1/5m connections"), Some(1)));
+    let moment = site.moment();
+    let check = site.engine.check(address(SOURCE), moment).unwrap();
+    assert_eq!(event.reason.as_deref(), Some(check.reason.as_str()));
+    let history = remembered(&mut site, SOURCE);
+    let [episode] = history.episodes.as_slice() else { panic!("{history:?}") };
+    assert_eq!((&episode.reason, &episode.rule), (&check.reason, &"default".to_owned()));
+    assert_eq!((episode.limit.as_str(), episode.peak), ("1/5m connections", 1));
+    let refused = check.limits[0].refused;
+    assert!(refused > 0 && episode.packets == refused, "{refused} by check, {} by history", episode.packets);
+    assert!(episode.bytes > 0);
+}
+
+#[test]
+fn a_ban_is_one_event_and_one_episode_and_its_end_is_that_of_the_ban() {
+    let bans = Bans { steps_ns: vec![60 * SECOND_NS], forget_ns: 3_600 * SECOND_NS, needs_proof: false };
+    let mut site = Site::of(Timestamp::now(), |config, directory| {
+        kept(config, directory);
+        config.policy.rules[0].bans = Some(bans);
+    });
+    site.exceed(SOURCE);
+    site.pass(2);
+    (0..5).for_each(|_| site.exceed(SOURCE));
+    site.pass(70);
+    let kinds: Vec<EventKind> = recent(&site, &of(SOURCE)).iter().map(|of| of.kind).collect();
+    assert_eq!(kinds, [EventKind::Ban, EventKind::BanEnd], "a ban is told once");
+    let events = recent(&site, &of(SOURCE));
+    assert_eq!(events[1].time.round(jiff::Unit::Second).unwrap(), events[0].until.unwrap());
+    let history = remembered(&mut site, SOURCE);
+    let [episode] = history.episodes.as_slice() else { panic!("{history:?}") };
+    assert_eq!((episode.reason.as_str(), episode.ended), ("banned", Some(events[1].time)));
+}
+
+#[test]
+fn what_begins_again_after_its_window_is_told_again() {
+    let mut site = Site::of(Timestamp::now(), kept);
+    site.exceed(SOURCE);
+    site.pass(2);
+    site.kernel.advance(3_600 * SECOND_NS);
+    site.pass(1);
+    site.exceed(SOURCE);
+    assert_eq!(site.pass(2).len(), 1);
+    assert_eq!(recent(&site, &of(SOURCE)).len(), 2);
+}
+
+#[test]
+fn dry_run_tells_what_would_be_refused_with_the_reason_of_packets_that_pass() {
+    let mut site = Site::of(Timestamp::now(), |config, _| config.policy.rules[0].mode = Mode::DryRun);
+    site.exceed(SOURCE);
+    site.pass(2);
+    let events = recent(&site, &of(SOURCE));
+    assert_eq!(events.len(), 1);
+    assert_eq!((events[0].kind, events[0].reason.as_deref()), (EventKind::WouldRefuse, Some("dry_run")));
+}
+
+#[test]
+fn a_flood_of_refused_sources_is_remembered_up_to_a_bound_and_every_event_is_in_a_count() {
+    let mut site = Site::of(Timestamp::now(), |_, _| {});
+    let sources = 20_000;
+    let mut lines = Vec::new();
+    for part in 0..20 {
+        for at in part * 1_000..(part + 1) * 1_000 {
+            site.exceed(&format!("10.{}.{}.{}", at / 65_536, at / 256 % 256, at % 256));
+        }
+        lines.extend(site.pass(1));
+    }
+    lines.extend(site.pass(61));
+    let counts = site.engine.datapath.read().unwrap().events.refused;
+    assert_eq!(counts.sent + counts.lost, sources, "each that began was sent or is lost");
+    let report = site.engine.journal.feed().report(&EventsOf::default()).unwrap();
+    assert!(report.events.len() <= EVENTS_MAX);
+    let refused = |of: &&Told| of.kind == EventKind::Refused;
+    let others = report.events.iter().filter(|of| !refused(of)).count() as u64;
+    // Whatever else was told before the flood is among those that were overwritten.
+    let told = report.events.len() as u64 + report.overwritten - others;
+    assert!((counts.sent..=counts.sent + 2).contains(&told), "{told} told, {} sent", counts.sent);
+    let singly = lines.iter().filter(|line| line.contains(" refused by rule ")).count() as u64;
+    let number = |line: &String| line.strip_prefix("and ")?.split_once(" more sources refused")?.0.parse::<u64>().ok();
+    let numbered: u64 = lines.iter().filter_map(number).sum();
+    assert_eq!(singly + numbered, sources, "each is in a line, its own or that of a number");
+    assert!(singly <= 50 + 82 * 10, "{singly}");
+}
+
+#[tokio::test]
+async fn what_somebody_does_is_an_event_with_his_name_and_an_act_and_can_be_followed_and_forgotten() {
+    let mut path = std::path::PathBuf::new();
+    let running = start(
+        None,
+        |config| {
+            let directory = config.socket.parent().unwrap().join("state");
+            path = directory.join("h.db");
+            kept(config, &directory);
+        },
+        |_| ConfigSource::Flags,
+    )
+    .await;
+    let client = running.client.clone();
+    let mut followed = Vec::new();
+    let following = async {
+        client
+            .follow(&of("192.0.2.7"), |line| {
+                followed.push(line);
+                if followed.len() == 2 { std::ops::ControlFlow::Break(()) } else { std::ops::ControlFlow::Continue(()) }
+            })
+            .await
+    };
+    let acting = async {
+        let request = ratelimit_control::proto::GrantRequest {
+            prefix: "192.0.2.7".into(),
+            reason: Some("scraper".into()),
+            ..Default::default()
+        };
+        running.client.grant(ratelimit_policy::desired::Grant::Denied, &request).await.unwrap();
+        running.client.unblock("192.0.2.7").await.unwrap();
+        running.client.mode(ratelimit_control::proto::ModeWord::DryRun).await.unwrap();
+    };
+    let (ended, ()) = tokio::join!(following, acting);
+    ended.unwrap();
+    let ratelimit_control::client::Followed::Event(first) = &followed[0] else { panic!("{followed:?}") };
+    assert_eq!((first.kind, first.by.as_deref()), (EventKind::Deny, Some("root")));
+    assert_eq!((first.reason.as_deref(), first.source.as_deref()), (Some("scraper"), Some("192.0.2.7")));
+    let listed = running.client.events(&of("192.0.2.7")).await.unwrap();
+    assert_eq!(listed.events.iter().map(|of| of.kind).collect::<Vec<_>>(), [EventKind::Deny, EventKind::Unblock]);
+    // The mode is told with the next step, and an act is written within a second.
+    let asked = HistoryOf { prefix: "192.0.2.7".into(), ..HistoryOf::default() };
+    let story = loop {
+        match running.client.call(&asked).await {
+            Ok(story) if story.acts.len() == 2 => break story,
+            Ok(_) | Err(ClientError::Refused(_)) => sleep(Duration::from_millis(50)).await,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert_eq!((story.acts[1].what.as_str(), story.acts[1].by.as_deref()), ("deny", Some("root")));
+    let mode = EventsOf { kind: Some(EventKind::Reload), ..EventsOf::default() };
+    assert_eq!(running.client.events(&mode).await.unwrap().events.len(), 1);
+    assert!(running.client.call(&Worst::default()).await.unwrap().sources.is_empty());
+    assert!(running.client.stats().await.unwrap().history.is_some());
+    let forgotten = running.client.call(&Forget { source: address("192.0.2.7") }).await.unwrap();
+    assert_eq!((forgotten.rows, forgotten.events), (2, 2));
+    assert!(running.client.events(&of("192.0.2.7")).await.unwrap().events.is_empty());
+    assert!(running.client.call(&asked).await.unwrap().acts.is_empty());
+    running.events.send(Event::Stop).await.unwrap();
+    running.task.await.unwrap().unwrap();
+    assert!(path.exists());
+}
+
+#[tokio::test]
+async fn a_history_that_cannot_be_written_is_said_and_leaves_the_daemon_healthy() {
+    let running = start(
+        None,
+        |config| {
+            let file = config.socket.parent().unwrap().join("file");
+            std::fs::write(&file, "").unwrap();
+            kept(config, &file);
+        },
+        |_| ConfigSource::Flags,
+    )
+    .await;
+    let health = loop {
+        let health = running.client.health().await.unwrap();
+        if !health.notes.is_empty() {
+            break health;
+        }
+        sleep(Duration::from_millis(50)).await;
+    };
+    assert!(health.healthy && health.notes[0].starts_with("history is not written: "), "{health:?}");
+    let text = ratelimit_view::stats(&running.client.stats().await.unwrap(), ratelimit_view::Page::ENDLESS);
+    assert!(text.contains("HISTORY: history is not written: "), "{text}");
+    running.events.send(Event::Stop).await.unwrap();
+    running.task.await.unwrap().unwrap();
+}

@@ -1,0 +1,165 @@
+//! The commands about what has happened: `events` and `history`.
+
+use std::ops::ControlFlow;
+
+use jiff::Timestamp;
+use ratelimit_policy::config::duration;
+
+use super::ask::{Daemon, client};
+use super::change::{parse_prefix, parse_seconds, wrong};
+use super::run::{block_on, print, print_words};
+use super::{EventsArgs, HistoryArgs, OutputFormat};
+use crate::error::{Exit, warn};
+use ratelimit_control::Call;
+use ratelimit_control::client::Followed;
+use ratelimit_control::proto::{EventsOf, HistoryOf, Worst};
+use ratelimit_policy::config::syntax::{SyntaxError, near_miss};
+use ratelimit_report::event::{Event, EventKind};
+
+/// What happened lately, and with `--follow` what follows.
+pub(super) fn events(daemon: &Daemon<'_>, which: &EventsArgs) -> anyhow::Result<Exit> {
+    let since = which.since.as_deref().map(|text| parse_seconds("--since", text)).transpose()?;
+    let asked = EventsOf {
+        source: which.source.as_deref().map(parse_prefix).transpose()?,
+        rule: which.rule.clone(),
+        kind: which.kind.as_deref().map(parse_kind).transpose()?,
+        since: since.map(|seconds| ago(Timestamp::now(), seconds)),
+        ..EventsOf::default()
+    };
+    let format = daemon.global.format();
+    block_on(daemon.global, async {
+        let client = client(&daemon.socket);
+        if which.follow {
+            return follow(&client, &asked, format).await;
+        }
+        let report = client.events(&asked).await?;
+        match format {
+            OutputFormat::Human => print_words(&ratelimit_view::events(&report)),
+            OutputFormat::Json => print(report.events.iter().map(json_line).collect::<String>().as_bytes()),
+        }
+    })
+}
+
+async fn follow(
+    client: &ratelimit_control::client::Client,
+    asked: &EventsOf,
+    format: OutputFormat,
+) -> anyhow::Result<Exit> {
+    let mut printed = Ok(Exit::Done);
+    let take = |followed| {
+        printed = match (followed, format) {
+            (Followed::Event(event), OutputFormat::Human) => print_words(&ratelimit_view::event(&event)),
+            (Followed::Event(event), OutputFormat::Json) => print(json_line(&event).as_bytes()),
+            (Followed::Missed { missed }, _) => {
+                warn(&format!("{missed} events were missed: they came faster than they were read"));
+                return ControlFlow::Continue(());
+            }
+        };
+        if printed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    // Whoever interrupts it has seen enough.
+    tokio::select! {
+        followed = client.follow(asked, take) => followed?,
+        interrupted = tokio::signal::ctrl_c() => interrupted?,
+    }
+    printed
+}
+
+/// What is remembered of a source, or who was refused most.
+pub(super) fn history(daemon: &Daemon<'_>, which: HistoryArgs) -> anyhow::Result<Exit> {
+    let now = Timestamp::now();
+    let at = |flag, text: Option<&str>| text.map(|text| parse_time(flag, text, now)).transpose();
+    let since = at("--since", which.since.as_deref())?;
+    let until = at("--until", which.until.as_deref())?;
+    let HistoryArgs { prefix, rule, reason, csv, .. } = which;
+    match prefix {
+        Some(prefix) => {
+            let call = HistoryOf { prefix: parse_prefix(&prefix)?, since, until, rule, reason };
+            answer(daemon, &call, csv.then_some(|of: &_| ratelimit_report::history::HistoryReport::csv(of)), |of| {
+                ratelimit_view::history(of, now)
+            })
+        }
+        None => {
+            let call = Worst { since, until, rule, reason };
+            let csv = csv.then_some(|of: &_| ratelimit_report::history::WorstReport::csv(of));
+            answer(daemon, &call, csv, ratelimit_view::worst)
+        }
+    }
+}
+
+fn answer<C: Call>(
+    daemon: &Daemon<'_>,
+    call: &C,
+    csv: Option<impl Fn(&C::Report) -> String>,
+    words: impl Fn(&C::Report) -> String,
+) -> anyhow::Result<Exit> {
+    match csv {
+        None => daemon.ask(call, words),
+        Some(csv) => block_on(daemon.global, async {
+            let report = client(&daemon.socket).call(call).await?;
+            print(csv(&report).as_bytes())
+        }),
+    }
+}
+
+/// One event a line, for programs.
+fn json_line(event: &Event) -> String {
+    // Strings and numbers: it cannot fail.
+    serde_json::to_string(event).map(|line| line + "\n").unwrap_or_default()
+}
+
+fn parse_kind(text: &str) -> anyhow::Result<EventKind> {
+    EventKind::ALL.into_iter().find(|kind| kind.label() == text).ok_or_else(|| {
+        let labels = || EventKind::ALL.into_iter().map(EventKind::label);
+        let error = SyntaxError::new(0..text.len(), format!("`{text}` is no kind of event"));
+        let help = match near_miss(text, labels()) {
+            Some(meant) => format!("did you mean {meant}?"),
+            None => format!("there are {}", labels().collect::<Vec<_>>().join(", ")),
+        };
+        wrong("--kind", text, error.with_help(help))
+    })
+}
+
+/// So long ago, or a time.
+fn parse_time(flag: &'static str, text: &str, now: Timestamp) -> anyhow::Result<Timestamp> {
+    if let Ok(at) = text.parse::<Timestamp>() {
+        return Ok(at);
+    }
+    match duration::parse(text) {
+        Ok(ns) => Ok(ago(now, ns / 1_000_000_000)),
+        Err(error) => Err(wrong(
+            flag,
+            text,
+            error.with_help("write so long ago, as in 24h, or a time, as in 2026-01-31T08:00:00Z"),
+        )),
+    }
+}
+
+/// What is before the calendar's beginning is that beginning.
+fn ago(now: Timestamp, seconds: u64) -> Timestamp {
+    let second = now.as_second().saturating_sub_unsigned(seconds);
+    Timestamp::from_second(second).unwrap_or(Timestamp::MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_so_long_ago_or_that_time() {
+        let now = Timestamp::from_second(1_000_000).unwrap();
+        let parsed = |text| parse_time("--since", text, now).map(Timestamp::as_second);
+        assert_eq!(parsed("1h").unwrap(), 996_400);
+        assert_eq!(parsed("1970-01-01T00:00:05Z").unwrap(), 5);
+        let error = parsed("yesterday").unwrap_err().downcast::<crate::error::Diagnostic>().unwrap();
+        assert!(error.help.iter().any(|help| help.contains("24h")), "{error:?}");
+        assert_eq!(ago(now, u64::MAX), Timestamp::MIN);
+    }
+
+    #[test]
+    fn a_kind_is_one_that_there_is_and_a_near_miss_is_named() {
+        assert_eq!(parse_kind("ban_end").unwrap(), EventKind::BanEnd);
+        let error = parse_kind("bann").unwrap_err().downcast::<crate::error::Diagnostic>().unwrap();
+        assert_eq!(error.help, ["did you mean ban?"]);
+    }
+}

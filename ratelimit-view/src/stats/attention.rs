@@ -1,0 +1,128 @@
+//! What wants attention, most urgent first: a sentence each, with what ends it.
+
+use super::columns::wrap;
+use super::{counted, number};
+use crate::duration;
+use ratelimit_report::history::HealthState;
+use ratelimit_report::snapshot::{Overload, Snapshot, XdpMode};
+
+/// Lines of one sentence, where the screen is bounded: an error may be long.
+const LINES_MAX: usize = 3;
+
+/// All of it; on a bounded screen in about half of its rows, and one sentence at least.
+pub(super) fn lines(snapshot: &Snapshot, width: usize, rows: Option<usize>) -> Vec<String> {
+    let sentences = attention(snapshot);
+    let Some(rows) = rows else { return sentences.iter().flat_map(|of| wrap(of, width)).collect() };
+    let mut out: Vec<String> = Vec::new();
+    for (at, sentence) in sentences.iter().enumerate() {
+        let sentence = shortened(wrap(sentence, width));
+        let is_last = at + 1 == sentences.len();
+        if !out.is_empty() && out.len() + sentence.len() + usize::from(!is_last) > rows / 2 {
+            out.push(format!("{} MORE LIKE THESE: ratelimitd stats --all", sentences.len() - at));
+            break;
+        }
+        out.extend(sentence);
+    }
+    out
+}
+
+fn shortened(mut lines: Vec<String>) -> Vec<String> {
+    if lines.len() > LINES_MAX {
+        lines.truncate(LINES_MAX);
+        if let Some(last) = lines.last_mut() {
+            last.pop();
+            last.push('…');
+        }
+    }
+    lines
+}
+
+/// A sentence each.
+pub fn attention(snapshot: &Snapshot) -> Vec<String> {
+    let mut out = Vec::new();
+    for of in snapshot.interfaces.iter().filter(|of| !of.attached) {
+        out.extend(
+            of.problem
+                .as_ref()
+                .map(|problem| format!("{} IS NOT ATTACHED: {problem}; it is tried again all the time", of.name)),
+        );
+    }
+    let generic = snapshot.interfaces.iter().filter(|of| of.xdp_mode == Some(XdpMode::Generic));
+    let generic: Vec<&str> = generic.map(|of| of.name.as_str()).collect();
+    if !generic.is_empty() {
+        out.push(format!("GENERIC MODE on {}: it limits all the same, and a packet costs more", generic.join(", ")));
+    }
+    held(snapshot, &mut out);
+    configured(snapshot, &mut out);
+    out.extend(snapshot.dominant.iter().map(|of| format!("RULE {}: {}", of.rule, of.words())));
+    out.extend(overload(snapshot));
+    for error in snapshot.map_errors.iter().filter(|error| error.count > 0) {
+        out.push(format!("MAP ERRORS: {} {}, {}", error.map, error.op, counted(error.count, "time")));
+    }
+    if let Some(of) = snapshot.history.as_ref().filter(|of| of.state != HealthState::Ok || of.detail.is_some()) {
+        let why = of.detail.as_deref().unwrap_or("it is not written: see the log");
+        out.push(format!("HISTORY: {why}"));
+    }
+    if snapshot.events.lost > 0 {
+        let begun = snapshot.events.sent.saturating_add(snapshot.events.lost);
+        let (lost, begun) = (number(snapshot.events.lost), counted(begun, "event"));
+        out.push(format!("EVENTS LOST: {lost} of {begun}; limits and counters are exact all the same"));
+    }
+    out
+}
+
+/// What keeps rules from dropping.
+fn held(snapshot: &Snapshot, out: &mut Vec<String>) {
+    if let Some(hold) = &snapshot.hold {
+        let what = if hold.panic { "PANIC" } else { "DRY RUN" };
+        let since = hold.since.strftime("%Y-%m-%d %H:%M:%S UTC");
+        out.push(format!("{what} by {} since {since}: `ratelimitd mode enforce` ends it", hold.by));
+    }
+    if let Some(left) = snapshot.confirm_within_seconds {
+        let left = duration(left);
+        out.push(format!(
+            "A FILE IS ON TRIAL: it is rolled back in {left} unless `ratelimitd confirm` follows; `ratelimitd rollback` \
+             does it now"
+        ));
+    }
+    for rule in &snapshot.fallen_back {
+        out.push(format!(
+            "RULE {rule} FELL BACK TO DRY RUN, as it dropped more than it may: `ratelimitd mode enforce` ends it"
+        ));
+    }
+}
+
+/// What was written and is not in force.
+fn configured(snapshot: &Snapshot, out: &mut Vec<String>) {
+    if let Some(of) = &snapshot.config.rolled_back {
+        let why = if of.why.is_empty() { String::new() } else { format!(" ({})", of.why) };
+        let file = &of.file;
+        out.push(format!(
+            "ROLLED BACK: what held before {file} holds again{why}; to put it in force: ratelimitd apply {file}"
+        ));
+    }
+    if !snapshot.config.last_reload_successful {
+        let why = snapshot.config.error.as_deref().unwrap_or("see the log");
+        out.push(format!("THE LAST RELOAD FAILED, and what held before goes on: {why}"));
+    }
+    for list in &snapshot.stale_lists {
+        let why = list.error.as_deref().unwrap_or("see the log");
+        out.push(format!("LIST FILE {} IS NOT FOLLOWED, and what it held before holds: {why}", list.file));
+    }
+}
+
+/// That more new sources come than can be remembered, and what helps.
+fn overload(snapshot: &Snapshot) -> Option<String> {
+    let is_bounded = snapshot.rules.iter().any(|rule| rule.new_sources.is_some());
+    match snapshot.sources.pressure {
+        Overload::Sampling => {
+            let advice = if is_bounded { "" } else { "; `new_sources` in a rule bounds them" };
+            Some(format!(
+                "MORE NEW SOURCES COME THAN CAN BE REMEMBERED: 1 in {} of their packets is sampled, the rest \
+                 pass{advice}",
+                number(snapshot.sources.sampled_one_in)
+            ))
+        }
+        Overload::None => None,
+    }
+}

@@ -1,0 +1,89 @@
+//! Lines that fit: text that is wrapped, and columns that give way where there is no room for them.
+
+use crate::cut;
+
+/// One column of a table.
+pub(super) struct Column {
+    pub(super) head: &'static str,
+    pub(super) side: Side,
+    pub(super) cells: Vec<String>,
+}
+
+/// Where a cell's text stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Left,
+    Right,
+}
+
+impl Column {
+    pub(super) fn left<T>(head: &'static str, rows: &[T], cell: impl Fn(&T) -> String) -> Self {
+        Self { head, side: Side::Left, cells: rows.iter().map(cell).collect() }
+    }
+
+    pub(super) fn right<T>(head: &'static str, rows: &[T], cell: impl Fn(&T) -> String) -> Self {
+        Self { head, side: Side::Right, cells: rows.iter().map(cell).collect() }
+    }
+
+    fn width(&self) -> usize {
+        self.cells.iter().map(|cell| characters(cell)).chain([self.head.len()]).max().unwrap_or(0)
+    }
+}
+
+/// The first of several forms of a table that fits, widest first; the last one is cut where it does not.
+pub(super) fn fitting(forms: &[&dyn Fn() -> Vec<Column>], width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for form in forms {
+        lines = table(&form());
+        if lines.iter().all(|line| characters(line) <= width) {
+            return lines;
+        }
+    }
+    lines.iter().map(|line| cut(line, width)).collect()
+}
+
+/// Its head and its rows.
+fn table(columns: &[Column]) -> Vec<String> {
+    let widths: Vec<usize> = columns.iter().map(Column::width).collect();
+    let line = |cell: &dyn Fn(&Column) -> String| {
+        let mut line = String::new();
+        for (column, width) in columns.iter().zip(&widths) {
+            let (text, space) = (cell(column), if line.is_empty() { " " } else { "  " });
+            line += &match column.side {
+                Side::Left => format!("{space}{text:<width$}"),
+                Side::Right => format!("{space}{text:>width$}"),
+            };
+        }
+        line.trim_end().to_owned()
+    };
+    let rows = columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
+    let rows = (0..rows).map(|row| line(&|column| column.cells.get(row).cloned().unwrap_or_default()));
+    [line(&|column| column.head.to_owned())].into_iter().chain(rows).collect()
+}
+
+/// A sentence in lines of at most so many characters: those after the first stand in by two more than it does.
+pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let indent = text.chars().take_while(|c| *c == ' ').count();
+    wrap_at(text, width, indent + 2)
+}
+
+/// The same; those after the first begin at a column.
+pub(super) fn wrap_at(text: &str, width: usize, at: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut rest = text.to_owned();
+    while characters(&rest) > width {
+        let end = rest.char_indices().nth(width).map_or(rest.len(), |(end, _)| end);
+        let start = rest.len() - rest.trim_start().len();
+        // Of a word that is longer than a line, what does not fit goes to the next.
+        let space = rest[..end].rfind(' ').filter(|space| *space > start);
+        let space = if rest[end..].starts_with(' ') { end } else { space.unwrap_or(end) };
+        lines.push(rest[..space].trim_end().to_owned());
+        rest = format!("{:at$}{}", "", rest[space..].trim_start());
+    }
+    lines.push(rest);
+    lines
+}
+
+pub(super) fn characters(text: &str) -> usize {
+    text.chars().count()
+}

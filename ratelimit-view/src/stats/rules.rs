@@ -1,0 +1,157 @@
+//! Rules: their limits, what they admitted, and why they dropped.
+
+use std::cmp::Reverse;
+
+use ratelimit_common::verdict::Reason;
+
+use super::columns::{wrap, wrap_at};
+use super::{counted, number};
+use crate::{cut, duration, form, limit};
+use ratelimit_report::snapshot::{Counter, Mode, Outcome, Rule, Snapshot, Unit};
+
+/// Where what is said of a rule begins.
+const AT: usize = 15;
+
+/// All of them, with an empty line before each. Where not all fit, those that refused or else admitted most are whole;
+/// others have a line each below these, as far as there is room.
+pub(super) fn lines(snapshot: &Snapshot, width: usize, room: usize) -> Vec<String> {
+    let blocks: Vec<Vec<String>> = snapshot.rules.iter().map(|of| rule(snapshot, of, width)).collect();
+    if blocks.iter().map(Vec::len).sum::<usize>() <= room {
+        return blocks.into_iter().flatten().collect();
+    }
+    let mut order: Vec<(usize, &Rule)> = snapshot.rules.iter().enumerate().collect();
+    order.sort_by_key(|(_, of)| Reverse((of.dropped.saturating_add(of.would_drop), of.admitted)));
+    // An empty line and a line each; what is left makes some of them whole.
+    let mut left = room.saturating_sub(1 + order.len());
+    let (mut whole, mut short) = (Vec::new(), Vec::new());
+    for (at, _) in order {
+        let more = blocks[at].len().saturating_sub(1);
+        if short.is_empty() && more <= left {
+            left -= more;
+            whole.push(at);
+        } else {
+            short.push(at);
+        }
+    }
+    let fit = room.saturating_sub(1).max(1);
+    let hidden = if short.len() <= fit { 0 } else { short.len() - fit.saturating_sub(1) };
+    short.truncate(short.len() - hidden);
+    whole.sort_unstable();
+    short.sort_unstable();
+    let mut out: Vec<String> = whole.into_iter().flat_map(|at| blocks[at].clone()).collect();
+    out.push(String::new());
+    out.extend(short.into_iter().filter_map(|at| snapshot.rules.get(at)).map(|of| cut(&in_a_line(of), width)));
+    if hidden > 0 {
+        out.push(format!("{}: ratelimitd stats --all", counted(hidden as u64, "more rule")));
+    }
+    out
+}
+
+fn in_a_line(rule: &Rule) -> String {
+    let (verb, refused) = match rule.mode {
+        Mode::Enforce => ("dropped", rule.dropped),
+        Mode::DryRun => ("would drop", rule.would_drop),
+    };
+    let (admitted, refused) = (counted(rule.admitted, "packet"), number(refused));
+    format!("Rule {} ({}): {admitted} admitted, {verb} {refused}", rule.name, mode_of(rule))
+}
+
+/// Whether a rule drops, in words.
+pub const fn mode_of(rule: &Rule) -> &'static str {
+    match rule.mode {
+        Mode::Enforce => "enforced",
+        Mode::DryRun => "dry run",
+    }
+}
+
+fn rule(snapshot: &Snapshot, rule: &Rule, width: usize) -> Vec<String> {
+    let mut out = vec![String::new()];
+    out.extend(wrap(&format!("Rule {} ({}) on ports {}", rule.name, mode_of(rule), rule.ports), width));
+    let mut say = |head: &str, text: &str| out.extend(wrap_at(&format!("  {head:<11}  {text}"), width, AT));
+    for of in &rule.limits {
+        say("limit", &format!("{}, {}", limit(of), form(of)));
+    }
+    if let Some(of) = rule.new_sources {
+        say("new sources", &format!("at most {} in {}", number(of.amount), duration(of.window_seconds)));
+    }
+    let admitted = counted(rule.admitted, "packet");
+    say("admitted", &format!("{admitted}, and {} not counted", number(rule.not_counted)));
+    if rule.mode == Mode::Enforce || rule.dropped > 0 {
+        say("dropped", &(counted(rule.dropped, "packet") + &reasons(snapshot, rule)));
+    }
+    if rule.mode == Mode::DryRun || rule.would_drop > 0 {
+        let would = |of: &&Counter| of.reason == Reason::DryRun.label();
+        let bytes = counters(snapshot, rule).filter(would).fold(0, |sum: u64, of| sum.saturating_add(of.bytes));
+        let own = if rule.would_drop == 0 { String::new() } else { own_unit(rule, rule.would_drop, bytes) };
+        say("would drop", &(counted(rule.would_drop, "packet") + &own));
+    }
+    if rule.sources_over_limit > 0 {
+        say("over limit", &format!("{} now", counted(rule.sources_over_limit, "source")));
+    }
+    if rule.bans != 0 {
+        say("bans", &format!("{} begun", number(rule.bans)));
+    }
+    if let Some(of) = rule.would_ban {
+        let sources = counted(of.sources, "source");
+        say("would ban", &format!("{} since the start; {sources} would be banned now", number(of.bans)));
+    }
+    for of in &rule.shadow_limits {
+        let (packets, sources) = (counted(of.would_drop, "packet"), counted(of.sources, "source"));
+        say("shadow", &format!("{}: would have dropped {packets} of {sources}", limit(&of.limit)));
+    }
+    out
+}
+
+fn counters<'a>(snapshot: &'a Snapshot, rule: &'a Rule) -> impl Iterator<Item = &'a Counter> {
+    snapshot.interfaces.iter().flat_map(|interface| &interface.counters).filter(|of| of.rule == rule.name)
+}
+
+/// Why a rule dropped, and how much in its limits' own unit: `: 1,285 over the limit (96,000 bytes), 270 by the guard`.
+fn reasons(snapshot: &Snapshot, rule: &Rule) -> String {
+    let mut reasons: Vec<(&str, u64, u64)> = Vec::new();
+    for of in counters(snapshot, rule).filter(|of| of.verdict == Outcome::Drop && of.packets != 0) {
+        match reasons.iter_mut().find(|(reason, ..)| *reason == of.reason) {
+            Some((_, packets, bytes)) => {
+                *packets = packets.saturating_add(of.packets);
+                *bytes = bytes.saturating_add(of.bytes);
+            }
+            None => reasons.push((&of.reason, of.packets, of.bytes)),
+        }
+    }
+    let words = |(reason, packets, bytes): &(&str, u64, u64)| {
+        let own = if *reason == Reason::OverLimit.label() { own_unit(rule, *packets, *bytes) } else { String::new() };
+        format!("{} {}{own}", number(*packets), drop_words(reason))
+    };
+    match reasons.as_slice() {
+        [] => String::new(),
+        // The number stands before it.
+        [one] => words(one).trim_start_matches(|c: char| c.is_ascii_digit() || c == ',').to_owned(),
+        several => format!(": {}", several.iter().map(words).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// What refused packets are in the unit of the rule's limits, as far as it is known: the program counts what it refuses in
+/// packets and bytes. A refused connection is one packet at least; one packet may hold several requests.
+fn own_unit(rule: &Rule, packets: u64, bytes: u64) -> String {
+    let has = |unit: Unit| rule.limits.iter().any(|limit| limit.unit == unit);
+    match () {
+        () if has(Unit::Bytes) => format!(" ({})", counted(bytes, "byte")),
+        () if has(Unit::Requests) || has(Unit::Packets) => String::new(),
+        () => format!(" (at most {})", counted(packets, "connection")),
+    }
+}
+
+/// A reason to drop, as what follows a number of packets; one of a later daemon is told as it is.
+pub(super) fn drop_words(reason: &str) -> &str {
+    match Reason::ALL.iter().find(|of| of.label() == reason) {
+        Some(Reason::OverLimit) => "over the limit",
+        Some(Reason::Contended) => "whose count other CPUs changed at every try",
+        Some(Reason::Banned) => "of banned sources",
+        Some(Reason::Denied) => "of denied sources",
+        Some(Reason::NewSourceBudget) => "of new sources over their budget",
+        Some(Reason::TooManyTags) => "behind too many tags",
+        Some(Reason::Guard) => "by the guard",
+        Some(Reason::TooManyHeaders) => "behind headers that cannot be parsed",
+        Some(_) | None => reason,
+    }
+}

@@ -1,0 +1,179 @@
+//! What fits a screen, and what is said first.
+
+use super::*;
+use ratelimit_report::snapshot::{Hold, RolledBack, StaleList, State, TopSource, TopTalker};
+
+const CLASSIC: Page = Page { width: 80, rows: Some(23), detail: Detail::Normal };
+const WIDE: Page = Page { width: 120, rows: None, detail: Detail::Verbose };
+
+/// Sources over a limit, of addresses as long as they come.
+fn many(snapshot: &mut Snapshot, count: u64) {
+    let first = snapshot.top.as_ref().unwrap()[0].clone();
+    let source = |at: u64| TopSource {
+        source: if at % 3 == 2 { format!("2001:db8:aaaa:{:x}::/64", 0xbb00 + at) } else { format!("198.51.100.{at}") },
+        dropped: 9_000_000 >> at,
+        state: if at == 1 { State::Banned } else { State::OverLimit },
+        ..first.clone()
+    };
+    snapshot.top = Some((0..count).map(source).collect());
+}
+
+fn quiet() -> Snapshot {
+    let mut snapshot = ratelimit_report::fixture::snapshot();
+    snapshot.interfaces.truncate(1);
+    snapshot.config.last_reload_successful = true;
+    snapshot.map_errors.clear();
+    snapshot.events.lost = 0;
+    snapshot
+}
+
+/// With all that can want attention.
+fn troubled() -> Snapshot {
+    let mut snapshot = ratelimit_report::fixture::snapshot();
+    snapshot.interfaces[1].problem = Some("no interface eth1; there are lo, eth0, wan".into());
+    let since = "2026-01-01T10:00:00Z".parse().unwrap();
+    snapshot.hold = Some(Hold { panic: true, by: "root (alice)".into(), since });
+    snapshot.confirm_within_seconds = Some(42.0);
+    snapshot.fallen_back = vec!["web".into()];
+    let file = "/etc/ratelimitd/ratelimitd.toml".to_owned();
+    snapshot.config.rolled_back = Some(RolledBack { file, why: "it was not confirmed in time".into() });
+    let error = Some("line 7: `10.9.0.300` is no address".to_owned());
+    snapshot.stale_lists = vec![StaleList { file: "/etc/ratelimitd/bad.txt".into(), error }];
+    snapshot.dominant = vec![TopTalker { rule: "default".into(), source: "198.51.100.7".into(), percent: 91 }];
+    snapshot.sources.pressure = Overload::Sampling;
+    snapshot.sources.sampled_one_in = 256;
+    snapshot
+}
+
+fn assert_fits(said: &str, page: Page) {
+    for line in said.lines() {
+        assert!(line.chars().count() <= page.width.max(80), "{} columns: {line}\n{said}", line.chars().count());
+    }
+    assert!(said.lines().count() <= page.rows.unwrap_or(usize::MAX), "{} lines:\n{said}", said.lines().count());
+}
+
+#[test]
+fn a_quiet_day_fits_the_classic_screen() {
+    let said = stats(&quiet(), CLASSIC);
+    assert_fits(&said, CLASSIC);
+    insta::assert_snapshot!("stats_at_80_columns", said);
+}
+
+#[test]
+fn what_is_worst_fits_the_classic_screen_and_the_rest_is_counted() {
+    let mut snapshot = quiet();
+    many(&mut snapshot, 20);
+    for at in 0..5 {
+        let rule = Rule { name: format!("rule-{at}"), dropped: at, ..snapshot.rules[0].clone() };
+        snapshot.rules.push(rule);
+    }
+    let said = stats(&snapshot, CLASSIC);
+    assert_fits(&said, CLASSIC);
+    insta::assert_snapshot!("stats_of_many_at_80_columns", said);
+    let all = stats(&snapshot, Page { rows: None, ..CLASSIC });
+    assert_fits(&all, Page { rows: None, ..CLASSIC });
+    assert!(
+        !all.contains("--all")
+            && all.matches("\nRule ").count() == 6
+            && all.matches("over the limit  in").count() == 19
+    );
+}
+
+#[test]
+fn trouble_is_said_first_in_the_order_of_its_urgency_and_all_of_it_where_there_is_room() {
+    let mut snapshot = troubled();
+    many(&mut snapshot, 20);
+    let said = stats(&snapshot, CLASSIC);
+    assert_fits(&said, CLASSIC);
+    insta::assert_snapshot!("stats_of_trouble_at_80_columns", said);
+    let said = stats(&troubled(), WIDE);
+    assert_fits(&said, WIDE);
+    insta::assert_snapshot!("stats_of_trouble_at_120_columns", said);
+}
+
+#[test]
+fn of_rules_that_do_not_fit_the_busiest_is_whole_and_the_others_have_a_line() {
+    let mut snapshot = quiet();
+    snapshot.top = None;
+    let idle =
+        Rule { name: "idle".into(), admitted: 0, dropped: 0, sources_over_limit: 0, ..snapshot.rules[0].clone() };
+    let dry = Rule { name: "dry".into(), mode: Mode::DryRun, would_drop: 7, ..idle.clone() };
+    snapshot.rules = vec![idle, dry, snapshot.rules[0].clone()];
+    let page = |rows| Page { rows: Some(rows), ..CLASSIC };
+    let said = stats(&snapshot, page(20));
+    assert!(said.contains("\nRule default (enforced) on ports 80,443\n  limit "), "{said}");
+    let short = "\n\nRule idle (enforced): 0 packets admitted, dropped 0\nRule dry (dry run): 0 packets admitted, would drop 7\n";
+    assert!(said.contains(short), "{said}");
+    let tight = stats(&snapshot, page(8));
+    assert!(
+        tight.contains("\n3 more rules: ratelimitd stats --all\n") || tight.contains("\n2 more rules: "),
+        "{tight}"
+    );
+    for rows in 1..40 {
+        assert_fits(&stats(&snapshot, page(rows)), page(rows));
+    }
+}
+
+#[test]
+fn no_line_is_wider_than_any_terminal_from_80_columns_on() {
+    let mut snapshot = troubled();
+    many(&mut snapshot, 12);
+    let long = "2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff".to_owned();
+    let top = snapshot.top.as_mut().unwrap();
+    top[0] = TopSource { source: long, rule: "a-rule-with-a-long-name".into(), dropped: u64::MAX, ..top[0].clone() };
+    snapshot.interfaces[0].name = "abcdefghijklmno".into();
+    snapshot.interfaces[0].packets.received = u64::MAX;
+    snapshot.rules[0].ports = (1..200).map(|port| port.to_string()).collect::<Vec<_>>().join(",");
+    snapshot.config.error = Some(format!("{}: too long", "x".repeat(400)));
+    for (width, rows) in (60..200).zip((10..70).cycle()) {
+        let rows = (rows % 4 != 0).then_some(rows);
+        let page = Page { width, rows, detail: Detail::Verbose };
+        assert_fits(&stats(&snapshot, page), page);
+        assert_fits(&stats_below(Some(&"gone ".repeat(50)), &snapshot, page), page);
+        assert_fits(&left(&snapshot, Page { rows: None, ..page }), Page { rows: None, ..page });
+    }
+}
+
+#[test]
+fn how_units_are_counted_is_said_when_it_is_asked_for() {
+    let verbose = Page { detail: Detail::Verbose, ..Page::ENDLESS };
+    assert!(!stats(&quiet(), Page::ENDLESS).contains("\nCounted "));
+    let said = stats(&quiet(), verbose);
+    assert!(said.contains("\nPackets by reason: 40 over_limit, 1,300 within_limit\nCounted "), "{said}");
+    assert!(said.contains("\nCounted bytes: exact\n"), "{said}");
+}
+
+#[test]
+fn a_panic_is_not_called_a_dry_run() {
+    let snapshot = troubled();
+    let said = stats(&snapshot, Page::ENDLESS);
+    assert!(
+        said.starts_with("ratelimitd 0.1.0, up 2h 13m: PANIC, everything passes and goes on being counted on "),
+        "{said}"
+    );
+}
+
+#[test]
+fn drops_are_said_in_the_unit_of_the_limit_too() {
+    use ratelimit_report::snapshot::Unit;
+    let mut snapshot = quiet();
+    let mut said = |units: &[Unit]| {
+        let limit = snapshot.rules[0].limits[0];
+        snapshot.rules[0].limits =
+            units.iter().map(|&unit| ratelimit_report::snapshot::Limit { unit, ..limit }).collect();
+        let said = stats(&snapshot, Page::ENDLESS);
+        said.lines().find_map(|line| line.strip_prefix("  dropped      40 packets over the limit")).unwrap().to_owned()
+    };
+    assert_eq!(said(&[Unit::Requests, Unit::Bytes]), " (3,200 bytes)");
+    assert_eq!(said(&[Unit::Requests]), "");
+    assert_eq!(said(&[Unit::Connections]), " (at most 40 connections)");
+    assert_eq!(said(&[Unit::Packets]), "");
+}
+
+#[test]
+fn words_are_not_torn_where_a_line_ends_and_what_follows_stands_in() {
+    assert_eq!(wrap("ab cd ef", 5), ["ab cd", "  ef"]);
+    assert_eq!(wrap("ab cd ef", 8), ["ab cd ef"]);
+    assert_eq!(wrap("  ab cd", 5), ["  ab", "    c", "    d"]);
+    assert_eq!(wrap("ab", 2), ["ab"]);
+}
