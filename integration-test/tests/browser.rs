@@ -35,7 +35,7 @@ impl<'a> Browser<'a> {
     fn start(lab: &'a Lab) -> Self {
         let mut command = lab.command("chromedriver");
         command.arg(format!("--port={DRIVER}")).env("HOME", lab.directory());
-        let driver = Child::start(command).expect("chromedriver starts: apt-get install chromium chromium-driver");
+        let driver = Child::start(command).unwrap();
         once(|| lab.server.inside(|| Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, DRIVER))?)).ok()).unwrap();
         let args = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"];
         let options = json!({ "args": args });
