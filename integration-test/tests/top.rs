@@ -1,5 +1,4 @@
 //! `top` in a real terminal: tmux has the keys and the screen.
-#![expect(clippy::unwrap_used, reason = "test code: where it cannot go on, the test fails")]
 
 use std::path::PathBuf;
 
