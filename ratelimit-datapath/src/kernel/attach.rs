@@ -89,6 +89,7 @@ impl Links {
     }
 
     /// Gives an interface the first row, whoever has it.
+    #[cfg(any(test, feature = "fixture"))]
     pub(super) fn list_first(&mut self, slot: Slot) {
         self.slots[0] = Some(slot);
     }

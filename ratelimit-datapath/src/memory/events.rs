@@ -7,7 +7,9 @@ use ratelimit_common::events::{EventTally, Kind};
 use ratelimit_common::layout::{EVENTS_MAX, Event};
 use ratelimit_common::time::Nanos;
 
-use crate::events::{EventCounts, source};
+#[cfg(any(test, feature = "fixture"))]
+use crate::events::EventCounts;
+use crate::events::source;
 
 /// Events, as a ring of the kernel's has them with one CPU.
 #[derive(Debug, Default)]
@@ -30,11 +32,13 @@ impl Told {
     }
 
     /// The oldest that waits, taken out.
+    #[cfg(any(test, feature = "fixture"))]
     pub(crate) fn next(&mut self) -> Option<Event> {
         self.waiting.pop_front()
     }
 
     /// What became of all.
+    #[cfg(any(test, feature = "fixture"))]
     pub(crate) fn counts(&self) -> EventCounts {
         let mut counts = EventCounts::default();
         Kind::ALL.into_iter().zip(&self.tallies).for_each(|(kind, tally)| counts.add(kind, *tally));

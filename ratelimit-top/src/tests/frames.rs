@@ -52,7 +52,7 @@ fn what_wants_attention_is_said_first_in_the_words_of_stats() {
     });
     insta::assert_snapshot!("troubled_120x40", frame(&troubled, (120, 40)));
     let small = frame(&troubled, USUAL);
-    assert!(small.contains("(and 1 more: `ratelimitd stats`)"), "{small}");
+    assert!(small.contains("(and 4 more: `ratelimitd stats`)"), "{small}");
     let words = ratelimit_view::stats(&troubled.snapshot, ratelimit_view::Page::ENDLESS);
     for line in ratelimit_view::attention(&troubled.snapshot) {
         assert!(words.contains(&line), "{line}");

@@ -168,6 +168,7 @@ pub(super) const RULES: &[Rule] = &[
             "integration-test/tests/cpus.rs",
             // Events are on a budget of real time.
             "integration-test/tests/events.rs",
+            "integration-test/tests/events_told.rs",
             "integration-test/tests/flood.rs",
             "integration-test/tests/forged.rs",
             "integration-test/tests/kept.rs",
