@@ -61,6 +61,8 @@ const FOR_BENCH: [(&str, &str, &str); 2] =
 
 pub(super) fn ensure() -> Result<()> {
     ensure_some(&PROGRAMS.map(|(program, ..)| program))?;
+    // Also of the tests: what another limiter passes is dropped and counted by it.
+    ensure_some(&["nft"])?;
     if let Err(error) = ensure_some(&["chromium", "chromedriver"]) {
         say(&format!("{error:#}; the test of the web page in a browser is skipped"));
     }
