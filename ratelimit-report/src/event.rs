@@ -62,6 +62,7 @@ pub enum EventKind {
     /// An application charges a source.
     Charge,
     /// More new sources come than can be remembered or are admitted, or that ends.
+    #[serde(rename = "pressure")]
     Overload,
     /// A rule falls back to dry run, or that ends.
     Breaker,
